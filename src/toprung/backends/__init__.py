@@ -1,0 +1,74 @@
+"""Backends, found by looking in this folder, and the devices they see."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import pkgutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from toprung.backends.base import Backend, Session
+from toprung.device import Device, rank
+from toprung.errors import NoDevice, UnknownName
+
+
+@functools.cache
+def backends() -> tuple[Backend, ...]:
+    """Every backend of this folder."""
+    found = []
+    for module in pkgutil.iter_modules(__path__):
+        make = getattr(importlib.import_module(f"{__name__}.{module.name}"), "backend", None)
+        if make is not None:
+            found.append(make())
+    return tuple(found)
+
+
+def devices() -> list[Device]:
+    """Every device that can be opened now, best first."""
+    return sorted((d for b in backends() for d in b.devices()), key=rank, reverse=True)
+
+
+def advice() -> list[str]:
+    """What is missing on this machine and how to get it."""
+    return [line for b in backends() for line in b.advice()]
+
+
+def find(name: str | None = None) -> Device:
+    """The device a user means: an id, a part of a name, or the best one.
+
+    Raises
+    ------
+    NoDevice
+        there is no device at all
+    UnknownName
+        none fits ``name``
+    """
+    present = devices()
+    if not present:
+        raise NoDevice("no device found. " + " ".join(advice()))
+    if name is None:
+        return present[0]
+    wanted = name.lower()
+    for device in present:
+        if wanted in (device.id, device.backend, device.slug):
+            return device
+    for device in present:
+        if wanted in device.name.lower() or wanted in device.runtime.lower():
+            return device
+    raise UnknownName("device", name, map(str, present))
+
+
+def open_device(device: Device) -> Session:
+    """Open a device with the backend that found it."""
+    return next(b for b in backends() if b.name == device.backend).open(device)
+
+
+@contextmanager
+def opened(device: Device) -> Iterator[Session]:
+    """Open a device for the length of a ``with`` block."""
+    session = open_device(device)
+    try:
+        yield session
+    finally:
+        session.close()

@@ -1,0 +1,349 @@
+"""OpenCL through pyopencl: any OpenCL GPU, and PoCL or Intel's runtime on a CPU."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import sys
+import tempfile
+import warnings
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toprung.backends.base import Buffer, Kernel, Launch, Resources, Session, Source
+from toprung.device import FP32_LANES, Device
+from toprung.errors import BuildError, ForkedDevice, LaunchError, OutOfDeviceMemory
+from toprung.paths import cache_dir, publish
+
+PRELUDE = Path(__file__).with_name("prelude.cl")
+VECTOR_WIDTHS = (1, 2, 4, 8, 16)
+
+_forked = False
+
+
+def _note_fork() -> None:
+    global _forked
+    _forked = "pyopencl" in sys.modules
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_note_fork)
+
+
+def _show_intel_runtime() -> str | None:
+    """Make Intel's CPU runtime visible to the ICD loader; its wheel leaves a placeholder in place of its own path.
+
+    Returns the library's path where the runtime is installed. The loader reads one folder of .icd files: we give it one with
+    the system's files and Intel's. A folder the user chose (``OCL_ICD_VENDORS``) is left as it is.
+    """
+    library = next((p for p in (Path(sys.prefix) / "lib" / "libintelocl.so",) if p.exists()), None)
+    if library is None or "OCL_ICD_VENDORS" in os.environ:
+        return str(library) if library else None
+    files = {p.name: p.read_bytes() for p in sorted(Path("/etc/OpenCL/vendors").glob("*.icd"))}
+    files["toprung-intel.icd"] = f"{library}\n".encode()
+    digest = hashlib.sha256(repr(files).encode()).hexdigest()[:16]
+    folder = cache_dir() / f"vendors-{digest}"
+    for name, content in files.items():
+        if not (folder / name).exists():
+            publish(folder / name, content)
+    os.environ["OCL_ICD_VENDORS"] = str(folder)
+    return str(library)
+
+
+@functools.cache
+def _pyopencl() -> Any:
+    """pyopencl, or None where it cannot be imported."""
+    _show_intel_runtime()
+    try:
+        import pyopencl
+    except ImportError:
+        return None
+    warnings.filterwarnings("ignore", category=pyopencl.CompilerWarning)
+    return pyopencl
+
+
+@contextmanager
+def _captured_stderr() -> Iterator[Callable[[], str]]:
+    """Catch what a compiler prints straight to file descriptor 2, so that it lands in the log and not on the screen."""
+    sys.stderr.flush()
+    saved = os.dup(2)
+    with tempfile.TemporaryFile() as file:
+        os.dup2(file.fileno(), 2)
+
+        def text() -> str:
+            file.seek(0)
+            return file.read().decode(errors="replace")
+
+        try:
+            yield text
+        finally:
+            os.dup2(saved, 2)
+            os.close(saved)
+
+
+class OpenCLBackend:
+    """All OpenCL platforms of the machine."""
+
+    name = "opencl"
+
+    def devices(self) -> list[Device]:
+        """Every device of every platform, in the loader's order."""
+        cl = _pyopencl()
+        if cl is None:
+            return []
+        if _forked:
+            raise ForkedDevice("an OpenCL platform")
+        try:
+            platforms = cl.get_platforms()
+        except cl.Error:
+            return []
+        found: list[Device] = []
+        for platform in platforms:
+            try:
+                handles = platform.get_devices()
+            except cl.Error:
+                continue
+            found += [_facts(cl, platform, handle, len(found) + i) for i, handle in enumerate(handles)]
+        return found
+
+    def advice(self) -> list[str]:
+        """How to get a CPU runtime, and Intel's where it would help."""
+        lines = []
+        if _pyopencl() is None:
+            lines.append("OpenCL: pyopencl is not installed; pip install pyopencl")
+        elif not self.devices():
+            lines.append(
+                "OpenCL: no runtime found; on a CPU install PoCL with pip install pocl-binary-distribution (Linux x86-64) or "
+                "your system's package pocl-opencl-icd; a GPU's driver brings its own"
+            )
+        elif _show_intel_runtime() is None and sys.platform == "linux" and os.uname().machine == "x86_64":
+            lines.append("Intel's CPU runtime: not installed; pip install 'toprung[intel]' (several times faster than PoCL)")
+        return lines
+
+    def open(self, device: Device) -> Session:
+        """Open one device with a queue of its own."""
+        return OpenCLSession(device)
+
+
+def backend() -> OpenCLBackend:
+    """This module's backend."""
+    return OpenCLBackend()
+
+
+def _facts(cl: Any, platform: Any, handle: Any, number: int) -> Device:
+    extensions = handle.extensions.split()
+    kinds = {cl.device_type.GPU: "gpu", cl.device_type.CPU: "cpu"}
+    kind = next((k for bit, k in kinds.items() if handle.type & bit), "other")
+    lanes, arch = None, ""
+    if "cl_nv_device_attribute_query" in extensions:
+        capability = (handle.compute_capability_major_nv, handle.compute_capability_minor_nv)
+        lanes, arch = FP32_LANES.get(capability), "sm_{}{}".format(*capability)
+    subgroup = None
+    if "cl_khr_subgroup_shuffle" in extensions and "cl_intel_required_subgroup_size" in extensions:
+        subgroup = max(handle.sub_group_sizes_intel)
+    return Device(
+        id=f"opencl:{number}",
+        backend="opencl",
+        name=handle.name.strip(),
+        vendor=handle.vendor.strip(),
+        driver=handle.driver_version.strip(),
+        runtime=f"{platform.name.strip()} ({handle.version.strip()})",
+        kind=kind,
+        compute_units=handle.max_compute_units,
+        clock_mhz=float(handle.max_clock_frequency),
+        lanes=lanes,
+        local_bytes=handle.local_mem_size,
+        memory_bytes=handle.global_mem_size,
+        max_buffer_bytes=handle.max_mem_alloc_size,
+        max_work_group=handle.max_work_group_size,
+        max_items=tuple(handle.max_work_item_sizes),
+        base_align=handle.mem_base_addr_align // 8,
+        vector_widths=VECTOR_WIDTHS,
+        subgroup=subgroup,
+        arch=arch,
+        handle=handle,
+    )
+
+
+class OpenCLBuffer:
+    """A pyopencl buffer."""
+
+    def __init__(self, raw: Any, nbytes: int, whole: OpenCLBuffer | None = None) -> None:
+        self.raw, self.nbytes, self._whole = raw, nbytes, whole
+
+    def part(self, offset: int, nbytes: int) -> OpenCLBuffer:
+        """A sub-buffer; an empty part still is one word long, because OpenCL has no empty buffers."""
+        return OpenCLBuffer(self.raw.get_sub_region(offset, max(nbytes, 4)), nbytes, self)
+
+
+class OpenCLKernel:
+    """A built program; every bound launch takes its own kernel object, since arguments belong to the object."""
+
+    def __init__(self, program: Any, source: Source, resources: Resources) -> None:
+        self.program, self.source, self.resources = program, source, resources
+
+
+class OpenCLSession:
+    """A context and an in-order queue that stamps events with the device's time."""
+
+    def __init__(self, device: Device) -> None:
+        if _forked:
+            raise ForkedDevice(str(device))
+        self.device = device
+        self._cl = cl = _pyopencl()
+        self._context = cl.Context([device.handle])
+        self._queue = cl.CommandQueue(self._context, properties=cl.command_queue_properties.PROFILING_ENABLE)
+        self._allocated = 0
+
+    def fingerprint(self) -> str:
+        """Runtime, driver, device and prelude."""
+        d = self.device
+        return "\n".join((d.runtime, d.driver, d.name, d.arch, str(d.subgroup), PRELUDE.read_text()))
+
+    def compile(self, source: Source) -> bytes:
+        """Build for this device; returns the runtime's binary."""
+        self._alive()
+        cl = self._cl
+        if source.language != "opencl":
+            raise BuildError(
+                source.name, source.defines_text(), str(self.device), "OpenCL cannot compile CUDA C++; use a CUDA device"
+            )
+        defines = dict(source.defines)
+        if self.device.subgroup is not None:
+            defines["SUBGROUP"] = self.device.subgroup
+        options = [f"-D{name}={value}" for name, value in defines.items()]
+        text = f"{PRELUDE.read_text()}\n#line 1\n{source.text}"
+        with _captured_stderr() as chatter:
+            try:
+                program = cl.Program(self._context, text).build(options, cache_dir=False)
+            except cl.Error as error:
+                log = f"{error}\n{chatter()}"
+                raise BuildError(source.name, source.defines_text(), str(self.device), log) from None
+        binary: bytes = program.get_info(cl.program_info.BINARIES)[0]
+        return binary
+
+    def load(self, binary: bytes, source: Source) -> OpenCLKernel:
+        """Load a binary and check it against the device's limits, past which some runtimes crash."""
+        self._alive()
+        cl = self._cl
+        try:
+            program = cl.Program(self._context, [self.device.handle], [binary]).build(cache_dir=False)
+            kernel = cl.Kernel(program, source.kernel)
+        except cl.Error as error:
+            raise BuildError(source.name, source.defines_text(), str(self.device), str(error)) from None
+        info, what = cl.kernel_work_group_info, self.device.handle
+        local = int(kernel.get_work_group_info(info.LOCAL_MEM_SIZE, what))
+        if local > self.device.local_bytes:
+            raise LaunchError(
+                f"{source.name} with {source.defines_text()} needs {local:,} bytes of local memory a work-group; "
+                f"{self.device} has {self.device.local_bytes:,}: use a smaller tile"
+            )
+        private = int(kernel.get_work_group_info(info.PRIVATE_MEM_SIZE, what))
+        return OpenCLKernel(program, source, Resources(local_bytes=local, private_bytes=private))
+
+    def allocate(self, nbytes: int) -> OpenCLBuffer:
+        """Device memory, refused before the runtime is asked for more than it has."""
+        self._alive()
+        cl, device = self._cl, self.device
+        if nbytes > device.max_buffer_bytes:
+            raise OutOfDeviceMemory(str(device), nbytes, device.max_buffer_bytes)
+        if self._allocated + nbytes > device.memory_bytes:
+            raise OutOfDeviceMemory(str(device), nbytes, device.memory_bytes - self._allocated, "beside what is in use")
+        try:
+            raw = cl.Buffer(self._context, cl.mem_flags.READ_WRITE, max(nbytes, 4))
+        except (cl.Error, MemoryError):
+            raise OutOfDeviceMemory(str(device), nbytes, device.memory_bytes - self._allocated) from None
+        self._allocated += nbytes
+        buffer = OpenCLBuffer(raw, nbytes)
+        weakref.finalize(buffer, self._freed, nbytes)
+        return buffer
+
+    def _freed(self, nbytes: int) -> None:
+        self._allocated -= nbytes
+
+    def upload(self, buffer: Buffer, array: NDArray[Any]) -> None:
+        """Host to device."""
+        self._alive()
+        if array.nbytes:
+            self._cl.enqueue_copy(self._queue, _raw(buffer), np.ascontiguousarray(array), is_blocking=True)
+
+    def download(self, buffer: Buffer, array: NDArray[Any]) -> None:
+        """Device to host."""
+        self._alive()
+        if array.nbytes:
+            self._cl.enqueue_copy(self._queue, array, _raw(buffer), is_blocking=True)
+
+    def bind(
+        self,
+        kernel: Kernel,
+        groups: Sequence[int],
+        local: Sequence[int],
+        args: Sequence[Buffer | np.generic],
+        options: Mapping[str, int] | None = None,
+    ) -> Launch:
+        """Bind arguments to a kernel object of the launch's own."""
+        self._alive()
+        assert isinstance(kernel, OpenCLKernel)
+        cl, queue = self._cl, self._queue
+        bound = cl.Kernel(kernel.program, kernel.source.kernel)
+        bound.set_args(*(a if isinstance(a, np.generic) else _raw(a) for a in args))
+        total = tuple(g * n for g, n in zip(groups, local, strict=True))
+        items = tuple(local)
+        kept = tuple(args)  # the runtime need not keep memory alive that only an argument refers to
+
+        def launch() -> None:
+            try:
+                cl.enqueue_nd_range_kernel(queue, bound, total, items)
+            except cl.Error as error:
+                what = f"{kernel.source.name} with {kernel.source.defines_text()} and {len(kept)} arguments"
+                raise LaunchError(f"{what} on {self.device}: {error}") from None
+
+        return launch
+
+    def mark(self) -> object:
+        """A marker event."""
+        self._alive()
+        return self._cl.enqueue_marker(self._queue)
+
+    def seconds(self, start: Any, end: Any) -> float:
+        """From the end of one marker to the end of another."""
+        end.wait()
+        elapsed: float = (end.profile.end - start.profile.end) * 1e-9
+        return elapsed
+
+    def synchronize(self) -> None:
+        """Wait for the queue."""
+        self._alive()
+        self._queue.finish()
+
+    def clock_mhz(self) -> float | None:
+        """OpenCL cannot read it; for a CPU the operating system can."""
+        if self.device.kind != "cpu":
+            return None
+        try:
+            lines = Path("/proc/cpuinfo").read_text().splitlines()
+        except OSError:
+            return None
+        clocks = [float(line.partition(":")[2]) for line in lines if line.startswith("cpu MHz")]
+        return max(clocks, default=None)
+
+    def close(self) -> None:
+        """Finish; memory goes when its last buffer does."""
+        if not _forked:
+            self._queue.finish()
+
+    def _alive(self) -> None:
+        if _forked:
+            raise ForkedDevice(str(self.device))
+
+
+def _raw(buffer: Buffer) -> Any:
+    assert isinstance(buffer, OpenCLBuffer)
+    return buffer.raw

@@ -1,0 +1,37 @@
+// The OpenCL side of the kernels' common vocabulary. prelude.cuh says the same words in CUDA C++, so one kernel text serves both.
+// VECTOR(W)        the type of W consecutive floats, W in 1, 2, 4, 8, 16 (1, 2, 4 where the text must also compile as CUDA)
+// ZERO(W)          W zeros
+// GLOBAL_V(W, p)   the W floats at p in global memory, as one access: p must be aligned to W floats. An lvalue.
+// LOCAL_V(W, p)    the same in local memory
+// READ_V(W, p)     GLOBAL_V for data nobody writes while the kernel runs; through the read-only cache with READ_ONLY=1
+// ELEMENT(v, e)    element e (a compile-time constant) of the private vector v. An lvalue.
+// ALIGNED(W)       attribute: aligned to W floats
+// LPTR             address-space qualifier of a pointer into local memory
+// index_t          the type of an offset into a matrix: 64 bits, or 32 with INDEX32=1
+// LANE_READ(v, l)  the value of v in lane l of this sub-group, with SHUFFLE=1
+
+// a * b + c is one fused multiply-add; fma() is not used because some CPU runtimes call a function for it
+#pragma OPENCL FP_CONTRACT ON
+
+typedef float float1;
+#define TOPRUNG_JOIN_(a, b) a##b
+#define TOPRUNG_JOIN(a, b) TOPRUNG_JOIN_(a, b)
+#define VECTOR(W) TOPRUNG_JOIN(float, W)
+#define ZERO(W) ((VECTOR(W))(0.0f))
+#define GLOBAL_V(W, p) (*(__global VECTOR(W) *)(p))
+#define LOCAL_V(W, p) (*(__local VECTOR(W) *)(p))
+#define READ_V(W, p) (*(__global const VECTOR(W) *)(p))
+#define ELEMENT(v, e) (((float *)&(v))[e])
+#define ALIGNED(W) __attribute__((aligned(4 * (W))))
+#define LPTR __local
+
+#if defined(INDEX32) && INDEX32
+typedef uint index_t;
+#else
+typedef ulong index_t;
+#endif
+
+#if defined(SHUFFLE) && SHUFFLE
+#pragma OPENCL EXTENSION cl_khr_subgroup_shuffle : enable
+#define LANE_READ(v, l) sub_group_shuffle(v, l)
+#endif

@@ -1,0 +1,99 @@
+"""(Rung, Tile, switches, Device) → Compiled, through a cache of binaries.
+
+A binary is stored under the hash of everything that can change it: kernel text, macros, and the backend's fingerprint
+(compiler, driver, device, prelude). Files are published whole or not at all, so that processes may race for one name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from toprung.backends.base import Kernel, Resources, Session, Source
+from toprung.errors import BuildError
+from toprung.paths import cache_dir, publish
+from toprung.rung import Options, Rung
+from toprung.tile import Tile
+
+FORMAT = "toprung binary 1"
+KERNELS = Path(__file__).parent / "kernels"
+LANGUAGES = {".cl": "opencl", ".cu": "cuda"}
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A rung ready to be bound to a problem.
+
+    Attributes
+    ----------
+    options : every switch of the rung with its value
+    seconds : what the build took
+    cached : whether the binary came from the cache
+    """
+
+    rung: Rung
+    tile: Tile
+    options: Options
+    kernel: Kernel
+    seconds: float
+    cached: bool
+
+    @property
+    def resources(self) -> Resources:
+        """What the kernel takes from a compute unit."""
+        return self.kernel.resources
+
+
+def build(rung: Rung, tile: Tile, options: Options, session: Session) -> Compiled:
+    """Compile a rung's kernel, or take its binary from the cache.
+
+    Raises
+    ------
+    IllegalTile
+        before anything is compiled, with each broken rule
+    BuildError
+        with the compiler's log
+    """
+    options = rung.options(session.device, options)
+    rung.check(tile, options, session.device)
+    source = rung_source(rung, tile, options)
+    start = time.perf_counter()
+    kernel, cached = _kernel(source, session)
+    return Compiled(rung, tile, options, kernel, time.perf_counter() - start, cached)
+
+
+def rung_source(rung: Rung, tile: Tile, options: Options) -> Source:
+    """What is compiled for a rung: its text, and its tile and switches as macros."""
+    text = rung.source.read_text()
+    return Source(rung.name, text, rung.routine, {**tile.defines(), **options}, LANGUAGES[rung.source.suffix])
+
+
+def shared_source(name: str, tile: Tile) -> Source:
+    """What is compiled for one of the kernels that rungs and routines share."""
+    return Source(f"kernels/{name}", (KERNELS / f"{name}.cl").read_text(), name, tile.defines())
+
+
+def shared_kernel(name: str, tile: Tile, session: Session) -> Kernel:
+    """One of the kernels that rungs and routines share, by its stem in ``toprung/kernels``."""
+    return _kernel(shared_source(name, tile), session)[0]
+
+
+def _kernel(source: Source, session: Session) -> tuple[Kernel, bool]:
+    key = "\0".join((FORMAT, session.fingerprint(), source.language, source.kernel, source.defines_text(), source.text))
+    path = cache_dir() / "binaries" / hashlib.sha256(key.encode()).hexdigest()
+    try:
+        stored = path.read_bytes()
+    except OSError:
+        stored = b""
+    digest, binary = stored[:32], stored[32:]
+    if binary and hashlib.sha256(binary).digest() == digest:  # a runtime may crash on a damaged binary: it never gets one
+        try:
+            return session.load(binary, source), True
+        except BuildError:
+            pass  # made by a runtime that calls itself the same and is not
+    binary = session.compile(source)
+    kernel = session.load(binary, source)
+    publish(path, hashlib.sha256(binary).digest() + binary)
+    return kernel, False

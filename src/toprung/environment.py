@@ -1,0 +1,63 @@
+"""What a measurement depends on besides the code that is measured: recorded with it, never set."""
+
+from __future__ import annotations
+
+import datetime
+import functools
+import importlib.metadata
+import os
+import platform
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from toprung.backends.base import Session
+
+PACKAGES = ("numpy", "pyopencl", "pocl-binary-distribution", "intel-opencl-rt")
+
+
+@functools.cache
+def commit() -> str | None:
+    """The commit this copy of toprung was taken from, ``+`` behind it if files have changed since; None if unknown.
+
+    ``TOPRUNG_COMMIT`` says it where the sources lie outside a repository.
+    """
+    if given := os.environ.get("TOPRUNG_COMMIT"):
+        return given
+    folder = Path(__file__).parent
+
+    def git(*words: str) -> str:
+        return subprocess.run(["git", "-C", str(folder), *words], capture_output=True, text=True, check=True).stdout.strip()
+
+    try:
+        return git("rev-parse", "--short=12", "HEAD") + ("+" if git("status", "--porcelain", "--", str(folder)) else "")
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def packages() -> dict[str, str]:
+    """Versions of what takes part."""
+    found = {}
+    for name in ("toprung", *PACKAGES):
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def environment(session: Session) -> dict[str, Any]:
+    """Device, driver, versions, date and commit, as JSON."""
+    d = session.device
+    return {
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "commit": commit(),
+        "packages": packages(),
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "cores": os.cpu_count(),
+        "device": {
+            "name": d.name, "slug": d.slug, "backend": d.backend, "runtime": d.runtime, "driver": d.driver, "kind": d.kind,
+            "compute_units": d.compute_units, "clock_mhz": d.clock_mhz, "peak_gflops": d.peak_gflops, "arch": d.arch,
+        },
+    }  # fmt: skip

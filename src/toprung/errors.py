@@ -1,0 +1,95 @@
+"""Typed errors. Each says what happened and what to do next; none leaves anything half written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+
+class ToprungError(Exception):
+    """Base of every error raised by toprung itself."""
+
+
+class UnknownName(ToprungError, ValueError):
+    """A ladder, rung, device, switch or peer that does not exist.
+
+    Parameters
+    ----------
+    what : what kind of thing was asked for, in the singular
+    given : what was given
+    known : what exists
+    """
+
+    def __init__(self, what: str, given: object, known: Iterable[str]) -> None:
+        self.what, self.given, self.known = what, given, tuple(known)
+        listing = ", ".join(self.known) or "none"
+        super().__init__(f"there is no {what} {str(given)!r}; there is: {listing}")
+
+
+class BadSize(ToprungError, ValueError):
+    """A matrix size, stride or list of sizes that makes no sense."""
+
+
+class BadRung(ToprungError):
+    """A rung's files break the rules of a ladder folder (missing kernel source, no RUNG record, a number used twice)."""
+
+
+class IllegalTile(ToprungError, ValueError):
+    """A tile that this rung or this device cannot run, with every broken rule's reason."""
+
+    def __init__(self, rung: str, tile: object, device: str, reasons: Sequence[str]) -> None:
+        self.reasons = tuple(reasons)
+        super().__init__(f"{rung} cannot run with {tile} on {device}: " + "; ".join(self.reasons))
+
+
+class SwitchRefused(ToprungError, ValueError):
+    """A rung's switch that this device has no use for, with the reason."""
+
+
+class NoDevice(ToprungError):
+    """No device of the kind asked for; the text says how to get one."""
+
+
+class ForkedDevice(ToprungError, RuntimeError):
+    """A device opened before fork() was used in the child, where some runtimes hang for ever."""
+
+    def __init__(self, device: str) -> None:
+        super().__init__(
+            f"{device} was opened before this process was forked, and OpenCL runtimes hang in a forked child; "
+            "start processes with multiprocessing.get_context('spawn')"
+        )
+
+
+class BuildError(ToprungError):
+    """A kernel that does not compile: the build log, the tile and the device are kept.
+
+    Attributes
+    ----------
+    log : the compiler's output
+    """
+
+    def __init__(self, kernel: str, defines: str, device: str, log: str) -> None:
+        self.kernel, self.defines, self.device, self.log = kernel, defines, device, log
+        super().__init__(f"{kernel} does not build with {defines or 'no definitions'} on {device}:\n{log.strip()}")
+
+
+class LaunchError(ToprungError, RuntimeError):
+    """The device refused a launch."""
+
+
+class OutOfDeviceMemory(ToprungError, MemoryError):
+    """More memory was asked for than the device has.
+
+    Attributes
+    ----------
+    asked, available : bytes
+    """
+
+    def __init__(self, device: str, asked: int, available: int, what: str = "one buffer") -> None:
+        self.asked, self.available = asked, available
+        super().__init__(
+            f"{device} cannot allocate {asked:,} bytes ({what}): {available:,} bytes is what it allows; use smaller sizes"
+        )
+
+
+class WrongResult(ToprungError, ArithmeticError):
+    """A check found a result that is not the product."""

@@ -1,0 +1,69 @@
+// C = alpha * A * B + beta * C         row-major: B is K x N (ldb), C is M x N (ldc). A comes transposed: AT is K x M (lda)
+//
+//                    tn          tn + DN
+//                 +-|==|--------|==|----+
+//         tm    = | oooo        oooo    |      one work-item (tn, tm) owns TM x TN elements in VA x VB pieces:
+//               = | oooo        oooo    |      TM / VA groups of VA rows DM groups apart,
+//    tm + DM    = | oooo        oooo    |      TN / VB vectors of columns DN vectors apart
+//                 +---------------------+
+//
+// Work-group: DN x DM work-items, DM = BM / TM, DN = BN / TN, for a BM x BN block of C.
+// Preconditions: M, N, K are whole tiles; AT and lda are aligned to VA floats, B, C, ldb and ldc to VB.
+// Idea: software prefetch. There are two buffers for each tile: while the work-group computes with tile t in one, tile t + 1
+// is on its way into the other. One barrier a tile suffices, at twice the local memory.
+
+// BK rows of AT and of B, from where the pointers stand, into local memory
+void stage(LPTR float (*As)[BM], LPTR float (*Bs)[BN], __global const float *restrict AT, const int lda,
+           __global const float *restrict B, const int ldb, const int tid)
+{
+    for (int l = tid * VA; l < BK * BM; l += DM * DN * VA)
+        LOCAL_V(VA, &As[l / BM][l % BM]) = READ_V(VA, &AT[(index_t)(l / BM) * lda + l % BM]);
+    for (int l = tid * VB; l < BK * BN; l += DM * DN * VB)
+        LOCAL_V(VB, &Bs[l / BN][l % BN]) = READ_V(VB, &B[(index_t)(l / BN) * ldb + l % BN]);
+}
+
+__kernel __attribute__((reqd_work_group_size(DN, DM, 1))) void
+gemm(const int M, const int N, const int K, const float alpha, __global const float *restrict AT, const int lda,
+     __global const float *restrict B, const int ldb, const float beta, __global float *restrict C, const int ldc)
+{
+    __local float As[2][BK][BM] ALIGNED(VA); // As[buffer][k][m]
+    __local float Bs[2][BK][BN] ALIGNED(VB); // Bs[buffer][k][n]
+
+    const int tn = get_local_id(0) * VB;
+    const int tm = get_local_id(1) * VA;
+    const int tid = get_local_id(1) * DN + get_local_id(0);
+    const int n0 = get_group_id(0) * BN;
+    const int m0 = get_group_id(1) * BM;
+
+    VECTOR(VB) acc[TM][TN / VB];
+    for (int i = 0; i < TM; ++i)
+        for (int j = 0; j < TN / VB; ++j) acc[i][j] = ZERO(VB);
+
+    int now = 0; // the buffer that is complete
+    stage(As[0], Bs[0], &AT[m0], lda, &B[n0], ldb, tid);
+    barrier(CLK_LOCAL_MEM_FENCE);
+
+    for (int k0 = 0; k0 < K; k0 += BK) {
+        const int next = k0 + BK;
+        if (next < K) stage(As[1 - now], Bs[1 - now], &AT[(index_t)next * lda + m0], lda, &B[(index_t)next * ldb + n0], ldb, tid);
+
+        for (int k = 0; k < BK; ++k) {
+            VECTOR(VA) a[TM / VA];
+            VECTOR(VB) b[TN / VB];
+            for (int i = 0; i < TM / VA; ++i) a[i] = LOCAL_V(VA, &As[now][k][tm + i * DM * VA]);
+            for (int j = 0; j < TN / VB; ++j) b[j] = LOCAL_V(VB, &Bs[now][k][tn + j * DN * VB]);
+            for (int i = 0; i < TM; ++i)
+                for (int j = 0; j < TN / VB; ++j) acc[i][j] += ELEMENT(a[i / VA], i % VA) * b[j];
+        }
+        barrier(CLK_LOCAL_MEM_FENCE); // the next tiles are complete, nobody reads these any more
+        now = 1 - now;
+    }
+
+    for (int i = 0; i < TM; ++i)
+        for (int j = 0; j < TN / VB; ++j) {
+            const index_t c = (index_t)(m0 + tm + i / VA * DM * VA + i % VA) * ldc + n0 + tn + j * DN * VB;
+            VECTOR(VB) result = alpha * acc[i][j];
+            if (beta != 0.0f) result += beta * GLOBAL_V(VB, &C[c]); // beta = 0 never reads C
+            GLOBAL_V(VB, &C[c]) = result;
+        }
+}

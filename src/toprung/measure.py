@@ -1,0 +1,120 @@
+"""(Prepared competitors) → Measurements: interleaved, every sample kept, nothing timed that was not verified.
+
+How the figures come about: a sample is a loop of calls between two device time stamps, long enough for the clock's
+resolution and the launch overhead not to matter; competitors take turns sample by sample (A B A B …), so that a drift of
+clocks or of the machine's load meets all of them.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from toprung.check import Verdict
+from toprung.competitor import Prepared
+from toprung.problem import Problem
+
+SAMPLE_SECONDS = 0.02
+SAMPLES = 5
+LONGEST_LOOP = 1000
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One competitor on one problem.
+
+    Attributes
+    ----------
+    competitor : who it was (ladder, rung, tile, options; or a peer's name and promise), as JSON
+    seconds : a call's time, one for each sample
+    helper_seconds : the part of it that lay out operands, one for each sample
+    calls : calls a sample
+    clocks_mhz : the device's clock before and after, where it can be read
+    """
+
+    competitor: Mapping[str, Any]
+    problem: Mapping[str, Any]
+    flops: int
+    min_bytes: int
+    verdict: Mapping[str, Any]
+    seconds: tuple[float, ...]
+    helper_seconds: tuple[float, ...]
+    calls: int
+    clocks_mhz: tuple[float | None, ...] = ()
+
+    @property
+    def median(self) -> float:
+        """Median seconds a call; NaN without samples."""
+        return statistics.median(self.seconds) if self.seconds else math.nan
+
+    @property
+    def best(self) -> float:
+        """Fewest seconds a call."""
+        return min(self.seconds, default=math.nan)
+
+    @property
+    def helpers(self) -> float:
+        """Share of a call that lays out operands, from the medians."""
+        return statistics.median(self.helper_seconds) / self.median if self.helper_seconds and self.median else 0.0
+
+    @property
+    def gflops(self) -> float:
+        """GFLOP/s at the median."""
+        return self.flops / self.median / 1e9 if self.median else math.nan
+
+    @property
+    def spread(self) -> float:
+        """(largest − smallest) / median of the samples."""
+        return (max(self.seconds) - min(self.seconds)) / self.median if self.seconds else math.nan
+
+    def describe(self) -> dict[str, Any]:
+        """As JSON, derived figures included for whoever reads the file without us."""
+        return {
+            "competitor": dict(self.competitor), "problem": dict(self.problem), "flops": self.flops, "min_bytes": self.min_bytes,
+            "verdict": dict(self.verdict), "calls": self.calls, "seconds": list(self.seconds),
+            "helper_seconds": list(self.helper_seconds), "clocks_mhz": list(self.clocks_mhz),
+            "median_seconds": self.median, "best_seconds": self.best, "gflops": self.gflops,
+        }  # fmt: skip
+
+    @staticmethod
+    def read(record: Mapping[str, Any]) -> Measurement:
+        """The inverse of ``describe``; KeyError or TypeError if the record is damaged."""
+        return Measurement(
+            record["competitor"], record["problem"], int(record["flops"]), int(record["min_bytes"]), record["verdict"],
+            tuple(map(float, record["seconds"])), tuple(map(float, record["helper_seconds"])), int(record["calls"]),
+            tuple(record["clocks_mhz"]),
+        )  # fmt: skip
+
+
+@dataclass
+class Timing:
+    """Samples of one competitor as they come in."""
+
+    prepared: Prepared
+    calls: int = 1
+    seconds: list[float] = field(default_factory=list)
+    helper_seconds: list[float] = field(default_factory=list)
+
+    def warm_up(self) -> None:
+        """Run once to load code and data, then find how many calls make a sample."""
+        first = self.prepared.time(1)
+        if first < SAMPLE_SECONDS:
+            first = self.prepared.time(max(1, min(10, int(SAMPLE_SECONDS / max(first, 1e-9)))))
+        self.calls = max(1, min(LONGEST_LOOP, math.ceil(SAMPLE_SECONDS / max(first, 1e-9))))
+
+    def sample(self) -> None:
+        """Take one more sample."""
+        self.seconds.append(self.prepared.time(self.calls))
+        self.helper_seconds.append(self.prepared.helper_time(self.calls))
+
+    def measurement(
+        self, competitor: Mapping[str, Any], problem: Problem, verdict: Verdict, clocks: tuple[float | None, ...]
+    ) -> Measurement:
+        """What has come in so far."""
+        return Measurement(
+            competitor, problem.describe(), problem.flops, problem.min_bytes, verdict.describe(), tuple(self.seconds),
+            tuple(self.helper_seconds), self.calls, clocks,
+        )  # fmt: skip
