@@ -59,13 +59,17 @@ class Device:
         return 2e-3 * self.lanes * self.compute_units * self.clock_mhz
 
     @property
+    def short_name(self) -> str:
+        """The name without marks and prefixes."""
+        return re.sub(r"\((R|TM|C)\)|^pthread-|^cpu-", "", self.name, flags=re.IGNORECASE)
+
+    @property
     def slug(self) -> str:
         """The device's folder name under ``results/``: the same through every backend."""
-        name = re.sub(r"\((R|TM|C)\)|^pthread-|^cpu-", "", self.name, flags=re.IGNORECASE)
-        return re.sub(r"[^a-z0-9.]+", "-", name.lower()).strip("-")
+        return re.sub(r"[^a-z0-9.]+", "-", self.short_name.lower()).strip("-")
 
     def __str__(self) -> str:
-        return f"{self.id} ({self.name})"
+        return f"{self.id} ({self.short_name})"
 
 
 FP32_LANES: dict[tuple[int, int], int] = {

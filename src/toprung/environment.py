@@ -57,7 +57,8 @@ def environment(session: Session) -> dict[str, Any]:
         "system": f"{platform.system()} {platform.machine()}",
         "cores": os.cpu_count(),
         "device": {
-            "name": d.name, "slug": d.slug, "backend": d.backend, "runtime": d.runtime, "driver": d.driver, "kind": d.kind,
-            "compute_units": d.compute_units, "clock_mhz": d.clock_mhz, "peak_gflops": d.peak_gflops, "arch": d.arch,
+            "name": d.name, "short_name": d.short_name, "slug": d.slug, "kind": d.kind, "arch": d.arch, "backend": d.backend,
+            "runtime": d.runtime, "driver": d.driver, "compute_units": d.compute_units, "clock_mhz": d.clock_mhz,
+            "peak_gflops": d.peak_gflops,
         },
     }  # fmt: skip

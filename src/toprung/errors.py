@@ -93,3 +93,11 @@ class OutOfDeviceMemory(ToprungError, MemoryError):
 
 class WrongResult(ToprungError, ArithmeticError):
     """A check found a result that is not the product."""
+
+
+class BadRecord(ToprungError, ValueError):
+    """A file of measurements that is damaged or of another format."""
+
+
+class MissingExtra(ToprungError, ImportError):
+    """An optional package that was asked for is not installed; the text says how to get it."""

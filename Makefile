@@ -1,0 +1,45 @@
+# Needs python3 (3.11 or newer) with its venv module, and nothing else: every target sets up what it uses.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: ladder test test-slow lint tables lock clean
+
+ladder: $(VENV)/ready
+	$(BIN)/toprung ladder kepler
+
+test: lint
+	$(BIN)/python -m pytest -n 2 -m "not slow"
+
+test-slow: $(VENV)/ready-dev
+	$(BIN)/python -m pytest -n 2 -m slow
+
+lint: $(VENV)/ready-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+# Make the tables in README and docs anew from results/
+tables: $(VENV)/ready
+	$(BIN)/python benchmarks/tables.py
+
+# Pin what pyproject.toml asks for, with hashes and without naming any package host
+lock: $(VENV)/ready-dev
+	$(BIN)/python -m pip install -q uv
+	$(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url \
+	  --no-emit-find-links --extra plot --group build pyproject.toml -o requirements.lock
+	$(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url \
+	  --no-emit-find-links --extra plot --extra dev --group build pyproject.toml -o requirements-dev.lock
+
+clean:
+	rm -rf $(VENV) dist build
+
+$(VENV)/ready: requirements.lock pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
+	touch $@
+
+$(VENV)/ready-dev: requirements-dev.lock $(VENV)/ready
+	$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements-dev.lock
+	touch $@

@@ -1,0 +1,85 @@
+"""What several commands share: consoles, and how sizes, rungs and switches are written."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console
+
+from toprung.errors import BadSize, UnknownName
+
+console = Console()
+if not console.is_terminal:
+    console.width = 120  # a file or a pipe has no width of its own
+errors_console = Console(stderr=True)
+
+
+def parse_sizes(text: str) -> list[tuple[int, ...]]:
+    """``512``, ``35x79x19``, ``256:1024:256`` (both ends included), or several of these with commas.
+
+    Raises
+    ------
+    BadSize
+        not numbers, or not positive; before anything is allocated
+    """
+    sizes: list[tuple[int, ...]] = []
+    for word in text.split(","):
+        if ":" in word:
+            bounds = [_number(part, word) for part in word.split(":")]
+            if len(bounds) != 3:
+                raise BadSize(f"a range of sizes is first:last:step, not {word!r}")
+            first, last, step = bounds
+            if first > last:
+                raise BadSize(f"the range {word!r} is empty")
+            sizes += [(n,) for n in range(first, last + 1, step)]
+        else:
+            sizes.append(tuple(_number(part, word) for part in word.lower().split("x")))
+    return sizes
+
+
+def _number(text: str, word: str) -> int:
+    if not text.strip().isdecimal() or not text.isascii() or int(text) == 0:
+        raise BadSize(f"sizes are positive whole numbers such as 512, 35x79x19 or 256:1024:256, not {word!r}")
+    return int(text)
+
+
+def size_name(size: tuple[int, ...]) -> str:
+    """A size as a person writes it."""
+    return "×".join(map(str, size))
+
+
+def parse_numbers(text: str, known: Sequence[int], what: str) -> list[int]:
+    """``3``, ``1-5``, or several of these with commas; every number must be known.
+
+    Raises
+    ------
+    UnknownName
+        a number that does not exist, or no number at all
+    """
+    chosen: list[int] = []
+    for word in text.split(","):
+        first, dash, last = word.partition("-")
+        if not first.isdecimal() or (dash and not last.isdecimal()):
+            raise UnknownName(what, word, map(str, known))
+        wanted = range(int(first), int(last or first) + 1)
+        if not wanted or any(n not in known for n in wanted):
+            raise UnknownName(what, word, map(str, known))
+        chosen += wanted
+    return chosen
+
+
+def parse_switches(words: Sequence[str]) -> dict[str, int]:
+    """``NAME`` or ``NAME=VALUE``, each once.
+
+    Raises
+    ------
+    UnknownName
+        a value that is no number
+    """
+    chosen = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if equals and not value.isdecimal():
+            raise UnknownName(f"value of {name}", value, ["whole numbers"])
+        chosen[name] = int(value or 1)
+    return chosen

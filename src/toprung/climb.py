@@ -1,0 +1,188 @@
+"""Climb a ladder: build, verify and time every rung on one device, beside the vendor. Yields each change, for a live table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from toprung import peers
+from toprung.backends.base import Session
+from toprung.build import build
+from toprung.check import Oracle, Verdict, hostile
+from toprung.competitor import OnDevice, Prepared, PreparedRung
+from toprung.device import Device
+from toprung.errors import BuildError, IllegalTile, LaunchError, OutOfDeviceMemory, UnknownName
+from toprung.measure import SAMPLES, Measurement, Timing
+from toprung.peers import Peer
+from toprung.problem import Problem
+from toprung.routines.base import routine
+from toprung.rung import Ladder, Options, Rung
+from toprung.tile import Tile
+
+DEFAULT_SIZES: Mapping[str, tuple[tuple[int, ...], ...]] = MappingProxyType(
+    {"gpu": ((1024,), (2048,), (4096,)), "cpu": ((512,),), "other": ((512,),)}
+)
+"""Sizes for each kind of device when nobody chooses: under a minute on two CPU cores."""
+
+
+@dataclass
+class Entry:
+    """A row of the table: a rung with one choice of its switches, or the vendor.
+
+    Attributes
+    ----------
+    state : ``waiting``, ``building``, ``checking``, ``timing``, ``done``, ``wrong`` or ``failed``
+    failure : why, for the last two
+    """
+
+    who: Rung | Peer
+    tile: Tile | None = None
+    options: Options = field(default_factory=dict)
+    variant: str = ""
+    state: str = "waiting"
+    failure: str = ""
+    verdict: Verdict | None = None
+    timing: Timing | None = None
+    measurement: Measurement | None = None
+
+    @property
+    def number(self) -> int:
+        """The rung's number; 0 for the vendor."""
+        return self.who.number if isinstance(self.who, Rung) else 0
+
+    @property
+    def label(self) -> str:
+        """Number and variant."""
+        return f"{self.number} {self.variant}".rstrip()
+
+    @property
+    def idea(self) -> str:
+        """What it is, in a few words."""
+        return self.who.idea if isinstance(self.who, Rung) else self.who.title
+
+    def describe(self) -> dict[str, Any]:
+        """Who this is, as JSON."""
+        if isinstance(self.who, Rung):
+            return {
+                "kind": "rung",
+                "ladder": self.who.ladder,
+                "rung": self.who.stem,
+                "number": self.number,
+                "idea": self.idea,
+                "variant": self.variant,
+                "tile": self.tile.given() if self.tile else {},
+                "options": dict(self.options),
+                "precision": "fp32",
+            }
+        promise = self.who.promise
+        return {
+            "kind": "peer",
+            "name": self.who.name,
+            "number": 0,
+            "idea": self.idea,
+            "variant": "",
+            "precision": promise.precision,
+            "deterministic": promise.deterministic,
+        }
+
+
+def entries(rungs: Sequence[Rung], device: Device, vendor: Peer | None, chosen: Options | None = None) -> list[Entry]:
+    """The rows for one device: the vendor, every rung, and a row for each further value of a switch the device has a use for.
+
+    ``chosen`` switches are set on every rung that has them, and there are no further rows then.
+
+    Raises
+    ------
+    UnknownName, SwitchRefused
+        a chosen switch that no rung has, or that the device has no use for
+    """
+    rows = [Entry(vendor)] if vendor else []
+    for name in chosen or {}:
+        if not any(s.name == name for r in rungs for s in r.switches):
+            raise UnknownName("switch of these rungs", name, dict.fromkeys(s.name for r in rungs for s in r.switches))
+    for rung in rungs:
+        own = {s.name: chosen[s.name] for s in rung.switches if chosen and s.name in chosen}
+        rows.append(Entry(rung, options=rung.options(device, own), variant=_variant(own)))
+        if chosen:
+            continue
+        for switch in rung.switches:
+            if not switch.refusal(device):
+                for value in switch.values[1:]:
+                    options = rung.options(device, {switch.name: value})
+                    rows.append(Entry(rung, options=options, variant=_variant({switch.name: value})))
+    return rows
+
+
+def refusals(rungs: Sequence[Rung], device: Device) -> list[str]:
+    """Every switch that the device has no use for, with the reason."""
+    return [f"{r.name} {s.name}: {reason}" for r in rungs for s in r.switches if (reason := s.refusal(device))]
+
+
+def find_vendor(device: Device, ladder: Ladder) -> tuple[Peer | None, str]:
+    """Rung 0 on a device, or None with the reason."""
+    return peers.vendor(device, ladder.routine)
+
+
+def problem_of(ladder: Ladder, size: tuple[int, ...]) -> Problem:
+    """The problem a size means on this ladder; BadSize if it means none."""
+    return routine(ladder.routine).from_size(size)
+
+
+def climb(problem: Problem, rows: Sequence[Entry], session: Session, samples: int = SAMPLES) -> Iterator[Entry]:
+    """Run every entry on one problem; yields an entry whenever it changed.
+
+    First each in turn is built, run once on hostile operands and verified; then those that were right take turns at being
+    timed. Whatever fails is recorded in its entry and the rest goes on.
+
+    Raises
+    ------
+    OutOfDeviceMemory
+        the operands themselves do not fit
+    """
+    operands = hostile(problem)
+    placed = OnDevice(operands, session)
+    oracle = Oracle(operands)
+    for entry in rows:
+        entry.state, entry.failure, entry.verdict, entry.timing, entry.measurement = "building", "", None, None, None
+        yield entry
+        try:
+            prepared = _prepare(entry, placed, session)
+            entry.state = "checking"
+            yield entry
+            prepared.reset()
+            prepared.time(1)
+            entry.verdict = oracle.verify(prepared.fetch())
+            if not entry.verdict.right:
+                entry.state, entry.failure = "wrong", entry.verdict.problems[0]
+                yield entry
+                continue
+            entry.timing = Timing(prepared)
+            entry.timing.warm_up()
+        except (BuildError, IllegalTile, LaunchError, OutOfDeviceMemory) as error:
+            entry.state, entry.failure = "failed", str(error)
+        else:
+            entry.state = "timing"
+        yield entry
+    before = session.clock_mhz()
+    for turn in range(samples):
+        for entry in rows:
+            if entry.state == "timing" and entry.timing and entry.verdict:
+                entry.timing.sample()
+                clocks = (before, session.clock_mhz())
+                entry.measurement = entry.timing.measurement(entry.describe(), problem, entry.verdict, clocks)
+                if turn == samples - 1:
+                    entry.state = "done"
+                yield entry
+
+
+def _prepare(entry: Entry, placed: OnDevice, session: Session) -> Prepared:
+    if isinstance(entry.who, Rung):
+        entry.tile = entry.who.tile_for(session.device, entry.options)
+        return PreparedRung(build(entry.who, entry.tile, entry.options, session), placed)
+    return entry.who.prepare(placed.operands, session)
+
+
+def _variant(options: Options) -> str:
+    return " ".join(f"{k}={v}" for k, v in options.items())

@@ -1,0 +1,122 @@
+"""The ladder as a picture, with matplotlib (extra ``plot``): stairs for one size, curves for several."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from toprung.errors import MissingExtra, UnknownName
+from toprung.measure import Measurement
+from toprung.paths import publish
+from toprung.report.markdown import gflops_text, size_of
+
+FORMATS = (".png", ".svg", ".pdf")
+VENDOR = "#444444"
+
+
+def check(path: Path) -> None:
+    """Raise UnknownName for a kind of file that cannot be drawn, MissingExtra without matplotlib; before anything is measured."""
+    if path.suffix.lower() not in FORMATS:
+        raise UnknownName("kind of picture", path.suffix or path.name, FORMATS)
+    _matplotlib()
+
+
+def ladder(record: dict[str, Any], path: Path) -> None:
+    """Draw a record of ``toprung ladder``: GFLOP/s of each rung at one size, or over the sizes of a sweep.
+
+    Parameters
+    ----------
+    record : as ``toprung.results`` makes or reads it
+    path : a .png, .svg or .pdf file
+    """
+    check(path)
+    measurements = [m if isinstance(m, Measurement) else Measurement.read(m) for m in record["measurements"]]
+    plt = _matplotlib()
+    figure, axes = plt.subplots(figsize=(8.4, 4.6), layout="constrained")
+    sizes = list(dict.fromkeys(size_of(m) for m in measurements))
+    if not measurements:
+        axes.text(0.5, 0.5, "nothing was measured", ha="center", transform=axes.transAxes)
+    elif len(sizes) == 1:
+        _stairs(axes, measurements)
+    else:
+        _curves(axes, measurements, sizes, plt)
+    device = record["environment"]["device"]
+    where = f"{device['short_name']} ({device['backend']})"
+    what = measurements[0].competitor.get("ladder") or measurements[-1].competitor.get("ladder", "") if measurements else ""
+    axes.set_title(f"{what}{' at ' + sizes[0] if len(sizes) == 1 else ''} on {where}", loc="left", fontsize=10)
+    axes.spines[["top", "right"]].set_visible(False)
+    content = io.BytesIO()
+    figure.savefig(content, format=path.suffix.lower()[1:], dpi=160)
+    plt.close(figure)
+    publish(path, content.getvalue())
+
+
+def _stairs(axes: Any, measurements: Sequence[Measurement]) -> None:
+    """A step a rung, its idea written on it, the samples as a bar, the vendor as a line to reach."""
+    rungs = [m for m in measurements if m.competitor["kind"] == "rung"]
+    labels, top = [], max(m.gflops for m in measurements)
+    for x, m in enumerate(rungs):
+        who = m.competitor
+        axes.bar(x, m.gflops, width=0.86, color="#9ecae1" if who["variant"] else "#3182bd", zorder=2)
+        low, high = (m.flops / s / 1e9 for s in (max(m.seconds), min(m.seconds)))
+        axes.plot([x, x], [low, high], color="black", linewidth=1, zorder=3)
+        axes.annotate(gflops_text(m.gflops), (x, high), xytext=(0, 3), textcoords="offset points", ha="center", fontsize=8)
+        labels.append(f"{who['number']}  {who['variant'] or who['idea']}")
+    for m in measurements:
+        if m.competitor["kind"] == "peer":
+            axes.axhline(m.gflops, color=VENDOR, linestyle="--", linewidth=1.2, zorder=1)
+            axes.annotate(
+                f"{m.competitor['idea']} {m.gflops:,.0f}",
+                (0, m.gflops),
+                xytext=(-20, 3),
+                textcoords="offset points",
+                fontsize=9,
+                color=VENDOR,
+            )
+    axes.set_xticks(range(len(rungs)), labels, rotation=35, ha="right", rotation_mode="anchor", fontsize=8)
+    axes.set_ylim(0, 1.12 * top)
+    axes.set_ylabel("GFLOP/s")
+    axes.grid(axis="y", color="#dddddd", linewidth=0.6, zorder=0)
+
+
+def _curves(axes: Any, measurements: Sequence[Measurement], sizes: Sequence[str], plt: Any) -> None:
+    """A curve a rung over the sizes, darker the higher the rung."""
+    groups: dict[tuple[int, str, str], dict[str, float]] = {}
+    for m in measurements:
+        who = m.competitor
+        groups.setdefault((who["number"], who["variant"], who["idea"]), {})[size_of(m)] = m.gflops
+    numbers = sorted({n for n, _, _ in groups if n})
+    square = all("×" not in s for s in sizes)  # then the sizes are an axis; otherwise they are names
+    for (number, variant, idea), values in groups.items():
+        if variant:
+            continue
+        color = plt.get_cmap("viridis_r")((numbers.index(number) + 1) / (len(numbers) + 1)) if number else VENDOR
+        xs = [int(s) if square else sizes.index(s) for s in values]
+        line = ("-" if number else "--") if square else "none"
+        axes.plot(
+            xs, list(values.values()), color=color, label=f"{number}  {idea}", linewidth=1.4, linestyle=line,
+            marker="o" if number else "_", markersize=3.5 if number else 12,
+        )  # fmt: skip
+    if square:
+        axes.set_ylim(bottom=0)
+        axes.set_xlabel("M = N = K")
+    else:
+        axes.set_xticks(range(len(sizes)), sizes, rotation=35 if len(sizes) > 6 else 0, fontsize=8)
+        axes.set_yscale("log")
+        axes.set_xlabel("size")
+    axes.set_ylabel("GFLOP/s")
+    axes.grid(color="#dddddd", linewidth=0.6)
+    axes.legend(fontsize=7.5, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+
+
+def _matplotlib() -> Any:
+    try:
+        import matplotlib
+
+        matplotlib.use("Agg")
+        import matplotlib.pyplot as plt
+    except ImportError:
+        raise MissingExtra("pictures need matplotlib: pip install 'toprung[plot]'") from None
+    return plt

@@ -1,0 +1,91 @@
+"""The ladder as a table on the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from toprung.climb import Entry
+from toprung.report.markdown import gflops_text
+
+STATES: Mapping[str, str] = {
+    "waiting": "",
+    "building": "building …",
+    "checking": "checking …",
+    "wrong": "WRONG",
+    "failed": "failed",
+}
+
+
+def ladder_table(rows: Sequence[Entry], title: str, peak_gflops: float | None = None, width: int = 120) -> Table:
+    """One row an entry, as far as it has got.
+
+    ``× prev`` compares a rung with the rung before it, and a variant with its own rung; ``layout`` is the share of the time
+    that goes into padding and transposing operands; ``error`` is the grade ratio. Narrow terminals go without the tile.
+    """
+    vendor = next((e for e in rows if e.number == 0), None)
+    wide = width >= 108
+    table = _table(title)
+    table.add_column("rung", no_wrap=True)
+    table.add_column("idea", overflow="ellipsis", no_wrap=True)
+    if wide:
+        table.add_column("tile", no_wrap=True)
+    for name in ("ms", "GFLOP/s", "× prev"):
+        table.add_column(name, justify="right", no_wrap=True)
+    if vendor:
+        table.add_column(f"% {vendor.idea}", justify="right", no_wrap=True)
+    if peak_gflops:
+        table.add_column("% peak", justify="right", no_wrap=True)
+    table.add_column("layout", justify="right", no_wrap=True)
+    table.add_column("error", justify="right", no_wrap=True)
+    base: Entry | None = None
+    for entry in rows:
+        cells: list[str | Text] = [_label(entry), entry.variant or entry.idea]
+        if wide:
+            cells.append(str(entry.tile or "–"))
+        m = entry.measurement
+        if m is None:
+            state = STATES.get(entry.state, "warming up …")
+            cells += ["", Text(state, style="bold red" if entry.failure else "dim"), ""]
+            cells += [""] * (bool(vendor) + bool(peak_gflops))
+            cells += ["", f"{entry.verdict.grade:.2g}" if entry.verdict else ""]
+        else:
+            before = base.measurement if base else None
+            cells += [f"{m.median * 1e3:.3g}", gflops_text(m.gflops), f"{m.gflops / before.gflops:.2f}" if before else "–"]
+            if vendor:
+                cells.append(f"{100 * m.gflops / vendor.measurement.gflops:.1f}" if vendor.measurement else "")
+            if peak_gflops:
+                cells.append(f"{100 * m.gflops / peak_gflops:.1f}")
+            cells += [f"{100 * m.helpers:.0f} %" if m.helpers else "–", f"{m.verdict['grade']:.2g}"]
+        if entry.number and not entry.variant:
+            base = entry
+        table.add_row(*cells, style="dim" if entry.variant else None)
+    return table
+
+
+def sweep_table(results: Mapping[str, Sequence[Entry]]) -> Table:
+    """GFLOP/s of every entry over the sizes of a sweep."""
+    table = _table("GFLOP/s over size")
+    table.add_column("rung", no_wrap=True)
+    table.add_column("idea", overflow="ellipsis", no_wrap=True)
+    for size in results:
+        table.add_column(size, justify="right", no_wrap=True)
+    labels = {(e.label, e.variant or e.idea): None for rows in results.values() for e in rows}
+    for label, idea in labels:
+        cells = []
+        for rows in results.values():
+            m = next((e.measurement for e in rows if (e.label, e.variant or e.idea) == (label, idea)), None)
+            cells.append(gflops_text(m.gflops) if m else "–")
+        table.add_row(label.split()[0], idea, *cells)
+    return table
+
+
+def _table(title: str) -> Table:
+    return Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+
+
+def _label(entry: Entry) -> str:
+    return f"{entry.number}" if not entry.variant else f"  {entry.number}"
