@@ -141,6 +141,12 @@ def climb(problem: Problem, rows: Sequence[Entry], session: Session, samples: in
     OutOfDeviceMemory
         the operands themselves do not fit
     """
+    device = session.device
+    largest, total = max(m.nbytes for m in problem.matrices), sum(m.nbytes for m in problem.matrices)
+    if largest > device.max_buffer_bytes:
+        raise OutOfDeviceMemory(str(device), largest, device.max_buffer_bytes)
+    if total > device.memory_bytes:
+        raise OutOfDeviceMemory(str(device), total, device.memory_bytes, "all operands")
     operands = hostile(problem)
     placed = OnDevice(operands, session)
     oracle = Oracle(operands)

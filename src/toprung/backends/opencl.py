@@ -147,7 +147,7 @@ def _facts(cl: Any, platform: Any, handle: Any, number: int) -> Device:
         lanes, arch = FP32_LANES.get(capability), "sm_{}{}".format(*capability)
     subgroup = None
     if "cl_khr_subgroup_shuffle" in extensions and "cl_intel_required_subgroup_size" in extensions:
-        subgroup = max(handle.sub_group_sizes_intel)
+        subgroup = 16  # the prelude asks for it; these runtimes offer 4 to 64
     return Device(
         id=f"opencl:{number}",
         backend="opencl",

@@ -34,4 +34,5 @@ typedef ulong index_t;
 #if defined(SHUFFLE) && SHUFFLE
 #pragma OPENCL EXTENSION cl_khr_subgroup_shuffle : enable
 #define LANE_READ(v, l) sub_group_shuffle(v, l)
+#define __kernel __kernel __attribute__((intel_reqd_sub_group_size(SUBGROUP)))
 #endif

@@ -6,7 +6,7 @@ from toprung.tile import Tile
 
 TILES = {
     "gpu": (Tile(BM=128, BN=128, BK=16, TM=8, TN=8, VA=4, VB=4),),
-    "cpu": (Tile(BM=32, BN=32, BK=64, TM=8, TN=32, VA=8, VB=16),),
+    "cpu": (Tile(BM=32, BN=32, BK=64, TM=8, TN=32, VA=8, VB=16), Tile(BM=32, BN=256, BK=32, TM=8, TN=16, VA=8, VB=16)),
 }
 PUBLISHED = Tile(BM=128, BN=128, BK=16, TM=8, TN=8, VA=4, VB=4)
 SPACE = {

@@ -1,0 +1,149 @@
+"""The command line, typed as a user types it: real processes, their output, their exit codes."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from toprung.cli.common import parse_numbers, parse_sizes, parse_switches
+from toprung.errors import BadSize, UnknownName
+
+KEPLER = Path(__file__).parent.parent / "src/toprung/ladders/kepler"
+
+
+def toprung(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", "from toprung.cli import main; main()", *words],
+        capture_output=True, text=True, timeout=240, env={**os.environ, **environment},
+    )  # fmt: skip
+
+
+def planted_ladder(folder: Path, old: str, new: str) -> str:
+    """A folder of ladders in which kepler has a rung 90: rung 1 with one fragment replaced."""
+    (folder / "kepler").mkdir()
+    text = (KEPLER / "r01_naive.cl").read_text()
+    assert old in text
+    (folder / "kepler/r90_planted.cl").write_text(text.replace(old, new))
+    (folder / "kepler/r90_planted.py").write_text((KEPLER / "r01_naive.py").read_text())
+    return str(folder)
+
+
+def test_devices_lists_what_can_be_used():
+    done = toprung("devices")
+    assert done.returncode == 0, done.stderr
+    assert "opencl:0" in done.stdout and "driver" in done.stdout
+
+
+def test_without_any_runtime_it_says_how_to_get_one(tmp_path):
+    for words in (["devices"], ["ladder", "kepler"]):
+        done = toprung(*words, OCL_ICD_VENDORS=str(tmp_path / "none.so"))
+        assert done.returncode == 2
+        assert "pip install pocl-binary-distribution" in done.stderr
+
+
+def test_ladder_verifies_and_records_every_rung(tmp_path):
+    out, picture = tmp_path / "new/out.json", tmp_path / "out.png"
+    done = toprung("ladder", "kepler", "--sizes", "35x79x19,3x3x431,64", "--json", str(out), "--plot", str(picture))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "GFLOP/s over size" in done.stdout
+    record = json.loads(out.read_text())
+    assert record["failures"] == [] and record["interrupted"] is False
+    assert record["environment"]["device"]["slug"] and record["environment"]["date"]
+    for size in ((35, 79, 19), (3, 3, 431), (64, 64, 64)):
+        ours = [m for m in record["measurements"] if tuple(m["problem"][k] for k in "MNK") == size]
+        assert {m["competitor"]["number"] for m in ours} == set(range(11))
+        for m in ours:
+            assert m["verdict"]["right"] is True
+            assert len(m["seconds"]) >= 5 and all(s > 0 for s in m["seconds"])
+            assert m["verdict"]["grade"] <= 16
+    assert picture.read_bytes().startswith(b"\x89PNG") and picture.stat().st_size > 10_000
+
+
+def test_a_wrong_rung_is_shown_with_its_first_wrong_element(tmp_path):
+    root = planted_ladder(tmp_path, "+ k] * B", "+ k] * -B")
+    done = toprung("ladder", "kepler", "--sizes", "48", "--rungs", "1,90", TOPRUNG_LADDERS=root)
+    assert done.returncode == 1
+    assert "kepler/r90 at 48: C[0, 0] is" in done.stdout and "WRONG" in done.stdout
+    assert "one work-item per element" in done.stdout, "the right rung is measured all the same"
+
+
+def test_a_rung_that_does_not_build_shows_the_log_and_the_rest_runs(tmp_path):
+    root = planted_ladder(tmp_path, "float acc", "flaot acc")
+    done = toprung("ladder", "kepler", "--sizes", "48", "--rungs", "1,90", TOPRUNG_LADDERS=root)
+    assert done.returncode == 1
+    assert "flaot" in done.stdout and "BM=32 BN=32" in done.stdout and "opencl:0" in done.stdout
+    assert done.stdout.count("GFLOP/s") and "1 warning" not in done.stderr
+    assert next(line for line in done.stdout.splitlines() if line.strip().startswith("1 ")).split()[-1] != "failed"
+
+
+def test_too_large_a_size_is_skipped_with_the_bytes():
+    done = toprung("ladder", "kepler", "--sizes", "300000,48", "--rungs", "1")
+    assert done.returncode == 1
+    assert "360,000,000,000 bytes" in done.stdout and "one work-item per element" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["ladder", "keplr"], "no ladder 'keplr'; there is:"),
+        (["ladder", "kepler", "--rungs", "99"], "no rung of kepler '99'"),
+        (["ladder", "kepler", "--rungs", "5-3"], "no rung of kepler"),
+        (["ladder", "kepler", "--device", "abacus"], "no device 'abacus'; there is:"),
+        (["ladder", "kepler", "--sizes", "0"], "positive whole numbers"),
+        (["ladder", "kepler", "--sizes", "-5"], "positive whole numbers"),
+        (["ladder", "kepler", "--sizes", "12,big"], "positive whole numbers"),
+        (["ladder", "kepler", "--sizes", "3x4"], "N or MxNxK"),
+        (["ladder", "kepler", "--sizes", "9:3:1"], "is empty"),
+        (["ladder", "kepler", "--switch", "TURBO"], "no switch"),
+        (["ladder", "kepler", "--switch", "INDEX32=7"], "no value of INDEX32 '7'; there is: 0, 1"),
+        (["ladder", "kepler", "--switch", "BANK_WIDTH"], "only Kepler"),
+        (["ladder", "kepler", "--plot", "x.bmp"], "no kind of picture '.bmp'"),
+    ],
+)
+def test_bad_input_is_refused_before_anything_runs(words, message):
+    done = toprung(*words)
+    assert done.returncode == 2
+    assert message in done.stderr.replace("\n", " ")
+    assert "Traceback" not in done.stderr and done.stdout == ""
+
+
+def test_ctrl_c_keeps_what_was_measured(tmp_path):
+    out = tmp_path / "out.json"
+    words = ["ladder", "kepler", "--sizes", "32,2048", "--rungs", "1", "--json", str(out)]
+    process = subprocess.Popen(
+        [sys.executable, "-c", "from toprung.cli import main; main()", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert process.stdout is not None
+    for line in process.stdout:
+        if "one work-item per element" in line:  # the first size is through, the second has begun
+            break
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    rest, _ = process.communicate(timeout=200)
+    assert process.returncode == 130, rest
+    assert "interrupted" in rest
+    record = json.loads(out.read_text())
+    assert record["interrupted"] is True
+    assert [m["problem"]["M"] for m in record["measurements"] if m["competitor"]["number"] == 1] == [32]
+
+
+def test_sizes_numbers_and_switches_as_written():
+    assert parse_sizes("512,35x79x19,256:768:256") == [(512,), (35, 79, 19), (256,), (512,), (768,)]
+    assert parse_numbers("0,2-4", range(6), "rung") == [0, 2, 3, 4]
+    assert parse_switches(["A=1", "B=0", "C"]) == {"A": 1, "B": 0, "C": 1}
+    for bad in ("", "1,", "x", "2x", "1:2", "1.5", "½", "1e3"):
+        with pytest.raises(BadSize):
+            parse_sizes(bad)
+    for bad in ("", "a", "7", "1-9", "-1"):
+        with pytest.raises(UnknownName):
+            parse_numbers(bad, range(6), "rung")
+    with pytest.raises(UnknownName):
+        parse_switches(["A=x"])
