@@ -134,7 +134,7 @@ def climb(problem: Problem, rows: Sequence[Entry], session: Session, samples: in
     """Run every entry on one problem; yields an entry whenever it changed.
 
     First each in turn is built, run once on hostile operands and verified; then those that were right take turns at being
-    timed. Whatever fails is recorded in its entry and the rest goes on.
+    timed, ``samples`` times each. Whatever fails is recorded in its entry and the rest goes on.
 
     Raises
     ------
@@ -165,7 +165,8 @@ def climb(problem: Problem, rows: Sequence[Entry], session: Session, samples: in
                 yield entry
                 continue
             entry.timing = Timing(prepared)
-            entry.timing.warm_up()
+            if samples:
+                entry.timing.warm_up()
         except (BuildError, IllegalTile, LaunchError, OutOfDeviceMemory) as error:
             entry.state, entry.failure = "failed", str(error)
         else:

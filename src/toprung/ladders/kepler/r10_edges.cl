@@ -12,31 +12,21 @@
 // Idea: own the edges. The published way pads the operands to whole tiles and crops the result (PREDICATE=0); with PREDICATE=1
 // the kernel asks, as it loads B and stores C, which elements exist, and no helper touches them. Any M, N, K, ldb, ldc.
 
-#if PREDICATE
-// The first `left` of VB floats at p, zeros behind them; one wide access where all exist and rows are aligned
-VECTOR(VB) fetch(__global const float *p, const int left, const int wide)
-{
-    if (wide && left >= VB) return READ_V(VB, p);
-    VECTOR(VB) v = ZERO(VB);
-    for (int e = 0; e < VB; ++e)
-        if (e < left) ELEMENT(v, e) = p[e];
-    return v;
-}
-#endif
-
 // BK rows of AT and of B, from where the pointers stand, into local memory; of B only k_left rows and n_left columns exist
 void stage(LPTR float (*As)[BM], LPTR float (*Bs)[BN], __global const float *restrict AT, const int lda,
            __global const float *restrict B, const int ldb, const int tid, const int k_left, const int n_left)
 {
     for (int l = tid * VA; l < BK * BM; l += DM * DN * VA)
         LOCAL_V(VA, &As[l / BM][l % BM]) = READ_V(VA, &AT[(index_t)(l / BM) * lda + l % BM]);
-    for (int l = tid * VB; l < BK * BN; l += DM * DN * VB)
 #if PREDICATE
-        LOCAL_V(VB, &Bs[l / BN][l % BN]) =
-            fetch(&B[(index_t)(l / BN) * ldb + l % BN], l / BN < k_left ? n_left - l % BN : 0, ldb % VB == 0);
-#else
-        LOCAL_V(VB, &Bs[l / BN][l % BN]) = READ_V(VB, &B[(index_t)(l / BN) * ldb + l % BN]);
+    if (k_left < BK || n_left < BN || ldb % VB != 0) { // an edge tile, or rows that are not aligned: one float at a time
+        for (int l = tid; l < BK * BN; l += DM * DN)
+            Bs[l / BN][l % BN] = l / BN < k_left && l % BN < n_left ? B[(index_t)(l / BN) * ldb + l % BN] : 0.0f;
+        return;
+    }
 #endif
+    for (int l = tid * VB; l < BK * BN; l += DM * DN * VB)
+        LOCAL_V(VB, &Bs[l / BN][l % BN]) = READ_V(VB, &B[(index_t)(l / BN) * ldb + l % BN]);
 }
 
 __kernel __attribute__((reqd_work_group_size(DN, DM, 1))) void

@@ -1,0 +1,68 @@
+"""Everything to be measured on a GPU, in one run: hostile checks, then the ladders, stored as records.
+
+    python benchmarks/gpu.py OUT [--ladders kepler] [--sizes 1024,2048,4096,6144] [--devices cuda:0,opencl:0] [--sanitize]
+
+First the hostile tests of tests/test_rungs.py on every device (nothing is timed if one fails), then each ladder through each
+device, beside the vendor, into OUT/<ladder>-<backend>.json. With --sanitize, every rung once at a small odd size under
+compute-sanitizer's memcheck and racecheck. Prints one short table last.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+CHECKED = "33x35x37,129x65x70"
+
+
+def run(words: list[str], log: Path, **environment: str) -> bool:
+    """Run a command, its output into a file; says how it ended."""
+    with log.open("w") as file:
+        code = subprocess.run(
+            words, stdout=file, stderr=subprocess.STDOUT, env={**os.environ, **environment}, check=False
+        ).returncode
+    print(f"{'ok    ' if code == 0 else 'FAILED'} {' '.join(words[1:])[:110]}", flush=True)
+    if code:
+        print("\n".join(log.read_text().splitlines()[-25:]), flush=True)
+    return code == 0
+
+
+def sanitize(tool: str, device: str, ladder: str, out: Path) -> bool:
+    """Every rung once under one of compute-sanitizer's tools; findings count as failure."""
+    verify = [sys.executable, str(ROOT / "benchmarks/verify.py"), "--device", device, "--ladder", ladder, "--sizes", CHECKED]
+    return run(["compute-sanitizer", "--tool", tool, "--error-exitcode", "3", *verify], out / f"{ladder}-{tool}.log")
+
+
+def main() -> int:
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("out", type=Path)
+    arguments.add_argument("--ladders", default="kepler")
+    arguments.add_argument("--sizes", default="1024,2048,4096,6144")
+    arguments.add_argument("--devices", default="cuda:0,opencl:0")
+    arguments.add_argument("--sanitize", action="store_true")
+    chosen = arguments.parse_args()
+    logs = chosen.out / "logs"
+    logs.mkdir(parents=True, exist_ok=True)
+    good = True
+    for device in chosen.devices.split(","):
+        words = [sys.executable, "-m", "pytest", "-x", "-m", "not slow", str(ROOT / "tests/test_rungs.py")]
+        right = run(words, logs / f"hostile-{device.replace(':', '')}.log", TOPRUNG_TEST_DEVICE=device)
+        good &= right
+        if not right:
+            continue
+        for ladder in chosen.ladders.split(","):
+            if chosen.sanitize and device.startswith("cuda"):
+                good &= sanitize("memcheck", device, ladder, logs)
+                good &= sanitize("racecheck", device, ladder, logs)
+            name = f"{ladder}-{device.partition(':')[0]}"
+            log = logs / f"{name}.log"
+            words = ["ladder", ladder, "--device", device, "--sizes", chosen.sizes, "--json", str(chosen.out / f"{name}.json")]
+            good &= run([sys.executable, "-c", "from toprung.cli import main; main()", *words], log)
+            print(log.read_text()[log.read_text().rfind("GFLOP/s over size") :], flush=True)
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
