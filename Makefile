@@ -9,10 +9,10 @@ ladder: $(VENV)/ready
 	$(BIN)/toprung ladder kepler
 
 test: lint
-	$(BIN)/python -m pytest -n 2 -m "not slow"
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not slow"
 
 test-slow: $(VENV)/ready-dev
-	$(BIN)/python -m pytest -n 2 -m slow
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m slow
 
 lint: $(VENV)/ready-dev
 	$(BIN)/ruff check .

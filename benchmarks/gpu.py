@@ -13,8 +13,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+from toprung.rung import ladder as find
+
 ROOT = Path(__file__).parent.parent
-CHECKED = "33x35x37,129x65x70"
+CHECKED = {"gemm": "33x35x37,129x65x70", "gemv": "33x35,129x257"}
 
 
 def run(words: list[str], log: Path, **environment: str) -> bool:
@@ -31,7 +33,16 @@ def run(words: list[str], log: Path, **environment: str) -> bool:
 
 def sanitize(tool: str, device: str, ladder: str, out: Path) -> bool:
     """Every rung once under one of compute-sanitizer's tools; findings count as failure."""
-    verify = [sys.executable, str(ROOT / "benchmarks/verify.py"), "--device", device, "--ladder", ladder, "--sizes", CHECKED]
+    verify = [
+        sys.executable,
+        str(ROOT / "benchmarks/verify.py"),
+        "--device",
+        device,
+        "--ladder",
+        ladder,
+        "--sizes",
+        CHECKED[find(ladder).routine],
+    ]
     return run(["compute-sanitizer", "--tool", tool, "--error-exitcode", "3", *verify], out / f"{ladder}-{tool}.log")
 
 
@@ -47,7 +58,18 @@ def main() -> int:
     logs.mkdir(parents=True, exist_ok=True)
     good = True
     for device in chosen.devices.split(","):
-        words = [sys.executable, "-m", "pytest", "-x", "-m", "not slow", str(ROOT / "tests/test_rungs.py")]
+        words = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-n",
+            "6",
+            "--dist",
+            "loadgroup",
+            "-m",
+            "not slow",
+            str(ROOT / "tests/test_rungs.py"),
+        ]
         right = run(words, logs / f"hostile-{device.replace(':', '')}.log", TOPRUNG_TEST_DEVICE=device)
         good &= right
         if not right:

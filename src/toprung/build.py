@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from toprung.backends.base import Kernel, Resources, Session, Source
+from toprung.backends.base import DYNAMIC_SHARED, Kernel, Resources, Session, Source
 from toprung.errors import BuildError
 from toprung.paths import cache_dir, publish
 from toprung.rung import Options, Rung
@@ -67,7 +67,8 @@ def build(rung: Rung, tile: Tile, options: Options, session: Session) -> Compile
 def rung_source(rung: Rung, tile: Tile, options: Options) -> Source:
     """What is compiled for a rung: its text, and its tile and switches as macros."""
     text = rung.source.read_text()
-    return Source(rung.name, text, rung.routine, {**tile.defines(), **options}, LANGUAGES[rung.source.suffix])
+    dynamic = {DYNAMIC_SHARED: rung.local_bytes(tile)} if rung.dynamic else {}
+    return Source(rung.name, text, rung.routine, {**tile.defines(), **options, **dynamic}, LANGUAGES[rung.source.suffix])
 
 
 def shared_source(name: str, tile: Tile) -> Source:

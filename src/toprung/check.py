@@ -1,8 +1,8 @@
 """Operands that give wrong kernels away, the float64 oracle, and ``verify``.
 
-Every operand lies between guards of NaN, with NaN in the gap behind each row; the output is poisoned with a NaN of our own
-before the run wherever a right kernel does not read it. A kernel that reads outside an operand computes NaN; one that writes
-outside the output, or leaves an element unwritten, is seen by the bits.
+Every input lies between guards of NaN, with NaN in the gap behind each row: a kernel that reads outside it computes NaN. The
+output lies among ordinary numbers, because NaN + x may have the bits of the NaN, and is itself a NaN of our own before the
+run wherever a right kernel does not read it: one that writes outside, or leaves an element unwritten, is seen by the bits.
 
 Errors are graded componentwise (Demmel's "Grade A" form): g = max |C − C_ref| / (u·(|α||A||B| + |β||C₀|)), u = 2⁻²⁴.
 Every comparison is written so that NaN fails.
@@ -18,13 +18,20 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from toprung.data import DISTRIBUTIONS, Distribution
-from toprung.problem import F32, F64, UNIT_ROUNDOFF, Matrix, Problem
+from toprung.precision import precision as find_precision
+from toprung.problem import F32, F64, PANEL, UNIT_ROUNDOFF, Matrix, Problem
 
 GUARD = 1024
 """Elements of guard in front of and behind every operand: 4 KiB, which any device's alignment divides."""
 
 POISON = np.uint32(0x7FC0DEAD)
-"""Bits of our NaN."""
+"""Bits of the NaN in and around inputs that a right kernel does not read."""
+
+UNWRITTEN = np.uint32(0x7FC0FADE)
+"""Bits of the NaN in an output that a right kernel does not read; another, so that a NaN read from an input counts as written."""
+
+CANARY = np.uint32(0x3F9E0651)
+"""Bits of the number around an output, about 1.23: adding a product to it changes it."""
 
 WHOLE_UP_TO = 4096
 """Outputs with more rows or columns than this are checked on sampled rows and columns, and by Freivalds' test as a whole."""
@@ -34,8 +41,12 @@ FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 
 def backing(matrix: Matrix) -> F32:
-    """A flat array of poison that holds a matrix between two guards."""
-    return np.full(matrix.extent + 2 * GUARD, POISON, np.uint32).view(np.float32)
+    """A flat array that holds a matrix of NaN between two guards."""
+    bits = np.full(matrix.extent + 2 * GUARD, CANARY if matrix.output else POISON, np.uint32)
+    flat = bits.view(np.float32)
+    if matrix.output:
+        view(matrix, flat).view(np.uint32)[...] = UNWRITTEN
+    return flat
 
 
 def view(matrix: Matrix, flat: F32) -> F32:
@@ -145,16 +156,15 @@ class Oracle:
         """Freivalds: for a random vector r, what C·r must be, and how far rounding may move it."""
         problem, matrices = self.operands.problem, self.operands.matrices
         r = np.random.default_rng(self.operands.seed + 1).choice((-1.0, 1.0), (problem.output.cols, 1))
-        expected, bound = np.empty((problem.output.rows, 1)), np.empty((problem.output.rows, 1))
-        step = 1024  # a panel of the result at a time: the whole of it in float64 would not fit
-        for i in range(0, problem.output.rows, step):
-            rows = slice(i, i + step)
-            part, magnitude = problem.reference(matrices, rows)
-            expected[rows], bound[rows] = part @ r, magnitude.sum(axis=1, keepdims=True)
-        return r, expected, bound
+        with np.errstate(invalid="ignore"):
+            return r, *problem.project(matrices, r)
 
-    def verify(self, result: F32) -> Verdict:
-        """Compare what a kernel left in the output's backing array with the reference, and its surroundings with what they were."""
+    def verify(self, result: F32, precision: str = "fp32") -> Verdict:
+        """Compare what a kernel left in the output's backing array with the reference, and its surroundings with what they were.
+
+        ``precision``: what the kernel promises, by its name in ``toprung.precision``; it is held to that path's limit.
+        """
+        limit = self.limit(precision)
         out = self.operands.problem.output
         problems = []
         if not np.array_equal(surroundings(out, result), surroundings(out, self.operands.flat[out.name])):
@@ -163,24 +173,24 @@ class Oracle:
                 f"{changed.size} elements outside {out.name} were written, the first {_where(out, int(changed[0]) - GUARD)}"
             )
         found = view(out, result)
-        if found.size and (unwritten := found.view(np.uint32) == POISON).any():
+        if found.size and (unwritten := found.view(np.uint32) == UNWRITTEN).any():
             row, col = (int(i) for i in np.argwhere(unwritten)[0])
             problems.append(f"{int(unwritten.sum())} elements of {out.name} were never written, the first {out.name}[{row}, {col}]")
         grades, norms, relatives = [0.0], [], []
         for (rows, cols), reference, magnitude in self._parts:
             part = found[rows][:, cols]
-            grade, wrong, text = self._grade(part, reference, magnitude)
+            grade, wrong, text = self._grade(part, reference, magnitude, limit)
             grades.append(grade)
             if wrong is not None:
                 row, col = int(np.arange(out.rows)[rows][wrong[0]]), int(np.arange(out.cols)[cols][wrong[1]])
-                problems.append(f"{out.name}[{row}, {col}] is {found[row, col]!r}, not {reference[wrong]!r}: {text}")
+                problems.append(f"{out.name}[{row}, {col}] is {found[row, col]!s}, not {reference[wrong]!s}: {text}")
             finite = np.isfinite(reference)
             with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
                 difference = np.abs(part.astype(np.float64) - reference)[finite]
                 norms.append((np.sqrt(np.sum(difference**2)), np.sqrt(np.sum(reference[finite] ** 2))))
                 relatives.append((difference / np.abs(reference[finite]))[reference[finite] != 0])
         if self._projection is not None:
-            problems += self._freivalds(found)
+            problems += self._freivalds(found, limit)
         relative = np.concatenate(relatives) if relatives else np.zeros(0)
         error, norm = (float(np.sqrt(sum(x[i] ** 2 for x in norms))) for i in (0, 1))
         # max() drops a NaN that is not first; NumPy's keeps it
@@ -193,17 +203,15 @@ class Oracle:
             problems=tuple(problems),
         )
 
-    def limit(self) -> float:
-        """The largest grade ratio accepted."""
-        hard = self.operands.problem.depth + 2.0
-        own = self.operands.distribution.grade
-        return hard if own is None else min(hard, own)
+    def limit(self, precision: str = "fp32") -> float:
+        """The largest grade ratio accepted of a precision path."""
+        return find_precision(precision).limit(self.operands.problem.depth, self.operands.distribution.grade)
 
-    def _grade(self, part: F32, reference: F64, magnitude: F64) -> tuple[float, tuple[int, int] | None, str]:
+    def _grade(self, part: F32, reference: F64, magnitude: F64, limit: float) -> tuple[float, tuple[int, int] | None, str]:
         """The worst grade ratio, and the first element that is not acceptable with the reason."""
         if not part.size:
             return 0.0, None, ""
-        limit = 0.0 if self.operands.distribution.exact else self.limit()
+        limit = 0.0 if self.operands.distribution.exact else limit
         regular = np.isfinite(reference) & np.isfinite(magnitude) & (magnitude <= FLOAT32_MAX)
         with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
             difference = np.abs(part.astype(np.float64) - reference)
@@ -223,14 +231,16 @@ class Oracle:
             reason = "Inf and NaN must come out as fp32 arithmetic gives them"
         return grade, (row, col), f"{reason}; {int((~fits).sum())} of {fits.size} elements are wrong"
 
-    def _freivalds(self, found: F32) -> list[str]:
+    def _freivalds(self, found: F32, limit: float) -> list[str]:
         assert self._projection is not None
         r, expected, bound = self._projection
         projected = np.empty_like(expected)
-        for i in range(0, found.shape[0], 1024):
-            projected[i : i + 1024] = found[i : i + 1024].astype(np.float64) @ r
-        slack = self.limit() * UNIT_ROUNDOFF * bound
-        fits = np.abs(projected - expected) <= slack
+        slack = limit * UNIT_ROUNDOFF * bound
+        with np.errstate(invalid="ignore"):
+            for i in range(0, found.shape[0], PANEL):
+                projected[i : i + PANEL] = found[i : i + PANEL].astype(np.float64) @ r
+            fits = np.abs(projected - expected) <= slack
+        fits |= ~(bound <= FLOAT32_MAX)  # Inf and NaN belong in this row: their classes are compared where it is sampled
         if fits.all():
             return []
         return [f"Freivalds' test fails in {int((~fits).sum())} rows, the first {int(np.argmin(fits))}"]

@@ -11,9 +11,9 @@ from toprung import peers
 from toprung.backends.base import Session
 from toprung.build import build
 from toprung.check import Oracle, Verdict, hostile
-from toprung.competitor import OnDevice, Prepared, PreparedRung
+from toprung.competitor import OnDevice, Prepared, PreparedRung, describe_rung, refuse_what_cannot_fit
 from toprung.device import Device
-from toprung.errors import BuildError, IllegalTile, LaunchError, OutOfDeviceMemory, UnknownName
+from toprung.errors import BuildError, IllegalTile, LaunchError, OutOfDeviceMemory, UnknownName, Unsupported
 from toprung.measure import SAMPLES, Measurement, Timing
 from toprung.peers import Peer
 from toprung.problem import Problem
@@ -62,34 +62,15 @@ class Entry:
         """What it is, in a few words."""
         return self.who.idea if isinstance(self.who, Rung) else self.who.title
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self, device: Device) -> dict[str, Any]:
         """Who this is, as JSON."""
         if isinstance(self.who, Rung):
-            return {
-                "kind": "rung",
-                "ladder": self.who.ladder,
-                "rung": self.who.stem,
-                "number": self.number,
-                "idea": self.idea,
-                "variant": self.variant,
-                "tile": self.tile.given() if self.tile else {},
-                "options": dict(self.options),
-                "precision": "fp32",
-            }
-        promise = self.who.promise
-        return {
-            "kind": "peer",
-            "name": self.who.name,
-            "number": 0,
-            "idea": self.idea,
-            "variant": "",
-            "precision": promise.precision,
-            "deterministic": promise.deterministic,
-        }
+            return describe_rung(self.who, self.tile, self.options, self.variant)
+        return self.who.describe(device)
 
 
 def entries(rungs: Sequence[Rung], device: Device, vendor: Peer | None, chosen: Options | None = None) -> list[Entry]:
-    """The rows for one device: the vendor, every rung, and a row for each further value of a switch the device has a use for.
+    """The rows for one device: the vendor, every rung it can run, and a row for each further value of a switch it has a use for.
 
     ``chosen`` switches are set on every rung that has them, and there are no further rows then.
 
@@ -103,6 +84,8 @@ def entries(rungs: Sequence[Rung], device: Device, vendor: Peer | None, chosen: 
         if not any(s.name == name for r in rungs for s in r.switches):
             raise UnknownName("switch of these rungs", name, dict.fromkeys(s.name for r in rungs for s in r.switches))
     for rung in rungs:
+        if rung.needs(device):
+            continue
         own = {s.name: chosen[s.name] for s in rung.switches if chosen and s.name in chosen}
         rows.append(Entry(rung, options=rung.options(device, own), variant=_variant(own)))
         if chosen:
@@ -116,13 +99,20 @@ def entries(rungs: Sequence[Rung], device: Device, vendor: Peer | None, chosen: 
 
 
 def refusals(rungs: Sequence[Rung], device: Device) -> list[str]:
-    """Every switch that the device has no use for, with the reason."""
-    return [f"{r.name} {s.name}: {reason}" for r in rungs for s in r.switches if (reason := s.refusal(device))]
+    """Every rung that needs another device, and every switch that this one has no use for, with the reason."""
+    rung_lines = [f"{r.name}: {reason}" for r in rungs if (reason := r.needs(device))]
+    return rung_lines + [f"{r.name} {s.name}: {reason}" for r in rungs for s in r.switches if (reason := s.refusal(device))]
 
 
 def find_vendor(device: Device, ladder: Ladder) -> tuple[Peer | None, str]:
     """Rung 0 on a device, or None with the reason."""
     return peers.vendor(device, ladder.routine)
+
+
+def default_sizes(ladder: Ladder, device: Device) -> tuple[tuple[int, ...], ...]:
+    """The sizes a ladder is climbed at when nobody chooses: its routine's, or the common ones."""
+    sizes: Mapping[str, tuple[tuple[int, ...], ...]] = getattr(routine(ladder.routine), "DEFAULT_SIZES", DEFAULT_SIZES)
+    return sizes[device.kind]
 
 
 def problem_of(ladder: Ladder, size: tuple[int, ...]) -> Problem:
@@ -141,12 +131,7 @@ def climb(problem: Problem, rows: Sequence[Entry], session: Session, samples: in
     OutOfDeviceMemory
         the operands themselves do not fit
     """
-    device = session.device
-    largest, total = max(m.nbytes for m in problem.matrices), sum(m.nbytes for m in problem.matrices)
-    if largest > device.max_buffer_bytes:
-        raise OutOfDeviceMemory(str(device), largest, device.max_buffer_bytes)
-    if total > device.memory_bytes:
-        raise OutOfDeviceMemory(str(device), total, device.memory_bytes, "all operands")
+    refuse_what_cannot_fit(problem, session.device)
     operands = hostile(problem)
     placed = OnDevice(operands, session)
     oracle = Oracle(operands)
@@ -167,7 +152,7 @@ def climb(problem: Problem, rows: Sequence[Entry], session: Session, samples: in
             entry.timing = Timing(prepared)
             if samples:
                 entry.timing.warm_up()
-        except (BuildError, IllegalTile, LaunchError, OutOfDeviceMemory) as error:
+        except (BuildError, IllegalTile, LaunchError, OutOfDeviceMemory, Unsupported) as error:
             entry.state, entry.failure = "failed", str(error)
         else:
             entry.state = "timing"
@@ -178,7 +163,7 @@ def climb(problem: Problem, rows: Sequence[Entry], session: Session, samples: in
             if entry.state == "timing" and entry.timing and entry.verdict:
                 entry.timing.sample()
                 clocks = (before, session.clock_mhz())
-                entry.measurement = entry.timing.measurement(entry.describe(), problem, entry.verdict, clocks)
+                entry.measurement = entry.timing.measurement(entry.describe(session.device), problem, entry.verdict, clocks)
                 if turn == samples - 1:
                     entry.state = "done"
                 yield entry
@@ -188,7 +173,7 @@ def _prepare(entry: Entry, placed: OnDevice, session: Session) -> Prepared:
     if isinstance(entry.who, Rung):
         entry.tile = entry.who.tile_for(session.device, entry.options)
         return PreparedRung(build(entry.who, entry.tile, entry.options, session), placed)
-    return entry.who.prepare(placed.operands, session)
+    return entry.who.prepare(placed)
 
 
 def _variant(options: Options) -> str:

@@ -2,32 +2,26 @@
 
 from __future__ import annotations
 
+import itertools
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from types import MappingProxyType
+from typing import Any, Protocol
 
 import numpy as np
 
-from toprung.backends.base import Session
-from toprung.build import Compiled
+from toprung.backends.base import Buffer, Session
+from toprung.build import Compiled, build
 from toprung.check import GUARD, Operands
-from toprung.problem import F32
+from toprung.device import Device
+from toprung.errors import IllegalTile, OutOfDeviceMemory, Unsupported
+from toprung.precision import precision
+from toprung.problem import F32, Problem
 from toprung.routines.base import routine
-
-
-class Prepared(Protocol):
-    """A competitor with its operands in place."""
-
-    def reset(self) -> None:
-        """Put the output back to what it was before the first run."""
-
-    def time(self, calls: int) -> float:
-        """Run ``calls`` times in a row and return the seconds a call took, on the device's clock where it has one."""
-
-    def helper_time(self, calls: int) -> float:
-        """The same for the part of a call that only lays out operands; 0 where there is none."""
-
-    def fetch(self) -> F32:
-        """The output's backing array as it is now."""
+from toprung.rung import Options, Rung
+from toprung.tile import Tile
 
 
 @dataclass(frozen=True)
@@ -36,12 +30,76 @@ class Promise:
 
     Attributes
     ----------
-    precision : ``fp32`` (IEEE single, fused multiply-adds), ``fp32x`` (as accurate on matrix units), ``tf32``, ``fp16``, …
+    precision : its path, by its name in ``toprung.precision``: results are held to that path's limit and labelled with it
     deterministic : the same call gives the same bits
+    note : what a reader of its figures must know besides
     """
 
     precision: str = "fp32"
     deterministic: bool = True
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        precision(self.precision)
+
+
+class Clock(Protocol):
+    """Where time is read; every session is one."""
+
+    def mark(self) -> object:
+        """A point in what runs."""
+
+    def seconds(self, start: Any, end: Any) -> float:
+        """Seconds between two points; waits for the second."""
+
+
+class HostClock:
+    """The host's clock, for what is done when the call returns."""
+
+    def mark(self) -> float:
+        """Now."""
+        return time.perf_counter()
+
+    def seconds(self, start: float, end: float) -> float:
+        """From one to the other."""
+        return end - start
+
+
+class Prepared(ABC):
+    """A competitor with its operands in place."""
+
+    clock: Clock
+
+    @abstractmethod
+    def reset(self) -> None:
+        """Put the output back to what it was before the first run."""
+
+    @abstractmethod
+    def run(self) -> None:
+        """One call: put into the device's queue, or done when it returns."""
+
+    @abstractmethod
+    def fetch(self) -> F32:
+        """The output's backing array as it is now."""
+
+    def time(self, calls: int, in_flight: Callable[[], None] = lambda: None) -> float:
+        """Run ``calls`` times in a row and return the seconds a call took, on the device's clock where it has one.
+
+        ``in_flight`` is called when the last call is in the queue and, on a device, still runs: the moment to read its clock.
+        """
+        return self._timed(self.run, calls, in_flight)
+
+    def helper_time(self, calls: int) -> float:
+        """The same for the part of a call that only lays out operands; 0 where there is none."""
+        return 0.0
+
+    def _timed(self, call: Callable[[], None], calls: int, in_flight: Callable[[], None] = lambda: None) -> float:
+        start = self.clock.mark()
+        for _ in range(calls):
+            call()
+        end = self.clock.mark()
+        in_flight()
+        return self.clock.seconds(start, end) / calls
 
 
 class OnDevice:
@@ -49,7 +107,8 @@ class OnDevice:
 
     def __init__(self, operands: Operands, session: Session) -> None:
         self.operands, self.session = operands, session
-        self.buffers, self.parts = {}, {}
+        self.buffers: dict[str, Buffer] = {}
+        self.parts: dict[str, Buffer] = {}
         for m in operands.problem.matrices:
             flat = operands.flat[m.name]
             self.buffers[m.name] = session.allocate(flat.nbytes)
@@ -69,31 +128,145 @@ class OnDevice:
         return flat
 
 
-class PreparedRung:
+def refuse_what_cannot_fit(problem: Problem, device: Device) -> None:
+    """Raise OutOfDeviceMemory for operands that the device cannot hold, before any are made."""
+    largest, total = max(m.nbytes for m in problem.matrices), sum(m.nbytes for m in problem.matrices)
+    if largest > device.max_buffer_bytes:
+        raise OutOfDeviceMemory(str(device), largest, device.max_buffer_bytes)
+    # a CPU's memory holds the host's operands, the random numbers in float64 and the reference as well
+    needed = total * (5 if device.kind == "cpu" else 1)
+    if needed > device.memory_bytes:
+        raise OutOfDeviceMemory(str(device), needed, device.memory_bytes, "all operands")
+
+
+class Competitor(Protocol):
+    """Anything that computes a routine: a rung, somebody else's library, our own."""
+
+    name: str
+    title: str
+    promise: Promise
+
+    def absent(self, device: Device) -> str:
+        """Why it cannot take part beside this device, and what to do about it; empty if it can."""
+
+    def prepare(self, placed: OnDevice) -> Prepared:
+        """Get ready to run on these operands. Raises Unsupported for a problem it does not compute."""
+
+    def describe(self, device: Device) -> Mapping[str, Any]:
+        """Who it is, as JSON."""
+
+
+class PreparedOnDevice(Prepared):
+    """What works in a session's own memory: ``launch`` puts one call into its queue."""
+
+    def __init__(self, placed: OnDevice, launch: Callable[[], object]) -> None:
+        self.clock, self._launch = placed.session, launch
+        self.placed = placed  # keeps the memory alive, too
+
+    def reset(self) -> None:
+        """Put the output back."""
+        self.placed.reset()
+
+    def run(self) -> None:
+        """One call."""
+        self._launch()
+
+    def fetch(self) -> F32:
+        """The output's backing array."""
+        return self.placed.fetch()
+
+
+class PreparedRung(Prepared):
     """A rung bound to operands."""
 
     def __init__(self, compiled: Compiled, placed: OnDevice) -> None:
-        self._placed, self._session = placed, placed.session
+        self.clock = placed.session
         steps = routine(compiled.rung.routine).steps(compiled, placed.operands.problem, placed.parts, placed.session)
         self._launches = [s.launch for s in steps]
         self._helpers = [s.launch for s in steps if s.helper]
         self.names = [s.name for s in steps]
-        self.reset, self.fetch = placed.reset, placed.fetch
+        self._placed = placed
 
-    def time(self, calls: int) -> float:
-        """Device seconds a call: marks around a loop of calls."""
-        start = self._session.mark()
-        for _ in range(calls):
-            for launch in self._launches:
-                launch()
-        return self._session.seconds(start, self._session.mark()) / calls
+    def reset(self) -> None:
+        """Put the output back."""
+        self._placed.reset()
+
+    def fetch(self) -> F32:
+        """The output's backing array."""
+        return self._placed.fetch()
+
+    def run(self) -> None:
+        """Every launch of a call."""
+        for launch in self._launches:
+            launch()
 
     def helper_time(self, calls: int) -> float:
-        """The same for the pads, transposes and crops alone."""
-        if not self._helpers:
-            return 0.0
-        start = self._session.mark()
-        for _ in range(calls):
-            for launch in self._helpers:
-                launch()
-        return self._session.seconds(start, self._session.mark()) / calls
+        """Device seconds a call of the pads, transposes and crops alone."""
+        return self._timed(self._lay_out, calls) if self._helpers else 0.0
+
+    def _lay_out(self) -> None:
+        for launch in self._helpers:
+            launch()
+
+
+class Rotating(Prepared):
+    """One competitor over several sets of operands in turn, so that no call finds its operands in a cache."""
+
+    def __init__(self, sets: Sequence[Prepared]) -> None:
+        self.clock, self._sets, self._turn = sets[0].clock, sets, itertools.cycle(sets)
+
+    def reset(self) -> None:
+        """Put every output back."""
+        for one in self._sets:
+            one.reset()
+
+    def run(self) -> None:
+        """One call on the next set."""
+        next(self._turn).run()
+
+    def helper_time(self, calls: int) -> float:
+        """That of the first set, warm."""
+        return self._sets[0].helper_time(calls)
+
+    def fetch(self) -> F32:
+        """The first set's output."""
+        return self._sets[0].fetch()
+
+
+class RungCompetitor:
+    """A rung with one choice of its switches as a competitor: ``kepler/r07``."""
+
+    def __init__(self, rung: Rung, options: Options = MappingProxyType({})) -> None:
+        self.rung, self._options = rung, options
+        self.name, self.title, self.promise = rung.name, rung.idea, Promise()
+
+    def absent(self, device: Device) -> str:
+        """What the rung needs that the device lacks, or why no tile of it is legal there."""
+        if reason := self.rung.needs(device):
+            return reason
+        try:
+            self.rung.tile_for(device, self._options)
+        except IllegalTile as error:
+            return str(error)
+        return ""
+
+    def prepare(self, placed: OnDevice) -> PreparedRung:
+        """Build and bind."""
+        device, wanted = placed.session.device, placed.operands.problem.routine
+        if wanted != self.rung.routine:
+            raise Unsupported(f"{self.name} computes {self.rung.routine}, not {wanted}")
+        options = self.rung.options(device, self._options)
+        return PreparedRung(build(self.rung, self.rung.tile_for(device, options), options, placed.session), placed)
+
+    def describe(self, device: Device) -> dict[str, Any]:
+        """The rung, its tile and its switches."""
+        options = self.rung.options(device, self._options)
+        return describe_rung(self.rung, self.rung.tile_for(device, options), options)
+
+
+def describe_rung(rung: Rung, tile: Tile | None, options: Options, variant: str = "") -> dict[str, Any]:
+    """A rung's entry in a record."""
+    return {
+        "kind": "rung", "name": rung.name, "ladder": rung.ladder, "rung": rung.stem, "number": rung.number, "idea": rung.idea,
+        "variant": variant, "tile": tile.given() if tile else {}, "options": dict(options), "precision": "fp32",
+    }  # fmt: skip

@@ -27,6 +27,8 @@ class Device:
     vector_widths : widths of vector types that kernels may use
     subgroup : work-items that run in step (warp, sub-group); None where unknown or where they cannot exchange values
     arch : architecture name for a compiler (``"sm_90"``), empty where there is none
+    dynamic_local_bytes : local memory a work-group may have where the launch, not the kernel's text, gives its size (CUDA's dynamic
+        shared memory); 0 where there is no such thing
     handle : what the backend needs to find the device again
     """
 
@@ -49,6 +51,7 @@ class Device:
     vector_widths: tuple[int, ...]
     subgroup: int | None = None
     arch: str = ""
+    dynamic_local_bytes: int = 0
     handle: object = field(default=None, compare=False, repr=False)
 
     @property

@@ -13,7 +13,10 @@ from typing import Any
 
 from toprung.backends.base import Session
 
-PACKAGES = ("numpy", "pyopencl", "pocl-binary-distribution", "intel-opencl-rt")
+PACKAGES = (
+    "numpy", "scipy", "pyopencl", "pocl-binary-distribution", "intel-opencl-rt", "cuda-core", "cuda-bindings", "nvidia-cuda-nvrtc",
+    "nvidia-cublas", "torch", "triton", "cupy-cuda13x", "cupy-cuda12x", "nvidia-ml-py",
+)  # fmt: skip
 
 
 @functools.cache

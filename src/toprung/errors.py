@@ -45,6 +45,10 @@ class SwitchRefused(ToprungError, ValueError):
     """A rung's switch that this device has no use for, with the reason."""
 
 
+class Unsupported(ToprungError, ValueError):
+    """A problem that a rung or a peer does not compute (a transpose, a batch, a scalar), with the reason."""
+
+
 class NoDevice(ToprungError):
     """No device of the kind asked for; the text says how to get one."""
 
@@ -54,7 +58,7 @@ class ForkedDevice(ToprungError, RuntimeError):
 
     def __init__(self, device: str) -> None:
         super().__init__(
-            f"{device} was opened before this process was forked, and OpenCL runtimes hang in a forked child; "
+            f"{device} was opened before this process was forked, and OpenCL and CUDA do not work in a forked child; "
             "start processes with multiprocessing.get_context('spawn')"
         )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +23,26 @@ LONGEST_LOOP = 1000
 
 
 @dataclass(frozen=True)
+class Plan:
+    """How samples are taken.
+
+    Attributes
+    ----------
+    sample_seconds : how long a sample lasts
+    longest_loop : most calls in one
+    busy_seconds : how long the same competitor runs before each sample, so that clocks and temperature settle
+    """
+
+    sample_seconds: float = SAMPLE_SECONDS
+    longest_loop: int = LONGEST_LOOP
+    busy_seconds: float = 0.0
+
+
+BURST = Plan()
+SUSTAINED = Plan(sample_seconds=1.0, longest_loop=200_000, busy_seconds=2.0)
+
+
+@dataclass(frozen=True)
 class Measurement:
     """One competitor on one problem.
 
@@ -32,7 +52,9 @@ class Measurement:
     seconds : a call's time, one for each sample
     helper_seconds : the part of it that lay out operands, one for each sample
     calls : calls a sample
-    clocks_mhz : the device's clock before and after, where it can be read
+    clocks_mhz : the device's clock before and after, or while each sample ran, where it can be read
+    mode : ``warm`` (the same operands again and again), ``cold`` (none of them in a cache) or ``sustained`` (after seconds of load)
+    joules : energy of a call, one for each sample, where it was measured
     """
 
     competitor: Mapping[str, Any]
@@ -44,6 +66,18 @@ class Measurement:
     helper_seconds: tuple[float, ...]
     calls: int
     clocks_mhz: tuple[float | None, ...] = ()
+    mode: str = "warm"
+    joules: tuple[float, ...] = ()
+
+    @property
+    def clock(self) -> float | None:
+        """Median of the clocks that were read."""
+        return statistics.median(read) if (read := [c for c in self.clocks_mhz if c]) else None
+
+    @property
+    def energy(self) -> float | None:
+        """Median joules of a call."""
+        return statistics.median(self.joules) if self.joules else None
 
     @property
     def median(self) -> float:
@@ -66,6 +100,21 @@ class Measurement:
         return self.flops / self.median / 1e9 if self.median else math.nan
 
     @property
+    def gbytes_per_s(self) -> float:
+        """GB/s at the median, of the bytes that must be moved at least."""
+        return self.min_bytes / self.median / 1e9 if self.median else math.nan
+
+    @property
+    def measured_in(self) -> str:
+        """What this problem is compared by: ``GFLOP/s`` or ``GB/s``."""
+        return str(self.problem.get("measured_in", "GFLOP/s"))
+
+    @property
+    def figure(self) -> float:
+        """The speed in that unit."""
+        return self.gbytes_per_s if self.measured_in == "GB/s" else self.gflops
+
+    @property
     def spread(self) -> float:
         """(largest − smallest) / median of the samples."""
         return (max(self.seconds) - min(self.seconds)) / self.median if self.seconds else math.nan
@@ -75,8 +124,9 @@ class Measurement:
         return {
             "competitor": dict(self.competitor), "problem": dict(self.problem), "flops": self.flops, "min_bytes": self.min_bytes,
             "verdict": dict(self.verdict), "calls": self.calls, "seconds": list(self.seconds),
-            "helper_seconds": list(self.helper_seconds), "clocks_mhz": list(self.clocks_mhz),
-            "median_seconds": self.median, "best_seconds": self.best, "gflops": self.gflops,
+            "helper_seconds": list(self.helper_seconds), "clocks_mhz": list(self.clocks_mhz), "mode": self.mode,
+            "joules": list(self.joules),
+            "median_seconds": self.median, "best_seconds": self.best, "gflops": self.gflops, "gbytes_per_s": self.gbytes_per_s,
         }  # fmt: skip
 
     @staticmethod
@@ -85,7 +135,7 @@ class Measurement:
         return Measurement(
             record["competitor"], record["problem"], int(record["flops"]), int(record["min_bytes"]), record["verdict"],
             tuple(map(float, record["seconds"])), tuple(map(float, record["helper_seconds"])), int(record["calls"]),
-            tuple(record["clocks_mhz"]),
+            tuple(record["clocks_mhz"]), record.get("mode", "warm"), tuple(map(float, record.get("joules", ()))),
         )  # fmt: skip
 
 
@@ -97,24 +147,42 @@ class Timing:
     calls: int = 1
     seconds: list[float] = field(default_factory=list)
     helper_seconds: list[float] = field(default_factory=list)
+    clocks: list[float | None] = field(default_factory=list)
+    joules: list[float] = field(default_factory=list)
+    plan: Plan = BURST
 
     def warm_up(self) -> None:
         """Run once to load code and data, then find how many calls make a sample."""
         first = self.prepared.time(1)
-        if first < SAMPLE_SECONDS:
-            first = self.prepared.time(max(1, min(10, int(SAMPLE_SECONDS / max(first, 1e-9)))))
-        self.calls = max(1, min(LONGEST_LOOP, math.ceil(SAMPLE_SECONDS / max(first, 1e-9))))
+        long = self.plan.sample_seconds
+        if first < long:
+            first = self.prepared.time(max(1, min(10, int(long / max(first, 1e-9)))))
+        self.calls = max(1, min(self.plan.longest_loop, math.ceil(long / max(first, 1e-9))))
 
-    def sample(self) -> None:
-        """Take one more sample."""
-        self.seconds.append(self.prepared.time(self.calls))
+    def sample(self, clock: Callable[[], float | None] | None = None, joules: Callable[[], float] | None = None) -> None:
+        """Take one more sample.
+
+        ``clock`` is read while it runs; ``joules`` is a counter that is read before and after.
+        """
+        busy = 0.0
+        while busy < self.plan.busy_seconds:
+            busy += self.prepared.time(self.calls) * self.calls
+        before = joules() if joules else 0.0
+        self.seconds.append(self.prepared.time(self.calls, lambda: self.clocks.append(clock()) if clock else None))
+        if joules:
+            self.joules.append((joules() - before) / self.calls)
         self.helper_seconds.append(self.prepared.helper_time(self.calls))
 
     def measurement(
-        self, competitor: Mapping[str, Any], problem: Problem, verdict: Verdict, clocks: tuple[float | None, ...]
+        self,
+        competitor: Mapping[str, Any],
+        problem: Problem,
+        verdict: Verdict,
+        clocks: tuple[float | None, ...] | None = None,
+        mode: str = "warm",
     ) -> Measurement:
-        """What has come in so far."""
+        """What has come in so far; ``clocks`` instead of those read with the samples."""
         return Measurement(
             competitor, problem.describe(), problem.flops, problem.min_bytes, verdict.describe(), tuple(self.seconds),
-            tuple(self.helper_seconds), self.calls, clocks,
+            tuple(self.helper_seconds), self.calls, tuple(self.clocks) if clocks is None else clocks, mode, tuple(self.joules),
         )  # fmt: skip

@@ -17,6 +17,9 @@ F64 = NDArray[np.float64]
 UNIT_ROUNDOFF = 2.0**-24
 """u of fp32."""
 
+PANEL = 1024
+"""Rows that are widened to float64 at a time: the whole of a large matrix would not fit."""
+
 
 @dataclass(frozen=True)
 class Matrix:
@@ -46,6 +49,8 @@ class Problem(ABC):
     """A routine with its sizes and scalars."""
 
     routine: str
+    measured_in: str = "GFLOP/s"
+    """What a reader compares: arithmetic, or bytes moved where memory is the limit."""
 
     @property
     @abstractmethod
@@ -70,6 +75,15 @@ class Problem(ABC):
     @abstractmethod
     def reference(self, operands: dict[str, F32], rows: Any = slice(None), cols: Any = slice(None)) -> tuple[F64, F64]:
         """The result in float64, and the sum of the absolute values of its terms, for a part of the output."""
+
+    def project(self, operands: dict[str, F32], vector: F64) -> tuple[F64, F64]:
+        """The result times a vector of ±1, and by how much a grade ratio of 1/u may move it: a panel of the result at a time."""
+        rows = self.output.rows
+        expected, bound = np.empty((rows, 1)), np.empty((rows, 1))
+        for i in range(0, rows, PANEL):
+            part, magnitude = self.reference(operands, slice(i, i + PANEL))
+            expected[i : i + PANEL], bound[i : i + PANEL] = part @ vector, magnitude.sum(axis=1, keepdims=True)
+        return expected, bound
 
     @abstractmethod
     def describe(self) -> dict[str, Any]:

@@ -36,6 +36,7 @@ class Switch:
     name : as the kernel text, the command line and the records spell it
     idea : what it does, in one sentence
     values : what it may be; the first is the default
+    fallback : the default where the device has no use for the first; None where the first works everywhere
     refusal : why a device has no use for it; empty where it has
     rules : conditions on the tile, beyond the rung's own, when it is not at its default
     """
@@ -45,11 +46,16 @@ class Switch:
     refusal: Callable[[Device], str] = lambda device: ""
     values: tuple[int, ...] = (0, 1)
     rules: tuple[Rule, ...] = ()
+    fallback: int | None = None
 
     @property
     def default(self) -> int:
         """The value taken when nobody chooses."""
         return self.values[0]
+
+    def default_on(self, device: Device) -> int:
+        """The same on one device."""
+        return self.default if self.fallback is None or not self.refusal(device) else self.fallback
 
 
 @dataclass(frozen=True)
@@ -68,6 +74,8 @@ class Rung:
     whole : operands that must come as whole, aligned tiles (shared padding kernels make them so, and are timed)
     transposed : operands that must come transposed (a shared kernel does it, and is timed)
     switches : choices it offers
+    dynamic : its local memory is sized at launch (CUDA's dynamic shared memory, of which there is more)
+    needs : what the rung needs and a device has not, as a sentence; empty where the device can run it
     ladder, stem, source : where it was found; filled in by discovery
     routine : the routine it computes, which is also its kernel function's name; filled in by discovery
     """
@@ -82,6 +90,8 @@ class Rung:
     whole: str | Callable[[Options], str] = ""
     transposed: str = ""
     switches: tuple[Switch, ...] = ()
+    dynamic: bool = False
+    needs: Callable[[Device], str] = lambda device: ""
     ladder: str = ""
     stem: str = ""
     source: Path = Path()
@@ -108,6 +118,8 @@ class Rung:
     def tile_for(self, device: Device, options: Options = MappingProxyType({})) -> Tile:
         """The rung's tile for this device: the first of those for its kind that is legal, or IllegalTile if none is."""
         choices = self.tiles.get(device.kind) or self.tiles["gpu"]
+        if lacking := self.needs(device):
+            raise IllegalTile(self.name, choices[-1], str(device), [lacking])
         rules = self.all_rules(options)
         for tile in choices:
             if not broken(rules, tile, device):
@@ -125,14 +137,14 @@ class Rung:
             a switch that the device has no use for
         """
         known = {s.name: s for s in self.switches}
-        values = {s.name: s.default for s in self.switches}
+        values = {s.name: s.default_on(device) for s in self.switches}
         for name, value in chosen.items():
             if name not in known:
                 raise UnknownName(f"switch of {self.name}", name, known)
             switch = known[name]
             if value not in switch.values:
                 raise UnknownName(f"value of {name}", value, map(str, switch.values))
-            if value != switch.default and (reason := switch.refusal(device)):
+            if value != switch.default_on(device) and (reason := switch.refusal(device)):
                 raise SwitchRefused(f"{self.name} {name}={value} on {device}: {reason}")
             values[name] = value
         return values
@@ -140,11 +152,12 @@ class Rung:
     def all_rules(self, options: Options) -> tuple[Rule, ...]:
         """Every rule a tile must meet under these options."""
         switched = (r for s in self.switches if options.get(s.name, s.default) != s.default for r in s.rules)
-        return (*COMMON, fits_local(self.local_bytes), *self.rules, *switched)
+        return (*COMMON, fits_local(self.local_bytes, self.dynamic), *self.rules, *switched)
 
     def check(self, tile: Tile, options: Options, device: Device) -> None:
         """Raise IllegalTile, with every reason, unless the device can run the tile."""
-        if reasons := broken(self.all_rules(options), tile, device):
+        lacking = self.needs(device)
+        if reasons := [lacking] * bool(lacking) + broken(self.all_rules(options), tile, device):
             raise IllegalTile(self.name, tile, str(device), reasons)
 
     def legal(self, device: Device, options: Options = MappingProxyType({})) -> Iterable[Tile]:

@@ -13,7 +13,7 @@ from toprung.device import Device
 class Tile:
     """Free parameters of a kernel; see the glossary for what each name means. ``None``: the kernel has no such parameter.
 
-    Derived sizes (``DM``, ``DN``) are properties: they are computed here and nowhere else.
+    Derived sizes (``DM``, ``DN``, ``LA``, ``LB``) are properties: they are computed here and nowhere else.
     """
 
     BM: int
@@ -31,6 +31,7 @@ class Tile:
     PADA: int | None = None
     PADB: int | None = None
     SPLIT_K: int | None = None
+    RESIDENT: int | None = None
 
     def __post_init__(self) -> None:
         for name, value in self.given().items():
@@ -54,6 +55,16 @@ class Tile:
         return self.DM * self.DN
 
     @property
+    def LA(self) -> int:
+        """Loads, each of VA floats, with which a work-item fetches its share of a BM×BK tile of A."""
+        return self.BM * (self.BK or 0) // (self.work_items * (self.VA or 1))
+
+    @property
+    def LB(self) -> int:
+        """Loads, each of VB floats, with which a work-item fetches its share of a BK×BN tile of B."""
+        return self.BN * (self.BK or 0) // (self.work_items * (self.VB or 1))
+
+    @property
     def widest(self) -> int:
         """Floats of the widest single access to a matrix."""
         return max(self.VEC or 1, self.VA or 1, self.VB or 1)
@@ -64,7 +75,7 @@ class Tile:
 
     def defines(self) -> dict[str, int]:
         """What the kernel text is compiled with: the free parameters and the derived sizes."""
-        return {**self.given(), "DM": self.DM, "DN": self.DN}
+        return {**self.given(), "DM": self.DM, "DN": self.DN, "LA": self.LA, "LB": self.LB}
 
     def __str__(self) -> str:
         block = "×".join(str(v) for v in (self.BM, self.BN, self.BK) if v is not None)
@@ -122,12 +133,12 @@ COMMON: tuple[Rule, ...] = (
 )
 
 
-def fits_local(local_bytes: Callable[[Tile], int]) -> Rule:
+def fits_local(local_bytes: Callable[[Tile], int], dynamic: bool = False) -> Rule:
     """The rule that a work-group's local memory fits the device. Some CPU runtimes crash the process otherwise."""
     return Rule(
         "local memory fits",
         "the work-group needs more local memory than the device gives one; some runtimes crash instead of refusing",
-        lambda t, d: local_bytes(t) <= d.local_bytes,
+        lambda t, d: local_bytes(t) <= (d.dynamic_local_bytes if dynamic else d.local_bytes),
     )
 
 

@@ -59,6 +59,18 @@ def find(name: str | None = None) -> Device:
     raise UnknownName("device", name, map(str, present))
 
 
+@functools.cache
+def twin(device: Device, backend: str) -> Device | None:
+    """The same device as another backend sees it, None if that does not. Equal devices are told apart by their order."""
+    if device.backend == backend:
+        return device
+    alike = [d for b in backends() for d in b.devices() if d.slug == device.slug and d.kind == device.kind]
+    here = [d.id for d in alike if d.backend == device.backend]
+    there = [d for d in alike if d.backend == backend]
+    place = here.index(device.id) if device.id in here else 0
+    return there[place] if place < len(there) else None
+
+
 def open_device(device: Device) -> Session:
     """Open a device with the backend that found it."""
     return next(b for b in backends() if b.name == device.backend).open(device)

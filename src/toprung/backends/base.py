@@ -14,6 +14,9 @@ from numpy.typing import NDArray
 
 from toprung.device import Device
 
+DYNAMIC_SHARED = "DYNAMIC_SHARED"
+"""Macro of a CUDA text that asks for so many bytes of dynamic shared memory, the way past 48 KB."""
+
 Launch = Callable[[], None]
 """Puts one launch, its arguments bound beforehand, into the session's queue."""
 

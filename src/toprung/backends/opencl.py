@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
+import re
 import sys
 import tempfile
 import warnings
@@ -24,6 +25,8 @@ from toprung.paths import cache_dir, publish
 
 PRELUDE = Path(__file__).with_name("prelude.cl")
 VECTOR_WIDTHS = (1, 2, 4, 8, 16)
+NV_REGISTERS = 65536
+"""Registers of a multiprocessor, the same on every NVIDIA GPU since Kepler; they are given out by eights."""
 
 _forked = False
 
@@ -198,8 +201,9 @@ class OpenCLSession:
             raise ForkedDevice(str(device))
         self.device = device
         self._cl = cl = _pyopencl()
+        self._handle: Any = device.handle
         self._context = cl.Context([device.handle])
-        self._queue = cl.CommandQueue(self._context, properties=cl.command_queue_properties.PROFILING_ENABLE)
+        self.queue = cl.CommandQueue(self._context, properties=cl.command_queue_properties.PROFILING_ENABLE)
         self._allocated = 0
 
     def fingerprint(self) -> str:
@@ -215,10 +219,7 @@ class OpenCLSession:
             raise BuildError(
                 source.name, source.defines_text(), str(self.device), "OpenCL cannot compile CUDA C++; use a CUDA device"
             )
-        defines = dict(source.defines)
-        if self.device.subgroup is not None:
-            defines["SUBGROUP"] = self.device.subgroup
-        options = [f"-D{name}={value}" for name, value in defines.items()]
+        options = self._options(source)
         text = f"{PRELUDE.read_text()}\n#line 1\n{source.text}"
         with _captured_stderr() as chatter:
             try:
@@ -234,7 +235,7 @@ class OpenCLSession:
         self._alive()
         cl = self._cl
         try:
-            program = cl.Program(self._context, [self.device.handle], [binary]).build(cache_dir=False)
+            program = cl.Program(self._context, [self.device.handle], [binary]).build(self._options(source), cache_dir=False)
             kernel = cl.Kernel(program, source.kernel)
         except cl.Error as error:
             raise BuildError(source.name, source.defines_text(), str(self.device), str(error)) from None
@@ -246,7 +247,21 @@ class OpenCLSession:
                 f"{self.device} has {self.device.local_bytes:,}: use a smaller tile"
             )
         private = int(kernel.get_work_group_info(info.PRIVATE_MEM_SIZE, what))
-        return OpenCLKernel(program, source, Resources(local_bytes=local, private_bytes=private))
+        used = re.search(r"Used (\d+) registers", program.get_build_info(what, cl.program_build_info.LOG) or "")
+        return OpenCLKernel(program, source, Resources(int(used[1]) if used else None, local, private))
+
+    def _options(self, source: Source) -> list[str]:
+        """Macros, and what NVIDIA's compiler is told besides."""
+        defines = dict(source.defines)
+        if self.device.subgroup is not None:
+            defines["SUBGROUP"] = self.device.subgroup
+        options = [f"-D{name}={value}" for name, value in defines.items()]
+        if "cl_nv_compiler_options" in self._handle.extensions:
+            options.append("-cl-nv-verbose")  # says how many registers it took
+            if resident := defines.get("RESIDENT"):
+                work_items = defines["DM"] * defines["DN"]
+                options.append(f"-cl-nv-maxrregcount={min(255, NV_REGISTERS // (resident * work_items) // 8 * 8)}")
+        return options
 
     def allocate(self, nbytes: int) -> OpenCLBuffer:
         """Device memory, refused before the runtime is asked for more than it has."""
@@ -272,13 +287,13 @@ class OpenCLSession:
         """Host to device."""
         self._alive()
         if array.nbytes:
-            self._cl.enqueue_copy(self._queue, _raw(buffer), np.ascontiguousarray(array), is_blocking=True)
+            self._cl.enqueue_copy(self.queue, _raw(buffer), np.ascontiguousarray(array), is_blocking=True)
 
     def download(self, buffer: Buffer, array: NDArray[Any]) -> None:
         """Device to host."""
         self._alive()
         if array.nbytes:
-            self._cl.enqueue_copy(self._queue, array, _raw(buffer), is_blocking=True)
+            self._cl.enqueue_copy(self.queue, array, _raw(buffer), is_blocking=True)
 
     def bind(
         self,
@@ -291,7 +306,7 @@ class OpenCLSession:
         """Bind arguments to a kernel object of the launch's own."""
         self._alive()
         assert isinstance(kernel, OpenCLKernel)
-        cl, queue = self._cl, self._queue
+        cl, queue = self._cl, self.queue
         bound = cl.Kernel(kernel.program, kernel.source.kernel)
         bound.set_args(*(a if isinstance(a, np.generic) else _raw(a) for a in args))
         total = tuple(g * n for g, n in zip(groups, local, strict=True))
@@ -310,7 +325,7 @@ class OpenCLSession:
     def mark(self) -> object:
         """A marker event."""
         self._alive()
-        return self._cl.enqueue_marker(self._queue)
+        return self._cl.enqueue_marker(self.queue)
 
     def seconds(self, start: Any, end: Any) -> float:
         """From the end of one marker to the end of another."""
@@ -321,7 +336,7 @@ class OpenCLSession:
     def synchronize(self) -> None:
         """Wait for the queue."""
         self._alive()
-        self._queue.finish()
+        self.queue.finish()
 
     def clock_mhz(self) -> float | None:
         """OpenCL cannot read it; for a CPU the operating system can."""
@@ -337,7 +352,7 @@ class OpenCLSession:
     def close(self) -> None:
         """Finish; memory goes when its last buffer does."""
         if not _forked:
-            self._queue.finish()
+            self.queue.finish()
 
     def _alive(self) -> None:
         if _forked:

@@ -8,6 +8,7 @@
 // ALIGNED(W)       attribute: aligned to W floats
 // LPTR             address-space qualifier of a pointer into local memory
 // index_t          the type of an offset into a matrix: 64 bits, or 32 with INDEX32=1
+// UNROLL           in front of a loop of constant length: unroll it, where the compiler must be told (NVIDIA's; the others know)
 // LANE_READ(v, l)  the value of v in lane l of this sub-group, with SHUFFLE=1
 
 // a * b + c is one fused multiply-add; fma() is not used because some CPU runtimes call a function for it
@@ -24,6 +25,12 @@ typedef float float1;
 #define ELEMENT(v, e) (((float *)&(v))[e])
 #define ALIGNED(W) __attribute__((aligned(4 * (W))))
 #define LPTR __local
+
+#ifdef __NV_CL_C_VERSION
+#define UNROLL _Pragma("unroll")
+#else
+#define UNROLL
+#endif
 
 #if defined(INDEX32) && INDEX32
 typedef uint index_t;

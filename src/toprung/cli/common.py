@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
 
 from rich.console import Console
 
 from toprung.errors import BadSize, UnknownName
+from toprung.problem import Problem
 
 console = Console()
 if not console.is_terminal:
-    console.width = 120  # a file or a pipe has no width of its own
+    console.width = 132  # a file or a pipe has no width of its own
 errors_console = Console(stderr=True)
 
 
@@ -83,3 +86,28 @@ def parse_switches(words: Sequence[str]) -> dict[str, int]:
             raise UnknownName(f"value of {name}", value, ["whole numbers"])
         chosen[name] = int(value or 1)
     return chosen
+
+
+def with_settings(problem: Problem, words: Sequence[str]) -> Problem:
+    """A problem with some of its attributes, other than its sizes, set by ``NAME=VALUE``.
+
+    Raises
+    ------
+    UnknownName
+        an attribute it does not have
+    BadSize
+        a value that is none for the attribute
+    """
+    assert is_dataclass(problem)
+    known = [f.name for f in fields(problem) if f.name not in ("M", "N", "K")]
+    values: dict[str, Any] = {}
+    for word in words:
+        name, _, value = word.partition("=")
+        if name not in known:
+            raise UnknownName(f"setting of {problem.routine}", name, known)
+        kind = type(getattr(problem, name))
+        try:
+            values[name] = kind(value)
+        except ValueError:
+            raise BadSize(f"{name} must be {'a number' if kind is float else 'an integer'}, not {value!r}") from None
+    return replace(problem, **values)

@@ -16,8 +16,8 @@ from rich.table import Table
 
 from toprung import backends, results
 from toprung.backends.base import Session
-from toprung.cli.common import console, parse_numbers, parse_sizes, parse_switches, size_name
-from toprung.climb import DEFAULT_SIZES, Entry, climb, entries, find_vendor, problem_of, refusals
+from toprung.cli.common import console, parse_numbers, parse_sizes, parse_switches, size_name, with_settings
+from toprung.climb import Entry, climb, default_sizes, entries, find_vendor, problem_of, refusals
 from toprung.environment import environment
 from toprung.errors import OutOfDeviceMemory
 from toprung.measure import SAMPLES
@@ -40,6 +40,7 @@ def ladder_command(
     sizes: Annotated[str | None, typer.Option(help="512, 35x79x19 (M x N x K), 256:1024:256, or several with commas")] = None,
     rungs: Annotated[str | None, typer.Option(help="1-10, or 2,7; 0 is the vendor's library")] = None,
     switch: Annotated[list[str] | None, typer.Option(help="NAME=VALUE of a rung's switch; may be repeated")] = None,
+    setting: Annotated[list[str] | None, typer.Option("--set", help="NAME=VALUE of the problem: trans=T, beta=1, lda=…")] = None,
     json: Annotated[Path | None, typer.Option(help="store every sample and all circumstances in this file")] = None,
     plot: Annotated[Path | None, typer.Option(help="draw the result: a .png or .svg file")] = None,
 ) -> None:
@@ -52,11 +53,16 @@ def ladder_command(
       toprung ladder kepler --sizes 35x79x19,512 --rungs 1,6-10 --json out.json
 
       toprung ladder kepler --rungs 8 --switch INDEX32=1
+
+      toprung ladder matvec --sizes 100000x1100 --set trans=T
     """
     found = ladder(name)
     where = backends.find(device)
-    wanted = parse_sizes(sizes) if sizes is not None else list(DEFAULT_SIZES[where.kind])
+    wanted = parse_sizes(sizes) if sizes is not None else list(default_sizes(found, where))
     problems = {size_name(size): problem_of(found, size) for size in wanted}
+    if setting:
+        changed = [with_settings(p, setting) for p in problems.values()]
+        problems = {str(p): p for p in changed}
     vendor, why_not = find_vendor(where, found)
     numbers = [r.number for r in found.rungs]
     chosen = numbers if rungs is None else parse_numbers(rungs, [0, *numbers], f"rung of {name}")
@@ -108,8 +114,8 @@ def _run(
         done[size] = rows
         title = f"{found.name} at {size} on {session.device}"
 
-        def table(rows: list[Entry] = rows, title: str = title) -> Table:
-            return ladder_table(rows, title, session.device.peak_gflops, console.width)
+        def table(rows: list[Entry] = rows, title: str = title, problem: Problem = problem) -> Table:
+            return ladder_table(rows, title, session.device.peak_gflops, console.width, problem.measured_in)
 
         progress = Progress(
             TextColumn(size), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), transient=True, console=console

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import time
+from collections.abc import Callable
 
 import numpy as np
 
-from toprung.backends.base import Session
-from toprung.check import Operands, view
-from toprung.competitor import Prepared, Promise
+from toprung.competitor import OnDevice, Prepared
 from toprung.device import Device
-from toprung.problem import F32
+from toprung.peers import Peer
+from toprung.peers._host import PreparedOnHost, Stacks
 
 
-class NumPyPeer:
+class NumPyPeer(Peer):
     """``numpy.matmul`` on host memory, with as many threads as its BLAS takes."""
 
     name = "numpy"
     title = "NumPy"
-    promise = Promise()
 
     def absent(self, device: Device) -> str:
         """Always there: toprung needs NumPy itself."""
@@ -28,38 +26,24 @@ class NumPyPeer:
         """Of a CPU."""
         return device.kind == "cpu" and routine == "gemm"
 
-    def prepare(self, operands: Operands, session: Session) -> Prepared:
+    def prepare(self, placed: OnDevice) -> Prepared:
         """Take the host's own arrays."""
-        return _Prepared(operands)
+        problem = self.product(placed)
+        alpha, beta = np.float32(problem.alpha), np.float32(problem.beta)
 
+        def bind(stacks: Stacks) -> Callable[[], object]:
+            a, b, c = stacks if problem.batch > 1 else (s[0] for s in stacks)
 
-class _Prepared:
-    def __init__(self, operands: Operands) -> None:
-        scalars, self._operands = operands.problem.describe(), operands
-        self._alpha, self._beta = np.float32(scalars["alpha"]), np.float32(scalars["beta"])
-        self._output = operands.problem.output
-        self.reset()
+            def call() -> None:
+                if alpha == 1 and beta == 0:
+                    np.matmul(a, b, out=c)
+                    return
+                product = alpha * (a @ b) if alpha else np.zeros_like(c)
+                c[...] = product + beta * c if beta else product
 
-    def reset(self) -> None:
-        self._flat = self._operands.flat[self._output.name].copy()
-        self._c = view(self._output, self._flat)
+            return call
 
-    def time(self, calls: int) -> float:
-        a, b, c = (self._operands.matrices["A"], self._operands.matrices["B"], self._c)
-        start = time.perf_counter()
-        for _ in range(calls):
-            if self._beta == 0 and self._alpha == 1:
-                np.matmul(a, b, out=c)
-            else:
-                product = self._alpha * (a @ b) if self._alpha else np.zeros_like(c)
-                c[...] = product + self._beta * c if self._beta else product
-        return (time.perf_counter() - start) / calls
-
-    def helper_time(self, calls: int) -> float:
-        return 0.0
-
-    def fetch(self) -> F32:
-        return self._flat
+        return PreparedOnHost(placed.operands, problem, bind)
 
 
 def peer() -> NumPyPeer:

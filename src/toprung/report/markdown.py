@@ -4,7 +4,10 @@ A marker names what to show and the records it comes from, relative to the repos
 
     <!-- toprung:ladder results/<device>/<record>.json … -->
     <!-- toprung:rung r07 results/<device>/<record>.json … -->
+    <!-- toprung:facts kepler/r07 -->
     <!-- toprung:end -->
+
+``facts`` needs no record: it shows what a rung's own file says.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from typing import Any
 from toprung.errors import BadRecord, UnknownName
 from toprung.measure import Measurement
 from toprung.results import read
+from toprung.rung import rung
 
 BLOCK = re.compile(r"(<!-- toprung:(?!end)(?P<what>\w+) (?P<words>[^>]*?) -->\n)(?P<body>.*?)(<!-- toprung:end -->)", re.DOTALL)
 
@@ -29,11 +33,11 @@ def refresh(text: str, root: Path) -> str:
     BadRecord
         a record that is missing or damaged
     UnknownName
-        a marker for a table that does not exist
+        a marker for a table or a rung that does not exist
     """
 
     def table(match: re.Match[str]) -> str:
-        makers = {"ladder": _ladder, "rung": _rung}
+        makers = {"ladder": _ladder, "rung": _rung, "facts": _facts}
         what, words = match["what"], match["words"].split()
         if what not in makers:
             raise UnknownName("generated table", what, makers)
@@ -43,7 +47,7 @@ def refresh(text: str, root: Path) -> str:
 
 
 def _ladder(words: Sequence[str], root: Path) -> str:
-    """GFLOP/s of every rung over the sizes, a column a size and record; the best of ours in bold."""
+    """The speed of every rung over the sizes, a column a size and record; the best of ours in bold."""
     records = [read(root / w) for w in words]
     columns: list[tuple[int, str]] = []
     cells: dict[tuple[tuple[int, str], tuple[int, str]], Measurement] = {}
@@ -56,7 +60,7 @@ def _ladder(words: Sequence[str], root: Path) -> str:
             row = (m.competitor["number"], m.competitor["variant"])
             rows[row] = m.competitor["idea"] if row[0] or len(records) == 1 else _merged(rows.get(row), m.competitor["idea"])
             cells[row, column] = m
-    best = {c: max((m.gflops for (r, d), m in cells.items() if d == c and r[0]), default=0.0) for c in columns}
+    best = {c: max((m.figure for (r, d), m in cells.items() if d == c and r[0]), default=0.0) for c in columns}
     runtimes = [r["environment"]["device"]["backend"] for r in records]
     heads = [size if len(records) == 1 else f"{runtimes[i]} {size}" for i, size in columns]
     lines = ["| rung | idea | " + " | ".join(heads) + " |", "|---|---|" + "---:|" * len(heads)]
@@ -65,22 +69,24 @@ def _ladder(words: Sequence[str], root: Path) -> str:
         values = []
         for column in columns:
             m = cells.get((row, column))
-            figure = "–" if m is None else gflops_text(m.gflops)
-            values.append(f"**{figure}**" if m is not None and number and m.gflops == best[column] else figure)
+            figure = "–" if m is None else gflops_text(m.figure)
+            values.append(f"**{figure}**" if m is not None and number and m.figure == best[column] else figure)
         idea = f"`{variant}`" if variant else rows[row]
         lines.append(f"| {number} | {idea} | " + " | ".join(values) + " |")
     return "\n".join([*lines, "", *(_source(w, r) for w, r in zip(words, records, strict=True))])
 
 
 def _rung(words: Sequence[str], root: Path) -> str:
-    """One rung in every record: time, GFLOP/s, against its predecessor and the vendor, share of layout work, error."""
+    """One rung in every record: time, speed, against its predecessor and the vendor, share of layout work, error."""
     stem, *paths = words
+    if not paths:
+        return "Not measured yet."
     number = int(stem[1:3])
+    records = [read(root / p) for p in paths]
     lines = [
-        "| device | size | switches | tile | ms | GFLOP/s | × previous rung | % of vendor | layout | grade |",
+        f"| device | size | switches | tile | ms | {_unit(*records)} | × previous rung | % of vendor | layout | grade |",
         "|---|---|---|---|---:|---:|---:|---:|---:|---:|",
     ]
-    records = [read(root / p) for p in paths]
     for path, record in zip(paths, records, strict=True):
         measurements: list[Measurement] = record["measurements"]
         own = [m for m in measurements if m.competitor["number"] == number]
@@ -94,22 +100,46 @@ def _rung(words: Sequence[str], root: Path) -> str:
             tile = " ".join(f"{k}={v}" for k, v in who["tile"].items())
             cells = (
                 f"{device['short_name']}, {device['backend']}", size_of(m), who["variant"] or "–", tile, f"{m.median * 1e3:.3g}",
-                gflops_text(m.gflops), f"{m.gflops / before[-1].gflops:.2f}" if before else "–",
-                f"{100 * m.gflops / vendor[0].gflops:.1f}" if vendor else "–",
+                gflops_text(m.figure), f"{m.figure / before[-1].figure:.2f}" if before else "–",
+                f"{100 * m.figure / vendor[0].figure:.1f}" if vendor else "–",
                 f"{100 * m.helpers:.0f} %" if m.helpers else "–", f"{m.verdict['grade']:.2g}",
             )  # fmt: skip
             lines.append("| " + " | ".join(cells) + " |")
     return "\n".join([*lines, "", *(_source(p, r) for p, r in zip(paths, records, strict=True))])
 
 
+def _facts(words: Sequence[str], root: Path) -> str:
+    """What a rung's record promises and demands: prediction, tiles, operands, legality, switches."""
+    found = rung(*words)
+    tiles = [(k.upper() + ", else" * (i > 0), t) for k, choices in found.tiles.items() for i, t in enumerate(choices)]
+    tiles += [("published", found.published)] if found.published else []
+    lines = [f"Predicted: {found.expects}.", "", "| tile for | parameters | work-group | local memory |", "|---|---|---:|---:|"]
+    for name, tile in tiles:
+        parameters = " ".join(f"{k}={v}" for k, v in tile.given().items())
+        local = f"{used / 1024:g} KiB" if (used := found.local_bytes(tile)) else "none"
+        lines.append(f"| {name} | {parameters} | {tile.DN} × {tile.DM} = {tile.work_items} | {local} |")
+    defaults = {s.name: s.default for s in found.switches}
+    demands = [f"{', '.join(whole)} as whole tiles"] if (whole := found.whole_operands(defaults)) else []
+    demands += [f"{', '.join(found.transposed)} transposed"] if found.transposed else []
+    lines += ["", f"Helpers bring: {' and '.join(demands) or 'nothing'}.  "]
+    rules = [f"`{r.name}` ({r.why})" for r in found.rules]
+    lines.append(f"Legal, beyond the rules common to all tiles: {'; '.join(rules) or 'nothing more'}.  ")
+    lines += [""] * bool(found.switches)
+    for s in found.switches:
+        values = ", ".join(map(str, s.values))
+        lines.append(f"- `{s.name}` ({values}; the first is the default): {s.idea}")
+    return "\n".join(lines)
+
+
 def size_of(m: Measurement) -> str:
     """A problem's size as a person writes it."""
     sizes = [m.problem[k] for k in "MNK" if k in m.problem]
-    return str(sizes[0]) if len(set(sizes)) == 1 else "×".join(map(str, sizes))
+    trans = m.problem.get("trans", "N")
+    return (str(sizes[0]) if len(set(sizes)) == 1 else "×".join(map(str, sizes))) + (f" {trans}" if "T" in trans else "")
 
 
 def gflops_text(value: float) -> str:
-    """GFLOP/s with three digits, more where they are whole."""
+    """A speed with three digits, more where they are whole."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
@@ -117,10 +147,16 @@ def _merged(old: str | None, new: str) -> str:
     return new if old is None or old == new else f"{old} / {new}"
 
 
+def _unit(*records: dict[str, Any]) -> str:
+    """What the records' figures are given in."""
+    units = {m.measured_in for r in records for m in r["measurements"]}
+    return " or ".join(sorted(units)) or "GFLOP/s"
+
+
 def _source(path: str, record: dict[str, Any]) -> str:
     """Where the figures come from."""
     e, device = record["environment"], record["environment"]["device"]
     return (
-        f"GFLOP/s, medians: {device['short_name']}, {device['runtime']}, driver {device['driver']}, {e['date'][:10]}, "
+        f"{_unit(record)}, medians: {device['short_name']}, {device['runtime']}, driver {device['driver']}, {e['date'][:10]}, "
         f"commit {e['commit']}, `{record['what']}`, stored in `{path}`.  "
     )

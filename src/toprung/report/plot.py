@@ -56,20 +56,20 @@ def ladder(record: dict[str, Any], path: Path) -> None:
 def _stairs(axes: Any, measurements: Sequence[Measurement]) -> None:
     """A step a rung, its idea written on it, the samples as a bar, the vendor as a line to reach."""
     rungs = [m for m in measurements if m.competitor["kind"] == "rung"]
-    labels, top = [], max(m.gflops for m in measurements)
+    labels, top = [], max(m.figure for m in measurements)
     for x, m in enumerate(rungs):
         who = m.competitor
-        axes.bar(x, m.gflops, width=0.86, color="#9ecae1" if who["variant"] else "#3182bd", zorder=2)
-        low, high = (m.flops / s / 1e9 for s in (max(m.seconds), min(m.seconds)))
+        axes.bar(x, m.figure, width=0.86, color="#9ecae1" if who["variant"] else "#3182bd", zorder=2)
+        low, high = (m.figure * m.median / s for s in (max(m.seconds), min(m.seconds)))
         axes.plot([x, x], [low, high], color="black", linewidth=1, zorder=3)
-        axes.annotate(gflops_text(m.gflops), (x, high), xytext=(0, 3), textcoords="offset points", ha="center", fontsize=8)
+        axes.annotate(gflops_text(m.figure), (x, high), xytext=(0, 3), textcoords="offset points", ha="center", fontsize=8)
         labels.append(f"{who['number']}  {who['variant'] or who['idea']}")
     for m in measurements:
         if m.competitor["kind"] == "peer":
-            axes.axhline(m.gflops, color=VENDOR, linestyle="--", linewidth=1.2, zorder=1)
+            axes.axhline(m.figure, color=VENDOR, linestyle="--", linewidth=1.2, zorder=1)
             axes.annotate(
-                f"{m.competitor['idea']} {m.gflops:,.0f}",
-                (0, m.gflops),
+                f"{m.competitor['idea']} {m.figure:,.0f}",
+                (0, m.figure),
                 xytext=(-20, 3),
                 textcoords="offset points",
                 fontsize=9,
@@ -77,7 +77,7 @@ def _stairs(axes: Any, measurements: Sequence[Measurement]) -> None:
             )
     axes.set_xticks(range(len(rungs)), labels, rotation=35, ha="right", rotation_mode="anchor", fontsize=8)
     axes.set_ylim(0, 1.12 * top)
-    axes.set_ylabel("GFLOP/s")
+    axes.set_ylabel(measurements[0].measured_in)
     axes.grid(axis="y", color="#dddddd", linewidth=0.6, zorder=0)
 
 
@@ -86,9 +86,9 @@ def _curves(axes: Any, measurements: Sequence[Measurement], sizes: Sequence[str]
     groups: dict[tuple[int, str, str], dict[str, float]] = {}
     for m in measurements:
         who = m.competitor
-        groups.setdefault((who["number"], who["variant"], who["idea"]), {})[size_of(m)] = m.gflops
+        groups.setdefault((who["number"], who["variant"], who["idea"]), {})[size_of(m)] = m.figure
     numbers = sorted({n for n, _, _ in groups if n})
-    square = all("×" not in s for s in sizes)  # then the sizes are an axis; otherwise they are names
+    square = all(s.isdecimal() for s in sizes)  # then the sizes are an axis; otherwise they are names
     for (number, variant, idea), values in groups.items():
         if variant:
             continue
@@ -101,12 +101,12 @@ def _curves(axes: Any, measurements: Sequence[Measurement], sizes: Sequence[str]
         )  # fmt: skip
     if square:
         axes.set_ylim(bottom=0)
-        axes.set_xlabel("M = N = K")
+        axes.set_xlabel("size (square)")
     else:
         axes.set_xticks(range(len(sizes)), sizes, rotation=35 if len(sizes) > 6 else 0, fontsize=8)
         axes.set_yscale("log")
         axes.set_xlabel("size")
-    axes.set_ylabel("GFLOP/s")
+    axes.set_ylabel(measurements[0].measured_in)
     axes.grid(color="#dddddd", linewidth=0.6)
     axes.legend(fontsize=7.5, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
 

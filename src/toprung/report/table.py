@@ -20,7 +20,9 @@ STATES: Mapping[str, str] = {
 }
 
 
-def ladder_table(rows: Sequence[Entry], title: str, peak_gflops: float | None = None, width: int = 120) -> Table:
+def ladder_table(
+    rows: Sequence[Entry], title: str, peak_gflops: float | None = None, width: int = 120, measured_in: str = "GFLOP/s"
+) -> Table:
     """One row an entry, as far as it has got.
 
     ``× prev`` compares a rung with the rung before it, and a variant with its own rung; ``layout`` is the share of the time
@@ -28,12 +30,14 @@ def ladder_table(rows: Sequence[Entry], title: str, peak_gflops: float | None = 
     """
     vendor = next((e for e in rows if e.number == 0), None)
     wide = width >= 108
+    if measured_in != "GFLOP/s":
+        peak_gflops = None
     table = _table(title)
     table.add_column("rung", no_wrap=True)
     table.add_column("idea", overflow="ellipsis", no_wrap=True)
     if wide:
         table.add_column("tile", no_wrap=True)
-    for name in ("ms", "GFLOP/s", "× prev"):
+    for name in ("ms", measured_in, "× prev"):
         table.add_column(name, justify="right", no_wrap=True)
     if vendor:
         table.add_column(f"% {vendor.idea}", justify="right", no_wrap=True)
@@ -54,9 +58,9 @@ def ladder_table(rows: Sequence[Entry], title: str, peak_gflops: float | None = 
             cells += ["", f"{entry.verdict.grade:.2g}" if entry.verdict else ""]
         else:
             before = base.measurement if base else None
-            cells += [f"{m.median * 1e3:.3g}", gflops_text(m.gflops), f"{m.gflops / before.gflops:.2f}" if before else "–"]
+            cells += [f"{m.median * 1e3:.3g}", gflops_text(m.figure), f"{m.figure / before.figure:.2f}" if before else "–"]
             if vendor:
-                cells.append(f"{100 * m.gflops / vendor.measurement.gflops:.1f}" if vendor.measurement else "")
+                cells.append(f"{100 * m.figure / vendor.measurement.figure:.1f}" if vendor.measurement else "")
             if peak_gflops:
                 cells.append(f"{100 * m.gflops / peak_gflops:.1f}")
             cells += [f"{100 * m.helpers:.0f} %" if m.helpers else "–", f"{m.verdict['grade']:.2g}"]
@@ -67,8 +71,9 @@ def ladder_table(rows: Sequence[Entry], title: str, peak_gflops: float | None = 
 
 
 def sweep_table(results: Mapping[str, Sequence[Entry]]) -> Table:
-    """GFLOP/s of every entry over the sizes of a sweep."""
-    table = _table("GFLOP/s over size")
+    """The speed of every entry over the sizes of a sweep."""
+    units = {e.measurement.measured_in for rows in results.values() for e in rows if e.measurement}
+    table = _table(f"{' and '.join(sorted(units)) or 'speed'} over size")
     table.add_column("rung", no_wrap=True)
     table.add_column("idea", overflow="ellipsis", no_wrap=True)
     for size in results:
@@ -78,7 +83,7 @@ def sweep_table(results: Mapping[str, Sequence[Entry]]) -> Table:
         cells = []
         for rows in results.values():
             m = next((e.measurement for e in rows if (e.label, e.variant or e.idea) == (label, idea)), None)
-            cells.append(gflops_text(m.gflops) if m else "–")
+            cells.append(gflops_text(m.figure) if m else "–")
         table.add_row(label.split()[0], idea, *cells)
     return table
 

@@ -28,7 +28,7 @@ gemm(const int M, const int N, const int K, const float alpha, __global const fl
         Bs[tm][tn] = B[(size_t)(k0 + tm) * ldb + n];
         barrier(CLK_LOCAL_MEM_FENCE); // the tiles are complete
 
-        for (int k = 0; k < BK; ++k) acc += As[tm][k] * Bs[k][tn];
+        UNROLL for (int k = 0; k < BK; ++k) acc += As[tm][k] * Bs[k][tn];
         barrier(CLK_LOCAL_MEM_FENCE); // nobody reads them any more
     }
 

@@ -35,7 +35,7 @@ gemm(const int M, const int N, const int K, const float alpha, __global const fl
         }
         barrier(CLK_LOCAL_MEM_FENCE); // the tiles are complete
 
-        for (int k = 0; k < BK; ++k) {
+        UNROLL for (int k = 0; k < BK; ++k) {
             const float b = Bs[k][tn];
             for (int i = 0; i < TM; ++i) acc[i] += As[tm + i * DM][k] * b;
         }

@@ -29,8 +29,8 @@ gemm(const int M, const int N, const int K, const float alpha, __global const fl
     for (int i = 0; i < TM; ++i) acc[i] = ZERO(VEC);
 
     for (int k0 = 0; k0 < K; k0 += BK) {
-        for (int l = tid; l < BK * BM; l += DM * DN) As[l % BM][l / BM] = AT[(size_t)(k0 + l / BM) * lda + m0 + l % BM];
-        for (int l = tid; l < BK * BN; l += DM * DN) Bs[l / BN][l % BN] = B[(size_t)(k0 + l / BN) * ldb + n0 + l % BN];
+        for (int i = 0, l = tid; i < LA; ++i, l += DM * DN) As[l % BM][l / BM] = AT[(size_t)(k0 + l / BM) * lda + m0 + l % BM];
+        for (int i = 0, l = tid; i < LB; ++i, l += DM * DN) Bs[l / BN][l % BN] = B[(size_t)(k0 + l / BN) * ldb + n0 + l % BN];
         barrier(CLK_LOCAL_MEM_FENCE); // the tiles are complete
 
         for (int k = 0; k < BK; ++k) {

@@ -2,7 +2,20 @@
 
 from toprung.ladders.kepler.r04_wide_types import ONE_VECTOR
 from toprung.rung import Rung
-from toprung.tile import Tile
+from toprung.tile import Rule, Tile
+
+EQUAL_SHARES = (
+    Rule(
+        "LA · DM · DN · VA = BM · BK",
+        "every work-item fetches the same number of pieces of A's tile",
+        lambda t, d: t.LA * t.work_items * (t.VA or 1) == t.BM * (t.BK or 0),
+    ),
+    Rule(
+        "LB · DM · DN · VB = BK · BN",
+        "every work-item fetches the same number of pieces of B's tile",
+        lambda t, d: t.LB * t.work_items * (t.VB or 1) == (t.BK or 0) * t.BN,
+    ),
+)
 
 
 def padded_tiles(tile: Tile) -> int:
@@ -20,7 +33,7 @@ RUNG = Rung(
     },
     local_bytes=padded_tiles,
     published=Tile(BM=32, BN=32, BK=16, TM=8, TN=1, VEC=1, PADA=2),
-    rules=(ONE_VECTOR,),
+    rules=(ONE_VECTOR, *EQUAL_SHARES),
     space={
         "BM": (16, 32, 64), "BN": (16, 32, 64), "BK": (8, 16, 32), "TM": (1, 2, 4, 8), "TN": (1, 4, 8, 16), "VEC": (1, 4, 8, 16),
         "PADA": (0, 1),

@@ -16,9 +16,9 @@
 void stage(LPTR float (*As)[BM], LPTR float (*Bs)[BN], __global const float *restrict AT, const int lda,
            __global const float *restrict B, const int ldb, const int tid)
 {
-    for (int l = tid * VA; l < BK * BM; l += DM * DN * VA)
+    for (int i = 0, l = tid * VA; i < LA; ++i, l += DM * DN * VA)
         LOCAL_V(VA, &As[l / BM][l % BM]) = GLOBAL_V(VA, &AT[(size_t)(l / BM) * lda + l % BM]);
-    for (int l = tid * VB; l < BK * BN; l += DM * DN * VB)
+    for (int i = 0, l = tid * VB; i < LB; ++i, l += DM * DN * VB)
         LOCAL_V(VB, &Bs[l / BN][l % BN]) = GLOBAL_V(VB, &B[(size_t)(l / BN) * ldb + l % BN]);
 }
 
@@ -43,7 +43,7 @@ gemm(const int M, const int N, const int K, const float alpha, __global const fl
         stage(As, Bs, &AT[(size_t)k0 * lda + m0], lda, &B[(size_t)k0 * ldb + n0], ldb, tid);
         barrier(CLK_LOCAL_MEM_FENCE); // the tiles are complete
 
-        for (int k = 0; k < BK; ++k) {
+        UNROLL for (int k = 0; k < BK; ++k) {
             VECTOR(VA) a[TM / VA];
             VECTOR(VB) b[TN / VB];
             for (int i = 0; i < TM / VA; ++i) a[i] = LOCAL_V(VA, &As[k][tm + i * DM * VA]);

@@ -1,6 +1,7 @@
 """Rung 7: tiles loaded VA and VB floats at a time."""
 
 from toprung.ladders.kepler.r02_local_tiles import two_tiles
+from toprung.ladders.kepler.r05_transposed import EQUAL_SHARES
 from toprung.rung import Rung
 from toprung.tile import Tile
 
@@ -20,6 +21,7 @@ RUNG = Rung(
     tiles=TILES,
     local_bytes=two_tiles,
     published=PUBLISHED,
+    rules=EQUAL_SHARES,
     space=SPACE,
     whole="ABC",
     transposed="A",

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from toprung.device import Device
 from toprung.ladders.kepler.r02_local_tiles import two_tiles
+from toprung.ladders.kepler.r05_transposed import EQUAL_SHARES
 from toprung.ladders.kepler.r07_wide_loads import PUBLISHED, SPACE, TILES
 from toprung.rung import Rung, Switch
 from toprung.tile import Rule
@@ -23,6 +24,7 @@ RUNG = Rung(
     tiles=TILES,
     local_bytes=two_tiles,
     published=PUBLISHED,
+    rules=EQUAL_SHARES,
     space=SPACE,
     whole="ABC",
     transposed="A",

@@ -16,9 +16,9 @@
 void stage(LPTR float (*As)[BM], LPTR float (*Bs)[BN], __global const float *restrict AT, const int lda,
            __global const float *restrict B, const int ldb, const int tid)
 {
-    for (int l = tid * VA; l < BK * BM; l += DM * DN * VA)
+    for (int i = 0, l = tid * VA; i < LA; ++i, l += DM * DN * VA)
         LOCAL_V(VA, &As[l / BM][l % BM]) = READ_V(VA, &AT[(index_t)(l / BM) * lda + l % BM]);
-    for (int l = tid * VB; l < BK * BN; l += DM * DN * VB)
+    for (int i = 0, l = tid * VB; i < LB; ++i, l += DM * DN * VB)
         LOCAL_V(VB, &Bs[l / BN][l % BN]) = READ_V(VB, &B[(index_t)(l / BN) * ldb + l % BN]);
 }
 
@@ -47,7 +47,7 @@ gemm(const int M, const int N, const int K, const float alpha, __global const fl
         const int next = k0 + BK;
         if (next < K) stage(As[1 - now], Bs[1 - now], &AT[(index_t)next * lda + m0], lda, &B[(index_t)next * ldb + n0], ldb, tid);
 
-        for (int k = 0; k < BK; ++k) {
+        UNROLL for (int k = 0; k < BK; ++k) {
             VECTOR(VA) a[TM / VA];
             VECTOR(VB) b[TN / VB];
             for (int i = 0; i < TM / VA; ++i) a[i] = LOCAL_V(VA, &As[now][k][tm + i * DM * VA]);

@@ -1,6 +1,7 @@
 """Rung 9: the next tile is on its way while this one is computed with."""
 
 from toprung.ladders.kepler.r02_local_tiles import two_tiles
+from toprung.ladders.kepler.r05_transposed import EQUAL_SHARES
 from toprung.ladders.kepler.r07_wide_loads import PUBLISHED, SPACE, TILES
 from toprung.rung import Rung
 from toprung.tile import Tile
@@ -18,6 +19,7 @@ RUNG = Rung(
     tiles=TILES,
     local_bytes=two_buffers,
     published=PUBLISHED,
+    rules=EQUAL_SHARES,
     space=SPACE,
     whole="ABC",
     transposed="A",

@@ -16,7 +16,7 @@
 void stage(LPTR float (*As)[BM], LPTR float (*Bs)[BN], __global const float *restrict AT, const int lda,
            __global const float *restrict B, const int ldb, const int tid, const int k_left, const int n_left)
 {
-    for (int l = tid * VA; l < BK * BM; l += DM * DN * VA)
+    for (int i = 0, l = tid * VA; i < LA; ++i, l += DM * DN * VA)
         LOCAL_V(VA, &As[l / BM][l % BM]) = READ_V(VA, &AT[(index_t)(l / BM) * lda + l % BM]);
 #if PREDICATE
     if (k_left < BK || n_left < BN || ldb % VB != 0) { // an edge tile, or rows that are not aligned: one float at a time
@@ -25,7 +25,7 @@ void stage(LPTR float (*As)[BM], LPTR float (*Bs)[BN], __global const float *res
         return;
     }
 #endif
-    for (int l = tid * VB; l < BK * BN; l += DM * DN * VB)
+    for (int i = 0, l = tid * VB; i < LB; ++i, l += DM * DN * VB)
         LOCAL_V(VB, &Bs[l / BN][l % BN]) = READ_V(VB, &B[(index_t)(l / BN) * ldb + l % BN]);
 }
 
@@ -56,7 +56,7 @@ gemm(const int M, const int N, const int K, const float alpha, __global const fl
             stage(As[1 - now], Bs[1 - now], &AT[(index_t)next * lda + m0], lda, &B[(index_t)next * ldb + n0], ldb, tid, K - next,
                   N - n0);
 
-        for (int k = 0; k < BK; ++k) {
+        UNROLL for (int k = 0; k < BK; ++k) {
             VECTOR(VA) a[TM / VA];
             VECTOR(VB) b[TN / VB];
             for (int i = 0; i < TM / VA; ++i) a[i] = LOCAL_V(VA, &As[now][k][tm + i * DM * VA]);
@@ -68,8 +68,8 @@ gemm(const int M, const int N, const int K, const float alpha, __global const fl
         now = 1 - now;
     }
 
-    for (int i = 0; i < TM; ++i)
-        for (int j = 0; j < TN / VB; ++j) {
+    UNROLL for (int i = 0; i < TM; ++i)
+        UNROLL for (int j = 0; j < TN / VB; ++j) {
             const index_t c = (index_t)(m0 + tm + i / VA * DM * VA + i % VA) * ldc + n0 + tn + j * DN * VB;
             VECTOR(VB) result = alpha * acc[i][j];
 #if PREDICATE

@@ -1,5 +1,6 @@
 """Rung 10: any M, N and K, by padding as published or by predication."""
 
+from toprung.ladders.kepler.r05_transposed import EQUAL_SHARES
 from toprung.ladders.kepler.r07_wide_loads import PUBLISHED, SPACE, TILES
 from toprung.ladders.kepler.r09_prefetch import two_buffers
 from toprung.rung import Rung, Switch
@@ -10,6 +11,7 @@ RUNG = Rung(
     tiles=TILES,
     local_bytes=two_buffers,
     published=PUBLISHED,
+    rules=EQUAL_SHARES,
     space=SPACE,
     whole=lambda options: "" if options["PREDICATE"] else "ABC",
     transposed="A",

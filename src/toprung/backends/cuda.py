@@ -1,0 +1,390 @@
+"""CUDA: cuda.core holds device, stream and events; the driver API beneath it loads, copies and launches; NVRTC compiles.
+
+Nothing of CUDA is imported before somebody asks for devices.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import math
+import os
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toprung.backends import nvml, nvrtc
+from toprung.backends.base import DYNAMIC_SHARED, Buffer, Kernel, Launch, Resources, Session, Source
+from toprung.device import FP32_LANES, Device
+from toprung.errors import BuildError, ForkedDevice, LaunchError, NoDevice, OutOfDeviceMemory
+
+INSTALL = 'pip install "toprung[cuda]"'
+MAX_GROUPS = (2**31 - 1, 65535, 65535)
+"""Work-groups in each dimension of a launch, on every NVIDIA GPU."""
+ALL_SHARED = 100
+"""Per cent of the L1 cache that CARVEOUT turns into shared memory, as far as the hardware goes."""
+
+_started = False
+_forked = False
+
+
+def _note_fork() -> None:
+    global _forked
+    _forked = _started
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_note_fork)
+
+
+class _DriverError(LaunchError):
+    """A call the driver refused; whoever knows more of it makes a better message."""
+
+    def __init__(self, status: Any, text: str) -> None:
+        self.status = status
+        super().__init__(text)
+
+
+@functools.cache
+def _driver() -> Any:
+    """The driver API, started; or the sentence that says why there is none."""
+    global _started
+    try:
+        if importlib.util.find_spec("cuda.core") is None:  # importing it takes longer than listing devices does
+            raise ImportError
+        from cuda.bindings import driver
+    except ImportError:
+        return f"cuda-core is not installed; {INSTALL}"
+    try:
+        (status,) = driver.cuInit(0)
+    except RuntimeError:  # the driver's library is looked for at the first call
+        return "no NVIDIA driver found; an NVIDIA GPU needs one, other devices do not"
+    _started = True
+    if status:
+        return f"the driver does not start: {_text(driver, status)}"
+    return driver
+
+
+def _text(driver: Any, status: Any) -> str:
+    meaning = driver.cuGetErrorString(status)[1]
+    return f"{status.name}, {meaning.decode()}" if meaning else str(status.name)
+
+
+def _call(result: tuple[Any, ...]) -> Any:
+    """What a driver call gave (a tuple if it gave several things), or _DriverError."""
+    status, *values = result
+    if status:
+        raise _DriverError(status, _text(_driver(), status))
+    return values[0] if len(values) == 1 else tuple(values)
+
+
+@functools.cache
+def _look() -> tuple[tuple[Device, ...], tuple[str, ...]]:
+    """Devices that can be used, and a sentence for each reason why one cannot."""
+    driver = _driver()
+    if isinstance(driver, str) or nvrtc.missing():
+        return (), (f"CUDA: {driver if isinstance(driver, str) else nvrtc.missing()}",)
+    usable: list[Device] = []
+    advice: list[str] = []
+    compiled_for = nvrtc.architectures()
+    try:
+        for number in range(_call(driver.cuDeviceGetCount())):
+            device = _facts(driver, number)
+            if device.arch in compiled_for:
+                usable.append(device)
+            elif nvrtc.capability(device.arch) < nvrtc.capability(compiled_for[0]):
+                advice.append(f"CUDA: {device.name} is {device.arch}, older than NVRTC's {compiled_for[0]}; use it through OpenCL")
+            else:
+                advice.append(f"CUDA: {device.name} is {device.arch}, newer than NVRTC's {compiled_for[-1]}; use it through OpenCL")
+    except _DriverError as error:
+        advice.append(f"CUDA: the driver does not answer: {error}")
+    return tuple(usable), tuple(advice)
+
+
+class CUDABackend:
+    """All NVIDIA GPUs that the installed NVRTC compiles for."""
+
+    name = "cuda"
+
+    def devices(self) -> list[Device]:
+        """GPUs in the driver's order."""
+        if _forked:
+            raise ForkedDevice("a CUDA device")
+        return list(_look()[0])
+
+    def advice(self) -> list[str]:
+        """Which package or driver is missing, or which GPU is too old."""
+        return list(_look()[1])
+
+    def open(self, device: Device) -> Session:
+        """Open a GPU with a stream of its own."""
+        return CUDASession(device)
+
+
+def backend() -> CUDABackend:
+    """This module's backend."""
+    return CUDABackend()
+
+
+def _facts(driver: Any, number: int) -> Device:
+    handle = _call(driver.cuDeviceGet(number))
+
+    def fact(name: str) -> int:
+        return int(_call(driver.cuDeviceGetAttribute(getattr(driver.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}"), handle)))
+
+    capability = fact("COMPUTE_CAPABILITY_MAJOR"), fact("COMPUTE_CAPABILITY_MINOR")
+    version = int(_call(driver.cuDriverGetVersion()))
+    cuda = f"CUDA {version // 1000}.{version % 1000 // 10}"
+    memory = int(_call(driver.cuDeviceTotalMem(handle)))
+    return Device(
+        id=f"cuda:{number}",
+        backend="cuda",
+        name=_call(driver.cuDeviceGetName(256, handle)).split(b"\0")[0].decode().strip(),
+        vendor="NVIDIA Corporation",
+        driver=nvml.driver_version() or cuda,
+        runtime=f"{cuda}, NVRTC {nvrtc.version()}",
+        kind="gpu",
+        compute_units=fact("MULTIPROCESSOR_COUNT"),
+        clock_mhz=fact("CLOCK_RATE") / 1e3,
+        lanes=FP32_LANES.get(capability),
+        local_bytes=fact("MAX_SHARED_MEMORY_PER_BLOCK"),
+        memory_bytes=memory,
+        max_buffer_bytes=memory,
+        max_work_group=fact("MAX_THREADS_PER_BLOCK"),
+        max_items=tuple(fact(f"MAX_BLOCK_DIM_{axis}") for axis in "XYZ"),
+        base_align=256,
+        vector_widths=nvrtc.VECTOR_WIDTHS,
+        subgroup=fact("WARP_SIZE"),
+        arch="sm_{}{}".format(*capability),
+        dynamic_local_bytes=fact("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"),
+        handle=number,
+    )
+
+
+def _release(free: Callable[[Any], Any], handle: Any, context: Any) -> None:
+    """Give something back to the context it came from. In a forked child nothing can be given back."""
+    if not _forked:
+        _driver().cuCtxSetCurrent(context)
+        free(handle)
+
+
+class CUDABuffer:
+    """Device memory; it goes when the last buffer that shares it does."""
+
+    def __init__(self, pointer: int, nbytes: int, whole: CUDABuffer | None = None) -> None:
+        self.pointer, self.nbytes, self._whole = pointer, nbytes, whole
+
+    def part(self, offset: int, nbytes: int) -> CUDABuffer:
+        """The same memory from an offset on."""
+        return CUDABuffer(self.pointer + offset, nbytes, self)
+
+
+class CUDAKernel:
+    """A function of a loaded cubin.
+
+    Attributes
+    ----------
+    dynamic : bytes of dynamic shared memory a launch asks for
+    largest : threads a block may have with the registers the function takes
+    """
+
+    def __init__(self, function: Any, source: Source, resources: Resources, dynamic: int, largest: int) -> None:
+        self.function, self.source, self.resources, self.dynamic, self.largest = function, source, resources, dynamic, largest
+
+
+class CUDASession:
+    """A GPU's primary context, which other libraries share, and a stream of our own."""
+
+    def __init__(self, device: Device) -> None:
+        if _forked:
+            raise ForkedDevice(str(device))
+        from cuda import core
+
+        self.device = device
+        self._driver = driver = _driver()
+        gpu = core.Device(device.handle)
+        try:
+            gpu.set_current()  # cuda.core keeps the primary context until the process ends
+            self._stream = gpu.create_stream()
+        except Exception as error:  # cuda.core's own type for these is not public
+            raise NoDevice(f"{device} cannot be opened: {error}") from None
+        self._context = _call(driver.cuCtxGetCurrent())
+        self.queue = self._stream.handle
+        self._timed = core.EventOptions(timing_enabled=True)
+        self._last = "the queue"
+
+    def fingerprint(self) -> str:
+        """Compiler, driver, architecture, flags and prelude."""
+        d = self.device
+        return "\n".join((d.runtime, d.driver, d.arch, *nvrtc.FLAGS, nvrtc.PRELUDE.read_text()))
+
+    def compile(self, source: Source) -> bytes:
+        """A cubin for this GPU's architecture."""
+        self._alive()
+        return nvrtc.compile_cubin(source, self.device.arch, str(self.device)).code
+
+    def load(self, binary: bytes, source: Source) -> CUDAKernel:
+        """Load a cubin, check it against the device's limits, and opt in to the dynamic shared memory it asks for."""
+        self._alive()
+        driver, device = self._driver, self.device
+        what, codes = _described(source), driver.CUresult
+        try:
+            module = _call(driver.cuModuleLoadData(binary))
+            function = _call(driver.cuModuleGetFunction(module, source.kernel.encode()))
+        except _DriverError as error:
+            if error.status == codes.CUDA_ERROR_NO_BINARY_FOR_GPU:
+                raise LaunchError(
+                    f"{what}: the binary is for another architecture than {device.arch} of {device}; compile it for that"
+                ) from None
+            raise BuildError(source.name, source.defines_text(), str(device), f"the binary does not load: {error}") from None
+
+        def fact(name: str) -> int:
+            return int(
+                _call(driver.cuFuncGetAttribute(getattr(driver.CUfunction_attribute, f"CU_FUNC_ATTRIBUTE_{name}"), function))
+            )
+
+        dynamic = source.defines.get(DYNAMIC_SHARED, 0)
+        shared = fact("SHARED_SIZE_BYTES") + dynamic
+        if shared > max(device.local_bytes, device.dynamic_local_bytes):
+            raise LaunchError(
+                f"{what} needs {shared:,} bytes of shared memory a block; "
+                f"{device} has {device.dynamic_local_bytes:,}: use a smaller tile"
+            )
+        if dynamic:
+            _call(
+                driver.cuFuncSetAttribute(
+                    function, driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, dynamic
+                )
+            )
+        resources = Resources(fact("NUM_REGS"), shared, fact("LOCAL_SIZE_BYTES"))
+        kernel = CUDAKernel(function, source, resources, dynamic, fact("MAX_THREADS_PER_BLOCK"))
+        weakref.finalize(kernel, _release, driver.cuModuleUnload, module, self._context)
+        return kernel
+
+    def allocate(self, nbytes: int) -> CUDABuffer:
+        """Device memory, refused before the driver is asked for more than is free."""
+        self._alive()
+        driver = self._driver
+        free, _ = _call(driver.cuMemGetInfo())
+        if nbytes > free:
+            raise OutOfDeviceMemory(str(self.device), nbytes, free, "beside what is in use")
+        try:
+            pointer = _call(driver.cuMemAlloc(max(nbytes, 4)))
+        except _DriverError as error:
+            if error.status == driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY:
+                raise OutOfDeviceMemory(str(self.device), nbytes, free, "in one piece") from None
+            raise self._failed(error) from None
+        buffer = CUDABuffer(int(pointer), nbytes)
+        weakref.finalize(buffer, _release, driver.cuMemFree, pointer, self._context)
+        return buffer
+
+    def upload(self, buffer: Buffer, array: NDArray[Any]) -> None:
+        """Host to device."""
+        self._alive()
+        if array.nbytes:
+            source = np.ascontiguousarray(array)
+            self._do(self._driver.cuMemcpyHtoDAsync(_pointer(buffer), source.ctypes.data, source.nbytes, self.queue))
+            self.synchronize()
+
+    def download(self, buffer: Buffer, array: NDArray[Any]) -> None:
+        """Device to host."""
+        self._alive()
+        if array.nbytes:
+            self._do(self._driver.cuMemcpyDtoHAsync(array.ctypes.data, _pointer(buffer), array.nbytes, self.queue))
+            self.synchronize()
+
+    def bind(
+        self,
+        kernel: Kernel,
+        groups: Sequence[int],
+        local: Sequence[int],
+        args: Sequence[Buffer | np.generic],
+        options: Mapping[str, int] | None = None,
+    ) -> Launch:
+        """Lay the arguments out once, so that a launch is one call."""
+        self._alive()
+        assert isinstance(kernel, CUDAKernel)
+        driver, what = self._driver, f"{_described(kernel.source)} on {self.device}"
+        grid, block = ((*sizes, 1, 1)[:3] for sizes in (groups, local))
+        for size, most in zip(grid, MAX_GROUPS, strict=True):
+            if size > most:
+                raise LaunchError(
+                    f"{what}: {size:,} work-groups in a dimension that has {most:,} at most; use a larger tile or a smaller size"
+                )
+        if math.prod(block) > kernel.largest:
+            raise LaunchError(f"{what}: work-groups of {math.prod(block)}, but it was compiled for {kernel.largest} at most")
+        if (options or {}).get("CARVEOUT"):
+            carveout = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
+            self._do(driver.cuFuncSetAttribute(kernel.function, carveout, ALL_SHARED))
+        # the driver takes an array of addresses of the arguments; all of it must live as long as the launch
+        values = [np.array(a if isinstance(a, np.generic) else np.uint64(_pointer(a))) for a in args]
+        addresses = np.array([value.ctypes.data for value in values], np.uint64)
+        kept = (kernel, tuple(args), values, addresses)
+        function, dynamic, at = kernel.function, kernel.dynamic, int(addresses.ctypes.data)
+        enter, start, context, queue = driver.cuCtxSetCurrent, driver.cuLaunchKernel, self._context, self.queue
+
+        def launch() -> None:
+            enter(context)  # another session, or another thread, may have been here
+            (status,) = start(function, *grid, *block, dynamic, queue, at, 0)
+            if status:
+                raise LaunchError(f"{what} with {len(kept[1])} arguments: {_text(driver, status)}")
+            self._last = what
+
+        return launch
+
+    def mark(self) -> object:
+        """An event with a time."""
+        self._alive()
+        return self._stream.record(options=self._timed)
+
+    def seconds(self, start: Any, end: Any) -> float:
+        """From one event to another."""
+        self._alive()
+        self._do(self._driver.cuEventSynchronize(end.handle))
+        elapsed: float = (end - start) * 1e-3
+        return elapsed
+
+    def synchronize(self) -> None:
+        """Wait for the stream."""
+        self._alive()
+        self._do(self._driver.cuStreamSynchronize(self.queue))
+
+    def clock_mhz(self) -> float | None:
+        """What NVML says of the multiprocessors."""
+        bus = _call(self._driver.cuDeviceGetPCIBusId(32, self.device.handle)).split(b"\0")[0].decode()
+        return nvml.clock_mhz(bus)
+
+    def close(self) -> None:
+        """Finish; memory goes when its last buffer does."""
+        if not _forked:
+            self._driver.cuStreamSynchronize(self.queue)
+            self._stream.close()
+
+    def _alive(self) -> None:
+        if _forked:
+            raise ForkedDevice(str(self.device))
+        self._driver.cuCtxSetCurrent(self._context)
+
+    def _do(self, result: tuple[Any, ...]) -> None:
+        try:
+            _call(result)
+        except _DriverError as error:
+            raise self._failed(error) from None
+
+    def _failed(self, error: _DriverError) -> LaunchError:
+        """What was launched last is the likely cause: a kernel's faults are reported by whatever is asked next."""
+        return LaunchError(
+            f"{self.device}: {error}; last launched: {self._last}. After a fault in a kernel, start the process again"
+        )
+
+
+def _described(source: Source) -> str:
+    return f"{source.name} with {source.defines_text()}"
+
+
+def _pointer(buffer: Buffer) -> int:
+    assert isinstance(buffer, CUDABuffer)
+    return buffer.pointer

@@ -1,0 +1,143 @@
+"""``toprung results``: what was stored, shown, compared, drawn again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich import box
+from rich.table import Table
+
+from toprung import results
+from toprung.accuracy import Graded
+from toprung.cli.common import console, errors_console
+from toprung.errors import BadRecord
+from toprung.report import bench_plot
+from toprung.report.bench_table import accuracy_table, compare_table, measurements_table
+
+FOLDER = Path("results")
+
+_FOLDER = typer.Option("--dir", help="where the records lie")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command's commands."""
+    group = typer.Typer(no_args_is_help=True, help="List, show, compare and re-plot stored measurements.")
+    group.command("list")(list_command)
+    group.command("show")(show_command)
+    group.command("compare")(compare_command)
+    group.command("plot")(plot_command)
+    app.add_typer(group, name="results")
+
+
+def list_command(folder: Annotated[Path, _FOLDER] = FOLDER) -> None:
+    """List the records of a folder; a damaged or foreign one is named and skipped.
+
+    Example: toprung results list
+    """
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for head in ("file", "date", "commit", "device", "entries", "command"):
+        table.add_column(head)
+    found = _records([folder])
+    for path, record in found:
+        e = record["environment"]
+        entries = len(record["measurements"]) or len(record.get("graded", ()))
+        device = f"{e['device']['short_name']} ({e['device']['backend']})"
+        table.add_row(str(path), e["date"][:16], str(e.get("commit")), device, str(entries), record["what"])
+    if not found:
+        raise BadRecord(f"no records in {folder}: store some with --json, or say where they are with --dir")
+    console.print(table)
+
+
+def show_command(file: Annotated[Path, typer.Argument(help="a record")]) -> None:
+    """Show what one record holds and how it came to be.
+
+    Example: toprung results show out.json
+    """
+    record = results.read(file)
+    e = record["environment"]
+    device = e["device"]
+    title = f"{device['short_name']} ({device['backend']})"
+    if record.get("graded"):
+        console.print(accuracy_table(_graded(record), title))
+    if record["measurements"]:
+        console.print(measurements_table(record["measurements"], title, device["kind"]))
+    lines = [record["what"], f"{e['date']}, commit {e.get('commit')}, {device['runtime']}, driver {device['driver']}"]
+    lines += [", ".join(f"{k} {v}" for k, v in e["packages"].items())]
+    if record["interrupted"]:
+        lines.append("interrupted before the end")
+    for line in [*lines, *record.get("notes", []), *record["failures"]]:
+        console.print(line, style="dim", markup=False, highlight=False, soft_wrap=True)
+
+
+def compare_command(
+    old: Annotated[str, typer.Argument(help="a record, a folder of records, or a commit found in --dir")],
+    new: Annotated[str, typer.Argument(help="the same")],
+    tolerance: Annotated[float, typer.Option(help="change in per cent that proves nothing by itself")] = 100 * results.TOLERANCE,
+    folder: Annotated[Path, _FOLDER] = FOLDER,
+) -> None:
+    """Say what became faster or slower between two records or commits, beyond noise. Exit code 1 if anything became slower.
+
+    A change counts when the whole 95 % bootstrap interval of the ratio of the medians lies beyond the tolerance.
+
+    Examples:
+
+      toprung results compare before.json after.json
+
+      toprung results compare 1a2b3c 4d5e6f
+    """
+    if not 0 <= tolerance < 100:
+        raise BadRecord(f"a tolerance is between 0 and 100 per cent, not {tolerance:g}")
+    changes, alone = results.compare(_side(old, folder), _side(new, folder), tolerance / 100)
+    if not changes:
+        raise BadRecord(f"{old} and {new} have no competitor, problem and device in common: nothing can be compared")
+    console.print(compare_table(changes))
+    counts = {v: sum(c.verdict == v for c in changes) for v in ("slower", "faster", "same")}
+    console.print(", ".join(f"{n} {v}" for v, n in counts.items()) + f"; {alone} on one side only", highlight=False)
+    if counts["slower"]:
+        raise typer.Exit(1)
+
+
+def plot_command(
+    file: Annotated[Path, typer.Argument(help="a record")],
+    out: Annotated[Path, typer.Option(help="a .png, .svg or .pdf file")],
+) -> None:
+    """Draw a record again, without the machine it was measured on.
+
+    Example: toprung results plot out.json --out out.svg
+    """
+    bench_plot.record(results.read(file), out)
+
+
+def _side(name: str, folder: Path) -> list[dict[str, Any]]:
+    """The records a user means by a file, a folder or a commit."""
+    path = Path(name)
+    if path.is_file():
+        return [results.read(path)]
+    if path.is_dir():
+        found = [r for _, r in _records([path])]
+    else:
+        found = [r for _, r in _records([folder]) if str(r["environment"].get("commit") or "").startswith(name)]
+    if not found:
+        raise BadRecord(f"{name} is neither a record, nor a folder with records, nor a commit with records in {folder}")
+    return found
+
+
+def _records(paths: Sequence[Path]) -> list[tuple[Path, dict[str, Any]]]:
+    """Every good record; the others are named on stderr."""
+    found = []
+    for path, record in results.read_all(paths):
+        if isinstance(record, BadRecord):
+            errors_console.print(f"skipped: {record}", markup=False, highlight=False, soft_wrap=True)
+        else:
+            found.append((path, record))
+    return found
+
+
+def _graded(record: dict[str, Any]) -> list[Graded]:
+    try:
+        return [Graded.read(g) for g in record["graded"]]
+    except (KeyError, TypeError) as error:
+        raise BadRecord(f"the record's graded entries are damaged ({type(error).__name__}: {error}): measure again") from None

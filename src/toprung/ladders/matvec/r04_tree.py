@@ -1,0 +1,17 @@
+"""Rung 4: partial sums added in a tree over neighbours."""
+
+from toprung.ladders.matvec.r03_coalesced import PUBLISHED, SPACE, TILES, partial_sums
+from toprung.rung import Rung
+from toprung.tile import Rule
+
+POWER_OF_TWO = Rule("DN is a power of two", "each step of the tree halves what is left", lambda t, d: t.DN & (t.DN - 1) == 0)
+
+RUNG = Rung(
+    idea="tree reduction",
+    expects="log2(DN) steps in place of DN at every row's end: three times at 1100 elements a row, little at 32768",
+    tiles=TILES,
+    local_bytes=partial_sums,
+    published=PUBLISHED,
+    rules=(POWER_OF_TWO,),
+    space=SPACE,
+)

@@ -1,0 +1,31 @@
+"""Rung 6: lanes of a sub-group add each other's registers."""
+
+from toprung.device import Device
+from toprung.ladders.matvec.r03_coalesced import PUBLISHED, SPACE, TILES, partial_sums
+from toprung.ladders.matvec.r04_tree import POWER_OF_TWO
+from toprung.rung import Rung, Switch
+from toprung.tile import Rule
+
+
+def no_lanes(device: Device) -> str:
+    """Why lanes cannot exchange values."""
+    return "" if device.subgroup else "its work-items cannot read each other's registers (no sub-group shuffle)"
+
+
+SHUFFLE = Switch("SHUFFLE", "lanes of a sub-group exchange values; 0: through local memory", no_lanes, values=(1, 0), fallback=0)
+WHOLE_SUBGROUPS = Rule(
+    "DN is whole sub-groups, as many as one has lanes at most",
+    "every lane of a sub-group must take part in an exchange, and one sub-group adds the sums of all",
+    lambda t, d: d.subgroup is None or (t.DN % d.subgroup == 0 and t.DN <= d.subgroup**2),
+)
+
+RUNG = Rung(
+    idea="sub-group reduction",
+    expects="three barriers a row in place of eleven: some 1.1 times at short rows; nothing where lanes cannot exchange values",
+    tiles=TILES,
+    local_bytes=partial_sums,
+    published=PUBLISHED,
+    rules=(POWER_OF_TWO, WHOLE_SUBGROUPS),
+    space=SPACE,
+    switches=(SHUFFLE,),
+)

@@ -1,0 +1,33 @@
+"""Rung 9: teams within a sub-group, several rows each."""
+
+from toprung.ladders.matvec.r03_coalesced import partial_sums
+from toprung.ladders.matvec.r04_tree import POWER_OF_TWO
+from toprung.ladders.matvec.r06_subgroups import SHUFFLE
+from toprung.rung import Rung
+from toprung.tile import Rule, Tile
+
+RULES = (
+    POWER_OF_TWO,
+    Rule(
+        "DN divides the sub-group",
+        "a team lies within one sub-group, and sub-groups are whole",
+        lambda t, d: (d.subgroup or t.DN) % t.DN == 0 and t.work_items % (d.subgroup or 1) == 0,
+    ),
+    Rule("TN = VEC", "a work-item takes one vector of each row a turn", lambda t, d: t.TN == t.VEC),
+)
+SPACE = {"BM": (4, 8, 16, 32), "BN": (16, 32, 64, 128), "TM": (1, 2, 4, 8), "TN": (1, 4, 8, 16), "VEC": (1, 4, 8, 16)}
+
+RUNG = Rung(
+    idea="rows per work-group",
+    expects="short rows keep a team busy (1100 elements are 9 turns of 32 lanes) and no barrier is left: 1.1 to 1.5 times at 1100 "
+    "elements a row; a loss where there are few, long rows",
+    tiles={
+        "gpu": (Tile(BM=32, BN=128, TM=4, TN=4, VEC=4),),
+        "cpu": (Tile(BM=16, BN=16, TM=4, TN=16, VEC=16), Tile(BM=64, BN=64, TM=4, TN=4, VEC=4)),
+    },
+    local_bytes=partial_sums,
+    rules=RULES,
+    space=SPACE,
+    whole="x",
+    switches=(SHUFFLE,),
+)

@@ -1,0 +1,215 @@
+"""y = α·op(A)·x + β·y in float32: the problem, and the steps that bring a rung's kernel to bear on it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from toprung.backends.base import Buffer, Launch, Session
+from toprung.build import Compiled, shared_kernel
+from toprung.device import Device
+from toprung.errors import BadSize
+from toprung.problem import F32, F64, PANEL, Matrix, Problem, checked_size
+from toprung.routines.base import Step
+from toprung.routines.gemm import Maker, Placed, round_up
+from toprung.tile import Tile
+
+LINE = Tile(BM=1, BN=256)
+"""Tile of the shared kernels on vectors."""
+
+DEFAULT_SIZES = {
+    "gpu": ((8192,), (100_000, 1100), (1100, 100_000)),
+    "cpu": ((4096,), (20_000, 1100)),
+    "other": ((4096,),),
+}
+"""Sizes for each kind of device when nobody chooses."""
+
+RESIDENT = {"gpu": 2048, "cpu": 64}
+"""Work-items that a compute unit of each kind can keep under way."""
+
+
+@dataclass(frozen=True)
+class Gemv(Problem):
+    """y = α·op(A)·x + β·y, A row-major M×N; op(A) is A or, with ``trans="T"``, its transpose.
+
+    Attributes
+    ----------
+    M, N : sizes of A as it is stored; 0 is allowed
+    alpha, beta : scalars; β = 0 never reads y, α = 0 reads neither A nor x
+    lda : elements from one row of A to the next; default tight
+    incx, incy : elements from one of x or y to the next
+    trans : ``N`` or ``T``
+
+    Raises
+    ------
+    BadSize
+        a size that is no integer or negative, a leading dimension shorter than a row, an increment below 1, an unknown ``trans``
+    """
+
+    M: int
+    N: int
+    alpha: float = 1.0
+    beta: float = 0.0
+    lda: int | None = None
+    incx: int = 1
+    incy: int = 1
+    trans: str = "N"
+
+    routine = "gemv"
+    measured_in = "GB/s"
+
+    def __post_init__(self) -> None:
+        for name, least in (("M", 0), ("N", 0), ("incx", 1), ("incy", 1)):
+            object.__setattr__(self, name, checked_size(name, getattr(self, name), least))
+        least = max(self.N, 1)
+        object.__setattr__(self, "lda", least if self.lda is None else checked_size("lda", self.lda, least))
+        if self.trans not in ("N", "T"):
+            raise BadSize(f"trans is N or T, not {self.trans!r}")
+        if max(self.M, self.N, self.lda or 0, self.incx, self.incy) >= 2**31:
+            raise BadSize("sizes, leading dimensions and increments must be below 2**31")
+
+    @property
+    def length(self) -> int:
+        """Elements of y."""
+        return self.M if self.trans == "N" else self.N
+
+    @property
+    def depth(self) -> int:
+        """Elements of x: terms in the sum that makes one element of y."""
+        return self.N if self.trans == "N" else self.M
+
+    @property
+    def matrices(self) -> tuple[Matrix, ...]:
+        """A, x and y."""
+        return (
+            Matrix("A", self.M, self.N, self.lda or 1),
+            Matrix("x", self.depth, 1, self.incx),
+            Matrix("y", self.length, 1, self.incy, output=True),
+        )
+
+    @property
+    def flops(self) -> int:
+        """2·M·N."""
+        return 2 * self.M * self.N
+
+    @property
+    def min_bytes(self) -> int:
+        """A and x read once, y written once, and read once where β ≠ 0."""
+        return 4 * (self.M * self.N + self.depth + (2 if self.beta else 1) * self.length)
+
+    def reference(self, operands: dict[str, F32], rows: Any = slice(None), cols: Any = slice(None)) -> tuple[F64, F64]:
+        """α·op(A)·x + β·y in float64, and |α|·|op(A)|·|x| + |β|·|y|, for the given elements of y: a panel of A at a time."""
+        a = operands["A"] if self.trans == "N" else operands["A"].T
+        a, x, old = a[rows], operands["x"].astype(np.float64), operands["y"][rows].astype(np.float64)
+        result, magnitude = np.zeros(old.shape), np.zeros(old.shape)
+        alpha, beta = float(np.float32(self.alpha)), float(np.float32(self.beta))  # as the kernels get them
+        with np.errstate(invalid="ignore", over="ignore"):
+            for i in range(0, a.shape[0], PANEL) if alpha else ():
+                part = a[i : i + PANEL].astype(np.float64)
+                result[i : i + PANEL] = alpha * (part @ x)
+                magnitude[i : i + PANEL] = abs(alpha) * (np.abs(part) @ np.abs(x))
+            if beta:
+                result += beta * old
+                magnitude += abs(beta) * np.abs(old)
+        return result[:, cols], magnitude[:, cols]
+
+    def describe(self) -> dict[str, Any]:
+        """Sizes, strides and scalars."""
+        return {
+            "routine": self.routine, "M": self.M, "N": self.N, "alpha": self.alpha, "beta": self.beta, "lda": self.lda,
+            "incx": self.incx, "incy": self.incy, "trans": self.trans, "measured_in": self.measured_in,
+        }  # fmt: skip
+
+    def __str__(self) -> str:
+        size = str(self.M) if self.M == self.N else f"{self.M}×{self.N}"
+        return size + (" T" if self.trans == "T" else "")
+
+
+def from_size(size: tuple[int, ...]) -> Gemv:
+    """The problem a user means by ``512`` (square) or ``100000x1100`` (M×N).
+
+    Raises
+    ------
+    BadSize
+        not one or two numbers, or one that is not positive
+    """
+    if len(size) not in (1, 2):
+        raise BadSize(f"a size is N or MxN, not {'x'.join(map(str, size))}")
+    M, N = (checked_size(n, v, least=1) for n, v in zip("MN", size * 2 if len(size) == 1 else size, strict=True))
+    return Gemv(M, N)
+
+
+def steps(compiled: Compiled, problem: Gemv, buffers: Mapping[str, Buffer], session: Session) -> list[Step]:
+    """The launches that compute ``problem`` with a rung, in order.
+
+    A kernel gets (M, N, α, A, lda, x, incx, β, y, incy) and computes y[m] = α·Σ A[m][n]·x[n] + β·y[m]; with
+    ``transposed="A"`` it gets A[n][m]. So the rungs without it compute ``trans="N"`` as they are and ``"T"`` through a copy
+    of A, and those with it the other way round. ``whole="x"``: x must come tight.
+
+    The first dimension of the grid has a work-group for every BM elements of y. Where a work-group takes one at a time (BM = 1),
+    there are as many as the device keeps under way, and each walks; the switch GROUPS_PER_UNIT says how many for each compute
+    unit. A tile with SPLIT_K may have the sums in slices along the second: where there is more than one, the
+    kernel leaves its sums, unscaled, in slice · M + m of what it gets for y, and a second kernel adds them in order.
+    """
+    if not problem.length:
+        return []
+    length, depth = problem.length, problem.depth
+    alpha, beta = np.float32(problem.alpha), np.float32(problem.beta)
+    a = Placed(buffers["A"], problem.M, problem.N, problem.lda or 1)
+    x, incx = buffers["x"], problem.incx
+    y, incy = buffers["y"], np.int32(problem.incy)
+    if not depth or not alpha:
+        return [Step("scale", _line(session, "reduce", length, np.uint32(length), np.uint32(0), alpha, y, beta, y, incy))]
+
+    rung, tile = compiled.rung, compiled.tile
+    before: list[Step] = []
+    if ("A" in rung.transposed) != (problem.trans == "T"):
+        maker = Maker(session)
+        turned = maker.scratch(a.cols, a.rows)
+        before.append(maker.copy("transpose", a, turned))
+        a = turned
+    if "x" in rung.whole_operands(compiled.options) and incx != 1:
+        tight = session.allocate(4 * depth)
+        before.append(Step("gather", _line(session, "gather", depth, np.uint32(depth), x, np.int32(incx), tight)))
+        x, incx = tight, 1
+    groups = round_up(length, tile.BM) // tile.BM
+    if tile.BM == 1:
+        groups = min(groups, resident(session.device, tile))
+    if per_unit := compiled.options.get("GROUPS_PER_UNIT"):
+        groups = per_unit * session.device.compute_units
+    slices = slices_for(tile, groups, depth, session.device)
+    target, inc_target = (session.allocate(4 * slices * length), np.int32(1)) if slices > 1 else (y, incy)
+    main = session.bind(
+        compiled.kernel,
+        (groups, slices),
+        (tile.work_items, 1),
+        (
+            np.uint32(length), np.uint32(depth), alpha, a.buffer, np.int32(a.ld), x, np.int32(incx), beta, target, inc_target,
+        ),
+        compiled.options,
+    )  # fmt: skip
+    found = [*before, Step(rung.name, main, helper=False)]
+    if slices > 1:
+        add = _line(session, "reduce", length, np.uint32(length), np.uint32(slices), alpha, target, beta, y, incy)
+        found.append(Step("reduce", add, helper=False))
+    return found
+
+
+def resident(device: Device, tile: Tile) -> int:
+    """Work-groups that a device keeps under way."""
+    return max(1, RESIDENT.get(device.kind, 64) // tile.work_items) * device.compute_units
+
+
+def slices_for(tile: Tile, groups: int, depth: int, device: Device) -> int:
+    """Slices of the sums: enough to keep the device busy twice over, none shorter than four turns of a work-group's loop."""
+    wanted = 2 * resident(device, tile) // groups
+    return max(1, min(tile.SPLIT_K or 1, wanted, depth // (4 * tile.BN)))
+
+
+def _line(session: Session, kernel: str, length: int, *args: Buffer | np.generic) -> Launch:
+    """A shared kernel with one work-item an element of a vector."""
+    size = LINE.work_items
+    return session.bind(shared_kernel(kernel, LINE, session), (round_up(length, size) // size, 1), (size, 1), args)

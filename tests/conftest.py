@@ -1,0 +1,57 @@
+"""What all tests share: the device, caches of their own, and requirements that count as failures where nobody looks."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+
+import hypothesis
+import pytest
+
+import trial
+from toprung.backends import opened
+from toprung.backends.base import Session
+from toprung.device import Device
+
+# the same examples in every run, none kept, and no deadline: the machine may be busy
+hypothesis.settings.register_profile("steady", derandomize=True, database=None, deadline=None)
+hypothesis.settings.load_profile("steady")
+
+
+def require(condition: object, reason: str) -> None:
+    """Skip the test unless ``condition`` holds; with CI=true fail, so that nothing is skipped unseen."""
+    if condition:
+        return
+    if os.environ.get("CI") == "true":
+        pytest.fail(f"with CI=true this may not be skipped: {reason}")
+    pytest.skip(reason)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Give toprung and PoCL fresh caches. Parallel workers inherit them, so that no kernel is built twice."""
+    fresh = [name for name in ("TOPRUNG_CACHE", "POCL_CACHE_DIR") if name not in os.environ]
+    if not fresh:
+        return
+    folder = tempfile.mkdtemp(prefix="toprung-tests-")
+    config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+    for name in fresh:
+        os.environ[name] = os.path.join(folder, name.lower())  # noqa: PTH118
+        os.mkdir(os.environ[name])  # noqa: PTH102
+
+
+@pytest.fixture(scope="session")
+def device() -> Device:
+    """The device the tests run on."""
+    found = trial.tested()
+    require(found, "no PoCL device: pip install pocl-binary-distribution")
+    assert found is not None
+    return found
+
+
+@pytest.fixture(scope="session")
+def session(device: Device) -> Iterator[Session]:
+    """The device, opened once."""
+    with opened(device) as session:
+        yield session

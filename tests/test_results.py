@@ -1,0 +1,141 @@
+"""Records: listed, shown, compared beyond noise, drawn again; damaged and foreign ones named and skipped."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from command import Typed
+from toprung import results
+from toprung.measure import Measurement
+from toprung.routines.gemm import Gemm
+
+DEVICE = {
+    "name": "Machine", "short_name": "Machine", "slug": "machine", "kind": "gpu", "arch": "", "backend": "opencl", "runtime": "r",
+    "driver": "d", "compute_units": 1, "clock_mhz": 1.0, "peak_gflops": None,
+}  # fmt: skip
+VERDICT = {"right": True, "grade": 1.5, "frobenius": 1e-7, "max_relative": 1e-6, "median_relative": 1e-8, "problems": []}
+WHO = {"kind": "peer", "number": 0, "idea": "", "variant": "", "precision": "fp32", "deterministic": True}
+
+
+@pytest.fixture
+def typed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Typed:
+    return Typed(capsys, monkeypatch)
+
+
+def measured(name: str, seconds: Sequence[float], problem: Gemm | None = None, mode: str = "warm") -> Measurement:
+    p = problem or Gemm(64, 64, 64)
+    return Measurement(
+        {**WHO, "name": name},
+        p.describe(),
+        p.flops,
+        p.min_bytes,
+        VERDICT,
+        tuple(seconds),
+        (0.0,) * len(seconds),
+        10,
+        (1500.0,),
+        mode,
+    )
+
+
+def stored(path: Path, *measurements: Measurement, commit: str = "abc123", **device: Any) -> Path:
+    environment = {"date": "2026-01-02T03:04:05", "commit": commit, "packages": {"toprung": "1"}, "device": {**DEVICE, **device}}
+    results.write(path, results.record("toprung bench", environment, measurements, kind="bench"))
+    return path
+
+
+def noisy(seed: int, mean: float = 1e-3, spread: float = 0.01) -> list[float]:
+    return [float(x) for x in np.random.default_rng(seed).normal(mean, spread * mean, 9)]
+
+
+def test_a_record_reads_as_it_was_written(tmp_path: Path) -> None:
+    m = measured("numpy", noisy(0), mode="cold")
+    record = results.read(stored(tmp_path / "a.json", m))
+    assert record["measurements"] == [m] and record["kind"] == "bench"
+    old = json.loads((tmp_path / "a.json").read_text())
+    for key in ("mode", "joules"):  # what records of ladders did not have at first
+        del old["measurements"][0][key]
+    (tmp_path / "a.json").write_text(json.dumps(old))
+    assert results.read(tmp_path / "a.json")["measurements"][0].mode == "warm"
+
+
+def test_a_slowdown_is_flagged_and_noise_is_not(tmp_path: Path, typed: Typed) -> None:
+    before = stored(tmp_path / "before.json", measured("a", noisy(1)), measured("b", noisy(2)), measured("only", [1.0]))
+    after = stored(tmp_path / "after.json", measured("a", noisy(3)), measured("b", noisy(4, 1.1e-3)))
+    code, text = typed("results", "compare", before, after)
+    assert code == 1 and "1 slower, 0 faster, 1 same; 1 on one side only" in text
+    assert text.index(" b ") < text.index(" a ")
+    code, text = typed("results", "compare", after, before)
+    assert code == 0 and "0 slower, 1 faster, 1 same" in text
+    assert typed("results", "compare", before, after, "--tolerance", "15")[0] == 0
+
+
+def test_noise_is_not_flagged_whatever_the_samples() -> None:
+    def record(seed: int, spread: float) -> list[dict[str, Any]]:
+        return [{"environment": {"device": DEVICE}, "measurements": [measured("a", noisy(seed, spread=spread))]}]
+
+    for spread in (0.001, 0.02, 0.2):
+        flagged = [results.compare(record(i, spread), record(i + 100, spread))[0][0].verdict for i in range(60)]
+        assert flagged.count("same") >= 57, spread
+    assert results.compare(record(0, 0.01), record(0, 0.01))[0][0].speed.value == 1
+
+
+def test_only_like_is_compared_with_like(tmp_path: Path, typed: Typed) -> None:
+    first = stored(tmp_path / "a.json", measured("a", noisy(0)))
+    for other in (
+        stored(tmp_path / "b.json", measured("a", noisy(0)), slug="elsewhere"),
+        stored(tmp_path / "b.json", measured("a", noisy(0)), backend="cuda"),
+        stored(tmp_path / "b.json", measured("b", noisy(0))),
+        stored(tmp_path / "b.json", measured("a", noisy(0), mode="cold")),
+        stored(tmp_path / "b.json", measured("a", noisy(0), Gemm(64, 64, 64, trans="TN"))),
+        stored(tmp_path / "b.json", measured("a", noisy(0), Gemm(64, 64, 64, beta=1.0))),
+    ):
+        code, text = typed("results", "compare", first, other)
+        assert code == 2 and "nothing can be compared" in text
+
+
+def test_commits_are_found_in_the_folder(tmp_path: Path, typed: Typed) -> None:
+    stored(tmp_path / "m/a.json", measured("a", noisy(0)), commit="aaaa11112222")
+    stored(tmp_path / "m/b.json", measured("a", noisy(1, 2e-3)), commit="bbbb11112222+")
+    code, text = typed("results", "compare", "aaaa", "bbbb", "--dir", tmp_path)
+    assert code == 1 and "1 slower" in text
+    code, text = typed("results", "compare", "aaaa", "cccc", "--dir", tmp_path)
+    assert code == 2 and "cccc is neither a record" in text
+    assert typed("results", "compare", tmp_path / "m", tmp_path / "m/a.json")[0] == 0
+
+
+def test_damaged_and_foreign_records_are_named_and_skipped(tmp_path: Path, typed: Typed) -> None:
+    good = stored(tmp_path / "good.json", measured("a", noisy(0)))
+    (tmp_path / "cut.json").write_text(good.read_text()[:300])
+    (tmp_path / "foreign.json").write_text('{"squares": [1, 2]}')
+    (tmp_path / "list.json").write_text("[1]")
+    (tmp_path / "newer.json").write_text(good.read_text().replace(results.FORMAT, "toprung record 99"))
+    code, text = typed("results", "list", "--dir", tmp_path)
+    assert code == 0 and "toprung bench" in text
+    for name in ("cut", "foreign", "list", "newer"):
+        assert f"skipped: {tmp_path / name}.json" in text
+        for command in (("show",), ("plot", "--out", tmp_path / "x.svg"), ("compare", good)):
+            code, said = typed("results", *command, tmp_path / f"{name}.json")
+            assert code == 2 and f"{name}.json is" in said and "measure again" in said
+    assert not (tmp_path / "x.svg").exists()
+    code, text = typed("results", "list", "--dir", tmp_path / "nothing")
+    assert code == 2 and "no records in" in text
+    code, text = typed("results", "show", tmp_path / "absent.json")
+    assert code == 2 and "cannot be read" in text
+
+
+def test_a_record_is_shown_and_drawn_without_the_machine(tmp_path: Path, typed: Typed) -> None:
+    problems = (Gemm(64, 64, 64), Gemm(128, 128, 128, trans="TN"))
+    path = stored(tmp_path / "a.json", *(measured(who, noisy(i), p) for p in problems for i, who in enumerate(("a", "b"))))
+    code, text = typed("results", "show", path)
+    assert code == 0 and "128 TN" in text and "commit abc123" in text and "toprung bench" in text
+    for name in ("out.svg", "out.png"):
+        assert typed("results", "plot", path, "--out", tmp_path / name)[0] == 0
+    drawn = (tmp_path / "out.svg").read_text()
+    assert "<svg" in drawn and (tmp_path / "out.png").read_bytes()[1:4] == b"PNG"

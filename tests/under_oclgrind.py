@@ -1,0 +1,69 @@
+"""Run under a simulator that sees every access: ``oclgrind --log LOG ... python under_oclgrind.py LOG JOBS``.
+
+JOBS is a JSON list of jobs; prints a JSON list with what the simulator logged during each, whether its result was right, and
+the tile. The log is one file, so what belongs to which job is told by how far the file had grown.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import trial
+from toprung.backends import devices, opened
+from toprung.backends.base import Session
+from toprung.routines.gemm import Gemm
+from toprung.routines.gemv import Gemv
+from toprung.rung import Rung, rung
+from toprung.tile import Tile
+
+
+def tile_for(rung: Rung, session: Session, options: dict[str, int], below: tuple[int, int, int]) -> Tile:
+    """A legal tile of a GPU's kind, less than ``below`` in each dimension if there is one: as wide in its vectors as the rung's
+    own, and with as many work-items as that leaves."""
+    usual = rung.tile_for(session.device, options)
+
+    def merit(tile: Tile) -> tuple[int, ...]:
+        several = sum(b < n for b, n in zip(blocks(tile), below, strict=True))
+        too_many = max(tile.work_items - 256, 0)  # beyond that the simulator only takes longer
+        widths = sum(min(getattr(tile, w) or 1, getattr(usual, w) or 1) for w in ("VEC", "VA", "VB"))
+        return several, widths, -too_many, -tile.BM * tile.BN if several < 3 else 0, tile.work_items
+
+    return max((usual, *rung.legal(session.device, options)), key=merit)
+
+
+def blocks(tile: Tile) -> tuple[int, int, int]:
+    return tile.BM, tile.BN, tile.BK or 1
+
+
+def run(job: dict[str, Any], session: Session, folder: Path) -> dict[str, Any]:
+    chosen = rung(job["rung"])
+    for before, after in job.get("changes", ()):
+        folder.mkdir(parents=True, exist_ok=True)
+        chosen = trial.altered(chosen, folder, (before, after))
+    size, options = tuple(job["size"]), job.get("options", {})
+    tile = Tile(**job["tile"]) if "tile" in job else tile_for(chosen, session, options, tuple(job.get("below", size)))
+    kind: Any = {"gemm": Gemm, "gemv": Gemv}[chosen.routine]
+    problem = kind(*size, *job.get("scalars", (0.7, 1.3)), **job.get("layout", {}))
+    outcome = trial.attempt(trial.make(chosen, session, options, tile), problem, session)
+    return {"right": outcome.verdict.right, "problems": outcome.verdict.problems, "tile": str(tile), "blocks": blocks(tile),
+            "steps": outcome.steps}  # fmt: skip
+
+
+def main(log: Path, jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    (device,) = devices()
+    assert "oclgrind" in device.runtime.lower(), f"this is {device.runtime}, not the simulator"
+    done, read = [], 0
+    with opened(device) as session:
+        for number, job in enumerate(jobs):
+            found = run(job, session, log.parent / f"job{number}")
+            text = log.read_text() if log.exists() else ""
+            done.append(found | {"log": text[read:], "local_bytes": device.local_bytes})
+            read = len(text)
+    return done
+
+
+if __name__ == "__main__":
+    print(json.dumps(main(Path(sys.argv[1]), json.loads(sys.argv[2]))))
