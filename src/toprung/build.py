@@ -17,7 +17,7 @@ from toprung.paths import cache_dir, publish
 from toprung.rung import Options, Rung
 from toprung.tile import Tile
 
-FORMAT = "toprung binary 1"
+FORMAT = "toprung binary 2"
 KERNELS = Path(__file__).parent / "kernels"
 LANGUAGES = {".cl": "opencl", ".cu": "cuda"}
 

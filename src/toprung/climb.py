@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from toprung import peers
-from toprung.backends.base import Session
+from toprung.backends.base import Resources, Session
 from toprung.build import build
 from toprung.check import Oracle, Verdict, hostile
 from toprung.competitor import OnDevice, Prepared, PreparedRung, describe_rung, refuse_what_cannot_fit
@@ -46,6 +46,7 @@ class Entry:
     verdict: Verdict | None = None
     timing: Timing | None = None
     measurement: Measurement | None = None
+    resources: Resources | None = None
 
     @property
     def number(self) -> int:
@@ -65,7 +66,7 @@ class Entry:
     def describe(self, device: Device) -> dict[str, Any]:
         """Who this is, as JSON."""
         if isinstance(self.who, Rung):
-            return describe_rung(self.who, self.tile, self.options, self.variant)
+            return describe_rung(self.who, self.tile, self.options, self.variant, self.resources)
         return self.who.describe(device)
 
 
@@ -172,7 +173,9 @@ def climb(problem: Problem, rows: Sequence[Entry], session: Session, samples: in
 def _prepare(entry: Entry, placed: OnDevice, session: Session) -> Prepared:
     if isinstance(entry.who, Rung):
         entry.tile = entry.who.tile_for(session.device, entry.options)
-        return PreparedRung(build(entry.who, entry.tile, entry.options, session), placed)
+        compiled = build(entry.who, entry.tile, entry.options, session)
+        entry.resources = compiled.resources
+        return PreparedRung(compiled, placed)
     return entry.who.prepare(placed)
 
 

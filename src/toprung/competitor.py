@@ -6,13 +6,13 @@ import itertools
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import Any, Protocol
 
 import numpy as np
 
-from toprung.backends.base import Buffer, Session
+from toprung.backends.base import Buffer, Resources, Session
 from toprung.build import Compiled, build
 from toprung.check import GUARD, Operands
 from toprung.device import Device
@@ -264,9 +264,12 @@ class RungCompetitor:
         return describe_rung(self.rung, self.rung.tile_for(device, options), options)
 
 
-def describe_rung(rung: Rung, tile: Tile | None, options: Options, variant: str = "") -> dict[str, Any]:
+def describe_rung(
+    rung: Rung, tile: Tile | None, options: Options, variant: str = "", resources: Resources | None = None
+) -> dict[str, Any]:
     """A rung's entry in a record."""
     return {
         "kind": "rung", "name": rung.name, "ladder": rung.ladder, "rung": rung.stem, "number": rung.number, "idea": rung.idea,
         "variant": variant, "tile": tile.given() if tile else {}, "options": dict(options), "precision": "fp32",
+        "resources": asdict(resources) if resources else {},
     }  # fmt: skip

@@ -25,8 +25,9 @@ from toprung.paths import cache_dir, publish
 
 PRELUDE = Path(__file__).with_name("prelude.cl")
 VECTOR_WIDTHS = (1, 2, 4, 8, 16)
-NV_REGISTERS = 65536
-"""Registers of a multiprocessor, the same on every NVIDIA GPU since Kepler; they are given out by eights."""
+NV_RESERVED = 16
+"""Bytes of local memory that NVIDIA's compiler may put beside a kernel's own arrays."""
+
 
 _forked = False
 
@@ -144,10 +145,11 @@ def _facts(cl: Any, platform: Any, handle: Any, number: int) -> Device:
     extensions = handle.extensions.split()
     kinds = {cl.device_type.GPU: "gpu", cl.device_type.CPU: "cpu"}
     kind = next((k for bit, k in kinds.items() if handle.type & bit), "other")
-    lanes, arch = None, ""
+    lanes, arch, reserved = None, "", 0
     if "cl_nv_device_attribute_query" in extensions:
         capability = (handle.compute_capability_major_nv, handle.compute_capability_minor_nv)
         lanes, arch = FP32_LANES.get(capability), "sm_{}{}".format(*capability)
+        reserved = NV_RESERVED
     subgroup = None
     if "cl_khr_subgroup_shuffle" in extensions and "cl_intel_required_subgroup_size" in extensions:
         subgroup = 16  # the prelude asks for it; these runtimes offer 4 to 64
@@ -162,7 +164,7 @@ def _facts(cl: Any, platform: Any, handle: Any, number: int) -> Device:
         compute_units=handle.max_compute_units,
         clock_mhz=float(handle.max_clock_frequency),
         lanes=lanes,
-        local_bytes=handle.local_mem_size,
+        local_bytes=handle.local_mem_size - reserved,
         memory_bytes=handle.global_mem_size,
         max_buffer_bytes=handle.max_mem_alloc_size,
         max_work_group=handle.max_work_group_size,
@@ -227,13 +229,16 @@ class OpenCLSession:
             except cl.Error as error:
                 log = f"{error}\n{chatter()}"
                 raise BuildError(source.name, source.defines_text(), str(self.device), log) from None
+        log = program.get_build_info(self._handle, cl.program_build_info.LOG) or ""
+        used = re.search(r"Used (\d+) registers", log)  # only this log says it: a line in front of the binary keeps it
         binary: bytes = program.get_info(cl.program_info.BINARIES)[0]
-        return binary
+        return (used[1] if used else "").encode() + b"\n" + binary
 
     def load(self, binary: bytes, source: Source) -> OpenCLKernel:
         """Load a binary and check it against the device's limits, past which some runtimes crash."""
         self._alive()
         cl = self._cl
+        used, _, binary = binary.partition(b"\n")
         try:
             program = cl.Program(self._context, [self.device.handle], [binary]).build(self._options(source), cache_dir=False)
             kernel = cl.Kernel(program, source.kernel)
@@ -247,8 +252,7 @@ class OpenCLSession:
                 f"{self.device} has {self.device.local_bytes:,}: use a smaller tile"
             )
         private = int(kernel.get_work_group_info(info.PRIVATE_MEM_SIZE, what))
-        used = re.search(r"Used (\d+) registers", program.get_build_info(what, cl.program_build_info.LOG) or "")
-        return OpenCLKernel(program, source, Resources(int(used[1]) if used else None, local, private))
+        return OpenCLKernel(program, source, Resources(int(used) if used else None, local, private))
 
     def _options(self, source: Source) -> list[str]:
         """Macros, and what NVIDIA's compiler is told besides."""
@@ -257,10 +261,7 @@ class OpenCLSession:
             defines["SUBGROUP"] = self.device.subgroup
         options = [f"-D{name}={value}" for name, value in defines.items()]
         if "cl_nv_compiler_options" in self._handle.extensions:
-            options.append("-cl-nv-verbose")  # says how many registers it took
-            if resident := defines.get("RESIDENT"):
-                work_items = defines["DM"] * defines["DN"]
-                options.append(f"-cl-nv-maxrregcount={min(255, NV_REGISTERS // (resident * work_items) // 8 * 8)}")
+            options.append("-cl-nv-verbose")  # says how many registers it took; -cl-nv-maxrregcount would change nothing
         return options
 
     def allocate(self, nbytes: int) -> OpenCLBuffer:

@@ -5,7 +5,8 @@
 // LOCAL_V(W, p)    the same in local memory
 // READ_V(W, p)     GLOBAL_V for data nobody writes while the kernel runs; through the read-only cache with READ_ONLY=1
 // ELEMENT(v, e)    element e (a compile-time constant) of the private vector v. An lvalue.
-// ALIGNED(W)       attribute: aligned to W floats
+// ALIGNED(W)       attribute: aligned to W floats. For tiles read one float at a time, too: NVIDIA's OpenCL puts some bytes of its
+//                  own in front of them, and only where they are aligned may the compiler read four at a time
 // LPTR             address-space qualifier of a pointer into local memory
 // index_t          the type of an offset into a matrix: 64 bits, or 32 with INDEX32=1
 // UNROLL           in front of a loop of constant length: unroll it, where the compiler must be told (NVIDIA's; the others know)

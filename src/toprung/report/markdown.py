@@ -84,8 +84,9 @@ def _rung(words: Sequence[str], root: Path) -> str:
     number = int(stem[1:3])
     records = [read(root / p) for p in paths]
     lines = [
-        f"| device | size | switches | tile | ms | {_unit(*records)} | × previous rung | % of vendor | layout | grade |",
-        "|---|---|---|---|---:|---:|---:|---:|---:|---:|",
+        f"| device | size | switches | tile | ms | {_unit(*records)} | × previous rung | % of vendor | "
+        "registers | layout | grade |",
+        "|---|---|---|---|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for path, record in zip(paths, records, strict=True):
         measurements: list[Measurement] = record["measurements"]
@@ -102,6 +103,7 @@ def _rung(words: Sequence[str], root: Path) -> str:
                 f"{device['short_name']}, {device['backend']}", size_of(m), who["variant"] or "–", tile, f"{m.median * 1e3:.3g}",
                 gflops_text(m.figure), f"{m.figure / before[-1].figure:.2f}" if before else "–",
                 f"{100 * m.figure / vendor[0].figure:.1f}" if vendor else "–",
+                str(who.get("resources", {}).get("registers") or "–"),
                 f"{100 * m.helpers:.0f} %" if m.helpers else "–", f"{m.verdict['grade']:.2g}",
             )  # fmt: skip
             lines.append("| " + " | ".join(cells) + " |")

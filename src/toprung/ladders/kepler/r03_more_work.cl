@@ -17,8 +17,8 @@ __kernel __attribute__((reqd_work_group_size(DN, DM, 1))) void
 gemm(const int M, const int N, const int K, const float alpha, __global const float *restrict A, const int lda,
      __global const float *restrict B, const int ldb, const float beta, __global float *restrict C, const int ldc)
 {
-    __local float As[BM][BK]; // As[m][k]
-    __local float Bs[BK][BN]; // Bs[k][n]
+    __local float As[BM][BK] ALIGNED(4); // As[m][k]
+    __local float Bs[BK][BN] ALIGNED(4); // Bs[k][n]
 
     const int tn = get_local_id(0);
     const int tm = get_local_id(1);

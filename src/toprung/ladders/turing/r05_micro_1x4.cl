@@ -15,8 +15,8 @@ __kernel __attribute__((reqd_work_group_size(DN, DM, 1))) void
 gemm(const int M, const int N, const int K, const float alpha, __global const float *restrict A, const int lda,
      __global const float *restrict B, const int ldb, const float beta, __global float *restrict C, const int ldc)
 {
-    __local float As[BK][BM + PADA]; // As[k][m]
-    __local float Bs[BK][BN];        // Bs[k][n]
+    __local float As[BK][BM + PADA] ALIGNED(4); // As[k][m]
+    __local float Bs[BK][BN] ALIGNED(4);        // Bs[k][n]
 
     const int tid = get_local_id(1) * DN + get_local_id(0);
     const int tn = tid % DN * TN;
