@@ -31,7 +31,6 @@ class Tile:
     PADA: int | None = None
     PADB: int | None = None
     SPLIT_K: int | None = None
-    RESIDENT: int | None = None
 
     def __post_init__(self) -> None:
         for name, value in self.given().items():

@@ -3,13 +3,7 @@
 // is needed. Functions without a qualifier run on the device (--device-as-default-execution-space).
 
 #define __kernel extern "C" __global__
-// reqd_work_group_size sits in __attribute__((...)) behind __kernel. RESIDENT work-groups are to fit on a multiprocessor together,
-// and the compiler limits registers to that; without it, it weighs for itself.
-#ifdef RESIDENT
-#define reqd_work_group_size(x, y, z) launch_bounds((x) * (y) * (z), RESIDENT)
-#else
-#define reqd_work_group_size(x, y, z) launch_bounds((x) * (y) * (z))
-#endif
+#define reqd_work_group_size(x, y, z) launch_bounds((x) * (y) * (z)) // sits in __attribute__((...)) behind __kernel
 #define __global
 #define __local __shared__ // only for arrays declared in a kernel; a pointer into one is LPTR
 #define restrict __restrict__

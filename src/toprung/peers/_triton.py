@@ -25,7 +25,10 @@ class Choice(NamedTuple):
     stages: int
 
 
-MATRIX_UNITS = (Choice(128, 128, 32, 8, 3), Choice(128, 128, 32, 4, 3), Choice(128, 64, 32, 4, 4), Choice(64, 64, 32, 4, 4))
+MATRIX_UNITS = (
+    Choice(128, 256, 32, 8, 3), Choice(128, 128, 64, 8, 3), Choice(128, 128, 32, 8, 3), Choice(128, 128, 32, 4, 3),
+    Choice(128, 64, 32, 4, 4), Choice(64, 64, 32, 4, 4),
+)  # fmt: skip
 ORDINARY = (Choice(128, 128, 16, 8, 2), Choice(128, 64, 16, 8, 3), Choice(64, 64, 16, 4, 3))
 BAND = 8
 TRIAL_CALLS = 3
@@ -71,6 +74,7 @@ class TritonPeer(Peer):
         sizes = (problem.M, problem.N, problem.K, float(problem.alpha), *a.stride(), *b.stride(), c.stride(0))
         options = {
             "BM": choice.BM, "BN": choice.BN, "BK": choice.BK, "BAND": BAND, "WHOLE_K": problem.K % choice.BK == 0,
+            "WHOLE": problem.M % choice.BM == 0 and problem.N % choice.BN == 0,
             "PRECISION": self._input_precision, "num_warps": choice.warps, "num_stages": choice.stages,
         }  # fmt: skip
         return lambda: kernel(a, b, c, *sizes, **options)

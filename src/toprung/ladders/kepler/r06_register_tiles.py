@@ -8,7 +8,7 @@ RUNG = Rung(
     idea="2D register blocking",
     expects="1/TM + 1/TN local reads a multiplication, a quarter of one at 8×8: two to three times on a GPU",
     tiles={
-        "gpu": (Tile(BM=128, BN=128, BK=16, TM=8, TN=8, VEC=4, PADA=1, RESIDENT=2),),
+        "gpu": (Tile(BM=128, BN=128, BK=8, TM=8, TN=8, VEC=4, PADA=1),),
         "cpu": (Tile(BM=32, BN=32, BK=32, TM=8, TN=32, VEC=16, PADA=1),),
     },
     local_bytes=padded_tiles,

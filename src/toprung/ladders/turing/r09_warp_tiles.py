@@ -7,7 +7,7 @@ from toprung.rung import Rung
 from toprung.tile import Tile, divides
 
 TILES = {
-    "gpu": (Tile(BM=128, BN=128, BK=8, WM=32, WN=64, TM=8, TN=8, VA=4, VB=4, PADA=4, RESIDENT=2),),
+    "gpu": (Tile(BM=128, BN=128, BK=8, WM=32, WN=64, TM=8, TN=8, VA=4, VB=4, PADA=4),),
     "cpu": (Tile(BM=32, BN=64, BK=16, WM=16, WN=64, TM=8, TN=32, VA=4, VB=16, PADA=4),),
 }
 PUBLISHED = Tile(BM=128, BN=128, BK=8, WM=32, WN=64, TM=8, TN=8, VA=4, VB=4, PADA=0)

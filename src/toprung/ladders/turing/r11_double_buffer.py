@@ -1,7 +1,5 @@
 """Rung 11: two buffers in local memory, one barrier a tile."""
 
-from dataclasses import replace
-
 from toprung.ladders.turing.r02_local_tiles import tiles_bytes
 from toprung.ladders.turing.r09_warp_tiles import PUBLISHED, RULES, SPACE, TILES
 from toprung.rung import Rung, Switch
@@ -22,7 +20,7 @@ def two_buffers(tile: Tile) -> int:
 RUNG = Rung(
     idea="double buffer",
     expects="one barrier a tile in place of two: a few per cent",
-    tiles={kind: tuple(replace(t, RESIDENT=None) for t in tiles) for kind, tiles in TILES.items()},
+    tiles=TILES,
     local_bytes=two_buffers,
     published=PUBLISHED,
     rules=RULES,
