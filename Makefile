@@ -2,10 +2,13 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# With an NVIDIA driver, CUDA's packages and cuBLAS come along; on any other machine they would be of no use
+GPU := $(if $(wildcard /dev/nvidiactl /proc/driver/nvidia/version),$(VENV)/ready-gpu)
+PIP := -m pip install -q --disable-pip-version-check
 
 .PHONY: ladder test test-slow lint tables lock clean
 
-ladder: $(VENV)/ready
+ladder: $(VENV)/ready $(GPU)
 	$(BIN)/toprung ladder kepler
 
 test: lint
@@ -24,22 +27,27 @@ tables: $(VENV)/ready
 	$(BIN)/python benchmarks/tables.py
 
 # Pin what pyproject.toml asks for, with hashes and without naming any package host
+COMPILE := uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url \
+  --no-emit-find-links --group build --extra plot pyproject.toml
 lock: $(VENV)/ready-dev
 	$(BIN)/python -m pip install -q uv
-	$(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url \
-	  --no-emit-find-links --extra plot --group build pyproject.toml -o requirements.lock
-	$(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url \
-	  --no-emit-find-links --extra plot --extra dev --group build pyproject.toml -o requirements-dev.lock
+	$(BIN)/$(COMPILE) -o requirements.lock
+	$(BIN)/$(COMPILE) --extra dev -o requirements-dev.lock
+	$(BIN)/$(COMPILE) --extra cuda --group gpu -o requirements-gpu.lock
 
 clean:
 	rm -rf $(VENV) dist build
 
 $(VENV)/ready: requirements.lock pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements.lock
-	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
+	$(BIN)/python $(PIP) --require-hashes -r requirements.lock
+	$(BIN)/python $(PIP) --no-deps --no-build-isolation -e .
 	touch $@
 
 $(VENV)/ready-dev: requirements-dev.lock $(VENV)/ready
-	$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements-dev.lock
+	$(BIN)/python $(PIP) --require-hashes -r requirements-dev.lock
+	touch $@
+
+$(VENV)/ready-gpu: requirements-gpu.lock $(VENV)/ready
+	$(BIN)/python $(PIP) --require-hashes -r requirements-gpu.lock
 	touch $@

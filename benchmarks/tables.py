@@ -1,11 +1,15 @@
-"""Make every generated table in the documentation anew from ``results/``; ``--check`` only says which are out of date."""
+"""Make the tables and pictures of the documentation anew from ``results/``; ``--check`` only says which tables are stale."""
 
 import sys
 from pathlib import Path
 
-from toprung.report.markdown import refresh
+from toprung import results
+from toprung.report import plot
+from toprung.report.markdown import refresh, size_of
 
 ROOT = Path(__file__).parent.parent
+PICTURES = {"docs/kepler/ladder.svg": ("results/nvidia-h200/kepler-cuda.json", "4096")}
+"""Picture: the record it is drawn from, and the size."""
 
 
 def pages() -> list[Path]:
@@ -23,6 +27,11 @@ def main() -> int:
                 page.write_text(new)
     for page in stale:
         print(f"{'out of date' if '--check' in sys.argv else 'made anew'}: {page}")
+    if "--check" not in sys.argv:
+        for picture, (source, size) in PICTURES.items():
+            record = results.read(ROOT / source)
+            record["measurements"] = [m for m in record["measurements"] if size_of(m) == size]
+            plot.ladder(record, ROOT / picture)
     return 1 if stale and "--check" in sys.argv else 0
 
 

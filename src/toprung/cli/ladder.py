@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import shlex
 import sys
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from toprung import backends, results
 from toprung.backends.base import Session
 from toprung.cli.common import console, parse_numbers, parse_sizes, parse_switches, size_name, with_settings
 from toprung.climb import Entry, climb, default_sizes, entries, find_vendor, problem_of, refusals
+from toprung.device import Device
 from toprung.environment import environment
 from toprung.errors import OutOfDeviceMemory
 from toprung.measure import SAMPLES
@@ -36,12 +38,18 @@ def register(app: typer.Typer) -> None:
 
 def ladder_command(
     name: Annotated[str, typer.Argument(metavar="LADDER", help="kepler, …")],
-    device: Annotated[str | None, typer.Option(help="an id, or a part of a name (see toprung devices)")] = None,
+    device: Annotated[
+        str | None,
+        typer.Option(help="id or part of a name, several with commas; by default the best, through every backend"),
+    ] = None,
     sizes: Annotated[str | None, typer.Option(help="512, 35x79x19 (M x N x K), 256:1024:256, or several with commas")] = None,
     rungs: Annotated[str | None, typer.Option(help="1-10, or 2,7; 0 is the vendor's library")] = None,
     switch: Annotated[list[str] | None, typer.Option(help="NAME=VALUE of a rung's switch; may be repeated")] = None,
     setting: Annotated[list[str] | None, typer.Option("--set", help="NAME=VALUE of the problem: trans=T, beta=1, lda=…")] = None,
-    json: Annotated[Path | None, typer.Option(help="store every sample and all circumstances in this file")] = None,
+    json: Annotated[
+        Path | None,
+        typer.Option(help="store every sample and all circumstances in this file; a further device's backend is added to the name"),
+    ] = None,
     plot: Annotated[Path | None, typer.Option(help="draw the result: a .png or .svg file")] = None,
 ) -> None:
     """Run a ladder's kernels on a device: each verified, then timed in turns beside the vendor's library.
@@ -57,50 +65,73 @@ def ladder_command(
       toprung ladder matvec --sizes 100000x1100 --set trans=T
     """
     found = ladder(name)
-    where = backends.find(device)
-    wanted = parse_sizes(sizes) if sizes is not None else list(default_sizes(found, where))
+    places = _devices(device)
+    numbers = [r.number for r in found.rungs]
+    chosen = numbers if rungs is None else parse_numbers(rungs, [0, *numbers], f"rung of {name}")
+    climbed = select(found.rungs, chosen)
+    switches = parse_switches(switch or [])
+    wanted = parse_sizes(sizes) if sizes is not None else list(default_sizes(found, places[0]))
     problems = {size_name(size): problem_of(found, size) for size in wanted}
     if setting:
         changed = [with_settings(p, setting) for p in problems.values()]
         problems = {str(p): p for p in changed}
-    vendor, why_not = find_vendor(where, found)
-    numbers = [r.number for r in found.rungs]
-    chosen = numbers if rungs is None else parse_numbers(rungs, [0, *numbers], f"rung of {name}")
-    climbed = select(found.rungs, chosen)
-    if rungs is not None and 0 not in chosen and not climbed:
-        vendor = None
-    switches = parse_switches(switch or [])
-    entries(climbed, where, vendor, switches)  # refuses bad switches before anything starts
+    vendors = {where.id: find_vendor(where, found) for where in places}
+    for where in places:
+        entries(climbed, where, None, switches)  # refuses bad switches before anything starts
     if plot is not None:
         pictures.check(plot)
 
-    with backends.opened(where) as session:
-        done, failures, interrupted = _run(found, problems, session, lambda: entries(climbed, where, vendor, switches))
-        stored = results.record(
-            shlex.join(["toprung", *sys.argv[1:]]),
-            environment(session),
-            [e.measurement for rows in done.values() for e in rows if e.measurement],
-            failures,
-            interrupted,
-        )
-    if len(done) > 1:
-        console.print(sweep_table(done))
-    if vendor is None and why_not:
-        console.print(f"rung 0: {why_not}", markup=False, highlight=False)
-    if not switches:
-        for line in refusals(climbed, where):
-            console.print(f"not here: {line}", style="dim", markup=False, highlight=False, soft_wrap=True)
+    everything: dict[str, list[Entry]] = {}
+    failures: list[str] = []
+    interrupted = False
+    for where in places:
+        vendor, why_not = vendors[where.id]
+        make = functools.partial(entries, climbed, where, vendor if 0 in chosen or climbed else None, switches)
+        with backends.opened(where) as session:
+            done, failed, interrupted = _run(found, problems, session, make)
+            stored = results.record(
+                shlex.join(["toprung", *sys.argv[1:]]),
+                environment(session),
+                [e.measurement for rows in done.values() for e in rows if e.measurement],
+                failed,
+                interrupted,
+            )
+        if vendor is None and why_not:
+            console.print(f"rung 0: {why_not}", markup=False, highlight=False)
+        for line in [] if switches else refusals(climbed, where):
+            console.print(f"not on {where.id}: {line}", style="dim", markup=False, highlight=False, soft_wrap=True)
+        if json is not None:
+            results.write(_named(json, where, places), stored)
+        if plot is not None:
+            pictures.ladder(stored, _named(plot, where, places))
+        failures += failed
+        everything |= {f"{where.backend} {size}" if len(places) > 1 else size: rows for size, rows in done.items()}
+        if interrupted:
+            break
+    if len(everything) > 1:
+        console.print(sweep_table(everything))
     for line in failures:
         console.print(line, style="bold red", markup=False, highlight=False)
-    if json is not None:
-        results.write(json, stored)
-    if plot is not None:
-        pictures.ladder(stored, plot)
     if interrupted:
         console.print("interrupted: what is above is what had been measured", style="yellow")
         raise typer.Exit(INTERRUPTED)
     if failures:
         raise typer.Exit(1)
+
+
+def _devices(names: str | None) -> list[Device]:
+    """The devices named; by default the best one and, where it is a GPU, the same GPU through the other backends."""
+    if names is not None:
+        return [backends.find(name) for name in names.split(",")]
+    best = backends.find()
+    same = [d for d in backends.devices() if d.kind == "gpu" and d.slug == best.slug and d.backend != best.backend]
+    others = {d.backend: d for d in reversed(same)}
+    return [best, *others.values()]
+
+
+def _named(path: Path, where: Device, places: list[Device]) -> Path:
+    """The file for one of several devices: the name given for the first, with the backend behind it for the others."""
+    return path if where is places[0] else path.with_stem(f"{path.stem}-{where.backend}")
 
 
 def _run(

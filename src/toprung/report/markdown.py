@@ -2,7 +2,7 @@
 
 A marker names what to show and the records it comes from, relative to the repository::
 
-    <!-- toprung:ladder results/<device>/<record>.json … -->
+    <!-- toprung:ladder [sizes=1024,4096] results/<device>/<record>.json … -->
     <!-- toprung:rung r07 results/<device>/<record>.json … -->
     <!-- toprung:facts kepler/r07 -->
     <!-- toprung:end -->
@@ -48,6 +48,8 @@ def refresh(text: str, root: Path) -> str:
 
 def _ladder(words: Sequence[str], root: Path) -> str:
     """The speed of every rung over the sizes, a column a size and record; the best of ours in bold."""
+    chosen = {size for w in words if w.startswith("sizes=") for size in w.removeprefix("sizes=").split(",")}
+    words = [w for w in words if not w.startswith("sizes=")]
     records = [read(root / w) for w in words]
     columns: list[tuple[int, str]] = []
     cells: dict[tuple[tuple[int, str], tuple[int, str]], Measurement] = {}
@@ -55,6 +57,8 @@ def _ladder(words: Sequence[str], root: Path) -> str:
     for i, record in enumerate(records):
         for m in record["measurements"]:
             column = (i, size_of(m))
+            if chosen and column[1] not in chosen:
+                continue
             if column not in columns:
                 columns.append(column)
             row = (m.competitor["number"], m.competitor["variant"])
