@@ -155,6 +155,7 @@ SIMULATED = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_every_rung_is_clean_in_the_simulator(tmp_path) -> None:
     """Nothing out of bounds, no race: rows that begin aligned and rows that do not, both products."""
     shapes = [((35, 203), {"lda": 204, "incy": 2}), ((203, 35), {"trans": "T", "incx": 2}), ((203, 35), {"trans": "T", "lda": 36})]

@@ -108,7 +108,7 @@ def test_a_rung_that_needs_cuda_says_so(session: Session) -> None:
     assert "CUDA C++" in ASYNC.needs(device)
     assert not ASYNC.needs(nvrtc.device_of("sm_90"))
     assert "SM 8.0" in ASYNC.needs(replace(nvrtc.device_of("sm_80"), arch="sm_75"))
-    assert [e.number for e in entries(RUNGS, device, None)] == list(range(1, 14))
+    assert sorted({e.number for e in entries(RUNGS, device, None)}) == list(range(1, 14))
     assert any(line.startswith("turing/r14: asynchronous copies") for line in refusals(RUNGS, device))
     with pytest.raises(IllegalTile, match="CUDA C"):
         ASYNC.tile_for(device)
