@@ -4,6 +4,7 @@ A marker names what to show and the records it comes from, relative to the repos
 
     <!-- toprung:ladder [sizes=1024,4096] results/<device>/<record>.json … -->
     <!-- toprung:rung r07 results/<device>/<record>.json … -->
+    <!-- toprung:bench results/<device>/<record>.json -->
     <!-- toprung:facts kepler/r07 -->
     <!-- toprung:end -->
 
@@ -37,7 +38,7 @@ def refresh(text: str, root: Path) -> str:
     """
 
     def table(match: re.Match[str]) -> str:
-        makers = {"ladder": _ladder, "rung": _rung, "facts": _facts}
+        makers = {"ladder": _ladder, "rung": _rung, "bench": _bench, "facts": _facts}
         what, words = match["what"], match["words"].split()
         if what not in makers:
             raise UnknownName("generated table", what, makers)
@@ -112,6 +113,22 @@ def _rung(words: Sequence[str], root: Path) -> str:
             )  # fmt: skip
             lines.append("| " + " | ".join(cells) + " |")
     return "\n".join([*lines, "", *(_source(p, r) for p, r in zip(paths, records, strict=True))])
+
+
+def _bench(words: Sequence[str], root: Path) -> str:
+    """A record of ``toprung bench``: everybody's speed over the sizes, and the Frobenius error at the last."""
+    record = read(root / words[0])
+    measurements: list[Measurement] = record["measurements"]
+    columns = list(dict.fromkeys((size_of(m), m.mode) for m in measurements))
+    heads = [size if mode == "warm" else f"{size} {mode}" for size, mode in columns]
+    lines = ["| who | precision | " + " | ".join(heads) + " | Frobenius error |", "|---|---|" + "---:|" * (len(heads) + 1)]
+    for name in dict.fromkeys(m.competitor["name"] for m in measurements):
+        own = {(size_of(m), m.mode): m for m in measurements if m.competitor["name"] == name}
+        last = list(own.values())[-1]
+        cells = [gflops_text(own[c].figure) if c in own else "–" for c in columns]
+        error = f"{last.verdict['frobenius']:.2e}"
+        lines.append(f"| {name} | {last.competitor['precision']} | " + " | ".join(cells) + f" | {error} |")
+    return "\n".join([*lines, "", _source(words[0], record)])
 
 
 def _facts(words: Sequence[str], root: Path) -> str:
