@@ -4,6 +4,7 @@
 
 #define __kernel extern "C" __global__
 #define reqd_work_group_size(x, y, z) launch_bounds((x) * (y) * (z)) // sits in __attribute__((...)) behind __kernel
+#define room_for(x, y, z, groups) launch_bounds((x) * (y) * (z), groups)
 #define __global
 #define __local __shared__ // only for arrays declared in a kernel; a pointer into one is LPTR
 #define restrict __restrict__
