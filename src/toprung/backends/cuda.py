@@ -171,6 +171,17 @@ def _release(free: Callable[[Any], Any], handle: Any, context: Any) -> None:
         free(handle)
 
 
+@functools.cache
+def _bus(number: object) -> str:
+    """The PCI address of a GPU by its number."""
+    return str(_call(_driver().cuDeviceGetPCIBusId(32, number)).split(b"\0")[0].decode())
+
+
+def clock_mhz(device: Device) -> float | None:
+    """The clock that the multiprocessors of a GPU of this backend run at now, where NVML can be asked."""
+    return nvml.clock_mhz(_bus(device.handle))
+
+
 class CUDABuffer:
     """Device memory; it goes when the last buffer that shares it does."""
 
@@ -354,8 +365,7 @@ class CUDASession:
 
     def clock_mhz(self) -> float | None:
         """What NVML says of the multiprocessors."""
-        bus = _call(self._driver.cuDeviceGetPCIBusId(32, self.device.handle)).split(b"\0")[0].decode()
-        return nvml.clock_mhz(bus)
+        return clock_mhz(self.device)
 
     def close(self) -> None:
         """Finish; memory goes when its last buffer does."""

@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from toprung.backends import pocl_cpu
+from toprung import backends
+from toprung.backends import cuda, pocl_cpu
 from toprung.backends.base import Buffer, Kernel, Launch, Resources, Session, Source
 from toprung.device import FP32_LANES, Device
 from toprung.errors import BuildError, ForkedDevice, LaunchError, OutOfDeviceMemory
@@ -342,9 +343,10 @@ class OpenCLSession:
         self.queue.finish()
 
     def clock_mhz(self) -> float | None:
-        """OpenCL cannot read it; for a CPU the operating system can."""
+        """OpenCL cannot read it; for a CPU the operating system can, and for an NVIDIA GPU the driver, where CUDA sees the GPU."""
         if self.device.kind != "cpu":
-            return None
+            same = backends.twin(self.device, "cuda")
+            return cuda.clock_mhz(same) if same else None
         try:
             lines = Path("/proc/cpuinfo").read_text().splitlines()
         except OSError:
