@@ -27,6 +27,9 @@ from toprung.paths import cache_dir, publish
 
 PRELUDE = Path(__file__).with_name("prelude.cl")
 VECTOR_WIDTHS = (1, 2, 4, 8, 16)
+ROOM_FOR = re.compile(r"room_for\([^()]*,\s*(\d+)\)")
+"""The prelude's word for a kernel of which several work-groups are to fit a compute unit, with their number."""
+REQUIRED_SIZE = re.compile(rb"(\.reqntid [^\n]+)")
 NV_RESERVED = 16
 """Bytes of local memory that NVIDIA's compiler may put beside a kernel's own arrays."""
 
@@ -232,10 +235,11 @@ class OpenCLSession:
             except cl.Error as error:
                 log = f"{error}\n{chatter()}"
                 raise BuildError(source.name, source.defines_text(), str(self.device), log) from None
-        log = program.get_build_info(self._handle, cl.program_build_info.LOG) or ""
-        used = re.search(r"Used (\d+) registers", log)  # only this log says it: a line in front of the binary keeps it
+        used = self._registers(program)  # only this log says it: a line in front of the binary keeps it
         binary: bytes = program.get_info(cl.program_info.BINARIES)[0]
-        return (used[1] if used else "").encode() + b"\n" + binary
+        if room := ROOM_FOR.search(source.text):  # an NVIDIA binary is PTX, which can say what OpenCL C cannot
+            binary = REQUIRED_SIZE.sub(rb"\1\n.minnctapersm " + room[1].encode(), binary)
+        return used.encode() + b"\n" + binary
 
     def load(self, binary: bytes, source: Source) -> OpenCLKernel:
         """Load a binary and check it against the device's limits, past which some runtimes crash."""
@@ -255,7 +259,14 @@ class OpenCLSession:
                 f"{self.device} has {self.device.local_bytes:,}: use a smaller tile"
             )
         private = int(kernel.get_work_group_info(info.PRIVATE_MEM_SIZE, what))
-        return OpenCLKernel(program, source, Resources(int(used) if used else None, local, private))
+        registers = self._registers(program) or used.decode()
+        return OpenCLKernel(program, source, Resources(int(registers) if registers else None, local, private))
+
+    def _registers(self, program: Any) -> str:
+        """Registers of a work-item as NVIDIA's build log gives them; empty where it does not."""
+        log = program.get_build_info(self._handle, self._cl.program_build_info.LOG) or ""
+        used = re.search(r"Used (\d+) registers", log)
+        return used[1] if used else ""
 
     def _options(self, source: Source) -> list[str]:
         """Macros, and what NVIDIA's compiler is told besides."""

@@ -11,7 +11,7 @@
 // index_t          the type of an offset into a matrix: 64 bits, or 32 with INDEX32=1
 // UNROLL           in front of a loop of constant length: unroll it, where the compiler must be told (NVIDIA's; the others know)
 // room_for(x, y, z, n)  reqd_work_group_size(x, y, z), and registers for no fewer than n work-groups on a compute unit, where the
-//                  compiler can be told (CUDA's)
+//                  compiler can be told (NVIDIA's; for OpenCL the backend tells it)
 // LANE_READ(v, l)  the value of v in lane l of this sub-group, with SHUFFLE=1
 
 // a * b + c is one fused multiply-add; fma() is not used because some CPU runtimes call a function for it
