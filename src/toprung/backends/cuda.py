@@ -207,7 +207,7 @@ class CUDASession:
 
         self.device = device
         self._driver = driver = _driver()
-        gpu = core.Device(device.handle)
+        self._gpu = gpu = core.Device(device.handle)
         try:
             gpu.set_current()  # cuda.core keeps the primary context until the process ends
             self._stream = gpu.create_stream()
@@ -344,10 +344,8 @@ class CUDASession:
     def branch(self) -> CUDASession:
         """Another stream in the same context."""
         self._alive()
-        from cuda import core
-
         other = copy.copy(self)
-        other._stream = core.Device(self.device.handle).create_stream()
+        other._stream = self._gpu.create_stream()
         other.queue = other._stream.handle
         return other
 
