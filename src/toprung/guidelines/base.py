@@ -28,7 +28,10 @@ from toprung.stats import Interval, paired_ratio
 
 TEXTS = Path(__file__).parent
 HOLDS, FAILS, UNTESTED, WRONG = "holds", "does not hold here", "not testable here", "failed"
+UNDECIDED = "undecided: too much noise"
 FASTER, NO_SLOWER = "faster", "no slower"
+TURNS = 2 * SAMPLES + 1
+"""Samples of each case: a verdict hangs on the interval, not only on the median."""
 UNWRITTEN = np.float32(np.nan)
 """What an output is full of before the run that is verified."""
 
@@ -91,7 +94,7 @@ class Guideline:
             timings = [Timing(trial) for trial in trials]
             for timing in timings:
                 timing.warm_up()
-            for _ in range(SAMPLES):
+            for _ in range(TURNS):
                 for timing in timings:
                     timing.sample(session.clock_mhz)
         except Unsupported as reason:
@@ -109,10 +112,10 @@ class Guideline:
     def _judged(self, finding: Finding) -> Finding:
         good, other = finding.ways[self.advised], finding.ways[self.against]
         speed = paired_ratio([s / other.amount for s in other.seconds], [s / good.amount for s in good.seconds])
-        held = speed.low > 1 + TOLERANCE if self.claim == FASTER else speed.high > 1 - TOLERANCE
-        return replace(
-            finding, verdict=HOLDS if held else FAILS, advised=self.advised, against=self.against, claim=self.claim, speed=speed
-        )
+        least = 1 + TOLERANCE if self.claim == FASTER else 1 - TOLERANCE
+        verdict = HOLDS if speed.low > least else FAILS if speed.high <= least else UNDECIDED
+        places = {"advised": self.advised % len(finding.ways), "against": self.against % len(finding.ways)}
+        return replace(finding, verdict=verdict, claim=self.claim, speed=speed, **places)
 
 
 @dataclass(frozen=True)
@@ -154,7 +157,8 @@ class Finding:
 
     Attributes
     ----------
-    verdict : ``holds``, ``does not hold here``, ``not testable here`` or ``failed``
+    verdict : ``holds``, ``does not hold here``, ``undecided`` (the interval lies across the limit), ``not testable here`` or
+        ``failed``
     reason : why there is nothing measured
     ways : every case, in the guideline's order
     advised, against, claim : as the guideline has them
