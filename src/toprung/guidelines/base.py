@@ -23,13 +23,14 @@ from toprung.competitor import Prepared
 from toprung.errors import BuildError, LaunchError, OutOfDeviceMemory, Unsupported, WrongResult
 from toprung.measure import SAMPLES, Timing
 from toprung.problem import F32, F64, UNIT_ROUNDOFF
-from toprung.results import TOLERANCE
 from toprung.stats import Interval, paired_ratio
 
 TEXTS = Path(__file__).parent
 HOLDS, FAILS, UNTESTED, WRONG = "holds", "does not hold here", "not testable here", "failed"
 UNDECIDED = "undecided: too much noise"
 FASTER, NO_SLOWER = "faster", "no slower"
+MARGIN = 0.1
+"""What advice must be worth: a case that is faster by less counts as no faster, and one slower by less as no slower."""
 TURNS = 2 * SAMPLES + 1
 """Samples of each case: a verdict hangs on the interval, not only on the median."""
 UNWRITTEN = np.float32(np.nan)
@@ -112,10 +113,12 @@ class Guideline:
     def _judged(self, finding: Finding) -> Finding:
         good, other = finding.ways[self.advised], finding.ways[self.against]
         speed = paired_ratio([s / other.amount for s in other.seconds], [s / good.amount for s in good.seconds])
-        least = 1 + TOLERANCE if self.claim == FASTER else 1 - TOLERANCE
+        least = 1 + MARGIN if self.claim == FASTER else 1 - MARGIN
         verdict = HOLDS if speed.low > least else FAILS if speed.high <= least else UNDECIDED
-        places = {"advised": self.advised % len(finding.ways), "against": self.against % len(finding.ways)}
-        return replace(finding, verdict=verdict, claim=self.claim, speed=speed, **places)
+        count = len(finding.ways)
+        return replace(
+            finding, verdict=verdict, advised=self.advised % count, against=self.against % count, claim=self.claim, speed=speed
+        )
 
 
 @dataclass(frozen=True)
