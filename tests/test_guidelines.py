@@ -14,12 +14,12 @@ import pytest
 from command import Typed
 from conftest import require
 from toprung import guidelines, results
-from toprung.backends import nvrtc
+from toprung.backends import nvrtc, opencl
 from toprung.backends.base import FLAGS, Session, Source
 from toprung.build import source_kernel
 from toprung.device import Device
 from toprung.errors import UnknownName, WrongResult
-from toprung.guidelines import base
+from toprung.guidelines import base, pinned_memory
 from toprung.guidelines.base import FAILS, HOLDS, NO_SLOWER, TURNS, UNDECIDED, UNTESTED, WRONG, Finding, Guideline, Lab, steps
 from toprung.machine_code import inspect_source
 from toprung.report import findings as report
@@ -186,6 +186,21 @@ def test_a_session_takes_what_experiments_ask_of_it(session: Session) -> None:
             assert np.array_equal(result, steps(x, 3)), (flags, queue)
             if queue is not session:
                 queue.close()
+
+
+def test_transfers_beside_kernels_are_right_wherever_they_run(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a CPU there is nothing to gain, but the pieces must come out right all the same."""
+    monkeypatch.setattr(pinned_memory, "CHUNK", 4096)
+    monkeypatch.setattr(pinned_memory, "COUNT", 16)
+    lab = Lab(guidelines.select(["pinned_memory"])[0], session)
+    lab.device = replace(lab.device, kind="other")
+    trials = lab.guideline.experiment(lab)
+    assert [t.verify() for t in trials] == [0, 0, 0] and all(t.on_host for t in trials)
+    lab.close()
+
+
+def test_every_backend_spells_every_build_option() -> None:
+    assert set(FLAGS) == set(nvrtc.BUILD_FLAGS) == set(opencl.BUILD_FLAGS)
 
 
 def test_the_command_stores_what_it_shows(typed: Typed, tmp_path: Path, device: Device) -> None:
