@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import hashlib
 import os
@@ -30,6 +31,7 @@ VECTOR_WIDTHS = (1, 2, 4, 8, 16)
 ROOM_FOR = re.compile(r"room_for\([^()]*,\s*(\d+)\)")
 """The prelude's word for a kernel of which several work-groups are to fit a compute unit, with their number."""
 REQUIRED_SIZE = re.compile(rb"(\.reqntid [^\n]+)")
+BUILD_FLAGS = {"separate": "-DTOPRUNG_SEPARATE", "mad": "-cl-mad-enable", "fast": "-cl-fast-relaxed-math"}
 NV_RESERVED = 16
 """Bytes of local memory that NVIDIA's compiler may put beside a kernel's own arrays."""
 
@@ -213,6 +215,7 @@ class OpenCLSession:
         self._context = cl.Context([device.handle])
         self.queue = cl.CommandQueue(self._context, properties=cl.command_queue_properties.PROFILING_ENABLE)
         self._allocated = 0
+        self._uploads: list[Any] = []
 
     def fingerprint(self) -> str:
         """Runtime, driver, device and prelude."""
@@ -273,7 +276,7 @@ class OpenCLSession:
         defines = dict(source.defines)
         if self.device.subgroup is not None:
             defines["SUBGROUP"] = self.device.subgroup
-        options = [f"-D{name}={value}" for name, value in defines.items()]
+        options = [f"-D{name}={value}" for name, value in defines.items()] + [BUILD_FLAGS[flag] for flag in source.flags]
         if "cl_nv_compiler_options" in self._handle.extensions:
             options.append("-cl-nv-verbose")  # says how many registers it took; -cl-nv-maxrregcount would change nothing
         return options
@@ -319,13 +322,21 @@ class OpenCLSession:
         options: Mapping[str, int] | None = None,
     ) -> Launch:
         """Bind arguments to a kernel object of the launch's own."""
+        total = tuple(g * n for g, n in zip(groups, local, strict=True))
+        return self._bound(kernel, total, tuple(local), args)
+
+    def bind_unsized(self, kernel: Kernel, items: Sequence[int], args: Sequence[Buffer | np.generic]) -> Launch:
+        """A launch with NULL for the work-group size."""
+        return self._bound(kernel, tuple(items), None, args)
+
+    def _bound(
+        self, kernel: Kernel, total: tuple[int, ...], items: tuple[int, ...] | None, args: Sequence[Buffer | np.generic]
+    ) -> Launch:
         self._alive()
         assert isinstance(kernel, OpenCLKernel)
         cl, queue = self._cl, self.queue
         bound = cl.Kernel(kernel.program, kernel.source.kernel)
         bound.set_args(*(a if isinstance(a, np.generic) else _raw(a) for a in args))
-        total = tuple(g * n for g, n in zip(groups, local, strict=True))
-        items = tuple(local)
         kept = tuple(args)  # the runtime need not keep memory alive that only an argument refers to
 
         def launch() -> None:
@@ -336,6 +347,37 @@ class OpenCLSession:
                 raise LaunchError(f"{what} on {self.device}: {error}") from None
 
         return launch
+
+    def branch(self) -> OpenCLSession:
+        """Another queue in the same context, without profiling: time stamps may keep queues from running side by side."""
+        self._alive()
+        other = copy.copy(self)
+        other.queue, other._uploads = self._cl.CommandQueue(self._context), []
+        return other
+
+    def pinned(self, nbytes: int) -> NDArray[np.uint8]:
+        """A buffer of the host's (CL_MEM_ALLOC_HOST_PTR), mapped as long as the array lives."""
+        self._alive()
+        cl = self._cl
+        try:
+            raw = cl.Buffer(self._context, cl.mem_flags.READ_WRITE | cl.mem_flags.ALLOC_HOST_PTR, max(nbytes, 4))
+        except (cl.Error, MemoryError):
+            raise OutOfDeviceMemory(str(self.device), nbytes, self.device.max_buffer_bytes, "pinned host memory") from None
+        access = cl.map_flags.READ | cl.map_flags.WRITE
+        array: NDArray[np.uint8] = cl.enqueue_map_buffer(self.queue, raw, access, 0, (nbytes,), np.uint8)[0]
+        return array
+
+    def start_upload(self, buffer: Buffer, array: NDArray[Any]) -> None:
+        """Host to device, not waited for."""
+        self._alive()
+        if array.nbytes:
+            event = self._cl.enqueue_copy(self.queue, _raw(buffer), array, is_blocking=False)
+            self._uploads.append(event)  # pyopencl waits for the copy when its event goes
+
+    def submit(self) -> None:
+        """Flush the queue."""
+        self._alive()
+        self.queue.flush()
 
     def mark(self) -> object:
         """A marker event."""
@@ -352,6 +394,7 @@ class OpenCLSession:
         """Wait for the queue."""
         self._alive()
         self.queue.finish()
+        self._uploads.clear()
 
     def clock_mhz(self) -> float | None:
         """OpenCL cannot read it; for a CPU the operating system can, and for an NVIDIA GPU the driver, where CUDA sees the GPU."""

@@ -15,7 +15,11 @@
 // LANE_READ(v, l)  the value of v in lane l of this sub-group, with SHUFFLE=1
 
 // a * b + c is one fused multiply-add; fma() is not used because some CPU runtimes call a function for it
+#ifdef TOPRUNG_SEPARATE // the build option "separate"
+#pragma OPENCL FP_CONTRACT OFF
+#else
 #pragma OPENCL FP_CONTRACT ON
+#endif
 
 typedef float float1;
 #define TOPRUNG_JOIN_(a, b) a##b

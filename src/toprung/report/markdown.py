@@ -7,6 +7,7 @@ A marker names what to show and the records it comes from, relative to the repos
     <!-- toprung:each results/<device>/<record>.json … -->
     <!-- toprung:bench results/<device>/<record>.json -->
     <!-- toprung:facts kepler/r07 -->
+    <!-- toprung:guidelines [NAME] results/<device>/<record>.json … -->
     <!-- toprung:end -->
 
 ``facts`` needs no record: it shows what a rung's own file says.
@@ -42,7 +43,11 @@ def refresh(text: str, root: Path) -> str:
     """
 
     def table(match: re.Match[str]) -> str:
-        makers = {"ladder": _ladder, "rung": _rung, "each": _each, "bench": _bench, "facts": _facts}
+        from toprung.report import findings  # which uses what is below
+
+        makers = {
+            "ladder": _ladder, "rung": _rung, "each": _each, "bench": _bench, "facts": _facts, "guidelines": findings.block,
+        }  # fmt: skip
         what, words = match["what"], match["words"].split()
         if what not in makers:
             raise UnknownName("generated table", what, makers)

@@ -64,6 +64,7 @@ gemm(const int M, const int N, const int K, const float alpha, __global const fl
     const int tm = warp / (BN / WN) * WM + lane / LN * VA;
     A += (index_t)(get_group_id(1) * BM) * lda;
     B += get_group_id(0) * BN;
+    C += (index_t)(get_group_id(1) * BM + tm) * ldc + get_group_id(0) * BN + tn;
 
     float acc[TM][TN];
     for (int i = 0; i < TM; ++i)
@@ -97,7 +98,6 @@ gemm(const int M, const int N, const int K, const float alpha, __global const fl
         barrier(CLK_LOCAL_MEM_FENCE); // the next tiles are complete
     }
 
-    C += (index_t)(get_group_id(1) * BM + tm) * ldc + get_group_id(0) * BN + tn; // not earlier: a pointer kept through the loop is two registers
     for (int i = 0; i < TM; ++i)
         for (int j = 0; j < TN / VB; ++j) {
             const index_t c = (index_t)(i / VA * SM + i % VA) * ldc + j * SN;

@@ -73,6 +73,7 @@ gemm(const int M, const int N, const int K, const float alpha, __global const fl
     const int tm = warp / (BN / WN) * WM + lane / LN * VA;
     A += (index_t)(block_m * BM) * lda;
     B += block_n * BN;
+    C += (index_t)(block_m * BM + tm) * ldc + block_n * BN + tn;
 
     float acc[TM][TN];
     for (int i = 0; i < TM; ++i)
@@ -106,7 +107,6 @@ gemm(const int M, const int N, const int K, const float alpha, __global const fl
         barrier(CLK_LOCAL_MEM_FENCE); // the next tiles are complete
     }
 
-    C += (index_t)(block_m * BM + tm) * ldc + block_n * BN + tn; // not earlier: a pointer kept through the loop is two registers
     for (int i = 0; i < TM; ++i)
         for (int j = 0; j < TN / VB; ++j) {
             const index_t c = (index_t)(i / VA * SM + i % VA) * ldc + j * SN;
