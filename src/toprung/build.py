@@ -81,6 +81,11 @@ def shared_kernel(name: str, tile: Tile, session: Session) -> Kernel:
     return _kernel(shared_source(name, tile), session)[0]
 
 
+def kernel_of(source: Source, session: Session) -> Kernel:
+    """Any other kernel: compiled, or its binary from the cache."""
+    return _kernel(source, session)[0]
+
+
 def _kernel(source: Source, session: Session) -> tuple[Kernel, bool]:
     key = "\0".join((FORMAT, session.fingerprint(), source.language, source.kernel, source.defines_text(), source.text))
     path = cache_dir() / "binaries" / hashlib.sha256(key.encode()).hexdigest()
