@@ -14,6 +14,7 @@ from rich import box
 from rich.table import Table
 
 from toprung.backends.nvrtc import device_of
+from toprung.bounds.occupancy import Occupancy, occupancy
 from toprung.build import rung_source
 from toprung.cli.common import console, parse_switches
 from toprung.climb import Entry, entries
@@ -40,7 +41,7 @@ def inspect(
     tile: Annotated[list[str] | None, typer.Option(help="NAME=VALUE of a tile parameter; may be repeated")] = None,
     json: Annotated[Path | None, typer.Option(help="store every count in this file")] = None,
 ) -> None:
-    """Show the machine code of a rung, compiled as CUDA: registers, spills, instructions by class. No GPU is needed.
+    """Show the machine code of a rung, compiled as CUDA: registers, spills, instructions, occupancy. No GPU is needed.
 
     Examples:
 
@@ -72,14 +73,21 @@ def inspect(
         console.print(_detail(*found[0]))
     else:
         console.print(_overview(found, f"{name} on {arch}"))
-        console.print("FFMA and what follows: the main loop, as it stands in the code; 4×128 means four of 128 bits", style="dim")
+        console.print(
+            "FFMA to bank: the main loop, as it stands in the code; 4×128 means four of 128 bits; kept: sources of FFMA that need no "
+            "read; bank: cycles lost to register banks; blocks: on a multiprocessor at once",
+            style="dim",
+        )
     for line in failures:
         console.print(line, style="bold red", markup=False, highlight=False, soft_wrap=True)
     if json is not None:
         records = [
-            {"rung": str(e.who), "tile": e.tile.given() if e.tile else {}, "options": dict(e.options), **m.describe()}
+            {
+                "rung": str(e.who), "tile": e.tile.given() if e.tile else {}, "options": dict(e.options), **m.describe(),
+                "blocks": held.blocks if (held := held_blocks(e, m)) else None, "occupancy": held.share if held else None,
+            }
             for e, m in found
-        ]
+        ]  # fmt: skip
         publish(json, (jsonlib.dumps(records, indent=1) + "\n").encode())
     if failures:
         raise typer.Exit(1)
@@ -109,6 +117,9 @@ def _overview(found: list[tuple[Entry, MachineCode]], title: str) -> Table:
         ("STS", 10),
         ("LDG", 10),
         ("rest", 4),
+        ("kept %", 6),
+        ("bank", 4),
+        ("blocks", 6),
     ):
         table.add_column(column, justify="right", no_wrap=True, min_width=width)
     table.add_column("FFMA %", justify="right", no_wrap=True, min_width=6)
@@ -118,8 +129,19 @@ def _overview(found: list[tuple[Entry, MachineCode]], title: str) -> Table:
         rest = loop.instructions - sum(count for kind, count in loop.counts.items() if kind.split(".")[0] in SHOWN)
         numbers = (str(code.registers), str(code.spills), str(code.shared_bytes))
         label = f"{entry.number} {entry.variant}".rstrip()
-        table.add_row(label, str(entry.tile), *numbers, *shown, str(rest), f"{100 * loop.ffma_share:.1f}")
+        reads, held = loop.reads, held_blocks(entry, code)
+        more = (f"{100 * reads.kept_share:.1f}", str(reads.extra_cycles), str(held.blocks) if held else "?")
+        table.add_row(label, str(entry.tile), *numbers, *shown, str(rest), *more, f"{100 * loop.ffma_share:.1f}")
     return table
+
+
+def held_blocks(entry: Entry, code: MachineCode) -> Occupancy | None:
+    """What a multiprocessor holds of a kernel at once; None for an architecture whose figures are unknown."""
+    assert entry.tile is not None
+    try:
+        return occupancy(code.arch, entry.tile.work_items, code.registers, code.shared_bytes)
+    except UnknownName:
+        return None
 
 
 def _count(counts: Mapping[str, int], name: str) -> str:
@@ -143,5 +165,14 @@ def _detail(entry: Entry, code: MachineCode) -> Table:
     for name, count in code.counts.items():
         table.add_row(name, str(code.loop.counts.get(name, 0)), str(count))
     table.add_row("all", str(code.loop.instructions), str(sum(code.counts.values())), style="bold")
-    table.add_row("FFMA %", f"{100 * code.loop.ffma_share:.1f}", "", style="bold")
+    table.add_row("FFMA %", f"{100 * code.loop.ffma_share:.1f}", "", style="bold", end_section=True)
+    reads = code.loop.reads
+    table.add_row("sources of FFMA at hand, %", f"{100 * reads.kept_share:.1f}", "")
+    table.add_row("sources marked .reuse, %", f"{100 * reads.marked / max(reads.sources, 1):.1f}", "")
+    table.add_row("registers read by an FFMA", f"{reads.reads_each:.2f}", "")
+    table.add_row("register-bank conflicts, cycles", str(reads.extra_cycles), "", end_section=True)
+    if held := held_blocks(entry, code):
+        table.add_row("blocks on a multiprocessor", "", f"{held.blocks}")
+        table.add_row("warps there, % of what it holds", "", f"{held.warps} {100 * held.share:.0f}")
+        table.add_row("kept from more by", "", held.limiter)
     return table
