@@ -13,11 +13,12 @@ import subprocess
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from toprung.backends import cubin as cubin_file
 from toprung.backends.base import DYNAMIC_SHARED, Source
 from toprung.backends.nvrtc import Cubin, compile_cubin
 from toprung.bounds.registers import Reads, Register, Sources, register_reads
@@ -47,7 +48,7 @@ class Loop:
     """Instructions of a loop by class, and what its multiply-adds ask of the register file."""
 
     counts: Mapping[str, int]
-    reads: Reads = Reads()
+    reads: Reads = field(default_factory=Reads)
 
     @property
     def instructions(self) -> int:
@@ -109,8 +110,18 @@ def inspect_source(source: Source, arch: str) -> MachineCode:
         NVRTC or the disassembler is not installed
     """
     disassembler()  # before the time of a compilation is spent
+    if source.language == "cubin":
+        return _inspect_own(source, arch)
     static = read(compile_cubin(source, arch), source.kernel, arch)
     return replace(static, shared_bytes=static.shared_bytes + source.defines.get(DYNAMIC_SHARED, 0))
+
+
+def _inspect_own(source: Source, arch: str) -> MachineCode:
+    """Machine code that is there already: no compiler's log, but what it says of itself."""
+    own = cubin_file.check(source.binary, source.name, arch, source.kernel)
+    shared = own.shared_bytes + source.defines.get(DYNAMIC_SHARED, 0)
+    code = read(Cubin(source.binary, ""), source.kernel, arch)
+    return replace(code, registers=own.registers, stack_bytes=own.stack_bytes, shared_bytes=shared)
 
 
 def read(cubin: Cubin, kernel: str, arch: str) -> MachineCode:

@@ -31,7 +31,8 @@ class Source:
     text : as its file has it
     kernel : the function to launch
     defines : macros with their values
-    language : ``"opencl"`` (which CUDA backends compile too) or ``"cuda"``
+    language : ``"opencl"`` (which CUDA backends compile too), ``"cuda"``, or ``"cubin"``: machine code, and no text
+    binary : the machine code
     """
 
     name: str
@@ -39,6 +40,7 @@ class Source:
     kernel: str
     defines: Mapping[str, int]
     language: str = "opencl"
+    binary: bytes = b""
 
     def defines_text(self) -> str:
         """The macros as a person reads them."""

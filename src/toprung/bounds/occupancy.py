@@ -101,11 +101,12 @@ def occupancy(arch: str | Room, threads: int, registers: int, shared_bytes: int)
     by_registers = of.registers // of.schedulers // of_warp * of.schedulers // warps
     taken = -(-(shared_bytes + of.reserved_bytes) // of.shared_unit) * of.shared_unit if shared_bytes or of.reserved_bytes else 0
     limits = {
-        "registers": by_registers,
-        "shared memory": of.shared_bytes // taken if taken else of.blocks,
         "threads": of.threads // WARP // warps,
         "blocks": of.blocks,
+        "registers": by_registers,
+        "shared memory": of.shared_bytes // taken if taken else of.blocks,
     }
+    # of equals the first: what is full cannot hold more, whatever else is left
     limiter = min(limits, key=lambda name: limits[name])
     blocks = limits[limiter]
     share = blocks * warps / (of.threads // WARP)

@@ -113,7 +113,9 @@ def refusals(session: Session, wanted: Sequence[Benchmark]) -> Mapping[str, str]
     return {one.name: reason for one in wanted if (reason := one.needs(session.device))}
 
 
-def _run(one: Benchmark, session: Session, samples: int, clock: Callable[[], float | None], meter: Meter | None) -> Iterator[Finding]:
+def _run(
+    one: Benchmark, session: Session, samples: int, clock: Callable[[], float | None], meter: Meter | None
+) -> Iterator[Finding]:
     if one.needs(session.device):
         return
     ready: list[tuple[Finding, Placed, Timing]] = []

@@ -22,7 +22,9 @@ KNOWN = Path(__file__).parent / "known"
 WARP = 32
 
 
-def record(what: str, environment: dict[str, Any], findings: Sequence[Finding], notes: Mapping[str, str], seconds: float) -> dict[str, Any]:
+def record(
+    what: str, environment: dict[str, Any], findings: Sequence[Finding], notes: Mapping[str, str], seconds: float
+) -> dict[str, Any]:
     """A record of one probe.
 
     Parameters
@@ -73,7 +75,9 @@ def records_for(device: Device, complaints: list[str] | None = None) -> Iterator
     What is damaged or of another device is passed over; ``complaints`` gets the reason.
     """
     for folder in (data_dir() / "probes", KNOWN):
-        paths = sorted(folder.glob(f"{device.slug}-*.json"), key=lambda p: (p != folder / f"{device.slug}-{device.backend}.json", p))
+        paths = sorted(
+            folder.glob(f"{device.slug}-*.json"), key=lambda p: (p != folder / f"{device.slug}-{device.backend}.json", p)
+        )
         for path in paths:
             try:
                 content = read(path)
@@ -118,7 +122,7 @@ def figures(content: Mapping[str, Any]) -> Figures:
             widest.append(value)
     rate = _per_clock(chain, sms) if chain else None
     launch = _value(_case(content, "launch", "back to back"))
-    read = {level: _value(_case(content, "bandwidth", f"{level} read")) for level in ("L2", "memory")}
+    rates = {level: _value(_case(content, "bandwidth", f"{level} read")) for level in ("L2", "memory")}
     copy = _value(_case(content, "bandwidth", "memory copy"))
     l1 = _case(content, "bandwidth", "L1 read")
     return Figures(
@@ -132,8 +136,8 @@ def figures(content: Mapping[str, Any]) -> Figures:
         shared_bytes_per_clock=max(widest, default=None),
         lds_per_clock=lds,
         l1_bytes_per_clock=_per_clock(l1, sms) if l1 else None,
-        l2_read_bytes_per_s=None if read["L2"] is None else 1e9 * read["L2"],
-        dram_read_bytes_per_s=None if read["memory"] is None else 1e9 * read["memory"],
+        l2_read_bytes_per_s=None if rates["L2"] is None else 1e9 * rates["L2"],
+        dram_read_bytes_per_s=None if rates["memory"] is None else 1e9 * rates["memory"],
         dram_copy_bytes_per_s=None if copy is None else 1e9 * copy,
         launch_seconds=None if launch is None else 1e-6 * launch,
         ffma_latency_clocks=_value(_case(content, "ffma_latency")),
@@ -147,11 +151,12 @@ def _case(content: Mapping[str, Any], benchmark: str, label: str = "") -> Mappin
 
 
 def _value(one: Mapping[str, Any] | None) -> float | None:
-    return statistics.median(one["values"]) if one and one["values"] else None
+    return float(statistics.median(one["values"])) if one and one["values"] else None
 
 
 def _clock(one: Mapping[str, Any]) -> float | None:
-    return statistics.median(read) if (read := [c for c in one["clocks_mhz"] if c]) else None
+    seen = [float(c) for c in one["clocks_mhz"] if c]
+    return float(statistics.median(seen)) if seen else None
 
 
 def _per_clock(one: Mapping[str, Any], sms: int) -> float | None:

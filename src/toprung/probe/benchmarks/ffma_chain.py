@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from toprung.backends.base import Session
 from toprung.device import Device
 from toprung.probe.arithmetic import Multiply, chaos, differing, fused, sampled, separate, starts
 from toprung.probe.base import GFLOPS, SEED, Benchmark, Case, Placed, source
 from toprung.problem import F32
-
-import numpy as np
 
 CHAINS, REPEAT, LOCAL = 8, 64, 256
 LOOPS = {"gpu": 64, "cpu": 16, "other": 16}

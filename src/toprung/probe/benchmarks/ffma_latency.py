@@ -6,7 +6,7 @@ import numpy as np
 
 from toprung.backends.base import Session
 from toprung.device import Device
-from toprung.probe.arithmetic import chaos, differing, fused, starts
+from toprung.probe.arithmetic import chaos, differing, starts
 from toprung.probe.base import CLOCKS, SEED, Benchmark, Case, Placed, only_cuda, source
 
 LOCAL, REPEAT, LOOPS = 32, 128, 64

@@ -13,7 +13,9 @@ WIDTHS = (1, 2, 4)
 def _cases(device: Device) -> list[Case]:
     lanes = None if device.lanes is None else float(device.lanes)
     return [
-        case(device, f"LDS.{32 * width} {ratio}:1", ratio, width, width, ratio + 1, vendor=lanes) for width in WIDTHS for ratio in RATIOS
+        case(device, f"LDS.{32 * width} {ratio}:1", ratio, width, width, ratio + 1, vendor=lanes)
+        for width in WIDTHS
+        for ratio in RATIOS
     ]
 
 
