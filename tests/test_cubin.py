@@ -19,9 +19,13 @@ from toprung.backends import cubin, nvrtc
 from toprung.backends.base import Session, Source
 from toprung.build import Own, build, rung_source
 from toprung.device import Device
-from toprung.errors import BadCubin, UnknownName
+from toprung.environment import environment
+from toprung.errors import BadCubin, BadRecord, UnknownName
 from toprung.machine_code import inspect_source
+from toprung.report.markdown import refresh
+from toprung.routines.gemm import Gemm
 from toprung.rung import rung
+from toprung.single import FILE, HERE, Job, run
 
 TEXT = """
 extern "C" __global__ void __launch_bounds__(128) first(float *p, int n, double d, char c, const int *q)
@@ -168,6 +172,21 @@ def test_run_command_verifies_and_times_one_kernel(device: Device, tmp_path: Pat
     assert done.exit_code == 0 and "GFLOP/s" in done.output, done.output
     (measured,) = results.read(out)["measurements"]
     assert measured.verdict["right"] and measured.competitor["name"] == "kepler/r01" and len(measured.seconds) == 5
+
+
+def test_two_forms_of_a_rung_are_compared_in_turns(session: Session, tmp_path: Path) -> None:
+    """On PoCL both forms are compiled here: what is tested is the comparison and its table."""
+    which, problem = rung("kepler/r01"), Gemm(40, 40, 40)
+    jobs = [Job(HERE, None), Job(FILE, None)]
+    assert list(run(which, which.tile_for(session.device), {}, problem, session, jobs)) == jobs
+    assert all(j.verdict and j.verdict.right and len(j.load_seconds) == 5 for j in jobs)
+    loads = [{"label": j.label, "compile_seconds": j.compile_seconds, "load_seconds": j.load_seconds} for j in jobs]
+    measured = [j.measurement for j in jobs if j.measurement]
+    results.write(tmp_path / "a.json", results.record("toprung run", environment(session), measured, loads=loads))
+    table = refresh("<!-- toprung:loads kepler/r01 a.json -->\n<!-- toprung:end -->\n", tmp_path)
+    assert table.count("| kepler/r01 |") == 2 and f"| {FILE} | 40 |" in table and " to " in table
+    with pytest.raises(BadRecord, match="two forms"):
+        refresh("<!-- toprung:loads kepler/r02 a.json -->\n<!-- toprung:end -->\n", tmp_path)
 
 
 def test_run_command_refuses_bad_machine_code_before_a_device(device: Device, tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from toprung.machine_code import Loop, disassemble, innermost_loops, inspect_sou
 from toprung.probe import arithmetic, store
 from toprung.probe.base import Benchmark, Case, benchmark, benchmarks
 from toprung.probe.run import probe, refusals
+from toprung.report.markdown import refresh
 
 QUICK = ("x*x + c", "one warp, one chain", "8x8 boustrophedon", "LDS.128 6:1", "LDS.64 stride 4", "L2 read", "memory copy")
 
@@ -188,7 +189,7 @@ def stored(folder: Path, slug: str = "some-gpu", backend: str = "cuda", **change
     }  # fmt: skip
     environment = {"date": "2026-01-02T03:04:05", "commit": "abc", "packages": {}, "device": device}
     findings = [
-        finding("ffma_chain", "x*x + c", 2480.0, 2 * 124e7),
+        finding("ffma_chain", "x*x + c", 2480.0, 2 * 124e7) | {"unit": "u", "vendor": 3000.0},
         finding("ffma_outer", "8x8 row", 1800.0, 2 * 90e7),
         finding("ffma_lds", "LDS.64 0:1", 16.0, 16e7, {"RATIO": 0, "W": 2}),
         finding("ffma_lds", "LDS.64 6:1", 120.0, 120e7, {"RATIO": 6, "W": 2}),
@@ -259,6 +260,17 @@ def test_another_backends_record_fills_the_gaps(some_gpu: Device, tmp_path: Path
     assert store.figures_for(some_gpu) == found  # shipped records are as good, for who has none of their own
     second.unlink()
     assert store.figures_for(some_gpu) != found
+
+
+def test_tables_show_what_is_stored(some_gpu: Device, tmp_path: Path) -> None:
+    stored(tmp_path)
+    marker = "<!-- toprung:probe ffma_chain,ffma_outer{} -->\n{}<!-- toprung:end -->\n"
+    table = refresh(marker.format(" probes/some-gpu-cuda.json", ""), tmp_path)
+    assert "| x*x + c | u | 2,480 | 3,000 | 82.7 | 1000 | – |" in table and "8x8 row" in table and "LDS" not in table
+    assert "Medians: Some GPU" in table and refresh(table, tmp_path) == table
+    assert "Not measured yet." in refresh(marker.format("", ""), tmp_path)
+    with pytest.raises(BadRecord, match="no measurement of nothing"):
+        refresh("<!-- toprung:probe nothing probes/some-gpu-cuda.json -->\n<!-- toprung:end -->\n", tmp_path)
 
 
 def test_probe_command_keeps_a_whole_probe_only(device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

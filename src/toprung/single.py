@@ -22,7 +22,7 @@ from toprung.problem import Problem
 from toprung.rung import Options, Rung
 from toprung.tile import Tile
 
-TEXT = "compiled here"
+HERE = "compiled here"
 """Label of what was compiled in this process."""
 FILE = "loaded from a file"
 """Label of machine code that was read from a file."""
@@ -103,7 +103,7 @@ def both(which: Rung, tile: Tile, options: Options, session: Session, own: Own |
             path = Path(folder) / "dumped.cubin"
             path.write_bytes(session.compile(source))
             own = replace(Own.read(path), name="dumped.cubin")
-    return [Job(TEXT, None), Job(FILE, own)]
+    return [Job(HERE, None), Job(FILE, own)]
 
 
 def tile_of(which: Rung, options: Options, changes: Mapping[str, int], device: Device) -> Tile:

@@ -20,7 +20,7 @@ from toprung.climb import default_sizes, problem_of
 from toprung.environment import environment
 from toprung.errors import BadCubin, BadSize
 from toprung.rung import ladder, rung
-from toprung.single import FILE, TEXT, Job, Note, both, run, tile_of
+from toprung.single import FILE, HERE, Job, Note, both, run, tile_of
 from toprung.stats import paired_ratio
 
 
@@ -83,7 +83,7 @@ def run_command(
     if own is not None and where.backend != "cuda":
         raise BadCubin(f"{own.name} is machine code for CUDA, and {where} is reached through {where.backend}: use a CUDA device")
     with backends.opened(where) as session:
-        jobs = both(which, chosen, options, session, own) if beside else [Job(FILE if own else TEXT, own)]
+        jobs = both(which, chosen, options, session, own) if beside else [Job(FILE if own else HERE, own)]
         for _ in run(which, chosen, options, problem, session, jobs):
             pass
         wrong = [f"{which} {j.label}: {j.verdict.problems[0]}" for j in jobs if j.verdict and not j.verdict.right]
@@ -95,7 +95,7 @@ def run_command(
     console.print(_table(jobs, f"{which} {chosen} on {problem} on {where}"))
     if len(measured) == 2:
         ratio = paired_ratio(measured[0].seconds, measured[1].seconds)
-        console.print(f"speed {FILE} / {TEXT}: {ratio.value:.4f}, 95 % interval {ratio.low:.4f} to {ratio.high:.4f}")
+        console.print(f"speed {FILE} / {HERE}: {ratio.value:.4f}, 95 % interval {ratio.low:.4f} to {ratio.high:.4f}")
     for line in wrong:
         console.print(line, style="bold red", markup=False, highlight=False, soft_wrap=True)
     if json is not None:

@@ -164,4 +164,4 @@ def _per_clock(one: Mapping[str, Any], sms: int) -> float | None:
     clock = _clock(one)
     if clock is None or not one["values"]:
         return None
-    return float(one["work"]) / (statistics.median(one["seconds"]) * clock * 1e6 * sms)
+    return float(one["work"] / (statistics.median(one["seconds"]) * clock * 1e6 * sms))
