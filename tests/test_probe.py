@@ -105,6 +105,16 @@ def test_a_loop_that_was_optimised_away_is_noticed(name: str, label: str, change
         check_loop(name, replace(case, source=replace(case.source, text=text)))
 
 
+def test_the_latency_is_counted_around_the_chain() -> None:
+    require(not nvrtc.missing(), f"CUDA: {nvrtc.missing()}")
+    (case,) = benchmark("ffma_latency").cases(gpu())
+    listing = disassemble(nvrtc.compile_cubin(case.source, "sm_90").code).splitlines()
+    clocks = [i for i, line in enumerate(listing) if "SR_CLOCKLO" in line]
+    chain = [i for i, line in enumerate(listing) if " FFMA " in line]
+    assert len(clocks) == 2 and clocks[0] < chain[1] and clocks[1] > chain[-1]
+    assert sum(clocks[0] < i for i in chain) == case.params["REPEAT"]
+
+
 def test_fused_multiply_add_rounds_once() -> None:
     rng = np.random.default_rng(3)
     for scale in (1.0, 2.0**-30, 2.0**20):

@@ -9,7 +9,7 @@
 // slice, so that what is re-read comes from the cache all share and not from one of its own. Filled by the device itself with
 // numbers that the host can compute from their place.
 
-inline float number(uint i)
+float number(uint i)
 {
     i *= 2654435761u;
     i ^= i >> 15;
