@@ -52,7 +52,7 @@ class Plan:
     BK : steps of K fetched at a time
     blocks : that share a multiprocessor
     index : registers for addresses and the loop
-    registers : of a thread; None: what equation 7 asks for, in the units they are given out in, or all that its instructions can name
+    registers : of a thread; None: what equation 7 asks for, as far as instructions can name it
     width : bits of a load from shared memory
 
     Raises
@@ -229,7 +229,7 @@ def analyse(
         first,
         _at_most(2, "R_T ≤ R_Max", str(R), no_registers if R is None else R, of.registers_thread, no_registers),
         _at_most(3, "T_SM · R_T ≤ R_SM", f"{_plain(threads)} · {R}", taken, of.registers, of.lacking("registers")),
-        _at_most(4, "TM·TN + min(TM, TN) + 1 < R_T", f"{plan.tile} + {low} + 1", plan.least_registers, R, no_registers, strict=True),
+        _at_most(4, "TM·TN + min(TM, TN) + 1 < R_T", f"{plan.tile} + {low} + 1", plan.least_registers, R, no_registers, True),
         Condition(5, "BM·BK and BN·BK mod T_B = 0", shares, max(left), not any(left)),
         _at_most(
             6, "Blk · (BM + BN) · BK ≤ Sh_SM, in words", f"{_plain(blocks)} · {plan.BM + plan.BN} · {plan.BK}", words, space,
@@ -249,7 +249,7 @@ def analyse(
 
 
 def budget(of: Architecture, plan: Plan) -> int | None:
-    """R_T: the plan's, or what equation 7 asks for in eights (as the hardware gives them), at most R_Max; None if that is unknown."""
+    """R_T: the plan's, or what equation 7 asks for in the hardware's eights, at most R_Max; None if that is unknown."""
     if plan.registers is not None or of.registers_thread is None:
         return plan.registers
     return min(of.registers_thread, -(-(plan.tight_registers + 1) // 8) * 8)
