@@ -2,8 +2,8 @@
 
 Every level counts what the kernel cannot do without and divides by the rate that the device cannot exceed. The slowest level is the
 limiter; its time is the bound. What caches may save is taken as saved, and what several warps may share as shared, so that no
-kernel can be faster than its bound if the figures are right. What is not known (a figure, the compiled code) leaves its level unknown
-and the bound to the others.
+kernel can be faster than its bound if the figures are right. What is not known (a figure, the compiled code) leaves its level
+unknown and the bound to the others.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ WARP = 32
 WORD = 4
 
 ADVICE: Mapping[str, str] = MappingProxyType({
-    "FFMA lanes": "nothing on these lanes: every one of them multiplies in every clock; faster means another algorithm or matrix units.",
-    "issue slots": "fewer instructions beside the multiplications: a larger thread tile, wider loads, addresses that are not computed anew.",
+    "FFMA lanes": "nothing on these lanes, which multiply in every clock: faster means another algorithm or matrix units.",
+    "issue slots": "fewer instructions beside the multiplications: a larger thread tile, wider loads, simpler addresses.",
     "register operands": "another order of the multiplications or another thread tile, so that neighbours share an operand.",
     "dependent sums": "more warps on a multiprocessor, or several independent sums an element: each waits for its own last result.",
-    "shared memory": "fewer or less conflicting reads of shared memory: a larger or squarer thread and warp tile, padding, wider loads.",
+    "shared memory": "fewer reads of shared memory and fewer conflicts: a larger or squarer thread and warp tile, padding.",
     "L1": "fewer loads from global memory for a multiplication: tiles in shared memory, several elements a thread, wider loads.",
     "L2": "larger blocks, so that each reads less of A and B for what it computes, or blocks that share what they read.",
     "DRAM": "nothing in the kernel: the operands must cross the memory interface once; only a smaller data type or fusion helps.",
@@ -310,23 +310,24 @@ def _shared(work: KernelWork, figures: Figures) -> Level:
 
 
 def _l1(work: KernelWork, figures: Figures) -> Level:
-    """Loads from global memory: one turn at least each, as many bytes a turn as L1 (or shared memory, which it is made of) gives."""
+    """Loads from global memory: a turn at least each, and as many as the floats that must come need at 32 a turn."""
     loads = work.count("LDG", "LD", "LDGSTS")
     what = "loads from global memory in the main loop"
     if work.tile is None:
         return Level("L1", Unknown(("a tile",)), what)
     if loads is None:
         return Level("L1", CODE, what)
-    known = [r for r in (figures.l1_bytes_per_clock, figures.shared_bytes_per_clock) if r is not None]
+    known = [r for r in (figures.l1_bytes_per_clock, figures.shared_bytes_per_clock) if r is not None]  # one array of memory
     if not known:
         return Level("L1", figures.lacking("l1_bytes_per_clock", "shared_bytes_per_clock"), what)
-    return _per_sm(
-        work, figures, "L1", loads / WARP, f"{loads:.4f} loads a multiply-add", max(known) / (WORD * WARP), "turns", NOTHING
-    )
+    rows, cols = (work.tile.BM, work.tile.BN) if work.staged else _warp(work.tile)
+    least = (rows + cols) / (rows * cols) if loads else 0.0  # floats that a block, or without shared memory a warp, must get
+    counted = f"{loads:.4f} loads a multiply-add" if loads >= least else f"{least:.4f} floats a multiply-add"
+    return _per_sm(work, figures, "L1", max(loads, least) / WARP, counted, max(known) / (WORD * WARP), "turns", NOTHING)
 
 
 def _l2(work: KernelWork, figures: Figures) -> Level:
-    """Each block's rows of A and columns of B once, unless blocks that run together on a multiprocessor or in a cluster share them."""
+    """Each block's rows of A and columns of B once; blocks that run together on a multiprocessor or in a cluster may share them."""
     tile, speed = work.tile, figures.l2_read_bytes_per_s
     what = "tiles that blocks read"
     at_once = resident(work, figures)
