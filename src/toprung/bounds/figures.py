@@ -39,6 +39,7 @@ class Figures:
     shared_bytes_per_clock : bytes that shared memory hands out without conflicts
     lds_per_clock : warp-wide loads from shared memory without conflicts, by bits a thread: ``"32"``, ``"64"``, ``"128"``
     l1_bytes_per_clock : bytes that global loads get from the L1 cache
+    l2_bytes : what the last cache holds
     l2_read_bytes_per_s, dram_read_bytes_per_s : the whole device's
     dram_copy_bytes_per_s : bytes read plus bytes written
     launch_seconds : between two launches that do nothing
@@ -57,6 +58,7 @@ class Figures:
     shared_bytes_per_clock: float | None = None
     lds_per_clock: Mapping[str, float] = field(default_factory=dict)
     l1_bytes_per_clock: float | None = None
+    l2_bytes: int | None = None
     l2_read_bytes_per_s: float | None = None
     dram_read_bytes_per_s: float | None = None
     dram_copy_bytes_per_s: float | None = None
