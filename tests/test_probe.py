@@ -214,7 +214,7 @@ def stored(folder: Path, slug: str = "some-gpu", backend: str = "cuda", **change
         finding("ffma_latency", "one warp, one chain", 4.0, 1.0),
     ]
     path = folder / "probes" / f"some-gpu-{backend}.json"
-    results.write(path, results.record("toprung probe", environment, (), kind="probe", notes={}, probe=findings) | changes)
+    results.write(path, results.record("toprung probe", environment, (), kind="probe", notes=[], probe=findings) | changes)
     return path
 
 
