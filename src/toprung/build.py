@@ -12,14 +12,37 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from toprung.backends.base import DYNAMIC_SHARED, Kernel, Resources, Session, Source
-from toprung.errors import BuildError
+from toprung.errors import BadCubin, BuildError
 from toprung.paths import cache_dir, publish
 from toprung.rung import Options, Rung
 from toprung.tile import Tile
 
 FORMAT = "toprung binary 2"
 KERNELS = Path(__file__).parent / "kernels"
-LANGUAGES = {".cl": "opencl", ".cu": "cuda"}
+LANGUAGES = {".cl": "opencl", ".cu": "cuda", ".cubin": "cubin"}
+
+
+@dataclass(frozen=True)
+class Own:
+    """Machine code in place of a rung's text.
+
+    Attributes
+    ----------
+    name : where it comes from, for messages
+    kernel : the function to launch; by default the one that is called like the routine
+    """
+
+    code: bytes
+    name: str
+    kernel: str = ""
+
+    @classmethod
+    def read(cls, path: Path, kernel: str = "") -> Own:
+        """From a file, or BadCubin if there is none to read."""
+        try:
+            return cls(path.read_bytes(), str(path), kernel)
+        except OSError as error:
+            raise BadCubin(f"{path} cannot be read: {error.strerror}") from None
 
 
 @dataclass(frozen=True)
@@ -46,8 +69,8 @@ class Compiled:
         return self.kernel.resources
 
 
-def build(rung: Rung, tile: Tile, options: Options, session: Session) -> Compiled:
-    """Compile a rung's kernel, or take its binary from the cache.
+def build(rung: Rung, tile: Tile, options: Options, session: Session, own: Own | None = None) -> Compiled:
+    """Compile a rung's kernel, or take its binary from the cache; ``own`` is machine code to be used in its place.
 
     Raises
     ------
@@ -55,20 +78,26 @@ def build(rung: Rung, tile: Tile, options: Options, session: Session) -> Compile
         before anything is compiled, with each broken rule
     BuildError
         with the compiler's log
+    BadCubin, UnknownName
+        machine code that is damaged or of another architecture, or a kernel that it has not
     """
     options = rung.options(session.device, options)
     rung.check(tile, options, session.device)
-    source = rung_source(rung, tile, options)
+    source = rung_source(rung, tile, options, own)
     start = time.perf_counter()
     kernel, cached = _kernel(source, session)
     return Compiled(rung, tile, options, kernel, time.perf_counter() - start, cached)
 
 
-def rung_source(rung: Rung, tile: Tile, options: Options) -> Source:
-    """What is compiled for a rung: its text, and its tile and switches as macros."""
-    text = rung.source.read_text()
+def rung_source(rung: Rung, tile: Tile, options: Options, own: Own | None = None) -> Source:
+    """What is compiled for a rung, its text with its tile and switches as macros; or machine code, which is taken as it is."""
     dynamic = {DYNAMIC_SHARED: rung.local_bytes(tile)} if rung.dynamic else {}
-    return Source(rung.name, text, rung.routine, {**tile.defines(), **options, **dynamic}, LANGUAGES[rung.source.suffix])
+    defines = {**tile.defines(), **options, **dynamic}
+    if own is None and rung.source.suffix == ".cubin":
+        own = Own.read(rung.source)
+    if own is not None:
+        return Source(f"{rung.name} from {own.name}", "", own.kernel or rung.routine, defines, "cubin", binary=own.code)
+    return Source(rung.name, rung.source.read_text(), rung.routine, defines, LANGUAGES[rung.source.suffix])
 
 
 def shared_source(name: str, tile: Tile) -> Source:
@@ -87,6 +116,8 @@ def source_kernel(source: Source, session: Session) -> Kernel:
 
 
 def _kernel(source: Source, session: Session) -> tuple[Kernel, bool]:
+    if source.language == "cubin":  # nothing to compile, and nothing to keep
+        return session.load(session.compile(source), source), False
     key = "\0".join((FORMAT, session.fingerprint(), source.language, source.kernel, source.defines_text(), source.text))
     path = cache_dir() / "binaries" / hashlib.sha256(key.encode()).hexdigest()
     try:

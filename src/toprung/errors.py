@@ -76,6 +76,10 @@ class BuildError(ToprungError):
         super().__init__(f"{kernel} does not build with {defines or 'no definitions'} on {device}:\n{log.strip()}")
 
 
+class BadCubin(ToprungError, ValueError):
+    """Machine code that cannot be used: damaged, for another architecture, or not what the rung launches."""
+
+
 class LaunchError(ToprungError, RuntimeError):
     """The device refused a launch."""
 

@@ -35,7 +35,8 @@ class Source:
     text : as its file has it
     kernel : the function to launch
     defines : macros with their values
-    language : ``"opencl"`` (which CUDA backends compile too) or ``"cuda"``
+    language : ``"opencl"`` (which CUDA backends compile too), ``"cuda"``, or ``"cubin"``: machine code, and no text
+    binary : the machine code
     flags : build options by the names of ``FLAGS``
     """
 
@@ -45,6 +46,7 @@ class Source:
     defines: Mapping[str, int]
     language: str = "opencl"
     flags: tuple[str, ...] = ()
+    binary: bytes = b""
 
     def defines_text(self) -> str:
         """The macros as a person reads them."""

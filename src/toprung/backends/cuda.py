@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from toprung.backends import nvml, nvrtc
+from toprung.backends import cubin, nvml, nvrtc
 from toprung.backends.base import DYNAMIC_SHARED, Buffer, Kernel, Launch, Resources, Session, Source
 from toprung.device import FP32_LANES, Device
 from toprung.errors import BuildError, ForkedDevice, LaunchError, NoDevice, OutOfDeviceMemory, Unsupported
@@ -235,8 +235,11 @@ class CUDASession:
         return "\n".join((d.runtime, d.driver, d.arch, *nvrtc.FLAGS, nvrtc.PRELUDE.read_text()))
 
     def compile(self, source: Source) -> bytes:
-        """A cubin for this GPU's architecture."""
+        """A cubin for this GPU's architecture: compiled, or checked where it is machine code already."""
         self._alive()
+        if source.language == "cubin":
+            cubin.check(source.binary, source.name, self.device.arch, source.kernel)
+            return source.binary
         return nvrtc.compile_cubin(source, self.device.arch, str(self.device)).code
 
     def load(self, binary: bytes, source: Source) -> CUDAKernel:
@@ -327,6 +330,9 @@ class CUDASession:
                 raise LaunchError(
                     f"{what}: {size:,} work-groups in a dimension that has {most:,} at most; use a larger tile or a smaller size"
                 )
+        if kernel.source.language == "cubin":
+            sizes = [a.nbytes if isinstance(a, np.generic) else 8 for a in args]
+            cubin.check_launch(kernel.source.binary, kernel.source.name, kernel.source.kernel, block, sizes)
         if math.prod(block) > kernel.largest:
             raise LaunchError(f"{what}: work-groups of {math.prod(block)}, but it was compiled for {kernel.largest} at most")
         if (options or {}).get("CARVEOUT"):

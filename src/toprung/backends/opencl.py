@@ -23,7 +23,7 @@ from toprung import backends
 from toprung.backends import cuda, pocl_cpu
 from toprung.backends.base import Buffer, Kernel, Launch, Resources, Session, Source
 from toprung.device import FP32_LANES, Device
-from toprung.errors import BuildError, ForkedDevice, LaunchError, OutOfDeviceMemory
+from toprung.errors import BadCubin, BuildError, ForkedDevice, LaunchError, OutOfDeviceMemory
 from toprung.paths import cache_dir, publish
 
 PRELUDE = Path(__file__).with_name("prelude.cl")
@@ -226,6 +226,10 @@ class OpenCLSession:
         """Build for this device; returns the runtime's binary."""
         self._alive()
         cl = self._cl
+        if source.language == "cubin":
+            raise BadCubin(
+                f"{source.name} is machine code for CUDA, and {self.device} is reached through OpenCL: use a CUDA device"
+            )
         if source.language != "opencl":
             raise BuildError(
                 source.name, source.defines_text(), str(self.device), "OpenCL cannot compile CUDA C++; use a CUDA device"
