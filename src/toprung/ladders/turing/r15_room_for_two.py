@@ -1,15 +1,9 @@
 """Rung 15: few enough registers for two work-groups a multiprocessor."""
 
-from dataclasses import replace
-
 from toprung.ladders.turing.r02_local_tiles import tiles_bytes
 from toprung.ladders.turing.r09_warp_tiles import RULES, SPACE
-from toprung.ladders.turing.r11_double_buffer import INDEX32
 from toprung.ladders.turing.r12_boustrophedon import TILES
 from toprung.rung import Rung
-
-WIDE_INDEX = replace(INDEX32, values=(0, 1))
-"""The same choice, the other way round: here 64 bits are the default, which through CUDA take no more registers."""
 
 RUNG = Rung(
     idea="room for two",
@@ -20,5 +14,4 @@ RUNG = Rung(
     rules=RULES,
     space={**SPACE, "TN": (4, 8, 16)},
     whole="ABC",
-    switches=(WIDE_INDEX,),
 )

@@ -3,7 +3,6 @@
 from toprung.ladders.turing.r02_local_tiles import tiles_bytes
 from toprung.ladders.turing.r09_warp_tiles import RULES, SPACE
 from toprung.ladders.turing.r12_boustrophedon import TILES
-from toprung.ladders.turing.r15_room_for_two import WIDE_INDEX
 from toprung.rung import Rung
 
 RUNG = Rung(
@@ -16,5 +15,4 @@ RUNG = Rung(
     rules=RULES,
     space={**SPACE, "TN": (4, 8, 16)},
     whole="ABC",
-    switches=(WIDE_INDEX,),
 )
