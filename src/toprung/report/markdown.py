@@ -6,6 +6,7 @@ A marker names what to show and the records it comes from, relative to the repos
     <!-- toprung:rung r07 results/<device>/<record>.json … -->
     <!-- toprung:each results/<device>/<record>.json … -->
     <!-- toprung:bench results/<device>/<record>.json -->
+    <!-- toprung:counters results/<device>/<record>.json -->
     <!-- toprung:probe ffma_chain,ffma_outer results/<device>/<record>.json … -->
     <!-- toprung:loads kepler/r07 results/<device>/<record>.json -->
     <!-- toprung:facts kepler/r07 -->
@@ -49,11 +50,11 @@ def refresh(text: str, root: Path) -> str:
     """
 
     def table(match: re.Match[str]) -> str:
-        from toprung.report import findings  # which uses what is below
+        from toprung.report import counters, findings  # which use what is below
 
         makers = {
             "ladder": _ladder, "rung": _rung, "each": _each, "bench": _bench, "facts": _facts, "probe": _probe, "loads": _loads,
-            "guidelines": findings.block,
+            "guidelines": findings.block, "counters": counters.block,
         }  # fmt: skip
         what, words = match["what"], match["words"].split()
         if what not in makers:
@@ -267,7 +268,7 @@ def _probe(words: Sequence[str], root: Path) -> str:
             conflicts = 100 * reads.conflicts_each
             registers = (str(first["registers"]), f"{reads.reads_each:.2f}", f"{conflicts:.1f}")
         lines.append("| " + " | ".join((title, label, unit, *values, *more, *registers)) + " |")
-    return "\n".join([*lines, "", *(_made(p, r) for p, r in zip(paths, records, strict=True))])
+    return "\n".join([*lines, "", *(source_line(p, r) for p, r in zip(paths, records, strict=True))])
 
 
 def _loads(words: Sequence[str], root: Path) -> str:
@@ -341,11 +342,11 @@ def _unit(*records: dict[str, Any]) -> str:
 
 def _source(path: str, record: dict[str, Any], what: str = "") -> str:
     """Where the figures come from."""
-    return _made(path, record, f"{what or _unit(record)}, medians")
+    return source_line(path, record, f"{what or _unit(record)}, medians")
 
 
-def _made(path: str, record: dict[str, Any], what: str = "Medians") -> str:
-    """The same for whatever has units of its own."""
+def source_line(path: str, record: dict[str, Any], what: str = "Medians") -> str:
+    """Where figures come from that have units of their own."""
     e, device = record["environment"], record["environment"]["device"]
     return (
         f"{what}: {device['short_name']}, {device['runtime']}, driver {device['driver']}, {e['date'][:10]}, "
