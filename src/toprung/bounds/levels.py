@@ -51,6 +51,7 @@ class KernelWork:
     shared_turns : how often shared memory is asked for one load on average, more than one where banks conflict
     cluster : blocks that may get their tiles with one read
     launches : of a call
+    useful_flops : operations of the problem, without padding; None: 2·M·N·K
     """
 
     M: int
@@ -67,6 +68,7 @@ class KernelWork:
     batch: int = 1
     cluster: int = 1
     launches: int = 1
+    useful_flops: int | None = None
 
     def __post_init__(self) -> None:
         if min(self.M, self.N, self.K) < 0 or min(self.batch, self.cluster, self.launches) < 1:
@@ -76,8 +78,8 @@ class KernelWork:
 
     @property
     def flops(self) -> int:
-        """2·M·N·K, for each product of the batch."""
-        return 2 * self.batch * self.M * self.N * self.K
+        """Of the problem: 2·M·N·K for each product of the batch, unless it is said otherwise."""
+        return self.useful_flops if self.useful_flops is not None else 2 * self.batch * self.M * self.N * self.K
 
     @property
     def multiplications(self) -> int:
