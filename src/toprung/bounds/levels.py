@@ -196,13 +196,18 @@ def busiest(work: KernelWork, sms: int) -> float:
     even = work.batch * work.M * work.N * work.K / sms
     if tile is None:
         return even
-    block = tile.BM * tile.BN * depth(work)
-    split = tile.SPLIT_K or 1
-    if split > 1:  # the last slice may be shorter
+    if (tile.SPLIT_K or 1) > 1:  # the last slice may be shorter
         return even
-    full = work.batch * (work.M // tile.BM) * (work.N // tile.BN)
-    whole = blocks(work) if work.whole else full
-    return max(even, ceil(whole / sms) * block)
+    rows, cols, full = _full(work, tile)
+    return max(even, ceil(full / sms) * rows * cols * depth(work))
+
+
+def _full(work: KernelWork, tile: Tile) -> tuple[int, int, int]:
+    """Rows and columns of a block, and how many blocks have all of them: what lies beyond the edges need not be computed."""
+    if work.whole:
+        return tile.BM, tile.BN, blocks(work)
+    rows, cols = max(1, min(tile.BM, work.M)), max(1, min(tile.BN, work.N))
+    return rows, cols, work.batch * (work.M // rows) * (work.N // cols) * (tile.SPLIT_K or 1)
 
 
 def resident(work: KernelWork, figures: Figures) -> int | None:
@@ -339,9 +344,9 @@ def _l2(work: KernelWork, figures: Figures) -> Level:
     together = at_once * work.cluster
     # r × c blocks side by side read r·BM rows and c·BN columns: the least over all ways to lay them
     ways = [(r, -(-together // r)) for r in range(1, together + 1)]
-    least = min((r * min(tile.BM, work.M) + c * min(tile.BN, work.N)) / (r * c) for r, c in ways)
-    full = work.batch * (work.M // tile.BM) * (work.N // tile.BN) * (tile.SPLIT_K or 1)
-    bytes_read = (blocks(work) if work.whole else full) * least * (work.K // (tile.SPLIT_K or 1)) * WORD
+    rows, cols, full = _full(work, tile)
+    least = min((r * rows + c * cols) / (r * c) for r, c in ways)
+    bytes_read = full * least * (work.K // (tile.SPLIT_K or 1)) * WORD
     return Level("L2", bytes_read / speed, f"{bytes_read / 1e9:.4g} GB of {what}, {speed / 1e9:,.0f} GB/s")
 
 
