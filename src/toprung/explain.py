@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +11,14 @@ from toprung import results
 from toprung.backends import nvrtc
 from toprung.bounds.arch import ARCHITECTURES, vendor_figures
 from toprung.bounds.figures import Figures, Unknown
-from toprung.bounds.levels import Bound, KernelWork, bound
+from toprung.bounds.levels import Bound, KernelWork, bound, warp_tile
 from toprung.build import rung_source
 from toprung.device import Device
 from toprung.errors import BadRecord, BuildError, MissingExtra, UnknownName
 from toprung.machine_code import MachineCode, inspect_source
 from toprung.measure import Measurement
 from toprung.problem import Problem
-from toprung.routines.base import routine
 from toprung.rung import Options, Rung
-from toprung.rung import rung as find
 from toprung.tile import Tile
 
 
@@ -47,6 +45,41 @@ class Explanation:
     record: Path | None = None
     notes: tuple[str, ...] = ()
 
+    @property
+    def share(self) -> float | None:
+        """The bound's time as a part of the measured one: 1 would be a kernel that reaches its bound."""
+        seconds = self.bound.seconds
+        return None if self.measured is None or isinstance(seconds, Unknown) else seconds / self.measured.median
+
+    @property
+    def without_caches(self) -> float | Unknown:
+        """The paper's equation 10, in GFLOP/s: each block's tiles from memory, and nothing kept by any cache."""
+        speed = self.figures.dram_read_bytes_per_s
+        if speed is None or self.rung.routine != "gemm":
+            return self.figures.lacking("dram_read_bytes_per_s") if speed is None else Unknown(("a tile of a product",))
+        rows, cols = (self.tile.BM, self.tile.BN) if self.bound.work.staged else warp_tile(self.tile)
+        return speed / 4 * 2 * rows * cols / (rows + cols) / 1e9
+
+    def describe(self) -> dict[str, Any]:
+        """As JSON."""
+        most, found = self.bound.gflops, self.bound.limiter
+        return {
+            "rung": self.rung.name, "number": self.rung.number, "idea": self.rung.idea, "tile": self.tile.given(),
+            "options": dict(self.options), "problem": self.problem.describe(), "arch": self.device.arch,
+            "bound_gflops": None if isinstance(most, Unknown) else most, "limiter": found.name if found else None,
+            "levels": [
+                {"name": v.name, "counted": v.counted}
+                | ({"missing": list(v.seconds.missing)} if isinstance(v.seconds, Unknown) else {"seconds": v.seconds})
+                for v in self.bound.levels
+            ],
+            "no_cache_gflops": None if isinstance(self.without_caches, Unknown) else self.without_caches,
+            "registers": self.code.registers if self.code else None,
+            "ffma_share": self.code.loop.ffma_share if self.code else None,
+            "kept_share": self.code.loop.reads.kept_share if self.code else None,
+            "measured_gflops": self.measured.gflops if self.measured else None, "share": self.share,
+            "figures": self.figures.describe(), "notes": list(self.notes),
+        }  # fmt: skip
+
 
 def explain(
     rung: Rung,
@@ -55,6 +88,7 @@ def explain(
     options: Options,
     tile: Tile | None = None,
     folder: Path | None = None,
+    figures: Figures | None = None,
 ) -> Explanation:
     """Everything that is known about a rung on a device.
 
@@ -63,15 +97,16 @@ def explain(
     options : every switch of the rung with its value
     tile : by default the rung's own for the device
     folder : where to look for stored measurements and probes besides the user's own folder
+    figures : of the device; by default what was measured, then what its vendor says
     """
     chosen = tile or rung.tile_for(device, options)
-    figures = figures_of(device, folder)
+    known = figures or figures_of(device, folder)
     code, note = compiled(rung, chosen, options, device)
     work = work_of(rung, chosen, options, problem, code)
     found = measured(rung, chosen, options, problem, device, folder) if folder else None
     notes = (note,) if note else ()
     return Explanation(
-        rung, chosen, options, device, problem, figures, bound(work, figures), code, found[1] if found else None,
+        rung, chosen, options, device, problem, known, bound(work, known), code, found[1] if found else None,
         found[0] if found else None, notes,
     )  # fmt: skip
 
@@ -192,30 +227,6 @@ class Limits:
         """The bound's time as a part of a measured one; None where there is no bound."""
         found = self.of(rung, tile, options, problem)
         return None if found is None or isinstance(found.seconds, Unknown) else found.seconds / seconds
-
-
-def beside(record: Mapping[str, Any], size: str, folder: Path) -> list[tuple[Measurement, Bound]]:
-    """Every measurement of a rung at one size in a CUDA record, with its bound."""
-    known = record["environment"]["device"]
-    device = _recorded(known)
-    figures = figures_of(device, folder)
-    found = []
-    for m in record["measurements"]:
-        who = m.competitor
-        if who["kind"] != "rung" or results.problem_name(m.problem) != size:
-            continue
-        one, tile, options = find(who["name"]), Tile(**who["tile"]), who["options"]
-        code, _ = compiled(one, tile, options, device)
-        found.append((m, bound(work_of(one, tile, options, problem_of(m), code), figures)))
-    return found
-
-
-def problem_of(m: Measurement) -> Problem:
-    """The problem of a stored measurement."""
-    made: Any = routine(m.problem["routine"]).from_size(tuple(m.problem[k] for k in "MNK" if k in m.problem))
-    wanted = {f.name: m.problem[f.name] for f in fields(made) if f.name in m.problem}
-    problem: Problem = replace(made, **wanted)
-    return problem
 
 
 def _recorded(known: Mapping[str, Any]) -> Device:

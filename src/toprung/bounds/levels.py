@@ -280,7 +280,7 @@ def _sums(work: KernelWork, figures: Figures) -> Level:
     )
 
 
-def _warp(tile: Tile) -> tuple[int, int]:
+def warp_tile(tile: Tile) -> tuple[int, int]:
     """Rows and columns of C of a warp; where the tile does not say, its lanes lie along N as far as the block goes."""
     if tile.WM and tile.WN:
         return tile.WM, tile.WN
@@ -301,7 +301,7 @@ def _shared(work: KernelWork, figures: Figures) -> Level:
     if per_clock is None:
         return Level(name, figures.lacking("shared_bytes_per_clock"), "loads and stores of the main loop")
     full = max(rate_of or 0.0, per_clock / (WORD * WARP))  # turns a clock
-    rows, cols = _warp(work.tile)
+    rows, cols = warp_tile(work.tile)
     # different floats that a warp needs of A and B for its rows·cols multiply-adds of one k: no turn brings more than 32 of them
     least = (rows + cols) / (rows * cols)
     if not loads:
@@ -327,7 +327,7 @@ def _l1(work: KernelWork, figures: Figures) -> Level:
     known = [r for r in (figures.l1_bytes_per_clock, figures.shared_bytes_per_clock) if r is not None]  # one array of memory
     if not known:
         return Level("L1", figures.lacking("l1_bytes_per_clock", "shared_bytes_per_clock"), what)
-    rows, cols = (work.tile.BM, work.tile.BN) if work.staged else _warp(work.tile)
+    rows, cols = (work.tile.BM, work.tile.BN) if work.staged else warp_tile(work.tile)
     least = (rows + cols) / (rows * cols) if loads else 0.0  # floats that a block, or without shared memory a warp, must get
     counted = f"{loads:.4f} loads a multiply-add" if loads >= least else f"{least:.4f} floats a multiply-add"
     return _per_sm(work, figures, "L1", max(loads, least) / WARP, counted, max(known) / (WORD * WARP), "turns", NOTHING)
