@@ -13,6 +13,7 @@ from toprung.bounds.arch import ARCHITECTURES, vendor_figures
 from toprung.bounds.figures import Figures, Unknown
 from toprung.bounds.levels import Bound, KernelWork, bound, warp_tile
 from toprung.build import rung_source
+from toprung.climb import Entry
 from toprung.device import Device
 from toprung.errors import BadRecord, BuildError, MissingExtra, UnknownName
 from toprung.machine_code import MachineCode, inspect_source
@@ -201,7 +202,7 @@ def measured(
     return best
 
 
-class Limits:
+class RungBounds:
     """Bounds of a ladder's rungs on one device, each computed once; none where the device was never probed."""
 
     def __init__(self, device: Device) -> None:
@@ -223,10 +224,17 @@ class Limits:
             self._known[key] = bound(work_of(rung, tile, options, problem, self._codes[code]), self.figures)
         return self._known[key]
 
-    def share(self, rung: Rung, tile: Tile, options: Options, problem: Problem, seconds: float) -> float | None:
-        """The bound's time as a part of a measured one; None where there is no bound."""
-        found = self.of(rung, tile, options, problem)
-        return None if found is None or isinstance(found.seconds, Unknown) else found.seconds / seconds
+    def share(self, entry: Entry, problem: Problem) -> float | None:
+        """The bound's time as a part of the measured one; None for a peer, and where either is missing.
+
+        The bound is computed the first time that an entry is seen with a tile, which is before it is timed.
+        """
+        if not isinstance(entry.who, Rung) or entry.tile is None or entry.state not in ("timing", "done"):
+            return None
+        found = self.of(entry.who, entry.tile, entry.options, problem)
+        if found is None or isinstance(found.seconds, Unknown) or entry.measurement is None:
+            return None
+        return found.seconds / entry.measurement.median
 
 
 def _recorded(known: Mapping[str, Any]) -> Device:

@@ -22,6 +22,7 @@ from toprung.climb import Entry, climb, default_sizes, entries, find_vendor, pro
 from toprung.device import Device
 from toprung.environment import environment
 from toprung.errors import OutOfDeviceMemory
+from toprung.explain import RungBounds
 from toprung.measure import SAMPLES
 from toprung.problem import Problem
 from toprung.report import plot as pictures
@@ -140,13 +141,18 @@ def _run(
     """Climb for every size with a live table; what was measured before Ctrl-C is kept."""
     done: dict[str, list[Entry]] = {}
     failures: list[str] = []
+    bounds = RungBounds(session.device)
+
+    def share(problem: Problem) -> Callable[[Entry], float | None] | None:
+        return functools.partial(bounds.share, problem=problem) if bounds.figures else None
+
     for size, problem in problems.items():
         rows = make()
         done[size] = rows
         title = f"{found.name} at {size} on {session.device}"
 
         def table(rows: list[Entry] = rows, title: str = title, problem: Problem = problem) -> Table:
-            return ladder_table(rows, title, session.device.peak_gflops, console.width, problem.measured_in)
+            return ladder_table(rows, title, session.device.peak_gflops, console.width, problem.measured_in, share(problem))
 
         progress = Progress(
             TextColumn(size), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), transient=True, console=console

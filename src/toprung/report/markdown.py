@@ -8,9 +8,10 @@ A marker names what to show and the records it comes from, relative to the repos
     <!-- toprung:probe ffma_chain,ffma_outer results/<device>/<record>.json … -->
     <!-- toprung:loads kepler/r07 results/<device>/<record>.json -->
     <!-- toprung:facts kepler/r07 -->
+    <!-- toprung:bound fermi B_R=6 --> and the others of ``report.bound_table``
     <!-- toprung:end -->
 
-``facts`` needs no record: it shows what a rung's own file says.
+``facts`` needs no record: it shows what a rung's own file says; nor does ``bound``, which is computed.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from typing import Any
 from toprung.errors import BadRecord, UnknownName
 from toprung.measure import Measurement
 from toprung.probe.store import read as read_probe
+from toprung.report.bound_table import MAKERS
 from toprung.results import read
 from toprung.rung import rung
 from toprung.stats import paired_ratio
@@ -43,7 +45,7 @@ def refresh(text: str, root: Path) -> str:
     """
 
     def table(match: re.Match[str]) -> str:
-        makers = {"ladder": _ladder, "rung": _rung, "bench": _bench, "facts": _facts, "probe": _probe, "loads": _loads}
+        makers = {"ladder": _ladder, "rung": _rung, "bench": _bench, "facts": _facts, "probe": _probe, "loads": _loads, **MAKERS}
         what, words = match["what"], match["words"].split()
         if what not in makers:
             raise UnknownName("generated table", what, makers)
