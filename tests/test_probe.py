@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from toprung import cli, results
 from toprung.backends import nvrtc
 from toprung.backends.base import Session, Source
 from toprung.bounds.figures import Figures
+from toprung.bounds.registers import Reads
 from toprung.device import Device
 from toprung.errors import BadRecord, UnknownName
 from toprung.machine_code import Loop, disassemble, innermost_loops, inspect_source
@@ -23,6 +24,7 @@ from toprung.probe import arithmetic, store
 from toprung.probe.base import Benchmark, Case, benchmark, benchmarks
 from toprung.probe.run import probe, refusals
 from toprung.report.markdown import refresh
+from toprung.report.probe_plot import mixes
 
 QUICK = ("x*x + c", "one warp, one chain", "8x8 boustrophedon", "LDS.128 6:1", "LDS.64 stride 4", "L2 read", "memory copy")
 
@@ -200,7 +202,7 @@ def stored(folder: Path, slug: str = "some-gpu", backend: str = "cuda", **change
     environment = {"date": "2026-01-02T03:04:05", "commit": "abc", "packages": {}, "device": device}
     findings = [
         finding("ffma_chain", "x*x + c", 2480.0, 2 * 124e7) | {"unit": "u", "vendor": 3000.0},
-        finding("ffma_outer", "8x8 row", 1800.0, 2 * 90e7),
+        finding("ffma_outer", "8x8 row", 1800.0, 2 * 90e7) | {"reads": asdict(Reads(8, 24, 8, 8, 16, 2, 2)), "registers": 128},
         finding("ffma_lds", "LDS.64 0:1", 16.0, 16e7, {"RATIO": 0, "W": 2}),
         finding("ffma_lds", "LDS.64 6:1", 120.0, 120e7, {"RATIO": 6, "W": 2}),
         finding("shared", "LDS.32 stride 1", 127.0, 127e7),
@@ -212,7 +214,7 @@ def stored(folder: Path, slug: str = "some-gpu", backend: str = "cuda", **change
         finding("ffma_latency", "one warp, one chain", 4.0, 1.0),
     ]
     path = folder / "probes" / f"some-gpu-{backend}.json"
-    results.write(path, results.record("toprung probe", environment, (), kind="probe", notes={}, probe=findings) | changes)
+    results.write(path, results.record("toprung probe", environment, (), kind="probe", notes=[], probe=findings) | changes)
     return path
 
 
@@ -276,11 +278,30 @@ def test_tables_show_what_is_stored(some_gpu: Device, tmp_path: Path) -> None:
     stored(tmp_path)
     marker = "<!-- toprung:probe ffma_chain,ffma_outer{} -->\n{}<!-- toprung:end -->\n"
     table = refresh(marker.format(" probes/some-gpu-cuda.json", ""), tmp_path)
-    assert "| x*x + c | u | 2,480 | 3,000 | 82.7 | 1000 | – |" in table and "8x8 row" in table and "LDS" not in table
+    assert "| x*x + c | u | 2,480 | 3,000 | 82.7 | 1000 | – | – | – | – |" in table
+    assert "| 8x8 row |  | 1,800 | – | – | 1000 | – | 128 | 2.00 | 25.0 |" in table
+    assert "LDS" not in table
     assert "Medians: Some GPU" in table and refresh(table, tmp_path) == table
     assert "Not measured yet." in refresh(marker.format("", ""), tmp_path)
     with pytest.raises(BadRecord, match="no measurement of nothing"):
         refresh("<!-- toprung:probe nothing probes/some-gpu-cuda.json -->\n<!-- toprung:end -->\n", tmp_path)
+
+
+def test_mixes_are_drawn(some_gpu: Device, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    record = store.read(stored(tmp_path))
+    mixes(record, tmp_path / "mixes.svg")
+    assert "<svg" in (tmp_path / "mixes.svg").read_text()
+    with pytest.raises(BadRecord, match="a CUDA device can"):
+        mixes({**record, "probe": []}, tmp_path / "none.svg")
+
+
+def test_the_vendors_figures_are_beside() -> None:
+    h200 = replace(gpu(), name="NVIDIA H200")
+    found = {c.label: c.vendor for name in ("bandwidth", "shared", "ffma_chain") for c in benchmark(name).cases(h200)}
+    assert found["memory read"] == found["memory copy"] == 4800 and found["L2 read"] is None
+    assert (found["LDS.32 stride 1"], found["LDS.32 stride 32"], found["LDS.32 stride 33"]) == (128, 4, 128)
+    assert found["LDS.128 stride 4"] == 128 and found["x*x + c"] == pytest.approx(66908, rel=1e-3)
 
 
 def test_probe_command_keeps_a_whole_probe_only(device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

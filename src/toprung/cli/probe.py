@@ -19,6 +19,8 @@ from toprung.measure import SAMPLES
 from toprung.probe import store
 from toprung.probe.base import benchmark, benchmarks
 from toprung.probe.run import Finding, probe, refusals
+from toprung.report import plot as pictures
+from toprung.report.probe_plot import mixes
 
 INTERRUPTED = 130
 
@@ -32,6 +34,9 @@ def probe_command(
     device: Annotated[str | None, typer.Option(help="an id, or a part of a name (see toprung devices)")] = None,
     only: Annotated[str | None, typer.Option(help="some microbenchmarks, with commas; they are shown and not kept")] = None,
     json: Annotated[Path | None, typer.Option(help="store every sample and all circumstances in this file, too")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="draw multiply-adds beside loads from shared memory: a .png or .svg file")
+    ] = None,
 ) -> None:
     """Measure what a device can do, one thing at a time, for the bounds: arithmetic, shared memory, caches, memory, launches.
 
@@ -45,6 +50,8 @@ def probe_command(
 
       toprung probe --only bandwidth,launch
     """
+    if plot is not None:
+        pictures.check(plot)
     wanted = [benchmark(name) for name in only.split(",")] if only else list(benchmarks())
     where = backends.find(device)
     findings: list[Finding] = []
@@ -75,6 +82,8 @@ def probe_command(
         path = store.path_of(where.slug, where.backend)
         results.write(path, content)
         console.print(f"kept as {path}", markup=False, highlight=False, soft_wrap=True)
+    if plot is not None:
+        mixes(content, plot)
     if interrupted:
         raise typer.Exit(INTERRUPTED)
     if content["failures"]:

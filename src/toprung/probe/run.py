@@ -9,15 +9,17 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 
 from toprung.backends.base import Launch, Resources, Session
+from toprung.bounds.registers import Reads
 from toprung.build import kernel_of
 from toprung.competitor import HostClock, Prepared
-from toprung.errors import ToprungError
+from toprung.errors import MissingExtra, ToprungError
+from toprung.machine_code import inspect_source
 from toprung.measure import SAMPLES, Plan, Timing
 from toprung.power import Meter, clock_reader
 from toprung.probe.base import Benchmark, Case, Placed
@@ -38,6 +40,7 @@ class Finding:
     clocks_mhz : the clock while each sample ran
     watts : power while it ran, where it was measured
     problem : what was wrong, as a sentence: such a case is not timed
+    reads : what its loop asks of the register file, where the machine code can be read and power is of interest
     """
 
     benchmark: Benchmark
@@ -49,6 +52,7 @@ class Finding:
     watts: float | None = None
     problem: str = ""
     resources: Resources = field(default_factory=Resources)
+    reads: Reads | None = None
 
     @property
     def value(self) -> float:
@@ -73,7 +77,7 @@ class Finding:
             "unit": unit.name, "value": None if math.isnan(self.value) else self.value, "values": self.values,
             "vendor": c.vendor, "work": c.work, "groups": c.groups, "local": c.local, "seconds": self.seconds,
             "clocks_mhz": self.clocks_mhz, "calls": self.calls, "watts": self.watts, "registers": self.resources.registers,
-            "problem": self.problem,
+            "problem": self.problem, "reads": asdict(self.reads) if self.reads else None,
         }  # fmt: skip
 
 
@@ -172,6 +176,9 @@ def _prepare(finding: Finding, session: Session) -> tuple[Placed, Bound]:
     case = finding.case
     kernel = kernel_of(case.source, session)
     finding.resources = kernel.resources
+    if session.device.backend == "cuda" and case.power:
+        with contextlib.suppress(MissingExtra):  # without the disassembler
+            finding.reads = inspect_source(case.source, session.device.arch).loop.reads
     placed = case.place(session)
     launch = session.bind(kernel, (case.groups,), (case.local,), placed.args)
     return placed, Bound(launch, session, case.synchronous)

@@ -35,7 +35,8 @@ def record(
     """
     failures = [f"{f.benchmark.name} {f.case.label}: {f.problem}" for f in findings if f.problem]
     return results.record(
-        what, environment, (), failures, kind="probe", notes=dict(notes), took_seconds=seconds,
+        what, environment, (), failures, kind="probe", notes=[f"{name}: {reason}" for name, reason in notes.items()],
+        took_seconds=seconds,
         probe=[f.describe() for f in findings],
     )  # fmt: skip
 

@@ -22,6 +22,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from toprung.bounds.registers import Reads
 from toprung.errors import BadRecord, UnknownName
 from toprung.measure import Measurement
 from toprung.probe.store import read as read_probe
@@ -153,6 +154,8 @@ def _probe(words: Sequence[str], root: Path) -> str:
         raise BadRecord(f"{' '.join(paths)}: no measurement of {names}")
     runtimes = [r["environment"]["device"]["backend"] for r in records]
     heads = ["what", "case", "unit", *runtimes, "vendor", "% of it", "MHz", "W"]
+    counted = any(f and f.get("reads") for found in rows.values() for f in found)
+    heads += ["registers", "read by an FFMA", "bank conflicts, % of FFMA"] * counted
     lines = ["| " + " | ".join(heads) + " |", "|---|---|---|" + "---:|" * (len(heads) - 3)]
     for (title, label, unit), found in rows.items():
         first = next(f for f in found if f)
@@ -164,7 +167,12 @@ def _probe(words: Sequence[str], root: Path) -> str:
             f"{statistics.median(clocks):.0f}" if clocks else "–",
             f"{first['watts']:.0f}" if first["watts"] else "–",
         )
-        lines.append("| " + " | ".join((title, label, unit, *values, *more)) + " |")
+        reads = Reads(**first["reads"]) if first.get("reads") else None
+        registers: tuple[str, ...] = ("–", "–", "–") if counted else ()
+        if reads:
+            conflicts = 100 * reads.conflicts_each
+            registers = (str(first["registers"]), f"{reads.reads_each:.2f}", f"{conflicts:.1f}")
+        lines.append("| " + " | ".join((title, label, unit, *values, *more, *registers)) + " |")
     return "\n".join([*lines, "", *(_made(p, r) for p, r in zip(paths, records, strict=True))])
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from toprung.backends.base import Buffer, Session
+from toprung.bounds.arch import card
 from toprung.build import kernel_of
 from toprung.device import Device
 from toprung.probe.arithmetic import differing, sampled
@@ -67,7 +68,9 @@ def _case(device: Device, level: Level, kind: int) -> Case:
         return Placed((np.int32(level.passes), data, out), check)
 
     work = float(nbytes) * level.passes * (2 if kind == COPY else 1)
-    return Case(label, {**defines, "groups": groups}, source("bandwidth", label, defines), groups, LOCAL, work, place)
+    memory = card(device.name)[0] if level.name == "memory" else None
+    vendor = None if memory is None else memory / 1e9
+    return Case(label, {**defines, "groups": groups}, source("bandwidth", label, defines), groups, LOCAL, work, place, vendor)
 
 
 def numbers(places: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> F64:

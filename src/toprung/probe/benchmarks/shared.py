@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from toprung.bounds.banks import BANKS, warp_access
+from toprung.bounds.arch import vendor_figures
+from toprung.bounds.banks import warp_access
 from toprung.device import Device
 from toprung.probe.base import BYTES_PER_CLOCK, Benchmark, Case, only_cuda
 from toprung.probe.shared import case
@@ -13,9 +14,10 @@ STRIDES = ((1, 1), (1, 2), (1, 4), (1, 8), (1, 16), (1, 32), (1, 33), (2, 2), (2
 
 def _cases(device: Device) -> list[Case]:
     found = []
+    most = vendor_figures(device).shared_bytes_per_clock
     for width, stride in STRIDES:
         cost = warp_access(lambda lane, stride=stride: lane * stride, width)  # type: ignore[misc]
-        vendor = 4.0 * BANKS * cost.ideal / cost.turns
+        vendor = None if most is None else most * cost.ideal / cost.turns
         found.append(case(device, f"LDS.{32 * width} stride {stride}", 0, width, stride, 4 * width, vendor=vendor))
     return found
 
