@@ -116,8 +116,8 @@ def _detail(e: Explanation, size: str) -> None:
             mix = ", ".join(f"{n} {kind}" for kind, n in sorted(code.loop.counts.items(), key=lambda item: -item[1]))
             lines.append(f"main loop  {mix}")
             lines.append(
-                f"           {100 * code.loop.ffma_share:.1f} % FFMA; {100 * reads.kept_share:.0f} % of their sources kept from the "
-                f"one before, {reads.conflicts_each:.2f} cycles each lost to register banks"
+                f"           {100 * code.loop.ffma_share:.1f} % FFMA; {100 * reads.kept_share:.0f} % of their sources kept from "
+                f"the one before, {reads.conflicts_each:.2f} cycles each lost to register banks"
             )
     for line in lines:
         console.print(line, markup=False, highlight=False, soft_wrap=True)

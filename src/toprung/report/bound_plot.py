@@ -9,9 +9,9 @@ from pathlib import Path
 
 from toprung.bounds.arch import Architecture
 from toprung.bounds.figures import Unknown
-from toprung.bounds.paper import WIDTHS, Plan, analyse, ffma_share
+from toprung.bounds.paper import MIXES, WIDTHS, Plan, analyse, ffma_share
 from toprung.paths import publish
-from toprung.report.plot import VENDOR, _matplotlib, check
+from toprung.report.plot import VENDOR, check
 
 __all__ = ["check", "sweep"]
 COLORS = {32: "#9ecae1", 64: "#3182bd", 128: "#08306b"}
@@ -23,7 +23,8 @@ def sweep(of: Architecture, plans: Sequence[Plan], path: Path) -> None:
     What a condition refuses is drawn hollow. Where figures are missing, the second picture says which.
     """
     check(path)
-    plt = _matplotlib()
+    import matplotlib.pyplot as plt
+
     figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4.2), layout="constrained")
     xs = [p.TM for p in plans]
     missing: tuple[str, ...] = ()
@@ -53,7 +54,11 @@ def sweep(of: Architecture, plans: Sequence[Plan], path: Path) -> None:
     left.set_ylabel("FFMA in the main loop, %")
     right.set_ylabel("potential, GFLOP/s (hollow: refused by a condition)")
     left.set_title("multiply-adds beside loads from shared memory", loc="left", fontsize=10)
-    right.set_title(f"{of.title}, {plans[0].threads} threads, L = {plans[0].BK}", loc="left", fontsize=10)
+    right.set_title(
+        f"{of.title}, {plans[0].threads} threads, L = {plans[0].BK}" + ", mix as at B_R = 6" * (of.key in MIXES),
+        loc="left",
+        fontsize=10,
+    )
     for axes in (left, right):
         axes.set_xlabel("register blocking factor")
         axes.set_xticks(xs)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,16 +10,16 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
+from toprung import results
 from toprung.bounds.arch import Architecture, architecture
 from toprung.bounds.figures import Unknown
-from toprung.bounds.levels import rate
+from toprung.bounds.levels import ADVICE, rate
 from toprung.bounds.paper import ACHIEVED, BUDGET, MIXES, WIDTHS, Plan, analyse, ffma_share, mix_throughput
 from toprung.device import Device
-from toprung.environment import commit
+from toprung.environment import commit, packages
 from toprung.errors import BadRecord, UnknownName
 from toprung.explain import Explanation
 
-FORMAT = "toprung bounds 1"
 CHECKED = ("FFMA lanes", "issue slots", "register operands", "shared memory", "L1", "L2")
 
 
@@ -52,30 +51,34 @@ def _short(value: float | Unknown) -> str:
 
 
 def bounds_record(what: str, device: Device, found: Sequence[tuple[str, Explanation]]) -> dict[str, Any]:
-    """Every bound as a file keeps it."""
-    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    return {
-        "format": FORMAT, "what": what, "commit": commit(), "date": now,
-        "device": {"name": device.name, "slug": device.slug, "short_name": device.short_name, "arch": device.arch},
-        "bounds": [{"variant": variant, **e.describe()} for variant, e in found],
+    """Every bound as a record like any other (``toprung.results``), with ``bounds`` and without measurements of its own."""
+    circumstances = {
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"), "commit": commit(), "packages": packages(),
+        "device": {
+            "name": device.name, "short_name": device.short_name, "slug": device.slug, "kind": device.kind, "arch": device.arch,
+            "backend": device.backend, "runtime": device.runtime, "driver": device.driver, "compute_units": device.compute_units,
+            "clock_mhz": device.clock_mhz, "peak_gflops": device.peak_gflops,
+        },
     }  # fmt: skip
+    notes = {f"{e.rung.name} {variant}".rstrip(): " ".join(e.notes) for variant, e in found if e.notes}
+    entries = [{"variant": variant, **e.describe()} for variant, e in found]
+    return results.record(what, circumstances, (), kind="bounds", notes=notes, bounds=entries)
 
 
 def read_bounds(path: Path) -> dict[str, Any]:
-    """A file that ``toprung explain --json`` wrote, or BadRecord."""
+    """A record that ``toprung explain --json`` wrote, or BadRecord."""
+    content = results.read(path)
     try:
-        content = json.loads(path.read_bytes())
-        if content["format"] != FORMAT:
-            raise BadRecord(f"{path} is a {content['format']!r}, and this toprung reads {FORMAT!r}: explain again")
         for b in content["bounds"]:
-            b["rung"], b["number"], b["idea"], b["variant"], b["bound_gflops"], b["limiter"], b["measured_gflops"], b["share"]
-            b["no_cache_gflops"], b["registers"], b["ffma_share"]
-        content["what"], content["device"]["short_name"], content["date"], content["commit"]
-    except OSError as error:
-        raise BadRecord(f"{path} cannot be read: {error.strerror}") from None
+            for key in ("rung", "number", "idea", "variant", "limiter"):
+                b[key]
+            for key in ("bound_gflops", "measured_gflops", "share", "no_cache_gflops", "registers", "ffma_share"):
+                if b[key] is not None and not 0 <= float(b[key]) < float("inf"):
+                    raise ValueError(f"{b['rung']}: {key} is {b[key]}")
+            str(b["figures"]["source"])
     except (ValueError, KeyError, TypeError) as error:
-        raise BadRecord(f"{path} is damaged ({type(error).__name__}: {error}): explain again") from None
-    return dict(content)
+        raise BadRecord(f"{path} is no record of bounds ({type(error).__name__}: {error}): toprung explain LADDER --json") from None
+    return content
 
 
 # --- Markdown: blocks between markers ---------------------------------------------------------------------------------------------
@@ -186,12 +189,17 @@ def markdown_beside(words: Sequence[str], root: Path) -> str:
             _number(b["bound_gflops"]), b["limiter"] or "unknown", _number(b["measured_gflops"]), _number(b["share"], 100, 1),
         )  # fmt: skip
         lines.append("| " + " | ".join(cells) + " |")
-    source = record["bounds"][0]["figures"]["source"] if record["bounds"] else ""
+    known, source = record["environment"], record["bounds"][0]["figures"]["source"] if record["bounds"] else "nothing"
     end = (
-        f"GFLOP/s: {record['device']['short_name']}, figures from {source}, {record['date'][:10]}, commit {record['commit']}, "
+        f"GFLOP/s: {known['device']['short_name']}, figures from {source}, {known['date'][:10]}, commit {known['commit']}, "
         f"`{record['what']}`, stored in `{words[0]}`."
     )
     return "\n".join([*lines, "", end])
+
+
+def markdown_advice(words: Sequence[str], root: Path) -> str:
+    """``advice all``: what would have to change next, by limiter."""
+    return "\n".join(["| limiter | what would have to change |", "|---|---|", *(f"| {k} | {v} |" for k, v in ADVICE.items())])
 
 
 def _lds(width: int) -> str:
@@ -204,6 +212,6 @@ def _number(value: float | None, scale: float = 1, digits: int = 0) -> str:
 
 MAKERS = {
     "bound": markdown_bound, "architectures": markdown_architectures, "share": markdown_share, "mix": markdown_mix,
-    "paper": markdown_paper, "beside": markdown_beside,
+    "paper": markdown_paper, "beside": markdown_beside, "advice": markdown_advice,
 }  # fmt: skip
 """Blocks of the documentation that this module makes, by their marker's first word."""
