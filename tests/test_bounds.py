@@ -308,6 +308,9 @@ def test_nothing_known_gives_no_bound():
     nothing = bound(WORK, Figures("x", "sm_90"))
     assert nothing.limiter is None and isinstance(nothing.gflops, Unknown) and "clock_mhz" in nothing.gflops.missing
     assert nothing.advice == ""
+    naive = bound(replace(WORK, staged=False), Figures("x", "sm_90"))  # shared memory takes no time, which is no bound
+    assert naive.limiter is None and isinstance(naive.gflops, Unknown)
+    assert bound(replace(WORK, M=0, N=0, K=0, min_bytes=0, launches=1), replace(FULL, launch_seconds=1e-6)).seconds == 1e-6
     blind = bound(replace(WORK, loop=None, registers=None), FULL)
     assert {level.name for level in blind.known} == {"FFMA lanes", "register operands", "DRAM", "launch"}
 

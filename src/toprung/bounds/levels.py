@@ -129,14 +129,14 @@ class Bound:
 
     @property
     def limiter(self) -> Level | None:
-        """The slowest; None where nothing is known."""
-        return max(self.known, key=_seconds, default=None)
+        """The slowest; None where nothing is known that takes time."""
+        return max((level for level in self.known if _seconds(level) > 0), key=_seconds, default=None)
 
     @property
     def seconds(self) -> float | Unknown:
         """What a call takes at least."""
-        found = self.limiter
-        return found.seconds if found else missing(self.levels)
+        found, gone = self.limiter, missing(self.levels)
+        return found.seconds if found else gone if gone.missing else 0.0
 
     @property
     def gflops(self) -> float | Unknown:

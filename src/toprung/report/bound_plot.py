@@ -64,7 +64,8 @@ def sweep(of: Architecture, plans: Sequence[Plan], path: Path) -> None:
         axes.set_xticks(xs)
         axes.grid(color="#dddddd", linewidth=0.6)
         axes.spines[["top", "right"]].set_visible(False)
-        axes.legend(fontsize=8, frameon=False, loc="lower right")
+        if axes.get_legend_handles_labels()[0]:
+            axes.legend(fontsize=8, frameon=False, loc="lower right")
     content = io.BytesIO()
     figure.savefig(content, format=path.suffix.lower()[1:], dpi=160)
     plt.close(figure)

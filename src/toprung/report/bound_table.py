@@ -103,6 +103,8 @@ def markdown_bound(words: Sequence[str], root: Path) -> str:
         end = f"Potential: {most}."
     else:
         end = f"Potential: {most:,.0f} GFLOP/s, {100 * most / peak:.1f} % of {peak:,.0f}; limited by {analysis.limiter}."
+    if refused := [str(c.number) for c in analysis.conditions if c.holds is False]:
+        end = f"Refused by condition {' and '.join(refused)}."
     tile = f"{plan.BM}×{plan.BN}×{plan.BK} {plan.TM}×{plan.TN}, {plan.threads} threads, LDS of {width} bits"
     return "\n".join([f"{of.title}, {tile}:", "", *lines, "", end])
 
