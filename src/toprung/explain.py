@@ -105,17 +105,19 @@ def explain(
     code, note = compiled(rung, chosen, options, device)
     work = work_of(rung, chosen, options, problem, code)
     found = measured(rung, chosen, options, problem, device, folder) if folder else None
-    notes = (note,) if note else ()
+    notes = [note] if note else []
+    if device.kind != "gpu":
+        notes.append("on a CPU the probe says what one compiled loop reached, not what the cores can: take this for no bound")
     return Explanation(
         rung, chosen, options, device, problem, known, bound(work, known), code, found[1] if found else None,
-        found[0] if found else None, notes,
+        found[0] if found else None, tuple(notes),
     )  # fmt: skip
 
 
 def compiled(rung: Rung, tile: Tile, options: Options, device: Device) -> tuple[MachineCode | None, str]:
     """The rung's machine code for a device's architecture, or why there is none."""
-    if not device.arch.startswith("sm_"):
-        return None, f"{device} has no machine code that toprung reads: the levels that need it are unknown"
+    if device.backend != "cuda" or not device.arch.startswith("sm_"):
+        return None, f"the machine code of {device} is not read: levels that need it are unknown (--arch sm_90 compiles as CUDA)"
     try:
         return inspect_source(rung_source(rung, tile, options), device.arch), ""
     except (BuildError, MissingExtra, UnknownName) as error:
@@ -207,7 +209,7 @@ class RungBounds:
 
     def __init__(self, device: Device) -> None:
         self._device = device
-        found = measured_figures(device)
+        found = measured_figures(device) if device.kind == "gpu" else None  # see the note of ``explain``
         self.figures = found.or_else(vendor_figures(device)) if found else None
         self._codes: dict[tuple[Any, ...], MachineCode | None] = {}
         self._known: dict[tuple[Any, ...], Bound] = {}
