@@ -4,8 +4,10 @@ import sys
 from pathlib import Path
 
 from toprung import results
+from toprung.bounds.arch import FERMI
+from toprung.bounds.paper import Plan
 from toprung.probe import store
-from toprung.report import plot, probe_plot
+from toprung.report import bound_plot, plot, probe_plot
 from toprung.report.markdown import refresh, size_of
 
 ROOT = Path(__file__).parent.parent
@@ -35,6 +37,7 @@ def main() -> int:
             record = results.read(ROOT / stored)
             record["measurements"] = [m for m in record["measurements"] if size_of(m) == size]
             plot.ladder(record, ROOT / name)
+        bound_plot.sweep(FERMI, [Plan.square(b) for b in range(1, 17)], ROOT / "docs/bound.svg")
         picture, source = MIXES
         if source.exists():
             probe_plot.mixes(store.read(source), picture)

@@ -6,10 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import trial
+from conftest import require
+from toprung.backends import nvrtc
 from toprung.bounds.occupancy import ROOMS, occupancy
-from toprung.bounds.registers import Reads, Register, cycles, register_reads
+from toprung.bounds.registers import Reads, Register, Sources, cycles, reads_of, register_reads
 from toprung.errors import UnknownName
-from toprung.machine_code import innermost_loops
+from toprung.machine_code import innermost_loops, inspect_source
+from toprung.probe.benchmarks import ffma_outer
+from toprung.results import read
 
 
 def reads(*lines: str) -> Reads:
@@ -108,3 +113,22 @@ def test_more_of_anything_never_fits_more_often(arch: str, threads: int, registe
     assert here >= occupancy(arch, threads, registers + 1, shared).blocks
     assert here >= occupancy(arch, threads, registers, shared + 128).blocks
     assert here >= occupancy(arch, threads + 32, registers, shared).blocks
+
+
+def test_a_bank_gives_one_register_where_a_multiply_add_starts_every_cycle() -> None:
+    assert [reads_of(lanes) for lanes in (64, 128, None)] == [2, 1, 2]
+    two_of_a_bank: Sources = (Register(2), Register(5), Register(6))
+    assert [register_reads([two_of_a_bank], reads=ports).extra_cycles for ports in (2, 1)] == [0, 1]
+
+
+@pytest.mark.slow
+def test_the_rule_gives_the_speed_of_outer_products_on_an_h200() -> None:
+    """From the machine code alone, beside the stored probe: rows and ploughed rows of 8 and 16, and the 2×2 blocks."""
+    require(not nvrtc.missing(), f"CUDA: {nvrtc.missing()}")
+    record = read(trial.ROOT / "results/nvidia-h200/probe-cuda.json")
+    measured = {p["label"]: p["value"] for p in record["probe"]}
+    for case in ffma_outer.BENCHMARK.cases(nvrtc.device_of("sm_90")):
+        if not case.label.startswith(("8x", "16x")) or "column" in case.label:
+            continue
+        counted = inspect_source(case.source, "sm_90").loop.reads
+        assert measured["x*x + c"] / measured[case.label] == pytest.approx(1 + counted.conflicts_each, rel=0.06), case.label

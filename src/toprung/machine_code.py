@@ -20,8 +20,9 @@ from typing import Any
 
 from toprung.backends import cubin as cubin_file
 from toprung.backends.base import DYNAMIC_SHARED, Source
-from toprung.backends.nvrtc import Cubin, compile_cubin
-from toprung.bounds.registers import Reads, Register, Sources, register_reads
+from toprung.backends.nvrtc import Cubin, capability, compile_cubin
+from toprung.bounds.registers import READS, Reads, Register, Sources, reads_of, register_reads
+from toprung.device import FP32_LANES
 from toprung.errors import BuildError, MissingExtra
 
 INTEGER = (
@@ -127,7 +128,7 @@ def _inspect_own(source: Source, arch: str) -> MachineCode:
 def read(cubin: Cubin, kernel: str, arch: str) -> MachineCode:
     """Read one kernel of a cubin, and what its compiler's log says about it."""
     used = _of_kernel(cubin.log, kernel)
-    whole, loop = _read_code(disassemble(cubin.code), kernel)
+    whole, loop = _read_code(disassemble(cubin.code), kernel, reads_of(FP32_LANES.get(capability(arch))))
     return MachineCode(
         kernel=kernel,
         arch=arch,
@@ -229,7 +230,7 @@ def innermost_loops(listing: str, kernel: str) -> list[Loop]:
     return [_loop([i for i in code if a <= i.address <= b]) for a, b in sorted(inner)]
 
 
-def _read_code(listing: str, kernel: str) -> tuple[Mapping[str, int], Loop]:
+def _read_code(listing: str, kernel: str, reads: int = READS) -> tuple[Mapping[str, int], Loop]:
     """The whole kernel's instructions, and the main loop."""
     code, labels = _parse(listing, kernel)
     loops = _loops(code, labels)
@@ -241,11 +242,11 @@ def _read_code(listing: str, kernel: str) -> tuple[Mapping[str, int], Loop]:
         own = sum(i.kind == "FFMA" for i in body if not any(a <= i.address <= b for a, b in nested))
         if own > most:
             main, most = body, own
-    return _tally(code), _loop(main)
+    return _tally(code), _loop(main, reads)
 
 
-def _loop(body: Sequence[_Instruction]) -> Loop:
-    return Loop(_tally(body), register_reads([i.sources for i in body]))
+def _loop(body: Sequence[_Instruction], reads: int = READS) -> Loop:
+    return Loop(_tally(body), register_reads([i.sources for i in body], reads=reads))
 
 
 def _loops(code: Sequence[_Instruction], labels: Mapping[str, int]) -> list[tuple[int, int]]:

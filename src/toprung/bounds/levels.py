@@ -51,6 +51,7 @@ class KernelWork:
     shared_turns : how often shared memory is asked for one load on average, more than one where banks conflict
     cluster : blocks that may get their tiles with one read
     launches : of a call
+    useful_flops : operations of the problem, without padding; None: 2·M·N·K
     """
 
     M: int
@@ -67,6 +68,7 @@ class KernelWork:
     batch: int = 1
     cluster: int = 1
     launches: int = 1
+    useful_flops: int | None = None
 
     def __post_init__(self) -> None:
         if min(self.M, self.N, self.K) < 0 or min(self.batch, self.cluster, self.launches) < 1:
@@ -76,8 +78,8 @@ class KernelWork:
 
     @property
     def flops(self) -> int:
-        """2·M·N·K, for each product of the batch."""
-        return 2 * self.batch * self.M * self.N * self.K
+        """Of the problem: 2·M·N·K for each product of the batch, unless it is said otherwise."""
+        return self.useful_flops if self.useful_flops is not None else 2 * self.batch * self.M * self.N * self.K
 
     @property
     def multiplications(self) -> int:
@@ -127,14 +129,14 @@ class Bound:
 
     @property
     def limiter(self) -> Level | None:
-        """The slowest; None where nothing is known."""
-        return max(self.known, key=_seconds, default=None)
+        """The slowest; None where nothing is known that takes time."""
+        return max((level for level in self.known if _seconds(level) > 0), key=_seconds, default=None)
 
     @property
     def seconds(self) -> float | Unknown:
         """What a call takes at least."""
-        found = self.limiter
-        return found.seconds if found else missing(self.levels)
+        found, gone = self.limiter, missing(self.levels)
+        return found.seconds if found else gone if gone.missing else 0.0
 
     @property
     def gflops(self) -> float | Unknown:
@@ -194,13 +196,18 @@ def busiest(work: KernelWork, sms: int) -> float:
     even = work.batch * work.M * work.N * work.K / sms
     if tile is None:
         return even
-    block = tile.BM * tile.BN * depth(work)
-    split = tile.SPLIT_K or 1
-    if split > 1:  # the last slice may be shorter
+    if (tile.SPLIT_K or 1) > 1:  # the last slice may be shorter
         return even
-    full = work.batch * (work.M // tile.BM) * (work.N // tile.BN)
-    whole = blocks(work) if work.whole else full
-    return max(even, ceil(whole / sms) * block)
+    rows, cols, full = _full(work, tile)
+    return max(even, ceil(full / sms) * rows * cols * depth(work))
+
+
+def _full(work: KernelWork, tile: Tile) -> tuple[int, int, int]:
+    """Rows and columns of a block, and how many blocks have all of them: what lies beyond the edges need not be computed."""
+    if work.whole:
+        return tile.BM, tile.BN, blocks(work)
+    rows, cols = max(1, min(tile.BM, work.M)), max(1, min(tile.BN, work.N))
+    return rows, cols, work.batch * (work.M // rows) * (work.N // cols) * (tile.SPLIT_K or 1)
 
 
 def resident(work: KernelWork, figures: Figures) -> int | None:
@@ -273,7 +280,7 @@ def _sums(work: KernelWork, figures: Figures) -> Level:
     )
 
 
-def _warp(tile: Tile) -> tuple[int, int]:
+def warp_tile(tile: Tile) -> tuple[int, int]:
     """Rows and columns of C of a warp; where the tile does not say, its lanes lie along N as far as the block goes."""
     if tile.WM and tile.WN:
         return tile.WM, tile.WN
@@ -294,7 +301,7 @@ def _shared(work: KernelWork, figures: Figures) -> Level:
     if per_clock is None:
         return Level(name, figures.lacking("shared_bytes_per_clock"), "loads and stores of the main loop")
     full = max(rate_of or 0.0, per_clock / (WORD * WARP))  # turns a clock
-    rows, cols = _warp(work.tile)
+    rows, cols = warp_tile(work.tile)
     # different floats that a warp needs of A and B for its rows·cols multiply-adds of one k: no turn brings more than 32 of them
     least = (rows + cols) / (rows * cols)
     if not loads:
@@ -320,7 +327,7 @@ def _l1(work: KernelWork, figures: Figures) -> Level:
     known = [r for r in (figures.l1_bytes_per_clock, figures.shared_bytes_per_clock) if r is not None]  # one array of memory
     if not known:
         return Level("L1", figures.lacking("l1_bytes_per_clock", "shared_bytes_per_clock"), what)
-    rows, cols = (work.tile.BM, work.tile.BN) if work.staged else _warp(work.tile)
+    rows, cols = (work.tile.BM, work.tile.BN) if work.staged else warp_tile(work.tile)
     least = (rows + cols) / (rows * cols) if loads else 0.0  # floats that a block, or without shared memory a warp, must get
     counted = f"{loads:.4f} loads a multiply-add" if loads >= least else f"{least:.4f} floats a multiply-add"
     return _per_sm(work, figures, "L1", max(loads, least) / WARP, counted, max(known) / (WORD * WARP), "turns", NOTHING)
@@ -337,9 +344,9 @@ def _l2(work: KernelWork, figures: Figures) -> Level:
     together = at_once * work.cluster
     # r × c blocks side by side read r·BM rows and c·BN columns: the least over all ways to lay them
     ways = [(r, -(-together // r)) for r in range(1, together + 1)]
-    least = min((r * min(tile.BM, work.M) + c * min(tile.BN, work.N)) / (r * c) for r, c in ways)
-    full = work.batch * (work.M // tile.BM) * (work.N // tile.BN) * (tile.SPLIT_K or 1)
-    bytes_read = (blocks(work) if work.whole else full) * least * (work.K // (tile.SPLIT_K or 1)) * WORD
+    rows, cols, full = _full(work, tile)
+    least = min((r * rows + c * cols) / (r * c) for r, c in ways)
+    bytes_read = full * least * (work.K // (tile.SPLIT_K or 1)) * WORD
     return Level("L2", bytes_read / speed, f"{bytes_read / 1e9:.4g} GB of {what}, {speed / 1e9:,.0f} GB/s")
 
 

@@ -1,13 +1,15 @@
 """What reading registers costs: the banks of the register file, and the cache that ``.reuse`` fills.
 
-A multiply-add reads three registers. Since Volta the register file has two banks, even and odd numbers, and each gives an
-instruction two registers a cycle (Jia, Maggioni, Staiger, Scarpazza, "Dissecting the NVIDIA Volta GPU Architecture via
-Microbenchmarking", 2018, section 3.1.1: conflicts occur only where all three sources lie in one bank). Three different registers
-of one bank take a cycle more.
+A multiply-add reads three registers. Since Volta the register file has two banks, even and odd numbers. On Volta, where a warp's
+multiply-add occupies its scheduler's 16 lanes for two cycles, each bank gives two registers meanwhile: conflicts occur only where
+all three sources lie in one bank (Jia, Maggioni, Staiger, Scarpazza, "Dissecting the NVIDIA Volta GPU Architecture via
+Microbenchmarking", 2018, section 3.1.1). With 32 lanes, from SM 8.6 on, a multiply-add starts every cycle, and each bank gives
+one register: two different registers of one bank take a cycle more. That is not documented; it is what the speed of outer
+products in registers shows (docs/probe.md), where the Volta rule sees no conflict at all.
 
 A source marked ``.reuse`` is kept for the next instruction of the warp, which gets it without a read if it wants the same
 register at the same place (the first, second or third source). So the rule is, instruction by instruction: sources that are at
-hand need no read; of the others, the different registers of each bank are counted; every two of a bank take a cycle.
+hand need no read; of the others, the different registers of each bank are counted; more than the bank gives take further cycles.
 
 What is assumed and not documented: that what is kept is lost with the next instruction, of whatever kind, unless that marks it
 again; and that the warp is not interrupted between the two. So the count is of what the compiler planned.
@@ -20,7 +22,12 @@ from dataclasses import dataclass
 
 BANKS = 2
 READS = 2
-"""Registers a bank gives an instruction in one cycle."""
+"""Registers a bank gives a multiply-add that occupies its lanes for two cycles."""
+
+
+def reads_of(lanes: int | None) -> int:
+    """Registers a bank gives a multiply-add before it costs a cycle more, from the fp32 lanes of a multiprocessor."""
+    return READS if lanes is None or lanes <= 64 else 1
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,10 @@ A marker names what to show and the records it comes from, relative to the repos
     <!-- toprung:loads kepler/r07 results/<device>/<record>.json -->
     <!-- toprung:facts kepler/r07 -->
     <!-- toprung:guidelines [NAME] results/<device>/<record>.json … -->
+    <!-- toprung:bound fermi B_R=6 --> and the others of ``report.bound_table``
     <!-- toprung:end -->
 
-``facts`` needs no record: it shows what a rung's own file says.
+``facts`` needs no record: it shows what a rung's own file says; nor does ``bound``, which is computed.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from toprung.bounds.registers import Reads
 from toprung.errors import BadRecord, UnknownName
 from toprung.measure import Measurement
 from toprung.probe.store import read as read_probe
+from toprung.report.bound_table import MAKERS
 from toprung.results import read
 from toprung.rung import rung
 from toprung.stats import paired_ratio
@@ -54,7 +56,7 @@ def refresh(text: str, root: Path) -> str:
 
         makers = {
             "ladder": _ladder, "rung": _rung, "each": _each, "bench": _bench, "facts": _facts, "probe": _probe, "loads": _loads,
-            "guidelines": findings.block, "counters": counters.block,
+            "guidelines": findings.block, "counters": counters.block, **MAKERS,
         }  # fmt: skip
         what, words = match["what"], match["words"].split()
         if what not in makers:
