@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from toprung.backends import pocl_cpu
 from toprung.backends.base import Buffer, Kernel, Launch, Resources, Session, Source
 from toprung.device import FP32_LANES, Device
 from toprung.errors import BuildError, ForkedDevice, LaunchError, OutOfDeviceMemory
@@ -108,6 +109,7 @@ class OpenCLBackend:
             platforms = cl.get_platforms()
         except cl.Error:
             return []
+        pocl_cpu.help_if_unknown()
         found: list[Device] = []
         for platform in platforms:
             try:
