@@ -5,8 +5,9 @@ Bring a device in by adding a module to this folder that has ``backend()``; noth
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -19,6 +20,12 @@ DYNAMIC_SHARED = "DYNAMIC_SHARED"
 
 Launch = Callable[[], None]
 """Puts one launch, its arguments bound beforehand, into the session's queue."""
+
+Relaunch = Callable[..., None]
+"""``relaunch(queue, *values)`` puts one launch with new values for the leading arguments into a queue; for one thread at a time."""
+
+SLOTS = {"P": "Q", "l": "q", "f": "f4x"}
+"""Kinds of arguments that a ``Relaunch`` takes (a buffer's handle, a 64-bit integer, a float), and how each fills 8 bytes."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +75,10 @@ class Buffer(Protocol):
     def nbytes(self) -> int:
         """Size in bytes."""
 
+    @property
+    def handle(self) -> Any:
+        """What the runtime knows it by: an address in CUDA, a memory object in OpenCL."""
+
     def part(self, offset: int, nbytes: int) -> Buffer:
         """The ``nbytes`` from byte ``offset`` on (a multiple of the device's ``base_align``), sharing memory."""
 
@@ -80,8 +91,18 @@ class Kernel(Protocol):
         """What it takes."""
 
 
+@dataclass
+class Workspace:
+    """Scratch memory of one queue. Launches in one queue follow each other, so one piece serves all of them."""
+
+    buffer: Buffer
+    lock: threading.RLock = field(default_factory=threading.RLock)
+
+
 class Session(Protocol):
-    """An opened device with one in-order queue."""
+    """An opened device with one in-order queue. Launches of ``relaunch`` may go to queues of other people's."""
+
+    queue: Any
 
     @property
     def device(self) -> Device:
@@ -114,6 +135,17 @@ class Session(Protocol):
         options: Mapping[str, int] | None = None,
     ) -> Launch:
         """A launch of ``groups`` work-groups of ``local`` work-items. ``options``: a rung's switches, for launch-time ones."""
+
+    def relaunch(
+        self, kernel: Kernel, groups: Sequence[int], local: Sequence[int], kinds: str, fixed: Sequence[np.generic]
+    ) -> Relaunch:
+        """A launch whose leading arguments, of these kinds (see ``SLOTS``), are given anew each time; the ``fixed`` ones follow."""
+
+    def foreign(self, handle: Any, nbytes: int) -> Buffer:
+        """Somebody else's memory on this device as a buffer: an address in CUDA, a memory object in OpenCL. It is not owned."""
+
+    def workspace(self, queue: Any, nbytes: int) -> Workspace:
+        """Memory for what passes between launches that follow each other in a queue; hold its lock while they are put there."""
 
     def mark(self) -> object:
         """A point in the queue that the device stamps with its time."""

@@ -9,6 +9,8 @@ import functools
 import importlib.util
 import math
 import os
+import struct
+import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -17,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toprung.backends import nvml, nvrtc
-from toprung.backends.base import DYNAMIC_SHARED, Buffer, Kernel, Launch, Resources, Session, Source
+from toprung.backends.base import DYNAMIC_SHARED, SLOTS, Buffer, Kernel, Launch, Relaunch, Resources, Session, Source, Workspace
 from toprung.device import FP32_LANES, Device
 from toprung.errors import BuildError, ForkedDevice, LaunchError, NoDevice, OutOfDeviceMemory
 
@@ -177,6 +179,11 @@ class CUDABuffer:
     def __init__(self, pointer: int, nbytes: int, whole: CUDABuffer | None = None) -> None:
         self.pointer, self.nbytes, self._whole = pointer, nbytes, whole
 
+    @property
+    def handle(self) -> int:
+        """The address."""
+        return self.pointer
+
     def part(self, offset: int, nbytes: int) -> CUDABuffer:
         """The same memory from an offset on."""
         return CUDABuffer(self.pointer + offset, nbytes, self)
@@ -215,6 +222,8 @@ class CUDASession:
         self.queue = self._stream.handle
         self._timed = core.EventOptions(timing_enabled=True)
         self._last = "the queue"
+        self._workspaces: dict[int, Workspace] = {}
+        self._workspace_lock = threading.Lock()
 
     def fingerprint(self) -> str:
         """Compiler, driver, architecture, flags and prelude."""
@@ -308,14 +317,7 @@ class CUDASession:
         self._alive()
         assert isinstance(kernel, CUDAKernel)
         driver, what = self._driver, f"{_described(kernel.source)} on {self.device}"
-        grid, block = ((*sizes, 1, 1)[:3] for sizes in (groups, local))
-        for size, most in zip(grid, MAX_GROUPS, strict=True):
-            if size > most:
-                raise LaunchError(
-                    f"{what}: {size:,} work-groups in a dimension that has {most:,} at most; use a larger tile or a smaller size"
-                )
-        if math.prod(block) > kernel.largest:
-            raise LaunchError(f"{what}: work-groups of {math.prod(block)}, but it was compiled for {kernel.largest} at most")
+        grid, block = _checked(what, kernel, groups, local)
         if (options or {}).get("CARVEOUT"):
             carveout = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
             self._do(driver.cuFuncSetAttribute(kernel.function, carveout, ALL_SHARED))
@@ -334,6 +336,63 @@ class CUDASession:
             self._last = what
 
         return launch
+
+    def relaunch(
+        self, kernel: Kernel, groups: Sequence[int], local: Sequence[int], kinds: str, fixed: Sequence[np.generic]
+    ) -> Relaunch:
+        """Eight bytes an argument, whose addresses the driver is given once; a launch only fills in the leading ones."""
+        self._alive()
+        assert isinstance(kernel, CUDAKernel)
+        driver, what = self._driver, f"{_described(kernel.source)} on {self.device}"
+        grid, block = _checked(what, kernel, groups, local)
+        leading = len(kinds)
+        memory = np.zeros(leading + len(fixed), np.uint64)
+        addresses = memory.ctypes.data + 8 * np.arange(memory.size, dtype=np.uint64)
+        for slot, value in zip(memory[leading:], fixed, strict=True):
+            assert value.nbytes <= slot.nbytes
+        for i, value in enumerate(fixed):
+            memory[leading + i : leading + i + 1].view(value.dtype)[0] = value
+        pack = struct.Struct("<" + "".join(SLOTS[k] for k in kinds)).pack_into
+        function, dynamic, at, own = kernel.function, kernel.dynamic, int(addresses.ctypes.data), self.queue
+        current, enter, start = driver.cuCtxGetCurrent, driver.cuCtxSetCurrent, driver.cuLaunchKernel
+        context, number = self._context, int(self._context)
+        kept = (kernel, memory, addresses)
+
+        def launch(queue: Any, *values: Any) -> None:
+            try:
+                pack(memory, 0, *values)
+            except OverflowError:  # a scalar beyond float32 is infinite there
+                pack(memory, 0, *(_narrowed(k, v) for k, v in zip(kinds, values, strict=True)))
+            before = current()[1]
+            if int(before) == number:
+                (status,) = start(function, *grid, *block, dynamic, own if queue is None else queue, at, 0)
+            else:  # another device's turn, or no one's yet: leave things as they were
+                enter(context)
+                (status,) = start(function, *grid, *block, dynamic, own if queue is None else queue, at, 0)
+                enter(before)
+            if status:
+                raise LaunchError(f"{what} with {len(kept[1])} arguments: {_text(driver, status)}")
+            self._last = what
+
+        return launch
+
+    def foreign(self, handle: Any, nbytes: int) -> CUDABuffer:
+        """An address of somebody else's."""
+        return CUDABuffer(int(handle), nbytes)
+
+    def workspace(self, queue: Any, nbytes: int) -> Workspace:
+        """One for each stream, which grows; giving back the smaller one waits for the device."""
+        key = int(self.queue if queue is None else queue)
+        found = self._workspaces.get(key)
+        if found is None or found.buffer.nbytes < nbytes:
+            with self._workspace_lock:
+                found = self._workspaces.get(key)
+                if found is None:
+                    found = self._workspaces[key] = Workspace(self.allocate(_rounded(nbytes)))
+                elif found.buffer.nbytes < nbytes:
+                    with found.lock:
+                        found.buffer = self.allocate(_rounded(nbytes))
+        return found
 
     def mark(self) -> object:
         """An event with a time."""
@@ -379,6 +438,30 @@ class CUDASession:
         return LaunchError(
             f"{self.device}: {error}; last launched: {self._last}. After a fault in a kernel, start the process again"
         )
+
+
+def _checked(what: str, kernel: CUDAKernel, groups: Sequence[int], local: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Grid and block in three dimensions, or LaunchError if the device has none of that size."""
+    grid, block = ((*sizes, 1, 1)[:3] for sizes in (groups, local))
+    for size, most in zip(grid, MAX_GROUPS, strict=True):
+        if size > most:
+            raise LaunchError(
+                f"{what}: {size:,} work-groups in a dimension that has {most:,} at most; use a larger tile or a smaller size"
+            )
+    if math.prod(block) > kernel.largest:
+        raise LaunchError(f"{what}: work-groups of {math.prod(block)}, but it was compiled for {kernel.largest} at most")
+    return grid, block
+
+
+def _narrowed(kind: str, value: Any) -> Any:
+    """A scalar as float32 has it, infinite where it is too large."""
+    with np.errstate(over="ignore"):
+        return float(np.float32(value)) if kind == "f" else value
+
+
+def _rounded(nbytes: int) -> int:
+    """The next power of two: memory that grows does so seldom."""
+    return 1 << max(nbytes - 1, 1).bit_length()
 
 
 def _described(source: Source) -> str:

@@ -8,6 +8,7 @@ import os
 import re
 import sys
 import tempfile
+import threading
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,9 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toprung.backends import pocl_cpu
-from toprung.backends.base import Buffer, Kernel, Launch, Resources, Session, Source
+from toprung.backends.base import Buffer, Kernel, Launch, Relaunch, Resources, Session, Source, Workspace
 from toprung.device import FP32_LANES, Device
-from toprung.errors import BuildError, ForkedDevice, LaunchError, OutOfDeviceMemory
+from toprung.errors import BuildError, ForkedDevice, LaunchError, NoDevice, OutOfDeviceMemory
 from toprung.paths import cache_dir, publish
 
 PRELUDE = Path(__file__).with_name("prelude.cl")
@@ -137,6 +138,19 @@ class OpenCLBackend:
         """Open one device with a queue of its own."""
         return OpenCLSession(device)
 
+    def adopt(self, queue: Any) -> Session:
+        """Work in the context of somebody else's queue, whose memory and queues launches then take.
+
+        Raises
+        ------
+        NoDevice
+            the queue's device is not one of ours
+        """
+        for device in self.devices():
+            if device.handle == queue.device:
+                return OpenCLSession(device, queue.context)
+        raise NoDevice(f"the queue's device {queue.device.name} is on no platform that is listed; see toprung devices")
+
 
 def backend() -> OpenCLBackend:
     """This module's backend."""
@@ -185,6 +199,11 @@ class OpenCLBuffer:
     def __init__(self, raw: Any, nbytes: int, whole: OpenCLBuffer | None = None) -> None:
         self.raw, self.nbytes, self._whole = raw, nbytes, whole
 
+    @property
+    def handle(self) -> Any:
+        """pyopencl's object."""
+        return self.raw
+
     def part(self, offset: int, nbytes: int) -> OpenCLBuffer:
         """A sub-buffer; an empty part still is one word long, because OpenCL has no empty buffers."""
         return OpenCLBuffer(self.raw.get_sub_region(offset, max(nbytes, 4)), nbytes, self)
@@ -198,17 +217,19 @@ class OpenCLKernel:
 
 
 class OpenCLSession:
-    """A context and an in-order queue that stamps events with the device's time."""
+    """A context and an in-order queue that stamps events with the device's time. ``context``: somebody else's, to work in."""
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: Device, context: Any = None) -> None:
         if _forked:
             raise ForkedDevice(str(device))
         self.device = device
         self._cl = cl = _pyopencl()
         self._handle: Any = device.handle
-        self._context = cl.Context([device.handle])
-        self.queue = cl.CommandQueue(self._context, properties=cl.command_queue_properties.PROFILING_ENABLE)
+        self._context = cl.Context([device.handle]) if context is None else context
+        self.queue = cl.CommandQueue(self._context, properties=cl.command_queue_properties.PROFILING_ENABLE, device=device.handle)
         self._allocated = 0
+        self._workspaces: dict[int, Workspace] = {}
+        self._workspace_lock = threading.Lock()
 
     def fingerprint(self) -> str:
         """Runtime, driver, device and prelude."""
@@ -324,6 +345,53 @@ class OpenCLSession:
                 raise LaunchError(f"{what} on {self.device}: {error}") from None
 
         return launch
+
+    def relaunch(
+        self, kernel: Kernel, groups: Sequence[int], local: Sequence[int], kinds: str, fixed: Sequence[np.generic]
+    ) -> Relaunch:
+        """A kernel object of its own, whose leading arguments are set anew each time."""
+        self._alive()
+        assert isinstance(kernel, OpenCLKernel)
+        cl, own = self._cl, self.queue
+        bound = cl.Kernel(kernel.program, kernel.source.kernel)
+        for i, value in enumerate(fixed):
+            bound.set_arg(len(kinds) + i, value)
+        types = [{"P": None, "l": np.int64, "f": np.float32}[k] for k in kinds]
+        total, items = tuple(g * n for g, n in zip(groups, local, strict=True)), tuple(local)
+        out_of_order = cl.command_queue_properties.OUT_OF_ORDER_EXEC_MODE_ENABLE
+
+        def launch(queue: Any, *values: Any) -> None:
+            queue = own if queue is None else queue
+            try:
+                with np.errstate(over="ignore"):
+                    for i, (kind, value) in enumerate(zip(types, values, strict=True)):
+                        bound.set_arg(i, value if kind is None else kind(value))
+                if queue.properties & out_of_order:  # our launches build on each other
+                    cl.enqueue_barrier(queue)
+                cl.enqueue_nd_range_kernel(queue, bound, total, items)
+                if queue.properties & out_of_order:
+                    cl.enqueue_barrier(queue)
+            except cl.Error as error:
+                what = f"{kernel.source.name} with {kernel.source.defines_text()}"
+                raise LaunchError(f"{what} on {self.device}: {error}") from None
+
+        return launch
+
+    def foreign(self, handle: Any, nbytes: int) -> OpenCLBuffer:
+        """A memory object of somebody else's in this session's context."""
+        return OpenCLBuffer(handle, nbytes)
+
+    def workspace(self, queue: Any, nbytes: int) -> Workspace:
+        """One for each queue, which grows; the runtime keeps the smaller one until its last launch is done."""
+        key = (self.queue if queue is None else queue).int_ptr
+        with self._workspace_lock:
+            found = self._workspaces.get(key)
+            if found is None:
+                found = self._workspaces[key] = Workspace(self.allocate(nbytes))
+        if found.buffer.nbytes < nbytes:
+            with found.lock:
+                found.buffer = self.allocate(nbytes)
+        return found
 
     def mark(self) -> object:
         """A marker event."""
