@@ -156,6 +156,30 @@ class Session(Protocol):
     def synchronize(self) -> None:
         """Wait until the queue is empty."""
 
+    def pinned(self, nbytes: int) -> NDArray[np.uint8]:
+        """Host memory for ``copy_in`` and ``copy_out``."""
+
+    def new_queue(self) -> Any:
+        """One more queue of the session's context."""
+
+    def copy_in(self, queue: Any, buffer: Buffer, offset: int, array: NDArray[Any]) -> None:
+        """Put a copy of a contiguous array to byte ``offset`` of a buffer into a queue; the array stays until it is done."""
+
+    def copy_out(self, queue: Any, array: NDArray[Any], buffer: Buffer, offset: int) -> None:
+        """Put a copy from byte ``offset`` of a buffer into a contiguous array into a queue."""
+
+    def record(self, queue: Any) -> Any:
+        """An event behind what is in a queue now."""
+
+    def wait(self, queue: Any, event: Any) -> None:
+        """What comes into a queue from now on waits for an event; the host does not."""
+
+    def settle(self, event: Any) -> None:
+        """The host waits for an event."""
+
+    def settle_queue(self, queue: Any) -> None:
+        """The host waits for a queue."""
+
     def clock_mhz(self) -> float | None:
         """The clock the device runs at now, where it can be read."""
 

@@ -5,6 +5,7 @@ Nothing of CUDA is imported before somebody asks for devices.
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import importlib.util
 import math
@@ -164,6 +165,25 @@ def _facts(driver: Any, number: int) -> Device:
         dynamic_local_bytes=fact("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"),
         handle=number,
     )
+
+
+def device_of(pointer: int) -> int:
+    """The number of the device that an address belongs to; 0 where the driver does not know it."""
+    driver = _driver()
+    if isinstance(driver, str):
+        raise NoDevice(f"an array in CUDA memory cannot be reached: {driver}")
+    if _forked:
+        raise ForkedDevice("a CUDA device")
+    status, number = driver.cuPointerGetAttribute(driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, pointer)
+    return 0 if status else int(number)
+
+
+class _Event:
+    """An event that goes when nobody refers to it any more; the driver keeps it until it has happened."""
+
+    def __init__(self, handle: Any, context: Any) -> None:
+        self.handle = handle
+        weakref.finalize(self, _release, _driver().cuEventDestroy, handle, context)
 
 
 def _release(free: Callable[[Any], Any], handle: Any, context: Any) -> None:
@@ -410,6 +430,57 @@ class CUDASession:
         """Wait for the stream."""
         self._alive()
         self._do(self._driver.cuStreamSynchronize(self.queue))
+
+    def pinned(self, nbytes: int) -> NDArray[np.uint8]:
+        """Page-locked host memory, which copies run from and to at full speed and beside kernels."""
+        self._alive()
+        driver = self._driver
+        try:
+            address = int(_call(driver.cuMemHostAlloc(max(nbytes, 1), 0)))
+        except _DriverError as error:
+            raise OutOfDeviceMemory(str(self.device), nbytes, 0, f"page-locked host memory: {error}") from None
+        memory = (ctypes.c_uint8 * max(nbytes, 1)).from_address(address)
+        weakref.finalize(memory, _release, driver.cuMemFreeHost, address, self._context)
+        return np.ctypeslib.as_array(memory)[:nbytes]
+
+    def new_queue(self) -> Any:
+        """One more stream, kept as long as the session; it waits for no other."""
+        self._alive()
+        stream = _call(self._driver.cuStreamCreate(self._driver.CUstream_flags.CU_STREAM_NON_BLOCKING))
+        weakref.finalize(self, _release, self._driver.cuStreamDestroy, stream, self._context)
+        return stream
+
+    def copy_in(self, queue: Any, buffer: Buffer, offset: int, array: NDArray[Any]) -> None:
+        """Put a copy of pinned memory to byte ``offset`` of a buffer into a queue; does not wait."""
+        self._alive()
+        self._do(self._driver.cuMemcpyHtoDAsync(_pointer(buffer) + offset, array.ctypes.data, array.nbytes, queue))
+
+    def copy_out(self, queue: Any, array: NDArray[Any], buffer: Buffer, offset: int) -> None:
+        """Put a copy from byte ``offset`` of a buffer to pinned memory into a queue; does not wait."""
+        self._alive()
+        self._do(self._driver.cuMemcpyDtoHAsync(array.ctypes.data, _pointer(buffer) + offset, array.nbytes, queue))
+
+    def record(self, queue: Any) -> Any:
+        """An event behind what is in a queue now."""
+        self._alive()
+        event = _call(self._driver.cuEventCreate(self._driver.CUevent_flags.CU_EVENT_DISABLE_TIMING))
+        self._do(self._driver.cuEventRecord(event, queue))
+        return _Event(event, self._context)
+
+    def wait(self, queue: Any, event: Any) -> None:
+        """What comes into a queue from now on waits for an event; the host does not."""
+        self._alive()
+        self._do(self._driver.cuStreamWaitEvent(queue, event.handle, 0))
+
+    def settle(self, event: Any) -> None:
+        """The host waits for an event."""
+        self._alive()
+        self._do(self._driver.cuEventSynchronize(event.handle))
+
+    def settle_queue(self, queue: Any) -> None:
+        """The host waits for a queue."""
+        self._alive()
+        self._do(self._driver.cuStreamSynchronize(queue))
 
     def clock_mhz(self) -> float | None:
         """What NVML says of the multiprocessors."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import hashlib
 import os
@@ -408,6 +409,65 @@ class OpenCLSession:
         """Wait for the queue."""
         self._alive()
         self.queue.finish()
+
+    def over_host(self, address: int, nbytes: int) -> OpenCLBuffer:
+        """Host memory as a buffer, without a copy on devices that share the host's; ``in_sight`` before the host reads it."""
+        self._alive()
+        memory = (ctypes.c_uint8 * nbytes).from_address(address)
+        flags = self._cl.mem_flags
+        raw = self._cl.Buffer(self._context, flags.READ_WRITE | flags.USE_HOST_PTR, hostbuf=memory)
+        return OpenCLBuffer(raw, nbytes)
+
+    def in_sight(self, buffer: Buffer) -> None:
+        """Wait, and make what kernels wrote into memory of ``over_host`` visible to the host."""
+        self._alive()
+        cl, raw = self._cl, _raw(buffer)
+        mapped, _ = cl.enqueue_map_buffer(self.queue, raw, cl.map_flags.READ, 0, (buffer.nbytes,), np.uint8)
+        mapped.base.release(self.queue)
+        self.queue.finish()
+
+    def pinned(self, nbytes: int) -> NDArray[np.uint8]:
+        """Host memory; copies from and to it need not be told apart from others."""
+        return np.empty(nbytes, np.uint8)
+
+    def new_queue(self) -> Any:
+        """One more in-order queue."""
+        self._alive()
+        return self._cl.CommandQueue(self._context, device=self._handle)
+
+    def copy_in(self, queue: Any, buffer: Buffer, offset: int, array: NDArray[Any]) -> None:
+        """Put a copy of host memory to byte ``offset`` of a buffer into a queue; does not wait."""
+        self._alive()
+        self._cl.enqueue_copy(queue, _raw(buffer), array, dst_offset=offset, is_blocking=False)
+        queue.flush()
+
+    def copy_out(self, queue: Any, array: NDArray[Any], buffer: Buffer, offset: int) -> None:
+        """Put a copy from byte ``offset`` of a buffer to host memory into a queue; does not wait."""
+        self._alive()
+        self._cl.enqueue_copy(queue, array, _raw(buffer), src_offset=offset, is_blocking=False)
+        queue.flush()
+
+    def record(self, queue: Any) -> Any:
+        """An event behind what is in a queue now."""
+        self._alive()
+        event = self._cl.enqueue_marker(queue)
+        queue.flush()
+        return event
+
+    def wait(self, queue: Any, event: Any) -> None:
+        """What comes into a queue from now on waits for an event; the host does not."""
+        self._alive()
+        self._cl.enqueue_barrier(queue, wait_for=[event])
+
+    def settle(self, event: Any) -> None:
+        """The host waits for an event."""
+        self._alive()
+        event.wait()
+
+    def settle_queue(self, queue: Any) -> None:
+        """The host waits for a queue."""
+        self._alive()
+        queue.finish()
 
     def clock_mhz(self) -> float | None:
         """OpenCL cannot read it; for a CPU the operating system can."""

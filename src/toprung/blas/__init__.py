@@ -1,1 +1,1 @@
-"""The library: what ``matmul``, ``sgemm`` and ``sgemv`` run on. ``engine`` works on device memory; arrays are the layer above."""
+"""The library: ``matmul``, ``sgemm`` and ``sgemv`` on arrays, and the ``engine`` on device memory that they run on."""

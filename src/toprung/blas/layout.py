@@ -248,8 +248,7 @@ def _increment(layout: Layout) -> int | None:
 
 def _lower_vector(low: _Lowering, layouts: list[Layout], places: list[Place], c: Layout, beta: float) -> bool:
     """A product with a vector: y = op(A)·x, or with the operands exchanged where the vector stands in front."""
-    rows, cols = c.shape[-2:]
-    first = cols == 1
+    first = c.shape[-1] == 1
     matrix, vector = (layouts[0], layouts[1]) if first else (layouts[1].transposed, layouts[0].transposed)
     names, slots = ("AB", (0, 1)) if first else ("BA", (1, 0))
     at = [places[slots[0]], places[slots[1]]]
@@ -266,7 +265,7 @@ def _lower_vector(low: _Lowering, layouts: list[Layout], places: list[Place], c:
     assert out is not None
     m, n = matrix.shape[-2:] if not how.trans else _swapped(matrix.shape)[-2:]
     call = GemvCall(
-        m, n, trans=how.trans, lda=how.ld, incx=step, incy=out, align_a=shifted(matrix.align, how.ld), align_x=shifted(vector.align),
+        m, n, trans=how.trans, lda=how.ld, incx=step, incy=out, align_a=shifted(matrix.align, how.ld), align_x=vector.align,
         beta_zero=beta == 0,
     )  # fmt: skip
     low.steps.append(Product(call, at[0], at[1], places[2]))

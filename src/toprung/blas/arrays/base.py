@@ -29,7 +29,9 @@ class Home(NamedTuple):
     context: Any = None
 
     def __str__(self) -> str:
-        return "the host" if self.kind == HOST else f"{self.kind}:{self.number}" if self.context is None else f"an {self.kind} context"
+        return (
+            "the host" if self.kind == HOST else f"{self.kind}:{self.number}" if self.context is None else f"an {self.kind} context"
+        )
 
 
 @dataclass(slots=True)
@@ -43,6 +45,7 @@ class Operand:
     memory : a pyopencl buffer; None elsewhere
     queue : where work on it is ordered: a stream's handle, a pyopencl queue; None: nowhere in particular
     host : the same elements as a NumPy array, where they lie on the host
+    unordered : whether its library does not know of ``queue``, so that the result must be waited for
     """
 
     adapter: Adapter
@@ -55,6 +58,7 @@ class Operand:
     queue: Any = None
     writable: bool = True
     host: NDArray[np.float32] | None = None
+    unordered: bool = False
 
 
 class Adapter:
@@ -88,6 +92,18 @@ class Adapter:
         """A new array of this kind where ``like`` lies."""
         raise NotImplementedError
 
+    def returned(self, made: Any, like: Operand) -> Any:
+        """What the user gets of an array that ``empty`` made and that has been filled."""
+        return made
+
+    def fresh(self, thing: Any, shape: tuple[int, ...]) -> Any:
+        """What ``empty`` makes, the short way. Only called where ``signature`` is not None."""
+        raise NotImplementedError
+
+    def queue(self, home: Home) -> Any:
+        """The library's current stream at a place. Only called where ``signature`` is not None."""
+        return None
+
     def scalar(self, thing: Any) -> Any:
         """What a product of two vectors returns, given an array without dimensions."""
         return thing
@@ -104,4 +120,6 @@ class Adapter:
 def refuse_dtype(name: str, dtype: object, convert: str) -> BadArray:
     """The error for another type than float32."""
     lossy = " (it is never rounded silently)" if str(dtype).removeprefix("torch.") == "float64" else ""
-    return BadArray(f"{name} is {str(dtype).removeprefix('torch.')}, and toprung multiplies float32{lossy}: convert it with {convert}")
+    return BadArray(
+        f"{name} is {str(dtype).removeprefix('torch.')}, and toprung multiplies float32{lossy}: convert it with {convert}"
+    )

@@ -38,14 +38,16 @@ class CuPy(Adapter):
         """Of the first element."""
         return int(thing.data.ptr)
 
+    def fresh(self, thing: Any, shape: tuple[int, ...]) -> Any:
+        """From CuPy's pool."""
+        cupy = sys.modules["cupy"]
+        with cupy.cuda.Device(thing.device.id):
+            return cupy.empty(shape, cupy.float32)
+
     def queue(self, home: Home) -> Any:
         """CuPy's current stream on a device (CuPy counts them for each thread)."""
         cupy = sys.modules["cupy"]
-        try:
-            return cupy.cuda.get_current_stream(home.number).ptr
-        except TypeError:  # before CuPy 13.? it takes no device
-            with cupy.cuda.Device(home.number):
-                return cupy.cuda.get_current_stream().ptr
+        return cupy.cuda.get_current_stream(home.number).ptr
 
 
 adapter = CuPy()

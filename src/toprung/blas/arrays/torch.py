@@ -39,7 +39,9 @@ class Torch(Adapter):
         if thing.layout != torch.strided:
             raise BadArray(f"{name} is a tensor of layout {thing.layout}: pass {name}.to_dense()")
         if thing.requires_grad and torch.is_grad_enabled():
-            raise BadArray(f"{name} requires a gradient, which toprung does not record: pass {name}.detach(), or use torch.no_grad()")
+            raise BadArray(
+                f"{name} requires a gradient, which toprung does not record: pass {name}.detach(), or use torch.no_grad()"
+            )
         thing = thing.resolve_neg() if thing.is_neg() else thing
         if thing.device.type == "cpu":
             return host_operand(self, thing, thing.detach().numpy())
@@ -64,6 +66,10 @@ class Torch(Adapter):
     def address(self, thing: Any) -> int:
         """Of the first element."""
         return int(thing.data_ptr())
+
+    def fresh(self, thing: Any, shape: tuple[int, ...]) -> Any:
+        """From PyTorch's allocator."""
+        return thing.new_empty(shape)
 
     def queue(self, home: Home) -> Any:
         """PyTorch's current stream on a device."""
