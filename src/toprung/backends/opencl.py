@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from toprung.backends import pocl_cpu
 from toprung.backends.base import Buffer, Kernel, Launch, Relaunch, Resources, Session, Source, Workspace
 from toprung.device import FP32_LANES, Device
 from toprung.errors import BuildError, ForkedDevice, LaunchError, NoDevice, OutOfDeviceMemory
@@ -109,6 +110,7 @@ class OpenCLBackend:
             platforms = cl.get_platforms()
         except cl.Error:
             return []
+        pocl_cpu.help_if_unknown()
         found: list[Device] = []
         for platform in platforms:
             try:
@@ -355,7 +357,8 @@ class OpenCLSession:
         for i, value in enumerate(fixed):
             bound.set_arg(len(kinds) + i, value)
         types = [{"P": None, "l": np.int64, "f": np.float32}[k] for k in kinds]
-        total, items = tuple(g * n for g, n in zip(groups, local, strict=True)), tuple(local)
+        items = (*local, *(1 for _ in groups[len(local) :]))
+        total = tuple(g * n for g, n in zip(groups, items, strict=True))
         out_of_order = cl.command_queue_properties.OUT_OF_ORDER_EXEC_MODE_ENABLE
 
         def launch(queue: Any, *values: Any) -> None:
