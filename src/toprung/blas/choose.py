@@ -92,6 +92,10 @@ BYTES_A_CLOCK = 2100.0
 """Bytes that a whole GPU's memory moves a clock."""
 CACHE_BYTES_A_CLOCK = 3500.0
 """The same for its last cache, through which slices pass."""
+CACHED = 32 << 20
+"""Bytes of slices that the cache holds until they are added."""
+ENOUGH = 4
+"""Waves of work-groups from which on sums are not cut: the last, incomplete one is a small part."""
 NARROW = 0.88
 """What is left of the efficiency where A and B are read one float at a time."""
 FULL = 512
@@ -208,6 +212,11 @@ RESIDENT = {"gpu": 2048, "cpu": 64}
 MOST_SLICES = 256
 
 
+def turn(tile: Tile) -> int:
+    """Elements along K that a work-group takes at a time; slices are whole turns, so that they begin aligned."""
+    return tile.DN * (tile.KU or tile.VA or 1)
+
+
 def _skinny(device: Device, call: Call) -> Choice | None:
     s, batch = Skinny.of(call), call.batch if isinstance(call, GemmCall) else 1
     small = next(n for n in SMALL if n >= s.few)
@@ -228,8 +237,8 @@ def _skinny(device: Device, call: Call) -> Choice | None:
         return None
     blocks = -(-s.length // tile.BM) * batch
     at_once = max(1, RESIDENT.get(device.kind, 64) // tile.work_items) * device.compute_units
-    wanted = min(2 * at_once // blocks, s.depth // (4 * tile.BN), MOST_SLICES)
-    slices = whole_slices(s.depth, tile.BN, max(1, wanted))
+    wanted = min(2 * at_once // blocks, s.depth // (4 * turn(tile)), MOST_SLICES)
+    slices = whole_slices(s.depth, turn(tile), max(1, wanted))
     why = f"one side is {s.few}: memory is the limit, and the large operand is read once"
     if slices > 1:
         why += f"; {blocks} work-groups are too few for {device.compute_units} compute units, so sums are cut into {slices}"
@@ -320,7 +329,9 @@ def clocks(device: Device, call: GemmCall, candidate: Candidate, slices: int) ->
     moved = 4 * call.batch * (call.M * call.K + call.K * call.N + call.M * call.N)
     total = max(total, moved / BYTES_A_CLOCK)
     if slices > 1:
-        total += SECOND_PASS + 4 * (2 * slices + 1) * call.M * call.N * call.batch / CACHE_BYTES_A_CLOCK
+        parts = 4 * slices * call.M * call.N * call.batch
+        through = CACHE_BYTES_A_CLOCK if parts <= CACHED else BYTES_A_CLOCK
+        total += SECOND_PASS + (2 * parts + 4 * call.M * call.N * call.batch) / through
     return total
 
 
@@ -329,6 +340,8 @@ def _tiled(device: Device, call: GemmCall) -> Choice | None:
     for one in candidates(device, call):
         if device.kind == "gpu":
             deep = max(1, call.K // (4 * (one.tile.BK or 1)))
+            if math.prod(tile_grid(call, one.tile)) * call.batch >= ENOUGH * device.compute_units * one.resident:
+                deep = 1
             for wanted in (s for s in SLICES if s <= deep):
                 slices = whole_slices(call.K, one.tile.BK or 1, wanted)
                 weighed.append((clocks(device, call, one, slices), slices, one))

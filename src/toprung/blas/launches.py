@@ -11,7 +11,7 @@ import numpy as np
 from toprung.backends.base import Session
 from toprung.blas import vendor
 from toprung.blas.call import Call, GemmCall, GemvCall
-from toprung.blas.choose import Choice, Skinny, sliced, tile_grid
+from toprung.blas.choose import Choice, Skinny, sliced, tile_grid, turn
 from toprung.blas.kernel import Run, kernel, loaded
 from toprung.errors import LaunchError
 
@@ -215,7 +215,7 @@ def _skinny(session: Session, call: Call, choice: Choice) -> Run:
     blocks = -(-s.length // tile.BM)
     if blocks * c.batch > MOST_GROUPS:
         raise LaunchError(f"{call}: {blocks * c.batch:,} work-groups where a launch has {MOST_GROUPS:,} at most")
-    slice_ = sliced(s.depth, tile.BN, slices)
+    slice_ = sliced(s.depth, turn(tile), slices)
     if slices > 1:
         tight = c.cols if isinstance(call, GemmCall) else 1
         down, on, stride, stride_slice = tight, 1, c.rows * c.cols, c.elements
