@@ -366,10 +366,9 @@ class CUDASession:
         driver, what = self._driver, f"{_described(kernel.source)} on {self.device}"
         grid, block = _checked(what, kernel, groups, local)
         leading = len(kinds)
-        memory = np.zeros(leading + len(fixed), np.uint64)
+        raw = bytearray(8 * (leading + len(fixed)))
+        memory = np.frombuffer(raw, np.uint64)
         addresses = memory.ctypes.data + 8 * np.arange(memory.size, dtype=np.uint64)
-        for slot, value in zip(memory[leading:], fixed, strict=True):
-            assert value.nbytes <= slot.nbytes
         for i, value in enumerate(fixed):
             memory[leading + i : leading + i + 1].view(value.dtype)[0] = value
         pack = struct.Struct("<" + "".join(SLOTS[k] for k in kinds)).pack_into
@@ -380,9 +379,9 @@ class CUDASession:
 
         def launch(queue: Any, *values: Any) -> None:
             try:
-                pack(memory, 0, *values)
+                pack(raw, 0, *values)
             except OverflowError:  # a scalar beyond float32 is infinite there
-                pack(memory, 0, *(_narrowed(k, v) for k, v in zip(kinds, values, strict=True)))
+                pack(raw, 0, *(_narrowed(k, v) for k, v in zip(kinds, values, strict=True)))
             before = current()[1]
             if int(before) == number:
                 (status,) = start(function, *grid, *block, dynamic, own if queue is None else queue, at, 0)

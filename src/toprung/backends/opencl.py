@@ -358,7 +358,8 @@ class OpenCLSession:
         for i, value in enumerate(fixed):
             bound.set_arg(len(kinds) + i, value)
         types = [{"P": None, "l": np.int64, "f": np.float32}[k] for k in kinds]
-        total, items = tuple(g * n for g, n in zip(groups, local, strict=True)), tuple(local)
+        items = (*local, *(1 for _ in groups[len(local) :]))
+        total = tuple(g * n for g, n in zip(groups, items, strict=True))
         out_of_order = cl.command_queue_properties.OUT_OF_ORDER_EXEC_MODE_ENABLE
 
         def launch(queue: Any, *values: Any) -> None:

@@ -10,6 +10,8 @@
 // LPTR             address-space qualifier of a pointer into local memory
 // index_t          the type of an offset into a matrix: 64 bits, or 32 with INDEX32=1
 // UNROLL           in front of a loop of constant length: unroll it, where the compiler must be told (NVIDIA's; the others know)
+// KEEP(x)          the 32-bit variable x is held in a register from here on: not computed anew at each use to save one
+// RESIDENT         macro: work-groups that must fit a compute unit at once, to which CUDA's compiler limits the registers
 // LANE_READ(v, l)  the value of v in lane l of this sub-group, with SHUFFLE=1
 
 // a * b + c is one fused multiply-add; fma() is not used because some CPU runtimes call a function for it
@@ -26,6 +28,7 @@ typedef float float1;
 #define ELEMENT(v, e) (((float *)&(v))[e])
 #define ALIGNED(W) __attribute__((aligned(4 * (W))))
 #define LPTR __local
+#define KEEP(x)
 
 #ifdef __NV_CL_C_VERSION
 #define UNROLL _Pragma("unroll")

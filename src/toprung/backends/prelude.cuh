@@ -3,7 +3,11 @@
 // is needed. Functions without a qualifier run on the device (--device-as-default-execution-space).
 
 #define __kernel extern "C" __global__
+#if defined(RESIDENT) && RESIDENT
+#define reqd_work_group_size(x, y, z) launch_bounds((x) * (y) * (z), RESIDENT)
+#else
 #define reqd_work_group_size(x, y, z) launch_bounds((x) * (y) * (z)) // sits in __attribute__((...)) behind __kernel
+#endif
 #define __global
 #define __local __shared__ // only for arrays declared in a kernel; a pointer into one is LPTR
 #define restrict __restrict__
@@ -48,6 +52,7 @@ inline float4 &operator+=(float4 &a, float4 b) { return a = a + b; }
 #define ALIGNED(W) __attribute__((aligned(4 * (W))))
 #define LPTR
 #define UNROLL _Pragma("unroll")
+#define KEEP(x) asm volatile("" : "+r"(x))
 
 #if defined(READ_ONLY) && READ_ONLY
 #define READ_V(W, p) __ldg((const VECTOR(W) *)(p))

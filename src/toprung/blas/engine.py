@@ -18,9 +18,6 @@ from toprung.tile import Tile
 PRECISIONS = ("fp32",)
 """What can be asked for so far."""
 
-SMALLEST = 2.0**-150
-"""An α no larger than this is 0 in float32."""
-
 
 class Executable:
     """A call that is ready to run, as often as wanted, from any thread, on any queue of its session's context.
