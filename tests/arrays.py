@@ -39,7 +39,7 @@ def on_queue(array: np.ndarray, queue: Any) -> Any:
         base = base.base
     if base.size == 0:
         return cla.empty(queue, array.shape, np.float32)
-    memory = cla.to_device(queue, np.ascontiguousarray(base).reshape(-1))
+    memory = cla.to_device(queue, base.ravel("K"))
     offset = array.__array_interface__["data"][0] - base.__array_interface__["data"][0]
     return cla.Array(queue, array.shape, np.float32, data=memory.base_data, offset=offset, strides=array.strides)
 
@@ -67,6 +67,8 @@ def _fetched(array: Any) -> np.ndarray:
     """What lies in a pyopencl array of any strides."""
     import pyopencl as cl
 
+    if not array.size:
+        return np.empty(array.shape, np.float32)
     host = np.empty(array.base_data.size // 4, np.float32)
     cl.enqueue_copy(array.queue, host, array.base_data)
     return np.ndarray(array.shape, np.float32, host, array.offset, array.strides).copy()
@@ -102,13 +104,11 @@ LAYOUTS = ("plain", "fortran", "wide", "sliced", "reversed", "shifted")
 
 def guarded(shape: tuple[int, ...], layout: str) -> tuple[np.ndarray, Callable[[], bool]]:
     """An output full of NaN between guards, and whether everything around it is as it was."""
-    sizes = (
-        tuple(2 * n + 2 for n in shape)
-        if layout == "sliced"
-        else (*shape[:-1], shape[-1] + 3)
-        if layout == "wide" and shape
-        else shape
-    )
+    sizes = shape
+    if layout == "sliced":
+        sizes = tuple(2 * n + 2 for n in shape)
+    elif layout == "wide" and shape:
+        sizes = (*shape[:-1], shape[-1] + 3)
     flat = np.full(int(np.prod(sizes)) + 2 * GUARD, CANARY, np.uint32).view(np.float32)
     whole = flat[GUARD : flat.size - GUARD].reshape(sizes, order="F" if layout == "fortran" else "C")
     out = whole
@@ -123,9 +123,8 @@ def guarded(shape: tuple[int, ...], layout: str) -> tuple[np.ndarray, Callable[[
 
     def kept() -> bool:
         now = flat.copy()
-        inside = np.ndarray(
-            out.shape, np.float32, now, out.__array_interface__["data"][0] - flat.__array_interface__["data"][0], out.strides
-        )
+        offset = out.__array_interface__["data"][0] - flat.__array_interface__["data"][0]
+        inside = np.ndarray(out.shape, np.float32, now, offset, out.strides)
         inside[...] = np.nan
         return bool(np.array_equal(now.view(np.uint32), before.view(np.uint32)))
 

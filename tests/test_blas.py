@@ -24,6 +24,7 @@ from toprung.blas.overlap import folded, share
 from toprung.device import Device
 
 SIDES = st.sampled_from([0, 1, 2, 3, 4, 7, 16, 31, 33, 65])
+FEW = st.sampled_from([0, 1, 5, 33])  # every tile and width is a kernel to compile
 SCALARS = st.sampled_from([0.0, 1.0, -1.0, 0.7, 1.3])
 KIND = st.sampled_from(sorted(KINDS))
 LAYOUT = st.sampled_from(LAYOUTS)
@@ -61,10 +62,10 @@ def kinds(kind: str, *arrays: np.ndarray) -> list[Any]:
 
 
 @st.composite
-def operands(draw: Any) -> tuple[np.ndarray, np.ndarray]:
+def operands(draw: Any, sides: Any = SIDES) -> tuple[np.ndarray, np.ndarray]:
     """Two float32 arrays that matmul takes: vectors, matrices, batches that broadcast, in any layouts."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
-    m, n, k = draw(SIDES), draw(SIDES), draw(SIDES)
+    m, n, k = draw(sides), draw(sides), draw(sides)
     batch = draw(st.sampled_from([(), (1,), (3,), (2, 3), (2, 1)]))
     other = draw(st.sampled_from([(), (1,), batch, batch[1:]]))
     a = (k,) if draw(st.integers(0, 4)) == 0 else (*batch, m, k)
@@ -90,8 +91,8 @@ def check_matmul(pair: tuple[np.ndarray, np.ndarray], kind: str, layout: str, in
     assert kept()
 
 
-@given(operands(), KIND, LAYOUT, st.booleans())
-@settings(max_examples=60)
+@given(operands(FEW), KIND, LAYOUT, st.booleans())
+@settings(max_examples=25)
 def test_matmul(pair: tuple[np.ndarray, np.ndarray], kind: str, layout: str, into: bool) -> None:
     check_matmul(pair, kind, layout, into)
 
@@ -127,17 +128,17 @@ def check_sgemm(sizes: tuple[int, int, int], scalars: tuple[float, float], kind:
 
 
 FLAGS = st.tuples(st.integers(0, 2), st.integers(0, 2), st.booleans(), st.integers(0, 1))
-GEMM = (st.tuples(SIDES, SIDES, SIDES), st.tuples(SCALARS, SCALARS), KIND, st.tuples(LAYOUT, LAYOUT, LAYOUT), FLAGS)
+GEMM = (st.tuples(SCALARS, SCALARS), KIND, st.tuples(LAYOUT, LAYOUT, LAYOUT), FLAGS)
 
 
-@given(*GEMM)
-@settings(max_examples=60)
+@given(st.tuples(FEW, FEW, FEW), *GEMM)
+@settings(max_examples=25)
 def test_sgemm(sizes: Any, scalars: Any, kind: str, layouts: Any, flags: Any) -> None:
     check_sgemm(sizes, scalars, kind, layouts, flags)
 
 
 @pytest.mark.slow
-@given(*GEMM)
+@given(st.tuples(SIDES, SIDES, SIDES), *GEMM)
 @settings(max_examples=1500)
 def test_sgemm_long(sizes: Any, scalars: Any, kind: str, layouts: Any, flags: Any) -> None:
     check_sgemm(sizes, scalars, kind, layouts, flags)
@@ -307,12 +308,12 @@ def test_a_batch_is_one_launch_wherever_it_can_be() -> None:
     assert step.call.batch == 6  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("bytes_", [3000, 20_000, 200_000])
-@pytest.mark.parametrize("beta", [0.0, 1.3])
+@pytest.mark.parametrize(("bytes_", "beta"), [(3000, 1.3), (20_000, 0.0), pytest.param(3000, 0.0, marks=pytest.mark.slow),
+                                              pytest.param(20_000, 1.3, marks=pytest.mark.slow)])  # fmt: skip
 def test_products_that_do_not_fit_are_cut(bytes_: int, beta: float, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(host.LIMIT, str(bytes_))
     rng = np.random.default_rng(1)
-    for m, n, k, batch in ((50, 30, 70, 1), (1, 1, 900, 1), (3, 200, 40, 1), (9, 7, 5, 40), (0, 3, 4, 1), (4, 3, 0, 1)):
+    for m, n, k, batch in ((50, 30, 70, 1), (3, 200, 40, 1), (9, 7, 5, 40), (0, 3, 4, 1), (4, 3, 0, 1)):
         a, b = hold(values(rng, batch, m, k), "sliced"), hold(values(rng, batch, k, n), "fortran")
         if batch > 1:
             graded(matmul(a, b), a, b)

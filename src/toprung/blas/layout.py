@@ -98,6 +98,11 @@ def tight(shape: Sequence[int], fortran: bool = False) -> tuple[int, ...]:
     return tuple(math.prod(sizes[i + 1 :]) for i in range(len(sizes)))
 
 
+def dense(shape: Sequence[int], strides: Sequence[int], fortran: bool = False) -> bool:
+    """Whether an array has no gaps, row-major or column-major; strides along dimensions of one do not matter."""
+    return 0 in shape or all(n == 1 or s == t for n, s, t in zip(shape, strides, tight(shape, fortran), strict=True))
+
+
 def aligned(address: int) -> int:
     """Floats to which an address in bytes is aligned: 4, 2 or 1."""
     return 4 if address % 16 == 0 else 2 if address % 8 == 0 else 1
@@ -213,12 +218,13 @@ def lower(a: Layout, b: Layout, c: Layout, beta: float, reads: bool = True) -> P
         return Program(tuple(low.steps))
     target, at_c = c, places[2]
     vector = math.prod(c.shape[:-2]) == 1 and 1 in (rows, cols)
-    if not (vector and _increment(c) is not None) and addressed(rows, cols, *c.strides[-2:]) is None:
+    why = "" if vector and _increment(c) is not None else _unaddressed(c)
+    if why:
         places[2] = low.temporary(c.shape)
         target = Layout(c.shape, tight(c.shape), 4)
         if beta != 0:
             low.steps += copies_between(c.shape, at_c, c.strides, places[2], target.strides)
-        low.copies.append(f"C {'×'.join(map(str, c.shape))}: {why_copied(rows, cols, *c.strides[-2:])}")
+        low.copies.append(f"C {'×'.join(map(str, c.shape))}: {why}")
     layouts = [a, b]
     if not (vector and _lower_vector(low, layouts, places, target, beta)):
         _lower_matrix(low, layouts, places, target, beta)
@@ -237,6 +243,18 @@ def _forward(a: Layout, b: Layout, c: Layout) -> tuple[Layout, Layout, Layout, l
                 offsets[i] += move
                 layouts[i] = Layout(shape, (*strides[:dim], -strides[dim], *strides[dim + 1 :]), shifted(align, move))
     return (*layouts, [Place(i, o) for i, o in enumerate(offsets)])  # type: ignore[return-value]
+
+
+def _unaddressed(c: Layout) -> str:
+    """Why no kernel can write a result in place; empty where one can."""
+    rows, cols = c.shape[-2:]
+    how = addressed(rows, cols, *c.strides[-2:])
+    if how is None:
+        return why_copied(rows, cols, *c.strides[-2:])
+    extent = (cols - 1) * how.ld + rows if how.trans else (rows - 1) * how.ld + cols
+    if any(n > 1 and s < extent for n, s in zip(c.shape[:-2], c.strides[:-2], strict=True)):
+        return "the matrices of its batch lie within each other"
+    return ""
 
 
 def _increment(layout: Layout) -> int | None:

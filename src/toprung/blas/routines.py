@@ -12,7 +12,7 @@ from toprung.blas import arrays, overlap, warm
 from toprung.blas.arrays.base import Operand
 from toprung.blas.arrays.numpy import adapter as numpy_adapter
 from toprung.blas.execute import Prepared, path, prepared
-from toprung.blas.layout import tight
+from toprung.blas.layout import dense
 from toprung.blas.product import How, View, copy, multiply, together, written
 from toprung.blas.receipt import Receipt
 from toprung.blas.sessions import session_at
@@ -352,7 +352,7 @@ def sgemm(
         old = _matrix(third, "c")
         if old.shape != shape:
             raise BadShape(f"c is {sizes(third.shape)}, and the result is {sizes(shape)}")
-        given = third.strides == tight(third.shape, fortran=True) or old.strides == tight(shape, fortran=True) or 0 in shape
+        given = dense(old.shape, old.strides, fortran=True)
         if may_write and third.thing is c and given and third.writable:
             apart(third, (first, second), how, "c")
             made, target, view = c, third, old
@@ -421,7 +421,7 @@ def sgemv(
     else:
         flat = _flat(third, "y")
         view = _strided(flat, rows, starts[1], steps[1], "y", "2nd keyword")
-        if may_write and third.thing is y and flat is third and third.writable and third.strides in ((1,), tight(third.shape)):
+        if may_write and third.thing is y and flat is third and third.writable and dense(third.shape, third.strides):
             apart(third, (first, second), how, "y")
             made = y
         else:
@@ -442,7 +442,7 @@ def _flat(operand: Operand, name: str) -> Operand:
     dims = [(n, s) for n, s in zip(operand.shape, operand.strides, strict=True) if n != 1]
     if len(dims) <= 1:
         step = dims[0][1] if dims else 1
-    elif operand.strides == tight(operand.shape):
+    elif dense(operand.shape, operand.strides):
         step = 1
     elif operand.host is not None:
         return numpy_adapter.operand(np.ascontiguousarray(operand.host).reshape(-1), name)
