@@ -46,7 +46,7 @@ def on_queue(array: np.ndarray, queue: Any) -> Any:
 
 KINDS: dict[str, tuple[Callable[[np.ndarray, Any], Any], Callable[[Any], np.ndarray]]] = {
     "numpy": (lambda a, _: a, np.asarray),
-    "dlpack": (lambda a, _: Handed(a), np.asarray),
+    "dlpack": (lambda a, _: Handed(a), lambda c: c.array if isinstance(c, Handed) else np.asarray(c)),
     "pyopencl": (on_queue, lambda c: _fetched(c)),
 }
 """Kind of array → how to make one of a NumPy array, and how to read a result."""
@@ -105,18 +105,18 @@ LAYOUTS = ("plain", "fortran", "wide", "sliced", "reversed", "shifted")
 def guarded(shape: tuple[int, ...], layout: str) -> tuple[np.ndarray, Callable[[], bool]]:
     """An output full of NaN between guards, and whether everything around it is as it was."""
     sizes = shape
-    if layout == "sliced":
+    if layout == "sliced" and shape:
         sizes = tuple(2 * n + 2 for n in shape)
     elif layout == "wide" and shape:
         sizes = (*shape[:-1], shape[-1] + 3)
     flat = np.full(int(np.prod(sizes)) + 2 * GUARD, CANARY, np.uint32).view(np.float32)
     whole = flat[GUARD : flat.size - GUARD].reshape(sizes, order="F" if layout == "fortran" else "C")
     out = whole
-    if layout == "sliced":
+    if layout == "sliced" and shape:
         out = whole[tuple(slice(1, 2 * n + 1, 2) for n in shape)]
     elif layout == "wide" and shape:
         out = whole[..., : shape[-1]]
-    elif layout == "reversed":
+    elif layout == "reversed" and shape:
         out = whole[tuple(slice(None, None, -1) for _ in shape)]
     out[...] = np.nan
     before = flat.copy()

@@ -118,7 +118,7 @@ def check_sgemm(sizes: tuple[int, int, int], scalars: tuple[float, float], kind:
     x, y, *z = kinds(kind, a, b, *([] if c is None else [c]))
     result = sgemm(alpha, x, y, beta, *z, trans_a=trans_a, trans_b=trans_b, overwrite_c=overwrite)
     found = KINDS[kind][1](result)
-    in_place = overwrite and c is not None and c.flags.f_contiguous and kind != "dlpack"
+    in_place = overwrite and c is not None and c.flags.f_contiguous
     assert (bool(z) and result is z[0]) == in_place or kind == "torch"
     if c is not None and not in_place and kind == "numpy":
         np.testing.assert_array_equal(c, old)

@@ -5,6 +5,7 @@ A marker names what to show and the records it comes from, relative to the repos
     <!-- toprung:ladder [sizes=1024,4096] results/<device>/<record>.json … -->
     <!-- toprung:rung r07 results/<device>/<record>.json … -->
     <!-- toprung:bench results/<device>/<record>.json -->
+    <!-- toprung:overhead results/<device>/overhead.json … -->
     <!-- toprung:facts kepler/r07 -->
     <!-- toprung:end -->
 
@@ -38,13 +39,31 @@ def refresh(text: str, root: Path) -> str:
     """
 
     def table(match: re.Match[str]) -> str:
-        makers = {"ladder": _ladder, "rung": _rung, "bench": _bench, "facts": _facts}
+        makers = {"ladder": _ladder, "rung": _rung, "bench": _bench, "facts": _facts, "overhead": _overhead}
         what, words = match["what"], match["words"].split()
         if what not in makers:
             raise UnknownName("generated table", what, makers)
         return f"{match[1]}{makers[what](words, root)}\n{match[5]}"
 
     return BLOCK.sub(table, text)
+
+
+def _overhead(words: Sequence[str], root: Path) -> str:
+    """What calls of the library cost on the host, a row for each kind of array and call; from benchmarks/overhead.py."""
+    if not words:
+        return "Not measured yet."
+    lines = ["| device | arrays | call | µs |", "|---|---|---|---:|"]
+    sources = []
+    for word in words:
+        record = read(root / word)
+        e, device = record["environment"], record["environment"]["device"]
+        for row in record["overheads"]:
+            lines.append(f"| {device['short_name']} | {row['arrays']} | `{row['call']}` | {row['microseconds']['median']:.1f} |")
+        sources.append(
+            f"Microseconds of a call on the host, medians: {device['short_name']}, {device['runtime']}, Python {e['python']}, "
+            f"{e['date'][:10]}, commit {e['commit']}, `{record['what']}`, stored in `{word}`.  "
+        )
+    return "\n".join([*lines, "", *sources])
 
 
 def _ladder(words: Sequence[str], root: Path) -> str:

@@ -61,7 +61,7 @@ class Torch(Adapter):
 
     def signature(self, thing: Any) -> Hashable:
         """Type, shape, strides, device and whether a gradient would be lost."""
-        return thing.dtype, thing.shape, thing.stride(), thing.device, thing.requires_grad, thing.is_neg()
+        return thing.dtype, thing.shape, thing.stride(), thing.get_device(), thing.requires_grad, thing.is_neg()
 
     def address(self, thing: Any) -> int:
         """Of the first element."""
