@@ -1,4 +1,4 @@
-"""The library's engine on hostile operands: every kernel, layout, shape and width of access, and nothing read or written outside."""
+"""The library's engine on hostile operands: every kernel, layout, shape and width of access; nothing outside is touched."""
 
 from __future__ import annotations
 
