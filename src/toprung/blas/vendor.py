@@ -32,13 +32,14 @@ def cublas(session: Session, call: Call, choice: object) -> Run:
     alpha, beta = ctypes.c_float(), ctypes.c_float()
     pa, pb = ctypes.byref(alpha), ctypes.byref(beta)
     f32, kind, algorithm = _cublas.R_32F, _cublas.COMPUTE_32F, _cublas.DEFAULT_ALGORITHM
+    current = session.current  # type: ignore[attr-defined]  # only CUDA's sessions get here
     simple, strided = library.cublasGemmEx, library.cublasGemmStridedBatchedEx
 
     def run(
         a: int, offset_a: int, b: int, offset_b: int, c: int, offset_c: int, first: float, second: float, queue: Any = None
     ) -> None:
         left, right, out = (b + 4 * offset_b, f32, g.ldb), (a + 4 * offset_a, f32, g.lda), (c + 4 * offset_c, f32, g.ldc)
-        with _lock:
+        with _lock, current():
             alpha.value, beta.value = first, second
             handle = _cublas._handle(int(session.queue if queue is None else queue))
             if g.batch == 1:
