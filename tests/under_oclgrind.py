@@ -46,7 +46,7 @@ def blocks(tile: Tile) -> tuple[int, int, int]:
 
 
 def run_engine(job: dict[str, Any], session: Session, folder: Path) -> dict[str, Any]:
-    """A product by the library's engine; ``tile``, ``slices`` and ``options``: the tunable kernel's, else what the model chooses."""
+    """A product by the library's engine; ``tile`` and ``slices``: the tunable kernel's, else what the model chooses."""
     for before, after in job.get("changes", ()):
         folder.mkdir(parents=True, exist_ok=True)
         damaged = trial.altered(kernels.kernel("gemm"), folder, (before, after))
