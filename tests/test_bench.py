@@ -179,7 +179,7 @@ def test_a_size_that_does_not_fit_is_skipped_and_said(typed: Typed) -> None:
 
 
 def test_suites_hold_what_they_say() -> None:
-    assert list(SUITES) == ["squares", "transformer", "skinny", "deep-k", "batched", "odd", "blas-paper"]
+    assert list(SUITES) == ["squares", "transformer", "skinny", "deep-k", "batched", "odd", "blas-paper", "library"]
     assert [g.M for g in suite("squares")][:2] == [256, 512] and len(suite("squares", ["NN", "TT"])) == 16
     assert {g.trans for g in suite("blas-paper")} == {"NN", "NT", "TN", "TT"} and all(g.M % 96 == 0 for g in suite("blas-paper"))
     assert all(g.batch > 1 for g in suite("batched")) and all(g.K >= 16 * g.M for g in suite("deep-k"))

@@ -1,4 +1,4 @@
-"""The library's engine on hostile operands: every kernel, layout, shape and width of access, and nothing read or written outside."""
+"""The library's engine on hostile operands: every kernel, layout, shape and width of access; nothing outside is touched."""
 
 from __future__ import annotations
 
@@ -278,6 +278,43 @@ def test_somebody_elses_queue(device: Device) -> None:
         queue.finish()
         cl.enqueue_copy(queue, found, raw[2])
         np.testing.assert_allclose(found, a @ b, rtol=1e-5)
+
+
+def test_somebody_elses_stream(device: Device) -> None:
+    """Another stream and another library's address; the first call from a thread that has no context yet."""
+    if device.backend != "cuda":
+        pytest.skip("a CUDA device is needed")
+    session: Any = session_for(device)
+    assert session is session_for(device)
+    stream = session._driver.cuStreamCreate(0)[1]
+    rng = np.random.default_rng(8)
+    a, b = rng.random((20, 200), dtype=np.float32), rng.random((200, 24), dtype=np.float32)
+    owned = [session.allocate(n) for n in (a.nbytes, b.nbytes, 4 * 20 * 24)]
+    for buffer, values in zip(owned, (a, b), strict=False):
+        session.upload(buffer, values)
+    buffers = [session.foreign(o.handle, o.nbytes) for o in owned]
+    problem = Gemm(20, 24, 200)
+    call = call_of(problem)
+    for made in (Executable(session, call, forced(session, problem, slices=3), "fp32"), prepare(session, call, own=False)):
+        for queue in (int(stream), 0, None):
+            made.reserve(queue)
+            thread = threading.Thread(target=made.run, args=(buffers[0], 0, buffers[1], 0, buffers[2], 0, 1.0, 0.0, queue))
+            thread.start()
+            thread.join()
+            session._driver.cuCtxSynchronize()
+            found = np.empty((20, 24), np.float32)
+            session.download(owned[2], found)
+            np.testing.assert_allclose(found, a @ b, rtol=1e-5)
+
+
+def test_what_is_installed_is_weighed(device: Device) -> None:
+    """own=False admits cuBLAS; where it cannot take part, the receipt says why."""
+    call = GemmCall(64, 64, 64)
+    chosen = choose(device, call, own=False)
+    if device.backend == "cuda" and chosen.kernel == "cublas":
+        assert chosen.passed_over[0][0] == "blas/gemm"
+    else:
+        assert chosen.kernel == "gemm" and dict(chosen.passed_over)["cublas"]
 
 
 def test_a_call_that_makes_no_sense_is_refused() -> None:

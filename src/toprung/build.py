@@ -82,8 +82,7 @@ def shared_kernel(name: str, tile: Tile, session: Session) -> Kernel:
 
 
 def _kernel(source: Source, session: Session) -> tuple[Kernel, bool]:
-    key = "\0".join((FORMAT, session.fingerprint(), source.language, source.kernel, source.defines_text(), source.text))
-    path = cache_dir() / "binaries" / hashlib.sha256(key.encode()).hexdigest()
+    path = _place(source, session.fingerprint())
     try:
         stored = path.read_bytes()
     except OSError:
@@ -96,5 +95,15 @@ def _kernel(source: Source, session: Session) -> tuple[Kernel, bool]:
             pass  # made by a runtime that calls itself the same and is not
     binary = session.compile(source)
     kernel = session.load(binary, source)
-    publish(path, hashlib.sha256(binary).digest() + binary)
+    keep(source, session.fingerprint(), binary)
     return kernel, False
+
+
+def keep(source: Source, fingerprint: str, binary: bytes) -> None:
+    """Put a binary into the cache, where a session with this fingerprint finds it: other processes may compile for it."""
+    publish(_place(source, fingerprint), hashlib.sha256(binary).digest() + binary)
+
+
+def _place(source: Source, fingerprint: str) -> Path:
+    key = "\0".join((FORMAT, fingerprint, source.language, source.kernel, source.defines_text(), source.text))
+    return cache_dir() / "binaries" / hashlib.sha256(key.encode()).hexdigest()

@@ -13,7 +13,8 @@ import os
 import struct
 import threading
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -394,6 +395,16 @@ class CUDASession:
             self._last = what
 
         return launch
+
+    @contextmanager
+    def current(self) -> Iterator[None]:
+        """Make this session's context the thread's own for the length of a ``with`` block, as other libraries need it."""
+        before = self._driver.cuCtxGetCurrent()[1]
+        self._alive()
+        try:
+            yield
+        finally:
+            self._driver.cuCtxSetCurrent(before)
 
     def foreign(self, handle: Any, nbytes: int) -> CUDABuffer:
         """An address of somebody else's."""

@@ -52,12 +52,14 @@ class Candidate:
     tile : with the widest accesses; narrower ones replace them where the operands need it
     resident : work-groups a multiprocessor holds (registers decide); also what the compiler is told to leave room for
     efficiency : share of the multiply-adds it starts, of those there are, where nothing else limits
-    stages, ahead, order : see the kernel
+    narrow : the same where A or B are read one float at a time, which takes registers; None: as many
+    ahead, order : see the kernel
     """
 
     tile: Tile
     resident: int
     efficiency: float
+    narrow: int | None = None
     ahead: int = 1
     order: int = 0
 
@@ -70,8 +72,8 @@ def _tile(bm: int, bn: int, bk: int, warp: tuple[int, int], piece: tuple[int, in
 
 GPU: tuple[Candidate, ...] = (
     Candidate(_tile(128, 128, 8, (32, 64), (8, 8)), 2, 0.74),
-    Candidate(_tile(128, 64, 8, (32, 64), (8, 8)), 4, 0.70),
-    Candidate(_tile(64, 128, 8, (32, 64), (8, 8)), 4, 0.70),
+    Candidate(_tile(128, 64, 8, (32, 64), (8, 8)), 4, 0.70, narrow=3),
+    Candidate(_tile(64, 128, 8, (32, 64), (8, 8)), 4, 0.70, narrow=3),
     Candidate(_tile(64, 64, 16, (32, 32), (8, 4), 2), 4, 0.62),
     Candidate(_tile(64, 32, 16, (16, 32), (4, 4), 2), 6, 0.50),
     Candidate(_tile(32, 64, 16, (16, 32), (4, 4), 2), 6, 0.50),
@@ -299,8 +301,9 @@ def candidates(device: Device, call: GemmCall) -> Iterator[Candidate]:
     known = GPU if device.kind == "gpu" else tuple(Candidate(t, 1, 1.0, ahead=0) for t in gemm.tiles["cpu"])
     for one in known:
         tile = replace(one.tile, VA=a, VB=b)
+        resident = one.narrow if one.narrow is not None and min(a, b) == 1 else one.resident
         if not broken(gemm.all_rules({}), tile, device):
-            yield replace(one, tile=tile)
+            yield replace(one, tile=tile, resident=resident)
 
 
 def clocks(device: Device, call: GemmCall, candidate: Candidate, slices: int) -> float:

@@ -38,7 +38,8 @@ def call_of(problem: Problem, align: int = ALIGNED) -> Call:
         )  # fmt: skip
     if isinstance(problem, Gemv):
         return GemvCall(
-            problem.M, problem.N, problem.trans == "T", problem.lda or 0, problem.incx, problem.incy, align, align, problem.beta == 0
+            problem.M, problem.N, problem.trans == "T", problem.lda or 0, problem.incx, problem.incy, align, align,
+            problem.beta == 0,
         )  # fmt: skip
     raise Unsupported(f"the library computes gemm and gemv, not {problem.routine}")
 

@@ -72,6 +72,11 @@ class Executable:
         """
         return self._make()
 
+    def reserve(self, queue: Any = None) -> None:
+        """Make the scratch memory of a queue now: inside a CUDA graph's capture nothing can be allocated."""
+        if self.workspace_bytes:
+            self.session.workspace(queue, self.workspace_bytes)
+
     def __str__(self) -> str:
         return f"{self.name} {self.tile}" if self.tile else self.name
 

@@ -13,7 +13,16 @@ from toprung.device import Device
 from toprung.peers import _cublas
 
 _lock = threading.Lock()
-"""A handle has one stream at a time."""
+"""A handle serves one call at a time."""
+
+_handles: dict[tuple[int, int], Any] = {}
+"""A handle for each context and stream, kept, because making one takes long."""
+
+
+def _handle(context: int, stream: int) -> Any:
+    if (context, stream) not in _handles:
+        _handles[context, stream] = _cublas._handle.__wrapped__(stream)
+    return _handles[context, stream]
 
 
 def lacking(device: Device) -> str:
@@ -32,15 +41,17 @@ def cublas(session: Session, call: Call, choice: object) -> Run:
     alpha, beta = ctypes.c_float(), ctypes.c_float()
     pa, pb = ctypes.byref(alpha), ctypes.byref(beta)
     f32, kind, algorithm = _cublas.R_32F, _cublas.COMPUTE_32F, _cublas.DEFAULT_ALGORITHM
+    context = int(session._context)  # type: ignore[attr-defined]
+    current = session.current  # type: ignore[attr-defined]  # only CUDA's sessions get here
     simple, strided = library.cublasGemmEx, library.cublasGemmStridedBatchedEx
 
     def run(
         a: int, offset_a: int, b: int, offset_b: int, c: int, offset_c: int, first: float, second: float, queue: Any = None
     ) -> None:
         left, right, out = (b + 4 * offset_b, f32, g.ldb), (a + 4 * offset_a, f32, g.lda), (c + 4 * offset_c, f32, g.ldc)
-        with _lock:
+        with _lock, current():
             alpha.value, beta.value = first, second
-            handle = _cublas._handle(int(session.queue if queue is None else queue))
+            handle = _handle(context, int(session.queue if queue is None else queue))
             if g.batch == 1:
                 status = simple(handle, *shape, pa, *left, *right, pb, *out, kind, algorithm)
             else:

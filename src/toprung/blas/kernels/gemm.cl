@@ -62,10 +62,10 @@
 #define B_LOAD(i) ((tid + (i) * (DM * DN)) * VB)
 
 // From registers into local memory
-void pack(LPTR float (*As)[BM + PADA], LPTR float (*Bs)[BN + PADB], VECTOR(VA) *a, VECTOR(VB) *b, const uint tid)
+void pack(LPTR float (*As)[BM + PADA], LPTR float (*Bs)[BN + PADB], VECTOR(VA) *a, VECTOR(VB) *b, const int tid)
 {
     UNROLL for (int i = 0; i < LA; ++i) {
-        const uint l = A_LOAD(i);
+        const int l = A_LOAD(i);
 #if TRANS_A
         LOCAL_V(VA, &As[A_K(l)][A_M(l)]) = a[i];
 #else
@@ -73,7 +73,7 @@ void pack(LPTR float (*As)[BM + PADA], LPTR float (*Bs)[BN + PADB], VECTOR(VA) *
 #endif
     }
     UNROLL for (int i = 0; i < LB; ++i) {
-        const uint l = B_LOAD(i);
+        const int l = B_LOAD(i);
 #if TRANS_B
         for (int e = 0; e < VB; ++e) Bs[B_K(l) + e][B_N(l)] = ELEMENT(b[i], e);
 #else
@@ -83,8 +83,8 @@ void pack(LPTR float (*As)[BM + PADA], LPTR float (*Bs)[BN + PADB], VECTOR(VA) *
 }
 
 // What a work-item needs of row k of both tiles
-void read(VECTOR(VM) *a, VECTOR(VEC) *b, LPTR float (*As)[BM + PADA], LPTR float (*Bs)[BN + PADB], const int k, const uint tm,
-          const uint tn)
+void read(VECTOR(VM) *a, VECTOR(VEC) *b, LPTR float (*As)[BM + PADA], LPTR float (*Bs)[BN + PADB], const int k, const int tm,
+          const int tn)
 {
     UNROLL for (int i = 0; i < TM / VM; ++i) a[i] = LOCAL_V(VM, &As[k][tm + i * SM]);
     UNROLL for (int j = 0; j < TN / VEC; ++j) b[j] = LOCAL_V(VEC, &Bs[k][tn + j * SN]);
@@ -99,11 +99,11 @@ gemm(__global const float *restrict A, const ulong offset_a, __global const floa
     __local float As[STAGES][BK][BM + PADA] ALIGNED(4);  // As[buffer][k][m]
     __local float Bs[STAGES][BK][BN + PADB] ALIGNED(VEC); // Bs[buffer][k][n]
 
-    const uint tid = get_local_id(0);
-    const uint lane = tid % (LM * LN);
-    const uint warp = tid / (LM * LN);
-    uint tn = warp % (BN / WN) * WN + lane % LN * VEC;
-    uint tm = warp / (BN / WN) * WM + lane / LN * VM;
+    const int tid = get_local_id(0);
+    const int lane = tid % (LM * LN);
+    const int warp = tid / (LM * LN);
+    int tn = warp % (BN / WN) * WN + lane % LN * VEC;
+    int tm = warp / (BN / WN) * WM + lane / LN * VM;
 
     // which product, which block: GROUP_M rows of blocks at a time, column after column
     const uint which = get_group_id(0) / (tiles_m * tiles_n);
