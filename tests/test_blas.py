@@ -308,6 +308,23 @@ def test_a_batch_is_one_launch_wherever_it_can_be() -> None:
     assert step.call.batch == 6  # type: ignore[union-attr]
 
 
+def test_a_batch_within_itself_is_written_by_way_of_a_copy() -> None:
+    rng = np.random.default_rng(8)
+    a, b = values(rng, 3, 5, 4), values(rng, 4, 1)
+    out = np.full((3, 5, 1), np.nan, np.float32, order="F")
+    graded(matmul(a, b, out), a, b)
+    assert "within each other" in str(last_receipt())
+
+
+def test_a_batch_that_lies_in_reverse_keeps_what_alignment_it_has() -> None:
+    """Gone through forwards it begins elsewhere, where wide accesses may not be aligned any more."""
+    a, b = Layout((3, 4, 8), (33, 8, 1), 4), Layout((3, 8, 4), (33, 4, 1), 4)
+    (step,) = lower(a, b, Layout((3, 4, 4), (-17, 4, 1), 4), 0).steps[-1:]
+    assert step.call.align_c == 1 and step.c.offset == -34  # type: ignore[union-attr]
+    (step,) = lower(a, b, Layout((3, 4, 4), (-16, 4, 1), 4), 0).steps[-1:]
+    assert step.call.align_c == 4  # type: ignore[union-attr]
+
+
 @pytest.mark.parametrize(("bytes_", "beta"), [(3000, 1.3), (20_000, 0.0), pytest.param(3000, 0.0, marks=pytest.mark.slow),
                                               pytest.param(20_000, 1.3, marks=pytest.mark.slow)])  # fmt: skip
 def test_products_that_do_not_fit_are_cut(bytes_: int, beta: float, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -468,24 +485,28 @@ def test_two_threads_two_queues_one_cache() -> None:
     assert not failures, failures[0]
 
 
-def _in_child(results: Any) -> None:
-    try:
-        toprung.matmul(SINGLE, SINGLE, own=True)
-        results.put("computed")
-    except errors.ForkedDevice as error:
-        results.put(f"refused: {error}")
+def _in_child(results: Any, there: list[Any]) -> None:
+    for operands_ in ([SINGLE, SINGLE], there):
+        try:
+            toprung.matmul(*operands_, own=True)
+            results.put("computed")
+        except errors.ForkedDevice as error:
+            results.put(f"refused: {error}")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="fork")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_forked_child_is_told_so() -> None:
+    there = kinds("pyopencl", SINGLE, SINGLE, np.empty((2, 2), np.float32))
     matmul(SINGLE, SINGLE)
+    matmul(*there)
     context = multiprocessing.get_context("fork")
     results = context.SimpleQueue()
-    child = context.Process(target=_in_child, args=(results,))
+    child = context.Process(target=_in_child, args=(results, there))
     child.start()
     child.join(60)
     assert child.exitcode == 0
+    assert "spawn" in results.get()
     assert "spawn" in results.get()
 
 
