@@ -116,7 +116,7 @@ def test_the_engine_is_clean(tmp_path: Path) -> None:
 def test_faults_planted_in_the_engine_are_found(tmp_path: Path) -> None:
     """Reads beyond the edge whose values nobody uses are right by their results, and seen here alone."""
     plants = [
-        ("at_a[i] = A_AT(m < M ? m : M - A_LAST, k);", "at_a[i] = A_AT(m, k) + (m < M ? 0 : 2000 * lda);", "invalid read"),
+        ("at_a[f] = A_AT(m < M ? m : M - A_LAST, k);", "at_a[f] = A_AT(m, k) + (m < M ? 0 : 2000 * lda);", "invalid read"),
         ("barrier(CLK_LOCAL_MEM_FENCE); // nobody reads the tiles any more", "", "data race"),
         ("if (n < N) {", "if (n < N + 2000) {", "data race"),  # the edge of one row is the next row
     ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from toprung.errors import BadSize
 
@@ -50,12 +50,12 @@ class GemmCall:
     beta_zero: bool = True
 
     def __post_init__(self) -> None:
-        for name, (rows, cols) in zip("abc", self.stored, strict=True):
-            given = getattr(self, f"ld{name}")
-            object.__setattr__(self, f"ld{name}", given or max(cols, 1))
-            if rows > 1 and given and given < cols:
-                raise BadSize(f"ld{name} = {given} is shorter than a row of {cols}")
-        _check(self, least={"batch": 1})
+        _check(self)
+        for name, given, (rows, cols) in zip(("lda", "ldb", "ldc"), (self.lda, self.ldb, self.ldc), self.stored, strict=True):
+            if not given:
+                object.__setattr__(self, name, cols or 1)
+            elif rows > 1 and given < cols:
+                raise BadSize(f"{name} = {given} is shorter than a row of {cols}")
         if self.batch > 1 and 0 < self.M * self.N and self.stride_c < self.extents[2]:
             # interleaved matrices could be told apart, but nobody lays results out like that
             raise BadSize(f"stride_c = {self.stride_c}: the {self.batch} matrices of C must not overlap, {self.extents[2]} apart")
@@ -117,10 +117,10 @@ class GemvCall:
     beta_zero: bool = True
 
     def __post_init__(self) -> None:
+        _check(self)
         if self.M > 1 and self.lda and self.lda < self.N:
             raise BadSize(f"lda = {self.lda} is shorter than a row of {self.N}")
         object.__setattr__(self, "lda", self.lda or max(self.N, 1))
-        _check(self, least={"incx": -LARGEST, "incy": -LARGEST})
         if not self.incx or not self.incy:
             raise BadSize("incx and incy must not be 0")
 
@@ -151,17 +151,22 @@ class GemvCall:
 Call = GemmCall | GemvCall
 
 
-def _check(call: Call, least: dict[str, int]) -> None:
-    """Every number an integer within its limits."""
-    for f in fields(call):
-        value = getattr(call, f.name)
-        if f.type == "bool":
-            object.__setattr__(call, f.name, bool(value))
+STRIDES = ("stride_a", "stride_b", "stride_c")
+LEAST = {"batch": 1, "incx": -LARGEST, "incy": -LARGEST}
+FLAGS = ("trans", "trans_a", "trans_b", "beta_zero")
+
+
+def _check(call: Call) -> None:
+    """Every number an integer within its limits; this is on the way of every call, so it looks nothing up twice."""
+    for name, value in call.__dict__.items():
+        if name in FLAGS:
+            if type(value) is not bool:
+                object.__setattr__(call, name, bool(value))
             continue
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise BadSize(f"{f.name} must be an integer, not {value!r}")
-        lowest, highest = least.get(f.name, 0), 2**62 if f.name.startswith("stride") else LARGEST
+        if type(value) is not int:
+            raise BadSize(f"{name} must be an integer, not {value!r}")
+        lowest, highest = LEAST.get(name, 0), 2**62 if name in STRIDES else LARGEST
         if not lowest <= value <= highest:
-            raise BadSize(f"{f.name} must be from {lowest} to {highest}, not {value}")
-        if f.name.startswith("align") and value not in ALIGNMENTS:
-            raise BadSize(f"{f.name} must be 1, 2 or 4 floats, not {value}")
+            raise BadSize(f"{name} must be from {lowest} to {highest}, not {value}")
+        if name.startswith("align") and value not in ALIGNMENTS:
+            raise BadSize(f"{name} must be 1, 2 or 4 floats, not {value}")

@@ -111,6 +111,8 @@ STORES: list[Callable[[Device, Call], Choice | None]] = []
 
 FEW = 16
 """A side no longer than this makes a product skinny."""
+SHORTEST = 32
+"""Elements along K from which on a team shares a row: its lanes."""
 
 
 def choose(device: Device, call: Call, own: bool = True) -> Choice:
@@ -163,8 +165,11 @@ def _by_model(device: Device, call: Call) -> Choice:
 
 
 def is_skinny(call: GemmCall) -> bool:
-    """Whether one side is short and the other is not."""
-    return min(call.M, call.N) <= FEW and max(call.M, call.N) >= 4 * min(call.M, call.N)
+    """Whether one side is short and the other is not, and a team's lanes find enough to add along K."""
+    few, many = sorted((call.M, call.N))
+    if few == 1:
+        return True
+    return few <= FEW and many >= 4 * few and (call.K >= SHORTEST or not Skinny.of(call).by_rows)
 
 
 @dataclass(frozen=True)

@@ -58,8 +58,41 @@
 #define B_AT(k, n) ((index_t)(k) * ldb + (n))
 #define B_LAST VB
 #endif
-#define A_LOAD(i) ((tid + (i) * (DM * DN)) * VA)
-#define B_LOAD(i) ((tid + (i) * (DM * DN)) * VB)
+#define ALL (DM * DN)
+
+// Element l at which access i begins, how many offsets there are for a work-item's accesses (FA, FB), and the place of access i
+// by them. Along K a work-item fetches 4 elements side by side, in one access or several with one offset; along M or N accesses
+// that are whole rows of the tile apart share one, too. The fewer offsets, the more registers for the product.
+#if TRANS_A
+#define A_LOAD(i) ((tid + (i) * ALL) * VA)
+#if ALL * VA % BM == 0
+#define FA 1
+#define A_FROM(i) (A + at_a[0] + A_AT(0, (i) * (ALL * VA / BM)))
+#else
+#define FA LA
+#define A_FROM(i) (A + at_a[i])
+#endif
+#else
+#define SA (BK % 4 == 0 && LA * VA % 4 == 0 ? 4 / VA : 1) // accesses side by side
+#define FA (LA / SA)
+#define A_LOAD(i) ((tid + (i) / SA * ALL) * (SA * VA) + (i) % SA * VA)
+#define A_FROM(i) (A + at_a[(i) / SA] + (i) % SA * VA)
+#endif
+#if TRANS_B
+#define SB (BK % 4 == 0 && LB * VB % 4 == 0 ? 4 / VB : 1)
+#define FB (LB / SB)
+#define B_LOAD(i) ((tid + (i) / SB * ALL) * (SB * VB) + (i) % SB * VB)
+#define B_FROM(i) (B + at_b[(i) / SB] + (i) % SB * VB)
+#else
+#define B_LOAD(i) ((tid + (i) * ALL) * VB)
+#if ALL * VB % BN == 0
+#define FB 1
+#define B_FROM(i) (B + at_b[0] + B_AT((i) * (ALL * VB / BN), 0))
+#else
+#define FB LB
+#define B_FROM(i) (B + at_b[i])
+#endif
+#endif
 
 // From registers into local memory
 void pack(LPTR float (*As)[BM + PADA], LPTR float (*Bs)[BN + PADB], VECTOR(VA) *a, VECTOR(VB) *b, const int tid)
@@ -119,20 +152,24 @@ gemm(__global const float *restrict A, const ulong offset_a, __global const floa
     A += offset_a + which * stride_a + A_AT(0, k0);
     B += offset_b + which * stride_b + B_AT(k0, 0);
 
-    index_t at_a[LA], at_b[LB];
+    index_t at_a[FA], at_b[FB];
     VECTOR(VA) coming_a[LA];
     VECTOR(VB) coming_b[LB];
+    UNROLL for (int f = 0; f < FA; ++f) {
+        const uint m = m0 + A_M(A_LOAD(f * (LA / FA))), k = A_K(A_LOAD(f * (LA / FA)));
+        at_a[f] = A_AT(m < M ? m : M - A_LAST, k);
+    }
+    UNROLL for (int f = 0; f < FB; ++f) {
+        const uint n = n0 + B_N(B_LOAD(f * (LB / FB))), k = B_K(B_LOAD(f * (LB / FB)));
+        at_b[f] = B_AT(k, n < N ? n : N - B_LAST);
+    }
     UNROLL for (int i = 0; i < LA; ++i) {
-        const uint m = m0 + A_M(A_LOAD(i)), k = A_K(A_LOAD(i));
-        at_a[i] = A_AT(m < M ? m : M - A_LAST, k);
         coming_a[i] = ZERO(VA);
-        if (k < first) coming_a[i] = READ_V(VA, &A[at_a[i]]);
+        if (A_K(A_LOAD(i)) < first) coming_a[i] = READ_V(VA, A_FROM(i));
     }
     UNROLL for (int i = 0; i < LB; ++i) {
-        const uint n = n0 + B_N(B_LOAD(i)), k = B_K(B_LOAD(i));
-        at_b[i] = B_AT(k, n < N ? n : N - B_LAST);
         coming_b[i] = ZERO(VB);
-        if (k < first) coming_b[i] = READ_V(VB, &B[at_b[i]]);
+        if (B_K(B_LOAD(i)) < first) coming_b[i] = READ_V(VB, B_FROM(i));
     }
     A += A_AT(0, first);
     B += B_AT(first, 0);
@@ -145,15 +182,15 @@ gemm(__global const float *restrict A, const ulong offset_a, __global const floa
     KEEP(tm);
     KEEP(tn);
 #if INDEX32
-    UNROLL for (int i = 0; i < LA; ++i) KEEP(at_a[i]);
-    UNROLL for (int i = 0; i < LB; ++i) KEEP(at_b[i]);
+    UNROLL for (int f = 0; f < FA; ++f) KEEP(at_a[f]);
+    UNROLL for (int f = 0; f < FB; ++f) KEEP(at_b[f]);
 #endif
     barrier(CLK_LOCAL_MEM_FENCE);
 
     for (uint left = (depth - first) / BK + 1; left > 0; --left) {
         if (left > 1) {
-            UNROLL for (int i = 0; i < LA; ++i) coming_a[i] = READ_V(VA, &A[at_a[i]]);
-            UNROLL for (int i = 0; i < LB; ++i) coming_b[i] = READ_V(VB, &B[at_b[i]]);
+            UNROLL for (int i = 0; i < LA; ++i) coming_a[i] = READ_V(VA, A_FROM(i));
+            UNROLL for (int i = 0; i < LB; ++i) coming_b[i] = READ_V(VB, B_FROM(i));
             A += A_AT(0, BK);
             B += B_AT(BK, 0);
         }
