@@ -99,7 +99,7 @@ def test_matmul(pair: tuple[np.ndarray, np.ndarray], kind: str, layout: str, int
 
 @pytest.mark.slow
 @given(operands(), KIND, LAYOUT, st.booleans())
-@settings(max_examples=1500)
+@settings(max_examples=700)
 def test_matmul_long(pair: tuple[np.ndarray, np.ndarray], kind: str, layout: str, into: bool) -> None:
     check_matmul(pair, kind, layout, into)
 
@@ -139,7 +139,7 @@ def test_sgemm(sizes: Any, scalars: Any, kind: str, layouts: Any, flags: Any) ->
 
 @pytest.mark.slow
 @given(st.tuples(SIDES, SIDES, SIDES), *GEMM)
-@settings(max_examples=1500)
+@settings(max_examples=700)
 def test_sgemm_long(sizes: Any, scalars: Any, kind: str, layouts: Any, flags: Any) -> None:
     check_sgemm(sizes, scalars, kind, layouts, flags)
 
