@@ -17,7 +17,7 @@ from toprung.paths import cache_dir, publish
 from toprung.rung import Options, Rung
 from toprung.tile import Tile
 
-FORMAT = "toprung binary 2"
+FORMAT = "toprung binary 3"
 KERNELS = Path(__file__).parent / "kernels"
 LANGUAGES = {".cl": "opencl", ".cu": "cuda", ".cubin": "cubin"}
 
@@ -118,8 +118,7 @@ def source_kernel(source: Source, session: Session) -> Kernel:
 def _kernel(source: Source, session: Session) -> tuple[Kernel, bool]:
     if source.language == "cubin":  # nothing to compile, and nothing to keep
         return session.load(session.compile(source), source), False
-    key = "\0".join((FORMAT, session.fingerprint(), source.language, source.kernel, source.defines_text(), source.text))
-    path = cache_dir() / "binaries" / hashlib.sha256(key.encode()).hexdigest()
+    path = _place(source, session.fingerprint())
     try:
         stored = path.read_bytes()
     except OSError:
@@ -132,5 +131,15 @@ def _kernel(source: Source, session: Session) -> tuple[Kernel, bool]:
             pass  # made by a runtime that calls itself the same and is not
     binary = session.compile(source)
     kernel = session.load(binary, source)
-    publish(path, hashlib.sha256(binary).digest() + binary)
+    keep(source, session.fingerprint(), binary)
     return kernel, False
+
+
+def keep(source: Source, fingerprint: str, binary: bytes) -> None:
+    """Put a binary into the cache, where a session with this fingerprint finds it: other processes may compile for it."""
+    publish(_place(source, fingerprint), hashlib.sha256(binary).digest() + binary)
+
+
+def _place(source: Source, fingerprint: str) -> Path:
+    key = "\0".join((FORMAT, fingerprint, source.language, source.kernel, source.defines_text(), source.text))
+    return cache_dir() / "binaries" / hashlib.sha256(key.encode()).hexdigest()

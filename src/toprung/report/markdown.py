@@ -9,6 +9,7 @@ A marker names what to show and the records it comes from, relative to the repos
     <!-- toprung:counters results/<device>/<record>.json -->
     <!-- toprung:probe ffma_chain,ffma_outer results/<device>/<record>.json … -->
     <!-- toprung:loads kepler/r07 results/<device>/<record>.json -->
+    <!-- toprung:overhead results/<device>/overhead.json … -->
     <!-- toprung:facts kepler/r07 -->
     <!-- toprung:guidelines [NAME] results/<device>/<record>.json … -->
     <!-- toprung:bound fermi B_R=6 --> and the others of ``report.bound_table``
@@ -56,6 +57,7 @@ def refresh(text: str, root: Path) -> str:
 
         makers = {
             "ladder": _ladder, "rung": _rung, "each": _each, "bench": _bench, "facts": _facts, "probe": _probe, "loads": _loads,
+            "overhead": _overhead,
             "guidelines": findings.block, "counters": counters.block, **MAKERS,
         }  # fmt: skip
         what, words = match["what"], match["words"].split()
@@ -64,6 +66,24 @@ def refresh(text: str, root: Path) -> str:
         return f"{match[1]}{makers[what](words, root)}\n{match[5]}"
 
     return BLOCK.sub(table, text)
+
+
+def _overhead(words: Sequence[str], root: Path) -> str:
+    """What calls of the library cost on the host, a row for each kind of array and call; from benchmarks/overhead.py."""
+    if not words:
+        return "Not measured yet."
+    lines = ["| device | arrays | call | µs |", "|---|---|---|---:|"]
+    sources = []
+    for word in words:
+        record = read(root / word)
+        e, device = record["environment"], record["environment"]["device"]
+        for row in record["overheads"]:
+            lines.append(f"| {device['short_name']} | {row['arrays']} | `{row['call']}` | {row['microseconds']['median']:.1f} |")
+        sources.append(
+            f"Microseconds of a call on the host, medians: {device['short_name']}, {device['runtime']}, Python {e['python']}, "
+            f"{e['date'][:10]}, commit {e['commit']}, `{record['what']}`, stored in `{word}`.  "
+        )
+    return "\n".join([*lines, "", *sources])
 
 
 def _ladder(words: Sequence[str], root: Path) -> str:
