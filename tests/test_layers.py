@@ -15,7 +15,7 @@ import trial
 PACKAGE = trial.ROOT / "src" / "toprung"
 ORDER = (
     "errors", "device", "tile", "problem", "rung", "ladders", "data", "precision", "stats", "bounds", "paths",
-    "backends.base", "backends", "power", "machine_code", "build", "check", "routines", "suites", "competitor", "peers",
+    "split", "backends.base", "backends", "power", "machine_code", "build", "hopper", "check", "routines", "suites", "competitor", "peers",
     "environment", "measure", "results", "climb", "bench", "accuracy", "report", "", "cli",
 )  # fmt: skip
 """Layers, lowest first: a module may import from its own layer and from those before it. A folder is one layer, so that what

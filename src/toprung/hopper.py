@@ -31,6 +31,7 @@ class Variant:
     INTERVAL : chunks of 32 of K whose hi·hi stays in the matrix unit
     GROUP : rows of tiles that are walked together
     CLUSTER : blocks that share their tiles of B
+    TOGETHER : cross terms and hi·hi take turns in one accumulator, which leaves registers for a wider tile
     """
 
     CONSUMERS: int = 2
@@ -39,6 +40,7 @@ class Variant:
     INTERVAL: int = 1
     GROUP: int = 8
     CLUSTER: int = 1
+    TOGETHER: int = 0
 
     @property
     def BM(self) -> int:
@@ -57,7 +59,7 @@ class Variant:
         return {"ARCH_SPECIFIC": 1, **asdict(self), **registers, **more}
 
     def __str__(self) -> str:
-        return f"{self.BM}x{self.BN} S{self.STAGES} I{self.INTERVAL} G{self.GROUP} CL{self.CLUSTER}"
+        return f"{self.BM}x{self.BN} S{self.STAGES} I{self.INTERVAL} G{self.GROUP} CL{self.CLUSTER}{' T' * self.TOGETHER}"
 
 
 def source(file: str, kernel: str, defines: Mapping[str, int]) -> Source:

@@ -55,7 +55,8 @@ fp32x(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap
     else __syncthreads();
 
     int tiles_m = (M + BM * CLUSTER - 1) / (BM * CLUSTER), tiles_n = (N + BN - 1) / BN, tiles = tiles_m * tiles_n;
-    int chunks = (K + 31) / 32, stage = 0;
+    // what lies behind K arrives as zeros
+    int chunks = TOGETHER ? (K + 32 * INTERVAL - 1) / (32 * INTERVAL) * INTERVAL : (K + 31) / 32, stage = 0;
     uint phase = 0;
 
     if (warpgroup == 0) { // the producer: one thread of it
@@ -85,9 +86,56 @@ fp32x(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap
         for (int tile = blockIdx.x / CLUSTER; tile < tiles; tile += gridDim.x / CLUSTER) {
             Place at = place(tile, tiles_m, tiles_n);
             int top = (at.m * CLUSTER + rank) * BM + 64 * consumer, left = at.n * BN;
-            float sum[BN / 2], partial[BN / 2], cross[BN / 2];
+            float sum[BN / 2], partial[BN / 2];
 #pragma unroll
             for (int i = 0; i < BN / 2; ++i) sum[i] = 0.0f;
+#if TOGETHER
+            // one accumulator for both in turn: the cross terms of INTERVAL stages, promoted with their weight, then their hi.hi
+            for (int j0 = 0; j0 < chunks; j0 += INTERVAL) {
+                int s = stage;
+                uint p = phase;
+#pragma unroll
+                for (int i = 0; i < INTERVAL; ++i) {
+                    uint a = ring + s * STAGE_BYTES + consumer * 64 * 128, b = ring + s * STAGE_BYTES + A_BYTES;
+                    ulong a_hi = tile_at(a), b_hi = tile_at(b);
+                    barrier_wait(full + 8 * s, p);
+                    pin(partial);
+                    wgmma_fence();
+                    wgmma<BN>(partial, a_hi, b_hi + 4, i);
+                    wgmma<BN>(partial, a_hi + 2, b_hi + 6, 1);
+                    wgmma<BN>(partial, a_hi + 4, b_hi, 1);
+                    wgmma<BN>(partial, a_hi + 6, b_hi + 2, 1);
+                    wgmma_commit();
+                    if (++s == STAGES) s = 0, p ^= 1;
+                }
+                wgmma_wait<0>();
+                pin(partial);
+#pragma unroll
+                for (int i = 0; i < BN / 2; ++i) sum[i] = fmaf(partial[i], 1.0f / RESIDUAL, sum[i]);
+                s = stage;
+#pragma unroll
+                for (int i = 0; i < INTERVAL; ++i) {
+                    uint a = ring + s * STAGE_BYTES + consumer * 64 * 128, b = ring + s * STAGE_BYTES + A_BYTES;
+                    ulong a_hi = tile_at(a), b_hi = tile_at(b);
+                    pin(partial);
+                    wgmma_fence();
+                    wgmma<BN>(partial, a_hi, b_hi, i);
+                    wgmma<BN>(partial, a_hi + 2, b_hi + 2, 1);
+                    wgmma_commit();
+                    if (++s == STAGES) s = 0;
+                }
+                wgmma_wait<0>();
+                pin(partial);
+#pragma unroll
+                for (int i = 0; i < INTERVAL; ++i) {
+                    release(empty + 8 * stage);
+                    if (++stage == STAGES) stage = 0, phase ^= 1;
+                }
+#pragma unroll
+                for (int i = 0; i < BN / 2; ++i) sum[i] += partial[i];
+            }
+#else
+            float cross[BN / 2];
             uint before = 0; // the stage that the cross terms in flight read
             for (int j = 0; j < chunks; ++j) {
                 uint a = ring + stage * STAGE_BYTES + consumer * 64 * 128, b = ring + stage * STAGE_BYTES + A_BYTES;
@@ -119,6 +167,9 @@ fp32x(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap
             wgmma_wait<0>();
             pin(cross);
             release(empty + 8 * before);
+#pragma unroll
+            for (int i = 0; i < BN / 2; ++i) sum[i] = fmaf(cross[i], 1.0f / RESIDUAL, sum[i]);
+#endif
 
             if (top < M) {
                 uint skip = 0; // bit i: columns left + 64 i … are the guard's
@@ -140,7 +191,7 @@ fp32x(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap
                         float *to = C + (ulong)(row + 8 * h) * ldc + col, v[2];
 #pragma unroll
                         for (int w = 0; w < 2; ++w) {
-                            float x = fmaf(cross[4 * i + 2 * h + w], 1.0f / RESIDUAL, sum[4 * i + 2 * h + w]);
+                            float x = sum[4 * i + 2 * h + w];
                             if (abs(ea[h]) <= 60 && abs(eb[w]) <= 60) x = x * power_of_two(ea[h]) * power_of_two(eb[w]);
                             else x = (float)((double)x * __hiloint2double((ea[h] + eb[w] + 1023) << 20, 0)); // rounded once
                             v[w] = alpha * x;
