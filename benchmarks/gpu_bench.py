@@ -6,11 +6,9 @@ Correctness first; then every precision path beside cuBLAS, the same under load 
 distributions, and cuBLAS over squares in four transposes. A part that runs out of time stores what it has.
 """
 
-import json
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 
@@ -25,10 +23,6 @@ BUDGET = 350.0
 LAST = 10.0
 RUNG = "kepler/r10"
 SUSTAINED = "cublas,cublas_tf32,cublas_fp16,triton_tf32x3,triton_bf16x6"
-SQUARES = [
-    *({"M": n, "N": n, "K": n, "trans": t} for n in (256, 512, 1024, 2048, 4096, 6144, 8192) for t in TRANSPOSES),
-    {"M": 16384, "N": 16384, "K": 16384},
-]
 HOSTILE = [
     *(Gemm(131, 67, 45, 0.7, beta, 150, 151, 152, trans) for trans in TRANSPOSES for beta in (0, 1.3)),
     *(Gemm(256, 128, 64, trans=trans) for trans in TRANSPOSES), Gemm(33, 17, 65, trans="TN", batch=5), Gemm(3, 3, 431),
@@ -129,10 +123,7 @@ def main():
     heavy = ",".join(n for n in SUSTAINED.split(",") if n in names)
     run(end - 160, "bench", "--sizes", "8192", "--peers", heavy, "--sustained", *common, "--json", folder / "sustained.json")
     run(end - 110, "accuracy", "--sizes", "64,512,4096,16384", "--peers", everyone, *common, "--json", folder / "accuracy.json")
-    with tempfile.TemporaryDirectory() as temporary:
-        suite = Path(temporary) / "squares.json"
-        suite.write_text(json.dumps(SQUARES))
-        run(end, "bench", "--suite", suite, "--peers", "cublas", *common, "--json", folder / "squares.json")
+    run(end, "bench", "--suite", "transposes", "--peers", "cublas", *common, "--json", folder / "squares.json")
     table(folder)
     print(f"# {time.monotonic() - start:.0f} s")
     return 1 if wrong else 0

@@ -97,7 +97,7 @@ def test_rung_keeps_its_promises(entry: Entry) -> None:
             assert number(code.counts, "STG.32") == 0
 
 
-@pytest.mark.parametrize("name", sorted(p.stem for p in KERNELS.glob("*.cl")))
+@pytest.mark.parametrize("name", sorted(p.stem for p in KERNELS.glob("*.cl") if not p.stem.startswith("stream_")))
 def test_shared_kernel_compiles(name: str) -> None:
     code = inspect_source(shared_source(name, PLAIN), "sm_90")
     assert code.spills == 0 and code.registers > 0 and number(code.counts, "STG.32") > 0

@@ -121,11 +121,12 @@ def problem_of(ladder: Ladder, size: tuple[int, ...]) -> Problem:
     return routine(ladder.routine).from_size(size)
 
 
-def climb(problem: Problem, rows: Sequence[Entry], session: Session, samples: int = SAMPLES) -> Iterator[Entry]:
+def climb(problem: Problem, rows: Sequence[Entry], session: Session, samples: int = SAMPLES, each: bool = False) -> Iterator[Entry]:
     """Run every entry on one problem; yields an entry whenever it changed.
 
     First each in turn is built, run once on hostile operands and verified; then those that were right take turns at being
-    timed, ``samples`` times each. Whatever fails is recorded in its entry and the rest goes on.
+    timed, ``samples`` times each; with ``each`` also by marks around each call, in the same turn. Whatever fails is recorded in
+    its entry and the rest goes on.
 
     Raises
     ------
@@ -158,13 +159,13 @@ def climb(problem: Problem, rows: Sequence[Entry], session: Session, samples: in
         else:
             entry.state = "timing"
         yield entry
-    before = session.clock_mhz()
     for turn in range(samples):
         for entry in rows:
             if entry.state == "timing" and entry.timing and entry.verdict:
-                entry.timing.sample()
-                clocks = (before, session.clock_mhz())
-                entry.measurement = entry.timing.measurement(entry.describe(session.device), problem, entry.verdict, clocks)
+                entry.timing.sample(session.clock_mhz)
+                if each:
+                    entry.timing.sample_each()
+                entry.measurement = entry.timing.measurement(entry.describe(session.device), problem, entry.verdict)
                 if turn == samples - 1:
                     entry.state = "done"
                 yield entry

@@ -57,9 +57,12 @@ class Device:
     @property
     def peak_gflops(self) -> float | None:
         """fp32 peak in GFLOP/s at ``clock_mhz``: two operations a lane and clock. None where the lanes are unknown."""
-        if self.lanes is None:
-            return None
-        return 2e-3 * self.lanes * self.compute_units * self.clock_mhz
+        return None if self.gflops_per_mhz is None else self.gflops_per_mhz * self.clock_mhz
+
+    @property
+    def gflops_per_mhz(self) -> float | None:
+        """fp32 peak in GFLOP/s for each MHz of whatever clock it runs at. None where the lanes are unknown."""
+        return None if self.lanes is None else 2e-3 * self.lanes * self.compute_units
 
     @property
     def short_name(self) -> str:

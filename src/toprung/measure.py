@@ -52,9 +52,12 @@ class Measurement:
     seconds : a call's time, one for each sample
     helper_seconds : the part of it that lay out operands, one for each sample
     calls : calls a sample
-    clocks_mhz : the device's clock before and after, or while each sample ran, where it can be read
+    clocks_mhz : the device's clock while each sample ran (in older records of ladders: before and after), where it can
+        be read
     mode : ``warm`` (the same operands again and again), ``cold`` (none of them in a cache) or ``sustained`` (after seconds of load)
     joules : energy of a call, one for each sample, where it was measured
+    each_seconds : a call's time by marks around each, one for each sample, where that was asked for; ``seconds`` is by marks
+        around the loop
     """
 
     competitor: Mapping[str, Any]
@@ -68,6 +71,7 @@ class Measurement:
     clocks_mhz: tuple[float | None, ...] = ()
     mode: str = "warm"
     joules: tuple[float, ...] = ()
+    each_seconds: tuple[float, ...] = ()
 
     @property
     def clock(self) -> float | None:
@@ -78,6 +82,15 @@ class Measurement:
     def energy(self) -> float | None:
         """Median joules of a call."""
         return statistics.median(self.joules) if self.joules else None
+
+    def share_of_peak(self, gflops_per_mhz: float | None) -> float | None:
+        """Share of the device's fp32 peak at the clock that was read; None where either is unknown."""
+        return self.gflops / (gflops_per_mhz * self.clock) if gflops_per_mhz and self.clock else None
+
+    @property
+    def each(self) -> float | None:
+        """Median seconds a call by marks around each."""
+        return statistics.median(self.each_seconds) if self.each_seconds else None
 
     @property
     def median(self) -> float:
@@ -125,7 +138,7 @@ class Measurement:
             "competitor": dict(self.competitor), "problem": dict(self.problem), "flops": self.flops, "min_bytes": self.min_bytes,
             "verdict": dict(self.verdict), "calls": self.calls, "seconds": list(self.seconds),
             "helper_seconds": list(self.helper_seconds), "clocks_mhz": list(self.clocks_mhz), "mode": self.mode,
-            "joules": list(self.joules),
+            "joules": list(self.joules), "each_seconds": list(self.each_seconds),
             "median_seconds": self.median, "best_seconds": self.best, "gflops": self.gflops, "gbytes_per_s": self.gbytes_per_s,
         }  # fmt: skip
 
@@ -136,6 +149,7 @@ class Measurement:
             record["competitor"], record["problem"], int(record["flops"]), int(record["min_bytes"]), record["verdict"],
             tuple(map(float, record["seconds"])), tuple(map(float, record["helper_seconds"])), int(record["calls"]),
             tuple(record["clocks_mhz"]), record.get("mode", "warm"), tuple(map(float, record.get("joules", ()))),
+            tuple(map(float, record.get("each_seconds", ()))),
         )  # fmt: skip
 
 
@@ -149,6 +163,7 @@ class Timing:
     helper_seconds: list[float] = field(default_factory=list)
     clocks: list[float | None] = field(default_factory=list)
     joules: list[float] = field(default_factory=list)
+    each_seconds: list[float] = field(default_factory=list)
     plan: Plan = BURST
 
     def warm_up(self) -> None:
@@ -173,16 +188,13 @@ class Timing:
             self.joules.append((joules() - before) / self.calls)
         self.helper_seconds.append(self.prepared.helper_time(self.calls))
 
-    def measurement(
-        self,
-        competitor: Mapping[str, Any],
-        problem: Problem,
-        verdict: Verdict,
-        clocks: tuple[float | None, ...] | None = None,
-        mode: str = "warm",
-    ) -> Measurement:
-        """What has come in so far; ``clocks`` instead of those read with the samples."""
+    def sample_each(self) -> None:
+        """Take one more sample of the other kind, with marks around each call."""
+        self.each_seconds.append(self.prepared.time_each(self.calls))
+
+    def measurement(self, competitor: Mapping[str, Any], problem: Problem, verdict: Verdict, mode: str = "warm") -> Measurement:
+        """What has come in so far."""
         return Measurement(
             competitor, problem.describe(), problem.flops, problem.min_bytes, verdict.describe(), tuple(self.seconds),
-            tuple(self.helper_seconds), self.calls, tuple(self.clocks) if clocks is None else clocks, mode, tuple(self.joules),
+            tuple(self.helper_seconds), self.calls, tuple(self.clocks), mode, tuple(self.joules), tuple(self.each_seconds),
         )  # fmt: skip

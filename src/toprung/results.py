@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from toprung.bandwidth import Bandwidth
 from toprung.errors import BadRecord
 from toprung.measure import Measurement
 from toprung.paths import publish
@@ -32,7 +33,8 @@ def record(
     environment : from ``toprung.environment``
     failures : what did not work, a sentence each
     interrupted : whether the user stopped it before the end
-    more : further entries, JSON already: ``notes`` (who did not take part and why), ``graded`` (of ``toprung accuracy``)
+    more : further entries, JSON already: ``notes`` (who did not take part and why), ``graded`` (of ``toprung accuracy``),
+        ``bandwidth`` (of ladders that are measured in GB/s)
     """
     return {
         **more,
@@ -63,6 +65,7 @@ def read(path: Path) -> dict[str, Any]:
         if content["format"] != FORMAT:
             raise BadRecord(f"{path} is a {content['format']!r}, and this toprung reads {FORMAT!r}: measure again")
         content["measurements"] = [Measurement.read(m) for m in content["measurements"]]
+        Bandwidth.of(content)
         device = content["environment"]["device"]
         str(content["what"]), content["environment"]["date"], device["slug"], device["backend"], device["short_name"]
     except OSError as error:

@@ -75,6 +75,7 @@ class Rung:
     transposed : operands that must come transposed (a shared kernel does it, and is timed)
     switches : choices it offers
     dynamic : its local memory is sized at launch (CUDA's dynamic shared memory, of which there is more)
+    meets : work-groups that share a sum meet in its kernel, which gets room for their sums and a count for each sum
     needs : what the rung needs and a device has not, as a sentence; empty where the device can run it
     ladder, stem, source : where it was found; filled in by discovery
     routine : the routine it computes, which is also its kernel function's name; filled in by discovery
@@ -91,6 +92,7 @@ class Rung:
     transposed: str = ""
     switches: tuple[Switch, ...] = ()
     dynamic: bool = False
+    meets: bool = False
     needs: Callable[[Device], str] = lambda device: ""
     ladder: str = ""
     stem: str = ""

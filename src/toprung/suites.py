@@ -86,6 +86,9 @@ SUITES: Mapping[str, Suite] = MappingProxyType(
             _squares(480, 960, 1920, 2880, 3840, 4800),
             TRANSPOSES,
         ),
+        "transposes": Suite(
+            "squares, powers of two and 6144, in all transposes", _squares(256, 512, 1024, 2048, 4096, 6144, 8192), TRANSPOSES
+        ),
     }
 )  # fmt: skip
 """Every suite by name."""

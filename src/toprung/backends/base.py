@@ -17,6 +17,10 @@ from toprung.device import Device
 DYNAMIC_SHARED = "DYNAMIC_SHARED"
 """Macro of a CUDA text that asks for so many bytes of dynamic shared memory, the way past 48 KB."""
 
+FLAGS = ("separate", "mad", "fast")
+"""Build options that every backend has a spelling for: a * b + c in two roundings, in one or whatever is fastest, and all the
+compiler's shortcuts at the price of precision."""
+
 Launch = Callable[[], None]
 """Puts one launch, its arguments bound beforehand, into the session's queue."""
 
@@ -32,6 +36,7 @@ class Source:
     kernel : the function to launch
     defines : macros with their values
     language : ``"opencl"`` (which CUDA backends compile too) or ``"cuda"``
+    flags : build options by the names of ``FLAGS``
     """
 
     name: str
@@ -39,10 +44,11 @@ class Source:
     kernel: str
     defines: Mapping[str, int]
     language: str = "opencl"
+    flags: tuple[str, ...] = ()
 
     def defines_text(self) -> str:
         """The macros as a person reads them."""
-        return " ".join(f"{k}={v}" for k, v in self.defines.items())
+        return " ".join([*(f"{k}={v}" for k, v in self.defines.items()), *self.flags])
 
 
 @dataclass(frozen=True)
@@ -114,6 +120,21 @@ class Session(Protocol):
         options: Mapping[str, int] | None = None,
     ) -> Launch:
         """A launch of ``groups`` work-groups of ``local`` work-items. ``options``: a rung's switches, for launch-time ones."""
+
+    def bind_unsized(self, kernel: Kernel, items: Sequence[int], args: Sequence[Buffer | np.generic]) -> Launch:
+        """A launch of ``items`` work-items whose work-group size the runtime chooses. Raises Unsupported where there is none."""
+
+    def branch(self) -> Session:
+        """The same device and memory with a queue of its own, which has no marks: kernels and buffers serve both. Close it."""
+
+    def pinned(self, nbytes: int) -> NDArray[np.uint8]:
+        """Host memory that the device copies from by itself. Keep the session open longer. Raises OutOfDeviceMemory."""
+
+    def start_upload(self, buffer: Buffer, array: NDArray[Any]) -> None:
+        """Put a copy of a contiguous array into the queue; the array must stay as it is until that is empty."""
+
+    def submit(self) -> None:
+        """Hand what is in the queue to the device now, without waiting."""
 
     def mark(self) -> object:
         """A point in the queue that the device stamps with its time."""

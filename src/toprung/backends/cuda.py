@@ -5,6 +5,8 @@ Nothing of CUDA is imported before somebody asks for devices.
 
 from __future__ import annotations
 
+import copy
+import ctypes
 import functools
 import importlib.util
 import math
@@ -19,7 +21,7 @@ from numpy.typing import NDArray
 from toprung.backends import nvml, nvrtc
 from toprung.backends.base import DYNAMIC_SHARED, Buffer, Kernel, Launch, Resources, Session, Source
 from toprung.device import FP32_LANES, Device
-from toprung.errors import BuildError, ForkedDevice, LaunchError, NoDevice, OutOfDeviceMemory
+from toprung.errors import BuildError, ForkedDevice, LaunchError, NoDevice, OutOfDeviceMemory, Unsupported
 
 INSTALL = 'pip install "toprung[cuda]"'
 MAX_GROUPS = (2**31 - 1, 65535, 65535)
@@ -172,6 +174,17 @@ def _release(free: Callable[[Any], Any], handle: Any, context: Any) -> None:
         free(handle)
 
 
+@functools.cache
+def _bus(number: object) -> str:
+    """The PCI address of a GPU by its number."""
+    return str(_call(_driver().cuDeviceGetPCIBusId(32, number)).split(b"\0")[0].decode())
+
+
+def clock_mhz(device: Device) -> float | None:
+    """The clock that the multiprocessors of a GPU of this backend run at now, where NVML can be asked."""
+    return nvml.clock_mhz(_bus(device.handle))
+
+
 class CUDABuffer:
     """Device memory; it goes when the last buffer that shares it does."""
 
@@ -206,7 +219,7 @@ class CUDASession:
 
         self.device = device
         self._driver = driver = _driver()
-        gpu = core.Device(device.handle)
+        self._gpu = gpu = core.Device(device.handle)
         try:
             gpu.set_current()  # cuda.core keeps the primary context until the process ends
             self._stream = gpu.create_stream()
@@ -365,6 +378,42 @@ class CUDASession:
             ) from None
         return np.void(b"".join(int(word).to_bytes(8, "little") for word in found.opaque))
 
+    def bind_unsized(self, kernel: Kernel, items: Sequence[int], args: Sequence[Buffer | np.generic]) -> Launch:
+        """There is none."""
+        raise Unsupported("CUDA has no launch without a block size")
+
+    def branch(self) -> CUDASession:
+        """Another stream in the same context."""
+        self._alive()
+        other = copy.copy(self)
+        other._stream = self._gpu.create_stream()
+        other.queue = other._stream.handle
+        return other
+
+    def pinned(self, nbytes: int) -> NDArray[np.uint8]:
+        """Page-locked memory, freed with the last array that shares it."""
+        self._alive()
+        driver = self._driver
+        try:
+            pointer = int(_call(driver.cuMemAllocHost(max(nbytes, 4))))
+        except _DriverError as error:
+            if error.status == driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY:
+                raise OutOfDeviceMemory(str(self.device), nbytes, 0, "pinned host memory") from None
+            raise self._failed(error) from None
+        memory = (ctypes.c_uint8 * nbytes).from_address(pointer)  # what NumPy keeps alive
+        weakref.finalize(memory, _release, driver.cuMemFreeHost, pointer, self._context)
+        return np.ctypeslib.as_array(memory)
+
+    def start_upload(self, buffer: Buffer, array: NDArray[Any]) -> None:
+        """Host to device, not waited for; from memory that is not pinned the driver waits by itself."""
+        self._alive()
+        if array.nbytes:
+            self._do(self._driver.cuMemcpyHtoDAsync(_pointer(buffer), array.ctypes.data, array.nbytes, self.queue))
+
+    def submit(self) -> None:
+        """Nothing to do: a stream passes on what it is given."""
+        self._alive()
+
     def mark(self) -> object:
         """An event with a time."""
         self._alive()
@@ -384,8 +433,7 @@ class CUDASession:
 
     def clock_mhz(self) -> float | None:
         """What NVML says of the multiprocessors."""
-        bus = _call(self._driver.cuDeviceGetPCIBusId(32, self.device.handle)).split(b"\0")[0].decode()
-        return nvml.clock_mhz(bus)
+        return clock_mhz(self.device)
 
     def close(self) -> None:
         """Finish; memory goes when its last buffer does."""

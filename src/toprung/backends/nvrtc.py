@@ -20,6 +20,7 @@ FLAGS = (
     "--ptxas-options=-v",
     "--diag-suppress=177",  # a prelude's functions need not all be used
 )
+BUILD_FLAGS = {"separate": "--fmad=false", "mad": "--fmad=true", "fast": "--use_fast_math"}
 STATIC_LOCAL_BYTES = 48 * 1024
 """Arrays declared ``__shared__`` or ``__local`` may have this size on every architecture; more must be dynamic."""
 DYNAMIC_LOCAL_KB = {
@@ -103,7 +104,9 @@ def compile_cubin(source: Source, arch: str, device: str = "") -> Cubin:
         text = f'{PRELUDE.read_text()}\n#line 1 "{source.name}.cl"\n{text}'
     elif source.defines.get("ARCH_SPECIFIC"):
         arch += "a"
-    flags = [f"--gpu-architecture={arch}", *FLAGS, *(f"--include-path={p}" for p in include_paths())]
+    usual = [f for f in FLAGS if not (source.flags and f.startswith("--fmad"))]  # NVRTC refuses an option said twice
+    flags = [f"--gpu-architecture={arch}", *usual, *(f"--include-path={p}" for p in include_paths())]
+    flags += [BUILD_FLAGS[flag] for flag in source.flags]
     flags += [f"--define-macro={name}={value}" for name, value in source.defines.items()]
     log, code = _compiled(text, source.name, tuple(flags))
     if not code:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import hashlib
 import os
@@ -18,6 +19,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from toprung import backends
+from toprung.backends import cuda, pocl_cpu
 from toprung.backends.base import Buffer, Kernel, Launch, Resources, Session, Source
 from toprung.device import FP32_LANES, Device
 from toprung.errors import BuildError, ForkedDevice, LaunchError, OutOfDeviceMemory
@@ -25,6 +28,10 @@ from toprung.paths import cache_dir, publish
 
 PRELUDE = Path(__file__).with_name("prelude.cl")
 VECTOR_WIDTHS = (1, 2, 4, 8, 16)
+ROOM_FOR = re.compile(r"room_for\([^()]*,\s*(\d+)\)")
+"""The prelude's word for a kernel of which several work-groups are to fit a compute unit, with their number."""
+REQUIRED_SIZE = re.compile(rb"(\.reqntid [^\n]+)")
+BUILD_FLAGS = {"separate": "-DTOPRUNG_SEPARATE", "mad": "-cl-mad-enable", "fast": "-cl-fast-relaxed-math"}
 NV_RESERVED = 16
 """Bytes of local memory that NVIDIA's compiler may put beside a kernel's own arrays."""
 
@@ -108,6 +115,7 @@ class OpenCLBackend:
             platforms = cl.get_platforms()
         except cl.Error:
             return []
+        pocl_cpu.help_if_unknown()
         found: list[Device] = []
         for platform in platforms:
             try:
@@ -207,6 +215,7 @@ class OpenCLSession:
         self._context = cl.Context([device.handle])
         self.queue = cl.CommandQueue(self._context, properties=cl.command_queue_properties.PROFILING_ENABLE)
         self._allocated = 0
+        self._uploads: list[Any] = []
 
     def fingerprint(self) -> str:
         """Runtime, driver, device and prelude."""
@@ -229,10 +238,11 @@ class OpenCLSession:
             except cl.Error as error:
                 log = f"{error}\n{chatter()}"
                 raise BuildError(source.name, source.defines_text(), str(self.device), log) from None
-        log = program.get_build_info(self._handle, cl.program_build_info.LOG) or ""
-        used = re.search(r"Used (\d+) registers", log)  # only this log says it: a line in front of the binary keeps it
+        used = self._registers(program)  # only this log says it: a line in front of the binary keeps it
         binary: bytes = program.get_info(cl.program_info.BINARIES)[0]
-        return (used[1] if used else "").encode() + b"\n" + binary
+        if room := ROOM_FOR.search(source.text):  # an NVIDIA binary is PTX, which can say what OpenCL C cannot
+            binary = REQUIRED_SIZE.sub(rb"\1\n.minnctapersm " + room[1].encode(), binary)
+        return used.encode() + b"\n" + binary
 
     def load(self, binary: bytes, source: Source) -> OpenCLKernel:
         """Load a binary and check it against the device's limits, past which some runtimes crash."""
@@ -252,14 +262,21 @@ class OpenCLSession:
                 f"{self.device} has {self.device.local_bytes:,}: use a smaller tile"
             )
         private = int(kernel.get_work_group_info(info.PRIVATE_MEM_SIZE, what))
-        return OpenCLKernel(program, source, Resources(int(used) if used else None, local, private))
+        registers = self._registers(program) or used.decode()
+        return OpenCLKernel(program, source, Resources(int(registers) if registers else None, local, private))
+
+    def _registers(self, program: Any) -> str:
+        """Registers of a work-item as NVIDIA's build log gives them; empty where it does not."""
+        log = program.get_build_info(self._handle, self._cl.program_build_info.LOG) or ""
+        used = re.search(r"Used (\d+) registers", log)
+        return used[1] if used else ""
 
     def _options(self, source: Source) -> list[str]:
         """Macros, and what NVIDIA's compiler is told besides."""
         defines = dict(source.defines)
         if self.device.subgroup is not None:
             defines["SUBGROUP"] = self.device.subgroup
-        options = [f"-D{name}={value}" for name, value in defines.items()]
+        options = [f"-D{name}={value}" for name, value in defines.items()] + [BUILD_FLAGS[flag] for flag in source.flags]
         if "cl_nv_compiler_options" in self._handle.extensions:
             options.append("-cl-nv-verbose")  # says how many registers it took; -cl-nv-maxrregcount would change nothing
         return options
@@ -305,13 +322,21 @@ class OpenCLSession:
         options: Mapping[str, int] | None = None,
     ) -> Launch:
         """Bind arguments to a kernel object of the launch's own."""
+        total = tuple(g * n for g, n in zip(groups, local, strict=True))
+        return self._bound(kernel, total, tuple(local), args)
+
+    def bind_unsized(self, kernel: Kernel, items: Sequence[int], args: Sequence[Buffer | np.generic]) -> Launch:
+        """A launch with NULL for the work-group size."""
+        return self._bound(kernel, tuple(items), None, args)
+
+    def _bound(
+        self, kernel: Kernel, total: tuple[int, ...], items: tuple[int, ...] | None, args: Sequence[Buffer | np.generic]
+    ) -> Launch:
         self._alive()
         assert isinstance(kernel, OpenCLKernel)
         cl, queue = self._cl, self.queue
         bound = cl.Kernel(kernel.program, kernel.source.kernel)
         bound.set_args(*(a if isinstance(a, np.generic) else _raw(a) for a in args))
-        total = tuple(g * n for g, n in zip(groups, local, strict=True))
-        items = tuple(local)
         kept = tuple(args)  # the runtime need not keep memory alive that only an argument refers to
 
         def launch() -> None:
@@ -322,6 +347,37 @@ class OpenCLSession:
                 raise LaunchError(f"{what} on {self.device}: {error}") from None
 
         return launch
+
+    def branch(self) -> OpenCLSession:
+        """Another queue in the same context, without profiling: time stamps may keep queues from running side by side."""
+        self._alive()
+        other = copy.copy(self)
+        other.queue, other._uploads = self._cl.CommandQueue(self._context), []
+        return other
+
+    def pinned(self, nbytes: int) -> NDArray[np.uint8]:
+        """A buffer of the host's (CL_MEM_ALLOC_HOST_PTR), mapped as long as the array lives."""
+        self._alive()
+        cl = self._cl
+        try:
+            raw = cl.Buffer(self._context, cl.mem_flags.READ_WRITE | cl.mem_flags.ALLOC_HOST_PTR, max(nbytes, 4))
+        except (cl.Error, MemoryError):
+            raise OutOfDeviceMemory(str(self.device), nbytes, self.device.max_buffer_bytes, "pinned host memory") from None
+        access = cl.map_flags.READ | cl.map_flags.WRITE
+        array: NDArray[np.uint8] = cl.enqueue_map_buffer(self.queue, raw, access, 0, (nbytes,), np.uint8)[0]
+        return array
+
+    def start_upload(self, buffer: Buffer, array: NDArray[Any]) -> None:
+        """Host to device, not waited for."""
+        self._alive()
+        if array.nbytes:
+            event = self._cl.enqueue_copy(self.queue, _raw(buffer), array, is_blocking=False)
+            self._uploads.append(event)  # pyopencl waits for the copy when its event goes
+
+    def submit(self) -> None:
+        """Flush the queue."""
+        self._alive()
+        self.queue.flush()
 
     def mark(self) -> object:
         """A marker event."""
@@ -338,11 +394,13 @@ class OpenCLSession:
         """Wait for the queue."""
         self._alive()
         self.queue.finish()
+        self._uploads.clear()
 
     def clock_mhz(self) -> float | None:
-        """OpenCL cannot read it; for a CPU the operating system can."""
+        """OpenCL cannot read it; for a CPU the operating system can, and for an NVIDIA GPU the driver, where CUDA sees the GPU."""
         if self.device.kind != "cpu":
-            return None
+            same = backends.twin(self.device, "cuda")
+            return cuda.clock_mhz(same) if same else None
         try:
             lines = Path("/proc/cpuinfo").read_text().splitlines()
         except OSError:

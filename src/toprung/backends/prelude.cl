@@ -10,10 +10,16 @@
 // LPTR             address-space qualifier of a pointer into local memory
 // index_t          the type of an offset into a matrix: 64 bits, or 32 with INDEX32=1
 // UNROLL           in front of a loop of constant length: unroll it, where the compiler must be told (NVIDIA's; the others know)
+// room_for(x, y, z, n)  reqd_work_group_size(x, y, z), and registers for no fewer than n work-groups on a compute unit, where the
+//                  compiler can be told (NVIDIA's; for OpenCL the backend tells it)
 // LANE_READ(v, l)  the value of v in lane l of this sub-group, with SHUFFLE=1
 
 // a * b + c is one fused multiply-add; fma() is not used because some CPU runtimes call a function for it
+#ifdef TOPRUNG_SEPARATE // the build option "separate"
+#pragma OPENCL FP_CONTRACT OFF
+#else
 #pragma OPENCL FP_CONTRACT ON
+#endif
 
 typedef float float1;
 #define TOPRUNG_JOIN_(a, b) a##b
@@ -26,6 +32,7 @@ typedef float float1;
 #define ELEMENT(v, e) (((float *)&(v))[e])
 #define ALIGNED(W) __attribute__((aligned(4 * (W))))
 #define LPTR __local
+#define room_for(x, y, z, n) reqd_work_group_size(x, y, z)
 
 #ifdef __NV_CL_C_VERSION
 #define UNROLL _Pragma("unroll")

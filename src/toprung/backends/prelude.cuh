@@ -4,8 +4,10 @@
 
 #define __kernel extern "C" __global__
 #define reqd_work_group_size(x, y, z) launch_bounds((x) * (y) * (z)) // sits in __attribute__((...)) behind __kernel
+#define room_for(x, y, z, groups) launch_bounds((x) * (y) * (z), groups)
 #define __global
 #define __local __shared__ // only for arrays declared in a kernel; a pointer into one is LPTR
+#define __constant __constant__ // only for tables at program scope
 #define restrict __restrict__
 #define CLK_LOCAL_MEM_FENCE 1
 #define CLK_GLOBAL_MEM_FENCE 2
@@ -20,6 +22,10 @@ inline uint get_local_size(uint d) { return d == 0 ? blockDim.x : d == 1 ? block
 inline uint get_num_groups(uint d) { return d == 0 ? gridDim.x : d == 1 ? gridDim.y : gridDim.z; }
 inline uint get_global_id(uint d) { return get_group_id(d) * get_local_size(d) + get_local_id(d); }
 inline uint get_global_size(uint d) { return get_num_groups(d) * get_local_size(d); }
+
+#define powr powf
+#define native_powr __powf
+#define native_divide __fdividef
 
 inline float2 operator+(float2 a, float2 b) { return make_float2(a.x + b.x, a.y + b.y); }
 inline float2 operator-(float2 a, float2 b) { return make_float2(a.x - b.x, a.y - b.y); }

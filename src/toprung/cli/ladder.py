@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated
 
@@ -15,20 +15,24 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from toprung import backends, results
+from toprung import backends, bandwidth, results
 from toprung.backends.base import Session
+from toprung.bandwidth import Bandwidth
 from toprung.cli.common import console, parse_numbers, parse_sizes, parse_switches, size_name, with_settings
 from toprung.climb import Entry, climb, default_sizes, entries, find_vendor, problem_of, refusals
 from toprung.device import Device
 from toprung.environment import environment
-from toprung.errors import OutOfDeviceMemory
+from toprung.errors import BuildError, LaunchError, OutOfDeviceMemory, WrongResult
 from toprung.measure import SAMPLES
 from toprung.problem import Problem
 from toprung.report import plot as pictures
+from toprung.report.markdown import Limits
 from toprung.report.table import ladder_table, sweep_table
 from toprung.rung import Ladder, ladder, select
 
 INTERRUPTED = 130
+COLUMNS = 8
+"""Sizes side by side in the table of a sweep."""
 
 
 def register(app: typer.Typer) -> None:
@@ -50,7 +54,12 @@ def ladder_command(
         Path | None,
         typer.Option(help="store every sample and all circumstances in this file; a further device's backend is added to the name"),
     ] = None,
-    plot: Annotated[Path | None, typer.Option(help="draw the result: a .png or .svg file")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="draw the result: a .png or .svg file; for several sizes, one more for each rung beside it")
+    ] = None,
+    each_launch: Annotated[
+        bool, typer.Option("--each-launch", help="time also by marks around each call, to see what that adds to the loop's time")
+    ] = False,
 ) -> None:
     """Run a ladder's kernels on a device: each verified, then timed in turns beside the vendor's library.
 
@@ -63,6 +72,8 @@ def ladder_command(
       toprung ladder kepler --rungs 8 --switch INDEX32=1
 
       toprung ladder matvec --sizes 100000x1100 --set trans=T
+
+      toprung ladder turing --sizes 256:6144:256 --plot turing.png
     """
     found = ladder(name)
     places = _devices(device)
@@ -88,13 +99,16 @@ def ladder_command(
         vendor, why_not = vendors[where.id]
         make = functools.partial(entries, climbed, where, vendor if 0 in chosen or climbed else None, switches)
         with backends.opened(where) as session:
-            done, failed, interrupted = _run(found, problems, session, make)
+            memory, failed = _memory(session, problems.values())
+            done, more, interrupted = _run(found, problems, session, make, memory, each_launch)
+            failed += more
             stored = results.record(
                 shlex.join(["toprung", *sys.argv[1:]]),
                 environment(session),
                 [e.measurement for rows in done.values() for e in rows if e.measurement],
                 failed,
                 interrupted,
+                **({"bandwidth": memory.describe()} if memory else {}),
             )
         if vendor is None and why_not:
             console.print(f"rung 0: {why_not}", markup=False, highlight=False)
@@ -103,13 +117,14 @@ def ladder_command(
         if json is not None:
             results.write(_named(json, where, places), stored)
         if plot is not None:
-            pictures.ladder(stored, _named(plot, where, places))
+            pictures.pictures(stored, _named(plot, where, places))
         failures += failed
         everything |= {f"{where.backend} {size}" if len(places) > 1 else size: rows for size, rows in done.items()}
         if interrupted:
             break
-    if len(everything) > 1:
-        console.print(sweep_table(everything))
+    columns = list(everything.items())
+    for i in range(0, len(columns), COLUMNS) if len(columns) > 1 else ():
+        console.print(sweep_table(dict(columns[i : i + COLUMNS])))
     for line in failures:
         console.print(line, style="bold red", markup=False, highlight=False)
     if interrupted:
@@ -134,19 +149,37 @@ def _named(path: Path, where: Device, places: list[Device]) -> Path:
     return path if where is places[0] else path.with_stem(f"{path.stem}-{where.backend}")
 
 
+def _memory(session: Session, problems: Iterable[Problem]) -> tuple[Bandwidth | None, list[str]]:
+    """What the device's memory gives, where that is what the problems are held against; and what did not work."""
+    if not any(p.measured_in == "GB/s" for p in problems):
+        return None, []
+    try:
+        found = bandwidth.measure(session)
+    except (BuildError, LaunchError, OutOfDeviceMemory, WrongResult) as error:
+        return None, [f"bandwidth: {error}"]
+    console.print(str(found), highlight=False)
+    return found, []
+
+
 def _run(
-    found: Ladder, problems: dict[str, Problem], session: Session, make: Callable[[], list[Entry]]
+    found: Ladder,
+    problems: dict[str, Problem],
+    session: Session,
+    make: Callable[[], list[Entry]],
+    memory: Bandwidth | None,
+    each: bool,
 ) -> tuple[dict[str, list[Entry]], list[str], bool]:
     """Climb for every size with a live table; what was measured before Ctrl-C is kept."""
     done: dict[str, list[Entry]] = {}
     failures: list[str] = []
+    limits = Limits(session.device.gflops_per_mhz, memory)
     for size, problem in problems.items():
         rows = make()
         done[size] = rows
         title = f"{found.name} at {size} on {session.device}"
 
         def table(rows: list[Entry] = rows, title: str = title, problem: Problem = problem) -> Table:
-            return ladder_table(rows, title, session.device.peak_gflops, console.width, problem.measured_in)
+            return ladder_table(rows, title, limits, console.width, problem.measured_in, each)
 
         progress = Progress(
             TextColumn(size), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), transient=True, console=console
@@ -154,7 +187,7 @@ def _run(
         task = progress.add_task(size, total=len(rows) * (1 + SAMPLES))
         try:
             with Live(console=console, refresh_per_second=8, transient=True) as live:
-                for entry in climb(problem, rows, session):
+                for entry in climb(problem, rows, session, each=each):
                     if entry.state not in ("building", "checking"):
                         progress.advance(task)
                     live.update(Group(table(), progress))

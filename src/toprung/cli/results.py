@@ -14,7 +14,7 @@ from toprung import results
 from toprung.accuracy import Graded
 from toprung.cli.common import console, errors_console
 from toprung.errors import BadRecord
-from toprung.report import bench_plot
+from toprung.report import bench_plot, findings
 from toprung.report.bench_table import accuracy_table, compare_table, measurements_table
 
 FOLDER = Path("results")
@@ -43,7 +43,7 @@ def list_command(folder: Annotated[Path, _FOLDER] = FOLDER) -> None:
     found = _records([folder])
     for path, record in found:
         e = record["environment"]
-        entries = len(record["measurements"]) or len(record.get("graded", ()))
+        entries = len(record["measurements"]) or len(record.get("graded", ())) or len(record.get("findings", ()))
         device = f"{e['device']['short_name']} ({e['device']['backend']})"
         table.add_row(str(path), e["date"][:16], str(e.get("commit")), device, str(entries), record["what"])
     if not found:
@@ -62,6 +62,8 @@ def show_command(file: Annotated[Path, typer.Argument(help="a record")]) -> None
     title = f"{device['short_name']} ({device['backend']})"
     if record.get("graded"):
         console.print(accuracy_table(_graded(record), title))
+    if record.get("findings"):
+        console.print(findings.table(findings.read(record), title))
     if record["measurements"]:
         console.print(measurements_table(record["measurements"], title, device["kind"]))
     lines = [record["what"], f"{e['date']}, commit {e.get('commit')}, {device['runtime']}, driver {device['driver']}"]

@@ -29,7 +29,7 @@ def record(content: Mapping[str, Any], path: Path) -> None:
     elif content.get("kind") == "bench" or not measurements:
         bench(content, path)
     else:
-        plot.ladder(dict(content), path)
+        plot.pictures(dict(content), path)
 
 
 def bench(content: Mapping[str, Any], path: Path) -> None:

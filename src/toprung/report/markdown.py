@@ -4,8 +4,10 @@ A marker names what to show and the records it comes from, relative to the repos
 
     <!-- toprung:ladder [sizes=1024,4096] results/<device>/<record>.json … -->
     <!-- toprung:rung r07 results/<device>/<record>.json … -->
+    <!-- toprung:each results/<device>/<record>.json … -->
     <!-- toprung:bench results/<device>/<record>.json -->
     <!-- toprung:facts kepler/r07 -->
+    <!-- toprung:guidelines [NAME] results/<device>/<record>.json … -->
     <!-- toprung:end -->
 
 ``facts`` needs no record: it shows what a rung's own file says.
@@ -13,17 +15,20 @@ A marker names what to show and the records it comes from, relative to the repos
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from toprung.bandwidth import Bandwidth
 from toprung.errors import BadRecord, UnknownName
 from toprung.measure import Measurement
 from toprung.results import read
 from toprung.rung import rung
 
-BLOCK = re.compile(r"(<!-- toprung:(?!end)(?P<what>\w+) (?P<words>[^>]*?) -->\n)(?P<body>.*?)(<!-- toprung:end -->)", re.DOTALL)
+BLOCK = re.compile(r"(<!-- toprung:(?!end)(?P<what>\w+) (?P<words>[^>]*?) ?-->\n)(?P<body>.*?)(<!-- toprung:end -->)", re.DOTALL)
 
 
 def refresh(text: str, root: Path) -> str:
@@ -38,7 +43,11 @@ def refresh(text: str, root: Path) -> str:
     """
 
     def table(match: re.Match[str]) -> str:
-        makers = {"ladder": _ladder, "rung": _rung, "bench": _bench, "facts": _facts}
+        from toprung.report import findings  # which uses what is below
+
+        makers = {
+            "ladder": _ladder, "rung": _rung, "each": _each, "bench": _bench, "facts": _facts, "guidelines": findings.block,
+        }  # fmt: skip
         what, words = match["what"], match["words"].split()
         if what not in makers:
             raise UnknownName("generated table", what, makers)
@@ -48,7 +57,11 @@ def refresh(text: str, root: Path) -> str:
 
 
 def _ladder(words: Sequence[str], root: Path) -> str:
-    """The speed of every rung over the sizes, a column a size and record; the best of ours in bold."""
+    """The speed of every rung over the sizes, a column a size and record; the best of ours in bold.
+
+    In brackets the share of the limit: of the fp32 peak at the clock that was read, or of the read bandwidth measured in the same
+    run; where that was measured, a last column gives the share of the copy bandwidth at the largest size.
+    """
     chosen = {size for w in words if w.startswith("sizes=") for size in w.removeprefix("sizes=").split(",")}
     words = [w for w in words if not w.startswith("sizes=")]
     records = [read(root / w) for w in words]
@@ -68,6 +81,10 @@ def _ladder(words: Sequence[str], root: Path) -> str:
     best = {c: max((m.figure for (r, d), m in cells.items() if d == c and r[0]), default=0.0) for c in columns}
     runtimes = [r["environment"]["device"]["backend"] for r in records]
     heads = [size if len(records) == 1 else f"{runtimes[i]} {size}" for i, size in columns]
+    limits = [Limits.of(r) for r in records]
+    largest = {i: max((m for (_, d), m in cells.items() if d[0] == i), key=lambda m: m.min_bytes, default=None) for i, _ in columns}
+    copied = [(i, size_of(m)) for i, m in largest.items() if m and limits[i].memory]
+    heads += ["% of copy, " + heads[columns.index(c)] for c in copied]
     lines = ["| rung | idea | " + " | ".join(heads) + " |", "|---|---|" + "---:|" * len(heads)]
     for row in sorted(rows):
         number, variant = row
@@ -75,10 +92,19 @@ def _ladder(words: Sequence[str], root: Path) -> str:
         for column in columns:
             m = cells.get((row, column))
             figure = "–" if m is None else gflops_text(m.figure)
-            values.append(f"**{figure}**" if m is not None and number and m.figure == best[column] else figure)
+            figure = f"**{figure}**" if m is not None and number and m.figure == best[column] else figure
+            share = limits[column[0]].share(m) if m else None
+            values.append(f"{figure} ({100 * share:.1f} %)" if share else figure)
+        for column in copied:
+            memory, m = limits[column[0]].memory, cells.get((row, column))
+            values.append(f"{100 * m.figure / memory.copy.gbytes_per_s:.1f}" if m and memory else "–")
         idea = f"`{variant}`" if variant else rows[row]
         lines.append(f"| {number} | {idea} | " + " | ".join(values) + " |")
-    return "\n".join([*lines, "", *(_source(w, r) for w, r in zip(words, records, strict=True))])
+    sources = [
+        " ".join(filter(None, (_source(w, r).rstrip(), _said(lim, r)))) + "  "
+        for w, r, lim in zip(words, records, limits, strict=True)
+    ]
+    return "\n".join([*lines, "", *sources])
 
 
 def _rung(words: Sequence[str], root: Path) -> str:
@@ -88,12 +114,14 @@ def _rung(words: Sequence[str], root: Path) -> str:
         return "Not measured yet."
     number = int(stem[1:3])
     records = [read(root / p) for p in paths]
+    limits = [Limits.of(r) for r in records]
+    shares = list(dict.fromkeys(name for limit, r in zip(limits, records, strict=True) for name in limit.names(r)))
     lines = [
         f"| device | size | switches | tile | ms | {_unit(*records)} | × previous rung | % of vendor | "
-        "registers | layout | grade |",
-        "|---|---|---|---|---:|---:|---:|---:|---:|---:|---:|",
-    ]
-    for path, record in zip(paths, records, strict=True):
+        + "".join(f"{name} | " for name in shares) + "registers | layout | grade |",
+        "|---|---|---|---|---:|---:|---:|---:|" + "---:|" * (len(shares) + 3),
+    ]  # fmt: skip
+    for path, record, limit in zip(paths, records, limits, strict=True):
         measurements: list[Measurement] = record["measurements"]
         own = [m for m in measurements if m.competitor["number"] == number]
         if not own:
@@ -108,11 +136,78 @@ def _rung(words: Sequence[str], root: Path) -> str:
                 f"{device['short_name']}, {device['backend']}", size_of(m), who["variant"] or "–", tile, f"{m.median * 1e3:.3g}",
                 gflops_text(m.figure), f"{m.figure / before[-1].figure:.2f}" if before else "–",
                 f"{100 * m.figure / vendor[0].figure:.1f}" if vendor else "–",
+                *(f"{100 * s:.1f}" if (s := limit.shares(m).get(name)) else "–" for name in shares),
                 str(who.get("resources", {}).get("registers") or "–"),
                 f"{100 * m.helpers:.0f} %" if m.helpers else "–", f"{m.verdict['grade']:.2g}",
             )  # fmt: skip
             lines.append("| " + " | ".join(cells) + " |")
     return "\n".join([*lines, "", *(_source(p, r) for p, r in zip(paths, records, strict=True))])
+
+
+def _each(words: Sequence[str], root: Path) -> str:
+    """By marks around each call against marks around the loop: microseconds by the loop, and how much the other way adds."""
+    if not words:
+        return "Not measured yet."
+    parts = []
+    for word in words:
+        record = read(root / word)
+        both = [m for m in record["measurements"] if m.each is not None]
+        if not both:
+            raise BadRecord(f"{word} holds no samples by marks around each call: measure with --each-launch")
+        sizes = list(dict.fromkeys(size_of(m) for m in both))
+        lines = ["| rung | idea | " + " | ".join(sizes) + " |", "|---|---|" + "---:|" * len(sizes)]
+        for label in dict.fromkeys((m.competitor["number"], m.competitor["variant"]) for m in both):
+            own = {size_of(m): m for m in both if (m.competitor["number"], m.competitor["variant"]) == label}
+            who = next(iter(own.values())).competitor
+            cells = [each_text(own[s]) if s in own else "–" for s in sizes]
+            lines.append(f"| {label[0]} | {f'`{label[1]}`' if label[1] else who['idea']} | " + " | ".join(cells) + " |")
+        parts.append("\n".join([*lines, "", _source(word, record, "µs a call by the loop, and what marks around each call add")]))
+    return "\n\n".join(parts)
+
+
+def each_text(m: Measurement) -> str:
+    """Microseconds a call by marks around the loop, and what marks around each call add to it."""
+    return f"{gflops_text(1e6 * m.median)} ({100 * ((m.each or math.nan) / m.median - 1):+.1f} %)"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a record's figures are held against: the fp32 peak at each clock, or what memory gave in the same run."""
+
+    gflops_per_mhz: float | None = None
+    memory: Bandwidth | None = None
+
+    @staticmethod
+    def of(record: Mapping[str, Any]) -> Limits:
+        """Those of a record."""
+        device = record["environment"]["device"]
+        peak, clock = device.get("peak_gflops"), device.get("clock_mhz")
+        return Limits(peak / clock if peak and clock else None, Bandwidth.of(record))
+
+    def shares(self, m: Measurement) -> dict[str, float]:
+        """Shares of what is known, by the name of their column."""
+        if m.measured_in == "GFLOP/s":
+            share = m.share_of_peak(self.gflops_per_mhz)
+            return {} if share is None else {"% of peak": share}
+        if not self.memory:
+            return {}
+        return {"% of read": m.figure / self.memory.read.gbytes_per_s, "% of copy": m.figure / self.memory.copy.gbytes_per_s}
+
+    def share(self, m: Measurement) -> float | None:
+        """The first of them: what stands in brackets behind a figure."""
+        return next(iter(self.shares(m).values()), None)
+
+    def names(self, record: Mapping[str, Any]) -> list[str]:
+        """The columns that a record's measurements need."""
+        return list(dict.fromkeys(name for m in record["measurements"] for name in self.shares(m)))
+
+
+def _said(limits: Limits, record: Mapping[str, Any]) -> str:
+    """What stands in brackets."""
+    if "% of read" in (names := limits.names(record)):
+        assert limits.memory
+        return f"In brackets: share of the read bandwidth, measured in the same run ({limits.memory})."
+    return "In brackets: share of the fp32 peak at the clock that was read." if names else ""
 
 
 def _bench(words: Sequence[str], root: Path) -> str:
@@ -176,10 +271,10 @@ def _unit(*records: dict[str, Any]) -> str:
     return " or ".join(sorted(units)) or "GFLOP/s"
 
 
-def _source(path: str, record: dict[str, Any]) -> str:
+def _source(path: str, record: dict[str, Any], what: str = "") -> str:
     """Where the figures come from."""
     e, device = record["environment"], record["environment"]["device"]
     return (
-        f"{_unit(record)}, medians: {device['short_name']}, {device['runtime']}, driver {device['driver']}, {e['date'][:10]}, "
-        f"commit {e['commit']}, `{record['what']}`, stored in `{path}`.  "
+        f"{what or _unit(record)}, medians: {device['short_name']}, {device['runtime']}, driver {device['driver']}, "
+        f"{e['date'][:10]}, commit {e['commit']}, `{record['what']}`, stored in `{path}`.  "
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import statistics
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 from toprung.errors import MissingExtra, UnknownName
 from toprung.measure import Measurement
 from toprung.paths import publish
-from toprung.report.markdown import gflops_text, size_of
+from toprung.report.markdown import Limits, gflops_text, size_of
 
 FORMATS = (".png", ".svg", ".pdf")
 VENDOR = "#444444"
@@ -41,7 +42,7 @@ def ladder(record: dict[str, Any], path: Path) -> None:
     elif len(sizes) == 1:
         _stairs(axes, measurements)
     else:
-        _curves(axes, measurements, sizes, plt)
+        _curves(axes, measurements, sizes, plt, Limits.of(record))
     device = record["environment"]["device"]
     where = f"{device['short_name']} ({device['backend']})"
     what = measurements[0].competitor.get("ladder") or measurements[-1].competitor.get("ladder", "") if measurements else ""
@@ -51,6 +52,24 @@ def ladder(record: dict[str, Any], path: Path) -> None:
     figure.savefig(content, format=path.suffix.lower()[1:], dpi=160)
     plt.close(figure)
     publish(path, content.getvalue())
+
+
+def pictures(record: dict[str, Any], path: Path) -> list[Path]:
+    """Draw a record of ``toprung ladder``: the whole ladder, and where it was swept over sizes each rung against the vendor, too.
+
+    Returns
+    -------
+    the files: ``path``, and beside it ``<stem>-r01`` and so on
+    """
+    ladder(record, path)
+    measurements = [m if isinstance(m, Measurement) else Measurement.read(m) for m in record["measurements"]]
+    drawn = [path]
+    if len({size_of(m) for m in measurements}) > 1:
+        for number in sorted({m.competitor["number"] for m in measurements} - {0}):
+            own = [m for m in measurements if m.competitor["number"] in (0, number)]
+            drawn.append(path.with_stem(f"{path.stem}-r{number:02d}"))
+            ladder({**record, "measurements": own}, drawn[-1])
+    return drawn
 
 
 def _stairs(axes: Any, measurements: Sequence[Measurement]) -> None:
@@ -81,8 +100,8 @@ def _stairs(axes: Any, measurements: Sequence[Measurement]) -> None:
     axes.grid(axis="y", color="#dddddd", linewidth=0.6, zorder=0)
 
 
-def _curves(axes: Any, measurements: Sequence[Measurement], sizes: Sequence[str], plt: Any) -> None:
-    """A curve a rung over the sizes, darker the higher the rung."""
+def _curves(axes: Any, measurements: Sequence[Measurement], sizes: Sequence[str], plt: Any, limits: Limits) -> None:
+    """A curve a rung over the sizes, darker the higher the rung; the limit dotted. A rung that is alone shows its variants, too."""
     groups: dict[tuple[int, str, str], dict[str, float]] = {}
     for m in measurements:
         who = m.competitor
@@ -90,15 +109,19 @@ def _curves(axes: Any, measurements: Sequence[Measurement], sizes: Sequence[str]
     numbers = sorted({n for n, _, _ in groups if n})
     square = all(s.isdecimal() for s in sizes)  # then the sizes are an axis; otherwise they are names
     for (number, variant, idea), values in groups.items():
-        if variant:
+        if variant and len(numbers) > 1:
             continue
         color = plt.get_cmap("viridis_r")((numbers.index(number) + 1) / (len(numbers) + 1)) if number else VENDOR
         xs = [int(s) if square else sizes.index(s) for s in values]
         line = ("-" if number else "--") if square else "none"
         axes.plot(
-            xs, list(values.values()), color=color, label=f"{number}  {idea}", linewidth=1.4, linestyle=line,
+            xs, list(values.values()), color=color, label=f"{number}  {variant or idea}", linewidth=1.4,
+            linestyle=line if not variant else ":" if square else "none", alpha=0.6 if variant else 1,
             marker="o" if number else "_", markersize=3.5 if number else 12,
         )  # fmt: skip
+    for name, values in _limits(measurements, limits).items():
+        xs = [int(s) if square else sizes.index(s) for s in values]
+        axes.plot(xs, list(values.values()), color="#d95f0e", linewidth=1, linestyle=":", label=name)
     if square:
         axes.set_ylim(bottom=0)
         axes.set_xlabel("size (square)")
@@ -109,6 +132,16 @@ def _curves(axes: Any, measurements: Sequence[Measurement], sizes: Sequence[str]
     axes.set_ylabel(measurements[0].measured_in)
     axes.grid(color="#dddddd", linewidth=0.6)
     axes.legend(fontsize=7.5, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+
+
+def _limits(measurements: Sequence[Measurement], limits: Limits) -> dict[str, dict[str, float]]:
+    """What cannot be exceeded at each size: the peak at the median of the clocks that were read there, or what memory gave."""
+    sizes = list(dict.fromkeys(size_of(m) for m in measurements))
+    if measurements[0].measured_in == "GB/s":
+        return {"read bandwidth": dict.fromkeys(sizes, limits.memory.read.gbytes_per_s)} if limits.memory else {}
+    clocks = {s: [m.clock for m in measurements if size_of(m) == s and m.clock] for s in sizes}
+    found = {s: limits.gflops_per_mhz * statistics.median(own) for s, own in clocks.items() if own and limits.gflops_per_mhz}
+    return {"peak at the clock read": found} if found else {}
 
 
 def _matplotlib() -> Any:

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from toprung.climb import Entry
-from toprung.report.markdown import gflops_text
+from toprung.report.markdown import Limits, gflops_text
 
 STATES: Mapping[str, str] = {
     "waiting": "",
@@ -19,19 +19,29 @@ STATES: Mapping[str, str] = {
     "failed": "failed",
 }
 
+NO_LIMITS = Limits()
+
 
 def ladder_table(
-    rows: Sequence[Entry], title: str, peak_gflops: float | None = None, width: int = 120, measured_in: str = "GFLOP/s"
+    rows: Sequence[Entry],
+    title: str,
+    limits: Limits = NO_LIMITS,
+    width: int = 120,
+    measured_in: str = "GFLOP/s",
+    each: bool = False,
 ) -> Table:
     """One row an entry, as far as it has got.
 
     ``× prev`` compares a rung with the rung before it, and a variant with its own rung; ``layout`` is the share of the time
     that goes into padding and transposing operands; ``error`` is the grade ratio. Narrow terminals go without the tile.
+    ``limits`` give the columns ``% peak``, at the clock that was read, or ``% read`` and ``% copy``; ``each`` a column with what
+    marks around each call say more than marks around the loop.
     """
     vendor = next((e for e in rows if e.number == 0), None)
     wide = width >= 108
+    shares = [] if limits.gflops_per_mhz is None else ["% of peak"]
     if measured_in != "GFLOP/s":
-        peak_gflops = None
+        shares = ["% of read", "% of copy"] if limits.memory else []
     table = _table(title)
     table.add_column("rung", no_wrap=True)
     table.add_column("idea", overflow="ellipsis", no_wrap=True)
@@ -41,8 +51,8 @@ def ladder_table(
         table.add_column(name, justify="right", no_wrap=True)
     if vendor:
         table.add_column(f"% {vendor.idea}", justify="right", no_wrap=True)
-    if peak_gflops:
-        table.add_column("% peak", justify="right", no_wrap=True)
+    for name in [*(s.replace("of ", "") for s in shares), *(["each"] if each else [])]:
+        table.add_column(name, justify="right", no_wrap=True)
     table.add_column("layout", justify="right", no_wrap=True)
     table.add_column("error", justify="right", no_wrap=True)
     base: Entry | None = None
@@ -54,15 +64,17 @@ def ladder_table(
         if m is None:
             state = STATES.get(entry.state, "warming up …")
             cells += ["", Text(state, style="bold red" if entry.failure else "dim"), ""]
-            cells += [""] * (bool(vendor) + bool(peak_gflops))
+            cells += [""] * (bool(vendor) + len(shares) + each)
             cells += ["", f"{entry.verdict.grade:.2g}" if entry.verdict else ""]
         else:
             before = base.measurement if base else None
             cells += [f"{m.median * 1e3:.3g}", gflops_text(m.figure), f"{m.figure / before.figure:.2f}" if before else "–"]
             if vendor:
                 cells.append(f"{100 * m.figure / vendor.measurement.figure:.1f}" if vendor.measurement else "")
-            if peak_gflops:
-                cells.append(f"{100 * m.gflops / peak_gflops:.1f}")
+            known = limits.shares(m)
+            cells += [f"{100 * known[name]:.1f}" if name in known else "–" for name in shares]
+            if each:
+                cells.append(f"{100 * (m.each / m.median - 1):+.1f} %" if m.each else "–")
             cells += [f"{100 * m.helpers:.0f} %" if m.helpers else "–", f"{m.verdict['grade']:.2g}"]
         if entry.number and not entry.variant:
             base = entry

@@ -152,7 +152,9 @@ def steps(compiled: Compiled, problem: Gemv, buffers: Mapping[str, Buffer], sess
     The first dimension of the grid has a work-group for every BM elements of y. Where a work-group takes one at a time (BM = 1),
     there are as many as the device keeps under way, and each walks; the switch GROUPS_PER_UNIT says how many for each compute
     unit. A tile with SPLIT_K may have the sums in slices along the second: where there is more than one, the
-    kernel leaves its sums, unscaled, in slice · M + m of what it gets for y, and a second kernel adds them in order.
+    kernel leaves its sums, unscaled, in slice · M + m of what it gets for y, and a second kernel adds them in order. One that
+    ``meets`` adds them itself: behind its arguments it gets room for the sums, and a zero for every work-group of the first
+    dimension, which it leaves zero.
     """
     if not problem.length:
         return []
@@ -180,19 +182,25 @@ def steps(compiled: Compiled, problem: Gemv, buffers: Mapping[str, Buffer], sess
         groups = min(groups, resident(session.device, tile))
     if per_unit := compiled.options.get("GROUPS_PER_UNIT"):
         groups = per_unit * session.device.compute_units
-    slices = slices_for(tile, groups, depth, session.device)
-    target, inc_target = (session.allocate(4 * slices * length), np.int32(1)) if slices > 1 else (y, incy)
+    slices = slices_for(tile, groups, depth, session.device, 0.5 if rung.meets else 2)
+    sums = session.allocate(4 * slices * length) if slices > 1 else y
+    target, inc_target = (sums, np.int32(1)) if slices > 1 and not rung.meets else (y, incy)
+    args: list[Buffer | np.generic] = [
+        np.uint32(length), np.uint32(depth), alpha, a.buffer, np.int32(a.ld), x, np.int32(incx), beta, target, inc_target,
+    ]  # fmt: skip
+    if rung.meets:
+        counts = session.allocate(4 * groups)
+        session.upload(counts, np.zeros(groups, np.uint32))
+        args += [sums, counts]
     main = session.bind(
         compiled.kernel,
         (groups, slices),
         (tile.work_items, 1),
-        (
-            np.uint32(length), np.uint32(depth), alpha, a.buffer, np.int32(a.ld), x, np.int32(incx), beta, target, inc_target,
-        ),
+        args,
         compiled.options,
     )  # fmt: skip
     found = [*before, Step(rung.name, main, helper=False)]
-    if slices > 1:
+    if slices > 1 and not rung.meets:
         add = _line(session, "reduce", length, np.uint32(length), np.uint32(slices), alpha, target, beta, y, incy)
         found.append(Step("reduce", add, helper=False))
     return found
@@ -203,9 +211,13 @@ def resident(device: Device, tile: Tile) -> int:
     return max(1, RESIDENT.get(device.kind, 64) // tile.work_items) * device.compute_units
 
 
-def slices_for(tile: Tile, groups: int, depth: int, device: Device) -> int:
-    """Slices of the sums: enough to keep the device busy twice over, none shorter than four turns of a work-group's loop."""
-    wanted = 2 * resident(device, tile) // groups
+def slices_for(tile: Tile, groups: int, depth: int, device: Device, rounds: float = 2) -> int:
+    """Slices of the sums: enough to keep the device busy ``rounds`` times over, none shorter than four turns of the kernel's loop.
+
+    Half a round is where work-groups meet in one launch: the last one's work grows with the slices, and with several loads in
+    flight half of the work-items suffice to keep memory busy.
+    """
+    wanted = int(rounds * resident(device, tile)) // groups
     return max(1, min(tile.SPLIT_K or 1, wanted, depth // (4 * tile.BN)))
 
 

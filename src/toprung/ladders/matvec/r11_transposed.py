@@ -15,7 +15,7 @@ RUNG = Rung(
     expects="for Aᵀ·x as fast as rung 10 is for A·x, where the others must first transpose A (three times the traffic); for A·x "
     "the other way round",
     tiles={
-        "gpu": (Tile(BM=128, BN=32, TM=4, TN=4, VA=4, KU=4, SPLIT_K=256),),
+        "gpu": (Tile(BM=128, BN=32, TM=4, TN=2, VA=4, KU=2, SPLIT_K=256),),
         "cpu": (Tile(BM=64, BN=16, TM=16, TN=4, VA=16, KU=4, SPLIT_K=4),),
     },
     local_bytes=column_sums,

@@ -1,0 +1,72 @@
+"""``toprung guidelines``."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from toprung import backends, guidelines, results
+from toprung.cli.common import console
+from toprung.environment import environment
+from toprung.guidelines.base import WRONG, Finding
+from toprung.report import findings as report
+
+INTERRUPTED = 130
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("guidelines")(guidelines_command)
+
+
+def guidelines_command(
+    device: Annotated[str | None, typer.Option(help="id or part of a name; by default the best")] = None,
+    only: Annotated[str | None, typer.Option(help="names of guidelines, several with commas; by default all")] = None,
+    json: Annotated[Path | None, typer.Option(help="store every sample and all circumstances in this file")] = None,
+) -> None:
+    """Put the advice of NVIDIA's OpenCL white paper of 2009 to the test: what it said, and what this device does today.
+
+    Every experiment's result is verified before it is timed.
+
+    Examples:
+
+      toprung guidelines
+
+      toprung guidelines --device pocl --only coalescing,divergence --json out.json
+    """
+    chosen = guidelines.select(only.split(",") if only is not None else None)
+    where = backends.find(device)
+    found: list[Finding] = []
+    interrupted = False
+    with backends.opened(where) as session:
+        try:
+            with console.status("") as status:
+                for guideline in chosen:
+                    status.update(guideline.title)
+                    found.append(guideline.run(session))
+        except KeyboardInterrupt:
+            interrupted = True
+        failures = [f"{f.name}: {f.reason}" for f in found if f.verdict == WRONG]
+        stored = results.record(
+            shlex.join(["toprung", *sys.argv[1:]]),
+            environment(session),
+            [],
+            failures,
+            interrupted,
+            kind="guidelines",
+            findings=[f.describe() for f in found],
+        )
+    console.print(report.table(found, f"guidelines on {where}"))
+    if json is not None:
+        results.write(json, stored)
+    for line in failures:
+        console.print(line, style="bold red", markup=False, highlight=False)
+    if interrupted:
+        console.print("interrupted: what is above is what had been measured", style="yellow")
+        raise typer.Exit(INTERRUPTED)
+    if failures:
+        raise typer.Exit(1)

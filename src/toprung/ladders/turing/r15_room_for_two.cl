@@ -1,0 +1,109 @@
+// C = alpha * A * B + beta * C         all row-major: A is M x K (lda), B is K x N (ldb), C is M x N (ldc)
+//
+//     registers of a multiprocessor   65536 = 2 work-groups x 256 work-items x 128
+//
+//     +--------------------------------+--------------------------------+      one work-group multiplies
+//     |  work-group 0: <= 128 each     |  work-group 1: <= 128 each     |      while the other waits at a barrier
+//     +--------------------------------+--------------------------------+
+//
+// Work-group: DN x DM work-items, DM = BM / TM, DN = BN / TN, for a BM x BN block of C; each packs LA vectors of A and LB of B.
+// Preconditions: M, N, K are whole tiles; A and lda are aligned to VA floats, B, C, ldb and ldc to VB.
+// Idea: room for two. One buffer for each tile as in rung 10 and the order of rung 12, with no more than 128 registers: a second
+// work-group then hides the barriers that the second buffer was to save.
+
+#define LM (WM / TM)   // lanes of a warp along M
+#define LN (WN / TN)   // and along N
+#define SM (LM * VA)   // from one piece of a work-item to its next, down
+#define SN (LN * VB)   // and across
+
+// A tile of A and one of B, from where the pointers stand, into registers
+void fetch(VECTOR(VA) *a, VECTOR(VB) *b, __global const float *A, const int lda, __global const float *B, const int ldb,
+           const int tid)
+{
+    for (int i = 0; i < LA; ++i) {
+        const int l = (tid + i * DM * DN) * VA;
+        a[i] = GLOBAL_V(VA, &A[(index_t)(l / BK) * lda + l % BK]);
+    }
+    for (int i = 0; i < LB; ++i) {
+        const int l = (tid + i * DM * DN) * VB;
+        b[i] = GLOBAL_V(VB, &B[(index_t)(l / BN) * ldb + l % BN]);
+    }
+}
+
+// and from there into local memory
+void pack(LPTR float (*As)[BM + PADA], LPTR float (*Bs)[BN], VECTOR(VA) *a, VECTOR(VB) *b, const int tid)
+{
+    for (int i = 0; i < LA; ++i) {
+        const int l = (tid + i * DM * DN) * VA;
+        for (int e = 0; e < VA; ++e) As[l % BK + e][l / BK] = ELEMENT(a[i], e);
+    }
+    for (int i = 0; i < LB; ++i) {
+        const int l = (tid + i * DM * DN) * VB;
+        LOCAL_V(VB, &Bs[l / BN][l % BN]) = b[i];
+    }
+}
+
+// What a work-item needs of row k of both tiles
+void read(VECTOR(VA) *a, VECTOR(VB) *b, LPTR float (*As)[BM + PADA], LPTR float (*Bs)[BN], const int k, const int tm, const int tn)
+{
+    for (int i = 0; i < TM / VA; ++i) a[i] = LOCAL_V(VA, &As[k][tm + i * SM]);
+    for (int j = 0; j < TN / VB; ++j) b[j] = LOCAL_V(VB, &Bs[k][tn + j * SN]);
+}
+
+__kernel __attribute__((room_for(DN, DM, 1, 2))) void
+gemm(const int M, const int N, const int K, const float alpha, __global const float *restrict A, const int lda,
+     __global const float *restrict B, const int ldb, const float beta, __global float *restrict C, const int ldc)
+{
+    __local float As[BK][BM + PADA] ALIGNED(VA); // As[k][m]
+    __local float Bs[BK][BN] ALIGNED(VB);        // Bs[k][n]
+
+    const int tid = get_local_id(1) * DN + get_local_id(0);
+    const int lane = tid % (LM * LN);
+    const int warp = tid / (LM * LN);
+    const int tn = warp % (BN / WN) * WN + lane % LN * VB;
+    const int tm = warp / (BN / WN) * WM + lane / LN * VA;
+    A += (index_t)(get_group_id(1) * BM) * lda;
+    B += get_group_id(0) * BN;
+    C += (index_t)(get_group_id(1) * BM + tm) * ldc + get_group_id(0) * BN + tn;
+
+    float acc[TM][TN];
+    for (int i = 0; i < TM; ++i)
+        for (int j = 0; j < TN; ++j) acc[i][j] = 0.0f;
+
+    VECTOR(VA) coming_a[LA];
+    VECTOR(VB) coming_b[LB];
+    fetch(coming_a, coming_b, A, lda, B, ldb, tid);
+    pack(As, Bs, coming_a, coming_b, tid);
+    barrier(CLK_LOCAL_MEM_FENCE);
+
+    for (int k0 = 0; k0 < K; k0 += BK) {
+        A += BK;
+        B += (index_t)BK * ldb;
+        if (k0 + BK < K) fetch(coming_a, coming_b, A, lda, B, ldb, tid);
+
+        VECTOR(VA) a[2][TM / VA];
+        VECTOR(VB) b[2][TN / VB];
+        read(a[0], b[0], As, Bs, 0, tm, tn);
+        UNROLL for (int k = 0; k < BK; ++k) {
+            if (k + 1 < BK) read(a[(k + 1) % 2], b[(k + 1) % 2], As, Bs, k + 1, tm, tn);
+            for (int i = 0; i < TM; ++i)
+                for (int step = 0; step < TN; ++step) {
+                    const int j = i % 2 ? TN - 1 - step : step; // odd rows run from right to left
+                    acc[i][j] += ELEMENT(a[k % 2][i / VA], i % VA) * ELEMENT(b[k % 2][j / VB], j % VB);
+                }
+        }
+        barrier(CLK_LOCAL_MEM_FENCE); // nobody reads the tiles any more
+
+        if (k0 + BK < K) pack(As, Bs, coming_a, coming_b, tid);
+        barrier(CLK_LOCAL_MEM_FENCE); // the next tiles are complete
+    }
+
+    for (int i = 0; i < TM; ++i)
+        for (int j = 0; j < TN / VB; ++j) {
+            const index_t c = (index_t)(i / VA * SM + i % VA) * ldc + j * SN;
+            VECTOR(VB) result = ZERO(VB);
+            for (int e = 0; e < VB; ++e) ELEMENT(result, e) = alpha * acc[i][j * VB + e];
+            if (beta != 0.0f) result += beta * GLOBAL_V(VB, &C[c]); // beta = 0 never reads C
+            GLOBAL_V(VB, &C[c]) = result;
+        }
+}
