@@ -105,14 +105,14 @@ def shared_source(name: str, tile: Tile) -> Source:
     return Source(f"kernels/{name}", (KERNELS / f"{name}.cl").read_text(), name, tile.defines())
 
 
+def source_kernel(source: Source, session: Session) -> Kernel:
+    """A kernel of any text, through the cache."""
+    return _kernel(source, session)[0]
+
+
 def shared_kernel(name: str, tile: Tile, session: Session) -> Kernel:
     """One of the kernels that rungs and routines share, by its stem in ``toprung/kernels``."""
     return _kernel(shared_source(name, tile), session)[0]
-
-
-def source_kernel(source: Source, session: Session) -> Kernel:
-    """Any other text, compiled or from the cache. Raises BuildError."""
-    return _kernel(source, session)[0]
 
 
 def _kernel(source: Source, session: Session) -> tuple[Kernel, bool]:

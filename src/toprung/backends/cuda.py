@@ -29,6 +29,7 @@ from toprung.errors import BuildError, ForkedDevice, LaunchError, NoDevice, OutO
 INSTALL = 'pip install "toprung[cuda]"'
 MAX_GROUPS = (2**31 - 1, 65535, 65535)
 """Work-groups in each dimension of a launch, on every NVIDIA GPU."""
+TENSOR_MAP_BYTES = 128
 ALL_SHARED = 100
 """Per cent of the L1 cache that CARVEOUT turns into shared memory, as far as the hardware goes."""
 
@@ -361,7 +362,7 @@ class CUDASession:
             carveout = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
             self._do(driver.cuFuncSetAttribute(kernel.function, carveout, ALL_SHARED))
         # the driver takes an array of addresses of the arguments; all of it must live as long as the launch
-        values = [np.array(a if isinstance(a, np.generic) else np.uint64(_pointer(a))) for a in args]
+        values = [_argument(a) for a in args]
         addresses = np.array([value.ctypes.data for value in values], np.uint64)
         kept = (kernel, tuple(args), values, addresses)
         function, dynamic, at = kernel.function, kernel.dynamic, int(addresses.ctypes.data)
@@ -375,6 +376,35 @@ class CUDASession:
             self._last = what
 
         return launch
+
+    def tensor_map(self, buffer: Buffer, rows: int, cols: int, box: tuple[int, int]) -> np.void:
+        """A kernel argument that tells the copy engine of a matrix of fp16, row-major and tight, and of the boxes it fetches.
+
+        ``box``: rows and columns; a row of it has 128 bytes at most and comes swizzled by 128 bytes. Wants rows of whole 16 bytes.
+        """
+        self._alive()
+        d = self._driver
+        try:
+            found = _call(
+                d.cuTensorMapEncodeTiled(
+                    d.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
+                    2,
+                    _pointer(buffer),
+                    [d.cuuint64_t(cols), d.cuuint64_t(rows)],
+                    [d.cuuint64_t(2 * cols)],
+                    [d.cuuint32_t(box[1]), d.cuuint32_t(box[0])],
+                    [d.cuuint32_t(1), d.cuuint32_t(1)],
+                    d.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
+                    d.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,
+                    d.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                    d.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+                )
+            )
+        except _DriverError as error:
+            raise LaunchError(
+                f"no tensor map of {rows}×{cols} fp16 in boxes of {box[0]}×{box[1]} on {self.device}: {error}"
+            ) from None
+        return np.void(b"".join(int(word).to_bytes(8, "little") for word in found.opaque))
 
     def bind_unsized(self, kernel: Kernel, items: Sequence[int], args: Sequence[Buffer | np.generic]) -> Launch:
         """There is none."""
@@ -586,6 +616,19 @@ def _rounded(nbytes: int) -> int:
 
 def _described(source: Source) -> str:
     return f"{source.name} with {source.defines_text()}"
+
+
+def _argument(value: Buffer | np.generic) -> NDArray[Any]:
+    """A kernel argument in memory of its own; a tensor map's begins on 64 bytes."""
+    if not isinstance(value, np.generic):
+        value = np.uint64(_pointer(value))
+    if value.nbytes < TENSOR_MAP_BYTES:
+        return np.array(value)
+    room = np.zeros(value.nbytes + 64, np.uint8)
+    skip = -room.ctypes.data % 64
+    aligned = room[skip : skip + value.nbytes]
+    aligned[:] = np.frombuffer(value.tobytes(), np.uint8)
+    return aligned
 
 
 def _pointer(buffer: Buffer) -> int:
