@@ -7,12 +7,13 @@ A binary is stored under the hash of everything that can change it: kernel text,
 from __future__ import annotations
 
 import hashlib
+import re
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from toprung.backends.base import DYNAMIC_SHARED, Kernel, Resources, Session, Source
-from toprung.errors import BuildError
+from toprung.errors import BadRung, BuildError
 from toprung.paths import cache_dir, publish
 from toprung.rung import Options, Rung
 from toprung.tile import Tile
@@ -20,6 +21,7 @@ from toprung.tile import Tile
 FORMAT = "toprung binary 2"
 KERNELS = Path(__file__).parent / "kernels"
 LANGUAGES = {".cl": "opencl", ".cu": "cuda"}
+INCLUDE = re.compile(r'^#include "([\w.]+)".*$', re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -65,10 +67,31 @@ def build(rung: Rung, tile: Tile, options: Options, session: Session) -> Compile
 
 
 def rung_source(rung: Rung, tile: Tile, options: Options) -> Source:
-    """What is compiled for a rung: its text, and its tile and switches as macros."""
-    text = rung.source.read_text()
+    """What is compiled for a rung: its text with what it includes, and its tile and switches as macros."""
+    text = with_includes(rung.source.read_text(), rung.source.parent)
     dynamic = {DYNAMIC_SHARED: rung.local_bytes(tile)} if rung.dynamic else {}
-    return Source(rung.name, text, rung.routine, {**tile.defines(), **options, **dynamic}, LANGUAGES[rung.source.suffix])
+    defines = {**tile.defines(), **options, **rung.defines, **dynamic}
+    return Source(rung.name, text, rung.kernel or rung.routine, defines, LANGUAGES[rung.source.suffix])
+
+
+def with_includes(text: str, folder: Path) -> str:
+    """A text with each ``#include "name"`` replaced by the file of that name in a folder: a binary's key is the whole text.
+
+    Raises
+    ------
+    BadRung
+        a file that is not there
+    """
+
+    def included(match: re.Match[str]) -> str:
+        name, before = match[1], text.count("\n", 0, match.start())
+        try:
+            inner = (folder / name).read_text()
+        except OSError:
+            raise BadRung(f"{folder} has no {name}, which a kernel there includes: add it") from None
+        return f'#line 1 "{name}"\n{with_includes(inner, folder)}\n#line {before + 2}'
+
+    return INCLUDE.sub(included, text)
 
 
 def shared_source(name: str, tile: Tile) -> Source:

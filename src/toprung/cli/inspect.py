@@ -24,8 +24,8 @@ from toprung.paths import publish
 from toprung.rung import Rung, ladder, rung
 from toprung.tile import Tile
 
-SHOWN = ("FFMA", "LDS", "STS", "LDG")
-"""Instructions with columns of their own in a ladder's table."""
+SHOWN = {"FFMA": ("LDS", "STS", "LDG"), "HGMMA": ("SYNCS", "WARPGROUP", "UTMALDG")}
+"""What a main loop is there for, and the instructions with columns of their own beside it in a ladder's table."""
 
 
 def register(app: typer.Typer) -> None:
@@ -72,7 +72,10 @@ def inspect(
         console.print(_detail(*found[0]))
     else:
         console.print(_overview(found, f"{name} on {arch}"))
-        console.print("FFMA and what follows: the main loop, as it stands in the code; 4×128 means four of 128 bits", style="dim")
+        work = "HGMMA" if any(m.loop.counts.get("HGMMA") for _, m in found) else "FFMA"
+        console.print(
+            f"{work} and what follows: the main loop, as it stands in the code; 4×128 means four of 128 bits", style="dim"
+        )
     for line in failures:
         console.print(line, style="bold red", markup=False, highlight=False, soft_wrap=True)
     if json is not None:
@@ -100,25 +103,19 @@ def _overview(found: list[tuple[Entry, MachineCode]], title: str) -> Table:
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("rung", no_wrap=True, min_width=15)
     table.add_column("tile", overflow="ellipsis", no_wrap=True, max_width=28)
-    for column, width in (
-        ("regs", 4),
-        ("spill", 5),
-        ("shared", 6),
-        ("FFMA", 4),
-        ("LDS", 12),
-        ("STS", 10),
-        ("LDG", 10),
-        ("rest", 4),
-    ):
+    work = "HGMMA" if any(code.loop.counts.get("HGMMA") for _, code in found) else "FFMA"
+    columns = (work, *SHOWN[work])
+    widths = (4, 5, 6, len(work), 12, 10, 10, 4)
+    for column, width in zip(("regs", "spill", "shared", *columns, "rest"), widths, strict=True):
         table.add_column(column, justify="right", no_wrap=True, min_width=width)
-    table.add_column("FFMA %", justify="right", no_wrap=True, min_width=6)
+    table.add_column(f"{work} %", justify="right", no_wrap=True, min_width=6)
     for entry, code in found:
         loop = code.loop
-        shown = [_count(loop.counts, name) for name in SHOWN]
-        rest = loop.instructions - sum(count for kind, count in loop.counts.items() if kind.split(".")[0] in SHOWN)
+        shown = [_count(loop.counts, name) for name in columns]
+        rest = loop.instructions - sum(count for kind, count in loop.counts.items() if kind.split(".")[0] in columns)
         numbers = (str(code.registers), str(code.spills), str(code.shared_bytes))
         label = f"{entry.number} {entry.variant}".rstrip()
-        table.add_row(label, str(entry.tile), *numbers, *shown, str(rest), f"{100 * loop.ffma_share:.1f}")
+        table.add_row(label, str(entry.tile), *numbers, *shown, str(rest), f"{100 * loop.share(work):.1f}")
     return table
 
 
