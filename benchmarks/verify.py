@@ -31,7 +31,7 @@ def alone(number: int, chosen: argparse.Namespace, device: str) -> bool:
         str(number),
     ]
     try:
-        return subprocess.run(words, timeout=chosen.limit, check=False).returncode != 0
+        return subprocess.run([sys.executable, __file__, *words], timeout=chosen.limit, check=False).returncode != 0
     except subprocess.TimeoutExpired:
         print(f"{chosen.ladder}/{number}: ended after {chosen.limit:g} s")
         return True
@@ -48,7 +48,7 @@ def main() -> int:
     found, device, wrong = ladder(chosen.ladder), backends.find(chosen.device), 0
     numbers = [int(n) for n in chosen.rungs.split(",")] if chosen.rungs else [r.number for r in found.rungs]
     if chosen.limit:
-        return int(any([alone(n, chosen, device.id) for n in numbers]))
+        return int(sum(alone(n, chosen, device.id) for n in numbers) > 0)
     if reasons := [line for line in refusals(found.rungs, device) if any(r.needs(device) for r in found.rungs)]:
         print(*reasons, sep="\n")
     with backends.opened(device) as session:

@@ -109,11 +109,6 @@ def shared_kernel(name: str, tile: Tile, session: Session) -> Kernel:
     return _kernel(shared_source(name, tile), session)[0]
 
 
-def source_kernel(source: Source, session: Session) -> Kernel:
-    """Any other text, compiled or from the cache. Raises BuildError."""
-    return _kernel(source, session)[0]
-
-
 def _kernel(source: Source, session: Session) -> tuple[Kernel, bool]:
     key = "\0".join((FORMAT, session.fingerprint(), source.language, source.kernel, source.defines_text(), source.text))
     path = cache_dir() / "binaries" / hashlib.sha256(key.encode()).hexdigest()

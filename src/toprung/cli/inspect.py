@@ -73,9 +73,7 @@ def inspect(
     else:
         console.print(_overview(found, f"{name} on {arch}"))
         work = "HGMMA" if any(m.loop.counts.get("HGMMA") for _, m in found) else "FFMA"
-        console.print(
-            f"{work} and what follows: the main loop, as it stands in the code; 4×128 means four of 128 bits", style="dim"
-        )
+        console.print(f"{work} and what follows: the main loop, as it stands in the code; 4×128: four of 128 bits", style="dim")
     for line in failures:
         console.print(line, style="bold red", markup=False, highlight=False, soft_wrap=True)
     if json is not None:

@@ -59,7 +59,7 @@ def refresh(text: str, root: Path) -> str:
 def _ladder(words: Sequence[str], root: Path) -> str:
     """The speed of every rung over the sizes, a column a size and record; the best of ours in bold.
 
-    In brackets the share of the limit: of the fp32 peak at the clock that was read, or of the read bandwidth measured in the same
+    A rung on narrowed operands is shown without its helpers, as its vendor is. In brackets the share of the limit: of the fp32 peak at the clock that was read, or of the read bandwidth measured in the same
     run; where that was measured, a last column gives the share of the copy bandwidth at the largest size.
     """
     chosen = {size for w in words if w.startswith("sizes=") for size in w.removeprefix("sizes=").split(",")}
@@ -75,10 +75,10 @@ def _ladder(words: Sequence[str], root: Path) -> str:
                 continue
             if column not in columns:
                 columns.append(column)
-            row = (m.competitor["number"], m.competitor["variant"])
+            row = (m.competitor["number"], m.competitor["variant"] or _which(m, record))
             rows[row] = m.competitor["idea"] if row[0] or len(records) == 1 else _merged(rows.get(row), m.competitor["idea"])
             cells[row, column] = m
-    best = {c: max((m.figure for (r, d), m in cells.items() if d == c and r[0]), default=0.0) for c in columns}
+    best = {c: max((_shown(m) for (r, d), m in cells.items() if d == c and r[0]), default=0.0) for c in columns}
     runtimes = [r["environment"]["device"]["backend"] for r in records]
     heads = [size if len(records) == 1 else f"{runtimes[i]} {size}" for i, size in columns]
     limits = [Limits.of(r) for r in records]
@@ -91,14 +91,14 @@ def _ladder(words: Sequence[str], root: Path) -> str:
         values = []
         for column in columns:
             m = cells.get((row, column))
-            figure = "–" if m is None else gflops_text(m.figure)
-            figure = f"**{figure}**" if m is not None and number and m.figure == best[column] else figure
+            figure = "–" if m is None else gflops_text(_shown(m))
+            figure = f"**{figure}**" if m is not None and number and _shown(m) == best[column] else figure
             share = limits[column[0]].share(m) if m else None
             values.append(f"{figure} ({100 * share:.1f} %)" if share else figure)
         for column in copied:
             memory, m = limits[column[0]].memory, cells.get((row, column))
             values.append(f"{100 * m.figure / memory.copy.gbytes_per_s:.1f}" if m and memory else "–")
-        idea = f"`{variant}`" if variant else rows[row]
+        idea = f"`{variant}`" if number and variant else rows[row]
         lines.append(f"| {number} | {idea} | " + " | ".join(values) + " |")
     sources = [
         " ".join(filter(None, (_source(w, r).rstrip(), _said(lim, r)))) + "  "
@@ -116,10 +116,12 @@ def _rung(words: Sequence[str], root: Path) -> str:
     records = [read(root / p) for p in paths]
     limits = [Limits.of(r) for r in records]
     shares = list(dict.fromkeys(name for limit, r in zip(limits, records, strict=True) for name in limit.names(r)))
+    apart = any(m.units for r in records for m in r["measurements"] if m.competitor["number"] == number)
+    more = ["without layout"] * apart + shares
     lines = [
         f"| device | size | switches | tile | ms | {_unit(*records)} | × previous rung | % of vendor | "
-        + "".join(f"{name} | " for name in shares) + "registers | layout | grade |",
-        "|---|---|---|---|---:|---:|---:|---:|" + "---:|" * (len(shares) + 3),
+        + "".join(f"{name} | " for name in more) + "registers | layout | grade |",
+        "|---|---|---|---|---:|---:|---:|---:|" + "---:|" * (len(more) + 3),
     ]  # fmt: skip
     for path, record, limit in zip(paths, records, limits, strict=True):
         measurements: list[Measurement] = record["measurements"]
@@ -129,13 +131,13 @@ def _rung(words: Sequence[str], root: Path) -> str:
         for m in own:
             who, same = m.competitor, [o for o in measurements if size_of(o) == size_of(m)]
             before = [o for o in same if 0 < o.competitor["number"] < number and not o.competitor["variant"]]
-            vendor = [o for o in same if o.competitor["number"] == 0]
+            vendor = m.rival(same)
             device = record["environment"]["device"]
             tile = " ".join(f"{k}={v}" for k, v in who["tile"].items())
             cells = (
                 f"{device['short_name']}, {device['backend']}", size_of(m), who["variant"] or "–", tile, f"{m.median * 1e3:.3g}",
-                gflops_text(m.figure), f"{m.figure / before[-1].figure:.2f}" if before else "–",
-                f"{100 * m.figure / vendor[0].figure:.1f}" if vendor else "–",
+                gflops_text(m.figure), f"{_shown(m) / _shown(before[-1]):.2f}" if before else "–",
+                f"{100 * m.share_of(vendor):.1f}" if vendor else "–", *[gflops_text(m.alone)] * apart,
                 *(f"{100 * s:.1f}" if (s := limit.shares(m).get(name)) else "–" for name in shares),
                 str(who.get("resources", {}).get("registers") or "–"),
                 f"{100 * m.helpers:.0f} %" if m.helpers else "–", f"{m.verdict['grade']:.2g}",
@@ -185,7 +187,9 @@ class Limits:
         return Limits(peak / clock if peak and clock else None, Bandwidth.of(record))
 
     def shares(self, m: Measurement) -> dict[str, float]:
-        """Shares of what is known, by the name of their column."""
+        """Shares of what is known, by the name of their column; none of the fp32 peak for what computes otherwise."""
+        if m.units:
+            return {}
         if m.measured_in == "GFLOP/s":
             share = m.share_of_peak(self.gflops_per_mhz)
             return {} if share is None else {"% of peak": share}
@@ -200,6 +204,18 @@ class Limits:
     def names(self, record: Mapping[str, Any]) -> list[str]:
         """The columns that a record's measurements need."""
         return list(dict.fromkeys(name for m in record["measurements"] for name in self.shares(m)))
+
+
+def _which(m: Measurement, record: Mapping[str, Any]) -> str:
+    """The name of a vendor that is not the only one of a record."""
+    who = m.competitor
+    several = who["number"] == 0 and len({o.competitor["name"] for o in record["measurements"] if not o.competitor["number"]}) > 1
+    return str(who["name"]) if several else ""
+
+
+def _shown(m: Measurement) -> float:
+    """What a table of a ladder shows: without helpers where operands are narrowed."""
+    return m.alone if m.narrow else m.figure
 
 
 def _said(limits: Limits, record: Mapping[str, Any]) -> str:

@@ -33,4 +33,4 @@ def steps(compiled: Compiled, problem: Gemm, buffers: Mapping[str, Buffer], sess
         return few
     product = Product(session, problem, buffers, variant_of(compiled))
     found = [Step("split", product.split), Step(compiled.rung.name, product.multiply, helper=False)]
-    return found + [Step("guard", product.guard, helper=False)]
+    return [*found, Step("guard", product.guard, helper=False)]

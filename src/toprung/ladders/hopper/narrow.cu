@@ -12,7 +12,8 @@ inline unsigned short half_of(float x) {
     return h;
 }
 
-extern "C" __global__ __launch_bounds__(256) void narrow(int rows, int K, const float *x, int ld, int across, int all, int depth, unsigned short *to) {
+extern "C" __global__ __launch_bounds__(256)
+void narrow(int rows, int K, const float *x, int ld, int across, int all, int depth, unsigned short *to) {
     __shared__ unsigned short tile[64][66]; // a row is an odd number of words: neighbours lie in different banks
     int chunks = depth / 64, i0 = threadIdx.x % 64, j0 = threadIdx.x / 64;
     for (int block = blockIdx.x; block < chunks * ((all + 63) / 64); block += gridDim.x) {
@@ -27,7 +28,8 @@ extern "C" __global__ __launch_bounds__(256) void narrow(int rows, int K, const 
 #pragma unroll
         for (int i = threadIdx.x; i < 64 * 32; i += 256) {
             int r = i / 32, pair = i % 32;
-            if (r0 + r < all) *(unsigned int *)(to + (size_t)(r0 + r) * depth + k0 + 2 * pair) = *(unsigned int *)&tile[r][2 * pair];
+            if (r0 + r >= all) continue;
+            *(unsigned int *)(to + (size_t)(r0 + r) * depth + k0 + 2 * pair) = *(unsigned int *)&tile[r][2 * pair];
         }
         __syncthreads();
     }

@@ -7,8 +7,8 @@
 //
 // A warpgroup (128 threads) owns 128x128 of C: two matrix instructions high, 128 wide. Wants: whole tiles, SM 9.0.
 //
-// Idea: one instruction, issued by four warps together, multiplies 64x16 by 16xN straight out of shared memory. Everything around it
-// is as simple as can be: threads copy a tile, wait for each other, have it multiplied, wait for that.
+// Idea: one instruction, issued by four warps together, multiplies 64x16 by 16xN straight out of shared memory. Everything around
+// it is as simple as can be: threads copy a tile, wait for each other, have it multiplied, wait for that.
 
 #include "hopper.cuh"
 #include "fp16.cuh"
@@ -16,13 +16,14 @@
 // rows of 64 fp16 into swizzled shared memory
 template <int ROWS> inline void copy(char *tile, const uint4 *from, int first, int chunk, int depth) {
 #pragma unroll
-    for (int i = threadIdx.x; i < ROWS * 8; i += 128) {
-        int r = i / 8, c = i % 8;
+    for (int i = 0; i < ROWS / 16; ++i) {
+        int r = 16 * i + threadIdx.x / 8, c = threadIdx.x % 8;
         *(uint4 *)(tile + 128 * r + 16 * (c ^ (r % 8))) = from[((ulong)(first + r) * depth + BK * chunk) / 8 + c];
     }
 }
 
-extern "C" __global__ __launch_bounds__(128) void gemm(const uint4 *A, const uint4 *B, int M, int N, int depth, float alpha, float beta, float *C, int ldc) {
+extern "C" __global__ __launch_bounds__(128)
+void gemm(const uint4 *A, const uint4 *B, int M, int N, int depth, float alpha, float beta, float *C, int ldc) {
     extern __shared__ char memory[];
     char *a = memory + ((1024 - shared_address(memory) % 1024) % 1024), *b = a + BM * 128;
     int tiles_m = (M + BM - 1) / BM, top = blockIdx.x % tiles_m * BM, left = blockIdx.x / tiles_m * BN;

@@ -42,8 +42,8 @@ ONE = Rule("BM = 128", "one warpgroup owns all rows", lambda t, d: t.BM == 128)
 
 RUNG = Rung(
     idea="warpgroup matrix instructions",
-    expects="the units wait for every copy, and every copy for the units: a fifth to a third of what cuBLAS makes of fp16, which is "
-    "already several times the fp32 peak",
+    expects="the units wait for every copy, and every copy for the units: a fifth to a third of what cuBLAS makes of fp16, which "
+    "is already several times the fp32 peak",
     tiles={"gpu": (Tile(BM=128, BN=128, BK=64, TM=4, TN=32),)},
     local_bytes=ring,
     dynamic=True,

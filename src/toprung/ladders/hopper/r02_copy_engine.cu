@@ -6,16 +6,17 @@
 //
 // A warpgroup (128 threads) owns 128x128 of C: two matrix instructions high, 128 wide. Wants: whole tiles, SM 9.0.
 //
-// Idea: the copy engine fetches and swizzles whole boxes by itself, so that no thread moves data, and a ring of STAGES of them is under
-// way while the units work. The products of one step stay in flight until those of the next are issued.
+// Idea: the copy engine fetches and swizzles whole boxes by itself, so that no thread moves data, and a ring of STAGES of them is
+// under way while the units work. The products of one step stay in flight until those of the next are issued.
 
 #include "hopper.cuh"
 #include "fp16.cuh"
 
 #define STAGE_BYTES ((BM + BN) * 128)
 
-extern "C" __global__ __launch_bounds__(128) void gemm(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b,
-                                                       int M, int N, int depth, float alpha, float beta, float *C, int ldc) {
+extern "C" __global__ __launch_bounds__(128)
+void gemm(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b,
+          int M, int N, int depth, float alpha, float beta, float *C, int ldc) {
     extern __shared__ char memory[];
     uint ring = (shared_address(memory) + 1023) & ~1023u, full = ring + STAGES * STAGE_BYTES;
     int tiles_m = (M + BM - 1) / BM, top = blockIdx.x % tiles_m * BM, left = blockIdx.x / tiles_m * BN, chunks = depth / BK;
@@ -36,7 +37,8 @@ extern "C" __global__ __launch_bounds__(128) void gemm(const __grid_constant__ T
     int stage = 0;
     uint phase = 0;
     for (int j = 0; j < chunks; ++j) {
-        ulong at = tile_at(ring + stage * STAGE_BYTES), bt = tile_at(ring + stage * STAGE_BYTES + BM * 128);
+        uint a = ring + stage * STAGE_BYTES;
+        ulong at = tile_at(a), bt = tile_at(a + BM * 128);
         barrier_wait(full + 8 * stage, phase);
 #pragma unroll
         for (int h = 0; h < 2; ++h) pin(sum[h]);

@@ -4,21 +4,24 @@
 //   producer warpgroup, 24 registers a thread    waits for empty[s], asks the copy engine for stage s
 //   consumer warpgroup, 232 registers            waits for full[s], multiplies, tells empty[s] when it is through
 //
-// The consumer warpgroup (128 threads of 256) owns 128x128 of C: two matrix instructions high, 128 wide. Wants: whole tiles, SM 9.0.
+// The consumer warpgroup (128 threads of 256) owns 128x128 of C: two matrix instructions high, 128 wide.
+// Wants: whole tiles, SM 9.0.
 //
-// Idea: who fetches does nothing else, so nobody who multiplies ever stops to fetch, and no barrier holds all threads. Registers that the
-// producer has no use for are handed to the consumer, which leaves room for two blocks on a multiprocessor.
+// Idea: who fetches does nothing else, so nobody who multiplies ever stops to fetch, and no barrier holds all threads. Registers
+// that the producer has no use for are handed to the consumer, which leaves room for two blocks on a multiprocessor.
 
 #include "hopper.cuh"
 #include "fp16.cuh"
 
 #define STAGE_BYTES ((BM + BN) * 128)
 
-extern "C" __global__ __launch_bounds__(256, 2) void gemm(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b,
-                                                          int M, int N, int depth, float alpha, float beta, float *C, int ldc) {
+extern "C" __global__ __launch_bounds__(256, 2)
+void gemm(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b,
+          int M, int N, int depth, float alpha, float beta, float *C, int ldc) {
     extern __shared__ char memory[];
     uint ring = (shared_address(memory) + 1023) & ~1023u, full = ring + STAGES * STAGE_BYTES, empty = full + 8 * STAGES;
-    int tiles_m = (M + BM - 1) / BM, top = blockIdx.x % tiles_m * BM, left = blockIdx.x / tiles_m * BN, chunks = depth / BK, stage = 0;
+    int tiles_m = (M + BM - 1) / BM, top = blockIdx.x % tiles_m * BM, left = blockIdx.x / tiles_m * BN, chunks = depth / BK;
+    int stage = 0;
     uint phase = 0;
     if (threadIdx.x == 0) {
         for (int s = 0; s < STAGES; ++s) {
@@ -45,7 +48,8 @@ extern "C" __global__ __launch_bounds__(256, 2) void gemm(const __grid_constant_
         float sum[2][BN / 2];
         uint before = 0; // the stage that the products in flight read
         for (int j = 0; j < chunks; ++j) {
-            ulong at = tile_at(ring + stage * STAGE_BYTES), bt = tile_at(ring + stage * STAGE_BYTES + BM * 128);
+            uint a = ring + stage * STAGE_BYTES;
+            ulong at = tile_at(a), bt = tile_at(a + BM * 128);
             barrier_wait(full + 8 * stage, phase);
 #pragma unroll
             for (int h = 0; h < 2; ++h) pin(sum[h]);

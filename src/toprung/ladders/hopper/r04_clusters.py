@@ -10,7 +10,8 @@ TWO = Rule("BM = 128", "two consumer warpgroups own 64 rows each", lambda t, d: 
 
 RUNG = Rung(
     idea="wide tiles, clusters",
-    expects="a third less shared memory is read for each product, and half of B's tile crosses the L2 cache: 1.1 to 1.25 times rung 3",
+    expects="a third less shared memory is read for each product, and half of B's tile crosses the L2 cache: 1.1 to 1.25 times "
+    "rung 3",
     tiles={"gpu": (Tile(BM=128, BN=256, BK=64, TM=2, TN=64, STAGES=4),)},
     local_bytes=ring,
     dynamic=True,

@@ -8,8 +8,8 @@
 // A block is a producer warpgroup and two consumers, and owns 128x256 of C at a time; CLUSTER blocks lie one below the other.
 // Wants: whole tiles, SM 9.0.
 //
-// Idea: as many blocks as there is room for, each taking tile after tile. The producer runs ahead: the next tile's operands arrive while
-// the consumers still write this one's sums. And tiles are taken band by band, GROUP of them high.
+// Idea: as many blocks as there is room for, each taking tile after tile. The producer runs ahead: the next tile's operands arrive
+// while the consumers still write this one's sums. And tiles are taken band by band, GROUP of them high.
 
 #include "hopper.cuh"
 #include "fp16.cuh"
@@ -38,9 +38,9 @@ inline void release(uint empty) {
     if (threadIdx.x % 32 < CLUSTER) barrier_arrive_at(empty, threadIdx.x % 32);
 }
 
-extern "C" __global__ __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(384, 1) void gemm(
-    const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b, int M, int N, int depth, float alpha, float beta,
-    float *C, int ldc) {
+extern "C" __global__ __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(384, 1)
+void gemm(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b,
+          int M, int N, int depth, float alpha, float beta, float *C, int ldc) {
     extern __shared__ char memory[];
     uint ring = (shared_address(memory) + 1023) & ~1023u, full = ring + STAGES * STAGE_BYTES, empty = full + 8 * STAGES;
     uint rank = cluster_rank(), phase = 0;
@@ -76,7 +76,8 @@ extern "C" __global__ __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(384, 1) 
             float sum[BN / 2];
             uint before = 0; // the stage that the products in flight read
             for (int j = 0; j < chunks; ++j) {
-                ulong at = tile_at(ring + stage * STAGE_BYTES + consumer * 64 * 128), bt = tile_at(ring + stage * STAGE_BYTES + BM * 128);
+                uint a = ring + stage * STAGE_BYTES;
+                ulong at = tile_at(a + consumer * 64 * 128), bt = tile_at(a + BM * 128);
                 barrier_wait(full + 8 * stage, phase);
                 pin(sum);
                 wgmma_fence();

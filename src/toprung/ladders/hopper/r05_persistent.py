@@ -8,8 +8,8 @@ from toprung.tile import Tile
 
 RUNG = Rung(
     idea="persistent blocks, bands of tiles",
-    expects="the next tile's operands arrive while sums are written, and neighbours in time are neighbours in memory: 1.05 to 1.1 times "
-    "rung 4 from 4096 on; nothing below, where a block has one tile",
+    expects="the next tile's operands arrive while sums are written, and neighbours in time are neighbours in memory: 1.05 to 1.1 "
+    "times rung 4 from 4096 on; nothing below, where a block has one tile",
     tiles={"gpu": (Tile(BM=128, BN=256, BK=64, TM=2, TN=64, STAGES=4),)},
     local_bytes=ring,
     dynamic=True,

@@ -5,8 +5,8 @@
 //
 // A helper splits both operands; the kernel is rung 5's, with three products for each tile. Wants: SM 9.0; any sizes.
 //
-// Idea: matrix units add up with truncation, so sums that live long in them drift towards zero. hi.hi is taken out every 32 of K and
-// added to fp32 registers, while the unit works on the cross terms, which are so small that they may stay.
+// Idea: matrix units add up with truncation, so sums that live long in them drift towards zero. hi.hi is taken out every 32 of K
+// and added to fp32 registers, while the unit works on the cross terms, which are so small that they may stay.
 
 #include "hopper.cuh"
 #undef BM // the shared text counts consumers

@@ -21,8 +21,8 @@ SHAPED = (
 
 RUNG = Rung(
     idea="three products, promoted",
-    expects="a third of rung 5's rate less the second set of sums, which halves the tile: 0.3 of rung 5, and still three to four times "
-    "cuBLAS in fp32",
+    expects="a third of rung 5's rate less the second set of sums, which halves the tile: 0.3 of rung 5, and still three to four "
+    "times cuBLAS in fp32",
     tiles={"gpu": (Tile(BM=128, BN=128, BK=32, TM=2, TN=32, STAGES=6),)},
     local_bytes=ring,
     dynamic=True,
