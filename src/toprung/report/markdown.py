@@ -10,7 +10,8 @@ A marker names what to show and the records it comes from, relative to the repos
     <!-- toprung:guidelines [NAME] results/<device>/<record>.json … -->
     <!-- toprung:end -->
 
-``facts`` needs no record: it shows what a rung's own file says.
+``facts`` needs no record: it shows what a rung's own file says. A record whose name ends in ``?`` may be missing: a block
+without any says that nothing has been measured yet.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from toprung.results import read
 from toprung.rung import rung
 
 BLOCK = re.compile(r"(<!-- toprung:(?!end)(?P<what>\w+) (?P<words>[^>]*?) ?-->\n)(?P<body>.*?)(<!-- toprung:end -->)", re.DOTALL)
+NOTHING = "Not measured yet."
 
 
 def refresh(text: str, root: Path) -> str:
@@ -48,10 +50,12 @@ def refresh(text: str, root: Path) -> str:
         makers = {
             "ladder": _ladder, "rung": _rung, "each": _each, "bench": _bench, "facts": _facts, "guidelines": findings.block,
         }  # fmt: skip
-        what, words = match["what"], match["words"].split()
+        what, given = match["what"], match["words"].split()
+        words = [w.removesuffix("?") for w in given if not w.endswith("?") or (root / w[:-1]).exists()]
         if what not in makers:
             raise UnknownName("generated table", what, makers)
-        return f"{match[1]}{makers[what](words, root)}\n{match[5]}"
+        body = makers[what](words, root) if len(words) == len(given) or any(w.endswith(".json") for w in words) else NOTHING
+        return f"{match[1]}{body}\n{match[5]}"
 
     return BLOCK.sub(table, text)
 
@@ -59,8 +63,9 @@ def refresh(text: str, root: Path) -> str:
 def _ladder(words: Sequence[str], root: Path) -> str:
     """The speed of every rung over the sizes, a column a size and record; the best of ours in bold.
 
-    A rung on narrowed operands is shown without its helpers, as its vendor is. In brackets the share of the limit: of the fp32 peak at the clock that was read, or of the read bandwidth measured in the same
-    run; where that was measured, a last column gives the share of the copy bandwidth at the largest size.
+    A rung on narrowed operands is shown without its helpers, as its vendor is. In brackets the share of the limit: of the fp32 peak
+    at the clock that was read, or of the read bandwidth measured in the same run; where that was measured, a last column gives the
+    share of the copy bandwidth at the largest size.
     """
     chosen = {size for w in words if w.startswith("sizes=") for size in w.removeprefix("sizes=").split(",")}
     words = [w for w in words if not w.startswith("sizes=")]
@@ -111,7 +116,7 @@ def _rung(words: Sequence[str], root: Path) -> str:
     """One rung in every record: time, speed, against its predecessor and the vendor, share of layout work, error."""
     stem, *paths = words
     if not paths:
-        return "Not measured yet."
+        return NOTHING
     number = int(stem[1:3])
     records = [read(root / p) for p in paths]
     limits = [Limits.of(r) for r in records]
@@ -149,7 +154,7 @@ def _rung(words: Sequence[str], root: Path) -> str:
 def _each(words: Sequence[str], root: Path) -> str:
     """By marks around each call against marks around the loop: microseconds by the loop, and how much the other way adds."""
     if not words:
-        return "Not measured yet."
+        return NOTHING
     parts = []
     for word in words:
         record = read(root / word)
