@@ -26,6 +26,9 @@ CARRIED = 28
 NEAR = 13
 """Elements within 2^-NEAR of a row's largest are the row's bulk: where the bulks of a row and a column meet, losses do not count."""
 
+LEAST = -149
+"""The exponent of the smallest number above 0."""
+
 I32 = NDArray[np.int32]
 
 
@@ -50,9 +53,9 @@ class Scheme:
 
 
 def exponents(x: F32) -> I32:
-    """For each row, e such that its largest element lies in [2^e, 2^(e+1)); 0 for a row of zeros."""
+    """For each row, e such that its largest element lies in [2^e, 2^(e+1)); LEAST for a row of zeros."""
     largest = np.max(np.abs(x), axis=-1, initial=0.0).astype(np.float64)
-    return np.asarray(np.where(largest > 0, np.frexp(largest)[1] - 1, 0), np.int32)
+    return np.asarray(np.where(largest > 0, np.frexp(largest)[1] - 1, LEAST), np.int32)
 
 
 def split(x: F32, e: I32, residual: int = RESIDUAL) -> tuple[NDArray[np.float16], NDArray[np.float16]]:
@@ -124,7 +127,8 @@ def product(a: F32, b: F32, scheme: Scheme) -> F32:
             partial, cross, waiting, crossing = np.zeros(main.shape), np.zeros(main.shape), 0, 0
     total = (main.astype(np.float64) + np.ldexp(outer.astype(np.float64), weight)).astype(np.float32)
     with np.errstate(over="ignore"):
-        return np.ldexp(total.astype(np.float64), (ea - TOP)[:, None] + (eb - TOP)[None, :]).astype(np.float32)
+        back = np.ldexp(total.astype(np.float64), (ea - TOP)[:, None] + (eb - TOP)[None, :])
+        return np.asarray(back, np.float32)
 
 
 def chain(a: F32, b: F32) -> F32:

@@ -1,62 +1,111 @@
-// C = alpha*A*B + beta*C, row-major (A MxK, B KxN, C MxN), A and B split beforehand: row r of A (column of B) is, for every 32 of K,
-// 32 hi then 32 lo in fp16, x * 2^(14-e) = hi + lo/2048. A block owns 64*CONSUMERS x BN of C at a time; every consumer warpgroup 64xBN:
+// C = alpha*A*B + beta*C, row-major (A MxK, B KxN, C MxN), a batch of them; A and B split beforehand: row r of A (column of B) is,
+// for every 32 of K, 32 hi then 32 lo in fp16, x * 2^(14-e) = hi + lo/2048. A block owns 64*CONSUMERS x BN of C at a time; every
+// consumer warpgroup 64xBN:
 //
 //      producer: copy engine --> ring of STAGES x 32 of K --> matrix units: partial = hi.hi      (promoted to fp32 every INTERVAL)
 //                                                                          cross  += hi.lo + lo.hi (stays in the unit)
 //
 // The one idea: the partial sums are added to registers while the unit works on the cross terms, which are 2^-11 of the result and
-// may stay in its truncating accumulator for all of K. Wants: M, N, K > 0; rows of the split operands padded with zeros to 32 of K.
+// may stay in its truncating accumulator for all of K. What two terms cannot carry (see ``refused``) a consumer computes again in
+// plain fp32, one chain of fused multiply-adds for each element from A and B as they were given; ``count`` grows by one for each
+// 64 x min(64, BN) of C. Wants: rows of the split operands padded with zeros to 32 of K. With alpha = 0 A and B are not looked at.
 
 #define THREADS (128 * (CONSUMERS + 1))
 #define BM (64 * CONSUMERS)
 #define A_BYTES (BM * 128)
 #define B_BYTES (BN * 128)
 #define STAGE_BYTES (A_BYTES + B_BYTES)
-#define B_PART (BN / CLUSTER) // rows of B that this block fetches for the whole cluster
-#define GRANULES ((BN + 63) / 64)
+#define GRANULE (BN < 64 ? BN : 64) // columns that are refused together
+#define GRANULES (BN / GRANULE)
+#define DEPTH 16 // of K at a time in plain fp32
 
 struct Place {
-    int m, n;
+    int matrix, m, n;
 };
 
 // tiles in an order that keeps what runs at once close together: GROUP tiles down, then one to the right
 inline Place place(int tile, int tiles_m, int tiles_n) {
+    int matrix = tile / (tiles_m * tiles_n);
+    tile -= matrix * tiles_m * tiles_n;
     int band = tile / (GROUP * tiles_n), first = band * GROUP, high = min(GROUP, tiles_m - first), in = tile % (GROUP * tiles_n);
-    return Place{first + in % high, in / high};
+    return Place{matrix, first + in % high, in / high};
 }
 
-// this warp has read a stage: every block that fetches into it is told
+// this warp has read a stage
 inline void release(uint empty) {
-    if (threadIdx.x % 32 < CLUSTER) {
-        if (CLUSTER == 1) barrier_arrive(empty);
-        else barrier_arrive_at(empty, threadIdx.x % 32);
-    }
+    if (threadIdx.x % 32 == 0) barrier_arrive(empty);
 }
 
-extern "C" __global__ void
-#if CLUSTER > 1
-__cluster_dims__(CLUSTER, 1, 1)
-#endif
-__launch_bounds__(THREADS, 1)
-fp32x(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b, int M, int N, int K, float alpha,
-      const int *exponents_a, const int *exponents_b, const Rows *summary_a, const Rows *summary_b, float beta, float *C, int ldc) {
+inline void together(int group) { asm volatile("bar.sync %0, 128;" ::"r"(group) : "memory"); } // the 128 threads of a warpgroup
+
+// 64 x GRANULE of C by a warpgroup in plain fp32; a, b and c point to the first row, column and element
+inline void plain(const float *a, long long down_a, long long on_a, const float *b, long long down_b, long long on_b, int rows, int cols, int K,
+                  float alpha, float beta, float *c, int ldc, float (*As)[64 + 4], float (*Bs)[64 + 4], int group) {
+    constexpr int TN = GRANULE / 16; // a thread has 8 rows, 8 apart, and TN columns, 16 apart
+    int t = threadIdx.x % 128, tx = t % 16, ty = t / 16;
+    float acc[8][TN] = {};
+    for (int k0 = 0; k0 < K; k0 += DEPTH) {
+#pragma unroll
+        for (int e = t; e < 64 * DEPTH; e += 128) { // consecutive threads along memory
+            int k = on_a == 1 ? e % DEPTH : e / 64, r = on_a == 1 ? e / DEPTH : e % 64;
+            As[k][r] = k0 + k < K && r < rows ? a[r * down_a + (k0 + k) * on_a] : 0.0f;
+        }
+#pragma unroll
+        for (int e = t; e < GRANULE * DEPTH; e += 128) {
+            int k = on_b == 1 ? e % DEPTH : e / GRANULE, r = on_b == 1 ? e / DEPTH : e % GRANULE;
+            Bs[k][r] = k0 + k < K && r < cols ? b[r * down_b + (k0 + k) * on_b] : 0.0f;
+        }
+        together(group);
+        int depth = min(DEPTH, K - k0); // what lies behind K is not multiplied: 0 times Inf is a NaN
+#pragma unroll 4
+        for (int k = 0; k < depth; ++k) {
+            float x[8], y[TN];
+#pragma unroll
+            for (int i = 0; i < 8; ++i) x[i] = As[k][ty + 8 * i];
+#pragma unroll
+            for (int j = 0; j < TN; ++j) y[j] = Bs[k][tx + 16 * j];
+#pragma unroll
+            for (int i = 0; i < 8; ++i)
+#pragma unroll
+                for (int j = 0; j < TN; ++j) acc[i][j] = fmaf(x[i], y[j], acc[i][j]);
+        }
+        together(group);
+    }
+#pragma unroll
+    for (int i = 0; i < 8; ++i)
+#pragma unroll
+        for (int j = 0; j < TN; ++j) {
+            int row = ty + 8 * i, col = tx + 16 * j;
+            if (row >= rows || col >= cols) continue;
+            float *to = c + (long long)row * ldc + col;
+            *to = beta != 0 ? fmaf(beta, *to, alpha * acc[i][j]) : alpha * acc[i][j];
+        }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+fp32x(const float *A, const float *B, float *C, float alpha, float beta, const Row *info_a, const Row *info_b, ulong *count,
+      const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b, int M, int N, int K, int batch,
+      int apart_a, int apart_b, long long lda, long long stride_a, int across_a, long long ldb, long long stride_b, int across_b,
+      int ldc, long long stride_c) {
     extern __shared__ char memory[];
+    __shared__ float As[CONSUMERS][DEPTH][64 + 4], Bs[CONSUMERS][DEPTH][64 + 4];
     uint ring = (shared_address(memory) + 1023) & ~1023u, full = ring + STAGES * STAGE_BYTES, empty = full + 8 * STAGES;
-    uint rank = CLUSTER > 1 ? cluster_rank() : 0;
     int warpgroup = threadIdx.x / 128;
     if (threadIdx.x == 0) {
+        tma_prefetch(&map_a);
+        tma_prefetch(&map_b);
         for (int s = 0; s < STAGES; ++s) {
             barrier_init(full + 8 * s, 1);
-            barrier_init(empty + 8 * s, 4 * CONSUMERS * CLUSTER);
+            barrier_init(empty + 8 * s, 4 * CONSUMERS);
         }
         barrier_init_fence();
     }
-    if (CLUSTER > 1) cluster_sync();
-    else __syncthreads();
+    __syncthreads();
+    let_next_start();
+    wait_for_previous();
 
-    int tiles_m = (M + BM * CLUSTER - 1) / (BM * CLUSTER), tiles_n = (N + BN - 1) / BN, tiles = tiles_m * tiles_n;
-    // what lies behind K arrives as zeros
-    int chunks = TOGETHER ? (K + 32 * INTERVAL - 1) / (32 * INTERVAL) * INTERVAL : (K + 31) / 32, stage = 0;
+    int tiles_m = (M + BM - 1) / BM, tiles_n = (N + BN - 1) / BN, tiles = tiles_m * tiles_n * batch;
+    int chunks = alpha == 0.0f ? 0 : (K + 31) / 32, stage = 0;
     uint phase = 0;
 
     if (warpgroup == 0) { // the producer: one thread of it
@@ -64,16 +113,15 @@ fp32x(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap
         fewer_registers<PRODUCER_REGISTERS>();
 #endif
         if (threadIdx.x == 0) {
-            for (int tile = blockIdx.x / CLUSTER; tile < tiles; tile += gridDim.x / CLUSTER) {
+            for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
                 Place at = place(tile, tiles_m, tiles_n);
-                int row = (at.m * CLUSTER + rank) * BM, col = at.n * BN + rank * B_PART;
+                int row = at.matrix * apart_a + at.m * BM, col = at.matrix * apart_b + at.n * BN;
                 for (int j = 0; j < chunks; ++j) {
-                    uint a = ring + stage * STAGE_BYTES, b = a + A_BYTES + rank * B_PART * 128;
+                    uint a = ring + stage * STAGE_BYTES;
                     barrier_wait(empty + 8 * stage, phase ^ 1);
                     barrier_expect(full + 8 * stage, STAGE_BYTES);
                     tma_load(a, &map_a, 64 * j, row, full + 8 * stage);
-                    if (CLUSTER == 1) tma_load(b, &map_b, 64 * j, col, full + 8 * stage);
-                    else tma_load_all(b, &map_b, 64 * j, col, full + 8 * stage, (1 << CLUSTER) - 1);
+                    tma_load(a + A_BYTES, &map_b, 64 * j, col, full + 8 * stage);
                     if (++stage == STAGES) stage = 0, phase ^= 1;
                 }
             }
@@ -83,59 +131,12 @@ fp32x(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap
         more_registers<CONSUMER_REGISTERS>();
 #endif
         int consumer = warpgroup - 1, lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
-        for (int tile = blockIdx.x / CLUSTER; tile < tiles; tile += gridDim.x / CLUSTER) {
+        for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
             Place at = place(tile, tiles_m, tiles_n);
-            int top = (at.m * CLUSTER + rank) * BM + 64 * consumer, left = at.n * BN;
-            float sum[BN / 2], partial[BN / 2];
+            int top = at.m * BM + 64 * consumer, left = at.n * BN;
+            float sum[BN / 2], partial[BN / 2], cross[BN / 2];
 #pragma unroll
             for (int i = 0; i < BN / 2; ++i) sum[i] = 0.0f;
-#if TOGETHER
-            // one accumulator for both in turn: the cross terms of INTERVAL stages, promoted with their weight, then their hi.hi
-            for (int j0 = 0; j0 < chunks; j0 += INTERVAL) {
-                int s = stage;
-                uint p = phase;
-#pragma unroll
-                for (int i = 0; i < INTERVAL; ++i) {
-                    uint a = ring + s * STAGE_BYTES + consumer * 64 * 128, b = ring + s * STAGE_BYTES + A_BYTES;
-                    ulong a_hi = tile_at(a), b_hi = tile_at(b);
-                    barrier_wait(full + 8 * s, p);
-                    pin(partial);
-                    wgmma_fence();
-                    wgmma<BN>(partial, a_hi, b_hi + 4, i);
-                    wgmma<BN>(partial, a_hi + 2, b_hi + 6, 1);
-                    wgmma<BN>(partial, a_hi + 4, b_hi, 1);
-                    wgmma<BN>(partial, a_hi + 6, b_hi + 2, 1);
-                    wgmma_commit();
-                    if (++s == STAGES) s = 0, p ^= 1;
-                }
-                wgmma_wait<0>();
-                pin(partial);
-#pragma unroll
-                for (int i = 0; i < BN / 2; ++i) sum[i] = fmaf(partial[i], 1.0f / RESIDUAL, sum[i]);
-                s = stage;
-#pragma unroll
-                for (int i = 0; i < INTERVAL; ++i) {
-                    uint a = ring + s * STAGE_BYTES + consumer * 64 * 128, b = ring + s * STAGE_BYTES + A_BYTES;
-                    ulong a_hi = tile_at(a), b_hi = tile_at(b);
-                    pin(partial);
-                    wgmma_fence();
-                    wgmma<BN>(partial, a_hi, b_hi, i);
-                    wgmma<BN>(partial, a_hi + 2, b_hi + 2, 1);
-                    wgmma_commit();
-                    if (++s == STAGES) s = 0;
-                }
-                wgmma_wait<0>();
-                pin(partial);
-#pragma unroll
-                for (int i = 0; i < INTERVAL; ++i) {
-                    release(empty + 8 * stage);
-                    if (++stage == STAGES) stage = 0, phase ^= 1;
-                }
-#pragma unroll
-                for (int i = 0; i < BN / 2; ++i) sum[i] += partial[i];
-            }
-#else
-            float cross[BN / 2];
             uint before = 0; // the stage that the cross terms in flight read
             for (int j = 0; j < chunks; ++j) {
                 uint a = ring + stage * STAGE_BYTES + consumer * 64 * 128, b = ring + stage * STAGE_BYTES + A_BYTES;
@@ -166,48 +167,59 @@ fp32x(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap
             }
             wgmma_wait<0>();
             pin(cross);
-            release(empty + 8 * before);
+            if (chunks) {
+                release(empty + 8 * before);
 #pragma unroll
-            for (int i = 0; i < BN / 2; ++i) sum[i] = fmaf(cross[i], 1.0f / RESIDUAL, sum[i]);
-#endif
+                for (int i = 0; i < BN / 2; ++i) sum[i] = fmaf(cross[i], 1.0f / RESIDUAL, sum[i]);
+            }
 
-            if (top < M) {
-                uint skip = 0; // bit i: columns left + 64 i … are the guard's
-                Rows mine = rows_of(summary_a, top / 64, M);
+            if (top >= M) continue;
+            const Row *rows = info_a + at.matrix * apart_a + top, *cols = info_b + at.matrix * apart_b + left;
+            float *out = C + at.matrix * stride_c + (long long)top * ldc + left;
+            uint skip = 0; // bit i: columns left + GRANULE * i … are computed again
+            if (chunks) {
+                Rows mine = rows_of(rows, M - top);
 #pragma unroll
                 for (int i = 0; i < GRANULES; ++i)
-                    if (left + 64 * i < N) skip |= refused(mine, rows_of(summary_b, left / 64 + i, N), K) << i;
-                int row = top + 16 * warp + lane / 4;
-                int ea[2] = {row < M ? exponents_a[row] : 0, row + 8 < M ? exponents_a[row + 8] : 0};
-                bool pairs = ldc % 2 == 0 && (ulong)C % 8 == 0;
+                    if (left + GRANULE * i < N) skip |= refused(mine, rows_of(cols + GRANULE * i, min(GRANULE, N - left - GRANULE * i)), K) << i;
+            }
+            int row = 16 * warp + lane / 4;
+            bool pairs = ldc % 2 == 0 && (ulong)out % 8 == 0;
+            int ea[2] = {chunks && top + row < M ? rows[row].exponent : 0, chunks && top + row + 8 < M ? rows[row + 8].exponent : 0};
 #pragma unroll
-                for (int i = 0; i < BN / 8; ++i) {
-                    int col = left + 8 * i + 2 * (lane % 4);
-                    if (skip >> (8 * i / 64) & 1 || col >= N) continue;
-                    int eb[2] = {exponents_b[col], col + 1 < N ? exponents_b[col + 1] : 0};
+            for (int i = 0; i < BN / 8; ++i) {
+                int col = 8 * i + 2 * (lane % 4);
+                if (skip >> (8 * i / GRANULE) & 1 || left + col >= N) continue;
+                int eb[2] = {chunks ? cols[col].exponent : 0, chunks && left + col + 1 < N ? cols[col + 1].exponent : 0};
 #pragma unroll
-                    for (int h = 0; h < 2; ++h) {
-                        if (row + 8 * h >= M) continue;
-                        float *to = C + (ulong)(row + 8 * h) * ldc + col, v[2];
+                for (int h = 0; h < 2; ++h) {
+                    if (top + row + 8 * h >= M) continue;
+                    float *to = out + (long long)(row + 8 * h) * ldc + col, v[2];
 #pragma unroll
-                        for (int w = 0; w < 2; ++w) {
-                            float x = sum[4 * i + 2 * h + w];
-                            if (abs(ea[h]) <= 60 && abs(eb[w]) <= 60) x = x * power_of_two(ea[h]) * power_of_two(eb[w]);
-                            else x = (float)((double)x * __hiloint2double((ea[h] + eb[w] + 1023) << 20, 0)); // rounded once
-                            v[w] = alpha * x;
-                        }
-                        if (pairs && col + 1 < N) {
-                            float2 old = beta != 0 ? *(float2 *)to : make_float2(0, 0);
-                            if (beta != 0) v[0] = fmaf(beta, old.x, v[0]), v[1] = fmaf(beta, old.y, v[1]);
-                            *(float2 *)to = make_float2(v[0], v[1]);
-                        } else {
-                            to[0] = beta != 0 ? fmaf(beta, to[0], v[0]) : v[0];
-                            if (col + 1 < N) to[1] = beta != 0 ? fmaf(beta, to[1], v[1]) : v[1];
-                        }
+                    for (int w = 0; w < 2; ++w) {
+                        float x = sum[4 * i + 2 * h + w];
+                        if (abs(ea[h]) <= 60 && abs(eb[w]) <= 60) x = x * power_of_two(ea[h]) * power_of_two(eb[w]);
+                        else x = (float)((double)x * __hiloint2double((ea[h] + eb[w] + 1023) << 20, 0)); // rounded once
+                        v[w] = alpha * x;
+                    }
+                    if (pairs && left + col + 1 < N) {
+                        float2 old = beta != 0 ? *(float2 *)to : make_float2(0, 0);
+                        if (beta != 0) v[0] = fmaf(beta, old.x, v[0]), v[1] = fmaf(beta, old.y, v[1]);
+                        *(float2 *)to = make_float2(v[0], v[1]);
+                    } else {
+                        to[0] = beta != 0 ? fmaf(beta, to[0], v[0]) : v[0];
+                        if (left + col + 1 < N) to[1] = beta != 0 ? fmaf(beta, to[1], v[1]) : v[1];
                     }
                 }
             }
+            for (int i = 0; skip >> i; ++i) {
+                if (!(skip >> i & 1)) continue;
+                long long col = left + GRANULE * i;
+                plain(A + at.matrix * stride_a + (across_a ? top : top * lda), across_a ? 1 : lda, across_a ? lda : 1,
+                      B + at.matrix * stride_b + (across_b ? col : col * ldb), across_b ? 1 : ldb, across_b ? ldb : 1,
+                      M - top, (int)(N - col), K, alpha, beta, out + GRANULE * i, ldc, As[consumer], Bs[consumer], 1 + consumer);
+                if (threadIdx.x % 128 == 0) atomicAdd(count, 1ull);
+            }
         }
     }
-    if (CLUSTER > 1) cluster_sync(); // nobody leaves while others may still arrive at its barriers
 }

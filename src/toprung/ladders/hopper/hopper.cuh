@@ -47,6 +47,13 @@ inline void barrier_wait(uint bar, uint parity) {
 
 inline void cluster_sync() { asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory"); }
 
+// a word in the same place of another block of the cluster
+inline uint read_remote(const uint *here, uint rank) {
+    uint value;
+    asm volatile("{\n.reg .b32 remote;\nmapa.shared::cluster.u32 remote, %1, %2;\nld.shared::cluster.u32 %0, [remote];\n}" : "=r"(value) : "r"(shared_address(here)), "r"(rank) : "memory");
+    return value;
+}
+
 inline uint cluster_rank() {
     uint rank;
     asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
@@ -112,6 +119,7 @@ template <int N> inline void wgmma(float (&d)[N / 2], ulong a, ulong b, int accu
                      : "l"(a), "l"(b), "r"(accumulate)                                                                             \
                      : "memory");                                                                                                  \
     }
+WGMMA(32, N0, "%16", "%17", "%18", D16(0))
 WGMMA(64, N0 N1, "%32", "%33", "%34", D16(0), D16(16))
 WGMMA(96, N0 N1 N2, "%48", "%49", "%50", D16(0), D16(16), D16(32))
 WGMMA(128, N0 N1 N2 N3, "%64", "%65", "%66", D16(0), D16(16), D16(32), D16(48))
@@ -119,36 +127,10 @@ WGMMA(160, N0 N1 N2 N3 N4, "%80", "%81", "%82", D16(0), D16(16), D16(32), D16(48
 WGMMA(192, N0 N1 N2 N3 N4 N5, "%96", "%97", "%98", D16(0), D16(16), D16(32), D16(48), D16(64), D16(80))
 WGMMA(256, N0 N1 N2 N3 N4 N5 N6 N7, "%128", "%129", "%130", D16(0), D16(16), D16(32), D16(48), D16(64), D16(80), D16(96), D16(112))
 
-// --- what the splitting pass leaves for each 32 rows, and what follows from it ------------------------------------------------
+// --- kernels that follow each other -------------------------------------------------------------------------------------------
 
-#define TOP 14        // the largest element of a scaled row lies in [2^14, 2^15)
-#define RESIDUAL 2048 // what the residual is multiplied by
-#define LOST 1        // flag: a row has elements that two terms cannot carry in full
-#define SPECIAL 2     // flag: a row has an Inf or a NaN
-#define ZERO_ROW (-1000)
+// Launched so that it may overlap the kernel before it in the stream: waits until that one is done and its writes are seen.
+inline void wait_for_previous() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
-struct __align__(16) Rows {
-    int exponent; // the largest of the 32 rows' exponents
-    int flags;    // of all of them
-    int thin;     // the most elements of one row that are not its bulk
-    int unused;
-};
-
-inline Rows worst(Rows x, Rows y) {
-    return Rows{max(x.exponent, y.exponent), x.flags | y.flags, max(x.thin, y.thin), 0};
-}
-
-// the 64 rows from 64·i on
-inline Rows rows_of(const Rows *summary, int i, int rows) {
-    Rows first = summary[2 * i];
-    return 64 * i + 32 < rows ? worst(first, summary[2 * i + 1]) : first;
-}
-
-// whether a product of these rows with these columns goes to plain fp32
-inline bool refused(Rows a, Rows b, int K) {
-    if ((a.flags | b.flags) & SPECIAL) return true;
-    if (a.exponent + b.exponent + 2 + (32 - __clz(K - 1)) >= 127) return true;
-    return ((a.flags | b.flags) & LOST) && 2 * ((ulong)a.thin + b.thin) > (ulong)K;
-}
-
-inline float power_of_two(int e) { return __int_as_float((e + 127) << 23); } // -126 … 127
+// lets the next kernel in the stream take what this one leaves free; what it may read is governed by its own wait
+inline void let_next_start() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }

@@ -1,166 +1,247 @@
 // Rows of A (MxK) and columns of B (KxN) as two fp16 terms: x * 2^(14-e) = hi + lo/2048, e the exponent of the row's largest element.
 //
-//      for every row, for every 32 of K:   | 32 hi | 32 lo |   zeros behind K        exponents[row] = e - 14
+//      for every row, for every 32 of K:   | 32 hi | 32 lo |   zeros behind K        info[row]: e - 14, what cannot be carried
 //
-// A block has 1024 threads and 32 rows: the first blocks those of A, the rest those of B. Where K runs along memory a warp has a row;
-// where it runs across, a lane has one, and 128 of K at a time are turned through shared memory. The one idea: one launch, two sweeps
-// over the rows, the first for e, the second for the terms and for what the guard must know. Wants: any sizes, strides and alignment.
+// The first blocks take rows of A, the rest those of B. Where K runs along memory, ``lanes`` threads have a row. Where it runs
+// across, a cluster has 32 rows: a warp takes 32 of K of all of them (a lane has a row) and turns them in its own shared memory,
+// and the cluster's blocks tell each other their maxima. The one idea: every element is read from memory once and held in
+// registers (HELD a thread) from the search for the largest to the splitting; longer rows are read again, from the L2 cache.
+// Wants: any sizes, strides and alignment; blocks_a a multiple of CLUSTER.
 
-#define SPAN 128 // of K, in a sweep's step
+#define THREADS 512
+#define WARPS (THREADS / 32)
+#define PATCH 144 // bytes of a row of a warp's turned tile: 64 of hi, 64 of lo, and 16 against bank conflicts
 
-// times 2^s, -113 <= s <= 163, rounded at most where the result is below 2^-126
-inline float scaled(float x, int s) { return x * power_of_two(s >> 1) * power_of_two(s - (s >> 1)); }
-
-inline int exponent_of(uint bits) { // of a finite |x|
-    return bits >> 23 ? (int)(bits >> 23) - 127 : bits ? 31 - __clz(bits) - 149 : ZERO_ROW;
-}
-
-struct Terms {
-    uint hi[2], lo[2]; // four of each
+struct Operand {
+    const float *x;
+    long long ld, stride; // from one stored row to the next, from one matrix to the next
+    int rows, matrices, lanes; // lanes 0: K runs across
+    unsigned short *terms;
+    Row *info;
 };
 
-struct Four {
-    float x[4];
-};
-
-inline uint pack(ushort2 v) { return v.x | (uint)v.y << 16; }
-
-inline unsigned short half_of(float x) {
-    unsigned short h;
-    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(x));
-    return h;
+// bits of the largest |x| of a row -> what its elements are multiplied by is 2^shift
+inline int shift_of(uint largest) {
+    if (largest >= 0x7f800000) return TOP;
+    return TOP - (largest >> 23 ? (int)(largest >> 23) - 127 : largest ? 31 - __clz(largest) - 149 : -149);
 }
 
-inline float from_half(unsigned short h) {
+struct Scale {
+    float first, second; // both together; one would be too much for a float
+};
+
+inline Scale scale_of(int shift) { return Scale{power_of_two(shift >> 1), power_of_two(shift - (shift >> 1))}; }
+
+inline uint size_bits(float x) { return __float_as_uint(x) & 0x7fffffff; }
+
+inline uint pair_of(float low, float high) { // both rounded to fp16
+    uint both;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+    return both;
+}
+
+inline float from_half(uint h) {
     float x;
-    asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(h));
+    asm("{\n.reg .b16 half;\ncvt.u16.u32 half, %1;\ncvt.f32.f16 %0, half;\n}" : "=f"(x) : "r"(h));
     return x;
 }
 
-// the terms of four elements; counts those that are lost and those that are not the row's bulk
-inline Terms terms_of(Four v, int s, int valid, int &lost, int &thin) {
-    unsigned short h[4], l[4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-        float y = scaled(v.x[i], s);
-        h[i] = half_of(y);
-        l[i] = half_of((y - from_half(h[i])) * (float)RESIDUAL);
-        if (i < valid) {
-            lost |= fabsf(y) < 0x1p-14f && v.x[i] != 0.0f;
-            thin += fabsf(y) < 2.0f;
-        }
-    }
-    return Terms{{pack(make_ushort2(h[0], h[1])), pack(make_ushort2(h[2], h[3]))}, {pack(make_ushort2(l[0], l[1])), pack(make_ushort2(l[2], l[3]))}};
+// the terms of two elements; counts those that are lost (in LOST) and those that are not the row's bulk
+inline void split_two(float x, float y, const Scale &s, uint &hi, uint &lo, uint &losses) {
+    float u = x * s.first * s.second, v = y * s.first * s.second;
+    hi = pair_of(u, v);
+    lo = pair_of((u - from_half(hi & 0xffff)) * (float)RESIDUAL, (v - from_half(hi >> 16)) * (float)RESIDUAL);
+    losses += (fabsf(u) < 2.0f) + (fabsf(v) < 2.0f);
+    if ((fabsf(u) < 0x1p-14f && x != 0.0f) || (fabsf(v) < 0x1p-14f && y != 0.0f)) losses |= LOST;
 }
 
-inline uint warp_max(uint v) { return __reduce_max_sync(0xffffffffu, v); }
+// losses of two parts of a row
+inline uint both(uint x, uint y) { return ((x & THIN) + (y & THIN)) | ((x | y) & LOST); }
+
+// what is known of a whole row; zeros behind K were counted, too
+inline Row known(uint largest, uint losses, int behind) {
+    uint thin = (losses & THIN) - behind;
+    return Row{-shift_of(largest), (largest ? thin : 0) | (losses & LOST) | (largest >= 0x7f800000 ? SPECIAL : 0)};
+}
+
+// four elements along memory from k on
+inline float4 four(const float *from, int k, int K, bool wide) {
+    if (wide && k + 3 < K) return *(const float4 *)(from + k);
+    return make_float4(k < K ? from[k] : 0.0f, k + 1 < K ? from[k + 1] : 0.0f, k + 2 < K ? from[k + 2] : 0.0f, k + 3 < K ? from[k + 3] : 0.0f);
+}
+
+inline uint largest_of(float4 v) { return max(max(size_bits(v.x), size_bits(v.y)), max(size_bits(v.z), size_bits(v.w))); }
+
+inline void store_four(float4 v, const Scale &s, unsigned short *to, int k, uint &losses) {
+    uint2 hi, lo;
+    split_two(v.x, v.y, s, hi.x, lo.x, losses);
+    split_two(v.z, v.w, s, hi.y, lo.y, losses);
+    unsigned short *at = to + k / 32 * 64 + k % 32;
+    *(uint2 *)at = hi;
+    *(uint2 *)(at + 32) = lo;
+}
 
 // K along memory: element (row, k) at row * ld + k
-inline void along(const float *x, int first, int rows, int K, int ld, unsigned short *out, int *exponents, Rows *summary, Rows *shared) {
-    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, row = first + warp, whole = (K + 31) / 32 * 32;
-    bool mine = row < rows, wide = ld % 4 == 0 && (ulong)x % 16 == 0;
-    const float *from = x + (ulong)row * ld;
-    Rows seen = {ZERO_ROW, 0, 0, 0};
-    if (mine) {
-        uint largest = 0;
-        if (wide) {
-#pragma unroll 4
-            for (int k = 4 * lane; k + 3 < K; k += SPAN) {
-                uint4 v = *(const uint4 *)(from + k);
-                largest = max(largest, max(max(v.x & 0x7fffffff, v.y & 0x7fffffff), max(v.z & 0x7fffffff, v.w & 0x7fffffff)));
-            }
-            if (K / 4 * 4 + lane < K) largest = max(largest, __float_as_uint(from[K / 4 * 4 + lane]) & 0x7fffffff);
-        } else {
-#pragma unroll 4
-            for (int k = lane; k < K; k += 32) largest = max(largest, __float_as_uint(from[k]) & 0x7fffffff);
-        }
-        largest = warp_max(largest);
-        bool special = largest >= 0x7f800000;
-        int e = special ? 0 : exponent_of(largest), shift = TOP - (e == ZERO_ROW ? 0 : e), lost = 0, thin = 0;
-        if (lane == 0) exponents[row] = -shift;
-        unsigned short *to = out + (ulong)row * 2 * whole;
-#pragma unroll 2
-        for (int k = 4 * lane; k < whole; k += SPAN) {
-            Four v;
-            if (wide && k + 3 < K) *(float4 *)&v = *(const float4 *)(from + k);
-            else
+inline void along(const Operand &o, int block, int K, int whole, uint *shared) {
+    int lanes = o.lanes, at = threadIdx.x % lanes, warp = threadIdx.x / 32, warps = lanes / 32, one = warp / warps * warps;
+    long long row = (long long)block * (THREADS / lanes) + threadIdx.x / lanes;
+    int limit = row < (long long)o.rows * o.matrices ? K : 0, end = limit ? whole : 0; // a row that is not there has nothing in it
+    const float *from = o.x + row / o.rows * o.stride + row % o.rows * o.ld;
+    bool wide = o.ld % 4 == 0 && o.stride % 4 == 0 && (ulong)o.x % 16 == 0;
+    float4 v[HELD / 4];
+    uint largest = 0, losses = 0;
 #pragma unroll
-                for (int i = 0; i < 4; ++i) v.x[i] = k + i < K ? from[k + i] : 0.0f;
-            Terms t = terms_of(v, shift, K - k, lost, thin);
-            unsigned short *at = to + k / 32 * 64 + k % 32;
-            *(uint2 *)at = make_uint2(t.hi[0], t.hi[1]);
-            *(uint2 *)(at + 32) = make_uint2(t.lo[0], t.lo[1]);
-        }
-        seen = Rows{special ? 0 : e, (__any_sync(0xffffffffu, lost) ? LOST : 0) | (special ? SPECIAL : 0), e == ZERO_ROW ? 0 : (int)__reduce_add_sync(0xffffffffu, thin), 0};
+    for (int i = 0; i < HELD / 4; ++i) v[i] = four(from, 4 * (at + lanes * i), limit, wide);
+#pragma unroll
+    for (int i = 0; i < HELD / 4; ++i) largest = max(largest, largest_of(v[i]));
+#pragma unroll 2
+    for (int k = 4 * at + lanes * HELD; k < limit; k += 4 * lanes) largest = max(largest, largest_of(four(from, k, limit, wide)));
+    largest = __reduce_max_sync(0xffffffffu, largest);
+    if (warps > 1) {
+        if (threadIdx.x % 32 == 0) shared[warp] = largest;
+        __syncthreads();
+        for (int i = 0; i < warps; ++i) largest = max(largest, shared[one + i]);
     }
-    if (lane == 0) shared[warp] = seen;
+    Scale s = scale_of(shift_of(largest));
+    unsigned short *to = o.terms + row * 2 * whole;
+#pragma unroll
+    for (int i = 0; i < HELD / 4; ++i) {
+        int k = 4 * (at + lanes * i);
+        if (k < end) store_four(v[i], s, to, k, losses);
+    }
+#pragma unroll 1
+    for (int k = 4 * at + lanes * HELD; k < end; k += 4 * lanes) store_four(four(from, k, limit, wide), s, to, k, losses);
+    losses = __reduce_add_sync(0xffffffffu, losses & THIN) | __reduce_or_sync(0xffffffffu, losses & LOST);
+    if (warps > 1) {
+        if (threadIdx.x % 32 == 0) shared[WARPS + warp] = losses;
+        __syncthreads();
+        losses = 0;
+        for (int i = 0; i < warps; ++i) losses = both(losses, shared[WARPS + one + i]);
+    }
+    if (at == 0 && limit) o.info[row] = known(largest, losses, whole - K);
+}
+
+struct Chunk {
+    float v[32];
+};
+
+// 32 of K of this lane's row, across memory
+inline Chunk chunk_of(const float *from, int k, int limit, long long ld) {
+    Chunk c;
+    from += k * ld;
+#pragma unroll
+    for (int i = 0; i < 32; ++i, from += ld) c.v[i] = k + i < limit ? *from : 0.0f;
+    return c;
+}
+
+inline uint largest_of(const Chunk &c) {
+    uint largest = 0;
+#pragma unroll
+    for (int i = 0; i < 32; ++i) largest = max(largest, size_bits(c.v[i]));
+    return largest;
+}
+
+// the largest of 32 of K that are not held: few at a time, there is no room for more
+inline uint largest_in(const float *from, int k, int limit, long long ld) {
+    uint largest = 0;
+    from += k * ld;
+#pragma unroll 1
+    for (int end = min(k + 32, limit); k < end; k += 8) {
+#pragma unroll
+        for (int i = 0; i < 8; ++i, from += ld) largest = max(largest, k + i < end ? size_bits(*from) : 0);
+    }
+    return largest;
+}
+
+// the terms of 32 of K of 32 rows, through the warp's own piece of shared memory
+inline void store_chunk(const Chunk &c, const Scale &s, char *patch, unsigned short *to, int whole, int rows, uint &losses) {
+    int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+        uint hi[4], lo[4];
+#pragma unroll
+        for (int j = 0; j < 4; ++j) split_two(c.v[8 * i + 2 * j], c.v[8 * i + 2 * j + 1], s, hi[j], lo[j], losses);
+        *(uint4 *)(patch + PATCH * lane + 16 * i) = make_uint4(hi[0], hi[1], hi[2], hi[3]);
+        *(uint4 *)(patch + PATCH * lane + 64 + 16 * i) = make_uint4(lo[0], lo[1], lo[2], lo[3]);
+    }
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+        int r = 4 * i + lane / 8;
+        if (r < rows) *(uint4 *)(to + (long long)r * 2 * whole + 8 * (lane % 8)) = *(const uint4 *)(patch + PATCH * r + 16 * (lane % 8));
+    }
+    __syncwarp();
+}
+
+// over the warps of the block (MAX: the largest, else losses together) and the blocks of the cluster; ``shared``: (WARPS + 1) x 32
+template <bool MAX> inline uint gathered(uint mine, uint *shared) {
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    shared[32 * warp + lane] = mine;
     __syncthreads();
-    if (threadIdx.x == 0) {
-        for (int i = 1; i < 32; ++i) seen = worst(seen, shared[i]);
-        *summary = seen;
+    mine = 0;
+#pragma unroll
+    for (int w = 0; w < WARPS; ++w) mine = MAX ? max(mine, shared[32 * w + lane]) : both(mine, shared[32 * w + lane]);
+#if CLUSTER > 1
+    if (warp == 0) shared[32 * WARPS + lane] = mine;
+    cluster_sync();
+    mine = 0;
+#pragma unroll
+    for (int r = 0; r < CLUSTER; ++r) {
+        uint theirs = read_remote(shared + 32 * WARPS + lane, r);
+        mine = MAX ? max(mine, theirs) : both(mine, theirs);
     }
+#endif
+    return mine;
 }
 
 // K across memory: element (row, k) at k * ld + row
-inline void across(const float *x, int first, int rows, int K, int ld, unsigned short *out, int *exponents, Rows *summary, char *memory) {
-    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, row = first + lane, whole = (K + 31) / 32 * 32;
-    bool mine = row < rows;
-    const float *from = x + row;
-    uint *most = (uint *)memory; // [32 warps][32 rows]
-    uint largest = 0;
-    if (mine) {
-#pragma unroll 8
-        for (int k = warp; k < K; k += 32) largest = max(largest, __float_as_uint(from[(ulong)k * ld]) & 0x7fffffff);
-    }
-    most[32 * warp + lane] = largest;
-    __syncthreads();
+inline void across(const Operand &o, int block, int K, int whole, uint *shared, char *patches) {
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32, strips = (o.rows + 31) / 32, strip = block / CLUSTER;
+    int matrix = strip / strips, first = strip % strips * 32, step = 32 * CLUSTER * WARPS, k0 = 32 * (warp * CLUSTER + block % CLUSTER);
+    int limit = first + lane < o.rows ? K : 0;
+    const float *from = o.x + matrix * o.stride + first + lane;
+    Chunk held[HELD / 32];
+    uint largest = 0, losses = 0;
 #pragma unroll
-    for (int w = 0; w < 32; ++w) largest = max(largest, most[32 * w + lane]);
-    bool special = largest >= 0x7f800000;
-    int e = special ? 0 : exponent_of(largest), shift = TOP - (e == ZERO_ROW ? 0 : e), lost = 0, thin = 0;
-    if (warp == 0 && mine) exponents[row] = -shift;
-    __syncthreads();
-    // a row of the turned tile: four times 64 bytes of hi and 64 of lo, and 16 against bank conflicts
-    char *mine_in = memory + lane * (4 * SPAN + 16) + warp / 8 * 128 + warp % 8 * 8;
-    const char *theirs = memory + warp * (4 * SPAN + 16) + 16 * lane;
-    for (int k0 = 0; k0 < whole; k0 += SPAN) {
-        int k = k0 + 4 * warp;
-        Four v;
+    for (int i = 0; i < HELD / 32; ++i) held[i] = chunk_of(from, k0 + i * step, limit, o.ld);
 #pragma unroll
-        for (int i = 0; i < 4; ++i) v.x[i] = mine && k + i < K ? from[(ulong)(k + i) * ld] : 0.0f;
-        Terms t = terms_of(v, shift, K - k, lost, thin);
-        *(uint2 *)mine_in = make_uint2(t.hi[0], t.hi[1]);
-        *(uint2 *)(mine_in + 64) = make_uint2(t.lo[0], t.lo[1]);
-        __syncthreads();
-        if (first + warp < rows && k0 + lane / 8 * 32 < whole)
-            *(uint4 *)(out + (ulong)(first + warp) * 2 * whole + 2 * k0 + 8 * lane) = *(const uint4 *)theirs;
-        __syncthreads();
+    for (int i = 0; i < HELD / 32; ++i) largest = max(largest, largest_of(held[i]));
+    for (int k = k0 + HELD / 32 * step; k < limit; k += step) largest = max(largest, largest_in(from, k, limit, o.ld));
+    largest = gathered<true>(largest, shared);
+    Scale s = scale_of(shift_of(largest));
+    unsigned short *to = o.terms + ((long long)matrix * o.rows + first) * 2 * whole;
+    char *patch = patches + warp * 32 * PATCH;
+#pragma unroll
+    for (int i = 0; i < HELD / 32; ++i) {
+        int k = k0 + i * step;
+        if (k < whole) store_chunk(held[i], s, patch, to + 2 * k, whole, o.rows - first, losses);
     }
-    int *sums = (int *)memory;
-    sums[32 * warp + lane] = thin | (lost ? 1 << 30 : 0);
-    __syncthreads();
-    if (warp == 0) {
-        thin = 0;
-        for (int w = 0; w < 32; ++w) thin += sums[32 * w + lane] & ~(1 << 30), lost |= sums[32 * w + lane] >> 30;
-        Rows seen = mine ? Rows{special ? 0 : e, (lost ? LOST : 0) | (special ? SPECIAL : 0), e == ZERO_ROW ? 0 : thin, 0} : Rows{ZERO_ROW, 0, 0, 0};
-        seen.exponent = __reduce_max_sync(0xffffffffu, seen.exponent);
-        seen.flags = __reduce_or_sync(0xffffffffu, (uint)seen.flags);
-        seen.thin = __reduce_max_sync(0xffffffffu, seen.thin);
-        if (lane == 0) *summary = seen;
-    }
+    for (int k = k0 + HELD / 32 * step; k < whole; k += step)
+        store_chunk(chunk_of(from, k, limit, o.ld), s, patch, to + 2 * k, whole, o.rows - first, losses);
+    losses = gathered<false>(losses, shared + 32 * (WARPS + 1));
+    if (warp == 0 && block % CLUSTER == 0 && limit) o.info[(long long)matrix * o.rows + first + lane] = known(largest, losses, whole - K);
+#if CLUSTER > 1
+    cluster_sync(); // nobody leaves while others may still read its shared memory
+#endif
 }
 
-extern "C" __global__ __launch_bounds__(1024) void split(int M, int N, int K, const float *A, int lda, int across_a, unsigned short *split_a,
-                                                         int *exponents_a, Rows *summary_a, const float *B, int ldb, int across_b,
-                                                         unsigned short *split_b, int *exponents_b, Rows *summary_b) {
-    __shared__ __align__(16) char memory[32 * (4 * SPAN + 16)];
-    int blocks_a = (M + 31) / 32, block = blockIdx.x;
-    if (block < blocks_a) {
-        if (across_a) across(A, 32 * block, M, K, lda, split_a, exponents_a, summary_a + block, memory);
-        else along(A, 32 * block, M, K, lda, split_a, exponents_a, summary_a + block, (Rows *)memory);
-    } else {
-        block -= blocks_a;
-        if (across_b) across(B, 32 * block, N, K, ldb, split_b, exponents_b, summary_b + block, memory);
-        else along(B, 32 * block, N, K, ldb, split_b, exponents_b, summary_b + block, (Rows *)memory);
-    }
+extern "C" __global__ void
+#if CLUSTER > 1
+__cluster_dims__(CLUSTER, 1, 1)
+#endif
+__launch_bounds__(THREADS, HELD > 32 ? 1 : 2)
+split(const float *A, const float *B, float alpha, unsigned short *terms_a, Row *info_a, unsigned short *terms_b, Row *info_b,
+      int K, int blocks_a, long long lda, long long stride_a, int M, int matrices_a, int lanes_a,
+      long long ldb, long long stride_b, int N, int matrices_b, int lanes_b) {
+    extern __shared__ __align__(16) char patches[]; // WARPS * 32 * PATCH
+    __shared__ uint shared[2 * 32 * (WARPS + 1)];
+    let_next_start();
+    wait_for_previous();
+    if (alpha == 0.0f) return; // A and B are not looked at
+    int whole = (K + 31) / 32 * 32, block = blockIdx.x;
+    bool first = block < blocks_a;
+    Operand o = first ? Operand{A, lda, stride_a, M, matrices_a, lanes_a, terms_a, info_a} : Operand{B, ldb, stride_b, N, matrices_b, lanes_b, terms_b, info_b};
+    if (!first) block -= blocks_a;
+    if (o.lanes) along(o, block, K, whole, shared);
+    else across(o, block, K, whole, shared, patches);
 }

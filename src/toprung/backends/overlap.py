@@ -1,0 +1,80 @@
+"""CUDA launches whose leading arguments are given anew each time, into any stream, and that may begin before the one before has ended."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from toprung.backends.base import Kernel, Session
+from toprung.backends.cuda import _argument, _text
+from toprung.errors import LaunchError
+
+SLOTS = {"P": "Q", "l": "q", "f": "f4x"}
+"""Kinds of arguments that change (an address, a 64-bit integer, a float), and how each fills 8 bytes."""
+
+
+class Overlapping:
+    """A launch, for one thread at a time.
+
+    Its kernel must wait for the one before (``griddepcontrol.wait``) before it touches memory: it may have begun by then, so
+    that its launch costs no time of its own.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        kernel: Kernel,
+        groups: int,
+        local: int,
+        kinds: str,
+        fixed: Sequence[np.generic],
+        overlap: bool = True,
+    ) -> None:
+        from cuda.bindings import driver
+
+        found: Any = (session, kernel)
+        self._driver, self._context, self._own = driver, found[0]._context, int(session.queue)  # type: ignore[attr-defined]
+        self._number = int(self._context)
+        self._function, self._what = found[1].function, f"{found[1].source.name} on {session.device}"
+        leading = len(kinds)
+        self._raw = bytearray(8 * leading)
+        memory = np.frombuffer(self._raw, np.uint64)
+        values = [_argument(value) for value in fixed]
+        self._addresses = np.array(
+            [*(memory.ctypes.data + 8 * i for i in range(leading)), *(value.ctypes.data for value in values)], np.uint64
+        )
+        self._kept = (session, kernel, memory, values)
+        self._at = int(self._addresses.ctypes.data)
+        self._pack = struct.Struct("<" + "".join(SLOTS[k] for k in kinds)).pack_into
+        self._config = config = driver.CUlaunchConfig()
+        config.gridDimX, config.gridDimY, config.gridDimZ = groups, 1, 1
+        config.blockDimX, config.blockDimY, config.blockDimZ = local, 1, 1
+        config.sharedMemBytes = found[1].dynamic
+        self._queue = self._own
+        config.hStream = driver.CUstream(self._own)
+        if overlap:
+            attribute = driver.CUlaunchAttribute()
+            attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+            attribute.value.programmaticStreamSerializationAllowed = 1
+            config.attrs = [attribute]
+            config.numAttrs = 1
+
+    def __call__(self, queue: Any, *values: Any) -> None:
+        """Put one launch into a queue (None: the session's own)."""
+        number = self._own if queue is None else int(queue)
+        if number != self._queue:
+            self._queue, self._config.hStream = number, self._driver.CUstream(number)
+        self._pack(self._raw, 0, *values)
+        driver = self._driver
+        before = driver.cuCtxGetCurrent()[1]
+        away = int(before) != self._number
+        if away:  # another device's turn, or no one's yet: leave things as they were
+            driver.cuCtxSetCurrent(self._context)
+        (status,) = driver.cuLaunchKernelEx(self._config, self._function, self._at, 0)
+        if away:
+            driver.cuCtxSetCurrent(before)
+        if status:
+            raise LaunchError(f"{self._what}: {_text(driver, status)}")
