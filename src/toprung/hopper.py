@@ -470,6 +470,11 @@ class Plan:
             one = _Step(self, self.panels[0], None, prepared, only_b=True)
             one.split_only(0, _address(prepared.copy), queue)
 
+    def steps(self) -> Sequence[_Step]:
+        """The launches of the session's own stream, for those who time each."""
+        with self._lock:
+            return self._on(None, None)
+
     def _on(self, queue: Any, prepared: Prepared | None) -> Sequence[_Step]:
         """The launches of a stream."""
         number = int(self.session.queue if queue is None else queue)  # type: ignore[attr-defined]

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
 from toprung.backends.base import Buffer
 from toprung.build import Compiled
-from toprung.hopper import Product, Variant
+from toprung.errors import Unsupported
+from toprung.hopper import Plan, Product, Variant
 from toprung.routines.base import Step
 from toprung.routines.gemm import Gemm, Maker, Placed, without_product
+
+BRINGS = "A and the transpose of B, each element as two fp16 terms"
 
 
 def variant_of(compiled: Compiled) -> Variant:
@@ -20,17 +24,32 @@ def variant_of(compiled: Compiled) -> Variant:
 
 
 def steps(compiled: Compiled, problem: Gemm, buffers: Mapping[str, Buffer], session: Any) -> list[Step]:
-    """The launches: both operands split, the product, and the guard where the rung has one.
+    """The launches: both operands split, then the product.
 
     Raises
     ------
     Unsupported
-        more than one product
+        more than one product, or what ``toprung.hopper`` does not compute
     """
+    if problem.batch != 1:
+        raise Unsupported(f"{compiled.rung} computes one product at a time: no batches")
     out = problem.output
     few = without_product(problem, Placed(buffers["C"], out.rows, out.cols, out.ld), Maker(session))
     if few is not None:
         return few
-    product = Product(session, problem, buffers, variant_of(compiled))
-    found = [Step("split", product.split), Step(compiled.rung.name, product.multiply, helper=False)]
-    return [*found, Step("guard", product.guard, helper=False)]
+    across = (letter == "T" for letter in problem.trans)
+    leading = (problem.lda or 1, problem.ldb or 1, problem.ldc or 1)
+    call: Any = Product(problem.M, problem.N, problem.K, 1, *across, *leading)
+    plan = Plan(session, call, variant_of(compiled), overlap=bool(compiled.options.get("OVERLAP", 0)))
+    a, b, c = (buffers[name].pointer for name in "ABC")  # type: ignore[attr-defined]
+    found = []
+    for step in plan.steps():
+        found.append(Step("split", functools.partial(step.split_only, a, b, None, problem.alpha)))
+        multiply = functools.partial(step.multiply_only, a, b, c, problem.alpha, problem.beta, None)
+        found.append(Step(compiled.rung.name, kept(multiply, plan), helper=False))
+    return found
+
+
+def kept(launch: functools.partial[None], plan: Plan) -> functools.partial[None]:
+    """A launch that keeps its plan, which owns memory that the kernel writes."""
+    return functools.partial(lambda plan: launch(), plan)

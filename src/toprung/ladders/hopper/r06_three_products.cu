@@ -9,5 +9,7 @@
 // and added to fp32 registers, while the unit works on the cross terms, which are so small that they may stay.
 
 #include "hopper.cuh"
-#undef BM // the shared text counts consumers
+#include "terms.cuh"
+#undef BM // the shared text counts consumers, and has a TN of its own
+#undef TN
 #include "fp32x.cu"
