@@ -7,8 +7,8 @@
 //
 // A helper splits both operands; the kernel is rung 6's. Wants: SM 9.0; any sizes from K = 32 on.
 //
-// Idea: what comes before a product may cost nothing twice. Its launch hides behind the splitting pass, and whether two terms carry the
-// data is decided where sums leave the registers, on the device: nobody asks the host, and no further launch stands by for the rare case.
+// Idea: what comes beside a product may cost nothing. Its launch hides behind the splitting pass, and whether two terms carry the
+// data is decided where sums leave the registers, on the device: nobody asks the host, and no further launch stands by.
 
 #include "hopper.cuh"
 #include "terms.cuh"
