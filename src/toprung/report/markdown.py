@@ -8,6 +8,7 @@ A marker names what to show and the records it comes from, relative to the repos
     <!-- toprung:bench results/<device>/<record>.json -->
     <!-- toprung:facts kepler/r07 -->
     <!-- toprung:guidelines [NAME] results/<device>/<record>.json … -->
+    <!-- toprung:fp32x study|accuracy|sustained results/<folder>/<record>.json -->
     <!-- toprung:end -->
 
 ``facts`` needs no record: it shows what a rung's own file says. A record whose name ends in ``?`` may be missing: a block
@@ -27,6 +28,7 @@ from toprung.bandwidth import Bandwidth
 from toprung.errors import BadRecord, UnknownName
 from toprung.measure import Measurement
 from toprung.results import read
+from toprung.routines.base import method
 from toprung.rung import rung
 
 BLOCK = re.compile(r"(<!-- toprung:(?!end)(?P<what>\w+) (?P<words>[^>]*?) ?-->\n)(?P<body>.*?)(<!-- toprung:end -->)", re.DOTALL)
@@ -45,10 +47,11 @@ def refresh(text: str, root: Path) -> str:
     """
 
     def table(match: re.Match[str]) -> str:
-        from toprung.report import findings  # which uses what is below
+        from toprung.report import findings, fp32x  # which use what is below
 
         makers = {
             "ladder": _ladder, "rung": _rung, "each": _each, "bench": _bench, "facts": _facts, "guidelines": findings.block,
+            "fp32x": fp32x.block,
         }  # fmt: skip
         what, given = match["what"], match["words"].split()
         words = [w.removesuffix("?") for w in given if not w.endswith("?") or (root / w[:-1]).exists()]
@@ -255,11 +258,13 @@ def _facts(words: Sequence[str], root: Path) -> str:
     lines = [f"Predicted: {found.expects}.", "", "| tile for | parameters | work-group | local memory |", "|---|---|---:|---:|"]
     for name, tile in tiles:
         parameters = " ".join(f"{k}={v}" for k, v in tile.given().items())
-        local = f"{used / 1024:g} KiB" if (used := found.local_bytes(tile)) else "none"
-        lines.append(f"| {name} | {parameters} | {tile.DN} × {tile.DM} = {tile.work_items} | {local} |")
+        local = f"{used / 1024:.4g} KiB" if (used := found.local_bytes(tile)) else "none"
+        items = f"{tile.DN} × {tile.DM} = {tile.work_items}" + f", and {found.more_items}" * bool(found.more_items)
+        lines.append(f"| {name} | {parameters} | {items} | {local} |")
     defaults = {s.name: s.default for s in found.switches}
     demands = [f"{', '.join(whole)} as whole tiles"] if (whole := found.whole_operands(defaults)) else []
     demands += [f"{', '.join(found.transposed)} transposed"] if found.transposed else []
+    demands += [brings] if (brings := getattr(method(found), "BRINGS", "")) else []
     lines += ["", f"Helpers bring: {' and '.join(demands) or 'nothing'}.  "]
     rules = [f"`{r.name}` ({r.why})" for r in found.rules]
     lines.append(f"Legal, beyond the rules common to all tiles: {'; '.join(rules) or 'nothing more'}.  ")

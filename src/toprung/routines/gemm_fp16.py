@@ -13,6 +13,7 @@ from toprung.errors import Unsupported
 from toprung.routines.base import Step
 from toprung.routines.gemm import Gemm, Maker, Placed, round_up, without_product
 
+BRINGS = "A and the transpose of B in fp16, as whole tiles"
 WAVES = 16
 """Work-groups of the helper for each multiprocessor; each takes tile after tile."""
 
