@@ -1,18 +1,22 @@
 """Everything of the hopper ladder to be seen on a GPU, in one run: helpers, then products on hostile operands, then times.
 
-    python benchmarks/hopper.py OUT [--only load,wgmma,multicast,bits,split,right,grades,time] [--sizes 512,1024] [--variants 0,3]
+    python benchmarks/hopper.py OUT [--only load,wgmma,multicast,bits,split,right,time] [--sizes 512,1024] [--variants 0,3]
 
 Each step (and each variant of ``right`` and ``time``) runs in a process of its own with a time limit, so that a kernel that hangs
 takes nothing else with it. Prints a line a check, saying what was found where it is wrong, and one table of times; everything goes
-into OUT/hopper-<step>.json as well.
+into OUT/hopper-<step>.json as well. Under compute-sanitizer, one step at a time:
+
+    compute-sanitizer --tool racecheck python benchmarks/hopper.py OUT --small --inside right --number 0
 """
 
 import argparse
+import functools
 import json
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,32 +24,20 @@ import numpy as np
 
 from toprung import split as mirror
 from toprung.backends.base import DYNAMIC_SHARED
+from toprung.backends.cuda import CUDABuffer
 from toprung.build import source_kernel
 from toprung.check import Oracle, hostile
 from toprung.competitor import OnDevice
-from toprung.data import DISTRIBUTIONS
-from toprung.hopper import Product, Variant, source
+from toprung.hopper import COSTS, LIMIT, Plan, Product, Variant, choose, source, width
 from toprung.routines.gemm import Gemm
 
 LIMIT_S = 75
 SPIN = 1 << 21
-VARIANTS = (
-    Variant(),
-    Variant(CLUSTER=2),
-    Variant(INTERVAL=2),
-    Variant(CLUSTER=2, INTERVAL=2),
-    Variant(CLUSTER=2, INTERVAL=2, GROUP=4),
-    Variant(CLUSTER=2, INTERVAL=2, GROUP=16),
-    Variant(BN=192, STAGES=5, INTERVAL=2, TOGETHER=1),
-    Variant(BN=192, STAGES=5, INTERVAL=2, CLUSTER=2, TOGETHER=1),
-    Variant(CONSUMERS=1, BN=128, STAGES=8, GROUP=16),
-    Variant(CONSUMERS=1, BN=64, STAGES=8, GROUP=16),
-    Variant(CONSUMERS=2, BN=64, STAGES=8, GROUP=8),
-)
-SHAPES = (
+VARIANTS = (*COSTS, Variant(BN=64, STAGES=8, INTERVAL=2), Variant(CONSUMERS=1, STAGES=8, GROUP=16))
+SHAPES: tuple[dict[str, Any], ...] = (
     {"M": 128, "N": 128, "K": 32},
     {"M": 128, "N": 128, "K": 512},
-    {"M": 1, "N": 1, "K": 1},
+    {"M": 1, "N": 1, "K": 33},
     {"M": 256, "N": 384, "K": 96},
     {"M": 129, "N": 65, "K": 33, "lda": 40, "ldb": 71, "ldc": 67},
     {"M": 1000, "N": 1000, "K": 1000, "alpha": 0.7, "beta": 1.3},
@@ -54,7 +46,14 @@ SHAPES = (
     {"M": 300, "N": 261, "K": 131, "trans": "TT", "beta": -1.0},
     {"M": 3000, "N": 2900, "K": 1025},
     {"M": 64, "N": 5000, "K": 4096},
+    {"M": 70, "N": 90, "K": 20000},
+    {"M": 150, "N": 70, "K": 65, "batch": 5},
+    {"M": 33, "N": 31, "K": 64, "batch": 300, "trans": "TT"},
+    {"M": 300, "N": 300, "K": 100, "alpha": 0.0, "beta": -1.0},
+    {"M": 700, "N": 500, "K": 300, "limit": 340_000},
+    {"M": 100, "N": 100, "K": 300, "batch": 7, "limit": 800_000},
 )
+"""``limit``: bytes of workspace, so that the call is cut into panels."""
 
 
 def opened() -> Any:
@@ -141,7 +140,8 @@ def step_wgmma(session: Any, report: dict[str, Any]) -> bool:
             if not np.array_equal(got, want):
                 rows, cols = np.nonzero(got != want)
                 places = [
-                    f"C{(int(r), int(c))} is {got[r, c]:g}, not {want[r, c]:g}; that is C{[tuple(map(int, p)) for p in np.argwhere(want == got[r, c])[:4]]}"
+                    f"C{(int(r), int(c))} is {got[r, c]:g}, not {want[r, c]:g}; "
+                    f"that is C{[tuple(map(int, p)) for p in np.argwhere(want == got[r, c])[:4]]}"
                     for r, c in list(zip(rows, cols, strict=True))[:5]
                 ]
                 others = [
@@ -152,8 +152,8 @@ def step_wgmma(session: Any, report: dict[str, Any]) -> bool:
                     )
                 ]
                 detail = (
-                    f"{rows.size} of {got.size} wrong (rows {sorted(set(rows.tolist()))[:8]}, cols {sorted(set(cols.tolist()))[:8]}); right for step {others}; "
-                    + "; ".join(places)
+                    f"{rows.size} of {got.size} wrong (rows {sorted(set(rows.tolist()))[:8]}, "
+                    f"cols {sorted(set(cols.tolist()))[:8]}); right for step {others}; " + "; ".join(places)
                 )
             good &= say(not detail, f"wgmma m64n{n}k16 step {step}", detail)
     return good
@@ -214,88 +214,105 @@ def step_bits(session: Any, report: dict[str, Any]) -> bool:
         say(
             not differs.size,
             f"bits {name}",
-            f"last j that changes the sum {int(kept.max())}; model differs at j={differs.tolist()}; (sum - base) * 2^23 for j=20..29: {[float(v - base) * 2**23 for v in got[0, 20:30]]}",
+            f"last j that changes the sum {int(kept.max())}; model differs at j={differs.tolist()}; "
+            f"(sum - base) * 2^23 for j=20..29: {[float(v - base) * 2**23 for v in got[0, 20:30]]}",
         )
     report["bits"] = found
     return True
+
+
+def downloaded(session: Any, address: int, shape: tuple[int, ...], kind: Any) -> np.ndarray:
+    array = np.empty(shape, kind)
+    session.download(CUDABuffer(address, array.nbytes), array)
+    return array
+
+
+SPLITS: tuple[tuple[dict[str, Any], tuple[int, int] | None], ...] = (
+    ({"M": 70, "N": 100, "K": 203}, None),
+    ({"M": 70, "N": 100, "K": 203, "trans": "TT"}, None),
+    ({"M": 70, "N": 100, "K": 203, "lda": 205, "ldb": 103}, None),
+    ({"M": 70, "N": 100, "K": 203, "lda": 208, "ldb": 204, "trans": "NT"}, None),
+    ({"M": 70, "N": 100, "K": 64, "batch": 3}, None),
+    *(({"M": 40, "N": 40, "K": 2500, "trans": "TN"}, how) for how in ((1, 32), (2, 32), (4, 32), (8, 32), (8, 64))),
+    ({"M": 40, "N": 40, "K": 20001, "trans": "NN"}, None),
+    ({"M": 2100, "N": 40, "K": 1100, "trans": "NN"}, None),
+)
+"""Layouts, and blocks of a cluster and elements a thread holds where they are not chosen."""
 
 
 def step_split(session: Any, report: dict[str, Any]) -> bool:
     """The splitting pass against its mirror, bit for bit, along and across memory."""
     good = True
     for name in ("uniform", "phi4", "T2", "subnormal", "zeros", "huge-row"):
-        for trans, more in (("NN", {}), ("TT", {}), ("NN", {"lda": 205, "ldb": 103}), ("NT", {"lda": 208, "ldb": 204})):
-            problem = Gemm(70, 100, 203, trans=trans, **more)
+        for shape, how in SPLITS:
+            problem = Gemm(**shape)
             operands = hostile(problem, name)
-            placed = OnDevice(operands, session)
-            product = Product(session, problem, placed.parts, Variant(), SPIN_LIMIT=SPIN)
-            product.split()
+            placed: Any = OnDevice(operands, session)
+            plan = Plan(session, Product.of(problem), Variant(), splitting=how)
+            (step,) = plan.steps()
+            step.split_only(placed.parts["A"].pointer, placed.parts["B"].pointer, None)
+            session.synchronize()
             left, right, _ = problem.stacks(operands.matrices)
-            for side, x, terms, exponents, summary in (
-                ("A", left[0], product.split_a, product.exponents_a, product.summary_a),
-                ("B", right[0].T, product.split_b, product.exponents_b, product.summary_b),
-            ):
-                x = np.ascontiguousarray(x)
-                rows = x.shape[0]
-                got = np.empty((rows, product.width // 64, 2, 32), np.float16)
-                session.download(terms, got)
-                e, s = np.empty(rows, np.int32), np.empty((-(-rows // 32), 4), np.int32)
-                session.download(exponents, e)
-                session.download(summary, s)
-                want_e, lost, thin = mirror.statistics(x)
-                hi, lo = mirror.split(x, want_e)
-                want = np.zeros((rows, product.width // 2, 2), np.float16)
-                want[:, : x.shape[1], 0], want[:, : x.shape[1], 1] = hi, lo
+            terms_a, info_a, terms_b, info_b = step.addresses
+            for side, matrices, terms, info in (("A", left, terms_a, info_a), ("B", right.transpose(0, 2, 1), terms_b, info_b)):
+                x = np.ascontiguousarray(matrices).reshape(-1, problem.K)
+                rows, wide = x.shape[0], width(problem.K)
+                got = downloaded(session, terms, (rows, wide // 64, 2, 32), np.float16)
+                info_got = downloaded(session, info, (rows, 2), np.uint32)
+                e, lost, thin = mirror.statistics(x)
+                want = np.zeros((rows, wide // 2, 2), np.float16)
+                want[:, : problem.K, 0], want[:, : problem.K, 1] = mirror.split(x, e)
                 want = want.reshape(rows, -1, 32, 2).transpose(0, 1, 3, 2)
-                zero = ~x.any(axis=1)
-                shown = np.where(zero, -1000, want_e)
-                sums = [
-                    (shown[i : i + 32].max(), int((lost[i : i + 32] > 0).any()), thin[i : i + 32].max(), 0)
-                    for i in range(0, rows, 32)
-                ]
-                wrong = np.argwhere(got.view(np.uint16) != want.view(np.uint16))
-                # -0 and 0 are the same here
-                wrong = np.array([w for w in wrong if not got[tuple(w)] == want[tuple(w)]])
-                detail = ""
+                info_want = np.stack(
+                    [(e - mirror.TOP).astype(np.int32).view(np.uint32), (thin + ((lost > 0) * (1 << 30))).astype(np.uint32)], axis=1
+                )
+                wrong, detail = np.argwhere(got != want), ""  # -0 and 0 are the same here
                 if wrong.size:
                     w = tuple(int(v) for v in wrong[0])
                     detail += f"{len(wrong)} terms, first (row,chunk,hi/lo,k) {w}: {got[w]} not {want[w]}; "
-                if not np.array_equal(e, want_e - mirror.TOP):
-                    r = int(np.nonzero(e != want_e - mirror.TOP)[0][0])
-                    detail += f"exponent of row {r} is {e[r]}, not {want_e[r] - mirror.TOP}; "
-                if not np.array_equal(s, sums):
-                    detail += f"summary is {s.tolist()}, not {[tuple(map(int, t)) for t in sums]}"
-                good &= say(not detail, f"split {side} of {problem} {name} {more or ''}", detail) if detail else True
-    return say(good, "split, bit for bit on 6 distributions in 4 layouts")
+                if (differs := np.argwhere(info_got != info_want)).size:
+                    r = int(differs[0, 0])
+                    detail += f"{len(differs)} of info, first row {r}: {info_got[r].tolist()}, not {info_want[r].tolist()}"
+                good &= say(not detail, f"split {side} of {shape} {name} {how or ''}", detail) if detail else True
+    return say(good, f"split, bit for bit on 6 distributions in {len(SPLITS)} layouts")
 
 
-def verdict_of(session: Any, problem: Gemm, distribution: str, variant: Variant) -> tuple[Any, int]:
+def verdict_of(session: Any, problem: Gemm, distribution: str, variant: Variant, limit: int = LIMIT) -> tuple[Any, int]:
     operands = hostile(problem, distribution)
     placed = OnDevice(operands, session)
     oracle = Oracle(operands)
-    product = Product(session, problem, placed.parts, variant, SPIN_LIMIT=SPIN)
-    placed.reset()
-    product.run()
-    first = placed.fetch()
-    count = np.empty(1, np.uint64)
-    session.download(product.count, count)
-    placed.reset()
-    product.run()
-    verdict = oracle.verify(first, "fp32x")
-    if not np.array_equal(first.view(np.uint32), placed.fetch().view(np.uint32)):
-        verdict = type(verdict)(
-            **{**verdict.__dict__, "right": False, "problems": ("a second run gave other bits", *verdict.problems)}
-        )
-    return verdict, int(count[0])
+    plan = Plan(session, Product.of(problem), variant, limit, SPIN_LIMIT=SPIN)
+    a, b, c = (placed.parts[n] for n in "ABC")
+
+    def bits(second: Any) -> np.ndarray:
+        placed.reset()
+        plan.run(a, 0, second, 0, c, 0, problem.alpha, problem.beta)
+        return placed.fetch().view(np.uint32)
+
+    first = bits(b)
+    count, problems = plan.escalated(), []
+    if not np.array_equal(first, bits(b)):
+        problems.append("a second run gave other bits")
+    if problem.batch == 1 and limit == LIMIT:
+        prepared = plan.prepare(b)
+        session.synchronize()
+        session.upload(b, np.full(b.nbytes // 4, np.nan, np.float32))  # the source changes
+        if not np.array_equal(first, bits(prepared)):
+            problems.append("a prepared B gave other bits")
+    verdict = oracle.verify(first.view(np.float32), "fp32x")
+    if problems:
+        verdict = replace(verdict, right=False, problems=(*problems, *verdict.problems))
+    return verdict, count
 
 
 def step_right(session: Any, report: dict[str, Any], number: int) -> bool:
     """A variant on hostile shapes, twice each."""
     variant, good = VARIANTS[number], True
     for shape in SHAPES:
-        for name in ("integers", "uniform"):
-            problem = Gemm(**shape)  # type: ignore[arg-type]
-            verdict, count = verdict_of(session, problem, name, variant)
+        problem = Gemm(**{k: v for k, v in shape.items() if k != "limit"})
+        exact = float(problem.alpha).is_integer() and float(problem.beta).is_integer()
+        for name in ("integers" if exact else "normal", "uniform", "phi4"):
+            verdict, count = verdict_of(session, problem, name, variant, shape.get("limit", LIMIT))
             report.setdefault("right", []).append(
                 {
                     "variant": str(variant),
@@ -308,47 +325,6 @@ def step_right(session: Any, report: dict[str, Any], number: int) -> bool:
             if not verdict.right:
                 good = say(False, f"{variant} {problem} {name}", f"granules by guard {count}; " + "; ".join(verdict.problems)[:600])
     return say(good, f"right {number}: {variant} on {len(SHAPES)} shapes")
-
-
-def step_grades(session: Any, report: dict[str, Any]) -> bool:
-    """Grade ratio and Frobenius error over every distribution beside the vendor's fp32."""
-    from toprung.peers.cublas import peer
-
-    vendor, good = peer(), True
-    absent = vendor.absent(session.device)
-    print(
-        f"{'K':>5} {'distribution':12} {'g ours':>9} {'g cuBLAS':>9} {'F ours':>8} {'F cuBLAS':>8} granules of 16"
-        + (f"   (no cuBLAS: {absent})" if absent else "")
-    )
-    for depth in (32, 256, 2048, 8192):
-        for name in DISTRIBUTIONS:
-            problem = Gemm(256, 256, depth)
-            verdict, count = verdict_of(session, problem, name, Variant(CLUSTER=2))
-            operands = hostile(problem, name)
-            theirs = None
-            if not absent:
-                placed = OnDevice(operands, session)
-                prepared = vendor.prepare(placed)
-                prepared.run()
-                theirs = Oracle(operands).verify(prepared.fetch())
-            within = verdict.right and (theirs is None or verdict.grade <= max(2 * theirs.grade, 1e-9))
-            good &= within
-            report.setdefault("grades", []).append(
-                {
-                    "K": depth,
-                    "distribution": name,
-                    "ours": verdict.describe(),
-                    "cublas": theirs.describe() if theirs else None,
-                    "granules": count,
-                    "within": within,
-                }
-            )
-            print(
-                f"{depth:5} {name:12} {verdict.grade:9.3g} {theirs.grade if theirs else float('nan'):9.3g} {verdict.frobenius:8.1e} "
-                f"{theirs.frobenius if theirs else float('nan'):8.1e} {count:3}{'' if within else '  <-- ' + ('over 2x' if verdict.right else 'WRONG ' + verdict.problems[0][:150])}",
-                flush=True,
-            )
-    return good
 
 
 def timed(session: Any, run: Callable[[], None], flops: float, samples: int = 5) -> dict[str, float]:
@@ -387,37 +363,55 @@ def operand_sets(session: Any, n: int, sets: int) -> list[dict[str, Any]]:
     return found
 
 
+def ours(session: Any, n: int, number: int, sets: list[dict[str, Any]], flops: float) -> dict[str, Any]:
+    """Both launches together over the operand sets in turn, then each alone, then what the host needs for a call."""
+    call = Product(n, n, n)
+    variant = VARIANTS[number] if number < len(VARIANTS) else choose(call, session.device.compute_units)
+    plan = Plan(session, call, variant, overlap=number != len(VARIANTS) + 1)
+    addresses = [tuple(one[m].pointer for m in "ABC") for one in sets]
+    turn = 0
+
+    def run() -> None:
+        nonlocal turn
+        turn += 1
+        a, b, c = addresses[turn % len(addresses)]
+        plan.run(a, 0, b, 0, c, 0, 1.0, 0.0)
+
+    row: dict[str, Any] = {"name": f"{variant}{'' if number < len(VARIANTS) else ' chosen'}", **timed(session, run, flops)}
+    (step,) = plan.steps()
+    a, b, c = addresses[0]
+    alone: dict[str, Callable[[], None]] = {
+        "split": functools.partial(step.split_only, a, b, None),
+        "multiply": functools.partial(step.multiply_only, a, b, c, 1.0, 0.0, None),
+    }
+    row["parts_us"] = {k: timed(session, f, flops)["us"] for k, f in alone.items()}
+    row["multiply_tflops"] = flops / row["parts_us"]["multiply"] / 1e6
+    begin = time.perf_counter()
+    for _ in range(100):
+        run()
+    row["host_us"] = (time.perf_counter() - begin) * 1e4
+    session.synchronize()
+    if n == 2048:
+        row["frobenius"] = sampled_error(session, n, sets[0])
+    return row
+
+
 def step_time(session: Any, report: dict[str, Any], number: int, sizes: list[int]) -> bool:
-    """Bursts: the three launches together over two operand sets in turn, and each alone; number -1 is cuBLAS fp32."""
+    """Bursts; number -1 is cuBLAS fp32, the two after the last variant the tile that is chosen, with and without overlap."""
     for n in sizes:
         sets, problem, flops = operand_sets(session, n, 2 if n < 16384 else 1), Gemm(n, n, n), 2.0 * n**3
         row: dict[str, Any] = {"n": n, "variant": number}
         if number < 0:
             row |= {"name": "cuBLAS fp32", **vendor_time(session, problem, sets, flops)}
         else:
-            variant = VARIANTS[number]
-            products = [Product(session, problem, s, variant, SPIN_LIMIT=0) for s in sets]
-            turn = 0
-
-            def call(products: list[Product] = products) -> None:
-                nonlocal turn
-                turn += 1
-                products[turn % len(products)].run()
-
-            row |= {"name": str(variant), **timed(session, call, flops)}
-            one = products[0]
-            row["parts_us"] = {
-                k: timed(session, f, flops)["us"]
-                for k, f in (("split", one.split), ("multiply", one.multiply), ("guard", one.guard))
-            }
-            row["multiply_tflops"] = flops / row["parts_us"]["multiply"] / 1e6
-            if n == 2048:
-                row["frobenius"] = sampled_error(session, n, sets[0])
+            row |= ours(session, n, number, sets, flops)
         row["clock_mhz"] = session.clock_mhz()
         report.setdefault("time", []).append(row)
         parts = " ".join(f"{k} {v:.1f}" for k, v in row.get("parts_us", {}).items())
         print(
-            f"{row['name']:26} {n:6} {row['tflops']:7.1f} TFLOP/s [{row['low']:.1f} {row['high']:.1f}] {row['us']:9.1f} us  {parts}  product alone {row.get('multiply_tflops', 0):.1f}  {row['clock_mhz']} MHz {row.get('frobenius', '')}",
+            f"{row['name']:28} {n:6} {row['tflops']:7.1f} TFLOP/s [{row['low']:.1f} {row['high']:.1f}] {row['us']:9.1f} us  {parts}"
+            f"  product alone {row.get('multiply_tflops', 0):.1f}  host {row.get('host_us', 0):.1f} us  {row['clock_mhz']} MHz"
+            f" {row.get('frobenius', '')}",
             flush=True,
         )
         del sets
@@ -458,7 +452,7 @@ def vendor_time(session: Any, problem: Gemm, sets: list[dict[str, Any]], flops: 
 
 
 STEPS: dict[str, Callable[..., bool]] = {
-    "load": step_load, "wgmma": step_wgmma, "multicast": step_multicast, "bits": step_bits, "split": step_split, "grades": step_grades,
+    "load": step_load, "wgmma": step_wgmma, "multicast": step_multicast, "bits": step_bits, "split": step_split,
 }  # fmt: skip
 
 
@@ -482,14 +476,20 @@ def inside(out: Path, step: str, number: int | None, sizes: list[int]) -> int:
 def main() -> int:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("out", type=Path)
-    arguments.add_argument("--only", default="load,wgmma,multicast,bits,split,right,grades,time")
+    arguments.add_argument("--only", default="load,wgmma,multicast,bits,split,right,time")
     arguments.add_argument("--sizes", default="512,1024,2048,4096,8192,16384")
     arguments.add_argument("--variants", default=",".join(map(str, range(len(VARIANTS)))))
+    arguments.add_argument("--small", action="store_true", help="only shapes that are quick under compute-sanitizer")
     arguments.add_argument("--inside", default="")
     arguments.add_argument("--number", type=int)
     chosen = arguments.parse_args()
     chosen.out.mkdir(parents=True, exist_ok=True)
     sizes = [int(n) for n in chosen.sizes.split(",")]
+    if chosen.small:
+        global SPIN, SHAPES, SPLITS
+        SPIN = 0  # there, waiting is slow
+        SHAPES = tuple(s for s in SHAPES if s["M"] * s["N"] * s["K"] * s.get("batch", 1) < 1 << 25)
+        SPLITS = tuple(s for s in SPLITS if s[0]["K"] < 3000)
     if chosen.inside:
         return inside(chosen.out, chosen.inside, chosen.number, sizes)
     numbers = [int(v) for v in chosen.variants.split(",")]
@@ -499,10 +499,11 @@ def main() -> int:
         if step == "right":
             runs = [*numbers]
         elif step == "time":
-            runs = [-1, *(v for v in numbers if v in right)]
+            runs = [-1, *(v for v in numbers if v in right), len(VARIANTS), len(VARIANTS) + 1]
         for number in runs:
             words = [sys.executable, __file__, str(chosen.out), "--inside", step, "--sizes", chosen.sizes]
             words += [] if number is None else ["--number", str(number)]
+            words += ["--small"] if chosen.small else []
             try:
                 code = subprocess.run(words, timeout=LIMIT_S, check=False).returncode
             except subprocess.TimeoutExpired:

@@ -1,20 +1,24 @@
-"""Products from two fp16 terms: the arithmetic against plain fp32, and what the compiler makes of the kernels."""
+"""Products from two fp16 terms: the arithmetic beside plain fp32, how calls are cut, what the compiler makes of the kernels."""
 
 from __future__ import annotations
+
+import dataclasses
 
 import numpy as np
 import pytest
 
 from conftest import require
-from toprung import split
+from toprung import hopper, split
 from toprung.backends import nvrtc
 from toprung.backends.nvrtc import compile_cubin
 from toprung.data import DISTRIBUTIONS
-from toprung.hopper import SHARED_BYTES, Variant, guard_source, product_source, split_source
+from toprung.errors import BadSize, Unsupported
+from toprung.hopper import COSTS, SHARED_BYTES, Product, Splitting, Variant, panels, product_source, split_source, workspace_bytes
 from toprung.machine_code import inspect_source
 from toprung.routines.gemm import Gemm
 
 FINITE = [name for name in DISTRIBUTIONS if "inf" not in name and name != "nan"]
+H200 = dataclasses.replace(nvrtc.device_of("sm_90"), compute_units=132) if not nvrtc.missing() else None
 
 
 @pytest.mark.parametrize("name", FINITE)
@@ -32,12 +36,33 @@ def test_sums_that_stay_in_the_unit_drift() -> None:
     assert kept > 10 * promoted
 
 
-def test_guard_refuses_what_cannot_be_carried_and_nothing_common() -> None:
-    def refused(name: str) -> bool:
-        operands = DISTRIBUTIONS[name].operands(Gemm(64, 64, 512), 1)
-        return split.refused(operands["A"], operands["B"])
+def refused(name: str) -> bool:
+    operands = DISTRIBUTIONS[name].operands(Gemm(64, 64, 512), 1)
+    return split.refused(operands["A"], operands["B"])
 
+
+def test_guard_refuses_what_cannot_be_carried_and_nothing_common() -> None:
     assert [name for name in DISTRIBUTIONS if refused(name)] == ["phi4", "T2", "T4", "inf", "-inf", "nan"]
+
+
+def test_a_guard_that_misses_losses_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each row has one element so large that the others are lost beside it, and that meets only zeros."""
+    rng = np.random.default_rng(0)
+    a, b = (rng.uniform(-1, 1, shape).astype(np.float32) for shape in ((8, 64), (64, 8)))
+    a[:, 0], b[0] = 2.0**60, 0
+    assert split.refused(a, b)
+    monkeypatch.setattr(split, "CARRIED", 200)  # planted
+    assert not split.refused(a, b)
+    plain, ours = split.errors(a, b, split.chain(a, b)), split.errors(a, b, split.product(a, b, split.Scheme()))
+    assert ours[0] > 1000 * plain[0]
+
+
+def test_a_residual_that_is_not_scaled_is_found() -> None:
+    """Planted: fp16 has not the exponents for it."""
+    operands = DISTRIBUTIONS["phi4"].operands(Gemm(32, 32, 256), 1)
+    a, b = operands["A"], operands["B"]
+    plain, ours = split.errors(a, b, split.chain(a, b)), split.errors(a, b, split.product(a, b, split.Scheme(residual=0)))
+    assert ours[0] > 2 * plain[0]
 
 
 def test_terms_hold_an_element() -> None:
@@ -48,22 +73,90 @@ def test_terms_hold_an_element() -> None:
     assert np.max(np.abs(back - x) / np.abs(x)) <= 2.0**-22
 
 
-@pytest.mark.parametrize(
-    "variant",
-    [Variant(), Variant(CLUSTER=2, INTERVAL=2), Variant(BN=192, STAGES=5, INTERVAL=2, CLUSTER=2, TOGETHER=1)],
-    ids=str,
-)
-def test_product_keeps_the_matrix_units_busy(variant: Variant) -> None:
+def test_a_row_of_zeros_refuses_nothing() -> None:
+    huge = np.full((1, 64), np.float32(3e38))
+    assert not split.refused(np.zeros((4, 64), np.float32), huge.T * 1e-3)
+
+
+CALLS = (
+    Product(1000, 700, 300), Product(129, 5000, 64, trans_a=True, trans_b=True), Product(1, 1, 32),
+    Product(100, 90, 65, 9, stride_a=6500, stride_b=5850, stride_c=9000), Product(100, 90, 65, 9, stride_b=5850, stride_c=9000),
+    Product(600, 500, 65, 3, stride_a=39000, stride_c=300000),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("call", CALLS, ids=str)
+@pytest.mark.parametrize("limit", [1 << 40, 340_000])
+def test_panels_cover_a_product_once_and_split_what_they_need(call: Product, limit: int) -> None:
+    found = panels(call, limit)
+    covered = np.zeros((call.batch, call.M, call.N), int)
+    in_a = in_b = None  # what the workspace holds
+    for p in found:
+        covered[p.z : p.z + p.batch, p.m : p.m + p.rows, p.n : p.n + p.cols] += 1
+        a, b = (p.z if call.stride_a else 0, p.m, p.rows), (p.z if call.stride_b else 0, p.n, p.cols)
+        in_a, in_b = a if p.split_a else in_a, b if p.split_b else in_b
+        assert (in_a, in_b) == (a, b)
+    assert (covered == 1).all()
+    assert workspace_bytes(call, limit) <= limit
+
+
+def test_a_workspace_is_no_more_than_twice_the_operands() -> None:
+    for call in (Product(4096, 4096, 4096), Product(64, 65536, 64), Product(4095, 4097, 4099), Product(300, 300, 35)):
+        assert workspace_bytes(call) <= 2 * 4 * call.K * (call.M + call.N) + 1024
+
+
+def test_what_cannot_be_panelled_is_refused() -> None:
+    with pytest.raises(Unsupported, match="128 rows"):
+        panels(Product(4096, 4096, 1 << 20), 1 << 20)
+    with pytest.raises(BadSize, match="lda"):
+        Product(4, 4, 64, lda=63)
+
+
+@pytest.mark.parametrize("rows, K", [(512, 512), (1024, 1024), (8192, 8192), (40, 20001), (4, 32), (70000, 33)])
+def test_splitting_has_threads_for_every_row(rows: int, K: int) -> None:
+    how = Splitting.of(rows, 1, K, False, 132)
+    assert how.blocks(8) * hopper.SPLIT_THREADS >= rows * how.lanes
+    assert how.blocks(8) % 8 == 0 and how.lanes in (32, 64, 128, 256, 512)
+    assert how.lanes * hopper.SPLIT_HELD >= min(K, hopper.SPLIT_THREADS * hopper.SPLIT_HELD)
+
+
+@pytest.mark.skipif(H200 is None, reason="NVRTC is not installed")
+def test_supported_says_why_not() -> None:
+    assert H200 is not None
+    assert hopper.supported(H200, Product(64, 64, 64)) == ""
+    assert "K from 32" in hopper.supported(H200, Product(64, 64, 31))
+    assert "Hopper" in hopper.supported(dataclasses.replace(H200, arch="sm_80"), Product(64, 64, 64))
+
+
+def test_small_products_get_small_tiles() -> None:
+    tiles = [hopper.choose(Product(n, n, n), 132) for n in (512, 1024, 2048, 8192)]
+    assert [(v.BM, v.BN) for v in tiles] == [(64, 32), (128, 64), (128, 128), (128, 128)]
+
+
+def check_product(variant: Variant) -> None:
     require(not nvrtc.missing(), f"CUDA: {nvrtc.missing()}")
     source = product_source(variant)
     code = inspect_source(source, "sm_90")
     assert code.spills == 0
-    assert code.counts["HGMMA"] == (12 if variant.TOGETHER else 6)
+    assert code.counts["HGMMA"] == 6
     assert code.shared_bytes <= SHARED_BYTES
     assert "serialized" not in compile_cubin(source, "sm_90").log
 
 
-def test_helpers_spill_nothing() -> None:
+def test_product_keeps_the_matrix_units_busy() -> None:
+    check_product(Variant())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("variant", list(COSTS)[1:], ids=str)
+def test_other_tiles_do_so_too(variant: Variant) -> None:
+    check_product(variant)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [(1, 32), (2, 32), (8, 32), (8, 64)], ids=str)
+def test_splitting_holds_its_elements_in_registers(how: tuple[int, int]) -> None:
     require(not nvrtc.missing(), f"CUDA: {nvrtc.missing()}")
-    for source in (split_source(), guard_source()):
-        assert inspect_source(source, "sm_90").spills == 0
+    code = inspect_source(split_source(*how), "sm_90")
+    assert code.spills <= 48  # bytes, outside the loops: a few addresses
+    assert code.shared_bytes * (2 if how[1] == 32 else 1) <= SHARED_BYTES

@@ -86,6 +86,13 @@ class Product:
             if getattr(self, name) < least:
                 raise BadSize(f"{name} = {getattr(self, name)} is shorter than a row of {least}")
 
+    @staticmethod
+    def of(problem: Any) -> Product:
+        """A problem of the tests and benchmarks (``toprung.routines.gemm.Gemm``): matrices of a batch lie one below the other."""
+        (a, lda), (b, ldb), (c, ldc) = ((m.rows // problem.batch * m.ld, m.ld) for m in problem.matrices)
+        across = problem.trans[0] == "T", problem.trans[1] == "T"
+        return Product(problem.M, problem.N, problem.K, problem.batch, *across, lda, ldb, ldc, a, b, c)
+
 
 @dataclass(frozen=True)
 class Variant:
@@ -234,11 +241,10 @@ def panels(call: Call, limit: int) -> list[Panel]:
         return [Panel(0, M, 0, N, 0, call.batch, True, True)]
     at_once = next((n for n in _halves(call.batch) if cost(M, N, n) <= limit), 0)
     if at_once:
-        shared = call.batch > 1 and not (call.stride_a and call.stride_b)
         return [
-            Panel(0, M, 0, N, z, min(at_once, call.batch - z), not (shared and z and not call.stride_a), not (shared and z and not call.stride_b))
+            Panel(0, M, 0, N, z, min(at_once, call.batch - z), not z or call.stride_a > 0, not z or call.stride_b > 0)
             for z in range(0, call.batch, at_once)
-        ]  # fmt: skip
+        ]
     rows, cols = M, N
     while cost(rows, cols, 1) > limit:
         if max(rows, cols) <= 128:
@@ -360,7 +366,7 @@ class Prepared:
         call, session = plan.call, plan.session
         if len(plan.panels) > 1 or call.batch > 1:
             raise Unsupported(f"{call}: an operand of a batch, or one that is cut into panels, cannot be prepared")
-        self.call, self.steps = call, dict[int, list[_Step]]()
+        self.call, self.steps = call, dict[int, list[Step]]()
         rows, cols = (call.N, call.K) if call.trans_b else (call.K, call.N)
         nbytes = 4 * ((rows - 1) * call.ldb + cols)
         self.copy, self.terms = session.allocate(nbytes), session.allocate(terms_bytes(call.N, call.K))
@@ -402,7 +408,7 @@ class Plan:
         self._lock = threading.RLock()
         self._count = session.allocate(8)
         session.upload(self._count, np.zeros(1, np.uint64))
-        self._steps: dict[int, list[_Step]] = {}
+        self._steps: dict[int, list[Step]] = {}
         if self.panels:
             _kernel(session, product_source(self.variant, **more))
             _kernel(session, split_source(self.cluster, self.held))
@@ -467,15 +473,15 @@ class Plan:
     def split_into(self, prepared: Prepared, queue: Any) -> None:
         """Fill a prepared operand from its copy."""
         with self._lock:
-            one = _Step(self, self.panels[0], None, prepared, only_b=True)
+            one = Step(self, self.panels[0], None, prepared, only_b=True)
             one.split_only(0, _address(prepared.copy), queue)
 
-    def steps(self) -> Sequence[_Step]:
-        """The launches of the session's own stream, for those who time each."""
+    def steps(self, queue: Any = None) -> Sequence[Step]:
+        """Its launches on a stream, a panel each."""
         with self._lock:
-            return self._on(None, None)
+            return self._on(queue, None)
 
-    def _on(self, queue: Any, prepared: Prepared | None) -> Sequence[_Step]:
+    def _on(self, queue: Any, prepared: Prepared | None) -> Sequence[Step]:
         """The launches of a stream."""
         number = int(self.session.queue if queue is None else queue)  # type: ignore[attr-defined]
         steps = prepared.steps if prepared else self._steps
@@ -485,12 +491,17 @@ class Plan:
             found = _scratch.setdefault(self.session, {})
             if number not in found or found[number].nbytes < self.workspace_bytes:
                 found[number] = self.session.allocate(self.workspace_bytes)  # plans that use the smaller one keep it
-        made = steps[number] = [_Step(self, p, found[number], prepared) for p in self.panels]
+        made = steps[number] = [Step(self, p, found[number], prepared) for p in self.panels]
         return made
 
 
-class _Step:
-    """The two launches of a panel in a workspace."""
+class Step:
+    """The two launches of a panel in a workspace.
+
+    Attributes
+    ----------
+    addresses : of A's terms, what stands beside them, B's terms, what stands beside them
+    """
 
     def __init__(self, plan: Plan, p: Panel, workspace: Buffer | None, prepared: Prepared | None, only_b: bool = False) -> None:
         call, session, v, units = plan.call, plan.session, plan.variant, plan._units
@@ -512,12 +523,12 @@ class _Step:
         blocks_a = a.blocks(plan.cluster) if p.split_a and not only_b else 0
         blocks_b = b.blocks(plan.cluster) if p.split_b and (only_b or prepared is None) else 0
         self._split = self._multiply = None
-        self._terms = terms_a, info_a, terms_b, info_b
+        self.addresses = terms_a, info_a, terms_b, info_b
         if blocks_a + blocks_b:
             self._split = Overlapping(
                 session, _kernel(session, split_source(plan.cluster, plan.held)), blocks_a + blocks_b, SPLIT_THREADS, "PPf",
                 (
-                    *map(address, self._terms), i(call.K), i(blocks_a), long(call.lda), long(call.stride_a), i(p.rows),
+                    *map(address, self.addresses), i(call.K), i(blocks_a), long(call.lda), long(call.stride_a), i(p.rows),
                     i(matrices_a), i(a.lanes), long(call.ldb), long(call.stride_b), i(p.cols), i(matrices_b), i(b.lanes),
                 ), plan._overlap,
             )  # fmt: skip

@@ -24,7 +24,7 @@ KEPT = 25
 CARRIED = 28
 """Powers of two below a row's largest element within which hi and lo together hold 22 bits and more."""
 NEAR = 13
-"""Elements within 2^-NEAR of a row's largest are the row's bulk: where the bulks of a row and a column meet, losses do not count."""
+"""Elements within 2^-NEAR of a row's largest are its bulk: where the bulks of a row and a column meet, losses do not count."""
 
 LEAST = -149
 """The exponent of the smallest number above 0."""

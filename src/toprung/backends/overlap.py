@@ -1,4 +1,4 @@
-"""CUDA launches whose leading arguments are given anew each time, into any stream, and that may begin before the one before has ended."""
+"""CUDA launches that take new leading arguments each time, go into any stream, and may begin before the one before has ended."""
 
 from __future__ import annotations
 

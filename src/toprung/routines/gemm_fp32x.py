@@ -37,10 +37,7 @@ def steps(compiled: Compiled, problem: Gemm, buffers: Mapping[str, Buffer], sess
     few = without_product(problem, Placed(buffers["C"], out.rows, out.cols, out.ld), Maker(session))
     if few is not None:
         return few
-    turned_a, turned_b = (letter == "T" for letter in problem.trans)
-    leading = {name: getattr(problem, name) for name in ("lda", "ldb", "ldc")}
-    call: Any = Product(problem.M, problem.N, problem.K, trans_a=turned_a, trans_b=turned_b, **leading)
-    plan = Plan(session, call, variant_of(compiled), overlap=bool(compiled.options.get("OVERLAP", 0)))
+    plan = Plan(session, Product.of(problem), variant_of(compiled), overlap=bool(compiled.options.get("OVERLAP", 0)))
     a, b, c = (buffers[name].pointer for name in "ABC")  # type: ignore[attr-defined]
     found = []
     for step in plan.steps():

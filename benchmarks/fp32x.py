@@ -1,0 +1,307 @@
+"""fp32 from matrix units beside cuBLAS's fp32 under load, and its accuracy: the records that issue figures come from.
+
+    python benchmarks/fp32x.py results/nvidia-h200 [--parts squares,transposes,rectangles,accuracy] [--sizes 512,1024,…]
+
+``squares``      NN, in turns with cuBLAS (A B A B …): two seconds of the same call before each sample of a second, three samples
+``transposes``   the other three, ours alone: two seconds, then three samples
+``rectangles``   both, each two seconds, then three samples
+``accuracy``     every input distribution over K, beside cuBLAS
+
+The first three go into fp32x-sustained.json, the last into fp32x-accuracy.json. Timed calls take three sets of operands in turn,
+and before each call a kernel changes its set in place: it negates 4,096 elements of A and of B spread over them. Its time,
+measured alone in the same way, is subtracted from the sample; both are in the record. Every call splits both operands.
+All parts take about seven minutes; ``--parts squares,accuracy`` about three.
+"""
+
+import argparse
+import gc
+import time
+from pathlib import Path
+
+import numpy as np
+
+from toprung import backends, peers, results
+from toprung.accuracy import sweep
+from toprung.backends.base import Source
+from toprung.build import source_kernel
+from toprung.competitor import PreparedOnDevice, Promise
+from toprung.environment import environment
+from toprung.errors import Unsupported
+from toprung.hopper import Plan, Product, faster, supported
+from toprung.measure import Measurement
+from toprung.power import Meter
+from toprung.routines.gemm import TRANSPOSES, Gemm
+
+SIZES = (512, 1024, 2048, 4096, 8192, 16384)
+RECTANGLES = (
+    (4096, 4096, 512), (65536, 64, 4096), (64, 65536, 4096), (128, 128, 65536), (256, 256, 131072), (4095, 4097, 4099),
+    (8192, 8192, 64), (16, 4096, 4096), (1, 8192, 8192),
+)  # fmt: skip
+SETS, SAMPLES, BUSY, SAMPLE = 3, 3, 2.0, 1.0
+ROWS = 64
+DEPTHS = (32, 64, 512, 4096, 16384)
+
+KERNELS = """
+extern "C" __global__ void fill(float *x, unsigned long long n, unsigned seed) { // U(-1,1) from a hash of the place
+    for (unsigned long long i = blockIdx.x * 256ull + threadIdx.x; i < n; i += gridDim.x * 256ull) {
+        unsigned long long h = (i + 0x9E3779B97F4A7C15ull * (seed + 1)) * 0xBF58476D1CE4E5B9ull;
+        h = (h ^ h >> 27) * 0x94D049BB133111EBull;
+        h ^= h >> 31;
+        x[i] = (float)((int)(h >> 40) - (1 << 23)) * 0x1p-23f;
+    }
+}
+extern "C" __global__ void change(float *a, unsigned long long na, float *b, unsigned long long nb) {
+    unsigned long long i = blockIdx.x * 256ull + threadIdx.x, pa = na / 4096, pb = nb / 4096;
+    a[i * pa + i % pa] *= -1.0f;
+    b[i * pb + i % pb] *= -1.0f;
+}
+"""
+
+
+class Ours:
+    """fp32x as a competitor."""
+
+    name, title, promise = "fp32x", "two fp16 terms on matrix units", Promise("fp32x")
+    plan = None
+
+    def absent(self, device):
+        return supported(device, Product(128, 128, 128))
+
+    def prepare(self, placed):
+        problem = placed.operands.problem
+        if reason := supported(placed.session.device, Product.of(problem)):
+            raise Unsupported(reason)
+        plan = self.plan = Plan(placed.session, Product.of(problem))
+        a, b, c = (placed.parts[n] for n in "ABC")
+        return PreparedOnDevice(placed, lambda: plan.run(a, 0, b, 0, c, 0, problem.alpha, problem.beta))
+
+    def describe(self, device):
+        variant = str(self.plan.variant) if self.plan else ""
+        return {
+            "kind": "library", "name": "fp32x", "number": 0, "idea": self.title, "variant": variant, "tile": {}, "options": {},
+            "precision": "fp32x", "deterministic": True, "note": "",
+        }  # fmt: skip
+
+
+class Set:
+    """Operands on the device."""
+
+    def __init__(self, session, kernels, problem, seed):
+        self.problem = problem
+        self.buffers = [session.allocate(m.nbytes) for m in problem.matrices]
+        a, b, _ = self.buffers
+        for i, one in enumerate((a, b)):
+            arguments = (one, np.uint64(one.nbytes // 4), np.uint32(2 * seed + i))
+            session.bind(kernels["fill"], (1024,), (256,), arguments)()
+        sizes = np.uint64(a.nbytes // 4), np.uint64(b.nbytes // 4)
+        self.change = session.bind(kernels["change"], (16,), (256,), (a, sizes[0], b, sizes[1]))
+
+
+def vendor_call(session, problem, one):
+    """cuBLAS fp32 on a set, through the peer's own way."""
+    from types import SimpleNamespace
+
+    names = [m.name for m in problem.matrices]
+    placed = SimpleNamespace(
+        operands=SimpleNamespace(problem=problem), session=session, parts=dict(zip(names, one.buffers, strict=True))
+    )
+    return peers.peer("cublas").prepare(placed).run
+
+
+def errors(session, problem, one):
+    """Grade ratio and Frobenius error on sampled rows, of what is in C now."""
+    arrays = []
+    for m, buffer in zip(problem.matrices, one.buffers, strict=True):
+        array = np.empty((m.rows, m.cols), np.float32)
+        session.download(buffer, array)
+        arrays.append(array)
+    a, b, c = arrays
+    a, b = a.T if problem.trans[0] == "T" else a, b.T if problem.trans[1] == "T" else b
+    rows = np.unique(np.linspace(0, problem.M - 1, ROWS).astype(int))
+    worst = off = norm = 0.0
+    x = a[rows].astype(np.float64)
+    for first in range(0, problem.N, 2048):
+        cols = slice(first, first + 2048)
+        y = b[:, cols].astype(np.float64)
+        want, size = x @ y, np.abs(x) @ np.abs(y)
+        difference = np.abs(c[rows][:, cols] - want)
+        worst = float(np.max((worst, np.max(difference / (2.0**-24 * size)))))
+        off, norm = off + np.sum(difference**2), norm + np.sum(want**2)
+    frobenius = float(np.sqrt(off / norm))
+    return {
+        "right": bool(frobenius <= 1e-5), "grade": worst, "frobenius": frobenius, "max_relative": 0.0, "median_relative": 0.0,
+        "problems": [],
+    }  # fmt: skip
+
+
+class Runner:
+    """A competitor on the sets of a problem: samples as they come in."""
+
+    def __init__(self, session, who, problem, sets, calls, workspace=0):
+        self.session, self.who, self.problem, self.sets, self.launches = session, who, problem, sets, calls
+        self.seconds, self.raw, self.clocks, self.joules, self.workspace = [], [], [], [], workspace
+        self.turn = 0
+        self.loop(3, True)
+        self.changing = min(self.loop(500, False) for _ in range(3))
+        probe = self.loop(max(1, min(100, int(0.1 / self.loop(3, True)))), True)
+        self.calls = max(3, int(SAMPLE / probe) + 1)
+
+    def loop(self, calls, multiply, in_flight=None):
+        """Seconds a call, the change included."""
+        start = self.session.mark()
+        for _ in range(calls):
+            i = self.turn = (self.turn + 1) % SETS
+            self.sets[i].change()
+            if multiply:
+                self.launches[i]()
+        end = self.session.mark()
+        if in_flight:
+            in_flight()
+        return self.session.seconds(start, end) / calls
+
+    def busy(self):
+        """Two seconds of the same."""
+        end = time.monotonic() + BUSY
+        while time.monotonic() < end:
+            self.loop(max(1, self.calls // 10), True)
+
+    def sample(self, meter):
+        """One more."""
+        before = 0.0 if meter.absent else meter.joules()
+        taken = self.loop(self.calls, True, lambda: self.clocks.append(self.session.clock_mhz()))
+        if not meter.absent:
+            self.joules.append((meter.joules() - before) / self.calls)
+        self.raw.append(taken)
+        self.seconds.append(taken - self.changing)
+
+    def measurement(self, verdict):
+        """What has come in."""
+        p = self.problem
+        found = Measurement(
+            self.who, p.describe(), p.flops, p.min_bytes, verdict, tuple(self.seconds), (), self.calls, tuple(self.clocks),
+            "sustained", tuple(self.joules),
+        ).describe()  # fmt: skip
+        operands = sum(m.nbytes for m in p.matrices if not m.output)
+        return {
+            **found, "raw_seconds": self.raw, "change_seconds": self.changing, "workspace_bytes": self.workspace,
+            "operand_bytes": operands,
+        }  # fmt: skip
+
+
+def compare(session, kernels, meter, problem, vendor, interleaved):
+    """Measurements of ours, and of cuBLAS if asked for."""
+    sets = [Set(session, kernels, problem, i) for i in range(SETS)]
+    plan = Plan(session, Product.of(problem))
+    calls = []
+    for one in sets:
+        a, b, c = (buffer.pointer for buffer in one.buffers)
+        calls.append(lambda a=a, b=b, c=c: plan.run(a, 0, b, 0, c, 0, 1.0, 0.0))
+    ours = Ours()
+    ours.plan = plan
+    runners = [Runner(session, ours.describe(session.device), problem, sets, calls, plan.workspace_bytes)]
+    if vendor:
+        theirs = peers.peer("cublas").describe(session.device)
+        runners.append(Runner(session, dict(theirs), problem, sets, [vendor_call(session, problem, one) for one in sets]))
+    verdicts = []
+    for runner in runners:
+        runner.launches[0]()
+        session.synchronize()
+        verdicts.append(errors(session, problem, sets[0]))
+    if interleaved:
+        for _ in range(SAMPLES):
+            for runner in runners:
+                runner.busy()
+                runner.sample(meter)
+    else:
+        for runner in runners:
+            runner.busy()
+            for _ in range(SAMPLES):
+                runner.sample(meter)
+    found = [r.measurement(v) for r, v in zip(runners, verdicts, strict=True)]
+    found[0] |= {"granules_in_fp32": plan.escalated(), "chosen_by_auto": faster(Product.of(problem))}
+    for m in found:
+        watts = np.median(m["joules"]) / np.median(m["raw_seconds"]) if m["joules"] else float("nan")
+        print(
+            f"{m['competitor']['name']:8} {str(problem)[:34]:34} {m['gflops'] / 1e3:7.1f} TFLOP/s"
+            f"  {m['median_seconds'] * 1e6:10.1f} us"
+            f" (+{m['change_seconds'] * 1e6:.1f})  {watts:5.0f} W {m['clocks_mhz'][-1] or 0:5.0f} MHz"
+            f"  grade {m['verdict']['grade']:7.3g}  F {m['verdict']['frobenius']:.2e}",
+            flush=True,
+        )
+    if len(found) > 1:
+        ratio = found[1]["median_seconds"] / found[0]["median_seconds"]
+        print(f"{'':8} {ratio:.2f} times as fast as cuBLAS", flush=True)
+    return found
+
+
+def accuracy(session, folder, what):
+    """Every distribution over K."""
+    rivals = [peers.peer("cublas"), Ours()]
+    graded = list(sweep(rivals, session, DEPTHS))
+    results.write(
+        folder / "fp32x-accuracy.json",
+        results.record(what, environment(session), [], kind="fp32x-accuracy", graded=[g.describe() for g in graded]),
+    )
+    pairs = {}
+    for g in graded:
+        pairs.setdefault((g.problem["K"], g.distribution), {})[g.competitor["name"]] = g
+    good = True
+    print(f"{'K':>6} {'distribution':12} {'grade':>9} {'cuBLAS':>9} {'F':>9} {'cuBLAS':>9}")
+    for (depth, name), both in pairs.items():
+        ours, theirs = both.get("fp32x"), both.get("cublas")
+        if not ours or not ours.verdict or not theirs or not theirs.verdict:
+            print(f"{depth:6} {name:12} {[(g.competitor['name'], g.note) for g in both.values()]}")
+            good = False
+            continue
+        x, y = ours.verdict, theirs.verdict
+        within = x.right and x.grade <= max(2 * y.grade, 1e-9) and x.frobenius <= max(y.frobenius * 1.0001, 1e-12)
+        good &= x.right and x.grade <= max(2 * y.grade, 1e-9)
+        mark = "" if within else "  <-- " + (x.problems[0][:120] if x.problems else "over cuBLAS")
+        print(f"{depth:6} {name:12} {x.grade:9.3g} {y.grade:9.3g} {x.frobenius:9.2e} {y.frobenius:9.2e}{mark}", flush=True)
+    return good
+
+
+def main():
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("folder", type=Path)
+    arguments.add_argument("--parts", default="accuracy,squares,rectangles,transposes")
+    arguments.add_argument("--sizes", default=",".join(map(str, SIZES)))
+    chosen = arguments.parse_args()
+    device = next((d for d in backends.devices() if d.backend == "cuda"), None)
+    if device is None:
+        raise SystemExit("no CUDA device: " + " ".join(backends.advice()))
+    if reason := Ours().absent(device):
+        raise SystemExit(reason)
+    start, parts = time.monotonic(), chosen.parts.split(",")
+    what = f"python benchmarks/fp32x.py --parts {chosen.parts} --sizes {chosen.sizes}"
+    sizes = [int(n) for n in chosen.sizes.split(",")]
+    cases = []
+    if "squares" in parts:
+        cases += [(Gemm(n, n, n), True, True) for n in sizes]
+    if "rectangles" in parts:
+        cases += [(Gemm(*r), True, False) for r in RECTANGLES]
+    if "transposes" in parts:
+        cases += [(Gemm(n, n, n, trans=t), False, False) for n in sizes for t in TRANSPOSES[1:]]
+    measured, failures, good = [], [], True
+    with backends.opened(device) as session:
+        if "accuracy" in parts:
+            good = accuracy(session, chosen.folder, what)
+        meter = Meter(device)
+        kernels = {k: source_kernel(Source(f"benchmarks/{k}", KERNELS, k, {}, "cuda"), session) for k in ("fill", "change")}
+        for problem, vendor, interleaved in cases:
+            try:
+                measured += compare(session, kernels, meter, problem, vendor, interleaved)
+            except Exception as error:
+                failures.append(f"{problem}: {type(error).__name__}: {error}")
+                print(f"FAILED {failures[-1][:400]}", flush=True)
+            gc.collect()
+            results.write(
+                chosen.folder / "fp32x-sustained.json",
+                results.record(what, environment(session), measured, failures, kind="fp32x"),
+            )
+    print(f"# {time.monotonic() - start:.0f} s")
+    return 0 if good and not failures else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
