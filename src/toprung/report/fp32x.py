@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,13 @@ from toprung.results import read
 
 
 def block(words: Sequence[str], root: Path) -> str:
-    """``study``, ``accuracy`` or ``sustained``, and a record."""
-    makers = {"study": _study, "accuracy": _accuracy, "sustained": _sustained}
+    """``grade`` or ``frobenius`` (of the study), ``accuracy`` or ``sustained``, and a record."""
+    makers = {
+        "grade": functools.partial(_study, "grade", 1.0),
+        "frobenius": functools.partial(_study, "frobenius", 0.0),
+        "accuracy": _accuracy,
+        "sustained": _sustained,
+    }
     what, path = words[0], words[-1]
     if what not in makers:
         raise UnknownName("table of fp32x", what, makers)
@@ -29,8 +35,8 @@ def block(words: Sequence[str], root: Path) -> str:
     return "\n".join([*lines, "", f"{where}, commit {e['commit']}, `{record['what']}`, stored in `{path}`.  "])
 
 
-def _study(record: Mapping[str, Any]) -> list[str]:
-    """A row a scheme, a column a distribution: the worst grade ratio over K, as a multiple of plain fp32's on the same data."""
+def _study(error: str, least: float, record: Mapping[str, Any]) -> list[str]:
+    """A row a scheme, a column a distribution: the worst over K of an error over plain fp32's on the same data."""
     found = record["study"]
     schemes = list(dict.fromkeys(s["scheme"] for s in found))
     names = list(dict.fromkeys(s["distribution"] for s in found))
@@ -39,8 +45,7 @@ def _study(record: Mapping[str, Any]) -> list[str]:
         cells = []
         for name in names:
             own = [s for s in found if (s["scheme"], s["distribution"]) == (scheme, name)]
-            worst = max(own, key=lambda s: s["grade"] / max(s["plain_grade"], 1.0))
-            text = gflops_text(worst["grade"] / max(worst["plain_grade"], 1.0))
+            text = f"{max(s[error] / max(s[f'plain_{error}'], least) for s in own):.2g}"
             cells.append(f"({text})" if any(s["refused"] for s in own) else text)
         lines.append(f"| {scheme} | " + " | ".join(cells) + " |")
     return lines
@@ -70,7 +75,8 @@ def _sustained(record: Mapping[str, Any]) -> list[str]:
     """A row a problem: both speeds in TFLOP/s, their ratio, both errors, and energy."""
     measurements: list[Measurement] = record["measurements"]
     lines = [
-        "| M×N×K | fp32x | cuBLAS fp32 | times as fast | Frobenius error, fp32x | cuBLAS fp32 | nJ an operation, fp32x | cuBLAS fp32 |",
+        "| M×N×K | fp32x | cuBLAS fp32 | times as fast | Frobenius error, fp32x | cuBLAS fp32 | nJ an operation, fp32x "
+        "| cuBLAS fp32 |",
         "|---|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for size in dict.fromkeys(map(size_of, measurements)):

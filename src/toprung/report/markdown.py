@@ -8,7 +8,7 @@ A marker names what to show and the records it comes from, relative to the repos
     <!-- toprung:bench results/<device>/<record>.json -->
     <!-- toprung:facts kepler/r07 -->
     <!-- toprung:guidelines [NAME] results/<device>/<record>.json … -->
-    <!-- toprung:fp32x study|accuracy|sustained results/<folder>/<record>.json -->
+    <!-- toprung:fp32x grade|frobenius|accuracy|sustained results/<folder>/<record>.json -->
     <!-- toprung:end -->
 
 ``facts`` needs no record: it shows what a rung's own file says. A record whose name ends in ``?`` may be missing: a block

@@ -35,8 +35,8 @@ def ladder_table(
     ``× prev`` compares a rung with the rung before it, and a variant with its own rung; ``layout`` is the share of the time
     that goes into padding and transposing operands; ``error`` is the grade ratio. Narrow terminals go without the tile.
     Where rungs are not fp32 a column ``kernel`` gives the speed without helpers. ``limits`` give the columns ``% peak``, at the
-    clock that was read, or ``% read`` and ``% copy``; ``each`` a column with what marks around each call say more than marks around the
-    loop.
+    clock that was read, or ``% read`` and ``% copy``; ``each`` a column with what marks around each call say more than marks
+    around the loop.
     """
     vendors = [e for e in rows if e.number == 0]
     vendor = vendors[0] if vendors else None

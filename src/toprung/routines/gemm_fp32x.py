@@ -37,7 +37,8 @@ def steps(compiled: Compiled, problem: Gemm, buffers: Mapping[str, Buffer], sess
     few = without_product(problem, Placed(buffers["C"], out.rows, out.cols, out.ld), Maker(session))
     if few is not None:
         return few
-    plan = Plan(session, Product.of(problem), variant_of(compiled), overlap=bool(compiled.options.get("OVERLAP", 0)))
+    call: Any = Product.of(problem)
+    plan = Plan(session, call, variant_of(compiled), overlap=bool(compiled.options.get("OVERLAP", 0)))
     a, b, c = (buffers[name].pointer for name in "ABC")  # type: ignore[attr-defined]
     found = []
     for step in plan.steps():
