@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from toprung.results import read
 
 def block(words: Sequence[str], root: Path) -> str:
     """``grade`` or ``frobenius`` (of the study), ``accuracy`` or ``sustained``, and a record."""
-    makers = {
+    makers: dict[str, Callable[[Mapping[str, Any]], list[str]]] = {
         "grade": functools.partial(_study, "grade", 1.0),
         "frobenius": functools.partial(_study, "frobenius", 0.0),
         "accuracy": _accuracy,

@@ -258,7 +258,7 @@ def _facts(words: Sequence[str], root: Path) -> str:
     lines = [f"Predicted: {found.expects}.", "", "| tile for | parameters | work-group | local memory |", "|---|---|---:|---:|"]
     for name, tile in tiles:
         parameters = " ".join(f"{k}={v}" for k, v in tile.given().items())
-        local = f"{used / 1024:.4g} KiB" if (used := found.local_bytes(tile)) else "none"
+        local = f"{used / 1024:g} KiB" if (used := found.local_bytes(tile)) else "none"
         items = f"{tile.DN} × {tile.DM} = {tile.work_items}" + f", and {found.more_items}" * bool(found.more_items)
         lines.append(f"| {name} | {parameters} | {items} | {local} |")
     defaults = {s.name: s.default for s in found.switches}
