@@ -12,6 +12,7 @@ import trial
 from toprung.backends.base import Session
 from toprung.build import Compiled
 from toprung.data import DISTRIBUTIONS
+from toprung.hopper import SHALLOWEST
 from toprung.precision import precision
 from toprung.routines.gemm import Gemm
 
@@ -52,7 +53,8 @@ def hostile_layout(size: tuple[int, int, int], rng: random.Random) -> Gemm:
 def assert_right(compiled: Compiled, problems: list[Gemm], session: Session) -> None:
     """All problems are solved; what is not is listed, not just the first."""
     failures = []
-    for seed, problem in enumerate(problems):
+    shallowest = SHALLOWEST if compiled.rung.precision == "fp32x" else 0  # below, it refuses: the promise begins there
+    for seed, problem in enumerate(p for p in problems if p.K >= shallowest):
         outcome = trial.attempt(compiled, problem, session, seed=seed)
         limit = precision(compiled.rung.precision).limit(problem.K, None)
         if not (outcome.verdict.right and outcome.verdict.grade <= limit and not outcome.changed):
