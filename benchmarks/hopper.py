@@ -1,6 +1,6 @@
 """Everything of the hopper ladder to be seen on a GPU, in one run: helpers, then products on hostile operands, then times.
 
-    python benchmarks/hopper.py OUT [--only load,wgmma,multicast,bits,split,right,time] [--sizes 512,1024] [--variants 0,3]
+    python benchmarks/hopper.py OUT [--only load,wgmma,multicast,bits,split,right,splits,time] [--sizes 512,1024] [--variants 0,3]
 
 Each step (and each variant of ``right`` and ``time``) runs in a process of its own with a time limit, so that a kernel that hangs
 takes nothing else with it. Prints a line a check, saying what was found where it is wrong, and one table of times; everything goes
@@ -28,7 +28,7 @@ from toprung.backends.cuda import CUDABuffer
 from toprung.build import source_kernel
 from toprung.check import Oracle, hostile
 from toprung.competitor import OnDevice
-from toprung.hopper import COSTS, LIMIT, Plan, Product, Variant, choose, source, width
+from toprung.hopper import COSTS, LIMIT, Plan, Product, Variant, choose, source, spread, width
 from toprung.routines.gemm import Gemm
 
 LIMIT_S = 75
@@ -418,6 +418,26 @@ def step_time(session: Any, report: dict[str, Any], number: int, sizes: list[int
     return True
 
 
+def step_splits(session: Any, report: dict[str, Any], sizes: list[int]) -> bool:
+    """The splitting pass alone, in every layout, with each number of blocks that share rows whose K runs across memory."""
+    for n in sizes:
+        (one,) = operand_sets(session, n, 1)
+        a, b = (one[m].pointer for m in "AB")
+        for trans in ("NT", "NN", "TT"):
+            line = []
+            for how in ((1, 32), (2, 32), (4, 32), (8, 32), (4, 64), (8, 64)) if trans != "NT" else ((1, 32), (1, 64)):
+                plan = Plan(session, Product(n, n, n, 1, trans[0] == "T", trans[1] == "T"), splitting=how)
+                (step,) = plan.steps()
+                us = timed(session, functools.partial(step.split_only, a, b, None), 1.0)["us"]
+                rate = 16 * n * n / us / 1e6
+                chosen = "*" if how == spread(n, trans != "NT") else ""
+                line.append(f"{how[0]}x{how[1]}{chosen} {us:.1f} us {rate:.2f} TB/s")
+                report.setdefault("splits", []).append({"n": n, "trans": trans, "how": how, "us": us, "tb_s": rate})
+            print(f"split {n:6} {trans}  " + "   ".join(line), flush=True)
+        del one
+    return True
+
+
 def sampled_error(session: Any, n: int, buffers: dict[str, Any]) -> float:
     a, b, c = (np.empty((n, n), np.float32) for _ in "ABC")
     for name, array in (("A", a), ("B", b), ("C", c)):
@@ -462,6 +482,8 @@ def inside(out: Path, step: str, number: int | None, sizes: list[int]) -> int:
     try:
         if step == "right":
             good = step_right(session, report, number or 0)
+        elif step == "splits":
+            good = step_splits(session, report, sizes)
         elif step == "time":
             good = step_time(session, report, number or 0, sizes)
         else:
@@ -476,7 +498,7 @@ def inside(out: Path, step: str, number: int | None, sizes: list[int]) -> int:
 def main() -> int:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("out", type=Path)
-    arguments.add_argument("--only", default="load,wgmma,multicast,bits,split,right,time")
+    arguments.add_argument("--only", default="load,wgmma,multicast,bits,split,right,splits,time")
     arguments.add_argument("--sizes", default="512,1024,2048,4096,8192,16384")
     arguments.add_argument("--variants", default=",".join(map(str, range(len(VARIANTS)))))
     arguments.add_argument("--small", action="store_true", help="only shapes that are quick under compute-sanitizer")
