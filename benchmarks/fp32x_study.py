@@ -58,11 +58,23 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("path", type=Path, nargs="?", default=Path("results/model/fp32x-study.json"))
     path = arguments.parse_args().path
-    environment = {
+    environment = {  # as toprung.environment says it of a device
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "commit": commit(),
         "packages": packages(),
-        "device": {"name": "NumPy model", "short_name": "NumPy model", "slug": "model", "kind": "other", "backend": "numpy"},
+        "device": {
+            "name": "NumPy model",
+            "short_name": "NumPy model",
+            "slug": "model",
+            "kind": "other",
+            "arch": "",
+            "backend": "numpy",
+            "runtime": f"NumPy {np.__version__}",
+            "driver": "",
+            "compute_units": 1,
+            "clock_mhz": 0.0,
+            "peak_gflops": None,
+        },
     }
     what = "python benchmarks/fp32x_study.py"
     results.write(path, results.record(what, environment, [], kind="fp32x-study", side=SIDE, study=study()))

@@ -4,12 +4,17 @@ import sys
 from pathlib import Path
 
 from toprung import results
-from toprung.report import plot
+from toprung.bounds.arch import FERMI
+from toprung.bounds.paper import Plan
+from toprung.probe import store
+from toprung.report import bound_plot, plot, probe_plot
 from toprung.report.markdown import refresh, size_of
 
 ROOT = Path(__file__).parent.parent
 PICTURES = {"docs/kepler/ladder.svg": ("results/nvidia-h200/kepler-cuda.json", "4096")}
 """Picture: the record it is drawn from, and the size."""
+MIXES = (ROOT / "docs/probe-mixes.svg", ROOT / "results/nvidia-h200/probe-cuda.json")
+"""Another, of multiply-adds beside loads, where that was measured."""
 
 
 def pages() -> list[Path]:
@@ -28,10 +33,14 @@ def main() -> int:
     for page in stale:
         print(f"{'out of date' if '--check' in sys.argv else 'made anew'}: {page}")
     if "--check" not in sys.argv:
-        for picture, (source, size) in PICTURES.items():
-            record = results.read(ROOT / source)
+        for name, (stored, size) in PICTURES.items():
+            record = results.read(ROOT / stored)
             record["measurements"] = [m for m in record["measurements"] if size_of(m) == size]
-            plot.ladder(record, ROOT / picture)
+            plot.ladder(record, ROOT / name)
+        bound_plot.sweep(FERMI, [Plan.square(b) for b in range(1, 17)], ROOT / "docs/bound.svg")
+        picture, source = MIXES
+        if source.exists():
+            probe_plot.mixes(store.read(source), picture)
     return 1 if stale and "--check" in sys.argv else 0
 
 

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 
 import pytest
 
+import trial
 from toprung.bounds.banks import Access, access, bank_rows, warp_access
+from toprung.results import read
 from toprung.rung import Rung, ladder, rung
 from toprung.tile import Tile
 
@@ -176,3 +178,15 @@ def test_warp_tiles_read_fewer_floats():
 
     assert reads("turing/r08") == (144, 6)
     assert reads("turing/r09") == (96, 4)
+
+
+def test_the_hardware_counts_what_the_calculator_says() -> None:
+    """The stored counters: rung 4's loads are free of conflicts, and rung 2 waits as often as its subscripts say."""
+    record = read(trial.ROOT / "results/nvidia-h200/bank-conflicts-cuda.json")
+    turns = {c["rung"]: c["load_wavefronts"] / c["load_instructions"] for c in record["counted"] if c["load_instructions"]}
+    free = access([0] * 32).turns  # of As all lanes read one float, of Bs neighbours
+    assert free == access(list(range(32))).turns == 1
+    assert free <= turns["turing/r04"] <= 1.01
+    column = access(list(range(0, 1024, 32))).turns  # Bs[tn][k]: every lane another row, all in one bank
+    shared = 2  # of As, 128 bits that all lanes share: the counters show two
+    assert turns["turing/r02"] == pytest.approx((column + shared) / 2, rel=0.01)

@@ -179,7 +179,9 @@ def test_a_size_that_does_not_fit_is_skipped_and_said(typed: Typed) -> None:
 
 
 def test_suites_hold_what_they_say() -> None:
-    assert list(SUITES) == ["squares", "transformer", "skinny", "deep-k", "batched", "odd", "blas-paper", "transposes"]
+    assert list(SUITES) == [
+        "squares", "transformer", "skinny", "deep-k", "batched", "odd", "blas-paper", "transposes", "library",
+    ]  # fmt: skip
     assert [g.M for g in suite("squares")][:2] == [256, 512] and len(suite("squares", ["NN", "TT"])) == 16
     assert {g.trans for g in suite("blas-paper")} == {"NN", "NT", "TN", "TT"} and all(g.M % 96 == 0 for g in suite("blas-paper"))
     assert len(suite("transposes")) == 28 and {g.trans for g in suite("transposes") if g.M == 8192} == {"NN", "NT", "TN", "TT"}

@@ -20,7 +20,7 @@ from toprung.routines.gemv import Gemv, from_size, slices_for
 from toprung.rung import Rung, ladder, rung
 from toprung.tile import Tile, broken
 
-RUNGS = ladder("matvec").rungs
+RUNGS = [r for r in ladder("matvec").rungs if (device := trial.tested()) is None or not r.needs(device)]
 LENGTHS = (1, 2, 3, 7, 31, 32, 33, 64, 129, 431, 1027)
 NOTED = [(35, 79), (3, 431), (1, 1), (1, 1027), (1027, 1), (64, 64), (2, 4096), (4097, 3)]
 SIXTEEN = (10, 1, 8, -1, 0, -2, 3, 5, -2, -3, 2, 7, 0, 11, 0, 2)
@@ -83,7 +83,7 @@ def test_the_same_call_twice_gives_the_same_bits(one: Rung, session: Session) ->
     compiled = trial.make(one, session)
     first, second = (trial.attempt(compiled, problem, session) for _ in range(2))
     assert first.verdict.right and first.flat.tobytes() == second.flat.tobytes()
-    assert ("reduce" in first.steps) == (one.number >= 10)
+    assert ("reduce" in first.steps) == (one.number >= 10 and not one.meets)
 
 
 @pytest.mark.parametrize("number", [3, 4, 5, 6])

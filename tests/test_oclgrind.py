@@ -84,3 +84,44 @@ def test_planted_faults_are_found(tmp_path: Path) -> None:
         said = outcome["log"].strip()
         assert says in said.lower() and bool(said) == bool(changes), (changes, said[:2000])
     assert found[1]["right"]
+
+
+ENGINE_TILE = {"BM": 16, "BN": 16, "BK": 8, "WM": 16, "WN": 16, "TM": 4, "TN": 4, "VEC": 4, "PADA": 4, "PADB": 4}
+
+
+def engine_jobs() -> list[dict[str, Any]]:
+    """The library's kernels: every transpose at the edges, one buffer and two, cut sums, a batch, short sides, vectors."""
+    found: list[dict[str, Any]] = []
+    for number, trans in enumerate(("NN", "NT", "TN", "TT")):
+        tile = {**ENGINE_TILE, "STAGES": 1 + number % 2}
+        found.append({"engine": "gemm", "size": (20, 36, 20), "tile": tile, "layout": {"trans": trans}})
+        found.append({"engine": "gemm", "size": (19, 33, 21), "tile": tile, "layout": {"trans": trans}, "slices": 2})
+        found.append({"engine": "gemm", "size": (3, 35, 70), "layout": {"trans": trans}})
+        found.append({"engine": "gemm", "size": (36, 2, 36), "layout": {"trans": trans, "batch": 2}})
+    found.append({"engine": "gemm", "size": (9, 10, 11), "tile": {**ENGINE_TILE, "STAGES": 1}, "layout": {"batch": 3}})
+    found += [{"engine": "gemv", "size": (37, 35), "layout": {"trans": t, "incx": 2, "incy": 3}} for t in "NT"]
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_engine_is_clean(tmp_path: Path) -> None:
+    jobs = engine_jobs()
+    found = simulate(tmp_path, jobs)
+    wrong = [(job, f["tile"], f["log"][:2000], f["problems"]) for job, f in zip(jobs, found, strict=True) if f["log"].strip()]
+    assert wrong == [] and all(f["right"] for f in found)
+
+
+@pytest.mark.slow
+def test_faults_planted_in_the_engine_are_found(tmp_path: Path) -> None:
+    """Reads beyond the edge whose values nobody uses are right by their results, and seen here alone."""
+    plants = [
+        ("at_a[f] = A_AT(m < M ? m : M - A_LAST, k);", "at_a[f] = A_AT(m, k) + (m < M ? 0 : 2000 * lda);", "invalid read"),
+        ("barrier(CLK_LOCAL_MEM_FENCE); // nobody reads the tiles any more", "", "data race"),
+        ("if (n < N) {", "if (n < N + 2000) {", "data race"),  # the edge of one row is the next row
+    ]
+    job = {"engine": "gemm", "size": (20, 36, 20), "tile": {**ENGINE_TILE, "STAGES": 1}}
+    found = simulate(tmp_path, [job, *({**job, "changes": [(a, b)]} for a, b, _ in plants)], errors=1_000_000)
+    assert not found[0]["log"].strip() and found[0]["right"]
+    for (_, _, says), outcome in zip(plants, found[1:], strict=True):
+        assert says in outcome["log"].lower(), (says, outcome["log"][:500])

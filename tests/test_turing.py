@@ -144,7 +144,7 @@ BUGS = [
     ("turing/r07", "As[l % BK + e][l / BK]", "As[l % BK][l / BK]", Tile(BM=16, BN=16, BK=8, TM=4, TN=4, VA=4, VB=4, PADA=4)),
     ("turing/r09", "lane % LN * VB", "lane % LM * VB", SMALL),
     ("turing/r12", "TN - 1 - step", "TN - 2 - step", SMALL),
-    ("turing/r16", "int high = min(BAND, (int)get_num_groups(1) - top)", "int high = BAND", SMALL),
+    ("turing/r16", "order % (BAND * blocks_n) / high", "order % (BAND * blocks_n) / (high + 1)", SMALL),
 ]
 
 

@@ -1,6 +1,10 @@
 """toprung: a laboratory and library for single-precision matrix multiplication on GPUs."""
 
+from toprung import errors
 from toprung.backends import devices
+from toprung.blas.plan import Plan, plan
+from toprung.blas.receipt import Receipt, last_receipt
+from toprung.blas.routines import matmul, sgemm, sgemv
 from toprung.device import Device
 
-__all__ = ["Device", "devices"]
+__all__ = ["Device", "Plan", "Receipt", "devices", "errors", "last_receipt", "matmul", "plan", "sgemm", "sgemv"]

@@ -13,15 +13,38 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from toprung.backends.base import DYNAMIC_SHARED, Kernel, Resources, Session, Source
-from toprung.errors import BadRung, BuildError
+from toprung.errors import BadCubin, BadRung, BuildError
 from toprung.paths import cache_dir, publish
 from toprung.rung import Options, Rung
 from toprung.tile import Tile
 
-FORMAT = "toprung binary 2"
+FORMAT = "toprung binary 3"
 KERNELS = Path(__file__).parent / "kernels"
-LANGUAGES = {".cl": "opencl", ".cu": "cuda"}
+LANGUAGES = {".cl": "opencl", ".cu": "cuda", ".cubin": "cubin"}
 INCLUDE = re.compile(r'^#include "([\w.]+)".*$', re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Own:
+    """Machine code in place of a rung's text.
+
+    Attributes
+    ----------
+    name : where it comes from, for messages
+    kernel : the function to launch; by default the one that is called like the routine
+    """
+
+    code: bytes
+    name: str
+    kernel: str = ""
+
+    @classmethod
+    def read(cls, path: Path, kernel: str = "") -> Own:
+        """From a file, or BadCubin if there is none to read."""
+        try:
+            return cls(path.read_bytes(), str(path), kernel)
+        except OSError as error:
+            raise BadCubin(f"{path} cannot be read: {error.strerror}") from None
 
 
 @dataclass(frozen=True)
@@ -48,8 +71,8 @@ class Compiled:
         return self.kernel.resources
 
 
-def build(rung: Rung, tile: Tile, options: Options, session: Session) -> Compiled:
-    """Compile a rung's kernel, or take its binary from the cache.
+def build(rung: Rung, tile: Tile, options: Options, session: Session, own: Own | None = None) -> Compiled:
+    """Compile a rung's kernel, or take its binary from the cache; ``own`` is machine code to be used in its place.
 
     Raises
     ------
@@ -57,20 +80,28 @@ def build(rung: Rung, tile: Tile, options: Options, session: Session) -> Compile
         before anything is compiled, with each broken rule
     BuildError
         with the compiler's log
+    BadCubin, UnknownName
+        machine code that is damaged or of another architecture, or a kernel that it has not
     """
     options = rung.options(session.device, options)
     rung.check(tile, options, session.device)
-    source = rung_source(rung, tile, options)
+    source = rung_source(rung, tile, options, own)
     start = time.perf_counter()
     kernel, cached = _kernel(source, session)
     return Compiled(rung, tile, options, kernel, time.perf_counter() - start, cached)
 
 
-def rung_source(rung: Rung, tile: Tile, options: Options) -> Source:
-    """What is compiled for a rung: its text with what it includes, and its tile and switches as macros."""
-    text = with_includes(rung.source.read_text(), rung.source.parent)
+def rung_source(rung: Rung, tile: Tile, options: Options, own: Own | None = None) -> Source:
+    """What is compiled for a rung: its text with what it includes, and tile and switches as macros; or machine code as it is."""
     dynamic = {DYNAMIC_SHARED: rung.local_bytes(tile)} if rung.dynamic else {}
     defines = {**tile.defines(), **options, **rung.defines, **dynamic}
+    if own is None and rung.source.suffix == ".cubin":
+        own = Own.read(rung.source)
+    if own is not None:
+        return Source(
+            f"{rung.name} from {own.name}", "", own.kernel or rung.kernel or rung.routine, defines, "cubin", binary=own.code
+        )
+    text = with_includes(rung.source.read_text(), rung.source.parent)
     return Source(rung.name, text, rung.kernel or rung.routine, defines, LANGUAGES[rung.source.suffix])
 
 
@@ -110,8 +141,9 @@ def shared_kernel(name: str, tile: Tile, session: Session) -> Kernel:
 
 
 def _kernel(source: Source, session: Session) -> tuple[Kernel, bool]:
-    key = "\0".join((FORMAT, session.fingerprint(), source.language, source.kernel, source.defines_text(), source.text))
-    path = cache_dir() / "binaries" / hashlib.sha256(key.encode()).hexdigest()
+    if source.language == "cubin":  # nothing to compile, and nothing to keep
+        return session.load(session.compile(source), source), False
+    path = _place(source, session.fingerprint())
     try:
         stored = path.read_bytes()
     except OSError:
@@ -124,5 +156,15 @@ def _kernel(source: Source, session: Session) -> tuple[Kernel, bool]:
             pass  # made by a runtime that calls itself the same and is not
     binary = session.compile(source)
     kernel = session.load(binary, source)
-    publish(path, hashlib.sha256(binary).digest() + binary)
+    keep(source, session.fingerprint(), binary)
     return kernel, False
+
+
+def keep(source: Source, fingerprint: str, binary: bytes) -> None:
+    """Put a binary into the cache, where a session with this fingerprint finds it: other processes may compile for it."""
+    publish(_place(source, fingerprint), hashlib.sha256(binary).digest() + binary)
+
+
+def _place(source: Source, fingerprint: str) -> Path:
+    key = "\0".join((FORMAT, fingerprint, source.language, source.kernel, source.defines_text(), source.text))
+    return cache_dir() / "binaries" / hashlib.sha256(key.encode()).hexdigest()

@@ -76,6 +76,10 @@ class BuildError(ToprungError):
         super().__init__(f"{kernel} does not build with {defines or 'no definitions'} on {device}:\n{log.strip()}")
 
 
+class BadCubin(ToprungError, ValueError):
+    """Machine code that cannot be used: damaged, for another architecture, or not what the rung launches."""
+
+
 class LaunchError(ToprungError, RuntimeError):
     """The device refused a launch."""
 
@@ -105,3 +109,27 @@ class BadRecord(ToprungError, ValueError):
 
 class MissingExtra(ToprungError, ImportError):
     """An optional package that was asked for is not installed; the text says how to get it."""
+
+
+class BadArray(ToprungError, TypeError):
+    """An operand that is no array toprung can take, or has another type than float32; the text says how to convert it."""
+
+
+class BadShape(ToprungError, ValueError):
+    """Shapes, increments or offsets that do not fit together."""
+
+
+class BadArgument(ToprungError, ValueError):
+    """A parameter other than an array that makes no sense."""
+
+
+class Overlap(ToprungError, ValueError):
+    """An output that shares memory with an input, or with itself."""
+
+
+class MixedPlaces(ToprungError, ValueError):
+    """Operands that lie on different devices, or elsewhere than where the call was asked to run."""
+
+
+class StalePlan(ToprungError, ValueError):
+    """A plan called with operands other than those it was made for."""

@@ -466,7 +466,7 @@ class Plan:
         """Device to device, in a queue."""
         from cuda.bindings import driver
 
-        (status,) = driver.cuMemcpyDtoDAsync(_address(to), source, nbytes, self.session.queue if queue is None else queue)  # type: ignore[attr-defined]
+        (status,) = driver.cuMemcpyDtoDAsync(_address(to), source, nbytes, self.session.queue if queue is None else queue)
         if status:
             raise Unsupported(f"the operand cannot be copied: {status.name}")
 
@@ -483,7 +483,7 @@ class Plan:
 
     def _on(self, queue: Any, prepared: Prepared | None) -> Sequence[Step]:
         """The launches of a stream."""
-        number = int(self.session.queue if queue is None else queue)  # type: ignore[attr-defined]
+        number = int(self.session.queue if queue is None else queue)
         steps = prepared.steps if prepared else self._steps
         if number in steps:
             return steps[number]

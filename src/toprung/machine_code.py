@@ -13,13 +13,16 @@ import subprocess
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from toprung.backends import cubin as cubin_file
 from toprung.backends.base import DYNAMIC_SHARED, Source
-from toprung.backends.nvrtc import Cubin, compile_cubin
+from toprung.backends.nvrtc import Cubin, capability, compile_cubin
+from toprung.bounds.registers import READS, Reads, Register, Sources, reads_of, register_reads
+from toprung.device import FP32_LANES
 from toprung.errors import BuildError, MissingExtra
 
 INTEGER = (
@@ -43,13 +46,15 @@ ARITHMETIC = ("HGMMA", "HMMA", "FFMA")
 INSTRUCTION = re.compile(r"^\s*/\*([0-9a-f]{4,})\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)(.*?);")
 LABEL = re.compile(r"^(\.L_x_\d+):")
 TARGET = re.compile(r"`\((\.L_x_\d+)\)")
+REGISTER = re.compile(r"-?\|?R(\d+)\|?((?:\.reuse)?)\Z")
 
 
 @dataclass(frozen=True)
 class Loop:
-    """Instructions of a loop by class."""
+    """Instructions of a loop by class, and what its multiply-adds ask of the register file."""
 
     counts: Mapping[str, int]
+    reads: Reads = field(default_factory=Reads)
 
     @property
     def instructions(self) -> int:
@@ -100,6 +105,7 @@ class MachineCode:
             "kernel": self.kernel, "arch": self.arch, "registers": self.registers, "spill_stores": self.spill_stores,
             "spill_loads": self.spill_loads, "stack_bytes": self.stack_bytes, "shared_bytes": self.shared_bytes,
             "counts": dict(self.counts), "loop": dict(self.loop.counts), "ffma_share": self.loop.ffma_share,
+            "register_reads": asdict(self.loop.reads),
         }  # fmt: skip
 
 
@@ -114,14 +120,24 @@ def inspect_source(source: Source, arch: str) -> MachineCode:
         NVRTC or the disassembler is not installed
     """
     disassembler()  # before the time of a compilation is spent
+    if source.language == "cubin":
+        return _inspect_own(source, arch)
     static = read(compile_cubin(source, arch), source.kernel, arch)
     return replace(static, shared_bytes=static.shared_bytes + source.defines.get(DYNAMIC_SHARED, 0))
+
+
+def _inspect_own(source: Source, arch: str) -> MachineCode:
+    """Machine code that is there already: no compiler's log, but what it says of itself."""
+    own = cubin_file.check(source.binary, source.name, arch, source.kernel)
+    shared = own.shared_bytes + source.defines.get(DYNAMIC_SHARED, 0)
+    code = read(Cubin(source.binary, ""), source.kernel, arch)
+    return replace(code, registers=own.registers, stack_bytes=own.stack_bytes, shared_bytes=shared)
 
 
 def read(cubin: Cubin, kernel: str, arch: str) -> MachineCode:
     """Read one kernel of a cubin, and what its compiler's log says about it."""
     used = _of_kernel(cubin.log, kernel)
-    whole, loop = counted(disassemble(cubin.code), kernel)
+    whole, loop = _read_code(disassemble(cubin.code), kernel, reads_of(FP32_LANES.get(capability(arch))))
     return MachineCode(
         kernel=kernel,
         arch=arch,
@@ -131,7 +147,7 @@ def read(cubin: Cubin, kernel: str, arch: str) -> MachineCode:
         stack_bytes=_number(r"(\d+) bytes stack frame", used),
         shared_bytes=_number(r"(\d+) bytes smem", used),
         counts=whole,
-        loop=Loop(loop),
+        loop=loop,
     )
 
 
@@ -206,19 +222,27 @@ class _Instruction:
     address: int
     kind: str
     target: str  # the label it jumps to, if it does
+    sources: Sources | None = None  # the registers a multiply-add reads
 
 
 def counted(listing: str, kernel: str) -> tuple[Mapping[str, int], Mapping[str, int]]:
     """Instructions by class of a whole kernel, and of its main loop."""
+    whole, loop = _read_code(listing, kernel)
+    return whole, loop.counts
+
+
+def innermost_loops(listing: str, kernel: str) -> list[Loop]:
+    """Every loop of a kernel that has no other one in it, in order."""
     code, labels = _parse(listing, kernel)
-    loops = sorted(
-        (
-            (labels[i.target], i.address)
-            for i in code
-            if i.target and labels.get(i.target, i.address) < i.address  # a jump to itself pads the end of the code
-        ),
-        key=lambda span: span[1] - span[0],
-    )
+    loops = _loops(code, labels)
+    inner = [(a, b) for a, b in loops if not any((c, d) != (a, b) and a <= c and d <= b for c, d in loops)]
+    return [_loop([i for i in code if a <= i.address <= b]) for a, b in sorted(inner)]
+
+
+def _read_code(listing: str, kernel: str, reads: int = READS) -> tuple[Mapping[str, int], Loop]:
+    """The whole kernel's instructions, and the main loop."""
+    code, labels = _parse(listing, kernel)
+    loops = _loops(code, labels)
     main: list[_Instruction] = []
     most = 0
     work = next((kind for kind in ARITHMETIC if any(i.kind == kind for i in code)), "")
@@ -228,7 +252,23 @@ def counted(listing: str, kernel: str) -> tuple[Mapping[str, int], Mapping[str, 
         own = sum(i.kind == work for i in body if not any(a <= i.address <= b for a, b in nested))
         if own > most:
             main, most = body, own
-    return _tally(code), _tally(main)
+    return _tally(code), _loop(main, reads)
+
+
+def _loop(body: Sequence[_Instruction], reads: int = READS) -> Loop:
+    return Loop(_tally(body), register_reads([i.sources for i in body], reads=reads))
+
+
+def _loops(code: Sequence[_Instruction], labels: Mapping[str, int]) -> list[tuple[int, int]]:
+    """First and last address of every loop, the shortest first."""
+    return sorted(
+        (
+            (labels[i.target], i.address)
+            for i in code
+            if i.target and labels.get(i.target, i.address) < i.address  # a jump to itself pads the end of the code
+        ),
+        key=lambda span: span[1] - span[0],
+    )
 
 
 def _parse(listing: str, kernel: str) -> tuple[list[_Instruction], dict[str, int]]:
@@ -245,8 +285,16 @@ def _parse(listing: str, kernel: str) -> tuple[list[_Instruction], dict[str, int
             waiting.clear()
             opcode, operands = found.group(2), found.group(3)
             target = TARGET.search(operands) if opcode.startswith("BRA") else None
-            code.append(_Instruction(address, classify(opcode), target.group(1) if target else ""))
+            kind = classify(opcode)
+            sources = _sources(operands) if kind == "FFMA" else None
+            code.append(_Instruction(address, kind, target.group(1) if target else "", sources))
     return code, labels
+
+
+def _sources(operands: str) -> Sources:
+    """The registers that a multiply-add reads, by place; ``R105, R44, R52.reuse, R105`` begins with what it writes."""
+    found = [REGISTER.match(word.strip()) for word in operands.split(",")[1:4]]
+    return tuple(Register(int(f.group(1)), bool(f.group(2))) if f else None for f in found)
 
 
 def _section(listing: str, kernel: str) -> Iterator[str]:

@@ -14,6 +14,11 @@ def cache_dir() -> Path:
     return Path(os.environ.get("TOPRUNG_CACHE") or platformdirs.user_cache_dir("toprung", appauthor=False))
 
 
+def data_dir() -> Path:
+    """Where what was measured on this machine lies (``TOPRUNG_DATA`` moves it)."""
+    return Path(os.environ.get("TOPRUNG_DATA") or platformdirs.user_data_dir("toprung", appauthor=False))
+
+
 def publish(path: Path, content: bytes) -> None:
     """Write a file so that any reader sees all of it or none: written beside, then renamed."""
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 from toprung import backends
+from toprung.backends import nvml
+from toprung.backends.base import Session
 from toprung.device import Device
 from toprung.errors import LaunchError
 
@@ -47,6 +50,15 @@ class Meter:
     def joules(self) -> float:
         """Energy since the driver was loaded: its integral of the power it measures."""
         return float(_nvml().nvmlDeviceGetTotalEnergyConsumption(self._handle)) / 1e3
+
+
+def clock_reader(session: Session) -> Callable[[], float | None]:
+    """What reads the clock that a device runs at now: its session, or for an NVIDIA GPU through OpenCL the driver's library."""
+    gpu = backends.twin(session.device, "cuda") if session.device.kind == "gpu" else None
+    if gpu is None or session.device.backend == "cuda":
+        return session.clock_mhz
+    bus = _bus(gpu)
+    return lambda: nvml.clock_mhz(bus)
 
 
 def _bus(device: Device) -> str:

@@ -1,4 +1,5 @@
-"""Rungs and ladders. A rung is two files with one stem, ``rNN_name.py`` and ``rNN_name.cl`` (or ``.cu``); nothing lists them.
+"""Rungs and ladders. A rung is two files with one stem, ``rNN_name.py`` and ``rNN_name.cl`` (or ``.cu``, or machine
+code, ``.cubin``); nothing lists them.
 
 Ladders are folders in ``toprung/ladders`` and in every folder that the environment variable ``TOPRUNG_LADDERS`` names
 (separated like ``PATH``): a folder ``kepler`` there adds its rungs to the kepler ladder.
@@ -21,7 +22,7 @@ from toprung.errors import BadRung, IllegalTile, SwitchRefused, UnknownName
 from toprung.tile import COMMON, Rule, Tile, broken, fits_local, legal_tiles
 
 STEM = re.compile(r"r(\d\d)_[a-z0-9_]+")
-SOURCES = (".cl", ".cu")
+SOURCES = (".cl", ".cu", ".cubin")
 
 Options = Mapping[str, int]
 """A value for each switch of a rung."""

@@ -25,16 +25,20 @@ class Suite:
     title : what they stand for
     problems : M, N, K and, where it is not 1, the batch
     trans : transposes it is run in when nobody chooses
+    more : products that are run as they are, in no other transpose
     """
 
     title: str
     problems: tuple[tuple[int, ...], ...]
     trans: tuple[str, ...] = ("NN",)
+    more: tuple[tuple[int, ...], ...] = ()
 
     def gemms(self) -> list[Gemm]:
-        """The products in all transposes."""
-        made = [Gemm(m, n, k, batch=batch[0] if batch else 1) for m, n, k, *batch in self.problems]
-        return [replace(g, trans=t, **TIGHT) for g in made for t in self.trans]
+        """The products in all transposes, then those in one."""
+        made, once = (
+            [Gemm(m, n, k, batch=batch[0] if batch else 1) for m, n, k, *batch in sizes] for sizes in (self.problems, self.more)
+        )
+        return [*(replace(g, trans=t, **TIGHT) for g in made for t in self.trans), *once]
 
 
 TIGHT: Mapping[str, Any] = MappingProxyType({"lda": None, "ldb": None, "ldc": None})
@@ -88,6 +92,16 @@ SUITES: Mapping[str, Suite] = MappingProxyType(
         ),
         "transposes": Suite(
             "squares, powers of two and 6144, in all transposes", _squares(256, 512, 1024, 2048, 4096, 6144, 8192), TRANSPOSES
+        ),
+        "library": Suite(
+            "what the library is held to: squares in all transposes, and one of every shape that needs another kernel",
+            _squares(256, 512, 1024, 2048, 4096, 8192, 16384),
+            TRANSPOSES,
+            (
+                (4096, 4096, 512), (65536, 64, 4096), (64, 65536, 4096), (128, 128, 65536), (256, 256, 131072), (1000, 1000, 1000),
+                (4095, 4097, 4099), (8192, 8192, 64), (16, 4096, 4096), (1, 8192, 8192),
+                (64, 64, 64, 10_000), (256, 256, 256, 1000),
+            ),
         ),
     }
 )  # fmt: skip

@@ -5,8 +5,10 @@ from __future__ import annotations
 import functools
 import importlib
 import pkgutil
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from toprung.backends.base import Backend, Session
 from toprung.device import Device, rank
@@ -74,6 +76,35 @@ def twin(device: Device, backend: str) -> Device | None:
 def open_device(device: Device) -> Session:
     """Open a device with the backend that found it."""
     return next(b for b in backends() if b.name == device.backend).open(device)
+
+
+_shared: dict[object, Session] = {}
+_sharing = threading.RLock()
+
+
+def session_for(device: Device) -> Session:
+    """The process's session on a device, opened at the first call and kept; safe from any thread."""
+    with _sharing:
+        if device.id not in _shared:
+            _shared[device.id] = open_device(device)
+        return _shared[device.id]
+
+
+def adopt(queue: Any) -> Session:
+    """The session in the context of somebody else's pyopencl queue; one for each context and device, kept.
+
+    Raises
+    ------
+    NoDevice
+        the queue's device is not one that can be used
+    """
+    from toprung.backends import opencl
+
+    with _sharing:
+        key = queue.context.int_ptr, queue.device.int_ptr
+        if key not in _shared:
+            _shared[key] = opencl.backend().adopt(queue)
+        return _shared[key]
 
 
 @contextmanager

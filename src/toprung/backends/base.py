@@ -5,8 +5,9 @@ Bring a device in by adding a module to this folder that has ``backend()``; noth
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -24,6 +25,12 @@ compiler's shortcuts at the price of precision."""
 Launch = Callable[[], None]
 """Puts one launch, its arguments bound beforehand, into the session's queue."""
 
+Relaunch = Callable[..., None]
+"""``relaunch(queue, *values)`` puts one launch with new values for the leading arguments into a queue; for one thread at a time."""
+
+SLOTS = {"P": "Q", "l": "q", "f": "f4x"}
+"""Kinds of arguments that a ``Relaunch`` takes (a buffer's handle, a 64-bit integer, a float), and how each fills 8 bytes."""
+
 
 @dataclass(frozen=True)
 class Source:
@@ -35,7 +42,8 @@ class Source:
     text : as its file has it
     kernel : the function to launch
     defines : macros with their values
-    language : ``"opencl"`` (which CUDA backends compile too) or ``"cuda"``
+    language : ``"opencl"`` (which CUDA backends compile too), ``"cuda"``, or ``"cubin"``: machine code, and no text
+    binary : the machine code
     flags : build options by the names of ``FLAGS``
     """
 
@@ -45,6 +53,7 @@ class Source:
     defines: Mapping[str, int]
     language: str = "opencl"
     flags: tuple[str, ...] = ()
+    binary: bytes = b""
 
     def defines_text(self) -> str:
         """The macros as a person reads them."""
@@ -74,6 +83,10 @@ class Buffer(Protocol):
     def nbytes(self) -> int:
         """Size in bytes."""
 
+    @property
+    def handle(self) -> Any:
+        """What the runtime knows it by: an address in CUDA, a memory object in OpenCL."""
+
     def part(self, offset: int, nbytes: int) -> Buffer:
         """The ``nbytes`` from byte ``offset`` on (a multiple of the device's ``base_align``), sharing memory."""
 
@@ -86,8 +99,18 @@ class Kernel(Protocol):
         """What it takes."""
 
 
+@dataclass
+class Workspace:
+    """Scratch memory of one queue. Launches in one queue follow each other, so one piece serves all of them."""
+
+    buffer: Buffer
+    lock: threading.RLock = field(default_factory=threading.RLock)
+
+
 class Session(Protocol):
-    """An opened device with one in-order queue."""
+    """An opened device with one in-order queue. Launches of ``relaunch`` may go to queues of other people's."""
+
+    queue: Any
 
     @property
     def device(self) -> Device:
@@ -128,13 +151,24 @@ class Session(Protocol):
         """The same device and memory with a queue of its own, which has no marks: kernels and buffers serve both. Close it."""
 
     def pinned(self, nbytes: int) -> NDArray[np.uint8]:
-        """Host memory that the device copies from by itself. Keep the session open longer. Raises OutOfDeviceMemory."""
+        """Host memory that the device copies from and to by itself. Keep the session open longer. Raises OutOfDeviceMemory."""
 
     def start_upload(self, buffer: Buffer, array: NDArray[Any]) -> None:
         """Put a copy of a contiguous array into the queue; the array must stay as it is until that is empty."""
 
     def submit(self) -> None:
         """Hand what is in the queue to the device now, without waiting."""
+
+    def relaunch(
+        self, kernel: Kernel, groups: Sequence[int], local: Sequence[int], kinds: str, fixed: Sequence[np.generic]
+    ) -> Relaunch:
+        """A launch whose leading arguments, of these kinds (see ``SLOTS``), are given anew each time; the ``fixed`` ones follow."""
+
+    def foreign(self, handle: Any, nbytes: int) -> Buffer:
+        """Somebody else's memory on this device as a buffer: an address in CUDA, a memory object in OpenCL. It is not owned."""
+
+    def workspace(self, queue: Any, nbytes: int) -> Workspace:
+        """Memory for what passes between launches that follow each other in a queue; hold its lock while they are put there."""
 
     def mark(self) -> object:
         """A point in the queue that the device stamps with its time."""
@@ -144,6 +178,27 @@ class Session(Protocol):
 
     def synchronize(self) -> None:
         """Wait until the queue is empty."""
+
+    def new_queue(self) -> Any:
+        """One more queue of the session's context."""
+
+    def copy_in(self, queue: Any, buffer: Buffer, offset: int, array: NDArray[Any]) -> None:
+        """Put a copy of a contiguous array to byte ``offset`` of a buffer into a queue; the array stays until it is done."""
+
+    def copy_out(self, queue: Any, array: NDArray[Any], buffer: Buffer, offset: int) -> None:
+        """Put a copy from byte ``offset`` of a buffer into a contiguous array into a queue."""
+
+    def record(self, queue: Any) -> Any:
+        """An event behind what is in a queue now."""
+
+    def wait(self, queue: Any, event: Any) -> None:
+        """What comes into a queue from now on waits for an event; the host does not."""
+
+    def settle(self, event: Any) -> None:
+        """The host waits for an event."""
+
+    def settle_queue(self, queue: Any) -> None:
+        """The host waits for a queue."""
 
     def clock_mhz(self) -> float | None:
         """The clock the device runs at now, where it can be read."""

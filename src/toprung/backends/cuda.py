@@ -11,15 +11,18 @@ import functools
 import importlib.util
 import math
 import os
+import struct
+import threading
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from toprung.backends import nvml, nvrtc
-from toprung.backends.base import DYNAMIC_SHARED, Buffer, Kernel, Launch, Resources, Session, Source
+from toprung.backends import cubin, nvml, nvrtc
+from toprung.backends.base import DYNAMIC_SHARED, SLOTS, Buffer, Kernel, Launch, Relaunch, Resources, Session, Source, Workspace
 from toprung.device import FP32_LANES, Device
 from toprung.errors import BuildError, ForkedDevice, LaunchError, NoDevice, OutOfDeviceMemory, Unsupported
 
@@ -167,6 +170,25 @@ def _facts(driver: Any, number: int) -> Device:
     )
 
 
+def device_of(pointer: int) -> int:
+    """The number of the device that an address belongs to; 0 where the driver does not know it."""
+    driver = _driver()
+    if isinstance(driver, str):
+        raise NoDevice(f"an array in CUDA memory cannot be reached: {driver}")
+    if _forked:
+        raise ForkedDevice("a CUDA device")
+    status, number = driver.cuPointerGetAttribute(driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, pointer)
+    return 0 if status else int(number)
+
+
+class _Event:
+    """An event that goes when nobody refers to it any more; the driver keeps it until it has happened."""
+
+    def __init__(self, handle: Any, context: Any) -> None:
+        self.handle = handle
+        weakref.finalize(self, _release, _driver().cuEventDestroy, handle, context)
+
+
 def _release(free: Callable[[Any], Any], handle: Any, context: Any) -> None:
     """Give something back to the context it came from. In a forked child nothing can be given back."""
     if not _forked:
@@ -190,6 +212,11 @@ class CUDABuffer:
 
     def __init__(self, pointer: int, nbytes: int, whole: CUDABuffer | None = None) -> None:
         self.pointer, self.nbytes, self._whole = pointer, nbytes, whole
+
+    @property
+    def handle(self) -> int:
+        """The address."""
+        return self.pointer
 
     def part(self, offset: int, nbytes: int) -> CUDABuffer:
         """The same memory from an offset on."""
@@ -229,6 +256,8 @@ class CUDASession:
         self.queue = self._stream.handle
         self._timed = core.EventOptions(timing_enabled=True)
         self._last = "the queue"
+        self._workspaces: dict[int, Workspace] = {}
+        self._workspace_lock = threading.Lock()
 
     def fingerprint(self) -> str:
         """Compiler, driver, architecture, flags and prelude."""
@@ -236,8 +265,11 @@ class CUDASession:
         return "\n".join((d.runtime, d.driver, d.arch, *nvrtc.FLAGS, nvrtc.PRELUDE.read_text()))
 
     def compile(self, source: Source) -> bytes:
-        """A cubin for this GPU's architecture."""
+        """A cubin for this GPU's architecture: compiled, or checked where it is machine code already."""
         self._alive()
+        if source.language == "cubin":
+            cubin.check(source.binary, source.name, self.device.arch, source.kernel)
+            return source.binary
         return nvrtc.compile_cubin(source, self.device.arch, str(self.device)).code
 
     def load(self, binary: bytes, source: Source) -> CUDAKernel:
@@ -322,14 +354,10 @@ class CUDASession:
         self._alive()
         assert isinstance(kernel, CUDAKernel)
         driver, what = self._driver, f"{_described(kernel.source)} on {self.device}"
-        grid, block = ((*sizes, 1, 1)[:3] for sizes in (groups, local))
-        for size, most in zip(grid, MAX_GROUPS, strict=True):
-            if size > most:
-                raise LaunchError(
-                    f"{what}: {size:,} work-groups in a dimension that has {most:,} at most; use a larger tile or a smaller size"
-                )
-        if math.prod(block) > kernel.largest:
-            raise LaunchError(f"{what}: work-groups of {math.prod(block)}, but it was compiled for {kernel.largest} at most")
+        grid, block = _checked(what, kernel, groups, local)
+        if kernel.source.language == "cubin":
+            sizes = [a.nbytes if isinstance(a, np.generic) else 8 for a in args]
+            cubin.check_launch(kernel.source.binary, kernel.source.name, kernel.source.kernel, block, sizes)
         if (options or {}).get("CARVEOUT"):
             carveout = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
             self._do(driver.cuFuncSetAttribute(kernel.function, carveout, ALL_SHARED))
@@ -390,20 +418,6 @@ class CUDASession:
         other.queue = other._stream.handle
         return other
 
-    def pinned(self, nbytes: int) -> NDArray[np.uint8]:
-        """Page-locked memory, freed with the last array that shares it."""
-        self._alive()
-        driver = self._driver
-        try:
-            pointer = int(_call(driver.cuMemAllocHost(max(nbytes, 4))))
-        except _DriverError as error:
-            if error.status == driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY:
-                raise OutOfDeviceMemory(str(self.device), nbytes, 0, "pinned host memory") from None
-            raise self._failed(error) from None
-        memory = (ctypes.c_uint8 * nbytes).from_address(pointer)  # what NumPy keeps alive
-        weakref.finalize(memory, _release, driver.cuMemFreeHost, pointer, self._context)
-        return np.ctypeslib.as_array(memory)
-
     def start_upload(self, buffer: Buffer, array: NDArray[Any]) -> None:
         """Host to device, not waited for; from memory that is not pinned the driver waits by itself."""
         self._alive()
@@ -413,6 +427,72 @@ class CUDASession:
     def submit(self) -> None:
         """Nothing to do: a stream passes on what it is given."""
         self._alive()
+
+    def relaunch(
+        self, kernel: Kernel, groups: Sequence[int], local: Sequence[int], kinds: str, fixed: Sequence[np.generic]
+    ) -> Relaunch:
+        """Eight bytes an argument, whose addresses the driver is given once; a launch only fills in the leading ones."""
+        self._alive()
+        assert isinstance(kernel, CUDAKernel)
+        driver, what = self._driver, f"{_described(kernel.source)} on {self.device}"
+        grid, block = _checked(what, kernel, groups, local)
+        leading = len(kinds)
+        raw = bytearray(8 * (leading + len(fixed)))
+        memory = np.frombuffer(raw, np.uint64)
+        addresses = memory.ctypes.data + 8 * np.arange(memory.size, dtype=np.uint64)
+        for i, value in enumerate(fixed):
+            memory[leading + i : leading + i + 1].view(value.dtype)[0] = value
+        pack = struct.Struct("<" + "".join(SLOTS[k] for k in kinds)).pack_into
+        function, dynamic, at, own = kernel.function, kernel.dynamic, int(addresses.ctypes.data), self.queue
+        current, enter, start = driver.cuCtxGetCurrent, driver.cuCtxSetCurrent, driver.cuLaunchKernel
+        context, number = self._context, int(self._context)
+        kept = (kernel, memory, addresses)
+
+        def launch(queue: Any, *values: Any) -> None:
+            try:
+                pack(raw, 0, *values)
+            except OverflowError:  # a scalar beyond float32 is infinite there
+                pack(raw, 0, *(_narrowed(k, v) for k, v in zip(kinds, values, strict=True)))
+            before = current()[1]
+            if int(before) == number:
+                (status,) = start(function, *grid, *block, dynamic, own if queue is None else queue, at, 0)
+            else:  # another device's turn, or no one's yet: leave things as they were
+                enter(context)
+                (status,) = start(function, *grid, *block, dynamic, own if queue is None else queue, at, 0)
+                enter(before)
+            if status:
+                raise LaunchError(f"{what} with {len(kept[1])} arguments: {_text(driver, status)}")
+            self._last = what
+
+        return launch
+
+    @contextmanager
+    def current(self) -> Iterator[None]:
+        """Make this session's context the thread's own for the length of a ``with`` block, as other libraries need it."""
+        before = self._driver.cuCtxGetCurrent()[1]
+        self._alive()
+        try:
+            yield
+        finally:
+            self._driver.cuCtxSetCurrent(before)
+
+    def foreign(self, handle: Any, nbytes: int) -> CUDABuffer:
+        """An address of somebody else's."""
+        return CUDABuffer(int(handle), nbytes)
+
+    def workspace(self, queue: Any, nbytes: int) -> Workspace:
+        """One for each stream, which grows; giving back the smaller one waits for the device."""
+        key = int(self.queue if queue is None else queue)
+        found = self._workspaces.get(key)
+        if found is None or found.buffer.nbytes < nbytes:
+            with self._workspace_lock:
+                found = self._workspaces.get(key)
+                if found is None:
+                    found = self._workspaces[key] = Workspace(self.allocate(_rounded(nbytes)))
+                elif found.buffer.nbytes < nbytes:
+                    with found.lock:
+                        found.buffer = self.allocate(_rounded(nbytes))
+        return found
 
     def mark(self) -> object:
         """An event with a time."""
@@ -430,6 +510,57 @@ class CUDASession:
         """Wait for the stream."""
         self._alive()
         self._do(self._driver.cuStreamSynchronize(self.queue))
+
+    def pinned(self, nbytes: int) -> NDArray[np.uint8]:
+        """Page-locked host memory, which copies run from and to at full speed and beside kernels."""
+        self._alive()
+        driver = self._driver
+        try:
+            address = int(_call(driver.cuMemHostAlloc(max(nbytes, 1), 0)))
+        except _DriverError as error:
+            raise OutOfDeviceMemory(str(self.device), nbytes, 0, f"page-locked host memory: {error}") from None
+        memory = (ctypes.c_uint8 * max(nbytes, 1)).from_address(address)
+        weakref.finalize(memory, _release, driver.cuMemFreeHost, address, self._context)
+        return np.ctypeslib.as_array(memory)[:nbytes]
+
+    def new_queue(self) -> Any:
+        """One more stream, kept as long as the session; it waits for no other."""
+        self._alive()
+        stream = _call(self._driver.cuStreamCreate(self._driver.CUstream_flags.CU_STREAM_NON_BLOCKING))
+        weakref.finalize(self, _release, self._driver.cuStreamDestroy, stream, self._context)
+        return stream
+
+    def copy_in(self, queue: Any, buffer: Buffer, offset: int, array: NDArray[Any]) -> None:
+        """Put a copy of pinned memory to byte ``offset`` of a buffer into a queue; does not wait."""
+        self._alive()
+        self._do(self._driver.cuMemcpyHtoDAsync(_pointer(buffer) + offset, array.ctypes.data, array.nbytes, queue))
+
+    def copy_out(self, queue: Any, array: NDArray[Any], buffer: Buffer, offset: int) -> None:
+        """Put a copy from byte ``offset`` of a buffer to pinned memory into a queue; does not wait."""
+        self._alive()
+        self._do(self._driver.cuMemcpyDtoHAsync(array.ctypes.data, _pointer(buffer) + offset, array.nbytes, queue))
+
+    def record(self, queue: Any) -> Any:
+        """An event behind what is in a queue now."""
+        self._alive()
+        event = _call(self._driver.cuEventCreate(self._driver.CUevent_flags.CU_EVENT_DISABLE_TIMING))
+        self._do(self._driver.cuEventRecord(event, queue))
+        return _Event(event, self._context)
+
+    def wait(self, queue: Any, event: Any) -> None:
+        """What comes into a queue from now on waits for an event; the host does not."""
+        self._alive()
+        self._do(self._driver.cuStreamWaitEvent(queue, event.handle, 0))
+
+    def settle(self, event: Any) -> None:
+        """The host waits for an event."""
+        self._alive()
+        self._do(self._driver.cuEventSynchronize(event.handle))
+
+    def settle_queue(self, queue: Any) -> None:
+        """The host waits for a queue."""
+        self._alive()
+        self._do(self._driver.cuStreamSynchronize(queue))
 
     def clock_mhz(self) -> float | None:
         """What NVML says of the multiprocessors."""
@@ -457,6 +588,30 @@ class CUDASession:
         return LaunchError(
             f"{self.device}: {error}; last launched: {self._last}. After a fault in a kernel, start the process again"
         )
+
+
+def _checked(what: str, kernel: CUDAKernel, groups: Sequence[int], local: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Grid and block in three dimensions, or LaunchError if the device has none of that size."""
+    grid, block = ((*sizes, 1, 1)[:3] for sizes in (groups, local))
+    for size, most in zip(grid, MAX_GROUPS, strict=True):
+        if size > most:
+            raise LaunchError(
+                f"{what}: {size:,} work-groups in a dimension that has {most:,} at most; use a larger tile or a smaller size"
+            )
+    if math.prod(block) > kernel.largest:
+        raise LaunchError(f"{what}: work-groups of {math.prod(block)}, but it was compiled for {kernel.largest} at most")
+    return grid, block
+
+
+def _narrowed(kind: str, value: Any) -> Any:
+    """A scalar as float32 has it, infinite where it is too large."""
+    with np.errstate(over="ignore"):
+        return float(np.float32(value)) if kind == "f" else value
+
+
+def _rounded(nbytes: int) -> int:
+    """The next power of two: memory that grows does so seldom."""
+    return 1 << max(nbytes - 1, 1).bit_length()
 
 
 def _described(source: Source) -> str:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+import ctypes
 import functools
 import hashlib
 import os
 import re
 import sys
 import tempfile
+import threading
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,15 +23,15 @@ from numpy.typing import NDArray
 
 from toprung import backends
 from toprung.backends import cuda, pocl_cpu
-from toprung.backends.base import Buffer, Kernel, Launch, Resources, Session, Source
+from toprung.backends.base import Buffer, Kernel, Launch, Relaunch, Resources, Session, Source, Workspace
 from toprung.device import FP32_LANES, Device
-from toprung.errors import BuildError, ForkedDevice, LaunchError, OutOfDeviceMemory
+from toprung.errors import BadCubin, BuildError, ForkedDevice, LaunchError, NoDevice, OutOfDeviceMemory
 from toprung.paths import cache_dir, publish
 
 PRELUDE = Path(__file__).with_name("prelude.cl")
 VECTOR_WIDTHS = (1, 2, 4, 8, 16)
-ROOM_FOR = re.compile(r"room_for\([^()]*,\s*(\d+)\)")
-"""The prelude's word for a kernel of which several work-groups are to fit a compute unit, with their number."""
+ROOM_FOR = re.compile(r"room_for\([^()]*,\s*(\w+)\)")
+"""The prelude's word for a kernel of which several work-groups are to fit a compute unit, with their number or its macro."""
 REQUIRED_SIZE = re.compile(rb"(\.reqntid [^\n]+)")
 BUILD_FLAGS = {"separate": "-DTOPRUNG_SEPARATE", "mad": "-cl-mad-enable", "fast": "-cl-fast-relaxed-math"}
 NV_RESERVED = 16
@@ -143,6 +145,19 @@ class OpenCLBackend:
         """Open one device with a queue of its own."""
         return OpenCLSession(device)
 
+    def adopt(self, queue: Any) -> Session:
+        """Work in the context of somebody else's queue, whose memory and queues launches then take.
+
+        Raises
+        ------
+        NoDevice
+            the queue's device is not one of ours
+        """
+        for device in self.devices():
+            if device.handle == queue.device:
+                return OpenCLSession(device, queue.context)
+        raise NoDevice(f"the queue's device {queue.device.name} is on no platform that is listed; see toprung devices")
+
 
 def backend() -> OpenCLBackend:
     """This module's backend."""
@@ -191,6 +206,11 @@ class OpenCLBuffer:
     def __init__(self, raw: Any, nbytes: int, whole: OpenCLBuffer | None = None) -> None:
         self.raw, self.nbytes, self._whole = raw, nbytes, whole
 
+    @property
+    def handle(self) -> Any:
+        """pyopencl's object."""
+        return self.raw
+
     def part(self, offset: int, nbytes: int) -> OpenCLBuffer:
         """A sub-buffer; an empty part still is one word long, because OpenCL has no empty buffers."""
         return OpenCLBuffer(self.raw.get_sub_region(offset, max(nbytes, 4)), nbytes, self)
@@ -204,18 +224,20 @@ class OpenCLKernel:
 
 
 class OpenCLSession:
-    """A context and an in-order queue that stamps events with the device's time."""
+    """A context and an in-order queue that stamps events with the device's time. ``context``: somebody else's, to work in."""
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: Device, context: Any = None) -> None:
         if _forked:
             raise ForkedDevice(str(device))
         self.device = device
         self._cl = cl = _pyopencl()
         self._handle: Any = device.handle
-        self._context = cl.Context([device.handle])
-        self.queue = cl.CommandQueue(self._context, properties=cl.command_queue_properties.PROFILING_ENABLE)
+        self._context = cl.Context([device.handle]) if context is None else context
+        self.queue = cl.CommandQueue(self._context, properties=cl.command_queue_properties.PROFILING_ENABLE, device=device.handle)
         self._allocated = 0
         self._uploads: list[Any] = []
+        self._workspaces: dict[int, Workspace] = {}
+        self._workspace_lock = threading.Lock()
 
     def fingerprint(self) -> str:
         """Runtime, driver, device and prelude."""
@@ -226,6 +248,10 @@ class OpenCLSession:
         """Build for this device; returns the runtime's binary."""
         self._alive()
         cl = self._cl
+        if source.language == "cubin":
+            raise BadCubin(
+                f"{source.name} is machine code for CUDA, and {self.device} is reached through OpenCL: use a CUDA device"
+            )
         if source.language != "opencl":
             raise BuildError(
                 source.name, source.defines_text(), str(self.device), "OpenCL cannot compile CUDA C++; use a CUDA device"
@@ -241,7 +267,8 @@ class OpenCLSession:
         used = self._registers(program)  # only this log says it: a line in front of the binary keeps it
         binary: bytes = program.get_info(cl.program_info.BINARIES)[0]
         if room := ROOM_FOR.search(source.text):  # an NVIDIA binary is PTX, which can say what OpenCL C cannot
-            binary = REQUIRED_SIZE.sub(rb"\1\n.minnctapersm " + room[1].encode(), binary)
+            groups = int(source.defines.get(room[1], room[1]))
+            binary = REQUIRED_SIZE.sub(rb"\1\n.minnctapersm %d" % groups, binary) if groups else binary
         return used.encode() + b"\n" + binary
 
     def load(self, binary: bytes, source: Source) -> OpenCLKernel:
@@ -379,6 +406,54 @@ class OpenCLSession:
         self._alive()
         self.queue.flush()
 
+    def relaunch(
+        self, kernel: Kernel, groups: Sequence[int], local: Sequence[int], kinds: str, fixed: Sequence[np.generic]
+    ) -> Relaunch:
+        """A kernel object of its own, whose leading arguments are set anew each time."""
+        self._alive()
+        assert isinstance(kernel, OpenCLKernel)
+        cl, own = self._cl, self.queue
+        bound = cl.Kernel(kernel.program, kernel.source.kernel)
+        for i, value in enumerate(fixed):
+            bound.set_arg(len(kinds) + i, value)
+        types = [{"P": None, "l": np.int64, "f": np.float32}[k] for k in kinds]
+        items = (*local, *(1 for _ in groups[len(local) :]))
+        total = tuple(g * n for g, n in zip(groups, items, strict=True))
+        out_of_order = cl.command_queue_properties.OUT_OF_ORDER_EXEC_MODE_ENABLE
+
+        def launch(queue: Any, *values: Any) -> None:
+            queue = own if queue is None else queue
+            try:
+                with np.errstate(over="ignore"):
+                    for i, (kind, value) in enumerate(zip(types, values, strict=True)):
+                        bound.set_arg(i, value if kind is None else kind(value))
+                if queue.properties & out_of_order:  # our launches build on each other
+                    cl.enqueue_barrier(queue)
+                cl.enqueue_nd_range_kernel(queue, bound, total, items)
+                if queue.properties & out_of_order:
+                    cl.enqueue_barrier(queue)
+            except cl.Error as error:
+                what = f"{kernel.source.name} with {kernel.source.defines_text()}"
+                raise LaunchError(f"{what} on {self.device}: {error}") from None
+
+        return launch
+
+    def foreign(self, handle: Any, nbytes: int) -> OpenCLBuffer:
+        """A memory object of somebody else's in this session's context."""
+        return OpenCLBuffer(handle, nbytes)
+
+    def workspace(self, queue: Any, nbytes: int) -> Workspace:
+        """One for each queue, which grows; the runtime keeps the smaller one until its last launch is done."""
+        key = (self.queue if queue is None else queue).int_ptr
+        with self._workspace_lock:
+            found = self._workspaces.get(key)
+            if found is None:
+                found = self._workspaces[key] = Workspace(self.allocate(nbytes))
+        if found.buffer.nbytes < nbytes:
+            with found.lock:
+                found.buffer = self.allocate(nbytes)
+        return found
+
     def mark(self) -> object:
         """A marker event."""
         self._alive()
@@ -395,6 +470,61 @@ class OpenCLSession:
         self._alive()
         self.queue.finish()
         self._uploads.clear()
+
+    def over_host(self, address: int, nbytes: int) -> OpenCLBuffer:
+        """Host memory as a buffer, without a copy on devices that share the host's; ``in_sight`` before the host reads it."""
+        self._alive()
+        memory = (ctypes.c_uint8 * nbytes).from_address(address)
+        flags = self._cl.mem_flags
+        raw = self._cl.Buffer(self._context, flags.READ_WRITE | flags.USE_HOST_PTR, hostbuf=memory)
+        return OpenCLBuffer(raw, nbytes)
+
+    def in_sight(self, buffer: Buffer) -> None:
+        """Wait, and make what kernels wrote into memory of ``over_host`` visible to the host."""
+        self._alive()
+        cl, raw = self._cl, _raw(buffer)
+        mapped, _ = cl.enqueue_map_buffer(self.queue, raw, cl.map_flags.READ, 0, (buffer.nbytes,), np.uint8)
+        mapped.base.release(self.queue)
+        self.queue.finish()
+
+    def new_queue(self) -> Any:
+        """One more in-order queue."""
+        self._alive()
+        return self._cl.CommandQueue(self._context, device=self._handle)
+
+    def copy_in(self, queue: Any, buffer: Buffer, offset: int, array: NDArray[Any]) -> None:
+        """Put a copy of host memory to byte ``offset`` of a buffer into a queue; does not wait."""
+        self._alive()
+        self._cl.enqueue_copy(queue, _raw(buffer), array, dst_offset=offset, is_blocking=False)
+        queue.flush()
+
+    def copy_out(self, queue: Any, array: NDArray[Any], buffer: Buffer, offset: int) -> None:
+        """Put a copy from byte ``offset`` of a buffer to host memory into a queue; does not wait."""
+        self._alive()
+        self._cl.enqueue_copy(queue, array, _raw(buffer), src_offset=offset, is_blocking=False)
+        queue.flush()
+
+    def record(self, queue: Any) -> Any:
+        """An event behind what is in a queue now."""
+        self._alive()
+        event = self._cl.enqueue_marker(queue)
+        queue.flush()
+        return event
+
+    def wait(self, queue: Any, event: Any) -> None:
+        """What comes into a queue from now on waits for an event; the host does not."""
+        self._alive()
+        self._cl.enqueue_barrier(queue, wait_for=[event])
+
+    def settle(self, event: Any) -> None:
+        """The host waits for an event."""
+        self._alive()
+        event.wait()
+
+    def settle_queue(self, queue: Any) -> None:
+        """The host waits for a queue."""
+        self._alive()
+        queue.finish()
 
     def clock_mhz(self) -> float | None:
         """OpenCL cannot read it; for a CPU the operating system can, and for an NVIDIA GPU the driver, where CUDA sees the GPU."""

@@ -36,7 +36,7 @@ class Overlapping:
         from cuda.bindings import driver
 
         found: Any = (session, kernel)
-        self._driver, self._context, self._own = driver, found[0]._context, int(session.queue)  # type: ignore[attr-defined]
+        self._driver, self._context, self._own = driver, found[0]._context, int(session.queue)
         self._number = int(self._context)
         self._function, self._what = found[1].function, f"{found[1].source.name} on {session.device}"
         leading = len(kinds)

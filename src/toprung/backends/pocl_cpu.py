@@ -99,13 +99,10 @@ def _symbols(elf: bytes, names: tuple[bytes, ...]) -> dict[bytes, int]:
     return {name: found[name] for name in names}
 
 
-_kept: list[object] = []
-
-
 def _answer(address: int, name: bytes) -> None:
     """Make the function at ``address`` return ``name``: mov rax, text; mov edx, length; ret."""
     text = ctypes.create_string_buffer(name)
-    _kept.append(text)
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(text))  # for ever: PoCL's threads may outlive the interpreter
     code = b"\x48\xb8" + struct.pack("<Q", ctypes.addressof(text)) + b"\xba" + struct.pack("<I", len(name)) + b"\xc3"
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mprotect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)

@@ -12,6 +12,7 @@
 // UNROLL           in front of a loop of constant length: unroll it, where the compiler must be told (NVIDIA's; the others know)
 // room_for(x, y, z, n)  reqd_work_group_size(x, y, z), and registers for no fewer than n work-groups on a compute unit, where the
 //                  compiler can be told (NVIDIA's; for OpenCL the backend tells it)
+// KEEP(x)          the 32-bit variable x is held in a register from here on: not computed anew at each use to save one
 // LANE_READ(v, l)  the value of v in lane l of this sub-group, with SHUFFLE=1
 
 // a * b + c is one fused multiply-add; fma() is not used because some CPU runtimes call a function for it
@@ -33,6 +34,7 @@ typedef float float1;
 #define ALIGNED(W) __attribute__((aligned(4 * (W))))
 #define LPTR __local
 #define room_for(x, y, z, n) reqd_work_group_size(x, y, z)
+#define KEEP(x)
 
 #ifdef __NV_CL_C_VERSION
 #define UNROLL _Pragma("unroll")

@@ -54,6 +54,7 @@ inline float4 &operator+=(float4 &a, float4 b) { return a = a + b; }
 #define ALIGNED(W) __attribute__((aligned(4 * (W))))
 #define LPTR
 #define UNROLL _Pragma("unroll")
+#define KEEP(x) asm volatile("" : "+r"(x))
 
 #if defined(READ_ONLY) && READ_ONLY
 #define READ_V(W, p) __ldg((const VECTOR(W) *)(p))

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json as jsonlib
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -13,15 +12,16 @@ import typer
 from rich import box
 from rich.table import Table
 
-from toprung.backends.nvrtc import device_of
+from toprung.backends.nvrtc import compile_cubin, device_of
+from toprung.bounds.occupancy import Occupancy, occupancy
 from toprung.build import rung_source
 from toprung.cli.common import console, parse_switches
 from toprung.climb import Entry, entries
-from toprung.device import Device
 from toprung.errors import ToprungError, UnknownName
 from toprung.machine_code import MachineCode, inspect_source
 from toprung.paths import publish
 from toprung.rung import Rung, ladder, rung
+from toprung.single import Note, note_path, tile_of
 from toprung.tile import Tile
 
 SHOWN = {"FFMA": ("LDS", "STS", "LDG"), "HGMMA": ("SYNCS", "WARPGROUP", "UTMALDG")}
@@ -39,8 +39,9 @@ def inspect(
     switch: Annotated[list[str] | None, typer.Option(help="NAME=VALUE of a rung's switch; may be repeated")] = None,
     tile: Annotated[list[str] | None, typer.Option(help="NAME=VALUE of a tile parameter; may be repeated")] = None,
     json: Annotated[Path | None, typer.Option(help="store every count in this file")] = None,
+    cubin: Annotated[Path | None, typer.Option(help="store the machine code in this file, for toprung run --cubin")] = None,
 ) -> None:
-    """Show the machine code of a rung, compiled as CUDA: registers, spills, instructions by class. No GPU is needed.
+    """Show the machine code of a rung, compiled as CUDA: registers, spills, instructions, occupancy. No GPU is needed.
 
     Examples:
 
@@ -49,7 +50,11 @@ def inspect(
       toprung inspect kepler/r07
 
       toprung inspect kepler/r08 --arch sm_80 --switch SHUFFLE=1 --tile BK=8
+
+      toprung inspect kepler/r07 --cubin r07.cubin
     """
+    if cubin is not None and "/" not in name:
+        raise UnknownName("rung to store the machine code of", name, ["a rung such as kepler/r07"])
     device = device_of(arch)
     switches, changes = parse_switches(switch or []), parse_switches(tile or [])
     if "/" in name:
@@ -62,7 +67,7 @@ def inspect(
     for entry in rows:
         assert isinstance(entry.who, Rung)
         try:
-            entry.tile = _tile(entry.who, entry.options, changes, device)
+            entry.tile = tile_of(entry.who, entry.options, changes, device)
             found.append((entry, inspect_source(rung_source(entry.who, entry.tile, entry.options), arch)))
         except ToprungError as error:
             if len(rows) == 1:
@@ -72,39 +77,52 @@ def inspect(
         console.print(_detail(*found[0]))
     else:
         console.print(_overview(found, f"{name} on {arch}"))
-        work = "HGMMA" if any(m.loop.counts.get("HGMMA") for _, m in found) else "FFMA"
-        console.print(f"{work} and what follows: the main loop, as it stands in the code; 4×128: four of 128 bits", style="dim")
+        work = _work(code for _, code in found)
+        console.print(
+            f"{work} to bank: the main loop, as it stands in the code; 4×128: four of 128 bits; kept: % of FFMA's sources that "
+            "need no read; bank: cycles lost to register banks; held: blocks on a multiprocessor at once",
+            style="dim",
+        )
+    if cubin is not None:
+        entry = found[0][0]
+        assert isinstance(entry.who, Rung) and entry.tile is not None
+        dump(entry.who, entry.tile, entry.options, arch, cubin)
+        console.print(f"stored as {cubin}, and beside it what it was made from", markup=False, highlight=False)
     for line in failures:
         console.print(line, style="bold red", markup=False, highlight=False, soft_wrap=True)
     if json is not None:
         records = [
-            {"rung": str(e.who), "tile": e.tile.given() if e.tile else {}, "options": dict(e.options), **m.describe()}
+            {
+                "rung": str(e.who), "tile": e.tile.given() if e.tile else {}, "options": dict(e.options), **m.describe(),
+                "blocks": held.blocks if (held := held_blocks(e, m)) else None, "occupancy": held.share if held else None,
+            }
             for e, m in found
-        ]
+        ]  # fmt: skip
         publish(json, (jsonlib.dumps(records, indent=1) + "\n").encode())
     if failures:
         raise typer.Exit(1)
 
 
-def _tile(which: Rung, options: Mapping[str, int], changes: Mapping[str, int], device: Device) -> Tile:
-    """The rung's tile for a GPU, with some parameters changed."""
-    chosen = which.tile_for(device, options)
-    for name in changes:
-        if name not in chosen.given():
-            raise UnknownName(f"tile parameter of {which}", name, chosen.given())
-    changed = replace(chosen, **changes)
-    which.check(changed, options, device)
-    return changed
+def dump(which: Rung, tile: Tile, options: Mapping[str, int], arch: str, path: Path) -> None:
+    """Store a rung's machine code, and beside it what ``toprung run`` must know to launch it."""
+    publish(path, compile_cubin(rung_source(which, tile, options), arch).code)
+    note = Note(which.name, tile.given(), dict(options), which.routine)
+    publish(note_path(path), (jsonlib.dumps(note.describe(), indent=1) + "\n").encode())
+
+
+def _work(codes: Iterable[MachineCode]) -> str:
+    """What kernels are there for: matrix instructions, or multiply-adds."""
+    return "HGMMA" if any(code.loop.counts.get("HGMMA") for code in codes) else "FFMA"
 
 
 def _overview(found: list[tuple[Entry, MachineCode]], title: str) -> Table:
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("rung", no_wrap=True, min_width=15)
-    table.add_column("tile", overflow="ellipsis", no_wrap=True, max_width=28)
-    work = "HGMMA" if any(code.loop.counts.get("HGMMA") for _, code in found) else "FFMA"
+    table.add_column("rung", no_wrap=True, min_width=13)
+    table.add_column("tile", overflow="ellipsis", no_wrap=True, max_width=21)
+    work = _work(code for _, code in found)
     columns = (work, *SHOWN[work])
-    widths = (4, 5, 6, len(work), 12, 10, 10, 4)
-    for column, width in zip(("regs", "spill", "shared", *columns, "rest"), widths, strict=True):
+    widths = (4, 5, 6, len(work), 12, 10, 6, 3, 4, 4, 4)
+    for column, width in zip(("regs", "spill", "shared", *columns, "rest", "kept", "bank", "held"), widths, strict=True):
         table.add_column(column, justify="right", no_wrap=True, min_width=width)
     table.add_column(f"{work} %", justify="right", no_wrap=True, min_width=6)
     for entry, code in found:
@@ -113,8 +131,19 @@ def _overview(found: list[tuple[Entry, MachineCode]], title: str) -> Table:
         rest = loop.instructions - sum(count for kind, count in loop.counts.items() if kind.split(".")[0] in columns)
         numbers = (str(code.registers), str(code.spills), str(code.shared_bytes))
         label = f"{entry.number} {entry.variant}".rstrip()
-        table.add_row(label, str(entry.tile), *numbers, *shown, str(rest), f"{100 * loop.share(work):.1f}")
+        reads, held = loop.reads, held_blocks(entry, code)
+        more = (f"{100 * reads.kept_share:.0f}", str(reads.extra_cycles), str(held.blocks) if held else "?")
+        table.add_row(label, str(entry.tile), *numbers, *shown, str(rest), *more, f"{100 * loop.share(work):.1f}")
     return table
+
+
+def held_blocks(entry: Entry, code: MachineCode) -> Occupancy | None:
+    """What a multiprocessor holds of a kernel at once; None for an architecture whose figures are unknown."""
+    assert isinstance(entry.who, Rung) and entry.tile is not None
+    try:
+        return occupancy(code.arch, entry.tile.work_items + entry.who.more_items, code.registers, code.shared_bytes)
+    except UnknownName:
+        return None
 
 
 def _count(counts: Mapping[str, int], name: str) -> str:
@@ -138,5 +167,14 @@ def _detail(entry: Entry, code: MachineCode) -> Table:
     for name, count in code.counts.items():
         table.add_row(name, str(code.loop.counts.get(name, 0)), str(count))
     table.add_row("all", str(code.loop.instructions), str(sum(code.counts.values())), style="bold")
-    table.add_row("FFMA %", f"{100 * code.loop.ffma_share:.1f}", "", style="bold")
+    table.add_row("FFMA %", f"{100 * code.loop.ffma_share:.1f}", "", style="bold", end_section=True)
+    reads = code.loop.reads
+    table.add_row("sources of FFMA at hand, %", f"{100 * reads.kept_share:.1f}", "")
+    table.add_row("sources marked .reuse, %", f"{100 * reads.marked / max(reads.sources, 1):.1f}", "")
+    table.add_row("registers read by an FFMA", f"{reads.reads_each:.2f}", "")
+    table.add_row("register-bank conflicts, cycles", str(reads.extra_cycles), "", end_section=True)
+    if held := held_blocks(entry, code):
+        table.add_row("blocks on a multiprocessor", "", f"{held.blocks}")
+        table.add_row("warps there, % of what it holds", "", f"{held.warps} {100 * held.share:.0f}")
+        table.add_row("kept from more by", "", held.limiter)
     return table

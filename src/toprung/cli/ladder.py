@@ -23,6 +23,7 @@ from toprung.climb import Entry, climb, default_sizes, entries, find_vendors, pr
 from toprung.device import Device
 from toprung.environment import environment
 from toprung.errors import BuildError, LaunchError, OutOfDeviceMemory, WrongResult
+from toprung.explain import RungBounds
 from toprung.measure import SAMPLES
 from toprung.problem import Problem
 from toprung.report import plot as pictures
@@ -182,13 +183,18 @@ def _run(
     done: dict[str, list[Entry]] = {}
     failures: list[str] = []
     limits = Limits(session.device.gflops_per_mhz, memory)
+    bounds = RungBounds(session.device)
+
+    def share(problem: Problem) -> Callable[[Entry], float | None] | None:
+        return functools.partial(bounds.share, problem=problem) if bounds.figures else None
+
     for size, problem in problems.items():
         rows = make()
         done[size] = rows
         title = f"{found.name} at {size} on {session.device}"
 
         def table(rows: list[Entry] = rows, title: str = title, problem: Problem = problem) -> Table:
-            return ladder_table(rows, title, limits, console.width, problem.measured_in, each)
+            return ladder_table(rows, title, limits, console.width, problem.measured_in, each, share(problem))
 
         progress = Progress(
             TextColumn(size), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), transient=True, console=console

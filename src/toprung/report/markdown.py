@@ -6,30 +6,40 @@ A marker names what to show and the records it comes from, relative to the repos
     <!-- toprung:rung r07 results/<device>/<record>.json … -->
     <!-- toprung:each results/<device>/<record>.json … -->
     <!-- toprung:bench results/<device>/<record>.json -->
+    <!-- toprung:counters results/<device>/<record>.json -->
+    <!-- toprung:probe ffma_chain,ffma_outer results/<device>/<record>.json … -->
+    <!-- toprung:loads kepler/r07 results/<device>/<record>.json -->
+    <!-- toprung:overhead results/<device>/overhead.json … -->
     <!-- toprung:facts kepler/r07 -->
     <!-- toprung:guidelines [NAME] results/<device>/<record>.json … -->
     <!-- toprung:fp32x grade|frobenius|accuracy|sustained results/<folder>/<record>.json -->
+    <!-- toprung:bound fermi B_R=6 --> and the others of ``report.bound_table``
     <!-- toprung:end -->
 
-``facts`` needs no record: it shows what a rung's own file says. A record whose name ends in ``?`` may be missing: a block
-without any says that nothing has been measured yet.
+``facts`` needs no record: it shows what a rung's own file says; nor does ``bound``, which is computed. A record whose name ends
+in ``?`` may be missing: a block without any says that nothing has been measured yet.
 """
 
 from __future__ import annotations
 
 import math
 import re
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from toprung.bandwidth import Bandwidth
+from toprung.bounds.registers import Reads
 from toprung.errors import BadRecord, UnknownName
 from toprung.measure import Measurement
+from toprung.probe.store import read as read_probe
+from toprung.report.bound_table import MAKERS
 from toprung.results import read
 from toprung.routines.base import method
 from toprung.rung import rung
+from toprung.stats import paired_ratio
 
 BLOCK = re.compile(r"(<!-- toprung:(?!end)(?P<what>\w+) (?P<words>[^>]*?) ?-->\n)(?P<body>.*?)(<!-- toprung:end -->)", re.DOTALL)
 NOTHING = "Not measured yet."
@@ -47,11 +57,12 @@ def refresh(text: str, root: Path) -> str:
     """
 
     def table(match: re.Match[str]) -> str:
-        from toprung.report import findings, fp32x  # which use what is below
+        from toprung.report import counters, findings, fp32x  # which use what is below
 
         makers = {
-            "ladder": _ladder, "rung": _rung, "each": _each, "bench": _bench, "facts": _facts, "guidelines": findings.block,
-            "fp32x": fp32x.block,
+            "ladder": _ladder, "rung": _rung, "each": _each, "bench": _bench, "facts": _facts, "probe": _probe, "loads": _loads,
+            "overhead": _overhead,
+            "guidelines": findings.block, "counters": counters.block, "fp32x": fp32x.block, **MAKERS,
         }  # fmt: skip
         what, given = match["what"], match["words"].split()
         words = [w.removesuffix("?") for w in given if not w.endswith("?") or (root / w[:-1]).exists()]
@@ -61,6 +72,24 @@ def refresh(text: str, root: Path) -> str:
         return f"{match[1]}{body}\n{match[5]}"
 
     return BLOCK.sub(table, text)
+
+
+def _overhead(words: Sequence[str], root: Path) -> str:
+    """What calls of the library cost on the host, a row for each kind of array and call; from benchmarks/overhead.py."""
+    if not words:
+        return "Not measured yet."
+    lines = ["| device | arrays | call | µs |", "|---|---|---|---:|"]
+    sources = []
+    for word in words:
+        record = read(root / word)
+        e, device = record["environment"], record["environment"]["device"]
+        for row in record["overheads"]:
+            lines.append(f"| {device['short_name']} | {row['arrays']} | `{row['call']}` | {row['microseconds']['median']:.1f} |")
+        sources.append(
+            f"Microseconds of a call on the host, medians: {device['short_name']}, {device['runtime']}, Python {e['python']}, "
+            f"{e['date'][:10]}, commit {e['commit']}, `{record['what']}`, stored in `{word}`.  "
+        )
+    return "\n".join([*lines, "", *sources])
 
 
 def _ladder(words: Sequence[str], root: Path) -> str:
@@ -250,6 +279,67 @@ def _bench(words: Sequence[str], root: Path) -> str:
     return "\n".join([*lines, "", _source(words[0], record)])
 
 
+def _probe(words: Sequence[str], root: Path) -> str:
+    """Microbenchmarks of ``toprung probe``: every case, a column a record."""
+    names, *paths = words
+    if not paths:
+        return "Not measured yet."
+    records = [read_probe(root / p) for p in paths]
+    rows: dict[tuple[str, str, str], list[Mapping[str, Any] | None]] = {}
+    for i, record in enumerate(records):
+        for one in record["probe"]:
+            if one["benchmark"] in names.split(","):
+                rows.setdefault((one["title"], one["label"], one["unit"]), [None] * len(records))[i] = one
+    if not rows:
+        raise BadRecord(f"{' '.join(paths)}: no measurement of {names}")
+    runtimes = [r["environment"]["device"]["backend"] for r in records]
+    heads = ["what", "case", "unit", *runtimes, "vendor", "% of it", "MHz", "W"]
+    counted = any(f and f.get("reads") for found in rows.values() for f in found)
+    heads += ["registers", "read by an FFMA", "bank conflicts, % of FFMA"] * counted
+    lines = ["| " + " | ".join(heads) + " |", "|---|---|---|" + "---:|" * (len(heads) - 3)]
+    for (title, label, unit), found in rows.items():
+        first = next(f for f in found if f)
+        values = [gflops_text(f["value"]) if f and f["value"] else "–" for f in found]
+        clocks = [c for c in first["clocks_mhz"] if c]
+        more = (
+            gflops_text(first["vendor"]) if first["vendor"] else "–",
+            f"{100 * first['value'] / first['vendor']:.1f}" if first["vendor"] and first["value"] else "–",
+            f"{statistics.median(clocks):.0f}" if clocks else "–",
+            f"{first['watts']:.0f}" if first["watts"] else "–",
+        )
+        reads = Reads(**first["reads"]) if first.get("reads") else None
+        registers: tuple[str, ...] = ("–", "–", "–") if counted else ()
+        if reads:
+            conflicts = 100 * reads.conflicts_each
+            registers = (str(first["registers"]), f"{reads.reads_each:.2f}", f"{conflicts:.1f}")
+        lines.append("| " + " | ".join((title, label, unit, *values, *more, *registers)) + " |")
+    return "\n".join([*lines, "", *(source_line(p, r) for p, r in zip(paths, records, strict=True))])
+
+
+def _loads(words: Sequence[str], root: Path) -> str:
+    """A rung compiled in the process beside its machine code from a file, of ``toprung run --both``."""
+    name, *paths = words
+    if not paths:
+        return "Not measured yet."
+    lines = [
+        "| rung | code | size | ms | GFLOP/s | speed / compiled here, 95 % interval | load, ms |",
+        "|---|---|---|---:|---:|---:|---:|",
+    ]
+    records = [read(root / p) for p in paths]
+    for path, record in zip(paths, records, strict=True):
+        own = [m for m in record["measurements"] if m.competitor["name"] == name]
+        if len(own) != 2:
+            raise BadRecord(f"{path} does not hold {name} in two forms: toprung run {name} --both")
+        ratio = paired_ratio(own[0].seconds, own[1].seconds)
+        loads = {one["label"]: statistics.median(one["load_seconds"]) for one in record["loads"]}
+        for m in own:
+            label = m.competitor["variant"]
+            against = "1" if m is own[0] else f"{ratio.value:.4f} ({ratio.low:.4f} to {ratio.high:.4f})"
+            cells = (name, label, size_of(m), f"{m.median * 1e3:.3g}", gflops_text(m.figure), against, f"{1e3 * loads[label]:.3g}")
+            lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join([*lines, "", *(_source(p, r) for p, r in zip(paths, records, strict=True))])
+
+
 def _facts(words: Sequence[str], root: Path) -> str:
     """What a rung's record promises and demands: prediction, tiles, operands, legality, switches."""
     found = rung(*words)
@@ -299,8 +389,13 @@ def _unit(*records: dict[str, Any]) -> str:
 
 def _source(path: str, record: dict[str, Any], what: str = "") -> str:
     """Where the figures come from."""
+    return source_line(path, record, f"{what or _unit(record)}, medians")
+
+
+def source_line(path: str, record: dict[str, Any], what: str = "Medians") -> str:
+    """Where figures come from that have units of their own."""
     e, device = record["environment"], record["environment"]["device"]
     return (
-        f"{what or _unit(record)}, medians: {device['short_name']}, {device['runtime']}, driver {device['driver']}, "
-        f"{e['date'][:10]}, commit {e['commit']}, `{record['what']}`, stored in `{path}`.  "
+        f"{what}: {device['short_name']}, {device['runtime']}, driver {device['driver']}, {e['date'][:10]}, "
+        f"commit {e['commit']}, `{record['what']}`, stored in `{path}`.  "
     )

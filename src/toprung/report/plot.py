@@ -21,7 +21,7 @@ def check(path: Path) -> None:
     """Raise UnknownName for a kind of file that cannot be drawn, MissingExtra without matplotlib; before anything is measured."""
     if path.suffix.lower() not in FORMATS:
         raise UnknownName("kind of picture", path.suffix or path.name, FORMATS)
-    _matplotlib()
+    matplotlib_pyplot()
 
 
 def ladder(record: dict[str, Any], path: Path) -> None:
@@ -34,7 +34,7 @@ def ladder(record: dict[str, Any], path: Path) -> None:
     """
     check(path)
     measurements = [m if isinstance(m, Measurement) else Measurement.read(m) for m in record["measurements"]]
-    plt = _matplotlib()
+    plt = matplotlib_pyplot()
     figure, axes = plt.subplots(figsize=(8.4, 4.6), layout="constrained")
     sizes = list(dict.fromkeys(size_of(m) for m in measurements))
     if not measurements:
@@ -146,7 +146,8 @@ def _limits(measurements: Sequence[Measurement], limits: Limits) -> dict[str, di
     return {"peak at the clock read": found} if found else {}
 
 
-def _matplotlib() -> Any:
+def matplotlib_pyplot() -> Any:
+    """pyplot without a screen, or MissingExtra."""
     try:
         import matplotlib
 

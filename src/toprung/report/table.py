@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from rich import box
 from rich.table import Table
@@ -29,14 +29,15 @@ def ladder_table(
     width: int = 120,
     measured_in: str = "GFLOP/s",
     each: bool = False,
+    bound: Callable[[Entry], float | None] | None = None,
 ) -> Table:
     """One row an entry, as far as it has got.
 
     ``× prev`` compares a rung with the rung before it, and a variant with its own rung; ``layout`` is the share of the time
     that goes into padding and transposing operands; ``error`` is the grade ratio. Narrow terminals go without the tile.
-    Where rungs are not fp32 a column ``kernel`` gives the speed without helpers. ``limits`` give the columns ``% peak``, at the
-    clock that was read, or ``% read`` and ``% copy``; ``each`` a column with what marks around each call say more than marks
-    around the loop.
+    Where rungs are not fp32 a column ``kernel`` gives the speed without helpers.
+    ``limits`` give the columns ``% peak``, at the clock that was read, or ``% read`` and ``% copy``; ``each`` a column with what
+    marks around each call say more than marks around the loop; ``bound`` an entry's share of what the device allows its kernel.
     """
     vendors = [e for e in rows if e.number == 0]
     vendor = vendors[0] if vendors else None
@@ -60,6 +61,8 @@ def ladder_table(
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("layout", justify="right", no_wrap=True)
     table.add_column("error", justify="right", no_wrap=True)
+    if bound:
+        table.add_column("% bound", justify="right", no_wrap=True)
     base: Entry | None = None
     for entry in rows:
         cells: list[str | Text] = [_label(entry), entry.variant or entry.idea]
@@ -85,6 +88,9 @@ def ladder_table(
             cells += [f"{100 * m.helpers:.0f} %" if m.helpers else "–", f"{m.verdict['grade']:.2g}"]
         if entry.number and not entry.variant:
             base = entry
+        share = bound(entry) if bound else None
+        if share is not None:
+            cells.append(f"{100 * share:.1f}")
         table.add_row(*cells, style="dim" if entry.variant else None)
     return table
 

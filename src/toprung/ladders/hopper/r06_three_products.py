@@ -1,11 +1,10 @@
 """Rung 6: three fp16 products that make one as accurate as fp32."""
 
 from toprung.ladders.hopper.r01_wgmma import ARCH, needs
-from toprung.rung import Rung, Switch
+from toprung.rung import Rung
 from toprung.tile import Rule, Tile
 
-TWO_CONSUMERS = {**ARCH, "CONSUMERS": 2, "GROUP": 8, "PRODUCER_REGISTERS": 24, "CONSUMER_REGISTERS": 240}
-INTERVAL = Switch("INTERVAL", "chunks of 32 of K whose hi·hi stays in the unit", values=(1, 2))
+TWO_CONSUMERS = {**ARCH, "CONSUMERS": 2, "GROUP": 8, "INTERVAL": 1, "PRODUCER_REGISTERS": 24, "CONSUMER_REGISTERS": 240}
 
 
 def ring(tile: Tile) -> int:
@@ -38,7 +37,6 @@ RUNG = Rung(
     kernel="fp32x",
     defines=TWO_CONSUMERS,
     more_items=128,
-    switches=(INTERVAL,),
     rules=shaped(2),
     space={"BN": (64, 128), "STAGES": (4, 5, 6)},
 )  # fmt: skip

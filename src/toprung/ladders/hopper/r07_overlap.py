@@ -1,7 +1,7 @@
 """Rung 7: the product's launch hides behind the splitting pass; the guard is part of it."""
 
 from toprung.ladders.hopper.r01_wgmma import needs
-from toprung.ladders.hopper.r06_three_products import INTERVAL, TWO_CONSUMERS, ring, shaped
+from toprung.ladders.hopper.r06_three_products import TWO_CONSUMERS, ring, shaped
 from toprung.rung import Rung, Switch
 from toprung.tile import Tile
 
@@ -17,7 +17,7 @@ RUNG = Rung(
     kernel="fp32x",
     defines=TWO_CONSUMERS,
     more_items=128,
-    switches=(Switch("OVERLAP", "the product may begin before the splitting has ended", values=(1, 0)), INTERVAL),
+    switches=(Switch("OVERLAP", "the product may begin before the splitting has ended", values=(1, 0)),),
     rules=shaped(2),
     space={"BN": (64, 128), "STAGES": (4, 5, 6)},
 )

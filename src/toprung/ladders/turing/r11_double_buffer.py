@@ -7,7 +7,7 @@ from toprung.tile import Tile
 
 INDEX32 = Switch(
     "INDEX32",
-    "1: offsets of 32 bits, which leaves the registers for two work-groups a multiprocessor; 0: of 64, for 2³¹ elements and more",
+    "1: offsets of 32 bits, which leaves registers for two work-groups a multiprocessor; 0: of 64, for 2³¹ elements and more",
     values=(1, 0),
 )
 

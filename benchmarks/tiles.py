@@ -1,0 +1,282 @@
+"""Which tile of the library's kernels is how fast: many of them on a few problems, beside cuBLAS, for the tables in blas/choose.py.
+
+    python benchmarks/tiles.py results/nvidia-h200/tiles.json --seconds 290
+    python benchmarks/tiles.py tiles.json --problems 1024 4096:TT 128x128x65536 64x64x64*10000 --device cuda
+
+For each problem: every block shape with a few numbers of slices first, then variants (stages, order, registers, reading ahead,
+rasterisation) of the fastest shapes; the best few are timed again in turns with the vendor's library (A B A B ...). Each is
+compared with the first one's result, which the float64 oracle has checked, before it is timed. Binaries are compiled beforehand
+by all cores. Problems share the time; each is stored as it is done.
+"""
+
+import argparse
+import json
+import os
+import time
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from multiprocessing import get_context
+from pathlib import Path
+
+import numpy as np
+
+from toprung import backends, environment
+from toprung.backends import nvrtc
+from toprung.blas import choose as choosing
+from toprung.blas.choose import GPU, Candidate, Choice, Skinny, candidates, choose, is_skinny, tiled_options, turn, whole_slices
+from toprung.blas.competitor import Toprung, call_of
+from toprung.blas.kernel import kernel
+from toprung.build import keep, rung_source
+from toprung.check import Oracle, hostile, view
+from toprung.competitor import OnDevice
+from toprung.errors import ToprungError
+from toprung.measure import Plan, Timing
+from toprung.peers import vendor
+from toprung.problem import UNIT_ROUNDOFF
+from toprung.routines.gemm import Gemm
+from toprung.stats import paired_ratio
+from toprung.tile import Tile, broken
+
+PROBLEMS = (
+    "256", "512", "1024", "2048", "4096", "4096:NT", "4096:TN", "4096:TT", "1000", "4095x4097x4099", "128x128x65536",
+    "256x256x131072", "16384x64x4096", "64x16384x4096", "4096x4096x64", "64x64x64*2500", "256x256x256*200", "16x4096x4096",
+    "1x8192x8192", "1x8192x8192:NT",
+)  # fmt: skip
+SHAPES = (  # block, warp, work-item
+    (128, 128, 8, 32, 64, 8, 8), (128, 128, 8, 64, 32, 8, 8), (128, 128, 16, 32, 64, 8, 8), (128, 256, 8, 64, 64, 8, 16),
+    (256, 128, 8, 64, 64, 16, 8), (128, 64, 8, 32, 64, 8, 8), (128, 64, 16, 32, 64, 8, 8), (64, 128, 8, 32, 64, 8, 8),
+    (64, 128, 16, 32, 64, 8, 8), (64, 64, 8, 32, 64, 8, 8), (64, 64, 16, 32, 32, 8, 4), (64, 64, 16, 32, 32, 4, 8),
+    (64, 64, 16, 16, 32, 4, 4), (128, 32, 16, 32, 32, 8, 4), (32, 128, 16, 32, 32, 4, 8), (64, 32, 16, 16, 32, 4, 4),
+    (32, 64, 16, 16, 32, 4, 4), (32, 64, 32, 16, 32, 4, 4), (32, 32, 16, 16, 32, 4, 4), (32, 32, 32, 16, 32, 4, 4),
+    (64, 64, 32, 32, 32, 8, 4), (32, 32, 16, 16, 16, 2, 4),
+)  # fmt: skip
+SHOWN = ("ORDER", "AHEAD", "RESIDENT", "GROUP_M", "VC", "SMALL")
+QUICK, GOOD = Plan(sample_seconds=0.002), Plan(sample_seconds=0.01)
+SHORTLIST, FINALISTS = 3, 4
+
+
+def parse(text):
+    """``4096``, ``64x65536x4096:TT``, ``64x64x64*10000``."""
+    size, _, trans = text.partition(":")
+    size, _, batch = size.partition("*")
+    numbers = [int(n) for n in size.split("x")] * (3 if "x" not in size else 1)
+    return Gemm(*numbers, trans=trans or "NN", batch=int(batch or 1))
+
+
+def pack(call, candidate, device, slices, **more):
+    """A candidate as a choice."""
+    options = tiled_options(call, candidate, device, slices) | more
+    return Choice("gemm", replace(candidate.tile, SPLIT_K=slices if slices > 1 else None), tuple(sorted(options.items())))
+
+
+def shapes(device, call):
+    """Every block shape, with numbers of slices that fill the device about a half, once and twice."""
+    a, b, _ = choosing.widths(call)
+    known = {replace(c.tile, VA=4, VB=4): c for c in GPU}
+    found = [pack(call, c, device, n) for c in candidates(device, call) for n in (1,)]
+    for bm, bn, bk, wm, wn, tm, tn in SHAPES:
+        for stages in (1, 2):
+            tile = Tile(BM=bm, BN=bn, BK=bk, WM=wm, WN=wn, TM=tm, TN=tn, VEC=4, VA=4, VB=4, STAGES=stages, PADA=4, PADB=4)
+            one = known.get(tile, Candidate(tile, 0, 1.0))
+            one = replace(one, tile=replace(tile, VA=a, VB=b))
+            if broken(kernel("gemm").all_rules({}), one.tile, device):
+                continue
+            blocks = -(-call.M // bm) * -(-call.N // bn) * call.batch
+            wanted = {1, *(round(device.compute_units * waves / blocks) for waves in (1, 2, 4))}
+            deep = max(1, call.K // (4 * bk))
+            found += [pack(call, one, device, s) for s in sorted({whole_slices(call.K, bk, n) for n in wanted if 1 <= n <= deep})]
+    return list(dict.fromkeys(found))
+
+
+def variants(device, call, choice):
+    """Everything else about one block shape."""
+    found = []
+    for stages in (1, 2):
+        tile = replace(choice.tile, STAGES=stages)
+        if broken(kernel("gemm").all_rules({}), tile, device):
+            continue
+        most = 65536 // (128 * tile.work_items)
+        for changed in (
+            {"ORDER": 1}, {"AHEAD": 0}, {"RESIDENT": 0}, {"RESIDENT": most}, {"RESIDENT": min(8, most + 1)}, {"GROUP_M": 1},
+            {"GROUP_M": 4}, {"GROUP_M": 16}, {"ORDER": 1, "RESIDENT": most}, {},
+        ):  # fmt: skip
+            if changed.get("RESIDENT", 0) in (0, 1, 2, 3, 4, 5, 6, 8):
+                found.append(Choice("gemm", tile, tuple(sorted((dict(choice.options) | changed).items()))))
+    return list(dict.fromkeys(found))
+
+
+def skinny(device, call):
+    """Teams, rows and slices of a product with a short side."""
+    own, s = choose(device, call), Skinny.of(call)
+    found = [own]
+    record = kernel(own.kernel)
+    for items in (64, 128, 256, 512):
+        for n in (1, 2, 4, 8):
+            if own.kernel == "rows":
+                wide = own.tile.VA
+                tile = replace(own.tile, BM=items // 32 * n, TM=n, BN=32 * wide, TN=wide)
+            else:
+                tile = replace(own.tile, BN=items // 32 * 16, TN=16, KU=n)
+            tile = replace(tile, SPLIT_K=None)
+            if broken(record.all_rules(dict(own.options)), tile, device):
+                continue
+            blocks = -(-s.length // tile.BM) * call.batch
+            wanted = {max(1, round(device.compute_units * waves / blocks)) for waves in (2, 4, 8, 16)}
+            for slices in {whole_slices(s.depth, turn(tile), w) for w in wanted if w <= max(1, s.depth // turn(tile))}:
+                found.append(Choice(own.kernel, replace(tile, SPLIT_K=slices if slices > 1 else None), own.options))
+    return list(dict.fromkeys(found))
+
+
+def compile_one(job):
+    """In a process of its own: one binary into the cache."""
+    source, arch, fingerprint = job
+    try:
+        keep(source, fingerprint, nvrtc.compile_cubin(source, arch).code)
+    except ToprungError as error:
+        return str(error)[:300]
+    return ""
+
+
+def compile_all(pool, session, choices):
+    """Binaries of all choices; nothing to do where the session's backend is not CUDA."""
+    if session.device.backend != "cuda":
+        return
+    sources = {}
+    for c in choices:
+        tile, options = replace(c.tile, SPLIT_K=None), dict(c.options)
+        record = kernel(c.kernel)
+        sources[c.kernel, tile, c.options] = rung_source(record, tile, record.options(session.device, options))
+    jobs = [(s, session.device.arch, session.fingerprint()) for s in sources.values()]
+    for wrong in filter(None, pool.map(compile_one, jobs, chunksize=1)):
+        print("does not compile:", wrong)
+
+
+class Trial:
+    """One problem with its operands in place."""
+
+    def __init__(self, session, problem):
+        self.session, self.problem, self.call = session, problem, call_of(problem)
+        self.operands = hostile(problem)
+        self.placed = OnDevice(self.operands, session)
+        self.right, self.checked = None, 0
+
+    def prepare(self, choice):
+        """Ready to run and found right, or None."""
+        try:
+            prepared = Toprung(choice=choice).prepare(self.placed)
+            prepared.reset()
+            prepared.time(1)
+        except ToprungError as error:
+            print("refused:", str(error)[:200])
+            return None
+        flat = prepared.fetch()
+        found = view(self.problem.output, flat)
+        if self.right is None:
+            verdict = Oracle(self.operands).verify(flat)
+            if not verdict.right:
+                print("WRONG:", choice, verdict.problems)
+                return None
+            self.right = found.copy()
+        # two right results are this close: 16 of U(-1,1)'s grades each, of sums of K/4 on average
+        elif not float(np.max(np.abs(found - self.right))) <= 32 * UNIT_ROUNDOFF * max(self.problem.K, 64) / 2:
+            print("WRONG:", choice)
+            return None
+        self.checked += 1
+        return prepared
+
+    def quick(self, choices, end):
+        """Best of three short samples for each; as many as there is time for."""
+        found = []
+        for choice in choices:
+            if time.monotonic() > end:
+                print(f"  out of time: {len(choices) - len(found)} not tried")
+                break
+            if prepared := self.prepare(choice):
+                timing = Timing(prepared, plan=QUICK)
+                timing.warm_up()
+                found.append((min(prepared.time(timing.calls) for _ in range(3)), choice))
+        return sorted(found, key=lambda f: f[0])
+
+    def final(self, choices, turns=7):
+        """In turns with the vendor's library, which comes first."""
+        peer, reason = vendor(self.session.device, "gemm")
+        if peer is None:
+            print("  no vendor library:", reason)
+        rivals = ([("vendor", peer.prepare(self.placed))] if peer else []) + [(c, self.prepare(c)) for c in choices]
+        timings = [(who, Timing(p, plan=GOOD)) for who, p in rivals if p]
+        for _, timing in timings:
+            timing.warm_up()
+        for _ in range(turns):
+            for _, timing in timings:
+                timing.sample()
+        return timings
+
+
+def describe(choice):
+    return {"kernel": choice.kernel, "tile": choice.tile.given(), "options": dict(choice.options)}
+
+
+def study(session, pool, problem, end):
+    """One problem; returns its entry in the record."""
+    trial, device = Trial(session, problem), session.device
+    own = choose(device, trial.call)
+    if is_skinny(trial.call):
+        first = skinny(device, trial.call)
+        compile_all(pool, session, first)
+        quick = trial.quick(first, end)
+    else:
+        first = [own, *shapes(device, trial.call)]
+        compile_all(pool, session, first)
+        start = time.monotonic()
+        quick = trial.quick(first, start + 0.6 * (end - start))
+        best = []
+        for _, choice in quick:
+            if all(replace(choice.tile, STAGES=1) != replace(b.tile, STAGES=1) for b in best):
+                best.append(choice)
+        second = [v for c in best[:SHORTLIST] for v in variants(device, trial.call, c) if v not in first]
+        compile_all(pool, session, second)
+        quick = sorted(quick + trial.quick(second, end), key=lambda f: f[0])
+    finalists = list(dict.fromkeys([*(c for _, c in quick[:FINALISTS]), own]))
+    timings = trial.final(finalists)
+    base = timings[0][1] if timings and timings[0][0] == "vendor" else None
+    rows = []
+    print(f"\n{problem}  {trial.checked} right, {len(quick)} timed")
+    for who, timing in timings:
+        seconds = float(np.median(timing.seconds))
+        ratio = paired_ratio(base.seconds, timing.seconds) if base and timing is not base else None
+        name = who if who == "vendor" else f"{who.kernel} {who.tile} " + " ".join(f"{k}{v}" for k, v in who.options if k in SHOWN)
+        mark = "  <- the model's" if who == own else ""
+        times = f"{ratio.value:.3f}" if ratio else ""
+        print(f"  {seconds * 1e6:10.1f} µs {problem.flops / seconds / 1e12:6.2f} TFLOP/s {times:>6}  {name}{mark}")
+        rows.append({"who": who if who == "vendor" else describe(who), "seconds": timing.seconds, "model": who == own})
+    return {
+        "problem": problem.describe(), "final": rows,
+        "quick": [{"seconds": s, **describe(c)} for s, c in quick],
+    }  # fmt: skip
+
+
+def main():
+    """Problems share the time; the record is written after each."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--problems", nargs="+", default=PROBLEMS)
+    parser.add_argument("--device")
+    parser.add_argument("--seconds", type=float, default=290.0)
+    wanted = parser.parse_args()
+    device = backends.find(wanted.device)
+    problems = [parse(p) for p in wanted.problems]
+    end = time.monotonic() + wanted.seconds
+    wanted.out.parent.mkdir(parents=True, exist_ok=True)
+    with backends.opened(device) as session, ProcessPoolExecutor(os.cpu_count(), get_context("spawn")) as pool:
+        record = {"format": "toprung tiles 1", "environment": environment.environment(session), "problems": []}
+        for number, problem in enumerate(problems):
+            now = time.monotonic()
+            if now > end:
+                print("out of time:", *problems[number:])
+                break
+            record["problems"].append(study(session, pool, problem, now + (end - now) / (len(problems) - number)))
+            wanted.out.write_text(json.dumps(record, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

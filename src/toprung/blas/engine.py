@@ -1,0 +1,114 @@
+"""(session, call) → Executable: the kernel chosen, compiled and ready to run on pointers."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from toprung.backends.base import Buffer, Session
+from toprung.blas import launches
+from toprung.blas.call import Call
+from toprung.blas.choose import Choice, choose
+from toprung.blas.kernel import Run
+from toprung.errors import Unsupported
+from toprung.tile import Tile
+
+PRECISIONS = ("fp32",)
+"""What can be asked for so far."""
+
+
+class Executable:
+    """A call that is ready to run, as often as wanted, from any thread, on any queue of its session's context.
+
+    Attributes
+    ----------
+    name : the kernel, ``blas/gemm``, or the library's, ``cublas``
+    tile : with ``SPLIT_K`` where the sums are cut; None for somebody else's kernel
+    precision : the path, by its name in ``toprung.precision``
+    why : why it was chosen, a sentence
+    passed_over : what else there was, and why not
+    workspace_bytes : scratch memory it takes of the queue it runs on
+    """
+
+    def __init__(self, session: Session, call: Call, choice: Choice, precision: str) -> None:
+        self.session, self.call, self.choice, self.precision = session, call, choice, precision
+        self.name = choice.kernel if choice.kernel == "cublas" else f"blas/{choice.kernel}"
+        self.tile: Tile | None = choice.tile
+        self.why, self.passed_over = choice.why, choice.passed_over
+        self.workspace_bytes = launches.workspace_bytes(call, choice)
+        self._make: Callable[[], Run] = launches.maker(session, call, choice)
+        self._mine = threading.local()
+        self._mine.run = self._make()  # what is wrong with it shows now
+
+    def run(
+        self,
+        a: Buffer,
+        offset_a: int,
+        b: Buffer,
+        offset_b: int,
+        c: Buffer,
+        offset_c: int,
+        alpha: float,
+        beta: float,
+        queue: Any = None,
+    ) -> None:
+        """Put one call into a queue (a CUDA stream's handle, a pyopencl queue; None: the session's own); never waits.
+
+        Offsets are in elements. For a ``GemvCall`` B is x and C is y. With β = 0 C is not read, with α = 0 or K = 0 neither
+        are A and B: their buffers are not looked at.
+        """
+        try:
+            run = self._mine.run
+        except AttributeError:
+            run = self._mine.run = self._make()
+        run(a.handle, offset_a, b.handle, offset_b, c.handle, offset_c, alpha, beta, queue)
+
+    def launcher(self) -> Run:
+        """What ``run`` does, on handles (``Buffer.handle``) in place of buffers and with nothing looked up.
+
+        The callable keeps its arguments in one place: give each thread its own.
+        """
+        return self._make()
+
+    def reserve(self, queue: Any = None) -> None:
+        """Make the scratch memory of a queue now: inside a CUDA graph's capture nothing can be allocated."""
+        if self.workspace_bytes:
+            self.session.workspace(queue, self.workspace_bytes)
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.tile}" if self.tile else self.name
+
+
+_kept: WeakKeyDictionary[Session, dict[tuple[Call, bool, str], Executable]] = WeakKeyDictionary()
+_preparing = threading.RLock()
+
+
+def prepare(session: Session, call: Call, *, own: bool = True, precision: str = "fp32") -> Executable:
+    """The executable of a call, made at the first request and kept.
+
+    Parameters
+    ----------
+    own : only kernels of ours; else what is installed may be chosen, too
+    precision : ``"fp32"``
+
+    Raises
+    ------
+    Unsupported
+        a precision there is no path for
+    BuildError, IllegalTile, LaunchError
+        nothing was launched
+    """
+    try:
+        return _kept[session][call, own, precision]
+    except KeyError:
+        pass
+    if precision not in PRECISIONS:
+        raise Unsupported(f"precision {precision!r} has no kernels yet; use one of {', '.join(PRECISIONS)}")
+    with _preparing:
+        kept = _kept.setdefault(session, {})
+        key = call, own, precision
+        if key not in kept:
+            kept[key] = Executable(session, call, choose(session.device, call, own=own), precision)
+        return kept[key]

@@ -1,0 +1,95 @@
+// C[s][l] = alpha * (sum over k of Y[s][k] * X[k][l]) + beta * C[s][l]       X: large, its rows along L; Y: few rows
+//
+//              l..l+VA-1
+//         k   |==|==|==|==|      DM work-items side by side, each with VA columns of its own, and SMALL sums for each of them,
+//       k+1   |==|==|==|==|      and DN of them one below the other
+//        ..         |
+//         C   |==|==|==|==|      whose sums meet in local memory
+//
+// Element (s, k) of Y lies at s * down_y + k * on_y, (s, l) of C at s * down_c + l * on_c; X is row-major (ldx). VA divides L, ldx
+// and X's alignment.
+// Work-group: DM x DN work-items, for BM = DM * TM columns (TM = VA) of one slice of K. TN rows of a piece of Y (BN
+// long, in local memory where it has several rows) are a work-item's, KU of them in flight.
+// Grid: (blocks * batch, slices). With several slices C is scratch memory, stride_slice elements for each.
+// Idea: the sums run down the columns, so work-items lie side by side along L, read whole pieces of X's rows, once, and need
+// nobody's help but at the end; Y is the same for all of a row. Columns beyond the last are the last again, not stored.
+
+#if SMALL > 1
+#define PIECE BN                          // of Y in local memory
+#define SMALL_Y(s, k) Ys[k][s]
+#define PAD (SMALL % 4 ? 0 : 4)           // its rows begin aligned and not all in the same bank
+#else
+#define PIECE slice
+#define SMALL_Y(s, k) Y[(k0 + (k)) * on_y]
+#endif
+
+__kernel __attribute__((reqd_work_group_size(DM * DN, 1, 1))) void
+columns(__global const float *restrict X, const ulong offset_x, __global const float *restrict Y, const ulong offset_y,
+        __global float *restrict C, const ulong offset_c, const float alpha, const float beta, const uint L, const uint few,
+        const uint K, const uint blocks, const uint slice, const ulong ldx, const ulong stride_x, const ulong down_y,
+        const ulong on_y, const ulong stride_y, const ulong down_c, const ulong on_c, const ulong stride_c,
+        const ulong stride_slice)
+{
+    __local float partial[DN][BM] ALIGNED(VA); // partial[dn][l]
+#if SMALL > 1
+    __local float Ys[BN][SMALL + PAD] ALIGNED(4); // Ys[k][s]
+#endif
+    const uint dm = get_local_id(0) % DM;
+    const uint dn = get_local_id(0) / DM;
+    const uint which = get_group_id(0) / blocks;
+    const uint l0 = get_group_id(0) % blocks * BM;
+    const uint l = l0 + dm * VA;
+    const uint begin = get_group_id(1) * slice;
+    const uint end = K - begin < slice ? K : begin + slice;
+
+    X += offset_x + which * stride_x + (l < L ? l : L - VA);
+    Y += offset_y + which * stride_y;
+    const ulong down = DN * ldx; // to this work-item's next row
+
+    VECTOR(VA) acc[SMALL];
+    UNROLL for (int s = 0; s < SMALL; ++s) acc[s] = ZERO(VA);
+    for (uint k0 = begin; k0 < end; k0 += PIECE) {
+        const uint count = end - k0 < PIECE ? end - k0 : PIECE;
+#if SMALL > 1
+        for (uint i = get_local_id(0); i < BN * SMALL; i += DM * DN) {
+            const uint s = i / BN, k = k0 + i % BN;
+            Ys[i % BN][s] = s < few && k < end ? Y[s * down_y + k * on_y] : 0.0f;
+        }
+        barrier(CLK_LOCAL_MEM_FENCE); // the piece of Y is complete
+#endif
+        __global const float *from = X + (ulong)(k0 + dn) * ldx;
+        uint k = dn;
+        for (; k + (KU - 1) * DN < count; k += KU * DN) {
+            VECTOR(VA) x[KU];
+            UNROLL for (int u = 0; u < KU; ++u) x[u] = READ_V(VA, &from[u * down]);
+            UNROLL for (int u = 0; u < KU; ++u)
+                UNROLL for (int s = 0; s < SMALL; ++s) acc[s] += x[u] * SMALL_Y(s, k + u * DN);
+            from += KU * down;
+        }
+        for (; k < count; k += DN) {
+            const VECTOR(VA) x = READ_V(VA, from);
+            UNROLL for (int s = 0; s < SMALL; ++s) acc[s] += x * SMALL_Y(s, k);
+            from += down;
+        }
+#if SMALL > 1
+        barrier(CLK_LOCAL_MEM_FENCE); // nobody reads it any more
+#endif
+    }
+
+    C += offset_c + which * stride_c + get_group_id(1) * stride_slice;
+    UNROLL for (int s = 0; s < SMALL; ++s) {
+        LOCAL_V(VA, &partial[dn][dm * VA]) = acc[s];
+        barrier(CLK_LOCAL_MEM_FENCE); // the partial sums are complete
+        for (uint i = get_local_id(0); i < BM; i += DM * DN) {
+            float sum = 0.0f;
+            UNROLL for (int other = 0; other < DN; ++other) sum += partial[other][i];
+            if (s < few && l0 + i < L) {
+                const ulong c = s * down_c + (l0 + i) * on_c;
+                float result = alpha * sum;
+                if (beta != 0.0f) result += beta * C[c]; // beta = 0 never reads C
+                C[c] = result;
+            }
+        }
+        barrier(CLK_LOCAL_MEM_FENCE); // nobody reads them any more
+    }
+}

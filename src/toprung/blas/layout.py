@@ -1,0 +1,337 @@
+"""What a kernel can address, and the launches that bring any strides to it: pure arithmetic on shapes and strides.
+
+``lower`` turns a product of three strided arrays into a Program: copies where no kernel could address an operand (each with its
+reason), and products. It knows no device and no pointer, so one Program serves every call with the same layouts.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from toprung.blas.call import LARGEST, GemmCall, GemvCall
+from toprung.errors import BadShape
+
+
+class Layout(NamedTuple):
+    """An array as kernels see it.
+
+    Attributes
+    ----------
+    shape : the batch's dimensions, then rows and columns
+    strides : elements from one to the next along each dimension; any sign
+    align : floats to which the first element's address is aligned: 1, 2 or 4
+    """
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    align: int
+
+    @property
+    def transposed(self) -> Layout:
+        """Rows and columns exchanged."""
+        return Layout(_swapped(self.shape), _swapped(self.strides), self.align)
+
+
+class Place(NamedTuple):
+    """Where an operand of a step begins: ``slot`` 0, 1, 2 for A, B, C, then the temporaries; ``offset`` in elements."""
+
+    slot: int
+    offset: int
+
+
+@dataclass(frozen=True)
+class Copy:
+    """dst = factor · src for three nested dimensions. ``beta``: the factor is β, and where β = 0 nothing is read."""
+
+    src: Place
+    dst: Place
+    shape: tuple[int, int, int]
+    src_strides: tuple[int, int, int]
+    dst_strides: tuple[int, int, int]
+    beta: bool = False
+
+
+@dataclass(frozen=True)
+class Product:
+    """One launch of the engine."""
+
+    call: GemmCall | GemvCall
+    a: Place
+    b: Place
+    c: Place
+
+
+@dataclass(frozen=True)
+class Program:
+    """Steps in order.
+
+    Attributes
+    ----------
+    temporaries : elements of each, slots 3 and up
+    copies : why each operand was copied, as a person reads it
+    """
+
+    steps: tuple[Copy | Product, ...]
+    temporaries: tuple[int, ...] = ()
+    copies: tuple[str, ...] = ()
+
+    @property
+    def calls(self) -> tuple[GemmCall | GemvCall, ...]:
+        """What the engine is asked for, each once."""
+        return tuple(dict.fromkeys(s.call for s in self.steps if isinstance(s, Product)))
+
+
+def _swapped(values: tuple[int, ...]) -> tuple[int, ...]:
+    return (*values[:-2], values[-1], values[-2])
+
+
+def tight(shape: Sequence[int], fortran: bool = False) -> tuple[int, ...]:
+    """Strides of an array without gaps, row-major or column-major."""
+    sizes = [max(n, 1) for n in shape]
+    if fortran:
+        return tuple(math.prod(sizes[:i]) for i in range(len(sizes)))
+    return tuple(math.prod(sizes[i + 1 :]) for i in range(len(sizes)))
+
+
+def dense(shape: Sequence[int], strides: Sequence[int], fortran: bool = False) -> bool:
+    """Whether an array has no gaps, row-major or column-major; strides along dimensions of one do not matter."""
+    return 0 in shape or all(n == 1 or s == t for n, s, t in zip(shape, strides, tight(shape, fortran), strict=True))
+
+
+def aligned(address: int) -> int:
+    """Floats to which an address in bytes is aligned: 4, 2 or 1."""
+    return 4 if address % 16 == 0 else 2 if address % 8 == 0 else 1
+
+
+def shifted(align: int, *elements: int) -> int:
+    """What remains of an alignment when offsets or strides of so many elements are added."""
+    return min([align, *(4 if n % 4 == 0 else 2 if n % 2 == 0 else 1 for n in elements)])
+
+
+class Addressed(NamedTuple):
+    """A matrix as the engine takes it: stored transposed or not, with its leading dimension."""
+
+    trans: bool
+    ld: int
+
+
+def addressed(rows: int, cols: int, row_stride: int, col_stride: int) -> Addressed | None:
+    """How a kernel reads a matrix in place, row-major first; None where it cannot."""
+    if max(rows, cols) > LARGEST:
+        return None
+    for trans, (n, m, outer, inner) in (
+        (False, (rows, cols, row_stride, col_stride)), (True, (cols, rows, col_stride, row_stride)),
+    ):  # fmt: skip
+        ld = outer if n > 1 else max(m, 1)
+        if (inner == 1 or m == 1) and max(m, 1) <= ld <= LARGEST:
+            return Addressed(trans, ld)
+    return None
+
+
+def merged(shape: Sequence[int], *strides: Sequence[int]) -> tuple[tuple[int, ...], list[tuple[int, ...]]]:
+    """The fewest dimensions that go through the same elements: ones dropped, neighbours joined, the outermost largest first."""
+    dims = [(n, *s) for n, *s in zip(shape, *strides, strict=True) if n != 1]
+    dims.sort(key=lambda d: tuple(-abs(s) for s in reversed(d[1:])))
+    joined: list[tuple[int, ...]] = []
+    for dim in dims:
+        if joined and all(before == dim[0] * now for before, now in zip(joined[-1][1:], dim[1:], strict=True)):
+            joined[-1] = (joined[-1][0] * dim[0], *dim[1:])
+        else:
+            joined.append(dim)
+    return tuple(d[0] for d in joined), [tuple(d[i + 1] for d in joined) for i in range(len(strides))]
+
+
+def why_copied(rows: int, cols: int, row_stride: int, col_stride: int) -> str:
+    """Why a kernel cannot address a matrix in place."""
+    if min(row_stride, col_stride) < 0:
+        return "a stride is negative"
+    if min(row_stride if rows > 1 else 1, col_stride if cols > 1 else 1) == 0:
+        return "it is broadcast along its rows or columns"
+    if row_stride != 1 and col_stride != 1:
+        return f"neither rows nor columns are contiguous (strides {row_stride} and {col_stride})"
+    return f"its rows overlap or are too far apart (strides {row_stride} and {col_stride})"
+
+
+def copies_between(
+    shape: tuple[int, ...], src: Place, src_strides: tuple[int, ...], dst: Place, dst_strides: tuple[int, ...], beta: bool = False
+) -> Iterator[Copy]:
+    """The copies that move a strided array; one where three nested dimensions suffice."""
+    sizes, (from_, to) = merged(shape, src_strides, dst_strides)
+    outer = max(len(sizes) - 3, 0)
+    inner = tuple([1] * (3 - len(sizes[outer:])) + list(sizes[outer:]))
+    steps = [tuple([0] * (3 - len(s[outer:])) + list(s[outer:])) for s in (from_, to)]
+    for index in itertools.product(*map(range, sizes[:outer])):
+        at = [sum(i * s for i, s in zip(index, strides[:outer], strict=True)) for strides in (from_, to)]
+        yield Copy(
+            Place(src.slot, src.offset + at[0]), Place(dst.slot, dst.offset + at[1]),
+            inner, steps[0], steps[1], beta,  # type: ignore[arg-type]
+        )  # fmt: skip
+
+
+class _Lowering:
+    """Collects the temporaries and steps of one program."""
+
+    def __init__(self) -> None:
+        self.temporaries: list[int] = []
+        self.steps: list[Copy | Product] = []
+        self.copies: list[str] = []
+
+    def temporary(self, shape: tuple[int, ...]) -> Place:
+        self.temporaries.append(max(math.prod(shape), 1))
+        return Place(2 + len(self.temporaries), 0)
+
+    def pack(self, name: str, layout: Layout, src: Place, why: str) -> tuple[Layout, Place]:
+        """A contiguous copy of an input; a dimension it is broadcast over outside the matrix stays broadcast."""
+        shape = (*(1 if s == 0 else n for n, s in zip(layout.shape[:-2], layout.strides[:-2], strict=True)), *layout.shape[-2:])
+        place, strides = self.temporary(shape), tight(shape)
+        self.steps += copies_between(shape, src, layout.strides, place, strides)
+        self.copies.append(f"{name} {'×'.join(map(str, layout.shape))}: {why}")
+        kept = tuple(0 if n == 1 else s for n, s in zip(shape[:-2], strides[:-2], strict=True))
+        return Layout(layout.shape, (*kept, *strides[-2:]), 4), place
+
+
+@functools.lru_cache(maxsize=4096)
+def lower(a: Layout, b: Layout, c: Layout, beta: float, reads: bool = True) -> Program:
+    """The steps of C = α·A·B + β·C.
+
+    Parameters
+    ----------
+    a, b, c : layouts with the same batch dimensions (a broadcast one has stride 0)
+    beta : 0, 1, or any other number for all others
+    reads : False where α = 0, when A and B are not read
+    """
+    (rows, depth), cols = a.shape[-2:], b.shape[-1]
+    low = _Lowering()
+    if 0 in c.shape:
+        return Program(())
+    if max(rows, depth, cols) > LARGEST:
+        raise BadShape(f"{rows}×{depth} times {depth}×{cols}: a kernel takes sizes up to {LARGEST}; multiply parts of it")
+    a, b, c, places = _forward(a, b, c)
+    if depth == 0 or not reads:
+        if beta != 1:
+            low.steps += copies_between(c.shape, places[2], c.strides, places[2], c.strides, beta=True)
+        return Program(tuple(low.steps))
+    target, at_c = c, places[2]
+    vector = math.prod(c.shape[:-2]) == 1 and 1 in (rows, cols)
+    why = "" if vector and _increment(c) is not None else _unaddressed(c)
+    if why:
+        places[2] = low.temporary(c.shape)
+        target = Layout(c.shape, tight(c.shape), 4)
+        if beta != 0:
+            low.steps += copies_between(c.shape, at_c, c.strides, places[2], target.strides)
+        low.copies.append(f"C {'×'.join(map(str, c.shape))}: {why}")
+    layouts = [a, b]
+    if not (vector and _lower_vector(low, layouts, places, target, beta)):
+        _lower_matrix(low, layouts, places, target, beta)
+    if places[2].slot != 2:
+        low.steps += copies_between(c.shape, places[2], target.strides, at_c, c.strides)
+    return Program(tuple(low.steps), tuple(low.temporaries), tuple(low.copies))
+
+
+def _forward(a: Layout, b: Layout, c: Layout) -> tuple[Layout, Layout, Layout, list[Place]]:
+    """The batch gone through in the order in which C's matrices lie in memory."""
+    layouts, offsets = [a, b, c], [0, 0, 0]
+    for dim, step in enumerate(c.strides[:-2]):
+        if step < 0:
+            for i, (shape, strides, align) in enumerate(layouts):
+                move = (shape[dim] - 1) * strides[dim]
+                offsets[i] += move
+                layouts[i] = Layout(shape, (*strides[:dim], -strides[dim], *strides[dim + 1 :]), shifted(align, move))
+    return (*layouts, [Place(i, o) for i, o in enumerate(offsets)])  # type: ignore[return-value]
+
+
+def _unaddressed(c: Layout) -> str:
+    """Why no kernel can write a result in place; empty where one can."""
+    rows, cols = c.shape[-2:]
+    how = addressed(rows, cols, *c.strides[-2:])
+    if how is None:
+        return why_copied(rows, cols, *c.strides[-2:])
+    extent = (cols - 1) * how.ld + rows if how.trans else (rows - 1) * how.ld + cols
+    if any(n > 1 and s < extent for n, s in zip(c.shape[:-2], c.strides[:-2], strict=True)):
+        return "the matrices of its batch lie within each other"
+    return ""
+
+
+def _increment(layout: Layout) -> int | None:
+    """Elements between those of a matrix that is a row or a column; None where a kernel cannot step so."""
+    rows, cols = layout.shape[-2:]
+    step = layout.strides[-2] if rows > 1 else layout.strides[-1] if cols > 1 else 1
+    return step if 0 < abs(step) <= LARGEST else None
+
+
+def _lower_vector(low: _Lowering, layouts: list[Layout], places: list[Place], c: Layout, beta: float) -> bool:
+    """A product with a vector: y = op(A)·x, or with the operands exchanged where the vector stands in front."""
+    first = c.shape[-1] == 1
+    matrix, vector = (layouts[0], layouts[1]) if first else (layouts[1].transposed, layouts[0].transposed)
+    names, slots = ("AB", (0, 1)) if first else ("BA", (1, 0))
+    at = [places[slots[0]], places[slots[1]]]
+    how = addressed(*matrix.shape[-2:], *matrix.strides[-2:])
+    if how is None:
+        matrix, at[0] = low.pack(names[0], matrix, at[0], why_copied(*matrix.shape[-2:], *matrix.strides[-2:]))
+        how = addressed(*matrix.shape[-2:], *matrix.strides[-2:])
+        assert how is not None
+    step = _increment(vector)
+    if step is None:
+        vector, at[1] = low.pack(names[1], vector, at[1], "it repeats one element")
+        step = 1
+    out = _increment(c)
+    assert out is not None
+    m, n = matrix.shape[-2:] if not how.trans else _swapped(matrix.shape)[-2:]
+    call = GemvCall(
+        m, n, trans=how.trans, lda=how.ld, incx=step, incy=out, align_a=shifted(matrix.align, how.ld), align_x=vector.align,
+        beta_zero=beta == 0,
+    )  # fmt: skip
+    low.steps.append(Product(call, at[0], at[1], places[2]))
+    return True
+
+
+def _lower_matrix(low: _Lowering, layouts: list[Layout], places: list[Place], c: Layout, beta: float) -> None:
+    """A product of matrices, or of a batch of them."""
+    how_c = addressed(*c.shape[-2:], *c.strides[-2:])
+    assert how_c is not None
+    names, slots = "AB", (0, 1)
+    if how_c.trans:  # column-major: the same memory is C^T = B^T · A^T, row by row
+        layouts, c, names, slots = [layouts[1].transposed, layouts[0].transposed], c.transposed, "BA", (1, 0)
+    at = [places[s] for s in slots]
+    how: list[Addressed] = []
+    for i in (0, 1):
+        matrix = layouts[i].shape[-2:], layouts[i].strides[-2:]
+        found = addressed(*matrix[0], *matrix[1])
+        why = "" if found else why_copied(*matrix[0], *matrix[1])
+        if any(s < 0 for s in layouts[i].strides[:-2]):
+            found, why = None, "the matrices of its batch lie in reverse order"
+        if found is None:
+            layouts[i], at[i] = low.pack(names[i], layouts[i], at[i], why)
+            found = addressed(*layouts[i].shape[-2:], *layouts[i].strides[-2:])
+            assert found is not None
+        how.append(found)
+    (a, b), (rows, depth), cols = layouts, layouts[0].shape[-2:], layouts[1].shape[-1]
+    lda, ldb, ldc = how[0].ld, how[1].ld, how_c.ld
+    sizes, (sa, sb, sc) = merged(c.shape[:-2], a.strides[:-2], b.strides[:-2], c.strides[:-2])
+    # the largest dimension is the launch's batch, the others are launches of their own
+    inner = max(range(len(sizes)), key=lambda i: sizes[i], default=None)
+    batch, step = (1, (0, 0, 0)) if inner is None else (sizes[inner], (sa[inner], sb[inner], sc[inner]))
+    if batch > 1 and step[1] == 0 and not how[0].trans:
+        # one B for all: the matrices of A, where they lie one below the other, are one taller matrix
+        below = step[0] == rows * lda and step[2] == rows * ldc
+        apart = rows == 1 and step[0] >= depth and step[2] >= cols and max(step) <= LARGEST
+        if (below or apart) and rows * batch <= LARGEST:
+            lda, ldc = (step[0], step[2]) if apart else (lda, ldc)
+            rows, batch, step = rows * batch, 1, (0, 0, 0)
+    others = [i for i in range(len(sizes)) if i != inner]
+    moves = [tuple(s[i] for i in others) for s in (sa, sb, sc)]
+    call = GemmCall(
+        rows, cols, depth, batch=batch, trans_a=how[0].trans, trans_b=how[1].trans, lda=lda, ldb=ldb, ldc=ldc,
+        stride_a=step[0], stride_b=step[1], stride_c=step[2],
+        align_a=shifted(a.align, lda, step[0], *moves[0]), align_b=shifted(b.align, ldb, step[1], *moves[1]),
+        align_c=shifted(c.align, ldc, step[2], *moves[2]), beta_zero=beta == 0,
+    )  # fmt: skip
+    for index in itertools.product(*(range(sizes[i]) for i in others)):
+        offsets = [sum(i * s for i, s in zip(index, move, strict=True)) for move in moves]
+        first, second = (Place(p.slot, p.offset + o) for p, o in zip(at, offsets[:2], strict=True))
+        low.steps.append(Product(call, first, second, Place(places[2].slot, places[2].offset + offsets[2])))

@@ -1,0 +1,68 @@
+"""Whether an output shares memory with an input, to the byte: strides considered, not only where arrays begin and end."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from toprung.errors import Overlap
+
+WORK = 100_000
+"""Steps spent on telling interleaved arrays apart; past them they count as overlapping. The general problem is NP-hard."""
+
+
+class _At:
+    """An array interface for an address that is never looked at."""
+
+    def __init__(self, address: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> None:
+        self.__array_interface__: dict[str, Any] = {
+            "shape": shape, "strides": tuple(4 * s for s in strides), "typestr": "<f4", "data": (address, True), "version": 3,
+        }  # fmt: skip
+
+
+def span(address: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, int]:
+    """First byte of an array and the first one behind it; equal where it is empty."""
+    if 0 in shape:
+        return address, address
+    reach = [(n - 1) * s for n, s in zip(shape, strides, strict=True)]
+    return address + 4 * sum(r for r in reach if r < 0), address + 4 * (sum(r for r in reach if r > 0) + 1)
+
+
+def share(one: tuple[int, tuple[int, ...], tuple[int, ...]], other: tuple[int, tuple[int, ...], tuple[int, ...]]) -> bool:
+    """Whether two arrays (address, shape, strides in elements) have an element in common, as numpy.shares_memory finds it."""
+    (low, high), (begin, end) = span(*one), span(*other)
+    if high <= begin or end <= low:
+        return False
+    base = min(low, begin) - 4096  # small addresses stay positive, and none is ever read
+    first, second = (np.asarray(_At(address - base, shape, strides)) for address, shape, strides in (one, other))
+    try:
+        return bool(np.shares_memory(first, second, max_work=WORK))  # type: ignore[arg-type]
+    except np.exceptions.TooHardError:
+        return True
+
+
+def folded(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    """Whether an array has two indices for one element."""
+    reach = 0
+    for step, n in sorted((abs(s), n) for n, s in zip(shape, strides, strict=True) if n > 1):
+        if step <= reach:
+            break
+        reach += step * (n - 1)
+    else:
+        return False
+    if math.prod(shape) > WORK or 0 in shape:
+        return 0 not in shape
+    places = np.zeros(shape, np.int64)
+    for dim, (n, step) in enumerate(zip(shape, strides, strict=True)):
+        places += (step * np.arange(n)).reshape([-1 if i == dim else 1 for i in range(len(shape))])
+    return np.unique(places).size != math.prod(shape)
+
+
+def refuse(name: str, input_name: str) -> Overlap:
+    """The error for an output that overlaps an input."""
+    return Overlap(
+        f"{name} shares memory with {input_name}, which would be overwritten while it is read: pass another array as {name}, "
+        f"or a copy as {input_name}"
+    )

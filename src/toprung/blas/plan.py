@@ -1,0 +1,125 @@
+"""A product that is decided once and called often."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from toprung.blas import receipt, routines, warm
+from toprung.blas.arrays.base import HOST
+from toprung.blas.layout import aligned
+from toprung.blas.product import How
+from toprung.blas.receipt import Receipt
+from toprung.device import Device
+from toprung.errors import StalePlan
+
+
+class Plan:
+    """A product of two operands like those it was made from: call it with arrays of the same kind, shape, strides and device.
+
+    Attributes
+    ----------
+    receipt : what each call will do; None for host arrays before the first call
+    """
+
+    def __init__(self, a: Any, b: Any, out: Any, precision: str, own: bool, device: Device | str | None) -> None:
+        self._options: dict[str, Any] = {"precision": precision, "own": own, "device": device}
+        first, second, _, result, views, shape = routines.resolved(a, b, out, How("matmul", precision, own, device))
+        self.shape = shape
+        self._kinds = (type(a), type(b))
+        self._text = f"{type(a).__name__} {routines.sizes(first.shape)} · {type(b).__name__} {routines.sizes(second.shape)}"
+        self._facts = (first.shape, first.strides, second.shape, second.strides, result.shape, result.strides)
+        self._known: warm.Known | None = None
+        self.receipt: Receipt | None = None
+        adapter = first.adapter
+        if first.home.kind != HOST:
+            ready, self.receipt = routines.readied(views, How("matmul", precision, own, device))
+            if (
+                first.home.kind == "cuda"
+                and adapter is second.adapter is result.adapter
+                and adapter.signature(first.thing) is not None
+            ):
+                self._known = warm.Known(ready, views, first, shape, self.receipt)
+                self._signatures = tuple(adapter.signature(o.thing) for o in (first, second, result))
+                self._least = tuple(aligned(o.address) for o in (first, second, result))
+                self._signature, self._address, self._fresh = adapter.signature, adapter.address, adapter.fresh
+
+    def __call__(self, a: Any, b: Any, out: Any = None) -> Any:
+        """The product, in ``out`` or a new array.
+
+        Raises
+        ------
+        StalePlan
+            operands of another kind, shape, layout or place than the plan's
+        """
+        known = self._known
+        if known is None:
+            self._check(a, b, out)
+            product = routines.matmul(a, b, out, **self._options)
+            self.receipt = receipt.last_receipt()
+            return product
+        signature, address = self._signature, self._address
+        like_a, like_b, like_c = self._signatures
+        try:
+            if signature(a) != like_a or signature(b) != like_b:
+                raise self._stale(a, b, out)
+            target = self._fresh(a, self.shape) if out is None else out
+            if out is not None and signature(out) != like_c:
+                raise self._stale(a, b, out)
+        except AttributeError:
+            raise self._stale(a, b, out) from None
+        at_a, at_b, at_c = address(a), address(b), address(target)
+        least_a, least_b, least_c = self._least
+        if (
+            at_a % (4 * least_a)
+            or at_b % (4 * least_b)
+            or at_c % (4 * least_c)
+            or (out is not None and not known.clear(at_a, at_b, at_c))
+        ):
+            return routines.matmul(a, b, target, **self._options)  # less aligned than planned, or too close: the long way finds out
+        known.start(a, at_a, at_b, at_c)
+        return target
+
+    def _check(self, a: Any, b: Any, out: Any) -> None:
+        first, second = (routines.strict(x, name) for x, name in ((a, "a"), (b, "b")))
+        target = routines.output(out, first)
+        facts = (
+            first.shape,
+            first.strides,
+            second.shape,
+            second.strides,
+            *((target.shape, target.strides) if target else self._facts[4:]),
+        )
+        if facts != self._facts or (type(a), type(b)) != self._kinds:
+            raise self._stale(a, b, out)
+
+    def _stale(self, a: Any, b: Any, out: Any) -> StalePlan:
+        given = " · ".join(f"{type(x).__name__} {routines.sizes(tuple(getattr(x, 'shape', ())))}" for x in (a, b))
+        into = "" if out is None else f" into {type(out).__name__} {routines.sizes(tuple(getattr(out, 'shape', ())))}"
+        return StalePlan(
+            f"this plan is for {self._text} → {routines.sizes(self.shape)} and their strides, dtype and device, "
+            f"and was called with {given}{into}: make another plan, or use matmul, which looks each time"
+        )
+
+    def __str__(self) -> str:
+        return f"plan for {self._text}\n{self.receipt or 'decided at the first call: the arrays are on the host'}"
+
+
+def plan(
+    a: Any, b: Any, out: Any = None, *, precision: str = "auto", own: bool = False, device: Device | str | None = None
+) -> Plan:  # fmt: skip
+    """Decide once how ``matmul(a, b, out)`` is computed; parameters as for ``matmul``. Nothing is computed yet.
+
+    Returns
+    -------
+    A callable ``plan(a, b, out=None)`` for operands of the same kinds, shapes, strides and place. On CUDA a call does not
+    allocate (with ``out=``), wait or ask anything of the driver but the launch, and may be captured in a CUDA graph.
+
+    Examples
+    --------
+    >>> import numpy as np, toprung
+    >>> a, b = np.ones((64, 32), np.float32), np.ones((32, 48), np.float32)
+    >>> product = toprung.plan(a, b)
+    >>> product(a, b).shape
+    (64, 48)
+    """
+    return Plan(a, b, out, precision, own, device)

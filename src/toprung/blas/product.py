@@ -1,0 +1,237 @@
+"""C = α·A·B + β·C on arrays of any kind and strides: where it runs, what is transferred, and the receipt."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toprung import backends
+from toprung.backends.base import Buffer, Session
+from toprung.blas import host, receipt
+from toprung.blas.arrays.base import HOST, Operand
+from toprung.blas.execute import Prepared, duplicate, path, prepared
+from toprung.blas.layout import Layout, Place, Program, aligned, copies_between
+from toprung.blas.overlap import span
+from toprung.blas.receipt import Receipt
+from toprung.blas.sessions import chosen, session_at
+from toprung.device import Device
+from toprung.errors import MixedPlaces
+
+
+@dataclass(frozen=True)
+class How:
+    """What the caller wants besides the product.
+
+    Attributes
+    ----------
+    operation, names : for messages and the receipt: the routine, and what it calls A, B and C
+    """
+
+    operation: str
+    precision: str = "auto"
+    own: bool = False
+    device: Device | str | None = None
+    names: tuple[str, str, str] = ("a", "b", "out")
+
+
+@dataclass(slots=True)
+class View:
+    """Elements of an operand under other strides: a transpose, a broadcast, every second one.
+
+    Attributes
+    ----------
+    shape, strides : batch dimensions, rows, columns; strides in elements
+    offset : elements from the operand's first to the view's
+    """
+
+    operand: Operand
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int = 0
+
+    @property
+    def address(self) -> int:
+        """Of the first element, in bytes."""
+        return self.operand.address + 4 * self.offset
+
+    @property
+    def layout(self) -> Layout:
+        """What a kernel has to know."""
+        return Layout(self.shape, self.strides, aligned(self.address))
+
+    @property
+    def first(self) -> tuple[Any, int]:
+        """What the runtime knows the memory by, and the first element in it."""
+        if self.operand.memory is None:
+            return self.address, 0
+        return self.operand.memory, self.address // 4
+
+    @property
+    def on_host(self) -> NDArray[np.float32]:
+        """The elements as a NumPy array, not copied."""
+        operand = self.operand
+        assert operand.host is not None
+        if 0 in self.shape:
+            return np.empty(self.shape, np.float32)
+        return host.array_at(self.address, self.shape, self.strides, operand.host, operand.writable)
+
+
+def together(views: Sequence[Operand], how: How) -> None:
+    """Refuse operands that lie in different places, or elsewhere than ``device=`` says."""
+    first = views[0]
+    for other, name in zip(views[1:], how.names[1:], strict=False):
+        if other.home != first.home:
+            raise MixedPlaces(f"{how.names[0]} is on {first.home} and {name} on {other.home}: move one to where the other is")
+    if how.device is not None and first.home.kind != HOST:
+        wanted = chosen(how.device)
+        here = session_at(first.home, first.queue).device
+        if wanted.id != here.id:
+            raise MixedPlaces(
+                f"the arrays are on {here}, and device={wanted.id!r} was asked for: move them there, or leave device out"
+            )
+
+
+def multiply(alpha: float, a: View, b: View, beta: float, c: View, how: How) -> Receipt:
+    """Compute the product into ``c`` and leave the receipt.
+
+    The three views have the same batch dimensions. ``c`` overlaps neither input. On a device nothing is waited for.
+    """
+    # what float32 makes of them: a tiny α is 0, a huge one infinite
+    with np.errstate(over="ignore"):
+        alpha, beta = float(np.float32(alpha)), float(np.float32(beta))
+    left = _on_host(alpha, a, b, beta, c, how) if a.operand.home.kind == HOST else _on_device(alpha, a, b, beta, c, how)
+    receipt.leave(left)
+    return left
+
+
+def problem(a: View, b: View) -> str:
+    """The shapes, as a person reads them."""
+    batch = math.prod(a.shape[:-2])
+    text = f"{a.shape[-2]}×{a.shape[-1]} · {b.shape[-2]}×{b.shape[-1]}"
+    return text if batch == 1 else f"{batch} × ({text})"
+
+
+def written(done: Prepared, how: How, a: View, b: View, *more: str, asked: str = "") -> Receipt:
+    """The receipt of a program."""
+    chosen_ones = list(done.executables.values())
+    precision = chosen_ones[0].precision if chosen_ones else "fp32"
+    return Receipt(
+        how.operation, problem(a, b), done.kernels, all(e.name != "cublas" for e in chosen_ones), precision,
+        str(done.session.device), " ".join(dict.fromkeys([e.why for e in chosen_ones if e.why] + ([asked] if asked else []))),
+        tuple(dict.fromkeys(p for e in chosen_ones for p in e.passed_over)), (*done.program.copies, *more), len(done.program.steps),
+        done.workspace_bytes,
+    )  # fmt: skip
+
+
+def _on_device(alpha: float, a: View, b: View, beta: float, c: View, how: How) -> Receipt:
+    operand = a.operand
+    precision, remark = path(how.precision)
+    session = session_at(operand.home, operand.queue)
+    ready = prepared(session, a.layout, b.layout, c.layout, alpha, beta, how.own, precision)
+    views = (a, b, c)
+    for view in views[1:]:
+        follow(session, operand.queue, view.operand.queue)
+    kept: list[Any] = []
+    try:
+        ready.run(
+            [v.first[0] for v in views], [v.first[1] for v in views], alpha, beta, operand.queue,
+            lambda elements: scratch(session, operand, elements, kept),
+        )  # fmt: skip
+    finally:
+        for view in views[1:]:  # what its own library does with an operand next comes after us
+            follow(session, view.operand.queue, operand.queue)
+        if any(v.operand.unordered for v in views):
+            session.settle_queue(operand.queue)
+    return written(ready, how, a, b, asked=remark)
+
+
+def follow(session: Session, queue: Any, other: Any) -> None:
+    """What comes into ``queue`` from now on waits for what is in ``other`` now."""
+    if other is not None and queue is not None and other != queue and other is not queue:
+        session.wait(queue, session.record(other))
+
+
+def scratch(session: Session, like: Operand, elements: int, kept: list[Any]) -> tuple[Any, int]:
+    """New memory where ``like`` lies, from its library's allocator, which knows the stream."""
+    made = like.adapter.operand(like.adapter.empty(like, (elements,)), "scratch memory")
+    kept.append(made)
+    return (made.address, 0) if made.memory is None else (made.memory, made.address // 4)
+
+
+def copy(src: View, dst: View) -> None:
+    """dst = src, on the device or on the host."""
+    if src.operand.home.kind == HOST:
+        np.copyto(dst.on_host, src.on_host)
+        return
+    steps = tuple(copies_between(src.shape, Place(0, 0), src.strides, Place(2, 0), dst.strides)) if 0 not in src.shape else ()
+    session = session_at(src.operand.home, src.operand.queue)
+    (from_, first), (to, second) = src.first, dst.first
+    moved = duplicate(session, Program(steps))  # type: ignore[arg-type]
+    moved.run((from_, None, to), (first, 0, second), 1.0, 0.0, src.operand.queue, _never)
+
+
+def _never(elements: int) -> tuple[Any, int]:
+    raise AssertionError("a copy needs no temporaries")
+
+
+@functools.cache
+def _best() -> Device:
+    return backends.find()
+
+
+def _on_host(alpha: float, a: View, b: View, beta: float, c: View, how: How) -> Receipt:
+    """Host arrays: by the host's BLAS, by a CPU device in place, or by way of a device's own memory."""
+    precision, remark = path(how.precision)
+    device = _best() if how.device is None else chosen(how.device)
+    if how.device is None and not how.own and (why := host.preferred(device, a.shape, b.shape)):
+        host.numpy_product(alpha, a.on_host, b.on_host, beta, c.on_host)
+        return Receipt(
+            how.operation, problem(a, b), ("numpy",), False, "fp32", "the host", why,
+            (("toprung", f"on {device}; own=True, or device={device.id!r}, runs it"),), launches=0,
+        )  # fmt: skip
+    session = backends.session_for(device)
+    if host.limit() is None and device.kind == "cpu" and hasattr(session, "over_host"):
+        spans = [span(v.address, v.shape, v.strides) for v in (a, b, c)]
+        if max(high - low for low, high in spans) <= device.max_buffer_bytes:
+            return _in_place(session, alpha, a, b, beta, c, spans, how, precision, remark)
+    return host.staged(session, alpha, a, b, beta, c, how, precision, remark)
+
+
+def _in_place(
+    session: Any, alpha: float, a: View, b: View, beta: float, c: View, spans: list[tuple[int, int]], how: How,
+    precision: str, remark: str,
+) -> Receipt:  # fmt: skip
+    """A CPU device computes on the host's memory itself."""
+    ready = prepared(session, a.layout, b.layout, c.layout, alpha, beta, how.own, precision)
+    views = (a, b, c)
+    if 0 in c.shape:
+        return written(ready, how, a, b, asked=remark)
+    # inputs that overlap become one buffer: OpenCL leaves open what two over the same memory would do
+    low, high = spans[0]
+    if spans[0][1] > spans[1][0] and spans[1][1] > spans[0][0]:
+        low, high = min(low, spans[1][0]), max(high, spans[1][1])
+        spans = [(low, high), (low, high), spans[2]]
+    buffers: dict[tuple[int, int], Buffer] = {}
+    for begin, end in spans:
+        if end > begin and (begin, end) not in buffers:
+            buffers[begin, end] = session.over_host(begin, end - begin)
+    at = [buffers.get(s) for s in spans]
+    kept: list[Buffer] = []
+
+    def temporary(elements: int) -> tuple[Any, int]:
+        kept.append(session.allocate(4 * elements))
+        return kept[-1].handle, 0
+
+    handles = [buffer.handle if buffer else None for buffer in at]
+    first = [(v.address - begin) // 4 for v, (begin, _) in zip(views, spans, strict=True)]
+    try:
+        ready.run(handles, first, alpha, beta, None, temporary)
+    finally:
+        session.in_sight(at[2])
+    return written(ready, how, a, b, asked=remark)

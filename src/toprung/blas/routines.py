@@ -1,0 +1,470 @@
+"""``matmul``, ``sgemm`` and ``sgemv``: what their callers may give, checked before anything is launched."""
+
+from __future__ import annotations
+
+import math
+import operator
+from typing import Any
+
+import numpy as np
+
+from toprung.blas import arrays, overlap, warm
+from toprung.blas.arrays.base import Operand
+from toprung.blas.arrays.numpy import adapter as numpy_adapter
+from toprung.blas.execute import Prepared, path, prepared
+from toprung.blas.layout import dense
+from toprung.blas.product import How, View, copy, multiply, together, written
+from toprung.blas.receipt import Receipt
+from toprung.blas.sessions import session_at
+from toprung.device import Device
+from toprung.errors import BadArgument, BadArray, BadShape, Overlap
+
+
+def matmul(
+    a: Any, b: Any, out: Any = None, *, precision: str = "auto", own: bool = False, device: Device | str | None = None
+) -> Any:  # fmt: skip
+    """The product of two float32 arrays by ``numpy.matmul``'s rules.
+
+    Parameters
+    ----------
+    a, b : arrays of any library toprung knows, both in one place; nested lists count as float32. A vector in front is a row and
+        one behind is a column, which the result leaves out; dimensions before the last two are a batch and broadcast
+    out : where to put the result, which must not overlap ``a`` or ``b``
+    precision : ``"auto"``, ``"fp32"``, ``"fp32x"`` or ``"tf32"``
+    own : True: only toprung's kernels; False: also what is installed, where that is faster
+    device : where host arrays are multiplied: a name or a Device; default the best one
+
+    Returns
+    -------
+    ``out``, or an array of ``a``'s kind where ``a`` lies. Work on a GPU is in the library's current stream.
+
+    Raises
+    ------
+    BadArray
+        an operand that is no float32 array (a TypeError)
+    BadShape, Overlap, MixedPlaces
+        operands that do not fit together (ValueErrors)
+
+    Examples
+    --------
+    >>> import numpy as np, toprung
+    >>> toprung.matmul(np.ones((2, 3), np.float32), np.ones((3, 2), np.float32))
+    array([[3., 3.],
+           [3., 3.]], dtype=float32)
+    """
+    found, key = warm.again(a, b, out, precision, own, device)
+    if found is not warm.MISS:
+        return found
+    how = How("matmul", precision, own, device)
+    first, _, made, _, views, shape = resolved(a, b, out, how)
+    left = multiply(1.0, views[0], views[1], 0.0, views[2], how)
+    if key is not None:
+        ready, _ = readied(views, how)
+        warm.remember(key, warm.Known(ready, views, first, shape, left))
+    else:
+        warm.learn(first)
+    if out is not None:
+        return made
+    made = first.adapter.returned(made, first)
+    return first.adapter.scalar(made) if not shape else made
+
+
+Resolved = tuple[Operand, Operand, Any, Operand, tuple[View, View, View], tuple[int, ...]]
+
+
+def resolved(a: Any, b: Any, out: Any, how: How) -> Resolved:
+    """Both operands, the result (made where ``out`` is None), all three as matrices in a batch, and the result's shape."""
+    path(how.precision)
+    first, second = (strict(x, name) for x, name in ((a, "a"), (b, "b")))
+    target = output(out, first)
+    together([first, second, *([target] if target else [])], how)
+    left, right, shape = shapes(first, second)
+    row, column = len(first.shape) == 1, len(second.shape) == 1
+    batch = shape[: len(shape) - (not row) - (not column)]
+    if target is None:
+        made = first.adapter.empty(first, shape)
+        result = first.adapter.operand(made, "the result")
+    else:
+        made, result = out[0] if isinstance(out, tuple) else out, target
+        batch = accepted(result, shape, batch, (first, second), how)
+    views = spread(left, batch), spread(right, batch), _with_vectors(result, batch, row, column)
+    return first, second, made, result, views, shape
+
+
+def readied(views: tuple[View, View, View], how: How) -> tuple[Prepared, Receipt]:
+    """The steps for arrays on a device, and the receipt they will leave."""
+    a, b, c = views
+    precision, remark = path(how.precision)
+    session = session_at(a.operand.home, a.operand.queue)
+    ready = prepared(session, a.layout, b.layout, c.layout, 1.0, 0.0, how.own, precision)
+    return ready, written(ready, how, a, b, asked=remark)
+
+
+def strict(thing: Any, name: str) -> Operand:
+    """A float32 operand; lists and numbers are made one."""
+    found = arrays.operand(thing, name)
+    if found is not None:
+        return found
+    return numpy_adapter.operand(converted(thing, name), name)
+
+
+def converted(thing: Any, name: str) -> np.ndarray[Any, Any]:
+    """A list, a number, or what says of itself how to become an array."""
+    foreign = any(hasattr(thing, protocol) for protocol in ("__array__", "__array_interface__", "__array_struct__"))
+    if thing is None or isinstance(thing, (str, bytes, dict, set)):
+        raise BadArray(f"{name} is {type(thing).__name__}, not an array: pass a float32 array or nested lists of numbers")
+    try:
+        if foreign or isinstance(thing, memoryview):
+            return np.asarray(thing)
+        found = np.asarray(thing)
+        if found.dtype.kind not in "biuf" and found.size:
+            raise TypeError(f"its elements are {found.dtype}")
+        with np.errstate(over="ignore"):
+            return found.astype(np.float32)
+    except (TypeError, ValueError) as error:
+        raise BadArray(f"{name} ({type(thing).__name__}) does not become a float32 array: {error}") from None
+
+
+def output(out: Any, like: Operand) -> Operand | None:
+    """The operand for ``out=``; None where there is none."""
+    if isinstance(out, tuple):
+        if len(out) != 1:
+            raise BadArgument(f"out is one array or a tuple of one, not of {len(out)}")
+        (out,) = out
+    if out is None:
+        return None
+    if arrays.adapter_of(out) is None or isinstance(out, np.generic):
+        raise BadArray(f"out must be a float32 array that can be written, not {type(out).__name__}")
+    if isinstance(out, np.ndarray) and out.dtype != np.float32:
+        raise BadArray(
+            f"Cannot cast ufunc 'matmul' output from dtype('float32') to dtype('{out.dtype}'): pass a float32 array as out"
+        )  # fmt: skip
+    found = arrays.operand(out, "out")
+    assert found is not None
+    writable(found, "out")
+    return found
+
+
+def writable(target: Operand, name: str) -> None:
+    """Refuse an output that cannot be written."""
+    if not target.writable or (target.host is not None and not target.host.flags.writeable):
+        raise BadShape(f"{name} is read-only (or its elements are not aligned to 4 bytes): pass an array that can be written")
+
+
+def shapes(first: Operand, second: Operand) -> tuple[View, View, tuple[int, ...]]:
+    """Both operands as matrices, vectors as a row and a column, and the result's shape by numpy.matmul's rules."""
+    for operand, name in ((first, "a"), (second, "b")):
+        if not operand.shape:
+            raise BadShape(f"{name} has no dimensions; matmul needs vectors, matrices or batches: multiply by a number with *")
+    a, b = first.shape, second.shape
+    left = View(first, (1, *a), (0, *first.strides)) if len(a) == 1 else View(first, a, first.strides)
+    right = View(second, (*b, 1), (*second.strides, 0)) if len(b) == 1 else View(second, b, second.strides)
+    if left.shape[-1] != right.shape[-2]:
+        raise BadShape(
+            f"a is {sizes(a)} and b is {sizes(b)}: a's last dimension ({left.shape[-1]}) must be as long as "
+            f"b's {'only' if len(b) == 1 else 'last but one'} ({right.shape[-2]})"
+        )
+    try:
+        batch = np.broadcast_shapes(left.shape[:-2], right.shape[:-2])
+    except ValueError:
+        raise BadShape(
+            f"a is {sizes(a)} and b is {sizes(b)}: their batches {left.shape[:-2]} and {right.shape[:-2]} do not broadcast"
+        ) from None
+    return left, right, (*batch, *left.shape[-2:-1][: len(a) > 1], *right.shape[-1:][: len(b) > 1])
+
+
+def sizes(shape: tuple[int, ...]) -> str:
+    """A shape as a person reads it."""
+    return "×".join(map(str, shape)) or "a number"
+
+
+def accepted(
+    result: Operand, shape: tuple[int, ...], batch: tuple[int, ...], inputs: tuple[Operand, ...], how: How, name: str = "out"
+) -> tuple[int, ...]:  # fmt: skip
+    """Check ``out``: its shape (a larger batch is filled by repetition, as NumPy does), and that it overlaps nothing."""
+    tail = shape[len(batch) :]
+    given = result.shape[: len(result.shape) - len(tail)]
+    fits = len(result.shape) >= len(tail) and result.shape[len(given) :] == tail
+    if fits:
+        try:
+            fits = np.broadcast_shapes(given, batch) == given
+        except ValueError:
+            fits = False
+    if not fits:
+        raise BadShape(f"{name} is {sizes(result.shape)}, non-broadcastable with the result, which is {sizes(shape)}")
+    apart(result, inputs, how, name)
+    return given
+
+
+def apart(result: Operand, inputs: tuple[Operand, ...], how: How, name: str) -> None:
+    """Refuse an output that shares memory with an input or with itself."""
+    if overlap.folded(result.shape, result.strides):
+        raise Overlap(f"{name} has several indices for one element (strides {result.strides}): pass an array of its own")
+    here = (result.address, result.shape, result.strides)
+    for other, which in zip(inputs, how.names, strict=False):
+        if same_memory(result, other) and overlap.share(here, (other.address, other.shape, other.strides)):
+            raise overlap.refuse(name, which)
+
+
+def same_memory(one: Operand, other: Operand) -> bool:
+    """Whether addresses can be compared: everywhere but between two memory objects of OpenCL."""
+    return one.memory is None or other.memory is None or one.memory == other.memory
+
+
+def spread(view: View, batch: tuple[int, ...]) -> View:
+    """A view broadcast over the batch."""
+    own = view.shape[:-2]
+    missing = len(batch) - len(own)
+    steps = tuple(0 if n == 1 else s for n, s in zip(own, view.strides[:-2], strict=True))
+    return View(view.operand, (*batch, *view.shape[-2:]), (*(0,) * missing, *steps, *view.strides[-2:]), view.offset)
+
+
+def _with_vectors(result: Operand, batch: tuple[int, ...], row: bool, column: bool) -> View:
+    """The result as a batch of matrices, where a vector left a dimension out."""
+    shape, strides = list(result.shape), list(result.strides)
+    if row:
+        shape.insert(len(batch), 1)
+        strides.insert(len(batch), 0)
+    if column:
+        shape.append(1)
+        strides.append(0)
+    return View(result, tuple(shape), tuple(strides))
+
+
+def _scalar(value: Any, name: str) -> float:
+    """A number, or an array of one as SciPy takes it."""
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        pass
+    try:
+        return float(np.asarray(value).reshape(-1)[0])
+    except (TypeError, ValueError, IndexError):
+        raise BadArgument(f"{name} must be a real number, not {value!r}") from None
+
+
+def _whole(value: Any, name: str) -> int:
+    """An integer, as SciPy takes it."""
+    try:
+        return operator.index(value)
+    except TypeError:
+        pass
+    try:
+        if isinstance(value, (str, bytes)):
+            raise ValueError
+        return int(value)
+    except (TypeError, ValueError):
+        raise BadArgument(f"{name} can't be converted to int: {value!r}") from None
+
+
+def _transposed(value: Any, name: str, keyword: str) -> bool:
+    """0, 1, or 2 for the conjugate transpose, which for real numbers is the transpose."""
+    number = _whole(value, name)
+    if number not in (0, 1, 2):
+        raise BadArgument(f"{name} is 0, 1 or 2, not {number} ({name}>=0 && {name}<=2 failed for {keyword} {name})")
+    return number != 0
+
+
+def loose(thing: Any, name: str) -> Operand:
+    """An operand as SciPy's wrappers take it: what becomes an array, integers and complex64 too. float64 arrays are refused."""
+    found = arrays.adapter_of(thing)
+    if found is not None and not isinstance(thing, (np.ndarray, np.generic)):
+        return found.operand(thing, name)
+    if isinstance(thing, np.generic):
+        thing = thing.item()
+    if not isinstance(thing, np.ndarray):
+        thing = converted(thing, name)
+    if thing.dtype.kind in "biu" or thing.dtype in (np.float16, np.complex64):
+        thing = thing.astype(np.float32)
+    elif thing.dtype.kind == "f" and thing.dtype.itemsize == 4:
+        thing = thing.astype(np.float32, copy=False)
+    return numpy_adapter.operand(thing, name)
+
+
+def _matrix(operand: Operand, name: str) -> View:
+    """Two dimensions, as SciPy's wrappers make them: a vector is a column, dimensions of one are left out."""
+    dims = list(zip(operand.shape, operand.strides, strict=True))
+    while len(dims) > 2 and any(n == 1 for n, _ in dims):
+        dims.remove(next(d for d in dims if d[0] == 1))
+    if len(dims) > 2:
+        raise BadShape(f"{name} is {sizes(operand.shape)}, and this routine takes matrices: use matmul for batches")
+    while len(dims) < 2:
+        dims.append((1, 0))
+    return View(operand, tuple(n for n, _ in dims), tuple(s for _, s in dims))
+
+
+def _turned(view: View, turn: bool) -> View:
+    if not turn:
+        return view
+    return View(view.operand, view.shape[::-1], view.strides[::-1], view.offset)
+
+
+def sgemm(
+    alpha: Any, a: Any, b: Any, beta: Any = 0.0, c: Any = None, trans_a: Any = 0, trans_b: Any = 0, overwrite_c: Any = 0,
+    *, precision: str = "auto", own: bool = False, device: Device | str | None = None,
+) -> Any:  # fmt: skip
+    """C = α·op(A)·op(B) + β·C with the parameters and the meaning of ``scipy.linalg.blas.sgemm``.
+
+    Parameters
+    ----------
+    alpha, beta : numbers. α = 0 reads neither ``a`` nor ``b``, β = 0 does not read ``c``
+    a, b, c : arrays of any library toprung knows, in one place, or what becomes a float32 array; vectors are columns. Arrays of
+        float64 are refused
+    trans_a, trans_b : 1 or 2 for the transpose
+    overwrite_c : whether ``c`` may be overwritten: it is, and is returned, where it is column-major and float32
+    precision, own, device : as for ``matmul``
+
+    Returns
+    -------
+    A column-major array of ``a``'s kind, or ``c``
+
+    Raises
+    ------
+    BadArray, BadShape, BadArgument, Overlap, MixedPlaces
+        TypeErrors and ValueErrors, also where SciPy raises ``_fblas.error``
+
+    Examples
+    --------
+    >>> import toprung
+    >>> toprung.sgemm(2.0, [[1, 2], [3, 4]], [[1], [1]])
+    array([[ 6.],
+           [14.]], dtype=float32)
+    """
+    how = How("sgemm", precision, own, device, ("a", "b", "c"))
+    path(precision)
+    factor, keep = _scalar(alpha, "alpha"), _scalar(beta, "beta")
+    turn_a, turn_b = _transposed(trans_a, "trans_a", "3rd keyword"), _transposed(trans_b, "trans_b", "4th keyword")
+    may_write = bool(_whole(overwrite_c, "overwrite_c"))
+    first, second = loose(a, "a"), loose(b, "b")
+    third = None if c is None else loose(c, "c")
+    together([first, second, *([third] if third else [])], how)
+    left, right = _turned(_matrix(first, "a"), turn_a), _turned(_matrix(second, "b"), turn_b)
+    if left.shape[1] != right.shape[0]:
+        raise BadShape(
+            f"op(a) is {sizes(left.shape)} and op(b) is {sizes(right.shape)}: the columns of the first must be as many as the rows "
+            f"of the second; trans_a and trans_b transpose (failed for hidden n: sgemm:n={right.shape[1]})"
+        )
+    shape = (left.shape[0], right.shape[1])
+    if third is None:
+        made = first.adapter.empty(first, shape, fortran=True)
+        target, view, keep = first.adapter.operand(made, "the result"), None, 0.0
+    else:
+        old = _matrix(third, "c")
+        if old.shape != shape:
+            raise BadShape(f"c is {sizes(third.shape)}, and the result is {sizes(shape)}")
+        given = dense(old.shape, old.strides, fortran=True)
+        if may_write and third.thing is c and given and third.writable:
+            apart(third, (first, second), how, "c")
+            made, target, view = c, third, old
+        else:
+            made = third.adapter.empty(third, third.shape, fortran=True)
+            target = third.adapter.operand(made, "the result")
+            view = _matrix(target, "c")
+            if keep != 0:
+                copy(old, view)
+    multiply(factor, left, right, keep, view or View(target, target.shape, target.strides), how)
+    return made if made is c else first.adapter.returned(made, first)
+
+
+def sgemv(
+    alpha: Any, a: Any, x: Any, beta: Any = 0.0, y: Any = None, offx: Any = 0, incx: Any = 1, offy: Any = 0, incy: Any = 1,
+    trans: Any = 0, overwrite_y: Any = 0, *, precision: str = "auto", own: bool = False, device: Device | str | None = None,
+) -> Any:  # fmt: skip
+    """y = α·op(A)·x + β·y with the parameters and the meaning of ``scipy.linalg.blas.sgemv``.
+
+    Parameters
+    ----------
+    alpha, beta : numbers. α = 0 reads neither ``a`` nor ``x``, β = 0 does not read ``y``
+    a, x, y : as for ``sgemm``
+    offx, incx : x's elements are ``x[offx]``, ``x[offx + |incx|]``, …; with a negative ``incx`` the last of them is the first
+    offy, incy : the same for y, which may be longer than the result: its other elements stay
+    trans : 1 or 2 for the transpose
+    overwrite_y : whether ``y`` may be overwritten: it is, and is returned, where it is contiguous and float32
+    precision, own, device : as for ``matmul``
+
+    Returns
+    -------
+    An array of ``a``'s kind, or ``y``. Without ``y``: zeros with the result at ``offy``, ``incy`` apart
+
+    Raises
+    ------
+    BadArray, BadShape, BadArgument, Overlap, MixedPlaces
+        TypeErrors and ValueErrors, also where SciPy raises ``_fblas.error``
+    """
+    how = How("sgemv", precision, own, device, ("a", "x", "y"))
+    path(precision)
+    factor, keep = _scalar(alpha, "alpha"), _scalar(beta, "beta")
+    turn = _transposed(trans, "trans", "7th keyword")
+    may_write = bool(_whole(overwrite_y, "overwrite_y"))
+    steps = [_whole(v, n) for v, n in ((incx, "incx"), (incy, "incy"))]
+    starts = [_whole(v, n) for v, n in ((offx, "offx"), (offy, "offy"))]
+    for step, name, place in zip(steps, ("incx", "incy"), ("4th", "6th"), strict=True):
+        if step == 0:
+            raise BadArgument(f"{name} must not be 0 ({name}>0||{name}<0 failed for {place} keyword {name})")
+    first, second = loose(a, "a"), loose(x, "x")
+    third = None if y is None else loose(y, "y")
+    together([first, second, *([third] if third else [])], how)
+    matrix = _turned(_matrix(first, "a"), turn)
+    rows, cols = matrix.shape
+    vector = _strided(_flat(second, "x"), cols, starts[0], steps[0], "x", "3rd argument")
+    length = starts[1] + 1 + (rows - 1) * abs(steps[1]) if rows else 0
+    if third is None:
+        if starts[1] < 0 or rows == 0:
+            raise BadShape(f"offy = {starts[1]} and {rows} rows leave no y (offy>=0 && offy<len(y) failed for 2nd keyword y)")
+        made = first.adapter.empty(first, (length,))
+        target = flat = first.adapter.operand(made, "the result")
+        keep = 0.0
+        if length > rows:  # zeros lie between the elements and in front of them
+            zeros = View(target, (length, 1), (1, 0))
+            multiply(0.0, View(first, (length, 0), (0, 1)), View(second, (0, 1), (1, 1)), 0.0, zeros, how)
+        view = _strided(flat, rows, starts[1], steps[1], "y", "2nd keyword")
+    else:
+        flat = _flat(third, "y")
+        view = _strided(flat, rows, starts[1], steps[1], "y", "2nd keyword")
+        if may_write and third.thing is y and flat is third and third.writable and dense(third.shape, third.strides):
+            apart(third, (first, second), how, "y")
+            made = y
+        else:
+            made = third.adapter.empty(third, third.shape)
+            target = _flat(third.adapter.operand(made, "the result"), "y")
+            if keep != 0 or flat.shape[0] > rows:
+                copy(View(flat, (*flat.shape, 1), (*flat.strides, 0)), View(target, (*target.shape, 1), (*target.strides, 0)))
+            view = _strided(target, rows, starts[1], steps[1], "y", "2nd keyword")
+    multiply(factor, matrix, vector, keep, view, how)
+    return made if made is y else first.adapter.returned(made, first)
+
+
+def _flat(operand: Operand, name: str) -> Operand:
+    """One dimension: more are joined in row-major order, copied where they cannot be (NumPy only)."""
+    if len(operand.shape) == 1:
+        return operand
+    count = math.prod(operand.shape)
+    dims = [(n, s) for n, s in zip(operand.shape, operand.strides, strict=True) if n != 1]
+    if len(dims) <= 1:
+        step = dims[0][1] if dims else 1
+    elif dense(operand.shape, operand.strides):
+        step = 1
+    elif operand.host is not None:
+        return numpy_adapter.operand(np.ascontiguousarray(operand.host).reshape(-1), name)
+    else:
+        raise BadShape(f"{name} is {sizes(operand.shape)}, and this routine takes a vector: flatten it")
+    return Operand(
+        operand.adapter, operand.thing, (count,), (step,), operand.home, operand.address, operand.memory, operand.queue,
+        operand.writable, operand.host, operand.unordered,
+    )  # fmt: skip
+
+
+def _strided(flat: Operand, count: int, start: int, step: int, name: str, which: str) -> View:
+    """``count`` elements of a vector as a column, the way BLAS counts: a negative increment begins at the far end."""
+    (length,), (apart_,) = flat.shape, flat.strides
+    if not 0 <= start < max(length, 1) or length == 0:
+        raise BadShape(
+            f"{name} has {length} elements and begins at {start} (off{name}>=0 && off{name}<len({name}) failed for {which} {name})"
+        )
+    if length <= start + (count - 1) * abs(step):
+        raise BadShape(
+            f"{name} has {length} elements, and {count} of them, {abs(step)} apart from {start} on, were asked for "
+            f"(len({name})>off{name}+(n-1)*abs(inc{name}) failed for {which} {name})"
+        )
+    first = start if step > 0 else start + (count - 1) * -step
+    return View(flat, (count, 1), (step * apart_, 0), first * apart_)

@@ -1,0 +1,109 @@
+"""What reading registers costs: the banks of the register file, and the cache that ``.reuse`` fills.
+
+A multiply-add reads three registers. Since Volta the register file has two banks, even and odd numbers. On Volta, where a warp's
+multiply-add occupies its scheduler's 16 lanes for two cycles, each bank gives two registers meanwhile: conflicts occur only where
+all three sources lie in one bank (Jia, Maggioni, Staiger, Scarpazza, "Dissecting the NVIDIA Volta GPU Architecture via
+Microbenchmarking", 2018, section 3.1.1). With 32 lanes, from SM 8.6 on, a multiply-add starts every cycle, and each bank gives
+one register: two different registers of one bank take a cycle more. That is not documented; it is what the speed of outer
+products in registers shows (docs/probe.md), where the Volta rule sees no conflict at all.
+
+A source marked ``.reuse`` is kept for the next instruction of the warp, which gets it without a read if it wants the same
+register at the same place (the first, second or third source). So the rule is, instruction by instruction: sources that are at
+hand need no read; of the others, the different registers of each bank are counted; more than the bank gives take further cycles.
+
+What is assumed and not documented: that what is kept is lost with the next instruction, of whatever kind, unless that marks it
+again; and that the warp is not interrupted between the two. So the count is of what the compiler planned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+BANKS = 2
+READS = 2
+"""Registers a bank gives a multiply-add that occupies its lanes for two cycles."""
+
+
+def reads_of(lanes: int | None) -> int:
+    """Registers a bank gives a multiply-add before it costs a cycle more, from the fp32 lanes of a multiprocessor."""
+    return READS if lanes is None or lanes <= 64 else 1
+
+
+@dataclass(frozen=True)
+class Register:
+    """A register as a source of an instruction."""
+
+    number: int
+    reuse: bool = False
+
+
+Sources = tuple[Register | None, ...]
+"""The sources of an instruction by place; None: a constant, zero, or no source."""
+
+
+@dataclass(frozen=True)
+class Reads:
+    """What multiply-adds of a stretch of code ask of the register file.
+
+    Attributes
+    ----------
+    instructions : multiply-adds
+    sources : registers they name as sources
+    marked : sources marked ``.reuse``
+    kept : sources that are at hand from the instruction before
+    read : different registers that are read
+    conflicted : multiply-adds that take more than one cycle to read
+    extra_cycles : cycles more than one, summed
+    """
+
+    instructions: int = 0
+    sources: int = 0
+    marked: int = 0
+    kept: int = 0
+    read: int = 0
+    conflicted: int = 0
+    extra_cycles: int = 0
+
+    @property
+    def kept_share(self) -> float:
+        """The part of the sources that needs no read."""
+        return self.kept / self.sources if self.sources else 0.0
+
+    @property
+    def reads_each(self) -> float:
+        """Registers read by a multiply-add."""
+        return self.read / self.instructions if self.instructions else 0.0
+
+    @property
+    def conflicts_each(self) -> float:
+        """Extra cycles a multiply-add."""
+        return self.extra_cycles / self.instructions if self.instructions else 0.0
+
+
+def cycles(sources: Sequence[int], banks: int = BANKS, reads: int = READS) -> int:
+    """Cycles to read some registers: one at least."""
+    different = set(sources)
+    return max(1, *(-(-sum(n % banks == bank for n in different) // reads) for bank in range(banks)))
+
+
+def register_reads(code: Sequence[Sources | None], banks: int = BANKS, reads: int = READS) -> Reads:
+    """Count a stretch of code; None stands for an instruction that is no multiply-add."""
+    instructions = named = marked = served = read = conflicted = extra = 0
+    at_hand: dict[int, int] = {}
+    for sources in code:
+        if sources is None:
+            at_hand = {}
+            continue
+        registers = [(place, s) for place, s in enumerate(sources) if s is not None]
+        wanted = [s.number for place, s in registers if at_hand.get(place) != s.number]
+        instructions += 1
+        named += len(registers)
+        served += len(registers) - len(wanted)
+        read += len(set(wanted))
+        marked += sum(s.reuse for _, s in registers)
+        more = cycles(wanted, banks, reads) - 1
+        conflicted += more > 0
+        extra += more
+        at_hand = {place: s.number for place, s in registers if s.reuse}
+    return Reads(instructions, named, marked, served, read, conflicted, extra)

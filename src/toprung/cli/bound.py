@@ -1,0 +1,181 @@
+"""``toprung bound``."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich import box
+from rich.table import Table
+
+from toprung import backends
+from toprung.bounds.arch import ARCHITECTURES, Architecture, architecture, card
+from toprung.bounds.figures import Unknown
+from toprung.bounds.paper import WIDTHS, Analysis, Plan, analyse, ffma_share
+from toprung.cli.common import console, parse_switches
+from toprung.errors import BadSize, UnknownName
+from toprung.explain import figures_of
+from toprung.report import bound_plot
+
+SQUARE = {"B_R": 6, "T_B": 256, "L": 16}
+TILE = ("BM", "BN", "BK", "TM", "TN")
+SWEEP = range(1, 17)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("bound")(bound_command)
+
+
+def bound_command(
+    arch: Annotated[str, typer.Option(help="gt200, fermi, kepler, sm_75 … sm_100, or here: the best device")] = "fermi",
+    br: Annotated[int | None, typer.Option("--BR", help="register blocking factor B_R of a square tile [default: 6]")] = None,
+    tb: Annotated[int | None, typer.Option("--TB", help="threads of a square block, T_B [default: 256]")] = None,
+    stride: Annotated[int | None, typer.Option("--L", help="steps of K fetched at a time [default: 16]")] = None,
+    tile: Annotated[list[str] | None, typer.Option(help="NAME=VALUE for each of BM BN BK TM TN, in place of B_R, T_B, L")] = None,
+    width: Annotated[int, typer.Option(help="bits of a load from shared memory: 32, 64 or 128")] = 64,
+    blocks: Annotated[int | None, typer.Option(help="blocks a multiprocessor [default: what fits]")] = None,
+    registers: Annotated[int | None, typer.Option(help="registers of a thread [default: what equation 7 asks for]")] = None,
+    index: Annotated[int, typer.Option(help="registers for addresses and the loop, R_index")] = 7,
+    latency: Annotated[float | None, typer.Option(help="clocks of a multiply-add, for condition 1")] = None,
+    mix: Annotated[float | None, typer.Option(help="part of the issue rate that FFMA beside LDS reach, for equation 9")] = None,
+    sweep: Annotated[bool, typer.Option(help="FFMA share and potential over the register blocking factor")] = False,
+    plot: Annotated[Path | None, typer.Option(help="draw the sweep: a .png or .svg file")] = None,
+) -> None:
+    """The upper bound of Lai and Seznec's paper: inputs, every condition with its numbers, the resulting peak and its limiter.
+
+    Examples:
+
+      toprung bound
+
+      toprung bound --arch kepler --BR 6
+
+      toprung bound --arch sm_90 --tile BM=128 --tile BN=256 --tile BK=16 --tile TM=8 --tile TN=16 --width 128
+
+      toprung bound --sweep --plot figure1.svg
+    """
+    of, clocks = _architecture(arch)
+    latency = latency if latency is not None else clocks
+    changes = parse_switches(tile or [])
+    if changes and (br, tb, stride) != (None, None, None):
+        raise BadSize("--tile gives the whole tile: leave out --BR, --TB and --L")
+    if mix is not None and not 0 < mix <= 1:
+        raise BadSize(f"--mix is a part of the issue rate, above 0 and at most 1, not {mix}")
+    if latency is not None and not 0 < latency < 1e6:
+        raise BadSize(f"--latency is a number of clocks, not {latency}")
+    square = (
+        br if br is not None else SQUARE["B_R"],
+        tb if tb is not None else SQUARE["T_B"],
+        stride if stride is not None else SQUARE["L"],
+    )
+    plan = _plan(changes, width, index) if changes else Plan.square(*square, width=width, index=index)
+    plan = replace(plan, blocks=blocks, registers=registers)
+    if plot is not None:
+        bound_plot.check(plot)
+    if sweep or plot is not None:
+        if changes:
+            raise BadSize("a sweep is over the register blocking factor of square tiles: leave out --tile")
+        plans = [Plan.square(b, square[1], square[2], index=index) for b in SWEEP]
+        console.print(_sweep(of, plans, latency, mix))
+        if plot is not None:
+            bound_plot.sweep(of, plans, plot)
+        return
+    analysis = analyse(of, plan, latency, throughput=mix)
+    console.print(inputs(of))
+    console.print(conditions(analysis))
+    console.print(verdict(analysis), markup=False, highlight=False, soft_wrap=True)
+
+
+def _architecture(name: str) -> tuple[Architecture, float | None]:
+    """An architecture, and the clocks of a multiply-add where they were measured."""
+    if name != "here":
+        return architecture(name), None
+    device = backends.find()
+    if not device.arch:
+        raise UnknownName("architecture in the model", f"that of {device}", ARCHITECTURES)
+    figures = figures_of(device)
+    _, cache, source = card(device.name)
+    memory = figures.dram_read_bytes_per_s
+    of = replace(
+        architecture(device.arch), title=device.short_name, sms=device.compute_units, clock_mhz=figures.clock_mhz,
+        dram_bytes_per_s=memory, l2_bytes=cache,
+    )  # fmt: skip
+    said = {"sms": "the device", "clock_mhz": figures.source_of("clock_mhz"), "l2_bytes": source}
+    return replace(
+        of, sources={**of.sources, **said, "dram_bytes_per_s": figures.source_of("dram_read_bytes_per_s")}
+    ), figures.ffma_latency_clocks
+
+
+def _plan(changes: dict[str, int], width: int, index: int) -> Plan:
+    for name in changes:
+        if name not in TILE:
+            raise UnknownName("tile parameter of the model", name, TILE)
+    if lacking := [name for name in TILE if name not in changes]:
+        raise BadSize(f"a tile has {', '.join(TILE)}: give {' '.join(f'--tile {n}=…' for n in lacking)}, too")
+    return Plan(changes["TM"], changes["TN"], changes["BM"], changes["BN"], changes["BK"], width=width, index=index)
+
+
+def inputs(of: Architecture) -> Table:
+    """What the model knows of an architecture, each figure with its source."""
+    table = Table(title=of.title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("figure")
+    table.add_column("value", justify="right", no_wrap=True)
+    table.add_column("from", overflow="fold")
+    for name, value, source in of.table():
+        table.add_row(name, value, source or "unknown")
+    return table
+
+
+def conditions(analysis: Analysis) -> Table:
+    """The twelve lines."""
+    p = analysis.plan
+    title = f"{p.BM}×{p.BN}×{p.BK} {p.TM}×{p.TN}, {p.threads} threads, LDS of {p.width} bits"
+    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("", justify="right")
+    table.add_column("condition")
+    table.add_column("with numbers")
+    table.add_column("")
+    for c in analysis.conditions:
+        if isinstance(c.value, Unknown):
+            result = str(c.value)
+        elif c.holds is None:
+            result = f"{c.value:,.4g}" if c.value < 1000 else f"{c.value:,.0f}"
+        else:
+            result = "holds" if c.holds else "[bold red]refused[/bold red]"
+        table.add_row(str(c.number), c.rule, c.numbers, result)
+    return table
+
+
+def verdict(analysis: Analysis) -> str:
+    """One line: the potential, and what sets it."""
+    most, peak = analysis.potential, analysis.of.peak_gflops
+    if isinstance(most, Unknown):
+        return f"P_potential is {most}"
+    share = "" if isinstance(peak, Unknown) else f", {100 * most / peak:.1f} % of {peak:,.0f}"
+    refused = [c.number for c in analysis.conditions if c.holds is False]
+    if refused:
+        return (
+            f"this plan cannot run: condition {' and '.join(map(str, refused))} refuses it (it would be {most:,.0f} GFLOP/s{share})"
+        )
+    return f"P_potential = {most:,.0f} GFLOP/s{share}; limited by {analysis.limiter}"
+
+
+def _sweep(of: Architecture, plans: list[Plan], latency: float | None, mix: float | None) -> Table:
+    title = f"{of.title}: main loop and potential over the register blocking factor"
+    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("B_R", justify="right")
+    for w in WIDTHS:
+        table.add_column(f"FFMA %, LDS.{w}" if w > 32 else "FFMA %, LDS", justify="right")
+    table.add_column("registers", justify="right")
+    for w in WIDTHS:
+        table.add_column(f"GFLOP/s, {w}", justify="right")
+    table.add_column("refused by")
+    for plan in plans:
+        each = [analyse(of, replace(plan, width=w), latency, throughput=mix) for w in WIDTHS]
+        shares = [f"{100 * ffma_share(plan.TM, plan.TN, w):.1f}" for w in WIDTHS]
+        speeds = ["?" if isinstance(a.potential, Unknown) else f"{a.potential:,.0f}" for a in each]
+        refused = ", ".join(str(c.number) for c in each[0].conditions if c.holds is False)
+        table.add_row(str(plan.TM), *shares, str(plan.tight_registers), *speeds, refused, style="dim" if refused else None)
+    return table

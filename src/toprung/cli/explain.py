@@ -1,0 +1,169 @@
+"""``toprung explain``."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from toprung import backends, results
+from toprung.bounds.figures import Unknown
+from toprung.bounds.levels import rate
+from toprung.bounds.occupancy import ROOMS, occupancy
+from toprung.cli.common import console, parse_sizes, parse_switches, size_name
+from toprung.climb import default_sizes, entries, problem_of
+from toprung.device import Device
+from toprung.errors import BadSize, IllegalTile
+from toprung.explain import Explanation, device_for, explain
+from toprung.report.bound_table import bounds_record, overview
+from toprung.rung import Rung, ladder, rung
+from toprung.single import tile_of
+
+BAR = 40
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("explain")(explain_command)
+
+
+def explain_command(
+    name: Annotated[str, typer.Argument(metavar="RUNG", help="a rung such as turing/r09, or a ladder")],
+    device: Annotated[str | None, typer.Option(help="an id, or a part of a name (see toprung devices)")] = None,
+    arch: Annotated[str | None, typer.Option(help="sm_80, sm_90, …: no such GPU is needed")] = None,
+    size: Annotated[str | None, typer.Option(help="512, or 35x79x19 (M x N x K)")] = None,
+    switch: Annotated[list[str] | None, typer.Option(help="NAME=VALUE of a rung's switch; may be repeated")] = None,
+    tile: Annotated[list[str] | None, typer.Option(help="NAME=VALUE of a tile parameter; may be repeated")] = None,
+    stored: Annotated[Path, typer.Option("--results", help="folder of stored measurements and probes")] = Path("results"),
+    json: Annotated[Path | None, typer.Option(help="store every level in this file")] = None,
+) -> None:
+    """Why a rung is as fast as it is: what its code asks for at each level of a device, which level stops it, what would help.
+
+    The figures are those that toprung probe stored for the device; for what was not probed those of the vendor's documents.
+
+    Examples:
+
+      toprung explain turing/r09
+
+      toprung explain turing/r09 --arch sm_90 --size 4096
+
+      toprung explain turing --arch sm_90 --size 4096
+    """
+    if device is not None and arch is not None:
+        raise BadSize("give --device or --arch, not both")
+    one = rung(name) if "/" in name else None
+    of = ladder(name.partition("/")[0])
+    where = device_for(arch, stored) if arch is not None else _device(device, stored)
+    sizes = parse_sizes(size) if size is not None else [default_sizes(of, where)[-1]]
+    if len(sizes) != 1:
+        raise BadSize("explain takes one size")
+    problem = problem_of(of, sizes[0])
+    switches, changes = parse_switches(switch or []), parse_switches(tile or [])
+    notes: list[str] = []
+    found: list[tuple[str, Explanation]] = []
+    if one is not None:
+        options = one.options(where, switches)
+        found.append(("", explain(one, where, problem, options, tile_of(one, options, changes, where), stored)))
+        _detail(found[0][1], size_name(sizes[0]))
+    else:
+        if changes:
+            raise BadSize("--tile changes one rung's tile: name the rung, such as turing/r09")
+        for entry in entries(of.rungs, where, None, switches):
+            assert isinstance(entry.who, Rung)
+            try:
+                found.append((entry.variant, explain(entry.who, where, problem, entry.options, None, stored)))
+            except IllegalTile as error:
+                notes.append(str(error))
+        notes += [note for _, e in found for note in e.notes]
+        console.print(overview(found, f"{of.name} at {size_name(sizes[0])} on {where.short_name}"))
+    for note in dict.fromkeys(notes):
+        console.print(note, style="dim", markup=False, highlight=False, soft_wrap=True)
+    if json is not None:
+        results.write(json, bounds_record(shlex.join(["toprung", *sys.argv[1:]]), where, found))
+
+
+def _device(name: str | None, stored: Path) -> Device:
+    """The device named, or the best one; a CPU beside which nothing is known of machine code gives way to the H100's documents."""
+    where = backends.find(name)
+    if name is None and where.kind != "gpu":
+        return device_for("sm_90", stored)
+    return where
+
+
+def _detail(e: Explanation, size: str) -> None:
+    figures = e.figures
+    console.print(f"{e.rung.name}: {e.rung.idea}", style="bold", markup=False, highlight=False)
+    lines = [
+        f"on {e.device.short_name} at {size}; figures: {figures.source}",
+        f"tile       {e.tile}, {e.tile.work_items} work-items",
+    ]
+    if e.code:
+        code, reads = e.code, e.code.loop.reads
+        spills = f", {code.spills} bytes spilled" if code.spills else ""
+        lines.append(f"resources  {code.registers} registers{spills}, {code.shared_bytes:,} bytes of shared memory a block")
+        if (key := figures.arch.rstrip("af")) in ROOMS:
+            held = occupancy(key, e.tile.work_items, code.registers, code.shared_bytes)
+            lines.append(
+                f"occupancy  {held.blocks} blocks a multiprocessor, {100 * held.share:.0f} % of its warps; scarcest: {held.limiter}"
+            )
+        if code.loop.instructions:
+            mix = ", ".join(f"{n} {kind}" for kind, n in sorted(code.loop.counts.items(), key=lambda item: -item[1]))
+            lines.append(f"main loop  {mix}")
+            lines.append(
+                f"           {100 * code.loop.ffma_share:.1f} % FFMA; {100 * reads.kept_share:.0f} % of their sources kept from "
+                f"the one before, {reads.conflicts_each:.2f} cycles each lost to register banks"
+            )
+    for line in lines:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    console.print(_levels(e))
+    most, found = e.bound.gflops, e.bound.limiter
+    memory = e.without_caches
+    if not isinstance(memory, Unknown):
+        console.print(
+            f"without caches, as the paper counts (equation 10): {memory:,.0f} GFLOP/s from memory", style="dim", highlight=False
+        )
+    if found and not isinstance(most, Unknown):
+        console.print(f"bound      {most:,.0f} GFLOP/s, limited by {found.name}", style="bold", highlight=False)
+    else:
+        console.print(f"bound      {most}", style="bold", highlight=False)
+    if e.measured and e.share is not None:
+        helpers = f", {100 * e.measured.helpers:.0f} % of its time in helpers" if e.measured.helpers else ""
+        where = f" ({e.record})" if e.record else ""
+        console.print(
+            f"measured   {e.measured.gflops:,.0f} GFLOP/s, {100 * e.share:.1f} % of it{helpers}{where}",
+            highlight=False,
+            soft_wrap=True,
+        )
+    else:
+        console.print("measured   nothing stored for this tile, size and device", highlight=False)
+    if e.bound.advice:
+        console.print(f"next       {e.bound.advice}", highlight=False, soft_wrap=True)
+    for note in e.notes:
+        console.print(note, style="dim", markup=False, highlight=False, soft_wrap=True)
+
+
+def _levels(e: Explanation) -> Table:
+    """Every level's limit as a bar; what was measured cannot be longer than the shortest."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("level", no_wrap=True)
+    table.add_column("GFLOP/s", justify="right", no_wrap=True)
+    table.add_column("busy at the bound", no_wrap=True, min_width=BAR)
+    table.add_column("counted", overflow="fold")
+    slowest = e.bound.seconds
+    for level in e.bound.levels:
+        if isinstance(level.seconds, Unknown):
+            table.add_row(level.name, "?", "", str(level.seconds), style="dim")
+            continue
+        most = rate(e.bound.work, level.seconds)
+        busy = 0.0 if isinstance(slowest, Unknown) or not slowest else level.seconds / slowest
+        limiting = e.bound.limiter is not None and level.name == e.bound.limiter.name
+        bar = Text("█" * round(BAR * busy), style="red" if limiting else "blue")
+        speed = "–" if isinstance(most, Unknown) or most == float("inf") else f"{most:,.0f}"
+        table.add_row(level.name, speed, bar, level.counted, style="bold" if limiting else None)
+    return table

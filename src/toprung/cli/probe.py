@@ -1,0 +1,117 @@
+"""``toprung probe``."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich import box
+from rich.table import Table
+
+from toprung import backends, results
+from toprung.cli.common import console
+from toprung.environment import environment
+from toprung.measure import SAMPLES
+from toprung.probe import store
+from toprung.probe.base import benchmark, benchmarks
+from toprung.probe.run import Finding, probe, refusals
+from toprung.report import plot as pictures
+from toprung.report.probe_plot import mixes
+
+INTERRUPTED = 130
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("probe")(probe_command)
+
+
+def probe_command(
+    device: Annotated[str | None, typer.Option(help="an id, or a part of a name (see toprung devices)")] = None,
+    only: Annotated[str | None, typer.Option(help="some microbenchmarks, with commas; they are shown and not kept")] = None,
+    json: Annotated[Path | None, typer.Option(help="store every sample and all circumstances in this file, too")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="draw multiply-adds beside loads from shared memory: a .png or .svg file")
+    ] = None,
+) -> None:
+    """Measure what a device can do, one thing at a time, for the bounds: arithmetic, shared memory, caches, memory, launches.
+
+    The record is kept in the user's data folder (TOPRUNG_DATA moves it), one for each device and backend.
+
+    Examples:
+
+      toprung probe
+
+      toprung probe --device cuda:0 --json results/probe.json
+
+      toprung probe --only bandwidth,launch
+    """
+    if plot is not None:
+        pictures.check(plot)
+    wanted = [benchmark(name) for name in only.split(",")] if only else list(benchmarks())
+    where = backends.find(device)
+    findings: list[Finding] = []
+    interrupted = False
+    start = time.monotonic()
+    with backends.opened(where) as session:
+        notes = refusals(session, wanted)
+        try:
+            with console.status(f"probing {where}") as status:
+                for finding in probe(session, wanted, SAMPLES):
+                    findings.append(finding)
+                    status.update(f"probing {where}: {finding.benchmark.name} {finding.case.label}")
+        except KeyboardInterrupt:
+            interrupted = True
+        command = shlex.join(["toprung", *sys.argv[1:]])
+        content = store.record(command, environment(session), findings, notes, time.monotonic() - start)
+        content["interrupted"] = interrupted
+    console.print(table(findings, f"{where}, {content['took_seconds']:.0f} s"))
+    for name, reason in notes.items():
+        console.print(f"not {name}: {reason}", style="dim", markup=False, highlight=False, soft_wrap=True)
+    for line in content["failures"]:
+        console.print(line, style="bold red", markup=False, highlight=False, soft_wrap=True)
+    if json is not None:
+        results.write(json, content)
+    if interrupted or only:
+        console.print("not kept: it is not the whole probe", style="yellow")
+    else:
+        path = store.path_of(where.slug, where.backend)
+        results.write(path, content)
+        console.print(f"kept as {path}", markup=False, highlight=False, soft_wrap=True)
+    if plot is not None:
+        mixes(content, plot)
+    if interrupted:
+        raise typer.Exit(INTERRUPTED)
+    if content["failures"]:
+        raise typer.Exit(1)
+
+
+def table(findings: list[Finding], title: str) -> Table:
+    """Every case beside what the vendor says."""
+    shown = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    shown.add_column("what")
+    for column in ("measured", "vendor", "%", "± %", "MHz", "W"):
+        shown.add_column(column, justify="right", no_wrap=True)
+    shown.add_column("unit", no_wrap=True)
+    heading = ""
+    for f in findings:
+        if f.problem:
+            continue
+        if f.benchmark.name != heading:
+            heading = f.benchmark.name
+            shown.add_row(f"[bold]{f.benchmark.title}[/bold]")
+        value, vendor = f.value, f.case.vendor
+        cells = (
+            f"{value:,.4g}" if value < 1e4 else f"{value:,.0f}",
+            "" if vendor is None else f"{vendor:,.4g}" if vendor < 1e4 else f"{vendor:,.0f}",
+            f"{100 * value / vendor:.1f}" if vendor else "",
+            f"{50 * f.spread:.1f}",
+            f"{f.clock:.0f}" if f.clock else "",
+            f"{f.watts:.0f}" if f.watts else "",
+        )
+        shown.add_row(f"  {f.case.label}", *cells, f.benchmark.unit.name)
+    return shown

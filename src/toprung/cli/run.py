@@ -1,0 +1,125 @@
+"""``toprung run``."""
+
+from __future__ import annotations
+
+import shlex
+import statistics
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich import box
+from rich.table import Table
+
+from toprung import backends, results
+from toprung.backends import cubin as machine
+from toprung.build import Own
+from toprung.cli.common import console, parse_sizes, parse_switches
+from toprung.climb import default_sizes, problem_of
+from toprung.environment import environment
+from toprung.errors import BadCubin, BadSize
+from toprung.rung import ladder, rung
+from toprung.single import FILE, HERE, Job, Note, both, run, tile_of
+from toprung.stats import paired_ratio
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("run")(run_command)
+
+
+def run_command(
+    name: Annotated[
+        str | None, typer.Argument(metavar="[RUNG]", help="a rung such as kepler/r07; by default what the cubin was made from")
+    ] = None,
+    cubin: Annotated[Path | None, typer.Option(help="machine code in place of the rung's text")] = None,
+    kernel: Annotated[str | None, typer.Option(help="the kernel in it; by default the one called like the routine")] = None,
+    size: Annotated[str | None, typer.Option(help="512, or 35x79x19 (M x N x K)")] = None,
+    device: Annotated[str | None, typer.Option(help="an id, or a part of a name (see toprung devices)")] = None,
+    switch: Annotated[list[str] | None, typer.Option(help="NAME=VALUE of a rung's switch; may be repeated")] = None,
+    tile: Annotated[list[str] | None, typer.Option(help="NAME=VALUE of a tile parameter; may be repeated")] = None,
+    beside: Annotated[
+        bool, typer.Option("--both", help="the rung compiled here and its machine code from a file, in turns")
+    ] = False,
+    json: Annotated[Path | None, typer.Option(help="store every sample and all circumstances in this file")] = None,
+) -> None:
+    """Verify and time one kernel: a rung, or machine code of one's own in its place.
+
+    A cubin is checked before a driver sees it: its architecture, its kernel, the parameters it takes.
+
+    Examples:
+
+      toprung run kepler/r07
+
+      toprung inspect kepler/r07 --cubin mine.cubin; toprung run --cubin mine.cubin
+
+      toprung run kepler/r07 --size 4096 --both
+    """
+    own, note = None, None
+    if cubin is not None:
+        note = Note.read(cubin)
+        own = Own.read(cubin, kernel or (note.kernel if note else ""))
+        known = machine.facts(own.code, own.name)
+        if own.kernel:
+            machine.check(own.code, own.name, known.arch, own.kernel)
+    elif kernel is not None:
+        raise BadCubin("--kernel names a kernel of a cubin: give --cubin FILE, too")
+    if name is None and note is None:
+        what = f"{cubin} has no {cubin.name}.json beside it that says what it was made from: " if cubin else ""
+        raise BadCubin(f"{what}name the rung in whose place it stands, such as toprung run kepler/r07")
+    which = rung(name or (note.rung if note else ""))
+    if note is not None and which.name != note.rung:
+        note = None
+    where = backends.find(device)
+    switches = {**(note.options if note else {}), **parse_switches(switch or [])}
+    options = which.options(where, switches)
+    chosen = tile_of(which, options, {**(note.tile if note else {}), **parse_switches(tile or [])}, where)
+    of = ladder(which.ladder)
+    sizes = parse_sizes(size) if size is not None else [default_sizes(of, where)[-1]]
+    if len(sizes) != 1:
+        raise BadSize(f"toprung run takes one size, not {len(sizes)}")
+    problem = problem_of(of, sizes[0])
+    if own is not None and where.backend != "cuda":
+        raise BadCubin(f"{own.name} is machine code for CUDA, and {where} is reached through {where.backend}: use a CUDA device")
+    with backends.opened(where) as session:
+        jobs = both(which, chosen, options, session, own) if beside else [Job(FILE if own else HERE, own)]
+        for _ in run(which, chosen, options, problem, session, jobs):
+            pass
+        wrong = [f"{which} {j.label}: {j.verdict.problems[0]}" for j in jobs if j.verdict and not j.verdict.right]
+        measured = [j.measurement for j in jobs if j.measurement]
+        content = results.record(
+            shlex.join(["toprung", *sys.argv[1:]]), environment(session), measured, wrong, kind="run",
+            loads=[{"label": j.label, "compile_seconds": j.compile_seconds, "load_seconds": j.load_seconds} for j in jobs],
+        )  # fmt: skip
+    console.print(_table(jobs, f"{which} {chosen} on {problem} on {where}"))
+    if len(measured) == 2:
+        ratio = paired_ratio(measured[0].seconds, measured[1].seconds)
+        console.print(f"speed {FILE} / {HERE}: {ratio.value:.4f}, 95 % interval {ratio.low:.4f} to {ratio.high:.4f}")
+    for line in wrong:
+        console.print(line, style="bold red", markup=False, highlight=False, soft_wrap=True)
+    if json is not None:
+        results.write(json, content)
+    if wrong:
+        raise typer.Exit(1)
+
+
+def _table(jobs: list[Job], title: str) -> Table:
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("code")
+    for column in ("registers", "local bytes", "load ms", "ms", "", "± %", "error"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for job in jobs:
+        m, verdict = job.measurement, job.verdict
+        used = m.competitor["resources"] if m else {}
+        table.add_row(
+            job.label,
+            str(used.get("registers") or "–"),
+            str(used.get("local_bytes") if used.get("local_bytes") is not None else "–"),
+            f"{1e3 * statistics.median(job.load_seconds):.3g}",
+            f"{1e3 * m.median:.3g}" if m else "wrong",
+            f"{m.figure:,.4g} {m.measured_in}" if m else "",
+            f"{50 * m.spread:.1f}" if m else "",
+            f"{verdict.grade:.2g}" if verdict else "",
+        )
+    return table

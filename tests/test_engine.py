@@ -1,0 +1,551 @@
+"""The library's engine on hostile operands: every kernel, layout, shape and width of access; nothing outside is touched."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import trial
+from conftest import require
+from toprung.backends import adopt, nvrtc, session_for
+from toprung.backends.base import Session
+from toprung.blas import choose as choosing
+from toprung.blas import kernel as kernels
+from toprung.blas.call import GemmCall, GemvCall
+from toprung.blas.choose import GPU, Choice, choose, problem_class, whole_slices
+from toprung.blas.competitor import Bound, Toprung, call_of
+from toprung.blas.engine import Executable, prepare
+from toprung.build import rung_source
+from toprung.check import GUARD, Oracle, hostile
+from toprung.competitor import OnDevice
+from toprung.device import Device
+from toprung.errors import BadSize, Unsupported
+from toprung.machine_code import inspect_source
+from toprung.problem import F32, Problem
+from toprung.routines.gemm import TRANSPOSES, Gemm
+from toprung.routines.gemv import Gemv
+from toprung.tile import Tile
+
+SMALL = Tile(BM=16, BN=16, BK=8, WM=16, WN=16, TM=4, TN=4, VEC=4, VA=4, VB=4, STAGES=1, PADA=4, PADB=4)
+
+
+SOME = ["NN", *(pytest.param(t, marks=pytest.mark.slow) for t in ("NT", "TN")), "TT"]
+"""Transposes of which two are enough for a quick run."""
+
+
+def forced(session: Session, problem: Problem, tile: Tile | None = None, slices: int = 1, **options: int) -> Choice:
+    """The tunable product with a tile of the test's choosing, its accesses as wide as the problem allows."""
+    call = call_of(problem)
+    assert isinstance(call, GemmCall)
+    tile = tile or SMALL
+    a, b, _ = choosing.widths(call)
+    tile = replace(tile, VA=a, VB=b)
+    slices = whole_slices(call.K, tile.BK or 1, slices)
+    candidate = choosing.Candidate(tile, 0, 1.0)
+    found = choosing.tiled_options(call, candidate, session.device, slices) | options
+    return Choice("gemm", replace(tile, SPLIT_K=slices if slices > 1 else None), tuple(sorted(found.items())))
+
+
+def run(session: Session, problem: Problem, choice: Choice | None = None, distribution: str = "uniform") -> F32:
+    """Run once, assert that the result is right and that inputs and surroundings are untouched; returns the output's backing."""
+    operands = hostile(problem, distribution)
+    placed = OnDevice(operands, session)
+    prepared = Toprung(choice=choice).prepare(placed)
+    prepared.time(1)
+    flat = prepared.fetch()
+    verdict = Oracle(operands).verify(flat)
+    assert verdict.right, (str(problem), choice, verdict.problems)
+    for m in problem.matrices:
+        if not m.output:
+            assert np.array_equal(placed.fetch(m.name).view(np.uint32), operands.flat[m.name].view(np.uint32))
+    return flat
+
+
+def gemm(M: int, N: int, K: int, trans: str = "NN", more: tuple[int, int, int] = (0, 0, 0), **rest: Any) -> Gemm:
+    """A product whose rows have gaps of ``more`` elements."""
+    tight = Gemm(M, N, K, trans=trans)
+    lds = {f"ld{n}": getattr(tight, f"ld{n}") + gap for n, gap in zip("abc", more, strict=True)}
+    return Gemm(M, N, K, trans=trans, **lds, **rest)
+
+
+@pytest.mark.parametrize("trans", TRANSPOSES)
+def test_shapes_and_gaps(session: Session, trans: str) -> None:
+    """Whole tiles, edges of every kind, rows with gaps, each width of access; α and β as they come."""
+    for size, more, alpha, beta in (
+        ((32, 64, 32), (0, 0, 0), 1.0, 0.0), ((36, 68, 20), (4, 4, 4), 0.7, 1.3), ((35, 79, 19), (3, 1, 2), -1.0, 1.0),
+    ):  # fmt: skip
+        problem = gemm(*size, trans, more, alpha=alpha, beta=beta)
+        run(session, problem, forced(session, problem))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("trans", TRANSPOSES)
+def test_shapes_and_gaps_with_the_devices_own_tile(session: Session, trans: str) -> None:
+    cases = itertools.cycle(((1.0, 0.0), (0.7, 1.3), (-1.0, 1.0)))
+    for size, more in (
+        ((32, 64, 32), (0, 0, 0)), ((33, 65, 17), (0, 0, 0)), ((35, 79, 19), (3, 1, 2)), ((36, 68, 20), (4, 4, 4)),
+        ((34, 66, 18), (2, 2, 2)), ((48, 100, 4), (0, 0, 4)), ((17, 130, 1), (0, 0, 0)),
+    ):  # fmt: skip
+        alpha, beta = next(cases)
+        run(session, gemm(*size, trans, more, alpha=alpha, beta=beta))
+
+
+@pytest.mark.parametrize("trans", SOME)
+def test_slices(session: Session, trans: str) -> None:
+    """Sums cut in two, in five and in as many as there are tiles; the last slice short; in a batch as well."""
+    for K, slices, batch in ((64, 2, 1), (77, 5, 1), (130, 99, 1), (50, 3, 3)):
+        problem = Gemm(20, 24, K, 0.7, 1.3, trans=trans, batch=batch)
+        choice = forced(session, problem, slices=slices)
+        assert choice.slices > 1
+        run(session, problem, choice)
+
+
+@pytest.mark.parametrize(
+    "variant",
+    [
+        {"STAGES": 2, "AHEAD": 0, "ORDER": 1, "INDEX32": 0, "GROUP_M": 2},
+        *(pytest.param({k: v}, marks=pytest.mark.slow) for k, v in (("AHEAD", 0), ("ORDER", 1), ("INDEX32", 0), ("GROUP_M", 1))),
+    ],
+)
+def test_switches(session: Session, variant: dict[str, int]) -> None:
+    for trans in ("NN", "TT"):
+        problem = gemm(52, 36, 28, trans, alpha=1.3, beta=-1.0)
+        tile = replace(SMALL, STAGES=variant.get("STAGES", 1))
+        options = {k: v for k, v in variant.items() if k != "STAGES"}
+        run(session, problem, forced(session, problem, tile, **options))
+
+
+@pytest.mark.parametrize("trans", SOME)
+def test_skinny(session: Session, trans: str) -> None:
+    """Few rows or few columns, with every number of sums a work-item may have; cut, and in a batch."""
+    for M, N, K, batch in ((1, 70, 33, 1), (70, 1, 64, 1), (3, 68, 2100, 1), (130, 5, 36, 2), (64, 9, 260, 3)):
+        problem = gemm(M, N, K, trans, alpha=0.7, beta=1.3, batch=batch)
+        choice = choose(session.device, call_of(problem))
+        assert choice.kernel in ("rows", "columns")
+        run(session, problem)
+
+
+@pytest.mark.parametrize("trans", ["N", "T"])
+def test_vectors(session: Session, trans: str) -> None:
+    for M, N in ((1, 1), (64, 64), (35, 79), (3, 2500), (2500, 3), (129, 36)):
+        for more, incx, incy, alpha, beta in ((0, 1, 1, 1.0, 0.0), (3, 2, 3, 0.7, 1.3), (4, 1, 2, -1.0, 0.0)):
+            run(session, Gemv(M, N, alpha, beta, lda=N + more, incx=incx, incy=incy, trans=trans))
+
+
+def test_cut_vectors(session: Session) -> None:
+    """Slices of both kinds, which only long sums get by themselves."""
+    for trans, M, N in (("N", 5, 30000), ("T", 30000, 5)):
+        problem = Gemv(M, N, 0.7, 1.3, trans=trans, incy=2)
+        assert choose(session.device, call_of(problem)).slices > 1
+        run(session, problem)
+
+
+def test_negative_increments(session: Session) -> None:
+    rng = np.random.default_rng(5)
+    a, x, y = (rng.random(n, dtype=np.float32) for n in (12 * 10, 3 * 10, 2 * 12))
+    buffers = [session.allocate(v.nbytes) for v in (a, x, y)]
+    for buffer, values in zip(buffers, (a, x, y), strict=True):
+        session.upload(buffer, values)
+    made = prepare(session, GemvCall(12, 10, incx=-3, incy=-2))
+    made.run(buffers[0], 0, buffers[1], 27, buffers[2], 22, 1.0, 1.0)
+    found = np.empty_like(y)
+    session.download(buffers[2], found)
+    expected = y.copy()
+    expected[::2] += (a.reshape(12, 10) @ x[::3][::-1])[::-1]
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def test_a_batch_with_one_shared_operand(session: Session) -> None:
+    """stride_a = 0: the same A for every product."""
+    rng = np.random.default_rng(6)
+    for M, N in ((20, 24), (2, 40)):
+        a, b, c = (rng.random(s, dtype=np.float32) for s in ((M, 12), (5, 12, N), (5, M, N)))
+        buffers = [session.allocate(v.nbytes) for v in (a, b, c)]
+        for buffer, values in zip(buffers, (a, b, c), strict=True):
+            session.upload(buffer, values)
+        made = prepare(session, GemmCall(M, N, 12, 5, stride_b=12 * N, stride_c=M * N))
+        made.run(buffers[0], 0, buffers[1], 0, buffers[2], 0, 1.0, 0.0)
+        found = np.empty_like(c)
+        session.download(buffers[2], found)
+        np.testing.assert_allclose(found, a @ b, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["gemm", "skinny", "gemv"])
+def test_scalars_that_read_nothing(session: Session, kind: str) -> None:
+    """α = 0 and K = 0 leave β·C with A and B full of NaN, β = 0 a C that was never read; and an empty result no launch."""
+    for alpha, beta, depth in ((0.0, 0.7, 9), (0.0, 0.0, 9), (1.0, 1.3, 0), (1.0, 0.0, 0), (1e-60, 1.0, 9)):
+        problem: Problem
+        if kind == "gemv":
+            problem = Gemv(9, depth, alpha, beta, incy=2)
+        else:
+            problem = gemm(20 if kind == "gemm" else 2, 24, depth, more=(0, 0, 3), alpha=alpha, beta=beta)
+        if alpha != 1e-60:  # the operands are made for the α that is written
+            run(session, problem)
+    for size in ((0, 5, 5), (5, 0, 5)):
+        made = prepare(session, GemmCall(*size))
+        nothing = session.allocate(4)
+        made.run(nothing, 0, nothing, 0, nothing, 0, 1.0, 1.0)
+
+
+def test_tiny_and_huge_scalars(session: Session) -> None:
+    """α below float32's range is 0 and reads nothing; one beyond is infinite."""
+    a = np.full(4, np.nan, np.float32)
+    c = np.ones(4, np.float32)
+    buffers = [session.allocate(16) for _ in range(3)]
+    for buffer, values in zip(buffers, (a, a, c), strict=True):
+        session.upload(buffer, values)
+    made, found = prepare(session, GemmCall(2, 2, 2)), np.empty(4, np.float32)
+    made.run(buffers[0], 0, buffers[1], 0, buffers[2], 0, 1e-60, 2.0)
+    session.download(buffers[2], found)
+    assert found.tolist() == [2.0] * 4
+    session.upload(buffers[0], c)
+    session.upload(buffers[1], c)
+    made.run(buffers[0], 0, buffers[1], 0, buffers[2], 0, 1e60, 0.0)
+    session.download(buffers[2], found)
+    assert found.tolist() == [np.inf] * 4
+
+
+@pytest.mark.parametrize("distribution", ["planted_inf", "planted_nan", "integers"])
+def test_infinities_nans_and_exact_sums(session: Session, distribution: str) -> None:
+    from toprung.data import DISTRIBUTIONS
+
+    name = next((d for d in DISTRIBUTIONS if distribution.removeprefix("planted_") in d), None)
+    assert name, sorted(DISTRIBUTIONS)
+    run(session, Gemm(3, 68, 50), distribution=name)
+    cut = Gemm(20, 24, 200)
+    run(session, cut, forced(session, cut, slices=3), distribution=name)
+
+
+def test_the_same_bits_each_time(session: Session) -> None:
+    for problem, slices in ((Gemm(70, 66, 300), 5), (Gemm(70, 66, 300), 1)):
+        choice = forced(session, problem, slices=slices)
+        first, second = (run(session, problem, choice) for _ in range(2))
+        assert np.array_equal(first.view(np.uint32), second.view(np.uint32))
+
+
+def test_threads_share_an_executable(session: Session) -> None:
+    """Each thread its own operands, all of them one executable that takes scratch memory."""
+    problem = Gemm(20, 24, 200)
+    made = Executable(session, call_of(problem), forced(session, problem, slices=3), "fp32")
+    rng, wrong = np.random.default_rng(7), []
+    sets = [[rng.random(s, dtype=np.float32) for s in ((20, 200), (200, 24), (20, 24))] for _ in range(4)]
+
+    def work(a: F32, b: F32, c: F32) -> None:
+        buffers = [session.allocate(v.nbytes) for v in (a, b, c)]
+        for buffer, values in zip(buffers, (a, b, c), strict=True):
+            session.upload(buffer, values)
+        for _ in range(20):
+            made.run(buffers[0], 0, buffers[1], 0, buffers[2], 0, 1.0, 0.0)
+        found = np.empty_like(c)
+        session.download(buffers[2], found)
+        if not np.allclose(found, a @ b, rtol=1e-5):
+            wrong.append(np.abs(found - a @ b).max())
+
+    threads = [threading.Thread(target=work, args=one) for one in sets]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_somebody_elses_queue(device: Device) -> None:
+    """A context, a queue and memory that are not ours: one session for the context, results in the queue's order."""
+    cl = pytest.importorskip("pyopencl")
+    if device.backend != "opencl":
+        pytest.skip("an OpenCL device is needed")
+    context = cl.Context([device.handle])
+    for properties in (0, cl.command_queue_properties.OUT_OF_ORDER_EXEC_MODE_ENABLE):
+        queue = cl.CommandQueue(context, properties=properties)
+        session = adopt(queue)
+        assert session is adopt(cl.CommandQueue(context)) and session is not session_for(device)
+        rng = np.random.default_rng(8)
+        a, b = rng.random((20, 200), dtype=np.float32), rng.random((200, 24), dtype=np.float32)
+        flags = cl.mem_flags
+        raw = [cl.Buffer(context, flags.READ_WRITE | flags.COPY_HOST_PTR, hostbuf=v) for v in (a, b)]
+        raw.append(cl.Buffer(context, flags.READ_WRITE, 4 * 20 * 24))
+        buffers = [session.foreign(r, r.size) for r in raw]
+        problem = Gemm(20, 24, 200)
+        made = Executable(session, call_of(problem), forced(session, problem, slices=3), "fp32")
+        made.run(buffers[0], 0, buffers[1], 0, buffers[2], 0, 1.0, 0.0, queue)
+        found = np.empty((20, 24), np.float32)
+        queue.finish()
+        cl.enqueue_copy(queue, found, raw[2])
+        np.testing.assert_allclose(found, a @ b, rtol=1e-5)
+
+
+def test_somebody_elses_stream(device: Device) -> None:
+    """Another stream and another library's address; the first call from a thread that has no context yet."""
+    if device.backend != "cuda":
+        pytest.skip("a CUDA device is needed")
+    session: Any = session_for(device)
+    assert session is session_for(device)
+    stream = session._driver.cuStreamCreate(0)[1]
+    rng = np.random.default_rng(8)
+    a, b = rng.random((20, 200), dtype=np.float32), rng.random((200, 24), dtype=np.float32)
+    owned = [session.allocate(n) for n in (a.nbytes, b.nbytes, 4 * 20 * 24)]
+    for buffer, values in zip(owned, (a, b), strict=False):
+        session.upload(buffer, values)
+    buffers = [session.foreign(o.handle, o.nbytes) for o in owned]
+    problem = Gemm(20, 24, 200)
+    call = call_of(problem)
+    for made in (Executable(session, call, forced(session, problem, slices=3), "fp32"), prepare(session, call, own=False)):
+        for queue in (int(stream), 0, None):
+            made.reserve(queue)
+            thread = threading.Thread(target=made.run, args=(buffers[0], 0, buffers[1], 0, buffers[2], 0, 1.0, 0.0, queue))
+            thread.start()
+            thread.join()
+            session._driver.cuCtxSynchronize()
+            found = np.empty((20, 24), np.float32)
+            session.download(owned[2], found)
+            np.testing.assert_allclose(found, a @ b, rtol=1e-5)
+
+
+def test_what_is_installed_is_weighed(device: Device) -> None:
+    """own=False admits cuBLAS; where it cannot take part, the receipt says why."""
+    call = GemmCall(64, 64, 64)
+    chosen = choose(device, call, own=False)
+    if device.backend == "cuda" and chosen.kernel == "cublas":
+        assert chosen.passed_over[0][0] == "blas/gemm"
+    else:
+        assert chosen.kernel == "gemm" and dict(chosen.passed_over)["cublas"]
+
+
+def test_a_call_that_makes_no_sense_is_refused() -> None:
+    for wrong, says in (
+        ({"lda": 3}, "lda = 3 is shorter than a row of 6"),
+        ({"batch": 2, "stride_c": 5}, "must not overlap"),
+        ({"align_a": 3}, "1, 2 or 4 floats"),
+        ({"ldb": 2**31}, "from 0 to"),
+        ({"batch": 0}, "from 1 to"),
+    ):
+        with pytest.raises(BadSize, match=says):
+            GemmCall(4, 5, 6, **wrong)  # type: ignore[arg-type]
+    with pytest.raises(BadSize, match="must be an integer"):
+        GemmCall(4.0, 5, 6)  # type: ignore[arg-type]
+    with pytest.raises(BadSize, match="incx"):
+        GemvCall(4, 5, incx=0)
+
+
+def test_an_unknown_precision_is_refused(session: Session) -> None:
+    with pytest.raises(Unsupported, match="fp32"):
+        prepare(session, GemmCall(2, 2, 2), precision="fp99")
+
+
+def test_executables_are_kept(session: Session) -> None:
+    assert prepare(session, GemmCall(4, 5, 6)) is prepare(session, GemmCall(4, 5, 6, lda=6))
+    assert prepare(session, GemmCall(4, 5, 6)) is not prepare(session, GemmCall(4, 5, 6, trans_a=True))
+
+
+# the choice
+
+H200 = replace(nvrtc.device_of("sm_90"), compute_units=132, name="NVIDIA H200") if not nvrtc.missing() else None
+
+
+def on_h200(M: int, N: int, K: int, trans: str = "NN", batch: int = 1) -> Choice:
+    require(H200, f"CUDA: {nvrtc.missing()}")
+    assert H200 is not None
+    return choose(H200, call_of(Gemm(M, N, K, trans=trans, batch=batch)))
+
+
+def test_the_choice_fits_the_shape() -> None:
+    assert on_h200(8192, 8192, 8192).tile == GPU[0].tile
+    assert on_h200(128, 128, 65536).slices >= 64
+    assert on_h200(1, 8192, 8192).kernel == "columns" and on_h200(1, 8192, 8192, "NT").kernel == "rows"
+    assert on_h200(1, 1, 100_000).kernel == "rows" and on_h200(65536, 4, 8).kernel == "gemm"
+    assert on_h200(16, 4096, 4096).kernel == "columns" and on_h200(4096, 16, 4096).kernel == "rows"
+    for n in (256, 512, 1024):  # enough work-groups for the device, by smaller tiles or by cutting sums
+        small = on_h200(n, n, n)
+        assert small.tile and -(-n // small.tile.BM) * -(-n // small.tile.BN) * small.slices >= 64
+    many = on_h200(64, 64, 64, batch=10_000)
+    assert many.kernel == "gemm" and many.slices == 1 and many.tile and many.tile.BM <= 64
+    assert (odd := on_h200(4095, 4097, 4099).tile) and (odd.VA, odd.VB) == (1, 1)
+    assert dict(on_h200(60000, 60000, 32).options)["INDEX32"] == 0
+
+
+def test_the_choice_says_why() -> None:
+    choice = on_h200(1024, 1024, 1024)
+    assert "work-groups for 132" in choice.why and ("cublas", "only kernels of ours were asked for") in choice.passed_over
+    assert any(name.startswith("blas/gemm") for name, _ in choice.passed_over)
+
+
+def test_a_store_is_asked_first(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = Choice("plain", kernels.kernel("plain").tile_for(device), (), "the store says so")
+    monkeypatch.setattr(choosing, "STORES", [lambda d, c: None, lambda d, c: mine])
+    assert choose(device, GemmCall(64, 64, 64)).why == "the store says so"
+
+
+def test_classes() -> None:
+    named = {
+        (1, 9, 9, 1): "vector", (16, 4096, 4096, 1): "skinny", (64, 64, 64, 9): "batched", (128, 128, 65536, 1): "deep",
+        (512, 512, 512, 1): "small", (4096, 4096, 4096, 1): "large",
+    }  # fmt: skip
+    for (M, N, K, batch), expected in named.items():
+        assert problem_class(call_of(Gemm(M, N, K, batch=batch))) == expected
+
+
+# machine code
+
+
+@pytest.mark.parametrize("trans", TRANSPOSES)
+@pytest.mark.parametrize("stages", [1, 2])
+def test_the_main_tile_on_hopper(trans: str, stages: int) -> None:
+    """Two work-groups a multiprocessor: at most 128 registers, nothing spilled, only wide reads in the loop."""
+    require(not nvrtc.missing(), f"CUDA: {nvrtc.missing()}")
+    assert H200 is not None
+    gemm_, main = kernels.kernel("gemm"), replace(GPU[0], tile=replace(GPU[0].tile, STAGES=stages))
+    call = call_of(Gemm(8192, 8192, 8192, trans=trans))
+    assert isinstance(call, GemmCall)
+    options = choosing.tiled_options(call, main, H200, 1)
+    code = inspect_source(rung_source(gemm_, main.tile, options), "sm_90")
+    assert main.tile.work_items == 256 and code.registers <= 128
+    assert code.spills == 0 and not any(k.startswith(("LDL", "STL")) for k in code.counts)
+    assert code.loop.counts["FFMA"] == 8 * 64 and code.loop.counts["LDS.128"] == 8 * 4
+    reads = {k: n for k, n in code.loop.counts.items() if k.startswith(("LDG", "LDS"))}
+    assert set(reads) <= {"LDG.128", "LDG.128.CONSTANT", "LDS.128"} and sum(reads.values()) == 2 + 8 * 4
+    assert code.loop.counts.get("BAR") == (2 if stages == 1 else 1) and code.loop.ffma_share > 0.84
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("candidate", GPU, ids=lambda c: str(c.tile))
+def test_no_candidate_spills(candidate: choosing.Candidate) -> None:
+    """In all transposes, with wide and with narrow accesses, and with as many work-groups as the model counts on."""
+    require(not nvrtc.missing(), f"CUDA: {nvrtc.missing()}")
+    assert H200 is not None
+    for trans, (M, N, K) in itertools.product(TRANSPOSES, ((1024, 1024, 1024), (1023, 1025, 1027))):
+        call = call_of(Gemm(M, N, K, trans=trans))
+        assert isinstance(call, GemmCall)
+        one = next(
+            c
+            for c in choosing.candidates(H200, call)
+            if replace(c.tile, VA=4, VB=4, STAGES=candidate.tile.STAGES) == candidate.tile
+        )
+        code = inspect_source(rung_source(kernels.kernel("gemm"), one.tile, choosing.tiled_options(call, one, H200, 1)), "sm_90")
+        # with eight scalar loads in flight the largest tile misses a few registers: better than one work-group a multiprocessor
+        narrow_and_large = one.tile.VA == 1 and one.tile.work_items == 256
+        assert code.spills <= (32 if narrow_and_large else 0), (trans, code)
+        assert code.registers * one.tile.work_items * one.resident <= 65536, (trans, code.registers)
+        assert code.shared_bytes * one.resident <= 227 * 1024
+
+
+@pytest.mark.parametrize("stem", sorted(set(kernels.kernel_names()) - {"gemm"}))
+def test_the_other_kernels_compile_for_cuda(stem: str) -> None:
+    require(not nvrtc.missing(), f"CUDA: {nvrtc.missing()}")
+    assert H200 is not None
+    found = kernels.kernel(stem)
+    for small in (1, 16) if any(s.name == "SMALL" for s in found.switches) else (None,):
+        options = found.options(H200, {} if small is None else {"SMALL": small})
+        code = inspect_source(rung_source(found, found.tile_for(H200, options), options), "sm_90")
+        assert code.spills == 0 and code.registers <= 168
+        if stem in ("rows", "columns"):
+            assert any(k.startswith("LDG.128") for k in code.counts)
+
+
+# planted bugs
+
+
+def planted(stem: str, folder: Path, *changes: tuple[str, str]) -> kernels.LibraryKernel:
+    """A kernel whose text has been damaged."""
+    found = trial.altered(kernels.kernel(stem), folder, *changes)
+    assert isinstance(found, kernels.LibraryKernel)
+    return found
+
+
+PLANTS: tuple[tuple[str, tuple[str, str], Problem, int], ...] = (
+    # the last k dropped
+    ("gemm", ("const uint depth = K - k0 < slice ? K - k0 : slice;", "const uint depth = (K - k0 < slice ? K - k0 : slice) - 1;"),
+     Gemm(20, 24, 50), 1),
+    # C read with β = 0
+    ("gemm", ("if (beta != 0.0f) result +=", "result +="), Gemm(20, 24, 50), 1),
+    # a row beyond the edge stored; elements beyond a row's end read
+    ("gemm", ("if (m < M) {", "if (m < M + 1) {"), Gemm(20, 24, 50), 1),
+    ("gemm", ("if (A_K(A_LOAD(i)) < first) coming_a", "coming_a"), gemm(20, 24, 5, more=(2, 0, 0)), 1),
+    ("gemm", ("get_group_id(1) * stride_slice", "0"), Gemm(20, 24, 90), 3),
+    ("add", ("s < slices", "s + 1 < slices"), Gemm(20, 24, 90), 3),
+    ("add", ("if (beta != 0.0f) acc +=", "acc +="), Gemm(20, 24, 90), 3),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("plant", PLANTS, ids=lambda p: p[1][1][:24])
+def test_a_planted_bug_is_caught(
+    plant: tuple[str, tuple[str, str], Problem, int], session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stem, change, problem, slices = plant
+    run(session, problem, forced(session, problem, slices=slices))
+    wrong = planted(stem, tmp_path, change)
+    right = kernels.kernel
+    monkeypatch.setattr(kernels, "kernel", lambda name: wrong if name == stem else right(name))
+    monkeypatch.setattr(kernels, "_loaded", type(kernels._loaded)())
+    with pytest.raises(AssertionError):
+        run(session, problem, forced(session, problem, slices=slices))
+
+
+def test_another_order_of_slices_gives_other_bits(session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the fixed order is for: backwards is as accurate and not the same."""
+    problem = Gemm(40, 44, 2000)
+    choice = forced(session, problem, slices=7)
+    expected = run(session, problem, choice)
+    wrong = planted("add", tmp_path, ("READ_V(VC, &parts[s * total])", "READ_V(VC, &parts[(slices - 1 - s) * total])"))
+    right = kernels.kernel
+    monkeypatch.setattr(kernels, "kernel", lambda name: wrong if name == "add" else right(name))
+    monkeypatch.setattr(kernels, "_loaded", type(kernels._loaded)())
+    assert not np.array_equal(run(session, problem, choice).view(np.uint32), expected.view(np.uint32))
+
+
+# long
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("trans", TRANSPOSES)
+def test_every_small_shape(session: Session, trans: str) -> None:
+    """A sample of all mixed triples, by the model's own choice and by the tunable product cut in two."""
+    lengths = trial.LENGTHS
+    rng = np.random.default_rng(TRANSPOSES.index(trans))
+    for _ in range(12):
+        M, N, K = (int(rng.choice(lengths)) for _ in range(3))
+        more = tuple(int(g) for g in rng.integers(0, 5, 3))
+        alpha, beta = (float(rng.choice(trial.SCALARS)) for _ in range(2))
+        problem = gemm(M, N, K, trans, more, alpha=alpha, beta=beta)
+        run(session, problem)
+        run(session, problem, forced(session, problem, slices=2))
+
+
+@pytest.mark.slow
+def test_seventy_thousand_products(session: Session) -> None:
+    """Past the limit of a grid's other dimensions. The oracle would take them one by one; NumPy takes them at once."""
+    rng = np.random.default_rng(9)
+    for M, N, K in ((3, 4, 5), (5, 1, 3), (17, 18, 2)):
+        a, b, c = (rng.random((70_000, *s), dtype=np.float32) for s in ((M, K), (K, N), (M, N)))
+        buffers = [session.allocate(v.nbytes) for v in (a, b, c)]
+        for buffer, values in zip(buffers, (a, b, c), strict=True):
+            session.upload(buffer, values)
+        made = prepare(session, GemmCall(M, N, K, 70_000, stride_a=M * K, stride_b=K * N, stride_c=M * N))
+        made.run(buffers[0], 0, buffers[1], 0, buffers[2], 0, 0.7, 1.3)
+        found = np.empty_like(c)
+        session.download(buffers[2], found)
+        np.testing.assert_allclose(found, 0.7 * (a.astype(float) @ b) + 1.3 * c, rtol=1e-5)
+
+
+@pytest.mark.slow
+def test_launches_are_cut_where_a_grid_ends(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    from toprung.blas import launches
+
+    monkeypatch.setattr(launches, "MOST_GROUPS", 13)
+    for slices in (1, 2):
+        problem = Gemm(20, 24, 50, 0.7, 1.3, batch=11)
+        run(session, problem, forced(session, problem, slices=slices))
+
+
+def test_bound_operands_can_lie_anywhere(session: Session) -> None:
+    """Offsets are the engine's affair, not the buffer's."""
+    problem = Gemm(9, 10, 11)
+    placed = OnDevice(hostile(problem), session)
+    bound = Bound(placed, prepare(session, call_of(problem, align=1)), GUARD)
+    bound.time(1)
+    assert Oracle(placed.operands).verify(bound.fetch()).right

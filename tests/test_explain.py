@@ -1,0 +1,227 @@
+"""What the command line says about bounds, and that no rung was ever measured to be faster than its own."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from command import Typed
+from conftest import require
+from toprung import results
+from toprung.backends import nvrtc
+from toprung.bounds.arch import vendor_figures
+from toprung.bounds.figures import Unknown
+from toprung.bounds.levels import bound
+from toprung.climb import Entry
+from toprung.device import Device
+from toprung.errors import BadRecord, UnknownName
+from toprung.explain import RungBounds, compiled, device_for, figures_of, work_of
+from toprung.measure import Measurement
+from toprung.report.bound_table import MAKERS, read_bounds
+from toprung.report.markdown import refresh
+from toprung.report.table import ladder_table
+from toprung.routines.gemm import Gemm
+from toprung.routines.gemv import Gemv
+from toprung.rung import Rung, rung
+from toprung.tile import Tile
+
+ROOT = Path(__file__).resolve().parents[1]
+STORED = ROOT / "results"
+
+
+@pytest.fixture
+def typed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Typed:
+    monkeypatch.setenv("TOPRUNG_DATA", str(tmp_path / "data"))  # nobody's own probe
+    return Typed(capsys, monkeypatch)
+
+
+@pytest.fixture
+def compiler() -> None:
+    require(not nvrtc.missing(), f"CUDA: {nvrtc.missing()}")
+
+
+# --- toprung bound ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        ((), 0, "36 + 12 + 6 + 1 + 7 = 62 ≤ 63"),
+        ((), 0, "P_potential = 1,287 GFLOP/s, 81.4 % of 1,581; limited by the multiprocessor"),
+        (("--BR", "7"), 0, "this plan cannot run: condition 7 refuses it"),
+        (("--mix", "1"), 0, "P_potential = 1,355 GFLOP/s, 85.7 % of 1,581"),
+        (("--arch", "kepler"), 0, "P_potential is unknown: issue_lanes of Kepler (GTX 680), ffma_lanes"),
+        (("--arch", "kepler"), 0, "256?"),
+        (("--arch", "sm_90a", "--latency", "4", "--width", "128"), 0, "1024 ≥ 32 · 4 / 0.25 = 512"),
+        (("--arch", "sm_42"), 2, "there is no architecture in the model 'sm_42'; there is: gt200, fermi"),
+        (("--BR", "0"), 2, "TM must be at least 1, not 0"),
+        (("--TB", "200"), 2, "square number of threads, not 200"),
+        (("--width", "16"), 2, "32, 64 or 128 bits, not 16"),
+        (("--mix", "2"), 2, "above 0 and at most 1, not 2"),
+        (("--mix", "nan"), 2, "above 0 and at most 1, not nan"),
+        (("--tile", "BM=128", "--tile", "TM=8"), 2, "give --tile BN=… --tile BK=… --tile TN=…, too"),
+        (("--tile", "KU=4"), 2, "there is no tile parameter of the model 'KU'"),
+        (("--tile", "BM=64", "--BR", "6"), 2, "leave out --BR"),
+        (("--sweep",), 0, "LDS.128"),
+        (("--sweep", *(w for t in ("BM=64", "BN=64", "BK=8", "TM=4", "TN=4") for w in ("--tile", t))), 2, "leave out --tile"),
+        (("--plot", "figure.txt"), 2, "there is no kind of picture '.txt'"),
+    ],
+)  # fmt: skip
+def test_bound_says(words: tuple[str, ...], code: int, says: str, typed: Typed) -> None:
+    ended, text = typed("bound", *words)
+    assert ended == code and says in text
+
+
+def test_the_sweep_is_drawn(typed: Typed, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    for arch in ("fermi", "kepler"):  # of the second, half is unknown
+        assert typed("bound", "--arch", arch, "--plot", tmp_path / f"{arch}.svg")[0] == 0
+        assert (tmp_path / f"{arch}.svg").read_bytes().startswith(b"<?xml")
+
+
+# --- toprung explain --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_rung_is_explained_without_a_gpu(compiler: None, typed: Typed, tmp_path: Path) -> None:
+    code, text = typed(
+        "explain", "turing/r09", "--arch", "sm_90", "--size", "4096", "--results", STORED, "--json", tmp_path / "b.json"
+    )
+    assert code == 0
+    for part in (
+        "turing/r09: warp tiles",
+        "on NVIDIA H200",
+        "512 FFMA",
+        "without caches",
+        "limited by issue slots",
+        "measured",
+        "next",
+    ):
+        assert part in text, part
+    (only,) = read_bounds(tmp_path / "b.json")["bounds"]
+    assert only["limiter"] == "issue slots" and 0 < only["share"] <= 1
+    assert only["measured_gflops"] == pytest.approx(only["share"] * only["bound_gflops"])
+
+
+def test_what_was_not_measured_is_said(compiler: None, typed: Typed, tmp_path: Path) -> None:
+    words = ("explain", "kepler/r01", "--arch", "sm_100", "--size", "4096", "--results", tmp_path / "nothing")
+    code, text = typed(*words)
+    assert code == 0 and "nothing stored" in text and "bound unknown: sms, clock_mhz" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("turing/r99",), "there is no rung of turing 99"), (("nobody/r01",), "there is no ladder 'nobody'"),
+        (("turing/r09", "--arch", "sm_12"), "there is no architecture 'sm_12'"),
+        (("turing/r09", "--arch", "sm_90", "--device", "pocl"), "not both"),
+        (("turing/r09", "--arch", "sm_90", "--size", "1,2"), "one size"),
+        (("turing", "--arch", "sm_90", "--tile", "BM=1"), "name the rung"),
+        (("turing/r09", "--arch", "sm_90", "--tile", "BK=3"), "cannot run"),
+    ],
+)  # fmt: skip
+def test_bad_questions(words: tuple[str, ...], says: str, compiler: None, typed: Typed) -> None:
+    code, text = typed("explain", *words)
+    assert code == 2 and says.replace("'", "") in text.replace("'", "")
+
+
+# --- what a rung asks for ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_work_of_a_rung() -> None:
+    one, nine = rung("turing/r01"), rung("turing/r09")
+    tile = nine.tiles["gpu"][0]
+    padded = work_of(nine, tile, {}, Gemm(130, 100, 9), None)
+    assert (padded.M, padded.N, padded.K, padded.whole, padded.staged) == (256, 128, 16, True, True)
+    assert padded.flops == 2 * 130 * 100 * 9  # speeds count the problem, times the padding
+    plain = work_of(one, Tile(BM=32, BN=32), {}, Gemm(130, 100, 9, batch=3, beta=1.0), None)
+    assert (plain.M, plain.N, plain.K, plain.whole, plain.staged, plain.batch) == (130, 100, 9, False, False, 3)
+    assert plain.min_bytes == Gemm(130, 100, 9, batch=3, beta=1.0).min_bytes
+    vector = work_of(rung("matvec/r01"), Tile(BM=1, BN=1), {}, Gemv(1000, 200), None)
+    assert (vector.M, vector.N, vector.K, vector.tile, vector.flops) == (1000, 1, 200, None, 2 * 1000 * 200)
+
+
+def test_the_column_of_a_ladder(device: Device, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TOPRUNG_DATA", str(tmp_path))
+    problem = Gemm(256, 256, 256)
+    who: Rung = rung("kepler/r01")
+    m = Measurement(
+        {"kind": "rung"}, problem.describe(), problem.flops, problem.min_bytes, {"grade": 1.0}, (1e-3,), (0.0,), 1, (None,)
+    )
+    entry = Entry(who, Tile(BM=16, BN=16), state="done", measurement=m)
+    bounds = RungBounds(device)
+    assert bounds.figures is None and bounds.share(entry, problem) is None  # never probed: no column
+    bounds.figures = replace(vendor_figures(device), sms=1, clock_mhz=1000.0, ffma_per_clock=32.0)
+    least = problem.flops / 2 / 32e9
+    assert bounds.share(entry, problem) == pytest.approx(least / 1e-3)
+    table = ladder_table([entry], "x", bound=lambda e: bounds.share(e, problem))
+    assert table.columns[-1].header == "% bound" and list(table.columns[-1].cells) == [f"{100 * least / 1e-3:.1f}"]
+    assert bounds.share(replace(entry, state="building"), problem) is None
+    assert "% bound" not in [c.header for c in ladder_table([entry], "x").columns]
+
+
+# --- the tables of the documentation ----------------------------------------------------------------------------------------------
+
+
+def test_every_maker_stands_in_the_documentation() -> None:
+    text = (ROOT / "docs" / "bound.md").read_text()
+    assert [name for name in MAKERS if f"<!-- toprung:{name} " not in text] == []
+
+
+@pytest.mark.parametrize(
+    ("marker", "error"),
+    [("bound sm_1", UnknownName), ("paper other", UnknownName), ("mix kepler", UnknownName), ("beside none.json", BadRecord)],
+)
+def test_bad_markers_are_refused(marker: str, error: type[Exception], tmp_path: Path) -> None:
+    with pytest.raises(error):
+        refresh(f"<!-- toprung:{marker} -->\n<!-- toprung:end -->", tmp_path)
+
+
+def test_a_damaged_record_of_bounds_is_refused(tmp_path: Path) -> None:
+    good = json.loads((STORED / "nvidia-h200" / "bounds-turing.json").read_text())
+    path = tmp_path / "b.json"
+    for damage in ({"share": -1}, {"bound_gflops": "fast"}, {"share": float("nan")}, {"figures": None}):
+        path.write_text(json.dumps({**good, "bounds": [{**good["bounds"][0], **damage}]}))
+        with pytest.raises(BadRecord, match="toprung explain"):
+            read_bounds(path)
+    path.write_text(json.dumps({k: v for k, v in good.items() if k != "bounds"}))
+    with pytest.raises(BadRecord):
+        read_bounds(path)
+
+
+@pytest.mark.parametrize("name", ["kepler", "turing"])
+def test_no_stored_share_is_above_its_bound(name: str) -> None:
+    for b in read_bounds(STORED / "nvidia-h200" / f"bounds-{name}.json")["bounds"]:
+        assert b["share"] is None or b["share"] <= 1, b["rung"]
+
+
+# --- measured on an H200 ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["kepler", "turing"])
+def test_no_measured_rung_beats_its_bound(name: str, compiler: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TOPRUNG_DATA", str(tmp_path))
+    device = device_for("sm_90", STORED)
+    assert device.name == "NVIDIA H200"
+    figures = (vendor_figures(device), figures_of(device, STORED))
+    compared, codes = [], {}
+    for m in results.read(STORED / "nvidia-h200" / f"{name}-cuda.json")["measurements"]:
+        who, sizes = m.competitor, m.problem
+        if who["kind"] != "rung":
+            continue
+        one, tile, options = rung(who["name"]), Tile(**who["tile"]), who["options"]
+        key = (one.name, tile, tuple(options.items()))
+        if key not in codes:
+            codes[key], note = compiled(one, tile, options, device)
+            assert not note
+        work = work_of(one, tile, options, Gemm(sizes["M"], sizes["N"], sizes["K"]), codes[key])
+        for known in figures:
+            seconds = bound(work, known).seconds
+            assert not isinstance(seconds, Unknown)
+            assert 0 < seconds <= m.best, (one.name, who["variant"], sizes["M"])
+        compared.append(seconds / m.median)
+    assert len(compared) > 50
+    assert sorted(compared)[-3] > 0.75  # and the best come near it
