@@ -137,6 +137,8 @@ def _curves(axes: Any, measurements: Sequence[Measurement], sizes: Sequence[str]
 def _limits(measurements: Sequence[Measurement], limits: Limits) -> dict[str, dict[str, float]]:
     """What cannot be exceeded at each size: the peak at the median of the clocks that were read there, or what memory gave."""
     sizes = list(dict.fromkeys(size_of(m) for m in measurements))
+    if any(m.units for m in measurements):
+        return {}
     if measurements[0].measured_in == "GB/s":
         return {"read bandwidth": dict.fromkeys(sizes, limits.memory.read.gbytes_per_s)} if limits.memory else {}
     clocks = {s: [m.clock for m in measurements if size_of(m) == s and m.clock] for s in sizes}
