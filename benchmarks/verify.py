@@ -31,7 +31,7 @@ def alone(number: int, chosen: argparse.Namespace, device: str) -> bool:
         str(number),
     ]
     try:
-        return subprocess.run([sys.executable, __file__, *words], timeout=chosen.limit, check=False).returncode != 0
+        return subprocess.run(words, timeout=chosen.limit, check=False).returncode != 0
     except subprocess.TimeoutExpired:
         print(f"{chosen.ladder}/{number}: ended after {chosen.limit:g} s")
         return True
