@@ -75,13 +75,13 @@ def pictures(record: dict[str, Any], path: Path) -> list[Path]:
 def _stairs(axes: Any, measurements: Sequence[Measurement]) -> None:
     """A step a rung, its idea written on it, the samples as a bar, the vendor as a line to reach."""
     rungs = [m for m in measurements if m.competitor["kind"] == "rung"]
-    labels, top = [], max(m.figure for m in measurements)
+    labels, top, small = [], max(m.figure for m in measurements), min(8.0, 112 / max(len(rungs), 1))
     for x, m in enumerate(rungs):
         who = m.competitor
         axes.bar(x, m.figure, width=0.86, color="#9ecae1" if who["variant"] else "#3182bd", zorder=2)
         low, high = (m.figure * m.median / s for s in (max(m.seconds), min(m.seconds)))
         axes.plot([x, x], [low, high], color="black", linewidth=1, zorder=3)
-        axes.annotate(gflops_text(m.figure), (x, high), xytext=(0, 3), textcoords="offset points", ha="center", fontsize=8)
+        axes.annotate(gflops_text(m.figure), (x, high), xytext=(0, 3), textcoords="offset points", ha="center", fontsize=small)
         labels.append(f"{who['number']}  {who['variant'] or who['idea']}")
     for m in measurements:
         if m.competitor["kind"] == "peer":
