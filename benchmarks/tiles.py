@@ -77,14 +77,11 @@ def shapes(device, call):
     for bm, bn, bk, wm, wn, tm, tn in SHAPES:
         for stages in (1, 2):
             tile = Tile(BM=bm, BN=bn, BK=bk, WM=wm, WN=wn, TM=tm, TN=tn, VEC=4, VA=4, VB=4, STAGES=stages, PADA=4, PADB=4)
-            one = known.get(tile, Candidate(tile, 0, 1.0))
+            one = known.get(tile, Candidate(tile, {}))
             one = replace(one, tile=replace(tile, VA=a, VB=b))
             if broken(kernel("gemm").all_rules({}), one.tile, device):
                 continue
-            blocks = -(-call.M // bm) * -(-call.N // bn) * call.batch
-            wanted = {1, *(round(device.compute_units * waves / blocks) for waves in (1, 2, 4))}
-            deep = max(1, call.K // (4 * bk))
-            found += [pack(call, one, device, s) for s in sorted({whole_slices(call.K, bk, n) for n in wanted if 1 <= n <= deep})]
+            found += [pack(call, one, device, s) for s in choosing.slicings(call, one.tile, device.compute_units)]
     return list(dict.fromkeys(found))
 
 

@@ -13,12 +13,13 @@ import pytest
 
 import trial
 from conftest import require
+from test_choice import H200
 from toprung.backends import adopt, nvrtc, session_for
 from toprung.backends.base import Session
 from toprung.blas import choose as choosing
 from toprung.blas import kernel as kernels
 from toprung.blas.call import GemmCall, GemvCall
-from toprung.blas.choose import GPU, Choice, choose, problem_class, whole_slices
+from toprung.blas.choose import GPU, Choice, choose, whole_slices
 from toprung.blas.competitor import Bound, Toprung, call_of
 from toprung.blas.engine import Executable, prepare
 from toprung.build import rung_source
@@ -47,7 +48,7 @@ def forced(session: Session, problem: Problem, tile: Tile | None = None, slices:
     a, b, _ = choosing.widths(call)
     tile = replace(tile, VA=a, VB=b)
     slices = whole_slices(call.K, tile.BK or 1, slices)
-    candidate = choosing.Candidate(tile, 0, 1.0)
+    candidate = choosing.Candidate(tile, {})
     found = choosing.tiled_options(call, candidate, session.device, slices) | options
     return Choice("gemm", replace(tile, SPLIT_K=slices if slices > 1 else None), tuple(sorted(found.items())))
 
@@ -345,35 +346,6 @@ def test_executables_are_kept(session: Session) -> None:
 
 # the choice
 
-H200 = replace(nvrtc.device_of("sm_90"), compute_units=132, name="NVIDIA H200") if not nvrtc.missing() else None
-
-
-def on_h200(M: int, N: int, K: int, trans: str = "NN", batch: int = 1) -> Choice:
-    require(H200, f"CUDA: {nvrtc.missing()}")
-    assert H200 is not None
-    return choose(H200, call_of(Gemm(M, N, K, trans=trans, batch=batch)))
-
-
-def test_the_choice_fits_the_shape() -> None:
-    assert on_h200(8192, 8192, 8192).tile == GPU[0].tile
-    assert on_h200(128, 128, 65536).slices >= 64
-    assert on_h200(1, 8192, 8192).kernel == "columns" and on_h200(1, 8192, 8192, "NT").kernel == "rows"
-    assert on_h200(1, 1, 100_000).kernel == "rows" and on_h200(65536, 4, 8).kernel == "gemm"
-    assert on_h200(16, 4096, 4096).kernel == "columns" and on_h200(4096, 16, 4096).kernel == "rows"
-    for n in (256, 512, 1024):  # enough work-groups for the device, by smaller tiles or by cutting sums
-        small = on_h200(n, n, n)
-        assert small.tile and -(-n // small.tile.BM) * -(-n // small.tile.BN) * small.slices >= 64
-    many = on_h200(64, 64, 64, batch=10_000)
-    assert many.kernel == "gemm" and many.slices == 1 and many.tile and many.tile.BM <= 64
-    assert (odd := on_h200(4095, 4097, 4099).tile) and (odd.VA, odd.VB) == (1, 1)
-    assert dict(on_h200(60000, 60000, 32).options)["INDEX32"] == 0
-
-
-def test_the_choice_says_why() -> None:
-    choice = on_h200(1024, 1024, 1024)
-    assert "work-groups for 132" in choice.why and ("cublas", "only kernels of ours were asked for") in choice.passed_over
-    assert any(name.startswith("blas/gemm") for name, _ in choice.passed_over)
-
 
 def test_a_store_is_asked_first(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     mine = Choice("plain", kernels.kernel("plain").tile_for(device), (), "the store says so")
@@ -381,25 +353,18 @@ def test_a_store_is_asked_first(device: Device, monkeypatch: pytest.MonkeyPatch)
     assert choose(device, GemmCall(64, 64, 64)).why == "the store says so"
 
 
-def test_classes() -> None:
-    named = {
-        (1, 9, 9, 1): "vector", (16, 4096, 4096, 1): "skinny", (64, 64, 64, 9): "batched", (128, 128, 65536, 1): "deep",
-        (512, 512, 512, 1): "small", (4096, 4096, 4096, 1): "large",
-    }  # fmt: skip
-    for (M, N, K, batch), expected in named.items():
-        assert problem_class(call_of(Gemm(M, N, K, batch=batch))) == expected
-
-
 # machine code
 
 
-@pytest.mark.parametrize("trans", TRANSPOSES)
-@pytest.mark.parametrize("stages", [1, 2])
+MAIN = next(c for c in GPU if (c.tile.BM, c.tile.BN) == (128, 128))
+
+
+@pytest.mark.parametrize("trans", SOME)
+@pytest.mark.parametrize("stages", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_the_main_tile_on_hopper(trans: str, stages: int) -> None:
     """Two work-groups a multiprocessor: at most 128 registers, nothing spilled, only wide reads in the loop."""
     require(not nvrtc.missing(), f"CUDA: {nvrtc.missing()}")
-    assert H200 is not None
-    gemm_, main = kernels.kernel("gemm"), replace(GPU[0], tile=replace(GPU[0].tile, STAGES=stages))
+    gemm_, main = kernels.kernel("gemm"), replace(MAIN, tile=replace(MAIN.tile, STAGES=stages))
     call = call_of(Gemm(8192, 8192, 8192, trans=trans))
     assert isinstance(call, GemmCall)
     options = choosing.tiled_options(call, main, H200, 1)
@@ -417,27 +382,26 @@ def test_the_main_tile_on_hopper(trans: str, stages: int) -> None:
 def test_no_candidate_spills(candidate: choosing.Candidate) -> None:
     """In all transposes, with wide and with narrow accesses, and with as many work-groups as the model counts on."""
     require(not nvrtc.missing(), f"CUDA: {nvrtc.missing()}")
-    assert H200 is not None
-    for trans, (M, N, K) in itertools.product(TRANSPOSES, ((1024, 1024, 1024), (1023, 1025, 1027))):
+    tried = 0
+    for trans, (M, N, K) in itertools.product(("NN", "TT"), ((1024, 1024, 1024), (1023, 1025, 1027))):
         call = call_of(Gemm(M, N, K, trans=trans))
         assert isinstance(call, GemmCall)
-        one = next(
-            c
-            for c in choosing.candidates(H200, call)
-            if replace(c.tile, VA=4, VB=4, STAGES=candidate.tile.STAGES) == candidate.tile
-        )
-        code = inspect_source(rung_source(kernels.kernel("gemm"), one.tile, choosing.tiled_options(call, one, H200, 1)), "sm_90")
-        # with eight scalar loads in flight the largest tile misses a few registers: better than one work-group a multiprocessor
-        narrow_and_large = one.tile.VA == 1 and one.tile.work_items == 256
-        assert code.spills <= (32 if narrow_and_large else 0), (trans, code)
-        assert code.registers * one.tile.work_items * one.resident <= 65536, (trans, code.registers)
-        assert code.shared_bytes * one.resident <= 227 * 1024
+        for one in choosing.candidates(H200, call):
+            if replace(one, tile=replace(one.tile, VA=4, VB=4)) != candidate:
+                continue
+            options = choosing.tiled_options(call, one, H200, 1)
+            code = inspect_source(rung_source(kernels.kernel("gemm"), one.tile, options), "sm_90")
+            # a few registers are missing where the compiler is held to few: faster, measured, than fewer work-groups
+            assert code.spills <= (32 if one.asked else 0), (trans, code)
+            assert code.registers * one.tile.work_items * one.resident <= 65536, (trans, code.registers)
+            assert code.shared_bytes * one.resident <= 227 * 1024
+            tried += 1
+    assert tried >= 2
 
 
 @pytest.mark.parametrize("stem", sorted(set(kernels.kernel_names()) - {"gemm"}))
 def test_the_other_kernels_compile_for_cuda(stem: str) -> None:
     require(not nvrtc.missing(), f"CUDA: {nvrtc.missing()}")
-    assert H200 is not None
     found = kernels.kernel(stem)
     for small in (1, 16) if any(s.name == "SMALL" for s in found.switches) else (None,):
         options = found.options(H200, {} if small is None else {"SMALL": small})
