@@ -514,3 +514,58 @@ def test_arrays_of_one_context_share_a_session() -> None:
     (a,) = kinds("pyopencl", SINGLE)
     assert adopt(a.queue) is adopt(queue())
     assert session_for(toprung.devices()[0]) is session_for(toprung.devices()[0])
+
+
+def test_host_arrays_of_a_type_that_a_gpu_has_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after a product of PyTorch's CUDA tensors: CPU tensors have the same type, and there may be no CPU device at all."""
+    from toprung.blas import product, routines, sessions, warm
+    from toprung.blas.arrays.numpy import adapter
+
+    def nowhere(*_: Any) -> None:
+        raise errors.NoDevice("no device has the host's memory")
+
+    monkeypatch.setattr(warm, "_adapters", {np.ndarray: adapter})
+    for module in (product, routines, sessions):
+        monkeypatch.setattr(module, "session_at", nowhere)
+    monkeypatch.setattr(host, "limit", lambda: 1 << 28)  # by way of a device's own memory, as with a GPU
+    rng = np.random.default_rng(4)
+    a, b = values(rng, 9, 8), values(rng, 8, 7)
+    for _ in range(2):
+        graded(matmul(a, b), a, b)
+        out = np.full((9, 7), np.nan, np.float32)
+        assert matmul(a, b, out) is out
+        graded(out, a, b)
+        graded(toprung.plan(a, b, own=True)(a, b), a, b)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_host_arrays_go_by_way_of_a_device(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every kind, where the only device has memory of its own; the result is of the kind that went in."""
+    if kind == "pyopencl":
+        pytest.skip("its arrays are the device's")
+    monkeypatch.setattr(host, "limit", lambda: 1 << 28)
+    rng = np.random.default_rng(5)
+    a, b = values(rng, 9, 8), values(rng, 8, 7)
+    made, fetch = KINDS[kind]
+    found = matmul(made(a, None), made(b, None))
+    graded(fetch(found), a, b)
+    assert last_receipt().copies  # type: ignore[union-attr]
+    if kind != "dlpack":
+        assert type(found) is type(made(a, None))
+
+
+def test_results_that_toprung_makes_itself_are_operands() -> None:
+    """CUDA arrays that speak one protocol only get an array of ours, which every adapter that makes one must take."""
+    from toprung.blas.arrays import adapter_of, adapters
+    from toprung.blas.arrays.cuda_interface import LEGACY, DeviceArray
+
+    class NoMemory:
+        handle = 0
+
+    made = DeviceArray(NoMemory(), (2, 0), (0, 4), LEGACY, 0)  # type: ignore[arg-type]
+    owner = adapter_of(made)
+    assert owner is not None and owner.name == "__cuda_array_interface__"
+    for adapter in adapters():
+        if adapter.order:  # a protocol's
+            found = adapter.operand(made, "the result")
+            assert (found.shape, found.strides, found.home.kind) == ((2, 0), (0, 1), "cuda")
