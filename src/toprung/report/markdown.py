@@ -10,6 +10,7 @@ A marker names what to show and the records it comes from, relative to the repos
     <!-- toprung:probe ffma_chain,ffma_outer results/<device>/<record>.json … -->
     <!-- toprung:loads kepler/r07 results/<device>/<record>.json -->
     <!-- toprung:overhead results/<device>/overhead.json … -->
+    <!-- toprung:library results/<device>/library.json … -->
     <!-- toprung:facts kepler/r07 -->
     <!-- toprung:guidelines [NAME] results/<device>/<record>.json … -->
     <!-- toprung:bound fermi B_R=6 --> and the others of ``report.bound_table``
@@ -53,11 +54,11 @@ def refresh(text: str, root: Path) -> str:
     """
 
     def table(match: re.Match[str]) -> str:
-        from toprung.report import counters, findings  # which use what is below
+        from toprung.report import counters, findings, library  # which use what is below
 
         makers = {
             "ladder": _ladder, "rung": _rung, "each": _each, "bench": _bench, "facts": _facts, "probe": _probe, "loads": _loads,
-            "overhead": _overhead,
+            "overhead": _overhead, "library": library.block,
             "guidelines": findings.block, "counters": counters.block, **MAKERS,
         }  # fmt: skip
         what, words = match["what"], match["words"].split()
