@@ -20,7 +20,8 @@ def block(words: Sequence[str], root: Path) -> str:
     if not words:
         return "Not measured yet."
     records = [read(root / w) for w in words]
-    pairs = [pair for r in records for pair in _pairs(r["measurements"])]
+    found = {str(sorted(ours.problem.items())): (theirs, ours) for r in records for theirs, ours in _pairs(r["measurements"])}
+    pairs = list(found.values())  # a product that is in several records: the last
     if not pairs:
         raise BadRecord(f"{' '.join(words)}: no product that both toprung and another library computed")
     rival = pairs[0][0].competitor["name"]
