@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from toprung.blas import arrays, overlap, warm
-from toprung.blas.arrays.base import Operand
+from toprung.blas.arrays.base import HOST, Operand
 from toprung.blas.arrays.numpy import adapter as numpy_adapter
 from toprung.blas.execute import Prepared, path, prepared
 from toprung.blas.layout import dense
@@ -58,7 +58,7 @@ def matmul(
     how = How("matmul", precision, own, device)
     first, _, made, _, views, shape = resolved(a, b, out, how)
     left = multiply(1.0, views[0], views[1], 0.0, views[2], how)
-    if key is not None:
+    if key is not None and first.home.kind != HOST:  # a library may have arrays of one type in both places
         ready, _ = readied(views, how)
         warm.remember(key, warm.Known(ready, views, first, shape, left))
     else:

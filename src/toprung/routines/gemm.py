@@ -108,9 +108,11 @@ class Gemm(Problem):
         alpha, beta = self._scalars
         index = np.arange(self.batch * self.M)[rows]
         which = index // max(self.M, 1)
+        order = np.argsort(which, kind="stable")
+        first = np.searchsorted(which[order], np.arange(self.batch + 1))
         with np.errstate(invalid="ignore", over="ignore"):
-            for i in np.unique(which) if alpha else ():
-                mine = which == i
+            for i in np.flatnonzero(np.diff(first)) if alpha else ():
+                mine = order[first[i] : first[i + 1]]
                 a = left[i][index[mine] % self.M].astype(np.float64)
                 b = right[i][:, cols].astype(np.float64)
                 result[mine] = alpha * (a @ b)
