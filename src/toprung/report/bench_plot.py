@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from toprung.accuracy import Graded
 from toprung.measure import Measurement
-from toprung.paths import publish
 from toprung.precision import PRECISIONS
 from toprung.report import plot
 from toprung.results import competitor_name, problem_name
@@ -128,7 +126,4 @@ def _draw(
             axes.legend(fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
     else:
         figure.suptitle(title, fontsize=10)
-    out = io.BytesIO()
-    figure.savefig(out, format=path.suffix.lower()[1:], dpi=160)
-    plt.close(figure)
-    publish(path, out.getvalue())
+    plot.save(figure, path)

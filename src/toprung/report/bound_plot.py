@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,8 +9,7 @@ from pathlib import Path
 from toprung.bounds.arch import Architecture
 from toprung.bounds.figures import Unknown
 from toprung.bounds.paper import MIXES, WIDTHS, Plan, analyse, ffma_share
-from toprung.paths import publish
-from toprung.report.plot import VENDOR, check
+from toprung.report.plot import VENDOR, check, save
 
 __all__ = ["check", "sweep"]
 COLORS = {32: "#9ecae1", 64: "#3182bd", 128: "#08306b"}
@@ -66,7 +64,4 @@ def sweep(of: Architecture, plans: Sequence[Plan], path: Path) -> None:
         axes.spines[["top", "right"]].set_visible(False)
         if axes.get_legend_handles_labels()[0]:
             axes.legend(fontsize=8, frameon=False, loc="lower right")
-    content = io.BytesIO()
-    figure.savefig(content, format=path.suffix.lower()[1:], dpi=160)
-    plt.close(figure)
-    publish(path, content.getvalue())
+    save(figure, path)

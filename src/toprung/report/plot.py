@@ -48,10 +48,7 @@ def ladder(record: dict[str, Any], path: Path) -> None:
     what = measurements[0].competitor.get("ladder") or measurements[-1].competitor.get("ladder", "") if measurements else ""
     axes.set_title(f"{what}{' at ' + sizes[0] if len(sizes) == 1 else ''} on {where}", loc="left", fontsize=10)
     axes.spines[["top", "right"]].set_visible(False)
-    content = io.BytesIO()
-    figure.savefig(content, format=path.suffix.lower()[1:], dpi=160)
-    plt.close(figure)
-    publish(path, content.getvalue())
+    save(figure, path)
 
 
 def pictures(record: dict[str, Any], path: Path) -> list[Path]:
@@ -144,6 +141,16 @@ def _limits(measurements: Sequence[Measurement], limits: Limits) -> dict[str, di
     clocks = {s: [m.clock for m in measurements if size_of(m) == s and m.clock] for s in sizes}
     found = {s: limits.gflops_per_mhz * statistics.median(own) for s, own in clocks.items() if own and limits.gflops_per_mhz}
     return {"peak at the clock read": found} if found else {}
+
+
+def save(figure: Any, path: Path) -> None:
+    """Write a figure whole or not at all and close it; the same figure gives the same bytes."""
+    content, kind = io.BytesIO(), path.suffix.lower()[1:]
+    plt = matplotlib_pyplot()
+    with plt.rc_context({"svg.hashsalt": "toprung"}):
+        figure.savefig(content, format=kind, dpi=160, metadata={"Date": None} if kind == "svg" else None)
+    plt.close(figure)
+    publish(path, content.getvalue())
 
 
 def matplotlib_pyplot() -> Any:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from toprung.errors import BadRecord
-from toprung.paths import publish
-from toprung.report.plot import check, matplotlib_pyplot
+from toprung.report.plot import check, matplotlib_pyplot, save
 
 COLORS = {1: "#3182bd", 2: "#31a354", 4: "#d95f0e"}
 
@@ -47,7 +45,4 @@ def mixes(record: Mapping[str, Any], path: Path) -> None:
     axes.grid(color="#dddddd", linewidth=0.6)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(fontsize=8, frameon=False, loc="lower right")
-    content = io.BytesIO()
-    figure.savefig(content, format=path.suffix.lower()[1:], dpi=160)
-    plt.close(figure)
-    publish(path, content.getvalue())
+    save(figure, path)
