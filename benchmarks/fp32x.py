@@ -218,7 +218,10 @@ def compare(session, kernels, meter, problem, vendor, interleaved):
             for _ in range(SAMPLES):
                 runner.sample(meter)
     found = [r.measurement(v) for r, v in zip(runners, verdicts, strict=True)]
-    found[0] |= {"granules_in_fp32": plan.escalated(), "chosen_by_auto": faster(Product.of(problem))}
+    found[0] |= {
+        "granules_in_fp32": plan.escalated(),
+        "chosen_by_auto": not faster(Product.of(problem), session.device.compute_units),
+    }
     for m in found:
         watts = np.median(m["joules"]) / np.median(m["raw_seconds"]) if m["joules"] else float("nan")
         print(

@@ -14,7 +14,8 @@ from toprung.backends.base import Session
 from toprung.blas import engine
 from toprung.blas.kernel import kernel, loaded
 from toprung.blas.layout import Copy, Layout, Place, Product, Program, lower
-from toprung.errors import BadArgument, Unsupported
+from toprung.blas.route import PRECISIONS
+from toprung.errors import BadArgument
 
 GROUPS = 1 << 20
 """Most work-groups of a copy, whose work-items walk."""
@@ -22,32 +23,15 @@ GROUPS = 1 << 20
 KEPT = 4096
 """Prepared programs a session keeps; past that it forgets them all and starts again."""
 
-PATHS = ("auto", "fp32", "fp32x", "tf32")
-"""What ``precision`` may be."""
-
 Step = Callable[[Sequence[Any], Sequence[int], float, float, Any], None]
 """A launch: handles and first elements of all slots, α, β, the queue."""
 
 
-def path(precision: str) -> tuple[str, str]:
-    """The engine's path for what the user asked for, and what to say about it.
-
-    Raises
-    ------
-    BadArgument
-        no such precision
-    Unsupported
-        ``"tf32"`` where there is no kernel for it
-    """
-    if precision not in PATHS:
-        raise BadArgument(f"precision is one of {', '.join(PATHS)}, not {precision!r}")
-    if precision in engine.PRECISIONS:
-        return precision, ""
-    if precision == "auto":
-        return "fp32", ""
-    if precision == "fp32x":
-        return "fp32", "fp32x has no kernels in this version: fp32 ran in its place"
-    raise Unsupported("precision 'tf32' has no kernels in this version; use 'auto', which is as accurate as fp32")
+def known(precision: str) -> str:
+    """What the user asked for, or BadArgument."""
+    if precision not in PRECISIONS:
+        raise BadArgument(f"precision is one of {', '.join(PRECISIONS)}, not {precision!r}")
+    return precision
 
 
 class Prepared:

@@ -193,17 +193,15 @@ def budget_of(session: Session) -> int:
     return limit() or int(SHARE * session.device.memory_bytes)
 
 
-def staged(
-    session: Session, alpha: float, a: View, b: View, beta: float, c: View, how: How, precision: str, remark: str
-) -> Receipt:
+def staged(session: Session, alpha: float, a: View, b: View, beta: float, c: View, how: How, precision: str) -> Receipt:
     """The product by way of the device's memory, cut into panels; returns when ``c`` is filled."""
     from toprung.blas.product import written
 
     if 0 in c.shape:
-        return written(prepared(session, a.layout, b.layout, c.layout, alpha, beta, how.own, precision), how, a, b, asked=remark)
+        return written(prepared(session, a.layout, b.layout, c.layout, alpha, beta, how.own, precision), how, a, b)
     lane = _lane(session)
     with lane.lock:
-        return _Staged(lane, alpha, a, b, beta, c, how, precision).run(remark, written)
+        return _Staged(lane, alpha, a, b, beta, c, how, precision).run(written)
 
 
 class _Slot:
@@ -229,7 +227,7 @@ class _Staged:
         self.arrays = [v.on_host for v in (a, b, c)]
         (self.rows, self.depth), self.cols = a.shape[-2:], b.shape[-1]
 
-    def run(self, remark: str, written: Any) -> Receipt:
+    def run(self, written: Any) -> Receipt:
         session, lane = self.session, self.lane
         a, b, c = self.arrays
         total = math.prod(self.batch)
@@ -262,7 +260,7 @@ class _Staged:
         gone = 4 * sum(transfers.values())
         moved = f"a, b and c: host arrays, {gone:,} bytes to {session.device} and {4 * target.size:,} back"
         moved += f", in {pieces} panels of {n}×({m}×{k} · {k}×{w})" if pieces > 1 else ""
-        left: Receipt = written(ready, self.how, self.views[0], self.views[1], moved, asked=remark)
+        left: Receipt = written(ready, self.how, self.views[0], self.views[1], moved)
         return left
 
     def _panel(

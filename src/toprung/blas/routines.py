@@ -11,7 +11,7 @@ import numpy as np
 from toprung.blas import arrays, overlap, warm
 from toprung.blas.arrays.base import Operand
 from toprung.blas.arrays.numpy import adapter as numpy_adapter
-from toprung.blas.execute import Prepared, path, prepared
+from toprung.blas.execute import Prepared, known, prepared
 from toprung.blas.layout import dense
 from toprung.blas.product import How, View, copy, multiply, together, written
 from toprung.blas.receipt import Receipt
@@ -30,7 +30,8 @@ def matmul(
     a, b : arrays of any library toprung knows, both in one place; nested lists count as float32. A vector in front is a row and
         one behind is a column, which the result leaves out; dimensions before the last two are a batch and broadcast
     out : where to put the result, which must not overlap ``a`` or ``b``
-    precision : ``"auto"``, ``"fp32"``, ``"fp32x"`` or ``"tf32"``
+    precision : ``"fp32"``, IEEE single; ``"fp32x"``, as accurate, on matrix units where the device has them; ``"auto"``, the faster
+        of both; ``"tf32"``, cuBLAS's, which is not as accurate
     own : True: only toprung's kernels; False: also what is installed, where that is faster
     device : where host arrays are multiplied: a name or a Device; default the best one
 
@@ -74,7 +75,7 @@ Resolved = tuple[Operand, Operand, Any, Operand, tuple[View, View, View], tuple[
 
 def resolved(a: Any, b: Any, out: Any, how: How) -> Resolved:
     """Both operands, the result (made where ``out`` is None), all three as matrices in a batch, and the result's shape."""
-    path(how.precision)
+    known(how.precision)
     first, second = (strict(x, name) for x, name in ((a, "a"), (b, "b")))
     target = output(out, first)
     together([first, second, *([target] if target else [])], how)
@@ -94,10 +95,9 @@ def resolved(a: Any, b: Any, out: Any, how: How) -> Resolved:
 def readied(views: tuple[View, View, View], how: How) -> tuple[Prepared, Receipt]:
     """The steps for arrays on a device, and the receipt they will leave."""
     a, b, c = views
-    precision, remark = path(how.precision)
     session = session_at(a.operand.home, a.operand.queue)
-    ready = prepared(session, a.layout, b.layout, c.layout, 1.0, 0.0, how.own, precision)
-    return ready, written(ready, how, a, b, asked=remark)
+    ready = prepared(session, a.layout, b.layout, c.layout, 1.0, 0.0, how.own, known(how.precision))
+    return ready, written(ready, how, a, b)
 
 
 def strict(thing: Any, name: str) -> Operand:
@@ -331,7 +331,7 @@ def sgemm(
            [14.]], dtype=float32)
     """
     how = How("sgemm", precision, own, device, ("a", "b", "c"))
-    path(precision)
+    known(precision)
     factor, keep = _scalar(alpha, "alpha"), _scalar(beta, "beta")
     turn_a, turn_b = _transposed(trans_a, "trans_a", "3rd keyword"), _transposed(trans_b, "trans_b", "4th keyword")
     may_write = bool(_whole(overwrite_c, "overwrite_c"))
@@ -392,7 +392,7 @@ def sgemv(
         TypeErrors and ValueErrors, also where SciPy raises ``_fblas.error``
     """
     how = How("sgemv", precision, own, device, ("a", "x", "y"))
-    path(precision)
+    known(precision)
     factor, keep = _scalar(alpha, "alpha"), _scalar(beta, "beta")
     turn = _transposed(trans, "trans", "7th keyword")
     may_write = bool(_whole(overwrite_y, "overwrite_y"))
