@@ -423,31 +423,26 @@ class Prepared:
 
     It owns two pieces of memory, each as large as B: the terms, and a copy from which elements are computed again that two terms
     cannot carry. Every call takes it whose B has the same shape, transpose and leading dimension, whatever its A.
+    ``copied``: B is a copy already, which nobody writes and the caller keeps.
     """
 
-    def __init__(self, session: Session, call: Call, b: Any, offset_b: int = 0, queue: Any = None) -> None:
+    def __init__(
+        self, session: Session, call: Call, b: Any, offset_b: int = 0, queue: Any = None, copied: bool = False
+    ) -> None:  # fmt: skip
         if reason := supported(session.device, call):
             raise Unsupported(reason)
         if call.batch > 1 and call.stride_b:
             raise Unsupported(f"{call}: the operands of a batch cannot be prepared")
-        from cuda.bindings import driver
-
         self.session, self.like = session, _of_b(call)
-        rows, cols = (call.N, call.K) if call.trans_b else (call.K, call.N)
-        nbytes = 4 * ((rows - 1) * call.ldb + cols)
-        self.copy, self.terms = session.allocate(nbytes), session.allocate(terms_bytes(call.N, call.K))
-        number = session.queue if queue is None else queue
-        with _current(session):
-            (status,) = driver.cuMemcpyDtoDAsync(_address(self.copy), _address(b) + 4 * offset_b, nbytes, number)
-        if status:
-            raise LaunchError(f"the operand cannot be copied: {status.name}")
+        self.terms = session.allocate(terms_bytes(call.N, call.K))
+        self.copy: Any = _address(b) + 4 * offset_b
+        if not copied:
+            rows, cols = (call.N, call.K) if call.trans_b else (call.K, call.N)
+            source, nbytes = self.copy, 4 * ((rows - 1) * call.ldb + cols)
+            self.copy = session.allocate(nbytes)
+            _copied(session, _address(self.copy), source, nbytes, queue)
         self._split = Step.of_b(self, session, call)
         self._split.split_only(0, _address(self.copy), queue)
-
-    @property
-    def nbytes(self) -> int:
-        """Of device memory, both pieces."""
-        return self.copy.nbytes + self.terms.nbytes
 
     def refused(self, plan: Plan) -> str:
         """Why a plan cannot take it, empty where it can."""
@@ -466,6 +461,16 @@ def _of_b(call: Call) -> tuple[int, int, bool, int]:
 def _current(session: Session) -> Any:
     found: Any = session
     return found.current()
+
+
+def _copied(session: Session, to: int, source: int, nbytes: int, queue: Any) -> None:
+    """Device to device, in a queue."""
+    from cuda.bindings import driver
+
+    with _current(session):
+        (status,) = driver.cuMemcpyDtoDAsync(to, source, nbytes, session.queue if queue is None else queue)
+    if status:
+        raise LaunchError(f"the operand cannot be copied: {status.name}")
 
 
 class Plan:
@@ -676,6 +681,8 @@ def _splitting(
 
 def _narrow(x: float) -> float:
     """As float32 has it, infinite where it is too large."""
+    if x in (0.0, 1.0):
+        return x
     with np.errstate(over="ignore"):
         return float(np.float32(x))
 

@@ -13,6 +13,7 @@ from toprung.blas.call import Call
 from toprung.blas.choose import Choice
 from toprung.blas.kernel import Run
 from toprung.blas.route import FP32X, route
+from toprung.hopper import Prepared as Terms
 from toprung.tile import Tile
 
 NAMES = {"cublas": "cublas", FP32X: "hopper/fp32x"}
@@ -80,6 +81,10 @@ class Executable:
             fp32x.plan_of(self.session, self.call).ready(queue)
         elif self.workspace_bytes:
             self.session.workspace(queue, self.workspace_bytes)
+
+    def takes(self, terms: Terms) -> bool:
+        """Whether ``run`` can have a prepared B in place of B's buffer."""
+        return self.choice.kernel == FP32X and not terms.refused(fp32x.plan_of(self.session, self.call))
 
     def escalated(self) -> int:
         """Pieces of C that all its calls so far computed again in plain fp32, see ``toprung.hopper``; waits for the device."""

@@ -16,6 +16,7 @@ from toprung.blas.kernel import kernel, loaded
 from toprung.blas.layout import Copy, Layout, Place, Product, Program, lower
 from toprung.blas.route import PRECISIONS
 from toprung.errors import BadArgument
+from toprung.hopper import Prepared as Terms
 
 GROUPS = 1 << 20
 """Most work-groups of a copy, whose work-items walk."""
@@ -68,6 +69,10 @@ class Prepared:
     def launcher(self) -> Callable[..., None]:
         """The one launch of a simple program, on handles; for one thread."""
         return next(iter(self.executables.values())).launcher()
+
+    def takes(self, terms: Terms | None) -> bool:
+        """Whether B's handle may be a prepared B."""
+        return terms is not None and self.simple and next(iter(self.executables.values())).takes(terms)
 
     def _make(self) -> list[Step]:
         launchers = {call: e.launcher() for call, e in self.executables.items()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from toprung.blas.receipt import Receipt
 from toprung.blas.sessions import chosen, session_at
 from toprung.device import Device
 from toprung.errors import MixedPlaces
+from toprung.hopper import Prepared as Terms
 
 
 @dataclass(frozen=True)
@@ -97,15 +98,17 @@ def together(views: Sequence[Operand], how: How) -> None:
             )
 
 
-def multiply(alpha: float, a: View, b: View, beta: float, c: View, how: How) -> Receipt:
-    """Compute the product into ``c`` and leave the receipt.
+def multiply(
+    alpha: float, a: View, b: View, beta: float, c: View, how: How, terms: Terms | None = None
+) -> Receipt:  # fmt: skip
+    """Compute the product into ``c`` and leave the receipt. ``terms``: B's, if it was prepared.
 
     The three views have the same batch dimensions. ``c`` overlaps neither input. On a device nothing is waited for.
     """
     # what float32 makes of them: a tiny α is 0, a huge one infinite
     with np.errstate(over="ignore"):
         alpha, beta = float(np.float32(alpha)), float(np.float32(beta))
-    left = _on_host(alpha, a, b, beta, c, how) if a.operand.home.kind == HOST else _on_device(alpha, a, b, beta, c, how)
+    left = _on_host(alpha, a, b, beta, c, how) if a.operand.home.kind == HOST else _on_device(alpha, a, b, beta, c, how, terms)
     receipt.leave(left)
     return left
 
@@ -130,17 +133,21 @@ def written(done: Prepared, how: How, a: View, b: View, *more: str) -> Receipt:
     )  # fmt: skip
 
 
-def _on_device(alpha: float, a: View, b: View, beta: float, c: View, how: How) -> Receipt:
+def _on_device(alpha: float, a: View, b: View, beta: float, c: View, how: How, terms: Terms | None = None) -> Receipt:
     operand = a.operand
     session = session_at(operand.home, operand.queue)
     ready = prepared(session, a.layout, b.layout, c.layout, alpha, beta, how.own, known(how.precision))
     views = (a, b, c)
     for view in views[1:]:
         follow(session, operand.queue, view.operand.queue)
+    handles = [v.first[0] for v in views]
+    taken = ready.takes(terms)
+    if taken:
+        handles[1] = terms
     kept: list[Any] = []
     try:
         ready.run(
-            [v.first[0] for v in views], [v.first[1] for v in views], alpha, beta, operand.queue,
+            handles, [v.first[1] for v in views], alpha, beta, operand.queue,
             lambda elements: scratch(session, operand, elements, kept),
         )  # fmt: skip
     finally:
@@ -148,7 +155,13 @@ def _on_device(alpha: float, a: View, b: View, beta: float, c: View, how: How) -
             follow(session, view.operand.queue, operand.queue)
         if any(v.operand.unordered for v in views):
             session.settle_queue(operand.queue)
-    return written(ready, how, a, b)
+    left = written(ready, how, a, b)
+    return with_terms(left) if taken else left
+
+
+def with_terms(left: Receipt) -> Receipt:
+    """The receipt of a product whose B was prepared."""
+    return replace(left, why=f"{left.why}; B was split beforehand")
 
 
 def follow(session: Session, queue: Any, other: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from toprung.blas.arrays.base import Operand
 from toprung.blas.arrays.numpy import adapter as numpy_adapter
 from toprung.blas.execute import Prepared, known, prepared
 from toprung.blas.layout import dense
+from toprung.blas.prepared import Prepared as PreparedOperand
 from toprung.blas.product import How, View, copy, multiply, together, written
 from toprung.blas.receipt import Receipt
 from toprung.blas.sessions import session_at
@@ -28,7 +30,8 @@ def matmul(
     Parameters
     ----------
     a, b : arrays of any library toprung knows, both in one place; nested lists count as float32. A vector in front is a row and
-        one behind is a column, which the result leaves out; dimensions before the last two are a batch and broadcast
+        one behind is a column, which the result leaves out; dimensions before the last two are a batch and broadcast. ``b`` may
+        be what ``toprung.prepare`` made
     out : where to put the result, which must not overlap ``a`` or ``b``
     precision : ``"fp32"``, IEEE single; ``"fp32x"``, as accurate, on matrix units where the device has them; ``"auto"``, the faster
         of both; ``"tf32"``, cuBLAS's, which is not as accurate
@@ -56,10 +59,15 @@ def matmul(
     found, key = warm.again(a, b, out, precision, own, device)
     if found is not warm.MISS:
         return found
-    how = How("matmul", precision, own, device)
+    how, terms = How("matmul", precision, own, device), None
+    ready_made = isinstance(b, PreparedOperand)
+    if ready_made:
+        how, terms, b = replace(how, precision=b.asked(precision)), b.terms, b.array
     first, _, made, _, views, shape = resolved(a, b, out, how)
-    left = multiply(1.0, views[0], views[1], 0.0, views[2], how)
-    if key is not None:
+    left = multiply(1.0, views[0], views[1], 0.0, views[2], how, terms)
+    if ready_made:
+        pass
+    elif key is not None:
         ready, _ = readied(views, how)
         warm.remember(key, warm.Known(ready, views, first, shape, left))
     else:
