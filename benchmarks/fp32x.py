@@ -40,6 +40,7 @@ RECTANGLES = (
 SETS, SAMPLES, BUSY, SAMPLE = 3, 3, 2.0, 1.0
 ROWS = 64
 DEPTHS = (32, 64, 512, 4096, 16384)
+SIDE = 2048  # M and N of accuracy: large enough that cuBLAS does not split K, as in the products that are timed
 
 KERNELS = """
 extern "C" __global__ void fill(float *x, unsigned long long n, unsigned seed) { // U(-1,1) from a hash of the place
@@ -240,7 +241,7 @@ def compare(session, kernels, meter, problem, vendor, interleaved):
 def accuracy(session, folder, what):
     """Every distribution over K."""
     rivals = [peers.peer("cublas"), Ours()]
-    graded = list(sweep(rivals, session, DEPTHS))
+    graded = list(sweep(rivals, session, DEPTHS, side=SIDE))
     results.write(
         folder / "fp32x-accuracy.json",
         results.record(what, environment(session), [], kind="fp32x-accuracy", graded=[g.describe() for g in graded]),

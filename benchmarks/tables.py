@@ -11,7 +11,12 @@ from toprung.report import bound_plot, plot, probe_plot
 from toprung.report.markdown import refresh, size_of
 
 ROOT = Path(__file__).parent.parent
-PICTURES = {"docs/kepler/ladder.svg": ("results/nvidia-h200/kepler-cuda.json", "4096")}
+PICTURES = {
+    "docs/kepler/ladder.svg": ("results/nvidia-h200/kepler-cuda.json", "4096"),
+    "docs/turing/ladder.svg": ("results/nvidia-h200/turing-cuda.json", "4096"),
+    "docs/matvec/ladder.svg": ("results/nvidia-h200/matvec-cuda.json", "32768"),
+    "docs/hopper/ladder.svg": ("results/nvidia-h200/hopper-cuda.json", "4096"),
+}
 """Picture: the record it is drawn from, and the size."""
 MIXES = (ROOT / "docs/probe-mixes.svg", ROOT / "results/nvidia-h200/probe-cuda.json")
 """Another, of multiply-adds beside loads, where that was measured."""

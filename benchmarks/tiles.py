@@ -10,8 +10,9 @@ by all cores. Problems share the time; each is stored as it is done.
 """
 
 import argparse
-import json
 import os
+import shlex
+import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
@@ -20,7 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
-from toprung import backends, environment
+from toprung import backends, environment, results
 from toprung.backends import nvrtc
 from toprung.blas import choose as choosing
 from toprung.blas.choose import GPU, Candidate, Choice, Skinny, candidates, choose, is_skinny, tiled_options, turn, whole_slices
@@ -77,14 +78,11 @@ def shapes(device, call):
     for bm, bn, bk, wm, wn, tm, tn in SHAPES:
         for stages in (1, 2):
             tile = Tile(BM=bm, BN=bn, BK=bk, WM=wm, WN=wn, TM=tm, TN=tn, VEC=4, VA=4, VB=4, STAGES=stages, PADA=4, PADB=4)
-            one = known.get(tile, Candidate(tile, 0, 1.0))
+            one = known.get(tile, Candidate(tile, {}))
             one = replace(one, tile=replace(tile, VA=a, VB=b))
             if broken(kernel("gemm").all_rules({}), one.tile, device):
                 continue
-            blocks = -(-call.M // bm) * -(-call.N // bn) * call.batch
-            wanted = {1, *(round(device.compute_units * waves / blocks) for waves in (1, 2, 4))}
-            deep = max(1, call.K // (4 * bk))
-            found += [pack(call, one, device, s) for s in sorted({whole_slices(call.K, bk, n) for n in wanted if 1 <= n <= deep})]
+            found += [pack(call, one, device, s) for s in choosing.slicings(call, one.tile, device.compute_units)]
     return list(dict.fromkeys(found))
 
 
@@ -268,14 +266,15 @@ def main():
     end = time.monotonic() + wanted.seconds
     wanted.out.parent.mkdir(parents=True, exist_ok=True)
     with backends.opened(device) as session, ProcessPoolExecutor(os.cpu_count(), get_context("spawn")) as pool:
-        record = {"format": "toprung tiles 1", "environment": environment.environment(session), "problems": []}
+        what = shlex.join(["python", "benchmarks/tiles.py", *sys.argv[1:]])
+        made = []
         for number, problem in enumerate(problems):
             now = time.monotonic()
             if now > end:
                 print("out of time:", *problems[number:])
                 break
-            record["problems"].append(study(session, pool, problem, now + (end - now) / (len(problems) - number)))
-            wanted.out.write_text(json.dumps(record, indent=1) + "\n")
+            made.append(study(session, pool, problem, now + (end - now) / (len(problems) - number)))
+            results.write(wanted.out, results.record(what, environment.environment(session), [], kind="tiles", problems=made))
 
 
 if __name__ == "__main__":

@@ -1,17 +1,40 @@
 """Run and verify every rung of a ladder once on a device, untimed: what sanitizers and debuggers are given.
 
-    python benchmarks/verify.py [--device D] [--ladder kepler] [--sizes 33x35x37]
+    python benchmarks/verify.py [--device D] [--ladder kepler] [--sizes 33x35x37] [--limit SECONDS]
 
-Exit 1 if any result is wrong.
+With ``--limit`` every rung runs in a process of its own that is ended after so long, so that a kernel that hangs takes nothing else
+with it. Exit 1 if any result is wrong.
 """
 
 import argparse
+import subprocess
 import sys
 
 from toprung import backends
 from toprung.cli.common import parse_sizes
-from toprung.climb import climb, entries, problem_of
-from toprung.rung import ladder
+from toprung.climb import climb, entries, problem_of, refusals
+from toprung.rung import ladder, select
+
+
+def alone(number: int, chosen: argparse.Namespace, device: str) -> bool:
+    """Whether a rung in a process of its own failed."""
+    words = [
+        sys.executable,
+        __file__,
+        "--device",
+        device,
+        "--ladder",
+        chosen.ladder,
+        "--sizes",
+        chosen.sizes,
+        "--rungs",
+        str(number),
+    ]
+    try:
+        return subprocess.run(words, timeout=chosen.limit, check=False).returncode != 0
+    except subprocess.TimeoutExpired:
+        print(f"{chosen.ladder}/{number}: ended after {chosen.limit:g} s")
+        return True
 
 
 def main() -> int:
@@ -19,15 +42,24 @@ def main() -> int:
     arguments.add_argument("--device")
     arguments.add_argument("--ladder", default="kepler")
     arguments.add_argument("--sizes", default="33x35x37")
+    arguments.add_argument("--rungs", help="numbers with commas; all of them by default")
+    arguments.add_argument("--limit", type=float)
     chosen = arguments.parse_args()
     found, device, wrong = ladder(chosen.ladder), backends.find(chosen.device), 0
+    numbers = [int(n) for n in chosen.rungs.split(",")] if chosen.rungs else [r.number for r in found.rungs]
+    if chosen.limit:
+        return int(sum(alone(n, chosen, device.id) for n in numbers) > 0)
+    if reasons := [line for line in refusals(found.rungs, device) if any(r.needs(device) for r in found.rungs)]:
+        print(*reasons, sep="\n")
     with backends.opened(device) as session:
         for size in parse_sizes(chosen.sizes):
-            rows = entries(found.rungs, device, None)
+            rows = entries(select(found.rungs, numbers), device, None)
             for _ in climb(problem_of(found, size), rows, session, samples=0):
                 pass
+            wrong += not rows  # nothing was verified
             for entry in rows:
-                print(f"{found.name}/{entry.label} at {size}: {entry.failure or 'right'}")
+                detail = f", grade {entry.verdict.grade:.3g}" if entry.verdict else ""
+                print(f"{found.name}/{entry.label} at {size}: {entry.failure or 'right'}{detail}", flush=True)
                 wrong += bool(entry.failure)
     return 1 if wrong else 0
 

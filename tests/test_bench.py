@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 from pathlib import Path
 
 import numpy as np
@@ -250,3 +251,37 @@ def test_transposes_and_batches_have_a_reference_of_their_own() -> None:
         signs = np.where(rng.random((problem.N, 1)) < 0.5, -1.0, 1.0)
         expected, bound = problem.project(operands, signs)
         assert np.allclose(expected, result @ signs) and np.allclose(bound, magnitude.sum(axis=1, keepdims=True))
+
+
+def test_the_library_beside_another(typed: Typed, tmp_path: Path) -> None:
+    """A line a product, geometric mean and least below; from several records, too."""
+    from toprung.report import library
+
+    parts = []
+    for i, sizes in enumerate(("16,24x40x48", "1x64x64")):
+        parts.append(f"{i}.json")
+        code, _ = typed("bench", "--sizes", sizes, "--peers", "numpy,toprung", "--json", tmp_path / parts[-1])
+        assert code == 0
+    lines = library.block(parts, tmp_path).splitlines()
+    assert [line.split("|")[1].strip() for line in lines[2:5]] == ["16", "24×40×48", "1×64×64"]
+    assert "| numpy TFLOP/s | toprung TFLOP/s |" in lines[0]
+    assert "`gemm` " in lines[2]
+    assert "`columns` " in lines[4]
+    ratios = [float(line.split("|")[4].split()[0]) for line in lines[2:5]]
+    assert f"Geometric mean of 3 ratios {math.prod(ratios) ** (1 / 3):.2f}" in lines[6]
+    assert f"the least {min(ratios):.3f}" in lines[6]
+    assert library.block([], tmp_path) == "Not measured yet."
+
+
+def test_transposes_share_what_was_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[object] = []
+    monkeypatch.setattr(benching, "_last", [])
+    monkeypatch.setattr(benching, "hostile", lambda *a: drawn.append(a) or hostile(*a))
+    first, second = (benching._operands(Gemm(24, 24, 24, trans=t), "uniform") for t in ("NN", "TT"))
+    assert len(drawn) == 1
+    assert second.problem.trans == "TT"  # type: ignore[attr-defined]
+    assert second.flat is first.flat
+    for other in (Gemm(24, 24, 25), Gemm(24, 24, 24, alpha=0.0)):
+        benching._operands(other, "uniform")
+    benching._operands(other, "positive")
+    assert len(drawn) == 4

@@ -325,12 +325,21 @@ def test_a_batch_that_lies_in_reverse_keeps_what_alignment_it_has() -> None:
     assert step.call.align_c == 4  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize(("bytes_", "beta"), [(3000, 1.3), (20_000, 0.0), pytest.param(3000, 0.0, marks=pytest.mark.slow),
-                                              pytest.param(20_000, 1.3, marks=pytest.mark.slow)])  # fmt: skip
-def test_products_that_do_not_fit_are_cut(bytes_: int, beta: float, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.slow
+@pytest.mark.parametrize("beta", [0.0, 1.3])
+@pytest.mark.parametrize("bytes_", [3000, 20_000])
+def test_products_that_do_not_fit_are_cut_every_way(bytes_: int, beta: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    cut_up(bytes_, beta, monkeypatch, (50, 30, 70, 1), (3, 200, 40, 1), (9, 7, 5, 40), (0, 3, 4, 1), (4, 3, 0, 1))
+
+
+def test_products_that_do_not_fit_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    cut_up(3000, 1.3, monkeypatch, (50, 33, 65, 1), (9, 7, 5, 40), (0, 3, 4, 1), (4, 3, 0, 1))
+
+
+def cut_up(bytes_: int, beta: float, monkeypatch: pytest.MonkeyPatch, *shapes: tuple[int, int, int, int]) -> None:
     monkeypatch.setenv(host.LIMIT, str(bytes_))
     rng = np.random.default_rng(1)
-    for m, n, k, batch in ((50, 30, 70, 1), (3, 200, 40, 1), (9, 7, 5, 40), (0, 3, 4, 1), (4, 3, 0, 1)):
+    for m, n, k, batch in shapes:
         a, b = hold(values(rng, batch, m, k), "sliced"), hold(values(rng, batch, k, n), "fortran")
         if batch > 1:
             graded(matmul(a, b), a, b)
@@ -339,7 +348,7 @@ def test_products_that_do_not_fit_are_cut(bytes_: int, beta: float, monkeypatch:
         graded(sgemm(0.7, a[0], b[0], beta, c), a[0], b[0], 0.7, beta, c)
         copies = " ".join(last_receipt().copies)  # type: ignore[union-attr]
         assert 0 in (m, n) or "host arrays" in copies
-        assert bytes_ > 3000 or (m, n) != (50, 30) or "panels" in copies
+        assert bytes_ > 3000 or m != 50 or "panels" in copies
 
 
 def test_a_memory_limit_too_small_for_anything_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -514,3 +523,58 @@ def test_arrays_of_one_context_share_a_session() -> None:
     (a,) = kinds("pyopencl", SINGLE)
     assert adopt(a.queue) is adopt(queue())
     assert session_for(toprung.devices()[0]) is session_for(toprung.devices()[0])
+
+
+def test_host_arrays_of_a_type_that_a_gpu_has_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after a product of PyTorch's CUDA tensors: CPU tensors have the same type, and there may be no CPU device at all."""
+    from toprung.blas import product, routines, sessions, warm
+    from toprung.blas.arrays.numpy import adapter
+
+    def nowhere(*_: Any) -> None:
+        raise errors.NoDevice("no device has the host's memory")
+
+    monkeypatch.setattr(warm, "_adapters", {np.ndarray: adapter})
+    for module in (product, routines, sessions):
+        monkeypatch.setattr(module, "session_at", nowhere)
+    monkeypatch.setattr(host, "limit", lambda: 1 << 28)  # by way of a device's own memory, as with a GPU
+    rng = np.random.default_rng(4)
+    a, b = values(rng, 9, 8), values(rng, 8, 7)
+    for _ in range(2):
+        graded(matmul(a, b), a, b)
+        out = np.full((9, 7), np.nan, np.float32)
+        assert matmul(a, b, out) is out
+        graded(out, a, b)
+        graded(toprung.plan(a, b, own=True)(a, b), a, b)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_host_arrays_go_by_way_of_a_device(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every kind, where the only device has memory of its own; the result is of the kind that went in."""
+    if kind == "pyopencl":
+        pytest.skip("its arrays are the device's")
+    monkeypatch.setattr(host, "limit", lambda: 1 << 28)
+    rng = np.random.default_rng(5)
+    a, b = values(rng, 9, 8), values(rng, 8, 7)
+    made, fetch = KINDS[kind]
+    found = matmul(made(a, None), made(b, None))
+    graded(fetch(found), a, b)
+    assert last_receipt().copies  # type: ignore[union-attr]
+    if kind != "dlpack":
+        assert type(found) is type(made(a, None))
+
+
+def test_results_that_toprung_makes_itself_are_operands() -> None:
+    """CUDA arrays that speak one protocol only get an array of ours, which every adapter that makes one must take."""
+    from toprung.blas.arrays import adapter_of, adapters
+    from toprung.blas.arrays.cuda_interface import LEGACY, DeviceArray
+
+    class NoMemory:
+        handle = 0
+
+    made = DeviceArray(NoMemory(), (2, 0), (0, 4), LEGACY, 0)  # type: ignore[arg-type]
+    owner = adapter_of(made)
+    assert owner is not None and owner.name == "__cuda_array_interface__"
+    for adapter in adapters():
+        if adapter.order:  # a protocol's
+            found = adapter.operand(made, "the result")
+            assert (found.shape, found.strides, found.home.kind) == ((2, 0), (0, 1), "cuda")

@@ -13,12 +13,13 @@ import pytest
 
 import trial
 from conftest import require
+from test_choice import H200
 from toprung.backends import adopt, nvrtc, session_for
 from toprung.backends.base import Session
 from toprung.blas import choose as choosing
 from toprung.blas import kernel as kernels
 from toprung.blas.call import GemmCall, GemvCall
-from toprung.blas.choose import GPU, Choice, choose, problem_class, whole_slices
+from toprung.blas.choose import GPU, Choice, choose, whole_slices
 from toprung.blas.competitor import Bound, Toprung, call_of
 from toprung.blas.engine import Executable, prepare
 from toprung.build import rung_source
@@ -47,7 +48,7 @@ def forced(session: Session, problem: Problem, tile: Tile | None = None, slices:
     a, b, _ = choosing.widths(call)
     tile = replace(tile, VA=a, VB=b)
     slices = whole_slices(call.K, tile.BK or 1, slices)
-    candidate = choosing.Candidate(tile, 0, 1.0)
+    candidate = choosing.Candidate(tile, {}, ahead=0)  # the kernels of a CPU's own choice: fewer to compile
     found = choosing.tiled_options(call, candidate, session.device, slices) | options
     return Choice("gemm", replace(tile, SPLIT_K=slices if slices > 1 else None), tuple(sorted(found.items())))
 
@@ -77,11 +78,15 @@ def gemm(M: int, N: int, K: int, trans: str = "NN", more: tuple[int, int, int] =
 @pytest.mark.parametrize("trans", TRANSPOSES)
 def test_shapes_and_gaps(session: Session, trans: str) -> None:
     """Whole tiles, edges of every kind, rows with gaps, each width of access; α and β as they come."""
-    for size, more, alpha, beta in (
-        ((32, 64, 32), (0, 0, 0), 1.0, 0.0), ((36, 68, 20), (4, 4, 4), 0.7, 1.3), ((35, 79, 19), (3, 1, 2), -1.0, 1.0),
-    ):  # fmt: skip
+    for size, more, alpha, beta in (((32, 64, 32), (0, 0, 0), 1.0, 0.0), ((36, 68, 20), (4, 4, 4), 0.7, 1.3)):
         problem = gemm(*size, trans, more, alpha=alpha, beta=beta)
         run(session, problem, forced(session, problem))
+
+
+@pytest.mark.parametrize("trans", SOME)
+def test_odd_shapes_and_gaps(session: Session, trans: str) -> None:
+    problem = gemm(35, 79, 19, trans, (3, 1, 2), alpha=-1.0, beta=1.0)
+    run(session, problem, forced(session, problem))
 
 
 @pytest.mark.slow
@@ -96,10 +101,18 @@ def test_shapes_and_gaps_with_the_devices_own_tile(session: Session, trans: str)
         run(session, gemm(*size, trans, more, alpha=alpha, beta=beta))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("trans", TRANSPOSES)
+def test_odd_slices(session: Session, trans: str) -> None:
+    for K, slices, batch in ((77, 5, 1), (130, 99, 1), (50, 3, 3)):
+        problem = Gemm(20, 23, K, 0.7, 1.3, trans=trans, batch=batch)
+        run(session, problem, forced(session, problem, slices=slices))
+
+
 @pytest.mark.parametrize("trans", SOME)
 def test_slices(session: Session, trans: str) -> None:
     """Sums cut in two, in five and in as many as there are tiles; the last slice short; in a batch as well."""
-    for K, slices, batch in ((64, 2, 1), (77, 5, 1), (130, 99, 1), (50, 3, 3)):
+    for K, slices, batch in ((64, 2, 1), (76, 5, 1), (132, 99, 1), (52, 3, 3)):
         problem = Gemm(20, 24, K, 0.7, 1.3, trans=trans, batch=batch)
         choice = forced(session, problem, slices=slices)
         assert choice.slices > 1
@@ -109,12 +122,12 @@ def test_slices(session: Session, trans: str) -> None:
 @pytest.mark.parametrize(
     "variant",
     [
-        {"STAGES": 2, "AHEAD": 0, "ORDER": 1, "INDEX32": 0, "GROUP_M": 2},
-        *(pytest.param({k: v}, marks=pytest.mark.slow) for k, v in (("AHEAD", 0), ("ORDER", 1), ("INDEX32", 0), ("GROUP_M", 1))),
+        {"STAGES": 2, "AHEAD": 1, "ORDER": 1, "INDEX32": 0, "GROUP_M": 2},
+        *(pytest.param({k: v}, marks=pytest.mark.slow) for k, v in (("AHEAD", 1), ("ORDER", 1), ("INDEX32", 0), ("GROUP_M", 1))),
     ],
 )
 def test_switches(session: Session, variant: dict[str, int]) -> None:
-    for trans in ("NN", "TT"):
+    for trans in ("NN", "TT") if len(variant) == 1 else ("NT",):
         problem = gemm(52, 36, 28, trans, alpha=1.3, beta=-1.0)
         tile = replace(SMALL, STAGES=variant.get("STAGES", 1))
         options = {k: v for k, v in variant.items() if k != "STAGES"}
@@ -124,11 +137,18 @@ def test_switches(session: Session, variant: dict[str, int]) -> None:
 @pytest.mark.parametrize("trans", SOME)
 def test_skinny(session: Session, trans: str) -> None:
     """Few rows or few columns, with every number of sums a work-item may have; cut, and in a batch."""
-    for M, N, K, batch in ((1, 70, 33, 1), (70, 1, 64, 1), (3, 68, 2100, 1), (130, 5, 36, 2), (64, 9, 260, 3)):
+    for M, N, K, batch in ((70, 1, 64, 1), (3, 68, 2100, 1)) if trans == "NN" else ((1, 70, 33, 1), (64, 9, 260, 3)):
         problem = gemm(M, N, K, trans, alpha=0.7, beta=1.3, batch=batch)
         choice = choose(session.device, call_of(problem))
         assert choice.kernel in ("rows", "columns")
         run(session, problem)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("trans", TRANSPOSES)
+def test_skinny_of_every_width(session: Session, trans: str) -> None:
+    for M, N, K, batch in ((1, 70, 33, 1), (70, 1, 64, 1), (3, 68, 2100, 1), (130, 5, 36, 2), (64, 9, 260, 3), (2, 64, 64, 1)):
+        run(session, gemm(M, N, K, trans, alpha=0.7, beta=1.3, batch=batch))
 
 
 @pytest.mark.parametrize("trans", ["N", "T"])
@@ -195,20 +215,20 @@ def test_scalars_that_read_nothing(session: Session, kind: str) -> None:
 
 def test_tiny_and_huge_scalars(session: Session) -> None:
     """α below float32's range is 0 and reads nothing; one beyond is infinite."""
-    a = np.full(4, np.nan, np.float32)
-    c = np.ones(4, np.float32)
-    buffers = [session.allocate(16) for _ in range(3)]
+    a = np.full(16, np.nan, np.float32)
+    c = np.ones(16, np.float32)
+    buffers = [session.allocate(64) for _ in range(3)]
     for buffer, values in zip(buffers, (a, a, c), strict=True):
         session.upload(buffer, values)
-    made, found = prepare(session, GemmCall(2, 2, 2)), np.empty(4, np.float32)
+    made, found = prepare(session, GemmCall(4, 4, 4, align_a=4, align_b=4, align_c=4)), np.empty(16, np.float32)
     made.run(buffers[0], 0, buffers[1], 0, buffers[2], 0, 1e-60, 2.0)
     session.download(buffers[2], found)
-    assert found.tolist() == [2.0] * 4
+    assert found.tolist() == [2.0] * 16
     session.upload(buffers[0], c)
     session.upload(buffers[1], c)
     made.run(buffers[0], 0, buffers[1], 0, buffers[2], 0, 1e60, 0.0)
     session.download(buffers[2], found)
-    assert found.tolist() == [np.inf] * 4
+    assert found.tolist() == [np.inf] * 16
 
 
 @pytest.mark.parametrize("distribution", ["planted_inf", "planted_nan", "integers"])
@@ -223,7 +243,7 @@ def test_infinities_nans_and_exact_sums(session: Session, distribution: str) -> 
 
 
 def test_the_same_bits_each_time(session: Session) -> None:
-    for problem, slices in ((Gemm(70, 66, 300), 5), (Gemm(70, 66, 300), 1)):
+    for problem, slices in ((Gemm(68, 64, 300), 5), (Gemm(68, 64, 300), 1)):
         choice = forced(session, problem, slices=slices)
         first, second = (run(session, problem, choice) for _ in range(2))
         assert np.array_equal(first.view(np.uint32), second.view(np.uint32))
@@ -338,41 +358,14 @@ def test_an_unknown_precision_is_refused(session: Session) -> None:
         prepare(session, GemmCall(2, 2, 2), precision="fp99")
 
 
-def test_executables_are_kept(session: Session) -> None:
+def test_executables_are_kept(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = Choice("plain", kernels.kernel("plain").tile_for(session.device))
+    monkeypatch.setattr(choosing, "STORES", [lambda d, c: plain])  # the quickest to compile
     assert prepare(session, GemmCall(4, 5, 6)) is prepare(session, GemmCall(4, 5, 6, lda=6))
     assert prepare(session, GemmCall(4, 5, 6)) is not prepare(session, GemmCall(4, 5, 6, trans_a=True))
 
 
 # the choice
-
-H200 = replace(nvrtc.device_of("sm_90"), compute_units=132, name="NVIDIA H200") if not nvrtc.missing() else None
-
-
-def on_h200(M: int, N: int, K: int, trans: str = "NN", batch: int = 1) -> Choice:
-    require(H200, f"CUDA: {nvrtc.missing()}")
-    assert H200 is not None
-    return choose(H200, call_of(Gemm(M, N, K, trans=trans, batch=batch)))
-
-
-def test_the_choice_fits_the_shape() -> None:
-    assert on_h200(8192, 8192, 8192).tile == GPU[0].tile
-    assert on_h200(128, 128, 65536).slices >= 64
-    assert on_h200(1, 8192, 8192).kernel == "columns" and on_h200(1, 8192, 8192, "NT").kernel == "rows"
-    assert on_h200(1, 1, 100_000).kernel == "rows" and on_h200(65536, 4, 8).kernel == "gemm"
-    assert on_h200(16, 4096, 4096).kernel == "columns" and on_h200(4096, 16, 4096).kernel == "rows"
-    for n in (256, 512, 1024):  # enough work-groups for the device, by smaller tiles or by cutting sums
-        small = on_h200(n, n, n)
-        assert small.tile and -(-n // small.tile.BM) * -(-n // small.tile.BN) * small.slices >= 64
-    many = on_h200(64, 64, 64, batch=10_000)
-    assert many.kernel == "gemm" and many.slices == 1 and many.tile and many.tile.BM <= 64
-    assert (odd := on_h200(4095, 4097, 4099).tile) and (odd.VA, odd.VB) == (1, 1)
-    assert dict(on_h200(60000, 60000, 32).options)["INDEX32"] == 0
-
-
-def test_the_choice_says_why() -> None:
-    choice = on_h200(1024, 1024, 1024)
-    assert "work-groups for 132" in choice.why and ("cublas", "only kernels of ours were asked for") in choice.passed_over
-    assert any(name.startswith("blas/gemm") for name, _ in choice.passed_over)
 
 
 def test_a_store_is_asked_first(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -381,25 +374,18 @@ def test_a_store_is_asked_first(device: Device, monkeypatch: pytest.MonkeyPatch)
     assert choose(device, GemmCall(64, 64, 64)).why == "the store says so"
 
 
-def test_classes() -> None:
-    named = {
-        (1, 9, 9, 1): "vector", (16, 4096, 4096, 1): "skinny", (64, 64, 64, 9): "batched", (128, 128, 65536, 1): "deep",
-        (512, 512, 512, 1): "small", (4096, 4096, 4096, 1): "large",
-    }  # fmt: skip
-    for (M, N, K, batch), expected in named.items():
-        assert problem_class(call_of(Gemm(M, N, K, batch=batch))) == expected
-
-
 # machine code
 
 
-@pytest.mark.parametrize("trans", TRANSPOSES)
-@pytest.mark.parametrize("stages", [1, 2])
+MAIN = next(c for c in GPU if (c.tile.BM, c.tile.BN) == (128, 128))
+
+
+@pytest.mark.parametrize("trans", SOME)
+@pytest.mark.parametrize("stages", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_the_main_tile_on_hopper(trans: str, stages: int) -> None:
     """Two work-groups a multiprocessor: at most 128 registers, nothing spilled, only wide reads in the loop."""
     require(not nvrtc.missing(), f"CUDA: {nvrtc.missing()}")
-    assert H200 is not None
-    gemm_, main = kernels.kernel("gemm"), replace(GPU[0], tile=replace(GPU[0].tile, STAGES=stages))
+    gemm_, main = kernels.kernel("gemm"), replace(MAIN, tile=replace(MAIN.tile, STAGES=stages))
     call = call_of(Gemm(8192, 8192, 8192, trans=trans))
     assert isinstance(call, GemmCall)
     options = choosing.tiled_options(call, main, H200, 1)
@@ -417,27 +403,27 @@ def test_the_main_tile_on_hopper(trans: str, stages: int) -> None:
 def test_no_candidate_spills(candidate: choosing.Candidate) -> None:
     """In all transposes, with wide and with narrow accesses, and with as many work-groups as the model counts on."""
     require(not nvrtc.missing(), f"CUDA: {nvrtc.missing()}")
-    assert H200 is not None
-    for trans, (M, N, K) in itertools.product(TRANSPOSES, ((1024, 1024, 1024), (1023, 1025, 1027))):
+    tried = 0
+    for trans, (M, N, K) in itertools.product(("NN", "TT"), ((1024, 1024, 1024), (1023, 1025, 1027))):
         call = call_of(Gemm(M, N, K, trans=trans))
         assert isinstance(call, GemmCall)
-        one = next(
-            c
-            for c in choosing.candidates(H200, call)
-            if replace(c.tile, VA=4, VB=4, STAGES=candidate.tile.STAGES) == candidate.tile
-        )
-        code = inspect_source(rung_source(kernels.kernel("gemm"), one.tile, choosing.tiled_options(call, one, H200, 1)), "sm_90")
-        # with eight scalar loads in flight the largest tile misses a few registers: better than one work-group a multiprocessor
-        narrow_and_large = one.tile.VA == 1 and one.tile.work_items == 256
-        assert code.spills <= (32 if narrow_and_large else 0), (trans, code)
-        assert code.registers * one.tile.work_items * one.resident <= 65536, (trans, code.registers)
-        assert code.shared_bytes * one.resident <= 227 * 1024
+        for one in choosing.candidates(H200, call):
+            if replace(one, tile=replace(one.tile, VA=4, VB=4)) != candidate:
+                continue
+            options = choosing.tiled_options(call, one, H200, 1)
+            code = inspect_source(rung_source(kernels.kernel("gemm"), one.tile, options), "sm_90")
+            # a few registers are missing where the compiler is held to few: faster, measured, than fewer work-groups
+            assert code.spills <= (32 if one.asked else 0), (trans, code)
+            assert code.registers * one.tile.work_items * one.resident <= 65536, (trans, code.registers)
+            assert code.shared_bytes * one.resident <= 227 * 1024
+            tried += 1
+    assert tried >= 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stem", sorted(set(kernels.kernel_names()) - {"gemm"}))
 def test_the_other_kernels_compile_for_cuda(stem: str) -> None:
     require(not nvrtc.missing(), f"CUDA: {nvrtc.missing()}")
-    assert H200 is not None
     found = kernels.kernel(stem)
     for small in (1, 16) if any(s.name == "SMALL" for s in found.switches) else (None,):
         options = found.options(H200, {} if small is None else {"SMALL": small})
@@ -466,13 +452,18 @@ PLANTS: tuple[tuple[str, tuple[str, str], Problem, int], ...] = (
     # a row beyond the edge stored; elements beyond a row's end read
     ("gemm", ("if (m < M) {", "if (m < M + 1) {"), Gemm(20, 24, 50), 1),
     ("gemm", ("if (A_K(A_LOAD(i)) < first) coming_a", "coming_a"), gemm(20, 24, 5, more=(2, 0, 0)), 1),
-    ("gemm", ("get_group_id(1) * stride_slice", "0"), Gemm(20, 24, 90), 3),
-    ("add", ("s < slices", "s + 1 < slices"), Gemm(20, 24, 90), 3),
-    ("add", ("if (beta != 0.0f) acc +=", "acc +="), Gemm(20, 24, 90), 3),
+    ("gemm", ("get_group_id(1) * stride_slice", "0"), Gemm(20, 24, 92), 3),
+    ("add", ("s < slices", "s + 1 < slices"), Gemm(20, 24, 92), 3),
+    ("add", ("if (beta != 0.0f) acc +=", "acc +="), Gemm(20, 24, 92), 3),
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("plant", PLANTS, ids=lambda p: p[1][1][:24])
+QUICK = ("if (A_K(A_LOAD(i)) < first) coming_a", "s < slices")
+
+
+@pytest.mark.parametrize(
+    "plant", [p if p[1][0] in QUICK else pytest.param(p, marks=pytest.mark.slow) for p in PLANTS], ids=lambda p: p[1][1][:24]
+)
 def test_a_planted_bug_is_caught(
     plant: tuple[str, tuple[str, str], Problem, int], session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -90,7 +90,7 @@ def attempt(compiled: Compiled, problem: Problem, session: Session, distribution
         name for name in inputs if not np.array_equal(placed.fetch(name).view(np.uint32), operands.flat[name].view(np.uint32))
     )
     flat = prepared.fetch()
-    return Outcome(Oracle(operands).verify(flat), flat, changed, tuple(prepared.names))
+    return Outcome(Oracle(operands).verify(flat, compiled.rung.precision), flat, changed, tuple(prepared.names))
 
 
 def make(rung: Rung, session: Session, options: Mapping[str, int] | None = None, tile: Tile | None = None) -> Compiled:

@@ -59,7 +59,7 @@ def run_engine(job: dict[str, Any], session: Session, folder: Path) -> dict[str,
         a, b, _ = choosing.widths(call)
         tile = Tile(**{**job["tile"], "VA": a, "VB": b})
         slices = choosing.whole_slices(call.K, tile.BK or 1, job.get("slices", 1))
-        options = choosing.tiled_options(call, choosing.Candidate(tile, 0, 1.0), session.device, slices)
+        options = choosing.tiled_options(call, choosing.Candidate(tile, {}), session.device, slices)
         choice = Choice("gemm", replace(tile, SPLIT_K=slices if slices > 1 else None), tuple(sorted(options.items())))
     operands = hostile(problem)
     prepared: Any = Toprung(choice=choice).prepare(OnDevice(operands, session))

@@ -69,8 +69,11 @@ def sweep(
     session: Session,
     depths: Sequence[int] = DEPTHS,
     distributions: Sequence[str] = tuple(DISTRIBUTIONS),
+    side: int = SIDE,
 ) -> Iterator[Graded]:
     """Grade every competitor that is present on every distribution at every K, as far as it computes it.
+
+    ``side`` is M and N: where a library splits K for small products, its sums are shorter there than in large ones.
 
     Raises
     ------
@@ -80,7 +83,7 @@ def sweep(
     device = session.device
     present = [who for who in rivals if not who.absent(device)]
     for depth in depths:
-        problem = Gemm(SIDE, SIDE, depth)
+        problem = Gemm(side, side, depth)
         refuse_what_cannot_fit(problem, device)
         for name in distributions:
             operands = hostile(problem, name)

@@ -7,12 +7,13 @@ A binary is stored under the hash of everything that can change it: kernel text,
 from __future__ import annotations
 
 import hashlib
+import re
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from toprung.backends.base import DYNAMIC_SHARED, Kernel, Resources, Session, Source
-from toprung.errors import BadCubin, BuildError
+from toprung.errors import BadCubin, BadRung, BuildError
 from toprung.paths import cache_dir, publish
 from toprung.rung import Options, Rung
 from toprung.tile import Tile
@@ -20,6 +21,7 @@ from toprung.tile import Tile
 FORMAT = "toprung binary 3"
 KERNELS = Path(__file__).parent / "kernels"
 LANGUAGES = {".cl": "opencl", ".cu": "cuda", ".cubin": "cubin"}
+INCLUDE = re.compile(r'^#include "([\w.]+)".*$', re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -90,14 +92,37 @@ def build(rung: Rung, tile: Tile, options: Options, session: Session, own: Own |
 
 
 def rung_source(rung: Rung, tile: Tile, options: Options, own: Own | None = None) -> Source:
-    """What is compiled for a rung, its text with its tile and switches as macros; or machine code, which is taken as it is."""
+    """What is compiled for a rung: its text with what it includes, and tile and switches as macros; or machine code as it is."""
     dynamic = {DYNAMIC_SHARED: rung.local_bytes(tile)} if rung.dynamic else {}
-    defines = {**tile.defines(), **options, **dynamic}
+    defines = {**tile.defines(), **options, **rung.defines, **dynamic}
     if own is None and rung.source.suffix == ".cubin":
         own = Own.read(rung.source)
     if own is not None:
-        return Source(f"{rung.name} from {own.name}", "", own.kernel or rung.routine, defines, "cubin", binary=own.code)
-    return Source(rung.name, rung.source.read_text(), rung.routine, defines, LANGUAGES[rung.source.suffix])
+        return Source(
+            f"{rung.name} from {own.name}", "", own.kernel or rung.kernel or rung.routine, defines, "cubin", binary=own.code
+        )
+    text = with_includes(rung.source.read_text(), rung.source.parent)
+    return Source(rung.name, text, rung.kernel or rung.routine, defines, LANGUAGES[rung.source.suffix])
+
+
+def with_includes(text: str, folder: Path) -> str:
+    """A text with each ``#include "name"`` replaced by the file of that name in a folder: a binary's key is the whole text.
+
+    Raises
+    ------
+    BadRung
+        a file that is not there
+    """
+
+    def included(match: re.Match[str]) -> str:
+        name, before = match[1], text.count("\n", 0, match.start())
+        try:
+            inner = (folder / name).read_text()
+        except OSError:
+            raise BadRung(f"{folder} has no {name}, which a kernel there includes: add it") from None
+        return f'#line 1 "{name}"\n{with_includes(inner, folder)}\n#line {before + 2}'
+
+    return INCLUDE.sub(included, text)
 
 
 def shared_source(name: str, tile: Tile) -> Source:

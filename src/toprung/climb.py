@@ -63,6 +63,11 @@ class Entry:
         """What it is, in a few words."""
         return self.who.idea if isinstance(self.who, Rung) else self.who.title
 
+    @property
+    def precision(self) -> str:
+        """What it promises, by its name in ``toprung.precision``."""
+        return self.who.precision if isinstance(self.who, Rung) else self.who.promise.precision
+
     def describe(self, device: Device) -> dict[str, Any]:
         """Who this is, as JSON."""
         if isinstance(self.who, Rung):
@@ -70,8 +75,8 @@ class Entry:
         return self.who.describe(device)
 
 
-def entries(rungs: Sequence[Rung], device: Device, vendor: Peer | None, chosen: Options | None = None) -> list[Entry]:
-    """The rows for one device: the vendor, every rung it can run, and a row for each further value of a switch it has a use for.
+def entries(rungs: Sequence[Rung], device: Device, vendors: Sequence[Peer] | None, chosen: Options | None = None) -> list[Entry]:
+    """The rows for one device: its vendors, every rung it can run, and a row for each further value of a switch it has a use for.
 
     ``chosen`` switches are set on every rung that has them, and there are no further rows then.
 
@@ -80,7 +85,7 @@ def entries(rungs: Sequence[Rung], device: Device, vendor: Peer | None, chosen: 
     UnknownName, SwitchRefused
         a chosen switch that no rung has, or that the device has no use for
     """
-    rows = [Entry(vendor)] if vendor else []
+    rows = [Entry(vendor) for vendor in vendors or ()]
     for name in chosen or {}:
         if not any(s.name == name for r in rungs for s in r.switches):
             raise UnknownName("switch of these rungs", name, dict.fromkeys(s.name for r in rungs for s in r.switches))
@@ -105,9 +110,31 @@ def refusals(rungs: Sequence[Rung], device: Device) -> list[str]:
     return rung_lines + [f"{r.name} {s.name}: {reason}" for r in rungs for s in r.switches if (reason := s.refusal(device))]
 
 
-def find_vendor(device: Device, ladder: Ladder) -> tuple[Peer | None, str]:
-    """Rung 0 on a device, or None with the reason."""
-    return peers.vendor(device, ladder.routine)
+def find_vendors(device: Device, ladder: Ladder) -> tuple[list[Peer], str]:
+    """Rung 0 on a device (those the ladder names, or the device's own vendor), and why somebody is not there."""
+    if ladder.vendors:
+        named = [(one, one.absent(device)) for one in map(peers.peer, ladder.vendors)]
+        return [one for one, reason in named if not reason], "; ".join(f"{one.title}: {reason}" for one, reason in named if reason)
+    one, reason = peers.vendor(device, ladder.routine)
+    return [one] if one else [], reason
+
+
+def runnable(rungs: Sequence[Rung], devices: Sequence[Device]) -> list[Device]:
+    """Those of some devices that can run at least one of some rungs.
+
+    Raises
+    ------
+    Unsupported
+        none of them can, with every reason
+    """
+    found = [d for d in devices if not rungs or any(not r.needs(d) for r in rungs)]
+    if not found:
+        reasons = dict.fromkeys(f"{d}: {r.needs(d)}" for d in devices for r in rungs)
+        raise Unsupported(
+            f"no rung of {rungs[0].ladder} that was asked for runs here. {'; '.join(reasons)}. "
+            f"`toprung inspect {rungs[0].ladder}` shows the machine code without such a device"
+        )
+    return found
 
 
 def default_sizes(ladder: Ladder, device: Device) -> tuple[tuple[int, ...], ...]:
@@ -146,7 +173,7 @@ def climb(problem: Problem, rows: Sequence[Entry], session: Session, samples: in
             yield entry
             prepared.reset()
             prepared.time(1)
-            entry.verdict = oracle.verify(prepared.fetch())
+            entry.verdict = oracle.verify(prepared.fetch(), entry.precision)
             if not entry.verdict.right:
                 entry.state, entry.failure = "wrong", entry.verdict.problems[0]
                 yield entry

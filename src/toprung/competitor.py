@@ -19,7 +19,7 @@ from toprung.device import Device
 from toprung.errors import IllegalTile, OutOfDeviceMemory, Unsupported
 from toprung.precision import precision
 from toprung.problem import F32, Problem
-from toprung.routines.base import routine
+from toprung.routines.base import method
 from toprung.rung import Options, Rung
 from toprung.tile import Tile
 
@@ -193,7 +193,7 @@ class PreparedRung(Prepared):
 
     def __init__(self, compiled: Compiled, placed: OnDevice) -> None:
         self.clock = placed.session
-        steps = routine(compiled.rung.routine).steps(compiled, placed.operands.problem, placed.parts, placed.session)
+        steps = method(compiled.rung).steps(compiled, placed.operands.problem, placed.parts, placed.session)
         self._launches = [s.launch for s in steps]
         self._helpers = [s.launch for s in steps if s.helper]
         self.names = [s.name for s in steps]
@@ -250,7 +250,7 @@ class RungCompetitor:
 
     def __init__(self, rung: Rung, options: Options = MappingProxyType({})) -> None:
         self.rung, self._options = rung, options
-        self.name, self.title, self.promise = rung.name, rung.idea, Promise()
+        self.name, self.title, self.promise = rung.name, rung.idea, Promise(rung.precision)
 
     def absent(self, device: Device) -> str:
         """What the rung needs that the device lacks, or why no tile of it is legal there."""
@@ -282,6 +282,6 @@ def describe_rung(
     """A rung's entry in a record."""
     return {
         "kind": "rung", "name": rung.name, "ladder": rung.ladder, "rung": rung.stem, "number": rung.number, "idea": rung.idea,
-        "variant": variant, "tile": tile.given() if tile else {}, "options": dict(options), "precision": "fp32",
+        "variant": variant, "tile": tile.given() if tile else {}, "options": dict(options), "precision": rung.precision,
         "resources": asdict(resources) if resources else {},
     }  # fmt: skip

@@ -38,11 +38,15 @@ class Distribution:
     grade: float | None = None
     exact: bool = False
 
-    def operands(self, problem: Problem, seed: int = 0) -> dict[str, F32]:
-        """A matrix for every operand of the problem, the output's old content included."""
+    def operands(self, problem: Problem, seed: int = 0, old: bool = True) -> dict[str, F32]:
+        """A matrix for every operand of the problem, the output's old content included unless ``old`` is False."""
         rng = np.random.default_rng(seed)
         fills = dict(enumerate(self.fills))
-        return {m.name: fills.get(i, self.fills[0])(rng, (m.rows, m.cols)) for i, m in enumerate(problem.matrices)}
+        return {
+            m.name: fills.get(i, self.fills[0])(rng, (m.rows, m.cols))
+            for i, m in enumerate(problem.matrices)
+            if old or not m.output
+        }
 
 
 def _uniform(low: float, high: float) -> Fill:

@@ -15,7 +15,7 @@ from toprung.bounds.levels import Bound, KernelWork, bound, warp_tile
 from toprung.build import rung_source
 from toprung.climb import Entry
 from toprung.device import Device
-from toprung.errors import BadRecord, BuildError, MissingExtra, UnknownName
+from toprung.errors import BadRecord, BuildError, MissingExtra, UnknownName, Unsupported
 from toprung.machine_code import MachineCode, inspect_source
 from toprung.measure import Measurement
 from toprung.problem import Problem
@@ -99,7 +99,14 @@ def explain(
     tile : by default the rung's own for the device
     folder : where to look for stored measurements and probes besides the user's own folder
     figures : of the device; by default what was measured, then what its vendor says
+
+    Raises
+    ------
+    Unsupported
+        a rung on matrix units: the model is one of fp32 multiply-adds
     """
+    if rung.precision != "fp32":
+        raise Unsupported(f"{rung} computes on matrix units, and the model bounds fp32 multiply-adds: `toprung inspect {rung}`")
     chosen = tile or rung.tile_for(device, options)
     known = figures or figures_of(device, folder)
     code, note = compiled(rung, chosen, options, device)
@@ -215,8 +222,8 @@ class RungBounds:
         self._known: dict[tuple[Any, ...], Bound] = {}
 
     def of(self, rung: Rung, tile: Tile, options: Options, problem: Problem) -> Bound | None:
-        """A rung's bound; None without figures."""
-        if self.figures is None:
+        """A rung's bound; None without figures, and for matrix units, which the model does not know."""
+        if self.figures is None or rung.precision != "fp32":
             return None
         code = (rung.name, tile, tuple(options.items()))
         if code not in self._codes:

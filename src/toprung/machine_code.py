@@ -36,7 +36,12 @@ GROUPS: Mapping[str, str] = MappingProxyType(
 """Instructions counted together; HFMA2 and MOV-like ones only bring constants into registers in an fp32 kernel."""
 
 MEMORY = ("LDG", "STG", "LDS", "STS", "LDL", "STL", "LD", "ST")
-ALONE = ("FFMA", "FFMA2", "FADD", "FMUL", "LDGSTS", "SHFL", "BAR", "HGMMA", "HMMA", "DFMA")
+ALONE = (
+    "FFMA", "FFMA2", "FADD", "FMUL", "LDGSTS", "SHFL", "BAR", "HGMMA", "HMMA", "DFMA",
+    "UTMALDG", "SYNCS", "WARPGROUP", "USETMAXREG",
+)  # fmt: skip
+ARITHMETIC = ("HGMMA", "HMMA", "FFMA")
+"""What a kernel is there for: the first of these that it has."""
 
 INSTRUCTION = re.compile(r"^\s*/\*([0-9a-f]{4,})\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)(.*?);")
 LABEL = re.compile(r"^(\.L_x_\d+):")
@@ -59,7 +64,11 @@ class Loop:
     @property
     def ffma_share(self) -> float:
         """The part of them that are fused multiply-adds: what issues one instruction a clock cannot exceed."""
-        return self.counts.get("FFMA", 0) / self.instructions if self.instructions else 0.0
+        return self.share("FFMA")
+
+    def share(self, kind: str) -> float:
+        """The part of them that are of a class."""
+        return self.counts.get(kind, 0) / self.instructions if self.instructions else 0.0
 
 
 @dataclass(frozen=True)
@@ -236,10 +245,11 @@ def _read_code(listing: str, kernel: str, reads: int = READS) -> tuple[Mapping[s
     loops = _loops(code, labels)
     main: list[_Instruction] = []
     most = 0
+    work = next((kind for kind in ARITHMETIC if any(i.kind == kind for i in code)), "")
     for first, last in loops:
         nested = [(a, b) for a, b in loops if (a, b) != (first, last) and first <= a and b <= last]
         body = [i for i in code if first <= i.address <= last]
-        own = sum(i.kind == "FFMA" for i in body if not any(a <= i.address <= b for a, b in nested))
+        own = sum(i.kind == work for i in body if not any(a <= i.address <= b for a, b in nested))
         if own > most:
             main, most = body, own
     return _tally(code), _loop(main, reads)

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from toprung.check import Verdict
 from toprung.competitor import Prepared
+from toprung.precision import precision
 from toprung.problem import Problem
 
 SAMPLE_SECONDS = 0.02
@@ -116,6 +117,30 @@ class Measurement:
     def gbytes_per_s(self) -> float:
         """GB/s at the median, of the bytes that must be moved at least."""
         return self.min_bytes / self.median / 1e9 if self.median else math.nan
+
+    @property
+    def alone(self) -> float:
+        """The speed of what is left of a call without its helpers, in the unit of ``figure``."""
+        return self.figure / (1 - self.helpers) if self.helpers < 1 else math.nan
+
+    @property
+    def narrow(self) -> bool:
+        """Whether operands are rounded to fewer bits than fp32 has: what makes them so is then no part of a comparison."""
+        return not precision(self.competitor.get("precision", "fp32")).accurate
+
+    @property
+    def units(self) -> bool:
+        """Whether it computes otherwise than in fp32: then the fp32 peak is not its limit."""
+        return str(self.competitor.get("precision", "fp32")) != "fp32"
+
+    def rival(self, others: Iterable[Measurement]) -> Measurement | None:
+        """The vendor it is held against: of those at rung 0 the one with operands as wide, else the first."""
+        vendors = [o for o in others if o.competitor["number"] == 0]
+        return next((o for o in vendors if o.narrow == self.narrow), vendors[0] if vendors else None)
+
+    def share_of(self, vendor: Measurement) -> float:
+        """Its speed over a vendor's; without helpers where a narrow vendor is given its operands ready."""
+        return (self.alone if self.narrow and vendor.narrow else self.figure) / vendor.figure
 
     @property
     def measured_in(self) -> str:

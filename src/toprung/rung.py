@@ -78,6 +78,12 @@ class Rung:
     dynamic : its local memory is sized at launch (CUDA's dynamic shared memory, of which there is more)
     meets : work-groups that share a sum meet in its kernel, which gets room for their sums and a count for each sum
     needs : what the rung needs and a device has not, as a sentence; empty where the device can run it
+    precision : what it promises of its results, by its name in ``toprung.precision``
+    method : module of ``toprung.routines`` that brings its kernel to bear, where that is not its routine's own
+    kernel : its kernel function's name, where that is not its routine's
+    defines : macros of its text beyond those of tile and switches
+    more_items : work-items of a work-group that own nothing of the tile: they fetch for those that do
+    maps : its operands come as tensor maps, for the copy engine
     ladder, stem, source : where it was found; filled in by discovery
     routine : the routine it computes, which is also its kernel function's name; filled in by discovery
     """
@@ -95,6 +101,12 @@ class Rung:
     dynamic: bool = False
     meets: bool = False
     needs: Callable[[Device], str] = lambda device: ""
+    precision: str = "fp32"
+    method: str = ""
+    kernel: str = ""
+    defines: Options = field(default_factory=dict)
+    more_items: int = 0
+    maps: bool = False
     ladder: str = ""
     stem: str = ""
     source: Path = Path()
@@ -103,6 +115,7 @@ class Rung:
     def __post_init__(self) -> None:
         object.__setattr__(self, "tiles", MappingProxyType(dict(self.tiles)))
         object.__setattr__(self, "space", MappingProxyType(dict(self.space)))
+        object.__setattr__(self, "defines", MappingProxyType(dict(self.defines)))
 
     @property
     def number(self) -> int:
@@ -173,12 +186,18 @@ class Rung:
 
 @dataclass(frozen=True)
 class Ladder:
-    """Rungs in order, and the routine they all compute."""
+    """Rungs in order, and the routine they all compute.
+
+    Attributes
+    ----------
+    vendors : peers that are its rung 0, by name; empty for what the device's vendor offers for the routine
+    """
 
     name: str
     title: str
     routine: str
     rungs: tuple[Rung, ...]
+    vendors: tuple[str, ...] = ()
 
     def rung(self, number: int) -> Rung:
         """The rung with this number, or UnknownName."""
@@ -219,7 +238,7 @@ def ladder(name: str) -> Ladder:
     for a, b in itertools.pairwise(rungs):
         if a.number == b.number:
             raise BadRung(f"{a.source} and {b.source} are both rung {a.number} of {name}: renumber one")
-    return Ladder(name, head.TITLE, head.ROUTINE, tuple(rungs))
+    return Ladder(name, head.TITLE, head.ROUTINE, tuple(rungs), tuple(getattr(head, "VENDORS", ())))
 
 
 def rung(name: str) -> Rung:

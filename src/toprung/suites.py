@@ -34,11 +34,11 @@ class Suite:
     more: tuple[tuple[int, ...], ...] = ()
 
     def gemms(self) -> list[Gemm]:
-        """The products in all transposes, then those in one."""
+        """The products in one transpose, then those in all, whose largest take longest."""
         made, once = (
             [Gemm(m, n, k, batch=batch[0] if batch else 1) for m, n, k, *batch in sizes] for sizes in (self.problems, self.more)
         )
-        return [*(replace(g, trans=t, **TIGHT) for g in made for t in self.trans), *once]
+        return [*once, *(replace(g, trans=t, **TIGHT) for g in made for t in self.trans)]
 
 
 TIGHT: Mapping[str, Any] = MappingProxyType({"lda": None, "ldb": None, "ldc": None})

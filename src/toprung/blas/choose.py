@@ -7,7 +7,7 @@ documented at ``clocks``; its numbers come from tables here and are what ``bench
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from toprung.blas import vendor
@@ -50,16 +50,17 @@ class Candidate:
     Attributes
     ----------
     tile : with the widest accesses; narrower ones replace them where the operands need it
-    resident : work-groups a multiprocessor holds (registers decide); also what the compiler is told to leave room for
-    efficiency : share of the multiply-adds it starts, of those there are, where nothing else limits
-    narrow : the same where A or B are read one float at a time, which takes registers; None: as many
+    efficiency : share of the multiply-adds it starts, of those there are, where nothing else limits; for each of the layouts
+        ``NN``, ``NT``, ``TN``, ``TT``, and ``narrow`` where A or B is read one float at a time. What is missing is not weighed
+    resident : work-groups a multiprocessor holds; registers decide
+    asked : how many the compiler is told to leave registers for; 0: as it comes
     ahead, order : see the kernel
     """
 
     tile: Tile
-    resident: int
-    efficiency: float
-    narrow: int | None = None
+    efficiency: Mapping[str, float]
+    resident: int = 1
+    asked: int = 0
     ahead: int = 1
     order: int = 0
 
@@ -70,41 +71,60 @@ def _tile(bm: int, bn: int, bk: int, warp: tuple[int, int], piece: tuple[int, in
     )  # fmt: skip
 
 
+def _layouts(nn: float, nt: float, tn: float, tt: float, narrow: float | None = None) -> Mapping[str, float]:
+    found = {"NN": nn, "NT": nt, "TN": tn, "TT": tt}
+    return found if narrow is None else found | {"narrow": narrow}
+
+
 GPU: tuple[Candidate, ...] = (
-    Candidate(_tile(128, 128, 8, (32, 64), (8, 8)), 2, 0.74),
-    Candidate(_tile(128, 64, 8, (32, 64), (8, 8)), 4, 0.70, narrow=3),
-    Candidate(_tile(64, 128, 8, (32, 64), (8, 8)), 4, 0.70, narrow=3),
-    Candidate(_tile(64, 64, 16, (32, 32), (8, 4), 2), 4, 0.62),
-    Candidate(_tile(64, 32, 16, (16, 32), (4, 4), 2), 6, 0.50),
-    Candidate(_tile(32, 64, 16, (16, 32), (4, 4), 2), 6, 0.50),
-    Candidate(_tile(32, 32, 16, (16, 32), (4, 4), 2), 8, 0.45),
+    Candidate(_tile(128, 256, 8, (64, 64), (8, 16)), _layouts(0.753, 0.721, 0.783, 0.727, 0.669), 1),
+    Candidate(_tile(128, 128, 8, (32, 64), (8, 8)), _layouts(0.758, 0.672, 0.763, 0.765, 0.640), 2, asked=2, order=1),
+    Candidate(_tile(64, 128, 16, (32, 64), (8, 8)), _layouts(0.696, 0.631, 0.763, 0.711), 3),
+    Candidate(_tile(64, 128, 16, (32, 64), (8, 8)), {"narrow": 0.706}, 3, order=1),
+    Candidate(_tile(64, 128, 8, (32, 64), (8, 8)), _layouts(0.719, 0.578, 0.727, 0.627), 4, asked=4),
+    Candidate(_tile(128, 64, 16, (32, 64), (8, 8), 2), _layouts(0.671, 0.598, 0.696, 0.725), 3, order=1),
+    Candidate(_tile(64, 64, 16, (32, 32), (8, 4), 2), _layouts(0.618, 0.596, 0.644, 0.633, 0.583), 4),
+    Candidate(_tile(32, 64, 32, (16, 32), (4, 4), 2), _layouts(0.484, 0.440, 0.500, 0.484, 0.440), 4, asked=4),
+    Candidate(_tile(64, 32, 16, (16, 32), (4, 4), 2), _layouts(0.483, 0.436, 0.505, 0.483, 0.394), 6, asked=6),
+    Candidate(_tile(32, 32, 32, (16, 32), (4, 4), 2), _layouts(0.391, 0.360, 0.400, 0.391, 0.375), 8, asked=8, order=1),
 )
-"""Tiles that the choice weighs on a GPU. Efficiencies are of the device's multiply-adds; an H200's best rung has 0.74."""
+"""Tiles that the choice weighs on a GPU. These numbers and those below were fitted to what results/nvidia-h200/tiles.json holds."""
 
-SLICES = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 33, 48, 64, 66, 96, 128, 132, 192, 256, 264)
-"""Numbers of slices that are weighed."""
+WAVES = (1, 2, 4)
+"""Sums are cut into so many slices that each multiprocessor has so many work-groups."""
+LEAST_TURNS = 4
+"""Turns of the loop that a slice has at least."""
 
-LATENCY = 700.0
+LATENCY = 567.0
 """Clocks of a turn of the loop that only waits for global memory."""
-START = 2500.0
-"""Clocks of a work-group before its loop and after it."""
-SECOND_PASS = 6000.0
+OVERLAP = 2.3
+"""How well waiting and multiplying hide behind each other: 1 not at all, infinity wholly."""
+LAUNCH = 3500.0
+"""Clocks of a launch."""
+START = 970.0
+"""Clocks of a wave before its loop and after it."""
+EACH_RESULT = 0.16
+"""Clocks for each result of a multiprocessor's blocks, in which it only writes."""
+SECOND_PASS = 5400.0
 """Clocks of a second launch that adds nothing."""
 BYTES_A_CLOCK = 2100.0
 """Bytes that a whole GPU's memory moves a clock."""
-CACHE_BYTES_A_CLOCK = 3500.0
+CACHE_BYTES_A_CLOCK = 4100.0
 """The same for its last cache, through which slices pass."""
 CACHED = 32 << 20
 """Bytes of slices that the cache holds until they are added."""
-ENOUGH = 4
-"""Waves of work-groups from which on sums are not cut: the last, incomplete one is a small part."""
-NARROW = 0.88
-"""What is left of the efficiency where A and B are read one float at a time."""
-FULL = 512
-"""Work-items of a multiprocessor, of 8×8 results each, from which on more do not help."""
+FULL = 128 * 256
+"""Results that a multiprocessor works on at a time, from which on more do not help."""
+FEWER = 0.095
+"""With fewer, the efficiency goes by this power of their share."""
+STEPS = 0.875
+"""Where there is more than a wave: how much of the time goes by whole waves; the rest by the number of blocks alone."""
 
-PREFER_OWN: frozenset[str] = frozenset()
+PREFER_OWN: frozenset[str] = frozenset({"batched", "shallow", "skinny", "tiny"})
 """Problem classes in which our kernels were at least as fast as cuBLAS in every stored measurement; see ``problem_class``."""
+
+SIZES = {"tiny": 768, "small": 1536}
+"""Classes of products by the side of a square one with as much to do."""
 
 STORES: list[Callable[[Device, Call], Choice | None]] = []
 """Asked in turn before the model: a tuned store, a better model. What they return is taken."""
@@ -131,7 +151,7 @@ def choose(device: Device, call: Call, own: bool = True) -> Choice:
 
 
 def problem_class(call: Call) -> str:
-    """``vector``, ``skinny``, ``batched``, ``deep``, ``small`` or ``large``."""
+    """``vector``, ``skinny``, ``batched``, ``deep``, ``shallow``, ``tiny``, ``small`` or ``large``."""
     if isinstance(call, GemvCall) or min(call.M, call.N) == 1:
         return "vector"
     if min(call.M, call.N) <= FEW:
@@ -140,7 +160,9 @@ def problem_class(call: Call) -> str:
         return "batched"
     if call.K >= 16 * max(call.M, call.N):
         return "deep"
-    return "small" if call.flops < 2 * 1536**3 else "large"
+    if 16 * call.K <= min(call.M, call.N):
+        return "shallow"
+    return next((name for name, side in SIZES.items() if call.flops < 2 * side**3), "large")
 
 
 def _unsuited(call: Call) -> str:
@@ -213,8 +235,10 @@ class Skinny:
         return Skinny(False, not call.trans_a, call.M, call.N, call.K, *a, down, on, *b[1:])
 
 
-RESIDENT = {"gpu": 2048, "cpu": 64}
-"""Work-items that a compute unit of each kind can keep under way."""
+RESIDENT = {"rows": 2048, "columns": 1024, "columns of many": 512}
+"""Work-items that a GPU's multiprocessor is given by each kernel; many are more than ``MANY`` sums for each column."""
+RESIDENT_ON_CPU = 128
+MANY = 4
 
 MOST_SLICES = 256
 
@@ -243,8 +267,9 @@ def _skinny(device: Device, call: Call) -> Choice | None:
     if broken(found.all_rules(options), tile, device):
         return None
     blocks = -(-s.length // tile.BM) * batch
-    at_once = max(1, RESIDENT.get(device.kind, 64) // tile.work_items) * device.compute_units
-    wanted = min(2 * at_once // blocks, s.depth // (4 * turn(tile)), MOST_SLICES)
+    items = RESIDENT[found.stem if s.by_rows or small <= MANY else "columns of many"] if device.kind == "gpu" else RESIDENT_ON_CPU
+    at_once = max(1, items // tile.work_items) * device.compute_units
+    wanted = min(round(at_once / blocks), s.depth // (LEAST_TURNS * turn(tile)), MOST_SLICES)
     slices = whole_slices(s.depth, turn(tile), max(1, wanted))
     why = f"one side is {s.few}: memory is the limit, and the large operand is read once"
     if slices > 1:
@@ -294,7 +319,7 @@ def tiled_options(call: GemmCall, candidate: Candidate, device: Device, slices: 
     )  # NVIDIA's OpenCL takes too many registers
     options = {
         "TRANS_A": int(call.trans_a), "TRANS_B": int(call.trans_b), "VC": vc, "INDEX32": index32, "AHEAD": ahead,
-        "ORDER": candidate.order, "RESIDENT": candidate.resident if device.kind == "gpu" else 0,
+        "ORDER": candidate.order, "RESIDENT": candidate.asked if device.kind == "gpu" else 0,
     }  # fmt: skip
     return kernel("gemm").options(device, options)
 
@@ -303,56 +328,65 @@ def candidates(device: Device, call: GemmCall) -> Iterator[Candidate]:
     """Tiles that are legal on the device, with accesses as wide as the call's operands allow."""
     a, b, _ = widths(call)
     gemm = kernel("gemm")
-    known = GPU if device.kind == "gpu" else tuple(Candidate(t, 1, 1.0, ahead=0) for t in gemm.tiles["cpu"])
+    known = GPU if device.kind == "gpu" else tuple(Candidate(t, {layout(call): 1.0}, ahead=0) for t in gemm.tiles["cpu"])
     for one in known:
         tile = replace(one.tile, VA=a, VB=b)
-        resident = one.narrow if one.narrow is not None and min(a, b) == 1 else one.resident
-        if not broken(gemm.all_rules({}), tile, device):
-            yield replace(one, tile=tile, resident=resident)
+        if layout(call) in one.efficiency and not broken(gemm.all_rules({}), tile, device):
+            yield replace(one, tile=tile)
+
+
+def layout(call: GemmCall) -> str:
+    """By what efficiencies differ: how A and B lie, or that they are read one float at a time."""
+    return "narrow" if min(widths(call)[:2]) == 1 else call.trans
+
+
+def slicings(call: GemmCall, tile: Tile, compute_units: int) -> list[int]:
+    """Numbers of slices that are worth weighing: one, and those that give each multiprocessor ``WAVES`` work-groups."""
+    piece, blocks = tile.BK or 1, math.prod(tile_grid(call, tile)) * call.batch
+    most = max(1, call.K // (LEAST_TURNS * piece))
+    wanted = {1, *(round(compute_units * waves / blocks) for waves in WAVES)}
+    return sorted({whole_slices(call.K, piece, n) for n in wanted if 1 <= n <= most})
 
 
 def clocks(device: Device, call: GemmCall, candidate: Candidate, slices: int) -> float:
     """About how many clocks a call takes on a GPU with a tile and a number of slices.
 
     Blocks are dealt out in waves of ``resident`` a multiprocessor, the last wave with what is left. A wave takes as long as its
-    multiply-adds at the tile's efficiency, scaled down where few work-items are resident, and at least the latency of each
-    turn of its loop. Slices add a second pass. Nothing takes less than memory needs for the operands.
+    multiply-adds at the tile's efficiency, a little less of it where few are resident, and the latency of each turn of its
+    loop, which partly hide behind each other. Slices add a second pass. Nothing takes less than memory needs for the operands.
     """
     tile, units = candidate.tile, device.compute_units
     lanes = device.lanes or 128
-    tiles_m, tiles_n = tile_grid(call, tile)
     depth = sliced(call.K, tile.BK or 1, slices)
-    groups = tiles_m * tiles_n * call.batch * slices
-    each = groups / units if groups > units * candidate.resident else math.ceil(groups / units)
-    turns = math.ceil(depth / (tile.BK or 1))
-    efficiency = candidate.efficiency * (NARROW if max(tile.VA or 1, tile.VB or 1) == 1 else 1.0)
-    whole, rest = divmod(math.ceil(each), candidate.resident)
+    groups = math.prod(tile_grid(call, tile)) * call.batch * slices
+    waiting = LATENCY * math.ceil(depth / (tile.BK or 1))
+    most = candidate.resident * tile.BM * tile.BN
 
     def wave(resident: int) -> float:
-        items = resident * tile.work_items * (tile.TM or 1) * (tile.TN or 1) / 64
-        busy = efficiency * min(1.0, math.pow(items / FULL, 0.4))
-        return START + max(resident * tile.BM * tile.BN * depth / (lanes * busy), turns * LATENCY)
+        results = resident * tile.BM * tile.BN
+        busy = candidate.efficiency[layout(call)] * math.pow(min(1.0, results / min(most, FULL)), FEWER)
+        multiplying = results * depth / (lanes * busy)
+        return START + EACH_RESULT * results + math.pow(math.pow(multiplying, OVERLAP) + math.pow(waiting, OVERLAP), 1 / OVERLAP)
 
-    total = whole * wave(candidate.resident) + (wave(rest) if rest else 0.0)
+    full = wave(candidate.resident)
+    whole, rest = divmod(math.ceil(groups / units), candidate.resident)
+    total = whole * full + (wave(rest) if rest else 0.0)
+    if groups > units * candidate.resident:
+        total = STEPS * total + (1 - STEPS) * groups / (units * candidate.resident) * full
     moved = 4 * call.batch * (call.M * call.K + call.K * call.N + call.M * call.N)
     total = max(total, moved / BYTES_A_CLOCK)
     if slices > 1:
         parts = 4 * slices * call.M * call.N * call.batch
         through = CACHE_BYTES_A_CLOCK if parts <= CACHED else BYTES_A_CLOCK
         total += SECOND_PASS + (2 * parts + 4 * call.M * call.N * call.batch) / through
-    return total
+    return LAUNCH + total
 
 
 def _tiled(device: Device, call: GemmCall) -> Choice | None:
     weighed: list[tuple[float, int, Candidate]] = []
     for one in candidates(device, call):
         if device.kind == "gpu":
-            deep = max(1, call.K // (4 * (one.tile.BK or 1)))
-            if math.prod(tile_grid(call, one.tile)) * call.batch >= ENOUGH * device.compute_units * one.resident:
-                deep = 1
-            for wanted in (s for s in SLICES if s <= deep):
-                slices = whole_slices(call.K, one.tile.BK or 1, wanted)
-                weighed.append((clocks(device, call, one, slices), slices, one))
+            weighed += [(clocks(device, call, one, n), n, one) for n in slicings(call, one.tile, device.compute_units)]
         else:
             weighed.append((*_on_cpu(device, call, one.tile), one))
     if not weighed:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from toprung.blas import arrays, overlap, warm
-from toprung.blas.arrays.base import Operand
+from toprung.blas.arrays.base import HOST, Operand
 from toprung.blas.arrays.numpy import adapter as numpy_adapter
 from toprung.blas.execute import Prepared, known, prepared
 from toprung.blas.layout import dense
@@ -67,7 +67,7 @@ def matmul(
     left = multiply(1.0, views[0], views[1], 0.0, views[2], how, terms)
     if ready_made:
         pass
-    elif key is not None:
+    elif key is not None and first.home.kind != HOST:  # a library may have arrays of one type in both places
         ready, _ = readied(views, how)
         warm.remember(key, warm.Known(ready, views, first, shape, left))
     else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json as jsonlib
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -24,8 +24,8 @@ from toprung.rung import Rung, ladder, rung
 from toprung.single import Note, note_path, tile_of
 from toprung.tile import Tile
 
-SHOWN = ("FFMA", "LDS", "STS", "LDG")
-"""Instructions with columns of their own in a ladder's table."""
+SHOWN = {"FFMA": ("LDS", "STS", "LDG"), "HGMMA": ("SYNCS", "WARPGROUP", "UTMALDG")}
+"""What a main loop is there for, and the instructions with columns of their own beside it in a ladder's table."""
 
 
 def register(app: typer.Typer) -> None:
@@ -77,8 +77,9 @@ def inspect(
         console.print(_detail(*found[0]))
     else:
         console.print(_overview(found, f"{name} on {arch}"))
+        work = _work(code for _, code in found)
         console.print(
-            "FFMA to bank: the main loop, as it stands in the code; 4×128 means four of 128 bits; kept: % of FFMA's sources that "
+            f"{work} to bank: the main loop, as it stands in the code; 4×128: four of 128 bits; kept: % of FFMA's sources that "
             "need no read; bank: cycles lost to register banks; held: blocks on a multiprocessor at once",
             style="dim",
         )
@@ -109,42 +110,38 @@ def dump(which: Rung, tile: Tile, options: Mapping[str, int], arch: str, path: P
     publish(note_path(path), (jsonlib.dumps(note.describe(), indent=1) + "\n").encode())
 
 
+def _work(codes: Iterable[MachineCode]) -> str:
+    """What kernels are there for: matrix instructions, or multiply-adds."""
+    return "HGMMA" if any(code.loop.counts.get("HGMMA") for code in codes) else "FFMA"
+
+
 def _overview(found: list[tuple[Entry, MachineCode]], title: str) -> Table:
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("rung", no_wrap=True, min_width=13)
     table.add_column("tile", overflow="ellipsis", no_wrap=True, max_width=21)
-    for column, width in (
-        ("regs", 4),
-        ("spill", 5),
-        ("shared", 6),
-        ("FFMA", 4),
-        ("LDS", 12),
-        ("STS", 10),
-        ("LDG", 6),
-        ("rest", 3),
-        ("kept", 4),
-        ("bank", 4),
-        ("held", 4),
-    ):
+    work = _work(code for _, code in found)
+    columns = (work, *SHOWN[work])
+    widths = (4, 5, 6, len(work), 12, 10, 6, 3, 4, 4, 4)
+    for column, width in zip(("regs", "spill", "shared", *columns, "rest", "kept", "bank", "held"), widths, strict=True):
         table.add_column(column, justify="right", no_wrap=True, min_width=width)
-    table.add_column("FFMA %", justify="right", no_wrap=True, min_width=6)
+    table.add_column(f"{work} %", justify="right", no_wrap=True, min_width=6)
     for entry, code in found:
         loop = code.loop
-        shown = [_count(loop.counts, name) for name in SHOWN]
-        rest = loop.instructions - sum(count for kind, count in loop.counts.items() if kind.split(".")[0] in SHOWN)
+        shown = [_count(loop.counts, name) for name in columns]
+        rest = loop.instructions - sum(count for kind, count in loop.counts.items() if kind.split(".")[0] in columns)
         numbers = (str(code.registers), str(code.spills), str(code.shared_bytes))
         label = f"{entry.number} {entry.variant}".rstrip()
         reads, held = loop.reads, held_blocks(entry, code)
         more = (f"{100 * reads.kept_share:.0f}", str(reads.extra_cycles), str(held.blocks) if held else "?")
-        table.add_row(label, str(entry.tile), *numbers, *shown, str(rest), *more, f"{100 * loop.ffma_share:.1f}")
+        table.add_row(label, str(entry.tile), *numbers, *shown, str(rest), *more, f"{100 * loop.share(work):.1f}")
     return table
 
 
 def held_blocks(entry: Entry, code: MachineCode) -> Occupancy | None:
     """What a multiprocessor holds of a kernel at once; None for an architecture whose figures are unknown."""
-    assert entry.tile is not None
+    assert isinstance(entry.who, Rung) and entry.tile is not None
     try:
-        return occupancy(code.arch, entry.tile.work_items, code.registers, code.shared_bytes)
+        return occupancy(code.arch, entry.tile.work_items + entry.who.more_items, code.registers, code.shared_bytes)
     except UnknownName:
         return None
 

@@ -19,7 +19,7 @@ from toprung import backends, bandwidth, results
 from toprung.backends.base import Session
 from toprung.bandwidth import Bandwidth
 from toprung.cli.common import console, parse_numbers, parse_sizes, parse_switches, size_name, with_settings
-from toprung.climb import Entry, climb, default_sizes, entries, find_vendor, problem_of, refusals
+from toprung.climb import Entry, climb, default_sizes, entries, find_vendors, problem_of, refusals, runnable
 from toprung.device import Device
 from toprung.environment import environment
 from toprung.errors import BuildError, LaunchError, OutOfDeviceMemory, WrongResult
@@ -87,7 +87,9 @@ def ladder_command(
     if setting:
         changed = [with_settings(p, setting) for p in problems.values()]
         problems = {str(p): p for p in changed}
-    vendors = {where.id: find_vendor(where, found) for where in places}
+    able = runnable(climbed, places)
+    idle, places = [p for p in places if p not in able], able
+    vendors = {where.id: find_vendors(where, found) for where in places}
     for where in places:
         entries(climbed, where, None, switches)  # refuses bad switches before anything starts
     if plot is not None:
@@ -97,8 +99,8 @@ def ladder_command(
     failures: list[str] = []
     interrupted = False
     for where in places:
-        vendor, why_not = vendors[where.id]
-        make = functools.partial(entries, climbed, where, vendor if 0 in chosen or climbed else None, switches)
+        rivals, why_not = vendors[where.id]
+        make = functools.partial(entries, climbed, where, rivals if 0 in chosen or climbed else None, switches)
         with backends.opened(where) as session:
             memory, failed = _memory(session, problems.values())
             done, more, interrupted = _run(found, problems, session, make, memory, each_launch)
@@ -111,7 +113,7 @@ def ladder_command(
                 interrupted,
                 **({"bandwidth": memory.describe()} if memory else {}),
             )
-        if vendor is None and why_not:
+        if why_not:
             console.print(f"rung 0: {why_not}", markup=False, highlight=False)
         for line in [] if switches else refusals(climbed, where):
             console.print(f"not on {where.id}: {line}", style="dim", markup=False, highlight=False, soft_wrap=True)
@@ -124,6 +126,13 @@ def ladder_command(
         if interrupted:
             break
     columns = list(everything.items())
+    for where in idle:
+        console.print(
+            f"not on {where.id}: no rung of {name} runs there: {climbed[0].needs(where)}",
+            style="dim",
+            markup=False,
+            highlight=False,
+        )
     for i in range(0, len(columns), COLUMNS) if len(columns) > 1 else ():
         console.print(sweep_table(dict(columns[i : i + COLUMNS])))
     for line in failures:

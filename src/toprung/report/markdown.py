@@ -10,12 +10,15 @@ A marker names what to show and the records it comes from, relative to the repos
     <!-- toprung:probe ffma_chain,ffma_outer results/<device>/<record>.json … -->
     <!-- toprung:loads kepler/r07 results/<device>/<record>.json -->
     <!-- toprung:overhead results/<device>/overhead.json … -->
+    <!-- toprung:library results/<device>/library.json … -->
     <!-- toprung:facts kepler/r07 -->
     <!-- toprung:guidelines [NAME] results/<device>/<record>.json … -->
+    <!-- toprung:fp32x grade|frobenius|accuracy|sustained results/<folder>/<record>.json -->
     <!-- toprung:bound fermi B_R=6 --> and the others of ``report.bound_table``
     <!-- toprung:end -->
 
-``facts`` needs no record: it shows what a rung's own file says; nor does ``bound``, which is computed.
+``facts`` needs no record: it shows what a rung's own file says; nor does ``bound``, which is computed. A record whose name ends
+in ``?`` may be missing: a block without any says that nothing has been measured yet.
 """
 
 from __future__ import annotations
@@ -35,10 +38,12 @@ from toprung.measure import Measurement
 from toprung.probe.store import read as read_probe
 from toprung.report.bound_table import MAKERS
 from toprung.results import read
+from toprung.routines.base import method
 from toprung.rung import rung
 from toprung.stats import paired_ratio
 
 BLOCK = re.compile(r"(<!-- toprung:(?!end)(?P<what>\w+) (?P<words>[^>]*?) ?-->\n)(?P<body>.*?)(<!-- toprung:end -->)", re.DOTALL)
+NOTHING = "Not measured yet."
 
 
 def refresh(text: str, root: Path) -> str:
@@ -53,17 +58,19 @@ def refresh(text: str, root: Path) -> str:
     """
 
     def table(match: re.Match[str]) -> str:
-        from toprung.report import counters, findings  # which use what is below
+        from toprung.report import counters, findings, fp32x, library  # which use what is below
 
         makers = {
             "ladder": _ladder, "rung": _rung, "each": _each, "bench": _bench, "facts": _facts, "probe": _probe, "loads": _loads,
-            "overhead": _overhead,
-            "guidelines": findings.block, "counters": counters.block, **MAKERS,
+            "overhead": _overhead, "guidelines": findings.block, "counters": counters.block, "fp32x": fp32x.block,
+            "library": library.block, **MAKERS,
         }  # fmt: skip
-        what, words = match["what"], match["words"].split()
+        what, given = match["what"], match["words"].split()
+        words = [w.removesuffix("?") for w in given if not w.endswith("?") or (root / w[:-1]).exists()]
         if what not in makers:
             raise UnknownName("generated table", what, makers)
-        return f"{match[1]}{makers[what](words, root)}\n{match[5]}"
+        body = makers[what](words, root) if len(words) == len(given) or any(w.endswith(".json") for w in words) else NOTHING
+        return f"{match[1]}{body}\n{match[5]}"
 
     return BLOCK.sub(table, text)
 
@@ -89,8 +96,9 @@ def _overhead(words: Sequence[str], root: Path) -> str:
 def _ladder(words: Sequence[str], root: Path) -> str:
     """The speed of every rung over the sizes, a column a size and record; the best of ours in bold.
 
-    In brackets the share of the limit: of the fp32 peak at the clock that was read, or of the read bandwidth measured in the same
-    run; where that was measured, a last column gives the share of the copy bandwidth at the largest size.
+    A rung on narrowed operands is shown without its helpers, as its vendor is. In brackets the share of the limit: of the fp32 peak
+    at the clock that was read, or of the read bandwidth measured in the same run; where that was measured, a last column gives the
+    share of the copy bandwidth at the largest size.
     """
     chosen = {size for w in words if w.startswith("sizes=") for size in w.removeprefix("sizes=").split(",")}
     words = [w for w in words if not w.startswith("sizes=")]
@@ -105,10 +113,10 @@ def _ladder(words: Sequence[str], root: Path) -> str:
                 continue
             if column not in columns:
                 columns.append(column)
-            row = (m.competitor["number"], m.competitor["variant"])
+            row = (m.competitor["number"], m.competitor["variant"] or _which(m, record))
             rows[row] = m.competitor["idea"] if row[0] or len(records) == 1 else _merged(rows.get(row), m.competitor["idea"])
             cells[row, column] = m
-    best = {c: max((m.figure for (r, d), m in cells.items() if d == c and r[0]), default=0.0) for c in columns}
+    best = {c: max((_shown(m) for (r, d), m in cells.items() if d == c and r[0]), default=0.0) for c in columns}
     runtimes = [r["environment"]["device"]["backend"] for r in records]
     heads = [size if len(records) == 1 else f"{runtimes[i]} {size}" for i, size in columns]
     limits = [Limits.of(r) for r in records]
@@ -121,14 +129,14 @@ def _ladder(words: Sequence[str], root: Path) -> str:
         values = []
         for column in columns:
             m = cells.get((row, column))
-            figure = "–" if m is None else gflops_text(m.figure)
-            figure = f"**{figure}**" if m is not None and number and m.figure == best[column] else figure
+            figure = "–" if m is None else gflops_text(_shown(m))
+            figure = f"**{figure}**" if m is not None and number and _shown(m) == best[column] else figure
             share = limits[column[0]].share(m) if m else None
             values.append(f"{figure} ({100 * share:.1f} %)" if share else figure)
         for column in copied:
             memory, m = limits[column[0]].memory, cells.get((row, column))
             values.append(f"{100 * m.figure / memory.copy.gbytes_per_s:.1f}" if m and memory else "–")
-        idea = f"`{variant}`" if variant else rows[row]
+        idea = f"`{variant}`" if number and variant else rows[row]
         lines.append(f"| {number} | {idea} | " + " | ".join(values) + " |")
     sources = [
         " ".join(filter(None, (_source(w, r).rstrip(), _said(lim, r)))) + "  "
@@ -141,15 +149,17 @@ def _rung(words: Sequence[str], root: Path) -> str:
     """One rung in every record: time, speed, against its predecessor and the vendor, share of layout work, error."""
     stem, *paths = words
     if not paths:
-        return "Not measured yet."
+        return NOTHING
     number = int(stem[1:3])
     records = [read(root / p) for p in paths]
     limits = [Limits.of(r) for r in records]
     shares = list(dict.fromkeys(name for limit, r in zip(limits, records, strict=True) for name in limit.names(r)))
+    apart = any(m.units for r in records for m in r["measurements"] if m.competitor["number"] == number)
+    more = ["without layout"] * apart + shares
     lines = [
         f"| device | size | switches | tile | ms | {_unit(*records)} | × previous rung | % of vendor | "
-        + "".join(f"{name} | " for name in shares) + "registers | layout | grade |",
-        "|---|---|---|---|---:|---:|---:|---:|" + "---:|" * (len(shares) + 3),
+        + "".join(f"{name} | " for name in more) + "registers | layout | grade |",
+        "|---|---|---|---|---:|---:|---:|---:|" + "---:|" * (len(more) + 3),
     ]  # fmt: skip
     for path, record, limit in zip(paths, records, limits, strict=True):
         measurements: list[Measurement] = record["measurements"]
@@ -159,13 +169,13 @@ def _rung(words: Sequence[str], root: Path) -> str:
         for m in own:
             who, same = m.competitor, [o for o in measurements if size_of(o) == size_of(m)]
             before = [o for o in same if 0 < o.competitor["number"] < number and not o.competitor["variant"]]
-            vendor = [o for o in same if o.competitor["number"] == 0]
+            vendor = m.rival(same)
             device = record["environment"]["device"]
             tile = " ".join(f"{k}={v}" for k, v in who["tile"].items())
             cells = (
                 f"{device['short_name']}, {device['backend']}", size_of(m), who["variant"] or "–", tile, f"{m.median * 1e3:.3g}",
-                gflops_text(m.figure), f"{m.figure / before[-1].figure:.2f}" if before else "–",
-                f"{100 * m.figure / vendor[0].figure:.1f}" if vendor else "–",
+                gflops_text(m.figure), f"{_shown(m) / _shown(before[-1]):.2f}" if before else "–",
+                f"{100 * m.share_of(vendor):.1f}" if vendor else "–", *[gflops_text(m.alone)] * apart,
                 *(f"{100 * s:.1f}" if (s := limit.shares(m).get(name)) else "–" for name in shares),
                 str(who.get("resources", {}).get("registers") or "–"),
                 f"{100 * m.helpers:.0f} %" if m.helpers else "–", f"{m.verdict['grade']:.2g}",
@@ -177,7 +187,7 @@ def _rung(words: Sequence[str], root: Path) -> str:
 def _each(words: Sequence[str], root: Path) -> str:
     """By marks around each call against marks around the loop: microseconds by the loop, and how much the other way adds."""
     if not words:
-        return "Not measured yet."
+        return NOTHING
     parts = []
     for word in words:
         record = read(root / word)
@@ -215,7 +225,9 @@ class Limits:
         return Limits(peak / clock if peak and clock else None, Bandwidth.of(record))
 
     def shares(self, m: Measurement) -> dict[str, float]:
-        """Shares of what is known, by the name of their column."""
+        """Shares of what is known, by the name of their column; none of the fp32 peak for what computes otherwise."""
+        if m.units:
+            return {}
         if m.measured_in == "GFLOP/s":
             share = m.share_of_peak(self.gflops_per_mhz)
             return {} if share is None else {"% of peak": share}
@@ -230,6 +242,18 @@ class Limits:
     def names(self, record: Mapping[str, Any]) -> list[str]:
         """The columns that a record's measurements need."""
         return list(dict.fromkeys(name for m in record["measurements"] for name in self.shares(m)))
+
+
+def _which(m: Measurement, record: Mapping[str, Any]) -> str:
+    """The name of a vendor that is not the only one of a record."""
+    who = m.competitor
+    several = who["number"] == 0 and len({o.competitor["name"] for o in record["measurements"] if not o.competitor["number"]}) > 1
+    return str(who["name"]) if several else ""
+
+
+def _shown(m: Measurement) -> float:
+    """What a table of a ladder shows: without helpers where operands are narrowed."""
+    return m.alone if m.narrow else m.figure
 
 
 def _said(limits: Limits, record: Mapping[str, Any]) -> str:
@@ -326,10 +350,12 @@ def _facts(words: Sequence[str], root: Path) -> str:
     for name, tile in tiles:
         parameters = " ".join(f"{k}={v}" for k, v in tile.given().items())
         local = f"{used / 1024:g} KiB" if (used := found.local_bytes(tile)) else "none"
-        lines.append(f"| {name} | {parameters} | {tile.DN} × {tile.DM} = {tile.work_items} | {local} |")
+        items = f"{tile.DN} × {tile.DM} = {tile.work_items}" + f", and {found.more_items}" * bool(found.more_items)
+        lines.append(f"| {name} | {parameters} | {items} | {local} |")
     defaults = {s.name: s.default for s in found.switches}
     demands = [f"{', '.join(whole)} as whole tiles"] if (whole := found.whole_operands(defaults)) else []
     demands += [f"{', '.join(found.transposed)} transposed"] if found.transposed else []
+    demands += [brings] if (brings := getattr(method(found), "BRINGS", "")) else []
     lines += ["", f"Helpers bring: {' and '.join(demands) or 'nothing'}.  "]
     rules = [f"`{r.name}` ({r.why})" for r in found.rules]
     lines.append(f"Legal, beyond the rules common to all tiles: {'; '.join(rules) or 'nothing more'}.  ")

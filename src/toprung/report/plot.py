@@ -75,13 +75,13 @@ def pictures(record: dict[str, Any], path: Path) -> list[Path]:
 def _stairs(axes: Any, measurements: Sequence[Measurement]) -> None:
     """A step a rung, its idea written on it, the samples as a bar, the vendor as a line to reach."""
     rungs = [m for m in measurements if m.competitor["kind"] == "rung"]
-    labels, top = [], max(m.figure for m in measurements)
+    labels, top, small = [], max(m.figure for m in measurements), min(8.0, 112 / max(len(rungs), 1))
     for x, m in enumerate(rungs):
         who = m.competitor
         axes.bar(x, m.figure, width=0.86, color="#9ecae1" if who["variant"] else "#3182bd", zorder=2)
         low, high = (m.figure * m.median / s for s in (max(m.seconds), min(m.seconds)))
         axes.plot([x, x], [low, high], color="black", linewidth=1, zorder=3)
-        axes.annotate(gflops_text(m.figure), (x, high), xytext=(0, 3), textcoords="offset points", ha="center", fontsize=8)
+        axes.annotate(gflops_text(m.figure), (x, high), xytext=(0, 3), textcoords="offset points", ha="center", fontsize=small)
         labels.append(f"{who['number']}  {who['variant'] or who['idea']}")
     for m in measurements:
         if m.competitor["kind"] == "peer":
@@ -137,6 +137,8 @@ def _curves(axes: Any, measurements: Sequence[Measurement], sizes: Sequence[str]
 def _limits(measurements: Sequence[Measurement], limits: Limits) -> dict[str, dict[str, float]]:
     """What cannot be exceeded at each size: the peak at the median of the clocks that were read there, or what memory gave."""
     sizes = list(dict.fromkeys(size_of(m) for m in measurements))
+    if any(m.units for m in measurements):
+        return {}
     if measurements[0].measured_in == "GB/s":
         return {"read bandwidth": dict.fromkeys(sizes, limits.memory.read.gbytes_per_s)} if limits.memory else {}
     clocks = {s: [m.clock for m in measurements if size_of(m) == s and m.clock] for s in sizes}

@@ -35,12 +35,17 @@ def ladder_table(
 
     ``× prev`` compares a rung with the rung before it, and a variant with its own rung; ``layout`` is the share of the time
     that goes into padding and transposing operands; ``error`` is the grade ratio. Narrow terminals go without the tile.
+    Where rungs are not fp32 a column ``kernel`` gives the speed without helpers.
     ``limits`` give the columns ``% peak``, at the clock that was read, or ``% read`` and ``% copy``; ``each`` a column with what
     marks around each call say more than marks around the loop; ``bound`` an entry's share of what the device allows its kernel.
     """
-    vendor = next((e for e in rows if e.number == 0), None)
+    vendors = [e for e in rows if e.number == 0]
+    vendor = vendors[0] if vendors else None
+    apart = any(e.number and e.precision != "fp32" for e in rows)
     wide = width >= 108
     shares = [] if limits.gflops_per_mhz is None else ["% of peak"]
+    if apart:
+        shares = []
     if measured_in != "GFLOP/s":
         shares = ["% of read", "% of copy"] if limits.memory else []
     table = _table(title)
@@ -48,10 +53,10 @@ def ladder_table(
     table.add_column("idea", overflow="ellipsis", no_wrap=True)
     if wide:
         table.add_column("tile", no_wrap=True)
-    for name in ("ms", measured_in, "× prev"):
+    for name in ("ms", measured_in, *["kernel"] * apart, "× prev"):
         table.add_column(name, justify="right", no_wrap=True)
     if vendor:
-        table.add_column(f"% {vendor.idea}", justify="right", no_wrap=True)
+        table.add_column(f"% {vendor.idea}" if len(vendors) == 1 else "% of 0", justify="right", no_wrap=True)
     for name in [*(s.replace("of ", "") for s in shares), *(["each"] if each else [])]:
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("layout", justify="right", no_wrap=True)
@@ -66,14 +71,16 @@ def ladder_table(
         m = entry.measurement
         if m is None:
             state = STATES.get(entry.state, "warming up …")
-            cells += ["", Text(state, style="bold red" if entry.failure else "dim"), ""]
+            cells += ["", Text(state, style="bold red" if entry.failure else "dim"), *[""] * (1 + apart)]
             cells += [""] * (bool(vendor) + len(shares) + each)
             cells += ["", f"{entry.verdict.grade:.2g}" if entry.verdict else ""]
         else:
             before = base.measurement if base else None
-            cells += [f"{m.median * 1e3:.3g}", gflops_text(m.figure), f"{m.figure / before.figure:.2f}" if before else "–"]
+            cells += [f"{m.median * 1e3:.3g}", gflops_text(m.figure), *[gflops_text(m.alone)] * apart]
+            cells.append(f"{m.figure / before.figure:.2f}" if before else "–")
             if vendor:
-                cells.append(f"{100 * m.figure / vendor.measurement.figure:.1f}" if vendor.measurement else "")
+                rival = m.rival(e.measurement for e in vendors if e.measurement)
+                cells.append(f"{100 * m.share_of(rival):.1f}" if rival else "")
             known = limits.shares(m)
             cells += [f"{100 * known[name]:.1f}" if name in known else "–" for name in shares]
             if each:

@@ -12,6 +12,7 @@ from toprung.backends.base import Buffer, Launch, Session
 from toprung.build import Compiled
 from toprung.errors import UnknownName
 from toprung.problem import Problem
+from toprung.rung import Rung
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,15 @@ def routine(name: str) -> Routine:
     """A routine by its module's name, or UnknownName."""
     import toprung.routines as folder
 
-    known = [m.name for m in pkgutil.iter_modules(folder.__path__) if m.name != "base"]
+    # a name with an underscore is a routine's further method
+    known = [m.name for m in pkgutil.iter_modules(folder.__path__) if m.name != "base" and "_" not in m.name]
     if name not in known:
         raise UnknownName("routine", name, known)
     return cast(Routine, importlib.import_module(f"toprung.routines.{name}"))
+
+
+def method(rung: Rung) -> Routine:
+    """What brings a rung's kernel to bear on a problem: its routine's module, or the one beside it that the rung names."""
+    if not rung.method:
+        return routine(rung.routine)
+    return cast(Routine, importlib.import_module(f"toprung.routines.{rung.method}"))

@@ -108,9 +108,11 @@ class Gemm(Problem):
         alpha, beta = self._scalars
         index = np.arange(self.batch * self.M)[rows]
         which = index // max(self.M, 1)
+        order = np.argsort(which, kind="stable")
+        first = np.searchsorted(which[order], np.arange(self.batch + 1))
         with np.errstate(invalid="ignore", over="ignore"):
-            for i in np.unique(which) if alpha else ():
-                mine = which == i
+            for i in np.flatnonzero(np.diff(first)) if alpha else ():
+                mine = order[first[i] : first[i + 1]]
                 a = left[i][index[mine] % self.M].astype(np.float64)
                 b = right[i][:, cols].astype(np.float64)
                 result[mine] = alpha * (a @ b)
@@ -198,14 +200,8 @@ def steps(compiled: Compiled, problem: Gemm, buffers: Mapping[str, Buffer], sess
         raise Unsupported(f"{compiled.rung} with INDEX32=1 reaches 2**31 elements, and {problem} has more; use INDEX32=0")
     maker = Maker(session)
     a, b, c = (Placed(buffers[m.name], m.rows, m.cols, m.ld) for m in problem.matrices)
-    if problem.M == 0 or problem.N == 0:
-        return []
-    if problem.K == 0 or np.float32(problem.alpha) == 0:
-        beta = np.float32(problem.beta)
-        return [
-            Step("scale", maker.plain("scale", c.rows, c.cols, np.int32(c.rows), np.int32(c.cols), beta, c.buffer, np.int32(c.ld)))
-        ]
-
+    if (few := without_product(problem, c, maker)) is not None:
+        return few
     rung, tile = compiled.rung, compiled.tile
     whole = rung.whole_operands(compiled.options)
     bm, bn, bk = tile.BM, tile.BN, tile.BK or 1
@@ -238,6 +234,16 @@ def steps(compiled: Compiled, problem: Gemm, buffers: Mapping[str, Buffer], sess
     )  # fmt: skip
     after = [maker.copy("pad", target, c, name="crop")] if target is not c else []
     return [*before, Step(rung.name, main, helper=False), *after]
+
+
+def without_product(problem: Gemm, c: Placed, maker: Maker) -> list[Step] | None:
+    """The launches of a problem that needs no product: none for an empty C, C = β·C for K = 0 or α = 0. None for all others."""
+    if problem.M == 0 or problem.N == 0:
+        return []
+    if problem.K == 0 or np.float32(problem.alpha) == 0:
+        args = (np.int32(c.rows), np.int32(c.cols), np.float32(problem.beta), c.buffer, np.int32(c.ld))
+        return [Step("scale", maker.plain("scale", c.rows, c.cols, *args))]
+    return None
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from toprung.blas.arrays import cuda_interface
 from toprung.blas.arrays.base import Adapter, Home, Operand, refuse_dtype
-from toprung.blas.arrays.cuda_interface import LEGACY, own_array
+from toprung.blas.arrays.cuda_interface import LEGACY, DeviceArray, own_array
 from toprung.blas.arrays.numpy import host_operand
 from toprung.blas.layout import tight
 from toprung.errors import BadArray
@@ -67,6 +68,8 @@ class DLPack(Adapter):
 
     def operand(self, thing: Any, name: str) -> Operand:
         """What the capsule says."""
+        if isinstance(thing, DeviceArray):  # what ``empty`` made where the library cannot
+            return cuda_interface.adapter.operand(thing, name)
         kind, number = (int(x) for x in thing.__dlpack_device__())
         if kind in (CPU, CUDA_HOST):
             try:

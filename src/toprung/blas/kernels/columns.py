@@ -14,7 +14,7 @@ KERNEL = LibraryKernel(
     idea="the large operand once, all columns side by side",
     expects="the speed of memory, whatever the small side",
     tiles={
-        "gpu": (Tile(BM=128, BN=128, TM=4, TN=16, VA=4, KU=4),),
+        "gpu": (Tile(BM=128, BN=64, TM=4, TN=16, VA=4, KU=4),),
         "cpu": (Tile(BM=64, BN=16, TM=4, TN=16, VA=4, KU=4),),
     },
     local_bytes=sums_and_piece,

@@ -7,7 +7,7 @@
 //
 // The one idea: the partial sums are added to registers while the unit works on the cross terms, which are 2^-11 of the result and
 // may stay in its truncating accumulator for all of K. What two terms cannot carry (see ``refused``) a consumer computes again in
-// plain fp32, one chain of fused multiply-adds for each element from A and B as they were given; ``count`` grows by one for each
+// plain fp32, chains of fused multiply-adds for each element from A and B as they were given; ``count`` grows by one for each
 // 64 x min(64, BN) of C. Wants: rows of the split operands padded with zeros to 32 of K. With alpha = 0 A and B are not looked at.
 
 #define THREADS (128 * (CONSUMERS + 1))
@@ -17,7 +17,8 @@
 #define STAGE_BYTES (A_BYTES + B_BYTES)
 #define GRANULE (BN < 64 ? BN : 64) // columns that are refused together
 #define GRANULES (BN / GRANULE)
-#define DEPTH 16 // of K at a time in plain fp32
+#define DEPTH 16   // of K at a time in plain fp32
+#define SHORT 128  // of K in one chain there: sums of such sums err less than one long chain
 
 struct Place {
     int matrix, m, n;
@@ -43,8 +44,14 @@ inline void plain(const float *a, long long down_a, long long on_a, const float 
                   float alpha, float beta, float *c, int ldc, float (*As)[64 + 4], float (*Bs)[64 + 4], int group) {
     constexpr int TN = GRANULE / 16; // a thread has 8 rows, 8 apart, and TN columns, 16 apart
     int t = threadIdx.x % 128, tx = t % 16, ty = t / 16;
-    float acc[8][TN] = {};
+    float acc[8][TN] = {}, sum[8][TN] = {};
     for (int k0 = 0; k0 < K; k0 += DEPTH) {
+        if (k0 % SHORT == 0) {
+#pragma unroll
+            for (int i = 0; i < 8; ++i)
+#pragma unroll
+                for (int j = 0; j < TN; ++j) sum[i][j] += acc[i][j], acc[i][j] = 0.0f;
+        }
 #pragma unroll
         for (int e = t; e < 64 * DEPTH; e += 128) { // consecutive threads along memory
             int k = on_a == 1 ? e % DEPTH : e / 64, r = on_a == 1 ? e / DEPTH : e % 64;
@@ -57,7 +64,7 @@ inline void plain(const float *a, long long down_a, long long on_a, const float 
         }
         together(group);
         int depth = min(DEPTH, K - k0); // what lies behind K is not multiplied: 0 times Inf is a NaN
-#pragma unroll 4
+#pragma unroll 1
         for (int k = 0; k < depth; ++k) {
             float x[8], y[TN];
 #pragma unroll
@@ -77,8 +84,8 @@ inline void plain(const float *a, long long down_a, long long on_a, const float 
         for (int j = 0; j < TN; ++j) {
             int row = ty + 8 * i, col = tx + 16 * j;
             if (row >= rows || col >= cols) continue;
-            float *to = c + (long long)row * ldc + col;
-            *to = beta != 0 ? fmaf(beta, *to, alpha * acc[i][j]) : alpha * acc[i][j];
+            float *to = c + (long long)row * ldc + col, result = alpha * (sum[i][j] + acc[i][j]);
+            *to = beta != 0 ? fmaf(beta, *to, result) : result;
         }
 }
 

@@ -1,0 +1,84 @@
+"""The schemes that fp32 could be made of on matrix units, step by step in NumPy: which of them is as accurate as plain fp32.
+
+    python benchmarks/fp32x_study.py [results/model/fp32x-study.json]
+
+Needs no device: ``toprung.split`` computes what the units compute, truncation included. A few minutes on one core.
+"""
+
+import argparse
+import datetime
+from pathlib import Path
+
+import numpy as np
+
+from toprung import results, split
+from toprung.data import DISTRIBUTIONS
+from toprung.environment import commit, packages
+from toprung.routines.gemm import Gemm
+from toprung.split import Scheme
+
+SIDE = 32
+DEPTHS = (64, 512, 2048)
+SCHEMES = {
+    "residual × 2¹¹, hi·hi promoted every 32 of K (ours)": Scheme(),
+    "the same, every 16": Scheme(interval=1),
+    "every 64": Scheme(interval=4),
+    "every 128": Scheme(interval=8),
+    "never promoted": Scheme(interval=0),
+    "cross terms promoted, too": Scheme(cross_interval=2),
+    "scales for each row and 32 of K": Scheme(block=32),
+    "residual as it is": Scheme(residual=0),
+    "residual as it is, one accumulator": Scheme(residual=0, together=True),
+}
+NAMES = ("uniform", "normal", "positive", "phi0.5", "phi1", "phi2", "phi4", "T1", "T2", "T3", "T4", "huge-row", "cancelling")
+
+
+def study() -> list[dict[str, object]]:
+    """Every scheme on every distribution at every K."""
+    found = []
+    for depth in DEPTHS:
+        for name in NAMES:
+            operands = DISTRIBUTIONS[name].operands(Gemm(SIDE, SIDE, depth), 1)
+            a, b = operands["A"], operands["B"]
+            plain, refused = split.errors(a, b, split.chain(a, b)), split.refused(a, b)
+            for label, scheme in SCHEMES.items():
+                with np.errstate(all="ignore"):
+                    grade, frobenius = split.errors(a, b, split.product(a, b, scheme))
+                found.append(
+                    {
+                        "scheme": label, "distribution": name, "K": depth, "grade": grade, "frobenius": frobenius,
+                        "plain_grade": plain[0], "plain_frobenius": plain[1], "refused": refused,
+                    }
+                )  # fmt: skip
+            print(f"K={depth} {name}: plain {plain[0]:.3g}, ours {found[-len(SCHEMES)]['grade']:.3g}", flush=True)
+    return found
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("path", type=Path, nargs="?", default=Path("results/model/fp32x-study.json"))
+    path = arguments.parse_args().path
+    environment = {  # as toprung.environment says it of a device
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "commit": commit(),
+        "packages": packages(),
+        "device": {
+            "name": "NumPy model",
+            "short_name": "NumPy model",
+            "slug": "model",
+            "kind": "other",
+            "arch": "",
+            "backend": "numpy",
+            "runtime": f"NumPy {np.__version__}",
+            "driver": "",
+            "compute_units": 1,
+            "clock_mhz": 0.0,
+            "peak_gflops": None,
+        },
+    }
+    what = "python benchmarks/fp32x_study.py"
+    results.write(path, results.record(what, environment, [], kind="fp32x-study", side=SIDE, study=study()))
+
+
+if __name__ == "__main__":
+    main()

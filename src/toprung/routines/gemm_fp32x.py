@@ -1,0 +1,53 @@
+"""C = α·op(A)·op(B) + β·C as accurate as fp32 on matrix units: the library's own product, brought to bear as rungs of a ladder."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+from toprung.backends.base import Buffer
+from toprung.build import Compiled
+from toprung.errors import Unsupported
+from toprung.hopper import Plan, Product, Variant
+from toprung.routines.base import Step
+from toprung.routines.gemm import Gemm, Maker, Placed, without_product
+
+BRINGS = "A and the transpose of B, each element as two fp16 terms"
+
+
+def variant_of(compiled: Compiled) -> Variant:
+    """The product's parameters out of a rung's tile, macros and switches."""
+    chosen = {**compiled.tile.given(), **compiled.rung.defines, **compiled.options}
+    return Variant(**{f.name: chosen[f.name] for f in fields(Variant) if f.name in chosen})
+
+
+def steps(compiled: Compiled, problem: Gemm, buffers: Mapping[str, Buffer], session: Any) -> list[Step]:
+    """The launches: both operands split, then the product.
+
+    Raises
+    ------
+    Unsupported
+        more than one product, or what ``toprung.hopper`` does not compute
+    """
+    if problem.batch != 1:
+        raise Unsupported(f"{compiled.rung} computes one product at a time: no batches")
+    out = problem.output
+    few = without_product(problem, Placed(buffers["C"], out.rows, out.cols, out.ld), Maker(session))
+    if few is not None:
+        return few
+    call: Any = Product.of(problem)
+    plan = Plan(session, call, variant_of(compiled), overlap=bool(compiled.options.get("OVERLAP", 0)))
+    a, b, c = (buffers[name].pointer for name in "ABC")  # type: ignore[attr-defined]
+    found = []
+    for step in plan.steps():
+        found.append(Step("split", functools.partial(step.split_only, a, b, None, problem.alpha)))
+        multiply = functools.partial(step.multiply_only, a, b, c, problem.alpha, problem.beta, None)
+        found.append(Step(compiled.rung.name, kept(multiply, plan), helper=False))
+    return found
+
+
+def kept(launch: functools.partial[None], plan: Plan) -> functools.partial[None]:
+    """A launch that keeps its plan, which owns memory that the kernel writes."""
+    return functools.partial(lambda plan: launch(), plan)

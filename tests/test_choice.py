@@ -1,0 +1,129 @@
+"""The choice against what was measured: each problem of results/nvidia-h200/tiles.json, whose record holds every candidate's time.
+
+No device is needed. A benchmark of new tiles (benchmarks/tiles.py) replaces the record, and the tables in blas/choose.py follow.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import statistics
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from toprung.blas import choose as choosing
+from toprung.blas.choose import Choice, choose, problem_class
+from toprung.blas.competitor import call_of
+from toprung.device import Device
+from toprung.results import read
+from toprung.routines.gemm import Gemm
+
+RECORD = Path(__file__).parents[1] / "results" / "nvidia-h200" / "tiles.json"
+SWITCHES = ("ORDER", "RESIDENT", "AHEAD", "GROUP_M", "SMALL")
+LEAST, LEAST_MEAN = 0.93, 0.97
+
+Trial = dict[str, Any]
+
+H200 = Device(
+    "cuda:0", "cuda", "NVIDIA H200", "NVIDIA", "", "", "gpu", 132, 1980, 128, 49152, 140 << 30, 140 << 30, 1024, (1024, 1024, 64),
+    256, (1, 2, 4), 32, "sm_90",
+)  # fmt: skip
+
+
+@functools.cache
+def problems() -> dict[str, tuple[Gemm, list[Trial], float]]:
+    """Name → problem, what was timed, fastest first, and the vendor library's time."""
+    found = {}
+    for entry in read(RECORD)["problems"]:
+        values = {k: v for k, v in entry["problem"].items() if k != "routine"}
+        problem = Gemm(**values)
+        vendor = next(statistics.median(row["seconds"]) for row in entry["final"] if row["who"] == "vendor")
+        found[str(problem)] = problem, entry["quick"], vendor
+    return found
+
+
+def seconds(choice: Choice, timed: list[Trial]) -> float | None:
+    """What the record says of a choice: its own time, or, where its switches were not tried, the slowest of its tile's."""
+    assert choice.tile is not None
+    same = [t for t in timed if t["kernel"] == choice.kernel and t["tile"] == choice.tile.given()]
+    wanted = dict(choice.options)
+    own = [t for t in same if all(t["options"].get(s) == wanted.get(s) for s in SWITCHES)]
+    return max((t["seconds"] for t in own or same), default=None)
+
+
+def share(problem: Gemm, timed: list[Trial]) -> float:
+    """The fastest candidate's time as a share of the chosen one's; 0 for a choice that nobody timed."""
+    found = seconds(choose(H200, call_of(problem)), timed)
+    return timed[0]["seconds"] / found if found else 0.0
+
+
+def test_the_choice_is_near_the_best_that_was_measured():
+    shares = {name: share(*one[:2]) for name, one in problems().items()}
+    assert len(shares) >= 20
+    bad = {name: f"{s:.3f} {choose(H200, call_of(problems()[name][0]))}" for name, s in shares.items() if not s >= LEAST}
+    assert not bad
+    assert statistics.geometric_mean(shares.values()) >= LEAST_MEAN
+
+
+def test_a_worse_table_is_noticed(monkeypatch: pytest.MonkeyPatch):
+    only = tuple(c for c in choosing.GPU if c.tile.BM * c.tile.BN <= 32 * 64)
+    monkeypatch.setattr(choosing, "GPU", only)
+    assert min(share(*one[:2]) for one in problems().values()) < LEAST
+
+
+def test_ours_is_preferred_where_it_was_faster():
+    ahead: dict[str, bool] = {}
+    for problem, timed, vendor in problems().values():
+        kind, found = problem_class(call_of(problem)), seconds(choose(H200, call_of(problem)), timed)
+        ahead[kind] = ahead.get(kind, True) and found is not None and found <= vendor
+    assert choosing.PREFER_OWN == {kind for kind, always in ahead.items() if always}
+
+
+def test_the_choice_does_not_fall_off_between_the_sizes_measured():
+    # one more row must not cost half as much again: by the model's own count, over what the record does not cover
+    before = 0.0
+    for n in range(192, 2304, 32):
+        call = call_of(Gemm(n, n, n))
+        cost = min(
+            choosing.clocks(H200, call, one, slices)
+            for one in choosing.candidates(H200, call)
+            for slices in choosing.slicings(call, one.tile, H200.compute_units)
+        )
+        assert math.isfinite(cost) and cost > 0.85 * before, n
+        before = cost
+
+
+def on_h200(M: int, N: int, K: int, trans: str = "NN", batch: int = 1) -> Choice:
+    return choose(H200, call_of(Gemm(M, N, K, trans=trans, batch=batch)))
+
+
+def test_the_choice_fits_the_shape() -> None:
+    assert on_h200(8192, 8192, 8192).tile == choosing.GPU[1].tile
+    assert on_h200(128, 128, 65536).slices >= 64
+    assert on_h200(1, 8192, 8192).kernel == "columns" and on_h200(1, 8192, 8192, "NT").kernel == "rows"
+    assert on_h200(1, 1, 100_000).kernel == "rows" and on_h200(65536, 4, 8).kernel == "gemm"
+    assert on_h200(16, 4096, 4096).kernel == "columns" and on_h200(4096, 16, 4096).kernel == "rows"
+    for n in (256, 512, 1024):  # enough work-groups for the device, by smaller tiles or by cutting sums
+        small = on_h200(n, n, n)
+        assert small.tile and -(-n // small.tile.BM) * -(-n // small.tile.BN) * small.slices >= 64
+    many = on_h200(64, 64, 64, batch=10_000)
+    assert many.kernel == "gemm" and many.slices == 1 and many.tile and many.tile.BM <= 64
+    assert (odd := on_h200(4095, 4097, 4099).tile) and (odd.VA, odd.VB) == (1, 1)
+    assert dict(on_h200(60000, 60000, 32).options)["INDEX32"] == 0
+
+
+def test_the_choice_says_why() -> None:
+    choice = on_h200(1024, 1024, 1024)
+    assert "work-groups for 132" in choice.why and ("cublas", "only kernels of ours were asked for") in choice.passed_over
+    assert any(name.startswith("blas/gemm") for name, _ in choice.passed_over)
+
+
+def test_classes() -> None:
+    named = {
+        (1, 9, 9, 1): "vector", (16, 4096, 4096, 1): "skinny", (64, 64, 64, 9): "batched", (128, 128, 65536, 1): "deep",
+        (512, 512, 512, 1): "tiny", (1024, 1024, 1024, 1): "small", (4096, 4096, 64, 1): "shallow", (4096, 4096, 4096, 1): "large",
+    }  # fmt: skip
+    for (M, N, K, batch), expected in named.items():
+        assert problem_class(call_of(Gemm(M, N, K, batch=batch))) == expected
