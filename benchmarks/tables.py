@@ -7,7 +7,7 @@ from toprung import results
 from toprung.bounds.arch import FERMI
 from toprung.bounds.paper import Plan
 from toprung.probe import store
-from toprung.report import bound_plot, plot, probe_plot
+from toprung.report import bench_plot, bound_plot, plot, probe_plot
 from toprung.report.markdown import refresh, size_of
 
 ROOT = Path(__file__).parent.parent
@@ -18,8 +18,15 @@ PICTURES = {
     "docs/hopper/ladder.svg": ("results/nvidia-h200/hopper-cuda.json", "4096"),
 }
 """Picture: the record it is drawn from, and the size."""
+SQUARES = (ROOT / "docs/transposes.svg", ROOT / "results/nvidia-h200/library.json")
+"""The library beside cuBLAS over the size of squares, in four transposes."""
 MIXES = (ROOT / "docs/probe-mixes.svg", ROOT / "results/nvidia-h200/probe-cuda.json")
 """Another, of multiply-adds beside loads, where that was measured."""
+
+
+def is_square(problem) -> bool:
+    """A single product of a power of two."""
+    return problem["batch"] == 1 and problem["M"] == problem["N"] == problem["K"] and problem["M"] & (problem["M"] - 1) == 0
 
 
 def pages() -> list[Path]:
@@ -43,6 +50,10 @@ def main() -> int:
             record["measurements"] = [m for m in record["measurements"] if size_of(m) == size]
             plot.ladder(record, ROOT / name)
         bound_plot.sweep(FERMI, [Plan.square(b) for b in range(1, 17)], ROOT / "docs/bound.svg")
+        picture, source = SQUARES
+        record = results.read(source)
+        record["measurements"] = [m for m in record["measurements"] if is_square(m.problem)]
+        bench_plot.bench(record, picture)
         picture, source = MIXES
         if source.exists():
             probe_plot.mixes(store.read(source), picture)

@@ -144,7 +144,7 @@ def _by_key(records: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str, str, s
 
 def competitor_name(who: Mapping[str, Any]) -> str:
     """Who it was, as a user names it, switches included."""
-    if who["kind"] == "peer":
+    if who["kind"] != "rung":
         return str(who["name"])
     return f"{who['ladder']}/{who['rung'][:3]} {who['variant']}".rstrip()
 
