@@ -10,13 +10,15 @@ import pytest
 
 import toprung
 from conftest import require
-from toprung import Receipt, errors, hopper, last_receipt
+from toprung import Receipt, errors, hopper, last_receipt, split
 from toprung.backends import nvrtc
 from toprung.backends.base import Session
 from toprung.blas import launches, vendor
 from toprung.blas.call import Call, GemmCall, GemvCall
 from toprung.blas.route import FP32X, TF32, route
+from toprung.data import DISTRIBUTIONS
 from toprung.device import Device
+from toprung.routines.gemm import Gemm
 
 RNG = np.random.default_rng(0)
 A, B = (RNG.uniform(-1, 1, (64, 64)).astype(np.float32) for _ in range(2))
@@ -118,6 +120,14 @@ def test_two_chunks_stay_in_the_unit_only_where_sums_are_long() -> None:
     assert {v.INTERVAL for v in found if v.BN == 64} == {1, 2}
     assert hopper.choose(GemmCall(1024, 1024, 1023), 132).INTERVAL == 1
     assert hopper.choose(GemmCall(4096, 4096, 4096), 132).INTERVAL == 1
+
+
+@pytest.mark.parametrize("name", ["uniform", "positive", "phi1", "T1", "huge-row"])
+def test_two_chunks_in_the_unit_are_as_accurate_as_a_chain_from_there_on(name: str) -> None:
+    operands = DISTRIBUTIONS[name].operands(Gemm(16, 16, hopper.TWICE), 1)
+    a, b = operands["A"], operands["B"]
+    plain, ours = split.errors(a, b, split.chain(a, b)), split.errors(a, b, split.product(a, b, split.Scheme(interval=4)))
+    assert ours[0] <= 2 * plain[0] and ours[1] <= plain[1]
 
 
 def test_splitting_shares_rows_among_no_more_blocks_than_pay() -> None:

@@ -12,9 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toprung.backends.base import Buffer, Session
+from toprung.blas.call import GemmCall
 from toprung.blas.execute import prepared
 from toprung.blas.layout import Layout, tight
 from toprung.blas.receipt import Receipt
+from toprung.blas.route import unsuited
 from toprung.device import Device
 from toprung.errors import BadArgument, OutOfDeviceMemory
 
@@ -232,7 +234,12 @@ class _Staged:
         a, b, c = self.arrays
         total = math.prod(self.batch)
         reads = self.alpha != 0 and self.depth > 0
-        n, m, w, k = cut(total, self.rows, self.cols, self.depth if reads else 0, budget_of(session))
+        budget = budget_of(session)
+        if self.precision in ("auto", "fp32x") and not unsuited(
+            session.device, GemmCall(64, 64, 64)
+        ):  # the terms of a panel's operands: half of what their two places take
+            budget = budget * 2 // 3
+        n, m, w, k = cut(total, self.rows, self.cols, self.depth if reads else 0, budget)
         k = k if reads else 0
         sizes = (n * m * k, n * k * w, n * m * w)
         slots = [[_Slot(lane.memory(f"{name}{i}", size), i) for i in range(2)] for name, size in zip("ABC", sizes, strict=True)]
