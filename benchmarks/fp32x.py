@@ -1,16 +1,18 @@
 """fp32 from matrix units beside cuBLAS's fp32 under load, and its accuracy: the records that issue figures come from.
 
-    python benchmarks/fp32x.py results/nvidia-h200 [--parts squares,transposes,rectangles,accuracy] [--sizes 512,1024,…]
+    python benchmarks/fp32x.py results/nvidia-h200 [--parts squares,transposes,rectangles,accuracy,matmul] [--sizes 512,1024,…]
 
 ``squares``      NN, in turns with cuBLAS (A B A B …): two seconds of the same call before each sample of a second, three samples
 ``transposes``   the other three, ours alone: two seconds, then three samples
 ``rectangles``   both, each two seconds, then three samples
 ``accuracy``     every input distribution over K, beside cuBLAS
+``matmul``       ``toprung.matmul(a, b)`` beside ``torch.matmul(a, b)`` in fp32 on CUDA tensors, squares from 1024 on, in turns:
+                 a second of the same call before each sample of half a second, three samples; into fp32x-matmul.json, in a minute
 
-The first three go into fp32x-sustained.json, the last into fp32x-accuracy.json. Timed calls take three sets of operands in turn,
+The first three go into fp32x-sustained.json, the fourth into fp32x-accuracy.json. Timed calls take three sets of operands in turn,
 and before each call a kernel changes its set in place: it negates 4,096 elements of A and of B spread over them. Its time,
 measured alone in the same way, is subtracted from the sample; both are in the record. Every call splits both operands.
-All parts take about seven minutes; ``--parts squares,accuracy`` about three.
+All parts take about eight minutes; ``--parts squares,accuracy`` about three.
 """
 
 import argparse
@@ -38,6 +40,7 @@ RECTANGLES = (
     (8192, 8192, 64), (16, 4096, 4096), (1, 8192, 8192),
 )  # fmt: skip
 SETS, SAMPLES, BUSY, SAMPLE = 3, 3, 2.0, 1.0
+SMALLEST_MATMUL = 1024  # from which on matmul is timed
 ROWS = 64
 DEPTHS = (32, 64, 512, 4096, 16384)
 SIDE = 2048  # M and N of accuracy: large enough that cuBLAS does not split K, as in the products that are timed
@@ -87,10 +90,10 @@ class Ours:
 class Set:
     """Operands on the device."""
 
-    def __init__(self, session, kernels, problem, seed):
+    def __init__(self, session, kernels, problem, seed, buffers=None):
         self.problem = problem
-        self.buffers = [session.allocate(m.nbytes) for m in problem.matrices]
-        a, b, _ = self.buffers
+        self.buffers = buffers or [session.allocate(m.nbytes) for m in problem.matrices]
+        a, b = self.buffers[:2]
         for i, one in enumerate((a, b)):
             arguments = (one, np.uint64(one.nbytes // 4), np.uint32(2 * seed + i))
             session.bind(kernels["fill"], (1024,), (256,), arguments)()
@@ -138,14 +141,14 @@ def errors(session, problem, one):
 class Runner:
     """A competitor on the sets of a problem: samples as they come in."""
 
-    def __init__(self, session, who, problem, sets, calls, workspace=0):
+    def __init__(self, session, who, problem, sets, calls, workspace=0, busy=BUSY, sample=SAMPLE):
         self.session, self.who, self.problem, self.sets, self.launches = session, who, problem, sets, calls
         self.seconds, self.raw, self.clocks, self.joules, self.workspace = [], [], [], [], workspace
-        self.turn = 0
+        self.turn, self.busy_for = 0, busy
         self.loop(3, True)
         self.changing = min(self.loop(500, False) for _ in range(3))
         probe = self.loop(max(1, min(100, int(0.1 / self.loop(3, True)))), True)
-        self.calls = max(3, int(SAMPLE / probe) + 1)
+        self.calls = max(3, int(sample / probe) + 1)
 
     def loop(self, calls, multiply, in_flight=None):
         """Seconds a call, the change included."""
@@ -161,8 +164,8 @@ class Runner:
         return self.session.seconds(start, end) / calls
 
     def busy(self):
-        """Two seconds of the same."""
-        end = time.monotonic() + BUSY
+        """Some seconds of the same."""
+        end = time.monotonic() + self.busy_for
         while time.monotonic() < end:
             self.loop(max(1, self.calls // 10), True)
 
@@ -219,7 +222,76 @@ def compare(session, kernels, meter, problem, vendor, interleaved):
             for _ in range(SAMPLES):
                 runner.sample(meter)
     found = [r.measurement(v) for r, v in zip(runners, verdicts, strict=True)]
-    found[0] |= {"granules_in_fp32": plan.escalated(), "chosen_by_auto": faster(Product.of(problem))}
+    found[0] |= {
+        "granules_in_fp32": plan.escalated(),
+        "chosen_by_auto": not faster(Product.of(problem), session.device.compute_units),
+    }
+    return told(found, problem)
+
+
+def tensor_errors(a, b, c):
+    """Grade ratio and Frobenius error on sampled rows of tensors."""
+    rows = np.unique(np.linspace(0, len(a) - 1, ROWS).astype(int)).tolist()
+    x, y = a[rows].double(), b.double()
+    want = x @ y
+    difference = (c[rows].double() - want).abs()
+    frobenius = float(difference.norm() / want.norm())
+    worst = float((difference / (2.0**-24 * (x.abs() @ y.abs()))).max())
+    return {
+        "right": bool(frobenius <= 1e-5), "grade": worst, "frobenius": frobenius, "max_relative": 0.0, "median_relative": 0.0,
+        "problems": [],
+    }  # fmt: skip
+
+
+def matmuls(session, kernels, meter, n):
+    """``toprung.matmul`` and ``torch.matmul`` on the same tensors, in the session's stream."""
+    import torch
+
+    import toprung
+
+    torch.backends.cuda.matmul.allow_tf32 = False
+    problem, device = Gemm(n, n, n), torch.device("cuda", session.device.handle)
+    with torch.cuda.stream(torch.cuda.ExternalStream(int(session.queue), device)):
+        tensors = [[torch.empty(n, n, device=device) for _ in "AB"] for _ in range(SETS)]
+        sets = [
+            Set(session, kernels, problem, i, [session.foreign(t.data_ptr(), 4 * n * n) for t in pair])
+            for i, pair in enumerate(tensors)
+        ]
+        made = {}
+
+        def calls(name, multiply):
+            def call(a, b):
+                made[name] = multiply(a, b)
+
+            return [lambda pair=pair: call(*pair) for pair in tensors]
+
+        ways = {"toprung": calls("toprung", toprung.matmul), "torch": calls("torch", torch.matmul)}
+        verdicts, receipt = {}, None
+        for name, ours in ways.items():
+            ours[0]()
+            receipt = receipt or toprung.last_receipt()
+            verdicts[name] = tensor_errors(*tensors[0], made[name])
+        print(receipt, flush=True)
+        who = {name: {**Ours().describe(session.device), "name": name, "idea": f"{name}.matmul"} for name in ways}
+        who["toprung"] |= {"precision": receipt.precision, "variant": ", ".join(receipt.kernels), "note": receipt.why}
+        who["torch"] |= {"precision": "fp32", "deterministic": False, "note": f"PyTorch {torch.__version__}"}
+        runners = [
+            Runner(
+                session, who[name], problem, sets, ours, receipt.workspace_bytes if name == "toprung" else 0, BUSY / 2, SAMPLE / 2
+            )
+            for name, ours in ways.items()
+        ]
+        for _ in range(SAMPLES):
+            for runner in runners:
+                runner.busy()
+                runner.sample(meter)
+        found = [r.measurement(verdicts[name]) for r, name in zip(runners, ways, strict=True)]
+        found[0] |= {"granules_in_fp32": receipt.escalated}
+    return told(found, problem)
+
+
+def told(found, problem):
+    """Print a line for each, and how the first compares with the second."""
     for m in found:
         watts = np.median(m["joules"]) / np.median(m["raw_seconds"]) if m["joules"] else float("nan")
         print(
@@ -231,7 +303,7 @@ def compare(session, kernels, meter, problem, vendor, interleaved):
         )
     if len(found) > 1:
         ratio = found[1]["median_seconds"] / found[0]["median_seconds"]
-        print(f"{'':8} {ratio:.2f} times as fast as cuBLAS", flush=True)
+        print(f"{'':8} {ratio:.2f} times as fast as {found[1]['competitor']['name']}", flush=True)
     return found
 
 
@@ -265,7 +337,7 @@ def accuracy(session, folder, what):
 def main():
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("folder", type=Path)
-    arguments.add_argument("--parts", default="accuracy,squares,rectangles,transposes")
+    arguments.add_argument("--parts", default="accuracy,squares,rectangles,transposes,matmul")
     arguments.add_argument("--sizes", default=",".join(map(str, SIZES)))
     chosen = arguments.parse_args()
     device = next((d for d in backends.devices() if d.backend == "cuda"), None)
@@ -283,7 +355,7 @@ def main():
         cases += [(Gemm(*r), True, False) for r in RECTANGLES]
     if "transposes" in parts:
         cases += [(Gemm(n, n, n, trans=t), False, False) for n in sizes for t in TRANSPOSES[1:]]
-    measured, failures, good = [], [], True
+    measured, multiplied, failures, good = [], [], [], True
     with backends.opened(device) as session:
         if "accuracy" in parts:
             good = accuracy(session, chosen.folder, what)
@@ -299,6 +371,17 @@ def main():
             results.write(
                 chosen.folder / "fp32x-sustained.json",
                 results.record(what, environment(session), measured, failures, kind="fp32x"),
+            )
+        for n in [n for n in sizes if n >= SMALLEST_MATMUL] if "matmul" in parts else ():
+            try:
+                multiplied += matmuls(session, kernels, meter, n)
+            except Exception as error:
+                failures.append(f"matmul {n}: {type(error).__name__}: {error}")
+                print(f"FAILED {failures[-1][:400]}", flush=True)
+            gc.collect()
+            results.write(
+                chosen.folder / "fp32x-matmul.json",
+                results.record(what, environment(session), multiplied, failures, kind="fp32x"),
             )
     print(f"# {time.monotonic() - start:.0f} s")
     return 0 if good and not failures else 1

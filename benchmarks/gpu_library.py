@@ -385,6 +385,344 @@ def beside_the_vendor():
     return str(last_receipt()).splitlines()[1].strip()
 
 
+def on_hopper(function):
+    """A check of fp32x, left out elsewhere."""
+
+    def run():
+        if torch.cuda.get_device_capability(DEVICE) != (9, 0):
+            return "left out: not a Hopper"
+        return function()
+
+    run.__name__ = function.__name__
+    return check(run)
+
+
+def precise(a, b, out=None, **more):
+    """By fp32x, and the receipt says so."""
+    found = matmul(a, b, out, **{"precision": "fp32x", **more})
+    receipt = last_receipt()
+    assert receipt.precision == "fp32x" and receipt.kernel == "hopper/fp32x" and receipt.own, receipt
+    return found
+
+
+def grade(found, a, b):
+    """The grade ratio, and the Frobenius error."""
+    wide_a, wide_b = a.double(), b.double()
+    reference, size = wide_a @ wide_b, wide_a.abs() @ wide_b.abs()
+    difference = (found.double() - reference).abs()
+    return float((difference / (2.0**-24 * size)).max()), float(difference.norm() / reference.norm())
+
+
+def beside_torch(found, a, b):
+    """At most twice the grade ratio of torch's fp32 (2 is a rounding or two), NaN failing; how many times it is."""
+    ours, theirs = grade(found, a, b)[0], grade(a @ b, a, b)[0]
+    assert ours <= max(2 * theirs, 2.0), (ours, theirs, tuple(a.shape), tuple(b.shape), str(last_receipt()))
+    return ours / theirs
+
+
+@on_hopper
+def fp32x_in_all_layouts():
+    worst = 0.0
+    for m, n, k in [
+        (129, 257, 65),
+        (1000, 700, 300),
+        (512, 512, 512),
+        (333, 1025, 1031),
+        (7, 5, 32),
+        (64, 4096, 100),
+        (2049, 1, 40),
+    ]:
+        for turn_a in (False, True):
+            for turn_b in (False, True):
+                a = uniform(k, m).t() if turn_a else uniform(m, k)
+                b = uniform(n, k).t() if turn_b else uniform(k, n)
+                if min(m, n) == 1:
+                    right(matmul(a, b, precision="fp32x"), a, b)
+                    assert last_receipt().precision == "fp32" and "vector" in str(last_receipt())
+                    continue
+                worst = max(worst, beside_torch(precise(a, b), a, b))
+                offset = uniform(m, k + 3)[:, 1 : k + 1]
+                worst = max(worst, beside_torch(precise(offset, b), offset, b))
+    return f"grade ratio at most {worst:.2f} times torch's fp32"
+
+
+@on_hopper
+def fp32x_is_no_less_accurate_than_torch():
+    notes = []
+    for n in (512, 1024, 2048, 4096):
+        for name, make in (
+            ("U(-1,1)", uniform),
+            ("U(0,1)", lambda *s: torch.rand(s, device=DEVICE)),
+            ("N(0,1)", lambda *s: torch.randn(s, device=DEVICE)),
+        ):
+            a, b = make(n, n), make(n, n)
+            ours, theirs = grade(precise(a, b), a, b), grade(a @ b, a, b)
+            assert ours[0] <= max(2 * theirs[0], 2.0), (n, name, ours, theirs)
+            assert n < 2048 or ours[1] <= theirs[1], (n, name, ours, theirs)  # smaller ones cuBLAS cuts along K
+            notes.append(ours[1] / theirs[1])
+    return f"Frobenius error {min(notes):.2f} to {max(notes):.2f} times torch's fp32"
+
+
+def classes(x):
+    """Finite, NaN, Inf, -Inf as numbers."""
+    return x.isnan() * 1 + (x == float("inf")) * 2 + (x == float("-inf")) * 3
+
+
+@on_hopper
+def fp32x_computes_again_what_two_terms_cannot_carry():
+    a, b = uniform(300, 200), uniform(200, 260)
+    precise(a, b)
+    receipt = last_receipt()
+    before = receipt.escalated
+    precise(a, b)
+    assert receipt.escalated == before, "common data escalated"
+    counts = []
+    for value in (float("nan"), float("inf"), float("-inf")):
+        for where in "ab":
+            x, y = a.clone(), b.clone()
+            (x if where == "a" else y)[17, 5] = value
+            before = receipt.escalated
+            found = precise(x, y)
+            counts.append(receipt.escalated - before)
+            assert counts[-1] > 0, (value, where)
+            plain = matmul(x, y, precision="fp32")
+            assert torch.equal(classes(found), classes(plain)), (value, where)
+            good = plain.isfinite()
+            assert torch.allclose(found[good], plain[good], rtol=0, atol=1e-4)
+    wide = [(torch.rand(s, device=DEVICE) - 0.5) * torch.exp(4 * torch.randn(s, device=DEVICE)) for s in (a.shape, b.shape)]
+    before = receipt.escalated
+    beside_torch(precise(*wide), *wide)
+    counts.append(receipt.escalated - before)
+    assert counts[-1] > 0, "data that are spread wide were not found"
+    huge = a * 1e30, b * 1e30
+    assert torch.equal(classes(precise(*huge)), classes(matmul(*huge, precision="fp32")))
+    for tiny in ((a * 1e-30, b * 1e-14), (a * 0, b), (a * 1e-44, b * 1e30)):
+        right(precise(*tiny), *tiny)
+    return f"pieces: {counts}"
+
+
+@on_hopper
+def fp32x_scalars_batches_and_slices():
+    for alpha in (0.0, 1.0, -0.7):
+        for beta in (0.0, 1.0, 1.3):
+            a, b, c = uniform(133, 140), uniform(140, 121), uniform(133, 121)
+            old = c.clone()
+            if beta == 0:
+                c.fill_(float("nan"))
+            read = a.clone() if alpha else a * 0
+            if alpha == 0:
+                a.fill_(float("nan"))
+            right(toprung.sgemm(alpha, a, b, beta, c, own=True, precision="fp32x"), read, b, alpha, beta, old)
+    for a, b in [
+        (uniform(6, 130, 97), uniform(6, 97, 65)), (uniform(6, 130, 97), uniform(97, 65)), (uniform(130, 97), uniform(6, 97, 65)),
+        (uniform(40, 64, 50).transpose(1, 2), uniform(40, 70, 64).transpose(1, 2)), (uniform(300, 3, 40), uniform(300, 40, 5)),
+        (uniform(2, 3, 50, 40), uniform(3, 40, 33)), (uniform(4, 60, 50).transpose(0, 1), uniform(60, 50, 33)),
+    ]:  # fmt: skip
+        right(precise(a, b), a, b)
+    for m, n, k in [(130, 97, 64), (257, 129, 300)]:
+        a, b = uniform(m, k), uniform(k, n)
+        for step in (n + 5, n + 8):
+            wide = torch.full((m, step), float("nan"), device=DEVICE)
+            right(precise(a, b, wide[:, 2 : n + 2]), a, b)
+            assert wide[:, :2].isnan().all() and wide[:, n + 2 :].isnan().all()
+        turned = torch.full((n, m), float("nan"), device=DEVICE)
+        right(precise(a, b, turned.t()), a, b)
+        strided = uniform(2 * m, k)[::2]
+        right(precise(strided, b), strided, b)
+    a, b = uniform(64, 20), uniform(20, 64)
+    right(matmul(a, b, precision="fp32x"), a, b)
+    assert last_receipt().precision == "fp32" and "K from 32" in str(last_receipt())
+
+
+@on_hopper
+def fp32x_prepared():
+    b = uniform(300, 200)
+    kept = b.clone()
+    ready, turned = toprung.prepare(b), toprung.prepare(b, trans=True)
+    assert ready.terms is not None and turned.terms is not None, (ready, turned)
+    b.fill_(float("nan"))
+    bits = None
+    for m in (1, 7, 300, 1000):
+        a = uniform(m, 300)
+        found = matmul(a, ready)
+        right(found, a, kept)
+        if m > 1:
+            assert "B was split beforehand" in str(last_receipt()), last_receipt()
+            assert torch.equal(found, precise(a, kept)), "other bits than without"
+        narrow = uniform(m, 200)
+        right(matmul(narrow, turned), narrow, kept.t())
+    a = uniform(4, 50, 300)
+    right(matmul(a, ready), a, kept)
+    a, out = uniform(128, 300), torch.zeros(128, 200, device=DEVICE)
+    plan = toprung.plan(a, ready, out, own=True)
+    stream = torch.cuda.Stream(DEVICE)
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        assert plan(a, ready, out=out) is out
+        bits = matmul(a, ready)
+    stream.synchronize()
+    right(out, a, kept)
+    assert torch.equal(out, bits)
+    a[3, 4] = float("inf")
+    assert torch.equal(classes(matmul(a, ready)), classes(matmul(a, kept, precision="fp32")))
+    kept[5, 6] = float("nan")
+    a = uniform(128, 300)
+    assert torch.equal(classes(matmul(a, toprung.prepare(kept))), classes(matmul(a, kept, precision="fp32")))
+    right(matmul(a.clone(), ready, torch.empty(200, 128, device=DEVICE).t()), a, ready.array)
+    short = toprung.prepare(uniform(20, 64))
+    a = uniform(64, 20)
+    right(matmul(a, short), a, short.array)
+    assert "K from 32" in short.why
+
+
+@on_hopper
+def fp32x_in_a_graph():
+    a, b, c = uniform(300, 200), uniform(200, 100), torch.zeros(300, 100, device=DEVICE)
+    large, square = uniform(1024, 1024), torch.zeros(1024, 1024, device=DEVICE)
+    ready = toprung.prepare(b)
+    how = {"own": True, "precision": "fp32x"}
+    plan, twice, with_ready = (
+        toprung.plan(a, b, c, **how),
+        toprung.plan(large, large, square, **how),
+        toprung.plan(a, ready, c, **how),
+    )
+    other, doubled = torch.zeros_like(c), torch.zeros_like(a)
+    stream = torch.cuda.Stream(DEVICE)
+    stream.wait_stream(torch.cuda.current_stream())
+
+    def work():
+        torch.mul(a, 2.0, out=doubled)
+        plan(doubled, b, out=c)
+        c.mul_(0.5)
+        with_ready(a, ready, out=other)
+        twice(large, large, out=square)
+        return matmul(a, b, precision="fp32x")
+
+    with torch.cuda.stream(stream):
+        work()
+    stream.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        made = work()
+    for turn in range(3):
+        a.copy_(uniform(300, 200))
+        large.copy_(uniform(1024, 1024))
+        if turn == 1:  # the stream's scratch memory grows, and the graph has the old addresses
+            with torch.cuda.stream(stream):
+                bigger = uniform(3000, 2000)
+                right(precise(bigger, bigger.t()), bigger, bigger.t())
+        if turn == 2:
+            a[5, 7] = float("nan")
+        stream.synchronize()
+        graph.replay()
+        torch.cuda.synchronize()
+        if turn < 2:
+            for found in (c, other, made):
+                right(found, a, b, own=False)
+        else:
+            for found in (c, other, made):
+                assert found[5].isnan().all() and found[:5].isfinite().all() and found[6:].isfinite().all()
+        right(square, large, large, own=False)
+
+
+@on_hopper
+def fp32x_from_two_threads():
+    failures = []
+    shared = torch.cuda.Stream(DEVICE)
+
+    def work(seed, stream):
+        try:
+            with torch.cuda.stream(stream):
+                for i in range(60):
+                    m, n, k = [(64, 640, 2000), (300, 200, 100), (1025, 500, 300)][(i + seed) % 3]
+                    a, b = uniform(m, k), uniform(k, n)
+                    found = precise(a, b)
+                    stream.synchronize()
+                    right(found, a, b)
+        except BaseException as error:
+            failures.append(error)
+
+    for streams in ([torch.cuda.Stream(DEVICE) for _ in range(2)], [shared] * 2):
+        threads = [threading.Thread(target=work, args=(i, one)) for i, one in enumerate(streams)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert not failures, failures[0]
+
+
+@on_hopper
+def fp32x_same_bits_again_and_does_not_wait():
+    a, b = uniform(1500, 900), uniform(900, 1100)
+    first = precise(a, b)
+    for _ in range(20):
+        assert torch.equal(first, precise(a, b))
+    for size in (64, 1500):
+        again = torch.empty(1500, 1100, device=DEVICE)
+        precise(uniform(size, 900), b)
+        assert torch.equal(first, precise(a, b, again))
+    stream = torch.cuda.Stream(DEVICE)
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        precise(a, b)
+        stream.synchronize()
+        torch.cuda._sleep(int(2e9))
+        found = precise(a, b)
+        done = torch.cuda.Event()
+        done.record(stream)
+        assert not done.query(), "the call waited for the device, or ran elsewhere"
+    stream.synchronize()
+    assert torch.equal(first, found)
+    begin = time.perf_counter()
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(int(2e8))
+        for _ in range(200):
+            toprung.matmul(a, b, again, own=True, precision="fp32x")
+    host = (time.perf_counter() - begin) / 200
+    torch.cuda.synchronize()
+    return f"{host * 1e6:.1f} us of the host's for a call"
+
+
+@on_hopper
+def fp32x_memory():
+    n = 8192
+    a, b, c = uniform(n, n), uniform(n, n), torch.empty(n, n, device=DEVICE)
+    stream = torch.cuda.Stream(DEVICE)
+    stream.wait_stream(torch.cuda.current_stream())
+    torch.cuda.synchronize()
+    before = torch.cuda.mem_get_info(DEVICE)[0]
+    with torch.cuda.stream(stream):
+        precise(a, b, c)
+    stream.synchronize()
+    taken, operands = before - torch.cuda.mem_get_info(DEVICE)[0], 8 * n * n
+    assert taken <= 2 * operands, (taken, operands)
+    assert last_receipt().workspace_bytes <= 1.01 * operands
+    return f"{taken / operands:.2f} times the operands"
+
+
+@on_hopper
+def what_auto_takes():
+    for shape, path in (((1024,) * 3, "fp32x"), ((4096, 4096, 512), "fp32x"), ((64,) * 3, "fp32"), ((16, 4096, 4096), "fp32")):
+        a, b = uniform(shape[0], shape[2]), uniform(shape[2], shape[1])
+        for own in (True, False):
+            right(matmul(a, b, own=own), a, b, own=False)
+            assert last_receipt().precision == path, last_receipt()
+    for call in (lambda: matmul(a, b, precision="tf32"), lambda: matmul(a, b, precision="half")):
+        try:
+            call()
+        except ValueError as error:
+            assert isinstance(error, errors.ToprungError)
+            continue
+        raise AssertionError("not refused")
+    a, b = uniform(1024, 1024), uniform(1024, 1024)
+    found = matmul(a, b, precision="tf32", own=False)
+    receipt = last_receipt()
+    assert receipt.precision == "tf32" and "NOT as accurate" in receipt.why, receipt
+    error = grade(found, a, b)[1]
+    assert 1e-5 <= error <= 2e-3, error
+    return f"TF32's Frobenius error is {error:.1e}"
+
+
 def main():
     global DEVICE, SMALL
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

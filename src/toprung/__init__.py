@@ -3,8 +3,23 @@
 from toprung import errors
 from toprung.backends import devices
 from toprung.blas.plan import Plan, plan
+from toprung.blas.prepare import prepare
+from toprung.blas.prepared import Prepared
 from toprung.blas.receipt import Receipt, last_receipt
 from toprung.blas.routines import matmul, sgemm, sgemv
 from toprung.device import Device
 
-__all__ = ["Device", "Plan", "Receipt", "devices", "errors", "last_receipt", "matmul", "plan", "sgemm", "sgemv"]
+__all__ = [
+    "Device",
+    "Plan",
+    "Prepared",
+    "Receipt",
+    "devices",
+    "errors",
+    "last_receipt",
+    "matmul",
+    "plan",
+    "prepare",
+    "sgemm",
+    "sgemv",
+]

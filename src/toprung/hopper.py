@@ -1,14 +1,14 @@
 """fp32-accurate products on Hopper's matrix units: split into two fp16 terms, three products, and the guard. A call → launches.
 
 The operands are split into a workspace (4 bytes an element, 8 a row), then multiplied; what two terms cannot carry is computed
-again in plain fp32 by the same launch. The workspace belongs to a stream and serves all plans there, one after the other.
+again in plain fp32 by the same launch. The workspace is the session's for a stream and serves all plans there in turn.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
@@ -20,7 +20,7 @@ from toprung.backends.cuda import CUDABuffer
 from toprung.backends.overlap import Overlapping
 from toprung.build import source_kernel
 from toprung.device import Device
-from toprung.errors import BadSize, Unsupported
+from toprung.errors import BadSize, LaunchError, Unsupported
 
 FOLDER = Path(__file__).parent / "ladders" / "hopper"
 CHUNK = 32
@@ -40,7 +40,7 @@ LIMIT = 4 << 30
 
 SPLIT_THREADS = 512
 SPLIT_HELD = 32
-"""Elements a thread of the splitting pass holds in registers; twice that where K runs across memory and is long."""
+"""Elements a thread of the splitting pass holds in registers. Twice as many leave room for half the threads: slower at any K."""
 PATCH_BYTES = SPLIT_THREADS * 144
 """Shared memory in which the warps of the splitting pass turn their tiles."""
 
@@ -48,18 +48,53 @@ PATCH_BYTES = SPLIT_THREADS * 144
 class Call(Protocol):
     """A product without its pointers and scalars, as ``toprung.blas.call.GemmCall`` describes it."""
 
-    M: int
-    N: int
-    K: int
-    batch: int
-    trans_a: bool
-    trans_b: bool
-    lda: int
-    ldb: int
-    ldc: int
-    stride_a: int
-    stride_b: int
-    stride_c: int
+    @property
+    def M(self) -> int:
+        """Rows of C."""
+
+    @property
+    def N(self) -> int:
+        """Columns of C."""
+
+    @property
+    def K(self) -> int:
+        """Length of the sums."""
+
+    @property
+    def batch(self) -> int:
+        """Independent products."""
+
+    @property
+    def trans_a(self) -> bool:
+        """Whether A is stored K×M."""
+
+    @property
+    def trans_b(self) -> bool:
+        """Whether B is stored N×K."""
+
+    @property
+    def lda(self) -> int:
+        """Elements from one stored row of A to the next."""
+
+    @property
+    def ldb(self) -> int:
+        """Of B."""
+
+    @property
+    def ldc(self) -> int:
+        """Of C."""
+
+    @property
+    def stride_a(self) -> int:
+        """Elements from one A to the next; 0: the same one each time."""
+
+    @property
+    def stride_b(self) -> int:
+        """From one B."""
+
+    @property
+    def stride_c(self) -> int:
+        """From one C."""
 
 
 @dataclass(frozen=True)
@@ -132,26 +167,53 @@ class Variant:
 
 
 COSTS: Mapping[Variant, float] = {
-    Variant(): 1.0,
-    Variant(BN=64, STAGES=8): 1.15,
-    Variant(CONSUMERS=1, BN=64, STAGES=8, GROUP=16): 1.35,
-    Variant(CONSUMERS=1, BN=32, STAGES=8, GROUP=16): 1.8,
+    Variant(): 20.0,
+    Variant(BN=64, STAGES=8): 11.2,
+    Variant(CONSUMERS=1, BN=64, STAGES=8, GROUP=16): 6.8,
+    Variant(CONSUMERS=1, BN=32, STAGES=8, GROUP=16): 4.5,
 }
-"""Tiles that are weighed, each with what an element of its C costs where every multiprocessor has one."""
+"""Tiles that are weighed, each with the nanoseconds that an element of K takes where every multiprocessor has one.
+
+Here and below: fitted to bursts of 512 to 4096 cubed on an H200 (``benchmarks/hopper.py``), which they meet within a tenth."""
+TAIL = 0.15
+"""Nanoseconds for each element of a tile's C, once."""
+LAUNCH = 4e-6
+"""Seconds of a launch that does nothing."""
+SPLIT_RATE = 2.8e12
+"""Bytes a second of the splitting pass, what it reads and what it writes."""
+PLAIN_RATE, PLAIN_START = 51e12, 1e-5
+"""Operations a second of the best plain fp32, and the seconds it takes beyond them."""
+MEMORY_RATE = 4e12
+"""Bytes a second of memory."""
+MARGIN = 1.2
+"""How much faster it must be by this reckoning to be called so."""
+
+TWICE = 1024
+"""K from which on the 128 x 64 tile leaves two chunks in the matrix unit: its error on U(0, 1) is half of a plain chain's there."""
+
+
+def waves(call: Call, variant: Variant, units: int) -> int:
+    """Tiles of the fullest multiprocessor."""
+    return ceil(ceil(call.M, variant.BM) * ceil(call.N, variant.BN) * call.batch, units)
 
 
 def choose(call: Call, units: int) -> Variant:
-    """The tile of which the fullest multiprocessor has the least work; the larger one where that is equal."""
-
-    def work(variant: Variant) -> float:
-        tiles = ceil(call.M, variant.BM) * ceil(call.N, variant.BN) * call.batch
-        return ceil(tiles, units) * variant.BM * variant.BN * COSTS[variant]
-
-    return min(COSTS, key=work)
+    """The tile with which the fullest multiprocessor is done first; the larger one where that is equal."""
+    best = min(COSTS, key=lambda v: waves(call, v, units) * _tile_time(call, v))
+    return replace(best, INTERVAL=2) if call.K >= TWICE and (best.CONSUMERS, best.BN) == (2, 64) else best
 
 
-FASTER: tuple[tuple[str, int], ...] = (("least side", 512), ("K", 128), ("M·N", 512 * 512))
-"""What a product must have at least for ``faster``; from records under ``results``."""
+def _tile_time(call: Call, variant: Variant) -> float:
+    return 1e-9 * (COSTS[replace(variant, INTERVAL=1)] * call.K + TAIL * variant.BM * variant.BN)
+
+
+def reckoned(call: Call, units: int) -> tuple[float, float]:
+    """Seconds that a call takes about: this way, both launches; and in plain fp32."""
+    rows = call.M * _matrices(call.stride_a, call.batch) + call.N * _matrices(call.stride_b, call.batch)
+    variant = choose(call, units)
+    ours = 2 * LAUNCH + 8 * rows * call.K / SPLIT_RATE + waves(call, variant, units) * _tile_time(call, variant)
+    bytes_ = 4 * (rows * call.K + call.M * call.N * call.batch)
+    return ours, PLAIN_START + max(2.0 * call.M * call.N * call.K * call.batch / PLAIN_RATE, bytes_ / MEMORY_RATE)
 
 
 def supported(device: Device, call: Call) -> str:
@@ -165,10 +227,14 @@ def supported(device: Device, call: Call) -> str:
     return ""
 
 
-def faster(call: Call) -> bool:
-    """Whether it is known to be faster than plain fp32."""
-    found = {"least side": min(call.M, call.N), "K": call.K, "M·N": call.M * call.N * call.batch}
-    return all(found[name] >= least for name, least in FASTER)
+def faster(call: Call, units: int) -> str:
+    """Why it should not be expected to be faster than plain fp32; empty where it should."""
+    if not (call.M and call.N):
+        return "the result is empty"
+    ours, plain = reckoned(call, units)
+    if ours * MARGIN <= plain:
+        return ""
+    return f"fp32x would take about {ours * 1e6:.0f} us with both its launches, plain fp32 {plain * 1e6:.0f}"
 
 
 def source(file: str, kernel: str, defines: Mapping[str, int]) -> Source:
@@ -323,27 +389,24 @@ class Splitting:
 
 
 def spread(K: int, across: bool) -> tuple[int, int]:
-    """Blocks of a cluster and elements a thread holds in the splitting pass, so that K across memory is read once up to 8192."""
-    if not across:
-        return 1, SPLIT_HELD
+    """Blocks of a cluster and elements a thread holds in the splitting pass, so that K across memory is read once up to 4096."""
     cluster = 1
-    while cluster < 8 and cluster * SPLIT_THREADS < K:
+    while across and cluster < 8 and cluster * SPLIT_THREADS < K:
         cluster *= 2
-    return cluster, SPLIT_HELD if K <= 8 * SPLIT_THREADS else 2 * SPLIT_HELD
+    return cluster, SPLIT_HELD
 
 
-_scratch: WeakKeyDictionary[Session, dict[int, Buffer]] = WeakKeyDictionary()
-"""The workspace of each stream."""
 _kernels: WeakKeyDictionary[Session, dict[Source, Kernel]] = WeakKeyDictionary()
 _guard = threading.RLock()
 
 
 def _kernel(session: Session, of: Source) -> Kernel:
     key = (of.kernel, tuple(of.defines.items()))
-    kept: Any = _kernels.setdefault(session, {})
-    if key not in kept:
-        kept[key] = source_kernel(of, session)
-    found: Kernel = kept[key]
+    with _guard:
+        kept: Any = _kernels.setdefault(session, {})
+        if key not in kept:
+            kept[key] = source_kernel(of, session)
+        found: Kernel = kept[key]
     return found
 
 
@@ -359,30 +422,68 @@ class Prepared:
     """The terms of a B, and B itself, as they were: what happens to the source afterwards changes nothing here.
 
     It owns two pieces of memory, each as large as B: the terms, and a copy from which elements are computed again that two terms
-    cannot carry. α and β are the call's; the shape, layout and leading dimension are those it was prepared for.
+    cannot carry. Every call takes it whose B has the same shape, transpose and leading dimension, whatever its A.
+    ``copied``: B is a copy already, which nobody writes and the caller keeps.
     """
 
-    def __init__(self, plan: Plan, b: Any, offset_b: int, queue: Any) -> None:
-        call, session = plan.call, plan.session
-        if len(plan.panels) > 1 or call.batch > 1:
-            raise Unsupported(f"{call}: an operand of a batch, or one that is cut into panels, cannot be prepared")
-        self.call, self.steps = call, dict[int, list[Step]]()
-        rows, cols = (call.N, call.K) if call.trans_b else (call.K, call.N)
-        nbytes = 4 * ((rows - 1) * call.ldb + cols)
-        self.copy, self.terms = session.allocate(nbytes), session.allocate(terms_bytes(call.N, call.K))
-        plan.copy(self.copy, _address(b) + 4 * offset_b, nbytes, queue)
-        plan.split_into(self, queue)
+    def __init__(
+        self, session: Session, call: Call, b: Any, offset_b: int = 0, queue: Any = None, copied: bool = False
+    ) -> None:  # fmt: skip
+        if reason := supported(session.device, call):
+            raise Unsupported(reason)
+        if call.batch > 1 and call.stride_b:
+            raise Unsupported(f"{call}: the operands of a batch cannot be prepared")
+        self.session, self.like = session, _of_b(call)
+        self.terms = session.allocate(terms_bytes(call.N, call.K))
+        self.copy: Any = _address(b) + 4 * offset_b
+        if not copied:
+            rows, cols = (call.N, call.K) if call.trans_b else (call.K, call.N)
+            source, nbytes = self.copy, 4 * ((rows - 1) * call.ldb + cols)
+            self.copy = session.allocate(nbytes)
+            _copied(session, _address(self.copy), source, nbytes, queue)
+        self._split = Step.of_b(self, session, call)
+        self._split.split_only(0, _address(self.copy), queue)
+
+    def refused(self, plan: Plan) -> str:
+        """Why a plan cannot take it, empty where it can."""
+        if plan.session is not self.session:
+            return f"B was prepared on {self.session.device}, not for {plan.session.device}"
+        if _of_b(plan.call) != self.like or (plan.call.batch > 1 and plan.call.stride_b):
+            return f"B was prepared as N, K, transposed, leading dimension = {self.like}, not for {plan.call}"
+        return "the call is cut into panels of columns" if any(p.cols < plan.call.N for p in plan.panels) else ""
+
+
+def _of_b(call: Call) -> tuple[int, int, bool, int]:
+    """What the terms of B depend on, and the place of its elements."""
+    return call.N, call.K, call.trans_b, call.ldb
+
+
+def _current(session: Session) -> Any:
+    found: Any = session
+    return found.current()
+
+
+def _copied(session: Session, to: int, source: int, nbytes: int, queue: Any) -> None:
+    """Device to device, in a queue."""
+    from cuda.bindings import driver
+
+    with _current(session):
+        (status,) = driver.cuMemcpyDtoDAsync(to, source, nbytes, session.queue if queue is None else queue)
+    if status:
+        raise LaunchError(f"the operand cannot be copied: {status.name}")
 
 
 class Plan:
-    """A call that is ready to run, as often as wanted, on any stream of its session's context.
+    """A call that is ready to run, as often as wanted, from any thread, on any stream of its session's context.
 
     Attributes
     ----------
-    name : ``fp32x`` with its tile
+    name : ``hopper/fp32x``
     why : why the tile was chosen
     workspace_bytes : scratch memory it takes of the stream it runs on
     """
+
+    name = "hopper/fp32x"
 
     def __init__(
         self,
@@ -399,16 +500,15 @@ class Plan:
         self.session, self.call, self._overlap, self._more = session, call, overlap, more
         self._units = session.device.compute_units
         self.variant = variant or choose(call, self._units)
-        self.name = f"fp32x {self.variant}"
-        self.why = f"the fullest of {self._units} multiprocessors has least to do with tiles of {self.variant.BM}×{self.variant.BN}"
+        self.why = f"the fullest of {self._units} multiprocessors is done first with tiles of {self.variant.BM}×{self.variant.BN}"
         self.panels = panels(call, limit) if call.M and call.N else []
         self.workspace_bytes = workspace_bytes(call, limit)
         across = call.trans_a or not call.trans_b
         self.cluster, self.held = splitting or spread(call.K, across)
-        self._lock = threading.RLock()
         self._count = session.allocate(8)
         session.upload(self._count, np.zeros(1, np.uint64))
-        self._steps: dict[int, list[Step]] = {}
+        self._steps: dict[int, tuple[Buffer, list[Step]]] = {}
+        self._with: WeakKeyDictionary[Prepared, dict[int, tuple[Buffer, list[Step]]]] = WeakKeyDictionary()
         if self.panels:
             _kernel(session, product_source(self.variant, **more))
             _kernel(session, split_source(self.cluster, self.held))
@@ -418,8 +518,10 @@ class Plan:
 
         A graph keeps the addresses: keep the plan as long as the graph.
         """
-        with self._lock:
-            self._on(queue, None)
+        if self.panels:
+            work = self.session.workspace(queue, self.workspace_bytes)
+            with work.lock:
+                self._on(queue, work.buffer, None)
 
     def run(
         self,
@@ -438,61 +540,52 @@ class Plan:
         Offsets are in elements. B may be ``Prepared`` (its offset is not looked at). With β = 0 C is not read, with α = 0
         neither are A and B.
         """
+        if not self.panels:
+            return
         prepared = b if isinstance(b, Prepared) else None
-        if prepared is not None and prepared.call != self.call:
-            raise Unsupported(f"B was prepared for {prepared.call}, not for {self.call}")
+        if prepared is not None and (reason := prepared.refused(self)):
+            raise Unsupported(reason)
         at_a = _address(a) + 4 * offset_a
         at_b = _address(prepared.copy) if prepared else _address(b) + 4 * offset_b
         at_c = _address(c) + 4 * offset_c
         alpha, beta = _narrow(alpha), _narrow(beta)
-        with self._lock:
-            for step in self._on(queue, prepared):
+        work = self.session.workspace(queue, self.workspace_bytes)
+        with work.lock:  # another call's launches must not come between the two
+            for step in self._on(queue, work.buffer, prepared):
                 step.run(at_a, at_b, at_c, alpha, beta, queue)
 
     def prepare(self, b: Any, offset_b: int = 0, queue: Any = None) -> Prepared:
-        """Split B once, for any number of calls of this shape."""
-        return Prepared(self, b, offset_b, queue)
+        """Split B once, for any number of calls with such a B."""
+        return Prepared(self.session, self.call, b, offset_b, queue)
 
     def escalated(self) -> int:
         """How many pieces of C were computed in plain fp32 since the plan was made; waits for the device."""
         from cuda.bindings import driver
 
-        driver.cuCtxSynchronize()
+        with _current(self.session):
+            driver.cuCtxSynchronize()
         found = np.empty(1, np.uint64)
         self.session.download(self._count, found)
         return int(found[0])
 
-    def copy(self, to: Buffer, source: int, nbytes: int, queue: Any) -> None:
-        """Device to device, in a queue."""
-        from cuda.bindings import driver
-
-        (status,) = driver.cuMemcpyDtoDAsync(_address(to), source, nbytes, self.session.queue if queue is None else queue)
-        if status:
-            raise Unsupported(f"the operand cannot be copied: {status.name}")
-
-    def split_into(self, prepared: Prepared, queue: Any) -> None:
-        """Fill a prepared operand from its copy."""
-        with self._lock:
-            one = Step(self, self.panels[0], None, prepared, only_b=True)
-            one.split_only(0, _address(prepared.copy), queue)
-
     def steps(self, queue: Any = None) -> Sequence[Step]:
         """Its launches on a stream, a panel each."""
-        with self._lock:
-            return self._on(queue, None)
+        work = self.session.workspace(queue, self.workspace_bytes)
+        with work.lock:
+            return self._on(queue, work.buffer, None)
 
-    def _on(self, queue: Any, prepared: Prepared | None) -> Sequence[Step]:
-        """The launches of a stream."""
+    def _on(self, queue: Any, workspace: Buffer, prepared: Prepared | None) -> Sequence[Step]:
+        """The launches of a stream, made anew where its workspace has grown; whoever asks holds the workspace's lock."""
         number = int(self.session.queue if queue is None else queue)
-        steps = prepared.steps if prepared else self._steps
-        if number in steps:
-            return steps[number]
-        with _guard:
-            found = _scratch.setdefault(self.session, {})
-            if number not in found or found[number].nbytes < self.workspace_bytes:
-                found[number] = self.session.allocate(self.workspace_bytes)  # plans that use the smaller one keep it
-        made = steps[number] = [Step(self, p, found[number], prepared) for p in self.panels]
-        return made
+        if prepared is None:
+            kept = self._steps
+        else:
+            with _guard:
+                kept = self._with.setdefault(prepared, {})
+        found = kept.get(number)
+        if found is None or found[0] is not workspace:
+            found = kept[number] = workspace, [Step(self, p, workspace, prepared) for p in self.panels]
+        return found[1]
 
 
 class Step:
@@ -503,39 +596,26 @@ class Step:
     addresses : of A's terms, what stands beside them, B's terms, what stands beside them
     """
 
-    def __init__(self, plan: Plan, p: Panel, workspace: Buffer | None, prepared: Prepared | None, only_b: bool = False) -> None:
+    _split: Overlapping | None = None
+    _multiply: Overlapping | None = None
+
+    def __init__(self, plan: Plan, p: Panel, workspace: Buffer, prepared: Prepared | None) -> None:
         call, session, v, units = plan.call, plan.session, plan.variant, plan._units
         i, long, address = np.int32, np.int64, np.uint64
-        self._prepared = prepared
         matrices_a, matrices_b = _matrices(call.stride_a, p.batch), _matrices(call.stride_b, p.batch)
         bytes_a, _ = _parts(call, plan.panels[0])  # the largest: terms that stay must not move
-        base = _address(workspace) if workspace is not None else 0
-        terms_a, terms_b = base, _address(prepared.terms) if prepared else base + bytes_a
-        wide = width(call.K)
-        info_a = terms_a + ceil(2 * wide * p.rows * matrices_a, 256) * 256
-        info_b = terms_b + ceil(2 * wide * p.cols * matrices_b, 256) * 256
+        terms_a = _address(workspace)
+        terms_b = _address(prepared.terms) if prepared else terms_a + bytes_a
+        self.addresses = _, info_a, _, info_b = _places(terms_a, p.rows * matrices_a, terms_b, p.cols * matrices_b, call.K)
         across_a, across_b = call.trans_a, not call.trans_b
         self._from_a = 4 * (p.z * call.stride_a + p.m * (1 if across_a else call.lda))
         self._from_b = 4 * (p.z * call.stride_b + p.n * (1 if across_b else call.ldb))
         self._from_c = 4 * (p.z * call.stride_c + p.m * call.ldc + p.n)
-        a = Splitting.of(p.rows, matrices_a, call.K, across_a, units)
-        b = Splitting.of(p.cols, matrices_b, call.K, across_b, units)
-        blocks_a = a.blocks(plan.cluster) if p.split_a and not only_b else 0
-        blocks_b = b.blocks(plan.cluster) if p.split_b and (only_b or prepared is None) else 0
-        self._split = self._multiply = None
-        self.addresses = terms_a, info_a, terms_b, info_b
-        if blocks_a + blocks_b:
-            self._split = Overlapping(
-                session, _kernel(session, split_source(plan.cluster, plan.held)), blocks_a + blocks_b, SPLIT_THREADS, "PPf",
-                (
-                    *map(address, self.addresses), i(call.K), i(blocks_a), long(call.lda), long(call.stride_a), i(p.rows),
-                    i(matrices_a), i(a.lanes), long(call.ldb), long(call.stride_b), i(p.cols), i(matrices_b), i(b.lanes),
-                ), plan._overlap,
-            )  # fmt: skip
-        if only_b:
-            return
+        sides = p.rows if p.split_a else 0, matrices_a, p.cols if p.split_b and prepared is None else 0, matrices_b
+        self._split = _splitting(session, call, self.addresses, sides, (plan.cluster, plan.held), plan._overlap)
         tiles = ceil(p.rows, v.BM) * ceil(p.cols, v.BN) * p.batch
         maps: Any = session
+        wide = width(call.K)
         self._multiply = Overlapping(
             session, _kernel(session, product_source(v, **plan._more)), min(tiles, units), 128 * (v.CONSUMERS + 1), "PPPff",
             (
@@ -547,7 +627,15 @@ class Step:
                 long(call.stride_c),
             ), plan._overlap,
         )  # fmt: skip
-        self._kept = workspace
+
+    @classmethod
+    def of_b(cls, prepared: Prepared, session: Session, call: Call) -> Step:
+        """What fills a prepared operand."""
+        step = cls.__new__(cls)
+        step._from_a = step._from_b = step._from_c = 0
+        step.addresses = _places(0, 0, _address(prepared.terms), call.N, call.K)
+        step._split = _splitting(session, call, step.addresses, (0, 1, call.N, 1), spread(call.K, not call.trans_b), True)
+        return step
 
     def run(self, a: int, b: int, c: int, alpha: float, beta: float, queue: Any) -> None:
         """Split what is not split yet, and multiply."""
@@ -565,8 +653,36 @@ class Step:
         self._multiply(queue, a + self._from_a, b + self._from_b, c + self._from_c, alpha, beta)
 
 
+def _places(terms_a: int, rows_a: int, terms_b: int, rows_b: int, K: int) -> tuple[int, int, int, int]:
+    """Where the terms lie and what stands beside them."""
+    beside_a, beside_b = (ceil(2 * width(K) * rows, 256) * 256 for rows in (rows_a, rows_b))
+    return terms_a, terms_a + beside_a, terms_b, terms_b + beside_b
+
+
+def _splitting(
+    session: Session, call: Call, addresses: tuple[int, ...], sides: tuple[int, int, int, int], how: tuple[int, int], overlap: bool
+) -> Overlapping | None:  # fmt: skip
+    """The splitting pass on rows of A's matrices and columns of B's; a side of 0 is left out, None where both are."""
+    i, long, units = np.int32, np.int64, session.device.compute_units
+    rows, matrices_a, cols, matrices_b = sides
+    a = Splitting.of(rows, matrices_a, call.K, call.trans_a, units)
+    b = Splitting.of(cols, matrices_b, call.K, not call.trans_b, units)
+    blocks_a, blocks_b = a.blocks(how[0]) if rows else 0, b.blocks(how[0]) if cols else 0
+    if not blocks_a + blocks_b:
+        return None
+    return Overlapping(
+        session, _kernel(session, split_source(*how)), blocks_a + blocks_b, SPLIT_THREADS, "PPf",
+        (
+            *map(np.uint64, addresses), i(call.K), i(blocks_a), long(call.lda), long(call.stride_a), i(max(rows, 1)),
+            i(matrices_a), i(a.lanes), long(call.ldb), long(call.stride_b), i(max(cols, 1)), i(matrices_b), i(b.lanes),
+        ), overlap,
+    )  # fmt: skip
+
+
 def _narrow(x: float) -> float:
     """As float32 has it, infinite where it is too large."""
+    if x in (0.0, 1.0):
+        return x
     with np.errstate(over="ignore"):
         return float(np.float32(x))
 

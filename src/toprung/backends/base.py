@@ -105,6 +105,7 @@ class Workspace:
 
     buffer: Buffer
     lock: threading.RLock = field(default_factory=threading.RLock)
+    outgrown: list[Buffer] = field(default_factory=list)
 
 
 class Session(Protocol):

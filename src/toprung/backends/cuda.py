@@ -481,17 +481,19 @@ class CUDASession:
         return CUDABuffer(int(handle), nbytes)
 
     def workspace(self, queue: Any, nbytes: int) -> Workspace:
-        """One for each stream, which grows; giving back the smaller one waits for the device."""
+        """One for each stream, which doubles at least when it grows; what it outgrew stays, for graphs keep the addresses."""
         key = int(self.queue if queue is None else queue)
         found = self._workspaces.get(key)
         if found is None or found.buffer.nbytes < nbytes:
             with self._workspace_lock:
                 found = self._workspaces.get(key)
                 if found is None:
-                    found = self._workspaces[key] = Workspace(self.allocate(_rounded(nbytes)))
+                    found = self._workspaces[key] = Workspace(self.allocate(nbytes))
                 elif found.buffer.nbytes < nbytes:
                     with found.lock:
-                        found.buffer = self.allocate(_rounded(nbytes))
+                        larger = self.allocate(max(nbytes, 2 * found.buffer.nbytes))
+                        found.outgrown.append(found.buffer)
+                        found.buffer = larger
         return found
 
     def mark(self) -> object:
@@ -607,11 +609,6 @@ def _narrowed(kind: str, value: Any) -> Any:
     """A scalar as float32 has it, infinite where it is too large."""
     with np.errstate(over="ignore"):
         return float(np.float32(value)) if kind == "f" else value
-
-
-def _rounded(nbytes: int) -> int:
-    """The next power of two: memory that grows does so seldom."""
-    return 1 << max(nbytes - 1, 1).bit_length()
 
 
 def _described(source: Source) -> str:

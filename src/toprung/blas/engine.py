@@ -8,15 +8,16 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from toprung.backends.base import Buffer, Session
-from toprung.blas import launches
+from toprung.blas import fp32x, launches
 from toprung.blas.call import Call
-from toprung.blas.choose import Choice, choose
+from toprung.blas.choose import Choice
 from toprung.blas.kernel import Run
-from toprung.errors import Unsupported
+from toprung.blas.route import FP32X, route
+from toprung.hopper import Prepared as Terms
 from toprung.tile import Tile
 
-PRECISIONS = ("fp32",)
-"""What can be asked for so far."""
+NAMES = {"cublas": "cublas", FP32X: "hopper/fp32x"}
+"""Kernels whose texts do not lie in ``blas/kernels``."""
 
 
 class Executable:
@@ -24,20 +25,22 @@ class Executable:
 
     Attributes
     ----------
-    name : the kernel, ``blas/gemm``, or the library's, ``cublas``
+    name : the kernel, ``blas/gemm`` or ``hopper/fp32x``, or the library's, ``cublas``
     tile : with ``SPLIT_K`` where the sums are cut; None for somebody else's kernel
     precision : the path, by its name in ``toprung.precision``
     why : why it was chosen, a sentence
     passed_over : what else there was, and why not
     workspace_bytes : scratch memory it takes of the queue it runs on
+    launches : kernels a run starts
     """
 
     def __init__(self, session: Session, call: Call, choice: Choice, precision: str) -> None:
         self.session, self.call, self.choice, self.precision = session, call, choice, precision
-        self.name = choice.kernel if choice.kernel == "cublas" else f"blas/{choice.kernel}"
+        self.name = NAMES.get(choice.kernel, f"blas/{choice.kernel}")
         self.tile: Tile | None = choice.tile
         self.why, self.passed_over = choice.why, choice.passed_over
         self.workspace_bytes = launches.workspace_bytes(call, choice)
+        self.launches = launches.count(call, choice)
         self._make: Callable[[], Run] = launches.maker(session, call, choice)
         self._mine = threading.local()
         self._mine.run = self._make()  # what is wrong with it shows now
@@ -74,8 +77,18 @@ class Executable:
 
     def reserve(self, queue: Any = None) -> None:
         """Make the scratch memory of a queue now: inside a CUDA graph's capture nothing can be allocated."""
-        if self.workspace_bytes:
+        if self.choice.kernel == FP32X:
+            fp32x.plan_of(self.session, self.call).ready(queue)
+        elif self.workspace_bytes:
             self.session.workspace(queue, self.workspace_bytes)
+
+    def takes(self, terms: Terms) -> bool:
+        """Whether ``run`` can have a prepared B in place of B's buffer."""
+        return self.choice.kernel == FP32X and not terms.refused(fp32x.plan_of(self.session, self.call))
+
+    def escalated(self) -> int:
+        """Pieces of C that all its calls so far computed again in plain fp32, see ``toprung.hopper``; waits for the device."""
+        return fp32x.plan_of(self.session, self.call).escalated() if self.choice.kernel == FP32X else 0
 
     def __str__(self) -> str:
         return f"{self.name} {self.tile}" if self.tile else self.name
@@ -91,12 +104,12 @@ def prepare(session: Session, call: Call, *, own: bool = True, precision: str = 
     Parameters
     ----------
     own : only kernels of ours; else what is installed may be chosen, too
-    precision : ``"fp32"``
+    precision : ``"fp32"``; ``"fp32x"``, or fp32 where that cannot be; ``"auto"``, the faster of both; ``"tf32"``
 
     Raises
     ------
     Unsupported
-        a precision there is no path for
+        a precision there is no path for, see ``route``
     BuildError, IllegalTile, LaunchError
         nothing was launched
     """
@@ -104,11 +117,10 @@ def prepare(session: Session, call: Call, *, own: bool = True, precision: str = 
         return _kept[session][call, own, precision]
     except KeyError:
         pass
-    if precision not in PRECISIONS:
-        raise Unsupported(f"precision {precision!r} has no kernels yet; use one of {', '.join(PRECISIONS)}")
+    choice, path = route(session.device, call, own, precision)
     with _preparing:
         kept = _kept.setdefault(session, {})
         key = call, own, precision
         if key not in kept:
-            kept[key] = Executable(session, call, choose(session.device, call, own=own), precision)
+            kept[key] = Executable(session, call, choice, path)
         return kept[key]

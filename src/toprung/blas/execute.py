@@ -14,7 +14,9 @@ from toprung.backends.base import Session
 from toprung.blas import engine
 from toprung.blas.kernel import kernel, loaded
 from toprung.blas.layout import Copy, Layout, Place, Product, Program, lower
-from toprung.errors import BadArgument, Unsupported
+from toprung.blas.route import PRECISIONS
+from toprung.errors import BadArgument
+from toprung.hopper import Prepared as Terms
 
 GROUPS = 1 << 20
 """Most work-groups of a copy, whose work-items walk."""
@@ -22,32 +24,15 @@ GROUPS = 1 << 20
 KEPT = 4096
 """Prepared programs a session keeps; past that it forgets them all and starts again."""
 
-PATHS = ("auto", "fp32", "fp32x", "tf32")
-"""What ``precision`` may be."""
-
 Step = Callable[[Sequence[Any], Sequence[int], float, float, Any], None]
 """A launch: handles and first elements of all slots, α, β, the queue."""
 
 
-def path(precision: str) -> tuple[str, str]:
-    """The engine's path for what the user asked for, and what to say about it.
-
-    Raises
-    ------
-    BadArgument
-        no such precision
-    Unsupported
-        ``"tf32"`` where there is no kernel for it
-    """
-    if precision not in PATHS:
-        raise BadArgument(f"precision is one of {', '.join(PATHS)}, not {precision!r}")
-    if precision in engine.PRECISIONS:
-        return precision, ""
-    if precision == "auto":
-        return "fp32", ""
-    if precision == "fp32x":
-        return "fp32", "fp32x has no kernels in this version: fp32 ran in its place"
-    raise Unsupported("precision 'tf32' has no kernels in this version; use 'auto', which is as accurate as fp32")
+def known(precision: str) -> str:
+    """What the user asked for, or BadArgument."""
+    if precision not in PRECISIONS:
+        raise BadArgument(f"precision is one of {', '.join(PRECISIONS)}, not {precision!r}")
+    return precision
 
 
 class Prepared:
@@ -84,6 +69,10 @@ class Prepared:
     def launcher(self) -> Callable[..., None]:
         """The one launch of a simple program, on handles; for one thread."""
         return next(iter(self.executables.values())).launcher()
+
+    def takes(self, terms: Terms | None) -> bool:
+        """Whether B's handle may be a prepared B."""
+        return terms is not None and self.simple and next(iter(self.executables.values())).takes(terms)
 
     def _make(self) -> list[Step]:
         launchers = {call: e.launcher() for call, e in self.executables.items()}

@@ -12,9 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toprung.backends.base import Buffer, Session
+from toprung.blas.call import GemmCall
 from toprung.blas.execute import prepared
 from toprung.blas.layout import Layout, tight
 from toprung.blas.receipt import Receipt
+from toprung.blas.route import unsuited
 from toprung.device import Device
 from toprung.errors import BadArgument, OutOfDeviceMemory
 
@@ -193,17 +195,15 @@ def budget_of(session: Session) -> int:
     return limit() or int(SHARE * session.device.memory_bytes)
 
 
-def staged(
-    session: Session, alpha: float, a: View, b: View, beta: float, c: View, how: How, precision: str, remark: str
-) -> Receipt:
+def staged(session: Session, alpha: float, a: View, b: View, beta: float, c: View, how: How, precision: str) -> Receipt:
     """The product by way of the device's memory, cut into panels; returns when ``c`` is filled."""
     from toprung.blas.product import written
 
     if 0 in c.shape:
-        return written(prepared(session, a.layout, b.layout, c.layout, alpha, beta, how.own, precision), how, a, b, asked=remark)
+        return written(prepared(session, a.layout, b.layout, c.layout, alpha, beta, how.own, precision), how, a, b)
     lane = _lane(session)
     with lane.lock:
-        return _Staged(lane, alpha, a, b, beta, c, how, precision).run(remark, written)
+        return _Staged(lane, alpha, a, b, beta, c, how, precision).run(written)
 
 
 class _Slot:
@@ -229,12 +229,17 @@ class _Staged:
         self.arrays = [v.on_host for v in (a, b, c)]
         (self.rows, self.depth), self.cols = a.shape[-2:], b.shape[-1]
 
-    def run(self, remark: str, written: Any) -> Receipt:
+    def run(self, written: Any) -> Receipt:
         session, lane = self.session, self.lane
         a, b, c = self.arrays
         total = math.prod(self.batch)
         reads = self.alpha != 0 and self.depth > 0
-        n, m, w, k = cut(total, self.rows, self.cols, self.depth if reads else 0, budget_of(session))
+        budget = budget_of(session)
+        if self.precision in ("auto", "fp32x") and not unsuited(
+            session.device, GemmCall(64, 64, 64)
+        ):  # the terms of a panel's operands: half of what their two places take
+            budget = budget * 2 // 3
+        n, m, w, k = cut(total, self.rows, self.cols, self.depth if reads else 0, budget)
         k = k if reads else 0
         sizes = (n * m * k, n * k * w, n * m * w)
         slots = [[_Slot(lane.memory(f"{name}{i}", size), i) for i in range(2)] for name, size in zip("ABC", sizes, strict=True)]
@@ -262,7 +267,7 @@ class _Staged:
         gone = 4 * sum(transfers.values())
         moved = f"a, b and c: host arrays, {gone:,} bytes to {session.device} and {4 * target.size:,} back"
         moved += f", in {pieces} panels of {n}×({m}×{k} · {k}×{w})" if pieces > 1 else ""
-        left: Receipt = written(ready, self.how, self.views[0], self.views[1], moved, asked=remark)
+        left: Receipt = written(ready, self.how, self.views[0], self.views[1], moved)
         return left
 
     def _panel(

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from toprung.backends.base import Session
-from toprung.blas import vendor
+from toprung.blas import fp32x, route, vendor
 from toprung.blas.call import Call, GemmCall, GemvCall
 from toprung.blas.choose import Choice, Skinny, sliced, tile_grid, turn
 from toprung.blas.kernel import Run, kernel, loaded
@@ -26,11 +26,20 @@ MOST_GROUPS = 2**31 - 1
 
 
 def workspace_bytes(call: Call, choice: Choice) -> int:
-    """Scratch memory of a call: a result for each slice of K."""
+    """Scratch memory of a call: a result for each slice of K, or the terms of operands that are split."""
+    if choice.kernel == route.FP32X:
+        return fp32x.workspace_bytes(call)
     slices = choice.slices
     if slices == 1:
         return 0
     return 4 * slices * (call.M * call.N * call.batch if isinstance(call, GemmCall) else call.length)
+
+
+def count(call: Call, choice: Choice) -> int:
+    """Kernels of a run, α = 0 and K = 0 aside."""
+    if choice.kernel == route.FP32X:
+        return fp32x.launches(call)
+    return 2 if choice.slices > 1 else 1
 
 
 def nothing(*_: Any) -> None:
@@ -242,5 +251,6 @@ def _skinny(session: Session, call: Call, choice: Choice) -> Run:
 
 PRODUCTS: dict[str, Callable[[Session, Call, Choice], Run]] = {
     "plain": _plain, "gemm": _gemm, "rows": _skinny, "columns": _skinny, "cublas": vendor.cublas,
+    route.FP32X: fp32x.product,
 }  # fmt: skip
 """What starts a call with each kernel."""

@@ -7,7 +7,8 @@ from typing import Any
 from toprung.blas import receipt, routines, warm
 from toprung.blas.arrays.base import HOST
 from toprung.blas.layout import aligned
-from toprung.blas.product import How
+from toprung.blas.prepared import Prepared
+from toprung.blas.product import How, with_terms
 from toprung.blas.receipt import Receipt
 from toprung.device import Device
 from toprung.errors import StalePlan
@@ -23,6 +24,10 @@ class Plan:
 
     def __init__(self, a: Any, b: Any, out: Any, precision: str, own: bool, device: Device | str | None) -> None:
         self._options: dict[str, Any] = {"precision": precision, "own": own, "device": device}
+        self._prepared = b if isinstance(b, Prepared) else None
+        self._terms: Any = None
+        if self._prepared is not None:
+            precision, b = self._prepared.asked(precision), self._prepared.array
         first, second, _, result, views, shape = routines.resolved(a, b, out, How("matmul", precision, own, device))
         self.shape = shape
         self._kinds = (type(a), type(b))
@@ -33,6 +38,8 @@ class Plan:
         adapter = first.adapter
         if first.home.kind != HOST:
             ready, self.receipt = routines.readied(views, How("matmul", precision, own, device))
+            if self._prepared is not None and ready.takes(self._prepared.terms):
+                self._terms, self.receipt = self._prepared.terms, with_terms(self.receipt)
             if (
                 first.home.kind == "cuda"
                 and adapter is second.adapter is result.adapter
@@ -51,10 +58,14 @@ class Plan:
         StalePlan
             operands of another kind, shape, layout or place than the plan's
         """
-        known = self._known
+        known, given = self._known, b
+        if self._prepared is not None:
+            if b is not self._prepared:
+                raise self._stale(a, b, out)
+            b = self._prepared.array
         if known is None:
             self._check(a, b, out)
-            product = routines.matmul(a, b, out, **self._options)
+            product = routines.matmul(a, given, out, **self._options)
             self.receipt = receipt.last_receipt()
             return product
         signature, address = self._signature, self._address
@@ -75,8 +86,10 @@ class Plan:
             or at_c % (4 * least_c)
             or (out is not None and not known.clear(at_a, at_b, at_c))
         ):
-            return routines.matmul(a, b, target, **self._options)  # less aligned than planned, or too close: the long way finds out
-        known.start(a, at_a, at_b, at_c)
+            return routines.matmul(
+                a, given, target, **self._options
+            )  # less aligned than planned, or too close: the long way finds out
+        known.start(a, at_a, at_b if self._terms is None else self._terms, at_c)
         return target
 
     def _check(self, a: Any, b: Any, out: Any) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,13 +15,14 @@ from toprung import backends
 from toprung.backends.base import Buffer, Session
 from toprung.blas import host, receipt
 from toprung.blas.arrays.base import HOST, Operand
-from toprung.blas.execute import Prepared, duplicate, path, prepared
-from toprung.blas.layout import Layout, Place, Program, aligned, copies_between
+from toprung.blas.execute import Prepared, duplicate, known, prepared
+from toprung.blas.layout import Layout, Place, Product, Program, aligned, copies_between
 from toprung.blas.overlap import span
 from toprung.blas.receipt import Receipt
 from toprung.blas.sessions import chosen, session_at
 from toprung.device import Device
 from toprung.errors import MixedPlaces
+from toprung.hopper import Prepared as Terms
 
 
 @dataclass(frozen=True)
@@ -97,15 +98,17 @@ def together(views: Sequence[Operand], how: How) -> None:
             )
 
 
-def multiply(alpha: float, a: View, b: View, beta: float, c: View, how: How) -> Receipt:
-    """Compute the product into ``c`` and leave the receipt.
+def multiply(
+    alpha: float, a: View, b: View, beta: float, c: View, how: How, terms: Terms | None = None
+) -> Receipt:  # fmt: skip
+    """Compute the product into ``c`` and leave the receipt. ``terms``: B's, if it was prepared.
 
     The three views have the same batch dimensions. ``c`` overlaps neither input. On a device nothing is waited for.
     """
     # what float32 makes of them: a tiny α is 0, a huge one infinite
     with np.errstate(over="ignore"):
         alpha, beta = float(np.float32(alpha)), float(np.float32(beta))
-    left = _on_host(alpha, a, b, beta, c, how) if a.operand.home.kind == HOST else _on_device(alpha, a, b, beta, c, how)
+    left = _on_host(alpha, a, b, beta, c, how) if a.operand.home.kind == HOST else _on_device(alpha, a, b, beta, c, how, terms)
     receipt.leave(left)
     return left
 
@@ -117,30 +120,34 @@ def problem(a: View, b: View) -> str:
     return text if batch == 1 else f"{batch} × ({text})"
 
 
-def written(done: Prepared, how: How, a: View, b: View, *more: str, asked: str = "") -> Receipt:
+def written(done: Prepared, how: How, a: View, b: View, *more: str) -> Receipt:
     """The receipt of a program."""
     chosen_ones = list(done.executables.values())
-    precision = chosen_ones[0].precision if chosen_ones else "fp32"
+    launches = sum(done.executables[s.call].launches if isinstance(s, Product) else 1 for s in done.program.steps)
     return Receipt(
-        how.operation, problem(a, b), done.kernels, all(e.name != "cublas" for e in chosen_ones), precision,
-        str(done.session.device), " ".join(dict.fromkeys([e.why for e in chosen_ones if e.why] + ([asked] if asked else []))),
-        tuple(dict.fromkeys(p for e in chosen_ones for p in e.passed_over)), (*done.program.copies, *more), len(done.program.steps),
-        done.workspace_bytes,
+        how.operation, problem(a, b), done.kernels, all(e.name != "cublas" for e in chosen_ones),
+        " and ".join(dict.fromkeys(e.precision for e in chosen_ones)) or "fp32", str(done.session.device),
+        " ".join(dict.fromkeys(e.why for e in chosen_ones if e.why)),
+        tuple(dict.fromkeys(p for e in chosen_ones for p in e.passed_over)), (*done.program.copies, *more), launches,
+        done.workspace_bytes, tuple(e.escalated for e in chosen_ones if e.precision == "fp32x"),
     )  # fmt: skip
 
 
-def _on_device(alpha: float, a: View, b: View, beta: float, c: View, how: How) -> Receipt:
+def _on_device(alpha: float, a: View, b: View, beta: float, c: View, how: How, terms: Terms | None = None) -> Receipt:
     operand = a.operand
-    precision, remark = path(how.precision)
     session = session_at(operand.home, operand.queue)
-    ready = prepared(session, a.layout, b.layout, c.layout, alpha, beta, how.own, precision)
+    ready = prepared(session, a.layout, b.layout, c.layout, alpha, beta, how.own, known(how.precision))
     views = (a, b, c)
     for view in views[1:]:
         follow(session, operand.queue, view.operand.queue)
+    handles = [v.first[0] for v in views]
+    taken = ready.takes(terms)
+    if taken:
+        handles[1] = terms
     kept: list[Any] = []
     try:
         ready.run(
-            [v.first[0] for v in views], [v.first[1] for v in views], alpha, beta, operand.queue,
+            handles, [v.first[1] for v in views], alpha, beta, operand.queue,
             lambda elements: scratch(session, operand, elements, kept),
         )  # fmt: skip
     finally:
@@ -148,7 +155,13 @@ def _on_device(alpha: float, a: View, b: View, beta: float, c: View, how: How) -
             follow(session, view.operand.queue, operand.queue)
         if any(v.operand.unordered for v in views):
             session.settle_queue(operand.queue)
-    return written(ready, how, a, b, asked=remark)
+    left = written(ready, how, a, b)
+    return with_terms(left) if taken else left
+
+
+def with_terms(left: Receipt) -> Receipt:
+    """The receipt of a product whose B was prepared."""
+    return replace(left, why=f"{left.why}; B was split beforehand")
 
 
 def follow(session: Session, queue: Any, other: Any) -> None:
@@ -187,31 +200,33 @@ def _best() -> Device:
 
 def _on_host(alpha: float, a: View, b: View, beta: float, c: View, how: How) -> Receipt:
     """Host arrays: by the host's BLAS, by a CPU device in place, or by way of a device's own memory."""
-    precision, remark = path(how.precision)
+    precision = known(how.precision)
     device = _best() if how.device is None else chosen(how.device)
-    if how.device is None and not how.own and (why := host.preferred(device, a.shape, b.shape)):
+    here = how.device is None and not how.own and precision != "tf32"  # which NumPy has not
+    if here and (why := host.preferred(device, a.shape, b.shape)):
         host.numpy_product(alpha, a.on_host, b.on_host, beta, c.on_host)
         return Receipt(
-            how.operation, problem(a, b), ("numpy",), False, "fp32", "the host", why,
+            how.operation, problem(a, b), ("numpy",), False, "fp32", "the host",
+            why + (", and that has no fp32x: fp32 ran in its place" if precision == "fp32x" else ""),
             (("toprung", f"on {device}; own=True, or device={device.id!r}, runs it"),), launches=0,
         )  # fmt: skip
     session = backends.session_for(device)
     if host.limit() is None and device.kind == "cpu" and hasattr(session, "over_host"):
         spans = [span(v.address, v.shape, v.strides) for v in (a, b, c)]
         if max(high - low for low, high in spans) <= device.max_buffer_bytes:
-            return _in_place(session, alpha, a, b, beta, c, spans, how, precision, remark)
-    return host.staged(session, alpha, a, b, beta, c, how, precision, remark)
+            return _in_place(session, alpha, a, b, beta, c, spans, how, precision)
+    return host.staged(session, alpha, a, b, beta, c, how, precision)
 
 
 def _in_place(
     session: Any, alpha: float, a: View, b: View, beta: float, c: View, spans: list[tuple[int, int]], how: How,
-    precision: str, remark: str,
+    precision: str,
 ) -> Receipt:  # fmt: skip
     """A CPU device computes on the host's memory itself."""
     ready = prepared(session, a.layout, b.layout, c.layout, alpha, beta, how.own, precision)
     views = (a, b, c)
     if 0 in c.shape:
-        return written(ready, how, a, b, asked=remark)
+        return written(ready, how, a, b)
     # inputs that overlap become one buffer: OpenCL leaves open what two over the same memory would do
     low, high = spans[0]
     if spans[0][1] > spans[1][0] and spans[1][1] > spans[0][0]:
@@ -234,4 +249,4 @@ def _in_place(
         ready.run(handles, first, alpha, beta, None, temporary)
     finally:
         session.in_sight(at[2])
-    return written(ready, how, a, b, asked=remark)
+    return written(ready, how, a, b)

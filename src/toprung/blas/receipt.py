@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,7 @@ class Receipt:
     copies : what was copied and why, a sentence each; transfers between host and device among them
     launches : kernels launched, copies included
     workspace_bytes : scratch memory beside operands and result
+    counters : what ``escalated`` reads
     """
 
     operation: str
@@ -36,6 +38,15 @@ class Receipt:
     copies: tuple[str, ...] = ()
     launches: int = 0
     workspace_bytes: int = 0
+    counters: tuple[Callable[[], int], ...] = field(default=(), repr=False, compare=False)
+
+    @property
+    def escalated(self) -> int:
+        """Pieces of C, 64 x 64 or less, that fp32x computed again in plain fp32 because two fp16 terms could not carry them.
+
+        All calls like this one in this process count. Reading it waits for the device; nothing else of a receipt does.
+        """
+        return sum(count() for count in self.counters)
 
     @property
     def kernel(self) -> str:

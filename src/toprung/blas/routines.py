@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,9 @@ import numpy as np
 from toprung.blas import arrays, overlap, warm
 from toprung.blas.arrays.base import HOST, Operand
 from toprung.blas.arrays.numpy import adapter as numpy_adapter
-from toprung.blas.execute import Prepared, path, prepared
+from toprung.blas.execute import Prepared, known, prepared
 from toprung.blas.layout import dense
+from toprung.blas.prepared import Prepared as PreparedOperand
 from toprung.blas.product import How, View, copy, multiply, together, written
 from toprung.blas.receipt import Receipt
 from toprung.blas.sessions import session_at
@@ -28,9 +30,11 @@ def matmul(
     Parameters
     ----------
     a, b : arrays of any library toprung knows, both in one place; nested lists count as float32. A vector in front is a row and
-        one behind is a column, which the result leaves out; dimensions before the last two are a batch and broadcast
+        one behind is a column, which the result leaves out; dimensions before the last two are a batch and broadcast. ``b`` may
+        be what ``toprung.prepare`` made
     out : where to put the result, which must not overlap ``a`` or ``b``
-    precision : ``"auto"``, ``"fp32"``, ``"fp32x"`` or ``"tf32"``
+    precision : ``"fp32"``, IEEE single; ``"fp32x"``, as accurate, on matrix units where the device has them; ``"auto"``, the faster
+        of both; ``"tf32"``, cuBLAS's, which is not as accurate
     own : True: only toprung's kernels; False: also what is installed, where that is faster
     device : where host arrays are multiplied: a name or a Device; default the best one
 
@@ -55,10 +59,15 @@ def matmul(
     found, key = warm.again(a, b, out, precision, own, device)
     if found is not warm.MISS:
         return found
-    how = How("matmul", precision, own, device)
+    how, terms = How("matmul", precision, own, device), None
+    ready_made = isinstance(b, PreparedOperand)
+    if ready_made:
+        how, terms, b = replace(how, precision=b.asked(precision)), b.terms, b.array
     first, _, made, _, views, shape = resolved(a, b, out, how)
-    left = multiply(1.0, views[0], views[1], 0.0, views[2], how)
-    if key is not None and first.home.kind != HOST:  # a library may have arrays of one type in both places
+    left = multiply(1.0, views[0], views[1], 0.0, views[2], how, terms)
+    if ready_made:
+        pass
+    elif key is not None and first.home.kind != HOST:  # a library may have arrays of one type in both places
         ready, _ = readied(views, how)
         warm.remember(key, warm.Known(ready, views, first, shape, left))
     else:
@@ -74,7 +83,7 @@ Resolved = tuple[Operand, Operand, Any, Operand, tuple[View, View, View], tuple[
 
 def resolved(a: Any, b: Any, out: Any, how: How) -> Resolved:
     """Both operands, the result (made where ``out`` is None), all three as matrices in a batch, and the result's shape."""
-    path(how.precision)
+    known(how.precision)
     first, second = (strict(x, name) for x, name in ((a, "a"), (b, "b")))
     target = output(out, first)
     together([first, second, *([target] if target else [])], how)
@@ -94,10 +103,9 @@ def resolved(a: Any, b: Any, out: Any, how: How) -> Resolved:
 def readied(views: tuple[View, View, View], how: How) -> tuple[Prepared, Receipt]:
     """The steps for arrays on a device, and the receipt they will leave."""
     a, b, c = views
-    precision, remark = path(how.precision)
     session = session_at(a.operand.home, a.operand.queue)
-    ready = prepared(session, a.layout, b.layout, c.layout, 1.0, 0.0, how.own, precision)
-    return ready, written(ready, how, a, b, asked=remark)
+    ready = prepared(session, a.layout, b.layout, c.layout, 1.0, 0.0, how.own, known(how.precision))
+    return ready, written(ready, how, a, b)
 
 
 def strict(thing: Any, name: str) -> Operand:
@@ -331,7 +339,7 @@ def sgemm(
            [14.]], dtype=float32)
     """
     how = How("sgemm", precision, own, device, ("a", "b", "c"))
-    path(precision)
+    known(precision)
     factor, keep = _scalar(alpha, "alpha"), _scalar(beta, "beta")
     turn_a, turn_b = _transposed(trans_a, "trans_a", "3rd keyword"), _transposed(trans_b, "trans_b", "4th keyword")
     may_write = bool(_whole(overwrite_c, "overwrite_c"))
@@ -392,7 +400,7 @@ def sgemv(
         TypeErrors and ValueErrors, also where SciPy raises ``_fblas.error``
     """
     how = How("sgemv", precision, own, device, ("a", "x", "y"))
-    path(precision)
+    known(precision)
     factor, keep = _scalar(alpha, "alpha"), _scalar(beta, "beta")
     turn = _transposed(trans, "trans", "7th keyword")
     may_write = bool(_whole(overwrite_y, "overwrite_y"))

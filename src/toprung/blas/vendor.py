@@ -32,15 +32,16 @@ def lacking(device: Device) -> str:
     return "" if _cublas._library() else "no cuBLAS library is installed; pip install nvidia-cublas (PyTorch brings it, too)"
 
 
-def cublas(session: Session, call: Call, choice: object) -> Run:
-    """``cublasGemmEx``, or its strided batch. A matrix and a vector are a product with one column."""
+def cublas(session: Session, call: Call, choice: Any) -> Run:
+    """``cublasGemmEx``, or its strided batch. A vector is a matrix with one column. TF32 where the choice says so."""
     library: Any = _cublas._library()
     g = call if isinstance(call, GemmCall) else _as_product(call)
     # column-major: Cᵀ = op(B)ᵀ · op(A)ᵀ, so B comes first and M and N change places
     shape = (int(g.trans_b), int(g.trans_a), g.N, g.M, g.K)
     alpha, beta = ctypes.c_float(), ctypes.c_float()
     pa, pb = ctypes.byref(alpha), ctypes.byref(beta)
-    f32, kind, algorithm = _cublas.R_32F, _cublas.COMPUTE_32F, _cublas.DEFAULT_ALGORITHM
+    f32, algorithm = _cublas.R_32F, _cublas.DEFAULT_ALGORITHM
+    kind = _cublas.COMPUTE_TF32 if dict(choice.options).get("TF32") else _cublas.COMPUTE_32F
     context = int(session._context)  # type: ignore[attr-defined]
     current = session.current  # type: ignore[attr-defined]  # only CUDA's sessions get here
     simple, strided = library.cublasGemmEx, library.cublasGemmStridedBatchedEx

@@ -48,8 +48,8 @@ class Known:
         low, high = c + c_low, c + c_high
         return (high <= a + a_low or a + a_high <= low) and (high <= b + b_low or b + b_high <= low)
 
-    def start(self, thing: Any, a: int, b: int, c: int) -> None:
-        """Launch on three addresses, in the library's current stream."""
+    def start(self, thing: Any, a: int, b: Any, c: int) -> None:
+        """Launch on three addresses (or a prepared B), in the library's current stream."""
         queue = self.adapter.queue(self.home)
         if self._ready.simple:
             try:

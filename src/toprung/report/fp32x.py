@@ -15,12 +15,13 @@ from toprung.results import read
 
 
 def block(words: Sequence[str], root: Path) -> str:
-    """``grade`` or ``frobenius`` (of the study), ``accuracy`` or ``sustained``, and a record."""
+    """``grade`` or ``frobenius`` (of the study), ``accuracy``, ``sustained`` or ``matmul``, and a record."""
     makers: dict[str, Callable[[Mapping[str, Any]], list[str]]] = {
         "grade": functools.partial(_study, "grade", 1.0),
         "frobenius": functools.partial(_study, "frobenius", 0.0),
         "accuracy": _accuracy,
-        "sustained": _sustained,
+        "sustained": functools.partial(_sustained, "fp32x", "cublas", "cuBLAS fp32"),
+        "matmul": functools.partial(_sustained, "toprung", "torch", "torch fp32"),
     }
     what, path = words[0], words[-1]
     if what not in makers:
@@ -71,17 +72,16 @@ def _accuracy(record: Mapping[str, Any]) -> list[str]:
     return [*lines, "", f"The largest over K = {', '.join(map(str, depths))}.  "]
 
 
-def _sustained(record: Mapping[str, Any]) -> list[str]:
+def _sustained(first: str, second: str, title: str, record: Mapping[str, Any]) -> list[str]:
     """A row a problem: both speeds in TFLOP/s, their ratio, both errors, and energy."""
     measurements: list[Measurement] = record["measurements"]
     lines = [
-        "| M×N×K | fp32x | cuBLAS fp32 | times as fast | Frobenius error, fp32x | cuBLAS fp32 | nJ an operation, fp32x "
-        "| cuBLAS fp32 |",
+        f"| M×N×K | {first} | {title} | times as fast | Frobenius error, {first} | {title} | nJ an operation, {first} | {title} |",
         "|---|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for size in dict.fromkeys(map(size_of, measurements)):
         both = {m.competitor["name"]: m for m in measurements if size_of(m) == size}
-        pair = [both.get("fp32x"), both.get("cublas")]
+        pair = [both.get(first), both.get(second)]
         speeds = [gflops_text(m.gflops / 1e3) if m else "–" for m in pair]
         ours, theirs = pair
         times = f"{ours.gflops / theirs.gflops:.2f}" if ours and theirs else "–"

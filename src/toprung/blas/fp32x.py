@@ -1,0 +1,41 @@
+"""fp32x as a way to compute a call: the plan of ``toprung.hopper`` behind the engine's interface."""
+
+from __future__ import annotations
+
+import threading
+from weakref import WeakKeyDictionary
+
+from toprung import hopper
+from toprung.backends.base import Session
+from toprung.blas.call import Call, GemmCall
+from toprung.blas.kernel import Run
+
+_plans: WeakKeyDictionary[Session, dict[GemmCall, hopper.Plan]] = WeakKeyDictionary()
+_making = threading.RLock()
+
+
+def plan_of(session: Session, call: Call) -> hopper.Plan:
+    """The plan of a call: one for all threads, because it holds the counter."""
+    assert isinstance(call, GemmCall)
+    with _making:
+        kept = _plans.setdefault(session, {})
+        if call not in kept:
+            kept[call] = hopper.plan(session, call)
+        return kept[call]
+
+
+def product(session: Session, call: Call, choice: object) -> Run:
+    """Both launches; B's handle may be a ``hopper.Prepared``."""
+    return plan_of(session, call).run
+
+
+def workspace_bytes(call: Call) -> int:
+    """Scratch memory: the terms of both operands, four bytes an element."""
+    assert isinstance(call, GemmCall)
+    return hopper.workspace_bytes(call)
+
+
+def launches(call: Call) -> int:
+    """Two for each panel: the splitting pass and the product."""
+    assert isinstance(call, GemmCall)
+    return 2 * len(hopper.panels(call, hopper.LIMIT)) if call.M and call.N else 0

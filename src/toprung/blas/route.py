@@ -1,0 +1,79 @@
+"""Which precision path a call takes and with what: decided from the device and the call alone, never from the data.
+
+The data decide on the device: fp32x computes again in plain fp32 what two fp16 terms cannot carry.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from toprung import hopper
+from toprung.blas import vendor
+from toprung.blas.call import Call, GemvCall
+from toprung.blas.choose import Choice, choose
+from toprung.device import Device
+from toprung.errors import Unsupported
+
+PRECISIONS = ("auto", "fp32", "fp32x", "tf32")
+"""What can be asked for."""
+
+FP32X = "fp32x"
+"""The choice's kernel for products from two fp16 terms, see ``toprung.hopper``."""
+
+TF32 = (("TF32", 1),)
+"""The options of cuBLAS with operands cut to TF32."""
+
+
+def route(device: Device, call: Call, own: bool, precision: str) -> tuple[Choice, str]:
+    """What runs a call, and the path by its name in ``toprung.precision``.
+
+    Raises
+    ------
+    Unsupported
+        a precision there is no path for: an unknown one, or TF32 where cuBLAS is missing or only kernels of ours were asked for
+    """
+    if precision not in PRECISIONS:
+        raise Unsupported(f"there is no precision {precision!r}; use one of {', '.join(PRECISIONS)}")
+    if precision == "tf32":
+        return _tf32(device, call, own)
+    if precision == "fp32":
+        return choose(device, call, own=own), "fp32"
+    reason = unsuited(device, call)
+    if not reason and precision == "auto":
+        assert not isinstance(call, GemvCall)
+        reason = hopper.faster(call, device.compute_units)
+    if not reason:
+        assert not isinstance(call, GemvCall)
+        tile = hopper.choose(call, device.compute_units)
+        passed: tuple[tuple[str, str], ...] = ()
+        if precision == "auto":
+            ours, plain = hopper.reckoned(call, device.compute_units)
+            passed = (("fp32", f"{plain / ours:.1f} times as long by the reckoning of both"),)
+        return Choice(FP32X, None, (), f"as accurate as fp32, on matrix units, in tiles of {tile.BM}×{tile.BN}", passed), "fp32x"
+    plain_one = choose(device, call, own=own)
+    if precision == "fp32x":  # asked for, and not had: the first thing to be told
+        return replace(plain_one, why=f"{reason}; fp32 ran in its place. {plain_one.why}".strip()), "fp32"
+    if device.arch == "sm_90" and device.backend == "cuda":
+        return replace(plain_one, passed_over=(*plain_one.passed_over, ("fp32x", reason))), "fp32"
+    return plain_one, "fp32"
+
+
+def unsuited(device: Device, call: Call) -> str:
+    """Why fp32x cannot compute a call, as a sentence; empty where it can."""
+    if isinstance(call, GemvCall):
+        return "fp32x is for products of matrices: with a vector memory is the limit"
+    return hopper.supported(device, call)
+
+
+def _tf32(device: Device, call: Call, own: bool) -> tuple[Choice, str]:
+    """cuBLAS's, which is not as accurate as fp32."""
+    advice = "use 'auto', which is as accurate as fp32"
+    if own:
+        raise Unsupported(f"precision 'tf32' has no kernels of toprung's own: leave own=True out, or {advice}")
+    if reason := vendor.lacking(device):
+        raise Unsupported(f"precision 'tf32' is cuBLAS's, and {reason}: {advice}")
+    if isinstance(call, GemvCall):
+        plain = choose(device, call, own=own)
+        return replace(plain, why=f"with a vector memory is the limit, and fp32 as fast as TF32. {plain.why}"), "fp32"
+    why = "asked for: operands cut to 11 bits, NOT as accurate as fp32"
+    return Choice("cublas", None, TF32, why, (("fp32x", "TF32 was asked for"),)), "tf32"

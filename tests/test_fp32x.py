@@ -1,0 +1,194 @@
+"""What takes fp32x and why not, without a GPU: the decisions are functions of the device and the call. And prepared operands."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+
+import toprung
+from conftest import require
+from toprung import Receipt, errors, hopper, last_receipt, split
+from toprung.backends import nvrtc
+from toprung.backends.base import Session
+from toprung.blas import launches, vendor
+from toprung.blas.call import Call, GemmCall, GemvCall
+from toprung.blas.route import FP32X, TF32, route
+from toprung.data import DISTRIBUTIONS
+from toprung.device import Device
+from toprung.routines.gemm import Gemm
+
+RNG = np.random.default_rng(0)
+A, B = (RNG.uniform(-1, 1, (64, 64)).astype(np.float32) for _ in range(2))
+
+
+@pytest.fixture(scope="module")
+def h200() -> Device:
+    """As a record only."""
+    require(not nvrtc.missing(), f"CUDA: {nvrtc.missing()}")
+    return dataclasses.replace(nvrtc.device_of("sm_90"), compute_units=132)
+
+
+TAKEN = (
+    (512, 512, 512), (1024, 1024, 1024), (4096, 4096, 4096), (16384, 16384, 16384), (4096, 4096, 512), (1024, 1024, 512),
+    (4095, 4097, 4099), (2048, 1024, 8192),
+)  # fmt: skip
+LEFT = (
+    (128, 128, 128), (16, 4096, 4096), (65536, 64, 4096), (64, 65536, 4096), (128, 128, 65536), (256, 256, 131072),
+    (4096, 4096, 31), (2048, 2048, 32), (1, 8192, 8192), (4096, 4096, 0), (0, 4096, 4096),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("own", [True, False])
+@pytest.mark.parametrize("shape", TAKEN + LEFT, ids=str)
+def test_auto_takes_it_where_it_is_faster(h200: Device, shape: tuple[int, int, int], own: bool) -> None:
+    choice, path = route(h200, GemmCall(*shape), own, "auto")
+    assert (choice.kernel == FP32X) == (path == "fp32x") == (shape in TAKEN)
+    assert dict(choice.passed_over).get("fp32" if shape in TAKEN else "fp32x"), "what was passed over is not said"
+
+
+def test_a_batch_counts_as_the_work_it_is(h200: Device) -> None:
+    call = GemmCall(384, 384, 1024, 64, stride_a=1 << 19, stride_b=1 << 19, stride_c=1 << 18)
+    assert route(h200, call, True, "auto")[1] == "fp32x"
+    assert route(h200, dataclasses.replace(call, batch=1), True, "auto")[1] == "fp32"
+
+
+@pytest.mark.parametrize(
+    "call, says",
+    [
+        (GemmCall(4096, 4096, 31), "K from 32"), (GemvCall(4096, 4096), "vector"), (GemmCall(4096, 4096, 1 << 25), "K from 32"),
+        (GemmCall(1 << 16, 64, 64, batch=1 << 16, stride_c=1 << 22), "31 bits"),
+    ],
+)  # fmt: skip
+def test_what_fp32x_cannot_do_runs_in_fp32_and_is_told(h200: Device, call: Call, says: str) -> None:
+    choice, path = route(h200, call, True, "fp32x")
+    assert path == "fp32" and choice.kernel != FP32X
+    assert says in choice.why and "fp32 ran in its place" in choice.why
+
+
+def test_fp32x_is_taken_at_any_size_where_it_is_asked_for(h200: Device) -> None:
+    for call in (GemmCall(1, 1, 32), GemmCall(16, 4096, 4096), GemmCall(128, 128, 65536, trans_a=True, lda=200)):
+        choice, path = route(h200, call, True, "fp32x")
+        assert (choice.kernel, path) == (FP32X, "fp32x")
+        assert launches.count(call, choice) == 2
+        assert launches.workspace_bytes(call, choice) <= 4 * (call.M + call.N) * (call.K + 64) + 1024
+
+
+def test_other_devices_have_none(h200: Device, session: Session) -> None:
+    call = GemmCall(4096, 4096, 4096)
+    for other in (dataclasses.replace(h200, arch="sm_80"), dataclasses.replace(h200, backend="opencl"), session.device):
+        assert route(other, call, True, "auto")[1] == "fp32"
+        choice, path = route(other, call, True, "fp32x")
+        assert path == "fp32" and "Hopper" in choice.why
+
+
+def test_fp32_is_fp32(h200: Device) -> None:
+    for own in (True, False):
+        choice, path = route(h200, GemmCall(4096, 4096, 4096), own, "fp32")
+        assert path == "fp32" and choice.kernel != FP32X
+
+
+def test_tf32_is_cublas_and_says_what_it_is_not(h200: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    call = GemmCall(256, 256, 256)
+    with pytest.raises(errors.Unsupported, match="own"):
+        route(h200, call, True, "tf32")
+    with pytest.raises(errors.Unsupported, match="'auto'"):
+        route(dataclasses.replace(h200, backend="opencl"), call, False, "tf32")
+    monkeypatch.setattr(vendor, "lacking", lambda device: "")
+    choice, path = route(h200, call, False, "tf32")
+    assert (choice.kernel, choice.options, path) == ("cublas", TF32, "tf32")
+    assert "NOT as accurate" in choice.why
+    assert route(h200, GemvCall(64, 64), False, "tf32")[1] == "fp32"
+
+
+def test_an_unknown_precision_is_refused(h200: Device) -> None:
+    with pytest.raises(errors.Unsupported, match="auto, fp32, fp32x, tf32"):
+        route(h200, GemmCall(64, 64, 64), True, "fp64")
+
+
+@pytest.mark.parametrize("shape", TAKEN + LEFT[:-2], ids=str)
+def test_what_is_reckoned_is_a_time_that_a_gpu_could_take(shape: tuple[int, int, int]) -> None:
+    call = GemmCall(*shape)
+    for seconds, fastest in zip(hopper.reckoned(call, 132), (330e12, 67e12), strict=True):
+        assert math.isfinite(seconds) and seconds >= call.flops / fastest
+
+
+def test_two_chunks_stay_in_the_unit_only_where_sums_are_long() -> None:
+    found = {hopper.choose(GemmCall(1024, 1024, k), 132) for k in (512, 1023, 1024, 4096)}
+    assert {v.INTERVAL for v in found if v.BN == 64} == {1, 2}
+    assert hopper.choose(GemmCall(1024, 1024, 1023), 132).INTERVAL == 1
+    assert hopper.choose(GemmCall(4096, 4096, 4096), 132).INTERVAL == 1
+
+
+@pytest.mark.parametrize("name", ["uniform", "positive", "phi1", "T1", "huge-row"])
+def test_two_chunks_in_the_unit_are_as_accurate_as_a_chain_from_there_on(name: str) -> None:
+    operands = DISTRIBUTIONS[name].operands(Gemm(16, 16, hopper.TWICE), 1)
+    a, b = operands["A"], operands["B"]
+    plain, ours = split.errors(a, b, split.chain(a, b)), split.errors(a, b, split.product(a, b, split.Scheme(interval=4)))
+    assert ours[0] <= 2 * plain[0] and ours[1] <= plain[1]
+
+
+def test_splitting_shares_rows_among_no_more_blocks_than_pay() -> None:
+    assert [hopper.spread(k, True) for k in (32, 512, 1024, 2048, 4096, 8192, 16384)] == [
+        (1, 32), (1, 32), (2, 32), (4, 32), (8, 32), (8, 32), (8, 32),
+    ]  # fmt: skip
+    assert hopper.spread(16384, False) == (1, 32)
+
+
+def test_a_receipt_counts_only_when_asked() -> None:
+    asked: list[int] = []
+
+    def count() -> int:
+        asked.append(1)
+        return 3
+
+    receipt = Receipt("matmul", "1×1 · 1×1", ("hopper/fp32x",), True, "fp32x", "cuda:0", counters=(count, count))
+    assert str(receipt) and repr(receipt) and not asked
+    assert receipt.escalated == 6
+    assert receipt == dataclasses.replace(receipt, counters=())
+
+
+def test_nothing_escalates_in_fp32(session: Session) -> None:
+    toprung.matmul(A, B, own=True, device=session.device)
+    receipt = last_receipt()
+    assert receipt and receipt.escalated == 0 and receipt.precision == "fp32"
+
+
+def test_a_prepared_operand_is_as_it_was(session: Session) -> None:
+    b = B.copy()
+    ready, turned = toprung.prepare(b), toprung.prepare(b, trans=True)
+    b[:] = np.nan
+    batch = np.stack([A, -A])
+    for prepared, right in ((ready, B), (turned, B.T)):
+        assert prepared.shape == right.shape
+        for a in (A, A[3], batch):
+            assert np.array_equal(toprung.matmul(a, prepared), toprung.matmul(a, right))
+        out = np.empty_like(A)
+        assert toprung.matmul(A, prepared, out) is out
+        assert np.array_equal(out, toprung.matmul(A, right))
+    ours = toprung.matmul(A, ready, own=True, device=session.device)
+    assert np.array_equal(ours, toprung.matmul(A, B, own=True, device=session.device))
+    assert "host" in ready.why and "host" in repr(ready)
+
+
+def test_a_plan_takes_the_prepared_operand_it_was_made_with() -> None:
+    ready = toprung.prepare(B)
+    plan = toprung.plan(A, ready)
+    assert np.array_equal(plan(A, ready), toprung.matmul(A, B))
+    for other in (B, toprung.prepare(B)):
+        with pytest.raises(errors.StalePlan):
+            plan(A, other)
+
+
+def test_what_cannot_be_prepared_is_refused() -> None:
+    with pytest.raises(errors.BadShape, match="matrix"):
+        toprung.prepare(B[0])
+    with pytest.raises(errors.BadArray):
+        toprung.prepare(B.astype(np.float64))
+    with pytest.raises(errors.BadArgument, match="fp32x"):
+        toprung.prepare(B, precision="half")
+    assert toprung.prepare(np.empty((0, 4), np.float32)).shape == (0, 4)
+    with pytest.raises(errors.BadShape):
+        toprung.matmul(A[:, :3], toprung.prepare(B))
