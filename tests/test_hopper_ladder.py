@@ -157,7 +157,7 @@ def test_a_record_that_is_not_there_yet() -> None:
     from toprung.report.markdown import refresh
 
     text = "<!-- toprung:{} nowhere/a.json? -->\n<!-- toprung:end -->"
-    for words in ("ladder", "rung r01", "fp32x sustained", "fp32x accuracy", "each"):
+    for words in ("ladder", "rung r01", "fp32x sustained", "fp32x matmul", "fp32x accuracy", "each"):
         assert "Not measured yet." in refresh(text.format(words), Path()), words
 
 
