@@ -42,7 +42,7 @@ RECTANGLES = (
 SETS, SAMPLES, BUSY, SAMPLE = 3, 3, 2.0, 1.0
 SMALLEST_MATMUL = 1024  # from which on matmul is timed
 ROWS = 64
-DEPTHS = (32, 64, 512, 4096, 16384)
+DEPTHS = (64, 512, 4096, 16384)
 SIDE = 2048  # M and N of accuracy: large enough that cuBLAS does not split K, as in the products that are timed
 
 KERNELS = """

@@ -37,7 +37,7 @@ TAKEN = (
 )  # fmt: skip
 LEFT = (
     (128, 128, 128), (16, 4096, 4096), (65536, 64, 4096), (64, 65536, 4096), (128, 128, 65536), (256, 256, 131072),
-    (4096, 4096, 31), (2048, 2048, 32), (1, 8192, 8192), (4096, 4096, 0), (0, 4096, 4096),
+    (4096, 4096, 63), (2048, 2048, 32), (1, 8192, 8192), (4096, 4096, 0), (0, 4096, 4096),
 )  # fmt: skip
 
 
@@ -58,7 +58,7 @@ def test_a_batch_counts_as_the_work_it_is(h200: Device) -> None:
 @pytest.mark.parametrize(
     "call, says",
     [
-        (GemmCall(4096, 4096, 31), "K from 32"), (GemvCall(4096, 4096), "vector"), (GemmCall(4096, 4096, 1 << 25), "K from 32"),
+        (GemmCall(4096, 4096, 63), "K from 64"), (GemvCall(4096, 4096), "vector"), (GemmCall(4096, 4096, 1 << 25), "K from 64"),
         (GemmCall(1 << 16, 64, 64, batch=1 << 16, stride_c=1 << 22), "31 bits"),
     ],
 )  # fmt: skip
@@ -69,7 +69,7 @@ def test_what_fp32x_cannot_do_runs_in_fp32_and_is_told(h200: Device, call: Call,
 
 
 def test_fp32x_is_taken_at_any_size_where_it_is_asked_for(h200: Device) -> None:
-    for call in (GemmCall(1, 1, 32), GemmCall(16, 4096, 4096), GemmCall(128, 128, 65536, trans_a=True, lda=200)):
+    for call in (GemmCall(1, 1, 64), GemmCall(16, 4096, 4096), GemmCall(128, 128, 65536, trans_a=True, lda=200)):
         choice, path = route(h200, call, True, "fp32x")
         assert (choice.kernel, path) == (FP32X, "fp32x")
         assert launches.count(call, choice) == 2

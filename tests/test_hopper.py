@@ -124,7 +124,7 @@ def test_splitting_has_threads_for_every_row(rows: int, K: int) -> None:
 def test_supported_says_why_not() -> None:
     assert H200 is not None
     assert hopper.supported(H200, Product(64, 64, 64)) == ""
-    assert "K from 32" in hopper.supported(H200, Product(64, 64, 31))
+    assert "K from 64" in hopper.supported(H200, Product(64, 64, 63))
     assert "Hopper" in hopper.supported(dataclasses.replace(H200, arch="sm_80"), Product(64, 64, 64))
 
 

@@ -31,7 +31,7 @@ SHARED_BYTES = 227 * 1024
 PLAIN_BYTES = 2 * 16 * 68 * 4
 """Shared memory of a consumer for what it computes again in plain fp32."""
 
-SHALLOWEST = 32
+SHALLOWEST = 64
 """The promise begins at this K."""
 DEEPEST = 1 << 24
 """Largest K: counts of elements and the copy engine's coordinates have room to spare."""

@@ -18,7 +18,7 @@
 #define GRANULE (BN < 64 ? BN : 64) // columns that are refused together
 #define GRANULES (BN / GRANULE)
 #define DEPTH 16   // of K at a time in plain fp32
-#define SHORT 128  // of K in one chain there: sums of such sums err less than one long chain
+#define SHORT 128  // of K in one chain there, where nothing can overflow: sums of such sums err less than one long chain
 
 struct Place {
     int matrix, m, n;
@@ -41,12 +41,12 @@ inline void together(int group) { asm volatile("bar.sync %0, 128;" ::"r"(group) 
 
 // 64 x GRANULE of C by a warpgroup in plain fp32; a, b and c point to the first row, column and element
 inline void plain(const float *a, long long down_a, long long on_a, const float *b, long long down_b, long long on_b, int rows, int cols, int K,
-                  float alpha, float beta, float *c, int ldc, float (*As)[64 + 4], float (*Bs)[64 + 4], int group) {
+                  float alpha, float beta, float *c, int ldc, float (*As)[64 + 4], float (*Bs)[64 + 4], int group, int which) {
     constexpr int TN = GRANULE / 16; // a thread has 8 rows, 8 apart, and TN columns, 16 apart
     int t = threadIdx.x % 128, tx = t % 16, ty = t / 16;
     float acc[8][TN] = {}, sum[8][TN] = {};
     for (int k0 = 0; k0 < K; k0 += DEPTH) {
-        if (k0 % SHORT == 0) {
+        if (k0 && k0 % SHORT == 0 && As[which][64] == 0.0f) {
 #pragma unroll
             for (int i = 0; i < 8; ++i)
 #pragma unroll
@@ -188,7 +188,12 @@ fp32x(const float *A, const float *B, float *C, float alpha, float beta, const R
                 Rows mine = rows_of(rows, M - top);
 #pragma unroll
                 for (int i = 0; i < GRANULES; ++i)
-                    if (left + GRANULE * i < N) skip |= refused(mine, rows_of(cols + GRANULE * i, min(GRANULE, N - left - GRANULE * i)), K) << i;
+                    if (left + GRANULE * i < N) {
+                        Rows theirs = rows_of(cols + GRANULE * i, min(GRANULE, N - left - GRANULE * i));
+                        skip |= refused(mine, theirs, K) << i;
+                        bool in_order = may_overflow(mine, theirs, K); // left in the padding: `plain` reads it behind a barrier
+                        if (threadIdx.x % 128 == 0) As[consumer][i][64] = in_order;
+                    }
             }
             int row = 16 * warp + lane / 4;
             bool pairs = ldc % 2 == 0 && (ulong)out % 8 == 0;
@@ -224,7 +229,7 @@ fp32x(const float *A, const float *B, float *C, float alpha, float beta, const R
                 long long col = left + GRANULE * i;
                 plain(A + at.matrix * stride_a + (across_a ? top : top * lda), across_a ? 1 : lda, across_a ? lda : 1,
                       B + at.matrix * stride_b + (across_b ? col : col * ldb), across_b ? 1 : ldb, across_b ? ldb : 1,
-                      M - top, (int)(N - col), K, alpha, beta, out + GRANULE * i, ldc, As[consumer], Bs[consumer], 1 + consumer);
+                      M - top, (int)(N - col), K, alpha, beta, out + GRANULE * i, ldc, As[consumer], Bs[consumer], 1 + consumer, i);
                 if (threadIdx.x % 128 == 0) atomicAdd(count, 1ull);
             }
         }

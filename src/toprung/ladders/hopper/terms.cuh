@@ -32,12 +32,14 @@ inline Rows rows_of(const Row *row, int rows) {
     return Rows{__reduce_max_sync(0xffffffffu, exponent), __reduce_or_sync(0xffffffffu, flags), __reduce_max_sync(0xffffffffu, thin)};
 }
 
+// whether sums of such products may reach Inf or hold one: then the order in which they are added decides what comes out
+inline bool may_overflow(Rows a, Rows b, int K) {
+    return (a.flags | b.flags) & SPECIAL || a.exponent + b.exponent + 2 * TOP + 2 + (32 - __clz(K - 1)) >= 127;
+}
+
 // whether a product of these rows with these columns goes to plain fp32
 inline bool refused(Rows a, Rows b, int K) {
-    uint flags = a.flags | b.flags;
-    if (flags & SPECIAL) return true;
-    if (a.exponent + b.exponent + 2 * TOP + 2 + (32 - __clz(K - 1)) >= 127) return true;
-    return (flags & LOST) && 2 * ((ulong)a.thin + b.thin) > (ulong)K;
+    return may_overflow(a, b, K) || ((a.flags | b.flags) & LOST && 2 * ((ulong)a.thin + b.thin) > (ulong)K);
 }
 
 inline float power_of_two(int e) { return __int_as_float((e + 127) << 23); } // -126 … 127
