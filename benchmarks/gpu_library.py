@@ -428,9 +428,9 @@ def fp32x_in_all_layouts():
         (1000, 700, 300),
         (512, 512, 512),
         (333, 1025, 1031),
-        (7, 5, 32),
+        (7, 5, 64),
         (64, 4096, 100),
-        (2049, 1, 40),
+        (2049, 1, 72),
     ]:
         for turn_a in (False, True):
             for turn_b in (False, True):
@@ -515,8 +515,8 @@ def fp32x_scalars_batches_and_slices():
             right(toprung.sgemm(alpha, a, b, beta, c, own=True, precision="fp32x"), read, b, alpha, beta, old)
     for a, b in [
         (uniform(6, 130, 97), uniform(6, 97, 65)), (uniform(6, 130, 97), uniform(97, 65)), (uniform(130, 97), uniform(6, 97, 65)),
-        (uniform(40, 64, 50).transpose(1, 2), uniform(40, 70, 64).transpose(1, 2)), (uniform(300, 3, 40), uniform(300, 40, 5)),
-        (uniform(2, 3, 50, 40), uniform(3, 40, 33)), (uniform(4, 60, 50).transpose(0, 1), uniform(60, 50, 33)),
+        (uniform(40, 64, 50).transpose(1, 2), uniform(40, 70, 64).transpose(1, 2)), (uniform(300, 3, 72), uniform(300, 72, 5)),
+        (uniform(2, 3, 50, 72), uniform(3, 72, 33)), (uniform(4, 60, 70).transpose(0, 1), uniform(60, 70, 33)),
     ]:  # fmt: skip
         right(precise(a, b), a, b)
     for m, n, k in [(130, 97, 64), (257, 129, 300)]:
@@ -572,7 +572,7 @@ def fp32x_prepared():
     short = toprung.prepare(uniform(20, 64))
     a = uniform(64, 20)
     right(matmul(a, short), a, short.array)
-    assert "K from 32" in short.why
+    assert "K from 64" in short.why
 
 
 @on_hopper
