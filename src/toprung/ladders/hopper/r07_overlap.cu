@@ -5,7 +5,7 @@
 //
 //   tile      finite, and its range fits two terms?   yes: written     no: computed again in plain fp32, counted
 //
-// A helper splits both operands; the kernel is rung 6's. Wants: SM 9.0; any sizes from K = 32 on.
+// A helper splits both operands; the kernel is rung 6's. Wants: SM 9.0; any sizes from K = 64 on.
 //
 // Idea: what comes beside a product may cost nothing. Its launch hides behind the splitting pass, and whether two terms carry the
 // data is decided where sums leave the registers, on the device: nobody asks the host, and no further launch stands by.
