@@ -12,7 +12,7 @@ from rich.text import Text
 
 from toprung.errors import BadRecord, UnknownName
 from toprung.guidelines.base import FAILS, HOLDS, WRONG, Finding, Way
-from toprung.report.markdown import gflops_text
+from toprung.report.markdown import gflops_text, source_line
 from toprung.results import read as read_record
 
 STYLES = {HOLDS: "green", FAILS: "yellow", WRONG: "bold red"}
@@ -64,7 +64,7 @@ def block(words: Sequence[str], root: Path) -> str:
         if any(name not in found for found in everybody):
             raise UnknownName("guideline in every record", name, everybody[0])
     lines = _cases(names[0], everybody, heads) if names else _all(everybody, heads)
-    return "\n".join([*lines, "", *(_source(p, r) for p, r in zip(paths, records, strict=True))])
+    return "\n".join([*lines, "", *(source_line(p, r) for p, r in zip(paths, records, strict=True))])
 
 
 def _all(everybody: Sequence[Mapping[str, Finding]], heads: Sequence[str]) -> list[str]:
@@ -90,11 +90,3 @@ def _cases(name: str, everybody: Sequence[Mapping[str, Finding]], heads: Sequenc
     for head, f in zip(heads, findings, strict=True):
         lines.append(f"{head}: **{f.verdict}**" + (f"; {f.reason}" if f.reason else "") + ".  ")
     return lines
-
-
-def _source(path: str, record: Mapping[str, Any]) -> str:
-    e, device = record["environment"], record["environment"]["device"]
-    return (
-        f"Medians: {device['short_name']}, {device['runtime']}, driver {device['driver']}, {e['date'][:10]}, commit {e['commit']}, "
-        f"`{record['what']}`, stored in `{path}`.  "
-    )
