@@ -243,6 +243,9 @@ class Entry:
             values["grade"] = math.inf
         return cls(Machine(**machine), **values)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Entry.read, (self.describe(),)  # read-only mappings cannot be pickled
+
     def _identity(self) -> list[Any]:
         m = self.machine
         return [m.device, m.backend, m.driver, m.compiler, dict(self.shape), dict(self.candidate), self.source]

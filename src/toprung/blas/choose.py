@@ -248,19 +248,27 @@ def turn(tile: Tile) -> int:
     return tile.DN * (tile.KU or tile.VA or 1)
 
 
+def skinny_widths(s: Skinny) -> tuple[int, int]:
+    """Floats of an access to the large operand; and to the small one, where rows are read: as many or one."""
+    if not s.by_rows:
+        return widest(s.length, s.ld, s.stride_large, s.align_large), 1
+    wide = widest(s.ld, s.stride_large, s.align_large)
+    together = s.on == 1 and all(n % wide == 0 for n in (s.down if s.few > 1 else 0, s.stride_small, s.align_small))
+    return wide, wide if together else 1
+
+
 def _skinny(device: Device, call: Call) -> Choice | None:
     s, batch = Skinny.of(call), call.batch if isinstance(call, GemmCall) else 1
     small = next(n for n in SMALL if n >= s.few)
     options = {"SMALL": small}
     if s.by_rows:
         found = kernel("rows")
-        wide = widest(s.ld, s.stride_large, s.align_large)
+        wide, together = skinny_widths(s)
         tile = found.tile_for(device, options)
-        together = s.on == 1 and all(n % wide == 0 for n in (s.down if s.few > 1 else 0, s.stride_small, s.align_small))
-        tile = replace(tile, VA=wide, VB=wide if together else 1, BN=tile.DN * wide, TN=wide)
+        tile = replace(tile, VA=wide, VB=together, BN=tile.DN * wide, TN=wide)
     else:
         found = kernel("columns")
-        wide = widest(s.length, s.ld, s.stride_large, s.align_large)
+        wide, _ = skinny_widths(s)
         tile = found.tile_for(device, options)
         tile = replace(tile, VA=wide, TM=wide, BM=tile.DM * wide)
     options = found.options(device, options)
