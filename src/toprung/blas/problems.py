@@ -52,11 +52,12 @@ def call_of(problem: Problem, align: int = ALIGNED) -> Call:
 def class_of(call: Call) -> str:
     """What neighbours in a store have in common: ``problem_class``, the layout, and how wide accesses to each operand may be.
 
-    ``large NN v444``: A, B and C are read and written four floats at a time; ``vector T v4``: A is, ``strided`` where x is not.
+    ``large NN v444``: A, B and C are read and written four floats at a time; ``vector T v4``: A is, ``strided`` where x is not
+    contiguous.
     """
     if isinstance(call, GemvCall):
-        wide, together = skinny_widths(Skinny.of(call))
-        return f"{problem_class(call)} {'T' if call.trans else 'N'} v{wide}" + ("" if together > 1 or wide == 1 else " strided")
+        wide, _ = skinny_widths(Skinny.of(call))
+        return f"{problem_class(call)} {'T' if call.trans else 'N'} v{wide}{'' if call.incx == 1 else ' strided'}"
     return f"{problem_class(call)} {call.trans} v{''.join(map(str, widths(call)))}"
 
 
