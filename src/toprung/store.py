@@ -16,7 +16,7 @@ import os
 import re
 import sqlite3
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -55,12 +55,16 @@ BUSY = 30.0
 LARGEST_FILE = 256 << 20
 """Bytes of an exchange file that is read at all."""
 
+EACH = 4
+"""Entries of a shape and kernel that ``Store.fastest`` gives."""
+
 MOST_SAMPLES = 100_000
 LONGEST = 500
 MESSAGE = 2000
 """Characters that are kept of a message."""
 
 WORD = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
+UNIT = re.compile(r"[A-Za-z][A-Za-z0-9_/]{0,63}")
 SWITCH = re.compile(r"[A-Z][A-Z0-9_]{0,63}")
 
 
@@ -319,6 +323,9 @@ class Book:
         return sorted(found, key=lambda f: f[0])
 
 
+Vet = Callable[[Entry], str]
+
+
 class Store:
     """The database. Every call opens it anew, so that a Store may be shared by threads and survives a fork.
 
@@ -349,38 +356,50 @@ class Store:
         ----------
         machine : only those of its device and backend
         complaints : gets the reason for each row that is damaged and passed over
-        filters : ``device``, ``backend``, ``problem_class``, ``kernel`` or ``status`` and what it must be
+        filters : a name out of ``FILTERS`` and what it must be
         """
         for _, entry in self._rows(machine, filters, complaints):
             if entry is not None:
                 yield entry
 
+    def fastest(
+        self, machine: Machine | None = None, each: int = EACH, complaints: list[str] | None = None, **filters: str | None
+    ) -> list[Entry]:
+        """Of each shape, kernel, source and machine the ``each`` fastest right entries, by the unmarked samples' median.
+
+        ``machine``: those of its device and backend, whatever the driver; None: all.
+        """
+        where, values = _where(machine, {**filters, "status": "right"})
+        place = "row_number() OVER (PARTITION BY shape, kernel, source, machine ORDER BY median)"
+        ranked = f"SELECT rowid, content, median, {place} AS place FROM entries{where}"
+        query = f"SELECT rowid, content FROM ({ranked}) WHERE place <= ? ORDER BY median"
+        return [entry for _, entry in self._entries(query, [*values, each], complaints) if entry is not None]
+
     def best(self, machine: Machine, shape: Mapping[str, Any]) -> Entry | None:
         """The fastest right entry of a shape, by the median of its unmarked samples."""
-        wanted = _json(_shape(shape))
-        found = (e for e in self.entries(machine, status="right") if _json(dict(e.shape)) == wanted)
-        return min(found, key=lambda e: e.median, default=None)
+        return min(self.fastest(machine, 1, shape=shape_text(shape)), key=lambda e: e.median, default=None)
 
     def best_of_class(self, machine: Machine, problem_class: str) -> list[Entry]:
-        """The fastest right entry of each shape of a class."""
+        """The fastest right entry of each shape of a class, fastest first."""
         best: dict[str, Entry] = {}
-        for entry in self.entries(machine, status="right", problem_class=problem_class):
-            shape = _json(dict(entry.shape))
-            if shape not in best or entry.median < best[shape].median:
-                best[shape] = entry
+        for entry in self.fastest(machine, 1, problem_class=problem_class):
+            best.setdefault(shape_text(entry.shape), entry)
         return list(best.values())
 
     def neighbours(
         self, machine: Machine, problem_class: str, sizes: tuple[int, int, int, int], factor: float = 2.0
     ) -> list[Entry]:
         """The fastest right entry of each shape of a class whose sizes differ by at most ``factor``, nearest first."""
-        book = Book(self.entries(machine, problem_class=problem_class))
+        book = Book(self.fastest(machine, 1, problem_class=problem_class))
         return [found[0] for _, found in book.near(problem_class, sizes, factor)]
 
     def tried(self, machine: Machine, shape: Mapping[str, Any]) -> set[str]:
         """Keys (``candidate_key``) of what was tried on a shape with this very driver and compiler, whatever came of it."""
-        wanted = _json(_shape(shape))
-        return {e.key for e in self.entries(machine) if e.machine == machine and _json(dict(e.shape)) == wanted}
+        with self._reading() as db:
+            if db is None:
+                return set()
+            values = _place(machine), shape_text(shape)
+            return {str(key) for (key,) in db.execute("SELECT key FROM entries WHERE machine = ? AND shape = ?", values)}
 
     def clear(self, machine: Machine | None = None, **filters: str | None) -> int:
         """Remove entries (filters as for ``entries``), or all; returns how many."""
@@ -437,8 +456,12 @@ class Store:
                 raise StoreError(f"{target} cannot be written: {error.strerror}; choose another place") from None
         return len(chosen)
 
-    def import_(self, source: Path | str) -> Imported:
+    def import_(self, source: Path | str, vet: Vet = lambda entry: "") -> Imported:
         """Take the entries of an exchange file; of two that are the same but for the samples the newer one is kept.
+
+        Parameters
+        ----------
+        vet : says why an entry is of no use here (``toprung.blas.tuned.refusal``), empty where it is
 
         Raises
         ------
@@ -447,17 +470,19 @@ class Store:
         """
         refused: list[tuple[str, str]] = []
         good = read_exchange(Path(source), refused)
-        return self._take(good, refused)
+        return self._take(good, refused, vet)
 
-    def merge(self, other: Path | str) -> Imported:
-        """Take the entries of another database, which stays as it is; the newer of two is kept."""
+    def merge(self, other: Path | str, vet: Vet = lambda entry: "") -> Imported:
+        """Take the entries of another database, which stays as it is; the newer of two is kept. ``vet`` as for ``import_``."""
         if not Path(other).is_file():
             raise StoreError(f"{other} is not there: name the database to be merged")
         complaints: list[str] = []
         good = list(Store(other).entries(complaints=complaints))
-        return self._take(good, [(str(other), c) for c in complaints])
+        return self._take(good, [(str(other), c) for c in complaints], vet)
 
-    def _take(self, good: Sequence[Entry], refused: Sequence[tuple[str, str]]) -> Imported:
+    def _take(self, found: Sequence[Entry], refused: Sequence[tuple[str, str]], vet: Vet) -> Imported:
+        more = [(f"{e.machine}, {e.problem_class}", reason) for e in found if (reason := vet(e))]
+        good = [e for e in found if not vet(e)]
         taken = 0
         with self._writing() as db:
             for entry in good:
@@ -465,15 +490,18 @@ class Store:
                 if there is None or _when(entry.date) > _when(there[0]):
                     _insert(db, entry)
                     taken += 1
-        return Imported(taken, len(good) - taken, tuple(refused))
+        return Imported(taken, len(good) - taken, (*refused, *more))
 
     def _rows(
         self, machine: Machine | None, filters: Mapping[str, str | None], complaints: list[str] | None
     ) -> list[tuple[int, Entry | None]]:
         """Row numbers, and entries where they are not damaged."""
         where, values = _where(machine, filters)
+        return self._entries(f"SELECT rowid, content FROM entries{where} ORDER BY rowid", values, complaints)
+
+    def _entries(self, query: str, values: Sequence[Any], complaints: list[str] | None) -> list[tuple[int, Entry | None]]:
         with self._reading() as db:
-            rows = [] if db is None else db.execute(f"SELECT rowid, content FROM entries{where} ORDER BY rowid", values).fetchall()
+            rows = [] if db is None else db.execute(query, values).fetchall()
         found: list[tuple[int, Entry | None]] = []
         for number, text in rows:
             try:
@@ -590,6 +618,11 @@ def read_exchange(path: Path, refused: list[tuple[str, str]]) -> list[Entry]:
     return found
 
 
+def shape_text(shape: Mapping[str, Any]) -> str:
+    """A problem's description as one text, the same for equal ones."""
+    return _json(_shape(shape))
+
+
 def candidate_key(candidate: Mapping[str, Any], source: str) -> str:
     """A name for a candidate with its kernel's source: what ``Store.tried`` returns."""
     return _digest(_json([_candidate(candidate), source]))
@@ -608,9 +641,11 @@ def version() -> str:
 
 TABLES = """
 CREATE TABLE entries (
-  id TEXT PRIMARY KEY, device TEXT NOT NULL, backend TEXT NOT NULL, problem_class TEXT NOT NULL, kernel TEXT NOT NULL,
-  status TEXT NOT NULL, date TEXT NOT NULL, content TEXT NOT NULL);
-CREATE INDEX entries_of ON entries (device, backend, problem_class);
+  id TEXT PRIMARY KEY, device TEXT NOT NULL, backend TEXT NOT NULL, machine TEXT NOT NULL, problem_class TEXT NOT NULL,
+  shape TEXT NOT NULL, kernel TEXT NOT NULL, source TEXT NOT NULL, key TEXT NOT NULL, status TEXT NOT NULL, median REAL,
+  date TEXT NOT NULL, content TEXT NOT NULL);
+CREATE INDEX entries_of ON entries (device, backend, status);
+CREATE INDEX entries_tried ON entries (machine, shape);
 CREATE TABLE proofs (
   entry TEXT NOT NULL, machine TEXT NOT NULL, source TEXT NOT NULL, message TEXT NOT NULL, date TEXT NOT NULL,
   PRIMARY KEY (entry, machine, source))
@@ -619,15 +654,18 @@ CREATE TABLE proofs (
 MIGRATIONS: dict[int, str] = {0: TABLES}
 """What makes each schema the next one."""
 
-FILTERS = ("device", "backend", "problem_class", "kernel", "status")
+FILTERS = ("device", "backend", "problem_class", "shape", "kernel", "status")
+"""What entries can be chosen by; ``shape`` as ``shape_text`` writes it."""
 
 
 def _insert(db: sqlite3.Connection, e: Entry) -> None:
-    db.execute(
-        "INSERT OR REPLACE INTO entries (id, device, backend, problem_class, kernel, status, date, content)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-        (e.id, e.machine.device, e.machine.backend, e.problem_class, e.kernel, e.status, e.date, _json(e.describe())),
-    )
+    m = e.machine
+    row = {
+        "id": e.id, "device": m.device, "backend": m.backend, "machine": _place(m), "problem_class": e.problem_class,
+        "shape": shape_text(e.shape), "kernel": e.kernel, "source": e.source, "key": e.key, "status": e.status,
+        "median": e.median if e.seconds else None, "date": e.date, "content": _json(e.describe()),
+    }  # fmt: skip
+    db.execute(f"INSERT OR REPLACE INTO entries ({', '.join(row)}) VALUES ({', '.join('?' * len(row))})", list(row.values()))
 
 
 def _where(machine: Machine | None, filters: Mapping[str, str | None]) -> tuple[str, list[str]]:
@@ -795,7 +833,7 @@ def _shape(given: object) -> dict[str, Any]:
     for name, value in given.items():
         if not isinstance(name, str) or not WORD.fullmatch(name):
             raise StoreError(f"a shape has nothing called {_shown(name)}")
-        word = isinstance(value, str) and WORD.fullmatch(value)
+        word = isinstance(value, str) and UNIT.fullmatch(value)
         number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 2**63
         if not word and not number and value is not None:
             raise StoreError(f"{name} of a shape is {_shown(value)}")

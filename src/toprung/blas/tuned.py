@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 import threading
+import time
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -78,8 +79,8 @@ class Known:
 
 _KERNELS = frozenset(kernel_names())
 _known: dict[Machine, Known] = {}
-_latest: dict[str, Known] = {}
-"""The same by the device's id, for those who may not spend the time to look at the file."""
+_latest: dict[str, tuple[float, Known]] = {}
+"""The same by the device's id, with the time of the last look at the file, for those who may not spend the time to look."""
 _proved: dict[tuple[str, Machine, str], str] = {}
 _warned: set[str] = set()
 _lock = threading.RLock()
@@ -95,8 +96,15 @@ def known(device: Device) -> Known:
     with _lock:
         found = _known.get(machine)
         if found is None or found.stamp != stamp:
-            found = _known[machine] = _latest[device.id] = _read(machine, store, stamp)
+            found = _known[machine] = _read(machine, store, stamp)
+        _latest[device.id] = time.monotonic(), found
         return found
+
+
+def _lately(device: Device) -> Known:
+    """``known`` as it was at most a second ago."""
+    when, found = _latest.get(device.id, (-math.inf, None))
+    return found if found is not None and time.monotonic() < when + 1 else known(device)
 
 
 def forget() -> None:
@@ -123,7 +131,7 @@ def _read(machine: Machine, store: Store, stamp: object) -> Known:
     own: list[Entry] = []
     proofs: list[Proof] = []
     try:
-        own = list(store.entries(machine, complaints=complaints, status="right"))
+        own = store.fastest(machine, complaints=complaints)
         proofs = store.proofs(machine)
     except StoreError as error:
         complaints.append(str(error))
@@ -191,14 +199,13 @@ class Tuned:
 
 def knows_host(device: Device) -> bool:
     """Whether NumPy was measured beside ours on a device: a question that costs next to nothing."""
-    return not off() and (_latest.get(device.id) or known(device)).host
+    return not off() and _lately(device).host
 
 
 def host_is_faster(device: Device, call: Call) -> bool | None:
     """Whether NumPy was faster than ours on a CPU device, for host arrays; None where it is not known."""
-    latest = _latest.get(device.id)
-    if latest is None or call not in latest.faster:
-        latest = known(device)
+    latest = _lately(device)
+    if call not in latest.faster:
         latest.faster[call] = _host_is_faster(latest, device, call)
     return latest.faster[call]
 
