@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import warnings
 from collections.abc import Iterator
 from dataclasses import replace
@@ -25,6 +26,7 @@ from toprung.blas.problems import call_of, class_of, source_hash
 from toprung.blas.receipt import Receipt
 from toprung.blas.route import route
 from toprung.device import Device
+from toprung.errors import LaunchError
 from toprung.problem import Problem
 from toprung.routines.gemm import Gemm
 from toprung.routines.gemv import Gemv
@@ -246,6 +248,36 @@ def test_a_wrong_kernel_is_passed_over(device: Device, stored: Store, monkeypatc
     afresh()
     monkeypatch.setattr(proof, "problems", lambda *_: pytest.fail("it was verified before"))
     assert "by the model" in multiplied(device, 64, 64, 64).why
+
+
+def test_what_takes_the_process_down_is_not_tried_again(device: Device, stored: Store) -> None:
+    stored.add(entry(device, Gemm(64, 64, 64), source="an older text"))
+    program = """
+import os, signal, sys
+from toprung import backends
+from toprung.blas import engine, proof
+from toprung.blas.problems import call_of
+from toprung.routines.gemm import Gemm
+proof.problems = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+engine.prepare(backends.session_for(backends.find(sys.argv[1])), call_of(Gemm(64, 64, 64)))
+"""
+    other = child(program, device.id)
+    _, err = other.communicate(timeout=60)
+    assert other.returncode == -signal.SIGKILL, err
+    left = multiplied(device, 64, 64, 64)
+    assert "by the model" in left.why and any("did not end" in why for _, why in left.passed_over)
+
+
+def test_what_the_device_refuses_now_may_be_right_later(session: Session, stored: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    stored.add(entry(session.device, Gemm(64, 64, 64), source="an older text"))
+
+    def refused(*_: Any) -> tuple[str, ...]:
+        raise LaunchError("no room")
+
+    monkeypatch.setattr(proof, "problems", refused)
+    made = engine.prepare(session, call_of(Gemm(64, 64, 64)))
+    assert "by the model" in made.why and any("no room" in why for _, why in made.passed_over)
+    assert stored.proofs(Machine.of(session.device)) == []
 
 
 def test_entries_of_this_driver_come_before_those_of_another(stored: Store) -> None:

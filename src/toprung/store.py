@@ -49,8 +49,8 @@ VENDORS = ("cublas", "numpy")
 SHIPPED = Path(__file__).parent / "tuned"
 """Entries that come with the package, ``<device>-<backend>.json``."""
 
-BUSY = 30.0
-"""Seconds to wait for another writer."""
+BUSY, BUSY_READING = 30.0, 3.0
+"""Seconds to wait for another writer, and for one that keeps readers out, as they do where there is no write-ahead log."""
 
 LARGEST_FILE = 256 << 20
 """Bytes of an exchange file that is read at all."""
@@ -317,9 +317,8 @@ class Book:
         """
         found = []
         for spot, entries in self._classes.get(problem_class, {}).items():
-            steps = [abs(math.log2(a / max(b, 1))) if b else math.inf for a, b in zip(spot, sizes, strict=True)]
-            if max(steps) <= math.log2(factor) + 1e-9:
-                found.append((math.hypot(*steps), entries))
+            if all(a <= factor * b and b <= factor * a for a, b in zip(spot, sizes, strict=True)):
+                found.append((math.hypot(*(math.log2(a / b) for a, b in zip(spot, sizes, strict=True))), entries))
         return sorted(found, key=lambda f: f[0])
 
 
@@ -428,6 +427,12 @@ class Store:
         with self._writing() as db:
             db.execute("INSERT OR REPLACE INTO proofs VALUES (?, ?, ?, ?, ?)", row)
 
+    def unprove(self, proof: Proof) -> None:
+        """Forget what ``prove`` kept of an entry on a machine."""
+        with self._writing() as db:
+            row = proof.entry, _place(proof.machine), proof.source
+            db.execute("DELETE FROM proofs WHERE entry = ? AND machine = ? AND source = ?", row)
+
     def proofs(self, machine: Machine) -> list[Proof]:
         """What second verifications found on this machine with this driver and compiler."""
         with self._reading() as db:
@@ -515,10 +520,10 @@ class Store:
     @contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection | None]:
         """A connection that changes nothing; None where there is no store yet."""
-        if not self.path.exists():
-            yield None
-            return
         with self._explained("read"):
+            if not self.path.exists():
+                yield None
+                return
             db = _open_to_read(self.path)
             with closing(db):
                 _refuse(db, self.path)
@@ -688,7 +693,7 @@ def _open_to_read(path: Path) -> sqlite3.Connection:
     """A connection that cannot write; where the folder is read-only too, one that takes the file as it lies."""
     address = path.absolute().as_uri()
     for mode in ("mode=ro", "immutable=1"):
-        db = sqlite3.connect(f"{address}?{mode}", uri=True, timeout=BUSY, isolation_level=None)
+        db = sqlite3.connect(f"{address}?{mode}", uri=True, timeout=BUSY_READING, isolation_level=None)
         try:
             db.execute("PRAGMA schema_version").fetchone()
             return db

@@ -119,7 +119,8 @@ def prepare(session: Session, call: Call, *, own: bool = True, precision: str = 
         pass
     choice, path = route(session.device, call, own, precision)
     while choice.unproven is not None and not tuned.proved(choice.unproven, session.device):
-        tuned.learn(choice.unproven, session.device, proof.problems(session, call, choice))
+        with tuned.verifying(choice.unproven, session.device) as found:
+            found.extend(proof.problems(session, call, choice))
         choice, path = route(session.device, call, own, precision)  # a wrong one is passed over now
     with _preparing:
         kept = _kept.setdefault(session, {})

@@ -11,7 +11,7 @@ from toprung.blas.choose import Choice, Skinny, turn, whole_slices
 from toprung.blas.problems import call_of
 from toprung.check import GUARD, Oracle, hostile
 from toprung.competitor import OnDevice
-from toprung.errors import ToprungError
+from toprung.errors import BuildError, IllegalTile
 from toprung.problem import Problem
 from toprung.routines.gemm import Gemm
 from toprung.routines.gemv import Gemv
@@ -29,6 +29,11 @@ def problems(session: Session, call: Call, choice: Choice) -> tuple[str, ...]:
     """What is wrong with a choice's kernel on a session: it runs on small hostile operands against the float64 oracle.
 
     Tile, switches and thus the binary are those the call would run; only the slices of K may be fewer.
+
+    Raises
+    ------
+    LaunchError, OutOfDeviceMemory
+        it could not be found out now
     """
     assert choice.tile is not None
     try:
@@ -41,7 +46,7 @@ def problems(session: Session, call: Call, choice: Choice) -> tuple[str, ...]:
             run(a, GUARD, b, GUARD, c, GUARD, alpha, beta, None)
             if found := Oracle(operands).verify(placed.fetch()).problems:
                 return found
-    except ToprungError as error:
+    except (BuildError, IllegalTile) as error:
         return (str(error),)
     return ()
 

@@ -14,7 +14,8 @@ import math
 import threading
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -39,7 +40,7 @@ from toprung.blas.kernels.rows import SMALL
 from toprung.blas.problems import class_of, sizes_of, source_hash
 from toprung.blas.route import FP32X
 from toprung.device import Device
-from toprung.errors import StoreError, SwitchRefused, UnknownName
+from toprung.errors import LaunchError, OutOfDeviceMemory, StoreError, SwitchRefused, UnknownName
 from toprung.store import VENDORS, Book, Entry, Machine, Proof, Store, off, shipped
 from toprung.tile import Tile, broken
 
@@ -157,14 +158,36 @@ def proved(entry: Entry, device: Device) -> bool:
     return (entry.id, Machine.of(device), source_hash(entry.kernel)) in _proved
 
 
-def learn(entry: Entry, device: Device, problems: Sequence[str]) -> None:
-    """Remember what a second verification found, here and in the store."""
-    machine, source, message = Machine.of(device), source_hash(entry.kernel), "; ".join(problems)
-    _proved[entry.id, machine, source] = message
+@contextmanager
+def verifying(entry: Entry, device: Device) -> Iterator[list[str]]:
+    """Have an entry verified in the block, which puts what is wrong into the list; remember it, here and in the store.
+
+    The store says "wrong" until the block ends: a kernel that takes the process down is not tried again. What the device refused
+    just now (memory, a launch) counts in this process alone.
+    """
+    proof = Proof(entry.id, Machine.of(device), source_hash(entry.kernel), "its verification did not end")
+    kept = _keep(Store.default().prove, proof)
+    found: list[str] = []
     try:
-        Store.default().prove(Proof(entry.id, machine, source, message))
+        yield found
+    except (LaunchError, OutOfDeviceMemory) as error:
+        found.append(str(error))
+        if kept:
+            _keep(Store.default().unprove, proof)
+    else:
+        if kept:
+            _keep(Store.default().prove, replace(proof, message="; ".join(found)))
+    _proved[proof.entry, proof.machine, proof.source] = "; ".join(found)
+
+
+def _keep(write: Callable[[Proof], None], proof: Proof) -> bool:
+    """Write to the store, or say why that cannot be."""
+    try:
+        write(proof)
     except StoreError as error:
         _warn(str(error))
+        return False
+    return True
 
 
 class Tuned:
@@ -176,8 +199,8 @@ class Tuned:
         if not here.book:
             return None, ()
         passed: PassedOver = ()
-        for distance, entries in _spots(here, call):
-            found, more = _of_spot(here, device, call, own, entries, exact=distance == 0)
+        for exact, entries in _spots(here, call):
+            found, more = _of_spot(here, device, call, own, entries, exact)
             if found is not None:
                 return found, passed + more
             passed += more
@@ -211,11 +234,11 @@ def host_is_faster(device: Device, call: Call) -> bool | None:
 
 
 def _host_is_faster(here: Known, device: Device, call: Call) -> bool | None:
-    for distance, entries in _spots(here, call):
+    for exact, entries in _spots(here, call):
         theirs = next((e for e in entries if e.kernel == "numpy"), None)
         ours = next((e for e in entries if _may(e, device, call, own=True)), None)
         if theirs and ours:
-            return ours.median * (1.0 if distance == 0 else MARGIN) > theirs.median
+            return ours.median * (1.0 if exact else MARGIN) > theirs.median
     return None
 
 
@@ -235,9 +258,14 @@ def refusal(entry: Entry) -> str:
     return ""
 
 
-def _spots(here: Known, call: Call) -> list[tuple[float, Sequence[Entry]]]:
-    """Entries by size, the call's own first, then its neighbours': (distance, fastest first)."""
-    return here.book.near(class_of(call), sizes_of(call), FACTOR)
+def _spots(here: Known, call: Call) -> Iterator[tuple[bool, Sequence[Entry]]]:
+    """Entries by size, fastest first: the call's own, then its neighbours'; and whether they are its own."""
+    name, sizes = class_of(call), sizes_of(call)
+    if exact := here.book.at(name, sizes):
+        yield True, exact
+    for distance, entries in here.book.near(name, sizes, FACTOR):
+        if distance:
+            yield False, entries
 
 
 def _may(entry: Entry, device: Device, call: Call, own: bool) -> bool:
@@ -256,13 +284,14 @@ def _of_spot(
     fresh = [e for e in ours if _fresh(e, here.machine)]
     chosen: tuple[Choice, Entry] | None = None
     for entry in fresh or ours:
+        if chosen is not None:
+            if len(passed) < SHOWN:
+                passed.append((_name(entry), f"{entry.median / chosen[1].median:.2f} times as long when measured"))
+            continue
         found = _followed(here, device, call, entry, exact)
         if isinstance(found, Choice):
-            if chosen is None:
-                chosen = found, entry
-            elif len(passed) < SHOWN:
-                passed.append((_name(entry), f"{entry.median / chosen[1].median:.2f} times as long when measured"))
-        elif chosen is None:
+            chosen = found, entry
+        else:
             passed.append((_name(entry), found))
     vendor = None if own or lacking(device, call) else next((e for e in entries if e.kernel == "cublas"), None)
     if chosen is None:
