@@ -226,7 +226,7 @@ def test_a_damaged_row_is_named_and_the_rest_is_read(store: Store) -> None:
     store.add(entry(64), entry(65), entry(66))
     with sqlite3.connect(store.path) as db:
         db.execute("UPDATE entries SET content = replace(content, '\"gemm\"', '\"gemm; rm\"') WHERE id = ?", (entry(65).id,))
-        db.execute("UPDATE entries SET content = x'ff00' WHERE id = ?", (entry(66).id,))
+        db.execute("UPDATE entries SET content = CAST(x'ff00' AS TEXT) WHERE id = ?", (entry(66).id,))
     complaints: list[str] = []
     assert [e.sizes[0] for e in store.entries(complaints=complaints)] == [64]
     assert len(complaints) == 2 and all("is damaged and was passed over" in c for c in complaints)

@@ -371,7 +371,7 @@ class Store:
         where, values = _where(machine, {**filters, "status": "right"})
         place = "row_number() OVER (PARTITION BY shape, kernel, source, machine ORDER BY median)"
         ranked = f"SELECT rowid, content, median, {place} AS place FROM entries{where}"
-        query = f"SELECT rowid, content FROM ({ranked}) WHERE place <= ? ORDER BY median"
+        query = f"SELECT rowid, {CONTENT} FROM ({ranked}) WHERE place <= ? ORDER BY median"
         return [entry for _, entry in self._entries(query, [*values, each], complaints) if entry is not None]
 
     def best(self, machine: Machine, shape: Mapping[str, Any]) -> Entry | None:
@@ -413,7 +413,7 @@ class Store:
         try:
             bad = [number for number, entry in self._rows(None, {}, []) if entry is None]
         except StoreError:
-            if not self.path.exists() or _newer(self.path):
+            if not self.path.exists() or _healthy(self.path):
                 raise
             aside = self._move_aside()
             return f"{self.path} was moved to {aside}: delete it, or save from it what you can"
@@ -502,7 +502,7 @@ class Store:
     ) -> list[tuple[int, Entry | None]]:
         """Row numbers, and entries where they are not damaged."""
         where, values = _where(machine, filters)
-        return self._entries(f"SELECT rowid, content FROM entries{where} ORDER BY rowid", values, complaints)
+        return self._entries(f"SELECT rowid, {CONTENT} FROM entries{where} ORDER BY rowid", values, complaints)
 
     def _entries(self, query: str, values: Sequence[Any], complaints: list[str] | None) -> list[tuple[int, Entry | None]]:
         with self._reading() as db:
@@ -659,6 +659,12 @@ CREATE TABLE proofs (
 MIGRATIONS: dict[int, str] = {0: TABLES}
 """What makes each schema the next one."""
 
+CONTENT = "CAST(content AS BLOB)"
+"""Bytes that are no text must not keep the other rows from being read."""
+
+DAMAGED = re.compile("not a database|malformed|no such (table|column)")
+"""What SQLite says of a damaged file."""
+
 FILTERS = ("device", "backend", "problem_class", "shape", "kernel", "status")
 """What entries can be chosen by; ``shape`` as ``shape_text`` writes it."""
 
@@ -726,8 +732,8 @@ def _refuse(db: sqlite3.Connection, path: Path) -> None:
         )
 
 
-def _newer(path: Path) -> bool:
-    """Whether a file is a store, of whatever version, or another program's database: nothing that is damaged."""
+def _healthy(path: Path) -> bool:
+    """Whether a file is a database as far as can be seen: of ours, of whatever version, or another program's."""
     try:
         with closing(_open_to_read(path)) as db:
             db.execute("SELECT count(*) FROM sqlite_master").fetchone()
@@ -735,8 +741,8 @@ def _newer(path: Path) -> bool:
             tables = {str(r[0]) for r in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
             schema = db.execute("PRAGMA user_version").fetchone()[0]
             application = db.execute("PRAGMA application_id").fetchone()[0]
-    except sqlite3.Error:
-        return False
+    except sqlite3.Error as error:
+        return not DAMAGED.search(str(error))
     return healthy and (application != APPLICATION or schema > SCHEMA or tables >= {"entries", "proofs"})
 
 
@@ -755,7 +761,7 @@ def _migrate(db: sqlite3.Connection, path: Path) -> None:
 
 def _advice(error: sqlite3.Error, path: Path) -> str:
     text = str(error)
-    if "not a database" in text or "malformed" in text or "no such" in text:
+    if DAMAGED.search(text):
         return "it is damaged and was left alone: toprung store clear --damaged moves it aside"
     if "full" in text or "disk I/O" in text:
         return f"nothing of it was lost: make room on the disk, or {MOVE}"

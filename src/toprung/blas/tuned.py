@@ -139,7 +139,7 @@ def _read(machine: Machine, store: Store, stamp: object) -> Known:
     theirs = shipped(machine, complaints)
     if complaints:
         _warn(complaints[0] + (f" (and {len(complaints) - 1} more: toprung store list)" if len(complaints) > 1 else ""))
-    mine = {(e.problem_class, e.sizes) for e in own}
+    mine = {(e.problem_class, e.sizes) for e in own if e.kernel not in VENDORS}
     entries = own + [e for e in theirs if (e.problem_class, e.sizes) not in mine]
     return Known(
         machine, stamp, Book(entries), {(p.entry, p.source): p.message for p in proofs}, any(e.kernel == "numpy" for e in entries)
