@@ -49,10 +49,14 @@ def tune_command(
     trans: Annotated[str | None, typer.Option(help="NN, NT, TN, TT (gemv: N, T), with commas; by default NN (gemv: both)")] = None,
     budget: Annotated[str, typer.Option(help="60s, 5m, or a number of configurations")] = "60s",
     device: Annotated[str | None, typer.Option(help="an id, or a part of a name (see toprung devices)")] = None,
-    devices: Annotated[str | None, typer.Option(help="all, or several with commas: each is measured by a process of its own")] = None,
+    devices: Annotated[
+        str | None, typer.Option(help="all, or several with commas: each is measured by a process of its own")
+    ] = None,
     scheduler: Annotated[str | None, typer.Option(metavar="ADDRESS", help="a Dask cluster whose workers have the devices")] = None,
     search: Annotated[str, typer.Option("--strategy", help=", ".join(STRATEGIES))] = "climb",
-    exhaustive: Annotated[bool, typer.Option("--exhaustive", help="try everything in the model's order until the budget ends")] = False,
+    exhaustive: Annotated[
+        bool, typer.Option("--exhaustive", help="try everything in the model's order until the budget ends")
+    ] = False,
     limit: Annotated[float, typer.Option(help="seconds that a run of one configuration may take")] = 20.0,
     seed: Annotated[int, typer.Option(help="of the data, of what is drawn")] = 0,
     checked: Annotated[
@@ -108,7 +112,9 @@ def tune_command(
     if plot is not None:
         report.best_over_time({search: stored}, plot)
     if interrupted:
-        console.print(f"interrupted: what was learnt is in {Store.default().path}; the same command goes on from there", style="yellow")
+        console.print(
+            f"interrupted: what was learnt is in {Store.default().path}; the same command goes on from there", style="yellow"
+        )
         raise typer.Exit(INTERRUPTED)
     if any(s.state == "failed" for s in tuner.shapes) or not any(s.choice for s in tuner.shapes):
         raise typer.Exit(1)

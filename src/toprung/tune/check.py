@@ -77,7 +77,9 @@ def routed(device: Device, problem: Problem) -> Choice:
     if device.kind == "cpu" and isinstance(problem, Gemm):
         faster = host_is_faster(device, call)
         if faster is not False:
-            measured = "it was faster when both were measured" if faster else "the arrays are on the host, and nothing says ours is faster"
+            measured = (
+                "it was faster when both were measured" if faster else "the arrays are on the host, and nothing says ours is faster"
+            )
             return Choice("numpy", None, (), f"NumPy's BLAS: {measured}")
     return choose(device, call, own=False)
 
@@ -136,9 +138,7 @@ def check(
         compiler.close()
 
 
-def _one(
-    lane: Lane, problem: Problem, mine: Choice, others: Sequence[Choice], within: float, limit: float, seed: int
-) -> Checked:
+def _one(lane: Lane, problem: Problem, mine: Choice, others: Sequence[Choice], within: float, limit: float, seed: int) -> Checked:
     choices = (plain(mine), *others)
     trial = Trial(problem, choices, TURNS, LEAST, decided=within, hopeless=1.2, limit=limit, seed=seed)
     outcome = lane.run(trial)

@@ -50,6 +50,7 @@ class Measurer:
         self.session, self._clock = session, clock_reader(session)
         self._problem: Problem | None = None
         self._seed = 0
+        self._ready: dict[Choice, Ready] = {}
 
     def run(self, trial: Trial, says: Says = lambda phase, which: None) -> Outcome:
         """Verify and time a trial's choices.

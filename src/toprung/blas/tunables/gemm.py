@@ -20,12 +20,12 @@ SEARCHED = {s.name: s.values for s in RECORD.switches if s.searched}
 RULES = RECORD.all_rules({})
 
 ON_CPU: Axes = {
-    "BM": (8, 16, 32, 64), "BN": (16, 32, 64, 128), "BK": (8, 16, 32, 64), "WM": (8, 16, 32, 64), "WN": (16, 32, 64), "TM": (4, 8, 16),
-    "TN": (8, 16, 32), "VEC": (16, 8, 4), "STAGES": (1,), "PADA": (0,), "PADB": (0,), "SPLIT_K": (1,), "AHEAD": (0, 1),
-    "ORDER": (0, 1), "GROUP_M": (8, 1), "RESIDENT": (0,),
+    "BM": (8, 16, 32, 64), "BN": (16, 32, 64, 128), "BK": (8, 16, 32, 64), "WM": (8, 16, 32, 64), "WN": (16, 32, 64),
+    "TM": (4, 8, 16), "TN": (8, 16, 32), "VEC": (16, 8, 4), "STAGES": (1,), "PADA": (0,), "PADB": (0,), "SPLIT_K": (1,),
+    "AHEAD": (0, 1), "ORDER": (0, 1), "GROUP_M": (8, 1), "RESIDENT": (0,),
 }  # fmt: skip
-"""On a CPU a work-item is a loop over vectors and its warp an order of them: wide pieces, and one buffer, because no latency is hidden
-by a second."""
+"""On a CPU a work-item is a loop over vectors, and warps are an order of them: wide pieces, and one buffer, because a second
+would hide no latency."""
 
 BLOCKS = ("BM", "BN", "BK", "WM", "WN", "TM", "TN")
 SIZES = tuple(replace(RECORD.tiles["gpu"][0], BM=n, BN=n, BK=8) for n in (32, 64, 128))

@@ -90,6 +90,11 @@ def _wait(future: Any, seconds: float) -> None:
         time.sleep(0.01)
 
 
+def _named(device: Device, wanted: str) -> bool:
+    """Whether a device is what a user means, as ``backends.find`` takes it."""
+    return wanted in (device.id, device.backend, device.slug) or wanted in device.name.lower() or wanted in device.runtime.lower()
+
+
 class Dask:
     """Every worker of a cluster, one device each: the one that ``device`` names, or its best.
 
@@ -103,22 +108,23 @@ class Dask:
 
     def __init__(self, address: str, device: str | None = None) -> None:
         try:
-            from distributed import Client
+            import distributed
         except ImportError:
             raise MissingExtra('--scheduler needs Dask: pip install "toprung[tune]"') from None
         try:
-            self._client: Any = Client(address, timeout=FIND, set_as_default=False)
+            make: Any = distributed.Client
+            self._client: Any = make(address, timeout=FIND, set_as_default=False)
         except (OSError, ValueError, TimeoutError) as error:
             raise NoDevice(f"no Dask scheduler answers at {address}: {error}") from None
         found = self._client.run(devices_here)
         self._lanes: list[DaskLane] = []
         for where, devices in sorted(found.items()):
-            named = [d for d in devices if device is None or device.lower() in (d.id, d.backend, d.slug) or device.lower() in d.runtime.lower()]
-            if named:
+            if named := [d for d in devices if device is None or _named(d, device.lower())]:
                 self._lanes.append(DaskLane(self._client, where, named[0]))
         if not self._lanes:
             self._client.close()
-            raise NoDevice(f"none of the {len(found)} workers at {address} has {device or 'a device'}: start workers where the devices are")
+            what = device or "a device"
+            raise NoDevice(f"none of the {len(found)} workers at {address} has {what}: start workers where the devices are")
 
     def lanes(self) -> Sequence[DaskLane]:
         """A lane a worker."""
