@@ -194,11 +194,7 @@ def test_shapes_are_drawn_of_every_class_and_the_same_again(device: Device) -> N
 
 
 def test_budgets_and_sizes_are_read_or_refused() -> None:
-    assert (
-        parse_budget("90s") == Budget(seconds=90)
-        and parse_budget("1.5m") == Budget(seconds=90)
-        and parse_budget("7") == Budget(trials=7)
-    )
+    assert parse_budget("90s") == parse_budget("1.5m") == Budget(seconds=90) and parse_budget("7") == Budget(trials=7)
     for text in ("", "0", "0s", "-3", "1.5", "60 parsecs", "s", "1e3", "nan"):
         with pytest.raises(BadArgument, match="a budget is"):
             parse_budget(text)
@@ -340,7 +336,7 @@ def test_what_was_learnt_survives_the_end_of_the_process_and_a_second_run_goes_o
 
 
 @pytest.mark.slow
-def test_a_killed_worker_costs_the_configuration_it_was_at(device: Device, tmp_path: Path) -> None:
+def test_a_killed_worker_costs_nothing_that_was_learnt(device: Device, tmp_path: Path) -> None:
     require(Path("/proc").is_dir(), "needs /proc")
     run = tune(None, tmp_path, "gemm", "--sizes", "64", "--strategy", "ranked", "--device", device.id, "--budget", 8)
     first_words(run, tmp_path, 3)
@@ -349,9 +345,7 @@ def test_a_killed_worker_costs_the_configuration_it_was_at(device: Device, tmp_p
     text, _ = run.communicate(timeout=200)
     assert run.returncode == 0, text
     entries = [e for e in stored(tmp_path) if e.kernel == "gemm"]
-    # the incumbent may have been blamed for what was done to its process; then it is out, and the search has gone on without it
-    crashed = [e for e in entries if e.status == "crashed"]
-    assert len(entries) == 8 and len(crashed) <= 1 and all("SIGKILL" in e.message for e in crashed)
+    assert len(entries) == 8 and all(e.status == "right" for e in entries), "nothing is blamed for what was done to its process"
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -113,11 +114,13 @@ def check(
     fingerprint = lane.start()
     compiler = Compiler(device)
     plans: list[tuple[Problem, Choice, list[Choice], list[Future[str] | None]]] = []
-    orders = [compiler.rank(p) for p in problems]
+    ranking: deque[tuple[Problem, Future[list[Choice]] | None]] = deque()
+    left = iter(problems)
     try:
-        left = iter(zip(problems, orders, strict=True))
         while True:
-            for problem, order in islice(left, max(0, AHEAD - len(plans))):
+            ranking.extend((p, compiler.rank(p)) for p in islice(left, max(0, AHEAD - len(ranking))))
+            while ranking and len(plans) < AHEAD:
+                problem, order = ranking.popleft()
                 mine = routed(device, problem)
                 others = rivals(device, problem, store, machine)
                 if order is not None:

@@ -24,6 +24,16 @@ RANKED = 600
 """So many of the most promising choices come back from another process; whoever needs more ranks by himself."""
 
 
+MOST = 32
+"""Processes that compile at most: one device does not measure faster than they are."""
+
+
+def cores() -> int:
+    """Those this process may use."""
+    mine = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(mine, MOST)
+
+
 def source_of(device: Device, choice: Choice) -> Source | None:
     """The text of a choice's kernel; None where there is none to compile."""
     if choice.kernel not in kernel_names() or choice.tile is None:
@@ -53,7 +63,7 @@ class Compiler:
 
     def __init__(self, device: Device, workers: int | None = None) -> None:
         self._device = replace(device, handle=None)
-        self.width = (workers or os.cpu_count() or 1) if device.kind == "gpu" else 1
+        self.width = (workers or cores()) if device.kind == "gpu" else 1
         self._pool: ProcessPoolExecutor | None = None
         if device.kind == "gpu":
             self._pool = ProcessPoolExecutor(self.width, get_context("spawn"), _ignore_interrupts)

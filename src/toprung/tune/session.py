@@ -7,7 +7,7 @@ import queue
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field, replace
@@ -32,6 +32,9 @@ FINALS = 0.8
 """Share of a shape's time that is searched; the rest is for the comparison of what was found with what there was."""
 
 FINAL_TURNS, COLD = 15, 3
+
+LOOK_AHEAD = 3
+"""Shapes whose choices are put into order while another is measured."""
 
 COMPILING = 300.0
 """Seconds that a binary made beside may take before the worker is left to make it."""
@@ -75,6 +78,7 @@ class Shape:
     trace: list[tuple[float, float]] = field(default_factory=list)
     finals: dict[str, Sampled] = field(default_factory=dict)
     gain: Interval | None = None
+    _order: Future[list[Choice]] | None = field(default=None, repr=False)
     _final: Choice | None = field(default=None, repr=False)
     _search: Any = field(default=None, repr=False)
     _left: list[Choice] = field(default_factory=list, repr=False)
@@ -142,7 +146,10 @@ class Tuner:
         machines = list(dict.fromkeys(lane.machine for lane in self._lanes))
         self.shapes = [Shape(p, m) for m in machines for p in problems]
         self.notes: list[str] = []
-        self._waiting = {m: deque(s for s in self.shapes if s.machine == m) for m in machines}
+        # a run that was too short for all shapes goes on with those it did not reach
+        known = {id(s): len(store.tried(s.machine, s.problem.describe())) for s in self.shapes}
+        order = sorted(self.shapes, key=lambda s: known[id(s)] > 0)
+        self._waiting = {m: deque(s for s in order if s.machine == m) for m in machines}
         self._running: Counter[Machine] = Counter()
         self._first_device: dict[Machine, Device] = {}
         for lane in self._lanes:
@@ -170,9 +177,8 @@ class Tuner:
         """
         self._begin = time.monotonic()
         compilers = {m: Compiler(d) for m, d in self._first_device.items()}
-        orders = {id(s): compilers[s.machine].rank(s.problem) for s in self.shapes}
         threads = [
-            threading.Thread(target=self._serve, args=(lane, compilers[lane.machine], orders), daemon=True) for lane in self._lanes
+            threading.Thread(target=self._serve, args=(lane, compilers[lane.machine]), daemon=True) for lane in self._lanes
         ]  # fmt: skip
         for thread in threads:
             thread.start()
@@ -201,14 +207,15 @@ class Tuner:
 
     # one lane
 
-    def _serve(self, lane: Lane, compiler: Compiler, orders: Mapping[int, Future[list[Choice]] | None]) -> None:
+    def _serve(self, lane: Lane, compiler: Compiler) -> None:
         shape: Shape | None = None
         try:
             fingerprint = lane.start()
             while (taken := self._next(lane)) is not None:
                 shape, share = taken
+                self._look_ahead(lane, shape, compiler)
                 try:
-                    self._study(lane, shape, share, compiler, fingerprint, orders[id(shape)])
+                    self._study(lane, shape, share, compiler, fingerprint)
                 finally:
                     with self._lock:
                         self._running[lane.machine] -= 1
@@ -246,6 +253,13 @@ class Tuner:
             self._stop.wait(0.1)
         return None
 
+    def _look_ahead(self, lane: Lane, shape: Shape, compiler: Compiler) -> None:
+        """Have this shape's choices and the next shapes' put into order, by cores that would idle."""
+        with self._lock:
+            for one in [shape, *list(self._waiting[lane.machine])[:LOOK_AHEAD]]:
+                if one._order is None and one._search is None:
+                    one._order = compiler.rank(one.problem)
+
     def _share(self, left: int, lanes: int) -> Budget:
         if self._budget.seconds is not None:
             rest = self._begin + self._budget.seconds - time.monotonic()
@@ -263,9 +277,7 @@ class Tuner:
 
     # one shape
 
-    def _study(
-        self, lane: Lane, shape: Shape, share: Budget, compiler: Compiler, fingerprint: str, order: Future[list[Choice]] | None
-    ) -> None:
+    def _study(self, lane: Lane, shape: Shape, share: Budget, compiler: Compiler, fingerprint: str) -> None:
         begin, before = time.monotonic(), shape.tried
         call = call_of(shape.problem)
         if shape.start is None:
@@ -275,7 +287,7 @@ class Tuner:
                 return
         space = CallSpace(lane.device, call)
         if shape._search is None:
-            known = _ranked(order)
+            known = _ranked(shape._order)
             view: Space = Ordered(space, known) if known else space
             kind = strategy("ranked") if self._exhaustive else self._strategy
             shape._search = kind(view, self._seed, lambda c: self._known(shape, c))
@@ -338,7 +350,10 @@ class Tuner:
     def _try(self, lane: Lane, shape: Shape, choice: Choice, incumbent: Choice | None) -> bool:
         """One configuration beside the best so far; False where the shape cannot be measured at all."""
         choices = (choice,) if incumbent is None else (incumbent, choice)
-        outcome = lane.run(Trial(shape.problem, choices, limit=self._limit, seed=self._seed))
+        trial = Trial(shape.problem, choices, limit=self._limit, seed=self._seed)
+        outcome = lane.run(trial)
+        if _doubtful(outcome, incumbent is not None):
+            outcome = lane.run(trial)
         if outcome.trouble:
             shape.state, shape.note = "failed", outcome.trouble
             return False
@@ -437,6 +452,16 @@ class Tuner:
         if not again:
             with self._lock:
                 shape.counts[sampled.status] += 1
+
+
+def _doubtful(outcome: Outcome, with_incumbent: bool) -> bool:
+    """Whether somebody else may be to blame: a process that was killed from outside, or a choice that was right before.
+
+    Such a trial is repeated once, so that nothing good is condemned for it.
+    """
+    if any(s.status == "crashed" and ("SIGKILL" in s.message or "SIGTERM" in s.message) for s in outcome.sampled):
+        return True
+    return with_incumbent and bool(outcome.sampled) and outcome.sampled[0].status not in ("right", "")
 
 
 def _faster(outcome: Outcome) -> bool:
