@@ -14,6 +14,7 @@ import pytest
 
 import toprung
 import trial
+from conftest import require
 from test_choice import H200
 from test_store import WRITER, child, garbage
 from toprung import store as stores
@@ -182,6 +183,7 @@ def test_ours_alone_says_nothing_about_what_is_installed(stored: Store, monkeypa
 
 
 def test_numpy_is_taken_where_it_was_faster(device: Device, stored: Store) -> None:
+    require(device.kind == "cpu", "beside a GPU the way to it decides")
     stored.add(entry(device, Gemm(64, 64, 64)), entry(device, Gemm(128, 128, 128)))
     assert multiplied(device, 64, 64, 64, own=False).kernels == ("numpy",), "not known: what was there already"
     stored.add(entry(device, Gemm(64, 64, 64), "numpy", None, 2e-3), entry(device, Gemm(128, 128, 128), "numpy", None, 0.5e-3))
