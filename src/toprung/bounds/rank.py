@@ -1,15 +1,15 @@
 """Seconds that a tile of the tunable product takes, predicted: what orders tiles before any of them is run.
 
-Nothing here is fitted to the speed of a product. What the device does comes from its figures (``toprung probe``); what a kernel asks
-for comes from its machine code or, before it is compiled, from its tile (``expected``).
+Nothing here is fitted to the speed of a product. What the device does comes from its figures (``toprung probe``); what a kernel
+asks for comes from its machine code or, before it is compiled, from its tile (``expected``).
 
 The model is two closed networks of queues, one in the other, solved by mean value analysis (Reiser and Lavenberg, "Mean-Value
 Analysis of Closed Multichain Queuing Networks", JACM 27, 1980), which has no constants of its own. In the inner one the reads of
 shared memory that the resident warps have under way (those of one k) go round between the schedulers, shared memory, the cache
-that all share and memory: so much of a turn of the loop goes by at what pace. In the outer one the resident blocks are the
-customers; they share that pace, and between two turns wait for what nothing hurries: loads, stores, barriers. What a block does before
-and after its loop is in there as well, hidden behind its neighbours as far as there are any. Blocks come in waves of as many as are resident,
-the last one with what is left; edges are computed like everything else; slices of K need a second pass.
+that all share and memory: that gives the pace of a turn of the loop. In the outer one the resident blocks are the customers; they
+share that pace, and between two turns wait for what nothing hurries: loads, stores, barriers. What a block does before and after
+its loop is in there as well, hidden behind its neighbours as far as there are any. Blocks come in waves of as many as are
+resident, the last one with what is left; edges are computed like everything else; slices of K need a second pass.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 
-from toprung.bounds.banks import warp_access
+from toprung.bounds.banks import BANKS, warp_access
 from toprung.bounds.figures import Figures, Unknown
 from toprung.bounds.occupancy import REGISTER_UNIT, ROOMS, Room, occupancy, room
 from toprung.tile import Tile
@@ -93,7 +93,8 @@ class Machine:
     Attributes
     ----------
     clock : per second
-    issue, multiply_adds : of warps
+    issue, multiply_adds : instructions of warps
+    shared : turns of shared memory
     near, far, near_copy, far_copy : bytes that a multiprocessor's share of the shared cache and of memory reads, and copies
     shared_cache : bytes of that cache
     waits : clocks of a load from ``"shared"``, ``"L1"``, ``"L2"``, ``"memory"``
@@ -107,6 +108,7 @@ class Machine:
     clock: float
     issue: float
     multiply_adds: float
+    shared: float
     near: float
     far: float
     near_copy: float
@@ -119,8 +121,9 @@ class Machine:
 
 
 NEEDED = (
-    "sms", "clock_mhz", "issue_per_clock", "ffma_per_clock", "l2_bytes", "l2_read_bytes_per_s", "l2_copy_bytes_per_s",
-    "dram_read_bytes_per_s", "dram_copy_bytes_per_s", "launch_seconds", "latency_clocks", "barrier_clocks", "groups_per_clock",
+    "sms", "clock_mhz", "issue_per_clock", "ffma_per_clock", "shared_bytes_per_clock", "l2_bytes", "l2_read_bytes_per_s",
+    "l2_copy_bytes_per_s", "dram_read_bytes_per_s", "dram_copy_bytes_per_s", "launch_seconds", "latency_clocks", "barrier_clocks",
+    "groups_per_clock",
 )  # fmt: skip
 
 
@@ -134,6 +137,7 @@ def machine(figures: Figures) -> Machine | Unknown:
     share = f.sms * f.clock_mhz * 1e6
     return Machine(
         room=room(f.arch), sms=f.sms, clock=f.clock_mhz * 1e6, issue=f.issue_per_clock, multiply_adds=f.ffma_per_clock / WARP,
+        shared=f.shared_bytes_per_clock / (BANKS * WORD),
         near=f.l2_read_bytes_per_s / share, far=f.dram_read_bytes_per_s / share, near_copy=f.l2_copy_bytes_per_s / share,
         far_copy=f.dram_copy_bytes_per_s / share, shared_cache=f.l2_bytes, waits=f.latency_clocks,
         barriers={int(n): c for n, c in f.barrier_clocks.items()},
@@ -192,8 +196,8 @@ class Asked:
 def turns(address: Callable[[int], int], width: int) -> int:
     """Turns of a warp's access to shared memory, ``width`` floats a lane.
 
-    An access of 2 or 4 floats is served half by half of what it would take if neighbours (or every second lane) want the same: measured
-    on an H200 with NVIDIA's counters, where LDS.128 takes two turns then and four otherwise.
+    An access of 2 or 4 floats takes half the turns where neighbours, or every second lane, want the same: on an H200 NVIDIA's
+    counters show two for LDS.128 then, and four otherwise.
     """
     found = warp_access(address, width).turns
     at = [address(lane) for lane in range(WARP)]
@@ -304,7 +308,8 @@ def expected(tile: Tile, options: Options, of: Room, trans_a: bool = False, tran
     multiply_adds = results * t.BK
     beside = ask.reads + ask.writes + ask.loads + OVERHEAD + OVERHEAD_LOAD * ask.loads
     short = 0 if options.get("ORDER") else CONFLICTS_SHORT / t.TN
-    conflicts = CONFLICTS + CONFLICTS_LOW / t.TM + short + CONFLICTS_TIGHT * min(1.0, max(0.0, (results + read + coming + BESIDE - cap) / TIGHTEST))
+    tight = min(1.0, max(0.0, (results + read + coming + BESIDE - cap) / TIGHTEST))
+    conflicts = CONFLICTS + CONFLICTS_LOW / t.TM + short + CONFLICTS_TIGHT * tight
     staged = WORD * (t.STAGES or 1) * t.BK * (t.BM + (t.PADA or 0) + t.BN + (t.PADB or 0))
     return Code(
         registers=cap if hot or cold else min(cap, round(free)), local_bytes=round(WORD * (hot * 2 + cold)), shared_bytes=staged,
@@ -337,7 +342,7 @@ def predict(on: Machine, work: Product, tile: Tile, options: Options, code: Code
     _, alone = turn(1)
     # the loads of the next turn come while this one computes; then they are written, and everybody must have done so
     chain = max(max(alone, made.instructions) + on.waits["shared"], on.waits["L2"])
-    chain += ask.write_turns * warps + barriers + on.waits["shared"]
+    chain += ask.write_turns * warps / on.shared + barriers + on.waits["shared"]
     outside = interpolated(on.starts, tile.work_items) + made.outside * warps / on.issue + t.BM * t.BN * WORD / on.near_copy
 
     def wave(together: int) -> float:
@@ -357,8 +362,9 @@ def predict(on: Machine, work: Product, tile: Tile, options: Options, code: Code
 def bound(on: Machine, work: Product, tile: Tile, options: Options, code: Code | None = None) -> float:
     """Seconds below which a tile cannot be: what a search discards by.
 
-    Counted is what the tile asks for whatever its compiler does (multiply-adds, edges included, on the fullest multiprocessor; what shared memory
-    and the shared cache must hand out), each at the best rate measured, and what crosses the memory interface once. Nothing waits.
+    Counted is what the tile asks for whatever its compiler does (multiply-adds on the fullest multiprocessor, edges included;
+    instructions; turns of shared memory), each at the best rate measured, and what crosses the memory interface once. Nothing
+    waits.
     """
     ask, warps = asked(tile, work.trans_a, work.trans_b), -(-tile.work_items // WARP)
     multiply_adds = (tile.TM or 1) * (tile.TN or 1) * (tile.BK or 1)
@@ -366,7 +372,7 @@ def bound(on: Machine, work: Product, tile: Tile, options: Options, code: Code |
     turn = warps * max(
         multiply_adds / on.multiply_adds,
         (multiply_adds + ask.reads + ask.writes + ask.loads + local) / on.issue,
-        ask.read_turns + ask.write_turns + local,
+        (ask.read_turns + ask.write_turns + local) / on.shared,
     )  # fmt: skip
     fullest = math.ceil(_blocks(work, tile) / on.sms)
     # a slice may be shorter than the others by a turn or more: what all have together is what counts
@@ -418,7 +424,7 @@ def _asks(on: Machine, code: Code, ask: Asked, warps: int, resident: int, far: f
     lost = gone * (1 - min(1.0, on.shared_cache / (spilled * on.sms)) if spilled else 0.0)
     return {
         "schedulers": uneven * warps * max(issued, multiplied),
-        "shared memory": warps * (ask.read_turns + ask.write_turns + ask.lines + code.local_accesses),
+        "shared memory": warps * (ask.read_turns + ask.write_turns + ask.lines + code.local_accesses) / on.shared,
         "shared cache": warps * ask.sectors * SECTOR / on.near + gone / on.near_copy,
         "memory": far + lost / on.far_copy,
     }
@@ -454,4 +460,3 @@ def _second_pass(on: Machine, work: Product, slices: int) -> float:
     parts = WORD * slices * work.M * work.N * work.batch
     rate = on.near_copy if parts <= on.shared_cache else on.far_copy
     return (parts + parts / slices) / (rate * on.sms * on.clock)
-
