@@ -35,7 +35,7 @@ def machine_of(path: Path) -> Machine:
 
 
 def block(words: Sequence[str], root: Path) -> str:
-    """A record of benchmarks/rank.py and one of the probe: how well the model orders the tiles, whole and less each of its parts."""
+    """A record of benchmarks/rank.py, one of the probe: how well the model orders the tiles, whole and less each of its parts."""
     from toprung.report.markdown import source_line
 
     if len(words) < 2:
