@@ -154,6 +154,19 @@ def test_waves_edges_and_slices() -> None:
     assert seconds(Product(8192, 8192, 1024), sliced) > seconds(Product(8192, 8192, 1024))
 
 
+def test_a_call_is_all_its_launches() -> None:
+    tiny, free = Product(128, 128, 128), replace(h200(), launch=0.0)
+    for slices, launches in ((1, 1), (2, 2)):
+        tile = replace(GOOD, SPLIT_K=slices)
+        assert seconds(tiny, tile) == pytest.approx(seconds(tiny, tile, free) + launches * h200().launch)
+    # results of slices are written, read and added: beyond the last cache at the speed of memory
+    wide, sliced = Product(16384, 16384, 64), replace(GOOD, SPLIT_K=4)
+    moved = 4 * wide.M * wide.N * 5 / (h200().far_copy * h200().sms * h200().clock)
+    assert seconds(wide, sliced) > seconds(wide) + moved
+    found = predict(h200(), Product(128, 128, 4096), GOOD, SWITCHES)
+    assert (found.resident, found.blocks) == (1, 1)  # no more than there are, however many would fit
+
+
 def test_waiting_counts_where_nothing_hides_it() -> None:
     slow = replace(h200(), waits={name: 4 * clocks for name, clocks in h200().waits.items()})
     small = Tile(BM=32, BN=32, BK=4, WM=32, WN=32, TM=8, TN=4, VEC=4, VA=4, VB=4, STAGES=1, PADA=4, PADB=4)
