@@ -20,7 +20,7 @@ from toprung.bounds.figures import Figures, Unknown
 from toprung.bounds.rank import Code, Machine, Product, bound, departures, expected, machine, predict, turns
 from toprung.errors import BadRecord, Unsupported
 from toprung.probe import store
-from toprung.ranking import WITHOUT, Ranking, Timed, agreement, predictions, spearman, timed, without
+from toprung.ranking import TOP, WITHOUT, Ranking, Timed, agreement, predictions, spearman, timed, without
 from toprung.results import read
 from toprung.routines.gemm import Gemm
 from toprung.tile import Tile
@@ -93,6 +93,22 @@ def test_no_tile_was_faster_than_its_bound(size: int) -> None:
     # and it is worth asking: some tiles are discarded once the best is known
     best = min(t.seconds for t in rows)
     assert sum(bound(h200(), product, t.tile, t.options, t.code) > best for t in rows) >= 10
+
+
+def test_the_first_ten_hold_a_fast_tile_on_problems_the_model_was_not_made_with() -> None:
+    # benchmarks/tiles.py: other sizes, shapes, transposes and batches, before compiling; only tiles that were thought fast
+    near = {}
+    for entry in read(RESULTS / "tiles.json")["problems"]:
+        p, rows = entry["problem"], [t for t in entry["quick"] if t["kernel"] == "gemm"]
+        if len(rows) < 4 * TOP:
+            continue
+        work = Product(p["M"], p["N"], p["K"], p["batch"], p["trans"][0] == "T", p["trans"][1] == "T")
+        tiles = [(Tile(**t["tile"]), t["options"]) for t in rows]
+        measured = [t["seconds"] for t in rows]
+        assert all(bound(h200(), work, *one) <= true for one, true in zip(tiles, measured, strict=True)), p
+        near[str(p)] = agreement([predict(h200(), work, *one).seconds for one in tiles], measured).top
+    assert len(near) >= 15 and max(near.values()) <= 1.1, near
+    assert sum(top <= NEAR for top in near.values()) >= 0.8 * len(near), near
 
 
 def test_the_parts_of_the_model_are_needed() -> None:

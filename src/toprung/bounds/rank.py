@@ -17,7 +17,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
+from operator import mul
 from types import MappingProxyType
 from typing import Any
 
@@ -332,6 +333,7 @@ def predict(on: Machine, work: Product, tile: Tile, options: Options, code: Code
     far = _far(on, work, tile, options, fits)
     barriers = (1 if (t.STAGES or 1) > 1 else 2) * interpolated(on.barriers, tile.work_items)
 
+    @cache
     def turn(together: int) -> tuple[Mapping[str, float], float]:
         """What a turn of a block asks for where so many are resident, and the clocks until it is served."""
         asks = _asks(on, made, ask, warps, together, far)
@@ -393,11 +395,13 @@ def departures(stations: Sequence[tuple[float, int]], customers: int, waiting: f
     stations : clocks that a customer asks of a kind of station, and how many there are of it
     waiting : clocks in which a customer asks for nothing
     """
-    queues, round_ = [0.0] * len(stations), 0.0
+    demands, counts = zip(*stations, strict=True)
+    queues, round_ = [0.0] * len(demands), 0.0
     for n in range(1, customers + 1):
-        served = [clocks * (1 + queue) for (clocks, _), queue in zip(stations, queues, strict=True)]
-        round_ = waiting + sum(one * many for one, (_, many) in zip(served, stations, strict=True))
-        queues = [n * one / round_ for one in served]
+        served = [clocks + clocks * queue for clocks, queue in zip(demands, queues)]  # noqa: B905 (twice as fast)
+        round_ = waiting + sum(map(mul, served, counts))
+        rate = n / round_
+        queues = [rate * one for one in served]
     return round_ / customers
 
 
