@@ -26,7 +26,17 @@ from toprung.probe.run import probe, refusals
 from toprung.report.markdown import refresh
 from toprung.report.probe_plot import mixes
 
-QUICK = ("x*x + c", "one warp, one chain", "8x8 boustrophedon", "LDS.128 6:1", "LDS.64 stride 4", "L2 read", "memory copy")
+QUICK = (
+    "x*x + c",
+    "one warp, one chain",
+    "8x8 boustrophedon",
+    "LDS.128 6:1",
+    "LDS.64 stride 4",
+    "L2 read",
+    "memory copy",
+    "L2",
+    "256 threads",
+)
 
 
 def gpu() -> Device:
@@ -74,6 +84,15 @@ def check_loop(name: str, case: Case) -> None:
         assert times(loop, "FFMA") == p["STEPS"] * p["RATIO"]
         assert loop.instructions - times(loop, kind) - times(loop, "FFMA") <= 4
         assert loop.reads.conflicted == 0
+    elif name == "latency":
+        kind = "LDS.32" if p["KIND"] == 0 else "LDG.32"
+        (loop,) = [o for o in loops if times(o, kind) == 4]  # the chain, four links a turn; nothing else is loaded
+        assert set(loop.counts) <= {kind, "integer", "move", "control"} and loop.instructions <= 12
+    elif name == "barrier":
+        (loop,) = [o for o in loops if times(o, "BAR") == p["REPEAT"]]
+        assert loop.instructions <= p["REPEAT"] + 3
+    elif name == "work_groups":
+        assert not loops
     else:
         width = f"LDG.{32 * p['VEC']}"
         (loop,) = [o for o in loops if times(o, width)]
@@ -117,6 +136,17 @@ def test_the_latency_is_counted_around_the_chain() -> None:
     assert sum(clocks[0] < i for i in chain) == case.params["REPEAT"]
 
 
+def test_the_chain_is_one_ring_of_all_links() -> None:
+    from toprung.probe.benchmarks.latency import LEVELS, chain
+
+    for _, _, links, stride in LEVELS[:2]:
+        ring, at, seen = chain(links, stride), 0, set()
+        while at not in seen:
+            seen.add(at)
+            at = int(ring[at])
+        assert at == 0 and seen == {stride * i for i in range(links)}
+
+
 def test_fused_multiply_add_rounds_once() -> None:
     rng = np.random.default_rng(3)
     for scale in (1.0, 2.0**-30, 2.0**20):
@@ -153,7 +183,8 @@ def test_a_cpu_is_probed_as_far_as_it_makes_sense(session: Session) -> None:
     assert [f.problem for f in found.values()] == ["", "", ""]
     assert all(f.value > 0 and f.seconds and f.calls for f in found.values())
     refused = refusals(session, benchmarks())
-    assert sorted(refused) == ["ffma_latency", "ffma_lds", "ffma_outer", "shared"] and all(refused.values())
+    named = ["barrier", "ffma_latency", "ffma_lds", "ffma_outer", "latency", "shared", "work_groups"]
+    assert sorted(refused) == named and all(refused.values())
 
 
 @pytest.mark.slow

@@ -38,6 +38,7 @@ class Switch:
     idea : what it does, in one sentence
     values : what it may be; the first is the default
     fallback : the default where the device has no use for the first; None where the first works everywhere
+    searched : whether its values are a search's to try; the others' follow from the call
     refusal : why a device has no use for it; empty where it has
     rules : conditions on the tile, beyond the rung's own, when it is not at its default
     """
@@ -48,6 +49,7 @@ class Switch:
     values: tuple[int, ...] = (0, 1)
     rules: tuple[Rule, ...] = ()
     fallback: int | None = None
+    searched: bool = False
 
     @property
     def default(self) -> int:

@@ -34,6 +34,16 @@ RULES = (
         lambda t, d: (t.BN + (t.PADB or 0)) % max(t.VEC or 1, t.VB or 1) == 0,
     ),
     *EQUAL_SHARES,
+    Rule(
+        "WM · WN = TM · TN · warp on a GPU",
+        "a warp's tile is what its work-items own",
+        lambda t, d: d.kind != "gpu" or not d.subgroup or (t.WM or 1) * (t.WN or 1) == (t.TM or 1) * (t.TN or 1) * d.subgroup,
+    ),
+    Rule(
+        "TM · TN ≤ 128 on a GPU",
+        "a work-item's results need as many registers, of which it has at most 255",
+        lambda t, d: d.kind != "gpu" or (t.TM or 1) * (t.TN or 1) <= 128,
+    ),
 )
 
 SWITCHES = (
@@ -41,11 +51,23 @@ SWITCHES = (
     Switch("TRANS_B", "B is stored N×K"),
     Switch("VC", "floats of an access to C", values=(1, 2, 4)),
     Switch("INDEX32", "offsets within a matrix have 32 bits", values=(1, 0)),
-    Switch("AHEAD", "vectors are read from local memory one k ahead", values=(1, 0)),
-    Switch("ORDER", "multiplications as the ox ploughs"),
-    Switch("RESIDENT", "work-groups a multiprocessor must have registers for; 0: as it comes", values=(0, 1, 2, 3, 4, 5, 6, 8)),
-    Switch("GROUP_M", "blocks of rows that are covered together", values=(8, 1, 2, 4, 16, 32)),
+    Switch("AHEAD", "vectors are read from local memory one k ahead", values=(1, 0), searched=True),
+    Switch("ORDER", "multiplications as the ox ploughs", searched=True),
+    Switch(
+        "RESIDENT",
+        "work-groups a multiprocessor must have registers for; 0: as it comes",
+        values=(0, 1, 2, 3, 4, 5, 6, 8),
+        searched=True,
+    ),
+    Switch("GROUP_M", "blocks of rows that are covered together", values=(8, 1, 2, 4, 16, 32), searched=True),
 )
+
+SPACE = {
+    "BM": (16, 32, 64, 128, 256), "BN": (16, 32, 64, 128, 256), "BK": (4, 8, 16, 32), "WM": (8, 16, 32, 64, 128),
+    "WN": (8, 16, 32, 64, 128), "TM": (2, 4, 8, 16), "TN": (2, 4, 8, 16), "VEC": (4, 2), "STAGES": (1, 2), "PADA": (0, 4),
+    "PADB": (0, 4), "SPLIT_K": (1, 2, 3, 4, 6, 8, 12, 16),
+}  # fmt: skip
+"""What a search may try, with the switches that are its to choose. VA, VB and VC follow from the call: as wide as may be."""
 
 
 def square(block: int, deep: int, piece: int, warp: tuple[int, int], **more: int) -> Tile:
@@ -67,6 +89,7 @@ KERNEL = LibraryKernel(
     },
     local_bytes=tiles_bytes,
     rules=RULES,
+    space=SPACE,
     switches=SWITCHES,
     routine="gemm",
 )

@@ -1,0 +1,237 @@
+"""How fast tiles from the whole space of the tunable product are: a fair sample, for the model that ranks them (bounds/rank.py).
+
+    python benchmarks/rank.py results/nvidia-h200/rank.json
+    python benchmarks/rank.py rank.json --problems 96x80x112 --count 6 --device opencl
+    python benchmarks/rank.py code.json --compile-only sm_90 --count 20
+
+The sample is drawn by a fixed seed from everything that is legal, whatever it makes of registers: what spills stays in. Everything
+is compiled beforehand by all cores, and what the compiler made of it is stored with it. The float64 oracle checks the first result
+of a problem, every other one is compared with that, and only then timed. What does not compile, does not run or computes
+something wrong is stored as such. The record is written every few seconds.
+"""
+
+import argparse
+import os
+import shlex
+import statistics
+import sys
+import time
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from itertools import islice
+from multiprocessing import get_context
+from pathlib import Path
+
+import numpy as np
+
+from toprung import backends, environment, results
+from toprung.backends import nvrtc
+from toprung.blas.choose import choose
+from toprung.blas.competitor import Toprung, call_of
+from toprung.blas.kernel import kernel
+from toprung.blas.space import draws
+from toprung.build import keep, rung_source
+from toprung.check import Oracle, hostile, view
+from toprung.competitor import OnDevice
+from toprung.errors import MissingExtra, ToprungError
+from toprung.machine_code import read
+from toprung.measure import Plan, Timing
+from toprung.power import clock_reader
+from toprung.problem import UNIT_ROUNDOFF
+from toprung.routines.gemm import Gemm
+
+PROBLEMS = ("1000", "4096")
+SEED, COUNT = 20260, 200
+PLAN = Plan(sample_seconds=0.006)
+SAMPLES = 5
+SLOW, SLOW_SAMPLES = 0.02, 2
+"""A call this long gets so many samples."""
+STORE_EVERY = 15.0
+
+
+def parse(text):
+    """``4096``, ``96x80x112``."""
+    numbers = [int(n) for n in text.split("x")]
+    return Gemm(*(numbers * 3 if len(numbers) == 1 else numbers))
+
+
+def code_key(choice):
+    """What a binary depends on: how many slices there are is the launch's affair."""
+    return replace(choice.tile, SPLIT_K=None), choice.options
+
+
+def source_of(device, choice):
+    """The text of a choice's kernel."""
+    tile, options = code_key(choice)
+    record = kernel("gemm")
+    return rung_source(record, tile, record.options(device, dict(options)))
+
+
+def compile_one(job):
+    """In a process of its own: one binary, into the cache if there is a fingerprint; its code's description, seconds, complaint."""
+    source, arch, fingerprint = job
+    start = time.perf_counter()
+    try:
+        cubin = nvrtc.compile_cubin(source, arch)
+        seconds = time.perf_counter() - start
+        if fingerprint:
+            keep(source, fingerprint, cubin.code)
+        return read(cubin, source.kernel, arch).describe(), seconds, ""
+    except MissingExtra:  # no disassembler
+        return None, seconds, ""
+    except ToprungError as error:
+        return None, time.perf_counter() - start, str(error)[:300]
+
+
+def compile_all(device, choices, workers, fingerprint=""):
+    """Every different binary: its description, seconds and complaint. The slowest are begun first."""
+
+    def most(choice):
+        return -(choice.tile.TM * choice.tile.TN * choice.tile.BK)
+
+    keys = list(dict.fromkeys(code_key(c) for c in sorted(choices, key=most)))
+    first = {code_key(c): c for c in choices}
+    jobs = [(source_of(device, first[k]), device.arch, fingerprint) for k in keys]
+    with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
+        return dict(zip(keys, pool.map(compile_one, jobs, chunksize=1), strict=True))
+
+
+class Trial:
+    """One problem with its operands in place."""
+
+    def __init__(self, session, problem):
+        self.session, self.problem = session, problem
+        self.operands = hostile(problem)
+        self.placed = OnDevice(self.operands, session)
+        self.clock = clock_reader(session)
+        self.right = None
+
+    def wrong(self, prepared):
+        """What is wrong with a result, or nothing."""
+        flat = prepared.fetch()
+        found = view(self.problem.output, flat)
+        if self.right is None:
+            verdict = Oracle(self.operands).verify(flat)
+            if verdict.right:
+                self.right = found.copy()
+            return "; ".join(verdict.problems)
+        # two right results are this close: 16 of U(-1,1)'s grades each, of sums of K/4 on average
+        near = float(np.max(np.abs(found - self.right))) <= 32 * UNIT_ROUNDOFF * max(self.problem.K, 64) / 2
+        return "" if near else "its result is not that of the first"
+
+    def time(self, choice):
+        """Samples of a choice, its clocks and what keeps it from being timed."""
+        entry = {"seconds": [], "clocks_mhz": [], "problem": ""}
+        try:
+            prepared = Toprung(choice=choice).prepare(self.placed)
+            prepared.reset()
+            slow = prepared.time(1) > SLOW
+            entry["problem"] = self.wrong(prepared)
+            if not entry["problem"]:
+                timing = Timing(prepared, plan=PLAN)
+                if not slow:
+                    timing.warm_up()
+                for _ in range(SLOW_SAMPLES if slow else SAMPLES):
+                    timing.sample(self.clock)
+                entry |= {"seconds": timing.seconds, "clocks_mhz": timing.clocks, "calls": timing.calls}
+        except ToprungError as error:
+            entry["problem"] = str(error)[:300]
+        return entry
+
+
+def describe(choice, code):
+    """A choice and what the compiler made of it, as JSON."""
+    made, seconds, complaint = code
+    return {
+        "tile": choice.tile.given(), "options": dict(choice.options), "code": made, "compile_seconds": seconds,
+        "problem": complaint,
+    }  # fmt: skip
+
+
+def table(problems):
+    """The fastest and the slowest, and what was not timed."""
+    for entry in problems:
+        timed = sorted((t for t in entry["tiles"] if t["seconds"]), key=lambda t: statistics.median(t["seconds"]))
+        failed = [t for t in entry["tiles"] if t["problem"]]
+        flops = entry["flops"]
+        spilled = sum(bool(t["code"] and (t["code"]["spill_loads"] or t["code"]["stack_bytes"])) for t in timed)
+        spread = [(max(t["seconds"]) - min(t["seconds"])) / statistics.median(t["seconds"]) for t in timed]
+        print(f"\n{entry['problem']['M']}x{entry['problem']['N']}x{entry['problem']['K']}: {len(timed)} timed ({spilled} spill), "
+              f"{len(failed)} not, spread {statistics.median(spread) if spread else 0:.1%} in the median")  # fmt: skip
+        for t in [*timed[:6], *timed[-2:]]:
+            seconds = statistics.median(t["seconds"])
+            tile = " ".join(f"{k}{v}" for k, v in t["tile"].items() if k not in ("VA", "VB"))
+            switches = " ".join(f"{k}{t['options'][k]}" for k in ("AHEAD", "ORDER", "RESIDENT", "GROUP_M"))
+            registers = t["code"]["registers"] if t["code"] else "?"
+            print(f"  {1e6 * seconds:9.1f} µs {flops / seconds / 1e12:6.2f} TFLOP/s {registers:>4} registers  {tile} {switches}")
+        if entry["own"]["seconds"]:
+            print(f"  {1e6 * statistics.median(entry['own']['seconds']):9.1f} µs: the library's own choice")
+        for t in failed[:4]:
+            print("  not timed:", t["problem"][:150].replace("\n", " "))
+
+
+def main():
+    """Draw, compile, check, time."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--problems", nargs="+", default=PROBLEMS)
+    parser.add_argument("--count", type=int, default=COUNT)
+    parser.add_argument("--seed", type=int, default=SEED)
+    parser.add_argument("--device")
+    parser.add_argument("--seconds", type=float, default=110.0, help="most that the whole run may take")
+    parser.add_argument("--workers", type=int, default=os.cpu_count())
+    parser.add_argument("--compile-only", metavar="ARCH", help="time nothing: what the compiler makes of the sample, without a GPU")
+    wanted = parser.parse_args()
+    start = time.monotonic()
+    what = shlex.join(["python", "benchmarks/rank.py", *sys.argv[1:]])
+    problems = [parse(p) for p in wanted.problems]
+    wanted.out.parent.mkdir(parents=True, exist_ok=True)
+    if wanted.compile_only:
+        device = nvrtc.device_of(wanted.compile_only)
+        choices = list(islice(draws(device, call_of(problems[0]), wanted.seed), wanted.count))
+        codes = compile_all(device, choices, wanted.workers)
+        took = [seconds for _, seconds, _ in codes.values()]
+        rows = [describe(c, codes[code_key(c)]) for c in choices]
+        results.write(wanted.out, {"format": "toprung compiled 1", "arch": device.arch, "seed": wanted.seed, "tiles": rows})
+        print(
+            f"{len(codes)} binaries in {time.monotonic() - start:.0f} s, {sum(took):.0f} s of one core, longest {max(took):.1f} s"
+        )
+        return
+    device = backends.find(wanted.device)
+    with backends.opened(device) as session:
+        samples = [list(islice(draws(device, call_of(p), wanted.seed), wanted.count)) for p in problems]
+        codes = {}
+        if device.backend == "cuda":
+            codes = compile_all(device, [c for s in samples for c in s], wanted.workers, session.fingerprint())
+            print(f"{len(codes)} binaries after {time.monotonic() - start:.0f} s", flush=True)
+        made = []
+        stored = time.monotonic()
+
+        def store(interrupted):
+            record = results.record(
+                what, environment.environment(session), [], interrupted=interrupted, kind="rank", seed=wanted.seed, problems=made
+            )  # fmt: skip
+            results.write(wanted.out, record)
+
+        for number, (problem, choices) in enumerate(zip(problems, samples, strict=True)):
+            trial, rows = Trial(session, problem), []
+            own = choose(device, call_of(problem))
+            made.append({"problem": problem.describe(), "flops": problem.flops, "tiles": rows})
+            made[-1]["own"] = describe(own, (None, 0.0, "")) | trial.time(own)  # for comparison, not of the sample
+            end = time.monotonic() + (start + wanted.seconds - time.monotonic()) * (0.35 if number + 1 < len(problems) else 1.0)
+            for choice in choices:
+                if time.monotonic() > end:
+                    print(f"{problem}: out of time, {len(choices) - len(rows)} not tried")
+                    break
+                row = describe(choice, codes.get(code_key(choice), (None, 0.0, "")))
+                rows.append(row | trial.time(choice) if not row["problem"] else row | {"seconds": [], "clocks_mhz": []})
+                if time.monotonic() - stored > STORE_EVERY:
+                    store(True)
+                    stored = time.monotonic()
+            print(f"{problem}: {len(rows)} tried after {time.monotonic() - start:.0f} s", flush=True)
+        store(False)
+        table(made)
+
+
+if __name__ == "__main__":
+    main()
