@@ -133,3 +133,7 @@ class MixedPlaces(ToprungError, ValueError):
 
 class StalePlan(ToprungError, ValueError):
     """A plan called with operands other than those it was made for."""
+
+
+class StoreError(ToprungError, ValueError):
+    """A store of tuned entries, or an entry, that cannot be read or written: damaged, foreign, newer, read-only, the disk full."""
