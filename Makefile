@@ -28,7 +28,7 @@ tables: $(VENV)/ready
 
 # The documentation as a site in site/: fails on dead links and anchors, and on pages that docs/index.md does not name
 site: $(VENV)/ready-site
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	$(BIN)/python site_tools/check.py site
 
 # Pin what pyproject.toml asks for, with hashes and without naming any package host

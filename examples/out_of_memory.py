@@ -3,9 +3,9 @@
     python examples/out_of_memory.py                                            # 3 × 64 MiB through 24 MiB
     python examples/out_of_memory.py --size 65536 --memory-limit 8G --folder /data    # 3 × 16 GiB through 8 GiB
 
-The operands are ``numpy.memmap``s: files that look like arrays. ``toprung.matmul`` takes them as they are, cuts the product into panels that
-fit into the limit, and sends the next ones while the device computes. What is resident of the files is the system's to drop at
-any time; what the process needs beyond is measured while the product runs and printed.
+The operands are ``numpy.memmap``s: files that look like arrays. ``toprung.matmul`` takes them as they are, cuts the product into
+panels that fit into the limit, and sends the next ones while the device computes. What is resident of the files is the system's to
+drop at any time; what the process needs beyond is measured while the product runs and printed.
 """
 
 from __future__ import annotations
@@ -85,11 +85,11 @@ class PeakMemory:
         if not self.peak:
             return "cannot be measured on this system"
         more = readable(self.peak - self.before)
-        return f"{more} more than before the product (page-locked buffers; a CPU's panels; the compiler, where a kernel was not cached)"
+        return f"{more} more than before the product (page-locked buffers; a CPU's panels; a compiler, where nothing was cached)"
 
 
 def grade(a: np.ndarray, b: np.ndarray, c: np.ndarray, seed: int = 0) -> float:
-    """Largest error of sampled elements of C, in roundings of their own terms; the first and the last row and column are among them."""
+    """Largest error of sampled elements of C, in roundings of their own terms; first and last rows and columns among them."""
     rng = np.random.default_rng(seed)
     rows, cols = (np.unique(np.r_[0, n - 1, rng.integers(0, n, SAMPLED)]) for n in c.shape)
     left, right = a[rows].astype(np.float64), b[:, cols].astype(np.float64)
@@ -115,7 +115,8 @@ def main() -> int:
         n = words.size
         a, b = (filled(Path(folder) / name, (n, n), seed) for seed, name in enumerate("AB"))
         c = np.memmap(Path(folder) / "C", np.float32, "w+", shape=(n, n))
-        print(f"A, B and C: {readable(a.nbytes + b.nbytes + c.nbytes)} in {folder}; {readable(words.memory_limit)} of device memory")
+        total = readable(a.nbytes + b.nbytes + c.nbytes)
+        print(f"A, B and C: {total} in {folder}; {readable(words.memory_limit)} of device memory")
         try:
             toprung.matmul(a[:1, :1], b[:1, :1], device=device)  # opens the device: what that takes is not the product's
             start = time.perf_counter()
@@ -130,7 +131,8 @@ def main() -> int:
         print(f"Peak memory: {memory}")
         worst = grade(a, b, c)
         right = worst <= 16  # as fp32 on random signs, whatever the size: docs/accuracy.md
-        print(f"largest error of {SAMPLED}² sampled elements: {worst:.2f} roundings of their terms: {'right' if right else 'WRONG'}")
+        verdict = "right" if right else "WRONG"
+        print(f"largest error of {SAMPLED}² sampled elements: {worst:.2f} roundings of their terms: {verdict}")
         return 0 if right else 1
 
 

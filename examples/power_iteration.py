@@ -4,8 +4,8 @@
     python examples/power_iteration.py --blas scipy           # the same program with SciPy's BLAS
     python examples/power_iteration.py --device pocl --own    # toprung's own kernels
 
-``toprung.sgemv`` and ``toprung.sgemm`` take the parameters of ``scipy.linalg.blas``'s, so the import is all that differs. Products of
-host arrays with a single vector are best left on the host: the matrix would travel for two operations an element. Without
+``toprung.sgemv`` and ``toprung.sgemm`` take the parameters of ``scipy.linalg.blas``'s, so the import is all that differs. Products
+of host arrays with a single vector are best left on the host: the matrix would travel for two operations an element. Without
 ``--device`` toprung leaves them there, and the receipt says so.
 """
 
@@ -51,7 +51,9 @@ def power_iteration(a: np.ndarray, sgemm: Callable, k: int, tolerance: float, mo
     2k × 2k matrix that is left (Rayleigh and Ritz). Ends when A·v − λ·v is below ``tolerance``·λ for the k wanted.
     """
     block = np.linalg.qr(np.random.default_rng(1).normal(size=(len(a), min(2 * k, len(a)))).astype(np.float32))[0]
-    for turn in range(1, most + 1):
+    turns = 0
+    while turns < most:
+        turns += 1
         image = sgemm(1.0, a, np.asfortranarray(block))
         values, turned = np.linalg.eigh(np.asarray(sgemm(1.0, block, image, trans_a=1), dtype=np.float64))
         order = np.argsort(-abs(values))[:k]
@@ -59,7 +61,7 @@ def power_iteration(a: np.ndarray, sgemm: Callable, k: int, tolerance: float, mo
         if (np.linalg.norm(images - vectors * values[order], axis=0) <= tolerance * abs(values[order])).all():
             break
         block = np.linalg.qr(image)[0]
-    return values[order], vectors.astype(np.float32), turn
+    return values[order], vectors.astype(np.float32), turns
 
 
 def main() -> int:

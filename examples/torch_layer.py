@@ -3,13 +3,14 @@
     python examples/torch_layer.py                            # on the GPU if PyTorch has one, else on the CPU
     python examples/torch_layer.py --on cpu --device pocl     # CPU tensors, multiplied on a device that toprung finds
 
-CUDA tensors stay where they are, on PyTorch's current stream. CPU tensors are multiplied where toprung finds it best (without a GPU,
-by NumPy's BLAS) or on ``--device``.
+CUDA tensors stay where they are, on PyTorch's current stream. CPU tensors are multiplied where toprung finds it best (without a
+GPU, by NumPy's BLAS) or on ``--device``.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import sys
 
 import toprung
@@ -25,13 +26,15 @@ class Product(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, x, weight, options):
+        """x (rows, inputs), weight (outputs, inputs) → (rows, outputs)."""
         ctx.save_for_backward(x, weight)
         ctx.options = options
-        return toprung.matmul(x, weight.T, **options)  # (rows, inputs) · (inputs, outputs): the transpose is not copied
+        return toprung.matmul(x, weight.T, **options)  # the transpose is not copied
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, gradient):
+        """gradient (rows, outputs) → those by x and by weight."""
         x, weight = ctx.saved_tensors
         for_x = toprung.matmul(gradient, weight, **ctx.options) if ctx.needs_input_grad[0] else None
         for_weight = toprung.matmul(gradient.T, x, **ctx.options) if ctx.needs_input_grad[1] else None
@@ -62,7 +65,7 @@ class Linear(torch.nn.Module):
 def network(layer: type, sizes: list[int], **options: object) -> torch.nn.Sequential:
     """Layers with tanh between them."""
     parts: list[torch.nn.Module] = []
-    for inputs, outputs in zip(sizes, sizes[1:], strict=False):
+    for inputs, outputs in itertools.pairwise(sizes):
         parts += [layer(inputs, outputs, **options), torch.nn.Tanh()]
     return torch.nn.Sequential(*parts[:-1])
 

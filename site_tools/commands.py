@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 from typing import Any
 
@@ -25,8 +26,7 @@ def section(words: tuple[str, ...], command: Any) -> str:
     context = command.make_context(words[-1], [], resilient_parsing=True)
     usage = " ".join([*words, *command.collect_usage_pieces(context)])
     records = [record for p in command.params if (record := p.get_help_record(context))]
-    cells = [(flat(name).replace("|", r"\|"), flat(text).replace("|", r"\|")) for name, text in records]
-    rows = [f"| `{name}` | {text} |" for name, text in cells]
+    rows = [f"| <code>{cell(name)}</code> | {cell(text)} |" for name, text in records]
     table = "\n".join(["| given | meaning |", "|---|---|", *rows]) if rows else ""
     return "\n\n".join(part for part in (title, f"    {usage}", described(command.help), table) if part)
 
@@ -34,6 +34,11 @@ def section(words: tuple[str, ...], command: Any) -> str:
 def flat(text: str | None) -> str:
     """Help text on one line."""
     return " ".join((text or "").split())
+
+
+def cell(text: str) -> str:
+    """The same inside a table, where < begins no tag and a bar no column."""
+    return html.escape(flat(text), quote=False).replace("|", "&#124;")
 
 
 def described(text: str | None) -> str:

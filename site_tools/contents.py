@@ -1,6 +1,7 @@
 """The site's navigation, read from docs/index.md: its headings are the sections, the first column of their tables the pages.
 
-A page that is an ``index.md`` brings the other pages of its folder, in order of their names, so that a rung's page is listed nowhere.
+A page that is an ``index.md`` brings the other pages of its folder, in order of their names, so that a rung's page is listed
+nowhere.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""NumPy docstrings, as this project writes them (``name : what it is``, no types), as Markdown; and what makes griffe read them so."""
+"""NumPy docstrings, as this project writes them (``name : what it is``, no types), as Markdown; griffe is made to read them so."""
 
 from __future__ import annotations
 
+import inspect
 import re
-import textwrap
 
 TITLES = ("Parameters", "Returns", "Raises", "Attributes", "Examples")
 SECTION = re.compile(rf"^({'|'.join(TITLES)})\n-+\n", re.MULTILINE)
@@ -11,7 +11,7 @@ SECTION = re.compile(rf"^({'|'.join(TITLES)})\n-+\n", re.MULTILINE)
 
 def markdown(text: str) -> str:
     """A docstring's text with its sections as lists and fenced examples."""
-    head, *rest = SECTION.split(textwrap.dedent(text).strip())
+    head, *rest = SECTION.split(inspect.cleandoc(text))
     parts = [head.strip()]
     for title, body in zip(rest[::2], rest[1::2], strict=True):
         parts.append(f"**{title}**")

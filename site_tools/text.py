@@ -10,7 +10,8 @@ from pathlib import Path
 
 LINK = re.compile(r"(?P<image>!?)\[(?P<label>[^\]]*)\]\((?P<target>[^)\s]+)\)")
 MARKER = re.compile(r"^<!-- toprung:.*?-->$", re.MULTILINE)
-API = re.compile(r"^<!-- site:api (?P<name>[\w.]+)(?P<members>(?: \w+)*) -->$", re.MULTILINE)
+API = re.compile(r"^(?:### (?P<heading>\w+)\n\n)?<!-- site:api (?P<name>[\w.]+)(?P<members>(?: \w+)*) -->$", re.MULTILINE)
+"""A name, with the heading that readers of the repository see; on the site it has one of its own."""
 COMMANDS = re.compile(r"^<!-- site:commands -->$", re.MULTILINE)
 STORED = re.compile(r"`(results/[\w./-]+\.json)`")
 COPIED = ("results/**/*.json", "examples/*")
@@ -38,16 +39,17 @@ def for_site(text: str, page: str, root: Path, commands: Callable[[], str]) -> s
         a link to a file outside docs/ that is not there
     """
     text = MARKER.sub("", text)
-    text = API.sub(lambda m: directive(m["name"], m["members"].split()), text)
+    text = API.sub(lambda m: directive(m["heading"], m["name"], m["members"].split()), text)
     text = COMMANDS.sub(lambda _: commands(), text)
     pieces = [piece if fenced else spaced(outside(piece, page, root)) for fenced, piece in fences(text)]
     return "".join(pieces)
 
 
-def directive(name: str, members: list[str]) -> str:
-    """What mkdocstrings replaces by a name's docstring, and by those of some of its members."""
+def directive(heading: str | None, name: str, members: list[str]) -> str:
+    """What mkdocstrings replaces by a name's docstring, and by those of some of its members; the heading's anchor stays."""
+    anchor = f'<a id="{heading.lower()}"></a>\n\n' if heading else ""
     listed = "\n".join(f"        - {member}" for member in members)
-    return f"::: {name}\n    options:\n      members:" + (f"\n{listed}" if members else " false")
+    return f"{anchor}::: {name}\n    options:\n      members:" + (f"\n{listed}" if members else " false")
 
 
 def fences(text: str) -> list[tuple[bool, str]]:
