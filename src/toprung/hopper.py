@@ -233,28 +233,30 @@ def ways(call: Call, units: int) -> list[Way]:
 
     Their results take no more memory than the operands, and a slice has ``SHORTEST`` of K at least.
     """
-    rows = call.M * _matrices(call.stride_a, call.batch) + call.N * _matrices(call.stride_b, call.batch)
-    most = min(call.K // SHORTEST, call.K * rows // max(call.M * _ldp(call.N) * call.batch, 1))
     found = []
     for variant in COSTS:
-        tiles = max(_tiles(call, variant), 1)
-        counts = {trimmed(call.K, min(most, n * units // tiles)) for n in (1, 2, 3)} | {1}
+        counts = {filling(call, variant, n * units) for n in (1, 2, 3)} | {1}
         found += [Way(variant, slices) for slices in sorted(counts)]
     return found
 
 
+def filling(call: Call, variant: Variant, units: int) -> int:
+    """Slices of K with which there are no more tiles than multiprocessors, as many as memory and ``SHORTEST`` allow."""
+    most = min(call.K // SHORTEST, call.K * _rows(call) // max(call.M * _ldp(call.N) * call.batch, 1))
+    return trimmed(call.K, min(most, units // max(_tiles(call, variant), 1)))
+
+
 def product_time(call: Call, way: Way, units: int) -> float:
     """Seconds of the second launch beyond its start, and all of the third."""
-    rows = call.M * _matrices(call.stride_a, call.batch) + call.N * _matrices(call.stride_b, call.batch)
     variant, slices = way
     tile = 1e-9 * (COSTS[replace(variant, INTERVAL=1)] * depth_of(call.K, slices) + TAIL * variant.BM * variant.BN)
-    multiply = max(waves(call, variant, units, slices) * tile, 4 * rows * call.K / MEMORY_RATE)
+    multiply = max(waves(call, variant, units, slices) * tile, 4 * _rows(call) * call.K / MEMORY_RATE)
     return multiply + (LAUNCH + 4 * (slices + 1) * call.M * call.N * call.batch / REDUCE_RATE if slices > 1 else 0.0)
 
 
 def reckoned(call: Call, units: int) -> tuple[float, float]:
     """Seconds that a call takes about: this way, all launches; and in plain fp32."""
-    rows = call.M * _matrices(call.stride_a, call.batch) + call.N * _matrices(call.stride_b, call.batch)
+    rows = _rows(call)
     ours = 2 * LAUNCH + 8 * rows * call.K / SPLIT_RATE + product_time(call, choose(call, units), units)
     bytes_ = 4 * (rows * call.K + call.M * call.N * call.batch)
     return ours, PLAIN_START + max(2.0 * call.M * call.N * call.K * call.batch / PLAIN_RATE, bytes_ / MEMORY_RATE)
@@ -262,6 +264,11 @@ def reckoned(call: Call, units: int) -> tuple[float, float]:
 
 def _tiles(call: Call, variant: Variant) -> int:
     return ceil(call.M, variant.BM) * ceil(call.N, variant.BN) * call.batch
+
+
+def _rows(call: Call) -> int:
+    """Of A and columns of B, of all matrices that differ."""
+    return call.M * _matrices(call.stride_a, call.batch) + call.N * _matrices(call.stride_b, call.batch)
 
 
 def _ldp(cols: int) -> int:
