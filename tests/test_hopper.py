@@ -23,6 +23,7 @@ from toprung.hopper import (
     Way,
     depth_of,
     panels,
+    product_source,
     split_source,
     workspace_bytes,
 )  # fmt: skip
@@ -206,7 +207,21 @@ def test_adding_up_has_one_order() -> None:
     code = inspect_source(hopper.reduce_source(), "sm_90")
     assert code.spills == 0 and code.counts["LDG.128"] >= 8
     listing = disassemble(compile_cubin(hopper.reduce_source(), "sm_90").code)
-    assert re.findall(r"\b(?:RED|ATOM)[A-Z]*\.\S+", listing) == ["REDG.E.ADD.64.STRONG.GPU"]
+    assert re.findall(r"\b(?:REDG?|ATOM[GS]?)\.E\S+", listing) == ["REDG.E.ADD.64.STRONG.GPU"]
+
+
+def check_product(variant: Variant) -> None:
+    require(not nvrtc.missing(), f"CUDA: {nvrtc.missing()}")
+    source = product_source(variant)
+    code = inspect_source(source, "sm_90")
+    assert code.spills == 0
+    assert code.counts["HGMMA"] == 6
+    assert code.shared_bytes <= SHARED_BYTES
+    assert "serialized" not in compile_cubin(source, "sm_90").log
+
+
+def test_product_keeps_the_matrix_units_busy() -> None:
+    check_product(Variant())
 
 
 @pytest.mark.slow
