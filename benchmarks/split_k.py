@@ -246,9 +246,11 @@ def graph(session, fill):
         made = checked(*driver.cuStreamEndCapture(stream))
         ready = checked(*driver.cuGraphInstantiate(made, 0))
         for seed in (1, 2, 3):
-            Set.__init__(one_more := Set.__new__(Set), session, fill, shape, seed)
-            for to, source in zip(one.buffers[:2], one_more.buffers, strict=False):
+            another = Set(session, fill, shape, seed)
+            checked(*driver.cuCtxSynchronize())
+            for to, source in zip(one.buffers[:2], another.buffers, strict=False):
                 checked(*driver.cuMemcpyDtoD(to.pointer, source.pointer, to.nbytes))
+            checked(*driver.cuCtxSynchronize())
             if seed == 3:  # one element of A: its row of C is NaN, and what was flagged before is not again
                 session.upload(session.foreign(a, 4), np.full(1, np.nan, np.float32))
             found = []
