@@ -12,7 +12,7 @@
 //
 // With slices > 1 it multiplies ``depth`` of K at a time: C is then a result for each slice and product of the batch, which
 // reduce.cu adds up, and a slice's rows of terms have their own exponents. What must be added in order of K (see ``may_overflow``) is
-// not a slice's to compute: it raises the flag of its slice and 64 x min(64, BN) of C, and reduce.cu does it.
+// not a slice's to compute: it raises the flag of its slice and 64 x min(64, BN) of C, and reduce.cu does it. ``count`` counts slices.
 
 #define THREADS (128 * (CONSUMERS + 1))
 #define BM (64 * CONSUMERS)
