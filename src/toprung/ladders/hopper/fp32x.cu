@@ -106,7 +106,8 @@ inline void plain(const float *a, long long down_a, long long on_a, const float 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 fp32x(const float *A, const float *B, float *C, float alpha, float beta, const Row *info_a, const Row *info_b, ulong *count, uint *flags,
       const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b, int M, int N, int K, int batch,
-      int slices, int depth, int apart_a, int apart_b, int below_a, int below_b, long long lda, long long stride_a, int across_a, long long ldb, long long stride_b, int across_b,
+      int slices, int depth, int apart_a, int apart_b, int below_a, int below_b,
+      long long lda, long long stride_a, int across_a, long long ldb, long long stride_b, int across_b,
       int ldc, long long stride_c) {
     extern __shared__ char memory[];
     __shared__ float As[CONSUMERS][DEPTH][64 + 4], Bs[CONSUMERS][DEPTH][64 + 4];
@@ -213,8 +214,10 @@ fp32x(const float *A, const float *B, float *C, float alpha, float beta, const R
                         skip |= (!flagged && (in_order || loses(mine, theirs, of_k.depth))) << i;
                         // in the padding, as `plain` reads it behind a barrier
                         if (threadIdx.x % 128 == 0) As[consumer][i][64] = in_order;
-                        if (slices > 1 && threadIdx.x % 128 == 0)
-                            flags[((long long)at.matrix * ((M + 63) / 64) + top / 64) * ((N + GRANULE - 1) / GRANULE) + left / GRANULE + i] = flagged;
+                        if (slices > 1 && threadIdx.x % 128 == 0) {
+                            long long band = (long long)at.matrix * ((M + 63) / 64) + top / 64;
+                            flags[band * ((N + GRANULE - 1) / GRANULE) + left / GRANULE + i] = flagged;
+                        }
                     }
             }
             int row = 16 * warp + lane / 4;
@@ -249,8 +252,10 @@ fp32x(const float *A, const float *B, float *C, float alpha, float beta, const R
             for (int i = 0; skip >> i; ++i) {
                 if (!(skip >> i & 1)) continue;
                 long long col = left + GRANULE * i;
-                plain(A + product * stride_a + (across_a ? top + of_k.first * lda : top * lda + of_k.first), across_a ? 1 : lda, across_a ? lda : 1,
-                      B + product * stride_b + (across_b ? col + of_k.first * ldb : col * ldb + of_k.first), across_b ? 1 : ldb, across_b ? ldb : 1,
+                plain(A + product * stride_a + (across_a ? top + of_k.first * lda : top * lda + of_k.first), across_a ? 1 : lda,
+                      across_a ? lda : 1,
+                      B + product * stride_b + (across_b ? col + of_k.first * ldb : col * ldb + of_k.first), across_b ? 1 : ldb,
+                      across_b ? ldb : 1,
                       M - top, (int)(N - col), of_k.depth, alpha, beta, out + GRANULE * i, ldc, As[consumer], Bs[consumer], 1 + consumer, i);
                 if (threadIdx.x % 128 == 0) atomicAdd(count, 1ull);
             }
