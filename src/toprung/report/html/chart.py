@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -71,6 +69,8 @@ class Chart:
     choice : what ``view`` chooses
     sources : where the rows of a view come from, a sentence each
     first : the view that is shown first
+    empty : the command that makes what is missing where there are no rows
+    short : its title in a word
     """
 
     ident: str
@@ -83,6 +83,7 @@ class Chart:
     sources: Mapping[str, Sequence[str]] = field(default_factory=dict)
     first: str = ""
     empty: str = ""
+    short: str = ""
 
     @property
     def views(self) -> list[str]:
@@ -99,19 +100,6 @@ class Chart:
         """The rows of its table: those that are measurements, not lines to go by."""
         return [r for r in self.rows if not r.get("guide")]
 
-    def csv(self) -> str:
-        """Its table for a spreadsheet."""
-        out = io.StringIO()
-        writer = csv.writer(out, lineterminator="\n")
-        writer.writerow([c.title for c in self.columns])
-        writer.writerows([_safe(r.get(c.key)) for c in self.columns] for r in self.table)
-        return out.getvalue()
-
-
-def _safe(value: Any) -> Any:
-    """A spreadsheet takes a text that begins like this for a formula."""
-    return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r") else value
-
 
 def tooltip(columns: Iterable[Column]) -> list[Spec]:
     """What Vega-Lite shows on hover."""
@@ -126,10 +114,24 @@ def source(stored: Stored, of: Sequence[Measurement] = ()) -> str:
     """Where figures come from and how they came about: device, runtime, driver, clocks, date, commit, command, file."""
     device = stored.device
     clocks = [c for m in of for c in m.clocks_mhz if c]
-    ran = f"{min(clocks):.0f} to {max(clocks):.0f} MHz, median {statistics.median(clocks):.0f}" if clocks else "clocks not read"
+    ran = "clocks not read"
+    if clocks:
+        low, high = min(clocks), max(clocks)
+        ran = f"at {low:.0f} MHz" if low == high else f"at {low:.0f} to {high:.0f} MHz (median {statistics.median(clocks):.0f})"
     samples = sorted({len(m.seconds) for m in of})
-    counted = f"medians of {' or '.join(map(str, samples))} samples, " if samples else ""
+    counted = f"medians of {' or '.join(map(str, samples))} samples {ran}, " if samples else ""
     return (
-        f"{device['short_name']}, {device['runtime']}, driver {device['driver']}, {counted}{ran}, {stored.date[:10]}, "
-        f"commit {stored.commit or 'unknown'}: {stored.content['what']} ({stored.name})"
+        f"{stored.name}: {device['short_name']}, {device['runtime']}, driver {device['driver']}, {counted}{stored.date[:10]}, "
+        f"commit {stored.commit or 'unknown'}"
     )
+
+
+def sources(used: Mapping[str, Sequence[tuple[Stored, Measurement]]]) -> dict[str, list[str]]:
+    """The same for each view, a line a record."""
+    found = {}
+    for view, taken in used.items():
+        by: dict[str, tuple[Stored, list[Measurement]]] = {}
+        for stored, m in taken:
+            by.setdefault(stored.name, (stored, []))[1].append(m)
+        found[view] = [source(*by[name]) for name in sorted(by)]
+    return found

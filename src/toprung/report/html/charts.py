@@ -11,16 +11,18 @@ from toprung.bandwidth import Bandwidth
 from toprung.bounds.figures import Unknown
 from toprung.measure import Measurement
 from toprung.precision import precision
-from toprung.report.html.chart import CATEGORIES, SHAPES, Chart, Column, Row, Spec, source, tooltip
+from toprung.report.html.chart import CATEGORIES, SHAPES, Chart, Column, Row, Spec, source, sources, tooltip
 from toprung.report.html.gather import Gathered, Stored
 from toprung.report.html.limits import Limits
 from toprung.report.html.tuning import Trial, read_tuning
 from toprung.results import competitor_name, problem_name
-from toprung.rung import ladder_names
+from toprung.rung import ladder, ladder_names
 
 Taken = tuple[Stored, Measurement]
 
 HEIGHT = 320
+TICKS = [n * 10.0**e for e in range(-1, 7) for n in (1, 3)]
+"""Ticks of a speed on a logarithmic axis."""
 
 
 def shown(m: Measurement) -> float:
@@ -108,7 +110,8 @@ def stair_rows(key: tuple[str, str, str, str], taken: Sequence[Taken], limits: L
             "name": _name(m), "idea": who["variant"] or who["idea"], "speed": shown(m), "ms": 1e3 * m.median,
             "spread": 50 * m.spread, "previous": shown(m) / shown(base) if base and rung else None,
             "vendor": 100 * m.share_of(rival) if rival else None, "ceiling": ceiling[0] if ceiling else None,
-            "share": 100 * m.figure / ceiling[0] if ceiling else None, "limiter": ceiling[1] if ceiling else None,
+            "share": 100 * m.figure / ceiling[0] if ceiling else None, "precision": who["precision"],
+            "rival": _name(rival) if rival else None, "limiter": ceiling[1] if ceiling else None,
             "error": m.verdict["frobenius"], "grade": m.verdict["grade"], "layout": 100 * m.helpers, "clock": m.clock,
             "tile": " ".join(f"{k}={v}" for k, v in who["tile"].items()) if rung else None, "record": stored.name,
             "open": page_of(who["name"]) if rung else None,
@@ -116,6 +119,8 @@ def stair_rows(key: tuple[str, str, str, str], taken: Sequence[Taken], limits: L
         rows.append(row)
         if rung and not variant:
             base = m
+    tall = 0.14 * max([float(r["ceiling"] or r["speed"]) for r in rows], default=0.0)
+    rows = [{**r, "over": None if r["speed"] > tall else max(r["speed"], r["ceiling"] or 0.0)} for r in rows]
     rows += [
         {"view": view, "kind": "line", "guide": True, "speed": speed, "name": name}
         for name, speed in _lines(taken, limits.gathered)
@@ -139,47 +144,50 @@ def page_of(rung: str) -> str:
     return "rung-" + "".join(c if c.isalnum() else "-" for c in rung)
 
 
-def _stair_layers(columns: Sequence[Column], unit: str) -> list[Spec]:
+def _words(text: Spec, encoding: Spec, transform: Sequence[Spec]) -> list[Spec]:
+    """A text that can be read on anything: once as a halo, once as itself."""
+    halo = {**text, "stroke": "@page", "strokeWidth": 3, "strokeJoin": "round"}
+    return [{"transform": transform, "mark": {"type": "text", **mark}, "encoding": encoding} for mark in (halo, text)]
+
+
+def _stair_layers(columns: Sequence[Column], unit: str, width: float | None = None) -> list[Spec]:
+    """What a ladder's stairs are drawn of; ``width`` in pixels where the page does not give one."""
     tip = tooltip(columns)
     x: Spec = {"field": "number", "type": "ordinal", "title": "rung", "axis": {"labelAngle": 0, "grid": False}}
     x["scale"] = {"paddingInner": 0.06, "paddingOuter": 0.1}
 
     def y(field: str) -> Spec:
-        return {"field": field, "type": "quantitative", "title": unit, "stack": None, "axis": {"format": "~s"}}
+        return {"field": field, "type": "quantitative", "title": unit, "stack": None, "axis": {"format": ",.0f"}}
 
     def only(kind: str) -> list[Spec]:
         return [{"filter": f"datum.kind == '{kind}'"}]
 
-    right = {"x": {"value": {"expr": "width"}}}
+    right = {"value": {"expr": "width"} if width is None else width}
+    wide = {"expr": "bandwidth('x') > 34 ? 1 : 0"} if width is None else 1
+    bounded = [{"filter": "datum.kind == 'rung' && isValid(datum.ceiling)"}]
+    diamond = {"type": "point", "shape": "diamond", "size": 46, "filled": True, "color": "@page", "stroke": "@ours", "strokeWidth": 1.6,
+               "opacity": 1, "cursor": "pointer", "xOffset": {"expr": "bandwidth('x') * 0.32"} if width is None else 12}  # fmt: skip
     return [
-        {"transform": [{"filter": "datum.kind == 'rung' && isValid(datum.ceiling)"}],
-         "mark": {"type": "bar", "color": "@room"}, "encoding": {"x": x, "y": y("ceiling"), "tooltip": tip}},
+        {"transform": bounded, "mark": {"type": "bar", "color": "@room"}, "encoding": {"x": x, "y": y("ceiling"), "tooltip": tip}},
         {"transform": only("rung"), "mark": {"type": "bar", "color": "@ours", "cursor": "pointer"},
          "encoding": {"x": x, "y": y("speed"), "tooltip": tip, "description": {"field": "name"}}},
-        {"transform": [{"filter": "datum.kind == 'rung' && isValid(datum.ceiling)"}],
-         "mark": {"type": "tick", "color": "@ceiling", "thickness": 3, "width": {"band": 1}},
+        {"transform": bounded, "mark": {"type": "tick", "color": "@ceiling", "thickness": 3, "width": {"band": 1}},
          "encoding": {"x": x, "y": y("ceiling"), "tooltip": tip}},
-        {"transform": only("variant"),
-         "mark": {"type": "point", "shape": "diamond", "size": 46, "filled": True, "color": "@page", "stroke": "@ours",
-                  "strokeWidth": 1.6, "opacity": 1, "cursor": "pointer"},
-         "encoding": {"x": x, "y": y("speed"), "tooltip": tip}},
+        {"transform": only("variant"), "mark": diamond, "encoding": {"x": x, "y": y("speed"), "tooltip": tip}},
         {"transform": only("line"), "mark": {"type": "rule", "color": "@peak", "strokeDash": [2, 3], "strokeWidth": 1.4},
          "encoding": {"y": y("speed")}},
-        {"transform": only("line"),
-         "mark": {"type": "text", "align": "right", "dy": -6, "color": "@muted", "fontSize": 11},
-         "encoding": {**right, "y": y("speed"), "text": {"field": "name"}}},
         {"transform": only("vendor"), "mark": {"type": "rule", "color": "@vendor", "strokeDash": [7, 3], "strokeWidth": 1.8},
          "encoding": {"y": y("speed"), "tooltip": tip}},
-        {"transform": only("vendor"),
-         "mark": {"type": "text", "align": "left", "dx": 3, "dy": -6, "color": "@vendor", "fontSize": 12, "fontWeight": "bold",
-                  "stroke": "@page", "strokeWidth": 3, "strokeJoin": "round"},
-         "encoding": {"x": {"value": 0}, "y": y("speed"), "text": {"field": "name"}}},
-        {"transform": only("vendor"),
-         "mark": {"type": "text", "align": "left", "dx": 3, "dy": -6, "color": "@vendor", "fontSize": 12, "fontWeight": "bold"},
-         "encoding": {"x": {"value": 0}, "y": y("speed"), "text": {"field": "name"}}},
-        {"transform": only("rung"),
-         "mark": {"type": "text", "dy": 11, "fontSize": 10, "color": "@page", "opacity": {"expr": "width > 640 ? 1 : 0"}},
-         "encoding": {"x": x, "y": y("speed"), "text": {"field": "speed", "format": ".3~s"}}},
+        {"transform": [{"filter": "datum.kind == 'rung' && !isValid(datum.over)"}],
+         "mark": {"type": "text", "dy": 11, "fontSize": 10, "color": "@page", "opacity": wide},
+         "encoding": {"x": x, "y": y("speed"), "text": {"field": "speed", "format": ",.0f"}}},
+        {"transform": [{"filter": "datum.kind == 'rung' && isValid(datum.over)"}],
+         "mark": {"type": "text", "dy": -8, "fontSize": 10, "color": "@fg", "opacity": wide},
+         "encoding": {"x": x, "y": y("over"), "text": {"field": "speed", "format": ",.0f"}}},
+        *_words({"align": "right", "dy": -8, "color": "@muted", "fontSize": 11},
+                {"x": right, "y": y("speed"), "text": {"field": "name"}}, only("line")),
+        *_words({"align": "left", "dx": 3, "dy": -8, "color": "@vendor", "fontSize": 12, "fontWeight": "bold"},
+                {"x": {"value": 0}, "y": y("speed"), "text": {"field": "name"}}, only("vendor")),
     ]  # fmt: skip
 
 
@@ -190,21 +198,31 @@ STAIRS = (
 )
 
 
-def stairs(views: Views, limits: Limits, ladder: str, title: str) -> Chart:
+def stairs(views: Views, limits: Limits, name: str) -> Chart:
     """One ladder at every problem it was measured on."""
-    keys = [k for k in views.of if k[0] == ladder]
+    keys = [k for k in views.of if k[0] == name]
     rows = [row for k in keys for row in stair_rows(k, views.of[k], limits)]
     unit = views.of[keys[0]][0][1].measured_in if keys else "GFLOP/s"
     columns = stair_columns(unit)
-    first = views.first(ladder)
+    first = views.first(name)
     said = STAIRS
     if any(m.units for k in keys for _, m in views.of[k]):
         said += " On matrix units the model knows no bound; rungs with narrow operands are shown without what narrows them."
     spec = {"height": HEIGHT, "layer": _stair_layers(columns, unit)}
     found = {_view(k): [source(views.of[k][0][0], [m for _, m in views.of[k]])] for k in keys}
     return Chart(
-        f"stairs-{page_of(ladder)[5:]}", f"{ladder}: {title}", said, spec, rows, columns, "problem", found, _view(first) if first else ""
-    )
+        f"stairs-{page_of(name)[5:]}", _head(name).removesuffix(": "), said, spec, rows, columns, "problem", found,
+        _view(first) if first else "", short=name,
+    )  # fmt: skip
+
+
+def _head(name: str) -> str:
+    return f"{name}: {title_of(name)}"
+
+
+def title_of(name: str) -> str:
+    """What a ladder is; empty where this toprung has it no more."""
+    return ladder(name).title if name in ladder_names() else ""
 
 
 def hero(views: Views, limits: Limits) -> Chart | None:
@@ -215,13 +233,13 @@ def hero(views: Views, limits: Limits) -> Chart | None:
         return None
     rows = [{**row, "ladder": k[0]} for k in keys for row in stair_rows(k, views.of[k], limits)]
     columns = stair_columns("GFLOP/s")
-    spec = {"title": "", "hconcat": []}
-    counts = {k[0]: len({m.competitor["number"] for _, m in views.of[k]}) for k in keys}
-    for k in keys:
-        layers = [dict(layer) for layer in _stair_layers(columns, "GFLOP/s")]
+    spec: Spec = {"hconcat": []}
+    for i, k in enumerate(keys):
+        width = 39 * len({m.competitor["number"] for _, m in views.of[k]})
+        rows = [{**row, "panel": i} if row["ladder"] == k[0] else row for row in rows]
         spec["hconcat"].append({
-            "title": {"text": f"the {k[0]} ladder", "anchor": "start"}, "width": 38 * counts[k[0]], "height": 300,
-            "transform": [{"filter": f"datum.ladder == '{k[0]}'"}], "layer": layers,
+            "title": {"text": _head(k[0]), "anchor": "start", "fontSize": 13, "offset": 12}, "width": width, "height": 320,
+            "transform": [{"filter": f"datum.panel == {i}"}], "layer": _stair_layers(columns, "GFLOP/s", width),
         })  # fmt: skip
     spec["resolve"] = {"scale": {"y": "shared"}}
     return Chart("hero", f"The ladders at {views.usual}", "", spec, rows, columns)
@@ -233,7 +251,7 @@ def hero(views: Views, limits: Limits) -> Chart | None:
 def sizes(views: Views) -> Chart:
     """Every rung of every ladder over the side of square problems."""
     rows: list[Row] = []
-    found: dict[str, list[str]] = defaultdict(list)
+    used: dict[str, list[Taken]] = defaultdict(list)
     for key, taken in views.of.items():
         ladder, backend, _, mode = key
         trans = taken[0][1].problem.get("trans", "")
@@ -245,9 +263,12 @@ def sizes(views: Views) -> Chart:
                 "kind": "rung" if m.competitor["kind"] == "rung" else "vendor", "size": m.problem["M"], "speed": shown(m),
                 "unit": m.measured_in, "ms": 1e3 * m.median, "error": m.verdict["frobenius"], "record": stored.name,
             })  # fmt: skip
-        if own:
-            found[view].append(source(own[0][0], [m for _, m in own]))
-    rows = [r for r in rows if len({o["size"] for o in rows if o["view"] == r["view"]}) > 1]
+        used[view] += own
+    rows = _swept(rows)
+    last = {r["view"]: max(o["size"] for o in rows if o["view"] == r["view"]) for r in rows}
+    best = {v: max((r for r in rows if r["view"] == v and r["size"] == n and r["kind"] == "rung"), key=lambda r: float(r["speed"]), default=None)
+            for v, n in last.items()}  # fmt: skip
+    rows = [{**r, "end": r["name"] if r is best[r["view"]] or (r["kind"], r["size"]) == ("vendor", last[r["view"]]) else ""} for r in rows]
     columns = [
         Column("view", "ladder"), Column("name", "rung"), Column("idea", "idea"), Column("size", "M = N = K", "d"),
         Column("speed", "speed", ",.0f"), Column("unit", "unit"), Column("ms", "ms a call", ".4g"),
@@ -257,7 +278,7 @@ def sizes(views: Views) -> Chart:
     x["axis"] = {"format": "d", "labelOverlap": True}
     y: Spec = {"field": "speed", "type": "quantitative", "title": "GFLOP/s (matrix-vector products: GB/s)", "axis": {"format": "~s"}}
     tone: Spec = {"field": "number", "type": "quantitative", "title": "rung", "scale": {"range": ["@seq0", "@seq1"]}}
-    tone["legend"] = {"orient": "right", "gradientLength": 160, "tickMinStep": 1, "format": "d"}
+    tone["legend"] = {"orient": "bottom", "tickMinStep": 1, "format": "d"}
     pick: Spec = {"name": "near", "select": {"type": "point", "on": "pointerover", "fields": ["name"], "clear": "pointerout"}}
     lit = {"condition": {"param": "near", "value": 1}, "value": 0.18}
     spec = {
@@ -274,11 +295,23 @@ def sizes(views: Views) -> Chart:
             {"transform": [{"filter": "datum.kind == 'vendor'"}],
              "mark": {"type": "point", "shape": "square", "filled": True, "size": 50, "color": "@vendor", "opacity": 1},
              "encoding": {"x": x, "y": y, "tooltip": tooltip(columns)}},
+            *[layer for kind, dy, colour in (("vendor", -11, "@vendor"), ("rung", 15, "@ours")) for layer in _words(
+                {"align": "right", "dx": -4, "dy": dy, "color": colour, "fontSize": 11, "fontWeight": "bold"},
+                {"x": x, "y": y, "text": {"field": "end"}}, [{"filter": f"datum.end != '' && datum.kind == '{kind}'"}])],
         ],
     }  # fmt: skip
     said = "A line a rung, darker (in dark mode lighter) the later it stands on the ladder; dashed the vendor. Pointing at one fades the rest."
     first = next((f"{key[0]} through {key[1]}" for name in ("turing",) if (key := views.first(name))), "")
-    return Chart("sizes", "Each rung over sizes", said, spec, rows, columns, "ladder", found, first, "toprung ladder turing --sizes 256,1024,4096 --json results/turing.json")
+    return Chart("sizes", "Each rung over sizes", said, spec, rows, columns, "ladder", sources(used), first,
+                 "toprung ladder turing --sizes 256,1024,4096 --json results/turing.json", "sizes")  # fmt: skip
+
+
+def _swept(rows: Sequence[Row]) -> list[Row]:
+    """Rows of the views that have more than one size."""
+    sizes: dict[str, set[int]] = defaultdict(set)
+    for r in rows:
+        sizes[r["view"]].add(r["size"])
+    return [r for r in rows if len(sizes[r["view"]]) > 1]
 
 
 def _is_square(m: Measurement) -> bool:
@@ -324,7 +357,7 @@ def _best_of_ladders(by: Mapping[str, Taken]) -> dict[str, Taken]:
 def beside(gathered: Gathered) -> Chart:
     """Ours beside others over the sizes of square products."""
     rows: list[Row] = []
-    used: dict[str, dict[str, tuple[Stored, list[Measurement]]]] = defaultdict(dict)
+    used: dict[str, list[Taken]] = defaultdict(list)
     for (mode, trans, size), by in sorted(everyone(gathered).items(), key=lambda i: (i[0][0] != "warm", *i[0])):
         for who, (stored, m) in _best_of_ladders(by).items():
             accurate = precision(m.competitor["precision"]).accurate
@@ -334,8 +367,8 @@ def beside(gathered: Gathered) -> Chart:
                 "size": size, "speed": shown(m), "ms": 1e3 * m.median, "error": m.verdict["frobenius"], "clock": m.clock,
                 "energy": 1e9 * m.energy / m.flops if m.energy else None, "record": stored.name,
             })  # fmt: skip
-            used[view].setdefault(stored.name, (stored, []))[1].append(m)
-    rows = [r for r in rows if len({o["size"] for o in rows if o["view"] == r["view"]}) > 1]
+            used[view].append((stored, m))
+    rows = _swept(rows)
     names = sorted({r["name"] for r in rows}, key=lambda n: (not n.startswith(("toprung", "fp32x", "best")), n))
     columns = [
         Column("view", "what"), Column("name", "who"), Column("rung", "which"), Column("precision", "precision"),
@@ -356,9 +389,8 @@ def beside(gathered: Gathered) -> Chart:
         },
     }  # fmt: skip
     said = "The library, the fastest rung of each ladder, and other people's routines. A name in the legend singles one out."
-    found = {view: [source(s, ms) for s, ms in by.values()] for view, by in used.items()}
-    return Chart("beside", "Beside others", said, spec, rows, columns, "what", found, "as accurate as fp32, NN, warm",
-                 "toprung bench --sizes 1024,2048,4096 --json results/bench.json")  # fmt: skip
+    return Chart("beside", "Beside others", said, spec, rows, columns, "what", sources(used), "as accurate as fp32, NN, warm",
+                 "toprung bench --sizes 1024,2048,4096 --json results/bench.json", "others")  # fmt: skip
 
 
 def _category(names: Sequence[str], values: Sequence[str], kind: str) -> Spec:
@@ -374,13 +406,12 @@ def _category(names: Sequence[str], values: Sequence[str], kind: str) -> Spec:
 def errors(gathered: Gathered, views: Views) -> Chart:
     """Speed against the error of the same call's result."""
     rows: list[Row] = []
-    found: dict[str, list[str]] = {}
+    found: dict[str, list[Taken]] = {}
     usual = ""
     for (mode, trans, size), by in sorted(everyone(gathered).items(), key=lambda i: (i[0][0] != "warm", *i[0])):
         if len(by) < 2:
             continue
         view = f"{size}" + (f" {trans}" if trans != "NN" else "") + (f", {mode}" if mode != "warm" else "")
-        used: dict[str, tuple[Stored, list[Measurement]]] = {}
         front = _front([(shown(m), float(m.verdict["frobenius"])) for _, m in by.values()])
         for i, (who, (stored, m)) in enumerate(by.items()):
             if not m.verdict["frobenius"]:
@@ -389,11 +420,10 @@ def errors(gathered: Gathered, views: Views) -> Chart:
             rows.append({
                 "view": view, "name": who, "idea": m.competitor["idea"], "precision": m.competitor["precision"],
                 "whose": "toprung" if ours else "others", "speed": shown(m), "error": m.verdict["frobenius"],
-                "grade": m.verdict["grade"], "ms": 1e3 * m.median, "label": who if i in front else "",
+                "grade": m.verdict["grade"], "ms": 1e3 * m.median, "label": who if i in front or who == "cublas" else "",
                 "record": stored.name, "open": page_of(m.competitor["name"]) if m.competitor["kind"] == "rung" else None,
             })  # fmt: skip
-            used.setdefault(stored.name, (stored, []))[1].append(m)
-        found[view] = [source(s, ms) for s, ms in used.values()]
+        found[view] = list(by.values())
         if str(size) == views.usual and mode == "warm" and trans == "NN":
             usual = view
     columns = [
@@ -403,9 +433,9 @@ def errors(gathered: Gathered, views: Views) -> Chart:
     ]  # fmt: skip
     kinds = sorted({r["precision"] for r in rows}, key=lambda p: (not precision(p).accurate, p != "fp32", p))
     x = {"field": "error", "type": "quantitative", "title": "Frobenius error (left is better)", "scale": {"type": "log", "padding": 14},
-         "axis": {"format": ".0e", "labelOverlap": True, "tickCount": 5}}  # fmt: skip
+         "axis": {"format": ".0e", "labelOverlap": True, "values": [10.0**e for e in range(-9, 2)]}}  # fmt: skip
     y = {"field": "speed", "type": "quantitative", "title": "GFLOP/s", "scale": {"type": "log", "nice": False, "padding": 14},
-         "axis": {"format": "~s", "tickCount": 5}}  # fmt: skip
+         "axis": {"format": ",.0f", "values": TICKS}}  # fmt: skip
     spec = {
         "height": HEIGHT + 40,
         "layer": [
@@ -424,9 +454,9 @@ def errors(gathered: Gathered, views: Views) -> Chart:
              "encoding": {"x": x, "y": y, "text": {"field": "label"}}},
         ],
     }  # fmt: skip
-    said = "Up is faster, left is more accurate: the error of the very result that was timed, against a product in float64. Named are those that nobody beats in both."
-    return Chart("errors", "Speed against error", said, spec, rows, columns, "problem", found, usual,
-                 "toprung bench --sizes 4096 --json results/bench.json")  # fmt: skip
+    said = "Up is faster, left is more accurate: the error of the very result that was timed, against a product in float64. Named are those that nobody beats in both, and cuBLAS."
+    return Chart("errors", "Speed against error", said, spec, rows, columns, "problem", sources(found), usual,
+                 "toprung bench --sizes 4096 --json results/bench.json", "error")  # fmt: skip
 
 
 def _front(points: Sequence[tuple[float, float]]) -> set[int]:
@@ -439,7 +469,6 @@ def _front(points: Sequence[tuple[float, float]]) -> set[int]:
 
 # --- roofline ---------------------------------------------------------------------------------------------------------------------
 
-LOW, HIGH = 0.2, 4000.0
 TILES, ONCE = "L2: what the tiles read", "memory: every operand once"
 
 
@@ -456,6 +485,7 @@ def roofline(views: Views, limits: Limits) -> Chart:
                 continue
             taken = views.of[key]
             used.append(source(taken[0][0], [m for _, m in taken]))
+            best = max((m for _, m in taken if m.competitor["kind"] == "rung"), key=shown)
             for stored, m in taken:
                 rung = m.competitor["kind"] == "rung"
                 intensity = {ONCE: m.flops / m.min_bytes}
@@ -468,15 +498,11 @@ def roofline(views: Views, limits: Limits) -> Chart:
                         "view": view, "kind": "rung", "name": _name(m), "idea": m.competitor["variant"] or m.competitor["idea"],
                         "ladder": ladder if rung else "vendor", "x": x, "speed": _gflops(m), "precision": m.competitor["precision"],
                         "share": 100 * _gflops(m) / min(peak, x * (speeds[view] or math.inf) / 1e9), "problem": key[2],
-                        "record": stored.name, "open": page_of(m.competitor["name"]) if rung else None,
+                        "label": _name(m) if m is best else "", "record": stored.name, "open": page_of(m.competitor["name"]) if rung else None,
                     })  # fmt: skip
         for view, speed in speeds.items():
             if speed and any(r["view"] == view for r in rows):
-                for x in (LOW, peak * 1e9 / speed, HIGH):
-                    name = f"{speed / 1e9:,.0f} GB/s"
-                    rows.append({"view": view, "kind": "roof", "guide": True, "x": x, "speed": min(peak, x * speed / 1e9), "name": name})
-                rows.append({"view": view, "kind": "slope", "guide": True, "x": LOW * 1.6, "speed": LOW * 1.6 * speed / 1e9, "name": f"{'L2' if view == TILES else 'memory'} {name}"})  # noqa: E501
-                rows.append({"view": view, "kind": "peak", "guide": True, "x": HIGH, "speed": peak, "name": "fp32 peak"})
+                rows += _roof(view, speed / 1e9, peak, [r["x"] for r in rows if r["view"] == view])
     rows.sort(key=lambda r: r["view"])
     columns = [
         Column("view", "bytes of"), Column("name", "rung"), Column("idea", "idea"), Column("problem", "problem"),
@@ -484,10 +510,10 @@ def roofline(views: Views, limits: Limits) -> Chart:
         Column("share", "% of the roof", ".1f"), Column("record", "record"),
     ]  # fmt: skip
     names = [*views.ladders, "vendor"]
-    x = {"field": "x", "type": "quantitative", "title": "operations a byte", "scale": {"type": "log", "domain": [LOW, HIGH], "nice": False},
-         "axis": {"format": "~g", "tickCount": 5, "labelOverlap": True}}  # fmt: skip
+    x = {"field": "x", "type": "quantitative", "title": "operations a byte", "scale": {"type": "log", "nice": False},
+         "axis": {"format": "~g", "values": [n * 10.0**e for e in range(-3, 6) for n in (1, 3)], "labelOverlap": True}}  # fmt: skip
     y = {"field": "speed", "type": "quantitative", "title": "GFLOP/s", "scale": {"type": "log", "nice": False, "padding": 10},
-         "axis": {"format": "~s", "tickCount": 5, "labelOverlap": True}}  # fmt: skip
+         "axis": {"format": ",.0f", "values": TICKS, "labelOverlap": True}}  # fmt: skip
     spec = {
         "height": HEIGHT + 60,
         "layer": [
@@ -500,8 +526,11 @@ def roofline(views: Views, limits: Limits) -> Chart:
                                     "scale": {"domain": names, "range": [*CATEGORIES[: len(names) - 1], "@vendor"]}},
                           "shape": {"field": "ladder", "type": "nominal", "title": None, "legend": {"orient": "bottom"},
                                     "scale": {"domain": names, "range": [SHAPES[i % 8] for i in range(len(names))]}}}},
+            {"transform": [{"filter": "datum.kind == 'rung' && datum.label != ''"}],
+             "mark": {"type": "text", "align": "left", "dx": 8, "dy": -4, "color": "@fg", "fontSize": 11},
+             "encoding": {"x": x, "y": y, "text": {"field": "label"}}},
             {"transform": [{"filter": "datum.kind == 'slope'"}],
-             "mark": {"type": "text", "align": "left", "dx": 10, "dy": 4, "color": "@ceiling", "fontSize": 11},
+             "mark": {"type": "text", "align": "left", "dx": 14, "dy": 2, "color": "@ceiling", "fontSize": 11},
              "encoding": {"x": x, "y": y, "text": {"field": "name"}}},
             {"transform": [{"filter": "datum.kind == 'peak'"}],
              "mark": {"type": "text", "align": "right", "dy": -8, "color": "@ceiling", "fontSize": 11},
@@ -514,7 +543,16 @@ def roofline(views: Views, limits: Limits) -> Chart:
         "lies far left. Above the fp32 peak compute matrix units alone."
     )
     return Chart("roofline", "Roofline", said, spec, rows, columns, "bytes", dict.fromkeys((TILES, ONCE), used), TILES,
-                 "toprung probe --json results/probe.json; toprung ladder turing --json results/turing.json")  # fmt: skip
+                 "toprung probe --json results/probe.json; toprung ladder turing --json results/turing.json", "roofline")  # fmt: skip
+
+
+def _roof(view: str, speed: float, peak: float, across: Sequence[float]) -> list[Row]:
+    """What memory of a speed in GB/s and a peak in GFLOP/s allow, over all that is drawn."""
+    ridge = peak / speed
+    low, high = min(*across, ridge) / 3, max(*across, ridge) * 4
+    name = f"{view.partition(':')[0]}, {speed:,.0f} GB/s"
+    points = [("roof", low, ""), ("roof", ridge, ""), ("roof", high, ""), ("slope", low * 1.15, name), ("peak", high, "fp32 peak")]
+    return [{"view": view, "kind": k, "guide": True, "x": x, "speed": min(peak, x * speed), "name": n} for k, x, n in points]
 
 
 def _gflops(m: Measurement) -> float:
@@ -551,7 +589,7 @@ def tuning(gathered: Gathered) -> Chart:
     }  # fmt: skip
     said = "A point a tile that was tried; the line is the best so far."
     return Chart("tuning", "The tuner's progress", said, spec, rows, columns, "problem", found, "",
-                 "toprung tune gemm --sizes 1024,4096 --json results/tune.json")  # fmt: skip
+                 "toprung tune gemm --sizes 1024,4096 --json results/tune.json", "tuner")  # fmt: skip
 
 
 def known_ladders(measured: Iterable[str]) -> list[str]:

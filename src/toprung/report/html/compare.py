@@ -94,4 +94,4 @@ def chart(names: tuple[str, str], a: Sequence[Stored], b: Sequence[Stored], chan
     )
     both = [f"{letter}: {source(r, r.measurements)}" for letter, side in (("A", a), ("B", b)) for r in side if r.measurements]
     return Chart("compare", f"{names[0]} beside {names[1]}", said, spec, rows, columns, "ladder",
-                 dict.fromkeys(dict.fromkeys(str(r["view"]) for r in rows), both))  # fmt: skip
+                 dict.fromkeys(dict.fromkeys(str(r["view"]) for r in rows), both), short="comparison")  # fmt: skip

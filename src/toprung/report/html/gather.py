@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from toprung import results
 from toprung.accuracy import Graded
+from toprung.bandwidth import Bandwidth
 from toprung.bounds.arch import vendor_figures
 from toprung.bounds.figures import Figures
 from toprung.device import Device
@@ -123,7 +124,12 @@ class Gathered:
             one = store.figures(content)
             found = one if found is None else found.or_else(one)
         vendor = vendor_figures(device)
-        return found.or_else(vendor) if found else vendor
+        known = found.or_else(vendor) if found else vendor
+        memories = [memory for r in self.records if (memory := Bandwidth.of(r.content))]
+        fastest = max((1e9 * memory.read.gbytes_per_s for memory in memories), default=0.0)
+        if fastest > (known.dram_read_bytes_per_s or 0.0):  # a ladder tries more ways to read than the probe
+            known = replace(known, dram_read_bytes_per_s=fastest)
+        return known
 
 
 def default_paths() -> list[Path]:

@@ -23,6 +23,15 @@
     title: { color: c.fg },
   });
 
+  // legends name only what the chosen view holds; the colours stay those of the whole
+  const present = (value, rows) => {
+    if (Array.isArray(value)) return value.map((v) => present(v, rows));
+    if (!value || typeof value !== "object") return value;
+    const copy = Object.fromEntries(Object.entries(value).map(([k, v]) => [k, present(v, rows)]));
+    if (copy.legend && copy.scale?.domain && copy.field) copy.legend.values = copy.scale.domain.filter((d) => rows.some((r) => r[copy.field] === d));
+    return copy;
+  };
+
   const open = (id) => {
     const part = document.getElementById(id);
     if (!part) return;
@@ -40,7 +49,7 @@
     const narrow = place.clientWidth < 520;
     const rows = chart.rows.filter((r) => r.view === chosen.get(chart.id));
     const spec = {
-      ...tint(chart.spec, colours),
+      ...present(tint(chart.spec, colours), rows),
       $schema: "https://vega.github.io/schema/vega-lite/v6.json",
       description: chart.title,
       width: "container",
@@ -49,12 +58,14 @@
     };
     drawn.get(chart.id)?.finalize();
     const result = await vegaEmbed(place, spec, {
-      actions: false, renderer: "svg", ast: true, config: look(colours, narrow), tooltip: { theme: "custom" },
+      actions: false, renderer: "svg", ast: true, logLevel: 1, config: look(colours, narrow), tooltip: { theme: "custom" },
     });
     drawn.set(chart.id, result);
     result.view.addEventListener("click", (_, item) => { if (item?.datum?.open) open(item.datum.open); });
     const lines = chart.sources[chosen.get(chart.id)] ?? [];
-    document.getElementById("source-" + chart.id).replaceChildren(...lines.map((text) => {
+    const source = document.getElementById("source-" + chart.id);
+    source.parentElement.open = lines.length < 3;
+    source.replaceChildren(...lines.map((text) => {
       const line = document.createElement("p");
       line.className = "source";
       line.textContent = text;
@@ -63,6 +74,17 @@
     place.dataset.drawn = scheme();
   };
 
+  // a spreadsheet takes a text that begins like a formula for one
+  const cell = (value) => {
+    if (typeof value !== "string") return value ?? "";
+    const text = /^[=+\-@\t\r]/.test(value) ? "'" + value : value;
+    return /[",\n\r]/.test(text) ? '"' + text.replaceAll('"', '""') + '"' : text;
+  };
+  const csv = (chart) => [
+    chart.columns.map(([, title]) => cell(title)),
+    ...chart.rows.filter((r) => !r.guide).map((r) => chart.columns.map(([key]) => cell(r[key]))),
+  ].map((line) => line.join(",")).join("\n") + "\n";
+
   let turn = Promise.resolve();
   const drawAll = () => { turn = turn.then(async () => { for (const chart of charts) await draw(chart); root.dataset.ready = scheme(); }); return turn; };
 
@@ -70,7 +92,7 @@
     const select = document.getElementById("view-" + chart.id);
     select?.addEventListener("change", () => { chosen.set(chart.id, select.value); turn = turn.then(() => draw(chart)); });
     const link = document.getElementById("csv-" + chart.id);
-    link.href = URL.createObjectURL(new Blob([chart.csv], { type: "text/csv" }));
+    link.href = URL.createObjectURL(new Blob([csv(chart)], { type: "text/csv" }));
     const json = document.getElementById("json-" + chart.id);
     json.href = URL.createObjectURL(new Blob([JSON.stringify(chart.rows, null, 1)], { type: "application/json" }));
   }

@@ -6,7 +6,7 @@ import base64
 import hashlib
 import importlib.util
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,6 @@ from toprung.report.html.charts import Views, beside, errors, hero, known_ladder
 from toprung.report.html.gather import Gathered
 from toprung.report.html.limits import Limits
 from toprung.report.html.rungs import pages
-from toprung.rung import ladder
 
 HERE = Path(__file__).parent
 VEGA_LITE = "6.1"
@@ -64,7 +63,7 @@ def render(gathered: Gathered, limits: Limits, comparison: Comparison | None = N
     import vl_convert
 
     views = Views(gathered)
-    ladders = [(name, stairs(views, limits, name, _title(name)), list(pages(views, limits, name))) for name in views.ladders]
+    ladders = [(name, stairs(views, limits, name), list(pages(views, limits, name))) for name in views.ladders]
     charts = [sizes(views), beside(gathered), errors(gathered, views), roofline(views, limits), tuning(gathered)]
     drawn = [c for c in (comparison.chart if comparison else None, *(c for _, c, _ in ladders), *charts) if c is not None and c.rows]
     library = vl_convert.javascript_bundle(vl_version=VEGA_LITE)
@@ -80,7 +79,7 @@ def render(gathered: Gathered, limits: Limits, comparison: Comparison | None = N
         absent=known_ladders(views.ladders), records=[(r, source(r, r.measurements)) for r in gathered.records],
         device=_device(gathered), style=style, colours=colours, script=script, library=library, data=embed(data),
         hashes=" ".join(f"'sha256-{base64.b64encode(hashlib.sha256(t.encode()).digest()).decode()}'" for t in (library, script)),
-        views=views, sum=sum,
+        cards=[card for name, chart, _ in ladders for card in _cards(name, chart)],
     )  # fmt: skip
 
 
@@ -101,7 +100,7 @@ def picture(gathered: Gathered, limits: Limits) -> str | None:
     palette = PALETTE["light"]
     spec = {
         "$schema": "https://vega.github.io/schema/vega-lite/v6.json", "background": palette["page"], "padding": 12,
-        "data": {"values": list(chart.rows)}, **chart.spec, "title": {"text": chart.title, "subtitle": _subtitle(chart), "anchor": "start"},
+        "data": {"values": list(chart.rows)}, **chart.spec, "title": {"text": chart.title, "subtitle": _subtitle(chart), "anchor": "start", "offset": 14},
     }  # fmt: skip
     return str(vl_convert.vegalite_to_svg(_tinted(spec, palette), vl_version=VEGA_LITE, config=config(palette)))
 
@@ -126,7 +125,7 @@ def embed(data: object) -> str:
 
 def _embedded(chart: Chart) -> dict[str, Any]:
     return {
-        "id": chart.ident, "title": chart.title, "spec": chart.spec, "rows": list(chart.rows), "view": chart.shown, "csv": chart.csv(),
+        "id": chart.ident, "title": chart.title, "spec": chart.spec, "rows": list(chart.rows), "view": chart.shown, "columns": [(c.key, c.title) for c in chart.columns],
         "sources": {view: list(lines) for view, lines in chart.sources.items()},
     }  # fmt: skip
 
@@ -142,14 +141,29 @@ def _tinted(value: Any, palette: Mapping[str, str]) -> Any:
 
 def _subtitle(chart: Chart) -> str:
     names = sorted({str(r["record"]) for r in chart.rows if r.get("record")})
-    return f"GFLOP/s; above each step the room to its bound (orange), dashed the vendor. From {', '.join(names)}"
+    return f"A step a rung, above it the room to its bound (orange), dashed the vendor. From {' and '.join(names)}"
 
 
-def _title(name: str) -> str:
-    try:
-        return ladder(name).title
-    except Exception as error:
-        return type(error).__name__
+@dataclass(frozen=True)
+class Card:
+    """A ladder's best in one figure."""
+
+    what: str
+    figure: str
+    note: str
+    name: str
+    open: str
+
+
+def _cards(name: str, chart: Chart) -> Iterator[Card]:
+    """The fastest rung of each precision in the view that is shown first."""
+    rows = [r for r in chart.rows if r["view"] == chart.shown and r.get("open")]
+    for precision in dict.fromkeys(str(r["precision"]) for r in rows):
+        best = max((r for r in rows if r["precision"] == precision), key=lambda r: float(r["speed"]))
+        unit = next(c.title for c in chart.columns if c.key == "speed")
+        note = f"{best['vendor']:.0f} % of {best['rival']}" if best["vendor"] else ""
+        note += f", {best['share']:.0f} % of its bound:" if best["share"] else ":"
+        yield Card(f"{name}, {precision}, {best['view']}", f"{best['speed']:,.0f} {unit}", note, best["name"], best["open"])
 
 
 def _device(gathered: Gathered) -> Sequence[tuple[str, str]]:
