@@ -28,7 +28,7 @@ tables: $(VENV)/ready
 
 # Pin what pyproject.toml asks for, with hashes and without naming any package host
 COMPILE := uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url \
-  --no-emit-find-links --group build --extra plot pyproject.toml
+  --no-emit-find-links --group build --extra plot --extra report pyproject.toml
 lock: $(VENV)/ready-dev
 	$(BIN)/python -m pip install -q uv
 	$(BIN)/$(COMPILE) -o requirements.lock

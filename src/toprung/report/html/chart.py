@@ -39,11 +39,12 @@ SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down"
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a chart's table, and with a ``format`` of d3 a line of what is shown on hover."""
+    """A column of a chart's table, and a line of what is shown on hover; ``format`` is d3's, empty for a text."""
 
     key: str
     title: str
     format: str = ""
+    hover: bool = True
 
     def text(self, row: Row) -> str:
         """A cell."""
@@ -106,7 +107,7 @@ def tooltip(columns: Iterable[Column]) -> list[Spec]:
     return [
         {"field": c.key, "title": c.title, **({"format": c.format, "type": "quantitative"} if c.format else {"type": "nominal"})}
         for c in columns
-        if c.key != "view"
+        if c.hover and c.key != "view"
     ]
 
 

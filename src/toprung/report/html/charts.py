@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from toprung.bandwidth import Bandwidth
-from toprung.bounds.figures import Unknown
+from toprung.bounds.figures import Figures, Unknown
 from toprung.measure import Measurement
 from toprung.precision import precision
 from toprung.report.html.chart import CATEGORIES, SHAPES, Chart, Column, Row, Spec, source, sources, tooltip
@@ -21,6 +21,7 @@ from toprung.rung import ladder, ladder_names
 Taken = tuple[Stored, Measurement]
 
 HEIGHT = 320
+POINT = {"type": "point", "filled": True, "opacity": 1, "cursor": "pointer"}
 TICKS = [n * 10.0**e for e in range(-1, 7) for n in (1, 3)]
 """Ticks of a speed on a logarithmic axis."""
 
@@ -86,11 +87,13 @@ def stair_columns(unit: str) -> list[Column]:
     """What is known of a step."""
     return [
         Column("view", "problem"), Column("name", "rung"), Column("idea", "idea"), Column("speed", unit, ",.0f"),
-        Column("ms", "ms a call", ".4g"), Column("spread", "± % of samples", ".2f"), Column("previous", "× previous rung", ".2f"),
+        Column("ms", "ms a call", ".4g"), Column("spread", "± % of samples", ".2f", hover=False),
+        Column("previous", "× previous rung", ".2f"),
         Column("vendor", "% of vendor", ".1f"), Column("ceiling", f"bound, {unit}", ",.0f"),
         Column("share", "% of bound", ".1f"), Column("limiter", "limited by"), Column("error", "Frobenius error", ".2e"),
-        Column("grade", "grade ratio", ".2f"), Column("layout", "% of time in layout", ".1f"), Column("clock", "MHz", ".0f"),
-        Column("tile", "tile"), Column("record", "record"),
+        Column("grade", "grade ratio", ".2f", hover=False), Column("layout", "% of time in layout", ".1f"),
+        Column("clock", "MHz", ".0f", hover=False),
+        Column("tile", "tile"), Column("record", "record", hover=False),
     ]  # fmt: skip
 
 
@@ -122,19 +125,17 @@ def stair_rows(key: tuple[str, str, str, str], taken: Sequence[Taken], limits: L
     tall = 0.14 * max([float(r["ceiling"] or r["speed"]) for r in rows], default=0.0)
     rows = [{**r, "over": None if r["speed"] > tall else max(r["speed"], r["ceiling"] or 0.0)} for r in rows]
     rows += [
-        {"view": view, "kind": "line", "guide": True, "speed": speed, "name": name}
-        for name, speed in _lines(taken, limits.gathered)
+        {"view": view, "kind": "line", "guide": True, "speed": speed, "name": name} for name, speed in _lines(taken, limits.figures)
     ]
     return rows
 
 
-def _lines(taken: Sequence[Taken], gathered: Gathered) -> list[tuple[str, float]]:
+def _lines(taken: Sequence[Taken], figures: Figures | None) -> list[tuple[str, float]]:
     """What the whole device gives: fp32 multiply-adds, or reading memory."""
     stored, m = taken[0]
     if m.measured_in == "GB/s":
         memory = Bandwidth.of(stored.content)
         return [("memory, read", memory.read.gbytes_per_s)] if memory else []
-    figures = gathered.figures()
     peak = figures.peak_gflops if figures else Unknown(())
     return [] if isinstance(peak, Unknown) else [("fp32 peak", peak)]
 
@@ -146,7 +147,7 @@ def page_of(rung: str) -> str:
 
 def _words(text: Spec, encoding: Spec, transform: Sequence[Spec]) -> list[Spec]:
     """A text that can be read on anything: once as a halo, once as itself."""
-    halo = {**text, "stroke": "@page", "strokeWidth": 3, "strokeJoin": "round"}
+    halo = {**text, "stroke": "@card", "strokeWidth": 3, "strokeJoin": "round"}
     return [{"transform": transform, "mark": {"type": "text", **mark}, "encoding": encoding} for mark in (halo, text)]
 
 
@@ -165,8 +166,8 @@ def _stair_layers(columns: Sequence[Column], unit: str, width: float | None = No
     right = {"value": {"expr": "width"} if width is None else width}
     wide = {"expr": "bandwidth('x') > 34 ? 1 : 0"} if width is None else 1
     bounded = [{"filter": "datum.kind == 'rung' && isValid(datum.ceiling)"}]
-    diamond = {"type": "point", "shape": "diamond", "size": 46, "filled": True, "color": "@page", "stroke": "@ours", "strokeWidth": 1.6,
-               "opacity": 1, "cursor": "pointer", "xOffset": {"expr": "bandwidth('x') * 0.32"} if width is None else 12}  # fmt: skip
+    aside = {"expr": "bandwidth('x') * 0.32"} if width is None else 12
+    diamond = {**POINT, "shape": "diamond", "size": 46, "color": "@page", "stroke": "@ours", "strokeWidth": 1.6, "xOffset": aside}
     return [
         {"transform": bounded, "mark": {"type": "bar", "color": "@room"}, "encoding": {"x": x, "y": y("ceiling"), "tooltip": tip}},
         {"transform": only("rung"), "mark": {"type": "bar", "color": "@ours", "cursor": "pointer"},
@@ -266,9 +267,9 @@ def sizes(views: Views) -> Chart:
         used[view] += own
     rows = _swept(rows)
     last = {r["view"]: max(o["size"] for o in rows if o["view"] == r["view"]) for r in rows}
-    best = {v: max((r for r in rows if r["view"] == v and r["size"] == n and r["kind"] == "rung"), key=lambda r: float(r["speed"]), default=None)
-            for v, n in last.items()}  # fmt: skip
-    rows = [{**r, "end": r["name"] if r is best[r["view"]] or (r["kind"], r["size"]) == ("vendor", last[r["view"]]) else ""} for r in rows]
+    ends = [r for r in rows if r["size"] == last[r["view"]]]
+    best = {r["view"]: r["name"] for r in sorted(ends, key=lambda r: float(r["speed"])) if r["kind"] == "rung"}
+    rows = [{**r, "end": r["name"] if r in ends and (r["kind"] == "vendor" or best[r["view"]] == r["name"]) else ""} for r in rows]
     columns = [
         Column("view", "ladder"), Column("name", "rung"), Column("idea", "idea"), Column("size", "M = N = K", "d"),
         Column("speed", "speed", ",.0f"), Column("unit", "unit"), Column("ms", "ms a call", ".4g"),
@@ -276,7 +277,12 @@ def sizes(views: Views) -> Chart:
     ]  # fmt: skip
     x: Spec = {"field": "size", "type": "quantitative", "title": "M = N = K", "scale": {"type": "log", "base": 2, "nice": False}}
     x["axis"] = {"format": "d", "labelOverlap": True}
-    y: Spec = {"field": "speed", "type": "quantitative", "title": "GFLOP/s (matrix-vector products: GB/s)", "axis": {"format": "~s"}}
+    y: Spec = {
+        "field": "speed",
+        "type": "quantitative",
+        "title": "GFLOP/s (matrix-vector products: GB/s)",
+        "axis": {"format": "~s"},
+    }
     tone: Spec = {"field": "number", "type": "quantitative", "title": "rung", "scale": {"range": ["@seq0", "@seq1"]}}
     tone["legend"] = {"orient": "bottom", "tickMinStep": 1, "format": "d"}
     pick: Spec = {"name": "near", "select": {"type": "point", "on": "pointerover", "fields": ["name"], "clear": "pointerout"}}
@@ -300,8 +306,12 @@ def sizes(views: Views) -> Chart:
                 {"x": x, "y": y, "text": {"field": "end"}}, [{"filter": f"datum.end != '' && datum.kind == '{kind}'"}])],
         ],
     }  # fmt: skip
-    said = "A line a rung, darker (in dark mode lighter) the later it stands on the ladder; dashed the vendor. Pointing at one fades the rest."
-    first = next((f"{key[0]} through {key[1]}" for name in ("turing",) if (key := views.first(name))), "")
+    said = (
+        "A line a rung, darker (in dark mode lighter) the later it stands on the ladder; dashed the vendor. Pointing at one fades "
+        "the rest."
+    )
+    longest = max((k for name in views.ladders if (k := views.first(name))), key=lambda k: len(views.of[k]), default=None)
+    first = f"{longest[0]} through {longest[1]}" if longest else ""
     return Chart("sizes", "Each rung over sizes", said, spec, rows, columns, "ladder", sources(used), first,
                  "toprung ladder turing --sizes 256,1024,4096 --json results/turing.json", "sizes")  # fmt: skip
 
@@ -432,14 +442,15 @@ def errors(gathered: Gathered, views: Views) -> Chart:
         Column("ms", "ms a call", ".4g"), Column("record", "record"),
     ]  # fmt: skip
     kinds = sorted({r["precision"] for r in rows}, key=lambda p: (not precision(p).accurate, p != "fp32", p))
-    x = {"field": "error", "type": "quantitative", "title": "Frobenius error (left is better)", "scale": {"type": "log", "padding": 14},
+    x = {"field": "error", "type": "quantitative", "title": "Frobenius error (left is better)",
+         "scale": {"type": "log", "padding": 14},
          "axis": {"format": ".0e", "labelOverlap": True, "values": [10.0**e for e in range(-9, 2)]}}  # fmt: skip
-    y = {"field": "speed", "type": "quantitative", "title": "GFLOP/s", "scale": {"type": "log", "nice": False, "padding": 14},
-         "axis": {"format": ",.0f", "values": TICKS}}  # fmt: skip
+    y = {"field": "speed", "type": "quantitative", "title": "GFLOP/s",
+         "scale": {"type": "log", "nice": False, "padding": 14}, "axis": {"format": ",.0f", "values": TICKS}}  # fmt: skip
     spec = {
         "height": HEIGHT + 40,
         "layer": [
-            {"mark": {"type": "point", "filled": True, "size": 95, "opacity": 0.85, "stroke": "@page", "strokeWidth": 0.7, "cursor": "pointer"},
+            {"mark": {**POINT, "size": 95, "opacity": 0.85, "stroke": "@page", "strokeWidth": 0.7},
              "encoding": {
                 "x": x, "y": y, "tooltip": tooltip(columns),
                 "color": {"field": "precision", "type": "nominal", "title": None,
@@ -454,7 +465,10 @@ def errors(gathered: Gathered, views: Views) -> Chart:
              "encoding": {"x": x, "y": y, "text": {"field": "label"}}},
         ],
     }  # fmt: skip
-    said = "Up is faster, left is more accurate: the error of the very result that was timed, against a product in float64. Named are those that nobody beats in both, and cuBLAS."
+    said = (
+        "Up is faster, left is more accurate: the error is that of the very kernel that was timed, against a product in float64. "
+        "Named are those that nobody beats in both, and cuBLAS."
+    )
     return Chart("errors", "Speed against error", said, spec, rows, columns, "problem", sources(found), usual,
                  "toprung bench --sizes 4096 --json results/bench.json", "error")  # fmt: skip
 
@@ -474,14 +488,14 @@ TILES, ONCE = "L2: what the tiles read", "memory: every operand once"
 
 def roofline(views: Views, limits: Limits) -> Chart:
     """Every rung at the usual problem under what the device gives."""
-    figures = limits.gathered.figures()
+    figures = limits.figures
     peak = figures.peak_gflops if figures else Unknown(())
     rows: list[Row] = []
     used: list[str] = []
     if figures and not isinstance(peak, Unknown):
         speeds = {TILES: figures.l2_read_bytes_per_s, ONCE: figures.dram_read_bytes_per_s}
-        for ladder in views.ladders:
-            if not (key := views.first(ladder)):
+        for name in views.ladders:
+            if not (key := views.first(name)):
                 continue
             taken = views.of[key]
             used.append(source(taken[0][0], [m for _, m in taken]))
@@ -493,12 +507,14 @@ def roofline(views: Views, limits: Limits) -> Chart:
                 through = next((v.seconds for v in bound.levels if v.name == "L2"), None) if bound else None
                 if isinstance(through, float) and through > 0 and figures.l2_read_bytes_per_s:
                     intensity[TILES] = m.flops / (through * figures.l2_read_bytes_per_s)
-                for view, x in intensity.items():
+                for view, ratio in intensity.items():
                     rows.append({
                         "view": view, "kind": "rung", "name": _name(m), "idea": m.competitor["variant"] or m.competitor["idea"],
-                        "ladder": ladder if rung else "vendor", "x": x, "speed": _gflops(m), "precision": m.competitor["precision"],
-                        "share": 100 * _gflops(m) / min(peak, x * (speeds[view] or math.inf) / 1e9), "problem": key[2],
-                        "label": _name(m) if m is best else "", "record": stored.name, "open": page_of(m.competitor["name"]) if rung else None,
+                        "ladder": name if rung else "vendor", "x": ratio, "speed": _gflops(m),
+                        "precision": m.competitor["precision"],
+                        "share": 100 * _gflops(m) / min(peak, ratio * (speeds[view] or math.inf) / 1e9), "problem": key[2],
+                        "label": _name(m) if m is best else "", "record": stored.name,
+                        "open": page_of(m.competitor["name"]) if rung else None,
                     })  # fmt: skip
         for view, speed in speeds.items():
             if speed and any(r["view"] == view for r in rows):
@@ -510,9 +526,10 @@ def roofline(views: Views, limits: Limits) -> Chart:
         Column("share", "% of the roof", ".1f"), Column("record", "record"),
     ]  # fmt: skip
     names = [*views.ladders, "vendor"]
-    x = {"field": "x", "type": "quantitative", "title": "operations a byte", "scale": {"type": "log", "nice": False},
+    tones = [*(CATEGORIES[i % 8] for i in range(len(names) - 1)), "@vendor"]
+    x: Spec = {"field": "x", "type": "quantitative", "title": "operations a byte", "scale": {"type": "log", "nice": False},
          "axis": {"format": "~g", "values": [n * 10.0**e for e in range(-3, 6) for n in (1, 3)], "labelOverlap": True}}  # fmt: skip
-    y = {"field": "speed", "type": "quantitative", "title": "GFLOP/s", "scale": {"type": "log", "nice": False, "padding": 10},
+    y: Spec = {"field": "speed", "type": "quantitative", "title": "GFLOP/s", "scale": {"type": "log", "nice": False, "padding": 10},
          "axis": {"format": ",.0f", "values": TICKS, "labelOverlap": True}}  # fmt: skip
     spec = {
         "height": HEIGHT + 60,
@@ -520,10 +537,10 @@ def roofline(views: Views, limits: Limits) -> Chart:
             {"transform": [{"filter": "datum.kind == 'roof'"}], "mark": {"type": "line", "color": "@ceiling", "strokeWidth": 2.5},
              "encoding": {"x": x, "y": y}},
             {"transform": [{"filter": "datum.kind == 'rung'"}],
-             "mark": {"type": "point", "filled": True, "size": 75, "opacity": 0.85, "stroke": "@page", "strokeWidth": 0.6, "cursor": "pointer"},
+             "mark": {**POINT, "size": 75, "opacity": 0.85, "stroke": "@page", "strokeWidth": 0.6},
              "encoding": {"x": x, "y": y, "tooltip": tooltip(columns),
                           "color": {"field": "ladder", "type": "nominal", "title": None, "legend": {"orient": "bottom"},
-                                    "scale": {"domain": names, "range": [*CATEGORIES[: len(names) - 1], "@vendor"]}},
+                                    "scale": {"domain": names, "range": tones}},
                           "shape": {"field": "ladder", "type": "nominal", "title": None, "legend": {"orient": "bottom"},
                                     "scale": {"domain": names, "range": [SHAPES[i % 8] for i in range(len(names))]}}}},
             {"transform": [{"filter": "datum.kind == 'rung' && datum.label != ''"}],
@@ -538,12 +555,13 @@ def roofline(views: Views, limits: Limits) -> Chart:
         ],
     }  # fmt: skip
     said = (
-        "The roof is what the probe found this device to give. Counted are the bytes that a rung's tiles ask of the L2 cache (which "
-        "the model of matrix units does not know), or those that must cross the memory interface once; what reads a matrix once "
-        "lies far left. Above the fp32 peak compute matrix units alone."
+        "The roof is what this device was seen to give. Counted are the bytes that a rung's tiles ask of the L2 cache (of matrix "
+        "units the model does not know it), or those that must cross the memory interface once; what reads a matrix once lies far "
+        "left. Above the fp32 peak compute matrix units alone."
     )
     return Chart("roofline", "Roofline", said, spec, rows, columns, "bytes", dict.fromkeys((TILES, ONCE), used), TILES,
-                 "toprung probe --json results/probe.json; toprung ladder turing --json results/turing.json", "roofline")  # fmt: skip
+                 "toprung probe --json results/probe.json; toprung ladder turing --json results/turing.json",
+                 "roofline")  # fmt: skip
 
 
 def _roof(view: str, speed: float, peak: float, across: Sequence[float]) -> list[Row]:
@@ -570,7 +588,9 @@ def tuning(gathered: Gathered) -> Chart:
         trials: list[Trial] = read_tuning(stored.content)
         for t in trials:
             view = f"{t.problem} through {stored.backend}, {stored.date[:10]}"
-            rows.append({"view": view, "elapsed": t.elapsed, "what": t.what, "speed": t.gflops, "best": t.best, "record": stored.name})
+            rows.append(
+                {"view": view, "elapsed": t.elapsed, "what": t.what, "speed": t.gflops, "best": t.best, "record": stored.name}
+            )
             found[view] = [source(stored)]
     columns = [
         Column("view", "problem"), Column("elapsed", "seconds since the start", ".3g"), Column("what", "tile"),

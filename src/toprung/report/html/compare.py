@@ -42,10 +42,8 @@ def compare(a: Sequence[Stored], b: Sequence[Stored], tolerance: float) -> tuple
     backends = [{r.backend for r in side if r.measurements} for side in (a, b)]
     apart = slugs[0] != slugs[1]
     other = len(backends[0]) == len(backends[1]) == 1 and backends[0] != backends[1]
-    return results.compare(
-        *([_under(r, "" if apart else r.slug, "" if other else r.backend) for r in side if r.measurements] for side in (a, b)),
-        tolerance,
-    )
+    old, new = ([_under(r, "" if apart else r.slug, "" if other else r.backend) for r in side if r.measurements] for side in (a, b))
+    return results.compare(old, new, tolerance)
 
 
 def _under(stored: Stored, slug: str, backend: str) -> Mapping[str, Any]:
@@ -61,36 +59,50 @@ def chart(names: tuple[str, str], a: Sequence[Stored], b: Sequence[Stored], chan
     rows: list[Row] = []
     for c in sorted(changes, key=lambda c: (c.speed.value, c.device, c.competitor, c.problem, c.mode)):
         rows.append({
-            "view": c.competitor.partition("/")[0] if "/" in c.competitor else "others", "name": c.competitor, "device": c.device.strip(),
+            "view": c.competitor.partition("/")[0] if "/" in c.competitor else "others",
+            "name": c.competitor, "device": c.device.strip(),
             "problem": c.problem, "mode": c.mode, "ratio": c.speed.value, "low": c.speed.low, "high": c.speed.high,
-            "verdict": verdicts[c.verdict], "what": " ".join(filter(None, (c.competitor, c.problem, c.mode * (c.mode != "warm"), c.device.strip()))),
+            "verdict": verdicts[c.verdict],
+            "what": " ".join(filter(None, (c.competitor, c.problem, c.mode * (c.mode != "warm"), c.device.strip()))),
         })  # fmt: skip
     rows = [{**r, "view": "all"} for r in rows] + rows if len({r["view"] for r in rows}) > 1 else rows
     columns = [
-        Column("view", "ladder"), Column("name", "who"), Column("problem", "problem"), Column("mode", "mode"), Column("device", "device"),
-        Column("ratio", "speed, B / A", ".3f"), Column("low", "from", ".3f"), Column("high", "to", ".3f"), Column("verdict", "verdict"),
+        Column("view", "ladder"), Column("name", "who"), Column("problem", "problem"), Column("mode", "mode"),
+        Column("device", "device"), Column("ratio", "speed, B / A", ".3f"), Column("low", "from", ".3f"),
+        Column("high", "to", ".3f"), Column("verdict", "verdict"),
     ]  # fmt: skip
     y: dict[str, Any] = {"field": "what", "type": "nominal", "sort": None, "title": None, "axis": {"labelLimit": 190}}
-    x: dict[str, Any] = {"field": "ratio", "type": "quantitative", "title": "speed of B / speed of A", "scale": {"zero": False, "padding": 10}}
+    x: dict[str, Any] = {
+        "field": "ratio",
+        "type": "quantitative",
+        "title": "speed of B / speed of A",
+        "scale": {"zero": False, "padding": 10},
+    }
     tone = {
         "field": "verdict", "type": "nominal", "title": None, "legend": {"orient": "top"},
         "scale": {"domain": list(verdicts.values()), "range": ["@slower", "@faster", "@c6"]},
     }  # fmt: skip
-    shape = {"field": "verdict", "type": "nominal", "title": None, "scale": {"domain": list(verdicts.values()), "range": ["triangle-left", "triangle-right", "circle"]}}
+    shape = {
+        "field": "verdict",
+        "type": "nominal",
+        "title": None,
+        "scale": {"domain": list(verdicts.values()), "range": ["triangle-left", "triangle-right", "circle"]},
+    }
     spec = {
         "height": {"step": 17},
         "layer": [
             {"data": {"values": [{"low": 1 - tolerance, "high": 1 + tolerance}]}, "mark": {"type": "rect", "color": "@grid"},
              "encoding": {"x": {**x, "field": "low"}, "x2": {"field": "high"}}},
-            {"mark": {"type": "rule", "strokeWidth": 2}, "encoding": {"y": y, "x": {**x, "field": "low"}, "x2": {"field": "high"}, "color": tone}},
+            {"mark": {"type": "rule", "strokeWidth": 2},
+             "encoding": {"y": y, "x": {**x, "field": "low"}, "x2": {"field": "high"}, "color": tone}},
             {"mark": {"type": "point", "filled": True, "size": 70, "opacity": 1},
              "encoding": {"y": y, "x": x, "color": tone, "shape": shape, "tooltip": tooltip(columns)}},
         ],
     }  # fmt: skip
     said = (
         f"A is {names[0]}, B is {names[1]}. The line is the 95 % bootstrap interval of the ratio of the medians, from the stored "
-        f"samples; the band is what two runs may differ by without any reason ({100 * tolerance:g} %). A change counts when the whole "
-        "interval lies outside the band."
+        f"samples; the band is what two runs may differ by without any reason ({100 * tolerance:g} %). A change counts when the "
+        "whole interval lies outside the band."
     )
     both = [f"{letter}: {source(r, r.measurements)}" for letter, side in (("A", a), ("B", b)) for r in side if r.measurements]
     return Chart("compare", f"{names[0]} beside {names[1]}", said, spec, rows, columns, "ladder",

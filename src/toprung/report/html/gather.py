@@ -23,6 +23,7 @@ from toprung.precision import precision
 from toprung.probe import store
 from toprung.report.bound_table import read_bounds
 from toprung.report.html.tuning import read_tuning
+from toprung.tile import Tile
 
 FOLDER = Path("results")
 
@@ -110,7 +111,10 @@ class Gathered:
     def device(self, backend: str = "cuda") -> Device | None:
         """The device as far as its records tell: the best known of one backend."""
         own = [r.device for r in self.records if r.backend == backend]
-        return recorded(own[0]) if own else None
+        try:
+            return recorded(own[0]) if own else None
+        except UnknownName:  # an architecture that nothing is known of
+            return None
 
     def figures(self) -> Figures | None:
         """What the device can do: its stored probes, those that come with the package, its vendor's documents."""
@@ -193,7 +197,7 @@ def _chosen(found: Sequence[Stored], wanted: str | None) -> str:
         if wanted in fits or len(fits) == 1:
             return wanted if wanted in fits else fits[0]
         raise UnknownName("device with records", wanted, slugs)
-    counts = Counter({slug: 0 for slug in slugs})
+    counts = Counter(dict.fromkeys(slugs, 0))
     for r in found:
         counts[r.slug] += 1 + 1000 * len(r.measurements)
     return max(slugs, key=lambda s: (counts[s], s), default="")
@@ -220,6 +224,9 @@ def _sound(path: Path) -> dict[str, Any]:
             _text(content["environment"]["device"][key])
         _number(content["environment"]["device"]["compute_units"])
         _number(content["environment"]["device"]["clock_mhz"])
+        if not isinstance(content["failures"], list) or not isinstance(content.get("notes") or [], list | dict):
+            raise TypeError("failures or notes are no list")
+        bool(content["interrupted"]), dict(content["environment"].get("packages") or {})
         for m in content["measurements"]:
             _check(m)
         for g in content.get("graded", ()):
@@ -240,10 +247,14 @@ def _check(m: Measurement) -> None:
     if not isinstance(who["number"], int):
         raise TypeError("a competitor's number is no whole number")
     if who["kind"] == "rung":
-        _text(who["ladder"]), _text(who["rung"]), dict(who["tile"]), dict(who["options"])
-    for key in ("M", "N"):
+        for key in ("ladder", "rung"):
+            _text(who[key])
+        Tile(**who["tile"])
+        dict(who["options"])
+    for key in ("M", "N", *(k for k in ("K", "batch") if k in problem)):
         _number(problem[key])
-    _text(problem["routine"])
+    for key in ("routine", *(k for k in ("trans", "measured_in") if k in problem)):
+        _text(problem[key])
     _number(verdict["frobenius"], least=0.0)
     _number(verdict["grade"], least=0.0)
     if not m.seconds:

@@ -13,7 +13,7 @@ from typing import Any
 from toprung import machine_code
 from toprung.backends import nvrtc
 from toprung.backends.base import Source
-from toprung.bounds.figures import Unknown
+from toprung.bounds.figures import Figures, Unknown
 from toprung.bounds.levels import Bound, bound
 from toprung.bounds.registers import Reads
 from toprung.build import rung_source
@@ -40,6 +40,7 @@ class Limits:
     gathered : whose rungs
     compiles : whether anything may be compiled
     says : is told what is being compiled
+    figures : what the device can do; None where nobody knows
     notes : why something is missing, a sentence each, in the order it was noticed
     """
 
@@ -47,12 +48,15 @@ class Limits:
     compiles: bool = True
     says: Says = lambda text: None
     notes: dict[str, None] = field(default_factory=dict)
+    figures: Figures | None = field(init=False)
     _codes: dict[str, MachineCode | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._figures = self.gathered.figures()
+        self.figures = self.gathered.figures()
         self._device = self.gathered.device()
-        self._stored = {_key(b["rung"], b["variant"], b["problem"]): b for r in self.gathered.of("bounds") for b in r.content["bounds"]}
+        self._stored = {
+            _key(b["rung"], b["variant"], b["problem"]): b for r in self.gathered.of("bounds") for b in r.content["bounds"]
+        }
 
     def rung_of(self, m: Measurement) -> Rung | None:
         """The rung that was measured, if this toprung still has it."""
@@ -86,12 +90,12 @@ class Limits:
 
     def bound(self, m: Measurement, backend: str) -> Bound | None:
         """What limits what was measured; None where the model or the figures do not tell: matrix units, other backends."""
-        if self._figures is None or m.competitor["precision"] != "fp32" or (of := self.rung_of(m)) is None:
+        if self.figures is None or m.competitor["precision"] != "fp32" or (of := self.rung_of(m)) is None:
             return None
         if (code := self.code(m, backend)) is None:
             return None
         try:
-            return bound(work_of(of, Tile(**m.competitor["tile"]), m.competitor["options"], _problem(m), code), self._figures)
+            return bound(work_of(of, Tile(**m.competitor["tile"]), m.competitor["options"], _problem(m), code), self.figures)
         except (ToprungError, ValueError, TypeError, KeyError):
             return None
 
@@ -132,7 +136,9 @@ def _read(content: Mapping[str, Any]) -> MachineCode:
     """The inverse of ``MachineCode.describe``."""
     loop = Loop(MappingProxyType(dict(content["loop"])), Reads(**content["register_reads"]))
     numbers = {k: int(content[k]) for k in ("registers", "spill_stores", "spill_loads", "stack_bytes", "shared_bytes")}
-    return MachineCode(str(content["kernel"]), str(content["arch"]), counts=MappingProxyType(content["counts"]), loop=loop, **numbers)
+    return MachineCode(
+        str(content["kernel"]), str(content["arch"]), counts=MappingProxyType(content["counts"]), loop=loop, **numbers
+    )
 
 
 def _problem(m: Measurement) -> Problem:
@@ -144,5 +150,3 @@ def _problem(m: Measurement) -> Problem:
 
 def _key(name: str, variant: str, problem: Mapping[str, Any]) -> tuple[Any, ...]:
     return (name, variant, *(problem.get(k) for k in ("M", "N", "K", "trans", "batch")))
-
-

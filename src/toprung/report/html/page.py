@@ -15,14 +15,14 @@ from toprung.errors import MissingExtra
 from toprung.paths import publish
 from toprung.report.html.chart import PALETTE, Chart, source
 from toprung.report.html.charts import Views, beside, errors, hero, known_ladders, roofline, sizes, stairs, tuning
-from toprung.report.html.gather import Gathered
+from toprung.report.html.gather import Gathered, Stored
 from toprung.report.html.limits import Limits
 from toprung.report.html.rungs import pages
 
 HERE = Path(__file__).parent
 VEGA_LITE = "6.1"
 COMMANDS = (
-    ("toprung ladder kepler --json results/kepler.json", "a ladder: each rung verified and timed beside the vendor (also: turing, matvec, hopper)"),
+    ("toprung ladder kepler --json results/kepler.json", "a ladder: its rungs verified and timed beside the vendor"),
     ("toprung bench --suite squares --json results/bench.json", "ours beside other people's routines: speed, error, energy"),
     ("toprung probe --json results/probe.json", "what the device can do: the ceilings"),
     ("toprung tune gemm --json results/tune.json", "the tuner's search"),
@@ -65,18 +65,24 @@ def render(gathered: Gathered, limits: Limits, comparison: Comparison | None = N
     views = Views(gathered)
     ladders = [(name, stairs(views, limits, name), list(pages(views, limits, name))) for name in views.ladders]
     charts = [sizes(views), beside(gathered), errors(gathered, views), roofline(views, limits), tuning(gathered)]
-    drawn = [c for c in (comparison.chart if comparison else None, *(c for _, c, _ in ladders), *charts) if c is not None and c.rows]
-    library = vl_convert.javascript_bundle(vl_version=VEGA_LITE)
+    drawn = [
+        c for c in (comparison.chart if comparison else None, *(c for _, c, _ in ladders), *charts) if c is not None and c.rows
+    ]
+    library = vl_convert.javascript_bundle(vl_version=VEGA_LITE)  # type: ignore[call-arg]  # its stub asks for a snippet
     script = (HERE / "page.js").read_text()
     style = (HERE / "page.css").read_text()
     colours = {name: "; ".join(f"--{k}: {v}" for k, v in palette.items()) for name, palette in PALETTE.items()}
     data = {"palette": dict(PALETTE), "charts": [_embedded(c) for c in drawn]}
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(HERE), autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
+        loader=jinja2.FileSystemLoader(HERE),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
     )
     return environment.get_template("page.html.jinja").render(
         gathered=gathered, ladders=ladders, charts=charts, comparison=comparison, commands=COMMANDS, notes=list(limits.notes),
-        absent=known_ladders(views.ladders), records=[(r, source(r, r.measurements)) for r in gathered.records],
+        absent=known_ladders(views.ladders), records=[(r, source(r, r.measurements), _said(r)) for r in gathered.records],
         device=_device(gathered), style=style, colours=colours, script=script, library=library, data=embed(data),
         hashes=" ".join(f"'sha256-{base64.b64encode(hashlib.sha256(t.encode()).digest()).decode()}'" for t in (library, script)),
         cards=[card for name, chart, _ in ladders for card in _cards(name, chart)],
@@ -100,7 +106,8 @@ def picture(gathered: Gathered, limits: Limits) -> str | None:
     palette = PALETTE["light"]
     spec = {
         "$schema": "https://vega.github.io/schema/vega-lite/v6.json", "background": palette["page"], "padding": 12,
-        "data": {"values": list(chart.rows)}, **chart.spec, "title": {"text": chart.title, "subtitle": _subtitle(chart), "anchor": "start", "offset": 14},
+        "data": {"values": list(chart.rows)}, **chart.spec,
+        "title": {"text": chart.title, "subtitle": _subtitle(chart), "anchor": "start", "offset": 14},
     }  # fmt: skip
     return str(vl_convert.vegalite_to_svg(_tinted(spec, palette), vl_version=VEGA_LITE, config=config(palette)))
 
@@ -109,9 +116,11 @@ def config(palette: Mapping[str, str]) -> dict[str, Any]:
     """How every chart looks; ``page.js`` has the same for what changes with the scheme."""
     font = "Liberation Sans, Arial, sans-serif"
     return {
-        "font": font, "view": {"stroke": None}, "title": {"color": palette["fg"], "subtitleColor": palette["muted"], "fontSize": 15},
-        "axis": {"labelColor": palette["muted"], "titleColor": palette["muted"], "gridColor": palette["grid"], "domainColor": palette["line"],
-                 "tickColor": palette["line"], "labelFontSize": 11, "titleFontSize": 12, "titleFontWeight": "normal"},
+        "font": font, "view": {"stroke": None},
+        "title": {"color": palette["fg"], "subtitleColor": palette["muted"], "fontSize": 15},
+        "axis": {"labelColor": palette["muted"], "titleColor": palette["muted"], "gridColor": palette["grid"],
+                 "domainColor": palette["line"], "tickColor": palette["line"],
+                 "labelFontSize": 11, "titleFontSize": 12, "titleFontWeight": "normal"},
     }  # fmt: skip
 
 
@@ -125,7 +134,8 @@ def embed(data: object) -> str:
 
 def _embedded(chart: Chart) -> dict[str, Any]:
     return {
-        "id": chart.ident, "title": chart.title, "spec": chart.spec, "rows": list(chart.rows), "view": chart.shown, "columns": [(c.key, c.title) for c in chart.columns],
+        "id": chart.ident, "title": chart.title, "spec": chart.spec, "rows": list(chart.rows), "view": chart.shown,
+        "columns": [(c.key, c.title) for c in chart.columns],
         "sources": {view: list(lines) for view, lines in chart.sources.items()},
     }  # fmt: skip
 
@@ -166,20 +176,35 @@ def _cards(name: str, chart: Chart) -> Iterator[Card]:
         yield Card(f"{name}, {precision}, {best['view']}", f"{best['speed']:,.0f} {unit}", note, best["name"], best["open"])
 
 
+def _said(stored: Stored) -> Sequence[tuple[str, str]]:
+    """Every circumstance that a record tells."""
+    content, e = stored.content, stored.content["environment"]
+    packages = ", ".join(f"{name} {version}" for name, version in (e.get("packages") or {}).items())
+    notes = content.get("notes") or []
+    notes = [f"{k}: {v}" for k, v in notes.items()] if isinstance(notes, dict) else notes
+    count = f"{len(stored.measurements)}" + ", interrupted before the end" * bool(content["interrupted"])
+    said = [
+        ("command", content["what"]), ("date", stored.date), ("python", e.get("python")), ("system", e.get("system")),
+        ("cores", e.get("cores")), ("packages", packages), ("measurements", count),
+        *(("failed", f) for f in content["failures"]), *(("note", n) for n in notes),
+    ]  # fmt: skip
+    return [(k, str(v)) for k, v in said if v]
+
+
 def _device(gathered: Gathered) -> Sequence[tuple[str, str]]:
     """What the records say of the device."""
     if not gathered.records:
         return ()
     of = [r.device for r in gathered.records]
     peak = next((float(d["peak_gflops"]) for d in of if isinstance(d.get("peak_gflops"), int | float)), None)
-    first = of[0]
+    first, days = of[0], sorted(r.date[:10] for r in gathered.records)
     said = [
         ("device", str(first["name"])), ("architecture", str(first["arch"])),
         ("compute units", str(first["compute_units"])), ("clock at most", f"{float(first['clock_mhz']):g} MHz"),
         ("fp32 peak at that clock", f"{peak:,.0f} GFLOP/s" if peak else ""),
         ("reached through", "; ".join(sorted({f"{d['backend']}: {d['runtime']}" for d in of}))),
         ("drivers", ", ".join(sorted({str(d["driver"]) for d in of}))),
-        ("measured", " to ".join(sorted({r.date[:10] for r in gathered.records})[:: max(1, len({r.date[:10] for r in gathered.records}) - 1)])),
+        ("measured", days[0] if days[0] == days[-1] else f"{days[0]} to {days[-1]}"),
         ("commits", ", ".join(sorted({r.commit or "unknown" for r in gathered.records}))),
     ]  # fmt: skip
     return [(k, v) for k, v in said if v]
