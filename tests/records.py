@@ -53,8 +53,15 @@ def _measurement(who: dict[str, Any], seconds: Sequence[float], problem: Problem
     return Measurement(who, p.describe(), p.flops, p.min_bytes, VERDICT, tuple(seconds), (0.0,) * count, 10, (1980.0,) * count)
 
 
-def stored(path: Path, *measurements: Measurement, commit: str = "abc123", date: str = "2026-01-02T03:04:05", what: str = "toprung ladder",
-           device: dict[str, Any] | None = None, **more: Any) -> Path:  # fmt: skip
+def stored(
+    path: Path,
+    *measurements: Measurement,
+    commit: str = "abc123",
+    date: str = "2026-01-02T03:04:05",
+    what: str = "toprung ladder",
+    device: dict[str, Any] | None = None,
+    **more: Any,
+) -> Path:
     """A record in a file."""
     environment = {"date": date, "commit": commit, "packages": {"numpy": "2"}, "device": {**DEVICE, **(device or {})}}
     results.write(path, results.record(what, environment, measurements, **more))

@@ -131,8 +131,8 @@ def test_texts_of_records_stay_texts(tmp_path: Path) -> None:
     device = dict.fromkeys(("name", "short_name", "runtime", "driver"), HOSTILE)
     stored(
         tmp_path / "in" / "a.json", peer(HOSTILE, around(1e-3)), of_rung("kepler/r01", around(1e-3), idea=HOSTILE),
-        of_rung("kepler/r08", around(1e-3), None, "INDEX32=1", name=HOSTILE, idea=HOSTILE), commit=HOSTILE, what=HOSTILE, device=device,
-        failures=[HOSTILE], notes=[HOSTILE],
+        of_rung("kepler/r08", around(1e-3), None, "INDEX32=1", name=HOSTILE, idea=HOSTILE),
+        commit=HOSTILE, what=HOSTILE, device=device, failures=[HOSTILE], notes=[HOSTILE],
     )  # fmt: skip
     (tmp_path / "in" / "<img src=x onerror=alert(3)>.json").write_text(f'{{"format": {json.dumps(HOSTILE)}}}')
     clean, shown = made(climbed(tmp_path / "clean" / "a.json")), made(tmp_path / "in")

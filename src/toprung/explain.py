@@ -181,7 +181,7 @@ def device_for(arch: str, folder: Path | None = None) -> Device:
     for _, record in records(folder):
         known = record["environment"]["device"]
         if known["arch"] == arch and known["backend"] == "cuda":
-            return recorded(known)
+            return _recorded(known)
     of = ARCHITECTURES.get(arch)
     if of is None:
         return device
@@ -246,7 +246,7 @@ class RungBounds:
         return found.seconds / entry.measurement.median
 
 
-def recorded(known: Mapping[str, Any]) -> Device:
+def _recorded(known: Mapping[str, Any]) -> Device:
     """The device of a record, as far as it is written down."""
     return replace(
         nvrtc.device_of(known["arch"]), id=known["slug"], name=known["name"], compute_units=known["compute_units"],

@@ -16,7 +16,6 @@ from toprung.bounds.arch import vendor_figures
 from toprung.bounds.figures import Figures
 from toprung.device import Device
 from toprung.errors import BadRecord, UnknownName
-from toprung.explain import recorded
 from toprung.measure import Measurement
 from toprung.paths import data_dir
 from toprung.precision import precision
@@ -111,10 +110,7 @@ class Gathered:
     def device(self, backend: str = "cuda") -> Device | None:
         """The device as far as its records tell: the best known of one backend."""
         own = [r.device for r in self.records if r.backend == backend]
-        try:
-            return recorded(own[0]) if own else None
-        except UnknownName:  # an architecture that nothing is known of
-            return None
+        return as_device(own[0]) if own else None
 
     def figures(self) -> Figures | None:
         """What the device can do: its stored probes, those that come with the package, its vendor's documents."""
@@ -134,6 +130,17 @@ class Gathered:
         if fastest > (known.dram_read_bytes_per_s or 0.0):  # a ladder tries more ways to read than the probe
             known = replace(known, dram_read_bytes_per_s=fastest)
         return known
+
+
+def as_device(known: Mapping[str, Any]) -> Device:
+    """The device of a record, as far as bounds and legal tiles need it; nothing has to be installed for it."""
+    units, clock, peak = int(known["compute_units"]), float(known["clock_mhz"]), known.get("peak_gflops")
+    lanes = round(float(peak) / (2e-3 * units * clock)) if isinstance(peak, int | float) else None
+    return Device(
+        id=known["slug"], backend=known["backend"], name=known["name"], vendor="", driver=known["driver"], runtime=known["runtime"],
+        kind=known["kind"], compute_units=units, clock_mhz=clock, lanes=lanes, local_bytes=0, memory_bytes=0, max_buffer_bytes=0,
+        max_work_group=0, max_items=(), base_align=1, vector_widths=(1,), arch=known["arch"],
+    )  # fmt: skip
 
 
 def default_paths() -> list[Path]:
