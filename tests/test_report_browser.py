@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import csv
+import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -47,7 +49,7 @@ class Browser:
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
         self.driver.get(path.as_uri())
-        self.wait = WebDriverWait(self.driver, 60)
+        self.wait = WebDriverWait(self.driver, 20)
         self.until("document.documentElement.dataset.ready")
 
     def __call__(self, script: str) -> Any:
@@ -143,8 +145,8 @@ def test_every_view_of_every_chart_is_drawn(browser: Browser) -> None:
 
 def test_a_step_opens_its_rung_and_so_does_its_address(browser: Browser) -> None:
     browser.open(H200)
-    step = """[...document.querySelectorAll('#stairs-kepler svg .role-mark path')].find(
-        p => p.__data__?.datum?.open === 'rung-kepler-r07' && p.__data__?.datum?.kind === 'rung')"""
+    step = """[...document.querySelectorAll('#stairs-kepler svg .mark-rect.role-mark path')].filter(
+        p => p.__data__?.datum?.open === 'rung-kepler-r07')[1]"""
     assert not browser("document.getElementById('rung-kepler-r07').open")
     browser(f"{step}.scrollIntoView({{block: 'center'}})")
     browser(f"(window.step = {step}).id")
@@ -165,42 +167,61 @@ def test_a_step_opens_its_rung_and_so_does_its_address(browser: Browser) -> None
 
 
 def test_values_are_shown_on_hover_and_on_touch(browser: Browser) -> None:
-    from selenium.webdriver import ActionChains
+    from selenium.webdriver.common.actions.action_builder import ActionBuilder
+    from selenium.webdriver.common.actions.pointer_input import PointerInput
 
-    for size in (DESK, PHONE):
+    def point(kind: str) -> None:
+        box = browser.driver.execute_script("return arguments[0].getBoundingClientRect().toJSON()", target)
+        actions = ActionBuilder(browser.driver, mouse=PointerInput(kind, kind))
+        at = actions.pointer_action.move_to_location(int(box["x"] + box["width"] / 2), int(box["bottom"] - 30))
+        if kind == "touch":
+            at.pointer_down().pause(0.05).pointer_up()
+        actions.perform()
+
+    for size, kind in ((DESK, "mouse"), (PHONE, "touch")):
         browser.open(H200, size)
         browser("document.querySelector('#stairs-turing').scrollIntoView()")
         bars = browser.driver.find_elements("css selector", "#stairs-turing svg .mark-rect.role-mark path")
         target = next(
             b for b in bars if browser.driver.execute_script("return arguments[0].__data__.datum.name", b) == "turing/r08"
         )
-        if size == DESK:
-            ActionChains(browser.driver).move_to_element(target).perform()
-        else:
-            box = target.rect
-            at = {"x": box["x"] + box["width"] / 2, "y": box["y"] + 5 - browser("scrollY")}
-            browser.driver.execute_cdp_cmd("Input.dispatchTouchEvent", {"type": "touchStart", "touchPoints": [at]})
-            browser.driver.execute_cdp_cmd("Input.dispatchTouchEvent", {"type": "touchEnd", "touchPoints": []})
+        point(kind)
         browser.until("document.querySelector('#vg-tooltip-element.visible')")
         shown = browser.find("#vg-tooltip-element").text
         assert "turing/r08" in shown and "% of bound" in shown
+        inside = browser("document.querySelector('#vg-tooltip-element').getBoundingClientRect().toJSON()")
+        assert inside["left"] >= 0 and inside["right"] <= size[0]
+        browser.shot(f"values-{kind}")
+    assert not browser("document.getElementById('rung-turing-r08').open"), "the first tap shows the values"
+    point("touch")
+    browser.until("document.getElementById('rung-turing-r08').open")
 
 
-def test_the_scheme_can_be_changed_and_data_downloaded(browser: Browser) -> None:
+def test_the_scheme_can_be_changed(browser: Browser) -> None:
     browser.open(H200)
     before = browser.colour("body", "background-color")
     browser.find("#theme").click()
     browser.until("document.documentElement.dataset.ready === 'dark'")
     assert browser.colour("body", "background-color") != before and browser.undrawn() == []
-    for kind in ("csv", "json"):
-        href = browser(f"document.getElementById('{kind}-stairs-kepler').href")
-        text = browser.driver.execute_async_script(
-            "const r = new FileReader(), x = new XMLHttpRequest(); arguments[arguments.length - 1](arguments[0])", href
-        )
-        assert text.startswith("blob:")
     browser.find("#theme").click()
     browser.until("document.documentElement.dataset.ready === 'light'")
     assert browser.problems() == []
+
+
+def test_the_data_of_a_chart_can_be_downloaded(browser: Browser, small: Callable[..., Path], tmp_path: Path) -> None:
+    climbed(tmp_path / "in/a.json", commit="=1+1", device={"short_name": "=HYPERLINK(1)"})
+    browser.open(small(tmp_path / "in"))
+    browser.driver.execute_cdp_cmd("Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(tmp_path)})
+    browser("document.querySelector('#stairs-kepler details.table').open = true")
+    for kind in ("csv", "json"):
+        browser.find(f"#{kind}-stairs-kepler").click()
+        browser.wait.until(lambda _, k=kind: (tmp_path / f"stairs-kepler.{k}").exists())
+    rows = json.loads((tmp_path / "stairs-kepler.json").read_text())
+    with (tmp_path / "stairs-kepler.csv").open(newline="") as file:
+        lines = list(csv.DictReader(file))
+    kept = [r for r in rows if not r.get("guide")]
+    assert len(lines) == len(kept) == 10 and [float(line["GFLOP/s"]) for line in lines] == [r["speed"] for r in kept]
+    assert lines[0]["rung"] == "cuBLAS" and browser.problems() == []
 
 
 def test_hostile_texts_run_nothing(browser: Browser, small: Callable[..., Path], tmp_path: Path) -> None:

@@ -171,7 +171,7 @@ def _stair_layers(columns: Sequence[Column], unit: str, width: float | None = No
     return [
         {"transform": bounded, "mark": {"type": "bar", "color": "@room"}, "encoding": {"x": x, "y": y("ceiling"), "tooltip": tip}},
         {"transform": only("rung"), "mark": {"type": "bar", "color": "@ours", "cursor": "pointer"},
-         "encoding": {"x": x, "y": y("speed"), "tooltip": tip, "description": {"field": "name"}}},
+         "encoding": {"x": x, "y": y("speed"), "tooltip": tip}},
         {"transform": bounded, "mark": {"type": "tick", "color": "@ceiling", "thickness": 3, "width": {"band": 1}},
          "encoding": {"x": x, "y": y("ceiling"), "tooltip": tip}},
         {"transform": only("variant"), "mark": diamond, "encoding": {"x": x, "y": y("speed"), "tooltip": tip}},
@@ -195,7 +195,7 @@ def _stair_layers(columns: Sequence[Column], unit: str, width: float | None = No
 STAIRS = (
     "A step a rung; the lighter part above it is the room that the model of the device leaves its compiled kernel, up to its bound "
     "(orange). Diamonds are a rung's switches, the dashed line is the vendor's, the dotted one what the device gives at most. "
-    "A step opens its rung."
+    "A step opens its rung (on a touch screen the first tap shows its values)."
 )
 
 

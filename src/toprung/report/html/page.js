@@ -5,6 +5,8 @@
   const system = matchMedia("(prefers-color-scheme: dark)");
   const chosen = new Map(charts.map((c) => [c.id, c.view]));
   const drawn = new Map();
+  const touch = matchMedia("(hover: none)");
+  let tapped;
   const scheme = () => root.dataset.theme || (system.matches ? "dark" : "light");
 
   const tint = (value, colours) => {
@@ -61,7 +63,15 @@
       actions: false, renderer: "svg", ast: true, logLevel: 1, config: look(colours, narrow), tooltip: { theme: "custom" },
     });
     drawn.set(chart.id, result);
-    result.view.addEventListener("click", (_, item) => { if (item?.datum?.open) open(item.datum.open); });
+    result.view.addEventListener("click", (event, item) => {
+      const to = item?.datum?.open;
+      const again = to && to === tapped;
+      tapped = to;
+      const finger = event.pointerType ? event.pointerType !== "mouse" : touch.matches;
+      if (to && (again || !finger)) open(to);
+      // a finger that taps does not move, and values are shown where a pointer moves
+      else if (finger) event.target.dispatchEvent(new PointerEvent("pointermove", { clientX: event.clientX, clientY: event.clientY, bubbles: true }));
+    });
     const lines = chart.sources[chosen.get(chart.id)] ?? [];
     const source = document.getElementById("source-" + chart.id);
     source.parentElement.open = lines.length < 3;
