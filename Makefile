@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 GPU := $(if $(wildcard /dev/nvidiactl /proc/driver/nvidia/version),$(VENV)/ready-gpu)
 PIP := -m pip install -q --disable-pip-version-check
 
-.PHONY: ladder test test-slow lint tables lock clean
+.PHONY: ladder test test-slow lint tables report lock clean
 
 ladder: $(VENV)/ready $(GPU)
 	$(BIN)/toprung ladder kepler
@@ -25,6 +25,10 @@ lint: $(VENV)/ready-dev
 # Make the tables in README and docs anew from results/
 tables: $(VENV)/ready
 	$(BIN)/python benchmarks/tables.py
+
+# Make the page in docs/report anew from results/: compiles every rung, for which no GPU is needed
+report: $(VENV)/ready-dev
+	$(BIN)/toprung report results/nvidia-h200 --out docs/report --picture docs/report/ladders.svg
 
 # Pin what pyproject.toml asks for, with hashes and without naming any package host
 COMPILE := uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url \

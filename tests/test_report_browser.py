@@ -171,6 +171,7 @@ def test_values_are_shown_on_hover_and_on_touch(browser: Browser) -> None:
     from selenium.webdriver.common.actions.pointer_input import PointerInput
 
     def point(kind: str) -> None:
+        browser("document.querySelector('#stairs-turing').scrollIntoView()")
         box = browser.driver.execute_script("return arguments[0].getBoundingClientRect().toJSON()", target)
         actions = ActionBuilder(browser.driver, mouse=PointerInput(kind, kind))
         at = actions.pointer_action.move_to_location(int(box["x"] + box["width"] / 2), int(box["bottom"] - 30))
@@ -180,7 +181,6 @@ def test_values_are_shown_on_hover_and_on_touch(browser: Browser) -> None:
 
     for size, kind in ((DESK, "mouse"), (PHONE, "touch")):
         browser.open(H200, size)
-        browser("document.querySelector('#stairs-turing').scrollIntoView()")
         bars = browser.driver.find_elements("css selector", "#stairs-turing svg .mark-rect.role-mark path")
         target = next(
             b for b in bars if browser.driver.execute_script("return arguments[0].__data__.datum.name", b) == "turing/r08"

@@ -310,7 +310,11 @@ def sizes(views: Views) -> Chart:
         "A line a rung, darker (in dark mode lighter) the later it stands on the ladder; dashed the vendor. Pointing at one fades "
         "the rest."
     )
-    longest = max((k for name in views.ladders if (k := views.first(name))), key=lambda k: len(views.of[k]), default=None)
+    longest = max(
+        (k for name in views.ladders if (k := views.first(name))),
+        key=lambda k: (views.of[k][0][1].measured_in == "GFLOP/s", len(views.of[k])),
+        default=None,
+    )
     first = f"{longest[0]} through {longest[1]}" if longest else ""
     return Chart("sizes", "Each rung over sizes", said, spec, rows, columns, "ladder", sources(used), first,
                  "toprung ladder turing --sizes 256,1024,4096 --json results/turing.json", "sizes")  # fmt: skip
@@ -443,7 +447,7 @@ def errors(gathered: Gathered, views: Views) -> Chart:
     ]  # fmt: skip
     kinds = sorted({r["precision"] for r in rows}, key=lambda p: (not precision(p).accurate, p != "fp32", p))
     x = {"field": "error", "type": "quantitative", "title": "Frobenius error (left is better)",
-         "scale": {"type": "log", "padding": 14},
+         "scale": {"type": "log", "padding": 14, "nice": False},
          "axis": {"format": ".0e", "labelOverlap": True, "values": [10.0**e for e in range(-9, 2)]}}  # fmt: skip
     y = {"field": "speed", "type": "quantitative", "title": "GFLOP/s",
          "scale": {"type": "log", "nice": False, "padding": 14}, "axis": {"format": ",.0f", "values": TICKS}}  # fmt: skip
@@ -494,7 +498,7 @@ def roofline(views: Views, limits: Limits) -> Chart:
     used: list[str] = []
     if figures and not isinstance(peak, Unknown):
         speeds = {TILES: figures.l2_read_bytes_per_s, ONCE: figures.dram_read_bytes_per_s}
-        for name in views.ladders:
+        for i, name in enumerate(views.ladders):
             if not (key := views.first(name)):
                 continue
             taken = views.of[key]
@@ -513,7 +517,7 @@ def roofline(views: Views, limits: Limits) -> Chart:
                         "ladder": name if rung else "vendor", "x": ratio, "speed": _gflops(m),
                         "precision": m.competitor["precision"],
                         "share": 100 * _gflops(m) / min(peak, ratio * (speeds[view] or math.inf) / 1e9), "problem": key[2],
-                        "label": _name(m) if m is best else "", "record": stored.name,
+                        "label": _name(m) if m is best else "", "side": ("left", "right")[i % 2], "record": stored.name,
                         "open": page_of(m.competitor["name"]) if rung else None,
                     })  # fmt: skip
         for view, speed in speeds.items():
@@ -543,9 +547,9 @@ def roofline(views: Views, limits: Limits) -> Chart:
                                     "scale": {"domain": names, "range": tones}},
                           "shape": {"field": "ladder", "type": "nominal", "title": None, "legend": {"orient": "bottom"},
                                     "scale": {"domain": names, "range": [SHAPES[i % 8] for i in range(len(names))]}}}},
-            {"transform": [{"filter": "datum.kind == 'rung' && datum.label != ''"}],
-             "mark": {"type": "text", "align": "left", "dx": 8, "dy": -4, "color": "@fg", "fontSize": 11},
-             "encoding": {"x": x, "y": y, "text": {"field": "label"}}},
+            *[{"transform": [{"filter": f"datum.kind == 'rung' && datum.label != '' && datum.side == '{side}'"}],
+               "mark": {"type": "text", "align": side, "dx": dx, "dy": -4, "color": "@fg", "fontSize": 11},
+               "encoding": {"x": x, "y": y, "text": {"field": "label"}}} for side, dx in (("left", 8), ("right", -8))],
             {"transform": [{"filter": "datum.kind == 'slope'"}],
              "mark": {"type": "text", "align": "left", "dx": 14, "dy": 2, "color": "@ceiling", "fontSize": 11},
              "encoding": {"x": x, "y": y, "text": {"field": "name"}}},
@@ -555,9 +559,9 @@ def roofline(views: Views, limits: Limits) -> Chart:
         ],
     }  # fmt: skip
     said = (
-        "The roof is what this device was seen to give. Counted are the bytes that a rung's tiles ask of the L2 cache (of matrix "
-        "units the model does not know it), or those that must cross the memory interface once; what reads a matrix once lies far "
-        "left. Above the fp32 peak compute matrix units alone."
+        "The roof is what this device was seen to give. Counted are the bytes that a rung's tiles ask of the L2 cache (the model "
+        "does not count them for matrix units), or those that must cross the memory interface once; what reads a matrix once "
+        "lies far left. Only matrix units compute above the fp32 peak."
     )
     return Chart("roofline", "Roofline", said, spec, rows, columns, "bytes", dict.fromkeys((TILES, ONCE), used), TILES,
                  "toprung probe --json results/probe.json; toprung ladder turing --json results/turing.json",

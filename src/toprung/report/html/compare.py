@@ -57,13 +57,14 @@ def chart(names: tuple[str, str], a: Sequence[Stored], b: Sequence[Stored], chan
     """The ratio of every pair with its interval, the slowest first."""
     verdicts = {"slower": "slower beyond noise", "faster": "faster beyond noise", "same": "within noise"}
     rows: list[Row] = []
+    several = len({c.device for c in changes}) > 1
     for c in sorted(changes, key=lambda c: (c.speed.value, c.device, c.competitor, c.problem, c.mode)):
         rows.append({
             "view": c.competitor.partition("/")[0] if "/" in c.competitor else "others",
             "name": c.competitor, "device": c.device.strip(),
             "problem": c.problem, "mode": c.mode, "ratio": c.speed.value, "low": c.speed.low, "high": c.speed.high,
             "verdict": verdicts[c.verdict],
-            "what": " ".join(filter(None, (c.competitor, c.problem, c.mode * (c.mode != "warm"), c.device.strip()))),
+            "what": " ".join(filter(None, (c.competitor, c.problem, c.mode * (c.mode != "warm"), c.device * several))),
         })  # fmt: skip
     rows = [{**r, "view": "all"} for r in rows] + rows if len({r["view"] for r in rows}) > 1 else rows
     columns = [
@@ -79,7 +80,7 @@ def chart(names: tuple[str, str], a: Sequence[Stored], b: Sequence[Stored], chan
         "scale": {"zero": False, "padding": 10},
     }
     tone = {
-        "field": "verdict", "type": "nominal", "title": None, "legend": {"orient": "top"},
+        "field": "verdict", "type": "nominal", "title": None, "legend": {"orient": "bottom", "columns": 1},
         "scale": {"domain": list(verdicts.values()), "range": ["@slower", "@faster", "@c6"]},
     }  # fmt: skip
     shape = {

@@ -47,6 +47,7 @@ class Page:
     ident: str
     name: str
     idea: str
+    precision: str
     rung: Rung | None
     before: str
     source: str
@@ -84,7 +85,7 @@ def pages(views: Views, limits: Limits, name: str) -> Iterator[Page]:
         found = limits.bound(m, first[1]) if m and first else None
         levels, most, advice = _levels(found) if found else ((), "", "")
         yield Page(
-            page_of(who["name"]), who["name"], who["idea"], of, before.name if before and of else "", _source(of),
+            page_of(who["name"]), who["name"], who["idea"], who["precision"], of, before.name if before and of else "", _source(of),
             _diff(before, of), own, unit, code, _mix(code) if code else (), levels, most, advice,
             f"{first[2]} through {first[1]}" if first else "",
         )  # fmt: skip
