@@ -196,6 +196,16 @@ def test_what_cannot_be_shown_is_named_and_the_rest_is_made(tmp_path: Path, type
     assert str(tmp_path) not in (tmp_path / "out" / "index.html").read_text(), "no page tells where a user's files lie"
 
 
+def test_what_a_runtime_does_not_tell_is_no_damage(tmp_path: Path) -> None:
+    climbed(tmp_path / "a.json", device={"clock_mhz": 0.0, "compute_units": 0, "peak_gflops": None, "arch": "", "kind": "cpu"})
+    shown = made(tmp_path, code=True)
+    assert (
+        "left out" not in shown.text
+        and speeds(shown.charts["stairs-kepler"], "1024 through cuda")
+        and "clock at most" not in shown.text
+    )
+
+
 def test_the_device_can_be_chosen(tmp_path: Path, typed: Typed) -> None:
     climbed(tmp_path / "in/a.json")
     stored(tmp_path / "in/b.json", peer("numpy", [1.0]), device={"slug": "other", "name": "The Other One", "backend": "opencl"})

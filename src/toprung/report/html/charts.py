@@ -21,7 +21,7 @@ from toprung.rung import ladder, ladder_names
 Taken = tuple[Stored, Measurement]
 
 HEIGHT = 320
-POINT = {"type": "point", "filled": True, "opacity": 1, "cursor": "pointer"}
+POINT: Spec = {"type": "point", "filled": True, "opacity": 1, "cursor": "pointer"}
 TICKS = [n * 10.0**e for e in range(-1, 7) for n in (1, 3)]
 """Ticks of a speed on a logarithmic axis."""
 
@@ -535,7 +535,7 @@ def roofline(views: Views, limits: Limits) -> Chart:
          "axis": {"format": "~g", "values": [n * 10.0**e for e in range(-3, 6) for n in (1, 3)], "labelOverlap": True}}  # fmt: skip
     y: Spec = {"field": "speed", "type": "quantitative", "title": "GFLOP/s", "scale": {"type": "log", "nice": False, "padding": 10},
          "axis": {"format": ",.0f", "values": TICKS, "labelOverlap": True}}  # fmt: skip
-    spec = {
+    spec: Spec = {
         "height": HEIGHT + 60,
         "layer": [
             {"transform": [{"filter": "datum.kind == 'roof'"}], "mark": {"type": "line", "color": "@ceiling", "strokeWidth": 2.5},

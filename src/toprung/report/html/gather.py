@@ -135,7 +135,7 @@ class Gathered:
 def as_device(known: Mapping[str, Any]) -> Device:
     """The device of a record, as far as bounds and legal tiles need it; nothing has to be installed for it."""
     units, clock, peak = int(known["compute_units"]), float(known["clock_mhz"]), known.get("peak_gflops")
-    lanes = round(float(peak) / (2e-3 * units * clock)) if isinstance(peak, int | float) else None
+    lanes = round(float(peak) / (2e-3 * units * clock)) if isinstance(peak, int | float) and units * clock else None
     return Device(
         id=known["slug"], backend=known["backend"], name=known["name"], vendor="", driver=known["driver"], runtime=known["runtime"],
         kind=known["kind"], compute_units=units, clock_mhz=clock, lanes=lanes, local_bytes=0, memory_bytes=0, max_buffer_bytes=0,
@@ -229,8 +229,8 @@ def _sound(path: Path) -> dict[str, Any]:
             read_tuning(content)
         for key in ("name", "slug", "short_name", "backend", "arch", "kind", "runtime", "driver"):
             _text(content["environment"]["device"][key])
-        _number(content["environment"]["device"]["compute_units"])
-        _number(content["environment"]["device"]["clock_mhz"])
+        for key in ("compute_units", "clock_mhz"):  # 0 where a runtime does not tell
+            _number(content["environment"]["device"][key], least=0.0)
         if not isinstance(content["failures"], list) or not isinstance(content.get("notes") or [], list | dict):
             raise TypeError("failures or notes are no list")
         bool(content["interrupted"]), dict(content["environment"].get("packages") or {})

@@ -200,7 +200,7 @@ def _device(gathered: Gathered) -> Sequence[tuple[str, str]]:
     first, days = of[0], sorted(r.date[:10] for r in gathered.records)
     said = [
         ("device", str(first["name"])), ("architecture", str(first["arch"])),
-        ("compute units", str(first["compute_units"])), ("clock at most", f"{float(first['clock_mhz']):g} MHz"),
+        ("compute units", str(first["compute_units"])), ("clock at most", f"{float(first['clock_mhz']):g} MHz" if first["clock_mhz"] else ""),
         ("fp32 peak at that clock", f"{peak:,.0f} GFLOP/s" if peak else ""),
         ("reached through", "; ".join(sorted({f"{d['backend']}: {d['runtime']}" for d in of}))),
         ("drivers", ", ".join(sorted({str(d["driver"]) for d in of}))),
