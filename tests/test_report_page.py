@@ -269,6 +269,18 @@ def test_a_planted_regression_is_flagged_and_noise_is_not(tmp_path: Path, typed:
     )
 
 
+def test_one_device_of_two_commits_is_compared(tmp_path: Path, typed: Typed) -> None:
+    for slug, times in (("machine", 1.0), ("other", 1.3)):
+        for commit in ("aaaa", "bbbb"):
+            factor = times if commit == "bbbb" else 1.0
+            climbed(tmp_path / "in" / slug / f"{commit}.json", factor, commit=commit, device={"slug": slug, "name": f"The {slug}"})
+    words = ("report", tmp_path / "in", "--compare", "aaaa", "bbbb", "--no-code", "--out", tmp_path / "out")
+    assert "2 slower, 0 faster, 18 same" in typed(*words)[1]
+    assert "0 slower, 0 faster, 10 same" in typed(*words, "--device", "machine")[1]
+    assert "2 slower, 0 faster, 8 same" in typed(*words, "--device", "The other")[1]
+    assert "on the The other" in Parsed((tmp_path / "out" / "index.html").read_text()).text
+
+
 def test_devices_and_backends_are_compared_in_what_both_measured(tmp_path: Path) -> None:
     climbed(tmp_path / "a.json")
     climbed(tmp_path / "b.json", 0.5, device={"slug": "other"})

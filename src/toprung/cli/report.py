@@ -13,7 +13,7 @@ from toprung.errors import BadRecord
 from toprung.paths import publish
 from toprung.report.html import compare as sides
 from toprung.report.html import page
-from toprung.report.html.gather import Complaint, Gathered, default_paths, gather, read_sound
+from toprung.report.html.gather import Complaint, Gathered, chosen, default_paths, gather, read_sound
 from toprung.report.html.limits import Limits
 
 
@@ -57,10 +57,11 @@ def report_command(
     if fail and compare is None:
         raise BadRecord("--fail-on-regression says what --compare A B shall do: give both")
     paths = records or default_paths()
-    comparison, found = None, gather(paths, device) if compare is None else None
-    if compare is not None:
+    comparison: page.Comparison | None = None
+    if compare is None:
+        found = gather(paths, device)
+    else:
         comparison, found = _compared(paths, compare, tolerance / 100, device)
-    assert found is not None
     for complaint in found.complaints:
         errors_console.print(f"skipped: {complaint}", markup=False, highlight=False, soft_wrap=True)
     with errors_console.status("making the page") as status:
@@ -82,14 +83,16 @@ def report_command(
 def _compared(paths: list[Path], names: tuple[str, str], tolerance: float, device: str | None) -> tuple[page.Comparison, Gathered]:
     """Both sides compared, and side B for the rest of the page."""
     among, complaints = read_sound(paths)
+    if device is not None:
+        slug = chosen(among, device)
+        among = [r for r in among if r.slug == slug]
     a, wrong_a = sides.side(names[0], among)
     b, wrong_b = sides.side(names[1], among)
     changes, alone = sides.compare(a, b, tolerance)
     if not changes:
         raise BadRecord(f"{names[0]} and {names[1]} have no competitor and problem in common: nothing can be compared")
     counts = {v: sum(c.verdict == v for c in changes) for v in ("slower", "faster", "same")}
-    slug = max(sorted({r.slug for r in b}), key=lambda s: sum(len(r.measurements) for r in b if r.slug == s))
-    own = [r for r in (b if device is None else among) if r.slug == (device or slug)]
+    slug = chosen(b, None)
     named: list[Complaint] = list(dict.fromkeys([*complaints, *wrong_a, *wrong_b]))
-    found = Gathered(tuple(own), tuple(named), device or slug)
+    found = Gathered(tuple(r for r in b if r.slug == slug), tuple(named), slug)
     return page.Comparison(sides.chart(names, a, b, changes, tolerance), counts, alone), found

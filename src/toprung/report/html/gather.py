@@ -172,6 +172,26 @@ def read_sound(paths: Sequence[Path]) -> tuple[list[Stored], list[Complaint]]:
     return list(good.values()), bad
 
 
+def chosen(found: Sequence[Stored], device: str | None) -> str:
+    """The slug of the device that is meant: by it or a part of its name, or the one with the most measurements; empty without any.
+
+    Raises
+    ------
+    UnknownName
+        no record is of such a device
+    """
+    slugs = sorted({r.slug for r in found})
+    if device is not None:
+        fits = sorted({r.slug for r in found if device == r.slug or device.lower() in str(r.device["name"]).lower()})
+        if device in fits or len(fits) == 1:
+            return device if device in fits else fits[0]
+        raise UnknownName("device with records", device, slugs)
+    counts = Counter(dict.fromkeys(slugs, 0))
+    for r in found:
+        counts[r.slug] += 1 + 1000 * len(r.measurements)
+    return max(slugs, key=lambda s: (counts[s], s), default="")
+
+
 def gather(paths: Sequence[Path], device: str | None = None) -> Gathered:
     """What some files and folders hold of one device.
 
@@ -187,7 +207,7 @@ def gather(paths: Sequence[Path], device: str | None = None) -> Gathered:
         no record is of such a device
     """
     found, complaints = read_sound(paths)
-    slug = _chosen(found, device)
+    slug = chosen(found, device)
     own = [r for r in found if r.slug == slug]
     complaints += [
         Complaint(r.name, f"is of another device, {r.device['short_name']}: --device {r.slug} makes its report")
@@ -195,19 +215,6 @@ def gather(paths: Sequence[Path], device: str | None = None) -> Gathered:
         if r.slug != slug
     ]
     return Gathered(tuple(own), tuple(complaints), slug)
-
-
-def _chosen(found: Sequence[Stored], wanted: str | None) -> str:
-    slugs = sorted({r.slug for r in found})
-    if wanted is not None:
-        fits = sorted({r.slug for r in found if wanted == r.slug or wanted.lower() in str(r.device["name"]).lower()})
-        if wanted in fits or len(fits) == 1:
-            return wanted if wanted in fits else fits[0]
-        raise UnknownName("device with records", wanted, slugs)
-    counts = Counter(dict.fromkeys(slugs, 0))
-    for r in found:
-        counts[r.slug] += 1 + 1000 * len(r.measurements)
-    return max(slugs, key=lambda s: (counts[s], s), default="")
 
 
 def _name(path: Path, given: Path) -> str:

@@ -197,10 +197,10 @@ def _device(gathered: Gathered) -> Sequence[tuple[str, str]]:
         return ()
     of = [r.device for r in gathered.records]
     peak = next((float(d["peak_gflops"]) for d in of if isinstance(d.get("peak_gflops"), int | float)), None)
-    first, days = of[0], sorted(r.date[:10] for r in gathered.records)
+    first, clock, days = of[0], float(of[0]["clock_mhz"]), sorted(r.date[:10] for r in gathered.records)
     said = [
         ("device", str(first["name"])), ("architecture", str(first["arch"])),
-        ("compute units", str(first["compute_units"])), ("clock at most", f"{float(first['clock_mhz']):g} MHz" if first["clock_mhz"] else ""),
+        ("compute units", str(first["compute_units"])), ("clock at most", f"{clock:g} MHz" if clock else ""),
         ("fp32 peak at that clock", f"{peak:,.0f} GFLOP/s" if peak else ""),
         ("reached through", "; ".join(sorted({f"{d['backend']}: {d['runtime']}" for d in of}))),
         ("drivers", ", ".join(sorted({str(d["driver"]) for d in of}))),
