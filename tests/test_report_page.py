@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -95,6 +96,8 @@ def test_the_page_shows_what_was_measured(tmp_path: Path) -> None:
     assert {"rung-kepler-r01", "rung-kepler-r07", "rung-kepler-r08", "records"} <= shown.ids
     for said in ("CUDA 13.0", "driver 580", "commit abc123", "2026-01-02", "at 1980 MHz", "medians of 9 samples", "kepler.json"):
         assert said in shown.text
+    numbers = {r["name"]: r["number"] for r in stairs["rows"] if not r.get("guide")}
+    assert numbers == {"cuBLAS": 0, "kepler/r01": 1, "kepler/r07": 7, "kepler/r08": 8, "kepler/r08 INDEX32=1": 8}
     before = next(r for r in stairs["rows"] if r["name"] == "kepler/r07" and r["view"] == "2048 through cuda")
     assert before["previous"] == pytest.approx(at["kepler/r07"] / at["kepler/r01"])
     assert before["vendor"] == pytest.approx(100 * at["kepler/r07"] / at["cuBLAS"])
@@ -245,6 +248,12 @@ def test_bad_input_is_refused_before_anything_is_written(
     monkeypatch.setenv("TOPRUNG_DATA", str(tmp_path / "data"))
     code, text = typed("report", *words)
     assert code == 2 and said in text and not (tmp_path / "report").exists()
+
+
+def test_a_missing_library_is_said(typed: Typed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "vl_convert", None)
+    code, text = typed("report", climbed(tmp_path / "a.json"), "--out", tmp_path / "out")
+    assert code == 2 and 'pip install "toprung[report]"' in text and "vl_convert" in text and not (tmp_path / "out").exists()
 
 
 def test_a_planted_regression_is_flagged_and_noise_is_not(tmp_path: Path, typed: Typed) -> None:

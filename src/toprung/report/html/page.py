@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import importlib.util
+import importlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,9 +32,11 @@ COMMANDS = (
 
 def needed() -> None:
     """Raise MissingExtra unless the page can be made."""
-    gone = [p for p in ("jinja2", "pygments", "vl_convert") if importlib.util.find_spec(p) is None]
-    if gone:
-        raise MissingExtra(f'{", ".join(gone)} is not installed; pip install "toprung[report]"')
+    for name in ("jinja2", "pygments", "vl_convert"):
+        try:
+            importlib.import_module(name)
+        except ImportError:
+            raise MissingExtra(f'{name} is not installed; pip install "toprung[report]"') from None
 
 
 @dataclass(frozen=True)
@@ -203,7 +205,7 @@ def _device(gathered: Gathered) -> Sequence[tuple[str, str]]:
         ("compute units", str(first["compute_units"])), ("clock at most", f"{clock:g} MHz" if clock else ""),
         ("fp32 peak at that clock", f"{peak:,.0f} GFLOP/s" if peak else ""),
         ("reached through", "; ".join(sorted({f"{d['backend']}: {d['runtime']}" for d in of}))),
-        ("drivers", ", ".join(sorted({str(d["driver"]) for d in of}))),
+        ("drivers", ", ".join(sorted({str(d["driver"]) for d in of if d["driver"]}))),
         ("measured", days[0] if days[0] == days[-1] else f"{days[0]} to {days[-1]}"),
         ("commits", ", ".join(sorted({r.commit or "unknown" for r in gathered.records}))),
     ]  # fmt: skip
