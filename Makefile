@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 GPU := $(if $(wildcard /dev/nvidiactl /proc/driver/nvidia/version),$(VENV)/ready-gpu)
 PIP := -m pip install -q --disable-pip-version-check
 
-.PHONY: ladder test test-slow lint tables site lock clean
+.PHONY: ladder test test-slow lint tables report site lock clean
 
 ladder: $(VENV)/ready $(GPU)
 	$(BIN)/toprung ladder kepler
@@ -31,9 +31,13 @@ site: $(VENV)/ready-site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	$(BIN)/python site_tools/check.py site
 
+# Make the page in docs/report anew from results/: compiles every rung, for which no GPU is needed
+report: $(VENV)/ready-dev
+	$(BIN)/toprung report results/nvidia-h200 --out docs/report --picture docs/report/ladders.svg
+
 # Pin what pyproject.toml asks for, with hashes and without naming any package host
 COMPILE := uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url \
-  --no-emit-find-links --group build --extra plot pyproject.toml
+  --no-emit-find-links --group build --extra plot --extra report pyproject.toml
 lock: $(VENV)/ready-dev
 	$(BIN)/python -m pip install -q uv
 	$(BIN)/$(COMPILE) -o requirements.lock

@@ -107,7 +107,7 @@ def test_a_new_module_needs_a_place(tmp_path: Path) -> None:
 
 def test_optional_packages_are_imported_only_where_they_are_used() -> None:
     """Importing toprung, and every module of it that is not a backend or a picture, takes only what is always installed."""
-    optional = {"matplotlib", "cuda", "cupy", "torch", "pyopencl"}
+    optional = {"matplotlib", "cuda", "cupy", "torch", "pyopencl", "jinja2", "vl_convert", "markupsafe"}
     for module, path in modules(PACKAGE).items():
         tree = ast.parse(path.read_text())
         top = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
