@@ -133,3 +133,7 @@ class MixedPlaces(ToprungError, ValueError):
 
 class StalePlan(ToprungError, ValueError):
     """A plan called with operands other than those it was made for."""
+
+
+class Unproven(ToprungError):
+    """Changed machine code that is not shown to do what it did before; it is not used."""
