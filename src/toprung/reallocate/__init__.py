@@ -18,6 +18,7 @@ from toprung.errors import BadCubin
 from toprung.reallocate.banks import allot, reads
 from toprung.reallocate.code import Code, decode
 from toprung.reallocate.marks import marked
+from toprung.reallocate.order import in_order, reordered
 from toprung.reallocate.proof import prove
 from toprung.reallocate.webs import webs
 
@@ -82,6 +83,9 @@ def reallocate(code: bytes, kernel: str, *, reorder: bool = False) -> tuple[byte
     ports = reads_of(FP32_LANES.get(capability(old.arch)))
     order = list(range(len(old.instructions)))
     new = old
+    if reorder:
+        order = reordered(old, webs(old), ports)
+        new = marked(in_order(old, order))
     found = webs(new)
     register = allot(new, found, ports)
     new = marked(with_registers(new, found.at, register))

@@ -81,7 +81,7 @@ def _moves(before: Code, after: Code, where: Sequence[int]) -> None:
             raise Unproven(f"{_say(now)} gives the next one another time to start than what stood there")
         if at == i and (was.word ^ now.word) >> CONTROL & ((1 << WAITS - CONTROL) - 1):
             raise Unproven(f"{_say(now)} takes another time")
-    for first, last in _stretches(before):
+    for first, last in stretches(before):
         span = where[first : last + 1]
         if sorted(span) != list(range(first, last + 1)):
             raise Unproven(f"an instruction left its stretch, {first} to {last}")
@@ -111,7 +111,7 @@ def _waits(before: Code, after: Code) -> None:
             then = now = 0
 
 
-def _stretches(code: Code) -> list[tuple[int, int]]:
+def stretches(code: Code) -> list[tuple[int, int]]:
     """First and last instruction of what control runs through from beginning to end."""
     found, first = [], 0
     for one in code.instructions:
