@@ -165,7 +165,7 @@ def _schedule(
                 hand[slot, r % BANKS] = r
             after = sum(not needs(lines[j]) for j in ready if j != i)
             hand = kept
-            score = (now, -after, reading, i)
+            score = (now, reading, -after, i)
             if best is None or score < best:
                 best, chosen = score, i
         one = lines[chosen]
