@@ -1,9 +1,10 @@
 """Other registers for a compiled kernel, and another order of its multiply-adds: the same program with fewer bank conflicts.
 
-A compiler's main loop of a product loses cycles to register banks (``toprung.bounds.registers``). What is in which register does not
-matter to the result, so here it is decided anew, on machine code: the values that only scalar multiply-adds, multiplications and
-additions touch get other registers, and the marks that keep a source at hand are set to what the new code allows. What comes out is
-read again from its bytes and proved to be the same program; where that does not succeed the code stays as it was.
+A compiler's main loop of a product loses cycles to register banks (``toprung.bounds.registers``). What is in which register
+does not matter to the result, so here it is decided anew, on machine code: the values that only scalar multiply-adds,
+multiplications and additions touch get other registers, and the marks that keep a source at hand are set to what the new code
+allows. What comes out is read again from its bytes and proved to be the same program; where that does not succeed the code
+stays as it was.
 """
 
 from __future__ import annotations

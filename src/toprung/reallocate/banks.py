@@ -1,8 +1,8 @@
 """Other registers for the same values, so that multiply-adds read from both banks evenly.
 
-Two registers of different banks exchange what they hold for as long as it must be exchanged together: a chain of webs in the one
-or the other of which each is alive with the next (Kempe's chains, known from the colouring of maps). After such an exchange still no
-two webs are alive in one register, so whatever order the exchanges come in, the allocation stays right.
+Two registers of different banks exchange what they hold for as long as it must be exchanged together: a chain of webs in the
+one or the other of which each is alive with the next (Kempe's chains, known from the colouring of maps). After such an exchange
+still no two webs are alive in one register, so whatever order the exchanges come in, the allocation stays right.
 """
 
 from __future__ import annotations

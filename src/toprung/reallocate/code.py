@@ -1,12 +1,13 @@
 """A kernel's machine code as instructions that say which registers they read and write, and where in their 16 bytes these stand.
 
-Only what is known is taken apart. Of an instruction whose operands are not known by width, every register that it names is taken
-with its neighbours in an aligned group of four as both read and perhaps written: nothing there is ever moved.
+Only what is known is taken apart. Of an instruction whose operands are not known by width, every register that it names is
+taken with its neighbours in an aligned group of four as both read and perhaps written: nothing there is ever moved.
 
-The layout of an instruction since Volta: bits 0 to 11 its code, 16 to 23 the register it writes, 24, 32 and 64 its sources; from
-bit 105 on what the hardware does not find out itself: cycles until the next instruction (4 bits), whether the warp keeps its turn
-(1), the barriers that are released when it has written and when it has read (3 each, 7 is none), those it waits for (6), and
-``.reuse`` for each source (4). Nothing of that is documented; Jia, Maggioni, Staiger, Scarpazza (2018) found it for Volta.
+The layout of an instruction since Volta: bits 0 to 11 its code, 16 to 23 the register it writes, 24, 32 and 64 its sources;
+from bit 105 on what the hardware does not find out itself: cycles until the next instruction (4 bits), whether the warp keeps
+its turn (1), the barriers that are released when it has written and when it has read (3 each, 7 is none), those it waits for
+(6), and ``.reuse`` for each source (4). Nothing of that is documented; Jia, Maggioni, Staiger, Scarpazza (2018) found it for
+Volta.
 """
 
 from __future__ import annotations
@@ -33,19 +34,20 @@ STACK = 1
 SIMPLE = ("FFMA", "FMUL", "FADD")
 """Instructions whose registers may be others: scalar, with the same latency, of a fixed one."""
 ONE = (
-    "FFMA FMUL FADD FSEL FMNMX MOV IMAD IADD3 LEA LOP3 SHF SEL PRMT VIADD S2R HFMA2 IMNMX VIMNMX IABS MUFU I2F F2I I2FP POPC FLO "
-    "SHFL IADD ISCADD VIADDMNMX"
-).split()
+    "FFMA", "FMUL", "FADD", "FSEL", "FMNMX", "MOV", "IMAD", "IADD3", "LEA", "LOP3", "SHF", "SEL", "PRMT", "VIADD", "S2R",
+    "HFMA2", "IMNMX", "VIMNMX", "IABS", "MUFU", "I2F", "F2I", "I2FP", "POPC", "FLO", "SHFL", "IADD", "ISCADD", "VIADDMNMX",
+)  # fmt: skip
 """They write one register, the first that they name."""
 LOADS = ("LDS", "LDG", "LD", "LDL", "LDC")
 SILENT = (
-    "STS STG ST STL BAR BRA EXIT ISETP FSETP PLOP3 NOP BSSY BSYNC WARPSYNC R2UR LDGDEPBAR DEPBAR LDGSTS RED MEMBAR ERRBAR".split()
-)
+    "STS", "STG", "ST", "STL", "BAR", "BRA", "EXIT", "ISETP", "FSETP", "PLOP3", "NOP", "BSSY", "BSYNC", "WARPSYNC", "R2UR",
+    "LDGDEPBAR", "DEPBAR", "LDGSTS", "RED", "MEMBAR", "ERRBAR",
+)  # fmt: skip
 """They write no register."""
 AT_ONCE = (
-    "FFMA FMUL FADD FSEL FMNMX MOV IMAD IADD3 LEA LOP3 SHF SEL PRMT VIADD HFMA2 IMNMX VIMNMX IABS ISETP FSETP PLOP3 CS2R IADD "
-    "ISCADD VIADDMNMX"
-).split()
+    "FFMA", "FMUL", "FADD", "FSEL", "FMNMX", "MOV", "IMAD", "IADD3", "LEA", "LOP3", "SHF", "SEL", "PRMT", "VIADD", "HFMA2",
+    "IMNMX", "VIMNMX", "IABS", "ISETP", "FSETP", "PLOP3", "CS2R", "IADD", "ISCADD", "VIADDMNMX",
+)  # fmt: skip
 """They read their sources when they start, and take a fixed time: no barrier guards them."""
 LEAVES = ("CALL", "RET", "BRX", "JMP", "JMX", "BRXU", "RPCMOV", "BREAK", "KILL", "WARPGROUP", "HGMMA", "USETMAXREG")
 """Code with these is not taken apart: control goes where the listing does not say, or registers are owned by others."""
@@ -106,6 +108,11 @@ class Instruction:
     def stays(self) -> bool:
         """Whether the scheduler is told to stay with this warp."""
         return bool(self.word >> CONTROL + 4 & 1)
+
+    @property
+    def passes(self) -> bool:
+        """Whether the next instruction follows at once, so that what is marked is still at hand."""
+        return self.stall == 1 and self.stays
 
     @property
     def barriers(self) -> tuple[int, ...]:
@@ -252,7 +259,7 @@ def _operands(one: Instruction) -> Instruction:
             width = 1 if "32" in modifiers else 2
         elif "WIDE" in modifiers:
             width = 2
-        elif wide > 1 and one.kind != "SHF" or "F64" in modifiers:
+        elif (wide > 1 and one.kind != "SHF") or "F64" in modifiers:
             return _unknown(one, named)
         if target is not None:
             named = named[1:]

@@ -1,9 +1,9 @@
 """Which sources to keep at hand, by the rule that the compiler's own marks follow.
 
-In every kernel looked at, NVIDIA's compiler marks a source where, and only where, the next multiply-add that reads a register of the
-same bank at the same place reads that register, the warp keeps its turn, and nothing overwrites it; whether instructions of other
-kinds stand between does not matter to it. That is a cache of one register for each place and bank, as Huerta, Abaie Shoushtary,
-Cruz, González ("Analyzing Modern NVIDIA GPU cores", 2025) describe it.
+In every kernel looked at, NVIDIA's compiler marks a source where, and only where, the next multiply-add that reads a register
+of the same bank at the same place reads that register, the warp keeps its turn, and nothing overwrites it; whether instructions
+of other kinds stand between does not matter to it. That is a cache of one register for each place and bank, as Huerta, Abaie
+Shoushtary, Cruz, González ("Analyzing Modern NVIDIA GPU cores", 2025) describe it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _useful(code: Code, one: Instruction, place: int) -> bool:
         return False
     at = one
     while True:
-        if at.stall != 1 or not at.stays or at.kind not in BETWEEN:
+        if not at.passes or at.kind not in BETWEEN:
             return False
         at = code.instructions[at.index + 1]
         found = at.places.get(place) if at.kind == "FFMA" else None

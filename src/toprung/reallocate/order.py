@@ -1,24 +1,26 @@
 """Another order of a loop's multiply-adds, in which more of their sources are still at hand.
 
 Only multiply-adds change places, and only with each other: every other instruction stays where it is, and so do the cycles and
-barriers that are waited for. What may go where follows from the registers: after what it reads was written (and as many cycles later
-as before, up to those after which everything has arrived) and its barrier was waited for, and before anything overwrites it.
+barriers that are waited for. What may go where follows from the registers: after what it reads was written (and as many cycles
+later as before, up to those after which everything has arrived) and its barrier was waited for, and before anything overwrites
+it.
 
-At each place the multiply-add is taken that costs least now, then the one after which most others find both factors at hand.
+At each place the multiply-add is taken that costs least now; of those the one that would cost least if marks held for one
+instruction only; then the one that reads least, and after which most others find both factors at hand.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from toprung.bounds.registers import BANKS, cycles
-from toprung.reallocate.code import AT_ONCE, CONTROL, SIMPLE, Code, Instruction
+from toprung.reallocate.code import AT_ONCE, CONTROL, SIMPLE, THIRD, ZERO, Code, Instruction
 from toprung.reallocate.marks import BETWEEN
 from toprung.reallocate.proof import stretches
 from toprung.reallocate.webs import LATENCY, Webs, reachable, until_waited
 
-WINDOWS = (96, 64, 48, 32, 24, 16, 8)
+WINDOWS = (96, 48, 24, 16)
 """How many of the next multiply-adds of the old order are looked at for a place."""
 
 
@@ -54,9 +56,7 @@ def in_order(code: Code, order: Sequence[int]) -> Code:
     for place, i in enumerate(order):
         there, one = code.instructions[place], code.instructions[i]
         if place != i:
-            one = replace(
-                one, index=place, word=one.word & low | there.word & ~low, next=there.next, labelled=there.labelled
-            )
+            one = replace(one, index=place, word=one.word & low | there.word & ~low, next=there.next, labelled=there.labelled)
         lines.append(one)
     return replace(code, instructions=tuple(lines))
 
@@ -83,9 +83,7 @@ def _limits(code: Code, span: range, movable: set[int], waited: list[tuple[Instr
         for place in places & set(span):
             for i in movable:
                 one = lines[i]
-                if i >= place and (
-                    set(slow.writes) & {*one.reads, *one.writes} or set(slow.reads) & set(one.writes)
-                ):
+                if i >= place and (set(slow.writes) & {*one.reads, *one.writes} or set(slow.reads) & set(one.writes)):
                     found[i].first = max(found[i].first, place)
     writer: dict[int, int] = {}
     readers: dict[int, list[int]] = {}
@@ -125,29 +123,42 @@ def _schedule(
 ) -> tuple[int, list[int]] | None:
     """Cycles lost and the multiply-adds in their new order; None where the window leads nowhere."""
     lines, clock = code.instructions, _clock(code, span)
-    left = list(places)
+    left, order = list(places), []
     placed: dict[int, int] = {}
-    parity: dict[int, int] = {}
+    bank_of: dict[int, int] = {}
     hand: dict[tuple[int, int], int] = {}
-    lost, order = 0, []
-    last_place = span.start - 1
+    just: dict[int, int] = {}
+    lost, before = 0, span.start - 1
 
-    def needs(one: Instruction) -> list[int]:
-        return [r for slot, r in enumerate(one.sources[:2]) if hand.get((slot, r % BANKS)) != r]
+    def factors(i: int) -> Iterator[tuple[int, int]]:
+        return enumerate(lines[i].sources[:2])
 
-    def cost(i: int) -> int:
-        one = lines[i]
-        read = needs(one)
-        w = found.at.get((i, 64), -1)
-        bank = parity.get(w, -1) if w >= 0 and found.all[w].free else one.sources[2] % BANKS
-        if bank >= 0:
-            return cycles([*read, 256 + bank], BANKS, ports) - 1
-        return min(cycles([*read, 256 + b], BANKS, ports) for b in range(BANKS)) - 1
+    def needs(i: int) -> list[int]:
+        return [r for slot, r in factors(i) if hand.get((slot, r % BANKS)) != r]
+
+    def cost(i: int, read: Sequence[int]) -> int:
+        w = found.at.get((i, THIRD), -1)
+        known = bank_of.get(w) if w >= 0 and found.all[w].free else lines[i].sources[2] % BANKS
+        banks = range(BANKS) if known is None else (known,)
+        return min(cycles([*read, ZERO + 1 + bank], BANKS, ports) for bank in banks) - 1
+
+    def costs(i: int) -> tuple[int, int]:
+        return cost(i, needs(i)), cost(i, [r for slot, r in factors(i) if just.get(slot) != r])
+
+    def others(i: int, ready: Sequence[int]) -> int:
+        kept = dict(hand)
+        hand.update({(slot, r % BANKS): r for slot, r in factors(i)})
+        found_all = sum(not needs(j) for j in ready if j != i)
+        hand.clear()
+        hand.update(kept)
+        return found_all
 
     for n, place in enumerate(places):
-        for p in range(last_place + 1, place):
-            if lines[p].kind not in BETWEEN or lines[p].stall != 1 or not lines[p].stays:
-                hand.clear()
+        between = lines[before + 1 : place]
+        if between:
+            just = {}
+        if any(one.kind not in BETWEEN or not one.passes for one in between):
+            hand.clear()
         tight = _tight(left, limits, places, n)
         ready = [
             i for i in left[:window]
@@ -156,34 +167,19 @@ def _schedule(
         ]  # fmt: skip
         if not ready:
             return None
-        best, chosen = None, -1
-        for i in ready:
-            one = lines[i]
-            kept = dict(hand)
-            now, reading = cost(i), len(needs(one))
-            for slot, r in enumerate(one.sources[:2]):
-                hand[slot, r % BANKS] = r
-            after = sum(not needs(lines[j]) for j in ready if j != i)
-            hand = kept
-            score = (now, reading, -after, i)
-            if best is None or score < best:
-                best, chosen = score, i
-        one = lines[chosen]
-        lost += cost(chosen)
-        read = needs(one)
-        w = found.at.get((chosen, 64), -1)
-        if w >= 0 and w not in parity and len({r % BANKS for r in read}) == 1:
-            parity[w] = 1 - read[0] % BANKS
-        for slot, r in enumerate(one.sources[:2]):
-            hand[slot, r % BANKS] = r
-        for key in [k for k, r in hand.items() if r == one.target]:
-            del hand[key]
-        if lines[place].stall != 1 or not lines[place].stays:
-            hand.clear()
+        chosen = min(ready, key=lambda i: (*costs(i), len(needs(i)), -others(i, ready), i))
+        lost += sum(costs(chosen))
+        w, read = found.at.get((chosen, THIRD), -1), needs(chosen)
+        if w >= 0 and len({r % BANKS for r in read}) == 1:
+            bank_of.setdefault(w, 1 - read[0] % BANKS)
+        passes, target = lines[place].passes, lines[chosen].target
+        hand.update({(slot, r % BANKS): r for slot, r in factors(chosen)})
+        hand = {key: r for key, r in hand.items() if passes and r != target}
+        just = {slot: r for slot, r in factors(chosen) if passes and r != target}
         left.remove(chosen)
         placed[chosen] = place
         order.append(chosen)
-        last_place = place
+        before = place
     return lost, order
 
 

@@ -1,9 +1,9 @@
 """Whether changed machine code does what it did: read anew from its bytes, and shown without asking how it was made.
 
-Four things are shown. Every instruction is the old one but for its registers, its marks, and where it stands. Every register that it
-reads holds what the old one's held: from the start on, which new register holds what which old one holds is followed along every way
-through the code. Nothing is read or overwritten before the barrier that guards it has been waited for, nor sooner after it was begun
-than before. And a mark never serves a value that has been overwritten since.
+Four things are shown. Every instruction is the old one but for its registers, its marks, and where it stands. Every register
+that it reads holds what the old one's held: from the start on, which new register holds what which old one holds is followed
+along every way through the code. Nothing is read or overwritten before the barrier that guards it has been waited for, nor
+sooner after it was begun than before. And a mark never serves a value that has been overwritten since.
 """
 
 from __future__ import annotations
@@ -13,7 +13,15 @@ from collections.abc import Sequence
 
 from toprung.errors import Unproven
 from toprung.reallocate.code import (
-    AT_ONCE, CONTROL, PLACES, SIMPLE, STACK, WAITS, WRITTEN, ZERO, Code, Instruction,
+    AT_ONCE,
+    CONTROL,
+    PLACES,
+    SIMPLE,
+    STACK,
+    WAITS,
+    ZERO,
+    Code,
+    Instruction,
 )  # fmt: skip
 from toprung.reallocate.webs import LATENCY, bits, reachable, until_waited
 
@@ -163,7 +171,9 @@ def _holds(old: Sequence[Instruction], after: Code) -> None:
                 into[n] = merged
                 todo.append(n)
     for was, now, state in zip(old, lines, into, strict=True):
-        for n, o in zip(now.reads, was.reads, strict=True) if state is not None else ():
+        if state is None:  # control never comes here
+            continue
+        for n, o in zip(now.reads, was.reads, strict=True):
             if not state[0][n] >> o & 1:
                 raise Unproven(f"{_say(now)} reads R{n}, which does not hold what R{o} held before")
 

@@ -1,8 +1,8 @@
 """Which values share a register, and which are alive together.
 
-A web is what has to be in one register: writes of which some instruction may read either, and all that read them. Two webs may share
-a register if neither is written while the other is alive. A value is alive longer than its last reader shows where an instruction
-reads or writes it in its own time: until the barrier that guards it has been waited for.
+A web is what has to be in one register: writes of which some instruction may read either, and all that read them. Two webs may
+share a register if neither is written while the other is alive. A value is alive longer than its last reader shows where an
+instruction reads or writes it in its own time: until the barrier that guards it has been waited for.
 """
 
 from __future__ import annotations
