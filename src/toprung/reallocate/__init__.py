@@ -51,7 +51,10 @@ class Report:
 
     @property
     def speedup(self) -> float:
-        """Cycles of the loop before for one after, where each other instruction takes one, too, and nothing else limits."""
+        """Cycles of the loop before for one after, where each other instruction takes one, too, and nothing else limits.
+
+        An upper bound: conflicts are counted for each multiply-add alone, and neighbours may share what one leaves unused.
+        """
         return (self.instructions + self.before.extra_cycles) / (self.instructions + self.after.extra_cycles)
 
 
