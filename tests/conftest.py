@@ -11,6 +11,7 @@ import hypothesis
 import pytest
 
 import trial
+from toprung import store
 from toprung.backends import opened
 from toprung.backends.base import Session
 from toprung.device import Device
@@ -30,8 +31,12 @@ def require(condition: object, reason: str) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Give toprung and PoCL fresh caches. Parallel workers inherit them, so that no kernel is built twice."""
-    fresh = [name for name in ("TOPRUNG_CACHE", "POCL_CACHE_DIR") if name not in os.environ]
+    """Give toprung and PoCL fresh caches. Parallel workers inherit them, so that no kernel is built twice.
+
+    What this machine's user has tuned, and what ships with the package, must not decide what tests see.
+    """
+    os.environ[store.VARIABLE] = "off"
+    fresh = [name for name in ("TOPRUNG_CACHE", "POCL_CACHE_DIR", "TOPRUNG_DATA") if name not in os.environ]
     if not fresh:
         return
     folder = tempfile.mkdtemp(prefix="toprung-tests-")

@@ -358,9 +358,22 @@ def test_an_unknown_precision_is_refused(session: Session) -> None:
         prepare(session, GemmCall(2, 2, 2), precision="fp99")
 
 
+class Says:
+    """An adviser with one answer to everything."""
+
+    def __init__(self, found: Choice | None, passed: choosing.PassedOver = ()) -> None:
+        self.answer = found, passed
+
+    def choice(self, device: Device, call: Any, own: bool) -> tuple[Choice | None, choosing.PassedOver]:
+        return self.answer
+
+    def fp32x(self, device: Device, call: Any, own: bool) -> str | None:
+        return None
+
+
 def test_executables_are_kept(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = Choice("plain", kernels.kernel("plain").tile_for(session.device))
-    monkeypatch.setattr(choosing, "STORES", [lambda d, c: plain])  # the quickest to compile
+    monkeypatch.setattr(choosing, "STORES", [Says(plain)])  # the quickest to compile
     assert prepare(session, GemmCall(4, 5, 6)) is prepare(session, GemmCall(4, 5, 6, lda=6))
     assert prepare(session, GemmCall(4, 5, 6)) is not prepare(session, GemmCall(4, 5, 6, trans_a=True))
 
@@ -370,8 +383,9 @@ def test_executables_are_kept(session: Session, monkeypatch: pytest.MonkeyPatch)
 
 def test_a_store_is_asked_first(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     mine = Choice("plain", kernels.kernel("plain").tile_for(device), (), "the store says so")
-    monkeypatch.setattr(choosing, "STORES", [lambda d, c: None, lambda d, c: mine])
-    assert choose(device, GemmCall(64, 64, 64)).why == "the store says so"
+    monkeypatch.setattr(choosing, "STORES", [Says(None, (("that", "this"),)), Says(mine)])
+    found = choose(device, GemmCall(64, 64, 64))
+    assert found.why == "the store says so" and ("that", "this") in found.passed_over
 
 
 # machine code

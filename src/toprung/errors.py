@@ -133,3 +133,11 @@ class MixedPlaces(ToprungError, ValueError):
 
 class StalePlan(ToprungError, ValueError):
     """A plan called with operands other than those it was made for."""
+
+
+class StoreError(ToprungError, ValueError):
+    """A store of tuned entries, or an entry, that cannot be read or written: damaged, foreign, newer, read-only, the disk full."""
+
+
+class Unproven(ToprungError):
+    """Changed machine code that is not shown to do what it did before; it is not used."""

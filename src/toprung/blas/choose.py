@@ -7,15 +7,20 @@ documented at ``clocks``; its numbers come from tables here and are what ``bench
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 from toprung.blas import vendor
 from toprung.blas.call import Call, GemmCall, GemvCall
 from toprung.blas.kernel import kernel
 from toprung.blas.kernels.rows import SMALL
 from toprung.device import Device
+from toprung.store import Entry
 from toprung.tile import Tile, broken
+
+PassedOver = tuple[tuple[str, str], ...]
+"""What else there was, and why not, in pairs."""
 
 
 @dataclass(frozen=True)
@@ -29,18 +34,23 @@ class Choice:
     options : its switches
     why : a sentence
     passed_over : what else there was, and why not
+    weighed : whether what is installed was measured beside it, so that nothing more is to be decided
+    unproven : the store's entry that it follows, where driver, compiler or kernel are others than those it was measured with;
+        the choice may be used when ``toprung.blas.proof`` has found it right here
     """
 
     kernel: str
     tile: Tile | None
     options: tuple[tuple[str, int], ...] = ()
     why: str = ""
-    passed_over: tuple[tuple[str, str], ...] = ()
+    passed_over: PassedOver = ()
+    weighed: bool = False
+    unproven: Entry | None = field(default=None, repr=False)
 
     @property
     def slices(self) -> int:
-        """Slices of K whose results a second pass adds."""
-        return (self.tile.SPLIT_K or 1) if self.tile else 1
+        """Slices of K whose results another pass adds."""
+        return (self.tile.SPLIT_K or 1) if self.tile else dict(self.options).get("SLICES", 1)
 
 
 @dataclass(frozen=True)
@@ -126,8 +136,19 @@ PREFER_OWN: frozenset[str] = frozenset({"batched", "shallow", "skinny", "tiny"})
 SIZES = {"tiny": 768, "small": 1536}
 """Classes of products by the side of a square one with as much to do."""
 
-STORES: list[Callable[[Device, Call], Choice | None]] = []
-"""Asked in turn before the model: a tuned store, a better model. What they return is taken."""
+
+class Adviser(Protocol):
+    """What knows more than the model."""
+
+    def choice(self, device: Device, call: Call, own: bool) -> tuple[Choice | None, PassedOver]:
+        """What to run, or None where it does not know; and what it knows of and passed over."""
+
+    def fp32x(self, device: Device, call: Call, own: bool) -> str | None:
+        """Why fp32x is slower than plain fp32, empty where it is faster; None where it does not know."""
+
+
+STORES: list[Adviser] = []
+"""Asked in turn before the model: the store of tuned entries puts itself here (``toprung.blas.tuned``)."""
 
 FEW = 16
 """A side no longer than this makes a product skinny."""
@@ -137,10 +158,14 @@ SHORTEST = 32
 
 def choose(device: Device, call: Call, own: bool = True) -> Choice:
     """The kernel, tile and switches for a call on a device. ``own``: only ours; else what is installed may be chosen, too."""
-    chosen = next((found for ask in STORES if (found := ask(device, call))), None) or _by_model(device, call)
+    chosen, passed_over = _advised(device, call, own)
+    chosen = chosen or _by_model(device, call)
+    chosen = replace(chosen, passed_over=(*chosen.passed_over, *passed_over))
     if own:
         return replace(chosen, passed_over=(*chosen.passed_over, ("cublas", "only kernels of ours were asked for")))
-    reason = vendor.lacking(device) or _unsuited(call)
+    if chosen.weighed:
+        return chosen
+    reason = lacking(device, call)
     what = problem_class(call)
     if not reason and what in PREFER_OWN:
         reason = f"ours is at least as fast on every {what} product that was measured"
@@ -148,6 +173,22 @@ def choose(device: Device, call: Call, own: bool = True) -> Choice:
         return replace(chosen, passed_over=(*chosen.passed_over, ("cublas", reason)))
     passed = (f"blas/{chosen.kernel}", f"no measurement says that it is faster on a {what} product")
     return Choice("cublas", None, (), "it is installed, and the safe choice where ours is not known to be faster", (passed,))
+
+
+def _advised(device: Device, call: Call, own: bool) -> tuple[Choice | None, PassedOver]:
+    """What the first that knows says; and what all that were asked passed over."""
+    passed: PassedOver = ()
+    for one in STORES:
+        found, more = one.choice(device, call, own)
+        passed += more
+        if found is not None:
+            return found, passed
+    return None, passed
+
+
+def lacking(device: Device, call: Call) -> str:
+    """Why cuBLAS cannot take a call; empty if it can."""
+    return vendor.lacking(device) or _unsuited(call)
 
 
 def problem_class(call: Call) -> str:
@@ -248,19 +289,27 @@ def turn(tile: Tile) -> int:
     return tile.DN * (tile.KU or tile.VA or 1)
 
 
+def skinny_widths(s: Skinny) -> tuple[int, int]:
+    """Floats of an access to the large operand; and to the small one, where rows are read: as many or one."""
+    if not s.by_rows:
+        return widest(s.length, s.ld, s.stride_large, s.align_large), 1
+    wide = widest(s.ld, s.stride_large, s.align_large)
+    together = s.on == 1 and all(n % wide == 0 for n in (s.down if s.few > 1 else 0, s.stride_small, s.align_small))
+    return wide, wide if together else 1
+
+
 def _skinny(device: Device, call: Call) -> Choice | None:
     s, batch = Skinny.of(call), call.batch if isinstance(call, GemmCall) else 1
     small = next(n for n in SMALL if n >= s.few)
     options = {"SMALL": small}
     if s.by_rows:
         found = kernel("rows")
-        wide = widest(s.ld, s.stride_large, s.align_large)
+        wide, together = skinny_widths(s)
         tile = found.tile_for(device, options)
-        together = s.on == 1 and all(n % wide == 0 for n in (s.down if s.few > 1 else 0, s.stride_small, s.align_small))
-        tile = replace(tile, VA=wide, VB=wide if together else 1, BN=tile.DN * wide, TN=wide)
+        tile = replace(tile, VA=wide, VB=together, BN=tile.DN * wide, TN=wide)
     else:
         found = kernel("columns")
-        wide = widest(s.length, s.ld, s.stride_large, s.align_large)
+        wide, _ = skinny_widths(s)
         tile = found.tile_for(device, options)
         tile = replace(tile, VA=wide, TM=wide, BM=tile.DM * wide)
     options = found.options(device, options)

@@ -4,44 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from toprung.blas.call import Call, GemmCall, GemvCall
 from toprung.blas.choose import Choice, choose
 from toprung.blas.engine import Executable, prepare
+from toprung.blas.problems import call_of
 from toprung.check import GUARD
 from toprung.competitor import OnDevice, Prepared, PreparedOnDevice, Promise
 from toprung.device import Device
-from toprung.errors import Unsupported
 from toprung.problem import Problem
-from toprung.routines.gemm import Gemm
-from toprung.routines.gemv import Gemv
-
-ALIGNED = 4
-"""Floats to which a session's memory and ``GUARD`` are aligned."""
-
-
-def call_of(problem: Problem, align: int = ALIGNED) -> Call:
-    """A problem of the tests and benchmarks as the engine takes it: the matrices of a batch lie one below the other.
-
-    Raises
-    ------
-    Unsupported
-        another routine's problem
-    """
-    if isinstance(problem, Gemm):
-        batch = problem.batch
-        a, b, c = (m.rows // batch * m.ld for m in problem.matrices)
-        strides = {"stride_a": a, "stride_b": b, "stride_c": c} if batch > 1 else {}
-        return GemmCall(
-            problem.M, problem.N, problem.K, batch, problem.trans[0] == "T", problem.trans[1] == "T", problem.lda or 0,
-            problem.ldb or 0, problem.ldc or 0, **strides, align_a=align, align_b=align, align_c=align,
-            beta_zero=problem.beta == 0,
-        )  # fmt: skip
-    if isinstance(problem, Gemv):
-        return GemvCall(
-            problem.M, problem.N, problem.trans == "T", problem.lda or 0, problem.incx, problem.incy, align, align,
-            problem.beta == 0,
-        )  # fmt: skip
-    raise Unsupported(f"the library computes gemm and gemv, not {problem.routine}")
 
 
 class Bound(PreparedOnDevice):

@@ -8,7 +8,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from toprung.backends.base import Buffer, Session
-from toprung.blas import fp32x, launches
+from toprung.blas import fp32x, launches, proof, tuned
 from toprung.blas.call import Call
 from toprung.blas.choose import Choice
 from toprung.blas.kernel import Run
@@ -118,6 +118,10 @@ def prepare(session: Session, call: Call, *, own: bool = True, precision: str = 
     except KeyError:
         pass
     choice, path = route(session.device, call, own, precision)
+    while choice.unproven is not None and not tuned.proved(choice.unproven, session.device):
+        with tuned.verifying(choice.unproven, session.device) as found:
+            found.extend(proof.problems(session, call, choice))
+        choice, path = route(session.device, call, own, precision)  # a wrong one is passed over now
     with _preparing:
         kept = _kept.setdefault(session, {})
         key = call, own, precision

@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 
 from toprung import backends
 from toprung.backends.base import Buffer, Session
-from toprung.blas import host, receipt
+from toprung.blas import host, receipt, tuned
 from toprung.blas.arrays.base import HOST, Operand
+from toprung.blas.call import Call
 from toprung.blas.execute import Prepared, duplicate, known, prepared
-from toprung.blas.layout import Layout, Place, Product, Program, aligned, copies_between
+from toprung.blas.layout import Layout, Place, Product, Program, aligned, copies_between, lower
 from toprung.blas.overlap import span
 from toprung.blas.receipt import Receipt
 from toprung.blas.sessions import chosen, session_at
@@ -203,7 +204,11 @@ def _on_host(alpha: float, a: View, b: View, beta: float, c: View, how: How) -> 
     precision = known(how.precision)
     device = _best() if how.device is None else chosen(how.device)
     here = how.device is None and not how.own and precision != "tf32"  # which NumPy has not
-    if here and (why := host.preferred(device, a.shape, b.shape)):
+    why = host.preferred(device, a.shape, b.shape) if here else ""
+    faster = _measured(device, a, b, c) if why and device.kind == "cpu" else None
+    if faster:
+        why = "NumPy's BLAS was faster when both were measured"
+    if why and faster is not False:
         host.numpy_product(alpha, a.on_host, b.on_host, beta, c.on_host)
         return Receipt(
             how.operation, problem(a, b), ("numpy",), False, "fp32", "the host",
@@ -214,8 +219,25 @@ def _on_host(alpha: float, a: View, b: View, beta: float, c: View, how: How) -> 
     if host.limit() is None and device.kind == "cpu" and hasattr(session, "over_host"):
         spans = [span(v.address, v.shape, v.strides) for v in (a, b, c)]
         if max(high - low for low, high in spans) <= device.max_buffer_bytes:
-            return _in_place(session, alpha, a, b, beta, c, spans, how, precision)
+            left = _in_place(session, alpha, a, b, beta, c, spans, how, precision)
+            slower = (("numpy", "slower when both were measured"),) if faster is False else ()
+            return replace(left, passed_over=(*left.passed_over, *slower))
     return host.staged(session, alpha, a, b, beta, c, how, precision)
+
+
+def _measured(device: Device, a: View, b: View, c: View) -> bool | None:
+    """Whether NumPy was measured to be faster than ours on a CPU; None where it is not known."""
+    if 0 in c.shape or not tuned.knows_host(device):
+        return None
+    call = _one_call(a.layout, b.layout, c.layout)
+    return None if call is None else tuned.host_is_faster(device, call)
+
+
+@functools.lru_cache(maxsize=1024)
+def _one_call(a: Layout, b: Layout, c: Layout) -> Call | None:
+    """The call that a product is, if it is one alone."""
+    calls = set(lower(a, b, c, 0.0, True).calls)
+    return calls.pop() if len(calls) == 1 else None
 
 
 def _in_place(

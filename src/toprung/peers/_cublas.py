@@ -54,6 +54,18 @@ def _library() -> Any:
     return library
 
 
+@functools.cache
+def version() -> str:
+    """The library's, empty where none is installed."""
+    library = _library()
+    if library is None:
+        return ""
+    parts = [_INT() for _ in range(3)]
+    for kind, part in enumerate(parts):  # libraryPropertyType: major, minor, patch level
+        _check(library.cublasGetProperty(kind, ctypes.byref(part)), "cublasGetProperty")
+    return "cublas " + ".".join(str(part.value) for part in parts)
+
+
 def _check(status: int, what: str) -> None:
     if status:
         raise LaunchError(f"{what}: {_library().cublasGetStatusString(status).decode()}")

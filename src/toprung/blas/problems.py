@@ -1,0 +1,90 @@
+"""Problems of the tests, the benchmarks and the tuner as the engine's calls, and what a store calls them."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from pathlib import Path
+
+import numpy as np
+
+from toprung import backends, hopper
+from toprung.blas.call import Call, GemmCall, GemvCall
+from toprung.blas.choose import Skinny, problem_class, skinny_widths, widths
+from toprung.blas.kernel import kernel
+from toprung.blas.route import FP32X
+from toprung.build import with_includes
+from toprung.errors import Unsupported
+from toprung.peers import _cublas
+from toprung.problem import Problem
+from toprung.routines.gemm import Gemm
+from toprung.routines.gemv import Gemv
+
+ALIGNED = 4
+"""Floats to which a session's memory and ``GUARD`` are aligned."""
+
+
+def call_of(problem: Problem, align: int = ALIGNED) -> Call:
+    """A problem of the tests and benchmarks as the engine takes it: the matrices of a batch lie one below the other.
+
+    Raises
+    ------
+    Unsupported
+        another routine's problem
+    """
+    if isinstance(problem, Gemm):
+        batch = problem.batch
+        a, b, c = (m.rows // batch * m.ld for m in problem.matrices)
+        strides = {"stride_a": a, "stride_b": b, "stride_c": c} if batch > 1 else {}
+        return GemmCall(
+            problem.M, problem.N, problem.K, batch, problem.trans[0] == "T", problem.trans[1] == "T", problem.lda or 0,
+            problem.ldb or 0, problem.ldc or 0, **strides, align_a=align, align_b=align, align_c=align,
+            beta_zero=problem.beta == 0,
+        )  # fmt: skip
+    if isinstance(problem, Gemv):
+        return GemvCall(
+            problem.M, problem.N, problem.trans == "T", problem.lda or 0, problem.incx, problem.incy, align, align,
+            problem.beta == 0,
+        )  # fmt: skip
+    raise Unsupported(f"the library computes gemm and gemv, not {problem.routine}")
+
+
+def class_of(call: Call) -> str:
+    """What neighbours in a store have in common: ``problem_class``, the layout, and how wide accesses to each operand may be.
+
+    ``large NN v444``: A, B and C are read and written four floats at a time; ``vector T v4``: A is, ``strided`` where x is not
+    contiguous.
+    """
+    if isinstance(call, GemvCall):
+        wide, _ = skinny_widths(Skinny.of(call))
+        return f"{problem_class(call)} {'T' if call.trans else 'N'} v{wide}{'' if call.incx == 1 else ' strided'}"
+    return f"{problem_class(call)} {call.trans} v{''.join(map(str, widths(call)))}"
+
+
+def sizes_of(call: Call) -> tuple[int, int, int, int]:
+    """M, N, K and the batch, as ``Entry.sizes`` has them."""
+    if isinstance(call, GemvCall):
+        return max(1, call.M), max(1, call.N), 1, 1
+    return max(1, call.M), max(1, call.N), max(1, call.K), call.batch
+
+
+@functools.cache
+def source_hash(name: str) -> str:
+    """A hash of a candidate's kernel text with the preludes; for a vendor's its version. Empty where it is not known.
+
+    Raises
+    ------
+    UnknownName
+        no such kernel
+    """
+    if name == "numpy":
+        return f"numpy {np.__version__}"
+    if name == "cublas":
+        return _cublas.version()
+    if name == FP32X:
+        text = hopper.product_source(next(iter(hopper.COSTS))).text + hopper.split_source().text
+    else:
+        text = with_includes(kernel(name).source.read_text(), kernel(name).source.parent)
+    folder = Path(backends.__file__).parent
+    preludes = [p.read_text() for p in sorted(folder.glob("prelude.*"))]
+    return hashlib.sha256("\0".join((text, *preludes)).encode()).hexdigest()[:32]

@@ -1,0 +1,421 @@
+"""What the store of tuned entries says about a call: asked before the model (``choose.STORES``).
+
+An entry of the very sizes and class comes first, then the nearest of the class (``problems.class_of``) with no size more than
+``FACTOR`` away, then the model. The user's own entries of a size hide those that come with the package. What an entry says is
+held against the kernels, rules and switches that exist before anything is built from it; where driver, compiler or kernel text
+are others than it was measured with, it is verified here first (``proof``), once, and the store remembers.
+
+Nothing here raises because of the store: what is wrong with it is warned of once, and the model decides.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from toprung.blas.call import Call, GemmCall, GemvCall
+from toprung.blas.choose import (
+    FEW,
+    LEAST_TURNS,
+    STORES,
+    Choice,
+    PassedOver,
+    Skinny,
+    lacking,
+    skinny_widths,
+    tile_grid,
+    turn,
+    whole_slices,
+    widest,
+    widths,
+)
+from toprung.blas.kernel import kernel, kernel_names
+from toprung.blas.kernels.rows import SMALL
+from toprung.blas.problems import class_of, sizes_of, source_hash
+from toprung.blas.route import FP32X
+from toprung.device import Device
+from toprung.errors import LaunchError, OutOfDeviceMemory, StoreError, SwitchRefused, UnknownName
+from toprung.store import VENDORS, Book, Entry, Machine, Proof, Store, off, shipped
+from toprung.tile import Tile, broken
+
+FACTOR = 1.5
+"""How far M, N, K and the batch of a neighbour may each be from the call's, as a ratio."""
+
+MARGIN = 1.03
+"""How much faster than what is installed an entry must be where it was measured on a neighbour, not on the sizes themselves."""
+
+LARGEST_PIECE = 1024
+"""Results of a work-item, and DEEPEST: of K in a tile, beyond which a tile is not built: compilers unroll both."""
+DEEPEST = 512
+
+SHOWN = 3
+"""Entries passed over for a faster one that a receipt names."""
+
+
+@dataclass
+class Known:
+    """What the stores hold for one machine, in memory.
+
+    Attributes
+    ----------
+    stamp : what the user's file looked like when it was read
+    proofs : (entry, source of its kernel now) → what was wrong with it here, empty: nothing
+    host : whether NumPy was measured on anything
+    faster : what ``host_is_faster`` said
+    """
+
+    machine: Machine
+    stamp: object
+    book: Book
+    proofs: dict[tuple[str, str], str] = field(default_factory=dict)
+    host: bool = False
+    faster: dict[Call, bool | None] = field(default_factory=dict)
+
+
+_KERNELS = frozenset(kernel_names())
+_known: dict[Machine, Known] = {}
+_latest: dict[str, tuple[float, Known]] = {}
+"""The same by the device's id, with the time of the last look at the file, for those who may not spend the time to look."""
+_proved: dict[tuple[str, Machine, str], str] = {}
+_warned: set[str] = set()
+_lock = threading.RLock()
+
+
+def known(device: Device) -> Known:
+    """What is known for a device; read again where another process has changed the user's file."""
+    machine = Machine.of(device)
+    if off():
+        return Known(machine, None, Book())
+    store = Store.default()
+    stamp = _stamp(store.path)
+    with _lock:
+        found = _known.get(machine)
+        if found is None or found.stamp != stamp:
+            found = _known[machine] = _read(machine, store, stamp)
+        _latest[device.id] = time.monotonic(), found
+        return found
+
+
+def _lately(device: Device) -> Known:
+    """``known`` as it was at most a second ago."""
+    when, found = _latest.get(device.id, (-math.inf, None))
+    return found if found is not None and time.monotonic() < when + 1 else known(device)
+
+
+def forget() -> None:
+    """Forget what was read and proved in this process."""
+    with _lock:
+        for one in (_known, _latest, _proved, _warned):
+            one.clear()
+
+
+def _stamp(path: Path) -> object:
+    """What changes when a database does, its log included."""
+    stamps: list[object] = [str(path)]
+    for one in (path, path.with_name(f"{path.name}-wal")):
+        try:
+            status = one.stat()
+            stamps.append((status.st_ino, status.st_size, status.st_mtime_ns))
+        except OSError:
+            stamps.append(None)
+    return tuple(stamps)
+
+
+def _read(machine: Machine, store: Store, stamp: object) -> Known:
+    complaints: list[str] = []
+    own: list[Entry] = []
+    proofs: list[Proof] = []
+    try:
+        own = store.fastest(machine, complaints=complaints)
+        proofs = store.proofs(machine)
+    except StoreError as error:
+        complaints.append(str(error))
+    theirs = shipped(machine, complaints)
+    if complaints:
+        _warn(complaints[0] + (f" (and {len(complaints) - 1} more: toprung store list)" if len(complaints) > 1 else ""))
+    mine = {(e.problem_class, e.sizes) for e in own if e.kernel not in VENDORS}
+    entries = own + [e for e in theirs if (e.problem_class, e.sizes) not in mine]
+    return Known(
+        machine, stamp, Book(entries), {(p.entry, p.source): p.message for p in proofs}, any(e.kernel == "numpy" for e in entries)
+    )  # fmt: skip
+
+
+def _warn(text: str) -> None:
+    """Say what is wrong with the store, once a process."""
+    if text not in _warned:
+        _warned.add(text)
+        warnings.warn(f"toprung goes on without it: {text}", RuntimeWarning, stacklevel=2)
+
+
+def proved(entry: Entry, device: Device) -> bool:
+    """Whether an entry has been verified on this machine with its kernel's text as it is now."""
+    return (entry.id, Machine.of(device), source_hash(entry.kernel)) in _proved
+
+
+@contextmanager
+def verifying(entry: Entry, device: Device) -> Iterator[list[str]]:
+    """Have an entry verified in the block, which puts what is wrong into the list; remember it, here and in the store.
+
+    The store says "wrong" until the block ends: a kernel that takes the process down is not tried again. What the device refused
+    just now (memory, a launch) counts in this process alone.
+    """
+    proof = Proof(entry.id, Machine.of(device), source_hash(entry.kernel), "its verification did not end")
+    kept = _keep(Store.default().prove, proof)
+    found: list[str] = []
+    try:
+        yield found
+    except (LaunchError, OutOfDeviceMemory) as error:
+        found.append(str(error))
+        if kept:
+            _keep(Store.default().unprove, proof)
+    else:
+        if kept:
+            _keep(Store.default().prove, replace(proof, message="; ".join(found)))
+    _proved[proof.entry, proof.machine, proof.source] = "; ".join(found)
+
+
+def _keep(write: Callable[[Proof], None], proof: Proof) -> bool:
+    """Write to the store, or say why that cannot be."""
+    try:
+        write(proof)
+    except StoreError as error:
+        _warn(str(error))
+        return False
+    return True
+
+
+class Tuned:
+    """The stores as an adviser of the choice."""
+
+    def choice(self, device: Device, call: Call, own: bool) -> tuple[Choice | None, PassedOver]:
+        """See ``choose.Adviser``."""
+        here = known(device)
+        if not here.book:
+            return None, ()
+        passed: PassedOver = ()
+        for exact, entries in _spots(here, call):
+            found, more = _of_spot(here, device, call, own, entries, exact)
+            if found is not None:
+                return found, passed + more
+            passed += more
+        return None, passed
+
+    def fp32x(self, device: Device, call: Call, own: bool) -> str | None:
+        """See ``choose.Adviser``."""
+        here = known(device)
+        for _, entries in _spots(here, call) if here.book else ():
+            ours = next((e for e in entries if e.kernel == FP32X), None)
+            plain = next((e for e in entries if _may(e, device, call, own)), None)
+            if ours and plain:
+                if ours.median <= plain.median:
+                    return ""
+                share = f"{ours.median / plain.median:.2f} times as long as {_name(plain)}"
+                return f"fp32x took {share} when both were measured on {_shape(ours)}"
+        return None
+
+
+def knows_host(device: Device) -> bool:
+    """Whether NumPy was measured beside ours on a device: a question that costs next to nothing."""
+    return not off() and _lately(device).host
+
+
+def host_is_faster(device: Device, call: Call) -> bool | None:
+    """Whether NumPy was faster than ours on a CPU device, for host arrays; None where it is not known."""
+    latest = _lately(device)
+    if call not in latest.faster:
+        latest.faster[call] = _host_is_faster(latest, device, call)
+    return latest.faster[call]
+
+
+def _host_is_faster(here: Known, device: Device, call: Call) -> bool | None:
+    for exact, entries in _spots(here, call):
+        theirs = next((e for e in entries if e.kernel == "numpy"), None)
+        ours = next((e for e in entries if _may(e, device, call, own=True)), None)
+        if theirs and ours:
+            return ours.median * (1.0 if exact else MARGIN) > theirs.median
+    return None
+
+
+def refusal(entry: Entry) -> str:
+    """Why an entry can never be used by this toprung: a kernel, switch or value that does not exist; empty where it can."""
+    if entry.kernel in (*VENDORS, FP32X):
+        return ""
+    try:
+        switches = {s.name: s.values for s in kernel(entry.kernel).switches}
+    except UnknownName as error:
+        return str(error)
+    if not entry.candidate["tile"]:
+        return f"blas/{entry.kernel} needs a tile"
+    for name, value in entry.candidate["options"].items():
+        if value not in switches.get(name, ()):
+            return f"blas/{entry.kernel} has no switch {name}={value}"
+    return ""
+
+
+def _spots(here: Known, call: Call) -> Iterator[tuple[bool, Sequence[Entry]]]:
+    """Entries by size, fastest first: the call's own, then its neighbours'; and whether they are its own."""
+    name, sizes = class_of(call), sizes_of(call)
+    if exact := here.book.at(name, sizes):
+        yield True, exact
+    for distance, entries in here.book.near(name, sizes, FACTOR):
+        if distance:
+            yield False, entries
+
+
+def _may(entry: Entry, device: Device, call: Call, own: bool) -> bool:
+    """Whether an entry is of a plain fp32 kernel that could run a call in the device's memory."""
+    if entry.kernel == "cublas":
+        return not own and not lacking(device, call)
+    return entry.kernel in _KERNELS
+
+
+def _of_spot(
+    here: Known, device: Device, call: Call, own: bool, entries: Sequence[Entry], exact: bool
+) -> tuple[Choice | None, PassedOver]:
+    """The best that entries of one size allow; None where none is of any use."""
+    passed: list[tuple[str, str]] = []
+    ours = [e for e in entries if e.kernel not in (*VENDORS, FP32X)]
+    fresh = [e for e in ours if _fresh(e, here.machine)]
+    chosen: tuple[Choice, Entry] | None = None
+    for entry in fresh or ours:
+        if chosen is not None:
+            if len(passed) < SHOWN:
+                passed.append((_name(entry), f"{entry.median / chosen[1].median:.2f} times as long when measured"))
+            continue
+        found = _followed(here, device, call, entry, exact)
+        if isinstance(found, Choice):
+            chosen = found, entry
+        else:
+            passed.append((_name(entry), found))
+    vendor = None if own or lacking(device, call) else next((e for e in entries if e.kernel == "cublas"), None)
+    if chosen is None:
+        return None, tuple(passed)
+    choice, entry = chosen
+    where = "these very sizes" if exact else f"{_shape(entry)}, the nearest of its class that were tuned"
+    if vendor is not None:
+        ratio = vendor.median / entry.median
+        if ratio < (1.0 if exact else MARGIN):
+            why = f"measured faster than ours on {where}: {_milliseconds(vendor)}"
+            return Choice("cublas", None, (), why, ((_name(entry), f"{1 / ratio:.2f} times as long when measured"),), True), ()
+        passed.insert(0, ("cublas", f"{ratio:.2f} times as long when measured"))
+    why = f"tuned on {where}: {_milliseconds(entry)}"
+    return replace(choice, why=why, passed_over=tuple(passed), weighed=vendor is not None), ()
+
+
+def _fresh(entry: Entry, machine: Machine) -> bool:
+    """Whether an entry was measured with this driver, compiler and kernel text."""
+    return entry.machine == machine and _source(entry) == entry.source
+
+
+def _source(entry: Entry) -> str:
+    """The hash of the text of an entry's kernel as it is now; empty where there is none."""
+    return source_hash(entry.kernel) if entry.kernel in _KERNELS else ""
+
+
+def _followed(here: Known, device: Device, call: Call, entry: Entry, exact: bool) -> Choice | str:
+    """The choice for a call that an entry suggests, or why there is none."""
+    if reason := refusal(entry):
+        return reason
+    message = ""
+    stale = not _fresh(entry, here.machine)
+    if stale:
+        source = source_hash(entry.kernel)
+        known_here = _proved.get((entry.id, here.machine, source), here.proofs.get((entry.id, source)))
+        message, stale = known_here or "", known_here is None
+    if message:
+        return f"wrong with this driver and kernel: {message}"
+    found = fitted(device, call, entry, exact)
+    return replace(found, unproven=entry if stale else None) if isinstance(found, Choice) else found
+
+
+def fitted(device: Device, call: Call, entry: Entry, exact: bool) -> Choice | str:
+    """An entry's tile and switches made to fit a call, or why they cannot be.
+
+    What follows from the call (transposes, 32-bit offsets, the width of accesses to C) is set anew. Slices of K stay as they
+    are for ``exact`` sizes; else there are as many as give the call's blocks as many work-groups as the entry's had.
+    """
+    name, tile, options = entry.kernel, Tile(**entry.candidate["tile"]), dict(entry.candidate["options"])
+    if (tile.TM or 1) * (tile.TN or 1) > LARGEST_PIECE or (tile.BK or 1) > DEEPEST:
+        return "its tile is larger than is ever built"
+    if name == "gemm":
+        made = _gemm(call, entry, tile, options, exact)
+    elif name in ("rows", "columns"):
+        made = _skinny(call, entry, tile, options, exact)
+    else:
+        made = replace(tile, SPLIT_K=None)
+    if isinstance(made, str):
+        return made
+    found = kernel(name)
+    try:
+        switches = found.options(device, options)
+    except (UnknownName, SwitchRefused) as error:
+        return str(error)
+    if found.needs(device) or (reasons := broken(found.all_rules(switches), replace(made, SPLIT_K=None), device)):
+        return found.needs(device) or "; ".join(reasons)
+    return Choice(name, made, tuple(sorted(switches.items())))
+
+
+def _gemm(call: Call, entry: Entry, tile: Tile, options: dict[str, int], exact: bool) -> Tile | str:
+    """The tunable product's tile for a call; ``options`` are changed to what the call needs."""
+    if not isinstance(call, GemmCall):
+        return "it multiplies matrices"
+    a, b, c = widths(call)
+    if (tile.VA or 1) > a or (tile.VB or 1) > b:
+        return "its accesses are wider than the operands allow"
+    sizes = entry.sizes
+    blocks = math.prod(tile_grid(call, tile)) * call.batch
+    were = -(-sizes[0] // tile.BM) * -(-sizes[1] // tile.BN) * sizes[3]
+    slices = _slices(call.K, tile.BK or 1, tile.SPLIT_K or 1, blocks, were, exact)
+    options["TRANS_A"], options["TRANS_B"] = int(call.trans_a), int(call.trans_b)
+    options["VC"] = min(options.get("VC", 4), c if slices == 1 else widest(call.N))
+    if max(*call.extents, call.M * call.N) >= 2**31:
+        options["INDEX32"] = 0
+    return replace(tile, SPLIT_K=slices if slices > 1 else None)
+
+
+def _skinny(call: Call, entry: Entry, tile: Tile, options: dict[str, int], exact: bool) -> Tile | str:
+    """The same for the kernels that read a large operand once."""
+    s = Skinny.of(call)
+    if s.few > FEW or s.by_rows != (entry.kernel == "rows"):
+        return f"blas/{entry.kernel} does not compute such a product"
+    wide, together = skinny_widths(s)
+    if (tile.VA or 1) > wide or (s.by_rows and (tile.VB or 1) > together):
+        return "its accesses are wider than the operands allow"
+    options["SMALL"] = next(n for n in SMALL if n >= s.few)
+    m, n, _, batch = entry.sizes
+    length = (n if entry.shape.get("trans") == "T" else m) if isinstance(call, GemvCall) else max(m, n)
+    blocks = -(-s.length // tile.BM) * (call.batch if isinstance(call, GemmCall) else 1)
+    slices = _slices(s.depth, turn(tile), tile.SPLIT_K or 1, blocks, -(-length // tile.BM) * batch, exact)
+    return replace(tile, SPLIT_K=slices if slices > 1 else None)
+
+
+def _slices(depth: int, piece: int, slices: int, blocks: int, were: int, exact: bool) -> int:
+    """Slices of K, none of them empty, for ``blocks`` work-groups where ``were`` had ``slices``."""
+    wanted = slices if exact else round(slices * were / max(blocks, 1))
+    most = depth // piece if exact else depth // (LEAST_TURNS * piece)
+    return whole_slices(depth, piece, max(1, min(wanted, most))) if depth else 1
+
+
+def _name(entry: Entry) -> str:
+    """An entry's candidate, as receipts name kernels."""
+    if entry.kernel in (*VENDORS, FP32X):
+        return entry.kernel
+    return f"blas/{entry.kernel} {Tile(**entry.candidate['tile'])}" if entry.candidate["tile"] else f"blas/{entry.kernel}"
+
+
+def _shape(entry: Entry) -> str:
+    sizes = "×".join(str(entry.shape[n]) for n in "MNK" if n in entry.shape)
+    return sizes + (f", batch {entry.shape['batch']}" if entry.shape.get("batch", 1) != 1 else "")
+
+
+def _milliseconds(entry: Entry) -> str:
+    return f"{1e3 * entry.median:.4g} ms on {entry.date[:10]}"
+
+
+STORES.append(Tuned())

@@ -1,0 +1,212 @@
+"""``toprung store``: what was tuned, listed, carried from machine to machine, removed."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from toprung.blas.tuned import refusal
+from toprung.cli.common import console, errors_console
+from toprung.errors import StoreError
+from toprung.store import STATUSES, Entry, Imported, Machine, Store, shipped
+from toprung.tile import Tile
+
+_STORE = typer.Option("--store", help="the database, where it is not the user's own")
+_DEVICE = typer.Option("--device", help="only entries of this device, by its slug: nvidia-h200")
+_BACKEND = typer.Option("--backend", help="only entries of this backend: cuda, opencl")
+_CLASS = typer.Option("--class", help="only entries of this problem class: 'large NN v444'")
+_KERNEL = typer.Option("--kernel", help="only entries of this kernel: gemm, rows, cublas, numpy")
+_STATUS = typer.Option("--status", help=f"only entries with this status: {', '.join(STATUSES)}")
+_BEST = typer.Option("--best", min=1, help="only so many right entries of each shape and kernel, the fastest")
+
+SHOWN = 60
+"""Characters of a message that a table has room for."""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command's commands."""
+    group = typer.Typer(no_args_is_help=True, help="List, export, import, merge and clear what was tuned.")
+    group.command("list")(list_command)
+    group.command("export")(export_command)
+    group.command("import")(import_command)
+    group.command("merge")(merge_command)
+    group.command("clear")(clear_command)
+    app.add_typer(group, name="store")
+
+
+def list_command(
+    device: Annotated[str | None, _DEVICE] = None,
+    backend: Annotated[str | None, _BACKEND] = None,
+    problem_class: Annotated[str | None, _CLASS] = None,
+    kernel: Annotated[str | None, _KERNEL] = None,
+    status: Annotated[str | None, _STATUS] = None,
+    best: Annotated[int | None, _BEST] = None,
+    package: Annotated[bool, typer.Option("--shipped", help="what came with the package, in place of what was tuned here")] = False,
+    json: Annotated[Path | None, typer.Option("--json", help="write what is listed to a file, as store export does")] = None,
+    store: Annotated[Path | None, _STORE] = None,
+) -> None:
+    """List tuned entries.
+
+    Examples:
+
+      toprung store list --best 1
+
+      toprung store list --device nvidia-h200 --status wrong
+    """
+    chosen, complaints = _store(store), []  # type: tuple[Store, list[str]]
+    if package:
+        if best or status or problem_class or kernel or not (device and backend):
+            raise StoreError("what is shipped is listed whole, with --device and --backend: toprung devices says their names")
+        found = shipped(Machine(device, device, backend, "", ""), complaints)
+    else:
+        filters = {"device": device, "backend": backend, "problem_class": problem_class, "kernel": kernel, "status": status}
+        found = _chosen(chosen, best, complaints, **filters)
+    for text in complaints:
+        errors_console.print(text, markup=False, highlight=False, soft_wrap=True)
+    if not found:
+        console.print(f"no such entries in {chosen.path}: toprung tune makes some", markup=False, highlight=False, soft_wrap=True)
+    else:
+        console.print(_table(found))
+        console.print(f"{len(found)} entries", highlight=False)
+    if json is not None:
+        chosen.export(json, found)
+
+
+def export_command(
+    file: Annotated[str, typer.Argument(help="the JSON file to write; - writes to standard output")],
+    device: Annotated[str | None, _DEVICE] = None,
+    backend: Annotated[str | None, _BACKEND] = None,
+    problem_class: Annotated[str | None, _CLASS] = None,
+    kernel: Annotated[str | None, _KERNEL] = None,
+    status: Annotated[str | None, _STATUS] = None,
+    best: Annotated[int | None, _BEST] = None,
+    store: Annotated[Path | None, _STORE] = None,
+) -> None:
+    """Write entries to a file that store import takes, and that can come with the package.
+
+    Examples:
+
+      toprung store export tuned.json
+
+      toprung store export src/toprung/tuned/nvidia-h200-cuda.json --device nvidia-h200 --backend cuda --best 2
+    """
+    chosen, complaints = _store(store), []  # type: tuple[Store, list[str]]
+    filters = {"device": device, "backend": backend, "problem_class": problem_class, "kernel": kernel, "status": status}
+    found = _chosen(chosen, best, complaints, **filters)
+    for text in complaints:
+        errors_console.print(text, markup=False, highlight=False, soft_wrap=True)
+    if not found:
+        raise StoreError(f"no such entries in {chosen.path}: nothing was written")
+    count = chosen.export(sys.stdout if file == "-" else Path(file), found)
+    errors_console.print(f"{count} entries written to {file}", markup=False, highlight=False, soft_wrap=True)
+
+
+def import_command(
+    file: Annotated[Path, typer.Argument(help="a file that store export wrote")],
+    store: Annotated[Path | None, _STORE] = None,
+) -> None:
+    """Take the entries of a file. Damaged ones are named and left out; exit code 2 if there were any.
+
+    Entries of other devices are kept for when they are here; those of another driver are verified before they are used.
+
+    Example: toprung store import tuned.json
+    """
+    _say(_store(store).import_(file, refusal), file)
+
+
+def merge_command(
+    database: Annotated[Path, typer.Argument(help="another tuned.sqlite, which stays as it is")],
+    store: Annotated[Path | None, _STORE] = None,
+) -> None:
+    """Take the entries of another database; of two that differ only in their samples the newer one is kept.
+
+    Example: toprung store merge /media/stick/tuned.sqlite
+    """
+    _say(_store(store).merge(database, refusal), database)
+
+
+def clear_command(
+    device: Annotated[str | None, _DEVICE] = None,
+    backend: Annotated[str | None, _BACKEND] = None,
+    problem_class: Annotated[str | None, _CLASS] = None,
+    kernel: Annotated[str | None, _KERNEL] = None,
+    status: Annotated[str | None, _STATUS] = None,
+    damaged: Annotated[
+        bool, typer.Option(help="only entries that are damaged; a file that is no store at all is moved aside")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="do not ask")] = False,
+    store: Annotated[Path | None, _STORE] = None,
+) -> None:
+    """Remove entries: all, or those that the options choose.
+
+    Examples:
+
+      toprung store clear --kernel gemm --status crashed
+
+      toprung store clear --damaged --yes
+    """
+    chosen = _store(store)
+    filters = {"device": device, "backend": backend, "problem_class": problem_class, "kernel": kernel, "status": status}
+    if damaged and any(filters.values()):
+        raise StoreError("--damaged goes alone: what is damaged has no device or kernel to be chosen by")
+    what = "what is damaged" if damaged else "these entries" if any(filters.values()) else "every entry"
+    if not yes:
+        if not sys.stdin.isatty():
+            raise StoreError(f"{what} of {chosen.path} would be removed, and there is nobody to ask: add --yes")
+        typer.confirm(f"Remove {what} of {chosen.path}?", abort=True)
+    done = chosen.clear_damaged() if damaged else f"{chosen.clear(None, **filters)} entries were removed from {chosen.path}"
+    console.print(done, markup=False, highlight=False, soft_wrap=True)
+
+
+def _store(path: Path | None) -> Store:
+    return Store.default() if path is None else Store(path)
+
+
+def _chosen(store: Store, best: int | None, complaints: list[str], **filters: str | None) -> list[Entry]:
+    """Entries by the options of a command."""
+    if (status := filters.get("status")) is not None and status not in STATUSES:
+        raise StoreError(f"there is no status {status!r}; there is: {', '.join(STATUSES)}")
+    if best is None:
+        return list(store.entries(None, complaints=complaints, **filters))
+    if filters.pop("status", None) not in (None, "right"):
+        raise StoreError("--best chooses among right entries: leave --status out")
+    return store.fastest(None, best, complaints, **filters)
+
+
+def _say(done: Imported, where: Path) -> None:
+    """What was taken; what was not, with exit code 2."""
+    text = f"{done.taken} entries taken from {where}, {done.known} were known, {len(done.refused)} refused"
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
+    for at, reason in done.refused:
+        errors_console.print(f"refused: {at}: {reason}", markup=False, highlight=False, soft_wrap=True)
+    if done.refused:
+        raise typer.Exit(2)
+
+
+def _table(entries: Sequence[Entry]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for head in ("device", "class", "problem", "candidate", "ms", "grade", "status", "date"):
+        table.add_column(head)
+    for e in entries:
+        sizes = "×".join(str(e.shape[n]) for n in ("M", "N", "K") if n in e.shape)
+        sizes += f" ×{e.shape['batch']}" if e.shape.get("batch", 1) != 1 else ""
+        tile = str(Tile(**e.candidate["tile"])) if e.candidate["tile"] else ""
+        cells = (
+            str(e.machine), e.problem_class, sizes, f"{e.kernel} {tile}".rstrip(), f"{1e3 * e.median:.4g}" if e.seconds else "",
+            f"{e.grade:.3g}" if e.grade else "", _status(e), e.date[:10],
+        )  # fmt: skip
+        table.add_row(*map(Text, cells))
+    return table
+
+
+def _status(entry: Entry) -> str:
+    """The status, with the beginning of what went wrong."""
+    first = " ".join(entry.message.split())[:SHOWN]
+    return f"{entry.status}: {first}" if first else entry.status
