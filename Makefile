@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 GPU := $(if $(wildcard /dev/nvidiactl /proc/driver/nvidia/version),$(VENV)/ready-gpu)
 PIP := -m pip install -q --disable-pip-version-check
 
-.PHONY: ladder test test-slow lint tables lock clean
+.PHONY: ladder test test-slow lint tables report site lock clean
 
 ladder: $(VENV)/ready $(GPU)
 	$(BIN)/toprung ladder kepler
@@ -26,17 +26,27 @@ lint: $(VENV)/ready-dev
 tables: $(VENV)/ready
 	$(BIN)/python benchmarks/tables.py
 
+# The documentation as a site in site/: fails on dead links and anchors, and on pages that docs/index.md does not name
+site: $(VENV)/ready-site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	$(BIN)/python site_tools/check.py site
+
+# Make the page in docs/report anew from results/: compiles every rung, for which no GPU is needed
+report: $(VENV)/ready-dev
+	$(BIN)/toprung report results/nvidia-h200 --out docs/report --picture docs/report/ladders.svg
+
 # Pin what pyproject.toml asks for, with hashes and without naming any package host
 COMPILE := uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url \
-  --no-emit-find-links --group build --extra plot pyproject.toml
+  --no-emit-find-links --group build --extra plot --extra report pyproject.toml
 lock: $(VENV)/ready-dev
 	$(BIN)/python -m pip install -q uv
 	$(BIN)/$(COMPILE) -o requirements.lock
 	$(BIN)/$(COMPILE) --extra dev -o requirements-dev.lock
+	$(BIN)/$(COMPILE) --extra site -o requirements-site.lock
 	$(BIN)/$(COMPILE) --extra cuda --group gpu -o requirements-gpu.lock
 
 clean:
-	rm -rf $(VENV) dist build
+	rm -rf $(VENV) dist build site
 
 $(VENV)/ready: requirements.lock pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -46,6 +56,10 @@ $(VENV)/ready: requirements.lock pyproject.toml
 
 $(VENV)/ready-dev: requirements-dev.lock $(VENV)/ready
 	$(BIN)/python $(PIP) --require-hashes -r requirements-dev.lock
+	touch $@
+
+$(VENV)/ready-site: requirements-site.lock $(VENV)/ready
+	$(BIN)/python $(PIP) --require-hashes -r requirements-site.lock
 	touch $@
 
 $(VENV)/ready-gpu: requirements-gpu.lock $(VENV)/ready

@@ -36,8 +36,8 @@ from toprung.routines.gemm import TRANSPOSES, Gemm
 
 SIZES = (512, 1024, 2048, 4096, 8192, 16384)
 RECTANGLES = (
-    (4096, 4096, 512), (65536, 64, 4096), (64, 65536, 4096), (128, 128, 65536), (256, 256, 131072), (4095, 4097, 4099),
-    (8192, 8192, 64), (16, 4096, 4096), (1, 8192, 8192),
+    (4096, 4096, 512), (65536, 64, 4096), (64, 65536, 4096), (128, 128, 65536), (256, 256, 131072), (512, 512, 16384),
+    (4095, 4097, 4099), (8192, 8192, 64), (16, 4096, 4096), (1, 8192, 8192),
 )  # fmt: skip
 SETS, SAMPLES, BUSY, SAMPLE = 3, 3, 2.0, 1.0
 SMALLEST_MATMUL = 1024  # from which on matmul is timed
@@ -80,7 +80,7 @@ class Ours:
         return PreparedOnDevice(placed, lambda: plan.run(a, 0, b, 0, c, 0, problem.alpha, problem.beta))
 
     def describe(self, device):
-        variant = str(self.plan.variant) if self.plan else ""
+        variant = f"{self.plan.variant}{f' in {self.plan.slices}' * (self.plan.slices > 1)}" if self.plan else ""
         return {
             "kind": "library", "name": "fp32x", "number": 0, "idea": self.title, "variant": variant, "tile": {}, "options": {},
             "precision": "fp32x", "deterministic": True, "note": "",

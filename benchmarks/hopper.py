@@ -366,7 +366,7 @@ def operand_sets(session: Any, n: int, sets: int) -> list[dict[str, Any]]:
 def ours(session: Any, n: int, number: int, sets: list[dict[str, Any]], flops: float) -> dict[str, Any]:
     """Both launches together over the operand sets in turn, then each alone, then what the host needs for a call."""
     call = Product(n, n, n)
-    variant = VARIANTS[number] if number < len(VARIANTS) else choose(call, session.device.compute_units)
+    variant = VARIANTS[number] if number < len(VARIANTS) else choose(call, session.device.compute_units).variant
     plan = Plan(session, call, variant, overlap=number != len(VARIANTS) + 1)
     addresses = [tuple(one[m].pointer for m in "ABC") for one in sets]
     turn = 0

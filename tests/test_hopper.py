@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 
 import numpy as np
 import pytest
@@ -13,8 +14,20 @@ from toprung.backends import nvrtc
 from toprung.backends.nvrtc import compile_cubin
 from toprung.data import DISTRIBUTIONS
 from toprung.errors import BadSize, Unsupported
-from toprung.hopper import COSTS, SHARED_BYTES, Product, Splitting, Variant, panels, product_source, split_source, workspace_bytes
-from toprung.machine_code import inspect_source
+from toprung.hopper import (
+    COSTS,
+    SHARED_BYTES,
+    Product,
+    Splitting,
+    Variant,
+    Way,
+    depth_of,
+    panels,
+    product_source,
+    split_source,
+    workspace_bytes,
+)  # fmt: skip
+from toprung.machine_code import disassemble, inspect_source
 from toprung.routines.gemm import Gemm
 
 FINITE = [name for name in DISTRIBUTIONS if "inf" not in name and name != "nan"]
@@ -125,12 +138,76 @@ def test_supported_says_why_not() -> None:
     assert H200 is not None
     assert hopper.supported(H200, Product(64, 64, 64)) == ""
     assert "K from 64" in hopper.supported(H200, Product(64, 64, 63))
+    assert "bytes" in hopper.supported(H200, Product(128, 128, 1 << 23))
     assert "Hopper" in hopper.supported(dataclasses.replace(H200, arch="sm_80"), Product(64, 64, 64))
 
 
 def test_small_products_get_small_tiles() -> None:
-    tiles = [hopper.choose(Product(n, n, n), 132) for n in (512, 1024, 2048, 8192)]
-    assert [(v.BM, v.BN) for v in tiles] == [(64, 32), (128, 64), (128, 128), (128, 128)]
+    found = [hopper.choose(Product(n, n, n), 132) for n in (512, 1024, 2048, 8192)]
+    assert [(v.BM, v.BN, slices) for v, slices in found] == [(64, 32, 1), (128, 64, 1), (128, 128, 1), (128, 128, 1)]
+
+
+DEEP = (
+    Product(128, 128, 65536), Product(256, 256, 131072), Product(384, 384, 16384), Product(512, 512, 16384),
+    Product(640, 640, 8192), Product(1, 1, 1 << 20), Product(128, 128, 1000003, trans_a=True),
+    Product(100, 90, 5000, 9, stride_a=500000, stride_c=9000),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("call", DEEP, ids=str)
+def test_deep_products_are_cut_until_they_fill_the_device(call: Product) -> None:
+    variant, slices = hopper.choose(call, 132)
+    depth, tiles = depth_of(call.K, slices), hopper.waves(call, variant, 1)
+    assert slices > 1 and tiles * slices > 0.85 * 132 * hopper.waves(call, variant, 132, slices)
+    assert depth % hopper.CHUNK == 0 and depth >= hopper.SHORTEST, "a slice would end inside a row of terms"
+    assert (slices - 1) * depth < call.K <= slices * depth, "slices do not cover K once"
+    assert hopper.product_time(call, Way(variant, slices), 132) < hopper.product_time(call, Way(variant), 132) / 2
+
+
+@pytest.mark.parametrize("call", [*DEEP, Product(1000, 1000, 1000), Product(200, 3000, 3000)], ids=str)
+def test_no_other_tile_and_slices_would_be_done_much_sooner(call: Product) -> None:
+    units = 132
+    chosen = hopper.choose(call, units)
+    ours = hopper.product_time(call, Way(dataclasses.replace(chosen.variant, INTERVAL=1), chosen.slices), units)
+    room = max(1, call.K // hopper.SHORTEST)
+    others = {Way(v, hopper.trimmed(call.K, n)) for v in COSTS for n in range(1, min(room, 400))}
+    assert ours <= 1.1 * min(hopper.product_time(call, way, units) for way in others)
+
+
+@pytest.mark.parametrize("call", [*DEEP, Product(512, 512, 512), Product(300, 300, 2048)], ids=str)
+def test_terms_and_slices_take_no_more_than_twice_the_operands(call: Product) -> None:
+    """Chosen slices, and as many as there may be of each tile; a hundredth for what stands beside terms, padding and flags."""
+    operands = 4 * call.K * (call.M * (call.batch if call.stride_a else 1) + call.N * (call.batch if call.stride_b else 1))
+    for slices in {hopper.choose(call, 132).slices} | {way.slices for way in hopper.ways(call, 132)}:
+        taken = workspace_bytes(call, slices=slices)
+        assert taken <= 2.02 * operands + 4096
+        assert taken >= operands + 4 * (slices > 1) * slices * call.M * call.N * call.batch
+
+
+def test_slices_of_whole_chunks_are_never_empty() -> None:
+    for K in (64, 65, 1000, 4097, 65536):
+        for asked in (1, 2, 3, 7, 33, 132, 5000):
+            slices = hopper.trimmed(K, asked)
+            assert 1 <= slices <= asked and (slices - 1) * depth_of(K, slices) < K <= slices * depth_of(K, slices)
+
+
+@pytest.mark.parametrize("name", ["uniform", "positive", "phi1", "phi4", "T1", "huge-row"])
+def test_slices_only_shorten_sums(name: str) -> None:
+    """A sum of n/s, then one of s, where there was one of n; each slice's rows have exponents of their own."""
+    operands = DISTRIBUTIONS[name].operands(Gemm(16, 16, 1024), 1)
+    a, b = operands["A"], operands["B"]
+    whole = split.errors(a, b, split.product(a, b, split.Scheme()))
+    cut = split.errors(a, b, split.in_slices(a, b, split.Scheme(), 256))
+    assert cut[1] <= 1.05 * whole[1] and cut[0] <= max(1.5 * whole[0], 2)
+
+
+def test_adding_up_has_one_order() -> None:
+    """Nothing but the count of pieces is added in memory, and the loads of eight slices are in flight at once."""
+    require(not nvrtc.missing(), f"CUDA: {nvrtc.missing()}")
+    code = inspect_source(hopper.reduce_source(), "sm_90")
+    assert code.spills == 0 and code.counts["LDG.128"] >= 8
+    listing = disassemble(compile_cubin(hopper.reduce_source(), "sm_90").code)
+    assert re.findall(r"\b(?:REDG?|ATOM[GS]?)\.E\S+", listing) == ["REDG.E.ADD.64.STRONG.GPU"]
 
 
 def check_product(variant: Variant) -> None:

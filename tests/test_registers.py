@@ -14,6 +14,8 @@ from toprung.bounds.registers import Reads, Register, Sources, cycles, reads_of,
 from toprung.errors import UnknownName
 from toprung.machine_code import innermost_loops, inspect_source
 from toprung.probe.benchmarks import ffma_outer
+from toprung.reallocate.banks import reads as asked
+from toprung.reallocate.code import decode
 from toprung.results import read
 
 
@@ -54,6 +56,23 @@ def test_what_is_kept_is_lost_with_the_next_instruction() -> None:
     assert reads(first, "LDS R20, [R21]", third).conflicted == 1
     assert reads(first, "FFMA R1, R3, R4, R1", third).conflicted == 1
     assert reads(first, "FFMA R1, R2.reuse, R5, R1", third).conflicted == 0
+
+
+def by_bank(*code: str) -> Reads:
+    """Sources such as ``2r 5 0``: r is a mark, - is no multiply-add."""
+    lines: list[Sources | None] = [
+        None if line == "-" else tuple(Register(int(w.rstrip("r")), w.endswith("r")) for w in line.split()) for line in code
+    ]
+    return register_reads(lines, reads=1, by_bank=True)
+
+
+def test_by_bank_what_is_kept_lasts_until_its_bank_is_read_at_its_place() -> None:
+    assert by_bank("2r 5 1", "2 4 1").kept == by_bank("2r 5 1", "-", "2 4 1").kept == 1  # whatever stands between
+    assert by_bank("2r 5 1", "3 4 1", "2 4 1").kept == 1  # the other bank was read there
+    assert by_bank("2r 5 1", "4 3 1", "2 4 1").kept == 0  # the same
+    assert by_bank("2r 5 1", "2 4 1", "2 4 1").kept == 1  # not marked again
+    assert by_bank("2r 5 1", "3 2 1").kept == 0  # another place
+    assert (by_bank("2r 5 0", "2 4 1").extra_cycles, by_bank("2 5 0", "2 4 1").extra_cycles) == (1, 2)
 
 
 def test_no_loop_no_reads() -> None:
@@ -132,3 +151,17 @@ def test_the_rule_gives_the_speed_of_outer_products_on_an_h200() -> None:
             continue
         counted = inspect_source(case.source, "sm_90").loop.reads
         assert measured["x*x + c"] / measured[case.label] == pytest.approx(1 + counted.conflicts_each, rel=0.06), case.label
+
+
+@pytest.mark.slow
+def test_by_bank_the_rule_gives_the_speed_of_columns_too() -> None:
+    """What is at hand only for the next instruction is too little for outer products in columns; by bank, both are right."""
+    require(not nvrtc.missing(), f"CUDA: {nvrtc.missing()}")
+    record = read(trial.ROOT / "results/nvidia-h200/probe-cuda.json")
+    measured = {p["label"]: p["value"] for p in record["probe"]}
+    for case in ffma_outer.BENCHMARK.cases(nvrtc.device_of("sm_90")):
+        if not case.label.startswith(("8x", "16x")) or "2x2" in case.label or case.label not in measured:
+            continue
+        code = decode(nvrtc.compile_cubin(case.source, "sm_90").code, case.source.kernel)
+        counted = asked([code.instructions[i] for i in code.loop], 1)
+        assert measured["x*x + c"] / measured[case.label] == pytest.approx(1 + counted.conflicts_each, rel=0.02), case.label

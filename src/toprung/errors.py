@@ -137,3 +137,7 @@ class StalePlan(ToprungError, ValueError):
 
 class StoreError(ToprungError, ValueError):
     """A store of tuned entries, or an entry, that cannot be read or written: damaged, foreign, newer, read-only, the disk full."""
+
+
+class Unproven(ToprungError):
+    """Changed machine code that is not shown to do what it did before; it is not used."""

@@ -1,7 +1,8 @@
 """fp32-accurate products on Hopper's matrix units: split into two fp16 terms, three products, and the guard. A call → launches.
 
 The operands are split into a workspace (4 bytes an element, 8 a row), then multiplied; what two terms cannot carry is computed
-again in plain fp32 by the same launch. The workspace is the session's for a stream and serves all plans there in turn.
+again in plain fp32 by the same launch. Where tiles of C are too few for the device, K is cut into slices whose results lie in the
+workspace, too, until a third launch adds them up. The workspace is the session's for a stream and serves all plans there in turn.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -36,7 +37,7 @@ SHALLOWEST = 64
 DEEPEST = 1 << 24
 """Largest K: counts of elements and the copy engine's coordinates have room to spare."""
 LIMIT = 4 << 30
-"""Bytes of workspace beyond which a call is cut into panels of M and N, or of the batch."""
+"""Bytes of terms beyond which a call is cut into panels of M and N, or of the batch."""
 
 SPLIT_THREADS = 512
 SPLIT_HELD = 32
@@ -188,32 +189,91 @@ MEMORY_RATE = 4e12
 MARGIN = 1.2
 """How much faster it must be by this reckoning to be called so."""
 
+REDUCE_RATE = 3e12
+"""Bytes a second at which the results of slices are read and added; not measured yet."""
+SHORTEST = 256
+"""Of K in a slice: below, a tile's beginning and end are most of its time."""
+
 TWICE = 1024
 """K from which on the 128 x 64 tile leaves two chunks in the matrix unit: its error on U(0, 1) is half of a plain chain's there."""
 
 
-def waves(call: Call, variant: Variant, units: int) -> int:
+class Way(NamedTuple):
+    """A tile, and slices of K of a depth that is a multiple of 32 (all of K where it is one slice)."""
+
+    variant: Variant
+    slices: int = 1
+
+
+def depth_of(K: int, slices: int) -> int:
+    """Of K in a slice; the last one may be shorter."""
+    return K if slices == 1 else CHUNK * ceil(ceil(K, CHUNK), slices)
+
+
+def trimmed(K: int, slices: int) -> int:
+    """As many slices of whole chunks as are not empty, at most ``slices``."""
+    slices = max(1, min(slices, ceil(K, CHUNK)))
+    return ceil(K, depth_of(K, slices)) if K else 1
+
+
+def waves(call: Call, variant: Variant, units: int, slices: int = 1) -> int:
     """Tiles of the fullest multiprocessor."""
-    return ceil(ceil(call.M, variant.BM) * ceil(call.N, variant.BN) * call.batch, units)
+    return ceil(_tiles(call, variant) * slices, units)
 
 
-def choose(call: Call, units: int) -> Variant:
-    """The tile with which the fullest multiprocessor is done first; the larger one where that is equal."""
-    best = min(COSTS, key=lambda v: waves(call, v, units) * _tile_time(call, v))
-    return replace(best, INTERVAL=2) if call.K >= TWICE and (best.CONSUMERS, best.BN) == (2, 64) else best
+def choose(call: Call, units: int) -> Way:
+    """The tile and slices with which all is done first; the larger tile and the fewer slices where that is equal."""
+    best = min(ways(call, units), key=lambda way: product_time(call, way, units))
+    tile = best.variant
+    return Way(replace(tile, INTERVAL=2), best.slices) if call.K >= TWICE and (tile.CONSUMERS, tile.BN) == (2, 64) else best
 
 
-def _tile_time(call: Call, variant: Variant) -> float:
-    return 1e-9 * (COSTS[replace(variant, INTERVAL=1)] * call.K + TAIL * variant.BM * variant.BN)
+def ways(call: Call, units: int) -> list[Way]:
+    """What is weighed: each tile with all of K, and with slices that fill the device once, twice or three times.
+
+    Their results take no more memory than the operands, and a slice has ``SHORTEST`` of K at least.
+    """
+    found = []
+    for variant in COSTS:
+        counts = {filling(call, variant, n * units) for n in (1, 2, 3)} | {1}
+        found += [Way(variant, slices) for slices in sorted(counts)]
+    return found
+
+
+def filling(call: Call, variant: Variant, units: int) -> int:
+    """Slices of K with which there are no more tiles than multiprocessors, as many as memory and ``SHORTEST`` allow."""
+    most = min(call.K // SHORTEST, call.K * _rows(call) // max(call.M * _ldp(call.N) * call.batch, 1))
+    return trimmed(call.K, min(most, units // max(_tiles(call, variant), 1)))
+
+
+def product_time(call: Call, way: Way, units: int) -> float:
+    """Seconds of the second launch beyond its start, and all of the third."""
+    variant, slices = way
+    tile = 1e-9 * (COSTS[replace(variant, INTERVAL=1)] * depth_of(call.K, slices) + TAIL * variant.BM * variant.BN)
+    multiply = max(waves(call, variant, units, slices) * tile, 4 * _rows(call) * call.K / MEMORY_RATE)
+    return multiply + (LAUNCH + 4 * (slices + 1) * call.M * call.N * call.batch / REDUCE_RATE if slices > 1 else 0.0)
 
 
 def reckoned(call: Call, units: int) -> tuple[float, float]:
-    """Seconds that a call takes about: this way, both launches; and in plain fp32."""
-    rows = call.M * _matrices(call.stride_a, call.batch) + call.N * _matrices(call.stride_b, call.batch)
-    variant = choose(call, units)
-    ours = 2 * LAUNCH + 8 * rows * call.K / SPLIT_RATE + waves(call, variant, units) * _tile_time(call, variant)
+    """Seconds that a call takes about: this way, all launches; and in plain fp32."""
+    rows = _rows(call)
+    ours = 2 * LAUNCH + 8 * rows * call.K / SPLIT_RATE + product_time(call, choose(call, units), units)
     bytes_ = 4 * (rows * call.K + call.M * call.N * call.batch)
     return ours, PLAIN_START + max(2.0 * call.M * call.N * call.K * call.batch / PLAIN_RATE, bytes_ / MEMORY_RATE)
+
+
+def _tiles(call: Call, variant: Variant) -> int:
+    return ceil(call.M, variant.BM) * ceil(call.N, variant.BN) * call.batch
+
+
+def _rows(call: Call) -> int:
+    """Of A and columns of B, of all matrices that differ."""
+    return call.M * _matrices(call.stride_a, call.batch) + call.N * _matrices(call.stride_b, call.batch)
+
+
+def _ldp(cols: int) -> int:
+    """Elements from a row of a slice's result to the next."""
+    return ceil(cols, 4) * 4
 
 
 def supported(device: Device, call: Call) -> str:
@@ -224,6 +284,8 @@ def supported(device: Device, call: Call) -> str:
         return f"fp32x is promised for K from {SHALLOWEST} to {DEEPEST:,}, not for {call.K}"
     if max(call.M, call.N, 1) * max(call.batch, 1) >= 1 << 31:
         return "fp32x counts rows with 31 bits"
+    if (least := terms_bytes(min(call.M, 128), call.K) + terms_bytes(min(call.N, 128), call.K)) > LIMIT and call.M and call.N:
+        return f"fp32x would need {least:,} bytes for the terms of 128 rows and columns, more than {LIMIT:,}"
     return ""
 
 
@@ -234,7 +296,7 @@ def faster(call: Call, units: int) -> str:
     ours, plain = reckoned(call, units)
     if ours * MARGIN <= plain:
         return ""
-    return f"fp32x would take about {ours * 1e6:.0f} us with both its launches, plain fp32 {plain * 1e6:.0f}"
+    return f"fp32x would take about {ours * 1e6:.0f} us with all its launches, plain fp32 {plain * 1e6:.0f}"
 
 
 def source(file: str, kernel: str, defines: Mapping[str, int]) -> Source:
@@ -254,6 +316,11 @@ def split_source(cluster: int = 1, held: int = SPLIT_HELD) -> Source:
     return source("split.cu", "split", defines)
 
 
+def reduce_source() -> Source:
+    """What adds the results of slices."""
+    return source("reduce.cu", "reduce", {"ARCH_SPECIFIC": 1})
+
+
 def ceil(a: int, b: int) -> int:
     """a / b, rounded up."""
     return -(-a // b)
@@ -264,9 +331,14 @@ def width(K: int) -> int:
     return 2 * CHUNK * ceil(K, CHUNK)
 
 
-def terms_bytes(rows: int, K: int) -> int:
+def terms_bytes(rows: int, K: int, slices: int = 1) -> int:
     """Of the terms of so many rows and of what stands beside them, each beginning on 256 bytes."""
-    return ceil(2 * width(K) * rows, 256) * 256 + ceil(ROW_BYTES * rows, 256) * 256
+    rows *= slices
+    return _whole(2 * width(depth_of(K, slices)) * rows) + _whole(ROW_BYTES * rows)
+
+
+def _whole(nbytes: int) -> int:
+    return ceil(nbytes, 256) * 256
 
 
 @dataclass(frozen=True)
@@ -341,19 +413,19 @@ def _matrices(stride: int, batch: int) -> int:
     return batch if stride else 1
 
 
-def workspace_bytes(call: Call, limit: int = LIMIT) -> int:
-    """Scratch memory of a call, on the device."""
+def workspace_bytes(call: Call, limit: int = LIMIT, slices: int = 1) -> int:
+    """Scratch memory of a call, on the device: terms, and results of slices with a flag for each 64 × 32 of them."""
     if not (call.M and call.N):
         return 0
-    return max(sum(_parts(call, p)) for p in panels(call, limit))
+    return max(sum(_parts(call, p, slices)) for p in panels(call, limit))
 
 
-def _parts(call: Call, p: Panel) -> tuple[int, int]:
-    """Bytes of the workspace for A's terms and B's."""
-    return (
-        terms_bytes(p.rows * _matrices(call.stride_a, p.batch), call.K),
-        terms_bytes(p.cols * _matrices(call.stride_b, p.batch), call.K),
-    )
+def _parts(call: Call, p: Panel, slices: int) -> tuple[int, int, int, int]:
+    """Bytes of the workspace for A's terms, B's, the results of slices, and their flags."""
+    a = terms_bytes(p.rows * _matrices(call.stride_a, p.batch), call.K, slices)
+    b = terms_bytes(p.cols * _matrices(call.stride_b, p.batch), call.K, slices)
+    results = slices * p.batch if slices > 1 else 0
+    return a, b, _whole(4 * results * p.rows * _ldp(p.cols)), _whole(4 * results * ceil(p.rows, 64) * ceil(p.cols, 32))
 
 
 @dataclass(frozen=True)
@@ -479,7 +551,8 @@ class Plan:
     Attributes
     ----------
     name : ``hopper/fp32x``
-    why : why the tile was chosen
+    variant, slices : the tile, and the slices of K
+    why : why they were chosen
     workspace_bytes : scratch memory it takes of the stream it runs on
     """
 
@@ -493,18 +566,22 @@ class Plan:
         limit: int = LIMIT,
         overlap: bool = True,
         splitting: tuple[int, int] | None = None,
+        slices: int = 0,
         **more: int,
     ) -> None:
         if reason := supported(session.device, call):
             raise Unsupported(reason)
         self.session, self.call, self._overlap, self._more = session, call, overlap, more
         self._units = session.device.compute_units
-        self.variant = variant or choose(call, self._units)
+        way = choose(call, self._units)
+        self.variant = variant or way.variant
+        self.slices = trimmed(call.K, slices or (1 if variant else way.slices))
         self.why = f"the fullest of {self._units} multiprocessors is done first with tiles of {self.variant.BM}×{self.variant.BN}"
+        self.why += f" and {self.slices} slices of K" * (self.slices > 1)
         self.panels = panels(call, limit) if call.M and call.N else []
-        self.workspace_bytes = workspace_bytes(call, limit)
+        self.workspace_bytes = workspace_bytes(call, limit, self.slices)
         across = call.trans_a or not call.trans_b
-        self.cluster, self.held = splitting or spread(call.K, across)
+        self.cluster, self.held = splitting or spread(depth_of(call.K, self.slices), across)
         self._count = session.allocate(8)
         session.upload(self._count, np.zeros(1, np.uint64))
         self._steps: dict[int, tuple[Buffer, list[Step]]] = {}
@@ -512,6 +589,8 @@ class Plan:
         if self.panels:
             _kernel(session, product_source(self.variant, **more))
             _kernel(session, split_source(self.cluster, self.held))
+            if self.slices > 1:
+                _kernel(session, reduce_source())
 
     def ready(self, queue: Any = None) -> None:
         """Allocate what a stream needs, so that nothing is when ``run`` is captured into a graph.
@@ -589,7 +668,7 @@ class Plan:
 
 
 class Step:
-    """The two launches of a panel in a workspace.
+    """The launches of a panel in a workspace: two, or three where K is cut into slices.
 
     Attributes
     ----------
@@ -598,33 +677,51 @@ class Step:
 
     _split: Overlapping | None = None
     _multiply: Overlapping | None = None
+    _reduce: Overlapping | None = None
+    _parts = 0
 
     def __init__(self, plan: Plan, p: Panel, workspace: Buffer, prepared: Prepared | None) -> None:
-        call, session, v, units = plan.call, plan.session, plan.variant, plan._units
+        call, session, v, units, slices = plan.call, plan.session, plan.variant, plan._units, plan.slices
         i, long, address = np.int32, np.int64, np.uint64
         matrices_a, matrices_b = _matrices(call.stride_a, p.batch), _matrices(call.stride_b, p.batch)
-        bytes_a, _ = _parts(call, plan.panels[0])  # the largest: terms that stay must not move
+        bytes_a, bytes_b, bytes_parts, _ = _parts(call, plan.panels[0], slices)  # the largest: terms that stay must not move
         terms_a = _address(workspace)
         terms_b = _address(prepared.terms) if prepared else terms_a + bytes_a
-        self.addresses = _, info_a, _, info_b = _places(terms_a, p.rows * matrices_a, terms_b, p.cols * matrices_b, call.K)
+        slices_b = 1 if prepared else slices  # a prepared operand has its rows in one piece
+        depth, depth_b = depth_of(call.K, slices), depth_of(call.K, slices_b)
+        rows_a, rows_b = p.rows * matrices_a * slices, p.cols * matrices_b * slices_b
+        self.addresses = _, info_a, _, info_b = _places(terms_a, rows_a, depth, terms_b, rows_b, depth_b)
         across_a, across_b = call.trans_a, not call.trans_b
         self._from_a = 4 * (p.z * call.stride_a + p.m * (1 if across_a else call.lda))
         self._from_b = 4 * (p.z * call.stride_b + p.n * (1 if across_b else call.ldb))
         self._from_c = 4 * (p.z * call.stride_c + p.m * call.ldc + p.n)
         sides = p.rows if p.split_a else 0, matrices_a, p.cols if p.split_b and prepared is None else 0, matrices_b
-        self._split = _splitting(session, call, self.addresses, sides, (plan.cluster, plan.held), plan._overlap)
-        tiles = ceil(p.rows, v.BM) * ceil(p.cols, v.BN) * p.batch
+        self._split = _splitting(session, call, self.addresses, sides, (plan.cluster, plan.held), plan._overlap, slices)
+        tiles = ceil(p.rows, v.BM) * ceil(p.cols, v.BN) * p.batch * slices
         maps: Any = session
-        wide = width(call.K)
+        ldc, stride_c = call.ldc, call.stride_c
+        parts = flags = 0
+        lie = long(call.lda), long(call.stride_a), i(across_a), long(call.ldb), long(call.stride_b), i(across_b)
+        sizes = i(p.rows), i(p.cols), i(call.K), i(p.batch), i(slices)
+        count = address(_address(plan._count))
+        if slices > 1:
+            self._parts = parts = _address(workspace) + bytes_a + bytes_b
+            flags, ldc = parts + bytes_parts, _ldp(p.cols)
+            stride_c = p.rows * ldc
+            pieces = ceil(p.rows, 16) * ceil(p.cols, 32) * p.batch
+            self._reduce = Overlapping(
+                session, _kernel(session, reduce_source()), pieces, 128, "PPPff",
+                (address(parts), address(flags), count, *sizes, i(ldc), i(min(v.BN, 64)), *lie, i(call.ldc), long(call.stride_c)),
+                plan._overlap,
+            )  # fmt: skip
         self._multiply = Overlapping(
             session, _kernel(session, product_source(v, **plan._more)), min(tiles, units), 128 * (v.CONSUMERS + 1), "PPPff",
             (
-                address(info_a), address(info_b), address(_address(plan._count)),
-                maps.tensor_map(CUDABuffer(terms_a, 0), p.rows * matrices_a, wide, (v.BM, 64)),
-                maps.tensor_map(CUDABuffer(terms_b, 0), p.cols * matrices_b, wide, (v.BN, 64)),
-                i(p.rows), i(p.cols), i(call.K), i(p.batch), i(p.rows if call.stride_a else 0), i(p.cols if call.stride_b else 0),
-                long(call.lda), long(call.stride_a), i(across_a), long(call.ldb), long(call.stride_b), i(across_b), i(call.ldc),
-                long(call.stride_c),
+                address(info_a), address(info_b), count, address(flags),
+                maps.tensor_map(CUDABuffer(terms_a, 0), rows_a, width(depth), (v.BM, 64)),
+                maps.tensor_map(CUDABuffer(terms_b, 0), rows_b, width(depth_b), (v.BN, 64)),
+                *sizes, i(depth), i(p.rows * slices if call.stride_a else 0), i(p.cols * slices_b if call.stride_b else 0),
+                i(p.rows), i(p.cols if slices_b == slices else 0), *lie, i(ldc), long(stride_c),
             ), plan._overlap,
         )  # fmt: skip
 
@@ -633,14 +730,15 @@ class Step:
         """What fills a prepared operand."""
         step = cls.__new__(cls)
         step._from_a = step._from_b = step._from_c = 0
-        step.addresses = _places(0, 0, _address(prepared.terms), call.N, call.K)
+        step.addresses = _places(0, 0, call.K, _address(prepared.terms), call.N, call.K)
         step._split = _splitting(session, call, step.addresses, (0, 1, call.N, 1), spread(call.K, not call.trans_b), True)
         return step
 
     def run(self, a: int, b: int, c: int, alpha: float, beta: float, queue: Any) -> None:
-        """Split what is not split yet, and multiply."""
+        """Split what is not split yet, multiply, and add up."""
         self.split_only(a, b, queue, alpha)
         self.multiply_only(a, b, c, alpha, beta, queue)
+        self.reduce_only(a, b, c, alpha, beta, queue)
 
     def split_only(self, a: int, b: int, queue: Any, alpha: float = 1.0) -> None:
         """The first launch."""
@@ -648,33 +746,46 @@ class Step:
             self._split(queue, a + self._from_a, b + self._from_b, alpha)
 
     def multiply_only(self, a: int, b: int, c: int, alpha: float, beta: float, queue: Any) -> None:
-        """The second."""
+        """The second: into C, or into the results of slices."""
         assert self._multiply is not None
-        self._multiply(queue, a + self._from_a, b + self._from_b, c + self._from_c, alpha, beta)
+        if self._reduce is None:
+            self._multiply(queue, a + self._from_a, b + self._from_b, c + self._from_c, alpha, beta)
+        else:
+            self._multiply(queue, a + self._from_a, b + self._from_b, self._parts, float(alpha != 0.0), 0.0)
+
+    def reduce_only(self, a: int, b: int, c: int, alpha: float, beta: float, queue: Any) -> None:
+        """The third, if there is one."""
+        if self._reduce is not None:
+            self._reduce(queue, a + self._from_a, b + self._from_b, c + self._from_c, alpha, beta)
 
 
-def _places(terms_a: int, rows_a: int, terms_b: int, rows_b: int, K: int) -> tuple[int, int, int, int]:
+def _places(terms_a: int, rows_a: int, depth_a: int, terms_b: int, rows_b: int, depth_b: int) -> tuple[int, int, int, int]:
     """Where the terms lie and what stands beside them."""
-    beside_a, beside_b = (ceil(2 * width(K) * rows, 256) * 256 for rows in (rows_a, rows_b))
+    beside_a, beside_b = _whole(2 * width(depth_a) * rows_a), _whole(2 * width(depth_b) * rows_b)
     return terms_a, terms_a + beside_a, terms_b, terms_b + beside_b
 
 
 def _splitting(
-    session: Session, call: Call, addresses: tuple[int, ...], sides: tuple[int, int, int, int], how: tuple[int, int], overlap: bool
+    session: Session, call: Call, addresses: tuple[int, ...], sides: tuple[int, int, int, int], how: tuple[int, int],
+    overlap: bool, slices: int = 1,
 ) -> Overlapping | None:  # fmt: skip
-    """The splitting pass on rows of A's matrices and columns of B's; a side of 0 is left out, None where both are."""
-    i, long, units = np.int32, np.int64, session.device.compute_units
-    rows, matrices_a, cols, matrices_b = sides
-    a = Splitting.of(rows, matrices_a, call.K, call.trans_a, units)
-    b = Splitting.of(cols, matrices_b, call.K, not call.trans_b, units)
+    """The splitting pass on rows of A's matrices and columns of B's; a side of 0 is left out, None where both are.
+
+    Slices of K are matrices of their own.
+    """
+    i, long, units, depth = np.int32, np.int64, session.device.compute_units, depth_of(call.K, slices)
+    rows, matrices_a, cols, matrices_b = sides[0], sides[1] * slices, sides[2], sides[3] * slices
+    a = Splitting.of(rows, matrices_a, depth, call.trans_a, units)
+    b = Splitting.of(cols, matrices_b, depth, not call.trans_b, units)
     blocks_a, blocks_b = a.blocks(how[0]) if rows else 0, b.blocks(how[0]) if cols else 0
     if not blocks_a + blocks_b:
         return None
     return Overlapping(
         session, _kernel(session, split_source(*how)), blocks_a + blocks_b, SPLIT_THREADS, "PPf",
         (
-            *map(np.uint64, addresses), i(call.K), i(blocks_a), long(call.lda), long(call.stride_a), i(max(rows, 1)),
-            i(matrices_a), i(a.lanes), long(call.ldb), long(call.stride_b), i(max(cols, 1)), i(matrices_b), i(b.lanes),
+            *map(np.uint64, addresses), i(call.K), i(depth), i(slices), i(blocks_a),
+            long(call.lda), long(call.stride_a), i(max(rows, 1)), i(matrices_a), i(a.lanes),
+            long(call.ldb), long(call.stride_b), i(max(cols, 1)), i(matrices_b), i(b.lanes),
         ), overlap,
     )  # fmt: skip
 

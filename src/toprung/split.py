@@ -131,6 +131,14 @@ def product(a: F32, b: F32, scheme: Scheme) -> F32:
         return np.asarray(back, np.float32)
 
 
+def in_slices(a: F32, b: F32, scheme: Scheme, depth: int) -> F32:
+    """a @ b from slices of K that are split and multiplied each by itself, and added in their order."""
+    total = np.zeros((a.shape[0], b.shape[1]), np.float32)
+    for first in range(0, a.shape[1], depth):
+        total += product(a[:, first : first + depth], b[first : first + depth], scheme)
+    return total
+
+
 def chain(a: F32, b: F32) -> F32:
     """a @ b as plain fp32 computes it: one chain of fused multiply-adds for each element."""
     total = np.zeros((a.shape[0], b.shape[1]), np.float32)

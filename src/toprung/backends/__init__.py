@@ -27,7 +27,12 @@ def backends() -> tuple[Backend, ...]:
 
 
 def devices() -> list[Device]:
-    """Every device that can be opened now, best first."""
+    """Every device that can be opened now, best first: GPUs before CPUs, then by arithmetic rate. Empty where there is none.
+
+    Returns
+    -------
+    A list of ``Device``. None is opened; one device may be there several times, once for each backend that reaches it.
+    """
     return sorted((d for b in backends() for d in b.devices()), key=rank, reverse=True)
 
 

@@ -49,8 +49,8 @@ class Choice:
 
     @property
     def slices(self) -> int:
-        """Slices of K whose results a second pass adds."""
-        return (self.tile.SPLIT_K or 1) if self.tile else 1
+        """Slices of K whose results another pass adds."""
+        return (self.tile.SPLIT_K or 1) if self.tile else dict(self.options).get("SLICES", 1)
 
 
 @dataclass(frozen=True)

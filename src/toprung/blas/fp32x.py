@@ -25,17 +25,17 @@ def plan_of(session: Session, call: Call) -> hopper.Plan:
 
 
 def product(session: Session, call: Call, choice: object) -> Run:
-    """Both launches; B's handle may be a ``hopper.Prepared``."""
+    """All launches; B's handle may be a ``hopper.Prepared``."""
     return plan_of(session, call).run
 
 
-def workspace_bytes(call: Call) -> int:
-    """Scratch memory: the terms of both operands, four bytes an element."""
+def workspace_bytes(call: Call, slices: int) -> int:
+    """Scratch memory: the terms of both operands, four bytes an element, and the results of slices of K."""
     assert isinstance(call, GemmCall)
-    return hopper.workspace_bytes(call)
+    return hopper.workspace_bytes(call, slices=slices)
 
 
-def launches(call: Call) -> int:
-    """Two for each panel: the splitting pass and the product."""
+def launches(call: Call, slices: int) -> int:
+    """For each panel: the splitting pass, the product, and what adds slices up."""
     assert isinstance(call, GemmCall)
-    return 2 * len(hopper.panels(call, hopper.LIMIT)) if call.M and call.N else 0
+    return (3 if slices > 1 else 2) * len(hopper.panels(call, hopper.LIMIT)) if call.M and call.N else 0

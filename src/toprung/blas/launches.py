@@ -28,7 +28,7 @@ MOST_GROUPS = 2**31 - 1
 def workspace_bytes(call: Call, choice: Choice) -> int:
     """Scratch memory of a call: a result for each slice of K, or the terms of operands that are split."""
     if choice.kernel == route.FP32X:
-        return fp32x.workspace_bytes(call)
+        return fp32x.workspace_bytes(call, choice.slices)
     slices = choice.slices
     if slices == 1:
         return 0
@@ -38,7 +38,7 @@ def workspace_bytes(call: Call, choice: Choice) -> int:
 def count(call: Call, choice: Choice) -> int:
     """Kernels of a run, α = 0 and K = 0 aside."""
     if choice.kernel == route.FP32X:
-        return fp32x.launches(call)
+        return fp32x.launches(call, choice.slices)
     return 2 if choice.slices > 1 else 1
 
 

@@ -19,6 +19,7 @@ class Plan:
 
     Attributes
     ----------
+    shape : of the result
     receipt : what each call will do; None for host arrays before the first call
     """
 
@@ -51,7 +52,7 @@ class Plan:
                 self._signature, self._address, self._fresh = adapter.signature, adapter.address, adapter.fresh
 
     def __call__(self, a: Any, b: Any, out: Any = None) -> Any:
-        """The product, in ``out`` or a new array.
+        """The product of operands like the plan's, in ``out`` or a new array of ``a``'s kind.
 
         Raises
         ------
@@ -120,12 +121,21 @@ class Plan:
 def plan(
     a: Any, b: Any, out: Any = None, *, precision: str = "auto", own: bool = False, device: Device | str | None = None
 ) -> Plan:  # fmt: skip
-    """Decide once how ``matmul(a, b, out)`` is computed; parameters as for ``matmul``. Nothing is computed yet.
+    """Decide once how ``matmul(a, b, out)`` is computed. Nothing is computed yet.
+
+    Parameters
+    ----------
+    a, b, out, precision, own, device : as for ``matmul``. Of the arrays only kind, shape, strides, dtype, place and alignment count
 
     Returns
     -------
     A callable ``plan(a, b, out=None)`` for operands of the same kinds, shapes, strides and place. On CUDA a call does not
     allocate (with ``out=``), wait or ask anything of the driver but the launch, and may be captured in a CUDA graph.
+
+    Raises
+    ------
+    StalePlan
+        a call with operands of another kind, shape, layout or place; ``plan`` itself raises what ``matmul`` does
 
     Examples
     --------

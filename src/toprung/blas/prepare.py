@@ -22,7 +22,8 @@ def prepare(b: Any, *, trans: bool = False, precision: str = "fp32x") -> Prepare
 
     Parameters
     ----------
-    b : a float32 matrix of any library toprung knows. Written to afterwards, it changes nothing: prepare it again
+    b : (K, N), or (N, K) with ``trans``; float32, of any library toprung knows and with any strides. Written to afterwards, it
+        changes nothing: prepare it again
     trans : whether products take its transpose
     precision : what products take that ask for ``"auto"``: ``"fp32x"`` for each of them, ``"auto"`` where that is faster
 
@@ -33,8 +34,10 @@ def prepare(b: Any, *, trans: bool = False, precision: str = "fp32x") -> Prepare
 
     Raises
     ------
-    BadArray, BadShape
-        no float32 matrix
+    BadArray, BadShape, BadArgument
+        no float32 matrix; a precision that does not exist
+    OutOfDeviceMemory
+        no room for the copy and the terms
 
     Examples
     --------

@@ -45,14 +45,15 @@ def route(device: Device, call: Call, own: bool, precision: str) -> tuple[Choice
         reason = hopper.faster(call, device.compute_units) if told is None else told
     if not reason:
         assert not isinstance(call, GemvCall)
-        tile = hopper.choose(call, device.compute_units)
+        tile, slices = hopper.choose(call, device.compute_units)
+        how = f"in tiles of {tile.BM}×{tile.BN}" + f" and {slices} slices of K" * (slices > 1)
         passed: tuple[tuple[str, str], ...] = ()
         if precision == "auto" and told is not None:
             passed = (("fp32", "slower where both were measured, says the store"),)
         elif precision == "auto":
             ours, plain = hopper.reckoned(call, device.compute_units)
             passed = (("fp32", f"{plain / ours:.1f} times as long by the reckoning of both"),)
-        return Choice(FP32X, None, (), f"as accurate as fp32, on matrix units, in tiles of {tile.BM}×{tile.BN}", passed), "fp32x"
+        return Choice(FP32X, None, (("SLICES", slices),), f"as accurate as fp32, on matrix units, {how}", passed), "fp32x"
     plain_one = choose(device, call, own=own)
     if precision == "fp32x":  # asked for, and not had: the first thing to be told
         return replace(plain_one, why=f"{reason}; fp32 ran in its place. {plain_one.why}".strip()), "fp32"

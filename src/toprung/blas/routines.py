@@ -29,25 +29,32 @@ def matmul(
 
     Parameters
     ----------
-    a, b : arrays of any library toprung knows, both in one place; nested lists count as float32. A vector in front is a row and
-        one behind is a column, which the result leaves out; dimensions before the last two are a batch and broadcast. ``b`` may
-        be what ``toprung.prepare`` made
-    out : where to put the result, which must not overlap ``a`` or ``b``
+    a : (…, M, K) or (K,), float32, of any library toprung knows and with any strides; nested lists count as float32. A vector is a
+        row, which the result leaves out
+    b : (…, K, N) or (K,), float32, where ``a`` lies. A vector is a column, which the result leaves out; dimensions before the last
+        two are a batch and broadcast with ``a``'s. Or what ``toprung.prepare`` made
+    out : (…, M, N), float32, of any strides: where to put the result. It must not overlap ``a`` or ``b``
     precision : ``"fp32"``, IEEE single; ``"fp32x"``, as accurate, on matrix units where the device has them; ``"auto"``, the faster
         of both; ``"tf32"``, cuBLAS's, which is not as accurate
     own : True: only toprung's kernels; False: also what is installed, where that is faster
-    device : where host arrays are multiplied: a name or a Device; default the best one
+    device : where host arrays are multiplied: an id or a part of a name, as ``toprung devices`` lists it, or a Device; by default
+        the best, or the host's BLAS where moving the arrays would take longer
 
     Returns
     -------
-    ``out``, or an array of ``a``'s kind where ``a`` lies. Work on a GPU is in the library's current stream.
+    ``out``, or a float32 array (…, M, N) of ``a``'s kind where ``a`` lies; of two vectors a number. Work on a GPU is in the
+    library's current stream, and nothing waits for it; of host arrays the result is complete.
 
     Raises
     ------
     BadArray
-        an operand that is no float32 array (a TypeError)
+        an operand that is no float32 array, or one whose gradient would be lost (a TypeError)
     BadShape, Overlap, MixedPlaces
         operands that do not fit together (ValueErrors)
+    BadArgument, Unsupported, UnknownName
+        a precision or a device that does not exist, or not here (ValueErrors)
+    OutOfDeviceMemory, BuildError, LaunchError, NoDevice, ForkedDevice
+        what the device cannot do; before anything is launched, inputs and ``out`` are as they were
 
     Examples
     --------
@@ -316,20 +323,21 @@ def sgemm(
     Parameters
     ----------
     alpha, beta : numbers. α = 0 reads neither ``a`` nor ``b``, β = 0 does not read ``c``
-    a, b, c : arrays of any library toprung knows, in one place, or what becomes a float32 array; vectors are columns. Arrays of
-        float64 are refused
+    a : (M, K), or (K, M) with ``trans_a``; float32, or a list or integers that become it. Arrays of float64 are refused
+    b : (K, N), or (N, K) with ``trans_b``; the same, where ``a`` lies. Vectors are columns
+    c : (M, N), the same; without it C is zeros
     trans_a, trans_b : 1 or 2 for the transpose
     overwrite_c : whether ``c`` may be overwritten: it is, and is returned, where it is column-major and float32
     precision, own, device : as for ``matmul``
 
     Returns
     -------
-    A column-major array of ``a``'s kind, or ``c``
+    A column-major float32 array (M, N) of ``a``'s kind, or ``c``.
 
     Raises
     ------
     BadArray, BadShape, BadArgument, Overlap, MixedPlaces
-        TypeErrors and ValueErrors, also where SciPy raises ``_fblas.error``
+        TypeErrors and ValueErrors, also where SciPy raises ``_fblas.error``; the rest as for ``matmul``
 
     Examples
     --------
@@ -383,7 +391,9 @@ def sgemv(
     Parameters
     ----------
     alpha, beta : numbers. α = 0 reads neither ``a`` nor ``x``, β = 0 does not read ``y``
-    a, x, y : as for ``sgemm``
+    a : (M, N), as for ``sgemm``
+    x : at least N elements ``incx`` apart, M with ``trans``; a vector, float32 or what becomes it
+    y : the same with M elements, N with ``trans``; without it y is zeros
     offx, incx : x's elements are ``x[offx]``, ``x[offx + |incx|]``, …; with a negative ``incx`` the last of them is the first
     offy, incy : the same for y, which may be longer than the result: its other elements stay
     trans : 1 or 2 for the transpose
@@ -392,12 +402,18 @@ def sgemv(
 
     Returns
     -------
-    An array of ``a``'s kind, or ``y``. Without ``y``: zeros with the result at ``offy``, ``incy`` apart
+    A float32 vector of ``a``'s kind, or ``y``. Without ``y``: zeros with the result at ``offy``, ``incy`` apart.
 
     Raises
     ------
     BadArray, BadShape, BadArgument, Overlap, MixedPlaces
-        TypeErrors and ValueErrors, also where SciPy raises ``_fblas.error``
+        TypeErrors and ValueErrors, also where SciPy raises ``_fblas.error``; the rest as for ``matmul``
+
+    Examples
+    --------
+    >>> import toprung
+    >>> toprung.sgemv(1.0, [[1, 2], [3, 4]], [1, 1])
+    array([3., 7.], dtype=float32)
     """
     how = How("sgemv", precision, own, device, ("a", "x", "y"))
     known(precision)

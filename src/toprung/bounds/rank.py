@@ -1,26 +1,28 @@
 """Seconds that a tile of the tunable product takes, predicted: what orders tiles before any of them is run.
 
-Nothing here is fitted to the speed of a product. What the device does comes from its figures (``toprung probe``); what a kernel asks
-for comes from its machine code or, before it is compiled, from its tile (``expected``).
+Nothing here is fitted to the speed of a product. What the device does comes from its figures (``toprung probe``); what a kernel
+asks for comes from its machine code or, before it is compiled, from its tile (``expected``).
 
-The model is a chain of small ones. A turn of the main loop asks the multiprocessor for issue slots, multiply-adds (with the cycles
-that conflicting registers take), turns of shared memory, and bytes from the cache that all share; what is scarcest sets the pace. A block
-by itself cannot go through a turn faster than its loads come, its stores and barriers follow: what is left of that beside its share of
-the pace is waiting. Blocks that are resident together are customers of one queue, each of whom thinks so long between two visits: mean
-value analysis (Reiser and Lavenberg, "Mean-Value Analysis of Closed Multichain Queuing Networks", JACM 27, 1980) says how long a round takes
-and has no constants of its own. Blocks come in waves of as many as are resident, the last one with what is left.
+The model is two closed networks of queues, one in the other, solved by mean value analysis (Reiser and Lavenberg, "Mean-Value
+Analysis of Closed Multichain Queuing Networks", JACM 27, 1980), which has no constants of its own. In the inner one the reads of
+shared memory that the resident warps have under way (those of one k) go round between the schedulers, shared memory, the cache
+that all share and memory: that gives the pace of a turn of the loop. In the outer one the resident blocks are the customers; they
+share that pace, and between two turns wait for what nothing hurries: loads, stores, barriers. What a block does before and after
+its loop is in there as well, hidden behind its neighbours as far as there are any. Blocks come in waves of as many as are
+resident, the last one with what is left; edges are computed like everything else; slices of K need a second pass.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
+from operator import mul
 from types import MappingProxyType
 from typing import Any
 
-from toprung.bounds.banks import warp_access
+from toprung.bounds.banks import BANKS, warp_access
 from toprung.bounds.figures import Figures, Unknown
 from toprung.bounds.occupancy import REGISTER_UNIT, ROOMS, Room, occupancy, room
 from toprung.tile import Tile
@@ -92,7 +94,8 @@ class Machine:
     Attributes
     ----------
     clock : per second
-    issue, multiply_adds : of warps
+    issue, multiply_adds : instructions of warps
+    shared : turns of shared memory
     near, far, near_copy, far_copy : bytes that a multiprocessor's share of the shared cache and of memory reads, and copies
     shared_cache : bytes of that cache
     waits : clocks of a load from ``"shared"``, ``"L1"``, ``"L2"``, ``"memory"``
@@ -106,6 +109,7 @@ class Machine:
     clock: float
     issue: float
     multiply_adds: float
+    shared: float
     near: float
     far: float
     near_copy: float
@@ -118,8 +122,9 @@ class Machine:
 
 
 NEEDED = (
-    "sms", "clock_mhz", "issue_per_clock", "ffma_per_clock", "l2_bytes", "l2_read_bytes_per_s", "l2_copy_bytes_per_s",
-    "dram_read_bytes_per_s", "dram_copy_bytes_per_s", "launch_seconds", "latency_clocks", "barrier_clocks", "groups_per_clock",
+    "sms", "clock_mhz", "issue_per_clock", "ffma_per_clock", "shared_bytes_per_clock", "l2_bytes", "l2_read_bytes_per_s",
+    "l2_copy_bytes_per_s", "dram_read_bytes_per_s", "dram_copy_bytes_per_s", "launch_seconds", "latency_clocks", "barrier_clocks",
+    "groups_per_clock",
 )  # fmt: skip
 
 
@@ -133,6 +138,7 @@ def machine(figures: Figures) -> Machine | Unknown:
     share = f.sms * f.clock_mhz * 1e6
     return Machine(
         room=room(f.arch), sms=f.sms, clock=f.clock_mhz * 1e6, issue=f.issue_per_clock, multiply_adds=f.ffma_per_clock / WARP,
+        shared=f.shared_bytes_per_clock / (BANKS * WORD),
         near=f.l2_read_bytes_per_s / share, far=f.dram_read_bytes_per_s / share, near_copy=f.l2_copy_bytes_per_s / share,
         far_copy=f.dram_copy_bytes_per_s / share, shared_cache=f.l2_bytes, waits=f.latency_clocks,
         barriers={int(n): c for n, c in f.barrier_clocks.items()},
@@ -149,20 +155,20 @@ class Prediction:
     seconds : of the whole call
     resident : blocks of a multiprocessor
     blocks : of the fullest multiprocessor
-    pace : clocks of a turn of a block by what it asks for
-    waiting : clocks of a turn in which a block asks for none of it
+    asks : clocks of a turn of a block by the part of the multiprocessor that it asks for them
+    waiting : clocks of a turn in which a block asks for nothing
     """
 
     seconds: float
     resident: int
     blocks: int
-    pace: Mapping[str, float]
+    asks: Mapping[str, float]
     waiting: float
 
     @property
     def limiter(self) -> str:
         """What a turn asks most for."""
-        return max(self.pace, key=lambda name: self.pace[name])
+        return max(self.asks, key=lambda name: self.asks[name])
 
 
 # what a warp asks for in a turn of the loop: from the tile alone
@@ -191,8 +197,8 @@ class Asked:
 def turns(address: Callable[[int], int], width: int) -> int:
     """Turns of a warp's access to shared memory, ``width`` floats a lane.
 
-    An access of 2 or 4 floats is served half by half of what it would take if neighbours (or every second lane) want the same: measured
-    on an H200 with NVIDIA's counters, where LDS.128 takes two turns then and four otherwise.
+    An access of 2 or 4 floats takes half the turns where neighbours, or every second lane, want the same: on an H200 NVIDIA's
+    counters show two for LDS.128 then, and four otherwise.
     """
     found = warp_access(address, width).turns
     at = [address(lane) for lane in range(WARP)]
@@ -267,8 +273,9 @@ TIGHT, TIGHT_EACH, TIGHT_READ = 8, 1.2, 0.25
 """Those it cannot do without in a multiply-add: by themselves, for a result, and for a float read from shared memory."""
 BESIDE = 20
 """Those beside its floats, if nothing is to be brought back more than once a turn."""
-CONFLICTS, CONFLICTS_NARROW, CONFLICTS_SPILLED = 0.18, 0.65, 0.89
-"""Extra cycles of a multiply-add: of a broad piece, more in inverse proportion to its shorter side, and where results are spilled."""
+CONFLICTS, CONFLICTS_LOW, CONFLICTS_SHORT, CONFLICTS_TIGHT, TIGHTEST = 0.21, 0.56, 0.53, 0.48, 10
+"""Extra cycles of a multiply-add: of a large piece, more with few rows, more with short rows that all begin at the left, and more
+where registers are scarce, in full where so many are missing."""
 OVERHEAD, OVERHEAD_LOAD = 20, 2.4
 """Instructions of a turn beside what the text says: by themselves, for a load."""
 OUTSIDE, OUTSIDE_EACH, OUTSIDE_LOAD = 160, 14.7, 26.3
@@ -301,7 +308,9 @@ def expected(tile: Tile, options: Options, of: Room, trans_a: bool = False, tran
     free = HELD + HELD_EACH * results + HELD_COMING * coming + HELD_LOADS * ask.loads
     multiply_adds = results * t.BK
     beside = ask.reads + ask.writes + ask.loads + OVERHEAD + OVERHEAD_LOAD * ask.loads
-    conflicts = CONFLICTS_SPILLED if hot else CONFLICTS + CONFLICTS_NARROW / min(t.TM, t.TN)
+    short = 0 if options.get("ORDER") else CONFLICTS_SHORT / t.TN
+    tight = min(1.0, max(0.0, (results + read + coming + BESIDE - cap) / TIGHTEST))
+    conflicts = CONFLICTS + CONFLICTS_LOW / t.TM + short + CONFLICTS_TIGHT * tight
     staged = WORD * (t.STAGES or 1) * t.BK * (t.BM + (t.PADA or 0) + t.BN + (t.PADB or 0))
     return Code(
         registers=cap if hot or cold else min(cap, round(free)), local_bytes=round(WORD * (hot * 2 + cold)), shared_bytes=staged,
@@ -318,46 +327,46 @@ def predict(on: Machine, work: Product, tile: Tile, options: Options, code: Code
     t: Any = tile
     made = code or expected(tile, options, on.room, work.trans_a, work.trans_b)
     ask, warps, slices = asked(tile, work.trans_a, work.trans_b), -(-tile.work_items // WARP), tile.SPLIT_K or 1
-    blocks = _blocks(work, tile)
-    fullest = math.ceil(blocks / on.sms)
+    rounds, fullest = _turns(work, tile), math.ceil(_blocks(work, tile) / on.sms)
     fits = max(1, occupancy(on.room, tile.work_items, made.registers, made.shared_bytes).blocks)
-    rounds = _turns(work, tile)
-    far = _far(on, work, tile, options, fits)
-    start = interpolated(on.starts, tile.work_items)
-    barrier = interpolated(on.barriers, tile.work_items)
-    barriers = 1 if (t.STAGES or 1) > 1 else 2
-
-    def turn(resident: int) -> tuple[dict[str, float], float]:
-        """What a block asks for, and what it waits, where so many are resident."""
-        own = _pace(on, made, ask, warps, resident, far)
-        alone = own if resident == 1 else _pace(on, made, ask, warps, 1, far)
-        working = max(alone["issue slots"], alone["multiply-adds"], alone["shared memory"], made.instructions) + on.waits["shared"]
-        # the loads of the next turn come while this one computes; then they are written, and everybody must have done so
-        alone_clocks = max(working, on.waits["L2"]) + ask.write_turns * warps + barriers * barrier + on.waits["shared"]
-        return own, max(0.0, alone_clocks - max(own.values()))
-
-    def wave(resident: int) -> float:
-        pace, waiting = turn(resident)
-        loop = rounds * together(max(pace.values()), waiting, resident)
-        stored = resident * t.BM * t.BN * WORD / on.near_copy
-        outside = on.waits["memory"] + on.waits["L2"] + resident * (start + made.outside * warps / on.issue) + stored
-        return loop + outside
-
     resident = min(fits, fullest)
+    far = _far(on, work, tile, options, fits)
+    barriers = (1 if (t.STAGES or 1) > 1 else 2) * interpolated(on.barriers, tile.work_items)
+
+    @cache
+    def turn(together: int) -> tuple[Mapping[str, float], float]:
+        """What a turn of a block asks for where so many are resident, and the clocks until it is served."""
+        asks = _asks(on, made, ask, warps, together, far)
+        schedulers, *others = (clocks / warps for clocks in asks.values())
+        reads = together * warps * max(1, ask.reads // (t.BK or 1))
+        return asks, warps * departures([(schedulers, on.room.schedulers), *((clocks, 1) for clocks in others)], reads)
+
+    _, alone = turn(1)
+    # the loads of the next turn come while this one computes; then they are written, and everybody must have done so
+    chain = max(max(alone, made.instructions) + on.waits["shared"], on.waits["L2"])
+    chain += ask.write_turns * warps / on.shared + barriers + on.waits["shared"]
+    outside = interpolated(on.starts, tile.work_items) + made.outside * warps / on.issue + t.BM * t.BN * WORD / on.near_copy
+
+    def wave(together: int) -> float:
+        _, pace = turn(together)
+        waiting = rounds * max(0.0, chain - pace) + on.waits["memory"] + on.waits["L2"]
+        return together * departures([(rounds * pace + outside, 1)], together, waiting)
+
     whole, rest = divmod(fullest, resident)
     clocks = whole * wave(resident) + (wave(rest) if rest else 0.0)
     seconds = on.launch + max(clocks / on.clock, _compulsory(on, work))
     if slices > 1:
         seconds += on.launch + _second_pass(on, work, slices)
-    pace, waiting = turn(resident)
-    return Prediction(seconds, resident, fullest, MappingProxyType(pace), waiting)
+    asks, pace = turn(resident)
+    return Prediction(seconds, resident, fullest, MappingProxyType(dict(asks)), max(0.0, chain - pace))
 
 
 def bound(on: Machine, work: Product, tile: Tile, options: Options, code: Code | None = None) -> float:
     """Seconds below which a tile cannot be: what a search discards by.
 
-    Counted is what the tile asks for whatever its compiler does (multiply-adds, edges included, on the fullest multiprocessor; what shared memory
-    and the shared cache must hand out), each at the best rate measured, and what crosses the memory interface once. Nothing waits.
+    Counted is what the tile asks for whatever its compiler does (multiply-adds on the fullest multiprocessor, edges included;
+    instructions; turns of shared memory), each at the best rate measured, and what crosses the memory interface once. Nothing
+    waits.
     """
     ask, warps = asked(tile, work.trans_a, work.trans_b), -(-tile.work_items // WARP)
     multiply_adds = (tile.TM or 1) * (tile.TN or 1) * (tile.BK or 1)
@@ -365,7 +374,7 @@ def bound(on: Machine, work: Product, tile: Tile, options: Options, code: Code |
     turn = warps * max(
         multiply_adds / on.multiply_adds,
         (multiply_adds + ask.reads + ask.writes + ask.loads + local) / on.issue,
-        ask.read_turns + ask.write_turns + local,
+        (ask.read_turns + ask.write_turns + local) / on.shared,
     )  # fmt: skip
     fullest = math.ceil(_blocks(work, tile) / on.sms)
     # a slice may be shorter than the others by a turn or more: what all have together is what counts
@@ -378,14 +387,22 @@ def rank(on: Machine, work: Product, tiles: Iterable[tuple[Tile, Options]]) -> l
     return sorted(((predict(on, work, t, o).seconds, t, o) for t, o in tiles), key=lambda found: found[0])
 
 
-def together(pace: float, waiting: float, customers: int) -> float:
-    """Clocks of a round in which each customer asks one server for ``pace`` clocks and then waits; exact mean value analysis."""
-    queue, clocks = 0.0, 0.0
+def departures(stations: Sequence[tuple[float, int]], customers: int, waiting: float = 0.0) -> float:
+    """Clocks from one customer's leaving to the next one's, in a closed network; exact mean value analysis.
+
+    Parameters
+    ----------
+    stations : clocks that a customer asks of a kind of station, and how many there are of it
+    waiting : clocks in which a customer asks for nothing
+    """
+    demands, counts = zip(*stations, strict=True)
+    queues, round_ = [0.0] * len(demands), 0.0
     for n in range(1, customers + 1):
-        served = pace * (1 + queue)
-        clocks = waiting + served
-        queue = n * served / clocks
-    return clocks
+        served = [clocks + clocks * queue for clocks, queue in zip(demands, queues)]  # noqa: B905 (twice as fast)
+        round_ = waiting + sum(map(mul, served, counts))
+        rate = n / round_
+        queues = [rate * one for one in served]
+    return round_ / customers
 
 
 def interpolated(points: Mapping[int, float], at: int) -> float:
@@ -398,18 +415,20 @@ def interpolated(points: Mapping[int, float], at: int) -> float:
     return points[low] + (points[high] - points[low]) * (at - low) / (high - low)
 
 
-def _pace(on: Machine, code: Code, ask: Asked, warps: int, resident: int, far: float) -> dict[str, float]:
-    """Clocks of the multiprocessor that a turn of a block asks for, by what it asks."""
+def _asks(on: Machine, code: Code, ask: Asked, warps: int, resident: int, far: float) -> Mapping[str, float]:
+    """Clocks that a turn of a block asks of each part of a multiprocessor."""
     # a warp belongs to one scheduler: the fullest has that much more than its share
     uneven = math.ceil(resident * warps / on.room.schedulers) * on.room.schedulers / (resident * warps)
+    issued = code.instructions / on.issue
+    multiplied = code.multiply_adds / on.multiply_adds + code.extra_cycles / on.room.schedulers
+    # what does not fit the registers is kept beside shared memory, as far as there is room
     spilled = resident * warps * WARP * code.local_bytes
-    kept = max(0, on.room.shared_bytes - resident * (code.shared_bytes + on.room.reserved_bytes))
-    gone = WORD * WARP * warps * code.local_accesses * (1 - min(1.0, kept / spilled) if spilled else 0.0)
+    room_left = max(0, on.room.shared_bytes - resident * (code.shared_bytes + on.room.reserved_bytes))
+    gone = WORD * WARP * warps * code.local_accesses * (1 - min(1.0, room_left / spilled) if spilled else 0.0)
     lost = gone * (1 - min(1.0, on.shared_cache / (spilled * on.sms)) if spilled else 0.0)
     return {
-        "issue slots": uneven * warps * code.instructions / on.issue,
-        "multiply-adds": uneven * warps * (code.multiply_adds / on.multiply_adds + code.extra_cycles / on.room.schedulers),
-        "shared memory": warps * (ask.read_turns + ask.write_turns + ask.lines + code.local_accesses),
+        "schedulers": uneven * warps * max(issued, multiplied),
+        "shared memory": warps * (ask.read_turns + ask.write_turns + ask.lines + code.local_accesses) / on.shared,
         "shared cache": warps * ask.sectors * SECTOR / on.near + gone / on.near_copy,
         "memory": far + lost / on.far_copy,
     }
@@ -445,4 +464,3 @@ def _second_pass(on: Machine, work: Product, slices: int) -> float:
     parts = WORD * slices * work.M * work.N * work.batch
     rate = on.near_copy if parts <= on.shared_cache else on.far_copy
     return (parts + parts / slices) / (rate * on.sms * on.clock)
-

@@ -20,6 +20,8 @@ from toprung.climb import Entry, entries
 from toprung.errors import ToprungError, UnknownName
 from toprung.machine_code import MachineCode, inspect_source
 from toprung.paths import publish
+from toprung.reallocate import Report
+from toprung.reallocate import reallocate as reallocated
 from toprung.rung import Rung, ladder, rung
 from toprung.single import Note, note_path, tile_of
 from toprung.tile import Tile
@@ -40,6 +42,8 @@ def inspect(
     tile: Annotated[list[str] | None, typer.Option(help="NAME=VALUE of a tile parameter; may be repeated")] = None,
     json: Annotated[Path | None, typer.Option(help="store every count in this file")] = None,
     cubin: Annotated[Path | None, typer.Option(help="store the machine code in this file, for toprung run --cubin")] = None,
+    reallocate: Annotated[bool, typer.Option("--reallocate", help="give its values other registers first")] = False,
+    reorder: Annotated[bool, typer.Option("--reorder", help="and its multiply-adds another order")] = False,
 ) -> None:
     """Show the machine code of a rung, compiled as CUDA: registers, spills, instructions, occupancy. No GPU is needed.
 
@@ -52,7 +56,11 @@ def inspect(
       toprung inspect kepler/r08 --arch sm_80 --switch SHUFFLE=1 --tile BK=8
 
       toprung inspect kepler/r07 --cubin r07.cubin
+
+      toprung inspect turing/r10 --cubin r10.cubin --reallocate --reorder
     """
+    if (reallocate or reorder) and cubin is None:
+        raise UnknownName("file for the changed machine code", "", ["--cubin FILE"])
     if cubin is not None and "/" not in name:
         raise UnknownName("rung to store the machine code of", name, ["a rung such as kepler/r07"])
     device = device_of(arch)
@@ -86,7 +94,9 @@ def inspect(
     if cubin is not None:
         entry = found[0][0]
         assert isinstance(entry.who, Rung) and entry.tile is not None
-        dump(entry.who, entry.tile, entry.options, arch, cubin)
+        change = dump(entry.who, entry.tile, entry.options, arch, cubin, reallocate or reorder, reorder)
+        if change is not None:
+            console.print(_change(change))
         console.print(f"stored as {cubin}, and beside it what it was made from", markup=False, highlight=False)
     for line in failures:
         console.print(line, style="bold red", markup=False, highlight=False, soft_wrap=True)
@@ -103,11 +113,32 @@ def inspect(
         raise typer.Exit(1)
 
 
-def dump(which: Rung, tile: Tile, options: Mapping[str, int], arch: str, path: Path) -> None:
-    """Store a rung's machine code, and beside it what ``toprung run`` must know to launch it."""
-    publish(path, compile_cubin(rung_source(which, tile, options), arch).code)
+def dump(
+    which: Rung, tile: Tile, options: Mapping[str, int], arch: str, path: Path, change: bool = False, reorder: bool = False
+) -> Report | None:
+    """Store a rung's machine code, and beside it what ``toprung run`` must know to launch it; what was changed, if it was to be."""
+    source = rung_source(which, tile, options)
+    code, report = compile_cubin(source, arch).code, None
+    if change:
+        code, report = reallocated(code, source.kernel, reorder=reorder)
+    publish(path, code)
     note = Note(which.name, tile.given(), dict(options), which.routine)
     publish(note_path(path), (jsonlib.dumps(note.describe(), indent=1) + "\n").encode())
+    return report
+
+
+def _change(report: Report) -> Table:
+    """The main loop before and after its registers were changed."""
+    table = Table(title=f"{report.kernel} with other registers", title_justify="left", box=box.SIMPLE_HEAD)
+    for column in ("main loop", "before", "after"):
+        table.add_column(column, justify="left" if column == "main loop" else "right")
+    both = report.before, report.after
+    table.add_row("registers read by an FFMA", *(f"{reads.reads_each:.2f}" for reads in both))
+    table.add_row("cycles of an FFMA by bank conflicts", *(f"{1 + reads.conflicts_each:.3f}" for reads in both))
+    table.add_row("cycles of the loop", *(str(report.instructions + reads.extra_cycles) for reads in both), end_section=True)
+    table.add_row("values in other registers", "", str(report.renamed))
+    table.add_row("FFMA in other places", "", str(report.moved))
+    return table
 
 
 def _work(codes: Iterable[MachineCode]) -> str:

@@ -155,9 +155,7 @@ def _case(content: Mapping[str, Any], benchmark: str, label: str = "") -> Mappin
     return next((p for p in content["probe"] if p["benchmark"] == benchmark and label in ("", p["label"])), None)
 
 
-def _by_label(
-    content: Mapping[str, Any], benchmark: str, figure: Callable[[Mapping[str, Any]], float | None]
-) -> dict[str, float]:
+def _by_label(content: Mapping[str, Any], benchmark: str, figure: Callable[[Mapping[str, Any]], float | None]) -> dict[str, float]:
     """A figure of every case by the first word of its label: a level, a number of threads."""
     cases = [p for p in content["probe"] if p["benchmark"] == benchmark]
     return {str(p["label"]).split()[0]: value for p in cases if (value := figure(p)) is not None}

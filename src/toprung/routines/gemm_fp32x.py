@@ -10,7 +10,7 @@ from typing import Any
 from toprung.backends.base import Buffer
 from toprung.build import Compiled
 from toprung.errors import Unsupported
-from toprung.hopper import Plan, Product, Variant
+from toprung.hopper import Plan, Product, Variant, filling
 from toprung.routines.base import Step
 from toprung.routines.gemm import Gemm, Maker, Placed, without_product
 
@@ -24,7 +24,7 @@ def variant_of(compiled: Compiled) -> Variant:
 
 
 def steps(compiled: Compiled, problem: Gemm, buffers: Mapping[str, Buffer], session: Any) -> list[Step]:
-    """The launches: both operands split, then the product.
+    """The launches: both operands split, then the product, then slices of K added up where there are several.
 
     Raises
     ------
@@ -38,13 +38,18 @@ def steps(compiled: Compiled, problem: Gemm, buffers: Mapping[str, Buffer], sess
     if few is not None:
         return few
     call: Any = Product.of(problem)
-    plan = Plan(session, call, variant_of(compiled), overlap=bool(compiled.options.get("OVERLAP", 0)))
+    variant, slices = variant_of(compiled), compiled.options.get("SLICES", 1)
+    slices = slices or filling(call, variant, session.device.compute_units)
+    plan = Plan(session, call, variant, overlap=bool(compiled.options.get("OVERLAP", 0)), slices=slices)
     a, b, c = (buffers[name].pointer for name in "ABC")  # type: ignore[attr-defined]
     found = []
     for step in plan.steps():
         found.append(Step("split", functools.partial(step.split_only, a, b, None, problem.alpha)))
         multiply = functools.partial(step.multiply_only, a, b, c, problem.alpha, problem.beta, None)
         found.append(Step(compiled.rung.name, kept(multiply, plan), helper=False))
+        if plan.slices > 1:
+            add = functools.partial(step.reduce_only, a, b, c, problem.alpha, problem.beta, None)
+            found.append(Step("reduce", add, helper=False))
     return found
 
 

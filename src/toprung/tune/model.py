@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from toprung.blas.call import Call, GemmCall
 from toprung.blas.choose import Choice, sliced, tile_grid
-from toprung.bounds import rank
 from toprung.device import Device
-from toprung.explain import figures_of
+from toprung.errors import Unsupported
+from toprung.ranking import Ranking
 
 
 @dataclass(frozen=True)
@@ -37,18 +37,18 @@ def model(device: Device, call: Call) -> Model:
         return UNKNOWN
     if device.kind != "gpu":
         return Model(lambda choice: _on_cpu(device, call, choice), lambda choice: 0.0)
-    on = rank.machine(figures_of(device))
-    if not isinstance(on, rank.Machine):
+    try:
+        ranking = Ranking.of(device, call)
+    except Unsupported:
         return UNKNOWN
-    work = rank.Product(call.M, call.N, call.K, call.batch, call.trans_a, call.trans_b)
 
     def predict(choice: Choice) -> float:
         if choice.kernel != "gemm" or choice.tile is None:
             return 0.0  # the kernels for short sides first: they are few
-        return rank.predict(on, work, choice.tile, dict(choice.options)).seconds
+        return ranking.seconds(choice)
 
     def bound(choice: Choice) -> float:
-        return rank.bound(on, work, choice.tile, dict(choice.options)) if choice.kernel == "gemm" and choice.tile else 0.0
+        return ranking.least(choice) if choice.kernel == "gemm" and choice.tile else 0.0
 
     return Model(predict, bound)
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from toprung.blas.choose import Choice, by_model, lacking
 from toprung.blas.problems import call_of, class_of, source_hash
-from toprung.blas.route import FP32X, unsuited
+from toprung.blas.route import FP32X, route, unsuited
 from toprung.blas.tuned import refusal
 from toprung.device import Device
 from toprung.errors import NoDevice
@@ -399,7 +399,7 @@ class Tuner:
         if device.kind == "cpu":
             rivals["numpy"] = Choice("numpy", None)
         if not unsuited(device, call):
-            rivals[FP32X] = Choice(FP32X, None)
+            rivals[FP32X] = plain(route(device, call, True, FP32X)[0])
         compared = shape.tried == 0 and bool(shape._kept[shape.choice].cold_seconds)  # in an earlier run
         if shape._final == shape.choice or (compared and all(self._known(shape, c) for c in rivals.values())):
             return

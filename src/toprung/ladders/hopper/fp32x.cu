@@ -9,6 +9,10 @@
 // may stay in its truncating accumulator for all of K. What two terms cannot carry (see ``refused``) a consumer computes again in
 // plain fp32, chains of fused multiply-adds for each element from A and B as they were given; ``count`` grows by one for each
 // 64 x min(64, BN) of C. Wants: rows of the split operands padded with zeros to 32 of K. With alpha = 0 A and B are not looked at.
+//
+// With slices > 1 it multiplies ``depth`` of K at a time: C is then a result for each slice and product of the batch, which
+// reduce.cu adds up, and a slice's rows of terms have their own exponents. What must be added in order of K (see ``may_overflow``) is
+// not a slice's to compute: it raises the flag of its slice and 64 x min(64, BN) of C, and reduce.cu does it. ``count`` counts slices.
 
 #define THREADS (128 * (CONSUMERS + 1))
 #define BM (64 * CONSUMERS)
@@ -21,8 +25,18 @@
 #define SHORT 128  // of K in one chain there, where nothing can overflow: sums of such sums err less than one long chain
 
 struct Place {
-    int matrix, m, n;
+    int matrix, m, n; // matrix: of the results, slice after slice
 };
+
+// of K: where a slice begins, its length, and in chunks of 32 (0: A and B are not looked at)
+struct Slice {
+    int first, depth, chunks;
+};
+
+inline Slice slice_of(int slice, int depth, int K, float alpha) {
+    int first = slice * depth, mine = min(depth, K - first);
+    return Slice{first, mine, alpha == 0.0f ? 0 : (mine + 31) / 32};
+}
 
 // tiles in an order that keeps what runs at once close together: GROUP tiles down, then one to the right
 inline Place place(int tile, int tiles_m, int tiles_n) {
@@ -90,9 +104,10 @@ inline void plain(const float *a, long long down_a, long long on_a, const float 
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
-fp32x(const float *A, const float *B, float *C, float alpha, float beta, const Row *info_a, const Row *info_b, ulong *count,
+fp32x(const float *A, const float *B, float *C, float alpha, float beta, const Row *info_a, const Row *info_b, ulong *count, uint *flags,
       const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b, int M, int N, int K, int batch,
-      int apart_a, int apart_b, long long lda, long long stride_a, int across_a, long long ldb, long long stride_b, int across_b,
+      int slices, int depth, int apart_a, int apart_b, int below_a, int below_b,
+      long long lda, long long stride_a, int across_a, long long ldb, long long stride_b, int across_b,
       int ldc, long long stride_c) {
     extern __shared__ char memory[];
     __shared__ float As[CONSUMERS][DEPTH][64 + 4], Bs[CONSUMERS][DEPTH][64 + 4];
@@ -111,8 +126,7 @@ fp32x(const float *A, const float *B, float *C, float alpha, float beta, const R
     let_next_start();
     wait_for_previous();
 
-    int tiles_m = (M + BM - 1) / BM, tiles_n = (N + BN - 1) / BN, tiles = tiles_m * tiles_n * batch;
-    int chunks = alpha == 0.0f ? 0 : (K + 31) / 32, stage = 0;
+    int tiles_m = (M + BM - 1) / BM, tiles_n = (N + BN - 1) / BN, tiles = tiles_m * tiles_n * batch * slices, stage = 0;
     uint phase = 0;
 
     if (warpgroup == 0) { // the producer: one thread of it
@@ -122,13 +136,16 @@ fp32x(const float *A, const float *B, float *C, float alpha, float beta, const R
         if (threadIdx.x == 0) {
             for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
                 Place at = place(tile, tiles_m, tiles_n);
-                int row = at.matrix * apart_a + at.m * BM, col = at.matrix * apart_b + at.n * BN;
-                for (int j = 0; j < chunks; ++j) {
+                int slice = at.matrix / batch, product = at.matrix % batch;
+                Slice of_k = slice_of(slice, depth, K, alpha);
+                int row = product * apart_a + slice * below_a + at.m * BM, col = product * apart_b + slice * below_b + at.n * BN;
+                int along_a = below_a ? 0 : 2 * of_k.first, along_b = below_b ? 0 : 2 * of_k.first; // fp16: hi and lo
+                for (int j = 0; j < of_k.chunks; ++j) {
                     uint a = ring + stage * STAGE_BYTES;
                     barrier_wait(empty + 8 * stage, phase ^ 1);
                     barrier_expect(full + 8 * stage, STAGE_BYTES);
-                    tma_load(a, &map_a, 64 * j, row, full + 8 * stage);
-                    tma_load(a + A_BYTES, &map_b, 64 * j, col, full + 8 * stage);
+                    tma_load(a, &map_a, along_a + 64 * j, row, full + 8 * stage);
+                    tma_load(a + A_BYTES, &map_b, along_b + 64 * j, col, full + 8 * stage);
                     if (++stage == STAGES) stage = 0, phase ^= 1;
                 }
             }
@@ -140,7 +157,9 @@ fp32x(const float *A, const float *B, float *C, float alpha, float beta, const R
         int consumer = warpgroup - 1, lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
         for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
             Place at = place(tile, tiles_m, tiles_n);
-            int top = at.m * BM + 64 * consumer, left = at.n * BN;
+            int top = at.m * BM + 64 * consumer, left = at.n * BN, slice = at.matrix / batch, product = at.matrix % batch;
+            Slice of_k = slice_of(slice, depth, K, alpha);
+            int chunks = of_k.chunks;
             float sum[BN / 2], partial[BN / 2], cross[BN / 2];
 #pragma unroll
             for (int i = 0; i < BN / 2; ++i) sum[i] = 0.0f;
@@ -181,7 +200,8 @@ fp32x(const float *A, const float *B, float *C, float alpha, float beta, const R
             }
 
             if (top >= M) continue;
-            const Row *rows = info_a + at.matrix * apart_a + top, *cols = info_b + at.matrix * apart_b + left;
+            const Row *rows = info_a + product * apart_a + slice * below_a + top;
+            const Row *cols = info_b + product * apart_b + slice * below_b + left;
             float *out = C + at.matrix * stride_c + (long long)top * ldc + left;
             uint skip = 0; // bit i: columns left + GRANULE * i … are computed again
             if (chunks) {
@@ -190,9 +210,14 @@ fp32x(const float *A, const float *B, float *C, float alpha, float beta, const R
                 for (int i = 0; i < GRANULES; ++i)
                     if (left + GRANULE * i < N) {
                         Rows theirs = rows_of(cols + GRANULE * i, min(GRANULE, N - left - GRANULE * i));
-                        skip |= refused(mine, theirs, K) << i;
-                        bool in_order = may_overflow(mine, theirs, K); // left in the padding: `plain` reads it behind a barrier
+                        bool in_order = may_overflow(mine, theirs, K), flagged = in_order && slices > 1;
+                        skip |= (!flagged && (in_order || loses(mine, theirs, of_k.depth))) << i;
+                        // in the padding, as `plain` reads it behind a barrier
                         if (threadIdx.x % 128 == 0) As[consumer][i][64] = in_order;
+                        if (slices > 1 && threadIdx.x % 128 == 0) {
+                            long long band = (long long)at.matrix * ((M + 63) / 64) + top / 64;
+                            flags[band * ((N + GRANULE - 1) / GRANULE) + left / GRANULE + i] = flagged;
+                        }
                     }
             }
             int row = 16 * warp + lane / 4;
@@ -227,9 +252,11 @@ fp32x(const float *A, const float *B, float *C, float alpha, float beta, const R
             for (int i = 0; skip >> i; ++i) {
                 if (!(skip >> i & 1)) continue;
                 long long col = left + GRANULE * i;
-                plain(A + at.matrix * stride_a + (across_a ? top : top * lda), across_a ? 1 : lda, across_a ? lda : 1,
-                      B + at.matrix * stride_b + (across_b ? col : col * ldb), across_b ? 1 : ldb, across_b ? ldb : 1,
-                      M - top, (int)(N - col), K, alpha, beta, out + GRANULE * i, ldc, As[consumer], Bs[consumer], 1 + consumer, i);
+                plain(A + product * stride_a + (across_a ? top + of_k.first * lda : top * lda + of_k.first), across_a ? 1 : lda,
+                      across_a ? lda : 1,
+                      B + product * stride_b + (across_b ? col + of_k.first * ldb : col * ldb + of_k.first), across_b ? 1 : ldb,
+                      across_b ? ldb : 1,
+                      M - top, (int)(N - col), of_k.depth, alpha, beta, out + GRANULE * i, ldc, As[consumer], Bs[consumer], 1 + consumer, i);
                 if (threadIdx.x % 128 == 0) atomicAdd(count, 1ull);
             }
         }

@@ -2,7 +2,7 @@
 //
 //      for every row, for every 32 of K:   | 32 hi | 32 lo |   zeros behind K        info[row]: e - 14, what cannot be carried
 //
-// The first blocks take rows of A, the rest those of B. Where K runs along memory, ``lanes`` threads have a row. Where it runs
+// A slice of K (``depth`` of it) is a matrix of its own, with its own exponents. The first blocks take rows of A, the rest those of B. Where K runs along memory, ``lanes`` threads have a row. Where it runs
 // across, a cluster has 32 rows: a warp takes 32 of K of all of them (a lane has a row) and turns them in its own shared memory,
 // and the cluster's blocks tell each other their maxima. The one idea: every element is read from memory once and held in
 // registers (HELD a thread) from the search for the largest to the splitting; longer rows are read again, from the L2 cache.
@@ -15,7 +15,7 @@
 struct Operand {
     const float *x;
     long long ld, stride; // from one stored row to the next, from one matrix to the next
-    int rows, matrices, lanes; // lanes 0: K runs across
+    int rows, matrices, lanes; // matrices: slices of K of the first one, then of the next; lanes 0: K runs across
     unsigned short *terms;
     Row *info;
 };
@@ -82,11 +82,11 @@ inline void store_four(float4 v, const Scale &s, unsigned short *to, int k, uint
 }
 
 // K along memory: element (row, k) at row * ld + k
-inline void along(const Operand &o, int block, int K, int whole, uint *shared) {
+inline void along(const Operand &o, int block, int K, int depth, int slices, int whole, uint *shared) {
     int lanes = o.lanes, at = threadIdx.x % lanes, warp = threadIdx.x / 32, warps = lanes / 32, one = warp / warps * warps;
-    long long row = (long long)block * (THREADS / lanes) + threadIdx.x / lanes;
-    int limit = row < (long long)o.rows * o.matrices ? K : 0, end = limit ? whole : 0; // a row that is not there has nothing in it
-    const float *from = o.x + row / o.rows * o.stride + row % o.rows * o.ld;
+    int row = block * (THREADS / lanes) + threadIdx.x / lanes, matrix = row / o.rows, first = matrix % slices * depth;
+    int limit = matrix < o.matrices ? min(depth, K - first) : 0, end = limit ? whole : 0; // a row that is not there has nothing in it
+    const float *from = o.x + matrix / slices * o.stride + row % o.rows * o.ld + first;
     bool wide = o.ld % 4 == 0 && o.stride % 4 == 0 && (ulong)o.x % 16 == 0;
     float4 v[HELD / 4];
     uint largest = 0, losses = 0;
@@ -102,8 +102,9 @@ inline void along(const Operand &o, int block, int K, int whole, uint *shared) {
         __syncthreads();
         for (int i = 0; i < warps; ++i) largest = max(largest, shared[one + i]);
     }
+    asm volatile("" : "+r"(row)); // what was worked out from it is not to be kept: there are no registers for it
     Scale s = scale_of(shift_of(largest));
-    unsigned short *to = o.terms + row * 2 * whole;
+    unsigned short *to = o.terms + (long long)row * 2 * whole;
 #pragma unroll
     for (int i = 0; i < HELD / 4; ++i) {
         int k = 4 * (at + lanes * i);
@@ -118,7 +119,7 @@ inline void along(const Operand &o, int block, int K, int whole, uint *shared) {
         losses = 0;
         for (int i = 0; i < warps; ++i) losses = both(losses, shared[WARPS + one + i]);
     }
-    if (at == 0 && limit) o.info[row] = known(largest, losses, whole - K);
+    if (at == 0 && limit) o.info[row] = known(largest, losses, whole - limit);
 }
 
 struct Chunk {
@@ -195,11 +196,11 @@ template <bool MAX> inline uint gathered(uint mine, uint *shared) {
 }
 
 // K across memory: element (row, k) at k * ld + row
-inline void across(const Operand &o, int block, int K, int whole, uint *shared, char *patches) {
+inline void across(const Operand &o, int block, int K, int depth, int slices, int whole, uint *shared, char *patches) {
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32, strips = (o.rows + 31) / 32, strip = block / CLUSTER;
     int matrix = strip / strips, first = strip % strips * 32, step = 32 * CLUSTER * WARPS, k0 = 32 * (warp * CLUSTER + block % CLUSTER);
-    int limit = first + lane < o.rows ? K : 0;
-    const float *from = o.x + matrix * o.stride + first + lane;
+    int begin = matrix % slices * depth, limit = first + lane < o.rows ? min(depth, K - begin) : 0;
+    const float *from = o.x + matrix / slices * o.stride + begin * o.ld + first + lane;
     Chunk held[HELD / 32];
     uint largest = 0, losses = 0;
 #pragma unroll
@@ -219,7 +220,7 @@ inline void across(const Operand &o, int block, int K, int whole, uint *shared, 
     for (int k = k0 + HELD / 32 * step; k < whole; k += step)
         store_chunk(chunk_of(from, k, limit, o.ld), s, patch, to + 2 * k, whole, o.rows - first, losses);
     losses = gathered<false>(losses, shared + 32 * (WARPS + 1));
-    if (warp == 0 && block % CLUSTER == 0 && limit) o.info[(long long)matrix * o.rows + first + lane] = known(largest, losses, whole - K);
+    if (warp == 0 && block % CLUSTER == 0 && limit) o.info[(long long)matrix * o.rows + first + lane] = known(largest, losses, whole - limit);
 #if CLUSTER > 1
     cluster_sync(); // nobody leaves while others may still read its shared memory
 #endif
@@ -231,17 +232,17 @@ __cluster_dims__(CLUSTER, 1, 1)
 #endif
 __launch_bounds__(THREADS, HELD > 32 ? 1 : 2)
 split(const float *A, const float *B, float alpha, unsigned short *terms_a, Row *info_a, unsigned short *terms_b, Row *info_b,
-      int K, int blocks_a, long long lda, long long stride_a, int M, int matrices_a, int lanes_a,
+      int K, int depth, int slices, int blocks_a, long long lda, long long stride_a, int M, int matrices_a, int lanes_a,
       long long ldb, long long stride_b, int N, int matrices_b, int lanes_b) {
     extern __shared__ __align__(16) char patches[]; // WARPS * 32 * PATCH
     __shared__ uint shared[2 * 32 * (WARPS + 1)];
     let_next_start();
     wait_for_previous();
     if (alpha == 0.0f) return; // A and B are not looked at
-    int whole = (K + 31) / 32 * 32, block = blockIdx.x;
+    int whole = (depth + 31) / 32 * 32, block = blockIdx.x;
     bool first = block < blocks_a;
     Operand o = first ? Operand{A, lda, stride_a, M, matrices_a, lanes_a, terms_a, info_a} : Operand{B, ldb, stride_b, N, matrices_b, lanes_b, terms_b, info_b};
     if (!first) block -= blocks_a;
-    if (o.lanes) along(o, block, K, whole, shared);
-    else across(o, block, K, whole, shared, patches);
+    if (o.lanes) along(o, block, K, depth, slices, whole, shared);
+    else across(o, block, K, depth, slices, whole, shared, patches);
 }

@@ -37,9 +37,7 @@ inline bool may_overflow(Rows a, Rows b, int K) {
     return (a.flags | b.flags) & SPECIAL || a.exponent + b.exponent + 2 * TOP + 2 + (32 - __clz(K - 1)) >= 127;
 }
 
-// whether a product of these rows with these columns goes to plain fp32
-inline bool refused(Rows a, Rows b, int K) {
-    return may_overflow(a, b, K) || ((a.flags | b.flags) & LOST && 2 * ((ulong)a.thin + b.thin) > (ulong)K);
-}
+// whether what two terms lose of these rows and columns could be seen in a product of them
+inline bool loses(Rows a, Rows b, int K) { return (a.flags | b.flags) & LOST && 2 * ((ulong)a.thin + b.thin) > (ulong)K; }
 
 inline float power_of_two(int e) { return __int_as_float((e + 127) << 23); } // -126 … 127

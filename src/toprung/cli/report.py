@@ -1,0 +1,98 @@
+"""``toprung report``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from toprung import results
+from toprung.cli.common import console, errors_console
+from toprung.errors import BadRecord
+from toprung.paths import publish
+from toprung.report.html import compare as sides
+from toprung.report.html import page
+from toprung.report.html.gather import Complaint, Gathered, chosen, default_paths, gather, read_sound
+from toprung.report.html.limits import Limits
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("report")(report_command)
+
+
+def report_command(
+    records: Annotated[
+        list[Path] | None, typer.Argument(help="records, and folders with records; by default ./results and the user's own")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="folder that index.html is written to")] = Path("report"),
+    device: Annotated[str | None, typer.Option(help="whose records: a slug such as nvidia-h200, or a part of a name")] = None,
+    compare: Annotated[
+        tuple[str, str] | None,
+        typer.Option(metavar="A B", help="two records, folders, devices or commits side by side: what B made faster or slower"),
+    ] = None,
+    tolerance: Annotated[float, typer.Option(help="change in per cent that proves nothing by itself")] = 100 * results.TOLERANCE,
+    fail: Annotated[bool, typer.Option("--fail-on-regression", help="exit code 1 if --compare found anything slower")] = False,
+    code: Annotated[bool, typer.Option("--code/--no-code", help="compile the rungs for instruction mixes and bounds")] = True,
+    picture: Annotated[Path | None, typer.Option(help="write the ladders beside each other as this .svg, too")] = None,
+) -> None:
+    """Make one self-contained HTML page from stored measurements: ladders, roofline, errors, every rung. Nothing is measured.
+
+    Damaged files, those of another version and those of other devices are named, on the page, too, and left out.
+
+    Examples:
+
+      toprung report
+
+      toprung report results/nvidia-h200 --out docs/report
+
+      toprung report --compare 1a2b3c 4d5e6f --fail-on-regression
+    """
+    page.needed()
+    if not 0 <= tolerance < 100:
+        raise BadRecord(f"a tolerance is between 0 and 100 per cent, not {tolerance:g}")
+    if picture is not None and picture.suffix != ".svg":
+        raise BadRecord(f"the picture is written as .svg, not as {picture.name}")
+    if fail and compare is None:
+        raise BadRecord("--fail-on-regression says what --compare A B shall do: give both")
+    paths = records or default_paths()
+    comparison: page.Comparison | None = None
+    if compare is None:
+        found = gather(paths, device)
+    else:
+        comparison, found = _compared(paths, compare, tolerance / 100, device)
+    for complaint in found.complaints:
+        errors_console.print(f"skipped: {complaint}", markup=False, highlight=False, soft_wrap=True)
+    with errors_console.status("making the page") as status:
+        limits = Limits(found, code, lambda rung: status.update(f"reading the machine code of {rung}"))
+        path = page.write(out, page.render(found, limits, comparison))
+        if picture is not None and (drawn := page.picture(found, limits)) is not None:
+            publish(picture, drawn.encode())
+    for note in limits.notes:
+        errors_console.print(note, style="dim", markup=False, highlight=False, soft_wrap=True)
+    if not found.records:
+        console.print("no measurements: the page says how to make some", style="yellow")
+    console.print(f"{path}: {path.stat().st_size / 1e6:.1f} MB", markup=False, highlight=False, soft_wrap=True)
+    if comparison:
+        console.print(", ".join(f"{n} {v}" for v, n in comparison.counts.items()), markup=False, highlight=False)
+        if fail and comparison.counts["slower"]:
+            raise typer.Exit(1)
+
+
+def _compared(paths: list[Path], names: tuple[str, str], tolerance: float, device: str | None) -> tuple[page.Comparison, Gathered]:
+    """Both sides compared, and side B for the rest of the page."""
+    among, complaints = read_sound(paths)
+    if device is not None:
+        slug = chosen(among, device)
+        among = [r for r in among if r.slug == slug]
+    a, wrong_a = sides.side(names[0], among)
+    b, wrong_b = sides.side(names[1], among)
+    changes, alone = sides.compare(a, b, tolerance)
+    if not changes:
+        raise BadRecord(f"{names[0]} and {names[1]} have no competitor and problem in common: nothing can be compared")
+    counts = {v: sum(c.verdict == v for c in changes) for v in ("slower", "faster", "same")}
+    slug = chosen(b, None)
+    named: list[Complaint] = list(dict.fromkeys([*complaints, *wrong_a, *wrong_b]))
+    found = Gathered(tuple(r for r in b if r.slug == slug), tuple(named), slug)
+    return page.Comparison(sides.chart(names, a, b, changes, tolerance), counts, alone), found

@@ -1,0 +1,50 @@
+"""Which sources to keep at hand, by the rule that the compiler's own marks follow.
+
+In every kernel looked at, NVIDIA's compiler marks a source where, and only where, the next multiply-add that reads a register
+of the same bank at the same place reads that register, the warp keeps its turn, and nothing overwrites it; whether instructions
+of other kinds stand between does not matter to it. That is a cache of one register for each place and bank, as Huerta, Abaie
+Shoushtary, Cruz, González ("Analyzing Modern NVIDIA GPU cores", 2025) describe it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from toprung.bounds.registers import BANKS
+from toprung.reallocate.code import FIRST, PLACES, REUSE, SECOND, Code, Instruction
+from toprung.reallocate.proof import unmet
+
+BETWEEN = ("FFMA", "LDS", "LDG", "STS")
+"""What may stand between a mark and its use where the mark is ours; the compiler allows itself more."""
+
+
+def marked(code: Code) -> Code:
+    """With marks where the loop's multiply-adds have a use for them; elsewhere the compiler's, if they still have one."""
+    lines = list(code.instructions)
+    for i in code.loop:
+        one = lines[i]
+        if not one.multiplies:
+            continue
+        reuse = sum(1 << slot for slot, place in enumerate((FIRST, SECOND)) if _useful(code, one, place))
+        lines[i] = one.with_bits(REUSE, 4, reuse)
+    for i, one in enumerate(lines):
+        if i in code.loop or one.kind != "FFMA":
+            continue
+        for slot, place in enumerate(PLACES):
+            if one.reuse >> slot & 1 and place in one.places and unmet(code, one, place, one.places[place]):
+                lines[i] = one.with_bits(REUSE, 4, 0)
+    return replace(code, instructions=tuple(lines))
+
+
+def _useful(code: Code, one: Instruction, place: int) -> bool:
+    register = one.places.get(place)
+    if register is None or unmet(code, one, place, register):
+        return False
+    at = one
+    while True:
+        if not at.passes or at.kind not in BETWEEN:
+            return False
+        at = code.instructions[at.index + 1]
+        found = at.places.get(place) if at.kind == "FFMA" else None
+        if found is not None and found % BANKS == register % BANKS:
+            return found == register

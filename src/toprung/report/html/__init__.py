@@ -1,0 +1,1 @@
+"""``toprung report``: one HTML page, with everything in it, from stored measurements."""

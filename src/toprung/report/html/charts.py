@@ -1,0 +1,621 @@
+"""The charts of a report: from a device's records to Vega-Lite specifications with their data."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from toprung.bandwidth import Bandwidth
+from toprung.bounds.figures import Figures, Unknown
+from toprung.measure import Measurement
+from toprung.precision import precision
+from toprung.report.html.chart import CATEGORIES, SHAPES, Chart, Column, Row, Spec, source, sources, tooltip
+from toprung.report.html.gather import Gathered, Stored
+from toprung.report.html.limits import Limits
+from toprung.report.html.tuning import Trial, read_tuning
+from toprung.results import competitor_name, problem_name
+from toprung.rung import ladder, ladder_names
+
+Taken = tuple[Stored, Measurement]
+
+HEIGHT = 320
+POINT: Spec = {"type": "point", "filled": True, "opacity": 1, "cursor": "pointer"}
+TICKS = [n * 10.0**e for e in range(-1, 7) for n in (1, 3)]
+"""Ticks of a speed on a logarithmic axis."""
+
+
+def shown(m: Measurement) -> float:
+    """The speed a chart shows: without helpers where operands are narrowed, as their vendor gets them ready."""
+    return m.alone if m.narrow else m.figure
+
+
+class Views:
+    """For every ladder, backend, problem and mode the one record that says most: the most rungs, then the newest."""
+
+    def __init__(self, gathered: Gathered) -> None:
+        found: dict[tuple[str, str, str, str], dict[str, list[Taken]]] = defaultdict(lambda: defaultdict(list))
+        for stored in gathered.records:
+            if stored.content.get("kind"):
+                continue
+            names = {m.competitor["ladder"] for m in stored.measurements if m.competitor["kind"] == "rung"}
+            if len(names) != 1:
+                continue
+            (ladder,) = names
+            for m in stored.measurements:
+                found[ladder, stored.backend, problem_name(m.problem), m.mode][stored.name].append((stored, m))
+        best = {
+            key: max(by.values(), key=lambda t: (len({competitor_name(m.competitor) for _, m in t}), t[0][0].date, t[0][0].name))
+            for key, by in found.items()
+        }
+        self.of = dict(sorted(best.items(), key=lambda item: (item[0][0], item[0][1], *_order(item[1][0][1]), item[0][3])))
+        sizes = Counter(size for _, size in {(key[0], key[2]) for key in self.of})
+        work = {key[2]: taken[0][1].flops for key, taken in self.of.items()}
+        self.usual = max(sizes, key=lambda s: (sizes[s], work[s]), default="")
+        """The problem that most ladders were measured on; of several the largest."""
+
+    @property
+    def ladders(self) -> list[str]:
+        """Ladders that were measured, products of matrices first."""
+        names = {key[0]: taken[0][1].problem["routine"] for key, taken in self.of.items()}
+        order = {name: i for i, name in enumerate(("kepler", "turing", "hopper"))}
+        return sorted(names, key=lambda n: (names[n] != "gemm", order.get(n, len(order)), n))
+
+    def first(self, ladder: str) -> tuple[str, str, str, str] | None:
+        """What is shown of a ladder first: through CUDA where it can be, the usual problem or else the largest."""
+        keys = [k for k in self.of if k[0] == ladder]
+        return max(keys, key=lambda k: (k[1] == "cuda", k[2] == self.usual, self.of[k][0][1].flops), default=None)
+
+
+def _order(m: Measurement) -> tuple[Any, ...]:
+    return (m.problem.get("trans", ""), m.flops, problem_name(m.problem))
+
+
+def _name(m: Measurement) -> str:
+    return str(m.competitor["idea"] or m.competitor["name"]) if m.competitor["kind"] != "rung" else competitor_name(m.competitor)
+
+
+def _view(key: tuple[str, str, str, str]) -> str:
+    return f"{key[2]} through {key[1]}" + (f", {key[3]}" if key[3] != "warm" else "")
+
+
+# --- stairs -----------------------------------------------------------------------------------------------------------------------
+
+
+def stair_columns(unit: str) -> list[Column]:
+    """What is known of a step."""
+    return [
+        Column("view", "problem"), Column("name", "rung"), Column("idea", "idea"), Column("speed", unit, ",.0f"),
+        Column("ms", "ms a call", ".4g"), Column("spread", "± % of samples", ".2f", hover=False),
+        Column("previous", "× previous rung", ".2f"),
+        Column("vendor", "% of vendor", ".1f"), Column("ceiling", f"bound, {unit}", ",.0f"),
+        Column("share", "% of bound", ".1f"), Column("limiter", "limited by"), Column("error", "Frobenius error", ".2e"),
+        Column("grade", "grade ratio", ".2f", hover=False), Column("layout", "% of time in layout", ".1f"),
+        Column("clock", "MHz", ".0f", hover=False),
+        Column("tile", "tile"), Column("record", "record", hover=False),
+    ]  # fmt: skip
+
+
+def stair_rows(key: tuple[str, str, str, str], taken: Sequence[Taken], limits: Limits) -> list[Row]:
+    """A row a rung, a variant and a vendor, and lines to go by."""
+    view, backend = _view(key), key[1]
+    both = [m for _, m in taken]
+    rows: list[Row] = []
+    base: Measurement | None = None
+    for stored, m in sorted(taken, key=lambda t: (t[1].competitor["number"], t[1].competitor["variant"])):
+        who = m.competitor
+        rung, variant = who["kind"] == "rung", bool(who["variant"])
+        ceiling = limits.ceiling(m, backend) if rung else None
+        rival = m.rival(both) if rung else None
+        row = {
+            "view": view, "kind": "variant" if variant else "rung" if rung else "vendor", "number": who["number"],
+            "name": _name(m), "idea": who["variant"] or who["idea"], "speed": shown(m), "ms": 1e3 * m.median,
+            "spread": 50 * m.spread, "previous": shown(m) / shown(base) if base and rung else None,
+            "vendor": 100 * m.share_of(rival) if rival else None, "ceiling": ceiling[0] if ceiling else None,
+            "share": 100 * m.figure / ceiling[0] if ceiling else None, "precision": who["precision"],
+            "rival": _name(rival) if rival else None, "limiter": ceiling[1] if ceiling else None,
+            "error": m.verdict["frobenius"], "grade": m.verdict["grade"], "layout": 100 * m.helpers, "clock": m.clock,
+            "tile": " ".join(f"{k}={v}" for k, v in who["tile"].items()) if rung else None, "record": stored.name,
+            "open": page_of(who["name"]) if rung else None,
+        }  # fmt: skip
+        rows.append(row)
+        if rung and not variant:
+            base = m
+    tall = 0.14 * max([float(r["ceiling"] or r["speed"]) for r in rows], default=0.0)
+    rows = [{**r, "over": None if r["speed"] > tall else max(r["speed"], r["ceiling"] or 0.0)} for r in rows]
+    rows += [
+        {"view": view, "kind": "line", "guide": True, "speed": speed, "name": name} for name, speed in _lines(taken, limits.figures)
+    ]
+    return rows
+
+
+def _lines(taken: Sequence[Taken], figures: Figures | None) -> list[tuple[str, float]]:
+    """What the whole device gives: fp32 multiply-adds, or reading memory."""
+    stored, m = taken[0]
+    if m.measured_in == "GB/s":
+        memory = Bandwidth.of(stored.content)
+        return [("memory, read", memory.read.gbytes_per_s)] if memory else []
+    peak = figures.peak_gflops if figures else Unknown(())
+    return [] if isinstance(peak, Unknown) else [("fp32 peak", peak)]
+
+
+def page_of(rung: str) -> str:
+    """The name of a rung's part of the page."""
+    return "rung-" + "".join(c if c.isalnum() else "-" for c in rung)
+
+
+def _words(text: Spec, encoding: Spec, transform: Sequence[Spec]) -> list[Spec]:
+    """A text that can be read on anything: once as a halo, once as itself."""
+    halo = {**text, "stroke": "@card", "strokeWidth": 3, "strokeJoin": "round"}
+    return [{"transform": transform, "mark": {"type": "text", **mark}, "encoding": encoding} for mark in (halo, text)]
+
+
+def _stair_layers(columns: Sequence[Column], unit: str, width: float | None = None) -> list[Spec]:
+    """What a ladder's stairs are drawn of; ``width`` in pixels where the page does not give one."""
+    tip = tooltip(columns)
+    x: Spec = {"field": "number", "type": "ordinal", "title": "rung", "axis": {"labelAngle": 0, "grid": False}}
+    x["scale"] = {"paddingInner": 0.06, "paddingOuter": 0.1}
+
+    def y(field: str) -> Spec:
+        return {"field": field, "type": "quantitative", "title": unit, "stack": None, "axis": {"format": ",.0f"}}
+
+    def only(kind: str) -> list[Spec]:
+        return [{"filter": f"datum.kind == '{kind}'"}]
+
+    right = {"value": {"expr": "width"} if width is None else width}
+    wide = {"expr": "bandwidth('x') > 34 ? 1 : 0"} if width is None else 1
+    bounded = [{"filter": "datum.kind == 'rung' && isValid(datum.ceiling)"}]
+    aside = {"expr": "bandwidth('x') * 0.32"} if width is None else 12
+    diamond = {**POINT, "shape": "diamond", "size": 46, "color": "@page", "stroke": "@ours", "strokeWidth": 1.6, "xOffset": aside}
+    return [
+        {"transform": bounded, "mark": {"type": "bar", "color": "@room"}, "encoding": {"x": x, "y": y("ceiling"), "tooltip": tip}},
+        {"transform": only("rung"), "mark": {"type": "bar", "color": "@ours", "cursor": "pointer"},
+         "encoding": {"x": x, "y": y("speed"), "tooltip": tip}},
+        {"transform": bounded, "mark": {"type": "tick", "color": "@ceiling", "thickness": 3, "width": {"band": 1}},
+         "encoding": {"x": x, "y": y("ceiling"), "tooltip": tip}},
+        {"transform": only("variant"), "mark": diamond, "encoding": {"x": x, "y": y("speed"), "tooltip": tip}},
+        {"transform": only("line"), "mark": {"type": "rule", "color": "@peak", "strokeDash": [2, 3], "strokeWidth": 1.4},
+         "encoding": {"y": y("speed")}},
+        {"transform": only("vendor"), "mark": {"type": "rule", "color": "@vendor", "strokeDash": [7, 3], "strokeWidth": 1.8},
+         "encoding": {"y": y("speed"), "tooltip": tip}},
+        {"transform": [{"filter": "datum.kind == 'rung' && !isValid(datum.over)"}],
+         "mark": {"type": "text", "dy": 11, "fontSize": 10, "color": "@page", "opacity": wide},
+         "encoding": {"x": x, "y": y("speed"), "text": {"field": "speed", "format": ",.0f"}}},
+        {"transform": [{"filter": "datum.kind == 'rung' && isValid(datum.over)"}],
+         "mark": {"type": "text", "dy": -8, "fontSize": 10, "color": "@fg", "opacity": wide},
+         "encoding": {"x": x, "y": y("over"), "text": {"field": "speed", "format": ",.0f"}}},
+        *_words({"align": "right", "dy": -8, "color": "@muted", "fontSize": 11},
+                {"x": right, "y": y("speed"), "text": {"field": "name"}}, only("line")),
+        *_words({"align": "left", "dx": 3, "dy": -8, "color": "@vendor", "fontSize": 12, "fontWeight": "bold"},
+                {"x": {"value": 0}, "y": y("speed"), "text": {"field": "name"}}, only("vendor")),
+    ]  # fmt: skip
+
+
+STAIRS = (
+    "A step a rung; the lighter part above it is the room that the model of the device leaves its compiled kernel, up to its bound "
+    "(orange). Diamonds are a rung's switches, the dashed line is the vendor's, the dotted one what the device gives at most. "
+    "A step opens its rung (on a touch screen the first tap shows its values)."
+)
+
+
+def stairs(views: Views, limits: Limits, name: str) -> Chart:
+    """One ladder at every problem it was measured on."""
+    keys = [k for k in views.of if k[0] == name]
+    rows = [row for k in keys for row in stair_rows(k, views.of[k], limits)]
+    unit = views.of[keys[0]][0][1].measured_in if keys else "GFLOP/s"
+    columns = stair_columns(unit)
+    first = views.first(name)
+    said = STAIRS
+    if any(m.units for k in keys for _, m in views.of[k]):
+        said += " On matrix units the model knows no bound; rungs with narrow operands are shown without what narrows them."
+    spec = {"height": HEIGHT, "layer": _stair_layers(columns, unit)}
+    found = {_view(k): [source(views.of[k][0][0], [m for _, m in views.of[k]])] for k in keys}
+    return Chart(
+        f"stairs-{page_of(name)[5:]}", _head(name).removesuffix(": "), said, spec, rows, columns, "problem", found,
+        _view(first) if first else "", short=name,
+    )  # fmt: skip
+
+
+def _head(name: str) -> str:
+    return f"{name}: {title_of(name)}"
+
+
+def title_of(name: str) -> str:
+    """What a ladder is; empty where this toprung has it no more."""
+    return ladder(name).title if name in ladder_names() else ""
+
+
+def hero(views: Views, limits: Limits) -> Chart | None:
+    """The ladders of products beside each other at the usual problem: the picture of the README."""
+    keys = [k for name in views.ladders if (k := views.first(name)) and k[2] == views.usual]
+    keys = [k for k in keys if views.of[k][0][1].measured_in == "GFLOP/s" and not any(m.narrow for _, m in views.of[k])]
+    if not keys:
+        return None
+    rows = [{**row, "ladder": k[0]} for k in keys for row in stair_rows(k, views.of[k], limits)]
+    columns = stair_columns("GFLOP/s")
+    spec: Spec = {"hconcat": []}
+    for i, k in enumerate(keys):
+        width = 39 * len({m.competitor["number"] for _, m in views.of[k]})
+        rows = [{**row, "panel": i} if row["ladder"] == k[0] else row for row in rows]
+        spec["hconcat"].append({
+            "title": {"text": _head(k[0]), "anchor": "start", "fontSize": 13, "offset": 12}, "width": width, "height": 320,
+            "transform": [{"filter": f"datum.panel == {i}"}], "layer": _stair_layers(columns, "GFLOP/s", width),
+        })  # fmt: skip
+    spec["resolve"] = {"scale": {"y": "shared"}}
+    return Chart("hero", f"The ladders at {views.usual}", "", spec, rows, columns)
+
+
+# --- speed over sizes -------------------------------------------------------------------------------------------------------------
+
+
+def sizes(views: Views) -> Chart:
+    """Every rung of every ladder over the side of square problems."""
+    rows: list[Row] = []
+    used: dict[str, list[Taken]] = defaultdict(list)
+    for key, taken in views.of.items():
+        ladder, backend, _, mode = key
+        trans = taken[0][1].problem.get("trans", "")
+        view = f"{ladder} through {backend}" + (f", {trans}" if "T" in trans else "") + (f", {mode}" if mode != "warm" else "")
+        own = [(s, m) for s, m in taken if _is_square(m) and not m.competitor["variant"]]
+        for stored, m in own:
+            rows.append({
+                "view": view, "number": m.competitor["number"], "name": _name(m), "idea": m.competitor["idea"],
+                "kind": "rung" if m.competitor["kind"] == "rung" else "vendor", "size": m.problem["M"], "speed": shown(m),
+                "unit": m.measured_in, "ms": 1e3 * m.median, "error": m.verdict["frobenius"], "record": stored.name,
+            })  # fmt: skip
+        used[view] += own
+    rows = _swept(rows)
+    last = {r["view"]: max(o["size"] for o in rows if o["view"] == r["view"]) for r in rows}
+    ends = [r for r in rows if r["size"] == last[r["view"]]]
+    best = {r["view"]: r["name"] for r in sorted(ends, key=lambda r: float(r["speed"])) if r["kind"] == "rung"}
+    rows = [{**r, "end": r["name"] if r in ends and (r["kind"] == "vendor" or best[r["view"]] == r["name"]) else ""} for r in rows]
+    columns = [
+        Column("view", "ladder"), Column("name", "rung"), Column("idea", "idea"), Column("size", "M = N = K", "d"),
+        Column("speed", "speed", ",.0f"), Column("unit", "unit"), Column("ms", "ms a call", ".4g"),
+        Column("error", "Frobenius error", ".2e"), Column("record", "record"),
+    ]  # fmt: skip
+    x: Spec = {"field": "size", "type": "quantitative", "title": "M = N = K", "scale": {"type": "log", "base": 2, "nice": False}}
+    x["axis"] = {"format": "d", "labelOverlap": True}
+    y: Spec = {
+        "field": "speed",
+        "type": "quantitative",
+        "title": "GFLOP/s (matrix-vector products: GB/s)",
+        "axis": {"format": "~s"},
+    }
+    tone: Spec = {"field": "number", "type": "quantitative", "title": "rung", "scale": {"range": ["@seq0", "@seq1"]}}
+    tone["legend"] = {"orient": "bottom", "tickMinStep": 1, "format": "d"}
+    pick: Spec = {"name": "near", "select": {"type": "point", "on": "pointerover", "fields": ["name"], "clear": "pointerout"}}
+    lit = {"condition": {"param": "near", "value": 1}, "value": 0.18}
+    spec = {
+        "height": HEIGHT + 20,
+        "layer": [
+            {"transform": [{"filter": "datum.kind == 'rung'"}], "mark": {"type": "line", "strokeWidth": 2},
+             "encoding": {"x": x, "y": y, "color": tone, "detail": {"field": "name"}, "opacity": lit}},
+            {"transform": [{"filter": "datum.kind == 'vendor'"}],
+             "mark": {"type": "line", "color": "@vendor", "strokeDash": [7, 3], "strokeWidth": 2},
+             "encoding": {"x": x, "y": y, "detail": {"field": "name"}}},
+            {"transform": [{"filter": "datum.kind == 'rung'"}], "params": [pick],
+             "mark": {"type": "point", "filled": True, "size": 60, "opacity": 1},
+             "encoding": {"x": x, "y": y, "color": tone, "tooltip": tooltip(columns), "opacity": lit}},
+            {"transform": [{"filter": "datum.kind == 'vendor'"}],
+             "mark": {"type": "point", "shape": "square", "filled": True, "size": 50, "color": "@vendor", "opacity": 1},
+             "encoding": {"x": x, "y": y, "tooltip": tooltip(columns)}},
+            *[layer for kind, dy, colour in (("vendor", -11, "@vendor"), ("rung", 15, "@ours")) for layer in _words(
+                {"align": "right", "dx": -4, "dy": dy, "color": colour, "fontSize": 11, "fontWeight": "bold"},
+                {"x": x, "y": y, "text": {"field": "end"}}, [{"filter": f"datum.end != '' && datum.kind == '{kind}'"}])],
+        ],
+    }  # fmt: skip
+    said = (
+        "A line a rung, darker (in dark mode lighter) the later it stands on the ladder; dashed the vendor. Pointing at one fades "
+        "the rest."
+    )
+    longest = max(
+        (k for name in views.ladders if (k := views.first(name))),
+        key=lambda k: (views.of[k][0][1].measured_in == "GFLOP/s", len(views.of[k])),
+        default=None,
+    )
+    first = f"{longest[0]} through {longest[1]}" if longest else ""
+    return Chart("sizes", "Each rung over sizes", said, spec, rows, columns, "ladder", sources(used), first,
+                 "toprung ladder turing --sizes 256,1024,4096 --json results/turing.json", "sizes")  # fmt: skip
+
+
+def _swept(rows: Sequence[Row]) -> list[Row]:
+    """Rows of the views that have more than one size."""
+    sizes: dict[str, set[int]] = defaultdict(set)
+    for r in rows:
+        sizes[r["view"]].add(r["size"])
+    return [r for r in rows if len(sizes[r["view"]]) > 1]
+
+
+def _is_square(m: Measurement) -> bool:
+    sides = {m.problem[k] for k in "MNK" if k in m.problem}
+    return len(sides) == 1 and m.problem.get("batch", 1) == 1 and m.problem.get("beta", 0.0) == 0.0
+
+
+def everyone(gathered: Gathered) -> dict[tuple[str, str, int], dict[str, Taken]]:
+    """Who was measured on square products, by mode, transposes and size; of several records the newest."""
+    found: dict[tuple[str, str, int], dict[str, Taken]] = defaultdict(dict)
+    for stored in sorted(gathered.records, key=lambda s: (s.date, s.name)):
+        if stored.content.get("kind") == "run":
+            continue
+        for m in stored.measurements:
+            if m.problem["routine"] != "gemm" or not _is_square(m):
+                continue
+            who = _caption(m, stored)
+            found[m.mode, str(m.problem.get("trans", "NN")), int(m.problem["M"])][who] = (stored, m)
+    return found
+
+
+def _caption(m: Measurement, stored: Stored) -> str:
+    if m.competitor["kind"] == "rung":
+        return competitor_name(m.competitor) + (f" through {stored.backend}" if stored.backend != "cuda" else "")
+    name = str(m.competitor["name"])
+    return name if stored.backend == "cuda" or name != "toprung" else f"{name} through {stored.backend}"
+
+
+def _best_of_ladders(by: Mapping[str, Taken]) -> dict[str, Taken]:
+    """Peers and the library as they are; of each ladder and precision the fastest rung."""
+    out: dict[str, Taken] = {}
+    for who, (stored, m) in by.items():
+        if m.competitor["kind"] == "rung":
+            if stored.backend != "cuda" and any(s.backend == "cuda" for s, _ in by.values()):
+                continue
+            who = f"best of {m.competitor['ladder']}" + (f", {m.competitor['precision']}" if m.units else "")
+            if who in out and shown(out[who][1]) >= shown(m):
+                continue
+        out[who] = (stored, m)
+    return out
+
+
+def beside(gathered: Gathered) -> Chart:
+    """Ours beside others over the sizes of square products."""
+    rows: list[Row] = []
+    used: dict[str, list[Taken]] = defaultdict(list)
+    for (mode, trans, size), by in sorted(everyone(gathered).items(), key=lambda i: (i[0][0] != "warm", *i[0])):
+        for who, (stored, m) in _best_of_ladders(by).items():
+            accurate = precision(m.competitor["precision"]).accurate
+            view = f"{'as accurate as fp32' if accurate else 'narrow operands'}, {trans}, {mode}"
+            rows.append({
+                "view": view, "name": who, "rung": competitor_name(m.competitor), "precision": m.competitor["precision"],
+                "size": size, "speed": shown(m), "ms": 1e3 * m.median, "error": m.verdict["frobenius"], "clock": m.clock,
+                "energy": 1e9 * m.energy / m.flops if m.energy else None, "record": stored.name,
+            })  # fmt: skip
+            used[view].append((stored, m))
+    rows = _swept(rows)
+    names = sorted({r["name"] for r in rows}, key=lambda n: (not n.startswith(("toprung", "fp32x", "best")), n))
+    columns = [
+        Column("view", "what"), Column("name", "who"), Column("rung", "which"), Column("precision", "precision"),
+        Column("size", "M = N = K", "d"), Column("speed", "GFLOP/s", ",.0f"), Column("ms", "ms a call", ".4g"),
+        Column("error", "Frobenius error", ".2e"), Column("clock", "MHz", ".0f"), Column("energy", "nJ an operation", ".3g"),
+        Column("record", "record"),
+    ]  # fmt: skip
+    spec = {
+        "height": HEIGHT + 40,
+        "params": [{"name": "picked", "select": {"type": "point", "fields": ["name"]}, "bind": "legend"}],
+        "mark": {"type": "line", "strokeWidth": 2, "point": {"size": 60, "filled": True}},
+        "encoding": {
+            "x": {"field": "size", "type": "quantitative", "title": "M = N = K",
+                  "scale": {"type": "log", "base": 2, "nice": False}, "axis": {"format": "d", "labelOverlap": True}},
+            "y": {"field": "speed", "type": "quantitative", "title": "GFLOP/s", "axis": {"format": "~s"}},
+            "color": _category(names, CATEGORIES, "color"), "shape": _category(names, SHAPES, "shape"),
+            "opacity": {"condition": {"param": "picked", "value": 1}, "value": 0.12}, "tooltip": tooltip(columns),
+        },
+    }  # fmt: skip
+    said = "The library, the fastest rung of each ladder, and other people's routines. A name in the legend singles one out."
+    return Chart("beside", "Beside others", said, spec, rows, columns, "what", sources(used), "as accurate as fp32, NN, warm",
+                 "toprung bench --sizes 1024,2048,4096 --json results/bench.json", "others")  # fmt: skip
+
+
+def _category(names: Sequence[str], values: Sequence[str], kind: str) -> Spec:
+    """Names as colours or shapes: after eight names the colours begin again with the shapes moved by one."""
+    turn = [values[(i + (i // len(values)) * (kind == "shape")) % len(values)] for i in range(len(names))]
+    return {"field": "name", "type": "nominal", "title": None, "scale": {"domain": list(names), "range": turn},
+            "legend": {"orient": "bottom", "symbolSize": 80}}  # fmt: skip
+
+
+# --- speed against error ----------------------------------------------------------------------------------------------------------
+
+
+def errors(gathered: Gathered, views: Views) -> Chart:
+    """Speed against the error of the same call's result."""
+    rows: list[Row] = []
+    found: dict[str, list[Taken]] = {}
+    usual = ""
+    for (mode, trans, size), by in sorted(everyone(gathered).items(), key=lambda i: (i[0][0] != "warm", *i[0])):
+        if len(by) < 2:
+            continue
+        view = f"{size}" + (f" {trans}" if trans != "NN" else "") + (f", {mode}" if mode != "warm" else "")
+        front = _front([(shown(m), float(m.verdict["frobenius"])) for _, m in by.values()])
+        for i, (who, (stored, m)) in enumerate(by.items()):
+            if not m.verdict["frobenius"]:
+                continue
+            ours = m.competitor["kind"] != "peer" and m.competitor["name"] not in ("torch", "cupy")
+            rows.append({
+                "view": view, "name": who, "idea": m.competitor["idea"], "precision": m.competitor["precision"],
+                "whose": "toprung" if ours else "others", "speed": shown(m), "error": m.verdict["frobenius"],
+                "grade": m.verdict["grade"], "ms": 1e3 * m.median, "label": who if i in front or who == "cublas" else "",
+                "record": stored.name, "open": page_of(m.competitor["name"]) if m.competitor["kind"] == "rung" else None,
+            })  # fmt: skip
+        found[view] = list(by.values())
+        if str(size) == views.usual and mode == "warm" and trans == "NN":
+            usual = view
+    columns = [
+        Column("view", "problem"), Column("name", "who"), Column("idea", "idea"), Column("precision", "precision"),
+        Column("speed", "GFLOP/s", ",.0f"), Column("error", "Frobenius error", ".2e"), Column("grade", "grade ratio", ".3g"),
+        Column("ms", "ms a call", ".4g"), Column("record", "record"),
+    ]  # fmt: skip
+    kinds = sorted({r["precision"] for r in rows}, key=lambda p: (not precision(p).accurate, p != "fp32", p))
+    x = {"field": "error", "type": "quantitative", "title": "Frobenius error (left is better)",
+         "scale": {"type": "log", "padding": 14, "nice": False},
+         "axis": {"format": ".0e", "labelOverlap": True, "values": [10.0**e for e in range(-9, 2)]}}  # fmt: skip
+    y = {"field": "speed", "type": "quantitative", "title": "GFLOP/s",
+         "scale": {"type": "log", "nice": False, "padding": 14}, "axis": {"format": ",.0f", "values": TICKS}}  # fmt: skip
+    spec = {
+        "height": HEIGHT + 40,
+        "layer": [
+            {"mark": {**POINT, "size": 95, "opacity": 0.85, "stroke": "@page", "strokeWidth": 0.7},
+             "encoding": {
+                "x": x, "y": y, "tooltip": tooltip(columns),
+                "color": {"field": "precision", "type": "nominal", "title": None,
+                          "scale": {"domain": kinds, "range": [CATEGORIES[i % 8] for i in range(len(kinds))]},
+                          "legend": {"orient": "bottom"}},
+                "shape": {"field": "whose", "type": "nominal", "title": None,
+                          "scale": {"domain": ["toprung", "others"], "range": ["circle", "square"]},
+                          "legend": {"orient": "bottom", "symbolFillColor": "@muted", "symbolStrokeColor": "@muted"}},
+             }},
+            {"transform": [{"filter": "datum.label != ''"}],
+             "mark": {"type": "text", "align": "left", "dx": 8, "dy": -8, "color": "@fg", "fontSize": 11, "limit": 150},
+             "encoding": {"x": x, "y": y, "text": {"field": "label"}}},
+        ],
+    }  # fmt: skip
+    said = (
+        "Up is faster, left is more accurate: the error is that of the very kernel that was timed, against a product in float64. "
+        "Named are those that nobody beats in both, and cuBLAS."
+    )
+    return Chart("errors", "Speed against error", said, spec, rows, columns, "problem", sources(found), usual,
+                 "toprung bench --sizes 4096 --json results/bench.json", "error")  # fmt: skip
+
+
+def _front(points: Sequence[tuple[float, float]]) -> set[int]:
+    """Places of the points with no other that is as fast and as accurate."""
+    return {
+        i for i, (speed, error) in enumerate(points)
+        if not any((s >= speed and e <= error) and (s, e) != (speed, error) for s, e in points)
+    }  # fmt: skip
+
+
+# --- roofline ---------------------------------------------------------------------------------------------------------------------
+
+TILES, ONCE = "L2: what the tiles read", "memory: every operand once"
+
+
+def roofline(views: Views, limits: Limits) -> Chart:
+    """Every rung at the usual problem under what the device gives."""
+    figures = limits.figures
+    peak = figures.peak_gflops if figures else Unknown(())
+    rows: list[Row] = []
+    used: list[str] = []
+    if figures and not isinstance(peak, Unknown):
+        speeds = {TILES: figures.l2_read_bytes_per_s, ONCE: figures.dram_read_bytes_per_s}
+        for i, name in enumerate(views.ladders):
+            if not (key := views.first(name)):
+                continue
+            taken = views.of[key]
+            used.append(source(taken[0][0], [m for _, m in taken]))
+            best = max((m for _, m in taken if m.competitor["kind"] == "rung"), key=shown)
+            for stored, m in taken:
+                rung = m.competitor["kind"] == "rung"
+                intensity = {ONCE: m.flops / m.min_bytes}
+                bound = limits.bound(m, key[1]) if rung else None
+                through = next((v.seconds for v in bound.levels if v.name == "L2"), None) if bound else None
+                if isinstance(through, float) and through > 0 and figures.l2_read_bytes_per_s:
+                    intensity[TILES] = m.flops / (through * figures.l2_read_bytes_per_s)
+                for view, ratio in intensity.items():
+                    rows.append({
+                        "view": view, "kind": "rung", "name": _name(m), "idea": m.competitor["variant"] or m.competitor["idea"],
+                        "ladder": name if rung else "vendor", "x": ratio, "speed": _gflops(m),
+                        "precision": m.competitor["precision"],
+                        "share": 100 * _gflops(m) / min(peak, ratio * (speeds[view] or math.inf) / 1e9), "problem": key[2],
+                        "label": _name(m) if m is best else "", "side": ("left", "right")[i % 2], "record": stored.name,
+                        "open": page_of(m.competitor["name"]) if rung else None,
+                    })  # fmt: skip
+        for view, speed in speeds.items():
+            if speed and any(r["view"] == view for r in rows):
+                rows += _roof(view, speed / 1e9, peak, [r["x"] for r in rows if r["view"] == view])
+    rows.sort(key=lambda r: r["view"])
+    columns = [
+        Column("view", "bytes of"), Column("name", "rung"), Column("idea", "idea"), Column("problem", "problem"),
+        Column("precision", "precision"), Column("x", "operations a byte", ".3g"), Column("speed", "GFLOP/s", ",.0f"),
+        Column("share", "% of the roof", ".1f"), Column("record", "record"),
+    ]  # fmt: skip
+    names = [*views.ladders, "vendor"]
+    tones = [*(CATEGORIES[i % 8] for i in range(len(names) - 1)), "@vendor"]
+    x: Spec = {"field": "x", "type": "quantitative", "title": "operations a byte", "scale": {"type": "log", "nice": False},
+         "axis": {"format": "~g", "values": [n * 10.0**e for e in range(-3, 6) for n in (1, 3)], "labelOverlap": True}}  # fmt: skip
+    y: Spec = {"field": "speed", "type": "quantitative", "title": "GFLOP/s", "scale": {"type": "log", "nice": False, "padding": 10},
+         "axis": {"format": ",.0f", "values": TICKS, "labelOverlap": True}}  # fmt: skip
+    spec: Spec = {
+        "height": HEIGHT + 60,
+        "layer": [
+            {"transform": [{"filter": "datum.kind == 'roof'"}], "mark": {"type": "line", "color": "@ceiling", "strokeWidth": 2.5},
+             "encoding": {"x": x, "y": y}},
+            {"transform": [{"filter": "datum.kind == 'rung'"}],
+             "mark": {**POINT, "size": 75, "opacity": 0.85, "stroke": "@page", "strokeWidth": 0.6},
+             "encoding": {"x": x, "y": y, "tooltip": tooltip(columns),
+                          "color": {"field": "ladder", "type": "nominal", "title": None, "legend": {"orient": "bottom"},
+                                    "scale": {"domain": names, "range": tones}},
+                          "shape": {"field": "ladder", "type": "nominal", "title": None, "legend": {"orient": "bottom"},
+                                    "scale": {"domain": names, "range": [SHAPES[i % 8] for i in range(len(names))]}}}},
+            *[{"transform": [{"filter": f"datum.kind == 'rung' && datum.label != '' && datum.side == '{side}'"}],
+               "mark": {"type": "text", "align": side, "dx": dx, "dy": -4, "color": "@fg", "fontSize": 11},
+               "encoding": {"x": x, "y": y, "text": {"field": "label"}}} for side, dx in (("left", 8), ("right", -8))],
+            {"transform": [{"filter": "datum.kind == 'slope'"}],
+             "mark": {"type": "text", "align": "left", "dx": 14, "dy": 2, "color": "@ceiling", "fontSize": 11},
+             "encoding": {"x": x, "y": y, "text": {"field": "name"}}},
+            {"transform": [{"filter": "datum.kind == 'peak'"}],
+             "mark": {"type": "text", "align": "right", "dy": -8, "color": "@ceiling", "fontSize": 11},
+             "encoding": {"x": x, "y": y, "text": {"field": "name"}}},
+        ],
+    }  # fmt: skip
+    said = (
+        "The roof is what this device was seen to give. Counted are the bytes that a rung's tiles ask of the L2 cache (the model "
+        "does not count them for matrix units), or those that must cross the memory interface once; what reads a matrix once "
+        "lies far left. Only matrix units compute above the fp32 peak."
+    )
+    return Chart("roofline", "Roofline", said, spec, rows, columns, "bytes", dict.fromkeys((TILES, ONCE), used), TILES,
+                 "toprung probe --json results/probe.json; toprung ladder turing --json results/turing.json",
+                 "roofline")  # fmt: skip
+
+
+def _roof(view: str, speed: float, peak: float, across: Sequence[float]) -> list[Row]:
+    """What memory of a speed in GB/s and a peak in GFLOP/s allow, over all that is drawn."""
+    ridge = peak / speed
+    low, high = min(*across, ridge) / 3, max(*across, ridge) * 4
+    name = f"{view.partition(':')[0]}, {speed:,.0f} GB/s"
+    points = [("roof", low, ""), ("roof", ridge, ""), ("roof", high, ""), ("slope", low * 1.15, name), ("peak", high, "fp32 peak")]
+    return [{"view": view, "kind": k, "guide": True, "x": x, "speed": min(peak, x * speed), "name": n} for k, x, n in points]
+
+
+def _gflops(m: Measurement) -> float:
+    return m.flops / m.median / 1e9 * (shown(m) / m.figure)
+
+
+# --- tuning -----------------------------------------------------------------------------------------------------------------------
+
+
+def tuning(gathered: Gathered) -> Chart:
+    """The best tile so far over the time of a search."""
+    rows: list[Row] = []
+    found: dict[str, list[str]] = {}
+    for stored in gathered.of("tune"):
+        trials: list[Trial] = read_tuning(stored.content)
+        for t in trials:
+            view = f"{t.problem} through {stored.backend}, {stored.date[:10]}"
+            rows.append(
+                {"view": view, "elapsed": t.elapsed, "what": t.what, "speed": t.gflops, "best": t.best, "record": stored.name}
+            )
+            found[view] = [source(stored)]
+    columns = [
+        Column("view", "problem"), Column("elapsed", "seconds since the start", ".3g"), Column("what", "tile"),
+        Column("speed", "GFLOP/s", ",.0f"), Column("best", "best so far", ",.0f"), Column("record", "record"),
+    ]  # fmt: skip
+    x = {"field": "elapsed", "type": "quantitative", "title": "seconds since the search began"}
+    axis = {"type": "quantitative", "title": "GFLOP/s", "axis": {"format": "~s"}}
+    spec = {
+        "height": HEIGHT,
+        "layer": [
+            {"mark": {"type": "point", "filled": True, "size": 40, "color": "@c5", "opacity": 0.7},
+             "encoding": {"x": x, "y": {"field": "speed", **axis}, "tooltip": tooltip(columns)}},
+            {"mark": {"type": "line", "interpolate": "step-after", "color": "@ours", "strokeWidth": 2.5},
+             "encoding": {"x": x, "y": {"field": "best", **axis}}},
+        ],
+    }  # fmt: skip
+    said = "A point a tile that was tried; the line is the best so far."
+    return Chart("tuning", "The tuner's progress", said, spec, rows, columns, "problem", found, "",
+                 "toprung tune gemm --sizes 1024,4096 --json results/tune.json", "tuner")  # fmt: skip
+
+
+def known_ladders(measured: Iterable[str]) -> list[str]:
+    """Ladders of this toprung that were not measured."""
+    return sorted(set(ladder_names()) - set(measured))

@@ -1,0 +1,110 @@
+"""Two devices, commits, files or folders side by side: what is faster and what slower beyond noise."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from toprung import results
+from toprung.errors import BadRecord
+from toprung.report.html.chart import Chart, Column, Row, source, tooltip
+from toprung.report.html.gather import Complaint, Stored, read_sound
+from toprung.results import Change
+
+
+def side(name: str, among: Sequence[Stored]) -> tuple[list[Stored], list[Complaint]]:
+    """The records that a user means by a file, a folder, or by a device or commit found among some records.
+
+    Raises
+    ------
+    BadRecord
+        nothing is called that
+    """
+    path = Path(name)
+    found, complaints = read_sound([path]) if path.exists() else ([], [])
+    if not path.exists():
+        found = [r for r in among if r.slug == name] or [r for r in among if r.commit.startswith(name)]
+    if not any(r.measurements for r in found):
+        why = "; ".join(map(str, complaints)) or f"there is {', '.join(sorted({r.slug for r in among}) or ['nothing'])}"
+        raise BadRecord(f"{name} is no record, folder, device or commit with measurements: {why}")
+    return found, complaints
+
+
+def compare(a: Sequence[Stored], b: Sequence[Stored], tolerance: float) -> tuple[list[Change], int]:
+    """What changed from ``a`` to ``b``, as ``results.compare`` has it; of two devices or backends what each has in common.
+
+    Returns
+    -------
+    changes, and how many measurements are on one side only
+    """
+    slugs = [{r.slug for r in side} for side in (a, b)]
+    backends = [{r.backend for r in side if r.measurements} for side in (a, b)]
+    apart = slugs[0] != slugs[1]
+    other = len(backends[0]) == len(backends[1]) == 1 and backends[0] != backends[1]
+    old, new = ([_under(r, "" if apart else r.slug, "" if other else r.backend) for r in side if r.measurements] for side in (a, b))
+    return results.compare(old, new, tolerance)
+
+
+def _under(stored: Stored, slug: str, backend: str) -> Mapping[str, Any]:
+    """A record under another device's name, so that what was measured on two of them can be paired."""
+    environment = stored.content["environment"]
+    device = {**environment["device"], "slug": slug, "backend": backend}
+    return {**stored.content, "environment": {**environment, "device": device}}
+
+
+def chart(names: tuple[str, str], a: Sequence[Stored], b: Sequence[Stored], changes: Sequence[Change], tolerance: float) -> Chart:
+    """The ratio of every pair with its interval, the slowest first."""
+    verdicts = {"slower": "slower beyond noise", "faster": "faster beyond noise", "same": "within noise"}
+    rows: list[Row] = []
+    several = len({c.device for c in changes}) > 1
+    for c in sorted(changes, key=lambda c: (c.speed.value, c.device, c.competitor, c.problem, c.mode)):
+        rows.append({
+            "view": c.competitor.partition("/")[0] if "/" in c.competitor else "others",
+            "name": c.competitor, "device": c.device.strip(),
+            "problem": c.problem, "mode": c.mode, "ratio": c.speed.value, "low": c.speed.low, "high": c.speed.high,
+            "verdict": verdicts[c.verdict],
+            "what": " ".join(filter(None, (c.competitor, c.problem, c.mode * (c.mode != "warm"), c.device * several))),
+        })  # fmt: skip
+    rows = [{**r, "view": "all"} for r in rows] + rows if len({r["view"] for r in rows}) > 1 else rows
+    columns = [
+        Column("view", "ladder"), Column("name", "who"), Column("problem", "problem"), Column("mode", "mode"),
+        Column("device", "device"), Column("ratio", "speed, B / A", ".3f"), Column("low", "from", ".3f"),
+        Column("high", "to", ".3f"), Column("verdict", "verdict"),
+    ]  # fmt: skip
+    y: dict[str, Any] = {"field": "what", "type": "nominal", "sort": None, "title": None, "axis": {"labelLimit": 190}}
+    x: dict[str, Any] = {
+        "field": "ratio",
+        "type": "quantitative",
+        "title": "speed of B / speed of A",
+        "scale": {"zero": False, "padding": 10},
+    }
+    tone = {
+        "field": "verdict", "type": "nominal", "title": None, "legend": {"orient": "bottom", "columns": 1},
+        "scale": {"domain": list(verdicts.values()), "range": ["@slower", "@faster", "@c6"]},
+    }  # fmt: skip
+    shape = {
+        "field": "verdict",
+        "type": "nominal",
+        "title": None,
+        "scale": {"domain": list(verdicts.values()), "range": ["triangle-left", "triangle-right", "circle"]},
+    }
+    spec = {
+        "height": {"step": 17},
+        "layer": [
+            {"data": {"values": [{"low": 1 - tolerance, "high": 1 + tolerance}]}, "mark": {"type": "rect", "color": "@grid"},
+             "encoding": {"x": {**x, "field": "low"}, "x2": {"field": "high"}}},
+            {"mark": {"type": "rule", "strokeWidth": 2},
+             "encoding": {"y": y, "x": {**x, "field": "low"}, "x2": {"field": "high"}, "color": tone}},
+            {"mark": {"type": "point", "filled": True, "size": 70, "opacity": 1},
+             "encoding": {"y": y, "x": x, "color": tone, "shape": shape, "tooltip": tooltip(columns)}},
+        ],
+    }  # fmt: skip
+    said = (
+        f"A is {names[0]}, B is {names[1]}. The line is the 95 % bootstrap interval of the ratio of the medians, from the stored "
+        f"samples; the band is what two runs may differ by without any reason ({100 * tolerance:g} %). A change counts when the "
+        "whole interval lies outside the band."
+    )
+    both = [f"{letter}: {source(r, r.measurements)}" for letter, side in (("A", a), ("B", b)) for r in side if r.measurements]
+    return Chart("compare", f"{names[0]} beside {names[1]}", said, spec, rows, columns, "ladder",
+                 dict.fromkeys(dict.fromkeys(str(r["view"]) for r in rows), both), short="comparison")  # fmt: skip

@@ -1,0 +1,152 @@
+"""What limits each measured rung: its machine code, compiled here once and kept, and the bound that follows from it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from toprung import machine_code
+from toprung.backends import nvrtc
+from toprung.backends.base import Source
+from toprung.bounds.figures import Figures, Unknown
+from toprung.bounds.levels import Bound, bound
+from toprung.bounds.registers import Reads
+from toprung.build import rung_source
+from toprung.errors import BuildError, MissingExtra, ToprungError, UnknownName
+from toprung.explain import work_of
+from toprung.machine_code import Loop, MachineCode, inspect_source
+from toprung.measure import Measurement
+from toprung.paths import cache_dir, publish
+from toprung.problem import Problem
+from toprung.report.html.gather import Gathered
+from toprung.routines.base import routine
+from toprung.rung import Rung, rung
+from toprung.tile import Tile
+
+Says = Callable[[str], None]
+
+
+@dataclass
+class Limits:
+    """Machine code and bounds of the rungs of one report, each found once.
+
+    Attributes
+    ----------
+    gathered : whose rungs
+    compiles : whether anything may be compiled
+    says : is told what is being compiled
+    figures : what the device can do; None where nobody knows
+    notes : why something is missing, a sentence each, in the order it was noticed
+    """
+
+    gathered: Gathered
+    compiles: bool = True
+    says: Says = lambda text: None
+    notes: dict[str, None] = field(default_factory=dict)
+    figures: Figures | None = field(init=False)
+    _codes: dict[str, MachineCode | None] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.figures = self.gathered.figures()
+        self._device = self.gathered.device()
+        self._stored = {
+            _key(b["rung"], b["variant"], b["problem"]): b for r in self.gathered.of("bounds") for b in r.content["bounds"]
+        }
+
+    def rung_of(self, m: Measurement) -> Rung | None:
+        """The rung that was measured, if this toprung still has it."""
+        try:
+            return rung(m.competitor["name"])
+        except ToprungError:
+            self.notes[f"this toprung has no rung {m.competitor['name']}: it is shown as far as its record tells"] = None
+            return None
+
+    def code(self, m: Measurement, backend: str) -> MachineCode | None:
+        """The machine code of what was measured through CUDA; None where it cannot be had."""
+        if not self.compiles or backend != "cuda" or self._device is None or not self._device.arch.startswith("sm_"):
+            return None
+        if (of := self.rung_of(m)) is None:
+            return None
+        who = m.competitor
+        key = json.dumps([who["name"], who["tile"], who["options"]])
+        if key not in self._codes:
+            self.says(f"{who['name']} {who['variant']}".rstrip())
+            try:
+                source = rung_source(of, Tile(**who["tile"]), who["options"])
+                self._codes[key] = kept(source, self._device.arch)
+            except MissingExtra as error:
+                self.compiles = False
+                self.notes[f"machine code was not read: {error}"] = None
+                return None
+            except (BuildError, UnknownName, ValueError, TypeError) as error:
+                self.notes[f"{who['name']} was not compiled: {str(error).splitlines()[0]}"] = None
+                self._codes[key] = None
+        return self._codes[key]
+
+    def bound(self, m: Measurement, backend: str) -> Bound | None:
+        """What limits what was measured; None where the model or the figures do not tell: matrix units, other backends."""
+        if self.figures is None or m.competitor["precision"] != "fp32" or (of := self.rung_of(m)) is None:
+            return None
+        if (code := self.code(m, backend)) is None:
+            return None
+        try:
+            return bound(work_of(of, Tile(**m.competitor["tile"]), m.competitor["options"], _problem(m), code), self.figures)
+        except (ToprungError, ValueError, TypeError, KeyError):
+            return None
+
+    def ceiling(self, m: Measurement, backend: str) -> tuple[float, str] | None:
+        """The bound in the unit of the measurement, and what limits it: computed, or as ``toprung explain --json`` stored it."""
+        if backend != "cuda":
+            return None
+        if found := self.bound(m, backend):
+            if isinstance(found.seconds, Unknown) or not found.seconds or found.limiter is None:
+                return None
+            return m.figure * m.median / found.seconds, found.limiter.name
+        stored = self._stored.get(_key(m.competitor["name"], m.competitor["variant"], m.problem))
+        if stored is None or stored["bound_gflops"] is None or stored["tile"] != m.competitor["tile"]:
+            return None
+        return float(stored["bound_gflops"]), str(stored["limiter"])
+
+
+def kept(source: Source, arch: str) -> MachineCode:
+    """A kernel's machine code, read once and then taken from the cache, whose key is everything that can change it.
+
+    Raises
+    ------
+    BuildError, MissingExtra, UnknownName
+        as ``machine_code.inspect_source``
+    """
+    what = (source.text, sorted(source.defines.items()), source.kernel, source.language, source.binary.hex(), arch, nvrtc.version())
+    reader = Path(machine_code.__file__).read_bytes() + nvrtc.PRELUDE.read_bytes()
+    path = cache_dir() / "machine-code" / f"{hashlib.sha256(repr(what).encode() + reader).hexdigest()}.json"
+    try:
+        return _read(json.loads(path.read_bytes()))
+    except (OSError, ValueError, KeyError, TypeError):
+        code = inspect_source(source, arch)
+        publish(path, json.dumps(code.describe()).encode())
+        return code
+
+
+def _read(content: Mapping[str, Any]) -> MachineCode:
+    """The inverse of ``MachineCode.describe``."""
+    loop = Loop(MappingProxyType(dict(content["loop"])), Reads(**content["register_reads"]))
+    numbers = {k: int(content[k]) for k in ("registers", "spill_stores", "spill_loads", "stack_bytes", "shared_bytes")}
+    return MachineCode(
+        str(content["kernel"]), str(content["arch"]), counts=MappingProxyType(content["counts"]), loop=loop, **numbers
+    )
+
+
+def _problem(m: Measurement) -> Problem:
+    """The problem that was measured, as its routine has it."""
+    usual = routine(m.problem["routine"]).from_size(tuple(m.problem[k] for k in "MNK" if k in m.problem))
+    assert is_dataclass(usual)
+    return replace(usual, **{f.name: m.problem[f.name] for f in fields(usual) if f.name in m.problem})
+
+
+def _key(name: str, variant: str, problem: Mapping[str, Any]) -> tuple[Any, ...]:
+    return (name, variant, *(problem.get(k) for k in ("M", "N", "K", "trans", "batch")))

@@ -1,0 +1,111 @@
+"""The fp32x kernels' own texts on a CPU, launched by ``toprung.hopper`` itself: what needs a Hopper is only their speed."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import dataclasses
+import hashlib
+import re
+import shutil
+import subprocess
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from toprung.backends import nvrtc
+from toprung.backends.base import Source
+
+SHIM = Path(__file__).with_suffix(".h")
+COMPILER = shutil.which("g++")
+GONE = "pair_of", "from_half", "together"
+"""Functions that are instructions of a GPU, and stand in the header under the same names."""
+
+
+def missing() -> str:
+    """Why nothing can be run."""
+    return nvrtc.missing() or ("" if COMPILER else "no g++")
+
+
+def translated(source: Source) -> tuple[str, int]:
+    """C++ of a kernel's text with a function ``run``, and how many arguments it takes."""
+    text = source.text[source.text.index('#line 1 "terms.cuh"') :]
+    for name in GONE:
+        text = re.sub(rf"^inline \w+ {name}\(.*?^(?=\s*$)", "", text, count=1, flags=re.M | re.S)
+    text = re.sub(r'asm volatile\(""[^;]*;', "", text)
+    text = re.sub(r"extern __shared__ (?:__align__\(16\) )?char (\w+)\[\];", r"char *\1 = dynamic_shared;", text)
+    text = re.sub(r"^(template <\w+ \w+> )?inline ", r"\1static inline ", text, flags=re.M)
+    kernel = text[text.index('extern "C"') :]
+    parameters = re.search(rf"\b{source.kernel}\(([^)]*)\) \{{", kernel)
+    assert parameters
+    kinds = [re.sub(r"\w+$", "", p.replace("__grid_constant__", "").strip()).strip() for p in parameters[1].split(",")]
+    values = ", ".join(f"*({kind}*)values[{i}]" for i, kind in enumerate(kinds))
+    call = f"each_block(groups, threads, [&] {{ {source.kernel}({values}); }});"
+    defines = "".join(f"#define {k} {v}\n" for k, v in source.defines.items())
+    run = f'extern "C" void run(int groups, int threads, void **values) {{ {call} }}'
+    return f'#include "{SHIM}"\n{defines}{text}\n{run}\n', len(kinds)
+
+
+class Folder:
+    """Where what was built lies, and the session's stand-in, of so many multiprocessors."""
+
+    queue = 1
+
+    def __init__(self, path: Path, units: int = 5) -> None:
+        self.path, self.device = path, dataclasses.replace(nvrtc.device_of("sm_90"), compute_units=units)
+        self._workspace: Any = None
+
+    def built(self, source: Source) -> tuple[Any, int]:
+        """A library, and how many arguments its kernel takes."""
+        text, arguments = translated(source)
+        stem = self.path / f"{source.kernel}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+        library = stem.with_suffix(".so")
+        if not library.exists():
+            stem.with_suffix(".cpp").write_text(text)
+            words = ["-std=c++20", "-O1", "-ffp-contract=off", "-fpermissive", "-w", "-shared", "-fPIC", "-pthread"]
+            subprocess.run([COMPILER, *words, "-o", library, stem.with_suffix(".cpp")], check=True)
+        return ctypes.CDLL(str(library)), arguments
+
+    def allocate(self, nbytes: int) -> Any:
+        """Memory that nobody has written yet, on 256 bytes."""
+        array = np.full(nbytes + 256, 0xA5, np.uint8)
+        return SimpleNamespace(array=array, pointer=array.ctypes.data + -array.ctypes.data % 256, nbytes=nbytes)
+
+    def upload(self, buffer: Any, array: Any) -> None:
+        """Host to what stands for the device."""
+        ctypes.memmove(buffer.pointer, array.ctypes.data, array.nbytes)
+
+    def workspace(self, queue: Any, nbytes: int) -> Any:
+        """The stream's."""
+        if self._workspace is None or self._workspace.buffer.nbytes < nbytes:
+            self._workspace = SimpleNamespace(buffer=self.allocate(nbytes), lock=threading.RLock())
+        return self._workspace
+
+    def tensor_map(self, buffer: Any, rows: int, cols: int, box: tuple[int, int]) -> Any:
+        """As the header's ``TensorMap``."""
+        return np.array([buffer.pointer, rows, cols, box[0]], np.int64)
+
+    def current(self) -> Any:
+        """Nothing to make current."""
+        return contextlib.nullcontext()
+
+
+KINDS = {"P": np.uint64, "f": np.float32}
+"""Arguments that change from launch to launch."""
+
+
+class Launch:
+    """In place of ``toprung.backends.overlap.Overlapping``."""
+
+    def __init__(self, session: Folder, source: Source, groups: int, local: int, kinds: str, fixed: Any, overlap: bool) -> None:
+        self._library, arguments = session.built(source)
+        assert arguments == len(kinds) + len(fixed)
+        self._size, self._kinds, self._fixed = (groups, local), kinds, [np.atleast_1d(x) for x in fixed]
+
+    def __call__(self, queue: Any, *values: Any) -> None:
+        changing = [np.array([v], KINDS[kind]) for kind, v in zip(self._kinds, values, strict=True)]
+        everything = [*changing, *self._fixed]
+        self._library.run(*self._size, (ctypes.c_void_p * len(everything))(*(x.ctypes.data for x in everything)))

@@ -1,0 +1,181 @@
+"""fp32x from operands to result on a CPU, by the kernels' own texts: slices of K, the guard, layouts, panels, prepared operands."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hopper_on_cpu
+from conftest import require
+from hopper_on_cpu import Folder, Launch
+from toprung import hopper
+from toprung.hopper import LIMIT, Plan, Prepared, Product, Variant
+
+SMALL = Variant(CONSUMERS=1, BN=32, STAGES=3, GROUP=2)
+WIDE = Variant(BN=64, STAGES=2, INTERVAL=2, GROUP=2)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Folder:
+    require(not hopper_on_cpu.missing(), hopper_on_cpu.missing())
+    return Folder(tmp_path_factory.mktemp("hopper"))
+
+
+@pytest.fixture(autouse=True)
+def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hopper, "Overlapping", Launch)
+    monkeypatch.setattr(hopper, "_kernel", lambda session, source: source)
+    monkeypatch.setattr(hopper, "_copied", lambda session, to, source, nbytes, queue: ctypes.memmove(to, source, nbytes))
+    monkeypatch.setattr(hopper, "spread", lambda K, across: (1, 32))  # a cluster's blocks would have to run at once
+
+
+@dataclass
+class Operands:
+    """A, B and C of a batch as they lie, rows padded with what must not be read."""
+
+    a: Any
+    b: Any
+    c: Any
+    turned: str = "NN"
+    padding: int = 3
+
+    @staticmethod
+    def of(M: int, N: int, K: int, few_a: int = 1, few_b: int = 1, turned: str = "NN") -> Operands:
+        rng = np.random.default_rng(0)
+        shapes = (few_a, M, K), (few_b, K, N), (max(few_a, few_b), M, N)
+        return Operands(*(rng.uniform(-1, 1, shape).astype(np.float32) for shape in shapes), turned)
+
+    def call(self) -> Product:
+        (few_a, M, K), (few_b, _, N), (batch, _, _) = (x.shape for x in (self.a, self.b, self.c))
+        a, b, p = self.turned[0] == "T", self.turned[1] == "T", self.padding
+        lda, ldb, ldc = (M if a else K) + p, (K if b else N) + p, N + p
+        strides = (K if a else M) * lda if few_a > 1 else 0, (N if b else K) * ldb if few_b > 1 else 0, M * ldc
+        return Product(M, N, K, batch, a, b, lda, ldb, ldc, *strides)
+
+    def laid(self, x: Any, turn: bool) -> Any:
+        x = np.ascontiguousarray(x.transpose(0, 2, 1)) if turn else x
+        return np.pad(x, ((0, 0), (0, 0), (0, self.padding)), constant_values=np.float32(np.nan))
+
+    def run(
+        self, plan: Plan, alpha: float = 1.0, beta: float = 0.0, prepare: bool = False
+    ) -> Any:  # fmt: skip
+        a, b, c = self.laid(self.a, self.turned[0] == "T"), self.laid(self.b, self.turned[1] == "T"), self.laid(self.c, False)
+        if not beta:
+            c[:] = np.nan
+        session: Any = plan.session
+        second = Prepared(session, plan.call, b.ctypes.data) if prepare else b.ctypes.data
+        plan.run(a.ctypes.data, 0, second, 0, c.ctypes.data, 0, alpha, beta)
+        assert np.isnan(c[:, :, -self.padding :]).all(), "written outside"
+        return c[:, :, : -self.padding]
+
+    def reference(self, alpha: float = 1.0, beta: float = 0.0) -> Any:
+        with np.errstate(invalid="ignore"):
+            product = np.matmul(self.a.astype(np.float64), self.b.astype(np.float64))
+        return alpha * product + beta * self.c.astype(np.float64)
+
+
+def counted(plan: Plan) -> int:
+    return int(np.ctypeslib.as_array((ctypes.c_uint64 * 1).from_address(plan._count.pointer))[0])  # type: ignore[attr-defined]
+
+
+def close(found: Any, reference: Any, limit: float = 3e-7) -> bool:
+    finite = np.isfinite(reference)
+    same = np.array_equal(found[~finite], reference[~finite].astype(np.float32), equal_nan=True)
+    return bool(same and np.linalg.norm(found[finite] - reference[finite]) <= limit * np.linalg.norm(reference[finite]))
+
+
+@pytest.mark.parametrize("slices, turned", [(1, "NN"), (3, "NN"), (3, "TT")])
+def test_sums_are_those_of_float64(folder: Any, slices: int, turned: str) -> None:
+    one = Operands.of(70, 50, 200, turned=turned)
+    plan = Plan(folder, one.call(), SMALL, slices=slices)
+    found = one.run(plan, 0.5, 2.0)
+    assert close(found, one.reference(0.5, 2.0)) and not counted(plan)
+    assert np.array_equal(found, one.run(plan, 0.5, 2.0)), "other bits the second time"
+    assert np.array_equal(found, one.run(plan, 0.5, 2.0, prepare=True)), "other bits with a prepared B"
+    nothing = one.run(plan, 0.0, -1.0)
+    assert np.array_equal(nothing, -one.c)
+
+
+@pytest.mark.slow
+def test_batches_share_operands_in_slices(folder: Any) -> None:
+    for few_a, few_b in ((3, 1), (1, 3)):
+        one = Operands.of(66, 40, 100, few_a, few_b)
+        assert close(one.run(Plan(folder, one.call(), SMALL, slices=3)), one.reference())
+
+
+@pytest.mark.slow
+def test_panels_in_slices(folder: Any) -> None:
+    one = Operands.of(200, 150, 128)
+    plan = Plan(folder, one.call(), SMALL, 140_000, slices=2)
+    assert len(plan.panels) > 2 and close(one.run(plan), one.reference())
+
+
+def special(one: Operands) -> None:
+    one.a[0, 5, 150], one.a[0, 66, 10], one.b[0, 3, 7] = np.inf, -np.inf, np.nan
+
+
+def spread_wide(one: Operands) -> None:
+    """So that every slice but the first refuses."""
+    one.a[:, :, 100:] *= np.exp2(np.random.default_rng(1).integers(-60, 1, one.a[:, :, 100:].shape)).astype(np.float32)
+
+
+def test_the_guard_in_slices(folder: Any) -> None:
+    for change, prepare in ((special, True), (special, False), (spread_wide, False)):
+        one = Operands.of(70, 50, 200)
+        change(one)
+        plan = Plan(folder, one.call(), SMALL, slices=3)
+        before = counted(plan)
+        assert close(one.run(plan, prepare=prepare), one.reference(), 1e-6) and counted(plan) > before
+    plain = Operands.of(70, 50, 200)
+    before = counted(plan)
+    assert close(plain.run(plan), plain.reference()) and counted(plan) == before, "a flag of the call before"
+
+
+def test_what_may_overflow_is_added_in_order_of_K(folder: Any) -> None:
+    """Half of the elements pass float32's range on the way, and not where slices are added: bits tell the order."""
+    one = Operands.of(70, 50, 200, turned="TN")
+    one.a *= np.float32(2.0**62)
+    one.b *= np.float32(2.0**63)
+    whole, cut = (one.run(Plan(folder, one.call(), SMALL, slices=s)) for s in (1, 3))
+    assert np.isinf(whole).any() and np.isfinite(whole).any() and np.array_equal(whole, cut, equal_nan=True)
+
+
+@pytest.mark.slow
+def test_two_consumers_and_wide_tiles(folder: Any) -> None:
+    for change in (lambda one: None, special, spread_wide):
+        one = Operands.of(130, 70, 300, turned="NT")
+        change(one)
+        assert close(one.run(Plan(folder, one.call(), WIDE, LIMIT, slices=4)), one.reference(), 1e-6)
+
+
+def right(folder: Any) -> None:
+    test_sums_are_those_of_float64(folder, 3, "NN")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "file, good, bad, test",
+    [
+        ("fp32x.cu", "slice * below_a + at.m", "at.m", right), ("fp32x.cu", "along_b + 64 * j", "64 * j", right),
+        ("split.cu", "matrix % slices * depth", "0", right),
+        ("fp32x.cu", "if (slices > 1 && threadIdx", "if (slices > 9 && threadIdx", test_the_guard_in_slices),
+        ("fp32x.cu", "flagged = in_order && slices > 1", "flagged = false", test_what_may_overflow_is_added_in_order_of_K),
+        ("reduce.cu", "s < slices; ++s", "s < slices - 1; ++s", right),
+    ],
+)  # fmt: skip
+def test_a_planted_bug_is_found(folder: Any, monkeypatch: pytest.MonkeyPatch, file: str, good: str, bad: str, test: Any) -> None:
+    original = hopper.source
+
+    def planted(name: str, kernel: str, defines: Any) -> Any:
+        found = original(name, kernel, defines)
+        return dataclasses.replace(found, text=found.text.replace(good, bad)) if name == file else found
+
+    assert good in original(file, "", {}).text
+    monkeypatch.setattr(hopper, "source", planted)
+    with pytest.raises(AssertionError):
+        test(folder)
