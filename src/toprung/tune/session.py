@@ -33,6 +33,9 @@ FINALS = 0.8
 
 FINAL_TURNS, COLD = 15, 3
 
+COLD_SHARE = 5.0
+"""Seconds of a shape from which on it is measured cold, too: making so many operands takes about one."""
+
 LOOK_AHEAD = 3
 """Shapes whose choices are put into order while another is measured."""
 
@@ -326,7 +329,7 @@ class Tuner:
             if future is not None:
                 future.cancel()
         if not self._stop.is_set():
-            self._finals(lane, shape)
+            self._finals(lane, shape, COLD if share.seconds is None or share.seconds >= COLD_SHARE else 0)
         shape.state = state
 
     def _recall(self, shape: Shape, device: Device) -> None:
@@ -388,8 +391,8 @@ class Tuner:
         ]  # fmt: skip
         shape.best, _, shape.choice = min(left, key=lambda one: one[:2], default=(math.inf, "", None))
 
-    def _finals(self, lane: Lane, shape: Shape) -> None:
-        """What was found beside what ran before and what others offer, in turns, warm and cold."""
+    def _finals(self, lane: Lane, shape: Shape, cold: int) -> None:
+        """What was found beside what ran before and what others offer, in turns, warm and ``cold`` samples cold."""
         if shape.choice is None or shape.start is None:
             return
         call, device = call_of(shape.problem), lane.device
@@ -400,12 +403,12 @@ class Tuner:
             rivals["numpy"] = Choice("numpy", None)
         if not unsuited(device, call):
             rivals[FP32X] = plain(route(device, call, True, FP32X)[0])
-        compared = shape.tried == 0 and bool(shape._kept[shape.choice].cold_seconds)  # in an earlier run
-        if shape._final == shape.choice or (compared and all(self._known(shape, c) for c in rivals.values())):
+        compared = shape.tried == 0 and all(self._known(shape, c) for c in rivals.values())  # in an earlier run
+        if shape._final == shape.choice or compared:
             return
         choices = tuple(dict.fromkeys(rivals.values()))
         trial = Trial(
-            shape.problem, choices, FINAL_TURNS, 7, hopeless=100.0, limit=self._limit, cold=COLD, seed=self._seed
+            shape.problem, choices, FINAL_TURNS, 7, hopeless=100.0, limit=self._limit, cold=cold, seed=self._seed
         )  # fmt: skip
         outcome = lane.run(trial)
         if not outcome.sampled:
