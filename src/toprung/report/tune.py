@@ -121,7 +121,7 @@ def best_over_time(records: Mapping[str, Mapping[str, Any]], path: Path) -> None
     for label, record in records.items():
         xs, ys = _course(record["shapes"], best)
         axes.step(xs, ys, where="post", label=label, linewidth=1.4)
-    axes.set_xlabel("seconds")
+    axes.set_xlabel("seconds since a shape's first measurement")
     axes.set_ylabel("speed, share of the best found (geometric mean)")
     axes.set_ylim(0, 1.03)
     axes.grid(color="#dddddd", linewidth=0.6)
@@ -132,13 +132,16 @@ def best_over_time(records: Mapping[str, Mapping[str, Any]], path: Path) -> None
 
 
 def _course(shapes: Sequence[Mapping[str, Any]], best: Mapping[str, float]) -> tuple[list[float], list[float]]:
-    """When, and the geometric mean over the shapes that have begun by then."""
-    events = sorted((t, str(sorted(s["problem"].items())), seconds) for s in shapes for t, seconds in s["trace"] if seconds)
-    now: dict[str, float] = {}
+    """When, counted for each shape from its first measurement, and the geometric mean over all shapes."""
+    events, now = [], {}
+    for shape in shapes:
+        key, trace = str(sorted(shape["problem"].items())), [t for t in shape["trace"] if t[1]]
+        if trace:
+            now[key] = trace[0][1]
+            events += [(when - trace[0][0], key, seconds) for when, seconds in trace]
     xs, ys = [], []
-    for when, key, seconds in events:
-        now[key] = min(now.get(key, math.inf), seconds)
-        shares = [best[k] / v for k, v in now.items()]
+    for when, key, seconds in sorted(events):
+        now[key] = min(now[key], seconds)
         xs.append(when)
-        ys.append(math.exp(sum(map(math.log, shares)) / len(shares)))
+        ys.append(math.exp(sum(math.log(best[k] / v) for k, v in now.items()) / len(now)))
     return xs, ys
