@@ -127,7 +127,7 @@ def bench(
         row.state, row.note, row.verdict = first.state, first.note, first.verdict
     for mode in modes:
         present = [r for r in rows if r.mode == mode and r.who.name in ready]
-        sets = _copies(operands, session) if mode == "cold" else []
+        sets = copies(operands, session) if mode == "cold" else []
         for row in present:
             try:
                 row.timing = Timing(Rotating([row.who.prepare(s) for s in sets]) if sets else ready[row.who.name], plan=_plan(mode))
@@ -199,15 +199,15 @@ def ratios(measurements: Sequence[Measurement]) -> list[Interval | None]:
     return found
 
 
-def _copies(operands: Operands, session: Session) -> list[OnDevice]:
+def copies(operands: Operands, session: Session) -> list[OnDevice]:
     """Enough sets of the operands that none stays in a cache; none where one set is too large for that by itself."""
     bytes_a_set = sum(m.nbytes for m in operands.problem.matrices)
     wanted = COLD_BYTES[session.device.kind]
     if bytes_a_set >= wanted:
         return []
     count = min(MOST_SETS, max(3, -(-wanted // bytes_a_set)))
-    copies = (replace(operands, flat={n: f.copy() for n, f in operands.flat.items()}) for _ in range(count))
-    return [OnDevice(copy, session) for copy in copies]
+    made = (replace(operands, flat={n: f.copy() for n, f in operands.flat.items()}) for _ in range(count))
+    return [OnDevice(copy, session) for copy in made]
 
 
 def _plan(mode: str) -> Plan:

@@ -159,7 +159,7 @@ SHORTEST = 32
 def choose(device: Device, call: Call, own: bool = True) -> Choice:
     """The kernel, tile and switches for a call on a device. ``own``: only ours; else what is installed may be chosen, too."""
     chosen, passed_over = _advised(device, call, own)
-    chosen = chosen or _by_model(device, call)
+    chosen = chosen or by_model(device, call)
     chosen = replace(chosen, passed_over=(*chosen.passed_over, *passed_over))
     if own:
         return replace(chosen, passed_over=(*chosen.passed_over, ("cublas", "only kernels of ours were asked for")))
@@ -213,7 +213,8 @@ def _unsuited(call: Call) -> str:
     return ""
 
 
-def _by_model(device: Device, call: Call) -> Choice:
+def by_model(device: Device, call: Call) -> Choice:
+    """Our kernel for a call, whatever is stored: what nobody has tuned gets."""
     empty = not (call.M and call.N and (isinstance(call, GemvCall) or call.K))
     if not empty:
         if isinstance(call, GemvCall) or is_skinny(call):
