@@ -15,8 +15,9 @@ import trial
 PACKAGE = trial.ROOT / "src" / "toprung"
 ORDER = (
     "errors", "device", "tile", "problem", "rung", "ladders", "data", "precision", "stats", "bounds", "paths",
-    "split", "backends.base", "backends", "power", "machine_code", "reallocate", "build", "store", "hopper", "hopper_fp32", "check", "routines", "suites",
-    "competitor", "peers", "blas", "environment", "measure", "bandwidth", "results", "guidelines", "single", "climb", "bench",
+    "split", "backends.base", "backends", "power", "machine_code", "reallocate", "build", "store", "hopper", "hopper_fp32",
+    "check", "routines", "suites", "competitor",
+    "peers", "blas", "environment", "measure", "bandwidth", "results", "guidelines", "single", "climb", "bench",
     "accuracy", "probe", "explain", "report", "", "cli",
 )  # fmt: skip
 """Layers, lowest first: a module may import from its own layer and from those before it. A folder is one layer, so that what

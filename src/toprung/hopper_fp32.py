@@ -96,7 +96,7 @@ VARIANTS = (
 RATE = 57e12 / 132
 """Operations a second of a multiprocessor in the main loop: of a product of 8192 cubed on an H200, at the clock it keeps there.
 
-This and what follows are a start, from one shape and one layout (TN); ``benchmarks/hopper_fp32.py`` measures what to fit them to."""
+This and what follows are a start, from one shape in one layout; ``benchmarks/hopper_fp32.py`` measures what to fit them to."""
 START = 8e-6
 """Seconds of a launch, before its first product and after its last."""
 TILE = 2e-6
