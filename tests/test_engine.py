@@ -13,7 +13,7 @@ import pytest
 
 import trial
 from conftest import require
-from test_choice import H200
+from test_choice import HOPPER as H200
 from toprung.backends import adopt, nvrtc, session_for
 from toprung.backends.base import Session
 from toprung.blas import choose as choosing

@@ -14,10 +14,10 @@ import trial
 
 PACKAGE = trial.ROOT / "src" / "toprung"
 ORDER = (
-    "errors", "device", "tile", "problem", "rung", "ladders", "data", "precision", "stats", "bounds", "paths",
-    "split", "backends.base", "backends", "power", "machine_code", "reallocate", "build", "store", "hopper", "check",
-    "routines", "suites", "competitor", "peers", "blas", "environment", "measure", "bandwidth", "results",
-    "guidelines", "single", "climb", "bench", "accuracy", "probe", "explain", "ranking", "tune", "report", "", "cli",
+    "errors", "device", "tile", "problem", "rung", "ladders", "data", "precision", "stats", "bounds", "paths", "split",
+    "backends.base", "backends", "power", "machine_code", "reallocate", "build", "store", "hopper", "hopper_fp32", "check",
+    "routines", "suites", "competitor", "peers", "blas", "environment", "measure", "bandwidth", "results", "guidelines",
+    "single", "climb", "bench", "accuracy", "probe", "explain", "ranking", "tune", "report", "", "cli",
 )  # fmt: skip
 """Layers, lowest first: a module may import from its own layer and from those before it. A folder is one layer, so that what
 is found by looking (rungs, backends, routines, peers, commands) can be added without a line here; "" is the package itself."""

@@ -15,7 +15,7 @@ import pytest
 import toprung
 import trial
 from conftest import require
-from test_choice import H200
+from test_choice import HOPPER as H200
 from test_store import WRITER, child, garbage
 from toprung import store as stores
 from toprung.backends.base import Session
@@ -61,7 +61,7 @@ def entry(
     device: Device, problem: Problem, kernel: str = "gemm", tile: Tile | None = SMALL, seconds: float = 1e-3, **more: Any
 ) -> Entry:  # fmt: skip
     candidate = {"kernel": kernel, "tile": tile.given() if tile else {}, "options": more.pop("options", {})}
-    known = {"source": source_hash(kernel) if kernel in (*kernels.kernel_names(), "fp32x") else "1"}
+    known = {"source": source_hash(kernel) if kernel in (*kernels.kernel_names(), "ffma", "fp32x") else "1"}
     return Entry(
         more.pop("machine", Machine.of(device)), class_of(call_of(problem)), problem.describe(), candidate,
         seconds=(seconds,), date="2025-01-31T12:00:00+00:00", **{**known, **more},
@@ -399,3 +399,17 @@ def test_a_choice_of_the_store_says_where_it_is_from(device: Device, stored: Sto
     stored.add(entry(device, Gemm(64, 64, 64)))
     found = choose(device, call_of(Gemm(64, 64, 64)))
     assert isinstance(found, Choice) and "2025-01-31" in found.why and "1 ms" in found.why
+
+
+def test_the_store_can_name_hopper_s_plain_fp32_kernel(stored: Store) -> None:
+    problem, tile = Gemm(4096, 4096, 4096), Tile(BM=256, BN=128, BK=16, TM=8, TN=16, STAGES=5)
+    named = entry(H200, problem, "ffma", tile, 0.5, options={"GROUP": 4, "WAIT_AT": 8})
+    stored.add(named, entry(H200, problem, tile=Tile(**large_tile()), seconds=1.0))
+    found = choose(H200, call_of(problem))
+    assert (found.kernel, found.tile, dict(found.options)) == ("ffma", tile, {"GROUP": 4, "WAIT_AT": 8})
+    assert "tuned on these very sizes" in found.why and found.passed_over[0][0].startswith("blas/gemm")
+    assert isinstance(tuned.fitted(H200, call_of(Gemm(4000, 4001, 4002, trans="TT")), named, False), Choice)
+    assert "one product at a time" in str(tuned.fitted(H200, call_of(Gemm(64, 64, 64, batch=3)), named, False))
+    for wrong in ({"BM": 64}, {"STAGES": 10}, {"BK": 7}):
+        assert tuned.refusal(entry(H200, problem, "ffma", replace(tile, **wrong), 0.5, options={"GROUP": 4, "WAIT_AT": 6}))
+    assert "needs a tile" in tuned.refusal(entry(H200, problem, "ffma", tile, 0.5))

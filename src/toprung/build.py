@@ -21,7 +21,7 @@ from toprung.tile import Tile
 FORMAT = "toprung binary 3"
 KERNELS = Path(__file__).parent / "kernels"
 LANGUAGES = {".cl": "opencl", ".cu": "cuda", ".cubin": "cubin"}
-INCLUDE = re.compile(r'^#include "([\w.]+)".*$', re.MULTILINE)
+INCLUDE = re.compile(r'^#include "((?:\.\./\w+/)?[\w.]+)".*$', re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -107,6 +107,8 @@ def rung_source(rung: Rung, tile: Tile, options: Options, own: Own | None = None
 
 def with_includes(text: str, folder: Path) -> str:
     """A text with each ``#include "name"`` replaced by the file of that name in a folder: a binary's key is the whole text.
+
+    ``../other/name`` is a file of a folder beside it, for what ladders share.
 
     Raises
     ------

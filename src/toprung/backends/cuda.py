@@ -382,27 +382,43 @@ class CUDASession:
 
         ``box``: rows and columns; a row of it has 128 bytes at most and comes swizzled by 128 bytes. Wants rows of whole 16 bytes.
         """
-        self._alive()
         d = self._driver
+        kind, swizzle = d.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_FLOAT16, d.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B
+        return self._encoded("fp16", kind, swizzle, _pointer(buffer), (rows, cols), 2 * cols, box)
+
+    def tensor_map_fp32(self, address: int, rows: int, cols: int, ld: int, box: tuple[int, int]) -> np.void:
+        """The same of fp32, ``ld`` elements from row to row; boxes of at most 256 × 256, and not swizzled.
+
+        ``address`` and rows begin on 16 bytes.
+        """
+        d = self._driver
+        kind, swizzle = d.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_FLOAT32, d.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_NONE
+        return self._encoded("fp32", kind, swizzle, address, (rows, cols), 4 * ld, box)
+
+    def _encoded(
+        self, of: str, kind: Any, swizzle: Any, address: int, shape: tuple[int, int], stride: int, box: tuple[int, int]
+    ) -> np.void:
+        self._alive()
+        d, (rows, cols) = self._driver, shape
         try:
             found = _call(
                 d.cuTensorMapEncodeTiled(
-                    d.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
+                    kind,
                     2,
-                    _pointer(buffer),
+                    address,
                     [d.cuuint64_t(cols), d.cuuint64_t(rows)],
-                    [d.cuuint64_t(2 * cols)],
+                    [d.cuuint64_t(stride)],
                     [d.cuuint32_t(box[1]), d.cuuint32_t(box[0])],
                     [d.cuuint32_t(1), d.cuuint32_t(1)],
                     d.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
-                    d.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,
+                    swizzle,
                     d.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
                     d.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
                 )
             )
         except _DriverError as error:
             raise LaunchError(
-                f"no tensor map of {rows}×{cols} fp16 in boxes of {box[0]}×{box[1]} on {self.device}: {error}"
+                f"no tensor map of {rows}×{cols} {of} in boxes of {box[0]}×{box[1]} on {self.device}: {error}"
             ) from None
         return np.void(b"".join(int(word).to_bytes(8, "little") for word in found.opaque))
 

@@ -62,6 +62,11 @@ class Overlapping:
             config.attrs = [attribute]
             config.numAttrs = 1
 
+    def replace(self, place: int, value: np.generic) -> None:
+        """Another value for one of the ``fixed`` arguments, of the same kind, from the next launch on."""
+        kept = self._kept[3][place]
+        kept[...] = np.frombuffer(value.tobytes(), kept.dtype).reshape(kept.shape)
+
     def __call__(self, queue: Any, *values: Any) -> None:
         """Put one launch into a queue (None: the session's own)."""
         number = self._own if queue is None else int(queue)

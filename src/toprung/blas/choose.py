@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from toprung import hopper_fp32
 from toprung.blas import vendor
 from toprung.blas.call import Call, GemmCall, GemvCall
 from toprung.blas.kernel import kernel
@@ -29,7 +30,7 @@ class Choice:
 
     Attributes
     ----------
-    kernel : its stem in ``blas/kernels``, or ``"cublas"``
+    kernel : its stem in ``blas/kernels``, or ``"cublas"``, ``"ffma"`` or ``"fp32x"``
     tile : with ``SPLIT_K`` where the sums are cut; None for somebody else's
     options : its switches
     why : a sentence
@@ -130,6 +131,13 @@ FEWER = 0.095
 STEPS = 0.875
 """Where there is more than a wave: how much of the time goes by whole waves; the rest by the number of blocks alone."""
 
+FFMA = "ffma"
+"""The choice's kernel for plain fp32 on Hopper, see ``toprung.hopper_fp32``."""
+FFMA_LEAST = 1 << 20
+"""Results of C from which on it is weighed: below, adding parts of its large tiles takes longer than computing them."""
+MODEL_HZ = 1.98e9
+"""Clocks of the model in a second: an H200's highest clock, from which ``GPU`` was fitted; it does not keep it under load."""
+
 PREFER_OWN: frozenset[str] = frozenset({"batched", "shallow", "skinny", "tiny"})
 """Problem classes in which our kernels were at least as fast as cuBLAS in every stored measurement; see ``problem_class``."""
 
@@ -220,7 +228,7 @@ def by_model(device: Device, call: Call) -> Choice:
         if isinstance(call, GemvCall) or is_skinny(call):
             if choice := _skinny(device, call):
                 return choice
-        elif choice := _tiled(device, call):
+        elif choice := _product(device, call):
             return choice
     return Choice("plain", kernel("plain").tile_for(device), (), "no tile of the faster kernels is legal here" if not empty else "")
 
@@ -432,7 +440,37 @@ def clocks(device: Device, call: GemmCall, candidate: Candidate, slices: int) ->
     return LAUNCH + total
 
 
-def _tiled(device: Device, call: GemmCall) -> Choice | None:
+def ffma_choice(variant: hopper_fp32.Variant, why: str, passed_over: PassedOver = ()) -> Choice:
+    """Hopper's kernel with these parameters."""
+    tile = Tile(BM=variant.BM, BN=variant.BN, BK=variant.BK, TM=8, TN=16, STAGES=variant.STAGES)
+    return Choice(FFMA, tile, (("GROUP", variant.GROUP), ("WAIT_AT", variant.WAIT_AT)), why, passed_over)
+
+
+def ffma_clocks(device: Device, call: GemmCall) -> float:
+    """About how many clocks Hopper's kernel takes, in the unit of ``clocks``: its seconds in the model's clocks."""
+    return hopper_fp32.reckoned(call, device.compute_units) * MODEL_HZ
+
+
+def _product(device: Device, call: GemmCall) -> Choice | None:
+    """The best tile of the tunable product, or Hopper's kernel where that takes less by the model of each."""
+    tiled = _tiled(device, call)
+    if call.M * call.N < FFMA_LEAST or hopper_fp32.supported(device, call):
+        return tiled and tiled[1]
+    cost = ffma_clocks(device, call)
+    if tiled is None or cost < tiled[0]:
+        variant = hopper_fp32.choose(call, device.compute_units)
+        direct = {"A": hopper_fp32.direct_a(call), "B": hopper_fp32.direct_b(call)}
+        laid = [name for name, lies_well in direct.items() if not lies_well]
+        why = f"least by the model: the copy engine feeds {device.compute_units} blocks that stay"
+        why += f", after a pass that lays out {' and '.join(laid)}" * bool(laid)
+        passed = ((f"blas/gemm {tiled[1].tile}", f"{tiled[0] / cost:.2f} times as long by the model"),) if tiled else ()
+        return ffma_choice(variant, why, passed)
+    passed = (("hopper_fp32/ffma", f"{cost / tiled[0]:.2f} times as long by the model"),)
+    return replace(tiled[1], passed_over=passed + tiled[1].passed_over)
+
+
+def _tiled(device: Device, call: GemmCall) -> tuple[float, Choice] | None:
+    """The tunable product with the tile that takes least by the model, and how long."""
     weighed: list[tuple[float, int, Candidate]] = []
     for one in candidates(device, call):
         if device.kind == "gpu":
@@ -453,7 +491,7 @@ def _tiled(device: Device, call: GemmCall) -> Choice | None:
     passed = tuple((name, f"{other / cost:.2f} times as long by the model") for name, other in list(others.items())[:4])
     options = tiled_options(call, best, device, slices)
     tile = replace(best.tile, SPLIT_K=slices if slices > 1 else None)
-    return Choice("gemm", tile, tuple(sorted(options.items())), why, passed)
+    return cost, Choice("gemm", tile, tuple(sorted(options.items())), why, passed)
 
 
 def _on_cpu(device: Device, call: GemmCall, tile: Tile) -> tuple[float, int]:

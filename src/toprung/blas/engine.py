@@ -8,15 +8,15 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from toprung.backends.base import Buffer, Session
-from toprung.blas import fp32x, launches, proof, tuned
+from toprung.blas import ffma, fp32x, launches, proof, tuned
 from toprung.blas.call import Call
-from toprung.blas.choose import Choice
+from toprung.blas.choose import FFMA, Choice
 from toprung.blas.kernel import Run
 from toprung.blas.route import FP32X, route
 from toprung.hopper import Prepared as Terms
 from toprung.tile import Tile
 
-NAMES = {"cublas": "cublas", FP32X: "hopper/fp32x"}
+NAMES = {"cublas": "cublas", FP32X: "hopper/fp32x", FFMA: "hopper_fp32/ffma"}
 """Kernels whose texts do not lie in ``blas/kernels``."""
 
 
@@ -25,7 +25,7 @@ class Executable:
 
     Attributes
     ----------
-    name : the kernel, ``blas/gemm`` or ``hopper/fp32x``, or the library's, ``cublas``
+    name : the kernel, ``blas/gemm``, ``hopper/fp32x`` or ``hopper_fp32/ffma``, or the library's, ``cublas``
     tile : with ``SPLIT_K`` where the sums are cut; None for somebody else's kernel
     precision : the path, by its name in ``toprung.precision``
     why : why it was chosen, a sentence
@@ -39,7 +39,7 @@ class Executable:
         self.name = NAMES.get(choice.kernel, f"blas/{choice.kernel}")
         self.tile: Tile | None = choice.tile
         self.why, self.passed_over = choice.why, choice.passed_over
-        self.workspace_bytes = launches.workspace_bytes(call, choice)
+        self.workspace_bytes = launches.workspace_bytes(call, choice, session.device.compute_units)
         self.launches = launches.count(call, choice)
         self._make: Callable[[], Run] = launches.maker(session, call, choice)
         self._mine = threading.local()
@@ -79,6 +79,8 @@ class Executable:
         """Make the scratch memory of a queue now: inside a CUDA graph's capture nothing can be allocated."""
         if self.choice.kernel == FP32X:
             fp32x.plan_of(self.session, self.call).ready(queue)
+        elif self.choice.kernel == FFMA:
+            ffma.plan_of(self.session, self.call, self.choice).ready(queue)
         elif self.workspace_bytes:
             self.session.workspace(queue, self.workspace_bytes)
 

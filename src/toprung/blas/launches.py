@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from toprung.backends.base import Session
-from toprung.blas import fp32x, route, vendor
+from toprung.blas import ffma, fp32x, route, vendor
 from toprung.blas.call import Call, GemmCall, GemvCall
-from toprung.blas.choose import Choice, Skinny, sliced, tile_grid, turn
+from toprung.blas.choose import FFMA, Choice, Skinny, sliced, tile_grid, turn
 from toprung.blas.kernel import Run, kernel, loaded
 from toprung.errors import LaunchError
 
@@ -25,8 +25,10 @@ MOST_GROUPS = 2**31 - 1
 """Work-groups along the first dimension of a grid, on every NVIDIA GPU."""
 
 
-def workspace_bytes(call: Call, choice: Choice) -> int:
-    """Scratch memory of a call: a result for each slice of K, or the terms of operands that are split."""
+def workspace_bytes(call: Call, choice: Choice, units: int) -> int:
+    """Scratch memory of a call: a result for each slice of K; or split terms; or operands laid out and parts of tiles."""
+    if choice.kernel == FFMA:
+        return ffma.workspace_bytes(call, choice, units)
     if choice.kernel == route.FP32X:
         return fp32x.workspace_bytes(call, choice.slices)
     slices = choice.slices
@@ -39,6 +41,8 @@ def count(call: Call, choice: Choice) -> int:
     """Kernels of a run, α = 0 and K = 0 aside."""
     if choice.kernel == route.FP32X:
         return fp32x.launches(call, choice.slices)
+    if choice.kernel == FFMA:
+        return ffma.launches(call)
     return 2 if choice.slices > 1 else 1
 
 
@@ -152,7 +156,7 @@ def _direct(session: Session, stem: str, choice: Choice, groups: tuple[int, ...]
 
 def _summed(session: Session, call: Call, choice: Choice, main: Run) -> Run:
     """``main`` into scratch memory, a result for each slice, then their sum; the two follow each other in the queue."""
-    c, nbytes = Result.of(call), workspace_bytes(call, choice)
+    c, nbytes = Result.of(call), workspace_bytes(call, choice, session.device.compute_units)
     many = choice.slices > 4
     tile = kernel("add").tile_for(session.device)
     if not many:
@@ -251,6 +255,6 @@ def _skinny(session: Session, call: Call, choice: Choice) -> Run:
 
 PRODUCTS: dict[str, Callable[[Session, Call, Choice], Run]] = {
     "plain": _plain, "gemm": _gemm, "rows": _skinny, "columns": _skinny, "cublas": vendor.cublas,
-    route.FP32X: fp32x.product,
+    route.FP32X: fp32x.product, FFMA: ffma.product,
 }  # fmt: skip
 """What starts a call with each kernel."""

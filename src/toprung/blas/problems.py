@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from toprung import backends, hopper
+from toprung import backends, hopper, hopper_fp32
 from toprung.blas.call import Call, GemmCall, GemvCall
-from toprung.blas.choose import Skinny, problem_class, skinny_widths, widths
+from toprung.blas.choose import FFMA, Skinny, problem_class, skinny_widths, widths
 from toprung.blas.kernel import kernel
 from toprung.blas.route import FP32X
 from toprung.build import with_includes
@@ -83,6 +83,8 @@ def source_hash(name: str) -> str:
         return _cublas.version()
     if name == FP32X:
         text = hopper.product_source(next(iter(hopper.COSTS))).text + hopper.split_source().text
+    elif name == FFMA:
+        text = hopper_fp32.product_source(hopper_fp32.Variant()).text + hopper_fp32.lay_source().text
     else:
         text = with_includes(kernel(name).source.read_text(), kernel(name).source.parent)
     folder = Path(backends.__file__).parent

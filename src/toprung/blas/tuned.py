@@ -19,14 +19,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from toprung import hopper_fp32
+from toprung.blas import ffma
 from toprung.blas.call import Call, GemmCall, GemvCall
 from toprung.blas.choose import (
     FEW,
+    FFMA,
     LEAST_TURNS,
     STORES,
     Choice,
     PassedOver,
     Skinny,
+    ffma_choice,
     lacking,
     skinny_widths,
     tile_grid,
@@ -53,6 +57,8 @@ MARGIN = 1.03
 LARGEST_PIECE = 1024
 """Results of a work-item, and DEEPEST: of K in a tile, beyond which a tile is not built: compilers unroll both."""
 DEEPEST = 512
+LARGEST_STEP, LARGEST_GROUP = 32, 1 << 10
+"""Of K and of stages in the ring of Hopper's plain fp32 kernel, and rows of its tiles that are walked together."""
 
 SHOWN = 3
 """Entries passed over for a faster one that a receipt names."""
@@ -78,7 +84,7 @@ class Known:
     faster: dict[Call, bool | None] = field(default_factory=dict)
 
 
-_KERNELS = frozenset(kernel_names())
+_KERNELS = frozenset((*kernel_names(), FFMA))
 _known: dict[Machine, Known] = {}
 _latest: dict[str, tuple[float, Known]] = {}
 """The same by the device's id, with the time of the last look at the file, for those who may not spend the time to look."""
@@ -246,6 +252,8 @@ def refusal(entry: Entry) -> str:
     """Why an entry can never be used by this toprung: a kernel, switch or value that does not exist; empty where it can."""
     if entry.kernel in (*VENDORS, FP32X):
         return ""
+    if entry.kernel == FFMA:
+        return _ffma(entry)[1]
     try:
         switches = {s.name: s.values for s in kernel(entry.kernel).switches}
     except UnknownName as error:
@@ -256,6 +264,18 @@ def refusal(entry: Entry) -> str:
         if value not in switches.get(name, ()):
             return f"blas/{entry.kernel} has no switch {name}={value}"
     return ""
+
+
+def _ffma(entry: Entry) -> tuple[hopper_fp32.Variant | None, str]:
+    """The parameters of Hopper's kernel that an entry names, or why there are none such."""
+    candidate = entry.candidate
+    try:
+        variant = ffma.variant_of(Tile(**candidate["tile"]), candidate["options"])
+    except (KeyError, TypeError, ValueError):
+        return None, "hopper_fp32/ffma needs a tile with BM, BN, BK and STAGES, and options GROUP and WAIT_AT"
+    if (variant.BK > LARGEST_STEP or variant.STAGES > LARGEST_STEP) or not 0 < variant.GROUP <= LARGEST_GROUP:
+        return None, f"hopper_fp32/ffma is not built for {variant}"
+    return variant, variant.refused()
 
 
 def _spots(here: Known, call: Call) -> Iterator[tuple[bool, Sequence[Entry]]]:
@@ -340,6 +360,13 @@ def fitted(device: Device, call: Call, entry: Entry, exact: bool) -> Choice | st
     What follows from the call (transposes, 32-bit offsets, the width of accesses to C) is set anew. Slices of K stay as they
     are for ``exact`` sizes; else there are as many as give the call's blocks as many work-groups as the entry's had.
     """
+    if entry.kernel == FFMA:
+        variant, reason = _ffma(entry)
+        if variant is None or reason:
+            return reason
+        if not isinstance(call, GemmCall):
+            return "it multiplies matrices"
+        return hopper_fp32.supported(device, call) or ffma_choice(variant, "")
     name, tile, options = entry.kernel, Tile(**entry.candidate["tile"]), dict(entry.candidate["options"])
     if (tile.TM or 1) * (tile.TN or 1) > LARGEST_PIECE or (tile.BK or 1) > DEEPEST:
         return "its tile is larger than is ever built"
@@ -406,6 +433,8 @@ def _name(entry: Entry) -> str:
     """An entry's candidate, as receipts name kernels."""
     if entry.kernel in (*VENDORS, FP32X):
         return entry.kernel
+    if entry.kernel == FFMA:
+        return f"hopper_fp32/ffma {Tile(**entry.candidate['tile'])}"
     return f"blas/{entry.kernel} {Tile(**entry.candidate['tile'])}" if entry.candidate["tile"] else f"blas/{entry.kernel}"
 
 

@@ -1,0 +1,482 @@
+"""Plain fp32 products on Hopper: fused multiply-adds alone, operands through the copy engine. A call → launches.
+
+The product wants A as K×M and B as K×N, on 16 bytes. An operand that lies otherwise goes through a layout pass first, into a
+workspace; one launch lays out both. The product's blocks stay, each with its share of the tiles; where tiles do not fill whole
+waves, some are cut along K and their parts added in a fixed order, so that results repeat to the bit. The workspace is the
+session's for a stream and serves all plans there in turn.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from toprung.backends.base import DYNAMIC_SHARED, Buffer, Kernel, Session, Source
+from toprung.backends.overlap import Overlapping
+from toprung.build import with_includes
+from toprung.device import Device
+from toprung.errors import BadArgument, Unsupported
+from toprung.hopper import Call, _address, _kernel, _narrow, _whole, ceil
+
+FOLDER = Path(__file__).parent / "ladders" / "hopper_fp32"
+DEEPEST = 1 << 24
+"""Largest K: a share's stages are counted with 31 bits."""
+LIMIT = 4 << 30
+"""Bytes of operands laid out at a time beyond which a call is cut into panels of M and N."""
+LAY_THREADS = 256
+LAY_SIDE = 64
+"""Elements of a side of what a block of the layout pass takes."""
+
+
+@dataclass(frozen=True)
+class Variant:
+    """Free parameters of the product's kernel: a block of eight warps of 64 × 64 and a warpgroup that fetches.
+
+    Attributes
+    ----------
+    BM, BN : of C, that a block owns at a time
+    BK : of K, in a stage of the ring; even, the loop over it is unrolled and must fit the instruction cache
+    STAGES : of the ring
+    WAIT_AT : the k in a stage before which the next stage is waited for
+    GROUP : rows of tiles that are walked together
+    """
+
+    BM: int = 128
+    BN: int = 256
+    BK: int = 12
+    STAGES: int = 6
+    WAIT_AT: int = 6
+    GROUP: int = 8
+
+    @property
+    def shared_bytes(self) -> int:
+        """The ring on 128 bytes, and its barriers."""
+        return ring_bytes(self.BM, self.BN, self.BK, self.STAGES)
+
+    @property
+    def threads(self) -> int:
+        """Of a block."""
+        return self.BM * self.BN // 128 + 128
+
+    def refused(self) -> str:
+        """Why there is no such kernel, empty where there is."""
+        if self.BM % 64 or self.BN % 64 or self.BM * self.BN != 8 * 64 * 64:
+            return "a block is eight warps of 64 × 64: more do not have the registers they were compiled for"
+        if self.BK % 2 or not 0 <= self.WAIT_AT < self.BK:
+            return "fragments alternate between two sets of registers, and the wait stands within a stage"
+        if self.STAGES < 2 or self.shared_bytes > 227 * 1024:
+            return f"{self.STAGES} stages are {self.shared_bytes:,} bytes of shared memory: from 2 stages to {227 * 1024:,} bytes"
+        return ""
+
+    def defines(self, **more: int) -> dict[str, int]:
+        """As macros."""
+        return {"ARCH_SPECIFIC": 1, **asdict(self), **more}
+
+    def __str__(self) -> str:
+        return f"{self.BM}x{self.BN}x{self.BK} S{self.STAGES} W{self.WAIT_AT} G{self.GROUP}"
+
+
+def ring_bytes(BM: int, BN: int, BK: int, STAGES: int) -> int:
+    """Shared memory of a block."""
+    return STAGES * (4 * (BM + BN) * BK + 16) + 128
+
+
+VARIANTS = (
+    Variant(),
+    Variant(256, 128),
+    Variant(512, 64, GROUP=4),
+    Variant(64, 512, GROUP=16),
+)
+"""Block shapes that are weighed."""
+
+RATE = 57e12 / 132
+"""Operations a second of a multiprocessor in the main loop: of a product of 8192 cubed on an H200, at the clock it keeps there.
+
+This and what follows are a start, from one shape in one layout; ``benchmarks/hopper_fp32.py`` measures what to fit them to."""
+START = 8e-6
+"""Seconds of a launch, before its first product and after its last."""
+TILE = 2e-6
+"""Seconds in which a multiprocessor writes a tile."""
+PART = 3e-6
+"""Seconds in which it adds a part that another left."""
+LAY_RATE = 4e12
+"""Bytes a second of the layout pass, what it reads and what it writes."""
+LAY_START = 4e-6
+"""Seconds of the layout pass's launch."""
+MEMORY_RATE = 4e12
+"""Bytes a second of memory."""
+
+
+def supported(device: Device, call: Call) -> str:
+    """Why a call cannot be computed this way, as a sentence; empty where it can."""
+    if device.backend != "cuda" or device.arch != "sm_90":
+        return f"its copy engine and its exchange of registers are Hopper's, and this is {device}"
+    if call.batch != 1:
+        return "it computes one product at a time"
+    if not (call.M and call.N and call.K):
+        return "the product is empty"
+    if call.K > DEEPEST:
+        return f"K is {call.K:,}, more than {DEEPEST:,}"
+    return ""
+
+
+class Schedule(NamedTuple):
+    """How tiles are dealt out.
+
+    Attributes
+    ----------
+    grid : blocks
+    shared : tiles that are cut along K over all of them; the rest are dealt out whole
+    """
+
+    grid: int
+    shared: int
+
+
+def tiles_of(call: Call, variant: Variant) -> int:
+    """Tiles of C."""
+    return ceil(call.M, variant.BM) * ceil(call.N, variant.BN)
+
+
+def schedules(call: Call, variant: Variant, units: int) -> list[Schedule]:
+    """What is weighed: whole tiles alone, or what does not fill whole waves cut evenly over all blocks."""
+    tiles, chunks = tiles_of(call, variant), ceil(call.K, variant.BK)
+    found = [Schedule(min(units, tiles), 0)]
+    if tiles > units and tiles % units:
+        found.append(Schedule(units, tiles % units + units))
+    elif tiles < units:
+        grids = {min(tiles * n, units) for n in range(2, ceil(units, tiles) + 1)}
+        found += [Schedule(grid, tiles) for grid in sorted(grids) if grid <= tiles * chunks]
+    return found
+
+
+def schedule_time(call: Call, variant: Variant, schedule: Schedule) -> float:
+    """Seconds that the fullest block takes."""
+    tiles, chunks = tiles_of(call, variant), ceil(call.K, variant.BK)
+    grid, shared = schedule
+    whole = ceil(tiles - shared, grid)
+    mine = ceil(shared * chunks, grid) + whole * chunks
+    parts = ceil(grid, shared) if shared else 0  # of a tile: one is written and the others are added
+    each = 2.0 * variant.BM * variant.BN * variant.BK / RATE
+    return mine * each + (whole + ceil(shared, grid)) * TILE + parts * PART
+
+
+def schedule(call: Call, variant: Variant, units: int) -> Schedule:
+    """What is done first."""
+    return min(schedules(call, variant, units), key=lambda s: schedule_time(call, variant, s))
+
+
+def product_time(call: Call, variant: Variant, units: int) -> float:
+    """Seconds of the product's launch."""
+    moved = 4 * (call.M * call.K + call.K * call.N + call.M * call.N)
+    return START + max(schedule_time(call, variant, schedule(call, variant, units)), moved / MEMORY_RATE)
+
+
+def choose(call: Call, units: int) -> Variant:
+    """The block's shape with which all is done first."""
+    return min(VARIANTS, key=lambda v: product_time(call, v, units))
+
+
+def reckoned(call: Call, units: int, variant: Variant | None = None) -> float:
+    """Seconds that a call takes about, the layout pass included."""
+    laid = 8.0 * call.K * ((0 if direct_a(call) else call.M) + (0 if direct_b(call) else call.N))
+    return product_time(call, variant or choose(call, units), units) + (LAY_START + laid / LAY_RATE if laid else 0.0)
+
+
+def direct_a(call: Call) -> bool:
+    """Whether A is read where it lies: K×M, every row on 16 bytes."""
+    return call.trans_a and call.lda % 4 == 0 and call.lda >= call.M and getattr(call, "align_a", 4) == 4
+
+
+def direct_b(call: Call) -> bool:
+    """Whether B is."""
+    return not call.trans_b and call.ldb % 4 == 0 and call.ldb >= call.N and getattr(call, "align_b", 4) == 4
+
+
+def product_source(variant: Variant, **more: int) -> Source:
+    """The product's kernel."""
+    text = "".join(f'#include "{name}"\n' for name in ("../hopper/hopper.cuh", "ffma.cuh", "share.cuh", "ffma.cu"))
+    defines = {**variant.defines(**more), DYNAMIC_SHARED: variant.shared_bytes}
+    return Source("hopper_fp32/ffma", with_includes(text, FOLDER), "ffma", defines, "cuda")
+
+
+def lay_source() -> Source:
+    """The layout pass."""
+    text = '#include "../hopper/hopper.cuh"\n#include "lay.cu"\n'
+    return Source("hopper_fp32/lay", with_includes(text, FOLDER), "lay", {"ARCH_SPECIFIC": 1}, "cuda")
+
+
+def pitch(rows: int) -> int:
+    """Elements from one k to the next of an operand laid out."""
+    return ceil(rows, 4) * 4
+
+
+def laid_bytes(rows: int, K: int) -> int:
+    """Of an operand laid out, from 256 bytes on."""
+    return _whole(4 * K * pitch(rows))
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A piece of a call: rows from m, columns from n.
+
+    Attributes
+    ----------
+    lay_a, lay_b : whether the operand is laid out for it; else it lies well as it is, or in the workspace since the piece before
+    """
+
+    m: int
+    rows: int
+    n: int
+    cols: int
+    lay_a: bool
+    lay_b: bool
+
+
+def panels(call: Call, limit: int = LIMIT) -> list[Panel]:
+    """The pieces of a call whose operands, laid out, need no more than ``limit`` bytes, or 32 rows and columns each.
+
+    Pieces are multiples of 32 high and wide: operands that are read where they lie stay on 16 bytes.
+    """
+    turn_a, turn_b = not direct_a(call), not direct_b(call)
+    rows, cols = call.M, call.N
+
+    def needed() -> int:
+        return turn_a * laid_bytes(rows, call.K) + turn_b * laid_bytes(cols, call.K)
+
+    def half(n: int) -> int:
+        return ceil(ceil(n, 2), 32) * 32
+
+    while needed() > limit:
+        if turn_a and rows > 32 and (rows >= cols or not turn_b or cols <= 32):
+            rows = half(rows)
+        elif turn_b and cols > 32:
+            cols = half(cols)
+        else:
+            break
+    return [
+        Panel(
+            m, min(rows, call.M - m), n, min(cols, call.N - n),
+            turn_a and (n == 0 or rows < call.M), turn_b and m == 0,
+        )  # a single panel of rows stays where it is
+        for n in range(0, call.N, cols)
+        for m in range(0, call.M, rows)
+    ]  # fmt: skip
+
+
+def workspace_bytes(call: Call, variant: Variant, units: int, limit: int = LIMIT, cut: bool = True) -> int:
+    """Scratch memory of a call, on the device."""
+    return sum(_parts(call, panels(call, limit)[0], variant, units, cut)) if call.M and call.N else 0
+
+
+def _parts(call: Call, p: Panel, variant: Variant, units: int, cut: bool) -> tuple[int, int, int]:
+    """Bytes of the workspace for A, for B, and for parts of tiles, where the largest panel is ``p``."""
+    a = 0 if direct_a(call) else laid_bytes(p.rows, call.K)
+    b = 0 if direct_b(call) else laid_bytes(p.cols, call.K)
+    return a, b, 4 * units * variant.BM * variant.BN if cut else 0
+
+
+class _Part(NamedTuple):
+    """A panel as a call, for the schedule."""
+
+    M: int
+    N: int
+    K: int
+
+
+class Plan:
+    """A call that is ready to run, as often as wanted, from any thread, on any stream of its session's context.
+
+    Attributes
+    ----------
+    name : ``hopper_fp32/ffma``
+    variant : the block's shape
+    why : why it was chosen
+    workspace_bytes : scratch memory it takes of the stream it runs on
+
+    Parameters
+    ----------
+    kernel : a rung's, in place of the library's
+    cut : whether tiles may be cut along K
+    overlap : whether a launch may begin before the one before it has ended
+    more : macros
+    """
+
+    name = "hopper_fp32/ffma"
+
+    def __init__(
+        self, session: Session, call: Call, variant: Variant | None = None, limit: int = LIMIT, *, kernel: Kernel | None = None,
+        cut: bool = True, overlap: bool = True, **more: int,
+    ) -> None:  # fmt: skip
+        if reason := supported(session.device, call):
+            raise Unsupported(f"{call}: plain fp32 on Hopper cannot compute this: {reason}")
+        self.session, self.call, self.units = session, call, session.device.compute_units
+        self.variant = variant or choose(call, self.units)
+        if reason := self.variant.refused():
+            raise Unsupported(f"{self.variant}: {reason}")
+        self.cut, self.overlap = cut, overlap
+        self.why = f"the fullest of {self.units} multiprocessors is done first with tiles of {self.variant.BM}×{self.variant.BN}"
+        self.panels = panels(call, limit)
+        self.workspace_bytes = workspace_bytes(call, self.variant, self.units, limit, cut)
+        self.kernel = kernel or _kernel(session, product_source(self.variant, **more))
+        self.lay = None if direct_a(call) and direct_b(call) else _kernel(session, lay_source())
+        self._steps: dict[int, tuple[Buffer, list[Step]]] = {}
+        self._flags: dict[int, Buffer] = {}
+        self._making = threading.Lock()
+
+    @property
+    def launches(self) -> int:
+        """Of a run."""
+        return launches(self.panels)
+
+    def ready(self, queue: Any = None) -> None:
+        """Allocate what a stream needs, so that nothing is when ``run`` is captured into a graph.
+
+        A graph keeps the addresses: keep the plan as long as the graph.
+        """
+        self.steps(queue)
+
+    def run(
+        self, a: Any, offset_a: int, b: Any, offset_b: int, c: Any, offset_c: int, alpha: float, beta: float, queue: Any = None
+    ) -> None:
+        """Put one call into a queue (a CUDA stream's handle; None: the session's own); never waits.
+
+        Offsets are in elements. With β = 0 C is not read, with α = 0 neither are A and B.
+
+        Raises
+        ------
+        BadArgument
+            an operand that is not on 16 bytes, where the call says that it is
+        """
+        at_a, at_b, at_c = (_address(x) + 4 * offset for x, offset in ((a, offset_a), (b, offset_b), (c, offset_c)))
+        alpha, beta = _narrow(alpha), _narrow(beta)
+        work = self._workspace(queue)
+        with work.lock:  # another call's launches must not come between the two
+            for step in self._on(queue, work.buffer):
+                step.run(at_a, at_b, at_c, alpha, beta, queue)
+
+    def steps(self, queue: Any = None) -> list[Step]:
+        """Its launches on a stream, a panel each."""
+        work = self._workspace(queue)
+        with work.lock:
+            return self._on(queue, work.buffer)
+
+    def _workspace(self, queue: Any) -> Any:
+        return self.session.workspace(queue, max(self.workspace_bytes, 1))
+
+    def _on(self, queue: Any, workspace: Buffer) -> list[Step]:
+        """The launches of a stream, made anew where its workspace has grown; whoever asks holds the workspace's lock."""
+        number = int(self.session.queue if queue is None else queue)
+        found = self._steps.get(number)
+        if found is None or found[0] is not workspace:
+            found = self._steps[number] = workspace, [Step(self, p, workspace, self.flags(number)) for p in self.panels]
+        return found[1]
+
+    def flags(self, number: int) -> Buffer:
+        """A stream's flags, which each launch finds and leaves 0; no other plan may write there."""
+        with self._making:
+            if number not in self._flags:
+                made = self.session.allocate(4 * self.units)
+                self.session.upload(made, np.zeros(self.units, np.uint32))
+                self._flags[number] = made
+            return self._flags[number]
+
+
+def launches(pieces: list[Panel]) -> int:
+    """Of all panels."""
+    return sum(1 + (p.lay_a or p.lay_b) for p in pieces)
+
+
+MAP_A, MAP_B = 0, 1
+"""Places of the tensor maps among the arguments that stay."""
+KEPT_MAPS = 64
+"""Tensor maps of addresses that a step remembers."""
+
+
+class Step:
+    """The launches of a panel in a workspace: the layout pass, where there is something to lay out, and the product."""
+
+    def __init__(self, plan: Plan, p: Panel, workspace: Buffer, flags: Buffer) -> None:
+        call, session, v = plan.call, plan.session, plan.variant
+        i, long, address = np.int32, np.int64, np.uint64
+        self._session: Any = session
+        self._plan, self._p = plan, p
+        # of the largest panel: what stays must not move
+        bytes_a, bytes_b, _ = _parts(call, plan.panels[0], v, plan.units, plan.cut)
+        laid_a = _address(workspace)
+        laid_b = laid_a + bytes_a
+        parts = laid_b + bytes_b
+        self._from_a = 4 * p.m * (1 if call.trans_a else call.lda)
+        self._from_b = 4 * p.n * (call.ldb if call.trans_b else 1)
+        self._from_c = 4 * (p.m * call.ldc + p.n)
+        self._lay: Overlapping | None = None
+        if p.lay_a or p.lay_b:
+            assert plan.lay is not None
+            deep = ceil(call.K, LAY_SIDE)
+            blocks_a, blocks_b = (deep * ceil(n, LAY_SIDE) * lay for n, lay in ((p.rows, p.lay_a), (p.cols, p.lay_b)))
+            self._lay = Overlapping(
+                session, plan.lay, blocks_a + blocks_b, LAY_THREADS, "PP",
+                (
+                    address(laid_a), address(laid_b), i(call.K), i(blocks_a), i(p.rows), i(p.cols),
+                    i(call.trans_a), i(not call.trans_b), long(call.lda), long(call.ldb), long(pitch(p.rows)), long(pitch(p.cols)),
+                ), plan.overlap,
+            )  # fmt: skip
+        piece: Any = _Part(p.rows, p.cols, call.K)
+        self.schedule = schedule(piece, v, plan.units) if plan.cut else schedules(piece, v, plan.units)[0]
+        each, extra = divmod(self.schedule.shared * ceil(call.K, v.BK), self.schedule.grid)
+        self._direct = direct_a(call), direct_b(call)
+        nothing = np.void(bytes(128))
+        self._at: list[int] = [0, 0]
+        self._maps: tuple[dict[int, np.void], dict[int, np.void]] = {}, {}
+        fixed = [
+            nothing if self._direct[0] else self._map(0, laid_a),
+            nothing if self._direct[1] else self._map(1, laid_b),
+            i(call.ldc), i(p.rows), i(p.cols), i(call.K), address(parts), address(_address(flags)),
+            i(self.schedule.shared), i(each), i(extra),
+        ]  # fmt: skip
+        self._multiply = Overlapping(session, plan.kernel, self.schedule.grid, v.threads, "Pff", fixed, plan.overlap)
+
+    def _map(self, which: int, address: int) -> np.void:
+        """Of A or B as the product reads it, from an address on."""
+        call, p, v = self._plan.call, self._p, self._plan.variant
+        rows, side, ld = ((p.rows, v.BM, call.lda), (p.cols, v.BN, call.ldb))[which]
+        ld = ld if self._direct[which] else pitch(rows)
+        found: np.void = self._session.tensor_map_fp32(address, call.K, rows, ld, (v.BK, min(side, 256)))
+        return found
+
+    def run(self, a: int, b: int, c: int, alpha: float, beta: float, queue: Any) -> None:
+        """Lay out, and multiply."""
+        self.lay_only(a, b, alpha, queue)
+        self.multiply_only(a, b, c, alpha, beta, queue)
+
+    def lay_only(self, a: int, b: int, alpha: float, queue: Any) -> None:
+        """The first launch, where there is one; α = 0 has no use for operands."""
+        if self._lay is not None and alpha != 0.0:
+            self._lay(queue, a + self._from_a, b + self._from_b)
+
+    def multiply_only(self, a: int, b: int, c: int, alpha: float, beta: float, queue: Any) -> None:
+        """The second."""
+        if alpha != 0.0:
+            if self._direct[0]:
+                self._look_at(MAP_A, a + self._from_a)
+            if self._direct[1]:
+                self._look_at(MAP_B, b + self._from_b)
+        self._multiply(queue, c + self._from_c, alpha, beta)
+
+    def _look_at(self, which: int, address: int) -> None:
+        """A tensor map holds an address and a shape: one is made where the address is new."""
+        if self._at[which] == address:
+            return
+        if address % 16:
+            raise BadArgument(f"{'AB'[which]} lies at {address:#x}: not on 16 bytes, as the call says; make a plan for align = 1")
+        kept = self._maps[which]
+        if address not in kept:
+            if len(kept) >= KEPT_MAPS:
+                kept.clear()
+            kept[address] = self._map(which, address)
+        self._multiply.replace(which, kept[address])
+        self._at[which] = address

@@ -1,0 +1,66 @@
+// The library's kernel, and that of rungs 3 and 4: C = alpha * A * B + beta * C, see ffma.cuh for how everything lies.
+//
+//     stage s      | k = 0 1 2 ... WAIT_AT ............ BK - 1 |        the wait for stage s + 1 stands in the middle of stage s,
+//     fragments of |     1 2 3 ...    ^ wait        ... 0 of s + 1      where nothing needs it yet; the loop's edge is like any k
+//
+// Wants: SM 9.0; K from 1 on; map_a, map_b: tensor maps of KxM and KxN in boxes of BK rows; flags: 0. Leaves flags 0.
+//
+// Idea: the loop has no edge. The fragments of the next stage's first k are fetched during this one's last, and the next piece's
+// while this one's sums are written: the producer adds a stage of nothing behind the last.
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+ffma(float *C, float alpha, float beta, const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b,
+     int ldc, int M, int N, int K, float *parts, uint *flags, int shared, int each, int extra) {
+    extern __shared__ char memory[];
+    Ring ring(memory);
+    if (threadIdx.x == 0) ring.init();
+    __syncthreads();
+    wait_for_previous();
+    let_next_start();
+    if (alpha == 0.0f) {
+        scale(C, ldc, M, N, beta);
+        return;
+    }
+    Walk walk(M, N, K, shared, each, extra);
+    if (threadIdx.x >= 32 * WARPS) {
+        fewer_registers<PRODUCER_REGISTERS>();
+        if (threadIdx.x == 32 * WARPS) {
+            while (walk.step())
+                for (int j = walk.from; j < walk.to; ++j) ring.fetch(&map_a, &map_b, walk.m, walk.n, j * BK);
+            ring.wait_empty(); // one more, read beyond the end and not used
+            barrier_arrive(ring.full + 8 * ring.stage);
+        }
+        return;
+    }
+    more_registers<CONSUMER_REGISTERS>();
+    Place at;
+    Fragments f;
+    ring.wait_full();
+    f.fetch(ring.base(), at, 0);
+    while (walk.step()) {
+        Sums sums;
+        sums.clear();
+        int left = walk.to - walk.from;
+        do {
+            uint base = ring.base(), was = ring.empty + 8 * ring.stage, next;
+#pragma unroll
+            for (int k = 0; k < BK; ++k) {
+                if (k == WAIT_AT) {
+                    ring.advance();
+                    next = ring.base();
+                    ring.wait_full();
+                }
+                f.fetch(k + 1 < BK ? base : next, at, (k + 1) % BK);
+                sums.add(f, k);
+            }
+            __syncwarp();
+            if (threadIdx.x % 32 == 0) barrier_arrive(was);
+        } while (--left > 0);
+        if (walk.from > 0) {
+            leave(sums, parts, flags, walk.share);
+            continue;
+        }
+        if (walk.to < walk.chunks) gather(sums, parts, flags, walk);
+        sums.store(C, ldc, walk.m + at.m, walk.n + at.n, M, N, alpha, beta);
+    }
+}

@@ -1,0 +1,154 @@
+// What the kernels of this ladder share. C = alpha * A * B + beta * C in plain fp32, A stored KxM and B KxN (both run along m and n in
+// memory), C MxN, all row-major. A block owns BM x BN of C, a warp 64 x 64 of that, a thread 8 x 16:
+//
+//     lane   0  1  2  3 | 0  1  2  3 | ...      a lane owns 4 columns of each 16 and 4 rows of each 32: what a warp reads of a row of
+//            4  5  6  7 | ...                   A's or B's tile is 128 or 64 bytes without a gap
+//           ..             (each 4 x 4 of C)
+//
+//     a stage of the ring:   As[BK][BM] | Bs[BK][BN], rows of at most 256: a wider tile is several panels, [panel][BK][256]
+//
+// Idea: nothing but fused multiply-adds should take time. Fragments are read one k ahead, four floats at a time, and the products of
+// a k walk down one column and up the next, so that the register they share with the one before is read from the operand cache.
+
+#ifndef TM
+#define TM 8
+#define TN 16
+#endif
+#ifndef SPIN_LIMIT
+#define SPIN_LIMIT 0
+#endif
+#define WARPS_N (BN / 64)
+#define WARPS (BM / 64 * WARPS_N)
+#define PANEL_M (BM < 256 ? BM : 256)
+#define PANEL_N (BN < 256 ? BN : 256)
+#define A_BYTES (4 * BM * BK)
+#define STAGE_BYTES (A_BYTES + 4 * BN * BK)
+#define AREA (BM * BN)
+#define PRODUCER_REGISTERS 40
+#define CONSUMER_REGISTERS 232 // 256 * 232 + 128 * 40 = 384 * 168: what the launch was given, or the block waits for ever
+#define THREADS (32 * WARPS + 128)
+
+inline float4 lds(uint at) {
+    float4 v;
+    asm volatile("ld.shared.v4.f32 {%0,%1,%2,%3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(at));
+    return v;
+}
+
+struct Ring { // where things lie in shared memory, and the stage that is next
+    uint stages, full, empty, phase;
+    int stage;
+    inline Ring(char *memory) {
+        stages = (shared_address(memory) + 127) & ~127u, full = stages + STAGES * STAGE_BYTES, empty = full + 8 * STAGES;
+        phase = 0, stage = 0;
+    }
+    inline void init() {
+        for (int s = 0; s < STAGES; ++s) barrier_init(full + 8 * s, 1), barrier_init(empty + 8 * s, WARPS);
+        barrier_init_fence();
+    }
+    inline uint base() { return stages + stage * STAGE_BYTES; }
+    inline void advance() {
+        if (++stage == STAGES) stage = 0, phase ^= 1;
+    }
+    inline void wait_full() { barrier_wait(full + 8 * stage, phase); }
+    inline void wait_empty() { barrier_wait(empty + 8 * stage, phase ^ 1); }
+    // the producer's thread: BK of K from k on, of the tile at (m, n), into the next stage; what lies outside arrives as zeros
+    inline void fetch(const TensorMap *a, const TensorMap *b, int m, int n, int k) {
+        uint at = base(), bar = full + 8 * stage;
+        wait_empty();
+        barrier_expect(bar, STAGE_BYTES);
+#pragma unroll
+        for (int p = 0; p < BM / PANEL_M; ++p) tma_load(at + p * 4 * BK * PANEL_M, a, m + p * PANEL_M, k, bar);
+#pragma unroll
+        for (int p = 0; p < BN / PANEL_N; ++p) tma_load(at + A_BYTES + p * 4 * BK * PANEL_N, b, n + p * PANEL_N, k, bar);
+        advance();
+    }
+};
+
+struct Place { // of a consumer's thread: its first row and column in the tile, and where its fragments begin in a stage
+    int m, n;
+    uint a, b;
+    inline Place() {
+        int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+        m = warp / WARPS_N * 64 + lane / 4 * 4, n = warp % WARPS_N * 64 + lane % 4 * 4;
+        a = 4 * (m / PANEL_M * (BK * PANEL_M) + m % PANEL_M);
+        b = A_BYTES + 4 * (n / PANEL_N * (BK * PANEL_N) + n % PANEL_N);
+    }
+};
+
+struct Fragments { // of two k in turn
+    float a[2][TM], b[2][TN];
+    inline void fetch(uint base, const Place &at, int k) {
+#pragma unroll
+        for (int i = 0; i < TM; i += 4) {
+            float4 v = lds(base + at.a + 4 * (k * PANEL_M + i * 8));
+            a[k & 1][i] = v.x, a[k & 1][i + 1] = v.y, a[k & 1][i + 2] = v.z, a[k & 1][i + 3] = v.w;
+        }
+#pragma unroll
+        for (int j = 0; j < TN; j += 4) {
+            float4 v = lds(base + at.b + 4 * (k * PANEL_N + j * 4));
+            b[k & 1][j] = v.x, b[k & 1][j + 1] = v.y, b[k & 1][j + 2] = v.z, b[k & 1][j + 3] = v.w;
+        }
+    }
+};
+
+struct Sums {
+    float of[TM][TN];
+    inline void clear() {
+#pragma unroll
+        for (int i = 0; i < TM; ++i)
+#pragma unroll
+            for (int j = 0; j < TN; ++j) of[i][j] = 0.0f;
+    }
+    inline void add(const Fragments &f, int k) {
+#pragma unroll
+        for (int j = 0; j < TN; ++j)
+#pragma unroll
+            for (int x = 0; x < TM; ++x) {
+                int i = j & 1 ? TM - 1 - x : x;
+                of[i][j] = fmaf(f.a[k & 1][i], f.b[k & 1][j], of[i][j]);
+            }
+    }
+    // into C, from row m and column n on; 16 bytes at a time where C's rows allow it
+    inline void store(float *C, int ldc, int m, int n, int M, int N, float alpha, float beta) const {
+        bool wide = ldc % 4 == 0 && ((ulong)C & 15) == 0;
+#pragma unroll
+        for (int i = 0; i < TM; ++i) {
+            int row = m + i / 4 * 32 + i % 4;
+            float *out = C + (long long)row * ldc;
+#pragma unroll
+            for (int j = 0; j < TN; j += 4) {
+                int col = n + j * 4;
+                float4 v = make_float4(alpha * of[i][j], alpha * of[i][j + 1], alpha * of[i][j + 2], alpha * of[i][j + 3]);
+                if (row >= M || col >= N) continue;
+                if (wide && col + 3 < N) {
+                    float4 *to = (float4 *)(out + col);
+                    if (beta != 0.0f) {
+                        float4 old = *to;
+                        v.x = fmaf(beta, old.x, v.x), v.y = fmaf(beta, old.y, v.y), v.z = fmaf(beta, old.z, v.z), v.w = fmaf(beta, old.w, v.w);
+                    }
+                    *to = v;
+                } else {
+                    const float each[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+                    for (int x = 0; x < 4; ++x)
+                        if (col + x < N) out[col + x] = beta != 0.0f ? fmaf(beta, out[col + x], each[x]) : each[x];
+                }
+            }
+        }
+    }
+};
+
+// alpha = 0: C = beta * C, and A and B are not looked at
+inline void scale(float *C, int ldc, int M, int N, float beta) {
+    long long all = (long long)M * N;
+    for (long long i = (long long)blockIdx.x * THREADS + threadIdx.x; i < all; i += (long long)gridDim.x * THREADS) {
+        float *at = C + i / N * ldc + i % N;
+        *at = beta != 0.0f ? beta * *at : 0.0f;
+    }
+}
+
+// where a tile stands: GROUP down, then one to the right; the last band may be lower
+inline void corner(int tile, int tiles_m, int tiles_n, int &m, int &n) {
+    int band = tile / (GROUP * tiles_n), first = band * GROUP, high = min(GROUP, tiles_m - first), in = tile % (GROUP * tiles_n);
+    m = (first + in % high) * BM, n = in / high * BN;
+}

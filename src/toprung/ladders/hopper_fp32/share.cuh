@@ -1,0 +1,69 @@
+// The walk of a block over its work, and sums of a tile that several blocks share. Of the tiles the first ``shared`` are cut along K,
+// evenly over all blocks, without regard to where a tile ends; the rest are dealt out whole.
+//
+//     share:        0          1          2          3         a share's first piece may be the end of a tile that another began: it
+//             |----------|----------|----------|----------|    leaves its sums in ``parts``. Whoever has a tile's beginning adds the
+//     tile:   |000000000000000|111111111111|22222222222222|    others' in their order and writes C
+//
+// Share s is block grid - 1 - s: a block waits for blocks of lower numbers only, which began before it, and those left their part
+// before they waited for anybody. A flag is put back to 0 by its one reader, so that the next launch finds them so.
+
+inline uint peek(const uint *flag) {
+    uint v;
+    asm volatile("ld.acquire.gpu.u32 %0, [%1];" : "=r"(v) : "l"(flag) : "memory");
+    return v;
+}
+inline void poke(uint *flag, uint v) { asm volatile("st.release.gpu.u32 [%0], %1;" ::"l"(flag), "r"(v) : "memory"); }
+
+struct Walk {
+    int tiles_m, tiles_n, chunks, tiles, share, each, extra, at, end, whole;
+    int m, n, from, to, tile; // the piece
+    inline Walk(int M, int N, int K, int shared, int each_, int extra_) {
+        each = each_, extra = extra_;
+        tiles_m = (M + BM - 1) / BM, tiles_n = (N + BN - 1) / BN, chunks = (K + BK - 1) / BK, tiles = tiles_m * tiles_n;
+        share = gridDim.x - 1 - blockIdx.x, at = begin(share), end = begin(share + 1), whole = shared + blockIdx.x;
+    }
+    inline int begin(int s) { return each * s + min(s, extra); } // chunks before a share
+    inline bool step() {
+        if (at < end) {
+            tile = at / chunks, from = at % chunks, to = min(chunks, from + end - at);
+            at += to - from;
+        } else if (whole < tiles) {
+            tile = whole, from = 0, to = chunks;
+            whole += gridDim.x;
+        } else return false;
+        corner(tile, tiles_m, tiles_n, m, n);
+        return true;
+    }
+};
+
+inline void consumers_meet() { asm volatile("bar.sync 2, %0;" ::"n"(32 * WARPS) : "memory"); }
+
+// leaves the sums of the end of a tile for whoever began it
+inline void leave(const Sums &sums, float *parts, uint *flags, int share) {
+    float *mine = parts + (long long)share * AREA + threadIdx.x;
+#pragma unroll
+    for (int i = 0; i < TM; ++i)
+#pragma unroll
+        for (int j = 0; j < TN; ++j) __stcg(mine + (i * TN + j) * (32 * WARPS), sums.of[i][j]);
+    __threadfence();
+    consumers_meet();
+    if (threadIdx.x == 0) poke(flags + share, 1);
+}
+
+// adds what others left of a tile that this block began
+inline void gather(Sums &sums, const float *parts, uint *flags, Walk &walk) {
+    int last = (walk.tile + 1) * walk.chunks;
+    for (int s = walk.share + 1; walk.begin(s) < last; ++s) {
+        if (threadIdx.x == 0)
+            for (uint tries = 0; !peek(flags + s); ++tries)
+                if (SPIN_LIMIT && tries > SPIN_LIMIT) __trap();
+        consumers_meet();
+        if (threadIdx.x == 0) poke(flags + s, 0);
+        const float *theirs = parts + (long long)s * AREA + threadIdx.x;
+#pragma unroll
+        for (int i = 0; i < TM; ++i)
+#pragma unroll
+            for (int j = 0; j < TN; ++j) sums.of[i][j] += __ldcg(theirs + (i * TN + j) * (32 * WARPS));
+    }
+}
