@@ -4,8 +4,8 @@
                                                      [--sustained SECONDS] [--limit 170]
 
 ``right``   every block shape, each layout, edges, α and β, parts of tiles, panels, Inf and NaN, all against the float64 oracle with
-            canaries around; twice, for the same bits; operands off 16 bytes; a captured graph on another stream. Waiting ends in a trap
-``time``    a line a shape and layout: µs of whole calls, the share of cuBLAS's speed, the layout pass and the product alone, what is
+            canaries around; twice, for the same bits; operands off 16 bytes; a captured graph. Waiting ends in a trap
+``time``    a line a shape and layout: µs of whole calls, the share of cuBLAS's speed, layout pass and product alone, what is
             reckoned. ``--variants all``: every block shape; else what is chosen. ``--sustained``: samples of so many seconds, with
             watts, MHz and pJ a flop
 
@@ -223,6 +223,13 @@ def sample(session, run, calls, meter):
     return {"seconds": seconds, "mhz": clock, "joules": (meter.joules() - before) / calls if meter else None}
 
 
+def launches(plan, one):
+    """Each launch of a plan on a set."""
+    (step,), (a, b, c) = plan.steps(), one.addresses
+    found = {"lay": lambda: step.lay_only(a, b, 1.0, None)} if plan.launches > 1 else {}
+    return found | {"product": lambda: step.multiply_only(a, b, c, 1.0, 0.0, None)}
+
+
 def compare(session, fill, text, every, sustained, meter):
     """Medians of block shapes and of cuBLAS, in turns."""
     sizes, _, trans = text.partition(":")
@@ -270,14 +277,8 @@ def compare(session, fill, text, every, sustained, meter):
         row = {"name": str(variant) if variant else "cublas", "chosen": variant == chosen, "samples": some}
         row |= {k: float(np.median([s[k] for s in some])) for k in ("seconds", "mhz", "joules") if some[0][k] is not None}
         if plan is not None:
-            a, b, c = sets[0].addresses
-            (step,) = plan.steps() if len(plan.panels) == 1 else (None,)
-            alone = {}
-            if step is not None:
-                if plan.launches > 1:
-                    alone["lay"] = lambda step=step: step.lay_only(a, b, 1.0, None)
-                alone["product"] = lambda step=step: step.multiply_only(a, b, c, 1.0, 0.0, None)
-                row["schedule"] = list(step.schedule)
+            row["schedule"] = [list(step.schedule) for step in plan.steps()]
+            alone = launches(plan, sets[0]) if len(plan.panels) == 1 else {}
             row["alone"] = {k: float(np.median([timed(session, f, min(calls[1], 20)) for _ in range(3)])) for k, f in alone.items()}
             row["reckoned"], row["workspace_bytes"] = reckoned(call, units, variant), plan.workspace_bytes
         rows.append(row)
@@ -341,8 +342,8 @@ def main():
             results.write(
                 asked.out / "hopper-fp32.json",
                 results.record(
-                    f"python benchmarks/hopper_fp32.py --parts {asked.parts}", environment(session), [], failures, kind="hopper-fp32",
-                    right=good, shapes=report, sustained=asked.sustained,
+                    f"python benchmarks/hopper_fp32.py --parts {asked.parts}", environment(session), [], failures,
+                    kind="hopper-fp32", right=good, shapes=report, sustained=asked.sustained,
                     constants={n: getattr(hopper_fp32, n) for n in ("RATE", "START", "TILE", "PART", "LAY_RATE", "LAY_START")},
                 ),
             )  # fmt: skip
