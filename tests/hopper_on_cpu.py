@@ -30,10 +30,10 @@ def missing() -> str:
     return nvrtc.missing() or ("" if COMPILER else "no g++")
 
 
-def translated(source: Source) -> tuple[str, int]:
-    """C++ of a kernel's text with a function ``run``, and how many arguments it takes."""
-    text = source.text[source.text.index('#line 1 "terms.cuh"') :]
-    for name in GONE:
+def translated(source: Source, shim: Path = SHIM, begin: str = "terms.cuh", gone: tuple[str, ...] = GONE) -> tuple[str, int]:
+    """C++ of a kernel's text from a file on, with a function ``run``, and how many arguments it takes."""
+    text = source.text[source.text.index(f'#line 1 "{begin}"') :]
+    for name in gone:
         text = re.sub(rf"^inline \w+ {name}\(.*?^(?=\s*$)", "", text, count=1, flags=re.M | re.S)
     text = re.sub(r'asm volatile\(""[^;]*;', "", text)
     text = re.sub(r"extern __shared__ (?:__align__\(16\) )?char (\w+)\[\];", r"char *\1 = dynamic_shared;", text)
@@ -46,7 +46,7 @@ def translated(source: Source) -> tuple[str, int]:
     call = f"each_block(groups, threads, [&] {{ {source.kernel}({values}); }});"
     defines = "".join(f"#define {k} {v}\n" for k, v in source.defines.items())
     run = f'extern "C" void run(int groups, int threads, void **values) {{ {call} }}'
-    return f'#include "{SHIM}"\n{defines}{text}\n{run}\n', len(kinds)
+    return f'#include "{shim}"\n{defines}{text}\n{run}\n', len(kinds)
 
 
 class Folder:
@@ -58,9 +58,13 @@ class Folder:
         self.path, self.device = path, dataclasses.replace(nvrtc.device_of("sm_90"), compute_units=units)
         self._workspace: Any = None
 
+    def translated(self, source: Source) -> tuple[str, int]:
+        """For this folder's kernels."""
+        return translated(source)
+
     def built(self, source: Source) -> tuple[Any, int]:
         """A library, and how many arguments its kernel takes."""
-        text, arguments = translated(source)
+        text, arguments = self.translated(source)
         stem = self.path / f"{source.kernel}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
         library = stem.with_suffix(".so")
         if not library.exists():

@@ -1,0 +1,136 @@
+"""Hopper's plain fp32 kernels on a CPU, by their own texts, launched by ``toprung.hopper_fp32`` itself: layouts, edges, parts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hopper_on_cpu
+from conftest import require
+from toprung import hopper_fp32
+from toprung.backends.base import Source
+from toprung.blas.call import GemmCall
+from toprung.hopper import Product
+from toprung.hopper_fp32 import Plan, Variant
+
+GONE = "lds", "peek", "consumers_meet"
+TINY = Variant(STAGES=2, GROUP=2)
+
+
+class Folder(hopper_on_cpu.Folder):
+    """Of these kernels, with tensor maps of fp32."""
+
+    def translated(self, source: Source) -> tuple[str, int]:
+        begin = "lay.cu" if source.kernel == "lay" else "ffma.cuh"
+        return hopper_on_cpu.translated(source, Path(__file__).with_name("hopper_fp32_on_cpu.h"), begin, GONE)
+
+    def tensor_map_fp32(self, address: int, rows: int, cols: int, ld: int, box: tuple[int, int]) -> Any:
+        """As the header's ``TensorMap``."""
+        assert address % 16 == 0 and ld % 4 == 0 and ld >= cols and max(box) <= 256
+        return np.frombuffer(np.array([address, rows, cols, ld, *box], np.int64).tobytes(), np.void(48).dtype)
+
+
+class Launch(hopper_on_cpu.Launch):
+    """Whose arguments can be replaced."""
+
+    def replace(self, place: int, value: Any) -> None:
+        self._fixed[place] = np.atleast_1d(value)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Folder:
+    require(not hopper_on_cpu.missing(), hopper_on_cpu.missing())
+    return Folder(tmp_path_factory.mktemp("hopper_fp32"), units=4)
+
+
+@pytest.fixture(autouse=True)
+def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hopper_fp32, "Overlapping", Launch)
+    monkeypatch.setattr(hopper_fp32, "_kernel", lambda session, source: source)
+
+
+def laid(folder: Folder, x: Any, ld: int, skip: int = 0) -> Any:
+    """A matrix in memory whose padding is NaN, ``skip`` elements in."""
+    rows, cols = x.shape
+    buffer = folder.allocate(4 * (rows * ld + skip))
+    flat = np.full(rows * ld + skip, np.nan, np.float32)
+    np.lib.stride_tricks.as_strided(flat[skip:], (rows, cols), (4 * ld, 4))[...] = x
+    folder.upload(buffer, flat)
+    return buffer
+
+
+def product(
+    folder: Folder, M: int, N: int, K: int, trans: str = "NN", alpha: float = 1.0, beta: float = 0.0, variant: Variant = TINY,
+    pad: tuple[int, int, int] = (0, 0, 0), skip: tuple[int, int] = (0, 0), limit: int = hopper_fp32.LIMIT, parts: bool = True,
+) -> Plan:  # fmt: skip
+    """A product of small integers, exact in fp32, twice by one plan; nothing beyond C is written."""
+    rng = np.random.default_rng(M + N + K)
+    a, b, c = (rng.integers(-8, 9, shape).astype(np.float32) for shape in ((M, K), (K, N), (M, N)))
+    stored = a.T if trans[0] == "T" else a, b.T if trans[1] == "T" else b, c
+    lds = [x.shape[1] + p for x, p in zip(stored, pad, strict=True)]
+    kept = [laid(folder, x, ld, s) for x, ld, s in zip(stored, lds, (*skip, 0), strict=True)]
+    if alpha == 0:
+        kept[:2] = [laid(folder, np.full_like(x, np.nan), ld) for x, ld in zip(stored[:2], lds, strict=False)]
+    if beta == 0:
+        folder.upload(kept[2], np.full(M * lds[2], np.nan, np.float32))
+    call: Any = Product(M, N, K, 1, trans[0] == "T", trans[1] == "T", *lds)
+    if any(skip):
+        aligned = {"align_a": 1 if skip[0] else 4, "align_b": 1 if skip[1] else 4}
+        call = GemmCall(M, N, K, 1, trans[0] == "T", trans[1] == "T", *lds, **aligned)
+    with pytest.MonkeyPatch.context() as patch:
+        if parts:
+            patch.setattr(hopper_fp32, "PART", -1.0)  # as many parts as may be
+        plan = Plan(folder, call, variant, limit)  # type: ignore[arg-type]
+        want = alpha * (a @ b) if alpha else np.zeros((M, N), np.float32)
+        for _ in range(2):
+            want = want + beta * c if beta else want
+            plan.run(kept[0].pointer, skip[0], kept[1].pointer, skip[1], kept[2].pointer, 0, alpha, beta)
+            found = kept[2].array[kept[2].pointer - kept[2].array.ctypes.data :][: 4 * M * lds[2]].view(np.float32).reshape(M, -1)
+            np.testing.assert_array_equal(found[:, :N], want)
+            assert np.isnan(found[:, N:]).all()
+            c, want = found[:, :N].copy(), alpha * (a @ b) if alpha else np.zeros((M, N), np.float32)
+    flags = plan.flags(folder.queue)
+    assert not flags.array[flags.pointer - flags.array.ctypes.data :][: flags.nbytes].any()  # type: ignore[attr-defined]
+    return plan
+
+
+@pytest.mark.parametrize("trans", ["NN", "NT", "TN", "TT"])
+def test_layouts_edges_and_parts_of_tiles(folder: Folder, trans: str) -> None:
+    plan = product(folder, 132, 260, 100, trans, alpha=0.5, beta=-1.0)
+    assert plan.launches == (1 if trans == "TN" else 2)
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1), (3, 300, 5), (200, 2, 13), (300, 520, 25)], ids=str)
+def test_sizes(folder: Folder, shape: tuple[int, int, int]) -> None:
+    product(folder, *shape, "TN", pad=(3, 2, 1))
+    product(folder, *shape, "NT", pad=(4, 1, 3), parts=False)
+
+
+@pytest.mark.parametrize("shape", [(256, 128), (512, 64), (64, 512)])
+def test_block_shapes(folder: Folder, shape: tuple[int, int]) -> None:
+    product(folder, 520, 68, 30, "TN", variant=Variant(*shape, STAGES=3))
+    product(folder, 66, 515, 30, "NN", variant=Variant(*shape, STAGES=3))
+
+
+def test_more_tiles_than_blocks(folder: Folder) -> None:
+    plan = product(folder, 260, 516, 26, "TN")
+    (step,) = plan.steps()
+    assert step.schedule == (4, 9 % 4 + 4)
+
+
+def test_operands_that_begin_on_four_bytes(folder: Folder) -> None:
+    product(folder, 64, 72, 20, "TN", skip=(1, 0))
+    product(folder, 64, 72, 20, "TN", skip=(0, 3))
+
+
+def test_without_alpha_operands_are_not_read(folder: Folder) -> None:
+    product(folder, 70, 80, 20, "NN", alpha=0.0, beta=2.0)
+    product(folder, 70, 80, 20, "TN", alpha=0.0)
+
+
+def test_panels(folder: Folder) -> None:
+    plan = product(folder, 140, 200, 40, "NT", limit=20_000)
+    assert len(plan.panels) > 2 and plan.workspace_bytes < 20_000 + 4 * 4 * 128 * 256 + 512
