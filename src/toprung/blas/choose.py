@@ -443,7 +443,9 @@ def clocks(device: Device, call: GemmCall, candidate: Candidate, slices: int) ->
 def ffma_choice(variant: hopper_fp32.Variant, why: str, passed_over: PassedOver = ()) -> Choice:
     """Hopper's kernel with these parameters."""
     tile = Tile(BM=variant.BM, BN=variant.BN, BK=variant.BK, TM=8, TN=16, STAGES=variant.STAGES)
-    return Choice(FFMA, tile, (("GROUP", variant.GROUP), ("WAIT_AT", variant.WAIT_AT)), why, passed_over)
+    return Choice(
+        FFMA, tile, (("GROUP", variant.GROUP), ("TURN_A", variant.TURN_A), ("WAIT_AT", variant.WAIT_AT)), why, passed_over
+    )
 
 
 def ffma_clocks(device: Device, call: GemmCall) -> float:
@@ -459,7 +461,7 @@ def _product(device: Device, call: GemmCall) -> Choice | None:
     cost = ffma_clocks(device, call)
     if tiled is None or cost < tiled[0]:
         variant = hopper_fp32.choose(call, device.compute_units)
-        direct = {"A": hopper_fp32.direct_a(call), "B": hopper_fp32.direct_b(call)}
+        direct = {"A": hopper_fp32.direct_a(call, variant), "B": hopper_fp32.direct_b(call)}
         laid = [name for name, lies_well in direct.items() if not lies_well]
         why = f"least by the model: the copy engine feeds {device.compute_units} blocks that stay"
         why += f", after a pass that lays out {' and '.join(laid)}" * bool(laid)
