@@ -1,6 +1,6 @@
 """fp32 from matrix units beside cuBLAS's fp32 under load, and its accuracy: the records that issue figures come from.
 
-    python benchmarks/fp32x.py results/nvidia-h200 [--parts squares,transposes,rectangles,accuracy,matmul,burst] [--sizes 512,1024,…]
+    python benchmarks/fp32x.py results/nvidia-h200 [--parts squares,transposes,…] [--sizes 512,1024,…]
 
 ``squares``      NN, in turns with cuBLAS (A B A B …): two seconds of the same call before each sample of a second, three samples
 ``transposes``   the other three, ours alone: two seconds, then three samples

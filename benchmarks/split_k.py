@@ -334,7 +334,7 @@ def compare(session, fill, shape):
         for i, run in enumerate(runs):
             samples[i].append(timed(session, run, calls[i]))
     medians = [float(np.median(s)) for s in samples]
-    found = []
+    rows, found = call.M + call.N, []
     for way, plan, median, count in zip(ways, plans, medians, calls, strict=False):
         alone = {}
         for name, run in parts(plan, sets[0]).items():
@@ -342,12 +342,13 @@ def compare(session, fill, shape):
             alone[name] = float(np.median([timed(session, run, count) for _ in range(3)]))
         found.append({
             "tile": str(way.variant), "slices": way.slices, "chosen": way == chosen, "seconds": median, "alone": alone,
-            "reckoned": 2 * LAUNCH + split_time(call) + product_time(call, way, units), "reckoned_product": product_time(call, way, units),
+            "reckoned": 2 * LAUNCH + split_time(call) + product_time(call, way, units),
+            "reckoned_product": product_time(call, way, units),
             "workspace_bytes": plan.workspace_bytes, "samples": samples[ways.index(way)],
         })  # fmt: skip
     plans[-1].run(*(x for pair in zip(sets[0].addresses, (0, 0, 0), strict=True) for x in pair), 1.0, 0.0)
     return {
-        "shape": shape, "operand_bytes": 4 * (call.M + call.N) * call.K, "ways": found, "cublas": medians[-1], "cublas_samples": samples[-1],
+        "shape": shape, "operand_bytes": 4 * rows * call.K, "ways": found, "cublas": medians[-1], "cublas_samples": samples[-1],
         "auto": not faster(call, units), "frobenius": sets[0].error() if call.M * call.N < 1 << 21 else None,
     }  # fmt: skip
 

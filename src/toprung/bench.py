@@ -63,7 +63,7 @@ class Row:
 
 
 def competitors(names: Sequence[str]) -> list[Competitor]:
-    """Competitors by name: a peer (``cublas``), a rung (``kepler/r07``), a ladder (``kepler``), or the library (``toprung``, ``toprung_auto``).
+    """Competitors by name: a peer (``cublas``), a rung (``kepler/r07``), a ladder (``kepler``), one of the library's ``WAYS``.
 
     Raises
     ------

@@ -175,7 +175,8 @@ COSTS: Mapping[Variant, float] = {
 }
 """Tiles that are weighed, each with the nanoseconds that an element of K takes where every multiprocessor has one.
 
-Here and below: fitted to bursts of 512 to 4096 cubed on an H200 (``benchmarks/hopper.py``), which they meet within a tenth."""
+Here and below, where nothing else is said: fitted to bursts of 512 to 4096 cubed on an H200 (``benchmarks/hopper.py``),
+which they meet within a tenth."""
 TAIL = 0.15
 """Nanoseconds for each element of a tile's C, once."""
 LAUNCH = 4e-6
@@ -183,8 +184,8 @@ LAUNCH = 4e-6
 SPLIT_RATE, ACROSS_RATE = 3.6e12, 2.6e12
 """Bytes a second of the splitting pass, what it reads and what it writes: of rows that lie along K, and of those that lie across.
 
-Fitted to the launch alone in slices of K and in 65536 x 64 x 4096 on an H200 (``results/nvidia-h200/split-k.json``), which they meet
-within a fifth; 64 x 65536 x 4096 of ``fp32x-sustained.json``, nearly all across, takes longer than that by what they say."""
+Fitted to the launch alone on an H200 (``results/nvidia-h200/split-k.json``), in the slices chosen there and 65536 x 64 x 4096;
+64 x 65536 x 4096 of ``fp32x-sustained.json``, nearly all across, takes longer than that by what they say."""
 PLAIN_RATE, PLAIN_START = 51e12, 1e-5
 """Operations a second of the best plain fp32, and the seconds it takes beyond them."""
 MEMORY_RATE = 4e12
@@ -261,7 +262,8 @@ def split_time(call: Call) -> float:
     """Seconds of the first launch beyond its start."""
     sides = (call.M, call.stride_a, call.trans_a), (call.N, call.stride_b, not call.trans_b)
     return sum(
-        8 * rows * _matrices(stride, call.batch) * call.K / (ACROSS_RATE if across else SPLIT_RATE) for rows, stride, across in sides
+        8 * rows * _matrices(stride, call.batch) * call.K / (ACROSS_RATE if across else SPLIT_RATE)
+        for rows, stride, across in sides
     )
 
 

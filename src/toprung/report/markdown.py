@@ -14,7 +14,7 @@ A marker names what to show and the records it comes from, relative to the repos
     <!-- toprung:rank results/<device>/rank.json results/<device>/probe-<backend>.json -->
     <!-- toprung:facts kepler/r07 -->
     <!-- toprung:guidelines [NAME] results/<device>/<record>.json … -->
-    <!-- toprung:fp32x grade|frobenius|accuracy|sustained|matmul results/<folder>/<record>.json -->
+    <!-- toprung:fp32x grade|frobenius|accuracy|sustained|burst|matmul|slices results/<folder>/<record>.json -->
     <!-- toprung:bound fermi B_R=6 --> and the others of ``report.bound_table``
     <!-- toprung:end -->
 
