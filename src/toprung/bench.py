@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from toprung import peers
 from toprung.backends.base import Session
-from toprung.blas.competitor import Toprung
+from toprung.blas.competitor import WAYS
 from toprung.check import Operands, Oracle, Verdict, hostile
 from toprung.competitor import Competitor, OnDevice, Prepared, Rotating, RungCompetitor, refuse_what_cannot_fit
 from toprung.data import Distribution
@@ -63,7 +63,7 @@ class Row:
 
 
 def competitors(names: Sequence[str]) -> list[Competitor]:
-    """Competitors by name: a peer (``cublas``), a rung (``kepler/r07``), a ladder (``kepler``), or the library (``toprung``).
+    """Competitors by name: a peer (``cublas``), a rung (``kepler/r07``), a ladder (``kepler``), one of the library's ``WAYS``.
 
     Raises
     ------
@@ -74,14 +74,14 @@ def competitors(names: Sequence[str]) -> list[Competitor]:
     for name in names:
         if name in ladder_names():
             found += [RungCompetitor(r) for r in ladder(name).rungs]
-        elif name == Toprung.title:
-            found.append(Toprung())
+        elif name in WAYS:
+            found.append(WAYS[name]())
         elif "/" in name:
             found.append(RungCompetitor(rung(name)))
         elif name in (known := [p.name for p in peers.peers()]):
             found.append(peers.peer(name))
         else:
-            raise UnknownName("competitor", name, [Toprung.title, *known, *(f"{n}/rNN" for n in ladder_names())])
+            raise UnknownName("competitor", name, [*WAYS, *known, *(f"{n}/rNN" for n in ladder_names())])
     return list({c.name: c for c in found}.values())
 
 
