@@ -152,11 +152,11 @@ struct Sums {
 
 // alpha = 0: C = beta * C, and A and B are not looked at
 inline void scale(float *C, int ldc, int M, int N, float beta) {
-    for (int row = blockIdx.x; row < M; row += gridDim.x)
-        for (int col = threadIdx.x; col < N; col += THREADS) {
-            float *at = C + (long long)row * ldc + col;
-            *at = beta != 0.0f ? beta * *at : 0.0f;
-        }
+    long long all = (long long)M * N;
+    for (long long i = (long long)blockIdx.x * THREADS + threadIdx.x; i < all; i += (long long)gridDim.x * THREADS) {
+        float *at = C + i / N * ldc + i % N;
+        *at = beta != 0.0f ? beta * *at : 0.0f;
+    }
 }
 
 // where a tile stands: GROUP down, then one to the right; the last band may be lower
