@@ -95,7 +95,7 @@ VARIANTS = (
     Variant(256, 128),
     Variant(512, 64, GROUP=4),
     Variant(64, 512, GROUP=16),
-    Variant(512, 64, STAGES=4, WAIT_AT=7, GROUP=4, TURN_A=1),
+    Variant(512, 64, STAGES=4, WAIT_AT=11, GROUP=4, TURN_A=1),
 )
 """Block shapes that are weighed."""
 

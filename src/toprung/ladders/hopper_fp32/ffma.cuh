@@ -31,8 +31,8 @@
 #define TURNED_BYTES (TURN_A * A_BYTES) // of a stage as it arrives
 // what the launch gave all threads, shared out anew to the last register, or the block waits for ever: 256 * 232 + 128 * 40 = 384 * 168
 #ifndef CONSUMER_REGISTERS
-#define PRODUCER_REGISTERS (TURN_A ? 56 : 40)
-#define CONSUMER_REGISTERS (TURN_A ? 224 : 232)
+#define PRODUCER_REGISTERS (TURN_A ? 72 : 40)
+#define CONSUMER_REGISTERS (TURN_A ? 216 : 232)
 #endif
 #define THREADS (32 * WARPS + 128)
 
