@@ -21,6 +21,8 @@ from toprung.build import with_includes
 from toprung.device import Device
 from toprung.errors import BadArgument, Unsupported
 from toprung.hopper import Call, _address, _kernel, _narrow, _whole, ceil
+from toprung.ladders.hopper_fp32.r01_copy_engine import ring
+from toprung.tile import Tile
 
 FOLDER = Path(__file__).parent / "ladders" / "hopper_fp32"
 DEEPEST = 1 << 24
@@ -55,7 +57,12 @@ class Variant:
     @property
     def shared_bytes(self) -> int:
         """The ring on 128 bytes, and its barriers."""
-        return ring_bytes(self.BM, self.BN, self.BK, self.STAGES)
+        return ring(self.tile)
+
+    @property
+    def tile(self) -> Tile:
+        """As a rung's, or a choice's."""
+        return Tile(BM=self.BM, BN=self.BN, BK=self.BK, TM=8, TN=16, STAGES=self.STAGES)
 
     @property
     def threads(self) -> int:
@@ -78,11 +85,6 @@ class Variant:
 
     def __str__(self) -> str:
         return f"{self.BM}x{self.BN}x{self.BK} S{self.STAGES} W{self.WAIT_AT} G{self.GROUP}"
-
-
-def ring_bytes(BM: int, BN: int, BK: int, STAGES: int) -> int:
-    """Shared memory of a block."""
-    return STAGES * (4 * (BM + BN) * BK + 16) + 128
 
 
 VARIANTS = (

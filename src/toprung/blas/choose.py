@@ -441,8 +441,7 @@ def clocks(device: Device, call: GemmCall, candidate: Candidate, slices: int) ->
 
 def ffma_choice(variant: hopper_fp32.Variant, why: str, passed_over: PassedOver = ()) -> Choice:
     """Hopper's kernel with these parameters."""
-    tile = Tile(BM=variant.BM, BN=variant.BN, BK=variant.BK, TM=8, TN=16, STAGES=variant.STAGES)
-    return Choice(FFMA, tile, (("GROUP", variant.GROUP), ("WAIT_AT", variant.WAIT_AT)), why, passed_over)
+    return Choice(FFMA, variant.tile, (("GROUP", variant.GROUP), ("WAIT_AT", variant.WAIT_AT)), why, passed_over)
 
 
 def ffma_clocks(device: Device, call: GemmCall) -> float:
