@@ -5,8 +5,8 @@
 //
 // A helper lays out operands that are stored otherwise or not on 16 bytes. Wants: SM 9.0. The last five arguments are rung 2's.
 //
-// Idea: large pieces. 24 floats read from shared memory serve 128 multiply-adds, so that the multiply-add is all that is left to wait
-// for; what remains of 65,536 registers after 8 x 32 threads with 232 each feeds the copy engine.
+// Idea: large pieces. 24 floats read from shared memory serve 128 multiply-adds, so that the multiply-add is all that is left to
+// wait for; what remains of 65,536 registers after 8 x 32 threads with 232 each feeds the copy engine.
 
 #include "../hopper/hopper.cuh"
 #include "ffma.cuh"
