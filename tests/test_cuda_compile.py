@@ -98,7 +98,7 @@ def test_rung_keeps_its_promises(entry: Entry) -> None:
         assert code.counts.get("SHFL", 0) == (8 * 16 if "SHUFFLE=1" in name else 0)  # TM lanes for each of BK columns of A
     if entry.who.routine == "gemm":
         assert code.shared_bytes == entry.who.local_bytes(tile) or fixed
-        if "ARCH_SPECIFIC" in entry.who.defines:
+        if "ARCH_SPECIFIC" in entry.who.defines and entry.who.precision != "fp32":  # on matrix units
             assert code.loop.counts["HGMMA"] * 64 * 16 * tile.BN >= tile.BM * tile.BN * (tile.BK or 0) // max(1, tile.BM // 64)
         else:
             assert code.loop.counts.get("FFMA", 0) >= (tile.TM or 1) * (tile.TN or 1)
