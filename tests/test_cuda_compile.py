@@ -60,8 +60,10 @@ def variants(arch: str, plain: bool = False) -> list[object]:
 
 
 def takes_long(entry: Entry) -> bool:
-    """A kernel of matrix units takes more than a second: all but one are left to the slow run, and to the ladder's own tests."""
-    return isinstance(entry.who, Rung) and entry.who.ladder == "hopper" and (bool(entry.variant) or entry.number != 5)
+    """A kernel for Hopper takes a second and more: all but one are left to the slow run, and to the ladders' own tests."""
+    if not isinstance(entry.who, Rung):
+        return False
+    return entry.who.ladder == "hopper_fp32" or (entry.who.ladder == "hopper" and (bool(entry.variant) or entry.number != 5))
 
 
 def number(counts: Mapping[str, int], kind: str) -> int:
