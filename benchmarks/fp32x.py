@@ -1,6 +1,6 @@
 """fp32 from matrix units beside cuBLAS's fp32 under load, and its accuracy: the records that issue figures come from.
 
-    python benchmarks/fp32x.py results/nvidia-h200 [--parts squares,transposes,rectangles,accuracy,matmul] [--sizes 512,1024,…]
+    python benchmarks/fp32x.py results/nvidia-h200 [--parts squares,transposes,…] [--sizes 512,1024,…]
 
 ``squares``      NN, in turns with cuBLAS (A B A B …): two seconds of the same call before each sample of a second, three samples
 ``transposes``   the other three, ours alone: two seconds, then three samples
@@ -9,10 +9,13 @@
 ``matmul``       ``toprung.matmul(a, b)`` beside ``torch.matmul(a, b)`` in fp32 on CUDA tensors, squares from 1024 on, in turns:
                  a second of the same call before each sample of half a second, three samples; into fp32x-matmul.json, in a minute
 
+``burst``        NN, in turns with cuBLAS, the device idle for 0.3 s before each sample of ten calls or 20 ms (of fewer calls where
+                 ten take more than 0.1 s), five samples; into fp32x-burst.json, in half a minute. Only where it is named
+
 The first three go into fp32x-sustained.json, the fourth into fp32x-accuracy.json. Timed calls take three sets of operands in turn,
 and before each call a kernel changes its set in place: it negates 4,096 elements of A and of B spread over them. Its time,
 measured alone in the same way, is subtracted from the sample; both are in the record. Every call splits both operands.
-All parts take about eight minutes; ``--parts squares,accuracy`` about three.
+All parts but the last take about eight minutes; ``--parts squares,accuracy`` about three.
 """
 
 import argparse
@@ -40,6 +43,7 @@ RECTANGLES = (
     (4095, 4097, 4099), (8192, 8192, 64), (16, 4096, 4096), (1, 8192, 8192),
 )  # fmt: skip
 SETS, SAMPLES, BUSY, SAMPLE = 3, 3, 2.0, 1.0
+BURSTS, PAUSE, BURST, LONGEST_BURST, CALLS = 5, 0.3, 0.02, 0.1, 10
 SMALLEST_MATMUL = 1024  # from which on matmul is timed
 ROWS = 64
 DEPTHS = (64, 512, 4096, 16384)
@@ -141,14 +145,16 @@ def errors(session, problem, one):
 class Runner:
     """A competitor on the sets of a problem: samples as they come in."""
 
-    def __init__(self, session, who, problem, sets, calls, workspace=0, busy=BUSY, sample=SAMPLE):
+    def __init__(self, session, who, problem, sets, calls, workspace=0, busy=BUSY, sample=SAMPLE, burst=False):
         self.session, self.who, self.problem, self.sets, self.launches = session, who, problem, sets, calls
         self.seconds, self.raw, self.clocks, self.joules, self.workspace = [], [], [], [], workspace
-        self.turn, self.busy_for = 0, busy
+        self.turn, self.busy_for, self.mode = 0, busy, "burst" if burst else "sustained"
         self.loop(3, True)
         self.changing = min(self.loop(500, False) for _ in range(3))
         probe = self.loop(max(1, min(100, int(0.1 / self.loop(3, True)))), True)
         self.calls = max(3, int(sample / probe) + 1)
+        if burst:
+            self.calls = max(1, min(max(CALLS, int(BURST / probe)), int(LONGEST_BURST / probe)))
 
     def loop(self, calls, multiply, in_flight=None):
         """Seconds a call, the change included."""
@@ -171,9 +177,10 @@ class Runner:
 
     def sample(self, meter):
         """One more."""
-        before = 0.0 if meter.absent else meter.joules()
+        counted = self.mode == "sustained" and not meter.absent  # a burst is shorter than the meter's steps
+        before = meter.joules() if counted else 0.0
         taken = self.loop(self.calls, True, lambda: self.clocks.append(self.session.clock_mhz()))
-        if not meter.absent:
+        if counted:
             self.joules.append((meter.joules() - before) / self.calls)
         self.raw.append(taken)
         self.seconds.append(taken - self.changing)
@@ -183,7 +190,7 @@ class Runner:
         p = self.problem
         found = Measurement(
             self.who, p.describe(), p.flops, p.min_bytes, verdict, tuple(self.seconds), (), self.calls, tuple(self.clocks),
-            "sustained", tuple(self.joules),
+            self.mode, tuple(self.joules),
         ).describe()  # fmt: skip
         operands = sum(m.nbytes for m in p.matrices if not m.output)
         return {
@@ -192,8 +199,8 @@ class Runner:
         }  # fmt: skip
 
 
-def compare(session, kernels, meter, problem, vendor, interleaved):
-    """Measurements of ours, and of cuBLAS if asked for."""
+def compare(session, kernels, meter, problem, vendor, interleaved, burst=False):
+    """Measurements of ours, and of cuBLAS if asked for; after pauses, or under load."""
     sets = [Set(session, kernels, problem, i) for i in range(SETS)]
     plan = Plan(session, Product.of(problem))
     calls = []
@@ -202,16 +209,23 @@ def compare(session, kernels, meter, problem, vendor, interleaved):
         calls.append(lambda a=a, b=b, c=c: plan.run(a, 0, b, 0, c, 0, 1.0, 0.0))
     ours = Ours()
     ours.plan = plan
-    runners = [Runner(session, ours.describe(session.device), problem, sets, calls, plan.workspace_bytes)]
+    runners = [Runner(session, ours.describe(session.device), problem, sets, calls, plan.workspace_bytes, burst=burst)]
     if vendor:
         theirs = peers.peer("cublas").describe(session.device)
-        runners.append(Runner(session, dict(theirs), problem, sets, [vendor_call(session, problem, one) for one in sets]))
+        theirs_on = [vendor_call(session, problem, one) for one in sets]
+        runners.append(Runner(session, dict(theirs), problem, sets, theirs_on, burst=burst))
     verdicts = []
     for runner in runners:
         runner.launches[0]()
         session.synchronize()
         verdicts.append(errors(session, problem, sets[0]))
-    if interleaved:
+    if burst:
+        for _ in range(BURSTS):
+            for runner in runners:
+                session.synchronize()
+                time.sleep(PAUSE)
+                runner.sample(meter)
+    elif interleaved:
         for _ in range(SAMPLES):
             for runner in runners:
                 runner.busy()
@@ -371,6 +385,18 @@ def main():
             results.write(
                 chosen.folder / "fp32x-sustained.json",
                 results.record(what, environment(session), measured, failures, kind="fp32x"),
+            )
+        short = []
+        for n in sizes if "burst" in parts else ():
+            try:
+                short += compare(session, kernels, meter, Gemm(n, n, n), True, True, burst=True)
+            except Exception as error:
+                failures.append(f"burst {n}: {type(error).__name__}: {error}")
+                print(f"FAILED {failures[-1][:400]}", flush=True)
+            gc.collect()
+            results.write(
+                chosen.folder / "fp32x-burst.json",
+                results.record(what, environment(session), short, failures, kind="fp32x"),
             )
         for n in [n for n in sizes if n >= SMALLEST_MATMUL] if "matmul" in parts else ():
             try:

@@ -33,7 +33,6 @@ from toprung.hopper import (
     LAUNCH,
     LIMIT,
     SHORTEST,
-    SPLIT_RATE,
     Plan,
     Product,
     Variant,
@@ -41,6 +40,7 @@ from toprung.hopper import (
     choose,
     faster,
     product_time,
+    split_time,
     supported,
     trimmed,
 )  # fmt: skip
@@ -334,8 +334,7 @@ def compare(session, fill, shape):
         for i, run in enumerate(runs):
             samples[i].append(timed(session, run, calls[i]))
     medians = [float(np.median(s)) for s in samples]
-    rows, split = call.M + call.N, 8 * (call.M + call.N) * call.K / SPLIT_RATE
-    found = []
+    rows, found = call.M + call.N, []
     for way, plan, median, count in zip(ways, plans, medians, calls, strict=False):
         alone = {}
         for name, run in parts(plan, sets[0]).items():
@@ -343,7 +342,8 @@ def compare(session, fill, shape):
             alone[name] = float(np.median([timed(session, run, count) for _ in range(3)]))
         found.append({
             "tile": str(way.variant), "slices": way.slices, "chosen": way == chosen, "seconds": median, "alone": alone,
-            "reckoned": 2 * LAUNCH + split + product_time(call, way, units), "reckoned_product": product_time(call, way, units),
+            "reckoned": 2 * LAUNCH + split_time(call) + product_time(call, way, units),
+            "reckoned_product": product_time(call, way, units),
             "workspace_bytes": plan.workspace_bytes, "samples": samples[ways.index(way)],
         })  # fmt: skip
     plans[-1].run(*(x for pair in zip(sets[0].addresses, (0, 0, 0), strict=True) for x in pair), 1.0, 0.0)

@@ -7,7 +7,7 @@ from toprung import results
 from toprung.bounds.arch import FERMI
 from toprung.bounds.paper import Plan
 from toprung.probe import store
-from toprung.report import bench_plot, bound_plot, plot, probe_plot
+from toprung.report import bench_plot, bound_plot, plot, probe_plot, rank
 from toprung.report.markdown import refresh, size_of
 
 ROOT = Path(__file__).parent.parent
@@ -22,6 +22,9 @@ SQUARES = (ROOT / "docs/transposes.svg", ROOT / "results/nvidia-h200/library.jso
 """The library beside cuBLAS over the size of squares, in four transposes."""
 MIXES = (ROOT / "docs/probe-mixes.svg", ROOT / "results/nvidia-h200/probe-cuda.json")
 """Another, of multiply-adds beside loads, where that was measured."""
+
+RANKED = (ROOT / "docs/ranking.svg", ROOT / "results/nvidia-h200/rank.json", MIXES[1])
+"""And of tiles, measured over predicted."""
 
 
 def is_square(problem) -> bool:
@@ -57,6 +60,8 @@ def main() -> int:
         picture, source = MIXES
         if source.exists():
             probe_plot.mixes(store.read(source), picture)
+        picture, source, probe = RANKED
+        rank.scatter(results.read(source), probe, picture)
     return 1 if stale and "--check" in sys.argv else 0
 
 

@@ -22,12 +22,10 @@ from pathlib import Path
 import numpy as np
 
 from toprung import backends, environment, results
-from toprung.backends import nvrtc
 from toprung.blas import choose as choosing
 from toprung.blas.choose import GPU, Candidate, Choice, Skinny, candidates, choose, is_skinny, tiled_options, turn, whole_slices
 from toprung.blas.competitor import Toprung, call_of
 from toprung.blas.kernel import kernel
-from toprung.build import keep, rung_source
 from toprung.check import Oracle, hostile, view
 from toprung.competitor import OnDevice
 from toprung.errors import ToprungError
@@ -37,6 +35,8 @@ from toprung.problem import UNIT_ROUNDOFF
 from toprung.routines.gemm import Gemm
 from toprung.stats import paired_ratio
 from toprung.tile import Tile, broken
+from toprung.tune.compiler import compile_one, source_of
+from toprung.tune.trial import describe
 
 PROBLEMS = (
     "256", "512", "1024", "2048", "4096", "4096:NT", "4096:TN", "4096:TT", "1000", "4095x4097x4099", "128x128x65536",
@@ -125,28 +125,15 @@ def skinny(device, call):
     return list(dict.fromkeys(found))
 
 
-def compile_one(job):
-    """In a process of its own: one binary into the cache."""
-    source, arch, fingerprint = job
-    try:
-        keep(source, fingerprint, nvrtc.compile_cubin(source, arch).code)
-    except ToprungError as error:
-        return str(error)[:300]
-    return ""
-
-
 def compile_all(pool, session, choices):
     """Binaries of all choices; nothing to do where the session's backend is not CUDA."""
     if session.device.backend != "cuda":
         return
-    sources = {}
-    for c in choices:
-        tile, options = replace(c.tile, SPLIT_K=None), dict(c.options)
-        record = kernel(c.kernel)
-        sources[c.kernel, tile, c.options] = rung_source(record, tile, record.options(session.device, options))
-    jobs = [(s, session.device.arch, session.fingerprint()) for s in sources.values()]
-    for wrong in filter(None, pool.map(compile_one, jobs, chunksize=1)):
-        print("does not compile:", wrong)
+    device = session.device
+    sources = {(c.kernel, replace(c.tile, SPLIT_K=None), c.options): source_of(device, c) for c in choices}.values()
+    many = len(sources)
+    for wrong in filter(None, pool.map(compile_one, sources, [device.arch] * many, [session.fingerprint()] * many, chunksize=1)):
+        print("does not compile:", wrong[:300])
 
 
 class Trial:
@@ -208,10 +195,6 @@ class Trial:
             for _, timing in timings:
                 timing.sample()
         return timings
-
-
-def describe(choice):
-    return {"kernel": choice.kernel, "tile": choice.tile.given(), "options": dict(choice.options)}
 
 
 def study(session, pool, problem, end):

@@ -274,6 +274,15 @@ def test_the_library_beside_another(typed: Typed, tmp_path: Path) -> None:
     assert library.block([], tmp_path) == "Not measured yet."
 
 
+def test_the_library_in_both_ways(typed: Typed, tmp_path: Path) -> None:
+    """Side by side; a record says which path ``toprung_auto`` took: plain fp32 where there are no matrix units of Hopper's."""
+    code, _ = typed("bench", "--sizes", "96", "--peers", "numpy,toprung,toprung_auto", "--json", tmp_path / "both.json")
+    assert code == 0
+    found = [m.competitor for m in results.read(tmp_path / "both.json")["measurements"]]
+    assert [c["name"] for c in found] == ["numpy", "toprung", "toprung_auto"]
+    assert found[2] == {**found[1], "name": "toprung_auto"} and found[2]["precision"] == "fp32"
+
+
 def test_transposes_share_what_was_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[object] = []
     monkeypatch.setattr(benching, "_last", [])

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+import records
 import toprung
+import trial
 from conftest import require
-from toprung import Receipt, errors, hopper, last_receipt, split
+from toprung import Receipt, errors, hopper, last_receipt, results, split
 from toprung.backends import nvrtc
 from toprung.backends.base import Session
 from toprung.blas import launches, vendor
@@ -18,6 +21,7 @@ from toprung.blas.call import Call, GemmCall, GemvCall
 from toprung.blas.route import FP32X, TF32, route
 from toprung.data import DISTRIBUTIONS
 from toprung.device import Device
+from toprung.report import fp32x as report
 from toprung.routines.gemm import Gemm
 
 RNG = np.random.default_rng(0)
@@ -34,9 +38,10 @@ def h200() -> Device:
 TAKEN = (
     (512, 512, 512), (1024, 1024, 1024), (4096, 4096, 4096), (16384, 16384, 16384), (4096, 4096, 512), (1024, 1024, 512),
     (4095, 4097, 4099), (2048, 1024, 8192), (512, 512, 16384), (384, 384, 16384), (512, 512, 65536),
+    (256, 256, 131072),
 )  # fmt: skip
 LEFT = (
-    (128, 128, 128), (16, 4096, 4096), (65536, 64, 4096), (64, 65536, 4096), (128, 128, 65536), (256, 256, 131072),
+    (128, 128, 128), (16, 4096, 4096), (65536, 64, 4096), (64, 65536, 4096), (128, 128, 65536), (128, 4096, 16384),
     (4096, 4096, 63), (2048, 2048, 32), (1, 8192, 8192), (4096, 4096, 0), (0, 4096, 4096),
 )  # fmt: skip
 
@@ -113,6 +118,18 @@ def test_what_is_reckoned_is_a_time_that_a_gpu_could_take(shape: tuple[int, int,
     call = GemmCall(*shape)
     for seconds, fastest in zip(hopper.reckoned(call, 132), (330e12, 67e12), strict=True):
         assert math.isfinite(seconds) and seconds >= call.flops / fastest
+
+
+def test_what_is_reckoned_is_what_was_measured() -> None:
+    """Whole calls of the record that the constants are fitted to, what is chosen among them; and how the longer side lies tells."""
+    record = results.read(trial.ROOT / "results/nvidia-h200/split-k.json")
+    for row in record["shapes"]:
+        call = hopper.Product(*row["shape"])
+        tile, slices = hopper.choose(call, 132)
+        way = next(w for w in row["ways"] if (w["tile"], w["slices"]) == (str(tile), slices))
+        assert way["seconds"] <= 1.05 * min(w["seconds"] for w in row["ways"])
+        assert hopper.reckoned(call, 132)[0] == pytest.approx(way["seconds"], rel=0.12), call
+    assert hopper.split_time(hopper.Product(64, 65536, 4096)) > 1.2 * hopper.split_time(hopper.Product(65536, 64, 4096))
 
 
 def test_two_chunks_stay_in_the_unit_only_where_sums_are_long() -> None:
@@ -192,3 +209,13 @@ def test_what_cannot_be_prepared_is_refused() -> None:
     assert toprung.prepare(np.empty((0, 4), np.float32)).shape == (0, 4)
     with pytest.raises(errors.BadShape):
         toprung.matmul(A[:, :3], toprung.prepare(B))
+
+
+def test_bursts_are_told_with_their_clocks(tmp_path: Path) -> None:
+    pair = [records.peer("fp32x", [1e-3] * 5, precision="fp32x"), records.peer("cublas", [2e-3] * 5)]
+    for mode, head in (("burst", "MHz, fp32x"), ("sustained", "nJ an operation, fp32x")):
+        measured = [dataclasses.replace(m, mode=mode, joules=(1.0,) * 5) for m in pair]
+        records.stored(tmp_path / "some.json", *measured)
+        lines = report.block([mode, "some.json"], tmp_path).splitlines()
+        assert head in lines[0]
+        assert "| 2.00 |" in lines[2] and ("| 1980 | 1980 |" in lines[2]) == (mode == "burst")

@@ -14,11 +14,10 @@ import trial
 
 PACKAGE = trial.ROOT / "src" / "toprung"
 ORDER = (
-    "errors", "device", "tile", "problem", "rung", "ladders", "data", "precision", "stats", "bounds", "paths",
-    "split", "backends.base", "backends", "power", "machine_code", "reallocate", "build", "store", "hopper", "hopper_fp32",
-    "check", "routines", "suites", "competitor",
-    "peers", "blas", "environment", "measure", "bandwidth", "results", "guidelines", "single", "climb", "bench",
-    "accuracy", "probe", "explain", "report", "", "cli",
+    "errors", "device", "tile", "problem", "rung", "ladders", "data", "precision", "stats", "bounds", "paths", "split",
+    "backends.base", "backends", "power", "machine_code", "reallocate", "build", "store", "hopper", "hopper_fp32", "check",
+    "routines", "suites", "competitor", "peers", "blas", "environment", "measure", "bandwidth", "results", "guidelines",
+    "single", "climb", "bench", "accuracy", "probe", "explain", "ranking", "tune", "report", "", "cli",
 )  # fmt: skip
 """Layers, lowest first: a module may import from its own layer and from those before it. A folder is one layer, so that what
 is found by looking (rungs, backends, routines, peers, commands) can be added without a line here; "" is the package itself."""
@@ -108,7 +107,7 @@ def test_a_new_module_needs_a_place(tmp_path: Path) -> None:
 
 def test_optional_packages_are_imported_only_where_they_are_used() -> None:
     """Importing toprung, and every module of it that is not a backend or a picture, takes only what is always installed."""
-    optional = {"matplotlib", "cuda", "cupy", "torch", "pyopencl", "jinja2", "vl_convert", "markupsafe"}
+    optional = {"matplotlib", "cuda", "cupy", "torch", "pyopencl", "jinja2", "vl_convert", "markupsafe", "distributed", "optuna"}
     for module, path in modules(PACKAGE).items():
         tree = ast.parse(path.read_text())
         top = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]

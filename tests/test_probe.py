@@ -243,6 +243,10 @@ def stored(folder: Path, slug: str = "some-gpu", backend: str = "cuda", **change
         finding("bandwidth", "memory copy", 3900.0, 1.0),
         finding("launch", "back to back", 2.0, 1.0),
         finding("ffma_latency", "one warp, one chain", 4.0, 1.0),
+        finding("bandwidth", "L2 copy", 4500.0, 1.0),
+        finding("latency", "L2", 280.0, 1.0),
+        finding("barrier", "128 threads", 20.0, 1.0),
+        finding("work_groups", "256 work-items", 0.005, 5e4),
     ]
     path = folder / "probes" / f"some-gpu-{backend}.json"
     results.write(path, results.record("toprung probe", environment, (), kind="probe", notes=[], probe=findings) | changes)
@@ -266,6 +270,9 @@ def test_a_record_becomes_figures(some_gpu: Device, tmp_path: Path) -> None:
     assert (found.shared_bytes_per_clock, found.l1_bytes_per_clock) == (127.0, pytest.approx(60))
     assert (found.l2_read_bytes_per_s, found.dram_read_bytes_per_s, found.dram_copy_bytes_per_s) == (5e12, 4e12, 3.9e12)
     assert (found.launch_seconds, found.ffma_latency_clocks) == (pytest.approx(2e-6), 4.0)
+    assert found.l2_copy_bytes_per_s == 4.5e12
+    assert (dict(found.latency_clocks), dict(found.barrier_clocks)) == ({"L2": 280.0}, {"128": 20.0})
+    assert dict(found.groups_per_clock) == {"256": pytest.approx(0.005)}
     assert found.source == "probe through cuda, 2026-01-02"
 
 

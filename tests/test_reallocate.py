@@ -25,7 +25,7 @@ from toprung.reallocate.code import CONTROL, FIRST, REUSE, THIRD, WAITS, WRITTEN
 from toprung.reallocate.marks import marked
 from toprung.reallocate.order import in_order
 from toprung.reallocate.proof import prove
-from toprung.reallocate.webs import webs
+from toprung.reallocate.webs import until_waited, webs
 from toprung.rung import rung
 
 QUICK = ("turing/r10", "turing/r15")
@@ -172,6 +172,67 @@ def test_only_an_order_that_keeps_what_depends_is_proved() -> None:
     waiting = next(one for one in lines[10:] if one.waits)
     with pytest.raises(Unproven, match=r"does not wait|depends on"):
         proved(code, exchanged(waiting.index, waiting.index - 1, count))
+
+
+def test_a_load_that_has_read_has_not_written() -> None:
+    """A load may have a barrier for either: a multiply-add that waits for its sources to be read has no data yet."""
+    code = decode(compiled("turing/r15"), "gemm")
+    load, waiting = next(
+        (load, w) for w in ffmas(code)[10:] if w.waits and code.instructions[w.index - 1].multiplies
+        for load in code.instructions[w.index - 40 : w.index - 8] if load.kind == "LDS" and load.written
+        and w.waits >> load.written[0] & 1 and set(load.writes) & set(w.reads)
+    )  # fmt: skip
+    between = code.instructions[load.index : waiting.index]
+    sooner = next(one for one in between[2:-2] if one.multiplies and not one.waits)
+    unused = next(b for b in range(6) if b not in load.written and not any(i.waits >> b & 1 for i in between))
+    code = with_line(code, load, CONTROL + 8, 3, unused)
+    whole = replace(code, instructions=tuple(
+        i.with_bits(WAITS + unused, 1, 1) if i.index == sooner.index else i for i in code.instructions
+    )).into(compiled("turing/r15"))  # fmt: skip
+    code = decode(whole, "gemm")
+    load = code.instructions[load.index]
+    assert load.barriers == (*load.written, unused) and sooner.index in until_waited(code, load)[1]
+    assert sooner.index in until_waited(code, load, wrote=True)[0]
+    order = exchanged(waiting.index, waiting.index - 1, len(code.instructions))
+    with pytest.raises(Unproven, match="does not wait for"):
+        prove(code, decode(marked(in_order(code, order)).into(whole), "gemm"), order)
+
+
+REGISTERS = """
+extern "C" __global__ __launch_bounds__(384, 1) void gemm(const float *p, float *q, int n) {
+    __shared__ float tile[2048];
+    if (threadIdx.x < 128) {
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+        for (int i = threadIdx.x; i < 2048; i += 128) tile[i] = p[i];
+        asm volatile("bar.arrive 1, 384;");
+    } else {
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+        asm volatile("bar.sync 1, 384;");
+        float sum[8][8] = {};
+        for (int k = 0; k < n; ++k) {
+            float a[8], b[8];
+            for (int i = 0; i < 8; ++i) a[i] = tile[16 * k + i], b[i] = tile[16 * k + 8 + i];
+            for (int i = 0; i < 8; ++i) for (int j = 0; j < 8; ++j) sum[i][j] = fmaf(a[i], b[j], sum[i][j]);
+        }
+        for (int i = 0; i < 8; ++i) for (int j = 0; j < 8; ++j) q[(i * 8 + j) * 256 + threadIdx.x - 128] = sum[i][j];
+    }
+}
+"""
+
+
+def test_registers_are_those_that_the_branch_with_the_loop_has_asked_for() -> None:
+    whole = nvrtc.compile_cubin(Source("asks", REGISTERS, "gemm", {"ARCH_SPECIFIC": 1}, "cuda"), "sm_90").code
+    code = decode(whole, "gemm")
+    asks = [i for i in code.instructions if i.kind == "USETMAXREG"]
+    assert {code.limits[i.next[0]] for i in asks} == {230, 38} and code.launched == 168
+    assert code.registers == 230  # and two that the compiler never uses
+    out, report = reallocate(whole, "gemm", reorder=True)
+    assert len(out) == len(whole) and report.after.extra_cycles < report.before.extra_cycles
+    one = next(i for i in ffmas(code) if i.target < 100)
+    line = list(code.instructions)
+    line[one.index] = one.with_bits(WRITTEN, 8, 231)
+    with pytest.raises(Unproven, match="not to be had"):
+        prove(code, decode(replace(code, instructions=tuple(line)).into(whole), "gemm"))
 
 
 def test_what_is_not_understood_is_left_as_it_is() -> None:

@@ -403,10 +403,10 @@ def test_a_choice_of_the_store_says_where_it_is_from(device: Device, stored: Sto
 
 def test_the_store_can_name_hopper_s_plain_fp32_kernel(stored: Store) -> None:
     problem, tile = Gemm(4096, 4096, 4096), Tile(BM=256, BN=128, BK=16, TM=8, TN=16, STAGES=5)
-    named = entry(H200, problem, "ffma", tile, 0.5, options={"GROUP": 4, "WAIT_AT": 8})
+    named = entry(H200, problem, "ffma", tile, 0.5, options={"GROUP": 4, "TURN_A": 0, "WAIT_AT": 8})
     stored.add(named, entry(H200, problem, tile=Tile(**large_tile()), seconds=1.0))
     found = choose(H200, call_of(problem))
-    assert (found.kernel, found.tile, dict(found.options)) == ("ffma", tile, {"GROUP": 4, "WAIT_AT": 8})
+    assert (found.kernel, found.tile, dict(found.options)) == ("ffma", tile, {"GROUP": 4, "TURN_A": 0, "WAIT_AT": 8})
     assert "tuned on these very sizes" in found.why and found.passed_over[0][0].startswith("blas/gemm")
     assert isinstance(tuned.fitted(H200, call_of(Gemm(4000, 4001, 4002, trans="TT")), named, False), Choice)
     assert "one product at a time" in str(tuned.fitted(H200, call_of(Gemm(64, 64, 64, batch=3)), named, False))

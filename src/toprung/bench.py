@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from toprung import peers
 from toprung.backends.base import Session
-from toprung.blas.competitor import Toprung
+from toprung.blas.competitor import WAYS
 from toprung.check import Operands, Oracle, Verdict, hostile
 from toprung.competitor import Competitor, OnDevice, Prepared, Rotating, RungCompetitor, refuse_what_cannot_fit
 from toprung.data import Distribution
@@ -63,7 +63,7 @@ class Row:
 
 
 def competitors(names: Sequence[str]) -> list[Competitor]:
-    """Competitors by name: a peer (``cublas``), a rung (``kepler/r07``), a ladder (``kepler``), or the library (``toprung``).
+    """Competitors by name: a peer (``cublas``), a rung (``kepler/r07``), a ladder (``kepler``), one of the library's ``WAYS``.
 
     Raises
     ------
@@ -74,14 +74,14 @@ def competitors(names: Sequence[str]) -> list[Competitor]:
     for name in names:
         if name in ladder_names():
             found += [RungCompetitor(r) for r in ladder(name).rungs]
-        elif name == Toprung.title:
-            found.append(Toprung())
+        elif name in WAYS:
+            found.append(WAYS[name]())
         elif "/" in name:
             found.append(RungCompetitor(rung(name)))
         elif name in (known := [p.name for p in peers.peers()]):
             found.append(peers.peer(name))
         else:
-            raise UnknownName("competitor", name, [Toprung.title, *known, *(f"{n}/rNN" for n in ladder_names())])
+            raise UnknownName("competitor", name, [*WAYS, *known, *(f"{n}/rNN" for n in ladder_names())])
     return list({c.name: c for c in found}.values())
 
 
@@ -127,7 +127,7 @@ def bench(
         row.state, row.note, row.verdict = first.state, first.note, first.verdict
     for mode in modes:
         present = [r for r in rows if r.mode == mode and r.who.name in ready]
-        sets = _copies(operands, session) if mode == "cold" else []
+        sets = copies(operands, session) if mode == "cold" else []
         for row in present:
             try:
                 row.timing = Timing(Rotating([row.who.prepare(s) for s in sets]) if sets else ready[row.who.name], plan=_plan(mode))
@@ -199,15 +199,15 @@ def ratios(measurements: Sequence[Measurement]) -> list[Interval | None]:
     return found
 
 
-def _copies(operands: Operands, session: Session) -> list[OnDevice]:
+def copies(operands: Operands, session: Session) -> list[OnDevice]:
     """Enough sets of the operands that none stays in a cache; none where one set is too large for that by itself."""
     bytes_a_set = sum(m.nbytes for m in operands.problem.matrices)
     wanted = COLD_BYTES[session.device.kind]
     if bytes_a_set >= wanted:
         return []
     count = min(MOST_SETS, max(3, -(-wanted // bytes_a_set)))
-    copies = (replace(operands, flat={n: f.copy() for n, f in operands.flat.items()}) for _ in range(count))
-    return [OnDevice(copy, session) for copy in copies]
+    made = (replace(operands, flat={n: f.copy() for n, f in operands.flat.items()}) for _ in range(count))
+    return [OnDevice(copy, session) for copy in made]
 
 
 def _plan(mode: str) -> Plan:

@@ -140,10 +140,13 @@ class Oracle:
 
     Attributes
     ----------
-    rows, cols : which rows and columns of the output are compared; all of them up to ``WHOLE_UP_TO``
+    whole_up_to : outputs with more rows or columns are checked on sampled ones, and by Freivalds' test as a whole;
+        ``WHOLE_UP_TO`` by default
+    rows, cols : which rows and columns of the output are compared
     """
 
     operands: Operands
+    whole_up_to: int | None = None
     rows: list[Any] = field(init=False)
     _parts: list[tuple[tuple[Any, Any], F64, F64]] = field(init=False)
     _projection: tuple[F64, F64, F64] | None = field(init=False, default=None)
@@ -152,7 +155,7 @@ class Oracle:
         problem, matrices = self.operands.problem, self.operands.matrices
         out = problem.output
         everything = slice(None)
-        if max(out.rows, out.cols) <= WHOLE_UP_TO:
+        if max(out.rows, out.cols) <= (self.whole_up_to or WHOLE_UP_TO):
             blocks: list[tuple[Any, Any]] = [(everything, everything)]
         else:
             blocks = [(_sample(out.rows), everything), (everything, _sample(out.cols))]

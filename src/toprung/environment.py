@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from toprung.backends.base import Session
+from toprung.device import Device
 
 PACKAGES = (
     "numpy", "scipy", "pyopencl", "pocl-binary-distribution", "intel-opencl-rt", "cuda-core", "cuda-bindings", "nvidia-cuda-nvrtc",
@@ -49,9 +50,9 @@ def packages() -> dict[str, str]:
     return found
 
 
-def environment(session: Session) -> dict[str, Any]:
+def environment(where: Session | Device) -> dict[str, Any]:
     """Device, driver, versions, date and commit, as JSON."""
-    d = session.device
+    d = where if isinstance(where, Device) else where.device
     return {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "commit": commit(),

@@ -175,13 +175,17 @@ COSTS: Mapping[Variant, float] = {
 }
 """Tiles that are weighed, each with the nanoseconds that an element of K takes where every multiprocessor has one.
 
-Here and below: fitted to bursts of 512 to 4096 cubed on an H200 (``benchmarks/hopper.py``), which they meet within a tenth."""
+Here and below, where nothing else is said: fitted to bursts of 512 to 4096 cubed on an H200 (``benchmarks/hopper.py``),
+which they meet within a tenth."""
 TAIL = 0.15
 """Nanoseconds for each element of a tile's C, once."""
 LAUNCH = 4e-6
 """Seconds of a launch that does nothing."""
-SPLIT_RATE = 2.8e12
-"""Bytes a second of the splitting pass, what it reads and what it writes."""
+SPLIT_RATE, ACROSS_RATE = 3.6e12, 2.6e12
+"""Bytes a second of the splitting pass, what it reads and what it writes: of rows that lie along K, and of those that lie across.
+
+Fitted to the launch alone on an H200 (``results/nvidia-h200/split-k.json``), in the slices chosen there and 65536 x 64 x 4096;
+64 x 65536 x 4096 of ``fp32x-sustained.json``, nearly all across, takes longer than that by what they say."""
 PLAIN_RATE, PLAIN_START = 51e12, 1e-5
 """Operations a second of the best plain fp32, and the seconds it takes beyond them."""
 MEMORY_RATE = 4e12
@@ -189,8 +193,8 @@ MEMORY_RATE = 4e12
 MARGIN = 1.2
 """How much faster it must be by this reckoning to be called so."""
 
-REDUCE_RATE = 3e12
-"""Bytes a second at which the results of slices are read and added; not measured yet."""
+REDUCE_RATE = 4.3e12
+"""Bytes a second at which the results of slices are read and added: fitted to ``split-k.json``, where there are 50 MB and more."""
 SHORTEST = 256
 """Of K in a slice: below, a tile's beginning and end are most of its time."""
 
@@ -254,10 +258,19 @@ def product_time(call: Call, way: Way, units: int) -> float:
     return multiply + (LAUNCH + 4 * (slices + 1) * call.M * call.N * call.batch / REDUCE_RATE if slices > 1 else 0.0)
 
 
+def split_time(call: Call) -> float:
+    """Seconds of the first launch beyond its start."""
+    sides = (call.M, call.stride_a, call.trans_a), (call.N, call.stride_b, not call.trans_b)
+    return sum(
+        8 * rows * _matrices(stride, call.batch) * call.K / (ACROSS_RATE if across else SPLIT_RATE)
+        for rows, stride, across in sides
+    )
+
+
 def reckoned(call: Call, units: int) -> tuple[float, float]:
     """Seconds that a call takes about: this way, all launches; and in plain fp32."""
     rows = _rows(call)
-    ours = 2 * LAUNCH + 8 * rows * call.K / SPLIT_RATE + product_time(call, choose(call, units), units)
+    ours = 2 * LAUNCH + split_time(call) + product_time(call, choose(call, units), units)
     bytes_ = 4 * (rows * call.K + call.M * call.N * call.batch)
     return ours, PLAIN_START + max(2.0 * call.M * call.N * call.K * call.batch / PLAIN_RATE, bytes_ / MEMORY_RATE)
 

@@ -45,19 +45,21 @@ class Variant:
     STAGES : of the ring
     WAIT_AT : the k in a stage before which the next stage is waited for
     GROUP : rows of tiles that are walked together
+    TURN_A : 1: A is stored M×K, on 16 bytes, and turned in shared memory stage by stage, not by a pass beforehand
     """
 
     BM: int = 128
     BN: int = 256
     BK: int = 12
     STAGES: int = 6
-    WAIT_AT: int = 6
+    WAIT_AT: int = 3
     GROUP: int = 8
+    TURN_A: int = 0
 
     @property
     def shared_bytes(self) -> int:
         """The ring on 128 bytes, and its barriers."""
-        return ring(self.tile)
+        return ring(self.tile) + self.TURN_A * self.STAGES * 4 * self.BM * self.BK
 
     @property
     def tile(self) -> Tile:
@@ -75,6 +77,8 @@ class Variant:
             return "a block is eight warps of 64 × 64: more do not have the registers they were compiled for"
         if self.BK % 2 or not 0 <= self.WAIT_AT < self.BK:
             return "fragments alternate between two sets of registers, and the wait stands within a stage"
+        if self.TURN_A and self.BK != 12:
+            return "what turns A meets no bank of shared memory twice where a stage is 12 deep, and only there"
         if self.STAGES < 2 or self.shared_bytes > 227 * 1024:
             return f"{self.STAGES} stages are {self.shared_bytes:,} bytes of shared memory: from 2 stages to {227 * 1024:,} bytes"
         return ""
@@ -84,14 +88,16 @@ class Variant:
         return {"ARCH_SPECIFIC": 1, **asdict(self), **more}
 
     def __str__(self) -> str:
-        return f"{self.BM}x{self.BN}x{self.BK} S{self.STAGES} W{self.WAIT_AT} G{self.GROUP}"
+        return f"{self.BM}x{self.BN}x{self.BK} S{self.STAGES} W{self.WAIT_AT} G{self.GROUP}" + " turns A" * self.TURN_A
 
 
+FIRST = Variant()
 VARIANTS = (
-    Variant(),
+    FIRST,
     Variant(256, 128),
     Variant(512, 64, GROUP=4),
     Variant(64, 512, GROUP=16),
+    Variant(512, 64, STAGES=4, WAIT_AT=7, GROUP=4, TURN_A=1),
 )
 """Block shapes that are weighed."""
 
@@ -111,6 +117,8 @@ LAY_START = 4e-6
 """Seconds of the layout pass's launch."""
 MEMORY_RATE = 4e12
 """Bytes a second of memory."""
+TURNING = 1.07
+"""Times as long as without: a product that turns A."""
 
 
 def supported(device: Device, call: Call) -> str:
@@ -180,18 +188,27 @@ def product_time(call: Call, variant: Variant, units: int) -> float:
 
 def choose(call: Call, units: int) -> Variant:
     """The block's shape with which all is done first."""
-    return min(VARIANTS, key=lambda v: product_time(call, v, units))
+    return min((v for v in VARIANTS if not unfit(call, v)), key=lambda v: reckoned(call, units, v))
 
 
 def reckoned(call: Call, units: int, variant: Variant | None = None) -> float:
     """Seconds that a call takes about, the layout pass included."""
-    laid = 8.0 * call.K * ((0 if direct_a(call) else call.M) + (0 if direct_b(call) else call.N))
-    return product_time(call, variant or choose(call, units), units) + (LAY_START + laid / LAY_RATE if laid else 0.0)
+    variant = variant or choose(call, units)
+    laid = 8.0 * call.K * ((0 if direct_a(call, variant) else call.M) + (0 if direct_b(call) else call.N))
+    time = product_time(call, variant, units) * (TURNING if variant.TURN_A else 1.0)
+    return time + (LAY_START + laid / LAY_RATE if laid else 0.0)
 
 
-def direct_a(call: Call) -> bool:
-    """Whether A is read where it lies: K×M, every row on 16 bytes."""
-    return call.trans_a and call.lda % 4 == 0 and call.lda >= call.M and getattr(call, "align_a", 4) == 4
+def direct_a(call: Call, variant: Variant = FIRST) -> bool:
+    """Whether A is read where it lies: every row on 16 bytes, and K×M, or M×K where the product turns it."""
+    long_enough = call.trans_a and call.lda >= call.M and not variant.TURN_A
+    turned = variant.TURN_A and not call.trans_a and call.lda >= call.K
+    return bool((long_enough or turned) and call.lda % 4 == 0 and getattr(call, "align_a", 4) == 4)
+
+
+def unfit(call: Call, variant: Variant) -> str:
+    """Why a variant cannot compute a call, empty where it can."""
+    return "it turns A, which must be M×K on 16 bytes" if variant.TURN_A and not direct_a(call, variant) else ""
 
 
 def direct_b(call: Call) -> bool:
@@ -201,7 +218,7 @@ def direct_b(call: Call) -> bool:
 
 def product_source(variant: Variant, **more: int) -> Source:
     """The product's kernel."""
-    text = "".join(f'#include "{name}"\n' for name in ("../hopper/hopper.cuh", "ffma.cuh", "share.cuh", "ffma.cu"))
+    text = "".join(f'#include "{name}"\n' for name in ("../hopper/hopper.cuh", "ffma.cuh", "share.cuh", "turn.cuh", "ffma.cu"))
     defines = {**variant.defines(**more), DYNAMIC_SHARED: variant.shared_bytes}
     return Source("hopper_fp32/ffma", with_includes(text, FOLDER), "ffma", defines, "cuda")
 
@@ -239,12 +256,12 @@ class Panel:
     lay_b: bool
 
 
-def panels(call: Call, limit: int = LIMIT) -> list[Panel]:
+def panels(call: Call, limit: int = LIMIT, variant: Variant = FIRST) -> list[Panel]:
     """The pieces of a call whose operands, laid out, need no more than ``limit`` bytes, or 32 rows and columns each.
 
     Pieces are multiples of 32 high and wide: operands that are read where they lie stay on 16 bytes.
     """
-    turn_a, turn_b = not direct_a(call), not direct_b(call)
+    turn_a, turn_b = not direct_a(call, variant), not direct_b(call)
     rows, cols = call.M, call.N
 
     def needed() -> int:
@@ -272,12 +289,12 @@ def panels(call: Call, limit: int = LIMIT) -> list[Panel]:
 
 def workspace_bytes(call: Call, variant: Variant, units: int, limit: int = LIMIT, cut: bool = True) -> int:
     """Scratch memory of a call, on the device."""
-    return sum(_parts(call, panels(call, limit)[0], variant, units, cut)) if call.M and call.N else 0
+    return sum(_parts(call, panels(call, limit, variant)[0], variant, units, cut)) if call.M and call.N else 0
 
 
 def _parts(call: Call, p: Panel, variant: Variant, units: int, cut: bool) -> tuple[int, int, int]:
     """Bytes of the workspace for A, for B, and for parts of tiles, where the largest panel is ``p``."""
-    a = 0 if direct_a(call) else laid_bytes(p.rows, call.K)
+    a = 0 if direct_a(call, variant) else laid_bytes(p.rows, call.K)
     b = 0 if direct_b(call) else laid_bytes(p.cols, call.K)
     return a, b, 4 * units * variant.BM * variant.BN if cut else 0
 
@@ -318,14 +335,14 @@ class Plan:
             raise Unsupported(f"{call}: plain fp32 on Hopper cannot compute this: {reason}")
         self.session, self.call, self.units = session, call, session.device.compute_units
         self.variant = variant or choose(call, self.units)
-        if reason := self.variant.refused():
+        if reason := self.variant.refused() or unfit(call, self.variant):
             raise Unsupported(f"{self.variant}: {reason}")
         self.cut, self.overlap = cut, overlap
         self.why = f"the fullest of {self.units} multiprocessors is done first with tiles of {self.variant.BM}×{self.variant.BN}"
-        self.panels = panels(call, limit)
+        self.panels = panels(call, limit, self.variant)
         self.workspace_bytes = workspace_bytes(call, self.variant, self.units, limit, cut)
         self.kernel = kernel or _kernel(session, product_source(self.variant, **more))
-        self.lay = None if direct_a(call) and direct_b(call) else _kernel(session, lay_source())
+        self.lay = None if direct_a(call, self.variant) and direct_b(call) else _kernel(session, lay_source())
         self._steps: dict[int, tuple[Buffer, list[Step]]] = {}
         self._flags: dict[int, Buffer] = {}
         self._making = threading.Lock()
@@ -430,7 +447,7 @@ class Step:
         piece: Any = _Part(p.rows, p.cols, call.K)
         self.schedule = schedule(piece, v, plan.units) if plan.cut else schedules(piece, v, plan.units)[0]
         each, extra = divmod(self.schedule.shared * ceil(call.K, v.BK), self.schedule.grid)
-        self._direct = direct_a(call), direct_b(call)
+        self._direct = direct_a(call, v), direct_b(call)
         nothing = np.void(bytes(128))
         self._at: list[int] = [0, 0]
         self._maps: tuple[dict[int, np.void], dict[int, np.void]] = {}, {}
@@ -446,6 +463,9 @@ class Step:
         """Of A or B as the product reads it, from an address on."""
         call, p, v = self._plan.call, self._p, self._plan.variant
         rows, side, ld = ((p.rows, v.BM, call.lda), (p.cols, v.BN, call.ldb))[which]
+        if which == 0 and v.TURN_A:
+            turned: np.void = self._session.tensor_map_fp32(address, rows, call.K, ld, (min(side, 256), v.BK))
+            return turned
         ld = ld if self._direct[which] else pitch(rows)
         found: np.void = self._session.tensor_map_fp32(address, call.K, rows, ld, (v.BK, min(side, 256)))
         return found

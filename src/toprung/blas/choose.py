@@ -167,7 +167,7 @@ SHORTEST = 32
 def choose(device: Device, call: Call, own: bool = True) -> Choice:
     """The kernel, tile and switches for a call on a device. ``own``: only ours; else what is installed may be chosen, too."""
     chosen, passed_over = _advised(device, call, own)
-    chosen = chosen or _by_model(device, call)
+    chosen = chosen or by_model(device, call)
     chosen = replace(chosen, passed_over=(*chosen.passed_over, *passed_over))
     if own:
         return replace(chosen, passed_over=(*chosen.passed_over, ("cublas", "only kernels of ours were asked for")))
@@ -221,7 +221,8 @@ def _unsuited(call: Call) -> str:
     return ""
 
 
-def _by_model(device: Device, call: Call) -> Choice:
+def by_model(device: Device, call: Call) -> Choice:
+    """Our kernel for a call, whatever is stored: what nobody has tuned gets."""
     empty = not (call.M and call.N and (isinstance(call, GemvCall) or call.K))
     if not empty:
         if isinstance(call, GemvCall) or is_skinny(call):
@@ -441,7 +442,8 @@ def clocks(device: Device, call: GemmCall, candidate: Candidate, slices: int) ->
 
 def ffma_choice(variant: hopper_fp32.Variant, why: str, passed_over: PassedOver = ()) -> Choice:
     """Hopper's kernel with these parameters."""
-    return Choice(FFMA, variant.tile, (("GROUP", variant.GROUP), ("WAIT_AT", variant.WAIT_AT)), why, passed_over)
+    options = ("GROUP", variant.GROUP), ("TURN_A", variant.TURN_A), ("WAIT_AT", variant.WAIT_AT)
+    return Choice(FFMA, variant.tile, options, why, passed_over)
 
 
 def ffma_clocks(device: Device, call: GemmCall) -> float:
@@ -457,7 +459,7 @@ def _product(device: Device, call: GemmCall) -> Choice | None:
     cost = ffma_clocks(device, call)
     if tiled is None or cost < tiled[0]:
         variant = hopper_fp32.choose(call, device.compute_units)
-        direct = {"A": hopper_fp32.direct_a(call), "B": hopper_fp32.direct_b(call)}
+        direct = {"A": hopper_fp32.direct_a(call, variant), "B": hopper_fp32.direct_b(call)}
         laid = [name for name, lies_well in direct.items() if not lies_well]
         why = f"least by the model: the copy engine feeds {device.compute_units} blocks that stay"
         why += f", after a pass that lays out {' and '.join(laid)}" * bool(laid)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from toprung.blas.choose import Choice, choose
@@ -25,12 +27,15 @@ class Bound(PreparedOnDevice):
 
 
 class Toprung:
-    """The library with kernels of its own, or with a choice that is given."""
+    """The library with kernels of its own, or with a choice that is given.
+
+    What it promises is the path it took for the problem prepared last: ``"auto"`` is fp32 where fp32x cannot be had or is slower.
+    """
 
     title = "toprung"
 
-    def __init__(self, name: str = "toprung", choice: Choice | None = None) -> None:
-        self.name, self._choice, self.promise = name, choice, Promise()
+    def __init__(self, name: str = "toprung", choice: Choice | None = None, precision: str = "fp32") -> None:
+        self.name, self._choice, self._precision, self.promise = name, choice, precision, Promise()
         self._last: Choice | None = None
 
     def absent(self, device: Device) -> str:
@@ -40,8 +45,11 @@ class Toprung:
     def prepare(self, placed: OnDevice) -> Prepared:
         """Choose and bind."""
         session, call = placed.session, call_of(placed.operands.problem)
-        made = Executable(session, call, self._choice, "fp32") if self._choice else prepare(session, call, own=True)
-        self._last = made.choice
+        if self._choice:
+            made = Executable(session, call, self._choice, "fp32")
+        else:
+            made = prepare(session, call, own=True, precision=self._precision)
+        self._last, self.promise = made.choice, Promise(made.precision)
         return Bound(placed, made)
 
     def describe(self, device: Device) -> dict[str, Any]:
@@ -50,9 +58,15 @@ class Toprung:
         return {
             "kind": "library", "name": self.name, "number": 0, "idea": "the library, kernels of its own", "variant": "",
             "kernel": choice.kernel if choice else "", "tile": choice.tile.given() if choice and choice.tile else {},
-            "options": dict(choice.options) if choice else {}, "why": choice.why if choice else "", "precision": "fp32",
-            "deterministic": True, "note": "",
+            "options": dict(choice.options) if choice else {}, "why": choice.why if choice else "",
+            "precision": self.promise.precision, "deterministic": True, "note": "",
         }  # fmt: skip
+
+
+WAYS: Mapping[str, Callable[[], Toprung]] = MappingProxyType(
+    {Toprung.title: Toprung, "toprung_auto": lambda: Toprung("toprung_auto", precision="auto")}
+)
+"""The library's ways that can be asked for by name."""
 
 
 def chosen(device: Device, problem: Problem) -> Choice:

@@ -42,7 +42,7 @@ def count(call: Call, choice: Choice) -> int:
     if choice.kernel == route.FP32X:
         return fp32x.launches(call, choice.slices)
     if choice.kernel == FFMA:
-        return ffma.launches(call)
+        return ffma.launches(call, choice)
     return 2 if choice.slices > 1 else 1
 
 

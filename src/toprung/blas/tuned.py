@@ -272,7 +272,7 @@ def _ffma(entry: Entry) -> tuple[hopper_fp32.Variant | None, str]:
     try:
         variant = ffma.variant_of(Tile(**candidate["tile"]), candidate["options"])
     except (KeyError, TypeError, ValueError):
-        return None, "hopper_fp32/ffma needs a tile with BM, BN, BK and STAGES, and options GROUP and WAIT_AT"
+        return None, "hopper_fp32/ffma needs a tile with BM, BN, BK and STAGES, and options GROUP, TURN_A and WAIT_AT"
     if (variant.BK > LARGEST_STEP or variant.STAGES > LARGEST_STEP) or not 0 < variant.GROUP <= LARGEST_GROUP:
         return None, f"hopper_fp32/ffma is not built for {variant}"
     return variant, variant.refused()

@@ -41,9 +41,12 @@ class Figures:
     l1_bytes_per_clock : bytes that global loads get from the L1 cache
     l2_bytes : what the last cache holds
     l2_read_bytes_per_s, dram_read_bytes_per_s : the whole device's
-    dram_copy_bytes_per_s : bytes read plus bytes written
+    l2_copy_bytes_per_s, dram_copy_bytes_per_s : bytes read plus bytes written
     launch_seconds : between two launches that do nothing
     ffma_latency_clocks : until a fused multiply-add may use the result of the one before
+    latency_clocks : until a load has come, from ``"shared"``, ``"L1"``, ``"L2"``, ``"memory"``
+    barrier_clocks : of a barrier at which all arrive at once, by threads of a block: ``"128"``
+    groups_per_clock : blocks that begin on a multiprocessor where they do next to nothing, by threads
     source : where the figures come from: ``probe`` and its date, ``vendor documents``
     sources : the same for single figures, in words
     """
@@ -60,10 +63,14 @@ class Figures:
     l1_bytes_per_clock: float | None = None
     l2_bytes: int | None = None
     l2_read_bytes_per_s: float | None = None
+    l2_copy_bytes_per_s: float | None = None
     dram_read_bytes_per_s: float | None = None
     dram_copy_bytes_per_s: float | None = None
     launch_seconds: float | None = None
     ffma_latency_clocks: float | None = None
+    latency_clocks: Mapping[str, float] = field(default_factory=dict)
+    barrier_clocks: Mapping[str, float] = field(default_factory=dict)
+    groups_per_clock: Mapping[str, float] = field(default_factory=dict)
     source: str = ""
     sources: Mapping[str, str] = field(default_factory=dict)
 
@@ -147,7 +154,7 @@ class Figures:
             raise BadRecord(f"these figures are damaged ({type(error).__name__}: {error}): probe the device again") from None
 
 
-MAPPINGS = ("ffma_outer_per_clock", "lds_per_clock")
+MAPPINGS = ("ffma_outer_per_clock", "lds_per_clock", "latency_clocks", "barrier_clocks", "groups_per_clock")
 FIGURES = tuple(f.name for f in fields(Figures) if f.name not in ("name", "arch", "source", "sources"))
 
 

@@ -7,7 +7,7 @@ package (``probe/known``). A record is a record like any other (``toprung.result
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -124,7 +124,7 @@ def figures(content: Mapping[str, Any]) -> Figures:
     rate = _per_clock(chain, sms) if chain else None
     launch = _value(_case(content, "launch", "back to back"))
     rates = {level: _value(_case(content, "bandwidth", f"{level} read")) for level in ("L2", "memory")}
-    copy = _value(_case(content, "bandwidth", "memory copy"))
+    copies = {level: _value(_case(content, "bandwidth", f"{level} copy")) for level in ("L2", "memory")}
     l1 = _case(content, "bandwidth", "L1 read")
     return Figures(
         name=str(device["name"]),
@@ -139,9 +139,13 @@ def figures(content: Mapping[str, Any]) -> Figures:
         l1_bytes_per_clock=_per_clock(l1, sms) if l1 else None,
         l2_read_bytes_per_s=None if rates["L2"] is None else 1e9 * rates["L2"],
         dram_read_bytes_per_s=None if rates["memory"] is None else 1e9 * rates["memory"],
-        dram_copy_bytes_per_s=None if copy is None else 1e9 * copy,
+        l2_copy_bytes_per_s=None if copies["L2"] is None else 1e9 * copies["L2"],
+        dram_copy_bytes_per_s=None if copies["memory"] is None else 1e9 * copies["memory"],
         launch_seconds=None if launch is None else 1e-6 * launch,
         ffma_latency_clocks=_value(_case(content, "ffma_latency")),
+        latency_clocks=_by_label(content, "latency", _value),
+        barrier_clocks=_by_label(content, "barrier", _value),
+        groups_per_clock=_by_label(content, "work_groups", lambda one: _per_clock(one, sms)),
         source=f"probe through {device['backend']}, {environment['date'][:10]}",
     )
 
@@ -149,6 +153,12 @@ def figures(content: Mapping[str, Any]) -> Figures:
 def _case(content: Mapping[str, Any], benchmark: str, label: str = "") -> Mapping[str, Any] | None:
     """One finding."""
     return next((p for p in content["probe"] if p["benchmark"] == benchmark and label in ("", p["label"])), None)
+
+
+def _by_label(content: Mapping[str, Any], benchmark: str, figure: Callable[[Mapping[str, Any]], float | None]) -> dict[str, float]:
+    """A figure of every case by the first word of its label: a level, a number of threads."""
+    cases = [p for p in content["probe"] if p["benchmark"] == benchmark]
+    return {str(p["label"]).split()[0]: value for p in cases if (value := figure(p)) is not None}
 
 
 def _value(one: Mapping[str, Any] | None) -> float | None:

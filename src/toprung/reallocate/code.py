@@ -41,7 +41,7 @@ ONE = (
 LOADS = ("LDS", "LDG", "LD", "LDL", "LDC")
 SILENT = (
     "STS", "STG", "ST", "STL", "BAR", "BRA", "EXIT", "ISETP", "FSETP", "PLOP3", "NOP", "BSSY", "BSYNC", "WARPSYNC", "R2UR",
-    "LDGDEPBAR", "DEPBAR", "LDGSTS", "RED", "MEMBAR", "ERRBAR",
+    "LDGDEPBAR", "DEPBAR", "LDGSTS", "RED", "MEMBAR", "ERRBAR", "BREAK", "USETMAXREG",
 )  # fmt: skip
 """They write no register."""
 AT_ONCE = (
@@ -49,8 +49,11 @@ AT_ONCE = (
     "IMNMX", "VIMNMX", "IABS", "ISETP", "FSETP", "PLOP3", "CS2R", "IADD", "ISCADD", "VIADDMNMX",
 )  # fmt: skip
 """They read their sources when they start, and take a fixed time: no barrier guards them."""
-LEAVES = ("CALL", "RET", "BRX", "JMP", "JMX", "BRXU", "RPCMOV", "BREAK", "KILL", "WARPGROUP", "HGMMA", "USETMAXREG")
+LEAVES = ("CALL", "RET", "BRX", "JMP", "JMX", "BRXU", "RPCMOV", "KILL", "WARPGROUP", "HGMMA")
 """Code with these is not taken apart: control goes where the listing does not say, or registers are owned by others."""
+
+LEFT = 2
+"""Registers at the top of what ``USETMAXREG`` gives that the compiler leaves unused, in every kernel looked at."""
 
 LINE = re.compile(r"^\s*/\*([0-9a-f]{4,})\*/\s+(?:@(!?U?P\w+)\s+)?([A-Z][A-Z0-9_.]*)(.*?);")
 LABEL = re.compile(r"^(\.L_x_\d+):")
@@ -115,10 +118,14 @@ class Instruction:
         return self.stall == 1 and self.stays
 
     @property
+    def written(self) -> tuple[int, ...]:
+        """The barrier that it releases once it has written, if there is one."""
+        return tuple(b for b in (self.word >> CONTROL + 5 & 7,) if b != NONE)
+
+    @property
     def barriers(self) -> tuple[int, ...]:
-        """Barriers that it releases once it has written and once it has read."""
-        both = (self.word >> CONTROL + 5 & 7, self.word >> CONTROL + 8 & 7)
-        return tuple(b for b in both if b != NONE)
+        """Barriers that say that it has read: the one for that, and the one for having written, which comes later."""
+        return self.written + tuple(b for b in (self.word >> CONTROL + 8 & 7,) if b != NONE)
 
     @property
     def waits(self) -> int:
@@ -159,12 +166,37 @@ class Instruction:
 
 @dataclass(frozen=True)
 class Code:
-    """A kernel's instructions, and where they lie in the file."""
+    """A kernel's instructions, and where they lie in the file.
+
+    Attributes
+    ----------
+    launched : registers of a thread when the kernel starts
+    """
 
     instructions: tuple[Instruction, ...]
     offset: int
-    registers: int
+    launched: int
     arch: str
+
+    @functools.cached_property
+    def limits(self) -> tuple[int, ...]:
+        """Registers that a thread has at each instruction, the fewest by any way there; 0 where control does not come."""
+        found = [0] * len(self.instructions)
+        todo = [(0, self.launched)]
+        while todo:
+            i, count = todo.pop()
+            if found[i] and found[i] <= count:
+                continue
+            found[i] = count
+            one = self.instructions[i]
+            after = _asked(one) if one.kind == "USETMAXREG" else count
+            todo += [(n, after) for n in one.next]
+        return tuple(found)
+
+    @functools.cached_property
+    def registers(self) -> int:
+        """Registers that a thread has in the main loop."""
+        return min((self.limits[i] for i in self.loop), default=self.launched)
 
     def into(self, whole: bytes) -> bytes:
         """The file with these instructions."""
@@ -209,8 +241,18 @@ def decode(whole: bytes, kernel: str, name: str = "cubin") -> Code:
         one = Instruction(index, int.from_bytes(whole[at : at + BYTES], "little"), opcode, operands, guard)
         if one.kind in LEAVES:
             raise BadCubin(f"{kernel} of {name} has {opcode}: where its registers go is not known, and it is left as it is")
+        if one.kind == "USETMAXREG":
+            _asked(one)
         code.append(replace(_operands(one), next=_next(one, labels, len(lines)), labelled=index in marked))
     return Code(tuple(code), facts.offset, facts.registers, found.arch)
+
+
+def _asked(one: Instruction) -> int:
+    """How many registers ``USETMAXREG`` gives a thread; where it only tries, control stays there until it has them."""
+    found = re.search(r"(?:^|\s)0x([0-9a-f]+)$", one.operands)
+    if not found or one.guard:
+        raise BadCubin(f"{one.name} {one.operands}: how many registers it gives is not known, and the code is left as it is")
+    return int(found[1], 16) - LEFT
 
 
 def _lines(listing: str, kernel: str) -> tuple[list[tuple[str, str, str]], dict[str, int]]:

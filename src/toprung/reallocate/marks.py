@@ -10,12 +10,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from toprung.bounds.registers import BANKS
 from toprung.reallocate.code import FIRST, PLACES, REUSE, SECOND, Code, Instruction
 from toprung.reallocate.proof import unmet
-
-BETWEEN = ("FFMA", "LDS", "LDG", "STS")
-"""What may stand between a mark and its use where the mark is ours; the compiler allows itself more."""
 
 
 def marked(code: Code) -> Code:
@@ -38,13 +34,4 @@ def marked(code: Code) -> Code:
 
 def _useful(code: Code, one: Instruction, place: int) -> bool:
     register = one.places.get(place)
-    if register is None or unmet(code, one, place, register):
-        return False
-    at = one
-    while True:
-        if not at.passes or at.kind not in BETWEEN:
-            return False
-        at = code.instructions[at.index + 1]
-        found = at.places.get(place) if at.kind == "FFMA" else None
-        if found is not None and found % BANKS == register % BANKS:
-            return found == register
+    return register is not None and not unmet(code, one, place, register, ours=True)

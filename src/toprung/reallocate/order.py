@@ -16,8 +16,7 @@ from dataclasses import dataclass, field, replace
 
 from toprung.bounds.registers import BANKS, cycles
 from toprung.reallocate.code import AT_ONCE, CONTROL, SIMPLE, THIRD, ZERO, Code, Instruction
-from toprung.reallocate.marks import BETWEEN
-from toprung.reallocate.proof import stretches
+from toprung.reallocate.proof import BETWEEN, stretches
 from toprung.reallocate.webs import LATENCY, Webs, reachable, until_waited
 
 WINDOWS = (96, 48, 24, 16)
@@ -61,11 +60,11 @@ def in_order(code: Code, order: Sequence[int]) -> Code:
     return replace(code, instructions=tuple(lines))
 
 
-def _waited(code: Code) -> list[tuple[Instruction, set[int]]]:
-    """Instructions that take their time, and the places where they have been waited for."""
+def _waited(code: Code) -> list[tuple[Instruction, set[int], set[int]]]:
+    """Instructions that take their time, and the places where they are waited for: until they have read, have written."""
     live = reachable(code)
     slow = (i for i in code.instructions if live[i.index] and i.kind not in AT_ONCE and (i.reads or i.writes))
-    return [(one, until_waited(code, one)[1]) for one in slow]
+    return [(one, until_waited(code, one)[1], until_waited(code, one, wrote=True)[1]) for one in slow]
 
 
 def _clock(code: Code, span: range) -> dict[int, int]:
@@ -76,14 +75,16 @@ def _clock(code: Code, span: range) -> dict[int, int]:
     return found
 
 
-def _limits(code: Code, span: range, movable: set[int], waited: list[tuple[Instruction, set[int]]]) -> dict[int, _Limits]:
+def _limits(code: Code, span: range, movable: set[int], waited: list[tuple[Instruction, set[int], set[int]]]) -> dict[int, _Limits]:
     lines, clock = code.instructions, _clock(code, span)
     found = {i: _Limits(span.start, span.stop - 1) for i in movable}
-    for slow, places in waited:
-        for place in places & set(span):
+    for slow, have_read, have_written in waited:
+        for place in (have_read | have_written) & set(span):
             for i in movable:
                 one = lines[i]
-                if i >= place and (set(slow.writes) & {*one.reads, *one.writes} or set(slow.reads) & set(one.writes)):
+                after_read = place in have_read and set(slow.reads) & set(one.writes)
+                after_written = place in have_written and set(slow.writes) & {*one.reads, *one.writes}
+                if i >= place and (after_read or after_written):
                     found[i].first = max(found[i].first, place)
     writer: dict[int, int] = {}
     readers: dict[int, list[int]] = {}

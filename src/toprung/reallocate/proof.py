@@ -25,6 +25,11 @@ from toprung.reallocate.code import (
 )  # fmt: skip
 from toprung.reallocate.webs import LATENCY, bits, reachable, until_waited
 
+BETWEEN = ("FFMA", "LDS", "LDG", "STS")
+"""What may stand between a mark in the loop and its use; the compiler allows itself more."""
+AHEAD = 32
+"""Instructions after which a mark in the loop is used at the latest. The compiler's go further: 36 at the first place and 61 at the
+second were seen, across loads and across instructions that wait."""
 SAME = (1 << CONTROL) - 1
 """The bits of an instruction that say what it does."""
 
@@ -41,7 +46,7 @@ def prove(before: Code, after: Code, order: Sequence[int] | None = None) -> None
     for was, now in zip(old, after.instructions, strict=True):
         _same(was, now)
         for n, o in zip((*now.reads, *now.writes), (*was.reads, *was.writes), strict=True):
-            if n != o and (n >= before.registers or n == STACK):
+            if n != o and (n >= before.limits[now.index] or n == STACK):
                 raise Unproven(f"{_say(now)} names R{n}, which is not to be had")
     _moves(before, after, where)
     _waits(before, after)
@@ -193,10 +198,12 @@ def _unguarded(code: Code, where: Sequence[int]) -> set[tuple[int, int]]:
     for one in code.instructions:
         if not live[one.index] or one.kind in AT_ONCE:
             continue
-        reads, writes = set(one.reads), set(one.writes)
-        for j in until_waited(code, one)[0]:
+        for j in until_waited(code, one, wrote=True)[0] if one.writes else ():
             other = code.instructions[j]
-            if writes & {*other.reads, *other.writes} or reads & set(other.writes):
+            if set(one.writes) & {*other.reads, *other.writes}:
+                found.add((where[one.index], where[j]))
+        for j in until_waited(code, one)[0] if one.reads else ():
+            if set(one.reads) & set(code.instructions[j].writes):
                 found.add((where[one.index], where[j]))
     return found
 
@@ -243,20 +250,24 @@ def _marks(before: Code, after: Code) -> None:
             register = one.places.get(place)
             if register is None or not one.reuse >> slot & 1:
                 continue
-            reason = unmet(after, one, place, register)
+            reason = unmet(after, one, place, register, one.index in after.loop)
             if reason:
                 raise Unproven(f"{_say(one)} marks R{register}, and {reason}")
 
 
-def _near_change(before: Code, after: Code, one: Instruction, ahead: int = 32) -> bool:
-    span = range(one.index, min(one.index + ahead, len(after.instructions)))
+def _near_change(before: Code, after: Code, one: Instruction) -> bool:
+    span = range(one.index, min(one.index + AHEAD, len(after.instructions)))
     return any(before.instructions[i].word != after.instructions[i].word for i in span)
 
 
-def unmet(code: Code, one: Instruction, place: int, register: int) -> str:
-    """Why a mark is of no use or wrong; empty where it is right."""
+def unmet(code: Code, one: Instruction, place: int, register: int, ours: bool = False) -> str:
+    """Why a mark is of no use or wrong; empty where it is right. Marks that are ours are held to more than the compiler's."""
     at = one
     while True:
+        if ours and not (at.passes and at.kind in BETWEEN):
+            return f"{at.name} stands between, or the warp may lose its turn"
+        if ours and at.index - one.index >= AHEAD:
+            return "it is read too late"
         if register in at.writes:
             return "it is overwritten"
         if at.next != (at.index + 1,):

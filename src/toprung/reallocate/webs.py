@@ -124,6 +124,8 @@ def webs(code: Code) -> Webs:
     for w, mask in enumerate(near):
         for other in bits(mask):
             near[other] |= 1 << w
+    for web in found:  # a branch of the kernel with fewer registers than the loop keeps those it has
+        web.free = web.free and all(code.limits[i] >= code.registers for i, _ in web.uses)
     # what the compiler itself laid into one register is right for reasons that are not seen here: it stays
     for w, web in enumerate(found):
         for other in bits(near[w]):
@@ -146,7 +148,9 @@ def _alive(
             continue
         if one.kind not in AT_ONCE:
             for j in set.union(*until_waited(code, one)):
-                held[j] |= needs[one.index] | makes[one.index]
+                held[j] |= needs[one.index]
+            for j in set.union(*until_waited(code, one, wrote=True)):
+                held[j] |= makes[one.index]
         elif one.kind not in SIMPLE:  # a result that nobody reads still arrives, and later than a multiply-add's
             for j in _soon(code, one):
                 held[j] |= makes[one.index]
@@ -253,13 +257,14 @@ def _reaching(code: Code, written: list[dict[int, int]]) -> list[dict[int, int]]
     return into
 
 
-def until_waited(code: Code, one: Instruction) -> tuple[set[int], set[int]]:
-    """Instructions that come before a barrier of this one has been waited for, and those that wait for it.
+def until_waited(code: Code, one: Instruction, wrote: bool = False) -> tuple[set[int], set[int]]:
+    """Instructions that come before an instruction is known to have read, and those that wait for that; or to have written.
 
-    One without a barrier is guarded by that of the next of its kind, which is done after it.
+    To have read is not to have written: a load may have a barrier for each. One without such a barrier is guarded by that of
+    the next of its kind, which is done after it.
     """
     seen: set[tuple[int, tuple[int, ...]]] = set()
-    todo = [(n, one.barriers) for n in one.next]
+    todo = [(n, one.written if wrote else one.barriers) for n in one.next]
     early: set[int] = set()
     waiting: set[int] = set()
     while todo:
@@ -274,6 +279,6 @@ def until_waited(code: Code, one: Instruction) -> tuple[set[int], set[int]]:
             continue
         early.add(i)
         if not barriers and at.kind == one.kind:
-            barriers = at.barriers
+            barriers = at.written if wrote else at.barriers
         todo += [(n, barriers) for n in at.next]
     return early, waiting

@@ -1,4 +1,4 @@
-"""What fp32 out of matrix units gives and costs: Markdown tables from records of ``benchmarks/fp32x.py`` and ``fp32x_study.py``."""
+"""What fp32 out of matrix units gives and costs: tables from ``benchmarks/fp32x.py``, ``fp32x_study.py``, ``split_k.py``."""
 
 from __future__ import annotations
 
@@ -15,12 +15,14 @@ from toprung.results import read
 
 
 def block(words: Sequence[str], root: Path) -> str:
-    """``grade`` or ``frobenius`` (of the study), ``accuracy``, ``sustained`` or ``matmul``, and a record."""
+    """``grade`` or ``frobenius`` (of the study), ``accuracy``, ``sustained``, ``burst``, ``matmul`` or ``slices``, and a record."""
     makers: dict[str, Callable[[Mapping[str, Any]], list[str]]] = {
         "grade": functools.partial(_study, "grade", 1.0),
         "frobenius": functools.partial(_study, "frobenius", 0.0),
         "accuracy": _accuracy,
         "sustained": functools.partial(_sustained, "fp32x", "cublas", "cuBLAS fp32"),
+        "burst": functools.partial(_sustained, "fp32x", "cublas", "cuBLAS fp32"),
+        "slices": _slices,
         "matmul": functools.partial(_sustained, "toprung", "torch", "torch fp32"),
     }
     what, path = words[0], words[-1]
@@ -73,10 +75,12 @@ def _accuracy(record: Mapping[str, Any]) -> list[str]:
 
 
 def _sustained(first: str, second: str, title: str, record: Mapping[str, Any]) -> list[str]:
-    """A row a problem: both speeds in TFLOP/s, their ratio, both errors, and energy."""
+    """A row a problem: both speeds in TFLOP/s, their ratio, both errors, and energy; of bursts, where it is not read, clocks."""
     measurements: list[Measurement] = record["measurements"]
+    burst = any(m.mode == "burst" for m in measurements)
+    last = "MHz" if burst else "nJ an operation"
     lines = [
-        f"| M×N×K | {first} | {title} | times as fast | Frobenius error, {first} | {title} | nJ an operation, {first} | {title} |",
+        f"| M×N×K | {first} | {title} | times as fast | Frobenius error, {first} | {title} | {last}, {first} | {title} |",
         "|---|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for size in dict.fromkeys(map(size_of, measurements)):
@@ -87,5 +91,30 @@ def _sustained(first: str, second: str, title: str, record: Mapping[str, Any]) -
         times = f"{ours.gflops / theirs.gflops:.2f}" if ours and theirs else "–"
         errors = [f"{m.verdict['frobenius']:.1e}" if m else "–" for m in pair]
         energy = [f"{1e9 * m.energy / m.flops:.3g}" if m and m.energy and m.flops else "–" for m in pair]
-        lines.append(f"| {size} | " + " | ".join([*speeds, times, *errors, *energy]) + " |")
+        clocks = [f"{m.clock:.0f}" if m and m.clock else "–" for m in pair]
+        lines.append(f"| {size} | " + " | ".join([*speeds, times, *errors, *(clocks if burst else energy)]) + " |")
     return [*lines, "", "TFLOP/s.  "]
+
+
+def _slices(record: Mapping[str, Any]) -> list[str]:
+    """A row a shape: what is chosen, measured and as it was reckoned before, one slice, the fastest, cuBLAS; errors where known."""
+    lines = [
+        "| M×N×K | tile, slices | µs | reckoned | in one slice | fastest | cuBLAS fp32 | times as fast "
+        "| Frobenius error | one slice | cuBLAS fp32 |",
+        "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    deep = {tuple(d["shape"]): d for d in record["deep"]}
+    for row in record["shapes"]:
+        ways = row["ways"]
+        own, best = next(w for w in ways if w["chosen"]), min(ways, key=lambda w: w["seconds"])
+        one = next(w for w in ways if w["slices"] == 1)
+        known = deep.get(tuple(row["shape"]), {"frobenius": row["frobenius"]})
+        errors = [f"{known[k]:.1e}" if known.get(k) else "–" for k in ("frobenius", "one_slice", "cublas")]
+        fastest = f"{1e6 * best['seconds']:.0f}" + (f", {best['slices']} slices" if best is not own else "")
+        cells = (
+            "×".join(map(str, row["shape"])), f"{own['tile'].split()[0].replace('x', '×')}, {own['slices']}",
+            f"{1e6 * own['seconds']:.0f}", f"{1e6 * own['reckoned']:.0f}", f"{1e6 * one['seconds']:.0f}", fastest,
+            f"{1e6 * row['cublas']:.0f}", f"{row['cublas'] / own['seconds']:.2f}", *errors,
+        )  # fmt: skip
+        lines.append("| " + " | ".join(cells) + " |")
+    return [*lines, "", "Whole calls in turns with cuBLAS, no load; reckoned: by the constants of that commit.  "]

@@ -29,7 +29,9 @@ ffma(float *C, float alpha, float beta, const __grid_constant__ TensorMap map_a,
                 for (int j = walk.from; j < walk.to; ++j) ring.fetch(&map_a, &map_b, walk.m, walk.n, j * BK);
             ring.wait_empty(); // one more, read beyond the end and not used
             barrier_arrive(ring.full + 8 * ring.stage);
+            if (TURN_A) barrier_arrive(ring.came + 8 * ring.stage);
         }
+        if (TURN_A && threadIdx.x >= 32 * WARPS + 32) turn_all(ring, walk.stages());
         return;
     }
     more_registers<CONSUMER_REGISTERS>();

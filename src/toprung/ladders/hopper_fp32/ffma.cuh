@@ -24,8 +24,16 @@
 #define A_BYTES (4 * BM * BK)
 #define STAGE_BYTES (A_BYTES + 4 * BN * BK)
 #define AREA (BM * BN)
-#define PRODUCER_REGISTERS 40
-#define CONSUMER_REGISTERS 232 // 256 * 232 + 128 * 40 = 384 * 168: what the launch was given, or the block waits for ever
+#ifndef TURN_A
+#define TURN_A 0 // 1: A is stored MxK, and three warps turn each stage of it, see turn.cuh
+#endif
+#define TURNERS 3
+#define TURNED_BYTES (TURN_A * A_BYTES) // of a stage as it arrives
+// what the launch gave all threads, shared out anew to the last register, or the block waits for ever: 256 * 232 + 128 * 40 = 384 * 168
+#ifndef CONSUMER_REGISTERS
+#define PRODUCER_REGISTERS (TURN_A ? 56 : 40)
+#define CONSUMER_REGISTERS (TURN_A ? 224 : 232)
+#endif
 #define THREADS (32 * WARPS + 128)
 
 inline float4 lds(uint at) {
@@ -35,14 +43,15 @@ inline float4 lds(uint at) {
 }
 
 struct Ring { // where things lie in shared memory, and the stage that is next
-    uint stages, full, empty, phase;
+    uint stages, full, empty, arrived, came, phase;
     int stage;
     inline Ring(char *memory) {
-        stages = (shared_address(memory) + 127) & ~127u, full = stages + STAGES * STAGE_BYTES, empty = full + 8 * STAGES;
+        stages = (shared_address(memory) + 127) & ~127u, arrived = stages + STAGES * STAGE_BYTES;
+        full = arrived + STAGES * TURNED_BYTES, empty = full + 8 * STAGES, came = empty + 8 * STAGES;
         phase = 0, stage = 0;
     }
     inline void init() {
-        for (int s = 0; s < STAGES; ++s) barrier_init(full + 8 * s, 1), barrier_init(empty + 8 * s, WARPS);
+        for (int s = 0; s < STAGES; ++s) barrier_init(full + 8 * s, 1 + TURN_A * TURNERS), barrier_init(empty + 8 * s, WARPS), barrier_init(came + 8 * s, 1);
         barrier_init_fence();
     }
     inline uint base() { return stages + stage * STAGE_BYTES; }
@@ -55,9 +64,12 @@ struct Ring { // where things lie in shared memory, and the stage that is next
     inline void fetch(const TensorMap *a, const TensorMap *b, int m, int n, int k) {
         uint at = base(), bar = full + 8 * stage;
         wait_empty();
-        barrier_expect(bar, STAGE_BYTES);
+        barrier_expect(bar, STAGE_BYTES - TURNED_BYTES);
+        if (TURN_A) barrier_expect(came + 8 * stage, A_BYTES);
 #pragma unroll
-        for (int p = 0; p < BM / PANEL_M; ++p) tma_load(at + p * 4 * BK * PANEL_M, a, m + p * PANEL_M, k, bar);
+        for (int p = 0; p < BM / PANEL_M; ++p)
+            if (TURN_A) tma_load(arrived + stage * A_BYTES + p * 4 * BK * PANEL_M, a, k, m + p * PANEL_M, came + 8 * stage);
+            else tma_load(at + p * 4 * BK * PANEL_M, a, m + p * PANEL_M, k, bar);
 #pragma unroll
         for (int p = 0; p < BN / PANEL_N; ++p) tma_load(at + A_BYTES + p * 4 * BK * PANEL_N, b, n + p * PANEL_N, k, bar);
         advance();
@@ -113,7 +125,7 @@ struct Sums {
         bool wide = ldc % 4 == 0 && ((ulong)C & 15) == 0;
 #pragma unroll
         for (int i = 0; i < TM; ++i) {
-            int row = m + i / 4 * 32 + i % 4;
+            int row = TURN_A ? m - m % 32 + i / 4 * 32 + m / 4 % 8 + i % 4 * 8 : m + i / 4 * 32 + i % 4; // turn.cuh says why
             float *out = C + (long long)row * ldc;
 #pragma unroll
             for (int j = 0; j < TN; j += 4) {
@@ -141,11 +153,11 @@ struct Sums {
 
 // alpha = 0: C = beta * C, and A and B are not looked at
 inline void scale(float *C, int ldc, int M, int N, float beta) {
-    long long all = (long long)M * N;
-    for (long long i = (long long)blockIdx.x * THREADS + threadIdx.x; i < all; i += (long long)gridDim.x * THREADS) {
-        float *at = C + i / N * ldc + i % N;
-        *at = beta != 0.0f ? beta * *at : 0.0f;
-    }
+    for (int row = blockIdx.x; row < M; row += gridDim.x)
+        for (int col = threadIdx.x; col < N; col += THREADS) {
+            float *at = C + (long long)row * ldc + col;
+            *at = beta != 0.0f ? beta * *at : 0.0f;
+        }
 }
 
 // where a tile stands: GROUP down, then one to the right; the last band may be lower

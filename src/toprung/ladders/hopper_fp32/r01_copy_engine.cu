@@ -10,6 +10,7 @@
 
 #include "../hopper/hopper.cuh"
 #include "ffma.cuh"
+#include "share.cuh"
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 ffma(float *C, float alpha, float beta, const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b,
@@ -24,25 +25,23 @@ ffma(float *C, float alpha, float beta, const __grid_constant__ TensorMap map_a,
         scale(C, ldc, M, N, beta);
         return;
     }
-    int tiles_m = (M + BM - 1) / BM, tiles_n = (N + BN - 1) / BN, chunks = (K + BK - 1) / BK, m, n;
+    Walk walk(M, N, K, 0, 0, 0); // whole tiles alone
     if (threadIdx.x >= 32 * WARPS) {
         fewer_registers<PRODUCER_REGISTERS>();
         if (threadIdx.x == 32 * WARPS) {
-            for (int tile = blockIdx.x; tile < tiles_m * tiles_n; tile += gridDim.x) {
-                corner(tile, tiles_m, tiles_n, m, n);
-                for (int j = 0; j < chunks; ++j) ring.fetch(&map_a, &map_b, m, n, j * BK);
-            }
+            while (walk.step())
+                for (int j = walk.from; j < walk.to; ++j) ring.fetch(&map_a, &map_b, walk.m, walk.n, j * BK);
         }
         return;
     }
     more_registers<CONSUMER_REGISTERS>();
     Place at;
     Fragments f;
-    for (int tile = blockIdx.x; tile < tiles_m * tiles_n; tile += gridDim.x) {
-        corner(tile, tiles_m, tiles_n, m, n);
+    while (walk.step()) {
         Sums sums;
         sums.clear();
-        for (int j = 0; j < chunks; ++j) {
+#pragma unroll 1
+        for (int j = walk.from; j < walk.to; ++j) {
             uint base = ring.base(), was = ring.empty + 8 * ring.stage;
             ring.wait_full();
             f.fetch(base, at, 0);
@@ -55,6 +54,6 @@ ffma(float *C, float alpha, float beta, const __grid_constant__ TensorMap map_a,
             if (threadIdx.x % 32 == 0) barrier_arrive(was);
             ring.advance();
         }
-        sums.store(C, ldc, m + at.m, n + at.n, M, N, alpha, beta);
+        sums.store(C, ldc, walk.m + at.m, walk.n + at.n, M, N, alpha, beta);
     }
 }

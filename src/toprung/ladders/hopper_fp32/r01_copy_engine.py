@@ -18,8 +18,8 @@ def needs(device: Device) -> str:
 
 
 def ring(tile: Tile) -> int:
-    """Bytes of STAGES tiles of A and B in fp32, of the alignment they need, and of two barriers a stage."""
-    return (tile.STAGES or 1) * (4 * (tile.BM + tile.BN) * (tile.BK or 0) + 16) + 128
+    """Bytes of STAGES tiles of A and B in fp32, of the alignment they need, and of three barriers a stage."""
+    return (tile.STAGES or 1) * (4 * (tile.BM + tile.BN) * (tile.BK or 0) + 24) + 128
 
 
 RULES = (

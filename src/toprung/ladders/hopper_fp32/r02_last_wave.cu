@@ -40,6 +40,7 @@ ffma(float *C, float alpha, float beta, const __grid_constant__ TensorMap map_a,
     while (walk.step()) {
         Sums sums;
         sums.clear();
+#pragma unroll 1
         for (int j = walk.from; j < walk.to; ++j) {
             uint base = ring.base(), was = ring.empty + 8 * ring.stage;
             ring.wait_full();

@@ -12,4 +12,5 @@
 #include "../hopper/hopper.cuh"
 #include "ffma.cuh"
 #include "share.cuh"
+#include "turn.cuh"
 #include "ffma.cu"

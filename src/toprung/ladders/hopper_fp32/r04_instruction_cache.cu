@@ -11,4 +11,5 @@
 #include "../hopper/hopper.cuh"
 #include "ffma.cuh"
 #include "share.cuh"
+#include "turn.cuh"
 #include "ffma.cu"

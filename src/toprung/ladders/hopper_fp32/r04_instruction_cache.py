@@ -11,5 +11,5 @@ RUNG = replace(
     idea="a loop that fits the instruction cache",
     expects="26 KB of instructions in place of 35: 1.01 to 1.02 times rung 3",
     tiles={"gpu": (Tile(BM=128, BN=256, BK=12, TM=8, TN=16, STAGES=6),)},
-    defines={**CUT, "WAIT_AT": 6},
+    defines={**CUT, "WAIT_AT": 3},
 )

@@ -24,6 +24,9 @@ struct Walk {
         share = gridDim.x - 1 - blockIdx.x, at = begin(share), end = begin(share + 1), whole = shared + blockIdx.x;
     }
     inline int begin(int s) { return each * s + min(s, extra); } // chunks before a share
+    inline int stages() const { // of all pieces
+        return end - at + (whole < tiles ? (tiles - 1 - whole) / (int)gridDim.x + 1 : 0) * chunks;
+    }
     inline bool step() {
         if (at < end) {
             tile = at / chunks, from = at % chunks, to = min(chunks, from + end - at);

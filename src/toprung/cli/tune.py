@@ -1,0 +1,243 @@
+"""``toprung tune``."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.live import Live
+
+from toprung import backends, results
+from toprung.cli.common import console, parse_sizes
+from toprung.device import Device
+from toprung.environment import environment
+from toprung.errors import BadArgument, NoDevice, UnknownName
+from toprung.problem import Problem
+from toprung.report import plot as pictures
+from toprung.report import tune as report
+from toprung.routines.gemm import TRANSPOSES
+from toprung.store import Store, off
+from toprung.suites import fitting, suite
+from toprung.tune import shapes
+from toprung.tune.check import SHAPES, WITHIN, Checked, check
+from toprung.tune.executors.base import Executor
+from toprung.tune.executors.local import Local, LocalLane
+from toprung.tune.search import STRATEGIES, strategy
+from toprung.tune.session import Budget, Tuner
+
+INTERRUPTED = 130
+BUDGET = re.compile(r"(\d+(?:\.\d+)?)([smh]?)")
+UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("tune")(tune_command)
+
+
+def tune_command(
+    routine: Annotated[str | None, typer.Argument(metavar="[gemm|gemv]", help="by default both")] = None,
+    sizes: Annotated[
+        str | None, typer.Option(help="512, 35x79x19, 64x64x64x1000 (a batch), 256:1024:256, or several with commas")
+    ] = None,
+    suite_name: Annotated[str | None, typer.Option("--suite", metavar="NAME|FILE.json", help="products of a suite")] = None,
+    trans: Annotated[str | None, typer.Option(help="NN, NT, TN, TT (gemv: N, T), with commas; by default NN (gemv: both)")] = None,
+    budget: Annotated[str, typer.Option(help="60s, 5m, or a number of configurations")] = "60s",
+    device: Annotated[str | None, typer.Option(help="an id, or a part of a name (see toprung devices)")] = None,
+    devices: Annotated[
+        str | None, typer.Option(help="all, or several with commas: each is measured by a process of its own")
+    ] = None,
+    scheduler: Annotated[str | None, typer.Option(metavar="ADDRESS", help="a Dask cluster whose workers have the devices")] = None,
+    search: Annotated[str, typer.Option("--strategy", help=", ".join(STRATEGIES))] = "climb",
+    exhaustive: Annotated[
+        bool, typer.Option("--exhaustive", help="try everything in the model's order until the budget ends")
+    ] = False,
+    limit: Annotated[float, typer.Option(help="seconds that a run of one configuration may take")] = 20.0,
+    seed: Annotated[int, typer.Option(help="of the data, of what is drawn")] = 0,
+    checked: Annotated[
+        bool, typer.Option("--check", help=f"measure whether what runs is within {100 * (WITHIN - 1):.0f} % of the best there is")
+    ] = False,
+    count: Annotated[int, typer.Option("--shapes", help="how many shapes --check draws")] = SHAPES,
+    json: Annotated[Path | None, typer.Option(help="store the whole run in this file")] = None,
+    plot: Annotated[Path | None, typer.Option(help="draw the best so far over time: a .png or .svg file")] = None,
+) -> None:
+    """Search for faster configurations on this machine and remember them: every later program uses them.
+
+    Each configuration is verified before it is timed, beside the best so far, in a process of its own: one that crashes, hangs or
+    computes something wrong is recorded, and the search goes on. Ctrl-C keeps what was learnt; a second run goes on from there.
+
+    Examples:
+
+      toprung tune
+
+      toprung tune gemm --sizes 4096,1000x1000x512 --trans NN,TN --budget 5m
+
+      toprung tune --devices all --budget 2m --json tuned.json
+
+      toprung tune --check
+    """
+    strategy(search)
+    allowed = parse_budget(budget)
+    if limit <= 0 or count < 1:
+        raise BadArgument("--limit and --shapes are above 0")
+    if off() and not checked:
+        raise BadArgument("TOPRUNG_STORE=off leaves nothing to remember what is learnt: unset it to tune")
+    if plot is not None:
+        pictures.check(plot)
+    routines = [routine] if routine is not None else list(shapes.ROUTINES)
+    shapes.known(routines)
+    wanted = _given(routine, sizes, suite_name, trans)
+    if checked:
+        _check(backends.find(device), wanted, count, seed, limit, json)
+    executor = _executor(device, devices, scheduler)
+    try:
+        where = executor.lanes()[0].device
+        problems: list[Problem] = wanted or shapes.default(where, routines)
+        if suite_name is not None:
+            problems = list(fitting(problems, where.kind)[0])  # type: ignore[arg-type]  # a suite's are products
+        tuner = Tuner(problems, executor, Store.default(), allowed, search, seed, limit, exhaustive)
+        interrupted = _run(tuner)
+    finally:
+        executor.close()
+    for text in tuner.notes:
+        console.print(text, style="dim", markup=False, highlight=False, soft_wrap=True)
+    stored = record(tuner, where, interrupted)
+    if json is not None:
+        results.write(json, stored)
+    if plot is not None:
+        report.best_over_time({search: stored}, plot)
+    if interrupted:
+        console.print(
+            f"interrupted: what was learnt is in {Store.default().path}; the same command goes on from there", style="yellow"
+        )
+        raise typer.Exit(INTERRUPTED)
+    if any(s.state == "failed" for s in tuner.shapes) or not any(s.choice for s in tuner.shapes):
+        raise typer.Exit(1)
+
+
+def parse_budget(text: str) -> Budget:
+    """``60s``, ``5m``, ``1h``, or a number of configurations.
+
+    Raises
+    ------
+    BadArgument
+        anything else, or nothing at all
+    """
+    found = BUDGET.fullmatch(text.strip())
+    amount = float(found.group(1)) if found else 0.0
+    if not found or amount <= 0 or (not found.group(2) and not amount.is_integer()):
+        raise BadArgument(f"a budget is a time such as 60s or 5m, or a number of configurations, not {text!r}")
+    if found.group(2):
+        return Budget(seconds=amount * UNITS[found.group(2)])
+    return Budget(trials=int(amount))
+
+
+def record(tuner: Tuner, device: Device, interrupted: bool) -> dict[str, Any]:
+    """A run as a record."""
+    found = results.record(
+        shlex.join(["toprung", *sys.argv[1:]]), environment(device), [], [s.note for s in tuner.shapes if s.note], interrupted,
+        kind="tune", notes=tuner.notes, seconds=tuner.elapsed, configurations=tuner.tried,
+        shapes=[{"machine": str(s.machine), **s.describe()} for s in tuner.shapes],
+    )  # fmt: skip
+    return found
+
+
+def _given(routine: str | None, sizes: str | None, suite_name: str | None, trans: str | None) -> list[Problem]:
+    if sizes is not None and suite_name is not None:
+        raise BadArgument("--sizes and --suite exclude each other")
+    turned = trans.upper().split(",") if trans else []
+    for word in turned:
+        if word not in (("N", "T") if routine == "gemv" else TRANSPOSES):
+            raise UnknownName("transpose", word, ("N", "T") if routine == "gemv" else TRANSPOSES)
+    if suite_name is not None:
+        if routine == "gemv":
+            raise BadArgument("suites are of products: --suite is for gemm")
+        return list(suite(suite_name, turned))
+    if sizes is None:
+        if turned:
+            raise BadArgument("--trans needs --sizes or --suite: without them every layout is tuned")
+        return []
+    return shapes.given(routine or "gemm", parse_sizes(sizes), turned)
+
+
+def _executor(device: str | None, devices: str | None, scheduler: str | None) -> Executor:
+    if scheduler is not None:
+        if devices is not None:
+            raise BadArgument("--scheduler takes the workers' devices: --devices is for this machine")
+        from toprung.tune.executors.dask import Dask
+
+        return Dask(scheduler, device)
+    if devices is None:
+        return Local([backends.find(device)])
+    if device is not None:
+        raise BadArgument("--device and --devices exclude each other")
+    found = backends.devices() if devices == "all" else [backends.find(name) for name in devices.split(",")]
+    if not found:
+        raise NoDevice("no device found. " + " ".join(backends.advice()))
+    return Local(list(dict.fromkeys(found)))
+
+
+def _run(tuner: Tuner) -> bool:
+    """Tune with a live table, or a line a shape where nobody watches; returns whether Ctrl-C ended it."""
+    interrupted = False
+    steps = tuner.run()
+    try:
+        if console.is_terminal:
+            with Live(console=console, refresh_per_second=4, transient=True) as live:
+                for _ in steps:
+                    live.update(report.progress_table(tuner, console.width))
+        else:
+            said: dict[int, str] = {}
+            for changed in steps:
+                if changed is not None and changed.state != "running" and said.get(id(changed)) != (text := report.line(changed)):
+                    said[id(changed)] = text
+                    console.print(text, markup=False, highlight=False, soft_wrap=True)
+    except KeyboardInterrupt:
+        interrupted = True
+    finally:
+        steps.close()  # type: ignore[attr-defined]
+    if console.is_terminal:
+        console.print(report.progress_table(tuner, console.width))
+    else:
+        console.print(report.summary(tuner), markup=False, highlight=False, soft_wrap=True)
+    return interrupted
+
+
+def _check(device: Device, wanted: list[Problem], count: int, seed: int, limit: float, json: Path | None) -> None:
+    """Verify the promise; ends the command."""
+    lane, start, interrupted = LocalLane(device), time.monotonic(), False
+    problems = wanted or shapes.drawn(device, count, seed)
+    found: list[Checked] = []
+    try:
+        for one in check(lane, problems, Store.default(), limit=limit, seed=seed):
+            found.append(one)
+            if one.broken or one.trouble:
+                console.print(report.check_line(one, device.id), style="red", markup=False, highlight=False, soft_wrap=True)
+            elif not len(found) % 25:
+                console.print(f"{len(found)} of {len(problems)} shapes", style="dim")
+    except KeyboardInterrupt:
+        interrupted = True
+    finally:
+        lane.close()
+    broken, troubled = sum(c.broken for c in found), [c for c in found if c.trouble]
+    ratios = sorted(c.ratio.value for c in found if c.ratio)
+    stored = results.record(
+        shlex.join(["toprung", *sys.argv[1:]]), environment(device), [],
+        [report.check_line(c, device.id) for c in found if c.broken or c.trouble], interrupted,
+        kind="tune-check", within=WITHIN, seconds=time.monotonic() - start, shapes=[c.describe() for c in found],
+    )  # fmt: skip
+    if json is not None:
+        results.write(json, stored)
+    kept = len(found) - broken - len(troubled)
+    text = f"{kept} of {len(found)} shapes within {100 * (WITHIN - 1):.0f} % of the best measured"
+    if ratios:
+        text += f"; the median is {ratios[len(ratios) // 2]:.3f} times as long, the worst {ratios[-1]:.3f}"
+    console.print(f"{text}; {time.monotonic() - start:.0f} s", markup=False, highlight=False, soft_wrap=True)
+    if interrupted:
+        raise typer.Exit(INTERRUPTED)
+    raise typer.Exit(int(broken > 0 or bool(troubled) or not found))

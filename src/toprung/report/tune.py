@@ -1,0 +1,147 @@
+"""The tuner's progress on the terminal, and its best so far over time as a picture."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from toprung.blas.choose import Choice
+from toprung.problem import Problem
+from toprung.report import plot
+from toprung.report.table import _table as plain_table
+from toprung.results import problem_name
+from toprung.tune.check import Checked
+from toprung.tune.session import Shape, Tuner
+
+STATES = {"waiting": "", "running": "searching …", "done": "out of time", "exhausted": "all tried", "failed": "FAILED"}
+
+
+def rate(problem: Problem, seconds: float) -> str:
+    """What a problem is compared by: GFLOP/s or GB/s."""
+    if not math.isfinite(seconds) or seconds <= 0:
+        return ""
+    amount = problem.min_bytes if problem.measured_in == "GB/s" else problem.flops
+    return f"{amount / seconds / 1e9:,.0f} {problem.measured_in}"
+
+
+def name(problem: Problem) -> str:
+    """As a person writes it, with the routine where that is no product."""
+    text = problem_name(problem.describe())
+    return text if problem.routine == "gemm" else f"{problem.routine} {text}"
+
+
+def choice_text(choice: Choice | None) -> str:
+    """Kernel and tile."""
+    return "" if choice is None else f"{choice.kernel} {choice.tile}" if choice.tile else choice.kernel
+
+
+def counts_text(shape: Shape) -> str:
+    """What became of the configurations: right ones, and the others by name."""
+    others = [f"{n} {status}" for status, n in sorted(shape.counts.items()) if status != "right"]
+    return ", ".join([str(shape.counts["right"]), *others, *([f"{shape.discarded} by bound"] if shape.discarded else [])])
+
+
+def gain_text(shape: Shape) -> str:
+    """How many times as fast as untuned."""
+    if shape.gain is not None:
+        return f"{shape.gain.value:.2f} ({shape.gain.low:.2f}–{shape.gain.high:.2f})"
+    known = math.isfinite(shape.untuned) and math.isfinite(shape.best)
+    return f"{shape.untuned / shape.best:.2f}" if known else ""
+
+
+def summary(tuner: Tuner) -> str:
+    """One line on the whole run."""
+    done = sum(s.state in ("done", "exhausted", "failed") for s in tuner.shapes)
+    each = tuner.tried / tuner.elapsed if tuner.elapsed else 0.0
+    bad = sum(n for s in tuner.shapes for status, n in s.counts.items() if status != "right")
+    return (
+        f"{done} of {len(tuner.shapes)} shapes, {tuner.tried} configurations ({bad} not right) in {tuner.elapsed:.0f} s, "
+        f"{each:.1f} a second"
+    )
+
+
+def progress_table(tuner: Tuner, width: int) -> Table:
+    """A row a shape: the best so far, its gain, and what became of what was tried."""
+    table = plain_table(summary(tuner))
+    several = len({s.machine for s in tuner.shapes}) > 1
+    for heading, right in (("shape", False), *([("device", False)] if several else []), ("best so far", True), ("× untuned", True)):
+        table.add_column(heading, justify="right" if right else "left", no_wrap=True)
+    if width >= 100:
+        table.add_column("configuration", no_wrap=True, overflow="ellipsis")
+    table.add_column("tried", no_wrap=True)
+    table.add_column("", no_wrap=True)
+    for s in tuner.shapes:
+        cells: list[str | Text] = [name(s.problem), *([str(s.machine)] if several else []), rate(s.problem, s.best), gain_text(s)]
+        if width >= 100:
+            cells.append(choice_text(s.choice))
+        cells += [counts_text(s), Text(STATES[s.state], style="bold red" if s.state == "failed" else "dim")]
+        table.add_row(*cells)
+    return table
+
+
+def line(shape: Shape) -> str:
+    """A shape in one line, for what is no terminal."""
+    parts = [name(shape.problem), STATES[shape.state] or shape.state, rate(shape.problem, shape.best), choice_text(shape.choice)]
+    gain = gain_text(shape)
+    return "  ".join(p for p in (*parts, f"{gain} × untuned" if gain else "", f"tried {counts_text(shape)}", shape.note) if p)
+
+
+def check_line(one: Checked, device: str) -> str:
+    """A checked shape in one line: what ran and why, and what would have been faster."""
+    head = f"{name(one.problem)} on {device}: {choice_text(one.routed)}"
+    if one.trouble:
+        return f"{head}: {one.trouble}"
+    assert one.ratio is not None
+    if one.ratio.value <= 1:
+        return f"{head}: the fastest ({one.why})"
+    return f"{head}: {one.ratio.value:.3f} times as long as {choice_text(one.best)} ({one.why})"
+
+
+def best_over_time(records: Mapping[str, Mapping[str, Any]], path: Path) -> None:
+    """Draw the geometric mean over shapes of best so far / final best over the seconds, a line a record.
+
+    Parameters
+    ----------
+    records : by label, as ``toprung tune --json`` writes them; the best of all of them is what each shape is held against
+    """
+    plot.check(path)
+    plt = plot.matplotlib_pyplot()
+    figure, axes = plt.subplots(figsize=(8.4, 4.6), layout="constrained")
+    best: dict[str, float] = {}
+    for record in records.values():
+        for shape in record["shapes"]:
+            key, times = str(sorted(shape["problem"].items())), [t[1] for t in shape["trace"] if t[1]]
+            if times:
+                best[key] = min(best.get(key, math.inf), *times, math.inf)
+    for label, record in records.items():
+        xs, ys = _course(record["shapes"], best)
+        axes.step(xs, ys, where="post", label=label, linewidth=1.4)
+    axes.set_xlabel("seconds since a shape's first measurement")
+    axes.set_ylabel("speed, share of the best found (geometric mean)")
+    axes.set_ylim(0, 1.03)
+    axes.grid(color="#dddddd", linewidth=0.6)
+    axes.spines[["top", "right"]].set_visible(False)
+    if len(records) > 1:
+        axes.legend(frameon=False)
+    plot.save(figure, path)
+
+
+def _course(shapes: Sequence[Mapping[str, Any]], best: Mapping[str, float]) -> tuple[list[float], list[float]]:
+    """When, counted for each shape from its first measurement, and the geometric mean over all shapes."""
+    events, now = [], {}
+    for shape in shapes:
+        key, trace = str(sorted(shape["problem"].items())), [t for t in shape["trace"] if t[1]]
+        if trace:
+            now[key] = trace[0][1]
+            events += [(when - trace[0][0], key, seconds) for when, seconds in trace]
+    xs, ys = [], []
+    for when, key, seconds in sorted(events):
+        now[key] = min(now[key], seconds)
+        xs.append(when)
+        ys.append(math.exp(sum(math.log(best[k] / v) for k, v in now.items()) / len(now)))
+    return xs, ys

@@ -1,0 +1,167 @@
+"""The promise: on any shape the routed choice is within a few percent of the best there is, measured in the same run."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+from toprung.blas.choose import Choice, by_model, choose, lacking
+from toprung.blas.problems import call_of, class_of, sizes_of
+from toprung.blas.tuned import fitted, host_is_faster
+from toprung.device import Device
+from toprung.errors import StoreError
+from toprung.problem import Problem
+from toprung.routines.gemm import Gemm
+from toprung.stats import Interval, paired_ratio
+from toprung.store import VENDORS, Machine, Store
+from toprung.tune.compiler import Compiler
+from toprung.tune.executors.base import Lane
+from toprung.tune.space import CallSpace
+from toprung.tune.trial import Sampled, Trial, describe, pairs, plain
+
+WITHIN = 1.05
+"""How many times as long as the best a routed choice may take."""
+
+SHAPES = 300
+
+CANDIDATES = 2
+"""Choices of the model that are measured beside the routed one, and so many of the store's neighbours."""
+
+TURNS, LEAST = 11, 5
+
+AHEAD = 24
+"""Shapes whose binaries are under way while another is measured."""
+
+
+@dataclass(frozen=True)
+class Checked:
+    """One shape.
+
+    Attributes
+    ----------
+    routed, best : what runs, and the fastest of what was measured
+    why : the receipt's sentence
+    ratio : time of the routed choice / time of the best, with its interval
+    broken : whether that is more than promised
+    trouble : why nothing can be said
+    """
+
+    problem: Problem
+    routed: Choice
+    why: str
+    best: Choice | None = None
+    ratio: Interval | None = None
+    broken: bool = False
+    trouble: str = ""
+    sampled: tuple[tuple[Choice, Sampled], ...] = field(default=(), repr=False)
+
+    def describe(self) -> dict[str, Any]:
+        """As JSON."""
+        return {
+            "problem": self.problem.describe(), "class": class_of(call_of(self.problem)), "routed": describe(self.routed),
+            "why": self.why, "best": describe(self.best) if self.best else None,
+            "ratio": vars(self.ratio) if self.ratio else None, "broken": self.broken, "trouble": self.trouble,
+            "measured": [
+                {**describe(c), "status": s.status, "message": s.message, "seconds": list(s.seconds)} for c, s in self.sampled
+            ],
+        }  # fmt: skip
+
+
+def routed(device: Device, problem: Problem) -> Choice:
+    """What a program gets for a problem in fp32: for arrays in the device's memory; on a CPU for NumPy's arrays."""
+    call = call_of(problem)
+    if device.kind == "cpu" and isinstance(problem, Gemm):
+        faster = host_is_faster(device, call)
+        if faster is not False:
+            measured = (
+                "it was faster when both were measured" if faster else "the arrays are on the host, and nothing says ours is faster"
+            )
+            return Choice("numpy", None, (), f"NumPy's BLAS: {measured}")
+    return choose(device, call, own=False)
+
+
+def rivals(device: Device, problem: Problem, store: Store, machine: Machine) -> list[Choice]:
+    """What else might be faster: the model's choices, the store's nearest, the library that is installed."""
+    call = call_of(problem)
+    found = [plain(by_model(device, call))]
+    try:
+        near = store.neighbours(machine, class_of(call), sizes_of(call))
+    except StoreError:
+        near = []
+    for entry in near[:CANDIDATES]:
+        if entry.kernel not in (*VENDORS, "fp32x"):
+            made = fitted(device, call, entry, False)
+            if isinstance(made, Choice):
+                found.append(plain(made))
+    found += [plain(c) for c in islice(CallSpace(device, call).ranked(), CANDIDATES)] if device.kind == "cpu" else []
+    if device.kind == "gpu" and not lacking(device, call):
+        found.append(Choice("cublas", None))
+    if device.kind == "cpu" and isinstance(problem, Gemm):
+        found.append(Choice("numpy", None))
+    return list(dict.fromkeys(found))
+
+
+def check(
+    lane: Lane, problems: Sequence[Problem], store: Store, within: float = WITHIN, limit: float = 20.0, seed: int = 0
+) -> Iterator[Checked]:
+    """Measure each shape; yields one after the other."""
+    device, machine = lane.device, lane.machine
+    fingerprint = lane.start()
+    compiler = Compiler(device)
+    plans: list[tuple[Problem, Choice, list[Choice], list[Future[str] | None]]] = []
+    ranking: deque[tuple[Problem, Future[list[Choice]] | None]] = deque()
+    left = iter(problems)
+    try:
+        while True:
+            ranking.extend((p, compiler.rank(p)) for p in islice(left, max(0, AHEAD - len(ranking))))
+            while ranking and len(plans) < AHEAD:
+                problem, order = ranking.popleft()
+                mine = routed(device, problem)
+                others = rivals(device, problem, store, machine)
+                if order is not None:
+                    try:
+                        others += [plain(c) for c in order.result()[:CANDIDATES]]
+                    except Exception as error:
+                        mine = Choice(mine.kernel, mine.tile, mine.options, f"{mine.why} (the model could not be asked: {error})")
+                others = [c for c in dict.fromkeys(others) if c != plain(mine)]
+                plans.append((problem, mine, others, [compiler.ahead(c, fingerprint) for c in (mine, *others)]))
+            if not plans:
+                return
+            problem, mine, others, futures = plans.pop(0)
+            for future in futures:
+                if future is not None:
+                    future.exception()  # the worker finds out what is wrong with it
+            yield _one(lane, problem, mine, others, within, limit, seed)
+    finally:
+        compiler.close()
+
+
+def _one(lane: Lane, problem: Problem, mine: Choice, others: Sequence[Choice], within: float, limit: float, seed: int) -> Checked:
+    choices = (plain(mine), *others)
+    trial = Trial(problem, choices, TURNS, LEAST, decided=within, hopeless=1.2, limit=limit, seed=seed)
+    outcome = lane.run(trial)
+    if outcome.trouble:
+        return Checked(problem, mine, mine.why, trouble=outcome.trouble)
+    sampled = tuple(zip(choices, outcome.sampled, strict=True))
+    own = outcome.sampled[0]
+    if own.status != "right" or not own.seconds:
+        reason = f"the routed choice is {own.status or 'not measured'}: {own.message}"
+        return Checked(problem, mine, mine.why, broken=own.status == "wrong", trouble=reason, sampled=sampled)
+    ratios = [(_ratio(own, s), c) for c, s in sampled[1:] if s.status == "right"]
+    worst = max(((r, c) for r, c in ratios if r is not None), key=lambda one: one[0].value, default=(Interval(1, 1, 1), mine))
+    if worst[0].value <= 1:
+        worst = Interval(1, 1, 1), mine
+    broken = worst[0].value > within
+    return Checked(problem, mine, mine.why, worst[1], worst[0], broken, "", sampled)
+
+
+def _ratio(own: Sampled, other: Sampled) -> Interval | None:
+    mine, theirs = pairs(own, other)
+    if mine:
+        return paired_ratio(mine, theirs)
+    return None if math.inf in (own.median, other.median) else Interval(*(own.median / other.median,) * 3)

@@ -1,0 +1,1 @@
+"""Where trials run: on this machine's devices, or on those of a cluster's workers."""

@@ -1,0 +1,140 @@
+"""The devices of a Dask cluster's workers (extra ``tune``): trials travel, what was learnt is stored here.
+
+Each of Dask's workers measures in a process of its own that Dask does not know (``toprung.tune.worker``), so that a kernel that
+crashes does not take the cluster's worker with it. A worker that is lost costs the trial it was at; its shapes go to another.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from toprung.device import Device
+from toprung.errors import MissingExtra, NoDevice
+from toprung.store import Machine
+from toprung.tune.executors.base import LaneLost
+from toprung.tune.trial import Outcome, Trial
+from toprung.tune.worker import Worker
+
+FIND = 60.0
+"""Seconds to wait for the cluster and for what its workers see."""
+
+LOOK = 0.5
+"""Seconds between two looks at whether a worker is still there."""
+
+_workers: dict[str, Worker] = {}
+"""In a cluster's worker: its processes, by device."""
+
+
+def devices_here() -> list[Device]:
+    """On a cluster's worker: what it could measure on."""
+    from toprung import backends
+
+    return [replace(d, handle=None) for d in backends.devices()]
+
+
+def run_here(device: str, trial: Trial) -> Outcome:
+    """On a cluster's worker: measure."""
+    return _workers.setdefault(device, Worker(device)).run(trial)
+
+
+def stop_here() -> None:
+    """On a cluster's worker: end its processes."""
+    while _workers:
+        _workers.popitem()[1].close()
+
+
+class DaskLane:
+    """One device of one of the cluster's workers."""
+
+    def __init__(self, client: Any, address: str, device: Device) -> None:
+        self.name, self.device, self.machine = f"{device.id} at {address}", device, Machine.of(device)
+        self._client, self._address = client, address
+        self._closed = False
+
+    def start(self) -> str:
+        """Nothing: the first trial starts its process. Binaries are made where they are used."""
+        return ""
+
+    def run(self, trial: Trial) -> Outcome:
+        """On the cluster's worker; LaneLost if that goes."""
+        future = self._client.submit(
+            run_here, self.device.id, trial, workers=[self._address], allow_other_workers=False, pure=False, retries=0
+        )  # fmt: skip
+        while not future.done():
+            if self._closed:
+                future.cancel()
+                raise LaneLost(f"{self.name} was closed")
+            if self._address not in self._client.scheduler_info(n_workers=-1)["workers"]:
+                future.cancel()
+                raise LaneLost(f"the cluster lost its worker {self._address}")
+            _wait(future, LOOK)
+        try:
+            outcome: Outcome = future.result()
+        except NoDevice:
+            raise
+        except Exception as error:  # whatever the cluster says of a task that it lost
+            raise LaneLost(f"{self.name}: {type(error).__name__}: {error}") from error
+        return outcome
+
+    def close(self) -> None:
+        """Take no more."""
+        self._closed = True
+
+
+def _wait(future: Any, seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while not future.done() and time.monotonic() < end:
+        time.sleep(0.01)
+
+
+def _named(device: Device, wanted: str) -> bool:
+    """Whether a device is what a user means, as ``backends.find`` takes it."""
+    return wanted in (device.id, device.backend, device.slug) or wanted in device.name.lower() or wanted in device.runtime.lower()
+
+
+class Dask:
+    """Every worker of a cluster, one device each: the one that ``device`` names, or its best.
+
+    Raises
+    ------
+    MissingExtra
+        Dask's ``distributed`` is not installed
+    NoDevice
+        no cluster at the address, or none of its workers has such a device
+    """
+
+    def __init__(self, address: str, device: str | None = None) -> None:
+        try:
+            import distributed
+        except ImportError:
+            raise MissingExtra('--scheduler needs Dask: pip install "toprung[tune]"') from None
+        try:
+            make: Any = distributed.Client
+            self._client: Any = make(address, timeout=FIND, set_as_default=False)
+        except (OSError, ValueError, TimeoutError) as error:
+            raise NoDevice(f"no Dask scheduler answers at {address}: {error}") from None
+        found = self._client.run(devices_here)
+        self._lanes: list[DaskLane] = []
+        for where, devices in sorted(found.items()):
+            if named := [d for d in devices if device is None or _named(d, device.lower())]:
+                self._lanes.append(DaskLane(self._client, where, named[0]))
+        if not self._lanes:
+            self._client.close()
+            what = device or "a device"
+            raise NoDevice(f"none of the {len(found)} workers at {address} has {what}: start workers where the devices are")
+
+    def lanes(self) -> Sequence[DaskLane]:
+        """A lane a worker."""
+        return self._lanes
+
+    def close(self) -> None:
+        """End the processes that measure; the cluster stays."""
+        for lane in self._lanes:
+            lane.close()
+        try:
+            self._client.run(stop_here)
+        finally:
+            self._client.close()

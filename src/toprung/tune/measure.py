@@ -1,0 +1,178 @@
+"""Trials on an opened device: operands once for each problem, every choice verified before it is timed, all in turns."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from toprung import peers
+from toprung.backends.base import Session
+from toprung.bench import copies
+from toprung.blas import launches
+from toprung.blas.choose import Choice
+from toprung.blas.competitor import Toprung
+from toprung.blas.route import FP32X
+from toprung.check import Oracle, hostile
+from toprung.competitor import OnDevice, Prepared, Rotating, refuse_what_cannot_fit
+from toprung.errors import BuildError, IllegalTile, OutOfDeviceMemory, SwitchRefused, UnknownName, Unsupported
+from toprung.measure import Plan, Timing
+from toprung.power import clock_reader
+from toprung.problem import Problem
+from toprung.stats import paired_ratio
+from toprung.tune.trial import Outcome, Sampled, Samples, Trial, mark, pairs, plain
+
+WHOLE = 1024
+"""Outputs with more rows or columns are checked on sampled rows and columns and by Freivalds' test."""
+
+KEPT = 8
+"""Prepared choices that are kept from one trial to the next: the incumbent is among them."""
+
+REFUSALS = (BuildError, IllegalTile, SwitchRefused, UnknownName, Unsupported)
+"""What says that a choice cannot be built here; anything else that is raised leaves the device in doubt."""
+
+Says = Callable[[str, int], None]
+"""Called with a phase (``place``, ``build``, ``run``, ``check``, ``time``) and the choice's number before each begins."""
+
+
+@dataclass
+class Ready:
+    """A choice that was found right."""
+
+    prepared: Prepared
+    grade: float
+
+
+class Measurer:
+    """One device and the problem it is at."""
+
+    def __init__(self, session: Session) -> None:
+        self.session, self._clock = session, clock_reader(session)
+        self._problem: Problem | None = None
+        self._seed = 0
+        self._ready: dict[Choice, Ready] = {}
+
+    def run(self, trial: Trial, says: Says = lambda phase, which: None) -> Outcome:
+        """Verify and time a trial's choices.
+
+        Raises
+        ------
+        Exception
+            whatever a choice raised that leaves the device in doubt; ``says`` has told which
+        """
+        start = time.monotonic()
+        says("place", 0)
+        try:
+            self._place(trial.problem, trial.seed)
+        except (OutOfDeviceMemory, MemoryError) as error:
+            self._problem = None
+            return Outcome((), time.monotonic() - start, str(error) or "there is not enough memory for the operands")
+        sampled = [Sampled()] * len(trial.choices)
+        ready: dict[int, Ready] = {}
+        for i, choice in enumerate(trial.choices):
+            sampled[i] = self._prepare(i, choice, says, ready)
+        if ready:
+            self._time(trial, ready, sampled, says)
+        return Outcome(mark(sampled), time.monotonic() - start)
+
+    def _place(self, problem: Problem, seed: int) -> None:
+        if self._problem == problem and self._seed == seed:
+            return
+        self._problem, self._ready = None, {}
+        refuse_what_cannot_fit(problem, self.session.device)
+        self._operands = hostile(problem, seed=seed)
+        self._placed = OnDevice(self._operands, self.session)
+        self._oracle = Oracle(self._operands, WHOLE)
+        self._copies: list[OnDevice] | None = None
+        self._problem, self._seed = problem, seed
+
+    def _prepare(self, i: int, choice: Choice, says: Says, ready: dict[int, Ready]) -> Sampled:
+        """Build, run once, verify; or take what was made for an earlier trial."""
+        choice = plain(choice)
+        if (found := self._ready.pop(choice, None)) is None:
+            says("build", i)
+            try:
+                prepared = self._bound(choice, self._placed)
+            except REFUSALS as error:
+                return Sampled("build", str(error))
+            prepared.reset()
+            says("run", i)
+            prepared.time(1)
+            says("check", i)
+            verdict = self._oracle.verify(prepared.fetch(), "fp32x" if choice.kernel == FP32X else "fp32")
+            if not verdict.right:
+                return Sampled("wrong", "; ".join(verdict.problems), grade=verdict.grade)
+            found = Ready(prepared, verdict.grade)
+        self._ready[choice] = ready[i] = found  # at the end: the least recently used goes first
+        while len(self._ready) > max(KEPT, len(ready)):
+            del self._ready[next(iter(self._ready))]
+        return Sampled("right", grade=found.grade)
+
+    def _bound(self, choice: Choice, placed: OnDevice) -> Prepared:
+        if choice.kernel in launches.PRODUCTS:
+            return Toprung(choice=choice).prepare(placed)
+        routine = placed.operands.problem.routine
+        name = choice.kernel if routine == "gemm" else f"{choice.kernel}_{routine}"
+        return peers.peer(name).prepare(placed)
+
+    def _time(self, trial: Trial, ready: dict[int, Ready], sampled: list[Sampled], says: Says) -> None:
+        plan = Plan(sample_seconds=trial.sample_seconds)
+        taken = {i: Samples() for i in ready}
+        timings: dict[int, Timing] = {}
+        fastest = float("inf")
+        for i, one in ready.items():
+            says("time", i)
+            first = min(one.prepared.time(1), one.prepared.time(1))  # the first of all wakes threads and caches
+            fastest = min(fastest, first)
+            if first > 3 * trial.hopeless * fastest:  # one call is a poor sample: it condemns only what is far off
+                taken[i].seconds.append(first)
+                taken[i].clocks.append(None)
+                taken[i].turns.append(-1)
+                continue
+            timings[i] = Timing(one.prepared, plan=plan)
+            timings[i].warm_up()
+        for turn in range(trial.turns):
+            for i, timing in timings.items():
+                says("time", i)
+                timing.sample(self._clock)
+                taken[i].seconds.append(timing.seconds[-1])
+                taken[i].clocks.append(timing.clocks[-1] if timing.clocks else None)
+                taken[i].turns.append(turn)
+                fastest = min(fastest, timing.seconds[-1])
+            for i in [i for i in timings if i and min(taken[i].seconds) > trial.hopeless * fastest]:
+                del timings[i]
+            for i, samples in taken.items():
+                sampled[i] = replace(
+                    sampled[i], seconds=tuple(samples.seconds), clocks_mhz=tuple(samples.clocks), turns=tuple(samples.turns)
+                )
+            if turn + 1 >= trial.least and all(_decided(sampled[0], sampled[i], trial.decided) for i in timings if i):
+                break
+        if trial.cold:
+            self._time_cold(trial, ready, sampled, says)
+
+    def _time_cold(self, trial: Trial, ready: dict[int, Ready], sampled: list[Sampled], says: Says) -> None:
+        """With operands that are in no cache; a problem that is larger than any cache by itself is cold already."""
+        if self._copies is None:
+            says("place", 0)
+            self._copies = copies(self._operands, self.session)
+        for i in ready:
+            if sampled[i].turns == (-1,):
+                continue
+            says("run", i)
+            prepared = ready[i].prepared
+            if self._copies:
+                prepared = Rotating([self._bound(plain(trial.choices[i]), one) for one in self._copies])
+            timing = Timing(prepared, plan=Plan(sample_seconds=trial.sample_seconds))
+            timing.warm_up()
+            for _ in range(trial.cold):
+                timing.sample()
+            sampled[i] = replace(sampled[i], cold_seconds=tuple(timing.seconds))
+
+
+def _decided(first: Sampled, other: Sampled, ratio: float) -> bool:
+    """Whether the interval of the ratio of two excludes the one in question."""
+    mine, theirs = pairs(first, other)
+    if not mine:
+        return False
+    found = paired_ratio(mine, theirs)
+    return not found.low <= ratio <= found.high

@@ -1,0 +1,130 @@
+"""Which problems are tuned when nobody says, and which are drawn to check the promise."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from toprung.device import Device
+from toprung.errors import BadSize, UnknownName
+from toprung.problem import Problem
+from toprung.routines.gemm import TRANSPOSES, Gemm
+from toprung.routines.gemv import Gemv
+from toprung.suites import TIGHT
+
+ROUTINES = ("gemm", "gemv")
+
+GEMM: Mapping[str, tuple[tuple[int, ...], ...]] = {
+    "gpu": (
+        (1024,) * 3, (2048,) * 3, (4096,) * 3, (512,) * 3, (256,) * 3, (4096, 4096, 512), (1000,) * 3, (16384, 64, 4096),
+        (64, 16384, 4096), (128, 128, 65536), (512, 512, 32768), (8192, 8192, 64), (16, 4096, 4096), (64, 64, 64, 4096),
+        (256, 256, 256, 256),
+    ),
+    "cpu": ((256,) * 3, (512,) * 3, (1024, 64, 512), (64, 64, 8192), (8, 1024, 1024), (32, 32, 32, 256), (100,) * 3),
+}  # fmt: skip
+"""M, N, K and the batch: squares, rectangles, one side short, K long and short, batches, and sizes that nothing divides."""
+
+TURNED: Mapping[str, tuple[int, ...]] = {"gpu": (1024, 4096), "cpu": (256,)}
+"""Squares that are tuned in the other three transposes, too."""
+
+GEMV: Mapping[str, tuple[tuple[int, int], ...]] = {
+    "gpu": ((8192, 8192), (1024, 1024), (100_000, 1000), (1000, 100_000)),
+    "cpu": ((4096, 4096), (20_000, 500)),
+}  # fmt: skip
+
+CHECK_FLOPS: Mapping[str, float] = {"gpu": 1e11, "cpu": 2e8}
+"""Largest product that is drawn for the check."""
+
+
+def default(device: Device, routines: Sequence[str] = ROUTINES) -> list[Problem]:
+    """One problem of every class that matters on a kind of device, small and common ones first.
+
+    Raises
+    ------
+    UnknownName
+        a routine that cannot be tuned
+    """
+    kind = "gpu" if device.kind == "gpu" else "cpu"
+    known(routines)
+    made: list[Problem] = []
+    if "gemm" in routines:
+        made += [Gemm(m, n, k, batch=batch[0] if batch else 1) for m, n, k, *batch in GEMM[kind]]
+        made += [Gemm(n, n, n, trans=t) for n in TURNED[kind] for t in TRANSPOSES[1:]]
+    if "gemv" in routines:
+        made += [Gemv(m, n, trans=t) for m, n in GEMV[kind] for t in "NT"]
+    return made
+
+
+def known(routines: Sequence[str]) -> None:
+    """Raise UnknownName for a routine that cannot be tuned."""
+    for routine in routines:
+        if routine not in ROUTINES:
+            raise UnknownName("routine to be tuned", routine, ROUTINES)
+
+
+def given(routine: str, sizes: Sequence[tuple[int, ...]], transposes: Sequence[str] = ()) -> list[Problem]:
+    """Sizes as a user writes them: N, MxNxK, MxNxKxBATCH, or for a vector N, MxN.
+
+    Raises
+    ------
+    BadSize, UnknownName
+        sizes or transposes that the routine does not have
+    """
+    made: list[Problem] = []
+    for size in sizes:
+        if routine == "gemv":
+            if len(size) > 2:
+                raise BadSize(f"a size of gemv is N or MxN, not {'x'.join(map(str, size))}")
+            made += [Gemv(size[0], size[-1], trans=t) for t in transposes or "NT"]
+            continue
+        if len(size) not in (1, 3, 4):
+            raise BadSize(f"a size of gemm is N, MxNxK or MxNxKxBATCH, not {'x'.join(map(str, size))}")
+        m, n, k, *batch = size * 3 if len(size) == 1 else size
+        one = Gemm(m, n, k, batch=batch[0] if batch else 1)
+        made += [replace(one, trans=t, **TIGHT) for t in transposes or ("NN",)]
+    return made
+
+
+def drawn(device: Device, count: int, seed: int) -> list[Problem]:
+    """Shapes of all classes, the same for the same seed: sizes even in the logarithm, some of them multiples of nothing."""
+    rng = random.Random(seed)
+    most = CHECK_FLOPS["gpu" if device.kind == "gpu" else "cpu"]
+    made: dict[Problem, None] = {}
+    while len(made) < count:
+        kind = rng.choice(("square", "any", "any", "skinny", "deep", "shallow", "batched", "vector"))
+        made[_draw(rng, kind, most)] = None
+    return list(made)
+
+
+def _draw(rng: random.Random, kind: str, most: float) -> Problem:
+    def size(low: float, high: float) -> int:
+        n = round(math.exp(rng.uniform(math.log(low), math.log(max(low, high)))))
+        step = rng.choice((1, 4, 16, 64))
+        return max(1, n // step * step if n >= 4 * step else n)
+
+    trans, root = rng.choice(TRANSPOSES), (most / 2) ** (1 / 3)
+    if kind == "vector":
+        side = math.sqrt(most / 20)
+        return Gemv(size(64, side), size(64, side), trans=rng.choice("NT"))
+    if kind == "square":
+        n = size(32, root)
+        return Gemm(n, n, n, trans=trans)
+    if kind == "skinny":
+        few, many = rng.choice((1, 2, 3, 4, 8, 16)), size(256, root * 2)
+        k = size(64, min(root * 2, most / (2 * few * many)))
+        return Gemm(*((few, many) if rng.random() < 0.5 else (many, few)), k, trans=trans)
+    if kind == "deep":
+        m, n = size(16, root / 8), size(16, root / 8)
+        low = 16 * max(m, n)
+        return Gemm(m, n, size(low, max(low, min(131072, most / (2 * m * n)))), trans=trans)
+    if kind == "shallow":
+        k = size(4, root / 32)
+        m = size(16 * k, max(16 * k, root))
+        return Gemm(m, size(16 * k, max(16 * k, min(4 * root, most / (2 * m * k)))), k, trans=trans)
+    if kind == "batched":
+        m, n, k = (size(8, root / 8) for _ in range(3))
+        return Gemm(m, n, k, trans=trans, batch=size(2, max(2.0, min(4096.0, most / (2 * m * n * k)))))
+    m, n = size(32, root), size(32, root)
+    return Gemm(m, n, size(32, max(32, min(2 * root, most / (2 * m * n)))), trans=trans)

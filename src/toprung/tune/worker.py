@@ -1,0 +1,213 @@
+"""A process that measures and may die of it: started anew when it has crashed, killed when it hangs.
+
+    python -m toprung.tune.worker FD DEVICE
+
+The parent keeps a ``Worker``. The child is a fresh interpreter, not a fork: devices do not work in those, and processes that are
+themselves children of a cluster's worker may start one, too. They talk over a socket pair; the child says which phase it
+begins, so that the parent knows how long to wait and whom to blame.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import IO, Any
+
+import toprung.errors
+from toprung.errors import NoDevice
+from toprung.tune.trial import Outcome, Sampled, Trial
+
+START = 120.0
+"""Seconds that the child may take to open the device."""
+
+LIMITS: Mapping[str, float] = {"place": 300.0, "build": 180.0, "check": 120.0}
+"""Seconds of the phases that do not depend on a choice's speed; in the others the trial's own limit counts."""
+
+PACKAGE = str(Path(toprung.errors.__file__).parents[1])
+"""Where the child finds this very toprung."""
+
+TAIL = 400
+"""Characters of what a dead child printed that are kept."""
+
+
+class Worker:
+    """One device, measured by one child process at a time.
+
+    Attributes
+    ----------
+    fingerprint : of the child's session, for whoever compiles for it; empty before the first trial
+    """
+
+    def __init__(self, device: str) -> None:
+        self.device, self.fingerprint = device, ""
+        self._process: subprocess.Popen[bytes] | None = None
+        self._talk: Connection | None = None
+        self._printed: IO[bytes] | None = None
+        self._closed = False
+        self._lock = threading.Lock()
+
+    @property
+    def pid(self) -> int | None:
+        """Of the child, if there is one."""
+        return self._process.pid if self._process else None
+
+    def start(self) -> None:
+        """Start the child, unless it runs.
+
+        Raises
+        ------
+        NoDevice
+            it cannot open the device
+        """
+        with self._lock:
+            if self._closed:
+                raise NoDevice(f"the worker of {self.device} was closed")
+            if self._process is not None and self._process.poll() is None:
+                return
+            ours, theirs = socket.socketpair()
+            self._printed = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the child
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "toprung.tune.worker", str(theirs.fileno()), self.device],
+                pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=self._printed, stderr=self._printed,
+                start_new_session=True,  # Ctrl-C is for the parent: it decides what becomes of the trial
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (PACKAGE, os.environ.get("PYTHONPATH"))))},
+            )  # fmt: skip
+            theirs.close()
+            self._talk = Connection(ours.detach())
+        hello = self._receive(START)
+        if not isinstance(hello, dict) or "trouble" in hello:
+            said = hello["trouble"] if isinstance(hello, dict) else self._ended()
+            self.kill()
+            raise NoDevice(f"{self.device} could not be opened for measuring: {said}")
+        self.fingerprint = hello["fingerprint"]
+
+    def run(self, trial: Trial) -> Outcome:
+        """A trial, whatever becomes of it: a choice that crashes, hangs or spoils the device is named in the outcome.
+
+        Raises
+        ------
+        NoDevice
+            the device cannot be opened, or no longer
+        """
+        self.start()
+        assert self._talk is not None
+        begin = time.monotonic()
+        phase, which = "place", 0
+        try:
+            self._talk.send(trial)
+        except OSError:
+            return self._blamed(trial, phase, which, "crashed", self._ended(), begin)
+        while True:
+            limit = LIMITS.get(phase, trial.limit)
+            said = self._receive(limit)
+            if said is None:
+                self.kill()
+                return self._blamed(trial, phase, which, "timeout", f"no answer for {limit:g} s in phase {phase}", begin)
+            if isinstance(said, EOFError):
+                if self._closed:
+                    raise NoDevice(f"the worker of {self.device} was closed")
+                return self._blamed(trial, phase, which, "crashed", self._ended(), begin)
+            if isinstance(said, Outcome):
+                return said
+            phase, which = said[:2]
+            if phase == "spoilt":  # the child has raised, and goes
+                which, message = said[1:]
+                self.kill()
+                return self._blamed(trial, phase, which, "crashed", message, begin)
+
+    def kill(self) -> None:
+        """End the child at once."""
+        with self._lock:
+            if self._process is not None:
+                self._process.kill()
+                self._process.wait()
+            if self._talk is not None:
+                self._talk.close()
+            self._process = self._talk = None
+
+    def close(self) -> None:
+        """End the child for good; a trial that another thread waits for ends with NoDevice."""
+        self._closed = True
+        with self._lock:
+            if self._process is not None:
+                self._process.kill()
+                self._process.wait()
+
+    def _receive(self, limit: float) -> Any:
+        """What the child says; None if it says nothing in time, EOFError if it is gone."""
+        assert self._talk is not None
+        try:
+            return self._talk.recv() if self._talk.poll(limit) else None
+        except (EOFError, OSError):
+            return EOFError()
+
+    def _ended(self) -> str:
+        """How the child ended, and what it printed last."""
+        assert self._process is not None and self._printed is not None
+        code = self._process.wait()
+        how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        self._printed.seek(0)
+        last = self._printed.read().decode(errors="replace").strip()[-TAIL:]
+        return f"the process was {how}" + (f": {last}" if last else "")
+
+    def _blamed(self, trial: Trial, phase: str, which: int, status: str, message: str, begin: float) -> Outcome:
+        self.kill()
+        seconds = time.monotonic() - begin
+        if phase == "place":
+            return Outcome((), seconds, f"the operands could not be made: {message}")
+        sampled = [Sampled()] * len(trial.choices)
+        sampled[which] = Sampled(status, message)
+        return Outcome(tuple(sampled), seconds)
+
+
+def main(words: list[str]) -> None:
+    """The child: open the device, answer trials until the parent is gone."""
+    talk = Connection(int(words[0]))
+    parent = os.getppid()
+    threading.Thread(target=_outlive_nobody, args=(parent,), daemon=True).start()
+    from toprung import backends
+    from toprung.tune.measure import Measurer
+
+    try:
+        session = backends.open_device(backends.find(words[1]))
+        measurer = Measurer(session)
+    except Exception as error:
+        talk.send({"trouble": f"{type(error).__name__}: {error}"})
+        return
+    talk.send({"fingerprint": session.fingerprint()})
+    at = ["place", 0]
+
+    def says(phase: str, which: int) -> None:
+        at[:] = phase, which
+        talk.send((phase, which))
+
+    while True:
+        try:
+            trial = talk.recv()
+        except (EOFError, OSError):
+            os._exit(0)  # closing a device that somebody else's kernel has spoilt may hang
+        try:
+            talk.send(measurer.run(trial, says))
+        except Exception as error:
+            talk.send(("spoilt", at[1], f"{type(error).__name__}: {error}"))
+            os._exit(1)
+
+
+def _outlive_nobody(parent: int) -> None:
+    """End this process when its parent is gone, even in the middle of a kernel that does not end."""
+    while os.getppid() == parent:
+        time.sleep(0.25)
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

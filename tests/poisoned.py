@@ -1,0 +1,50 @@
+"""A copy of the package whose tunable product does wrong in four ways, each with tiles of its own: real faults for the tuner."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import trial
+from toprung.blas.choose import Choice
+
+FAULTS = {
+    "build": ("BK == 64", "#error planted"),
+    "crashed": ("BK == 32", "*(volatile __global float *)8 = 1.0f;"),
+    "timeout": ("BK == 8 && AHEAD == 1", "volatile int forever = 1; while (forever) {}"),
+    "wrong": ("BK == 8 && AHEAD == 0 && ORDER == 1", "#define alpha (1.01f * alpha)"),
+}
+"""By what becomes of it: which tiles are poisoned, and with what."""
+
+
+def fate(choice: Choice) -> str:
+    """What the poisoned kernel does with a choice."""
+    assert choice.tile is not None
+    switches = dict(choice.options)
+    if choice.tile.BK == 64:
+        return "build"
+    if choice.tile.BK == 32:
+        return "crashed"
+    if choice.tile.BK == 8:
+        return "timeout" if switches["AHEAD"] else "wrong" if switches["ORDER"] else "right"
+    return "right"
+
+
+def package(folder: Path) -> Path:
+    """The copy; returns what belongs on the path."""
+    copy = folder / "poisoned"
+    shutil.copytree(trial.ROOT / "src" / "toprung", copy / "toprung", ignore=shutil.ignore_patterns("__pycache__"))
+    source = copy / "toprung" / "blas" / "kernels" / "gemm.cl"
+    text = source.read_text()
+    before = "    A += offset_a + which * stride_a"
+    assert before in text, "the product's text has changed: plant the faults elsewhere"
+    poison = "".join(f"#if {condition}\n{what}\n#endif\n" for condition, what in FAULTS.values())
+    source.write_text(text.replace(before, poison + before))
+    return copy
+
+
+def environment(copy: Path, folder: Path) -> dict[str, str]:
+    """For a process that uses the copy, with a store of its own."""
+    kept = {k: v for k, v in os.environ.items() if k != "TOPRUNG_STORE"}
+    return {**kept, "PYTHONPATH": f"{copy}{os.pathsep}{Path(__file__).parent}", "TOPRUNG_DATA": str(folder / "data")}
