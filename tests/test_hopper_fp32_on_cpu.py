@@ -13,8 +13,11 @@ from conftest import require
 from toprung import hopper_fp32
 from toprung.backends.base import Source
 from toprung.blas.call import GemmCall
+from toprung.build import rung_source
 from toprung.hopper import Product
 from toprung.hopper_fp32 import Plan, Variant
+from toprung.rung import Rung, ladder
+from toprung.tile import Tile
 
 GONE = "lds", "peek", "consumers_meet"
 TINY = Variant(STAGES=2, GROUP=2)
@@ -65,6 +68,7 @@ def laid(folder: Folder, x: Any, ld: int, skip: int = 0) -> Any:
 def product(
     folder: Folder, M: int, N: int, K: int, trans: str = "NN", alpha: float = 1.0, beta: float = 0.0, variant: Variant = TINY,
     pad: tuple[int, int, int] = (0, 0, 0), skip: tuple[int, int] = (0, 0), limit: int = hopper_fp32.LIMIT, parts: bool = True,
+    **how: Any,
 ) -> Plan:  # fmt: skip
     """A product of small integers, exact in fp32, twice by one plan; nothing beyond C is written."""
     rng = np.random.default_rng(M + N + K)
@@ -83,7 +87,7 @@ def product(
     with pytest.MonkeyPatch.context() as patch:
         if parts:
             patch.setattr(hopper_fp32, "PART", -1.0)  # as many parts as may be
-        plan = Plan(folder, call, variant, limit)  # type: ignore[arg-type]
+        plan = Plan(folder, call, variant, limit, **how)  # type: ignore[arg-type]
         want = alpha * (a @ b) if alpha else np.zeros((M, N), np.float32)
         for _ in range(2):
             want = want + beta * c if beta else want
@@ -121,6 +125,17 @@ def test_more_tiles_than_blocks(folder: Folder) -> None:
     assert step.schedule == (4, 9 % 4 + 4)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("one", ladder("hopper_fp32").rungs[:3], ids=str)
+def test_the_rungs_before_the_last(folder: Folder, one: Rung) -> None:
+    tile = Tile(BM=128, BN=256, BK=16, TM=8, TN=16, STAGES=2)
+    kernel: Any = rung_source(one, tile, {})
+    assert kernel.defines["GROUP"] == 8
+    cut = bool(one.defines["CUT"])
+    plan = product(folder, 260, 516, 35, "NN", variant=Variant(BK=16, STAGES=2, WAIT_AT=8), kernel=kernel, cut=cut)
+    assert bool(plan.steps()[0].schedule.shared) == cut
+
+
 def test_operands_that_begin_on_four_bytes(folder: Folder) -> None:
     product(folder, 64, 72, 20, "TN", skip=(1, 0))
     product(folder, 64, 72, 20, "TN", skip=(0, 3))
@@ -132,5 +147,5 @@ def test_without_alpha_operands_are_not_read(folder: Folder) -> None:
 
 
 def test_panels(folder: Folder) -> None:
-    plan = product(folder, 140, 200, 40, "NT", limit=20_000)
-    assert len(plan.panels) > 2 and plan.workspace_bytes < 20_000 + 4 * 4 * 128 * 256 + 512
+    plan = product(folder, 70, 72, 40, "NT", limit=13_000)
+    assert len(plan.panels) > 2 and plan.workspace_bytes < 13_000 + 4 * 4 * 128 * 256 + 512

@@ -92,6 +92,9 @@ def test_includes_become_part_of_the_text(tmp_path: Path) -> None:
     text = with_includes('// first\n#include "a.cuh" // why\nint c;\n', tmp_path)
     lines = [line for line in text.splitlines() if line]
     assert lines == ["// first", '#line 1 "a.cuh"', '#line 1 "b.cuh"', "int b;", "#line 2", "int a;", "#line 3", "int c;"]
+    (tmp_path / "beside").mkdir()
+    assert with_includes('#include "../beside/../a.cuh"\n', tmp_path) == '#include "../beside/../a.cuh"\n', "no other way out"
+    assert "int b;" in with_includes(f'#include "../{tmp_path.name}/b.cuh"\n', tmp_path / "beside" / "..")
     with pytest.raises(BadRung, match=r"has no c\.cuh"):
         with_includes('#include "c.cuh"\n', tmp_path)
 

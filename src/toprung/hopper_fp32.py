@@ -21,6 +21,8 @@ from toprung.build import with_includes
 from toprung.device import Device
 from toprung.errors import BadArgument, Unsupported
 from toprung.hopper import Call, _address, _kernel, _narrow, _whole, ceil
+from toprung.ladders.hopper_fp32.r01_copy_engine import ring
+from toprung.tile import Tile
 
 FOLDER = Path(__file__).parent / "ladders" / "hopper_fp32"
 DEEPEST = 1 << 24
@@ -57,7 +59,12 @@ class Variant:
     @property
     def shared_bytes(self) -> int:
         """The ring on 128 bytes, and its barriers."""
-        return ring_bytes(self.BM, self.BN, self.BK, self.STAGES) + self.TURN_A * self.STAGES * 4 * self.BM * self.BK
+        return ring(self.tile) + self.TURN_A * self.STAGES * 4 * self.BM * self.BK
+
+    @property
+    def tile(self) -> Tile:
+        """As a rung's, or a choice's."""
+        return Tile(BM=self.BM, BN=self.BN, BK=self.BK, TM=8, TN=16, STAGES=self.STAGES)
 
     @property
     def threads(self) -> int:
@@ -82,11 +89,6 @@ class Variant:
 
     def __str__(self) -> str:
         return f"{self.BM}x{self.BN}x{self.BK} S{self.STAGES} W{self.WAIT_AT} G{self.GROUP}" + " turns A" * self.TURN_A
-
-
-def ring_bytes(BM: int, BN: int, BK: int, STAGES: int) -> int:
-    """Shared memory of a block."""
-    return STAGES * (4 * (BM + BN) * BK + 24) + 128
 
 
 FIRST = Variant()

@@ -442,10 +442,8 @@ def clocks(device: Device, call: GemmCall, candidate: Candidate, slices: int) ->
 
 def ffma_choice(variant: hopper_fp32.Variant, why: str, passed_over: PassedOver = ()) -> Choice:
     """Hopper's kernel with these parameters."""
-    tile = Tile(BM=variant.BM, BN=variant.BN, BK=variant.BK, TM=8, TN=16, STAGES=variant.STAGES)
-    return Choice(
-        FFMA, tile, (("GROUP", variant.GROUP), ("TURN_A", variant.TURN_A), ("WAIT_AT", variant.WAIT_AT)), why, passed_over
-    )
+    options = ("GROUP", variant.GROUP), ("TURN_A", variant.TURN_A), ("WAIT_AT", variant.WAIT_AT)
+    return Choice(FFMA, variant.tile, options, why, passed_over)
 
 
 def ffma_clocks(device: Device, call: GemmCall) -> float:

@@ -1,14 +1,14 @@
-// What the kernels of this ladder share. C = alpha * A * B + beta * C in plain fp32, A stored KxM and B KxN (both run along m and n in
-// memory), C MxN, all row-major. A block owns BM x BN of C, a warp 64 x 64 of that, a thread 8 x 16:
+// What the kernels of this ladder share. C = alpha * A * B + beta * C in plain fp32, A stored KxM and B KxN (both run along m and n
+// in memory), C MxN, all row-major. A block owns BM x BN of C, a warp 64 x 64 of that, a thread 8 x 16:
 //
-//     lane   0  1  2  3 | 0  1  2  3 | ...      a lane owns 4 columns of each 16 and 4 rows of each 32: what a warp reads of a row of
-//            4  5  6  7 | ...                   A's or B's tile is 128 or 64 bytes without a gap
+//     lane   0  1  2  3 | 0  1  2  3 | ...      a lane owns 4 columns of each 16 and 4 rows of each 32: what a warp reads of a row
+//            4  5  6  7 | ...                   of A's or B's tile is 128 or 64 bytes without a gap
 //           ..             (each 4 x 4 of C)
 //
 //     a stage of the ring:   As[BK][BM] | Bs[BK][BN], rows of at most 256: a wider tile is several panels, [panel][BK][256]
 //
-// Idea: nothing but fused multiply-adds should take time. Fragments are read one k ahead, four floats at a time, and the products of
-// a k walk down one column and up the next, so that the register they share with the one before is read from the operand cache.
+// Idea: nothing but fused multiply-adds should take time. Fragments are read one k ahead, four floats at a time, and the products
+// of a k walk down one column and up the next, so that the register they share with the one before is read from the operand cache.
 
 #ifndef TM
 #define TM 8
@@ -136,7 +136,8 @@ struct Sums {
                     float4 *to = (float4 *)(out + col);
                     if (beta != 0.0f) {
                         float4 old = *to;
-                        v.x = fmaf(beta, old.x, v.x), v.y = fmaf(beta, old.y, v.y), v.z = fmaf(beta, old.z, v.z), v.w = fmaf(beta, old.w, v.w);
+                        v.x = fmaf(beta, old.x, v.x), v.y = fmaf(beta, old.y, v.y);
+                        v.z = fmaf(beta, old.z, v.z), v.w = fmaf(beta, old.w, v.w);
                     }
                     *to = v;
                 } else {

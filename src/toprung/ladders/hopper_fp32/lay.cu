@@ -25,8 +25,8 @@ inline float4 four(const float *from, int some, bool wide) {
 }
 
 extern "C" __global__ void __launch_bounds__(256)
-lay(const float *A, const float *B, float *to_a, float *to_b, int K, int blocks_a, int rows_a, int rows_b, int across_a, int across_b,
-    long long lda, long long ldb, long long pitch_a, long long pitch_b) {
+lay(const float *A, const float *B, float *to_a, float *to_b, int K, int blocks_a, int rows_a, int rows_b, int across_a,
+    int across_b, long long lda, long long ldb, long long pitch_a, long long pitch_b) {
     wait_for_previous();
     let_next_start();
     bool is_a = (int)blockIdx.x < blocks_a;

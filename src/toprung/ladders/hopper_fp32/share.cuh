@@ -1,8 +1,8 @@
-// The walk of a block over its work, and sums of a tile that several blocks share. Of the tiles the first ``shared`` are cut along K,
-// evenly over all blocks, without regard to where a tile ends; the rest are dealt out whole.
+// The walk of a block over its work, and sums of a tile that several blocks share. Of the tiles the first ``shared`` are cut along
+// K, evenly over all blocks, without regard to where a tile ends; the rest are dealt out whole.
 //
-//     share:        0          1          2          3         a share's first piece may be the end of a tile that another began: it
-//             |----------|----------|----------|----------|    leaves its sums in ``parts``. Whoever has a tile's beginning adds the
+//     share:        0          1          2          3         a share's first piece may be the end of a tile that another began:
+//             |----------|----------|----------|----------|    it leaves its sums in ``parts``. Who has a tile's beginning adds the
 //     tile:   |000000000000000|111111111111|22222222222222|    others' in their order and writes C
 //
 // Share s is block grid - 1 - s: a block waits for blocks of lower numbers only, which began before it, and those left their part

@@ -1,0 +1,227 @@
+"""Hopper's plain fp32 kernel: what the compiler makes of it, how work is dealt out, what a plan needs, when it is chosen."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import hopper_on_cpu
+from conftest import require
+from test_hopper_fp32_on_cpu import Folder, Launch
+from toprung import hopper_fp32
+from toprung.backends import nvrtc
+from toprung.backends.base import Source
+from toprung.blas import engine, launches
+from toprung.blas.call import GemmCall
+from toprung.blas.choose import FFMA, choose, ffma_choice
+from toprung.build import rung_source
+from toprung.errors import IllegalTile
+from toprung.hopper import Product, ceil
+from toprung.hopper_fp32 import (
+    FOLDER,
+    VARIANTS,
+    Schedule,
+    Variant,
+    lay_source,
+    panels,
+    product_source,
+    schedule,
+    schedules,
+    supported,
+    tiles_of,
+    workspace_bytes,
+)  # fmt: skip
+from toprung.machine_code import MachineCode, inspect_source
+from toprung.routines.base import method
+from toprung.rung import ladder, rung
+from toprung.tile import Tile
+
+CYCLES, SHARE = 1.2, 0.93
+"""Of a scheduler for each multiply-add of the main loop at most, by the register banks; and their share of its instructions."""
+CACHE = 32 << 10
+"""Bytes of instructions that a loop may have."""
+RUNGS = ladder("hopper_fp32").rungs
+
+
+def device() -> Any:
+    require(not nvrtc.missing(), f"CUDA: {nvrtc.missing()}")
+    return dataclasses.replace(nvrtc.device_of("sm_90"), compute_units=132)
+
+
+@functools.cache
+def compiled(variant: Variant) -> MachineCode:
+    device()
+    return inspect_source(product_source(variant), "sm_90")
+
+
+def judged(code: MachineCode) -> None:
+    """Nothing spills, the exchange of registers adds up, and the loop is multiply-adds."""
+    assert code.spills == 0 and code.registers == 168 and code.counts["USETMAXREG"] == 2
+    assert code.loop.ffma_share >= SHARE and code.loop.reads is not None
+    assert 1 + code.loop.reads.conflicts_each <= CYCLES
+    assert not any(kind.startswith(("STG", "LDG", "STS", "BAR", "STL", "LDL")) for kind in code.loop.counts)
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=str)
+def test_the_loop_is_multiply_adds(variant: Variant) -> None:
+    code = compiled(variant)
+    judged(code)
+    assert code.loop.counts["FFMA"] == variant.BK * 128 and code.loop.counts["LDS.128"] == variant.BK * 6
+    assert 16 * code.loop.instructions <= CACHE
+    assert variant.refused() == "" and variant.threads == 384
+
+
+@pytest.mark.parametrize("one", RUNGS, ids=str)
+def test_rungs_are_multiply_adds(one: Any) -> None:
+    code = inspect_source(rung_source(one, one.tile_for(device()), {}), "sm_90")
+    judged(code)
+    assert (16 * code.loop.instructions <= CACHE) == (one.number == 4)
+
+
+def test_the_layout_pass_holds_its_elements_in_registers() -> None:
+    device()
+    code = inspect_source(lay_source(), "sm_90")
+    assert code.spills == 0 and code.shared_bytes == 0
+    assert code.counts["LDG.128"] >= 8 and code.counts["STG.128"] >= 8
+
+
+def test_the_library_s_variant_is_the_last_rung() -> None:
+    last = RUNGS[-1]
+    assert Variant().tile == last.tile_for(device()) and last.defines["WAIT_AT"] == Variant().WAIT_AT
+    assert last.source.read_text().endswith('#include "ffma.cu"\n')
+    assert hasattr(method(last), "BRINGS")
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"BM": 256}, {"BM": 32, "BN": 1024}, {"BK": 7}, {"STAGES": 13}, {"STAGES": 1}, {"WAIT_AT": 12}], ids=str
+)  # fmt: skip
+def test_what_cannot_be_is_refused(wrong: dict[str, int]) -> None:
+    assert dataclasses.replace(Variant(), **wrong).refused()
+    if "WAIT_AT" not in wrong:
+        tile = dataclasses.replace(rung("hopper_fp32/r04").tile_for(device()), **wrong)
+        with pytest.raises(IllegalTile):
+            rung("hopper_fp32/r04").check(tile, {}, device())
+
+
+def test_it_says_what_it_cannot_compute() -> None:
+    here = device()
+    assert supported(here, Product(1, 1, 1)) == ""
+    assert "Hopper's" in supported(dataclasses.replace(here, arch="sm_80"), Product(64, 64, 64))
+    assert "one product" in supported(here, Product(64, 64, 64, 2, stride_a=4096, stride_b=4096, stride_c=4096))
+    assert "empty" in supported(here, Product(64, 64, 0)) and "more than" in supported(here, Product(64, 64, 1 << 25))
+
+
+# how work is dealt out: by the kernels' own text, on the CPU
+
+WALK = """
+extern "C" __global__ void walk(int *out, int most, int M, int N, int K, int shared, int each, int extra) {
+    Walk walk(M, N, K, shared, each, extra);
+    int *mine = out + blockIdx.x * (1 + 3 * most), &count = *mine++;
+    for (count = 0; walk.step(); ++count)
+        if (count < most) {
+            int *piece = mine + 3 * count;
+            piece[0] = walk.m / BM * walk.tiles_n + walk.n / BN, piece[1] = walk.from, piece[2] = walk.to;
+        }
+}
+"""
+MOST = 400
+
+
+@pytest.fixture(scope="module")
+def walk(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., list[list[tuple[int, int, int]]]]:
+    """Each block's pieces of a product, in its order: tile, from, to."""
+    require(not hopper_on_cpu.missing(), hopper_on_cpu.missing())
+    folder = Folder(tmp_path_factory.mktemp("walk"))
+    text = '#line 1 "ffma.cuh"\n' + "".join((FOLDER / name).read_text() for name in ("ffma.cuh", "share.cuh")) + WALK
+    source = Source("walk", text, "walk", Variant(GROUP=3).defines(), "cuda")
+
+    def pieces(call: Product, how: Schedule) -> list[list[tuple[int, int, int]]]:
+        out = np.zeros((how.grid, 1 + 3 * MOST), np.int32)
+        each, extra = divmod(how.shared * ceil(call.K, Variant().BK), how.grid)
+        sizes = map(np.int32, (MOST, call.M, call.N, call.K, how.shared, each, extra))
+        Launch(folder, source, how.grid, 1, "P", list(sizes), True)(None, out.ctypes.data)
+        assert out[:, 0].max() <= MOST
+        return [[tuple(p) for p in row[1 : 1 + 3 * row[0]].reshape(-1, 3).tolist()] for row in out]
+
+    return pieces
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 1500), st.integers(1, 2200), st.integers(1, 300), st.integers(1, 40))
+def test_every_k_of_every_tile_is_computed_once(walk: Any, M: int, N: int, K: int, units: int) -> None:
+    call = Product(M, N, K)
+    tiles, chunks = tiles_of(call, Variant()), ceil(K, Variant().BK)
+    found = schedules(call, Variant(), units)
+    assert schedule(call, Variant(), units) in found
+    for how in {found[0], found[-1], found[len(found) // 2]}:
+        assert 0 < how.grid <= units and 0 <= how.shared <= tiles
+        blocks = walk(call, how)
+        assert Counter((t, k) for b in blocks for t, *span in b for k in range(*span)) == {
+            (t, k): 1 for t in range(tiles) for k in range(chunks)
+        }
+        left = {}  # of whom: what block leaves which end of a tile
+        for number, block in enumerate(blocks):
+            ends = [i for i, (_, begin, _) in enumerate(block) if begin]
+            assert ends in ([], [0]), "a block leaves one part, and before it waits for anybody"
+            left |= {number: block[0]} if ends else {}
+        for number, block in enumerate(blocks):
+            for tile, begin, end in block:
+                while begin == 0 and end < chunks:  # what follows is the next share's: the block before
+                    number -= 1
+                    assert number >= 0 and left.get(number, (0, 0, 0))[:2] == (tile, end), (
+                        "it waits for blocks that began before it"
+                    )
+                    end = left.pop(number)[2]
+        assert not left, "every part is added"
+
+
+def test_few_tiles_are_spread_and_many_are_not_cut() -> None:
+    assert schedule(Product(8192, 8192, 8192), Variant(), 132) == (132, 2048 % 132 + 132)
+    assert schedule(Product(128 * 132, 256, 4096), Variant(), 132).shared == 0
+    few = schedule(Product(1024, 1024, 65536), Variant(), 132)
+    assert few.grid > 100 and few.shared == 32
+    assert schedule(Product(128, 256, 12), Variant(), 132) == (1, 0)
+
+
+@pytest.mark.parametrize("limit", [1 << 40, 400_000, 1])
+@pytest.mark.parametrize(("ta", "tb"), [(False, False), (False, True), (True, False), (True, True)])
+def test_panels_cover_a_product_once_and_lay_out_what_they_need(limit: int, ta: bool, tb: bool) -> None:
+    call = Product(300, 420, 200, 1, ta, tb)
+    covered, in_a, in_b = np.zeros((call.M, call.N), int), None, None
+    for p in panels(call, limit):
+        covered[p.m : p.m + p.rows, p.n : p.n + p.cols] += 1
+        in_a, in_b = (p.m if p.lay_a else in_a), (p.n if p.lay_b else in_b)
+        assert ta or in_a == p.m
+        assert not tb or in_b == p.n
+        assert not (p.lay_a and ta) and not (p.lay_b and not tb) and p.m % 32 == p.n % 32 == 0
+    assert (covered == 1).all()
+    laid = workspace_bytes(call, Variant(), 132, limit, cut=False)
+    assert laid <= max(limit, 2 * (4 * 200 * 32 + 256)) and (laid == 0) == (ta and not tb)
+
+
+def test_what_lies_well_is_not_laid_out() -> None:
+    aligned = {"align_a": 4, "align_b": 4}
+    assert launches.count(GemmCall(4096, 4096, 64, trans_a=True, **aligned), ffma_choice(Variant(), "")) == 1
+    for more in (
+        {"align_a": 2, "align_b": 4},
+        {**aligned, "lda": 4098},
+        {**aligned, "trans_a": False},
+        {**aligned, "trans_b": True},
+    ):
+        call = GemmCall(4096, 4096, 64, **{"trans_a": True, **more})
+        assert launches.count(call, ffma_choice(Variant(), "")) == 2
+        assert launches.workspace_bytes(call, ffma_choice(Variant(), ""), 132) == 4 * (4096 * 64 + 132 * 128 * 256)
+
+
+def test_the_engine_names_it() -> None:
+    found = choose(device(), GemmCall(8192, 8192, 8192, align_a=4, align_b=4, align_c=4))
+    assert found.kernel == FFMA and engine.NAMES[FFMA] == "hopper_fp32/ffma" == hopper_fp32.Plan.name
+    assert found.tile == Tile(BM=128, BN=256, BK=12, TM=8, TN=16, STAGES=6)
