@@ -269,7 +269,7 @@ def compare(session, fill, text, every, sustained, meter):
         session.synchronize()
         calls.append(max(2, min(20000 if sustained else 100, int((sustained or BURST) / timed(session, run, 2)))))
     samples = [[] for _ in runs]
-    for _ in range(3 if sustained else ROUNDS):
+    for _ in range(ROUNDS):
         for i, run in enumerate(runs):
             samples[i].append(sample(session, run, calls[i], meter if sustained else None))
     rows = []
