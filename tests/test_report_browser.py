@@ -240,8 +240,9 @@ def test_hostile_texts_run_nothing(browser: Browser, small: Callable[..., Path],
 
 def test_comparison_tuning_and_the_empty_page_are_drawn(browser: Browser, small: Callable[..., Path], tmp_path: Path) -> None:
     a, b = gather([climbed(tmp_path / "a.json")]), gather([climbed(tmp_path / "b.json", 1.3, commit="def456")])
-    trials = [{"elapsed": i / 10, "seconds": 1e-3 / (1 + i % 5), "what": f"tile {i}"} for i in range(20)]
-    tuned = stored(tmp_path / "t.json", kind="tune", tunings=[{"problem": Gemm(512, 512, 512).describe(), "trials": trials}])
+    trace = [[i / 10, 1e-3 / (1 + i)] for i in range(20)]
+    shapes = [{"problem": Gemm(512, 512, 512).describe(), "best": None, "trace": trace}]
+    tuned = stored(tmp_path / "t.json", kind="tune", shapes=shapes)
     changes, alone = compare.compare(a.records, b.records, 0.03)
     counts = {v: sum(c.verdict == v for c in changes) for v in ("slower", "faster", "same")}
     drawn = compare.chart(("A", "B"), a.records, b.records, changes, 0.03)

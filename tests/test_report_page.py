@@ -176,7 +176,7 @@ def _damaged(folder: Path) -> None:
     put("clock", environment={**content["environment"], "device": {**content["environment"]["device"], "clock_mhz": "fast"}})
     put("bounds", kind="bounds", bounds=[{"rung": 1}])
     put("probe", kind="probe", probe=[{}])
-    put("tune", kind="tune", tunings=[{"problem": {}, "trials": [{"elapsed": "x"}]}])
+    put("tune", kind="tune", shapes=[{"problem": {}, "best": None, "trace": [["x", 1.0]]}])
     put("failures", failures=3)
     put("notes", notes="none")
     put("trans", measurements=with_first(problem={**first["problem"], "trans": 3}))
@@ -313,14 +313,11 @@ def test_a_damaged_side_is_named(tmp_path: Path, typed: Typed) -> None:
 
 def test_the_tuners_progress_is_drawn(tmp_path: Path) -> None:
     problem = Gemm(1024, 1024, 1024).describe()
-    trials = [
-        {"elapsed": 0.1, "seconds": 1e-3, "what": "32×32"}, {"elapsed": 0.2, "seconds": None, "what": "refused"},
-        {"elapsed": 0.3, "seconds": 5e-4, "what": "64×64"}, {"elapsed": 0.4, "seconds": 7e-4, "what": "64×32"},
-    ]  # fmt: skip
-    stored(tmp_path / "t.json", kind="tune", what="toprung tune gemm", tunings=[{"problem": problem, "trials": trials}])
+    best = {"kernel": "gemm", "tile": {"BM": 64, "BN": 64, "BK": 8}, "options": {}}
+    shapes = [{"problem": problem, "best": best, "trace": [[0.1, 1e-3], [0.2, None], [0.3, 5e-4]]}]
+    stored(tmp_path / "t.json", kind="tune", what="toprung tune gemm", shapes=shapes)
     rows = made(tmp_path).charts["tuning"]["rows"]
-    assert [r["elapsed"] for r in rows] == [0.1, 0.3, 0.4]
-    assert [round(r["best"]) for r in rows] == [2147, 4295, 4295] and rows[2]["speed"] == pytest.approx(2**31 / 7e-4 / 1e9)
+    assert [(r["elapsed"], round(r["best"]), r["what"]) for r in rows] == [(0.1, 2147, ""), (0.3, 4295, "gemm 64×64×8")]
 
 
 def test_a_rung_has_its_instructions_and_its_limiter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from toprung.precision import precision
 from toprung.report.html.chart import CATEGORIES, SHAPES, Chart, Column, Row, Spec, source, sources, tooltip
 from toprung.report.html.gather import Gathered, Stored
 from toprung.report.html.limits import Limits
-from toprung.report.html.tuning import Trial, read_tuning
+from toprung.report.html.tuning import read_tuning
 from toprung.results import competitor_name, problem_name
 from toprung.rung import ladder, ladder_names
 
@@ -585,33 +585,30 @@ def _gflops(m: Measurement) -> float:
 
 
 def tuning(gathered: Gathered) -> Chart:
-    """The best tile so far over the time of a search."""
+    """The best so far over the time of a search."""
     rows: list[Row] = []
     found: dict[str, list[str]] = {}
     for stored in gathered.of("tune"):
-        trials: list[Trial] = read_tuning(stored.content)
-        for t in trials:
-            view = f"{t.problem} through {stored.backend}, {stored.date[:10]}"
-            rows.append(
-                {"view": view, "elapsed": t.elapsed, "what": t.what, "speed": t.gflops, "best": t.best, "record": stored.name}
-            )
+        for gain in read_tuning(stored.content):
+            view = f"{gain.problem} through {stored.backend}, {stored.date[:10]}"
+            rows.append({"view": view, "elapsed": gain.elapsed, "what": gain.what, "best": gain.gflops, "record": stored.name})
             found[view] = [source(stored)]
     columns = [
-        Column("view", "problem"), Column("elapsed", "seconds since the start", ".3g"), Column("what", "tile"),
-        Column("speed", "GFLOP/s", ",.0f"), Column("best", "best so far", ",.0f"), Column("record", "record"),
+        Column("view", "problem"), Column("elapsed", "seconds since the start", ".3g"), Column("best", "best so far", ",.0f"),
+        Column("what", "stayed the best"), Column("record", "record"),
     ]  # fmt: skip
-    x = {"field": "elapsed", "type": "quantitative", "title": "seconds since the search began"}
-    axis = {"type": "quantitative", "title": "GFLOP/s", "axis": {"format": "~s"}}
+    x = {"field": "elapsed", "type": "quantitative", "title": "seconds since the run began"}
+    y = {"field": "best", "type": "quantitative", "title": "GFLOP/s", "axis": {"format": "~s"}}
     spec = {
         "height": HEIGHT,
         "layer": [
-            {"mark": {"type": "point", "filled": True, "size": 40, "color": "@c5", "opacity": 0.7},
-             "encoding": {"x": x, "y": {"field": "speed", **axis}, "tooltip": tooltip(columns)}},
             {"mark": {"type": "line", "interpolate": "step-after", "color": "@ours", "strokeWidth": 2.5},
-             "encoding": {"x": x, "y": {"field": "best", **axis}}},
+             "encoding": {"x": x, "y": y}},
+            {"mark": {"type": "point", "filled": True, "size": 50, "color": "@ours"},
+             "encoding": {"x": x, "y": y, "tooltip": tooltip(columns)}},
         ],
     }  # fmt: skip
-    said = "A point a tile that was tried; the line is the best so far."
+    said = "A point each time that something faster was found; a run goes through its shapes in turn, so that time passes between."
     return Chart("tuning", "The tuner's progress", said, spec, rows, columns, "problem", found, "",
                  "toprung tune gemm --sizes 1024,4096 --json results/tune.json", "tuner")  # fmt: skip
 

@@ -1,9 +1,4 @@
-"""The form of what a tuner stores, as far as a report shows it: a record of ``kind`` ``tune`` with ``tunings``, one a problem.
-
-A tuning has ``problem`` (as measurements have it) and ``trials`` in the order in which they were timed. A trial has
-``elapsed`` (seconds since the search began), ``seconds`` (a call's median; null where the tile was refused or wrong) and
-``what`` (the tile, as a person writes it). ``budget_seconds`` may say how long the search was allowed to take.
-"""
+"""What a report shows of a tuner's record (``kind`` ``tune``, see docs/tuning.md): the best so far of each shape over time."""
 
 from __future__ import annotations
 
@@ -16,37 +11,35 @@ from toprung.results import problem_name
 
 
 @dataclass(frozen=True)
-class Trial:
-    """One tile that was tried.
+class Gain:
+    """A moment at which a shape had a new best.
 
     Attributes
     ----------
-    elapsed : seconds since the search began
-    gflops, best : its speed, and that of the best so far
+    elapsed : seconds since the run began
+    gflops : of the best there was then
+    what : its kernel and block where it stayed the best; else empty
     """
 
     problem: str
     elapsed: float
-    what: str
     gflops: float
-    best: float
+    what: str
 
 
-def read_tuning(content: Mapping[str, Any]) -> list[Trial]:
-    """Every trial that was timed; KeyError, TypeError or ValueError where the record is damaged."""
-    return list(_trials(content))
+def read_tuning(content: Mapping[str, Any]) -> list[Gain]:
+    """Every gain of every shape; KeyError, TypeError or ValueError where the record is damaged."""
+    return list(_gains(content))
 
 
-def _trials(content: Mapping[str, Any]) -> Iterator[Trial]:
-    for one in content["tunings"]:
-        problem = one["problem"]
+def _gains(content: Mapping[str, Any]) -> Iterator[Gain]:
+    for shape in content["shapes"]:
+        problem, best = shape["problem"], shape["best"]
         flops = 2.0 * math.prod(float(problem[k]) for k in "MNK" if k in problem) * float(problem.get("batch", 1))
-        best = 0.0
-        for trial in one["trials"]:
-            if trial["seconds"] is None:
-                continue
-            elapsed, speed = float(trial["elapsed"]), flops / float(trial["seconds"]) / 1e9
-            if not (0 <= elapsed < math.inf and 0 < speed < math.inf):
-                raise ValueError("a trial's time is no positive number")
-            best = max(best, speed)
-            yield Trial(problem_name(problem), elapsed, str(trial["what"]), speed, best)
+        trace = [(float(elapsed), float(seconds)) for elapsed, seconds in shape["trace"] if seconds is not None]
+        for i, (elapsed, seconds) in enumerate(trace):
+            if not (0 <= elapsed < math.inf and 0 < seconds < math.inf):
+                raise ValueError("a gain's time is no positive number")
+            tile = best["tile"] if best and i == len(trace) - 1 else {}
+            block = "×".join(str(tile[k]) for k in ("BM", "BN", "BK") if k in tile)
+            yield Gain(problem_name(problem), elapsed, flops / seconds / 1e9, f"{best['kernel']} {block}".strip() if tile else "")
