@@ -76,7 +76,8 @@ def refresh(text: str, root: Path) -> str:
         makers = {
             "ladder": _ladder, "rung": _rung, "each": _each, "bench": _bench, "facts": _facts, "probe": _probe, "loads": _loads,
             "overhead": _overhead, "guidelines": findings.block, "counters": counters.block, "fp32x": fp32x.block,
-            "hopper_fp32": hopper_fp32.block, "leads": leads.block, "library": library.block, "rank": rank.block, "tune": tune_table.block, **MAKERS,
+            "hopper_fp32": hopper_fp32.block, "leads": leads.block, "library": library.block, "rank": rank.block,
+            "tune": tune_table.block, **MAKERS,
         }  # fmt: skip
         what, given = match["what"], match["words"].split()
         words = [w.removesuffix("?") for w in given if not w.endswith("?") or (root / w[:-1]).exists()]
