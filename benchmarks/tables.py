@@ -7,7 +7,7 @@ from toprung import results
 from toprung.bounds.arch import FERMI
 from toprung.bounds.paper import Plan
 from toprung.probe import store
-from toprung.report import bench_plot, bound_plot, plot, probe_plot, rank
+from toprung.report import bench_plot, bound_plot, hopper_fp32, plot, probe_plot, rank
 from toprung.report.markdown import refresh, size_of
 
 ROOT = Path(__file__).parent.parent
@@ -20,6 +20,8 @@ PICTURES = {
 """Picture: the record it is drawn from, and the size."""
 SQUARES = (ROOT / "docs/transposes.svg", ROOT / "results/nvidia-h200/library.json")
 """The library beside cuBLAS over the size of squares, in four transposes."""
+FP32 = (ROOT / "docs/fp32-transposes.svg", ROOT / "results/nvidia-h200/fp32-sustained.json")
+"""Plain fp32 on Hopper beside cuBLAS, in four transposes."""
 MIXES = (ROOT / "docs/probe-mixes.svg", ROOT / "results/nvidia-h200/probe-cuda.json")
 """Another, of multiply-adds beside loads, where that was measured."""
 
@@ -57,6 +59,8 @@ def main() -> int:
         record = results.read(source)
         record["measurements"] = [m for m in record["measurements"] if is_square(m.problem)]
         bench_plot.bench(record, picture)
+        picture, source = FP32
+        hopper_fp32.transposes(results.read(source), picture)
         picture, source = MIXES
         if source.exists():
             probe_plot.mixes(store.read(source), picture)

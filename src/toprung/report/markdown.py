@@ -16,6 +16,7 @@ A marker names what to show and the records it comes from, relative to the repos
     <!-- toprung:facts kepler/r07 -->
     <!-- toprung:guidelines [NAME] results/<device>/<record>.json … -->
     <!-- toprung:fp32x grade|frobenius|accuracy|sustained|burst|matmul|slices results/<folder>/<record>.json -->
+    <!-- toprung:hopper_fp32 sustained|shapes results/<device>/<record>.json -->
     <!-- toprung:tune search|run|check results/<device>/<record>.json -->
     <!-- toprung:bound fermi B_R=6 --> and the others of ``report.bound_table``
     <!-- toprung:end -->
@@ -61,12 +62,22 @@ def refresh(text: str, root: Path) -> str:
     """
 
     def table(match: re.Match[str]) -> str:
-        from toprung.report import counters, findings, fp32x, leads, library, rank, tune_table  # which use what is below
+        from toprung.report import (
+            counters,
+            findings,
+            fp32x,
+            hopper_fp32,
+            leads,
+            library,
+            rank,
+            tune_table,
+        )  # which use what is below
 
         makers = {
             "ladder": _ladder, "rung": _rung, "each": _each, "bench": _bench, "facts": _facts, "probe": _probe, "loads": _loads,
             "overhead": _overhead, "guidelines": findings.block, "counters": counters.block, "fp32x": fp32x.block,
-            "leads": leads.block, "library": library.block, "rank": rank.block, "tune": tune_table.block, **MAKERS,
+            "hopper_fp32": hopper_fp32.block, "leads": leads.block, "library": library.block, "rank": rank.block,
+            "tune": tune_table.block, **MAKERS,
         }  # fmt: skip
         what, given = match["what"], match["words"].split()
         words = [w.removesuffix("?") for w in given if not w.endswith("?") or (root / w[:-1]).exists()]

@@ -1,0 +1,133 @@
+"""Plain fp32 on Hopper beside cuBLAS: tables and a picture of the records of ``benchmarks/hopper_fp32.py``."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from toprung.errors import BadRecord, UnknownName
+from toprung.results import read
+from toprung.routines.gemm import TRANSPOSES
+from toprung.stats import paired_ratio
+
+VENDOR = "cublas"
+HEADS = "| M×N×K | A, B | cuBLAS TFLOP/s | ours TFLOP/s | ratio (95 %) |"
+
+
+def block(words: Sequence[str], root: Path) -> str:
+    """``sustained``, with watts, clocks and energy, or ``shapes``, with the block's shape and the layout pass; and a record.
+
+    Raises
+    ------
+    UnknownName
+        another table
+    BadRecord
+        a record of another kind, one whose results were wrong, or a damaged one
+    """
+    makers: dict[str, Callable[[Sequence[Mapping[str, Any]]], list[str]]] = {"sustained": _sustained, "shapes": _shapes}
+    what, path = words[0], words[-1]
+    if what not in makers:
+        raise UnknownName("table of hopper_fp32", what, makers)
+    record = read(root / path)
+    if record.get("kind") != "hopper-fp32" or not record["right"]:
+        raise BadRecord(f"{path} is no record of right results by benchmarks/hopper_fp32.py")
+    try:
+        lines = makers[what](record["shapes"])
+    except (KeyError, TypeError, ValueError, StopIteration) as error:
+        raise BadRecord(f"{path} is damaged ({type(error).__name__}: {error}): measure again") from None
+    e = record["environment"]
+    device, window = e["device"], record["sustained"]
+    how = f"each of {window} s under load" if window else "bursts without load"
+    return "\n".join([
+        *lines,
+        "",
+        f"Whole calls, medians of samples in turns, {how}. {device['short_name']}, {device['runtime']}, driver {device['driver']}, "
+        f"{e['date'][:10]}, commit {e['commit']}, `{record['what']}`, stored in `{path}`.  ",
+    ])  # fmt: skip
+
+
+def transposes(record: Mapping[str, Any], path: Path) -> None:
+    """Draw GFLOP/s over the size of squares, a colour a layout, ours drawn through and cuBLAS dashed."""
+    from toprung.report import plot
+
+    plot.check(path)
+    figure, axes = plot.matplotlib_pyplot().subplots(figsize=(8.4, 4.6), layout="constrained")
+    found = {(s["problem"]["trans"], s["problem"]["M"]): _pair(s) for s in record["shapes"]}
+    sizes = sorted({size for _, size in found})
+    for i, trans in enumerate(TRANSPOSES):
+        own = [size for size in sizes if (trans, size) in found]
+        for place, (who, style) in enumerate((("cuBLAS", "--"), ("toprung", "-"))):
+            ys = [1e3 * _speed(found[trans, size][place], 2.0 * size**3) for size in own]
+            axes.plot(own, ys, style, color=f"C{i}", marker="o", markersize=3.5, linewidth=1.3, label=f"{who} {trans}")
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(sizes, [str(n) for n in sizes], fontsize=8)
+    axes.minorticks_off()
+    axes.set_xlabel("M = N = K")
+    axes.set_ylabel("GFLOP/s")
+    axes.set_title(
+        f"{record['environment']['device']['short_name']}, plain fp32 under load, medians; cut axis", loc="left", fontsize=10
+    )
+    axes.grid(color="#dddddd", linewidth=0.6)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    plot.save(figure, path)
+
+
+def _sustained(shapes: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A row a size and layout, sizes in order."""
+    lines = [
+        f"{HEADS} W, cuBLAS | ours | MHz, cuBLAS | ours | pJ/flop, cuBLAS | ours |",
+        "|---|---|" + "---:|" * 9,
+    ]
+    for shape in sorted(shapes, key=lambda s: (s["flops"], TRANSPOSES.index(s["problem"]["trans"]))):
+        both = _pair(shape)
+        cells = [f"{_median(s['joules'] / s['seconds'] for s in row['samples']):.0f}" for row in both]
+        cells += [f"{_median(s['mhz'] for s in row['samples']):.0f}" for row in both]
+        cells += [f"{1e12 * _median(s['joules'] for s in row['samples']) / shape['flops']:.1f}" for row in both]
+        lines.append("| " + " | ".join([*_beside(shape, both), *cells]) + " |")
+    return lines
+
+
+def _shapes(shapes: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A row a shape, as they were asked for."""
+    lines = [
+        f"{HEADS} block, stages, wait, raster | layout pass, % of a call | reckoned, % |",
+        "|---|---|---:|---:|---:|---|---:|---:|",
+    ]
+    for shape in shapes:
+        _, ours = both = _pair(shape)
+        seconds = _median(s["seconds"] for s in ours["samples"])
+        laid = f"{100 * ours['alone']['lay'] / seconds:.1f}" if "lay" in ours["alone"] else "–"
+        cells = [f"`{ours['name']}`", laid, f"{100 * ours['reckoned'] / seconds:.0f}"]
+        lines.append("| " + " | ".join([*_beside(shape, both), *cells]) + " |")
+    return lines
+
+
+def _beside(shape: Mapping[str, Any], both: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What both tables begin with: size, layout, speeds and their ratio."""
+    p = shape["problem"]
+    sides = [p["M"], p["N"], p["K"]]
+    ratio = paired_ratio(*([s["seconds"] for s in row["samples"]] for row in both))
+    return [
+        "×".join(map(str, sides)) if len(set(sides)) > 1 else str(p["M"]),
+        p["trans"],
+        *(f"{_speed(row, shape['flops']):.1f}" for row in both),
+        f"{ratio.value:.3f} ({ratio.low:.3f} to {ratio.high:.3f})",
+    ]
+
+
+def _pair(shape: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """cuBLAS, and the block shape that the library chooses."""
+    rows = shape["rows"]
+    return next(r for r in rows if r["name"] == VENDOR), next(r for r in rows if r["chosen"])
+
+
+def _median(values: Any) -> float:
+    return float(statistics.median(values))
+
+
+def _speed(row: Mapping[str, Any], flops: float) -> float:
+    """In TFLOP/s."""
+    return flops / _median(s["seconds"] for s in row["samples"]) / 1e12

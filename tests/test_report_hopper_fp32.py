@@ -1,0 +1,63 @@
+"""Plain fp32 on Hopper beside cuBLAS: the tables and the picture made from records."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import trial
+from toprung import results
+from toprung.errors import BadRecord, UnknownName
+from toprung.report.hopper_fp32 import block, transposes
+
+STORED = "results/nvidia-h200/fp32-sustained.json"
+
+
+def row(name: str, seconds: float, chosen: bool) -> dict[str, Any]:
+    """Samples of which the median is ``seconds`` at 500 W."""
+    samples = [{"seconds": f * seconds, "mhz": 1900.0 + i, "joules": 500 * f * seconds} for i, f in enumerate((1.0, 2.0, 0.5))]
+    return {"name": name, "chosen": chosen, "samples": samples, "alone": {"lay": seconds / 4}, "reckoned": seconds / 2}
+
+
+def shape(trans: str, n: int, theirs: float, ours: float) -> dict[str, Any]:
+    rows = [row("cublas", theirs, False), row("another", ours / 9, False), row("chosen", ours, True)]
+    return {"problem": {"M": n, "N": n, "K": n, "trans": trans}, "name": f"{n}:{trans}", "flops": 2 * n**3, "rows": rows}
+
+
+def stored(tmp_path: Path, shapes: list[dict[str, Any]], **other: Any) -> str:
+    record = json.loads((trial.ROOT / STORED).read_text())
+    (tmp_path / "r.json").write_text(json.dumps({**record, "shapes": shapes, **other}))
+    return "r.json"
+
+
+def test_what_is_chosen_stands_beside_the_vendor(tmp_path: Path) -> None:
+    shapes = [shape("TN", 2000, 8e-4, 4e-4), shape("TT", 1000, 1e-4, 5e-5), shape("NN", 1000, 1e-4, 8e-5)]
+    text = block(["sustained", stored(tmp_path, shapes)], tmp_path)
+    rows = [[c.strip() for c in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("|")][2:]
+    assert [r[:2] for r in rows] == [["1000", "NN"], ["1000", "TT"], ["2000", "TN"]]
+    assert rows[1][2:] == ["20.0", "40.0", "2.000 (2.000 to 2.000)", "500", "500", "1901", "1901", "25.0", "12.5"]
+    burst = block(["shapes", stored(tmp_path, shapes, sustained=0.0)], tmp_path)
+    assert "| 1000 | NN | 20.0 | 25.0 | 1.250 (1.250 to 1.250) | `chosen` | 25.0 | 50 |" in burst and "without load" in burst
+
+
+def test_what_is_no_such_record_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UnknownName):
+        block(["other", STORED], trial.ROOT)
+    for other in ({"right": False}, {"kind": "leads"}):
+        with pytest.raises(BadRecord, match="no record"):
+            block(["sustained", stored(tmp_path, [], **other)], tmp_path)
+    with pytest.raises(BadRecord, match="damaged"):
+        block(["sustained", stored(tmp_path, [{**shape("NN", 8, 1.0, 1.0), "rows": []}])], tmp_path)
+
+
+def test_the_picture_has_every_line_and_is_the_same_again(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    record = results.read(trial.ROOT / STORED)
+    for name in ("a.svg", "b.svg"):
+        transposes(record, tmp_path / name)
+    assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
+    drawn = (tmp_path / "a.svg").read_text()
+    assert all(f"<!-- {who} {t} -->" in drawn for who in ("cuBLAS", "toprung") for t in ("NN", "NT", "TN", "TT"))
