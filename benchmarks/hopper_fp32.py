@@ -13,6 +13,7 @@ Everything goes into OUT/hopper-fp32.json as well. ``right`` takes about half a 
 """
 
 import argparse
+import shlex
 import sys
 import time
 from pathlib import Path
@@ -342,7 +343,7 @@ def main():
             results.write(
                 asked.out / "hopper-fp32.json",
                 results.record(
-                    f"python benchmarks/hopper_fp32.py --parts {asked.parts}", environment(session), [], failures,
+                    shlex.join(["python", "benchmarks/hopper_fp32.py", *sys.argv[1:]]), environment(session), [], failures,
                     kind="hopper-fp32", right=good, shapes=report, sustained=asked.sustained,
                     constants={n: getattr(hopper_fp32, n) for n in ("RATE", "START", "TILE", "PART", "LAY_RATE", "LAY_START")},
                 ),
