@@ -152,9 +152,10 @@ def test_slices_of_a_neighbour_keep_the_device_as_full(stored: Store) -> None:
 
 def test_what_was_faster_where_both_were_measured(stored: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vendor, "lacking", lambda device: "")
-    cublas, ours, large, near = "cublas", Gemm(128, 128, 128), Gemm(4096, 4096, 4096), Gemm(4100, 4096, 4096)
-    fallback = choose(H200, call_of(large), own=False)
+    cublas, ours, large, near = "cublas", Gemm(128, 128, 128), Gemm(4096, 4096, 4096), Gemm(4000, 4096, 4096)
+    fallback = choose(H200, call_of(Gemm(1024, 1024, 1024)), own=False)
     assert fallback.kernel == "cublas" and "no measurement" in fallback.passed_over[0][1]
+    assert choose(H200, call_of(large), own=False).kernel == "ffma", "faster than cuBLAS wherever that was measured"
     stored.add(
         entry(H200, large, tile=Tile(**large_tile()), seconds=1.0), entry(H200, large, cublas, None, 1.02),
         entry(H200, ours, tile=Tile(**large_tile()), seconds=1.0), entry(H200, ours, cublas, None, 0.5),
@@ -164,6 +165,8 @@ def test_what_was_faster_where_both_were_measured(stored: Store, monkeypatch: py
         "1.02 times as long when measured",
     ) in found.passed_over
     assert choose(H200, call_of(near), own=False).kernel == "cublas", "on a neighbour that is too close to call"
+    larger = choose(H200, call_of(Gemm(4400, 4096, 4096)), own=False)
+    assert larger.kernel == "ffma" and "by the model" in larger.why, "a smaller neighbour says nothing against Hopper's kernel"
     assert (found := choose(H200, call_of(ours), own=False)).kernel == "cublas" and "measured faster" in found.why
     for problem in (large, near, ours):
         assert choose(H200, call_of(problem), own=True).kernel == "gemm"
