@@ -369,7 +369,7 @@ def test_what_another_process_tuned_is_seen(device: Device, stored: Store) -> No
 
 
 def ship(device: Device, folder: Path, *found: Entry) -> None:
-    (folder / "shipped").mkdir()
+    (folder / "shipped").mkdir(exist_ok=True)
     Store(folder / "from.sqlite").export(folder / "shipped" / f"{device.slug}-{device.backend}.json", found)
 
 
@@ -386,6 +386,27 @@ def test_shipped_entries_lie_below_the_users(device: Device, stored: Store, tmp_
     assert len(stored.proofs(Machine.of(device))) == 1
     assert "by the model" in choose(device, call_of(Gemm(300, 300, 300))).why
     assert choose(device, call_of(Gemm(128, 64, 64))).kernel == "plain"
+
+
+def test_pocl_is_given_what_ships_for_another_processor(device: Device, stored: Store, tmp_path: Path) -> None:
+    here = replace(Machine.of(device), compiler="OpenCL 3.0 PoCL pthread-x86_64-unknown-linux-gnu", backend="opencl")
+    other = replace(here, device="another", name="another")
+    found = [entry(device, Gemm(64, 64, 64), machine=m) for m in (other, replace(here, device="gpu", compiler="OpenCL 3.0 CUDA"))]
+    (tmp_path / "shipped").mkdir()
+    for one, more in zip(found, ([entry(device, Gemm(64, 64, 64), "numpy", None, machine=other)], []), strict=True):
+        from_store = Store(tmp_path / f"{one.machine.device}.sqlite")
+        from_store.add(one, *more)
+        from_store.export(tmp_path / "shipped" / f"{one.machine.device}-opencl.json", [one, *more])
+    assert stores.shipped(here) == found[:1], "neither another device's nor what NumPy took there"
+    assert stores.shipped(replace(here, compiler="OpenCL 3.0 PoCL aarch64")) == []
+    assert stores.shipped(replace(here, backend="cuda")) == []
+    require("PoCL" in device.runtime and "x86_64" in device.runtime, "the rest is about PoCL on x86-64")
+    assert choose(device, call_of(Gemm(64, 64, 64))).unproven == found[0]
+    assert multiplied(device, 64, 64, 64).kernels == (f"blas/gemm {SMALL}",)
+    assert len(stored.proofs(Machine.of(device))) == 1, "verified before it was used"
+    ship(device, tmp_path, entry(device, Gemm(300, 300, 300)))
+    afresh()
+    assert "by the model" in choose(device, call_of(Gemm(64, 64, 64))).why, "what ships for the device itself comes alone"
 
 
 def test_everything_in_the_package_can_be_used() -> None:
