@@ -83,7 +83,7 @@ def test_a_worse_table_is_noticed(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_ours_is_preferred_where_the_check_found_it_the_safer_choice():
-    # of the shapes on which the store compares nothing, Hopper's kernel apart: more of them within 5 % of the best, or a better worst
+    # where the store compares nothing, Hopper's kernel apart: more shapes within 5 % of the best, or as many and a better worst
     marks: dict[str, dict[str, tuple[int, float]]] = {"cublas": {}, "ours": {}}
     for one in read(CHECKED)["shapes"]:
         if (found := replayed(one)) and found.open and found.own != choosing.FFMA:

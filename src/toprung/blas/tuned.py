@@ -332,7 +332,7 @@ def _of_spot(
 
 
 def _outgrown(device: Device, call: Call, entry: Entry) -> bool:
-    """Whether a call is larger than a neighbour's and the model's choice Hopper's kernel, whose lead over cuBLAS grows with size."""
+    """Whether a call is larger than a neighbour's, and the model's choice Hopper's kernel: its lead over cuBLAS grows with size."""
     return math.prod(sizes_of(call)) > math.prod(entry.sizes) and by_model(device, call).kernel == FFMA
 
 
