@@ -7,7 +7,7 @@ from toprung import results
 from toprung.bounds.arch import FERMI
 from toprung.bounds.paper import Plan
 from toprung.probe import store
-from toprung.report import bench_plot, bound_plot, hopper_fp32, plot, probe_plot, rank
+from toprung.report import bench_plot, bound_plot, hopper_fp32, plot, probe_plot, rank, tune
 from toprung.report.markdown import refresh, size_of
 
 ROOT = Path(__file__).parent.parent
@@ -27,6 +27,9 @@ MIXES = (ROOT / "docs/probe-mixes.svg", ROOT / "results/nvidia-h200/probe-cuda.j
 
 RANKED = (ROOT / "docs/ranking.svg", ROOT / "results/nvidia-h200/rank.json", MIXES[1])
 """And of tiles, measured over predicted."""
+
+PROGRESS = (ROOT / "docs/tuning-progress.svg", {"climb": "tune.json", "random": "tune-random.json"}, ROOT / "results/amd-epyc")
+"""And of two strategies' best so far over time."""
 
 
 def is_square(problem) -> bool:
@@ -66,6 +69,8 @@ def main() -> int:
             probe_plot.mixes(store.read(source), picture)
         picture, source, probe = RANKED
         rank.scatter(results.read(source), probe, picture)
+        picture, runs, folder = PROGRESS
+        tune.best_over_time({label: results.read(folder / name) for label, name in runs.items()}, picture)
     return 1 if stale and "--check" in sys.argv else 0
 
 

@@ -152,9 +152,10 @@ def test_slices_of_a_neighbour_keep_the_device_as_full(stored: Store) -> None:
 
 def test_what_was_faster_where_both_were_measured(stored: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vendor, "lacking", lambda device: "")
-    cublas, ours, large, near = "cublas", Gemm(128, 128, 128), Gemm(4096, 4096, 4096), Gemm(4100, 4096, 4096)
-    fallback = choose(H200, call_of(large), own=False)
+    cublas, ours, large, near = "cublas", Gemm(128, 128, 128), Gemm(4096, 4096, 4096), Gemm(4000, 4096, 4096)
+    fallback = choose(H200, call_of(Gemm(1024, 1024, 1024)), own=False)
     assert fallback.kernel == "cublas" and "no measurement" in fallback.passed_over[0][1]
+    assert choose(H200, call_of(large), own=False).kernel == "ffma", "faster than cuBLAS wherever that was measured"
     stored.add(
         entry(H200, large, tile=Tile(**large_tile()), seconds=1.0), entry(H200, large, cublas, None, 1.02),
         entry(H200, ours, tile=Tile(**large_tile()), seconds=1.0), entry(H200, ours, cublas, None, 0.5),
@@ -164,6 +165,8 @@ def test_what_was_faster_where_both_were_measured(stored: Store, monkeypatch: py
         "1.02 times as long when measured",
     ) in found.passed_over
     assert choose(H200, call_of(near), own=False).kernel == "cublas", "on a neighbour that is too close to call"
+    larger = choose(H200, call_of(Gemm(4400, 4096, 4096)), own=False)
+    assert larger.kernel == "ffma" and "by the model" in larger.why, "a smaller neighbour says nothing against Hopper's kernel"
     assert (found := choose(H200, call_of(ours), own=False)).kernel == "cublas" and "measured faster" in found.why
     for problem in (large, near, ours):
         assert choose(H200, call_of(problem), own=True).kernel == "gemm"
@@ -366,7 +369,7 @@ def test_what_another_process_tuned_is_seen(device: Device, stored: Store) -> No
 
 
 def ship(device: Device, folder: Path, *found: Entry) -> None:
-    (folder / "shipped").mkdir()
+    (folder / "shipped").mkdir(exist_ok=True)
     Store(folder / "from.sqlite").export(folder / "shipped" / f"{device.slug}-{device.backend}.json", found)
 
 
@@ -383,6 +386,27 @@ def test_shipped_entries_lie_below_the_users(device: Device, stored: Store, tmp_
     assert len(stored.proofs(Machine.of(device))) == 1
     assert "by the model" in choose(device, call_of(Gemm(300, 300, 300))).why
     assert choose(device, call_of(Gemm(128, 64, 64))).kernel == "plain"
+
+
+def test_pocl_is_given_what_ships_for_another_processor(device: Device, stored: Store, tmp_path: Path) -> None:
+    here = replace(Machine.of(device), compiler="OpenCL 3.0 PoCL pthread-x86_64-unknown-linux-gnu", backend="opencl")
+    other = replace(here, device="another", name="another")
+    found = [entry(device, Gemm(64, 64, 64), machine=m) for m in (other, replace(here, device="gpu", compiler="OpenCL 3.0 CUDA"))]
+    (tmp_path / "shipped").mkdir()
+    for one, more in zip(found, ([entry(device, Gemm(64, 64, 64), "numpy", None, machine=other)], []), strict=True):
+        from_store = Store(tmp_path / f"{one.machine.device}.sqlite")
+        from_store.add(one, *more)
+        from_store.export(tmp_path / "shipped" / f"{one.machine.device}-opencl.json", [one, *more])
+    assert stores.shipped(here) == found[:1], "neither another device's nor what NumPy took there"
+    assert stores.shipped(replace(here, compiler="OpenCL 3.0 PoCL aarch64")) == []
+    assert stores.shipped(replace(here, backend="cuda")) == []
+    require("PoCL" in device.runtime and "x86_64" in device.runtime, "the rest is about PoCL on x86-64")
+    assert choose(device, call_of(Gemm(64, 64, 64))).unproven == found[0]
+    assert multiplied(device, 64, 64, 64).kernels == (f"blas/gemm {SMALL}",)
+    assert len(stored.proofs(Machine.of(device))) == 1, "verified before it was used"
+    ship(device, tmp_path, entry(device, Gemm(300, 300, 300)))
+    afresh()
+    assert "by the model" in choose(device, call_of(Gemm(64, 64, 64))).why, "what ships for the device itself comes alone"
 
 
 def test_everything_in_the_package_can_be_used() -> None:

@@ -580,10 +580,22 @@ def off() -> bool:
 
 
 def shipped(machine: Machine, complaints: list[str] | None = None) -> list[Entry]:
-    """Entries that come with the package for a device; those of another driver too, of another device not."""
+    """Entries that come with the package for a device; those of another driver too, of another device not.
+
+    An x86-64 processor under PoCL that has none gets those of the others, which are verified before their first use like any of
+    another driver. What they say of NumPy is left out: how fast that is, is a matter of the processor.
+    """
     path = SHIPPED / f"{machine.device}-{machine.backend}.json"
-    if not path.exists():
+    if path.exists():
+        found = _shipped_in(path, complaints)
+        return [e for e in found if (e.machine.device, e.machine.backend) == (machine.device, machine.backend)]
+    if not _is_pocl(machine):
         return []
+    others = (e for one in sorted(SHIPPED.glob(f"*-{machine.backend}.json")) for e in _shipped_in(one, complaints))
+    return [e for e in others if _is_pocl(e.machine) and e.kernel not in VENDORS]
+
+
+def _shipped_in(path: Path, complaints: list[str] | None) -> list[Entry]:
     refused: list[tuple[str, str]] = []
     try:
         found = read_exchange(path, refused)
@@ -592,7 +604,12 @@ def shipped(machine: Machine, complaints: list[str] | None = None) -> list[Entry
         found = []
     if complaints is not None:
         complaints += [f"{where}: {reason}" for where, reason in refused]
-    return [e for e in found if (e.machine.device, e.machine.backend) == (machine.device, machine.backend)]
+    return found
+
+
+def _is_pocl(machine: Machine) -> bool:
+    """Whether a machine is an x86-64 processor under PoCL."""
+    return machine.backend == "opencl" and "PoCL" in machine.compiler and "x86_64" in machine.compiler
 
 
 def read_exchange(path: Path, refused: list[tuple[str, str]]) -> list[Entry]:

@@ -30,6 +30,7 @@ from toprung.blas.choose import (
     Choice,
     PassedOver,
     Skinny,
+    by_model,
     ffma_choice,
     lacking,
     skinny_widths,
@@ -321,11 +322,18 @@ def _of_spot(
     if vendor is not None:
         ratio = vendor.median / entry.median
         if ratio < (1.0 if exact else MARGIN):
+            if not exact and _outgrown(device, call, entry):
+                return None, tuple(passed)
             why = f"measured faster than ours on {where}: {_milliseconds(vendor)}"
             return Choice("cublas", None, (), why, ((_name(entry), f"{1 / ratio:.2f} times as long when measured"),), True), ()
         passed.insert(0, ("cublas", f"{ratio:.2f} times as long when measured"))
     why = f"tuned on {where}: {_milliseconds(entry)}"
     return replace(choice, why=why, passed_over=tuple(passed), weighed=vendor is not None), ()
+
+
+def _outgrown(device: Device, call: Call, entry: Entry) -> bool:
+    """Whether a call is larger than a neighbour's, and the model's choice Hopper's kernel: its lead over cuBLAS grows with size."""
+    return math.prod(sizes_of(call)) > math.prod(entry.sizes) and by_model(device, call).kernel == FFMA
 
 
 def _fresh(entry: Entry, machine: Machine) -> bool:

@@ -5,12 +5,17 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from toprung.blas.choose import FFMA, preferred
+from toprung.blas.problems import call_of
 from toprung.errors import BadRecord, UnknownName
 from toprung.report.tune import choice_text
 from toprung.results import problem_name, read
+from toprung.routines.gemm import Gemm
+from toprung.routines.gemv import Gemv
 from toprung.tune.trial import choice_of
 
 AT = (5, 10, 20, 40, 80)
@@ -18,7 +23,7 @@ AT = (5, 10, 20, 40, 80)
 
 
 def block(words: Sequence[str], root: Path) -> str:
-    """``search``, ``run`` or ``check`` and a record."""
+    """``search``, ``run``, ``check`` or ``replay`` and a record."""
     from toprung.report.markdown import source_line
 
     what, *paths = words
@@ -78,9 +83,57 @@ def _check(record: Mapping[str, Any]) -> list[str]:
     return [*lines, "", f"Time of what runs / time of the best measured beside it; promised is {record['within']:g}."]
 
 
+@dataclass(frozen=True)
+class Replayed:
+    """A checked shape's recorded times, each over the best of them.
+
+    Attributes
+    ----------
+    own : our kernel that the store or the model took
+    open : whether the store compared nothing, so that ``choose.preferred`` decides; also where it would decide now, because a
+        neighbour no longer speaks for cuBLAS against Hopper's kernel
+    shares : of what ran (``ran``), cuBLAS, ours, and what would run now (``rule``)
+    """
+
+    own: str
+    open: bool
+    shares: Mapping[str, float]
+
+
+def replayed(one: Mapping[str, Any]) -> Replayed | None:
+    """What ``choose.preferred`` makes of a shape of ``toprung tune --check``; None where cuBLAS or ours was not timed."""
+    timed = [(m["kernel"], statistics.median(m["seconds"])) for m in one["measured"] if m["seconds"] and m["status"] == "right"]
+    cublas = next((s for kernel, s in timed if kernel == "cublas"), None)
+    kernel, own = next((t for t in timed if t[0] != "cublas"), ("", None))
+    if cublas is None or own is None:
+        return None
+    values = {k: v for k, v in one["problem"].items() if k not in ("routine", "measured_in")}
+    call = call_of(Gemv(**values) if one["problem"]["routine"] == "gemv" else Gemm(**values))
+    ran_theirs = one["routed"]["kernel"] == "cublas"
+    undecided = not one["why"].startswith(("tuned", "measured")) or (ran_theirs and kernel == FFMA)
+    takes_own = bool(preferred(call, kernel)) if undecided else not ran_theirs
+    times = {"ran": cublas if ran_theirs else own, "cublas": cublas, "ours": own, "rule": own if takes_own else cublas}
+    best = min(s for _, s in timed)
+    return Replayed(kernel, undecided, {name: s / best for name, s in times.items()})
+
+
+def _replay(record: Mapping[str, Any]) -> list[str]:
+    names, within = ("ran", "cublas", "ours", "rule"), record["within"]
+    classes: dict[str, list[Mapping[str, float]]] = {}
+    for one in record["shapes"]:
+        if found := replayed(one):
+            classes.setdefault(one["class"].split()[0], []).append(found.shares)
+    lines = ["| class | shapes | what ran | always cuBLAS | always ours | the rule now |", "|---|---:|---:|---:|---:|---:|"]
+    everything = [s for found in classes.values() for s in found]
+    for title, shares in [*sorted(classes.items()), ("all", everything)]:
+        cells = (f"{sum(s[n] <= within for s in shares)}, {max(s[n] for s in shares):.2f}" for n in names)
+        lines.append(f"| {title} | {len(shares)} | {' | '.join(cells)} |")
+    return [*lines, "", f"Shapes within {within:g} of the best measured, and the worst; medians of the recorded times."]
+
+
 def _median(final: Mapping[str, Any] | None) -> float:
     return statistics.median(final["seconds"]) if final and final["seconds"] and final["status"] == "right" else math.inf
 
 
-BLOCKS = {"search": ("search", _search), "run": ("tune", _run), "check": ("tune-check", _check)}
+BLOCKS = {"search": ("search", _search), "run": ("tune", _run), "check": ("tune-check", _check), "replay": ("tune-check", _replay)}
 """By the marker's second word: the kind of record, and what makes the table."""

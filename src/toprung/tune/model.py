@@ -6,8 +6,10 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from toprung import hopper_fp32
 from toprung.blas.call import Call, GemmCall
-from toprung.blas.choose import Choice, sliced, tile_grid
+from toprung.blas.choose import FFMA, Choice, sliced, tile_grid
+from toprung.blas.ffma import variant_of
 from toprung.device import Device
 from toprung.errors import Unsupported
 from toprung.ranking import Ranking
@@ -42,12 +44,18 @@ def model(device: Device, call: Call) -> Model:
     except Unsupported:
         return UNKNOWN
 
+    peak = device.peak_gflops
+
     def predict(choice: Choice) -> float:
+        if choice.kernel == FFMA:
+            return hopper_fp32.reckoned(call, device.compute_units, variant_of(choice.tile, dict(choice.options)))
         if choice.kernel != "gemm" or choice.tile is None:
             return 0.0  # the kernels for short sides first: they are few
         return ranking.seconds(choice)
 
     def bound(choice: Choice) -> float:
+        if choice.kernel == FFMA:
+            return call.flops / (1e9 * peak) if peak else 0.0
         return ranking.least(choice) if choice.kernel == "gemm" and choice.tile else 0.0
 
     return Model(predict, bound)
