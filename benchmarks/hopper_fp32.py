@@ -17,12 +17,11 @@ import shlex
 import sys
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
-from split_k import FILL, canonical, say
+from split_k import FILL, Set, canonical, say, timed
 
-from toprung import backends, hopper_fp32, peers, results
+from toprung import backends, hopper_fp32, results
 from toprung.backends.base import Source
 from toprung.blas.call import GemmCall
 from toprung.build import source_kernel
@@ -186,34 +185,14 @@ def graph(session):
     return say(good, "graph: three operands, two replays each")
 
 
-class Set:
-    """Operands on the device."""
-
-    def __init__(self, session, fill, problem, seed):
-        self.problem, self.session = problem, session
-        self.buffers = [session.allocate(m.nbytes) for m in problem.matrices]
-        for i, one in enumerate(self.buffers[:2]):
-            session.bind(fill, (1024,), (256,), (one, np.uint64(one.nbytes // 4), np.uint32(2 * seed + i)))()
-        self.addresses = tuple(b.pointer for b in self.buffers)
-
-    def vendor(self):
-        """cuBLAS fp32, through the peer's own way."""
-        parts = dict(zip("ABC", self.buffers, strict=True))
-        placed = SimpleNamespace(operands=SimpleNamespace(problem=self.problem), session=self.session, parts=parts)
-        return peers.peer("cublas").prepare(placed).run
+class Compared(Set):
+    """Operands on the device, and the first rows of what was computed of them."""
 
     def result(self):
         p = self.problem
         found = np.empty((min(p.M, 300), p.N), np.float32)
         self.session.download(self.buffers[2], found)
         return found
-
-
-def timed(session, run, calls):
-    start = session.mark()
-    for _ in range(calls):
-        run()
-    return session.seconds(start, session.mark()) / calls
 
 
 def sample(session, run, calls, meter):
@@ -237,7 +216,7 @@ def compare(session, fill, text, every, sustained, meter):
     numbers = [int(n) for n in sizes.split("x")]
     problem = Gemm(*(numbers * 3 if len(numbers) == 1 else numbers), trans=trans or "NN")
     call, units = Product.of(problem), session.device.compute_units
-    sets = [Set(session, fill, problem, i) for i in range(2)]
+    sets = [Compared(session, fill, problem, i) for i in range(2)]
     chosen, turn = choose(call, units), [0]
     variants = [chosen, *(v for v in VARIANTS if every and v != chosen)]
     plans, vendors = [Plan(session, call, v) for v in variants], [s.vendor() for s in sets]

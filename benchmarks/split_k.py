@@ -173,8 +173,8 @@ def shared(session):
 class Set:
     """Operands on the device."""
 
-    def __init__(self, session, fill, shape, seed):
-        self.problem, self.session = Gemm(*shape), session
+    def __init__(self, session, fill, problem, seed):
+        self.problem, self.session = problem, session
         self.buffers = [session.allocate(m.nbytes) for m in self.problem.matrices]
         for i, one in enumerate(self.buffers[:2]):
             session.bind(fill, (1024,), (256,), (one, np.uint64(one.nbytes // 4), np.uint32(2 * seed + i)))()
@@ -204,7 +204,7 @@ class Set:
 def deep(session, fill, report):
     good = True
     for shape, slices in DEEP:
-        one = Set(session, fill, shape, 0)
+        one = Set(session, fill, Gemm(*shape), 0)
         found = []
         for way in (slices, slices, 1):
             plan = Plan(session, Product(*shape), slices=way)
@@ -227,7 +227,7 @@ def graph(session, fill):
     from cuda.bindings import driver
 
     good, other = True, session.branch()
-    one, shape = Set(session, fill, (256, 192, 4096), 0), (256, 192, 4096)
+    one, shape = Set(session, fill, Gemm(256, 192, 4096), 0), (256, 192, 4096)
     plan = Plan(session, Product(*shape), slices=9)
     a, b, c = one.addresses
     stream = other.queue
@@ -246,7 +246,7 @@ def graph(session, fill):
         made = checked(*driver.cuStreamEndCapture(stream))
         ready = checked(*driver.cuGraphInstantiate(made, 0))
         for seed in (1, 2, 3):
-            another = Set(session, fill, shape, seed)
+            another = Set(session, fill, Gemm(*shape), seed)
             checked(*driver.cuCtxSynchronize())
             for to, source in zip(one.buffers[:2], another.buffers, strict=False):
                 checked(*driver.cuMemcpyDtoD(to.pointer, source.pointer, to.nbytes))
@@ -303,7 +303,7 @@ def parts(plan, one):
 def compare(session, fill, shape):
     """Medians of each way and of cuBLAS, in turns."""
     call, units = Product(*shape), session.device.compute_units
-    sets = [Set(session, fill, shape, i) for i in range(2)]
+    sets = [Set(session, fill, Gemm(*shape), i) for i in range(2)]
     chosen, ways, runs = choose(call, units), ways_of(call, units), []
     turn = [0]
 

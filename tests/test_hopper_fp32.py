@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -22,6 +23,8 @@ from toprung.backends.base import Source
 from toprung.blas import engine, launches
 from toprung.blas.call import GemmCall
 from toprung.blas.choose import FFMA, choose, ffma_choice
+from toprung.blas.problems import call_of
+from toprung.blas.tunables.ffma import TUNABLE
 from toprung.build import rung_source
 from toprung.errors import IllegalTile
 from toprung.hopper import Product, ceil
@@ -41,6 +44,7 @@ from toprung.hopper_fp32 import (
 )  # fmt: skip
 from toprung.machine_code import MachineCode, inspect_source
 from toprung.routines.base import method
+from toprung.routines.gemm import TRANSPOSES, Gemm
 from toprung.rung import ladder, rung
 from toprung.tile import Tile
 
@@ -225,3 +229,17 @@ def test_the_engine_names_it() -> None:
     found = choose(device(), GemmCall(8192, 8192, 8192, align_a=4, align_b=4, align_c=4))
     assert found.kernel == FFMA and engine.NAMES[FFMA] == "hopper_fp32/ffma" == hopper_fp32.Plan.name
     assert found.tile == Tile(BM=128, BN=256, BK=12, TM=8, TN=16, STAGES=6)
+
+
+@pytest.mark.parametrize("trans", TRANSPOSES)
+def test_what_a_tuner_may_try_is_legal_and_told_apart(trans: str) -> None:
+    place, call = device(), call_of(Gemm(65536, 64, 4096, trans=trans))
+    axes = TUNABLE.axes(place, call)
+    points = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
+    made = {tuple(p.values()): c for p in points if (c := TUNABLE.make(place, call, p))}
+    assert len(set(made.values())) == len(made)
+    assert all(tuple(TUNABLE.point(c)[name] for name in axes) == point for point, c in made.items())
+    turning = [c for c in made.values() if dict(c.options)["TURN_A"]]
+    assert bool(turning) == (trans[0] == "N"), "only an A that is stored M×K can be turned"
+    assert all(c.tile is not None and c.tile.BK == 12 for c in turning)
+    assert {c.tile.BM for c in made.values() if c.tile} == set(axes["BM"])

@@ -104,7 +104,8 @@ VARIANTS = (
 RATE = 57e12 / 132
 """Operations a second of a multiprocessor in the main loop: of a product of 8192 cubed on an H200, at the clock it keeps there.
 
-This and what follows are a start, from one shape in one layout; ``benchmarks/hopper_fp32.py`` measures what to fit them to."""
+This and what follows come from one shape and one layout (TN) and were not fitted since: ``fp32-sustained.json`` and
+``fp32-shapes.json`` of results/nvidia-h200 hold what they reckon beside what was measured."""
 START = 8e-6
 """Seconds of a launch, before its first product and after its last."""
 TILE = 2e-6

@@ -1,7 +1,8 @@
-"""Plain fp32 on Hopper: the block's shape, how deep its stages are, where the next is waited for, and the raster."""
+"""Plain fp32 on Hopper: the block's shape, how deep its stages are, where the next is waited for, the raster, how A is turned."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 from toprung import hopper_fp32
@@ -11,9 +12,10 @@ from toprung.blas.choose import FFMA, FFMA_LEAST, Choice, ffma_choice
 from toprung.blas.tunable import Axes, Point, Tunable
 from toprung.device import Device
 
-SPACE = {"BM": (128, 256, 512, 64), "BK": (12, 16, 8), "WAIT": (1, 2, 3), "GROUP": (8, 4, 16)}
+SPACE = {"BM": (128, 256, 512, 64), "BK": (12, 16, 8), "WAIT": (1, 2, 3), "GROUP": (8, 4, 16), "TURN_A": (0, 1)}
 """``WAIT``: in which quarter of a stage the next one is waited for. Eight warps own BM × BN of C, so that BN follows from BM."""
-AREA = 128 * 256
+FIRST = hopper_fp32.FIRST
+AREA = FIRST.BM * FIRST.BN
 
 
 def axes(device: Device, call: Call) -> Axes:
@@ -24,28 +26,28 @@ def axes(device: Device, call: Call) -> Axes:
 
 
 def make(device: Device, call: Call, at: Point) -> Choice | None:
-    """A point with as many stages as there is room for."""
-    room = hopper_fp32.Variant()
-    stages = room.shared_bytes // (4 * (at["BM"] + AREA // at["BM"]) * at["BK"])
-    variant = hopper_fp32.Variant(at["BM"], AREA // at["BM"], at["BK"], stages, at["WAIT"] * at["BK"] // 4, at["GROUP"])
-    return None if variant.refused() else ffma_choice(variant, "")
+    """A point with a ring as large as that of the library's first variant, in stages of its own size; legal for the call."""
+    assert isinstance(call, GemmCall)
+    bm, bk = at["BM"], at["BK"]
+    stages = FIRST.shared_bytes // (4 * (bm + AREA // bm) * bk)
+    variant = hopper_fp32.Variant(bm, AREA // bm, bk, stages, at["WAIT"] * bk // 4, at["GROUP"], at["TURN_A"])
+    return None if variant.refused() or hopper_fp32.unfit(call, variant) else ffma_choice(variant, "")
 
 
 def point_of(choice: Choice) -> Point:
     """Its parameters."""
     variant = ffma.variant_of(choice.tile, dict(choice.options))
-    return {
-        "BM": variant.BM, "BK": variant.BK, "WAIT": min(3, max(1, round(4 * variant.WAIT_AT / variant.BK))), "GROUP": variant.GROUP,
-    }  # fmt: skip
+    wait = min(3, max(1, round(4 * variant.WAIT_AT / variant.BK)))
+    return {"BM": variant.BM, "BK": variant.BK, "WAIT": wait, "GROUP": variant.GROUP, "TURN_A": variant.TURN_A}
 
 
 def coarse(device: Device, call: Call) -> Iterator[Point]:
     """A wait in the middle and the usual raster; the block's shape that fits best first."""
     assert isinstance(call, GemmCall)
-    shapes = sorted(
-        SPACE["BM"], key=lambda bm: hopper_fp32.reckoned(call, device.compute_units, hopper_fp32.Variant(bm, AREA // bm))
-    )
-    yield from ({"BM": bm, "BK": bk, "WAIT": 2, "GROUP": 8} for bm in shapes[:2] for bk in SPACE["BK"][:2])
+    units = device.compute_units
+    shapes = sorted(SPACE["BM"], key=lambda bm: hopper_fp32.reckoned(call, units, hopper_fp32.Variant(bm, AREA // bm)))
+    for bm, bk, turn in itertools.product(shapes[:2], SPACE["BK"][:2], SPACE["TURN_A"]):
+        yield {"BM": bm, "BK": bk, "WAIT": 2, "GROUP": 8, "TURN_A": turn}
 
 
 TUNABLE = Tunable(FFMA, axes, make, point_of, coarse)
