@@ -23,9 +23,12 @@ from toprung.blas import engine, execute, proof, tuned, vendor
 from toprung.blas import kernel as kernels
 from toprung.blas.call import GemmCall
 from toprung.blas.choose import Choice, choose
+from toprung.blas.competitor import WAYS
 from toprung.blas.problems import call_of, class_of, source_hash
 from toprung.blas.receipt import Receipt
 from toprung.blas.route import route
+from toprung.check import Oracle, hostile
+from toprung.competitor import OnDevice
 from toprung.device import Device
 from toprung.errors import LaunchError
 from toprung.problem import Problem
@@ -108,6 +111,21 @@ def test_the_environment_turns_it_off(device: Device, stored: Store, monkeypatch
     stored.add(entry(device, Gemm(64, 64, 64)))
     monkeypatch.setenv(stores.VARIABLE, "off")
     assert "by the model" in multiplied(device, 64, 64, 64).why
+
+
+def test_the_library_without_what_was_tuned_is_a_rival_of_its_own(session: Session, stored: Store) -> None:
+    problem = Gemm(64, 64, 64)
+    stored.add(entry(session.device, problem))
+    placed = OnDevice(hostile(problem, seed=1), session)
+    found = {}
+    for name in ("toprung", "toprung_untuned"):
+        way = WAYS[name]()
+        prepared = way.prepare(placed)
+        prepared.time(1)
+        assert Oracle(placed.operands).verify(prepared.fetch()).right
+        found[name] = way.describe(session.device)
+    assert found["toprung"]["tile"] == SMALL.given()
+    assert found["toprung_untuned"]["tile"] != SMALL.given() and "by the model" in found["toprung_untuned"]["why"]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from toprung.blas.choose import Choice, choose
+from toprung.blas.choose import Choice, by_model, choose
 from toprung.blas.engine import Executable, prepare
 from toprung.blas.problems import call_of
 from toprung.check import GUARD
@@ -34,8 +34,8 @@ class Toprung:
 
     title = "toprung"
 
-    def __init__(self, name: str = "toprung", choice: Choice | None = None, precision: str = "fp32") -> None:
-        self.name, self._choice, self._precision, self.promise = name, choice, precision, Promise()
+    def __init__(self, name: str = "toprung", choice: Choice | None = None, precision: str = "fp32", tuned: bool = True) -> None:
+        self.name, self._choice, self._precision, self._tuned, self.promise = name, choice, precision, tuned, Promise()
         self._last: Choice | None = None
 
     def absent(self, device: Device) -> str:
@@ -45,10 +45,8 @@ class Toprung:
     def prepare(self, placed: OnDevice) -> Prepared:
         """Choose and bind."""
         session, call = placed.session, call_of(placed.operands.problem)
-        if self._choice:
-            made = Executable(session, call, self._choice, "fp32")
-        else:
-            made = prepare(session, call, own=True, precision=self._precision)
+        given = self._choice or (None if self._tuned else by_model(session.device, call))
+        made = Executable(session, call, given, "fp32") if given else prepare(session, call, own=True, precision=self._precision)
         self._last, self.promise = made.choice, Promise(made.precision)
         return Bound(placed, made)
 
@@ -64,7 +62,11 @@ class Toprung:
 
 
 WAYS: Mapping[str, Callable[[], Toprung]] = MappingProxyType(
-    {Toprung.title: Toprung, "toprung_auto": lambda: Toprung("toprung_auto", precision="auto")}
+    {
+        Toprung.title: Toprung,
+        "toprung_auto": lambda: Toprung("toprung_auto", precision="auto"),
+        "toprung_untuned": lambda: Toprung("toprung_untuned", tuned=False),
+    }
 )
 """The library's ways that can be asked for by name."""
 
