@@ -12,7 +12,7 @@ from toprung.bench import copies
 from toprung.blas import launches
 from toprung.blas.choose import Choice
 from toprung.blas.competitor import Toprung
-from toprung.blas.route import FP32X
+from toprung.blas.fp32x import path_of
 from toprung.check import Oracle, hostile
 from toprung.competitor import OnDevice, Prepared, Rotating, refuse_what_cannot_fit
 from toprung.errors import BuildError, IllegalTile, OutOfDeviceMemory, SwitchRefused, UnknownName, Unsupported
@@ -99,7 +99,7 @@ class Measurer:
             says("run", i)
             prepared.time(1)
             says("check", i)
-            verdict = self._oracle.verify(prepared.fetch(), "fp32x" if choice.kernel == FP32X else "fp32")
+            verdict = self._oracle.verify(prepared.fetch(), path_of(choice.kernel))
             if not verdict.right:
                 return Sampled("wrong", "; ".join(verdict.problems), grade=verdict.grade)
             found = Ready(prepared, verdict.grade)
