@@ -188,7 +188,7 @@ def test_the_check_finds_a_choice_that_is_too_slow(session: Session, monkeypatch
     from toprung.tune import check as checking
 
     problem, slow = Gemm(192, 192, 192), Choice("plain", kernel("plain").tile_for(session.device), (), "planted")
-    monkeypatch.setattr(checking, "routed", lambda device, problem: slow)
+    monkeypatch.setattr(checking, "routed", lambda device, problem, precision="fp32": slow)
     (found,) = check(InProcess(session), [problem], Store(tmp_path / "tuned.sqlite"))
     assert found.broken and found.ratio is not None and found.ratio.low > 1.05 and found.best != slow
     assert found.describe()["why"] == "planted"

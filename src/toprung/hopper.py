@@ -171,7 +171,9 @@ class Variant:
         if self.CONSUMERS not in (1, 2) or self.BN not in (32, 64, 128):
             return f"fp32x has tiles of 64 or 128 rows and 32, 64 or 128 columns, not of {self.BM}×{self.BN}"
         if self.INTERVAL not in (1, 2) or not 1 <= self.GROUP <= LARGEST_GROUP:
-            return f"fp32x leaves 1 or 2 chunks in the matrix unit and walks 1 to {LARGEST_GROUP} rows of tiles together, not {self}"
+            return (
+                f"fp32x leaves 1 or 2 chunks in the matrix unit and walks 1 to {LARGEST_GROUP} rows of tiles together, not {self}"
+            )
         if self.STAGES < 2:
             return "fp32x fills one stage of its ring while it multiplies another"
         if (used := self.shared_bytes + self.CONSUMERS * PLAIN_BYTES) > SHARED_BYTES:

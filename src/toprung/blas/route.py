@@ -11,7 +11,6 @@ from toprung import hopper
 from toprung.blas import fp32x, vendor
 from toprung.blas.call import Call, GemvCall
 from toprung.blas.choose import STORES, Choice, PassedOver, choose
-from toprung.blas.fp32x import FP32X
 from toprung.device import Device
 from toprung.errors import Unsupported
 

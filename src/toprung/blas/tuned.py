@@ -1,9 +1,10 @@
 """What the store of tuned entries says about a call: asked before the model (``choose.STORES``).
 
 An entry of the very sizes and class comes first, then the nearest of the class (``problems.class_of``) with no size more than
-``FACTOR`` away, then the model. The user's own entries of a size hide those of the same precision path that come with the package. What an entry says is
-held against the kernels, rules and switches that exist before anything is built from it; where driver, compiler or kernel text
-are others than it was measured with, it is verified here first (``proof``), once, and the store remembers.
+``FACTOR`` away, then the model. The user's own entries of a size hide those of the same precision path that come with the
+package. What an entry says is held against the kernels, rules and switches that exist before anything is built from it; where
+driver, compiler or kernel text are others than it was measured with, it is verified here first (``proof``), once, and the store
+remembers.
 
 Nothing here raises because of the store: what is wrong with it is warned of once, and the model decides.
 """
@@ -265,6 +266,11 @@ def _host_is_faster(here: Known, device: Device, call: Call) -> bool | None:
     return None
 
 
+def is_ours(kernel: str, precision: str) -> bool:
+    """Whether a candidate's kernel is one of ours, of a precision path."""
+    return kernel not in VENDORS and path_of(kernel) == precision
+
+
 def refusal(entry: Entry) -> str:
     """Why an entry can never be used by this toprung: a kernel, switch or value that does not exist; empty where it can."""
     if entry.kernel in VENDORS:
@@ -330,7 +336,7 @@ def _of_spot(
     here: Known, device: Device, call: Call, own: bool, entries: Sequence[Entry], exact: bool
 ) -> tuple[Choice | None, PassedOver]:
     """The best that entries of one size allow in plain fp32; None where none is of any use."""
-    chosen, passed = _first(here, device, call, [e for e in entries if e.kernel not in (*VENDORS, FP32X)], exact)
+    chosen, passed = _first(here, device, call, [e for e in entries if is_ours(e.kernel, "fp32")], exact)
     vendor = None if own or lacking(device, call) else next((e for e in entries if e.kernel == "cublas"), None)
     if chosen is None:
         return None, passed
