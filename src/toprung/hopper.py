@@ -174,6 +174,8 @@ class Variant:
             return (
                 f"fp32x leaves 1 or 2 chunks in the matrix unit and walks 1 to {LARGEST_GROUP} rows of tiles together, not {self}"
             )
+        if self.INTERVAL > 1 and self.BN > 64:
+            return "fp32x with more than a chunk in the matrix unit has no registers left for 128 columns"
         if self.STAGES < 2:
             return "fp32x fills one stage of its ring while it multiplies another"
         if (used := self.shared_bytes + self.CONSUMERS * PLAIN_BYTES) > SHARED_BYTES:

@@ -260,7 +260,8 @@ def _check(
     stored = results.record(
         shlex.join(["toprung", *sys.argv[1:]]), environment(device), [],
         [report.check_line(c, device.id) for c in found if c.broken or c.trouble], interrupted,
-        kind="tune-check", notes=notes, precision=precision, seed=seed, within=WITHIN, seconds=time.monotonic() - start, wanted=len(left),
+        kind="tune-check", notes=notes, precision=precision, seed=seed, within=WITHIN,
+        seconds=time.monotonic() - start, wanted=len(left),
         shapes=[c.describe() for c in found],
     )  # fmt: skip
     if json is not None:

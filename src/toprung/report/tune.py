@@ -113,7 +113,7 @@ def exhausted_line(shape: Shape) -> str:
         return ""
     covered = shape.tried + shape.discarded
     order = "all of the model's order and more" if shape.beyond else "part of the model's order"
-    share = f"about {shape.legal:,} configurations ({100 * covered / shape.legal:.2g} %)"
+    share = f"about {shape.legal:,} configurations ({100 * covered / shape.legal:.3g} %)"
     text = f"{shape_name(shape)}: {counts_text(shape)} of {share}, {order}; the best is {choice_text(shape.choice)}"
     if shape.behind is not None and shape.ordinary is not None:
         what = f"what {shape.after} by the usual strategy had found" if shape.after else "what was stored before"

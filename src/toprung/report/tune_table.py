@@ -25,7 +25,7 @@ AT = (5, 10, 20, 40, 80)
 
 
 def block(words: Sequence[str], root: Path) -> str:
-    """``search``, ``run``, ``check``, ``replay`` or ``exhaustive`` and a record; ``library``, one from before tuning and one from after."""
+    """``search``, ``run``, ``check``, ``replay`` or ``exhaustive`` and a record; ``library`` and two, before and after."""
     from toprung.report.markdown import source_line
 
     what, *paths = words

@@ -367,11 +367,11 @@ class Tuner:
         state = "exhausted"
         while not over():
             if self._exhaustive and shape.ordinary is None and (shape.recalled or shape.tried >= first):
-                self._exhaust(shape, view)
+                self._exhaust(shape, view, [c for c, _ in pending])
             while len(pending) < compiler.width:
                 choice = shape._left.pop() if shape._left else shape._search.ask()
                 if choice is None and self._exhaustive and shape.ordinary is None and not pending:
-                    self._exhaust(shape, view)
+                    self._exhaust(shape, view, ())
                     choice = shape._search.ask()
                 if choice is None:
                     break
@@ -400,10 +400,11 @@ class Tuner:
             self._finals(lane, shape, COLD if share.seconds is None or share.seconds >= COLD_SHARE else 0)
         shape.state = state
 
-    def _exhaust(self, shape: Shape, view: Space) -> None:
-        """Note what the usual search has found, and go on with everything."""
+    def _exhaust(self, shape: Shape, view: Space, pending: Sequence[Choice]) -> None:
+        """Note what the usual search has found, and go on with everything that is not under way."""
         shape.ordinary, shape.after = shape.choice, 0 if shape.recalled else shape.tried
-        shape._search = Exhaustive(view, self._seed, lambda c: self._known(shape, c))
+        asked = {*pending, *shape._left}
+        shape._search = Exhaustive(view, self._seed, lambda c: c in asked or self._known(shape, c))
 
     def _recall(self, shape: Shape, device: Device) -> None:
         """What the store knows of a shape already."""
