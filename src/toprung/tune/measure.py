@@ -116,8 +116,8 @@ class Measurer:
         return peers.peer(name).prepare(placed)
 
     def _rebound(self, prepared: Prepared, choice: Choice, placed: OnDevice) -> Prepared:
-        """The same on other operands; ours are not made anew for it."""
-        return Bound(placed, prepared.executable) if isinstance(prepared, Bound) else self._bound(choice, placed)
+        """The same on other operands; ours are not laid out anew for each."""
+        return prepared.elsewhere(placed) if isinstance(prepared, Bound) else self._bound(choice, placed)
 
     def _time(self, trial: Trial, ready: dict[int, Ready], sampled: list[Sampled], says: Says) -> None:
         plan = Plan(sample_seconds=trial.sample_seconds)
