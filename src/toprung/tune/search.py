@@ -85,10 +85,11 @@ class Exhaustive(Unseen):
         if self._space.size <= SMALL:
             yield from self._space.all()
             return
-        again = 0
-        while again < REFUSED and (drawn := self._space.draw(self._rng)) is not None:
-            again = again + 1 if drawn in self._asked else 0
-            yield drawn
+        again, drawn = 0, set[Choice]()
+        while again < REFUSED and (point := self._space.draw(self._rng)) is not None:
+            again = again + 1 if point in drawn else 0
+            drawn.add(point)
+            yield point
 
     def ask(self) -> Choice | None:
         """The next."""
