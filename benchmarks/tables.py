@@ -28,8 +28,12 @@ MIXES = (ROOT / "docs/probe-mixes.svg", ROOT / "results/nvidia-h200/probe-cuda.j
 RANKED = (ROOT / "docs/ranking.svg", ROOT / "results/nvidia-h200/rank.json", MIXES[1])
 """And of tiles, measured over predicted."""
 
-PROGRESS = (ROOT / "docs/tuning-progress.svg", {"climb": "tune.json", "random": "tune-random.json"}, ROOT / "results/amd-epyc")
-"""And of two strategies' best so far over time."""
+PROGRESS = {
+    ROOT / "docs/tuning-progress.svg": ROOT / "results/amd-epyc",
+    ROOT / "docs/tuning-progress-h200.svg": ROOT / "results/nvidia-h200",
+}
+STRATEGIES = {"climb": "tune.json", "random": "tune-random.json"}
+"""And of two strategies' best so far over time, where both were measured."""
 
 
 def is_square(problem) -> bool:
@@ -69,8 +73,9 @@ def main() -> int:
             probe_plot.mixes(store.read(source), picture)
         picture, source, probe = RANKED
         rank.scatter(results.read(source), probe, picture)
-        picture, runs, folder = PROGRESS
-        tune.best_over_time({label: results.read(folder / name) for label, name in runs.items()}, picture)
+        for picture, folder in PROGRESS.items():
+            if all((folder / name).exists() for name in STRATEGIES.values()):
+                tune.best_over_time({label: results.read(folder / name) for label, name in STRATEGIES.items()}, picture)
     return 1 if stale and "--check" in sys.argv else 0
 
 

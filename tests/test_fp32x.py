@@ -18,7 +18,8 @@ from toprung.backends import nvrtc
 from toprung.backends.base import Session
 from toprung.blas import launches, vendor
 from toprung.blas.call import Call, GemmCall, GemvCall
-from toprung.blas.route import FP32X, TF32, route
+from toprung.blas.fp32x import FP32X
+from toprung.blas.route import TF32, route
 from toprung.data import DISTRIBUTIONS
 from toprung.device import Device
 from toprung.report import fp32x as report

@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -184,11 +185,37 @@ def test_a_trial_verifies_and_compares_in_turns(session: Session) -> None:
     assert len(mine.cold_seconds) == 2 and 0 < mine.grade < 16 and "BM % TM" in refused.message
 
 
+def test_cold_samples_are_of_other_operands(session: Session) -> None:
+    problem = Gemm(90, 70, 110, beta=0.5)
+    measurer = Measurer(session)
+    own = plain(by_model(session.device, call_of(problem)))
+    (mine,) = measurer.run(Trial(problem, (own,), turns=2, least=2, cold=2)).sampled
+    assert len(mine.cold_seconds) == 2 and measurer._copies
+    assert len(measurer._copies) * sum(m.nbytes for m in problem.matrices) > 8 << 20, "more than a core's cache holds"
+    first, second = measurer._copies[:2]
+    for one in (first, second):
+        one.reset()
+        measurer._ready[own].prepared.elsewhere(one).time(1)  # type: ignore[attr-defined]
+        assert measurer._oracle.verify(one.fetch()).right
+    second.reset()
+    assert not measurer._oracle.verify(second.fetch()).right, "each has an output of its own"
+
+
+def test_a_short_run_has_cold_samples(session: Session, tmp_path: Path) -> None:
+    lanes = SimpleNamespace(lanes=lambda: [InProcess(session)])
+    tuner = Tuner([Gemm(64, 64, 64)], lanes, Store(tmp_path / "tuned.sqlite"), Budget(seconds=2.4))  # type: ignore[arg-type]
+    for _ in tuner.run():
+        pass
+    (shape,) = tuner.shapes
+    assert shape.finals and all(len(s.cold_seconds) == 3 for s in shape.finals.values())
+    assert [e.kernel for e in Store(tmp_path / "tuned.sqlite").entries() if e.cold_seconds]
+
+
 def test_the_check_finds_a_choice_that_is_too_slow(session: Session, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from toprung.tune import check as checking
 
     problem, slow = Gemm(192, 192, 192), Choice("plain", kernel("plain").tile_for(session.device), (), "planted")
-    monkeypatch.setattr(checking, "routed", lambda device, problem: slow)
+    monkeypatch.setattr(checking, "routed", lambda device, problem, precision="fp32": slow)
     (found,) = check(InProcess(session), [problem], Store(tmp_path / "tuned.sqlite"))
     assert found.broken and found.ratio is not None and found.ratio.low > 1.05 and found.best != slow
     assert found.describe()["why"] == "planted"
@@ -226,6 +253,7 @@ def test_budgets_and_sizes_are_read_or_refused() -> None:
         (("--strategy", "luck"), "there is no strategy 'luck'"), (("--trans", "NX", "--sizes", "9"), "there is no transpose"),
         (("--device", "abacus"), "there is no device 'abacus'"), (("--device", "a", "--devices", "all"), "exclude"),
         (("--scheduler", "x", "--devices", "all"), "--devices is for this machine"), (("--limit", "0"), "above 0"),
+        (("--check", "--budget", "7"), "--check takes a time"), (("--precision", "tf32"), "no precision to be tuned 'tf32'"),
         (("gemv", "--suite", "odd"), "of products"), (("--trans", "NN"), "--trans needs"),
     ],
 )  # fmt: skip
@@ -305,6 +333,30 @@ def test_the_check_stores_what_ran_and_why(device: Device, tmp_path: Path) -> No
         assert shape["why"] and shape["ratio"]["value"] >= 1 and shape["measured"][0]["kernel"] == shape["routed"]["kernel"]
         assert shape["broken"] == (shape["ratio"]["value"] > 1.05)
     assert "promised is 1.05" in tune_table.block(["check", "check.json"], tmp_path)
+
+
+@pytest.mark.slow
+def test_an_interrupted_check_keeps_its_record(device: Device, tmp_path: Path) -> None:
+    file = tmp_path / "check.json"
+    run = tune(None, tmp_path, "--check", "--shapes", 200, "--device", device.id, "--json", file)
+    assert run.stdout is not None
+    line = next(line for line in run.stdout if "of 200, " in line or " on " in line)  # one shape at least
+    run.send_signal(signal.SIGINT)
+    text = line + run.communicate(timeout=60)[0]
+    record = json.loads(file.read_text())
+    assert run.returncode == 130 and record["interrupted"] and 0 < len(record["shapes"]) < record["wanted"] == 200, text
+    assert f"{len(record['shapes'])} of 200 in" in text
+
+
+@pytest.mark.slow
+def test_a_check_ends_when_its_time_is_over(device: Device, tmp_path: Path) -> None:
+    run = tune(
+        None, tmp_path, "--check", "--shapes", 200, "--budget", "4s", "--device", device.id, "--json", tmp_path / "check.json"
+    )
+    text, _ = run.communicate(timeout=100)
+    record = json.loads((tmp_path / "check.json").read_text())
+    assert run.returncode == 1 and not record["interrupted"] and 0 < len(record["shapes"]) < 200, text
+    assert "the time was over" in text and "the time was over" in record["notes"][0]
 
 
 @pytest.mark.slow

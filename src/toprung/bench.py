@@ -199,13 +199,18 @@ def ratios(measurements: Sequence[Measurement]) -> list[Interval | None]:
     return found
 
 
-def copies(operands: Operands, session: Session) -> list[OnDevice]:
-    """Enough sets of the operands that none stays in a cache; none where one set is too large for that by itself."""
+def copies(operands: Operands, session: Session, shared: bool = False) -> list[OnDevice]:
+    """Enough sets of the operands that none stays in a cache; none where one set is too large for that by itself.
+
+    ``shared``: in the device's memory alone, where nobody computes on the host's arrays.
+    """
     bytes_a_set = sum(m.nbytes for m in operands.problem.matrices)
     wanted = COLD_BYTES[session.device.kind]
     if bytes_a_set >= wanted:
         return []
     count = min(MOST_SETS, max(3, -(-wanted // bytes_a_set)))
+    if shared:
+        return [OnDevice(operands, session) for _ in range(count)]
     made = (replace(operands, flat={n: f.copy() for n, f in operands.flat.items()}) for _ in range(count))
     return [OnDevice(copy, session) for copy in made]
 

@@ -32,6 +32,9 @@ SHARED_BYTES = 227 * 1024
 PLAIN_BYTES = 2 * 16 * 68 * 4
 """Shared memory of a consumer for what it computes again in plain fp32."""
 
+LARGEST_GROUP = 1 << 10
+"""Rows of tiles that are walked together at most."""
+
 SHALLOWEST = 64
 """The promise begins at this K."""
 DEEPEST = 1 << 24
@@ -163,6 +166,28 @@ class Variant:
         registers = {"PRODUCER_REGISTERS": 24 * moved, "CONSUMER_REGISTERS": 240 * moved}
         return {"ARCH_SPECIFIC": 1, **asdict(self), **registers, **more}
 
+    def refused(self) -> str:
+        """Why no kernel is built with these parameters, as a sentence; empty where one is."""
+        if self.CONSUMERS not in (1, 2) or self.BN not in (32, 64, 128):
+            return f"fp32x has tiles of 64 or 128 rows and 32, 64 or 128 columns, not of {self.BM}×{self.BN}"
+        if self.INTERVAL not in (1, 2) or not 1 <= self.GROUP <= LARGEST_GROUP:
+            return (
+                f"fp32x leaves 1 or 2 chunks in the matrix unit and walks 1 to {LARGEST_GROUP} rows of tiles together, not {self}"
+            )
+        if self.INTERVAL > 1 and self.BN > 64:
+            return "fp32x with more than a chunk in the matrix unit has no registers left for 128 columns"
+        if self.STAGES < 2:
+            return "fp32x fills one stage of its ring while it multiplies another"
+        if (used := self.shared_bytes + self.CONSUMERS * PLAIN_BYTES) > SHARED_BYTES:
+            return f"{self.STAGES} stages of {self.BM}×{self.BN} take {used:,} bytes of shared memory; there are {SHARED_BYTES:,}"
+        return ""
+
+    def unfit(self, call: Call) -> str:
+        """Why it is not as accurate as fp32 on a call, empty where it is."""
+        if self.INTERVAL > 1 and call.K < TWICE:
+            return f"two chunks may stay in the matrix unit from K = {TWICE} on"
+        return ""
+
     def __str__(self) -> str:
         return f"{self.BM}x{self.BN} S{self.STAGES} I{self.INTERVAL} G{self.GROUP}"
 
@@ -173,10 +198,11 @@ COSTS: Mapping[Variant, float] = {
     Variant(CONSUMERS=1, BN=64, STAGES=8, GROUP=16): 6.8,
     Variant(CONSUMERS=1, BN=32, STAGES=8, GROUP=16): 4.5,
 }
-"""Tiles that are weighed, each with the nanoseconds that an element of K takes where every multiprocessor has one.
+BY_AREA: Mapping[int, float] = {v.BM * v.BN: cost for v, cost in COSTS.items()}
+"""``COSTS``: tiles that are weighed, each with the nanoseconds that an element of K takes where every multiprocessor has one.
 
 Here and below, where nothing else is said: fitted to bursts of 512 to 4096 cubed on an H200 (``benchmarks/hopper.py``),
-which they meet within a tenth."""
+which they meet within a tenth. ``BY_AREA``: the same by a tile's elements, for those that only a tuner tries."""
 TAIL = 0.15
 """Nanoseconds for each element of a tile's C, once."""
 LAUNCH = 4e-6
@@ -246,14 +272,18 @@ def ways(call: Call, units: int) -> list[Way]:
 
 def filling(call: Call, variant: Variant, units: int) -> int:
     """Slices of K with which there are no more tiles than multiprocessors, as many as memory and ``SHORTEST`` allow."""
-    most = min(call.K // SHORTEST, call.K * _rows(call) // max(call.M * _ldp(call.N) * call.batch, 1))
-    return trimmed(call.K, min(most, units // max(_tiles(call, variant), 1)))
+    return trimmed(call.K, min(most_slices(call), units // max(_tiles(call, variant), 1)))
+
+
+def most_slices(call: Call) -> int:
+    """Slices of K whose results take no more memory than the operands, each with ``SHORTEST`` of K."""
+    return max(1, min(call.K // SHORTEST, call.K * _rows(call) // max(call.M * _ldp(call.N) * call.batch, 1)))
 
 
 def product_time(call: Call, way: Way, units: int) -> float:
     """Seconds of the second launch beyond its start, and all of the third."""
     variant, slices = way
-    tile = 1e-9 * (COSTS[replace(variant, INTERVAL=1)] * depth_of(call.K, slices) + TAIL * variant.BM * variant.BN)
+    tile = 1e-9 * (BY_AREA[variant.BM * variant.BN] * depth_of(call.K, slices) + TAIL * variant.BM * variant.BN)
     multiply = max(waves(call, variant, units, slices) * tile, 4 * _rows(call) * call.K / MEMORY_RATE)
     return multiply + (LAUNCH + 4 * (slices + 1) * call.M * call.N * call.batch / REDUCE_RATE if slices > 1 else 0.0)
 

@@ -386,10 +386,11 @@ class Store:
         return list(best.values())
 
     def neighbours(
-        self, machine: Machine, problem_class: str, sizes: tuple[int, int, int, int], factor: float = 2.0
-    ) -> list[Entry]:
-        """The fastest right entry of each shape of a class whose sizes differ by at most ``factor``, nearest first."""
-        book = Book(self.fastest(machine, 1, problem_class=problem_class))
+        self, machine: Machine, problem_class: str, sizes: tuple[int, int, int, int], factor: float = 2.0,
+        kept: Callable[[Entry], bool] = lambda entry: True,
+    ) -> list[Entry]:  # fmt: skip
+        """The fastest right entry, of those ``kept``, of each shape of a class, sizes at most ``factor`` apart; nearest first."""
+        book = Book(filter(kept, self.fastest(machine, 1, problem_class=problem_class)))
         return [found[0] for _, found in book.near(problem_class, sizes, factor)]
 
     def tried(self, machine: Machine, shape: Mapping[str, Any]) -> set[str]:

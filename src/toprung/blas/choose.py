@@ -51,7 +51,7 @@ class Choice:
     @property
     def slices(self) -> int:
         """Slices of K whose results another pass adds."""
-        return (self.tile.SPLIT_K or 1) if self.tile else dict(self.options).get("SLICES", 1)
+        return (self.tile.SPLIT_K or 1) if self.tile else 1
 
 
 @dataclass(frozen=True)
@@ -157,6 +157,9 @@ class Adviser(Protocol):
 
     def fp32x(self, device: Device, call: Call, own: bool) -> str | None:
         """Why fp32x is slower than plain fp32, empty where it is faster; None where it does not know."""
+
+    def fp32x_choice(self, device: Device, call: Call) -> tuple[Choice | None, PassedOver]:
+        """The tile of fp32x to run, or None where it does not know one; and what it knows of and passed over."""
 
 
 STORES: list[Adviser] = []

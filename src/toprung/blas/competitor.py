@@ -8,6 +8,7 @@ from typing import Any
 
 from toprung.blas.choose import Choice, by_model, choose
 from toprung.blas.engine import Executable, prepare
+from toprung.blas.kernel import Run
 from toprung.blas.problems import call_of
 from toprung.check import GUARD
 from toprung.competitor import OnDevice, Prepared, PreparedOnDevice, Promise
@@ -18,12 +19,17 @@ from toprung.problem import Problem
 class Bound(PreparedOnDevice):
     """An executable with its operands in place."""
 
-    def __init__(self, placed: OnDevice, executable: Executable, offset: int = GUARD) -> None:
+    def __init__(self, placed: OnDevice, executable: Executable, offset: int = GUARD, launch: Run | None = None) -> None:
         problem: Any = placed.operands.problem
         self.executable = executable
         a, b, c = (placed.buffers[m.name].handle for m in problem.matrices)
-        launch, alpha, beta = executable.launcher(), float(problem.alpha), float(problem.beta)
+        self._launcher = launch = launch or executable.launcher()
+        alpha, beta = float(problem.alpha), float(problem.beta)
         super().__init__(placed, lambda: launch(a, offset, b, offset, c, offset, alpha, beta, None))
+
+    def elsewhere(self, placed: OnDevice) -> Bound:
+        """The same on other operands, for the same thread: what was laid out serves both."""
+        return Bound(placed, self.executable, launch=self._launcher)
 
 
 class Toprung:

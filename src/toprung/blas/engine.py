@@ -11,8 +11,9 @@ from toprung.backends.base import Buffer, Session
 from toprung.blas import ffma, fp32x, launches, proof, tuned
 from toprung.blas.call import Call
 from toprung.blas.choose import FFMA, Choice
+from toprung.blas.fp32x import FP32X
 from toprung.blas.kernel import Run
-from toprung.blas.route import FP32X, route
+from toprung.blas.route import route
 from toprung.hopper import Prepared as Terms
 from toprung.tile import Tile
 
@@ -78,7 +79,7 @@ class Executable:
     def reserve(self, queue: Any = None) -> None:
         """Make the scratch memory of a queue now: inside a CUDA graph's capture nothing can be allocated."""
         if self.choice.kernel == FP32X:
-            fp32x.plan_of(self.session, self.call).ready(queue)
+            fp32x.plan_of(self.session, self.call, self.choice).ready(queue)
         elif self.choice.kernel == FFMA:
             ffma.plan_of(self.session, self.call, self.choice).ready(queue)
         elif self.workspace_bytes:
@@ -86,11 +87,11 @@ class Executable:
 
     def takes(self, terms: Terms) -> bool:
         """Whether ``run`` can have a prepared B in place of B's buffer."""
-        return self.choice.kernel == FP32X and not terms.refused(fp32x.plan_of(self.session, self.call))
+        return self.choice.kernel == FP32X and not terms.refused(fp32x.plan_of(self.session, self.call, self.choice))
 
     def escalated(self) -> int:
         """Pieces of C that all its calls so far computed again in plain fp32, see ``toprung.hopper``; waits for the device."""
-        return fp32x.plan_of(self.session, self.call).escalated() if self.choice.kernel == FP32X else 0
+        return fp32x.plan_of(self.session, self.call, self.choice).escalated() if self.choice.kernel == FP32X else 0
 
     def __str__(self) -> str:
         return f"{self.name} {self.tile}" if self.tile else self.name

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from toprung.backends.base import Session
-from toprung.blas import ffma, fp32x, route, vendor
+from toprung.blas import ffma, fp32x, vendor
 from toprung.blas.call import Call, GemmCall, GemvCall
 from toprung.blas.choose import FFMA, Choice, Skinny, sliced, tile_grid, turn
 from toprung.blas.kernel import Run, kernel, loaded
@@ -29,7 +29,7 @@ def workspace_bytes(call: Call, choice: Choice, units: int) -> int:
     """Scratch memory of a call: a result for each slice of K; or split terms; or operands laid out and parts of tiles."""
     if choice.kernel == FFMA:
         return ffma.workspace_bytes(call, choice, units)
-    if choice.kernel == route.FP32X:
+    if choice.kernel == fp32x.FP32X:
         return fp32x.workspace_bytes(call, choice.slices)
     slices = choice.slices
     if slices == 1:
@@ -39,7 +39,7 @@ def workspace_bytes(call: Call, choice: Choice, units: int) -> int:
 
 def count(call: Call, choice: Choice) -> int:
     """Kernels of a run, α = 0 and K = 0 aside."""
-    if choice.kernel == route.FP32X:
+    if choice.kernel == fp32x.FP32X:
         return fp32x.launches(call, choice.slices)
     if choice.kernel == FFMA:
         return ffma.launches(call, choice)
@@ -255,6 +255,6 @@ def _skinny(session: Session, call: Call, choice: Choice) -> Run:
 
 PRODUCTS: dict[str, Callable[[Session, Call, Choice], Run]] = {
     "plain": _plain, "gemm": _gemm, "rows": _skinny, "columns": _skinny, "cublas": vendor.cublas,
-    route.FP32X: fp32x.product, FFMA: ffma.product,
+    fp32x.FP32X: fp32x.product, FFMA: ffma.product,
 }  # fmt: skip
 """What starts a call with each kernel."""

@@ -11,8 +11,8 @@ import numpy as np
 from toprung import backends, hopper, hopper_fp32
 from toprung.blas.call import Call, GemmCall, GemvCall
 from toprung.blas.choose import FFMA, Skinny, problem_class, skinny_widths, widths
+from toprung.blas.fp32x import FP32X
 from toprung.blas.kernel import kernel
-from toprung.blas.route import FP32X
 from toprung.build import with_includes
 from toprung.errors import Unsupported
 from toprung.peers import _cublas
@@ -82,7 +82,7 @@ def source_hash(name: str) -> str:
     if name == "cublas":
         return _cublas.version()
     if name == FP32X:
-        text = hopper.product_source(next(iter(hopper.COSTS))).text + hopper.split_source().text
+        text = hopper.product_source(hopper.Variant()).text + hopper.split_source().text + hopper.reduce_source().text
     elif name == FFMA:
         text = hopper_fp32.product_source(hopper_fp32.Variant()).text + hopper_fp32.lay_source().text
     else:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from toprung import hopper
 from toprung.backends.base import Session
 from toprung.blas import launches
 from toprung.blas.call import Call, GemvCall
 from toprung.blas.choose import Choice, Skinny, turn, whole_slices
+from toprung.blas.fp32x import FP32X, path_of, way_of
 from toprung.blas.problems import call_of
 from toprung.check import GUARD, Oracle, hostile
 from toprung.competitor import OnDevice
@@ -44,7 +46,7 @@ def problems(session: Session, call: Call, choice: Choice) -> tuple[str, ...]:
             placed = OnDevice(operands, session)
             a, b, c = (placed.buffers[m.name].handle for m in problem.matrices)
             run(a, GUARD, b, GUARD, c, GUARD, alpha, beta, None)
-            if found := Oracle(operands).verify(placed.fetch()).problems:
+            if found := Oracle(operands).verify(placed.fetch(), path_of(choice.kernel)).problems:
                 return found
     except (BuildError, IllegalTile) as error:
         return (str(error),)
@@ -58,6 +60,8 @@ def likeness(call: Call, choice: Choice, alpha: float, beta: float) -> tuple[Pro
     skinny = choice.kernel in ("rows", "columns")
     piece = turn(tile) if skinny else tile.BK or 1
     length, depth = 2 * tile.BM + more if skinny else 0, MOST_SLICES * piece + more
+    if choice.kernel == FP32X and way_of(tile, dict(choice.options)).variant.INTERVAL > 1:
+        depth += hopper.TWICE  # where its promise begins
     slices = whole_slices(depth, piece, min(choice.slices, MOST_SLICES))
     small = replace(choice, tile=replace(tile, SPLIT_K=slices if slices > 1 else None))
     if isinstance(call, GemvCall):

@@ -8,17 +8,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from toprung import hopper
-from toprung.blas import vendor
+from toprung.blas import fp32x, vendor
 from toprung.blas.call import Call, GemvCall
-from toprung.blas.choose import STORES, Choice, choose
+from toprung.blas.choose import STORES, Choice, PassedOver, choose
 from toprung.device import Device
 from toprung.errors import Unsupported
 
 PRECISIONS = ("auto", "fp32", "fp32x", "tf32")
 """What can be asked for."""
-
-FP32X = "fp32x"
-"""The choice's kernel for products from two fp16 terms, see ``toprung.hopper``."""
 
 TF32 = (("TF32", 1),)
 """The options of cuBLAS with operands cut to TF32."""
@@ -45,21 +42,39 @@ def route(device: Device, call: Call, own: bool, precision: str) -> tuple[Choice
         reason = hopper.faster(call, device.compute_units) if told is None else told
     if not reason:
         assert not isinstance(call, GemvCall)
-        tile, slices = hopper.choose(call, device.compute_units)
-        how = f"in tiles of {tile.BM}×{tile.BN}" + f" and {slices} slices of K" * (slices > 1)
-        passed: tuple[tuple[str, str], ...] = ()
+        passed: PassedOver = ()
         if precision == "auto" and told is not None:
             passed = (("fp32", "slower where both were measured, says the store"),)
         elif precision == "auto":
             ours, plain = hopper.reckoned(call, device.compute_units)
             passed = (("fp32", f"{plain / ours:.1f} times as long by the reckoning of both"),)
-        return Choice(FP32X, None, (("SLICES", slices),), f"as accurate as fp32, on matrix units, {how}", passed), "fp32x"
+        found = fp32x_choice(device, call)
+        why = f"as accurate as fp32, on matrix units, {found.why}"
+        return replace(found, why=why, passed_over=(*passed, *found.passed_over)), "fp32x"
     plain_one = choose(device, call, own=own)
     if precision == "fp32x":  # asked for, and not had: the first thing to be told
         return replace(plain_one, why=f"{reason}; fp32 ran in its place. {plain_one.why}".strip()), "fp32"
     if device.arch == "sm_90" and device.backend == "cuda":
         return replace(plain_one, passed_over=(*plain_one.passed_over, ("fp32x", reason))), "fp32"
     return plain_one, "fp32"
+
+
+def fp32x_choice(device: Device, call: Call) -> Choice:
+    """The tile and slices of fp32x for a call that it can compute: what a store knows, else what is reckoned."""
+    passed: PassedOver = ()
+    for one in STORES:
+        found, more = one.fp32x_choice(device, call)
+        passed += more
+        if found is not None:
+            return replace(found, passed_over=(*found.passed_over, *passed))
+    return replace(reckoned_choice(device, call), passed_over=passed)
+
+
+def reckoned_choice(device: Device, call: Call) -> Choice:
+    """What fp32x takes where nobody has tuned, whatever is stored."""
+    assert not isinstance(call, GemvCall)
+    tile, slices = way = hopper.choose(call, device.compute_units)
+    return fp32x.choice_of(way, f"in tiles of {tile.BM}×{tile.BN}" + f" and {slices} slices of K" * (slices > 1))
 
 
 def unsuited(device: Device, call: Call) -> str:

@@ -1,9 +1,10 @@
 """What the store of tuned entries says about a call: asked before the model (``choose.STORES``).
 
 An entry of the very sizes and class comes first, then the nearest of the class (``problems.class_of``) with no size more than
-``FACTOR`` away, then the model. The user's own entries of a size hide those that come with the package. What an entry says is
-held against the kernels, rules and switches that exist before anything is built from it; where driver, compiler or kernel text
-are others than it was measured with, it is verified here first (``proof``), once, and the store remembers.
+``FACTOR`` away, then the model. The user's own entries of a size hide those of the same precision path that come with the
+package. What an entry says is held against the kernels, rules and switches that exist before anything is built from it; where
+driver, compiler or kernel text are others than it was measured with, it is verified here first (``proof``), once, and the store
+remembers.
 
 Nothing here raises because of the store: what is wrong with it is warned of once, and the model decides.
 """
@@ -19,8 +20,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from toprung import hopper_fp32
-from toprung.blas import ffma
+from toprung import hopper, hopper_fp32
+from toprung.blas import ffma, fp32x
 from toprung.blas.call import Call, GemmCall, GemvCall
 from toprung.blas.choose import (
     FEW,
@@ -40,10 +41,10 @@ from toprung.blas.choose import (
     widest,
     widths,
 )
+from toprung.blas.fp32x import FP32X, path_of
 from toprung.blas.kernel import kernel, kernel_names
 from toprung.blas.kernels.rows import SMALL
 from toprung.blas.problems import class_of, sizes_of, source_hash
-from toprung.blas.route import FP32X
 from toprung.device import Device
 from toprung.errors import LaunchError, OutOfDeviceMemory, StoreError, SwitchRefused, UnknownName
 from toprung.store import VENDORS, Book, Entry, Machine, Proof, Store, off, shipped
@@ -146,8 +147,8 @@ def _read(machine: Machine, store: Store, stamp: object) -> Known:
     theirs = shipped(machine, complaints)
     if complaints:
         _warn(complaints[0] + (f" (and {len(complaints) - 1} more: toprung store list)" if len(complaints) > 1 else ""))
-    mine = {(e.problem_class, e.sizes) for e in own if e.kernel not in VENDORS}
-    entries = own + [e for e in theirs if (e.problem_class, e.sizes) not in mine]
+    mine = {(e.problem_class, e.sizes, path_of(e.kernel)) for e in own if e.kernel not in VENDORS}
+    entries = own + [e for e in theirs if (e.problem_class, e.sizes, path_of(e.kernel)) not in mine]
     return Known(
         machine, stamp, Book(entries), {(p.entry, p.source): p.message for p in proofs}, any(e.kernel == "numpy" for e in entries)
     )  # fmt: skip
@@ -216,15 +217,31 @@ class Tuned:
     def fp32x(self, device: Device, call: Call, own: bool) -> str | None:
         """See ``choose.Adviser``."""
         here = known(device)
-        for _, entries in _spots(here, call) if here.book else ():
-            ours = next((e for e in entries if e.kernel == FP32X), None)
+        for exact, entries in _spots(here, call) if here.book else ():
+            chosen, _ = _first(here, device, call, [e for e in entries if e.kernel == FP32X], exact)
             plain = next((e for e in entries if _may(e, device, call, own)), None)
-            if ours and plain:
+            if chosen and plain:
+                _, ours = chosen
                 if ours.median <= plain.median:
                     return ""
                 share = f"{ours.median / plain.median:.2f} times as long as {_name(plain)}"
                 return f"fp32x took {share} when both were measured on {_shape(ours)}"
         return None
+
+    def fp32x_choice(self, device: Device, call: Call) -> tuple[Choice | None, PassedOver]:
+        """See ``choose.Adviser``."""
+        here = known(device)
+        passed: PassedOver = ()
+        for exact, entries in _spots(here, call) if here.book else ():
+            chosen, more = _first(here, device, call, [e for e in entries if e.kernel == FP32X], exact)
+            if chosen is None:
+                passed += more
+            elif not chosen[1].candidate["tile"]:
+                return None, passed + more  # what is reckoned was faster there
+            else:
+                choice, entry = chosen
+                return replace(choice, why=f"tuned on {_where(entry, exact)}: {_milliseconds(entry)}", passed_over=more), passed
+        return None, passed
 
 
 def knows_host(device: Device) -> bool:
@@ -249,10 +266,17 @@ def _host_is_faster(here: Known, device: Device, call: Call) -> bool | None:
     return None
 
 
+def is_ours(kernel: str, precision: str) -> bool:
+    """Whether a candidate's kernel is one of ours, of a precision path."""
+    return kernel not in VENDORS and path_of(kernel) == precision
+
+
 def refusal(entry: Entry) -> str:
     """Why an entry can never be used by this toprung: a kernel, switch or value that does not exist; empty where it can."""
-    if entry.kernel in (*VENDORS, FP32X):
+    if entry.kernel in VENDORS:
         return ""
+    if entry.kernel == FP32X:
+        return _fp32x(entry)[1]
     if entry.kernel == FFMA:
         return _ffma(entry)[1]
     try:
@@ -279,6 +303,18 @@ def _ffma(entry: Entry) -> tuple[hopper_fp32.Variant | None, str]:
     return variant, variant.refused()
 
 
+def _fp32x(entry: Entry) -> tuple[hopper.Way | None, str]:
+    """The tile and slices of fp32x that an entry names, or why there are none such; neither: it is of what is reckoned."""
+    candidate = entry.candidate
+    if not candidate["tile"] and candidate["options"].keys() <= {"SLICES"}:
+        return None, ""
+    try:
+        way = fp32x.way_of(Tile(**candidate["tile"]) if candidate["tile"] else None, candidate["options"])
+    except ValueError as error:
+        return None, str(error)
+    return way, way.variant.refused()
+
+
 def _spots(here: Known, call: Call) -> Iterator[tuple[bool, Sequence[Entry]]]:
     """Entries by size, fastest first: the call's own, then its neighbours'; and whether they are its own."""
     name, sizes = class_of(call), sizes_of(call)
@@ -299,12 +335,35 @@ def _may(entry: Entry, device: Device, call: Call, own: bool) -> bool:
 def _of_spot(
     here: Known, device: Device, call: Call, own: bool, entries: Sequence[Entry], exact: bool
 ) -> tuple[Choice | None, PassedOver]:
-    """The best that entries of one size allow; None where none is of any use."""
+    """The best that entries of one size allow in plain fp32; None where none is of any use."""
+    chosen, passed = _first(here, device, call, [e for e in entries if is_ours(e.kernel, "fp32")], exact)
+    vendor = None if own or lacking(device, call) else next((e for e in entries if e.kernel == "cublas"), None)
+    if chosen is None:
+        return None, passed
+    choice, entry = chosen
+    where = _where(entry, exact)
+    if vendor is not None:
+        ratio = vendor.median / entry.median
+        if ratio < (1.0 if exact else MARGIN):
+            if not exact and _outgrown(device, call, entry):
+                return None, passed
+            why = f"measured faster than ours on {where}: {_milliseconds(vendor)}"
+            return Choice("cublas", None, (), why, ((_name(entry), f"{1 / ratio:.2f} times as long when measured"),), True), ()
+        passed = (("cublas", f"{ratio:.2f} times as long when measured"), *passed)
+    why = f"tuned on {where}: {_milliseconds(entry)}"
+    return replace(choice, why=why, passed_over=passed, weighed=vendor is not None), ()
+
+
+def _first(
+    here: Known, device: Device, call: Call, entries: Sequence[Entry], exact: bool
+) -> tuple[tuple[Choice, Entry] | None, PassedOver]:
+    """The first of entries of one path, fastest first, that a call can follow; and what was passed over.
+
+    Where some were measured with the driver and kernel at hand, the others are not looked at.
+    """
     passed: list[tuple[str, str]] = []
-    ours = [e for e in entries if e.kernel not in (*VENDORS, FP32X)]
-    fresh = [e for e in ours if _fresh(e, here.machine)]
     chosen: tuple[Choice, Entry] | None = None
-    for entry in fresh or ours:
+    for entry in [e for e in entries if _fresh(e, here.machine)] or entries:
         if chosen is not None:
             if len(passed) < SHOWN:
                 passed.append((_name(entry), f"{entry.median / chosen[1].median:.2f} times as long when measured"))
@@ -314,21 +373,7 @@ def _of_spot(
             chosen = found, entry
         else:
             passed.append((_name(entry), found))
-    vendor = None if own or lacking(device, call) else next((e for e in entries if e.kernel == "cublas"), None)
-    if chosen is None:
-        return None, tuple(passed)
-    choice, entry = chosen
-    where = "these very sizes" if exact else f"{_shape(entry)}, the nearest of its class that were tuned"
-    if vendor is not None:
-        ratio = vendor.median / entry.median
-        if ratio < (1.0 if exact else MARGIN):
-            if not exact and _outgrown(device, call, entry):
-                return None, tuple(passed)
-            why = f"measured faster than ours on {where}: {_milliseconds(vendor)}"
-            return Choice("cublas", None, (), why, ((_name(entry), f"{1 / ratio:.2f} times as long when measured"),), True), ()
-        passed.insert(0, ("cublas", f"{ratio:.2f} times as long when measured"))
-    why = f"tuned on {where}: {_milliseconds(entry)}"
-    return replace(choice, why=why, passed_over=tuple(passed), weighed=vendor is not None), ()
+    return chosen, tuple(passed)
 
 
 def _outgrown(device: Device, call: Call, entry: Entry) -> bool:
@@ -343,7 +388,7 @@ def _fresh(entry: Entry, machine: Machine) -> bool:
 
 def _source(entry: Entry) -> str:
     """The hash of the text of an entry's kernel as it is now; empty where there is none."""
-    return source_hash(entry.kernel) if entry.kernel in _KERNELS else ""
+    return source_hash(entry.kernel) if entry.kernel in (*_KERNELS, FP32X) else ""
 
 
 def _followed(here: Known, device: Device, call: Call, entry: Entry, exact: bool) -> Choice | str:
@@ -351,7 +396,7 @@ def _followed(here: Known, device: Device, call: Call, entry: Entry, exact: bool
     if reason := refusal(entry):
         return reason
     message = ""
-    stale = not _fresh(entry, here.machine)
+    stale = not _fresh(entry, here.machine) and bool(entry.candidate["tile"])  # else it says how long, and not what to run
     if stale:
         source = source_hash(entry.kernel)
         known_here = _proved.get((entry.id, here.machine, source), here.proofs.get((entry.id, source)))
@@ -368,6 +413,8 @@ def fitted(device: Device, call: Call, entry: Entry, exact: bool) -> Choice | st
     What follows from the call (transposes, 32-bit offsets, the width of accesses to C) is set anew. Slices of K stay as they
     are for ``exact`` sizes; else there are as many as give the call's blocks as many work-groups as the entry's had.
     """
+    if entry.kernel == FP32X:
+        return _fp32x_fitted(device, call, entry, exact)
     if entry.kernel == FFMA:
         variant, reason = _ffma(entry)
         if variant is None or reason:
@@ -394,6 +441,25 @@ def fitted(device: Device, call: Call, entry: Entry, exact: bool) -> Choice | st
     if found.needs(device) or (reasons := broken(found.all_rules(switches), replace(made, SPLIT_K=None), device)):
         return found.needs(device) or "; ".join(reasons)
     return Choice(name, made, tuple(sorted(switches.items())))
+
+
+def _fp32x_fitted(device: Device, call: Call, entry: Entry, exact: bool) -> Choice | str:
+    """The same for fp32x; what is reckoned for the call where the entry names no tile."""
+    way, reason = _fp32x(entry)
+    if reason:
+        return reason
+    if not isinstance(call, GemmCall):
+        return "it multiplies matrices"
+    if reason := hopper.supported(device, call):
+        return reason
+    variant, slices = way or hopper.choose(call, device.compute_units)
+    if reason := variant.unfit(call):
+        return reason
+    if way and not exact:
+        m, n, _, batch = entry.sizes
+        blocks, were = (hopper.waves(one, variant, 1) for one in (call, hopper.Product(m, n, call.K, batch)))
+        slices = round(slices * were / max(blocks, 1))
+    return fp32x.choice_of(hopper.Way(variant, hopper.trimmed(call.K, min(slices, hopper.most_slices(call)))))
 
 
 def _gemm(call: Call, entry: Entry, tile: Tile, options: dict[str, int], exact: bool) -> Tile | str:
@@ -439,11 +505,14 @@ def _slices(depth: int, piece: int, slices: int, blocks: int, were: int, exact: 
 
 def _name(entry: Entry) -> str:
     """An entry's candidate, as receipts name kernels."""
-    if entry.kernel in (*VENDORS, FP32X):
+    if entry.kernel in VENDORS or (entry.kernel == FP32X and not entry.candidate["tile"]):
         return entry.kernel
-    if entry.kernel == FFMA:
-        return f"hopper_fp32/ffma {Tile(**entry.candidate['tile'])}"
-    return f"blas/{entry.kernel} {Tile(**entry.candidate['tile'])}" if entry.candidate["tile"] else f"blas/{entry.kernel}"
+    name = {FFMA: "hopper_fp32/ffma", FP32X: "hopper/fp32x"}.get(entry.kernel, f"blas/{entry.kernel}")
+    return f"{name} {Tile(**entry.candidate['tile'])}" if entry.candidate["tile"] else name
+
+
+def _where(entry: Entry, exact: bool) -> str:
+    return "these very sizes" if exact else f"{_shape(entry)}, the nearest of its class that were tuned"
 
 
 def _shape(entry: Entry) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -192,7 +193,8 @@ def _say(done: Imported, where: Path) -> None:
 
 def _table(entries: Sequence[Entry]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for head in ("device", "class", "problem", "candidate", "ms", "grade", "status", "date"):
+    cold = any(e.cold_seconds for e in entries)
+    for head in ("device", "class", "problem", "candidate", "ms", *["cold ms"] * cold, "grade", "status", "date"):
         table.add_column(head)
     for e in entries:
         sizes = "×".join(str(e.shape[n]) for n in ("M", "N", "K") if n in e.shape)
@@ -200,6 +202,7 @@ def _table(entries: Sequence[Entry]) -> Table:
         tile = str(Tile(**e.candidate["tile"])) if e.candidate["tile"] else ""
         cells = (
             str(e.machine), e.problem_class, sizes, f"{e.kernel} {tile}".rstrip(), f"{1e3 * e.median:.4g}" if e.seconds else "",
+            *([f"{1e3 * statistics.median(e.cold_seconds):.4g}" if e.cold_seconds else ""] if cold else []),
             f"{e.grade:.3g}" if e.grade else "", _status(e), e.date[:10],
         )  # fmt: skip
         table.add_row(*map(Text, cells))

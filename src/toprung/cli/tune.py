@@ -13,10 +13,12 @@ import typer
 from rich.live import Live
 
 from toprung import backends, results
+from toprung.blas.problems import call_of
+from toprung.blas.route import unsuited
 from toprung.cli.common import console, parse_sizes
 from toprung.device import Device
 from toprung.environment import environment
-from toprung.errors import BadArgument, NoDevice, UnknownName
+from toprung.errors import BadArgument, NoDevice, UnknownName, Unsupported
 from toprung.problem import Problem
 from toprung.report import plot as pictures
 from toprung.report import tune as report
@@ -24,14 +26,18 @@ from toprung.routines.gemm import TRANSPOSES
 from toprung.store import Store, off
 from toprung.suites import fitting, suite
 from toprung.tune import shapes
-from toprung.tune.check import SHAPES, WITHIN, Checked, check
+from toprung.tune.check import SHAPES, WITHIN, Checked, asked, check
 from toprung.tune.executors.base import Executor
 from toprung.tune.executors.local import Local, LocalLane
 from toprung.tune.search import STRATEGIES, strategy
-from toprung.tune.session import Budget, Tuner
+from toprung.tune.session import PRECISIONS, Budget, Tuner
 
 INTERRUPTED = 130
-BUDGET = re.compile(r"(\d+(?:\.\d+)?)([smh]?)")
+BUDGET, CHECK_BUDGET = "60s", "30m"
+"""Of a run and of a check, where none is given."""
+AMOUNT = re.compile(r"(\d+(?:\.\d+)?)([smh]?)")
+EACH = 25
+"""Checks between two lines that say how far it is."""
 UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
@@ -47,7 +53,9 @@ def tune_command(
     ] = None,
     suite_name: Annotated[str | None, typer.Option("--suite", metavar="NAME|FILE.json", help="products of a suite")] = None,
     trans: Annotated[str | None, typer.Option(help="NN, NT, TN, TT (gemv: N, T), with commas; by default NN (gemv: both)")] = None,
-    budget: Annotated[str, typer.Option(help="60s, 5m, or a number of configurations")] = "60s",
+    budget: Annotated[
+        str | None, typer.Option(help=f"60s, 5m, or a number of configurations; by default {BUDGET}, for --check {CHECK_BUDGET}")
+    ] = None,
     device: Annotated[str | None, typer.Option(help="an id, or a part of a name (see toprung devices)")] = None,
     devices: Annotated[
         str | None, typer.Option(help="all, or several with commas: each is measured by a process of its own")
@@ -55,8 +63,11 @@ def tune_command(
     scheduler: Annotated[str | None, typer.Option(metavar="ADDRESS", help="a Dask cluster whose workers have the devices")] = None,
     search: Annotated[str, typer.Option("--strategy", help=", ".join(STRATEGIES))] = "climb",
     exhaustive: Annotated[
-        bool, typer.Option("--exhaustive", help="try everything in the model's order until the budget ends")
+        bool, typer.Option("--exhaustive", help="try everything until the budget ends: the model's order, then the rest")
     ] = False,
+    precision: Annotated[
+        str, typer.Option(help="fp32, fp32x, or auto: both where the device has fp32x and it is, or may be, the faster")
+    ] = "auto",
     limit: Annotated[float, typer.Option(help="seconds that a run of one configuration may take")] = 20.0,
     seed: Annotated[int, typer.Option(help="of the data, of what is drawn")] = 0,
     checked: Annotated[
@@ -79,10 +90,16 @@ def tune_command(
 
       toprung tune --devices all --budget 2m --json tuned.json
 
+      toprung tune gemm --sizes 1024 --exhaustive --budget 4m --json all.json
+
       toprung tune --check
     """
     strategy(search)
-    allowed = parse_budget(budget)
+    allowed = parse_budget(budget or (CHECK_BUDGET if checked else BUDGET))
+    if precision not in PRECISIONS:
+        raise UnknownName("precision to be tuned", precision, PRECISIONS)
+    if checked and allowed.seconds is None:
+        raise BadArgument(f"--check takes a time as its --budget, such as {CHECK_BUDGET}")
     if limit <= 0 or count < 1:
         raise BadArgument("--limit and --shapes are above 0")
     if off() and not checked:
@@ -93,19 +110,22 @@ def tune_command(
     shapes.known(routines)
     wanted = _given(routine, sizes, suite_name, trans)
     if checked:
-        _check(backends.find(device), wanted, count, seed, limit, json)
+        _check(backends.find(device), wanted, count, seed, limit, allowed.seconds or 0.0, precision, json)
     executor = _executor(device, devices, scheduler)
     try:
         where = executor.lanes()[0].device
         problems: list[Problem] = wanted or shapes.default(where, routines)
         if suite_name is not None:
             problems = list(fitting(problems, where.kind)[0])  # type: ignore[arg-type]  # a suite's are products
-        tuner = Tuner(problems, executor, Store.default(), allowed, search, seed, limit, exhaustive)
+        tuner = Tuner(problems, executor, Store.default(), allowed, search, seed, limit, exhaustive, precision)
         interrupted = _run(tuner)
     finally:
         executor.close()
     for text in tuner.notes:
         console.print(text, style="dim", markup=False, highlight=False, soft_wrap=True)
+    for text in map(report.exhausted_line, tuner.shapes):
+        if text:
+            console.print(text, markup=False, highlight=False, soft_wrap=True)
     stored = record(tuner, where, interrupted)
     if json is not None:
         results.write(json, stored)
@@ -128,7 +148,7 @@ def parse_budget(text: str) -> Budget:
     BadArgument
         anything else, or nothing at all
     """
-    found = BUDGET.fullmatch(text.strip())
+    found = AMOUNT.fullmatch(text.strip())
     amount = float(found.group(1)) if found else 0.0
     if not found or amount <= 0 or (not found.group(2) and not amount.is_integer()):
         raise BadArgument(f"a budget is a time such as 60s or 5m, or a number of configurations, not {text!r}")
@@ -208,36 +228,48 @@ def _run(tuner: Tuner) -> bool:
     return interrupted
 
 
-def _check(device: Device, wanted: list[Problem], count: int, seed: int, limit: float, json: Path | None) -> None:
-    """Verify the promise; ends the command."""
+def _check(
+    device: Device, wanted: list[Problem], count: int, seed: int, limit: float, seconds: float, precision: str, json: Path | None
+) -> None:
+    """Verify the promise; ends the command. What was found is kept, whatever ends it."""
     lane, start, interrupted = LocalLane(device), time.monotonic(), False
     problems = wanted or shapes.drawn(device, count, seed)
+    left = [(problem, path) for problem in problems for path in asked(device, problem, precision)]
+    if not left:
+        raise Unsupported(f"nothing to be checked in fp32x: {unsuited(device, call_of(problems[0]))}")
     found: list[Checked] = []
+    notes: list[str] = []
     try:
-        for one in check(lane, problems, Store.default(), limit=limit, seed=seed):
+        for one in check(lane, problems, Store.default(), limit=limit, seed=seed, precision=precision):
             found.append(one)
             if one.broken or one.trouble:
                 console.print(report.check_line(one, device.id), style="red", markup=False, highlight=False, soft_wrap=True)
-            elif not len(found) % 25:
-                console.print(f"{len(found)} of {len(problems)} shapes", style="dim")
+            taken = time.monotonic() - start
+            if len(found) < len(left) and taken >= seconds:
+                notes.append(f"the time was over after {len(found)} of {len(left)}: give --check a longer --budget")
+                break
+            if not len(found) % EACH:
+                rest = taken * (len(left) - len(found)) / len(found)
+                console.print(f"{len(found)} of {len(left)}, {taken:.0f} s, about {rest:.0f} s to go", style="dim", highlight=False)
     except KeyboardInterrupt:
         interrupted = True
+    except NoDevice as error:
+        notes.append(str(error))
     finally:
         lane.close()
-    broken, troubled = sum(c.broken for c in found), [c for c in found if c.trouble]
-    ratios = sorted(c.ratio.value for c in found if c.ratio)
     stored = results.record(
         shlex.join(["toprung", *sys.argv[1:]]), environment(device), [],
         [report.check_line(c, device.id) for c in found if c.broken or c.trouble], interrupted,
-        kind="tune-check", within=WITHIN, seconds=time.monotonic() - start, shapes=[c.describe() for c in found],
+        kind="tune-check", notes=notes, precision=precision, seed=seed, within=WITHIN,
+        seconds=time.monotonic() - start, wanted=len(left),
+        shapes=[c.describe() for c in found],
     )  # fmt: skip
     if json is not None:
         results.write(json, stored)
-    kept = len(found) - broken - len(troubled)
-    text = f"{kept} of {len(found)} shapes within {100 * (WITHIN - 1):.0f} % of the best measured"
-    if ratios:
-        text += f"; the median is {ratios[len(ratios) // 2]:.3f} times as long, the worst {ratios[-1]:.3f}"
-    console.print(f"{text}; {time.monotonic() - start:.0f} s", markup=False, highlight=False, soft_wrap=True)
+    for path in dict.fromkeys(path for _, path in left):
+        console.print(report.checked_line([c for c in found if c.precision == path], path), highlight=False, soft_wrap=True)
+    for text in (*notes, f"{len(found)} of {len(left)} in {time.monotonic() - start:.0f} s"):
+        console.print(text, style="dim", markup=False, highlight=False, soft_wrap=True)
     if interrupted:
         raise typer.Exit(INTERRUPTED)
-    raise typer.Exit(int(broken > 0 or bool(troubled) or not found))
+    raise typer.Exit(int(len(found) < len(left) or any(c.broken or c.trouble for c in found)))

@@ -20,14 +20,14 @@ def block(words: Sequence[str], root: Path) -> str:
     if not words:
         return "Not measured yet."
     records = [read(root / w) for w in words]
-    found = {str(sorted(ours.problem.items())): (theirs, ours) for r in records for theirs, ours in _pairs(r["measurements"])}
-    pairs = list(found.values())  # a product that is in several records: the last
-    if not pairs:
+    found = {str(sorted(ours.problem.items())): (theirs, ours) for r in records for theirs, ours in pairs(r["measurements"])}
+    both = list(found.values())  # a product that is in several records: the last
+    if not both:
         raise BadRecord(f"{' '.join(words)}: no product that both toprung and another library computed")
-    rival = pairs[0][0].competitor["name"]
+    rival = both[0][0].competitor["name"]
     lines = [f"| product | {rival} TFLOP/s | toprung TFLOP/s | ratio (95 %) | kernel |", "|---|---:|---:|---:|---|"]
     ratios: list[Interval] = []
-    for theirs, ours in pairs:
+    for theirs, ours in both:
         ratio = paired_ratio(theirs.seconds, ours.seconds)
         ratios.append(ratio)
         batch = f", {count:,} products" if (count := ours.problem.get("batch", 1)) > 1 else ""
@@ -37,7 +37,7 @@ def block(words: Sequence[str], root: Path) -> str:
         )  # fmt: skip
         lines.append("| " + " | ".join(cells) + " |")
     values = [r.value for r in ratios]
-    least = size_of(pairs[values.index(min(values))][1])
+    least = size_of(both[values.index(min(values))][1])
     lines += [
         "",
         f"Geometric mean of {len(values)} ratios {statistics.geometric_mean(values):.3f}, the least {min(values):.3f} ({least}).  ",
@@ -45,7 +45,7 @@ def block(words: Sequence[str], root: Path) -> str:
     return "\n".join([*lines, *(source_line(w, r) for w, r in zip(words, records, strict=True))])
 
 
-def _pairs(measurements: Sequence[Measurement]) -> list[tuple[Measurement, Measurement]]:
+def pairs(measurements: Sequence[Measurement]) -> list[tuple[Measurement, Measurement]]:
     """For each product the first other competitor's measurement, and ours."""
     found: dict[str, dict[bool, Measurement]] = {}
     for m in measurements:

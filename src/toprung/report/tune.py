@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,8 @@ from toprung.problem import Problem
 from toprung.report import plot
 from toprung.report.table import _table as plain_table
 from toprung.results import problem_name
-from toprung.tune.check import Checked
+from toprung.stats import Interval
+from toprung.tune.check import WITHIN, Checked
 from toprung.tune.session import Shape, Tuner
 
 STATES = {"waiting": "", "running": "searching …", "done": "out of time", "exhausted": "all tried", "failed": "FAILED"}
@@ -71,12 +73,15 @@ def progress_table(tuner: Tuner, width: int) -> Table:
     several = len({s.machine for s in tuner.shapes}) > 1
     for heading, right in (("shape", False), *([("device", False)] if several else []), ("best so far", True), ("× untuned", True)):
         table.add_column(heading, justify="right" if right else "left", no_wrap=True)
+    if cold := any(cold_of(s) for s in tuner.shapes):
+        table.add_column("cold", justify="right", no_wrap=True)
     if width >= 100:
         table.add_column("configuration", no_wrap=True, overflow="ellipsis")
     table.add_column("tried", no_wrap=True)
     table.add_column("", no_wrap=True)
     for s in tuner.shapes:
-        cells: list[str | Text] = [name(s.problem), *([str(s.machine)] if several else []), rate(s.problem, s.best), gain_text(s)]
+        cells: list[str | Text] = [shape_name(s), *([str(s.machine)] if several else []), rate(s.problem, s.best), gain_text(s)]
+        cells += [rate(s.problem, cold_of(s))] if cold else []
         if width >= 100:
             cells.append(choice_text(s.choice))
         cells += [counts_text(s), Text(STATES[s.state], style="bold red" if s.state == "failed" else "dim")]
@@ -86,16 +91,58 @@ def progress_table(tuner: Tuner, width: int) -> Table:
 
 def line(shape: Shape) -> str:
     """A shape in one line, for what is no terminal."""
-    parts = [name(shape.problem), STATES[shape.state] or shape.state, rate(shape.problem, shape.best), choice_text(shape.choice)]
+    parts = [shape_name(shape), STATES[shape.state] or shape.state, rate(shape.problem, shape.best), choice_text(shape.choice)]
     gain = gain_text(shape)
     return "  ".join(p for p in (*parts, f"{gain} × untuned" if gain else "", f"tried {counts_text(shape)}", shape.note) if p)
 
 
+def shape_name(shape: Shape) -> str:
+    """The same, with the precision path where that is not plain fp32."""
+    return name(shape.problem) + (f" {shape.precision}" if shape.precision != "fp32" else "")
+
+
+def cold_of(shape: Shape) -> float:
+    """Seconds of the best with operands in no cache, from the last comparison; 0 where that was not measured."""
+    best = shape.finals.get("best")
+    return statistics.median(best.cold_seconds) if best and best.cold_seconds else 0.0
+
+
+def exhausted_line(shape: Shape) -> str:
+    """Of an exhaustive search, how much it covered and what the usual one would have missed; empty for any other."""
+    if not shape.legal or shape.choice is None:
+        return ""
+    covered = shape.tried + shape.discarded
+    order = "all of the model's order and more" if shape.beyond else "part of the model's order"
+    share = f"about {shape.legal:,} configurations ({100 * covered / shape.legal:.3g} %)"
+    text = f"{shape_name(shape)}: {counts_text(shape)} of {share}, {order}; the best is {choice_text(shape.choice)}"
+    if shape.behind is not None and shape.ordinary is not None:
+        what = f"what {shape.after} by the usual strategy had found" if shape.after else "what was stored before"
+        text += f"; {what}, {choice_text(shape.ordinary)}, takes {_interval(shape.behind)} times as long"
+    return text + (f"; untuned takes {_interval(shape.gain)}" if shape.gain is not None else "")
+
+
+def _interval(found: Interval) -> str:
+    return f"{found.value:.3f} ({found.low:.3f}–{found.high:.3f})"
+
+
+def checked_line(found: Sequence[Checked], precision: str) -> str:
+    """How many shapes of a check keep the promise on a precision path, and how long the others take."""
+    measured = [c for c in found if not c.trouble]
+    kept = sum(not c.broken for c in measured)
+    text = f"{precision}: {kept} of {len(measured)} shapes within {100 * (WITHIN - 1):.0f} % of the best measured"
+    if len(measured) < len(found):
+        text += f", {len(found) - len(measured)} not measured"
+    if ratios := sorted(c.ratio.value for c in measured if c.ratio):
+        text += f"; the median is {ratios[len(ratios) // 2]:.3f} times as long, the worst {ratios[-1]:.3f}"
+    return text
+
+
 def check_line(one: Checked, device: str) -> str:
     """A checked shape in one line: what ran and why, and what would have been faster."""
-    head = f"{name(one.problem)} on {device}: {choice_text(one.routed)}"
+    path = f" {one.precision}" if one.precision != "fp32" else ""
+    head = f"{name(one.problem)}{path} on {device}: {choice_text(one.routed)}"
     if one.trouble:
-        return f"{head}: {one.trouble}"
+        return f"{head}: {'wrong' if one.broken else 'not measured'}: {one.trouble}"
     assert one.ratio is not None
     if one.ratio.value <= 1:
         return f"{head}: the fastest ({one.why})"
@@ -115,7 +162,7 @@ def best_over_time(records: Mapping[str, Mapping[str, Any]], path: Path) -> None
     best: dict[str, float] = {}
     for record in records.values():
         for shape in record["shapes"]:
-            key, times = str(sorted(shape["problem"].items())), [t[1] for t in shape["trace"] if t[1]]
+            key, times = _key(shape), [t[1] for t in shape["trace"] if t[1]]
             if times:
                 best[key] = min(best.get(key, math.inf), *times, math.inf)
     for label, record in records.items():
@@ -131,11 +178,15 @@ def best_over_time(records: Mapping[str, Mapping[str, Any]], path: Path) -> None
     plot.save(figure, path)
 
 
+def _key(shape: Mapping[str, Any]) -> str:
+    return f"{sorted(shape['problem'].items())} {shape.get('precision', 'fp32')}"
+
+
 def _course(shapes: Sequence[Mapping[str, Any]], best: Mapping[str, float]) -> tuple[list[float], list[float]]:
     """When, counted for each shape from its first measurement, and the geometric mean over all shapes."""
     events, now = [], {}
     for shape in shapes:
-        key, trace = str(sorted(shape["problem"].items())), [t for t in shape["trace"] if t[1]]
+        key, trace = _key(shape), [t for t in shape["trace"] if t[1]]
         if trace:
             now[key] = trace[0][1]
             events += [(when - trace[0][0], key, seconds) for when, seconds in trace]

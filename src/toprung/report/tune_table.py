@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from toprung.blas.choose import FFMA, preferred
+from toprung.blas.choose import FFMA, preferred, problem_class
 from toprung.blas.problems import call_of
 from toprung.errors import BadRecord, UnknownName
+from toprung.problem import Problem
+from toprung.report.library import pairs
 from toprung.report.tune import choice_text
 from toprung.results import problem_name, read
 from toprung.routines.gemm import Gemm
@@ -23,14 +25,18 @@ AT = (5, 10, 20, 40, 80)
 
 
 def block(words: Sequence[str], root: Path) -> str:
-    """``search``, ``run``, ``check`` or ``replay`` and a record."""
+    """``search``, ``run``, ``check``, ``replay`` or ``exhaustive`` and a record; ``library`` and two, before and after."""
     from toprung.report.markdown import source_line
 
     what, *paths = words
-    if what not in BLOCKS:
-        raise UnknownName("table of the tuner", what, BLOCKS)
-    if not paths:
+    if what not in (*BLOCKS, LIBRARY):
+        raise UnknownName("table of the tuner", what, (*BLOCKS, LIBRARY))
+    if len(paths) < (2 if what == LIBRARY else 1):
         return "Not measured yet."
+    if what == LIBRARY:
+        before, after = (read(root / p) for p in paths)
+        sources = (source_line(p, r, name) for p, r, name in zip(paths, (before, after), ("Before", "After"), strict=True))
+        return "\n".join([*_library(before, after), "", *sources])
     kind, make = BLOCKS[what]
     record = read(root / paths[0])
     if record.get("kind") != kind:
@@ -52,6 +58,7 @@ def _search(record: Mapping[str, Any]) -> list[str]:
 def _run(record: Mapping[str, Any]) -> list[str]:
     lines = ["| problem | best | × untuned (95 %) | × the vendor's | tried |", "|---|---|---:|---:|---:|"]
     gains, rivals = [], []
+    cold: list[float] = []
     for shape in record["shapes"]:
         gain, finals = shape["gain"], shape["finals"]
         best = _median(finals.get("best"))
@@ -59,28 +66,88 @@ def _run(record: Mapping[str, Any]) -> list[str]:
         rival = vendor / best if math.isfinite(vendor) and math.isfinite(best) else None
         gains += [gain["value"]] if gain else []
         rivals += [rival] if rival else []
-        name = problem_name(shape["problem"]) + (" (gemv)" if shape["problem"]["routine"] == "gemv" else "")
+        theirs, ours = (_cold(finals.get(n)) for n in ("cublas" if "cublas" in finals else "numpy", "best"))
+        cold += [theirs / ours] if theirs and ours else []
+        name = _name(shape)
         found = choice_text(choice_of(shape["best"])) if shape["best"] else ""
         text = f"{gain['value']:.2f} ({gain['low']:.2f} to {gain['high']:.2f})" if gain else ""
         tried = sum(shape["counts"].values())
         lines.append(f"| {name} | `{found}` | {text} | {f'{rival:.2f}' if rival else ''} | {tried} |")
     means = [f"{t} {statistics.geometric_mean(v):.3f}" for t, v in (("× untuned", gains), ("× the vendor's", rivals)) if v]
     each = record["configurations"] / record["seconds"] if record["seconds"] else 0.0
+    if cold:
+        means.append(f"× the vendor's with operands in no cache {statistics.geometric_mean(cold):.3f} ({len(cold)} products)")
     last = f"{record['configurations']} configurations in {record['seconds']:.0f} s, {each:.1f} a second."
     return [*lines, "", f"Geometric means: {', '.join(means)}. " * bool(means) + last]
 
 
 def _check(record: Mapping[str, Any]) -> list[str]:
-    classes: dict[str, list[Mapping[str, Any]]] = {}
-    for one in record["shapes"]:
-        classes.setdefault(one["class"].split()[0], []).append(one)
-    lines = ["| class | shapes | within the promise | median | worst |", "|---|---:|---:|---:|---:|"]
-    for name, found in sorted(classes.items()):
-        ratios = sorted(one["ratio"]["value"] for one in found if one["ratio"])
-        kept = sum(not one["broken"] and not one["trouble"] for one in found)
-        middle, worst = (f"{ratios[len(ratios) // 2]:.3f}", f"{ratios[-1]:.3f}") if ratios else ("", "")
-        lines.append(f"| {name} | {len(found)} | {kept} | {middle} | {worst} |")
-    return [*lines, "", f"Time of what runs / time of the best measured beside it; promised is {record['within']:g}."]
+    paths = list(dict.fromkeys(_path(one) for one in record["shapes"]))
+    several = len(paths) > 1
+    lines = [f"| {'precision | ' * several}class | shapes | within the promise | median | worst |"]
+    lines.append("|---|" + "---|" * several + "---:|---:|---:|---:|")
+    for path in paths:
+        mine = [one for one in record["shapes"] if _path(one) == path and not one["trouble"]]
+        classes: dict[str, list[Mapping[str, Any]]] = {}
+        for one in mine:
+            classes.setdefault(one["class"].split()[0], []).append(one)
+        for name, found in [*sorted(classes.items()), *([("all", mine)] if several else [])]:
+            ratios = sorted(one["ratio"]["value"] for one in found if one["ratio"])
+            kept = sum(not one["broken"] for one in found)
+            middle, worst = (f"{ratios[len(ratios) // 2]:.3f}", f"{ratios[-1]:.3f}") if ratios else ("", "")
+            lines.append(f"| {f'{path} | ' * several}{name} | {len(found)} | {kept} | {middle} | {worst} |")
+    last = f"Time of what runs / time of the best measured beside it; promised is {record['within']:g}."
+    missing = sum(bool(one["trouble"]) for one in record["shapes"])
+    return [*lines, "", last + f" {missing} more could not be measured." * bool(missing)]
+
+
+def _exhaustive(record: Mapping[str, Any]) -> list[str]:
+    lines = [
+        "| problem | configurations | measured | not right | by bound | best | the usual search | took, of the best | untuned |",
+        "|---|---:|---:|---:|---:|---|---|---:|---:|",
+    ]
+    for shape in record["shapes"]:
+        found = shape.get("exhaustive")
+        if not found:
+            raise BadRecord("the run was not exhaustive: toprung tune --exhaustive")
+        counts, after = shape["counts"], found["after"]
+        wrong = sum(n for status, n in counts.items() if status != "right")
+        usual = f"`{choice_text(choice_of(found['ordinary']))}`" if found["ordinary"] else ""
+        usual += f" after {after}" if after and usual else " of an earlier run" if usual else ""
+        times = (f"{i['value']:.3f} ({i['low']:.3f} to {i['high']:.3f})" if i else "" for i in (found["behind"], shape["gain"]))
+        cells = (
+            _name(shape), f"{found['legal']:,}", f"{sum(counts.values()):,}", str(wrong), f"{shape['discarded']:,}",
+            f"`{choice_text(choice_of(shape['best']))}`" if shape["best"] else "", usual, *times,
+        )  # fmt: skip
+        lines.append("| " + " | ".join(cells) + " |")
+    some = [_name(s) for s in record["shapes"] if not s["exhaustive"]["beyond_model"]]
+    last = "Configurations: legal points of the space, about; times / that of the best, in turns with it in the same run."
+    return [*lines, "", last + f" The model's order was not gone through to its end on {', '.join(some)}." * bool(some)]
+
+
+def _library(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    """Geometric means of the library's speed over its vendor's, by class, of the products that both records have."""
+    shares: dict[str, dict[str, list[float]]] = {}
+    for what, record in (("before", before), ("after", after)):
+        for theirs, ours in pairs(record["measurements"]):
+            one = shares.setdefault(str(sorted(ours.problem.items())), {"class": [], "before": [], "after": []})
+            one[what] = [theirs.median / ours.median]
+            one["class"] = [problem_class(call_of(_problem(ours.problem)))]  # type: ignore[list-item]
+    both = [one for one in shares.values() if one["before"] and one["after"]]
+    if not both:
+        raise BadRecord("the two records have no product in common that both toprung and another library computed")
+    lines = [
+        "| class | products | × the vendor's before | after | as fast or faster before | after |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
+    names = sorted({str(one["class"][0]) for one in both})
+    for name in [*names, "all"]:
+        found = [one for one in both if name in ("all", one["class"][0])]
+        values = [[one[what][0] for one in found] for what in ("before", "after")]
+        means = (f"{statistics.geometric_mean(v):.3f}" for v in values)
+        least = (str(sum(x >= 1 for x in v)) for v in values)
+        lines.append(f"| {name} | {len(found)} | {' | '.join((*means, *least))} |")
+    return [*lines, "", "Geometric means; each run beside the vendor's of the same run."]
 
 
 @dataclass(frozen=True)
@@ -107,8 +174,7 @@ def replayed(one: Mapping[str, Any]) -> Replayed | None:
     kernel, own = next((t for t in timed if t[0] != "cublas"), ("", None))
     if cublas is None or own is None:
         return None
-    values = {k: v for k, v in one["problem"].items() if k not in ("routine", "measured_in")}
-    call = call_of(Gemv(**values) if one["problem"]["routine"] == "gemv" else Gemm(**values))
+    call = call_of(_problem(one["problem"]))
     ran_theirs = one["routed"]["kernel"] == "cublas"
     undecided = not one["why"].startswith(("tuned", "measured")) or (ran_theirs and kernel == FFMA)
     takes_own = bool(preferred(call, kernel)) if undecided else not ran_theirs
@@ -121,7 +187,7 @@ def _replay(record: Mapping[str, Any]) -> list[str]:
     names, within = ("ran", "cublas", "ours", "rule"), record["within"]
     classes: dict[str, list[Mapping[str, float]]] = {}
     for one in record["shapes"]:
-        if found := replayed(one):
+        if _path(one) == "fp32" and (found := replayed(one)):
             classes.setdefault(one["class"].split()[0], []).append(found.shares)
     lines = ["| class | shapes | what ran | always cuBLAS | always ours | the rule now |", "|---|---:|---:|---:|---:|---:|"]
     everything = [s for found in classes.values() for s in found]
@@ -131,9 +197,32 @@ def _replay(record: Mapping[str, Any]) -> list[str]:
     return [*lines, "", f"Shapes within {within:g} of the best measured, and the worst; medians of the recorded times."]
 
 
+def _problem(described: Mapping[str, Any]) -> Problem:
+    values = {k: v for k, v in described.items() if k not in ("routine", "measured_in")}
+    return Gemv(**values) if described["routine"] == "gemv" else Gemm(**values)
+
+
+def _path(shape: Mapping[str, Any]) -> str:
+    """The precision path of a shape of a record; those of before there were several are of plain fp32."""
+    return str(shape.get("precision", "fp32"))
+
+
+def _name(shape: Mapping[str, Any]) -> str:
+    path = f" {_path(shape)}" if _path(shape) != "fp32" else ""
+    return problem_name(shape["problem"]) + (" (gemv)" if shape["problem"]["routine"] == "gemv" else "") + path
+
+
+def _cold(final: Mapping[str, Any] | None) -> float:
+    return statistics.median(final["cold_seconds"]) if final and final["cold_seconds"] else 0.0
+
+
 def _median(final: Mapping[str, Any] | None) -> float:
     return statistics.median(final["seconds"]) if final and final["seconds"] and final["status"] == "right" else math.inf
 
 
-BLOCKS = {"search": ("search", _search), "run": ("tune", _run), "check": ("tune-check", _check), "replay": ("tune-check", _replay)}
+LIBRARY = "library"
+BLOCKS = {
+    "search": ("search", _search), "run": ("tune", _run), "check": ("tune-check", _check), "replay": ("tune-check", _replay),
+    "exhaustive": ("tune", _exhaustive),
+}  # fmt: skip
 """By the marker's second word: the kind of record, and what makes the table."""

@@ -10,9 +10,11 @@ from dataclasses import replace
 from itertools import islice
 from multiprocessing import get_context
 
+from toprung import hopper, hopper_fp32
 from toprung.backends import nvrtc
 from toprung.backends.base import Source
-from toprung.blas.choose import Choice
+from toprung.blas import ffma, fp32x
+from toprung.blas.choose import FFMA, Choice
 from toprung.blas.kernel import kernel, kernel_names
 from toprung.blas.problems import call_of
 from toprung.build import keep, rung_source
@@ -35,11 +37,16 @@ def cores() -> int:
 
 
 def source_of(device: Device, choice: Choice) -> Source | None:
-    """The text of a choice's kernel; None where there is none to compile."""
+    """The text of a choice's kernel that does the work; None where there is none to compile."""
+    options = dict(choice.options)
+    if choice.kernel == fp32x.FP32X:
+        return hopper.product_source(fp32x.way_of(choice.tile, options).variant)
+    if choice.kernel == FFMA:
+        return hopper_fp32.product_source(ffma.variant_of(choice.tile, options))
     if choice.kernel not in kernel_names() or choice.tile is None:
         return None
     record, tile = kernel(choice.kernel), replace(choice.tile, SPLIT_K=None)
-    return rung_source(record, tile, record.options(device, dict(choice.options)))
+    return rung_source(record, tile, record.options(device, options))
 
 
 def compile_one(source: Source, arch: str, fingerprint: str) -> str:

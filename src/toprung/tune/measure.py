@@ -11,8 +11,8 @@ from toprung.backends.base import Session
 from toprung.bench import copies
 from toprung.blas import launches
 from toprung.blas.choose import Choice
-from toprung.blas.competitor import Toprung
-from toprung.blas.route import FP32X
+from toprung.blas.competitor import Bound, Toprung
+from toprung.blas.fp32x import path_of
 from toprung.check import Oracle, hostile
 from toprung.competitor import OnDevice, Prepared, Rotating, refuse_what_cannot_fit
 from toprung.errors import BuildError, IllegalTile, OutOfDeviceMemory, SwitchRefused, UnknownName, Unsupported
@@ -99,7 +99,7 @@ class Measurer:
             says("run", i)
             prepared.time(1)
             says("check", i)
-            verdict = self._oracle.verify(prepared.fetch(), "fp32x" if choice.kernel == FP32X else "fp32")
+            verdict = self._oracle.verify(prepared.fetch(), path_of(choice.kernel))
             if not verdict.right:
                 return Sampled("wrong", "; ".join(verdict.problems), grade=verdict.grade)
             found = Ready(prepared, verdict.grade)
@@ -114,6 +114,10 @@ class Measurer:
         routine = placed.operands.problem.routine
         name = choice.kernel if routine == "gemm" else f"{choice.kernel}_{routine}"
         return peers.peer(name).prepare(placed)
+
+    def _rebound(self, prepared: Prepared, choice: Choice, placed: OnDevice) -> Prepared:
+        """The same on other operands; ours are not laid out anew for each."""
+        return prepared.elsewhere(placed) if isinstance(prepared, Bound) else self._bound(choice, placed)
 
     def _time(self, trial: Trial, ready: dict[int, Ready], sampled: list[Sampled], says: Says) -> None:
         plan = Plan(sample_seconds=trial.sample_seconds)
@@ -154,14 +158,14 @@ class Measurer:
         """With operands that are in no cache; a problem that is larger than any cache by itself is cold already."""
         if self._copies is None:
             says("place", 0)
-            self._copies = copies(self._operands, self.session)
+            self._copies = copies(self._operands, self.session, shared=self.session.device.kind != "cpu")
         for i in ready:
             if sampled[i].turns == (-1,):
                 continue
             says("run", i)
             prepared = ready[i].prepared
             if self._copies:
-                prepared = Rotating([self._bound(plain(trial.choices[i]), one) for one in self._copies])
+                prepared = Rotating([self._rebound(prepared, plain(trial.choices[i]), one) for one in self._copies])
             timing = Timing(prepared, plan=Plan(sample_seconds=trial.sample_seconds))
             timing.warm_up()
             for _ in range(trial.cold):

@@ -6,10 +6,11 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from toprung import hopper_fp32
+from toprung import hopper, hopper_fp32
 from toprung.blas.call import Call, GemmCall
 from toprung.blas.choose import FFMA, Choice, sliced, tile_grid
 from toprung.blas.ffma import variant_of
+from toprung.blas.fp32x import FP32X, way_of
 from toprung.device import Device
 from toprung.errors import Unsupported
 from toprung.ranking import Ranking
@@ -30,13 +31,26 @@ class Model:
     bound: Callable[[Choice], float]
 
 
+NEAR = 1.25
+"""How many times as long as plain fp32 fp32x may take by the reckoning of both to be worth a search."""
+
 UNKNOWN = Model(lambda choice: float("inf"), lambda choice: 0.0)
 
 
-def model(device: Device, call: Call) -> Model:
-    """The ranking model where the device's figures are known and the call is a product of tiles; a rough one on a CPU."""
+def model(device: Device, call: Call, precision: str = "fp32") -> Model:
+    """The ranking model where the device's figures are known and the call is a product of tiles; a rough one on a CPU.
+
+    For fp32x what ``toprung.hopper`` reckons, which bounds nothing.
+    """
     if not isinstance(call, GemmCall):
         return UNKNOWN
+    if precision == FP32X:
+        split = hopper.split_time(call)
+
+        def reckoned(choice: Choice) -> float:
+            return split + hopper.product_time(call, way_of(choice.tile, dict(choice.options)), device.compute_units)
+
+        return Model(reckoned, lambda choice: 0.0)
     if device.kind != "gpu":
         return Model(lambda choice: _on_cpu(device, call, choice), lambda choice: 0.0)
     try:
@@ -59,6 +73,13 @@ def model(device: Device, call: Call) -> Model:
         return ranking.least(choice) if choice.kernel == "gemm" and choice.tile else 0.0
 
     return Model(predict, bound)
+
+
+def promising(device: Device, call: Call) -> bool:
+    """Whether fp32x is, or may be, faster than plain fp32 on a call that it can compute."""
+    assert isinstance(call, GemmCall)
+    ours, plain = hopper.reckoned(call, device.compute_units)
+    return ours <= NEAR * plain
 
 
 def _on_cpu(device: Device, call: GemmCall, choice: Choice) -> float:

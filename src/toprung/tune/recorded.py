@@ -47,6 +47,15 @@ class Table:
         """By the prediction."""
         return iter(self._order)
 
+    @property
+    def size(self) -> int:
+        """All of it."""
+        return len(self._order)
+
+    def all(self) -> Iterator[Choice]:
+        """The same."""
+        return self.ranked()
+
     def neighbours(self, choice: Choice) -> list[Choice]:
         """The nearest: those that differ in the fewest parameters, then by the fewest steps."""
         here = self._points[choice]

@@ -19,6 +19,9 @@ NEIGHBOURS = 24
 FIRST = 8
 """Promising starts that are tried before the first climb begins."""
 
+SMALL = 200_000
+"""Points of a space that is gone through to its end."""
+
 REFUSED = 500
 """Illegal points that a strategy which knows no rules may propose before it counts as exhausted."""
 
@@ -57,6 +60,39 @@ class Ranked(Unseen):
 
     def ask(self) -> Choice | None:
         """The next in the order."""
+        return next((c for c in self._order if self.fresh(c)), None)
+
+    def tell(self, choice: Choice, seconds: float) -> None:
+        """Nothing is learnt."""
+
+
+class Exhaustive(Unseen):
+    """The model's order, then all the rest: in order where that can end, else drawn, so that no corner is left out for another.
+
+    Attributes
+    ----------
+    beyond : whether the model's order has been gone through
+    """
+
+    def __init__(self, space: Space, seed: int = 0, seen: Callable[[Choice], bool] = lambda choice: False) -> None:
+        super().__init__(seen)
+        self._space, self._rng, self.beyond = space, random.Random(seed), False
+        self._order = self._all()
+
+    def _all(self) -> Iterator[Choice]:
+        yield from self._space.ranked()
+        self.beyond = True
+        if self._space.size <= SMALL:
+            yield from self._space.all()
+            return
+        again, drawn = 0, set[Choice]()
+        while again < REFUSED and (point := self._space.draw(self._rng)) is not None:
+            again = again + 1 if point in drawn else 0
+            drawn.add(point)
+            yield point
+
+    def ask(self) -> Choice | None:
+        """The next."""
         return next((c for c in self._order if self.fresh(c)), None)
 
     def tell(self, choice: Choice, seconds: float) -> None:

@@ -13,18 +13,20 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from toprung.blas.choose import Choice, by_model, lacking
+from toprung.blas.choose import Choice, by_model, choose, lacking
+from toprung.blas.fp32x import FP32X
 from toprung.blas.problems import call_of, class_of, source_hash
-from toprung.blas.route import FP32X, route, unsuited
-from toprung.blas.tuned import refusal
+from toprung.blas.route import fp32x_choice, reckoned_choice, unsuited
+from toprung.blas.tuned import is_ours, refusal
 from toprung.device import Device
-from toprung.errors import NoDevice
+from toprung.errors import NoDevice, UnknownName, Unsupported
 from toprung.problem import Problem
 from toprung.stats import Interval, paired_ratio
-from toprung.store import VENDORS, Entry, Machine, Store, candidate_key, shape_text
+from toprung.store import Entry, Machine, Store, candidate_key, shape_text
 from toprung.tune.compiler import Compiler
 from toprung.tune.executors.base import Executor, Lane, LaneLost
-from toprung.tune.search import Strategy, strategy
+from toprung.tune.model import promising
+from toprung.tune.search import Exhaustive, Strategy, strategy
 from toprung.tune.space import CallSpace, Space
 from toprung.tune.trial import Outcome, Sampled, Trial, choice_of, describe, pairs, plain
 
@@ -33,8 +35,18 @@ FINALS = 0.8
 
 FINAL_TURNS, COLD = 15, 3
 
-COLD_SHARE = 5.0
-"""Seconds of a shape from which on it is measured cold, too: making so many operands takes about one."""
+COLD_SHARE = 1.0
+"""Seconds of a shape from which on it is measured cold, too: in less it would take more time than the search."""
+
+ORDINARY = 20
+"""Configurations after which an exhaustive search notes what the usual one would have found: about as many as a run of a minute has
+for each of the default shapes on an H200. A fifth of a budget at most."""
+
+PRECISIONS = ("auto", "fp32", "fp32x")
+"""What can be tuned: plain fp32, fp32x, or both where fp32x is or may be the faster of them."""
+
+FP32X_WEIGHT = 0.5
+"""Share of time of a search of fp32x in that of plain fp32: its space is small, and what is reckoned is near."""
 
 LOOK_AHEAD = 3
 """Shapes whose choices are put into order while another is measured."""
@@ -57,6 +69,7 @@ class Shape:
 
     Attributes
     ----------
+    precision : the path that is searched, ``fp32`` or ``fp32x``
     state : ``waiting``, ``running``, ``done`` (its time is over), ``exhausted`` (there is no more to try) or ``failed``
     note : why it failed
     untuned, best : seconds of what ran before and of the best so far; infinite where unknown
@@ -66,10 +79,16 @@ class Shape:
     trace : (seconds since the run began, best so far)
     finals : by name (``untuned``, ``best``, a vendor's): samples of the last comparison
     gain : untuned / best with its interval, from that comparison
+    ordinary : of an exhaustive search, what there was after ``after`` configurations by the usual strategy, or from an earlier run
+        where that is 0
+    behind : ordinary / best with its interval, from the last comparison
+    legal : about how many configurations there are
+    recalled : whether an earlier run had found something
     """
 
     problem: Problem
     machine: Machine
+    precision: str = "fp32"
     state: str = "waiting"
     note: str = ""
     untuned: float = math.inf
@@ -81,6 +100,11 @@ class Shape:
     trace: list[tuple[float, float]] = field(default_factory=list)
     finals: dict[str, Sampled] = field(default_factory=dict)
     gain: Interval | None = None
+    ordinary: Choice | None = None
+    after: int = 0
+    behind: Interval | None = None
+    legal: int = 0
+    recalled: bool = False
     _order: Future[list[Choice]] | None = field(default=None, repr=False)
     _final: Choice | None = field(default=None, repr=False)
     _search: Any = field(default=None, repr=False)
@@ -93,11 +117,32 @@ class Shape:
         """Configurations of this run, whatever became of them."""
         return sum(self.counts.values())
 
+    @property
+    def weight(self) -> float:
+        """Its share of time, in that of a search of plain fp32."""
+        return FP32X_WEIGHT if self.precision == FP32X else 1.0
+
+    @property
+    def beyond(self) -> bool:
+        """Whether an exhaustive search has gone through the model's order."""
+        return isinstance(self._search, Exhaustive) and self._search.beyond
+
     def describe(self) -> dict[str, Any]:
-        """As JSON."""
+        """As JSON; of an exhaustive search with every configuration that was measured."""
         choices = {"start": self.start, "best": self.choice}
+        exhaustive: dict[str, Any] = {}
+        if self.legal:
+            measured = [
+                {**describe(c), "status": e.status, "seconds": _finite(e.median)}
+                for c, e in self._kept.items() if is_ours(e.kernel, self.precision)
+            ]  # fmt: skip
+            exhaustive = {"exhaustive": {
+                "legal": self.legal, "beyond_model": self.beyond, "ordinary": describe(self.ordinary) if self.ordinary else None,
+                "after": self.after, "behind": vars(self.behind) if self.behind else None, "measured": measured,
+            }}  # fmt: skip
         return {
-            "problem": self.problem.describe(), "class": class_of(call_of(self.problem)), "state": self.state, "note": self.note,
+            "problem": self.problem.describe(), "precision": self.precision, "class": class_of(call_of(self.problem)),
+            "state": self.state, "note": self.note,
             "untuned_seconds": _finite(self.untuned), "best_seconds": _finite(self.best),
             **{name: describe(c) if c else None for name, c in choices.items()},
             "counts": dict(self.counts), "discarded": self.discarded, "trace": [list(t) for t in self.trace],
@@ -106,6 +151,7 @@ class Shape:
                 name: {"seconds": list(s.seconds), "cold_seconds": list(s.cold_seconds), "status": s.status, "message": s.message}
                 for name, s in self.finals.items()
             },
+            **exhaustive,
         }  # fmt: skip
 
 
@@ -115,6 +161,7 @@ class Ordered:
     def __init__(self, space: CallSpace, first: Sequence[Choice]) -> None:
         self._space, self._first = space, first
         self.axes, self.neighbours, self.draw, self.at = space.axes, space.neighbours, space.draw, space.at
+        self.size, self.all = space.size, space.all
 
     def ranked(self) -> Iterator[Choice]:
         """The given ones, then the rest."""
@@ -141,22 +188,30 @@ class Tuner:
         seed: int = 0,
         limit: float = 20.0,
         exhaustive: bool = False,
+        precision: str = "auto",
     ) -> None:
+        if precision not in PRECISIONS:
+            raise UnknownName("precision to be tuned", precision, PRECISIONS)
         self._executor, self._store, self._budget, self._seed, self._limit = executor, store, budget, seed, limit
         self._strategy: Callable[..., Strategy] = strategy(search)
         self._exhaustive = exhaustive
         self._lanes = list(executor.lanes())
         machines = list(dict.fromkeys(lane.machine for lane in self._lanes))
-        self.shapes = [Shape(p, m) for m in machines for p in problems]
-        self.notes: list[str] = []
-        # a run that was too short for all shapes goes on with those it did not reach
-        known = {id(s): len(store.tried(s.machine, s.problem.describe())) for s in self.shapes}
-        order = sorted(self.shapes, key=lambda s: known[id(s)] > 0)
-        self._waiting = {m: deque(s for s in order if s.machine == m) for m in machines}
-        self._running: Counter[Machine] = Counter()
         self._first_device: dict[Machine, Device] = {}
         for lane in self._lanes:
             self._first_device.setdefault(lane.machine, lane.device)
+        self._precision = precision
+        self.shapes = [
+            Shape(p, m, path) for m in machines for p in problems for path in paths(self._first_device[m], p, precision)
+        ]  # fmt: skip
+        if not self.shapes and problems and machines:
+            device = self._first_device[machines[0]]
+            raise Unsupported(f"nothing to be tuned in fp32x: {unsuited(device, call_of(problems[0]))}")
+        self.notes: list[str] = []
+        # a run that was too short for all shapes goes on with those it did not reach
+        order = sorted(self.shapes, key=self._was_tried)
+        self._waiting = {m: deque(s for s in order if s.machine == m) for m in machines}
+        self._running: Counter[Machine] = Counter()
         self._changes: queue.SimpleQueue[Shape] = queue.SimpleQueue()
         self._stop, self._lock = threading.Event(), threading.Lock()
         self._error: Exception | None = None
@@ -247,7 +302,7 @@ class Tuner:
                 if waiting:
                     shape = waiting.popleft()
                     lanes = sum(other.machine == lane.machine for other in self._lanes)
-                    share = self._share(len(waiting) + 1, lanes)
+                    share = self._share(shape, waiting, lanes)
                     self._running[lane.machine] += 1
                     shape.state = "running"
                     return shape, share
@@ -260,16 +315,21 @@ class Tuner:
         """Have this shape's choices and the next shapes' put into order, by cores that would idle."""
         with self._lock:
             for one in [shape, *list(self._waiting[lane.machine])[:LOOK_AHEAD]]:
-                if one._order is None and one._search is None:
+                if one._order is None and one._search is None and one.precision == "fp32":  # the others are few
                     one._order = compiler.rank(one.problem)
 
-    def _share(self, left: int, lanes: int) -> Budget:
+    def _share(self, shape: Shape, waiting: Sequence[Shape], lanes: int) -> Budget:
+        part = shape.weight / (shape.weight + sum(s.weight for s in waiting))
         if self._budget.seconds is not None:
             rest = self._begin + self._budget.seconds - time.monotonic()
-            return Budget(seconds=max(0.0, rest) * min(lanes, left) / left)
+            return Budget(seconds=max(0.0, rest) * part * min(lanes, len(waiting) + 1))
         if self._budget.trials is not None:
-            return Budget(trials=max(1, math.ceil((self._budget.trials - self.tried) / left)))
+            return Budget(trials=max(1, math.ceil((self._budget.trials - self.tried) * part)))
         return Budget()
+
+    def _was_tried(self, shape: Shape) -> bool:
+        found = self._store.entries(shape.machine, shape=shape_text(shape.problem.describe()))
+        return any(e.machine == shape.machine and is_ours(e.kernel, shape.precision) for e in found)
 
     def _over(self) -> bool:
         if self._stop.is_set():
@@ -288,12 +348,15 @@ class Tuner:
             assert shape.start is not None
             if not self._known(shape, shape.start) and not self._try(lane, shape, shape.start, None):
                 return
-        space = CallSpace(lane.device, call)
+        space = CallSpace(lane.device, call, precision=shape.precision)
+        known = _ranked(shape._order)
+        view: Space = Ordered(space, known) if known else space
         if shape._search is None:
-            known = _ranked(shape._order)
-            view: Space = Ordered(space, known) if known else space
-            kind = strategy("ranked") if self._exhaustive else self._strategy
-            shape._search = kind(view, self._seed, lambda c: self._known(shape, c))
+            if self._exhaustive:
+                shape.legal = space.legal
+            shape._search = self._strategy(view, self._seed, lambda c: self._known(shape, c))
+        first = 0 if share.trials is None else share.trials // 5
+        first = min(ORDINARY, first or ORDINARY)
         pending: list[tuple[Choice, Future[str] | None]] = []
 
         def over() -> bool:
@@ -303,8 +366,13 @@ class Tuner:
 
         state = "exhausted"
         while not over():
+            if self._exhaustive and shape.ordinary is None and (shape.recalled or shape.tried >= first):
+                self._exhaust(shape, view, [c for c, _ in pending])
             while len(pending) < compiler.width:
                 choice = shape._left.pop() if shape._left else shape._search.ask()
+                if choice is None and self._exhaustive and shape.ordinary is None and not pending:
+                    self._exhaust(shape, view, ())
+                    choice = shape._search.ask()
                 if choice is None:
                     break
                 if space.model.bound(choice) > shape.best:
@@ -332,19 +400,26 @@ class Tuner:
             self._finals(lane, shape, COLD if share.seconds is None or share.seconds >= COLD_SHARE else 0)
         shape.state = state
 
+    def _exhaust(self, shape: Shape, view: Space, pending: Sequence[Choice]) -> None:
+        """Note what the usual search has found, and go on with everything that is not under way."""
+        shape.ordinary, shape.after = shape.choice, 0 if shape.recalled else shape.tried
+        asked = {*pending, *shape._left}
+        shape._search = Exhaustive(view, self._seed, lambda c: c in asked or self._known(shape, c))
+
     def _recall(self, shape: Shape, device: Device) -> None:
         """What the store knows of a shape already."""
         problem, call = shape.problem, call_of(shape.problem)
-        shape.start = plain(by_model(device, call))
+        shape.start = plain(reckoned_choice(device, call) if shape.precision == FP32X else by_model(device, call))
         shape._seen = self._store.tried(shape.machine, problem.describe())
         for entry in self._store.entries(shape.machine, shape=shape_text(problem.describe())):
-            ours = entry.kernel not in (*VENDORS, FP32X)
+            ours = is_ours(entry.kernel, shape.precision) and bool(entry.candidate["tile"])
             if entry.machine != shape.machine or refusal(entry) or entry.source != source_hash(entry.kernel):
                 continue
             choice = plain(choice_of(entry.candidate))
             shape._kept[choice] = entry
             if entry.status == "right" and ours and entry.median < shape.best:
                 shape.best, shape.choice = entry.median, choice
+        shape.recalled = shape.choice is not None
         self._say(shape, mark=shape.choice is not None)
 
     def _known(self, shape: Shape, choice: Choice) -> bool:
@@ -387,7 +462,7 @@ class Tuner:
         self._learn(shape, incumbent, sampled, again=True)
         left = [
             (e.median, str(c), c) for c, e in shape._kept.items()
-            if e.status == "right" and c.kernel not in (*VENDORS, FP32X) and c != incumbent
+            if e.status == "right" and is_ours(c.kernel, shape.precision) and c.tile and c != incumbent
         ]  # fmt: skip
         shape.best, _, shape.choice = min(left, key=lambda one: one[:2], default=(math.inf, "", None))
 
@@ -395,14 +470,7 @@ class Tuner:
         """What was found beside what ran before and what others offer, in turns, warm and ``cold`` samples cold."""
         if shape.choice is None or shape.start is None:
             return
-        call, device = call_of(shape.problem), lane.device
-        rivals = {"best": shape.choice, "untuned": shape.start}
-        if device.kind == "gpu" and not lacking(device, call):
-            rivals["cublas"] = Choice("cublas", None)
-        if device.kind == "cpu":
-            rivals["numpy"] = Choice("numpy", None)
-        if not unsuited(device, call):
-            rivals[FP32X] = plain(route(device, call, True, FP32X)[0])
+        rivals = {"best": shape.choice, "untuned": shape.start, **self._others(lane.device, shape)}
         compared = shape.tried == 0 and all(self._known(shape, c) for c in rivals.values())  # in an earlier run
         if shape._final == shape.choice or compared:
             return
@@ -424,7 +492,27 @@ class Tuner:
             shape.gain = paired_ratio(mine, theirs)
             if shape.gain.value < 1:  # what had looked faster is not
                 shape.choice, shape.gain = shape.start, Interval(1.0, 1.0, 1.0)
+                shape.finals["best"] = shape.finals["untuned"]
+        if "ordinary" in shape.finals:
+            mine, theirs = pairs(shape.finals["ordinary"], shape.finals["best"])
+            shape.behind = paired_ratio(mine, theirs) if mine else None
         self._say(shape, mark=True)
+
+    def _others(self, device: Device, shape: Shape) -> dict[str, Choice]:
+        """What the best is compared with beside what ran before: the vendor's, the other path, what a usual search had found."""
+        call, found = call_of(shape.problem), {}
+        if shape.ordinary is not None:
+            found["ordinary"] = shape.ordinary
+        if shape.precision == FP32X:  # else the search of plain fp32 has it beside
+            return found | ({"fp32": plain(choose(device, call, own=False))} if self._precision == FP32X else {})
+        if device.kind == "gpu" and not lacking(device, call):
+            found["cublas"] = Choice("cublas", None)
+        if device.kind == "cpu":
+            found["numpy"] = Choice("numpy", None)
+        if not unsuited(device, call):
+            same = (s.choice for s in self.shapes if (s.problem, s.machine, s.precision) == (shape.problem, shape.machine, FP32X))
+            found[FP32X] = next(same, None) or plain(fp32x_choice(device, call))
+        return found
 
     def _say(self, shape: Shape, mark: bool = False) -> None:
         """Bring the figures up to date with all samples there are, and tell the display."""
@@ -455,6 +543,16 @@ class Tuner:
         if not again:
             with self._lock:
                 shape.counts[sampled.status] += 1
+
+
+def paths(device: Device, problem: Problem, precision: str) -> tuple[str, ...]:
+    """The precision paths that are searched for a problem: fp32x first, so that the other is compared with the best of it."""
+    call = call_of(problem)
+    if precision == "fp32" or unsuited(device, call):
+        return () if precision == FP32X else ("fp32",)
+    if precision == FP32X:
+        return (FP32X,)
+    return (FP32X, "fp32") if promising(device, call) else ("fp32",)
 
 
 def _doubtful(outcome: Outcome, with_incumbent: bool) -> bool:

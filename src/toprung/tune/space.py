@@ -10,6 +10,7 @@ from typing import Protocol
 
 from toprung.blas.call import Call
 from toprung.blas.choose import Choice
+from toprung.blas.fp32x import path_of
 from toprung.blas.tunable import Axes, Point, Tunable, tunables
 from toprung.device import Device
 from toprung.tune.model import Model, model
@@ -19,6 +20,10 @@ BEAM = 48
 
 DRAWS = 10_000
 """Tries to draw a legal point."""
+
+COUNTED = 20_000
+"""Points up to which the legal ones of a kernel are counted; of more, so many ``DRAWN`` say about what share is."""
+DRAWN = 4000
 
 
 class Space(Protocol):
@@ -34,6 +39,13 @@ class Space(Protocol):
     def neighbours(self, choice: Choice) -> list[Choice]:
         """Choices that differ in little, the most promising first."""
 
+    @property
+    def size(self) -> int:
+        """Combinations, legal or not."""
+
+    def all(self) -> Iterator[Choice]:
+        """Every legal point once."""
+
     def draw(self, rng: random.Random) -> Choice | None:
         """Any one; None where none is found."""
 
@@ -46,12 +58,13 @@ KERNEL = "kernel"
 
 
 class CallSpace:
-    """The space of one call on one device."""
+    """The space of one call on one device: the kernels of one precision path, ``fp32`` or ``fp32x``."""
 
-    def __init__(self, device: Device, call: Call, expected: Model | None = None) -> None:
+    def __init__(self, device: Device, call: Call, expected: Model | None = None, precision: str = "fp32") -> None:
         self.device, self.call = device, call
-        self.model = expected or model(device, call)
-        self._parts: list[tuple[Tunable, Axes]] = [(t, a) for t in tunables() if (a := t.axes(device, call))]
+        self.model = expected or model(device, call, precision)
+        known = [t for t in tunables() if path_of(t.kernel) == precision]
+        self._parts: list[tuple[Tunable, Axes]] = [(t, a) for t in known if (a := t.axes(device, call))]
 
     @property
     def axes(self) -> Axes:
@@ -66,6 +79,21 @@ class CallSpace:
     def size(self) -> int:
         """Combinations, legal or not."""
         return sum(math.prod(len(v) for v in axes.values()) for _, axes in self._parts)
+
+    @property
+    def legal(self) -> int:
+        """Points that can be launched: counted where there are few, else reckoned from a sample of two digits' worth."""
+        found = 0.0
+        for t, axes in self._parts:
+            points = math.prod(len(v) for v in axes.values())
+            if points <= COUNTED:
+                every = itertools.product(*axes.values())
+                found += sum(self._make(t, dict(zip(axes, values, strict=True))) is not None for values in every)
+            else:
+                rng = random.Random(0)
+                drawn = ({name: rng.choice(values) for name, values in axes.items()} for _ in range(DRAWN))
+                found += points * sum(self._make(t, point) is not None for point in drawn) / DRAWN
+        return int(float(f"{found:.2g}")) if found > COUNTED else round(found)
 
     def at(self, point: Mapping[str, int]) -> Choice | None:
         """The choice of a point of ``axes``."""
