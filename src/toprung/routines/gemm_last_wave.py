@@ -24,7 +24,7 @@ BAND = 8
 """Rows of blocks in a band: work-groups go down them before the next column, so that those which run at one time lie together."""
 RESIDENT = {"gpu": 2, "cpu": 1}
 """Work-groups that a compute unit runs at one time: a GPU's by the kernel's ``room_for``."""
-LEAST = {"gpu": 16, "cpu": 2}
+LEAST = {"gpu": 8, "cpu": 2}
 """Turns of the loop that a slot must save, and a share have, for a cut: about what adding parts and one more launch take."""
 
 
@@ -93,18 +93,17 @@ def in_pieces(call: Call, session: Session) -> list[Step]:
     numbers = {piece: number for number, piece in enumerate(p for p in parted if p.start)}
     # long ones first: then a slot that is done early finds a short one
     parted.sort(key=lambda piece: -piece.turns)
-    work = [*parted, *whole] if compiled.options["CUT_FIRST"] else [*whole, *parted]
     table = np.array(
         [
             (m * tile.BM, n * tile.BN, piece.start * deep, piece.end * deep, numbers.get(piece, -1))
-            for piece in work
+            for piece in (*whole, *parted)
             for m, n in [corner(piece.block, rows, columns)]
         ],
         np.int32,
     )
     parts = session.allocate(4 * tile.BM * tile.BN * len(numbers))
     args = (*call.args, _uploaded(table, session), parts)
-    product = session.bind(compiled.kernel, (len(work), 1), (tile.DN, tile.DM), args, compiled.options)
+    product = session.bind(compiled.kernel, (len(table), 1), (tile.DN, tile.DM), args, compiled.options)
     found = [Step(compiled.rung.name, product, helper=False)]
     if numbers:
         blocks = []

@@ -93,10 +93,12 @@ gemm(const int M, const int N, const int K, const float alpha, __global const fl
         read(a[0], b[0], As, Bs, 0, tm, tn);
         UNROLL for (int k = 0; k < BK; ++k) {
             if (k + 1 < BK) read(a[(k + 1) % 2], b[(k + 1) % 2], As, Bs, k + 1, tm, tn);
-            for (int i = 0; i < TM; ++i)
-                for (int step = 0; step < TN; ++step) {
-                    const int j = i % 2 ? TN - 1 - step : step; // odd rows run from right to left
-                    acc[i][j] += ELEMENT(a[k % 2][i / VA], i % VA) * ELEMENT(b[k % 2][j / VB], j % VB);
+            for (int j = 0; j < TN; j += 2)
+                for (int step = 0; step < TM; ++step) {
+                    const int i = j % 4 ? TM - 1 - step : step;                // every other pair of columns runs upwards
+                    const int first = j + step % 2, second = j + 1 - step % 2; // and its rows as the ox ploughs
+                    acc[i][first] += ELEMENT(a[k % 2][i / VA], i % VA) * ELEMENT(b[k % 2][first / VB], first % VB);
+                    acc[i][second] += ELEMENT(a[k % 2][i / VA], i % VA) * ELEMENT(b[k % 2][second / VB], second % VB);
                 }
         }
         barrier(CLK_LOCAL_MEM_FENCE); // nobody reads the tiles any more

@@ -1,0 +1,120 @@
+// C = alpha * A * B + beta * C         all row-major: A is M x K (lda), B is K x N (ldb), C is M x N (ldc)
+//
+//     as the ox ploughs, in rows:    in pairs of columns:
+//
+//       0  1  2  3  4  5  6  7          0  1 31 30 ...       of two neighbours in the order one operand is the same,
+//      15 14 13 12 11 10  9  8          3  2 28 29           and each value of a pair of columns stays near: three
+//      16 17 ...                        4  5 27 26           registers' worth of the tile in place of nine
+//                                       7  6 24 25
+//
+// Work-group: DN x DM work-items, DM = BM / TM, DN = BN / TN, for a BM x BN block of C; each packs LA vectors of A and LB of B.
+// Work-groups are numbered down BAND rows of blocks before the next column.
+// Preconditions: M, N, K are whole tiles; A and lda are aligned to VA floats, B, C, ldb and ldc to VB.
+// Idea: pairs. The multiplications of a work-item go down two columns at a time, and a tile is twice as deep.
+
+#define BAND 8 // rows of blocks in a band; the last band may have fewer
+#define LM (WM / TM)   // lanes of a warp along M
+#define LN (WN / TN)   // and along N
+#define SM (LM * VA)   // from one piece of a work-item to its next, down
+#define SN (LN * VB)   // and across
+
+// A tile of A and one of B, from where the pointers stand, into registers
+void fetch(VECTOR(VA) *a, VECTOR(VB) *b, __global const float *A, const int lda, __global const float *B, const int ldb,
+           const int tid)
+{
+    for (int i = 0; i < LA; ++i) {
+        const int l = (tid + i * DM * DN) * VA;
+        a[i] = GLOBAL_V(VA, &A[(index_t)(l / BK) * lda + l % BK]);
+    }
+    for (int i = 0; i < LB; ++i) {
+        const int l = (tid + i * DM * DN) * VB;
+        b[i] = GLOBAL_V(VB, &B[(index_t)(l / BN) * ldb + l % BN]);
+    }
+}
+
+// and from there into local memory
+void pack(LPTR float (*As)[BM + PADA], LPTR float (*Bs)[BN], VECTOR(VA) *a, VECTOR(VB) *b, const int tid)
+{
+    for (int i = 0; i < LA; ++i) {
+        const int l = (tid + i * DM * DN) * VA;
+        for (int e = 0; e < VA; ++e) As[l % BK + e][l / BK] = ELEMENT(a[i], e);
+    }
+    for (int i = 0; i < LB; ++i) {
+        const int l = (tid + i * DM * DN) * VB;
+        LOCAL_V(VB, &Bs[l / BN][l % BN]) = b[i];
+    }
+}
+
+// What a work-item needs of row k of both tiles
+void read(VECTOR(VA) *a, VECTOR(VB) *b, LPTR float (*As)[BM + PADA], LPTR float (*Bs)[BN], const int k, const int tm, const int tn)
+{
+    for (int i = 0; i < TM / VA; ++i) a[i] = LOCAL_V(VA, &As[k][tm + i * SM]);
+    for (int j = 0; j < TN / VB; ++j) b[j] = LOCAL_V(VB, &Bs[k][tn + j * SN]);
+}
+
+__kernel __attribute__((room_for(DN, DM, 1, 2))) void
+gemm(const int M, const int N, const int K, const float alpha, __global const float *restrict A, const int lda,
+     __global const float *restrict B, const int ldb, const float beta, __global float *restrict C, const int ldc)
+{
+    __local float As[BK][BM + PADA] ALIGNED(VA); // As[k][m]
+    __local float Bs[BK][BN] ALIGNED(VB);        // Bs[k][n]
+
+    const int blocks_n = get_num_groups(0);
+    const int order = get_group_id(1) * blocks_n + get_group_id(0);
+    const int top = order / (BAND * blocks_n) * BAND; // first row of blocks of this band
+    const int high = min(BAND, (int)get_num_groups(1) - top);
+    const int block_m = top + order % (BAND * blocks_n) % high;
+    const int block_n = order % (BAND * blocks_n) / high;
+
+    const int tid = get_local_id(1) * DN + get_local_id(0);
+    const int lane = tid % (LM * LN);
+    const int warp = tid / (LM * LN);
+    const int tn = warp % (BN / WN) * WN + lane % LN * VB;
+    const int tm = warp / (BN / WN) * WM + lane / LN * VA;
+    A += (index_t)(block_m * BM) * lda;
+    B += block_n * BN;
+    C += (index_t)(block_m * BM + tm) * ldc + block_n * BN + tn;
+
+    float acc[TM][TN];
+    for (int i = 0; i < TM; ++i)
+        for (int j = 0; j < TN; ++j) acc[i][j] = 0.0f;
+
+    VECTOR(VA) coming_a[LA];
+    VECTOR(VB) coming_b[LB];
+    fetch(coming_a, coming_b, A, lda, B, ldb, tid);
+    pack(As, Bs, coming_a, coming_b, tid);
+    barrier(CLK_LOCAL_MEM_FENCE);
+
+    for (int k0 = 0; k0 < K; k0 += BK) {
+        A += BK;
+        B += (index_t)BK * ldb;
+        if (k0 + BK < K) fetch(coming_a, coming_b, A, lda, B, ldb, tid);
+
+        VECTOR(VA) a[2][TM / VA];
+        VECTOR(VB) b[2][TN / VB];
+        read(a[0], b[0], As, Bs, 0, tm, tn);
+        UNROLL for (int k = 0; k < BK; ++k) {
+            if (k + 1 < BK) read(a[(k + 1) % 2], b[(k + 1) % 2], As, Bs, k + 1, tm, tn);
+            for (int j = 0; j < TN; j += 2)
+                for (int step = 0; step < TM; ++step) {
+                    const int i = j % 4 ? TM - 1 - step : step;                // every other pair of columns runs upwards
+                    const int first = j + step % 2, second = j + 1 - step % 2; // and its rows as the ox ploughs
+                    acc[i][first] += ELEMENT(a[k % 2][i / VA], i % VA) * ELEMENT(b[k % 2][first / VB], first % VB);
+                    acc[i][second] += ELEMENT(a[k % 2][i / VA], i % VA) * ELEMENT(b[k % 2][second / VB], second % VB);
+                }
+        }
+        barrier(CLK_LOCAL_MEM_FENCE); // nobody reads the tiles any more
+
+        if (k0 + BK < K) pack(As, Bs, coming_a, coming_b, tid);
+        barrier(CLK_LOCAL_MEM_FENCE); // the next tiles are complete
+    }
+
+    for (int i = 0; i < TM; ++i)
+        for (int j = 0; j < TN / VB; ++j) {
+            const index_t c = (index_t)(i / VA * SM + i % VA) * ldc + j * SN;
+            VECTOR(VB) result = ZERO(VB);
+            for (int e = 0; e < VB; ++e) ELEMENT(result, e) = alpha * acc[i][j * VB + e];
+            if (beta != 0.0f) result += beta * GLOBAL_V(VB, &C[c]); // beta = 0 never reads C
+            GLOBAL_V(VB, &C[c]) = result;
+        }
+}
