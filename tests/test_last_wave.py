@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import trial
 from conftest import require
+from test_oclgrind import simulate
 from toprung.backends import nvrtc
 from toprung.backends.base import Buffer, Session
 from toprung.build import rung_source
@@ -127,3 +128,14 @@ BUGS = [
 def test_planted_bugs_are_caught(fragment: str, replacement: str, poisoned: Session, tmp_path: Path) -> None:
     planted = trial.make(trial.altered(RUNG, tmp_path, (fragment, replacement)), poisoned)
     assert not trial.attempt(planted, Gemm(*CUT[-1], 0.7, 1.3), poisoned).verdict.right
+
+
+@pytest.mark.xdist_group("oclgrind")
+def test_every_access_of_a_cut_block_is_inside(tmp_path: Path) -> None:
+    """In the simulator, and a planted bug writes beyond the workspace."""
+    tile = {"BM": 16, "BN": 32, "BK": 8, "WM": 8, "WN": 32, "TM": 4, "TN": 8, "VA": 4, "VB": 4, "PADA": 4}
+    job = {"rung": RUNG.name, "size": (16, 32, 200), "tile": tile}
+    beyond = ("(index_t)part * (BM * BN)", "(index_t)(part + 9) * (BM * BN)")
+    clean, wrong = simulate(tmp_path, [job, {**job, "changes": [beyond]}], errors=1000)
+    assert clean["right"] and not clean["log"].strip() and "add_parts" in clean["steps"]
+    assert "Invalid write" in wrong["log"]

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from toprung.backends.base import Buffer, Session
 from toprung.build import Compiled, shared_kernel
@@ -122,7 +123,7 @@ def in_pieces(call: Call, session: Session) -> list[Step]:
     return found
 
 
-def _uploaded(table: np.ndarray, session: Session) -> Buffer:  # type: ignore[type-arg]
+def _uploaded(table: NDArray[np.int32], session: Session) -> Buffer:
     buffer = session.allocate(table.nbytes)
     session.upload(buffer, table)
     return buffer
