@@ -20,6 +20,7 @@ from toprung.build import Compiled, shared_kernel
 from toprung.routines import gemm
 from toprung.routines.base import Step
 from toprung.routines.gemm import Call, Gemm, round_up
+from toprung.tile import Tile
 
 BAND = 8
 """Rows of blocks in a band: work-groups go down them before the next column, so that those which run at one time lie together."""
@@ -43,10 +44,10 @@ class Piece:
         return self.end - self.start
 
 
-def corner(block: int, rows: int, columns: int) -> tuple[int, int]:
+def corner(block: int, rows: int, columns: int, band: int = BAND) -> tuple[int, int]:
     """Row and column of a block, counted in blocks, where they are numbered in bands."""
-    top, within = block // (BAND * columns) * BAND, block % (BAND * columns)
-    high = min(BAND, rows - top)
+    top, within = block // (band * columns) * band, block % (band * columns)
+    high = min(band, rows - top)
     return top + within % high, within // high
 
 
@@ -78,6 +79,45 @@ def pieces(blocks: int, turns: int, slots: int, least: int) -> tuple[list[Piece]
     return whole, list(cut(blocks - last, last, turns, shares)) if last else []
 
 
+@dataclass(frozen=True)
+class Work:
+    """What the two kernels read.
+
+    Attributes
+    ----------
+    groups : for each work-group of the first m, n, from, to (along K) and its part, -1 for the piece that begins a block
+    added : for each block that has parts m, n, its first part and how many there are
+    parts : how many there are in all
+    """
+
+    groups: NDArray[np.int32]
+    added: NDArray[np.int32]
+    parts: int
+
+
+def work(M: int, N: int, K: int, tile: Tile, slots: int, least: int, band: int = BAND) -> Work:
+    """The lists for a product whose sizes need not be whole tiles.
+
+    Long pieces come first: a slot that is done early finds a short one.
+    """
+    deep = tile.BK or 1
+    rows, columns = -(-M // tile.BM), -(-N // tile.BN)
+    whole, parted = pieces(rows * columns, -(-K // deep), slots, least)
+
+    def at(block: int) -> tuple[int, int]:
+        m, n = corner(block, rows, columns, band)
+        return m * tile.BM, n * tile.BN
+
+    numbers = {piece: number for number, piece in enumerate(p for p in parted if p.start)}  # a block's follow each other
+    parted.sort(key=lambda piece: -piece.turns)
+    groups = [(*at(p.block), p.start * deep, min(p.end * deep, K), numbers.get(p, -1)) for p in (*whole, *parted)]
+    added = []
+    for block, of in itertools.groupby(numbers, key=lambda piece: piece.block):
+        mine = [numbers[piece] for piece in of]
+        added.append((*at(block), mine[0], len(mine)))
+    return Work(np.array(groups, np.int32), np.array(added, np.int32), len(numbers))
+
+
 def steps(compiled: Compiled, problem: Gemm, buffers: Mapping[str, Buffer], session: Session) -> list[Step]:
     """The launches: operands laid out as for any rung, the product, and what adds the parts."""
     return gemm.steps(compiled, problem, buffers, session, in_pieces)
@@ -86,44 +126,26 @@ def steps(compiled: Compiled, problem: Gemm, buffers: Mapping[str, Buffer], sess
 def in_pieces(call: Call, session: Session) -> list[Step]:
     """One work-group a piece; where something is cut, a second launch."""
     compiled, tile, device = call.compiled, call.compiled.tile, session.device
-    rows, columns, deep = call.M // tile.BM, call.N // tile.BN, tile.BK or 1
     kind = "gpu" if device.kind == "gpu" else "cpu"
-    slots = RESIDENT[kind] * device.compute_units
-    whole, parted = pieces(rows * columns, call.K // deep, slots, LEAST[kind])
-    # the parts of a block follow each other in their order along K
-    numbers = {piece: number for number, piece in enumerate(p for p in parted if p.start)}
-    # long ones first: then a slot that is done early finds a short one
-    parted.sort(key=lambda piece: -piece.turns)
-    table = np.array(
-        [
-            (m * tile.BM, n * tile.BN, piece.start * deep, piece.end * deep, numbers.get(piece, -1))
-            for piece in (*whole, *parted)
-            for m, n in [corner(piece.block, rows, columns)]
-        ],
-        np.int32,
-    )
-    parts = session.allocate(4 * tile.BM * tile.BN * len(numbers))
-    args = (*call.args, _uploaded(table, session), parts)
-    product = session.bind(compiled.kernel, (len(table), 1), (tile.DN, tile.DM), args, compiled.options)
+    todo = work(call.M, call.N, call.K, tile, RESIDENT[kind] * device.compute_units, LEAST[kind])
+    parts = session.allocate(4 * tile.BM * tile.BN * todo.parts)
+    args = (*call.args, uploaded(todo.groups, session), parts)
+    product = session.bind(compiled.kernel, (len(todo.groups), 1), (tile.DN, tile.DM), args, compiled.options)
     found = [Step(compiled.rung.name, product, helper=False)]
-    if numbers:
-        blocks = []
-        for block, of in itertools.groupby(numbers, key=lambda piece: piece.block):
-            m, n = corner(block, rows, columns)
-            mine = [numbers[piece] for piece in of]
-            blocks.append((m * tile.BM, n * tile.BN, mine[0], len(mine)))
+    if todo.parts:
         each = tile.work_items * (tile.VB or 1)
         add = session.bind(
             shared_kernel("add_parts", tile, session),
-            (round_up(tile.BM * tile.BN, each) // each, len(blocks)),
+            (round_up(tile.BM * tile.BN, each) // each, len(todo.added)),
             (tile.work_items, 1),
-            (_uploaded(np.array(blocks, np.int32), session), parts, call.c.buffer, np.int32(call.c.ld)),
+            (uploaded(todo.added, session), parts, call.c.buffer, np.int32(call.c.ld)),
         )
         found.append(Step("add_parts", add, helper=False))
     return found
 
 
-def _uploaded(table: NDArray[np.int32], session: Session) -> Buffer:
+def uploaded(table: NDArray[np.int32], session: Session) -> Buffer:
+    """A table in device memory."""
     buffer = session.allocate(table.nbytes)
     session.upload(buffer, table)
     return buffer
