@@ -1,4 +1,4 @@
-"""Rung 18 of turing: how work is cut, what the compiler makes of it, and that its parts meet."""
+"""Rung 17 of turing: how work is cut, what the compiler makes of it, and that its parts meet."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from toprung.routines import gemm_last_wave as last_wave
 from toprung.routines.gemm import Gemm
 from toprung.rung import rung
 
-RUNG = rung("turing/r18")
+RUNG = rung("turing/r17")
 H200 = 2 * 132
 CUT = ((65, 33, 137), (32, 32, 431), (33, 35, 37), (128, 96, 64), (96, 96, 512))
 """Sizes that are cut where ten work-groups run at one time (on two compute units), of 32×32: less than a wave, and more."""
@@ -77,17 +77,19 @@ def test_bands_visit_every_block_once() -> None:
         assert {last_wave.corner(block, rows, columns) for block in range(rows * columns)} == every
 
 
-def test_the_loop_is_rung_17s() -> None:
+def test_the_loop_is_deeper_and_no_longer() -> None:
     require(not nvrtc.missing(), f"CUDA: {nvrtc.missing()}")
     codes: list[MachineCode] = []
     device = nvrtc.device_of("sm_90")
-    for one in (rung("turing/r17"), RUNG):
+    for one in (rung("turing/r16"), RUNG):
         codes.append(inspect_source(rung_source(one, one.tile_for(device), one.options(device)), "sm_90"))
     before, after = codes
     assert after.registers <= 128 and after.spills == 0
-    assert after.loop.instructions <= before.loop.instructions
-    for kind in ("FFMA", "LDS.128", "STS.128", "STS.32", "BAR"):
-        assert after.loop.counts[kind] == before.loop.counts[kind], kind
+    for kind in ("FFMA", "LDS.128", "STS.128", "STS.32"):
+        assert after.loop.counts[kind] == 2 * before.loop.counts[kind], kind
+    assert after.loop.counts["BAR"] == before.loop.counts["BAR"]
+    assert after.loop.instructions < 2 * before.loop.instructions
+    assert after.loop.reads.extra_cycles < 1.6 * before.loop.reads.extra_cycles
     assert f"room_for(DN, DM, 1, {last_wave.RESIDENT['gpu']})" in RUNG.source.read_text()
 
 

@@ -5,6 +5,10 @@
 // Work-group: DM * DN work-items, each with one vector of VB elements of C; get_num_groups(0) work-groups cover a block.
 // The order of the sum is that of the parts: the same call, the same bits.
 
+#ifndef VB
+#define VB 1 // a tile without vectors
+#endif
+
 __kernel __attribute__((reqd_work_group_size(DM * DN, 1, 1))) void
 add_parts(__global const int *restrict added, __global const float *restrict parts, __global float *restrict C, const int ldc)
 {

@@ -9,7 +9,7 @@
 //
 // Parameters, work-group and layouts as in gemm.cl, whose loads these are; with
 // ORDER              1: the multiplications down pairs of columns, as the ox ploughs; 0: row by row
-// Idea: rung 18 of turing for every layout and shape.
+// Idea: rung 17 of turing for every layout and shape.
 
 #define gemm whole_blocks // gemm.cl's own kernel, which is not launched
 #define AHEAD 0

@@ -9,7 +9,8 @@
 // parts[part]; a second launch adds those to C (kernels/add_parts.cl).
 // Preconditions: M, N, K are whole tiles; A and lda are aligned to VA floats, B, C, ldb and ldc to VB.
 // Idea: the last wave. What is left for it when all others are whole is cut so that nothing runs alone. The host has
-// the list of pieces, in the order in which they start, bands and all.
+// the list of pieces, in the order in which they start, bands and all; the registers that frees hold a tile twice as deep, whose
+// multiplications go down pairs of columns.
 
 #define LM (WM / TM)   // lanes of a warp along M
 #define LN (WN / TN)   // and along N
