@@ -10,6 +10,7 @@ from toprung import hopper_fp32
 from toprung.blas.call import Call, GemmCall
 from toprung.blas.choose import FFMA, Choice, sliced, tile_grid
 from toprung.blas.ffma import variant_of
+from toprung.blas.pieces import PIECES
 from toprung.device import Device
 from toprung.errors import Unsupported
 from toprung.ranking import Ranking
@@ -30,6 +31,9 @@ class Model:
     bound: Callable[[Choice], float]
 
 
+PIECES_SHARE = 0.76
+"""Of the peak that the product by pieces should reach: rung 17 of turing did at 4096, through OpenCL."""
+
 UNKNOWN = Model(lambda choice: float("inf"), lambda choice: 0.0)
 
 
@@ -45,8 +49,11 @@ def model(device: Device, call: Call) -> Model:
         return UNKNOWN
 
     peak = device.peak_gflops
+    least = call.flops / (1e9 * peak) if peak else 0.0
 
     def predict(choice: Choice) -> float:
+        if choice.kernel == PIECES:
+            return least / PIECES_SHARE
         if choice.kernel == FFMA:
             return hopper_fp32.reckoned(call, device.compute_units, variant_of(choice.tile, dict(choice.options)))
         if choice.kernel != "gemm" or choice.tile is None:
@@ -54,8 +61,8 @@ def model(device: Device, call: Call) -> Model:
         return ranking.seconds(choice)
 
     def bound(choice: Choice) -> float:
-        if choice.kernel == FFMA:
-            return call.flops / (1e9 * peak) if peak else 0.0
+        if choice.kernel in (FFMA, PIECES):
+            return least
         return ranking.least(choice) if choice.kernel == "gemm" and choice.tile else 0.0
 
     return Model(predict, bound)
