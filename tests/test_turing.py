@@ -68,7 +68,7 @@ def test_rung_3_saves_no_register_today() -> None:
 
 @pytest.mark.parametrize(
     ("name", "loads"), [("turing/r06", ("LDG.128", "LDS.128", "STS.128"))] + [
-        (f"turing/r{n:02}", ("LDG.128", "LDS.128", "STS.128")) for n in (*range(7, 14), 15, 16)
+        (f"turing/r{n:02}", ("LDG.128", "LDS.128", "STS.128")) for n in (*range(7, 14), 15, 16, 17)
     ],
 )  # fmt: skip
 def test_vectors_stay_vectors(name: str, loads: tuple[str, ...]) -> None:

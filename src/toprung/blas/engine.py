@@ -41,7 +41,7 @@ class Executable:
         self.tile: Tile | None = choice.tile
         self.why, self.passed_over = choice.why, choice.passed_over
         self.workspace_bytes = launches.workspace_bytes(call, choice, session.device.compute_units)
-        self.launches = launches.count(call, choice)
+        self.launches = launches.count(call, choice, session.device.compute_units)
         self._make: Callable[[], Run] = launches.maker(session, call, choice)
         self._mine = threading.local()
         self._mine.run = self._make()  # what is wrong with it shows now

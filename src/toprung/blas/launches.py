@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from toprung.backends.base import Session
-from toprung.blas import ffma, fp32x, vendor
+from toprung.blas import ffma, fp32x, pieces, vendor
 from toprung.blas.call import Call, GemmCall, GemvCall
 from toprung.blas.choose import FFMA, Choice, Skinny, sliced, tile_grid, turn
 from toprung.blas.kernel import Run, kernel, loaded
+from toprung.blas.pieces import PIECES
 from toprung.errors import LaunchError
 
 SMALLEST = 2.0**-150
@@ -31,18 +32,22 @@ def workspace_bytes(call: Call, choice: Choice, units: int) -> int:
         return ffma.workspace_bytes(call, choice, units)
     if choice.kernel == fp32x.FP32X:
         return fp32x.workspace_bytes(call, choice.slices)
+    if choice.kernel == PIECES:
+        return pieces.workspace_bytes(call, choice, units)
     slices = choice.slices
     if slices == 1:
         return 0
     return 4 * slices * (call.M * call.N * call.batch if isinstance(call, GemmCall) else call.length)
 
 
-def count(call: Call, choice: Choice) -> int:
+def count(call: Call, choice: Choice, units: int) -> int:
     """Kernels of a run, α = 0 and K = 0 aside."""
     if choice.kernel == fp32x.FP32X:
         return fp32x.launches(call, choice.slices)
     if choice.kernel == FFMA:
         return ffma.launches(call, choice)
+    if choice.kernel == PIECES:
+        return pieces.launches(call, choice, units)
     return 2 if choice.slices > 1 else 1
 
 
@@ -255,6 +260,6 @@ def _skinny(session: Session, call: Call, choice: Choice) -> Run:
 
 PRODUCTS: dict[str, Callable[[Session, Call, Choice], Run]] = {
     "plain": _plain, "gemm": _gemm, "rows": _skinny, "columns": _skinny, "cublas": vendor.cublas,
-    fp32x.FP32X: fp32x.product, FFMA: ffma.product,
+    fp32x.FP32X: fp32x.product, FFMA: ffma.product, PIECES: pieces.product,
 }  # fmt: skip
 """What starts a call with each kernel."""

@@ -44,6 +44,7 @@ from toprung.blas.choose import (
 from toprung.blas.fp32x import FP32X, path_of
 from toprung.blas.kernel import kernel, kernel_names
 from toprung.blas.kernels.rows import SMALL
+from toprung.blas.pieces import PIECES
 from toprung.blas.problems import class_of, sizes_of, source_hash
 from toprung.device import Device
 from toprung.errors import LaunchError, OutOfDeviceMemory, StoreError, SwitchRefused, UnknownName
@@ -427,6 +428,8 @@ def fitted(device: Device, call: Call, entry: Entry, exact: bool) -> Choice | st
         return "its tile is larger than is ever built"
     if name == "gemm":
         made = _gemm(call, entry, tile, options, exact)
+    elif name == PIECES:
+        made = _pieces(call, tile, options)
     elif name in ("rows", "columns"):
         made = _skinny(call, entry, tile, options, exact)
     else:
@@ -478,6 +481,20 @@ def _gemm(call: Call, entry: Entry, tile: Tile, options: dict[str, int], exact: 
     if max(*call.extents, call.M * call.N) >= 2**31:
         options["INDEX32"] = 0
     return replace(tile, SPLIT_K=slices if slices > 1 else None)
+
+
+def _pieces(call: Call, tile: Tile, options: dict[str, int]) -> Tile | str:
+    """The tile of the product by pieces for a call; ``options`` are changed to what the call needs."""
+    if not isinstance(call, GemmCall) or call.batch > 1:
+        return "it multiplies two matrices"
+    a, b, c = widths(call)
+    if (tile.VA or 1) > a or (tile.VB or 1) > b:
+        return "its accesses are wider than the operands allow"
+    options["TRANS_A"], options["TRANS_B"] = int(call.trans_a), int(call.trans_b)
+    options["VC"] = min(options.get("VC", 4), c)
+    if max(*call.extents, call.M * call.N) >= 2**31:
+        options["INDEX32"] = 0
+    return replace(tile, SPLIT_K=None)
 
 
 def _skinny(call: Call, entry: Entry, tile: Tile, options: dict[str, int], exact: bool) -> Tile | str:

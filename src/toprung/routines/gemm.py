@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -183,8 +183,44 @@ def from_size(size: tuple[int, ...]) -> Gemm:
     return Gemm(M, N, K)
 
 
-def steps(compiled: Compiled, problem: Gemm, buffers: Mapping[str, Buffer], session: Session) -> list[Step]:
-    """The launches that compute ``problem`` with a rung, in order.
+@dataclass(frozen=True)
+class Call:
+    """What a rung's kernel is to compute once its operands lie as it wants them: ``M``, ``N`` and ``K`` as it is told them."""
+
+    compiled: Compiled
+    problem: Gemm
+    M: int
+    N: int
+    K: int
+    a: Placed
+    b: Placed
+    c: Placed
+
+    @property
+    def args(self) -> tuple[Buffer | np.generic, ...]:
+        """The arguments that every rung's kernel has."""
+        return (
+            *map(np.int32, (self.M, self.N, self.K)), np.float32(self.problem.alpha), self.a.buffer, np.int32(self.a.ld),
+            self.b.buffer, np.int32(self.b.ld), np.float32(self.problem.beta), self.c.buffer, np.int32(self.c.ld),
+        )  # fmt: skip
+
+
+def a_group_a_block(call: Call, session: Session) -> list[Step]:
+    """One launch, one work-group for each block of C."""
+    compiled, tile = call.compiled, call.compiled.tile
+    groups = (round_up(call.N, tile.BN) // tile.BN, round_up(call.M, tile.BM) // tile.BM)
+    main = session.bind(compiled.kernel, groups, (tile.DN, tile.DM), call.args, compiled.options)
+    return [Step(compiled.rung.name, main, helper=False)]
+
+
+def steps(
+    compiled: Compiled,
+    problem: Gemm,
+    buffers: Mapping[str, Buffer],
+    session: Session,
+    multiply: Callable[[Call, Session], list[Step]] = a_group_a_block,
+) -> list[Step]:
+    """The launches that compute ``problem`` with a rung, in order; ``multiply`` makes those of the product itself.
 
     Operands that the rung wants whole or transposed go through scratch memory of the session's; operands that already are
     what the rung wants do not. An empty C needs no launch; K = 0 or α = 0 leaves C = β·C.
@@ -222,18 +258,9 @@ def steps(compiled: Compiled, problem: Gemm, buffers: Mapping[str, Buffer], sess
     # a rung that gets whole tiles computes all of them; one that does not minds the true edges
     M, N = (target.rows, target.cols) if "C" in whole else (problem.M, problem.N)
     K = round_up(problem.K, bk) if "B" in whole else problem.K
-    main = session.bind(
-        compiled.kernel,
-        (round_up(N, bn) // bn, round_up(M, bm) // bm),
-        (tile.DN, tile.DM),
-        (
-            *map(np.int32, (M, N, K)), np.float32(problem.alpha), a.buffer, np.int32(a.ld), b.buffer, np.int32(b.ld),
-            np.float32(problem.beta), target.buffer, np.int32(target.ld),
-        ),
-        compiled.options,
-    )  # fmt: skip
+    main = multiply(Call(compiled, problem, M, N, K, a, b, target), session)
     after = [maker.copy("pad", target, c, name="crop")] if target is not c else []
-    return [*before, Step(rung.name, main, helper=False), *after]
+    return [*before, *main, *after]
 
 
 def without_product(problem: Gemm, c: Placed, maker: Maker) -> list[Step] | None:

@@ -11,6 +11,7 @@ from toprung.blas.call import Call, GemmCall
 from toprung.blas.choose import FFMA, Choice, sliced, tile_grid
 from toprung.blas.ffma import variant_of
 from toprung.blas.fp32x import FP32X, way_of
+from toprung.blas.pieces import PIECES
 from toprung.device import Device
 from toprung.errors import Unsupported
 from toprung.ranking import Ranking
@@ -33,6 +34,8 @@ class Model:
 
 NEAR = 1.25
 """How many times as long as plain fp32 fp32x may take by the reckoning of both to be worth a search."""
+PIECES_SHARE = 0.76
+"""Of the peak that the product by pieces should reach: rung 17 of turing did at 4096, through OpenCL."""
 
 UNKNOWN = Model(lambda choice: float("inf"), lambda choice: 0.0)
 
@@ -59,8 +62,11 @@ def model(device: Device, call: Call, precision: str = "fp32") -> Model:
         return UNKNOWN
 
     peak = device.peak_gflops
+    least = call.flops / (1e9 * peak) if peak else 0.0
 
     def predict(choice: Choice) -> float:
+        if choice.kernel == PIECES:
+            return least / PIECES_SHARE
         if choice.kernel == FFMA:
             return hopper_fp32.reckoned(call, device.compute_units, variant_of(choice.tile, dict(choice.options)))
         if choice.kernel != "gemm" or choice.tile is None:
@@ -68,8 +74,8 @@ def model(device: Device, call: Call, precision: str = "fp32") -> Model:
         return ranking.seconds(choice)
 
     def bound(choice: Choice) -> float:
-        if choice.kernel == FFMA:
-            return call.flops / (1e9 * peak) if peak else 0.0
+        if choice.kernel in (FFMA, PIECES):
+            return least
         return ranking.least(choice) if choice.kernel == "gemm" and choice.tile else 0.0
 
     return Model(predict, bound)
