@@ -85,7 +85,7 @@ class Variant:
 
     def defines(self, **more: int) -> dict[str, int]:
         """As macros."""
-        return {"ARCH_SPECIFIC": 1, **asdict(self), **more}
+        return {"ARCH_SPECIFIC": 1, "IN_ORDER": 1, **asdict(self), **more}
 
     def __str__(self) -> str:
         return f"{self.BM}x{self.BN}x{self.BK} S{self.STAGES} W{self.WAIT_AT} G{self.GROUP}" + " turns A" * self.TURN_A

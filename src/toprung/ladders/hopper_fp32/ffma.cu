@@ -1,4 +1,4 @@
-// The library's kernel, and that of rungs 3 and 4: C = alpha * A * B + beta * C, see ffma.cuh for how everything lies.
+// The library's kernel, and that of rungs 3 to 5: C = alpha * A * B + beta * C, see ffma.cuh for how everything lies.
 //
 //     stage s      | k = 0 1 2 ... WAIT_AT ............ BK - 1 |        the wait for stage s + 1 stands in the middle of stage s,
 //     fragments of |     1 2 3 ...    ^ wait        ... 0 of s + 1      where nothing needs it yet; the loop's edge is like any k

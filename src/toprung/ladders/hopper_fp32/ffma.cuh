@@ -36,9 +36,18 @@
 #endif
 #define THREADS (32 * WARPS + 128)
 
+#ifndef IN_ORDER
+#define IN_ORDER 0 // 1: the compiler moves no load of fragments past another, see rung 5
+#endif
+#if IN_ORDER
+#define LDS "ld.volatile.shared.v4.f32"
+#else
+#define LDS "ld.shared.v4.f32"
+#endif
+
 inline float4 lds(uint at) {
     float4 v;
-    asm volatile("ld.shared.v4.f32 {%0,%1,%2,%3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(at));
+    asm volatile(LDS " {%0,%1,%2,%3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(at));
     return v;
 }
 
