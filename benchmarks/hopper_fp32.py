@@ -1,13 +1,15 @@
 """Plain fp32 on Hopper (``toprung.hopper_fp32``): right first, then how long it takes, in turns with cuBLAS's fp32.
 
-    timeout 200 python benchmarks/hopper_fp32.py OUT [--parts right,time] [--shapes 8192:NN,1000,65536x64x4096:TN] [--variants all]
+    timeout 200 python benchmarks/hopper_fp32.py OUT [--parts right,time] [--shapes 8192:NN,1000,65536x64x4096:TN] [--variants all|lay]
                                                      [--sustained SECONDS] [--limit 170]
 
 ``right``   every block shape, each layout, edges, α and β, parts of tiles, panels, Inf and NaN, all against the float64 oracle with
-            canaries around; twice, for the same bits; operands off 16 bytes; a captured graph. Waiting ends in a trap
+            canaries around; twice, for the same bits; operands off 16 bytes; a captured graph; operands laid out in the
+            background to the bit as by a pass, launches in a row, a workspace full of NaN. Waiting ends in a trap
 ``time``    a line a shape and layout: µs of whole calls, the share of cuBLAS's speed, layout pass and product alone, what is
-            reckoned. ``--variants all``: every block shape; else what is chosen. ``--sustained``: samples of so many seconds, with
-            watts, MHz and pJ a flop
+            reckoned. ``--variants all``: every block shape; ``lay``: operands laid out in the background and by a pass, and in
+            ``right`` the background alone; else what is chosen. ``--sustained``: samples of so many seconds, with watts, MHz and
+            pJ a flop
 
 Everything goes into OUT/hopper-fp32.json as well. ``right`` takes about half a minute.
 """
@@ -16,6 +18,7 @@ import argparse
 import shlex
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -79,18 +82,19 @@ def check(session, shape, tile, name):
     plan = Plan(session, Product.of(problem), tile, shape.get("limit", LIMIT), SPIN_LIMIT=SPIN)
     first, second = (bits_of(plan, placed, problem) for _ in range(2))
     found = [] if np.array_equal(canonical(first), canonical(second)) else ["a second run gave other bits"]
-    flags = np.empty(plan.units, np.uint32)
-    session.download(plan.flags(int(session.queue)), flags)
+    left = plan.flags(int(session.queue))
+    flags = np.empty(left.nbytes // 4, np.uint32)
+    session.download(left, flags)
     found += [] if not flags.any() else [f"flags are left: {np.flatnonzero(flags).tolist()}"]
     return [*found, *Oracle(operands).verify(first.view(np.float32)).problems]
 
 
-def right(session):
+def right(session, tiles=TILES):
     good, cases = True, 0
     part = hopper_fp32.PART
-    todo = [({**shape, "trans": t}, tile, "normal") for tile in TILES for shape in EDGES for t in TRANSPOSES if fits(shape, t)]
-    todo += [(shape, tile, "integers") for tile in TILES for shape in DEEP]
-    todo += [({"M": 200, "N": 330, "K": 150, "trans": t}, TILES[0], name) for name in DATA for t in ("NN", "TT")]
+    todo = [({**shape, "trans": t}, tile, "normal") for tile in tiles for shape in EDGES for t in TRANSPOSES if fits(shape, t)]
+    todo += [(shape, tile, "integers") for tile in tiles for shape in DEEP]
+    todo += [({"M": 200, "N": 330, "K": 150, "trans": t}, tiles[0], name) for name in DATA for t in ("NN", "TT")]
     for shape, tile, name in todo:
         hopper_fp32.PART = -1.0 if name == "integers" else part  # as many parts as may be
         try:
@@ -103,7 +107,8 @@ def right(session):
             if cases > 20:
                 break
     say(good, f"right: {cases} cases")
-    return unaligned(session) & moved(session) & graph(session) & good
+    good &= unaligned(session) & moved(session) & background(session)
+    return graph(session) & graph(session, Variant(LAY=1)) & good
 
 
 def fits(shape, trans):
@@ -136,6 +141,49 @@ def unaligned(session):
     return say(good, "operands and results on 4 bytes")
 
 
+BEHIND = ("4096:NN", "4096:NT", "4096:TT", "3000x2500x1100:NN", "1001x2003x777:NT", "700x9000x515:TT", "2048:NN")
+"""Laid out in the background and by a pass, for the same bits."""
+
+
+def background(session):
+    """Bits of the one and of the other; three launches in a row, each into a workspace full of NaN and as it was left."""
+    good = True
+    for text in BEHIND:
+        sizes, _, trans = text.partition(":")
+        numbers = [int(n) for n in sizes.split("x")]
+        M, N, K = numbers * 3 if len(numbers) == 1 else numbers
+        problem = Gemm(M, N, K, trans=trans)
+        rng = np.random.default_rng(M + N + K)
+        a, b, c = (session.allocate(4 * n) for n in (M * K, K * N, M * N))
+        for buffer, n in ((a, M * K), (b, K * N)):
+            session.upload(buffer, rng.standard_normal(n, np.float32))
+        found, plans = [], {}
+        for shape in hopper_fp32.SHAPES:
+            for lay in (0, 1):
+                plan = plans[lay] = Plan(session, Product.of(problem), replace(shape, LAY=lay), SPIN_LIMIT=SPIN)
+                for run in range(1 + 3 * lay):
+                    if run < 2:
+                        work = session.workspace(None, plan.workspace_bytes)
+                        session.upload(work.buffer, np.full(plan.workspace_bytes // 4, np.nan, np.float32))
+                    plan.run(a, 0, b, 0, c, 0, 1.0, 0.0)
+                    if run == 1:
+                        continue  # the next two follow at once
+                    session.synchronize()
+                    out = np.empty(M * N, np.float32)
+                    session.download(c, out)
+                    found.append(canonical(out.view(np.uint32)))
+            same = all(np.array_equal(found[0], other) for other in found[1:])
+            left = plans[1].flags(int(session.queue))
+            flags = np.empty(left.nbytes // 4, np.uint32)
+            session.download(left, flags)
+            if not same or flags.any() or not np.isfinite(found[0].view(np.float32)).all():
+                good = say(False, f"background {text} {shape}", f"same bits: {same}, counters left: {np.flatnonzero(flags)[:8]}")
+            found.clear()
+            if M * N * K > 1 << 34:
+                break  # one block shape
+    return say(good, f"background: {len(BEHIND)} products to the bit")
+
+
 def moved(session):
     """One plan, operands in many places in turn: tensor maps follow them."""
     plan, good = Plan(session, Product(132, 260, 50, trans_a=True), SPIN_LIMIT=SPIN), True
@@ -149,7 +197,7 @@ def moved(session):
     return say(good, "operands in 70 places")
 
 
-def graph(session):
+def graph(session, variant=None):
     """Captured on another stream; what it reads changes between replays; tiles are cut."""
     from cuda.bindings import driver
 
@@ -160,7 +208,7 @@ def graph(session):
 
     good, other = True, session.branch()
     stream = other.queue
-    plan = Plan(session, Product(130, 300, 2000), SPIN_LIMIT=SPIN)
+    plan = Plan(session, Product(130, 300, 2000), variant, SPIN_LIMIT=SPIN)
     (_, at_a), (_, at_b) = integers(session, (130, 2000), 1), integers(session, (2000, 300), 2)
     out, found = session.allocate(4 * 130 * 300), np.empty((130, 300), np.float32)
     plan.ready(stream)
@@ -182,7 +230,7 @@ def graph(session):
                 checked(*driver.cuStreamSynchronize(stream))
                 session.download(out, found)
                 good &= np.array_equal(found, a @ b)
-    return say(good, "graph: three operands, two replays each")
+    return say(good, f"graph: three operands, two replays each, {plan.variant}")
 
 
 class Compared(Set):
@@ -218,7 +266,8 @@ def compare(session, fill, text, every, sustained, meter):
     call, units = Product.of(problem), session.device.compute_units
     sets = [Compared(session, fill, problem, i) for i in range(2)]
     chosen, turn = choose(call, units), [0]
-    variants = [chosen, *(v for v in VARIANTS if every and v != chosen)]
+    others = {"all": VARIANTS, "lay": (replace(chosen, TURN_A=0, LAY=0), replace(chosen, TURN_A=0, LAY=1))}.get(every, ())
+    variants = [chosen, *(v for v in others if v != chosen)]
     plans, vendors = [Plan(session, call, v) for v in variants], [s.vendor() for s in sets]
 
     def ours(plan):
@@ -265,6 +314,12 @@ def compare(session, fill, text, every, sustained, meter):
     return {"problem": problem.describe(), "name": text, "flops": problem.flops, "rows": rows}
 
 
+def short(name):
+    """A variant's block shape, and what becomes of operands that do not lie well."""
+    shape, *rest = name.split()
+    return shape + "".join(f"-{word}" for word in ("turns", "lays") if word in rest)
+
+
 def line(found):
     theirs, own, *others = found["rows"]
     flops = found["flops"]
@@ -275,7 +330,7 @@ def line(found):
         return f" {row['joules'] / row['seconds']:.0f}W {row['mhz']:.0f}MHz {row['joules'] / flops * 1e12:.2f}pJ"
 
     alone = "+".join(f"{v * 1e6:.0f}" for v in own["alone"].values())
-    more = " ".join(f"{r['name'].split()[0]}:{theirs['seconds'] / r['seconds']:.3f}" for r in others)
+    more = " ".join(f"{short(r['name'])}:{theirs['seconds'] / r['seconds']:.3f}" for r in others)
     return (
         f"{found['name']:17} cuBLAS {theirs['seconds'] * 1e6:8.0f} us {flops / theirs['seconds'] / 1e12:5.1f} TF{power(theirs)} | "
         f"{own['name']:24} {own['seconds'] * 1e6:8.0f} us {flops / own['seconds'] / 1e12:5.1f} TF{power(own)} "
@@ -288,7 +343,7 @@ def main():
     arguments.add_argument("out", type=Path)
     arguments.add_argument("--parts", default="right,time")
     arguments.add_argument("--shapes", default=",".join(SHAPES))
-    arguments.add_argument("--variants", choices=("all", "chosen"), default="chosen")
+    arguments.add_argument("--variants", choices=("all", "lay", "chosen"), default="chosen")
     arguments.add_argument("--sustained", type=float, default=0.0)
     arguments.add_argument("--limit", type=float, default=170)
     asked = arguments.parse_args()
@@ -305,7 +360,7 @@ def main():
         fill = source_kernel(Source("benchmarks/fill", FILL, "fill", {}, "cuda"), session)
         if "right" in wanted:
             try:
-                good = right(session)
+                good = right(session, [t for t in TILES if t.LAY or asked.variants != "lay"])
             except Exception as error:
                 good = say(False, "right", f"{type(error).__name__}: {str(error)[-600:]}")
             print(f"# {time.monotonic() - start:.0f} s", flush=True)
@@ -315,7 +370,7 @@ def main():
                 continue
             try:
                 counted = None if meter.absent else meter
-                report.append(compare(session, fill, text, asked.variants == "all", asked.sustained, counted))
+                report.append(compare(session, fill, text, asked.variants, asked.sustained, counted))
                 lines.append(line(report[-1]))
             except Exception as error:
                 failures.append(f"{text}: {type(error).__name__}: {str(error)[-400:]}")
@@ -324,7 +379,7 @@ def main():
                 results.record(
                     shlex.join(["python", "benchmarks/hopper_fp32.py", *sys.argv[1:]]), environment(session), [], failures,
                     kind="hopper-fp32", right=good, shapes=report, sustained=asked.sustained,
-                    constants={n: getattr(hopper_fp32, n) for n in ("RATE", "START", "TILE", "PART", "LAY_RATE", "LAY_START")},
+                    constants={n: getattr(hopper_fp32, n) for n in ("RATE", "START", "TILE", "PART", "LAY_RATE", "LAY_START", "LAY_BEHIND_RATE", "LAY_BEHIND_START")},
                 ),
             )  # fmt: skip
     print("\n".join([*lines, *(f"FAILED {f}" for f in failures), f"# {time.monotonic() - start:.0f} s"]))
