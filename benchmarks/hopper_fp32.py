@@ -1,15 +1,17 @@
 """Plain fp32 on Hopper (``toprung.hopper_fp32``): right first, then how long it takes, in turns with cuBLAS's fp32.
 
-    timeout 200 python benchmarks/hopper_fp32.py OUT [--parts right,time] [--shapes 8192:NN,1000,65536x64x4096:TN] [--variants all|lay]
-                                                     [--sustained SECONDS] [--limit 170]
+    timeout 200 python benchmarks/hopper_fp32.py OUT [--parts right,time] [--shapes 8192:NN,1000,65536x64x4096:TN]
+                                                     [--variants all|lay] [--sustained SECONDS] [--limit 170]
 
 ``right``   every block shape, each layout, edges, α and β, parts of tiles, panels, Inf and NaN, all against the float64 oracle with
             canaries around; twice, for the same bits; operands off 16 bytes; a captured graph; operands laid out in the
             background to the bit as by a pass, launches in a row, a workspace full of NaN. Waiting ends in a trap
 ``time``    a line a shape and layout: µs of whole calls, the share of cuBLAS's speed, layout pass and product alone, what is
-            reckoned. ``--variants all``: every block shape; ``lay``: operands laid out in the background and by a pass, and in
-            ``right`` the background alone; else what is chosen. ``--sustained``: samples of so many seconds, with watts, MHz and
-            pJ a flop
+            reckoned. ``--variants all``: every block shape; else what is chosen. ``--sustained``: samples of so many seconds, with
+            watts, MHz and pJ a flop
+
+``--variants lay`` is about operands laid out in the background alone: ``right`` compares bits, ``time`` that with a pass
+beforehand, each with other splits of the registers as well, so that one can tell why.
 
 Everything goes into OUT/hopper-fp32.json as well. ``right`` takes about half a minute.
 """
@@ -65,6 +67,8 @@ SHAPES = (
     "4095x4097x4099", "8192x8192x64",
 )  # fmt: skip
 ROUNDS, BURST = 5, 0.02
+SPLITS = tuple({"PRODUCER_REGISTERS": p, "CONSUMER_REGISTERS": c} for p, c in ((56, 224), (40, 232), (72, 216)))
+CONSTANTS = "RATE", "START", "TILE", "PART", "LAY_RATE", "LAY_START", "LAY_BEHIND_RATE", "LAY_BEHIND_START"
 
 
 def bits_of(plan, placed, problem):
@@ -89,12 +93,12 @@ def check(session, shape, tile, name):
     return [*found, *Oracle(operands).verify(first.view(np.float32)).problems]
 
 
-def right(session, tiles=TILES):
+def right(session):
     good, cases = True, 0
     part = hopper_fp32.PART
-    todo = [({**shape, "trans": t}, tile, "normal") for tile in tiles for shape in EDGES for t in TRANSPOSES if fits(shape, t)]
-    todo += [(shape, tile, "integers") for tile in tiles for shape in DEEP]
-    todo += [({"M": 200, "N": 330, "K": 150, "trans": t}, tiles[0], name) for name in DATA for t in ("NN", "TT")]
+    todo = [({**shape, "trans": t}, tile, "normal") for tile in TILES for shape in EDGES for t in TRANSPOSES if fits(shape, t)]
+    todo += [(shape, tile, "integers") for tile in TILES for shape in DEEP]
+    todo += [({"M": 200, "N": 330, "K": 150, "trans": t}, TILES[0], name) for name in DATA for t in ("NN", "TT")]
     for shape, tile, name in todo:
         hopper_fp32.PART = -1.0 if name == "integers" else part  # as many parts as may be
         try:
@@ -107,7 +111,7 @@ def right(session, tiles=TILES):
             if cases > 20:
                 break
     say(good, f"right: {cases} cases")
-    good &= unaligned(session) & moved(session) & background(session)
+    good &= unaligned(session) & moved(session) & background(session, hopper_fp32.SHAPES)
     return graph(session) & graph(session, Variant(LAY=1)) & good
 
 
@@ -145,7 +149,7 @@ BEHIND = ("4096:NN", "4096:NT", "4096:TT", "3000x2500x1100:NN", "1001x2003x777:N
 """Laid out in the background and by a pass, for the same bits."""
 
 
-def background(session):
+def background(session, shapes):
     """Bits of the one and of the other; three launches in a row, each into a workspace full of NaN and as it was left."""
     good = True
     for text in BEHIND:
@@ -158,16 +162,15 @@ def background(session):
         for buffer, n in ((a, M * K), (b, K * N)):
             session.upload(buffer, rng.standard_normal(n, np.float32))
         found, plans = [], {}
-        for shape in hopper_fp32.SHAPES:
+        for shape in shapes:
             for lay in (0, 1):
                 plan = plans[lay] = Plan(session, Product.of(problem), replace(shape, LAY=lay), SPIN_LIMIT=SPIN)
-                for run in range(1 + 3 * lay):
-                    if run < 2:
-                        work = session.workspace(None, plan.workspace_bytes)
-                        session.upload(work.buffer, np.full(plan.workspace_bytes // 4, np.nan, np.float32))
-                    plan.run(a, 0, b, 0, c, 0, 1.0, 0.0)
-                    if run == 1:
-                        continue  # the next two follow at once
+                for poisoned, times in ((True, 1), (True, 1), (False, 3))[: 1 + 2 * lay]:
+                    if poisoned:
+                        nothing = np.full(plan.workspace_bytes // 4, np.nan, np.float32)
+                        session.upload(session.workspace(None, plan.workspace_bytes).buffer, nothing)
+                    for _ in range(times):
+                        plan.run(a, 0, b, 0, c, 0, 1.0, 0.0)
                     session.synchronize()
                     out = np.empty(M * N, np.float32)
                     session.download(c, out)
@@ -266,9 +269,20 @@ def compare(session, fill, text, every, sustained, meter):
     call, units = Product.of(problem), session.device.compute_units
     sets = [Compared(session, fill, problem, i) for i in range(2)]
     chosen, turn = choose(call, units), [0]
-    others = {"all": VARIANTS, "lay": (replace(chosen, TURN_A=0, LAY=0), replace(chosen, TURN_A=0, LAY=1))}.get(every, ())
-    variants = [chosen, *(v for v in others if v != chosen)]
-    plans, vendors = [Plan(session, call, v) for v in variants], [s.vendor() for s in sets]
+    behind, before = (replace(chosen, TURN_A=0, LAY=lay) for lay in (1, 0))
+    others = {
+        "all": [(v, {}) for v in VARIANTS],
+        "lay": [
+            (behind, {}),
+            (behind, SPLITS[0]),
+            (behind, SPLITS[1]),
+            (before, {}),
+            (before, SPLITS[2]),
+            (before, {"WHOLE_FIRST": 1}),
+        ],
+    }.get(every, [])
+    variants = [(chosen, {}), *(v for v in others if v != (chosen, {}))]
+    plans, vendors = [Plan(session, call, v, **more) for v, more in variants], [s.vendor() for s in sets]
 
     def ours(plan):
         def run():
@@ -302,8 +316,9 @@ def compare(session, fill, text, every, sustained, meter):
         for i, run in enumerate(runs):
             samples[i].append(sample(session, run, calls[i], meter if sustained else None))
     rows = []
-    for variant, plan, some in zip((None, *variants), (None, *plans), samples, strict=True):
-        row = {"name": str(variant) if variant else "cublas", "chosen": variant == chosen, "samples": some}
+    for (variant, more), plan, some in zip(((None, {}), *variants), (None, *plans), samples, strict=True):
+        name = " ".join((str(variant), *(f"{k}={v}" for k, v in more.items()))) if variant else "cublas"
+        row = {"name": name, "chosen": (variant, more) == (chosen, {}), "samples": some}
         row |= {k: float(np.median([s[k] for s in some])) for k in ("seconds", "mhz", "joules") if some[0][k] is not None}
         if plan is not None:
             row["schedule"] = [list(step.schedule) for step in plan.steps()]
@@ -317,7 +332,7 @@ def compare(session, fill, text, every, sustained, meter):
 def short(name):
     """A variant's block shape, and what becomes of operands that do not lie well."""
     shape, *rest = name.split()
-    return shape + "".join(f"-{word}" for word in ("turns", "lays") if word in rest)
+    return shape + "".join(f"-{word}" for word in rest if word in ("turns", "lays") or "=" in word)
 
 
 def line(found):
@@ -360,7 +375,10 @@ def main():
         fill = source_kernel(Source("benchmarks/fill", FILL, "fill", {}, "cuda"), session)
         if "right" in wanted:
             try:
-                good = right(session, [t for t in TILES if t.LAY or asked.variants != "lay"])
+                if asked.variants == "lay":
+                    good = background(session, hopper_fp32.SHAPES[:1]) & graph(session, Variant(LAY=1))
+                else:
+                    good = right(session)
             except Exception as error:
                 good = say(False, "right", f"{type(error).__name__}: {str(error)[-600:]}")
             print(f"# {time.monotonic() - start:.0f} s", flush=True)
@@ -379,7 +397,7 @@ def main():
                 results.record(
                     shlex.join(["python", "benchmarks/hopper_fp32.py", *sys.argv[1:]]), environment(session), [], failures,
                     kind="hopper-fp32", right=good, shapes=report, sustained=asked.sustained,
-                    constants={n: getattr(hopper_fp32, n) for n in ("RATE", "START", "TILE", "PART", "LAY_RATE", "LAY_START", "LAY_BEHIND_RATE", "LAY_BEHIND_START")},
+                    constants={n: getattr(hopper_fp32, n) for n in CONSTANTS},
                 ),
             )  # fmt: skip
     print("\n".join([*lines, *(f"FAILED {f}" for f in failures), f"# {time.monotonic() - start:.0f} s"]))

@@ -47,7 +47,8 @@ static uint claim(uint *counter) { // what is laid out comes late, the later the
     std::this_thread::sleep_for(std::chrono::milliseconds(min(was, 20u)));
     return was;
 }
-static uint arrive(uint *counter) { return __atomic_fetch_add(counter, 1u, __ATOMIC_SEQ_CST); }
+static uint arrive(uint *counter, uint as) { return __atomic_fetch_add(counter, as, __ATOMIC_SEQ_CST); }
+static void all_seen() {}
 static void count(uint *counter) { __atomic_fetch_add(counter, 1u, __ATOMIC_SEQ_CST); }
 static uint seen(const uint *count) {
     std::this_thread::yield();

@@ -151,7 +151,7 @@ def test_the_same_bits_as_behind_a_layout_pass(folder: Shared, kept: Any, trans:
     plan = same(folder, 260, 516, 100, trans)  # 9 tiles, 3 blocks
     (step,) = plan.steps()
     assert step.schedule.grid == UNITS
-    same(folder, 132, 260, 100, trans)  # 4 tiles: a whole one each, and one that is cut
+    same(folder, 132, 260, 500, trans)  # 4 tiles: a whole one each, and one that is cut; chunks enough to look ahead
 
 
 @pytest.mark.parametrize(
@@ -189,11 +189,16 @@ def test_pieces_of_a_call_lay_out_an_operand_once(folder: Shared, kept: Any) -> 
 
 
 PLANTED = {
-    "the chunk before": ("for (int c = k / CHUNK; c <= (end - 1) / CHUNK; ++c)", "for (int c = k / CHUNK; c <= k / CHUNK; ++c)"),
-    "half of a chunk": ("seen(o.state + at) < want", "seen(o.state + at) < (want + 1) / 2"),
+    "the chunk before": (
+        "int at = r / PANEL, first = k / CHUNK, last = (end - 1) / CHUNK;",
+        "int at = r / PANEL, first = k / CHUNK, last = first;",
+    ),
+    "half of a chunk": ("/ UNIT_ROWS;\n        all", "/ UNIT_ROWS / 2;\n        all"),
     "counts stay": ("i += 32) o.state[i] = 0;", "i += 32) o.state[i] = i < 2 ? 0 : o.state[i];"),
     "the claims stay": ("for (int i = lane; i < o.of[1]", "for (int i = lane + 1; i < o.of[1]"),
-    "another panel": ("int panel = r / PANEL, want", "int panel = 0, want"),
+    "too far ahead": ("seen(counts + last + 1 + i) >= want", "seen(counts + last + 1 + i) >= 0"),
+    "all too early": ("== BACKGROUND_WARPS * gridDim.x", "< BACKGROUND_WARPS * gridDim.x"),
+    "another panel": ("int at = r / PANEL, first", "int at = 0, first"),
 }
 
 
@@ -208,7 +213,7 @@ def test_a_planted_bug_is_seen(folder: Shared, name: str) -> None:
     folder.change = change
     shape = (PANEL + 700, 40, 24, "NN") if name == "another panel" else (300, 260, 100, "NN")
     with pytest.raises((AssertionError, Stuck)):
-        same(folder, *shape)
+        same(folder, *shape, variant=Variant(GROUP=2, LAY=1))
 
 
 # what is laid out first, and where it is chosen

@@ -1,9 +1,9 @@
 """Plain fp32 products on Hopper: fused multiply-adds alone, operands through the copy engine. A call → launches.
 
 The product wants A as K×M and B as K×N, on 16 bytes. An operand that lies otherwise is laid out in a workspace: by a pass first,
-one launch for both, or by the product itself, whose idle warps lay out in the background what is multiplied soon after. The product's blocks stay, each with its share of the tiles; where tiles do not fill whole
-waves, some are cut along K and their parts added in a fixed order, so that results repeat to the bit. The workspace is the
-session's for a stream and serves all plans there in turn.
+one launch for both, or by the product itself, whose idle warps lay out in the background what is multiplied soon after. The
+product's blocks stay, each with its share of the tiles; where tiles do not fill whole waves, some are cut along K and their parts
+added in a fixed order, so that results repeat to the bit. The workspace is the session's for a stream and serves all plans there.
 """
 
 from __future__ import annotations
@@ -99,7 +99,8 @@ class Variant:
         return {"ARCH_SPECIFIC": 1, **asdict(self), **more}
 
     def __str__(self) -> str:
-        return f"{self.BM}x{self.BN}x{self.BK} S{self.STAGES} W{self.WAIT_AT} G{self.GROUP}" + " turns A" * self.TURN_A + " lays out" * self.LAY
+        shape = f"{self.BM}x{self.BN}x{self.BK} S{self.STAGES} W{self.WAIT_AT} G{self.GROUP}"
+        return shape + " turns A" * self.TURN_A + " lays out" * self.LAY
 
 
 FIRST = Variant()

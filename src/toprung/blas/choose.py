@@ -475,7 +475,7 @@ def _product(device: Device, call: GemmCall) -> Choice | None:
         direct = {"A": hopper_fp32.direct_a(call, variant), "B": hopper_fp32.direct_b(call)}
         laid = [name for name, lies_well in direct.items() if not lies_well]
         why = f"least by the model: the copy engine feeds {device.compute_units} blocks that stay"
-        how = "and lay out {} in the background" if variant.LAY else "after a pass that lays out {}"
+        how = "and each lays out its part of {} in the background" if variant.LAY else "after a pass that lays out {}"
         why += f", {how.format(' and '.join(laid))}" * bool(laid)
         passed = ((f"blas/gemm {tiled[1].tile}", f"{tiled[0] / cost:.2f} times as long by the model"),) if tiled else ()
         return ffma_choice(variant, why, passed)

@@ -18,6 +18,7 @@
 #define CHUNK 32
 #define PANEL 1024 // a multiple of BM and of BN
 #define BACKGROUND_WARPS 3
+#define AHEAD 8 // chunks that the producer's thread looks at beyond what it needs
 #ifndef AT_ONCE
 #define AT_ONCE 1 // times 16 bytes in flight for each of a thread's four rows
 #endif
@@ -40,17 +41,18 @@ inline uint claim(uint *counter) { // one more; not an addition, which the compi
     asm volatile("atom.relaxed.gpu.global.inc.u32 %0, [%1], 0x7fffffff;" : "=r"(was) : "l"(counter) : "memory");
     return was;
 }
-inline uint arrive(uint *counter) {
+inline uint arrive(uint *counter, uint as) {
     uint was;
-    asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], 0x7fffffff;" : "=r"(was) : "l"(counter) : "memory");
+    asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;" : "=r"(was) : "l"(counter), "r"(as) : "memory");
     return was;
 }
 inline void count(uint *counter) { asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory"); }
 inline uint seen(const uint *count) {
     uint v;
-    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(count) : "memory");
+    asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(count) : "memory");
     return v;
 }
+inline void all_seen() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); } // what was written before what was seen is now, too
 inline float4 read_four(const float *from) {
     float4 v;
     asm volatile("ld.global.v4.f32 {%0,%1,%2,%3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "l"(from) : "memory");
@@ -128,29 +130,38 @@ inline void lay_all(const Order &o, int K) {
     }
 }
 
-// what all four warps do last
+// what all four warps do last; the lower half of the word counts those that lay out
 inline void finish(const Order &o) {
     int lane = threadIdx.x % 32;
-    uint before = 0;
+    uint before = 0, mine = threadIdx.x >= 32 * WARPS + 32 ? 1 : 1 << 16;
     __syncwarp();
-    if (lane == 0) before = arrive(o.state + 1);
+    if (lane == 0) before = arrive(o.state + 1, mine);
     before = __shfl_sync(~0u, before, 0);
-    if (before + 1 < (BACKGROUND_WARPS + 1) * gridDim.x) return;
+    if (before + mine != (BACKGROUND_WARPS + (1 << 16)) * gridDim.x) return;
 #pragma unroll 1
     for (int i = lane; i < o.of[1].counts + o.of[1].panels * o.chunks; i += 32) o.state[i] = 0;
 }
 
-// the producer's thread, before it fetches k to end - 1 of rows that lie in one panel; last: the count it waited for before
-inline void wait_laid(const Order &o, const Operand &x, int r, int k, int end, int &last) {
-    if (!x.wide) return;
-    int panel = r / PANEL, want = (min(x.rows - panel * PANEL, PANEL) + UNIT_ROWS - 1) / UNIT_ROWS;
-#pragma unroll 1
-    for (int c = k / CHUNK; c <= (end - 1) / CHUNK; ++c) {
-        int at = x.counts + panel * o.chunks + c;
-        if (at == last) continue;
-        for (uint tries = 0; (int)seen(o.state + at) < want; ++tries)
+// The producer's thread, before it fetches k to end - 1 of rows from r on, which lie in one panel. It asks seldom and far ahead, since
+// the order it then wants of memory costs the whole multiprocessor time; and never again when all is laid out.
+struct Known {
+    int panel, from, to; // chunks of a panel that are laid out
+    inline Known() : panel(-1) {}
+    inline void wait(const Order &o, const Operand &x, int r, int k, int end, bool &all) {
+        if (all || !x.wide) return;
+        int at = r / PANEL, first = k / CHUNK, last = (end - 1) / CHUNK;
+        if (at == panel && first >= from && last < to) return;
+        const uint *counts = o.state + x.counts + at * o.chunks;
+        uint want = (min(x.rows - at * PANEL, PANEL) + UNIT_ROWS - 1) / UNIT_ROWS;
+        all = (seen(o.state + 1) & 0xffff) == BACKGROUND_WARPS * gridDim.x;
+        for (uint tries = 0; !all && (seen(counts + first) < want || seen(counts + last) < want); ++tries)
             if (SPIN_LIMIT && tries > SPIN_LIMIT) __trap();
+        panel = at, from = first, to = last + 1;
+        uint laid = 0;
+#pragma unroll
+        for (int i = 0; i < AHEAD; ++i) laid |= (uint)(last + 1 + i < o.chunks && seen(counts + last + 1 + i) >= want) << i;
+        for (; laid & 1; laid >>= 1) ++to;
+        all_seen();
         copy_fence();
-        last = at;
     }
-}
+};

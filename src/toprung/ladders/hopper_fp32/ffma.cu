@@ -33,13 +33,14 @@ ffma(float *C, float alpha, float beta, const __grid_constant__ TensorMap map_a,
         fewer_registers<PRODUCER_REGISTERS>();
         if (threadIdx.x == 32 * WARPS) {
 #if LAY
-            int last_a = 0, last_b = 0;
+            Known a, b;
+            bool all = false;
 #endif
             while (walk.step())
                 for (int j = walk.from; j < walk.to; ++j) {
 #if LAY
                     int k = j * BK, end = min(k + BK, K);
-                    wait_laid(order, order.of[0], walk.m, k, end, last_a), wait_laid(order, order.of[1], walk.n, k, end, last_b);
+                    a.wait(order, order.of[0], walk.m, k, end, all), b.wait(order, order.of[1], walk.n, k, end, all);
 #endif
                     ring.fetch(&map_a, &map_b, walk.m, walk.n, j * BK);
                 }

@@ -10,6 +10,10 @@
 // Share s is block grid - 1 - s: a block waits for blocks of lower numbers only, which began before it, and those left their part
 // before they waited for anybody. A flag is put back to 0 by its one reader, so that the next launch finds them so.
 
+#ifndef WHOLE_FIRST
+#define WHOLE_FIRST LAY
+#endif
+
 inline uint peek(const uint *flag) {
     uint v;
     asm volatile("ld.acquire.gpu.u32 %0, [%1];" : "=r"(v) : "l"(flag) : "memory");
@@ -30,7 +34,7 @@ struct Walk {
         return end - at + (whole < tiles ? (tiles - 1 - whole) / (int)gridDim.x + 1 : 0) * chunks;
     }
     inline bool step() {
-        if (at < end && !(LAY && whole < tiles)) {
+        if (at < end && !(WHOLE_FIRST && whole < tiles)) {
             tile = at / chunks, from = at % chunks, to = min(chunks, from + end - at);
             at += to - from;
         } else if (whole < tiles) {
