@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -76,12 +77,12 @@ class Stuck(Exception):
 
 
 @pytest.fixture
-def folder(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Shared:
+def folder(kept: Any, monkeypatch: pytest.MonkeyPatch) -> Shared:
     require(not hopper_on_cpu.missing(), hopper_on_cpu.missing())
     monkeypatch.setattr(hopper_fp32, "Overlapping", AtOnce)
     monkeypatch.setattr(hopper_fp32, "_kernel", lambda session, source: source)
     monkeypatch.setenv("BLOCKS", "together")
-    return Shared(tmp_path, UNITS)
+    return Shared(kept, UNITS)
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +137,7 @@ def result(
 def same(folder: Shared, *shape: Any, variant: Variant = TINY, **how: Any) -> Plan:
     """The bits of the product behind a layout pass of its own, and of every run."""
     found, want, plan = result(folder, *shape, variant=variant, **how)
-    before, _, other = result(folder, *shape, variant=Variant(**{**vars(variant), "LAY": 0}), **how)
+    before, _, other = result(folder, *shape, variant=replace(variant, LAY=0), runs=1, **how)
     assert plan.launches == len(plan.panels) and other.launches > len(other.panels)
     for one in found:
         np.testing.assert_array_equal(one, before[0])
@@ -146,12 +147,17 @@ def same(folder: Shared, *shape: Any, variant: Variant = TINY, **how: Any) -> Pl
 
 
 @pytest.mark.parametrize("trans", ["NN", "NT", "TT"])
-def test_the_same_bits_as_behind_a_layout_pass(folder: Shared, kept: Any, trans: str) -> None:
-    folder.path = kept
-    plan = same(folder, 260, 516, 100, trans)  # 9 tiles, 3 blocks
+def test_the_same_bits_as_behind_a_layout_pass(folder: Shared, trans: str) -> None:
+    plan = same(folder, 132, 260, 100, trans)  # 4 tiles, 3 blocks: one tile is whole
     (step,) = plan.steps()
-    assert step.schedule.grid == UNITS
-    same(folder, 132, 260, 500, trans)  # 4 tiles: a whole one each, and one that is cut; chunks enough to look ahead
+    assert step.schedule == (UNITS, 4 % UNITS + UNITS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("trans", ["NN", "NT", "TT"])
+def test_many_tiles_and_chunks_enough_to_look_ahead(folder: Shared, trans: str) -> None:
+    same(folder, 260, 516, 100, trans)
+    same(folder, 260, 516, 500, trans, variant=Variant(GROUP=2, LAY=1))
 
 
 @pytest.mark.parametrize(
@@ -164,26 +170,22 @@ def test_the_same_bits_as_behind_a_layout_pass(folder: Shared, kept: Any, trans:
     ],
     ids=str,
 )
-def test_edges_and_operands_off_sixteen_bytes(folder: Shared, kept: Any, shape: Any, pad: Any, skip: Any) -> None:
-    folder.path = kept
+def test_edges_and_operands_off_sixteen_bytes(folder: Shared, shape: Any, pad: Any, skip: Any) -> None:
     for trans in ("NN", "TT") if shape[0] == 131 else ("NT",):
         same(folder, *shape, trans, pad=pad, skip=skip)
     if any(pad):
         same(folder, *shape, "TN", pad=(1, 1))  # copied
 
 
-def test_panels_of_a_large_operand_and_blocks_one_after_the_other(
-    folder: Shared, kept: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder.path = kept
+@pytest.mark.slow
+def test_panels_of_a_large_operand_and_blocks_one_after_the_other(folder: Shared, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BLOCKS", "alone")
     plan = same(folder, PANEL + 70, 40, 40, "NN", variant=Variant(512, 64, STAGES=2, GROUP=4, LAY=1), cut=False)
     assert plan.steps()[0].schedule.shared == 0
     same(folder, 70, PANEL + 200, 40, "NT")
 
 
-def test_pieces_of_a_call_lay_out_an_operand_once(folder: Shared, kept: Any) -> None:
-    folder.path = kept
+def test_pieces_of_a_call_lay_out_an_operand_once(folder: Shared) -> None:
     plan = same(folder, 70, 72, 40, "NT", limit=13_000)
     assert len(plan.panels) > 2 and not all(p.lay_a and p.lay_b for p in plan.panels)
 
@@ -202,7 +204,7 @@ PLANTED = {
 }
 
 
-@pytest.mark.parametrize("name", PLANTED)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=() if n == "counts stay" else pytest.mark.slow) for n in PLANTED])
 def test_a_planted_bug_is_seen(folder: Shared, name: str) -> None:
     right, wrong = PLANTED[name]
 
@@ -251,8 +253,7 @@ def test_what_cannot_be_is_refused(folder: Shared) -> None:
         Plan(folder, Product(4, 4, 4, lda=1 << 31), TINY)  # type: ignore[arg-type]
 
 
-def test_counters_lie_behind_the_flags(folder: Shared, kept: Any) -> None:
-    folder.path = kept
+def test_counters_lie_behind_the_flags(folder: Shared) -> None:
     _, _, plan = result(folder, 66, 40, 70, "NN", runs=1)
     flags: Any = plan.flags(folder.queue)
     assert flags.nbytes == 4 * (UNITS + counters(plan.panels[0], 70)) and counters(plan.panels[0], 70) == 2 + 2 * (70 // CHUNK + 1)
