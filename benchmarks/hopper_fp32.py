@@ -1,17 +1,13 @@
 """Plain fp32 on Hopper (``toprung.hopper_fp32``): right first, then how long it takes, in turns with cuBLAS's fp32.
 
-    timeout 200 python benchmarks/hopper_fp32.py OUT [--parts right,time] [--shapes 8192:NN,1000,65536x64x4096:TN]
-                                                     [--variants all|lay] [--sustained SECONDS] [--limit 170]
+    timeout 200 python benchmarks/hopper_fp32.py OUT [--parts right,time] [--shapes 8192:NN,1000,65536x64x4096:TN] [--variants all]
+                                                     [--sustained SECONDS] [--limit 170]
 
 ``right``   every block shape, each layout, edges, α and β, parts of tiles, panels, Inf and NaN, all against the float64 oracle with
-            canaries around; twice, for the same bits; operands off 16 bytes; a captured graph; operands laid out in the
-            background to the bit as by a pass, launches in a row, a workspace full of NaN. Waiting ends in a trap
+            canaries around; twice, for the same bits; operands off 16 bytes; a captured graph. Waiting ends in a trap
 ``time``    a line a shape and layout: µs of whole calls, the share of cuBLAS's speed, layout pass and product alone, what is
             reckoned. ``--variants all``: every block shape; else what is chosen. ``--sustained``: samples of so many seconds, with
             watts, MHz and pJ a flop
-
-``--variants lay`` is about operands laid out in the background alone: ``right`` compares bits, ``time`` that with a pass
-beforehand, each with other splits of the registers as well, so that one can tell why.
 
 Everything goes into OUT/hopper-fp32.json as well. ``right`` takes about half a minute.
 """
@@ -20,7 +16,6 @@ import argparse
 import shlex
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -67,8 +62,6 @@ SHAPES = (
     "4095x4097x4099", "8192x8192x64",
 )  # fmt: skip
 ROUNDS, BURST = 5, 0.02
-SPLITS = tuple({"PRODUCER_REGISTERS": p, "CONSUMER_REGISTERS": c} for p, c in ((56, 224), (40, 232), (72, 216)))
-CONSTANTS = "RATE", "START", "TILE", "PART", "LAY_RATE", "LAY_START", "LAY_BEHIND_RATE", "LAY_BEHIND_START"
 
 
 def bits_of(plan, placed, problem):
@@ -86,9 +79,8 @@ def check(session, shape, tile, name):
     plan = Plan(session, Product.of(problem), tile, shape.get("limit", LIMIT), SPIN_LIMIT=SPIN)
     first, second = (bits_of(plan, placed, problem) for _ in range(2))
     found = [] if np.array_equal(canonical(first), canonical(second)) else ["a second run gave other bits"]
-    left = plan.flags(int(session.queue))
-    flags = np.empty(left.nbytes // 4, np.uint32)
-    session.download(left, flags)
+    flags = np.empty(plan.units, np.uint32)
+    session.download(plan.flags(int(session.queue)), flags)
     found += [] if not flags.any() else [f"flags are left: {np.flatnonzero(flags).tolist()}"]
     return [*found, *Oracle(operands).verify(first.view(np.float32)).problems]
 
@@ -111,8 +103,7 @@ def right(session):
             if cases > 20:
                 break
     say(good, f"right: {cases} cases")
-    good &= unaligned(session) & moved(session) & background(session, hopper_fp32.SHAPES)
-    return graph(session) & graph(session, Variant(LAY=1)) & good
+    return unaligned(session) & moved(session) & graph(session) & good
 
 
 def fits(shape, trans):
@@ -145,48 +136,6 @@ def unaligned(session):
     return say(good, "operands and results on 4 bytes")
 
 
-BEHIND = ("4096:NN", "4096:NT", "4096:TT", "3000x2500x1100:NN", "1001x2003x777:NT", "700x9000x515:TT", "2048:NN")
-"""Laid out in the background and by a pass, for the same bits."""
-
-
-def background(session, shapes):
-    """Bits of the one and of the other; three launches in a row, each into a workspace full of NaN and as it was left."""
-    good = True
-    for text in BEHIND:
-        sizes, _, trans = text.partition(":")
-        numbers = [int(n) for n in sizes.split("x")]
-        M, N, K = numbers * 3 if len(numbers) == 1 else numbers
-        problem = Gemm(M, N, K, trans=trans)
-        rng = np.random.default_rng(M + N + K)
-        a, b, c = (session.allocate(4 * n) for n in (M * K, K * N, M * N))
-        for buffer, n in ((a, M * K), (b, K * N)):
-            session.upload(buffer, rng.standard_normal(n, np.float32))
-        found, plans = [], {}
-        for shape in shapes:
-            for lay in (0, 1):
-                plan = plans[lay] = Plan(session, Product.of(problem), replace(shape, LAY=lay), SPIN_LIMIT=SPIN)
-                for poisoned, times in ((True, 1), (True, 1), (False, 3))[: 1 + 2 * lay]:
-                    if poisoned:
-                        nothing = np.full(plan.workspace_bytes // 4, np.nan, np.float32)
-                        session.upload(session.workspace(None, plan.workspace_bytes).buffer, nothing)
-                    for _ in range(times):
-                        plan.run(a, 0, b, 0, c, 0, 1.0, 0.0)
-                    session.synchronize()
-                    out = np.empty(M * N, np.float32)
-                    session.download(c, out)
-                    found.append(canonical(out.view(np.uint32)))
-            same = all(np.array_equal(found[0], other) for other in found[1:])
-            left = plans[1].flags(int(session.queue))
-            flags = np.empty(left.nbytes // 4, np.uint32)
-            session.download(left, flags)
-            if not same or flags.any() or not np.isfinite(found[0].view(np.float32)).all():
-                good = say(False, f"background {text} {shape}", f"same bits: {same}, counters left: {np.flatnonzero(flags)[:8]}")
-            found.clear()
-            if M * N * K > 1 << 34:
-                break  # one block shape
-    return say(good, f"background: {len(BEHIND)} products to the bit")
-
-
 def moved(session):
     """One plan, operands in many places in turn: tensor maps follow them."""
     plan, good = Plan(session, Product(132, 260, 50, trans_a=True), SPIN_LIMIT=SPIN), True
@@ -200,7 +149,7 @@ def moved(session):
     return say(good, "operands in 70 places")
 
 
-def graph(session, variant=None):
+def graph(session):
     """Captured on another stream; what it reads changes between replays; tiles are cut."""
     from cuda.bindings import driver
 
@@ -211,7 +160,7 @@ def graph(session, variant=None):
 
     good, other = True, session.branch()
     stream = other.queue
-    plan = Plan(session, Product(130, 300, 2000), variant, SPIN_LIMIT=SPIN)
+    plan = Plan(session, Product(130, 300, 2000), SPIN_LIMIT=SPIN)
     (_, at_a), (_, at_b) = integers(session, (130, 2000), 1), integers(session, (2000, 300), 2)
     out, found = session.allocate(4 * 130 * 300), np.empty((130, 300), np.float32)
     plan.ready(stream)
@@ -233,7 +182,7 @@ def graph(session, variant=None):
                 checked(*driver.cuStreamSynchronize(stream))
                 session.download(out, found)
                 good &= np.array_equal(found, a @ b)
-    return say(good, f"graph: three operands, two replays each, {plan.variant}")
+    return say(good, "graph: three operands, two replays each")
 
 
 class Compared(Set):
@@ -269,20 +218,8 @@ def compare(session, fill, text, every, sustained, meter):
     call, units = Product.of(problem), session.device.compute_units
     sets = [Compared(session, fill, problem, i) for i in range(2)]
     chosen, turn = choose(call, units), [0]
-    behind, before = (replace(chosen, TURN_A=0, LAY=lay) for lay in (1, 0))
-    others = {
-        "all": [(v, {}) for v in VARIANTS],
-        "lay": [
-            (behind, {}),
-            (behind, SPLITS[0]),
-            (behind, SPLITS[1]),
-            (before, {}),
-            (before, SPLITS[2]),
-            (before, {"WHOLE_FIRST": 1}),
-        ],
-    }.get(every, [])
-    variants = [(chosen, {}), *(v for v in others if v != (chosen, {}))]
-    plans, vendors = [Plan(session, call, v, **more) for v, more in variants], [s.vendor() for s in sets]
+    variants = [chosen, *(v for v in VARIANTS if every and v != chosen)]
+    plans, vendors = [Plan(session, call, v) for v in variants], [s.vendor() for s in sets]
 
     def ours(plan):
         def run():
@@ -316,9 +253,8 @@ def compare(session, fill, text, every, sustained, meter):
         for i, run in enumerate(runs):
             samples[i].append(sample(session, run, calls[i], meter if sustained else None))
     rows = []
-    for (variant, more), plan, some in zip(((None, {}), *variants), (None, *plans), samples, strict=True):
-        name = " ".join((str(variant), *(f"{k}={v}" for k, v in more.items()))) if variant else "cublas"
-        row = {"name": name, "chosen": (variant, more) == (chosen, {}), "samples": some}
+    for variant, plan, some in zip((None, *variants), (None, *plans), samples, strict=True):
+        row = {"name": str(variant) if variant else "cublas", "chosen": variant == chosen, "samples": some}
         row |= {k: float(np.median([s[k] for s in some])) for k in ("seconds", "mhz", "joules") if some[0][k] is not None}
         if plan is not None:
             row["schedule"] = [list(step.schedule) for step in plan.steps()]
@@ -327,12 +263,6 @@ def compare(session, fill, text, every, sustained, meter):
             row["reckoned"], row["workspace_bytes"] = reckoned(call, units, variant), plan.workspace_bytes
         rows.append(row)
     return {"problem": problem.describe(), "name": text, "flops": problem.flops, "rows": rows}
-
-
-def short(name):
-    """A variant's block shape, and what becomes of operands that do not lie well."""
-    shape, *rest = name.split()
-    return shape + "".join(f"-{word}" for word in rest if word in ("turns", "lays") or "=" in word)
 
 
 def line(found):
@@ -345,7 +275,7 @@ def line(found):
         return f" {row['joules'] / row['seconds']:.0f}W {row['mhz']:.0f}MHz {row['joules'] / flops * 1e12:.2f}pJ"
 
     alone = "+".join(f"{v * 1e6:.0f}" for v in own["alone"].values())
-    more = " ".join(f"{short(r['name'])}:{theirs['seconds'] / r['seconds']:.3f}" for r in others)
+    more = " ".join(f"{r['name'].split()[0]}:{theirs['seconds'] / r['seconds']:.3f}" for r in others)
     return (
         f"{found['name']:17} cuBLAS {theirs['seconds'] * 1e6:8.0f} us {flops / theirs['seconds'] / 1e12:5.1f} TF{power(theirs)} | "
         f"{own['name']:24} {own['seconds'] * 1e6:8.0f} us {flops / own['seconds'] / 1e12:5.1f} TF{power(own)} "
@@ -358,7 +288,7 @@ def main():
     arguments.add_argument("out", type=Path)
     arguments.add_argument("--parts", default="right,time")
     arguments.add_argument("--shapes", default=",".join(SHAPES))
-    arguments.add_argument("--variants", choices=("all", "lay", "chosen"), default="chosen")
+    arguments.add_argument("--variants", choices=("all", "chosen"), default="chosen")
     arguments.add_argument("--sustained", type=float, default=0.0)
     arguments.add_argument("--limit", type=float, default=170)
     asked = arguments.parse_args()
@@ -375,10 +305,7 @@ def main():
         fill = source_kernel(Source("benchmarks/fill", FILL, "fill", {}, "cuda"), session)
         if "right" in wanted:
             try:
-                if asked.variants == "lay":
-                    good = background(session, hopper_fp32.SHAPES[:1]) & graph(session, Variant(LAY=1))
-                else:
-                    good = right(session)
+                good = right(session)
             except Exception as error:
                 good = say(False, "right", f"{type(error).__name__}: {str(error)[-600:]}")
             print(f"# {time.monotonic() - start:.0f} s", flush=True)
@@ -388,7 +315,7 @@ def main():
                 continue
             try:
                 counted = None if meter.absent else meter
-                report.append(compare(session, fill, text, asked.variants, asked.sustained, counted))
+                report.append(compare(session, fill, text, asked.variants == "all", asked.sustained, counted))
                 lines.append(line(report[-1]))
             except Exception as error:
                 failures.append(f"{text}: {type(error).__name__}: {str(error)[-400:]}")
@@ -397,7 +324,7 @@ def main():
                 results.record(
                     shlex.join(["python", "benchmarks/hopper_fp32.py", *sys.argv[1:]]), environment(session), [], failures,
                     kind="hopper-fp32", right=good, shapes=report, sustained=asked.sustained,
-                    constants={n: getattr(hopper_fp32, n) for n in CONSTANTS},
+                    constants={n: getattr(hopper_fp32, n) for n in ("RATE", "START", "TILE", "PART", "LAY_RATE", "LAY_START")},
                 ),
             )  # fmt: skip
     print("\n".join([*lines, *(f"FAILED {f}" for f in failures), f"# {time.monotonic() - start:.0f} s"]))

@@ -172,20 +172,19 @@ template <int N> static void wgmma(float (&d)[N / 2], word a, word b, int accumu
 static void wait_for_previous() {}
 static void let_next_start() {}
 
-template <class F> static void one_block(int block, int groups, int threads, F kernel) {
-    gridDim.x = groups, threads_of_block = threads;
-    all = std::make_unique<std::barrier<>>(threads);
-    warps.clear(), warpgroups.clear(), barriers.clear();
-    for (int i = 0; i < threads; i += 32) warps.push_back(std::make_unique<std::barrier<>>(32));
-    for (int i = 0; i < threads; i += 128) warpgroups.push_back(std::make_unique<std::barrier<>>(128));
-    std::vector<std::thread> running;
-    for (int t = 0; t < threads; ++t)
-        running.emplace_back([&, t] {
-            threadIdx.x = t, blockIdx.x = block;
-            kernel();
-        });
-    for (auto &thread : running) thread.join();
-}
 template <class F> static void each_block(int groups, int threads, F kernel) {
-    for (int block = 0; block < groups; ++block) one_block(block, groups, threads, kernel);
+    gridDim.x = groups, threads_of_block = threads;
+    for (int block = 0; block < groups; ++block) {
+        all = std::make_unique<std::barrier<>>(threads);
+        warps.clear(), warpgroups.clear(), barriers.clear();
+        for (int i = 0; i < threads; i += 32) warps.push_back(std::make_unique<std::barrier<>>(32));
+        for (int i = 0; i < threads; i += 128) warpgroups.push_back(std::make_unique<std::barrier<>>(128));
+        std::vector<std::thread> running;
+        for (int t = 0; t < threads; ++t)
+            running.emplace_back([&, t] {
+                threadIdx.x = t, blockIdx.x = block;
+                kernel();
+            });
+        for (auto &thread : running) thread.join();
+    }
 }

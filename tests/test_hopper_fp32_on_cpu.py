@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import re
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +19,7 @@ from toprung.hopper_fp32 import Plan, Variant
 from toprung.rung import Rung, ladder
 from toprung.tile import Tile
 
-GONE = "lds", "peek", "consumers_meet", "claim"
-"""Functions that are instructions of a GPU, the last with its neighbours up to the next empty line."""
+GONE = "lds", "peek", "consumers_meet"
 TINY = Variant(STAGES=2, GROUP=2)
 
 
@@ -31,11 +28,7 @@ class Folder(hopper_on_cpu.Folder):
 
     def translated(self, source: Source) -> tuple[str, int]:
         begin = "lay.cu" if source.kernel == "lay" else "ffma.cuh"
-        parameter = re.compile(r"^#define ORDER , (.*)$", re.M).search(source.text) if source.defines.get("LAY") else None
-        text = source.text.replace(" ORDER) {", f", {parameter[1]}) {{" if parameter else ") {")
-        return hopper_on_cpu.translated(
-            dataclasses.replace(source, text=text), Path(__file__).with_name("hopper_fp32_on_cpu.h"), begin, GONE
-        )
+        return hopper_on_cpu.translated(source, Path(__file__).with_name("hopper_fp32_on_cpu.h"), begin, GONE)
 
     def tensor_map_fp32(self, address: int, rows: int, cols: int, ld: int, box: tuple[int, int]) -> Any:
         """As the header's ``TensorMap``."""

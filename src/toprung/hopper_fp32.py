@@ -1,16 +1,15 @@
 """Plain fp32 products on Hopper: fused multiply-adds alone, operands through the copy engine. A call → launches.
 
-The product wants A as K×M and B as K×N, on 16 bytes. An operand that lies otherwise is laid out in a workspace: by a pass first,
-one launch for both, or by the product itself, whose idle warps lay out in the background what is multiplied soon after. The
-product's blocks stay, each with its share of the tiles; where tiles do not fill whole waves, some are cut along K and their parts
-added in a fixed order, so that results repeat to the bit. The workspace is the session's for a stream and serves all plans there.
+The product wants A as K×M and B as K×N, on 16 bytes. An operand that lies otherwise goes through a layout pass first, into a
+workspace; one launch lays out both. The product's blocks stay, each with its share of the tiles; where tiles do not fill whole
+waves, some are cut along K and their parts added in a fixed order, so that results repeat to the bit. The workspace is the
+session's for a stream and serves all plans there in turn.
 """
 
 from __future__ import annotations
 
-import struct
 import threading
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,10 +32,6 @@ LIMIT = 4 << 30
 LAY_THREADS = 256
 LAY_SIDE = 64
 """Elements of a side of what a block of the layout pass takes."""
-PANEL, UNIT, CHUNK = 1024, 64, 32
-"""Of what is laid out in the background: rows of a panel, rows of it that a warp takes at a time, and how much of K."""
-BACKGROUND_WARPS = 3
-"""Of a block that do so."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +46,6 @@ class Variant:
     WAIT_AT : the k in a stage before which the next stage is waited for
     GROUP : rows of tiles that are walked together
     TURN_A : 1: A is stored M×K, on 16 bytes, and turned in shared memory stage by stage, not by a pass beforehand
-    LAY : 1: operands that do not lie well are laid out in the background of the product, not by a pass beforehand
     """
 
     BM: int = 128
@@ -61,7 +55,6 @@ class Variant:
     WAIT_AT: int = 3
     GROUP: int = 8
     TURN_A: int = 0
-    LAY: int = 0
 
     @property
     def shared_bytes(self) -> int:
@@ -86,10 +79,6 @@ class Variant:
             return "fragments alternate between two sets of registers, and the wait stands within a stage"
         if self.TURN_A and self.BK != 12:
             return "what turns A meets no bank of shared memory twice where a stage is 12 deep, and only there"
-        if self.TURN_A and self.LAY:
-            return "the warps beside the one that fetches turn A or lay out, not both"
-        if self.LAY and (PANEL % self.BM or PANEL % self.BN):
-            return f"what is waited for of an operand lies in one panel of {PANEL} rows"
         if self.STAGES < 2 or self.shared_bytes > 227 * 1024:
             return f"{self.STAGES} stages are {self.shared_bytes:,} bytes of shared memory: from 2 stages to {227 * 1024:,} bytes"
         return ""
@@ -99,14 +88,18 @@ class Variant:
         return {"ARCH_SPECIFIC": 1, **asdict(self), **more}
 
     def __str__(self) -> str:
-        shape = f"{self.BM}x{self.BN}x{self.BK} S{self.STAGES} W{self.WAIT_AT} G{self.GROUP}"
-        return shape + " turns A" * self.TURN_A + " lays out" * self.LAY
+        return f"{self.BM}x{self.BN}x{self.BK} S{self.STAGES} W{self.WAIT_AT} G{self.GROUP}" + " turns A" * self.TURN_A
 
 
 FIRST = Variant()
-SHAPES = FIRST, Variant(256, 128), Variant(512, 64, GROUP=4), Variant(64, 512, GROUP=16)
-VARIANTS = (*SHAPES, Variant(512, 64, STAGES=4, WAIT_AT=11, GROUP=4, TURN_A=1), *(replace(v, LAY=1) for v in SHAPES))
-"""What is weighed: block shapes, and what becomes of operands that do not lie well."""
+VARIANTS = (
+    FIRST,
+    Variant(256, 128),
+    Variant(512, 64, GROUP=4),
+    Variant(64, 512, GROUP=16),
+    Variant(512, 64, STAGES=4, WAIT_AT=11, GROUP=4, TURN_A=1),
+)
+"""Block shapes that are weighed."""
 
 RATE = 57e12 / 132
 """Operations a second of a multiprocessor in the main loop: of a product of 8192 cubed on an H200, at the clock it keeps there.
@@ -123,10 +116,6 @@ LAY_RATE = 4e12
 """Bytes a second of the layout pass, what it reads and what it writes."""
 LAY_START = 4e-6
 """Seconds of the layout pass's launch."""
-LAY_BEHIND_RATE = 1e9
-"""Elements a second that a multiprocessor lays out in the background. This and the next are estimates that were not measured."""
-LAY_BEHIND_START = 6e-6
-"""Seconds until the first chunk is laid out that way."""
 MEMORY_RATE = 4e12
 """Bytes a second of memory."""
 TURNING = 1.07
@@ -204,65 +193,11 @@ def choose(call: Call, units: int) -> Variant:
 
 
 def reckoned(call: Call, units: int, variant: Variant | None = None) -> float:
-    """Seconds that a call takes about, the layout of its operands included."""
+    """Seconds that a call takes about, the layout pass included."""
     variant = variant or choose(call, units)
-    laid = (0 if direct_a(call, variant) else call.M) + (0 if direct_b(call) else call.N)
+    laid = 8.0 * call.K * ((0 if direct_a(call, variant) else call.M) + (0 if direct_b(call) else call.N))
     time = product_time(call, variant, units) * (TURNING if variant.TURN_A else 1.0)
-    if not laid:
-        return time
-    return time + (behind(call, variant, units) if variant.LAY else LAY_START + 8.0 * call.K * laid / LAY_RATE)
-
-
-def behind(call: Call, variant: Variant, units: int) -> float:
-    """Seconds that a product waits for what is laid out in its background.
-
-    Blocks begin with a whole tile each, from k = 0 on, and what those need is laid out first. Where all tiles are cut, blocks begin
-    anywhere along K, and some wait for the last of it.
-    """
-    how = schedule(call, variant, units)
-    lay = not direct_a(call, variant), not direct_b(call)
-    order = sections(call, variant, how)
-    rows = [(o.wide * PANEL if o.wide * PANEL < n else n) for o, n in zip(order, (call.M, call.N), strict=True)]
-    rate, tile = LAY_BEHIND_RATE * units, 2.0 * variant.BM * variant.BN * call.K / RATE
-    whole = how.shared < tiles_of(call, variant)
-    first = call.K * sum(n for n, wanted in zip(rows, lay, strict=True) if wanted) / rate
-    everything = call.K * sum(n for n, wanted in zip((call.M, call.N), lay, strict=True) if wanted) / rate
-    waves = ceil(tiles_of(call, variant) - how.shared, how.grid)
-    late = max(first - tile, everything - waves * tile) if whole else everything
-    return LAY_BEHIND_START + max(0.0, late)
-
-
-class Section(NamedTuple):
-    """What of an operand is laid out together, along K, in the background.
-
-    Attributes
-    ----------
-    first : panel with which it begins
-    wide : panels of a section, which follow each other around
-    """
-
-    first: int
-    wide: int
-
-
-def sections(call: Call, variant: Variant, how: Schedule) -> tuple[Section, Section]:
-    """Of A and of B: so wide that the first holds what all blocks begin with, the tiles behind those that are cut."""
-    tiles_m, tiles_n = ceil(call.M, variant.BM), ceil(call.N, variant.BN)
-    first = how.shared if how.shared < tiles_m * tiles_n else 0
-    corners = [corner(t, tiles_m, tiles_n, variant) for t in range(first, min(first + how.grid, tiles_m * tiles_n))]
-
-    def section(at: list[int], rows: int) -> Section:
-        panels, begin = ceil(rows, PANEL), at[0] // PANEL
-        return Section(begin, 1 + max((x // PANEL - begin) % panels for x in at))
-
-    return section([m for m, _ in corners], call.M), section([n for _, n in corners], call.N)
-
-
-def corner(tile: int, tiles_m: int, tiles_n: int, variant: Variant) -> tuple[int, int]:
-    """Where a tile stands, as the kernel deals them out: row and column of C."""
-    band, at = divmod(tile, variant.GROUP * tiles_n)
-    high = min(variant.GROUP, tiles_m - band * variant.GROUP)
-    return (band * variant.GROUP + at % high) * variant.BM, at // high * variant.BN
+    return time + (LAY_START + laid / LAY_RATE if laid else 0.0)
 
 
 def direct_a(call: Call, variant: Variant = FIRST) -> bool:
@@ -274,8 +209,6 @@ def direct_a(call: Call, variant: Variant = FIRST) -> bool:
 
 def unfit(call: Call, variant: Variant) -> str:
     """Why a variant cannot compute a call, empty where it can."""
-    if variant.LAY and max(call.lda, call.ldb) >= 1 << 31:
-        return "what lays out in the background counts elements from row to row with 32 bits"
     return "it turns A, which must be M×K on 16 bytes" if variant.TURN_A and not direct_a(call, variant) else ""
 
 
@@ -286,8 +219,7 @@ def direct_b(call: Call) -> bool:
 
 def product_source(variant: Variant, **more: int) -> Source:
     """The product's kernel."""
-    names = "../hopper/hopper.cuh", "ffma.cuh", "share.cuh", "turn.cuh", "background.cuh", "ffma.cu"
-    text = "".join(f'#include "{name}"\n' for name in names)
+    text = "".join(f'#include "{name}"\n' for name in ("../hopper/hopper.cuh", "ffma.cuh", "share.cuh", "turn.cuh", "ffma.cu"))
     defines = {**variant.defines(**more), DYNAMIC_SHARED: variant.shared_bytes}
     return Source("hopper_fp32/ffma", with_includes(text, FOLDER), "ffma", defines, "cuda")
 
@@ -411,8 +343,7 @@ class Plan:
         self.panels = panels(call, limit, self.variant)
         self.workspace_bytes = workspace_bytes(call, self.variant, self.units, limit, cut)
         self.kernel = kernel or _kernel(session, product_source(self.variant, **more))
-        well = self.variant.LAY or (direct_a(call, self.variant) and direct_b(call))
-        self.lay = None if well else _kernel(session, lay_source())
+        self.lay = None if direct_a(call, self.variant) and direct_b(call) else _kernel(session, lay_source())
         self._steps: dict[int, tuple[Buffer, list[Step]]] = {}
         self._flags: dict[int, Buffer] = {}
         self._making = threading.Lock()
@@ -420,7 +351,7 @@ class Plan:
     @property
     def launches(self) -> int:
         """Of a run."""
-        return launches(self.panels, self.variant)
+        return launches(self.panels)
 
     def ready(self, queue: Any = None) -> None:
         """Allocate what a stream needs, so that nothing is when ``run`` is captured into a graph.
@@ -469,33 +400,25 @@ class Plan:
         """A stream's flags, which each launch finds and leaves 0; no other plan may write there."""
         with self._making:
             if number not in self._flags:
-                words = self.units + max((counters(p, self.call.K) for p in self.panels), default=0) * self.variant.LAY
-                made = self.session.allocate(4 * words)
-                self.session.upload(made, np.zeros(words, np.uint32))
+                made = self.session.allocate(4 * self.units)
+                self.session.upload(made, np.zeros(self.units, np.uint32))
                 self._flags[number] = made
             return self._flags[number]
 
 
-def launches(pieces: list[Panel], variant: Variant = FIRST) -> int:
+def launches(pieces: list[Panel]) -> int:
     """Of all panels."""
-    return sum(1 + (not variant.LAY and (p.lay_a or p.lay_b)) for p in pieces)
+    return sum(1 + (p.lay_a or p.lay_b) for p in pieces)
 
 
-def counters(p: Panel, K: int) -> int:
-    """Words that what is laid out in the background takes behind the flags, as ``background.cuh`` has them."""
-    return 2 + (ceil(p.rows, PANEL) + ceil(p.cols, PANEL)) * ceil(K, CHUNK)
-
-
-MAP_A, MAP_B, ORDER = 0, 1, 11
-"""Places of the tensor maps among the arguments that stay, and of what is laid out in the background."""
-OPERAND = "QQ8i"
-"""As the kernels' ``Operand``."""
+MAP_A, MAP_B = 0, 1
+"""Places of the tensor maps among the arguments that stay."""
 KEPT_MAPS = 64
 """Tensor maps of addresses that a step remembers."""
 
 
 class Step:
-    """The launches of a panel in a workspace: the layout pass, where there is something to lay out first, and the product."""
+    """The launches of a panel in a workspace: the layout pass, where there is something to lay out, and the product."""
 
     def __init__(self, plan: Plan, p: Panel, workspace: Buffer, flags: Buffer) -> None:
         call, session, v = plan.call, plan.session, plan.variant
@@ -511,8 +434,7 @@ class Step:
         self._from_b = 4 * p.n * (call.ldb if call.trans_b else 1)
         self._from_c = 4 * (p.m * call.ldc + p.n)
         self._lay: Overlapping | None = None
-        self._from = 0, 0
-        if (p.lay_a or p.lay_b) and not v.LAY:
+        if p.lay_a or p.lay_b:
             assert plan.lay is not None
             deep = ceil(call.K, LAY_SIDE)
             blocks_a, blocks_b = (deep * ceil(n, LAY_SIDE) * lay for n, lay in ((p.rows, p.lay_a), (p.cols, p.lay_b)))
@@ -536,28 +458,7 @@ class Step:
             i(call.ldc), i(p.rows), i(p.cols), i(call.K), address(parts), address(_address(flags)),
             i(self.schedule.shared), i(each), i(extra),
         ]  # fmt: skip
-        if v.LAY:
-            fixed.append(self._order(laid_a, laid_b, _address(flags) + 4 * plan.units))
         self._multiply = Overlapping(session, plan.kernel, self.schedule.grid, v.threads, "Pff", fixed, plan.overlap)
-
-    def _order(self, laid_a: int, laid_b: int, state: int) -> np.void:
-        """The kernel's ``Order``, but for the operands' addresses."""
-        plan, p, call = self._plan, self._p, self._plan.call
-        piece: Any = _Part(p.rows, p.cols, call.K)
-        chunks, state_b = ceil(call.K, CHUNK), 2 + ceil(p.rows, PANEL) * ceil(call.K, CHUNK)
-        of = sections(piece, plan.variant, self.schedule)
-        rows, lay = (p.rows, p.cols), (p.lay_a, p.lay_b)
-        wide = [s.wide * wanted for s, wanted in zip(of, lay, strict=True)]
-        units = [w * min(ceil(n, UNIT), PANEL // UNIT) for n, w in zip(rows, wide, strict=True)]  # of a chunk of a section
-        rounds = max((ceil(ceil(n, PANEL), w) for n, w in zip(rows, wide, strict=True) if w), default=0)
-        made = struct.pack(
-            f"<{OPERAND}{OPERAND}Q4i",
-            0, laid_a, call.lda, pitch(p.rows), p.rows, call.trans_a, ceil(p.rows, PANEL), wide[0], of[0].first, 2,
-            0, laid_b, call.ldb, pitch(p.cols), p.cols, not call.trans_b, ceil(p.cols, PANEL), wide[1], of[1].first, state_b,
-            state, units[0], sum(units), chunks, rounds * chunks * sum(units),
-        )  # fmt: skip
-        self._laying = bytearray(made)
-        return np.void(made)
 
     def _map(self, which: int, address: int) -> np.void:
         """Of A or B as the product reads it, from an address on."""
@@ -577,22 +478,11 @@ class Step:
 
     def lay_only(self, a: int, b: int, alpha: float, queue: Any) -> None:
         """The first launch, where there is one; α = 0 has no use for operands."""
-        if self.lays_first and alpha != 0.0:
-            assert self._lay is not None
+        if self._lay is not None and alpha != 0.0:
             self._lay(queue, a + self._from_a, b + self._from_b)
-
-    @property
-    def lays_first(self) -> bool:
-        """Whether there is a launch before the product's."""
-        return self._lay is not None
 
     def multiply_only(self, a: int, b: int, c: int, alpha: float, beta: float, queue: Any) -> None:
         """The second."""
-        if self._plan.variant.LAY and self._from != (a, b):
-            struct.pack_into("<Q", self._laying, 0, a + self._from_a)
-            struct.pack_into("<Q", self._laying, struct.calcsize(f"<{OPERAND}"), b + self._from_b)
-            self._multiply.replace(ORDER, np.void(bytes(self._laying)))
-            self._from = a, b
         if alpha != 0.0:
             if self._direct[0]:
                 self._look_at(MAP_A, a + self._from_a)

@@ -454,8 +454,7 @@ def clocks(device: Device, call: GemmCall, candidate: Candidate, slices: int) ->
 
 def ffma_choice(variant: hopper_fp32.Variant, why: str, passed_over: PassedOver = ()) -> Choice:
     """Hopper's kernel with these parameters."""
-    lay = (("LAY", variant.LAY),) * variant.LAY  # left out where it is 0, as in entries that are older
-    options = ("GROUP", variant.GROUP), *lay, ("TURN_A", variant.TURN_A), ("WAIT_AT", variant.WAIT_AT)
+    options = ("GROUP", variant.GROUP), ("TURN_A", variant.TURN_A), ("WAIT_AT", variant.WAIT_AT)
     return Choice(FFMA, variant.tile, options, why, passed_over)
 
 
@@ -475,8 +474,7 @@ def _product(device: Device, call: GemmCall) -> Choice | None:
         direct = {"A": hopper_fp32.direct_a(call, variant), "B": hopper_fp32.direct_b(call)}
         laid = [name for name, lies_well in direct.items() if not lies_well]
         why = f"least by the model: the copy engine feeds {device.compute_units} blocks that stay"
-        how = "and each lays out its part of {} in the background" if variant.LAY else "after a pass that lays out {}"
-        why += f", {how.format(' and '.join(laid))}" * bool(laid)
+        why += f", after a pass that lays out {' and '.join(laid)}" * bool(laid)
         passed = ((f"blas/gemm {tiled[1].tile}", f"{tiled[0] / cost:.2f} times as long by the model"),) if tiled else ()
         return ffma_choice(variant, why, passed)
     passed = (("hopper_fp32/ffma", f"{cost / tiled[0]:.2f} times as long by the model"),)

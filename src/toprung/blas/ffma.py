@@ -21,8 +21,7 @@ _making = threading.RLock()
 def variant_of(tile: Tile | None, options: dict[str, int]) -> Variant:
     """The kernel's parameters, as a choice or a stored entry names them."""
     assert tile is not None
-    given = {k: options[k] for k in ("WAIT_AT", "GROUP", "TURN_A")}
-    return Variant(tile.BM, tile.BN, tile.BK or 0, tile.STAGES or 0, LAY=options.get("LAY", 0), **given)
+    return Variant(tile.BM, tile.BN, tile.BK or 0, tile.STAGES or 0, **{k: options[k] for k in ("WAIT_AT", "GROUP", "TURN_A")})
 
 
 def plan_of(session: Session, call: Call, choice: Choice) -> hopper_fp32.Plan:
@@ -48,7 +47,10 @@ def workspace_bytes(call: Call, choice: Choice, units: int) -> int:
 
 
 def launches(call: Call, choice: Choice) -> int:
-    """For each panel: the layout pass, where there is something to lay out first, and the product."""
+    """For each panel: the layout pass, where there is something to lay out, and the product."""
     assert isinstance(call, GemmCall)
-    variant = variant_of(choice.tile, dict(choice.options))
-    return hopper_fp32.launches(hopper_fp32.panels(call, variant=variant), variant) if call.M and call.N else 0
+    return (
+        hopper_fp32.launches(hopper_fp32.panels(call, variant=variant_of(choice.tile, dict(choice.options))))
+        if call.M and call.N
+        else 0
+    )

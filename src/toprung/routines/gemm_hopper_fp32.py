@@ -15,7 +15,7 @@ from toprung.hopper_fp32 import Plan, Variant
 from toprung.routines.base import Step
 from toprung.routines.gemm import Gemm, Maker, Placed, without_product
 
-BRINGS = "A as K×M and B as K×N on 16 bytes, where they do not lie so and the rung does not lay them out itself"
+BRINGS = "A as K×M and B as K×N on 16 bytes, where they do not lie so"
 
 
 def variant_of(compiled: Compiled) -> Variant:
@@ -42,8 +42,8 @@ def steps(compiled: Compiled, problem: Gemm, buffers: Mapping[str, Buffer], sess
     plan = Plan(session, call, variant_of(compiled), kernel=compiled.kernel, cut=bool(compiled.rung.defines["CUT"]))
     a, b, c = (buffers[name].pointer for name in "ABC")  # type: ignore[attr-defined]
     found = []
-    for step in plan.steps():
-        if step.lays_first:
+    for panel, step in zip(plan.panels, plan.steps(), strict=True):
+        if panel.lay_a or panel.lay_b:
             found.append(Step("lay", functools.partial(step.lay_only, a, b, problem.alpha, None)))
         multiply = functools.partial(step.multiply_only, a, b, c, problem.alpha, problem.beta, None)
         found.append(Step(compiled.rung.name, multiply, helper=False))

@@ -1,5 +1,4 @@
-"""Plain fp32 on Hopper: the block's shape, how deep its stages are, where the next is waited for, the raster, and what becomes
-of operands that do not lie well."""
+"""Plain fp32 on Hopper: the block's shape, how deep its stages are, where the next is waited for, the raster, how A is turned."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ from toprung.blas.choose import FFMA, FFMA_LEAST, Choice, ffma_choice
 from toprung.blas.tunable import Axes, Point, Tunable
 from toprung.device import Device
 
-SPACE = {"BM": (128, 256, 512, 64), "BK": (12, 16, 8), "WAIT": (1, 2, 3), "GROUP": (8, 4, 16), "TURN_A": (0, 1), "LAY": (0, 1)}
+SPACE = {"BM": (128, 256, 512, 64), "BK": (12, 16, 8), "WAIT": (1, 2, 3), "GROUP": (8, 4, 16), "TURN_A": (0, 1)}
 """``WAIT``: in which quarter of a stage the next one is waited for. Eight warps own BM × BN of C, so that BN follows from BM."""
 FIRST = hopper_fp32.FIRST
 AREA = FIRST.BM * FIRST.BN
@@ -31,9 +30,7 @@ def make(device: Device, call: Call, at: Point) -> Choice | None:
     assert isinstance(call, GemmCall)
     bm, bk = at["BM"], at["BK"]
     stages = FIRST.shared_bytes // (4 * (bm + AREA // bm) * bk)
-    variant = hopper_fp32.Variant(bm, AREA // bm, bk, stages, at["WAIT"] * bk // 4, at["GROUP"], at["TURN_A"], at["LAY"])
-    if variant.LAY and hopper_fp32.direct_a(call, variant) and hopper_fp32.direct_b(call):
-        return None  # nothing is laid out
+    variant = hopper_fp32.Variant(bm, AREA // bm, bk, stages, at["WAIT"] * bk // 4, at["GROUP"], at["TURN_A"])
     return None if variant.refused() or hopper_fp32.unfit(call, variant) else ffma_choice(variant, "")
 
 
@@ -41,7 +38,7 @@ def point_of(choice: Choice) -> Point:
     """Its parameters."""
     variant = ffma.variant_of(choice.tile, dict(choice.options))
     wait = min(3, max(1, round(4 * variant.WAIT_AT / variant.BK)))
-    return {"BM": variant.BM, "BK": variant.BK, "WAIT": wait, "GROUP": variant.GROUP, "TURN_A": variant.TURN_A, "LAY": variant.LAY}
+    return {"BM": variant.BM, "BK": variant.BK, "WAIT": wait, "GROUP": variant.GROUP, "TURN_A": variant.TURN_A}
 
 
 def coarse(device: Device, call: Call) -> Iterator[Point]:
@@ -49,8 +46,8 @@ def coarse(device: Device, call: Call) -> Iterator[Point]:
     assert isinstance(call, GemmCall)
     units = device.compute_units
     shapes = sorted(SPACE["BM"], key=lambda bm: hopper_fp32.reckoned(call, units, hopper_fp32.Variant(bm, AREA // bm)))
-    for bm, bk, (turn, lay) in itertools.product(shapes[:2], SPACE["BK"][:2], ((0, 0), (1, 0), (0, 1))):
-        yield {"BM": bm, "BK": bk, "WAIT": 2, "GROUP": 8, "TURN_A": turn, "LAY": lay}
+    for bm, bk, turn in itertools.product(shapes[:2], SPACE["BK"][:2], SPACE["TURN_A"]):
+        yield {"BM": bm, "BK": bk, "WAIT": 2, "GROUP": 8, "TURN_A": turn}
 
 
 TUNABLE = Tunable(FFMA, axes, make, point_of, coarse)

@@ -1,23 +1,16 @@
-// The library's kernel, and that of rungs 3 to 5: C = alpha * A * B + beta * C, see ffma.cuh for how everything lies.
+// The library's kernel, and that of rungs 3 and 4: C = alpha * A * B + beta * C, see ffma.cuh for how everything lies.
 //
 //     stage s      | k = 0 1 2 ... WAIT_AT ............ BK - 1 |        the wait for stage s + 1 stands in the middle of stage s,
 //     fragments of |     1 2 3 ...    ^ wait        ... 0 of s + 1      where nothing needs it yet; the loop's edge is like any k
 //
 // Wants: SM 9.0; K from 1 on; map_a, map_b: tensor maps of KxM and KxN in boxes of BK rows; flags: 0. Leaves flags 0.
-// With LAY, order.state: 0; what the maps are of is laid out in the background, see background.cuh. Leaves order.state 0.
 //
 // Idea: the loop has no edge. The fragments of the next stage's first k are fetched during this one's last, and the next piece's
 // while this one's sums are written: the producer adds a stage of nothing behind the last.
 
-#if LAY
-#define ORDER , const __grid_constant__ Order order
-#else
-#define ORDER
-#endif
-
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 ffma(float *C, float alpha, float beta, const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b,
-     int ldc, int M, int N, int K, float *parts, uint *flags, int shared, int each, int extra ORDER) {
+     int ldc, int M, int N, int K, float *parts, uint *flags, int shared, int each, int extra) {
     extern __shared__ char memory[];
     Ring ring(memory);
     if (threadIdx.x == 0) ring.init();
@@ -32,27 +25,13 @@ ffma(float *C, float alpha, float beta, const __grid_constant__ TensorMap map_a,
     if (threadIdx.x >= 32 * WARPS) {
         fewer_registers<PRODUCER_REGISTERS>();
         if (threadIdx.x == 32 * WARPS) {
-#if LAY
-            Known a, b;
-            bool all = false;
-#endif
             while (walk.step())
-                for (int j = walk.from; j < walk.to; ++j) {
-#if LAY
-                    int k = j * BK, end = min(k + BK, K);
-                    a.wait(order, order.of[0], walk.m, k, end, all), b.wait(order, order.of[1], walk.n, k, end, all);
-#endif
-                    ring.fetch(&map_a, &map_b, walk.m, walk.n, j * BK);
-                }
+                for (int j = walk.from; j < walk.to; ++j) ring.fetch(&map_a, &map_b, walk.m, walk.n, j * BK);
             ring.wait_empty(); // one more, read beyond the end and not used
             barrier_arrive(ring.full + 8 * ring.stage);
             if (TURN_A) barrier_arrive(ring.came + 8 * ring.stage);
         }
         if (TURN_A && threadIdx.x >= 32 * WARPS + 32) turn_all(ring, walk.stages());
-#if LAY
-        if (threadIdx.x >= 32 * WARPS + 32) lay_all(order, K);
-        finish(order);
-#endif
         return;
     }
     more_registers<CONSUMER_REGISTERS>();

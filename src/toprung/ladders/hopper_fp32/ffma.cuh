@@ -28,14 +28,11 @@
 #define TURN_A 0 // 1: A is stored MxK, and three warps turn each stage of it, see turn.cuh
 #endif
 #define TURNERS 3
-#ifndef LAY
-#define LAY 0 // 1: those three warps lay operands out in memory, see background.cuh
-#endif
 #define TURNED_BYTES (TURN_A * A_BYTES) // of a stage as it arrives
 // what the launch gave all threads, shared out anew to the last register, or the block waits for ever: 256 * 232 + 128 * 40 = 384 * 168
 #ifndef CONSUMER_REGISTERS
-#define PRODUCER_REGISTERS (TURN_A || LAY ? 72 : 40)
-#define CONSUMER_REGISTERS (TURN_A || LAY ? 216 : 232)
+#define PRODUCER_REGISTERS (TURN_A ? 72 : 40)
+#define CONSUMER_REGISTERS (TURN_A ? 216 : 232)
 #endif
 #define THREADS (32 * WARPS + 128)
 

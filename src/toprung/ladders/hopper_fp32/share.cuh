@@ -5,14 +5,8 @@
 //             |----------|----------|----------|----------|    it leaves its sums in ``parts``. Who has a tile's beginning adds the
 //     tile:   |000000000000000|111111111111|22222222222222|    others' in their order and writes C
 //
-// With LAY a block's whole tiles come first: they begin at k = 0, which is laid out first, and shares anywhere.
-//
 // Share s is block grid - 1 - s: a block waits for blocks of lower numbers only, which began before it, and those left their part
 // before they waited for anybody. A flag is put back to 0 by its one reader, so that the next launch finds them so.
-
-#ifndef WHOLE_FIRST
-#define WHOLE_FIRST LAY
-#endif
 
 inline uint peek(const uint *flag) {
     uint v;
@@ -34,7 +28,7 @@ struct Walk {
         return end - at + (whole < tiles ? (tiles - 1 - whole) / (int)gridDim.x + 1 : 0) * chunks;
     }
     inline bool step() {
-        if (at < end && !(WHOLE_FIRST && whole < tiles)) {
+        if (at < end) {
             tile = at / chunks, from = at % chunks, to = min(chunks, from + end - at);
             at += to - from;
         } else if (whole < tiles) {
