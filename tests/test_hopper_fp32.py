@@ -191,8 +191,12 @@ def test_every_k_of_every_tile_is_computed_once(walk: Any, M: int, N: int, K: in
         left = {}  # of whom: what block leaves which end of a tile
         for number, block in enumerate(blocks):
             ends = [i for i, (_, begin, _) in enumerate(block) if begin]
-            assert ends in ([], [0]), "a block leaves one part, and before it waits for anybody"
-            left |= {number: block[0]} if ends else {}
+            assert len(ends) < 2, "a block leaves one part"
+            if ends:
+                before = block[: ends[0]]
+                assert all((begin, end) == (0, chunks) for _, begin, end in before), "and before it waits for anybody"
+                left[number] = block[ends[0]]
+            assert how.shared == tiles or block[0][1:] == (0, chunks), "it begins with a whole tile"
         for number, block in enumerate(blocks):
             for tile, begin, end in block:
                 while begin == 0 and end < chunks:  # what follows is the next share's: the block before
