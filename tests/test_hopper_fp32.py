@@ -47,7 +47,6 @@ from toprung.machine_code import MachineCode, disassemble, inspect_source
 from toprung.routines.base import method
 from toprung.routines.gemm import TRANSPOSES, Gemm
 from toprung.rung import ladder, rung
-from toprung.tile import Tile
 
 CYCLES, SHARE = 1.2, 0.93
 """Of a scheduler for each multiply-add of the main loop at most, by the register banks; and their share of its instructions."""
@@ -92,17 +91,18 @@ def test_rungs_are_multiply_adds(one: Any) -> None:
 
 
 def loads_in_a_row(source: Source) -> int:
-    """Wide loads of shared memory of which another one comes within three instructions."""
+    """Wide loads among multiply-adds of which another one comes within three instructions."""
     listing = disassemble(nvrtc.compile_cubin(source, "sm_90").code)
     kinds = re.findall(r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)", listing, re.M)
+    kinds = kinds[kinds.index("FFMA") :]
     return sum(kind == "LDS.128" and "LDS.128" in kinds[i + 1 : i + 4] for i, kind in enumerate(kinds))
 
 
 @pytest.mark.parametrize("variant", (*VARIANTS, Variant(BK=16, STAGES=5, WAIT_AT=8)), ids=str)
 def test_loads_in_order_are_loads_apart(variant: Variant) -> None:
-    """But for the first of all, which have nothing to stand among, and a few; the compiler's own order has dozens here and there."""
+    """But for a few; the compiler's own order has dozens in a row, here and there."""
     device()
-    assert loads_in_a_row(product_source(variant)) <= 12
+    assert loads_in_a_row(product_source(variant)) <= 6
     if variant.TURN_A or variant.BK == 16:
         assert loads_in_a_row(product_source(variant, IN_ORDER=0)) >= 30
 
@@ -122,7 +122,7 @@ def test_the_library_s_variant_is_the_last_rung() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"BM": 256}, {"BM": 32, "BN": 1024}, {"BK": 7}, {"STAGES": 13}, {"STAGES": 1}, {"WAIT_AT": 12}], ids=str
+    "wrong", [{"BM": 256}, {"BM": 32, "BN": 1024}, {"BK": 7}, {"STAGES": 16}, {"STAGES": 1}, {"WAIT_AT": 12}], ids=str
 )  # fmt: skip
 def test_what_cannot_be_is_refused(wrong: dict[str, int]) -> None:
     assert dataclasses.replace(Variant(), **wrong).refused()
@@ -249,7 +249,7 @@ def test_what_lies_well_is_not_laid_out() -> None:
 def test_the_engine_names_it() -> None:
     found = choose(device(), GemmCall(8192, 8192, 8192, align_a=4, align_b=4, align_c=4))
     assert found.kernel == FFMA and engine.NAMES[FFMA] == "hopper_fp32/ffma" == hopper_fp32.Plan.name
-    assert found.tile == Tile(BM=128, BN=256, BK=12, TM=8, TN=16, STAGES=6)
+    assert found.tile == Variant().tile
 
 
 @pytest.mark.parametrize("trans", TRANSPOSES)
