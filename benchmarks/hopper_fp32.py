@@ -1,13 +1,15 @@
 """Plain fp32 on Hopper (``toprung.hopper_fp32``): right first, then how long it takes, in turns with cuBLAS's fp32.
 
-    timeout 200 python benchmarks/hopper_fp32.py OUT [--parts right,time] [--shapes 8192:NN,1000,65536x64x4096:TN] [--variants all]
-                                                     [--sustained SECONDS] [--limit 170]
+    timeout 200 python benchmarks/hopper_fp32.py OUT [--parts right,time] [--cases all|few] [--shapes 8192:NN,1000,65536x64x4096:TN]
+                                                     [--variants all] [--macros A=1,B=2] [--sustained SECONDS] [--limit 170]
 
 ``right``   every block shape, each layout, edges, α and β, parts of tiles, panels, Inf and NaN, all against the float64 oracle with
-            canaries around; twice, for the same bits; operands off 16 bytes; a captured graph. Waiting ends in a trap
+            canaries around; twice, for the same bits; operands off 16 bytes; a captured graph. Waiting ends in a trap.
+            ``--cases few``: of the block shapes the library's first alone
 ``time``    a line a shape and layout: µs of whole calls, the share of cuBLAS's speed, layout pass and product alone, what is
-            reckoned. ``--variants all``: every block shape; else what is chosen. ``--sustained``: samples of so many seconds, with
-            watts, MHz and pJ a flop
+            reckoned. ``--variants all``: every block shape; else what is chosen. ``--macros``, as often as wanted: what is chosen
+            once more, compiled with these, as a control of an idea. ``--sustained``: samples of so many seconds, with watts, MHz
+            and pJ a flop
 
 Everything goes into OUT/hopper-fp32.json as well. ``right`` takes about half a minute.
 """
@@ -29,7 +31,7 @@ from toprung.check import Oracle, hostile
 from toprung.competitor import OnDevice
 from toprung.environment import environment
 from toprung.hopper import Product
-from toprung.hopper_fp32 import LIMIT, VARIANTS, Plan, Variant, choose, reckoned, supported
+from toprung.hopper_fp32 import LIMIT, VARIANTS, Plan, Variant, choose, reckoned, supported, unfit
 from toprung.power import Meter
 from toprung.routines.gemm import TRANSPOSES, Gemm
 
@@ -85,12 +87,12 @@ def check(session, shape, tile, name):
     return [*found, *Oracle(operands).verify(first.view(np.float32)).problems]
 
 
-def right(session):
+def right(session, tiles=TILES):
     good, cases = True, 0
     part = hopper_fp32.PART
-    todo = [({**shape, "trans": t}, tile, "normal") for tile in TILES for shape in EDGES for t in TRANSPOSES if fits(shape, t)]
-    todo += [(shape, tile, "integers") for tile in TILES for shape in DEEP]
-    todo += [({"M": 200, "N": 330, "K": 150, "trans": t}, TILES[0], name) for name in DATA for t in ("NN", "TT")]
+    todo = [({**shape, "trans": t}, tile, "normal") for tile in tiles for shape in EDGES for t in TRANSPOSES if fits(shape, t)]
+    todo += [(shape, tile, "integers") for tile in tiles for shape in DEEP]
+    todo += [({"M": 200, "N": 330, "K": 150, "trans": t}, tiles[0], name) for name in DATA for t in ("NN", "TT")]
     for shape, tile, name in todo:
         hopper_fp32.PART = -1.0 if name == "integers" else part  # as many parts as may be
         try:
@@ -210,16 +212,17 @@ def launches(plan, one):
     return found | {"product": lambda: step.multiply_only(a, b, c, 1.0, 0.0, None)}
 
 
-def compare(session, fill, text, every, sustained, meter):
-    """Medians of block shapes and of cuBLAS, in turns."""
+def compare(session, fill, text, every, controls, sustained, meter):
+    """Medians of block shapes and of cuBLAS, in turns; ``controls``: macros with which the chosen one is compiled once more."""
     sizes, _, trans = text.partition(":")
     numbers = [int(n) for n in sizes.split("x")]
     problem = Gemm(*(numbers * 3 if len(numbers) == 1 else numbers), trans=trans or "NN")
     call, units = Product.of(problem), session.device.compute_units
     sets = [Compared(session, fill, problem, i) for i in range(2)]
     chosen, turn = choose(call, units), [0]
-    variants = [chosen, *(v for v in VARIANTS if every and v != chosen)]
-    plans, vendors = [Plan(session, call, v) for v in variants], [s.vendor() for s in sets]
+    variants = [(chosen, {}), *((v, {}) for v in VARIANTS if every and v != chosen and not unfit(call, v))]
+    variants += [(chosen, macros) for macros in controls]
+    plans, vendors = [Plan(session, call, v, **macros) for v, macros in variants], [s.vendor() for s in sets]
 
     def ours(plan):
         def run():
@@ -253,8 +256,9 @@ def compare(session, fill, text, every, sustained, meter):
         for i, run in enumerate(runs):
             samples[i].append(sample(session, run, calls[i], meter if sustained else None))
     rows = []
-    for variant, plan, some in zip((None, *variants), (None, *plans), samples, strict=True):
-        row = {"name": str(variant) if variant else "cublas", "chosen": variant == chosen, "samples": some}
+    for (variant, macros), plan, some in zip(((None, {}), *variants), (None, *plans), samples, strict=True):
+        name = " ".join((str(variant), *(f"{k}={v}" for k, v in macros.items()))) if variant else "cublas"
+        row = {"name": name, "chosen": (variant, macros) == (chosen, {}), "samples": some}
         row |= {k: float(np.median([s[k] for s in some])) for k in ("seconds", "mhz", "joules") if some[0][k] is not None}
         if plan is not None:
             row["schedule"] = [list(step.schedule) for step in plan.steps()]
@@ -263,6 +267,17 @@ def compare(session, fill, text, every, sustained, meter):
             row["reckoned"], row["workspace_bytes"] = reckoned(call, units, variant), plan.workspace_bytes
         rows.append(row)
     return {"problem": problem.describe(), "name": text, "flops": problem.flops, "rows": rows}
+
+
+def short(name):
+    """A variant's block shape, and the macros of a control."""
+    shape, *rest = name.split()
+    return ",".join([shape, *(word for word in rest if "=" in word)])
+
+
+def macros(text):
+    """``A=1,B=2`` as a dictionary."""
+    return {name: int(value) for name, value in (pair.split("=") for pair in text.split(","))}
 
 
 def line(found):
@@ -275,7 +290,7 @@ def line(found):
         return f" {row['joules'] / row['seconds']:.0f}W {row['mhz']:.0f}MHz {row['joules'] / flops * 1e12:.2f}pJ"
 
     alone = "+".join(f"{v * 1e6:.0f}" for v in own["alone"].values())
-    more = " ".join(f"{r['name'].split()[0]}:{theirs['seconds'] / r['seconds']:.3f}" for r in others)
+    more = " ".join(f"{short(r['name'])}:{theirs['seconds'] / r['seconds']:.3f}" for r in others)
     return (
         f"{found['name']:17} cuBLAS {theirs['seconds'] * 1e6:8.0f} us {flops / theirs['seconds'] / 1e12:5.1f} TF{power(theirs)} | "
         f"{own['name']:24} {own['seconds'] * 1e6:8.0f} us {flops / own['seconds'] / 1e12:5.1f} TF{power(own)} "
@@ -289,6 +304,8 @@ def main():
     arguments.add_argument("--parts", default="right,time")
     arguments.add_argument("--shapes", default=",".join(SHAPES))
     arguments.add_argument("--variants", choices=("all", "chosen"), default="chosen")
+    arguments.add_argument("--cases", choices=("all", "few"), default="all")
+    arguments.add_argument("--macros", action="append", type=macros, default=[])
     arguments.add_argument("--sustained", type=float, default=0.0)
     arguments.add_argument("--limit", type=float, default=170)
     asked = arguments.parse_args()
@@ -305,7 +322,7 @@ def main():
         fill = source_kernel(Source("benchmarks/fill", FILL, "fill", {}, "cuda"), session)
         if "right" in wanted:
             try:
-                good = right(session)
+                good = right(session, TILES if asked.cases == "all" else TILES[:1])
             except Exception as error:
                 good = say(False, "right", f"{type(error).__name__}: {str(error)[-600:]}")
             print(f"# {time.monotonic() - start:.0f} s", flush=True)
@@ -315,7 +332,7 @@ def main():
                 continue
             try:
                 counted = None if meter.absent else meter
-                report.append(compare(session, fill, text, asked.variants == "all", asked.sustained, counted))
+                report.append(compare(session, fill, text, asked.variants == "all", asked.macros, asked.sustained, counted))
                 lines.append(line(report[-1]))
             except Exception as error:
                 failures.append(f"{text}: {type(error).__name__}: {str(error)[-400:]}")

@@ -19,7 +19,7 @@ from toprung.hopper_fp32 import Plan, Variant
 from toprung.rung import Rung, ladder
 from toprung.tile import Tile
 
-GONE = "lds", "peek", "consumers_meet"
+GONE = "lds", "sts", "peek", "consumers_meet"
 TINY = Variant(STAGES=2, GROUP=2)
 
 
@@ -117,6 +117,11 @@ def test_sizes(folder: Folder, shape: tuple[int, int, int]) -> None:
 def test_block_shapes(folder: Folder, shape: tuple[int, int]) -> None:
     product(folder, 520, 68, 30, "TN", variant=Variant(*shape, STAGES=3))
     product(folder, 66, 515, 30, "NN", variant=Variant(*shape, STAGES=3))
+
+
+def test_a_turned_in_flight(folder: Folder) -> None:
+    plan = product(folder, 520, 68, 52, "NN", variant=Variant(512, 64, BK=12, STAGES=2, WAIT_AT=11, TURN_A=1))
+    assert plan.launches == 1
 
 
 def test_more_tiles_than_blocks(folder: Folder) -> None:

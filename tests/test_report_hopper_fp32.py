@@ -43,6 +43,16 @@ def test_what_is_chosen_stands_beside_the_vendor(tmp_path: Path) -> None:
     assert "| 1000 | NN | 20.0 | 25.0 | 1.250 (1.250 to 1.250) | `chosen` | 25.0 | 50 |" in burst and "without load" in burst
 
 
+def test_all_that_ran_has_a_row(tmp_path: Path) -> None:
+    one = shape("NN", 1000, 1e-4, 8e-5)
+    one["rows"][2]["alone"] = {"lay": 1e-6, "product": 7.9e-5}
+    del one["rows"][0]["alone"]
+    lines = block(["tried", stored(tmp_path, [one])], tmp_path).splitlines()
+    assert lines[2] == "| 1000 | NN | `cublas` | 100 | – | – |"
+    assert lines[3].startswith("| 1000 | NN | `another` | 9 | 11.250 (") and lines[3].endswith(" | – |")
+    assert lines[4] == "| 1000 | NN | `chosen` | 80 | 1.250 (1.250 to 1.250) | 79 |" and lines[5] == ""
+
+
 def test_what_is_no_such_record_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UnknownName):
         block(["other", STORED], trial.ROOT)

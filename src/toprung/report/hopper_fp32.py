@@ -17,7 +17,8 @@ HEADS = "| M×N×K | A, B | cuBLAS TFLOP/s | ours TFLOP/s | ratio (95 %) |"
 
 
 def block(words: Sequence[str], root: Path) -> str:
-    """``sustained``, with watts, clocks and energy, or ``shapes``, with the block's shape and the layout pass; and a record.
+    """A table and a record: ``sustained``, with watts, clocks and energy; ``shapes``, with the block's shape and the layout pass;
+    ``tried``, a row for all that ran beside what was chosen.
 
     Raises
     ------
@@ -26,7 +27,11 @@ def block(words: Sequence[str], root: Path) -> str:
     BadRecord
         a record of another kind, one whose results were wrong, or a damaged one
     """
-    makers: dict[str, Callable[[Sequence[Mapping[str, Any]]], list[str]]] = {"sustained": _sustained, "shapes": _shapes}
+    makers: dict[str, Callable[[Sequence[Mapping[str, Any]]], list[str]]] = {
+        "sustained": _sustained,
+        "shapes": _shapes,
+        "tried": _tried,
+    }
     what, path = words[0], words[-1]
     if what not in makers:
         raise UnknownName("table of hopper_fp32", what, makers)
@@ -105,17 +110,35 @@ def _shapes(shapes: Sequence[Mapping[str, Any]]) -> list[str]:
     return lines
 
 
-def _beside(shape: Mapping[str, Any], both: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What both tables begin with: size, layout, speeds and their ratio."""
+def _tried(shapes: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A row for each variant of each shape, as they ran."""
+    lines = ["| M×N×K | A, B | variant | whole call, µs | × cuBLAS (95 %) | product alone, µs |", "|---|---|---|---:|---:|---:|"]
+    for shape in shapes:
+        theirs = next(r for r in shape["rows"] if r["name"] == VENDOR)
+        for row in shape["rows"]:
+            whole, alone = 1e6 * _median(s["seconds"] for s in row["samples"]), row.get("alone", {}).get("product")
+            ratio = "–" if row is theirs else _ratio(theirs, row)
+            cells = [f"`{row['name']}`", f"{whole:.0f}", ratio, f"{1e6 * alone:.0f}" if alone else "–"]
+            lines.append("| " + " | ".join([_sides(shape), shape["problem"]["trans"], *cells]) + " |")
+    return lines
+
+
+def _sides(shape: Mapping[str, Any]) -> str:
     p = shape["problem"]
     sides = [p["M"], p["N"], p["K"]]
-    ratio = paired_ratio(*([s["seconds"] for s in row["samples"]] for row in both))
-    return [
-        "×".join(map(str, sides)) if len(set(sides)) > 1 else str(p["M"]),
-        p["trans"],
-        *(f"{_speed(row, shape['flops']):.1f}" for row in both),
-        f"{ratio.value:.3f} ({ratio.low:.3f} to {ratio.high:.3f})",
-    ]
+    return "×".join(map(str, sides)) if len(set(sides)) > 1 else str(p["M"])
+
+
+def _ratio(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> str:
+    """How many times as fast as cuBLAS, and between what."""
+    ratio = paired_ratio(*([s["seconds"] for s in row["samples"]] for row in (theirs, ours)))
+    return f"{ratio.value:.3f} ({ratio.low:.3f} to {ratio.high:.3f})"
+
+
+def _beside(shape: Mapping[str, Any], both: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What both tables begin with: size, layout, speeds and their ratio."""
+    speeds = [f"{_speed(row, shape['flops']):.1f}" for row in both]
+    return [_sides(shape), shape["problem"]["trans"], *speeds, _ratio(*both)]
 
 
 def _pair(shape: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:

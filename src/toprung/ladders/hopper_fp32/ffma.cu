@@ -1,4 +1,4 @@
-// The library's kernel, and that of rungs 3 and 4: C = alpha * A * B + beta * C, see ffma.cuh for how everything lies.
+// The library's kernel, and that of rungs 3 to 5: C = alpha * A * B + beta * C, see ffma.cuh for how everything lies.
 //
 //     stage s      | k = 0 1 2 ... WAIT_AT ............ BK - 1 |        the wait for stage s + 1 stands in the middle of stage s,
 //     fragments of |     1 2 3 ...    ^ wait        ... 0 of s + 1      where nothing needs it yet; the loop's edge is like any k
@@ -14,6 +14,7 @@ ffma(float *C, float alpha, float beta, const __grid_constant__ TensorMap map_a,
     extern __shared__ char memory[];
     Ring ring(memory);
     if (threadIdx.x == 0) ring.init();
+    if (IN_ORDER && threadIdx.x < 4) ((float *)(memory + (ring.zeros() - shared_address(memory))))[threadIdx.x] = 0.0f;
     __syncthreads();
     wait_for_previous();
     let_next_start();
@@ -28,8 +29,8 @@ ffma(float *C, float alpha, float beta, const __grid_constant__ TensorMap map_a,
             while (walk.step())
                 for (int j = walk.from; j < walk.to; ++j) ring.fetch(&map_a, &map_b, walk.m, walk.n, j * BK);
             ring.wait_empty(); // one more, read beyond the end and not used
-            barrier_arrive(ring.full + 8 * ring.stage);
-            if (TURN_A) barrier_arrive(ring.came + 8 * ring.stage);
+            barrier_arrive(ring.full());
+            if (TURN_A) barrier_arrive(ring.came());
         }
         if (TURN_A && threadIdx.x >= 32 * WARPS + 32) turn_all(ring, walk.stages());
         return;
@@ -41,10 +42,10 @@ ffma(float *C, float alpha, float beta, const __grid_constant__ TensorMap map_a,
     f.fetch(ring.base(), at, 0);
     while (walk.step()) {
         Sums sums;
-        sums.clear();
+        sums.clear(ring.zeros());
         int left = walk.to - walk.from;
         do {
-            uint base = ring.base(), was = ring.empty + 8 * ring.stage, next;
+            uint base = ring.base(), was = ring.empty(), next;
 #pragma unroll
             for (int k = 0; k < BK; ++k) {
                 if (k == WAIT_AT) {

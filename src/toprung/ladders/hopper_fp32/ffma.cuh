@@ -6,6 +6,7 @@
 //           ..             (each 4 x 4 of C)
 //
 //     a stage of the ring:   As[BK][BM] | Bs[BK][BN], rows of at most 256: a wider tile is several panels, [panel][BK][256]
+//     with IN_ORDER:         the same, and behind it the stage's A before it is turned, if it is, and its three barriers
 //
 // Idea: nothing but fused multiply-adds should take time. Fragments are read one k ahead, four floats at a time, and the products
 // of a k walk down one column and up the next, so that the register they share with the one before is read from the operand cache.
@@ -22,13 +23,17 @@
 #define PANEL_M (BM < 256 ? BM : 256)
 #define PANEL_N (BN < 256 ? BN : 256)
 #define A_BYTES (4 * BM * BK)
-#define STAGE_BYTES (A_BYTES + 4 * BN * BK)
+#define DATA_BYTES (A_BYTES + 4 * BN * BK)
 #define AREA (BM * BN)
 #ifndef TURN_A
 #define TURN_A 0 // 1: A is stored MxK, and three warps turn each stage of it, see turn.cuh
 #endif
 #define TURNERS 3
 #define TURNED_BYTES (TURN_A * A_BYTES) // of a stage as it arrives
+#ifndef IN_ORDER
+#define IN_ORDER 0 // 1: loads of fragments, registers of sums and barriers have their places, see rung 5
+#endif
+#define STAGE_BYTES (DATA_BYTES + IN_ORDER * (TURNED_BYTES + 128))
 // what the launch gave all threads, shared out anew to the last register, or the block waits for ever: 256 * 232 + 128 * 40 = 384 * 168
 #ifndef CONSUMER_REGISTERS
 #define PRODUCER_REGISTERS (TURN_A ? 72 : 40)
@@ -36,42 +41,68 @@
 #endif
 #define THREADS (32 * WARPS + 128)
 
+#if IN_ORDER
+#define LDS "ld.volatile.shared.v4.f32" // which the compiler may not exchange, and so spreads
+#else
+#define LDS "ld.shared.v4.f32"
+#endif
+
 inline float4 lds(uint at) {
     float4 v;
-    asm volatile("ld.shared.v4.f32 {%0,%1,%2,%3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(at));
+    asm volatile(LDS " {%0,%1,%2,%3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(at));
     return v;
 }
 
 struct Ring { // where things lie in shared memory, and the stage that is next
-    uint stages, full, empty, arrived, came, phase;
+#if IN_ORDER
+    uint first, at, phase; // one running address: all else of a stage is at a constant distance from it
+    inline Ring(char *memory) { first = at = (shared_address(memory) + 127) & ~127u, phase = 0; }
+    inline uint base() { return at; }
+    inline uint arrived() { return at + DATA_BYTES; }
+    inline uint full() { return at + DATA_BYTES + TURNED_BYTES; }
+    inline uint empty() { return full() + 8; }
+    inline uint came() { return full() + 16; }
+    inline uint zeros() { return first + STAGES * STAGE_BYTES; } // four, see Sums::clear
+    inline void advance() {
+        if ((at += STAGE_BYTES) == zeros()) at = first, phase ^= 1;
+    }
+#else
+    uint stages, fulls, empties, arrivals, cames, phase;
     int stage;
     inline Ring(char *memory) {
-        stages = (shared_address(memory) + 127) & ~127u, arrived = stages + STAGES * STAGE_BYTES;
-        full = arrived + STAGES * TURNED_BYTES, empty = full + 8 * STAGES, came = empty + 8 * STAGES;
+        stages = (shared_address(memory) + 127) & ~127u, arrivals = stages + STAGES * STAGE_BYTES;
+        fulls = arrivals + STAGES * TURNED_BYTES, empties = fulls + 8 * STAGES, cames = empties + 8 * STAGES;
         phase = 0, stage = 0;
     }
-    inline void init() {
-        for (int s = 0; s < STAGES; ++s) barrier_init(full + 8 * s, 1 + TURN_A * TURNERS), barrier_init(empty + 8 * s, WARPS), barrier_init(came + 8 * s, 1);
-        barrier_init_fence();
-    }
     inline uint base() { return stages + stage * STAGE_BYTES; }
+    inline uint arrived() { return arrivals + stage * A_BYTES; }
+    inline uint full() { return fulls + 8 * stage; }
+    inline uint empty() { return empties + 8 * stage; }
+    inline uint came() { return cames + 8 * stage; }
+    inline uint zeros() { return 0; }
     inline void advance() {
         if (++stage == STAGES) stage = 0, phase ^= 1;
     }
-    inline void wait_full() { barrier_wait(full + 8 * stage, phase); }
-    inline void wait_empty() { barrier_wait(empty + 8 * stage, phase ^ 1); }
+#endif
+    inline void init() {
+        for (int s = 0; s < STAGES; ++s, advance()) barrier_init(full(), 1 + TURN_A * TURNERS), barrier_init(empty(), WARPS), barrier_init(came(), 1);
+        phase = 0;
+        barrier_init_fence();
+    }
+    inline void wait_full() { barrier_wait(full(), phase); }
+    inline void wait_empty() { barrier_wait(empty(), phase ^ 1); }
     // the producer's thread: BK of K from k on, of the tile at (m, n), into the next stage; what lies outside arrives as zeros
     inline void fetch(const TensorMap *a, const TensorMap *b, int m, int n, int k) {
-        uint at = base(), bar = full + 8 * stage;
+        uint to = base(), bar = full();
         wait_empty();
-        barrier_expect(bar, STAGE_BYTES - TURNED_BYTES);
-        if (TURN_A) barrier_expect(came + 8 * stage, A_BYTES);
+        barrier_expect(bar, DATA_BYTES - TURNED_BYTES);
+        if (TURN_A) barrier_expect(came(), A_BYTES);
 #pragma unroll
         for (int p = 0; p < BM / PANEL_M; ++p)
-            if (TURN_A) tma_load(arrived + stage * A_BYTES + p * 4 * BK * PANEL_M, a, k, m + p * PANEL_M, came + 8 * stage);
-            else tma_load(at + p * 4 * BK * PANEL_M, a, m + p * PANEL_M, k, bar);
+            if (TURN_A) tma_load(arrived() + p * 4 * BK * PANEL_M, a, k, m + p * PANEL_M, came());
+            else tma_load(to + p * 4 * BK * PANEL_M, a, m + p * PANEL_M, k, bar);
 #pragma unroll
-        for (int p = 0; p < BN / PANEL_N; ++p) tma_load(at + A_BYTES + p * 4 * BK * PANEL_N, b, n + p * PANEL_N, k, bar);
+        for (int p = 0; p < BN / PANEL_N; ++p) tma_load(to + A_BYTES + p * 4 * BK * PANEL_N, b, n + p * PANEL_N, k, bar);
         advance();
     }
 };
@@ -105,12 +136,26 @@ struct Fragments { // of two k in turn
 
 struct Sums {
     float of[TM][TN];
-    inline void clear() {
+#if IN_ORDER
+    // Quads that begin with one load have four registers in a row, as an element of A and its three neighbours have. Neighbours
+    // change places, so that a sum is in the other bank than its element of A: a column walks down without a conflict.
+    inline void clear(uint zeros) {
+#pragma unroll
+        for (int i = 0; i < TM; i += 4)
+#pragma unroll
+            for (int j = 0; j < TN; ++j) {
+                float4 v = lds(zeros);
+                of[i + 1][j] = v.x, of[i][j] = v.y, of[i + 3][j] = v.z, of[i + 2][j] = v.w;
+            }
+    }
+#else
+    inline void clear(uint = 0) {
 #pragma unroll
         for (int i = 0; i < TM; ++i)
 #pragma unroll
             for (int j = 0; j < TN; ++j) of[i][j] = 0.0f;
     }
+#endif
     inline void add(const Fragments &f, int k) {
 #pragma unroll
         for (int j = 0; j < TN; ++j)

@@ -42,7 +42,7 @@ ffma(float *C, float alpha, float beta, const __grid_constant__ TensorMap map_a,
         sums.clear();
 #pragma unroll 1
         for (int j = walk.from; j < walk.to; ++j) {
-            uint base = ring.base(), was = ring.empty + 8 * ring.stage;
+            uint base = ring.base(), was = ring.empty();
             ring.wait_full();
             f.fetch(base, at, 0);
 #pragma unroll

@@ -5,8 +5,10 @@
 //             |----------|----------|----------|----------|    it leaves its sums in ``parts``. Who has a tile's beginning adds the
 //     tile:   |000000000000000|111111111111|22222222222222|    others' in their order and writes C
 //
-// Share s is block grid - 1 - s: a block waits for blocks of lower numbers only, which began before it, and those left their part
-// before they waited for anybody. A flag is put back to 0 by its one reader, so that the next launch finds them so.
+// A block's whole tiles come first, so that blocks begin at the same k and not all along K, each with rows of its own to fetch.
+//
+// Share s is block grid - 1 - s: a block waits for blocks of lower numbers only, which began before it, and those leave their part
+// before they wait for anybody. A flag is put back to 0 by its one reader, so that the next launch finds them so.
 
 inline uint peek(const uint *flag) {
     uint v;
@@ -28,7 +30,7 @@ struct Walk {
         return end - at + (whole < tiles ? (tiles - 1 - whole) / (int)gridDim.x + 1 : 0) * chunks;
     }
     inline bool step() {
-        if (at < end) {
+        if (at < end && whole >= tiles) { // asked in this order: in the other the compiler allots the main loop's registers anew
             tile = at / chunks, from = at % chunks, to = min(chunks, from + end - at);
             at += to - from;
         } else if (whole < tiles) {

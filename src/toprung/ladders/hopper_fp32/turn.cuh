@@ -31,10 +31,10 @@ inline void turn(uint from, uint to, int warp) {
 inline void turn_all(Ring &ring, int stages) {
     int warp = threadIdx.x / 32 - WARPS - 1;
     for (; stages >= 0; --stages) {
-        barrier_wait(ring.came + 8 * ring.stage, ring.phase);
-        turn(ring.arrived + ring.stage * A_BYTES, ring.base(), warp);
+        barrier_wait(ring.came(), ring.phase);
+        turn(ring.arrived(), ring.base(), warp);
         __syncwarp();
-        if (threadIdx.x % 32 == 0) barrier_arrive(ring.full + 8 * ring.stage);
+        if (threadIdx.x % 32 == 0) barrier_arrive(ring.full());
         ring.advance();
     }
 }
