@@ -28,8 +28,8 @@ def reads(*lines: str) -> Reads:
 
 
 def test_three_registers_of_one_bank_conflict() -> None:
-    assert reads("FFMA R0, R2, R4, R6") == Reads(1, 3, 0, 0, 3, 1, 1)
-    assert reads("FFMA R1, R3, R5, R7") == Reads(1, 3, 0, 0, 3, 1, 1)
+    assert reads("FFMA R0, R2, R4, R6") == Reads(1, 3, 0, 0, 3, 1, 1, 1.0)
+    assert reads("FFMA R1, R3, R5, R7") == Reads(1, 3, 0, 0, 3, 1, 1, 1.0)
     assert reads("FFMA R0, R2, R5, R6") == Reads(1, 3, 0, 0, 3, 0, 0)
 
 
@@ -47,7 +47,7 @@ def test_constants_zero_and_uniform_registers_need_no_bank() -> None:
 def test_what_is_kept_needs_no_read_in_the_same_place_only() -> None:
     first = "FFMA R0, R2.reuse, R5, R0"
     assert reads(first, "FFMA R8, R2, R4, R8") == Reads(2, 6, 1, 1, 5, 0, 0)  # else R2, R4 and R8 would conflict
-    assert reads(first, "FFMA R8, R4, R2, R8") == Reads(2, 6, 1, 0, 6, 1, 1)  # another place
+    assert reads(first, "FFMA R8, R4, R2, R8") == Reads(2, 6, 1, 0, 6, 1, 1, 1.0)  # another place
     assert reads(first.replace(".reuse", ""), "FFMA R8, R2, R4, R8").conflicted == 1
 
 
@@ -73,6 +73,16 @@ def test_by_bank_what_is_kept_lasts_until_its_bank_is_read_at_its_place() -> Non
     assert by_bank("2r 5 1", "2 4 1", "2 4 1").kept == 1  # not marked again
     assert by_bank("2r 5 1", "3 2 1").kept == 0  # another place
     assert (by_bank("2r 5 0", "2 4 1").extra_cycles, by_bank("2 5 0", "2 4 1").extra_cycles) == (1, 2)
+
+
+def test_two_neighbours_share_the_reads_of_both_banks() -> None:
+    three, other = by_bank("2 4 0", "3 5 1"), by_bank("2 4 0", "6 8 10")
+    assert (three.extra_cycles, three.stalls) == (4, 1) and (other.extra_cycles, other.stalls) == (4, 4)
+    two = by_bank("2 4 4", "3 5 5")
+    assert (two.extra_cycles, two.stalls) == (2, 0)
+    # four of them can be paired in two ways: (22)(33) loses both cycles of either, (32)(23) none
+    assert by_bank("2 4 4", "6 8 8", "3 5 5", "7 9 9").stalls == (4 + 0) / 2
+    assert by_bank("2 4 4").stalls == 1 and by_bank("2 5 5").stalls == 0
 
 
 def test_no_loop_no_reads() -> None:
