@@ -278,13 +278,13 @@ TIGHT, TIGHT_EACH, TIGHT_READ = 8, 1.2, 0.25
 """Those it cannot do without in a multiply-add: by themselves, for a result, and for a float read from shared memory."""
 BESIDE = 20
 """Those beside its floats, if nothing is to be brought back more than once a turn."""
-CONFLICTS, CONFLICTS_LOW, CONFLICTS_SHORT, CONFLICTS_TIGHT, TIGHTEST = 0.21, 0.56, 0.53, 0.48, 10
-"""Extra cycles of a multiply-add: of a large piece, more with few rows, more with short rows that all begin at the left, and more
-where registers are scarce, in full where so many are missing."""
+CONFLICTS, CONFLICTS_SHORT, CONFLICTS_TIGHT, TIGHTEST = 0.16, 0.13, 0.22, 10
+"""Extra cycles of a multiply-add: more with short rows that all begin at the left, and more where registers are scarce, in full where
+so many are missing."""
 OVERHEAD, OVERHEAD_LOAD = 20, 2.4
 """Instructions of a turn beside what the text says: by themselves, for a load."""
-OUTSIDE, OUTSIDE_EACH, OUTSIDE_LOAD = 160, 14.7, 26.3
-"""Instructions outside the loop: by themselves, for a result, for a load."""
+OUTSIDE, OUTSIDE_EACH, OUTSIDE_LOAD = 131, 7.6, 27.3
+"""Instructions executed outside the loop: by themselves, for a result, for a load."""
 
 
 def granted(of: Room, threads: int, resident: int) -> int:
@@ -315,7 +315,7 @@ def expected(tile: Tile, options: Options, of: Room, trans_a: bool = False, tran
     beside = ask.reads + ask.writes + ask.loads + OVERHEAD + OVERHEAD_LOAD * ask.loads
     short = 0 if options.get("ORDER") else CONFLICTS_SHORT / t.TN
     tight = min(1.0, max(0.0, (results + read + coming + BESIDE - cap) / TIGHTEST))
-    conflicts = CONFLICTS + CONFLICTS_LOW / t.TM + short + CONFLICTS_TIGHT * tight
+    conflicts = CONFLICTS + short + CONFLICTS_TIGHT * tight
     staged = WORD * (t.STAGES or 1) * t.BK * (t.BM + (t.PADA or 0) + t.BN + (t.PADB or 0))
     return Code(
         registers=cap if hot or cold else min(cap, round(free)), local_bytes=round(WORD * (hot * 2 + cold)), shared_bytes=staged,

@@ -15,20 +15,21 @@ What is assumed and not documented: that what is kept is lost with the next inst
 again; and that the warp is not interrupted between the two. So the count is of what the compiler planned.
 
 ``stalls`` is the nearest to hardware that is known here. What is kept lasts until its bank is read again at its place
-(``by_bank``), which gives the speed of outer products in rows and in columns. And a multiply-add whose registers lie in the one
-bank costs nothing beside one whose registers lie in the other: operands may be read over several cycles (Huerta, Shoushtary, Cruz,
-González, "Analyzing Modern NVIDIA GPU cores", arXiv 2503.20481, 2025, section 5.3), and in kernels that
-ask for the banks in turn nothing else explains their speed. Two that follow each other are taken together; which two is not known,
-so it is the mean of both ways.
+(``by_bank``), which gives the speed of outer products in rows and in columns. And a multiply-add that wants more of a bank than it
+gives in a cycle holds nobody up if the bank has nothing else to do in the next one: operands may be read over several cycles (Huerta,
+Shoushtary, Cruz, González, "Analyzing Modern NVIDIA GPU cores", arXiv 2503.20481, 2025, section 5.3, who find three where a
+multiply-add takes its lanes for two). In kernels whose neighbours ask for the one bank and the other in turn nothing else explains
+the speed; with two cycles the outer products of 8 and 16 come out as well (tests/test_registers.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
 
 BANKS = 2
+OPERAND_CYCLES = 2
+"""Cycles over which a multiply-add may read its registers."""
 READS = 2
 """Registers a bank gives a multiply-add that occupies its lanes for two cycles."""
 
@@ -63,7 +64,8 @@ class Reads:
     read : different registers that are read
     conflicted : multiply-adds that take more than one cycle to read
     extra_cycles : cycles more than one, summed
-    stalls : the same where what is kept lasts as in ``by_bank`` and two neighbours share the reads of both banks
+    stalls : cycles that the code takes beside one for each instruction, where what is kept lasts as in ``by_bank`` and registers may
+        be read over ``OPERAND_CYCLES``
     """
 
     instructions: int = 0
@@ -73,7 +75,7 @@ class Reads:
     read: int = 0
     conflicted: int = 0
     extra_cycles: int = 0
-    stalls: float = 0.0
+    stalls: int = 0
 
     @property
     def kept_share(self) -> float:
@@ -104,21 +106,23 @@ def register_reads(code: Sequence[Sources | None], banks: int = BANKS, reads: in
     instructions of other kinds in between or not. Exactly where this rule finds a use for a mark, NVIDIA's compiler sets one.
     """
     instructions = named = marked = served = read = conflicted = extra = 0
-    for asked, (registers, wanted) in zip((s for s in code if s is not None), _wanted(code, banks, by_bank), strict=True):
+    for sources, wanted in zip(code, _wanted(code, banks, by_bank), strict=True):
+        if sources is None or wanted is None:
+            continue
+        registers = [s for s in sources if s is not None]
         instructions += 1
         named += len(registers)
         served += len(registers) - len(wanted)
         read += len(set(wanted))
-        marked += sum(s.reuse for s in asked if s is not None)
+        marked += sum(s.reuse for s in registers)
         more = cycles(wanted, banks, reads) - 1
         conflicted += more > 0
         extra += more
-    stalls = _stalls([wanted for _, wanted in _wanted(code, banks, True)], banks, reads)
-    return Reads(instructions, named, marked, served, read, conflicted, extra, stalls)
+    return Reads(instructions, named, marked, served, read, conflicted, extra, _stalls(_wanted(code, banks, True), banks, reads))
 
 
-def _wanted(code: Sequence[Sources | None], banks: int, by_bank: bool) -> Iterator[tuple[list[Register], list[int]]]:
-    """Of every multiply-add the registers it names, and the numbers of those that are not at hand."""
+def _wanted(code: Sequence[Sources | None], banks: int, by_bank: bool) -> Iterator[list[int] | None]:
+    """Of every multiply-add the registers that are not at hand."""
     at_hand: dict[tuple[int, int], int] = {}
 
     def key(place: int, number: int) -> tuple[int, int]:
@@ -127,12 +131,10 @@ def _wanted(code: Sequence[Sources | None], banks: int, by_bank: bool) -> Iterat
     for sources in code:
         if sources is None:
             at_hand = at_hand if by_bank else {}
+            yield None
             continue
         registers = [(place, s) for place, s in enumerate(sources) if s is not None]
-        yield (
-            [s for _, s in registers],
-            [s.number for place, s in registers if at_hand.get(key(place, s.number)) != s.number],
-        )
+        yield [s.number for place, s in registers if at_hand.get(key(place, s.number)) != s.number]
         if not by_bank:
             at_hand = {}
         for place, s in registers:
@@ -141,13 +143,13 @@ def _wanted(code: Sequence[Sources | None], banks: int, by_bank: bool) -> Iterat
                 at_hand[key(place, s.number)] = s.number
 
 
-def _stalls(wanted: Sequence[Sequence[int]], banks: int, reads: int) -> float:
-    """Cycles that multiply-adds lose, two neighbours reading together: the mean of beginning with the first and with the second."""
-    each = [[len({n for n in numbers if n % banks == bank}) for bank in range(banks)] for numbers in wanted]
-    lost = 0
-    for first in (0, 1):
-        turned = each[first:] + each[:first]  # it is a loop
-        for one, other in zip_longest(turned[::2], turned[1::2]):
-            pair = one if other is None else [a + b for a, b in zip(one, other, strict=True)]
-            lost += max(0, -(-max(pair) // reads) - (1 if other is None else 2))
-    return lost / 2
+def _stalls(code: Iterable[list[int] | None], banks: int, reads: int) -> int:
+    """Cycles without an instruction: one begins a cycle after the other, but not before its registers can be read in time."""
+    stalls, owed = 0, [0] * banks  # registers that each bank has still to give
+    for wanted in code:
+        more = [len({n for n in wanted or () if n % banks == bank}) for bank in range(banks)]
+        while any(before and before + now > OPERAND_CYCLES * reads for before, now in zip(owed, more, strict=True)):
+            owed = [max(0, before - reads) for before in owed]
+            stalls += 1
+        owed = [max(0, before + now - reads) for before, now in zip(owed, more, strict=True)]
+    return stalls
