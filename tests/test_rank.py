@@ -123,6 +123,8 @@ def test_the_parts_of_the_model_are_needed() -> None:
 
     whole = spread({of: predictions(h200(), *sample(*of)) for of in SAMPLES})
     parts = {part: spread({of: without(part, h200(), *sample(*of)) for of in SAMPLES}) for part in WITHOUT}
+    # of one bank are few registers at the same time, and other instructions hide most of what that costs
+    assert parts.pop("registers of one bank") >= 0.99 * whole
     assert all(less > 1.05 * whole for less in parts.values()), (whole, parts)
 
 
@@ -223,13 +225,17 @@ def test_a_warp_has_a_scheduler_of_its_own() -> None:
     assert seconds(replace(work, N=4 * work.N), alone, code=code) < 1.3 * seconds(work, alone, code=code)
 
 
-def test_a_conflict_costs_its_scheduler_a_cycle() -> None:
+def test_conflicts_cost_what_other_instructions_do_not_hide() -> None:
     code = expected(GOOD, SWITCHES, h200().room)
-    work, more = Product(4096, 4096, 4096), 0.25 * code.multiply_adds
-    dearer = replace(code, extra_cycles=code.extra_cycles + more)
+    work, others = Product(4096, 4096, 4096), code.instructions - code.multiply_adds
+
+    def taken(extra: float) -> float:
+        return seconds(work, code=replace(code, extra_cycles=extra))
+
+    assert taken(0) == taken(0.9 * others)
     # 8 blocks of 8 warps to 4 schedulers, 512 turns
-    added = more * 8 * 8 / 4 * 512 / h200().clock
-    assert seconds(work, code=dearer) - seconds(work, code=code) == pytest.approx(added, rel=0.1)
+    more = 0.25 * code.multiply_adds
+    assert taken(others + more) - taken(others) == pytest.approx(more * 8 * 8 / 4 * 512 / h200().clock, rel=0.1)
 
 
 def test_few_warps_end_together() -> None:

@@ -128,8 +128,8 @@ class Machine:
 
 NEEDED = (
     "sms", "clock_mhz", "issue_per_clock", "ffma_per_clock", "shared_bytes_per_clock", "l2_bytes", "l2_read_bytes_per_s",
-    "l2_copy_bytes_per_s", "dram_read_bytes_per_s", "dram_copy_bytes_per_s", "launch_seconds", "latency_clocks", "ffma_latency_clocks",
-    "barrier_clocks", "groups_per_clock",
+    "l2_copy_bytes_per_s", "dram_read_bytes_per_s", "dram_copy_bytes_per_s", "launch_seconds", "latency_clocks",
+    "ffma_latency_clocks", "barrier_clocks", "groups_per_clock",
 )  # fmt: skip
 
 
@@ -279,8 +279,8 @@ TIGHT, TIGHT_EACH, TIGHT_READ = 8, 1.2, 0.25
 BESIDE = 20
 """Those beside its floats, if nothing is to be brought back more than once a turn."""
 CONFLICTS, CONFLICTS_SHORT, CONFLICTS_TIGHT, TIGHTEST = 0.16, 0.13, 0.22, 10
-"""Extra cycles of a multiply-add: more with short rows that all begin at the left, and more where registers are scarce, in full where
-so many are missing."""
+"""Extra cycles of a multiply-add: more with short rows that all begin at the left, and more where registers are scarce, in full
+where so many are missing."""
 OVERHEAD, OVERHEAD_LOAD = 20, 2.4
 """Instructions of a turn beside what the text says: by themselves, for a load."""
 OUTSIDE, OUTSIDE_EACH, OUTSIDE_LOAD = 131, 7.6, 27.3
@@ -464,8 +464,8 @@ def _pace(on: Machine, code: Code, ask: Asked, warps: int, deep: int, asks: Mapp
 
 def _asks(on: Machine, code: Code, ask: Asked, warps: int, resident: int, far: float) -> Mapping[str, float]:
     """Clocks that a turn of a block asks of each part of a multiprocessor."""
-    # while a multiply-add reads more than its registers' banks give in a cycle, its scheduler issues nothing else
-    issued = max(code.instructions / on.issue, code.multiply_adds / on.multiply_adds) + code.extra_cycles / on.room.schedulers
+    # while a multiply-add waits for its registers, what is no multiply-add can be issued
+    issued = max(code.instructions / on.issue, code.multiply_adds / on.multiply_adds + code.extra_cycles / on.room.schedulers)
     # what does not fit the registers is kept beside shared memory, as far as there is room
     spilled = resident * warps * WARP * code.local_bytes
     room_left = max(0, on.room.shared_bytes - resident * (code.shared_bytes + on.room.reserved_bytes))

@@ -16,10 +16,10 @@ again; and that the warp is not interrupted between the two. So the count is of 
 
 ``stalls`` is the nearest to hardware that is known here. What is kept lasts until its bank is read again at its place
 (``by_bank``), which gives the speed of outer products in rows and in columns. And a multiply-add that wants more of a bank than it
-gives in a cycle holds nobody up if the bank has nothing else to do in the next one: operands may be read over several cycles (Huerta,
-Shoushtary, Cruz, González, "Analyzing Modern NVIDIA GPU cores", arXiv 2503.20481, 2025, section 5.3, who find three where a
-multiply-add takes its lanes for two). In kernels whose neighbours ask for the one bank and the other in turn nothing else explains
-the speed; with two cycles the outer products of 8 and 16 come out as well (tests/test_registers.py).
+gives in a cycle holds nobody up if the bank has nothing else to do in the next one: operands may be read over several cycles
+(Huerta, Shoushtary, Cruz, González, "Analyzing Modern NVIDIA GPU cores", arXiv 2503.20481, 2025, section 5.3: three on Ampere, as
+an approximation). In kernels whose neighbours ask for the one bank and the other in turn nothing else explains the speed; with
+two cycles the outer products of 8 and 16 come out as well (tests/test_registers.py).
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ class Reads:
     read : different registers that are read
     conflicted : multiply-adds that take more than one cycle to read
     extra_cycles : cycles more than one, summed
-    stalls : cycles that the code takes beside one for each instruction, where what is kept lasts as in ``by_bank`` and registers may
-        be read over ``OPERAND_CYCLES``
+    stalls : cycles that the code takes beside one for each instruction, where what is kept lasts as in ``by_bank`` and registers
+        may be read over ``OPERAND_CYCLES``
     """
 
     instructions: int = 0
