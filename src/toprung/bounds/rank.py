@@ -6,7 +6,7 @@ asks for comes from its machine code or, before it is compiled, from its tile (`
 The model is two closed networks of queues, one in the other (Reiser and Lavenberg, "Mean-Value Analysis of Closed Multichain
 Queuing Networks", JACM 27, 1980), which have no constants of their own. In the inner one the reads of shared memory that the
 resident warps have under way (those of one k) go round between the scheduler a warp belongs to and shared memory, which all
-schedulers have in common, and wait for what they read: that gives the pace of a turn of the loop. What is fetched for the next
+schedulers have in common: that gives the pace of a turn of the loop. What is fetched for the next
 turn meanwhile holds nobody up as long as the shared cache and memory keep pace. In the outer one the resident blocks are the
 customers; they share that pace, and between two turns wait for what nothing hurries: loads, stores, barriers. Where a block has
 fewer warps than there are schedulers, its neighbours are those of its own schedulers alone. What a block does before and after its
@@ -278,7 +278,7 @@ TIGHT, TIGHT_EACH, TIGHT_READ = 8, 1.2, 0.25
 """Those it cannot do without in a multiply-add: by themselves, for a result, and for a float read from shared memory."""
 BESIDE = 20
 """Those beside its floats, if nothing is to be brought back more than once a turn."""
-CONFLICTS, CONFLICTS_SHORT, CONFLICTS_TIGHT, TIGHTEST = 0.16, 0.13, 0.22, 10
+CONFLICTS, CONFLICTS_SHORT, CONFLICTS_TIGHT, TIGHTEST = 0.055, 0.12, 0.05, 10
 """Extra cycles of a multiply-add: more with short rows that all begin at the left, and more where registers are scarce, in full
 where so many are missing."""
 OVERHEAD, OVERHEAD_LOAD = 20, 2.4
@@ -456,8 +456,8 @@ def _pace(on: Machine, code: Code, ask: Asked, warps: int, deep: int, asks: Mapp
     used = min(on.room.schedulers, resident * warps)
     own = on.room.schedulers * asks["schedulers"] / warps
     reads = max(1, ask.reads // deep)
-    # what is read is waited for by the one that reads; what had to leave the registers, by the whole warp
-    waiting = ask.reads * on.waits["shared"] + reads * code.local_accesses / 2 * on.waits["L1"]
+    # compilers read shared memory well ahead; for what had to leave the registers there is no room ahead: the whole warp waits
+    waiting = reads * code.local_accesses / 2 * on.waits["L1"]
     computed = interleaved(own, asks["shared memory"] / warps, used, here * reads, waiting) * here / resident
     return max(computed, asks["shared cache"], asks["memory"])
 
