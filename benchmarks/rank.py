@@ -3,11 +3,15 @@
     python benchmarks/rank.py results/nvidia-h200/rank.json
     python benchmarks/rank.py rank.json --problems 96x80x112 --count 6 --device opencl
     python benchmarks/rank.py code.json --compile-only sm_90 --count 20
+    python benchmarks/rank.py results/nvidia-h200/rank.json --describe-again
 
 The sample is drawn by a fixed seed from everything that is legal, whatever it makes of registers: what spills stays in. Everything
 is compiled beforehand by all cores, and what the compiler made of it is stored with it. The float64 oracle checks the first result
 of a problem, every other one is compared with that, and only then timed. What does not compile, does not run or computes
 something wrong is stored as such. The record is written every few seconds.
+
+``--describe-again`` is for a record from before something was counted in machine code that is counted now. Its tiles are compiled
+once more, without a GPU, and described as they would be today; whatever else was described of them must be what it was.
 """
 
 import argparse
@@ -26,7 +30,7 @@ import numpy as np
 
 from toprung import backends, environment, results
 from toprung.backends import nvrtc
-from toprung.blas.choose import choose
+from toprung.blas.choose import Choice, choose
 from toprung.blas.competitor import Toprung, call_of
 from toprung.blas.kernel import kernel
 from toprung.blas.space import draws
@@ -39,6 +43,7 @@ from toprung.measure import Plan, Timing
 from toprung.power import clock_reader
 from toprung.problem import UNIT_ROUNDOFF
 from toprung.routines.gemm import Gemm
+from toprung.tile import Tile
 
 PROBLEMS = ("1000", "4096")
 SEED, COUNT = 20260, 200
@@ -148,6 +153,30 @@ def describe(choice, code):
     }  # fmt: skip
 
 
+def same(old, new):
+    """Whether all that was described is described now, and as it was."""
+    if isinstance(old, dict):
+        return isinstance(new, dict) and all(same(value, new.get(name)) for name, value in old.items())
+    return old == new
+
+
+def describe_again(path, workers):
+    """Compile the tiles of a record anew and replace what it says of their code."""
+    record = results.read(path)
+    device = nvrtc.device_of(record["environment"]["device"]["arch"])
+    rows = [row for entry in record["problems"] for row in entry["tiles"] if row["code"]]
+    choices = [Choice("gemm", Tile(**row["tile"]), row["options"]) for row in rows]
+    codes = compile_all(device, choices, workers)
+    for row, choice in zip(rows, choices, strict=True):
+        code, _, complaint = codes[code_key(choice)]
+        if not same(row["code"], code):
+            sys.exit(f"{choice}: the compiler here makes something else of it: {complaint or 'other counts'}")
+        row["code"] = code
+    record["described"] = {k: v for k, v in environment.environment(device).items() if k in ("date", "commit")}
+    results.write(path, record)
+    print(f"{len(codes)} binaries, {len(rows)} tiles described again")
+
+
 def table(problems):
     """The fastest and the slowest, and what was not timed."""
     for entry in problems:
@@ -180,11 +209,15 @@ def main():
     parser.add_argument("--device")
     parser.add_argument("--seconds", type=float, default=110.0, help="most that the whole run may take")
     parser.add_argument("--workers", type=int, default=os.cpu_count())
+    parser.add_argument("--describe-again", action="store_true", help="time nothing: describe the code of a record's tiles anew")
     parser.add_argument("--compile-only", metavar="ARCH", help="time nothing: what the compiler makes of the sample, without a GPU")
     wanted = parser.parse_args()
     start = time.monotonic()
     what = shlex.join(["python", "benchmarks/rank.py", *sys.argv[1:]])
     problems = [parse(p) for p in wanted.problems]
+    if wanted.describe_again:
+        describe_again(wanted.out, wanted.workers)
+        return
     wanted.out.parent.mkdir(parents=True, exist_ok=True)
     if wanted.compile_only:
         device = nvrtc.device_of(wanted.compile_only)

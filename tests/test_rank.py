@@ -1,4 +1,8 @@
-"""The model that ranks tiles, against results/nvidia-h200/rank.json: tiles drawn by a fixed seed from all that is legal."""
+"""The model that ranks tiles, against what tiles took that were drawn by fixed seeds from all that is legal.
+
+results/nvidia-h200/rank.json was in sight when the model was made; rank-4711.json was held out from its first version, and in
+sight when it was improved.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,7 @@ from toprung.blas.competitor import call_of
 from toprung.blas.space import draws
 from toprung.bounds.arch import vendor_figures
 from toprung.bounds.figures import Figures, Unknown
-from toprung.bounds.rank import Code, Machine, Product, bound, departures, expected, machine, predict, turns
+from toprung.bounds.rank import Code, Machine, Product, bound, departures, expected, interleaved, machine, predict, turns
 from toprung.errors import BadRecord, Unsupported
 from toprung.probe import store
 from toprung.ranking import TOP, WITHOUT, Ranking, Timed, agreement, predictions, spearman, timed, without
@@ -27,6 +31,8 @@ from toprung.tile import Tile
 
 RESULTS = Path(__file__).parents[1] / "results" / "nvidia-h200"
 SIZES = (1000, 4096)
+RECORDS = ("rank.json", "rank-4711.json")
+SAMPLES = [(record, size) for record in RECORDS for size in SIZES]
 ALL, FASTEST, NEAR = 0.8, 0.5, 1.05
 """Least rank correlation over all tiles, over the fastest quartile; the best among the first ten over the best there is."""
 
@@ -44,8 +50,8 @@ def h200() -> Machine:
 
 
 @functools.cache
-def sample(size: int) -> tuple[Product, list[Timed]]:
-    return next((p, rows) for p, rows in timed(read(RESULTS / "rank.json")) if p.M == size)
+def sample(record: str, size: int) -> tuple[Product, list[Timed]]:
+    return next((p, rows) for p, rows in timed(read(RESULTS / record)) if p.M == size)
 
 
 GOOD = Tile(BM=128, BN=128, BK=8, WM=32, WN=64, TM=8, TN=8, VEC=4, VA=4, VB=4, STAGES=1, PADA=4, PADB=4)
@@ -59,33 +65,31 @@ def seconds(work: Product, tile: Tile = GOOD, on: Machine | None = None, code: C
 # --- against what was measured ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("size", SIZES)
-def test_compiled_tiles_are_ranked_as_they_were_measured(size: int) -> None:
-    product, rows = sample(size)
+@pytest.mark.parametrize(("record", "size"), SAMPLES)
+def test_compiled_tiles_are_ranked_as_they_were_measured(record: str, size: int) -> None:
+    product, rows = sample(record, size)
     assert len(rows) >= 100 and (product.M, product.N, product.K) == (size,) * 3
     found = agreement(predictions(h200(), product, rows), [t.seconds for t in rows])
     assert found.spearman >= ALL and found.quartile >= FASTEST and found.top <= NEAR, found
 
 
-@pytest.mark.parametrize("size", SIZES)
-def test_tiles_are_ranked_before_they_are_compiled(size: int) -> None:
-    product, rows = sample(size)
+@pytest.mark.parametrize(("record", "size"), SAMPLES)
+def test_tiles_are_ranked_before_they_are_compiled(record: str, size: int) -> None:
+    product, rows = sample(record, size)
     found = agreement(predictions(h200(), product, rows, compiled=False), [t.seconds for t in rows])
-    # which registers conflict is the compiler's luck and decides between the fastest: there the order is looser
-    assert found.spearman >= ALL and found.quartile >= 0.3 and found.top <= NEAR, found
+    assert found.spearman >= ALL and found.quartile >= FASTEST and found.top <= NEAR, found
 
 
-@pytest.mark.parametrize("size", SIZES)
-def test_the_sample_is_what_the_seed_draws(size: int) -> None:
-    _, rows = sample(size)
-    record = read(RESULTS / "rank.json")
-    drawn = islice(draws(H200, call_of(Gemm(size, size, size)), record["seed"]), len(rows))
+@pytest.mark.parametrize(("record", "size"), SAMPLES)
+def test_the_sample_is_what_the_seed_draws(record: str, size: int) -> None:
+    _, rows = sample(record, size)
+    drawn = islice(draws(H200, call_of(Gemm(size, size, size)), read(RESULTS / record)["seed"]), len(rows))
     assert [(c.tile, dict(c.options)) for c in drawn] == [(t.tile, t.options) for t in rows]
 
 
-@pytest.mark.parametrize("size", SIZES)
-def test_no_tile_was_faster_than_its_bound(size: int) -> None:
-    product, rows = sample(size)
+@pytest.mark.parametrize(("record", "size"), SAMPLES)
+def test_no_tile_was_faster_than_its_bound(record: str, size: int) -> None:
+    product, rows = sample(record, size)
     for t in rows:
         before, after = (bound(h200(), product, t.tile, t.options, code) for code in (None, t.code))
         assert 0 < before <= after <= t.seconds, t
@@ -112,20 +116,21 @@ def test_the_first_ten_hold_a_fast_tile_on_problems_the_model_was_not_made_with(
 
 
 def test_the_parts_of_the_model_are_needed() -> None:
-    measured = {size: [t.seconds for t in sample(size)[1]] for size in SIZES}
+    measured = {of: [t.seconds for t in sample(*of)[1]] for of in SAMPLES}
 
-    def spread(predicted: dict[int, list[float]]) -> float:
-        return sum(agreement(predicted[size], measured[size]).spread for size in SIZES)
+    def spread(predicted: dict[tuple[str, int], list[float]]) -> float:
+        return sum(agreement(predicted[of], measured[of]).spread for of in SAMPLES)
 
-    whole = spread({size: predictions(h200(), *sample(size)) for size in SIZES})
-    parts = {part: spread({size: without(part, h200(), *sample(size)) for size in SIZES}) for part in WITHOUT}
-    assert parts.pop("latencies and barriers") != whole  # between tiles that are all busy they decide little
+    whole = spread({of: predictions(h200(), *sample(*of)) for of in SAMPLES})
+    parts = {part: spread({of: without(part, h200(), *sample(*of)) for of in SAMPLES}) for part in WITHOUT}
+    # of one bank are few registers at the same time, and other instructions hide most of what that costs
+    assert parts.pop("registers of one bank") >= 0.99 * whole
     assert all(less > 1.05 * whole for less in parts.values()), (whole, parts)
 
 
-@pytest.mark.parametrize("size", SIZES)
-def test_what_is_expected_of_the_compiler_is_what_it_does(size: int) -> None:
-    _, rows = sample(size)
+@pytest.mark.parametrize("record", RECORDS)
+def test_what_is_expected_of_the_compiler_is_what_it_does(record: str) -> None:
+    _, rows = sample(record, 4096)
     pairs = [(expected(t.tile, t.options, h200().room), t.code) for t in rows]
     assert all(e.multiply_adds == c.multiply_adds and e.shared_bytes == c.shared_bytes for e, c in pairs)
     assert np.median([abs(e.registers - c.registers) for e, c in pairs]) <= 8
@@ -150,7 +155,7 @@ def test_more_of_anything_never_makes_a_tile_faster() -> None:
 def test_a_better_device_is_never_slower(name: str) -> None:
     better = replace(h200(), **{name: 2 * getattr(h200(), name)})
     for size in SIZES:
-        product, rows = sample(size)
+        product, rows = sample("rank.json", size)
         for t in rows[:40]:
             assert (
                 seconds(product, t.tile, better, t.code, **t.options) <= seconds(product, t.tile, code=t.code, **t.options) * 1.001
@@ -204,6 +209,46 @@ def test_turns_of_shared_memory() -> None:
     # 8x8 pieces of a warp of 4x8 lanes: A is shared by neighbours, B by none
     assert turns(lambda lane: lane // 8 * 4, 4) == 2 and turns(lambda lane: lane % 8 * 4, 4) == 4
     assert turns(lambda lane: lane, 1) == 1 and turns(lambda lane: 32 * lane, 1) == 32 and turns(lambda lane: 0, 4) >= 1
+
+
+def test_a_warp_has_a_scheduler_of_its_own() -> None:
+    # one warp each on one scheduler or on all four, and next to no shared memory: the schedulers do not wait for each other
+    assert interleaved(100.0, 1e-9, 1, 1) == pytest.approx(interleaved(100.0, 1e-9, 4, 1)) == pytest.approx(100)
+    assert interleaved(100.0, 40.0, 4, 64) == pytest.approx(160, rel=0.01)  # shared memory is asked for by all
+    assert interleaved(100.0, 5.0, 1, 1, 30.0) == pytest.approx(135)  # alone: everything after each other
+    times = [interleaved(100.0, 20.0, 4, n, 50.0) for n in range(1, 40)]
+    assert all(a >= b >= 100 for a, b in pairwise(times))
+    # four blocks of a warp compute beside each other as one block of four warps does
+    alone = Tile(BM=32, BN=64, BK=8, WM=32, WN=64, TM=8, TN=8, VEC=4, VA=4, VB=4, STAGES=1, PADA=4, PADB=4)
+    code = expected(alone, {}, h200().room)
+    work = Product(32, 64 * 132, 65536)
+    assert seconds(replace(work, N=4 * work.N), alone, code=code) < 1.3 * seconds(work, alone, code=code)
+
+
+def test_conflicts_cost_what_other_instructions_do_not_hide() -> None:
+    code = expected(GOOD, SWITCHES, h200().room)
+    work, others = Product(4096, 4096, 4096), code.instructions - code.multiply_adds
+
+    def taken(extra: float) -> float:
+        return seconds(work, code=replace(code, extra_cycles=extra))
+
+    assert taken(0) == taken(0.9 * others)
+    # 8 blocks of 8 warps to 4 schedulers, 512 turns
+    more = 0.25 * code.multiply_adds
+    assert taken(others + more) - taken(others) == pytest.approx(more * 8 * 8 / 4 * 512 / h200().clock, rel=0.1)
+
+
+def test_few_warps_end_together() -> None:
+    few, many = replace(GOOD, WM=64, TM=16), GOOD  # 4 warps and 8
+    base = expected(GOOD, SWITCHES, h200().room)
+    for tile, registers, resident in ((few, 250, 2), (many, 64, 4)):
+        code = replace(base, registers=registers)
+        half, whole = (Product(128 * 132 * n * resident // 2, 128, 8192) for n in (3, 4))
+        found = predict(h200(), half, tile, SWITCHES, code)
+        assert (found.resident, found.blocks) == (resident, 3 * resident // 2)
+        # of a wave and a half the rest takes as long as a whole wave where the blocks of the first one end together
+        share = found.seconds / seconds(whole, tile, code=code)
+        assert share == pytest.approx(1) if tile is few else share < 0.9
 
 
 def test_queues() -> None:

@@ -43,7 +43,7 @@ ALONE = (
 ARITHMETIC = ("HGMMA", "HMMA", "FFMA")
 """What a kernel is there for: the first of these that it has."""
 
-INSTRUCTION = re.compile(r"^\s*/\*([0-9a-f]{4,})\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)(.*?);")
+INSTRUCTION = re.compile(r"^\s*/\*([0-9a-f]{4,})\*/\s+(@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)(.*?);")
 LABEL = re.compile(r"^(\.L_x_\d+):")
 TARGET = re.compile(r"`\((\.L_x_\d+)\)")
 REGISTER = re.compile(r"-?\|?R(\d+)\|?((?:\.reuse)?)\Z")
@@ -82,6 +82,8 @@ class MachineCode:
     shared_bytes : shared memory of a block, with what a launch adds
     counts : instructions of the whole kernel by class, such as ``"LDS.128"``
     loop : those of the main loop; empty where there is none
+    straight : instructions outside of the main loop on the way that turns aside at no condition and repeats nothing: of a kernel
+        whose special cases are jumped to, what it runs in the common case
     """
 
     kernel: str
@@ -93,6 +95,7 @@ class MachineCode:
     shared_bytes: int
     counts: Mapping[str, int]
     loop: Loop
+    straight: int = 0
 
     @property
     def spills(self) -> int:
@@ -105,7 +108,7 @@ class MachineCode:
             "kernel": self.kernel, "arch": self.arch, "registers": self.registers, "spill_stores": self.spill_stores,
             "spill_loads": self.spill_loads, "stack_bytes": self.stack_bytes, "shared_bytes": self.shared_bytes,
             "counts": dict(self.counts), "loop": dict(self.loop.counts), "ffma_share": self.loop.ffma_share,
-            "register_reads": asdict(self.loop.reads),
+            "register_reads": asdict(self.loop.reads), "straight": self.straight,
         }  # fmt: skip
 
 
@@ -137,7 +140,7 @@ def _inspect_own(source: Source, arch: str) -> MachineCode:
 def read(cubin: Cubin, kernel: str, arch: str) -> MachineCode:
     """Read one kernel of a cubin, and what its compiler's log says about it."""
     used = _of_kernel(cubin.log, kernel)
-    whole, loop = _read_code(disassemble(cubin.code), kernel, reads_of(FP32_LANES.get(capability(arch))))
+    whole, loop, straight = _read_code(disassemble(cubin.code), kernel, reads_of(FP32_LANES.get(capability(arch))))
     return MachineCode(
         kernel=kernel,
         arch=arch,
@@ -148,6 +151,7 @@ def read(cubin: Cubin, kernel: str, arch: str) -> MachineCode:
         shared_bytes=_number(r"(\d+) bytes smem", used),
         counts=whole,
         loop=loop,
+        straight=straight,
     )
 
 
@@ -223,11 +227,13 @@ class _Instruction:
     kind: str
     target: str  # the label it jumps to, if it does
     sources: Sources | None = None  # the registers a multiply-add reads
+    conditional: bool = False
+    leaves: bool = False
 
 
 def counted(listing: str, kernel: str) -> tuple[Mapping[str, int], Mapping[str, int]]:
     """Instructions by class of a whole kernel, and of its main loop."""
-    whole, loop = _read_code(listing, kernel)
+    whole, loop, _ = _read_code(listing, kernel)
     return whole, loop.counts
 
 
@@ -239,8 +245,8 @@ def innermost_loops(listing: str, kernel: str) -> list[Loop]:
     return [_loop([i for i in code if a <= i.address <= b]) for a, b in sorted(inner)]
 
 
-def _read_code(listing: str, kernel: str, reads: int = READS) -> tuple[Mapping[str, int], Loop]:
-    """The whole kernel's instructions, and the main loop."""
+def _read_code(listing: str, kernel: str, reads: int = READS) -> tuple[Mapping[str, int], Loop, int]:
+    """The whole kernel's instructions, the main loop, and how many are outside it on the straight way."""
     code, labels = _parse(listing, kernel)
     loops = _loops(code, labels)
     main: list[_Instruction] = []
@@ -252,7 +258,23 @@ def _read_code(listing: str, kernel: str, reads: int = READS) -> tuple[Mapping[s
         own = sum(i.kind == work for i in body if not any(a <= i.address <= b for a, b in nested))
         if own > most:
             main, most = body, own
-    return _tally(code), _loop(main, reads)
+    return _tally(code), _loop(main, reads), _straight(code, labels, main)
+
+
+def _straight(code: Sequence[_Instruction], labels: Mapping[str, int], main: Sequence[_Instruction]) -> int:
+    """Instructions outside the main loop where no condition is met; a jump back is the end of a loop that runs once."""
+    inside = range(main[0].address, main[-1].address + 1) if main else range(0)
+    count, skip_to = 0, 0
+    for i in code:
+        if i.address < skip_to or i.address in inside:
+            continue
+        count += 1
+        if i.conditional:
+            continue
+        if i.leaves:
+            break
+        skip_to = max(skip_to, labels.get(i.target, 0))
+    return count
 
 
 def _loop(body: Sequence[_Instruction], reads: int = READS) -> Loop:
@@ -283,11 +305,12 @@ def _parse(listing: str, kernel: str) -> tuple[list[_Instruction], dict[str, int
             address = int(found.group(1), 16)
             labels.update(dict.fromkeys(waiting, address))
             waiting.clear()
-            opcode, operands = found.group(2), found.group(3)
+            opcode, operands = found.group(3), found.group(4)
             target = TARGET.search(operands) if opcode.startswith("BRA") else None
             kind = classify(opcode)
             sources = _sources(operands) if kind == "FFMA" else None
-            code.append(_Instruction(address, kind, target.group(1) if target else "", sources))
+            aside = bool(found.group(2))
+            code.append(_Instruction(address, kind, target.group(1) if target else "", sources, aside, opcode == "EXIT"))
     return code, labels
 
 

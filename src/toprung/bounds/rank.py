@@ -3,20 +3,22 @@
 Nothing here is fitted to the speed of a product. What the device does comes from its figures (``toprung probe``); what a kernel
 asks for comes from its machine code or, before it is compiled, from its tile (``expected``).
 
-The model is two closed networks of queues, one in the other, solved by mean value analysis (Reiser and Lavenberg, "Mean-Value
-Analysis of Closed Multichain Queuing Networks", JACM 27, 1980), which has no constants of its own. In the inner one the reads of
-shared memory that the resident warps have under way (those of one k) go round between the schedulers, shared memory, the cache
-that all share and memory: that gives the pace of a turn of the loop. In the outer one the resident blocks are the customers; they
-share that pace, and between two turns wait for what nothing hurries: loads, stores, barriers. What a block does before and after
-its loop is in there as well, hidden behind its neighbours as far as there are any. Blocks come in waves of as many as are
-resident, the last one with what is left; edges are computed like everything else; slices of K need a second pass.
+The model is two closed networks of queues, one in the other (Reiser and Lavenberg, "Mean-Value Analysis of Closed Multichain
+Queuing Networks", JACM 27, 1980), which have no constants of their own. In the inner one the reads of shared memory that the
+resident warps have under way (those of one k) go round between the scheduler a warp belongs to and shared memory, which all
+schedulers have in common: that gives the pace of a turn of the loop. What is fetched for the next
+turn meanwhile holds nobody up as long as the shared cache and memory keep pace. In the outer one the resident blocks are the
+customers; they share that pace, and between two turns wait for what nothing hurries: loads, stores, barriers. Where a block has
+fewer warps than there are schedulers, its neighbours are those of its own schedulers alone. What a block does before and after its
+loop is in there as well, hidden behind its neighbours as far as there are any. Blocks come in waves of as many as are resident;
+edges are computed like everything else; slices of K need a second pass.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from operator import mul
 from types import MappingProxyType
@@ -36,6 +38,8 @@ LINE = 128
 MOST_REGISTERS = 255
 REMEMBERED = 1 << 15
 """Tiles whose accesses are kept."""
+HALVINGS = 24
+"""Steps towards the rate of a network: further ones change less than anything is measured to."""
 
 Options = Mapping[str, int]
 
@@ -61,8 +65,8 @@ class Code:
     registers, local_bytes : of a thread; what did not fit the registers lies in ``local_bytes`` of memory
     shared_bytes : of a block
     instructions, multiply_adds, local_accesses : of a turn of the main loop; the last go to ``local_bytes``
-    extra_cycles : that its multiply-adds take to read registers of one bank
-    outside : instructions before and after the loop
+    extra_cycles : of a turn of the main loop, that its multiply-adds take to read registers (``Reads.stalls``)
+    outside : instructions before and after the loop that are executed
     """
 
     registers: int
@@ -82,8 +86,7 @@ class Code:
             registers=described["registers"], local_bytes=described["stack_bytes"], shared_bytes=described["shared_bytes"],
             instructions=sum(loop.values()), multiply_adds=loop.get("FFMA", 0),
             local_accesses=sum(n for kind, n in loop.items() if kind.startswith(("LDL", "STL"))),
-            extra_cycles=described["register_reads"]["extra_cycles"],
-            outside=sum(described["counts"].values()) - sum(loop.values()),
+            extra_cycles=described["register_reads"]["stalls"], outside=described["straight"],
         )  # fmt: skip
 
 
@@ -99,6 +102,7 @@ class Machine:
     near, far, near_copy, far_copy : bytes that a multiprocessor's share of the shared cache and of memory reads, and copies
     shared_cache : bytes of that cache
     waits : clocks of a load from ``"shared"``, ``"L1"``, ``"L2"``, ``"memory"``
+    latency : clocks of a multiply-add
     barriers : clocks of a barrier, by threads
     starts : clocks from one block to the next where they do nothing, by threads
     launch : seconds
@@ -116,6 +120,7 @@ class Machine:
     far_copy: float
     shared_cache: int
     waits: Mapping[str, float]
+    latency: float
     barriers: Mapping[int, float]
     starts: Mapping[int, float]
     launch: float
@@ -123,8 +128,8 @@ class Machine:
 
 NEEDED = (
     "sms", "clock_mhz", "issue_per_clock", "ffma_per_clock", "shared_bytes_per_clock", "l2_bytes", "l2_read_bytes_per_s",
-    "l2_copy_bytes_per_s", "dram_read_bytes_per_s", "dram_copy_bytes_per_s", "launch_seconds", "latency_clocks", "barrier_clocks",
-    "groups_per_clock",
+    "l2_copy_bytes_per_s", "dram_read_bytes_per_s", "dram_copy_bytes_per_s", "launch_seconds", "latency_clocks",
+    "ffma_latency_clocks", "barrier_clocks", "groups_per_clock",
 )  # fmt: skip
 
 
@@ -141,7 +146,7 @@ def machine(figures: Figures) -> Machine | Unknown:
         shared=f.shared_bytes_per_clock / (BANKS * WORD),
         near=f.l2_read_bytes_per_s / share, far=f.dram_read_bytes_per_s / share, near_copy=f.l2_copy_bytes_per_s / share,
         far_copy=f.dram_copy_bytes_per_s / share, shared_cache=f.l2_bytes, waits=f.latency_clocks,
-        barriers={int(n): c for n, c in f.barrier_clocks.items()},
+        latency=f.ffma_latency_clocks, barriers={int(n): c for n, c in f.barrier_clocks.items()},
         starts={int(n): 1 / c for n, c in f.groups_per_clock.items()}, launch=f.launch_seconds,
     )  # fmt: skip
 
@@ -273,13 +278,13 @@ TIGHT, TIGHT_EACH, TIGHT_READ = 8, 1.2, 0.25
 """Those it cannot do without in a multiply-add: by themselves, for a result, and for a float read from shared memory."""
 BESIDE = 20
 """Those beside its floats, if nothing is to be brought back more than once a turn."""
-CONFLICTS, CONFLICTS_LOW, CONFLICTS_SHORT, CONFLICTS_TIGHT, TIGHTEST = 0.21, 0.56, 0.53, 0.48, 10
-"""Extra cycles of a multiply-add: of a large piece, more with few rows, more with short rows that all begin at the left, and more
-where registers are scarce, in full where so many are missing."""
+CONFLICTS, CONFLICTS_SHORT, CONFLICTS_TIGHT, TIGHTEST = 0.055, 0.12, 0.05, 10
+"""Extra cycles of a multiply-add: more with short rows that all begin at the left, and more where registers are scarce, in full
+where so many are missing."""
 OVERHEAD, OVERHEAD_LOAD = 20, 2.4
 """Instructions of a turn beside what the text says: by themselves, for a load."""
-OUTSIDE, OUTSIDE_EACH, OUTSIDE_LOAD = 160, 14.7, 26.3
-"""Instructions outside the loop: by themselves, for a result, for a load."""
+OUTSIDE, OUTSIDE_EACH, OUTSIDE_LOAD = 131, 7.6, 27.3
+"""Instructions executed outside the loop: by themselves, for a result, for a load."""
 
 
 def granted(of: Room, threads: int, resident: int) -> int:
@@ -310,7 +315,7 @@ def expected(tile: Tile, options: Options, of: Room, trans_a: bool = False, tran
     beside = ask.reads + ask.writes + ask.loads + OVERHEAD + OVERHEAD_LOAD * ask.loads
     short = 0 if options.get("ORDER") else CONFLICTS_SHORT / t.TN
     tight = min(1.0, max(0.0, (results + read + coming + BESIDE - cap) / TIGHTEST))
-    conflicts = CONFLICTS + CONFLICTS_LOW / t.TM + short + CONFLICTS_TIGHT * tight
+    conflicts = CONFLICTS + short + CONFLICTS_TIGHT * tight
     staged = WORD * (t.STAGES or 1) * t.BK * (t.BM + (t.PADA or 0) + t.BN + (t.PADB or 0))
     return Code(
         registers=cap if hot or cold else min(cap, round(free)), local_bytes=round(WORD * (hot * 2 + cold)), shared_bytes=staged,
@@ -334,31 +339,39 @@ def predict(on: Machine, work: Product, tile: Tile, options: Options, code: Code
     barriers = (1 if (t.STAGES or 1) > 1 else 2) * interpolated(on.barriers, tile.work_items)
 
     @cache
-    def turn(together: int) -> tuple[Mapping[str, float], float]:
-        """What a turn of a block asks for where so many are resident, and the clocks until it is served."""
-        asks = _asks(on, made, ask, warps, together, far)
-        schedulers, *others = (clocks / warps for clocks in asks.values())
-        reads = together * warps * max(1, ask.reads // (t.BK or 1))
-        return asks, warps * departures([(schedulers, on.room.schedulers), *((clocks, 1) for clocks in others)], reads)
+    def pace(together: int) -> float:
+        """Clocks from one block's turn to the next one's where so many are resident."""
+        return _pace(on, made, ask, warps, t.BK or 1, _asks(on, made, ask, warps, together, far), together)
 
-    _, alone = turn(1)
     # the loads of the next turn come while this one computes; then they are written, and everybody must have done so
-    chain = max(max(alone, made.instructions) + on.waits["shared"], on.waits["L2"])
-    chain += ask.write_turns * warps / on.shared + barriers + on.waits["shared"]
+    writing = warps * ask.write_turns / on.shared
+    reading = _asks(on, made, replace(ask, write_turns=0), warps, 1, far)
+    chain = max(_pace(on, made, ask, warps, t.BK or 1, reading, 1) + on.waits["shared"], on.waits["L2"])
+    chain += writing + barriers + on.waits["shared"]
     outside = interpolated(on.starts, tile.work_items) + made.outside * warps / on.issue + t.BM * t.BN * WORD / on.near_copy
 
+    def neighbours(together: int) -> int:
+        """Blocks that have warps on the fullest scheduler."""
+        return math.ceil(together * min(warps, on.room.schedulers) / on.room.schedulers)
+
     def wave(together: int) -> float:
-        _, pace = turn(together)
-        waiting = rounds * max(0.0, chain - pace) + on.waits["memory"] + on.waits["L2"]
-        return together * departures([(rounds * pace + outside, 1)], together, waiting)
+        near = neighbours(together)
+        each, before_and_after = pace(together) * together / near, outside * together / near
+        waiting = rounds * max(0.0, chain - each) + on.waits["memory"] + on.waits["L2"]
+        return near * departures([(rounds * each + before_and_after, 1)], near, waiting)
 
     whole, rest = divmod(fullest, resident)
-    clocks = whole * wave(resident) + (wave(rest) if rest else 0.0)
+    # with so few warps that each of them is needed to fill the pipeline, all resident blocks end together, and those that are left
+    # go to whichever multiprocessors are the first to end, in full numbers; with more of them some lag behind and places fall
+    # free one by one, all over the device
+    in_step = resident * warps <= on.latency * on.room.schedulers
+    clocks = whole * wave(resident) + (wave(resident if whole and in_step else rest) if rest else 0.0)
     seconds = on.launch + max(clocks / on.clock, _compulsory(on, work))
     if slices > 1:
         seconds += on.launch + _second_pass(on, work, slices)
-    asks, pace = turn(resident)
-    return Prediction(seconds, resident, fullest, MappingProxyType(dict(asks)), max(0.0, chain - pace))
+    asks = _asks(on, made, ask, warps, resident, far)
+    waiting = max(0.0, chain - pace(resident) * resident / neighbours(resident))
+    return Prediction(seconds, resident, fullest, MappingProxyType(dict(asks)), waiting)
 
 
 def bound(on: Machine, work: Product, tile: Tile, options: Options, code: Code | None = None) -> float:
@@ -405,6 +418,28 @@ def departures(stations: Sequence[tuple[float, int]], customers: int, waiting: f
     return round_ / customers
 
 
+def interleaved(own: float, common: float, classes: int, customers: int, waiting: float = 0.0) -> float:
+    """Clocks from one customer's leaving to the next one's, where each class has a station of its own and all have one in common.
+
+    A closed network of classes that are all alike, by the approximation that an arriving customer finds the queues as they are on
+    average, less its own share (Schweitzer; Bard, "Some Extensions to Multiclass Queueing Network Analysis", 1979).
+
+    Parameters
+    ----------
+    own, common : clocks that a customer asks of its class's station, and of the one in common
+    classes, customers : classes; customers of each
+    waiting : clocks in which a customer asks for nothing
+    """
+    others, all_others = (customers - 1) / customers, (classes * customers - 1) / customers
+    low, high = 0.0, 1 / max(own, classes * common)  # customers a clock: more than there are would have to be about, or fewer
+    for _ in range(HALVINGS):
+        rate = (low + high) / 2
+        of_own, of_common = rate * own, rate * common
+        about = of_own / (1 - of_own * others) + of_common / (1 - of_common * all_others) + rate * waiting
+        low, high = (low, rate) if about > customers else (rate, high)
+    return 2 / (low + high)
+
+
 def interpolated(points: Mapping[int, float], at: int) -> float:
     """A figure between two that were measured; beyond them the nearest."""
     known = sorted(points)
@@ -415,19 +450,29 @@ def interpolated(points: Mapping[int, float], at: int) -> float:
     return points[low] + (points[high] - points[low]) * (at - low) / (high - low)
 
 
+def _pace(on: Machine, code: Code, ask: Asked, warps: int, deep: int, asks: Mapping[str, float], resident: int) -> float:
+    """Clocks from one block's turn to the next one's: what is computed, or fetched from afar if that takes longer."""
+    here = math.ceil(resident * warps / on.room.schedulers)  # a warp belongs to one scheduler: those of the fullest
+    used = min(on.room.schedulers, resident * warps)
+    own = on.room.schedulers * asks["schedulers"] / warps
+    reads = max(1, ask.reads // deep)
+    # compilers read shared memory well ahead; for what had to leave the registers there is no room ahead: the whole warp waits
+    waiting = reads * code.local_accesses / 2 * on.waits["L1"]
+    computed = interleaved(own, asks["shared memory"] / warps, used, here * reads, waiting) * here / resident
+    return max(computed, asks["shared cache"], asks["memory"])
+
+
 def _asks(on: Machine, code: Code, ask: Asked, warps: int, resident: int, far: float) -> Mapping[str, float]:
     """Clocks that a turn of a block asks of each part of a multiprocessor."""
-    # a warp belongs to one scheduler: the fullest has that much more than its share
-    uneven = math.ceil(resident * warps / on.room.schedulers) * on.room.schedulers / (resident * warps)
-    issued = code.instructions / on.issue
-    multiplied = code.multiply_adds / on.multiply_adds + code.extra_cycles / on.room.schedulers
+    # while a multiply-add waits for its registers, what is no multiply-add can be issued
+    issued = max(code.instructions / on.issue, code.multiply_adds / on.multiply_adds + code.extra_cycles / on.room.schedulers)
     # what does not fit the registers is kept beside shared memory, as far as there is room
     spilled = resident * warps * WARP * code.local_bytes
     room_left = max(0, on.room.shared_bytes - resident * (code.shared_bytes + on.room.reserved_bytes))
     gone = WORD * WARP * warps * code.local_accesses * (1 - min(1.0, room_left / spilled) if spilled else 0.0)
     lost = gone * (1 - min(1.0, on.shared_cache / (spilled * on.sms)) if spilled else 0.0)
     return {
-        "schedulers": uneven * warps * max(issued, multiplied),
+        "schedulers": warps * issued,
         "shared memory": warps * (ask.read_turns + ask.write_turns + ask.lines + code.local_accesses) / on.shared,
         "shared cache": warps * ask.sectors * SECTOR / on.near + gone / on.near_copy,
         "memory": far + lost / on.far_copy,

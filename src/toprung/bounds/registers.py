@@ -13,14 +13,23 @@ hand need no read; of the others, the different registers of each bank are count
 
 What is assumed and not documented: that what is kept is lost with the next instruction, of whatever kind, unless that marks it
 again; and that the warp is not interrupted between the two. So the count is of what the compiler planned.
+
+``stalls`` is the nearest to hardware that is known here. What is kept lasts until its bank is read again at its place
+(``by_bank``), which gives the speed of outer products in rows and in columns. And a multiply-add that wants more of a bank than it
+gives in a cycle holds nobody up if the bank has nothing else to do in the next one: operands may be read over several cycles
+(Huerta, Shoushtary, Cruz, González, "Analyzing Modern NVIDIA GPU cores", arXiv 2503.20481, 2025, section 5.3: three on Ampere, as
+an approximation). In kernels whose neighbours ask for the one bank and the other in turn nothing else explains the speed; with
+two cycles the outer products of 8 and 16 come out as well (tests/test_registers.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 BANKS = 2
+OPERAND_CYCLES = 2
+"""Cycles over which a multiply-add may read its registers."""
 READS = 2
 """Registers a bank gives a multiply-add that occupies its lanes for two cycles."""
 
@@ -55,6 +64,8 @@ class Reads:
     read : different registers that are read
     conflicted : multiply-adds that take more than one cycle to read
     extra_cycles : cycles more than one, summed
+    stalls : cycles that the code takes beside one for each instruction, where what is kept lasts as in ``by_bank`` and registers
+        may be read over ``OPERAND_CYCLES``
     """
 
     instructions: int = 0
@@ -64,6 +75,7 @@ class Reads:
     read: int = 0
     conflicted: int = 0
     extra_cycles: int = 0
+    stalls: int = 0
 
     @property
     def kept_share(self) -> float:
@@ -94,6 +106,23 @@ def register_reads(code: Sequence[Sources | None], banks: int = BANKS, reads: in
     instructions of other kinds in between or not. Exactly where this rule finds a use for a mark, NVIDIA's compiler sets one.
     """
     instructions = named = marked = served = read = conflicted = extra = 0
+    for sources, wanted in zip(code, _wanted(code, banks, by_bank), strict=True):
+        if sources is None or wanted is None:
+            continue
+        registers = [s for s in sources if s is not None]
+        instructions += 1
+        named += len(registers)
+        served += len(registers) - len(wanted)
+        read += len(set(wanted))
+        marked += sum(s.reuse for s in registers)
+        more = cycles(wanted, banks, reads) - 1
+        conflicted += more > 0
+        extra += more
+    return Reads(instructions, named, marked, served, read, conflicted, extra, _stalls(_wanted(code, banks, True), banks, reads))
+
+
+def _wanted(code: Sequence[Sources | None], banks: int, by_bank: bool) -> Iterator[list[int] | None]:
+    """Of every multiply-add the registers that are not at hand."""
     at_hand: dict[tuple[int, int], int] = {}
 
     def key(place: int, number: int) -> tuple[int, int]:
@@ -102,21 +131,25 @@ def register_reads(code: Sequence[Sources | None], banks: int = BANKS, reads: in
     for sources in code:
         if sources is None:
             at_hand = at_hand if by_bank else {}
+            yield None
             continue
         registers = [(place, s) for place, s in enumerate(sources) if s is not None]
-        wanted = [s.number for place, s in registers if at_hand.get(key(place, s.number)) != s.number]
-        instructions += 1
-        named += len(registers)
-        served += len(registers) - len(wanted)
-        read += len(set(wanted))
-        marked += sum(s.reuse for _, s in registers)
-        more = cycles(wanted, banks, reads) - 1
-        conflicted += more > 0
-        extra += more
+        yield [s.number for place, s in registers if at_hand.get(key(place, s.number)) != s.number]
         if not by_bank:
             at_hand = {}
         for place, s in registers:
             at_hand.pop(key(place, s.number), None)
             if s.reuse:
                 at_hand[key(place, s.number)] = s.number
-    return Reads(instructions, named, marked, served, read, conflicted, extra)
+
+
+def _stalls(code: Iterable[list[int] | None], banks: int, reads: int) -> int:
+    """Cycles without an instruction: one begins a cycle after the other, but not before its registers can be read in time."""
+    stalls, owed = 0, [0] * banks  # registers that each bank has still to give
+    for wanted in code:
+        more = [len({n for n in wanted or () if n % banks == bank}) for bank in range(banks)]
+        while any(before and before + now > OPERAND_CYCLES * reads for before, now in zip(owed, more, strict=True)):
+            owed = [max(0, before - reads) for before in owed]
+            stalls += 1
+        owed = [max(0, before + now - reads) for before, now in zip(owed, more, strict=True)]
+    return stalls

@@ -51,7 +51,7 @@ def block(words: Sequence[str], root: Path) -> str:
             rows.setdefault(f"without {part}", []).append(agreement(without(part, on, product, tiles), measured))
     heads = [f"{p.M}" if p.M == p.N == p.K else f"{p.M}×{p.N}×{p.K}" for p, _ in problems]
     columns = "".join(f" {h}: all | fastest quartile | best of the first {TOP} | spread |" for h in heads)
-    lines = [f"| the model |{columns}", "|---|" + "---:|---:|---:|---:|" * len(heads)]
+    lines = [f"| seed {record['seed']} |{columns}", "|---|" + "---:|---:|---:|---:|" * len(heads)]
     for name, found in rows.items():
         cells = [c for a in found for c in (f"{a.spearman:.3f}", f"{a.quartile:.3f}", f"{a.top:.3f}", f"{a.spread:.3f}")]
         lines.append("| " + " | ".join((name, *cells)) + " |")
@@ -60,9 +60,15 @@ def block(words: Sequence[str], root: Path) -> str:
         *lines, "",
         f"{counts}. Rank correlation (Spearman) of predicted and measured seconds, over all tiles and over the fastest quartile as "
         f"measured; the best measured time among the model's first {TOP} over the best of all; standard deviation of the logarithm "
-        "of measured over predicted.  ",
+        "of measured over predicted." + _described(record) + "  ",
         source_line(words[0], record), source_line(words[1], store.read(root / words[1])),
     ])  # fmt: skip
+
+
+def _described(record: dict[str, Any]) -> str:
+    """That the compiler's part is younger than the times."""
+    again = record.get("described")
+    return f" The code was compiled and described again on {again['date'][:10]} (commit {again['commit']})." if again else ""
 
 
 def scatter(record: dict[str, Any], probe: Path, path: Path) -> None:
