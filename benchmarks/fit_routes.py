@@ -1,0 +1,181 @@
+"""Fit the model behind the choice (blas/expected.py, ``GPU`` in blas/choose.py) to recorded times, and say how well it chooses.
+
+    python benchmarks/fit_routes.py results/nvidia-h200/routes.json --tiles results/nvidia-h200/tiles.json
+    python benchmarks/fit_routes.py results/nvidia-h200/routes.json --only-check
+
+A third of the drawn shapes, by a hash of each, is held out: nothing is fitted to it, and the last lines are about it. Relative
+errors of times are made small, all choices of a shape counting, the slow ones less; a soft loss keeps outliers from deciding,
+and a weak pull keeps numbers that the data do not determine where they were. What comes out is printed to be put into the
+source, and is what stands there.
+"""
+
+import argparse
+from dataclasses import fields, replace
+from pathlib import Path
+from types import MappingProxyType
+
+import numpy as np
+from scipy.optimize import least_squares
+
+from toprung.blas import choose as choosing
+from toprung.blas import expected
+from toprung.blas.call import GemmCall
+from toprung.blas.choose import GPU, Skinny
+from toprung.blas.problems import call_of
+from toprung.report.tune_table import device_of, drawn, held_out, now, problem_of
+from toprung.results import read
+from toprung.tune.trial import choice_of
+
+WITHIN = 1.05
+GOOD, LITTLE = 1.3, 0.4
+"""Choices up to so many times as slow as the best count fully; the others so much."""
+SOFT, PULL = 0.08, 0.1
+FOREIGN = 0.4
+"""How much a time of ``tiles.json`` counts: few products, each with many tiles."""
+HOPELESS = 4.0
+"""What one call alone showed to be so many times as slow was not timed properly."""
+FIXED = {"launch", "multiply"}
+"""Of the kernels for short sides: nothing that was measured tells these from the rest."""
+
+
+def timed(record):
+    """(problem, [(choice, seconds)]) of each shape."""
+    if record["kind"] == "tiles":
+        return [(problem_of(p["problem"]), [(choice_of(t), t["seconds"]) for t in p["quick"]]) for p in record["problems"]]
+    return [(one.problem, one.timed) for one in drawn(record)]
+
+
+class Fit:
+    """Something with numbers in it, what was measured of it, and what it makes of that."""
+
+    def __init__(self, start, rows):
+        self.names, self.start, self.rows = list(start), np.log([start[n] for n in start]), rows
+
+    def model(self, values):
+        """Seconds of each row, by the model."""
+        raise NotImplementedError
+
+    def run(self):
+        """The numbers that fit."""
+        weights = np.array([(1.0 if t < GOOD * best else LITTLE) * own for _, t, best, own in self.rows])
+        measured = np.log([t for _, t, _, _ in self.rows])
+
+        def errors(x):
+            values = dict(zip(self.names, np.exp(x), strict=True))
+            model = np.log(self.model(values))
+            return np.concatenate([weights * (model - measured), PULL * (x - self.start)])
+
+        found = least_squares(errors, self.start, loss="soft_l1", f_scale=SOFT, max_nfev=25)
+        return {n: float(v) for n, v in zip(self.names, np.exp(found.x), strict=True)}
+
+
+def numbers(record):
+    """A record's numbers by name, those of its mappings as name.key."""
+    found = {}
+    for f in fields(record):
+        value = getattr(record, f.name)
+        found |= {f"{f.name}.{k}": v for k, v in value.items()} if hasattr(value, "items") else {f.name: value}
+    return found
+
+
+def built(record, values):
+    """The inverse."""
+    maps = {n.partition(".")[0] for n in values if "." in n}
+    plain = {n: v for n, v in values.items() if "." not in n}
+    nested = {m: MappingProxyType({n.partition(".")[2]: v for n, v in values.items() if n.startswith(f"{m}.")}) for m in maps}
+    return replace(record, **plain, **nested)
+
+
+def same(tile):
+    """What makes two tiles one line of the table."""
+    return replace(tile, VA=4, VB=4, PADA=4, PADB=4, SPLIT_K=None)
+
+
+class Products(Fit):
+    """The tunable product: its clocks, the host's, and each tile's efficiency."""
+
+    def __init__(self, device, shapes):
+        self.device, self.table = device, {same(c.tile): i for i, c in enumerate(GPU)}
+        rows = []
+        for problem, found, own in shapes:
+            call = call_of(problem)
+            best = min(t for _, t in found)
+            for choice, seconds in found:
+                if choice.kernel == "gemm" and (i := self.table.get(same(choice.tile))) is not None and seconds < HOPELESS * best:
+                    vc = dict(choice.options)["VC"]
+                    rows.append(((call, replace(choice.tile, SPLIT_K=None), i, choice.slices, vc), seconds, best, own))
+        start = numbers(expected.PRODUCT) | {f"tile {i}": c.efficiency for i, c in enumerate(GPU)}
+        super().__init__(start | {"host": expected.HOST.launch, "two": expected.HOST.two}, rows)
+        self.clocks = list(numbers(expected.PRODUCT))
+
+    def model(self, values):
+        """See ``Fit``."""
+        p, found = built(expected.PRODUCT, {n: values[n] for n in self.clocks}), []
+        units, lanes, hz = self.device.compute_units, self.device.lanes or 128, choosing.hz(self.device)
+        for (call, tile, i, slices, vc), *_ in self.rows:
+            clocks = expected.product(call, tile, values[f"tile {i}"], GPU[i].resident, slices, vc, units, lanes, p)
+            found.append(max(clocks / hz, values["host"] if slices == 1 else values["two"]))
+        return found
+
+
+class Shorts(Fit):
+    """One kernel for short sides."""
+
+    def __init__(self, device, shapes, kernel):
+        self.device, self.kernel, rows = device, kernel, []
+        for problem, found, own in shapes:
+            best = min(t for _, t in found)
+            for choice, seconds in found:
+                if choice.kernel == kernel and seconds < HOPELESS * best:
+                    call = call_of(problem)
+                    batch = call.batch if isinstance(call, GemmCall) else 1
+                    row = Skinny.of(call), batch, replace(choice.tile, SPLIT_K=None), dict(choice.options)["SMALL"], choice.slices
+                    rows.append((row, seconds, best, own))
+        super().__init__({n: v for n, v in numbers(expected.SHORT[kernel]).items() if n not in FIXED}, rows)
+
+    def model(self, values):
+        """See ``Fit``."""
+        own = {self.kernel: replace(expected.SHORT[self.kernel], **values)}
+        units, hz, found = self.device.compute_units, choosing.hz(self.device), []
+        for (s, batch, tile, small, slices), *_ in self.rows:
+            clocks = expected.short_side(self.kernel, tile, s.length, s.few, small, s.depth, batch, slices, units, own)
+            found.append(max(clocks / hz, expected.HOST.launch if slices == 1 else expected.HOST.two))
+        return found
+
+
+def quality(fit, values):
+    """Median and spread of the model's errors."""
+    errors = np.log(fit.model(values)) - np.log([t for _, t, *_ in fit.rows])
+    return f"{len(errors)} times, median error {100 * np.median(abs(errors)):.1f} %, nine in ten below {100 * np.quantile(abs(errors), 0.9):.0f} %"
+
+
+def main():
+    """Fit, print, check."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("routes", type=Path, nargs="+")
+    parser.add_argument("--tiles", type=Path)
+    parser.add_argument("--only-check", action="store_true")
+    wanted = parser.parse_args()
+    records = [read(path) for path in wanted.routes]
+    device = device_of(records[0])
+    shapes = [one for record in records for one in timed(record)]
+    if not wanted.only_check:
+        training = [(p, found, 1.0) for p, found in shapes if not held_out(p)]
+        rest = [(p, found, 1.0) for p, found in shapes if held_out(p)]
+        foreign = (
+            [(p, found, FOREIGN) for p, found in timed(read(wanted.tiles)) if min(p.M, p.N) > choosing.FEW] if wanted.tiles else []
+        )
+        products = Products(device, training + foreign)
+        values = products.run()
+        print("products:", quality(products, values), "; held out:", quality(Products(device, rest), values))
+        for name, value in values.items():
+            print(f"  {name} = {value:.4g}" + (f"   # {GPU[int(name.split()[1])].tile}" if name.startswith("tile ") else ""))
+        for kernel in expected.SHORT:
+            short = Shorts(device, training, kernel)
+            values = short.run()
+            print(f"{kernel}:", quality(short, values), "; held out:", quality(Shorts(device, rest, kernel), values))
+            print("  " + ", ".join(f"{n}={v:.4g}" for n, v in values.items()))
+
+
+if __name__ == "__main__":
+    main()
