@@ -5,7 +5,8 @@
 
 A third of the drawn shapes, by a hash of each, is held out: nothing is fitted to it, and the last lines are about it. Relative
 errors of times are made small, all choices of a shape counting, the slow ones less; a soft loss keeps outliers from deciding,
-and a weak pull keeps numbers that the data do not determine where they were. What comes out is printed to be put into the
+and a weak pull keeps numbers that the data do not determine where they were. What the choice loses by them counts besides: a
+shape's mean loss where every choice is taken with a probability that falls with its time by the model. What comes out is printed to be put into the
 source, and is what stands there.
 """
 
@@ -32,6 +33,8 @@ GOOD, LITTLE = 1.3, 0.4
 SOFT, PULL = 0.08, 0.1
 FOREIGN = 0.4
 """How much a time of ``tiles.json`` counts: few products, each with many tiles."""
+LOSS, DOUBT = 3.0, 0.03
+"""How much that loss counts, and the error of a time by which the probability falls to a third."""
 HOPELESS = 4.0
 """What one call alone showed to be so many times as slow was not timed properly."""
 FIXED = {"launch", "multiply"}
@@ -59,11 +62,23 @@ class Fit:
         """The numbers that fit."""
         weights = np.array([(1.0 if t < GOOD * best else LITTLE) * own for _, t, best, own in self.rows])
         measured = np.log([t for _, t, _, _ in self.rows])
+        places = {best: i for i, best in enumerate(dict.fromkeys(best for _, _, best, _ in self.rows))}
+        shape = np.array([places[best] for _, _, best, _ in self.rows])
+        count = len(places)
+        fastest = np.full(count, np.inf)
+        np.minimum.at(fastest, shape, measured)
+        share = np.zeros(count)
+        np.maximum.at(share, shape, np.array([own for *_, own in self.rows]))
+        lost = measured - fastest[shape]
 
         def errors(x):
             values = dict(zip(self.names, np.exp(x), strict=True))
             model = np.log(self.model(values))
-            return np.concatenate([weights * (model - measured), PULL * (x - self.start)])
+            least = np.full(count, np.inf)
+            np.minimum.at(least, shape, model)
+            likely = np.exp((least[shape] - model) / DOUBT)
+            losses = np.bincount(shape, likely * np.minimum(lost, GOOD), count) / np.bincount(shape, likely, count)
+            return np.concatenate([weights * (model - measured), LOSS * share * losses, PULL * (x - self.start)])
 
         found = least_squares(errors, self.start, loss="soft_l1", f_scale=SOFT, max_nfev=25)
         return {n: float(v) for n, v in zip(self.names, np.exp(found.x), strict=True)}

@@ -84,38 +84,30 @@ def _tile(bm: int, bn: int, bk: int, warp: tuple[int, int], piece: tuple[int, in
 
 
 GPU: tuple[Candidate, ...] = (
-    Candidate(_tile(128, 256, 8, (64, 64), (8, 16)), 0.825, 1),
-    Candidate(_tile(128, 128, 8, (32, 64), (8, 8)), 0.835, 2, asked=2, order=1),
-    Candidate(_tile(64, 128, 16, (32, 64), (8, 8)), 0.752, 3),
-    Candidate(_tile(64, 128, 8, (32, 64), (8, 8)), 0.767, 4, asked=4),
-    Candidate(_tile(128, 64, 16, (32, 64), (8, 8), 2), 0.721, 3, order=1),
-    Candidate(_tile(64, 64, 16, (32, 32), (8, 4), 2), 0.717, 4),
-    Candidate(_tile(32, 64, 32, (16, 32), (4, 4), 2), 0.539, 4, asked=4),
-    Candidate(_tile(64, 32, 16, (16, 32), (4, 4), 2), 0.583, 6, asked=6),
-    Candidate(_tile(32, 32, 32, (16, 32), (4, 4), 2), 0.615, 8, asked=8, order=1),
-    Candidate(_tile(16, 16, 16, (8, 16), (2, 2), 2), 0.258, 16),
-    Candidate(_tile(16, 16, 32, (8, 16), (2, 2), 2), 0.257, 12),
-    Candidate(_tile(16, 32, 16, (8, 16), (2, 2), 2), 0.297, 11),
-    Candidate(_tile(16, 32, 32, (8, 16), (2, 2), 2), 0.281, 8),
-    Candidate(_tile(32, 16, 16, (16, 8), (2, 2), 2), 0.290, 11),
-    Candidate(_tile(32, 16, 32, (16, 8), (2, 2), 2), 0.272, 8),
-    Candidate(_tile(32, 32, 16, (16, 16), (2, 4), 2), 0.387, 8),
-    Candidate(_tile(32, 32, 32, (16, 16), (2, 4), 2), 0.337, 6),
-    Candidate(_tile(32, 32, 16, (16, 32), (4, 4), 2), 0.727, 11),
-    Candidate(_tile(32, 64, 8, (32, 16), (2, 8), 2), 0.595, 8),
-    Candidate(_tile(32, 64, 16, (16, 32), (4, 4), 2), 0.593, 6),
-    Candidate(_tile(64, 32, 16, (64, 16), (4, 8)), 0.726, 8),
-    Candidate(_tile(64, 32, 8, (16, 32), (4, 4), 2), 0.635, 8),
-    Candidate(_tile(64, 64, 8, (16, 32), (4, 4), 2), 0.612, 4),
-    Candidate(_tile(64, 64, 32, (32, 32), (8, 4)), 0.644, 4),
-    Candidate(_tile(64, 64, 8, (32, 64), (8, 8)), 0.752, 6),
-    Candidate(_tile(128, 32, 16, (32, 32), (8, 4), 2), 0.704, 4),
-    Candidate(_tile(32, 128, 16, (32, 32), (4, 8), 2), 0.619, 4),
-    Candidate(_tile(128, 16, 16, (32, 16), (4, 4), 2), 0.623, 5),
-    Candidate(_tile(16, 128, 16, (16, 32), (4, 4), 2), 0.575, 5),
-    Candidate(_tile(128, 128, 16, (32, 64), (8, 8)), 0.757, 1),
-    Candidate(_tile(64, 64, 4, (32, 32), (4, 8), 2), 0.674, 6),
-    Candidate(_tile(64, 64, 16, (64, 32), (8, 8), 2), 0.699, 5),
+    Candidate(_tile(128, 256, 8, (64, 64), (8, 16)), 0.852, 1),
+    Candidate(_tile(128, 128, 8, (32, 64), (8, 8)), 0.844, 2, asked=2, order=1),
+    Candidate(_tile(64, 128, 16, (32, 64), (8, 8)), 0.768, 3),
+    Candidate(_tile(64, 128, 8, (32, 64), (8, 8)), 0.756, 4, asked=4),
+    Candidate(_tile(128, 64, 16, (32, 64), (8, 8), 2), 0.718, 3, order=1),
+    Candidate(_tile(64, 64, 16, (32, 32), (8, 4), 2), 0.725, 4),
+    Candidate(_tile(32, 64, 32, (16, 32), (4, 4), 2), 0.525, 4, asked=4),
+    Candidate(_tile(64, 32, 16, (16, 32), (4, 4), 2), 0.559, 6, asked=6),
+    Candidate(_tile(32, 32, 32, (16, 32), (4, 4), 2), 0.536, 8, asked=8, order=1),
+    Candidate(_tile(16, 16, 16, (8, 16), (2, 2), 2), 0.237, 16),
+    Candidate(_tile(16, 16, 32, (8, 16), (2, 2), 2), 0.237, 12),
+    Candidate(_tile(16, 32, 16, (8, 16), (2, 2), 2), 0.271, 11),
+    Candidate(_tile(16, 32, 32, (8, 16), (2, 2), 2), 0.273, 8),
+    Candidate(_tile(32, 16, 16, (16, 8), (2, 2), 2), 0.259, 11),
+    Candidate(_tile(32, 16, 32, (16, 8), (2, 2), 2), 0.254, 8),
+    Candidate(_tile(32, 64, 16, (16, 32), (4, 4), 2), 0.563, 6),
+    Candidate(_tile(64, 32, 16, (64, 16), (4, 8)), 0.666, 8),
+    Candidate(_tile(64, 32, 8, (16, 32), (4, 4), 2), 0.567, 8),
+    Candidate(_tile(64, 64, 32, (32, 32), (8, 4)), 0.628, 4),
+    Candidate(_tile(64, 64, 8, (32, 64), (8, 8)), 0.760, 6),
+    Candidate(_tile(128, 32, 16, (32, 32), (8, 4), 2), 0.681, 4),
+    Candidate(_tile(32, 128, 16, (32, 32), (4, 8), 2), 0.602, 4),
+    Candidate(_tile(128, 16, 16, (32, 16), (4, 4), 2), 0.542, 5),
+    Candidate(_tile(16, 128, 16, (16, 32), (4, 4), 2), 0.532, 5),
 )
 """Tiles that the choice weighs on a GPU, with efficiencies as ``benchmarks/fit_routes.py`` prints them."""
 
@@ -132,8 +124,9 @@ FFMA_LEAST = 1 << 20
 FFMA_RESULT = (1.6, 0.15)
 """Clocks of a multiprocessor for each result of C beyond what is reckoned: written one float at a time or two, and four."""
 
-CUBLAS = 1.04
-"""cuBLAS's time over that of our best tile on operands that lie well: its own tiles take narrow operands as they take wide ones."""
+CUBLAS_SIDE, CUBLAS, CUBLAS_MORE, CUBLAS_SLICED = 64, 0.97, 3e-6, 2e-6
+"""cuBLAS takes about so many times as long as our best tile with sides from ``CUBLAS_SIDE`` on, with operands that lie well, and so
+many seconds more, a few more still where sums are cut. Fitted as ``GPU`` is."""
 
 SIZES = {"tiny": 768, "small": 1536}
 """Classes of products by the side of a square one with as much to do."""
@@ -201,15 +194,16 @@ def preferred(device: Device, call: Call) -> str:
 def cublas_ratio(device: Device, call: Call) -> float:
     """cuBLAS's time over that of our best choice, by the model: infinite where nothing is computed.
 
-    cuBLAS takes about as long as our best tile would with operands that lie well, and a program takes longer to call it. That
-    both come from one model is the point: where it errs it errs on both.
+    cuBLAS takes narrow operands as it takes wide ones, in large tiles, and a program takes longer to call it. That both come from
+    one model is the point: where it errs it errs on both.
     """
     if _empty(call):
         return math.inf
     ours, theirs = ways(device, call), ways(device, call, well=True)
     if not ours or not theirs:
         return 0.0
-    return max(CUBLAS * theirs[0].seconds, expected.HOST.cublas) / ours[0].seconds
+    least = min(CUBLAS * way.seconds + (CUBLAS_SLICED if way.tile.SPLIT_K else 0.0) for way in theirs) + CUBLAS_MORE
+    return max(least, expected.HOST.cublas) / ours[0].seconds
 
 
 def problem_class(call: Call) -> str:
@@ -274,7 +268,8 @@ class Way(NamedTuple):
 
 
 def ways(device: Device, call: Call, well: bool = False) -> list[Way]:
-    """What is weighed on a GPU, the fastest by the model first; ``well``: as if operands lay well, Hopper's kernel apart."""
+    """What is weighed on a GPU, the fastest by the model first; ``well``: only what cuBLAS may
+    have, as if operands lay well."""
     found: list[Way] = []
     if isinstance(call, GemvCall) or is_skinny(call):
         found += _short_sides(device, call, well)
@@ -519,8 +514,9 @@ def candidates(device: Device, call: GemmCall, well: bool = False) -> Iterator[C
         fit = (replace(tile, VA=a, VB=b) for tile in kernel("gemm").tiles["cpu"])
         yield from (Candidate(tile, 1.0, ahead=0) for tile in fit if _legal("gemm", tile, (), device))
         return
+    known = [one for one in GPU if not well or min(one.tile.BM, one.tile.BN) >= CUBLAS_SIDE]
     narrower = [(va, vb) for va in (4, 2, 1) if va <= a for vb in (4, 2, 1) if vb <= b]
-    for one in GPU:
+    for one in known:
         for va, vb in narrower:
             tile = replace(one.tile, VA=va, VB=vb)
             if _legal("gemm", tile, (), device):

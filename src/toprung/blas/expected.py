@@ -36,7 +36,7 @@ class Host:
     """
 
     launch: float = 4.92e-6
-    two: float = 10.04e-6
+    two: float = 9.98e-6
     cublas: float = 14e-6
 
 
@@ -50,7 +50,9 @@ class Product:
     turn : a turn of the loop, waiting for memory and for the others of the work-group
     load : each access to global memory that a work-item makes in a turn
     narrow : that accesses to A or B take longer where they bring one or two floats of four, by how the operand lies
+    store : each store of a work-item, one after the other
     result : each result that a multiprocessor writes
+    piece : power by which that grows with a work-item's results, of 32
     scattered : power by which that grows where C is written in narrower pieces than a work-item's
     second : a second launch
     memory : bytes a clock that the GPU moves from and to its memory or last cache
@@ -60,19 +62,21 @@ class Product:
     layouts : efficiency of the other transposes over that of NN
     """
 
-    launch: float = 4824.0
-    turn: float = 268
-    load: float = 6.93
-    narrow: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({"A": 9.37, "AT": 1.69, "B": 1.93, "BT": 14}))
-    result: float = 0.147
-    scattered: float = 1.17
-    second: float = 5988.0
-    memory: float = 3153.0
-    written: float = 3.17
-    scattered_memory: float = 0.764
-    cache: float = 1799.0
-    slices: float = 4304.0
-    layouts: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({"NT": 0.934, "TN": 1.06, "TT": 1}))
+    launch: float = 4808.0
+    turn: float = 259
+    load: float = 4.63
+    narrow: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({"A": 8.86, "AT": 1.12, "B": 0.934, "BT": 14.1}))
+    store: float = 12.9
+    result: float = 0.122
+    piece: float = 0.453
+    scattered: float = 1.31
+    second: float = 5807.0
+    memory: float = 3194.0
+    written: float = 3.15
+    scattered_memory: float = 0.757
+    cache: float = 1846.0
+    slices: float = 4265.0
+    layouts: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({"NT": 0.924, "TN": 1.05, "TT": 0.999}))
 
 
 PRODUCT = Product()
@@ -99,11 +103,14 @@ def product(
     each += p.narrow["BT" if call.trans_b else "B"] * (1 / vb - 0.25) / tile.BM
     waiting = turns * (p.turn + p.load * (tile.BM * bk / va + bk * tile.BN / vb) / items)
     pieces = vec / min(vc, vec)
+    stores = (tile.TM or 1) * (tile.TN or 1) / vec * pieces
+
+    each_result = p.result * math.pow(pieces, p.scattered) * math.pow((tile.TM or 1) * (tile.TN or 1) / 32, p.piece)
 
     def wave(count: int) -> float:
         results = count * block
         multiplying = results * depth / min(lanes, count * items) * each
-        return multiplying + waiting + p.result * results * math.pow(pieces, p.scattered)
+        return multiplying + waiting + p.store * stores + each_result * results
 
     whole, rest = divmod(math.ceil(groups / units), resident)
     total = (whole * wave(resident) if whole else 0.0) + (wave(rest) if rest else 0.0)
@@ -126,13 +133,15 @@ class Short:
     ----------
     launch : a launch; ``second`` : another one
     wave : of work-groups, before its loop and after it
-    turn : a turn of the loop, waiting for memory; ``small`` : for each access to the small operand in it
-    load, multiply, reduce : that a sub-group is busy with an access to the large operand, a multiply-add of all its lanes, and
+    turn : a turn of the loop, waiting for memory; ``each`` : for each float of the large operand that a work-item reads in it;
+        ``small`` : for each access to the small one
+    load, multiply, reduce : that a sub-group is busy with a float of the large operand for each lane, a multiply-add of them, and
         the end of one of its sums
     memory, cached : bytes a clock of a large operand beyond and within the last cache
     """
 
     turn: float
+    each: float
     small: float
     load: float
     reduce: float
@@ -146,8 +155,12 @@ class Short:
 
 SHORT: Mapping[str, Short] = MappingProxyType(
     {
-        "rows": Short(turn=201, small=124, load=2.29, reduce=77.5, wave=234, second=5065.0, memory=1833.0, cached=1977.0),
-        "columns": Short(turn=419, small=29.0, load=17.6, reduce=21.8, wave=568, second=7188.0, memory=2188.0, cached=4053.0),
+        "rows": Short(
+            turn=29.1, each=37.1, small=81.4, load=0.623, reduce=91.3, wave=126, second=5025.0, memory=1844.0, cached=4459.0
+        ),
+        "columns": Short(
+            turn=332, each=9.12, small=28.6, load=0.964, reduce=24.9, wave=852, second=7479.0, memory=1704.0, cached=5049.0
+        ),
     }
 )
 
@@ -180,10 +193,11 @@ def short_side(
     items = tile.work_items
     resident = max(1, min(THREADS // items, REGISTERS // (items * min(255, registers))))
     groups = -(-length // tile.BM) * batch * slices
-    busy = turns * (at_once * s.load + small * at_once * wide * s.multiply) + ends * s.reduce
+    floats = at_once * wide
+    busy = turns * floats * (s.load + small * s.multiply) + ends * s.reduce
 
     def wave(count: int) -> float:
-        return s.wave + count * items / 32 / 4 * busy + turns * (s.turn + reads * s.small)
+        return s.wave + count * items / 32 / 4 * busy + turns * (s.turn + floats * s.each + reads * s.small)
 
     whole, rest = divmod(math.ceil(groups / units), resident)
     total = (whole * wave(resident) if whole else 0.0) + (wave(rest) if rest else 0.0)
