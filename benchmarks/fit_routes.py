@@ -1,13 +1,12 @@
 """Fit the model behind the choice (blas/expected.py, ``GPU`` in blas/choose.py) to recorded times, and say how well it chooses.
 
     python benchmarks/fit_routes.py results/nvidia-h200/routes.json --tiles results/nvidia-h200/tiles.json
-    python benchmarks/fit_routes.py results/nvidia-h200/routes.json --only-check
 
-A third of the drawn shapes, by a hash of each, is held out: nothing is fitted to it, and the last lines are about it. Relative
-errors of times are made small, all choices of a shape counting, the slow ones less; a soft loss keeps outliers from deciding,
-and a weak pull keeps numbers that the data do not determine where they were. What the choice loses by them counts besides: a
-shape's mean loss where every choice is taken with a probability that falls with its time by the model. What comes out is printed to be put into the
-source, and is what stands there.
+A third of the drawn shapes, by a hash of each, is held out: nothing is fitted to it, and the table in docs/tuning.md is about it.
+Relative errors of times are made small, all choices of a shape counting, the slow ones less; a soft loss keeps outliers from
+deciding, and a weak pull keeps numbers that the data do not determine where they were. What the choice loses by them counts
+besides: a shape's mean loss where every choice is taken with a probability that falls with its time by the model. What comes
+out is printed to be put into the source, and is what stands there.
 """
 
 import argparse
@@ -22,12 +21,11 @@ from toprung.blas import choose as choosing
 from toprung.blas import expected
 from toprung.blas.call import GemmCall
 from toprung.blas.choose import GPU, Skinny
-from toprung.blas.problems import call_of
-from toprung.report.tune_table import device_of, drawn, held_out, now, problem_of
+from toprung.blas.problems import call_of, problem_of
+from toprung.report.tune_table import device_of, drawn, held_out
 from toprung.results import read
 from toprung.tune.trial import choice_of
 
-WITHIN = 1.05
 GOOD, LITTLE = 1.3, 0.4
 """Choices up to so many times as slow as the best count fully; the others so much."""
 SOFT, PULL = 0.08, 0.1
@@ -160,36 +158,33 @@ class Shorts(Fit):
 
 def quality(fit, values):
     """Median and spread of the model's errors."""
-    errors = np.log(fit.model(values)) - np.log([t for _, t, *_ in fit.rows])
-    return f"{len(errors)} times, median error {100 * np.median(abs(errors)):.1f} %, nine in ten below {100 * np.quantile(abs(errors), 0.9):.0f} %"
+    errors = abs(np.log(fit.model(values)) - np.log([t for _, t, *_ in fit.rows]))
+    middle, most = 100 * np.quantile(errors, (0.5, 0.9))
+    return f"{len(errors)} times, median error {middle:.1f} %, nine in ten below {most:.0f} %"
 
 
 def main():
-    """Fit, print, check."""
+    """Fit and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("routes", type=Path, nargs="+")
     parser.add_argument("--tiles", type=Path)
-    parser.add_argument("--only-check", action="store_true")
     wanted = parser.parse_args()
     records = [read(path) for path in wanted.routes]
     device = device_of(records[0])
-    shapes = [one for record in records for one in timed(record)]
-    if not wanted.only_check:
-        training = [(p, found, 1.0) for p, found in shapes if not held_out(p)]
-        rest = [(p, found, 1.0) for p, found in shapes if held_out(p)]
-        foreign = (
-            [(p, found, FOREIGN) for p, found in timed(read(wanted.tiles)) if min(p.M, p.N) > choosing.FEW] if wanted.tiles else []
-        )
-        products = Products(device, training + foreign)
-        values = products.run()
-        print("products:", quality(products, values), "; held out:", quality(Products(device, rest), values))
-        for name, value in values.items():
-            print(f"  {name} = {value:.4g}" + (f"   # {GPU[int(name.split()[1])].tile}" if name.startswith("tile ") else ""))
-        for kernel in expected.SHORT:
-            short = Shorts(device, training, kernel)
-            values = short.run()
-            print(f"{kernel}:", quality(short, values), "; held out:", quality(Shorts(device, rest, kernel), values))
-            print("  " + ", ".join(f"{n}={v:.4g}" for n, v in values.items()))
+    shapes = [(p, found, 1.0) for record in records for p, found in timed(record)]
+    training, rest = ([one for one in shapes if held_out(one[0]) == held] for held in (False, True))
+    tiles = timed(read(wanted.tiles)) if wanted.tiles else []
+    training += [(p, found, FOREIGN) for p, found in tiles]
+    products = Products(device, training)
+    values = products.run()
+    print("products:", quality(products, values), "; held out:", quality(Products(device, rest), values))
+    for name, value in values.items():
+        print(f"  {name} = {value:.4g}" + (f"   # {GPU[int(name.split()[1])].tile}" if name.startswith("tile ") else ""))
+    for kernel in expected.SHORT:
+        short = Shorts(device, training, kernel)
+        values = short.run()
+        print(f"{kernel}:", quality(short, values), "; held out:", quality(Shorts(device, rest, kernel), values))
+        print("  " + ", ".join(f"{n}={v:.4g}" for n, v in values.items()))
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from pathlib import Path
 from toprung import backends, environment, hopper_fp32, results
 from toprung.blas import choose as choosing
 from toprung.blas.call import GemmCall
-from toprung.blas.choose import FEW, GPU, Candidate, Choice, Skinny, by_model, clocks, ffma_choice, lacking, layout, slicings, turn
+from toprung.blas.choose import FEW, GPU, Candidate, Choice, Skinny, by_model, clocks, ffma_choice, lacking, slicings, turn
 from toprung.blas.kernel import kernel
 from toprung.blas.problems import call_of, class_of
 from toprung.blas.tunables.rows import few, sliced_choice
@@ -59,7 +59,7 @@ def more():
         if replace(tile, STAGES=1) not in known:
             guess = min(0.7, 0.39 * (bm * bn / 1024) ** 0.33)
             resident = max(2, min(16, 2048 // tile.work_items, 98304 // (bm * bn * 2)))
-            yield Candidate(tile, dict.fromkeys(("NN", "NT", "TN", "TT", "narrow"), guess), resident)
+            yield Candidate(tile, guess, resident)
 
 
 def legal(device, call):
@@ -67,8 +67,6 @@ def legal(device, call):
     a, b, _ = choosing.widths(call)
     rules = kernel("gemm").all_rules({})
     for one in (*GPU, *more()):
-        if layout(call) not in one.efficiency:
-            continue
         for va, vb in sorted({(x, y) for x in (1, 2, 4) for y in (1, 2, 4) if x <= a and y <= b}, reverse=True):
             tile = replace(one.tile, VA=va, VB=vb)
             if not broken(rules, tile, device):
@@ -77,9 +75,8 @@ def legal(device, call):
 
 
 def tiled(device, call, one, slices):
-    """A candidate as a choice; accesses to C no wider than a work-item's pieces."""
+    """A candidate as a choice."""
     options = choosing.tiled_options(call, one, device, slices)
-    options["VC"] = min(options["VC"], one.tile.VEC or 1)
     return Choice("gemm", replace(one.tile, SPLIT_K=slices if slices > 1 else None), tuple(sorted(options.items())))
 
 

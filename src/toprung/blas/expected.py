@@ -36,7 +36,7 @@ class Host:
     """
 
     launch: float = 4.92e-6
-    two: float = 9.98e-6
+    two: float = 9.99e-6
     cublas: float = 14e-6
 
 
@@ -62,21 +62,21 @@ class Product:
     layouts : efficiency of the other transposes over that of NN
     """
 
-    launch: float = 4808.0
-    turn: float = 259
-    load: float = 4.63
-    narrow: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({"A": 8.86, "AT": 1.12, "B": 0.934, "BT": 14.1}))
-    store: float = 12.9
-    result: float = 0.122
-    piece: float = 0.453
-    scattered: float = 1.31
-    second: float = 5807.0
-    memory: float = 3194.0
-    written: float = 3.15
-    scattered_memory: float = 0.757
-    cache: float = 1846.0
-    slices: float = 4265.0
-    layouts: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({"NT": 0.924, "TN": 1.05, "TT": 0.999}))
+    launch: float = 4831.0
+    turn: float = 260.0
+    load: float = 4.37
+    narrow: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({"A": 8.63, "AT": 1.16, "B": 0.689, "BT": 14.3}))
+    store: float = 8.5
+    result: float = 0.123
+    piece: float = 0.457
+    scattered: float = 1.32
+    second: float = 5822.0
+    memory: float = 3205.0
+    written: float = 3.16
+    scattered_memory: float = 0.756
+    cache: float = 1851.0
+    slices: float = 4289.0
+    layouts: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({"NT": 0.924, "TN": 1.05, "TT": 1.0}))
 
 
 PRODUCT = Product()
@@ -138,6 +138,7 @@ class Short:
     load, multiply, reduce : that a sub-group is busy with a float of the large operand for each lane, a multiply-add of them, and
         the end of one of its sums
     memory, cached : bytes a clock of a large operand beyond and within the last cache
+    flight : bytes on their way to a multiprocessor with which it gets half its share of them
     """
 
     turn: float
@@ -151,15 +152,34 @@ class Short:
     second: float = 5900.0
     memory: float = 1920.0
     cached: float = 3220.0
+    flight: float = 6000.0
 
 
 SHORT: Mapping[str, Short] = MappingProxyType(
     {
         "rows": Short(
-            turn=29.1, each=37.1, small=81.4, load=0.623, reduce=91.3, wave=126, second=5025.0, memory=1844.0, cached=4459.0
+            turn=24.6,
+            each=37.1,
+            small=81.2,
+            load=0.552,
+            reduce=93,
+            wave=120.0,
+            second=5436.0,
+            memory=1938.0,
+            cached=4964.0,
+            flight=1460.0,
         ),
         "columns": Short(
-            turn=332, each=9.12, small=28.6, load=0.964, reduce=24.9, wave=852, second=7479.0, memory=1704.0, cached=5049.0
+            turn=363,
+            each=5.06,
+            small=25.2,
+            load=0.63,
+            reduce=19.1,
+            wave=1973.0,
+            second=7251.0,
+            memory=2270.0,
+            cached=5852.0,
+            flight=6524.0,
         ),
     }
 )
@@ -202,7 +222,8 @@ def short_side(
     whole, rest = divmod(math.ceil(groups / units), resident)
     total = (whole * wave(resident) if whole else 0.0) + (wave(rest) if rest else 0.0)
     moved = 4 * batch * length * depth
-    memory = moved / (s.cached if moved <= CACHED else s.memory)
+    flying = 4 * floats * items * min(resident, math.ceil(groups / units))
+    memory = moved / (s.cached if moved <= CACHED else s.memory) * (1 + s.flight / flying)
     total = math.pow(total**FUNNEL + memory**FUNNEL, 1 / FUNNEL)
     return s.launch + total + (s.second + 8 * slices * length * few * batch / PRODUCT.slices if slices > 1 else 0.0)
 

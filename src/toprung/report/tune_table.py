@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from toprung.blas.choose import Choice, by_model, preferred, problem_class
-from toprung.blas.problems import call_of
+from toprung.blas.problems import call_of, problem_of
 from toprung.device import Device
 from toprung.errors import BadRecord, UnknownName
 from toprung.report.tune import choice_text
@@ -110,12 +110,6 @@ class Drawn:
         return None if found is None else found / min(s for _, s in self.timed)
 
 
-def problem_of(described: Mapping[str, Any]) -> Gemm | Gemv:
-    """A problem as a record describes it."""
-    values = {k: v for k, v in described.items() if k not in ("routine", "measured_in")}
-    return Gemv(**values) if described["routine"] == "gemv" else Gemm(**values)
-
-
 def drawn(record: Mapping[str, Any]) -> list[Drawn]:
     """Every shape of a record of ``benchmarks/routes.py``."""
     choices, found = [choice_of(c) for c in record["choices"]], []
@@ -136,8 +130,8 @@ def device_of(record: Mapping[str, Any]) -> Device:
     """A record's GPU, as far as the model asks."""
     d = record["environment"]["device"]
     return Device(
-        "cuda:0", d["backend"], d["name"], "NVIDIA", "", "", d["kind"], d["compute_units"], d["clock_mhz"], 128, 49152, 1 << 36, 1 << 36,
-        1024, (1024, 1024, 64), 256, (1, 2, 4), 32, d["arch"],
+        "cuda:0", d["backend"], d["name"], "NVIDIA", "", "", d["kind"], d["compute_units"], d["clock_mhz"], 128, 49152, 1 << 36,
+        1 << 36, 1024, (1024, 1024, 64), 256, (1, 2, 4), 32, d["arch"],
     )  # fmt: skip
 
 
