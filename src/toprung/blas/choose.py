@@ -202,7 +202,7 @@ def cublas_ratio(device: Device, call: Call) -> float:
     ours, theirs = ways(device, call), ways(device, call, well=True)
     if not ours or not theirs:
         return 0.0
-    least = min(CUBLAS * way.seconds + (CUBLAS_SLICED if way.tile.SPLIT_K else 0.0) for way in theirs) + CUBLAS_MORE
+    least = min(CUBLAS * way.seconds + (CUBLAS_SLICED if way.slices > 1 else 0.0) for way in theirs) + CUBLAS_MORE
     return max(least, expected.HOST.cublas) / ours[0].seconds
 
 
@@ -252,19 +252,21 @@ class Way(NamedTuple):
     ----------
     seconds : by the model
     kernel : as a choice names it
-    tile : with ``SPLIT_K`` where the sums are cut; of Hopper's kernel the one that is taken there
+    tile : as it is compiled; of Hopper's kernel the one that is taken there
+    slices : of K
     candidate : where the tile comes from, for the tunable product
     """
 
     seconds: float
     kernel: str
     tile: Tile
+    slices: int = 1
     candidate: Candidate | None = None
 
     @property
     def name(self) -> str:
         """As receipts name it."""
-        return "hopper_fp32/ffma" if self.kernel == FFMA else f"blas/{self.kernel} {replace(self.tile, SPLIT_K=None)}"
+        return "hopper_fp32/ffma" if self.kernel == FFMA else f"blas/{self.kernel} {self.tile}"
 
 
 def ways(device: Device, call: Call, well: bool = False) -> list[Way]:
@@ -289,25 +291,30 @@ def _on_gpu(device: Device, call: Call) -> Choice | None:
     found = ways(device, call)
     if not found:
         return None
-    best, others = found[0], dict[str, float]()
+    best, named = found[0], dict[tuple[str, Tile], Way]()
     for other in found[1:]:
-        if other.name != best.name:
-            others.setdefault(other.name, other.seconds)
-    named = [name for name in others if name.startswith("hopper")] + [name for name in others if name.startswith("blas")][:SHOWN]
-    passed = tuple((name, f"{others[name] / best.seconds:.2f} times as long by the model") for name in named)
+        if (other.kernel, other.tile) != (best.kernel, best.tile) and (len(named) < SHOWN or other.kernel == FFMA):
+            named.setdefault((other.kernel, other.tile), other)
+    first = sorted(named.values(), key=lambda way: way.kernel != FFMA)
+    passed = tuple((way.name, f"{way.seconds / best.seconds:.2f} times as long by the model") for way in first)
     if best.kernel == FFMA:
         assert isinstance(call, GemmCall)
         return _ffma(device, call, passed)
     if best.candidate is None:
-        return _short_choice(device, call, best.tile, passed)
+        return _short_choice(device, call, best.tile, best.slices, passed)
     assert isinstance(call, GemmCall)
-    slices = best.tile.SPLIT_K or 1
+    slices = best.slices
     blocks = math.prod(tile_grid(call, best.tile)) * call.batch
     why = f"least by the model: {blocks * slices} work-groups for {device.compute_units} compute units"
     if slices > 1:
         why += f", the sums cut into {slices} to have that many"
     options = tiled_options(call, best.candidate, device, slices)
-    return Choice("gemm", best.tile, tuple(sorted(options.items())), why, passed)
+    return Choice("gemm", _cut(best.tile, slices), tuple(sorted(options.items())), why, passed)
+
+
+def _cut(tile: Tile, slices: int) -> Tile:
+    """A tile as choices have it."""
+    return replace(tile, SPLIT_K=slices if slices > 1 else None)
 
 
 # products with a short side, and vectors
@@ -412,20 +419,20 @@ def _short_sides(device: Device, call: Call, well: bool) -> list[Way]:
         for slices in sorted({whole_slices(s.depth, turn(tile), max(1, min(n, most))) for n in wanted}):
             cost = expected.short_side(stem, tile, s.length, s.few, small, s.depth, batch, slices, device.compute_units)
             seconds = expected.seconds(cost, min(slices, 2), hz(device))
-            found.append(Way(seconds, stem, replace(tile, SPLIT_K=slices if slices > 1 else None)))
+            found.append(Way(seconds, stem, tile, slices))
     return found
 
 
-def _short_choice(device: Device, call: Call, tile: Tile, passed_over: PassedOver = ()) -> Choice:
+def _short_choice(device: Device, call: Call, tile: Tile, slices: int, passed_over: PassedOver = ()) -> Choice:
     """A tile of the kernels for short sides as a choice."""
-    s, slices = Skinny.of(call), tile.SPLIT_K or 1
+    s = Skinny.of(call)
     found = kernel("rows" if s.by_rows else "columns")
     options = found.options(device, {"SMALL": next(n for n in SMALL if n >= s.few)})
     blocks = -(-s.length // tile.BM) * (call.batch if isinstance(call, GemmCall) else 1)
     why = f"one side is {s.few}: memory is the limit, and the large operand is read once"
     if slices > 1:
         why += f"; {blocks} work-groups are too few for {device.compute_units} compute units, so sums are cut into {slices}"
-    return Choice(found.stem, tile, tuple(sorted(options.items())), why, passed_over)
+    return Choice(found.stem, _cut(tile, slices), tuple(sorted(options.items())), why, passed_over)
 
 
 def _skinny(device: Device, call: Call) -> Choice | None:
@@ -448,7 +455,7 @@ def _skinny(device: Device, call: Call) -> Choice | None:
     at_once = max(1, RESIDENT_ON_CPU // tile.work_items) * device.compute_units
     wanted = min(round(at_once / blocks), s.depth // (LEAST_TURNS * turn(tile)), MOST_SLICES)
     slices = whole_slices(s.depth, turn(tile), max(1, wanted))
-    return _short_choice(device, call, replace(tile, SPLIT_K=slices if slices > 1 else None))
+    return _short_choice(device, call, tile, slices)
 
 
 # products of tiles
@@ -515,14 +522,18 @@ def candidates(device: Device, call: GemmCall, well: bool = False) -> Iterator[C
         fit = (replace(tile, VA=a, VB=b) for tile in kernel("gemm").tiles["cpu"])
         yield from (Candidate(tile, 1.0, ahead=0) for tile in fit if _legal("gemm", tile, (), device))
         return
-    known = [one for one in GPU if not well or min(one.tile.BM, one.tile.BN) >= CUBLAS_SIDE]
-    narrower = [(va, vb) for va in (4, 2, 1) if va <= a for vb in (4, 2, 1) if vb <= b]
+    least = CUBLAS_SIDE if well else 1
+    yield from (one for one in _narrowed(device, GPU, a, b) if min(one.tile.BM, one.tile.BN) >= least)
+
+
+@functools.lru_cache(64)
+def _narrowed(device: Device, known: tuple[Candidate, ...], a: int, b: int) -> tuple[Candidate, ...]:
+    """Tiles with the widest accesses that are legal, none wider than these."""
+    narrower, found = [(va, vb) for va in (4, 2, 1) if va <= a for vb in (4, 2, 1) if vb <= b], []
     for one in known:
-        for va, vb in narrower:
-            tile = replace(one.tile, VA=va, VB=vb)
-            if _legal("gemm", tile, (), device):
-                yield replace(one, tile=tile)
-                break
+        fit = (replace(one.tile, VA=va, VB=vb) for va, vb in narrower)
+        found += [replace(one, tile=tile) for tile in fit if _legal("gemm", tile, (), device)][:1]
+    return tuple(found)
 
 
 def slicings(call: GemmCall, tile: Tile, compute_units: int) -> list[int]:
@@ -547,7 +558,7 @@ def _products(device: Device, call: GemmCall, well: bool) -> list[Way]:
     for one in candidates(device, call, well):
         for slices in slicings(call, one.tile, device.compute_units):
             seconds = expected.seconds(clocks(device, call, one, slices, well), min(slices, 2), hz(device))
-            found.append(Way(seconds, "gemm", replace(one.tile, SPLIT_K=slices if slices > 1 else None), one))
+            found.append(Way(seconds, "gemm", one.tile, slices, one))
     return found
 
 
@@ -587,8 +598,8 @@ def _on_cpu(device: Device, call: GemmCall) -> Choice | None:
     if slices > 1:
         why += f", the sums cut into {slices} to have that many"
     passed = tuple((f"blas/gemm {one.tile}", f"{other / cost:.2f} times as long by the model") for other, _, one in weighed[1:])
-    tile = replace(best.tile, SPLIT_K=slices if slices > 1 else None)
-    return Choice("gemm", tile, tuple(sorted(tiled_options(call, best, device, slices).items())), why, passed[:SHOWN])
+    options = tiled_options(call, best, device, slices)
+    return Choice("gemm", _cut(best.tile, slices), tuple(sorted(options.items())), why, passed[:SHOWN])
 
 
 def _work(device: Device, call: GemmCall, tile: Tile) -> tuple[float, int]:
