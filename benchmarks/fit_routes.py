@@ -10,6 +10,8 @@ out is printed to be put into the source, and is what stands there.
 """
 
 import argparse
+import itertools
+import math
 from dataclasses import fields, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -17,15 +19,18 @@ from types import MappingProxyType
 import numpy as np
 from scipy.optimize import least_squares
 
+from toprung import hopper_fp32
 from toprung.blas import choose as choosing
 from toprung.blas import expected
 from toprung.blas.call import GemmCall
 from toprung.blas.choose import GPU, Skinny
+from toprung.blas.ffma import variant_of
 from toprung.blas.problems import call_of, problem_of
 from toprung.report.tune_table import device_of, drawn, held_out
 from toprung.results import read
 from toprung.tune.trial import choice_of
 
+WITHIN = 1.05
 GOOD, LITTLE = 1.3, 0.4
 """Choices up to so many times as slow as the best count fully; the others so much."""
 SOFT, PULL = 0.08, 0.1
@@ -35,6 +40,8 @@ LOSS, DOUBT = 3.0, 0.03
 """How much that loss counts, and the error of a time by which the probability falls to a third."""
 HOPELESS = 4.0
 """What one call alone showed to be so many times as slow was not timed properly."""
+LARGE = 4_000_000
+"""Results of C from which on writing them is seen in Hopper's kernel."""
 FIXED = {"launch", "multiply"}
 """Of the kernels for short sides: nothing that was measured tells these from the rest."""
 
@@ -163,6 +170,45 @@ def quality(fit, values):
     return f"{len(errors)} times, median error {middle:.1f} %, nine in ten below {most:.0f} %"
 
 
+def cublas(device, training, rest):
+    """``CUBLAS``, ``CUBLAS_MORE`` and ``CUBLAS_SLICED`` with which the least time is lost to the slower of the two."""
+
+    def weighed(shapes):
+        for problem, found, _ in shapes:
+            theirs = next((t for c, t in found if c.kernel == "cublas"), None)
+            ours = min((t for c, t in found if c.kernel != "cublas"), default=None)
+            if theirs and ours:
+                call = call_of(problem)
+                ways = [(way.seconds, way.slices > 1) for way in choosing.ways(device, call, well=True)]
+                yield choosing.ways(device, call)[0].seconds, ways, math.log(ours / theirs)
+
+    def losses(known, factor, more, sliced):
+        for own, ways, lead in known:
+            theirs = max(min(factor * t + sliced * cut for t, cut in ways) + more, expected.HOST.cublas)
+            yield max(0.0, lead if theirs >= own else -lead)
+
+    known, others = list(weighed(training)), list(weighed(rest))
+    grid = itertools.product(np.arange(0.9, 1.121, 0.01), np.arange(0, 4.1e-6, 0.5e-6), np.arange(0, 4.1e-6, 1e-6))
+    best = min(grid, key=lambda constants: sum(losses(known, *constants)))
+    print(f"CUBLAS={best[0]:.2f}, CUBLAS_MORE={best[1]:.1e}, CUBLAS_SLICED={best[2]:.1e}")
+    for name, shapes in (("", known), ("held out: ", others)):
+        lost = list(losses(shapes, *best))
+        print(f"  {name}{sum(one > math.log(WITHIN) for one in lost)} of {len(lost)} lose 5 %, the worst {math.exp(max(lost)):.2f}")
+
+
+def writing(device, shapes):
+    """``FFMA_RESULT``: what Hopper's kernel takes beyond what it reckons, by whether C lies on 16 bytes, where C is large."""
+    found = {True: [], False: []}
+    for problem, timed_here, _ in shapes:
+        for choice, seconds in timed_here:
+            if choice.kernel == choosing.FFMA and problem.M * problem.N >= LARGE:
+                call = call_of(problem)
+                reckoned = hopper_fp32.reckoned(call, device.compute_units, variant_of(choice.tile, dict(choice.options)))
+                each = (seconds - reckoned) * choosing.hz(device) * device.compute_units / (problem.M * problem.N)
+                found[choosing.widths(call)[2] == 4].append(each)
+    print("FFMA_RESULT:", ", ".join(f"{np.median(found[wide]):.2f} of {len(found[wide])}" for wide in (False, True)))
+
+
 def main():
     """Fit and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -180,6 +226,9 @@ def main():
     print("products:", quality(products, values), "; held out:", quality(Products(device, rest), values))
     for name, value in values.items():
         print(f"  {name} = {value:.4g}" + (f"   # {GPU[int(name.split()[1])].tile}" if name.startswith("tile ") else ""))
+    drawn_ones = [one for one in training if one[2] == 1.0]
+    writing(device, drawn_ones)
+    cublas(device, drawn_ones, rest)
     for kernel in expected.SHORT:
         short = Shorts(device, training, kernel)
         values = short.run()
