@@ -78,7 +78,7 @@ def shapes(device, call):
     for bm, bn, bk, wm, wn, tm, tn in SHAPES:
         for stages in (1, 2):
             tile = Tile(BM=bm, BN=bn, BK=bk, WM=wm, WN=wn, TM=tm, TN=tn, VEC=4, VA=4, VB=4, STAGES=stages, PADA=4, PADB=4)
-            one = known.get(tile, Candidate(tile, {}))
+            one = known.get(tile, Candidate(tile, 1.0))
             one = replace(one, tile=replace(tile, VA=a, VB=b))
             if broken(kernel("gemm").all_rules({}), one.tile, device):
                 continue

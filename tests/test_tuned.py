@@ -171,9 +171,9 @@ def test_slices_of_a_neighbour_keep_the_device_as_full(stored: Store) -> None:
 def test_what_was_faster_where_both_were_measured(stored: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vendor, "lacking", lambda device: "")
     cublas, ours, large, near = "cublas", Gemm(128, 128, 128), Gemm(4096, 4096, 4096), Gemm(4000, 4096, 4096)
-    fallback = choose(H200, call_of(Gemm(1024, 1024, 1024)), own=False)
+    fallback = choose(H200, call_of(NARROW), own=False)
     assert fallback.kernel == "cublas" and "no measurement" in fallback.passed_over[0][1]
-    assert choose(H200, call_of(large), own=False).kernel == "ffma", "faster than cuBLAS wherever that was measured"
+    assert choose(H200, call_of(large), own=False).kernel == "ffma", "faster by the model"
     stored.add(
         entry(H200, large, tile=Tile(**large_tile()), seconds=1.0), entry(H200, large, cublas, None, 1.02),
         entry(H200, ours, tile=Tile(**large_tile()), seconds=1.0), entry(H200, ours, cublas, None, 0.5),
@@ -182,7 +182,9 @@ def test_what_was_faster_where_both_were_measured(stored: Store, monkeypatch: py
         "cublas",
         "1.02 times as long when measured",
     ) in found.passed_over
-    assert choose(H200, call_of(near), own=False).kernel == "cublas", "on a neighbour that is too close to call"
+    assert choose(H200, call_of(near), own=False).kernel == "ffma", "a neighbour that is too close to call leaves it to the model"
+    smaller = choose(H200, call_of(Gemm(120, 128, 128)), own=False)
+    assert smaller.kernel == "cublas" and "nearest" in smaller.why, "one where cuBLAS was far ahead does not"
     larger = choose(H200, call_of(Gemm(4400, 4096, 4096)), own=False)
     assert larger.kernel == "ffma" and "by the model" in larger.why, "a smaller neighbour says nothing against Hopper's kernel"
     assert (found := choose(H200, call_of(ours), own=False)).kernel == "cublas" and "measured faster" in found.why
@@ -192,14 +194,31 @@ def test_what_was_faster_where_both_were_measured(stored: Store, monkeypatch: py
     assert choose(H200, call_of(ours), own=False).kernel == "gemm"
 
 
+NARROW = Gemm(3520, 11229, 59, trans="NT")
+"""What cuBLAS is faster at by the model: nothing of it lies on more than a float."""
+
+
+def test_a_neighbour_s_comparison_is_carried_over_by_the_model(stored: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vendor, "lacking", lambda device: "")
+    there, here = Gemm(1536, 1536, 1536), Gemm(2048, 2048, 2048)
+    stored.add(entry(H200, there, tile=Tile(**large_tile()), seconds=1.0), entry(H200, there, "cublas", None, 0.98))
+    assert choose(H200, call_of(there), own=False).kernel == "cublas"
+    ratios = {Gemm(1536, 1536, 1536): 1.0, Gemm(2048, 2048, 2048): 1.1}
+    monkeypatch.setattr(tuned, "cublas_ratio", lambda device, call: ratios[Gemm(call.M, call.N, call.K)])
+    assert choose(H200, call_of(here), own=False).kernel == "ffma", "there our lead is larger"
+    ratios[here] = 1.01
+    assert choose(H200, call_of(here), own=False).kernel == "cublas"
+
+
 def large_tile() -> dict[str, int]:
     return replace(SMALL, BM=128, BN=128, WM=32, WN=64, TM=8, TN=8).given()
 
 
 def test_ours_alone_says_nothing_about_what_is_installed(stored: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vendor, "lacking", lambda device: "")
-    stored.add(entry(H200, Gemm(4096, 4096, 4096), tile=Tile(**large_tile())))
-    found = choose(H200, call_of(Gemm(4096, 4096, 4096)), own=False)
+    stored.add(entry(H200, NARROW, tile=replace(Tile(**large_tile()), VA=1, VB=1)))
+    assert choose(H200, call_of(NARROW)).tile == replace(Tile(**large_tile()), VA=1, VB=1)
+    found = choose(H200, call_of(NARROW), own=False)
     assert found.kernel == "cublas" and "no measurement" in found.passed_over[0][1]
 
 

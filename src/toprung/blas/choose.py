@@ -6,13 +6,14 @@ documented at ``clocks``; its numbers come from tables here and are what ``bench
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from toprung import hopper_fp32
-from toprung.blas import vendor
+from toprung.blas import expected, vendor
 from toprung.blas.call import Call, GemmCall, GemvCall
 from toprung.blas.kernel import kernel
 from toprung.blas.kernels.rows import SMALL
@@ -61,15 +62,14 @@ class Candidate:
     Attributes
     ----------
     tile : with the widest accesses; narrower ones replace them where the operands need it
-    efficiency : share of the multiply-adds it starts, of those there are, where nothing else limits; for each of the layouts
-        ``NN``, ``NT``, ``TN``, ``TT``, and ``narrow`` where A or B is read one float at a time. What is missing is not weighed
+    efficiency : share of the multiply-adds it starts, of those there are, where nothing else limits and operands lie well
     resident : work-groups a multiprocessor holds; registers decide
     asked : how many the compiler is told to leave registers for; 0: as it comes
     ahead, order : see the kernel
     """
 
     tile: Tile
-    efficiency: Mapping[str, float]
+    efficiency: float
     resident: int = 1
     asked: int = 0
     ahead: int = 1
@@ -78,72 +78,55 @@ class Candidate:
 
 def _tile(bm: int, bn: int, bk: int, warp: tuple[int, int], piece: tuple[int, int], stages: int = 1) -> Tile:
     return Tile(
-        BM=bm, BN=bn, BK=bk, WM=warp[0], WN=warp[1], TM=piece[0], TN=piece[1], VEC=4, VA=4, VB=4, STAGES=stages, PADA=4, PADB=4
+        BM=bm, BN=bn, BK=bk, WM=warp[0], WN=warp[1], TM=piece[0], TN=piece[1], VEC=min(4, piece[1]), VA=4, VB=4, STAGES=stages,
+        PADA=4, PADB=4,
     )  # fmt: skip
 
 
-def _layouts(nn: float, nt: float, tn: float, tt: float, narrow: float | None = None) -> Mapping[str, float]:
-    found = {"NN": nn, "NT": nt, "TN": tn, "TT": tt}
-    return found if narrow is None else found | {"narrow": narrow}
-
-
 GPU: tuple[Candidate, ...] = (
-    Candidate(_tile(128, 256, 8, (64, 64), (8, 16)), _layouts(0.753, 0.721, 0.783, 0.727, 0.669), 1),
-    Candidate(_tile(128, 128, 8, (32, 64), (8, 8)), _layouts(0.758, 0.672, 0.763, 0.765, 0.640), 2, asked=2, order=1),
-    Candidate(_tile(64, 128, 16, (32, 64), (8, 8)), _layouts(0.696, 0.631, 0.763, 0.711), 3),
-    Candidate(_tile(64, 128, 16, (32, 64), (8, 8)), {"narrow": 0.706}, 3, order=1),
-    Candidate(_tile(64, 128, 8, (32, 64), (8, 8)), _layouts(0.719, 0.578, 0.727, 0.627), 4, asked=4),
-    Candidate(_tile(128, 64, 16, (32, 64), (8, 8), 2), _layouts(0.671, 0.598, 0.696, 0.725), 3, order=1),
-    Candidate(_tile(64, 64, 16, (32, 32), (8, 4), 2), _layouts(0.618, 0.596, 0.644, 0.633, 0.583), 4),
-    Candidate(_tile(32, 64, 32, (16, 32), (4, 4), 2), _layouts(0.484, 0.440, 0.500, 0.484, 0.440), 4, asked=4),
-    Candidate(_tile(64, 32, 16, (16, 32), (4, 4), 2), _layouts(0.483, 0.436, 0.505, 0.483, 0.394), 6, asked=6),
-    Candidate(_tile(32, 32, 32, (16, 32), (4, 4), 2), _layouts(0.391, 0.360, 0.400, 0.391, 0.375), 8, asked=8, order=1),
+    Candidate(_tile(128, 256, 8, (64, 64), (8, 16)), 0.852, 1),
+    Candidate(_tile(128, 128, 8, (32, 64), (8, 8)), 0.844, 2, asked=2, order=1),
+    Candidate(_tile(64, 128, 16, (32, 64), (8, 8)), 0.767, 3),
+    Candidate(_tile(64, 128, 8, (32, 64), (8, 8)), 0.756, 4, asked=4),
+    Candidate(_tile(128, 64, 16, (32, 64), (8, 8), 2), 0.717, 3, order=1),
+    Candidate(_tile(64, 64, 16, (32, 32), (8, 4), 2), 0.724, 4),
+    Candidate(_tile(32, 64, 32, (16, 32), (4, 4), 2), 0.524, 4, asked=4),
+    Candidate(_tile(64, 32, 16, (16, 32), (4, 4), 2), 0.559, 6, asked=6),
+    Candidate(_tile(32, 32, 32, (16, 32), (4, 4), 2), 0.534, 8, asked=8, order=1),
+    Candidate(_tile(16, 16, 16, (8, 16), (2, 2), 2), 0.237, 16),
+    Candidate(_tile(16, 16, 32, (8, 16), (2, 2), 2), 0.236, 12),
+    Candidate(_tile(16, 32, 16, (8, 16), (2, 2), 2), 0.272, 11),
+    Candidate(_tile(16, 32, 32, (8, 16), (2, 2), 2), 0.273, 8),
+    Candidate(_tile(32, 16, 16, (16, 8), (2, 2), 2), 0.260, 11),
+    Candidate(_tile(32, 16, 32, (16, 8), (2, 2), 2), 0.254, 8),
+    Candidate(_tile(32, 64, 16, (16, 32), (4, 4), 2), 0.563, 6),
+    Candidate(_tile(64, 32, 16, (64, 16), (4, 8)), 0.661, 8),
+    Candidate(_tile(64, 32, 8, (16, 32), (4, 4), 2), 0.567, 8),
+    Candidate(_tile(64, 64, 32, (32, 32), (8, 4)), 0.627, 4),
+    Candidate(_tile(64, 64, 8, (32, 64), (8, 8)), 0.758, 6),
+    Candidate(_tile(128, 32, 16, (32, 32), (8, 4), 2), 0.679, 4),
+    Candidate(_tile(32, 128, 16, (32, 32), (4, 8), 2), 0.601, 4),
+    Candidate(_tile(128, 16, 16, (32, 16), (4, 4), 2), 0.541, 5),
+    Candidate(_tile(16, 128, 16, (16, 32), (4, 4), 2), 0.531, 5),
 )
-"""Tiles that the choice weighs on a GPU. These numbers and those below were fitted to what results/nvidia-h200/tiles.json holds."""
+"""Tiles that the choice weighs on a GPU, with efficiencies as ``benchmarks/fit_routes.py`` prints them."""
 
 WAVES = (1, 2, 4)
 """Sums are cut into so many slices that each multiprocessor has so many work-groups."""
 LEAST_TURNS = 4
 """Turns of the loop that a slice has at least."""
 
-LATENCY = 567.0
-"""Clocks of a turn of the loop that only waits for global memory."""
-OVERLAP = 2.3
-"""How well waiting and multiplying hide behind each other: 1 not at all, infinity wholly."""
-LAUNCH = 3500.0
-"""Clocks of a launch."""
-START = 970.0
-"""Clocks of a wave before its loop and after it."""
-EACH_RESULT = 0.16
-"""Clocks for each result of a multiprocessor's blocks, in which it only writes."""
-SECOND_PASS = 5400.0
-"""Clocks of a second launch that adds nothing."""
-BYTES_A_CLOCK = 2100.0
-"""Bytes that a whole GPU's memory moves a clock."""
-CACHE_BYTES_A_CLOCK = 4100.0
-"""The same for its last cache, through which slices pass."""
-CACHED = 32 << 20
-"""Bytes of slices that the cache holds until they are added."""
-FULL = 128 * 256
-"""Results that a multiprocessor works on at a time, from which on more do not help."""
-FEWER = 0.095
-"""With fewer, the efficiency goes by this power of their share."""
-STEPS = 0.875
-"""Where there is more than a wave: how much of the time goes by whole waves; the rest by the number of blocks alone."""
-
 FFMA = "ffma"
 """The choice's kernel for plain fp32 on Hopper, see ``toprung.hopper_fp32``."""
 FFMA_LEAST = 1 << 20
 """Results of C from which on it is weighed: below, adding parts of its large tiles takes longer than computing them."""
-MODEL_HZ = 1.98e9
-"""Clocks of the model in a second: an H200's highest clock, from which ``GPU`` was fitted; it does not keep it under load."""
 
-FFMA_DEEP = 2048
-"""Elements along K from which on Hopper's kernel was faster than cuBLAS also where it writes C one float at a time."""
+FFMA_RESULT = (1.7, 0.13)
+"""Clocks of a multiprocessor for each result of C beyond what is reckoned: written one float at a time or two, and four."""
 
-PREFER_OWN: frozenset[str] = frozenset({"batched", "deep", "shallow", "skinny", "tiny", "vector"})
-"""Problem classes in which our kernels, Hopper's apart, kept within 5 % of the best more often than cuBLAS, or as often and with a
-smaller worst. Fitted to the shapes of results/nvidia-h200/tune-check.json, as ``FFMA_DEEP`` is, and not yet shown on others."""
+CUBLAS_SIDE, CUBLAS, CUBLAS_MORE, CUBLAS_SLICED = 64, 0.98, 3.5e-6, 3e-6
+"""cuBLAS takes about so many times as long as our best tile with sides from ``CUBLAS_SIDE`` on, with operands that lie well, and so
+many seconds more, a few more still where sums are cut. Fitted as ``GPU`` is."""
 
 SIZES = {"tiny": 768, "small": 1536}
 """Classes of products by the side of a square one with as much to do."""
@@ -165,6 +148,9 @@ class Adviser(Protocol):
 STORES: list[Adviser] = []
 """Asked in turn before the model: the store of tuned entries puts itself here (``toprung.blas.tuned``)."""
 
+SHOWN = 4
+"""Ways passed over that a choice names."""
+
 FEW = 16
 """A side no longer than this makes a product skinny."""
 SHORTEST = 32
@@ -180,10 +166,10 @@ def choose(device: Device, call: Call, own: bool = True) -> Choice:
         return replace(chosen, passed_over=(*chosen.passed_over, ("cublas", "only kernels of ours were asked for")))
     if chosen.weighed:
         return chosen
-    if reason := lacking(device, call) or preferred(call, chosen.kernel):
+    if reason := lacking(device, call) or preferred(device, call):
         return replace(chosen, passed_over=(*chosen.passed_over, ("cublas", reason)))
-    passed = (f"blas/{chosen.kernel}", f"no measurement says that it is faster on a {problem_class(call)} product")
-    return Choice("cublas", None, (), "it is installed, and the safe choice where ours is not known to be faster", (passed,))
+    passed = (f"blas/{chosen.kernel}", f"no measurement says that it is faster on a {problem_class(call)} product, nor the model")
+    return Choice("cublas", None, (), "it is installed, and by the model the faster", (passed,))
 
 
 def _advised(device: Device, call: Call, own: bool) -> tuple[Choice | None, PassedOver]:
@@ -202,16 +188,25 @@ def lacking(device: Device, call: Call) -> str:
     return vendor.lacking(device) or _unsuited(call)
 
 
-def preferred(call: Call, own: str) -> str:
+def preferred(device: Device, call: Call) -> str:
     """Why a kernel of ours is taken where the store does not compare it with cuBLAS; empty where cuBLAS is."""
-    what = problem_class(call)
-    if own == FFMA:
-        assert isinstance(call, GemmCall)
-        wide = widths(call)[2] == 4
-        if not wide and call.K < FFMA_DEEP:
-            return ""
-        return f"Hopper's kernel was faster where {'C lies on 16 bytes' if wide else f'K is {FFMA_DEEP} or more'}"
-    return f"ours was the safer choice on the {what} products that were measured" if what in PREFER_OWN else ""
+    ratio = cublas_ratio(device, call)
+    return f"{ratio:.2f} times as long by the model" if ratio >= 1 else ""
+
+
+def cublas_ratio(device: Device, call: Call) -> float:
+    """cuBLAS's time over that of our best choice, by the model: infinite where nothing is computed.
+
+    cuBLAS takes narrow operands as it takes wide ones, in large tiles, and a program takes longer to call it. That both come from
+    one model is the point: where it errs it errs on both.
+    """
+    if _empty(call):
+        return math.inf
+    ours, theirs = ways(device, call), ways(device, call, well=True)
+    if not ours or not theirs:
+        return 0.0
+    least = min(CUBLAS * way.seconds + (CUBLAS_SLICED if way.slices > 1 else 0.0) for way in theirs) + CUBLAS_MORE
+    return max(least, expected.HOST.cublas) / ours[0].seconds
 
 
 def problem_class(call: Call) -> str:
@@ -238,14 +233,91 @@ def _unsuited(call: Call) -> str:
 
 def by_model(device: Device, call: Call) -> Choice:
     """Our kernel for a call, whatever is stored: what nobody has tuned gets."""
-    empty = not (call.M and call.N and (isinstance(call, GemvCall) or call.K))
-    if not empty:
-        if isinstance(call, GemvCall) or is_skinny(call):
-            if choice := _skinny(device, call):
-                return choice
-        elif choice := _product(device, call):
-            return choice
-    return Choice("plain", kernel("plain").tile_for(device), (), "no tile of the faster kernels is legal here" if not empty else "")
+    found: Choice | None = None
+    if not _empty(call):
+        if device.kind == "gpu":
+            found = _on_gpu(device, call)
+        else:
+            found = _skinny(device, call) if isinstance(call, GemvCall) or is_skinny(call) else _on_cpu(device, call)
+    return found or Choice(
+        "plain", kernel("plain").tile_for(device), (), "" if _empty(call) else "no tile of the faster kernels is legal here"
+    )
+
+
+def _empty(call: Call) -> bool:
+    return not (call.M and call.N and (isinstance(call, GemvCall) or call.K))
+
+
+class Way(NamedTuple):
+    """A way to compute a call on a GPU.
+
+    Attributes
+    ----------
+    seconds : by the model
+    kernel : as a choice names it
+    tile : as it is compiled; of Hopper's kernel the one that is taken there
+    slices : of K
+    candidate : where the tile comes from, for the tunable product
+    """
+
+    seconds: float
+    kernel: str
+    tile: Tile
+    slices: int = 1
+    candidate: Candidate | None = None
+
+    @property
+    def name(self) -> str:
+        """As receipts name it."""
+        return "hopper_fp32/ffma" if self.kernel == FFMA else f"blas/{self.kernel} {self.tile}"
+
+
+def ways(device: Device, call: Call, well: bool = False) -> list[Way]:
+    """What is weighed on a GPU, the fastest by the model first; ``well``: only what cuBLAS may
+    have, as if operands lay well."""
+    found: list[Way] = []
+    if isinstance(call, GemvCall) or is_skinny(call):
+        found += _short_sides(device, call, well)
+    if isinstance(call, GemmCall) and min(call.M, call.N) > 1:
+        found += _products(device, call, well)
+        if not well and call.M * call.N >= FFMA_LEAST and not hopper_fp32.supported(device, call):
+            found.append(Way(ffma_seconds(device, call), FFMA, hopper_fp32.choose(call, device.compute_units).tile))
+    return sorted(found, key=lambda way: way.seconds)
+
+
+def hz(device: Device) -> float:
+    """Clocks of a device in a second."""
+    return 1e6 * device.clock_mhz if device.clock_mhz else expected.HZ
+
+
+def _on_gpu(device: Device, call: Call) -> Choice | None:
+    found = ways(device, call)
+    if not found:
+        return None
+    best, named = found[0], dict[tuple[str, Tile], Way]()
+    for other in found[1:]:
+        if (other.kernel, other.tile) != (best.kernel, best.tile) and (len(named) < SHOWN or other.kernel == FFMA):
+            named.setdefault((other.kernel, other.tile), other)
+    first = sorted(named.values(), key=lambda way: way.kernel != FFMA)
+    passed = tuple((way.name, f"{way.seconds / best.seconds:.2f} times as long by the model") for way in first)
+    if best.kernel == FFMA:
+        assert isinstance(call, GemmCall)
+        return _ffma(device, call, passed)
+    if best.candidate is None:
+        return _short_choice(device, call, best.tile, best.slices, passed)
+    assert isinstance(call, GemmCall)
+    slices = best.slices
+    blocks = math.prod(tile_grid(call, best.tile)) * call.batch
+    why = f"least by the model: {blocks * slices} work-groups for {device.compute_units} compute units"
+    if slices > 1:
+        why += f", the sums cut into {slices} to have that many"
+    options = tiled_options(call, best.candidate, device, slices)
+    return Choice("gemm", _cut(best.tile, slices), tuple(sorted(options.items())), why, passed)
+
+
+def _cut(tile: Tile, slices: int) -> Tile:
+    """A tile as choices have it."""
+    return replace(tile, SPLIT_K=slices if slices > 1 else None)
 
 
 # products with a short side, and vectors
@@ -300,10 +372,16 @@ class Skinny:
         return Skinny(False, not call.trans_a, call.M, call.N, call.K, *a, down, on, *b[1:])
 
 
-RESIDENT = {"rows": 2048, "columns": 1024, "columns of many": 512}
-"""Work-items that a GPU's multiprocessor is given by each kernel; many are more than ``MANY`` sums for each column."""
 RESIDENT_ON_CPU = 128
-MANY = 4
+"""Work-items that a core is given."""
+
+TEAMS: Mapping[str, tuple[Mapping[str, int], ...]] = {
+    "rows": ({"ITEMS": 256, "TEAM": 32, "TM": 4}, {"ITEMS": 128, "TEAM": 32, "TM": 1}),
+    "columns": ({"ACROSS": 32, "DN": 4, "TN": 16, "KU": 4}, {"ACROSS": 32, "DN": 8, "TN": 32, "KU": 8}),
+}
+"""Work-groups that are weighed on a GPU: ``ITEMS`` in teams that share TM rows; ``ACROSS`` work-items side by side."""
+SHORT_WAVES = (0.5, 1.0, 2.0, 4.0)
+"""Slices give each multiprocessor so many times as many work-items as it holds."""
 
 MOST_SLICES = 256
 
@@ -322,10 +400,48 @@ def skinny_widths(s: Skinny) -> tuple[int, int]:
     return wide, wide if together else 1
 
 
-def _skinny(device: Device, call: Call) -> Choice | None:
+def _short_sides(device: Device, call: Call, well: bool) -> list[Way]:
+    """Teams and slices of the kernels for short sides."""
     s, batch = Skinny.of(call), call.batch if isinstance(call, GemmCall) else 1
     small = next(n for n in SMALL if n >= s.few)
-    options = {"SMALL": small}
+    wide, together = (4, 4 if s.by_rows else 1) if well else skinny_widths(s)
+    stem = "rows" if s.by_rows else "columns"
+    record, found = kernel(stem), []
+    options = record.options(device, {"SMALL": small})
+    for at in TEAMS[stem]:
+        if s.by_rows:
+            tile = Tile(BM=at["ITEMS"] // at["TEAM"] * at["TM"], BN=at["TEAM"] * wide, TM=at["TM"], TN=wide, VA=wide, VB=together)
+        else:
+            tile = Tile(BM=at["ACROSS"] * wide, BN=at["DN"] * at["TN"], TM=wide, TN=at["TN"], VA=wide, KU=at["KU"])
+        if not _legal(stem, tile, tuple(sorted(options.items())), device):
+            continue
+        blocks = -(-s.length // tile.BM) * batch
+        at_once = max(1, expected.THREADS // tile.work_items) * device.compute_units
+        wanted = {1, *(round(waves * at_once / blocks) for waves in SHORT_WAVES)}
+        most = min(s.depth // (LEAST_TURNS * turn(tile)), MOST_SLICES)
+        for slices in sorted({whole_slices(s.depth, turn(tile), max(1, min(n, most))) for n in wanted}):
+            cost = expected.short_side(stem, tile, s.length, s.few, small, s.depth, batch, slices, device.compute_units)
+            seconds = expected.seconds(cost, min(slices, 2), hz(device))
+            found.append(Way(seconds, stem, tile, slices))
+    return found
+
+
+def _short_choice(device: Device, call: Call, tile: Tile, slices: int, passed_over: PassedOver = ()) -> Choice:
+    """A tile of the kernels for short sides as a choice."""
+    s = Skinny.of(call)
+    found = kernel("rows" if s.by_rows else "columns")
+    options = found.options(device, {"SMALL": next(n for n in SMALL if n >= s.few)})
+    blocks = -(-s.length // tile.BM) * (call.batch if isinstance(call, GemmCall) else 1)
+    why = f"one side is {s.few}: memory is the limit, and the large operand is read once"
+    if slices > 1:
+        why += f"; {blocks} work-groups are too few for {device.compute_units} compute units, so sums are cut into {slices}"
+    return Choice(found.stem, _cut(tile, slices), tuple(sorted(options.items())), why, passed_over)
+
+
+def _skinny(device: Device, call: Call) -> Choice | None:
+    """On a CPU: the kernel's own tile, and as many slices as give every core something to do."""
+    s, batch = Skinny.of(call), call.batch if isinstance(call, GemmCall) else 1
+    options = {"SMALL": next(n for n in SMALL if n >= s.few)}
     if s.by_rows:
         found = kernel("rows")
         wide, together = skinny_widths(s)
@@ -336,18 +452,13 @@ def _skinny(device: Device, call: Call) -> Choice | None:
         wide, _ = skinny_widths(s)
         tile = found.tile_for(device, options)
         tile = replace(tile, VA=wide, TM=wide, BM=tile.DM * wide)
-    options = found.options(device, options)
-    if broken(found.all_rules(options), tile, device):
+    if broken(found.all_rules(found.options(device, options)), tile, device):
         return None
     blocks = -(-s.length // tile.BM) * batch
-    items = RESIDENT[found.stem if s.by_rows or small <= MANY else "columns of many"] if device.kind == "gpu" else RESIDENT_ON_CPU
-    at_once = max(1, items // tile.work_items) * device.compute_units
+    at_once = max(1, RESIDENT_ON_CPU // tile.work_items) * device.compute_units
     wanted = min(round(at_once / blocks), s.depth // (LEAST_TURNS * turn(tile)), MOST_SLICES)
     slices = whole_slices(s.depth, turn(tile), max(1, wanted))
-    why = f"one side is {s.few}: memory is the limit, and the large operand is read once"
-    if slices > 1:
-        why += f"; {blocks} work-groups are too few for {device.compute_units} compute units, so sums are cut into {slices}"
-    return Choice(found.stem, replace(tile, SPLIT_K=slices if slices > 1 else None), tuple(sorted(options.items())), why)
+    return _short_choice(device, call, tile, slices)
 
 
 # products of tiles
@@ -385,32 +496,47 @@ def whole_slices(depth: int, piece: int, slices: int) -> int:
 
 def tiled_options(call: GemmCall, candidate: Candidate, device: Device, slices: int) -> dict[str, int]:
     """The switches of the tunable product for a call."""
-    vc = widths(call)[2] if slices == 1 else widest(call.N)
     index32 = int(max(*call.extents, call.M * call.N) < 2**31)
     ahead = (
         0 if device.backend == "opencl" and device.kind == "gpu" else candidate.ahead
     )  # NVIDIA's OpenCL takes too many registers
     options = {
-        "TRANS_A": int(call.trans_a), "TRANS_B": int(call.trans_b), "VC": vc, "INDEX32": index32, "AHEAD": ahead,
-        "ORDER": candidate.order, "RESIDENT": candidate.asked if device.kind == "gpu" else 0,
+        "TRANS_A": int(call.trans_a), "TRANS_B": int(call.trans_b), "VC": _width_of_c(call, candidate.tile, slices),
+        "INDEX32": index32, "AHEAD": ahead, "ORDER": candidate.order,
+        "RESIDENT": candidate.asked if device.kind == "gpu" else 0,
     }  # fmt: skip
     return kernel("gemm").options(device, options)
 
 
-def candidates(device: Device, call: GemmCall) -> Iterator[Candidate]:
-    """Tiles that are legal on the device, with accesses as wide as the call's operands allow."""
-    a, b, _ = widths(call)
-    gemm = kernel("gemm")
-    known = GPU if device.kind == "gpu" else tuple(Candidate(t, {layout(call): 1.0}, ahead=0) for t in gemm.tiles["cpu"])
+def _width_of_c(call: GemmCall, tile: Tile, slices: int) -> int:
+    """Floats of an access to C, or to the slices of it; no more than a work-item's pieces on a GPU."""
+    return min(widths(call)[2] if slices == 1 else widest(call.N), tile.VEC or 1)
+
+
+@functools.lru_cache(1 << 14)
+def _legal(stem: str, tile: Tile, options: tuple[tuple[str, int], ...], device: Device) -> bool:
+    return not broken(kernel(stem).all_rules(dict(options)), tile, device)
+
+
+def candidates(device: Device, call: GemmCall, well: bool = False) -> Iterator[Candidate]:
+    """Tiles that are legal on the device, with accesses as wide as the call's operands allow (``well``: as can be) and the tile."""
+    a, b, _ = (4, 4, 4) if well else widths(call)
+    if device.kind != "gpu":
+        fit = (replace(tile, VA=a, VB=b) for tile in kernel("gemm").tiles["cpu"])
+        yield from (Candidate(tile, 1.0, ahead=0) for tile in fit if _legal("gemm", tile, (), device))
+        return
+    least = CUBLAS_SIDE if well else 1
+    yield from (one for one in _narrowed(device, GPU, a, b) if min(one.tile.BM, one.tile.BN) >= least)
+
+
+@functools.lru_cache(64)
+def _narrowed(device: Device, known: tuple[Candidate, ...], a: int, b: int) -> tuple[Candidate, ...]:
+    """Tiles with the widest accesses that are legal, none wider than these."""
+    narrower, found = [(va, vb) for va in (4, 2, 1) if va <= a for vb in (4, 2, 1) if vb <= b], []
     for one in known:
-        tile = replace(one.tile, VA=a, VB=b)
-        if layout(call) in one.efficiency and not broken(gemm.all_rules({}), tile, device):
-            yield replace(one, tile=tile)
-
-
-def layout(call: GemmCall) -> str:
-    """By what efficiencies differ: how A and B lie, or that they are read one float at a time."""
-    return "narrow" if min(widths(call)[:2]) == 1 else call.trans
+        fit = (replace(one.tile, VA=va, VB=vb) for va, vb in narrower)
+        found += [replace(one, tile=tile) for tile in fit if _legal("gemm", tile, (), device)][:1]
+    return tuple(found)
 
 
 def slicings(call: GemmCall, tile: Tile, compute_units: int) -> list[int]:
@@ -421,38 +547,22 @@ def slicings(call: GemmCall, tile: Tile, compute_units: int) -> list[int]:
     return sorted({whole_slices(call.K, piece, n) for n in wanted if 1 <= n <= most})
 
 
-def clocks(device: Device, call: GemmCall, candidate: Candidate, slices: int) -> float:
-    """About how many clocks a call takes on a GPU with a tile and a number of slices.
+def clocks(device: Device, call: GemmCall, candidate: Candidate, slices: int, well: bool = False) -> float:
+    """About how many clocks a call takes on a GPU with a tile and a number of slices; ``well``: if C lay well, too."""
+    vc = 4 if well else _width_of_c(call, candidate.tile, slices)
+    return expected.product(
+        call, candidate.tile, candidate.efficiency, candidate.resident, slices, vc, device.compute_units, device.lanes or 128
+    )  # fmt: skip
 
-    Blocks are dealt out in waves of ``resident`` a multiprocessor, the last wave with what is left. A wave takes as long as its
-    multiply-adds at the tile's efficiency, a little less of it where few are resident, and the latency of each turn of its
-    loop, which partly hide behind each other. Slices add a second pass. Nothing takes less than memory needs for the operands.
-    """
-    tile, units = candidate.tile, device.compute_units
-    lanes = device.lanes or 128
-    depth = sliced(call.K, tile.BK or 1, slices)
-    groups = math.prod(tile_grid(call, tile)) * call.batch * slices
-    waiting = LATENCY * math.ceil(depth / (tile.BK or 1))
-    most = candidate.resident * tile.BM * tile.BN
 
-    def wave(resident: int) -> float:
-        results = resident * tile.BM * tile.BN
-        busy = candidate.efficiency[layout(call)] * math.pow(min(1.0, results / min(most, FULL)), FEWER)
-        multiplying = results * depth / (lanes * busy)
-        return START + EACH_RESULT * results + math.pow(math.pow(multiplying, OVERLAP) + math.pow(waiting, OVERLAP), 1 / OVERLAP)
-
-    full = wave(candidate.resident)
-    whole, rest = divmod(math.ceil(groups / units), candidate.resident)
-    total = whole * full + (wave(rest) if rest else 0.0)
-    if groups > units * candidate.resident:
-        total = STEPS * total + (1 - STEPS) * groups / (units * candidate.resident) * full
-    moved = 4 * call.batch * (call.M * call.K + call.K * call.N + call.M * call.N)
-    total = max(total, moved / BYTES_A_CLOCK)
-    if slices > 1:
-        parts = 4 * slices * call.M * call.N * call.batch
-        through = CACHE_BYTES_A_CLOCK if parts <= CACHED else BYTES_A_CLOCK
-        total += SECOND_PASS + (2 * parts + 4 * call.M * call.N * call.batch) / through
-    return LAUNCH + total
+def _products(device: Device, call: GemmCall, well: bool) -> list[Way]:
+    """The tunable product with every tile and number of slices that is weighed."""
+    found = []
+    for one in candidates(device, call, well):
+        for slices in slicings(call, one.tile, device.compute_units):
+            seconds = expected.seconds(clocks(device, call, one, slices, well), min(slices, 2), hz(device))
+            found.append(Way(seconds, "gemm", one.tile, slices, one))
+    return found
 
 
 def ffma_choice(variant: hopper_fp32.Variant, why: str, passed_over: PassedOver = ()) -> Choice:
@@ -461,56 +571,42 @@ def ffma_choice(variant: hopper_fp32.Variant, why: str, passed_over: PassedOver 
     return Choice(FFMA, variant.tile, options, why, passed_over)
 
 
-def ffma_clocks(device: Device, call: GemmCall) -> float:
-    """About how many clocks Hopper's kernel takes, in the unit of ``clocks``: its seconds in the model's clocks."""
-    return hopper_fp32.reckoned(call, device.compute_units) * MODEL_HZ
+def ffma_seconds(device: Device, call: GemmCall) -> float:
+    """About how long Hopper's kernel takes, with what writing C adds to what it reckons itself."""
+    each = FFMA_RESULT[widths(call)[2] == 4]
+    return hopper_fp32.reckoned(call, device.compute_units) + each * call.M * call.N / (device.compute_units * hz(device))
 
 
-def _product(device: Device, call: GemmCall) -> Choice | None:
-    """The best tile of the tunable product, or Hopper's kernel where that takes less by the model of each."""
-    tiled = _tiled(device, call)
-    if call.M * call.N < FFMA_LEAST or hopper_fp32.supported(device, call):
-        return tiled and tiled[1]
-    cost = ffma_clocks(device, call)
-    if tiled is None or cost < tiled[0]:
-        variant = hopper_fp32.choose(call, device.compute_units)
-        direct = {"A": hopper_fp32.direct_a(call, variant), "B": hopper_fp32.direct_b(call)}
-        laid = [name for name, lies_well in direct.items() if not lies_well]
-        why = f"least by the model: the copy engine feeds {device.compute_units} blocks that stay"
-        why += f", after a pass that lays out {' and '.join(laid)}" * bool(laid)
-        passed = ((f"blas/gemm {tiled[1].tile}", f"{tiled[0] / cost:.2f} times as long by the model"),) if tiled else ()
-        return ffma_choice(variant, why, passed)
-    passed = (("hopper_fp32/ffma", f"{cost / tiled[0]:.2f} times as long by the model"),)
-    return replace(tiled[1], passed_over=passed + tiled[1].passed_over)
+def _ffma(device: Device, call: GemmCall, passed_over: PassedOver) -> Choice:
+    """Hopper's kernel with the variant that suits a call."""
+    variant = hopper_fp32.choose(call, device.compute_units)
+    direct = {"A": hopper_fp32.direct_a(call, variant), "B": hopper_fp32.direct_b(call)}
+    laid = [name for name, lies_well in direct.items() if not lies_well]
+    why = f"least by the model: the copy engine feeds {device.compute_units} blocks that stay"
+    why += f", after a pass that lays out {' and '.join(laid)}" * bool(laid)
+    return ffma_choice(variant, why, passed_over)
 
 
-def _tiled(device: Device, call: GemmCall) -> tuple[float, Choice] | None:
-    """The tunable product with the tile that takes least by the model, and how long."""
-    weighed: list[tuple[float, int, Candidate]] = []
-    for one in candidates(device, call):
-        if device.kind == "gpu":
-            weighed += [(clocks(device, call, one, n), n, one) for n in slicings(call, one.tile, device.compute_units)]
-        else:
-            weighed.append((*_on_cpu(device, call, one.tile), one))
+# a CPU
+
+
+def _on_cpu(device: Device, call: GemmCall) -> Choice | None:
+    """The tunable product with the tile that takes least."""
+    weighed = sorted(((*_work(device, call, one.tile), one) for one in candidates(device, call)), key=lambda w: w[0])
     if not weighed:
         return None
-    cost, slices, best = min(weighed, key=lambda w: w[0])
+    cost, slices, best = weighed[0]
     blocks = math.prod(tile_grid(call, best.tile)) * call.batch
     why = f"least by the model: {blocks * slices} work-groups for {device.compute_units} compute units"
     if slices > 1:
         why += f", the sums cut into {slices} to have that many"
-    others: dict[str, float] = {}
-    for other, _, one in sorted(weighed, key=lambda w: w[0]):
-        if one is not best:
-            others.setdefault(f"blas/gemm {one.tile}", other)
-    passed = tuple((name, f"{other / cost:.2f} times as long by the model") for name, other in list(others.items())[:4])
+    passed = tuple((f"blas/gemm {one.tile}", f"{other / cost:.2f} times as long by the model") for other, _, one in weighed[1:])
     options = tiled_options(call, best, device, slices)
-    tile = replace(best.tile, SPLIT_K=slices if slices > 1 else None)
-    return cost, Choice("gemm", tile, tuple(sorted(options.items())), why, passed)
+    return Choice("gemm", _cut(best.tile, slices), tuple(sorted(options.items())), why, passed[:SHOWN])
 
 
-def _on_cpu(device: Device, call: GemmCall, tile: Tile) -> tuple[float, int]:
-    """On a CPU, what is computed, edges included, a work-group's worth at least for each core; slices where blocks are too few."""
+def _work(device: Device, call: GemmCall, tile: Tile) -> tuple[float, int]:
+    """What is computed, edges included, a work-group's worth at least for each core; slices where blocks are too few."""
     blocks = math.prod(tile_grid(call, tile)) * call.batch
     slices = 1
     if blocks < device.compute_units and call.K >= 1024:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import hashlib
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -47,6 +49,12 @@ def call_of(problem: Problem, align: int = ALIGNED) -> Call:
             problem.beta == 0,
         )  # fmt: skip
     raise Unsupported(f"the library computes gemm and gemv, not {problem.routine}")
+
+
+def problem_of(described: Mapping[str, Any]) -> Gemm | Gemv:
+    """A problem of ours from its ``describe()``."""
+    values = {k: v for k, v in described.items() if k not in ("routine", "measured_in")}
+    return Gemv(**values) if described["routine"] == "gemv" else Gemm(**values)
 
 
 def class_of(call: Call) -> str:

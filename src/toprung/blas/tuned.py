@@ -31,7 +31,7 @@ from toprung.blas.choose import (
     Choice,
     PassedOver,
     Skinny,
-    by_model,
+    cublas_ratio,
     ffma_choice,
     lacking,
     skinny_widths,
@@ -45,7 +45,7 @@ from toprung.blas.fp32x import FP32X, path_of
 from toprung.blas.kernel import kernel, kernel_names
 from toprung.blas.kernels.rows import SMALL
 from toprung.blas.pieces import PIECES
-from toprung.blas.problems import class_of, sizes_of, source_hash
+from toprung.blas.problems import call_of, class_of, problem_of, sizes_of, source_hash
 from toprung.device import Device
 from toprung.errors import LaunchError, OutOfDeviceMemory, StoreError, SwitchRefused, UnknownName
 from toprung.store import VENDORS, Book, Entry, Machine, Proof, Store, off, shipped
@@ -345,11 +345,12 @@ def _of_spot(
     where = _where(entry, exact)
     if vendor is not None:
         ratio = vendor.median / entry.median
-        if ratio < (1.0 if exact else MARGIN):
-            if not exact and _outgrown(device, call, entry):
-                return None, passed
+        here_too = ratio if exact else ratio * _grown(device, call, entry)
+        if here_too < 1:
             why = f"measured faster than ours on {where}: {_milliseconds(vendor)}"
             return Choice("cublas", None, (), why, ((_name(entry), f"{1 / ratio:.2f} times as long when measured"),), True), ()
+        if not exact and ratio < MARGIN:
+            return None, passed
         passed = (("cublas", f"{ratio:.2f} times as long when measured"), *passed)
     why = f"tuned on {where}: {_milliseconds(entry)}"
     return replace(choice, why=why, passed_over=passed, weighed=vendor is not None), ()
@@ -377,9 +378,11 @@ def _first(
     return chosen, tuple(passed)
 
 
-def _outgrown(device: Device, call: Call, entry: Entry) -> bool:
-    """Whether a call is larger than a neighbour's, and the model's choice Hopper's kernel: its lead over cuBLAS grows with size."""
-    return math.prod(sizes_of(call)) > math.prod(entry.sizes) and by_model(device, call).kernel == FFMA
+def _grown(device: Device, call: Call, entry: Entry) -> float:
+    """By what cuBLAS's time over ours differs between a neighbour and a call, by the model; 1 where it says nothing."""
+    there = call_of(problem_of(entry.shape))
+    before, now = (cublas_ratio(device, one) for one in (there, call))
+    return now / before if 0 < before < math.inf and 0 < now < math.inf else 1.0
 
 
 def _fresh(entry: Entry, machine: Machine) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import statistics
 from collections.abc import Mapping, Sequence
@@ -9,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from toprung.blas.choose import FFMA, preferred, problem_class
-from toprung.blas.problems import call_of
+from toprung.blas.choose import Choice, by_model, preferred, problem_class
+from toprung.blas.problems import call_of, problem_of
+from toprung.device import Device
 from toprung.errors import BadRecord, UnknownName
-from toprung.problem import Problem
 from toprung.report.library import pairs
 from toprung.report.tune import choice_text
 from toprung.results import problem_name, read
@@ -20,12 +21,13 @@ from toprung.routines.gemm import Gemm
 from toprung.routines.gemv import Gemv
 from toprung.tune.trial import choice_of
 
+WITHIN = 1.05
 AT = (5, 10, 20, 40, 80)
 """Evaluations after which strategies are compared."""
 
 
 def block(words: Sequence[str], root: Path) -> str:
-    """``search``, ``run``, ``check``, ``replay`` or ``exhaustive`` and a record; ``library`` and two, before and after."""
+    """``search``, ``run``, ``check``, ``routes`` or ``exhaustive`` and a record; ``library`` and two, before and after."""
     from toprung.report.markdown import source_line
 
     what, *paths = words
@@ -132,7 +134,7 @@ def _library(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
         for theirs, ours in pairs(record["measurements"]):
             one = shares.setdefault(str(sorted(ours.problem.items())), {"class": [], "before": [], "after": []})
             one[what] = [theirs.median / ours.median]
-            one["class"] = [problem_class(call_of(_problem(ours.problem)))]  # type: ignore[list-item]
+            one["class"] = [problem_class(call_of(problem_of(ours.problem)))]  # type: ignore[list-item]
     both = [one for one in shares.values() if one["before"] and one["after"]]
     if not both:
         raise BadRecord("the two records have no product in common that both toprung and another library computed")
@@ -151,55 +153,77 @@ def _library(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Replayed:
-    """A checked shape's recorded times, each over the best of them.
+class Drawn:
+    """A drawn shape with what was measured of it (``benchmarks/routes.py``).
 
     Attributes
     ----------
-    own : our kernel that the store or the model took
-    open : whether the store compared nothing, so that ``choose.preferred`` decides; also where it would decide now, because a
-        neighbour no longer speaks for cuBLAS against Hopper's kernel
-    shares : of what ran (``ran``), cuBLAS, ours, and what would run now (``rule``)
+    timed : choices that were right, and their median seconds; first what the model took then
+    held : whether the model's numbers were fitted without it
     """
 
-    own: str
-    open: bool
-    shares: Mapping[str, float]
+    problem: Gemm | Gemv
+    timed: Sequence[tuple[Choice, float]]
+    held: bool
+
+    def seconds(self, choice: Choice) -> float | None:
+        """What was measured of a choice, its switches that are no part of the tile apart; None where it was not tried."""
+        return min((s for c, s in self.timed if (c.kernel, c.tile) == (choice.kernel, choice.tile)), default=None)
+
+    def shares(self, choice: Choice) -> float | None:
+        """The same over the best of all."""
+        found = self.seconds(choice)
+        return None if found is None else found / min(s for _, s in self.timed)
 
 
-def replayed(one: Mapping[str, Any]) -> Replayed | None:
-    """What ``choose.preferred`` makes of a shape of ``toprung tune --check``; None where cuBLAS or ours was not timed."""
-    timed = [(m["kernel"], statistics.median(m["seconds"])) for m in one["measured"] if m["seconds"] and m["status"] == "right"]
-    cublas = next((s for kernel, s in timed if kernel == "cublas"), None)
-    kernel, own = next((t for t in timed if t[0] != "cublas"), ("", None))
-    if cublas is None or own is None:
-        return None
-    call = call_of(_problem(one["problem"]))
-    ran_theirs = one["routed"]["kernel"] == "cublas"
-    undecided = not one["why"].startswith(("tuned", "measured")) or (ran_theirs and kernel == FFMA)
-    takes_own = bool(preferred(call, kernel)) if undecided else not ran_theirs
-    times = {"ran": cublas if ran_theirs else own, "cublas": cublas, "ours": own, "rule": own if takes_own else cublas}
-    best = min(s for _, s in timed)
-    return Replayed(kernel, undecided, {name: s / best for name, s in times.items()})
-
-
-def _replay(record: Mapping[str, Any]) -> list[str]:
-    names, within = ("ran", "cublas", "ours", "rule"), record["within"]
-    classes: dict[str, list[Mapping[str, float]]] = {}
+def drawn(record: Mapping[str, Any]) -> list[Drawn]:
+    """Every shape of a record of ``benchmarks/routes.py``."""
+    choices, found = [choice_of(c) for c in record["choices"]], []
     for one in record["shapes"]:
-        if _path(one) == "fp32" and (found := replayed(one)):
-            classes.setdefault(one["class"].split()[0], []).append(found.shares)
-    lines = ["| class | shapes | what ran | always cuBLAS | always ours | the rule now |", "|---|---:|---:|---:|---:|---:|"]
+        timed = [(choices[n], statistics.median(s)) for n, status, s in one["measured"] if status == "right" and s]
+        if timed:
+            problem = problem_of(one["problem"])
+            found.append(Drawn(problem, timed, held_out(problem)))
+    return found
+
+
+def held_out(problem: Gemm | Gemv) -> bool:
+    """Whether a shape is in the third to which the model is not fitted: by a hash, so always the same."""
+    return int(hashlib.sha256(str(problem.describe()).encode()).hexdigest(), 16) % 3 == 0
+
+
+def device_of(record: Mapping[str, Any]) -> Device:
+    """A record's GPU, as far as the model asks."""
+    d = record["environment"]["device"]
+    return Device(
+        "cuda:0", d["backend"], d["name"], "NVIDIA", "", "", d["kind"], d["compute_units"], d["clock_mhz"], 128, 49152, 1 << 36,
+        1 << 36, 1024, (1024, 1024, 64), 256, (1, 2, 4), 32, d["arch"],
+    )  # fmt: skip
+
+
+def now(device: Device, problem: Gemm | Gemv) -> Choice:
+    """What runs where no store says anything and cuBLAS is installed."""
+    call = call_of(problem)
+    return by_model(device, call) if preferred(device, call) else Choice("cublas", None)
+
+
+def _routes(record: Mapping[str, Any]) -> list[str]:
+    device, classes = device_of(record), dict[str, list[tuple[float | None, ...]]]()
+    for one in drawn(record):
+        if one.held:
+            ways = (one.timed[0][0], Choice("cublas", None), now(device, one.problem))
+            classes.setdefault(problem_class(call_of(one.problem)), []).append(tuple(one.shares(way) for way in ways))
+    lines = ["| class | shapes | ours before | always cuBLAS | now | of them not measured |", "|---|---:|---:|---:|---:|---:|"]
     everything = [s for found in classes.values() for s in found]
     for title, shares in [*sorted(classes.items()), ("all", everything)]:
-        cells = (f"{sum(s[n] <= within for s in shares)}, {max(s[n] for s in shares):.2f}" for n in names)
-        lines.append(f"| {title} | {len(shares)} | {' | '.join(cells)} |")
-    return [*lines, "", f"Shapes within {within:g} of the best measured, and the worst; medians of the recorded times."]
-
-
-def _problem(described: Mapping[str, Any]) -> Problem:
-    values = {k: v for k, v in described.items() if k not in ("routine", "measured_in")}
-    return Gemv(**values) if described["routine"] == "gemv" else Gemm(**values)
+        columns = [[s for s in column if s is not None] for column in zip(*shares, strict=True)]
+        cells = (f"{sum(s <= WITHIN for s in c)} of {len(c)}, {max(c, default=1):.2f}" for c in columns)
+        lines.append(f"| {title} | {len(shares)} | {' | '.join(cells)} | {len(shares) - len(columns[-1])} |")
+    return [
+        *lines,
+        "",
+        f"Shapes within {WITHIN:g} of the best of all that was measured, and the worst; medians of the recorded times.",
+    ]
 
 
 def _path(shape: Mapping[str, Any]) -> str:
@@ -222,7 +246,7 @@ def _median(final: Mapping[str, Any] | None) -> float:
 
 LIBRARY = "library"
 BLOCKS = {
-    "search": ("search", _search), "run": ("tune", _run), "check": ("tune-check", _check), "replay": ("tune-check", _replay),
+    "search": ("search", _search), "run": ("tune", _run), "check": ("tune-check", _check), "routes": ("routes", _routes),
     "exhaustive": ("tune", _exhaustive),
 }  # fmt: skip
 """By the marker's second word: the kind of record, and what makes the table."""

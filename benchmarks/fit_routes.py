@@ -1,0 +1,240 @@
+"""Fit the model behind the choice (blas/expected.py, ``GPU`` in blas/choose.py) to recorded times, and say how well it chooses.
+
+    python benchmarks/fit_routes.py results/nvidia-h200/routes.json --tiles results/nvidia-h200/tiles.json
+
+A third of the drawn shapes, by a hash of each, is held out: nothing is fitted to it, and the table in docs/tuning.md is about it.
+Relative errors of times are made small, all choices of a shape counting, the slow ones less; a soft loss keeps outliers from
+deciding, and a weak pull keeps numbers that the data do not determine where they were. What the choice loses by them counts
+besides: a shape's mean loss where every choice is taken with a probability that falls with its time by the model. What comes
+out is printed to be put into the source, and is what stands there.
+"""
+
+import argparse
+import itertools
+import math
+from dataclasses import fields, replace
+from pathlib import Path
+from types import MappingProxyType
+
+import numpy as np
+from scipy.optimize import least_squares
+
+from toprung import hopper_fp32
+from toprung.blas import choose as choosing
+from toprung.blas import expected
+from toprung.blas.call import GemmCall
+from toprung.blas.choose import GPU, Skinny
+from toprung.blas.ffma import variant_of
+from toprung.blas.problems import call_of, problem_of
+from toprung.report.tune_table import device_of, drawn, held_out
+from toprung.results import read
+from toprung.tune.trial import choice_of
+
+WITHIN = 1.05
+GOOD, LITTLE = 1.3, 0.4
+"""Choices up to so many times as slow as the best count fully; the others so much."""
+SOFT, PULL = 0.08, 0.1
+FOREIGN = 0.4
+"""How much a time of ``tiles.json`` counts: few products, each with many tiles."""
+LOSS, DOUBT = 3.0, 0.03
+"""How much that loss counts, and the error of a time by which the probability falls to a third."""
+HOPELESS = 4.0
+"""What one call alone showed to be so many times as slow was not timed properly."""
+LARGE = 4_000_000
+"""Results of C from which on writing them is seen in Hopper's kernel."""
+FIXED = {"launch", "multiply"}
+"""Of the kernels for short sides: nothing that was measured tells these from the rest."""
+
+
+def timed(record):
+    """(problem, [(choice, seconds)]) of each shape."""
+    if record["kind"] == "tiles":
+        return [(problem_of(p["problem"]), [(choice_of(t), t["seconds"]) for t in p["quick"]]) for p in record["problems"]]
+    return [(one.problem, one.timed) for one in drawn(record)]
+
+
+class Fit:
+    """Something with numbers in it, what was measured of it, and what it makes of that."""
+
+    def __init__(self, start, rows):
+        self.names, self.start, self.rows = list(start), np.log([start[n] for n in start]), rows
+
+    def model(self, values):
+        """Seconds of each row, by the model."""
+        raise NotImplementedError
+
+    def run(self):
+        """The numbers that fit."""
+        weights = np.array([(1.0 if t < GOOD * best else LITTLE) * own for _, t, best, own in self.rows])
+        measured = np.log([t for _, t, _, _ in self.rows])
+        places = {best: i for i, best in enumerate(dict.fromkeys(best for _, _, best, _ in self.rows))}
+        shape = np.array([places[best] for _, _, best, _ in self.rows])
+        count = len(places)
+        fastest = np.full(count, np.inf)
+        np.minimum.at(fastest, shape, measured)
+        share = np.zeros(count)
+        np.maximum.at(share, shape, np.array([own for *_, own in self.rows]))
+        lost = measured - fastest[shape]
+
+        def errors(x):
+            values = dict(zip(self.names, np.exp(x), strict=True))
+            model = np.log(self.model(values))
+            least = np.full(count, np.inf)
+            np.minimum.at(least, shape, model)
+            likely = np.exp((least[shape] - model) / DOUBT)
+            losses = np.bincount(shape, likely * np.minimum(lost, GOOD), count) / np.bincount(shape, likely, count)
+            return np.concatenate([weights * (model - measured), LOSS * share * losses, PULL * (x - self.start)])
+
+        found = least_squares(errors, self.start, loss="soft_l1", f_scale=SOFT, max_nfev=25)
+        return {n: float(v) for n, v in zip(self.names, np.exp(found.x), strict=True)}
+
+
+def numbers(record):
+    """A record's numbers by name, those of its mappings as name.key."""
+    found = {}
+    for f in fields(record):
+        value = getattr(record, f.name)
+        found |= {f"{f.name}.{k}": v for k, v in value.items()} if hasattr(value, "items") else {f.name: value}
+    return found
+
+
+def built(record, values):
+    """The inverse."""
+    maps = {n.partition(".")[0] for n in values if "." in n}
+    plain = {n: v for n, v in values.items() if "." not in n}
+    nested = {m: MappingProxyType({n.partition(".")[2]: v for n, v in values.items() if n.startswith(f"{m}.")}) for m in maps}
+    return replace(record, **plain, **nested)
+
+
+def same(tile):
+    """What makes two tiles one line of the table."""
+    return replace(tile, VA=4, VB=4, PADA=4, PADB=4, SPLIT_K=None)
+
+
+class Products(Fit):
+    """The tunable product: its clocks, the host's, and each tile's efficiency."""
+
+    def __init__(self, device, shapes):
+        self.device, self.table = device, {same(c.tile): i for i, c in enumerate(GPU)}
+        rows = []
+        for problem, found, own in shapes:
+            call = call_of(problem)
+            best = min(t for _, t in found)
+            for choice, seconds in found:
+                if choice.kernel == "gemm" and (i := self.table.get(same(choice.tile))) is not None and seconds < HOPELESS * best:
+                    vc = dict(choice.options)["VC"]
+                    rows.append(((call, replace(choice.tile, SPLIT_K=None), i, choice.slices, vc), seconds, best, own))
+        start = numbers(expected.PRODUCT) | {f"tile {i}": c.efficiency for i, c in enumerate(GPU)}
+        super().__init__(start | {"host": expected.HOST.launch, "two": expected.HOST.two}, rows)
+        self.clocks = list(numbers(expected.PRODUCT))
+
+    def model(self, values):
+        """See ``Fit``."""
+        p, found = built(expected.PRODUCT, {n: values[n] for n in self.clocks}), []
+        units, lanes, hz = self.device.compute_units, self.device.lanes or 128, choosing.hz(self.device)
+        for (call, tile, i, slices, vc), *_ in self.rows:
+            clocks = expected.product(call, tile, values[f"tile {i}"], GPU[i].resident, slices, vc, units, lanes, p)
+            found.append(max(clocks / hz, values["host"] if slices == 1 else values["two"]))
+        return found
+
+
+class Shorts(Fit):
+    """One kernel for short sides."""
+
+    def __init__(self, device, shapes, kernel):
+        self.device, self.kernel, rows = device, kernel, []
+        for problem, found, own in shapes:
+            best = min(t for _, t in found)
+            for choice, seconds in found:
+                if choice.kernel == kernel and seconds < HOPELESS * best:
+                    call = call_of(problem)
+                    batch = call.batch if isinstance(call, GemmCall) else 1
+                    row = Skinny.of(call), batch, replace(choice.tile, SPLIT_K=None), dict(choice.options)["SMALL"], choice.slices
+                    rows.append((row, seconds, best, own))
+        super().__init__({n: v for n, v in numbers(expected.SHORT[kernel]).items() if n not in FIXED}, rows)
+
+    def model(self, values):
+        """See ``Fit``."""
+        own = {self.kernel: replace(expected.SHORT[self.kernel], **values)}
+        units, hz, found = self.device.compute_units, choosing.hz(self.device), []
+        for (s, batch, tile, small, slices), *_ in self.rows:
+            clocks = expected.short_side(self.kernel, tile, s.length, s.few, small, s.depth, batch, slices, units, own)
+            found.append(max(clocks / hz, expected.HOST.launch if slices == 1 else expected.HOST.two))
+        return found
+
+
+def quality(fit, values):
+    """Median and spread of the model's errors."""
+    errors = abs(np.log(fit.model(values)) - np.log([t for _, t, *_ in fit.rows]))
+    middle, most = 100 * np.quantile(errors, (0.5, 0.9))
+    return f"{len(errors)} times, median error {middle:.1f} %, nine in ten below {most:.0f} %"
+
+
+def cublas(device, training, rest):
+    """``CUBLAS``, ``CUBLAS_MORE`` and ``CUBLAS_SLICED`` with which the least time is lost to the slower of the two."""
+
+    def weighed(shapes):
+        for problem, found, _ in shapes:
+            theirs = next((t for c, t in found if c.kernel == "cublas"), None)
+            ours = min((t for c, t in found if c.kernel != "cublas"), default=None)
+            if theirs and ours:
+                call = call_of(problem)
+                ways = [(way.seconds, way.slices > 1) for way in choosing.ways(device, call, well=True)]
+                yield choosing.ways(device, call)[0].seconds, ways, math.log(ours / theirs)
+
+    def losses(known, factor, more, sliced):
+        for own, ways, lead in known:
+            theirs = max(min(factor * t + sliced * cut for t, cut in ways) + more, expected.HOST.cublas)
+            yield max(0.0, lead if theirs >= own else -lead)
+
+    known, others = list(weighed(training)), list(weighed(rest))
+    grid = itertools.product(np.arange(0.9, 1.121, 0.01), np.arange(0, 4.1e-6, 0.5e-6), np.arange(0, 4.1e-6, 1e-6))
+    best = min(grid, key=lambda constants: sum(losses(known, *constants)))
+    print(f"CUBLAS={best[0]:.2f}, CUBLAS_MORE={best[1]:.1e}, CUBLAS_SLICED={best[2]:.1e}")
+    for name, shapes in (("", known), ("held out: ", others)):
+        lost = list(losses(shapes, *best))
+        print(f"  {name}{sum(one > math.log(WITHIN) for one in lost)} of {len(lost)} lose 5 %, the worst {math.exp(max(lost)):.2f}")
+
+
+def writing(device, shapes):
+    """``FFMA_RESULT``: what Hopper's kernel takes beyond what it reckons, by whether C lies on 16 bytes, where C is large."""
+    found = {True: [], False: []}
+    for problem, timed_here, _ in shapes:
+        for choice, seconds in timed_here:
+            if choice.kernel == choosing.FFMA and problem.M * problem.N >= LARGE:
+                call = call_of(problem)
+                reckoned = hopper_fp32.reckoned(call, device.compute_units, variant_of(choice.tile, dict(choice.options)))
+                each = (seconds - reckoned) * choosing.hz(device) * device.compute_units / (problem.M * problem.N)
+                found[choosing.widths(call)[2] == 4].append(each)
+    print("FFMA_RESULT:", ", ".join(f"{np.median(found[wide]):.2f} of {len(found[wide])}" for wide in (False, True)))
+
+
+def main():
+    """Fit and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("routes", type=Path, nargs="+")
+    parser.add_argument("--tiles", type=Path)
+    wanted = parser.parse_args()
+    records = [read(path) for path in wanted.routes]
+    device = device_of(records[0])
+    shapes = [(p, found, 1.0) for record in records for p, found in timed(record)]
+    training, rest = ([one for one in shapes if held_out(one[0]) == held] for held in (False, True))
+    tiles = timed(read(wanted.tiles)) if wanted.tiles else []
+    training += [(p, found, FOREIGN) for p, found in tiles]
+    products = Products(device, training)
+    values = products.run()
+    print("products:", quality(products, values), "; held out:", quality(Products(device, rest), values))
+    for name, value in values.items():
+        print(f"  {name} = {value:.4g}" + (f"   # {GPU[int(name.split()[1])].tile}" if name.startswith("tile ") else ""))
+    drawn_ones = [one for one in training if one[2] == 1.0]
+    writing(device, drawn_ones)
+    cublas(device, drawn_ones, rest)
+    for kernel in expected.SHORT:
+        short = Shorts(device, training, kernel)
+        values = short.run()
+        print(f"{kernel}:", quality(short, values), "; held out:", quality(Shorts(device, rest, kernel), values))
+        print("  " + ", ".join(f"{n}={v:.4g}" for n, v in values.items()))
+
+
+if __name__ == "__main__":
+    main()

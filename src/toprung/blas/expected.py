@@ -1,0 +1,238 @@
+"""How long a call takes about on a GPU: rough counts of clocks, one for the tunable product, one for the kernels of short sides.
+
+They order choices and say where cuBLAS is likely to be faster; nobody reads times from them. Their numbers were fitted by
+``benchmarks/fit_routes.py`` to what ``benchmarks/routes.py`` and ``benchmarks/tiles.py`` measured on an H200. They count a
+device's own clocks on its own number of multiprocessors, so that another device gets an answer of its own, a rougher one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from toprung.blas.call import GemmCall
+from toprung.tile import Tile
+
+HZ = 1.98e9
+"""Clocks of a device that does not say how many it makes in a second: an H200's."""
+CACHED = 32 << 20
+"""Bytes of slices that the last cache holds until they are added; of an operand, in ``Short``."""
+THREADS, REGISTERS = 2048, 1 << 16
+"""Of a multiprocessor."""
+FUNNEL = 4
+"""Power by which the larger of two limits that hide behind each other counts: nearly the maximum."""
+
+
+@dataclass(frozen=True)
+class Host:
+    """Seconds in which a program puts a call into the queue; nothing is faster that is called again and again.
+
+    Attributes
+    ----------
+    launch, two : one launch of ours, and two
+    cublas : a call of cuBLAS
+    """
+
+    launch: float = 4.92e-6
+    two: float = 9.99e-6
+    cublas: float = 14e-6
+
+
+@dataclass(frozen=True)
+class Product:
+    """Clocks of the tunable product.
+
+    Attributes
+    ----------
+    launch : a launch, with the first loads and the last stores
+    turn : a turn of the loop, waiting for memory and for the others of the work-group
+    load : each access to global memory that a work-item makes in a turn
+    narrow : that accesses to A or B take longer where they bring one or two floats of four, by how the operand lies
+    store : each store of a work-item, one after the other
+    result : each result that a multiprocessor writes
+    piece : power by which that grows with a work-item's results, of 32
+    scattered : power by which that grows where C is written in narrower pieces than a work-item's
+    second : a second launch
+    memory : bytes a clock that the GPU moves from and to its memory or last cache
+    written : how many bytes read one written counts for, with ``scattered_memory`` as the power
+    cache : bytes a clock from the last cache, to all multiprocessors
+    slices : bytes a clock of slices, while the cache holds them
+    layouts : efficiency of the other transposes over that of NN
+    """
+
+    launch: float = 4831.0
+    turn: float = 260.0
+    load: float = 4.37
+    narrow: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({"A": 8.63, "AT": 1.16, "B": 0.689, "BT": 14.3}))
+    store: float = 8.5
+    result: float = 0.123
+    piece: float = 0.457
+    scattered: float = 1.32
+    second: float = 5822.0
+    memory: float = 3205.0
+    written: float = 3.16
+    scattered_memory: float = 0.756
+    cache: float = 1851.0
+    slices: float = 4289.0
+    layouts: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({"NT": 0.924, "TN": 1.05, "TT": 1.0}))
+
+
+PRODUCT = Product()
+HOST = Host()
+
+
+def product(
+    call: GemmCall, tile: Tile, efficiency: float, resident: int, slices: int, vc: int, units: int, lanes: int, p: Product = PRODUCT
+) -> float:
+    """Clocks of the tunable product.
+
+    Blocks are dealt out in waves of ``resident`` a multiprocessor, the last wave with what is left. A wave takes as long as its
+    multiply-adds on the lanes that its work-items fill, at the tile's efficiency, longer where operands are read in narrow
+    pieces, and waits in each turn of its loop; then it writes. Slices add a second
+    pass. Nothing takes less than memory needs for the operands, and the last cache for what each block reads of them.
+    """
+    bk, items = tile.BK or 1, tile.work_items
+    turns = math.ceil(math.ceil(call.K / bk) / slices)
+    depth, block = turns * bk, tile.BM * tile.BN
+    groups = -(-call.M // tile.BM) * -(-call.N // tile.BN) * call.batch * slices
+    va, vb, vec = tile.VA or 1, tile.VB or 1, tile.VEC or 1
+    each = 1 / (efficiency * p.layouts.get(call.trans, 1.0))
+    each += p.narrow["AT" if call.trans_a else "A"] * (1 / va - 0.25) / tile.BN
+    each += p.narrow["BT" if call.trans_b else "B"] * (1 / vb - 0.25) / tile.BM
+    waiting = turns * (p.turn + p.load * (tile.BM * bk / va + bk * tile.BN / vb) / items)
+    pieces = vec / min(vc, vec)
+    stores = (tile.TM or 1) * (tile.TN or 1) / vec * pieces
+
+    each_result = p.result * math.pow(pieces, p.scattered) * math.pow((tile.TM or 1) * (tile.TN or 1) / 32, p.piece)
+
+    def wave(count: int) -> float:
+        results = count * block
+        multiplying = results * depth / min(lanes, count * items) * each
+        return multiplying + waiting + p.store * stores + each_result * results
+
+    whole, rest = divmod(math.ceil(groups / units), resident)
+    total = (whole * wave(resident) if whole else 0.0) + (wave(rest) if rest else 0.0)
+    read, made = call.batch * (call.M + call.N) * call.K, call.batch * call.M * call.N
+    written = made * p.written * (math.pow(pieces, p.scattered_memory) if slices == 1 else 1.0)
+    memory = 4 * (read + written) / p.memory
+    cache = 4 * groups * depth * (tile.BM + tile.BN) / p.cache
+    total = math.pow(total**FUNNEL + memory**FUNNEL + cache**FUNNEL, 1 / FUNNEL)
+    if slices > 1:
+        parts = 4 * slices * made
+        total += p.second + (2 * parts + 4 * made) / (p.slices if parts <= CACHED else p.memory)
+    return p.launch + total
+
+
+@dataclass(frozen=True)
+class Short:
+    """Clocks of a kernel that reads a large operand once.
+
+    Attributes
+    ----------
+    launch : a launch; ``second`` : another one
+    wave : of work-groups, before its loop and after it
+    turn : a turn of the loop, waiting for memory; ``each`` : for each float of the large operand that a work-item reads in it;
+        ``small`` : for each access to the small one
+    load, multiply, reduce : that a sub-group is busy with a float of the large operand for each lane, a multiply-add of them, and
+        the end of one of its sums
+    memory, cached : bytes a clock of a large operand beyond and within the last cache
+    flight : bytes on their way to a multiprocessor with which it gets half its share of them
+    """
+
+    turn: float
+    each: float
+    small: float
+    load: float
+    reduce: float
+    multiply: float = 1.0
+    launch: float = 4000.0
+    wave: float = 330.0
+    second: float = 5900.0
+    memory: float = 1920.0
+    cached: float = 3220.0
+    flight: float = 6000.0
+
+
+SHORT: Mapping[str, Short] = MappingProxyType(
+    {
+        "rows": Short(
+            turn=24.6,
+            each=37.1,
+            small=81.2,
+            load=0.552,
+            reduce=93,
+            wave=120.0,
+            second=5436.0,
+            memory=1938.0,
+            cached=4964.0,
+            flight=1460.0,
+        ),
+        "columns": Short(
+            turn=363,
+            each=5.06,
+            small=25.2,
+            load=0.63,
+            reduce=19.1,
+            wave=1973.0,
+            second=7251.0,
+            memory=2270.0,
+            cached=5852.0,
+            flight=6524.0,
+        ),
+    }
+)
+
+
+def short_side(
+    kernel: str,
+    tile: Tile,
+    length: int,
+    few: int,
+    small: int,
+    depth: int,
+    batch: int,
+    slices: int,
+    units: int,
+    shorts: Mapping[str, Short] = SHORT,
+) -> float:
+    """Clocks of ``rows`` or ``columns``: ``few`` sums for each of ``length`` rows or columns, by a kernel for ``small`` of them.
+
+    A wave of work-groups keeps its sub-groups' schedulers busy, or waits; the large operand's bytes are the limit from below.
+    """
+    s, wide, own = shorts[kernel], tile.VA or 1, tile.TM or 1
+    if kernel == "rows":
+        at_once, down, reads = own, tile.DN * wide, small * (1 if (tile.VB or 1) > 1 else wide)
+        ends, registers = small * own, 24 + small * own + own * wide + wide + 2 * own
+    else:
+        at_once = tile.KU or 1
+        down, reads = tile.DN * at_once, small * at_once
+        ends, registers = small * tile.DN, 24 + small * wide + at_once * wide
+    turns = math.ceil(math.ceil(depth / down) / slices)
+    items = tile.work_items
+    resident = max(1, min(THREADS // items, REGISTERS // (items * min(255, registers))))
+    groups = -(-length // tile.BM) * batch * slices
+    floats = at_once * wide
+    busy = turns * floats * (s.load + small * s.multiply) + ends * s.reduce
+
+    def wave(count: int) -> float:
+        return s.wave + count * items / 32 / 4 * busy + turns * (s.turn + floats * s.each + reads * s.small)
+
+    whole, rest = divmod(math.ceil(groups / units), resident)
+    total = (whole * wave(resident) if whole else 0.0) + (wave(rest) if rest else 0.0)
+    moved = 4 * batch * length * depth
+    flying = 4 * floats * items * min(resident, math.ceil(groups / units))
+    memory = moved / (s.cached if moved <= CACHED else s.memory) * (1 + s.flight / flying)
+    total = math.pow(total**FUNNEL + memory**FUNNEL, 1 / FUNNEL)
+    return s.launch + total + (s.second + 8 * slices * length * few * batch / PRODUCT.slices if slices > 1 else 0.0)
+
+
+def seconds(clocks: float, launches: int, hz: float, host: Host = HOST) -> float:
+    """Of a call of ours: its clocks, or the host's time where that is the limit; of two of those the one with fewer clocks."""
+    device = clocks / hz
+    return max(device, host.launch if launches == 1 else host.two) + TIE * device
+
+
+TIE = 0.02
+"""Share of a device's own time that counts where the host is the limit."""
