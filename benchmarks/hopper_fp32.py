@@ -66,6 +66,10 @@ SHAPES = (
 ROUNDS, BURST = 5, 0.02
 
 
+def problem_of(shape):
+    return Gemm(**{k: v for k, v in shape.items() if k != "limit"})
+
+
 def bits_of(plan, placed, problem):
     placed.reset()
     a, b, c = (placed.parts[n] for n in "ABC")
@@ -75,7 +79,7 @@ def bits_of(plan, placed, problem):
 
 def check(session, shape, tile, name):
     """What is wrong with a case, as sentences."""
-    problem = Gemm(**{k: v for k, v in shape.items() if k != "limit"})
+    problem = problem_of(shape)
     operands = hostile(problem, name)
     placed = OnDevice(operands, session)
     plan = Plan(session, Product.of(problem), tile, shape.get("limit", LIMIT), SPIN_LIMIT=SPIN)
@@ -92,6 +96,7 @@ def right(session, tiles=TILES):
     part = hopper_fp32.PART
     todo = [({**shape, "trans": t}, tile, "normal") for tile in tiles for shape in EDGES for t in TRANSPOSES if fits(shape, t)]
     todo += [(shape, tile, "integers") for tile in tiles for shape in DEEP]
+    todo = [one for one in todo if not unfit(Product.of(problem_of(one[0])), one[1])]
     todo += [({"M": 200, "N": 330, "K": 150, "trans": t}, tiles[0], name) for name in DATA for t in ("NN", "TT")]
     for shape, tile, name in todo:
         hopper_fp32.PART = -1.0 if name == "integers" else part  # as many parts as may be
