@@ -1,8 +1,8 @@
 // C = alpha * A * B + beta * C         all row-major: A is M x K (lda), B is K x N (ldb), C is M x N (ldc)
 //
-//     one wave after the other:   |0000000|1111111|2222222|3333   |      a work-group that runs alone in the last wave has a whole tile
-//     cut along K:                |0000000|1111111|2222222|333333|       the last wave's tiles end together: long pieces start first,
-//                                                                        short ones where a long one is done
+//     one wave after the other:   |0000000|1111111|2222222|3333   |      who runs alone in the last wave has a whole tile
+//     cut along K:                |0000000|1111111|2222222|333333|       the last wave's tiles end together: long pieces
+//                                                                        start first, short ones where a long one is done
 //
 // Work-group: DN x DM work-items, DM = BM / TM, DN = BN / TN, for a piece: the K from ... to of a BM x BN block of C at row m and
 // column n. pieces[group] = {m, n, from, to, part}. The piece that begins a block writes to C (part < 0), all others to
