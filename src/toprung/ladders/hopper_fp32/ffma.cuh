@@ -36,8 +36,8 @@
 #define STAGE_BYTES (DATA_BYTES + IN_ORDER * (TURNED_BYTES + 128))
 // what the launch gave all threads, shared out anew to the last register, or the block waits for ever: 256 * 232 + 128 * 40 = 384 * 168
 #ifndef CONSUMER_REGISTERS
-#define PRODUCER_REGISTERS (TURN_A ? 72 : 40)
-#define CONSUMER_REGISTERS (TURN_A ? 216 : 232)
+#define PRODUCER_REGISTERS (TURN_A || IN_ORDER ? 72 : 40)
+#define CONSUMER_REGISTERS (TURN_A || IN_ORDER ? 216 : 232)
 #endif
 #define THREADS (32 * WARPS + 128)
 #ifndef PAD
