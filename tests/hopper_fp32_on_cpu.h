@@ -25,6 +25,7 @@ static void tma_load(uint to, const TensorMap *map, int x, int y, uint bar) {
 
 static float4 lds(uint at) { return *(const float4 *)(dynamic_shared + at); }
 static void sts(uint at, float x, float y, float z, float w) { *(float4 *)(dynamic_shared + at) = make_float4(x, y, z, w); }
+static void pad() {}
 static uint peek(const uint *flag) {
     if (uint v = __atomic_load_n(flag, __ATOMIC_SEQ_CST)) return v;
     fprintf(stderr, "block %d waits for one that has not begun\n", blockIdx.x);

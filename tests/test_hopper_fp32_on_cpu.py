@@ -19,7 +19,7 @@ from toprung.hopper_fp32 import Plan, Variant
 from toprung.rung import Rung, ladder
 from toprung.tile import Tile
 
-GONE = "lds", "sts", "peek", "consumers_meet"
+GONE = "lds", "sts", "pad", "peek", "consumers_meet"
 TINY = Variant(STAGES=2, GROUP=2)
 
 

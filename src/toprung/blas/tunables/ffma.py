@@ -12,7 +12,7 @@ from toprung.blas.choose import FFMA, FFMA_LEAST, Choice, ffma_choice
 from toprung.blas.tunable import Axes, Point, Tunable
 from toprung.device import Device
 
-SPACE = {"BM": (128, 256, 512, 64), "BK": (10, 12, 16, 8), "WAIT": (1, 2, 3), "GROUP": (8, 4, 16), "TURN_A": (0, 1)}
+SPACE = {"BM": (128, 256, 512, 64), "BK": (14, 12, 10, 16, 8), "WAIT": (1, 2, 3), "GROUP": (8, 4, 16), "TURN_A": (0, 1)}
 """``WAIT``: in which quarter of a stage the next one is waited for. Eight warps own BM × BN of C, so that BN follows from BM."""
 FIRST = hopper_fp32.FIRST
 AREA = FIRST.BM * FIRST.BN

@@ -14,7 +14,7 @@ ffma(float *C, float alpha, float beta, const __grid_constant__ TensorMap map_a,
     extern __shared__ char memory[];
     Ring ring(memory);
     if (threadIdx.x == 0) ring.init();
-    if (IN_ORDER && threadIdx.x < 4) ((float *)(memory + (ring.zeros() - shared_address(memory))))[threadIdx.x] = 0.0f;
+    if (IN_ORDER && threadIdx.x == 0) sts(ring.zeros(), 0.0f, 0.0f, 0.0f, 0.0f);
     __syncthreads();
     wait_for_previous();
     let_next_start();
@@ -36,6 +36,8 @@ ffma(float *C, float alpha, float beta, const __grid_constant__ TensorMap map_a,
         return;
     }
     more_registers<CONSUMER_REGISTERS>();
+#pragma unroll
+    for (int i = 0; i < PAD; ++i) pad();
     Place at;
     Fragments f;
     ring.wait_full();

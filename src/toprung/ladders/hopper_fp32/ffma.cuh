@@ -36,10 +36,13 @@
 #define STAGE_BYTES (DATA_BYTES + IN_ORDER * (TURNED_BYTES + 128))
 // what the launch gave all threads, shared out anew to the last register, or the block waits for ever: 256 * 232 + 128 * 40 = 384 * 168
 #ifndef CONSUMER_REGISTERS
-#define PRODUCER_REGISTERS (TURN_A ? 72 : 40)
-#define CONSUMER_REGISTERS (TURN_A ? 216 : 232)
+#define PRODUCER_REGISTERS (TURN_A || IN_ORDER ? 72 : 40)
+#define CONSUMER_REGISTERS (TURN_A || IN_ORDER ? 216 : 232)
 #endif
 #define THREADS (32 * WARPS + 128)
+#ifndef PAD
+#define PAD 0 // instructions in front of the main loop: where in a line of the instruction cache it begins
+#endif
 
 #if IN_ORDER
 #define LDS "ld.volatile.shared.v4.f32" // which the compiler may not exchange, and so spreads
@@ -52,6 +55,8 @@ inline float4 lds(uint at) {
     asm volatile(LDS " {%0,%1,%2,%3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(at));
     return v;
 }
+
+inline void pad() { asm volatile("pmevent 0;"); } // an event for a profiler that nobody listens to
 
 struct Ring { // where things lie in shared memory, and the stage that is next
 #if IN_ORDER
