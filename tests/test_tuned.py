@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ import trial
 from conftest import require
 from test_choice import HOPPER as H200
 from test_store import WRITER, child, garbage
+from test_tune import InProcess
 from toprung import store as stores
 from toprung.backends.base import Session
 from toprung.blas import engine, execute, proof, tuned, vendor
@@ -36,6 +38,7 @@ from toprung.routines.gemm import Gemm
 from toprung.routines.gemv import Gemv
 from toprung.store import Entry, Machine, Store
 from toprung.tile import Tile
+from toprung.tune.session import Budget, Tuner
 
 SMALL = Tile(BM=16, BN=16, BK=8, WM=16, WN=16, TM=4, TN=4, VEC=4, VA=4, VB=4, STAGES=1, PADA=4, PADB=4)
 """A tile of the tunable product that the model never takes on a CPU, for more than a few elements."""
@@ -105,6 +108,16 @@ def test_the_very_sizes_come_before_a_neighbour_and_that_before_the_model(device
     assert multiplied(device, 90, 64, 64).kernel == "blas/plain"
     for far in (Gemm(400, 64, 64), Gemm(64, 64, 64, trans="TN"), Gemm(63, 63, 63)):  # sizes, layout, alignment
         assert "by the model" in choose(device, call_of(far)).why
+
+
+def test_a_search_begins_with_what_is_known_of_near_sizes(session: Session, stored: Store) -> None:
+    stored.add(entry(session.device, Gemm(64, 64, 64)))
+    lanes: Any = SimpleNamespace(lanes=lambda: [InProcess(session)])
+    tuner = Tuner([Gemm(72, 64, 64)], lanes, stored, Budget(trials=2))
+    for _ in tuner.run():
+        pass
+    tried = [e.candidate["tile"] for e in stored.entries() if e.shape["M"] == 72 and e.kernel == "gemm"]
+    assert len(tried) == 2 and SMALL.given() in tried
 
 
 def test_the_environment_turns_it_off(device: Device, stored: Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -346,8 +346,11 @@ class Tuner:
         if shape.start is None:
             self._recall(shape, lane.device)
             assert shape.start is not None
+            # what the user or the package knows of these sizes, or of near ones, comes before all else
+            advised = [plain(choose(lane.device, call, own=True))] if shape.precision == "fp32" else []
             if not self._known(shape, shape.start) and not self._try(lane, shape, shape.start, None):
                 return
+            shape._left += [c for c in advised if c != shape.start and not self._known(shape, c)]
         space = CallSpace(lane.device, call, precision=shape.precision)
         known = _ranked(shape._order)
         view: Space = Ordered(space, known) if known else space
