@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
-from toprung.blas.competitor import Toprung
+from toprung.blas.competitor import WAYS, Toprung
 from toprung.errors import BadRecord
 from toprung.measure import Measurement
 from toprung.results import read
@@ -45,12 +45,13 @@ def block(words: Sequence[str], root: Path) -> str:
     return "\n".join([*lines, *(source_line(w, r) for w, r in zip(words, records, strict=True))])
 
 
-def pairs(measurements: Sequence[Measurement]) -> list[tuple[Measurement, Measurement]]:
-    """For each product the first other competitor's measurement, and ours."""
+def pairs(measurements: Sequence[Measurement], name: str = Toprung.title) -> list[tuple[Measurement, Measurement]]:
+    """For each product the first measurement of another library, and that of one of ours (``WAYS``)."""
     found: dict[str, dict[bool, Measurement]] = {}
     for m in measurements:
-        if m.mode == "warm":
-            found.setdefault(str(sorted(m.problem.items())), {}).setdefault(m.competitor["name"] == Toprung.title, m)
+        who = m.competitor["name"]
+        if m.mode == "warm" and (who == name or who not in WAYS):
+            found.setdefault(str(sorted(m.problem.items())), {}).setdefault(who == name, m)
     return [(both[False], both[True]) for both in found.values() if len(both) == 2]
 
 

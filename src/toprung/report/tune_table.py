@@ -27,18 +27,14 @@ AT = (5, 10, 20, 40, 80)
 
 
 def block(words: Sequence[str], root: Path) -> str:
-    """``search``, ``run``, ``check``, ``routes`` or ``exhaustive`` and a record; ``library`` and two, before and after."""
+    """``search``, ``run``, ``check``, ``routes``, ``exhaustive`` or ``library``, and a record."""
     from toprung.report.markdown import source_line
 
     what, *paths = words
-    if what not in (*BLOCKS, LIBRARY):
-        raise UnknownName("table of the tuner", what, (*BLOCKS, LIBRARY))
-    if len(paths) < (2 if what == LIBRARY else 1):
+    if what not in BLOCKS:
+        raise UnknownName("table of the tuner", what, tuple(BLOCKS))
+    if not paths:
         return "Not measured yet."
-    if what == LIBRARY:
-        before, after = (read(root / p) for p in paths)
-        sources = (source_line(p, r, name) for p, r, name in zip(paths, (before, after), ("Before", "After"), strict=True))
-        return "\n".join([*_library(before, after), "", *sources])
     kind, make = BLOCKS[what]
     record = read(root / paths[0])
     if record.get("kind") != kind:
@@ -127,19 +123,19 @@ def _exhaustive(record: Mapping[str, Any]) -> list[str]:
     return [*lines, "", last + f" The model's order was not gone through to its end on {', '.join(some)}." * bool(some)]
 
 
-def _library(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
-    """Geometric means of the library's speed over its vendor's, by class, of the products that both records have."""
+def _library(record: Mapping[str, Any]) -> list[str]:
+    """Geometric means of the library's speed over its vendor's, by class, without and with what was tuned, of one run."""
     shares: dict[str, dict[str, list[float]]] = {}
-    for what, record in (("before", before), ("after", after)):
-        for theirs, ours in pairs(record["measurements"]):
+    for what, name in (("before", "toprung_untuned"), ("after", "toprung")):
+        for theirs, ours in pairs(record["measurements"], name):
             one = shares.setdefault(str(sorted(ours.problem.items())), {"class": [], "before": [], "after": []})
             one[what] = [theirs.median / ours.median]
             one["class"] = [problem_class(call_of(problem_of(ours.problem)))]  # type: ignore[list-item]
     both = [one for one in shares.values() if one["before"] and one["after"]]
     if not both:
-        raise BadRecord("the two records have no product in common that both toprung and another library computed")
+        raise BadRecord("the record has no product that toprung_untuned, toprung and another library computed")
     lines = [
-        "| class | products | × the vendor's before | after | as fast or faster before | after |",
+        "| class | products | × the vendor's, untuned | tuned | as fast or faster, untuned | tuned |",
         "|---|---:|---:|---:|---:|---:|",
     ]
     names = sorted({str(one["class"][0]) for one in both})
@@ -149,7 +145,7 @@ def _library(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
         means = (f"{statistics.geometric_mean(v):.3f}" for v in values)
         least = (str(sum(x >= 1 for x in v)) for v in values)
         lines.append(f"| {name} | {len(found)} | {' | '.join((*means, *least))} |")
-    return [*lines, "", "Geometric means; each run beside the vendor's of the same run."]
+    return [*lines, "", "Geometric means; all three in turns, kernels of our own only."]
 
 
 @dataclass(frozen=True)
@@ -244,9 +240,8 @@ def _median(final: Mapping[str, Any] | None) -> float:
     return statistics.median(final["seconds"]) if final and final["seconds"] and final["status"] == "right" else math.inf
 
 
-LIBRARY = "library"
 BLOCKS = {
     "search": ("search", _search), "run": ("tune", _run), "check": ("tune-check", _check), "routes": ("routes", _routes),
-    "exhaustive": ("tune", _exhaustive),
+    "exhaustive": ("tune", _exhaustive), "library": ("bench", _library),
 }  # fmt: skip
 """By the marker's second word: the kind of record, and what makes the table."""
