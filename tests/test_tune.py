@@ -16,6 +16,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
@@ -219,6 +220,23 @@ def test_the_check_finds_a_choice_that_is_too_slow(session: Session, monkeypatch
     (found,) = check(InProcess(session), [problem], Store(tmp_path / "tuned.sqlite"))
     assert found.broken and found.ratio is not None and found.ratio.low > 1.05 and found.best != slow
     assert found.describe()["why"] == "planted"
+    assert next(c.kernel for c, _ in found.again) == "plain" and len(found.describe()["again"]) >= 2
+
+
+def test_a_host_that_is_disturbed_once_breaks_no_promise(session: Session, tmp_path: Path) -> None:
+    class Disturbed(InProcess):
+        trials = 0
+
+        def run(self, trial: Trial) -> Outcome:
+            self.trials += 1
+            outcome, slow = super().run(replace(trial, hopeless=1e9)), 1e4 if self.trials == 1 else 1e-4
+            first = outcome.sampled[0]
+            return replace(outcome, sampled=(replace(first, seconds=tuple(slow * s for s in first.seconds)), *outcome.sampled[1:]))
+
+    lane = Disturbed(session)
+    (found,) = check(lane, [Gemm(96, 96, 96)], Store(tmp_path / "tuned.sqlite"))
+    assert lane.trials == 2 and found.again and not found.broken and not found.trouble
+    assert found.ratio is not None and found.ratio.value == 1 and found.best == found.routed
 
 
 def test_shapes_are_drawn_of_every_class_and_the_same_again(device: Device) -> None:

@@ -24,7 +24,7 @@ from toprung.backends.base import Session
 from toprung.blas import engine, execute, proof, tuned, vendor
 from toprung.blas import kernel as kernels
 from toprung.blas.call import GemmCall
-from toprung.blas.choose import Choice, choose
+from toprung.blas.choose import GPU, Choice, choose
 from toprung.blas.competitor import WAYS
 from toprung.blas.problems import call_of, class_of, source_hash
 from toprung.blas.receipt import Receipt
@@ -176,6 +176,16 @@ def test_slices_of_a_neighbour_keep_the_device_as_full(stored: Store) -> None:
     assert exact.slices == 32 and near.slices == round(32 * 4 / 6)
     shallow = choose(H200, call_of(Gemm(128, 128, 50_000)))
     assert shallow.kernel == "gemm" and shallow.slices == 32
+
+
+def test_a_neighbour_whose_tile_has_strayed_too_far_is_left_for_the_model(stored: Store) -> None:
+    # 32×64 gives 512 one wave of work-groups that fills the device, and 628 half a wave more
+    tile = next(c.tile for c in GPU if (c.tile.BM, c.tile.BN, c.tile.BK) == (32, 64, 32))
+    stored.add(entry(H200, Gemm(512, 512, 512), tile=tile))
+    assert choose(H200, call_of(Gemm(512, 512, 512))).tile == choose(H200, call_of(Gemm(500, 512, 512))).tile == tile
+    found = choose(H200, call_of(Gemm(628, 628, 628)))
+    assert found.tile != tile and "by the model" in found.why
+    assert any("tuned on 512×512×512" in why and "another by the model here" in why for _, why in found.passed_over)
 
 
 # what is installed

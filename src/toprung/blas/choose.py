@@ -540,11 +540,11 @@ def _narrowed(device: Device, known: tuple[Candidate, ...], a: int, b: int) -> t
 
 
 def slicings(call: GemmCall, tile: Tile, compute_units: int) -> list[int]:
-    """Numbers of slices that are worth weighing: one, and those that give each multiprocessor ``WAVES`` work-groups."""
+    """Numbers of slices that are worth weighing: one, and what gives each multiprocessor ``WAVES`` work-groups, or the most."""
     piece, blocks = tile.BK or 1, math.prod(tile_grid(call, tile)) * call.batch
     most = max(1, call.K // (LEAST_TURNS * piece))
     wanted = {1, *(round(compute_units * waves / blocks) for waves in WAVES)}
-    return sorted({whole_slices(call.K, piece, n) for n in wanted if 1 <= n <= most})
+    return sorted({whole_slices(call.K, piece, min(n, most)) for n in wanted if n >= 1})
 
 
 def clocks(device: Device, call: GemmCall, candidate: Candidate, slices: int, well: bool = False) -> float:
@@ -553,6 +553,23 @@ def clocks(device: Device, call: GemmCall, candidate: Candidate, slices: int, we
     return expected.product(
         call, candidate.tile, candidate.efficiency, candidate.resident, slices, vc, device.compute_units, device.lanes or 128
     )  # fmt: skip
+
+
+def tile_loss(device: Device, call: GemmCall, tile: Tile) -> float | None:
+    """How many times as long as the best by the model a tile takes, with its slices; None where no candidate is like it."""
+    bare = replace(tile, SPLIT_K=None)
+    like = next((one for one in GPU if listed(one.tile) == listed(tile)), None)
+    found = ways(device, call) if like and device.kind == "gpu" else []
+    if like is None or not found:
+        return None
+    slices = tile.SPLIT_K or 1
+    cost = clocks(device, call, replace(like, tile=bare), slices)
+    return expected.seconds(cost, min(slices, 2), hz(device)) / found[0].seconds
+
+
+def listed(tile: Tile) -> Tile:
+    """A tile as it would stand in ``GPU``: without what operands and sums change of it."""
+    return replace(tile, VA=4, VB=4, PADA=4, PADB=4, SPLIT_K=None)
 
 
 def _products(device: Device, call: GemmCall, well: bool) -> list[Way]:

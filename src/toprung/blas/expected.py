@@ -18,11 +18,15 @@ from toprung.tile import Tile
 HZ = 1.98e9
 """Clocks of a device that does not say how many it makes in a second: an H200's."""
 CACHED = 32 << 20
-"""Bytes of slices that the last cache holds until they are added; of an operand, in ``Short``."""
+"""Bytes of slices that the last cache holds until they are added."""
+OPERAND, MISSING = 50e6, 6
+"""Bytes of a large operand of which half still comes from the last cache when it is read again; and how sharply that ends."""
 THREADS, REGISTERS = 2048, 1 << 16
 """Of a multiprocessor."""
 FUNNEL = 4
 """Power by which the larger of two limits that hide behind each other counts: nearly the maximum."""
+SHARPER = 8
+"""The same where one large operand is read: what waits in some waves is made up for by the others."""
 
 
 @dataclass(frozen=True)
@@ -134,11 +138,12 @@ class Short:
     launch : a launch; ``second`` : another one
     wave : of work-groups, before its loop and after it
     turn : a turn of the loop, waiting for memory; ``each`` : for each float of the large operand that a work-item reads in it;
-        ``small`` : for each access to the small one
+        ``far`` : so much more where it comes from beyond the last cache; ``small`` : for each access to the small one
     load, multiply, reduce : that a sub-group is busy with a float of the large operand for each lane, a multiply-add of them, and
         the end of one of its sums
-    memory, cached : bytes a clock of a large operand beyond and within the last cache
+    memory, cached : bytes a clock of a large operand from beyond the last cache and from it
     flight : bytes on their way to a multiprocessor with which it gets half its share of them
+    narrow : share that is moved besides for each float of an access that is missing, at 1/width − 1/4
     """
 
     turn: float
@@ -153,33 +158,39 @@ class Short:
     memory: float = 1920.0
     cached: float = 3220.0
     flight: float = 6000.0
+    far: float = 100.0
+    narrow: float = 0.2
 
 
 SHORT: Mapping[str, Short] = MappingProxyType(
     {
         "rows": Short(
-            turn=24.6,
-            each=37.1,
-            small=81.2,
-            load=0.552,
-            reduce=93,
-            wave=120.0,
-            second=5436.0,
-            memory=1938.0,
-            cached=4964.0,
-            flight=1460.0,
+            turn=31.98,
+            each=37.67,
+            small=78.73,
+            load=0.2914,
+            reduce=90.45,
+            wave=257.5,
+            second=6450.0,
+            memory=1951.0,
+            cached=3742.0,
+            flight=93.03,
+            far=104.8,
+            narrow=0.1949,
         ),
         "columns": Short(
-            turn=363,
-            each=5.06,
-            small=25.2,
-            load=0.63,
-            reduce=19.1,
-            wave=1973.0,
-            second=7251.0,
-            memory=2270.0,
-            cached=5852.0,
-            flight=6524.0,
+            turn=91.39,
+            each=25.15,
+            small=23.7,
+            load=0.4844,
+            reduce=18.48,
+            wave=1786.0,
+            second=6577.0,
+            memory=2282.0,
+            cached=3383.0,
+            flight=5496.0,
+            far=42.63,
+            narrow=0.1501,
         ),
     }
 )
@@ -199,7 +210,8 @@ def short_side(
 ) -> float:
     """Clocks of ``rows`` or ``columns``: ``few`` sums for each of ``length`` rows or columns, by a kernel for ``small`` of them.
 
-    A wave of work-groups keeps its sub-groups' schedulers busy, or waits; the large operand's bytes are the limit from below.
+    A wave of work-groups keeps its sub-groups' schedulers busy, or waits, longer for what the last cache does not hold; the large
+    operand's bytes are the limit from below. Calls are taken to follow each other on the same operands, as they were measured.
     """
     s, wide, own = shorts[kernel], tile.VA or 1, tile.TM or 1
     if kernel == "rows":
@@ -216,15 +228,17 @@ def short_side(
     floats = at_once * wide
     busy = turns * floats * (s.load + small * s.multiply) + ends * s.reduce
 
+    moved = 4 * batch * length * depth
+    missed = 1 / (1 + math.pow(OPERAND / moved, MISSING))
+
     def wave(count: int) -> float:
-        return s.wave + count * items / 32 / 4 * busy + turns * (s.turn + floats * s.each + reads * s.small)
+        return s.wave + count * items / 32 / 4 * busy + turns * (s.turn + floats * (s.each + missed * s.far) + reads * s.small)
 
     whole, rest = divmod(math.ceil(groups / units), resident)
     total = (whole * wave(resident) if whole else 0.0) + (wave(rest) if rest else 0.0)
-    moved = 4 * batch * length * depth
     flying = 4 * floats * items * min(resident, math.ceil(groups / units))
-    memory = moved / (s.cached if moved <= CACHED else s.memory) * (1 + s.flight / flying)
-    total = math.pow(total**FUNNEL + memory**FUNNEL, 1 / FUNNEL)
+    memory = moved * ((1 - missed) / s.cached + missed / s.memory) * (1 + s.flight / flying) * (1 + s.narrow * (1 / wide - 0.25))
+    total = math.pow(total**SHARPER + memory**SHARPER, 1 / SHARPER)
     return s.launch + total + (s.second + 8 * slices * length * few * batch / PRODUCT.slices if slices > 1 else 0.0)
 
 

@@ -36,6 +36,7 @@ from toprung.blas.choose import (
     lacking,
     skinny_widths,
     tile_grid,
+    tile_loss,
     turn,
     whole_slices,
     widest,
@@ -56,6 +57,9 @@ FACTOR = 1.5
 
 MARGIN = 1.03
 """How much faster than what is installed an entry must be where it was measured on a neighbour, not on the sizes themselves."""
+
+STRAYED = 1.1
+"""A neighbour is not followed where by the model its tile takes so many times as long as another here, and did not there."""
 
 LARGEST_PIECE = 1024
 """Results of a work-item, and DEEPEST: of K in a tile, beyond which a tile is not built: compilers unroll both."""
@@ -343,6 +347,8 @@ def _of_spot(
         return None, passed
     choice, entry = chosen
     where = _where(entry, exact)
+    if not exact and (reason := _strayed(device, call, choice, entry)):
+        return None, ((_name(entry), reason), *passed)
     if vendor is not None:
         ratio = vendor.median / entry.median
         here_too = ratio if exact else ratio * _grown(device, call, entry)
@@ -383,6 +389,19 @@ def _grown(device: Device, call: Call, entry: Entry) -> float:
     there = call_of(problem_of(entry.shape))
     before, now = (cublas_ratio(device, one) for one in (there, call))
     return now / before if 0 < before < math.inf and 0 < now < math.inf else 1.0
+
+
+def _strayed(device: Device, call: Call, choice: Choice, entry: Entry) -> str:
+    """Why a neighbour's choice is left for the model's: by the model it has lost more than ``STRAYED`` on the way here.
+
+    What it loses by the model where it was the fastest measured is the model's error and comes off.
+    """
+    there = call_of(problem_of(entry.shape))
+    if choice.kernel != "gemm" or choice.tile is None or not (isinstance(call, GemmCall) and isinstance(there, GemmCall)):
+        return ""
+    here, before = tile_loss(device, call, choice.tile), tile_loss(device, there, Tile(**entry.candidate["tile"]))
+    lost = here / max(before, 1.0) if here and before else 1.0
+    return f"tuned on {_where(entry, False)}; {lost:.2f} times as long as another by the model here" if lost > STRAYED else ""
 
 
 def _fresh(entry: Entry, machine: Machine) -> bool:
