@@ -239,6 +239,22 @@ def test_a_host_that_is_disturbed_once_breaks_no_promise(session: Session, tmp_p
     assert found.ratio is not None and found.ratio.value == 1 and found.best == found.routed
 
 
+def test_a_process_that_is_killed_while_it_makes_operands_is_given_a_second_chance(session: Session, tmp_path: Path) -> None:
+    class Killed(InProcess):
+        trials = 0
+
+        def run(self, trial: Trial) -> Outcome:
+            self.trials += 1
+            killed = Outcome((), 0.0, "the operands could not be made: the process was killed by SIGKILL")
+            return killed if self.trials == 1 else super().run(trial)
+
+    lanes = SimpleNamespace(lanes=lambda: [Killed(session)])
+    tuner = Tuner([Gemm(64, 64, 64)], lanes, Store(tmp_path / "tuned.sqlite"), Budget(trials=2))  # type: ignore[arg-type]
+    for _ in tuner.run():
+        pass
+    assert tuner.shapes[0].state == "done" and tuner.tried == 2
+
+
 def test_shapes_are_drawn_of_every_class_and_the_same_again(device: Device) -> None:
     for place, most in ((H200, 1e11), (device, 2e8)):
         drawn = shapes.drawn(place, 300, 5)

@@ -563,7 +563,8 @@ def _doubtful(outcome: Outcome, with_incumbent: bool) -> bool:
 
     Such a trial is repeated once, so that nothing good is condemned for it.
     """
-    if any(s.status == "crashed" and ("SIGKILL" in s.message or "SIGTERM" in s.message) for s in outcome.sampled):
+    said = [outcome.trouble, *(s.message for s in outcome.sampled if s.status == "crashed")]
+    if any(signal in one for one in said for signal in ("SIGKILL", "SIGTERM")):
         return True
     return with_incumbent and bool(outcome.sampled) and outcome.sampled[0].status not in ("right", "")
 
