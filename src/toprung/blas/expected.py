@@ -151,15 +151,15 @@ class Short:
     small: float
     load: float
     reduce: float
+    wave: float
+    second: float
+    memory: float
+    cached: float
+    flight: float
+    far: float
+    narrow: float
     multiply: float = 1.0
     launch: float = 4000.0
-    wave: float = 330.0
-    second: float = 5900.0
-    memory: float = 1920.0
-    cached: float = 3220.0
-    flight: float = 6000.0
-    far: float = 100.0
-    narrow: float = 0.2
 
 
 SHORT: Mapping[str, Short] = MappingProxyType(
