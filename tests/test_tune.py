@@ -44,6 +44,8 @@ from toprung.store import Machine, Store
 from toprung.tile import Tile
 from toprung.tune import shapes
 from toprung.tune.check import check
+from toprung.tune.executors.base import LaneLost
+from toprung.tune.executors.dask import DaskLane
 from toprung.tune.executors.local import Local
 from toprung.tune.measure import Measurer
 from toprung.tune.model import UNKNOWN
@@ -501,6 +503,31 @@ def cluster(tmp_path: Path) -> Iterator[tuple[str, list[subprocess.Popen[str]]]]
     for process in (*workers, scheduler):
         process.kill()
         process.wait()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_an_outcome_that_is_lost_with_its_worker_is_not_waited_for(
+    cluster: tuple[str, list[subprocess.Popen[str]]], device: Device
+) -> None:
+    distributed = pytest.importorskip("distributed")
+    client: Any = distributed.Client(cluster[0], set_as_default=False)
+    client.wait_for_workers(2, timeout=60)
+    address, pid = next(iter(client.run(os.getpid).items()))
+
+    def submit(*words: Any, **named: Any) -> Any:
+        future = client.submit(*words, **named)
+        while not future.done():  # measured, and the outcome still there
+            time.sleep(0.01)
+        os.kill(pid, signal.SIGKILL)
+        return future
+
+    problem = Gemm(32, 32, 32)
+    choice = plain(by_model(device, call_of(problem)))
+    lane = DaskLane(SimpleNamespace(submit=submit, scheduler_info=client.scheduler_info), address, device)
+    with pytest.raises(LaneLost, match="lost its worker"):
+        lane.run(Trial(problem, (choice,)))
+    client.close()
 
 
 @pytest.mark.slow

@@ -6,7 +6,6 @@ crashes does not take the cluster's worker with it. A worker that is lost costs 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -63,31 +62,26 @@ class DaskLane:
         future = self._client.submit(
             run_here, self.device.id, trial, workers=[self._address], allow_other_workers=False, pure=False, retries=0
         )  # fmt: skip
-        while not future.done():
+        while True:
             if self._closed:
                 future.cancel()
                 raise LaneLost(f"{self.name} was closed")
-            if self._address not in self._client.scheduler_info(n_workers=-1)["workers"]:
-                future.cancel()
-                raise LaneLost(f"the cluster lost its worker {self._address}")
-            _wait(future, LOOK)
-        try:
-            outcome: Outcome = future.result()
-        except NoDevice:
-            raise
-        except Exception as error:  # whatever the cluster says of a task that it lost
-            raise LaneLost(f"{self.name}: {type(error).__name__}: {error}") from error
-        return outcome
+            try:
+                if self._address not in self._client.scheduler_info(n_workers=-1)["workers"]:
+                    future.cancel()
+                    raise LaneLost(f"the cluster lost its worker {self._address}")
+                # also an outcome that is there may be lost before it is fetched, and is then waited for without end
+                outcome: Outcome = future.result(timeout=LOOK)
+                return outcome
+            except (NoDevice, LaneLost):
+                raise
+            except Exception as error:  # whatever the cluster says of a task that it lost
+                if not isinstance(error, TimeoutError) or future.status == "error":
+                    raise LaneLost(f"{self.name}: {type(error).__name__}: {error}") from error
 
     def close(self) -> None:
         """Take no more."""
         self._closed = True
-
-
-def _wait(future: Any, seconds: float) -> None:
-    end = time.monotonic() + seconds
-    while not future.done() and time.monotonic() < end:
-        time.sleep(0.01)
 
 
 def _named(device: Device, wanted: str) -> bool:
@@ -135,6 +129,6 @@ class Dask:
         for lane in self._lanes:
             lane.close()
         try:
-            self._client.run(stop_here)
+            self._client.run(stop_here, on_error="ignore")
         finally:
             self._client.close()
