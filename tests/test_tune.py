@@ -20,7 +20,7 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -478,8 +478,16 @@ def test_a_killed_worker_costs_nothing_that_was_learnt(device: Device, tmp_path:
     assert len(entries) == 8 and all(e.status == "right" for e in entries), "nothing is blamed for what was done to its process"
 
 
+class Cluster(NamedTuple):
+    """Of Dask: where it is and its processes."""
+
+    address: str
+    scheduler: subprocess.Popen[str]
+    workers: list[subprocess.Popen[str]]
+
+
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[tuple[str, list[subprocess.Popen[str]]]]:
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
     """A Dask scheduler and two workers, processes all."""
     pytest.importorskip("distributed", reason="Dask is not installed: pip install toprung[tune]")
     where = {**poisoned.environment(Path(__file__).parents[1] / "src", tmp_path)}
@@ -499,24 +507,33 @@ def cluster(tmp_path: Path) -> Iterator[tuple[str, list[subprocess.Popen[str]]]]
     while not file.exists():
         assert time.monotonic() < end, (tmp_path / "cluster.log").read_text()
         time.sleep(0.1)
-    yield json.loads(file.read_text())["address"], workers
+    yield Cluster(json.loads(file.read_text())["address"], scheduler, workers)
     for process in (*workers, scheduler):
         process.kill()
         process.wait()
 
 
+def client_of(cluster: Cluster) -> Any:
+    """Its client, when both workers are there."""
+    import distributed
+
+    make: Any = distributed.Client
+    client = make(cluster.address, set_as_default=False)
+    client.wait_for_workers(2, timeout=60)
+    return client
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_an_outcome_that_is_lost_with_its_worker_is_not_waited_for(
-    cluster: tuple[str, list[subprocess.Popen[str]]], device: Device
+    cluster: Cluster, device: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    distributed = pytest.importorskip("distributed")
-    client: Any = distributed.Client(cluster[0], set_as_default=False)
-    client.wait_for_workers(2, timeout=60)
+    client = client_of(cluster)
+    send = client.submit
     address, pid = next(iter(client.run(os.getpid).items()))
 
     def submit(*words: Any, **named: Any) -> Any:
-        future = client.submit(*words, **named)
+        future = send(*words, **named)
         while not future.done():  # measured, and the outcome still there
             time.sleep(0.01)
         os.kill(pid, signal.SIGKILL)
@@ -524,29 +541,22 @@ def test_an_outcome_that_is_lost_with_its_worker_is_not_waited_for(
 
     problem = Gemm(32, 32, 32)
     choice = plain(by_model(device, call_of(problem)))
-    lane = DaskLane(SimpleNamespace(submit=submit, scheduler_info=client.scheduler_info), address, device)
+    monkeypatch.setattr(client, "submit", submit)
     with pytest.raises(LaneLost, match="lost its worker"):
-        lane.run(Trial(problem, (choice,)))
+        DaskLane(client, address, device).run(Trial(problem, (choice,)))
     client.close()
 
 
 @pytest.mark.slow
-def test_a_cluster_that_loses_a_worker_finishes_with_the_other(
-    cluster: tuple[str, list[subprocess.Popen[str]]], device: Device, tmp_path: Path
-) -> None:
-    import distributed
-
-    address, workers = cluster
-    client: Any = distributed.Client(address, set_as_default=False)
-    client.wait_for_workers(2, timeout=60)
-    client.close()
+def test_a_cluster_that_loses_a_worker_finishes_with_the_other(cluster: Cluster, device: Device, tmp_path: Path) -> None:
+    client_of(cluster).close()
     run = tune(
-        None, tmp_path, "gemm", "--sizes", "48,64,80", "--scheduler", address, "--device", device.id, "--budget", 12,
+        None, tmp_path, "gemm", "--sizes", "48,64,80", "--scheduler", cluster.address, "--device", device.id, "--budget", 12,
         "--json", tmp_path / "run.json",
     )  # fmt: skip
     first_words(run, tmp_path, 3)
-    measuring = children(workers[0].pid)
-    workers[0].kill()
+    measuring = children(cluster.workers[0].pid)
+    cluster.workers[0].kill()
     text, _ = run.communicate(timeout=250)
     assert run.returncode == 0, text
     assert "lost its worker" in text
@@ -554,3 +564,21 @@ def test_a_cluster_that_loses_a_worker_finishes_with_the_other(
     record = json.loads((tmp_path / "run.json").read_text())
     assert all(shape["best"] for shape in record["shapes"]), "every shape was tuned, that of the lost worker too"
     assert not [e for e in stored(tmp_path) if e.status != "right"], "a lost worker is nobody's crash"
+
+
+@pytest.mark.slow
+def test_a_cluster_that_loses_its_scheduler_ends_the_run_and_keeps_what_was_learnt(
+    cluster: Cluster, device: Device, tmp_path: Path
+) -> None:
+    client_of(cluster).close()
+    file = tmp_path / "run.json"
+    run = tune(
+        None, tmp_path, "gemm", "--sizes", "48,64", "--scheduler", cluster.address, "--device", device.id, "--budget", "10m",
+        "--json", file,
+    )  # fmt: skip
+    first_words(run, tmp_path, 3)
+    cluster.scheduler.kill()
+    text, _ = run.communicate(timeout=60)
+    assert run.returncode == 0 and "scheduler" in text, text
+    assert json.loads(file.read_text())["configurations"] >= 3
+    assert not [e for e in stored(tmp_path) if e.status != "right"], "a lost scheduler is nobody's crash"

@@ -7,6 +7,7 @@ crashes does not take the cluster's worker with it. A worker that is lost costs 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -66,6 +67,8 @@ class DaskLane:
             if self._closed:
                 future.cancel()
                 raise LaneLost(f"{self.name} was closed")
+            if self._client.status != "running":
+                raise LaneLost("the cluster lost its scheduler")
             try:
                 if self._address not in self._client.scheduler_info(n_workers=-1)["workers"]:
                     future.cancel()
@@ -128,7 +131,7 @@ class Dask:
         """End the processes that measure; the cluster stays."""
         for lane in self._lanes:
             lane.close()
-        try:
-            self._client.run(stop_here, on_error="ignore")
-        finally:
-            self._client.close()
+        if self._client.status == "running":
+            with suppress(Exception):  # of a cluster that goes just now: its processes end with it
+                self._client.run(stop_here, on_error="ignore")
+        self._client.close()
