@@ -124,7 +124,7 @@ FFMA_LEAST = 1 << 20
 FFMA_RESULT = (1.7, 0.13)
 """Clocks of a multiprocessor for each result of C beyond what is reckoned: written one float at a time or two, and four."""
 
-CUBLAS_SIDE, CUBLAS, CUBLAS_MORE, CUBLAS_SLICED = 64, 0.98, 3.5e-6, 3e-6
+CUBLAS_SIDE, CUBLAS, CUBLAS_MORE, CUBLAS_SLICED = 64, 1.02, 2e-6, 3e-6
 """cuBLAS takes about so many times as long as our best tile with sides from ``CUBLAS_SIDE`` on, with operands that lie well, and so
 many seconds more, a few more still where sums are cut. Fitted as ``GPU`` is."""
 

@@ -73,7 +73,7 @@ class Compiler:
         self.width = (workers or cores()) if device.kind == "gpu" else 1
         self._pool: ProcessPoolExecutor | None = None
         if device.kind == "gpu":
-            self._pool = ProcessPoolExecutor(self.width, get_context("spawn"), _ignore_interrupts)
+            self._pool = ProcessPoolExecutor(self.width, get_context("spawn"), _behind)
 
     def ahead(self, choice: Choice, fingerprint: str) -> Future[str] | None:
         """Begin to compile; None where the worker does it itself."""
@@ -103,6 +103,8 @@ class Compiler:
             self._pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _ignore_interrupts() -> None:
-    """Ctrl-C is for the parent."""
+def _behind() -> None:
+    """Ctrl-C is for the parent, and so are the cores: a host that waits for one launches late, and that would be measured."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if hasattr(os, "nice"):
+        os.nice(15)
