@@ -53,6 +53,26 @@ def test_all_that_ran_has_a_row(tmp_path: Path) -> None:
     assert lines[4] == "| 1000 | NN | `chosen` | 80 | 1.250 (1.250 to 1.250) | 79 |" and lines[5] == ""
 
 
+def test_counters_stand_side_by_side_and_what_warps_wait_for_most_comes_first(tmp_path: Path) -> None:
+    def counted(name: str, cycles: float, **waits: float) -> dict[str, Any]:
+        found = {
+            "smsp__inst_executed.sum": 2e8, "smsp__sass_thread_inst_executed_op_ffma_pred_on.sum": 32 * 1.5e8,
+            "smsp__issue_active.avg.per_cycle_active": cycles, "dram__bytes.sum": 3e9,
+            "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum": 4e6,
+            "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ld.sum": 1e6,
+        }  # fmt: skip
+        found |= {f"smsp__average_warps_issue_stalled_{n}_per_issue_active.ratio": v for n, v in waits.items()}
+        return {"name": name, "kernel": name, "counters": found}
+
+    rows = [counted("cublas", 0.8, wait=0.5, barrier=0.25, sleeping=0.0), counted("ffma", 0.9, wait=0.125, short_scoreboard=1.0)]
+    text = block(["counters", stored(tmp_path, [{**shape("NN", 8, 1.0, 1.0), "rows": rows}])], tmp_path)
+    assert "| | cuBLAS, 8 NN | ours, 8 NN |" in text and "as Nsight Compute counts" in text
+    assert "| of them multiply-adds, % | 75.0 | 75.0 |" in text and "issues, % | 80.0 | 90.0 |" in text
+    assert "conflicts of banks, % | 25.0 | 25.0 |" in text and "memory, GB | 3.0 | 3.0 |" in text
+    waits = [line for line in text.splitlines() if "wait at an issue" in line]
+    assert [w.split(": ")[1] for w in waits[:2]] == ["short scoreboard | 0.00 | 1.00 |", "wait | 0.50 | 0.12 |"]
+
+
 def test_what_is_no_such_record_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UnknownName):
         block(["other", STORED], trial.ROOT)

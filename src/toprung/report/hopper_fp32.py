@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -18,7 +19,7 @@ HEADS = "| M×N×K | A, B | cuBLAS TFLOP/s | ours TFLOP/s | ratio (95 %) |"
 
 def block(words: Sequence[str], root: Path) -> str:
     """A table and a record: ``sustained``, with watts, clocks and energy; ``shapes``, with the block's shape and the layout pass;
-    ``tried``, a row for all that ran beside what was chosen.
+    ``tried``, a row for all that ran beside what was chosen; ``counters``, what the hardware counted of both products.
 
     Raises
     ------
@@ -31,24 +32,27 @@ def block(words: Sequence[str], root: Path) -> str:
         "sustained": _sustained,
         "shapes": _shapes,
         "tried": _tried,
+        "counters": _counters,
     }
     what, path = words[0], words[-1]
     if what not in makers:
         raise UnknownName("table of hopper_fp32", what, makers)
     record = read(root / path)
     if record.get("kind") != "hopper-fp32" or not record["right"]:
-        raise BadRecord(f"{path} is no record of right results by benchmarks/hopper_fp32.py")
+        raise BadRecord(f"{path} is no record of right results by benchmarks/hopper_fp32.py or fp32_counters.py")
     try:
         lines = makers[what](record["shapes"])
     except (KeyError, TypeError, ValueError, StopIteration) as error:
         raise BadRecord(f"{path} is damaged ({type(error).__name__}: {error}): measure again") from None
     e = record["environment"]
     device, window = e["device"], record["sustained"]
-    how = f"each of {window} s under load" if window else "bursts without load"
+    how = "Whole calls, medians of samples in turns, " + (f"each of {window} s under load" if window else "bursts without load")
+    if what == "counters":
+        how = "The product's launch alone, once, as Nsight Compute counts"
     return "\n".join([
         *lines,
         "",
-        f"Whole calls, medians of samples in turns, {how}. {device['short_name']}, {device['runtime']}, driver {device['driver']}, "
+        f"{how}. {device['short_name']}, {device['runtime']}, driver {device['driver']}, "
         f"{e['date'][:10]}, commit {e['commit']}, `{record['what']}`, stored in `{path}`.  ",
     ])  # fmt: skip
 
@@ -120,6 +124,42 @@ def _tried(shapes: Sequence[Mapping[str, Any]]) -> list[str]:
             ratio = "–" if row is theirs else _ratio(theirs, row)
             cells = [f"`{row['name']}`", f"{whole:.0f}", ratio, f"{1e6 * alone:.0f}" if alone else "–"]
             lines.append("| " + " | ".join([_sides(shape), shape["problem"]["trans"], *cells]) + " |")
+    return lines
+
+
+COUNTERS: Mapping[str, Callable[[Mapping[str, float]], float]] = {
+    "instructions, millions": lambda c: c["smsp__inst_executed.sum"] / 1e6,
+    "of them multiply-adds, %": lambda c: (
+        100 * c["smsp__sass_thread_inst_executed_op_ffma_pred_on.sum"] / 32 / c["smsp__inst_executed.sum"]
+    ),
+    "cycles in which a scheduler issues, %": lambda c: 100 * c["smsp__issue_active.avg.per_cycle_active"],
+    "turns of shared memory at loads, millions": lambda c: c["l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum"] / 1e6,
+    "of them conflicts of banks, %": lambda c: (
+        100
+        * c["l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ld.sum"]
+        / c["l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum"]
+    ),
+    "moved from and to memory, GB": lambda c: c["dram__bytes.sum"] / 1e9,
+}
+"""Rows of a table of counters, by ncu's names."""
+
+STALLED = re.compile(r"smsp__average_warps_issue_stalled_(\w+?)_per_issue_active\.ratio")
+FIRST = 5
+"""Reasons for which warps wait that are shown."""
+
+
+def _counters(shapes: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A column a product and shape; what warps wait for most in the last rows."""
+    columns = [(shape, name, next(r for r in shape["rows"] if r["name"] == name)) for shape in shapes for name in (VENDOR, "ffma")]
+    heads = [f"{'cuBLAS' if name == VENDOR else 'ours'}, {_sides(s)} {s['problem']['trans']}" for s, name, _ in columns]
+    lines = ["| | " + " | ".join(heads) + " |", "|---|" + "---:|" * len(heads)]
+    found = [column["counters"] for *_, column in columns]
+    lines += [f"| {what} | " + " | ".join(f"{of(c):,.1f}" for c in found) + " |" for what, of in COUNTERS.items()]
+    waits = [{match[1]: value for n, value in c.items() if (match := STALLED.fullmatch(n))} for c in found]
+    most = sorted(set().union(*waits), key=lambda n: -max(w.get(n, 0.0) for w in waits))[:FIRST]
+    for name in most:
+        cells = " | ".join(f"{w.get(name, 0.0):.2f}" for w in waits)
+        lines.append(f"| warps that wait at an issue: {name.replace('_', ' ')} | {cells} |")
     return lines
 
 

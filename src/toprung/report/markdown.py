@@ -16,7 +16,7 @@ A marker names what to show and the records it comes from, relative to the repos
     <!-- toprung:facts kepler/r07 -->
     <!-- toprung:guidelines [NAME] results/<device>/<record>.json … -->
     <!-- toprung:fp32x grade|frobenius|accuracy|sustained|burst|matmul|slices results/<folder>/<record>.json -->
-    <!-- toprung:hopper_fp32 sustained|shapes|tried results/<device>/<record>.json -->
+    <!-- toprung:hopper_fp32 sustained|shapes|tried|counters results/<device>/<record>.json -->
     <!-- toprung:tune search|run|check|routes|exhaustive|library results/<device>/<record>.json -->
     <!-- toprung:bound fermi B_R=6 --> and the others of ``report.bound_table``
     <!-- toprung:end -->
