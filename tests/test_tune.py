@@ -94,8 +94,13 @@ def test_every_point_of_a_space_can_be_launched(problem: Problem, kind: str, dev
 def test_the_model_orders_tiles_and_bounds_them(device: Device) -> None:
     space = CallSpace(H200, call_of(Gemm(1024, 1024, 1024)))
     order = list(islice(space.ranked(), 200))
+    kernels = [c.kernel for c in order[:3]]
+    assert set(kernels) == {"gemm", "ffma", "pieces"}, "the best of each kernel before the second of one"
     predicted = [space.model.predict(c) for c in order]
-    assert predicted == sorted(predicted) and predicted[0] < predicted[-1]
+    assert predicted[:3] == sorted(predicted[:3]) and predicted[0] == min(predicted)
+    assert predicted[3:] == sorted(predicted[3:]) and predicted[0] < predicted[-1]
+    by_kernel = {k: [p for c, p in zip(order, predicted, strict=True) if c.kernel == k] for k in kernels}
+    assert all(own[0] == min(own) for own in by_kernel.values())
     assert all(0 < space.model.bound(c) <= space.model.predict(c) for c in order)
     assert CallSpace(device, call_of(Gemm(64, 64, 64))).model.bound(order[0]) == 0, "what is unknown discards nothing"
 

@@ -106,13 +106,19 @@ class CallSpace:
         return tunable.make(self.device, self.call, own)
 
     def ranked(self) -> Iterator[Choice]:
-        """The coarse points by the model, and among the first of them variations of the best."""
+        """The best point of each kernel by the model, then the coarse points, and among the first of them variations of the best.
+
+        The model compares a kernel's points better than kernels: what is expected of one as a whole may be far off.
+        """
         coarse = dict.fromkeys(c for t, axes in self._parts for p in _coarse(self, t, axes) if (c := self._make(t, p)))
         order = sorted(coarse, key=self.model.predict)
         if self.model.predict(order[0] if order else Choice("", None)) < math.inf:
             beam = {n for c in order[:BEAM] for n in self.neighbours(c)}
             order = sorted({*coarse, *beam}, key=lambda c: (self.model.predict(c), str(c)))
-        yield from order
+        first: dict[str, Choice] = {}
+        for choice in order:
+            first.setdefault(choice.kernel, choice)
+        yield from dict.fromkeys((*first.values(), *order))
 
     def all(self) -> Iterator[Choice]:
         """Every legal point once."""
