@@ -584,6 +584,6 @@ def test_a_cluster_that_loses_its_scheduler_ends_the_run_and_keeps_what_was_lear
     first_words(run, tmp_path, 3)
     cluster.scheduler.kill()
     text, _ = run.communicate(timeout=60)
-    assert run.returncode == 0 and "scheduler" in text, text
+    assert run.returncode == 0 and "scheduler" in text and "Traceback" not in text, text
     assert json.loads(file.read_text())["configurations"] >= 3
     assert not [e for e in stored(tmp_path) if e.status != "right"], "a lost scheduler is nobody's crash"

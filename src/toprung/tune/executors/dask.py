@@ -6,6 +6,7 @@ crashes does not take the cluster's worker with it. A worker that is lost costs 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -21,8 +22,8 @@ from toprung.tune.worker import Worker
 FIND = 60.0
 """Seconds to wait for the cluster and for what its workers see."""
 
-LOOK = 0.5
-"""Seconds between two looks at whether a worker is still there."""
+LOOK, ANSWER = 0.5, 10.0
+"""Seconds between two looks at whether a worker is still there, and for which a look waits."""
 
 _workers: dict[str, Worker] = {}
 """In a cluster's worker: its processes, by device."""
@@ -70,7 +71,9 @@ class DaskLane:
             if self._client.status != "running":
                 raise LaneLost("the cluster lost its scheduler")
             try:
-                if self._address not in self._client.scheduler_info(n_workers=-1)["workers"]:
+                # scheduler_info would wait for a scheduler that is gone
+                seen = self._client.sync(self._client.scheduler.identity, n_workers=-1, callback_timeout=ANSWER)
+                if self._address not in seen["workers"]:
                     future.cancel()
                     raise LaneLost(f"the cluster lost its worker {self._address}")
                 # also an outcome that is there may be lost before it is fetched, and is then waited for without end
@@ -108,6 +111,8 @@ class Dask:
             import distributed
         except ImportError:
             raise MissingExtra('--scheduler needs Dask: pip install "toprung[tune]"') from None
+        for name in ("distributed", "distributed.client"):  # what is lost the run says itself, without a traceback
+            logging.getLogger(name).setLevel(logging.CRITICAL)
         try:
             make: Any = distributed.Client
             self._client: Any = make(address, timeout=FIND, set_as_default=False)
