@@ -13,8 +13,7 @@ import pytest
 import hopper_on_cpu
 from conftest import require
 from hopper_on_cpu import Folder, Launch
-from toprung import hopper
-from toprung.hopper import LIMIT, Plan, Prepared, Product, Variant
+from toprung.hopper import LIMIT, Plan, Prepared, Product, Variant, kernels, launches
 
 SMALL = Variant(CONSUMERS=1, BN=32, STAGES=3, GROUP=2)
 WIDE = Variant(BN=64, STAGES=2, INTERVAL=2, GROUP=2)
@@ -28,10 +27,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Folder:
 
 @pytest.fixture(autouse=True)
 def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hopper, "Overlapping", Launch)
-    monkeypatch.setattr(hopper, "_kernel", lambda session, source: source)
-    monkeypatch.setattr(hopper, "_copied", lambda session, to, source, nbytes, queue: ctypes.memmove(to, source, nbytes))
-    monkeypatch.setattr(hopper, "spread", lambda K, across: (1, 32))  # a cluster's blocks would have to run at once
+    monkeypatch.setattr(launches, "Overlapping", Launch)
+    monkeypatch.setattr(launches, "_kernel", lambda session, source: source)
+    monkeypatch.setattr(launches, "_copied", lambda session, to, source, nbytes, queue: ctypes.memmove(to, source, nbytes))
+    monkeypatch.setattr(launches, "spread", lambda K, across: (1, 32))  # a cluster's blocks would have to run at once
 
 
 @dataclass
@@ -169,13 +168,13 @@ def right(folder: Any) -> None:
     ],
 )  # fmt: skip
 def test_a_planted_bug_is_found(folder: Any, monkeypatch: pytest.MonkeyPatch, file: str, good: str, bad: str, test: Any) -> None:
-    original = hopper.source
+    original = kernels.source
 
     def planted(name: str, kernel: str, defines: Any) -> Any:
         found = original(name, kernel, defines)
         return dataclasses.replace(found, text=found.text.replace(good, bad)) if name == file else found
 
     assert good in original(file, "", {}).text
-    monkeypatch.setattr(hopper, "source", planted)
+    monkeypatch.setattr(kernels, "source", planted)
     with pytest.raises(AssertionError):
         test(folder)

@@ -20,7 +20,10 @@ from toprung.backends.overlap import Overlapping
 from toprung.build import with_includes
 from toprung.device import Device
 from toprung.errors import BadArgument, Unsupported
-from toprung.hopper import Call, _address, _kernel, _narrow, _whole, ceil
+from toprung.hopper import Call, ceil
+from toprung.hopper.kernels import _kernel
+from toprung.hopper.launches import _address, _narrow
+from toprung.hopper.sizes import _whole
 from toprung.ladders.hopper_fp32.r05_loads_in_order import ring
 from toprung.tile import Tile
 
