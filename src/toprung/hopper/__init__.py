@@ -24,7 +24,7 @@ from toprung.hopper.cost import (
     ways,
 )
 from toprung.hopper.kernels import SPLIT_HELD, SPLIT_THREADS, Splitting, product_source, reduce_source, source, split_source, spread
-from toprung.hopper.launches import Plan, Prepared, plan
+from toprung.hopper.launches import Plan, Prepared
 from toprung.hopper.sizes import CHUNK, LIMIT, SHALLOWEST, ceil, depth_of, panels, supported, trimmed, width, workspace_bytes
 
 __all__ = [
@@ -53,7 +53,6 @@ __all__ = [
     "filling",
     "most_slices",
     "panels",
-    "plan",
     "product_source",
     "product_time",
     "reckoned",

@@ -347,18 +347,3 @@ def _narrow(x: float) -> float:
         return x
     with np.errstate(over="ignore"):
         return float(np.float32(x))
-
-
-def plan(session: Session, call: Call, limit: int = LIMIT) -> Plan:
-    """A call's plan, the tile chosen.
-
-    Parameters
-    ----------
-    limit : bytes of workspace beyond which the call is cut into panels
-
-    Raises
-    ------
-    Unsupported
-        see ``supported``
-    """
-    return Plan(session, call, limit=limit)
