@@ -1,33 +1,22 @@
-"""What tuning learnt, on disk: a database that several processes and threads read and write at once.
-
-Every entry is plain data, checked when it is made, read or imported; what does not pass is refused with the reason and stays
-where it is. Nothing in a store is ever executed or becomes part of a kernel's text: whoever takes an entry finds its kernel, tile
-and switches among those that exist (``toprung.blas.tuned``).
-"""
+"""What tuning learnt, on disk: a database that several processes and threads read and write at once."""
 
 from __future__ import annotations
 
 import datetime
-import functools
-import hashlib
-import json
-import math
 import os
 import re
 import sqlite3
-import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
-from toprung.backends.base import Session
-from toprung.device import Device
 from toprung.errors import StoreError
 from toprung.paths import data_dir, publish
-from toprung.tile import Tile
+from toprung.store import plain
+from toprung.store.entry import Book, Entry, Machine, Proof, shape_text, version
+from toprung.store.plain import MESSAGE, VENDORS, shown
 
 FORMAT = "toprung store 1"
 """Of the exchange files."""
@@ -38,239 +27,20 @@ SCHEMA = 1
 APPLICATION = 0x746F7072
 """In the database's ``application_id``: "topr"."""
 
+BUSY, BUSY_READING = 30.0, 3.0
+"""Seconds to wait for another writer, and for one that keeps readers out, as they do where there is no write-ahead log."""
+
 VARIABLE = "TOPRUNG_STORE"
 """Environment variable: ``off`` leaves the user's store and the shipped entries alone."""
 
-STATUSES = ("right", "wrong", "crashed", "timeout", "build")
-
-VENDORS = ("cublas", "numpy")
-"""Candidates that are somebody else's: without a tile and switches of ours."""
-
-SHIPPED = Path(__file__).parent / "tuned"
+SHIPPED = Path(__file__).parents[1] / "tuned"
 """Entries that come with the package, ``<device>-<backend>.json``."""
-
-BUSY, BUSY_READING = 30.0, 3.0
-"""Seconds to wait for another writer, and for one that keeps readers out, as they do where there is no write-ahead log."""
 
 LARGEST_FILE = 256 << 20
 """Bytes of an exchange file that is read at all."""
 
 EACH = 4
 """Entries of a shape and kernel that ``Store.fastest`` gives."""
-
-MOST_SAMPLES = 100_000
-LONGEST = 500
-MESSAGE = 2000
-"""Characters that are kept of a message."""
-
-WORD = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
-UNIT = re.compile(r"[A-Za-z][A-Za-z0-9_/]{0,63}")
-SWITCH = re.compile(r"[A-Z][A-Z0-9_]{0,63}")
-
-
-@dataclass(frozen=True)
-class Machine:
-    """Who measured.
-
-    Attributes
-    ----------
-    device : its slug, as the folders of ``results/`` are called
-    name : as its runtime reports it
-    backend : ``"cuda"`` or ``"opencl"``
-    driver, compiler : versions, as the runtime reports them
-    """
-
-    device: str
-    name: str
-    backend: str
-    driver: str
-    compiler: str
-
-    def __post_init__(self) -> None:
-        for f in fields(self):
-            value = getattr(self, f.name)
-            if not isinstance(value, str) or len(value) > LONGEST or not (value.isprintable()):
-                raise StoreError(f"a machine's {f.name} is a line of text, not {_shown(value)}")
-        if not self.device or not WORD.fullmatch(self.backend):
-            raise StoreError(f"a machine has a device and a backend, not {_shown(self.device)} and {_shown(self.backend)}")
-
-    @classmethod
-    def of(cls, where: Session | Device) -> Machine:
-        """That of a session or device."""
-        d = where if isinstance(where, Device) else where.device
-        return cls(d.slug, d.name, d.backend, d.driver, d.runtime)
-
-    def __str__(self) -> str:
-        return f"{self.device} ({self.backend})"
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One configuration on one problem on one machine.
-
-    Attributes
-    ----------
-    problem_class : what neighbours have in common, see ``toprung.blas.tuned.class_of``
-    shape : the problem as its ``describe()`` gives it
-    candidate : ``kernel`` (a stem of ``blas/kernels``, ``"fp32x"`` or one of ``VENDORS``), ``tile`` (``Tile.given()``) and
-        ``options`` (its switches)
-    source : hash of the kernel's text, see ``toprung.blas.tuned.source_hash``; a vendor's version
-    seconds, cold_seconds : every sample, with operands in the caches and without
-    clocks_mhz : the device's clock at each sample; None where it was not read
-    marked : samples taken while the clock had dropped
-    grade : error grade as ``toprung.check`` measures it; 0 where it was not, infinite where the result was no number
-    status : ``right``, ``wrong``, ``crashed``, ``timeout`` or ``build`` (does not compile)
-    message : what went wrong
-    date : ISO 8601; now by default
-    version : toprung's
-
-    Raises
-    ------
-    StoreError
-        anything that is not as said here
-    """
-
-    machine: Machine
-    problem_class: str
-    shape: Mapping[str, Any]
-    candidate: Mapping[str, Any]
-    source: str = ""
-    seconds: tuple[float, ...] = ()
-    cold_seconds: tuple[float, ...] = ()
-    clocks_mhz: tuple[float | None, ...] = ()
-    marked: tuple[bool, ...] = ()
-    grade: float = 0.0
-    status: str = "right"
-    message: str = ""
-    date: str = ""
-    version: str = ""
-
-    def __post_init__(self) -> None:
-        put = functools.partial(object.__setattr__, self)
-        if not isinstance(self.machine, Machine):
-            raise StoreError(f"an entry's machine is a Machine, not {_shown(self.machine)}")
-        if self.status not in STATUSES:
-            raise StoreError(f"a status is one of {', '.join(STATUSES)}, not {_shown(self.status)}")
-        put("shape", MappingProxyType(_shape(self.shape)))
-        put("candidate", MappingProxyType(_candidate(self.candidate)))
-        put("seconds", _samples("seconds", self.seconds))
-        put("cold_seconds", _samples("cold_seconds", self.cold_seconds))
-        if self.status == "right" and not self.seconds:
-            raise StoreError("a right entry has at least one sample")
-        count = len(self.seconds)
-        clocks = _sequence("clocks_mhz", self.clocks_mhz) or (None,) * count
-        marked = _sequence("marked", self.marked) or (False,) * count
-        put("clocks_mhz", tuple(None if c is None else _number("clocks_mhz", c) for c in clocks))
-        put("marked", tuple(marked))
-        if not all(isinstance(m, bool) for m in marked):
-            raise StoreError("marked holds true and false only")
-        if not len(clocks) == len(marked) == count:
-            raise StoreError(f"{count} samples have {len(clocks)} clocks and {len(marked)} marks: give one of each a sample")
-        put("grade", _grade(self.grade, self.status))
-        if not isinstance(self.message, str):
-            raise StoreError(f"a message is text, not {_shown(self.message)}")
-        put(
-            "message", "".join(c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in self.message[:MESSAGE])
-        )
-        put("date", self.date or datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"))
-        put("version", self.version or version())
-        for name in ("problem_class", "source", "date", "version"):
-            value = getattr(self, name)
-            if not isinstance(value, str) or len(value) > LONGEST or not value.isprintable():
-                raise StoreError(f"{name} is a line of text, not {_shown(value)}")
-        try:
-            datetime.datetime.fromisoformat(self.date)
-        except ValueError:
-            raise StoreError(f"a date is written like 2025-01-31T12:00:00+00:00, not {_shown(self.date)}") from None
-
-    @property
-    def kernel(self) -> str:
-        """The candidate's kernel."""
-        return str(self.candidate["kernel"])
-
-    @property
-    def key(self) -> str:
-        """That of candidate and source, see ``candidate_key``."""
-        return candidate_key(self.candidate, self.source)
-
-    @property
-    def id(self) -> str:
-        """A name for machine, shape, candidate and source together."""
-        return _digest(_json(self._identity()))
-
-    @property
-    def median(self) -> float:
-        """Of the unmarked samples, of all where none is; infinite without samples."""
-        kept = [s for s, m in zip(self.seconds, self.marked, strict=True) if not m]
-        return statistics.median(kept or self.seconds) if self.seconds else math.inf
-
-    @property
-    def sizes(self) -> tuple[int, int, int, int]:
-        """M, N, K and the batch; 1 for those the shape has not."""
-        m, n, k, batch = (max(1, int(self.shape.get(name, 1))) for name in ("M", "N", "K", "batch"))
-        return m, n, k, batch
-
-    def describe(self) -> dict[str, Any]:
-        """As JSON."""
-        return {
-            "machine": {f.name: getattr(self.machine, f.name) for f in fields(Machine)},
-            "problem_class": self.problem_class, "shape": dict(self.shape), "candidate": dict(self.candidate),
-            "source": self.source, "seconds": list(self.seconds), "cold_seconds": list(self.cold_seconds),
-            "clocks_mhz": list(self.clocks_mhz), "marked": list(self.marked),
-            "grade": self.grade if math.isfinite(self.grade) else None, "status": self.status, "message": self.message,
-            "date": self.date, "version": self.version,
-        }  # fmt: skip
-
-    @classmethod
-    def read(cls, content: object) -> Entry:
-        """From JSON that anybody may have written.
-
-        Raises
-        ------
-        StoreError
-            what is wrong with it
-        """
-        if not isinstance(content, Mapping):
-            raise StoreError(f"an entry is an object, not {_shown(content)}")
-        known = {f.name for f in fields(cls)}
-        if missing := sorted(known - content.keys()):
-            raise StoreError(f"an entry has no {', '.join(missing)}")
-        if unknown := sorted(map(str, content.keys() - known)):
-            raise StoreError(f"an entry has nothing called {_shown(', '.join(unknown))}")
-        machine = content["machine"]
-        if not isinstance(machine, Mapping) or machine.keys() != {f.name for f in fields(Machine)}:
-            raise StoreError(f"a machine has {', '.join(f.name for f in fields(Machine))}, not {_shown(machine)}")
-        if not content["date"] or not content["version"]:
-            raise StoreError("an entry has a date and a version")
-        values = {name: content[name] for name in known - {"machine"}}
-        if values["grade"] is None:
-            values["grade"] = math.inf
-        return cls(Machine(**machine), **values)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Entry.read, (self.describe(),)  # read-only mappings cannot be pickled
-
-    def _identity(self) -> list[Any]:
-        m = self.machine
-        return [m.device, m.backend, m.driver, m.compiler, dict(self.shape), dict(self.candidate), self.source]
-
-
-@dataclass(frozen=True)
-class Proof:
-    """What became of an entry when it was verified again on another driver, compiler or kernel text than it was measured with.
-
-    Attributes
-    ----------
-    entry : its ``id``
-    machine : where
-    source : the hash of the kernel's text now
-    message : what was wrong; empty: nothing
-    """
-
-    entry: str
-    machine: Machine
-    source: str
-    message: str = ""
 
 
 @dataclass(frozen=True)
@@ -287,39 +57,6 @@ class Imported:
     taken: int
     known: int
     refused: tuple[tuple[str, str], ...] = ()
-
-
-class Book:
-    """Entries in memory, found by shape and by class: right ones only."""
-
-    def __init__(self, entries: Iterable[Entry] = ()) -> None:
-        self._classes: dict[str, dict[tuple[int, int, int, int], list[Entry]]] = {}
-        for entry in entries:
-            if entry.status == "right":
-                self._classes.setdefault(entry.problem_class, {}).setdefault(entry.sizes, []).append(entry)
-        for spots in self._classes.values():
-            for found in spots.values():
-                found.sort(key=lambda e: e.median)
-
-    def __bool__(self) -> bool:
-        return bool(self._classes)
-
-    def at(self, problem_class: str, sizes: tuple[int, int, int, int]) -> Sequence[Entry]:
-        """Those of one class and size, fastest first."""
-        return self._classes.get(problem_class, {}).get(sizes, ())
-
-    def near(
-        self, problem_class: str, sizes: tuple[int, int, int, int], factor: float
-    ) -> list[tuple[float, Sequence[Entry]]]:  # fmt: skip
-        """Those of one class whose sizes each differ by at most ``factor``, nearest first: (distance, fastest first).
-
-        The distance is that of the logarithms of the sizes, to base 2.
-        """
-        found = []
-        for spot, entries in self._classes.get(problem_class, {}).items():
-            if all(a <= factor * b and b <= factor * a for a, b in zip(spot, sizes, strict=True)):
-                found.append((math.hypot(*(math.log2(a / b) for a, b in zip(spot, sizes, strict=True))), entries))
-        return sorted(found, key=lambda f: f[0])
 
 
 Vet = Callable[[Entry], str]
@@ -424,7 +161,7 @@ class Store:
 
     def prove(self, proof: Proof) -> None:
         """Keep what a second verification found."""
-        row = proof.entry, _place(proof.machine), proof.source, proof.message[:MESSAGE], _now()
+        row = proof.entry, _place(proof.machine), proof.source, proof.message[:MESSAGE], plain.now()
         with self._writing() as db:
             db.execute("INSERT OR REPLACE INTO proofs VALUES (?, ?, ?, ?, ?)", row)
 
@@ -450,9 +187,9 @@ class Store:
         how many
         """
         chosen = list(self.entries() if entries is None else entries)
-        head = {"format": FORMAT, "version": version(), "date": _now()}
-        lines = ",\n".join(_json(e.describe()) for e in chosen)
-        text = f'{_json(head)[:-1]},"entries":[\n{lines}\n]}}\n'
+        head = {"format": FORMAT, "version": version(), "date": plain.now()}
+        lines = ",\n".join(plain.canonical(e.describe()) for e in chosen)
+        text = f'{plain.canonical(head)[:-1]},"entries":[\n{lines}\n]}}\n'
         if hasattr(target, "write"):
             target.write(text)
         else:
@@ -511,7 +248,7 @@ class Store:
         found: list[tuple[int, Entry | None]] = []
         for number, text in rows:
             try:
-                found.append((number, Entry.read(_parsed(text))))
+                found.append((number, Entry.read(plain.parsed(text))))
             except StoreError as error:
                 found.append((number, None))
                 if complaints is not None:
@@ -624,14 +361,14 @@ def read_exchange(path: Path, refused: list[tuple[str, str]]) -> list[Entry]:
     try:
         if path.stat().st_size > LARGEST_FILE:
             raise StoreError(f"{path} is larger than {LARGEST_FILE >> 20} MiB, which no store's export is")
-        content = _parsed(path.read_bytes())
+        content = plain.parsed(path.read_bytes())
     except OSError as error:
         raise StoreError(f"{path} cannot be read: {error.strerror}") from None
     except StoreError as error:
         raise StoreError(f"{path} is not taken: {error}") from None
     if not isinstance(content, dict) or content.get("format") != FORMAT or not isinstance(content.get("entries"), list):
         given = content.get("format") if isinstance(content, dict) else content
-        raise StoreError(f"{path} is no export of a store, which has the format {FORMAT!r}, not {_shown(given)}: nothing was taken")
+        raise StoreError(f"{path} is no export of a store, which has the format {FORMAT!r}, not {shown(given)}: nothing was taken")
     found = []
     for i, one in enumerate(content["entries"], start=1):
         try:
@@ -639,27 +376,6 @@ def read_exchange(path: Path, refused: list[tuple[str, str]]) -> list[Entry]:
         except StoreError as error:
             refused.append((f"entry {i} of {path}", str(error)))
     return found
-
-
-def shape_text(shape: Mapping[str, Any]) -> str:
-    """A problem's description as one text, the same for equal ones."""
-    return _json(_shape(shape))
-
-
-def candidate_key(candidate: Mapping[str, Any], source: str) -> str:
-    """A name for a candidate with its kernel's source: what ``Store.tried`` returns."""
-    return _digest(_json([_candidate(candidate), source]))
-
-
-@functools.cache
-def version() -> str:
-    """toprung's."""
-    import importlib.metadata
-
-    try:
-        return importlib.metadata.version("toprung")
-    except importlib.metadata.PackageNotFoundError:
-        return "unknown"
 
 
 TABLES = """
@@ -692,7 +408,7 @@ def _insert(db: sqlite3.Connection, e: Entry) -> None:
     row = {
         "id": e.id, "device": m.device, "backend": m.backend, "machine": _place(m), "problem_class": e.problem_class,
         "shape": shape_text(e.shape), "kernel": e.kernel, "source": e.source, "key": e.key, "status": e.status,
-        "median": e.median if e.seconds else None, "date": e.date, "content": _json(e.describe()),
+        "median": e.median if e.seconds else None, "date": e.date, "content": plain.canonical(e.describe()),
     }  # fmt: skip
     db.execute(f"INSERT OR REPLACE INTO entries ({', '.join(row)}) VALUES ({', '.join('?' * len(row))})", list(row.values()))
 
@@ -710,7 +426,7 @@ def _where(machine: Machine | None, filters: Mapping[str, str | None]) -> tuple[
 
 
 def _place(m: Machine) -> str:
-    return _json([m.device, m.name, m.backend, m.driver, m.compiler])
+    return plain.canonical([m.device, m.name, m.backend, m.driver, m.compiler])
 
 
 def _open_to_read(path: Path) -> sqlite3.Connection:
@@ -788,37 +504,6 @@ def _advice(error: sqlite3.Error, path: Path) -> str:
     return MOVE
 
 
-def _parsed(text: str | bytes) -> Any:
-    """JSON, strictly: no NaN, no Infinity."""
-
-    def refuse(word: str) -> Any:
-        raise StoreError(f"it holds {word}, which is no number")
-
-    try:
-        return json.loads(text, parse_constant=refuse)
-    except (ValueError, TypeError, RecursionError) as error:
-        raise StoreError(f"it is no JSON ({type(error).__name__}: {str(error)[:200]})") from None
-
-
-def _json(content: object) -> str:
-    """Canonical: one text for one content."""
-    return json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:32]
-
-
-def _shown(value: object) -> str:
-    """A value as a message may hold it: short and printable."""
-    text = ascii(value)
-    return text if len(text) <= 80 else text[:77] + "..."
-
-
-def _now() -> str:
-    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-
-
 def _when(date: object) -> datetime.datetime:
     """A date that can be compared; without a zone it is taken as UTC, and one that is none is older than all."""
     try:
@@ -826,78 +511,3 @@ def _when(date: object) -> datetime.datetime:
     except ValueError:
         found = datetime.datetime.min
     return found if found.tzinfo else found.replace(tzinfo=datetime.UTC)
-
-
-def _number(name: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e12:
-        raise StoreError(f"{name} holds positive numbers, not {_shown(value)}")
-    return float(value)
-
-
-def _sequence(name: str, values: object) -> tuple[Any, ...]:
-    if not isinstance(values, list | tuple) or len(values) > MOST_SAMPLES:
-        raise StoreError(f"{name} is a list of at most {MOST_SAMPLES} values, not {_shown(values)}")
-    return tuple(values)
-
-
-def _samples(name: str, values: object) -> tuple[float, ...]:
-    return tuple(_number(name, v) for v in _sequence(name, values))
-
-
-def _grade(value: object, status: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise StoreError(f"a grade is a number, not {_shown(value)}")
-    if status != "right" and not math.isfinite(value):
-        return math.inf
-    if not 0 <= value < math.inf:
-        raise StoreError(f"a grade is 0 or more, not {_shown(value)}")
-    return float(value)
-
-
-def _shape(given: object) -> dict[str, Any]:
-    """A problem's description, checked: names and whole numbers, scalars, words."""
-    if not isinstance(given, Mapping) or not 0 < len(given) <= 32:
-        raise StoreError(f"a shape says what a problem is, not {_shown(given)}")
-    checked: dict[str, Any] = {}
-    for name, value in given.items():
-        if not isinstance(name, str) or not WORD.fullmatch(name):
-            raise StoreError(f"a shape has nothing called {_shown(name)}")
-        word = isinstance(value, str) and UNIT.fullmatch(value)
-        number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 2**63
-        if not word and not number and value is not None:
-            raise StoreError(f"{name} of a shape is {_shown(value)}")
-        # α = 1 and α = 1.0 are the same shape
-        checked[name] = float(value) if name in ("alpha", "beta") and number else value
-    if not isinstance(checked.get("routine"), str):
-        raise StoreError("a shape says its routine")
-    for name in ("M", "N", "K", "batch"):
-        if name in checked and not (isinstance(checked[name], int) and 0 <= checked[name] < 2**31):
-            raise StoreError(f"{name} is a size below 2**31, not {_shown(checked[name])}")
-    return checked
-
-
-def _candidate(given: object) -> dict[str, Any]:
-    """A candidate, checked: the kernel's name a word, the tile a Tile's numbers, switches names with small numbers."""
-    if not isinstance(given, Mapping) or not {"kernel"} <= given.keys() <= {"kernel", "tile", "options"}:
-        raise StoreError(f"a candidate has a kernel, a tile and options, not {_shown(given)}")
-    kernel, tile, options = given["kernel"], given.get("tile") or {}, given.get("options") or {}
-    if not isinstance(kernel, str) or not WORD.fullmatch(kernel):
-        raise StoreError(f"a kernel is named by a word such as gemm, not {_shown(kernel)}")
-    if not isinstance(tile, Mapping) or not isinstance(options, Mapping):
-        raise StoreError(f"tile and options are objects, not {_shown(tile)} and {_shown(options)}")
-    names = {f.name for f in fields(Tile)}
-    for name, value in tile.items():
-        if name not in names or isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 1 << 20:
-            raise StoreError(f"a tile has no {_shown(name)} of {_shown(value)}")
-    if tile:
-        try:
-            Tile(**tile)
-        except (TypeError, ValueError) as error:
-            raise StoreError(f"no tile is {_shown(dict(tile))}: {error}") from None
-    for name, value in options.items():
-        word = isinstance(name, str) and SWITCH.fullmatch(name)
-        if not word or isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 31:
-            raise StoreError(f"a switch has a name in capitals and a whole number, not {_shown(name)} and {_shown(value)}")
-    if kernel in VENDORS and (tile or options):
-        raise StoreError(f"{kernel} has neither tile nor switches of ours")
-    return {"kernel": kernel, "tile": dict(sorted(tile.items())), "options": dict(sorted(options.items()))}
