@@ -5,8 +5,9 @@ where it is. Nothing in a store is ever executed or becomes part of a kernel's t
 and switches among those that exist (``toprung.blas.tuned``).
 """
 
-from toprung.store.database import FORMAT, VARIABLE, Imported, Store, off, read_exchange, shipped
+from toprung.store.database import VARIABLE, Store, off
 from toprung.store.entry import STATUSES, Book, Entry, Machine, Proof, candidate_key, shape_text
+from toprung.store.exchange import FORMAT, Imported, read_exchange, shipped
 from toprung.store.plain import VENDORS
 
 __all__ = [
