@@ -23,11 +23,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import trial
 from command import Typed
 from toprung import store as stores
 from toprung.errors import StoreError
 from toprung.routines.gemm import Gemm
-from toprung.store import Entry, Machine, Proof, Store, candidate_key
+from toprung.store import Entry, Machine, Proof, Store, candidate_key, tables
 
 HERE = Machine("a-device", "A Device", "opencl", "1.0", "a compiler 2")
 TILE = {"BM": 16, "BN": 16, "BK": 8, "TM": 4, "TN": 4}
@@ -236,14 +237,14 @@ def test_a_damaged_row_is_named_and_the_rest_is_read(store: Store) -> None:
 
 def test_an_older_store_is_brought_up_to_date_or_left_as_it_was(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     store.add(entry(64))
-    monkeypatch.setattr(stores, "SCHEMA", 2)
-    monkeypatch.setitem(stores.MIGRATIONS, 1, "ALTER TABLE entries ADD COLUMN more TEXT; SELECT nonsense")
+    monkeypatch.setattr(tables, "SCHEMA", 2)
+    monkeypatch.setitem(tables.MIGRATIONS, 1, "ALTER TABLE entries ADD COLUMN more TEXT; SELECT nonsense")
     with pytest.raises(StoreError, match="nonsense"):
         store.add(entry(65))
     with sqlite3.connect(store.path) as db:
         assert db.execute("PRAGMA user_version").fetchone() == (1,)
         assert "more" not in {row[1] for row in db.execute("PRAGMA table_info(entries)")}
-    monkeypatch.setitem(stores.MIGRATIONS, 1, "ALTER TABLE entries ADD COLUMN more TEXT")
+    monkeypatch.setitem(tables.MIGRATIONS, 1, "ALTER TABLE entries ADD COLUMN more TEXT")
     store.add(entry(65))
     assert [e.sizes[0] for e in store.entries()] == [64, 65]
     monkeypatch.undo()
@@ -454,6 +455,14 @@ def test_a_file_that_is_no_export_is_refused_whole(text: str, store: Store, tmp_
     with pytest.raises(StoreError, match=r"nothing was taken|is not taken"):
         store.import_(file)
     assert not store.path.exists()
+
+
+def test_what_comes_with_the_package_is_found() -> None:
+    there = sorted((trial.ROOT / "src" / "toprung" / "tuned").glob("*.json"))
+    assert there
+    for path in there:
+        found = stores.read_exchange(path, [])
+        assert found and stores.shipped(found[0].machine) == found
 
 
 # the command

@@ -36,7 +36,7 @@ from toprung.errors import LaunchError
 from toprung.problem import Problem
 from toprung.routines.gemm import Gemm
 from toprung.routines.gemv import Gemv
-from toprung.store import Entry, Machine, Store
+from toprung.store import Entry, Machine, Store, exchange
 from toprung.tile import Tile
 from toprung.tune.session import Budget, Tuner
 
@@ -50,7 +50,7 @@ def stored(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Store]:
     """A user's store of one's own, nothing shipped, and nothing remembered from before."""
     monkeypatch.delenv(stores.VARIABLE)
     monkeypatch.setenv("TOPRUNG_DATA", str(tmp_path / "data"))
-    monkeypatch.setattr(stores, "SHIPPED", tmp_path / "shipped")
+    monkeypatch.setattr(exchange, "SHIPPED", tmp_path / "shipped")
     afresh()
     yield Store.default()
     afresh()

@@ -1,0 +1,273 @@
+"""The store: a database of entries that several processes and threads read and write at once."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+from toprung.errors import StoreError
+from toprung.paths import data_dir
+from toprung.store import plain, tables
+from toprung.store.entry import Book, Entry, Machine, Proof, shape_text
+from toprung.store.exchange import Imported, Vet, read_exchange, write_exchange
+
+VARIABLE = "TOPRUNG_STORE"
+"""Environment variable: ``off`` leaves the user's store and the shipped entries alone."""
+
+EACH = 4
+"""Entries of a shape and kernel that ``Store.fastest`` gives."""
+
+
+def off() -> bool:
+    """Whether the environment says to leave the user's store and the shipped entries alone."""
+    return os.environ.get(VARIABLE, "").lower() == "off"
+
+
+class Store:
+    """The database. Every call opens it anew, so that a Store may be shared by threads and survives a fork.
+
+    Writing raises StoreError where the folder is read-only, the disk full, or the file not a store of this toprung; what was
+    there stays as it was. An entry is added whole or not at all, whatever happens to the process.
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+
+    @classmethod
+    def default(cls) -> Store:
+        """The user's own (``TOPRUNG_DATA`` moves it)."""
+        return cls(data_dir() / "tuned.sqlite")
+
+    def add(self, entry: Entry, *more: Entry) -> None:
+        """Keep entries, in one transaction; one of the same machine, shape, candidate and source is replaced."""
+        with self._writing() as db:
+            for one in (entry, *more):
+                tables.insert(db, one)
+
+    def entries(
+        self, machine: Machine | None = None, *, complaints: list[str] | None = None, **filters: str | None
+    ) -> Iterator[Entry]:  # fmt: skip
+        """Every entry, oldest first.
+
+        Parameters
+        ----------
+        machine : only those of its device and backend
+        complaints : gets the reason for each row that is damaged and passed over
+        filters : a name out of ``FILTERS`` and what it must be
+        """
+        for _, entry in self._rows(machine, filters, complaints):
+            if entry is not None:
+                yield entry
+
+    def fastest(
+        self, machine: Machine | None = None, each: int = EACH, complaints: list[str] | None = None, **filters: str | None
+    ) -> list[Entry]:
+        """Of each shape, kernel, source and machine the ``each`` fastest right entries, by the unmarked samples' median.
+
+        ``machine``: those of its device and backend, whatever the driver; None: all.
+        """
+        where, values = tables.where_clause(machine, {**filters, "status": "right"})
+        place = "row_number() OVER (PARTITION BY shape, kernel, source, machine ORDER BY median)"
+        ranked = f"SELECT rowid, content, median, {place} AS place FROM entries{where}"
+        query = f"SELECT rowid, {tables.CONTENT} FROM ({ranked}) WHERE place <= ? ORDER BY median"
+        return [entry for _, entry in self._entries(query, [*values, each], complaints) if entry is not None]
+
+    def best(self, machine: Machine, shape: Mapping[str, Any]) -> Entry | None:
+        """The fastest right entry of a shape, by the median of its unmarked samples."""
+        return min(self.fastest(machine, 1, shape=shape_text(shape)), key=lambda e: e.median, default=None)
+
+    def best_of_class(self, machine: Machine, problem_class: str) -> list[Entry]:
+        """The fastest right entry of each shape of a class, fastest first."""
+        best: dict[str, Entry] = {}
+        for entry in self.fastest(machine, 1, problem_class=problem_class):
+            best.setdefault(shape_text(entry.shape), entry)
+        return list(best.values())
+
+    def neighbours(
+        self, machine: Machine, problem_class: str, sizes: tuple[int, int, int, int], factor: float = 2.0,
+        kept: Callable[[Entry], bool] = lambda entry: True,
+    ) -> list[Entry]:  # fmt: skip
+        """The fastest right entry, of those ``kept``, of each shape of a class, sizes at most ``factor`` apart; nearest first."""
+        book = Book(filter(kept, self.fastest(machine, 1, problem_class=problem_class)))
+        return [found[0] for _, found in book.near(problem_class, sizes, factor)]
+
+    def tried(self, machine: Machine, shape: Mapping[str, Any]) -> set[str]:
+        """Keys (``candidate_key``) of what was tried on a shape with this very driver and compiler, whatever came of it."""
+        with self._reading() as db:
+            if db is None:
+                return set()
+            values = tables.place(machine), shape_text(shape)
+            return {str(key) for (key,) in db.execute("SELECT key FROM entries WHERE machine = ? AND shape = ?", values)}
+
+    def clear(self, machine: Machine | None = None, **filters: str | None) -> int:
+        """Remove entries (filters as for ``entries``), or all; returns how many."""
+        with self._writing() as db:
+            where, values = tables.where_clause(machine, filters)
+            gone = db.execute(f"DELETE FROM entries{where}", values).rowcount
+            db.execute("DELETE FROM proofs WHERE entry NOT IN (SELECT id FROM entries)" if where else "DELETE FROM proofs")
+        return gone
+
+    def clear_damaged(self) -> str:
+        """Remove rows that are damaged; a file that is no store at all is moved aside. Returns what was done, a sentence."""
+        try:
+            bad = [number for number, entry in self._rows(None, {}, []) if entry is None]
+        except StoreError:
+            if not self.path.exists() or tables.healthy(self.path):
+                raise
+            aside = self._move_aside()
+            return f"{self.path} was moved to {aside}: delete it, or save from it what you can"
+        with self._writing() as db:
+            db.executemany("DELETE FROM entries WHERE rowid = ?", [(n,) for n in bad])
+        return f"{len(bad)} damaged entries were removed from {self.path}"
+
+    def prove(self, proof: Proof) -> None:
+        """Keep what a second verification found."""
+        row = proof.entry, tables.place(proof.machine), proof.source, proof.message[: plain.MESSAGE], plain.now()
+        with self._writing() as db:
+            db.execute("INSERT OR REPLACE INTO proofs VALUES (?, ?, ?, ?, ?)", row)
+
+    def unprove(self, proof: Proof) -> None:
+        """Forget what ``prove`` kept of an entry on a machine."""
+        with self._writing() as db:
+            row = proof.entry, tables.place(proof.machine), proof.source
+            db.execute("DELETE FROM proofs WHERE entry = ? AND machine = ? AND source = ?", row)
+
+    def proofs(self, machine: Machine) -> list[Proof]:
+        """What second verifications found on this machine with this driver and compiler."""
+        with self._reading() as db:
+            if db is None:
+                return []
+            found = db.execute("SELECT entry, source, message FROM proofs WHERE machine = ?", (tables.place(machine),)).fetchall()
+        return [Proof(str(e), machine, str(s), str(m)) for e, s, m in found]
+
+    def export(self, target: Path | Any, entries: Iterable[Entry] | None = None) -> int:
+        """Write entries (all, if none are given) as JSON to a path, whole or not at all, or to an open text file.
+
+        Returns
+        -------
+        how many
+        """
+        return write_exchange(target, self.entries() if entries is None else entries)
+
+    def import_(self, source: Path | str, vet: Vet = lambda entry: "") -> Imported:
+        """Take the entries of an exchange file; of two that are the same but for the samples the newer one is kept.
+
+        Parameters
+        ----------
+        vet : says why an entry is of no use here (``toprung.blas.tuned.refusal``), empty where it is
+
+        Raises
+        ------
+        StoreError
+            a file that is none at all; single entries that are damaged are refused in what is returned
+        """
+        refused: list[tuple[str, str]] = []
+        good = read_exchange(Path(source), refused)
+        return self._take(good, refused, vet)
+
+    def merge(self, other: Path | str, vet: Vet = lambda entry: "") -> Imported:
+        """Take the entries of another database, which stays as it is; the newer of two is kept. ``vet`` as for ``import_``."""
+        if not Path(other).is_file():
+            raise StoreError(f"{other} is not there: name the database to be merged")
+        complaints: list[str] = []
+        good = list(Store(other).entries(complaints=complaints))
+        return self._take(good, [(str(other), c) for c in complaints], vet)
+
+    def _take(self, found: Sequence[Entry], refused: Sequence[tuple[str, str]], vet: Vet) -> Imported:
+        more = [(f"{e.machine}, {e.problem_class}", reason) for e in found if (reason := vet(e))]
+        good = [e for e in found if not vet(e)]
+        taken = 0
+        with self._writing() as db:
+            for entry in good:
+                there = db.execute("SELECT date FROM entries WHERE id = ?", (entry.id,)).fetchone()
+                if there is None or _when(entry.date) > _when(there[0]):
+                    tables.insert(db, entry)
+                    taken += 1
+        return Imported(taken, len(good) - taken, (*refused, *more))
+
+    def _rows(
+        self, machine: Machine | None, filters: Mapping[str, str | None], complaints: list[str] | None
+    ) -> list[tuple[int, Entry | None]]:
+        """Row numbers, and entries where they are not damaged."""
+        where, values = tables.where_clause(machine, filters)
+        return self._entries(f"SELECT rowid, {tables.CONTENT} FROM entries{where} ORDER BY rowid", values, complaints)
+
+    def _entries(self, query: str, values: Sequence[Any], complaints: list[str] | None) -> list[tuple[int, Entry | None]]:
+        with self._reading() as db:
+            rows = [] if db is None else db.execute(query, values).fetchall()
+        found: list[tuple[int, Entry | None]] = []
+        for number, text in rows:
+            try:
+                found.append((number, Entry.read(plain.parsed(text))))
+            except StoreError as error:
+                found.append((number, None))
+                if complaints is not None:
+                    complaints.append(f"row {number} of {self.path} is damaged and was passed over: {error}")
+        return found
+
+    @contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection | None]:
+        """A connection that changes nothing; None where there is no store yet."""
+        with self._explained("read"):
+            if not self.path.exists():
+                yield None
+                return
+            db = tables.open_to_read(self.path)
+            with closing(db):
+                tables.refuse(db, self.path)
+                # a process that was killed while it made the file leaves it empty
+                yield db if db.execute("PRAGMA user_version").fetchone()[0] else None
+
+    @contextmanager
+    def _writing(self) -> Iterator[sqlite3.Connection]:
+        """A connection within a transaction that holds the write lock; committed at the end, rolled back on an error."""
+        with self._explained("written"):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with closing(sqlite3.connect(self.path, timeout=tables.BUSY, isolation_level=None)) as db:
+                tables.refuse(db, self.path)
+                tables.log_beside(db)
+                db.execute("PRAGMA synchronous = NORMAL")
+                db.execute("BEGIN IMMEDIATE")
+                try:
+                    tables.migrate(db, self.path)
+                    yield db
+                    db.execute("COMMIT")
+                except BaseException:
+                    if db.in_transaction:
+                        db.execute("ROLLBACK")
+                    raise
+
+    @contextmanager
+    def _explained(self, what: str) -> Iterator[None]:
+        """SQLite's and the system's errors as StoreError, with what to do."""
+        try:
+            yield
+        except OSError as error:
+            raise StoreError(f"{self.path} cannot be {what}: {error.strerror}; {tables.MOVE}") from None
+        except sqlite3.Error as error:
+            raise StoreError(f"{self.path} cannot be {what}: {error}; {tables.advice(error, self.path)}") from None
+
+    def _move_aside(self) -> Path:
+        """Rename the file and what lies beside it."""
+        stamp = datetime.datetime.now(datetime.UTC).strftime("%Y%m%d-%H%M%S-%f")
+        aside = self.path.with_name(f"{self.path.name}.damaged-{stamp}")
+        with self._explained("moved"):
+            for end in ("-wal", "-shm", ""):
+                beside = self.path.with_name(self.path.name + end)
+                if beside.exists():
+                    beside.rename(aside.with_name(aside.name + end))
+        return aside
+
+
+def _when(date: object) -> datetime.datetime:
+    """A date that can be compared; without a zone it is taken as UTC, and one that is none is older than all."""
+    try:
+        found = datetime.datetime.fromisoformat(str(date))
+    except ValueError:
+        found = datetime.datetime.min
+    return found if found.tzinfo else found.replace(tzinfo=datetime.UTC)

@@ -1,0 +1,118 @@
+"""Entries as JSON: the format in which they are carried to another machine, and in which some come with the package."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from toprung.errors import StoreError
+from toprung.paths import publish
+from toprung.store import plain
+from toprung.store.entry import Entry, Machine, version
+from toprung.store.plain import VENDORS, shown
+
+FORMAT = "toprung store 1"
+"""Of the exchange files."""
+
+SHIPPED = Path(__file__).parents[1] / "tuned"
+"""Entries that come with the package, ``<device>-<backend>.json``."""
+
+LARGEST_FILE = 256 << 20
+"""Bytes of an exchange file that is read at all."""
+
+Vet = Callable[[Entry], str]
+
+
+@dataclass(frozen=True)
+class Imported:
+    """What an import or a merge did.
+
+    Attributes
+    ----------
+    taken : entries that are new or newer
+    known : entries that were there already, as new or newer
+    refused : where, and why, for each of the others
+    """
+
+    taken: int
+    known: int
+    refused: tuple[tuple[str, str], ...] = ()
+
+
+def write_exchange(target: Path | Any, entries: Iterable[Entry]) -> int:
+    """Write entries to a path, whole or not at all, or to an open text file; returns how many."""
+    chosen = list(entries)
+    head = {"format": FORMAT, "version": version(), "date": plain.now()}
+    lines = ",\n".join(plain.canonical(e.describe()) for e in chosen)
+    text = f'{plain.canonical(head)[:-1]},"entries":[\n{lines}\n]}}\n'
+    if hasattr(target, "write"):
+        target.write(text)
+    else:
+        try:
+            publish(Path(target), text.encode())
+        except OSError as error:
+            raise StoreError(f"{target} cannot be written: {error.strerror}; choose another place") from None
+    return len(chosen)
+
+
+def read_exchange(path: Path, refused: list[tuple[str, str]]) -> list[Entry]:
+    """The entries of an exchange file; ``refused`` gets where and why for each that is damaged.
+
+    Raises
+    ------
+    StoreError
+        no such file, or none of this format
+    """
+    try:
+        if path.stat().st_size > LARGEST_FILE:
+            raise StoreError(f"{path} is larger than {LARGEST_FILE >> 20} MiB, which no store's export is")
+        content = plain.parsed(path.read_bytes())
+    except OSError as error:
+        raise StoreError(f"{path} cannot be read: {error.strerror}") from None
+    except StoreError as error:
+        raise StoreError(f"{path} is not taken: {error}") from None
+    if not isinstance(content, dict) or content.get("format") != FORMAT or not isinstance(content.get("entries"), list):
+        given = content.get("format") if isinstance(content, dict) else content
+        raise StoreError(f"{path} is no export of a store, which has the format {FORMAT!r}, not {shown(given)}: nothing was taken")
+    found = []
+    for i, one in enumerate(content["entries"], start=1):
+        try:
+            found.append(Entry.read(one))
+        except StoreError as error:
+            refused.append((f"entry {i} of {path}", str(error)))
+    return found
+
+
+def shipped(machine: Machine, complaints: list[str] | None = None) -> list[Entry]:
+    """Entries that come with the package for a device; those of another driver too, of another device not.
+
+    An x86-64 processor under PoCL that has none gets those of the others, which are verified before their first use like any of
+    another driver. What they say of NumPy is left out: how fast that is, is a matter of the processor.
+    """
+    path = SHIPPED / f"{machine.device}-{machine.backend}.json"
+    if path.exists():
+        found = _shipped_in(path, complaints)
+        return [e for e in found if (e.machine.device, e.machine.backend) == (machine.device, machine.backend)]
+    if not _is_pocl(machine):
+        return []
+    others = (e for one in sorted(SHIPPED.glob(f"*-{machine.backend}.json")) for e in _shipped_in(one, complaints))
+    return [e for e in others if _is_pocl(e.machine) and e.kernel not in VENDORS]
+
+
+def _shipped_in(path: Path, complaints: list[str] | None) -> list[Entry]:
+    refused: list[tuple[str, str]] = []
+    try:
+        found = read_exchange(path, refused)
+    except StoreError as error:
+        refused.append((str(path), str(error)))
+        found = []
+    if complaints is not None:
+        complaints += [f"{where}: {reason}" for where, reason in refused]
+    return found
+
+
+def _is_pocl(machine: Machine) -> bool:
+    """Whether a machine is an x86-64 processor under PoCL."""
+    return machine.backend == "opencl" and "PoCL" in machine.compiler and "x86_64" in machine.compiler
