@@ -16,8 +16,7 @@ from toprung.blas.choice import FFMA, SHOWN, Choice, PassedOver, Way
 from toprung.blas.ffma import ffma_by_model, ffma_ways
 from toprung.blas.kernel import kernel
 from toprung.blas.short import FEW, is_skinny, short_choice, short_on_cpu, short_sides
-from toprung.blas.slices import cut
-from toprung.blas.tiles import candidate_like, clocks, products, tile_grid, tiled_on_cpu, tiled_options
+from toprung.blas.tiles import candidate_like, clocks, products, tiled_choice, tiled_on_cpu
 from toprung.device import Device
 from toprung.tile import Tile
 
@@ -165,13 +164,7 @@ def _on_gpu(device: Device, call: Call) -> Choice | None:
     if best.candidate is None:
         return short_choice(device, call, best.tile, best.slices, passed)
     assert isinstance(call, GemmCall)
-    slices = best.slices
-    blocks = math.prod(tile_grid(call, best.tile)) * call.batch
-    why = f"least by the model: {blocks * slices} work-groups for {device.compute_units} compute units"
-    if slices > 1:
-        why += f", the sums cut into {slices} to have that many"
-    options = tiled_options(call, best.candidate, device, slices)
-    return Choice("gemm", cut(best.tile, slices), tuple(sorted(options.items())), why, passed)
+    return tiled_choice(device, call, best.candidate, best.slices, passed)
 
 
 def tile_loss(device: Device, call: GemmCall, tile: Tile) -> float | None:

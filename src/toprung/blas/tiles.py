@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from toprung.blas import expected
 from toprung.blas.call import GemmCall, widest, widths
-from toprung.blas.choice import SHOWN, Candidate, Choice, Way
+from toprung.blas.choice import SHOWN, Candidate, Choice, PassedOver, Way
 from toprung.blas.kernel import kernel, legal
 from toprung.blas.slices import LEAST_TURNS, cut, sliced, whole_slices
 from toprung.device import Device
@@ -142,19 +142,24 @@ def products(device: Device, call: GemmCall, well: bool) -> list[Way]:
     return found
 
 
+def tiled_choice(device: Device, call: GemmCall, candidate: Candidate, slices: int, passed_over: PassedOver) -> Choice:
+    """A tile of the tunable product as a choice."""
+    blocks = math.prod(tile_grid(call, candidate.tile)) * call.batch
+    why = f"least by the model: {blocks * slices} work-groups for {device.compute_units} compute units"
+    if slices > 1:
+        why += f", the sums cut into {slices} to have that many"
+    options = tiled_options(call, candidate, device, slices)
+    return Choice("gemm", cut(candidate.tile, slices), tuple(sorted(options.items())), why, passed_over)
+
+
 def tiled_on_cpu(device: Device, call: GemmCall) -> Choice | None:
     """The tunable product with the tile that takes least."""
     weighed = sorted(((*_work(device, call, one.tile), one) for one in candidates(device, call)), key=lambda w: w[0])
     if not weighed:
         return None
     cost, slices, best = weighed[0]
-    blocks = math.prod(tile_grid(call, best.tile)) * call.batch
-    why = f"least by the model: {blocks * slices} work-groups for {device.compute_units} compute units"
-    if slices > 1:
-        why += f", the sums cut into {slices} to have that many"
     passed = tuple((f"blas/gemm {one.tile}", f"{other / cost:.2f} times as long by the model") for other, _, one in weighed[1:])
-    options = tiled_options(call, best, device, slices)
-    return Choice("gemm", cut(best.tile, slices), tuple(sorted(options.items())), why, passed[:SHOWN])
+    return tiled_choice(device, call, best, slices, passed[:SHOWN])
 
 
 def _work(device: Device, call: GemmCall, tile: Tile) -> tuple[float, int]:
