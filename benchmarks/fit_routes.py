@@ -1,4 +1,4 @@
-"""Fit the model behind the choice (blas/expected.py, ``GPU`` in blas/choose.py) to recorded times, and say how well it chooses.
+"""Fit the model behind the choice (blas/expected.py, ``GPU`` in blas/tiles.py) to recorded times, and say how well it chooses.
 
     python benchmarks/fit_routes.py results/nvidia-h200/routes.json results/nvidia-h200/tune-check.json \
         --tiles results/nvidia-h200/tiles.json
@@ -25,10 +25,12 @@ from scipy.optimize import least_squares
 from toprung import hopper_fp32
 from toprung.blas import choose as choosing
 from toprung.blas import expected
-from toprung.blas.call import GemmCall
-from toprung.blas.choose import GPU, Skinny
+from toprung.blas.call import GemmCall, widths
+from toprung.blas.choice import FFMA
 from toprung.blas.ffma import variant_of
 from toprung.blas.problems import call_of, problem_of
+from toprung.blas.short import Skinny
+from toprung.blas.tiles import GPU, listed
 from toprung.report.tune_table import device_of, drawn, held_out
 from toprung.results import read
 from toprung.tune.trial import choice_of
@@ -128,13 +130,13 @@ class Products(Fit):
     """The tunable product: its clocks, the host's, and each tile's efficiency."""
 
     def __init__(self, device, shapes):
-        self.device, self.table = device, {choosing.listed(c.tile): i for i, c in enumerate(GPU)}
+        self.device, self.table = device, {listed(c.tile): i for i, c in enumerate(GPU)}
         rows = []
         for problem, found, own in shapes:
             call = call_of(problem)
             best = min(t for _, t in found)
             for choice, seconds in found:
-                i = self.table.get(choosing.listed(choice.tile)) if choice.kernel == "gemm" else None
+                i = self.table.get(listed(choice.tile)) if choice.kernel == "gemm" else None
                 if i is not None and seconds < HOPELESS * best:
                     vc = dict(choice.options)["VC"]
                     rows.append(((call, replace(choice.tile, SPLIT_K=None), i, choice.slices, vc), seconds, best, own))
@@ -145,7 +147,7 @@ class Products(Fit):
     def model(self, values):
         """See ``Fit``."""
         p, found = built(expected.PRODUCT, {n: values[n] for n in self.clocks}), []
-        units, lanes, hz = self.device.compute_units, self.device.lanes or 128, choosing.hz(self.device)
+        units, lanes, hz = self.device.compute_units, self.device.lanes or 128, expected.hz(self.device)
         for (call, tile, i, slices, vc), *_ in self.rows:
             clocks = expected.product(call, tile, values[f"tile {i}"], GPU[i].resident, slices, vc, units, lanes, p)
             found.append(max(clocks / hz, values["host"] if slices == 1 else values["two"]))
@@ -170,7 +172,7 @@ class Shorts(Fit):
     def model(self, values):
         """See ``Fit``."""
         own = {self.kernel: replace(expected.SHORT[self.kernel], **values)}
-        units, hz, found = self.device.compute_units, choosing.hz(self.device), []
+        units, hz, found = self.device.compute_units, expected.hz(self.device), []
         for (s, batch, tile, small, slices), *_ in self.rows:
             clocks = expected.short_side(self.kernel, tile, s.length, s.few, small, s.depth, batch, slices, units, own)
             found.append(max(clocks / hz, expected.HOST.launch if slices == 1 else expected.HOST.two))
@@ -215,11 +217,11 @@ def writing(device, shapes):
     found = {True: [], False: []}
     for problem, timed_here, _ in shapes:
         for choice, seconds in timed_here:
-            if choice.kernel == choosing.FFMA and problem.M * problem.N >= LARGE:
+            if choice.kernel == FFMA and problem.M * problem.N >= LARGE:
                 call = call_of(problem)
                 reckoned = hopper_fp32.reckoned(call, device.compute_units, variant_of(choice.tile, dict(choice.options)))
-                each = (seconds - reckoned) * choosing.hz(device) * device.compute_units / (problem.M * problem.N)
-                found[choosing.widths(call)[2] == 4].append(each)
+                each = (seconds - reckoned) * expected.hz(device) * device.compute_units / (problem.M * problem.N)
+                found[widths(call)[2] == 4].append(each)
     print("FFMA_RESULT:", ", ".join(f"{np.median(found[wide]):.2f} of {len(found[wide])}" for wide in (False, True)))
 
 

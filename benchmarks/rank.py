@@ -30,7 +30,8 @@ import numpy as np
 
 from toprung import backends, environment, results
 from toprung.backends import nvrtc
-from toprung.blas.choose import Choice, choose
+from toprung.blas.choice import Choice
+from toprung.blas.choose import choose
 from toprung.blas.competitor import Toprung, call_of
 from toprung.blas.kernel import kernel
 from toprung.blas.space import draws

@@ -20,11 +20,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from toprung import backends, environment, hopper_fp32, results
-from toprung.blas import choose as choosing
-from toprung.blas.call import GemmCall
-from toprung.blas.choose import FEW, GPU, Candidate, Choice, Skinny, by_model, clocks, ffma_choice, lacking, slicings, turn
+from toprung.blas.call import GemmCall, widths
+from toprung.blas.choice import Candidate, Choice
+from toprung.blas.choose import by_model, lacking
+from toprung.blas.ffma import FFMA_LEAST, ffma_choice
 from toprung.blas.kernel import kernel
 from toprung.blas.problems import call_of, class_of
+from toprung.blas.short import FEW, MOST_SLICES, Skinny, skinny_widths, turn
+from toprung.blas.slices import whole_slices
+from toprung.blas.tiles import GPU, clocks, slicings, tiled_options
 from toprung.blas.tunables.rows import few, sliced_choice
 from toprung.errors import ToprungError
 from toprung.tile import Tile, broken
@@ -64,7 +68,7 @@ def more():
 
 def legal(device, call):
     """Every candidate that is, with accesses as wide as operands and tile allow."""
-    a, b, _ = choosing.widths(call)
+    a, b, _ = widths(call)
     rules = kernel("gemm").all_rules({})
     for one in (*GPU, *more()):
         for va, vb in sorted({(x, y) for x in (1, 2, 4) for y in (1, 2, 4) if x <= a and y <= b}, reverse=True):
@@ -76,7 +80,7 @@ def legal(device, call):
 
 def tiled(device, call, one, slices):
     """A candidate as a choice."""
-    options = choosing.tiled_options(call, one, device, slices)
+    options = tiled_options(call, one, device, slices)
     return Choice("gemm", replace(one.tile, SPLIT_K=slices if slices > 1 else None), tuple(sorted(options.items())))
 
 
@@ -93,7 +97,7 @@ def products(device, call, rng, best):
     for _, slices, one, costs in near[:OTHER_SLICES]:
         piece = one.tile.BK or 1
         wanted = {1, 2 * slices, slices // 2, *(n for _, n in costs)}
-        for n in sorted({choosing.whole_slices(call.K, piece, w) for w in wanted if 1 <= w <= max(1, call.K // (2 * piece))}):
+        for n in sorted({whole_slices(call.K, piece, w) for w in wanted if 1 <= w <= max(1, call.K // (2 * piece))}):
             found[tiled(device, call, one, n)] = None
     far = [e for e in each[len(near) :] if e[0] < 6 * each[0][0]]
     for _, slices, one, _ in rng.sample(far, min(CHANCE, len(far))):
@@ -103,7 +107,7 @@ def products(device, call, rng, best):
 
 def hopper(device, call):
     """The two best variants of Hopper's kernel, where it is not out of the question."""
-    if call.M * call.N < choosing.FFMA_LEAST // 4 or hopper_fp32.supported(device, call):
+    if call.M * call.N < FFMA_LEAST // 4 or hopper_fp32.supported(device, call):
         return []
     units = device.compute_units
     fit = [v for v in hopper_fp32.VARIANTS if not hopper_fp32.unfit(call, v)]
@@ -113,7 +117,7 @@ def hopper(device, call):
 def skinny(device, call, rng):
     """One thing changed after the other around a usual choice, then some by chance; slices for a few waves."""
     s, batch = Skinny.of(call), call.batch if isinstance(call, GemmCall) else 1
-    wide, together = choosing.skinny_widths(s)
+    wide, together = skinny_widths(s)
     if s.by_rows:
         first = {"ITEMS": 256, "TEAM": 32, "TM": 4, "WAVES": 1.0}
         values = {"ITEMS": (64, 128), "TEAM": (8, 16), "TM": (1, 2, 8), "WAVES": (0.0, 0.5, 2.0, 4.0)}
@@ -128,7 +132,7 @@ def skinny(device, call, rng):
             tile = Tile(BM=at["ACROSS"] * wide, BN=at["DN"] * at["TN"], TM=wide, TN=at["TN"], VA=wide, KU=at["KU"])
         blocks = -(-s.length // tile.BM) * batch
         at_once = max(1, 2048 // tile.work_items) * device.compute_units
-        slices = max(1, min(round(at["WAVES"] * at_once / blocks), s.depth // (2 * turn(tile)), choosing.MOST_SLICES))
+        slices = max(1, min(round(at["WAVES"] * at_once / blocks), s.depth // (2 * turn(tile)), MOST_SLICES))
         return sliced_choice(device, call, "rows" if s.by_rows else "columns", tile, slices)
 
     points = [first, *({**first, name: v} for name, vs in values.items() for v in vs)]

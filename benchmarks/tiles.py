@@ -1,4 +1,5 @@
-"""Which tile of the library's kernels is how fast: many of them on a few problems, beside cuBLAS, for the tables in blas/choose.py.
+"""Which tile of the library's kernels is how fast: many of them on a few problems, beside cuBLAS, for the tables in
+blas/tiles.py and blas/short.py.
 
     python benchmarks/tiles.py results/nvidia-h200/tiles.json --seconds 290
     python benchmarks/tiles.py tiles.json --problems 1024 4096:TT 128x128x65536 64x64x64*10000 --device cuda
@@ -22,10 +23,14 @@ from pathlib import Path
 import numpy as np
 
 from toprung import backends, environment, results
-from toprung.blas import choose as choosing
-from toprung.blas.choose import GPU, Candidate, Choice, Skinny, candidates, choose, is_skinny, tiled_options, turn, whole_slices
+from toprung.blas.call import widths
+from toprung.blas.choice import Candidate, Choice
+from toprung.blas.choose import choose
 from toprung.blas.competitor import Toprung, call_of
 from toprung.blas.kernel import kernel
+from toprung.blas.short import Skinny, is_skinny, turn
+from toprung.blas.slices import whole_slices
+from toprung.blas.tiles import GPU, candidates, slicings, tiled_options
 from toprung.check import Oracle, hostile, view
 from toprung.competitor import OnDevice
 from toprung.errors import ToprungError
@@ -72,7 +77,7 @@ def pack(call, candidate, device, slices, **more):
 
 def shapes(device, call):
     """Every block shape, with numbers of slices that fill the device about a half, once and twice."""
-    a, b, _ = choosing.widths(call)
+    a, b, _ = widths(call)
     known = {replace(c.tile, VA=4, VB=4): c for c in GPU}
     found = [pack(call, c, device, n) for c in candidates(device, call) for n in (1,)]
     for bm, bn, bk, wm, wn, tm, tn in SHAPES:
@@ -82,7 +87,7 @@ def shapes(device, call):
             one = replace(one, tile=replace(tile, VA=a, VB=b))
             if broken(kernel("gemm").all_rules({}), one.tile, device):
                 continue
-            found += [pack(call, one, device, s) for s in choosing.slicings(call, one.tile, device.compute_units)]
+            found += [pack(call, one, device, s) for s in slicings(call, one.tile, device.compute_units)]
     return list(dict.fromkeys(found))
 
 

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import trial
-from toprung.blas.choose import Choice
+from toprung.blas.choice import Choice
 
 FAULTS = {
     "build": ("BK == 64", "#error planted"),

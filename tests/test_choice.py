@@ -1,6 +1,6 @@
 """The choice against what was measured: each problem of results/nvidia-h200/tiles.json, whose record holds every candidate's time.
 
-No device is needed. A benchmark of new tiles (benchmarks/tiles.py) replaces the record, and the tables in blas/choose.py follow.
+No device is needed. A benchmark of new tiles (benchmarks/tiles.py) replaces the record, and the tables in blas/tiles.py follow.
 """
 
 from __future__ import annotations
@@ -16,8 +16,12 @@ import pytest
 
 from toprung import hopper_fp32
 from toprung.blas import choose as choosing
-from toprung.blas.choose import Choice, by_model, choose, problem_class
+from toprung.blas import tiles
+from toprung.blas.choice import FFMA, Choice
+from toprung.blas.choose import by_model, choose, problem_class
 from toprung.blas.competitor import call_of
+from toprung.blas.expected import HOST
+from toprung.blas.ffma import ffma_seconds
 from toprung.device import Device
 from toprung.report.tune_table import Drawn, device_of, drawn, now
 from toprung.results import read
@@ -83,8 +87,8 @@ def test_the_choice_is_near_the_best_that_was_measured():
 
 
 def test_a_worse_table_is_noticed(monkeypatch: pytest.MonkeyPatch):
-    only = tuple(c for c in choosing.GPU if (c.tile.BM, c.tile.BN, c.tile.BK) == (64, 64, 16))
-    monkeypatch.setattr(choosing, "GPU", only)
+    only = tuple(c for c in tiles.GPU if (c.tile.BM, c.tile.BN, c.tile.BK) == (64, 64, 16))
+    monkeypatch.setattr(tiles, "GPU", only)
     assert min(known_shares().values()) < LEAST
 
 
@@ -114,7 +118,7 @@ def test_what_runs_is_near_the_best_on_shapes_it_was_not_fitted_to() -> None:
 
 def test_large_tiles_alone_are_noticed_there(monkeypatch: pytest.MonkeyPatch) -> None:
     device, shapes = held()
-    monkeypatch.setattr(choosing, "GPU", tuple(c for c in choosing.GPU if c.tile.BM * c.tile.BN >= 64 * 64))
+    monkeypatch.setattr(tiles, "GPU", tuple(c for c in tiles.GPU if c.tile.BM * c.tile.BN >= 64 * 64))
     assert kept([one.shares(now(device, one.problem)) for one in shapes]) < 0.75
 
 
@@ -135,14 +139,14 @@ def test_hopper_s_kernel_is_preferred_where_c_is_written_wide() -> None:
         assert bool(choosing.preferred(HOPPER, call_of(Gemm(n, n, n)))) == taken, n
     narrow = call_of(Gemm(3520, 11229, 59, trans="NT"))
     assert not choosing.preferred(HOPPER, narrow)
-    assert choosing.ffma_seconds(HOPPER, narrow) > 1.5 * choosing.ffma_seconds(HOPPER, call_of(Gemm(3520, 11228, 59, trans="NT")))
+    assert ffma_seconds(HOPPER, narrow) > 1.5 * ffma_seconds(HOPPER, call_of(Gemm(3520, 11228, 59, trans="NT")))
 
 
 def test_a_slower_clock_and_fewer_multiprocessors_take_longer() -> None:
     for problem in (Gemm(64, 64, 4096), Gemm(1024, 1024, 1024), Gemm(1, 8192, 8192), Gemm(8192, 8192, 64, trans="NT")):
         call = call_of(problem)
         first = choosing.ways(H200, call)[0].seconds
-        assert choosing.ways(replace(H200, clock_mhz=990), call)[0].seconds > 1.2 * first or first < choosing.expected.HOST.two
+        assert choosing.ways(replace(H200, clock_mhz=990), call)[0].seconds > 1.2 * first or first < HOST.two
         assert choosing.ways(replace(H200, compute_units=66), call)[0].seconds >= first
 
 
@@ -211,7 +215,7 @@ def test_classes() -> None:
 def test_hopper_takes_large_products_with_its_own_kernel() -> None:
     for trans in ("NN", "NT", "TN", "TT"):
         choice = choose(HOPPER, call_of(Gemm(8192, 8192, 8192, trans=trans)))
-        assert choice.kernel == choosing.FFMA and choice.tile and choice.passed_over[0][0].startswith("blas/gemm")
+        assert choice.kernel == FFMA and choice.tile and choice.passed_over[0][0].startswith("blas/gemm")
         assert ("lays out" in choice.why) == (trans != "TN")
     wide = choose(HOPPER, call_of(Gemm(64, 65536, 4096))).tile
     high = choose(HOPPER, call_of(Gemm(65536, 64, 4096, trans="TN"))).tile

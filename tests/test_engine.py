@@ -18,10 +18,13 @@ from toprung.backends import adopt, nvrtc, session_for
 from toprung.backends.base import Session
 from toprung.blas import choose as choosing
 from toprung.blas import kernel as kernels
-from toprung.blas.call import GemmCall, GemvCall
-from toprung.blas.choose import GPU, Choice, choose, whole_slices
+from toprung.blas.call import GemmCall, GemvCall, widths
+from toprung.blas.choice import Candidate, Choice, PassedOver
+from toprung.blas.choose import choose
 from toprung.blas.competitor import Bound, Toprung, call_of
 from toprung.blas.engine import Executable, prepare
+from toprung.blas.slices import whole_slices
+from toprung.blas.tiles import GPU, candidates, tiled_options
 from toprung.build import rung_source
 from toprung.check import GUARD, Oracle, hostile
 from toprung.competitor import OnDevice
@@ -45,11 +48,11 @@ def forced(session: Session, problem: Problem, tile: Tile | None = None, slices:
     call = call_of(problem)
     assert isinstance(call, GemmCall)
     tile = tile or SMALL
-    a, b, _ = choosing.widths(call)
+    a, b, _ = widths(call)
     tile = replace(tile, VA=a, VB=b)
     slices = whole_slices(call.K, tile.BK or 1, slices)
-    candidate = choosing.Candidate(tile, {}, ahead=0)  # the kernels of a CPU's own choice: fewer to compile
-    found = choosing.tiled_options(call, candidate, session.device, slices) | options
+    candidate = Candidate(tile, {}, ahead=0)  # the kernels of a CPU's own choice: fewer to compile
+    found = tiled_options(call, candidate, session.device, slices) | options
     return Choice("gemm", replace(tile, SPLIT_K=slices if slices > 1 else None), tuple(sorted(found.items())))
 
 
@@ -361,10 +364,10 @@ def test_an_unknown_precision_is_refused(session: Session) -> None:
 class Says:
     """An adviser with one answer to everything."""
 
-    def __init__(self, found: Choice | None, passed: choosing.PassedOver = ()) -> None:
+    def __init__(self, found: Choice | None, passed: PassedOver = ()) -> None:
         self.answer = found, passed
 
-    def choice(self, device: Device, call: Any, own: bool) -> tuple[Choice | None, choosing.PassedOver]:
+    def choice(self, device: Device, call: Any, own: bool) -> tuple[Choice | None, PassedOver]:
         return self.answer
 
     def fp32x(self, device: Device, call: Any, own: bool) -> str | None:
@@ -402,7 +405,7 @@ def test_the_main_tile_on_hopper(trans: str, stages: int) -> None:
     gemm_, main = kernels.kernel("gemm"), replace(MAIN, tile=replace(MAIN.tile, STAGES=stages))
     call = call_of(Gemm(8192, 8192, 8192, trans=trans))
     assert isinstance(call, GemmCall)
-    options = choosing.tiled_options(call, main, H200, 1)
+    options = tiled_options(call, main, H200, 1)
     code = inspect_source(rung_source(gemm_, main.tile, options), "sm_90")
     assert main.tile.work_items == 256 and code.registers <= 128
     assert code.spills == 0 and not any(k.startswith(("LDL", "STL")) for k in code.counts)
@@ -414,17 +417,17 @@ def test_the_main_tile_on_hopper(trans: str, stages: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("candidate", GPU, ids=lambda c: str(c.tile))
-def test_no_candidate_spills(candidate: choosing.Candidate) -> None:
+def test_no_candidate_spills(candidate: Candidate) -> None:
     """In all transposes, with wide and narrow accesses; wide ones leave room for as many work-groups as the model counts on."""
     require(not nvrtc.missing(), f"CUDA: {nvrtc.missing()}")
     tried = 0
     for trans, (M, N, K) in itertools.product(("NN", "TT"), ((1024, 1024, 1024), (1023, 1025, 1027))):
         call = call_of(Gemm(M, N, K, trans=trans))
         assert isinstance(call, GemmCall)
-        for one in choosing.candidates(H200, call):
+        for one in candidates(H200, call):
             if replace(one, tile=replace(one.tile, VA=4, VB=4)) != candidate:
                 continue
-            options = choosing.tiled_options(call, one, H200, 1)
+            options = tiled_options(call, one, H200, 1)
             code = inspect_source(rung_source(kernels.kernel("gemm"), one.tile, options), "sm_90")
             # a few registers are missing where the compiler is held to few: faster, measured, than fewer work-groups;
             # narrow accesses take more, and what the model says of them was fitted so

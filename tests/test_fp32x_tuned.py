@@ -24,7 +24,8 @@ from toprung import hopper
 from toprung.backends import nvrtc
 from toprung.blas import fp32x, proof, tuned
 from toprung.blas.call import GemmCall
-from toprung.blas.choose import Choice, choose
+from toprung.blas.choice import Choice
+from toprung.blas.choose import choose
 from toprung.blas.problems import call_of, source_hash
 from toprung.blas.route import reckoned_choice, route
 from toprung.blas.tunable import tunables

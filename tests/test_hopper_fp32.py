@@ -23,7 +23,9 @@ from toprung.backends import nvrtc
 from toprung.backends.base import Source
 from toprung.blas import engine, launches
 from toprung.blas.call import GemmCall
-from toprung.blas.choose import FFMA, choose, ffma_choice
+from toprung.blas.choice import FFMA
+from toprung.blas.choose import choose
+from toprung.blas.ffma import ffma_choice
 from toprung.blas.problems import call_of
 from toprung.blas.tunables.ffma import TUNABLE
 from toprung.build import rung_source

@@ -16,8 +16,8 @@ from toprung.backends import nvrtc
 from toprung.backends.base import Buffer, Session, Workspace
 from toprung.blas import kernel as kernels
 from toprung.blas import pieces, tuned
-from toprung.blas.call import GemmCall
-from toprung.blas.choose import Choice, widths
+from toprung.blas.call import GemmCall, widths
+from toprung.blas.choice import Choice
 from toprung.blas.competitor import Toprung, call_of
 from toprung.blas.kernel import kernel
 from toprung.blas.tunables.pieces import TUNABLE

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from test_choice import H200
-from toprung.blas.choose import Choice
+from toprung.blas.choice import Choice
 from toprung.blas.competitor import call_of
 from toprung.blas.space import draws
 from toprung.bounds.arch import vendor_figures

@@ -14,8 +14,8 @@ from conftest import require
 from toprung import cli
 from toprung.backends import nvrtc
 from toprung.backends.base import Source
-from toprung.blas.choose import GPU
 from toprung.blas.kernel import kernel
+from toprung.blas.tiles import GPU
 from toprung.build import Own, rung_source
 from toprung.errors import BadCubin, UnknownName, Unproven
 from toprung.machine_code import inspect_source

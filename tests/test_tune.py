@@ -28,7 +28,8 @@ import poisoned
 from command import Typed
 from conftest import require
 from toprung.backends.base import Session
-from toprung.blas.choose import Choice, by_model
+from toprung.blas.choice import Choice
+from toprung.blas.choose import by_model
 from toprung.blas.kernel import kernel
 from toprung.blas.problems import call_of, class_of
 from toprung.blas.tunable import tunables

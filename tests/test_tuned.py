@@ -24,11 +24,13 @@ from toprung.backends.base import Session
 from toprung.blas import engine, execute, proof, tuned, vendor
 from toprung.blas import kernel as kernels
 from toprung.blas.call import GemmCall
-from toprung.blas.choose import GPU, Choice, choose
+from toprung.blas.choice import Choice
+from toprung.blas.choose import choose
 from toprung.blas.competitor import WAYS
 from toprung.blas.problems import call_of, class_of, source_hash
 from toprung.blas.receipt import Receipt
 from toprung.blas.route import route
+from toprung.blas.tiles import GPU
 from toprung.check import Oracle, hostile
 from toprung.competitor import OnDevice
 from toprung.device import Device

@@ -15,10 +15,12 @@ from typing import Any
 import trial
 from toprung.backends import devices, opened
 from toprung.backends.base import Session
-from toprung.blas import choose as choosing
 from toprung.blas import kernel as kernels
-from toprung.blas.choose import Choice
+from toprung.blas.call import widths
+from toprung.blas.choice import Candidate, Choice
 from toprung.blas.competitor import Toprung, call_of
+from toprung.blas.slices import whole_slices
+from toprung.blas.tiles import tiled_options
 from toprung.check import Oracle, hostile
 from toprung.competitor import OnDevice
 from toprung.routines.gemm import Gemm
@@ -56,10 +58,10 @@ def run_engine(job: dict[str, Any], session: Session, folder: Path) -> dict[str,
     choice = None
     if "tile" in job:
         call: Any = call_of(problem)
-        a, b, _ = choosing.widths(call)
+        a, b, _ = widths(call)
         tile = Tile(**{**job["tile"], "VA": a, "VB": b})
-        slices = choosing.whole_slices(call.K, tile.BK or 1, job.get("slices", 1))
-        options = choosing.tiled_options(call, choosing.Candidate(tile, {}), session.device, slices)
+        slices = whole_slices(call.K, tile.BK or 1, job.get("slices", 1))
+        options = tiled_options(call, Candidate(tile, {}), session.device, slices)
         choice = Choice("gemm", replace(tile, SPLIT_K=slices if slices > 1 else None), tuple(sorted(options.items())))
     operands = hostile(problem)
     prepared: Any = Toprung(choice=choice).prepare(OnDevice(operands, session))

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toprung.blas.call import GemmCall
-from toprung.blas.choose import Choice
+from toprung.blas.choice import Choice
 from toprung.bounds.figures import Figures, Unknown
 from toprung.bounds.rank import Code, Machine, Prediction, Product, bound, machine, predict
 from toprung.device import Device

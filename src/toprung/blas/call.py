@@ -151,6 +151,20 @@ class GemvCall:
 Call = GemmCall | GemvCall
 
 
+def widest(*numbers: int) -> int:
+    """The widest access, in floats, that divides all numbers."""
+    return next(w for w in (4, 2, 1) if all(n % w == 0 for n in numbers))
+
+
+def widths(call: GemmCall) -> tuple[int, int, int]:
+    """Floats of an access to A, B and C: so many that each access lies wholly inside a row or outside."""
+    along = [cols for _, cols in call.stored]
+    lds, strides = (call.lda, call.ldb, call.ldc), (call.stride_a, call.stride_b, call.stride_c)
+    aligned = (call.align_a, call.align_b, call.align_c)
+    a, b, c = (widest(*four) for four in zip(along, lds, strides, aligned, strict=True))
+    return a, b, c
+
+
 STRIDES = ("stride_a", "stride_b", "stride_c")
 LEAST = {"batch": 1, "incx": -LARGEST, "incy": -LARGEST}
 FLAGS = ("trans", "trans_a", "trans_b", "beta_zero")

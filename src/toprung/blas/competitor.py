@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from toprung.blas.choose import Choice, by_model, choose
+from toprung.blas.choice import Choice
+from toprung.blas.choose import by_model, choose
 from toprung.blas.engine import Executable, prepare
 from toprung.blas.kernel import Run
 from toprung.blas.problems import call_of

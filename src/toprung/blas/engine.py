@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 from toprung.backends.base import Buffer, Session
 from toprung.blas import ffma, fp32x, launches, proof, tuned
 from toprung.blas.call import Call
-from toprung.blas.choose import FFMA, Choice
+from toprung.blas.choice import FFMA, Choice
 from toprung.blas.fp32x import FP32X
 from toprung.blas.kernel import Run
 from toprung.blas.route import route

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from toprung.blas.call import GemmCall
+from toprung.device import Device
 from toprung.tile import Tile
 
 HZ = 1.98e9
@@ -240,6 +241,11 @@ def short_side(
     memory = moved * ((1 - missed) / s.cached + missed / s.memory) * (1 + s.flight / flying) * (1 + s.narrow * (1 / wide - 0.25))
     total = math.pow(total**SHARPER + memory**SHARPER, 1 / SHARPER)
     return s.launch + total + (s.second + 8 * slices * length * few * batch / PRODUCT.slices if slices > 1 else 0.0)
+
+
+def hz(device: Device) -> float:
+    """Clocks of a device in a second."""
+    return 1e6 * device.clock_mhz if device.clock_mhz else HZ
 
 
 def seconds(clocks: float, launches: int, hz: float, host: Host = HOST) -> float:

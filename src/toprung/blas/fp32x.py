@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 from toprung import hopper
 from toprung.backends.base import Session
 from toprung.blas.call import Call, GemmCall
-from toprung.blas.choose import Choice, PassedOver
+from toprung.blas.choice import Choice, PassedOver
 from toprung.blas.kernel import Run
 from toprung.hopper import Variant, Way
 from toprung.tile import Tile

@@ -14,9 +14,10 @@ from weakref import WeakKeyDictionary
 
 from toprung.backends.base import Kernel, Session
 from toprung.build import build
+from toprung.device import Device
 from toprung.errors import UnknownName
 from toprung.rung import Rung
-from toprung.tile import Tile
+from toprung.tile import Tile, broken
 
 FOLDER = Path(__file__).parent / "kernels"
 
@@ -47,6 +48,12 @@ def kernel(stem: str) -> LibraryKernel:
     record: Any = importlib.import_module(f"toprung.blas.kernels.{stem}").KERNEL
     found: LibraryKernel = replace(record, ladder="blas", stem=stem, source=FOLDER / f"{stem}.cl")
     return found
+
+
+@functools.lru_cache(1 << 14)
+def legal(stem: str, tile: Tile, options: tuple[tuple[str, int], ...], device: Device) -> bool:
+    """Whether a tile breaks no rule of a kernel with these switches on a device."""
+    return not broken(kernel(stem).all_rules(dict(options)), tile, device)
 
 
 _Key = tuple[str, Tile, tuple[tuple[str, int], ...]]

@@ -11,9 +11,12 @@ import numpy as np
 from toprung.backends.base import Session
 from toprung.blas import ffma, fp32x, pieces, vendor
 from toprung.blas.call import Call, GemmCall, GemvCall
-from toprung.blas.choose import FFMA, Choice, Skinny, sliced, tile_grid, turn
+from toprung.blas.choice import FFMA, Choice
 from toprung.blas.kernel import Run, kernel, loaded
 from toprung.blas.pieces import PIECES
+from toprung.blas.short import Skinny, turn
+from toprung.blas.slices import sliced
+from toprung.blas.tiles import tile_grid
 from toprung.errors import LaunchError
 
 SMALLEST = 2.0**-150

@@ -9,7 +9,7 @@ import numpy as np
 
 from toprung.backends.base import Session
 from toprung.blas.call import Call, GemmCall
-from toprung.blas.choose import Choice
+from toprung.blas.choice import Choice
 from toprung.blas.kernel import Run, loaded
 from toprung.routines.gemm_last_wave import Work, uploaded, work
 

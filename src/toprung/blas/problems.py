@@ -11,10 +11,12 @@ from typing import Any
 import numpy as np
 
 from toprung import backends, hopper, hopper_fp32
-from toprung.blas.call import Call, GemmCall, GemvCall
-from toprung.blas.choose import FFMA, Skinny, problem_class, skinny_widths, widths
+from toprung.blas.call import Call, GemmCall, GemvCall, widths
+from toprung.blas.choice import FFMA
+from toprung.blas.choose import problem_class
 from toprung.blas.fp32x import FP32X
 from toprung.blas.kernel import kernel
+from toprung.blas.short import Skinny, skinny_widths
 from toprung.build import with_includes
 from toprung.errors import Unsupported
 from toprung.peers import _cublas

@@ -8,9 +8,11 @@ from toprung import hopper
 from toprung.backends.base import Session
 from toprung.blas import launches
 from toprung.blas.call import Call, GemvCall
-from toprung.blas.choose import Choice, Skinny, turn, whole_slices
+from toprung.blas.choice import Choice
 from toprung.blas.fp32x import FP32X, path_of, way_of
 from toprung.blas.problems import call_of
+from toprung.blas.short import Skinny, turn
+from toprung.blas.slices import whole_slices
 from toprung.check import GUARD, Oracle, hostile
 from toprung.competitor import OnDevice
 from toprung.errors import BuildError, IllegalTile

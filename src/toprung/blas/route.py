@@ -10,7 +10,8 @@ from dataclasses import replace
 from toprung import hopper
 from toprung.blas import fp32x, vendor
 from toprung.blas.call import Call, GemvCall
-from toprung.blas.choose import STORES, Choice, PassedOver, choose
+from toprung.blas.choice import Choice, PassedOver
+from toprung.blas.choose import STORES, choose
 from toprung.device import Device
 from toprung.errors import Unsupported
 

@@ -10,9 +10,10 @@ import random
 from collections.abc import Iterator
 from dataclasses import replace
 
-from toprung.blas.call import GemmCall
-from toprung.blas.choose import Choice, whole_slices, widest, widths
+from toprung.blas.call import GemmCall, widest, widths
+from toprung.blas.choice import Choice
 from toprung.blas.kernel import kernel
+from toprung.blas.slices import whole_slices
 from toprung.device import Device
 from toprung.tile import Tile, broken
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from toprung.blas.call import Call
-from toprung.blas.choose import Choice
+from toprung.blas.choice import Choice
 from toprung.device import Device
 
 FOLDER = Path(__file__).parent / "tunables"

@@ -22,31 +22,18 @@ from pathlib import Path
 
 from toprung import hopper, hopper_fp32
 from toprung.blas import ffma, fp32x
-from toprung.blas.call import Call, GemmCall, GemvCall
-from toprung.blas.choose import (
-    FEW,
-    FFMA,
-    LEAST_TURNS,
-    STORES,
-    Choice,
-    PassedOver,
-    Skinny,
-    cublas_ratio,
-    ffma_choice,
-    lacking,
-    skinny_widths,
-    tile_grid,
-    tile_loss,
-    turn,
-    whole_slices,
-    widest,
-    widths,
-)
+from toprung.blas.call import Call, GemmCall, GemvCall, widest, widths
+from toprung.blas.choice import FFMA, Choice, PassedOver
+from toprung.blas.choose import STORES, cublas_ratio, lacking, tile_loss
+from toprung.blas.ffma import ffma_choice
 from toprung.blas.fp32x import FP32X, path_of
 from toprung.blas.kernel import kernel, kernel_names
 from toprung.blas.kernels.rows import SMALL
 from toprung.blas.pieces import PIECES
 from toprung.blas.problems import call_of, class_of, problem_of, sizes_of, source_hash
+from toprung.blas.short import FEW, Skinny, skinny_widths, turn
+from toprung.blas.slices import LEAST_TURNS, whole_slices
+from toprung.blas.tiles import tile_grid
 from toprung.device import Device
 from toprung.errors import LaunchError, OutOfDeviceMemory, StoreError, SwitchRefused, UnknownName
 from toprung.store import VENDORS, Book, Entry, Machine, Proof, Store, off, shipped

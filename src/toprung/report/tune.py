@@ -11,7 +11,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from toprung.blas.choose import Choice
+from toprung.blas.choice import Choice
 from toprung.problem import Problem
 from toprung.report import plot
 from toprung.report.table import _table as plain_table

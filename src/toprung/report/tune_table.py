@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from toprung.blas.choose import Choice, by_model, preferred, problem_class
+from toprung.blas.choice import Choice
+from toprung.blas.choose import by_model, preferred, problem_class
 from toprung.blas.problems import call_of, problem_of
 from toprung.device import Device
 from toprung.errors import BadRecord, UnknownName

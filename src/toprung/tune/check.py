@@ -11,7 +11,8 @@ from itertools import islice
 from typing import Any
 
 from toprung.blas.call import Call
-from toprung.blas.choose import Choice, by_model, lacking
+from toprung.blas.choice import Choice
+from toprung.blas.choose import by_model, lacking
 from toprung.blas.fp32x import FP32X
 from toprung.blas.problems import call_of, class_of, sizes_of
 from toprung.blas.route import reckoned_choice, route, unsuited

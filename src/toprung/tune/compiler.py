@@ -14,7 +14,7 @@ from toprung import hopper, hopper_fp32
 from toprung.backends import nvrtc
 from toprung.backends.base import Source
 from toprung.blas import ffma, fp32x
-from toprung.blas.choose import FFMA, Choice
+from toprung.blas.choice import FFMA, Choice
 from toprung.blas.kernel import kernel, kernel_names
 from toprung.blas.problems import call_of
 from toprung.build import keep, rung_source

@@ -10,7 +10,7 @@ from toprung import peers
 from toprung.backends.base import Session
 from toprung.bench import copies
 from toprung.blas import launches
-from toprung.blas.choose import Choice
+from toprung.blas.choice import Choice
 from toprung.blas.competitor import Bound, Toprung
 from toprung.blas.fp32x import path_of
 from toprung.check import Oracle, hostile

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 
 from toprung import hopper, hopper_fp32
 from toprung.blas.call import Call, GemmCall
-from toprung.blas.choose import FFMA, Choice, sliced, tile_grid
+from toprung.blas.choice import FFMA, Choice
 from toprung.blas.ffma import variant_of
 from toprung.blas.fp32x import FP32X, way_of
 from toprung.blas.pieces import PIECES
+from toprung.blas.slices import sliced
+from toprung.blas.tiles import tile_grid
 from toprung.device import Device
 from toprung.errors import Unsupported
 from toprung.ranking import Ranking

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from toprung.blas.choose import Choice
+from toprung.blas.choice import Choice
 from toprung.blas.tunable import Axes
 from toprung.tune.search import Strategy
 from toprung.tune.trial import choice_of

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Protocol
 
-from toprung.blas.choose import Choice
+from toprung.blas.choice import Choice
 from toprung.errors import MissingExtra, UnknownName
 from toprung.tune.space import Space
 

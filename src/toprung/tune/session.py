@@ -13,7 +13,8 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from toprung.blas.choose import Choice, by_model, choose, lacking
+from toprung.blas.choice import Choice
+from toprung.blas.choose import by_model, choose, lacking
 from toprung.blas.fp32x import FP32X
 from toprung.blas.problems import call_of, class_of, source_hash
 from toprung.blas.route import fp32x_choice, reckoned_choice, unsuited

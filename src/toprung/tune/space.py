@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Protocol
 
 from toprung.blas.call import Call
-from toprung.blas.choose import Choice
+from toprung.blas.choice import Choice
 from toprung.blas.fp32x import path_of
 from toprung.blas.tunable import Axes, Point, Tunable, tunables
 from toprung.device import Device

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from toprung.blas.choose import Choice
+from toprung.blas.choice import Choice
 from toprung.problem import Problem
 from toprung.tile import Tile
 

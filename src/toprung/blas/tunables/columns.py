@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from toprung.blas.call import Call
-from toprung.blas.choose import Choice, Skinny, skinny_widths
+from toprung.blas.choice import Choice
+from toprung.blas.short import Skinny, skinny_widths
 from toprung.blas.tunable import Axes, Point, Tunable
 from toprung.blas.tunables.rows import SLICES, few, sliced_choice
 from toprung.device import Device

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from toprung import hopper_fp32
 from toprung.blas import ffma
 from toprung.blas.call import Call, GemmCall
-from toprung.blas.choose import FFMA, FFMA_LEAST, Choice, ffma_choice
+from toprung.blas.choice import FFMA, Choice
+from toprung.blas.ffma import FFMA_LEAST, ffma_choice
 from toprung.blas.tunable import Axes, Point, Tunable
 from toprung.device import Device
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from toprung import hopper
 from toprung.blas.call import Call, GemmCall
-from toprung.blas.choose import Choice
+from toprung.blas.choice import Choice
 from toprung.blas.fp32x import FP32X, choice_of, way_of
 from toprung.blas.tunable import Axes, Point, Tunable
 from toprung.device import Device

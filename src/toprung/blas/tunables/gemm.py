@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from toprung.blas.call import Call, GemmCall
-from toprung.blas.choose import Choice, slicings
+from toprung.blas.choice import Choice
 from toprung.blas.kernel import kernel
 from toprung.blas.space import fitted, point
+from toprung.blas.tiles import slicings
 from toprung.blas.tunable import Axes, Point, Tunable
 from toprung.device import Device
 from toprung.tile import Tile

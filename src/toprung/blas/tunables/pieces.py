@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from toprung.blas.call import Call, GemmCall
-from toprung.blas.choose import Choice, widths
+from toprung.blas.call import Call, GemmCall, widths
+from toprung.blas.choice import Choice
 from toprung.blas.kernel import kernel
 from toprung.blas.pieces import PIECES
 from toprung.blas.space import fitted

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from toprung.blas.call import Call
-from toprung.blas.choose import FEW, MOST_SLICES, Choice, Skinny, skinny_widths, turn, whole_slices
+from toprung.blas.choice import Choice
 from toprung.blas.kernel import kernel
 from toprung.blas.kernels.rows import SMALL
+from toprung.blas.short import FEW, MOST_SLICES, Skinny, skinny_widths, turn
+from toprung.blas.slices import whole_slices
 from toprung.blas.tunable import Axes, Point, Tunable
 from toprung.device import Device
 from toprung.tile import Tile, broken
