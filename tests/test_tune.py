@@ -52,7 +52,7 @@ from toprung.tune.measure import Measurer
 from toprung.tune.model import UNKNOWN
 from toprung.tune.recorded import Table, course
 from toprung.tune.search import STRATEGIES
-from toprung.tune.session import Budget, Tuner
+from toprung.tune.session import Budget, Shape, Tuner
 from toprung.tune.space import CallSpace
 from toprung.tune.trial import Outcome, Sampled, Trial, choice_of, describe, mark, plain
 
@@ -310,6 +310,26 @@ def test_bad_input_is_refused_before_anything_runs(
 
 
 # faults
+
+
+def test_the_last_comparison_decides_what_is_best(device: Device) -> None:
+    problem = Gemm(64, 64, 64)
+    start, other, lucky = islice(CallSpace(device, call_of(problem)).ranked(), 3)
+
+    def after(**seconds: float) -> Shape:
+        finals = {n: Sampled("right", seconds=(s, 1.01 * s, 0.99 * s), turns=(0, 1, 2)) for n, s in seconds.items()}
+        shape = Shape(problem, Machine.of(device), start=start, choice=lucky, ordinary=other, finals=finals)
+        shape.step_back()
+        return shape
+
+    for found, choice, gain, behind in (
+        (after(best=1.0, untuned=2.0, ordinary=1.5), lucky, 2.0, 1.5),
+        (after(best=1.0, untuned=2.0, ordinary=0.8), other, 2.5, 1.0),
+        (after(best=1.0, untuned=0.5, ordinary=0.8), start, 1.0, 1.6),
+        (after(best=1.0, untuned=0.5), start, 1.0, None),
+    ):
+        assert found.choice == choice and found.gain is not None and found.gain.value == pytest.approx(gain)
+        assert (found.behind.value if found.behind else None) == (behind and pytest.approx(behind))
 
 
 def seed_with_every_fault(device: Device, problem: Problem, count: int) -> int:

@@ -123,6 +123,23 @@ class Shape:
         """Its share of time, in that of a search of plain fp32."""
         return FP32X_WEIGHT if self.precision == FP32X else 1.0
 
+    def compared(self, name: str, other: str) -> Interval | None:
+        """Time of one by that of another of the last comparison; None where one has no sample there."""
+        if not {name, other} <= self.finals.keys():
+            return None
+        mine, theirs = pairs(self.finals[name], self.finals[other])
+        return paired_ratio(mine, theirs) if mine else None
+
+    def step_back(self) -> None:
+        """By the last comparison: what had only looked faster than something else of ours is the best no longer."""
+        if (ratio := self.compared("ordinary", "best")) is not None and ratio.high < 1:
+            self.choice, self.finals["best"] = self.ordinary, self.finals["ordinary"]
+        if (ratio := self.compared("untuned", "best")) is not None:
+            if ratio.value < 1:
+                self.choice, self.finals["best"] = self.start, self.finals["untuned"]
+            self.gain = self.compared("untuned", "best")
+        self.behind = self.compared("ordinary", "best")
+
     @property
     def beyond(self) -> bool:
         """Whether an exhaustive search has gone through the model's order."""
@@ -491,15 +508,7 @@ class Tuner:
             if sampled.status and (sampled.status != "right" or sampled.seconds):
                 self._learn(shape, choice, sampled, again=True)
         shape.finals = {name: found[c] for name, c in rivals.items()}
-        mine, theirs = pairs(shape.finals["untuned"], shape.finals["best"])
-        if mine:
-            shape.gain = paired_ratio(mine, theirs)
-            if shape.gain.value < 1:  # what had looked faster is not
-                shape.choice, shape.gain = shape.start, Interval(1.0, 1.0, 1.0)
-                shape.finals["best"] = shape.finals["untuned"]
-        if "ordinary" in shape.finals:
-            mine, theirs = pairs(shape.finals["ordinary"], shape.finals["best"])
-            shape.behind = paired_ratio(mine, theirs) if mine else None
+        shape.step_back()
         self._say(shape, mark=True)
 
     def _others(self, device: Device, shape: Shape) -> dict[str, Choice]:
