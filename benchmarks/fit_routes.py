@@ -8,8 +8,8 @@ out: nothing is fitted to it, and the table in docs/tuning.md is about it.
 Relative errors of times are made small, all choices of a shape counting, the slow ones less; a soft loss keeps outliers from
 deciding, and a weak pull keeps numbers that the data do not determine where they were. What the choice loses by them counts
 besides: a shape's mean loss where every choice is taken with a probability that falls with its time by the model. What comes
-out is printed to be put into the source. What stands there is, for the kernels of short sides, what both records give; for the
-tunable product and cuBLAS what ``routes.json`` alone gave: with the check's times they chose no better on the third.
+out is printed to be put into the source. What stands there is, for the kernels of short sides and for cuBLAS beside ours, what both
+records give; for the tunable product what ``routes.json`` alone gave: with the check's times it chose no better on the third.
 """
 
 import argparse
