@@ -70,6 +70,13 @@ def problem_of(shape):
     return Gemm(**{k: v for k, v in shape.items() if k != "limit"})
 
 
+def named(text):
+    """A product as it is asked for: ``8192:NN``, ``65536x64x4096``."""
+    sizes, _, trans = text.partition(":")
+    numbers = [int(n) for n in sizes.split("x")]
+    return Gemm(*(numbers * 3 if len(numbers) == 1 else numbers), trans=trans or "NN")
+
+
 def bits_of(plan, placed, problem):
     placed.reset()
     a, b, c = (placed.parts[n] for n in "ABC")
@@ -192,10 +199,20 @@ def graph(session):
     return say(good, "graph: three operands, two replays each")
 
 
+AWAY = 1e-4
+"""By how much two results may differ, times the root of K."""
+
+
 class Compared(Set):
     """Operands on the device, and the first rows of what was computed of them."""
 
+    def spoil(self):
+        """NaN where the result is looked at, so that nothing is taken for what another has computed."""
+        p = self.problem
+        self.session.upload(self.buffers[2], np.full((min(p.M, 300), p.N), np.nan, np.float32))
+
     def result(self):
+        """The first rows of C."""
         p = self.problem
         found = np.empty((min(p.M, 300), p.N), np.float32)
         self.session.download(self.buffers[2], found)
@@ -219,9 +236,7 @@ def launches(plan, one):
 
 def compare(session, fill, text, every, controls, sustained, meter):
     """Medians of block shapes and of cuBLAS, in turns; ``controls``: macros with which the chosen one is compiled once more."""
-    sizes, _, trans = text.partition(":")
-    numbers = [int(n) for n in sizes.split("x")]
-    problem = Gemm(*(numbers * 3 if len(numbers) == 1 else numbers), trans=trans or "NN")
+    problem = named(text)
     call, units = Product.of(problem), session.device.compute_units
     sets = [Compared(session, fill, problem, i) for i in range(2)]
     chosen, turn = choose(call, units), [0]
@@ -242,11 +257,13 @@ def compare(session, fill, text, every, controls, sustained, meter):
         vendors[turn[0]]()
 
     runs = [theirs, *map(ours, plans)]
+    sets[0].spoil()
     vendors[0]()
     session.synchronize()
-    want, limit = sets[0].result(), 1e-4 * problem.K**0.5
+    want, limit = sets[0].result(), AWAY * problem.K**0.5
     for plan in plans:
         a, b, c = sets[0].addresses
+        sets[0].spoil()
         plan.run(a, 0, b, 0, c, 0, 1.0, 0.0)
         session.synchronize()
         if not (away := float(np.max(np.abs(sets[0].result() - want)))) < limit:

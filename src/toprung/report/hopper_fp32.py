@@ -127,21 +127,19 @@ def _tried(shapes: Sequence[Mapping[str, Any]]) -> list[str]:
     return lines
 
 
-COUNTERS: Mapping[str, Callable[[Mapping[str, float]], float]] = {
-    "instructions, millions": lambda c: c["smsp__inst_executed.sum"] / 1e6,
-    "of them multiply-adds, %": lambda c: (
-        100 * c["smsp__sass_thread_inst_executed_op_ffma_pred_on.sum"] / 32 / c["smsp__inst_executed.sum"]
-    ),
-    "cycles in which a scheduler issues, %": lambda c: 100 * c["smsp__issue_active.avg.per_cycle_active"],
-    "turns of shared memory at loads, millions": lambda c: c["l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum"] / 1e6,
-    "of them conflicts of banks, %": lambda c: (
-        100
-        * c["l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ld.sum"]
-        / c["l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum"]
-    ),
-    "moved from and to memory, GB": lambda c: c["dram__bytes.sum"] / 1e9,
-}
-"""Rows of a table of counters, by ncu's names."""
+INSTRUCTIONS = "smsp__inst_executed.sum"
+TURNS = "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum"
+COUNTERS = (
+    ("instructions, millions", 1e-6, INSTRUCTIONS, None),
+    ("of them multiply-adds, %", 100 / 32, "smsp__sass_thread_inst_executed_op_ffma_pred_on.sum", INSTRUCTIONS),
+    ("cycles in which a scheduler issues, %", 100.0, "smsp__issue_active.avg.per_cycle_active", None),
+    ("turns of shared memory at loads, millions", 1e-6, TURNS, None),
+    ("of them conflicts of banks, %", 100.0, "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ld.sum", TURNS),
+    ("moved from and to memory, GB", 1e-9, "dram__bytes.sum", None),
+)
+"""Rows of a table of counters: what it is, a factor, a metric by ncu's name, and what it is a share of."""
+METRICS = tuple(dict.fromkeys(name for *_, one, of in COUNTERS for name in (one, of) if name))
+"""What they need."""
 
 STALLED = re.compile(r"smsp__average_warps_issue_stalled_(\w+?)_per_issue_active\.ratio")
 FIRST = 5
@@ -154,7 +152,9 @@ def _counters(shapes: Sequence[Mapping[str, Any]]) -> list[str]:
     heads = [f"{'cuBLAS' if name == VENDOR else 'ours'}, {_sides(s)} {s['problem']['trans']}" for s, name, _ in columns]
     lines = ["| | " + " | ".join(heads) + " |", "|---|" + "---:|" * len(heads)]
     found = [column["counters"] for *_, column in columns]
-    lines += [f"| {what} | " + " | ".join(f"{of(c):,.1f}" for c in found) + " |" for what, of in COUNTERS.items()]
+    for what, factor, one, of in COUNTERS:
+        cells = " | ".join(f"{factor * c[one] / (c[of] if of else 1):,.1f}" for c in found)
+        lines.append(f"| {what} | {cells} |")
     waits = [{match[1]: value for n, value in c.items() if (match := STALLED.fullmatch(n))} for c in found]
     most = sorted(set().union(*waits), key=lambda n: -max(w.get(n, 0.0) for w in waits))[:FIRST]
     for name in most:
