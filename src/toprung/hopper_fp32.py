@@ -82,6 +82,8 @@ class Variant:
             return "fragments alternate between two sets of registers, and the wait stands within a stage"
         if self.TURN_A and self.BK != 12:
             return "what turns A meets no bank of shared memory twice where a stage is 12 deep, and only there"
+        if self.TURN_A and self.BM % 128:
+            return "what turns A takes 128 rows at a time"
         if self.STAGES < 2 or self.shared_bytes > 227 * 1024:
             return f"{self.STAGES} stages are {self.shared_bytes:,} bytes of shared memory: from 2 stages to {227 * 1024:,} bytes"
         return ""
