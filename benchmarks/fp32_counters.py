@@ -1,9 +1,10 @@
 """What the hardware counts while plain fp32 multiplies on Hopper, ours and cuBLAS's: a record.
 
-    timeout 200 python benchmarks/fp32_counters.py OUT.json [--shapes 8192:NN,16384:NN]
+    timeout 200 python benchmarks/fp32_counters.py OUT.json [--shapes 8192:NN,16384:NN] [--limit 100]
 
-Runs itself under ncu (Nsight Compute), which must be on the path: both results are compared first, then each runs once more,
-counted. Everything that ncu's sections have is kept, under ncu's names. Clocks and caches are left alone.
+Runs itself under ncu (Nsight Compute), which must be on the path, once for each product: both results are compared first, then
+each runs once more, counted. ncu runs it again for every few of the counters, so that a large product takes minutes; one that
+takes more than ``--limit`` seconds is left out. Clocks and caches are left alone.
 """
 
 import argparse
@@ -28,10 +29,9 @@ from toprung.hopper import Product
 from toprung.hopper_fp32 import Plan, choose
 from toprung.report import hopper_fp32 as report
 
-SECTIONS = (
-    "SpeedOfLight", "SchedulerStats", "WarpStateStats", "InstructionStats", "ComputeWorkloadAnalysis", "MemoryWorkloadAnalysis",
-    "Occupancy", "LaunchStats",
-)  # fmt: skip
+SECTION = "WarpStateStats"
+"""What warps wait for; the rest is counted metric by metric, since a section's many take too many runs."""
+TAKEN = "gpu__time_duration.sum"
 OWN = ("lay", "ffma")
 """Our launches of a product, as they come."""
 RIGHT = "both results agree: "
@@ -42,31 +42,30 @@ def gpu():
     return next(d for d in backends.devices() if d.backend == "cuda")
 
 
-def counted(texts):
-    """Under ncu: each product once by cuBLAS and once by ours, when both agree."""
+def counted(text):
+    """Under ncu: a product once by cuBLAS and once by ours, when both agree."""
     from cuda.bindings import driver
 
     with backends.opened(gpu()) as session:
         fill = source_kernel(Source("benchmarks/fill", FILL, "fill", {}, "cuda"), session)
-        for text in texts:
-            problem = named(text)
-            one, call = Compared(session, fill, problem, 0), Product.of(problem)
-            plan, (a, b, c) = Plan(session, call, choose(call, session.device.compute_units)), one.addresses
-            runs = (one.vendor(), lambda plan=plan, at=(a, 0, b, 0, c, 0): plan.run(*at, 1.0, 0.0))
-            found = []
-            for run in runs:
-                one.spoil()
-                run()
-                session.synchronize()
-                found.append(one.result())
-            if not np.max(np.abs(found[0] - found[1])) < AWAY * problem.K**0.5:
-                return 1
-            print(RIGHT + text, flush=True)
-            for run in runs:
-                driver.cuProfilerStart()
-                run()
-                session.synchronize()
-                driver.cuProfilerStop()
+        problem = named(text)
+        one, call = Compared(session, fill, problem, 0), Product.of(problem)
+        plan, (a, b, c) = Plan(session, call, choose(call, session.device.compute_units)), one.addresses
+        runs = (one.vendor(), lambda: plan.run(a, 0, b, 0, c, 0, 1.0, 0.0))
+        found = []
+        for run in runs:
+            one.spoil()
+            run()
+            session.synchronize()
+            found.append(one.result())
+        if not np.max(np.abs(found[0] - found[1])) < AWAY * problem.K**0.5:
+            return 1
+        print(RIGHT + text, flush=True)
+        for run in runs:
+            driver.cuProfilerStart()
+            run()
+            session.synchronize()
+            driver.cuProfilerStop()
     return 0
 
 
@@ -90,7 +89,7 @@ def shape_of(text, launches):
         launches.pop(0)
     if not theirs or not launches:
         raise SystemExit(f"{text}: launches are missing")
-    both = ("cublas", *max(theirs, key=lambda one: one[1]["gpu__time_duration.sum"])), ("ffma", *launches.pop(0))
+    both = ("cublas", *max(theirs, key=lambda one: one[1][TAKEN])), ("ffma", *launches.pop(0))
     problem = named(text)
     rows = [{"name": name, "kernel": kernel[:120], "counters": counters} for name, kernel, counters in both]
     return {"problem": problem.describe(), "name": text, "flops": problem.flops, "rows": rows}
@@ -100,21 +99,43 @@ def main():
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("out", type=Path)
     arguments.add_argument("--shapes", default="8192:NN,16384:NN")
-    arguments.add_argument("--counted", action="store_true", help="used under ncu")
+    arguments.add_argument("--limit", type=float, default=100.0)
+    arguments.add_argument("--counted", action="store_true", help="used under ncu, with one product")
     asked = arguments.parse_args()
-    texts = asked.shapes.split(",")
     if asked.counted:
-        return counted(texts)
-    words = ["ncu", "--csv", "--page", "raw", "--print-units", "base", "--clock-control", "none", "--cache-control", "none"]
-    words += ["--profile-from-start", "off", "--metrics", ",".join(report.METRICS)]
-    words += [word for section in SECTIONS for word in ("--section", section)]
-    again = [sys.executable, __file__, str(asked.out), "--shapes", asked.shapes, "--counted"]
-    done = subprocess.run([*words, *again], capture_output=True, text=True, check=False)
-    if done.returncode or done.stdout.count(RIGHT) != len(texts):
-        print(done.stdout[-3000:], done.stderr[-3000:], f"ncu ended with {done.returncode}", sep="\n")
+        return counted(asked.shapes)
+    words = [
+        "timeout",
+        "-k",
+        "5",
+        str(asked.limit),
+        "ncu",
+        "--csv",
+        "--page",
+        "raw",
+        "--print-units",
+        "base",
+        "--clock-control",
+        "none",
+        "--cache-control",
+        "none",
+    ]
+    words += ["--profile-from-start", "off", "--metrics", ",".join((*report.METRICS, TAKEN)), "--section", SECTION]
+    shapes, failed = [], False
+    for text in asked.shapes.split(","):
+        again = [sys.executable, __file__, str(asked.out), "--shapes", text, "--counted"]
+        done = subprocess.run([*words, *again], capture_output=True, text=True, check=False)
+        if done.returncode in (124, 137):
+            print(f"{text}: not counted in {asked.limit:g} s", flush=True)
+            continue
+        if done.returncode or RIGHT + text not in done.stdout:
+            print(done.stdout[-3000:], done.stderr[-3000:], f"{text}: ncu ended with {done.returncode}", sep="\n")
+            failed = True
+            continue
+        shapes.append(shape_of(text, launches_of(done.stdout)))
+        print(f"{text}: counted", flush=True)
+    if not shapes:
         return 1
-    launches = launches_of(done.stdout)
-    shapes = [shape_of(text, launches) for text in texts]
     with backends.opened(gpu()) as session:
         command = shlex.join(["python", "benchmarks/fp32_counters.py", *sys.argv[1:]])
         record = results.record(
@@ -126,7 +147,7 @@ def main():
     except BadRecord as error:  # the record is there: a metric has another name, or is not counted here
         print(error)
         return 1
-    return 0
+    return int(failed)
 
 
 if __name__ == "__main__":
