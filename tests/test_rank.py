@@ -31,7 +31,7 @@ from toprung.tile import Tile
 
 RESULTS = Path(__file__).parents[1] / "results" / "nvidia-h200"
 SIZES = (1000, 4096)
-RECORDS = ("rank.json", "rank-4711.json")
+RECORDS = ("rank.json", "rank-4711.json", "rank-99.json")
 SAMPLES = [(record, size) for record in RECORDS for size in SIZES]
 ALL, FASTEST, NEAR = 0.8, 0.5, 1.05
 """Least rank correlation over all tiles, over the fastest quartile; the best among the first ten over the best there is."""
