@@ -149,6 +149,14 @@ def check_line(one: Checked, device: str) -> str:
     return f"{head}: {one.ratio.value:.3f} times as long as {choice_text(one.best)} ({one.why})"
 
 
+CLOSE = 0.9
+"""A share from which on curves would be one line on an axis from zero."""
+
+
+LONG = 100.0
+"""Seconds from which on the axis of time is logarithmic beyond its first second."""
+
+
 def best_over_time(records: Mapping[str, Mapping[str, Any]], path: Path) -> None:
     """Draw the geometric mean over shapes of best so far / final best over the seconds, a line a record.
 
@@ -165,12 +173,18 @@ def best_over_time(records: Mapping[str, Mapping[str, Any]], path: Path) -> None
             key, times = _key(shape), [t[1] for t in shape["trace"] if t[1]]
             if times:
                 best[key] = min(best.get(key, math.inf), *times, math.inf)
+    least, last = 1.0, 0.0
     for label, record in records.items():
         xs, ys = _course(record["shapes"], best)
+        least, last = min([least, *ys]), max([last, *xs])
         axes.step(xs, ys, where="post", label=label, linewidth=1.4)
     axes.set_xlabel("seconds since a shape's first measurement")
-    axes.set_ylabel("speed, share of the best found (geometric mean)")
-    axes.set_ylim(0, 1.03)
+    axes.set_ylabel("speed, share of the best found (geometric mean)" + "; cut axis" * (least > CLOSE))
+    axes.set_ylim(1 - 1.1 * (1 - least) if least > CLOSE else 0, 1.03 if least <= CLOSE else 1 + (1 - least) / 10)
+    if last > LONG:
+        axes.set_xscale("symlog", linthresh=1)
+        axes.xaxis.set_major_formatter("{x:g}")
+    axes.set_xlim(left=0)
     axes.grid(color="#dddddd", linewidth=0.6)
     axes.spines[["top", "right"]].set_visible(False)
     if len(records) > 1:
