@@ -134,6 +134,38 @@ def test_cublas_is_told_from_ours_where_they_differ() -> None:
     assert len(sides[False]) >= 5 and statistics.mean(sides[False]) >= 0.5
 
 
+def cublas_errors() -> list[float]:
+    """The model's times of cuBLAS over the record's, of batches with a short side that take longer than the host does."""
+    record = read(ROUTES)
+    device, found = device_of(record), []
+    for one in drawn(record):
+        theirs, call = one.seconds(Choice("cublas", None)), call_of(one.problem)
+        if theirs and theirs > 20e-6 and isinstance(one.problem, Gemm) and one.problem.batch > 1 and min(call.M, call.N) <= 32:
+            found.append(choosing.cublas_ratio(device, call) * choosing.ways(device, call)[0].seconds / theirs)
+    return found
+
+
+def test_cublas_has_narrow_tiles_for_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = cublas_errors()
+    assert len(known) >= 4 and statistics.median(known) <= 1.1
+    monkeypatch.setattr(tiles, "CUBLAS_SIDE_OF_BATCHES", tiles.CUBLAS_SIDE)
+    assert statistics.median(cublas_errors()) > 1.3
+
+
+def test_few_work_items_have_more_of_a_multiprocessor_each() -> None:
+    # a work-group of half as many work-items, which has a multiprocessor to itself, does not take as long as the whole one
+    for problem in (Gemm(561, 41, 380, trans="NT"), Gemm(304, 16, 219)):  # two of the record's
+        call = call_of(problem)
+        chosen = by_model(H200, call).tile
+        assert chosen and (chosen.BM, chosen.BN) == (16, 16), problem
+        half, whole = (
+            next(one for one in tiles.candidates(H200, call) if (one.tile.BM, one.tile.BN, one.tile.BK) == size)
+            for size in ((16, 16, 32), (16, 32, 32))
+        )
+        assert math.prod(tiles.tile_grid(call, half.tile)) <= H200.compute_units
+        assert tiles.clocks(H200, call, half, 1) < 0.97 * tiles.clocks(H200, call, whole, 1)
+
+
 def test_hopper_s_kernel_is_preferred_where_c_is_written_wide() -> None:
     for n, taken in ((2880, True), (1561 * 2, True), (4096, True), (64, True)):
         assert bool(choosing.preferred(HOPPER, call_of(Gemm(n, n, n)))) == taken, n
@@ -187,7 +219,7 @@ def test_short_sums_of_a_small_product_are_cut() -> None:
         found = choosing.by_model(H200, call)
         assert 1 < found.slices < 60, (M, N, K)
         uncut = min(way.seconds for way in choosing.ways(H200, call) if way.slices == 1)
-        assert uncut > 1.2 * choosing.ways(H200, call)[0].seconds
+        assert uncut > 1.15 * choosing.ways(H200, call)[0].seconds
 
 
 def test_long_rows_that_no_cache_holds_are_cut_where_few_work_groups_read_them() -> None:

@@ -54,6 +54,8 @@ class Product:
     launch : a launch, with the first loads and the last stores
     turn : a turn of the loop, waiting for memory and for the others of the work-group
     load : each access to global memory that a work-item makes in a turn
+    alone : power of the share of the lanes that is filled by which a multiply-add takes less: what all share, local memory first,
+        is then left to few
     narrow : that accesses to A or B take longer where they bring one or two floats of four, by how the operand lies
     store : each store of a work-item, one after the other
     result : each result that a multiprocessor writes
@@ -67,9 +69,10 @@ class Product:
     layouts : efficiency of the other transposes over that of NN
     """
 
-    launch: float = 4831.0
-    turn: float = 260.0
+    launch: float = 4903.0
+    turn: float = 266.0
     load: float = 4.37
+    alone: float = 0.481
     narrow: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({"A": 8.63, "AT": 1.16, "B": 0.689, "BT": 14.3}))
     store: float = 8.5
     result: float = 0.123
@@ -94,8 +97,8 @@ def product(
     """Clocks of the tunable product.
 
     Blocks are dealt out in waves of ``resident`` a multiprocessor, the last wave with what is left. A wave takes as long as its
-    multiply-adds on the lanes that its work-items fill, at the tile's efficiency, longer where operands are read in narrow
-    pieces, and waits in each turn of its loop; then it writes. Slices add a second
+    multiply-adds on the lanes that its work-items fill, at the tile's efficiency, better where they fill only some, longer where
+    operands are read in narrow pieces, and waits in each turn of its loop; then it writes. Slices add a second
     pass. Nothing takes less than memory needs for the operands, and the last cache for what each block reads of them.
     """
     bk, items = tile.BK or 1, tile.work_items
@@ -114,7 +117,8 @@ def product(
 
     def wave(count: int) -> float:
         results = count * block
-        multiplying = results * depth / min(lanes, count * items) * each
+        filled = min(1.0, count * items / lanes)
+        multiplying = results * depth / lanes * math.pow(filled, p.alone - 1) * each
         return multiplying + waiting + p.store * stores + each_result * results
 
     whole, rest = divmod(math.ceil(groups / units), resident)
