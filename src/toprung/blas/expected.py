@@ -24,6 +24,8 @@ OPERAND, MISSING = 50e6, 6
 """Bytes of a large operand of which half still comes from the last cache when it is read again; and how sharply that ends."""
 THREADS, REGISTERS = 2048, 1 << 16
 """Of a multiprocessor."""
+UNEVEN = 0.5
+"""Work-groups more than its share that a multiprocessor gets of what is left when waves are over: it goes to who is first."""
 FUNNEL = 4
 """Power by which the larger of two limits that hide behind each other counts: nearly the maximum."""
 SHARPER = 8
@@ -96,10 +98,11 @@ def product(
 ) -> float:
     """Clocks of the tunable product.
 
-    Blocks are dealt out in waves of ``resident`` a multiprocessor, the last wave with what is left. A wave takes as long as its
-    multiply-adds on the lanes that its work-items fill, at the tile's efficiency, better where they fill only some, longer where
-    operands are read in narrow pieces, and waits in each turn of its loop; then it writes. Slices add a second
-    pass. Nothing takes less than memory needs for the operands, and the last cache for what each block reads of them.
+    Blocks are dealt out in waves of ``resident`` a multiprocessor, the last wave with what is left, not evenly if there were
+    others. A wave takes as long as its multiply-adds on the lanes that its work-items fill, at the tile's efficiency, better
+    where they fill only some, longer where operands are read in narrow pieces, and waits in each turn of its loop; then it
+    writes. Slices add a second pass. Nothing takes less than memory needs for the operands, and the last cache for what each
+    block reads of them.
     """
     bk, items = tile.BK or 1, tile.work_items
     turns = math.ceil(math.ceil(call.K / bk) / slices)
@@ -121,7 +124,8 @@ def product(
         multiplying = results * depth / lanes * math.pow(filled, p.alone - 1) * each
         return multiplying + waiting + p.store * stores + each_result * results
 
-    whole, rest = divmod(math.ceil(groups / units), resident)
+    whole, left = divmod(groups, resident * units)
+    rest = min(resident, math.ceil(left / units + (UNEVEN if whole and left else 0.0)))
     total = (whole * wave(resident) if whole else 0.0) + (wave(rest) if rest else 0.0)
     read, made = call.batch * (call.M + call.N) * call.K, call.batch * call.M * call.N
     written = made * p.written * (math.pow(pieces, p.scattered_memory) if slices == 1 else 1.0)
