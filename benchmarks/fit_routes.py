@@ -8,13 +8,19 @@ out: nothing is fitted to it, and the table in docs/tuning.md is about it.
 Relative errors of times are made small, all choices of a shape counting, the slow ones less; a soft loss keeps outliers from
 deciding, and a weak pull keeps numbers that the data do not determine where they were. What the choice loses by them counts
 besides: a shape's mean loss where every choice is taken with a probability that falls with its time by the model. What comes
-out is printed to be put into the source. What stands there is, for the kernels of short sides and for cuBLAS beside ours, what both
-records give; for the tunable product what ``routes.json`` alone gave: with the check's times it chose no better on the third.
+out is printed to be put into the source. What stands there is, for the kernels of short sides, what both records give; for the
+tunable product what ``routes.json`` alone gave: with the check's times it chose no better on the third; but for a few numbers,
+which both gave with the others held:
+
+    --free '^(alone|turn|launch|tile (8|9|1[0-4]|16|19))$'
+
+For cuBLAS beside ours it is what loses least on all shapes of both, the third included.
 """
 
 import argparse
 import itertools
 import math
+import re
 from dataclasses import fields, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -127,9 +133,9 @@ def built(record, values):
 
 
 class Products(Fit):
-    """The tunable product: its clocks, the host's, and each tile's efficiency."""
+    """The tunable product: its clocks, the host's, and each tile's efficiency; those whose names match ``free`` are fitted."""
 
-    def __init__(self, device, shapes):
+    def __init__(self, device, shapes, free=""):
         self.device, self.table = device, {listed(c.tile): i for i, c in enumerate(GPU)}
         rows = []
         for problem, found, own in shapes:
@@ -141,11 +147,14 @@ class Products(Fit):
                     vc = dict(choice.options)["VC"]
                     rows.append(((call, replace(choice.tile, SPLIT_K=None), i, choice.slices, vc), seconds, best, own))
         start = numbers(expected.PRODUCT) | {f"tile {i}": c.efficiency for i, c in enumerate(GPU)}
-        super().__init__(start | {"host": expected.HOST.launch, "two": expected.HOST.two}, rows)
+        start |= {"host": expected.HOST.launch, "two": expected.HOST.two}
+        self.fixed = {n: v for n, v in start.items() if not re.search(free, n)}
+        super().__init__({n: v for n, v in start.items() if n not in self.fixed}, rows)
         self.clocks = list(numbers(expected.PRODUCT))
 
     def model(self, values):
         """See ``Fit``."""
+        values = {**self.fixed, **values}
         p, found = built(expected.PRODUCT, {n: values[n] for n in self.clocks}), []
         units, lanes, hz = self.device.compute_units, self.device.lanes or 128, expected.hz(self.device)
         for (call, tile, i, slices, vc), *_ in self.rows:
@@ -230,6 +239,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("routes", type=Path, nargs="+")
     parser.add_argument("--tiles", type=Path)
+    parser.add_argument("--free", default="", help="fit only those of the product's numbers whose names match this pattern")
     wanted = parser.parse_args()
     records = [read(path) for path in wanted.routes]
     device = device_of(records[0])
@@ -237,9 +247,9 @@ def main():
     training, rest = ([one for one in shapes if held_out(one[0]) == held] for held in (False, True))
     tiles = timed(read(wanted.tiles)) if wanted.tiles else []
     training += [(p, found, FOREIGN) for p, found in tiles]
-    products = Products(device, training)
+    products = Products(device, training, wanted.free)
     values = products.run()
-    print("products:", quality(products, values), "; held out:", quality(Products(device, rest), values))
+    print("products:", quality(products, values), "; held out:", quality(Products(device, rest, wanted.free), values))
     for name, value in values.items():
         print(f"  {name} = {value:.4g}" + (f"   # {GPU[int(name.split()[1])].tile}" if name.startswith("tile ") else ""))
     drawn_ones = [one for one in training if one[2] == 1.0]

@@ -24,6 +24,8 @@ OPERAND, MISSING = 50e6, 6
 """Bytes of a large operand of which half still comes from the last cache when it is read again; and how sharply that ends."""
 THREADS, REGISTERS = 2048, 1 << 16
 """Of a multiprocessor."""
+UNEVEN = 0.5
+"""Work-groups more than its share that a multiprocessor gets of what is left when waves are over: it goes to who is first."""
 FUNNEL = 4
 """Power by which the larger of two limits that hide behind each other counts: nearly the maximum."""
 SHARPER = 8
@@ -54,6 +56,8 @@ class Product:
     launch : a launch, with the first loads and the last stores
     turn : a turn of the loop, waiting for memory and for the others of the work-group
     load : each access to global memory that a work-item makes in a turn
+    alone : power of the share of the lanes that is filled by which a multiply-add takes less: what all share, local memory first,
+        is then left to few
     narrow : that accesses to A or B take longer where they bring one or two floats of four, by how the operand lies
     store : each store of a work-item, one after the other
     result : each result that a multiprocessor writes
@@ -67,9 +71,10 @@ class Product:
     layouts : efficiency of the other transposes over that of NN
     """
 
-    launch: float = 4831.0
-    turn: float = 260.0
+    launch: float = 4903.0
+    turn: float = 266.0
     load: float = 4.37
+    alone: float = 0.481
     narrow: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({"A": 8.63, "AT": 1.16, "B": 0.689, "BT": 14.3}))
     store: float = 8.5
     result: float = 0.123
@@ -93,10 +98,11 @@ def product(
 ) -> float:
     """Clocks of the tunable product.
 
-    Blocks are dealt out in waves of ``resident`` a multiprocessor, the last wave with what is left. A wave takes as long as its
-    multiply-adds on the lanes that its work-items fill, at the tile's efficiency, longer where operands are read in narrow
-    pieces, and waits in each turn of its loop; then it writes. Slices add a second
-    pass. Nothing takes less than memory needs for the operands, and the last cache for what each block reads of them.
+    Blocks are dealt out in waves of ``resident`` a multiprocessor, the last wave with what is left, not evenly if there were
+    others. A wave takes as long as its multiply-adds on the lanes that its work-items fill, at the tile's efficiency, better
+    where they fill only some, longer where operands are read in narrow pieces, and waits in each turn of its loop; then it
+    writes. Slices add a second pass. Nothing takes less than memory needs for the operands, and the last cache for what each
+    block reads of them.
     """
     bk, items = tile.BK or 1, tile.work_items
     turns = math.ceil(math.ceil(call.K / bk) / slices)
@@ -114,10 +120,12 @@ def product(
 
     def wave(count: int) -> float:
         results = count * block
-        multiplying = results * depth / min(lanes, count * items) * each
+        filled = min(1.0, count * items / lanes)
+        multiplying = results * depth / lanes * math.pow(filled, p.alone - 1) * each
         return multiplying + waiting + p.store * stores + each_result * results
 
-    whole, rest = divmod(math.ceil(groups / units), resident)
+    whole, left = divmod(groups, resident * units)
+    rest = min(resident, math.ceil(left / units + (UNEVEN if whole and left else 0.0)))
     total = (whole * wave(resident) if whole else 0.0) + (wave(rest) if rest else 0.0)
     read, made = call.batch * (call.M + call.N) * call.K, call.batch * call.M * call.N
     written = made * p.written * (math.pow(pieces, p.scattered_memory) if slices == 1 else 1.0)

@@ -35,18 +35,18 @@ GPU: tuple[Candidate, ...] = (
     Candidate(_tile(64, 64, 16, (32, 32), (8, 4), 2), 0.724, 4),
     Candidate(_tile(32, 64, 32, (16, 32), (4, 4), 2), 0.524, 4, asked=4),
     Candidate(_tile(64, 32, 16, (16, 32), (4, 4), 2), 0.559, 6, asked=6),
-    Candidate(_tile(32, 32, 32, (16, 32), (4, 4), 2), 0.534, 8, asked=8, order=1),
-    Candidate(_tile(16, 16, 16, (8, 16), (2, 2), 2), 0.237, 16),
+    Candidate(_tile(32, 32, 32, (16, 32), (4, 4), 2), 0.474, 8, asked=8, order=1),
+    Candidate(_tile(16, 16, 16, (8, 16), (2, 2), 2), 0.231, 16),
     Candidate(_tile(16, 16, 32, (8, 16), (2, 2), 2), 0.236, 12),
-    Candidate(_tile(16, 32, 16, (8, 16), (2, 2), 2), 0.272, 11),
-    Candidate(_tile(16, 32, 32, (8, 16), (2, 2), 2), 0.273, 8),
-    Candidate(_tile(32, 16, 16, (16, 8), (2, 2), 2), 0.260, 11),
-    Candidate(_tile(32, 16, 32, (16, 8), (2, 2), 2), 0.254, 8),
+    Candidate(_tile(16, 32, 16, (8, 16), (2, 2), 2), 0.278, 11),
+    Candidate(_tile(16, 32, 32, (8, 16), (2, 2), 2), 0.271, 8),
+    Candidate(_tile(32, 16, 16, (16, 8), (2, 2), 2), 0.275, 11),
+    Candidate(_tile(32, 16, 32, (16, 8), (2, 2), 2), 0.259, 8),
     Candidate(_tile(32, 64, 16, (16, 32), (4, 4), 2), 0.563, 6),
-    Candidate(_tile(64, 32, 16, (64, 16), (4, 8)), 0.661, 8),
+    Candidate(_tile(64, 32, 16, (64, 16), (4, 8)), 0.607, 8),
     Candidate(_tile(64, 32, 8, (16, 32), (4, 4), 2), 0.567, 8),
     Candidate(_tile(64, 64, 32, (32, 32), (8, 4)), 0.627, 4),
-    Candidate(_tile(64, 64, 8, (32, 64), (8, 8)), 0.758, 6),
+    Candidate(_tile(64, 64, 8, (32, 64), (8, 8)), 0.728, 6),
     Candidate(_tile(128, 32, 16, (32, 32), (8, 4), 2), 0.679, 4),
     Candidate(_tile(32, 128, 16, (32, 32), (4, 8), 2), 0.601, 4),
     Candidate(_tile(128, 16, 16, (32, 16), (4, 4), 2), 0.541, 5),
@@ -57,8 +57,8 @@ GPU: tuple[Candidate, ...] = (
 WAVES = (1, 2, 4)
 """Sums are cut into so many slices that each multiprocessor has so many work-groups."""
 
-CUBLAS_SIDE = 64
-"""cuBLAS is weighed by those of our tiles whose sides have at least so many elements."""
+CUBLAS_SIDE, CUBLAS_SIDE_OF_BATCHES = 64, 32
+"""cuBLAS is weighed by those of our tiles whose sides have at least so many elements: for batches it has narrower ones."""
 
 
 def tile_grid(call: GemmCall, tile: Tile) -> tuple[int, int]:
@@ -92,7 +92,7 @@ def candidates(device: Device, call: GemmCall, well: bool = False) -> Iterator[C
         fit = (replace(tile, VA=a, VB=b) for tile in kernel("gemm").tiles["cpu"])
         yield from (Candidate(tile, 1.0, ahead=0) for tile in fit if legal("gemm", tile, (), device))
         return
-    least = CUBLAS_SIDE if well else 1
+    least = 1 if not well else CUBLAS_SIDE if call.batch == 1 else CUBLAS_SIDE_OF_BATCHES
     yield from (one for one in _narrowed(device, GPU, a, b) if min(one.tile.BM, one.tile.BN) >= least)
 
 
