@@ -1,6 +1,6 @@
 """Fit the model behind the choice (blas/expected.py, ``GPU`` in blas/tiles.py) to recorded times, and say how well it chooses.
 
-    python benchmarks/fit_routes.py results/nvidia-h200/routes.json results/nvidia-h200/tune-check.json \
+    python benchmarks/fit_routes.py results/nvidia-h200/routes.json results/nvidia-h200/tune-check-seed1.json \
         --tiles results/nvidia-h200/tiles.json
 
 Records are of ``benchmarks/routes.py`` and of ``toprung tune --check``. A third of the drawn shapes, by a hash of each, is held
