@@ -28,6 +28,7 @@ from toprung.blas.choose import choose
 from toprung.blas.ffma import ffma_choice
 from toprung.blas.problems import call_of
 from toprung.blas.tunables.ffma import TUNABLE
+from toprung.bounds.rank import turns
 from toprung.build import rung_source
 from toprung.errors import IllegalTile
 from toprung.hopper import Product, ceil
@@ -107,6 +108,20 @@ def test_loads_in_order_are_loads_apart(variant: Variant) -> None:
     assert loads_in_a_row(product_source(variant)) <= 6
     if variant.TURN_A or variant.BK == 16:
         assert loads_in_a_row(product_source(variant, IN_ORDER=0)) >= 30
+
+
+def test_lanes_apart_change_nothing_in_the_loop() -> None:
+    device()
+    here, before = (inspect_source(product_source(Variant(), **one), "sm_90").loop for one in ({}, {"APART": 0, "PAD": 6}))
+    assert here.counts == before.counts and here.reads == before.reads
+
+
+def test_lanes_apart_take_the_turns_that_there_are() -> None:
+    """Lanes that read the same as a neighbour are served two quarters of a warp at a time."""
+    old = (lambda lane: lane // 4 * 4), (lambda lane: lane % 4 * 4)
+    new = (lambda lane: (lane % 4 + lane // 16 * 4) * 4), (lambda lane: (lane ^ lane // 4) % 4 * 4)
+    assert [turns(at, 4) for at in old] == [2, 4] and [turns(at, 4) for at in new] == [4, 4]
+    assert len({tuple(at(lane) for at in new) for lane in range(32)}) == 32
 
 
 def test_the_layout_pass_holds_its_elements_in_registers() -> None:

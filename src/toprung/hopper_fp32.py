@@ -90,13 +90,13 @@ class Variant:
 
     def defines(self, **more: int) -> dict[str, int]:
         """As macros."""
-        return {"ARCH_SPECIFIC": 1, "IN_ORDER": 1, "PAD": PADS.get((self.BM, self.BK), 0), **asdict(self), **more}
+        return {"ARCH_SPECIFIC": 1, "IN_ORDER": 1, "APART": 1, "PAD": PADS.get((self.BM, self.BK), 0), **asdict(self), **more}
 
     def __str__(self) -> str:
         return f"{self.BM}x{self.BN}x{self.BK} S{self.STAGES} W{self.WAIT_AT} G{self.GROUP}" + " turns A" * self.TURN_A
 
 
-PADS = {(128, 14): 6, (64, 14): 4}
+PADS = {(64, 14): 6, (256, 14): 2, (512, 14): 2, (512, 12): 2}
 """Instructions in front of the main loop, by BM and BK: the fastest of eight, as NVRTC 13.0 compiles the kernel."""
 FIRST = Variant()
 VARIANTS = (

@@ -33,6 +33,9 @@
 #ifndef IN_ORDER
 #define IN_ORDER 0 // 1: loads of fragments, registers of sums and barriers have their places, see rung 5
 #endif
+#ifndef APART
+#define APART 0 // 1: neighbouring lanes have neither rows nor columns in common, see rung 6
+#endif
 #define STAGE_BYTES (DATA_BYTES + IN_ORDER * (TURNED_BYTES + 128))
 // what the launch gave all threads, shared out anew to the last register, or the block waits for ever: 256 * 232 + 128 * 40 = 384 * 168
 #ifndef CONSUMER_REGISTERS
@@ -117,7 +120,8 @@ struct Place { // of a consumer's thread: its first row and column in the tile, 
     uint a, b;
     inline Place() {
         int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-        m = warp / WARPS_N * 64 + lane / 4 * 4, n = warp % WARPS_N * 64 + lane % 4 * 4;
+        int down = APART ? lane % 4 + lane / 16 * 4 : lane / 4, right = (APART ? lane ^ lane / 4 : lane) % 4;
+        m = warp / WARPS_N * 64 + down * 4, n = warp % WARPS_N * 64 + right * 4;
         a = 4 * (m / PANEL_M * (BK * PANEL_M) + m % PANEL_M);
         b = A_BYTES + 4 * (n / PANEL_N * (BK * PANEL_N) + n % PANEL_N);
     }
