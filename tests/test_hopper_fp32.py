@@ -263,6 +263,11 @@ def test_what_lies_well_is_not_laid_out() -> None:
         assert launches.workspace_bytes(call, ffma_choice(Variant(), ""), 132) == 4 * (4096 * 64 + 132 * 128 * 256)
 
 
+@pytest.mark.parametrize(("size", "group"), [(4096, 8), (8192, 8), (16384, 16)])
+def test_very_large_products_are_walked_in_higher_bands(size: int, group: int) -> None:
+    assert hopper_fp32.choose(Product(size, size, size, trans_a=True), 132) == Variant(GROUP=group)
+
+
 def test_the_engine_names_it() -> None:
     found = choose(device(), GemmCall(8192, 8192, 8192, align_a=4, align_b=4, align_c=4))
     assert found.kernel == FFMA and engine.NAMES[FFMA] == "hopper_fp32/ffma" == hopper_fp32.Plan.name
