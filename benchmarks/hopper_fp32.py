@@ -6,10 +6,10 @@
 ``right``   every block shape, each layout, edges, α and β, parts of tiles, panels, Inf and NaN, all against the float64 oracle with
             canaries around; twice, for the same bits; operands off 16 bytes; a captured graph. Waiting ends in a trap.
             ``--cases few``: of the block shapes the library's first alone
-``time``    a line a shape and layout: µs of whole calls, the share of cuBLAS's speed, layout pass and product alone, what is
-            reckoned. ``--variants all``: every block shape; else what is chosen. ``--macros``, as often as wanted: what is chosen
-            once more, compiled with these, as a control of an idea. ``--sustained``: samples of so many seconds, with watts, MHz
-            and pJ a flop
+``time``    a line a shape and layout: µs of whole calls, the share of cuBLAS's speed, Frobenius errors of both, layout pass and
+            product alone, what is reckoned. ``--variants all``: every block shape; else what is chosen. ``--macros``, as often as
+            wanted: what is chosen once more, compiled with these, as a control of an idea. ``--sustained``: samples of so many
+            seconds, with watts, MHz and pJ a flop
 
 Everything goes into OUT/hopper-fp32.json as well. ``right`` takes about half a minute.
 """
@@ -203,8 +203,27 @@ AWAY = 1e-4
 """By how much two results may differ, times the root of K."""
 
 
+GRADED = 32
+"""Rows whose errors are stored, against float64."""
+
+
 class Compared(Set):
     """Operands on the device, and the first rows of what was computed of them."""
+
+    def exact(self):
+        """The first rows of the product in float64, and the sums of the moduli."""
+        p, found = self.problem, []
+        for buffer, m in zip(self.buffers[:2], self.problem.matrices, strict=False):
+            found.append(np.empty((m.rows, m.cols), np.float32))
+            self.session.download(buffer, found[-1])
+        a = (found[0].T if p.trans[0] == "T" else found[0])[:GRADED].astype(np.float64)
+        b = found[1].T if p.trans[1] == "T" else found[1]
+        sums = [np.zeros((len(a), p.N)) for _ in range(2)]
+        for k in range(0, p.K, 2048):
+            part, of = a[:, k : k + 2048], b[k : k + 2048].astype(np.float64)
+            sums[0] += part @ of
+            sums[1] += np.abs(part) @ np.abs(of)
+        return sums
 
     def spoil(self):
         """NaN where the result is looked at, so that nothing is taken for what another has computed."""
@@ -217,6 +236,14 @@ class Compared(Set):
         found = np.empty((min(p.M, 300), p.N), np.float32)
         self.session.download(self.buffers[2], found)
         return found
+
+
+def errors(result, exact):
+    """A row's figures: the grade ratio and the Frobenius error of the first rows."""
+    want, moduli = exact
+    away = result[: len(want)] - want
+    grade = np.max(np.abs(away) / (2.0**-24 * moduli))
+    return {"grade": float(grade), "frobenius": float(np.linalg.norm(away) / np.linalg.norm(want))}
 
 
 def sample(session, run, calls, meter):
@@ -260,14 +287,17 @@ def compare(session, fill, text, every, controls, sustained, meter):
     sets[0].spoil()
     vendors[0]()
     session.synchronize()
-    want, limit = sets[0].result(), AWAY * problem.K**0.5
+    want, limit, exact = sets[0].result(), AWAY * problem.K**0.5, sets[0].exact()
+    graded = [errors(want, exact)]
     for plan in plans:
         a, b, c = sets[0].addresses
         sets[0].spoil()
         plan.run(a, 0, b, 0, c, 0, 1.0, 0.0)
         session.synchronize()
-        if not (away := float(np.max(np.abs(sets[0].result() - want)))) < limit:
+        found = sets[0].result()
+        if not (away := float(np.max(np.abs(found - want)))) < limit:
             raise RuntimeError(f"{plan.variant}: {away} from cuBLAS's result")
+        graded.append(errors(found, exact))
     calls = []
     for run in runs:
         run()
@@ -278,9 +308,9 @@ def compare(session, fill, text, every, controls, sustained, meter):
         for i, run in enumerate(runs):
             samples[i].append(sample(session, run, calls[i], meter if sustained else None))
     rows = []
-    for (variant, macros), plan, some in zip(((None, {}), *variants), (None, *plans), samples, strict=True):
+    for (variant, macros), plan, some, far in zip(((None, {}), *variants), (None, *plans), samples, graded, strict=True):
         name = " ".join((str(variant), *(f"{k}={v}" for k, v in macros.items()))) if variant else "cublas"
-        row = {"name": name, "chosen": (variant, macros) == (chosen, {}), "samples": some}
+        row = {"name": name, "chosen": (variant, macros) == (chosen, {}), "samples": some} | far
         row |= {k: float(np.median([s[k] for s in some])) for k in ("seconds", "mhz", "joules") if some[0][k] is not None}
         if plan is not None:
             row["schedule"] = [list(step.schedule) for step in plan.steps()]
@@ -311,12 +341,13 @@ def line(found):
             return ""
         return f" {row['joules'] / row['seconds']:.0f}W {row['mhz']:.0f}MHz {row['joules'] / flops * 1e12:.2f}pJ"
 
+    far = "/".join(f"{row['frobenius']:.2e}" for row in (own, theirs))
     alone = "+".join(f"{v * 1e6:.0f}" for v in own["alone"].values())
-    more = " ".join(f"{short(r['name'])}:{theirs['seconds'] / r['seconds']:.3f}" for r in others)
+    more = " ".join(f"{short(r['name'])}:{theirs['seconds'] / r['seconds']:.3f} {r['frobenius']:.2e}" for r in others)
     return (
         f"{found['name']:17} cuBLAS {theirs['seconds'] * 1e6:8.0f} us {flops / theirs['seconds'] / 1e12:5.1f} TF{power(theirs)} | "
         f"{own['name']:24} {own['seconds'] * 1e6:8.0f} us {flops / own['seconds'] / 1e12:5.1f} TF{power(own)} "
-        f"{theirs['seconds'] / own['seconds']:.3f} ({alone}, reckoned {own['reckoned'] * 1e6:.0f}) {more}"
+        f"{theirs['seconds'] / own['seconds']:.3f} {far} ({alone}, reckoned {own['reckoned'] * 1e6:.0f}) {more}"
     )
 
 

@@ -147,6 +147,15 @@ def test_the_rungs_before_the_last(folder: Folder, one: Rung) -> None:
     assert bool(plan.steps()[0].schedule.shared) == cut
 
 
+@pytest.mark.parametrize("chains", [2, 3])
+def test_sums_of_a_whole_tile_in_chains(folder: Folder, chains: int) -> None:
+    plan = product(folder, 260, 516, 70, "TN", alpha=0.5, beta=-1.0, CHAINS=chains)  # five stages
+    (step,) = plan.steps()
+    assert 0 < step.schedule.shared < 9, "some tiles are whole, and some are cut for several blocks"
+    product(folder, 260, 516, 70, "NT", CHAINS=chains, pad=(1, 2, 3))
+    product(folder, 132, 260, 10, CHAINS=chains)  # fewer stages than chains
+
+
 def test_operands_that_begin_on_four_bytes(folder: Folder) -> None:
     product(folder, 64, 72, 20, "TN", skip=(1, 0))
     product(folder, 64, 72, 20, "TN", skip=(0, 3))

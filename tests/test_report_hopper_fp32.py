@@ -43,6 +43,16 @@ def test_what_is_chosen_stands_beside_the_vendor(tmp_path: Path) -> None:
     assert "| 1000 | NN | 20.0 | 25.0 | 1.250 (1.250 to 1.250) | `chosen` | 25.0 | 50 |" in burst and "without load" in burst
 
 
+def test_errors_are_shown_where_a_record_has_them(tmp_path: Path) -> None:
+    one = shape("NN", 1000, 1.0, 1.0)
+    for one_row, grade in zip(one["rows"], (4.0, 9.0, 2.0), strict=True):
+        one_row |= {"frobenius": grade * 1e-7, "grade": grade}
+    text = block(["sustained", stored(tmp_path, [one])], tmp_path)
+    assert text.splitlines()[2].endswith("| 4.00e-07 | 2.00e-07 | 4.00 | 2.00 |")
+    del one["rows"][1]["frobenius"]
+    assert "Frobenius" not in block(["sustained", stored(tmp_path, [one])], tmp_path)
+
+
 def test_all_that_ran_has_a_row(tmp_path: Path) -> None:
     one = shape("NN", 1000, 1e-4, 8e-5)
     one["rows"][2]["alone"] = {"lay": 1e-6, "product": 7.9e-5}

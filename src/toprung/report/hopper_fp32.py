@@ -86,15 +86,19 @@ def transposes(record: Mapping[str, Any], path: Path) -> None:
 
 def _sustained(shapes: Sequence[Mapping[str, Any]]) -> list[str]:
     """A row a size and layout, sizes in order."""
+    graded = all("frobenius" in row for shape in shapes for row in shape["rows"])  # not in the first records
+    more = " Frobenius error, cuBLAS | ours | grade, cuBLAS | ours |" if graded else ""
     lines = [
-        f"{HEADS} W, cuBLAS | ours | MHz, cuBLAS | ours | pJ/flop, cuBLAS | ours |",
-        "|---|---|" + "---:|" * 9,
+        f"{HEADS} W, cuBLAS | ours | MHz, cuBLAS | ours | pJ/flop, cuBLAS | ours |{more}",
+        "|---|---|" + "---:|" * (13 if graded else 9),
     ]
     for shape in sorted(shapes, key=lambda s: (s["flops"], TRANSPOSES.index(s["problem"]["trans"]))):
         both = _pair(shape)
         cells = [f"{_median(s['joules'] / s['seconds'] for s in row['samples']):.0f}" for row in both]
         cells += [f"{_median(s['mhz'] for s in row['samples']):.0f}" for row in both]
         cells += [f"{1e12 * _median(s['joules'] for s in row['samples']) / shape['flops']:.1f}" for row in both]
+        if graded:
+            cells += [*(f"{row['frobenius']:.2e}" for row in both), *(f"{row['grade']:.2f}" for row in both)]
         lines.append("| " + " | ".join([*_beside(shape, both), *cells]) + " |")
     return lines
 
