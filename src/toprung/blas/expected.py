@@ -26,6 +26,8 @@ THREADS, REGISTERS = 2048, 1 << 16
 """Of a multiprocessor."""
 UNEVEN = 0.5
 """Work-groups more than its share that a multiprocessor gets of what is left when waves are over: it goes to who is first."""
+BANKS = 32
+"""Of the first cache, each a float wide; what lies in the same one is read one after the other."""
 FUNNEL = 4
 """Power by which the larger of two limits that hide behind each other counts: nearly the maximum."""
 SHARPER = 8
@@ -150,6 +152,9 @@ class Short:
         ``far`` : so much more where it comes from beyond the last cache; ``small`` : for each access to the small one
     load, multiply, reduce : that a sub-group is busy with a float of the large operand for each lane, a multiply-add of them, and
         the end of one of its sums
+    access : the same with the address of each access in the loop, 64 bits of it
+    once : that the first cache, which answers a sub-group from its banks as local memory does, takes for each time that it has to
+    hidden : power by which the larger of working and waiting counts: 1 where a wave does one after the other
     memory, cached : bytes a clock of a large operand from beyond the last cache and from it
     flight : bytes on their way to a multiprocessor with which it gets half its share of them
     narrow : share that is moved besides for each float of an access that is missing, at 1/width − 1/4
@@ -167,6 +172,9 @@ class Short:
     flight: float
     far: float
     narrow: float
+    access: float = 0.0
+    once: float = 0.0
+    hidden: float = 1.0
     multiply: float = 1.0
     launch: float = 4000.0
 
@@ -174,18 +182,21 @@ class Short:
 SHORT: Mapping[str, Short] = MappingProxyType(
     {
         "rows": Short(
-            turn=31.98,
-            each=37.67,
-            small=78.73,
-            load=0.2914,
-            reduce=90.45,
-            wave=257.5,
-            second=6450.0,
-            memory=1951.0,
-            cached=3742.0,
-            flight=93.03,
-            far=104.8,
-            narrow=0.1949,
+            turn=44.84,
+            each=40.62,
+            small=83.31,
+            load=0.236,
+            reduce=76.35,
+            wave=156.5,
+            second=6859.0,
+            memory=2002.0,
+            cached=3038.0,
+            flight=73.4,
+            far=81.04,
+            narrow=0.2289,
+            access=7.28,
+            once=0.774,
+            hidden=2.0,
         ),
         "columns": Short(
             turn=91.39,
@@ -212,6 +223,7 @@ def short_side(
     few: int,
     small: int,
     depth: int,
+    on: int,
     batch: int,
     slices: int,
     units: int,
@@ -219,29 +231,35 @@ def short_side(
 ) -> float:
     """Clocks of ``rows`` or ``columns``: ``few`` sums for each of ``length`` rows or columns, by a kernel for ``small`` of them.
 
-    A wave of work-groups keeps its sub-groups' schedulers busy, or waits, longer for what the last cache does not hold; the large
-    operand's bytes are the limit from below. Calls are taken to follow each other on the same operands, as they were measured.
+    ``on``: from one element of the small operand to the next along K. A wave of work-groups keeps its sub-groups' schedulers and
+    the first cache busy, or waits, longer for what the last cache does not hold; the large operand's bytes are the limit from
+    below. Calls are taken to follow each other on the same operands, as they were measured.
     """
     s, wide, own = shorts[kernel], tile.VA or 1, tile.TM or 1
     if kernel == "rows":
         at_once, down, reads = own, tile.DN * wide, small * (1 if (tile.VB or 1) > 1 else wide)
         ends, registers = small * own, 24 + small * own + own * wide + wide + 2 * own
+        conflicts = max(1, tile.DN * math.gcd(wide * on, BANKS) // BANKS)
+        passes = own * (wide + (wide < 4)) + reads * (wide if (tile.VB or 1) > 1 else conflicts)
     else:
         at_once = tile.KU or 1
         down, reads = tile.DN * at_once, small * at_once
         ends, registers = small * tile.DN, 24 + small * wide + at_once * wide
+        passes = 0
     turns = math.ceil(math.ceil(depth / down) / slices)
     items = tile.work_items
     resident = max(1, min(THREADS // items, REGISTERS // (items * min(255, registers))))
     groups = -(-length // tile.BM) * batch * slices
     floats = at_once * wide
-    busy = turns * floats * (s.load + small * s.multiply) + ends * s.reduce
+    busy = turns * (floats * (s.load + small * s.multiply) + (at_once + reads) * s.access) + ends * s.reduce
 
     moved = 4 * batch * length * depth
     missed = 1 / (1 + math.pow(OPERAND / moved, MISSING))
 
     def wave(count: int) -> float:
-        return s.wave + count * items / 32 / 4 * busy + turns * (s.turn + floats * (s.each + missed * s.far) + reads * s.small)
+        working = count * items / 32 * (busy / 4 + turns * passes * s.once)
+        waiting = turns * (s.turn + floats * (s.each + missed * s.far) + reads * s.small)
+        return s.wave + math.pow(working**s.hidden + waiting**s.hidden, 1 / s.hidden)
 
     whole, rest = divmod(math.ceil(groups / units), resident)
     total = (whole * wave(resident) if whole else 0.0) + (wave(rest) if rest else 0.0)
