@@ -13,8 +13,9 @@ tunable product what ``routes.json`` alone gave: with the check's times it chose
 which both gave with the others held:
 
     --free '^(alone|turn|launch|tile (8|9|1[0-4]|16|19))$'
+    --free '^(second|adding)$'
 
-The numbers of ``rows`` are what checks of three seeds give with it.
+the latter, and the numbers of ``rows``, with checks of three seeds.
 For cuBLAS beside ours it is what loses least on all shapes, the third included.
 """
 
@@ -160,7 +161,8 @@ class Products(Fit):
         p, found = built(expected.PRODUCT, {n: values[n] for n in self.clocks}), []
         units, lanes, hz = self.device.compute_units, self.device.lanes or 128, expected.hz(self.device)
         for (call, tile, i, slices, vc), *_ in self.rows:
-            clocks = expected.product(call, tile, values[f"tile {i}"], GPU[i].resident, slices, vc, units, lanes, p)
+            wide, efficiency = widths(call)[2], values[f"tile {i}"]
+            clocks = expected.product(call, tile, efficiency, GPU[i].resident, slices, vc, wide, units, lanes, p)
             found.append(max(clocks / hz, values["host"] if slices == 1 else values["two"]))
         return found
 

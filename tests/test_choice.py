@@ -226,6 +226,29 @@ def test_narrow_rows_are_read_for_several_sums_by_few_work_items() -> None:
         assert found.tile and found.tile.TM == 4 and found.slices > 1
 
 
+def sums_of_odd_rows(p: expected.Product = expected.PRODUCT) -> list[float]:
+    """The model's times over the record's where many slices of rows that do not lie on 16 bytes, 2 MB and more, are added."""
+    record = read(ROUTES)
+    device, found = device_of(record), []
+    for one in drawn(record):
+        call = call_of(one.problem)
+        for choice, seconds in one.timed:
+            like = tiles.candidate_like(choice.tile) if choice.kernel == "gemm" and choice.tile else None
+            if like and choice.tile and call.N % 2 and choice.slices > 4 and 2e6 < 4 * call.M * call.N * choice.slices < 2e7:
+                clocks = expected.product(
+                    call, choice.tile, like.efficiency, like.resident, choice.slices, 1, 1, device.compute_units, 128, p
+                )
+                found.append(clocks / expected.hz(device) / seconds)
+    return found
+
+
+def test_adding_parts_of_odd_rows_takes_as_long_as_finding_where_they_belong() -> None:
+    known = sums_of_odd_rows()
+    without = sums_of_odd_rows(replace(expected.PRODUCT, adding=0.0))
+    assert len(known) >= 20 and 0.93 <= statistics.median(known) <= 1.07
+    assert statistics.mean(abs(math.log(x)) for x in known) < 0.85 * statistics.mean(abs(math.log(x)) for x in without)
+
+
 def cublas_with_few() -> list[float]:
     """The model's times of cuBLAS over the record's, of products with a side of two to four that take longer than the host."""
     record = read(ROUTES)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from toprung.blas.call import GemmCall
+from toprung.blas.slices import FEW_PARTS
 from toprung.device import Device
 from toprung.tile import Tile
 
@@ -26,6 +27,8 @@ THREADS, REGISTERS = 2048, 1 << 16
 """Of a multiprocessor."""
 UNEVEN = 0.5
 """Work-groups more than its share that a multiprocessor gets of what is left when waves are over: it goes to who is first."""
+ADDERS = 8
+"""Work-items of the second pass that share an access to C where the parts are more than few (``kernels/add.py``)."""
 BANKS = 32
 """Of the first cache, each a float wide; what lies in the same one is read one after the other."""
 FUNNEL = 4
@@ -66,6 +69,7 @@ class Product:
     piece : power by which that grows with a work-item's results, of 32
     scattered : power by which that grows where C is written in narrower pieces than a work-item's
     second : a second launch
+    adding : a round of its work-items, each of which finds out where in C an access of its lies, in numbers of 64 bits
     memory : bytes a clock that the GPU moves from and to its memory or last cache
     written : how many bytes read one written counts for, with ``scattered_memory`` as the power
     cache : bytes a clock from the last cache, to all multiprocessors
@@ -82,7 +86,8 @@ class Product:
     result: float = 0.123
     piece: float = 0.457
     scattered: float = 1.32
-    second: float = 5822.0
+    second: float = 5625.0
+    adding: float = 1731.0
     memory: float = 3205.0
     written: float = 3.16
     scattered_memory: float = 0.756
@@ -96,15 +101,25 @@ HOST = Host()
 
 
 def product(
-    call: GemmCall, tile: Tile, efficiency: float, resident: int, slices: int, vc: int, units: int, lanes: int, p: Product = PRODUCT
+    call: GemmCall,
+    tile: Tile,
+    efficiency: float,
+    resident: int,
+    slices: int,
+    vc: int,
+    wide: int,
+    units: int,
+    lanes: int,
+    p: Product = PRODUCT,
 ) -> float:
     """Clocks of the tunable product.
 
     Blocks are dealt out in waves of ``resident`` a multiprocessor, the last wave with what is left, not evenly if there were
     others. A wave takes as long as its multiply-adds on the lanes that its work-items fill, at the tile's efficiency, better
     where they fill only some, longer where operands are read in narrow pieces, and waits in each turn of its loop; then it
-    writes. Slices add a second pass. Nothing takes less than memory needs for the operands, and the last cache for what each
-    block reads of them.
+    writes, ``vc`` floats at a time. Slices add a second pass, which moves the parts, or computes where in C its accesses lie, for
+    ``wide`` floats at a time. Nothing takes less than memory needs for the operands, and the last cache for what each block reads
+    of them.
     """
     bk, items = tile.BK or 1, tile.work_items
     turns = math.ceil(math.ceil(call.K / bk) / slices)
@@ -136,7 +151,9 @@ def product(
     total = math.pow(total**FUNNEL + memory**FUNNEL + cache**FUNNEL, 1 / FUNNEL)
     if slices > 1:
         parts = 4 * slices * made
-        total += p.second + (2 * parts + 4 * made) / (p.slices if parts <= CACHED else p.memory)
+        moving = (2 * parts + 4 * made) / (p.slices if parts <= CACHED else p.memory)
+        rounds = made / wide * (ADDERS if slices > FEW_PARTS else 1) / (units * THREADS)
+        total += p.second + math.pow(moving**FUNNEL + (p.adding * rounds) ** FUNNEL, 1 / FUNNEL)
     return p.launch + total
 
 
