@@ -13,8 +13,10 @@ tunable product what ``routes.json`` alone gave: with the check's times it chose
 which both gave with the others held:
 
     --free '^(alone|turn|launch|tile (8|9|1[0-4]|16|19))$'
+    --free '^(second|adding)$'
 
-For cuBLAS beside ours it is what loses least on all shapes of both, the third included.
+the latter, and the numbers of ``rows``, with checks of three seeds.
+For cuBLAS beside ours it is what loses least on all shapes, the third included.
 """
 
 import argparse
@@ -55,8 +57,9 @@ HELD_UP = 50e-6
 """A single sample below this may be the host's."""
 LARGE = 4_000_000
 """Results of C from which on writing them is seen in Hopper's kernel."""
-FIXED = {"launch", "multiply"}
-"""Of the kernels for short sides: nothing that was measured tells these from the rest."""
+FIXED = {"launch", "multiply", "hidden"}
+"""Of the kernels for short sides: nothing that was measured tells these from the rest, but for ``hidden``, which is the form of the
+count; nor what is 0."""
 
 
 def timed(record):
@@ -158,7 +161,8 @@ class Products(Fit):
         p, found = built(expected.PRODUCT, {n: values[n] for n in self.clocks}), []
         units, lanes, hz = self.device.compute_units, self.device.lanes or 128, expected.hz(self.device)
         for (call, tile, i, slices, vc), *_ in self.rows:
-            clocks = expected.product(call, tile, values[f"tile {i}"], GPU[i].resident, slices, vc, units, lanes, p)
+            wide, efficiency = widths(call)[2], values[f"tile {i}"]
+            clocks = expected.product(call, tile, efficiency, GPU[i].resident, slices, vc, wide, units, lanes, p)
             found.append(max(clocks / hz, values["host"] if slices == 1 else values["two"]))
         return found
 
@@ -176,14 +180,14 @@ class Shorts(Fit):
                     batch = call.batch if isinstance(call, GemmCall) else 1
                     row = Skinny.of(call), batch, replace(choice.tile, SPLIT_K=None), dict(choice.options)["SMALL"], choice.slices
                     rows.append((row, seconds, best, own))
-        super().__init__({n: v for n, v in numbers(expected.SHORT[kernel]).items() if n not in FIXED}, rows)
+        super().__init__({n: v for n, v in numbers(expected.SHORT[kernel]).items() if v and n not in FIXED}, rows)
 
     def model(self, values):
         """See ``Fit``."""
         own = {self.kernel: replace(expected.SHORT[self.kernel], **values)}
         units, hz, found = self.device.compute_units, expected.hz(self.device), []
         for (s, batch, tile, small, slices), *_ in self.rows:
-            clocks = expected.short_side(self.kernel, tile, s.length, s.few, small, s.depth, batch, slices, units, own)
+            clocks = expected.short_side(self.kernel, tile, s.length, s.few, small, s.depth, s.on, batch, slices, units, own)
             found.append(max(clocks / hz, expected.HOST.launch if slices == 1 else expected.HOST.two))
         return found
 

@@ -21,6 +21,7 @@ from toprung.blas.choice import FFMA, Choice
 from toprung.blas.choose import by_model, choose, problem_class
 from toprung.blas.competitor import call_of
 from toprung.blas.ffma import ffma_seconds
+from toprung.blas.short import Skinny
 from toprung.device import Device
 from toprung.report.tune_table import Drawn, device_of, drawn, now
 from toprung.results import read
@@ -187,6 +188,82 @@ def test_what_is_left_after_a_wave_is_not_dealt_out_evenly(monkeypatch: pytest.M
     assert len(known) >= 10 and 0.93 <= statistics.median(known) <= 1.07
     monkeypatch.setattr(expected, "UNEVEN", 0.0)
     assert statistics.median(last_waves()) < 0.9
+
+
+def rows_of_scattered_vectors(shorts: Any = expected.SHORT) -> list[float]:
+    """The model's times over the record's where ``rows`` reads the short operand from the same banks, or nearly so."""
+    record = read(ROUTES)
+    device, found = device_of(record), []
+    for one in drawn(record):
+        call = call_of(one.problem)
+        if not choosing.is_skinny(call):
+            continue
+        s = Skinny.of(call)
+        scattered = [
+            (c, x) for c, x in one.timed if c.kernel == "rows" and c.tile and c.tile.VB == 1 and c.slices == 1 and x > 11e-6
+        ]
+        for choice, seconds in scattered:
+            tile, small = choice.tile, dict(choice.options)["SMALL"]
+            assert tile
+            if tile.DN == expected.BANKS and (tile.VA or 1) * s.on % expected.BANKS == 0:
+                units = device.compute_units
+                clocks = expected.short_side("rows", tile, s.length, s.few, small, s.depth, s.on, call.batch, 1, units, shorts)
+                found.append(clocks / expected.hz(device) / seconds)
+    return found
+
+
+def test_elements_of_the_short_operand_that_lie_in_one_bank_are_read_one_after_the_other() -> None:
+    known = rows_of_scattered_vectors()
+    assert len(known) >= 10 and 0.8 <= statistics.median(known) <= 1.15
+    at_once = {"rows": replace(expected.SHORT["rows"], once=0.0)}
+    assert statistics.median(rows_of_scattered_vectors(at_once)) < 0.6
+
+
+def test_narrow_rows_are_read_for_several_sums_by_few_work_items() -> None:
+    # a kernel for one row at a time reads the short operand again for each: its first cache is the limit, not memory
+    for M, N, K, trans in ((3, 3808, 5545, "TT"), (5504, 3, 1247, "NT")):
+        found = by_model(H200, call_of(Gemm(M, N, K, trans=trans)))
+        assert found.tile and found.tile.TM == 4 and found.slices > 1
+
+
+def sums_of_odd_rows(p: expected.Product = expected.PRODUCT) -> list[float]:
+    """The model's times over the record's where many slices of rows that do not lie on 16 bytes, 2 MB and more, are added."""
+    record = read(ROUTES)
+    device, found = device_of(record), []
+    for one in drawn(record):
+        call = call_of(one.problem)
+        for choice, seconds in one.timed:
+            like = tiles.candidate_like(choice.tile) if choice.kernel == "gemm" and choice.tile else None
+            if like and choice.tile and call.N % 2 and choice.slices > 4 and 2e6 < 4 * call.M * call.N * choice.slices < 2e7:
+                clocks = expected.product(
+                    call, choice.tile, like.efficiency, like.resident, choice.slices, 1, 1, device.compute_units, 128, p
+                )
+                found.append(clocks / expected.hz(device) / seconds)
+    return found
+
+
+def test_adding_parts_of_odd_rows_takes_as_long_as_finding_where_they_belong() -> None:
+    known = sums_of_odd_rows()
+    without = sums_of_odd_rows(replace(expected.PRODUCT, adding=0.0))
+    assert len(known) >= 20 and 0.93 <= statistics.median(known) <= 1.07
+    assert statistics.mean(abs(math.log(x)) for x in known) < 0.85 * statistics.mean(abs(math.log(x)) for x in without)
+
+
+def cublas_with_few() -> list[float]:
+    """The model's times of cuBLAS over the record's, of products with a side of two to four that take longer than the host."""
+    record = read(ROUTES)
+    device, found = device_of(record), []
+    for one in drawn(record):
+        theirs, call = one.seconds(Choice("cublas", None)), call_of(one.problem)
+        if theirs and theirs > 20e-6 and isinstance(one.problem, Gemm) and 1 < min(call.M, call.N) <= choosing.CUBLAS_FEW:
+            found.append(choosing.cublas_ratio(device, call) * choosing.ways(device, call)[0].seconds / theirs)
+    return found
+
+
+def test_cublas_is_not_made_for_a_side_of_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert 0.7 < statistics.median(cublas_with_few()) <= 1.05
+    monkeypatch.setattr(choosing, "CUBLAS_SHORT", 1.0)
+    assert statistics.median(cublas_with_few()) < 0.7
 
 
 def test_hopper_s_kernel_is_preferred_where_c_is_written_wide() -> None:

@@ -20,9 +20,12 @@ from toprung.blas.tiles import candidate_like, clocks, products, tiled_choice, t
 from toprung.device import Device
 from toprung.tile import Tile
 
-CUBLAS, CUBLAS_MORE, CUBLAS_SLICED = 1.02, 2e-6, 3e-6
+CUBLAS, CUBLAS_MORE, CUBLAS_SLICED = 1.01, 2e-6, 3e-6
 """cuBLAS takes about so many times as long as our best tile with sides from ``tiles.CUBLAS_SIDE`` on, with operands that lie well,
 and so many seconds more, a few more still where sums are cut. See ``benchmarks/fit_routes.py``."""
+
+CUBLAS_FEW, CUBLAS_SHORT = 4, 1.4
+"""Products with a side from two to so many elements take it about so many times as long as that: its tiles stay large."""
 
 SIZES = {"tiny": 768, "small": 1536}
 """Classes of products by the side of a square one with as much to do."""
@@ -94,6 +97,8 @@ def cublas_ratio(device: Device, call: Call) -> float:
     if not ours or not theirs:
         return 0.0
     least = min(CUBLAS * way.seconds + (CUBLAS_SLICED if way.slices > 1 else 0.0) for way in theirs) + CUBLAS_MORE
+    if isinstance(call, GemmCall) and 1 < min(call.M, call.N) <= CUBLAS_FEW:
+        least *= CUBLAS_SHORT
     return max(least, expected.HOST.cublas) / ours[0].seconds
 
 

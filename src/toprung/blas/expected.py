@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from toprung.blas.call import GemmCall
+from toprung.blas.slices import FEW_PARTS
 from toprung.device import Device
 from toprung.tile import Tile
 
@@ -26,6 +27,10 @@ THREADS, REGISTERS = 2048, 1 << 16
 """Of a multiprocessor."""
 UNEVEN = 0.5
 """Work-groups more than its share that a multiprocessor gets of what is left when waves are over: it goes to who is first."""
+ADDERS = 8
+"""Work-items of the second pass that share an access to C where the parts are more than few (``kernels/add.py``)."""
+BANKS = 32
+"""Of the first cache, each a float wide; what lies in the same one is read one after the other."""
 FUNNEL = 4
 """Power by which the larger of two limits that hide behind each other counts: nearly the maximum."""
 SHARPER = 8
@@ -64,6 +69,7 @@ class Product:
     piece : power by which that grows with a work-item's results, of 32
     scattered : power by which that grows where C is written in narrower pieces than a work-item's
     second : a second launch
+    adding : a round of its work-items, each of which finds out where in C an access of its lies, in numbers of 64 bits
     memory : bytes a clock that the GPU moves from and to its memory or last cache
     written : how many bytes read one written counts for, with ``scattered_memory`` as the power
     cache : bytes a clock from the last cache, to all multiprocessors
@@ -80,7 +86,8 @@ class Product:
     result: float = 0.123
     piece: float = 0.457
     scattered: float = 1.32
-    second: float = 5822.0
+    second: float = 5625.0
+    adding: float = 1731.0
     memory: float = 3205.0
     written: float = 3.16
     scattered_memory: float = 0.756
@@ -94,15 +101,25 @@ HOST = Host()
 
 
 def product(
-    call: GemmCall, tile: Tile, efficiency: float, resident: int, slices: int, vc: int, units: int, lanes: int, p: Product = PRODUCT
+    call: GemmCall,
+    tile: Tile,
+    efficiency: float,
+    resident: int,
+    slices: int,
+    vc: int,
+    wide: int,
+    units: int,
+    lanes: int,
+    p: Product = PRODUCT,
 ) -> float:
     """Clocks of the tunable product.
 
     Blocks are dealt out in waves of ``resident`` a multiprocessor, the last wave with what is left, not evenly if there were
     others. A wave takes as long as its multiply-adds on the lanes that its work-items fill, at the tile's efficiency, better
     where they fill only some, longer where operands are read in narrow pieces, and waits in each turn of its loop; then it
-    writes. Slices add a second pass. Nothing takes less than memory needs for the operands, and the last cache for what each
-    block reads of them.
+    writes, ``vc`` floats at a time. Slices add a second pass, which moves the parts, or computes where in C its accesses lie, for
+    ``wide`` floats at a time. Nothing takes less than memory needs for the operands, and the last cache for what each block reads
+    of them.
     """
     bk, items = tile.BK or 1, tile.work_items
     turns = math.ceil(math.ceil(call.K / bk) / slices)
@@ -134,7 +151,9 @@ def product(
     total = math.pow(total**FUNNEL + memory**FUNNEL + cache**FUNNEL, 1 / FUNNEL)
     if slices > 1:
         parts = 4 * slices * made
-        total += p.second + (2 * parts + 4 * made) / (p.slices if parts <= CACHED else p.memory)
+        moving = (2 * parts + 4 * made) / (p.slices if parts <= CACHED else p.memory)
+        rounds = made / wide * (ADDERS if slices > FEW_PARTS else 1) / (units * THREADS)
+        total += p.second + math.pow(moving**FUNNEL + (p.adding * rounds) ** FUNNEL, 1 / FUNNEL)
     return p.launch + total
 
 
@@ -150,6 +169,9 @@ class Short:
         ``far`` : so much more where it comes from beyond the last cache; ``small`` : for each access to the small one
     load, multiply, reduce : that a sub-group is busy with a float of the large operand for each lane, a multiply-add of them, and
         the end of one of its sums
+    access : the same with the address of each access in the loop, 64 bits of it
+    once : that the first cache, which answers a sub-group from its banks as local memory does, takes for each time that it has to
+    hidden : power by which the larger of working and waiting counts: 1 where a wave does one after the other
     memory, cached : bytes a clock of a large operand from beyond the last cache and from it
     flight : bytes on their way to a multiprocessor with which it gets half its share of them
     narrow : share that is moved besides for each float of an access that is missing, at 1/width − 1/4
@@ -167,6 +189,9 @@ class Short:
     flight: float
     far: float
     narrow: float
+    access: float = 0.0
+    once: float = 0.0
+    hidden: float = 1.0
     multiply: float = 1.0
     launch: float = 4000.0
 
@@ -174,18 +199,21 @@ class Short:
 SHORT: Mapping[str, Short] = MappingProxyType(
     {
         "rows": Short(
-            turn=31.98,
-            each=37.67,
-            small=78.73,
-            load=0.2914,
-            reduce=90.45,
-            wave=257.5,
-            second=6450.0,
-            memory=1951.0,
-            cached=3742.0,
-            flight=93.03,
-            far=104.8,
-            narrow=0.1949,
+            turn=44.84,
+            each=40.62,
+            small=83.31,
+            load=0.236,
+            reduce=76.35,
+            wave=156.5,
+            second=6859.0,
+            memory=2002.0,
+            cached=3038.0,
+            flight=73.4,
+            far=81.04,
+            narrow=0.2289,
+            access=7.28,
+            once=0.774,
+            hidden=2.0,
         ),
         "columns": Short(
             turn=91.39,
@@ -212,6 +240,7 @@ def short_side(
     few: int,
     small: int,
     depth: int,
+    on: int,
     batch: int,
     slices: int,
     units: int,
@@ -219,29 +248,35 @@ def short_side(
 ) -> float:
     """Clocks of ``rows`` or ``columns``: ``few`` sums for each of ``length`` rows or columns, by a kernel for ``small`` of them.
 
-    A wave of work-groups keeps its sub-groups' schedulers busy, or waits, longer for what the last cache does not hold; the large
-    operand's bytes are the limit from below. Calls are taken to follow each other on the same operands, as they were measured.
+    ``on``: from one element of the small operand to the next along K. A wave of work-groups keeps its sub-groups' schedulers and
+    the first cache busy, or waits, longer for what the last cache does not hold; the large operand's bytes are the limit from
+    below. Calls are taken to follow each other on the same operands, as they were measured.
     """
     s, wide, own = shorts[kernel], tile.VA or 1, tile.TM or 1
     if kernel == "rows":
         at_once, down, reads = own, tile.DN * wide, small * (1 if (tile.VB or 1) > 1 else wide)
         ends, registers = small * own, 24 + small * own + own * wide + wide + 2 * own
+        conflicts = max(1, tile.DN * math.gcd(wide * on, BANKS) // BANKS)
+        passes = own * (wide + (wide < 4)) + reads * (wide if (tile.VB or 1) > 1 else conflicts)
     else:
         at_once = tile.KU or 1
         down, reads = tile.DN * at_once, small * at_once
         ends, registers = small * tile.DN, 24 + small * wide + at_once * wide
+        passes = 0
     turns = math.ceil(math.ceil(depth / down) / slices)
     items = tile.work_items
     resident = max(1, min(THREADS // items, REGISTERS // (items * min(255, registers))))
     groups = -(-length // tile.BM) * batch * slices
     floats = at_once * wide
-    busy = turns * floats * (s.load + small * s.multiply) + ends * s.reduce
+    busy = turns * (floats * (s.load + small * s.multiply) + (at_once + reads) * s.access) + ends * s.reduce
 
     moved = 4 * batch * length * depth
     missed = 1 / (1 + math.pow(OPERAND / moved, MISSING))
 
     def wave(count: int) -> float:
-        return s.wave + count * items / 32 / 4 * busy + turns * (s.turn + floats * (s.each + missed * s.far) + reads * s.small)
+        working = count * items / 32 * (busy / 4 + turns * passes * s.once)
+        waiting = turns * (s.turn + floats * (s.each + missed * s.far) + reads * s.small)
+        return s.wave + math.pow(working**s.hidden + waiting**s.hidden, 1 / s.hidden)
 
     whole, rest = divmod(math.ceil(groups / units), resident)
     total = (whole * wave(resident) if whole else 0.0) + (wave(rest) if rest else 0.0)

@@ -15,7 +15,7 @@ from toprung.blas.choice import FFMA, Choice
 from toprung.blas.kernel import Run, kernel, loaded
 from toprung.blas.pieces import PIECES
 from toprung.blas.short import Skinny, turn
-from toprung.blas.slices import sliced
+from toprung.blas.slices import FEW_PARTS, sliced
 from toprung.blas.tiles import tile_grid
 from toprung.errors import LaunchError
 
@@ -165,9 +165,8 @@ def _direct(session: Session, stem: str, choice: Choice, groups: tuple[int, ...]
 def _summed(session: Session, call: Call, choice: Choice, main: Run) -> Run:
     """``main`` into scratch memory, a result for each slice, then their sum; the two follow each other in the queue."""
     c, nbytes = Result.of(call), workspace_bytes(call, choice, session.device.compute_units)
-    many = choice.slices > 4
     tile = kernel("add").tile_for(session.device)
-    if not many:
+    if choice.slices <= FEW_PARTS:
         tile = replace(tile, BM=1, BN=tile.work_items)
     width = 1 if isinstance(call, GemvCall) else _fitting(call.N, call.ldc, call.stride_c, call.align_c)
     fixed = [*_uints(c.cols, choice.slices), *_longs(c.rows * c.cols, c.elements, c.down, c.on, c.stride)]

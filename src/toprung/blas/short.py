@@ -117,7 +117,7 @@ def short_sides(device: Device, call: Call, well: bool) -> list[Way]:
         wanted = {1, *(round(waves * at_once / blocks) for waves in SHORT_WAVES)}
         most = min(s.depth // (LEAST_TURNS * turn(tile)), MOST_SLICES)
         for slices in sorted({whole_slices(s.depth, turn(tile), max(1, min(n, most))) for n in wanted}):
-            cost = expected.short_side(stem, tile, s.length, s.few, small, s.depth, batch, slices, device.compute_units)
+            cost = expected.short_side(stem, tile, s.length, s.few, small, s.depth, s.on, batch, slices, device.compute_units)
             seconds = expected.seconds(cost, min(slices, 2), expected.hz(device))
             found.append(Way(seconds, stem, tile, slices))
     return found

@@ -9,6 +9,8 @@ from toprung.tile import Tile
 
 LEAST_TURNS = 4
 """Turns of the loop that a slice has at least."""
+FEW_PARTS = 4
+"""Parts of a sum up to which one work-item of the second pass adds them all; more are shared."""
 
 
 def sliced(depth: int, piece: int, slices: int) -> int:

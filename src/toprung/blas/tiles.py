@@ -116,9 +116,9 @@ def slicings(call: GemmCall, tile: Tile, compute_units: int) -> list[int]:
 
 def clocks(device: Device, call: GemmCall, candidate: Candidate, slices: int, well: bool = False) -> float:
     """About how many clocks a call takes on a GPU with a tile and a number of slices; ``well``: if C lay well, too."""
-    vc = 4 if well else _width_of_c(call, candidate.tile, slices)
+    vc, wide = (4, 4) if well else (_width_of_c(call, candidate.tile, slices), widths(call)[2])
     return expected.product(
-        call, candidate.tile, candidate.efficiency, candidate.resident, slices, vc, device.compute_units, device.lanes or 128
+        call, candidate.tile, candidate.efficiency, candidate.resident, slices, vc, wide, device.compute_units, device.lanes or 128
     )  # fmt: skip
 
 
