@@ -21,6 +21,7 @@ from toprung.blas.choice import FFMA, Choice
 from toprung.blas.choose import by_model, choose, problem_class
 from toprung.blas.competitor import call_of
 from toprung.blas.ffma import ffma_seconds
+from toprung.blas.kernel import kernel
 from toprung.blas.short import Skinny
 from toprung.device import Device
 from toprung.report.tune_table import Drawn, device_of, drawn, now
@@ -224,6 +225,11 @@ def test_narrow_rows_are_read_for_several_sums_by_few_work_items() -> None:
     for M, N, K, trans in ((3, 3808, 5545, "TT"), (5504, 3, 1247, "NT")):
         found = by_model(H200, call_of(Gemm(M, N, K, trans=trans)))
         assert found.tile and found.tile.TM == 4 and found.slices > 1
+
+
+def test_the_second_pass_is_counted_as_it_is_launched() -> None:
+    tile = kernel("add").tile_for(H200)
+    assert (expected.ADDERS, tile.work_items % expected.ADDERS) == (tile.BM, 0)
 
 
 def sums_of_odd_rows(p: expected.Product = expected.PRODUCT) -> list[float]:
