@@ -95,6 +95,14 @@ def shape_of(text, launches):
     return {"problem": problem.describe(), "name": text, "flops": problem.flops, "rows": rows}
 
 
+def store(shapes, path):
+    """Write the record with what there is: after each product, since the next may take too long."""
+    with backends.opened(gpu()) as session:
+        command = shlex.join(["python", "benchmarks/fp32_counters.py", *sys.argv[1:]])
+        found = environment(session)
+    results.write(path, results.record(command, found, [], kind="hopper-fp32", right=True, shapes=shapes, sustained=0.0))
+
+
 def main():
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("out", type=Path)
@@ -104,22 +112,9 @@ def main():
     asked = arguments.parse_args()
     if asked.counted:
         return counted(asked.shapes)
-    words = [
-        "timeout",
-        "-k",
-        "5",
-        str(asked.limit),
-        "ncu",
-        "--csv",
-        "--page",
-        "raw",
-        "--print-units",
-        "base",
-        "--clock-control",
-        "none",
-        "--cache-control",
-        "none",
-    ]
+    words = shlex.split(
+        f"timeout -k 5 {asked.limit} ncu --csv --page raw --print-units base --clock-control none --cache-control none"
+    )
     words += ["--profile-from-start", "off", "--metrics", ",".join((*report.METRICS, TAKEN)), "--section", SECTION]
     shapes, failed = [], False
     for text in asked.shapes.split(","):
@@ -133,15 +128,10 @@ def main():
             failed = True
             continue
         shapes.append(shape_of(text, launches_of(done.stdout)))
+        store(shapes, asked.out)
         print(f"{text}: counted", flush=True)
     if not shapes:
         return 1
-    with backends.opened(gpu()) as session:
-        command = shlex.join(["python", "benchmarks/fp32_counters.py", *sys.argv[1:]])
-        record = results.record(
-            command, environment(session), [], kind="hopper-fp32", right=True, shapes=shapes, sustained=0.0
-        )  # fmt: skip
-        results.write(asked.out, record)
     try:
         print(report.block(["counters", asked.out.name], asked.out.parent))
     except BadRecord as error:  # the record is there: a metric has another name, or is not counted here

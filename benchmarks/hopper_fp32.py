@@ -201,8 +201,6 @@ def graph(session):
 
 AWAY = 1e-4
 """By how much two results may differ, times the root of K."""
-
-
 GRADED = 32
 """Rows whose errors are stored, against float64."""
 

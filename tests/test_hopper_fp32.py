@@ -116,12 +116,26 @@ def test_lanes_apart_change_nothing_in_the_loop() -> None:
     assert here.counts == before.counts and here.reads == before.reads
 
 
+def test_sums_in_chains_take_no_instruction_of_the_loop() -> None:
+    device()
+    code = inspect_source(product_source(Variant(), CHAINS=3), "sm_90")
+    judged(code)
+    assert code.loop.counts == compiled(Variant()).loop.counts
+
+
 def test_lanes_apart_take_the_turns_that_there_are() -> None:
     """Lanes that read the same as a neighbour are served two quarters of a warp at a time."""
-    old = (lambda lane: lane // 4 * 4), (lambda lane: lane % 4 * 4)
-    new = (lambda lane: (lane % 4 + lane // 16 * 4) * 4), (lambda lane: (lane ^ lane // 4) % 4 * 4)
-    assert [turns(at, 4) for at in old] == [2, 4] and [turns(at, 4) for at in new] == [4, 4]
-    assert len({tuple(at(lane) for at in new) for lane in range(32)}) == 32
+    found = re.search(r"down = APART \? (.+?) : (.+?), right = \(APART \? (.+?) : (.+?)\) % 4;", (FOLDER / "ffma.cuh").read_text())
+    assert found
+    apart_m, old_m, apart_n, old_n = (text.replace("/", "//") for text in found.groups())
+
+    def places(text: str) -> list[int]:
+        return [eval(text, {"lane": lane}) for lane in range(32)]
+
+    new, old = ((places(m), places(f"({n}) % 4")) for m, n in ((apart_m, apart_n), (old_m, old_n)))
+    for (m, n), wanted in ((old, [2, 4]), (new, [4, 4])):
+        assert [turns(lambda lane, at=at: 4 * at[lane], 4) for at in (m, n)] == wanted
+        assert set(zip(m, n, strict=True)) == set(itertools.product(range(8), range(4)))
 
 
 def test_the_layout_pass_holds_its_elements_in_registers() -> None:

@@ -164,6 +164,14 @@ def test_the_best_so_far_is_drawn_the_same_again(tmp_path: Path) -> None:
     assert "random" in (tmp_path / "a.svg").read_text()
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("trace", [[[1.0, 1e-3]], [[1.0, 1.05e-3], [150.0, 1e-3]], []], ids=["flat", "near", "nothing"])
+def test_a_course_close_to_its_best_or_none_is_drawn(tmp_path: Path, trace: list[list[float]]) -> None:
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+    best_over_time({"climb": {"shapes": [{"problem": Gemm(64, 64, 64).describe(), "trace": trace}]}}, tmp_path / "a.svg")
+    assert (tmp_path / "a.svg").stat().st_size
+
+
 class InProcess:
     """A lane without a process: for what cannot crash."""
 

@@ -151,8 +151,6 @@ def check_line(one: Checked, device: str) -> str:
 
 CLOSE = 0.9
 """A share from which on curves would be one line on an axis from zero."""
-
-
 LONG = 100.0
 """Seconds from which on the axis of time is logarithmic beyond its first second."""
 
@@ -179,8 +177,9 @@ def best_over_time(records: Mapping[str, Mapping[str, Any]], path: Path) -> None
         least, last = min([least, *ys]), max([last, *xs])
         axes.step(xs, ys, where="post", label=label, linewidth=1.4)
     axes.set_xlabel("seconds since a shape's first measurement")
-    axes.set_ylabel("speed, share of the best found (geometric mean)" + "; cut axis" * (least > CLOSE))
-    axes.set_ylim(1 - 1.1 * (1 - least) if least > CLOSE else 0, 1.03 if least <= CLOSE else 1 + (1 - least) / 10)
+    cut, spread = least > CLOSE, max(1 - least, 0.01)
+    axes.set_ylabel("speed, share of the best found (geometric mean)" + "; cut axis" * cut)
+    axes.set_ylim(*((1 - 1.1 * spread, 1 + spread / 10) if cut else (0, 1.03)))
     if last > LONG:
         axes.set_xscale("symlog", linthresh=1)
         axes.xaxis.set_major_formatter("{x:g}")
