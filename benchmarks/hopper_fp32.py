@@ -8,8 +8,8 @@
             ``--cases few``: of the block shapes the library's first alone
 ``time``    a line a shape and layout: µs of whole calls, the share of cuBLAS's speed, Frobenius errors of both, layout pass and
             product alone, what is reckoned. ``--variants all``: every block shape; else what is chosen. ``--macros``, as often as
-            wanted: what is chosen once more, compiled with these, as a control of an idea. ``--sustained``: samples of so many
-            seconds, with watts, MHz and pJ a flop
+            wanted: what is chosen once more, compiled with these, as a control of an idea; ``chains=1``: as a plan that is told so.
+            ``--sustained``: samples of so many seconds, with watts, MHz and pJ a flop
 
 Everything goes into OUT/hopper-fp32.json as well. ``right`` takes about half a minute.
 """
@@ -202,19 +202,24 @@ def graph(session):
 AWAY = 1e-4
 """By how much two results may differ, times the root of K."""
 GRADED = 32
-"""Rows whose errors are stored, against float64."""
+"""Rows whose errors are stored, against float64: from the first to the last, of tiles that are cut and of others."""
 
 
 class Compared(Set):
-    """Operands on the device, and the first rows of what was computed of them."""
+    """Operands on the device, and some rows of what was computed of them."""
+
+    @property
+    def rows(self):
+        """Which."""
+        return np.unique(np.linspace(0, self.problem.M - 1, GRADED).astype(int))
 
     def exact(self):
-        """The first rows of the product in float64, and the sums of the moduli."""
+        """The rows of the product in float64, and the sums of the moduli."""
         p, found = self.problem, []
         for buffer, m in zip(self.buffers[:2], self.problem.matrices, strict=False):
             found.append(np.empty((m.rows, m.cols), np.float32))
             self.session.download(buffer, found[-1])
-        a = (found[0].T if p.trans[0] == "T" else found[0])[:GRADED].astype(np.float64)
+        a = (found[0].T if p.trans[0] == "T" else found[0])[self.rows].astype(np.float64)
         b = found[1].T if p.trans[1] == "T" else found[1]
         sums = [np.zeros((len(a), p.N)) for _ in range(2)]
         for k in range(0, p.K, 2048):
@@ -224,22 +229,22 @@ class Compared(Set):
         return sums
 
     def spoil(self):
-        """NaN where the result is looked at, so that nothing is taken for what another has computed."""
+        """NaN, so that nothing is taken for what another has computed."""
         p = self.problem
-        self.session.upload(self.buffers[2], np.full((min(p.M, 300), p.N), np.nan, np.float32))
+        self.session.upload(self.buffers[2], np.full((p.M, p.N), np.nan, np.float32))
 
     def result(self):
-        """The first rows of C."""
+        """The rows of C."""
         p = self.problem
-        found = np.empty((min(p.M, 300), p.N), np.float32)
+        found = np.empty((p.M, p.N), np.float32)
         self.session.download(self.buffers[2], found)
-        return found
+        return found[self.rows]
 
 
 def errors(result, exact):
-    """A row's figures: the grade ratio and the Frobenius error of the first rows."""
+    """A row's figures: the grade ratio and the Frobenius error of these rows."""
     want, moduli = exact
-    away = result[: len(want)] - want
+    away = result - want
     grade = np.max(np.abs(away) / (2.0**-24 * moduli))
     return {"grade": float(grade), "frobenius": float(np.linalg.norm(away) / np.linalg.norm(want))}
 
@@ -311,7 +316,7 @@ def compare(session, fill, text, every, controls, sustained, meter):
         row = {"name": name, "chosen": (variant, macros) == (chosen, {}), "samples": some} | far
         row |= {k: float(np.median([s[k] for s in some])) for k in ("seconds", "mhz", "joules") if some[0][k] is not None}
         if plan is not None:
-            row["schedule"] = [list(step.schedule) for step in plan.steps()]
+            row["schedule"] = [[list(link.schedule) for link in step.links] for step in plan.steps()]
             alone = launches(plan, sets[0]) if len(plan.panels) == 1 else {}
             row["alone"] = {k: float(np.median([timed(session, f, min(calls[1], 20)) for _ in range(3)])) for k, f in alone.items()}
             row["reckoned"], row["workspace_bytes"] = reckoned(call, units, variant), plan.workspace_bytes

@@ -34,10 +34,13 @@ from toprung.errors import IllegalTile
 from toprung.hopper import Product, ceil
 from toprung.hopper_fp32 import (
     FOLDER,
+    MOST_CHAINS,
     VARIANTS,
     Schedule,
     Variant,
+    chains_of,
     lay_source,
+    links,
     panels,
     product_source,
     schedule,
@@ -114,13 +117,6 @@ def test_lanes_apart_change_nothing_in_the_loop() -> None:
     device()
     here, before = (inspect_source(product_source(Variant(), **one), "sm_90").loop for one in ({}, {"APART": 0, "PAD": 6}))
     assert here.counts == before.counts and here.reads == before.reads
-
-
-def test_sums_in_chains_take_no_instruction_of_the_loop() -> None:
-    device()
-    code = inspect_source(product_source(Variant(), CHAINS=3), "sm_90")
-    judged(code)
-    assert code.loop.counts == compiled(Variant()).loop.counts
 
 
 def test_lanes_apart_take_the_turns_that_there_are() -> None:
@@ -245,6 +241,23 @@ def test_few_tiles_are_spread_and_many_are_not_cut() -> None:
     few = schedule(Product(1024, 1024, 65536), Variant(), 132)
     assert few.grid > 100 and few.shared == 32
     assert schedule(Product(128, 256, 12), Variant(), 132) == (1, 0)
+
+
+@given(st.integers(1, 5000), st.integers(1, 9), st.sampled_from((12, 14, 16)))
+def test_links_of_a_chain_are_whole_stages_of_all_k(K: int, count: int, step: int) -> None:
+    found = links(K, count, step)
+    assert [k for k, depth in found for k in range(k, k + depth)] == list(range(K))
+    assert all(depth % step == 0 for _, depth in found[:-1]) and 0 < len(found) <= count
+
+
+@pytest.mark.parametrize(
+    ("shape", "trans", "chains"),
+    [((4096,) * 3, "TN", 2), ((6144,) * 3, "TN", 4), ((16384,) * 3, "TN", 4), ((16384,) * 3, "NN", 1), ((2048,) * 3, "TN", 1),
+     ((3000,) * 3, "NN", 4), ((1536,) * 3, "NN", 2), ((1024, 1024, 1536), "NN", 1), ((4096, 4096, 512), "TN", 1)],
+)  # fmt: skip
+def test_sums_are_cut_where_cublas_cuts_them(shape: tuple[int, int, int], trans: str, chains: int) -> None:
+    call = Product(*shape, 1, trans[0] == "T", trans[1] == "T", shape[0] if trans[0] == "T" else shape[2], shape[1])
+    assert chains_of(call, Variant(), 132) == chains <= MOST_CHAINS
 
 
 @pytest.mark.parametrize("limit", [1 << 40, 400_000, 1])

@@ -133,7 +133,7 @@ def test_a_turned_in_flight(folder: Folder, bm: int) -> None:
 def test_more_tiles_than_blocks(folder: Folder) -> None:
     plan = product(folder, 260, 516, 26, "TN")
     (step,) = plan.steps()
-    assert step.schedule == (4, 9 % 4 + 4)
+    assert [link.schedule for link in step.links] == [(4, 9 % 4 + 4)]
 
 
 @pytest.mark.slow
@@ -144,16 +144,25 @@ def test_the_rungs_before_the_last(folder: Folder, one: Rung) -> None:
     assert kernel.defines["GROUP"] == 8
     cut = bool(one.defines["CUT"])
     plan = product(folder, 260, 516, 35, "NN", variant=Variant(BK=16, STAGES=2, WAIT_AT=8), kernel=kernel, cut=cut)
-    assert bool(plan.steps()[0].schedule.shared) == cut
+    assert bool(plan.steps()[0].links[0].schedule.shared) == cut
 
 
+@pytest.mark.parametrize("trans", ["NN", "NT", "TN", "TT"])
 @pytest.mark.parametrize("chains", [2, 3])
-def test_sums_of_a_whole_tile_in_chains(folder: Folder, chains: int) -> None:
-    plan = product(folder, 260, 516, 70, "TN", alpha=0.5, beta=-1.0, CHAINS=chains)  # five stages
+def test_sums_in_chains(folder: Folder, trans: str, chains: int) -> None:
+    plan = product(folder, 260, 516, 75, trans, alpha=0.5, beta=-1.0, chains=chains, pad=(4, 4, 3))  # six stages
     (step,) = plan.steps()
-    assert 0 < step.schedule.shared < 9, "some tiles are whole, and some are cut for several blocks"
-    product(folder, 260, 516, 70, "NT", CHAINS=chains, pad=(1, 2, 3))
-    product(folder, 132, 260, 10, CHAINS=chains)  # fewer stages than chains
+    assert plan.launches == chains + (trans != "TN") and [link.schedule.grid for link in step.links] == [4] * chains
+    assert all(0 < link.schedule.shared < 9 for link in step.links), "some tiles are whole, and some are cut for several blocks"
+    product(folder, 260, 516, 75, trans, chains=chains, pad=(1, 2, 3), limit=100_000)  # in panels
+
+
+def test_chains_where_there_is_less_to_do_than_links(folder: Folder) -> None:
+    assert product(folder, 132, 260, 10, chains=3).launches == 2
+    assert product(folder, 132, 260, 29, "TN", chains=8).launches == 3
+    product(folder, 130, 260, 50, "TN", alpha=0.0, beta=2.0, chains=2)
+    variant = Variant(256, 128, BK=12, STAGES=2, WAIT_AT=11, TURN_A=1)
+    assert product(folder, 260, 132, 52, "NN", variant=variant, chains=3).launches == 3
 
 
 def test_operands_that_begin_on_four_bytes(folder: Folder) -> None:

@@ -2,7 +2,8 @@
 
 The product wants A as K×M and B as K×N, on 16 bytes. An operand that lies otherwise goes through a layout pass first, into a
 workspace; one launch lays out both. The product's blocks stay, each with its share of the tiles; where tiles do not fill whole
-waves, some are cut along K and their parts added in a fixed order, so that results repeat to the bit. The workspace is the
+waves, some are cut along K and their parts added in a fixed order, so that results repeat to the bit. Long sums are computed in
+chains, a launch each, where cuBLAS cuts them, too: errors are as small as its, and the loop is the same. The workspace is the
 session's for a stream and serves all plans there in turn.
 """
 
@@ -131,6 +132,14 @@ MEMORY_RATE = 4e12
 """Bytes a second of memory."""
 TURNING = 1.1
 """Times as long as without: a product that turns A."""
+CHAINED = 1e-6
+"""Seconds in which a multiprocessor reads a tile of C to add to it."""
+CHAIN, SHORT_CHAIN, MOST_CHAINS = 1536, 750, 4
+"""Elements of K that a chain has at least, where no operand is laid out and where tiles leave waves unfilled; and how many chains
+there may be. ``library.json`` and ``fp32-list.json`` of results/nvidia-h200 show cuBLAS's errors, of sums cut into two to four
+there, and of uncut ones elsewhere."""
+FILLED = 0.8
+"""Share of the multiprocessors that waves of tiles occupy, from which on they are called filled."""
 
 
 def supported(device: Device, call: Call) -> str:
@@ -176,6 +185,26 @@ def schedules(call: Call, variant: Variant, units: int) -> list[Schedule]:
     return found
 
 
+def chains_of(call: Call, variant: Variant, units: int) -> int:
+    """Into how many launches, one after the other, sums are cut so that errors are no larger than cuBLAS's.
+
+    A sum of K terms in one go is off by about √K roundings of its last terms, in n chains by √(K/n). What it costs: a launch and
+    another pass over C each. A tile that is cut for several multiprocessors has as many chains at once.
+    """
+    tiles = tiles_of(call, variant)
+    filled = tiles / (ceil(tiles, units) * units) >= FILLED
+    if filled and not (direct_a(call) and direct_b(call)):
+        return 1
+    wanted = min(MOST_CHAINS, call.K // (CHAIN if filled else SHORT_CHAIN))
+    return max(1, ceil(wanted * tiles, max(units, tiles)))
+
+
+def links(K: int, count: int, step: int) -> list[tuple[int, int]]:
+    """First element and length of each chain: whole stages but for the last."""
+    each = ceil(ceil(K, step), count) * step
+    return [(k, min(each, K - k)) for k in range(0, K, each)]
+
+
 def schedule_time(call: Call, variant: Variant, schedule: Schedule) -> float:
     """Seconds that the fullest block takes."""
     tiles, chunks = tiles_of(call, variant), ceil(call.K, variant.BK)
@@ -193,9 +222,12 @@ def schedule(call: Call, variant: Variant, units: int) -> Schedule:
 
 
 def product_time(call: Call, variant: Variant, units: int) -> float:
-    """Seconds of the product's launch."""
-    moved = 4 * (call.M * call.K + call.K * call.N + call.M * call.N)
-    return START + max(schedule_time(call, variant, schedule(call, variant, units)), moved / MEMORY_RATE)
+    """Seconds of the product's launches."""
+    moved, added = 4 * (call.M * call.K + call.K * call.N + call.M * call.N), ceil(tiles_of(call, variant), units) * CHAINED
+    cut = links(call.K, chains_of(call, variant, units), variant.BK)
+    pieces: list[Any] = [_Part(call.M, call.N, depth) for _, depth in cut]
+    time = sum(schedule_time(piece, variant, schedule(piece, variant, units)) for piece in pieces)
+    return len(cut) * START + (len(cut) - 1) * added + max(time, moved / MEMORY_RATE)
 
 
 def choose(call: Call, units: int) -> Variant:
@@ -334,6 +366,7 @@ class Plan:
     ----------
     kernel : a rung's, in place of the library's
     cut : whether tiles may be cut along K
+    chains : launches that sums are cut into, one after the other; by default as many as ``chains_of`` says
     overlap : whether a launch may begin before the one before it has ended
     more : macros
     """
@@ -342,7 +375,7 @@ class Plan:
 
     def __init__(
         self, session: Session, call: Call, variant: Variant | None = None, limit: int = LIMIT, *, kernel: Kernel | None = None,
-        cut: bool = True, overlap: bool = True, **more: int,
+        cut: bool = True, chains: int | None = None, overlap: bool = True, **more: int,
     ) -> None:  # fmt: skip
         if reason := supported(session.device, call):
             raise Unsupported(f"{call}: plain fp32 on Hopper cannot compute this: {reason}")
@@ -353,6 +386,7 @@ class Plan:
         self.cut, self.overlap = cut, overlap
         self.why = f"the fullest of {self.units} multiprocessors is done first with tiles of {self.variant.BM}×{self.variant.BN}"
         self.panels = panels(call, limit, self.variant)
+        self.links = links(call.K, chains or chains_of(call, self.variant, self.units), self.variant.BK)
         self.workspace_bytes = workspace_bytes(call, self.variant, self.units, limit, cut)
         self.kernel = kernel or _kernel(session, product_source(self.variant, **more))
         self.lay = None if direct_a(call, self.variant) and direct_b(call) else _kernel(session, lay_source())
@@ -363,7 +397,7 @@ class Plan:
     @property
     def launches(self) -> int:
         """Of a run."""
-        return launches(self.panels)
+        return launches(self.panels, self.links)
 
     def ready(self, queue: Any = None) -> None:
         """Allocate what a stream needs, so that nothing is when ``run`` is captured into a graph.
@@ -418,9 +452,9 @@ class Plan:
             return self._flags[number]
 
 
-def launches(pieces: list[Panel]) -> int:
-    """Of all panels."""
-    return sum(1 + (p.lay_a or p.lay_b) for p in pieces)
+def launches(pieces: list[Panel], chain: list[tuple[int, int]]) -> int:
+    """Of all panels, each with all links of its sums' chain."""
+    return sum(len(chain) + (p.lay_a or p.lay_b) for p in pieces)
 
 
 MAP_A, MAP_B = 0, 1
@@ -430,18 +464,15 @@ KEPT_MAPS = 64
 
 
 class Step:
-    """The launches of a panel in a workspace: the layout pass, where there is something to lay out, and the product."""
+    """The launches of a panel in a workspace: the layout pass, where there is something to lay out, and the product's."""
 
     def __init__(self, plan: Plan, p: Panel, workspace: Buffer, flags: Buffer) -> None:
-        call, session, v = plan.call, plan.session, plan.variant
+        call, session = plan.call, plan.session
         i, long, address = np.int32, np.int64, np.uint64
-        self._session: Any = session
-        self._plan, self._p = plan, p
         # of the largest panel: what stays must not move
-        bytes_a, bytes_b, _ = _parts(call, plan.panels[0], v, plan.units, plan.cut)
+        bytes_a, bytes_b, _ = _parts(call, plan.panels[0], plan.variant, plan.units, plan.cut)
         laid_a = _address(workspace)
         laid_b = laid_a + bytes_a
-        parts = laid_b + bytes_b
         self._from_a = 4 * p.m * (1 if call.trans_a else call.lda)
         self._from_b = 4 * p.n * (call.ldb if call.trans_b else 1)
         self._from_c = 4 * (p.m * call.ldc + p.n)
@@ -457,31 +488,7 @@ class Step:
                     i(call.trans_a), i(not call.trans_b), long(call.lda), long(call.ldb), long(pitch(p.rows)), long(pitch(p.cols)),
                 ), plan.overlap,
             )  # fmt: skip
-        piece: Any = _Part(p.rows, p.cols, call.K)
-        self.schedule = schedule(piece, v, plan.units) if plan.cut else schedules(piece, v, plan.units)[0]
-        each, extra = divmod(self.schedule.shared * ceil(call.K, v.BK), self.schedule.grid)
-        self._direct = direct_a(call, v), direct_b(call)
-        nothing = np.void(bytes(128))
-        self._at: list[int] = [0, 0]
-        self._maps: tuple[dict[int, np.void], dict[int, np.void]] = {}, {}
-        fixed = [
-            nothing if self._direct[0] else self._map(0, laid_a),
-            nothing if self._direct[1] else self._map(1, laid_b),
-            i(call.ldc), i(p.rows), i(p.cols), i(call.K), address(parts), address(_address(flags)),
-            i(self.schedule.shared), i(each), i(extra),
-        ]  # fmt: skip
-        self._multiply = Overlapping(session, plan.kernel, self.schedule.grid, v.threads, "Pff", fixed, plan.overlap)
-
-    def _map(self, which: int, address: int) -> np.void:
-        """Of A or B as the product reads it, from an address on."""
-        call, p, v = self._plan.call, self._p, self._plan.variant
-        rows, side, ld = ((p.rows, v.BM, call.lda), (p.cols, v.BN, call.ldb))[which]
-        if which == 0 and v.TURN_A:
-            turned: np.void = self._session.tensor_map_fp32(address, rows, call.K, ld, (min(side, 256), v.BK))
-            return turned
-        ld = ld if self._direct[which] else pitch(rows)
-        found: np.void = self._session.tensor_map_fp32(address, call.K, rows, ld, (v.BK, min(side, 256)))
-        return found
+        self.links = [Link(plan, p, k, depth, (laid_a, laid_b), laid_b + bytes_b, flags) for k, depth in plan.links]
 
     def run(self, a: int, b: int, c: int, alpha: float, beta: float, queue: Any) -> None:
         """Lay out, and multiply."""
@@ -494,13 +501,60 @@ class Step:
             self._lay(queue, a + self._from_a, b + self._from_b)
 
     def multiply_only(self, a: int, b: int, c: int, alpha: float, beta: float, queue: Any) -> None:
-        """The second."""
+        """The others: the first link of the chain finds β·C, each other what is there by then."""
+        for link in self.links if alpha != 0.0 else self.links[:1]:
+            link.run(a + self._from_a, b + self._from_b, c + self._from_c, alpha, beta, queue)
+            beta = 1.0
+
+
+class Link:
+    """A launch of the product: a panel's sums over some of K.
+
+    Attributes
+    ----------
+    schedule : how its tiles are dealt out
+    """
+
+    def __init__(self, plan: Plan, p: Panel, k: int, depth: int, laid: tuple[int, int], parts: int, flags: Buffer) -> None:
+        call, session, v = plan.call, plan.session, plan.variant
+        i, address = np.int32, np.uint64
+        self._session: Any = session
+        self._turned = bool(v.TURN_A)
+        piece: Any = _Part(p.rows, p.cols, depth)
+        self.schedule = schedule(piece, v, plan.units) if plan.cut else schedules(piece, v, plan.units)[0]
+        each, extra = divmod(self.schedule.shared * ceil(depth, v.BK), self.schedule.grid)
+        self._direct = direct_a(call, v), direct_b(call)
+        self._depth, self._stage, self._sides = depth, v.BK, ((p.rows, v.BM), (p.cols, v.BN))
+        self._lds = call.lda if self._direct[0] else pitch(p.rows), call.ldb if self._direct[1] else pitch(p.cols)
+        self._skipped = [4 * k * (1 if turned else ld) for turned, ld in zip((self._turned, False), self._lds, strict=True)]
+        nothing = np.void(bytes(128))
+        self._at: list[int] = [0, 0]
+        self._maps: tuple[dict[int, np.void], dict[int, np.void]] = {}, {}
+        fixed = [
+            *(nothing if direct else self._map(which, laid[which]) for which, direct in enumerate(self._direct)),
+            i(call.ldc), i(p.rows), i(p.cols), i(depth), address(parts), address(_address(flags)),
+            i(self.schedule.shared), i(each), i(extra),
+        ]  # fmt: skip
+        self._launch = Overlapping(session, plan.kernel, self.schedule.grid, v.threads, "Pff", fixed, plan.overlap)
+
+    def _map(self, which: int, address: int) -> np.void:
+        """Of A or B as the product reads it, where the panel's begins at an address."""
+        (rows, side), ld = self._sides[which], self._lds[which]
+        address += self._skipped[which]
+        if which == 0 and self._turned:
+            turned: np.void = self._session.tensor_map_fp32(address, rows, self._depth, ld, (min(side, 256), self._stage))
+            return turned
+        found: np.void = self._session.tensor_map_fp32(address, self._depth, rows, ld, (self._stage, min(side, 256)))
+        return found
+
+    def run(self, a: int, b: int, c: int, alpha: float, beta: float, queue: Any) -> None:
+        """Put it into a queue, for operands that begin where the panel's do."""
         if alpha != 0.0:
             if self._direct[0]:
-                self._look_at(MAP_A, a + self._from_a)
+                self._look_at(MAP_A, a)
             if self._direct[1]:
-                self._look_at(MAP_B, b + self._from_b)
-        self._multiply(queue, c + self._from_c, alpha, beta)
+                self._look_at(MAP_B, b)
+        self._launch(queue, c, alpha, beta)
 
     def _look_at(self, which: int, address: int) -> None:
         """A tensor map holds an address and a shape: one is made where the address is new."""
@@ -513,5 +567,5 @@ class Step:
             if len(kept) >= KEPT_MAPS:
                 kept.clear()
             kept[address] = self._map(which, address)
-        self._multiply.replace(which, kept[address])
+        self._launch.replace(which, kept[address])
         self._at[which] = address

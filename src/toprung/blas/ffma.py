@@ -84,11 +84,11 @@ def workspace_bytes(call: Call, choice: Choice, units: int) -> int:
     return hopper_fp32.workspace_bytes(call, variant_of(choice.tile, dict(choice.options)), units)
 
 
-def launches(call: Call, choice: Choice) -> int:
-    """For each panel: the layout pass, where there is something to lay out, and the product."""
+def launches(call: Call, choice: Choice, units: int) -> int:
+    """For each panel: the layout pass, where there is something to lay out, and the product's."""
     assert isinstance(call, GemmCall)
-    return (
-        hopper_fp32.launches(hopper_fp32.panels(call, variant=variant_of(choice.tile, dict(choice.options))))
-        if call.M and call.N
-        else 0
-    )
+    if not (call.M and call.N):
+        return 0
+    variant = variant_of(choice.tile, dict(choice.options))
+    chain = hopper_fp32.links(call.K, hopper_fp32.chains_of(call, variant, units), variant.BK)
+    return hopper_fp32.launches(hopper_fp32.panels(call, variant=variant), chain)

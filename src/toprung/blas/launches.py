@@ -48,7 +48,7 @@ def count(call: Call, choice: Choice, units: int) -> int:
     if choice.kernel == fp32x.FP32X:
         return fp32x.launches(call, choice.slices)
     if choice.kernel == FFMA:
-        return ffma.launches(call, choice)
+        return ffma.launches(call, choice, units)
     if choice.kernel == PIECES:
         return pieces.launches(call, choice, units)
     return 2 if choice.slices > 1 else 1

@@ -39,7 +39,7 @@ def steps(compiled: Compiled, problem: Gemm, buffers: Mapping[str, Buffer], sess
     if few is not None:
         return few
     call: Any = Product.of(problem)
-    plan = Plan(session, call, variant_of(compiled), kernel=compiled.kernel, cut=bool(compiled.rung.defines["CUT"]))
+    plan = Plan(session, call, variant_of(compiled), kernel=compiled.kernel, cut=bool(compiled.rung.defines["CUT"]), chains=1)
     a, b, c = (buffers[name].pointer for name in "ABC")  # type: ignore[attr-defined]
     found = []
     for panel, step in zip(plan.panels, plan.steps(), strict=True):

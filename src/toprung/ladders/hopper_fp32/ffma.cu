@@ -61,12 +61,11 @@ ffma(float *C, float alpha, float beta, const __grid_constant__ TensorMap map_a,
             __syncwarp();
             if (threadIdx.x % 32 == 0) barrier_arrive(was);
         } while (--left > 0);
-        bool added = CHAINS > 1 && walk.whole_tile && walk.from > 0; // to what this thread has written of C
-        if (walk.from > 0 && !added) {
+        if (walk.from > 0) {
             leave(sums, parts, flags, walk.share);
             continue;
         }
-        if (walk.to < walk.chunks && !(CHAINS > 1 && walk.whole_tile)) gather(sums, parts, flags, walk);
-        sums.store(C, ldc, walk.m + at.m, walk.n + at.n, M, N, alpha, added ? 1.0f : beta);
+        if (walk.to < walk.chunks) gather(sums, parts, flags, walk);
+        sums.store(C, ldc, walk.m + at.m, walk.n + at.n, M, N, alpha, beta);
     }
 }

@@ -36,9 +36,6 @@
 #ifndef APART
 #define APART 0 // 1: neighbouring lanes have neither rows nor columns in common, see rung 6
 #endif
-#ifndef CHAINS
-#define CHAINS 1 // of a tile that one block has, K is cut into so many, each added to what C has by then: smaller errors
-#endif
 #define STAGE_BYTES (DATA_BYTES + IN_ORDER * (TURNED_BYTES + 128))
 // what the launch gave all threads, shared out anew to the last register, or the block waits for ever: 256 * 232 + 128 * 40 = 384 * 168
 #ifndef CONSUMER_REGISTERS

@@ -20,11 +20,9 @@ inline void poke(uint *flag, uint v) { asm volatile("st.release.gpu.u32 [%0], %1
 struct Walk {
     int tiles_m, tiles_n, chunks, tiles, share, each, extra, at, end, whole;
     int m, n, from, to, tile; // the piece
-    bool whole_tile; // it is a chain of a tile that no other block has a part of
     inline Walk(int M, int N, int K, int shared, int each_, int extra_) {
         each = each_, extra = extra_;
         tiles_m = (M + BM - 1) / BM, tiles_n = (N + BN - 1) / BN, chunks = (K + BK - 1) / BK, tiles = tiles_m * tiles_n;
-        whole_tile = false;
         share = gridDim.x - 1 - blockIdx.x, at = begin(share), end = begin(share + 1), whole = shared + blockIdx.x;
     }
     inline int begin(int s) { return each * s + min(s, extra); } // chunks before a share
@@ -32,17 +30,12 @@ struct Walk {
         return end - at + (whole < tiles ? (tiles - 1 - whole) / (int)gridDim.x + 1 : 0) * chunks;
     }
     inline bool step() {
-        if (CHAINS > 1 && whole_tile && to < chunks) { // the tile's next chain
-            from = to, to = min(chunks, to + (chunks + CHAINS - 1) / CHAINS);
-            return true;
-        }
-        whole_tile = false;
         if (at < end && whole >= tiles) { // asked in this order: in the other the compiler allots the main loop's registers anew
             tile = at / chunks, from = at % chunks, to = min(chunks, from + end - at);
             at += to - from;
         } else if (whole < tiles) {
-            tile = whole, from = 0, to = (chunks + CHAINS - 1) / CHAINS;
-            whole += gridDim.x, whole_tile = true;
+            tile = whole, from = 0, to = chunks;
+            whole += gridDim.x;
         } else return false;
         corner(tile, tiles_m, tiles_n, m, n);
         return true;
