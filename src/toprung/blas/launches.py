@@ -107,6 +107,15 @@ class Result:
         """Of all matrices."""
         return self.rows * self.cols * self.batch
 
+    @property
+    def tight(self) -> bool:
+        """Whether elements follow each other without a gap, in the order of rows."""
+        return (
+            self.on == 1
+            and (self.rows == 1 or self.down == self.cols)
+            and (self.batch == 1 or self.stride == self.rows * self.cols)
+        )
+
 
 def _uints(*values: int) -> list[np.generic]:
     return [np.uint32(v) for v in values]
@@ -171,7 +180,8 @@ def _summed(session: Session, call: Call, choice: Choice, main: Run) -> Run:
     width = 1 if isinstance(call, GemvCall) else _fitting(call.N, call.ldc, call.stride_c, call.align_c)
     fixed = [*_uints(c.cols, choice.slices), *_longs(c.rows * c.cols, c.elements, c.down, c.on, c.stride)]
     groups = (-(-c.elements // (tile.DN * width)),)
-    add = session.relaunch(loaded(session, "add", tile, {"VC": width}), groups, (tile.work_items,), "PlPlff", fixed)
+    switches = {"VC": width, "TIGHT": int(c.tight), "INDEX32": int(c.elements < 2**32)}
+    add = session.relaunch(loaded(session, "add", tile, switches), groups, (tile.work_items,), "PlPlff", fixed)
     workspace = session.workspace
 
     def run(

@@ -49,8 +49,8 @@ GPU: tuple[Candidate, ...] = (
     Candidate(_tile(64, 64, 8, (32, 64), (8, 8)), 0.728, 6),
     Candidate(_tile(128, 32, 16, (32, 32), (8, 4), 2), 0.679, 4),
     Candidate(_tile(32, 128, 16, (32, 32), (4, 8), 2), 0.601, 4),
-    Candidate(_tile(128, 16, 16, (32, 16), (4, 4), 2), 0.541, 5),
-    Candidate(_tile(16, 128, 16, (16, 32), (4, 4), 2), 0.531, 5),
+    Candidate(_tile(128, 16, 16, (32, 16), (4, 4), 2), 0.541, 4, asked=4),
+    Candidate(_tile(16, 128, 16, (16, 32), (4, 4), 2), 0.531, 4, asked=4),
 )
 """Tiles that the choice weighs on a GPU, with efficiencies as ``benchmarks/fit_routes.py`` prints them."""
 

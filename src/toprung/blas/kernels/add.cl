@@ -5,6 +5,7 @@
 //                            +  ->  C                        and their sums meet in local memory, from lane 0 up
 //
 // Work-group: DM lanes of DN work-items, each of which owns VC elements of C side by side. VC divides N.
+// TIGHT: C lies as a slice does; else where an element lies takes divisions, which are short where offsets have 32 bits (INDEX32).
 // Idea: the second pass of a sum that was cut. The order is fixed by the number of slices alone: the same call, the same bits.
 // beta = 0 never reads C.
 
@@ -30,7 +31,12 @@ add(__global const float *restrict parts, const ulong offset_parts, __global flo
     for (uint other = 1; other < DM; ++other) acc += LOCAL_V(VC, &sums[other][dn * VC]);
 #endif
     if (i >= total) return;
-    const ulong c = offset_c + i / area * stride_c + i % area / N * ldc + i % area % N * on_c;
+#if TIGHT
+    const ulong c = offset_c + i;
+#else
+    const index_t which = (index_t)i / (index_t)area, of_it = (index_t)i % (index_t)area;
+    const ulong c = offset_c + which * stride_c + of_it / N * ldc + of_it % N * on_c;
+#endif
     acc = alpha * acc;
     if (beta != 0.0f) acc += beta * GLOBAL_V(VC, &C[c]);
     GLOBAL_V(VC, &C[c]) = acc;

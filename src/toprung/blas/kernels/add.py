@@ -18,6 +18,10 @@ KERNEL = LibraryKernel(
         "cpu": (Tile(BM=1, BN=64), Tile(BM=1, BN=1)),
     },
     local_bytes=sums_bytes,
-    switches=(Switch("VC", "floats of an access to C", values=(1, 2, 4)),),
+    switches=(
+        Switch("VC", "floats of an access to C", values=(1, 2, 4)),
+        Switch("TIGHT", "C lies as a slice does, without gaps"),
+        Switch("INDEX32", "places in C are counted with 32 bits", values=(0, 1)),
+    ),
     routine="add",
 )
