@@ -43,6 +43,9 @@
 #define CONSUMER_REGISTERS (TURN_A || IN_ORDER ? 216 : 232)
 #endif
 #define THREADS (32 * WARPS + 128)
+#ifndef ROWS
+#define ROWS 0 // of C that are fetched together, to be added to
+#endif
 #ifndef PAD
 #define PAD 0 // instructions in front of the main loop: where in a line of the instruction cache it begins
 #endif
@@ -174,12 +177,45 @@ struct Sums {
                 of[i][j] = fmaf(f.a[k & 1][i], f.b[k & 1][j], of[i][j]);
             }
     }
+    static inline int row_of(int i, int m) { // of C, that a thread's row is
+        return TURN_A ? m - m % 32 + i / 4 * 32 + m / 4 % 8 + i % 4 * 8 : m + i / 4 * 32 + i % 4; // turn.cuh says why
+    }
     // into C, from row m and column n on; 16 bytes at a time where C's rows allow it
     inline void store(float *C, int ldc, int m, int n, int M, int N, float alpha, float beta) const {
         bool wide = ldc % 4 == 0 && ((ulong)C & 15) == 0;
+#if ROWS
+        if (wide && beta != 0.0f && row_of(TM - 1, m) < M && n + TN * 4 - 12 <= N) add_to(C + n, ldc, m, alpha, beta);
+        else
+#endif
+        each(C, ldc, m, n, M, N, alpha, beta, wide);
+    }
+#if ROWS
+    // where all lies inside: what is there is fetched ROWS rows at a time, one wait for all
+    inline void add_to(float *C, int ldc, int m, float alpha, float beta) const {
+#pragma unroll
+        for (int i = 0; i < TM; i += ROWS) {
+            float4 old[ROWS][TN / 4];
+#pragma unroll
+            for (int r = 0; r < ROWS; ++r)
+#pragma unroll
+                for (int j = 0; j < TN; j += 4) old[r][j / 4] = *(float4 *)(C + (long long)row_of(i + r, m) * ldc + j * 4);
+#pragma unroll
+            for (int r = 0; r < ROWS; ++r)
+#pragma unroll
+                for (int j = 0; j < TN; j += 4) {
+                    float4 v = old[r][j / 4];
+                    const float *s = of[i + r] + j;
+                    v.x = fmaf(beta, v.x, alpha * s[0]), v.y = fmaf(beta, v.y, alpha * s[1]);
+                    v.z = fmaf(beta, v.z, alpha * s[2]), v.w = fmaf(beta, v.w, alpha * s[3]);
+                    *(float4 *)(C + (long long)row_of(i + r, m) * ldc + j * 4) = v;
+                }
+        }
+    }
+#endif
+    inline void each(float *C, int ldc, int m, int n, int M, int N, float alpha, float beta, bool wide) const {
 #pragma unroll
         for (int i = 0; i < TM; ++i) {
-            int row = TURN_A ? m - m % 32 + i / 4 * 32 + m / 4 % 8 + i % 4 * 8 : m + i / 4 * 32 + i % 4; // turn.cuh says why
+            int row = row_of(i, m);
             float *out = C + (long long)row * ldc;
 #pragma unroll
             for (int j = 0; j < TN; j += 4) {
