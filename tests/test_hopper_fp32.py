@@ -33,6 +33,7 @@ from toprung.build import rung_source
 from toprung.errors import IllegalTile
 from toprung.hopper import Product, ceil
 from toprung.hopper_fp32 import (
+    ADDED_ROWS,
     FOLDER,
     MOST_CHAINS,
     VARIANTS,
@@ -87,6 +88,14 @@ def test_the_loop_is_multiply_adds(variant: Variant) -> None:
     assert code.loop.counts["FFMA"] == variant.BK * 128 and code.loop.counts["LDS.128"] == variant.BK * 6
     assert 16 * code.loop.instructions <= CACHE
     assert variant.refused() == "" and variant.threads == 384
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=str)
+def test_what_adds_to_c_waits_for_several_rows_at_once(variant: Variant) -> None:
+    code = inspect_source(product_source(variant, ROWS=ADDED_ROWS), "sm_90")
+    judged(code)
+    assert code.loop.counts["FFMA"] == variant.BK * 128
+    assert code.counts["LDG.128"] == compiled(variant).counts["LDG.128"] + 32, "a tile's rows, for whole tiles"
 
 
 @pytest.mark.parametrize("one", RUNGS, ids=str)

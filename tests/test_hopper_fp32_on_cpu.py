@@ -154,7 +154,9 @@ def test_sums_in_chains(folder: Folder, trans: str, chains: int) -> None:
     (step,) = plan.steps()
     assert plan.launches == chains + (trans != "TN") and [link.schedule.grid for link in step.links] == [4] * chains
     assert all(0 < link.schedule.shared < 9 for link in step.links), "some tiles are whole, and some are cut for several blocks"
+    assert plan.kernel(True).defines["ROWS"] and not plan.kernel(False).defines.get("ROWS")  # type: ignore[attr-defined]
     product(folder, 260, 516, 75, trans, chains=chains, pad=(1, 2, 3), limit=100_000)  # in panels
+    product(folder, 260, 516, 75, trans, chains=chains)  # of 16 bytes
 
 
 def test_chains_where_there_is_less_to_do_than_links(folder: Folder) -> None:

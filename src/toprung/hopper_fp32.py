@@ -90,8 +90,9 @@ class Variant:
         return ""
 
     def defines(self, **more: int) -> dict[str, int]:
-        """As macros."""
-        return {"ARCH_SPECIFIC": 1, "IN_ORDER": 1, "APART": 1, "PAD": PADS.get((self.BM, self.BK), 0), **asdict(self), **more}
+        """As macros; with ``ROWS`` of the kernel that adds to C."""
+        pad = (ADDING_PADS if more.get("ROWS") else PADS).get((self.BM, self.BK), 0)
+        return {"ARCH_SPECIFIC": 1, "IN_ORDER": 1, "APART": 1, "PAD": pad, **asdict(self), **more}
 
     def __str__(self) -> str:
         return f"{self.BM}x{self.BN}x{self.BK} S{self.STAGES} W{self.WAIT_AT} G{self.GROUP}" + " turns A" * self.TURN_A
@@ -100,6 +101,10 @@ class Variant:
 PADS = {(64, 14): 6, (256, 14): 2, (512, 14): 2, (512, 12): 2}
 """Instructions in front of the main loop, by BM and BK, which move it within a line of 128 bytes, as NVRTC 13.0 compiles the
 kernel: for BM = 128, where none are needed, and 64 to where it was the fastest of eight places; else to where it was measured."""
+ADDING_PADS = {(128, 14): 7}
+"""The same of the kernel that adds to C, whose loop has other registers; of others no place was better."""
+ADDED_ROWS = 2
+"""Rows of C that this kernel fetches together. Its loop takes up to a hundredth longer than that of the kernel that only writes."""
 FIRST = Variant()
 VARIANTS = (
     FIRST,
@@ -132,8 +137,8 @@ MEMORY_RATE = 4e12
 """Bytes a second of memory."""
 TURNING = 1.1
 """Times as long as without: a product that turns A."""
-CHAINED = 1e-6
-"""Seconds in which a multiprocessor reads a tile of C to add to it."""
+CHAINED = 5e-6
+"""Seconds that a tile takes longer where it is added to what C has: 2 to 9 µs by ``chains-rows.json`` of results/nvidia-h200."""
 CHAIN, SHORT_CHAIN, MOST_CHAINS = 1536, 750, 4
 """Elements of K that a chain has at least, where no operand is laid out and where tiles leave waves unfilled; and how many chains
 there may be. ``library.json`` and ``fp32-list.json`` of results/nvidia-h200 show cuBLAS's errors, of sums cut into two to four
@@ -388,11 +393,22 @@ class Plan:
         self.panels = panels(call, limit, self.variant)
         self.links = links(call.K, chains or chains_of(call, self.variant, self.units), self.variant.BK)
         self.workspace_bytes = workspace_bytes(call, self.variant, self.units, limit, cut)
-        self.kernel = kernel or _kernel(session, product_source(self.variant, **more))
+        self._kernels: list[Kernel | None] = [kernel or _kernel(session, product_source(self.variant, **more)), kernel]
+        self._more, self._making = more, threading.Lock()
+        if len(self.links) > 1:
+            self.kernel(True)
         self.lay = None if direct_a(call, self.variant) and direct_b(call) else _kernel(session, lay_source())
         self._steps: dict[int, tuple[Buffer, list[Step]]] = {}
         self._flags: dict[int, Buffer] = {}
-        self._making = threading.Lock()
+
+    def kernel(self, adding: bool) -> Kernel:
+        """The product's, for β = 0 or for another β."""
+        with self._making:
+            found = self._kernels[adding]
+            if found is None:
+                source = product_source(self.variant, **{"ROWS": ADDED_ROWS, **self._more})
+                found = self._kernels[adding] = _kernel(self.session, source)
+            return found
 
     @property
     def launches(self) -> int:
@@ -400,11 +416,14 @@ class Plan:
         return launches(self.panels, self.links)
 
     def ready(self, queue: Any = None) -> None:
-        """Allocate what a stream needs, so that nothing is when ``run`` is captured into a graph.
+        """Allocate and load what a stream needs, so that nothing is when ``run`` is captured into a graph.
 
         A graph keeps the addresses: keep the plan as long as the graph.
         """
-        self.steps(queue)
+        for step in self.steps(queue):
+            for link in step.links:
+                link.launch(False)
+                link.launch(True)
 
     def run(
         self, a: Any, offset_a: int, b: Any, offset_b: int, c: Any, offset_c: int, alpha: float, beta: float, queue: Any = None
@@ -457,10 +476,8 @@ def launches(pieces: list[Panel], chain: list[tuple[int, int]]) -> int:
     return sum(len(chain) + (p.lay_a or p.lay_b) for p in pieces)
 
 
-MAP_A, MAP_B = 0, 1
-"""Places of the tensor maps among the arguments that stay."""
 KEPT_MAPS = 64
-"""Tensor maps of addresses that a step remembers."""
+"""Tensor maps of addresses that a launch remembers."""
 
 
 class Step:
@@ -516,9 +533,9 @@ class Link:
     """
 
     def __init__(self, plan: Plan, p: Panel, k: int, depth: int, laid: tuple[int, int], parts: int, flags: Buffer) -> None:
-        call, session, v = plan.call, plan.session, plan.variant
+        call, v = plan.call, plan.variant
         i, address = np.int32, np.uint64
-        self._session: Any = session
+        self._plan = plan
         self._turned = bool(v.TURN_A)
         piece: Any = _Part(p.rows, p.cols, depth)
         self.schedule = schedule(piece, v, plan.units) if plan.cut else schedules(piece, v, plan.units)[0]
@@ -528,38 +545,47 @@ class Link:
         self._lds = call.lda if self._direct[0] else pitch(p.rows), call.ldb if self._direct[1] else pitch(p.cols)
         self._skipped = [4 * k * (1 if turned else ld) for turned, ld in zip((self._turned, False), self._lds, strict=True)]
         nothing = np.void(bytes(128))
-        self._at: list[int] = [0, 0]
         self._maps: tuple[dict[int, np.void], dict[int, np.void]] = {}, {}
-        fixed = [
+        self._fixed = [
             *(nothing if direct else self._map(which, laid[which]) for which, direct in enumerate(self._direct)),
             i(call.ldc), i(p.rows), i(p.cols), i(depth), address(parts), address(_address(flags)),
             i(self.schedule.shared), i(each), i(extra),
         ]  # fmt: skip
-        self._launch = Overlapping(session, plan.kernel, self.schedule.grid, v.threads, "Pff", fixed, plan.overlap)
+        self._launches: list[Overlapping | None] = [None, None]
+        self._at = [0, 0], [0, 0]  # the operands of each launch's maps
+
+    def launch(self, adding: bool) -> Overlapping:
+        """What starts the kernel for β = 0, or for another β."""
+        found = self._launches[adding]
+        if found is None:
+            plan = self._plan
+            found = self._launches[adding] = Overlapping(
+                plan.session, plan.kernel(adding), self.schedule.grid, plan.variant.threads, "Pff", self._fixed, plan.overlap
+            )
+        return found
 
     def _map(self, which: int, address: int) -> np.void:
         """Of A or B as the product reads it, where the panel's begins at an address."""
         (rows, side), ld = self._sides[which], self._lds[which]
+        session: Any = self._plan.session
         address += self._skipped[which]
         if which == 0 and self._turned:
-            turned: np.void = self._session.tensor_map_fp32(address, rows, self._depth, ld, (min(side, 256), self._stage))
+            turned: np.void = session.tensor_map_fp32(address, rows, self._depth, ld, (min(side, 256), self._stage))
             return turned
-        found: np.void = self._session.tensor_map_fp32(address, self._depth, rows, ld, (self._stage, min(side, 256)))
+        found: np.void = session.tensor_map_fp32(address, self._depth, rows, ld, (self._stage, min(side, 256)))
         return found
 
     def run(self, a: int, b: int, c: int, alpha: float, beta: float, queue: Any) -> None:
         """Put it into a queue, for operands that begin where the panel's do."""
-        if alpha != 0.0:
-            if self._direct[0]:
-                self._look_at(MAP_A, a)
-            if self._direct[1]:
-                self._look_at(MAP_B, b)
-        self._launch(queue, c, alpha, beta)
+        launch, at = self.launch(beta != 0.0), self._at[beta != 0.0]
+        for which, address in enumerate((a, b)) if alpha != 0.0 else ():
+            if self._direct[which] and at[which] != address:
+                launch.replace(which, self._look_at(which, address))
+                at[which] = address
+        launch(queue, c, alpha, beta)
 
-    def _look_at(self, which: int, address: int) -> None:
+    def _look_at(self, which: int, address: int) -> np.void:
         """A tensor map holds an address and a shape: one is made where the address is new."""
-        if self._at[which] == address:
-            return
         if address % 16:
             raise BadArgument(f"{'AB'[which]} lies at {address:#x}: not on 16 bytes, as the call says; make a plan for align = 1")
         kept = self._maps[which]
@@ -567,5 +593,4 @@ class Link:
             if len(kept) >= KEPT_MAPS:
                 kept.clear()
             kept[address] = self._map(which, address)
-        self._launch.replace(which, kept[address])
-        self._at[which] = address
+        return kept[address]

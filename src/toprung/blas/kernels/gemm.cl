@@ -39,7 +39,7 @@
 #ifndef CHAINED
 #define CHAINED (TM * TN <= 16 && (BM + BN) * BK <= 24 * DM * DN && RESIDENT > 0 && RESIDENT * DM * DN <= 512)
 #endif
-#define CHAIN 128
+#define CHAIN 96
 #define FOLD (CHAIN > BK ? CHAIN / BK : 1) // tiles of K in a chain
 
 // Element l of a tile as it is fetched: its k, its place along M or N, and how it lies in memory
