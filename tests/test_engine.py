@@ -18,6 +18,7 @@ from toprung.backends import adopt, nvrtc, session_for
 from toprung.backends.base import Session
 from toprung.blas import choose as choosing
 from toprung.blas import kernel as kernels
+from toprung.blas import launches
 from toprung.blas.call import GemmCall, GemvCall, widths
 from toprung.blas.choice import Candidate, Choice, PassedOver
 from toprung.blas.choose import choose
@@ -507,6 +508,48 @@ def test_another_order_of_slices_gives_other_bits(session: Session, tmp_path: Pa
     monkeypatch.setattr(kernels, "kernel", lambda name: wrong if name == "add" else right(name))
     monkeypatch.setattr(kernels, "_loaded", type(kernels._loaded)())
     assert not np.array_equal(run(session, problem, choice).view(np.uint32), expected.view(np.uint32))
+
+
+def away(session: Session, problem: Gemm, choice: Choice) -> float:
+    """The Frobenius error of a choice, which is right."""
+    operands = hostile(problem, "normal")
+    placed = OnDevice(operands, session)
+    prepared = Toprung(choice=choice).prepare(placed)
+    prepared.time(1)
+    verdict = Oracle(operands).verify(prepared.fetch())
+    assert verdict.right, verdict.problems
+    return verdict.frobenius
+
+
+@pytest.mark.parametrize("K", [90, 1003, 4096])
+def test_few_sums_are_added_up_in_chains_where_registers_are_promised(session: Session, K: int) -> None:
+    problem, tile = Gemm(33, 40, K), replace(SMALL, BM=32, BN=64, BK=16, WM=32, WN=64)
+    one, chained = (away(session, problem, forced(session, problem, tile, RESIDENT=n)) for n in (0, 4))
+    assert chained == one if K < 96 else chained < 0.6 * one
+    assert away(session, problem, forced(session, problem, tile, RESIDENT=5)) == one, "fewer registers are promised"
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_places_in_c_are_found_alike_with_short_and_long_divisions(
+    session: Session, batch: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem = Gemm(21, 24, 300, batch=batch, beta=0.5)
+    choice = forced(session, problem, slices=3)
+    texts: list[dict[str, int]] = []
+    right = launches.loaded
+
+    def result(**wanted: int) -> F32:
+        def loaded(session: Session, stem: str, tile: Tile, options: dict[str, int]) -> Any:
+            if stem == "add":
+                texts.append(options | wanted)
+            return right(session, stem, tile, options | wanted if stem == "add" else options)
+
+        monkeypatch.setattr(launches, "loaded", loaded)
+        return run(session, problem, choice).view(np.uint32)
+
+    first = result()
+    assert texts[0]["TIGHT"] == texts[0]["INDEX32"] == 1
+    assert np.array_equal(result(TIGHT=0), first) and np.array_equal(result(TIGHT=0, INDEX32=0), first)
 
 
 # long
