@@ -55,8 +55,11 @@ DEEP = (
     {"M": 2100, "N": 2300, "K": 40, "trans": "TN"},
     {"M": 600, "N": 500, "K": 300, "limit": 300_000},
     {"M": 500, "N": 600, "K": 300, "trans": "TT", "limit": 300_000},
+    {"M": 1200, "N": 2100, "K": 500, "trans": "TN", "beta": 0.5, "chains": 3},
+    {"M": 301, "N": 262, "K": 1003, "chains": 4},
+    {"M": 500, "N": 600, "K": 300, "trans": "NT", "alpha": 0.5, "beta": -1.0, "limit": 300_000, "chains": 2},
 )
-"""Tiles cut along K, with as many parts as there can be; and panels."""
+"""Tiles cut along K, with as many parts as there can be; panels; and sums in chains of launches."""
 DATA = ("normal", "inf", "-inf", "nan", "T2", "subnormal")
 BIG = tuple(f"{n}:{trans}" for n in (4096, 6144, 8192, 16384) for trans in TRANSPOSES)
 SHAPES = (
@@ -67,7 +70,7 @@ ROUNDS, BURST = 5, 0.02
 
 
 def problem_of(shape):
-    return Gemm(**{k: v for k, v in shape.items() if k != "limit"})
+    return Gemm(**{k: v for k, v in shape.items() if k not in ("limit", "chains")})
 
 
 def named(text):
@@ -89,7 +92,7 @@ def check(session, shape, tile, name):
     problem = problem_of(shape)
     operands = hostile(problem, name)
     placed = OnDevice(operands, session)
-    plan = Plan(session, Product.of(problem), tile, shape.get("limit", LIMIT), SPIN_LIMIT=SPIN)
+    plan = Plan(session, Product.of(problem), tile, shape.get("limit", LIMIT), chains=shape.get("chains"), SPIN_LIMIT=SPIN)
     first, second = (bits_of(plan, placed, problem) for _ in range(2))
     found = [] if np.array_equal(canonical(first), canonical(second)) else ["a second run gave other bits"]
     flags = np.empty(plan.units, np.uint32)
