@@ -166,6 +166,7 @@ def test_entries_of_every_kernel_are_followed_and_proved(
     stored.add(stale)
     first = choose(session.device, call)
     assert first.kernel == kernel and first.tile == tile and first.unproven == stale
+    assert hash(first) == hash(replace(first, unproven=None)), "what is kept of choices is kept of those, too"
     assert proof.problems(session, call, first) == ()
     made = engine.prepare(session, call)
     assert made.choice.kernel == kernel and made.choice.unproven is None and "these very sizes" in made.why

@@ -43,7 +43,7 @@ class Choice:
     why: str = ""
     passed_over: PassedOver = ()
     weighed: bool = False
-    unproven: Entry | None = field(default=None, repr=False)
+    unproven: Entry | None = field(default=None, repr=False, hash=False)
 
     @property
     def slices(self) -> int:
