@@ -22,6 +22,7 @@ from toprung.blas.choose import by_model, choose, problem_class
 from toprung.blas.competitor import call_of
 from toprung.blas.ffma import ffma_seconds
 from toprung.blas.kernel import kernel
+from toprung.blas.problems import problem_of
 from toprung.blas.short import Skinny
 from toprung.device import Device
 from toprung.report.tune_table import Drawn, device_of, drawn, now
@@ -29,6 +30,7 @@ from toprung.results import read
 from toprung.routines.gemm import Gemm
 from toprung.routines.gemv import Gemv
 from toprung.tile import Tile
+from toprung.tune.trial import choice_of
 
 RECORD = Path(__file__).parents[1] / "results" / "nvidia-h200" / "tiles.json"
 SWITCHES = ("ORDER", "RESIDENT", "AHEAD", "GROUP_M", "SMALL")
@@ -225,6 +227,38 @@ def test_narrow_rows_are_read_for_several_sums_by_few_work_items() -> None:
     for M, N, K, trans in ((3, 3808, 5545, "TT"), (5504, 3, 1247, "NT")):
         found = by_model(H200, call_of(Gemm(M, N, K, trans=trans)))
         assert found.tile and found.tile.TM == 4 and found.slices > 1
+
+
+def uncut_rows_beside_cut_ones() -> list[float]:
+    """Logarithms of the model's times over the checks', of uncut rows over those of the same in two slices, from 300 MB on."""
+    found = []
+    for name in ("tune-check-seed1", "tune-check", "tune-check-seed3", "tune-check-seed4"):
+        record = read(RECORD.with_name(f"{name}.json"))
+        device = device_of(record)
+        for shape in record["shapes"]:
+            problem, timed = problem_of(shape["problem"]), dict[Tile, float]()
+            for one in shape["measured"]:
+                choice = choice_of(one)
+                if choice.kernel == "rows" and choice.tile and one["seconds"] and one["status"] == "right":
+                    timed[choice.tile] = statistics.median(one["seconds"])
+            if isinstance(problem, Gemv) and 4 * problem.M * problem.N > 300e6:
+                s = Skinny.of(call_of(problem))
+                for tile, seconds in timed.items():
+                    if tile.SPLIT_K is None and (cut := replace(tile, SPLIT_K=2)) in timed:
+                        ours, theirs = (
+                            expected.short_side("rows", tile, s.length, 1, 1, s.depth, s.on, 1, n, device.compute_units)
+                            for n in (1, 2)
+                        )
+                        found.append(math.log(ours / theirs / (seconds / timed[cut])))
+    return found
+
+
+def test_a_few_rows_that_are_left_take_a_wave_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    # 10.1 work-groups for each multiprocessor take longer than twice five; with four at a time they would not
+    known = uncut_rows_beside_cut_ones()
+    assert len(known) >= 12 and statistics.mean(map(abs, known)) <= 0.045
+    monkeypatch.setattr(expected, "REGISTERS", 4 * 48 * 256)
+    assert statistics.mean(map(abs, uncut_rows_beside_cut_ones())) > 0.06
 
 
 def test_the_second_pass_is_counted_as_it_is_launched() -> None:
