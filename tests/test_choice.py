@@ -229,11 +229,16 @@ def test_narrow_rows_are_read_for_several_sums_by_few_work_items() -> None:
         assert found.tile and found.tile.TM == 4 and found.slices > 1
 
 
+@functools.cache
+def checks() -> list[dict[str, Any]]:
+    """The records of what was checked on shapes drawn from four seeds."""
+    return [read(RECORD.with_name(f"tune-check{seed}.json")) for seed in ("-seed1", "", "-seed3", "-seed4")]
+
+
 def uncut_rows_beside_cut_ones() -> list[float]:
     """Logarithms of the model's times over the checks', of uncut rows over those of the same in two slices, from 300 MB on."""
     found = []
-    for name in ("tune-check-seed1", "tune-check", "tune-check-seed3", "tune-check-seed4"):
-        record = read(RECORD.with_name(f"{name}.json"))
+    for record in checks():
         device = device_of(record)
         for shape in record["shapes"]:
             problem, timed = problem_of(shape["problem"]), dict[Tile, float]()
@@ -304,6 +309,36 @@ def test_cublas_is_not_made_for_a_side_of_few(monkeypatch: pytest.MonkeyPatch) -
     assert 0.7 < statistics.median(cublas_with_few()) <= 1.05
     monkeypatch.setattr(choosing, "CUBLAS_SHORT", 1.0)
     assert statistics.median(cublas_with_few()) < 0.7
+
+
+def cublas_with_deep(trans: str, sides: range) -> float:
+    """The median of the model's times of cuBLAS over the records', of deep products with such a shorter side, from 20 µs on."""
+    theirs = [(one.problem, one.seconds(Choice("cublas", None))) for one in drawn(read(ROUTES))]
+    for record in checks():
+        for shape in record["shapes"]:
+            timed = [one["seconds"] for one in shape["measured"] if one["kernel"] == "cublas" and one["status"] == "right"]
+            theirs += [(problem_of(shape["problem"]), statistics.median(s) if s else None) for s in timed]
+    found = []
+    for problem, seconds in theirs:
+        mine = isinstance(problem, Gemm) and problem.batch == 1 and min(problem.M, problem.N) in sides
+        if mine and trans in ("", problem.trans) and seconds and seconds > 20e-6 and problem.K >= 8 * max(problem.M, problem.N):
+            call = call_of(problem)
+            found.append(choosing.cublas_ratio(HOPPER, call) * choosing.ways(HOPPER, call)[0].seconds / seconds)
+    assert len(found) >= 9
+    return statistics.median(found)
+
+
+def test_cublas_cuts_sums_of_wide_tiles_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert cublas_with_deep("", range(17, 64)) >= 0.86
+    monkeypatch.setattr(tiles, "CUBLAS_CUT", 0)
+    assert cublas_with_deep("", range(17, 64)) < 0.84
+
+
+def test_operands_along_k_cost_cublas_less_than_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    sides = range(64, 4096)
+    assert cublas_with_deep("NT", sides) < 1.04 * cublas_with_deep("NN", sides)
+    monkeypatch.setattr(expected, "THEIRS", expected.PRODUCT)
+    assert cublas_with_deep("NT", sides) > 1.04 * cublas_with_deep("NN", sides)
 
 
 def test_hopper_s_kernel_is_preferred_where_c_is_written_wide() -> None:
