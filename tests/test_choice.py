@@ -22,6 +22,7 @@ from toprung.blas.choose import by_model, choose, problem_class
 from toprung.blas.competitor import call_of
 from toprung.blas.ffma import ffma_seconds
 from toprung.blas.kernel import kernel
+from toprung.blas.problems import problem_of
 from toprung.blas.short import Skinny
 from toprung.device import Device
 from toprung.report.tune_table import Drawn, device_of, drawn, now
@@ -29,6 +30,7 @@ from toprung.results import read
 from toprung.routines.gemm import Gemm
 from toprung.routines.gemv import Gemv
 from toprung.tile import Tile
+from toprung.tune.trial import choice_of
 
 RECORD = Path(__file__).parents[1] / "results" / "nvidia-h200" / "tiles.json"
 SWITCHES = ("ORDER", "RESIDENT", "AHEAD", "GROUP_M", "SMALL")
@@ -227,6 +229,43 @@ def test_narrow_rows_are_read_for_several_sums_by_few_work_items() -> None:
         assert found.tile and found.tile.TM == 4 and found.slices > 1
 
 
+@functools.cache
+def checks() -> list[dict[str, Any]]:
+    """The records of what was checked on shapes drawn from four seeds."""
+    return [read(RECORD.with_name(f"tune-check{seed}.json")) for seed in ("-seed1", "", "-seed3", "-seed4")]
+
+
+def uncut_rows_beside_cut_ones() -> list[float]:
+    """Logarithms of the model's times over the checks', of uncut rows over those of the same in two slices, from 300 MB on."""
+    found = []
+    for record in checks():
+        device = device_of(record)
+        for shape in record["shapes"]:
+            problem, timed = problem_of(shape["problem"]), dict[Tile, float]()
+            for one in shape["measured"]:
+                choice = choice_of(one)
+                if choice.kernel == "rows" and choice.tile and one["seconds"] and one["status"] == "right":
+                    timed[choice.tile] = statistics.median(one["seconds"])
+            if isinstance(problem, Gemv) and 4 * problem.M * problem.N > 300e6:
+                s = Skinny.of(call_of(problem))
+                for tile, seconds in timed.items():
+                    if tile.SPLIT_K is None and (cut := replace(tile, SPLIT_K=2)) in timed:
+                        ours, theirs = (
+                            expected.short_side("rows", tile, s.length, 1, 1, s.depth, s.on, 1, n, device.compute_units)
+                            for n in (1, 2)
+                        )
+                        found.append(math.log(ours / theirs / (seconds / timed[cut])))
+    return found
+
+
+def test_a_few_rows_that_are_left_take_a_wave_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    # 10.1 work-groups for each multiprocessor take longer than twice five; with four at a time they would not
+    known = uncut_rows_beside_cut_ones()
+    assert len(known) >= 12 and statistics.mean(map(abs, known)) <= 0.045
+    monkeypatch.setattr(expected, "REGISTERS", 4 * 48 * 256)
+    assert statistics.mean(map(abs, uncut_rows_beside_cut_ones())) > 0.06
+
+
 def test_the_second_pass_is_counted_as_it_is_launched() -> None:
     tile = kernel("add").tile_for(H200)
     assert (expected.ADDERS, tile.work_items % expected.ADDERS) == (tile.BM, 0)
@@ -249,8 +288,9 @@ def sums_of_odd_rows(p: expected.Product = expected.PRODUCT) -> list[float]:
 
 
 def test_adding_parts_of_odd_rows_takes_as_long_as_finding_where_they_belong() -> None:
-    known = sums_of_odd_rows()
-    without = sums_of_odd_rows(replace(expected.PRODUCT, adding=0.0))
+    then = replace(expected.PRODUCT, adding=1731.0)  # the record is of a text that divided numbers of 64 bits
+    assert expected.PRODUCT.adding < then.adding
+    known, without = sums_of_odd_rows(then), sums_of_odd_rows(replace(then, adding=0.0))
     assert len(known) >= 20 and 0.93 <= statistics.median(known) <= 1.07
     assert statistics.mean(abs(math.log(x)) for x in known) < 0.85 * statistics.mean(abs(math.log(x)) for x in without)
 
@@ -270,6 +310,36 @@ def test_cublas_is_not_made_for_a_side_of_few(monkeypatch: pytest.MonkeyPatch) -
     assert 0.7 < statistics.median(cublas_with_few()) <= 1.05
     monkeypatch.setattr(choosing, "CUBLAS_SHORT", 1.0)
     assert statistics.median(cublas_with_few()) < 0.7
+
+
+def cublas_with_deep(trans: str, sides: range) -> float:
+    """The median of the model's times of cuBLAS over the records', of deep products with such a shorter side, from 20 µs on."""
+    theirs = [(one.problem, one.seconds(Choice("cublas", None))) for one in drawn(read(ROUTES))]
+    for record in checks():
+        for shape in record["shapes"]:
+            timed = [one["seconds"] for one in shape["measured"] if one["kernel"] == "cublas" and one["status"] == "right"]
+            theirs += [(problem_of(shape["problem"]), statistics.median(s) if s else None) for s in timed]
+    found = []
+    for problem, seconds in theirs:
+        mine = isinstance(problem, Gemm) and problem.batch == 1 and min(problem.M, problem.N) in sides
+        if mine and trans in ("", problem.trans) and seconds and seconds > 20e-6 and problem.K >= 8 * max(problem.M, problem.N):
+            call = call_of(problem)
+            found.append(choosing.cublas_ratio(HOPPER, call) * choosing.ways(HOPPER, call)[0].seconds / seconds)
+    assert len(found) >= 9
+    return statistics.median(found)
+
+
+def test_cublas_cuts_sums_of_wide_tiles_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert cublas_with_deep("", range(17, 64)) >= 0.86
+    monkeypatch.setattr(tiles, "CUBLAS_CUT", 0)
+    assert cublas_with_deep("", range(17, 64)) < 0.84
+
+
+def test_operands_along_k_cost_cublas_less_than_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    sides = range(64, 4096)
+    assert cublas_with_deep("NT", sides) < 1.04 * cublas_with_deep("NN", sides)
+    monkeypatch.setattr(expected, "THEIRS", expected.PRODUCT)
+    assert cublas_with_deep("NT", sides) > 1.04 * cublas_with_deep("NN", sides)
 
 
 def test_hopper_s_kernel_is_preferred_where_c_is_written_wide() -> None:

@@ -20,7 +20,7 @@ from toprung.blas.tiles import candidate_like, clocks, products, tiled_choice, t
 from toprung.device import Device
 from toprung.tile import Tile
 
-CUBLAS, CUBLAS_MORE, CUBLAS_SLICED = 1.01, 2e-6, 3e-6
+CUBLAS, CUBLAS_MORE, CUBLAS_SLICED = 1.01, 2e-6, 2e-6
 """cuBLAS takes about so many times as long as our best tile with sides from ``tiles.CUBLAS_SIDE`` on, with operands that lie well,
 and so many seconds more, a few more still where sums are cut. See ``benchmarks/fit_routes.py``."""
 

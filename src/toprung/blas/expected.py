@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from toprung.blas.call import GemmCall
@@ -69,7 +69,7 @@ class Product:
     piece : power by which that grows with a work-item's results, of 32
     scattered : power by which that grows where C is written in narrower pieces than a work-item's
     second : a second launch
-    adding : a round of its work-items, each of which finds out where in C an access of its lies, in numbers of 64 bits
+    adding : a round of its work-items, each of which finds out where in C an access of its lies, and adds the lanes' sums
     memory : bytes a clock that the GPU moves from and to its memory or last cache
     written : how many bytes read one written counts for, with ``scattered_memory`` as the power
     cache : bytes a clock from the last cache, to all multiprocessors
@@ -87,7 +87,7 @@ class Product:
     piece: float = 0.457
     scattered: float = 1.32
     second: float = 5625.0
-    adding: float = 1731.0
+    adding: float = 1000.0
     memory: float = 3205.0
     written: float = 3.16
     scattered_memory: float = 0.756
@@ -97,6 +97,8 @@ class Product:
 
 
 PRODUCT = Product()
+THEIRS = replace(PRODUCT, layouts=MappingProxyType({**PRODUCT.layouts, "NT": 0.97}))
+"""The same of cuBLAS, which is weighed by tiles of ours: operands that both lie along K cost it less than them."""
 HOST = Host()
 
 
@@ -173,7 +175,7 @@ class Short:
     once : that the first cache, which answers a sub-group from its banks as local memory does, takes for each time that it has to
     hidden : power by which the larger of working and waiting counts: 1 where a wave does one after the other
     memory, cached : bytes a clock of a large operand from beyond the last cache and from it
-    flight : bytes on their way to a multiprocessor with which it gets half its share of them
+    flight : bytes on their way with which half of these arrive: what memory's latency takes
     narrow : share that is moved besides for each float of an access that is missing, at 1/width − 1/4
     """
 
@@ -208,7 +210,7 @@ SHORT: Mapping[str, Short] = MappingProxyType(
             second=6859.0,
             memory=2002.0,
             cached=3038.0,
-            flight=73.4,
+            flight=9690.0,
             far=81.04,
             narrow=0.2289,
             access=7.28,
@@ -216,18 +218,18 @@ SHORT: Mapping[str, Short] = MappingProxyType(
             hidden=2.0,
         ),
         "columns": Short(
-            turn=91.39,
-            each=25.15,
-            small=23.7,
-            load=0.4844,
-            reduce=18.48,
-            wave=1786.0,
-            second=6577.0,
-            memory=2282.0,
-            cached=3383.0,
-            flight=5496.0,
-            far=42.63,
-            narrow=0.1501,
+            turn=121.0,
+            each=21.76,
+            small=22.65,
+            load=0.4155,
+            reduce=16.17,
+            wave=2141.0,
+            second=6685.0,
+            memory=2250.0,
+            cached=3038.0,
+            flight=526000.0,
+            far=66.79,
+            narrow=0.1032,
         ),
     }
 )
@@ -249,23 +251,25 @@ def short_side(
     """Clocks of ``rows`` or ``columns``: ``few`` sums for each of ``length`` rows or columns, by a kernel for ``small`` of them.
 
     ``on``: from one element of the small operand to the next along K. A wave of work-groups keeps its sub-groups' schedulers and
-    the first cache busy, or waits, longer for what the last cache does not hold; the large operand's bytes are the limit from
-    below. Calls are taken to follow each other on the same operands, as they were measured.
+    the first cache busy, or waits, longer for what the last cache does not hold; what it reads of the large operand is the limit
+    from below, for each wave of its own: a few work-groups that are left wait as long as a full wave does, and memory with them.
+    How many there are in a wave follows from registers, about as the compiler allots them. Calls are taken to follow each other on
+    the same operands, as they were measured.
     """
     s, wide, own = shorts[kernel], tile.VA or 1, tile.TM or 1
     if kernel == "rows":
         at_once, down, reads = own, tile.DN * wide, small * (1 if (tile.VB or 1) > 1 else wide)
-        ends, registers = small * own, 24 + small * own + own * wide + wide + 2 * own
+        ends, registers = small * own, min(128, 26 + own * wide + 3 * own * small // 2)
         conflicts = max(1, tile.DN * math.gcd(wide * on, BANKS) // BANKS)
         passes = own * (wide + (wide < 4)) + reads * (wide if (tile.VB or 1) > 1 else conflicts)
     else:
         at_once = tile.KU or 1
         down, reads = tile.DN * at_once, small * at_once
-        ends, registers = small * tile.DN, 24 + small * wide + at_once * wide
+        ends, registers = small * tile.DN, 12 + small * (wide + 3)
         passes = 0
     turns = math.ceil(math.ceil(depth / down) / slices)
     items = tile.work_items
-    resident = max(1, min(THREADS // items, REGISTERS // (items * min(255, registers))))
+    resident = max(1, min(THREADS // items, REGISTERS // (items * 8 * -(-max(32, registers) // 8))))
     groups = -(-length // tile.BM) * batch * slices
     floats = at_once * wide
     busy = turns * (floats * (s.load + small * s.multiply) + (at_once + reads) * s.access) + ends * s.reduce
@@ -273,16 +277,17 @@ def short_side(
     moved = 4 * batch * length * depth
     missed = 1 / (1 + math.pow(OPERAND / moved, MISSING))
 
-    def wave(count: int) -> float:
+    reading = moved * ((1 - missed) / s.cached + missed / s.memory) * (1 + s.narrow * (1 / wide - 0.25)) / groups
+
+    def wave(count: int, dealt: int) -> float:
         working = count * items / 32 * (busy / 4 + turns * passes * s.once)
         waiting = turns * (s.turn + floats * (s.each + missed * s.far) + reads * s.small)
-        return s.wave + math.pow(working**s.hidden + waiting**s.hidden, 1 / s.hidden)
+        least = s.wave + math.pow(working**s.hidden + waiting**s.hidden, 1 / s.hidden)
+        memory = dealt * reading * (1 + s.flight / (4 * floats * items * dealt))
+        return math.pow(least**SHARPER + memory**SHARPER, 1 / SHARPER)
 
-    whole, rest = divmod(math.ceil(groups / units), resident)
-    total = (whole * wave(resident) if whole else 0.0) + (wave(rest) if rest else 0.0)
-    flying = 4 * floats * items * min(resident, math.ceil(groups / units))
-    memory = moved * ((1 - missed) / s.cached + missed / s.memory) * (1 + s.flight / flying) * (1 + s.narrow * (1 / wide - 0.25))
-    total = math.pow(total**SHARPER + memory**SHARPER, 1 / SHARPER)
+    whole, left = divmod(groups, resident * units)
+    total = (whole * wave(resident, resident * units) if whole else 0.0) + (wave(math.ceil(left / units), left) if left else 0.0)
     return s.launch + total + (s.second + 8 * slices * length * few * batch / PRODUCT.slices if slices > 1 else 0.0)
 
 

@@ -59,6 +59,8 @@ WAVES = (1, 2, 4)
 
 CUBLAS_SIDE, CUBLAS_SIDE_OF_BATCHES = 64, 32
 """cuBLAS is weighed by those of our tiles whose sides have at least so many elements: for batches it has narrower ones."""
+CUBLAS_CUT = 128
+"""Where it cuts sums, a side of its tiles has at least so many: that is why it takes long for deep products with a short side."""
 
 
 def tile_grid(call: GemmCall, tile: Tile) -> tuple[int, int]:
@@ -118,7 +120,8 @@ def clocks(device: Device, call: GemmCall, candidate: Candidate, slices: int, we
     """About how many clocks a call takes on a GPU with a tile and a number of slices; ``well``: if C lay well, too."""
     vc, wide = (4, 4) if well else (_width_of_c(call, candidate.tile, slices), widths(call)[2])
     return expected.product(
-        call, candidate.tile, candidate.efficiency, candidate.resident, slices, vc, wide, device.compute_units, device.lanes or 128
+        call, candidate.tile, candidate.efficiency, candidate.resident, slices, vc, wide, device.compute_units,
+        device.lanes or 128, expected.THEIRS if well else expected.PRODUCT,
     )  # fmt: skip
 
 
@@ -137,6 +140,8 @@ def products(device: Device, call: GemmCall, well: bool) -> list[Way]:
     found = []
     for one in candidates(device, call, well):
         for slices in slicings(call, one.tile, device.compute_units):
+            if well and slices > 1 and max(one.tile.BM, one.tile.BN) < CUBLAS_CUT:
+                continue
             seconds = expected.seconds(clocks(device, call, one, slices, well), min(slices, 2), expected.hz(device))
             found.append(Way(seconds, "gemm", one.tile, slices, one))
     return found
