@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import itertools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,25 @@ def problem_of(described: Mapping[str, Any]) -> Gemm | Gemv:
     """A problem of ours from its ``describe()``."""
     values = {k: v for k, v in described.items() if k not in ("routine", "measured_in")}
     return Gemv(**values) if described["routine"] == "gemv" else Gemm(**values)
+
+
+def problem_like(call: Call) -> Gemm | Gemv | None:
+    """A problem of a call's sizes and class; None where there is none: with negative increments.
+
+    What a call has and a problem has not, an address that lies on no boundary, is made up for by rows that begin on none.
+    """
+    beta = 0.0 if call.beta_zero else 1.0
+    wanted = class_of(call), sizes_of(call)
+    if isinstance(call, GemvCall):
+        if min(call.incx, call.incy) < 1:
+            return None
+        trans, least = "T" if call.trans else "N", max(call.lda, call.N)
+        made = (Gemv(call.M, call.N, 1.0, beta, least + n, call.incx, call.incy, trans) for n in range(ALIGNED))
+    else:
+        lds = [max(ld, cols, 1) for ld, (_, cols) in zip((call.lda, call.ldb, call.ldc), call.stored, strict=True)]
+        longer = itertools.product(*(range(ld, ld + ALIGNED) for ld in lds))
+        made = (Gemm(call.M, call.N, call.K, 1.0, beta, *three, call.trans, call.batch) for three in longer)  # type: ignore[assignment]
+    return next((one for one in made if (class_of(found := call_of(one)), sizes_of(found)) == wanted), None)
 
 
 def class_of(call: Call) -> str:

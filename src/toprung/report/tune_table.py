@@ -96,6 +96,8 @@ def _check(record: Mapping[str, Any]) -> list[str]:
             middle, worst = (f"{ratios[len(ratios) // 2]:.3f}", f"{ratios[-1]:.3f}") if ratios else ("", "")
             lines.append(f"| {f'{path} | ' * several}{name} | {len(found)} | {kept} | {middle} | {worst} |")
     last = f"Time of what runs / time of the best measured beside it; promised is {record['within']:g}."
+    if record.get("planning") == "measure":
+        last += " Each shape was planned by measuring first; the times are of other samples."
     missing = sum(bool(one["trouble"]) for one in record["shapes"])
     return [*lines, "", last + f" {missing} more could not be measured." * bool(missing)]
 

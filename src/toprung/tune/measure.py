@@ -135,6 +135,7 @@ class Measurer:
                 continue
             timings[i] = Timing(one.prepared, plan=plan)
             timings[i].warm_up()
+        end = time.monotonic() + trial.most
         for turn in range(trial.turns):
             for i, timing in timings.items():
                 says("time", i)
@@ -149,6 +150,8 @@ class Measurer:
                 sampled[i] = replace(
                     sampled[i], seconds=tuple(samples.seconds), clocks_mhz=tuple(samples.clocks), turns=tuple(samples.turns)
                 )
+            if time.monotonic() > end:
+                break
             if turn + 1 >= trial.least and all(_decided(sampled[0], sampled[i], trial.decided) for i in timings if i):
                 break
         if trial.cold:
