@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import hashlib
 import itertools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -66,16 +67,18 @@ def problem_like(call: Call) -> Gemm | Gemv | None:
     What a call has and a problem has not, an address that lies on no boundary, is made up for by rows that begin on none.
     """
     beta = 0.0 if call.beta_zero else 1.0
-    wanted = class_of(call), sizes_of(call)
+    made: Iterator[Gemm | Gemv]
     if isinstance(call, GemvCall):
         if min(call.incx, call.incy) < 1:
             return None
-        trans, least = "T" if call.trans else "N", max(call.lda, call.N)
-        made = (Gemv(call.M, call.N, 1.0, beta, least + n, call.incx, call.incy, trans) for n in range(ALIGNED))
+        gemv = Gemv(call.M, call.N, beta=beta, incx=call.incx, incy=call.incy, trans="T" if call.trans else "N")
+        made = (replace(gemv, lda=max(call.lda, call.N, 1) + more) for more in range(ALIGNED))
     else:
-        lds = [max(ld, cols, 1) for ld, (_, cols) in zip((call.lda, call.ldb, call.ldc), call.stored, strict=True)]
-        longer = itertools.product(*(range(ld, ld + ALIGNED) for ld in lds))
-        made = (Gemm(call.M, call.N, call.K, 1.0, beta, *three, call.trans, call.batch) for three in longer)  # type: ignore[assignment]
+        gemm = Gemm(call.M, call.N, call.K, beta=beta, trans=call.trans, batch=call.batch)
+        least = (max(ld, cols, 1) for ld, (_, cols) in zip((call.lda, call.ldb, call.ldc), call.stored, strict=True))
+        longer = itertools.product(*(range(ld, ld + ALIGNED) for ld in least))
+        made = (replace(gemm, lda=a, ldb=b, ldc=c) for a, b, c in longer)
+    wanted = class_of(call), sizes_of(call)
     return next((one for one in made if (class_of(found := call_of(one)), sizes_of(found)) == wanted), None)
 
 

@@ -14,7 +14,7 @@ from toprung.blas.choice import Choice
 from toprung.blas.fp32x import FP32X
 from toprung.blas.problems import call_of, class_of
 from toprung.blas.route import unsuited
-from toprung.blas.tuned import settled
+from toprung.blas.tuned import known, settled
 from toprung.device import Device
 from toprung.problem import Problem
 from toprung.routines.gemv import Gemv
@@ -136,9 +136,11 @@ def _measured(
         return mine, others
     before = plain(mine)
     measure(lane, problem, (before, *others), store, seed)
+    known(lane.device)  # it is read again at once
     mine = routed(lane.device, problem, path)
     wrong = [choice_of(e.candidate) for e in store.entries() if e.status != "right"]
     store.clear()  # so that each shape is planned as if it were the first
+    known(lane.device)
     return mine, [c for c in (before, *others) if c != plain(mine) and c not in wrong]
 
 

@@ -41,7 +41,8 @@ def surviving(lane: Lane, trial: Trial, first: int) -> tuple[Outcome, list[tuple
 
     Any from ``first`` on is left out where it does, and the others are measured all the same.
     """
-    choices, lost = list(trial.choices), []
+    choices = list(trial.choices)
+    lost: list[tuple[Choice, Sampled]] = []
     while True:
         outcome = lane.run(replace(trial, choices=tuple(choices)))
         culprit = next((i for i, s in enumerate(outcome.sampled) if i >= first and s.status in ("crashed", "timeout")), None)
@@ -58,7 +59,7 @@ def measure(lane: Lane, problem: Problem, choices: Sequence[Choice], store: Stor
     StoreError
         the store cannot be written
     """
-    trial = Trial(problem, tuple(choices), TURNS, LEAST, hopeless=HOPELESS, limit=RUN, most=MOST, seed=seed)
+    trial = Trial(problem, tuple(choices), TURNS, LEAST, hopeless=HOPELESS, apart=True, limit=RUN, most=MOST, seed=seed)
     outcome, found = surviving(lane, trial, 0)
     entries = [entry_of(lane.machine, problem, c, s) for c, s in found if s.status and (s.status != "right" or s.seconds)]
     if entries:

@@ -18,6 +18,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import IO, Any
@@ -138,10 +139,8 @@ class Worker:
         """
         self.start()
         assert self._talk is not None
-        try:
+        with suppress(OSError):  # it has ended, which is found out by listening
             self._talk.send(request)
-        except OSError:
-            pass  # it has ended, which is found out by listening
         said = self._receive(limit)
         if said is None or isinstance(said, EOFError):
             how = self._ended() if said is not None else f"it gave no answer for {limit:g} s"
