@@ -95,9 +95,11 @@ def main(words: list[str]) -> None:
     talk.send({"fingerprint": ""})
     try:
         while True:
-            problem, precision = talk.recv()
+            problem, precision, path = talk.recv()
+            store = Store(path)
             try:
-                talk.send(plan(lane, compiler, problem, precision, Store.default()))
+                with store.instead():
+                    talk.send(plan(lane, compiler, problem, precision, store))
             except Exception as error:
                 talk.send({"trouble": f"{type(error).__name__}: {error}"})
     except (EOFError, OSError):

@@ -14,6 +14,7 @@ from toprung.blas.call import Call
 from toprung.blas.planning import PLANNERS
 from toprung.blas.problems import problem_like
 from toprung.device import Device
+from toprung.store import Store
 
 if TYPE_CHECKING:
     from toprung.tune.worker import Worker
@@ -51,7 +52,7 @@ class Planner:
         with self._lock:
             worker = self._of(device)
             try:
-                said = str(worker.ask((problem, precision), LIMIT))
+                said = str(worker.ask((problem, precision, Store.default().path), LIMIT))
             except BaseException:  # an interrupt, too: what it is at is no longer wanted
                 self._end()
                 raise

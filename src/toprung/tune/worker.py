@@ -76,17 +76,22 @@ class Worker:
             if self._process is not None and self._process.poll() is None:
                 return
             ours, theirs = socket.socketpair()
-            self._printed = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the child
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", self._module, str(theirs.fileno()), self.device],
-                pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=self._printed, stderr=self._printed,
-                start_new_session=True,  # Ctrl-C is for the parent: it decides what becomes of the trial
-                env={
-                    **os.environ, VARIABLE: RIGORS[0],  # what measures does not have itself measured
-                    "PYTHONPATH": os.pathsep.join(filter(None, (PACKAGE, os.environ.get("PYTHONPATH")))),
-                },
-            )  # fmt: skip
-            theirs.close()
+            with theirs:
+                try:
+                    self._printed = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the child
+                    self._process = subprocess.Popen(
+                        [sys.executable, "-m", self._module, str(theirs.fileno()), self.device],
+                        pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=self._printed, stderr=self._printed,
+                        start_new_session=True,  # Ctrl-C is for the parent: it decides what becomes of the trial
+                        env={
+                            **os.environ, VARIABLE: RIGORS[0],  # what measures does not have itself measured
+                            "PYTHONPATH": os.pathsep.join(filter(None, (PACKAGE, os.environ.get("PYTHONPATH")))),
+                        },
+                    )  # fmt: skip
+                except OSError as error:
+                    ours.close()
+                    self._forget()
+                    raise NoDevice(f"no process that measures could be started: {error}") from None
             self._talk = Connection(ours.detach())
         hello = self._receive(START)
         if not isinstance(hello, dict) or "trouble" in hello:
@@ -156,9 +161,14 @@ class Worker:
             if self._process is not None:
                 self._process.kill()
                 self._process.wait()
-            if self._talk is not None:
-                self._talk.close()
-            self._process = self._talk = None
+            self._forget()
+
+    def _forget(self) -> None:
+        """Close what led to the child."""
+        for one in (self._talk, self._printed):
+            if one is not None:
+                one.close()
+        self._process = self._talk = self._printed = None
 
     def close(self) -> None:
         """End the child for good; a trial that another thread waits for ends with NoDevice."""
