@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Protocol
 
@@ -16,7 +17,7 @@ from toprung.blas import tuned
 from toprung.blas.call import Call
 from toprung.blas.choose import is_empty
 from toprung.device import Device
-from toprung.errors import BadArgument, NoDevice, StoreError
+from toprung.errors import BadArgument, LaunchError, NoDevice, StoreError
 from toprung.store import VARIABLE as STORE
 from toprung.store import Store, off
 
@@ -122,6 +123,16 @@ def measured(device: Device, call: Call, precision: str, session: Session | None
     return _asked[key]
 
 
+def _release() -> None:
+    """In a forked child: whoever was measuring is not there."""
+    global _asking
+    _asking = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_release)
+
+
 def _ask(device: Device, call: Call, precision: str, session: Session | None, queue: Any) -> str:
     if off():
         return _warned(f"{STORE}=off leaves nothing to remember it")
@@ -131,10 +142,9 @@ def _ask(device: Device, call: Call, precision: str, session: Session | None, qu
         return _given_up[device.id]
     try:
         Store.default().ready()
-        if session is not None and queue is not None:
-            session.settle_queue(queue)
-        elif session is not None:
-            session.synchronize()
+        if session is not None:
+            with suppress(LaunchError):  # some other stream is being captured: it will be measured beside what is there
+                session.synchronize() if queue is None else session.settle_queue(queue)
         return PLANNERS[0].measure(device, call, precision)
     except (NoDevice, StoreError) as error:
         _given_up[device.id] = _warned(str(error))

@@ -296,7 +296,8 @@ def _check(
     if json is not None:
         results.write(json, stored)
     for path in dict.fromkeys(path for _, path in left):
-        console.print(report.checked_line([c for c in found if c.precision == path], path), highlight=False, soft_wrap=True)
+        title = f"{path}, planned by measuring" if measuring else path
+        console.print(report.checked_line([c for c in found if c.precision == path], title), highlight=False, soft_wrap=True)
     for text in (*notes, f"{len(found)} of {len(left)} in {time.monotonic() - start:.0f} s"):
         console.print(text, style="dim", markup=False, highlight=False, soft_wrap=True)
     if interrupted:

@@ -38,7 +38,6 @@ class Planner:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._worker: Worker | None = None
-        self._owner = 0
         self._timer: threading.Timer | None = None
 
     def measure(self, device: Device, call: Call, precision: str) -> str:
@@ -69,8 +68,6 @@ class Planner:
 
         if self._timer is not None:
             self._timer.cancel()
-        if self._owner != os.getpid():  # after a fork it is the parent's
-            self._worker, self._owner = None, os.getpid()
         if self._worker is not None and self._worker.device != device.id:
             self._end()
         if self._worker is None:
@@ -88,4 +85,11 @@ class Planner:
         self._worker = None
 
 
-PLANNERS.append(Planner())
+def _begin() -> None:
+    """Be the one that is asked; in a forked child anew, for the process is the parent's."""
+    PLANNERS[:] = [Planner()]
+
+
+_begin()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_begin)
