@@ -112,15 +112,16 @@ def measured(device: Device, call: Call, precision: str, session: Session | None
     if rigor() != "measure" or precision == "tf32" or is_empty(call):
         return ""
     key = device.id, call, precision
-    if key not in _asked:
-        if session is not None and session.capturing(queue):
-            return "its stream is being captured into a graph, where nothing can wait"
-        with _asking:  # others that want the same wait for it, and then find it
-            if key not in _asked:
-                if len(_asked) >= KEPT:
-                    _asked.clear()
-                _asked[key] = _ask(device, call, precision, session, queue)
-    return _asked[key]
+    if (reason := _asked.get(key)) is not None:
+        return reason
+    if session is not None and session.capturing(queue):
+        return "its stream is being captured into a graph, where nothing can wait"
+    with _asking:  # others that want the same wait for it, and then find it
+        if (reason := _asked.get(key)) is None:
+            if len(_asked) >= KEPT:
+                _asked.clear()
+            reason = _asked[key] = _ask(device, call, precision, session, queue)
+    return reason
 
 
 def _release() -> None:

@@ -135,9 +135,11 @@ def _measured(
     if settled(lane.device, call_of(problem), path):
         return mine, others
     before = plain(mine)
-    measure(lane, problem, (before, *others), store, seed)
+    unmeasured = measure(lane, problem, (before, *others), store, seed)
     known(lane.device)  # it is read again at once
     mine = routed(lane.device, problem, path)
+    if unmeasured:
+        mine = replace(mine, why=f"{mine.why}; not measured: {unmeasured}")
     wrong = [choice_of(e.candidate) for e in store.entries() if e.status != "right"]
     store.clear()  # so that each shape is planned as if it were the first
     known(lane.device)
