@@ -17,6 +17,7 @@ import pytest
 
 import poisoned
 import toprung
+from command import Typed
 from conftest import require
 from test_tune import H200, tune
 from test_tuned import afresh, entry, multiplied
@@ -69,34 +70,30 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Call]:
 
 # what a first call does
 
-SCRIPT = """
+LATER = """
 import numpy as np, toprung, sys
+from toprung.blas import planning
 a, b = np.ones((60, 64), np.float32), np.ones((64, 64), np.float32)
 assert (toprung.matmul(a, b, own=True, device=sys.argv[1]) == 64).all()
 print(toprung.last_receipt().why)
-from toprung.blas import planning
-print(planning.PLANNERS[0]._worker is not None)
+print(planning.rigor(), planning.PLANNERS[0]._worker)
 """
-"""Without a guard around its main part."""
 
 
 def test_the_first_call_measures_and_a_later_program_finds_it(device: Device, stored: Store, tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(SCRIPT)
-    said = []
-    for _ in range(2):
-        environment = {**poisoned.environment(Path(toprung.__file__).parents[1], tmp_path), planning.VARIABLE: "measure"}
-        run = subprocess.run([sys.executable, script, device.id], env=environment, capture_output=True, text=True, timeout=100)
-        assert run.returncode == 0, run.stderr
-        said.append((run.stdout.splitlines(), [e.describe() for e in stored.entries()]))
-    (first, before), (second, after) = said
-    assert first[0].startswith(EXACT) and first[1:] == ["True"]
-    assert second == [first[0], "False"] and after == before, "the second program finds it, and starts no process"
+    with toprung.planning("measure"):
+        first = multiplied(device, 60, 64, 64)
+    before = [e.describe() for e in stored.entries()]
+    environment = {**poisoned.environment(Path(toprung.__file__).parents[1], tmp_path), planning.VARIABLE: "measure"}
+    run = subprocess.run([sys.executable, "-c", LATER, device.id], env=environment, capture_output=True, text=True, timeout=100)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.splitlines() == [first.why, "measure None"], "it starts no process"
+    assert [e.describe() for e in stored.entries()] == before
     right = [e for e in stored.entries() if e.status == "right"]
     ours = [e for e in right if e.kernel != "numpy"]
     assert len(ours) >= 2 and "numpy" in {e.kernel for e in right} and {e.sizes for e in right} == {(60, 64, 64, 1)}
     fastest = min(ours, key=lambda e: e.median)
-    assert len(fastest.seconds) > 3 and f"{1e3 * fastest.median:.4g} ms" in first[0]
+    assert len(fastest.seconds) > 3 and first.why.startswith(f"{EXACT}: {1e3 * fastest.median:.4g} ms")
 
 
 def test_what_is_installed_is_measured_for_arrays_on_the_host(
@@ -351,10 +348,17 @@ def test_a_check_that_plans_first_leaves_the_user_s_store_alone(device: Device, 
     assert "planned by measuring first" in tune_table.block(["check", "check.json"], tmp_path)
 
 
-def test_the_check_s_planning_is_its_own_option(tmp_path: Path, device: Device) -> None:
-    for words, says in (
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
         (("--planning", "measure"), "--planning is of --check"), (("--check", "--planning", "patient"), "planning is one of"),
-    ):  # fmt: skip
-        run = tune(None, tmp_path, *words, "--device", device.id)
-        text, _ = run.communicate(timeout=60)
-        assert run.returncode == 2 and says in text, text
+        (("--check", "--planning", "measure"), "nothing to plan with"),
+    ],
+)  # fmt: skip
+def test_a_check_s_planning_is_refused_before_anything_runs(
+    words: tuple[str, ...], says: str, device: Device, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if len(words) == 3 and words[-1] == "measure":
+        monkeypatch.setenv(stores.VARIABLE, "off")
+    code, text = Typed(capsys, monkeypatch)("tune", *words, "--device", device.id)
+    assert code == 2 and says in text

@@ -20,7 +20,6 @@ from toprung.measure import Plan, Timing
 from toprung.power import clock_reader
 from toprung.problem import Problem
 from toprung.stats import paired_ratio
-from toprung.store import VENDORS
 from toprung.tune.trial import Outcome, Sampled, Samples, Trial, mark, pairs, plain
 
 WHOLE = 1024
@@ -124,13 +123,12 @@ class Measurer:
         plan = Plan(sample_seconds=trial.sample_seconds)
         taken = {i: Samples() for i in ready}
         timings: dict[int, Timing] = {}
-        likes = [(c.kernel in VENDORS, path_of(c.kernel)) if trial.apart else () for c in trial.choices]
-        fastest = dict.fromkeys(likes, float("inf"))
+        fastest = float("inf")
         for i, one in ready.items():
             says("time", i)
             first = min(one.prepared.time(1), one.prepared.time(1))  # the first of all wakes threads and caches
-            fastest[likes[i]] = min(fastest[likes[i]], first)
-            if first > 3 * trial.hopeless * fastest[likes[i]]:  # one call is a poor sample: it condemns only what is far off
+            fastest = min(fastest, first)
+            if first > 3 * trial.hopeless * fastest:  # one call is a poor sample: it condemns only what is far off
                 taken[i].seconds.append(first)
                 taken[i].clocks.append(None)
                 taken[i].turns.append(-1)
@@ -145,8 +143,8 @@ class Measurer:
                 taken[i].seconds.append(timing.seconds[-1])
                 taken[i].clocks.append(timing.clocks[-1] if timing.clocks else None)
                 taken[i].turns.append(turn)
-                fastest[likes[i]] = min(fastest[likes[i]], timing.seconds[-1])
-            for i in [i for i in timings if i and min(taken[i].seconds) > trial.hopeless * fastest[likes[i]]]:
+                fastest = min(fastest, timing.seconds[-1])
+            for i in [i for i in timings if i and min(taken[i].seconds) > trial.hopeless * fastest]:
                 del timings[i]
             for i, samples in taken.items():
                 sampled[i] = replace(

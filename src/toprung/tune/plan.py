@@ -8,6 +8,7 @@ of the promise plans with ``measure``, too.
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import threading
@@ -28,9 +29,8 @@ from toprung.tune.trial import Outcome, Sampled, Trial, entry_of
 from toprung.tune.worker import outlive_nobody
 
 TURNS, LEAST = 11, 7
-
-HOPELESS = 2.0
-"""A host that is disturbed for a moment makes a sample that long: less would drop the best for it."""
+"""Samples of each. None is left out early: a median of one sample, taken while the host was disturbed or was not, is no rival to
+one of eleven, and calls of another precision, or with ``own=True``, choose among those that are far behind the fastest."""
 
 RUN, MOST = 5.0, 3.0
 """Seconds that a run may take, and seconds of all turns: a product that takes long needs few."""
@@ -59,7 +59,7 @@ def measure(lane: Lane, problem: Problem, choices: Sequence[Choice], store: Stor
     StoreError
         the store cannot be written
     """
-    trial = Trial(problem, tuple(choices), TURNS, LEAST, hopeless=HOPELESS, apart=True, limit=RUN, most=MOST, seed=seed)
+    trial = Trial(problem, tuple(choices), TURNS, LEAST, hopeless=math.inf, limit=RUN, most=MOST, seed=seed)
     outcome, found = surviving(lane, trial, 0)
     entries = [entry_of(lane.machine, problem, c, s) for c, s in found if s.status and (s.status != "right" or s.seconds)]
     if entries:

@@ -26,7 +26,6 @@ class Trial:
     sample_seconds : how long one lasts
     decided : the ratio first / other that a confidence interval must exclude; ``turns`` ends what it does not
     hopeless : how many times as long as the fastest so far a choice may take before it gets no more samples
-    apart : whether that is the fastest of its like: of ours on one precision path, or of what others have
     limit : seconds that a run of one choice may take
     most : seconds of timing after which no other turn begins
     cold : samples of each with operands in no cache, at the end
@@ -40,7 +39,6 @@ class Trial:
     sample_seconds: float = 0.003
     decided: float = 1.0
     hopeless: float = 1.3
-    apart: bool = False
     limit: float = 20.0
     most: float = math.inf
     cold: int = 0
