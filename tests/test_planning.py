@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import subprocess
 import sys
 import threading
@@ -25,18 +26,22 @@ from toprung import store as stores
 from toprung.backends.base import Session
 from toprung.blas import engine, planning, tuned, vendor
 from toprung.blas.call import Call, GemmCall, GemvCall
+from toprung.blas.choice import Choice
 from toprung.blas.choose import by_model
 from toprung.blas.problems import call_of, class_of, problem_like, sizes_of
 from toprung.blas.route import route
 from toprung.device import Device
 from toprung.errors import BadArgument
+from toprung.problem import Problem
 from toprung.report import tune_table
 from toprung.routines.gemm import Gemm
 from toprung.store import Book, Machine, Store, exchange
+from toprung.tune import check as checking
 from toprung.tune import planner, shapes
 from toprung.tune.check import asked as asked_of
+from toprung.tune.check import check
 from toprung.tune.rivals import contenders, planned, routed
-from toprung.tune.trial import Sampled, choice_of, entry_of, plain
+from toprung.tune.trial import Outcome, Sampled, Trial, choice_of, entry_of, plain
 
 EXACT = "tuned on these very sizes"
 
@@ -331,6 +336,61 @@ def test_whatever_was_fastest_in_a_plan_is_what_runs_on_a_gpu(
         monkeypatch.undo()
         monkeypatch.setattr(vendor, "lacking", lambda device: "")
     assert seen >= {"fp32": {"cublas", "gemm", "rows", "columns"}, "auto": {"fp32x", "cublas"}, "fp32x": {"fp32x"}}[precision]
+
+
+class Uncompiled:
+    """No compilers: nothing is run."""
+
+    def __init__(self, device: Device) -> None:
+        """Nothing to start."""
+
+    def ahead(self, choice: Choice, fingerprint: str) -> None:
+        """Nothing is compiled."""
+
+    def rank(self, problem: Problem) -> None:
+        """Nothing is ranked."""
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+
+class Drawn:
+    """A GPU whose times are drawn, the same for the same problem and choice but for noise; now and then a result is wrong."""
+
+    name, device, machine = "drawn", H200, Machine.of(H200)
+
+    def __init__(self) -> None:
+        self._noise = random.Random(5)
+
+    def start(self) -> str:
+        return ""
+
+    def run(self, trial: Trial) -> Outcome:
+        return Outcome(tuple(self._sampled(trial, c) for c in trial.choices))
+
+    def _sampled(self, trial: Trial, choice: Choice) -> Sampled:
+        drawn = random.Random(str((trial.problem, plain(choice))))
+        if drawn.random() < 0.05:
+            return Sampled("wrong", "planted")
+        seconds = 1e-5 * (1 + drawn.random())
+        return Sampled("right", seconds=tuple(seconds * self._noise.gauss(1, 0.01) for _ in range(9)), turns=tuple(range(9)))
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+
+@pytest.mark.parametrize("precision", ["fp32", "auto"])
+def test_whatever_the_times_are_a_check_that_plans_first_keeps_the_promise(
+    precision: str, stored: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vendor, "lacking", lambda device: "")
+    monkeypatch.setattr(checking, "Compiler", Uncompiled)
+    problems = shapes.drawn(H200, 25, 4)
+    estimated, measured = (list(check(Drawn(), problems, stored, precision=precision, measuring=m)) for m in (False, True))
+    assert len(estimated) == len(measured) >= 25
+    assert sum(c.broken for c in estimated) > 5 and not any(c.broken for c in measured)
+    assert all("very sizes" in c.why for c in measured if not c.trouble)
+    assert not list(stored.entries()), "each shape is planned as if it were the first"
 
 
 @pytest.mark.slow
