@@ -41,9 +41,10 @@ from toprung.routines.gemv import Gemv
 from toprung.store import Machine, Proof, Store
 from toprung.tile import Tile
 from toprung.tune import check as checking
-from toprung.tune.check import asked, check, rivals
+from toprung.tune.check import asked, check
 from toprung.tune.compiler import source_of
 from toprung.tune.model import UNKNOWN
+from toprung.tune.rivals import rivals
 from toprung.tune.session import Budget, Tuner
 from toprung.tune.space import CallSpace
 from toprung.tune.trial import Outcome, Sampled, Trial, describe, plain

@@ -201,6 +201,9 @@ class Session(Protocol):
     def settle_queue(self, queue: Any) -> None:
         """The host waits for a queue."""
 
+    def capturing(self, queue: Any) -> bool:
+        """Whether what comes into a queue is recorded into a graph in place of being run, so that the host may not wait for it."""
+
     def clock_mhz(self) -> float | None:
         """The clock the device runs at now, where it can be read."""
 

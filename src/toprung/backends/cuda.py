@@ -580,6 +580,13 @@ class CUDASession:
         self._alive()
         self._do(self._driver.cuStreamSynchronize(queue))
 
+    def capturing(self, queue: Any) -> bool:
+        """Whether a stream is being captured; the default stream counts as captured while any other is, for it may not be used."""
+        self._alive()
+        driver = self._driver
+        status, *found = driver.cuStreamIsCapturing(self.queue if queue is None else queue)
+        return bool(status) or found[0] != driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE
+
     def clock_mhz(self) -> float | None:
         """What NVML says of the multiprocessors."""
         return clock_mhz(self.device)

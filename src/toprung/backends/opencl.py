@@ -526,6 +526,10 @@ class OpenCLSession:
         self._alive()
         queue.finish()
 
+    def capturing(self, queue: Any) -> bool:
+        """OpenCL has no graphs here."""
+        return False
+
     def clock_mhz(self) -> float | None:
         """OpenCL cannot read it; for a CPU the operating system can, and for an NVIDIA GPU the driver, where CUDA sees the GPU."""
         if self.device.kind != "cpu":

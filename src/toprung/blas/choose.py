@@ -91,7 +91,7 @@ def cublas_ratio(device: Device, call: Call) -> float:
     cuBLAS takes narrow operands as it takes wide ones, in large tiles, and a program takes longer to call it. That both come from
     one model is the point: where it errs it errs on both.
     """
-    if _empty(call):
+    if is_empty(call):
         return math.inf
     ours, theirs = ways(device, call), ways(device, call, well=True)
     if not ours or not theirs:
@@ -127,17 +127,18 @@ def _unsuited(call: Call) -> str:
 def by_model(device: Device, call: Call) -> Choice:
     """Our kernel for a call, whatever is stored: what nobody has tuned gets."""
     found: Choice | None = None
-    if not _empty(call):
+    if not is_empty(call):
         if device.kind == "gpu":
             found = _on_gpu(device, call)
         else:
             found = short_on_cpu(device, call) if isinstance(call, GemvCall) or is_skinny(call) else tiled_on_cpu(device, call)
     return found or Choice(
-        "plain", kernel("plain").tile_for(device), (), "" if _empty(call) else "no tile of the faster kernels is legal here"
+        "plain", kernel("plain").tile_for(device), (), "" if is_empty(call) else "no tile of the faster kernels is legal here"
     )
 
 
-def _empty(call: Call) -> bool:
+def is_empty(call: Call) -> bool:
+    """Whether there is nothing to multiply."""
     return not (call.M and call.N and (isinstance(call, GemvCall) or call.K))
 
 
@@ -163,13 +164,23 @@ def _on_gpu(device: Device, call: Call) -> Choice | None:
             named.setdefault((other.kernel, other.tile), other)
     first = sorted(named.values(), key=lambda way: way.kernel != FFMA)
     passed = tuple((way.name, f"{way.seconds / best.seconds:.2f} times as long by the model") for way in first)
-    if best.kernel == FFMA:
-        assert isinstance(call, GemmCall)
-        return ffma_by_model(device, call, passed)
-    if best.candidate is None:
-        return short_choice(device, call, best.tile, best.slices, passed)
+    return _by_way(device, call, best, passed)
+
+
+def _by_way(device: Device, call: Call, way: Way, passed: PassedOver = ()) -> Choice:
+    if way.candidate is None and way.kernel != FFMA:
+        return short_choice(device, call, way.tile, way.slices, passed)
     assert isinstance(call, GemmCall)
-    return tiled_choice(device, call, best.candidate, best.slices, passed)
+    if way.candidate is None:
+        return ffma_by_model(device, call, passed)
+    return tiled_choice(device, call, way.candidate, way.slices, passed)
+
+
+def next_by_model(device: Device, call: Call, most: int) -> list[Choice]:
+    """The first choices of the model, its best among them; a GPU's, for on a CPU it weighs few."""
+    if device.kind != "gpu" or is_empty(call):
+        return []
+    return [_by_way(device, call, way) for way in ways(device, call)[:most]]
 
 
 def tile_loss(device: Device, call: GemmCall, tile: Tile) -> float | None:

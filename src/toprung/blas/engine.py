@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from toprung.backends.base import Buffer, Session
-from toprung.blas import ffma, fp32x, launches, proof, tuned
+from toprung.blas import ffma, fp32x, launches, planning, proof, tuned
 from toprung.blas.call import Call
 from toprung.blas.choice import FFMA, Choice
 from toprung.blas.fp32x import FP32X
@@ -97,37 +98,43 @@ class Executable:
         return f"{self.name} {self.tile}" if self.tile else self.name
 
 
-_kept: WeakKeyDictionary[Session, dict[tuple[Call, bool, str], Executable]] = WeakKeyDictionary()
+_kept: WeakKeyDictionary[Session, dict[tuple[Call, bool, str, str], Executable]] = WeakKeyDictionary()
 _preparing = threading.RLock()
 
 
-def prepare(session: Session, call: Call, *, own: bool = True, precision: str = "fp32") -> Executable:
-    """The executable of a call, made at the first request and kept.
+def prepare(session: Session, call: Call, *, own: bool = True, precision: str = "fp32", queue: Any = None) -> Executable:
+    """The executable of a call, made at the first request and kept; measured then, if calls are planned so.
 
     Parameters
     ----------
     own : only kernels of ours; else what is installed may be chosen, too
     precision : ``"fp32"``; ``"fp32x"``, or fp32 where that cannot be; ``"auto"``, the faster of both; ``"tf32"``
+    queue : where it will run first: nothing is measured while it is captured, or before what is in it is done
 
     Raises
     ------
     Unsupported
         a precision there is no path for, see ``route``
+    BadArgument
+        a planning that there is not, see ``planning``
     BuildError, IllegalTile, LaunchError
         nothing was launched
     """
+    key = call, own, precision, planning.rigor()
     try:
-        return _kept[session][call, own, precision]
+        return _kept[session][key]
     except KeyError:
         pass
+    unmeasured = planning.measured(session.device, call, precision, session, queue)
     choice, path = route(session.device, call, own, precision)
     while choice.unproven is not None and not tuned.proved(choice.unproven, session.device):
         with tuned.verifying(choice.unproven, session.device) as found:
             found.extend(proof.problems(session, call, choice))
         choice, path = route(session.device, call, own, precision)  # a wrong one is passed over now
+    if unmeasured:
+        choice = replace(choice, why=f"{choice.why}; not measured: {unmeasured}")
     with _preparing:
         kept = _kept.setdefault(session, {})
-        key = call, own, precision
         if key not in kept:
             kept[key] = Executable(session, call, choice, path)
         return kept[key]

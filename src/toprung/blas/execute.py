@@ -44,9 +44,11 @@ class Prepared:
     simple : whether it is one launch on the operands as they lie
     """
 
-    def __init__(self, session: Session, program: Program, own: bool, precision: str) -> None:
+    def __init__(self, session: Session, program: Program, own: bool, precision: str, queue: Any = None) -> None:
         self.session, self.program = session, program
-        self.executables = {call: engine.prepare(session, call, own=own, precision=precision) for call in program.calls}
+        self.executables = {
+            call: engine.prepare(session, call, own=own, precision=precision, queue=queue) for call in program.calls
+        }  # fmt: skip
         first = program.steps[0] if program.steps else None
         self.simple = (
             len(program.steps) == 1
@@ -137,9 +139,9 @@ _keeping = threading.Lock()
 
 
 def prepared(
-    session: Session, a: Layout, b: Layout, c: Layout, alpha: float, beta: float, own: bool, precision: str
+    session: Session, a: Layout, b: Layout, c: Layout, alpha: float, beta: float, own: bool, precision: str, queue: Any = None
 ) -> Prepared:  # fmt: skip
-    """The steps of C = α·A·B + β·C on a session, made at the first request and kept."""
+    """The steps of C = α·A·B + β·C on a session, made at the first request and kept; ``queue``: where they will run first."""
     key = (a, b, c, beta if beta in (0, 1) else 2.0, alpha != 0, own, precision)
     kept = _kept.get(session)
     if kept is None:
@@ -147,7 +149,7 @@ def prepared(
             kept = _kept.setdefault(session, {})
     found = kept.get(key)
     if found is None:
-        found = Prepared(session, lower(a, b, c, key[3], key[4]), own, precision)
+        found = Prepared(session, lower(a, b, c, key[3], key[4]), own, precision, queue)
         with _keeping:
             if len(kept) >= KEPT:
                 kept.clear()

@@ -8,7 +8,7 @@ from toprung.blas import receipt, routines, warm
 from toprung.blas.arrays.base import HOST
 from toprung.blas.layout import aligned
 from toprung.blas.prepared import Prepared
-from toprung.blas.product import How, with_terms
+from toprung.blas.product import How, planned, with_terms
 from toprung.blas.receipt import Receipt
 from toprung.device import Device
 from toprung.errors import StalePlan
@@ -37,7 +37,9 @@ class Plan:
         self._known: warm.Known | None = None
         self.receipt: Receipt | None = None
         adapter = first.adapter
-        if first.home.kind != HOST:
+        if first.home.kind == HOST:
+            planned(*views, How("matmul", precision, own, device))
+        else:
             ready, self.receipt = routines.readied(views, How("matmul", precision, own, device))
             if self._prepared is not None and ready.takes(self._prepared.terms):
                 self._terms, self.receipt = self._prepared.terms, with_terms(self.receipt)

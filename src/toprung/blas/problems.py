@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Mapping
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +59,27 @@ def problem_of(described: Mapping[str, Any]) -> Gemm | Gemv:
     """A problem of ours from its ``describe()``."""
     values = {k: v for k, v in described.items() if k not in ("routine", "measured_in")}
     return Gemv(**values) if described["routine"] == "gemv" else Gemm(**values)
+
+
+def problem_like(call: Call) -> Gemm | Gemv | None:
+    """A problem of a call's sizes and class; None where there is none: with negative increments.
+
+    What a call has and a problem has not, an address that lies on no boundary, is made up for by rows that begin on none.
+    """
+    beta = 0.0 if call.beta_zero else 1.0
+    made: Iterator[Gemm | Gemv]
+    if isinstance(call, GemvCall):
+        if min(call.incx, call.incy) < 1:
+            return None
+        gemv = Gemv(call.M, call.N, beta=beta, incx=call.incx, incy=call.incy, trans="T" if call.trans else "N")
+        made = (replace(gemv, lda=max(call.lda, call.N, 1) + more) for more in range(ALIGNED))
+    else:
+        gemm = Gemm(call.M, call.N, call.K, beta=beta, trans=call.trans, batch=call.batch)
+        least = (max(ld, cols, 1) for ld, (_, cols) in zip((call.lda, call.ldb, call.ldc), call.stored, strict=True))
+        longer = itertools.product(*(range(ld, ld + ALIGNED) for ld in least))
+        made = (replace(gemm, lda=a, ldb=b, ldc=c) for a, b, c in longer)
+    wanted = class_of(call), sizes_of(call)
+    return next((one for one in made if (class_of(found := call_of(one)), sizes_of(found)) == wanted), None)
 
 
 def class_of(call: Call) -> str:

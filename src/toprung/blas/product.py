@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from toprung import backends
 from toprung.backends.base import Buffer, Session
-from toprung.blas import host, receipt, tuned
+from toprung.blas import host, planning, receipt, tuned
 from toprung.blas.arrays.base import HOST, Operand
 from toprung.blas.call import Call
 from toprung.blas.execute import Prepared, duplicate, known, prepared
@@ -137,7 +137,7 @@ def written(done: Prepared, how: How, a: View, b: View, *more: str) -> Receipt:
 def _on_device(alpha: float, a: View, b: View, beta: float, c: View, how: How, terms: Terms | None = None) -> Receipt:
     operand = a.operand
     session = session_at(operand.home, operand.queue)
-    ready = prepared(session, a.layout, b.layout, c.layout, alpha, beta, how.own, known(how.precision))
+    ready = prepared(session, a.layout, b.layout, c.layout, alpha, beta, how.own, known(how.precision), operand.queue)
     views = (a, b, c)
     for view in views[1:]:
         follow(session, operand.queue, view.operand.queue)
@@ -205,9 +205,10 @@ def _on_host(alpha: float, a: View, b: View, beta: float, c: View, how: How) -> 
     device = _best() if how.device is None else chosen(how.device)
     here = how.device is None and not how.own and precision != "tf32"  # which NumPy has not
     why = host.preferred(device, a.shape, b.shape) if here else ""
-    faster = _measured(device, a, b, c) if why and device.kind == "cpu" else None
+    faster, unmeasured = _measured(device, a, b, c, precision) if why and device.kind == "cpu" else (None, "")
     if faster:
         why = "NumPy's BLAS was faster when both were measured"
+    why += f"; not measured: {unmeasured}" if unmeasured else ""
     if why and faster is not False:
         host.numpy_product(alpha, a.on_host, b.on_host, beta, c.on_host)
         return Receipt(
@@ -225,12 +226,22 @@ def _on_host(alpha: float, a: View, b: View, beta: float, c: View, how: How) -> 
     return host.staged(session, alpha, a, b, beta, c, how, precision)
 
 
-def _measured(device: Device, a: View, b: View, c: View) -> bool | None:
-    """Whether NumPy was measured to be faster than ours on a CPU; None where it is not known."""
-    if 0 in c.shape or not tuned.knows_host(device):
-        return None
+def planned(a: View, b: View, c: View, how: How) -> None:
+    """Have a product of host arrays measured, where calls are planned so and it runs on a CPU."""
+    device = _best() if how.device is None else chosen(how.device)
+    if device.kind == "cpu":
+        _measured(device, a, b, c, how.precision)
+
+
+def _measured(device: Device, a: View, b: View, c: View, precision: str) -> tuple[bool | None, str]:
+    """Whether NumPy was measured to be faster than ours on a CPU, None where it is not known; and why it was not, if it should."""
+    if 0 in c.shape or not (planning.rigor() == "measure" or tuned.knows_host(device)):
+        return None, ""
     call = _one_call(a.layout, b.layout, c.layout)
-    return None if call is None else tuned.host_is_faster(device, call)
+    if call is None:
+        return None, ""
+    unmeasured = planning.measured(device, call, precision)
+    return (tuned.host_is_faster(device, call) if tuned.knows_host(device) else None), unmeasured
 
 
 @functools.lru_cache(maxsize=1024)

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from toprung import hopper
 from toprung.blas import fp32x, vendor
-from toprung.blas.call import Call, GemvCall
+from toprung.blas.call import Call, GemmCall, GemvCall
 from toprung.blas.choice import Choice, PassedOver
 from toprung.blas.choose import STORES, choose
 from toprung.device import Device
@@ -17,6 +17,9 @@ from toprung.errors import Unsupported
 
 PRECISIONS = ("auto", "fp32", "fp32x", "tf32")
 """What can be asked for."""
+
+NEAR = 1.25
+"""How many times as long as plain fp32 fp32x may take by the reckoning of both to be worth measuring."""
 
 TF32 = (("TF32", 1),)
 """The options of cuBLAS with operands cut to TF32."""
@@ -76,6 +79,22 @@ def reckoned_choice(device: Device, call: Call) -> Choice:
     assert not isinstance(call, GemvCall)
     tile, slices = way = hopper.choose(call, device.compute_units)
     return fp32x.choice_of(way, f"in tiles of {tile.BM}×{tile.BN}" + f" and {slices} slices of K" * (slices > 1))
+
+
+def promising(device: Device, call: Call) -> bool:
+    """Whether fp32x is, or may be, faster than plain fp32 on a call that it can compute."""
+    assert isinstance(call, GemmCall)
+    ours, plain = hopper.reckoned(call, device.compute_units)
+    return ours <= NEAR * plain
+
+
+def paths(device: Device, call: Call, precision: str) -> tuple[str, ...]:
+    """The paths that are worth measuring: fp32x first, so that the comparison after plain fp32 has the best of it."""
+    if precision == "fp32" or unsuited(device, call):
+        return () if precision == fp32x.FP32X else ("fp32",)
+    if precision == fp32x.FP32X:
+        return (fp32x.FP32X,)
+    return (fp32x.FP32X, "fp32") if promising(device, call) else ("fp32",)
 
 
 def unsuited(device: Device, call: Call) -> str:

@@ -111,7 +111,7 @@ def readied(views: tuple[View, View, View], how: How) -> tuple[Prepared, Receipt
     """The steps for arrays on a device, and the receipt they will leave."""
     a, b, c = views
     session = session_at(a.operand.home, a.operand.queue)
-    ready = prepared(session, a.layout, b.layout, c.layout, 1.0, 0.0, how.own, known(how.precision))
+    ready = prepared(session, a.layout, b.layout, c.layout, 1.0, 0.0, how.own, known(how.precision), a.operand.queue)
     return ready, written(ready, how, a, b)
 
 

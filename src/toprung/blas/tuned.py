@@ -31,6 +31,7 @@ from toprung.blas.kernel import kernel, kernel_names
 from toprung.blas.kernels.rows import SMALL
 from toprung.blas.pieces import PIECES
 from toprung.blas.problems import call_of, class_of, problem_of, sizes_of, source_hash
+from toprung.blas.route import paths
 from toprung.blas.short import FEW, Skinny, skinny_widths, turn
 from toprung.blas.slices import LEAST_TURNS, whole_slices
 from toprung.blas.tiles import tile_grid
@@ -147,10 +148,15 @@ def _read(machine: Machine, store: Store, stamp: object) -> Known:
 
 
 def _warn(text: str) -> None:
-    """Say what is wrong with the store, once a process."""
+    """Say what is wrong with the store."""
+    warn_once(f"toprung goes on without it: {text}")
+
+
+def warn_once(text: str) -> None:
+    """Warn of something, once a process."""
     if text not in _warned:
         _warned.add(text)
-        warnings.warn(f"toprung goes on without it: {text}", RuntimeWarning, stacklevel=2)
+        warnings.warn(text, RuntimeWarning, stacklevel=2)
 
 
 def proved(entry: Entry, device: Device) -> bool:
@@ -234,6 +240,17 @@ class Tuned:
                 choice, entry = chosen
                 return replace(choice, why=f"tuned on {_where(entry, exact)}: {_milliseconds(entry)}", passed_over=more), passed
         return None, passed
+
+
+def settled(device: Device, call: Call, precision: str) -> bool:
+    """Whether entries of a call's very sizes decide it: on each path that may run it, and beside what is installed."""
+    here = known(device)
+    entries = here.book.at(class_of(call), sizes_of(call))
+    wanted = paths(device, call, precision) or ("fp32",)
+    installed = "numpy" if device.kind == "cpu" else "" if lacking(device, call) else "cublas"
+    if "fp32" in wanted and installed and not any(e.kernel == installed for e in entries):
+        return False
+    return all(_first(here, device, call, [e for e in entries if is_ours(e.kernel, path)], True)[0] for path in wanted)
 
 
 def knows_host(device: Device) -> bool:

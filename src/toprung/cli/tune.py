@@ -5,7 +5,10 @@ from __future__ import annotations
 import re
 import shlex
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,6 +16,7 @@ import typer
 from rich.live import Live
 
 from toprung import backends, results
+from toprung.blas.planning import known_rigor, rigor
 from toprung.blas.problems import call_of
 from toprung.blas.route import unsuited
 from toprung.cli.common import console, parse_sizes
@@ -73,6 +77,10 @@ def tune_command(
     checked: Annotated[
         bool, typer.Option("--check", help=f"measure whether what runs is within {100 * (WITHIN - 1):.0f} % of the best there is")
     ] = False,
+    planning: Annotated[
+        str | None,
+        typer.Option(help="estimate or measure, for --check: how a call is planned; by default what TOPRUNG_PLANNING says"),
+    ] = None,
     count: Annotated[int, typer.Option("--shapes", help="how many shapes --check draws")] = SHAPES,
     json: Annotated[Path | None, typer.Option(help="store the whole run in this file")] = None,
     plot: Annotated[Path | None, typer.Option(help="draw the best so far over time: a .png or .svg file")] = None,
@@ -93,6 +101,8 @@ def tune_command(
       toprung tune gemm --sizes 1024 --exhaustive --budget 4m --json all.json
 
       toprung tune --check
+
+      toprung tune --check --planning measure
     """
     strategy(search)
     allowed = parse_budget(budget or (CHECK_BUDGET if checked else BUDGET))
@@ -104,13 +114,18 @@ def tune_command(
         raise BadArgument("--limit and --shapes are above 0")
     if off() and not checked:
         raise BadArgument("TOPRUNG_STORE=off leaves nothing to remember what is learnt: unset it to tune")
+    if planning is not None and not checked:
+        raise BadArgument("--planning is of --check: what a search finds holds for both")
     if plot is not None:
         pictures.check(plot)
     routines = [routine] if routine is not None else list(shapes.ROUTINES)
     shapes.known(routines)
     wanted = _given(routine, sizes, suite_name, trans)
     if checked:
-        _check(backends.find(device), wanted, count, seed, limit, allowed.seconds or 0.0, precision, json)
+        chosen = known_rigor(planning) if planning is not None else rigor()
+        if chosen == "measure" and off():
+            raise BadArgument("TOPRUNG_STORE=off leaves nothing to plan with: unset it, or check with --planning estimate")
+        _check(backends.find(device), wanted, count, seed, limit, allowed.seconds or 0.0, precision, chosen, json)
     executor = _executor(device, devices, scheduler)
     try:
         where = executor.lanes()[0].device
@@ -228,9 +243,19 @@ def _run(tuner: Tuner) -> bool:
     return interrupted
 
 
+@contextmanager
+def _apart() -> Iterator[Store]:
+    """A store in place of the user's: drawn shapes do not belong there, and what it knows of them would help."""
+    with tempfile.TemporaryDirectory(prefix="toprung-check-") as folder:
+        store = Store(Path(folder) / "tuned.sqlite")
+        with store.instead():
+            yield store
+
+
 def _check(
-    device: Device, wanted: list[Problem], count: int, seed: int, limit: float, seconds: float, precision: str, json: Path | None
-) -> None:
+    device: Device, wanted: list[Problem], count: int, seed: int, limit: float, seconds: float, precision: str, planned: str,
+    json: Path | None,
+) -> None:  # fmt: skip
     """Verify the promise; ends the command. What was found is kept, whatever ends it."""
     lane, start, interrupted = LocalLane(device), time.monotonic(), False
     problems = wanted or shapes.drawn(device, count, seed)
@@ -239,18 +264,22 @@ def _check(
         raise Unsupported(f"nothing to be checked in fp32x: {unsuited(device, call_of(problems[0]))}")
     found: list[Checked] = []
     notes: list[str] = []
+    measuring = planned == "measure"
     try:
-        for one in check(lane, problems, Store.default(), limit=limit, seed=seed, precision=precision):
-            found.append(one)
-            if one.broken or one.trouble:
-                console.print(report.check_line(one, device.id), style="red", markup=False, highlight=False, soft_wrap=True)
-            taken = time.monotonic() - start
-            if len(found) < len(left) and taken >= seconds:
-                notes.append(f"the time was over after {len(found)} of {len(left)}: give --check a longer --budget")
-                break
-            if not len(found) % EACH:
-                rest = taken * (len(left) - len(found)) / len(found)
-                console.print(f"{len(found)} of {len(left)}, {taken:.0f} s, about {rest:.0f} s to go", style="dim", highlight=False)
+        with _apart() if measuring else nullcontext(Store.default()) as store:
+            for one in check(lane, problems, store, limit=limit, seed=seed, precision=precision, measuring=measuring):
+                found.append(one)
+                if one.broken or one.trouble:
+                    console.print(report.check_line(one, device.id), style="red", markup=False, highlight=False, soft_wrap=True)
+                taken = time.monotonic() - start
+                if len(found) < len(left) and taken >= seconds:
+                    notes.append(f"the time was over after {len(found)} of {len(left)}: give --check a longer --budget")
+                    break
+                if not len(found) % EACH:
+                    rest = taken * (len(left) - len(found)) / len(found)
+                    console.print(
+                        f"{len(found)} of {len(left)}, {taken:.0f} s, about {rest:.0f} s to go", style="dim", highlight=False
+                    )
     except KeyboardInterrupt:
         interrupted = True
     except NoDevice as error:
@@ -260,14 +289,15 @@ def _check(
     stored = results.record(
         shlex.join(["toprung", *sys.argv[1:]]), environment(device), [],
         [report.check_line(c, device.id) for c in found if c.broken or c.trouble], interrupted,
-        kind="tune-check", notes=notes, precision=precision, seed=seed, within=WITHIN,
+        kind="tune-check", notes=notes, precision=precision, planning=planned, seed=seed, within=WITHIN,
         seconds=time.monotonic() - start, wanted=len(left),
         shapes=[c.describe() for c in found],
     )  # fmt: skip
     if json is not None:
         results.write(json, stored)
     for path in dict.fromkeys(path for _, path in left):
-        console.print(report.checked_line([c for c in found if c.precision == path], path), highlight=False, soft_wrap=True)
+        title = f"{path}, planned by measuring" if measuring else path
+        console.print(report.checked_line([c for c in found if c.precision == path], title), highlight=False, soft_wrap=True)
     for text in (*notes, f"{len(found)} of {len(left)} in {time.monotonic() - start:.0f} s"):
         console.print(text, style="dim", markup=False, highlight=False, soft_wrap=True)
     if interrupted:

@@ -125,11 +125,11 @@ def _interval(found: Interval) -> str:
     return f"{found.value:.3f} ({found.low:.3f}–{found.high:.3f})"
 
 
-def checked_line(found: Sequence[Checked], precision: str) -> str:
-    """How many shapes of a check keep the promise on a precision path, and how long the others take."""
+def checked_line(found: Sequence[Checked], title: str) -> str:
+    """How many shapes of a check keep the promise on a path that is called so, and how long the others take."""
     measured = [c for c in found if not c.trouble]
     kept = sum(not c.broken for c in measured)
-    text = f"{precision}: {kept} of {len(measured)} shapes within {100 * (WITHIN - 1):.0f} % of the best measured"
+    text = f"{title}: {kept} of {len(measured)} shapes within {100 * (WITHIN - 1):.0f} % of the best measured"
     if len(measured) < len(found):
         text += f", {len(found) - len(measured)} not measured"
     if ratios := sorted(c.ratio.value for c in measured if c.ratio):

@@ -28,7 +28,7 @@ AT = (5, 10, 20, 40, 80)
 
 
 def block(words: Sequence[str], root: Path) -> str:
-    """``search``, ``run``, ``check``, ``routes``, ``exhaustive`` or ``library``, and a record."""
+    """``search``, ``run``, ``check``, ``routes``, ``exhaustive``, ``library`` or ``planning``, and a record."""
     from toprung.report.markdown import source_line
 
     what, *paths = words
@@ -96,6 +96,8 @@ def _check(record: Mapping[str, Any]) -> list[str]:
             middle, worst = (f"{ratios[len(ratios) // 2]:.3f}", f"{ratios[-1]:.3f}") if ratios else ("", "")
             lines.append(f"| {f'{path} | ' * several}{name} | {len(found)} | {kept} | {middle} | {worst} |")
     last = f"Time of what runs / time of the best measured beside it; promised is {record['within']:g}."
+    if record.get("planning") == "measure":
+        last += " Each shape was planned by measuring first; the times are of other samples."
     missing = sum(bool(one["trouble"]) for one in record["shapes"])
     return [*lines, "", last + f" {missing} more could not be measured." * bool(missing)]
 
@@ -241,8 +243,22 @@ def _median(final: Mapping[str, Any] | None) -> float:
     return statistics.median(final["seconds"]) if final and final["seconds"] and final["status"] == "right" else math.inf
 
 
+def _planning(record: Mapping[str, Any]) -> list[str]:
+    """Of ``benchmarks/planning.py``: what first calls took."""
+    lines = [
+        "| first call of | by the model, s | measured, s | in a later program, s | what ran, measured |",
+        "|---|---:|---:|---:|---|",
+    ]
+    for row in record["rows"]:
+        cells = (f"{row[way]['seconds']:.3f}" if row[way] else "" for way in ("estimate", "measure", "later"))
+        ran = f"`{row['measure']['kernel']}`" if row["measure"] else ""
+        lines.append(f"| {_name(row)} | {' | '.join(cells)} | {ran} |")
+    last = "Compiling included, and in the first row starting what measures; the first two ways from an empty store and cache."
+    return [*lines, "", last]
+
+
 BLOCKS = {
     "search": ("search", _search), "run": ("tune", _run), "check": ("tune-check", _check), "routes": ("routes", _routes),
-    "exhaustive": ("tune", _exhaustive), "library": ("bench", _library),
+    "exhaustive": ("tune", _exhaustive), "library": ("bench", _library), "planning": ("planning", _planning),
 }  # fmt: skip
 """By the marker's second word: the kind of record, and what makes the table."""

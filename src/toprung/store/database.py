@@ -8,7 +8,7 @@ import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from toprung.errors import StoreError
 from toprung.paths import data_dir
@@ -38,16 +38,32 @@ class Store:
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
 
+    _instead: ClassVar[Store | None] = None
+
     @classmethod
     def default(cls) -> Store:
         """The user's own (``TOPRUNG_DATA`` moves it)."""
-        return cls(data_dir() / "tuned.sqlite")
+        return cls._instead or cls(data_dir() / "tuned.sqlite")
+
+    @contextmanager
+    def instead(self) -> Iterator[None]:
+        """Stand in for the user's own, in this process and within the block."""
+        before, Store._instead = Store._instead, self
+        try:
+            yield
+        finally:
+            Store._instead = before
 
     def add(self, entry: Entry, *more: Entry) -> None:
         """Keep entries, in one transaction; one of the same machine, shape, candidate and source is replaced."""
         with self._writing() as db:
             for one in (entry, *more):
                 tables.insert(db, one)
+
+    def ready(self) -> None:
+        """Find out whether entries could be added, before they are measured."""
+        with self._writing():
+            pass
 
     def entries(
         self, machine: Machine | None = None, *, complaints: list[str] | None = None, **filters: str | None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
@@ -21,6 +22,7 @@ from toprung.build import keep, rung_source
 from toprung.device import Device
 from toprung.errors import ToprungError
 from toprung.problem import Problem
+from toprung.tune.worker import outlive_nobody
 
 RANKED = 600
 """So many of the most promising choices come back from another process; whoever needs more ranks by himself."""
@@ -106,5 +108,6 @@ class Compiler:
 def _behind() -> None:
     """Ctrl-C is for the parent, and so are the cores: a host that waits for one launches late, and that would be measured."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=outlive_nobody, args=(os.getppid(),), daemon=True).start()
     if hasattr(os, "nice"):
         os.nice(15)

@@ -71,6 +71,8 @@ class Measurer:
         ready: dict[int, Ready] = {}
         for i, choice in enumerate(trial.choices):
             sampled[i] = self._prepare(i, choice, says, ready)
+        while len(self._ready) > max(KEPT, len(ready)):
+            del self._ready[next(iter(self._ready))]
         if ready:
             self._time(trial, ready, sampled, says)
         return Outcome(mark(sampled), time.monotonic() - start)
@@ -104,8 +106,6 @@ class Measurer:
                 return Sampled("wrong", "; ".join(verdict.problems), grade=verdict.grade)
             found = Ready(prepared, verdict.grade)
         self._ready[choice] = ready[i] = found  # at the end: the least recently used goes first
-        while len(self._ready) > max(KEPT, len(ready)):
-            del self._ready[next(iter(self._ready))]
         return Sampled("right", grade=found.grade)
 
     def _bound(self, choice: Choice, placed: OnDevice) -> Prepared:
@@ -135,6 +135,7 @@ class Measurer:
                 continue
             timings[i] = Timing(one.prepared, plan=plan)
             timings[i].warm_up()
+        end = time.monotonic() + trial.most
         for turn in range(trial.turns):
             for i, timing in timings.items():
                 says("time", i)
@@ -149,6 +150,8 @@ class Measurer:
                 sampled[i] = replace(
                     sampled[i], seconds=tuple(samples.seconds), clocks_mhz=tuple(samples.clocks), turns=tuple(samples.turns)
                 )
+            if time.monotonic() > end:
+                break
             if turn + 1 >= trial.least and all(_decided(sampled[0], sampled[i], trial.decided) for i in timings if i):
                 break
         if trial.cold:

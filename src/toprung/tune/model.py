@@ -34,8 +34,6 @@ class Model:
     bound: Callable[[Choice], float]
 
 
-NEAR = 1.25
-"""How many times as long as plain fp32 fp32x may take by the reckoning of both to be worth a search."""
 PIECES_SHARE = 0.76
 """Of the peak that the product by pieces should reach: rung 17 of turing did at 4096, through OpenCL."""
 
@@ -81,13 +79,6 @@ def model(device: Device, call: Call, precision: str = "fp32") -> Model:
         return ranking.least(choice) if choice.kernel == "gemm" and choice.tile else 0.0
 
     return Model(predict, bound)
-
-
-def promising(device: Device, call: Call) -> bool:
-    """Whether fp32x is, or may be, faster than plain fp32 on a call that it can compute."""
-    assert isinstance(call, GemmCall)
-    ours, plain = hopper.reckoned(call, device.compute_units)
-    return ours <= NEAR * plain
 
 
 def _on_cpu(device: Device, call: GemmCall, choice: Choice) -> float:

@@ -17,7 +17,7 @@ from toprung.blas.choice import Choice
 from toprung.blas.choose import by_model, choose, lacking
 from toprung.blas.fp32x import FP32X
 from toprung.blas.problems import call_of, class_of, source_hash
-from toprung.blas.route import fp32x_choice, reckoned_choice, unsuited
+from toprung.blas.route import fp32x_choice, paths, reckoned_choice, unsuited
 from toprung.blas.tuned import is_ours, refusal
 from toprung.device import Device
 from toprung.errors import NoDevice, UnknownName, Unsupported
@@ -26,10 +26,9 @@ from toprung.stats import Interval, paired_ratio
 from toprung.store import Entry, Machine, Store, candidate_key, shape_text
 from toprung.tune.compiler import Compiler
 from toprung.tune.executors.base import Executor, Lane, LaneLost
-from toprung.tune.model import promising
 from toprung.tune.search import Exhaustive, Strategy, strategy
 from toprung.tune.space import CallSpace, Space
-from toprung.tune.trial import Outcome, Sampled, Trial, choice_of, describe, pairs, plain
+from toprung.tune.trial import Outcome, Sampled, Trial, choice_of, describe, entry_of, pairs, plain
 
 FINALS = 0.8
 """Share of a shape's time that is searched; the rest is for the comparison of what was found with what there was."""
@@ -220,7 +219,7 @@ class Tuner:
             self._first_device.setdefault(lane.machine, lane.device)
         self._precision = precision
         self.shapes = [
-            Shape(p, m, path) for m in machines for p in problems for path in paths(self._first_device[m], p, precision)
+            Shape(p, m, path) for m in machines for p in problems for path in paths(self._first_device[m], call_of(p), precision)
         ]  # fmt: skip
         if not self.shapes and problems and machines:
             device = self._first_device[machines[0]]
@@ -544,28 +543,13 @@ class Tuner:
                 sampled, seconds=old.seconds + sampled.seconds, cold_seconds=old.cold_seconds + sampled.cold_seconds,
                 clocks_mhz=old.clocks_mhz + sampled.clocks_mhz, marked=old.marked + sampled.marked,
             )  # fmt: skip
-        entry = Entry(
-            machine=shape.machine, problem_class=class_of(call_of(shape.problem)), shape=shape.problem.describe(),
-            candidate=describe(choice), source=source_hash(choice.kernel), seconds=sampled.seconds,
-            cold_seconds=sampled.cold_seconds, clocks_mhz=sampled.clocks_mhz, marked=sampled.marked, grade=sampled.grade,
-            status=sampled.status, message=sampled.message,
-        )  # fmt: skip
+        entry = entry_of(shape.machine, shape.problem, choice, sampled)
         self._store.add(entry)
         shape._kept[choice] = entry
         shape._seen.add(entry.key)
         if not again:
             with self._lock:
                 shape.counts[sampled.status] += 1
-
-
-def paths(device: Device, problem: Problem, precision: str) -> tuple[str, ...]:
-    """The precision paths that are searched for a problem: fp32x first, so that the other is compared with the best of it."""
-    call = call_of(problem)
-    if precision == "fp32" or unsuited(device, call):
-        return () if precision == FP32X else ("fp32",)
-    if precision == FP32X:
-        return (FP32X,)
-    return (FP32X, "fp32") if promising(device, call) else ("fp32",)
 
 
 def _doubtful(outcome: Outcome, with_incumbent: bool) -> bool:

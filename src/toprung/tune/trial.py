@@ -9,7 +9,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from toprung.blas.choice import Choice
+from toprung.blas.problems import call_of, class_of, source_hash
 from toprung.problem import Problem
+from toprung.store import Entry, Machine
 from toprung.tile import Tile
 
 
@@ -25,6 +27,7 @@ class Trial:
     decided : the ratio first / other that a confidence interval must exclude; ``turns`` ends what it does not
     hopeless : how many times as long as the fastest so far a choice may take before it gets no more samples
     limit : seconds that a run of one choice may take
+    most : seconds of timing after which no other turn begins
     cold : samples of each with operands in no cache, at the end
     seed : of the operands
     """
@@ -37,6 +40,7 @@ class Trial:
     decided: float = 1.0
     hopeless: float = 1.3
     limit: float = 20.0
+    most: float = math.inf
     cold: int = 0
     seed: int = 0
 
@@ -120,6 +124,15 @@ def choice_of(candidate: Mapping[str, Any]) -> Choice:
     """The inverse."""
     tile, options = candidate.get("tile") or {}, candidate.get("options") or {}
     return Choice(str(candidate["kernel"]), Tile(**tile) if tile else None, tuple(sorted(options.items())))
+
+
+def entry_of(machine: Machine, problem: Problem, choice: Choice, sampled: Sampled) -> Entry:
+    """What became of a choice, as the store keeps it."""
+    return Entry(
+        machine=machine, problem_class=class_of(call_of(problem)), shape=problem.describe(), candidate=describe(choice),
+        source=source_hash(choice.kernel), seconds=sampled.seconds, cold_seconds=sampled.cold_seconds,
+        clocks_mhz=sampled.clocks_mhz, marked=sampled.marked, grade=sampled.grade, status=sampled.status, message=sampled.message,
+    )  # fmt: skip
 
 
 def plain(choice: Choice) -> Choice:

@@ -18,11 +18,13 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import IO, Any
 
 import toprung.errors
+from toprung.blas.planning import RIGORS, VARIABLE
 from toprung.errors import NoDevice
 from toprung.tune.trial import Outcome, Sampled, Trial
 
@@ -40,15 +42,15 @@ TAIL = 400
 
 
 class Worker:
-    """One device, measured by one child process at a time.
+    """One device, measured by one child process at a time: this module, or another that says hello and answers what it is asked.
 
     Attributes
     ----------
     fingerprint : of the child's session, for whoever compiles for it; empty before the first trial
     """
 
-    def __init__(self, device: str) -> None:
-        self.device, self.fingerprint = device, ""
+    def __init__(self, device: str, module: str = "toprung.tune.worker") -> None:
+        self.device, self.fingerprint, self._module = device, "", module
         self._process: subprocess.Popen[bytes] | None = None
         self._talk: Connection | None = None
         self._printed: IO[bytes] | None = None
@@ -74,14 +76,22 @@ class Worker:
             if self._process is not None and self._process.poll() is None:
                 return
             ours, theirs = socket.socketpair()
-            self._printed = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the child
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "toprung.tune.worker", str(theirs.fileno()), self.device],
-                pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=self._printed, stderr=self._printed,
-                start_new_session=True,  # Ctrl-C is for the parent: it decides what becomes of the trial
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (PACKAGE, os.environ.get("PYTHONPATH"))))},
-            )  # fmt: skip
-            theirs.close()
+            with theirs:
+                try:
+                    self._printed = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the child
+                    self._process = subprocess.Popen(
+                        [sys.executable, "-m", self._module, str(theirs.fileno()), self.device],
+                        pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=self._printed, stderr=self._printed,
+                        start_new_session=True,  # Ctrl-C is for the parent: it decides what becomes of the trial
+                        env={
+                            **os.environ, VARIABLE: RIGORS[0],  # what measures does not have itself measured
+                            "PYTHONPATH": os.pathsep.join(filter(None, (PACKAGE, os.environ.get("PYTHONPATH")))),
+                        },
+                    )  # fmt: skip
+                except OSError as error:
+                    ours.close()
+                    self._forget()
+                    raise NoDevice(f"no process that measures could be started: {error}") from None
             self._talk = Connection(ours.detach())
         hello = self._receive(START)
         if not isinstance(hello, dict) or "trouble" in hello:
@@ -124,15 +134,41 @@ class Worker:
                 self.kill()
                 return self._blamed(trial, phase, which, "crashed", message, begin)
 
+    def ask(self, request: Any, limit: float) -> Any:
+        """What the child answers to anything that can be sent.
+
+        Raises
+        ------
+        NoDevice
+            it cannot open the device, ends, or says nothing in so many seconds
+        """
+        self.start()
+        assert self._talk is not None
+        with suppress(OSError):  # it has ended, which is found out by listening
+            self._talk.send(request)
+        said = self._receive(limit)
+        if said is None or isinstance(said, EOFError):
+            how = self._ended() if said is not None else f"it gave no answer for {limit:g} s"
+            self.kill()
+            raise NoDevice(f"what measures on {self.device} is gone: {how}")
+        if isinstance(said, dict):
+            raise NoDevice(str(said["trouble"]))
+        return said
+
     def kill(self) -> None:
         """End the child at once."""
         with self._lock:
             if self._process is not None:
                 self._process.kill()
                 self._process.wait()
-            if self._talk is not None:
-                self._talk.close()
-            self._process = self._talk = None
+            self._forget()
+
+    def _forget(self) -> None:
+        """Close what led to the child."""
+        for one in (self._talk, self._printed):
+            if one is not None:
+                one.close()
+        self._process = self._talk = self._printed = None
 
     def close(self) -> None:
         """End the child for good; a trial that another thread waits for ends with NoDevice."""
@@ -173,7 +209,7 @@ def main(words: list[str]) -> None:
     """The child: open the device, answer trials until the parent is gone."""
     talk = Connection(int(words[0]))
     parent = os.getppid()
-    threading.Thread(target=_outlive_nobody, args=(parent,), daemon=True).start()
+    threading.Thread(target=outlive_nobody, args=(parent,), daemon=True).start()
     from toprung import backends
     from toprung.tune.measure import Measurer
 
@@ -202,7 +238,7 @@ def main(words: list[str]) -> None:
             os._exit(1)
 
 
-def _outlive_nobody(parent: int) -> None:
+def outlive_nobody(parent: int) -> None:
     """End this process when its parent is gone, even in the middle of a kernel that does not end."""
     while os.getppid() == parent:
         time.sleep(0.25)

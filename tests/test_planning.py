@@ -1,0 +1,424 @@
+"""Planning by measuring: what a first call measures, who finds it, who does not measure, and what happens where nobody can."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import threading
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import poisoned
+import toprung
+from command import Typed
+from conftest import require
+from test_tune import H200, tune
+from test_tuned import afresh, entry, multiplied
+from toprung import store as stores
+from toprung.backends.base import Session
+from toprung.blas import engine, planning, tuned, vendor
+from toprung.blas.call import Call, GemmCall, GemvCall
+from toprung.blas.choice import Choice
+from toprung.blas.choose import by_model
+from toprung.blas.problems import call_of, class_of, problem_like, sizes_of
+from toprung.blas.route import route
+from toprung.device import Device
+from toprung.errors import BadArgument
+from toprung.problem import Problem
+from toprung.report import tune_table
+from toprung.routines.gemm import Gemm
+from toprung.store import Book, Machine, Store, exchange
+from toprung.tune import check as checking
+from toprung.tune import planner, shapes
+from toprung.tune.check import asked as asked_of
+from toprung.tune.check import check
+from toprung.tune.rivals import contenders, planned, routed
+from toprung.tune.trial import Outcome, Sampled, Trial, choice_of, entry_of, plain
+
+EXACT = "tuned on these very sizes"
+
+
+@pytest.fixture(autouse=True)
+def stored(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Store]:
+    """A user's store of one's own, nothing shipped, nothing remembered, and planning as it is by default."""
+    monkeypatch.delenv(stores.VARIABLE)
+    monkeypatch.delenv(planning.VARIABLE, raising=False)
+    monkeypatch.setenv("TOPRUNG_DATA", str(tmp_path / "data"))
+    monkeypatch.setattr(exchange, "SHIPPED", tmp_path / "shipped")
+    afresh()
+    yield Store.default()
+    planning._set(None)
+    afresh()
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[Call]:
+    """What is measured from here on."""
+    calls: list[Call] = []
+    real = planning.PLANNERS[0].measure
+
+    def measure(device: Device, call: Call, precision: str) -> str:
+        calls.append(call)
+        return real(device, call, precision)
+
+    monkeypatch.setattr(planning.PLANNERS[0], "measure", measure)
+    return calls
+
+
+# what a first call does
+
+LATER = """
+import numpy as np, toprung, sys
+from toprung.blas import planning
+a, b = np.ones((60, 64), np.float32), np.ones((64, 64), np.float32)
+assert (toprung.matmul(a, b, own=True, device=sys.argv[1]) == 64).all()
+print(toprung.last_receipt().why)
+print(planning.rigor(), planning.PLANNERS[0]._worker)
+"""
+
+
+def test_the_first_call_measures_and_a_later_program_finds_it(device: Device, stored: Store, tmp_path: Path) -> None:
+    with toprung.planning("measure"):
+        first = multiplied(device, 60, 64, 64)
+    before = [e.describe() for e in stored.entries()]
+    environment = {**poisoned.environment(Path(toprung.__file__).parents[1], tmp_path), planning.VARIABLE: "measure"}
+    run = subprocess.run([sys.executable, "-c", LATER, device.id], env=environment, capture_output=True, text=True, timeout=100)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.splitlines() == [first.why, "measure None"], "it starts no process"
+    assert [e.describe() for e in stored.entries()] == before
+    right = [e for e in stored.entries() if e.status == "right"]
+    ours = [e for e in right if e.kernel != "numpy"]
+    assert len(ours) >= 2 and "numpy" in {e.kernel for e in right} and {e.sizes for e in right} == {(60, 64, 64, 1)}
+    fastest = min(ours, key=lambda e: e.median)
+    assert len(fastest.seconds) > 3 and first.why.startswith(f"{EXACT}: {1e3 * fastest.median:.4g} ms")
+
+
+def test_what_is_installed_is_measured_for_arrays_on_the_host(
+    device: Device, stored: Store, asked: list[Call], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    require(device.kind == "cpu", "beside a GPU the way to it decides")
+    monkeypatch.setattr("toprung.blas.product._best", lambda: device)
+    rng = np.random.default_rng(1)
+    a, b = rng.random((64, 60), np.float32), rng.random((60, 64), np.float32)
+    with toprung.planning("measure"):
+        product = toprung.plan(a, b)
+        assert len(asked) == 1 and tuned.host_is_faster(device, asked[0]) is not None, "a plan measures when it is made"
+        np.testing.assert_allclose(product(a, b), a @ b, rtol=1e-5)
+    medians = {e.kernel: e.median for e in reversed(stored.fastest())}
+    left = product.receipt
+    assert left is not None and len(asked) == 1
+    if medians["numpy"] < medians["gemm"]:
+        assert left.kernel == "numpy" and "faster when both were measured" in left.why
+    else:
+        assert left.kernel == "blas/gemm" and left.why.startswith(EXACT)
+
+
+def test_batches_vectors_and_both_kinds_of_result_are_measured(session: Session, stored: Store, asked: list[Call]) -> None:
+    toprung.planning("measure")
+    calls = (
+        GemmCall(64, 64, 64, batch=3, stride_a=0, stride_b=4096, stride_c=4096, align_a=4, align_b=4, align_c=4, beta_zero=False),
+        GemvCall(300, 200, trans=True, lda=210, incx=2),
+    )  # fmt: skip
+    for call in calls:
+        for precision in ("fp32", "auto", "fp32x"):  # one has the others' entries
+            made = engine.prepare(session, call, precision=precision)
+            assert EXACT in made.why and "not measured" not in made.why
+    assert asked == list(calls)
+    assert {e.problem_class for e in stored.entries()} == {class_of(call) for call in calls}
+
+
+def test_a_shape_that_was_tuned_is_not_measured(device: Device, stored: Store, asked: list[Call]) -> None:
+    problem = Gemm(64, 64, 64)
+    stored.add(entry(device, problem), entry(device, problem, "numpy", None))
+    with toprung.planning("measure"):
+        assert multiplied(device, 64, 64, 64).why.startswith(EXACT)
+        rng = np.ones((0, 3), np.float32)
+        assert toprung.matmul(rng, np.ones((3, 4), np.float32), own=True, device=device).shape == (0, 4)
+    assert not asked
+
+
+def test_threads_that_want_the_same_wait_for_one_measurement(device: Device, asked: list[Call]) -> None:
+    toprung.planning("measure")
+    whys: list[str] = []
+    begin = threading.Barrier(4)
+
+    def run() -> None:
+        begin.wait()
+        whys.append(multiplied(device, 60, 60, 64).why)
+
+    threads = [threading.Thread(target=run) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(asked) == 1 and len(whys) == 4 and all(why.startswith(EXACT) for why in whys)
+
+
+def test_what_measures_does_not_have_itself_measured(
+    device: Device, asked: list[Call], monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    require(Path("/proc").is_dir(), "needs /proc")
+    monkeypatch.setenv(planning.VARIABLE, "measure")
+    one = planning.PLANNERS[0]
+    assert isinstance(one, planner.Planner)
+    one._end()
+    assert multiplied(device, 64, 60, 60).why.startswith(EXACT) and len(asked) == 1
+    assert one._worker is not None
+    variables = Path(f"/proc/{one._worker.pid}/environ").read_bytes().split(b"\0")
+    assert f"{planning.VARIABLE}=estimate".encode() in variables
+
+
+def test_a_kernel_that_is_wrong_or_crashes_is_never_chosen(device: Device, stored: Store, tmp_path: Path) -> None:
+    copy = poisoned.package(tmp_path)
+    text = copy / "toprung" / "blas" / "kernels" / "gemm.cl"
+    wrong, crashed = poisoned.FAULTS["wrong"][0], poisoned.FAULTS["crashed"][0]
+    source = text.read_text().replace(wrong, "BK == 8").replace(crashed, "BK == 16")
+    text.write_text(source)
+    problem = Gemm(16, 16, 16)
+    own = plain(by_model(device, call_of(problem)))
+    assert own.tile is not None and own.tile.BK == 8, "the model's own choice is the one that is wrong"
+    program = f"""
+import numpy as np, toprung
+a, b = np.ones((16, 16), np.float32), np.ones((16, 16), np.float32)
+assert (toprung.matmul(a, b, own=True, device={device.id!r}) == 16).all()
+print(toprung.last_receipt().kernels[0], toprung.last_receipt().why)
+"""
+    environment = {**poisoned.environment(copy, tmp_path), planning.VARIABLE: "measure"}
+    run = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=100)
+    assert run.returncode == 0 and EXACT in run.stdout and "blas/rows" in run.stdout, run.stdout + run.stderr
+    entries = {choice_of(e.candidate): e.status for e in stored.entries() if e.kernel != "numpy"}
+    assert entries[own] == "wrong" and sorted(entries.values()) == ["crashed", "right", "wrong"]
+
+
+# the setting
+
+
+def test_the_setting_is_one_of_two_and_is_put_back(
+    device: Device, stored: Store, asked: list[Call], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for word in ("patient", "", "MEASURE"):
+        with pytest.raises(BadArgument, match="planning is one of estimate, measure, not"):
+            toprung.planning(word)
+    assert planning.rigor() == "estimate"
+    monkeypatch.setattr(planning.PLANNERS[0], "measure", lambda *call: asked.append(call[1]) or "")
+    assert "by the model" in multiplied(device, 64, 56, 64).why and not asked, "nothing is measured by default"
+    with toprung.planning("measure"):
+        with toprung.planning("estimate"):
+            assert "by the model" in multiplied(device, 64, 56, 64).why
+        assert planning.rigor() == "measure" and not asked
+        multiplied(device, 64, 56, 64)
+        assert len(asked) == 1, "what the model had decided is decided anew"
+    assert planning.rigor() == "estimate"
+    monkeypatch.setenv(planning.VARIABLE, "measure")
+    assert planning.rigor() == "measure"
+    with toprung.planning("estimate"):
+        assert planning.rigor() == "estimate"
+    monkeypatch.setenv(planning.VARIABLE, "exhaustive")
+    with pytest.raises(BadArgument, match="TOPRUNG_PLANNING is one of estimate, measure, not 'exhaustive'"):
+        multiplied(device, 64, 52, 64)
+
+
+# where nothing can be measured
+
+
+@pytest.mark.parametrize("how", ["off", "no folder", "no process"])
+def test_where_nothing_can_be_measured_or_kept_it_is_said_once_and_the_model_decides(
+    how: str, device: Device, asked: list[Call], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    says = {"off": "TOPRUNG_STORE=off leaves nothing", "no folder": "cannot be written", "no process": "could be started"}[how]
+    if how == "off":
+        monkeypatch.setenv(stores.VARIABLE, "off")
+    elif how == "no folder":
+        (tmp_path / "file").write_text("")
+        monkeypatch.setenv("TOPRUNG_DATA", str(tmp_path / "file" / "folder"))
+    else:
+        one = planning.PLANNERS[0]
+        assert isinstance(one, planner.Planner)
+        one._end()
+        monkeypatch.setattr(sys, "executable", str(tmp_path / "nowhere"))
+    toprung.planning("measure")
+    with pytest.warns(RuntimeWarning, match="plans by its model, and not by measuring") as heard:
+        for n in (60, 64):
+            why = multiplied(device, 56, n, 64).why
+            assert "by the model" in why and "; not measured: " in why and says in why
+    said = [str(one.message) for one in heard]
+    assert len(said) == 1 and says in said[0] and len(asked) == (how == "no process"), said
+
+
+def test_while_a_stream_is_captured_the_model_decides(
+    session: Session, asked: list[Call], monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    monkeypatch.setattr(type(session), "capturing", lambda self, queue: queue == "captured")
+    with toprung.planning("measure"), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        made = engine.prepare(session, GemmCall(64, 52, 64), queue="captured")
+    assert "by the model" in made.why and "not measured: its stream is being captured" in made.why and not asked
+
+
+def test_what_takes_too_long_or_is_no_problem_of_the_tuner_is_left_to_the_model(
+    session: Session, stored: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(planner.LARGEST, session.device.kind, 1e4)
+    toprung.planning("measure")
+    assert "toprung tune measures it" in engine.prepare(session, GemmCall(64, 64, 64)).why
+    assert "negative increment" in engine.prepare(session, GemvCall(30, 40, incx=-1)).why
+    assert not list(stored.entries())
+
+
+def test_an_interrupt_ends_what_measures(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    from toprung.tune.worker import Worker
+
+    def interrupted(self: Worker, request: Any, limit: float) -> Any:
+        self.start()
+        pids.append(self.pid)
+        raise KeyboardInterrupt
+
+    pids: list[int | None] = []
+    monkeypatch.setattr(Worker, "ask", interrupted)
+    with toprung.planning("measure"), pytest.raises(KeyboardInterrupt):
+        multiplied(device, 60, 64, 60)
+    (pid,) = pids
+    assert pid is not None
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+# what is measured, and what follows
+
+
+@pytest.mark.parametrize("align", [1, 2, 4])
+def test_a_problem_has_the_class_and_the_sizes_of_its_call(align: int) -> None:
+    where = {"align_a": align, "align_b": 4, "align_c": align}
+    calls: list[Call] = [
+        GemmCall(64, 128, 256, **where), GemmCall(64, 128, 256, trans_a=True, ldb=132, beta_zero=False, **where),  # type: ignore[arg-type]
+        GemmCall(1, 128, 256, lda=3, **where), GemmCall(6, 500, 64, batch=4, stride_a=386, stride_b=0, stride_c=3001, **where),  # type: ignore[arg-type]
+        GemvCall(64, 128, align_a=align), GemvCall(128, 64, trans=True, lda=66, incx=3, incy=2, beta_zero=False),
+    ]  # fmt: skip
+    for call in calls:
+        problem = problem_like(call)
+        assert problem is not None
+        found = call_of(problem)
+        assert (class_of(found), sizes_of(found), found.beta_zero) == (class_of(call), sizes_of(call), call.beta_zero)
+        if isinstance(found, GemmCall) and isinstance(call, GemmCall):
+            assert all(0 <= getattr(found, n) - max(getattr(call, n), 1) < 256 for n in ("lda", "ldb", "ldc"))
+
+
+@pytest.mark.parametrize("precision", ["fp32", "auto", "fp32x"])
+def test_whatever_was_fastest_in_a_plan_is_what_runs_on_a_gpu(
+    precision: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:  # fmt: skip
+    monkeypatch.setattr(vendor, "lacking", lambda device: "")
+    machine, store = Machine.of(H200), Store(tmp_path / "tuned.sqlite")
+    seen = set()
+    for problem in shapes.drawn(H200, 30, 11):
+        call = call_of(problem)
+        if precision not in asked_of(H200, problem, precision):
+            continue
+        choices = planned(H200, problem, precision, store, machine, None)
+        mine, others = contenders(H200, problem, precision, routed(H200, problem, precision), store, machine, None)
+        assert {plain(mine), *others} <= set(choices), "a check compares with nothing that a plan did not measure"
+        for fastest in choices:
+            samples = {c: (1e-5 if c == fastest else 2e-5,) for c in choices}
+            book = Book(entry_of(machine, problem, c, Sampled("right", seconds=s)) for c, s in samples.items())
+            monkeypatch.setattr(tuned, "known", lambda device, book=book: tuned.Known(machine, None, book))
+            assert tuned.settled(H200, call, precision)
+            found, _ = route(H200, call, False, precision)
+            assert plain(found) == fastest and ("very sizes" in found.why), found.why
+            seen.add(fastest.kernel)
+        monkeypatch.undo()
+        monkeypatch.setattr(vendor, "lacking", lambda device: "")
+    assert seen >= {"fp32": {"cublas", "gemm", "rows", "columns"}, "auto": {"fp32x", "cublas"}, "fp32x": {"fp32x"}}[precision]
+
+
+class Uncompiled:
+    """No compilers: nothing is run."""
+
+    def __init__(self, device: Device) -> None:
+        """Nothing to start."""
+
+    def ahead(self, choice: Choice, fingerprint: str) -> None:
+        """Nothing is compiled."""
+
+    def rank(self, problem: Problem) -> None:
+        """Nothing is ranked."""
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+
+class Drawn:
+    """A GPU whose times are drawn, the same for the same problem and choice but for noise; now and then a result is wrong."""
+
+    name, device, machine = "drawn", H200, Machine.of(H200)
+
+    def __init__(self) -> None:
+        self._noise = random.Random(5)
+
+    def start(self) -> str:
+        return ""
+
+    def run(self, trial: Trial) -> Outcome:
+        return Outcome(tuple(self._sampled(trial, c) for c in trial.choices))
+
+    def _sampled(self, trial: Trial, choice: Choice) -> Sampled:
+        drawn = random.Random(str((trial.problem, plain(choice))))
+        if drawn.random() < 0.05:
+            return Sampled("wrong", "planted")
+        seconds = 1e-5 * (1 + drawn.random())
+        return Sampled("right", seconds=tuple(seconds * self._noise.gauss(1, 0.01) for _ in range(9)), turns=tuple(range(9)))
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+
+@pytest.mark.parametrize("precision", ["fp32", "auto"])
+def test_whatever_the_times_are_a_check_that_plans_first_keeps_the_promise(
+    precision: str, stored: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vendor, "lacking", lambda device: "")
+    monkeypatch.setattr(checking, "Compiler", Uncompiled)
+    problems = shapes.drawn(H200, 25, 4)
+    estimated, measured = (list(check(Drawn(), problems, stored, precision=precision, measuring=m)) for m in (False, True))
+    assert len(estimated) == len(measured) >= 25
+    assert sum(c.broken for c in estimated) > 5 and not any(c.broken for c in measured)
+    assert all("very sizes" in c.why for c in measured if not c.trouble)
+    assert not list(stored.entries()), "each shape is planned as if it were the first"
+
+
+@pytest.mark.slow
+def test_a_check_that_plans_first_leaves_the_user_s_store_alone(device: Device, tmp_path: Path) -> None:
+    file = tmp_path / "check.json"
+    run = tune(None, tmp_path, "--check", "--planning", "measure", "--shapes", 6, "--device", device.id, "--json", file)
+    text, _ = run.communicate(timeout=250)
+    record = json.loads(file.read_text())
+    broken = sum(shape["broken"] or bool(shape["trouble"]) for shape in record["shapes"])
+    assert run.returncode == int(broken > 0) and f"{6 - broken} of 6 shapes within 5 %" in text, text
+    assert record["planning"] == "measure" and not Store(tmp_path / "data" / "tuned.sqlite").path.exists()
+    for shape in record["shapes"]:
+        assert EXACT in shape["why"] or "when both were measured" in shape["why"]
+        assert all(m["status"] == "right" for m in shape["measured"])
+    assert "planned by measuring first" in tune_table.block(["check", "check.json"], tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--planning", "measure"), "--planning is of --check"), (("--check", "--planning", "patient"), "planning is one of"),
+        (("--check", "--planning", "measure"), "nothing to plan with"),
+    ],
+)  # fmt: skip
+def test_a_check_s_planning_is_refused_before_anything_runs(
+    words: tuple[str, ...], says: str, device: Device, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if len(words) == 3 and words[-1] == "measure":
+        monkeypatch.setenv(stores.VARIABLE, "off")
+    code, text = Typed(capsys, monkeypatch)("tune", *words, "--device", device.id)
+    assert code == 2 and says in text
