@@ -50,7 +50,7 @@ def counted(text):
         fill = source_kernel(Source("benchmarks/fill", FILL, "fill", {}, "cuda"), session)
         problem = named(text)
         one, call = Compared(session, fill, problem, 0), Product.of(problem)
-        plan, (a, b, c) = Plan(session, call, choose(call, session.device.compute_units)), one.addresses
+        plan, (a, b, c) = Plan(session, call, choose(call, session.device.compute_units), chains=1), one.addresses
         runs = (one.vendor(), lambda: plan.run(a, 0, b, 0, c, 0, 1.0, 0.0))
         found = []
         for run in runs:
