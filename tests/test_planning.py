@@ -10,6 +10,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -359,21 +360,27 @@ class Drawn:
 
     name, device, machine = "drawn", H200, Machine.of(H200)
 
-    def __init__(self) -> None:
-        self._noise = random.Random(5)
+    def __init__(self, disturbed: float = 1.0) -> None:
+        """``disturbed``: how many times as long as undisturbed choices take at most at the first look at a problem."""
+        self._noise, self.disturbed = random.Random(5), disturbed
+        self._before: Problem | None = None
 
     def start(self) -> str:
         return ""
 
     def run(self, trial: Trial) -> Outcome:
-        return Outcome(tuple(self._sampled(trial, c) for c in trial.choices))
+        again, self._before = self._before == trial.problem, trial.problem
+        slow = [1.0 if again else self._noise.uniform(1, self.disturbed) for _ in trial.choices]
+        found = tuple(self._sampled(trial, c) for c in trial.choices)
+        return Outcome(tuple(replace(s, seconds=tuple(x * n for x in s.seconds)) for s, n in zip(found, slow, strict=True)))
 
     def _sampled(self, trial: Trial, choice: Choice) -> Sampled:
         drawn = random.Random(str((trial.problem, plain(choice))))
         if drawn.random() < 0.05:
             return Sampled("wrong", "planted")
         seconds = 1e-5 * (1 + drawn.random())
-        return Sampled("right", seconds=tuple(seconds * self._noise.gauss(1, 0.01) for _ in range(9)), turns=tuple(range(9)))
+        samples = tuple(seconds * self._noise.gauss(1, 0.01) for _ in range(9))
+        return Sampled("right", seconds=samples, marked=(False,) * 9, turns=tuple(range(9)))
 
     def close(self) -> None:
         """Nothing to end."""
@@ -386,7 +393,8 @@ def test_whatever_the_times_are_a_check_that_plans_first_keeps_the_promise(
     monkeypatch.setattr(vendor, "lacking", lambda device: "")
     monkeypatch.setattr(checking, "Compiler", Uncompiled)
     problems = shapes.drawn(H200, 25, 4)
-    estimated, measured = (list(check(Drawn(), problems, stored, precision=precision, measuring=m)) for m in (False, True))
+    estimated = list(check(Drawn(), problems, stored, precision=precision))
+    measured = list(check(Drawn(1.2), problems, stored, precision=precision, measuring=True))
     assert len(estimated) == len(measured) >= 25
     assert sum(c.broken for c in estimated) > 5 and not any(c.broken for c in measured)
     assert all("very sizes" in c.why for c in measured if not c.trouble)
