@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 from toprung.device import Device
 
@@ -33,7 +33,9 @@ class Tile:
     SPLIT_K: int | None = None
 
     def __post_init__(self) -> None:
-        for name, value in self.given().items():
+        for name, value in self.__dict__.items():
+            if value is None or (type(value) is int and value > 0):
+                continue  # a search makes some hundred thousand tiles
             least = 0 if name.startswith("PAD") else 1
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
                 raise ValueError(f"{name} must be an integer of at least {least}, not {value!r}")
@@ -70,7 +72,7 @@ class Tile:
 
     def given(self) -> dict[str, int]:
         """The free parameters this tile has."""
-        return {f.name: v for f in fields(self) if (v := getattr(self, f.name)) is not None}
+        return {name: v for name, v in self.__dict__.items() if v is not None}
 
     def defines(self) -> dict[str, int]:
         """What the kernel text is compiled with: the free parameters and the derived sizes."""

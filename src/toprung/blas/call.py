@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 from toprung.errors import BadSize
@@ -156,6 +157,7 @@ def widest(*numbers: int) -> int:
     return next(w for w in (4, 2, 1) if all(n % w == 0 for n in numbers))
 
 
+@functools.lru_cache(1024)
 def widths(call: GemmCall) -> tuple[int, int, int]:
     """Floats of an access to A, B and C: so many that each access lies wholly inside a row or outside."""
     along = [cols for _, cols in call.stored]

@@ -111,10 +111,13 @@ class CallSpace:
         The model compares a kernel's points better than kernels: what is expected of one as a whole may be far off.
         """
         coarse = dict.fromkeys(c for t, axes in self._parts for p in _coarse(self, t, axes) if (c := self._make(t, p)))
-        order = sorted(coarse, key=self.model.predict)
-        if self.model.predict(order[0] if order else Choice("", None)) < math.inf:
-            beam = {n for c in order[:BEAM] for n in self.neighbours(c)}
-            order = sorted({*coarse, *beam}, key=lambda c: (self.model.predict(c), str(c)))
+        times = {c: self.model.predict(c) for c in coarse}
+        order = sorted(times, key=times.__getitem__)
+        if order and times[order[0]] < math.inf:
+            beam = dict.fromkeys(n for c in order[:BEAM] for n in self.neighbours(c))
+            times |= {c: self.model.predict(c) for c in beam if c not in times}
+            alike = itertools.groupby(sorted(times, key=times.__getitem__), times.__getitem__)
+            order = [c for _, same in alike for c in sorted(same, key=str)]
         first: dict[str, Choice] = {}
         for choice in order:
             first.setdefault(choice.kernel, choice)
