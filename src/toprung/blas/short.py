@@ -20,9 +20,6 @@ FEW = 16
 SHORTEST = 32
 """Elements along K from which on a team shares a row: its lanes."""
 
-RESIDENT_ON_CPU = 128
-"""Work-items that a core is given."""
-
 TEAMS: Mapping[str, tuple[Mapping[str, int], ...]] = {
     "rows": ({"ITEMS": 256, "TEAM": 32, "TM": 4}, {"ITEMS": 128, "TEAM": 32, "TM": 1}),
     "columns": ({"ACROSS": 32, "DN": 4, "TN": 16, "KU": 4}, {"ACROSS": 32, "DN": 8, "TN": 32, "KU": 8}),
@@ -136,7 +133,7 @@ def short_choice(device: Device, call: Call, tile: Tile, slices: int, passed_ove
 
 
 def short_on_cpu(device: Device, call: Call) -> Choice | None:
-    """On a CPU: the kernel's own tile, and as many slices as give every core something to do."""
+    """On a CPU: the kernel's own tile, and as many slices as give every core something to do: more cost more than they even out."""
     s, batch = Skinny.of(call), call.batch if isinstance(call, GemmCall) else 1
     options = {"SMALL": next(n for n in SMALL if n >= s.few)}
     if s.by_rows:
@@ -152,7 +149,6 @@ def short_on_cpu(device: Device, call: Call) -> Choice | None:
     if broken(found.all_rules(found.options(device, options)), tile, device):
         return None
     blocks = -(-s.length // tile.BM) * batch
-    at_once = max(1, RESIDENT_ON_CPU // tile.work_items) * device.compute_units
-    wanted = min(round(at_once / blocks), s.depth // (LEAST_TURNS * turn(tile)), MOST_SLICES)
+    wanted = min(round(device.compute_units / blocks), s.depth // (LEAST_TURNS * turn(tile)), MOST_SLICES)
     slices = whole_slices(s.depth, turn(tile), max(1, wanted))
     return short_choice(device, call, tile, slices)
