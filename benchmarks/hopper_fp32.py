@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 from split_k import FILL, Set, canonical, say, timed
 
-from toprung import backends, hopper_fp32, results
+from toprung import backends, results
 from toprung.backends.base import Source
 from toprung.blas.call import GemmCall
 from toprung.build import source_kernel
@@ -31,7 +31,7 @@ from toprung.check import Oracle, hostile
 from toprung.competitor import OnDevice
 from toprung.environment import environment
 from toprung.hopper import Product
-from toprung.hopper_fp32 import LIMIT, VARIANTS, Plan, Variant, choose, reckoned, supported, unfit
+from toprung.hopper_fp32 import LIMIT, VARIANTS, Plan, Variant, choose, cost, reckoned, supported, unfit
 from toprung.power import Meter
 from toprung.routines.gemm import TRANSPOSES, Gemm
 
@@ -103,17 +103,17 @@ def check(session, shape, tile, name):
 
 def right(session, tiles=TILES):
     good, cases = True, 0
-    part = hopper_fp32.PART
+    part = cost.PART
     todo = [({**shape, "trans": t}, tile, "normal") for tile in tiles for shape in EDGES for t in TRANSPOSES if fits(shape, t)]
     todo += [(shape, tile, "integers") for tile in tiles for shape in DEEP]
     todo = [one for one in todo if not unfit(Product.of(problem_of(one[0])), one[1])]
     todo += [({"M": 200, "N": 330, "K": 150, "trans": t}, tiles[0], name) for name in DATA for t in ("NN", "TT")]
     for shape, tile, name in todo:
-        hopper_fp32.PART = -1.0 if name == "integers" else part  # as many parts as may be
+        cost.PART = -1.0 if name == "integers" else part  # as many parts as may be
         try:
             wrong = check(session, shape, tile, name)
         finally:
-            hopper_fp32.PART = part
+            cost.PART = part
         cases += 1
         if wrong:
             good = say(False, f"{tile} {shape} {name}", "; ".join(map(str, wrong))[:400])
@@ -400,7 +400,7 @@ def main():
                 results.record(
                     shlex.join(["python", "benchmarks/hopper_fp32.py", *sys.argv[1:]]), environment(session), [], failures,
                     kind="hopper-fp32", right=good, shapes=report, sustained=asked.sustained,
-                    constants={n: getattr(hopper_fp32, n) for n in ("RATE", "START", "TILE", "PART", "LAY_RATE", "LAY_START")},
+                    constants={n: getattr(cost, n) for n in ("RATE", "START", "TILE", "PART", "LAY_RATE", "LAY_START")},
                 ),
             )  # fmt: skip
     print("\n".join([*lines, *(f"FAILED {f}" for f in failures), f"# {time.monotonic() - start:.0f} s"]))

@@ -434,6 +434,6 @@ def test_hopper_takes_large_products_with_its_own_kernel() -> None:
 
 
 def test_hopper_s_kernel_is_not_chosen_where_it_is_reckoned_slower(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hopper_fp32, "RATE", hopper_fp32.RATE / 2)
+    monkeypatch.setattr(hopper_fp32.cost, "RATE", hopper_fp32.cost.RATE / 2)
     choice = choose(HOPPER, call_of(Gemm(8192, 8192, 8192)))
     assert choice.kernel == "gemm" and choice.passed_over[0][0] == "hopper_fp32/ffma"

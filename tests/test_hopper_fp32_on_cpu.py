@@ -52,8 +52,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Folder:
 
 @pytest.fixture(autouse=True)
 def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hopper_fp32, "Overlapping", Launch)
-    monkeypatch.setattr(hopper_fp32, "_kernel", lambda session, source: source)
+    monkeypatch.setattr(hopper_fp32.plan, "Overlapping", Launch)
+    monkeypatch.setattr(hopper_fp32.plan, "_kernel", lambda session, source: source)
 
 
 def laid(folder: Folder, x: Any, ld: int, skip: int = 0) -> Any:
@@ -87,7 +87,7 @@ def product(
         call = GemmCall(M, N, K, 1, trans[0] == "T", trans[1] == "T", *lds, **aligned)
     with pytest.MonkeyPatch.context() as patch:
         if parts:
-            patch.setattr(hopper_fp32, "PART", -1.0)  # as many parts as may be
+            patch.setattr(hopper_fp32.cost, "PART", -1.0)  # as many parts as may be
         plan = Plan(folder, call, variant, limit, **how)  # type: ignore[arg-type]
         want = alpha * (a @ b) if alpha else np.zeros((M, N), np.float32)
         for _ in range(2):

@@ -1,282 +1,28 @@
-"""Plain fp32 products on Hopper: fused multiply-adds alone, operands through the copy engine. A call → launches.
-
-The product wants A as K×M and B as K×N, on 16 bytes. An operand that lies otherwise goes through a layout pass first, into a
-workspace; one launch lays out both. The product's blocks stay, each with its share of the tiles; where tiles do not fill whole
-waves, some are cut along K and their parts added in a fixed order, so that results repeat to the bit. Long sums are computed in
-chains, a launch each, where cuBLAS cuts them, too: errors are as small as its, and the loop is the same. The workspace is the
-session's for a stream and serves all plans there in turn.
-"""
+"""A call in plain fp32 on Hopper, ready to run: panels, memory, launches."""
 
 from __future__ import annotations
 
 import threading
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from toprung.backends.base import DYNAMIC_SHARED, Buffer, Kernel, Session, Source
+from toprung.backends.base import Buffer, Kernel, Session
 from toprung.backends.overlap import Overlapping
-from toprung.build import with_includes
-from toprung.device import Device
 from toprung.errors import BadArgument, Unsupported
 from toprung.hopper import Call, ceil
 from toprung.hopper.kernels import _kernel
 from toprung.hopper.launches import _address, _narrow
 from toprung.hopper.sizes import _whole
-from toprung.ladders.hopper_fp32.r05_loads_in_order import ring
-from toprung.tile import Tile
+from toprung.hopper_fp32.cost import Piece, chains_of, choose, direct_a, direct_b, links, schedule, schedules, supported, unfit
+from toprung.hopper_fp32.variant import ADDED_ROWS, FIRST, Variant, lay_source, product_source
 
-FOLDER = Path(__file__).parent / "ladders" / "hopper_fp32"
-DEEPEST = 1 << 24
-"""Largest K: a share's stages are counted with 31 bits."""
 LIMIT = 4 << 30
 """Bytes of operands laid out at a time beyond which a call is cut into panels of M and N."""
 LAY_THREADS = 256
 LAY_SIDE = 64
 """Elements of a side of what a block of the layout pass takes."""
-
-
-@dataclass(frozen=True)
-class Variant:
-    """Free parameters of the product's kernel: a block of eight warps of 64 × 64 and a warpgroup that fetches.
-
-    Attributes
-    ----------
-    BM, BN : of C, that a block owns at a time
-    BK : of K, in a stage of the ring; even, the loop over it is unrolled and must fit the instruction cache
-    STAGES : of the ring
-    WAIT_AT : the k in a stage before which the next stage is waited for
-    GROUP : rows of tiles that are walked together
-    TURN_A : 1: A is stored M×K, on 16 bytes, and turned in shared memory stage by stage, not by a pass beforehand
-    """
-
-    BM: int = 128
-    BN: int = 256
-    BK: int = 14
-    STAGES: int = 5
-    WAIT_AT: int = 7
-    GROUP: int = 8
-    TURN_A: int = 0
-
-    @property
-    def shared_bytes(self) -> int:
-        """The ring, and A's stages before they are turned."""
-        return ring(self.tile) + self.TURN_A * self.STAGES * 4 * self.BM * self.BK
-
-    @property
-    def tile(self) -> Tile:
-        """As a rung's, or a choice's."""
-        return Tile(BM=self.BM, BN=self.BN, BK=self.BK, TM=8, TN=16, STAGES=self.STAGES)
-
-    @property
-    def threads(self) -> int:
-        """Of a block."""
-        return self.BM * self.BN // 128 + 128
-
-    def refused(self) -> str:
-        """Why there is no such kernel, empty where there is."""
-        if self.BM % 64 or self.BN % 64 or self.BM * self.BN != 8 * 64 * 64:
-            return "a block is eight warps of 64 × 64: more do not have the registers they were compiled for"
-        if self.BK % 2 or not 0 <= self.WAIT_AT < self.BK:
-            return "fragments alternate between two sets of registers, and the wait stands within a stage"
-        if self.TURN_A and self.BK != 12:
-            return "what turns A meets no bank of shared memory twice where a stage is 12 deep, and only there"
-        if self.TURN_A and self.BM % 128:
-            return "what turns A takes 128 rows at a time"
-        if self.STAGES < 2 or self.shared_bytes > 227 * 1024:
-            return f"{self.STAGES} stages are {self.shared_bytes:,} bytes of shared memory: from 2 stages to {227 * 1024:,} bytes"
-        return ""
-
-    def defines(self, **more: int) -> dict[str, int]:
-        """As macros; with ``ROWS`` of the kernel that adds to C."""
-        pad = (ADDING_PADS if more.get("ROWS") else PADS).get((self.BM, self.BK), 0)
-        return {"ARCH_SPECIFIC": 1, "IN_ORDER": 1, "APART": 1, "PAD": pad, **asdict(self), **more}
-
-    def __str__(self) -> str:
-        return f"{self.BM}x{self.BN}x{self.BK} S{self.STAGES} W{self.WAIT_AT} G{self.GROUP}" + " turns A" * self.TURN_A
-
-
-PADS = {(64, 14): 6, (256, 14): 2, (512, 14): 2, (512, 12): 2}
-"""Instructions in front of the main loop, by BM and BK, which move it within a line of 128 bytes, as NVRTC 13.0 compiles the
-kernel: for BM = 128, where none are needed, and 64 to where it was the fastest of eight places; else to where it was measured."""
-ADDING_PADS = {(128, 14): 7}
-"""The same of the kernel that adds to C, whose loop has other registers; of others no place was better."""
-ADDED_ROWS = 2
-"""Rows of C that this kernel fetches together. Its loop takes up to a hundredth longer than that of the kernel that only writes."""
-FIRST = Variant()
-VARIANTS = (
-    FIRST,
-    Variant(256, 128),
-    Variant(512, 64, GROUP=4),
-    Variant(64, 512, GROUP=16),
-    Variant(512, 64, BK=12, STAGES=4, WAIT_AT=11, GROUP=4, TURN_A=1),
-)
-"""Block shapes that are weighed."""
-
-RATE = 58.7e12 / 132
-"""Operations a second of a multiprocessor in the main loop: of a product of 8192 cubed on an H200, at the clock it keeps there.
-
-This and what follows come from one shape and one layout (TN) and were not fitted since: ``fp32-sustained.json`` and
-``fp32-shapes.json`` of results/nvidia-h200 hold what they reckon beside what was measured."""
-START = 8e-6
-"""Seconds of a launch, before its first product and after its last."""
-TILE = 2e-6
-"""Seconds in which a multiprocessor writes a tile."""
-PART = 3e-6
-"""Seconds in which it adds a part that another left."""
-LAY_RATE = 4e12
-"""Bytes a second of the layout pass, what it reads and what it writes."""
-LAY_START = 4e-6
-"""Seconds of the layout pass's launch."""
-BROAD = 32
-"""Waves of tiles from which on a wave is as high as it is wide: a fifth less is fetched from memory, which takes less power. With
-half as many it changes nothing, with an eighth it is slower."""
-MEMORY_RATE = 4e12
-"""Bytes a second of memory."""
-TURNING = 1.1
-"""Times as long as without: a product that turns A."""
-CHAINED = 5e-6
-"""Seconds that a tile takes longer where it is added to what C has: 2 to 9 µs by ``chains-rows.json`` of results/nvidia-h200."""
-CHAIN, SHORT_CHAIN, MOST_CHAINS = 1536, 750, 4
-"""Elements of K that a chain has at least, where no operand is laid out and where tiles leave waves unfilled; and how many chains
-there may be. ``library.json`` and ``fp32-list.json`` of results/nvidia-h200 show cuBLAS's errors, of sums cut into two to four
-there, and of uncut ones elsewhere."""
-FILLED = 0.8
-"""Share of the multiprocessors that waves of tiles occupy, from which on they are called filled."""
-
-
-def supported(device: Device, call: Call) -> str:
-    """Why a call cannot be computed this way, as a sentence; empty where it can."""
-    if device.backend != "cuda" or device.arch != "sm_90":
-        return f"its copy engine and its exchange of registers are Hopper's, and this is {device}"
-    if call.batch != 1:
-        return "it computes one product at a time"
-    if not (call.M and call.N and call.K):
-        return "the product is empty"
-    if call.K > DEEPEST:
-        return f"K is {call.K:,}, more than {DEEPEST:,}"
-    return ""
-
-
-class Schedule(NamedTuple):
-    """How tiles are dealt out.
-
-    Attributes
-    ----------
-    grid : blocks
-    shared : tiles that are cut along K over all of them; the rest are dealt out whole
-    """
-
-    grid: int
-    shared: int
-
-
-def tiles_of(call: Call, variant: Variant) -> int:
-    """Tiles of C."""
-    return ceil(call.M, variant.BM) * ceil(call.N, variant.BN)
-
-
-def schedules(call: Call, variant: Variant, units: int) -> list[Schedule]:
-    """What is weighed: whole tiles alone, or what does not fill whole waves cut evenly over all blocks."""
-    tiles, chunks = tiles_of(call, variant), ceil(call.K, variant.BK)
-    found = [Schedule(min(units, tiles), 0)]
-    if tiles > units and tiles % units:
-        found.append(Schedule(units, tiles % units + units))
-    elif tiles < units:
-        grids = {min(tiles * n, units) for n in range(2, ceil(units, tiles) + 1)}
-        found += [Schedule(grid, tiles) for grid in sorted(grids) if grid <= tiles * chunks]
-    return found
-
-
-def chains_of(call: Call, variant: Variant, units: int) -> int:
-    """Into how many launches, one after the other, sums are cut so that errors are no larger than cuBLAS's.
-
-    A sum of K terms in one go is off by about √K roundings of its last terms, in n chains by √(K/n). What it costs: a launch and
-    another pass over C each. A tile that is cut for several multiprocessors has as many chains at once.
-    """
-    tiles = tiles_of(call, variant)
-    filled = tiles / (ceil(tiles, units) * units) >= FILLED
-    if filled and not (direct_a(call) and direct_b(call)):
-        return 1
-    wanted = min(MOST_CHAINS, call.K // (CHAIN if filled else SHORT_CHAIN))
-    return max(1, ceil(wanted * tiles, max(units, tiles)))
-
-
-def links(K: int, count: int, step: int) -> list[tuple[int, int]]:
-    """First element and length of each chain: whole stages but for the last."""
-    each = ceil(ceil(K, step), count) * step
-    return [(k, min(each, K - k)) for k in range(0, K, each)]
-
-
-def schedule_time(call: Call, variant: Variant, schedule: Schedule) -> float:
-    """Seconds that the fullest block takes."""
-    tiles, chunks = tiles_of(call, variant), ceil(call.K, variant.BK)
-    grid, shared = schedule
-    whole = ceil(tiles - shared, grid)
-    mine = ceil(shared * chunks, grid) + whole * chunks
-    parts = ceil(grid, shared) if shared else 0  # of a tile: one is written and the others are added
-    each = 2.0 * variant.BM * variant.BN * variant.BK / RATE
-    return mine * each + (whole + ceil(shared, grid)) * TILE + parts * PART
-
-
-def schedule(call: Call, variant: Variant, units: int) -> Schedule:
-    """What is done first."""
-    return min(schedules(call, variant, units), key=lambda s: schedule_time(call, variant, s))
-
-
-def product_time(call: Call, variant: Variant, units: int) -> float:
-    """Seconds of the product's launches."""
-    moved, added = 4 * (call.M * call.K + call.K * call.N + call.M * call.N), ceil(tiles_of(call, variant), units) * CHAINED
-    cut = links(call.K, chains_of(call, variant, units), variant.BK)
-    pieces: list[Any] = [_Part(call.M, call.N, depth) for _, depth in cut]
-    time = sum(schedule_time(piece, variant, schedule(piece, variant, units)) for piece in pieces)
-    return len(cut) * START + (len(cut) - 1) * added + max(time, moved / MEMORY_RATE)
-
-
-def choose(call: Call, units: int) -> Variant:
-    """The block's shape with which all is done first; very large products are walked in bands twice as high."""
-    found = min((v for v in VARIANTS if not unfit(call, v)), key=lambda v: reckoned(call, units, v))
-    return replace(found, GROUP=2 * found.GROUP) if found == FIRST and tiles_of(call, found) > BROAD * units else found
-
-
-def reckoned(call: Call, units: int, variant: Variant | None = None) -> float:
-    """Seconds that a call takes about, the layout pass included."""
-    variant = variant or choose(call, units)
-    laid = 8.0 * call.K * ((0 if direct_a(call, variant) else call.M) + (0 if direct_b(call) else call.N))
-    time = product_time(call, variant, units) * (TURNING if variant.TURN_A else 1.0)
-    return time + (LAY_START + laid / LAY_RATE if laid else 0.0)
-
-
-def direct_a(call: Call, variant: Variant = FIRST) -> bool:
-    """Whether A is read where it lies: every row on 16 bytes, and K×M, or M×K where the product turns it."""
-    long_enough = call.trans_a and call.lda >= call.M and not variant.TURN_A
-    turned = variant.TURN_A and not call.trans_a and call.lda >= call.K
-    return bool((long_enough or turned) and call.lda % 4 == 0 and getattr(call, "align_a", 4) == 4)
-
-
-def unfit(call: Call, variant: Variant) -> str:
-    """Why a variant cannot compute a call, empty where it can."""
-    return "it turns A, which must be M×K on 16 bytes" if variant.TURN_A and not direct_a(call, variant) else ""
-
-
-def direct_b(call: Call) -> bool:
-    """Whether B is."""
-    return not call.trans_b and call.ldb % 4 == 0 and call.ldb >= call.N and getattr(call, "align_b", 4) == 4
-
-
-def product_source(variant: Variant, **more: int) -> Source:
-    """The product's kernel."""
-    text = "".join(f'#include "{name}"\n' for name in ("../hopper/hopper.cuh", "ffma.cuh", "share.cuh", "turn.cuh", "ffma.cu"))
-    defines = {**variant.defines(**more), DYNAMIC_SHARED: variant.shared_bytes}
-    return Source("hopper_fp32/ffma", with_includes(text, FOLDER), "ffma", defines, "cuda")
-
-
-def lay_source() -> Source:
-    """The layout pass."""
-    text = '#include "../hopper/hopper.cuh"\n#include "lay.cu"\n'
-    return Source("hopper_fp32/lay", with_includes(text, FOLDER), "lay", {"ARCH_SPECIFIC": 1}, "cuda")
 
 
 def pitch(rows: int) -> int:
@@ -347,14 +93,6 @@ def _parts(call: Call, p: Panel, variant: Variant, units: int, cut: bool) -> tup
     a = 0 if direct_a(call, variant) else laid_bytes(p.rows, call.K)
     b = 0 if direct_b(call) else laid_bytes(p.cols, call.K)
     return a, b, 4 * units * variant.BM * variant.BN if cut else 0
-
-
-class _Part(NamedTuple):
-    """A panel as a call, for the schedule."""
-
-    M: int
-    N: int
-    K: int
 
 
 class Plan:
@@ -537,7 +275,7 @@ class Link:
         i, address = np.int32, np.uint64
         self._plan = plan
         self._turned = bool(v.TURN_A)
-        piece: Any = _Part(p.rows, p.cols, depth)
+        piece: Any = Piece(p.rows, p.cols, depth)
         self.schedule = schedule(piece, v, plan.units) if plan.cut else schedules(piece, v, plan.units)[0]
         each, extra = divmod(self.schedule.shared * ceil(depth, v.BK), self.schedule.grid)
         self._direct = direct_a(call, v), direct_b(call)
