@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -100,7 +101,8 @@ def main() -> int:
                 if way != "estimate" and "very sizes" not in found["why"]:
                     failures.append(f"{name} {way}: {found['why']}")
     results.write(given.out, results.record(
-        f"python benchmarks/planning.py {given.out}", environment(device), [], failures, kind="planning", rows=rows
+        shlex.join(["python", "benchmarks/planning.py", *sys.argv[1:]]), environment(device), [], failures, kind="planning",
+        rows=rows,
     ))  # fmt: skip
     for one in failures:
         print(f"WRONG: {one}")

@@ -512,13 +512,7 @@ def test_another_order_of_slices_gives_other_bits(session: Session, tmp_path: Pa
 
 def away(session: Session, problem: Gemm, choice: Choice) -> float:
     """The Frobenius error of a choice, which is right."""
-    operands = hostile(problem, "normal")
-    placed = OnDevice(operands, session)
-    prepared = Toprung(choice=choice).prepare(placed)
-    prepared.time(1)
-    verdict = Oracle(operands).verify(prepared.fetch())
-    assert verdict.right, verdict.problems
-    return verdict.frobenius
+    return Oracle(hostile(problem, "normal")).verify(run(session, problem, choice, "normal")).frobenius
 
 
 @pytest.mark.parametrize("K", [90, 1003, 4096])

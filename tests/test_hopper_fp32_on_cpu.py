@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from toprung.backends.base import Source
 from toprung.blas.call import GemmCall
 from toprung.blas.tunables.ffma import AREA, SPACE
 from toprung.build import rung_source
+from toprung.errors import BadArgument
 from toprung.hopper import Product
 from toprung.hopper_fp32 import Plan, Variant
 from toprung.rung import Rung, ladder
@@ -166,6 +169,28 @@ def test_sums_in_chains(folder: Folder, trans: str, chains: int) -> None:
 def test_sums_in_chains_of_what_is_laid_out(folder: Folder, trans: str) -> None:
     product(folder, 132, 260, 45, trans, chains=2, pad=(1, 2, 0))  # C on 16 bytes
     product(folder, 132, 260, 45, trans, chains=2, pad=(1, 2, 3), limit=30_000)  # in panels
+
+
+def test_what_two_threads_make_ready_is_made_once(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Source] = []
+
+    class Slow(Launch):
+        def __init__(self, session: Any, source: Source, *rest: Any) -> None:
+            made.append(source)
+            time.sleep(0.05)
+            super().__init__(session, source, *rest)
+
+    monkeypatch.setattr(hopper_fp32.plan, "Overlapping", Slow)
+    call: Any = Product(40, 52, 60, 1, True)
+    plan = Plan(folder, call, TINY, chains=2)  # type: ignore[arg-type]
+    threads = [threading.Thread(target=plan.ready) for _ in range(3)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    assert sorted(one.defines.get("ROWS", 0) for one in made) == [0, 0, 2, 2], "two links, each for β = 0 and for another β"
+    with pytest.raises(BadArgument, match="one chain at least"):
+        Plan(folder, call, TINY, chains=0)  # type: ignore[arg-type]
 
 
 def test_chains_where_there_is_less_to_do_than_links(folder: Folder) -> None:

@@ -41,6 +41,7 @@ from toprung.tune import check as checking
 from toprung.tune import planner, shapes
 from toprung.tune.check import asked as asked_of
 from toprung.tune.check import check
+from toprung.tune.plan import measure
 from toprung.tune.rivals import contenders, planned, routed
 from toprung.tune.trial import Outcome, Sampled, Trial, choice_of, entry_of, plain
 
@@ -384,6 +385,29 @@ class Drawn:
 
     def close(self) -> None:
         """Nothing to end."""
+
+
+@pytest.mark.parametrize("status", ["crashed", "wrong"])
+def test_what_goes_wrong_at_the_second_look_is_not_chosen(status: str, stored: Store) -> None:
+    class Falters(Drawn):
+        def run(self, trial: Trial) -> Outcome:
+            again = self._before == trial.problem
+            found = super().run(trial)
+            if not again or trial.choices[0] != choices[0]:
+                return found
+            return Outcome((Sampled(status, "planted"), *found.sampled[1:]))
+
+        def _sampled(self, trial: Trial, choice: Choice) -> Sampled:
+            seconds = 1e-5 if choice == choices[0] else 1.1e-5
+            return Sampled("right", seconds=(seconds,) * 9, marked=(False,) * 9, turns=tuple(range(9)))
+
+    problem = Gemm(512, 512, 512)
+    choices = planned(H200, problem, "fp32", stored, Machine.of(H200), None)[:3]
+    assert len(choices) == 3 and measure(Falters(), problem, choices, stored) == ""
+    assert {choice_of(e.candidate): e.status for e in stored.entries()} == {
+        choices[0]: status,
+        **dict.fromkeys(choices[1:], "right"),
+    }
 
 
 @pytest.mark.parametrize("precision", ["fp32", "auto"])

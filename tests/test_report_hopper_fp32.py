@@ -49,8 +49,10 @@ def test_errors_are_shown_where_a_record_has_them(tmp_path: Path) -> None:
         one_row |= {"frobenius": grade * 1e-7, "grade": grade}
     text = block(["sustained", stored(tmp_path, [one])], tmp_path)
     assert text.splitlines()[2].endswith("| 4.00e-07 | 2.00e-07 | 4.00 | 2.00 |")
+    tried = block(["tried", stored(tmp_path, [one])], tmp_path).splitlines()
+    assert [line.count("|") for line in tried[:5]] == [8] * 5 and tried[4].endswith("| 2.00e-07 |")
     del one["rows"][1]["frobenius"]
-    assert "Frobenius" not in block(["sustained", stored(tmp_path, [one])], tmp_path)
+    assert all("Frobenius" not in block([table, stored(tmp_path, [one])], tmp_path) for table in ("sustained", "tried"))
 
 
 def test_all_that_ran_has_a_row(tmp_path: Path) -> None:

@@ -90,7 +90,8 @@ def chains_of(call: Call, variant: Variant, units: int) -> int:
     """Into how many launches, one after the other, sums are cut so that errors are no larger than cuBLAS's.
 
     A sum of K terms in one go is off by about √K roundings of its last terms, in n chains by √(K/n). What it costs: a launch and
-    another pass over C each. A tile that is cut for several multiprocessors has as many chains at once.
+    another pass over C each; and α multiplies each chain, which may overflow where the whole would not. A tile that is cut for
+    several multiprocessors has as many chains at once.
     """
     tiles = tiles_of(call, variant)
     filled = tiles / (ceil(tiles, units) * units) >= FILLED

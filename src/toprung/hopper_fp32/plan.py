@@ -112,6 +112,13 @@ class Plan:
     chains : launches that sums are cut into, one after the other; by default as many as ``chains_of`` says
     overlap : whether a launch may begin before the one before it has ended
     more : macros
+
+    Raises
+    ------
+    Unsupported
+        a device or call that this cannot compute, or a variant that there is not
+    BadArgument
+        fewer chains than one
     """
 
     name = "hopper_fp32/ffma"
@@ -126,6 +133,8 @@ class Plan:
         self.variant = variant or choose(call, self.units)
         if reason := self.variant.refused() or unfit(call, self.variant):
             raise Unsupported(f"{self.variant}: {reason}")
+        if chains is not None and chains < 1:
+            raise BadArgument(f"sums are cut into one chain at least, not {chains}: leave chains out for as many as suit the call")
         self.cut, self.overlap = cut, overlap
         self.why = f"the fullest of {self.units} multiprocessors is done first with tiles of {self.variant.BM}×{self.variant.BN}"
         self.panels = panels(call, limit, self.variant)
@@ -158,10 +167,12 @@ class Plan:
 
         A graph keeps the addresses: keep the plan as long as the graph.
         """
-        for step in self.steps(queue):
-            for link in step.links:
-                link.launch(False)
-                link.launch(True)
+        work = self._workspace(queue)
+        with work.lock:  # a launch that another thread makes meanwhile would take the place of one whose maps are known
+            for step in self._on(queue, work.buffer):
+                for link in step.links:
+                    link.launch(False)
+                    link.launch(True)
 
     def run(
         self, a: Any, offset_a: int, b: Any, offset_b: int, c: Any, offset_c: int, alpha: float, beta: float, queue: Any = None

@@ -86,7 +86,7 @@ def transposes(record: Mapping[str, Any], path: Path) -> None:
 
 def _sustained(shapes: Sequence[Mapping[str, Any]]) -> list[str]:
     """A row a size and layout, sizes in order."""
-    graded = all("frobenius" in row for shape in shapes for row in shape["rows"])  # not in the first records
+    graded = _graded(shapes)
     more = " Frobenius error, cuBLAS | ours | grade, cuBLAS | ours |" if graded else ""
     lines = [
         f"{HEADS} W, cuBLAS | ours | MHz, cuBLAS | ours | pJ/flop, cuBLAS | ours |{more}",
@@ -118,15 +118,25 @@ def _shapes(shapes: Sequence[Mapping[str, Any]]) -> list[str]:
     return lines
 
 
+def _graded(shapes: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether errors are stored beside times: not in the first records."""
+    return all("frobenius" in row for shape in shapes for row in shape["rows"])
+
+
 def _tried(shapes: Sequence[Mapping[str, Any]]) -> list[str]:
     """A row for each variant of each shape, as they ran."""
-    lines = ["| M×N×K | A, B | variant | whole call, µs | × cuBLAS (95 %) | product alone, µs |", "|---|---|---|---:|---:|---:|"]
+    graded = _graded(shapes)
+    lines = [
+        "| M×N×K | A, B | variant | whole call, µs | × cuBLAS (95 %) | product alone, µs |" + " Frobenius error |" * graded,
+        "|---|---|---|" + "---:|" * (3 + graded),
+    ]
     for shape in shapes:
         theirs = next(r for r in shape["rows"] if r["name"] == VENDOR)
         for row in shape["rows"]:
             whole, alone = 1e6 * _median(s["seconds"] for s in row["samples"]), row.get("alone", {}).get("product")
             ratio = "–" if row is theirs else _ratio(theirs, row)
             cells = [f"`{row['name']}`", f"{whole:.0f}", ratio, f"{1e6 * alone:.0f}" if alone else "–"]
+            cells += [f"{row['frobenius']:.2e}"] if graded else []
             lines.append("| " + " | ".join([_sides(shape), shape["problem"]["trans"], *cells]) + " |")
     return lines
 

@@ -58,7 +58,7 @@ def surviving(lane: Lane, trial: Trial, first: int) -> tuple[Outcome, list[tuple
 def measure(lane: Lane, problem: Problem, choices: Sequence[Choice], store: Store, seed: int = 0) -> str:
     """Verify and time choices in one trial, and store every one; why that could not be, empty where it could.
 
-    Those near the fastest take turns in a second trial, and of both looks at one the quicker is kept.
+    Those near the fastest take turns in a second trial, and of both looks at one the quicker is kept: what goes wrong there counts.
 
     Raises
     ------
@@ -68,10 +68,12 @@ def measure(lane: Lane, problem: Problem, choices: Sequence[Choice], store: Stor
     trial = Trial(problem, tuple(choices), TURNS, LEAST, hopeless=math.inf, limit=RUN, most=MOST, seed=seed)
     outcome, looked = surviving(lane, trial, 0)
     found = dict(looked)
-    near = [c for c, s in looked if s.median <= NEAR * min(s.median for _, s in looked) < math.inf]
+    fastest = min((s.median for s in found.values()), default=math.inf)
+    near = tuple(c for c, s in looked if s.median <= NEAR * fastest < math.inf)
     if len(near) > 1:
-        again = surviving(lane, replace(trial, choices=tuple(near)), 0)[1]
-        found |= {c: s for c, s in again if s.median < found[c].median}
+        for choice, sampled in surviving(lane, replace(trial, choices=near), 0)[1]:
+            if sampled.status not in ("", "right") or sampled.median < found[choice].median:
+                found[choice] = sampled
     entries = [entry_of(lane.machine, problem, c, s) for c, s in found.items() if s.status and (s.status != "right" or s.seconds)]
     if entries:
         store.add(*entries)

@@ -21,7 +21,7 @@ KERNEL = LibraryKernel(
     switches=(
         Switch("VC", "floats of an access to C", values=(1, 2, 4)),
         Switch("TIGHT", "C lies as a slice does, without gaps"),
-        Switch("INDEX32", "places in C are counted with 32 bits", values=(0, 1)),
+        Switch("INDEX32", "places in C are counted with 32 bits"),
     ),
     routine="add",
 )
