@@ -6,6 +6,7 @@ sample by sample (A B A B …), in each mode asked for:
 ``warm``       the same operands again and again, in short bursts
 ``cold``       operand sets in turn that together are larger than any cache
 ``sustained``  two seconds of the same competitor before each sample of a second, with energy where it can be read
+``held``       as warm, with the queue held until calls are in it: what the device takes however slow the host is
 """
 
 from __future__ import annotations
@@ -21,15 +22,18 @@ from toprung.competitor import Competitor, OnDevice, Prepared, Rotating, RungCom
 from toprung.data import Distribution
 from toprung.device import Device
 from toprung.errors import ToprungError, UnknownName, Unsupported
-from toprung.measure import BURST, SUSTAINED, Measurement, Plan, Timing
+from toprung.measure import BURST, HELD, SUSTAINED, Measurement, Plan, Timing
 from toprung.power import Meter
 from toprung.problem import Problem
 from toprung.rung import ladder, ladder_names, rung
 from toprung.stats import Interval, paired_ratio
 
-MODES = ("warm", "cold", "sustained")
-SAMPLES: Mapping[str, int] = {"warm": 9, "cold": 9, "sustained": 3}
+MODES = ("warm", "cold", "sustained", "held")
+SAMPLES: Mapping[str, int] = {"warm": 9, "cold": 9, "sustained": 3, "held": 9}
 """Turns in each mode."""
+
+PLANS: Mapping[str, Plan] = {"sustained": SUSTAINED, "held": HELD}
+"""How samples are taken where it is not in bursts."""
 
 COLD_BYTES: Mapping[str, int] = {"gpu": 256 << 20, "cpu": 128 << 20, "other": 256 << 20}
 """Operands that rotate in ``cold`` mode: more than twice the last cache of any device of the kind so far (an H200's L2 has 50 MB,
@@ -130,7 +134,9 @@ def bench(
         sets = copies(operands, session) if mode == "cold" else []
         for row in present:
             try:
-                row.timing = Timing(Rotating([row.who.prepare(s) for s in sets]) if sets else ready[row.who.name], plan=_plan(mode))
+                row.timing = Timing(
+                    Rotating([row.who.prepare(s) for s in sets]) if sets else ready[row.who.name], plan=PLANS.get(mode, BURST)
+                )
                 row.timing.warm_up()
             except Exception as error:
                 row.state, row.note, row.timing = "failed", _said(error), None
@@ -213,10 +219,6 @@ def copies(operands: Operands, session: Session, shared: bool = False) -> list[O
         return [OnDevice(operands, session) for _ in range(count)]
     made = (replace(operands, flat={n: f.copy() for n, f in operands.flat.items()}) for _ in range(count))
     return [OnDevice(copy, session) for copy in made]
-
-
-def _plan(mode: str) -> Plan:
-    return SUSTAINED if mode == "sustained" else BURST
 
 
 def _said(error: Exception) -> str:

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from toprung.backends.base import Buffer, Resources, Session
+from toprung.backends.base import Buffer, Launch, Resources, Session
 from toprung.build import Compiled, build
 from toprung.check import GUARD, Operands
 from toprung.device import Device
@@ -52,6 +52,9 @@ class Clock(Protocol):
     def seconds(self, start: Any, end: Any) -> float:
         """Seconds between two points; waits for the second."""
 
+    def hold(self) -> Launch | None:
+        """See ``toprung.backends.base.Session``."""
+
 
 class HostClock:
     """The host's clock, for what is done when the call returns."""
@@ -63,6 +66,13 @@ class HostClock:
     def seconds(self, start: float, end: float) -> float:
         """From one to the other."""
         return end - start
+
+    def hold(self) -> None:
+        """There is no queue."""
+
+
+AT_ONCE = 100
+"""Calls that are put into a queue while it is held: a GPU's has room for about a thousand launches."""
 
 
 class Prepared(ABC):
@@ -100,6 +110,29 @@ class Prepared(ABC):
             self.run()
             marks.append((start, self.clock.mark()))
         return sum(self.clock.seconds(start, end) for start, end in marks) / calls
+
+    def time_held(self, calls: int, in_flight: Callable[[], None] = lambda: None) -> tuple[float, float]:
+        """As ``time``, with the queue held until calls are in it: the device's seconds a call, and the host's to put it there.
+
+        Where queues cannot be held it is ``time``, and nothing is known of the host, which is 0. Source of the idea: nvbench.
+        """
+        device = host = 0.0
+        for first in range(0, calls, AT_ONCE):
+            count = min(AT_ONCE, calls - first)
+            if (release := self.clock.hold()) is None:
+                return self.time(calls, in_flight), 0.0
+            try:
+                start, begin = self.clock.mark(), time.perf_counter()
+                for _ in range(count):
+                    self.run()
+                host += time.perf_counter() - begin
+                end = self.clock.mark()
+            finally:
+                release()
+            if first + count == calls:
+                in_flight()
+            device += self.clock.seconds(start, end)
+        return device / calls, host / calls
 
     def helper_time(self, calls: int) -> float:
         """The same for the part of a call that only lays out operands; 0 where there is none."""

@@ -32,14 +32,17 @@ class Plan:
     sample_seconds : how long a sample lasts
     longest_loop : most calls in one
     busy_seconds : how long the same competitor runs before each sample, so that clocks and temperature settle
+    held : whether the queue is held until calls are in it, so that the host's time is apart
     """
 
     sample_seconds: float = SAMPLE_SECONDS
     longest_loop: int = LONGEST_LOOP
     busy_seconds: float = 0.0
+    held: bool = False
 
 
 BURST = Plan()
+HELD = Plan(held=True)
 SUSTAINED = Plan(sample_seconds=1.0, longest_loop=200_000, busy_seconds=2.0)
 
 
@@ -55,10 +58,12 @@ class Measurement:
     calls : calls a sample
     clocks_mhz : the device's clock while each sample ran (in older records of ladders: before and after), where it can
         be read
-    mode : ``warm`` (the same operands again and again), ``cold`` (none of them in a cache) or ``sustained`` (after seconds of load)
+    mode : ``warm`` (the same operands again and again), ``cold`` (none of them in a cache), ``sustained`` (after seconds of load)
+        or ``held`` (warm, and the queue held until the calls are in it)
     joules : energy of a call, one for each sample, where it was measured
     each_seconds : a call's time by marks around each, one for each sample, where that was asked for; ``seconds`` is by marks
         around the loop
+    host_seconds : what the host took to put a call into the queue, one for each sample of ``held``
     """
 
     competitor: Mapping[str, Any]
@@ -73,6 +78,7 @@ class Measurement:
     mode: str = "warm"
     joules: tuple[float, ...] = ()
     each_seconds: tuple[float, ...] = ()
+    host_seconds: tuple[float, ...] = ()
 
     @property
     def clock(self) -> float | None:
@@ -92,6 +98,11 @@ class Measurement:
     def each(self) -> float | None:
         """Median seconds a call by marks around each."""
         return statistics.median(self.each_seconds) if self.each_seconds else None
+
+    @property
+    def host(self) -> float | None:
+        """The least that the host took to put a call into the queue, in seconds; None where it is not known."""
+        return min((s for s in self.host_seconds if s), default=None)
 
     @property
     def median(self) -> float:
@@ -163,7 +174,7 @@ class Measurement:
             "competitor": dict(self.competitor), "problem": dict(self.problem), "flops": self.flops, "min_bytes": self.min_bytes,
             "verdict": dict(self.verdict), "calls": self.calls, "seconds": list(self.seconds),
             "helper_seconds": list(self.helper_seconds), "clocks_mhz": list(self.clocks_mhz), "mode": self.mode,
-            "joules": list(self.joules), "each_seconds": list(self.each_seconds),
+            "joules": list(self.joules), "each_seconds": list(self.each_seconds), "host_seconds": list(self.host_seconds),
             "median_seconds": self.median, "best_seconds": self.best, "gflops": self.gflops, "gbytes_per_s": self.gbytes_per_s,
         }  # fmt: skip
 
@@ -174,7 +185,7 @@ class Measurement:
             record["competitor"], record["problem"], int(record["flops"]), int(record["min_bytes"]), record["verdict"],
             tuple(map(float, record["seconds"])), tuple(map(float, record["helper_seconds"])), int(record["calls"]),
             tuple(record["clocks_mhz"]), record.get("mode", "warm"), tuple(map(float, record.get("joules", ()))),
-            tuple(map(float, record.get("each_seconds", ()))),
+            tuple(map(float, record.get("each_seconds", ()))), tuple(map(float, record.get("host_seconds", ()))),
         )  # fmt: skip
 
 
@@ -190,6 +201,7 @@ class Timing:
     joules: list[float] = field(default_factory=list)
     each_seconds: list[float] = field(default_factory=list)
     plan: Plan = BURST
+    host_seconds: list[float] = field(default_factory=list)
 
     def warm_up(self) -> None:
         """Run once to load code and data, then find how many calls make a sample."""
@@ -208,7 +220,17 @@ class Timing:
         while busy < self.plan.busy_seconds:
             busy += self.prepared.time(self.calls) * self.calls
         before = joules() if joules else 0.0
-        self.seconds.append(self.prepared.time(self.calls, lambda: self.clocks.append(clock()) if clock else None))
+
+        def in_flight() -> None:
+            if clock:
+                self.clocks.append(clock())
+
+        if self.plan.held:
+            device, host = self.prepared.time_held(self.calls, in_flight)
+            self.seconds.append(device)
+            self.host_seconds.append(host)
+        else:
+            self.seconds.append(self.prepared.time(self.calls, in_flight))
         if joules:
             self.joules.append((joules() - before) / self.calls)
         self.helper_seconds.append(self.prepared.helper_time(self.calls))
@@ -222,4 +244,5 @@ class Timing:
         return Measurement(
             competitor, problem.describe(), problem.flops, problem.min_bytes, verdict.describe(), tuple(self.seconds),
             tuple(self.helper_seconds), self.calls, tuple(self.clocks), mode, tuple(self.joules), tuple(self.each_seconds),
+            tuple(self.host_seconds),
         )  # fmt: skip

@@ -28,6 +28,9 @@ Launch = Callable[[], None]
 Relaunch = Callable[..., None]
 """``relaunch(queue, *values)`` puts one launch with new values for the leading arguments into a queue; for one thread at a time."""
 
+HOLD_SECONDS = 0.02
+"""Seconds after which a queue that is held goes on by itself."""
+
 SLOTS = {"P": "Q", "l": "q", "f": "f4x"}
 """Kinds of arguments that a ``Relaunch`` takes (a buffer's handle, a 64-bit integer, a float), and how each fills 8 bytes."""
 
@@ -176,6 +179,12 @@ class Session(Protocol):
 
     def seconds(self, start: object, end: object) -> float:
         """Device seconds between two marks; waits for the second."""
+
+    def hold(self) -> Launch | None:
+        """Keep what comes into the queue from now on from starting until what is returned is called, or for ``HOLD_SECONDS``.
+
+        None where queues cannot be held.
+        """
 
     def synchronize(self) -> None:
         """Wait until the queue is empty."""

@@ -9,6 +9,7 @@ import copy
 import ctypes
 import functools
 import importlib.util
+import itertools
 import math
 import os
 import struct
@@ -16,13 +17,26 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from toprung.backends import cubin, nvml, nvrtc
-from toprung.backends.base import DYNAMIC_SHARED, SLOTS, Buffer, Kernel, Launch, Relaunch, Resources, Session, Source, Workspace
+from toprung.backends.base import (
+    DYNAMIC_SHARED,
+    HOLD_SECONDS,
+    SLOTS,
+    Buffer,
+    Kernel,
+    Launch,
+    Relaunch,
+    Resources,
+    Session,
+    Source,
+    Workspace,
+)
 from toprung.device import FP32_LANES, Device
 from toprung.errors import BuildError, ForkedDevice, LaunchError, NoDevice, OutOfDeviceMemory, Unsupported
 
@@ -30,6 +44,7 @@ INSTALL = 'pip install "toprung[cuda]"'
 MAX_GROUPS = (2**31 - 1, 65535, 65535)
 """Work-groups in each dimension of a launch, on every NVIDIA GPU."""
 TENSOR_MAP_BYTES = 128
+HOLD = Path(__file__).with_name("hold.cu")
 ALL_SHARED = 100
 """Per cent of the L1 cache that CARVEOUT turns into shared memory, as far as the hardware goes."""
 
@@ -258,6 +273,7 @@ class CUDASession:
         self._last = "the queue"
         self._workspaces: dict[int, Workspace] = {}
         self._workspace_lock = threading.Lock()
+        self._gate: tuple[Kernel, NDArray[Any], Iterator[int]] | None = None
 
     def fingerprint(self) -> str:
         """Compiler, driver, architecture, flags and prelude."""
@@ -523,6 +539,22 @@ class CUDASession:
         self._do(self._driver.cuEventSynchronize(end.handle))
         elapsed: float = (end - start) * 1e-3
         return elapsed
+
+    def hold(self) -> Launch:
+        """A kernel that looks for a number in the host's memory stands in front."""
+        if self._gate is None:
+            source = Source(HOLD.stem, HOLD.read_text(), HOLD.stem, {}, "cuda")
+            self._gate = self.load(self.compile(source), source), self.pinned(8).view(np.int64), itertools.count(1)
+            self._gate[1][0] = 0
+        kernel, opened, numbers = self._gate
+        number = next(numbers)
+        args = (CUDABuffer(opened.ctypes.data, 8), np.int64(number), np.int64(1e9 * HOLD_SECONDS))
+        self.bind(kernel, (1,), (1,), args)()
+
+        def release() -> None:
+            opened[0] = number
+
+        return release
 
     def synchronize(self) -> None:
         """Wait for the stream."""

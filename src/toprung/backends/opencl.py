@@ -465,6 +465,9 @@ class OpenCLSession:
         elapsed: float = (end.profile.end - start.profile.end) * 1e-9
         return elapsed
 
+    def hold(self) -> None:
+        """There is none: behind a user event runtimes keep commands to themselves, and hand them over when that has happened."""
+
     def synchronize(self) -> None:
         """Wait for the queue."""
         self._alive()

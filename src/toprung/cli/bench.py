@@ -59,6 +59,9 @@ def bench_command(
     sustained: Annotated[
         bool, typer.Option("--sustained", help="also after 2 s of load, 1 s a sample, with energy; some 10 s each")
     ] = False,
+    held: Annotated[
+        bool, typer.Option("--held", help="also with the queue held until calls are in it: the device's time without the host's")
+    ] = False,
     json: Annotated[Path | None, _JSON] = None,
     csv: Annotated[Path | None, typer.Option(help="a line a measurement, for spreadsheets")] = None,
     plot: Annotated[Path | None, _PLOT] = None,
@@ -80,10 +83,12 @@ def bench_command(
     rivals, notes = _rivals(peers, where)
     if plot is not None:
         pictures.check(plot)
-    modes = [m for m, wanted in zip(MODES, (True, cold, sustained), strict=True) if wanted]
+    modes = [m for m, wanted in zip(MODES, (True, cold, sustained, held), strict=True) if wanted]
     if sustained and (reason := Meter(where).absent):
         notes.append(reason)
     with backends.opened(where) as session:
+        if held and not _held(session):
+            notes.append(f"queues of {where} cannot be held: held is as warm there")
         measured, failures, more, interrupted = _run(problems, rivals, session, modes)
         entries = [{**m.describe(), "ratio": vars(r) if r else None} for m, r in zip(measured, ratios(measured), strict=True)]
         stored = results.record(
@@ -147,6 +152,13 @@ def accuracy_command(
     if plot is not None:
         bench_plot.accuracy(stored, plot)
     _end(interrupted, bool(wrong) or not graded)
+
+
+def _held(session: Session) -> bool:
+    """Whether its queue can be held."""
+    if release := session.hold():
+        release()
+    return bool(release)
 
 
 def _run(

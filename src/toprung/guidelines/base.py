@@ -223,6 +223,9 @@ class Queues:
         """From one to the other."""
         return end - start
 
+    def hold(self) -> None:
+        """Each has its own."""
+
 
 class Trial(Prepared):
     """A case ready to run on a device.

@@ -27,7 +27,7 @@ def bench_table(rows: Sequence[Row], title: str, kind: str, wide: bool = True) -
     measured = [r.measurement for r in rows if r.measurement]
     speeds = dict(zip(map(id, measured), ratios(measured), strict=True))
     modes = len({r.mode for r in rows}) > 1
-    energy = any(m.joules for m in measured)
+    energy, held = any(m.joules for m in measured), any(any(m.host_seconds) for m in measured)
     table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("who", no_wrap=True)
     table.add_column("precision", no_wrap=True)
@@ -35,6 +35,7 @@ def bench_table(rows: Sequence[Row], title: str, kind: str, wide: bool = True) -
         table.add_column("mode", no_wrap=True)
     first = next((r.who.name for r in rows if r.state not in QUIET), "first")
     heads = ["ms", _unit(kind), "GB/s", f"× {first} (95 %)", "grade", "Frobenius", "MHz", *(["J", "pJ/flop"] if energy else [])]
+    heads += ["host ms"] if held else []
     if not wide:
         heads = [h for h in heads if h not in ("GB/s", "MHz")]
     for head in heads:
@@ -57,6 +58,8 @@ def bench_table(rows: Sequence[Row], title: str, kind: str, wide: bool = True) -
             cells["GB/s"] = f"{m.min_bytes / m.median / 1e9:.4g}"
             cells[f"× {first} (95 %)"] = interval_text(speeds[id(m)])
             cells["MHz"] = f"{m.clock:.0f}" if m.clock else "–"
+            if held and m.host is not None:
+                cells["host ms"] = f"{m.host * 1e3:.4g}"
             if m.energy is not None:
                 cells["J"], cells["pJ/flop"] = f"{m.energy:.3g}", f"{m.energy / m.flops * 1e12:.3g}"
         table.add_row(row.who.name, label, *([row.mode] if modes else []), *(cells[h] for h in heads))
@@ -129,7 +132,7 @@ def to_csv(measurements: Sequence[Measurement]) -> str:
             **{k: p.get(k, "") for k in ("M", "N", "K", "trans", "batch")}, "mode": m.mode, "median_s": m.median, "best_s": m.best,
             "gflops": m.gflops, "gb_s": m.min_bytes / m.median / 1e9, "ratio": s.value, "ratio_low": s.low, "ratio_high": s.high,
             "grade": m.verdict["grade"], "frobenius": m.verdict["frobenius"], "joules": m.energy, "clock_mhz": m.clock,
-            "samples": len(m.seconds), "calls": m.calls,
+            "host_s": m.host, "samples": len(m.seconds), "calls": m.calls,
         })  # fmt: skip
     out = io.StringIO()
     if lines:

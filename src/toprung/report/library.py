@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from toprung.blas.competitor import WAYS, Toprung
 from toprung.errors import BadRecord
@@ -20,37 +21,56 @@ def block(words: Sequence[str], root: Path) -> str:
     if not words:
         return "Not measured yet."
     records = [read(root / w) for w in words]
-    found = {str(sorted(ours.problem.items())): (theirs, ours) for r in records for theirs, ours in pairs(r["measurements"])}
-    both = list(found.values())  # a product that is in several records: the last
+    both, held = (_last(records, mode) for mode in ("warm", "held"))
     if not both:
         raise BadRecord(f"{' '.join(words)}: no product that both toprung and another library computed")
-    rival = both[0][0].competitor["name"]
-    lines = [f"| product | {rival} TFLOP/s | toprung TFLOP/s | ratio (95 %) | kernel |", "|---|---:|---:|---:|---|"]
-    ratios: list[Interval] = []
-    for theirs, ours in both:
-        ratio = paired_ratio(theirs.seconds, ours.seconds)
-        ratios.append(ratio)
+    rival = next(iter(both.values()))[0].competitor["name"]
+    heads = ["product", f"{rival} TFLOP/s", "toprung TFLOP/s", "ratio (95 %)", *["queue held"] * bool(held), "kernel"]
+    lines = ["| " + " | ".join(heads) + " |", "|---|" + "---:|" * (len(heads) - 2) + "---|"]
+    for product, (theirs, ours) in both.items():
+        ratio = _ratio(theirs, ours)
         batch = f", {count:,} products" if (count := ours.problem.get("batch", 1)) > 1 else ""
-        cells = (
+        cells = [
             size_of(ours) + batch, f"{theirs.figure / 1e3:.3g}", f"{ours.figure / 1e3:.3g}",
             f"{ratio.value:.3f} ({ratio.low:.3f} to {ratio.high:.3f})", _kernel(ours),
-        )  # fmt: skip
+        ]  # fmt: skip
+        if held:
+            cells.insert(-1, f"{_ratio(*held[product]).value:.3f}" if product in held else "–")
         lines.append("| " + " | ".join(cells) + " |")
-    values = [r.value for r in ratios]
-    least = size_of(both[values.index(min(values))][1])
-    lines += [
-        "",
-        f"Geometric mean of {len(values)} ratios {statistics.geometric_mean(values):.3f}, the least {min(values):.3f} ({least}).  ",
-    ]
+    lines += ["", f"{_mean(list(both.values()))}.  "]
+    if held:
+        lines[-1] = (
+            f"{lines[-1].rstrip('. ')}; with the queue held, so that the host does not count: {_mean(list(held.values()))}.  "
+        )
     return "\n".join([*lines, *(source_line(w, r) for w, r in zip(words, records, strict=True))])
 
 
-def pairs(measurements: Sequence[Measurement], name: str = Toprung.title) -> list[tuple[Measurement, Measurement]]:
+def _last(records: Sequence[Mapping[str, Any]], mode: str) -> dict[str, tuple[Measurement, Measurement]]:
+    """Both libraries on each product; of one that is in several records, the last."""
+    return {str(sorted(o.problem.items())): (t, o) for r in records for t, o in pairs(r["measurements"], mode=mode)}
+
+
+def _ratio(theirs: Measurement, ours: Measurement) -> Interval:
+    return paired_ratio(theirs.seconds, ours.seconds)
+
+
+def _mean(both: Sequence[tuple[Measurement, Measurement]]) -> str:
+    """All ratios in a clause."""
+    from toprung.report.markdown import size_of
+
+    values = [_ratio(*b).value for b in both]
+    least = size_of(both[values.index(min(values))][1])
+    return f"Geometric mean of {len(values)} ratios {statistics.geometric_mean(values):.3f}, the least {min(values):.3f} ({least})"
+
+
+def pairs(
+    measurements: Sequence[Measurement], name: str = Toprung.title, mode: str = "warm"
+) -> list[tuple[Measurement, Measurement]]:
     """For each product the first measurement of another library, and that of one of ours (``WAYS``)."""
     found: dict[str, dict[bool, Measurement]] = {}
     for m in measurements:
         who = m.competitor["name"]
-        if m.mode == "warm" and (who == name or who not in WAYS):
+        if m.mode == mode and (who == name or who not in WAYS):
             found.setdefault(str(sorted(m.problem.items())), {}).setdefault(who == name, m)
     return [(both[False], both[True]) for both in found.values() if len(both) == 2]
 

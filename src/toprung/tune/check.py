@@ -75,7 +75,13 @@ class Checked:
 
 
 def _described(sampled: Sequence[tuple[Choice, Sampled]]) -> list[dict[str, Any]]:
-    return [{**describe(c), "status": s.status, "message": s.message, "seconds": list(s.seconds)} for c, s in sampled]
+    return [
+        {
+            **describe(c), "status": s.status, "message": s.message, "seconds": list(s.seconds),
+            "device_seconds": list(s.device_seconds), "host_seconds": s.host_seconds,
+        }
+        for c, s in sampled
+    ]  # fmt: skip
 
 
 def asked(device: Device, problem: Problem, precision: str) -> list[str]:

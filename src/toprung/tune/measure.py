@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 from toprung import peers
 from toprung.backends.base import Session
@@ -13,6 +15,7 @@ from toprung.blas import launches
 from toprung.blas.choice import Choice
 from toprung.blas.competitor import Bound, Toprung
 from toprung.blas.fp32x import path_of
+from toprung.blas.problems import call_of
 from toprung.check import Oracle, hostile
 from toprung.competitor import OnDevice, Prepared, Rotating, refuse_what_cannot_fit
 from toprung.errors import BuildError, IllegalTile, OutOfDeviceMemory, SwitchRefused, UnknownName, Unsupported
@@ -51,6 +54,7 @@ class Measurer:
         self._problem: Problem | None = None
         self._seed = 0
         self._ready: dict[Choice, Ready] = {}
+        self._host: dict[tuple[str, Any], float] = {}
 
     def run(self, trial: Trial, says: Says = lambda phase, which: None) -> Outcome:
         """Verify and time a trial's choices.
@@ -120,7 +124,7 @@ class Measurer:
         return prepared.elsewhere(placed) if isinstance(prepared, Bound) else self._bound(choice, placed)
 
     def _time(self, trial: Trial, ready: dict[int, Ready], sampled: list[Sampled], says: Says) -> None:
-        plan = Plan(sample_seconds=trial.sample_seconds)
+        plan = Plan(sample_seconds=trial.sample_seconds, held=True)
         taken = {i: Samples() for i in ready}
         timings: dict[int, Timing] = {}
         fastest = float("inf")
@@ -129,7 +133,7 @@ class Measurer:
             first = min(one.prepared.time(1), one.prepared.time(1))  # the first of all wakes threads and caches
             fastest = min(fastest, first)
             if first > 3 * trial.hopeless * fastest:  # one call is a poor sample: it condemns only what is far off
-                taken[i].seconds.append(first)
+                taken[i].device.append(first)
                 taken[i].clocks.append(None)
                 taken[i].turns.append(-1)
                 continue
@@ -140,22 +144,35 @@ class Measurer:
             for i, timing in timings.items():
                 says("time", i)
                 timing.sample(self._clock)
-                taken[i].seconds.append(timing.seconds[-1])
+                taken[i].device.append(timing.seconds[-1])
                 taken[i].clocks.append(timing.clocks[-1] if timing.clocks else None)
                 taken[i].turns.append(turn)
-                fastest = min(fastest, timing.seconds[-1])
-            for i in [i for i in timings if i and min(taken[i].seconds) > trial.hopeless * fastest]:
-                del timings[i]
+                self._quiet(trial.problem, trial.choices[i], timing.host_seconds[-1])
             for i, samples in taken.items():
+                host = self._quiet(trial.problem, trial.choices[i])
                 sampled[i] = replace(
-                    sampled[i], seconds=tuple(samples.seconds), clocks_mhz=tuple(samples.clocks), turns=tuple(samples.turns)
-                )
+                    sampled[i], seconds=tuple(max(s, host) for s in samples.device), clocks_mhz=tuple(samples.clocks),
+                    turns=tuple(samples.turns), device_seconds=tuple(samples.device), host_seconds=host,
+                )  # fmt: skip
+            fastest = min([fastest, *(min(sampled[i].seconds) for i in timings)])
+            for i in [i for i in timings if i and min(sampled[i].seconds) > trial.hopeless * fastest]:
+                del timings[i]
             if time.monotonic() > end:
                 break
             if turn + 1 >= trial.least and all(_decided(sampled[0], sampled[i], trial.decided) for i in timings if i):
                 break
         if trial.cold:
             self._time_cold(trial, ready, sampled, says)
+
+    def _quiet(self, problem: Problem, choice: Choice, seconds: float = math.inf) -> float:
+        """The least that the host has taken so far to put such a call into the queue: what disturbs it only makes that longer.
+
+        Of ours the kernel and the number of launches count, whatever the problem.
+        """
+        ours = choice.tile is not None
+        work = launches.count(call_of(problem), choice, self.session.device.compute_units) if ours else problem
+        self._host[choice.kernel, work] = least = min(self._host.get((choice.kernel, work), math.inf), seconds)
+        return least if least < math.inf else 0.0
 
     def _time_cold(self, trial: Trial, ready: dict[int, Ready], sampled: list[Sampled], says: Says) -> None:
         """With operands that are in no cache; a problem that is larger than any cache by itself is cold already."""
@@ -169,11 +186,11 @@ class Measurer:
             prepared = ready[i].prepared
             if self._copies:
                 prepared = Rotating([self._rebound(prepared, plain(trial.choices[i]), one) for one in self._copies])
-            timing = Timing(prepared, plan=Plan(sample_seconds=trial.sample_seconds))
+            timing = Timing(prepared, plan=Plan(sample_seconds=trial.sample_seconds, held=True))
             timing.warm_up()
             for _ in range(trial.cold):
                 timing.sample()
-            sampled[i] = replace(sampled[i], cold_seconds=tuple(timing.seconds))
+            sampled[i] = replace(sampled[i], cold_seconds=tuple(max(s, sampled[i].host_seconds) for s in timing.seconds))
 
 
 def _decided(first: Sampled, other: Sampled, ratio: float) -> bool:

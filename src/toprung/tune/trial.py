@@ -53,6 +53,8 @@ class Sampled:
     ----------
     status : as ``toprung.store.Entry`` has it; ``""`` where it was not its turn before something else ended the trial
     turns : which turn each sample belongs to, so that choices can be compared pair by pair
+    device_seconds : what the device took in each sample, where queues can be held: the seconds of which none is shorter than
+    host_seconds : the least that the host was seen to take to put such a call into the queue, 0 where that is not known
     """
 
     status: str = ""
@@ -63,6 +65,8 @@ class Sampled:
     marked: tuple[bool, ...] = ()
     turns: tuple[int, ...] = ()
     grade: float = 0.0
+    device_seconds: tuple[float, ...] = ()
+    host_seconds: float = 0.0
 
     @property
     def median(self) -> float:
@@ -88,12 +92,11 @@ class Outcome:
 
 @dataclass
 class Samples:
-    """The same while it is being taken."""
+    """The same while it is being taken; ``device`` is what the device took."""
 
-    seconds: list[float] = field(default_factory=list)
+    device: list[float] = field(default_factory=list)
     clocks: list[float | None] = field(default_factory=list)
     turns: list[int] = field(default_factory=list)
-    cold: list[float] = field(default_factory=list)
 
 
 DROP = 0.95
