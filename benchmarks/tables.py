@@ -19,7 +19,7 @@ PICTURES = {
 }
 """Picture: the record it is drawn from, and the size."""
 SQUARES = (ROOT / "docs/transposes.svg", ROOT / "results/nvidia-h200/library.json")
-"""The library beside cuBLAS over the size of squares, in four transposes."""
+"""The library beside cuBLAS over the size of squares, in four transposes: what the device takes."""
 FP32 = (ROOT / "docs/fp32-transposes.svg", ROOT / "results/nvidia-h200/fp32-sustained.json")
 """Plain fp32 on Hopper beside cuBLAS, in four transposes."""
 MIXES = (ROOT / "docs/probe-mixes.svg", ROOT / "results/nvidia-h200/probe-cuda.json")
@@ -36,9 +36,11 @@ STRATEGIES = {"climb": "tune.json", "random": "tune-random.json"}
 """And of two strategies' best so far over time, where both were measured."""
 
 
-def is_square(problem) -> bool:
-    """A single product of a power of two."""
-    return problem["batch"] == 1 and problem["M"] == problem["N"] == problem["K"] and problem["M"] & (problem["M"] - 1) == 0
+def is_square(m) -> bool:
+    """A single product of a power of two, by one of both libraries, with the queue held."""
+    problem = m.problem
+    square = problem["batch"] == 1 and problem["M"] == problem["N"] == problem["K"] and problem["M"] & (problem["M"] - 1) == 0
+    return square and m.mode == "held" and m.competitor["name"] in ("cublas", "toprung")
 
 
 def pages() -> list[Path]:
@@ -64,7 +66,7 @@ def main() -> int:
         bound_plot.sweep(FERMI, [Plan.square(b) for b in range(1, 17)], ROOT / "docs/bound.svg")
         picture, source = SQUARES
         record = results.read(source)
-        record["measurements"] = [m for m in record["measurements"] if is_square(m.problem)]
+        record["measurements"] = [m for m in record["measurements"] if is_square(m)]
         bench_plot.bench(record, picture)
         picture, source = FP32
         hopper_fp32.transposes(results.read(source), picture)

@@ -298,6 +298,8 @@ def _check(
     for path in dict.fromkeys(path for _, path in left):
         title = f"{path}, planned by measuring" if measuring else path
         console.print(report.checked_line([c for c in found if c.precision == path], title), highlight=False, soft_wrap=True)
+    if not measuring and any(c.broken for c in found):
+        notes.append('calls can be planned by measuring, as toprung.planning("measure") has it: check that with --planning measure')
     for text in (*notes, f"{len(found)} of {len(left)} in {time.monotonic() - start:.0f} s"):
         console.print(text, style="dim", markup=False, highlight=False, soft_wrap=True)
     if interrupted:

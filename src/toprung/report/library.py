@@ -37,11 +37,9 @@ def block(words: Sequence[str], root: Path) -> str:
         if held:
             cells.insert(-1, f"{_ratio(*held[product]).value:.3f}" if product in held else "–")
         lines.append("| " + " | ".join(cells) + " |")
-    lines += ["", f"{_mean(list(both.values()))}.  "]
+    lines += ["", f"Geometric mean of {_mean(both)}.  "]
     if held:
-        lines[-1] = (
-            f"{lines[-1].rstrip('. ')}; with the queue held, so that the host does not count: {_mean(list(held.values()))}.  "
-        )
+        lines.append(f"With the queue held, so that the host does not count, of {_mean(held)}.  ")
     return "\n".join([*lines, *(source_line(w, r) for w, r in zip(words, records, strict=True))])
 
 
@@ -54,13 +52,14 @@ def _ratio(theirs: Measurement, ours: Measurement) -> Interval:
     return paired_ratio(theirs.seconds, ours.seconds)
 
 
-def _mean(both: Sequence[tuple[Measurement, Measurement]]) -> str:
+def _mean(both: Mapping[str, tuple[Measurement, Measurement]]) -> str:
     """All ratios in a clause."""
     from toprung.report.markdown import size_of
 
-    values = [_ratio(*b).value for b in both]
-    least = size_of(both[values.index(min(values))][1])
-    return f"Geometric mean of {len(values)} ratios {statistics.geometric_mean(values):.3f}, the least {min(values):.3f} ({least})"
+    ratios = {product: _ratio(*b).value for product, b in both.items()}
+    least = min(ratios, key=ratios.__getitem__)
+    mean = statistics.geometric_mean(ratios.values())
+    return f"{len(ratios)} ratios {mean:.3f}, the least {ratios[least]:.3f} ({size_of(both[least][1])})"
 
 
 def pairs(

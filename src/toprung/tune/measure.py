@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,6 +27,8 @@ from toprung.tune.trial import Outcome, Sampled, Samples, Trial, mark, pairs, pl
 
 WHOLE = 1024
 """Outputs with more rows or columns are checked on sampled rows and columns and by Freivalds' test."""
+
+TIE = 1e-3
 
 KEPT = 8
 """Prepared choices that are kept from one trial to the next: the incumbent is among them."""
@@ -151,8 +153,8 @@ class Measurer:
             for i, samples in taken.items():
                 host = self._quiet(trial.problem, trial.choices[i])
                 sampled[i] = replace(
-                    sampled[i], seconds=tuple(max(s, host) for s in samples.device), clocks_mhz=tuple(samples.clocks),
-                    turns=tuple(samples.turns), device_seconds=tuple(samples.device), host_seconds=host,
+                    sampled[i], seconds=lasting(samples.device, host), clocks_mhz=tuple(samples.clocks), turns=tuple(samples.turns),
+                    device_seconds=tuple(samples.device), host_seconds=host,
                 )  # fmt: skip
             fastest = min([fastest, *(min(sampled[i].seconds) for i in timings)])
             for i in [i for i in timings if i and min(sampled[i].seconds) > trial.hopeless * fastest]:
@@ -190,7 +192,16 @@ class Measurer:
             timing.warm_up()
             for _ in range(trial.cold):
                 timing.sample()
-            sampled[i] = replace(sampled[i], cold_seconds=tuple(max(s, sampled[i].host_seconds) for s in timing.seconds))
+            sampled[i] = replace(sampled[i], cold_seconds=lasting(timing.seconds, sampled[i].host_seconds))
+
+
+def lasting(device: Sequence[float], host: float) -> tuple[float, ...]:
+    """Seconds of calls in a loop on a host that nothing disturbs, from the device's of each sample and the host's least.
+
+    Of two that the host limits alike, the one that the device is sooner done with counts as the faster, by ``TIE`` of that: a graph
+    has no host.
+    """
+    return tuple(max(d, host + TIE * d) for d in device)
 
 
 def _decided(first: Sampled, other: Sampled, ratio: float) -> bool:
