@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from command import Typed
 from conftest import require
 from toprung.backends import nvrtc, open_device
 from toprung.backends.base import Launch, Session, Source
@@ -25,7 +26,7 @@ from toprung.measure import Plan, Timing
 from toprung.problem import F32
 from toprung.report import library
 from toprung.report.bench_table import to_csv
-from toprung.results import record, write
+from toprung.results import read, record, write
 from toprung.routines.gemm import Gemm
 from toprung.tune.measure import TIE, Measurer, lasting
 from toprung.tune.trial import Trial, plain
@@ -138,6 +139,18 @@ def test_bench_shows_both(held: Held) -> None:
     assert len(ours.host_seconds) == 3 and 0 < (ours.host or 0) == min(ours.host_seconds)
     assert type(ours).read(ours.describe()) == ours
     assert to_csv(measured).splitlines()[4].split(",").count(str(ours.host)) == 1
+
+
+def test_bench_says_where_a_queue_cannot_be_held(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    code, text = Typed(capsys, monkeypatch)(
+        "bench", "--sizes", "64", "--peers", "numpy,toprung", "--held", "--json", tmp_path / "a.json"
+    )
+    assert code == 0 and "cannot be held" in text
+    found = read(tmp_path / "a.json")
+    assert [(m.mode, m.host) for m in found["measurements"]] == [("warm", None)] * 2 + [("held", None)] * 2
+    assert "cannot be held" in found["notes"][0]
 
 
 def test_the_library_beside_another_has_a_column_for_it(held: Held, tmp_path: Path) -> None:

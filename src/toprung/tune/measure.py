@@ -29,6 +29,7 @@ WHOLE = 1024
 """Outputs with more rows or columns are checked on sampled rows and columns and by Freivalds' test."""
 
 TIE = 1e-3
+"""See ``lasting``: less than two looks at the same differ by."""
 
 KEPT = 8
 """Prepared choices that are kept from one trial to the next: the incumbent is among them."""

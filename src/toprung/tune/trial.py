@@ -52,8 +52,9 @@ class Sampled:
     Attributes
     ----------
     status : as ``toprung.store.Entry`` has it; ``""`` where it was not its turn before something else ended the trial
+    seconds : of a call, for each sample: the longer of the two below
     turns : which turn each sample belongs to, so that choices can be compared pair by pair
-    device_seconds : what the device took in each sample, where queues can be held: the seconds of which none is shorter than
+    device_seconds : what the device took for a call in each sample; where queues cannot be held the host is in it
     host_seconds : the least that the host was seen to take to put such a call into the queue, 0 where that is not known
     """
 
