@@ -304,6 +304,12 @@ def test_very_large_products_are_walked_in_higher_bands(size: int, group: int) -
     assert hopper_fp32.choose(Product(size, size, size, trans_a=True), 132) == Variant(GROUP=group)
 
 
+@pytest.mark.parametrize(("k", "stage"), [(20, 10), (28, 14), (59, 10), (70, 14), (100, 10), (4096, 14), (8192, 14)])
+def test_stages_are_those_that_a_short_k_fills(k: int, stage: int) -> None:
+    found = hopper_fp32.choose(Product(4096, 8192, k, trans_a=True), 132)
+    assert (found.BM, found.BK) == (128, stage)
+
+
 def test_the_engine_names_it() -> None:
     found = choose(device(), GemmCall(8192, 8192, 8192, align_a=4, align_b=4, align_c=4))
     assert found.kernel == FFMA and engine.NAMES[FFMA] == "hopper_fp32/ffma" == hopper_fp32.Plan.name

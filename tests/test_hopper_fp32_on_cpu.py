@@ -123,6 +123,11 @@ def test_block_shapes(folder: Folder, shape: tuple[int, int]) -> None:
     product(folder, 66, 515, 30, "NN", variant=Variant(*shape, STAGES=3))
 
 
+@pytest.mark.parametrize("k", [1, 20, 59])
+def test_shorter_stages(folder: Folder, k: int) -> None:
+    product(folder, 132, 260, k, "TN", variant=Variant(BK=10, STAGES=3, WAIT_AT=5, GROUP=16), alpha=0.5, beta=-1.0)
+
+
 @pytest.mark.parametrize("bm", SPACE["BM"])
 def test_a_turned_in_flight(folder: Folder, bm: int) -> None:
     variant = Variant(bm, AREA // bm, BK=12, STAGES=2, WAIT_AT=11, TURN_A=1)

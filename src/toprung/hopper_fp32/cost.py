@@ -33,6 +33,9 @@ MEMORY_RATE = 4e12
 """Bytes a second of memory."""
 TURNING = 1.1
 """Times as long as without: a product that turns A."""
+SHORTER = 1.02
+"""Times as long as with stages of 14: a product with stages of 10, which waits oftener. 1.005 to 1.012 where K is long, by the
+checks of the promise (``tune-check*.json`` of results/nvidia-h200); a little more, so that they are for what they clearly save."""
 CHAINED = 5e-6
 """Seconds that a tile takes longer where it is added to what C has: 2 to 9 µs by ``chains-rows.json`` of results/nvidia-h200."""
 CHAIN, SHORT_CHAIN, MOST_CHAINS = 1536, 750, 4
@@ -142,7 +145,7 @@ def reckoned(call: Call, units: int, variant: Variant | None = None) -> float:
     """Seconds that a call takes about, the layout pass included."""
     variant = variant or choose(call, units)
     laid = 8.0 * call.K * ((0 if direct_a(call, variant) else call.M) + (0 if direct_b(call) else call.N))
-    time = product_time(call, variant, units) * (TURNING if variant.TURN_A else 1.0)
+    time = product_time(call, variant, units) * (TURNING if variant.TURN_A else SHORTER if variant.BK < FIRST.BK else 1.0)
     return time + (LAY_START + laid / LAY_RATE if laid else 0.0)
 
 

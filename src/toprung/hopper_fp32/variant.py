@@ -87,8 +87,9 @@ VARIANTS = (
     Variant(512, 64, GROUP=4),
     Variant(64, 512, GROUP=16),
     Variant(512, 64, BK=12, STAGES=4, WAIT_AT=11, GROUP=4, TURN_A=1),
+    Variant(BK=10, STAGES=7, WAIT_AT=5, GROUP=16),
 )
-"""Block shapes that are weighed."""
+"""Block shapes that are weighed; and shorter stages, of which a short K leaves less empty."""
 
 
 def product_source(variant: Variant, **more: int) -> Source:
