@@ -23,6 +23,7 @@ import argparse
 import itertools
 import math
 import re
+import statistics
 from dataclasses import fields, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -75,11 +76,19 @@ def timed(record):
 def sampled(measured):
     """(choice, seconds) of what a check measured; None where that says little.
 
-    While it measures, it compiles what comes next, which holds up the host of short calls for some turns: so not the median.
+    While it measures, it compiles what comes next, which holds up the host of short calls for some turns: so not the median. With
+    the queue held the host has no part in it, and the device's time counts, as ``Held``.
     """
-    seconds, choice = sorted(measured["seconds"]), choice_of(measured)
+    choice = choice_of(measured)
+    if measured["status"] == "right" and len(measured.get("device_seconds", ())) > 1 and measured["host_seconds"]:
+        return choice, Held(statistics.median(measured["device_seconds"]))
+    seconds = sorted(measured["seconds"])
     few = len(seconds) == 1 and seconds[0] < HELD_UP and choice.kernel != "cublas"
     return None if measured["status"] != "right" or not seconds or few else (choice, seconds[len(seconds) // 4])
+
+
+class Held(float):
+    """Seconds that the device took, the host apart."""
 
 
 class Fit:
@@ -160,10 +169,11 @@ class Products(Fit):
         values = {**self.fixed, **values}
         p, found = built(expected.PRODUCT, {n: values[n] for n in self.clocks}), []
         units, lanes, hz = self.device.compute_units, self.device.lanes or 128, expected.hz(self.device)
-        for (call, tile, i, slices, vc), *_ in self.rows:
+        for (call, tile, i, slices, vc), t, *_ in self.rows:
             wide, efficiency = widths(call)[2], values[f"tile {i}"]
             clocks = expected.product(call, tile, efficiency, GPU[i].resident, slices, vc, wide, units, lanes, p)
-            found.append(max(clocks / hz, values["host"] if slices == 1 else values["two"]))
+            host = 0.0 if isinstance(t, Held) else values["host"] if slices == 1 else values["two"]
+            found.append(max(clocks / hz, host))
         return found
 
 
@@ -186,9 +196,10 @@ class Shorts(Fit):
         """See ``Fit``."""
         own = {self.kernel: replace(expected.SHORT[self.kernel], **values)}
         units, hz, found = self.device.compute_units, expected.hz(self.device), []
-        for (s, batch, tile, small, slices), *_ in self.rows:
+        for (s, batch, tile, small, slices), t, *_ in self.rows:
             clocks = expected.short_side(self.kernel, tile, s.length, s.few, small, s.depth, s.on, batch, slices, units, own)
-            found.append(max(clocks / hz, expected.HOST.launch if slices == 1 else expected.HOST.two))
+            host = 0.0 if isinstance(t, Held) else expected.HOST.launch if slices == 1 else expected.HOST.two
+            found.append(max(clocks / hz, host))
         return found
 
 
