@@ -40,9 +40,9 @@ from toprung.blas.ffma import variant_of
 from toprung.blas.problems import call_of, problem_of
 from toprung.blas.short import Skinny
 from toprung.blas.tiles import GPU, listed
-from toprung.report.tune_table import device_of, drawn, held_out
+from toprung.report.tune_table import device_of, drawn, held_out, now
 from toprung.results import read
-from toprung.tune.trial import choice_of
+from toprung.tune.trial import choice_of, plain
 
 WITHIN = 1.05
 GOOD, LITTLE = 1.3, 0.4
@@ -203,6 +203,16 @@ class Shorts(Fit):
         return found
 
 
+def kept(device, shapes):
+    """How often what the source as it stands chooses is within the promise, of the shapes on which that was measured."""
+    lost = []
+    for problem, found, _ in shapes:
+        times = {plain(choice): seconds for choice, seconds in found}
+        if (mine := plain(now(device, problem))) in times:
+            lost.append(times[mine] / min(times.values()))
+    return f"{sum(ratio <= WITHIN for ratio in lost)} of {len(lost)}"
+
+
 def quality(fit, values):
     """Median and spread of the model's errors."""
     errors = abs(np.log(fit.model(values)) - np.log([t for _, t, *_ in fit.rows]))
@@ -262,6 +272,7 @@ def main():
     training, rest = ([one for one in shapes if held_out(one[0]) == held] for held in (False, True))
     tiles = timed(read(wanted.tiles)) if wanted.tiles else []
     training += [(p, found, FOREIGN) for p, found in tiles]
+    print("the choice is kept on", kept(device, training), "; held out:", kept(device, rest))
     products = Products(device, training, wanted.free)
     values = products.run()
     print("products:", quality(products, values), "; held out:", quality(Products(device, rest, wanted.free), values))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from command import Typed
 from conftest import require
 from toprung.backends import nvrtc, open_device
-from toprung.backends.base import Launch, Session, Source
+from toprung.backends.base import HOLD_SECONDS, Launch, Session, Source
 from toprung.backends.cuda import HOLD
 from toprung.backends.opencl import OpenCLSession
 from toprung.bench import bench, competitors
@@ -21,7 +22,7 @@ from toprung.blas.problems import call_of
 from toprung.competitor import AT_ONCE, HostClock, Prepared
 from toprung.device import Device
 from toprung.environment import environment
-from toprung.machine_code import inspect_source
+from toprung.machine_code import disassemble, inspect_source
 from toprung.measure import Plan, Timing
 from toprung.problem import F32
 from toprung.report import library
@@ -98,6 +99,15 @@ def test_calls_come_in_parts_that_a_queue_has_room_for(held: Held) -> None:
     steps.time_held(2 * AT_ONCE + 7, lambda: reads.append(held.let_go))
     assert steps.calls == 2 * AT_ONCE + 7 and held.holds == held.let_go == 3 and max(most) == AT_ONCE
     assert reads == [3], "the clock is read once, behind the last call, while the device runs"
+
+
+def test_what_takes_the_host_longer_than_a_queue_is_held_comes_in_smaller_parts(held: Held) -> None:
+    """The queue has gone on by itself by then, and the host would be in the device's time."""
+    reads: list[int] = []
+    slow = Steps(held, lambda: time.sleep(1.2 * HOLD_SECONDS / 5))
+    device, host = slow.time_held(5, lambda: reads.append(slow.calls))
+    assert slow.calls == 10 and held.holds == held.let_go == 6, "five at once, and again one by one"
+    assert reads == [10] and host >= HOLD_SECONDS / 5 > device
 
 
 def test_a_call_that_fails_lets_go(held: Held) -> None:
@@ -188,16 +198,22 @@ def test_trials_know_the_hosts_least(held: Held, monkeypatch: pytest.MonkeyPatch
     (disturbed,) = measurer.run(trial).sampled
     assert disturbed.host_seconds <= quiet.host_seconds and max(disturbed.seconds) < 0.005
 
-    other = Gemm(90, 70, 111)
-    (third,) = measurer.run(Trial(other, (plain(own),), turns=2, least=2)).sampled
-    assert third.status != "right" or third.host_seconds <= quiet.host_seconds
+    other = Gemm(90, 70, 112)
+    (third,) = measurer.run(Trial(other, (own,), turns=2, least=2)).sampled
+    assert third.status == "right" and 0 < third.host_seconds <= quiet.host_seconds
 
 
 @pytest.mark.parametrize("arch", ["sm_75", "sm_90"])
-def test_the_kernel_that_waits_compiles_everywhere(arch: str) -> None:
+def test_the_kernel_that_waits_asks_the_hosts_memory_in_its_loop(arch: str) -> None:
+    """One load that no cache answers, between where the loop begins and where it goes back."""
     require(not nvrtc.missing(), f"CUDA: {nvrtc.missing()}")
-    code = inspect_source(Source(HOLD.stem, HOLD.read_text(), HOLD.stem, {}, "cuda"), arch)
-    assert code.counts["LDG.64"] == 1 and not code.spills
+    source = Source(HOLD.stem, HOLD.read_text(), HOLD.stem, {}, "cuda")
+    assert not inspect_source(source, arch).spills
+    listing = disassemble(nvrtc.compile_cubin(source, arch).code)
+    back = re.search(r"BRA.*`\((\.L_x_\d+)\)", listing)
+    assert back
+    loop = listing[listing.index(f"{back[1]}:") : back.start()]
+    assert "GLOBALTIMER" in loop and loop.count("LDG") == 1 and re.search(r"LDG\.E\.64(\.STRONG)?\.SYS", loop)
 
 
 def test_a_gpus_queue_holds_itself_and_opens_by_itself() -> None:

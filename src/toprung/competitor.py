@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from toprung.backends.base import Buffer, Launch, Resources, Session
+from toprung.backends.base import HOLD_SECONDS, Buffer, Launch, Resources, Session
 from toprung.build import Compiled, build
 from toprung.check import GUARD, Operands
 from toprung.device import Device
@@ -117,21 +117,27 @@ class Prepared(ABC):
         Where queues cannot be held it is ``time``, and nothing is known of the host, which is 0. Source of the idea: nvbench.
         """
         device = host = 0.0
-        for first in range(0, calls, AT_ONCE):
-            count = min(AT_ONCE, calls - first)
+        done, at_once = 0, AT_ONCE
+        while done < calls:
             if (release := self.clock.hold()) is None:
                 return self.time(calls, in_flight), 0.0
+            count = min(at_once, calls - done)
             try:
                 start, begin = self.clock.mark(), time.perf_counter()
                 for _ in range(count):
                     self.run()
-                host += time.perf_counter() - begin
+                putting = time.perf_counter() - begin
                 end = self.clock.mark()
             finally:
                 release()
-            if first + count == calls:
+            if putting > HOLD_SECONDS and count > 1:  # by then the queue has gone on by itself: once more, with fewer
+                at_once = max(1, count // 10)
+                continue
+            done += count
+            if done == calls:
                 in_flight()
             device += self.clock.seconds(start, end)
+            host += putting
         return device / calls, host / calls
 
     def helper_time(self, calls: int) -> float:

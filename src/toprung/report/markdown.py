@@ -288,10 +288,19 @@ def _bench(words: Sequence[str], root: Path) -> str:
     for name in dict.fromkeys(m.competitor["name"] for m in measurements):
         own = {(size_of(m), m.mode): m for m in measurements if m.competitor["name"] == name}
         last = list(own.values())[-1]
-        cells = [gflops_text(own[c].figure) if c in own else "–" for c in columns]
+        cells = [_with_host(own[c]) if c in own else "–" for c in columns]
         error = f"{last.verdict['frobenius']:.2e}"
         lines.append(f"| {name} | {last.competitor['precision']} | " + " | ".join(cells) + f" | {error} |")
-    return "\n".join([*lines, "", _source(words[0], record)])
+    if any(m.host for m in measurements):
+        lines += ["", "In brackets: µs that the host takes to put a call into the queue, the least.  "]
+    else:
+        lines.append("")
+    return "\n".join([*lines, _source(words[0], record)])
+
+
+def _with_host(m: Measurement) -> str:
+    """The speed, and the host's microseconds where they are known."""
+    return gflops_text(m.figure) + (f" ({1e6 * m.host:.1f})" if m.host else "")
 
 
 def _probe(words: Sequence[str], root: Path) -> str:
