@@ -14,7 +14,7 @@ import threading
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toprung import backends
-from toprung.backends import cuda, pocl_cpu
+from toprung.backends import cuda, pocl_cache, pocl_cpu
 from toprung.backends.base import Buffer, Kernel, Launch, Relaunch, Resources, Session, Source, Workspace
 from toprung.device import FP32_LANES, Device
 from toprung.errors import BadCubin, BuildError, ForkedDevice, LaunchError, NoDevice, OutOfDeviceMemory
@@ -82,12 +82,15 @@ def _pyopencl() -> Any:
     return pyopencl
 
 
+_capturing = threading.Lock()
+
+
 @contextmanager
 def _captured_stderr() -> Iterator[Callable[[], str]]:
     """Catch what a compiler prints straight to file descriptor 2, so that it lands in the log and not on the screen."""
     sys.stderr.flush()
-    saved = os.dup(2)
-    with tempfile.TemporaryFile() as file:
+    with _capturing, tempfile.TemporaryFile() as file:  # of two threads at once one would put back the other's file
+        saved = os.dup(2)
         os.dup2(file.fileno(), 2)
 
         def text() -> str:
@@ -258,14 +261,15 @@ class OpenCLSession:
             )
         options = self._options(source)
         text = f"{PRELUDE.read_text()}\n#line 1\n{source.text}"
-        with _captured_stderr() as chatter:
-            try:
-                program = cl.Program(self._context, text).build(options, cache_dir=False)
-            except cl.Error as error:
-                log = f"{error}\n{chatter()}"
-                raise BuildError(source.name, source.defines_text(), str(self.device), log) from None
-        used = self._registers(program)  # only this log says it: a line in front of the binary keeps it
-        binary: bytes = program.get_info(cl.program_info.BINARIES)[0]
+        with self._alone(source):
+            with _captured_stderr() as chatter:
+                try:
+                    program = cl.Program(self._context, text).build(options, cache_dir=False)
+                except cl.Error as error:
+                    log = f"{error}\n{chatter()}"
+                    raise BuildError(source.name, source.defines_text(), str(self.device), log) from None
+            used = self._registers(program)  # only this log says it: a line in front of the binary keeps it
+            binary: bytes = program.get_info(cl.program_info.BINARIES)[0]  # PoCL compiles to machine code only here
         if room := ROOM_FOR.search(source.text):  # an NVIDIA binary is PTX, which can say what OpenCL C cannot
             groups = int(source.defines.get(room[1], room[1]))
             binary = REQUIRED_SIZE.sub(rb"\1\n.minnctapersm %d" % groups, binary) if groups else binary
@@ -277,7 +281,8 @@ class OpenCLSession:
         cl = self._cl
         used, _, binary = binary.partition(b"\n")
         try:
-            program = cl.Program(self._context, [self.device.handle], [binary]).build(self._options(source), cache_dir=False)
+            with self._alone(source):
+                program = cl.Program(self._context, [self.device.handle], [binary]).build(self._options(source), cache_dir=False)
             kernel = cl.Kernel(program, source.kernel)
         except cl.Error as error:
             raise BuildError(source.name, source.defines_text(), str(self.device), str(error)) from None
@@ -297,6 +302,12 @@ class OpenCLSession:
         log = program.get_build_info(self._handle, self._cl.program_build_info.LOG) or ""
         used = re.search(r"Used (\d+) registers", log)
         return used[1] if used else ""
+
+    def _alone(self, source: Source) -> AbstractContextManager[None]:
+        """Nobody else builds this source meanwhile, where that would do harm."""
+        if not self.device.runtime.startswith(pocl_cache.PLATFORM):
+            return nullcontext()
+        return pocl_cache.alone("\0".join((*self._options(source), source.text)))
 
     def _options(self, source: Source) -> list[str]:
         """Macros, and what NVIDIA's compiler is told besides."""
