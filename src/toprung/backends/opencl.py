@@ -259,12 +259,11 @@ class OpenCLSession:
             raise BuildError(
                 source.name, source.defines_text(), str(self.device), "OpenCL cannot compile CUDA C++; use a CUDA device"
             )
-        options = self._options(source)
         text = f"{PRELUDE.read_text()}\n#line 1\n{source.text}"
         with self._alone(source):
             with _captured_stderr() as chatter:
                 try:
-                    program = cl.Program(self._context, text).build(options, cache_dir=False)
+                    program = cl.Program(self._context, text).build(self._options(source), cache_dir=False)
                 except cl.Error as error:
                     log = f"{error}\n{chatter()}"
                     raise BuildError(source.name, source.defines_text(), str(self.device), log) from None
@@ -307,7 +306,7 @@ class OpenCLSession:
         """Nobody else builds this source meanwhile, where that would do harm."""
         if not self.device.runtime.startswith(pocl_cache.PLATFORM):
             return nullcontext()
-        return pocl_cache.alone("\0".join((*self._options(source), source.text)))
+        return pocl_cache.alone(" ".join(self._options(source)))
 
     def _options(self, source: Source) -> list[str]:
         """Macros, and what NVIDIA's compiler is told besides."""

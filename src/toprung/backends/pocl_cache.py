@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import platformdirs
@@ -21,50 +21,29 @@ LOCKS = 64
 
 
 @contextmanager
-def alone(program: str) -> Iterator[None]:
+def alone(options: str) -> Iterator[None]:
     """Keep other processes and threads from building the same program for the length of a ``with`` block.
 
     Where nothing can be locked (no such locks on this system, a folder that cannot be written) nothing is, as PoCL itself does.
 
     Parameters
     ----------
-    program : everything that tells the program from others: text and options
+    options : of the program. PoCL's name for it is made of them and of the text without comments; who has the same program has
+        the same options, and programs that share only those seldom are built at once
     """
-    handle = _locked(lock_of(program))
-    try:
+    with ExitStack() as held:
+        with suppress(ImportError, OSError):
+            import fcntl
+
+            path = lock_of(options)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            file = held.enter_context(path.open("a"))
+            fcntl.flock(file, fcntl.LOCK_EX)  # given back by the system if the process dies
+            held.callback(fcntl.flock, file, fcntl.LOCK_UN)  # closing alone would leave it to a child that was forked meanwhile
         yield
-    finally:
-        if handle is not None:
-            _unlock(handle)
 
 
-def lock_of(program: str) -> Path:
+def lock_of(options: str) -> Path:
     """The file that is locked while a program is built: beside PoCL's files, so that who shares those shares it."""
     folder = Path(os.environ.get("POCL_CACHE_DIR") or platformdirs.user_cache_dir("pocl"))
-    return folder / f"toprung-{hashlib.sha256(program.encode()).digest()[0] % LOCKS}.lock"
-
-
-def _locked(path: Path) -> int | None:
-    """A handle that holds a file's lock; the system takes it back if the process dies."""
-    try:
-        import fcntl
-
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-    except (ImportError, OSError):
-        return None
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-    except BaseException as error:
-        os.close(handle)
-        if isinstance(error, OSError):
-            return None
-        raise
-    return handle
-
-
-def _unlock(handle: int) -> None:
-    import fcntl
-
-    fcntl.flock(handle, fcntl.LOCK_UN)  # closing alone would leave it to a child that was forked meanwhile
-    os.close(handle)
+    return folder / f"toprung-{hashlib.sha256(options.encode()).digest()[0] % LOCKS}.lock"
