@@ -21,7 +21,8 @@ import poisoned
 import toprung
 from command import Typed
 from conftest import require
-from test_tune import H200, tune
+from test_tune import H200
+from test_tune_runs import tune
 from test_tuned import afresh, entry, multiplied
 from toprung import store as stores
 from toprung.backends.base import Session

@@ -14,10 +14,12 @@ from typing import Any
 from toprung.errors import MissingExtra
 from toprung.paths import publish
 from toprung.report.html.chart import PALETTE, Chart, source
-from toprung.report.html.charts import Views, beside, errors, hero, known_ladders, roofline, sizes, stairs, tuning
+from toprung.report.html.charts import beside, errors, known_ladders, roofline, sizes, tuning
 from toprung.report.html.gather import Gathered, Stored
 from toprung.report.html.limits import Limits
 from toprung.report.html.rungs import pages
+from toprung.report.html.stairs import hero, stairs
+from toprung.report.html.views import Views
 
 HERE = Path(__file__).parent
 VEGA_LITE = "6.1"

@@ -11,8 +11,9 @@ from toprung.bounds.levels import Bound, rate
 from toprung.errors import ToprungError
 from toprung.machine_code import MachineCode
 from toprung.report.html.chart import Row
-from toprung.report.html.charts import Views, page_of, stair_rows
 from toprung.report.html.limits import Limits
+from toprung.report.html.stairs import page_of, stair_rows
+from toprung.report.html.views import Views
 from toprung.rung import Rung, ladder
 
 SHOWN = 12

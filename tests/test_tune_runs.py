@@ -1,0 +1,316 @@
+"""Whole runs of the tuner: nothing that goes wrong on the way ends the search or loses what was learnt.
+
+Faults are real: a copy of the package whose product crashes, hangs, does not build or computes something wrong with some tiles
+(``poisoned.py``), killed processes, Ctrl-C, a cluster that loses a worker.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+import poisoned
+from conftest import require
+from toprung.blas.choose import by_model
+from toprung.blas.problems import call_of
+from toprung.device import Device
+from toprung.problem import Problem
+from toprung.report import tune_table
+from toprung.routines.gemm import Gemm
+from toprung.store import Store
+from toprung.tune.executors.base import LaneLost
+from toprung.tune.executors.dask import DaskLane
+from toprung.tune.executors.local import Local
+from toprung.tune.search import STRATEGIES
+from toprung.tune.session import Budget, Tuner
+from toprung.tune.space import CallSpace
+from toprung.tune.trial import Trial, choice_of, plain
+
+
+def seed_with_every_fault(device: Device, problem: Problem, count: int) -> int:
+    """A seed whose first draws meet every fault and a choice that is right."""
+    for seed in range(5000):
+        search = STRATEGIES["random"](CallSpace(device, call_of(problem)), seed)
+        met = Counter(poisoned.fate(c) for _ in range(count) if (c := search.ask()))
+        if set(met) == {*poisoned.FAULTS, "right"} and met["timeout"] == 1:
+            return seed
+    raise AssertionError("no such seed")
+
+
+def tune(copy: Path | None, folder: Path, *words: object, **more: Any) -> subprocess.Popen[str]:
+    """``toprung tune`` in a process of its own, with the poisoned package or this one."""
+    where = copy or Path(__file__).parents[1] / "src"
+    return subprocess.Popen(
+        [sys.executable, "-c", "from toprung.cli import main; main()", "tune", *map(str, words)],
+        env=poisoned.environment(where, folder), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **more,
+    )  # fmt: skip
+
+
+def stored(folder: Path) -> list[Any]:
+    return list(Store(folder / "data" / "tuned.sqlite").entries())
+
+
+def test_a_crash_a_hang_a_wrong_result_and_a_failed_build_do_not_end_the_search(device: Device, tmp_path: Path) -> None:
+    problem, count = Gemm(64, 64, 64), 5
+    seed = seed_with_every_fault(device, problem, count)
+    run = tune(
+        poisoned.package(tmp_path), tmp_path, "gemm", "--sizes", 64, "--strategy", "random", "--seed", seed, "--budget", count + 1,
+        "--limit", 2, "--device", device.id, "--json", tmp_path / "run.json",
+    )  # fmt: skip
+    text, _ = run.communicate(timeout=200)
+    assert run.returncode == 0, text
+    entries = stored(tmp_path)
+    found = {choice_of(e.candidate): e for e in entries if e.kernel == "gemm"}
+    own = plain(by_model(device, call_of(problem)))
+    assert found[own].status == "right" and len(found) == count + 1
+    search = STRATEGIES["random"](CallSpace(device, call_of(problem)), seed)
+    for choice in (search.ask() for _ in range(count)):
+        assert choice is not None and found[choice].status == poisoned.fate(choice), (choice, found[choice].message)
+    said = {e.status: e.message for e in entries}
+    assert "SIGSEGV" in said["crashed"] and "2 s in phase run" in said["timeout"] and "planted" in said["build"]
+    assert "grade ratio" in said["wrong"]
+    assert any(e.kernel == "numpy" and e.status == "right" for e in entries), "the host's library is timed beside it"
+    record = json.loads((tmp_path / "run.json").read_text())
+    (shape,) = record["shapes"]
+    assert record["kind"] == "tune" and record["configurations"] == count + 1 and sum(shape["counts"].values()) == count + 1
+    assert "(4 not right)" in text
+    assert f"{count + 1} configurations in" in tune_table.block(["run", "run.json"], tmp_path)
+    assert shape["gain"]["value"] >= 1 and shape["finals"]["best"]["cold_seconds"] and shape["trace"]
+
+
+@pytest.mark.slow
+def test_the_check_stores_what_ran_and_why(device: Device, tmp_path: Path) -> None:
+    file = tmp_path / "check.json"
+    run = tune(None, tmp_path, "--check", "--shapes", 4, "--device", device.id, "--json", file)
+    text, _ = run.communicate(timeout=250)
+    record = json.loads(file.read_text())
+    broken = sum(shape["broken"] or bool(shape["trouble"]) for shape in record["shapes"])
+    assert run.returncode == int(broken > 0) and f"{4 - broken} of 4 shapes within 5 %" in text
+    assert ("calls can be planned by measuring" in text) == any(shape["broken"] for shape in record["shapes"])
+    for shape in record["shapes"]:
+        assert shape["why"] and shape["ratio"]["value"] >= 1 and shape["measured"][0]["kernel"] == shape["routed"]["kernel"]
+        assert shape["broken"] == (shape["ratio"]["value"] > 1.05)
+    assert "promised is 1.05" in tune_table.block(["check", "check.json"], tmp_path)
+
+
+@pytest.mark.slow
+def test_an_interrupted_check_keeps_its_record(device: Device, tmp_path: Path) -> None:
+    file = tmp_path / "check.json"
+    run = tune(None, tmp_path, "--check", "--shapes", 200, "--device", device.id, "--json", file)
+    assert run.stdout is not None
+    line = next(line for line in run.stdout if "of 200, " in line or " on " in line)  # one shape at least
+    run.send_signal(signal.SIGINT)
+    text = line + run.communicate(timeout=60)[0]
+    record = json.loads(file.read_text())
+    assert run.returncode == 130 and record["interrupted"] and 0 < len(record["shapes"]) < record["wanted"] == 200, text
+    assert f"{len(record['shapes'])} of 200 in" in text
+
+
+@pytest.mark.slow
+def test_a_check_ends_when_its_time_is_over(device: Device, tmp_path: Path) -> None:
+    run = tune(
+        None, tmp_path, "--check", "--shapes", 200, "--budget", "4s", "--device", device.id, "--json", tmp_path / "check.json"
+    )
+    text, _ = run.communicate(timeout=100)
+    record = json.loads((tmp_path / "check.json").read_text())
+    assert run.returncode == 1 and not record["interrupted"] and 0 < len(record["shapes"]) < 200, text
+    assert "the time was over" in text and "the time was over" in record["notes"][0]
+
+
+@pytest.mark.slow
+def test_two_processes_share_the_shapes(device: Device, tmp_path: Path) -> None:
+    store = Store(tmp_path / "tuned.sqlite")
+    executor = Local([device, device])
+    problems = [Gemm(n, n, n) for n in (32, 48, 64, 80)]
+    tuner = Tuner(problems, executor, store, Budget(trials=8))
+    alive = 0
+    for _ in tuner.run():
+        alive = max(alive, len(children(os.getpid())))
+    assert alive >= 2 and all(s.choice and s.state == "done" for s in tuner.shapes) and not tuner.notes
+    keys = [(str(e.shape), e.key) for e in store.entries() if e.kernel == "gemm"]
+    assert len(keys) == len(set(keys)) == tuner.tried
+
+
+def first_words(run: subprocess.Popen[str], folder: Path, least: int) -> None:
+    """Wait until so many configurations are stored."""
+    end = time.monotonic() + 120
+    while len(stored(folder)) < least:
+        assert run.poll() is None and time.monotonic() < end, run.communicate()[0]
+        time.sleep(0.1)
+
+
+def children(pid: int) -> list[int]:
+    """Processes that a process has started and that still run."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[1]) == pid and fields[0] != "Z":
+            found.append(int(path.parent.name))
+    return found
+
+
+def gone(pids: list[int]) -> bool:
+    end = time.monotonic() + 20
+    while any(Path(f"/proc/{p}").exists() and " Z " not in Path(f"/proc/{p}/stat").read_text() for p in pids):
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.1)
+    return True
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_what_was_learnt_survives_the_end_of_the_process_and_a_second_run_goes_on(
+    how: signal.Signals, device: Device, tmp_path: Path
+) -> None:
+    require(Path("/proc").is_dir(), "needs /proc")
+    words = ("gemm", "--sizes", "64", "--strategy", "ranked", "--device", device.id)
+    run = tune(None, tmp_path, *words, "--budget", "10m")
+    first_words(run, tmp_path, 4)
+    workers = children(run.pid)
+    assert workers
+    run.send_signal(how)
+    text, _ = run.communicate(timeout=60)
+    assert run.returncode == (130 if how == signal.SIGINT else -signal.SIGKILL), text
+    assert gone(workers), "nobody is left measuring"
+    before = {e.id: e for e in stored(tmp_path)}
+    assert len(before) >= 4 and all(e.status == "right" for e in before.values())
+    again = tune(None, tmp_path, *words, "--budget", 3, "--json", tmp_path / "run.json")
+    text, _ = again.communicate(timeout=200)
+    assert again.returncode == 0, text
+    after = {e.id: e for e in stored(tmp_path)}
+    assert len([i for i in after if i not in before and after[i].kernel == "gemm"]) == 3, "three new ones, none of the old"
+    assert all(after[i].seconds[: len(e.seconds)] == e.seconds for i, e in before.items()), "no sample is lost"
+    assert json.loads((tmp_path / "run.json").read_text())["configurations"] == 3
+
+
+@pytest.mark.slow
+def test_a_killed_worker_costs_nothing_that_was_learnt(device: Device, tmp_path: Path) -> None:
+    require(Path("/proc").is_dir(), "needs /proc")
+    run = tune(None, tmp_path, "gemm", "--sizes", "64", "--strategy", "ranked", "--device", device.id, "--budget", 8)
+    first_words(run, tmp_path, 3)
+    for pid in children(run.pid):
+        os.kill(pid, signal.SIGKILL)
+    text, _ = run.communicate(timeout=200)
+    assert run.returncode == 0, text
+    entries = [e for e in stored(tmp_path) if e.kernel == "gemm"]
+    assert len(entries) == 8 and all(e.status == "right" for e in entries), "nothing is blamed for what was done to its process"
+
+
+class Cluster(NamedTuple):
+    """Of Dask: where it is and its processes."""
+
+    address: str
+    scheduler: subprocess.Popen[str]
+    workers: list[subprocess.Popen[str]]
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    """A Dask scheduler and two workers, processes all."""
+    pytest.importorskip("distributed", reason="Dask is not installed: pip install toprung[tune]")
+    where = {**poisoned.environment(Path(__file__).parents[1] / "src", tmp_path)}
+    file = tmp_path / "scheduler.json"
+
+    def start(*words: object) -> subprocess.Popen[str]:
+        with (tmp_path / "cluster.log").open("a") as log:
+            return subprocess.Popen(
+                [sys.executable, "-m", *map(str, words)], env=where, stdout=log, stderr=log, text=True, cwd=tmp_path
+            )
+
+    quiet = ("--scheduler-file", file, "--no-dashboard")
+    scheduler = start("distributed.cli.dask_scheduler", *quiet, "--port", 0, "--host", "127.0.0.1")
+    alone = ("--nthreads", 1, "--no-nanny")
+    workers = [start("distributed.cli.dask_worker", *quiet, *alone, "--local-directory", tmp_path / n) for n in ("one", "two")]
+    end = time.monotonic() + 60
+    while not file.exists():
+        assert time.monotonic() < end, (tmp_path / "cluster.log").read_text()
+        time.sleep(0.1)
+    yield Cluster(json.loads(file.read_text())["address"], scheduler, workers)
+    for process in (*workers, scheduler):
+        process.kill()
+        process.wait()
+
+
+def client_of(cluster: Cluster) -> Any:
+    """Its client, when both workers are there."""
+    import distributed
+
+    make: Any = distributed.Client
+    client = make(cluster.address, set_as_default=False)
+    client.wait_for_workers(2, timeout=60)
+    return client
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_an_outcome_that_is_lost_with_its_worker_is_not_waited_for(
+    cluster: Cluster, device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = client_of(cluster)
+    send = client.submit
+    address, pid = next(iter(client.run(os.getpid).items()))
+
+    def submit(*words: Any, **named: Any) -> Any:
+        future = send(*words, **named)
+        while not future.done():  # measured, and the outcome still there
+            time.sleep(0.01)
+        os.kill(pid, signal.SIGKILL)
+        return future
+
+    problem = Gemm(32, 32, 32)
+    choice = plain(by_model(device, call_of(problem)))
+    monkeypatch.setattr(client, "submit", submit)
+    with pytest.raises(LaneLost, match="lost its worker"):
+        DaskLane(client, address, device).run(Trial(problem, (choice,)))
+    client.close()
+
+
+@pytest.mark.slow
+def test_a_cluster_that_loses_a_worker_finishes_with_the_other(cluster: Cluster, device: Device, tmp_path: Path) -> None:
+    client_of(cluster).close()
+    run = tune(
+        None, tmp_path, "gemm", "--sizes", "48,64,80", "--scheduler", cluster.address, "--device", device.id, "--budget", 12,
+        "--json", tmp_path / "run.json",
+    )  # fmt: skip
+    first_words(run, tmp_path, 3)
+    measuring = children(cluster.workers[0].pid)
+    cluster.workers[0].kill()
+    text, _ = run.communicate(timeout=250)
+    assert run.returncode == 0, text
+    assert "lost its worker" in text
+    assert gone(measuring), "the lost worker's process does not outlive it"
+    record = json.loads((tmp_path / "run.json").read_text())
+    assert all(shape["best"] for shape in record["shapes"]), "every shape was tuned, that of the lost worker too"
+    assert not [e for e in stored(tmp_path) if e.status != "right"], "a lost worker is nobody's crash"
+
+
+@pytest.mark.slow
+def test_a_cluster_that_loses_its_scheduler_ends_the_run_and_keeps_what_was_learnt(
+    cluster: Cluster, device: Device, tmp_path: Path
+) -> None:
+    client_of(cluster).close()
+    file = tmp_path / "run.json"
+    run = tune(
+        None, tmp_path, "gemm", "--sizes", "48,64", "--scheduler", cluster.address, "--device", device.id, "--budget", "10m",
+        "--json", file,
+    )  # fmt: skip
+    first_words(run, tmp_path, 3)
+    cluster.scheduler.kill()
+    text, _ = run.communicate(timeout=60)
+    assert run.returncode == 0 and "scheduler" in text and "Traceback" not in text, text
+    assert json.loads(file.read_text())["configurations"] >= 3
+    assert not [e for e in stored(tmp_path) if e.status != "right"], "a lost scheduler is nobody's crash"
