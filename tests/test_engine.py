@@ -515,7 +515,7 @@ def away(session: Session, problem: Gemm, choice: Choice) -> float:
     return Oracle(hostile(problem, "normal")).verify(run(session, problem, choice, "normal")).frobenius
 
 
-@pytest.mark.parametrize("K", [90, 1003, 4096])
+@pytest.mark.parametrize("K", [90, 1003, pytest.param(4096, marks=pytest.mark.slow)])
 def test_few_sums_are_added_up_in_chains_where_registers_are_promised(session: Session, K: int) -> None:
     problem, tile = Gemm(33, 40, K), replace(SMALL, BM=32, BN=64, BK=16, WM=32, WN=64)
     one, chained = (away(session, problem, forced(session, problem, tile, RESIDENT=n)) for n in (0, 4))

@@ -7,7 +7,7 @@ import functools
 import itertools
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -60,6 +60,7 @@ CYCLES, SHARE = 1.2, 0.93
 CACHE = 32 << 10
 """Bytes of instructions that a loop may have."""
 RUNGS = ladder("hopper_fp32").rungs
+QUICK = (VARIANTS[0], *(v for v in VARIANTS if v.TURN_A))
 
 
 def device() -> Any:
@@ -73,6 +74,12 @@ def compiled(variant: Variant) -> MachineCode:
     return inspect_source(product_source(variant), "sm_90")
 
 
+def each(variants: Sequence[Variant]) -> Any:
+    """Parametrise by variant; what shares one runs in one worker, so that it is not compiled twice."""
+    marks = {v: [pytest.mark.xdist_group(f"ffma {v}"), *[pytest.mark.slow] * (v not in QUICK)] for v in variants}
+    return pytest.mark.parametrize("variant", [pytest.param(v, id=str(v), marks=m) for v, m in marks.items()])
+
+
 def judged(code: MachineCode) -> None:
     """Nothing spills, the exchange of registers adds up, and the loop is multiply-adds."""
     assert code.spills == 0 and code.registers == 168 and code.counts["USETMAXREG"] == 2
@@ -81,7 +88,7 @@ def judged(code: MachineCode) -> None:
     assert not any(kind.startswith(("STG", "LDG", "STS", "BAR", "STL", "LDL")) for kind in code.loop.counts)
 
 
-@pytest.mark.parametrize("variant", VARIANTS, ids=str)
+@each(VARIANTS)
 def test_the_loop_is_multiply_adds(variant: Variant) -> None:
     code = compiled(variant)
     judged(code)
@@ -90,7 +97,7 @@ def test_the_loop_is_multiply_adds(variant: Variant) -> None:
     assert variant.refused() == "" and variant.threads == 384
 
 
-@pytest.mark.parametrize("variant", VARIANTS, ids=str)
+@each(VARIANTS)
 def test_what_adds_to_c_waits_for_several_rows_at_once(variant: Variant) -> None:
     code = inspect_source(product_source(variant, ROWS=ADDED_ROWS), "sm_90")
     judged(code)
@@ -113,7 +120,7 @@ def loads_in_a_row(source: Source) -> int:
     return sum(kind == "LDS.128" and "LDS.128" in kinds[i + 1 : i + 4] for i, kind in enumerate(kinds))
 
 
-@pytest.mark.parametrize("variant", (*VARIANTS, Variant(BK=16, STAGES=5, WAIT_AT=8)), ids=str)
+@each((*VARIANTS, Variant(BK=16, STAGES=5, WAIT_AT=8)))
 def test_loads_in_order_are_loads_apart(variant: Variant) -> None:
     """But for a few; the compiler's own order has dozens in a row, here and there."""
     device()

@@ -105,7 +105,7 @@ def product(
     return plan
 
 
-@pytest.mark.parametrize("trans", ["NN", "NT", "TN", "TT"])
+@pytest.mark.parametrize("trans", ["NN", "TN", *(pytest.param(t, marks=pytest.mark.slow) for t in ("NT", "TT"))])
 def test_layouts_edges_and_parts_of_tiles(folder: Folder, trans: str) -> None:
     plan = product(folder, 132, 260, 100, trans, alpha=0.5, beta=-1.0)
     assert plan.launches == (1 if trans == "TN" else 2)
@@ -117,7 +117,7 @@ def test_sizes(folder: Folder, shape: tuple[int, int, int]) -> None:
     product(folder, *shape, "NT", pad=(4, 1, 3), parts=False)
 
 
-@pytest.mark.parametrize("shape", [(256, 128), (512, 64), (64, 512)])
+@pytest.mark.parametrize("shape", [(512, 64), *(pytest.param(s, marks=pytest.mark.slow) for s in ((256, 128), (64, 512)))])
 def test_block_shapes(folder: Folder, shape: tuple[int, int]) -> None:
     product(folder, 520, 68, 30, "TN", variant=Variant(*shape, STAGES=3))
     product(folder, 66, 515, 30, "NN", variant=Variant(*shape, STAGES=3))
@@ -128,7 +128,7 @@ def test_shorter_stages(folder: Folder, k: int) -> None:
     product(folder, 132, 260, k, "TN", variant=Variant(BK=10, STAGES=3, WAIT_AT=5, GROUP=16), alpha=0.5, beta=-1.0)
 
 
-@pytest.mark.parametrize("bm", SPACE["BM"])
+@pytest.mark.parametrize("bm", [pytest.param(bm, marks=[pytest.mark.slow] * (bm in (128, 256))) for bm in SPACE["BM"]])
 def test_a_turned_in_flight(folder: Folder, bm: int) -> None:
     variant = Variant(bm, AREA // bm, BK=12, STAGES=2, WAIT_AT=11, TURN_A=1)
     if refused := variant.refused():
@@ -170,7 +170,7 @@ def test_sums_in_chains(folder: Folder, trans: str, chains: int) -> None:
     assert plan.kernel(True).defines["ROWS"] and not plan.kernel(False).defines.get("ROWS")  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("trans", ["NT", "TT"])
+@pytest.mark.parametrize("trans", [pytest.param("NT", marks=pytest.mark.slow), "TT"])
 def test_sums_in_chains_of_what_is_laid_out(folder: Folder, trans: str) -> None:
     product(folder, 132, 260, 45, trans, chains=2, pad=(1, 2, 0))  # C on 16 bytes
     product(folder, 132, 260, 45, trans, chains=2, pad=(1, 2, 3), limit=30_000)  # in panels

@@ -88,7 +88,9 @@ def close(found: Any, reference: Any, limit: float = 3e-7) -> bool:
     return bool(same and np.linalg.norm(found[finite] - reference[finite]) <= limit * np.linalg.norm(reference[finite]))
 
 
-@pytest.mark.parametrize("slices, turned", [(1, "NN"), (3, "NN"), (3, "TT")])
+@pytest.mark.parametrize(
+    "slices, turned", [pytest.param(1, "NN", marks=pytest.mark.slow), (3, "NN"), pytest.param(3, "TT", marks=pytest.mark.slow)]
+)
 def test_sums_are_those_of_float64(folder: Any, slices: int, turned: str) -> None:
     one = Operands.of(70, 50, 200, turned=turned)
     plan = Plan(folder, one.call(), SMALL, slices=slices)

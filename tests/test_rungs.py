@@ -26,14 +26,15 @@ NARROW = ("uniform", "normal", "positive", "integers")
 """Distributions whose numbers fp16 reaches: what a rung with such operands is held to."""
 
 
-def each(variants):
+def each(variants, slow=""):
     """Parametrise by variant; what shares a rung runs in one worker (--dist loadgroup), so that no kernel is built twice."""
-    marked = [pytest.param(v, id=str(v), marks=pytest.mark.xdist_group(v.rung.name)) for v in variants]
+    marks = ((v, [pytest.mark.xdist_group(v.rung.name), *[pytest.mark.slow] * (v.rung.ladder == slow)]) for v in variants)
+    marked = [pytest.param(v, id=str(v), marks=m) for v, m in marks]
     return pytest.mark.parametrize("variant", marked)
 
 
 each_variant = each(trial.variants(trial.tested()))
-each_rung = each(v for v in trial.variants(trial.tested()) if not v.options)
+each_rung = each((v for v in trial.variants(trial.tested()) if not v.options), slow="turing")  # whose tiles take seconds to compile
 
 
 @pytest.fixture
