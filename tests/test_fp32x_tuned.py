@@ -214,10 +214,10 @@ def test_what_was_measured_with_another_text_is_proved_first(stored: Store) -> N
     stored.add(stale)
     choice = route(H200, call, True, "fp32x")[0]
     assert choice.unproven == stale and plain(choice) == plain(OTHER)
-    stored.prove(Proof(stale.id, Machine.of(H200), source_hash("fp32x"), "C[3, 4] is wrong"))
+    stored.prove(Proof(stale.id, Machine.of(H200), source_hash("fp32x", "cuda"), "C[3, 4] is wrong"))
     passed = route(H200, call, True, "fp32x")[0]
     assert plain(passed) != plain(OTHER) and any("wrong with this driver and kernel: C[3, 4]" in w for _, w in passed.passed_over)
-    stored.prove(Proof(stale.id, Machine.of(H200), source_hash("fp32x")))
+    stored.prove(Proof(stale.id, Machine.of(H200), source_hash("fp32x", "cuda")))
     good = route(H200, call, True, "fp32x")[0]
     assert plain(good) == plain(OTHER) and good.unproven is None
 

@@ -14,7 +14,7 @@ import trial
 
 PACKAGE = trial.ROOT / "src" / "toprung"
 ORDER = (
-    "errors", "device", "tile", "problem", "rung", "ladders", "data", "precision", "stats", "bounds", "paths", "split",
+    "errors", "tokens", "device", "tile", "problem", "rung", "ladders", "data", "precision", "stats", "bounds", "paths", "split",
     "backends.base", "backends", "power", "machine_code", "reallocate", "build", "store", "hopper", "hopper_fp32", "check",
     "routines", "suites", "competitor", "peers", "blas", "environment", "measure", "bandwidth", "results", "guidelines",
     "single", "climb", "bench", "accuracy", "probe", "explain", "ranking", "tune", "report", "", "cli",

@@ -237,14 +237,20 @@ def test_a_damaged_row_is_named_and_the_rest_is_read(store: Store) -> None:
 
 def test_an_older_store_is_brought_up_to_date_or_left_as_it_was(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     store.add(entry(64))
-    monkeypatch.setattr(tables, "SCHEMA", 2)
-    monkeypatch.setitem(tables.MIGRATIONS, 1, "ALTER TABLE entries ADD COLUMN more TEXT; SELECT nonsense")
+    now = tables.SCHEMA
+    monkeypatch.setattr(tables, "SCHEMA", now + 1)
+
+    def half(db: sqlite3.Connection) -> None:
+        db.execute("ALTER TABLE entries ADD COLUMN more TEXT")
+        db.execute("SELECT nonsense")
+
+    monkeypatch.setitem(tables.MIGRATIONS, now, half)
     with pytest.raises(StoreError, match="nonsense"):
         store.add(entry(65))
     with sqlite3.connect(store.path) as db:
-        assert db.execute("PRAGMA user_version").fetchone() == (1,)
+        assert db.execute("PRAGMA user_version").fetchone() == (now,)
         assert "more" not in {row[1] for row in db.execute("PRAGMA table_info(entries)")}
-    monkeypatch.setitem(tables.MIGRATIONS, 1, "ALTER TABLE entries ADD COLUMN more TEXT")
+    monkeypatch.setitem(tables.MIGRATIONS, now, lambda db: db.execute("ALTER TABLE entries ADD COLUMN more TEXT"))
     store.add(entry(65))
     assert [e.sizes[0] for e in store.entries()] == [64, 65]
     monkeypatch.undo()
@@ -443,10 +449,10 @@ def test_an_import_takes_what_is_good_and_says_what_is_not(store: Store, tmp_pat
 @pytest.mark.parametrize(
     "text",
     [
-        "", "not JSON", "[]", "{}", "5", '{"format": "toprung record 1", "entries": []}', '{"format": "toprung store 1"}',
-        '{"format": "toprung store 1", "entries": {}}', '{"format": "toprung store 1", "entries": [NaN]}',
+        "", "not JSON", "[]", "{}", "5", '{"format": "toprung record 1", "entries": []}', '{"format": "toprung store 2"}',
+        '{"format": "toprung store 2", "entries": {}}', '{"format": "toprung store 2", "entries": [NaN]}',
         "[" * 100_000, "\x00\xff",
-        '{"format": "toprung store 1", "entries": [' + "9" * 5000 + "]}",
+        '{"format": "toprung store 2", "entries": [' + "9" * 5000 + "]}",
     ],
 )  # fmt: skip
 def test_a_file_that_is_no_export_is_refused_whole(text: str, store: Store, tmp_path: Path) -> None:

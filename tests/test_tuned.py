@@ -69,7 +69,7 @@ def entry(
     device: Device, problem: Problem, kernel: str = "gemm", tile: Tile | None = SMALL, seconds: float = 1e-3, **more: Any
 ) -> Entry:  # fmt: skip
     candidate = {"kernel": kernel, "tile": tile.given() if tile else {}, "options": more.pop("options", {})}
-    known = {"source": source_hash(kernel) if kernel in (*kernels.kernel_names(), "ffma", "fp32x") else "1"}
+    known = {"source": source_hash(kernel, device.backend) if kernel in (*kernels.kernel_names(), "ffma", "fp32x") else "1"}
     return Entry(
         more.pop("machine", Machine.of(device)), class_of(call_of(problem)), problem.describe(), candidate,
         seconds=(seconds,), date="2025-01-31T12:00:00+00:00", **{**known, **more},
@@ -294,7 +294,7 @@ def test_a_changed_kernel_is_verified_once_and_remembered(device: Device, stored
         afresh()  # as another process would begin
     assert count == 1
     (kept,) = stored.proofs(Machine.of(device))
-    assert (kept.message, kept.source) == ("", source_hash("gemm"))
+    assert (kept.message, kept.source) == ("", source_hash("gemm", kept.machine.backend))
 
 
 def test_a_wrong_kernel_is_passed_over(device: Device, stored: Store, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -78,6 +78,12 @@ def twin(device: Device, backend: str) -> Device | None:
     return there[place] if place < len(there) else None
 
 
+def prelude(name: str) -> str:
+    """Return what a backend puts in front of every OpenCL C kernel; empty for a backend that is not there or has none."""
+    file = next((getattr(b, "prelude", None) for b in backends() if b.name == name), None)
+    return file.read_text() if file is not None else ""
+
+
 def open_device(device: Device) -> Session:
     """Open a device with the backend that found it."""
     return next(b for b in backends() if b.name == device.backend).open(device)

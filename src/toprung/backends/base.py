@@ -221,7 +221,12 @@ class Session(Protocol):
 
 
 class Backend(Protocol):
-    """A way to reach devices."""
+    """A way to reach devices.
+
+    Attributes
+    ----------
+    prelude : file whose text stands in front of every OpenCL C kernel that the backend compiles; it may be missing
+    """
 
     name: str
 

@@ -129,6 +129,7 @@ class CUDABackend:
     """All NVIDIA GPUs that the installed NVRTC compiles for."""
 
     name = "cuda"
+    prelude = nvrtc.PRELUDE
 
     def devices(self) -> list[Device]:
         """GPUs in the driver's order."""

@@ -108,6 +108,7 @@ class OpenCLBackend:
     """All OpenCL platforms of the machine."""
 
     name = "opencl"
+    prelude = PRELUDE
 
     def devices(self) -> list[Device]:
         """Every device of every platform, in the loader's order."""

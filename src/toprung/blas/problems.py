@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,6 +23,7 @@ from toprung.peers import _cublas
 from toprung.problem import Problem
 from toprung.routines.gemm import Gemm
 from toprung.routines.gemv import Gemv
+from toprung.tokens import source_digest
 
 ALIGNED = 4
 """Floats to which a session's memory and ``GUARD`` are aligned."""
@@ -101,9 +100,20 @@ def sizes_of(call: Call) -> tuple[int, int, int, int]:
     return max(1, call.M), max(1, call.N), max(1, call.K), call.batch
 
 
+SECOND_PASS = {"gemm": "add", "rows": "add", "columns": "add", "pieces": "collect"}
+"""Kernels whose split sums another kernel adds: its source is part of theirs."""
+
+
 @functools.cache
-def source_hash(name: str) -> str:
-    """A hash of a candidate's kernel text with the preludes; for a vendor's its version. Empty where it is not known.
+def source_hash(name: str, backend: str) -> str:
+    """Return the hash of a kernel's source as one backend compiles it; for a vendor's kernel the library's version.
+
+    The hash covers tokens alone (``toprung.tokens``): those of every file that the kernel and its second pass consist of, and of
+    the backend's prelude where the kernel is OpenCL C. Comments, white space and the names of included files do not count.
+
+    Returns
+    -------
+    32 hexadecimal digits, or a name with a version; empty where a vendor's library is not installed.
 
     Raises
     ------
@@ -115,11 +125,10 @@ def source_hash(name: str) -> str:
     if name == "cublas":
         return _cublas.version()
     if name == FP32X:
-        text = hopper.product_source(hopper.Variant()).text + hopper.split_source().text + hopper.reduce_source().text
-    elif name == FFMA:
-        text = hopper_fp32.product_source(hopper_fp32.Variant()).text + hopper_fp32.lay_source().text
-    else:
-        text = with_includes(kernel(name).source.read_text(), kernel(name).source.parent)
-    folder = Path(backends.__file__).parent
-    preludes = [p.read_text() for p in sorted(folder.glob("prelude.*"))]
-    return hashlib.sha256("\0".join((text, *preludes)).encode()).hexdigest()[:32]
+        made = hopper.product_source(hopper.Variant()), hopper.split_source(), hopper.reduce_source()
+        return source_digest(source.text for source in made)
+    if name == FFMA:
+        return source_digest(source.text for source in (hopper_fp32.product_source(hopper_fp32.Variant()), hopper_fp32.lay_source()))
+    stems = (name, SECOND_PASS[name]) if name in SECOND_PASS else (name,)
+    files = [kernel(stem).source for stem in stems]
+    return source_digest([backends.prelude(backend), *(with_includes(file.read_text(), file.parent) for file in files)])

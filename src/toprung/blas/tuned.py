@@ -161,7 +161,7 @@ def warn_once(text: str) -> None:
 
 def proved(entry: Entry, device: Device) -> bool:
     """Whether an entry has been verified on this machine with its kernel's text as it is now."""
-    return (entry.id, Machine.of(device), source_hash(entry.kernel)) in _proved
+    return (entry.id, Machine.of(device), source_hash(entry.kernel, device.backend)) in _proved
 
 
 @contextmanager
@@ -171,7 +171,7 @@ def verifying(entry: Entry, device: Device) -> Iterator[list[str]]:
     The store says "wrong" until the block ends: a kernel that takes the process down is not tried again. What the device refused
     just now (memory, a launch) counts in this process alone.
     """
-    proof = Proof(entry.id, Machine.of(device), source_hash(entry.kernel), "its verification did not end")
+    proof = Proof(entry.id, Machine.of(device), source_hash(entry.kernel, device.backend), "its verification did not end")
     kept = _keep(Store.default().prove, proof)
     found: list[str] = []
     try:
@@ -415,7 +415,7 @@ def _fresh(entry: Entry, machine: Machine) -> bool:
 
 def _source(entry: Entry) -> str:
     """The hash of the text of an entry's kernel as it is now; empty where there is none."""
-    return source_hash(entry.kernel) if entry.kernel in (*_KERNELS, FP32X) else ""
+    return source_hash(entry.kernel, entry.machine.backend) if entry.kernel in (*_KERNELS, FP32X) else ""
 
 
 def _followed(here: Known, device: Device, call: Call, entry: Entry, exact: bool) -> Choice | str:
@@ -425,7 +425,7 @@ def _followed(here: Known, device: Device, call: Call, entry: Entry, exact: bool
     message = ""
     stale = not _fresh(entry, here.machine) and bool(entry.candidate["tile"])  # else it says how long, and not what to run
     if stale:
-        source = source_hash(entry.kernel)
+        source = source_hash(entry.kernel, device.backend)
         known_here = _proved.get((entry.id, here.machine, source), here.proofs.get((entry.id, source)))
         message, stale = known_here or "", known_here is None
     if message:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,9 +12,13 @@ from toprung.paths import publish
 from toprung.store import plain
 from toprung.store.entry import Entry, Machine, version
 from toprung.store.plain import VENDORS, shown
+from toprung.store.versions import with_token_hash
 
-FORMAT = "toprung store 1"
-"""Of the exchange files."""
+FORMAT = "toprung store 2"
+"""Of the exchange files that are written."""
+
+OLDER: Mapping[str, Callable[[Any], Any]] = {"toprung store 1": with_token_hash}
+"""Formats that are read, too, and what makes an entry of each one of today."""
 
 SHIPPED = Path(__file__).parents[1] / "tuned"
 """Entries that come with the package, ``<device>-<backend>.json``."""
@@ -73,13 +77,14 @@ def read_exchange(path: Path, refused: list[tuple[str, str]]) -> list[Entry]:
         raise StoreError(f"{path} cannot be read: {error.strerror}") from None
     except StoreError as error:
         raise StoreError(f"{path} is not taken: {error}") from None
-    if not isinstance(content, dict) or content.get("format") != FORMAT or not isinstance(content.get("entries"), list):
+    known = isinstance(content, dict) and content.get("format") in (FORMAT, *OLDER)
+    if not known or not isinstance(content.get("entries"), list):
         given = content.get("format") if isinstance(content, dict) else content
         raise StoreError(f"{path} is no export of a store, which has the format {FORMAT!r}, not {shown(given)}: nothing was taken")
-    found = []
+    found, change = [], OLDER.get(content["format"], lambda entry: entry)
     for i, one in enumerate(content["entries"], start=1):
         try:
-            found.append(Entry.read(one))
+            found.append(Entry.read(change(one)))
         except StoreError as error:
             refused.append((f"entry {i} of {path}", str(error)))
     return found
@@ -97,8 +102,13 @@ def shipped(machine: Machine, complaints: list[str] | None = None) -> list[Entry
         return [e for e in found if (e.machine.device, e.machine.backend) == (machine.device, machine.backend)]
     if not _is_pocl(machine):
         return []
-    others = (e for one in sorted(SHIPPED.glob(f"*-{machine.backend}.json")) for e in _shipped_in(one, complaints))
+    others = every_shipped(f"*-{machine.backend}.json", complaints)
     return [e for e in others if _is_pocl(e.machine) and e.kernel not in VENDORS]
+
+
+def every_shipped(files: str = "*.json", complaints: list[str] | None = None) -> list[Entry]:
+    """Return the entries that come with the package for all devices, or for those of some files."""
+    return [e for one in sorted(SHIPPED.glob(files)) for e in _shipped_in(one, complaints)]
 
 
 def _shipped_in(path: Path, complaints: list[str] | None) -> list[Entry]:

@@ -11,9 +11,7 @@ from pathlib import Path
 from toprung.errors import StoreError
 from toprung.store import plain
 from toprung.store.entry import Entry, Machine, shape_text
-
-SCHEMA = 1
-"""Of the database, in its ``user_version``."""
+from toprung.store.migration import MIGRATIONS, SCHEMA
 
 APPLICATION = 0x746F7072
 """In the database's ``application_id``: "topr"."""
@@ -22,24 +20,6 @@ BUSY, BUSY_READING = 30.0, 3.0
 """Seconds to wait for another writer, and for one that keeps readers out, as they do where there is no write-ahead log."""
 
 MOVE = "set TOPRUNG_DATA to a folder that can be written, or TOPRUNG_STORE=off"
-
-TABLES = """
-CREATE TABLE entries (
-  id TEXT PRIMARY KEY, device TEXT NOT NULL, backend TEXT NOT NULL, machine TEXT NOT NULL, problem_class TEXT NOT NULL,
-  shape TEXT NOT NULL, kernel TEXT NOT NULL, source TEXT NOT NULL, key TEXT NOT NULL, status TEXT NOT NULL, median REAL,
-  date TEXT NOT NULL, content TEXT NOT NULL);
-CREATE INDEX entries_of ON entries (device, backend, status);
-CREATE INDEX entries_tried ON entries (machine, shape);
-CREATE TABLE proofs (
-  entry TEXT NOT NULL, machine TEXT NOT NULL, source TEXT NOT NULL, message TEXT NOT NULL, date TEXT NOT NULL,
-  PRIMARY KEY (entry, machine, source))
-"""
-
-MIGRATIONS: dict[int, str] = {0: TABLES}
-"""What makes each schema the next one."""
-
-CONTENT = "CAST(content AS BLOB)"
-"""Bytes that are no text must not keep the other rows from being read."""
 
 DAMAGED = re.compile("not a database|malformed|no such (table|column)")
 """What SQLite says of a damaged file."""
@@ -133,8 +113,7 @@ def migrate(db: sqlite3.Connection, path: Path) -> None:
     if schema > SCHEMA:  # another process was quicker
         refuse(db, path)
     for step in range(schema, SCHEMA):
-        for statement in MIGRATIONS[step].split(";"):
-            db.execute(statement)
+        MIGRATIONS[step](db)
     if schema < SCHEMA:
         db.execute(f"PRAGMA application_id = {APPLICATION}")
         db.execute(f"PRAGMA user_version = {SCHEMA}")

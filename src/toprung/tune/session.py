@@ -433,7 +433,7 @@ class Tuner:
         shape._seen = self._store.tried(shape.machine, problem.describe())
         for entry in self._store.entries(shape.machine, shape=shape_text(problem.describe())):
             ours = is_ours(entry.kernel, shape.precision) and bool(entry.candidate["tile"])
-            if entry.machine != shape.machine or refusal(entry) or entry.source != source_hash(entry.kernel):
+            if entry.machine != shape.machine or refusal(entry) or entry.source != source_hash(entry.kernel, shape.machine.backend):
                 continue
             choice = plain(choice_of(entry.candidate))
             shape._kept[choice] = entry
@@ -443,7 +443,7 @@ class Tuner:
         self._say(shape, mark=shape.choice is not None)
 
     def _known(self, shape: Shape, choice: Choice) -> bool:
-        return candidate_key(describe(choice), source_hash(choice.kernel)) in shape._seen
+        return candidate_key(describe(choice), source_hash(choice.kernel, shape.machine.backend)) in shape._seen
 
     def _try(self, lane: Lane, shape: Shape, choice: Choice, incumbent: Choice | None) -> bool:
         """One configuration beside the best so far; False where the shape cannot be measured at all."""

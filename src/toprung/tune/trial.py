@@ -134,7 +134,7 @@ def entry_of(machine: Machine, problem: Problem, choice: Choice, sampled: Sample
     """What became of a choice, as the store keeps it."""
     return Entry(
         machine=machine, problem_class=class_of(call_of(problem)), shape=problem.describe(), candidate=describe(choice),
-        source=source_hash(choice.kernel), seconds=sampled.seconds, cold_seconds=sampled.cold_seconds,
+        source=source_hash(choice.kernel, machine.backend), seconds=sampled.seconds, cold_seconds=sampled.cold_seconds,
         clocks_mhz=sampled.clocks_mhz, marked=sampled.marked, grade=sampled.grade, status=sampled.status, message=sampled.message,
     )  # fmt: skip
 
