@@ -40,8 +40,8 @@ def tokens(text: str) -> list[str]:
     Returns
     -------
     Tokens in order. A preprocessor directive stands between two ``"\\n"``, because lines end directives and nothing else;
-    ``#define F (x)``, an object, and ``#define F(x)``, a function, differ by a ``" "`` before the parenthesis. ``#line`` is left out:
-    it names files.
+    ``#define F (x)``, an object, and ``#define F(x)``, a function, differ by a ``" "`` before the parenthesis. ``#line`` is left
+    out: it names files.
     """
     found: list[str] = []
     directive = False

@@ -128,7 +128,9 @@ def source_hash(name: str, backend: str) -> str:
         made = hopper.product_source(hopper.Variant()), hopper.split_source(), hopper.reduce_source()
         return source_digest(source.text for source in made)
     if name == FFMA:
-        return source_digest(source.text for source in (hopper_fp32.product_source(hopper_fp32.Variant()), hopper_fp32.lay_source()))
+        return source_digest(
+            source.text for source in (hopper_fp32.product_source(hopper_fp32.Variant()), hopper_fp32.lay_source())
+        )
     stems = (name, SECOND_PASS[name]) if name in SECOND_PASS else (name,)
     files = [kernel(stem).source for stem in stems]
     return source_digest([backends.prelude(backend), *(with_includes(file.read_text(), file.parent) for file in files)])

@@ -11,7 +11,8 @@ from pathlib import Path
 from toprung.errors import StoreError
 from toprung.store import plain
 from toprung.store.entry import Entry, Machine, shape_text
-from toprung.store.migration import MIGRATIONS, SCHEMA
+from toprung.store.migration import MIGRATIONS as MIGRATIONS
+from toprung.store.migration import SCHEMA as SCHEMA
 
 APPLICATION = 0x746F7072
 """In the database's ``application_id``: "topr"."""

@@ -1,0 +1,344 @@
+"""Golden record of what the library selects and launches: some 400 products on stored descriptions of three devices.
+
+``python -m tests.golden`` writes ``selected.json`` and ``bits.json`` anew from the root of the repository; with
+``--device cuda:0`` it adds the bits of a GPU's results to ``bits.json``. A change to either file is a decision: say it in the commit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from toprung.backends.base import Session, Source
+from toprung.backends.overlap import Overlapping
+from toprung.blas import launches, proof, vendor
+from toprung.blas.call import Call, GemmCall, GemvCall
+from toprung.blas.choice import Choice
+from toprung.blas.engine import Executable
+from toprung.blas.fp32x import path_of
+from toprung.blas.problems import call_of, problem_of, source_hash
+from toprung.blas.route import route
+from toprung.check import GUARD, hostile
+from toprung.competitor import OnDevice
+from toprung.device import Device
+from toprung.errors import BuildError, IllegalTile, LaunchError
+from toprung.problem import Problem
+from toprung.tile import Tile
+from toprung.tokens import tokens
+
+FOLDER = Path(__file__).parent
+SELECTED, BITS, DEVICES = FOLDER / "selected.json", FOLDER / "bits.json", FOLDER / "devices.json"
+
+LAYOUTS = ("NN", "NT", "TN", "TT")
+OPERANDS = {"a": 1 << 30, "b": 2 << 30, "c": 3 << 30}
+"""Made-up addresses of A, B and C; memory that the library asks for lies at ``WORKSPACE`` and ``OWN``."""
+WORKSPACE, OWN = 1 << 40, 1 << 44
+
+
+# products
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One product as it is asked for."""
+
+    call: Call
+    precision: str = "auto"
+    own: bool = False
+    alpha: float = 1.0
+    beta: float = 0.0
+    forced: Choice | None = None
+
+    def choice(self, device: Device) -> tuple[Choice, str]:
+        """What is selected, unless a configuration is forced, and the path."""
+        return (self.forced, "fp32") if self.forced else route(device, self.call, self.own, self.precision)
+
+    def __str__(self) -> str:
+        given = {k: v for k, v in vars(self.call).items() if v != DEFAULTS[type(self.call)].get(k)}
+        words = " ".join(f"{k}={int(v)}" for k, v in given.items())
+        kind = "gemm" if isinstance(self.call, GemmCall) else "gemv"
+        return (
+            f"{kind} {words} | {'forced ' * bool(self.forced)}{self.precision}{' own' * self.own} α={self.alpha:g} β={self.beta:g}"
+        )
+
+
+DEFAULTS: Mapping[type, Mapping[str, Any]] = {
+    GemmCall: {"batch": 1, "trans_a": False, "trans_b": False, "stride_a": 0, "stride_b": 0, "stride_c": 0, "beta_zero": True,
+               "align_a": 4, "align_b": 4, "align_c": 4},
+    GemvCall: {"trans": False, "incx": 1, "incy": 1, "align_a": 4, "align_x": 4, "beta_zero": True},
+}  # fmt: skip
+
+
+def gemm(m: int, n: int, k: int, layout: str = "NN", batch: int = 1, pad: int = 0, align: int = 4, **more: Any) -> GemmCall:
+    """A product with rows ``pad`` elements longer than they must be; matrices of a batch one below the other."""
+    a, b = layout[0] == "T", layout[1] == "T"
+    lds = (m if a else k) + pad, (k if b else n) + pad, n + pad
+    rows = k if a else m, n if b else k, m
+    strides = {f"stride_{name}": r * max(ld, 1) for name, r, ld in zip("abc", rows, lds, strict=True)} if batch > 1 else {}
+    return GemmCall(
+        m, n, k, batch, a, b, *(max(ld, 1) for ld in lds), **{**strides, **more}, align_a=align, align_b=align, align_c=align
+    )  # fmt: skip
+
+
+PIECES = Choice(
+    "pieces", Tile(BM=128, BN=128, BK=16, WM=32, WN=64, TM=8, TN=8, VEC=4, VA=4, VB=4, STAGES=1, PADA=4, PADB=4),
+    (("GROUP_M", 4), ("INDEX32", 1), ("ORDER", 1), ("RESIDENT", 2), ("TRANS_A", 0), ("TRANS_B", 0), ("VC", 4)),
+)  # fmt: skip
+"""Nothing selects the product by pieces but what was tuned."""
+STREAM_K = (gemm(8192, 8192, 64), gemm(3000, 3000, 3000), gemm(1000, 1004, 5000))
+
+
+def asked(device: Device) -> list[Asked]:
+    """The products of a device; layouts, precisions and scalars take turns, so that each meets each."""
+    made = [Asked(call, "fp32", own=True) for call in calls(device.kind == "gpu")]
+    if device.kind == "gpu":
+        made += [Asked(call, "fp32", True, 1.5, 0.5, PIECES) for call in STREAM_K]
+    gpu = device.backend == "cuda"
+    for i, call in enumerate(calls(device.kind == "gpu")):
+        if gpu and i % 2 == 0:
+            made.append(Asked(call))
+        if gpu and i % 4 == 1:
+            made.append(Asked(call, "fp32x", own=True))
+        if gpu and i % 9 == 2:
+            made.append(Asked(call, "tf32"))
+        if i % 5 == 3:
+            beta = Asked(_with_beta(call), "auto", True, 1.5, -0.5)
+            made += [beta, Asked(call, "fp32", True, 0.0, 0.5)] if i % 10 == 3 else [beta]
+    return made
+
+
+def _with_beta(call: Call) -> Call:
+    return type(call)(**{**vars(call), "beta_zero": False})
+
+
+def calls(gpu: bool) -> list[Call]:
+    """Every kind of product there is: squares, deep, shallow, skinny, batched, broadcast, unaligned, empty, vectors."""
+    squares = (1, 7, 16, 33, 64, 100, 128, 255, 256, 512, 777, 1000, 1024, 2048, 3000, 4096, 8191, 8192, 16384)
+    shapes = [
+        (4096, 4096, 64), (2048, 2048, 1), (128, 128, 100_000), (99, 101, 99_999), (256, 256, 65_536), (16384, 64, 4096),
+        (64, 16384, 4096), (65536, 64, 1024), (333, 4097, 1025), (4000, 3000, 5000), (1, 1, 100_000), (17, 5000, 5000),
+        (20000, 20000, 32), (1024, 64, 512),
+    ]  # fmt: skip
+    skinny = [
+        (1, 4096, 4096),
+        (4096, 1, 4096),
+        (2, 8192, 1024),
+        (8, 3000, 3000),
+        (16, 4096, 4096),
+        (4096, 16, 4096),
+        (3, 1000, 20_000),
+    ]
+    if not gpu:
+        squares = (1, 7, 16, 33, 64, 100, 128, 255, 300, 512)
+        shapes = [(300, 300, 8), (40, 40, 10_000), (33, 31, 100_000), (1024, 64, 512), (200, 300, 1), (17, 500, 700), (1, 1, 5000)]
+        skinny = [(1, 800, 900), (900, 1, 800), (2, 2000, 300), (8, 700, 700), (16, 900, 400), (900, 16, 400), (3, 200, 3000)]
+    found: list[Call] = [gemm(n, n, n, LAYOUTS[i % 4]) for i, n in enumerate(squares)]
+    found += [gemm(n, n, n, layout) for n in ((512, 1024, 4096) if gpu else (256,)) for layout in LAYOUTS]
+    found += [gemm(*shape, LAYOUTS[i % 4]) for i, shape in enumerate(shapes)]
+    found += [gemm(*shape, layout) for i, shape in enumerate(skinny) for layout in (LAYOUTS[i % 4], LAYOUTS[(i + 1) % 4])]
+    batches = [
+        (64, 64, 64, 100),
+        (256, 256, 256, 16),
+        (99, 101, 103, 100),
+        (1, 64, 64, 1000),
+        (2048, 2048, 128, 4),
+        (8, 8, 8, 70_000),
+    ]
+    for i, (m, n, k, batch) in enumerate(batches):
+        if gpu or m * n * k * batch < 3e7:
+            found.append(gemm(m, n, k, LAYOUTS[i % 4], batch))
+            found.append(gemm(m, n, k, LAYOUTS[(i + 1) % 4], batch, stride_b=0))
+    found += [gemm(n, n, n, layout, pad=pad, align=align)
+              for n, pad, align in ((300, 1, 4), (300, 2, 2), (301, 0, 1), (300, 4, 4), (2052 if gpu else 150, 0, 1))
+              for layout in ("NN", "TT")]  # fmt: skip
+    found += [gemm(0, 5, 5), gemm(5, 0, 5, "TN"), gemm(5, 5, 0, "NT"), gemm(640, 640, 0)]
+    for m, n in (
+        ((5000, 5000), (100_000, 100), (100, 100_000), (77, 1300), (1, 1), (0, 9), (9, 0)) if gpu else ((600, 700), (77, 130))
+    ):
+        found += [GemvCall(m, n, t, align_a=4, align_x=4) for t in (False, True)]
+    found += [GemvCall(700, 600, True, 601, 3, -2), GemvCall(700, 600, False, 600, -1, 2, 2, 2)]
+    return found
+
+
+# what is selected, and what would be launched
+
+
+@dataclass(eq=False)
+class Recorder:
+    """A session that keeps launches in place of starting them: no device is needed, nothing is computed."""
+
+    device: Device
+    queue: Any = 1
+    launched: list[str] = field(default_factory=list)
+    _context: Any = 1
+
+    def fingerprint(self) -> str:
+        """No compiler's."""
+        return "recorder"
+
+    def compile(self, source: Source) -> bytes:
+        """Nothing is compiled."""
+        return b"recorded"
+
+    def load(self, binary: bytes, source: Source) -> Any:
+        """The source stands for the kernel."""
+        return SimpleNamespace(source=source)
+
+    def allocate(self, nbytes: int) -> Any:
+        """A made-up address."""
+        return SimpleNamespace(handle=OWN, pointer=OWN, nbytes=nbytes)
+
+    def upload(self, buffer: Any, array: Any) -> None:
+        """Nowhere to."""
+
+    def workspace(self, queue: Any, nbytes: int) -> Any:
+        """A made-up address."""
+        return SimpleNamespace(buffer=SimpleNamespace(handle=WORKSPACE, pointer=WORKSPACE, nbytes=nbytes), lock=threading.RLock())
+
+    def tensor_map(self, buffer: Any, rows: int, cols: int, box: tuple[int, int]) -> Any:
+        """What it would describe."""
+        return np.array([buffer.pointer, rows, cols, *box], np.int64)
+
+    def tensor_map_fp32(self, address: int, rows: int, cols: int, ld: int, box: tuple[int, int]) -> Any:
+        """What it would describe, as many bytes as a real one."""
+        return np.void(np.array([address, rows, cols, ld, *box], np.int64).tobytes().ljust(128, b"\0"))
+
+    def current(self) -> Any:
+        """Nothing to make current."""
+        return contextlib.nullcontext()
+
+    def relaunch(self, kernel: Any, groups: Sequence[int], local: Sequence[int], kinds: str, fixed: Sequence[Any]) -> Any:
+        """Keep what is launched, with all its arguments."""
+        return lambda queue, *values: self.keep(kernel.source, tuple(groups), tuple(local), fixed, values)
+
+    def keep(self, source: Source, groups: Any, local: Any, fixed: Sequence[Any], values: Sequence[Any]) -> None:
+        """One line a launch: function, grid, block, source with macros, arguments."""
+        made = digest([*tokens(source.text), *(f"{k}={v}" for k, v in sorted(source.defines.items()))])
+        args = digest([*(np.asarray(v).tobytes().hex() for v in fixed), *(repr(v) for v in values)])
+        grid, block = ("x".join(map(str, size)) for size in (groups, local))
+        self.launched.append(f"{source.kernel} {grid} {block} {made} {args}")
+
+
+def digest(words: Sequence[str]) -> str:
+    """A short hash."""
+    return hashlib.sha256("\0".join(words).encode()).hexdigest()[:12]
+
+
+@contextlib.contextmanager
+def recording() -> Iterator[None]:
+    """Have Hopper's launches kept by their session's recorder, and cuBLAS believed to be installed."""
+    begin, start, absent = Overlapping.__init__, Overlapping.__call__, vendor.lacking
+
+    def init(self: Any, session: Any, kernel: Any, groups: int, local: int, kinds: str, fixed: Any, overlap: bool = True) -> None:
+        self.kept = session, kernel.source, groups, local, list(fixed)
+
+    def call(self: Any, queue: Any, *values: Any) -> None:
+        session, source, groups, local, fixed = self.kept
+        session.keep(source, (groups,), (local,), fixed, values)
+
+    def replace(self: Any, place: int, value: Any) -> None:
+        self.kept[4][place] = value
+
+    kept = Overlapping.replace
+    patched: Any = Overlapping
+    patched.__init__, patched.__call__, patched.replace = init, call, replace
+    vendor.lacking = lambda device: "" if device.backend == "cuda" else "it works in CUDA's memory"
+    try:
+        yield
+    finally:
+        patched.__init__, patched.__call__, patched.replace = begin, start, kept
+        vendor.lacking = absent
+
+
+def selected(device: Device, one: Asked) -> str:
+    """What is selected for a product and what it launches, a line."""
+    choice, path = one.choice(device)
+    units = device.compute_units
+    tile = " ".join(f"{k}={v}" for k, v in sorted(choice.tile.given().items())) if choice.tile else ""
+    options = " ".join(f"{k}={v}" for k, v in sorted(choice.options))
+    head = f"{choice.kernel} [{tile}] [{options}] {path}"
+    if choice.kernel == "cublas":
+        return head
+    session: Any = Recorder(device)
+    executable = Executable(session, one.call, choice, path)
+    handles = [SimpleNamespace(handle=OPERANDS[name]) for name in "abc"]
+    executable.run(handles[0], 8, handles[1], 16, handles[2], 32, one.alpha, one.beta)
+    source = source_hash(choice.kernel, device.backend)
+    workspace = launches.workspace_bytes(one.call, choice, units)
+    return f"{head} workspace={workspace} launches={executable.launches} source={source} : " + " ; ".join(session.launched)
+
+
+def devices() -> dict[str, Device]:
+    """The stored descriptions: the H200 by CUDA and by OpenCL, and two cores by PoCL."""
+    return {
+        name: Device(**{k: tuple(v) if isinstance(v, list) else v for k, v in facts.items()})
+        for name, facts in json.loads(DEVICES.read_text()).items()
+    }
+
+
+def all_selected() -> dict[str, dict[str, str]]:
+    """Device → product → what is selected and launched."""
+    with recording():
+        return {name: {str(one): selected(device, one) for one in asked(device)} for name, device in devices().items()}
+
+
+# bits of results
+
+
+@dataclass(frozen=True)
+class Forced:
+    """A small problem and the configuration that computes it."""
+
+    problem: Problem
+    choice: Choice
+
+    def __str__(self) -> str:
+        p = {k: v for k, v in self.problem.describe().items() if k not in ("measured_in",)}
+        tile = self.choice.tile.given() if self.choice.tile else {}
+        return json.dumps([p, self.choice.kernel, tile, dict(sorted(self.choice.options))])
+
+    @staticmethod
+    def read(text: str) -> Forced:
+        """The inverse."""
+        described, kernel, tile, options = json.loads(text)
+        return Forced(problem_of(described), Choice(kernel, Tile(**tile), tuple(sorted(options.items()))))
+
+
+def forced(device: Device) -> list[Forced]:
+    """A problem with edges in every direction for each configuration that a device's products select, β = 0 and not."""
+    found: dict[str, Forced] = {}
+    with recording():
+        for one in asked(device):
+            choice, _ = one.choice(device)
+            if choice.tile is None or choice.kernel == "cublas" or one.precision == "tf32":
+                continue
+            for alpha, beta in proof.SCALARS:
+                problem, small = proof.likeness(one.call, choice, alpha, beta)
+                made = Forced(problem, Choice(small.kernel, small.tile, tuple(sorted(small.options))))
+                found.setdefault(str(made), made)
+    return list(found.values())
+
+
+def bits(session: Session, one: Forced) -> str:
+    """A hash of the result's bits, any NaN counting as the same; the error's name where the device cannot run the configuration."""
+    try:
+        executable = Executable(session, call_of(one.problem), one.choice, path_of(one.choice.kernel))
+    except (BuildError, IllegalTile, LaunchError) as error:
+        return type(error).__name__
+    operands = hostile(one.problem)
+    placed = OnDevice(operands, session)
+    a, b, c = (placed.buffers[m.name] for m in one.problem.matrices)
+    problem: Any = one.problem
+    executable.run(a, GUARD, b, GUARD, c, GUARD, problem.alpha, problem.beta)
+    result = np.ascontiguousarray(placed.fetch())
+    result[np.isnan(result)] = np.nan
+    return hashlib.sha256(result.tobytes()).hexdigest()[:16]
