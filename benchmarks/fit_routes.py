@@ -1,18 +1,19 @@
-"""Fit the model behind the choice (blas/expected.py, ``GPU`` in blas/tiles.py) to recorded times, and say how well it chooses.
+"""Fit the cost model of selection (kernels/cost_model.py, ``BLOCKS`` of kernels/blocks.py) to recorded times, and say how well it
+selects.
 
     python benchmarks/fit_routes.py results/nvidia-h200/routes.json results/nvidia-h200/tune-check-seed1.json \
         --tiles results/nvidia-h200/tiles.json
 
 Records are of ``benchmarks/routes.py`` and of ``toprung tune --check``. A third of the drawn shapes, by a hash of each, is held
 out: nothing is fitted to it, and the table in docs/tuning.md is about it.
-Relative errors of times are made small, all choices of a shape counting, the slow ones less; a soft loss keeps outliers from
-deciding, and a weak pull keeps numbers that the data do not determine where they were. What the choice loses by them counts
-besides: a shape's mean loss where every choice is taken with a probability that falls with its time by the model. What comes
-out is printed to be put into the source. What stands there is, for the kernels of short sides, what both records give; for the
-tunable product what ``routes.json`` alone gave: with the check's times it chose no better on the third; but for a few numbers,
-which both gave with the others held:
+Relative errors of times are made small, all candidates of a shape counting, the slow ones less; a soft loss keeps outliers from
+deciding, and a weak pull keeps numbers that the data do not determine where they were. What selection loses by them counts
+besides: a shape's mean loss where every candidate is taken with a probability that falls with its time by the model. What comes
+out is printed to be put into the source. What stands there is, for the skinny kernels, what both records give; for the block
+kernels what ``routes.json`` alone gave: with the check's times it selected no better on the third; but for a few numbers, which
+both gave with the others held:
 
-    --free '^(alone|turn|launch|tile (8|9|1[0-4]|16|19))$'
+    --free '^(alone|iteration|launch|tile (8|9|1[0-4]|16|19))$'
     --free '^(second|adding)$'
 
 the latter, and the numbers of ``rows`` and ``columns``, with checks of three seeds (1, 2 and 3).
@@ -31,22 +32,21 @@ from types import MappingProxyType
 import numpy as np
 from scipy.optimize import least_squares
 
-from toprung import hopper_fp32
-from toprung.blas import choose as choosing
-from toprung.blas import expected
-from toprung.blas.call import GemmCall, widths
-from toprung.blas.choice import FFMA
-from toprung.blas.ffma import variant_of
-from toprung.blas.problems import call_of, problem_of
-from toprung.blas.short import Skinny
-from toprung.blas.tiles import GPU, listed
+from toprung.blas.problems import desc_of, problem_of
+from toprung.dispatch.heuristic import ranked
+from toprung.dispatch.selection import decoded
+from toprung.gemm.desc import widths
+from toprung.kernels import cost_model, family
+from toprung.kernels.blocks import BLOCKS, listed
+from toprung.kernels.cublas.family import aligned
+from toprung.kernels.hopper_sgemm.cost import predicted
 from toprung.report.tune_table import device_of, drawn, held_out, now
 from toprung.results import read
-from toprung.tune.trial import choice_of, plain
 
+TILED, SKINNY, SGEMM, CUBLAS = family("tiled"), family("skinny"), family("hopper_sgemm"), family("cublas")
 WITHIN = 1.05
 GOOD, LITTLE = 1.3, 0.4
-"""Choices up to so many times as slow as the best count fully; the others so much."""
+"""Candidates up to so many times as slow as the best count fully; the others so much."""
 SOFT, PULL = 0.08, 0.1
 FOREIGN = 0.4
 """How much a time of ``tiles.json`` counts: few products, each with many tiles."""
@@ -59,32 +59,32 @@ HELD_UP = 50e-6
 LARGE = 4_000_000
 """Results of C from which on writing them is seen in Hopper's kernel."""
 FIXED = {"launch", "multiply", "hidden"}
-"""Of the kernels for short sides: nothing that was measured tells these from the rest, but for ``hidden``, which is the form of the
+"""Of the skinny kernels: nothing that was measured tells these from the rest, but for ``hidden``, which is the form of the
 count; nor what is 0."""
 
 
 def timed(record):
-    """(problem, [(choice, seconds)]) of each shape."""
+    """(problem, [(candidate, seconds)]) of each shape."""
     if record["kind"] == "tiles":
-        return [(problem_of(p["problem"]), [(choice_of(t), t["seconds"]) for t in p["quick"]]) for p in record["problems"]]
+        return [(problem_of(p["problem"]), [(decoded(t), t["seconds"]) for t in p["quick"]]) for p in record["problems"]]
     if record["kind"] == "tune-check":
         found = ((problem_of(s["problem"]), [one for m in s["measured"] if (one := sampled(m))]) for s in record["shapes"])
-        return [(problem, choices) for problem, choices in found if choices]
+        return [(problem, candidates) for problem, candidates in found if candidates]
     return [(one.problem, one.timed) for one in drawn(record)]
 
 
 def sampled(measured):
-    """(choice, seconds) of what a check measured; None where that says little.
+    """(candidate, seconds) of what a check measured; None where that says little.
 
     While it measures, it compiles what comes next, which holds up the host of short calls for some turns: so not the median. With
     the queue held the host has no part in it, and the device's time counts, as ``Held``.
     """
-    choice = choice_of(measured)
+    candidate = decoded(measured)
     if measured["status"] == "right" and len(measured.get("device_seconds", ())) > 1 and measured["host_seconds"]:
-        return choice, Held(statistics.median(measured["device_seconds"]))
+        return candidate, Held(statistics.median(measured["device_seconds"]))
     seconds = sorted(measured["seconds"])
-    few = len(seconds) == 1 and seconds[0] < HELD_UP and choice.kernel != "cublas"
-    return None if measured["status"] != "right" or not seconds or few else (choice, seconds[len(seconds) // 4])
+    few = len(seconds) == 1 and seconds[0] < HELD_UP and candidate.family is not CUBLAS
+    return None if measured["status"] != "right" or not seconds or few else (candidate, seconds[len(seconds) // 4])
 
 
 class Held(float):
@@ -145,70 +145,72 @@ def built(record, values):
 
 
 class Products(Fit):
-    """The tunable product: its clocks, the host's, and each tile's efficiency; those whose names match ``free`` are fitted."""
+    """The tunable block kernel: its cycles, the host's, and each tile's efficiency; those whose names match ``free`` are fitted."""
 
     def __init__(self, device, shapes, free=""):
-        self.device, self.table = device, {listed(c.tile): i for i, c in enumerate(GPU)}
+        self.device, self.table = device, {listed(c.tile): i for i, c in enumerate(BLOCKS)}
         rows = []
         for problem, found, own in shapes:
-            call = call_of(problem)
+            desc = desc_of(problem)
             best = min(t for _, t in found)
-            for choice, seconds in found:
-                i = self.table.get(listed(choice.tile)) if choice.kernel == "gemm" else None
+            for candidate, seconds in found:
+                config = candidate.config
+                i = self.table.get(listed(config.tile)) if candidate.family is TILED else None
                 if i is not None and seconds < HOPELESS * best:
-                    vc = dict(choice.options)["VC"]
-                    rows.append(((call, replace(choice.tile, SPLIT_K=None), i, choice.slices, vc), seconds, best, own))
-        start = numbers(expected.PRODUCT) | {f"tile {i}": c.efficiency for i, c in enumerate(GPU)}
-        start |= {"host": expected.HOST.launch, "two": expected.HOST.two}
+                    vc = dict(config.options)["VC"]
+                    rows.append(((desc, replace(config.tile, SPLIT_K=None), i, config.slices, vc), seconds, best, own))
+        start = numbers(cost_model.BLOCK) | {f"tile {i}": c.efficiency for i, c in enumerate(BLOCKS)}
+        start |= {"host": cost_model.HOST.launch, "two": cost_model.HOST.two}
         self.fixed = {n: v for n, v in start.items() if not re.search(free, n)}
         super().__init__({n: v for n, v in start.items() if n not in self.fixed}, rows)
-        self.clocks = list(numbers(expected.PRODUCT))
+        self.cycles = list(numbers(cost_model.BLOCK))
 
     def model(self, values):
         """See ``Fit``."""
         values = {**self.fixed, **values}
-        p, found = built(expected.PRODUCT, {n: values[n] for n in self.clocks}), []
-        units, lanes, hz = self.device.compute_units, self.device.lanes or 128, expected.hz(self.device)
-        for (call, tile, i, slices, vc), t, *_ in self.rows:
-            wide, efficiency = widths(call)[2], values[f"tile {i}"]
-            clocks = expected.product(call, tile, efficiency, GPU[i].resident, slices, vc, wide, units, lanes, p)
+        p, found = built(cost_model.BLOCK, {n: values[n] for n in self.cycles}), []
+        units, lanes, hz = self.device.compute_units, self.device.lanes or 128, cost_model.hz(self.device)
+        for (desc, tile, i, slices, vc), t, *_ in self.rows:
+            wide, efficiency = widths(desc)[2], values[f"tile {i}"]
+            cycles = cost_model.block_cycles(desc, tile, efficiency, BLOCKS[i].resident, slices, vc, wide, units, lanes, p)
             host = 0.0 if isinstance(t, Held) else values["host"] if slices == 1 else values["two"]
-            found.append(max(clocks / hz, host))
+            found.append(max(cycles / hz, host))
         return found
 
 
 class Shorts(Fit):
-    """One kernel for short sides."""
+    """One of the skinny kernels."""
 
     def __init__(self, device, shapes, kernel):
         self.device, self.kernel, rows = device, kernel, []
         for problem, found, own in shapes:
             best = min(t for _, t in found)
-            for choice, seconds in found:
-                if choice.kernel == kernel and seconds < HOPELESS * best:
-                    call = call_of(problem)
-                    batch = call.batch if isinstance(call, GemmCall) else 1
-                    row = Skinny.of(call), batch, replace(choice.tile, SPLIT_K=None), dict(choice.options)["SMALL"], choice.slices
-                    rows.append((row, seconds, best, own))
-        super().__init__({n: v for n, v in numbers(expected.SHORT[kernel]).items() if v and n not in FIXED}, rows)
+            for candidate, seconds in found:
+                config = candidate.config
+                if candidate.family is SKINNY and config.kernel == kernel and seconds < HOPELESS * best:
+                    tile, small = replace(config.tile, SPLIT_K=None), dict(config.options)["SMALL"]
+                    rows.append(((desc_of(problem).skinny, tile, small, config.slices), seconds, best, own))
+        super().__init__({n: v for n, v in numbers(cost_model.SKINNY[kernel]).items() if v and n not in FIXED}, rows)
 
     def model(self, values):
         """See ``Fit``."""
-        own = {self.kernel: replace(expected.SHORT[self.kernel], **values)}
-        units, hz, found = self.device.compute_units, expected.hz(self.device), []
-        for (s, batch, tile, small, slices), t, *_ in self.rows:
-            clocks = expected.short_side(self.kernel, tile, s.length, s.few, small, s.depth, s.on, batch, slices, units, own)
-            host = 0.0 if isinstance(t, Held) else expected.HOST.launch if slices == 1 else expected.HOST.two
-            found.append(max(clocks / hz, host))
+        own = {self.kernel: replace(cost_model.SKINNY[self.kernel], **values)}
+        units, hz, found = self.device.compute_units, cost_model.hz(self.device), []
+        for (s, tile, small, slices), t, *_ in self.rows:
+            cycles = cost_model.skinny_cycles(
+                self.kernel, tile, s.length, s.few, small, s.depth, s.on, s.batch, slices, units, own
+            )  # fmt: skip
+            host = 0.0 if isinstance(t, Held) else cost_model.HOST.launch if slices == 1 else cost_model.HOST.two
+            found.append(max(cycles / hz, host))
         return found
 
 
 def kept(device, shapes):
-    """How often what the source as it stands chooses is within the promise, of the shapes on which that was measured."""
+    """Share of shapes on which what the source as it stands selects is within the promise, of those where that was measured."""
     lost = []
     for problem, found, _ in shapes:
-        times = {plain(choice): seconds for choice, seconds in found}
-        if (mine := plain(now(device, problem))) in times:
+        times = dict(found)
+        if (mine := now(device, problem)) in times:
             lost.append(times[mine] / min(times.values()))
     return f"{sum(ratio <= WITHIN for ratio in lost)} of {len(lost)}"
 
@@ -221,42 +223,42 @@ def quality(fit, values):
 
 
 def cublas(device, training, rest):
-    """``CUBLAS``, ``CUBLAS_MORE`` and ``CUBLAS_SLICED`` with which the least time is lost to the slower of the two."""
+    """``TIMES``, ``MORE`` and ``SPLIT_MORE`` of cuBLAS with which the least time is lost to the slower of the two."""
 
     def weighed(shapes):
         for problem, found, _ in shapes:
-            theirs = next((t for c, t in found if c.kernel == "cublas"), None)
-            ours = min((t for c, t in found if c.kernel != "cublas"), default=None)
+            theirs = next((t for c, t in found if c.family is CUBLAS), None)
+            ours = min((t for c, t in found if c.family is not CUBLAS), default=None)
             if theirs and ours:
-                call = call_of(problem)
-                ways = [(way.seconds, way.slices > 1) for way in choosing.ways(device, call, well=True)]
-                yield choosing.ways(device, call)[0].seconds, ways, math.log(ours / theirs)
+                desc = desc_of(problem)
+                kernels = [(seconds, slices > 1) for slices, seconds in aligned(device, desc)]
+                yield ranked(device, desc)[0].seconds, kernels, math.log(ours / theirs)
 
-    def losses(known, factor, more, sliced):
-        for own, ways, lead in known:
-            theirs = max(min(factor * t + sliced * cut for t, cut in ways) + more, expected.HOST.cublas)
+    def losses(known, times, more, split_more):
+        for own, kernels, lead in known:
+            theirs = max(min(times * t + split_more * split for t, split in kernels) + more, cost_model.HOST.cublas)
             yield max(0.0, lead if theirs >= own else -lead)
 
     known, others = list(weighed(training)), list(weighed(rest))
     grid = itertools.product(np.arange(0.9, 1.121, 0.01), np.arange(0, 4.1e-6, 0.5e-6), np.arange(0, 4.1e-6, 1e-6))
     best = min(grid, key=lambda constants: sum(losses(known, *constants)))
-    print(f"CUBLAS={best[0]:.2f}, CUBLAS_MORE={best[1]:.1e}, CUBLAS_SLICED={best[2]:.1e}")
+    print(f"cuBLAS: TIMES={best[0]:.2f}, MORE={best[1]:.1e}, SPLIT_MORE={best[2]:.1e}")
     for name, shapes in (("", known), ("held out: ", others)):
         lost = list(losses(shapes, *best))
         print(f"  {name}{sum(one > math.log(WITHIN) for one in lost)} of {len(lost)} lose 5 %, the worst {math.exp(max(lost)):.2f}")
 
 
 def writing(device, shapes):
-    """``FFMA_RESULT``: what Hopper's kernel takes beyond what it reckons, by whether C lies on 16 bytes, where C is large."""
+    """``RESULT`` of Hopper's kernel: what it takes beyond its own prediction, by whether C lies on 16 bytes, where C is large."""
     found = {True: [], False: []}
     for problem, timed_here, _ in shapes:
-        for choice, seconds in timed_here:
-            if choice.kernel == FFMA and problem.M * problem.N >= LARGE:
-                call = call_of(problem)
-                reckoned = hopper_fp32.reckoned(call, device.compute_units, variant_of(choice.tile, dict(choice.options)))
-                each = (seconds - reckoned) * expected.hz(device) * device.compute_units / (problem.M * problem.N)
-                found[widths(call)[2] == 4].append(each)
-    print("FFMA_RESULT:", ", ".join(f"{np.median(found[wide]):.2f} of {len(found[wide])}" for wide in (False, True)))
+        for candidate, seconds in timed_here:
+            if candidate.family is SGEMM and problem.M * problem.N >= LARGE:
+                desc = desc_of(problem)
+                more = seconds - predicted(desc, device.compute_units, candidate.config)
+                each = more * cost_model.hz(device) * device.compute_units / (problem.M * problem.N)
+                found[widths(desc)[2] == 4].append(each)
+    print("hopper_sgemm: RESULT:", ", ".join(f"{np.median(found[wide]):.2f} of {len(found[wide])}" for wide in (False, True)))
 
 
 def main():
@@ -264,7 +266,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("routes", type=Path, nargs="+")
     parser.add_argument("--tiles", type=Path)
-    parser.add_argument("--free", default="", help="fit only those of the product's numbers whose names match this pattern")
+    parser.add_argument("--free", default="", help="fit only those of the block model's numbers whose names match this pattern")
     wanted = parser.parse_args()
     records = [read(path) for path in wanted.routes]
     device = device_of(records[0])
@@ -272,16 +274,16 @@ def main():
     training, rest = ([one for one in shapes if held_out(one[0]) == held] for held in (False, True))
     tiles = timed(read(wanted.tiles)) if wanted.tiles else []
     training += [(p, found, FOREIGN) for p, found in tiles]
-    print("the choice is kept on", kept(device, training), "; held out:", kept(device, rest))
+    print("the selection is kept on", kept(device, training), "; held out:", kept(device, rest))
     products = Products(device, training, wanted.free)
     values = products.run()
-    print("products:", quality(products, values), "; held out:", quality(Products(device, rest, wanted.free), values))
+    print("blocks:", quality(products, values), "; held out:", quality(Products(device, rest, wanted.free), values))
     for name, value in values.items():
-        print(f"  {name} = {value:.4g}" + (f"   # {GPU[int(name.split()[1])].tile}" if name.startswith("tile ") else ""))
+        print(f"  {name} = {value:.4g}" + (f"   # {BLOCKS[int(name.split()[1])].tile}" if name.startswith("tile ") else ""))
     drawn_ones = [one for one in training if one[2] == 1.0]
     writing(device, drawn_ones)
     cublas(device, drawn_ones, rest)
-    for kernel in expected.SHORT:
+    for kernel in cost_model.SKINNY:
         short = Shorts(device, training, kernel)
         values = short.run()
         print(f"{kernel}:", quality(short, values), "; held out:", quality(Shorts(device, rest, kernel), values))

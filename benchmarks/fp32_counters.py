@@ -1,4 +1,4 @@
-"""What the hardware counts while plain fp32 multiplies on Hopper, ours and cuBLAS's: a record.
+"""Hardware counters of plain fp32 products on Hopper, ours and cuBLAS's: a record.
 
     timeout 200 python benchmarks/fp32_counters.py OUT.json [--shapes 8192:NN,16384:NN] [--limit 100]
 
@@ -22,11 +22,12 @@ from split_k import FILL
 
 from toprung import backends, results
 from toprung.backends.base import Source
+from toprung.blas.problems import desc_of
 from toprung.build import source_kernel
 from toprung.environment import environment
 from toprung.errors import BadRecord
-from toprung.hopper import Product
-from toprung.hopper_fp32 import Plan, choose
+from toprung.kernels.hopper_sgemm.cost import select_variant
+from toprung.kernels.hopper_sgemm.launches import SgemmLaunches
 from toprung.report import hopper_fp32 as report
 
 SECTION = "WarpStateStats"
@@ -49,8 +50,8 @@ def counted(text):
     with backends.opened(gpu()) as session:
         fill = source_kernel(Source("benchmarks/fill", FILL, "fill", {}, "cuda"), session)
         problem = named(text)
-        one, call = Compared(session, fill, problem, 0), Product.of(problem)
-        plan, (a, b, c) = Plan(session, call, choose(call, session.device.compute_units), chains=1), one.addresses
+        one, desc = Compared(session, fill, problem, 0), desc_of(problem)
+        plan, (a, b, c) = SgemmLaunches(session, desc, select_variant(desc, session.device.compute_units), chains=1), one.addresses
         runs = (one.vendor(), lambda: plan.run(a, 0, b, 0, c, 0, 1.0, 0.0))
         found = []
         for run in runs:

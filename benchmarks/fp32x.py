@@ -28,15 +28,19 @@ import numpy as np
 from toprung import backends, peers, results
 from toprung.accuracy import sweep
 from toprung.backends.base import Source
+from toprung.blas.problems import desc_of
 from toprung.build import source_kernel
-from toprung.competitor import PreparedOnDevice, Promise
+from toprung.competitor import BoundOnDevice, Promise
+from toprung.dispatch.heuristic import slower_than_fp32
 from toprung.environment import environment
 from toprung.errors import Unsupported
-from toprung.hopper import Plan, Product, faster, supported
+from toprung.kernels import family
+from toprung.kernels.hopper_fp32x.launches import Fp32xLaunches
 from toprung.measure import Measurement
 from toprung.power import Meter
 from toprung.routines.gemm import TRANSPOSES, Gemm
 
+FP32X = family("hopper_fp32x")
 SIZES = (512, 1024, 2048, 4096, 8192, 16384)
 RECTANGLES = (
     (4096, 4096, 512), (65536, 64, 4096), (64, 65536, 4096), (128, 128, 65536), (256, 256, 131072), (512, 512, 16384),
@@ -73,15 +77,15 @@ class Ours:
     plan = None
 
     def absent(self, device):
-        return supported(device, Product(128, 128, 128))
+        return FP32X.supports(device, desc_of(Gemm(128, 128, 128)))
 
     def prepare(self, placed):
         problem = placed.operands.problem
-        if reason := supported(placed.session.device, Product.of(problem)):
+        if reason := FP32X.supports(placed.session.device, desc_of(problem)):
             raise Unsupported(reason)
-        plan = self.plan = Plan(placed.session, Product.of(problem))
+        plan = self.plan = Fp32xLaunches(placed.session, desc_of(problem))
         a, b, c = (placed.parts[n] for n in "ABC")
-        return PreparedOnDevice(placed, lambda: plan.run(a, 0, b, 0, c, 0, problem.alpha, problem.beta))
+        return BoundOnDevice(placed, lambda: plan.run(a, 0, b, 0, c, 0, problem.alpha, problem.beta))
 
     def describe(self, device):
         variant = f"{self.plan.variant}{f' in {self.plan.slices}' * (self.plan.slices > 1)}" if self.plan else ""
@@ -202,7 +206,7 @@ class Runner:
 def compare(session, kernels, meter, problem, vendor, interleaved, burst=False):
     """Measurements of ours, and of cuBLAS if asked for; after pauses, or under load."""
     sets = [Set(session, kernels, problem, i) for i in range(SETS)]
-    plan = Plan(session, Product.of(problem))
+    plan = Fp32xLaunches(session, desc_of(problem))
     calls = []
     for one in sets:
         a, b, c = (buffer.pointer for buffer in one.buffers)
@@ -238,7 +242,7 @@ def compare(session, kernels, meter, problem, vendor, interleaved, burst=False):
     found = [r.measurement(v) for r, v in zip(runners, verdicts, strict=True)]
     found[0] |= {
         "granules_in_fp32": plan.escalated(),
-        "chosen_by_auto": not faster(Product.of(problem), session.device.compute_units),
+        "chosen_by_auto": not slower_than_fp32(session.device, desc_of(problem), FP32X),
     }
     return told(found, problem)
 

@@ -18,16 +18,20 @@ from pathlib import Path
 import numpy as np
 
 import toprung
-from toprung import backends, hopper, results
-from toprung.blas.fp32x import choice_of
-from toprung.blas.problems import call_of, class_of
-from toprung.blas.route import reckoned_choice, unsuited
+from toprung import backends, results
+from toprung.blas.problems import desc_of
+from toprung.dispatch.heuristic import select_own
+from toprung.dispatch.select import unsuited
+from toprung.dispatch.selection import Candidate
 from toprung.environment import environment
+from toprung.gemm.classes import class_of
+from toprung.kernels import family
+from toprung.kernels.hopper_fp32x.config import Fp32xConfig, Variant
 from toprung.routines.gemm import Gemm
 from toprung.store import Entry, Machine, Store
 from toprung.tune.executors.local import LocalLane
 from toprung.tune.space import CallSpace
-from toprung.tune.trial import Trial, describe, plain
+from toprung.tune.trial import Trial
 
 SHAPES = (
     Gemm(1024, 1024, 1024), Gemm(4096, 4096, 4096), Gemm(1000, 1001, 1002, alpha=0.7, beta=1.3, trans="TT"),
@@ -38,17 +42,17 @@ SHAPES = (
 
 def proved(device) -> str:
     """What is wrong with the way of a stale entry through the library; empty: nothing."""
-    way = plain(choice_of(hopper.Way(hopper.Variant(CONSUMERS=1, BN=64, STAGES=4, GROUP=4))))
+    candidate = Candidate(family("hopper_fp32x"), Fp32xConfig(Variant(CONSUMERS=1, BN=64, STAGES=4, GROUP=4)))
     problem = Gemm(700, 500, 900)
     Store.default().add(
-        Entry(Machine.of(device), class_of(call_of(problem)), problem.describe(), describe(way), "another text", (1e-3,))
+        Entry(Machine.of(device), class_of(desc_of(problem)), problem.describe(), candidate.encode(), "another text", (1e-3,))
     )  # fmt: skip
     rng = np.random.default_rng(0)
     a, b = rng.random((700, 900), np.float32), rng.random((900, 500), np.float32)
     found = toprung.matmul(a, b, own=True, device=device, precision="fp32x")
     receipt = toprung.last_receipt()
     proofs = Store.default().proofs(Machine.of(device))
-    if str(way.tile) not in receipt.kernels[0] or [p.message for p in proofs] != [""]:
+    if str(candidate.config) not in receipt.kernels[0] or [p.message for p in proofs] != [""]:
         return f"it was not proved and followed: {receipt} {proofs}"
     return "" if np.allclose(found, a.astype(np.float64) @ b, rtol=1e-5) else "the result is wrong"
 
@@ -61,7 +65,7 @@ def main() -> int:
     parser.add_argument("--device", default="cuda:0")
     given = parser.parse_args()
     begin, device = time.monotonic(), backends.find(given.device)
-    if reason := unsuited(device, call_of(SHAPES[0])):
+    if reason := unsuited(device, desc_of(SHAPES[0]), "fp32x"):
         sys.exit(reason)
     os.environ.pop("TOPRUNG_STORE", None)
     failures, rows = [], []
@@ -76,23 +80,23 @@ def main() -> int:
                 failures.append(f"{problem}: the time was over")
                 break
             lane, rng = LocalLane(device), random.Random(1)
-            call = call_of(problem)
-            space, own = CallSpace(device, call, precision="fp32x"), plain(reckoned_choice(device, call))
+            desc = desc_of(problem)
+            space, own = CallSpace(device, desc, precision="fp32x"), select_own(device, desc, "fp32x").candidate
             drawn = list(dict.fromkeys(c for _ in range(given.draws) if (c := space.draw(rng)) and c != own))
             sampled = [[own, None]]
-            for choice in drawn:
-                outcome = lane.run(Trial(problem, (own, choice), turns=7, least=3))
+            for candidate in drawn:
+                outcome = lane.run(Trial(problem, (own, candidate), turns=7, least=3))
                 last = outcome.sampled[-1] if outcome.sampled else None
                 if outcome.trouble or last.status != "right" or outcome.sampled[0].status != "right":
                     said = outcome.trouble or "; ".join(f"{s.status}: {s.message}" for s in outcome.sampled)
-                    failures.append(f"{problem} {choice.tile} {dict(choice.options)}: {said}")
+                    failures.append(f"{problem} {candidate} {candidate.encode()['options']}: {said}")
                     print(f"WRONG: {failures[-1]}", flush=True)
                     continue
                 sampled[0][1] = outcome.sampled[0].median
-                sampled.append([choice, last.median])
+                sampled.append([candidate, last.median])
             lane.close()
             rows.append({"problem": problem.describe(), "tried": len(drawn),
-                         "measured": [{**describe(c), "seconds": s} for c, s in sampled if s]})  # fmt: skip
+                         "measured": [{**c.encode(), "seconds": s} for c, s in sampled if s]})  # fmt: skip
     results.write(given.out, results.record(
         f"python benchmarks/fp32x_tuned.py --draws {given.draws}", environment(replace(device)), [], failures, False,
         kind="fp32x-tuned", rows=rows,

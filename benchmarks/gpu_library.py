@@ -401,7 +401,7 @@ def precise(a, b, out=None, **more):
     """By fp32x, and the receipt says so."""
     found = matmul(a, b, out, **{"precision": "fp32x", **more})
     receipt = last_receipt()
-    assert receipt.precision == "fp32x" and receipt.kernel == "hopper/fp32x" and receipt.own, receipt
+    assert receipt.precision == "fp32x" and receipt.kernel == "hopper_fp32x" and receipt.own, receipt
     return found
 
 
@@ -664,7 +664,8 @@ def fp32x_in_slices():
         a, b = uniform(m, k), uniform(n, k).t() if m == 384 else uniform(k, n)
         found = precise(a, b)
         receipt = last_receipt()
-        assert receipt.launches == (3 if k > 4096 else 2), receipt
+        split = "SPLIT_K" in receipt.kernels[0]  # of the last three the store may know that slices are faster
+        assert receipt.launches == (3 if split else 2) and (split or k <= 4096), receipt
         assert receipt.workspace_bytes <= 8.2 * k * (m + n), receipt
         worst.append(beside_torch(found, a, b))
         assert receipt.escalated == 0 and all(torch.equal(found, precise(a, b)) for _ in range(5)), (m, n, k)

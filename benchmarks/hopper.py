@@ -1,4 +1,4 @@
-"""Everything of the hopper ladder to be seen on a GPU, in one run: helpers, then products on hostile operands, then times.
+"""Everything of the hopper ladder to be seen on a GPU, in one run: helpers, then fp32x on hostile operands, then times.
 
     python benchmarks/hopper.py OUT [--only load,wgmma,multicast,bits,split,right,splits,time] [--sizes 512,1024] [--variants 0,3]
 
@@ -25,21 +25,28 @@ import numpy as np
 from toprung import split as mirror
 from toprung.backends.base import DYNAMIC_SHARED
 from toprung.backends.cuda import CUDABuffer
+from toprung.blas.problems import desc_of
 from toprung.build import source_kernel
 from toprung.check import Oracle, hostile
 from toprung.competitor import OnDevice
-from toprung.hopper import COSTS, LIMIT, Plan, Product, Variant, choose, source, spread, width
+from toprung.kernels.hopper_fp32x.config import Variant
+from toprung.kernels.hopper_fp32x.cost import COSTS, select_config
+from toprung.kernels.hopper_fp32x.launches import Fp32xLaunches
+from toprung.kernels.hopper_fp32x.sizes import LIMIT, width
+from toprung.kernels.hopper_fp32x.sources import source, spread
+from toprung.ladders import hopper as ladder
 from toprung.routines.gemm import Gemm
 
+CHECKS = Path(ladder.__file__).with_name("checks.cu")
 LIMIT_S = 75
 SPIN = 1 << 21
 VARIANTS = (*COSTS, Variant(BN=64, STAGES=8, INTERVAL=2), Variant(CONSUMERS=1, STAGES=8, GROUP=16))
 SHAPES: tuple[dict[str, Any], ...] = (
-    {"M": 128, "N": 128, "K": 32},
+    {"M": 128, "N": 128, "K": 64},
     {"M": 128, "N": 128, "K": 512},
-    {"M": 1, "N": 1, "K": 33},
+    {"M": 1, "N": 1, "K": 65},
     {"M": 256, "N": 384, "K": 96},
-    {"M": 129, "N": 65, "K": 33, "lda": 40, "ldb": 71, "ldc": 67},
+    {"M": 129, "N": 65, "K": 65, "lda": 72, "ldb": 71, "ldc": 67},
     {"M": 1000, "N": 1000, "K": 1000, "alpha": 0.7, "beta": 1.3},
     {"M": 300, "N": 260, "K": 130, "trans": "NT"},
     {"M": 300, "N": 260, "K": 130, "trans": "TN", "lda": 301},
@@ -79,7 +86,7 @@ def upload(session: Any, array: np.ndarray) -> Any:
 
 def check_kernel(session: Any, name: str, **defines: int) -> Any:
     return source_kernel(
-        source("checks.cu", name, {"ARCH_SPECIFIC": 1, "SPIN_LIMIT": SPIN, "CHECK_N": 64, **defines, DYNAMIC_SHARED: 60_000}),
+        source(CHECKS, name, {"ARCH_SPECIFIC": 1, "SPIN_LIMIT": SPIN, "CHECK_N": 64, **defines, DYNAMIC_SHARED: 60_000}),
         session,
     )
 
@@ -248,7 +255,7 @@ def step_split(session: Any, report: dict[str, Any]) -> bool:
             problem = Gemm(**shape)
             operands = hostile(problem, name)
             placed: Any = OnDevice(operands, session)
-            plan = Plan(session, Product.of(problem), Variant(), splitting=how)
+            plan = Fp32xLaunches(session, desc_of(problem), Variant(), splitting=how)
             (step,) = plan.steps()
             step.split_only(placed.parts["A"].pointer, placed.parts["B"].pointer, None)
             session.synchronize()
@@ -281,7 +288,7 @@ def verdict_of(session: Any, problem: Gemm, distribution: str, variant: Variant,
     operands = hostile(problem, distribution)
     placed = OnDevice(operands, session)
     oracle = Oracle(operands)
-    plan = Plan(session, Product.of(problem), variant, limit, SPIN_LIMIT=SPIN)
+    plan = Fp32xLaunches(session, desc_of(problem), variant, limit, SPIN_LIMIT=SPIN)
     a, b, c = (placed.parts[n] for n in "ABC")
 
     def bits(second: Any) -> np.ndarray:
@@ -365,9 +372,9 @@ def operand_sets(session: Any, n: int, sets: int) -> list[dict[str, Any]]:
 
 def ours(session: Any, n: int, number: int, sets: list[dict[str, Any]], flops: float) -> dict[str, Any]:
     """Both launches together over the operand sets in turn, then each alone, then what the host needs for a call."""
-    call = Product(n, n, n)
-    variant = VARIANTS[number] if number < len(VARIANTS) else choose(call, session.device.compute_units).variant
-    plan = Plan(session, call, variant, overlap=number != len(VARIANTS) + 1)
+    desc = desc_of(Gemm(n, n, n))
+    variant = VARIANTS[number] if number < len(VARIANTS) else select_config(desc, session.device.compute_units).variant
+    plan = Fp32xLaunches(session, desc, variant, overlap=number != len(VARIANTS) + 1)
     addresses = [tuple(one[m].pointer for m in "ABC") for one in sets]
     turn = 0
 
@@ -426,7 +433,7 @@ def step_splits(session: Any, report: dict[str, Any], sizes: list[int]) -> bool:
         for trans in ("NT", "NN", "TT"):
             line = []
             for how in ((1, 32), (2, 32), (4, 32), (8, 32), (4, 64), (8, 64)) if trans != "NT" else ((1, 32), (1, 64)):
-                plan = Plan(session, Product(n, n, n, 1, trans[0] == "T", trans[1] == "T"), splitting=how)
+                plan = Fp32xLaunches(session, desc_of(Gemm(n, n, n, trans=trans)), splitting=how)
                 (step,) = plan.steps()
                 us = timed(session, functools.partial(step.split_only, a, b, None), 1.0)["us"]
                 rate = 16 * n * n / us / 1e6

@@ -1,4 +1,4 @@
-"""Plain fp32 on Hopper (``toprung.hopper_fp32``): right first, then how long it takes, in turns with cuBLAS's fp32.
+"""Plain fp32 on Hopper (the family ``hopper_sgemm``): right first, then how long it takes, in turns with cuBLAS's fp32.
 
     timeout 200 python benchmarks/hopper_fp32.py OUT [--parts right,time] [--cases all|few] [--shapes 8192:NN,1000,65536x64x4096:TN]
                                                      [--variants all] [--macros A=1,B=2] [--sustained SECONDS] [--limit 170]
@@ -7,7 +7,7 @@
             canaries around; twice, for the same bits; operands off 16 bytes; a captured graph. Waiting ends in a trap.
             ``--cases few``: of the block shapes the library's first alone
 ``time``    a line a shape and layout: µs of whole calls, the share of cuBLAS's speed, Frobenius errors of both, layout pass and
-            product alone, what is reckoned. ``--variants all``: every block shape; else what is chosen. ``--macros``, as often as
+            product alone, what is predicted. ``--variants all``: every block shape; else what is chosen. ``--macros``, as often as
             wanted: what is chosen once more, compiled with these, as a control of an idea; ``chains=1``: as a plan that is told so.
             ``--sustained``: samples of so many seconds, with watts, MHz and pJ a flop
 
@@ -25,13 +25,16 @@ from split_k import FILL, Set, canonical, say, timed
 
 from toprung import backends, results
 from toprung.backends.base import Source
-from toprung.blas.call import GemmCall
+from toprung.blas.problems import desc_of
 from toprung.build import source_kernel
 from toprung.check import Oracle, hostile
 from toprung.competitor import OnDevice
 from toprung.environment import environment
-from toprung.hopper import Product
-from toprung.hopper_fp32 import LIMIT, VARIANTS, Plan, Variant, choose, cost, reckoned, supported, unfit
+from toprung.gemm.desc import GemmDesc
+from toprung.kernels.hopper_sgemm import cost
+from toprung.kernels.hopper_sgemm.config import VARIANTS, Variant
+from toprung.kernels.hopper_sgemm.cost import predicted, select_variant, supported, unfit
+from toprung.kernels.hopper_sgemm.launches import LIMIT, SgemmLaunches
 from toprung.power import Meter
 from toprung.routines.gemm import TRANSPOSES, Gemm
 
@@ -92,7 +95,8 @@ def check(session, shape, tile, name):
     problem = problem_of(shape)
     operands = hostile(problem, name)
     placed = OnDevice(operands, session)
-    plan = Plan(session, Product.of(problem), tile, shape.get("limit", LIMIT), chains=shape.get("chains"), SPIN_LIMIT=SPIN)
+    chains = shape.get("chains")
+    plan = SgemmLaunches(session, desc_of(problem), tile, shape.get("limit", LIMIT), chains=chains, SPIN_LIMIT=SPIN)
     first, second = (bits_of(plan, placed, problem) for _ in range(2))
     found = [] if np.array_equal(canonical(first), canonical(second)) else ["a second run gave other bits"]
     flags = np.empty(plan.units, np.uint32)
@@ -106,7 +110,7 @@ def right(session, tiles=TILES):
     part = cost.PART
     todo = [({**shape, "trans": t}, tile, "normal") for tile in tiles for shape in EDGES for t in TRANSPOSES if fits(shape, t)]
     todo += [(shape, tile, "integers") for tile in tiles for shape in DEEP]
-    todo = [one for one in todo if not unfit(Product.of(problem_of(one[0])), one[1])]
+    todo = [one for one in todo if not unfit(desc_of(problem_of(one[0])), one[1])]
     todo += [({"M": 200, "N": 330, "K": 150, "trans": t}, tiles[0], name) for name in DATA for t in ("NN", "TT")]
     for shape, tile, name in todo:
         cost.PART = -1.0 if name == "integers" else part  # as many parts as may be
@@ -116,7 +120,7 @@ def right(session, tiles=TILES):
             cost.PART = part
         cases += 1
         if wrong:
-            good = say(False, f"{tile} {shape} {name}", "; ".join(map(str, wrong))[:400])
+            good = say(False, f"{tile.text} {shape} {name}", "; ".join(map(str, wrong))[:400])
             if cases > 20:
                 break
     say(good, f"right: {cases} cases")
@@ -124,7 +128,7 @@ def right(session, tiles=TILES):
 
 
 def fits(shape, trans):
-    """Whether the leading dimensions do, in a layout."""
+    """True if the leading dimensions do, in a layout."""
     a, b = shape["M"] if trans[0] == "T" else shape["K"], shape["K"] if trans[1] == "T" else shape["N"]
     return a <= shape.get("lda", a) and b <= shape.get("ldb", b)
 
@@ -145,7 +149,7 @@ def unaligned(session):
         b, at_b = integers(session, (200, 264), 2, skip_b)
         out, found = session.allocate(4 * 136 * 264 + 64), np.empty((136, 264), np.float32)
         aligns = {"align_a": 1 if skip_a else 4, "align_b": 1 if skip_b else 4}
-        plan = Plan(session, GemmCall(136, 264, 200, trans_a=True, **aligns), SPIN_LIMIT=SPIN)
+        plan = SgemmLaunches(session, GemmDesc(136, 264, 200, trans_a=True, **aligns), SPIN_LIMIT=SPIN)
         plan.run(at_a, skip_a, at_b, skip_b, out, skip_c, 1.0, 0.0)
         session.synchronize()
         session.download(session.foreign(out.pointer + 4 * skip_c, found.nbytes), found)
@@ -155,7 +159,7 @@ def unaligned(session):
 
 def moved(session):
     """One plan, operands in many places in turn: tensor maps follow them."""
-    plan, good = Plan(session, Product(132, 260, 50, trans_a=True), SPIN_LIMIT=SPIN), True
+    plan, good = SgemmLaunches(session, desc_of(Gemm(132, 260, 50, trans="TN")), SPIN_LIMIT=SPIN), True
     out, found = session.allocate(4 * 132 * 260), np.empty((132, 260), np.float32)
     kept = [(integers(session, (50, 132), i), integers(session, (50, 260), i + 100)) for i in range(70)]
     for i in (*range(70), 3, 3, 68):
@@ -177,10 +181,10 @@ def graph(session):
 
     good, other = True, session.branch()
     stream = other.queue
-    plan = Plan(session, Product(130, 300, 2000), SPIN_LIMIT=SPIN)
+    plan = SgemmLaunches(session, desc_of(Gemm(130, 300, 2000)), SPIN_LIMIT=SPIN)
     (_, at_a), (_, at_b) = integers(session, (130, 2000), 1), integers(session, (2000, 300), 2)
     out, found = session.allocate(4 * 130 * 300), np.empty((130, 300), np.float32)
-    plan.ready(stream)
+    plan.reserve(stream)
     session.synchronize()
     with session.current():
         mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
@@ -270,12 +274,12 @@ def launches(plan, one):
 def compare(session, fill, text, every, controls, sustained, meter):
     """Medians of block shapes and of cuBLAS, in turns; ``controls``: macros with which the chosen one is compiled once more."""
     problem = named(text)
-    call, units = Product.of(problem), session.device.compute_units
+    desc, units = desc_of(problem), session.device.compute_units
     sets = [Compared(session, fill, problem, i) for i in range(2)]
-    chosen, turn = choose(call, units), [0]
-    variants = [(chosen, {}), *((v, {}) for v in VARIANTS if every and v != chosen and not unfit(call, v))]
+    chosen, turn = select_variant(desc, units), [0]
+    variants = [(chosen, {}), *((v, {}) for v in VARIANTS if every and v != chosen and not unfit(desc, v))]
     variants += [(chosen, macros) for macros in controls]
-    plans, vendors = [Plan(session, call, v, **macros) for v, macros in variants], [s.vendor() for s in sets]
+    plans, vendors = [SgemmLaunches(session, desc, v, **macros) for v, macros in variants], [s.vendor() for s in sets]
 
     def ours(plan):
         def run():
@@ -302,7 +306,7 @@ def compare(session, fill, text, every, controls, sustained, meter):
         session.synchronize()
         found = sets[0].result()
         if not (away := float(np.max(np.abs(found - want)))) < limit:
-            raise RuntimeError(f"{plan.variant}: {away} from cuBLAS's result")
+            raise RuntimeError(f"{plan.variant.text}: {away} from cuBLAS's result")
         graded.append(errors(found, exact))
     calls = []
     for run in runs:
@@ -315,14 +319,14 @@ def compare(session, fill, text, every, controls, sustained, meter):
             samples[i].append(sample(session, run, calls[i], meter if sustained else None))
     rows = []
     for (variant, macros), plan, some, far in zip(((None, {}), *variants), (None, *plans), samples, graded, strict=True):
-        name = " ".join((str(variant), *(f"{k}={v}" for k, v in macros.items()))) if variant else "cublas"
+        name = " ".join((variant.text, *(f"{k}={v}" for k, v in macros.items()))) if variant else "cublas"
         row = {"name": name, "chosen": (variant, macros) == (chosen, {}), "samples": some} | far
         row |= {k: float(np.median([s[k] for s in some])) for k in ("seconds", "mhz", "joules") if some[0][k] is not None}
         if plan is not None:
             row["schedule"] = [[list(link.schedule) for link in step.links] for step in plan.steps()]
             alone = launches(plan, sets[0]) if len(plan.panels) == 1 else {}
             row["alone"] = {k: float(np.median([timed(session, f, min(calls[1], 20)) for _ in range(3)])) for k, f in alone.items()}
-            row["reckoned"], row["workspace_bytes"] = reckoned(call, units, variant), plan.workspace_bytes
+            row["reckoned"], row["workspace_bytes"] = predicted(desc, units, variant), plan.workspace_bytes
         rows.append(row)
     return {"problem": problem.describe(), "name": text, "flops": problem.flops, "rows": rows}
 
@@ -353,7 +357,7 @@ def line(found):
     return (
         f"{found['name']:17} cuBLAS {theirs['seconds'] * 1e6:8.0f} us {flops / theirs['seconds'] / 1e12:5.1f} TF{power(theirs)} | "
         f"{own['name']:24} {own['seconds'] * 1e6:8.0f} us {flops / own['seconds'] / 1e12:5.1f} TF{power(own)} "
-        f"{theirs['seconds'] / own['seconds']:.3f} {far} ({alone}, reckoned {own['reckoned'] * 1e6:.0f}) {more}"
+        f"{theirs['seconds'] / own['seconds']:.3f} {far} ({alone}, predicted {own['reckoned'] * 1e6:.0f}) {more}"
     )
 
 
@@ -371,7 +375,7 @@ def main():
     device = next((d for d in backends.devices() if d.backend == "cuda"), None)
     if device is None:
         raise SystemExit("no CUDA device: " + " ".join(backends.advice()))
-    if reason := supported(device, Product(128, 128, 128)):
+    if reason := supported(device, desc_of(Gemm(128, 128, 128))):
         raise SystemExit(reason)
     asked.out.mkdir(parents=True, exist_ok=True)
     start, wanted, good = time.monotonic(), asked.parts.split(","), True

@@ -17,8 +17,8 @@ import numpy as np
 import toprung
 from toprung import backends, results
 from toprung.blas import engine
-from toprung.blas.call import GemmCall
 from toprung.environment import environment
+from toprung.gemm.desc import GemmDesc
 
 BURSTS, CALLS = 41, 200
 
@@ -62,8 +62,8 @@ def kinds(device, session, size):
 def bare(session, size):
     """The engine's launch alone, on memory of its own."""
     buffers = [session.allocate(4 * size * size) for _ in range(3)]
-    call = GemmCall(size, size, size, lda=size, ldb=size, ldc=size, align_a=4, align_b=4, align_c=4)
-    launch = engine.prepare(session, call).launcher()
+    desc = GemmDesc(size, size, size, lda=size, ldb=size, ldc=size, align_a=4, align_b=4, align_c=4)
+    launch = engine.prepare(session, desc).launcher()
     a, b, c = (buffer.handle for buffer in buffers)
     return lambda: launch(a, 0, b, 0, c, 0, 1.0, 0.0, None), buffers
 

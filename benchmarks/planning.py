@@ -1,4 +1,4 @@
-"""What planning by measuring costs: seconds of a first call by estimate, by measuring, and in a later program that finds it.
+"""Costs of autotuning on first use: seconds of a first call by estimate, by measuring, and in a later program that finds it.
 
     python benchmarks/planning.py results/<device>/planning.json [--device cuda:0] [--seconds 240]
 
@@ -19,11 +19,12 @@ import time
 from pathlib import Path
 
 from toprung import backends, results
-from toprung.blas import engine, planning
-from toprung.blas.competitor import Bound
-from toprung.blas.problems import call_of, problem_of
+from toprung.blas import engine
+from toprung.blas.competitor import BoundProduct
+from toprung.blas.problems import desc_of, problem_of
 from toprung.check import Oracle, hostile
 from toprung.competitor import OnDevice
+from toprung.dispatch import autotune
 from toprung.environment import environment
 from toprung.routines.gemm import Gemm
 from toprung.routines.gemv import Gemv
@@ -44,9 +45,9 @@ def calls(device: str) -> None:
         problem = problem_of(described)
         placed = OnDevice(hostile(problem), session)
         start = time.perf_counter()
-        made = engine.prepare(session, call_of(problem), own=False)
+        made = engine.prepare(session, desc_of(problem), own=False)
         seconds = time.perf_counter() - start
-        bound = Bound(placed, made)
+        bound = BoundProduct(placed, made)
         bound.time(1)
         verdict = Oracle(placed.operands, WHOLE).verify(bound.fetch())
         print(json.dumps({"seconds": seconds, "kernel": str(made), "why": made.why, "wrong": list(verdict.problems)}), flush=True)
@@ -83,7 +84,7 @@ def main() -> int:
         for way in WAYS:
             kept = {k: v for k, v in os.environ.items() if k != "TOPRUNG_STORE"}
             places = {"TOPRUNG_DATA": f"{folder}/data", "TOPRUNG_CACHE": f"{folder}/{'measure' if way == 'later' else way}"}
-            where = {**kept, **places, planning.VARIABLE: "estimate" if way == "estimate" else "measure"}
+            where = {**kept, **places, autotune.VARIABLE: "estimate" if way == "estimate" else "measure"}
             left = max(1.0, given.seconds - (time.monotonic() - begin))
             try:
                 run = subprocess.run(

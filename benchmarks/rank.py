@@ -1,4 +1,4 @@
-"""How fast tiles from the whole space of the tunable product are: a fair sample, for the model that ranks them (bounds/rank.py).
+"""Times of tiles from the whole space of the tunable block kernel: a fair sample, for the model that ranks them (bounds/rank.py).
 
     python benchmarks/rank.py results/nvidia-h200/rank.json
     python benchmarks/rank.py rank.json --problems 96x80x112 --count 6 --device opencl
@@ -30,22 +30,23 @@ import numpy as np
 
 from toprung import backends, environment, results
 from toprung.backends import nvrtc
-from toprung.blas.choice import Choice
-from toprung.blas.choose import choose
-from toprung.blas.competitor import Toprung, call_of
-from toprung.blas.kernel import kernel
-from toprung.blas.space import draws
-from toprung.build import keep, rung_source
+from toprung.blas.competitor import Toprung
+from toprung.blas.problems import desc_of
+from toprung.build import keep
 from toprung.check import Oracle, hostile, view
 from toprung.competitor import OnDevice
+from toprung.dispatch.select import select
+from toprung.dispatch.selection import Candidate
 from toprung.errors import MissingExtra, ToprungError
+from toprung.kernels import family
+from toprung.kernels.tiled.family import draws
 from toprung.machine_code import read
 from toprung.measure import Plan, Timing
 from toprung.power import clock_reader
 from toprung.problem import UNIT_ROUNDOFF
 from toprung.routines.gemm import Gemm
-from toprung.tile import Tile
 
+TILED = family("tiled")
 PROBLEMS = ("1000", "4096")
 SEED, COUNT = 20260, 200
 PLAN = Plan(sample_seconds=0.006)
@@ -61,16 +62,9 @@ def parse(text):
     return Gemm(*(numbers * 3 if len(numbers) == 1 else numbers))
 
 
-def code_key(choice):
+def code_key(config):
     """What a binary depends on: how many slices there are is the launch's affair."""
-    return replace(choice.tile, SPLIT_K=None), choice.options
-
-
-def source_of(device, choice):
-    """The text of a choice's kernel."""
-    tile, options = code_key(choice)
-    record = kernel("gemm")
-    return rung_source(record, tile, record.options(device, dict(options)))
+    return replace(config.tile, SPLIT_K=None), config.options
 
 
 def compile_one(job):
@@ -89,15 +83,15 @@ def compile_one(job):
         return None, time.perf_counter() - start, str(error)[:300]
 
 
-def compile_all(device, choices, workers, fingerprint=""):
+def compile_all(device, configs, workers, fingerprint=""):
     """Every different binary: its description, seconds and complaint. The slowest are begun first."""
 
-    def most(choice):
-        return -(choice.tile.TM * choice.tile.TN * choice.tile.BK)
+    def most(config):
+        return -(config.tile.TM * config.tile.TN * config.tile.BK)
 
-    keys = list(dict.fromkeys(code_key(c) for c in sorted(choices, key=most)))
-    first = {code_key(c): c for c in choices}
-    jobs = [(source_of(device, first[k]), device.arch, fingerprint) for k in keys]
+    keys = list(dict.fromkeys(code_key(c) for c in sorted(configs, key=most)))
+    first = {code_key(c): c for c in configs}
+    jobs = [(TILED.source(device, first[k]), device.arch, fingerprint) for k in keys]
     with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
         return dict(zip(keys, pool.map(compile_one, jobs, chunksize=1), strict=True))
 
@@ -125,11 +119,11 @@ class Trial:
         near = float(np.max(np.abs(found - self.right))) <= 32 * UNIT_ROUNDOFF * max(self.problem.K, 64) / 2
         return "" if near else "its result is not that of the first"
 
-    def time(self, choice):
-        """Samples of a choice, its clocks and what keeps it from being timed."""
+    def time(self, candidate):
+        """Samples of a candidate, its clocks and what keeps it from being timed."""
         entry = {"seconds": [], "clocks_mhz": [], "problem": ""}
         try:
-            prepared = Toprung(choice=choice).prepare(self.placed)
+            prepared = Toprung(candidate=candidate).prepare(self.placed)
             prepared.reset()
             slow = prepared.time(1) > SLOW
             entry["problem"] = self.wrong(prepared)
@@ -145,13 +139,10 @@ class Trial:
         return entry
 
 
-def describe(choice, code):
-    """A choice and what the compiler made of it, as JSON."""
+def describe(config, code):
+    """A configuration and what the compiler made of it, as JSON."""
     made, seconds, complaint = code
-    return {
-        "tile": choice.tile.given(), "options": dict(choice.options), "code": made, "compile_seconds": seconds,
-        "problem": complaint,
-    }  # fmt: skip
+    return {**config.encode(), "code": made, "compile_seconds": seconds, "problem": complaint}
 
 
 def same(old, new):
@@ -166,12 +157,12 @@ def describe_again(path, workers):
     record = results.read(path)
     device = nvrtc.device_of(record["environment"]["device"]["arch"])
     rows = [row for entry in record["problems"] for row in entry["tiles"] if row["code"]]
-    choices = [Choice("gemm", Tile(**row["tile"]), row["options"]) for row in rows]
-    codes = compile_all(device, choices, workers)
-    for row, choice in zip(rows, choices, strict=True):
-        code, _, complaint = codes[code_key(choice)]
+    configs = [TILED.decode(row["tile"], row["options"]) for row in rows]
+    codes = compile_all(device, configs, workers)
+    for row, config in zip(rows, configs, strict=True):
+        code, _, complaint = codes[code_key(config)]
         if not same(row["code"], code):
-            sys.exit(f"{choice}: the compiler here makes something else of it: {complaint or 'other counts'}")
+            sys.exit(f"{config}: the compiler here makes something else of it: {complaint or 'other counts'}")
         row["code"] = code
     record["described"] = {k: v for k, v in environment.environment(device).items() if k in ("date", "commit")}
     results.write(path, record)
@@ -195,7 +186,7 @@ def table(problems):
             registers = t["code"]["registers"] if t["code"] else "?"
             print(f"  {1e6 * seconds:9.1f} µs {flops / seconds / 1e12:6.2f} TFLOP/s {registers:>4} registers  {tile} {switches}")
         if entry["own"]["seconds"]:
-            print(f"  {1e6 * statistics.median(entry['own']['seconds']):9.1f} µs: the library's own choice")
+            print(f"  {1e6 * statistics.median(entry['own']['seconds']):9.1f} µs: the library's own selection")
         for t in failed[:4]:
             print("  not timed:", t["problem"][:150].replace("\n", " "))
 
@@ -222,10 +213,10 @@ def main():
     wanted.out.parent.mkdir(parents=True, exist_ok=True)
     if wanted.compile_only:
         device = nvrtc.device_of(wanted.compile_only)
-        choices = list(islice(draws(device, call_of(problems[0]), wanted.seed), wanted.count))
-        codes = compile_all(device, choices, wanted.workers)
+        configs = list(islice(draws(device, desc_of(problems[0]), wanted.seed), wanted.count))
+        codes = compile_all(device, configs, wanted.workers)
         took = [seconds for _, seconds, _ in codes.values()]
-        rows = [describe(c, codes[code_key(c)]) for c in choices]
+        rows = [describe(c, codes[code_key(c)]) for c in configs]
         results.write(wanted.out, {"format": "toprung compiled 1", "arch": device.arch, "seed": wanted.seed, "tiles": rows})
         print(
             f"{len(codes)} binaries in {time.monotonic() - start:.0f} s, {sum(took):.0f} s of one core, longest {max(took):.1f} s"
@@ -233,7 +224,7 @@ def main():
         return
     device = backends.find(wanted.device)
     with backends.opened(device) as session:
-        samples = [list(islice(draws(device, call_of(p), wanted.seed), wanted.count)) for p in problems]
+        samples = [list(islice(draws(device, desc_of(p), wanted.seed), wanted.count)) for p in problems]
         codes = {}
         if device.backend == "cuda":
             codes = compile_all(device, [c for s in samples for c in s], wanted.workers, session.fingerprint())
@@ -247,18 +238,20 @@ def main():
             )  # fmt: skip
             results.write(wanted.out, record)
 
-        for number, (problem, choices) in enumerate(zip(problems, samples, strict=True)):
+        for number, (problem, configs) in enumerate(zip(problems, samples, strict=True)):
             trial, rows = Trial(session, problem), []
-            own = choose(device, call_of(problem))
+            own = select(device, desc_of(problem)).candidate
             made.append({"problem": problem.describe(), "flops": problem.flops, "tiles": rows})
-            made[-1]["own"] = describe(own, (None, 0.0, "")) | trial.time(own)  # for comparison, not of the sample
+            made[-1]["own"] = describe(own.config, (None, 0.0, "")) | trial.time(own)  # for comparison, not of the sample
             end = time.monotonic() + (start + wanted.seconds - time.monotonic()) * (0.35 if number + 1 < len(problems) else 1.0)
-            for choice in choices:
+            for config in configs:
                 if time.monotonic() > end:
-                    print(f"{problem}: out of time, {len(choices) - len(rows)} not tried")
+                    print(f"{problem}: out of time, {len(configs) - len(rows)} not tried")
                     break
-                row = describe(choice, codes.get(code_key(choice), (None, 0.0, "")))
-                rows.append(row | trial.time(choice) if not row["problem"] else row | {"seconds": [], "clocks_mhz": []})
+                row = describe(config, codes.get(code_key(config), (None, 0.0, "")))
+                rows.append(
+                    row | trial.time(Candidate(TILED, config)) if not row["problem"] else row | {"seconds": [], "clocks_mhz": []}
+                )
                 if time.monotonic() - stored > STORE_EVERY:
                     store(True)
                     stored = time.monotonic()

@@ -1,13 +1,13 @@
-"""What else a call could have run: cuBLAS and many choices of ours on drawn shapes, for the rules in blas/choose.py.
+"""Times of what else a call could have run: cuBLAS and many candidates of ours on drawn shapes, for the cost model of selection.
 
     python benchmarks/routes.py results/nvidia-h200/routes.json --seconds 200
     python benchmarks/routes.py routes.json --device pocl --shapes 5 --seed 3
 
-Shapes are drawn as ``toprung tune --check`` draws them, from another seed. For each: the model's choice, cuBLAS, the tiles that
-the model finds best (of its table and of ``MORE``, each with its slices and some with others), a few tiles by chance, so that the
-model is not asked alone, Hopper's kernel, and for short sides and vectors teams and slices around the chosen ones. The tuner's
-worker verifies each before it is timed in turns with the others; binaries are compiled by the other cores meanwhile. The record
-is written every few seconds. ``benchmarks/fit_routes.py`` fits the model to it.
+Shapes are drawn as ``toprung tune --check`` draws them, from another seed. For each: what the heuristic selects, cuBLAS, the tiles
+that the cost model finds best (of its table and of ``MORE``, each with its slices and some with others), a few tiles by chance, so
+that the model is not asked alone, Hopper's kernel, and for short sides and vectors teams and slices around the usual ones. The
+tuner's worker verifies each before it is timed in turns with the others; binaries are compiled by the other cores meanwhile. The
+record is written every few seconds. ``benchmarks/fit_routes.py`` fits the cost model to it.
 """
 
 import argparse
@@ -19,25 +19,31 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from toprung import backends, environment, hopper_fp32, results
-from toprung.blas.call import GemmCall, widths
-from toprung.blas.choice import Candidate, Choice
-from toprung.blas.choose import by_model, lacking
-from toprung.blas.ffma import FFMA_LEAST, ffma_choice
-from toprung.blas.kernel import kernel
-from toprung.blas.problems import call_of, class_of
-from toprung.blas.short import FEW, MOST_SLICES, Skinny, skinny_widths, turn
-from toprung.blas.slices import whole_slices
-from toprung.blas.tiles import GPU, clocks, slicings, tiled_options
-from toprung.blas.tunables.rows import few, sliced_choice
+from toprung import backends, environment, results
+from toprung.blas.problems import desc_of
+from toprung.dispatch.heuristic import installed, select_own
+from toprung.dispatch.selection import Candidate
 from toprung.errors import ToprungError
+from toprung.gemm.classes import FEW, class_of
+from toprung.gemm.desc import GemmDesc, widths
+from toprung.kernels import cost_model, family
+from toprung.kernels.base import TileConfig
+from toprung.kernels.blocks import BLOCKS, Block, split_k_factors, width_of_c
+from toprung.kernels.hopper_sgemm.config import VARIANTS
+from toprung.kernels.hopper_sgemm.cost import predicted, unfit
+from toprung.kernels.hopper_sgemm.family import LEAST
+from toprung.kernels.skinny_model import MOST_SLICES, block_count, iteration_depth, team_tile
+from toprung.kernels.split_k import whole_slices
+from toprung.kernels.tiled.family import configured
+from toprung.kernels.tiled.record import RECORD
 from toprung.tile import Tile, broken
 from toprung.tune.compiler import Compiler, cores
 from toprung.tune.executors.local import LocalLane
 from toprung.tune.shapes import drawn
-from toprung.tune.trial import Trial, describe, plain
+from toprung.tune.trial import Trial
 
 SEED, SHAPES = 11, 320
+SKINNY, SGEMM, TILED = family("skinny"), family("hopper_sgemm"), family("tiled")
 MORE = (  # block, warp, work-item, stages
     (16, 16, 16, 8, 16, 2, 2, 2), (16, 16, 32, 8, 16, 2, 2, 2), (16, 32, 16, 8, 16, 2, 2, 2), (16, 32, 32, 8, 16, 2, 2, 2),
     (32, 16, 16, 16, 8, 2, 2, 2), (32, 16, 32, 16, 8, 2, 2, 2), (32, 32, 16, 16, 16, 2, 4, 2), (32, 32, 32, 16, 16, 2, 4, 2),
@@ -61,21 +67,21 @@ AHEAD, STORE_EVERY = 40, 15.0
 
 
 def more():
-    """``MORE`` as candidates, with efficiencies guessed from their area: for the order alone."""
-    known = {replace(c.tile, STAGES=1) for c in GPU}
+    """``MORE`` as blocks, with efficiencies guessed from their area: for the order alone."""
+    known = {replace(c.tile, STAGES=1) for c in BLOCKS}
     for bm, bn, bk, wm, wn, tm, tn, stages in MORE:
         tile = Tile(BM=bm, BN=bn, BK=bk, WM=wm, WN=wn, TM=tm, TN=tn, VEC=min(4, tn), VA=4, VB=4, STAGES=stages, PADA=4, PADB=4)
         if replace(tile, STAGES=1) not in known:
             guess = min(0.7, 0.39 * (bm * bn / 1024) ** 0.33)
             resident = max(2, min(16, 2048 // tile.work_items, 98304 // (bm * bn * 2)))
-            yield Candidate(tile, guess, resident)
+            yield Block(tile, guess, resident)
 
 
-def legal(device, call):
-    """Every candidate that is, with accesses as wide as operands and tile allow."""
-    a, b, _ = widths(call)
-    rules = kernel("gemm").all_rules({})
-    for one in (*GPU, *more()):
+def legal(device, desc):
+    """Every block that is, with accesses as wide as operands and tile allow."""
+    a, b, _ = widths(desc)
+    rules = RECORD.all_rules({})
+    for one in (*BLOCKS, *more()):
         for va, vb in sorted({(x, y) for x in (1, 2, 4) for y in (1, 2, 4) if x <= a and y <= b}, reverse=True):
             tile = replace(one.tile, VA=va, VB=vb)
             if not broken(rules, tile, device):
@@ -83,46 +89,51 @@ def legal(device, call):
                 break
 
 
-def tiled(device, call, one, slices):
-    """A candidate as a choice."""
-    options = tiled_options(call, one, device, slices)
-    return Choice("gemm", replace(one.tile, SPLIT_K=slices if slices > 1 else None), tuple(sorted(options.items())))
+def tiled(device, desc, one, slices):
+    """A block as a candidate."""
+    return Candidate(TILED, configured(device, desc, one, slices))
 
 
-def products(device, call, rng, best):
+def cycles(device, desc, one, slices):
+    """What the cost model counts of a block; the host, which is the limit of short calls, is not in it."""
+    return cost_model.block_cycles(
+        desc, one.tile, one.efficiency, one.resident, slices, width_of_c(desc, one.tile, slices), widths(desc)[2],
+        device.compute_units, device.lanes or 128,
+    )  # fmt: skip
+
+
+def products(device, desc, rng, best):
     """Tiles and slices, the model's order first."""
-    units, found, each = device.compute_units, {}, []
-    for one in legal(device, call):
-        costs = sorted((clocks(device, call, one, n), n) for n in slicings(call, one.tile, units))
+    found, each = {}, []
+    for one in legal(device, desc):
+        costs = sorted((cycles(device, desc, one, n), n) for n in split_k_factors(desc, one.tile, device.compute_units))
         each.append((*costs[0], one, costs))
     each.sort(key=lambda e: e[0])
     near = [e for e in each[:best] if e[0] < FAR * each[0][0]]
     for _, slices, one, _ in near:
-        found[tiled(device, call, one, slices)] = None
+        found[tiled(device, desc, one, slices)] = None
     for _, slices, one, costs in near[:OTHER_SLICES]:
         piece = one.tile.BK or 1
         wanted = {1, 2 * slices, slices // 2, *(n for _, n in costs)}
-        for n in sorted({whole_slices(call.K, piece, w) for w in wanted if 1 <= w <= max(1, call.K // (2 * piece))}):
-            found[tiled(device, call, one, n)] = None
+        for n in sorted({whole_slices(desc.K, piece, w) for w in wanted if 1 <= w <= max(1, desc.K // (2 * piece))}):
+            found[tiled(device, desc, one, n)] = None
     far = [e for e in each[len(near) :] if e[0] < 6 * each[0][0]]
     for _, slices, one, _ in rng.sample(far, min(CHANCE, len(far))):
-        found[tiled(device, call, one, slices)] = None
+        found[tiled(device, desc, one, slices)] = None
     return list(found)
 
 
-def hopper(device, call):
+def hopper(device, desc):
     """The two best variants of Hopper's kernel, where it is not out of the question."""
-    if call.M * call.N < FFMA_LEAST // 4 or hopper_fp32.supported(device, call):
+    if desc.M * desc.N < LEAST // 4 or SGEMM.supports(device, desc):
         return []
-    units = device.compute_units
-    fit = [v for v in hopper_fp32.VARIANTS if not hopper_fp32.unfit(call, v)]
-    return [ffma_choice(v, "") for v in sorted(fit, key=lambda v: hopper_fp32.reckoned(call, units, v))[:2]]
+    fit = [v for v in VARIANTS if not unfit(desc, v)]
+    return [Candidate(SGEMM, v) for v in sorted(fit, key=lambda v: predicted(desc, device.compute_units, v))[:2]]
 
 
-def skinny(device, call, rng):
-    """One thing changed after the other around a usual choice, then some by chance; slices for a few waves."""
-    s, batch = Skinny.of(call), call.batch if isinstance(call, GemmCall) else 1
-    wide, together = skinny_widths(s)
+def skinny(device, desc, rng):
+    """One thing changed after the other around a usual candidate, then some by chance; slices for a few waves."""
+    s = desc.skinny
     if s.by_rows:
         first = {"ITEMS": 256, "TEAM": 32, "TM": 4, "WAVES": 1.0}
         values = {"ITEMS": (64, 128), "TEAM": (8, 16), "TM": (1, 2, 8), "WAVES": (0.0, 0.5, 2.0, 4.0)}
@@ -131,33 +142,38 @@ def skinny(device, call, rng):
         values = {"ACROSS": (16, 64), "DN": (2, 8), "TN": (8, 32), "KU": (2, 8), "WAVES": (0.0, 0.5, 2.0, 4.0)}
 
     def made(at):
-        if s.by_rows:
-            tile = Tile(BM=at["ITEMS"] // at["TEAM"] * at["TM"], BN=at["TEAM"] * wide, TM=at["TM"], TN=wide, VA=wide, VB=together)
-        else:
-            tile = Tile(BM=at["ACROSS"] * wide, BN=at["DN"] * at["TN"], TM=wide, TN=at["TN"], VA=wide, KU=at["KU"])
-        blocks = -(-s.length // tile.BM) * batch
-        at_once = max(1, 2048 // tile.work_items) * device.compute_units
-        slices = max(1, min(round(at["WAVES"] * at_once / blocks), s.depth // (2 * turn(tile)), MOST_SLICES))
-        return sliced_choice(device, call, "rows" if s.by_rows else "columns", tile, slices)
+        tile = team_tile(s, at, *s.widths)
+        at_once = max(1, cost_model.THREADS // tile.work_items) * device.compute_units
+        wanted = round(at["WAVES"] * at_once / block_count(s, tile))
+        slices = max(1, min(wanted, s.depth // (2 * iteration_depth(tile)), MOST_SLICES))
+        return SKINNY.at(device, desc, {**at, "SPLIT_K": slices})
 
     points = [first, *({**first, name: v} for name, vs in values.items() for v in vs)]
     points += [{name: rng.choice((first[name], *vs)) for name, vs in values.items()} for _ in range(6)]
-    return list(dict.fromkeys(c for at in points if (c := made(at)) is not None))
+    return list(dict.fromkeys(Candidate(SKINNY, config) for at in points if (config := made(at)) is not None))
 
 
 def choices(device, problem, seed):
-    """The model's own first, then cuBLAS, then everything else."""
-    call, rng = call_of(problem), random.Random(f"{seed} {problem}")
-    found = [plain(by_model(device, call))]
-    if device.kind == "gpu" and not lacking(device, call):
-        found.append(Choice("cublas", None))
-    short = few(call)
-    if short is not None:
-        found += skinny(device, call, rng)
-    if isinstance(call, GemmCall) and min(call.M, call.N) > 1:
-        found += hopper(device, call)
-        found += products(device, call, rng, BEST if min(call.M, call.N) > FEW else BEST // 2)
-    return list(dict.fromkeys(plain(c) for c in found))[: MOST + (short is not None)]
+    """The heuristic's own first, then cuBLAS, then everything else."""
+    desc, rng = desc_of(problem), random.Random(f"{seed} {problem}")
+    found = [select_own(device, desc).candidate]
+    if device.kind == "gpu" and (theirs := installed(device, desc)):
+        found.append(theirs.candidate)
+    short = not SKINNY.supports(device, desc)
+    if short:
+        found += skinny(device, desc, rng)
+    if isinstance(desc, GemmDesc) and min(desc.M, desc.N) > 1:
+        found += hopper(device, desc)
+        found += products(device, desc, rng, BEST if min(desc.M, desc.N) > FEW else BEST // 2)
+    return list(dict.fromkeys(found))[: MOST + short]
+
+
+def binary(candidate):
+    """What a candidate's binary depends on: slices are the launch's affair."""
+    config = candidate.config
+    if isinstance(config, TileConfig):
+        config = replace(config, tile=replace(config.tile, SPLIT_K=None))
+    return candidate.family, config
 
 
 def suitable(device, count, seed):
@@ -167,7 +183,7 @@ def suitable(device, count, seed):
 
 
 class Record:
-    """What has been measured, each choice named once."""
+    """What has been measured, each candidate named once."""
 
     def __init__(self, out, device, seed):
         self.out, self.device, self.seed = out, device, seed
@@ -179,12 +195,12 @@ class Record:
             self.failures.append(f"{problem}: {outcome.trouble}")
             return
         measured = []
-        for choice, one in zip(tried, outcome.sampled, strict=True):
-            number = self.choices.setdefault(choice, len(self.choices))
+        for candidate, one in zip(tried, outcome.sampled, strict=True):
+            number = self.choices.setdefault(candidate, len(self.choices))
             measured.append([number, one.status, list(one.seconds)])
             if one.status not in ("right", ""):
-                self.failures.append(f"{problem}: {choice.kernel} {choice.tile} is {one.status}: {one.message[:200]}")
-        self.shapes.append({"problem": problem.describe(), "class": class_of(call_of(problem)), "measured": measured})
+                self.failures.append(f"{problem}: {candidate} is {one.status}: {one.message[:200]}")
+        self.shapes.append({"problem": problem.describe(), "class": class_of(desc_of(problem)), "measured": measured})
 
     def write(self):
         """All of it."""
@@ -193,14 +209,14 @@ class Record:
             self.out,
             results.record(
                 what, environment.environment(self.device), [], self.failures, kind="routes", seed=self.seed,
-                choices=[describe(c) for c in self.choices], shapes=self.shapes,
+                choices=[c.encode() for c in self.choices], shapes=self.shapes,
             ),
         )  # fmt: skip
         self.written = time.monotonic()
 
 
 def table(record):
-    """By class: how often cuBLAS, the model's choice and the better of them were within 5 % of the best."""
+    """By class: how often cuBLAS, the heuristic's own and the better of them were within 5 % of the best."""
     rows = {}
     names = [c.kernel for c in record.choices]
     for shape in record.shapes:
@@ -234,17 +250,16 @@ def main():
             while left and len(plans) < AHEAD:
                 problem = left.pop(0)
                 tried = choices(device, problem, wanted.seed)
-                for one in tried:  # slices are the launch's affair
-                    key = one.kernel, replace(one.tile, SPLIT_K=None) if one.tile else None, one.options
-                    if key not in futures:
-                        futures[key] = compiler.ahead(one, fingerprint)
+                for one in tried:
+                    if binary(one) not in futures:
+                        futures[binary(one)] = compiler.ahead(one, fingerprint)
                 plans.append((problem, tried))
             problem, tried = plans.pop(0)
             if (rest := end - time.monotonic()) <= 0:
                 print("out of time:", 1 + len(plans) + len(left), "shapes were not measured")
                 break
             for one in tried:
-                future = futures[one.kernel, replace(one.tile, SPLIT_K=None) if one.tile else None, one.options]
+                future = futures[binary(one)]
                 if future is not None:
                     future.exception(max(1.0, rest))
             trial = Trial(

@@ -15,10 +15,10 @@ from pathlib import Path
 
 from toprung import results
 from toprung.backends.nvrtc import capability
-from toprung.blas.call import GemmCall
-from toprung.blas.problems import call_of
+from toprung.blas.problems import desc_of
 from toprung.device import FP32_LANES, Device
 from toprung.errors import MissingExtra
+from toprung.gemm.desc import GemmDesc
 from toprung.report import plot
 from toprung.routines.gemm import Gemm
 from toprung.tune.model import model
@@ -52,9 +52,9 @@ def main():
     device, found = device_of(record), {}
     for entry in record["problems"]:
         problem = Gemm(**{k: v for k, v in entry["problem"].items() if k != "routine"})
-        call = call_of(problem)
-        assert isinstance(call, GemmCall)
-        ranking = model(device, call).predict
+        desc = desc_of(problem)
+        assert isinstance(desc, GemmDesc)
+        ranking = model(device, desc).predict
         shares = {}
         for name in (*STRATEGIES, PLAIN):
             courses = []

@@ -1,4 +1,4 @@
-"""fp32x with K cut into slices: right first, then how long each number of slices takes, beside cuBLAS's fp32.
+"""fp32x with split-K: right first, then how long each number of slices takes, beside cuBLAS's fp32.
 
     timeout 150 python benchmarks/split_k.py OUT [--parts right,deep,graph,time] [--shapes 128x128x65536,512x512x512] [--limit 85]
 
@@ -6,11 +6,11 @@
             bits; with a prepared B; what must be added in order of K against one slice, bit for bit
 ``deep``    128x128x65536 and 256x256x131072 on sampled rows, beside cuBLAS
 ``graph``   captured on another stream, replayed twice with other operands in place
-``time``    a line a shape: microseconds of whole calls for slices of K with the tile that is reckoned best for each, in turns with
-            cuBLAS. A star: what is chosen. Stops before ``--limit`` seconds are over
+``time``    a line a shape: microseconds of whole calls for slices of K with the tile that is predicted best for each, in turns
+            with cuBLAS. A star: what is selected. Stops before ``--limit`` seconds are over
 
-Everything goes into OUT/split-k.json as well: for each way the medians of the whole call and of each launch alone, and what
-``toprung.hopper`` reckons, so that its constants can be fitted.
+Everything goes into OUT/split-k.json as well: for each configuration the medians of the whole call and of each launch alone, and
+what the family's cost model predicts, so that its constants can be fitted.
 """
 
 import argparse
@@ -24,26 +24,17 @@ import numpy as np
 
 from toprung import backends, peers, results
 from toprung.backends.base import Source
+from toprung.blas.problems import desc_of
 from toprung.build import source_kernel
 from toprung.check import Oracle, hostile
 from toprung.competitor import OnDevice
+from toprung.dispatch.heuristic import slower_than_fp32
 from toprung.environment import environment
-from toprung.hopper import (
-    COSTS,
-    LAUNCH,
-    LIMIT,
-    SHORTEST,
-    Plan,
-    Product,
-    Variant,
-    Way,
-    choose,
-    faster,
-    product_time,
-    split_time,
-    supported,
-    trimmed,
-)  # fmt: skip
+from toprung.kernels import family
+from toprung.kernels.hopper_fp32x.config import Fp32xConfig, Variant
+from toprung.kernels.hopper_fp32x.cost import COSTS, LAUNCH, SHORTEST, product_time, seconds, select_config
+from toprung.kernels.hopper_fp32x.launches import Fp32xLaunches
+from toprung.kernels.hopper_fp32x.sizes import LIMIT, supported, trimmed
 from toprung.routines.gemm import Gemm
 
 TILES = (*COSTS, Variant(BN=64, STAGES=8, INTERVAL=2))
@@ -101,7 +92,7 @@ def right(session):
     for shape, slices in RIGHT:
         problem, limit = Gemm(**{k: v for k, v in shape.items() if k != "limit"}), shape.get("limit", LIMIT)
         for number, tile in enumerate(TILES):
-            plans = [Plan(session, Product.of(problem), tile, limit, slices=s) for s in (slices, 1)]
+            plans = [Fp32xLaunches(session, desc_of(problem), tile, limit, slices=s) for s in (slices, 1)]
             for name in DATA if number in (0, 3) else DATA[1:5:2]:
                 if name == "integers" and not float(problem.alpha).is_integer():
                     continue
@@ -145,7 +136,7 @@ def in_order(session):
             operands.flat[name] *= np.float32(2.0**62)
         placed = OnDevice(operands, session)
         for tile in TILES:
-            one, many = (Plan(session, Product.of(problem), tile, slices=s) for s in (1, 5))
+            one, many = (Fp32xLaunches(session, desc_of(problem), tile, slices=s) for s in (1, 5))
             first, second = (canonical(bits_of(session, p, placed, problem)) for p in (one, many))
             same = np.array_equal(first, second)
             counts = one.escalated(), many.escalated()
@@ -159,12 +150,13 @@ def shared(session):
     good, rng = True, np.random.default_rng(0)
     a, b = (rng.integers(-8, 9, s).astype(np.float32) for s in ((3, 100, 900), (3, 900, 70)))
     for few_a, few_b in ((1, 3), (3, 1)):
-        call = Product(100, 70, 900, 3, stride_a=90000 if few_a > 1 else 0, stride_b=63000 if few_b > 1 else 0, stride_c=7000)
+        strides = {"stride_a": 90000 if few_a > 1 else 0, "stride_b": 63000 if few_b > 1 else 0}
+        desc = replace(desc_of(Gemm(100, 70, 900, batch=3)), **strides)
         buffers = [session.allocate(x.nbytes) for x in (a, b)]
         for buffer, x in zip(buffers, (a, b), strict=True):
             session.upload(buffer, x)
         out, found = session.allocate(4 * 21000), np.empty((3, 100, 70), np.float32)
-        Plan(session, call, slices=3).run(buffers[0], 0, buffers[1], 0, out, 0, 1.0, 0.0)
+        Fp32xLaunches(session, desc, slices=3).run(buffers[0], 0, buffers[1], 0, out, 0, 1.0, 0.0)
         session.download(out, found)
         good &= np.array_equal(found, a[:few_a] @ b[:few_b])
     return say(good, "batches that share an operand")
@@ -206,8 +198,8 @@ def deep(session, fill, report):
     for shape, slices in DEEP:
         one = Set(session, fill, Gemm(*shape), 0)
         found = []
-        for way in (slices, slices, 1):
-            plan = Plan(session, Product(*shape), slices=way)
+        for count in (slices, slices, 1):
+            plan = Fp32xLaunches(session, desc_of(Gemm(*shape)), slices=count)
             plan.run(*(x for pair in zip(one.addresses, (0, 0, 0), strict=True) for x in pair), 1.0, 0.0)
             array = np.empty(shape[:2], np.float32)
             session.download(one.buffers[2], array)
@@ -228,7 +220,7 @@ def graph(session, fill):
 
     good, other = True, session.branch()
     one, shape = Set(session, fill, Gemm(256, 192, 4096), 0), (256, 192, 4096)
-    plan = Plan(session, Product(*shape), slices=9)
+    plan = Fp32xLaunches(session, desc_of(Gemm(*shape)), slices=9)
     a, b, c = one.addresses
     stream = other.queue
 
@@ -237,7 +229,7 @@ def graph(session, fill):
             raise RuntimeError(str(status))
         return rest[0] if rest else None
 
-    plan.ready(stream)
+    plan.reserve(stream)
     session.synchronize()
     with session.current():
         mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
@@ -278,18 +270,18 @@ def timed(session, run, calls):
     return session.seconds(start, session.mark()) / calls
 
 
-def ways_of(call, units):
-    """The chosen way, and for each number of slices the tile that is reckoned best."""
-    chosen, found = choose(call, units), {}
-    most = max(1, call.K // 64)
+def configurations(desc, units):
+    """What is selected, and for each number of slices the tile that is predicted best."""
+    chosen, found = select_config(desc, units), {}
+    most = max(1, desc.K // 64)
     for count in COUNTS:
-        slices = trimmed(call.K, min(count, most))
-        if slices > 1 and 4 * slices * call.M * call.N > 1 << 30:
+        slices = trimmed(desc.K, min(count, most))
+        if slices > 1 and 4 * slices * desc.M * desc.N > 1 << 30:
             continue
-        best = min((Way(v, slices) for v in COSTS), key=lambda w: product_time(call, w, units))
+        best = min((Fp32xConfig(v, slices) for v in COSTS), key=lambda config: product_time(desc, config, units))
         found.setdefault(slices, best)
     plain = replace(chosen.variant, INTERVAL=1)
-    return [*(w for w in found.values() if w != Way(plain, chosen.slices)), chosen]
+    return [*(config for config in found.values() if config != Fp32xConfig(plain, chosen.slices)), chosen]
 
 
 def parts(plan, one):
@@ -301,10 +293,10 @@ def parts(plan, one):
 
 
 def compare(session, fill, shape):
-    """Medians of each way and of cuBLAS, in turns."""
-    call, units = Product(*shape), session.device.compute_units
+    """Medians of each configuration and of cuBLAS, in turns."""
+    desc, units = desc_of(Gemm(*shape)), session.device.compute_units
     sets = [Set(session, fill, Gemm(*shape), i) for i in range(2)]
-    chosen, ways, runs = choose(call, units), ways_of(call, units), []
+    chosen, configs, runs = select_config(desc, units), configurations(desc, units), []
     turn = [0]
 
     def ours(plan):
@@ -315,7 +307,7 @@ def compare(session, fill, shape):
 
         return run
 
-    plans = [Plan(session, call, w.variant, slices=w.slices) for w in ways]
+    plans = [Fp32xLaunches(session, desc, c.variant, slices=c.slices) for c in configs]
     runs = [ours(p) for p in plans]
     vendors = [s.vendor() for s in sets]
 
@@ -334,22 +326,22 @@ def compare(session, fill, shape):
         for i, run in enumerate(runs):
             samples[i].append(timed(session, run, calls[i]))
     medians = [float(np.median(s)) for s in samples]
-    rows, found = call.M + call.N, []
-    for way, plan, median, count in zip(ways, plans, medians, calls, strict=False):
+    rows, found = desc.M + desc.N, []
+    for i, (config, plan, median, count) in enumerate(zip(configs, plans, medians, calls, strict=False)):
         alone = {}
         for name, run in parts(plan, sets[0]).items():
             run()
             alone[name] = float(np.median([timed(session, run, count) for _ in range(3)]))
         found.append({
-            "tile": str(way.variant), "slices": way.slices, "chosen": way == chosen, "seconds": median, "alone": alone,
-            "reckoned": 2 * LAUNCH + split_time(call) + product_time(call, way, units),
-            "reckoned_product": product_time(call, way, units),
-            "workspace_bytes": plan.workspace_bytes, "samples": samples[ways.index(way)],
+            "tile": str(config.variant), "slices": config.slices, "chosen": config == chosen, "seconds": median, "alone": alone,
+            "reckoned": seconds(desc, config, units), "reckoned_product": product_time(desc, config, units),
+            "workspace_bytes": plan.workspace_bytes, "samples": samples[i],
         })  # fmt: skip
     plans[-1].run(*(x for pair in zip(sets[0].addresses, (0, 0, 0), strict=True) for x in pair), 1.0, 0.0)
     return {
-        "shape": shape, "operand_bytes": 4 * rows * call.K, "ways": found, "cublas": medians[-1], "cublas_samples": samples[-1],
-        "auto": not faster(call, units), "frobenius": sets[0].error() if call.M * call.N < 1 << 21 else None,
+        "shape": shape, "operand_bytes": 4 * rows * desc.K, "ways": found, "cublas": medians[-1], "cublas_samples": samples[-1],
+        "auto": not slower_than_fp32(session.device, desc, family("hopper_fp32x")),
+        "frobenius": sets[0].error() if desc.M * desc.N < 1 << 21 else None,
     }  # fmt: skip
 
 
@@ -360,7 +352,7 @@ def line(row):
     alone = "+".join(f"{v * 1e6:.0f}" for v in own["alone"].values())
     best = min(ways, key=lambda w: w["seconds"])
     return (
-        f"{'x'.join(map(str, row['shape'])):16} {text:56} | {own['tile']} {alone}, reckoned {own['reckoned'] * 1e6:.0f}"
+        f"{'x'.join(map(str, row['shape'])):16} {text:56} | {own['tile']} {alone}, predicted {own['reckoned'] * 1e6:.0f}"
         f" | cuBLAS {row['cublas'] * 1e6:.0f}: {row['cublas'] / own['seconds']:.2f} (best {row['cublas'] / best['seconds']:.2f})"
         f"{' auto' if row['auto'] else ''}"
     )
@@ -376,7 +368,7 @@ def main():
     device = next((d for d in backends.devices() if d.backend == "cuda"), None)
     if device is None:
         raise SystemExit("no CUDA device: " + " ".join(backends.advice()))
-    if reason := supported(device, Product(128, 128, 128)):
+    if reason := supported(device, desc_of(Gemm(128, 128, 128))):
         raise SystemExit(reason)
     chosen.out.mkdir(parents=True, exist_ok=True)
     start, wanted, good = time.monotonic(), chosen.parts.split(","), True

@@ -1,5 +1,5 @@
-"""Which tile of the library's kernels is how fast: many of them on a few problems, beside cuBLAS, for the tables in
-blas/tiles.py and blas/short.py.
+"""Times of the library's kernels by tile: many of them on a few problems, beside cuBLAS, for the tables in kernels/blocks.py and
+kernels/skinny_model.py.
 
     python benchmarks/tiles.py results/nvidia-h200/tiles.json --seconds 290
     python benchmarks/tiles.py tiles.json --problems 1024 4096:TT 128x128x65536 64x64x64*10000 --device cuda
@@ -23,26 +23,33 @@ from pathlib import Path
 import numpy as np
 
 from toprung import backends, environment, results
-from toprung.blas.call import widths
-from toprung.blas.choice import Candidate, Choice
-from toprung.blas.choose import choose
-from toprung.blas.competitor import Toprung, call_of
-from toprung.blas.kernel import kernel
-from toprung.blas.short import Skinny, is_skinny, turn
-from toprung.blas.slices import whole_slices
-from toprung.blas.tiles import GPU, candidates, slicings, tiled_options
+from toprung.blas.competitor import Toprung
+from toprung.blas.problems import desc_of
 from toprung.check import Oracle, hostile, view
 from toprung.competitor import OnDevice
+from toprung.dispatch.heuristic import ranked
+from toprung.dispatch.select import select
+from toprung.dispatch.selection import Candidate
 from toprung.errors import ToprungError
+from toprung.gemm.classes import is_skinny
+from toprung.gemm.desc import widths
+from toprung.kernels import family
+from toprung.kernels.base import TileConfig
+from toprung.kernels.blocks import BLOCKS, Block, split_k_factors
+from toprung.kernels.skinny.record import RECORDS
+from toprung.kernels.skinny_model import block_count, iteration_depth
+from toprung.kernels.split_k import whole_slices, with_slices
+from toprung.kernels.tiled.family import configured
+from toprung.kernels.tiled.record import RECORD
 from toprung.measure import Plan, Timing
 from toprung.peers import vendor
 from toprung.problem import UNIT_ROUNDOFF
 from toprung.routines.gemm import Gemm
 from toprung.stats import paired_ratio
 from toprung.tile import Tile, broken
-from toprung.tune.compiler import compile_one, source_of
-from toprung.tune.trial import describe
+from toprung.tune.compiler import compile_one
 
+TILED, SKINNY = family("tiled"), family("skinny")
 PROBLEMS = (
     "256", "512", "1024", "2048", "4096", "4096:NT", "4096:TN", "4096:TT", "1000", "4095x4097x4099", "128x128x65536",
     "256x256x131072", "16384x64x4096", "64x16384x4096", "4096x4096x64", "64x64x64*2500", "256x256x256*200", "16x4096x4096",
@@ -69,34 +76,42 @@ def parse(text):
     return Gemm(*numbers, trans=trans or "NN", batch=int(batch or 1))
 
 
-def pack(call, candidate, device, slices, **more):
-    """A candidate as a choice."""
-    options = tiled_options(call, candidate, device, slices) | more
-    return Choice("gemm", replace(candidate.tile, SPLIT_K=slices if slices > 1 else None), tuple(sorted(options.items())))
+def pack(desc, block, device, slices):
+    """A block as a candidate."""
+    return Candidate(TILED, configured(device, desc, block, slices))
 
 
-def shapes(device, call):
+def weighed(device, desc):
+    """The blocks that selection weighs, in one slice."""
+    if device.kind == "gpu":
+        return [Candidate(TILED, config) for config in TILED.candidates(device, desc) if config.slices == 1]
+    a, b, _ = widths(desc)
+    tiles = (replace(tile, VA=a, VB=b) for tile in RECORD.tiles["cpu"])
+    return [pack(desc, Block(tile, 1.0, ahead=0), device, 1) for tile in tiles if RECORD.allows(tile, (), device)]
+
+
+def shapes(device, desc):
     """Every block shape, with numbers of slices that fill the device about a half, once and twice."""
-    a, b, _ = widths(call)
-    known = {replace(c.tile, VA=4, VB=4): c for c in GPU}
-    found = [pack(call, c, device, n) for c in candidates(device, call) for n in (1,)]
+    a, b, _ = widths(desc)
+    known = {replace(c.tile, VA=4, VB=4): c for c in BLOCKS}
+    found = weighed(device, desc)
     for bm, bn, bk, wm, wn, tm, tn in SHAPES:
         for stages in (1, 2):
             tile = Tile(BM=bm, BN=bn, BK=bk, WM=wm, WN=wn, TM=tm, TN=tn, VEC=4, VA=4, VB=4, STAGES=stages, PADA=4, PADB=4)
-            one = known.get(tile, Candidate(tile, 1.0))
+            one = known.get(tile, Block(tile, 1.0))
             one = replace(one, tile=replace(tile, VA=a, VB=b))
-            if broken(kernel("gemm").all_rules({}), one.tile, device):
+            if broken(RECORD.all_rules({}), one.tile, device):
                 continue
-            found += [pack(call, one, device, s) for s in slicings(call, one.tile, device.compute_units)]
+            found += [pack(desc, one, device, s) for s in split_k_factors(desc, one.tile, device.compute_units)]
     return list(dict.fromkeys(found))
 
 
-def variants(device, call, choice):
+def variants(device, config):
     """Everything else about one block shape."""
     found = []
     for stages in (1, 2):
-        tile = replace(choice.tile, STAGES=stages)
-        if broken(kernel("gemm").all_rules({}), tile, device):
+        tile = replace(config.tile, STAGES=stages)
+        if broken(RECORD.all_rules({}), tile, device):
             continue
         most = 65536 // (128 * tile.work_items)
         for changed in (
@@ -104,38 +119,39 @@ def variants(device, call, choice):
             {"GROUP_M": 4}, {"GROUP_M": 16}, {"ORDER": 1, "RESIDENT": most}, {},
         ):  # fmt: skip
             if changed.get("RESIDENT", 0) in (0, 1, 2, 3, 4, 5, 6, 8):
-                found.append(Choice("gemm", tile, tuple(sorted((dict(choice.options) | changed).items()))))
+                found.append(Candidate(TILED, TileConfig(tile, tuple(sorted((dict(config.options) | changed).items())))))
     return list(dict.fromkeys(found))
 
 
-def skinny(device, call):
-    """Teams, rows and slices of a product with a short side."""
-    own, s = choose(device, call), Skinny.of(call)
-    found = [own]
-    record = kernel(own.kernel)
+def skinny(device, desc, own):
+    """Teams, rows and slices of a product with a short side, around what is selected, or the best such kernel by the model."""
+    s, found = desc.skinny, [own]
+    usual = own if own.family is SKINNY else next(p.candidate for p in ranked(device, desc) if p.candidate.family is SKINNY)
+    config = usual.config
     for items in (64, 128, 256, 512):
         for n in (1, 2, 4, 8):
-            if own.kernel == "rows":
-                wide = own.tile.VA
-                tile = replace(own.tile, BM=items // 32 * n, TM=n, BN=32 * wide, TN=wide)
+            if config.kernel == "rows":
+                wide = config.tile.VA
+                tile = replace(config.tile, BM=items // 32 * n, TM=n, BN=32 * wide, TN=wide)
             else:
-                tile = replace(own.tile, BN=items // 32 * 16, TN=16, KU=n)
+                tile = replace(config.tile, BN=items // 32 * 16, TN=16, KU=n)
             tile = replace(tile, SPLIT_K=None)
-            if broken(record.all_rules(dict(own.options)), tile, device):
+            if broken(RECORDS[config.kernel].all_rules(dict(config.options)), tile, device):
                 continue
-            blocks = -(-s.length // tile.BM) * call.batch
+            blocks, piece = block_count(s, tile), iteration_depth(tile)
             wanted = {max(1, round(device.compute_units * waves / blocks)) for waves in (2, 4, 8, 16)}
-            for slices in {whole_slices(s.depth, turn(tile), w) for w in wanted if w <= max(1, s.depth // turn(tile))}:
-                found.append(Choice(own.kernel, replace(tile, SPLIT_K=slices if slices > 1 else None), own.options))
+            for slices in {whole_slices(s.depth, piece, w) for w in wanted if w <= max(1, s.depth // piece)}:
+                found.append(Candidate(SKINNY, replace(config, tile=with_slices(tile, slices))))
     return list(dict.fromkeys(found))
 
 
-def compile_all(pool, session, choices):
-    """Binaries of all choices; nothing to do where the session's backend is not CUDA."""
+def compile_all(pool, session, candidates):
+    """Binaries of all candidates; nothing to do where the session's backend is not CUDA."""
     if session.device.backend != "cuda":
         return
     device = session.device
-    sources = {(c.kernel, replace(c.tile, SPLIT_K=None), c.options): source_of(device, c) for c in choices}.values()
+    made = filter(None, (c.family.source(device, c.config) for c in candidates))
+    sources = {(s.name, s.kernel, s.text, tuple(s.defines.items())): s for s in made}.values()
     many = len(sources)
     for wrong in filter(None, pool.map(compile_one, sources, [device.arch] * many, [session.fingerprint()] * many, chunksize=1)):
         print("does not compile:", wrong[:300])
@@ -145,15 +161,15 @@ class Trial:
     """One problem with its operands in place."""
 
     def __init__(self, session, problem):
-        self.session, self.problem, self.call = session, problem, call_of(problem)
+        self.session, self.problem, self.desc = session, problem, desc_of(problem)
         self.operands = hostile(problem)
         self.placed = OnDevice(self.operands, session)
         self.right, self.checked = None, 0
 
-    def prepare(self, choice):
+    def prepare(self, candidate):
         """Ready to run and found right, or None."""
         try:
-            prepared = Toprung(choice=choice).prepare(self.placed)
+            prepared = Toprung(candidate=candidate).prepare(self.placed)
             prepared.reset()
             prepared.time(1)
         except ToprungError as error:
@@ -164,35 +180,35 @@ class Trial:
         if self.right is None:
             verdict = Oracle(self.operands).verify(flat)
             if not verdict.right:
-                print("WRONG:", choice, verdict.problems)
+                print("WRONG:", candidate, verdict.problems)
                 return None
             self.right = found.copy()
         # two right results are this close: 16 of U(-1,1)'s grades each, of sums of K/4 on average
         elif not float(np.max(np.abs(found - self.right))) <= 32 * UNIT_ROUNDOFF * max(self.problem.K, 64) / 2:
-            print("WRONG:", choice)
+            print("WRONG:", candidate)
             return None
         self.checked += 1
         return prepared
 
-    def quick(self, choices, end):
+    def quick(self, candidates, end):
         """Best of three short samples for each; as many as there is time for."""
         found = []
-        for choice in choices:
+        for candidate in candidates:
             if time.monotonic() > end:
-                print(f"  out of time: {len(choices) - len(found)} not tried")
+                print(f"  out of time: {len(candidates) - len(found)} not tried")
                 break
-            if prepared := self.prepare(choice):
+            if prepared := self.prepare(candidate):
                 timing = Timing(prepared, plan=QUICK)
                 timing.warm_up()
-                found.append((min(prepared.time(timing.calls) for _ in range(3)), choice))
+                found.append((min(prepared.time(timing.calls) for _ in range(3)), candidate))
         return sorted(found, key=lambda f: f[0])
 
-    def final(self, choices, turns=7):
+    def final(self, candidates, turns=7):
         """In turns with the vendor's library, which comes first."""
         peer, reason = vendor(self.session.device, "gemm")
         if peer is None:
             print("  no vendor library:", reason)
-        rivals = ([("vendor", peer.prepare(self.placed))] if peer else []) + [(c, self.prepare(c)) for c in choices]
+        rivals = ([("vendor", peer.prepare(self.placed))] if peer else []) + [(c, self.prepare(c)) for c in candidates]
         timings = [(who, Timing(p, plan=GOOD)) for who, p in rivals if p]
         for _, timing in timings:
             timing.warm_up()
@@ -205,21 +221,21 @@ class Trial:
 def study(session, pool, problem, end):
     """One problem; returns its entry in the record."""
     trial, device = Trial(session, problem), session.device
-    own = choose(device, trial.call)
-    if is_skinny(trial.call):
-        first = skinny(device, trial.call)
+    own = select(device, trial.desc).candidate
+    if is_skinny(trial.desc):
+        first = skinny(device, trial.desc, own)
         compile_all(pool, session, first)
         quick = trial.quick(first, end)
     else:
-        first = [own, *shapes(device, trial.call)]
+        first = list(dict.fromkeys([own, *shapes(device, trial.desc)]))
         compile_all(pool, session, first)
         start = time.monotonic()
         quick = trial.quick(first, start + 0.6 * (end - start))
         best = []
-        for _, choice in quick:
-            if all(replace(choice.tile, STAGES=1) != replace(b.tile, STAGES=1) for b in best):
-                best.append(choice)
-        second = [v for c in best[:SHORTLIST] for v in variants(device, trial.call, c) if v not in first]
+        for config in (c.config for _, c in quick if c.family is TILED):
+            if all(replace(config.tile, STAGES=1) != replace(b.tile, STAGES=1) for b in best):
+                best.append(config)
+        second = [v for c in best[:SHORTLIST] for v in variants(device, c) if v not in first]
         compile_all(pool, session, second)
         quick = sorted(quick + trial.quick(second, end), key=lambda f: f[0])
     finalists = list(dict.fromkeys([*(c for _, c in quick[:FINALISTS]), own]))
@@ -230,14 +246,16 @@ def study(session, pool, problem, end):
     for who, timing in timings:
         seconds = float(np.median(timing.seconds))
         ratio = paired_ratio(base.seconds, timing.seconds) if base and timing is not base else None
-        name = who if who == "vendor" else f"{who.kernel} {who.tile} " + " ".join(f"{k}{v}" for k, v in who.options if k in SHOWN)
+        name = who
+        if who != "vendor":
+            name = f"{who} " + " ".join(f"{k}{v}" for k, v in who.encode()["options"].items() if k in SHOWN)
         mark = "  <- the model's" if who == own else ""
         times = f"{ratio.value:.3f}" if ratio else ""
         print(f"  {seconds * 1e6:10.1f} µs {problem.flops / seconds / 1e12:6.2f} TFLOP/s {times:>6}  {name}{mark}")
-        rows.append({"who": who if who == "vendor" else describe(who), "seconds": timing.seconds, "model": who == own})
+        rows.append({"who": who if who == "vendor" else who.encode(), "seconds": timing.seconds, "model": who == own})
     return {
         "problem": problem.describe(), "final": rows,
-        "quick": [{"seconds": s, **describe(c)} for s, c in quick],
+        "quick": [{"seconds": s, **c.encode()} for s, c in quick],
     }  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""The fp32x kernels' own texts on a CPU, launched by ``toprung.hopper`` itself: what needs a Hopper is only their speed."""
+"""The fp32x kernels' own texts on a CPU, launched by ``Fp32xLaunches`` itself: what needs a Hopper is only their speed."""
 
 from __future__ import annotations
 
@@ -18,11 +18,17 @@ import numpy as np
 
 from toprung.backends import nvrtc
 from toprung.backends.base import Source
+from toprung.gemm.desc import GemmDesc
 
 SHIM = Path(__file__).with_suffix(".h")
 COMPILER = shutil.which("g++")
 GONE = "pair_of", "from_half", "together"
 """Functions that are instructions of a GPU, and stand in the header under the same names."""
+
+
+def aligned(M: int, N: int, K: int, *layout: Any, **more: Any) -> GemmDesc:
+    """Return a descriptor whose operands and C lie on 16 bytes."""
+    return GemmDesc(M, N, K, *layout, **{"align_a": 4, "align_b": 4, "align_c": 4, **more})
 
 
 def missing() -> str:

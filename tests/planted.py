@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from toprung.competitor import OnDevice, Prepared, Promise
+from toprung.competitor import BoundCompetitor, OnDevice, Promise
 from toprung.device import Device
 from toprung.peers import Peer
-from toprung.peers._host import PreparedOnHost, Stacks
+from toprung.peers._host import BoundOnHost, Stacks
 from toprung.problem import F32
 
 
@@ -38,7 +38,7 @@ class Planted(Peer):
     def absent(self, device: Device) -> str:
         return ""
 
-    def prepare(self, placed: OnDevice) -> Prepared:
+    def prepare(self, placed: OnDevice) -> BoundCompetitor:
         problem = self.product(placed)
 
         def bind(stacks: Stacks) -> Callable[[], object]:
@@ -50,11 +50,11 @@ class Planted(Peer):
 
             return call
 
-        return PreparedOnHost(placed.operands, problem, bind)
+        return BoundOnHost(placed.operands, problem, bind)
 
 
 class Failing(Planted):
     """Raises what only somebody else's package knows."""
 
-    def prepare(self, placed: OnDevice) -> Prepared:
+    def prepare(self, placed: OnDevice) -> BoundCompetitor:
         raise RuntimeError("no kernel image is available")

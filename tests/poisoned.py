@@ -1,4 +1,4 @@
-"""A copy of the package whose tunable product does wrong in four ways, each with tiles of its own: real faults for the tuner."""
+"""A copy of the package whose block kernel does wrong in four ways, each with tiles of its own: real faults for the tuner."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import shutil
 from pathlib import Path
 
 import trial
-from toprung.blas.choice import Choice
+from toprung.dispatch.selection import Candidate
+from toprung.kernels.base import TileConfig
 
 FAULTS = {
     "build": ("BK == 64", "#error planted"),
@@ -18,15 +19,16 @@ FAULTS = {
 """By what becomes of it: which tiles are poisoned, and with what."""
 
 
-def fate(choice: Choice) -> str:
-    """What the poisoned kernel does with a choice."""
-    assert choice.tile is not None
-    switches = dict(choice.options)
-    if choice.tile.BK == 64:
+def fate(candidate: Candidate) -> str:
+    """Return what the poisoned kernel does with a candidate."""
+    config = candidate.config
+    assert isinstance(config, TileConfig)
+    switches = dict(config.options)
+    if config.tile.BK == 64:
         return "build"
-    if choice.tile.BK == 32:
+    if config.tile.BK == 32:
         return "crashed"
-    if choice.tile.BK == 8:
+    if config.tile.BK == 8:
         return "timeout" if switches["AHEAD"] else "wrong" if switches["ORDER"] else "right"
     return "right"
 
@@ -35,10 +37,10 @@ def package(folder: Path) -> Path:
     """The copy; returns what belongs on the path."""
     copy = folder / "poisoned"
     shutil.copytree(trial.ROOT / "src" / "toprung", copy / "toprung", ignore=shutil.ignore_patterns("__pycache__"))
-    source = copy / "toprung" / "blas" / "kernels" / "gemm.cl"
+    source = copy / "toprung" / "kernels" / "tiled" / "tiled.cl"
     text = source.read_text()
     before = "    A += offset_a + which * stride_a"
-    assert before in text, "the product's text has changed: plant the faults elsewhere"
+    assert before in text, "the kernel's text has changed: plant the faults elsewhere"
     poison = "".join(f"#if {condition}\n{what}\n#endif\n" for condition, what in FAULTS.values())
     source.write_text(text.replace(before, poison + before))
     return copy

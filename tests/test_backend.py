@@ -323,7 +323,7 @@ import sys
 from toprung.backends import find, opened
 from toprung.build import build
 from toprung.check import Oracle, hostile
-from toprung.competitor import OnDevice, PreparedRung
+from toprung.competitor import OnDevice, BoundRung
 from toprung.routines.gemm import Gemm
 from toprung.rung import rung
 from toprung.tile import Tile
@@ -332,7 +332,7 @@ sys.stdin.readline()
 with opened(find(sys.argv[1])) as session:
     operands = hostile(Gemm(9, 11, 10))
     compiled = build(rung("kepler/r01"), Tile(BM=4, BN=8), {}, session)
-    prepared = PreparedRung(compiled, OnDevice(operands, session))
+    prepared = BoundRung(compiled, OnDevice(operands, session))
     prepared.time(1)
     print(Oracle(operands).verify(prepared.fetch()).right)
 """

@@ -16,21 +16,27 @@ from conftest import require
 from test_choice import HOPPER as H200
 from toprung.backends import adopt, nvrtc, session_for
 from toprung.backends.base import Session
-from toprung.blas import choose as choosing
-from toprung.blas import kernel as kernels
-from toprung.blas import launches
-from toprung.blas.call import GemmCall, GemvCall, widths
-from toprung.blas.choice import Candidate, Choice, PassedOver
-from toprung.blas.choose import choose
-from toprung.blas.competitor import Bound, Toprung, call_of
+from toprung.blas.competitor import BoundProduct, Toprung
 from toprung.blas.engine import Executable, prepare
-from toprung.blas.slices import whole_slices
-from toprung.blas.tiles import GPU, candidates, tiled_options
+from toprung.blas.problems import desc_of
 from toprung.build import rung_source
 from toprung.check import GUARD, Oracle, hostile
 from toprung.competitor import OnDevice
 from toprung.device import Device
+from toprung.dispatch import tuned
+from toprung.dispatch.select import select
+from toprung.dispatch.selection import Candidate, Selection
 from toprung.errors import BadSize, Unsupported
+from toprung.gemm.desc import GemmDesc, GemvDesc
+from toprung.kernels import helpers, launch
+from toprung.kernels.base import TileConfig
+from toprung.kernels.blocks import BLOCKS, Block, block_like
+from toprung.kernels.helpers import ADD
+from toprung.kernels.plain import family as plain
+from toprung.kernels.record import LibraryKernel
+from toprung.kernels.skinny.record import COLUMNS, ROWS
+from toprung.kernels.stream_k import family as stream_k
+from toprung.kernels.tiled import family as tiled
 from toprung.machine_code import inspect_source
 from toprung.problem import F32, Problem
 from toprung.routines.gemm import TRANSPOSES, Gemm
@@ -44,28 +50,23 @@ SOME = ["NN", *(pytest.param(t, marks=pytest.mark.slow) for t in ("NT", "TN")), 
 """Transposes of which two are enough for a quick run."""
 
 
-def forced(session: Session, problem: Problem, tile: Tile | None = None, slices: int = 1, **options: int) -> Choice:
-    """The tunable product with a tile of the test's choosing, its accesses as wide as the problem allows."""
-    call = call_of(problem)
-    assert isinstance(call, GemmCall)
-    tile = tile or SMALL
-    a, b, _ = widths(call)
-    tile = replace(tile, VA=a, VB=b)
-    slices = whole_slices(call.K, tile.BK or 1, slices)
-    candidate = Candidate(tile, {}, ahead=0)  # the kernels of a CPU's own choice: fewer to compile
-    found = tiled_options(call, candidate, session.device, slices) | options
-    return Choice("gemm", replace(tile, SPLIT_K=slices if slices > 1 else None), tuple(sorted(found.items())))
+def forced(session: Session, problem: Problem, tile: Tile = SMALL, slices: int = 1, **options: int) -> Candidate:
+    """The tunable block kernel with a tile of the test's choosing, its accesses as wide as the problem allows."""
+    desc = desc_of(problem)
+    assert isinstance(desc, GemmDesc)
+    switches = {"AHEAD": 0} | options  # the kernels of a CPU's own choice: fewer to compile
+    return Candidate(tiled.FAMILY, tiled.configuration(session.device, desc, replace(tile, SPLIT_K=slices), switches))
 
 
-def run(session: Session, problem: Problem, choice: Choice | None = None, distribution: str = "uniform") -> F32:
+def run(session: Session, problem: Problem, candidate: Candidate | None = None, distribution: str = "uniform") -> F32:
     """Run once, assert that the result is right and that inputs and surroundings are untouched; returns the output's backing."""
     operands = hostile(problem, distribution)
     placed = OnDevice(operands, session)
-    prepared = Toprung(choice=choice).prepare(placed)
+    prepared = Toprung(candidate=candidate).prepare(placed)
     prepared.time(1)
     flat = prepared.fetch()
     verdict = Oracle(operands).verify(flat)
-    assert verdict.right, (str(problem), choice, verdict.problems)
+    assert verdict.right, (str(problem), str(candidate), verdict.problems)
     for m in problem.matrices:
         if not m.output:
             assert np.array_equal(placed.fetch(m.name).view(np.uint32), operands.flat[m.name].view(np.uint32))
@@ -118,9 +119,9 @@ def test_slices(session: Session, trans: str) -> None:
     """Sums cut in two, in five and in as many as there are tiles; the last slice short; in a batch as well."""
     for K, slices, batch in ((64, 2, 1), (76, 5, 1), (132, 99, 1), (52, 3, 3)):
         problem = Gemm(20, 24, K, 0.7, 1.3, trans=trans, batch=batch)
-        choice = forced(session, problem, slices=slices)
-        assert choice.slices > 1
-        run(session, problem, choice)
+        candidate = forced(session, problem, slices=slices)
+        assert candidate.config.slices > 1
+        run(session, problem, candidate)
 
 
 @pytest.mark.parametrize(
@@ -143,8 +144,7 @@ def test_skinny(session: Session, trans: str) -> None:
     """Few rows or few columns, with every number of sums a work-item may have; cut, and in a batch."""
     for M, N, K, batch in ((70, 1, 64, 1), (3, 68, 2100, 1)) if trans == "NN" else ((1, 70, 33, 1), (64, 9, 260, 3)):
         problem = gemm(M, N, K, trans, alpha=0.7, beta=1.3, batch=batch)
-        choice = choose(session.device, call_of(problem))
-        assert choice.kernel in ("rows", "columns")
+        assert select(session.device, desc_of(problem)).family.name == "skinny"
         run(session, problem)
 
 
@@ -166,7 +166,7 @@ def test_cut_vectors(session: Session) -> None:
     """Slices of both kinds, which only long sums get by themselves."""
     for trans, M, N in (("N", 5, 30000), ("T", 30000, 5)):
         problem = Gemv(M, N, 0.7, 1.3, trans=trans, incy=2)
-        assert choose(session.device, call_of(problem)).slices > 1
+        assert select(session.device, desc_of(problem)).config.slices > 1
         run(session, problem)
 
 
@@ -176,7 +176,7 @@ def test_negative_increments(session: Session) -> None:
     buffers = [session.allocate(v.nbytes) for v in (a, x, y)]
     for buffer, values in zip(buffers, (a, x, y), strict=True):
         session.upload(buffer, values)
-    made = prepare(session, GemvCall(12, 10, incx=-3, incy=-2))
+    made = prepare(session, GemvDesc(12, 10, incx=-3, incy=-2))
     made.run(buffers[0], 0, buffers[1], 27, buffers[2], 22, 1.0, 1.0)
     found = np.empty_like(y)
     session.download(buffers[2], found)
@@ -193,7 +193,7 @@ def test_a_batch_with_one_shared_operand(session: Session) -> None:
         buffers = [session.allocate(v.nbytes) for v in (a, b, c)]
         for buffer, values in zip(buffers, (a, b, c), strict=True):
             session.upload(buffer, values)
-        made = prepare(session, GemmCall(M, N, 12, 5, stride_b=12 * N, stride_c=M * N))
+        made = prepare(session, GemmDesc(M, N, 12, 5, stride_b=12 * N, stride_c=M * N))
         made.run(buffers[0], 0, buffers[1], 0, buffers[2], 0, 1.0, 0.0)
         found = np.empty_like(c)
         session.download(buffers[2], found)
@@ -212,7 +212,7 @@ def test_scalars_that_read_nothing(session: Session, kind: str) -> None:
         if alpha != 1e-60:  # the operands are made for the α that is written
             run(session, problem)
     for size in ((0, 5, 5), (5, 0, 5)):
-        made = prepare(session, GemmCall(*size))
+        made = prepare(session, GemmDesc(*size))
         nothing = session.allocate(4)
         made.run(nothing, 0, nothing, 0, nothing, 0, 1.0, 1.0)
 
@@ -224,7 +224,7 @@ def test_tiny_and_huge_scalars(session: Session) -> None:
     buffers = [session.allocate(64) for _ in range(3)]
     for buffer, values in zip(buffers, (a, a, c), strict=True):
         session.upload(buffer, values)
-    made, found = prepare(session, GemmCall(4, 4, 4, align_a=4, align_b=4, align_c=4)), np.empty(16, np.float32)
+    made, found = prepare(session, GemmDesc(4, 4, 4, align_a=4, align_b=4, align_c=4)), np.empty(16, np.float32)
     made.run(buffers[0], 0, buffers[1], 0, buffers[2], 0, 1e-60, 2.0)
     session.download(buffers[2], found)
     assert found.tolist() == [2.0] * 16
@@ -248,15 +248,15 @@ def test_infinities_nans_and_exact_sums(session: Session, distribution: str) -> 
 
 def test_the_same_bits_each_time(session: Session) -> None:
     for problem, slices in ((Gemm(68, 64, 300), 5), (Gemm(68, 64, 300), 1)):
-        choice = forced(session, problem, slices=slices)
-        first, second = (run(session, problem, choice) for _ in range(2))
+        candidate = forced(session, problem, slices=slices)
+        first, second = (run(session, problem, candidate) for _ in range(2))
         assert np.array_equal(first.view(np.uint32), second.view(np.uint32))
 
 
 def test_threads_share_an_executable(session: Session) -> None:
     """Each thread its own operands, all of them one executable that takes scratch memory."""
     problem = Gemm(20, 24, 200)
-    made = Executable(session, call_of(problem), forced(session, problem, slices=3), "fp32")
+    made = Executable(session, desc_of(problem), forced(session, problem, slices=3))
     rng, wrong = np.random.default_rng(7), []
     sets = [[rng.random(s, dtype=np.float32) for s in ((20, 200), (200, 24), (20, 24))] for _ in range(4)]
 
@@ -296,7 +296,7 @@ def test_somebody_elses_queue(device: Device) -> None:
         raw.append(cl.Buffer(context, flags.READ_WRITE, 4 * 20 * 24))
         buffers = [session.foreign(r, r.size) for r in raw]
         problem = Gemm(20, 24, 200)
-        made = Executable(session, call_of(problem), forced(session, problem, slices=3), "fp32")
+        made = Executable(session, desc_of(problem), forced(session, problem, slices=3))
         made.run(buffers[0], 0, buffers[1], 0, buffers[2], 0, 1.0, 0.0, queue)
         found = np.empty((20, 24), np.float32)
         queue.finish()
@@ -318,8 +318,8 @@ def test_somebody_elses_stream(device: Device) -> None:
         session.upload(buffer, values)
     buffers = [session.foreign(o.handle, o.nbytes) for o in owned]
     problem = Gemm(20, 24, 200)
-    call = call_of(problem)
-    for made in (Executable(session, call, forced(session, problem, slices=3), "fp32"), prepare(session, call, own=False)):
+    desc = desc_of(problem)
+    for made in (Executable(session, desc, forced(session, problem, slices=3)), prepare(session, desc, own=False)):
         for queue in (int(stream), 0, None):
             made.reserve(queue)
             thread = threading.Thread(target=made.run, args=(buffers[0], 0, buffers[1], 0, buffers[2], 0, 1.0, 0.0, queue))
@@ -333,12 +333,11 @@ def test_somebody_elses_stream(device: Device) -> None:
 
 def test_what_is_installed_is_weighed(device: Device) -> None:
     """own=False admits cuBLAS; where it cannot take part, the receipt says why."""
-    call = GemmCall(64, 64, 64)
-    chosen = choose(device, call, own=False)
-    if device.backend == "cuda" and chosen.kernel == "cublas":
-        assert chosen.passed_over[0][0] == "blas/gemm"
+    found = select(device, GemmDesc(64, 64, 64), own=False)
+    if device.backend == "cuda" and found.family.name == "cublas":
+        assert found.passed_over[0][0].startswith("tiled")
     else:
-        assert chosen.kernel == "gemm" and dict(chosen.passed_over)["cublas"]
+        assert found.family.name == "tiled" and dict(found.passed_over)["cublas"]
 
 
 def test_a_call_that_makes_no_sense_is_refused() -> None:
@@ -350,65 +349,63 @@ def test_a_call_that_makes_no_sense_is_refused() -> None:
         ({"batch": 0}, "from 1 to"),
     ):
         with pytest.raises(BadSize, match=says):
-            GemmCall(4, 5, 6, **wrong)  # type: ignore[arg-type]
+            GemmDesc(4, 5, 6, **wrong)  # type: ignore[arg-type]
     with pytest.raises(BadSize, match="must be an integer"):
-        GemmCall(4.0, 5, 6)  # type: ignore[arg-type]
+        GemmDesc(4.0, 5, 6)  # type: ignore[arg-type]
     with pytest.raises(BadSize, match="incx"):
-        GemvCall(4, 5, incx=0)
+        GemvDesc(4, 5, incx=0)
 
 
 def test_an_unknown_precision_is_refused(session: Session) -> None:
     with pytest.raises(Unsupported, match="fp32"):
-        prepare(session, GemmCall(2, 2, 2), precision="fp99")
+        prepare(session, GemmDesc(2, 2, 2), precision="fp99")
 
 
-class Says:
-    """An adviser with one answer to everything."""
-
-    def __init__(self, found: Choice | None, passed: PassedOver = ()) -> None:
-        self.answer = found, passed
-
-    def choice(self, device: Device, call: Any, own: bool) -> tuple[Choice | None, PassedOver]:
-        return self.answer
-
-    def fp32x(self, device: Device, call: Any, own: bool) -> str | None:
-        return None
+def plain_one(device: Device) -> Candidate:
+    """The quickest to compile."""
+    return Candidate(plain.FAMILY, TileConfig(plain.RECORD.tile_for(device)))
 
 
 def test_executables_are_kept(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = Choice("plain", kernels.kernel("plain").tile_for(session.device))
-    monkeypatch.setattr(choosing, "STORES", [Says(plain)])  # the quickest to compile
-    assert prepare(session, GemmCall(4, 5, 6)) is prepare(session, GemmCall(4, 5, 6, lda=6))
-    assert prepare(session, GemmCall(4, 5, 6)) is not prepare(session, GemmCall(4, 5, 6, trans_a=True))
+    found = Selection(plain_one(session.device))
+    monkeypatch.setattr(tuned, "fp32", lambda device, desc, own: (found, ()))
+    assert prepare(session, GemmDesc(4, 5, 6)) is prepare(session, GemmDesc(4, 5, 6, lda=6))
+    assert prepare(session, GemmDesc(4, 5, 6)) is not prepare(session, GemmDesc(4, 5, 6, trans_a=True))
+    assert prepare(session, GemmDesc(4, 5, 6)).selection.candidate == found.candidate
 
 
-# the choice
+# selection
 
 
 def test_a_store_is_asked_first(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    mine = Choice("plain", kernels.kernel("plain").tile_for(device), (), "the store says so")
-    monkeypatch.setattr(choosing, "STORES", [Says(None, (("that", "this"),)), Says(mine)])
-    found = choose(device, GemmCall(64, 64, 64))
+    passed = (("that", "this"),)
+    mine = Selection(plain_one(device), "the store says so")
+    monkeypatch.setattr(tuned, "fp32", lambda device, desc, own: (mine, passed))
+    found = select(device, GemmDesc(64, 64, 64))
     assert found.why == "the store says so" and ("that", "this") in found.passed_over
+    monkeypatch.setattr(tuned, "fp32", lambda device, desc, own: (None, passed))  # it knows of something, and not what to run
+    found = select(device, GemmDesc(64, 64, 64))
+    assert found.family.name == "tiled" and ("that", "this") in found.passed_over
 
 
 # machine code
 
 
-MAIN = next(c for c in GPU if (c.tile.BM, c.tile.BN) == (128, 128))
+MAIN = next(b for b in BLOCKS if (b.tile.BM, b.tile.BN) == (128, 128))
 
 
 @pytest.mark.parametrize("trans", SOME)
 @pytest.mark.parametrize("stages", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_the_main_tile_on_hopper(trans: str, stages: int) -> None:
-    """Two work-groups a multiprocessor: at most 128 registers, nothing spilled, only wide reads in the loop."""
+    """Two work-groups an SM: at most 128 registers, nothing spilled, only wide reads in the loop."""
     require(not nvrtc.missing(), f"CUDA: {nvrtc.missing()}")
-    gemm_, main = kernels.kernel("gemm"), replace(MAIN, tile=replace(MAIN.tile, STAGES=stages))
-    call = call_of(Gemm(8192, 8192, 8192, trans=trans))
-    assert isinstance(call, GemmCall)
-    options = tiled_options(call, main, H200, 1)
-    code = inspect_source(rung_source(gemm_, main.tile, options), "sm_90")
-    assert main.tile.work_items == 256 and code.registers <= 128
+    desc = desc_of(Gemm(8192, 8192, 8192, trans=trans))
+    assert isinstance(desc, GemmDesc)
+    switches = {"AHEAD": MAIN.ahead, "ORDER": MAIN.order, "RESIDENT": MAIN.asked}
+    config = tiled.configuration(H200, desc, replace(MAIN.tile, STAGES=stages), switches)
+    assert config.tile == replace(MAIN.tile, STAGES=stages)
+    code = inspect_source(tiled.FAMILY.source(H200, config), "sm_90")
+    assert config.tile.work_items == 256 and code.registers <= 128
     assert code.spills == 0 and not any(k.startswith(("LDL", "STL")) for k in code.counts)
     assert code.loop.counts["FFMA"] == 8 * 64 and code.loop.counts["LDS.128"] == 8 * 4
     reads = {k: n for k, n in code.loop.counts.items() if k.startswith(("LDG", "LDS"))}
@@ -417,63 +414,75 @@ def test_the_main_tile_on_hopper(trans: str, stages: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("candidate", GPU, ids=lambda c: str(c.tile))
-def test_no_candidate_spills(candidate: Candidate) -> None:
+@pytest.mark.parametrize("block", BLOCKS, ids=lambda b: str(b.tile))
+def test_no_candidate_spills(block: Block) -> None:
     """In all transposes, with wide and narrow accesses; wide ones leave room for as many work-groups as the model counts on."""
     require(not nvrtc.missing(), f"CUDA: {nvrtc.missing()}")
     tried = 0
     for trans, (M, N, K) in itertools.product(("NN", "TT"), ((1024, 1024, 1024), (1023, 1025, 1027))):
-        call = call_of(Gemm(M, N, K, trans=trans))
-        assert isinstance(call, GemmCall)
-        for one in candidates(H200, call):
-            if replace(one, tile=replace(one.tile, VA=4, VB=4)) != candidate:
+        for config in tiled.FAMILY.candidates(H200, desc_of(Gemm(M, N, K, trans=trans))):
+            tile = config.tile
+            if config.slices > 1 or block_like(tile) != block:
                 continue
-            options = tiled_options(call, one, H200, 1)
-            code = inspect_source(rung_source(kernels.kernel("gemm"), one.tile, options), "sm_90")
+            code = inspect_source(tiled.FAMILY.source(H200, config), "sm_90")
             # a few registers are missing where the compiler is held to few: faster, measured, than fewer work-groups;
             # narrow accesses take more, and what the model says of them was fitted so
-            wide = one.tile.VA == one.tile.VB == 4
-            assert code.spills <= (32 if one.asked else 0 if wide else 8), (trans, code)
+            wide = tile.VA == tile.VB == 4
+            assert code.spills <= (32 if block.asked else 0 if wide else 8), (trans, code)
             if wide:
-                assert code.registers * one.tile.work_items * one.resident <= 65536, (trans, code.registers)
-            assert code.shared_bytes * one.resident <= 227 * 1024
+                assert code.registers * tile.work_items * block.resident <= 65536, (trans, code.registers)
+            assert code.shared_bytes * block.resident <= 227 * 1024
             tried += 1
     assert tried >= 2
 
 
+OTHERS = (ADD, helpers.SCALE, helpers.MOVE, ROWS, COLUMNS, plain.RECORD, stream_k.RECORD, stream_k.COLLECT)
+
+
+def test_no_kernel_is_left_out_below() -> None:
+    folder = trial.ROOT / "src" / "toprung" / "kernels"
+    files = {file for file in folder.rglob("*.cl") if file.parent.name != "include"}
+    assert files == {record.source for record in (tiled.RECORD, *OTHERS)}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("stem", sorted(set(kernels.kernel_names()) - {"gemm"}))
-def test_the_other_kernels_compile_for_cuda(stem: str) -> None:
+@pytest.mark.parametrize("found", OTHERS, ids=lambda record: record.stem)
+def test_the_other_kernels_compile_for_cuda(found: LibraryKernel) -> None:
     require(not nvrtc.missing(), f"CUDA: {nvrtc.missing()}")
-    found = kernels.kernel(stem)
     for small in (1, 16) if any(s.name == "SMALL" for s in found.switches) else (None,):
         options = found.options(H200, {} if small is None else {"SMALL": small})
         code = inspect_source(rung_source(found, found.tile_for(H200, options), options), "sm_90")
         assert code.spills == 0 and code.registers <= 168
-        if stem in ("rows", "columns"):
+        if found in (ROWS, COLUMNS):
             assert any(k.startswith("LDG.128") for k in code.counts)
 
 
 # planted bugs
 
 
-def planted(stem: str, folder: Path, *changes: tuple[str, str]) -> kernels.LibraryKernel:
-    """A kernel whose text has been damaged."""
-    found = trial.altered(kernels.kernel(stem), folder, *changes)
-    assert isinstance(found, kernels.LibraryKernel)
-    return found
+USED: dict[str, tuple[Any, str]] = {"tiled": (tiled, "RECORD"), "add": (launch, "ADD")}
+"""Where the records of kernels are launched from."""
+
+
+def plant(stem: str, folder: Path, monkeypatch: pytest.MonkeyPatch, *changes: tuple[str, str]) -> None:
+    """Have a kernel run whose text has been damaged."""
+    module, name = USED[stem]
+    right = getattr(module, name)
+    whole = folder / right.source.name
+    whole.write_text(right.text())  # with what it includes
+    monkeypatch.setattr(module, name, trial.altered(replace(right, source=whole), folder, *changes))
 
 
 PLANTS: tuple[tuple[str, tuple[str, str], Problem, int], ...] = (
     # the last k dropped
-    ("gemm", ("const uint depth = K - k0 < slice ? K - k0 : slice;", "const uint depth = (K - k0 < slice ? K - k0 : slice) - 1;"),
+    ("tiled", ("const uint depth = K - k0 < slice ? K - k0 : slice;", "const uint depth = (K - k0 < slice ? K - k0 : slice) - 1;"),
      Gemm(20, 24, 50), 1),
     # C read with β = 0
-    ("gemm", ("if (beta != 0.0f) result +=", "result +="), Gemm(20, 24, 50), 1),
+    ("tiled", ("if (beta != 0.0f) result +=", "result +="), Gemm(20, 24, 50), 1),
     # a row beyond the edge stored; elements beyond a row's end read
-    ("gemm", ("if (m < M) {", "if (m < M + 1) {"), Gemm(20, 24, 50), 1),
-    ("gemm", ("if (A_K(A_LOAD(i)) < first) coming_a", "coming_a"), gemm(20, 24, 5, more=(2, 0, 0)), 1),
-    ("gemm", ("get_group_id(1) * stride_slice", "0"), Gemm(20, 24, 92), 3),
+    ("tiled", ("if (m < M) {", "if (m < M + 1) {"), Gemm(20, 24, 50), 1),
+    ("tiled", ("if (A_K(A_LOAD(i)) < first) coming_a", "coming_a"), gemm(20, 24, 5, more=(2, 0, 0)), 1),
+    ("tiled", ("get_group_id(1) * stride_slice", "0"), Gemm(20, 24, 92), 3),
     ("add", ("s < slices", "s + 1 < slices"), Gemm(20, 24, 92), 3),
     ("add", ("if (beta != 0.0f) acc +=", "acc +="), Gemm(20, 24, 92), 3),
 )  # fmt: skip
@@ -483,17 +492,14 @@ QUICK = ("if (A_K(A_LOAD(i)) < first) coming_a", "s < slices")
 
 
 @pytest.mark.parametrize(
-    "plant", [p if p[1][0] in QUICK else pytest.param(p, marks=pytest.mark.slow) for p in PLANTS], ids=lambda p: p[1][1][:24]
+    "bug", [p if p[1][0] in QUICK else pytest.param(p, marks=pytest.mark.slow) for p in PLANTS], ids=lambda p: p[1][1][:24]
 )
 def test_a_planted_bug_is_caught(
-    plant: tuple[str, tuple[str, str], Problem, int], session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bug: tuple[str, tuple[str, str], Problem, int], session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stem, change, problem, slices = plant
+    stem, change, problem, slices = bug
     run(session, problem, forced(session, problem, slices=slices))
-    wrong = planted(stem, tmp_path, change)
-    right = kernels.kernel
-    monkeypatch.setattr(kernels, "kernel", lambda name: wrong if name == stem else right(name))
-    monkeypatch.setattr(kernels, "_loaded", type(kernels._loaded)())
+    plant(stem, tmp_path, monkeypatch, change)
     with pytest.raises(AssertionError):
         run(session, problem, forced(session, problem, slices=slices))
 
@@ -501,18 +507,16 @@ def test_a_planted_bug_is_caught(
 def test_another_order_of_slices_gives_other_bits(session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the fixed order is for: backwards is as accurate and not the same."""
     problem = Gemm(40, 44, 2000)
-    choice = forced(session, problem, slices=7)
-    expected = run(session, problem, choice)
-    wrong = planted("add", tmp_path, ("READ_V(VC, &parts[s * total])", "READ_V(VC, &parts[(slices - 1 - s) * total])"))
-    right = kernels.kernel
-    monkeypatch.setattr(kernels, "kernel", lambda name: wrong if name == "add" else right(name))
-    monkeypatch.setattr(kernels, "_loaded", type(kernels._loaded)())
-    assert not np.array_equal(run(session, problem, choice).view(np.uint32), expected.view(np.uint32))
+    candidate = forced(session, problem, slices=7)
+    expected = run(session, problem, candidate)
+    backwards = "READ_V(VC, &parts[s * total])", "READ_V(VC, &parts[(slices - 1 - s) * total])"
+    plant("add", tmp_path, monkeypatch, backwards)
+    assert not np.array_equal(run(session, problem, candidate).view(np.uint32), expected.view(np.uint32))
 
 
-def away(session: Session, problem: Gemm, choice: Choice) -> float:
-    """The Frobenius error of a choice, which is right."""
-    return Oracle(hostile(problem, "normal")).verify(run(session, problem, choice, "normal")).frobenius
+def away(session: Session, problem: Gemm, candidate: Candidate) -> float:
+    """The Frobenius error of a candidate, which is right."""
+    return Oracle(hostile(problem, "normal")).verify(run(session, problem, candidate, "normal")).frobenius
 
 
 @pytest.mark.parametrize("K", [90, 1003, pytest.param(4096, marks=pytest.mark.slow)])
@@ -528,18 +532,19 @@ def test_places_in_c_are_found_alike_with_short_and_long_divisions(
     session: Session, batch: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     problem = Gemm(21, 24, 300, batch=batch, beta=0.5)
-    choice = forced(session, problem, slices=3)
+    candidate = forced(session, problem, slices=3)
     texts: list[dict[str, int]] = []
-    right = launches.loaded
+    right = launch.loaded
 
     def result(**wanted: int) -> F32:
-        def loaded(session: Session, stem: str, tile: Tile, options: dict[str, int]) -> Any:
-            if stem == "add":
-                texts.append(options | wanted)
-            return right(session, stem, tile, options | wanted if stem == "add" else options)
+        def loaded(session: Session, record: LibraryKernel, tile: Tile, options: Any = ()) -> Any:
+            if record is not ADD:
+                return right(session, record, tile, options)
+            texts.append(options | wanted)
+            return right(session, record, tile, options | wanted)
 
-        monkeypatch.setattr(launches, "loaded", loaded)
-        return run(session, problem, choice).view(np.uint32)
+        monkeypatch.setattr(launch, "loaded", loaded)
+        return run(session, problem, candidate).view(np.uint32)
 
     first = result()
     assert texts[0]["TIGHT"] == texts[0]["INDEX32"] == 1
@@ -550,7 +555,7 @@ def test_places_in_c_are_found_alike_with_short_and_long_divisions(
 def test_a_cpu_cuts_sums_only_for_cores_that_would_idle(cores: int, slices: tuple[int, ...], session: Session) -> None:
     device = replace(session.device, compute_units=cores)
     for problem, wanted in zip((Gemv(512, 4096), Gemv(4096, 640, trans="T"), Gemv(64, 100_000)), slices, strict=True):
-        assert choose(device, call_of(problem)).slices == wanted
+        assert select(device, desc_of(problem)).config.slices == wanted
 
 
 # long
@@ -580,7 +585,7 @@ def test_seventy_thousand_products(session: Session) -> None:
         buffers = [session.allocate(v.nbytes) for v in (a, b, c)]
         for buffer, values in zip(buffers, (a, b, c), strict=True):
             session.upload(buffer, values)
-        made = prepare(session, GemmCall(M, N, K, 70_000, stride_a=M * K, stride_b=K * N, stride_c=M * N))
+        made = prepare(session, GemmDesc(M, N, K, 70_000, stride_a=M * K, stride_b=K * N, stride_c=M * N))
         made.run(buffers[0], 0, buffers[1], 0, buffers[2], 0, 0.7, 1.3)
         found = np.empty_like(c)
         session.download(buffers[2], found)
@@ -589,9 +594,7 @@ def test_seventy_thousand_products(session: Session) -> None:
 
 @pytest.mark.slow
 def test_launches_are_cut_where_a_grid_ends(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    from toprung.blas import launches
-
-    monkeypatch.setattr(launches, "MOST_GROUPS", 13)
+    monkeypatch.setattr(tiled, "MOST_GROUPS", 13)
     for slices in (1, 2):
         problem = Gemm(20, 24, 50, 0.7, 1.3, batch=11)
         run(session, problem, forced(session, problem, slices=slices))
@@ -601,6 +604,6 @@ def test_bound_operands_can_lie_anywhere(session: Session) -> None:
     """Offsets are the engine's affair, not the buffer's."""
     problem = Gemm(9, 10, 11)
     placed = OnDevice(hostile(problem), session)
-    bound = Bound(placed, prepare(session, call_of(problem, align=1)), GUARD)
+    bound = BoundProduct(placed, prepare(session, desc_of(problem, align=1)), GUARD)
     bound.time(1)
     assert Oracle(placed.operands).verify(bound.fetch()).right

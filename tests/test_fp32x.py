@@ -1,4 +1,4 @@
-"""What takes fp32x and why not, without a GPU: the decisions are functions of the device and the call. And prepared operands."""
+"""Selection of fp32x, without a GPU: it is a function of the device and the descriptor. And prepared operands."""
 
 from __future__ import annotations
 
@@ -13,20 +13,30 @@ import records
 import toprung
 import trial
 from conftest import require
-from toprung import Receipt, errors, hopper, last_receipt, results, split
-from toprung.backends import nvrtc
+from test_tune import H200
+from toprung import Receipt, errors, last_receipt, results, split
+from toprung.backends import cublas, nvrtc
 from toprung.backends.base import Session
-from toprung.blas import launches, vendor
-from toprung.blas.call import Call, GemmCall, GemvCall
-from toprung.blas.fp32x import FP32X
-from toprung.blas.route import TF32, route
 from toprung.data import DISTRIBUTIONS
 from toprung.device import Device
+from toprung.dispatch import heuristic
+from toprung.dispatch.select import select
+from toprung.gemm.desc import Desc, GemmDesc, GemvDesc
+from toprung.kernels.base import NoConfig
+from toprung.kernels.hopper_fp32x.config import TWICE
+from toprung.kernels.hopper_fp32x.cost import select_config, split_time
+from toprung.kernels.hopper_fp32x.family import FAMILY as FP32X
+from toprung.kernels.hopper_fp32x.launches import spread
 from toprung.report import fp32x as report
 from toprung.routines.gemm import Gemm
 
 RNG = np.random.default_rng(0)
 A, B = (RNG.uniform(-1, 1, (64, 64)).astype(np.float32) for _ in range(2))
+
+
+def aligned(M: int, N: int, K: int) -> GemmDesc:
+    """Return the descriptor of a product whose operands begin on 16 bytes."""
+    return GemmDesc(M, N, K, align_a=4, align_b=4, align_c=4)
 
 
 @pytest.fixture(scope="module")
@@ -50,109 +60,110 @@ LEFT = (
 @pytest.mark.parametrize("own", [True, False])
 @pytest.mark.parametrize("shape", TAKEN + LEFT, ids=str)
 def test_auto_takes_it_where_it_is_faster(h200: Device, shape: tuple[int, int, int], own: bool) -> None:
-    choice, path = route(h200, GemmCall(*shape), own, "auto")
-    assert (choice.kernel == FP32X) == (path == "fp32x") == (shape in TAKEN)
-    assert dict(choice.passed_over).get("fp32" if shape in TAKEN else "fp32x"), "what was passed over is not said"
+    found = select(h200, GemmDesc(*shape), own, "auto")
+    assert (found.family is FP32X) == (found.precision == "fp32x") == (shape in TAKEN)
+    assert dict(found.passed_over).get("fp32" if shape in TAKEN else "fp32x"), "what was passed over is not said"
 
 
 def test_a_batch_counts_as_the_work_it_is(h200: Device) -> None:
-    call = GemmCall(384, 384, 1024, 64, stride_a=1 << 19, stride_b=1 << 19, stride_c=1 << 18)
-    assert route(h200, call, True, "auto")[1] == "fp32x"
-    assert route(h200, dataclasses.replace(call, batch=1), True, "auto")[1] == "fp32"
+    desc = GemmDesc(384, 384, 1024, 64, stride_a=1 << 19, stride_b=1 << 19, stride_c=1 << 18)
+    assert select(h200, desc, True, "auto").precision == "fp32x"
+    assert select(h200, dataclasses.replace(desc, batch=1), True, "auto").precision == "fp32"
 
 
 @pytest.mark.parametrize(
-    "call, says",
+    "desc, says",
     [
-        (GemmCall(4096, 4096, 63), "K from 64"), (GemvCall(4096, 4096), "vector"), (GemmCall(4096, 4096, 1 << 25), "K from 64"),
-        (GemmCall(1 << 16, 64, 64, batch=1 << 16, stride_c=1 << 22), "31 bits"),
+        (GemmDesc(4096, 4096, 63), "K from 64"), (GemvDesc(4096, 4096), "vector"), (GemmDesc(4096, 4096, 1 << 25), "K from 64"),
+        (GemmDesc(1 << 16, 64, 64, batch=1 << 16, stride_c=1 << 22), "31 bits"),
     ],
 )  # fmt: skip
-def test_what_fp32x_cannot_do_runs_in_fp32_and_is_told(h200: Device, call: Call, says: str) -> None:
-    choice, path = route(h200, call, True, "fp32x")
-    assert path == "fp32" and choice.kernel != FP32X
-    assert says in choice.why and "fp32 ran in its place" in choice.why
+def test_what_fp32x_cannot_do_runs_in_fp32_and_is_told(h200: Device, desc: Desc, says: str) -> None:
+    found = select(h200, desc, True, "fp32x")
+    assert found.precision == "fp32" and found.family is not FP32X
+    assert says in found.why and "fp32 ran in its place" in found.why
 
 
 def test_fp32x_is_taken_at_any_size_where_it_is_asked_for(h200: Device) -> None:
-    for call in (GemmCall(1, 1, 64), GemmCall(16, 4096, 4096), GemmCall(128, 128, 65536, trans_a=True, lda=200)):
-        choice, path = route(h200, call, True, "fp32x")
-        assert (choice.kernel, path) == (FP32X, "fp32x")
-        assert launches.count(call, choice, 132) == 2 + (choice.slices > 1) == 2 + (call.M == 128)
-        assert launches.workspace_bytes(call, choice, 132) <= 4 * (call.M + call.N) * (2 * call.K + 64) + 1024
+    for desc in (GemmDesc(1, 1, 64), GemmDesc(16, 4096, 4096), GemmDesc(128, 128, 65536, trans_a=True, lda=200)):
+        found = select(h200, desc, True, "fp32x")
+        assert found.family is FP32X and found.precision == "fp32x"
+        assert FP32X.launch_count(h200, desc, found.config) == 2 + (found.config.slices > 1) == 2 + (desc.M == 128)
+        assert FP32X.workspace_bytes(h200, desc, found.config) <= 4 * (desc.M + desc.N) * (2 * desc.K + 64) + 1024
 
 
 def test_other_devices_have_none(h200: Device, session: Session) -> None:
-    call = GemmCall(4096, 4096, 4096)
+    desc = GemmDesc(4096, 4096, 4096)
     for other in (dataclasses.replace(h200, arch="sm_80"), dataclasses.replace(h200, backend="opencl"), session.device):
-        assert route(other, call, True, "auto")[1] == "fp32"
-        choice, path = route(other, call, True, "fp32x")
-        assert path == "fp32" and "Hopper" in choice.why
+        assert select(other, desc, True, "auto").precision == "fp32"
+        found = select(other, desc, True, "fp32x")
+        assert found.precision == "fp32" and "Hopper" in found.why
 
 
 def test_fp32_is_fp32(h200: Device) -> None:
     for own in (True, False):
-        choice, path = route(h200, GemmCall(4096, 4096, 4096), own, "fp32")
-        assert path == "fp32" and choice.kernel != FP32X
+        found = select(h200, GemmDesc(4096, 4096, 4096), own, "fp32")
+        assert found.precision == "fp32" and found.family is not FP32X
 
 
 def test_tf32_is_cublas_and_says_what_it_is_not(h200: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    call = GemmCall(256, 256, 256)
+    desc = GemmDesc(256, 256, 256)
     with pytest.raises(errors.Unsupported, match="own"):
-        route(h200, call, True, "tf32")
+        select(h200, desc, True, "tf32")
     with pytest.raises(errors.Unsupported, match="'auto'"):
-        route(dataclasses.replace(h200, backend="opencl"), call, False, "tf32")
-    monkeypatch.setattr(vendor, "lacking", lambda device: "")
-    choice, path = route(h200, call, False, "tf32")
-    assert (choice.kernel, choice.options, path) == ("cublas", TF32, "tf32")
-    assert "NOT as accurate" in choice.why
-    assert route(h200, GemvCall(64, 64), False, "tf32")[1] == "fp32"
+        select(dataclasses.replace(h200, backend="opencl"), desc, False, "tf32")
+    monkeypatch.setattr(cublas, "library", lambda: "installed")
+    found = select(h200, desc, False, "tf32")
+    assert (found.family.name, found.config, found.precision) == ("cublas_tf32", NoConfig(), "tf32")
+    assert "NOT as accurate" in found.why
+    vector = select(h200, GemvDesc(64, 64), False, "tf32")
+    assert vector.precision == "fp32" and "with a vector memory is the limit" in vector.why
 
 
 def test_an_unknown_precision_is_refused(h200: Device) -> None:
     with pytest.raises(errors.Unsupported, match="auto, fp32, fp32x, tf32"):
-        route(h200, GemmCall(64, 64, 64), True, "fp64")
+        select(h200, GemmDesc(64, 64, 64), True, "fp64")
 
 
 @pytest.mark.parametrize("shape", TAKEN + LEFT[:-2], ids=str)
-def test_what_is_reckoned_is_a_time_that_a_gpu_could_take(shape: tuple[int, int, int]) -> None:
-    call = GemmCall(*shape)
-    for seconds, fastest in zip(hopper.reckoned(call, 132), (330e12, 67e12), strict=True):
-        assert math.isfinite(seconds) and seconds >= call.flops / fastest
+def test_what_is_predicted_is_a_time_that_a_gpu_could_take(shape: tuple[int, int, int]) -> None:
+    desc = GemmDesc(*shape)
+    for seconds, fastest in zip(heuristic.against_fp32(H200, desc, FP32X), (330e12, 67e12), strict=True):
+        assert math.isfinite(seconds) and seconds >= desc.flops / fastest
 
 
-def test_what_is_reckoned_is_what_was_measured() -> None:
-    """Whole calls of the record that the constants are fitted to, what is chosen among them; and how the longer side lies tells."""
+def test_what_is_predicted_is_what_was_measured() -> None:
+    """Whole products of the record that the constants are fitted to, what is taken among them; the longer side counts, too."""
     record = results.read(trial.ROOT / "results/nvidia-h200/split-k.json")
     for row in record["shapes"]:
-        call = hopper.Product(*row["shape"])
-        tile, slices = hopper.choose(call, 132)
-        way = next(w for w in row["ways"] if (w["tile"], w["slices"]) == (str(tile), slices))
+        desc = aligned(*row["shape"])
+        taken = select_config(desc, 132)
+        way = next(w for w in row["ways"] if (w["tile"], w["slices"]) == (str(taken.variant), taken.slices))
         assert way["seconds"] <= 1.05 * min(w["seconds"] for w in row["ways"])
-        assert hopper.reckoned(call, 132)[0] == pytest.approx(way["seconds"], rel=0.12), call
-    assert hopper.split_time(hopper.Product(64, 65536, 4096)) > 1.2 * hopper.split_time(hopper.Product(65536, 64, 4096))
+        assert heuristic.against_fp32(H200, desc, FP32X)[0] == pytest.approx(way["seconds"], rel=0.12), desc
+    assert split_time(aligned(64, 65536, 4096)) > 1.2 * split_time(aligned(65536, 64, 4096))
 
 
 def test_two_chunks_stay_in_the_unit_only_where_sums_are_long() -> None:
-    found = {hopper.choose(GemmCall(1024, 1024, k), 132).variant for k in (512, 1023, 1024, 4096)}
+    found = {select_config(GemmDesc(1024, 1024, k), 132).variant for k in (512, 1023, 1024, 4096)}
     assert {v.INTERVAL for v in found if v.BN == 64} == {1, 2}
-    assert hopper.choose(GemmCall(1024, 1024, 1023), 132).variant.INTERVAL == 1
-    assert hopper.choose(GemmCall(4096, 4096, 4096), 132).variant.INTERVAL == 1
+    assert select_config(GemmDesc(1024, 1024, 1023), 132).variant.INTERVAL == 1
+    assert select_config(GemmDesc(4096, 4096, 4096), 132).variant.INTERVAL == 1
 
 
 @pytest.mark.parametrize("name", ["uniform", "positive", "phi1", "T1", "huge-row"])
 def test_two_chunks_in_the_unit_are_as_accurate_as_a_chain_from_there_on(name: str) -> None:
-    operands = DISTRIBUTIONS[name].operands(Gemm(16, 16, hopper.TWICE), 1)
+    operands = DISTRIBUTIONS[name].operands(Gemm(16, 16, TWICE), 1)
     a, b = operands["A"], operands["B"]
     plain, ours = split.errors(a, b, split.chain(a, b)), split.errors(a, b, split.product(a, b, split.Scheme(interval=4)))
     assert ours[0] <= 2 * plain[0] and ours[1] <= plain[1]
 
 
 def test_splitting_shares_rows_among_no_more_blocks_than_pay() -> None:
-    assert [hopper.spread(k, True) for k in (32, 512, 1024, 2048, 4096, 8192, 16384)] == [
+    assert [spread(k, True) for k in (32, 512, 1024, 2048, 4096, 8192, 16384)] == [
         (1, 32), (1, 32), (2, 32), (4, 32), (8, 32), (8, 32), (8, 32),
     ]  # fmt: skip
-    assert hopper.spread(16384, False) == (1, 32)
+    assert spread(16384, False) == (1, 32)
 
 
 def test_a_receipt_counts_only_when_asked() -> None:
@@ -162,7 +173,7 @@ def test_a_receipt_counts_only_when_asked() -> None:
         asked.append(1)
         return 3
 
-    receipt = Receipt("matmul", "1×1 · 1×1", ("hopper/fp32x",), True, "fp32x", "cuda:0", counters=(count, count))
+    receipt = Receipt("matmul", "1×1 · 1×1", ("hopper_fp32x 128×128×32 STAGES6",), True, "fp32x", "cuda:0", counters=(count, count))
     assert str(receipt) and repr(receipt) and not asked
     assert receipt.escalated == 6
     assert receipt == dataclasses.replace(receipt, counters=())

@@ -17,21 +17,24 @@ import pytest
 import records
 import trial
 from conftest import require
-from test_choice import HOPPER as H200
 from test_hopper_on_cpu import Operands, close, folder, on_cpu  # noqa: F401  # fixtures
+from test_tune import H200
 from test_tuned import SMALL, entry, large_tile, multiplied, stored  # noqa: F401  # fixtures
-from toprung import hopper
 from toprung.backends import nvrtc
-from toprung.blas import fp32x, proof, tuned
-from toprung.blas.call import GemmCall
-from toprung.blas.choice import Choice
-from toprung.blas.choose import choose
-from toprung.blas.problems import call_of, source_hash
-from toprung.blas.route import reckoned_choice, route
-from toprung.blas.tunable import tunables
+from toprung.blas.problems import desc_of
 from toprung.device import Device
+from toprung.dispatch import tuned, verify
+from toprung.dispatch.heuristic import select_own
+from toprung.dispatch.select import of_precision, select
+from toprung.dispatch.selection import Candidate, decoded
 from toprung.errors import Unsupported
-from toprung.hopper import Variant, Way
+from toprung.gemm.desc import Desc, GemmDesc
+from toprung.kernels.hopper_fp32x.config import PLAIN_BYTES, SHARED_BYTES, TWICE, Fp32xConfig, Variant
+from toprung.kernels.hopper_fp32x.cost import most_slices, product_time
+from toprung.kernels.hopper_fp32x.family import FAMILY
+from toprung.kernels.hopper_fp32x.launches import Fp32xLaunches
+from toprung.kernels.hopper_fp32x.sizes import supported, trimmed
+from toprung.kernels.hopper_fp32x.sources import product_source
 from toprung.machine_code import inspect_source
 from toprung.problem import Problem
 from toprung.report import tune as report
@@ -41,23 +44,33 @@ from toprung.routines.gemv import Gemv
 from toprung.store import Machine, Proof, Store
 from toprung.tile import Tile
 from toprung.tune import check as checking
+from toprung.tune.candidates import baselines
 from toprung.tune.check import asked, check
-from toprung.tune.compiler import source_of
 from toprung.tune.model import UNKNOWN
-from toprung.tune.rivals import rivals
 from toprung.tune.session import Budget, Tuner
 from toprung.tune.space import CallSpace
-from toprung.tune.trial import Outcome, Sampled, Trial, describe, plain
+from toprung.tune.trial import Outcome, Sampled, Trial
 
 LARGE, DEEP, TINY = Gemm(4096, 4096, 4096), Gemm(128, 128, 65536), Gemm(64, 64, 64, batch=40)
-OTHER = fp32x.choice_of(Way(Variant(CONSUMERS=1, BN=128, STAGES=8, GROUP=4)))
-"""A way that is not what is reckoned for any of them."""
-TUNABLE = next(t for t in tunables() if t.kernel == fp32x.FP32X)
 
 
-def named(problem: Problem, choice: Choice = OTHER, seconds: float = 1e-3, **more: Any) -> Any:
-    assert choice.tile
-    return entry(H200, problem, choice.kernel, choice.tile, seconds, options=dict(choice.options), **more)
+def of(variant: Variant, slices: int = 1) -> Candidate:
+    """Return a candidate of fp32x."""
+    return Candidate(FAMILY, Fp32xConfig(variant, slices))
+
+
+OTHER = of(Variant(CONSUMERS=1, BN=128, STAGES=8, GROUP=4))
+"""A candidate that the cost model takes for none of them."""
+
+
+def by_cost(desc: Desc) -> Candidate:
+    """Return what fp32x takes of its own by the cost model."""
+    return select_own(H200, desc, "fp32x").candidate
+
+
+def named(problem: Problem, candidate: Candidate = OTHER, seconds: float = 1e-3, **more: Any) -> Any:
+    content = candidate.encode()
+    return entry(H200, problem, content["kernel"], Tile(**content["tile"]), seconds, options=content["options"], **more)
 
 
 # the space
@@ -65,29 +78,30 @@ def named(problem: Problem, choice: Choice = OTHER, seconds: float = 1e-3, **mor
 
 @pytest.mark.parametrize("problem", [LARGE, DEEP, TINY, Gemm(300, 200, 1000, trans="TT")], ids=str)
 def test_every_point_is_a_kernel_that_fits_and_keeps_the_promise(problem: Problem) -> None:
-    call = call_of(problem)
-    assert isinstance(call, GemmCall)
-    axes = TUNABLE.axes(H200, call)
+    desc = desc_of(problem)
+    assert isinstance(desc, GemmDesc)
+    axes = FAMILY.space(H200, desc)
     points = (dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values()))
-    made = {c for p in points if (c := TUNABLE.make(H200, call, p))}
-    assert plain(reckoned_choice(H200, call)) in made and len(made) > 50
-    for choice in made:
-        variant, slices = fp32x.way_of(choice.tile, dict(choice.options))
+    made = {c for p in points if (c := FAMILY.at(H200, desc, p))}
+    assert by_cost(desc).config in made and len(made) > 50
+    for config in made:
+        variant, slices = config.variant, config.slices
+        assert Fp32xConfig.decode(**config.encode()) == config
         assert not variant.refused() and variant.STAGES >= 2
-        assert variant.shared_bytes + variant.CONSUMERS * hopper.PLAIN_BYTES <= hopper.SHARED_BYTES
-        assert variant.INTERVAL == 1 or call.K >= hopper.TWICE
-        assert slices == choice.slices == hopper.trimmed(call.K, slices) <= hopper.most_slices(call)
-        assert TUNABLE.make(H200, call, TUNABLE.point(choice)) == choice
-        assert 0 < hopper.product_time(call, Way(variant, slices), 132) < math.inf
-    starts = [TUNABLE.make(H200, call, p) for p in TUNABLE.coarse(H200, call)]  # type: ignore[misc]
+        assert variant.shared_bytes + variant.CONSUMERS * PLAIN_BYTES <= SHARED_BYTES
+        assert variant.INTERVAL == 1 or desc.K >= TWICE
+        assert slices == (config.tile.SPLIT_K or 1) == trimmed(desc.K, slices) <= most_slices(desc)
+        assert FAMILY.at(H200, desc, FAMILY.point(config)) == config
+        assert 0 < product_time(desc, config, 132) < math.inf
+    starts = [FAMILY.at(H200, desc, p) for p in FAMILY.starts(H200, desc)]
     assert set(starts) - {None} <= made
 
 
 def test_no_space_has_kernels_of_another_path(device: Device) -> None:
-    assert {t.kernel for t, _ in CallSpace(H200, call_of(LARGE), UNKNOWN)._parts} == {"gemm", "ffma", "pieces"}
-    assert {t.kernel for t, _ in CallSpace(H200, call_of(LARGE), precision="fp32x")._parts} == {"fp32x"}
+    assert {f.name for f, _ in CallSpace(H200, desc_of(LARGE), UNKNOWN)._parts} == {"tiled", "hopper_sgemm", "stream_k"}
+    assert {f.name for f, _ in CallSpace(H200, desc_of(LARGE), precision="fp32x")._parts} == {"hopper_fp32x"}
     for place, problem in ((device, LARGE), (H200, Gemv(500, 600)), (H200, Gemm(500, 600, 63))):
-        assert not CallSpace(place, call_of(problem), precision="fp32x")._parts, "what has no fp32x is not searched for it"
+        assert not CallSpace(place, desc_of(problem), precision="fp32x")._parts, "what has no fp32x is not searched for it"
 
 
 @pytest.mark.parametrize(
@@ -100,79 +114,80 @@ def test_no_space_has_kernels_of_another_path(device: Device) -> None:
 )  # fmt: skip
 def test_what_only_a_tuner_tries_compiles_without_spills(variant: Variant) -> None:
     require(not nvrtc.missing(), f"CUDA: {nvrtc.missing()}")
-    source = source_of(H200, fp32x.choice_of(Way(variant)))
-    assert source is not None and source.defines == hopper.product_source(variant).defines, "what is compiled ahead is what runs"
+    source = FAMILY.source(H200, Fp32xConfig(variant))
+    assert source is not None and source.defines == product_source(variant).defines, "what is compiled ahead is what runs"
     code = inspect_source(source, "sm_90")
-    assert code.spills == 0 and code.counts["HGMMA"] == 6 and code.shared_bytes <= hopper.SHARED_BYTES
+    assert code.spills == 0 and code.counts["HGMMA"] == 6 and code.shared_bytes <= SHARED_BYTES
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("variant", [OTHER, fp32x.choice_of(Way(Variant(BN=32, STAGES=4, GROUP=1), 3))], ids=lambda c: str(c.tile))
-def test_a_stored_way_is_what_runs_and_is_right(folder: Any, stored: Store, variant: Choice) -> None:  # noqa: F811
+@pytest.mark.parametrize("candidate", [OTHER, of(Variant(BN=32, STAGES=4, GROUP=1), 3)], ids=str)
+def test_a_stored_configuration_is_what_runs_and_is_right(folder: Any, stored: Store, candidate: Candidate) -> None:  # noqa: F811
     one = Operands.of(150, 140, 800, turned="TN")
     problem = Gemm(150, 140, 800, trans="TN", lda=153, ldb=143, ldc=143)
-    assert variant.tile
-    stored.add(entry(folder.device, problem, "fp32x", variant.tile, options=dict(variant.options)))
-    choice, path = route(folder.device, call_of(problem), True, "fp32x")
-    plan = fp32x.plan_of(folder, call_of(problem), choice)
-    assert path == "fp32x" and fp32x.choice_of(Way(plan.variant, plan.slices)) == variant
-    assert close(one.run(plan, 0.5, 2.0), one.reference(0.5, 2.0))
+    content = candidate.encode()
+    stored.add(entry(folder.device, problem, "hopper_fp32x", Tile(**content["tile"]), options=content["options"]))
+    selected = select(folder.device, desc_of(problem), True, "fp32x")
+    made = selected.family.compile(folder, desc_of(problem), selected.config)
+    assert isinstance(made, Fp32xLaunches) and selected.precision == "fp32x"
+    assert of(made.variant, made.slices) == candidate
+    assert close(one.run(made, 0.5, 2.0), one.reference(0.5, 2.0))
 
 
 # entries
 
 
-def test_the_very_sizes_then_a_neighbour_then_what_is_reckoned(stored: Store) -> None:  # noqa: F811
-    call, near, far = (call_of(Gemm(n, 4096, 4096)) for n in (4096, 4000, 400))
-    own = route(H200, call, True, "fp32x")[0]
-    assert "in tiles of 128×128" in own.why and plain(own) == plain(reckoned_choice(H200, call))
-    stored.add(named(LARGE), named(LARGE, reckoned_choice(H200, call), 2e-3))
-    exact, path = route(H200, call, True, "fp32x")
-    assert path == "fp32x" and plain(exact) == plain(OTHER) and "tuned on these very sizes: 1 ms on 2025-01-31" in exact.why
-    assert exact.passed_over[0][0].startswith("hopper/fp32x 128×128") and "2.00 times" in exact.passed_over[0][1]
-    found = route(H200, near, True, "fp32x")[0]
-    assert plain(found) == plain(OTHER) and "tuned on 4096×4096×4096, the nearest" in found.why
-    assert "in tiles of" in route(H200, far, True, "fp32x")[0].why
+def test_the_very_sizes_then_a_neighbour_then_the_cost_model(stored: Store) -> None:  # noqa: F811
+    desc, near, far = (desc_of(Gemm(n, 4096, 4096)) for n in (4096, 4000, 400))
+    own = select(H200, desc, True, "fp32x")
+    assert "in tiles of 128×128" in own.why and own.candidate == by_cost(desc)
+    stored.add(named(LARGE), named(LARGE, by_cost(desc), 2e-3))
+    exact = select(H200, desc, True, "fp32x")
+    assert exact.precision == "fp32x" and exact.candidate == OTHER and "tuned on these very sizes: 1 ms on 2025-01-31" in exact.why
+    assert exact.passed_over[0][0].startswith("hopper_fp32x 128×128") and "2.00 times" in exact.passed_over[0][1]
+    found = select(H200, near, True, "fp32x")
+    assert found.candidate == OTHER and "tuned on 4096×4096×4096, the nearest" in found.why
+    assert "in tiles of" in select(H200, far, True, "fp32x").why
 
 
 def test_slices_of_a_neighbour_keep_the_device_as_full(stored: Store) -> None:  # noqa: F811
-    stored.add(named(DEEP, fp32x.choice_of(Way(Variant(), 96))))
+    stored.add(named(DEEP, of(Variant(), 96)))
     exact, near, shallow = (
-        route(H200, call_of(Gemm(m, 128, k)), True, "fp32x")[0].slices for m, k in ((128, 65536), (192, 65536), (128, 50_000))
+        select(H200, desc_of(Gemm(m, 128, k)), True, "fp32x").config.slices for m, k in ((128, 65536), (192, 65536), (128, 50_000))
     )
-    assert exact == hopper.trimmed(65536, 96) and near == hopper.trimmed(65536, 48) and shallow == hopper.trimmed(50_000, 96)
-    stored.add(named(DEEP, fp32x.choice_of(Way(Variant(), 1 << 20)), 1e-4))  # more than there is memory or K for
-    assert route(H200, call_of(DEEP), True, "fp32x")[0].slices <= hopper.most_slices(call_of(DEEP))  # type: ignore[arg-type]
+    assert exact == trimmed(65536, 96) and near == trimmed(65536, 48) and shallow == trimmed(50_000, 96)
+    stored.add(named(DEEP, of(Variant(), 1 << 20), 1e-4))  # more than there is memory or K for
+    assert select(H200, desc_of(DEEP), True, "fp32x").config.slices <= most_slices(desc_of(DEEP))  # type: ignore[arg-type]
 
 
-def test_neither_path_takes_the_other_s_entries(stored: Store) -> None:  # noqa: F811
-    call = call_of(LARGE)
-    before = choose(H200, call), plain(reckoned_choice(H200, call))
+def test_neither_precision_takes_the_other_s_entries(stored: Store) -> None:  # noqa: F811
+    desc = desc_of(LARGE)
+    before = select(H200, desc), by_cost(desc)
     stored.add(named(LARGE, seconds=1e-9))
-    assert choose(H200, call) == before[0], "an entry of fp32x changes nothing for fp32"
-    assert route(H200, call, True, "fp32")[0].kernel == before[0].kernel
+    assert select(H200, desc) == before[0], "an entry of fp32x changes nothing for fp32"
+    assert select(H200, desc, True, "fp32").family is before[0].family
     stored.clear()
     stored.add(entry(H200, LARGE, tile=Tile(**large_tile()), seconds=1e-9))
-    assert plain(route(H200, call, True, "fp32x")[0]) == before[1]
+    assert select(H200, desc, True, "fp32x").candidate == before[1]
 
 
 def test_auto_goes_by_both_and_runs_the_tuned_tile(stored: Store) -> None:  # noqa: F811
     small = Gemm(256, 256, 256)  # where fp32x is not expected to be faster
-    assert route(H200, call_of(small), True, "auto")[1] == "fp32"
+    assert select(H200, desc_of(small), True, "auto").precision == "fp32"
     stored.add(named(small, seconds=1e-6), entry(H200, small, tile=SMALL, seconds=2e-6))
-    choice, path = route(H200, call_of(small), True, "auto")
-    assert path == "fp32x" and plain(choice) == plain(OTHER) and "the store" in dict(choice.passed_over)["fp32"]
+    found = select(H200, desc_of(small), True, "auto")
+    assert found.precision == "fp32x" and found.candidate == OTHER and "the store" in dict(found.passed_over)["fp32"]
     stored.add(named(small, seconds=3e-6))
-    choice, path = route(H200, call_of(small), True, "auto")
-    assert path == "fp32" and "1.50 times as long" in dict(choice.passed_over)["fp32x"]
+    found = select(H200, desc_of(small), True, "auto")
+    assert found.precision == "fp32" and "1.50 times as long" in dict(found.passed_over)["fp32x"]
 
 
 def test_what_names_no_tile_says_how_long_and_not_what(stored: Store) -> None:  # noqa: F811
-    """As entries were before fp32x was tuned: what ran was what is reckoned."""
-    old = entry(H200, LARGE, "fp32x", None, 1e-3, options={"SLICES": 1}, source="an older text")
+    """As entries were before fp32x was tuned: what ran was what the cost model takes."""
+    old = entry(H200, LARGE, "hopper_fp32x", None, 1e-3, options={"SLICES": 1}, source="an older text")
     stored.add(old, named(LARGE, seconds=2e-3, source="an older text"))
-    choice = route(H200, call_of(LARGE), True, "fp32x")[0]
-    assert tuned.refusal(old) == "" and plain(choice) == plain(reckoned_choice(H200, call_of(LARGE))) and choice.unproven is None
+    found = select(H200, desc_of(LARGE), True, "fp32x")
+    assert tuned.refusal(old) == "" and found.candidate == by_cost(desc_of(LARGE)) and found.unproven is None
 
 
 @pytest.mark.parametrize(
@@ -194,53 +209,55 @@ def test_what_names_no_tile_says_how_long_and_not_what(stored: Store) -> None:  
     ],
 )  # fmt: skip
 def test_a_bad_entry_is_refused_and_said(tile: Any, options: Any, says: str, stored: Store) -> None:  # noqa: F811
-    bad = entry(H200, LARGE, "fp32x", Tile(**tile) if tile else None, options=options)
-    assert says in tuned.refusal(bad) and says in str(tuned.fitted(H200, call_of(LARGE), bad, True))
+    bad = entry(H200, LARGE, "hopper_fp32x", Tile(**tile) if tile else None, options=options)
+    assert says in tuned.refusal(bad) and says in str(tuned.fitted(H200, desc_of(LARGE), bad, True))
     stored.add(bad)
-    choice, path = route(H200, call_of(LARGE), True, "fp32x")
-    assert path == "fp32x" and "in tiles of 128×128" in choice.why and any(says in why for _, why in choice.passed_over)
+    found = select(H200, desc_of(LARGE), True, "fp32x")
+    assert found.precision == "fp32x" and "in tiles of 128×128" in found.why
+    assert any(says in why for _, why in found.passed_over)
 
 
 def test_two_chunks_in_the_unit_are_not_taken_where_sums_are_short(stored: Store) -> None:  # noqa: F811
-    way = fp32x.choice_of(Way(Variant(BN=64, STAGES=8, INTERVAL=2)))
-    stored.add(named(Gemm(1024, 1024, 1024), way))
-    assert plain(route(H200, call_of(Gemm(1000, 1024, 1024)), True, "fp32x")[0]) == plain(way)
-    short = route(H200, call_of(Gemm(1000, 1024, 1000)), True, "fp32x")[0]
-    assert dict(short.options)["INTERVAL"] == 1 and any("from K = 1024" in why for _, why in short.passed_over)
+    one = of(Variant(BN=64, STAGES=8, INTERVAL=2))
+    stored.add(named(Gemm(1024, 1024, 1024), one))
+    assert select(H200, desc_of(Gemm(1000, 1024, 1024)), True, "fp32x").candidate == one
+    short = select(H200, desc_of(Gemm(1000, 1024, 1000)), True, "fp32x")
+    assert isinstance(short.config, Fp32xConfig) and short.config.variant.INTERVAL == 1
+    assert any("from K = 1024" in why for _, why in short.passed_over)
 
 
-def test_what_was_measured_with_another_text_is_proved_first(stored: Store) -> None:  # noqa: F811
-    stale, call = named(LARGE, source="an older text"), call_of(LARGE)
+def test_what_was_measured_with_another_text_is_verified_first(stored: Store) -> None:  # noqa: F811
+    stale, desc = named(LARGE, source="an older text"), desc_of(LARGE)
     stored.add(stale)
-    choice = route(H200, call, True, "fp32x")[0]
-    assert choice.unproven == stale and plain(choice) == plain(OTHER)
-    stored.prove(Proof(stale.id, Machine.of(H200), source_hash("fp32x", "cuda"), "C[3, 4] is wrong"))
-    passed = route(H200, call, True, "fp32x")[0]
-    assert plain(passed) != plain(OTHER) and any("wrong with this driver and kernel: C[3, 4]" in w for _, w in passed.passed_over)
-    stored.prove(Proof(stale.id, Machine.of(H200), source_hash("fp32x", "cuda")))
-    good = route(H200, call, True, "fp32x")[0]
-    assert plain(good) == plain(OTHER) and good.unproven is None
+    found = select(H200, desc, True, "fp32x")
+    assert found.unproven == stale and found.candidate == OTHER
+    stored.prove(Proof(stale.id, Machine.of(H200), tuned.version("hopper_fp32x", "cuda"), "C[3, 4] is wrong"))
+    passed = select(H200, desc, True, "fp32x")
+    assert passed.candidate != OTHER and any("wrong with this driver and kernel: C[3, 4]" in w for _, w in passed.passed_over)
+    stored.prove(Proof(stale.id, Machine.of(H200), tuned.version("hopper_fp32x", "cuda")))
+    good = select(H200, desc, True, "fp32x")
+    assert good.candidate == OTHER and good.unproven is None
 
 
-def test_the_proof_has_edges_slices_and_sums_that_the_promise_covers() -> None:
+def test_the_verification_has_edges_slices_and_sums_that_the_promise_covers() -> None:
     for interval, slices in ((1, 1), (1, 5), (2, 2)):
-        choice = fp32x.choice_of(Way(Variant(BN=64, STAGES=8, INTERVAL=interval), slices))
-        problem, small = proof.likeness(call_of(Gemm(512, 512, 16384, trans="NT")), choice, 1.3, 0.7)
-        call = call_of(problem)
-        variant, cut = fp32x.way_of(small.tile, dict(small.options))
-        assert isinstance(call, GemmCall) and not hopper.supported(H200, call) and not variant.unfit(call)
-        assert (cut > 1) == (slices > 1) and cut == hopper.trimmed(call.K, min(slices, 3))
-        assert call.M % variant.BM and call.N % variant.BN and call.K % 32 and call.trans == "NT"
+        candidate = of(Variant(BN=64, STAGES=8, INTERVAL=interval), slices)
+        problem, small = verify.small_problem(desc_of(Gemm(512, 512, 16384, trans="NT")), candidate, 1.3, 0.7)
+        desc, config = desc_of(problem), small.config
+        assert isinstance(desc, GemmDesc) and isinstance(config, Fp32xConfig) and small.family is FAMILY
+        variant, cut = config.variant, config.slices
+        assert not supported(H200, desc) and not variant.unfit(desc)
+        assert (cut > 1) == (slices > 1) and cut == trimmed(desc.K, min(slices, 3))
+        assert desc.M % variant.BM and desc.N % variant.BN and desc.K % 32 and desc.trans == "NT"
 
 
 def test_a_device_without_it_passes_them_over(device: Device, stored: Store) -> None:  # noqa: F811
     require(device.arch != "sm_90" or device.backend != "cuda", "this device has it")
-    problem = Gemm(64, 64, 64)
-    assert OTHER.tile
-    stored.add(entry(device, problem, "fp32x", OTHER.tile, 1e-9, options=dict(OTHER.options)))
+    problem, content = Gemm(64, 64, 64), OTHER.encode()
+    stored.add(entry(device, problem, "hopper_fp32x", Tile(**content["tile"]), 1e-9, options=content["options"]))
     for precision in ("auto", "fp32x"):
-        assert route(device, call_of(problem), True, precision)[1] == "fp32"
-    assert multiplied(device, 64, 64, 64).kernel == "blas/gemm"
+        assert select(device, desc_of(problem), True, precision).precision == "fp32"
+    assert multiplied(device, 64, 64, 64).kernel == "tiled"
 
 
 # the search and the check, on times that are given
@@ -249,23 +266,23 @@ def test_a_device_without_it_passes_them_over(device: Device, stored: Store) -> 
 class Given:
     """A lane whose times are a function: what is searched and compared, and what becomes of it, without a GPU."""
 
-    def __init__(self, seconds: Callable[[Choice], float], crash: Choice | None = None) -> None:
+    def __init__(self, seconds: Callable[[Candidate], float], crash: Candidate | None = None) -> None:
         self.name, self.device, self.machine = "given", H200, Machine.of(H200)
         self._seconds, self._crash = seconds, crash
-        self.asked: list[Choice] = []
+        self.asked: list[Candidate] = []
 
     def start(self) -> str:
         return ""
 
     def run(self, trial: Trial) -> Outcome:
-        self.asked += trial.choices
-        if self._crash in trial.choices:
-            gone = trial.choices.index(self._crash)
-            return Outcome(tuple(Sampled("crashed", "planted") if i == gone else Sampled() for i in range(len(trial.choices))))
+        self.asked += trial.candidates
+        if self._crash in trial.candidates:
+            gone = trial.candidates.index(self._crash)
+            return Outcome(tuple(Sampled("crashed", "planted") if i == gone else Sampled() for i in range(len(trial.candidates))))
         count, cold = 7, (1.0,) * trial.cold
         return Outcome(tuple(
             Sampled("right", "", (self._seconds(c),) * count, cold, (None,) * count, (False,) * count, tuple(range(count)), 1.0)
-            for c in trial.choices
+            for c in trial.candidates
         ))  # fmt: skip
 
     def close(self) -> None:
@@ -276,11 +293,11 @@ class Given:
         return [self]
 
 
-def best_is_other(choice: Choice) -> float:
-    """The more of ``OTHER`` the faster; plain fp32 is in between."""
-    if choice.kernel != "fp32x":
+def best_is_other(candidate: Candidate) -> float:
+    """Return less the more a candidate has of ``OTHER``; plain fp32 is in between."""
+    if candidate.kernel != "hopper_fp32x":
         return 1.35e-3
-    mine, best = (({**(c.tile.given() if c.tile else {}), **dict(c.options)}) for c in (choice, OTHER))
+    mine, best = ({**c.encode()["tile"], **c.encode()["options"]} for c in (candidate, OTHER))
     return 1e-3 + 1e-4 * sum(mine.get(k) != best.get(k) for k in mine | best)
 
 
@@ -294,23 +311,23 @@ def tuned_through(store: Store, lane: Given, problem: Problem, budget: Budget, *
 def test_a_search_of_fp32x_finds_its_best_and_the_library_takes_it(stored: Store) -> None:  # noqa: F811
     lane = Given(best_is_other)
     (shape,) = tuned_through(stored, lane, TINY, Budget(trials=60)).shapes
-    assert shape.precision == "fp32x" and shape.choice == plain(OTHER) and shape.gain is not None and shape.gain.value > 1.1
-    assert {c.kernel for c in lane.asked} == {"fp32x", choose(H200, call_of(TINY), own=False).kernel}
+    assert shape.precision == "fp32x" and shape.candidate == OTHER and shape.gain is not None and shape.gain.value > 1.1
+    assert {c.kernel for c in lane.asked} == {"hopper_fp32x", select(H200, desc_of(TINY), own=False).family.name}
     assert shape.finals["fp32"].status == "right"
-    assert all(e.candidate["tile"] for e in stored.entries(kernel="fp32x"))
-    assert plain(route(H200, call_of(TINY), True, "fp32x")[0]) == plain(OTHER)
+    assert all(e.candidate["tile"] for e in stored.entries(kernel="hopper_fp32x"))
+    assert select(H200, desc_of(TINY), True, "fp32x").candidate == OTHER
     assert shape.finals["best"].cold_seconds, "operands in no cache, too"
     assert report.shape_name(shape) == "64 batch=40 fp32x" and shape.describe()["precision"] == "fp32x"
     (again,) = tuned_through(stored, Given(best_is_other), TINY, Budget(trials=5)).shapes
-    assert again.recalled and again.choice == plain(OTHER) and again.tried <= 5
+    assert again.recalled and again.candidate == OTHER and again.tried <= 5
 
 
 def test_an_exhaustive_search_says_what_the_usual_one_missed(stored: Store, tmp_path: Path) -> None:  # noqa: F811
     (shape,) = tuned_through(stored, Given(best_is_other), TINY, Budget(), exhaustive=True).shapes
-    space = set(CallSpace(H200, call_of(TINY), precision="fp32x").all())
+    space = set(CallSpace(H200, desc_of(TINY), precision="fp32x").all())
     found = shape.describe()["exhaustive"]
     assert shape.state == "exhausted" and shape.beyond and found["legal"] == len(space) == len(found["measured"]) == shape.tried
-    assert shape.choice == plain(OTHER) and shape.ordinary is not None and found["after"] == 20
+    assert shape.candidate == OTHER and shape.ordinary is not None and found["after"] == 20
     behind = best_is_other(shape.ordinary) / 1e-3
     assert shape.behind is not None and shape.behind.value == pytest.approx(behind)
     text = report.exhausted_line(shape)
@@ -318,10 +335,10 @@ def test_an_exhaustive_search_says_what_the_usual_one_missed(stored: Store, tmp_
     assert "what 20 by the usual strategy had found" in text
     records.stored(tmp_path / "all.json", kind="tune", shapes=[json.loads(json.dumps(shape.describe()))])
     table = tune_table.block(["exhaustive", "all.json"], tmp_path)
-    assert f"| 64 batch=40 fp32x | {len(space)} | {len(space)} | 0 | 0 | `fp32x 64×128×32 STAGES8` |" in table
+    assert f"| 64 batch=40 fp32x | {len(space)} | {len(space)} | 0 | 0 | `hopper_fp32x 64×128×32 STAGES8` |" in table
     assert f"after 20 | {behind:.3f} (" in table
     (later,) = tuned_through(stored, Given(best_is_other), TINY, Budget(trials=3), exhaustive=True).shapes
-    assert later.ordinary == plain(OTHER) and later.after == 0, "what was stored before counts as the usual choice"
+    assert later.ordinary == OTHER and later.after == 0, "what was stored before counts as the usual candidate"
 
 
 def test_both_paths_are_searched_where_both_may_be_faster(device: Device, stored: Store) -> None:  # noqa: F811
@@ -343,29 +360,30 @@ def checked(store: Store, lane: Given, problem: Problem, precision: str, monkeyp
     return found
 
 
-def test_the_check_holds_the_choice_of_a_path_against_the_other(stored: Store, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
-    def slow_fp32x(choice: Choice) -> float:
-        return 2e-3 if choice.kernel == "fp32x" else 1e-3
+def test_the_check_holds_the_selection_of_a_path_against_the_other(stored: Store, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    def slow_fp32x(candidate: Candidate) -> float:
+        return 2e-3 if candidate.kernel == "hopper_fp32x" else 1e-3
 
     found = checked(stored, Given(slow_fp32x), LARGE, "auto", monkeypatch)
-    assert found.routed.kernel == "fp32x" and found.broken and found.ratio is not None and found.ratio.value == pytest.approx(2)
-    assert found.best is not None and found.best.kernel != "fp32x" and found.describe()["precision"] == "auto"
-    stored.add(named(LARGE, reckoned_choice(H200, call_of(LARGE)), 2e-3), entry(H200, LARGE, tile=Tile(**large_tile())))
+    assert found.selected.kernel == "hopper_fp32x" and found.broken
+    assert found.ratio is not None and found.ratio.value == pytest.approx(2)
+    assert found.best is not None and found.best.kernel != "hopper_fp32x" and found.describe()["precision"] == "auto"
+    stored.add(named(LARGE, by_cost(desc_of(LARGE)), 2e-3), entry(H200, LARGE, tile=Tile(**large_tile())))
     kept = checked(stored, Given(slow_fp32x), LARGE, "auto", monkeypatch)
-    assert kept.routed.kernel != "fp32x" and not kept.broken and not kept.trouble
-    assert {c.kernel for c, _ in kept.sampled} == {kept.routed.kernel, "fp32x"}
+    assert kept.selected.kernel != "hopper_fp32x" and not kept.broken and not kept.trouble
+    assert {c.kernel for c, _ in kept.sampled} == {kept.selected.kernel, "hopper_fp32x"}
 
 
 def test_the_check_holds_a_tile_of_fp32x_against_others(stored: Store, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
     stored.add(named(Gemm(4000, 4096, 4096)))
-    own = plain(reckoned_choice(H200, call_of(LARGE)))
+    own = by_cost(desc_of(LARGE))
     slow = checked(stored, Given(lambda c: 1e-3 if c == own else 2e-3), LARGE, "fp32x", monkeypatch)
-    assert plain(slow.routed) == plain(OTHER) and slow.broken and slow.best == own
-    assert len(slow.sampled) >= 3 and {c.kernel for c, _ in slow.sampled} == {"fp32x"}
+    assert slow.selected == OTHER and slow.broken and slow.best == own
+    assert len(slow.sampled) >= 3 and {c.kernel for c, _ in slow.sampled} == {"hopper_fp32x"}
 
 
-def test_what_crashes_beside_a_choice_leaves_it_measured(stored: Store, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
-    crash = plain(reckoned_choice(H200, call_of(LARGE)))
+def test_what_crashes_beside_a_selection_leaves_it_measured(stored: Store, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    crash = by_cost(desc_of(LARGE))
     stored.add(named(Gemm(4000, 4096, 4096)))
     found = checked(stored, Given(lambda c: 1e-3, crash), LARGE, "fp32x", monkeypatch)
     assert not found.trouble and not found.broken and ("crashed", crash) in [(s.status, c) for c, s in found.sampled]
@@ -380,7 +398,7 @@ def test_what_is_checked_of_a_shape(device: Device) -> None:
     assert asked(H200, LARGE, "auto") == ["fp32", "auto"] and asked(H200, LARGE, "fp32x") == ["fp32x"]
     assert asked(H200, Gemv(64, 64), "auto") == asked(device, LARGE, "auto") == asked(H200, LARGE, "fp32") == ["fp32"]
     assert asked(device, LARGE, "fp32x") == []
-    few = rivals(H200, Gemm(16, 4096, 4096), Store(Path("nowhere")), Machine.of(H200), "auto")
+    few = baselines(H200, Gemm(16, 4096, 4096), Store(Path("nowhere")), Machine.of(H200), "auto")
     assert len(few) == 2, "where fp32x is far from being the faster only what each path takes is measured"
 
 
@@ -417,10 +435,11 @@ def test_means_before_and_after_tuning_are_of_the_same_products(tmp_path: Path) 
     assert count == len(tuned) - 1 and after == pytest.approx(2 * before, rel=2e-3) and np.isfinite(after)
 
 
-def test_describing_a_way_and_back() -> None:
-    for choice in (OTHER, fp32x.choice_of(Way(Variant(BN=64, STAGES=8, INTERVAL=2), 7))):
-        named_way = json.loads(json.dumps(describe(choice)))
-        assert fp32x.choice_of(fp32x.way_of(Tile(**named_way["tile"]), named_way["options"])) == choice
+def test_describing_a_configuration_and_back() -> None:
+    for candidate in (OTHER, of(Variant(BN=64, STAGES=8, INTERVAL=2), 7)):
+        encoded = json.loads(json.dumps(candidate.encode()))
+        assert decoded(encoded) == candidate == decoded({**encoded, "kernel": "fp32x"})
     with pytest.raises(ValueError, match="needs a tile"):
-        fp32x.way_of(SMALL, {"GROUP": 1, "INTERVAL": 1})
-    assert replace(OTHER, why="x") != OTHER == plain(replace(OTHER, why="x"))
+        FAMILY.decode(SMALL.given(), {"GROUP": 1, "INTERVAL": 1})
+    first, second = (of_precision(H200, desc_of(LARGE), "fp32x") for _ in range(2))
+    assert replace(first, why="x") != first == second and replace(first, why="x").candidate == first.candidate

@@ -17,10 +17,10 @@ from toprung.backends.base import HOLD_SECONDS, Launch, Session, Source
 from toprung.backends.cuda import HOLD
 from toprung.backends.opencl import OpenCLSession
 from toprung.bench import bench, competitors
-from toprung.blas.choose import by_model
-from toprung.blas.problems import call_of
-from toprung.competitor import AT_ONCE, HostClock, Prepared
+from toprung.blas.problems import desc_of
+from toprung.competitor import AT_ONCE, BoundCompetitor, HostClock
 from toprung.device import Device
+from toprung.dispatch.heuristic import select_own
 from toprung.environment import environment
 from toprung.machine_code import disassemble, inspect_source
 from toprung.measure import Plan, Timing
@@ -30,7 +30,7 @@ from toprung.report.bench_table import to_csv
 from toprung.results import read, record, write
 from toprung.routines.gemm import Gemm
 from toprung.tune.measure import TIE, Measurer, lasting
-from toprung.tune.trial import Trial, plain
+from toprung.tune.trial import Trial
 
 THREE = {"warm": 3, "held": 3}
 
@@ -60,7 +60,7 @@ def held(device: Device) -> Iterator[Held]:
     session.close()
 
 
-class Steps(Prepared):
+class Steps(BoundCompetitor):
     """Writes down what happens, on the host's clock or on a session's; a call may take time or fail."""
 
     def __init__(self, clock: Any, call: Callable[[], object] = lambda: None) -> None:
@@ -186,7 +186,7 @@ def test_a_call_is_no_shorter_than_the_host() -> None:
 def test_trials_know_the_hosts_least(held: Held, monkeypatch: pytest.MonkeyPatch) -> None:
     """A host that is disturbed for a whole trial makes nothing of ours seem slower, and shows in no other problem."""
     measurer, problem = Measurer(held), Gemm(90, 70, 110)
-    own = plain(by_model(held.device, call_of(problem)))
+    own = select_own(held.device, desc_of(problem)).candidate
     trial = Trial(problem, (own,), turns=3, least=3)
     (quiet,) = measurer.run(trial).sampled
     assert 0 < quiet.host_seconds and len(quiet.device_seconds) == 3

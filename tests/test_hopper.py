@@ -9,24 +9,25 @@ import numpy as np
 import pytest
 
 from conftest import require
-from toprung import hopper, split
+from hopper_on_cpu import aligned
+from toprung import split
 from toprung.backends import nvrtc
 from toprung.backends.nvrtc import compile_cubin
 from toprung.data import DISTRIBUTIONS
 from toprung.errors import BadSize, Unsupported
-from toprung.hopper import (
-    COSTS,
-    SHARED_BYTES,
-    Product,
+from toprung.gemm.desc import GemmDesc
+from toprung.kernels.hopper_fp32x import cost
+from toprung.kernels.hopper_fp32x.config import CHUNK, SHARED_BYTES, Fp32xConfig, Variant
+from toprung.kernels.hopper_fp32x.cost import COSTS
+from toprung.kernels.hopper_fp32x.sizes import depth_of, panels, supported, trimmed, workspace_bytes
+from toprung.kernels.hopper_fp32x.sources import (
+    SPLIT_HELD,
+    SPLIT_THREADS,
     Splitting,
-    Variant,
-    Way,
-    depth_of,
-    panels,
     product_source,
+    reduce_source,
     split_source,
-    workspace_bytes,
-)  # fmt: skip
+)
 from toprung.machine_code import disassemble, inspect_source
 from toprung.routines.gemm import Gemm
 
@@ -92,15 +93,15 @@ def test_a_row_of_zeros_refuses_nothing() -> None:
 
 
 CALLS = (
-    Product(1000, 700, 300), Product(129, 5000, 64, trans_a=True, trans_b=True), Product(1, 1, 32),
-    Product(100, 90, 65, 9, stride_a=6500, stride_b=5850, stride_c=9000), Product(100, 90, 65, 9, stride_b=5850, stride_c=9000),
-    Product(600, 500, 65, 3, stride_a=39000, stride_c=300000),
+    aligned(1000, 700, 300), aligned(129, 5000, 64, trans_a=True, trans_b=True), aligned(1, 1, 32),
+    aligned(100, 90, 65, 9, stride_a=6500, stride_b=5850, stride_c=9000), aligned(100, 90, 65, 9, stride_b=5850, stride_c=9000),
+    aligned(600, 500, 65, 3, stride_a=39000, stride_c=300000),
 )  # fmt: skip
 
 
 @pytest.mark.parametrize("call", CALLS, ids=str)
 @pytest.mark.parametrize("limit", [1 << 40, 340_000])
-def test_panels_cover_a_product_once_and_split_what_they_need(call: Product, limit: int) -> None:
+def test_panels_cover_a_product_once_and_split_what_they_need(call: GemmDesc, limit: int) -> None:
     found = panels(call, limit)
     covered = np.zeros((call.batch, call.M, call.N), int)
     in_a = in_b = None  # what the workspace holds
@@ -114,71 +115,72 @@ def test_panels_cover_a_product_once_and_split_what_they_need(call: Product, lim
 
 
 def test_a_workspace_is_no_more_than_twice_the_operands() -> None:
-    for call in (Product(4096, 4096, 4096), Product(64, 65536, 64), Product(4095, 4097, 4099), Product(300, 300, 35)):
+    for call in (aligned(4096, 4096, 4096), aligned(64, 65536, 64), aligned(4095, 4097, 4099), aligned(300, 300, 35)):
         assert workspace_bytes(call) <= 2 * 4 * call.K * (call.M + call.N) + 1024
 
 
 def test_what_cannot_be_panelled_is_refused() -> None:
     with pytest.raises(Unsupported, match="128 rows"):
-        panels(Product(4096, 4096, 1 << 20), 1 << 20)
+        panels(aligned(4096, 4096, 1 << 20), 1 << 20)
     with pytest.raises(BadSize, match="lda"):
-        Product(4, 4, 64, lda=63)
+        aligned(4, 4, 64, lda=63)
 
 
 @pytest.mark.parametrize("rows, K", [(512, 512), (1024, 1024), (8192, 8192), (40, 20001), (4, 32), (70000, 33)])
 def test_splitting_has_threads_for_every_row(rows: int, K: int) -> None:
     how = Splitting.of(rows, 1, K, False, 132)
-    assert how.blocks(8) * hopper.SPLIT_THREADS >= rows * how.lanes
+    assert how.blocks(8) * SPLIT_THREADS >= rows * how.lanes
     assert how.blocks(8) % 8 == 0 and how.lanes in (32, 64, 128, 256, 512)
-    assert how.lanes * hopper.SPLIT_HELD >= min(K, hopper.SPLIT_THREADS * hopper.SPLIT_HELD)
+    assert how.lanes * SPLIT_HELD >= min(K, SPLIT_THREADS * SPLIT_HELD)
 
 
 @pytest.mark.skipif(H200 is None, reason="NVRTC is not installed")
 def test_supported_says_why_not() -> None:
     assert H200 is not None
-    assert hopper.supported(H200, Product(64, 64, 64)) == ""
-    assert "K from 64" in hopper.supported(H200, Product(64, 64, 63))
-    assert "bytes" in hopper.supported(H200, Product(128, 128, 1 << 23))
-    assert "Hopper" in hopper.supported(dataclasses.replace(H200, arch="sm_80"), Product(64, 64, 64))
+    assert supported(H200, aligned(64, 64, 64)) == ""
+    assert "K from 64" in supported(H200, aligned(64, 64, 63))
+    assert "bytes" in supported(H200, aligned(128, 128, 1 << 23))
+    assert "Hopper" in supported(dataclasses.replace(H200, arch="sm_80"), aligned(64, 64, 64))
 
 
 def test_small_products_get_small_tiles() -> None:
-    found = [hopper.choose(Product(n, n, n), 132) for n in (512, 1024, 2048, 8192)]
-    assert [(v.BM, v.BN, slices) for v, slices in found] == [(64, 32, 1), (128, 64, 1), (128, 128, 1), (128, 128, 1)]
+    found = [cost.select_config(aligned(n, n, n), 132) for n in (512, 1024, 2048, 8192)]
+    assert [(c.variant.BM, c.variant.BN, c.slices) for c in found] == [(64, 32, 1), (128, 64, 1), (128, 128, 1), (128, 128, 1)]
 
 
 DEEP = (
-    Product(128, 128, 65536), Product(256, 256, 131072), Product(384, 384, 16384), Product(512, 512, 16384),
-    Product(640, 640, 8192), Product(1, 1, 1 << 20), Product(128, 128, 1000003, trans_a=True),
-    Product(100, 90, 5000, 9, stride_a=500000, stride_c=9000),
+    aligned(128, 128, 65536), aligned(256, 256, 131072), aligned(384, 384, 16384), aligned(512, 512, 16384),
+    aligned(640, 640, 8192), aligned(1, 1, 1 << 20), aligned(128, 128, 1000003, trans_a=True),
+    aligned(100, 90, 5000, 9, stride_a=500000, stride_c=9000),
 )  # fmt: skip
 
 
 @pytest.mark.parametrize("call", DEEP, ids=str)
-def test_deep_products_are_cut_until_they_fill_the_device(call: Product) -> None:
-    variant, slices = hopper.choose(call, 132)
-    depth, tiles = depth_of(call.K, slices), hopper.waves(call, variant, 1)
-    assert slices > 1 and tiles * slices > 0.85 * 132 * hopper.waves(call, variant, 132, slices)
-    assert depth % hopper.CHUNK == 0 and depth >= hopper.SHORTEST, "a slice would end inside a row of terms"
+def test_deep_products_are_cut_until_they_fill_the_device(call: GemmDesc) -> None:
+    chosen = cost.select_config(call, 132)
+    variant, slices = chosen.variant, chosen.slices
+    depth, tiles = depth_of(call.K, slices), cost.waves(call, variant, 1)
+    assert slices > 1 and tiles * slices > 0.85 * 132 * cost.waves(call, variant, 132, slices)
+    assert depth % CHUNK == 0 and depth >= cost.SHORTEST, "a slice would end inside a row of terms"
     assert (slices - 1) * depth < call.K <= slices * depth, "slices do not cover K once"
-    assert hopper.product_time(call, Way(variant, slices), 132) < hopper.product_time(call, Way(variant), 132) / 2
+    assert cost.product_time(call, Fp32xConfig(variant, slices), 132) < cost.product_time(call, Fp32xConfig(variant), 132) / 2
 
 
-@pytest.mark.parametrize("call", [*DEEP, Product(1000, 1000, 1000), Product(200, 3000, 3000)], ids=str)
-def test_no_other_tile_and_slices_would_be_done_much_sooner(call: Product) -> None:
+@pytest.mark.parametrize("call", [*DEEP, aligned(1000, 1000, 1000), aligned(200, 3000, 3000)], ids=str)
+def test_no_other_tile_and_slices_would_be_done_much_sooner(call: GemmDesc) -> None:
     units = 132
-    chosen = hopper.choose(call, units)
-    ours = hopper.product_time(call, Way(dataclasses.replace(chosen.variant, INTERVAL=1), chosen.slices), units)
-    room = max(1, call.K // hopper.SHORTEST)
-    others = {Way(v, hopper.trimmed(call.K, n)) for v in COSTS for n in range(1, min(room, 400))}
-    assert ours <= 1.1 * min(hopper.product_time(call, way, units) for way in others)
+    chosen = cost.select_config(call, units)
+    ours = cost.product_time(call, Fp32xConfig(dataclasses.replace(chosen.variant, INTERVAL=1), chosen.slices), units)
+    room = max(1, call.K // cost.SHORTEST)
+    others = {Fp32xConfig(v, trimmed(call.K, n)) for v in COSTS for n in range(1, min(room, 400))}
+    assert ours <= 1.1 * min(cost.product_time(call, config, units) for config in others)
 
 
-@pytest.mark.parametrize("call", [*DEEP, Product(512, 512, 512), Product(300, 300, 2048)], ids=str)
-def test_terms_and_slices_take_no_more_than_twice_the_operands(call: Product) -> None:
+@pytest.mark.parametrize("call", [*DEEP, aligned(512, 512, 512), aligned(300, 300, 2048)], ids=str)
+def test_terms_and_slices_take_no_more_than_twice_the_operands(call: GemmDesc) -> None:
     """Chosen slices, and as many as there may be of each tile; a hundredth for what stands beside terms, padding and flags."""
     operands = 4 * call.K * (call.M * (call.batch if call.stride_a else 1) + call.N * (call.batch if call.stride_b else 1))
-    for slices in {hopper.choose(call, 132).slices} | {way.slices for way in hopper.ways(call, 132)}:
+    for slices in {cost.select_config(call, 132).slices} | {config.slices for config in cost.configs(call, 132)}:
         taken = workspace_bytes(call, slices=slices)
         assert taken <= 2.02 * operands + 4096
         assert taken >= operands + 4 * (slices > 1) * slices * call.M * call.N * call.batch
@@ -187,7 +189,7 @@ def test_terms_and_slices_take_no_more_than_twice_the_operands(call: Product) ->
 def test_slices_of_whole_chunks_are_never_empty() -> None:
     for K in (64, 65, 1000, 4097, 65536):
         for asked in (1, 2, 3, 7, 33, 132, 5000):
-            slices = hopper.trimmed(K, asked)
+            slices = trimmed(K, asked)
             assert 1 <= slices <= asked and (slices - 1) * depth_of(K, slices) < K <= slices * depth_of(K, slices)
 
 
@@ -204,9 +206,9 @@ def test_slices_only_shorten_sums(name: str) -> None:
 def test_adding_up_has_one_order() -> None:
     """Nothing but the count of pieces is added in memory, and the loads of eight slices are in flight at once."""
     require(not nvrtc.missing(), f"CUDA: {nvrtc.missing()}")
-    code = inspect_source(hopper.reduce_source(), "sm_90")
+    code = inspect_source(reduce_source(), "sm_90")
     assert code.spills == 0 and code.counts["LDG.128"] >= 8
-    listing = disassemble(compile_cubin(hopper.reduce_source(), "sm_90").code)
+    listing = disassemble(compile_cubin(reduce_source(), "sm_90").code)
     assert re.findall(r"\b(?:REDG?|ATOM[GS]?)\.E\S+", listing) == ["REDG.E.ADD.64.STRONG.GPU"]
 
 

@@ -17,39 +17,32 @@ from hypothesis import strategies as st
 
 import hopper_on_cpu
 from conftest import require
+from hopper_on_cpu import aligned
 from test_hopper_fp32_on_cpu import Folder, Launch
-from toprung import hopper_fp32
 from toprung.backends import nvrtc
 from toprung.backends.base import Source
-from toprung.blas import engine, launches
-from toprung.blas.call import GemmCall
-from toprung.blas.choice import FFMA
-from toprung.blas.choose import choose
-from toprung.blas.ffma import ffma_choice
-from toprung.blas.problems import call_of
-from toprung.blas.tunables.ffma import TUNABLE
+from toprung.blas.problems import desc_of
 from toprung.bounds.rank import turns
 from toprung.build import rung_source
+from toprung.dispatch.select import select
+from toprung.dispatch.selection import decoded
 from toprung.errors import IllegalTile
-from toprung.hopper import Product, ceil
-from toprung.hopper_fp32 import (
-    ADDED_ROWS,
-    FOLDER,
+from toprung.gemm.desc import GemmDesc
+from toprung.kernels import family
+from toprung.kernels.hopper import ceil
+from toprung.kernels.hopper_sgemm.config import ADDED_ROWS, FOLDER, VARIANTS, Variant, lay_source, product_source
+from toprung.kernels.hopper_sgemm.cost import (
     MOST_CHAINS,
-    VARIANTS,
     Schedule,
-    Variant,
     chains_of,
-    lay_source,
     links,
-    panels,
-    product_source,
     schedule,
     schedules,
+    select_variant,
     supported,
     tiles_of,
-    workspace_bytes,
-)  # fmt: skip
+)
+from toprung.kernels.hopper_sgemm.launches import panels, workspace_bytes
 from toprung.machine_code import MachineCode, disassemble, inspect_source
 from toprung.routines.base import method
 from toprung.routines.gemm import TRANSPOSES, Gemm
@@ -160,7 +153,7 @@ def test_the_layout_pass_holds_its_elements_in_registers() -> None:
 def test_the_library_s_variant_is_the_last_rung() -> None:
     last = RUNGS[-1]
     assert Variant().tile == last.tile_for(device()) and last.defines["WAIT_AT"] == Variant().WAIT_AT
-    assert last.source.read_text().endswith('#include "ffma.cu"\n')
+    assert last.source.read_text().endswith('#include "../../kernels/hopper_sgemm/ffma.cu"\n')
     assert hasattr(method(last), "BRINGS")
 
 
@@ -177,10 +170,10 @@ def test_what_cannot_be_is_refused(wrong: dict[str, int]) -> None:
 
 def test_it_says_what_it_cannot_compute() -> None:
     here = device()
-    assert supported(here, Product(1, 1, 1)) == ""
-    assert "Hopper's" in supported(dataclasses.replace(here, arch="sm_80"), Product(64, 64, 64))
-    assert "one product" in supported(here, Product(64, 64, 64, 2, stride_a=4096, stride_b=4096, stride_c=4096))
-    assert "empty" in supported(here, Product(64, 64, 0)) and "more than" in supported(here, Product(64, 64, 1 << 25))
+    assert supported(here, aligned(1, 1, 1)) == ""
+    assert "Hopper's" in supported(dataclasses.replace(here, arch="sm_80"), aligned(64, 64, 64))
+    assert "one product" in supported(here, aligned(64, 64, 64, 2, stride_a=4096, stride_b=4096, stride_c=4096))
+    assert "empty" in supported(here, aligned(64, 64, 0)) and "more than" in supported(here, aligned(64, 64, 1 << 25))
 
 
 # how work is dealt out: by the kernels' own text, on the CPU
@@ -207,7 +200,7 @@ def walk(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., list[list[tu
     text = '#line 1 "ffma.cuh"\n' + "".join((FOLDER / name).read_text() for name in ("ffma.cuh", "share.cuh")) + WALK
     source = Source("walk", text, "walk", Variant(GROUP=3).defines(), "cuda")
 
-    def pieces(call: Product, how: Schedule) -> list[list[tuple[int, int, int]]]:
+    def pieces(call: GemmDesc, how: Schedule) -> list[list[tuple[int, int, int]]]:
         out = np.zeros((how.grid, 1 + 3 * MOST), np.int32)
         each, extra = divmod(how.shared * ceil(call.K, Variant().BK), how.grid)
         sizes = map(np.int32, (MOST, call.M, call.N, call.K, how.shared, each, extra))
@@ -221,7 +214,7 @@ def walk(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., list[list[tu
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 1500), st.integers(1, 2200), st.integers(1, 300), st.integers(1, 40))
 def test_every_k_of_every_tile_is_computed_once(walk: Any, M: int, N: int, K: int, units: int) -> None:
-    call = Product(M, N, K)
+    call = aligned(M, N, K)
     tiles, chunks = tiles_of(call, Variant()), ceil(K, Variant().BK)
     found = schedules(call, Variant(), units)
     assert schedule(call, Variant(), units) in found
@@ -252,11 +245,11 @@ def test_every_k_of_every_tile_is_computed_once(walk: Any, M: int, N: int, K: in
 
 
 def test_few_tiles_are_spread_and_many_are_not_cut() -> None:
-    assert schedule(Product(8192, 8192, 8192), Variant(), 132) == (132, 2048 % 132 + 132)
-    assert schedule(Product(128 * 132, 256, 4096), Variant(), 132).shared == 0
-    few = schedule(Product(1024, 1024, 65536), Variant(), 132)
+    assert schedule(aligned(8192, 8192, 8192), Variant(), 132) == (132, 2048 % 132 + 132)
+    assert schedule(aligned(128 * 132, 256, 4096), Variant(), 132).shared == 0
+    few = schedule(aligned(1024, 1024, 65536), Variant(), 132)
     assert few.grid > 100 and few.shared == 32
-    assert schedule(Product(128, 256, 12), Variant(), 132) == (1, 0)
+    assert schedule(aligned(128, 256, 12), Variant(), 132) == (1, 0)
 
 
 @given(st.integers(1, 5000), st.integers(1, 9), st.sampled_from((12, 14, 16)))
@@ -272,14 +265,14 @@ def test_links_of_a_chain_are_whole_stages_of_all_k(K: int, count: int, step: in
      ((3000,) * 3, "NN", 4), ((1536,) * 3, "NN", 2), ((1024, 1024, 1536), "NN", 1), ((4096, 4096, 512), "TN", 1)],
 )  # fmt: skip
 def test_sums_are_cut_where_cublas_cuts_them(shape: tuple[int, int, int], trans: str, chains: int) -> None:
-    call = Product(*shape, 1, trans[0] == "T", trans[1] == "T", shape[0] if trans[0] == "T" else shape[2], shape[1])
+    call = aligned(*shape, 1, trans[0] == "T", trans[1] == "T", shape[0] if trans[0] == "T" else shape[2], shape[1])
     assert chains_of(call, Variant(), 132) == chains <= MOST_CHAINS
 
 
 @pytest.mark.parametrize("limit", [1 << 40, 400_000, 1])
 @pytest.mark.parametrize(("ta", "tb"), [(False, False), (False, True), (True, False), (True, True)])
 def test_panels_cover_a_product_once_and_lay_out_what_they_need(limit: int, ta: bool, tb: bool) -> None:
-    call = Product(300, 420, 200, 1, ta, tb)
+    call = aligned(300, 420, 200, 1, ta, tb)
     covered, in_a, in_b = np.zeros((call.M, call.N), int), None, None
     for p in panels(call, limit):
         covered[p.m : p.m + p.rows, p.n : p.n + p.cols] += 1
@@ -293,45 +286,47 @@ def test_panels_cover_a_product_once_and_lay_out_what_they_need(limit: int, ta: 
 
 
 def test_what_lies_well_is_not_laid_out() -> None:
-    aligned = {"align_a": 4, "align_b": 4}
-    assert launches.count(GemmCall(4096, 4096, 64, trans_a=True, **aligned), ffma_choice(Variant(), ""), 132) == 1
+    one, place, on_16_bytes = family("hopper_sgemm"), device(), {"align_a": 4, "align_b": 4}
+    assert one.launch_count(place, GemmDesc(4096, 4096, 64, trans_a=True, **on_16_bytes), Variant()) == 1
     for more in (
         {"align_a": 2, "align_b": 4},
-        {**aligned, "lda": 4098},
-        {**aligned, "trans_a": False},
-        {**aligned, "trans_b": True},
+        {**on_16_bytes, "lda": 4098},
+        {**on_16_bytes, "trans_a": False},
+        {**on_16_bytes, "trans_b": True},
     ):
-        call = GemmCall(4096, 4096, 64, **{"trans_a": True, **more})
-        assert launches.count(call, ffma_choice(Variant(), ""), 132) == 2
-        assert launches.workspace_bytes(call, ffma_choice(Variant(), ""), 132) == 4 * (4096 * 64 + 132 * 128 * 256)
+        call = GemmDesc(4096, 4096, 64, **{"trans_a": True, **more})
+        assert one.launch_count(place, call, Variant()) == 2
+        assert one.workspace_bytes(place, call, Variant()) == 4 * (4096 * 64 + 132 * 128 * 256)
 
 
 @pytest.mark.parametrize(("size", "group"), [(4096, 8), (8192, 8), (16384, 16)])
 def test_very_large_products_are_walked_in_higher_bands(size: int, group: int) -> None:
-    assert hopper_fp32.choose(Product(size, size, size, trans_a=True), 132) == Variant(GROUP=group)
+    assert select_variant(aligned(size, size, size, trans_a=True), 132) == Variant(GROUP=group)
 
 
 @pytest.mark.parametrize(("k", "stage"), [(20, 10), (28, 14), (59, 10), (70, 14), (100, 10), (4096, 14), (8192, 14)])
 def test_stages_are_those_that_a_short_k_fills(k: int, stage: int) -> None:
-    found = hopper_fp32.choose(Product(4096, 8192, k, trans_a=True), 132)
+    found = select_variant(aligned(4096, 8192, k, trans_a=True), 132)
     assert (found.BM, found.BK) == (128, stage)
 
 
 def test_the_engine_names_it() -> None:
-    found = choose(device(), GemmCall(8192, 8192, 8192, align_a=4, align_b=4, align_c=4))
-    assert found.kernel == FFMA and engine.NAMES[FFMA] == "hopper_fp32/ffma" == hopper_fp32.Plan.name
-    assert found.tile == Variant().tile
+    found = select(device(), aligned(8192, 8192, 8192))
+    assert found.candidate.kernel == "hopper_sgemm" and product_source(Variant()).name == "hopper_sgemm/ffma"
+    assert found.config == Variant() and str(found) == f"hopper_sgemm {Variant().tile}"
+    for stored in ("ffma", "hopper_sgemm"):  # in records of before, and now
+        assert decoded({**found.candidate.encode(), "kernel": stored}) == found.candidate
 
 
 @pytest.mark.parametrize("trans", TRANSPOSES)
 def test_what_a_tuner_may_try_is_legal_and_told_apart(trans: str) -> None:
-    place, call = device(), call_of(Gemm(65536, 64, 4096, trans=trans))
-    axes = TUNABLE.axes(place, call)
+    one, place, call = family("hopper_sgemm"), device(), desc_of(Gemm(65536, 64, 4096, trans=trans))
+    axes = one.space(place, call)
     points = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
-    made = {tuple(p.values()): c for p in points if (c := TUNABLE.make(place, call, p))}
+    made: dict[Any, Any] = {tuple(p.values()): c for p in points if (c := one.at(place, call, p))}
     assert len(set(made.values())) == len(made)
-    assert all(tuple(TUNABLE.point(c)[name] for name in axes) == point for point, c in made.items())
-    turning = [c for c in made.values() if dict(c.options)["TURN_A"]]
+    assert all(tuple(one.point(c)[name] for name in axes) == point for point, c in made.items())
+    turning = [c for c in made.values() if c.TURN_A]
     assert bool(turning) == (trans[0] == "N"), "only an A that is stored M×K can be turned"
-    assert all(c.tile is not None and c.tile.BK == 12 for c in turning)
-    assert {c.tile.BM for c in made.values() if c.tile} == set(axes["BM"])
+    assert all(c.BK == 12 for c in turning)
+    assert {c.BM for c in made.values()} == set(axes["BM"])

@@ -1,4 +1,4 @@
-"""Hopper's plain fp32 kernels on a CPU, by their own texts, launched by ``toprung.hopper_fp32`` itself: layouts, edges, parts."""
+"""Hopper's plain fp32 kernels on a CPU, by their own texts, launched by ``SgemmLaunches`` itself: layouts, edges, parts."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import pytest
 
 import hopper_on_cpu
 from conftest import require
-from toprung import hopper_fp32
+from hopper_on_cpu import aligned
 from toprung.backends.base import Source
-from toprung.blas.call import GemmCall
-from toprung.blas.tunables.ffma import AREA, SPACE
 from toprung.build import rung_source
 from toprung.errors import BadArgument
-from toprung.hopper import Product
-from toprung.hopper_fp32 import Plan, Variant
+from toprung.kernels.hopper_sgemm import cost, launches
+from toprung.kernels.hopper_sgemm.config import Variant
+from toprung.kernels.hopper_sgemm.family import AREA, SPACE
+from toprung.kernels.hopper_sgemm.launches import LIMIT, SgemmLaunches
 from toprung.rung import Rung, ladder
 from toprung.tile import Tile
 
@@ -55,8 +55,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Folder:
 
 @pytest.fixture(autouse=True)
 def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hopper_fp32.plan, "Overlapping", Launch)
-    monkeypatch.setattr(hopper_fp32.plan, "_kernel", lambda session, source: source)
+    monkeypatch.setattr(launches, "Overlapping", Launch)
+    monkeypatch.setattr(launches, "kernel_of", lambda session, source: source)
 
 
 def laid(folder: Folder, x: Any, ld: int, skip: int = 0) -> Any:
@@ -71,9 +71,9 @@ def laid(folder: Folder, x: Any, ld: int, skip: int = 0) -> Any:
 
 def product(
     folder: Folder, M: int, N: int, K: int, trans: str = "NN", alpha: float = 1.0, beta: float = 0.0, variant: Variant = TINY,
-    pad: tuple[int, int, int] = (0, 0, 0), skip: tuple[int, int] = (0, 0), limit: int = hopper_fp32.LIMIT, parts: bool = True,
+    pad: tuple[int, int, int] = (0, 0, 0), skip: tuple[int, int] = (0, 0), limit: int = LIMIT, parts: bool = True,
     **how: Any,
-) -> Plan:  # fmt: skip
+) -> SgemmLaunches:  # fmt: skip
     """A product of small integers, exact in fp32, twice by one plan; nothing beyond C is written."""
     rng = np.random.default_rng(M + N + K)
     a, b, c = (rng.integers(-8, 9, shape).astype(np.float32) for shape in ((M, K), (K, N), (M, N)))
@@ -84,14 +84,12 @@ def product(
         kept[:2] = [laid(folder, np.full_like(x, np.nan), ld) for x, ld in zip(stored[:2], lds, strict=False)]
     if beta == 0:
         folder.upload(kept[2], np.full(M * lds[2], np.nan, np.float32))
-    call: Any = Product(M, N, K, 1, trans[0] == "T", trans[1] == "T", *lds)
-    if any(skip):
-        aligned = {"align_a": 1 if skip[0] else 4, "align_b": 1 if skip[1] else 4}
-        call = GemmCall(M, N, K, 1, trans[0] == "T", trans[1] == "T", *lds, **aligned)
+    begins = {"align_a": 1 if skip[0] else 4, "align_b": 1 if skip[1] else 4}
+    call = aligned(M, N, K, 1, trans[0] == "T", trans[1] == "T", *lds, **begins)
     with pytest.MonkeyPatch.context() as patch:
         if parts:
-            patch.setattr(hopper_fp32.cost, "PART", -1.0)  # as many parts as may be
-        plan = Plan(folder, call, variant, limit, **how)  # type: ignore[arg-type]
+            patch.setattr(cost, "PART", -1.0)  # as many parts as may be
+        plan = SgemmLaunches(folder, call, variant, limit, **how)  # type: ignore[arg-type]
         want = alpha * (a @ b) if alpha else np.zeros((M, N), np.float32)
         for _ in range(2):
             want = want + beta * c if beta else want
@@ -185,17 +183,17 @@ def test_what_two_threads_make_ready_is_made_once(folder: Folder, monkeypatch: p
             time.sleep(0.05)
             super().__init__(session, source, *rest)
 
-    monkeypatch.setattr(hopper_fp32.plan, "Overlapping", Slow)
-    call: Any = Product(40, 52, 60, 1, True)
-    plan = Plan(folder, call, TINY, chains=2)  # type: ignore[arg-type]
-    threads = [threading.Thread(target=plan.ready) for _ in range(3)]
+    monkeypatch.setattr(launches, "Overlapping", Slow)
+    call = aligned(40, 52, 60, 1, True)
+    plan = SgemmLaunches(folder, call, TINY, chains=2)  # type: ignore[arg-type]
+    threads = [threading.Thread(target=plan.reserve) for _ in range(3)]
     for one in threads:
         one.start()
     for one in threads:
         one.join()
     assert sorted(one.defines.get("ROWS", 0) for one in made) == [0, 0, 2, 2], "two links, each for β = 0 and for another β"
     with pytest.raises(BadArgument, match="one chain at least"):
-        Plan(folder, call, TINY, chains=0)  # type: ignore[arg-type]
+        SgemmLaunches(folder, call, TINY, chains=0)  # type: ignore[arg-type]
 
 
 def test_chains_where_there_is_less_to_do_than_links(folder: Folder) -> None:

@@ -95,6 +95,11 @@ def test_includes_become_part_of_the_text(tmp_path: Path) -> None:
     (tmp_path / "beside").mkdir()
     assert with_includes('#include "../beside/../a.cuh"\n', tmp_path) == '#include "../beside/../a.cuh"\n', "no other way out"
     assert "int b;" in with_includes(f'#include "../{tmp_path.name}/b.cuh"\n', tmp_path / "beside" / "..")
+    (tmp_path / "beside" / "inner").mkdir()
+    (tmp_path / "beside" / "d.cuh").write_text('#include "../b.cuh"\nint d;\n')
+    lines = with_includes('#include "../../beside/d.cuh"\n', tmp_path / "beside" / "inner").splitlines()
+    wanted = ['#line 1 "d.cuh"', '#line 1 "b.cuh"', "int b;", "#line 2", "int d;", "#line 2"]
+    assert [line for line in lines if line] == wanted, "names are relative to the file that includes"
     with pytest.raises(BadRung, match=r"has no c\.cuh"):
         with_includes('#include "c.cuh"\n', tmp_path)
 

@@ -12,8 +12,12 @@ import pytest
 
 import hopper_on_cpu
 from conftest import require
-from hopper_on_cpu import Folder, Launch
-from toprung.hopper import LIMIT, Plan, Prepared, Product, Variant, kernels, launches
+from hopper_on_cpu import Folder, Launch, aligned
+from toprung.gemm.desc import GemmDesc
+from toprung.kernels.hopper_fp32x import launches, sources
+from toprung.kernels.hopper_fp32x.config import Variant
+from toprung.kernels.hopper_fp32x.launches import Fp32xLaunches, PackedOperand
+from toprung.kernels.hopper_fp32x.sizes import LIMIT
 
 SMALL = Variant(CONSUMERS=1, BN=32, STAGES=3, GROUP=2)
 WIDE = Variant(BN=64, STAGES=2, INTERVAL=2, GROUP=2)
@@ -28,7 +32,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Folder:
 @pytest.fixture(autouse=True)
 def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launches, "Overlapping", Launch)
-    monkeypatch.setattr(launches, "_kernel", lambda session, source: source)
+    monkeypatch.setattr(launches, "kernel_of", lambda session, source: source)
     monkeypatch.setattr(launches, "_copied", lambda session, to, source, nbytes, queue: ctypes.memmove(to, source, nbytes))
     monkeypatch.setattr(launches, "spread", lambda K, across: (1, 32))  # a cluster's blocks would have to run at once
 
@@ -49,25 +53,25 @@ class Operands:
         shapes = (few_a, M, K), (few_b, K, N), (max(few_a, few_b), M, N)
         return Operands(*(rng.uniform(-1, 1, shape).astype(np.float32) for shape in shapes), turned)
 
-    def call(self) -> Product:
+    def call(self) -> GemmDesc:
         (few_a, M, K), (few_b, _, N), (batch, _, _) = (x.shape for x in (self.a, self.b, self.c))
         a, b, p = self.turned[0] == "T", self.turned[1] == "T", self.padding
         lda, ldb, ldc = (M if a else K) + p, (K if b else N) + p, N + p
         strides = (K if a else M) * lda if few_a > 1 else 0, (N if b else K) * ldb if few_b > 1 else 0, M * ldc
-        return Product(M, N, K, batch, a, b, lda, ldb, ldc, *strides)
+        return aligned(M, N, K, batch, a, b, lda, ldb, ldc, *strides)
 
     def laid(self, x: Any, turn: bool) -> Any:
         x = np.ascontiguousarray(x.transpose(0, 2, 1)) if turn else x
         return np.pad(x, ((0, 0), (0, 0), (0, self.padding)), constant_values=np.float32(np.nan))
 
     def run(
-        self, plan: Plan, alpha: float = 1.0, beta: float = 0.0, prepare: bool = False
+        self, plan: Fp32xLaunches, alpha: float = 1.0, beta: float = 0.0, prepare: bool = False
     ) -> Any:  # fmt: skip
         a, b, c = self.laid(self.a, self.turned[0] == "T"), self.laid(self.b, self.turned[1] == "T"), self.laid(self.c, False)
         if not beta:
             c[:] = np.nan
         session: Any = plan.session
-        second = Prepared(session, plan.call, b.ctypes.data) if prepare else b.ctypes.data
+        second = PackedOperand(session, plan.call, b.ctypes.data) if prepare else b.ctypes.data
         plan.run(a.ctypes.data, 0, second, 0, c.ctypes.data, 0, alpha, beta)
         assert np.isnan(c[:, :, -self.padding :]).all(), "written outside"
         return c[:, :, : -self.padding]
@@ -78,7 +82,7 @@ class Operands:
         return alpha * product + beta * self.c.astype(np.float64)
 
 
-def counted(plan: Plan) -> int:
+def counted(plan: Fp32xLaunches) -> int:
     return int(np.ctypeslib.as_array((ctypes.c_uint64 * 1).from_address(plan._count.pointer))[0])  # type: ignore[attr-defined]
 
 
@@ -93,7 +97,7 @@ def close(found: Any, reference: Any, limit: float = 3e-7) -> bool:
 )
 def test_sums_are_those_of_float64(folder: Any, slices: int, turned: str) -> None:
     one = Operands.of(70, 50, 200, turned=turned)
-    plan = Plan(folder, one.call(), SMALL, slices=slices)
+    plan = Fp32xLaunches(folder, one.call(), SMALL, slices=slices)
     found = one.run(plan, 0.5, 2.0)
     assert close(found, one.reference(0.5, 2.0)) and not counted(plan)
     assert np.array_equal(found, one.run(plan, 0.5, 2.0)), "other bits the second time"
@@ -106,13 +110,13 @@ def test_sums_are_those_of_float64(folder: Any, slices: int, turned: str) -> Non
 def test_batches_share_operands_in_slices(folder: Any) -> None:
     for few_a, few_b in ((3, 1), (1, 3)):
         one = Operands.of(66, 40, 100, few_a, few_b)
-        assert close(one.run(Plan(folder, one.call(), SMALL, slices=3)), one.reference())
+        assert close(one.run(Fp32xLaunches(folder, one.call(), SMALL, slices=3)), one.reference())
 
 
 @pytest.mark.slow
 def test_panels_in_slices(folder: Any) -> None:
     one = Operands.of(200, 150, 128)
-    plan = Plan(folder, one.call(), SMALL, 140_000, slices=2)
+    plan = Fp32xLaunches(folder, one.call(), SMALL, 140_000, slices=2)
     assert len(plan.panels) > 2 and close(one.run(plan), one.reference())
 
 
@@ -129,7 +133,7 @@ def test_the_guard_in_slices(folder: Any) -> None:
     for change, prepare in ((special, True), (special, False), (spread_wide, False)):
         one = Operands.of(70, 50, 200)
         change(one)
-        plan = Plan(folder, one.call(), SMALL, slices=3)
+        plan = Fp32xLaunches(folder, one.call(), SMALL, slices=3)
         before = counted(plan)
         assert close(one.run(plan, prepare=prepare), one.reference(), 1e-6) and counted(plan) > before
     plain = Operands.of(70, 50, 200)
@@ -142,7 +146,7 @@ def test_what_may_overflow_is_added_in_order_of_K(folder: Any) -> None:
     one = Operands.of(70, 50, 200, turned="TN")
     one.a *= np.float32(2.0**62)
     one.b *= np.float32(2.0**63)
-    whole, cut = (one.run(Plan(folder, one.call(), SMALL, slices=s)) for s in (1, 3))
+    whole, cut = (one.run(Fp32xLaunches(folder, one.call(), SMALL, slices=s)) for s in (1, 3))
     assert np.isinf(whole).any() and np.isfinite(whole).any() and np.array_equal(whole, cut, equal_nan=True)
 
 
@@ -151,7 +155,7 @@ def test_two_consumers_and_wide_tiles(folder: Any) -> None:
     for change in (lambda one: None, special, spread_wide):
         one = Operands.of(130, 70, 300, turned="NT")
         change(one)
-        assert close(one.run(Plan(folder, one.call(), WIDE, LIMIT, slices=4)), one.reference(), 1e-6)
+        assert close(one.run(Fp32xLaunches(folder, one.call(), WIDE, LIMIT, slices=4)), one.reference(), 1e-6)
 
 
 def right(folder: Any) -> None:
@@ -170,13 +174,13 @@ def right(folder: Any) -> None:
     ],
 )  # fmt: skip
 def test_a_planted_bug_is_found(folder: Any, monkeypatch: pytest.MonkeyPatch, file: str, good: str, bad: str, test: Any) -> None:
-    original = kernels.source
+    original = sources.source
 
     def planted(name: str, kernel: str, defines: Any) -> Any:
         found = original(name, kernel, defines)
         return dataclasses.replace(found, text=found.text.replace(good, bad)) if name == file else found
 
     assert good in original(file, "", {}).text
-    monkeypatch.setattr(kernels, "source", planted)
+    monkeypatch.setattr(sources, "source", planted)
     with pytest.raises(AssertionError):
         test(folder)

@@ -17,6 +17,7 @@ from test_oclgrind import simulate
 from toprung.backends import nvrtc
 from toprung.backends.base import Buffer, Session
 from toprung.build import rung_source
+from toprung.kernels.stream_k import work
 from toprung.machine_code import MachineCode, inspect_source
 from toprung.routines import gemm_last_wave as last_wave
 from toprung.routines.gemm import Gemm
@@ -28,31 +29,31 @@ CUT = ((65, 33, 137), (32, 32, 431), (33, 35, 37), (128, 96, 64), (96, 96, 512))
 """Sizes that are cut where ten work-groups run at one time (on two compute units), of 32×32: less than a wave, and more."""
 
 
-def makespan(work: list[last_wave.Piece], slots: int) -> int:
-    """Turns until all is done, where whoever is free takes what is next."""
+def makespan(todo: list[work.Piece], slots: int) -> int:
+    """Iterations until all is done, where whoever is free takes what is next."""
     places = [0] * slots
-    for piece in work:
-        heapq.heapreplace(places, places[0] + piece.turns)
+    for piece in todo:
+        heapq.heapreplace(places, places[0] + piece.iterations)
     return max(places)
 
 
 @given(st.integers(1, 300), st.integers(1, 70), st.integers(1, 40), st.integers(1, 20))
-def test_pieces_cover_every_block_once(blocks: int, turns: int, slots: int, least: int) -> None:
-    whole, parted = last_wave.pieces(blocks, turns, slots, least)
+def test_pieces_cover_every_block_once(blocks: int, iterations: int, slots: int, least: int) -> None:
+    whole, parted = work.pieces(blocks, iterations, slots, least)
     assert [p.block for p in whole] == list(range(len(whole)))
-    assert all((p.start, p.end) == (0, turns) for p in whole)
+    assert all((p.start, p.end) == (0, iterations) for p in whole)
     along: dict[int, list[int]] = {}
     for piece in parted:  # in the order of blocks and K
-        assert piece.turns > 0 and along.setdefault(piece.block, [0])[-1] == piece.start
+        assert piece.iterations > 0 and along.setdefault(piece.block, [0])[-1] == piece.start
         along[piece.block].append(piece.end)
-    assert list(along) == list(range(len(whole), blocks)) and all(ends[-1] == turns for ends in along.values())
+    assert list(along) == list(range(len(whole), blocks)) and all(ends[-1] == iterations for ends in along.values())
     assert sum(p.start > 0 for p in parted) < slots
-    parted.sort(key=lambda p: -p.turns)
-    assert makespan([*whole, *parted], slots) <= -(-blocks // slots) * turns  # never more than uncut
+    parted.sort(key=lambda p: -p.iterations)
+    assert makespan([*whole, *parted], slots) <= -(-blocks // slots) * iterations  # never more than uncut
 
 
 @pytest.mark.parametrize(
-    ("blocks", "turns", "whole", "parts", "longest"),
+    ("blocks", "iterations", "whole", "parts", "longest"),
     [
         (1024, 256, 792, 256, 225),  # 4096: 3.88 waves
         (4096, 512, 3960, 256, 264),  # 8192: 15.5
@@ -63,10 +64,10 @@ def test_pieces_cover_every_block_once(blocks: int, turns: int, slots: int, leas
         (1, 3, 1, 0, 0),  # less than a share may have
     ],
 )
-def test_what_is_cut_on_an_h200(blocks: int, turns: int, whole: int, parts: int, longest: int) -> None:
-    uncut, parted = last_wave.pieces(blocks, turns, H200, last_wave.LEAST["gpu"])
+def test_what_is_cut_on_an_h200(blocks: int, iterations: int, whole: int, parts: int, longest: int) -> None:
+    uncut, parted = work.pieces(blocks, iterations, H200, last_wave.LEAST["gpu"])
     assert (len(uncut), sum(p.start > 0 for p in parted)) == (whole, parts)
-    assert makespan(sorted(parted, key=lambda p: -p.turns), H200) == longest
+    assert makespan(sorted(parted, key=lambda p: -p.iterations), H200) == longest
     of_a_block = [len(list(found)) for _, found in itertools.groupby(parted, key=lambda p: p.block)]
     assert max(of_a_block, default=0) <= (3 if blocks > H200 else 5)
 
@@ -74,7 +75,7 @@ def test_what_is_cut_on_an_h200(blocks: int, turns: int, whole: int, parts: int,
 def test_bands_visit_every_block_once() -> None:
     for rows, columns in ((8, 3), (9, 5), (1, 7), (17, 1), (16, 16)):
         every = {(m, n) for m in range(rows) for n in range(columns)}
-        assert {last_wave.corner(block, rows, columns) for block in range(rows * columns)} == every
+        assert {work.corner(block, rows, columns) for block in range(rows * columns)} == every
 
 
 def test_the_loop_is_deeper_and_no_longer() -> None:

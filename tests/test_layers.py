@@ -14,9 +14,9 @@ import trial
 
 PACKAGE = trial.ROOT / "src" / "toprung"
 ORDER = (
-    "errors", "tokens", "device", "tile", "problem", "rung", "ladders", "data", "precision", "stats", "bounds", "paths", "split",
-    "backends.base", "backends", "power", "machine_code", "reallocate", "build", "store", "hopper", "hopper_fp32", "check",
-    "routines", "suites", "competitor", "peers", "blas", "environment", "measure", "bandwidth", "results", "guidelines",
+    "errors", "tokens", "device", "tile", "problem", "rung", "data", "precision", "stats", "bounds", "paths", "split", "gemm",
+    "backends.base", "backends", "power", "machine_code", "reallocate", "build", "store", "kernels", "ladders", "check",
+    "routines", "suites", "competitor", "peers", "dispatch", "blas", "environment", "measure", "bandwidth", "results", "guidelines",
     "single", "climb", "bench", "accuracy", "probe", "explain", "ranking", "tune", "report", "", "cli",
 )  # fmt: skip
 """Layers, lowest first: a module may import from its own layer and from those before it. A folder is one layer, so that what
@@ -87,7 +87,11 @@ def test_every_layer_is_there() -> None:
         ("errors.py", "from . import device", "errors imports device"),
         ("backends/base.py", "from .opencl import VECTOR_WIDTHS", "backends.base imports backends.opencl"),
         ("routines/gemm.py", "from ..peers.numpy import peer", "routines.gemm imports peers.numpy"),
-        ("ladders/kepler/r01_naive.py", "if True:\n    from toprung.build import build", "ladders.kepler.r01_naive imports build"),
+        (
+            "ladders/kepler/r01_naive.py",
+            "if True:\n    from toprung.check import hostile",
+            "ladders.kepler.r01_naive imports check",
+        ),
         ("measure.py", "from toprung import climb, errors", "measure imports climb"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Planning by measuring: what a first call measures, who finds it, who does not measure, and what happens where nobody can."""
+"""Autotuning on first use: what a first call measures, who finds it, who does not measure, and what happens where nobody can."""
 
 from __future__ import annotations
 
@@ -23,28 +23,31 @@ from command import Typed
 from conftest import require
 from test_tune import H200
 from test_tune_runs import tune
-from test_tuned import afresh, entry, multiplied
+from test_tuned import afresh, entry, install_cublas, multiplied
 from toprung import store as stores
 from toprung.backends.base import Session
-from toprung.blas import engine, planning, tuned, vendor
-from toprung.blas.call import Call, GemmCall, GemvCall
-from toprung.blas.choice import Choice
-from toprung.blas.choose import by_model
-from toprung.blas.problems import call_of, class_of, problem_like, sizes_of
-from toprung.blas.route import route
+from toprung.blas import engine
+from toprung.blas.problems import desc_of, problem_like
 from toprung.device import Device
+from toprung.dispatch import autotune, tuned
+from toprung.dispatch.heuristic import select_own
+from toprung.dispatch.select import paths, select
+from toprung.dispatch.selection import Candidate, decoded
 from toprung.errors import BadArgument
+from toprung.gemm.classes import class_of
+from toprung.gemm.desc import Desc, GemmDesc, GemvDesc
+from toprung.kernels.base import TileConfig
 from toprung.problem import Problem
 from toprung.report import tune_table
 from toprung.routines.gemm import Gemm
 from toprung.store import Book, Machine, Store, exchange
 from toprung.tune import check as checking
 from toprung.tune import planner, shapes
+from toprung.tune.candidates import check_candidates, first_use_candidates, selected
 from toprung.tune.check import asked as asked_of
 from toprung.tune.check import check
 from toprung.tune.plan import measure
-from toprung.tune.rivals import contenders, planned, routed
-from toprung.tune.trial import Outcome, Sampled, Trial, choice_of, entry_of, plain
+from toprung.tune.trial import Outcome, Sampled, Trial, entry_of
 
 EXACT = "tuned on these very sizes"
 
@@ -53,38 +56,38 @@ EXACT = "tuned on these very sizes"
 def stored(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Store]:
     """A user's store of one's own, nothing shipped, nothing remembered, and planning as it is by default."""
     monkeypatch.delenv(stores.VARIABLE)
-    monkeypatch.delenv(planning.VARIABLE, raising=False)
+    monkeypatch.delenv(autotune.VARIABLE, raising=False)
     monkeypatch.setenv("TOPRUNG_DATA", str(tmp_path / "data"))
     monkeypatch.setattr(exchange, "SHIPPED", tmp_path / "shipped")
     afresh()
     yield Store.default()
-    planning._set(None)
+    autotune._set(None)
     afresh()
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[Call]:
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[Desc]:
     """What is measured from here on."""
-    calls: list[Call] = []
-    real = planning.PLANNERS[0].measure
+    descs: list[Desc] = []
+    real = autotune.PLANNERS[0].measure
 
-    def measure(device: Device, call: Call, precision: str) -> str:
-        calls.append(call)
-        return real(device, call, precision)
+    def measure(device: Device, desc: Desc, precision: str) -> str:
+        descs.append(desc)
+        return real(device, desc, precision)
 
-    monkeypatch.setattr(planning.PLANNERS[0], "measure", measure)
-    return calls
+    monkeypatch.setattr(autotune.PLANNERS[0], "measure", measure)
+    return descs
 
 
 # what a first call does
 
 LATER = """
 import numpy as np, toprung, sys
-from toprung.blas import planning
+from toprung.dispatch import autotune
 a, b = np.ones((60, 64), np.float32), np.ones((64, 64), np.float32)
 assert (toprung.matmul(a, b, own=True, device=sys.argv[1]) == 64).all()
 print(toprung.last_receipt().why)
-print(planning.rigor(), planning.PLANNERS[0]._worker)
+print(autotune.level(), autotune.PLANNERS[0]._worker)
 """
 
 
@@ -92,7 +95,7 @@ def test_the_first_call_measures_and_a_later_program_finds_it(device: Device, st
     with toprung.planning("measure"):
         first = multiplied(device, 60, 64, 64)
     before = [e.describe() for e in stored.entries()]
-    environment = {**poisoned.environment(Path(toprung.__file__).parents[1], tmp_path), planning.VARIABLE: "measure"}
+    environment = {**poisoned.environment(Path(toprung.__file__).parents[1], tmp_path), autotune.VARIABLE: "measure"}
     run = subprocess.run([sys.executable, "-c", LATER, device.id], env=environment, capture_output=True, text=True, timeout=100)
     assert run.returncode == 0, run.stderr
     assert run.stdout.splitlines() == [first.why, "measure None"], "it starts no process"
@@ -105,7 +108,7 @@ def test_the_first_call_measures_and_a_later_program_finds_it(device: Device, st
 
 
 def test_what_is_installed_is_measured_for_arrays_on_the_host(
-    device: Device, stored: Store, asked: list[Call], monkeypatch: pytest.MonkeyPatch
+    device: Device, stored: Store, asked: list[Desc], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     require(device.kind == "cpu", "beside a GPU the way to it decides")
     monkeypatch.setattr("toprung.blas.product._best", lambda: device)
@@ -118,17 +121,17 @@ def test_what_is_installed_is_measured_for_arrays_on_the_host(
     medians = {e.kernel: e.median for e in reversed(stored.fastest())}
     left = product.receipt
     assert left is not None and len(asked) == 1
-    if medians["numpy"] < medians["gemm"]:
+    if medians["numpy"] < medians["tiled"]:
         assert left.kernel == "numpy" and "faster when both were measured" in left.why
     else:
-        assert left.kernel == "blas/gemm" and left.why.startswith(EXACT)
+        assert left.kernel == "tiled" and left.why.startswith(EXACT)
 
 
-def test_batches_vectors_and_both_kinds_of_result_are_measured(session: Session, stored: Store, asked: list[Call]) -> None:
+def test_batches_vectors_and_both_kinds_of_result_are_measured(session: Session, stored: Store, asked: list[Desc]) -> None:
     toprung.planning("measure")
     calls = (
-        GemmCall(64, 64, 64, batch=3, stride_a=0, stride_b=4096, stride_c=4096, align_a=4, align_b=4, align_c=4, beta_zero=False),
-        GemvCall(300, 200, trans=True, lda=210, incx=2),
+        GemmDesc(64, 64, 64, batch=3, stride_a=0, stride_b=4096, stride_c=4096, align_a=4, align_b=4, align_c=4, beta_zero=False),
+        GemvDesc(300, 200, trans=True, lda=210, incx=2),
     )  # fmt: skip
     for call in calls:
         for precision in ("fp32", "auto", "fp32x"):  # one has the others' entries
@@ -138,7 +141,7 @@ def test_batches_vectors_and_both_kinds_of_result_are_measured(session: Session,
     assert {e.problem_class for e in stored.entries()} == {class_of(call) for call in calls}
 
 
-def test_a_shape_that_was_tuned_is_not_measured(device: Device, stored: Store, asked: list[Call]) -> None:
+def test_a_shape_that_was_tuned_is_not_measured(device: Device, stored: Store, asked: list[Desc]) -> None:
     problem = Gemm(64, 64, 64)
     stored.add(entry(device, problem), entry(device, problem, "numpy", None))
     with toprung.planning("measure"):
@@ -148,7 +151,7 @@ def test_a_shape_that_was_tuned_is_not_measured(device: Device, stored: Store, a
     assert not asked
 
 
-def test_threads_that_want_the_same_wait_for_one_measurement(device: Device, asked: list[Call]) -> None:
+def test_threads_that_want_the_same_wait_for_one_measurement(device: Device, asked: list[Desc]) -> None:
     toprung.planning("measure")
     whys: list[str] = []
     begin = threading.Barrier(4)
@@ -166,38 +169,38 @@ def test_threads_that_want_the_same_wait_for_one_measurement(device: Device, ask
 
 
 def test_what_measures_does_not_have_itself_measured(
-    device: Device, asked: list[Call], monkeypatch: pytest.MonkeyPatch
+    device: Device, asked: list[Desc], monkeypatch: pytest.MonkeyPatch
 ) -> None:  # fmt: skip
     require(Path("/proc").is_dir(), "needs /proc")
-    monkeypatch.setenv(planning.VARIABLE, "measure")
-    one = planning.PLANNERS[0]
+    monkeypatch.setenv(autotune.VARIABLE, "measure")
+    one = autotune.PLANNERS[0]
     assert isinstance(one, planner.Planner)
     one._end()
     assert multiplied(device, 64, 60, 60).why.startswith(EXACT) and len(asked) == 1
     assert one._worker is not None
     variables = Path(f"/proc/{one._worker.pid}/environ").read_bytes().split(b"\0")
-    assert f"{planning.VARIABLE}=estimate".encode() in variables
+    assert f"{autotune.VARIABLE}=estimate".encode() in variables
 
 
-def test_a_kernel_that_is_wrong_or_crashes_is_never_chosen(device: Device, stored: Store, tmp_path: Path) -> None:
+def test_a_kernel_that_is_wrong_or_crashes_is_never_selected(device: Device, stored: Store, tmp_path: Path) -> None:
     copy = poisoned.package(tmp_path)
-    text = copy / "toprung" / "blas" / "kernels" / "gemm.cl"
+    text = copy / "toprung" / "kernels" / "tiled" / "tiled.cl"
     wrong, crashed = poisoned.FAULTS["wrong"][0], poisoned.FAULTS["crashed"][0]
     source = text.read_text().replace(wrong, "BK == 8").replace(crashed, "BK == 16")
     text.write_text(source)
     problem = Gemm(16, 16, 16)
-    own = plain(by_model(device, call_of(problem)))
-    assert own.tile is not None and own.tile.BK == 8, "the model's own choice is the one that is wrong"
+    own = select_own(device, desc_of(problem)).candidate
+    assert isinstance(own.config, TileConfig) and own.config.tile.BK == 8, "the heuristic's own candidate is the one that is wrong"
     program = f"""
 import numpy as np, toprung
 a, b = np.ones((16, 16), np.float32), np.ones((16, 16), np.float32)
 assert (toprung.matmul(a, b, own=True, device={device.id!r}) == 16).all()
 print(toprung.last_receipt().kernels[0], toprung.last_receipt().why)
 """
-    environment = {**poisoned.environment(copy, tmp_path), planning.VARIABLE: "measure"}
+    environment = {**poisoned.environment(copy, tmp_path), autotune.VARIABLE: "measure"}
     run = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=100)
-    assert run.returncode == 0 and EXACT in run.stdout and "blas/rows" in run.stdout, run.stdout + run.stderr
-    entries = {choice_of(e.candidate): e.status for e in stored.entries() if e.kernel != "numpy"}
+    assert run.returncode == 0 and EXACT in run.stdout and "skinny rows" in run.stdout, run.stdout + run.stderr
+    entries = {decoded(e.candidate): e.status for e in stored.entries() if e.kernel != "numpy"}
     assert entries[own] == "wrong" and sorted(entries.values()) == ["crashed", "right", "wrong"]
 
 
@@ -205,26 +208,26 @@ print(toprung.last_receipt().kernels[0], toprung.last_receipt().why)
 
 
 def test_the_setting_is_one_of_two_and_is_put_back(
-    device: Device, stored: Store, asked: list[Call], monkeypatch: pytest.MonkeyPatch
+    device: Device, stored: Store, asked: list[Desc], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for word in ("patient", "", "MEASURE"):
         with pytest.raises(BadArgument, match="planning is one of estimate, measure, not"):
             toprung.planning(word)
-    assert planning.rigor() == "estimate"
-    monkeypatch.setattr(planning.PLANNERS[0], "measure", lambda *call: asked.append(call[1]) or "")
-    assert "by the model" in multiplied(device, 64, 56, 64).why and not asked, "nothing is measured by default"
+    assert autotune.level() == "estimate"
+    monkeypatch.setattr(autotune.PLANNERS[0], "measure", lambda *call: asked.append(call[1]) or "")
+    assert "by the cost model" in multiplied(device, 64, 56, 64).why and not asked, "nothing is measured by default"
     with toprung.planning("measure"):
         with toprung.planning("estimate"):
-            assert "by the model" in multiplied(device, 64, 56, 64).why
-        assert planning.rigor() == "measure" and not asked
+            assert "by the cost model" in multiplied(device, 64, 56, 64).why
+        assert autotune.level() == "measure" and not asked
         multiplied(device, 64, 56, 64)
-        assert len(asked) == 1, "what the model had decided is decided anew"
-    assert planning.rigor() == "estimate"
-    monkeypatch.setenv(planning.VARIABLE, "measure")
-    assert planning.rigor() == "measure"
+        assert len(asked) == 1, "what the heuristic had selected is selected anew"
+    assert autotune.level() == "estimate"
+    monkeypatch.setenv(autotune.VARIABLE, "measure")
+    assert autotune.level() == "measure"
     with toprung.planning("estimate"):
-        assert planning.rigor() == "estimate"
-    monkeypatch.setenv(planning.VARIABLE, "exhaustive")
+        assert autotune.level() == "estimate"
+    monkeypatch.setenv(autotune.VARIABLE, "exhaustive")
     with pytest.raises(BadArgument, match="TOPRUNG_PLANNING is one of estimate, measure, not 'exhaustive'"):
         multiplied(device, 64, 52, 64)
 
@@ -233,8 +236,8 @@ def test_the_setting_is_one_of_two_and_is_put_back(
 
 
 @pytest.mark.parametrize("how", ["off", "no folder", "no process"])
-def test_where_nothing_can_be_measured_or_kept_it_is_said_once_and_the_model_decides(
-    how: str, device: Device, asked: list[Call], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+def test_where_nothing_can_be_measured_or_kept_it_is_said_once_and_the_heuristic_decides(
+    how: str, device: Device, asked: list[Desc], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     says = {"off": "TOPRUNG_STORE=off leaves nothing", "no folder": "cannot be written", "no process": "could be started"}[how]
     if how == "off":
@@ -243,36 +246,36 @@ def test_where_nothing_can_be_measured_or_kept_it_is_said_once_and_the_model_dec
         (tmp_path / "file").write_text("")
         monkeypatch.setenv("TOPRUNG_DATA", str(tmp_path / "file" / "folder"))
     else:
-        one = planning.PLANNERS[0]
+        one = autotune.PLANNERS[0]
         assert isinstance(one, planner.Planner)
         one._end()
         monkeypatch.setattr(sys, "executable", str(tmp_path / "nowhere"))
     toprung.planning("measure")
-    with pytest.warns(RuntimeWarning, match="plans by its model, and not by measuring") as heard:
+    with pytest.warns(RuntimeWarning, match="selects by its cost model, and not by measuring") as heard:
         for n in (60, 64):
             why = multiplied(device, 56, n, 64).why
-            assert "by the model" in why and "; not measured: " in why and says in why
+            assert "by the cost model" in why and "; not measured: " in why and says in why
     said = [str(one.message) for one in heard]
     assert len(said) == 1 and says in said[0] and len(asked) == (how == "no process"), said
 
 
-def test_while_a_stream_is_captured_the_model_decides(
-    session: Session, asked: list[Call], monkeypatch: pytest.MonkeyPatch
+def test_while_a_stream_is_captured_the_heuristic_decides(
+    session: Session, asked: list[Desc], monkeypatch: pytest.MonkeyPatch
 ) -> None:  # fmt: skip
     monkeypatch.setattr(type(session), "capturing", lambda self, queue: queue == "captured")
     with toprung.planning("measure"), warnings.catch_warnings():
         warnings.simplefilter("error")
-        made = engine.prepare(session, GemmCall(64, 52, 64), queue="captured")
-    assert "by the model" in made.why and "not measured: its stream is being captured" in made.why and not asked
+        made = engine.prepare(session, GemmDesc(64, 52, 64), queue="captured")
+    assert "by the cost model" in made.why and "not measured: its stream is being captured" in made.why and not asked
 
 
-def test_what_takes_too_long_or_is_no_problem_of_the_tuner_is_left_to_the_model(
+def test_what_takes_too_long_or_is_no_problem_of_the_tuner_is_left_to_the_heuristic(
     session: Session, stored: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(planner.LARGEST, session.device.kind, 1e4)
     toprung.planning("measure")
-    assert "toprung tune measures it" in engine.prepare(session, GemmCall(64, 64, 64)).why
-    assert "negative increment" in engine.prepare(session, GemvCall(30, 40, incx=-1)).why
+    assert "toprung tune measures it" in engine.prepare(session, GemmDesc(64, 64, 64)).why
+    assert "negative increment" in engine.prepare(session, GemvDesc(30, 40, incx=-1)).why
     assert not list(stored.entries())
 
 
@@ -300,17 +303,17 @@ def test_an_interrupt_ends_what_measures(device: Device, monkeypatch: pytest.Mon
 @pytest.mark.parametrize("align", [1, 2, 4])
 def test_a_problem_has_the_class_and_the_sizes_of_its_call(align: int) -> None:
     where = {"align_a": align, "align_b": 4, "align_c": align}
-    calls: list[Call] = [
-        GemmCall(64, 128, 256, **where), GemmCall(64, 128, 256, trans_a=True, ldb=132, beta_zero=False, **where),  # type: ignore[arg-type]
-        GemmCall(1, 128, 256, lda=3, **where), GemmCall(6, 500, 64, batch=4, stride_a=386, stride_b=0, stride_c=3001, **where),  # type: ignore[arg-type]
-        GemvCall(64, 128, align_a=align), GemvCall(128, 64, trans=True, lda=66, incx=3, incy=2, beta_zero=False),
+    calls: list[Desc] = [
+        GemmDesc(64, 128, 256, **where), GemmDesc(64, 128, 256, trans_a=True, ldb=132, beta_zero=False, **where),  # type: ignore[arg-type]
+        GemmDesc(1, 128, 256, lda=3, **where), GemmDesc(6, 500, 64, batch=4, stride_a=386, stride_b=0, stride_c=3001, **where),  # type: ignore[arg-type]
+        GemvDesc(64, 128, align_a=align), GemvDesc(128, 64, trans=True, lda=66, incx=3, incy=2, beta_zero=False),
     ]  # fmt: skip
     for call in calls:
         problem = problem_like(call)
         assert problem is not None
-        found = call_of(problem)
-        assert (class_of(found), sizes_of(found), found.beta_zero) == (class_of(call), sizes_of(call), call.beta_zero)
-        if isinstance(found, GemmCall) and isinstance(call, GemmCall):
+        found = desc_of(problem)
+        assert (class_of(found), found.sizes, found.beta_zero) == (class_of(call), call.sizes, call.beta_zero)
+        if isinstance(found, GemmDesc) and isinstance(call, GemmDesc):
             assert all(0 <= getattr(found, n) - max(getattr(call, n), 1) < 256 for n in ("lda", "ldb", "ldc"))
 
 
@@ -318,27 +321,31 @@ def test_a_problem_has_the_class_and_the_sizes_of_its_call(align: int) -> None:
 def test_whatever_was_fastest_in_a_plan_is_what_runs_on_a_gpu(
     precision: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(vendor, "lacking", lambda device: "")
+    install_cublas(monkeypatch)
     machine, store = Machine.of(H200), Store(tmp_path / "tuned.sqlite")
-    seen = set()
+    seen, directions = set(), set()
     for problem in shapes.drawn(H200, 30, 11):
-        call = call_of(problem)
+        desc = desc_of(problem)
         if precision not in asked_of(H200, problem, precision):
             continue
-        choices = planned(H200, problem, precision, store, machine, None)
-        mine, others = contenders(H200, problem, precision, routed(H200, problem, precision), store, machine, None)
-        assert {plain(mine), *others} <= set(choices), "a check compares with nothing that a plan did not measure"
-        for fastest in choices:
-            samples = {c: (1e-5 if c == fastest else 2e-5,) for c in choices}
+        candidates = first_use_candidates(H200, problem, precision, store, machine, None)
+        mine, others = check_candidates(H200, problem, precision, selected(H200, problem, precision), store, machine, None)
+        assert {mine.candidate, *others} <= set(candidates), "a check compares with nothing that a plan did not measure"
+        for fastest in candidates:
+            samples = {c: (1e-5 if c == fastest else 2e-5,) for c in candidates}
             book = Book(entry_of(machine, problem, c, Sampled("right", seconds=s)) for c, s in samples.items())
             monkeypatch.setattr(tuned, "known", lambda device, book=book: tuned.Known(machine, None, book))
-            assert tuned.settled(H200, call, precision)
-            found, _ = route(H200, call, False, precision)
-            assert plain(found) == fastest and ("very sizes" in found.why), found.why
+            assert tuned.settled(H200, desc, paths(H200, desc, precision))
+            found = select(H200, desc, False, precision)
+            assert found.candidate == fastest and ("very sizes" in found.why), found.why
             seen.add(fastest.kernel)
+            directions.add(str(fastest.config).split()[0] if fastest.kernel == "skinny" else "")
         monkeypatch.undo()
-        monkeypatch.setattr(vendor, "lacking", lambda device: "")
-    assert seen >= {"fp32": {"cublas", "gemm", "rows", "columns"}, "auto": {"fp32x", "cublas"}, "fp32x": {"fp32x"}}[precision]
+        install_cublas(monkeypatch)
+    known = {"fp32": {"cublas", "tiled", "skinny"}, "auto": {"hopper_fp32x", "cublas"}, "fp32x": {"hopper_fp32x"}}
+    assert seen >= known[precision]
+    if precision == "fp32":
+        assert directions >= {"rows", "columns"}
 
 
 class Uncompiled:
@@ -347,7 +354,7 @@ class Uncompiled:
     def __init__(self, device: Device) -> None:
         """Nothing to start."""
 
-    def ahead(self, choice: Choice, fingerprint: str) -> None:
+    def ahead(self, candidate: Candidate, fingerprint: str) -> None:
         """Nothing is compiled."""
 
     def rank(self, problem: Problem) -> None:
@@ -358,12 +365,12 @@ class Uncompiled:
 
 
 class Drawn:
-    """A GPU whose times are drawn, the same for the same problem and choice but for noise; now and then a result is wrong."""
+    """A GPU whose times are drawn, the same for the same problem and candidate but for noise; now and then a result is wrong."""
 
     name, device, machine = "drawn", H200, Machine.of(H200)
 
     def __init__(self, disturbed: float = 1.0) -> None:
-        """``disturbed``: how many times as long as undisturbed choices take at most at the first look at a problem."""
+        """``disturbed``: how many times as long as undisturbed candidates take at most at the first look at a problem."""
         self._noise, self.disturbed = random.Random(5), disturbed
         self._before: Problem | None = None
 
@@ -372,12 +379,12 @@ class Drawn:
 
     def run(self, trial: Trial) -> Outcome:
         again, self._before = self._before == trial.problem, trial.problem
-        slow = [1.0 if again else self._noise.uniform(1, self.disturbed) for _ in trial.choices]
-        found = tuple(self._sampled(trial, c) for c in trial.choices)
+        slow = [1.0 if again else self._noise.uniform(1, self.disturbed) for _ in trial.candidates]
+        found = tuple(self._sampled(trial, c) for c in trial.candidates)
         return Outcome(tuple(replace(s, seconds=tuple(x * n for x in s.seconds)) for s, n in zip(found, slow, strict=True)))
 
-    def _sampled(self, trial: Trial, choice: Choice) -> Sampled:
-        drawn = random.Random(str((trial.problem, plain(choice))))
+    def _sampled(self, trial: Trial, candidate: Candidate) -> Sampled:
+        drawn = random.Random(str((trial.problem, candidate)))
         if drawn.random() < 0.05:
             return Sampled("wrong", "planted")
         seconds = 1e-5 * (1 + drawn.random())
@@ -389,25 +396,25 @@ class Drawn:
 
 
 @pytest.mark.parametrize("status", ["crashed", "wrong"])
-def test_what_goes_wrong_at_the_second_look_is_not_chosen(status: str, stored: Store) -> None:
+def test_what_goes_wrong_at_the_second_look_is_not_selected(status: str, stored: Store) -> None:
     class Falters(Drawn):
         def run(self, trial: Trial) -> Outcome:
             again = self._before == trial.problem
             found = super().run(trial)
-            if not again or trial.choices[0] != choices[0]:
+            if not again or trial.candidates[0] != candidates[0]:
                 return found
             return Outcome((Sampled(status, "planted"), *found.sampled[1:]))
 
-        def _sampled(self, trial: Trial, choice: Choice) -> Sampled:
-            seconds = 1e-5 if choice == choices[0] else 1.1e-5
+        def _sampled(self, trial: Trial, candidate: Candidate) -> Sampled:
+            seconds = 1e-5 if candidate == candidates[0] else 1.1e-5
             return Sampled("right", seconds=(seconds,) * 9, marked=(False,) * 9, turns=tuple(range(9)))
 
     problem = Gemm(512, 512, 512)
-    choices = planned(H200, problem, "fp32", stored, Machine.of(H200), None)[:3]
-    assert len(choices) == 3 and measure(Falters(), problem, choices, stored) == ""
-    assert {choice_of(e.candidate): e.status for e in stored.entries()} == {
-        choices[0]: status,
-        **dict.fromkeys(choices[1:], "right"),
+    candidates = first_use_candidates(H200, problem, "fp32", stored, Machine.of(H200), None)[:3]
+    assert len(candidates) == 3 and measure(Falters(), problem, candidates, stored) == ""
+    assert {decoded(e.candidate): e.status for e in stored.entries()} == {
+        candidates[0]: status,
+        **dict.fromkeys(candidates[1:], "right"),
     }
 
 
@@ -415,7 +422,7 @@ def test_what_goes_wrong_at_the_second_look_is_not_chosen(status: str, stored: S
 def test_whatever_the_times_are_a_check_that_plans_first_keeps_the_promise(
     precision: str, stored: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(vendor, "lacking", lambda device: "")
+    install_cublas(monkeypatch)
     monkeypatch.setattr(checking, "Compiler", Uncompiled)
     problems = shapes.drawn(H200, 25, 4)
     estimated = list(check(Drawn(), problems, stored, precision=precision))

@@ -16,18 +16,21 @@ import numpy as np
 import pytest
 
 from test_choice import H200
-from toprung.blas.choice import Choice
-from toprung.blas.competitor import call_of
-from toprung.blas.space import draws
+from toprung.blas.problems import desc_of
 from toprung.bounds.arch import vendor_figures
 from toprung.bounds.figures import Figures, Unknown
 from toprung.bounds.rank import Code, Machine, Product, bound, departures, expected, interleaved, machine, predict, turns
+from toprung.dispatch.selection import Candidate
 from toprung.errors import BadRecord, Unsupported
+from toprung.kernels import families, family
+from toprung.kernels.skinny.family import SkinnyConfig
+from toprung.kernels.tiled.family import draws
 from toprung.probe import store
 from toprung.ranking import TOP, WITHOUT, Ranking, Timed, agreement, predictions, spearman, timed, without
 from toprung.results import read
 from toprung.routines.gemm import Gemm
 from toprung.tile import Tile
+from toprung.tune.model import model as tuning
 
 RESULTS = Path(__file__).parents[1] / "results" / "nvidia-h200"
 SIZES = (1000, 4096)
@@ -83,7 +86,7 @@ def test_tiles_are_ranked_before_they_are_compiled(record: str, size: int) -> No
 @pytest.mark.parametrize(("record", "size"), SAMPLES)
 def test_the_sample_is_what_the_seed_draws(record: str, size: int) -> None:
     _, rows = sample(record, size)
-    drawn = islice(draws(H200, call_of(Gemm(size, size, size)), read(RESULTS / record)["seed"]), len(rows))
+    drawn = islice(draws(H200, desc_of(Gemm(size, size, size)), read(RESULTS / record)["seed"]), len(rows))
     assert [(c.tile, dict(c.options)) for c in drawn] == [(t.tile, t.options) for t in rows]
 
 
@@ -264,14 +267,17 @@ def test_queues() -> None:
 
 def test_choices_are_ranked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TOPRUNG_DATA", str(tmp_path))  # only what comes with the package
-    call = call_of(Gemm(1000, 1000, 1000))
+    call = desc_of(Gemm(1000, 1000, 1000))
     model = Ranking.of(H200, call)
     choices = list(islice(draws(H200, call, 3), 30))
     ordered = model.order(choices)
     assert set(ordered) == set(choices) and model.seconds(ordered[0]) == min(map(model.seconds, choices))
     assert all(0 < model.least(c) <= model.seconds(c) for c in choices)
-    with pytest.raises(Unsupported, match="not of columns"):
-        model.seconds(Choice("columns", GOOD))
+    # it is of the block kernel alone: the tuner asks it of nothing else
+    columns, tuner = SkinnyConfig(replace(GOOD, KU=4)), tuning(H200, call)
+    assert [f.name for f in families() if f.blocked(columns)] == ["tiled"]
+    assert tuner.predict(Candidate(family("tiled"), choices[0])) == model.seconds(choices[0])
+    assert tuner.predict(Candidate(family("skinny"), columns)) == 0.0 != model.seconds(columns)
     with pytest.raises(Unsupported, match=r"latency_clocks.*toprung probe"):
         Ranking.of(replace(H200, name="Some GPU"), call)
 

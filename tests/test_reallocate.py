@@ -14,10 +14,10 @@ from conftest import require
 from toprung import cli
 from toprung.backends import nvrtc
 from toprung.backends.base import Source
-from toprung.blas.kernel import kernel
-from toprung.blas.tiles import GPU
 from toprung.build import Own, rung_source
 from toprung.errors import BadCubin, UnknownName, Unproven
+from toprung.kernels.blocks import BLOCKS
+from toprung.kernels.tiled.record import RECORD
 from toprung.machine_code import inspect_source
 from toprung.reallocate import reallocate
 from toprung.reallocate.banks import reads, sources_of
@@ -41,8 +41,9 @@ def compiler() -> None:
 def source(name: str) -> Source:
     device = nvrtc.device_of("sm_90")
     if name.startswith("library"):
-        one, which = GPU[["128x256", "128x128"].index(name.split()[1])], kernel("gemm")
-        return rung_source(which, one.tile, which.options(device, {"AHEAD": one.ahead, "ORDER": one.order, "RESIDENT": one.asked}))
+        one = BLOCKS[["128x256", "128x128"].index(name.split()[1])]
+        switches = {"AHEAD": one.ahead, "ORDER": one.order, "RESIDENT": one.asked}
+        return rung_source(RECORD, one.tile, RECORD.options(device, switches))
     which = rung(name)
     return rung_source(which, which.tile_for(device), which.options(device, {}))
 

@@ -12,7 +12,7 @@ import trial
 from toprung.backends.base import Session
 from toprung.build import Compiled
 from toprung.data import DISTRIBUTIONS
-from toprung.hopper import SHALLOWEST
+from toprung.kernels.hopper_fp32x.sizes import SHALLOWEST
 from toprung.precision import precision
 from toprung.routines.gemm import Gemm
 

@@ -16,7 +16,7 @@ from toprung import results
 from toprung.backends.base import Session
 from toprung.bandwidth import Bandwidth, Rate
 from toprung.climb import Entry, climb
-from toprung.competitor import Clock, Prepared
+from toprung.competitor import BoundCompetitor, Clock
 from toprung.measure import Measurement
 from toprung.problem import F32, Problem
 from toprung.report import plot
@@ -114,7 +114,7 @@ def test_the_terminal_shows_the_shares_and_what_each_adds() -> None:
     assert (cells["% read"], cells["% copy"]) == (["75.0"], ["150.0"]) and "% peak" not in cells
 
 
-class Ticking(Prepared):
+class Ticking(BoundCompetitor):
     """A clock that a call moves by 10 and a mark by 1."""
 
     def __init__(self) -> None:

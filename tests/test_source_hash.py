@@ -12,20 +12,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
-from toprung import backends
+from toprung import backends, cli
 from toprung import store as stores
-from toprung.blas import kernel as kernels
-from toprung.blas import tuned, vendor
-from toprung.blas.problems import call_of, source_hash
-from toprung.blas.route import route
+from toprung.backends import cublas
+from toprung.blas.problems import desc_of
 from toprung.build import with_includes
 from toprung.device import Device
+from toprung.dispatch import tuned
+from toprung.dispatch.select import select
 from toprung.errors import StoreError
+from toprung.kernels import families, family
+from toprung.kernels.helpers import ADD
+from toprung.kernels.tiled.record import RECORD
 from toprung.routines.gemm import Gemm
 from toprung.routines.gemv import Gemv
 from toprung.store import Store, exchange
-from toprung.store.plain import VENDORS
+from toprung.store.versions import RENAMED
 from toprung.tokens import source_digest, tokens
 
 FIXTURES = Path(__file__).parent / "fixtures" / "store"
@@ -88,36 +92,37 @@ def test_comments_do_not_count_and_constants_do(file: Path) -> None:
 # the hash of a kernel
 
 
-def test_a_hash_covers_the_second_pass_and_its_own_backends_prelude(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def hashed(backend: str = "opencl") -> str:
-        source_hash.cache_clear()
-        return source_hash("gemm", backend)
+def test_a_version_covers_the_second_pass_and_its_own_backends_prelude(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:  # fmt: skip
+    tiled = family("tiled")
+    opencl, cuda = tiled.version("opencl"), tiled.version("cuda")
+    assert opencl != cuda
+    real, more = backends.prelude, {"opencl": "", "cuda": ""}
+    monkeypatch.setattr(backends, "prelude", lambda name: real(name) + more[name])
+    more["cuda"] = "#define MORE 1\n"
+    assert (tiled.version("opencl"), tiled.version("cuda") == cuda) == (opencl, False)
+    more["opencl"] = "// a remark\n"
+    assert tiled.version("opencl") == opencl
+    for record in (RECORD, ADD):
+        own = record.source
+        copy = shutil.copytree(own.parents[1], tmp_path / record.stem) / own.parent.name / own.name
+        object.__setattr__(record, "source", copy)
+        try:
+            assert tiled.version("opencl") == opencl  # wherever the file lies
+            copy.write_text("// one remark more\n" + own.read_text().replace("__kernel", "/* here it begins */ __kernel"))
+            assert tiled.version("opencl") == opencl
+            copy.write_text(own.read_text().replace("0.0f", "1.0f"))
+            assert tiled.version("opencl") != opencl
+        finally:
+            object.__setattr__(record, "source", own)
+    assert tiled.version("opencl") == opencl
 
-    try:
-        opencl, cuda = hashed(), hashed("cuda")
-        assert opencl != cuda
-        real, more = backends.prelude, {"opencl": "", "cuda": ""}
-        monkeypatch.setattr(backends, "prelude", lambda name: real(name) + more[name])
-        more["cuda"] = "#define MORE 1\n"
-        assert (hashed(), hashed("cuda") == cuda) == (opencl, False)
-        more["opencl"] = "// a remark\n"
-        assert hashed() == opencl
-        copy = shutil.copytree(kernels.FOLDER, tmp_path / "kernels")
-        monkeypatch.setattr(kernels, "FOLDER", copy)
-        kernels.kernel.cache_clear()
-        assert hashed() == opencl
-        for stem in ("gemm", "add"):
-            file = copy / f"{stem}.cl"
-            text = file.read_text()
-            file.write_text(f"// {text.replace('__kernel', '/* here it begins */ __kernel')}")
-            assert hashed() == opencl or not text.startswith("//")
-            file.write_text(text.replace("0.0f", "1.0f"))
-            assert hashed() != opencl
-            file.write_text(text)
-    finally:
-        monkeypatch.undo()
-        source_hash.cache_clear()
-        kernels.kernel.cache_clear()
+
+def test_no_two_families_have_one_version() -> None:
+    for backend in ("opencl", "cuda"):
+        own = [f.version(backend) for f in families() if f.own]
+        assert len(set(own)) == len(own) and all(re.fullmatch("[0-9a-f]{32}", version) for version in own)
 
 
 def test_names_of_included_files_do_not_count(tmp_path: Path) -> None:
@@ -130,7 +135,10 @@ def test_names_of_included_files_do_not_count(tmp_path: Path) -> None:
 def test_every_shipped_entry_is_fresh() -> None:
     entries = exchange.every_shipped()
     assert len(entries) >= 60
-    assert [e for e in entries if e.kernel not in VENDORS and e.source != source_hash(e.kernel, e.machine.backend)] == []
+    own = [e for e in entries if family(e.kernel).own]
+    assert len(own) >= 40
+    assert [e for e in own if e.source != tuned.version(e.kernel, e.machine.backend)] == []
+    assert [e.kernel for e in entries if tuned.refusal(e)] == []
 
 
 # stores of the commit before
@@ -142,7 +150,7 @@ def before(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Store]:
     monkeypatch.delenv(stores.VARIABLE)
     monkeypatch.setenv("TOPRUNG_DATA", str(tmp_path / "data"))
     monkeypatch.setattr(exchange, "SHIPPED", FIXTURES / "shipped")
-    monkeypatch.setattr(vendor, "lacking", lambda device: "" if device.backend == "cuda" else "it is no CUDA device")
+    monkeypatch.setattr(cublas, "library", lambda: "installed")
     store = Store.default()
     store.path.parent.mkdir()
     with closing(sqlite3.connect(store.path)) as db:
@@ -186,12 +194,13 @@ def test_a_store_that_cannot_be_migrated_is_left_as_it_was(before: Store) -> Non
 
 
 def recorded() -> list[str]:
+    """The fixture's lines, each kernel by the name of its family."""
     found: list[str] = json.loads((FIXTURES / "followed.json").read_text())["followed"]
-    return found
+    return [re.sub(r"(?<= \| )\w+(?= \{)", lambda match: RENAMED.get(match[0], match[0]), line) for line in found]
 
 
 def followed() -> list[str]:
-    """What is chosen for the problems of the record, in its words."""
+    """What is selected for the problems of the record, in its words."""
     devices = {
         name: Device(**{k: tuple(v) if isinstance(v, list) else v for k, v in facts.items()})
         for name, facts in json.loads((FIXTURES / "followed.json").read_text())["devices"].items()
@@ -203,12 +212,20 @@ def line_of(line: str, devices: dict[str, Device]) -> str:
     name, product, how = line.split(" | ")[:3]
     routine, m, n, *k, trans = product.split()
     problem: Any = Gemm(int(m), int(n), int(k[0]), trans=trans) if routine == "gemm" else Gemv(int(m), int(n), trans=trans)
-    device, call = devices[name], call_of(problem)
+    device, desc = devices[name], desc_of(problem)
     if how == "host_is_faster":
-        return f"{name} | {product} | {how} | {tuned.host_is_faster(device, call)}"
+        return f"{name} | {product} | {how} | {tuned.host_is_faster(device, desc)}"
     own, precision = how.split()
-    choice, path = route(device, call, own == "own=1", precision)
-    tile = json.dumps(choice.tile.given() if choice.tile else {})
-    options = json.dumps(dict(sorted(choice.options)))
-    flags = f"weighed={int(choice.weighed)} unproven={int(choice.unproven is not None)}"
-    return f"{name} | {product} | {how} | {choice.kernel} {tile} {options} {path} {flags}".replace('"', "")
+    found = select(device, desc, own == "own=1", precision)
+    stored = found.candidate.encode()
+    tile, options = json.dumps(stored["tile"]), json.dumps(dict(sorted(stored["options"].items())))
+    flags = f"weighed={int(found.weighed)} unproven={int(found.unproven is not None)}"
+    return f"{name} | {product} | {how} | {found.family.name} {tile} {options} {found.precision} {flags}".replace('"', "")
+
+
+def test_an_older_name_of_a_kernel_is_understood(before: Store) -> None:
+    before.ready()
+    wanted = [entry.id for entry in before.entries(kernel="skinny")]
+    done = CliRunner().invoke(cli.app, ["store", "export", "-", "--kernel", "rows"])
+    assert done.exit_code == 0 and "rows is called skinny now" in done.stderr
+    assert len(json.loads(done.stdout)["entries"]) == len(wanted) == 2

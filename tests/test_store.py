@@ -32,7 +32,7 @@ from toprung.store import Entry, Machine, Proof, Store, candidate_key, tables
 
 HERE = Machine("a-device", "A Device", "opencl", "1.0", "a compiler 2")
 TILE = {"BM": 16, "BN": 16, "BK": 8, "TM": 4, "TN": 4}
-TUNED = {"kernel": "gemm", "tile": TILE, "options": {"ORDER": 1}}
+TUNED = {"kernel": "tiled", "tile": TILE, "options": {"ORDER": 1}}
 
 
 def entry(n: int = 64, seconds: tuple[float, ...] = (1e-3,), **more: Any) -> Entry:
@@ -100,7 +100,7 @@ def test_the_best_goes_by_right_and_unmarked_samples(store: Store) -> None:
     assert store.best(HERE, {**shape, "alpha": 1}) == slow, "1 and 1.0 are one α"
     assert store.best(HERE, {**shape, "trans": "NT"}) is None
     assert store.best_of_class(HERE, "tiny NN v444") == [slow]
-    assert store.fastest(HERE, 1, kernel="gemm") == [slow]
+    assert store.fastest(HERE, 1, kernel="tiled") == [slow]
 
 
 def test_the_same_measured_again_replaces(store: Store) -> None:
@@ -226,7 +226,7 @@ def test_a_file_that_is_no_store_is_refused_and_left_alone(make: Any, says: str,
 def test_a_damaged_row_is_named_and_the_rest_is_read(store: Store) -> None:
     store.add(entry(64), entry(65), entry(66))
     with sqlite3.connect(store.path) as db:
-        db.execute("UPDATE entries SET content = replace(content, '\"gemm\"', '\"gemm; rm\"') WHERE id = ?", (entry(65).id,))
+        db.execute("UPDATE entries SET content = replace(content, '\"tiled\"', '\"tiled; rm\"') WHERE id = ?", (entry(65).id,))
         db.execute("UPDATE entries SET content = CAST(x'ff00' AS TEXT) WHERE id = ?", (entry(66).id,))
     complaints: list[str] = []
     assert [e.sizes[0] for e in store.entries(complaints=complaints)] == [64]
@@ -355,7 +355,7 @@ shapes = st.builds(
 ).map(Gemm.describe)  # fmt: skip
 tiles = st.fixed_dictionaries({"BM": st.integers(1, 256), "BN": st.integers(1, 256)}, optional={"BK": st.integers(1, 64)})
 ours = st.fixed_dictionaries(
-    {"kernel": words.filter(lambda w: w not in stores.VENDORS), "tile": tiles},
+    {"kernel": words, "tile": tiles},
     optional={"options": st.dictionaries(words.map(str.upper), st.integers(0, 99), max_size=3)},
 )
 candidates = ours | st.sampled_from([{"kernel": "cublas"}, {"kernel": "numpy", "tile": {}}])
@@ -408,13 +408,13 @@ def hostile(path: str, value: Any) -> dict[str, Any]:
     return content
 
 
-CODE = 'gemm"\n#include "/etc/passwd'
+CODE = 'tiled"\n#include "/etc/passwd'
 HOSTILE = [
-    ("candidate.kernel", CODE), ("candidate.kernel", "../gemm"), ("candidate.kernel", 7), ("candidate.tile", [1]),
+    ("candidate.kernel", CODE), ("candidate.kernel", "../tiled"), ("candidate.kernel", 7), ("candidate.tile", [1]),
     ("candidate.tile", {"BM": "16", "BN": 16}), ("candidate.tile", {"BM": 16, "BN": 16, "EXEC": 1}), ("candidate.tile", {"BM": 16}),
     ("candidate.tile", {"BM": 10**30, "BN": 1}), ("candidate.tile", {"BM": 0, "BN": 1}), ("candidate.tile", {"BM": True, "BN": 1}),
     ("candidate.options", {"ORDER": "1) system("}), ("candidate.options", {"x=1 -D": 1}), ("candidate.options", {"ORDER": -1}),
-    ("candidate.options", {"ORDER": 1e9}), ("candidate", "gemm"), ("candidate", {"tile": {}}), ("candidate.more", 1),
+    ("candidate.options", {"ORDER": 1e9}), ("candidate", "tiled"), ("candidate", {"tile": {}}), ("candidate.more", 1),
     ("seconds", [float("nan")]), ("seconds", [float("inf")]), ("seconds", [-1.0]), ("seconds", [0]), ("seconds", ["1"]),
     ("seconds", []), ("seconds", 1.0), ("seconds", [10**400]), ("clocks_mhz", [1.0, 2.0]), ("marked", [1]), ("grade", "0"),
     ("grade", -1), ("status", "fine"), ("message", 5), ("date", "yesterday"), ("date", ""), ("version", "\x1b[31m"),
@@ -487,7 +487,7 @@ def test_the_command_lists_carries_and_clears(typed: Typed, tmp_path: Path) -> N
     )
     code, said = typed("store", "list", "--json", tmp_path / "listed.json")
     assert code == 0 and "64×64×64" in said and "wrong: [red]no" in said and "4 entries" in said
-    assert "2 entries" in typed("store", "list", "--best", 1, "--kernel", "gemm")[1]
+    assert "2 entries" in typed("store", "list", "--best", 1, "--kernel", "tiled")[1]
     assert typed("store", "export", tmp_path / "out.json", "--status", "right")[0] == 0
     assert len(json.loads((tmp_path / "out.json").read_text())["entries"]) == 3
     code, said = typed("store", "import", tmp_path / "listed.json", "--store", tmp_path / "other.sqlite")
@@ -516,5 +516,5 @@ def test_the_command_says_what_is_wrong(typed: Typed, tmp_path: Path) -> None:
     )
     Store(tmp_path / "from.sqlite").export(tmp_path / "from.json")
     code, said = typed("store", "import", tmp_path / "from.json")
-    assert code == 2 and "there is no kernel of the library 'nosuch'" in said and "no switch ORDER=9" in said
+    assert code == 2 and "there is no kernel family 'nosuch'" in said and "no switch ORDER=9" in said
     assert [e.sizes[0] for e in Store.default().entries()] == [64]

@@ -15,14 +15,20 @@ import pytest
 
 from command import Typed
 from toprung.backends.base import Session
-from toprung.blas.choice import Choice
-from toprung.blas.choose import by_model
-from toprung.blas.kernel import kernel
-from toprung.blas.problems import call_of, class_of
-from toprung.blas.tunable import tunables
+from toprung.blas.problems import desc_of
 from toprung.cli.tune import parse_budget
 from toprung.device import Device
+from toprung.dispatch.heuristic import select_own
+from toprung.dispatch.selection import Candidate, Selection, decoded
 from toprung.errors import BadArgument, BadSize, UnknownName
+from toprung.gemm.classes import class_of
+from toprung.kernels import family
+from toprung.kernels.base import KernelConfig, NoConfig, TileConfig
+from toprung.kernels.plain.family import RECORD as PLAIN
+from toprung.kernels.record import LibraryKernel
+from toprung.kernels.skinny.family import SkinnyConfig
+from toprung.kernels.skinny.record import RECORDS
+from toprung.kernels.tiled.record import RECORD as TILED
 from toprung.problem import Problem
 from toprung.report.tune import best_over_time
 from toprung.routines.gemm import Gemm
@@ -37,7 +43,7 @@ from toprung.tune.recorded import Table, course
 from toprung.tune.search import STRATEGIES
 from toprung.tune.session import Budget, Shape, Tuner
 from toprung.tune.space import CallSpace
-from toprung.tune.trial import Outcome, Sampled, Trial, choice_of, describe, mark, plain
+from toprung.tune.trial import Outcome, Sampled, Trial, mark
 
 H200 = Device(
     "cuda:0", "cuda", "NVIDIA H200", "NVIDIA", "", "", "gpu", 132, 1980, 128, 49152, 140 << 30, 140 << 30, 1024, (1024, 1024, 64),
@@ -49,44 +55,48 @@ PROBLEMS = (
 )  # fmt: skip
 
 
+def record_of(config: KernelConfig) -> LibraryKernel:
+    """Return the record of the kernel that a tile is of."""
+    return RECORDS[config.kernel] if isinstance(config, SkinnyConfig) else TILED
+
+
 @pytest.mark.parametrize("kind", ["cpu", "gpu"])
 @pytest.mark.parametrize("problem", PROBLEMS, ids=str)
 def test_every_point_of_a_space_can_be_launched(problem: Problem, kind: str, device: Device) -> None:
     place = H200 if kind == "gpu" else device
-    call = call_of(problem)
-    space = CallSpace(place, call, UNKNOWN)
+    desc = desc_of(problem)
+    space = CallSpace(place, desc, UNKNOWN)
     rng = random.Random(1)
-    start = plain(by_model(place, call))
+    start = select_own(place, desc).candidate
     drawn = [c for _ in range(20) if (c := space.draw(rng))]
     # on a GPU the order takes seconds for each product of tiles: once is enough here
     first = islice(space.ranked(), 30) if kind == "cpu" or problem == PROBLEMS[3] else ()
     tried = [*first, *drawn, *space.neighbours(start)]
     assert len(drawn) == 20 and len(set(tried)) > 10
-    for choice in tried:
-        record = kernel(choice.kernel)
-        assert choice.tile is not None
-        options = record.options(place, dict(choice.options))
-        record.check(choice.tile, options, place)
-        assert dict(choice.options) == options
-        assert choice_of(json.loads(json.dumps(describe(choice)))) == choice
-    # a point and its choice are two forms of one thing
-    for choice in drawn:
-        tunable = next(t for t in tunables() if t.kernel == choice.kernel)
-        assert tunable.make(place, call, tunable.point(choice)) == choice
+    for candidate in tried:
+        assert candidate.kernel in ("tiled", "skinny") and isinstance(candidate.config, TileConfig)
+        record, config = record_of(candidate.config), candidate.config
+        options = record.options(place, dict(config.options))
+        record.check(config.tile, options, place)
+        assert dict(config.options) == options
+        assert decoded(json.loads(json.dumps(candidate.encode()))) == candidate
+    # a point and its configuration are two forms of one thing
+    for candidate in drawn:
+        assert candidate.family.at(place, desc, candidate.family.point(candidate.config)) == candidate.config
 
 
 def test_the_model_orders_tiles_and_bounds_them(device: Device) -> None:
-    space = CallSpace(H200, call_of(Gemm(1024, 1024, 1024)))
+    space = CallSpace(H200, desc_of(Gemm(1024, 1024, 1024)))
     order = list(islice(space.ranked(), 200))
     kernels = [c.kernel for c in order[:3]]
-    assert set(kernels) == {"gemm", "ffma", "pieces"}, "the best of each kernel before the second of one"
+    assert set(kernels) == {"tiled", "hopper_sgemm", "stream_k"}, "the best of each kernel before the second of one"
     predicted = [space.model.predict(c) for c in order]
     assert predicted[:3] == sorted(predicted[:3]) and predicted[0] == min(predicted)
     assert predicted[3:] == sorted(predicted[3:]) and predicted[0] < predicted[-1]
     by_kernel = {k: [p for c, p in zip(order, predicted, strict=True) if c.kernel == k] for k in kernels}
     assert all(own[0] == min(own) for own in by_kernel.values())
     assert all(0 < space.model.bound(c) <= space.model.predict(c) for c in order)
-    assert CallSpace(device, call_of(Gemm(64, 64, 64))).model.bound(order[0]) == 0, "what is unknown discards nothing"
+    assert CallSpace(device, desc_of(Gemm(64, 64, 64))).model.bound(order[0]) == 0, "what is unknown discards nothing"
 
 
 def hills() -> Table:
@@ -95,7 +105,7 @@ def hills() -> Table:
     for bm in (8, 16, 32, 64, 128, 256):
         for bk in (4, 8, 16, 32, 64):
             steps = abs(math.log2(bm / 64)) + abs(math.log2(bk / 8))
-            seconds[choice_of({"kernel": "gemm", "tile": {"BM": bm, "BN": 64, "BK": bk}})] = 1.0 + steps
+            seconds[decoded({"kernel": "gemm", "tile": {"BM": bm, "BN": 64, "BK": bk}})] = 1.0 + steps
     return Table(seconds)
 
 
@@ -108,9 +118,9 @@ def test_a_strategy_tries_everything_once(name: str) -> None:
     seen = next(table.ranked())
     search = STRATEGIES[name](table, 3, lambda c: c == seen)
     asked = []
-    while len(asked) <= len(table.seconds) and (choice := search.ask()) is not None:
-        asked.append(choice)
-        search.tell(choice, table.seconds[choice])
+    while len(asked) <= len(table.seconds) and (candidate := search.ask()) is not None:
+        asked.append(candidate)
+        search.tell(candidate, table.seconds[candidate])
     assert len(asked) == len(set(asked)) and seen not in asked
     if name in ("ranked", "climb"):
         assert len(asked) == len(table.seconds) - 1, "a small space is exhausted"
@@ -174,10 +184,11 @@ class InProcess:
 
 def test_a_trial_verifies_and_compares_in_turns(session: Session) -> None:
     problem = Gemm(90, 70, 110)
-    own = plain(by_model(session.device, call_of(problem)))
-    slow = Choice("plain", kernel("plain").tile_for(session.device))
-    illegal = Choice("gemm", Tile(BM=7, BN=5, BK=3, TM=2, TN=2), own.options)
-    rivals = own, slow, illegal, Choice("numpy", None)
+    own = select_own(session.device, desc_of(problem)).candidate
+    slow = Candidate(family("plain"), TileConfig(PLAIN.tile_for(session.device)))
+    assert isinstance(own.config, TileConfig)
+    illegal = Candidate(family("tiled"), TileConfig(Tile(BM=7, BN=5, BK=3, TM=2, TN=2), own.config.options))
+    rivals = own, slow, illegal, Candidate(family("numpy"), NoConfig())
     outcome = InProcess(session).run(Trial(problem, rivals, turns=6, least=3, hopeless=1e9, cold=2))
     mine, theirs, refused, numpy = outcome.sampled
     assert [s.status for s in outcome.sampled] == ["right", "right", "build", "right"]
@@ -188,7 +199,7 @@ def test_a_trial_verifies_and_compares_in_turns(session: Session) -> None:
 def test_cold_samples_are_of_other_operands(session: Session) -> None:
     problem = Gemm(90, 70, 110, beta=0.5)
     measurer = Measurer(session)
-    own = plain(by_model(session.device, call_of(problem)))
+    own = select_own(session.device, desc_of(problem)).candidate
     (mine,) = measurer.run(Trial(problem, (own,), turns=2, least=2, cold=2)).sampled
     assert len(mine.cold_seconds) == 2 and measurer._copies
     assert len(measurer._copies) * sum(m.nbytes for m in problem.matrices) > 8 << 20, "more than a core's cache holds"
@@ -214,8 +225,8 @@ def test_a_short_run_has_cold_samples(session: Session, tmp_path: Path) -> None:
 def test_the_check_finds_a_choice_that_is_too_slow(session: Session, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from toprung.tune import check as checking
 
-    problem, slow = Gemm(192, 192, 192), Choice("plain", kernel("plain").tile_for(session.device), (), "planted")
-    monkeypatch.setattr(checking, "routed", lambda device, problem, precision="fp32": slow)
+    problem, slow = Gemm(192, 192, 192), Candidate(family("plain"), TileConfig(PLAIN.tile_for(session.device)))
+    monkeypatch.setattr(checking, "selected", lambda device, problem, precision="fp32": Selection(slow, "planted"))
     (found,) = check(InProcess(session), [problem], Store(tmp_path / "tuned.sqlite"))
     assert found.broken and found.ratio is not None and found.ratio.low > 1.05 and found.best != slow
     assert found.describe()["why"] == "planted"
@@ -235,7 +246,7 @@ def test_a_host_that_is_disturbed_once_breaks_no_promise(session: Session, tmp_p
     lane = Disturbed(session)
     (found,) = check(lane, [Gemm(96, 96, 96)], Store(tmp_path / "tuned.sqlite"))
     assert lane.trials == 2 and found.again and not found.broken and not found.trouble
-    assert found.ratio is not None and found.ratio.value == 1 and found.best == found.routed
+    assert found.ratio is not None and found.ratio.value == 1 and found.best == found.selected
 
 
 def test_a_process_that_is_killed_while_it_makes_operands_is_given_a_second_chance(session: Session, tmp_path: Path) -> None:
@@ -258,10 +269,10 @@ def test_shapes_are_drawn_of_every_class_and_the_same_again(device: Device) -> N
     for place, most in ((H200, 1e11), (device, 2e8)):
         drawn = shapes.drawn(place, 300, 5)
         assert drawn == shapes.drawn(place, 300, 5) != shapes.drawn(place, 300, 6) and len(set(drawn)) == 300
-        classes = Counter(class_of(call_of(p)).split()[0] for p in drawn)
+        classes = Counter(class_of(desc_of(p)).split()[0] for p in drawn)
         assert set(classes) >= {"vector", "skinny", "batched", "deep", "shallow", "tiny"}
         assert max(p.flops for p in drawn) <= 4 * most
-    usual = {class_of(call_of(p)).split()[0] for p in shapes.default(H200)}
+    usual = {class_of(desc_of(p)).split()[0] for p in shapes.default(H200)}
     assert usual >= {"large", "small", "tiny", "batched", "deep", "vector"}
 
 
@@ -305,11 +316,11 @@ def test_bad_input_is_refused_before_anything_runs(
 
 def test_the_last_comparison_decides_what_is_best(device: Device) -> None:
     problem = Gemm(64, 64, 64)
-    start, other, lucky = islice(CallSpace(device, call_of(problem)).ranked(), 3)
+    start, other, lucky = islice(CallSpace(device, desc_of(problem)).ranked(), 3)
 
     def after(**seconds: float) -> Shape:
         finals = {n: Sampled("right", seconds=(s, 1.01 * s, 0.99 * s), turns=(0, 1, 2)) for n, s in seconds.items()}
-        shape = Shape(problem, Machine.of(device), start=start, choice=lucky, ordinary=other, finals=finals)
+        shape = Shape(problem, Machine.of(device), start=start, candidate=lucky, ordinary=other, finals=finals)
         shape.step_back()
         return shape
 
@@ -319,5 +330,5 @@ def test_the_last_comparison_decides_what_is_best(device: Device) -> None:
         (after(best=1.0, untuned=0.5, ordinary=0.8), start, 1.0, 1.6),
         (after(best=1.0, untuned=0.5), start, 1.0, None),
     ):
-        assert found.choice == choice and found.gain is not None and found.gain.value == pytest.approx(gain)
+        assert found.candidate == choice and found.gain is not None and found.gain.value == pytest.approx(gain)
         assert (found.behind.value if found.behind else None) == (behind and pytest.approx(behind))

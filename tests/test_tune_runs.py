@@ -21,9 +21,10 @@ import pytest
 
 import poisoned
 from conftest import require
-from toprung.blas.choose import by_model
-from toprung.blas.problems import call_of
+from toprung.blas.problems import desc_of
 from toprung.device import Device
+from toprung.dispatch.heuristic import select_own
+from toprung.dispatch.selection import decoded
 from toprung.problem import Problem
 from toprung.report import tune_table
 from toprung.routines.gemm import Gemm
@@ -34,13 +35,13 @@ from toprung.tune.executors.local import Local
 from toprung.tune.search import STRATEGIES
 from toprung.tune.session import Budget, Tuner
 from toprung.tune.space import CallSpace
-from toprung.tune.trial import Trial, choice_of, plain
+from toprung.tune.trial import Trial
 
 
 def seed_with_every_fault(device: Device, problem: Problem, count: int) -> int:
-    """A seed whose first draws meet every fault and a choice that is right."""
+    """Return a seed whose first draws meet every fault and a candidate that is right."""
     for seed in range(5000):
-        search = STRATEGIES["random"](CallSpace(device, call_of(problem)), seed)
+        search = STRATEGIES["random"](CallSpace(device, desc_of(problem)), seed)
         met = Counter(poisoned.fate(c) for _ in range(count) if (c := search.ask()))
         if set(met) == {*poisoned.FAULTS, "right"} and met["timeout"] == 1:
             return seed
@@ -70,12 +71,12 @@ def test_a_crash_a_hang_a_wrong_result_and_a_failed_build_do_not_end_the_search(
     text, _ = run.communicate(timeout=200)
     assert run.returncode == 0, text
     entries = stored(tmp_path)
-    found = {choice_of(e.candidate): e for e in entries if e.kernel == "gemm"}
-    own = plain(by_model(device, call_of(problem)))
+    found = {decoded(e.candidate): e for e in entries if e.kernel == "tiled"}
+    own = select_own(device, desc_of(problem)).candidate
     assert found[own].status == "right" and len(found) == count + 1
-    search = STRATEGIES["random"](CallSpace(device, call_of(problem)), seed)
-    for choice in (search.ask() for _ in range(count)):
-        assert choice is not None and found[choice].status == poisoned.fate(choice), (choice, found[choice].message)
+    search = STRATEGIES["random"](CallSpace(device, desc_of(problem)), seed)
+    for candidate in (search.ask() for _ in range(count)):
+        assert candidate is not None and found[candidate].status == poisoned.fate(candidate), (candidate, found[candidate].message)
     said = {e.status: e.message for e in entries}
     assert "SIGSEGV" in said["crashed"] and "2 s in phase run" in said["timeout"] and "planted" in said["build"]
     assert "grade ratio" in said["wrong"]
@@ -136,8 +137,8 @@ def test_two_processes_share_the_shapes(device: Device, tmp_path: Path) -> None:
     alive = 0
     for _ in tuner.run():
         alive = max(alive, len(children(os.getpid())))
-    assert alive >= 2 and all(s.choice and s.state == "done" for s in tuner.shapes) and not tuner.notes
-    keys = [(str(e.shape), e.key) for e in store.entries() if e.kernel == "gemm"]
+    assert alive >= 2 and all(s.candidate and s.state == "done" for s in tuner.shapes) and not tuner.notes
+    keys = [(str(e.shape), e.key) for e in store.entries() if e.kernel == "tiled"]
     assert len(keys) == len(set(keys)) == tuner.tried
 
 
@@ -192,7 +193,7 @@ def test_what_was_learnt_survives_the_end_of_the_process_and_a_second_run_goes_o
     text, _ = again.communicate(timeout=200)
     assert again.returncode == 0, text
     after = {e.id: e for e in stored(tmp_path)}
-    assert len([i for i in after if i not in before and after[i].kernel == "gemm"]) == 3, "three new ones, none of the old"
+    assert len([i for i in after if i not in before and after[i].kernel == "tiled"]) == 3, "three new ones, none of the old"
     assert all(after[i].seconds[: len(e.seconds)] == e.seconds for i, e in before.items()), "no sample is lost"
     assert json.loads((tmp_path / "run.json").read_text())["configurations"] == 3
 
@@ -206,7 +207,7 @@ def test_a_killed_worker_costs_nothing_that_was_learnt(device: Device, tmp_path:
         os.kill(pid, signal.SIGKILL)
     text, _ = run.communicate(timeout=200)
     assert run.returncode == 0, text
-    entries = [e for e in stored(tmp_path) if e.kernel == "gemm"]
+    entries = [e for e in stored(tmp_path) if e.kernel == "tiled"]
     assert len(entries) == 8 and all(e.status == "right" for e in entries), "nothing is blamed for what was done to its process"
 
 
@@ -272,10 +273,10 @@ def test_an_outcome_that_is_lost_with_its_worker_is_not_waited_for(
         return future
 
     problem = Gemm(32, 32, 32)
-    choice = plain(by_model(device, call_of(problem)))
+    candidate = select_own(device, desc_of(problem)).candidate
     monkeypatch.setattr(client, "submit", submit)
     with pytest.raises(LaneLost, match="lost its worker"):
-        DaskLane(client, address, device).run(Trial(problem, (choice,)))
+        DaskLane(client, address, device).run(Trial(problem, (candidate,)))
     client.close()
 
 

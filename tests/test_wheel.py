@@ -20,12 +20,12 @@ import sys, toprung
 from toprung.backends import find, opened
 from toprung.build import build
 from toprung.check import Oracle, hostile
-from toprung.competitor import OnDevice, PreparedRung
+from toprung.competitor import OnDevice, BoundRung
 from toprung.routines.gemm import Gemm
 from toprung.rung import ladder_names, rung
 operands, last = hostile(Gemm(33, 35, 37, 0.7, 1.3)), rung(sys.argv[2])
 with opened(find(sys.argv[1])) as session:
-    prepared = PreparedRung(build(last, last.tile_for(session.device), {}, session), OnDevice(operands, session))
+    prepared = BoundRung(build(last, last.tile_for(session.device), {}, session), OnDevice(operands, session))
     prepared.time(1)
     verdict = Oracle(operands).verify(prepared.fetch())
 print(toprung.__file__, *ladder_names(), verdict.right, *verdict.problems, sep="\\n")

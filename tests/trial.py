@@ -13,9 +13,9 @@ import numpy as np
 
 from toprung.backends import devices, find
 from toprung.backends.base import Session
-from toprung.build import Compiled, build
+from toprung.build import Compiled, build, with_includes
 from toprung.check import Oracle, Verdict, hostile
-from toprung.competitor import OnDevice, PreparedRung
+from toprung.competitor import BoundRung, OnDevice
 from toprung.device import Device
 from toprung.errors import SwitchRefused
 from toprung.problem import F32, Problem
@@ -83,7 +83,7 @@ def attempt(compiled: Compiled, problem: Problem, session: Session, distribution
     """Run a rung once on hostile operands and judge what it left."""
     operands = hostile(problem, distribution, seed)
     placed = OnDevice(operands, session)
-    prepared = PreparedRung(compiled, placed)
+    prepared = BoundRung(compiled, placed)
     prepared.time(1)
     inputs = [m.name for m in problem.matrices if not m.output]
     changed = tuple(
@@ -100,8 +100,8 @@ def make(rung: Rung, session: Session, options: Mapping[str, int] | None = None,
 
 
 def altered(rung: Rung, folder: Path, *changes: tuple[str, str]) -> Rung:
-    """A copy of a rung whose text has some fragments replaced, each of which must be there."""
-    text = rung.source.read_text()
+    """A copy of a rung whose text, what it includes in place, has some fragments replaced, each of which must be there."""
+    text = with_includes(rung.source.read_text(), rung.source.parent)
     for fragment, replacement in changes:
         assert fragment in text, f"{rung} has no {fragment!r} any more: plant the bug elsewhere"
         text = text.replace(fragment, replacement)

@@ -15,14 +15,12 @@ from typing import Any
 import trial
 from toprung.backends import devices, opened
 from toprung.backends.base import Session
-from toprung.blas import kernel as kernels
-from toprung.blas.call import widths
-from toprung.blas.choice import Candidate, Choice
-from toprung.blas.competitor import Toprung, call_of
-from toprung.blas.slices import whole_slices
-from toprung.blas.tiles import tiled_options
+from toprung.blas.competitor import Toprung
+from toprung.blas.problems import desc_of
 from toprung.check import Oracle, hostile
 from toprung.competitor import OnDevice
+from toprung.dispatch.selection import Candidate
+from toprung.kernels.tiled import family as tiled
 from toprung.routines.gemm import Gemm
 from toprung.routines.gemv import Gemv
 from toprung.rung import Rung, rung
@@ -48,36 +46,34 @@ def blocks(tile: Tile) -> tuple[int, int, int]:
 
 
 def run_engine(job: dict[str, Any], session: Session, folder: Path) -> dict[str, Any]:
-    """A product by the library's engine; ``tile`` and ``slices``: the tunable kernel's, else what the model chooses."""
-    for before, after in job.get("changes", ()):
+    """Run a product by the library's engine; ``tile`` and ``slices``: the block kernel's, else what the heuristic selects."""
+    if job.get("changes"):
         folder.mkdir(parents=True, exist_ok=True)
-        damaged = trial.altered(kernels.kernel("gemm"), folder, (before, after))
-        kernels.kernel = lambda name, found=damaged, right=kernels.kernel: found if name == "gemm" else right(name)
+        whole = folder / tiled.RECORD.source.name
+        whole.write_text(tiled.RECORD.text())  # with what it includes
+        tiled.RECORD = trial.altered(replace(tiled.RECORD, source=whole), folder, *job["changes"])
     kind: Any = {"gemm": Gemm, "gemv": Gemv}[job["engine"]]
     problem = kind(*job["size"], *job.get("scalars", (0.7, 1.3)), **job.get("layout", {}))
-    choice = None
+    candidate = None
     if "tile" in job:
-        call: Any = call_of(problem)
-        a, b, _ = widths(call)
-        tile = Tile(**{**job["tile"], "VA": a, "VB": b})
-        slices = whole_slices(call.K, tile.BK or 1, job.get("slices", 1))
-        options = tiled_options(call, Candidate(tile, {}), session.device, slices)
-        choice = Choice("gemm", replace(tile, SPLIT_K=slices if slices > 1 else None), tuple(sorted(options.items())))
+        desc: Any = desc_of(problem)
+        tile = Tile(**job["tile"], VA=4, VB=4, SPLIT_K=job.get("slices", 1))
+        switches = {"AHEAD": int(session.device.kind != "gpu")}  # as it is selected through OpenCL
+        candidate = Candidate(tiled.FAMILY, tiled.configuration(session.device, desc, tile, switches))
     operands = hostile(problem)
-    prepared: Any = Toprung(choice=choice).prepare(OnDevice(operands, session))
+    prepared: Any = Toprung(candidate=candidate).prepare(OnDevice(operands, session))
     prepared.time(1)
     verdict = Oracle(operands).verify(prepared.fetch())
-    kernels._loaded.clear()
     return {"right": verdict.right, "problems": verdict.problems, "tile": str(prepared.executable), "blocks": (), "steps": ()}
 
 
 def run(job: dict[str, Any], session: Session, folder: Path) -> dict[str, Any]:
     if "engine" in job:
-        right = kernels.kernel
+        right = tiled.RECORD
         try:
             return run_engine(job, session, folder)
         finally:
-            kernels.kernel = right
+            tiled.RECORD = right
     chosen = rung(job["rung"])
     for before, after in job.get("changes", ()):
         folder.mkdir(parents=True, exist_ok=True)

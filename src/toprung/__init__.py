@@ -3,12 +3,12 @@
 from toprung import errors
 from toprung.backends import devices
 from toprung.blas.plan import Plan, plan
-from toprung.blas.planning import planning
 from toprung.blas.prepare import prepare
 from toprung.blas.prepared import Prepared
 from toprung.blas.receipt import Receipt, last_receipt
 from toprung.blas.routines import matmul, sgemm, sgemv
 from toprung.device import Device
+from toprung.dispatch.autotune import planning
 from toprung.tune import planner as _planner  # noqa: F401  # puts itself where calls are planned
 
 __all__ = [

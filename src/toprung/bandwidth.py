@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from toprung.backends.base import Buffer, Kernel, Session
 from toprung.build import shared_kernel
-from toprung.competitor import Prepared
+from toprung.competitor import BoundCompetitor
 from toprung.device import Device
 from toprung.errors import WrongResult
 from toprung.measure import SAMPLES, Timing
@@ -209,7 +209,7 @@ class Memory:
         return True
 
 
-class _Stream(Prepared):
+class _Stream(BoundCompetitor):
     """A kernel bound to memory."""
 
     kernel: str

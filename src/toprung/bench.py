@@ -18,7 +18,7 @@ from toprung import peers
 from toprung.backends.base import Session
 from toprung.blas.competitor import WAYS
 from toprung.check import Operands, Oracle, Verdict, hostile
-from toprung.competitor import Competitor, OnDevice, Prepared, Rotating, RungCompetitor, refuse_what_cannot_fit
+from toprung.competitor import BoundCompetitor, Competitor, OnDevice, Rotating, RungCompetitor, refuse_what_cannot_fit
 from toprung.data import Distribution
 from toprung.device import Device
 from toprung.errors import ToprungError, UnknownName, Unsupported
@@ -119,7 +119,7 @@ def bench(
     placed = OnDevice(operands, session)
     rows = [Row(who, mode) for mode in modes for who in rivals]
     oracle = Oracle(operands)
-    ready: dict[str, Prepared] = {}
+    ready: dict[str, BoundCompetitor] = {}
     for row in rows[: len(rivals)]:
         row.state = "checking"
         yield rows
@@ -169,7 +169,7 @@ def _operands(problem: Problem, distribution: str | Distribution) -> Operands:
     return _last[0]
 
 
-def check(row: Row, placed: OnDevice, oracle: Oracle) -> Prepared | None:
+def check(row: Row, placed: OnDevice, oracle: Oracle) -> BoundCompetitor | None:
     """Prepare a competitor, run it once and grade it by its own promise; None, with the reason in the row, if that fails."""
     if reason := row.who.absent(placed.session.device):
         row.state, row.note = "absent", reason

@@ -1,6 +1,6 @@
-"""(Rung, Tile, switches, Device) → Compiled, through a cache of binaries.
+"""Compilation of rungs through a cache of binaries: (Rung, Tile, switches, Device) → Compiled.
 
-A binary is stored under the hash of everything that can change it: kernel text, macros, and the backend's fingerprint
+A binary is stored under the hash of everything that can change it: kernel source, macros, and the backend's fingerprint
 (compiler, driver, device, prelude). Files are published whole or not at all, so that processes may race for one name.
 """
 
@@ -19,19 +19,19 @@ from toprung.rung import Options, Rung
 from toprung.tile import Tile
 
 FORMAT = "toprung binary 3"
-KERNELS = Path(__file__).parent / "kernels"
+KERNELS = Path(__file__).parent / "routines" / "kernels"
 LANGUAGES = {".cl": "opencl", ".cu": "cuda", ".cubin": "cubin"}
-INCLUDE = re.compile(r'^#include "((?:\.\./\w+/)?[\w.]+)".*$', re.MULTILINE)
+INCLUDE = re.compile(r'^#include "((?:\.\./)*(?:\w+/)*[\w.]+)".*$', re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Own:
-    """Machine code in place of a rung's text.
+    """Machine code in place of a rung's source.
 
     Attributes
     ----------
-    name : where it comes from, for messages
-    kernel : the function to launch; by default the one that is called like the routine
+    name : origin of the code, for messages
+    kernel : function to launch; by default the rung's, or the one that is named like the routine
     """
 
     code: bytes
@@ -40,7 +40,7 @@ class Own:
 
     @classmethod
     def read(cls, path: Path, kernel: str = "") -> Own:
-        """From a file, or BadCubin if there is none to read."""
+        """Return the machine code of a file, or raise BadCubin if it cannot be read."""
         try:
             return cls(path.read_bytes(), str(path), kernel)
         except OSError as error:
@@ -54,8 +54,8 @@ class Compiled:
     Attributes
     ----------
     options : every switch of the rung with its value
-    seconds : what the build took
-    cached : whether the binary came from the cache
+    seconds : seconds that the build took
+    cached : True if the binary came from the cache
     """
 
     rung: Rung
@@ -67,21 +67,21 @@ class Compiled:
 
     @property
     def resources(self) -> Resources:
-        """What the kernel takes from a compute unit."""
+        """Registers and memory that the kernel takes from a compute unit."""
         return self.kernel.resources
 
 
 def build(rung: Rung, tile: Tile, options: Options, session: Session, own: Own | None = None) -> Compiled:
-    """Compile a rung's kernel, or take its binary from the cache; ``own`` is machine code to be used in its place.
+    """Compile a rung's kernel, or load its binary from the cache; ``own`` is machine code to be used in its place.
 
     Raises
     ------
     IllegalTile
-        before anything is compiled, with each broken rule
+        the tile breaks rules, each of which is named; nothing is compiled
     BuildError
-        with the compiler's log
+        the kernel does not compile; the message holds the compiler's log
     BadCubin, UnknownName
-        machine code that is damaged or of another architecture, or a kernel that it has not
+        the machine code is damaged or of another architecture, or has no such kernel
     """
     options = rung.options(session.device, options)
     rung.check(tile, options, session.device)
@@ -92,7 +92,7 @@ def build(rung: Rung, tile: Tile, options: Options, session: Session, own: Own |
 
 
 def rung_source(rung: Rung, tile: Tile, options: Options, own: Own | None = None) -> Source:
-    """What is compiled for a rung: its text with what it includes, and tile and switches as macros; or machine code as it is."""
+    """Return the source to compile for a rung, with its includes, and tile and switches as macros; or its machine code."""
     dynamic = {DYNAMIC_SHARED: rung.local_bytes(tile)} if rung.dynamic else {}
     defines = {**tile.defines(), **options, **rung.defines, **dynamic}
     if own is None and rung.source.suffix == ".cubin":
@@ -106,39 +106,40 @@ def rung_source(rung: Rung, tile: Tile, options: Options, own: Own | None = None
 
 
 def with_includes(text: str, folder: Path) -> str:
-    """A text with each ``#include "name"`` replaced by the file of that name in a folder: a binary's key is the whole text.
+    """Return a kernel source with each ``#include "name"`` replaced by that file: a binary's key covers the whole source.
 
-    ``../other/name`` is a file of a folder beside it, for what ladders share.
+    Names are relative to the including file's folder: a rung includes ``../../kernels/tiled/tiled.cl`` to share it with a family.
 
     Raises
     ------
     BadRung
-        a file that is not there
+        an included file does not exist
     """
 
     def included(match: re.Match[str]) -> str:
         name, before = match[1], text.count("\n", 0, match.start())
         try:
-            inner = (folder / name).read_text()
+            file = folder / name
+            inner = file.read_text()
         except OSError:
             raise BadRung(f"{folder} has no {name}, which a kernel there includes: add it") from None
-        return f'#line 1 "{name}"\n{with_includes(inner, folder)}\n#line {before + 2}'
+        return f'#line 1 "{file.name}"\n{with_includes(inner, file.parent)}\n#line {before + 2}'
 
     return INCLUDE.sub(included, text)
 
 
 def shared_source(name: str, tile: Tile) -> Source:
-    """What is compiled for one of the kernels that rungs and routines share."""
+    """Return the source to compile for one of the kernels that rungs and routines share, by its file's stem."""
     return Source(f"kernels/{name}", (KERNELS / f"{name}.cl").read_text(), name, tile.defines())
 
 
 def source_kernel(source: Source, session: Session) -> Kernel:
-    """A kernel of any text, through the cache."""
+    """Return the kernel of any source, through the cache."""
     return _kernel(source, session)[0]
 
 
 def shared_kernel(name: str, tile: Tile, session: Session) -> Kernel:
-    """One of the kernels that rungs and routines share, by its stem in ``toprung/kernels``."""
+    """Return one of the kernels that rungs and routines share, by its file's stem in ``toprung/routines/kernels``."""
     return _kernel(shared_source(name, tile), session)[0]
 
 
@@ -155,7 +156,7 @@ def _kernel(source: Source, session: Session) -> tuple[Kernel, bool]:
         try:
             return session.load(binary, source), True
         except BuildError:
-            pass  # made by a runtime that calls itself the same and is not
+            pass  # made by another runtime with the same fingerprint
     binary = session.compile(source)
     kernel = session.load(binary, source)
     keep(source, session.fingerprint(), binary)
@@ -163,7 +164,7 @@ def _kernel(source: Source, session: Session) -> tuple[Kernel, bool]:
 
 
 def keep(source: Source, fingerprint: str, binary: bytes) -> None:
-    """Put a binary into the cache, where a session with this fingerprint finds it: other processes may compile for it."""
+    """Put a binary into the cache under a session's fingerprint: a process may compile for another one's session."""
     publish(_place(source, fingerprint), hashlib.sha256(binary).digest() + binary)
 
 

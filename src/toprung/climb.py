@@ -11,7 +11,7 @@ from toprung import peers
 from toprung.backends.base import Resources, Session
 from toprung.build import build
 from toprung.check import Oracle, Verdict, hostile
-from toprung.competitor import OnDevice, Prepared, PreparedRung, describe_rung, refuse_what_cannot_fit
+from toprung.competitor import BoundCompetitor, BoundRung, OnDevice, describe_rung, refuse_what_cannot_fit
 from toprung.device import Device
 from toprung.errors import BuildError, IllegalTile, LaunchError, OutOfDeviceMemory, UnknownName, Unsupported
 from toprung.measure import SAMPLES, Measurement, Timing
@@ -198,12 +198,12 @@ def climb(problem: Problem, rows: Sequence[Entry], session: Session, samples: in
                 yield entry
 
 
-def _prepare(entry: Entry, placed: OnDevice, session: Session) -> Prepared:
+def _prepare(entry: Entry, placed: OnDevice, session: Session) -> BoundCompetitor:
     if isinstance(entry.who, Rung):
         entry.tile = entry.who.tile_for(session.device, entry.options)
         compiled = build(entry.who, entry.tile, entry.options, session)
         entry.resources = compiled.resources
-        return PreparedRung(compiled, placed)
+        return BoundRung(compiled, placed)
     return entry.who.prepare(placed)
 
 

@@ -75,7 +75,7 @@ AT_ONCE = 100
 """Calls that are put into a queue while it is held: a GPU's has room for about a thousand launches."""
 
 
-class Prepared(ABC):
+class BoundCompetitor(ABC):
     """A competitor with its operands in place."""
 
     clock: Clock
@@ -200,14 +200,14 @@ class Competitor(Protocol):
     def absent(self, device: Device) -> str:
         """Why it cannot take part beside this device, and what to do about it; empty if it can."""
 
-    def prepare(self, placed: OnDevice) -> Prepared:
+    def prepare(self, placed: OnDevice) -> BoundCompetitor:
         """Get ready to run on these operands. Raises Unsupported for a problem it does not compute."""
 
     def describe(self, device: Device) -> Mapping[str, Any]:
         """Who it is, as JSON."""
 
 
-class PreparedOnDevice(Prepared):
+class BoundOnDevice(BoundCompetitor):
     """What works in a session's own memory: ``launch`` puts one call into its queue."""
 
     def __init__(self, placed: OnDevice, launch: Callable[[], object]) -> None:
@@ -227,7 +227,7 @@ class PreparedOnDevice(Prepared):
         return self.placed.fetch()
 
 
-class PreparedRung(Prepared):
+class BoundRung(BoundCompetitor):
     """A rung bound to operands."""
 
     def __init__(self, compiled: Compiled, placed: OnDevice) -> None:
@@ -260,10 +260,10 @@ class PreparedRung(Prepared):
             launch()
 
 
-class Rotating(Prepared):
+class Rotating(BoundCompetitor):
     """One competitor over several sets of operands in turn, so that no call finds its operands in a cache."""
 
-    def __init__(self, sets: Sequence[Prepared]) -> None:
+    def __init__(self, sets: Sequence[BoundCompetitor]) -> None:
         self.clock, self._sets, self._turn = sets[0].clock, sets, itertools.cycle(sets)
 
     def reset(self) -> None:
@@ -301,13 +301,13 @@ class RungCompetitor:
             return str(error)
         return ""
 
-    def prepare(self, placed: OnDevice) -> PreparedRung:
+    def prepare(self, placed: OnDevice) -> BoundRung:
         """Build and bind."""
         device, wanted = placed.session.device, placed.operands.problem.routine
         if wanted != self.rung.routine:
             raise Unsupported(f"{self.name} computes {self.rung.routine}, not {wanted}")
         options = self.rung.options(device, self._options)
-        return PreparedRung(build(self.rung, self.rung.tile_for(device, options), options, placed.session), placed)
+        return BoundRung(build(self.rung, self.rung.tile_for(device, options), options, placed.session), placed)
 
     def describe(self, device: Device) -> dict[str, Any]:
         """The rung, its tile and its switches."""

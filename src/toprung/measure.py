@@ -1,4 +1,4 @@
-"""(Prepared competitors) → Measurements: interleaved, every sample kept, nothing timed that was not verified.
+"""(BoundCompetitor competitors) → Measurements: interleaved, every sample kept, nothing timed that was not verified.
 
 How the figures come about: a sample is a loop of calls between two device time stamps, long enough for the clock's
 resolution and the launch overhead not to matter; competitors take turns sample by sample (A B A B …), so that a drift of
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from toprung.check import Verdict
-from toprung.competitor import Prepared
+from toprung.competitor import BoundCompetitor
 from toprung.precision import precision
 from toprung.problem import Problem
 
@@ -193,7 +193,7 @@ class Measurement:
 class Timing:
     """Samples of one competitor as they come in."""
 
-    prepared: Prepared
+    prepared: BoundCompetitor
     calls: int = 1
     seconds: list[float] = field(default_factory=list)
     helper_seconds: list[float] = field(default_factory=list)

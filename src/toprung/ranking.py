@@ -1,9 +1,9 @@
-"""The model of ``bounds.rank`` for the library's tunable product: how long a choice takes, and what it cannot be faster than.
+"""Cost model of the library's block kernel, by ``bounds.rank``: predicted seconds of a configuration, and a lower bound of them.
 
-order = Ranking.of(device, call)
-order.seconds(choice)                     before it is compiled
-order.seconds(choice, Code.read(code))    when it is known what the compiler made of it
-order.least(choice)                       what a search discards by
+order = Ranking.of(device, desc)
+order.seconds(config)                     before it is compiled
+order.seconds(config, Code.read(code))    when it is known what the compiler made of it
+order.least(config)                       what a search discards by
 """
 
 from __future__ import annotations
@@ -18,79 +18,68 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from toprung.blas.call import GemmCall
-from toprung.blas.choice import Choice
 from toprung.bounds.figures import Figures, Unknown
 from toprung.bounds.rank import Code, Machine, Prediction, Product, bound, machine, predict
 from toprung.device import Device
 from toprung.errors import BadRecord, Unsupported
 from toprung.explain import figures_of
+from toprung.gemm.desc import GemmDesc
+from toprung.kernels.base import TileConfig
 from toprung.tile import Tile
 
 Numbers = NDArray[np.float64]
 
 TOP = 10
-"""Tiles that a tuner tries first."""
+"""Number of tiles that a tuner tries first."""
 
 
 @dataclass(frozen=True)
 class Ranking:
-    """Choices of the tunable product for one product on one device."""
+    """Cost model of the block kernel's configurations for one product on one device."""
 
     machine: Machine
     product: Product
 
     @staticmethod
-    def of(device: Device, call: GemmCall, figures: Figures | None = None) -> Ranking:
-        """For a call; ``figures`` of the device where they are at hand.
+    def of(device: Device, desc: GemmDesc, figures: Figures | None = None) -> Ranking:
+        """Return the ranking for a call; ``figures``: those of the device, looked up if not given.
 
         Raises
         ------
         Unsupported
-            figures that the model needs are not known of the device
+            figures of the device that the model needs are unknown
         """
         found = machine(figures or figures_of(device))
         if isinstance(found, Unknown):
             raise Unsupported(f"the model cannot rank tiles on {device}, it lacks {', '.join(found.missing)}: run toprung probe")
-        return Ranking(found, Product(call.M, call.N, call.K, call.batch, call.trans_a, call.trans_b))
+        return Ranking(found, Product(desc.M, desc.N, desc.K, desc.batch, desc.trans_a, desc.trans_b))
 
-    def prediction(self, choice: Choice, code: Code | None = None) -> Prediction:
-        """What the model says of a choice; without ``code``, as it is expected to be compiled.
+    def prediction(self, config: TileConfig, code: Code | None = None) -> Prediction:
+        """Return the model's prediction for a configuration; without ``code``, what the compiler makes of it is predicted, too."""
+        return predict(self.machine, self.product, config.tile, dict(config.options), code)
 
-        Raises
-        ------
-        Unsupported
-            a choice of another kernel
-        """
-        return predict(self.machine, self.product, self._tile(choice), dict(choice.options), code)
+    def seconds(self, config: TileConfig, code: Code | None = None) -> float:
+        """Return the predicted seconds of a product."""
+        return self.prediction(config, code).seconds
 
-    def seconds(self, choice: Choice, code: Code | None = None) -> float:
-        """Predicted seconds of a call."""
-        return self.prediction(choice, code).seconds
+    def least(self, config: TileConfig, code: Code | None = None) -> float:
+        """Return a lower bound of a configuration's seconds."""
+        return bound(self.machine, self.product, config.tile, dict(config.options), code)
 
-    def least(self, choice: Choice, code: Code | None = None) -> float:
-        """Seconds below which the choice cannot be."""
-        return bound(self.machine, self.product, self._tile(choice), dict(choice.options), code)
-
-    def order(self, choices: Iterable[Choice]) -> list[Choice]:
-        """The fastest first."""
-        return sorted(choices, key=self.seconds)
-
-    def _tile(self, choice: Choice) -> Tile:
-        if choice.kernel != "gemm" or choice.tile is None:
-            raise Unsupported(f"the model ranks tiles of blas/gemm, not of {choice.kernel}")
-        return choice.tile
+    def order(self, configs: Iterable[TileConfig]) -> list[TileConfig]:
+        """Return configurations, the fastest predicted first."""
+        return sorted(configs, key=self.seconds)
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """A model against what was measured.
+    """Agreement of a model's predictions with measured times.
 
     Attributes
     ----------
-    spearman, quartile : rank correlation of all tiles, and of the fastest quartile as measured
-    top : the best measured time among the ``TOP`` tiles of the model, over the best of all
-    spread : standard deviation of the logarithm of measured over predicted
+    spearman, quartile : rank correlation of all tiles, and of the quartile with the fastest measured times
+    top : best measured time among the model's ``TOP`` first tiles / best measured time of all
+    spread : standard deviation of the natural logarithm of measured / predicted
     """
 
     spearman: float
@@ -100,7 +89,7 @@ class Agreement:
 
 
 def agreement(predicted: Sequence[float], measured: Sequence[float]) -> Agreement:
-    """How well the order of one goes with that of the other."""
+    """Return the agreement of predicted with measured seconds of the same tiles."""
     p, m = np.array(predicted), np.array(measured)
     fast = np.argsort(m, kind="stable")[: len(m) // 4]
     first = np.argsort(p, kind="stable")[:TOP]
@@ -108,14 +97,14 @@ def agreement(predicted: Sequence[float], measured: Sequence[float]) -> Agreemen
 
 
 def spearman(a: Numbers, b: Numbers) -> float:
-    """Rank correlation; equal values share the mean of their ranks."""
+    """Return the rank correlation of two sequences; equal values share the mean of their ranks."""
     x, y = (np.array([np.sum(v < one) + (np.sum(v == one) - 1) / 2 for one in v]) for v in (a, b))
     return float(np.corrcoef(x, y)[0, 1])
 
 
 @dataclass(frozen=True)
 class Timed:
-    """One tile of a record of ``benchmarks/rank.py``."""
+    """One timed tile of a result file of ``benchmarks/rank.py``."""
 
     tile: Tile
     options: Mapping[str, int]
@@ -124,12 +113,12 @@ class Timed:
 
 
 def timed(record: Mapping[str, Any]) -> Iterator[tuple[Product, list[Timed]]]:
-    """The problems of a record of ``benchmarks/rank.py`` and the tiles that were timed.
+    """Yield each problem of a result file of ``benchmarks/rank.py`` with the tiles that were timed.
 
     Raises
     ------
     BadRecord
-        of something else, or damaged
+        the file is of another kind, or damaged
     """
     try:
         for entry in record["problems"]:
@@ -145,7 +134,7 @@ def timed(record: Mapping[str, Any]) -> Iterator[tuple[Product, list[Timed]]]:
 
 
 def predictions(on: Machine, product: Product, rows: Sequence[Timed], compiled: bool = True) -> list[float]:
-    """Predicted seconds of timed tiles, with what the compiler made of them or without."""
+    """Return the predicted seconds of timed tiles, from the compiled code or, without ``compiled``, from the configuration."""
     return [predict(on, product, t.tile, t.options, t.code if compiled else None).seconds for t in rows]
 
 
@@ -162,10 +151,10 @@ WITHOUT: Mapping[str, Callable[[Machine, Code], tuple[Machine, Code]]] = Mapping
         replace(on, near=math.inf, far=math.inf, near_copy=math.inf, far_copy=math.inf), code
     ),
 })  # fmt: skip
-"""Parts of the model, and how it does without: as if the device had no limit there, or the code no need."""
+"""Ablations of the model: by the name of a part, a function that removes the device's limit there, or the code's need of it."""
 
 
 def without(part: str, on: Machine, product: Product, rows: Sequence[Timed]) -> list[float]:
-    """Predicted seconds of timed tiles by the model less one of its parts."""
+    """Return the predicted seconds of timed tiles by the model without one of its parts (see ``WITHOUT``)."""
     changed = [(t, *WITHOUT[part](on, t.code)) for t in rows]
     return [predict(other, product, t.tile, t.options, code).seconds for t, other, code in changed]

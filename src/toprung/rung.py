@@ -61,6 +61,14 @@ class Switch:
         return self.default if self.fallback is None or not self.refusal(device) else self.fallback
 
 
+def _no_lanes(device: Device) -> str:
+    """Why lanes cannot exchange values."""
+    return "" if device.subgroup else "its work-items cannot read each other's registers (no sub-group shuffle)"
+
+
+SHUFFLE = Switch("SHUFFLE", "lanes of a sub-group exchange values; 0: through local memory", _no_lanes, values=(1, 0), fallback=0)
+
+
 @dataclass(frozen=True)
 class Rung:
     """One step of a ladder.

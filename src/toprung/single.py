@@ -13,7 +13,7 @@ from typing import Any
 from toprung.backends.base import Session
 from toprung.build import Compiled, Own, rung_source
 from toprung.check import Oracle, Verdict, hostile
-from toprung.competitor import OnDevice, PreparedRung, describe_rung, refuse_what_cannot_fit
+from toprung.competitor import BoundRung, OnDevice, describe_rung, refuse_what_cannot_fit
 from toprung.device import Device
 from toprung.errors import BadCubin, UnknownName
 from toprung.measure import SAMPLES, Measurement, Timing
@@ -74,7 +74,7 @@ def run(
     placed, oracle = OnDevice(operands, session), Oracle(operands)
     timings: list[tuple[Job, Compiled, Timing]] = []
     for job, one in zip(jobs, compiled, strict=True):
-        prepared = PreparedRung(one, placed)
+        prepared = BoundRung(one, placed)
         prepared.reset()
         prepared.time(1)
         job.verdict = oracle.verify(prepared.fetch())

@@ -115,6 +115,34 @@ def divides(whole: str, part: str, why: str) -> Rule:
     return Rule(f"{whole} % {part} = 0", why, test)
 
 
+EQUAL_SHARES = (
+    Rule(
+        "LA · DM · DN · VA = BM · BK",
+        "every work-item packs the same number of pieces of A's tile",
+        lambda t, d: t.LA * t.work_items * (t.VA or 1) == t.BM * (t.BK or 0),
+    ),
+    Rule(
+        "LB · DM · DN · VB = BK · BN",
+        "every work-item packs the same number of pieces of B's tile",
+        lambda t, d: t.LB * t.work_items * (t.VB or 1) == (t.BK or 0) * t.BN,
+    ),
+)
+"""Rules of kernels whose work-items pack tiles of A and B into local memory together."""
+
+POWER_OF_TWO = Rule("DN is a power of two", "each step of the tree halves what is left", lambda t, d: t.DN & (t.DN - 1) == 0)
+
+TEAM_IN_SUBGROUP = Rule(
+    "DN divides the sub-group",
+    "a team lies within one sub-group, and sub-groups are whole",
+    lambda t, d: (d.subgroup or t.DN) % t.DN == 0 and t.work_items % (d.subgroup or 1) == 0,
+)
+
+
+def partial_sums(tile: Tile) -> int:
+    """Bytes of a float for each work-item."""
+    return 4 * tile.work_items
+
+
 COMMON: tuple[Rule, ...] = (
     divides("BM", "TM", "every work-item owns TM whole rows"),
     divides("BN", "TN", "every work-item owns TN whole columns"),

@@ -1,7 +1,8 @@
 """Golden record of what the library selects and launches: some 400 products on stored descriptions of three devices.
 
 ``python -m tests.golden`` writes ``selected.json`` and ``bits.json`` anew from the root of the repository; with
-``--device cuda:0`` it adds the bits of a GPU's results to ``bits.json``. A change to either file is a decision: say it in the commit.
+``--device cuda:0`` it adds the bits of a GPU's results to ``bits.json``. A change to either file is a decision, said in
+its commit.
 """
 
 from __future__ import annotations
@@ -11,28 +12,28 @@ import hashlib
 import json
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
+from toprung.backends import cublas
 from toprung.backends.base import Session, Source
 from toprung.backends.overlap import Overlapping
-from toprung.blas import launches, proof, vendor
-from toprung.blas.call import Call, GemmCall, GemvCall
-from toprung.blas.choice import Choice
 from toprung.blas.engine import Executable
-from toprung.blas.fp32x import path_of
-from toprung.blas.problems import call_of, problem_of, source_hash
-from toprung.blas.route import route
+from toprung.blas.problems import desc_of, problem_of
 from toprung.check import GUARD, hostile
 from toprung.competitor import OnDevice
 from toprung.device import Device
+from toprung.dispatch import verify
+from toprung.dispatch.select import select
+from toprung.dispatch.selection import Candidate, Selection, decoded
+from toprung.dispatch.tuned import version
 from toprung.errors import BuildError, IllegalTile, LaunchError
+from toprung.gemm.desc import Desc, GemmDesc, GemvDesc
 from toprung.problem import Problem
-from toprung.tile import Tile
 from toprung.tokens import tokens
 
 FOLDER = Path(__file__).parent
@@ -51,48 +52,50 @@ WORKSPACE, OWN = 1 << 40, 1 << 44
 class Asked:
     """One product as it is asked for."""
 
-    call: Call
+    desc: Desc
     precision: str = "auto"
     own: bool = False
     alpha: float = 1.0
     beta: float = 0.0
-    forced: Choice | None = None
+    forced: Candidate | None = None
 
-    def choice(self, device: Device) -> tuple[Choice, str]:
-        """What is selected, unless a configuration is forced, and the path."""
-        return (self.forced, "fp32") if self.forced else route(device, self.call, self.own, self.precision)
+    def selection(self, device: Device) -> Selection:
+        """What is selected, unless a configuration is forced."""
+        return Selection(self.forced) if self.forced else select(device, self.desc, self.own, self.precision)
 
     def __str__(self) -> str:
-        given = {k: v for k, v in vars(self.call).items() if v != DEFAULTS[type(self.call)].get(k)}
+        given = {k: v for k, v in vars(self.desc).items() if v != DEFAULTS[type(self.desc)].get(k)}
         words = " ".join(f"{k}={int(v)}" for k, v in given.items())
-        kind = "gemm" if isinstance(self.call, GemmCall) else "gemv"
+        kind = "gemm" if isinstance(self.desc, GemmDesc) else "gemv"
         return (
             f"{kind} {words} | {'forced ' * bool(self.forced)}{self.precision}{' own' * self.own} α={self.alpha:g} β={self.beta:g}"
         )
 
 
 DEFAULTS: Mapping[type, Mapping[str, Any]] = {
-    GemmCall: {"batch": 1, "trans_a": False, "trans_b": False, "stride_a": 0, "stride_b": 0, "stride_c": 0, "beta_zero": True,
+    GemmDesc: {"batch": 1, "trans_a": False, "trans_b": False, "stride_a": 0, "stride_b": 0, "stride_c": 0, "beta_zero": True,
                "align_a": 4, "align_b": 4, "align_c": 4},
-    GemvCall: {"trans": False, "incx": 1, "incy": 1, "align_a": 4, "align_x": 4, "beta_zero": True},
+    GemvDesc: {"trans": False, "incx": 1, "incy": 1, "align_a": 4, "align_x": 4, "beta_zero": True},
 }  # fmt: skip
 
 
-def gemm(m: int, n: int, k: int, layout: str = "NN", batch: int = 1, pad: int = 0, align: int = 4, **more: Any) -> GemmCall:
+def gemm(m: int, n: int, k: int, layout: str = "NN", batch: int = 1, pad: int = 0, align: int = 4, **more: Any) -> GemmDesc:
     """A product with rows ``pad`` elements longer than they must be; matrices of a batch one below the other."""
     a, b = layout[0] == "T", layout[1] == "T"
     lds = (m if a else k) + pad, (k if b else n) + pad, n + pad
     rows = k if a else m, n if b else k, m
     strides = {f"stride_{name}": r * max(ld, 1) for name, r, ld in zip("abc", rows, lds, strict=True)} if batch > 1 else {}
-    return GemmCall(
+    return GemmDesc(
         m, n, k, batch, a, b, *(max(ld, 1) for ld in lds), **{**strides, **more}, align_a=align, align_b=align, align_c=align
     )  # fmt: skip
 
 
-PIECES = Choice(
-    "pieces", Tile(BM=128, BN=128, BK=16, WM=32, WN=64, TM=8, TN=8, VEC=4, VA=4, VB=4, STAGES=1, PADA=4, PADB=4),
-    (("GROUP_M", 4), ("INDEX32", 1), ("ORDER", 1), ("RESIDENT", 2), ("TRANS_A", 0), ("TRANS_B", 0), ("VC", 4)),
-)  # fmt: skip
+PIECES = decoded({
+    "kernel": "stream_k",
+    "tile": {"BM": 128, "BN": 128, "BK": 16, "WM": 32, "WN": 64, "TM": 8, "TN": 8, "VEC": 4, "VA": 4, "VB": 4, "STAGES": 1,
+             "PADA": 4, "PADB": 4},
+    "options": {"GROUP_M": 4, "INDEX32": 1, "ORDER": 1, "RESIDENT": 2, "TRANS_A": 0, "TRANS_B": 0, "VC": 4},
+})  # fmt: skip
 """Nothing selects the product by pieces but what was tuned."""
 STREAM_K = (gemm(8192, 8192, 64), gemm(3000, 3000, 3000), gemm(1000, 1004, 5000))
 
@@ -116,11 +119,11 @@ def asked(device: Device) -> list[Asked]:
     return made
 
 
-def _with_beta(call: Call) -> Call:
-    return type(call)(**{**vars(call), "beta_zero": False})
+def _with_beta(desc: Desc) -> Desc:
+    return replace(desc, beta_zero=False)
 
 
-def calls(gpu: bool) -> list[Call]:
+def calls(gpu: bool) -> list[Desc]:
     """Every kind of product there is: squares, deep, shallow, skinny, batched, broadcast, unaligned, empty, vectors."""
     squares = (1, 7, 16, 33, 64, 100, 128, 255, 256, 512, 777, 1000, 1024, 2048, 3000, 4096, 8191, 8192, 16384)
     shapes = [
@@ -141,7 +144,7 @@ def calls(gpu: bool) -> list[Call]:
         squares = (1, 7, 16, 33, 64, 100, 128, 255, 300, 512)
         shapes = [(300, 300, 8), (40, 40, 10_000), (33, 31, 100_000), (1024, 64, 512), (200, 300, 1), (17, 500, 700), (1, 1, 5000)]
         skinny = [(1, 800, 900), (900, 1, 800), (2, 2000, 300), (8, 700, 700), (16, 900, 400), (900, 16, 400), (3, 200, 3000)]
-    found: list[Call] = [gemm(n, n, n, LAYOUTS[i % 4]) for i, n in enumerate(squares)]
+    found: list[Desc] = [gemm(n, n, n, LAYOUTS[i % 4]) for i, n in enumerate(squares)]
     found += [gemm(n, n, n, layout) for n in ((512, 1024, 4096) if gpu else (256,)) for layout in LAYOUTS]
     found += [gemm(*shape, LAYOUTS[i % 4]) for i, shape in enumerate(shapes)]
     found += [gemm(*shape, layout) for i, shape in enumerate(skinny) for layout in (LAYOUTS[i % 4], LAYOUTS[(i + 1) % 4])]
@@ -164,8 +167,8 @@ def calls(gpu: bool) -> list[Call]:
     for m, n in (
         ((5000, 5000), (100_000, 100), (100, 100_000), (77, 1300), (1, 1), (0, 9), (9, 0)) if gpu else ((600, 700), (77, 130))
     ):
-        found += [GemvCall(m, n, t, align_a=4, align_x=4) for t in (False, True)]
-    found += [GemvCall(700, 600, True, 601, 3, -2), GemvCall(700, 600, False, 600, -1, 2, 2, 2)]
+        found += [GemvDesc(m, n, t, align_a=4, align_x=4) for t in (False, True)]
+    found += [GemvDesc(700, 600, True, 601, 3, -2), GemvDesc(700, 600, False, 600, -1, 2, 2, 2)]
     return found
 
 
@@ -236,7 +239,7 @@ def digest(words: Sequence[str]) -> str:
 @contextlib.contextmanager
 def recording() -> Iterator[None]:
     """Have Hopper's launches kept by their session's recorder, and cuBLAS believed to be installed."""
-    begin, start, absent = Overlapping.__init__, Overlapping.__call__, vendor.lacking
+    begin, start, library = Overlapping.__init__, Overlapping.__call__, cublas.library
 
     def init(self: Any, session: Any, kernel: Any, groups: int, local: int, kinds: str, fixed: Any, overlap: bool = True) -> None:
         self.kept = session, kernel.source, groups, local, list(fixed)
@@ -251,29 +254,29 @@ def recording() -> Iterator[None]:
     kept = Overlapping.replace
     patched: Any = Overlapping
     patched.__init__, patched.__call__, patched.replace = init, call, replace
-    vendor.lacking = lambda device: "" if device.backend == "cuda" else "it works in CUDA's memory"
+    cublas.library = lambda: "installed"
     try:
         yield
     finally:
         patched.__init__, patched.__call__, patched.replace = begin, start, kept
-        vendor.lacking = absent
+        cublas.library = library
 
 
 def selected(device: Device, one: Asked) -> str:
     """What is selected for a product and what it launches, a line."""
-    choice, path = one.choice(device)
-    units = device.compute_units
-    tile = " ".join(f"{k}={v}" for k, v in sorted(choice.tile.given().items())) if choice.tile else ""
-    options = " ".join(f"{k}={v}" for k, v in sorted(choice.options))
-    head = f"{choice.kernel} [{tile}] [{options}] {path}"
-    if choice.kernel == "cublas":
+    selection = one.selection(device)
+    stored = selection.candidate.encode()
+    tile = " ".join(f"{k}={v}" for k, v in sorted(stored["tile"].items()))
+    options = " ".join(f"{k}={v}" for k, v in sorted(stored["options"].items()))
+    head = f"{stored['kernel']} [{tile}] [{options}] {selection.precision}"
+    if not selection.family.own:
         return head
     session: Any = Recorder(device)
-    executable = Executable(session, one.call, choice, path)
+    executable = Executable(session, one.desc, selection)
     handles = [SimpleNamespace(handle=OPERANDS[name]) for name in "abc"]
     executable.run(handles[0], 8, handles[1], 16, handles[2], 32, one.alpha, one.beta)
-    source = source_hash(choice.kernel, device.backend)
-    workspace = launches.workspace_bytes(one.call, choice, units)
+    source = version(stored["kernel"], device.backend)
+    workspace = executable.workspace_bytes
     return f"{head} workspace={workspace} launches={executable.launches} source={source} : " + " ; ".join(session.launched)
 
 
@@ -299,18 +302,18 @@ class Forced:
     """A small problem and the configuration that computes it."""
 
     problem: Problem
-    choice: Choice
+    candidate: Candidate
 
     def __str__(self) -> str:
         p = {k: v for k, v in self.problem.describe().items() if k not in ("measured_in",)}
-        tile = self.choice.tile.given() if self.choice.tile else {}
-        return json.dumps([p, self.choice.kernel, tile, dict(sorted(self.choice.options))])
+        stored = self.candidate.encode()
+        return json.dumps([p, stored["kernel"], stored["tile"], dict(sorted(stored["options"].items()))])
 
     @staticmethod
     def read(text: str) -> Forced:
         """The inverse."""
         described, kernel, tile, options = json.loads(text)
-        return Forced(problem_of(described), Choice(kernel, Tile(**tile), tuple(sorted(options.items()))))
+        return Forced(problem_of(described), decoded({"kernel": kernel, "tile": tile, "options": options}))
 
 
 def forced(device: Device) -> list[Forced]:
@@ -318,20 +321,18 @@ def forced(device: Device) -> list[Forced]:
     found: dict[str, Forced] = {}
     with recording():
         for one in asked(device):
-            choice, _ = one.choice(device)
-            if choice.tile is None or choice.kernel == "cublas" or one.precision == "tf32":
-                continue
-            for alpha, beta in proof.SCALARS:
-                problem, small = proof.likeness(one.call, choice, alpha, beta)
-                made = Forced(problem, Choice(small.kernel, small.tile, tuple(sorted(small.options))))
-                found.setdefault(str(made), made)
+            selection = one.selection(device)
+            if selection.family.own and one.precision != "tf32":
+                for alpha, beta in verify.SCALARS:
+                    made = Forced(*verify.small_problem(one.desc, selection.candidate, alpha, beta))
+                    found.setdefault(str(made), made)
     return list(found.values())
 
 
 def bits(session: Session, one: Forced) -> str:
     """A hash of the result's bits, any NaN counting as the same; the error's name where the device cannot run the configuration."""
     try:
-        executable = Executable(session, call_of(one.problem), one.choice, path_of(one.choice.kernel))
+        executable = Executable(session, desc_of(one.problem), one.candidate)
     except (BuildError, IllegalTile, LaunchError) as error:
         return type(error).__name__
     operands = hostile(one.problem)

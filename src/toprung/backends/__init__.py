@@ -1,4 +1,4 @@
-"""Backends, found by looking in this folder, and the devices they see."""
+"""Backends, found by searching this folder, and the devices they see."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from toprung.errors import NoDevice, UnknownName
 
 @functools.cache
 def backends() -> tuple[Backend, ...]:
-    """Every backend of this folder."""
+    """Return every backend of this folder."""
     found = []
     for module in pkgutil.iter_modules(__path__):
         make = getattr(importlib.import_module(f"{__name__}.{module.name}"), "backend", None)
@@ -27,7 +27,7 @@ def backends() -> tuple[Backend, ...]:
 
 
 def devices() -> list[Device]:
-    """Every device that can be opened now, best first: GPUs before CPUs, then by arithmetic rate. Empty where there is none.
+    """Return every device that can be opened now, best first: GPUs before CPUs, then by arithmetic rate. Empty if there is none.
 
     Returns
     -------
@@ -37,19 +37,19 @@ def devices() -> list[Device]:
 
 
 def advice() -> list[str]:
-    """What is missing on this machine and how to get it."""
+    """Return sentences on what is missing on this machine and how to get it."""
     return [line for b in backends() for line in b.advice()]
 
 
 def find(name: str | None = None) -> Device:
-    """The device a user means: an id, a part of a name, or the best one.
+    """Return the device a user means: by an id, a part of a name, or the best one.
 
     Raises
     ------
     NoDevice
         there is no device at all
     UnknownName
-        none fits ``name``
+        no device fits ``name``
     """
     present = devices()
     if not present:
@@ -68,7 +68,7 @@ def find(name: str | None = None) -> Device:
 
 @functools.cache
 def twin(device: Device, backend: str) -> Device | None:
-    """The same device as another backend sees it, None if that does not. Equal devices are told apart by their order."""
+    """Return a device as another backend sees it, None if that does not see it. Equal devices are matched by their order."""
     if device.backend == backend:
         return device
     alike = [d for b in backends() for d in b.devices() if d.slug == device.slug and d.kind == device.kind]
@@ -79,7 +79,7 @@ def twin(device: Device, backend: str) -> Device | None:
 
 
 def prelude(name: str) -> str:
-    """Return what a backend puts in front of every OpenCL C kernel; empty for a backend that is not there or has none."""
+    """Return the source that a backend puts in front of every OpenCL C kernel; empty for an unknown backend or one without."""
     file = next((getattr(b, "prelude", None) for b in backends() if b.name == name), None)
     return file.read_text() if file is not None else ""
 
@@ -94,7 +94,7 @@ _sharing = threading.RLock()
 
 
 def session_for(device: Device) -> Session:
-    """The process's session on a device, opened at the first call and kept; safe from any thread."""
+    """Return the process's session on a device, opened at the first call and kept; safe from any thread."""
     with _sharing:
         if device.id not in _shared:
             _shared[device.id] = open_device(device)
@@ -102,12 +102,12 @@ def session_for(device: Device) -> Session:
 
 
 def adopt(queue: Any) -> Session:
-    """The session in the context of somebody else's pyopencl queue; one for each context and device, kept.
+    """Return the session in the context of somebody else's pyopencl queue; one for each context and device, kept.
 
     Raises
     ------
     NoDevice
-        the queue's device is not one that can be used
+        toprung cannot use the queue's device
     """
     from toprung.backends import opencl
 

@@ -1,6 +1,6 @@
-"""What a backend is: a few small classes with these methods. Everything else in toprung talks to devices through them.
+"""Interface of a backend: a few small classes through which everything else in toprung talks to devices.
 
-Bring a device in by adding a module to this folder that has ``backend()``; nothing lists the modules.
+To support another kind of device, add a module with a function ``backend()`` to this folder; nothing lists the modules.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from numpy.typing import NDArray
 from toprung.device import Device
 
 DYNAMIC_SHARED = "DYNAMIC_SHARED"
-"""Macro of a CUDA text that asks for so many bytes of dynamic shared memory, the way past 48 KB."""
+"""Name of the macro with the bytes of dynamic shared memory that a CUDA source asks for, the only way past 48 KB."""
 
 FLAGS = ("separate", "mad", "fast")
-"""Build options that every backend has a spelling for: a * b + c in two roundings, in one or whatever is fastest, and all the
-compiler's shortcuts at the price of precision."""
+"""Build options that every backend translates: ``separate``, a * b + c in two roundings; ``mad``, in one or two, the faster one;
+``fast``, all the compiler's shortcuts at the price of precision."""
 
 Launch = Callable[[], None]
-"""Puts one launch, its arguments bound beforehand, into the session's queue."""
+"""Function that puts one launch, its arguments bound beforehand, into the session's queue."""
 
 Relaunch = Callable[..., None]
-"""``relaunch(queue, *values)`` puts one launch with new values for the leading arguments into a queue; for one thread at a time."""
+"""Function ``(queue, *values)`` that puts one launch with new leading arguments into a queue; for one thread at a time."""
 
 HOLD_SECONDS = 0.02
-"""Seconds after which a queue that is held goes on by itself."""
+"""Seconds after which a held queue goes on by itself."""
 
 SLOTS = {"P": "Q", "l": "q", "f": "f4x"}
 """Kinds of arguments that a ``Relaunch`` takes (a buffer's handle, a 64-bit integer, a float), and how each fills 8 bytes."""
@@ -37,17 +37,17 @@ SLOTS = {"P": "Q", "l": "q", "f": "f4x"}
 
 @dataclass(frozen=True)
 class Source:
-    """A kernel text to compile.
+    """A kernel's source to compile, or its machine code.
 
     Attributes
     ----------
-    name : for messages, such as ``kepler/r06``
-    text : as its file has it
-    kernel : the function to launch
+    name : name for messages, such as ``kepler/r06``
+    text : source text, as in its file
+    kernel : name of the function to launch
     defines : macros with their values
     language : ``"opencl"`` (which CUDA backends compile too), ``"cuda"``, or ``"cubin"``: machine code, and no text
-    binary : the machine code
-    flags : build options by the names of ``FLAGS``
+    binary : machine code of a ``"cubin"``
+    flags : build options by their names in ``FLAGS``
     """
 
     name: str
@@ -59,19 +59,19 @@ class Source:
     binary: bytes = b""
 
     def defines_text(self) -> str:
-        """The macros as a person reads them."""
+        """Return macros and flags as readable text."""
         return " ".join([*(f"{k}={v}" for k, v in self.defines.items()), *self.flags])
 
 
 @dataclass(frozen=True)
 class Resources:
-    """What a compiled kernel takes from a compute unit; ``None`` where the runtime does not say.
+    """Resources that a compiled kernel takes from a compute unit; ``None`` where the runtime does not report them.
 
     Attributes
     ----------
-    registers : registers of a work-item
-    local_bytes : local memory of a work-group
-    private_bytes : private memory of a work-item outside registers (spills and arrays)
+    registers : number of registers of a work-item
+    local_bytes : bytes of local memory of a work-group
+    private_bytes : bytes of private memory of a work-item outside registers (spills and arrays)
     """
 
     registers: int | None = None
@@ -88,10 +88,10 @@ class Buffer(Protocol):
 
     @property
     def handle(self) -> Any:
-        """What the runtime knows it by: an address in CUDA, a memory object in OpenCL."""
+        """Handle of the memory in its runtime: an address in CUDA, a memory object in OpenCL."""
 
     def part(self, offset: int, nbytes: int) -> Buffer:
-        """The ``nbytes`` from byte ``offset`` on (a multiple of the device's ``base_align``), sharing memory."""
+        """Return the ``nbytes`` from byte ``offset`` on (a multiple of the device's ``base_align``), sharing memory."""
 
 
 class Kernel(Protocol):
@@ -99,7 +99,7 @@ class Kernel(Protocol):
 
     @property
     def resources(self) -> Resources:
-        """What it takes."""
+        """Resources that the kernel takes."""
 
 
 @dataclass
@@ -112,25 +112,25 @@ class Workspace:
 
 
 class Session(Protocol):
-    """An opened device with one in-order queue. Launches of ``relaunch`` may go to queues of other people's."""
+    """An opened device with one in-order queue. Launches of ``relaunch`` may go into other programs' queues, too."""
 
     queue: Any
 
     @property
     def device(self) -> Device:
-        """The device's facts."""
+        """Properties of the device."""
 
     def fingerprint(self) -> str:
-        """Everything except the source that can change a binary: compiler, driver, device, prelude, flags."""
+        """Return a text of everything but the source that can change a binary: compiler, driver, device, prelude, flags."""
 
     def compile(self, source: Source) -> bytes:
-        """A binary that ``load`` takes, in this process or another. Raises BuildError with the log."""
+        """Compile a source to a binary that ``load`` takes, in this process or another. Raises BuildError with the log."""
 
     def load(self, binary: bytes, source: Source) -> Kernel:
         """Make a binary launchable. Raises BuildError if it is damaged, LaunchError if the device cannot run it."""
 
     def allocate(self, nbytes: int) -> Buffer:
-        """Uninitialised device memory. Raises OutOfDeviceMemory."""
+        """Return uninitialised device memory. Raises OutOfDeviceMemory."""
 
     def upload(self, buffer: Buffer, array: NDArray[Any]) -> None:
         """Copy a contiguous array into the start of a buffer; waits."""
@@ -146,42 +146,42 @@ class Session(Protocol):
         args: Sequence[Buffer | np.generic],
         options: Mapping[str, int] | None = None,
     ) -> Launch:
-        """A launch of ``groups`` work-groups of ``local`` work-items. ``options``: a rung's switches, for launch-time ones."""
+        """Return a launch of ``groups`` work-groups of ``local`` work-items; of ``options``, a rung's, launch-time ones count."""
 
     def bind_unsized(self, kernel: Kernel, items: Sequence[int], args: Sequence[Buffer | np.generic]) -> Launch:
-        """A launch of ``items`` work-items whose work-group size the runtime chooses. Raises Unsupported where there is none."""
+        """Return a launch of ``items`` work-items whose work-group size the runtime selects. Raises Unsupported if it cannot."""
 
     def branch(self) -> Session:
-        """The same device and memory with a queue of its own, which has no marks: kernels and buffers serve both. Close it."""
+        """Return a session with a queue of its own, without marks, that shares device, kernels and buffers. Close it."""
 
     def pinned(self, nbytes: int) -> NDArray[np.uint8]:
-        """Host memory that the device copies from and to by itself. Keep the session open longer. Raises OutOfDeviceMemory."""
+        """Return page-locked host memory, which the device copies itself; the session must outlive it. Raises OutOfDeviceMemory."""
 
     def start_upload(self, buffer: Buffer, array: NDArray[Any]) -> None:
         """Put a copy of a contiguous array into the queue; the array must stay as it is until that is empty."""
 
     def submit(self) -> None:
-        """Hand what is in the queue to the device now, without waiting."""
+        """Hand the work in the queue to the device now, without waiting."""
 
     def relaunch(
         self, kernel: Kernel, groups: Sequence[int], local: Sequence[int], kinds: str, fixed: Sequence[np.generic]
     ) -> Relaunch:
-        """A launch whose leading arguments, of these kinds (see ``SLOTS``), are given anew each time; the ``fixed`` ones follow."""
+        """Return a launch that takes new leading arguments of these ``kinds`` (see ``SLOTS``) each time; ``fixed`` ones follow."""
 
     def foreign(self, handle: Any, nbytes: int) -> Buffer:
-        """Somebody else's memory on this device as a buffer: an address in CUDA, a memory object in OpenCL. It is not owned."""
+        """Return somebody else's memory on this device as a buffer that does not own it; ``handle`` as in ``Buffer``."""
 
     def workspace(self, queue: Any, nbytes: int) -> Workspace:
-        """Memory for what passes between launches that follow each other in a queue; hold its lock while they are put there."""
+        """Return a queue's scratch memory for data between launches that follow each other; hold its lock while enqueuing them."""
 
     def mark(self) -> object:
-        """A point in the queue that the device stamps with its time."""
+        """Put a mark into the queue that the device stamps with its time; return it."""
 
     def seconds(self, start: object, end: object) -> float:
-        """Device seconds between two marks; waits for the second."""
+        """Return the device seconds between two marks; waits for the second."""
 
     def hold(self) -> Launch | None:
-        """Keep what comes into the queue from now on from starting until what is returned is called, or for ``HOLD_SECONDS``.
+        """Hold the queue: later work in it does not start until the returned function is called, or for ``HOLD_SECONDS``.
 
         None where queues cannot be held.
         """
@@ -190,51 +190,51 @@ class Session(Protocol):
         """Wait until the queue is empty."""
 
     def new_queue(self) -> Any:
-        """One more queue of the session's context."""
+        """Return one more queue of the session's context."""
 
     def copy_in(self, queue: Any, buffer: Buffer, offset: int, array: NDArray[Any]) -> None:
-        """Put a copy of a contiguous array to byte ``offset`` of a buffer into a queue; the array stays until it is done."""
+        """Put a copy of a contiguous array to byte ``offset`` of a buffer into a queue; the array must stay until it is done."""
 
     def copy_out(self, queue: Any, array: NDArray[Any], buffer: Buffer, offset: int) -> None:
         """Put a copy from byte ``offset`` of a buffer into a contiguous array into a queue."""
 
     def record(self, queue: Any) -> Any:
-        """An event behind what is in a queue now."""
+        """Return an event after the work that is in a queue now."""
 
     def wait(self, queue: Any, event: Any) -> None:
-        """What comes into a queue from now on waits for an event; the host does not."""
+        """Make work that enters a queue from now on wait for an event; the host does not wait."""
 
     def settle(self, event: Any) -> None:
-        """The host waits for an event."""
+        """Make the host wait for an event."""
 
     def settle_queue(self, queue: Any) -> None:
-        """The host waits for a queue."""
+        """Make the host wait until a queue is empty."""
 
     def capturing(self, queue: Any) -> bool:
-        """Whether what comes into a queue is recorded into a graph in place of being run, so that the host may not wait for it."""
+        """Return True if work that enters a queue is captured into a graph, not run, so that the host may not wait for it."""
 
     def clock_mhz(self) -> float | None:
-        """The clock the device runs at now, where it can be read."""
+        """Return the device's clock in MHz now, None if it cannot be read."""
 
     def close(self) -> None:
-        """Give everything back."""
+        """Release everything."""
 
 
 class Backend(Protocol):
-    """A way to reach devices.
+    """A runtime through which devices are reached.
 
     Attributes
     ----------
-    prelude : file whose text stands in front of every OpenCL C kernel that the backend compiles; it may be missing
+    prelude : file whose text precedes every OpenCL C kernel that the backend compiles; the attribute may be missing
     """
 
     name: str
 
     def devices(self) -> list[Device]:
-        """What can be opened now; empty if the runtime is absent."""
+        """Return the devices that can be opened now; empty if the runtime is absent."""
 
     def advice(self) -> list[str]:
-        """What is missing and how to get it, a sentence each."""
+        """Return a sentence on each thing that is missing, and how to get it."""
 
     def open(self, device: Device) -> Session:
         """Open a device of this backend."""

@@ -1,4 +1,4 @@
-"""CUDA launches that take new leading arguments each time, go into any stream, and may begin before the one before has ended."""
+"""CUDA launches that take new leading arguments each time, go into any stream, and may begin before the previous one has ended."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ SLOTS = {"P": "Q", "l": "q", "f": "f4x"}
 
 
 class Overlapping:
-    """A launch, for one thread at a time.
+    """A CUDA launch that may overlap the end of the previous one in its stream; for one thread at a time.
 
-    Its kernel must wait for the one before (``griddepcontrol.wait``) before it touches memory: it may have begun by then, so
-    that its launch costs no time of its own.
+    It may begin before the previous kernel has ended, so that its launch costs no time of its own. Its kernel must therefore wait
+    for the previous one (``griddepcontrol.wait``) before it touches memory.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Overlapping:
             config.numAttrs = 1
 
     def replace(self, place: int, value: np.generic) -> None:
-        """Another value for one of the ``fixed`` arguments, of the same kind, from the next launch on."""
+        """Set another value of the same kind for one of the ``fixed`` arguments, from the next launch on."""
         kept = self._kept[3][place]
         kept[...] = np.frombuffer(value.tobytes(), kept.dtype).reshape(kept.shape)
 
@@ -76,7 +76,7 @@ class Overlapping:
         driver = self._driver
         before = driver.cuCtxGetCurrent()[1]
         away = int(before) != self._number
-        if away:  # another device's turn, or no one's yet: leave things as they were
+        if away:  # another device's context is current, or none: restore it afterwards
             driver.cuCtxSetCurrent(self._context)
         (status,) = driver.cuLaunchKernelEx(self._config, self._function, self._at, 0)
         if away:

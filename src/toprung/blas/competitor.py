@@ -6,19 +6,20 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from toprung.blas.choice import Choice
-from toprung.blas.choose import by_model, choose
 from toprung.blas.engine import Executable, prepare
-from toprung.blas.kernel import Run
-from toprung.blas.problems import call_of
+from toprung.blas.problems import desc_of
 from toprung.check import GUARD
-from toprung.competitor import OnDevice, Prepared, PreparedOnDevice, Promise
+from toprung.competitor import BoundCompetitor, BoundOnDevice, OnDevice, Promise
 from toprung.device import Device
+from toprung.dispatch.heuristic import select_own
+from toprung.dispatch.select import select
+from toprung.dispatch.selection import Candidate, Selection
+from toprung.kernels.base import Run
 from toprung.problem import Problem
 
 
-class Bound(PreparedOnDevice):
-    """An executable with its operands in place."""
+class BoundProduct(BoundOnDevice):
+    """An executable bound to operands in device memory."""
 
     def __init__(self, placed: OnDevice, executable: Executable, offset: int = GUARD, launch: Run | None = None) -> None:
         problem: Any = placed.operands.problem
@@ -28,42 +29,44 @@ class Bound(PreparedOnDevice):
         alpha, beta = float(problem.alpha), float(problem.beta)
         super().__init__(placed, lambda: launch(a, offset, b, offset, c, offset, alpha, beta, None))
 
-    def elsewhere(self, placed: OnDevice) -> Bound:
-        """The same on other operands, for the same thread: what was laid out serves both."""
-        return Bound(placed, self.executable, launch=self._launcher)
+    def elsewhere(self, placed: OnDevice) -> BoundProduct:
+        """Return the executable bound to other operands, for the same thread: both share one launcher."""
+        return BoundProduct(placed, self.executable, launch=self._launcher)
 
 
 class Toprung:
-    """The library with kernels of its own, or with a choice that is given.
+    """The library as a competitor, with kernels of its own or with a given candidate.
 
-    What it promises is the path it took for the problem prepared last: ``"auto"`` is fp32 where fp32x cannot be had or is slower.
+    Its ``promise`` is the precision of the problem prepared last: ``"auto"`` is fp32 where fp32x is not supported or is slower.
     """
 
     title = "toprung"
 
-    def __init__(self, name: str = "toprung", choice: Choice | None = None, precision: str = "fp32", tuned: bool = True) -> None:
-        self.name, self._choice, self._precision, self._tuned, self.promise = name, choice, precision, tuned, Promise()
-        self._last: Choice | None = None
+    def __init__(
+        self, name: str = "toprung", candidate: Candidate | None = None, precision: str = "fp32", tuned: bool = True
+    ) -> None:
+        self.name, self._candidate, self._precision, self._tuned, self.promise = name, candidate, precision, tuned, Promise()
+        self._last: Selection | None = None
 
     def absent(self, device: Device) -> str:
-        """Always there."""
+        """Return no reason: the library is always there."""
         return ""
 
-    def prepare(self, placed: OnDevice) -> Prepared:
-        """Choose and bind."""
-        session, call = placed.session, call_of(placed.operands.problem)
-        given = self._choice or (None if self._tuned else by_model(session.device, call))
-        made = Executable(session, call, given, "fp32") if given else prepare(session, call, own=True, precision=self._precision)
-        self._last, self.promise = made.choice, Promise(made.precision)
-        return Bound(placed, made)
+    def prepare(self, placed: OnDevice) -> BoundCompetitor:
+        """Select a kernel and bind it to the operands."""
+        session, desc = placed.session, desc_of(placed.operands.problem)
+        given = self._candidate or (None if self._tuned else select_own(session.device, desc))
+        made = Executable(session, desc, given) if given else prepare(session, desc, own=True, precision=self._precision)
+        self._last, self.promise = made.selection, Promise(made.precision)
+        return BoundProduct(placed, made)
 
     def describe(self, device: Device) -> dict[str, Any]:
-        """The kernel, tile and switches of the problem prepared last."""
-        choice = self._last
+        """Return the kernel, tile and switches of the problem prepared last, as JSON-ready data."""
+        last = self._last
+        encoded = last.candidate.encode() if last else {"kernel": "", "tile": {}, "options": {}}
         return {
             "kind": "library", "name": self.name, "number": 0, "idea": "the library, kernels of its own", "variant": "",
-            "kernel": choice.kernel if choice else "", "tile": choice.tile.given() if choice and choice.tile else {},
-            "options": dict(choice.options) if choice else {}, "why": choice.why if choice else "",
+            **encoded, "why": last.why if last else "",
             "precision": self.promise.precision, "deterministic": True, "note": "",
         }  # fmt: skip
 
@@ -75,9 +78,9 @@ WAYS: Mapping[str, Callable[[], Toprung]] = MappingProxyType(
         "toprung_untuned": lambda: Toprung("toprung_untuned", tuned=False),
     }
 )
-"""The library's ways that can be asked for by name."""
+"""Variants of the library that can be requested as competitors, by name."""
 
 
-def chosen(device: Device, problem: Problem) -> Choice:
-    """What the library would run for a problem."""
-    return choose(device, call_of(problem))
+def chosen(device: Device, problem: Problem) -> Selection:
+    """Return the selection that the library would run for a problem."""
+    return select(device, desc_of(problem))

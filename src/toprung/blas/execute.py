@@ -1,4 +1,4 @@
-"""A Program on a session: executables chosen, launches laid out once for each thread."""
+"""Programs bound to a session: executables are selected, and launches are set up once for each thread."""
 
 from __future__ import annotations
 
@@ -12,36 +12,36 @@ import numpy as np
 
 from toprung.backends.base import Session
 from toprung.blas import engine
-from toprung.blas.kernel import kernel, loaded
 from toprung.blas.layout import Copy, Layout, Place, Product, Program, lower
-from toprung.blas.route import PRECISIONS
+from toprung.dispatch.select import PRECISIONS
 from toprung.errors import BadArgument
-from toprung.hopper import Prepared as Terms
+from toprung.kernels.helpers import MOVE
+from toprung.kernels.record import loaded
 
 GROUPS = 1 << 20
-"""Most work-groups of a copy, whose work-items walk."""
+"""Largest number of work-groups of a copy: its work-items loop over more elements."""
 
 KEPT = 4096
-"""Prepared programs a session keeps; past that it forgets them all and starts again."""
+"""Number of prepared programs that a session keeps; past that it forgets them all and starts again."""
 
 Step = Callable[[Sequence[Any], Sequence[int], float, float, Any], None]
-"""A launch: handles and first elements of all slots, α, β, the queue."""
+"""Function that launches one step: handles and first elements of all slots, α, β, the queue."""
 
 
 def known(precision: str) -> str:
-    """What the user asked for, or BadArgument."""
+    """Return a precision that exists, or raise BadArgument."""
     if precision not in PRECISIONS:
         raise BadArgument(f"precision is one of {', '.join(PRECISIONS)}, not {precision!r}")
     return precision
 
 
-class Prepared:
+class CompiledProgram:
     """A program that can be put into any queue of its session's context from any thread.
 
     Attributes
     ----------
-    executables : what the engine chose for each of the program's calls
-    simple : whether it is one launch on the operands as they lie
+    executables : the engine's executable for each of the program's calls
+    simple : True if the program is one call on the operands as they are, without copies
     """
 
     def __init__(self, session: Session, program: Program, own: bool, precision: str, queue: Any = None) -> None:
@@ -56,25 +56,25 @@ class Prepared:
             and (first.a, first.b, first.c) == tuple(Place(i, 0) for i in range(3))
         )
         self._mine = threading.local()
-        self._mine.steps = self._make()  # what is wrong shows now
+        self._mine.steps = self._make()  # errors show now, not in the first run
 
     @property
     def kernels(self) -> tuple[str, ...]:
-        """Names of the kernels with their tiles."""
+        """Names of the selected kernels with their tiles."""
         return tuple(dict.fromkeys(str(e) for e in self.executables.values()))
 
     @property
     def workspace_bytes(self) -> int:
-        """Scratch memory: the engine's and the temporaries."""
+        """Bytes of scratch memory: the executables' and the temporaries."""
         return max((e.workspace_bytes for e in self.executables.values()), default=0) + 4 * sum(self.program.temporaries)
 
     def launcher(self) -> Callable[..., None]:
-        """The one launch of a simple program, on handles; for one thread."""
+        """Return the launcher of a simple program's one call, on handles; for one thread."""
         return next(iter(self.executables.values())).launcher()
 
-    def takes(self, terms: Terms | None) -> bool:
-        """Whether B's handle may be a prepared B."""
-        return terms is not None and self.simple and next(iter(self.executables.values())).takes(terms)
+    def takes(self, packed: Any) -> bool:
+        """Return True if B's handle may be a prepacked B."""
+        return packed is not None and self.simple and next(iter(self.executables.values())).accepts(packed)
 
     def _make(self) -> list[Step]:
         launchers = {call: e.launcher() for call, e in self.executables.items()}
@@ -95,8 +95,8 @@ class Prepared:
 
         Parameters
         ----------
-        handles, first : of A, B and C: what the runtime knows the memory by, and the first element in it
-        scratch : elements → handle and first element of new memory that stays until the queue has passed
+        handles, first : handles in the runtime of the memory of A, B and C, and index of the first element in each
+        scratch : number of elements → handle and first element of new memory that stays until the queue has passed
         """
         try:
             steps = self._mine.steps
@@ -119,12 +119,12 @@ def _product(launch: Callable[..., None], step: Product) -> Step:
 
 
 def _copy(session: Session, step: Copy) -> Step:
-    tile = kernel("move").tile_for(session.device)
+    tile = MOVE.tile_for(session.device)
     planes, rows, cols = step.shape
     elements = planes * rows * cols
     fixed = [np.uint64(rows), np.uint64(cols), np.uint64(elements), *(np.int64(s) for s in (*step.src_strides, *step.dst_strides))]
     groups = (min(-(-elements // tile.work_items), GROUPS),)
-    launch = session.relaunch(loaded(session, "move", tile, {}), groups, (tile.work_items,), "PlPlf", fixed)
+    launch = session.relaunch(loaded(session, MOVE, tile), groups, (tile.work_items,), "PlPlf", fixed)
     (src, at_src), (dst, at_dst), scaled = step.src, step.dst, step.beta
 
     def run(handles: Sequence[Any], first: Sequence[int], alpha: float, beta: float, queue: Any) -> None:
@@ -134,14 +134,14 @@ def _copy(session: Session, step: Copy) -> Step:
 
 
 _Key = tuple[Layout, Layout, Layout, float, bool, bool, str]
-_kept: WeakKeyDictionary[Session, dict[_Key, Prepared]] = WeakKeyDictionary()
+_kept: WeakKeyDictionary[Session, dict[_Key, CompiledProgram]] = WeakKeyDictionary()
 _keeping = threading.Lock()
 
 
 def prepared(
     session: Session, a: Layout, b: Layout, c: Layout, alpha: float, beta: float, own: bool, precision: str, queue: Any = None
-) -> Prepared:  # fmt: skip
-    """The steps of C = α·A·B + β·C on a session, made at the first request and kept; ``queue``: where they will run first."""
+) -> CompiledProgram:  # fmt: skip
+    """Return the program of C = α·A·B + β·C on a session, made at the first request and kept; ``queue``: where it runs first."""
     key = (a, b, c, beta if beta in (0, 1) else 2.0, alpha != 0, own, precision)
     kept = _kept.get(session)
     if kept is None:
@@ -149,7 +149,7 @@ def prepared(
             kept = _kept.setdefault(session, {})
     found = kept.get(key)
     if found is None:
-        found = Prepared(session, lower(a, b, c, key[3], key[4]), own, precision, queue)
+        found = CompiledProgram(session, lower(a, b, c, key[3], key[4]), own, precision, queue)
         with _keeping:
             if len(kept) >= KEPT:
                 kept.clear()
@@ -158,12 +158,12 @@ def prepared(
 
 
 @functools.lru_cache(maxsize=1024)
-def duplicate(session: Session, program: Program) -> Prepared:
-    """A program of copies alone."""
-    return Prepared(session, program, True, "fp32")
+def duplicate(session: Session, program: Program) -> CompiledProgram:
+    """Return a program of copies alone."""
+    return CompiledProgram(session, program, True, "fp32")
 
 
 def forget() -> None:
-    """Forget all that was prepared: in a forked child nothing of it may be used."""
+    """Forget all prepared programs: a forked child may not use them."""
     _kept.clear()
     duplicate.cache_clear()

@@ -1,4 +1,4 @@
-"""Host arrays on a device with memory of its own: panels that go there through page-locked buffers while others are computed."""
+"""Host staging: panels of host arrays go to a device's memory through page-locked buffers while others are computed."""
 
 from __future__ import annotations
 
@@ -12,39 +12,38 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toprung.backends.base import Buffer, Session
-from toprung.blas.call import GemmCall
 from toprung.blas.execute import prepared
 from toprung.blas.layout import Layout, tight
 from toprung.blas.receipt import Receipt
-from toprung.blas.route import unsuited
 from toprung.device import Device
+from toprung.dispatch.select import ORDINARY, faster_families
 from toprung.errors import BadArgument, OutOfDeviceMemory
+from toprung.kernels import families
+from toprung.kernels.base import KernelFamily
 
 if TYPE_CHECKING:
     from toprung.blas.product import How, View
 
 LIMIT = "TOPRUNG_DEVICE_MEMORY"
-"""Environment variable: bytes of device memory that a product of host arrays may take. Set, it also makes CPU devices copy."""
+"""Environment variable with the bytes of device memory that a product of host arrays may take; if set, CPU devices copy, too."""
 
 SHARE = 0.8
-"""Part of the device's free memory that a product takes where no limit is set."""
+"""Share of the device's memory that a product may take where no limit is set."""
 
 PIECE = 32 << 20
-"""Bytes of a panel that are worth a transfer of their own: beyond, transfers overlap computation."""
+"""Bytes of an operand's panel above which it is cut, so that transfers overlap computation."""
 
 KEPT = 64 << 20
-"""Largest piece of device memory that is kept from one product to the next."""
+"""Bytes of the largest piece of device memory that is kept from one product to the next."""
 
 LINK = 2.0e10
-"""Bytes a second between host and device that ``preferred`` reckons with."""
+"""Bytes per second between host and device that ``preferred`` assumes."""
 STARTING = 6e-5
-"""Seconds that a product by way of a device takes at least, as ``preferred`` reckons."""
-HOST_FLOPS = 32
-"""Operations a clock and core, of the host's BLAS, as ``preferred`` reckons: two AVX2 multiply-adds."""
+"""Least seconds of a product through a device's memory that ``preferred`` assumes."""
 
 
 class _At:
-    """An array interface for memory somebody else keeps."""
+    """An object with the array interface of memory that somebody else owns."""
 
     def __init__(self, address: int, shape: tuple[int, ...], strides: tuple[int, ...], owner: Any, writable: bool) -> None:
         self.owner = owner
@@ -55,12 +54,12 @@ class _At:
 
 
 def array_at(address: int, shape: tuple[int, ...], strides: tuple[int, ...], owner: Any, writable: bool) -> NDArray[np.float32]:
-    """A NumPy array over memory that ``owner`` keeps; strides in elements."""
+    """Return a NumPy array over memory that ``owner`` keeps; strides in elements."""
     return np.asarray(_At(address, shape, strides, owner, writable))
 
 
 def limit() -> int | None:
-    """Bytes that the environment allows, None where it does not say."""
+    """Return the bytes of device memory that the environment allows, None if it sets no limit."""
     text = os.environ.get(LIMIT)
     if not text:
         return None
@@ -73,26 +72,27 @@ def limit() -> int | None:
     return value
 
 
-def preferred(device: Device, a: tuple[int, ...], b: tuple[int, ...]) -> str:
-    """Why the host's BLAS is the better choice for host arrays, empty where it is not.
+def preferred(device: Device, a: tuple[int, ...], b: tuple[int, ...]) -> tuple[KernelFamily | None, str]:
+    """Return the host's BLAS and the reason why it suits host arrays better; None and an empty text if it does not.
 
-    Where there is no GPU it is always taken. Where there is one, transfers over the link are held against the host's arithmetic.
+    Without a GPU it always does. With one, the predicted time of the transfers is compared with that of the host's BLAS.
     """
+    blas = next((f for f in families() if f.memory == "host"), None)
+    if blas is None:
+        return None, ""
     if device.kind != "gpu":
-        return "the arrays are on the host and there is no GPU: NumPy's BLAS is what was there already"
+        return blas, "the arrays are on the host and there is no GPU: NumPy's BLAS is what was there already"
     (rows, depth), cols, batch = a[-2:], b[-1], math.prod(a[:-2])
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    here = 2 * batch * rows * cols * depth / (HOST_FLOPS * 2.5e9 * cores)
     there = STARTING + 4 * batch * (rows * depth + depth * cols + rows * cols) / LINK
-    if here <= there:
-        return f"moving the arrays to {device} would take longer than NumPy's BLAS does"
-    return ""
+    if blas.host_seconds(2 * batch * rows * cols * depth) <= there:
+        return blas, f"moving the arrays to {device} would take longer than NumPy's BLAS does"
+    return None, ""
 
 
 def numpy_product(
     alpha: float, a: NDArray[np.float32], b: NDArray[np.float32], beta: float, c: NDArray[np.float32]
 ) -> None:  # fmt: skip
-    """C = α·A·B + β·C by NumPy; β = 0 does not read C, α = 0 not A and B."""
+    """Compute C = α·A·B + β·C with NumPy; β = 0 does not read C, α = 0 reads neither A nor B."""
     with np.errstate(all="ignore"):
         if alpha == 0 or a.shape[-1] == 0:
             if beta == 0:
@@ -111,7 +111,7 @@ def numpy_product(
 
 
 class _Lane:
-    """What one product at a time uses of a session: queues for both ways and the work, page-locked memory that is kept."""
+    """Resources of a session for one staged product at a time: queues for both directions and the work, and kept memory."""
 
     def __init__(self, session: Session) -> None:
         self.lock = threading.Lock()
@@ -121,7 +121,7 @@ class _Lane:
         self._memory: dict[str, Buffer] = {}
 
     def pinned(self, name: str, elements: int) -> NDArray[np.float32]:
-        """Page-locked memory under a name, larger each time more is needed."""
+        """Return page-locked memory that is kept under a name, replaced by a larger piece when more is needed."""
         found = self._pinned.get(name)
         if found is None or found.nbytes < 4 * elements:
             self._pinned.pop(name, None)
@@ -129,7 +129,7 @@ class _Lane:
         return found[: 4 * elements].view(np.float32)
 
     def memory(self, name: str, elements: int) -> Buffer:
-        """Device memory; small pieces are kept under a name."""
+        """Return device memory; pieces up to ``KEPT`` bytes are kept under a name."""
         nbytes = 4 * max(elements, 1)
         if nbytes > KEPT:
             return self.session.allocate(nbytes)
@@ -152,10 +152,10 @@ def _lane(session: Session) -> _Lane:
 
 
 def cut(batch: int, rows: int, cols: int, depth: int, budget: int, piece: int = PIECE) -> tuple[int, int, int, int]:
-    """Matrices, rows, columns and depth of a panel, so that two of each operand fit into ``budget`` bytes.
+    """Return matrices, rows, columns and depth of a panel such that two panels of each operand fit into ``budget`` bytes.
 
-    Whole matrices where they fit; then B stays and A and C are cut into rows; then all three are cut. Panels are made smaller than
-    they must be where that lets transfers overlap computation.
+    Whole matrices are preferred; then B stays whole and A and C are cut into rows; then all three are cut. Panels are made smaller
+    than they must be where that lets transfers overlap computation.
 
     Raises
     ------
@@ -191,12 +191,12 @@ def cut(batch: int, rows: int, cols: int, depth: int, budget: int, piece: int = 
 
 
 def budget_of(session: Session) -> int:
-    """Bytes that a product of host arrays may take."""
+    """Return the bytes of device memory that a product of host arrays may take."""
     return limit() or int(SHARE * session.device.memory_bytes)
 
 
 def staged(session: Session, alpha: float, a: View, b: View, beta: float, c: View, how: How, precision: str) -> Receipt:
-    """The product by way of the device's memory, cut into panels; returns when ``c`` is filled."""
+    """Compute a product through the device's memory, cut into panels; return the receipt when ``c`` is filled."""
     from toprung.blas.product import written
 
     if 0 in c.shape:
@@ -207,7 +207,7 @@ def staged(session: Session, alpha: float, a: View, b: View, beta: float, c: Vie
 
 
 class _Slot:
-    """Device memory for one panel of an operand, and when it may be used again."""
+    """Device memory for one panel of an operand, with the events after which it holds its panel and may be reused."""
 
     def __init__(self, buffer: Buffer, number: int) -> None:
         self.buffer, self.number = buffer, number
@@ -217,7 +217,7 @@ class _Slot:
 
 
 class _Staged:
-    """One product on its way."""
+    """One staged product while it is computed."""
 
     def __init__(
         self, lane: _Lane, alpha: float, a: View, b: View, beta: float, c: View, how: How, precision: str
@@ -235,10 +235,8 @@ class _Staged:
         total = math.prod(self.batch)
         reads = self.alpha != 0 and self.depth > 0
         budget = budget_of(session)
-        if self.precision in ("auto", "fp32x") and not unsuited(
-            session.device, GemmCall(64, 64, 64)
-        ):  # the terms of a panel's operands: half of what their two places take
-            budget = budget * 2 // 3
+        if any(not f.supports(session.device, ORDINARY) for f in faster_families(self.precision)):
+            budget = budget * 2 // 3  # for the split operands of a panel: half of what their two places take
         n, m, w, k = cut(total, self.rows, self.cols, self.depth if reads else 0, budget)
         k = k if reads else 0
         sizes = (n * m * k, n * k * w, n * m * w)
@@ -274,7 +272,7 @@ class _Staged:
         self, box: tuple[int, ...], k: int, flat: list[_Stack], target: _Stack, slots: list[list[_Slot]], out: _Slot,
         transfers: dict[str, int],
     ) -> Any:  # fmt: skip
-        """Send what is missing and compute one panel of C, over all of its depth."""
+        """Send the panels that are missing and compute one panel of C, over its whole depth."""
         session, lane = self.session, self.lane
         i, n, p, m, q, w = box
         if self.beta != 0:
@@ -303,7 +301,7 @@ class _Staged:
         raise AssertionError("panels lie as kernels want them")
 
     def _slot(self, name: str, pair: list[_Slot], source: Any, box: tuple[int, ...], transfers: dict[str, int]) -> _Slot:
-        """The slot that holds a panel, filled if none does."""
+        """Return the slot that holds a panel; fill one if none does."""
         for slot in pair:
             if slot.holds == box:
                 pair.sort(key=lambda s: s is slot)  # the other one is the next to be filled
@@ -315,7 +313,7 @@ class _Staged:
         return slot
 
     def _send(self, name: str, slot: _Slot, source: Any, box: tuple[int, ...], transfers: dict[str, int]) -> None:
-        """Fill a slot with a panel: page-locked memory first, then the device; the work waits for it, the host does not."""
+        """Fill a slot with a panel by way of page-locked memory; the work queue waits for the transfer, the host does not."""
         session, lane = self.session, self.lane
         i, n, p, m, q, w = box
         staging = lane.pinned(f"{name}{slot.number}", n * m * w)
@@ -331,7 +329,7 @@ class _Staged:
         transfers[name] = transfers.get(name, 0) + n * m * w
 
     def _fetch(self, box: tuple[int, ...], out: _Slot, turn: int) -> tuple[NDArray[np.float32], Any]:
-        """Start the way back of a panel of C."""
+        """Start to copy a panel of C to page-locked memory; return that and the event after which it is filled."""
         session, lane = self.session, self.lane
         _, n, _, m, _, w = box
         staging = lane.pinned(f"out{turn}", n * m * w)
@@ -341,7 +339,7 @@ class _Staged:
         return staging.reshape(n, m, w), out.free
 
     def _collect(self, pending: list[Any], target: Any, keep: int) -> list[Any]:
-        """Put panels that have come back where they belong; at most ``keep`` stay on their way."""
+        """Write returned panels into the result until at most ``keep`` are pending; return those."""
         while len(pending) > keep:
             (i, _, p, _, q, _), _, (staging, event) = pending.pop(0)
             self.session.settle(event)
@@ -350,7 +348,7 @@ class _Staged:
 
 
 class _Stack:
-    """A batch of matrices, read and written by the number of the first matrix and the corner of the panel."""
+    """A batch of matrices, read and written in panels by the number of the first matrix and the panel's corner."""
 
     def __init__(self, array: NDArray[np.float32]) -> None:
         self.array, self.batch = array, array.shape[:-2]
@@ -358,7 +356,7 @@ class _Stack:
         self.flat = len(self.batch) <= 1
 
     def read(self, into: NDArray[np.float32], i: int, p: int, q: int) -> None:
-        """Fill ``into`` from a corner."""
+        """Fill ``into`` with the panel at matrix i, row p, column q."""
         n, m, w = into.shape
         for j in range(n) if not self.flat else ():
             into[j] = self.array[np.unravel_index(i + j, self.batch)][p : p + m, q : q + w]
@@ -366,7 +364,7 @@ class _Stack:
             into[...] = self.array[i : i + n, p : p + m, q : q + w] if self.batch else self.array[None, p : p + m, q : q + w]
 
     def write(self, source: NDArray[np.float32], i: int, p: int, q: int) -> None:
-        """Put ``source`` at a corner."""
+        """Write the panel ``source`` at matrix i, row p, column q."""
         n, m, w = source.shape
         for j in range(n) if not self.flat else ():
             self.array[np.unravel_index(i + j, self.batch)][p : p + m, q : q + w] = source[j]

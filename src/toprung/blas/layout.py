@@ -13,8 +13,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from toprung.blas.call import LARGEST, GemmCall, GemvCall
 from toprung.errors import BadShape
+from toprung.gemm.desc import LARGEST, GemmDesc, GemvDesc
 
 
 class Layout(NamedTuple):
@@ -60,7 +60,7 @@ class Copy:
 class Product:
     """One launch of the engine."""
 
-    call: GemmCall | GemvCall
+    call: GemmDesc | GemvDesc
     a: Place
     b: Place
     c: Place
@@ -81,7 +81,7 @@ class Program:
     copies: tuple[str, ...] = ()
 
     @property
-    def calls(self) -> tuple[GemmCall | GemvCall, ...]:
+    def calls(self) -> tuple[GemmDesc | GemvDesc, ...]:
         """What the engine is asked for, each once."""
         return tuple(dict.fromkeys(s.call for s in self.steps if isinstance(s, Product)))
 
@@ -282,7 +282,7 @@ def _lower_vector(low: _Lowering, layouts: list[Layout], places: list[Place], c:
     out = _increment(c)
     assert out is not None
     m, n = matrix.shape[-2:] if not how.trans else _swapped(matrix.shape)[-2:]
-    call = GemvCall(
+    call = GemvDesc(
         m, n, trans=how.trans, lda=how.ld, incx=step, incy=out, align_a=shifted(matrix.align, how.ld), align_x=vector.align,
         beta_zero=beta == 0,
     )  # fmt: skip
@@ -325,7 +325,7 @@ def _lower_matrix(low: _Lowering, layouts: list[Layout], places: list[Place], c:
             rows, batch, step = rows * batch, 1, (0, 0, 0)
     others = [i for i in range(len(sizes)) if i != inner]
     moves = [tuple(s[i] for i in others) for s in (sa, sb, sc)]
-    call = GemmCall(
+    call = GemmDesc(
         rows, cols, depth, batch=batch, trans_a=how[0].trans, trans_b=how[1].trans, lda=lda, ldb=ldb, ldc=ldc,
         stride_a=step[0], stride_b=step[1], stride_c=step[2],
         align_a=shifted(a.align, lda, step[0], *moves[0]), align_b=shifted(b.align, ldb, step[1], *moves[1]),

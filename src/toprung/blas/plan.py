@@ -1,4 +1,4 @@
-"""A product that is decided once and called often."""
+"""``toprung.plan``: a product whose kernel is selected once and called often."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Plan:
 
     Attributes
     ----------
-    shape : of the result
-    receipt : what each call will do; None for host arrays before the first call
+    shape : shape of the result
+    receipt : receipt of each call; None for host arrays before the first call
     """
 
     def __init__(self, a: Any, b: Any, out: Any, precision: str, own: bool, device: Device | str | None) -> None:
@@ -54,12 +54,12 @@ class Plan:
                 self._signature, self._address, self._fresh = adapter.signature, adapter.address, adapter.fresh
 
     def __call__(self, a: Any, b: Any, out: Any = None) -> Any:
-        """The product of operands like the plan's, in ``out`` or a new array of ``a``'s kind.
+        """Return the product of operands like the plan's, in ``out`` or a new array of ``a``'s kind.
 
         Raises
         ------
         StalePlan
-            operands of another kind, shape, layout or place than the plan's
+            the operands have another kind, shape, layout or place than the plan's
         """
         known, given = self._known, b
         if self._prepared is not None:
@@ -91,7 +91,7 @@ class Plan:
         ):
             return routines.matmul(
                 a, given, target, **self._options
-            )  # less aligned than planned, or too close: the long way finds out
+            )  # less aligned than planned, or overlapping: matmul handles both
         known.start(a, at_a, at_b if self._terms is None else self._terms, at_c)
         return target
 
@@ -137,7 +137,7 @@ def plan(
     Raises
     ------
     StalePlan
-        a call with operands of another kind, shape, layout or place; ``plan`` itself raises what ``matmul`` does
+        a later call has operands of another kind, shape, layout or place; ``plan`` itself raises the errors of ``matmul``
 
     Examples
     --------

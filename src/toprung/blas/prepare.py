@@ -1,43 +1,42 @@
-"""Splitting a second operand once, for many products."""
+"""``toprung.prepare``: a second operand is split once, for many products."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from toprung import hopper
 from toprung.blas import routines
 from toprung.blas.arrays.base import HOST
-from toprung.blas.call import GemmCall
 from toprung.blas.execute import known
 from toprung.blas.layout import addressed
 from toprung.blas.prepared import Prepared
 from toprung.blas.product import View, copy
-from toprung.blas.route import unsuited
 from toprung.blas.sessions import session_at
+from toprung.dispatch.select import faster_families
 from toprung.errors import BadShape
+from toprung.gemm.desc import GemmDesc
 
 
 def prepare(b: Any, *, trans: bool = False, precision: str = "fp32x") -> Prepared:
-    """Copy a matrix and split the copy once: a second operand for ``matmul`` and ``plan`` that need not be split again.
+    """Copy a matrix and split the copy once, as a second operand for ``matmul`` and ``plan`` that need not be split again.
 
     Parameters
     ----------
-    b : (K, N), or (N, K) with ``trans``; float32, of any library toprung knows and with any strides. Written to afterwards, it
-        changes nothing: prepare it again
-    trans : whether products take its transpose
-    precision : what products take that ask for ``"auto"``: ``"fp32x"`` for each of them, ``"auto"`` where that is faster
+    b : (K, N), or (N, K) with ``trans``; float32, of any library toprung knows and with any strides. Later writes to it do not
+        change the prepared operand: prepare it again
+    trans : True if products take its transpose
+    precision : path of products that ask for ``"auto"``: ``"fp32x"`` for each of them, or ``"auto"`` for fp32x where it is faster
 
     Returns
     -------
-    The prepared operand: on Hopper in device memory a copy and the terms, together twice as large as ``b``; elsewhere the copy
-    alone (its ``why`` says so). Waits until it is done, so that any stream may use it.
+    The prepared operand: on Hopper a copy and its two fp16 terms (hi and lo) in device memory, together twice as large as ``b``;
+    elsewhere the copy alone (its ``why`` says so). Waits until it is done, so that any stream may use it.
 
     Raises
     ------
     BadArray, BadShape, BadArgument
-        no float32 matrix; a precision that does not exist
+        ``b`` is no float32 matrix; the precision does not exist
     OutOfDeviceMemory
-        no room for the copy and the terms
+        there is no room for the copy and the terms
 
     Examples
     --------
@@ -55,7 +54,7 @@ def prepare(b: Any, *, trans: bool = False, precision: str = "fp32x") -> Prepare
     view = View(given, given.shape, given.strides)
     if trans:
         view = View(given, given.shape[::-1], given.strides[::-1])
-    columns = view.strides[0] == 1 and view.strides[1] != 1  # stay as they are
+    columns = view.strides[0] == 1 and view.strides[1] != 1  # a column-major matrix stays column-major
     made = given.adapter.empty(given, view.shape, fortran=columns)
     kept = given.adapter.operand(made, "the copy")
     copy(view, View(kept, kept.shape, kept.strides))
@@ -66,10 +65,10 @@ def prepare(b: Any, *, trans: bool = False, precision: str = "fp32x") -> Prepare
     how = addressed(depth, cols, *kept.strides)
     why = "it is empty"
     if how is not None and depth and cols:
-        call = GemmCall(1, cols, depth, trans_b=how.trans, ldb=how.ld)
-        why = "" if precision in ("auto", "fp32x") else f"{precision} needs none"
-        why = why or unsuited(session.device, call)
-        if not why:
-            terms = hopper.Prepared(session, call, kept.address, queue=kept.queue, copied=True)
+        desc = GemmDesc(1, cols, depth, trans_b=how.trans, ldb=how.ld)
+        why = f"{precision} needs none"
+        for family in faster_families(precision):
+            why = family.supports(session.device, desc)
+            terms = None if why else family.prepack(session, desc, kept.address, kept.queue)
     session.settle_queue(kept.queue)
     return Prepared(made, kept.shape, terms, precision, why)

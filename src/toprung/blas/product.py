@@ -1,4 +1,4 @@
-"""C = α·A·B + β·C on arrays of any kind and strides: where it runs, what is transferred, and the receipt."""
+"""Products C = α·A·B + β·C on arrays of any kind and strides: placement, transfers and the receipt."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from numpy.typing import NDArray
 
 from toprung import backends
 from toprung.backends.base import Buffer, Session
-from toprung.blas import host, planning, receipt, tuned
+from toprung.blas import host, receipt
 from toprung.blas.arrays.base import HOST, Operand
-from toprung.blas.call import Call
-from toprung.blas.execute import Prepared, duplicate, known, prepared
+from toprung.blas.execute import CompiledProgram, duplicate, known, prepared
 from toprung.blas.layout import Layout, Place, Product, Program, aligned, copies_between, lower
 from toprung.blas.overlap import span
 from toprung.blas.receipt import Receipt
 from toprung.blas.sessions import chosen, session_at
 from toprung.device import Device
+from toprung.dispatch import autotune, tuned
 from toprung.errors import MixedPlaces
-from toprung.hopper import Prepared as Terms
+from toprung.gemm.desc import Desc
 
 
 @dataclass(frozen=True)
 class How:
-    """What the caller wants besides the product.
+    """Options of a call beside its operands.
 
     Attributes
     ----------
-    operation, names : for messages and the receipt: the routine, and what it calls A, B and C
+    operation, names : name of the routine, and its names for A, B and C; for messages and the receipt
     """
 
     operation: str
@@ -44,12 +44,12 @@ class How:
 
 @dataclass(slots=True)
 class View:
-    """Elements of an operand under other strides: a transpose, a broadcast, every second one.
+    """Elements of an operand under another shape and strides: a transpose, a broadcast, every second element.
 
     Attributes
     ----------
     shape, strides : batch dimensions, rows, columns; strides in elements
-    offset : elements from the operand's first to the view's
+    offset : number of elements from the operand's first element to the view's
     """
 
     operand: Operand
@@ -59,17 +59,17 @@ class View:
 
     @property
     def address(self) -> int:
-        """Of the first element, in bytes."""
+        """Address of the first element, in bytes."""
         return self.operand.address + 4 * self.offset
 
     @property
     def layout(self) -> Layout:
-        """What a kernel has to know."""
+        """Shape, strides and alignment, as kernel selection sees them."""
         return Layout(self.shape, self.strides, aligned(self.address))
 
     @property
     def first(self) -> tuple[Any, int]:
-        """What the runtime knows the memory by, and the first element in it."""
+        """Handle of the memory in its runtime, and index of the first element in it."""
         if self.operand.memory is None:
             return self.address, 0
         return self.operand.memory, self.address // 4
@@ -85,7 +85,7 @@ class View:
 
 
 def together(views: Sequence[Operand], how: How) -> None:
-    """Refuse operands that lie in different places, or elsewhere than ``device=`` says."""
+    """Raise MixedPlaces for operands on different devices, or on another one than ``device=`` says."""
     first = views[0]
     for other, name in zip(views[1:], how.names[1:], strict=False):
         if other.home != first.home:
@@ -100,41 +100,42 @@ def together(views: Sequence[Operand], how: How) -> None:
 
 
 def multiply(
-    alpha: float, a: View, b: View, beta: float, c: View, how: How, terms: Terms | None = None
+    alpha: float, a: View, b: View, beta: float, c: View, how: How, packed: Any = None
 ) -> Receipt:  # fmt: skip
-    """Compute the product into ``c`` and leave the receipt. ``terms``: B's, if it was prepared.
+    """Compute the product into ``c``; keep and return the receipt. ``packed``: the prepacked B, if there is one.
 
-    The three views have the same batch dimensions. ``c`` overlaps neither input. On a device nothing is waited for.
+    The three views have the same batch dimensions. ``c`` overlaps neither input. With arrays on a device, the call returns before
+    the device finishes.
     """
-    # what float32 makes of them: a tiny α is 0, a huge one infinite
+    # rounded to float32: a tiny α becomes 0, a huge one infinite
     with np.errstate(over="ignore"):
         alpha, beta = float(np.float32(alpha)), float(np.float32(beta))
-    left = _on_host(alpha, a, b, beta, c, how) if a.operand.home.kind == HOST else _on_device(alpha, a, b, beta, c, how, terms)
+    left = _on_host(alpha, a, b, beta, c, how) if a.operand.home.kind == HOST else _on_device(alpha, a, b, beta, c, how, packed)
     receipt.leave(left)
     return left
 
 
 def problem(a: View, b: View) -> str:
-    """The shapes, as a person reads them."""
+    """Return the shapes of a product as readable text."""
     batch = math.prod(a.shape[:-2])
     text = f"{a.shape[-2]}×{a.shape[-1]} · {b.shape[-2]}×{b.shape[-1]}"
     return text if batch == 1 else f"{batch} × ({text})"
 
 
-def written(done: Prepared, how: How, a: View, b: View, *more: str) -> Receipt:
-    """The receipt of a program."""
+def written(done: CompiledProgram, how: How, a: View, b: View, *more: str) -> Receipt:
+    """Return the receipt of a program; ``more``: further copies it lists."""
     chosen_ones = list(done.executables.values())
     launches = sum(done.executables[s.call].launches if isinstance(s, Product) else 1 for s in done.program.steps)
     return Receipt(
-        how.operation, problem(a, b), done.kernels, all(e.name != "cublas" for e in chosen_ones),
+        how.operation, problem(a, b), done.kernels, all(e.own for e in chosen_ones),
         " and ".join(dict.fromkeys(e.precision for e in chosen_ones)) or "fp32", str(done.session.device),
         " ".join(dict.fromkeys(e.why for e in chosen_ones if e.why)),
         tuple(dict.fromkeys(p for e in chosen_ones for p in e.passed_over)), (*done.program.copies, *more), launches,
-        done.workspace_bytes, tuple(e.escalated for e in chosen_ones if e.precision == "fp32x"),
+        done.workspace_bytes, tuple(e.escalated for e in chosen_ones if e.own and e.precision != "fp32"),
     )  # fmt: skip
 
 
-def _on_device(alpha: float, a: View, b: View, beta: float, c: View, how: How, terms: Terms | None = None) -> Receipt:
+def _on_device(alpha: float, a: View, b: View, beta: float, c: View, how: How, packed: Any = None) -> Receipt:
     operand = a.operand
     session = session_at(operand.home, operand.queue)
     ready = prepared(session, a.layout, b.layout, c.layout, alpha, beta, how.own, known(how.precision), operand.queue)
@@ -142,9 +143,9 @@ def _on_device(alpha: float, a: View, b: View, beta: float, c: View, how: How, t
     for view in views[1:]:
         follow(session, operand.queue, view.operand.queue)
     handles = [v.first[0] for v in views]
-    taken = ready.takes(terms)
+    taken = ready.takes(packed)
     if taken:
-        handles[1] = terms
+        handles[1] = packed
     kept: list[Any] = []
     try:
         ready.run(
@@ -152,7 +153,7 @@ def _on_device(alpha: float, a: View, b: View, beta: float, c: View, how: How, t
             lambda elements: scratch(session, operand, elements, kept),
         )  # fmt: skip
     finally:
-        for view in views[1:]:  # what its own library does with an operand next comes after us
+        for view in views[1:]:  # later work of the operand's own library waits for the product
             follow(session, view.operand.queue, operand.queue)
         if any(v.operand.unordered for v in views):
             session.settle_queue(operand.queue)
@@ -161,25 +162,25 @@ def _on_device(alpha: float, a: View, b: View, beta: float, c: View, how: How, t
 
 
 def with_terms(left: Receipt) -> Receipt:
-    """The receipt of a product whose B was prepared."""
+    """Return a receipt that also says that B was split beforehand."""
     return replace(left, why=f"{left.why}; B was split beforehand")
 
 
 def follow(session: Session, queue: Any, other: Any) -> None:
-    """What comes into ``queue`` from now on waits for what is in ``other`` now."""
+    """Make work that enters ``queue`` from now on wait for the work that is in ``other`` now."""
     if other is not None and queue is not None and other != queue and other is not queue:
         session.wait(queue, session.record(other))
 
 
 def scratch(session: Session, like: Operand, elements: int, kept: list[Any]) -> tuple[Any, int]:
-    """New memory where ``like`` lies, from its library's allocator, which knows the stream."""
+    """Return new memory on the device of ``like``, as handle and first element, from its library's stream-aware allocator."""
     made = like.adapter.operand(like.adapter.empty(like, (elements,)), "scratch memory")
     kept.append(made)
     return (made.address, 0) if made.memory is None else (made.memory, made.address // 4)
 
 
 def copy(src: View, dst: View) -> None:
-    """dst = src, on the device or on the host."""
+    """Copy ``src`` to ``dst``, on the device or on the host."""
     if src.operand.home.kind == HOST:
         np.copyto(dst.on_host, src.on_host)
         return
@@ -200,19 +201,19 @@ def _best() -> Device:
 
 
 def _on_host(alpha: float, a: View, b: View, beta: float, c: View, how: How) -> Receipt:
-    """Host arrays: by the host's BLAS, by a CPU device in place, or by way of a device's own memory."""
+    """Compute on host arrays: by the host's BLAS, by a CPU device in place, or through a device's own memory."""
     precision = known(how.precision)
     device = _best() if how.device is None else chosen(how.device)
-    here = how.device is None and not how.own and precision != "tf32"  # which NumPy has not
-    why = host.preferred(device, a.shape, b.shape) if here else ""
-    faster, unmeasured = _measured(device, a, b, c, precision) if why and device.kind == "cpu" else (None, "")
+    here = how.device is None and not how.own and precision != "tf32"  # the host's BLAS has no TF32
+    blas, why = host.preferred(device, a.shape, b.shape) if here else (None, "")
+    faster, unmeasured = _measured(device, a, b, c, precision) if blas and device.kind == "cpu" else (None, "")
     if faster:
         why = "NumPy's BLAS was faster when both were measured"
     why += f"; not measured: {unmeasured}" if unmeasured else ""
-    if why and faster is not False:
+    if blas is not None and faster is not False:
         host.numpy_product(alpha, a.on_host, b.on_host, beta, c.on_host)
         return Receipt(
-            how.operation, problem(a, b), ("numpy",), False, "fp32", "the host",
+            how.operation, problem(a, b), (blas.name,), blas.own, blas.precision, "the host",
             why + (", and that has no fp32x: fp32 ran in its place" if precision == "fp32x" else ""),
             (("toprung", f"on {device}; own=True, or device={device.id!r}, runs it"),), launches=0,
         )  # fmt: skip
@@ -221,32 +222,32 @@ def _on_host(alpha: float, a: View, b: View, beta: float, c: View, how: How) -> 
         spans = [span(v.address, v.shape, v.strides) for v in (a, b, c)]
         if max(high - low for low, high in spans) <= device.max_buffer_bytes:
             left = _in_place(session, alpha, a, b, beta, c, spans, how, precision)
-            slower = (("numpy", "slower when both were measured"),) if faster is False else ()
+            slower = ((blas.name, "slower when both were measured"),) if blas and faster is False else ()
             return replace(left, passed_over=(*left.passed_over, *slower))
     return host.staged(session, alpha, a, b, beta, c, how, precision)
 
 
 def planned(a: View, b: View, c: View, how: How) -> None:
-    """Have a product of host arrays measured, where calls are planned so and it runs on a CPU."""
+    """Autotune a product of host arrays if the autotune level says so and it runs on a CPU device."""
     device = _best() if how.device is None else chosen(how.device)
     if device.kind == "cpu":
         _measured(device, a, b, c, how.precision)
 
 
 def _measured(device: Device, a: View, b: View, c: View, precision: str) -> tuple[bool | None, str]:
-    """Whether NumPy was measured to be faster than ours on a CPU, None where it is not known; and why it was not, if it should."""
-    if 0 in c.shape or not (planning.rigor() == "measure" or tuned.knows_host(device)):
+    """Return True if NumPy measured faster than ours on a CPU, None if unknown; and why autotuning failed, empty if it did not."""
+    if 0 in c.shape or not (autotune.level() == "measure" or tuned.knows_host(device)):
         return None, ""
     call = _one_call(a.layout, b.layout, c.layout)
     if call is None:
         return None, ""
-    unmeasured = planning.measured(device, call, precision)
+    unmeasured = autotune.measured(device, call, precision)
     return (tuned.host_is_faster(device, call) if tuned.knows_host(device) else None), unmeasured
 
 
 @functools.lru_cache(maxsize=1024)
-def _one_call(a: Layout, b: Layout, c: Layout) -> Call | None:
-    """The call that a product is, if it is one alone."""
+def _one_call(a: Layout, b: Layout, c: Layout) -> Desc | None:
+    """Return the single call that computes a product, None if it takes several."""
     calls = set(lower(a, b, c, 0.0, True).calls)
     return calls.pop() if len(calls) == 1 else None
 
@@ -255,7 +256,7 @@ def _in_place(
     session: Any, alpha: float, a: View, b: View, beta: float, c: View, spans: list[tuple[int, int]], how: How,
     precision: str,
 ) -> Receipt:  # fmt: skip
-    """A CPU device computes on the host's memory itself."""
+    """Compute on the host's own memory with a CPU device, without copies."""
     ready = prepared(session, a.layout, b.layout, c.layout, alpha, beta, how.own, precision)
     views = (a, b, c)
     if 0 in c.shape:

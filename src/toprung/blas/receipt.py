@@ -1,4 +1,4 @@
-"""What a call says afterwards: which kernel ran where, why, and what was copied on the way."""
+"""Receipts of calls: which kernel ran where, why, and what was copied on the way."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Receipt:
-    """One call.
+    """Receipt of one call.
 
     Attributes
     ----------
     operation : ``"matmul"``, ``"sgemm"``, ``"sgemv"``
-    problem : the shapes, as a person reads them
-    kernels : each kernel that ran, with its tile; empty where nothing had to be computed
-    own : whether they are all toprung's
-    precision : the path that was taken, by its name in ``toprung.precision``
-    device : where it ran, as ``toprung devices`` lists it, or the host
-    why : why this kernel, a sentence
-    passed_over : what else there was and why not, in pairs
-    copies : what was copied and why, a sentence each; transfers between host and device among them
-    launches : kernels launched, copies included
-    workspace_bytes : scratch memory beside operands and result
-    counters : what ``escalated`` reads
+    problem : shapes of the product, as readable text
+    kernels : each kernel that ran, with its tile; empty if nothing had to be computed
+    own : True if all kernels are toprung's
+    precision : accuracy class of the result, by its name in ``toprung.precision``
+    device : device it ran on, as ``toprung devices`` lists it, or the host
+    why : reason of the selection, a sentence
+    passed_over : other candidates, in pairs of name and the reason against it
+    copies : sentences on each copy and its reason; transfers between host and device among them
+    launches : number of kernels launched, copies included
+    workspace_bytes : bytes of scratch memory beside operands and result
+    counters : functions whose sum is ``escalated``
     """
 
     operation: str
@@ -42,7 +42,7 @@ class Receipt:
 
     @property
     def escalated(self) -> int:
-        """Pieces of C, 64 x 64 or less, that fp32x computed again in plain fp32 because two fp16 terms could not carry them.
+        """Number of pieces of C, 64 x 64 or less, that fp32x computed again in plain fp32: two fp16 terms could not represent them.
 
         All calls like this one in this process count. Reading it waits for the device; nothing else of a receipt does.
         """
@@ -50,7 +50,7 @@ class Receipt:
 
     @property
     def kernel(self) -> str:
-        """The kernel that did the work, without its tile; empty where nothing had to be computed."""
+        """Name of the first kernel, without its tile; empty if nothing had to be computed."""
         return self.kernels[0].partition(" ")[0] if self.kernels else ""
 
     def __str__(self) -> str:
@@ -69,10 +69,10 @@ _last = threading.local()
 
 
 def leave(receipt: Receipt) -> None:
-    """Keep a receipt for this thread."""
+    """Keep a receipt as this thread's last."""
     _last.receipt = receipt
 
 
 def last_receipt() -> Receipt | None:
-    """The receipt of this thread's last call that succeeded; None before the first."""
+    """Return the receipt of this thread's last call that succeeded; None before the first."""
     return getattr(_last, "receipt", None)

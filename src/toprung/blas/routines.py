@@ -12,7 +12,7 @@ import numpy as np
 from toprung.blas import arrays, overlap, warm
 from toprung.blas.arrays.base import HOST, Operand
 from toprung.blas.arrays.numpy import adapter as numpy_adapter
-from toprung.blas.execute import Prepared, known, prepared
+from toprung.blas.execute import CompiledProgram, known, prepared
 from toprung.blas.layout import dense
 from toprung.blas.prepared import Prepared as PreparedOperand
 from toprung.blas.product import How, View, copy, multiply, together, written
@@ -107,7 +107,7 @@ def resolved(a: Any, b: Any, out: Any, how: How) -> Resolved:
     return first, second, made, result, views, shape
 
 
-def readied(views: tuple[View, View, View], how: How) -> tuple[Prepared, Receipt]:
+def readied(views: tuple[View, View, View], how: How) -> tuple[CompiledProgram, Receipt]:
     """The steps for arrays on a device, and the receipt they will leave."""
     a, b, c = views
     session = session_at(a.operand.home, a.operand.queue)

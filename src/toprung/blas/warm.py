@@ -1,4 +1,4 @@
-"""Calls that were made before: found again by a few cheap attributes of their operands, and launched at once."""
+"""Cache of earlier calls: each is found again by a few cheap attributes of its operands, and launched at once."""
 
 from __future__ import annotations
 
@@ -9,41 +9,42 @@ from typing import Any
 
 from toprung.blas import execute, receipt
 from toprung.blas.arrays.base import Adapter, Operand
-from toprung.blas.execute import Prepared
+from toprung.blas.execute import CompiledProgram
 from toprung.blas.overlap import span
 from toprung.blas.product import View, scratch
 from toprung.blas.receipt import Receipt
+from toprung.dispatch.autotune import FORGET
 
 KEPT = 4096
-"""Calls that are remembered; past that all are forgotten."""
+"""Number of calls that are remembered; past that all are forgotten."""
 
 MISS = object()
-"""What ``again`` returns for a call it does not know."""
+"""Result of ``again`` for an unknown call."""
 
 
 class Known:
-    """A call whose kernels are chosen: everything but the addresses.
+    """A call whose kernels are selected: everything but the addresses.
 
     Attributes
     ----------
-    adapter, home : whose arrays, and where
-    shape : the result's
-    receipt : of every such call
+    adapter, home : adapter of the operands' library, and the place of their memory
+    shape : shape of the result
+    receipt : receipt of every such call
     """
 
     __slots__ = ("_like", "_mine", "_reach", "_ready", "adapter", "home", "receipt", "shape")
 
     def __init__(
-        self, ready: Prepared, views: tuple[View, View, View], like: Operand, shape: tuple[int, ...], left: Receipt
+        self, ready: CompiledProgram, views: tuple[View, View, View], like: Operand, shape: tuple[int, ...], left: Receipt
     ) -> None:
         self._ready, self.adapter, self.home, self.shape, self.receipt = ready, like.adapter, like.home, shape, left
-        # bytes from each operand's address to its first and to behind its last
+        # bytes from each operand's address to its lowest element and to the end of its highest
         self._reach = tuple(x for v in views for x in span(0, v.shape, v.strides))
         self._mine = threading.local()
         self._like = Operand(like.adapter, None, (), (), like.home, 0)
 
     def clear(self, a: int, b: int, c: int) -> bool:
-        """Whether the result's memory lies apart from both inputs', from end to end."""
+        """Return True if the result's memory, from its lowest to its highest byte, overlaps that of neither input."""
         a_low, a_high, b_low, b_high, c_low, c_high = self._reach
         low, high = c + c_low, c + c_high
         return (high <= a + a_low or a + a_high <= low) and (high <= b + b_low or b + b_high <= low)
@@ -69,18 +70,20 @@ _adapters: dict[type, Adapter] = {}
 
 
 def forget() -> None:
-    """Forget everything: in a forked child nothing of it may be used."""
+    """Forget all calls and prepared programs: a forked child may not use them."""
     _known.clear()
     _adapters.clear()
     execute.forget()
 
+
+FORGET.append(forget)
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=forget)
 
 
 def again(a: Any, b: Any, out: Any, precision: str, own: bool, device: Any) -> tuple[Any, Hashable]:
-    """The result of a call like one before, or MISS; and the key to remember a new one under (None: it cannot be)."""
+    """Return the result of a call like an earlier one, or MISS; and the key to remember a new one by, None if it cannot be."""
     kind = type(a)
     adapter = _adapters.get(kind)
     if adapter is None or type(b) is not kind or (out is not None and type(out) is not kind):
@@ -99,7 +102,7 @@ def again(a: Any, b: Any, out: Any, precision: str, own: bool, device: Any) -> t
         at_c = address(out)
         key = (kind, signature(a), at_a & 15, signature(b), at_b & 15, signature(out), at_c & 15, precision, own, device)  # type: ignore[assignment]
         known = _known.get(key)
-    except TypeError:  # a device of a strange type: the long way says what is wrong
+    except TypeError:  # a device= that cannot be hashed: the slow path reports the error
         return MISS, None
     if known is None or not known.clear(at_a, at_b, at_c):
         return MISS, key
@@ -108,14 +111,14 @@ def again(a: Any, b: Any, out: Any, precision: str, own: bool, device: Any) -> t
 
 
 def remember(key: Hashable, known: Known) -> None:
-    """Keep a call for ``again``."""
+    """Remember a call for ``again``."""
     if len(_known) >= KEPT:
         _known.clear()
     _known[key] = known
 
 
 def learn(operand: Operand) -> None:
-    """Let ``again`` look at arrays of this type from now on, if its library allows it."""
+    """Make ``again`` handle arrays of this operand's type from now on, if its library supports that."""
     thing = operand.thing
     if operand.home.kind == "cuda" and operand.adapter.signature(thing) is not None:
         _adapters[type(thing)] = operand.adapter

@@ -1,4 +1,4 @@
-"""``toprung store``: what was tuned, listed, carried from machine to machine, removed."""
+"""``toprung store``: commands that list, export, import, merge and clear tuned entries."""
 
 from __future__ import annotations
 
@@ -13,26 +13,36 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from toprung.blas.tuned import refusal
 from toprung.cli.common import console, errors_console
+from toprung.dispatch.tuned import refusal
 from toprung.errors import StoreError
 from toprung.store import STATUSES, Entry, Imported, Machine, Store, shipped
+from toprung.store.versions import RENAMED
 from toprung.tile import Tile
 
 _STORE = typer.Option("--store", help="the database, where it is not the user's own")
 _DEVICE = typer.Option("--device", help="only entries of this device, by its slug: nvidia-h200")
 _BACKEND = typer.Option("--backend", help="only entries of this backend: cuda, opencl")
 _CLASS = typer.Option("--class", help="only entries of this problem class: 'large NN v444'")
-_KERNEL = typer.Option("--kernel", help="only entries of this kernel: gemm, rows, cublas, numpy")
+_KERNEL = typer.Option("--kernel", help="only entries of this kernel family: tiled, skinny, cublas, numpy")
 _STATUS = typer.Option("--status", help=f"only entries with this status: {', '.join(STATUSES)}")
 _BEST = typer.Option("--best", min=1, help="only so many right entries of each shape and kernel, the fastest")
 
+
 SHOWN = 60
-"""Characters of a message that a table has room for."""
+"""Number of characters of a message that a table has room for."""
+
+
+def _family(kernel: str | None) -> str | None:
+    """Return the family that ``--kernel`` means; an older name is accepted, with a note on standard error."""
+    name = RENAMED.get(kernel, kernel) if kernel else kernel
+    if name != kernel:
+        errors_console.print(f"{kernel} is called {name} now: use --kernel {name}", markup=False, highlight=False)
+    return name
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command's commands."""
+    """Add the command ``store`` with its subcommands."""
     group = typer.Typer(no_args_is_help=True, help="List, export, import, merge and clear what was tuned.")
     group.command("list")(list_command)
     group.command("export")(export_command)
@@ -67,7 +77,13 @@ def list_command(
             raise StoreError("what is shipped is listed whole, with --device and --backend: toprung devices says their names")
         found = shipped(Machine(device, device, backend, "", ""), complaints)
     else:
-        filters = {"device": device, "backend": backend, "problem_class": problem_class, "kernel": kernel, "status": status}
+        filters = {
+            "device": device,
+            "backend": backend,
+            "problem_class": problem_class,
+            "kernel": _family(kernel),
+            "status": status,
+        }
         found = _chosen(chosen, best, complaints, **filters)
     for text in complaints:
         errors_console.print(text, markup=False, highlight=False, soft_wrap=True)
@@ -99,7 +115,7 @@ def export_command(
       toprung store export src/toprung/tuned/nvidia-h200-cuda.json --device nvidia-h200 --backend cuda --best 2
     """
     chosen, complaints = _store(store), []  # type: tuple[Store, list[str]]
-    filters = {"device": device, "backend": backend, "problem_class": problem_class, "kernel": kernel, "status": status}
+    filters = {"device": device, "backend": backend, "problem_class": problem_class, "kernel": _family(kernel), "status": status}
     found = _chosen(chosen, best, complaints, **filters)
     for text in complaints:
         errors_console.print(text, markup=False, highlight=False, soft_wrap=True)
@@ -149,12 +165,12 @@ def clear_command(
 
     Examples:
 
-      toprung store clear --kernel gemm --status crashed
+      toprung store clear --kernel tiled --status crashed
 
       toprung store clear --damaged --yes
     """
     chosen = _store(store)
-    filters = {"device": device, "backend": backend, "problem_class": problem_class, "kernel": kernel, "status": status}
+    filters = {"device": device, "backend": backend, "problem_class": problem_class, "kernel": _family(kernel), "status": status}
     if damaged and any(filters.values()):
         raise StoreError("--damaged goes alone: what is damaged has no device or kernel to be chosen by")
     what = "what is damaged" if damaged else "these entries" if any(filters.values()) else "every entry"
@@ -171,7 +187,7 @@ def _store(path: Path | None) -> Store:
 
 
 def _chosen(store: Store, best: int | None, complaints: list[str], **filters: str | None) -> list[Entry]:
-    """Entries by the options of a command."""
+    """Return the entries that the options of a command select."""
     if (status := filters.get("status")) is not None and status not in STATUSES:
         raise StoreError(f"there is no status {status!r}; there is: {', '.join(STATUSES)}")
     if best is None:
@@ -182,7 +198,7 @@ def _chosen(store: Store, best: int | None, complaints: list[str], **filters: st
 
 
 def _say(done: Imported, where: Path) -> None:
-    """What was taken; what was not, with exit code 2."""
+    """Print how many entries were taken, and each that was refused; exit with code 2 if there were any."""
     text = f"{done.taken} entries taken from {where}, {done.known} were known, {len(done.refused)} refused"
     console.print(text, markup=False, highlight=False, soft_wrap=True)
     for at, reason in done.refused:
@@ -210,6 +226,6 @@ def _table(entries: Sequence[Entry]) -> Table:
 
 
 def _status(entry: Entry) -> str:
-    """The status, with the beginning of what went wrong."""
+    """Return an entry's status, with the beginning of its error message."""
     first = " ".join(entry.message.split())[:SHOWN]
     return f"{entry.status}: {first}" if first else entry.status

@@ -1,4 +1,4 @@
-"""``toprung tune``."""
+"""``toprung tune``: the command that tunes, and checks the promise."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ import typer
 from rich.live import Live
 
 from toprung import backends, results
-from toprung.blas.planning import known_rigor, rigor
-from toprung.blas.problems import call_of
-from toprung.blas.route import unsuited
+from toprung.blas.problems import desc_of
 from toprung.cli.common import console, parse_sizes
 from toprung.device import Device
+from toprung.dispatch.autotune import known_level, level
+from toprung.dispatch.select import unsuited
 from toprung.environment import environment
 from toprung.errors import BadArgument, NoDevice, UnknownName, Unsupported
 from toprung.problem import Problem
@@ -38,15 +38,15 @@ from toprung.tune.session import PRECISIONS, Budget, Tuner
 
 INTERRUPTED = 130
 BUDGET, CHECK_BUDGET = "60s", "30m"
-"""Of a run and of a check, where none is given."""
+"""Default budgets of a run and of a check."""
 AMOUNT = re.compile(r"(\d+(?:\.\d+)?)([smh]?)")
 EACH = 25
-"""Checks between two lines that say how far it is."""
+"""Number of checks between two lines on the progress."""
 UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command."""
+    """Add the command ``tune``."""
     app.command("tune")(tune_command)
 
 
@@ -122,7 +122,7 @@ def tune_command(
     shapes.known(routines)
     wanted = _given(routine, sizes, suite_name, trans)
     if checked:
-        chosen = known_rigor(planning) if planning is not None else rigor()
+        chosen = known_level(planning) if planning is not None else level()
         if chosen == "measure" and off():
             raise BadArgument("TOPRUNG_STORE=off leaves nothing to plan with: unset it, or check with --planning estimate")
         _check(backends.find(device), wanted, count, seed, limit, allowed.seconds or 0.0, precision, chosen, json)
@@ -151,17 +151,17 @@ def tune_command(
             f"interrupted: what was learnt is in {Store.default().path}; the same command goes on from there", style="yellow"
         )
         raise typer.Exit(INTERRUPTED)
-    if any(s.state == "failed" for s in tuner.shapes) or not any(s.choice for s in tuner.shapes):
+    if any(s.state == "failed" for s in tuner.shapes) or not any(s.candidate for s in tuner.shapes):
         raise typer.Exit(1)
 
 
 def parse_budget(text: str) -> Budget:
-    """``60s``, ``5m``, ``1h``, or a number of configurations.
+    """Return the budget of a text: ``60s``, ``5m``, ``1h``, or a number of configurations.
 
     Raises
     ------
     BadArgument
-        anything else, or nothing at all
+        the text is anything else, or its amount is 0
     """
     found = AMOUNT.fullmatch(text.strip())
     amount = float(found.group(1)) if found else 0.0
@@ -173,7 +173,7 @@ def parse_budget(text: str) -> Budget:
 
 
 def record(tuner: Tuner, device: Device, interrupted: bool) -> dict[str, Any]:
-    """A run as a record."""
+    """Return the content of a run's result file."""
     found = results.record(
         shlex.join(["toprung", *sys.argv[1:]]), environment(device), [], [s.note for s in tuner.shapes if s.note], interrupted,
         kind="tune", notes=tuner.notes, seconds=tuner.elapsed, configurations=tuner.tried,
@@ -218,7 +218,7 @@ def _executor(device: str | None, devices: str | None, scheduler: str | None) ->
 
 
 def _run(tuner: Tuner) -> bool:
-    """Tune with a live table, or a line a shape where nobody watches; returns whether Ctrl-C ended it."""
+    """Tune with a live table, or with one line for each shape if the output is no terminal; return True if Ctrl-C ended it."""
     interrupted = False
     steps = tuner.run()
     try:
@@ -245,7 +245,7 @@ def _run(tuner: Tuner) -> bool:
 
 @contextmanager
 def _apart() -> Iterator[Store]:
-    """A store in place of the user's: drawn shapes do not belong there, and what it knows of them would help."""
+    """Use an empty store in place of the user's: random shapes do not belong there, and its entries for them would help."""
     with tempfile.TemporaryDirectory(prefix="toprung-check-") as folder:
         store = Store(Path(folder) / "tuned.sqlite")
         with store.instead():
@@ -256,12 +256,12 @@ def _check(
     device: Device, wanted: list[Problem], count: int, seed: int, limit: float, seconds: float, precision: str, planned: str,
     json: Path | None,
 ) -> None:  # fmt: skip
-    """Verify the promise; ends the command. What was found is kept, whatever ends it."""
+    """Check the promise, print and store the results whatever ends it, and exit the command."""
     lane, start, interrupted = LocalLane(device), time.monotonic(), False
     problems = wanted or shapes.drawn(device, count, seed)
     left = [(problem, path) for problem in problems for path in asked(device, problem, precision)]
     if not left:
-        raise Unsupported(f"nothing to be checked in fp32x: {unsuited(device, call_of(problems[0]))}")
+        raise Unsupported(f"nothing to be checked in {precision}: {unsuited(device, desc_of(problems[0]), precision)}")
     found: list[Checked] = []
     notes: list[str] = []
     measuring = planned == "measure"

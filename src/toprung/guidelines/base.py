@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from toprung.backends.base import Buffer, Kernel, Launch, Session, Source
 from toprung.build import source_kernel
-from toprung.competitor import Prepared
+from toprung.competitor import BoundCompetitor
 from toprung.errors import BuildError, LaunchError, OutOfDeviceMemory, Unsupported, WrongResult
 from toprung.measure import SAMPLES, Timing
 from toprung.problem import F32, F64, UNIT_ROUNDOFF
@@ -227,7 +227,7 @@ class Queues:
         """Each has its own."""
 
 
-class Trial(Prepared):
+class Trial(BoundCompetitor):
     """A case ready to run on a device.
 
     Attributes

@@ -12,7 +12,7 @@ import pkgutil
 from abc import ABC, abstractmethod
 from typing import Any
 
-from toprung.competitor import OnDevice, Prepared, Promise
+from toprung.competitor import BoundCompetitor, OnDevice, Promise
 from toprung.device import Device
 from toprung.errors import UnknownName, Unsupported
 from toprung.routines.gemm import Gemm
@@ -36,7 +36,7 @@ class Peer(ABC):
         """Why it cannot take part beside this device, and what to do about it; empty if it can."""
 
     @abstractmethod
-    def prepare(self, placed: OnDevice) -> Prepared:
+    def prepare(self, placed: OnDevice) -> BoundCompetitor:
         """Get ready to run on these operands. Raises Unsupported for a problem it does not compute."""
 
     def is_vendor_of(self, device: Device, routine: str) -> bool:

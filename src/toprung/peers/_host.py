@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from toprung.check import Operands, view
-from toprung.competitor import HostClock, Prepared
+from toprung.competitor import BoundCompetitor, HostClock
 from toprung.problem import F32
 from toprung.routines.gemm import Gemm
 
@@ -13,7 +13,7 @@ Stacks = tuple[F32, F32, F32]
 """op(A), op(B) and C, batch first, as views."""
 
 
-class PreparedOnHost(Prepared):
+class BoundOnHost(BoundCompetitor):
     """``bind`` makes, from views of the operands, what computes the product into C's."""
 
     def __init__(self, operands: Operands, problem: Gemm, bind: Callable[[Stacks], Callable[[], object]]) -> None:

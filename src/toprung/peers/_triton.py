@@ -6,7 +6,7 @@ import importlib.util
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from toprung.competitor import OnDevice, Prepared, PreparedOnDevice, Promise
+from toprung.competitor import BoundCompetitor, BoundOnDevice, OnDevice, Promise
 from toprung.device import Device
 from toprung.errors import LaunchError, Unsupported
 from toprung.peers import Peer
@@ -52,7 +52,7 @@ class TritonPeer(Peer):
             return reason
         return "" if importlib.util.find_spec("triton") else "Triton is not installed; pip install triton"
 
-    def prepare(self, placed: OnDevice) -> Prepared:
+    def prepare(self, placed: OnDevice) -> BoundCompetitor:
         """Wrap the session's memory and choose a tile, by timing each, once for a problem."""
         problem = self.product(placed, beta=False, batch=False, zero=False)
         if max(m.extent for m in problem.matrices) >= 2**31:
@@ -63,7 +63,7 @@ class TritonPeer(Peer):
         if key not in self._chosen:
             small = problem.flops < UNTUNED_FLOPS
             self._chosen[key] = self._choices[-1] if small else self._fastest(placed, problem, tensors)
-        return PreparedOnDevice(placed, self._launch(problem, tensors, self._chosen[key]))
+        return BoundOnDevice(placed, self._launch(problem, tensors, self._chosen[key]))
 
     def _launch(self, problem: Gemm, tensors: tuple[Any, Any, Any], choice: Choice) -> Callable[[], object]:
         from toprung.peers._triton_kernel import matmul
@@ -83,7 +83,7 @@ class TritonPeer(Peer):
         times: dict[Choice, float] = {}
         reasons = []
         for choice in self._choices:
-            prepared = PreparedOnDevice(placed, self._launch(problem, tensors, choice))
+            prepared = BoundOnDevice(placed, self._launch(problem, tensors, choice))
             try:
                 prepared.time(1)  # compiles
                 times[choice] = prepared.time(TRIAL_CALLS)

@@ -8,7 +8,7 @@ import functools
 from typing import Any
 
 from toprung import backends
-from toprung.competitor import OnDevice, Prepared, PreparedOnDevice
+from toprung.competitor import BoundCompetitor, BoundOnDevice, OnDevice
 from toprung.device import Device
 from toprung.errors import LaunchError
 from toprung.peers import Peer
@@ -53,7 +53,7 @@ class CLBlastPeer(Peer):
             return "OpenCL does not reach this device; see toprung devices"
         return "" if _library() else "the CLBlast library is not installed; apt install libclblast1, or brew install clblast"
 
-    def prepare(self, placed: OnDevice) -> Prepared:
+    def prepare(self, placed: OnDevice) -> BoundCompetitor:
         """Bind the session's memory."""
         problem = self.product(placed)
         placed = placed_through(placed, "opencl")
@@ -75,7 +75,7 @@ class CLBlastPeer(Peer):
             if status := call(*arguments):
                 raise LaunchError(f"{name} for {problem} on {session.device}: status {status}")
 
-        return PreparedOnDevice(placed, launch)
+        return BoundOnDevice(placed, launch)
 
 
 def peer() -> CLBlastPeer:

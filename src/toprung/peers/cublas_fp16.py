@@ -1,7 +1,8 @@
 """cuBLAS with fp16 operands and fp32 result: the matrix units' rate, for whoever has narrow data to begin with."""
 
+from toprung.backends.cublas import R_16F
 from toprung.competitor import Promise
-from toprung.peers._cublas import R_16F, CuBLASPeer
+from toprung.peers._cublas import CuBLASPeer
 
 
 def peer() -> CuBLASPeer:

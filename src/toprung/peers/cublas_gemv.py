@@ -5,11 +5,12 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-from toprung.competitor import OnDevice, Prepared, PreparedOnDevice
+from toprung.backends.cublas import MISSING, check, library
+from toprung.competitor import BoundCompetitor, BoundOnDevice, OnDevice
 from toprung.device import Device
 from toprung.errors import Unsupported
 from toprung.peers import Peer
-from toprung.peers._cublas import _check, _handle, _library
+from toprung.peers._cublas import handle
 from toprung.peers._twin import no_cuda, placed_through, stream
 from toprung.routines.gemv import Gemv
 
@@ -25,13 +26,13 @@ class CuBLASGemvPeer(Peer):
         """Whether there is a GPU for it, and a library."""
         if reason := no_cuda(device):
             return reason
-        return "" if _library() else "no cuBLAS library is installed; pip install nvidia-cublas (PyTorch brings it, too)"
+        return "" if library() else MISSING
 
     def is_vendor_of(self, device: Device, routine: str) -> bool:
         """Of an NVIDIA GPU."""
         return routine == "gemv" and "nvidia" in device.vendor.lower() and device.kind == "gpu"
 
-    def prepare(self, placed: OnDevice) -> Prepared:
+    def prepare(self, placed: OnDevice) -> BoundCompetitor:
         """Bind the session's memory."""
         problem = placed.operands.problem
         if not isinstance(problem, Gemv):
@@ -42,22 +43,22 @@ class CuBLASGemvPeer(Peer):
         session: Any = placed.session
         parts: dict[str, Any] = dict(placed.parts)
         alpha, beta = ctypes.c_float(problem.alpha), ctypes.c_float(problem.beta)
-        call = _library().cublasSgemv_v2
+        call = library().cublasSgemv_v2
         pointer, integer = ctypes.c_void_p, ctypes.c_int
         call.argtypes = [
             pointer, integer, integer, integer, pointer, pointer, integer, pointer, integer, pointer, pointer, integer,
         ]  # fmt: skip
         # what lies in rows is the transpose of a column-major N×M matrix
         arguments = (
-            _handle(stream(session)), int(problem.trans == "N"), problem.N, problem.M, ctypes.byref(alpha), parts["A"].pointer,
+            handle(stream(session)), int(problem.trans == "N"), problem.N, problem.M, ctypes.byref(alpha), parts["A"].pointer,
             problem.lda, parts["x"].pointer, problem.incx, ctypes.byref(beta), parts["y"].pointer, problem.incy,
         )  # fmt: skip
 
         def launch(kept: object = (parts, alpha, beta)) -> None:
             if status := call(*arguments):
-                _check(status, f"cublasSgemv for {problem}")
+                check(status, f"cublasSgemv for {problem}")
 
-        return PreparedOnDevice(placed, launch)
+        return BoundOnDevice(placed, launch)
 
 
 def peer() -> CuBLASGemvPeer:

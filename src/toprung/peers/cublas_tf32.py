@@ -1,7 +1,8 @@
 """cuBLAS in TF32: fp32 operands cut to 11 bits inside the matrix units."""
 
+from toprung.backends.cublas import COMPUTE_TF32
 from toprung.competitor import Promise
-from toprung.peers._cublas import COMPUTE_TF32, CuBLASPeer
+from toprung.peers._cublas import CuBLASPeer
 
 
 def peer() -> CuBLASPeer:

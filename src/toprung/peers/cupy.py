@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 from typing import Any
 
-from toprung.competitor import OnDevice, Prepared, PreparedOnDevice
+from toprung.competitor import BoundCompetitor, BoundOnDevice, OnDevice
 from toprung.device import Device
 from toprung.peers import Peer
 from toprung.peers._twin import no_cuda, placed_through, stream
@@ -24,7 +24,7 @@ class CuPyPeer(Peer):
             return reason
         return "" if importlib.util.find_spec("cupy") else "CuPy is not installed; pip install cupy-cuda13x"
 
-    def prepare(self, placed: OnDevice) -> Prepared:
+    def prepare(self, placed: OnDevice) -> BoundCompetitor:
         """Wrap the session's memory; CuPy works on the session's stream from here on."""
         import cupy
 
@@ -47,7 +47,7 @@ class CuPyPeer(Peer):
         def launch(kept: object = queue) -> None:
             cupy.matmul(a, b, out=c)
 
-        return PreparedOnDevice(placed, launch)
+        return BoundOnDevice(placed, launch)
 
 
 def peer() -> CuPyPeer:

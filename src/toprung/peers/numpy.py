@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from toprung.competitor import OnDevice, Prepared
+from toprung.competitor import BoundCompetitor, OnDevice
 from toprung.device import Device
 from toprung.peers import Peer
-from toprung.peers._host import PreparedOnHost, Stacks
+from toprung.peers._host import BoundOnHost, Stacks
 
 
 class NumPyPeer(Peer):
@@ -26,7 +26,7 @@ class NumPyPeer(Peer):
         """Of a CPU."""
         return device.kind == "cpu" and routine == "gemm"
 
-    def prepare(self, placed: OnDevice) -> Prepared:
+    def prepare(self, placed: OnDevice) -> BoundCompetitor:
         """Take the host's own arrays."""
         problem = self.product(placed)
         alpha, beta = np.float32(problem.alpha), np.float32(problem.beta)
@@ -43,7 +43,7 @@ class NumPyPeer(Peer):
 
             return call
 
-        return PreparedOnHost(placed.operands, problem, bind)
+        return BoundOnHost(placed.operands, problem, bind)
 
 
 def peer() -> NumPyPeer:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from toprung.check import view
-from toprung.competitor import HostClock, OnDevice, Prepared
+from toprung.competitor import BoundCompetitor, HostClock, OnDevice
 from toprung.device import Device
 from toprung.errors import Unsupported
 from toprung.peers import Peer
@@ -28,7 +28,7 @@ class NumPyGemvPeer(Peer):
         """Of a CPU."""
         return device.kind == "cpu" and routine == "gemv"
 
-    def prepare(self, placed: OnDevice) -> Prepared:
+    def prepare(self, placed: OnDevice) -> BoundCompetitor:
         """Take the host's own arrays."""
         problem = placed.operands.problem
         if not isinstance(problem, Gemv):
@@ -36,7 +36,7 @@ class NumPyGemvPeer(Peer):
         return _Prepared(placed, problem)
 
 
-class _Prepared(Prepared):
+class _Prepared(BoundCompetitor):
     def __init__(self, placed: OnDevice, problem: Gemv) -> None:
         self.clock, self._old = HostClock(), placed.operands.flat[problem.output.name]
         self._flat = self._old.copy()

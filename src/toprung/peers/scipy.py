@@ -5,10 +5,10 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Callable
 
-from toprung.competitor import OnDevice, Prepared
+from toprung.competitor import BoundCompetitor, OnDevice
 from toprung.device import Device
 from toprung.peers import Peer
-from toprung.peers._host import PreparedOnHost, Stacks
+from toprung.peers._host import BoundOnHost, Stacks
 
 
 class SciPyPeer(Peer):
@@ -21,7 +21,7 @@ class SciPyPeer(Peer):
         """Whether SciPy is installed."""
         return "" if importlib.util.find_spec("scipy") else "SciPy is not installed; pip install scipy"
 
-    def prepare(self, placed: OnDevice) -> Prepared:
+    def prepare(self, placed: OnDevice) -> BoundCompetitor:
         """Take the host's own arrays; leading dimensions beyond the width cost SciPy copies, as they cost its users."""
         from scipy.linalg.blas import sgemm
 
@@ -40,7 +40,7 @@ class SciPyPeer(Peer):
 
             return call
 
-        return PreparedOnHost(placed.operands, problem, bind)
+        return BoundOnHost(placed.operands, problem, bind)
 
 
 def peer() -> SciPyPeer:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from toprung.competitor import HostClock, OnDevice, Prepared, PreparedOnDevice
+from toprung.competitor import BoundCompetitor, BoundOnDevice, HostClock, OnDevice
 from toprung.device import Device
 from toprung.peers import Peer
 from toprung.peers._torch import cuda_tensors, host_tensors, no_torch, no_torch_cuda
@@ -25,7 +25,7 @@ class TorchPeer(Peer):
         """Whether PyTorch is installed and can use the device."""
         return no_torch_cuda(device) if device.kind == "gpu" else no_torch()
 
-    def prepare(self, placed: OnDevice) -> Prepared:
+    def prepare(self, placed: OnDevice) -> BoundCompetitor:
         """Wrap the session's memory on a GPU, the host's own arrays elsewhere."""
         import torch
 
@@ -33,7 +33,7 @@ class TorchPeer(Peer):
         torch.set_float32_matmul_precision("highest")  # its default; a program that changed it would be timed in TF32
         if placed.session.device.kind == "gpu":
             placed = placed_through(placed, "cuda")
-            return PreparedOnDevice(placed, _bound(problem, cuda_tensors(placed, problem)))
+            return BoundOnDevice(placed, _bound(problem, cuda_tensors(placed, problem)))
         return _OnHost(placed, problem)
 
 
@@ -46,7 +46,7 @@ def _bound(problem: Gemm, tensors: tuple[Any, Any, Any]) -> Callable[[], object]
     return lambda: c.addmm_(a, b, **scalars)
 
 
-class _OnHost(Prepared):
+class _OnHost(BoundCompetitor):
     def __init__(self, placed: OnDevice, problem: Gemm) -> None:
         self.clock, name = HostClock(), problem.output.name
         self._old = placed.operands.flat[name]

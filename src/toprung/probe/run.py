@@ -17,7 +17,7 @@ import numpy as np
 from toprung.backends.base import Launch, Resources, Session
 from toprung.bounds.registers import Reads
 from toprung.build import source_kernel
-from toprung.competitor import HostClock, Prepared
+from toprung.competitor import BoundCompetitor, HostClock
 from toprung.errors import MissingExtra, ToprungError
 from toprung.machine_code import inspect_source
 from toprung.measure import SAMPLES, Plan, Timing
@@ -81,7 +81,7 @@ class Finding:
         }  # fmt: skip
 
 
-class Bound(Prepared):
+class Bound(BoundCompetitor):
     """A case bound to its operands."""
 
     def __init__(self, launch: Launch, session: Session, synchronous: bool) -> None:

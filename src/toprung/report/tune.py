@@ -1,4 +1,4 @@
-"""The tuner's progress on the terminal, and its best so far over time as a picture."""
+"""Progress of the tuner on the terminal, and a picture of its best so far over time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from toprung.blas.choice import Choice
+from toprung.dispatch.selection import Candidate
 from toprung.problem import Problem
 from toprung.report import plot
 from toprung.report.table import _table as plain_table
@@ -24,7 +24,7 @@ STATES = {"waiting": "", "running": "searching …", "done": "out of time", "exh
 
 
 def rate(problem: Problem, seconds: float) -> str:
-    """What a problem is compared by: GFLOP/s or GB/s."""
+    """Return a problem's rate as text, in GFLOP/s or GB/s; empty where the seconds are unknown."""
     if not math.isfinite(seconds) or seconds <= 0:
         return ""
     amount = problem.min_bytes if problem.measured_in == "GB/s" else problem.flops
@@ -32,24 +32,24 @@ def rate(problem: Problem, seconds: float) -> str:
 
 
 def name(problem: Problem) -> str:
-    """As a person writes it, with the routine where that is no product."""
+    """Return a problem's name as a person writes it, with the routine if that is not gemm."""
     text = problem_name(problem.describe())
     return text if problem.routine == "gemm" else f"{problem.routine} {text}"
 
 
-def choice_text(choice: Choice | None) -> str:
-    """Kernel and tile."""
-    return "" if choice is None else f"{choice.kernel} {choice.tile}" if choice.tile else choice.kernel
+def choice_text(candidate: Candidate | None) -> str:
+    """Return a candidate's kernel and tile as text, empty for None."""
+    return "" if candidate is None else str(candidate)
 
 
 def counts_text(shape: Shape) -> str:
-    """What became of the configurations: right ones, and the others by name."""
+    """Return the number of right configurations, and of the others by status, as text."""
     others = [f"{n} {status}" for status, n in sorted(shape.counts.items()) if status != "right"]
     return ", ".join([str(shape.counts["right"]), *others, *([f"{shape.discarded} by bound"] if shape.discarded else [])])
 
 
 def gain_text(shape: Shape) -> str:
-    """How many times as fast as untuned."""
+    """Return the speed of the best / that of the untuned candidate as text, with its interval where it was compared."""
     if shape.gain is not None:
         return f"{shape.gain.value:.2f} ({shape.gain.low:.2f}–{shape.gain.high:.2f})"
     known = math.isfinite(shape.untuned) and math.isfinite(shape.best)
@@ -57,7 +57,7 @@ def gain_text(shape: Shape) -> str:
 
 
 def summary(tuner: Tuner) -> str:
-    """One line on the whole run."""
+    """Return one line on the whole run."""
     done = sum(s.state in ("done", "exhausted", "failed") for s in tuner.shapes)
     each = tuner.tried / tuner.elapsed if tuner.elapsed else 0.0
     bad = sum(n for s in tuner.shapes for status, n in s.counts.items() if status != "right")
@@ -68,7 +68,7 @@ def summary(tuner: Tuner) -> str:
 
 
 def progress_table(tuner: Tuner, width: int) -> Table:
-    """A row a shape: the best so far, its gain, and what became of what was tried."""
+    """Return a table with one row per shape: the best so far, its gain, and the number of configurations tried by status."""
     table = plain_table(summary(tuner))
     several = len({s.machine for s in tuner.shapes}) > 1
     for heading, right in (("shape", False), *([("device", False)] if several else []), ("best so far", True), ("× untuned", True)):
@@ -83,38 +83,38 @@ def progress_table(tuner: Tuner, width: int) -> Table:
         cells: list[str | Text] = [shape_name(s), *([str(s.machine)] if several else []), rate(s.problem, s.best), gain_text(s)]
         cells += [rate(s.problem, cold_of(s))] if cold else []
         if width >= 100:
-            cells.append(choice_text(s.choice))
+            cells.append(choice_text(s.candidate))
         cells += [counts_text(s), Text(STATES[s.state], style="bold red" if s.state == "failed" else "dim")]
         table.add_row(*cells)
     return table
 
 
 def line(shape: Shape) -> str:
-    """A shape in one line, for what is no terminal."""
-    parts = [shape_name(shape), STATES[shape.state] or shape.state, rate(shape.problem, shape.best), choice_text(shape.choice)]
+    """Return one line on a shape, for output that is no terminal."""
+    parts = [shape_name(shape), STATES[shape.state] or shape.state, rate(shape.problem, shape.best), choice_text(shape.candidate)]
     gain = gain_text(shape)
     return "  ".join(p for p in (*parts, f"{gain} × untuned" if gain else "", f"tried {counts_text(shape)}", shape.note) if p)
 
 
 def shape_name(shape: Shape) -> str:
-    """The same, with the precision path where that is not plain fp32."""
+    """Return the name of a shape's problem, with the precision path if that is not plain fp32."""
     return name(shape.problem) + (f" {shape.precision}" if shape.precision != "fp32" else "")
 
 
 def cold_of(shape: Shape) -> float:
-    """Seconds of the best with operands in no cache, from the last comparison; 0 where that was not measured."""
+    """Return the median seconds of the best with operands in no cache, from the last comparison; 0 if not measured."""
     best = shape.finals.get("best")
     return statistics.median(best.cold_seconds) if best and best.cold_seconds else 0.0
 
 
 def exhausted_line(shape: Shape) -> str:
-    """Of an exhaustive search, how much it covered and what the usual one would have missed; empty for any other."""
-    if not shape.legal or shape.choice is None:
+    """Return one line on an exhaustive search: its coverage, and what a usual search would have missed; empty for any other."""
+    if not shape.legal or shape.candidate is None:
         return ""
     covered = shape.tried + shape.discarded
     order = "all of the model's order and more" if shape.beyond else "part of the model's order"
     share = f"about {shape.legal:,} configurations ({100 * covered / shape.legal:.3g} %)"
-    text = f"{shape_name(shape)}: {counts_text(shape)} of {share}, {order}; the best is {choice_text(shape.choice)}"
+    text = f"{shape_name(shape)}: {counts_text(shape)} of {share}, {order}; the best is {choice_text(shape.candidate)}"
     if shape.behind is not None and shape.ordinary is not None:
         what = f"what {shape.after} by the usual strategy had found" if shape.after else "what was stored before"
         text += f"; {what}, {choice_text(shape.ordinary)}, takes {_interval(shape.behind)} times as long"
@@ -126,7 +126,10 @@ def _interval(found: Interval) -> str:
 
 
 def checked_line(found: Sequence[Checked], title: str) -> str:
-    """How many shapes of a check keep the promise on a path that is called so, and how long the others take."""
+    """Return one line on a path's shapes in a check: how many keep the promise, and how far the others are from the best.
+
+    ``title``: the name of the path.
+    """
     measured = [c for c in found if not c.trouble]
     kept = sum(not c.broken for c in measured)
     text = f"{title}: {kept} of {len(measured)} shapes within {100 * (WITHIN - 1):.0f} % of the best measured"
@@ -138,9 +141,9 @@ def checked_line(found: Sequence[Checked], title: str) -> str:
 
 
 def check_line(one: Checked, device: str) -> str:
-    """A checked shape in one line: what ran and why, and what would have been faster."""
+    """Return one line on a checked shape: what ran and why, and what would have been faster."""
     path = f" {one.precision}" if one.precision != "fp32" else ""
-    head = f"{name(one.problem)}{path} on {device}: {choice_text(one.routed)}"
+    head = f"{name(one.problem)}{path} on {device}: {choice_text(one.selected)}"
     if one.trouble:
         return f"{head}: {'wrong' if one.broken else 'not measured'}: {one.trouble}"
     assert one.ratio is not None
@@ -150,17 +153,17 @@ def check_line(one: Checked, device: str) -> str:
 
 
 CLOSE = 0.9
-"""A share from which on curves would be one line on an axis from zero."""
+"""Least share from which on the vertical axis is cut: on one from zero all curves would be one line."""
 LONG = 100.0
-"""Seconds from which on the axis of time is logarithmic beyond its first second."""
+"""Seconds of a run from which on the axis of time is logarithmic beyond its first second."""
 
 
 def best_over_time(records: Mapping[str, Mapping[str, Any]], path: Path) -> None:
-    """Draw the geometric mean over shapes of best so far / final best over the seconds, a line a record.
+    """Draw the speed of the best so far / that of the final best over the seconds, as the mean over shapes, a line for each run.
 
     Parameters
     ----------
-    records : by label, as ``toprung tune --json`` writes them; the best of all of them is what each shape is held against
+    records : contents of result files by label, as ``toprung tune --json`` writes them; a shape's final best is that of all files
     """
     plot.check(path)
     plt = plot.matplotlib_pyplot()
@@ -196,7 +199,7 @@ def _key(shape: Mapping[str, Any]) -> str:
 
 
 def _course(shapes: Sequence[Mapping[str, Any]], best: Mapping[str, float]) -> tuple[list[float], list[float]]:
-    """When, counted for each shape from its first measurement, and the geometric mean over all shapes."""
+    """Return seconds, counted for each shape from its first measurement, and at each the geometric mean over all shapes."""
     events, now = [], {}
     for shape in shapes:
         key, trace = _key(shape), [t for t in shape["trace"] if t[1]]

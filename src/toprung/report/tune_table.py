@@ -1,4 +1,4 @@
-"""What the tuner found, as tables in Markdown: a run, the check of its promise, strategies on recorded times."""
+"""Markdown tables of the tuner's results: a run, the check of its promise, strategies on recorded times."""
 
 from __future__ import annotations
 
@@ -10,25 +10,30 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from toprung.blas.choice import Choice
-from toprung.blas.choose import by_model, preferred, problem_class
-from toprung.blas.problems import call_of, problem_of
+from toprung.blas.problems import desc_of, problem_of
 from toprung.device import Device
+from toprung.dispatch.heuristic import members, ratio, select_own
+from toprung.dispatch.selection import Candidate, decoded
 from toprung.errors import BadRecord, UnknownName
+from toprung.gemm.classes import problem_class
+from toprung.kernels.base import NoConfig
 from toprung.report.library import pairs
 from toprung.report.tune import choice_text
 from toprung.results import problem_name, read
 from toprung.routines.gemm import Gemm
 from toprung.routines.gemv import Gemv
-from toprung.tune.trial import choice_of
 
 WITHIN = 1.05
+"""Promised ratio: time of the selected candidate / time of the best one, at most."""
 AT = (5, 10, 20, 40, 80)
-"""Evaluations after which strategies are compared."""
+"""Numbers of evaluations after which strategies are compared."""
 
 
 def block(words: Sequence[str], root: Path) -> str:
-    """``search``, ``run``, ``check``, ``routes``, ``exhaustive``, ``library`` or ``planning``, and a record."""
+    """Return the table of a result file.
+
+    ``words`` are ``search``, ``run``, ``check``, ``routes``, ``exhaustive``, ``library`` or ``planning``, and the file's path.
+    """
     from toprung.report.markdown import source_line
 
     what, *paths = words
@@ -68,7 +73,7 @@ def _run(record: Mapping[str, Any]) -> list[str]:
         theirs, ours = (_cold(finals.get(n)) for n in ("cublas" if "cublas" in finals else "numpy", "best"))
         cold += [theirs / ours] if theirs and ours else []
         name = _name(shape)
-        found = choice_text(choice_of(shape["best"])) if shape["best"] else ""
+        found = choice_text(decoded(shape["best"])) if shape["best"] else ""
         text = f"{gain['value']:.2f} ({gain['low']:.2f} to {gain['high']:.2f})" if gain else ""
         tried = sum(shape["counts"].values())
         lines.append(f"| {name} | `{found}` | {text} | {f'{rival:.2f}' if rival else ''} | {tried} |")
@@ -113,12 +118,12 @@ def _exhaustive(record: Mapping[str, Any]) -> list[str]:
             raise BadRecord("the run was not exhaustive: toprung tune --exhaustive")
         counts, after = shape["counts"], found["after"]
         wrong = sum(n for status, n in counts.items() if status != "right")
-        usual = f"`{choice_text(choice_of(found['ordinary']))}`" if found["ordinary"] else ""
+        usual = f"`{choice_text(decoded(found['ordinary']))}`" if found["ordinary"] else ""
         usual += f" after {after}" if after and usual else " of an earlier run" if usual else ""
         times = (f"{i['value']:.3f} ({i['low']:.3f} to {i['high']:.3f})" if i else "" for i in (found["behind"], shape["gain"]))
         cells = (
             _name(shape), f"{found['legal']:,}", f"{sum(counts.values()):,}", str(wrong), f"{shape['discarded']:,}",
-            f"`{choice_text(choice_of(shape['best']))}`" if shape["best"] else "", usual, *times,
+            f"`{choice_text(decoded(shape['best']))}`" if shape["best"] else "", usual, *times,
         )  # fmt: skip
         lines.append("| " + " | ".join(cells) + " |")
     some = [_name(s) for s in record["shapes"] if not s["exhaustive"]["beyond_model"]]
@@ -127,13 +132,13 @@ def _exhaustive(record: Mapping[str, Any]) -> list[str]:
 
 
 def _library(record: Mapping[str, Any]) -> list[str]:
-    """Geometric means of the library's speed over its vendor's, by class, without and with what was tuned, of one run."""
+    """Return the table of geometric means of the library's speed / its vendor's by class, untuned and tuned, from one run."""
     shares: dict[str, dict[str, list[float]]] = {}
     for what, name in (("before", "toprung_untuned"), ("after", "toprung")):
         for theirs, ours in pairs(record["measurements"], name):
             one = shares.setdefault(str(sorted(ours.problem.items())), {"class": [], "before": [], "after": []})
             one[what] = [theirs.median / ours.median]
-            one["class"] = [problem_class(call_of(problem_of(ours.problem)))]  # type: ignore[list-item]
+            one["class"] = [problem_class(desc_of(problem_of(ours.problem)))]  # type: ignore[list-item]
     both = [one for one in shares.values() if one["before"] and one["after"]]
     if not both:
         raise BadRecord("the record has no product that toprung_untuned, toprung and another library computed")
@@ -153,31 +158,33 @@ def _library(record: Mapping[str, Any]) -> list[str]:
 
 @dataclass(frozen=True)
 class Drawn:
-    """A drawn shape with what was measured of it (``benchmarks/routes.py``).
+    """A random shape with its measurements (``benchmarks/routes.py``).
 
     Attributes
     ----------
-    timed : choices that were right, and their median seconds; first what the model took then
-    held : whether the model's numbers were fitted without it
+    timed : right candidates with their median seconds; the first is the one that the model selected then
+    held : True if the model's constants were fitted without this shape
     """
 
     problem: Gemm | Gemv
-    timed: Sequence[tuple[Choice, float]]
+    timed: Sequence[tuple[Candidate, float]]
     held: bool
 
-    def seconds(self, choice: Choice) -> float | None:
-        """What was measured of a choice, its switches that are no part of the tile apart; None where it was not tried."""
-        return min((s for c, s in self.timed if (c.kernel, c.tile) == (choice.kernel, choice.tile)), default=None)
+    def seconds(self, wanted: Candidate) -> float | None:
+        """Return the measured seconds of a candidate, whatever its switches beside the tile; None if it was not tried."""
+        return min(
+            (s for c, s in self.timed if (c.kernel, c.encode()["tile"]) == (wanted.kernel, wanted.encode()["tile"])), default=None
+        )
 
-    def shares(self, choice: Choice) -> float | None:
-        """The same over the best of all."""
-        found = self.seconds(choice)
+    def shares(self, wanted: Candidate) -> float | None:
+        """Return the measured seconds of a candidate / those of the best one; None if it was not tried."""
+        found = self.seconds(wanted)
         return None if found is None else found / min(s for _, s in self.timed)
 
 
 def drawn(record: Mapping[str, Any]) -> list[Drawn]:
-    """Every shape of a record of ``benchmarks/routes.py``."""
-    choices, found = [choice_of(c) for c in record["choices"]], []
+    """Return every shape of a result file of ``benchmarks/routes.py`` that has a right candidate."""
+    choices, found = [decoded(c) for c in record["choices"]], []
     for one in record["shapes"]:
         timed = [(choices[n], statistics.median(s)) for n, status, s in one["measured"] if status == "right" and s]
         if timed:
@@ -187,12 +194,12 @@ def drawn(record: Mapping[str, Any]) -> list[Drawn]:
 
 
 def held_out(problem: Gemm | Gemv) -> bool:
-    """Whether a shape is in the third to which the model is not fitted: by a hash, so always the same."""
+    """Return True if a shape is in the third that the model is not fitted to: decided by a hash, so always the same."""
     return int(hashlib.sha256(str(problem.describe()).encode()).hexdigest(), 16) % 3 == 0
 
 
 def device_of(record: Mapping[str, Any]) -> Device:
-    """A record's GPU, as far as the model asks."""
+    """Return the GPU of a result file, with the properties that the model needs."""
     d = record["environment"]["device"]
     return Device(
         "cuda:0", d["backend"], d["name"], "NVIDIA", "", "", d["kind"], d["compute_units"], d["clock_mhz"], 128, 49152, 1 << 36,
@@ -200,18 +207,23 @@ def device_of(record: Mapping[str, Any]) -> Device:
     )  # fmt: skip
 
 
-def now(device: Device, problem: Gemm | Gemv) -> Choice:
-    """What runs where no store says anything and cuBLAS is installed."""
-    call = call_of(problem)
-    return by_model(device, call) if preferred(device, call) else Choice("cublas", None)
+def now(device: Device, problem: Gemm | Gemv) -> Candidate:
+    """Return the candidate that runs without any store entry where the vendor's library is installed."""
+    desc, theirs = desc_of(problem), vendor()
+    return select_own(device, desc).candidate if ratio(device, desc, theirs.family) >= 1 else theirs
+
+
+def vendor() -> Candidate:
+    """Return the vendor's library as a candidate, installed here or not."""
+    return Candidate(members("fp32", own=False)[0], NoConfig())
 
 
 def _routes(record: Mapping[str, Any]) -> list[str]:
     device, classes = device_of(record), dict[str, list[tuple[float | None, ...]]]()
     for one in drawn(record):
         if one.held:
-            ways = (one.timed[0][0], Choice("cublas", None), now(device, one.problem))
-            classes.setdefault(problem_class(call_of(one.problem)), []).append(tuple(one.shares(way) for way in ways))
+            ways = (one.timed[0][0], vendor(), now(device, one.problem))
+            classes.setdefault(problem_class(desc_of(one.problem)), []).append(tuple(one.shares(way) for way in ways))
     lines = ["| class | shapes | ours before | always cuBLAS | now | of them not measured |", "|---|---:|---:|---:|---:|---:|"]
     everything = [s for found in classes.values() for s in found]
     for title, shares in [*sorted(classes.items()), ("all", everything)]:
@@ -226,7 +238,7 @@ def _routes(record: Mapping[str, Any]) -> list[str]:
 
 
 def _path(shape: Mapping[str, Any]) -> str:
-    """The precision path of a shape of a record; those of before there were several are of plain fp32."""
+    """Return the precision path of a recorded shape; a result file from before there were several is of plain fp32."""
     return str(shape.get("precision", "fp32"))
 
 
@@ -244,9 +256,9 @@ def _median(final: Mapping[str, Any] | None) -> float:
 
 
 def _planning(record: Mapping[str, Any]) -> list[str]:
-    """Of ``benchmarks/planning.py``: what first calls took."""
+    """Return the table of the seconds that first calls took (``benchmarks/planning.py``)."""
     lines = [
-        "| first call of | by the model, s | measured, s | in a later program, s | what ran, measured |",
+        "| first call of | by the cost model, s | measured, s | in a later program, s | what ran, measured |",
         "|---|---:|---:|---:|---|",
     ]
     for row in record["rows"]:
@@ -261,4 +273,4 @@ BLOCKS = {
     "search": ("search", _search), "run": ("tune", _run), "check": ("tune-check", _check), "routes": ("routes", _routes),
     "exhaustive": ("tune", _exhaustive), "library": ("bench", _library), "planning": ("planning", _planning),
 }  # fmt: skip
-"""By the marker's second word: the kind of record, and what makes the table."""
+"""Tables by the marker's second word: the kind of result file, and the function that makes the lines."""

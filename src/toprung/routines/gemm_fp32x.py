@@ -1,4 +1,4 @@
-"""C = α·op(A)·op(B) + β·C as accurate as fp32 on matrix units: the library's own product, brought to bear as rungs of a ladder."""
+"""Rungs of C = α·op(A)·op(B) + β·C as accurate as fp32 on Tensor Cores: they run the library's own fp32x product."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from typing import Any
 from toprung.backends.base import Buffer
 from toprung.build import Compiled
 from toprung.errors import Unsupported
-from toprung.hopper import Plan, Product, Variant, filling
+from toprung.gemm.desc import described
+from toprung.kernels.hopper_fp32x.config import Variant
+from toprung.kernels.hopper_fp32x.cost import filling
+from toprung.kernels.hopper_fp32x.launches import Fp32xLaunches
 from toprung.routines.base import Step
 from toprung.routines.gemm import Gemm, Maker, Placed, without_product
 
@@ -18,18 +21,18 @@ BRINGS = "A and the transpose of B, each element as two fp16 terms"
 
 
 def variant_of(compiled: Compiled) -> Variant:
-    """The product's parameters out of a rung's tile, macros and switches."""
+    """Return the product's parameters from a rung's tile, macros and switches."""
     chosen = {**compiled.tile.given(), **compiled.rung.defines, **compiled.options}
     return Variant(**{f.name: chosen[f.name] for f in fields(Variant) if f.name in chosen})
 
 
 def steps(compiled: Compiled, problem: Gemm, buffers: Mapping[str, Buffer], session: Any) -> list[Step]:
-    """The launches: both operands split, then the product, then slices of K added up where there are several.
+    """Return the launches: split both operands, multiply, and add up the K slices where there are several.
 
     Raises
     ------
     Unsupported
-        more than one product, or what ``toprung.hopper`` does not compute
+        the problem is a batch, or the family does not support it
     """
     if problem.batch != 1:
         raise Unsupported(f"{compiled.rung} computes one product at a time: no batches")
@@ -37,10 +40,10 @@ def steps(compiled: Compiled, problem: Gemm, buffers: Mapping[str, Buffer], sess
     few = without_product(problem, Placed(buffers["C"], out.rows, out.cols, out.ld), Maker(session))
     if few is not None:
         return few
-    call: Any = Product.of(problem)
+    desc: Any = described(problem.describe())
     variant, slices = variant_of(compiled), compiled.options.get("SLICES", 1)
-    slices = slices or filling(call, variant, session.device.compute_units)
-    plan = Plan(session, call, variant, overlap=bool(compiled.options.get("OVERLAP", 0)), slices=slices)
+    slices = slices or filling(desc, variant, session.device.compute_units)
+    plan = Fp32xLaunches(session, desc, variant, overlap=bool(compiled.options.get("OVERLAP", 0)), slices=slices)
     a, b, c = (buffers[name].pointer for name in "ABC")  # type: ignore[attr-defined]
     found = []
     for step in plan.steps():
@@ -53,6 +56,6 @@ def steps(compiled: Compiled, problem: Gemm, buffers: Mapping[str, Buffer], sess
     return found
 
 
-def kept(launch: functools.partial[None], plan: Plan) -> functools.partial[None]:
-    """A launch that keeps its plan, which owns memory that the kernel writes."""
+def kept(launch: functools.partial[None], plan: Fp32xLaunches) -> functools.partial[None]:
+    """Return a launch that keeps its plan alive, which owns memory that the kernel writes."""
     return functools.partial(lambda plan: launch(), plan)

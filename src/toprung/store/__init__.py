@@ -1,20 +1,18 @@
-"""What tuning learnt, on disk: a database that several processes and threads read and write at once.
+"""Store of tuning results on disk: a database that several processes and threads read and write at once.
 
-Every entry is plain data, checked when it is made, read or imported; what does not pass is refused with the reason and stays
-where it is. Nothing in a store is ever executed or becomes part of a kernel's text: whoever takes an entry finds its kernel, tile
-and switches among those that exist (``toprung.blas.tuned``).
+Every entry is plain data, checked when it is made, read or imported; one that does not pass is refused with the reason and stays
+where it is. Nothing in a store is ever executed or becomes part of a kernel's source: the user of an entry looks its kernel, tile
+and switches up among those that exist (``toprung.dispatch.tuned``).
 """
 
 from toprung.store.database import VARIABLE, Store, off
 from toprung.store.entry import STATUSES, Book, Entry, Machine, Proof, candidate_key, shape_text
 from toprung.store.exchange import FORMAT, Imported, read_exchange, shipped
-from toprung.store.plain import VENDORS
 
 __all__ = [
     "FORMAT",
     "STATUSES",
     "VARIABLE",
-    "VENDORS",
     "Book",
     "Entry",
     "Imported",

@@ -18,19 +18,19 @@ from toprung.store.exchange import Imported, Vet, read_exchange, write_exchange
 from toprung.store.migration import CONTENT
 
 VARIABLE = "TOPRUNG_STORE"
-"""Environment variable: ``off`` leaves the user's store and the shipped entries alone."""
+"""Environment variable that, set to ``off``, makes toprung ignore the user's store and the shipped entries."""
 
 EACH = 4
-"""Entries of a shape and kernel that ``Store.fastest`` gives."""
+"""Default number of entries of a shape and kernel that ``Store.fastest`` returns."""
 
 
 def off() -> bool:
-    """Whether the environment says to leave the user's store and the shipped entries alone."""
+    """Return True if the environment says to ignore the user's store and the shipped entries."""
     return os.environ.get(VARIABLE, "").lower() == "off"
 
 
 class Store:
-    """The database. Every call opens it anew, so that a Store may be shared by threads and survives a fork.
+    """The database of tuned entries. Every call opens it anew, so that a Store may be shared by threads and survives a fork.
 
     Writing raises StoreError where the folder is read-only, the disk full, or the file not a store of this toprung; what was
     there stays as it was. An entry is added whole or not at all, whatever happens to the process.
@@ -43,12 +43,12 @@ class Store:
 
     @classmethod
     def default(cls) -> Store:
-        """The user's own (``TOPRUNG_DATA`` moves it)."""
+        """Return the user's own store (``TOPRUNG_DATA`` moves it)."""
         return cls._instead or cls(data_dir() / "tuned.sqlite")
 
     @contextmanager
     def instead(self) -> Iterator[None]:
-        """Stand in for the user's own, in this process and within the block."""
+        """Use this store in place of the user's own, in this process and within the ``with`` block."""
         before, Store._instead = Store._instead, self
         try:
             yield
@@ -56,26 +56,26 @@ class Store:
             Store._instead = before
 
     def add(self, entry: Entry, *more: Entry) -> None:
-        """Keep entries, in one transaction; one of the same machine, shape, candidate and source is replaced."""
+        """Add entries in one transaction; an entry of the same machine, shape, candidate and source is replaced."""
         with self._writing() as db:
             for one in (entry, *more):
                 tables.insert(db, one)
 
     def ready(self) -> None:
-        """Find out whether entries could be added, before they are measured."""
+        """Raise StoreError if entries could not be added, before they are measured."""
         with self._writing():
             pass
 
     def entries(
         self, machine: Machine | None = None, *, complaints: list[str] | None = None, **filters: str | None
     ) -> Iterator[Entry]:  # fmt: skip
-        """Every entry, oldest first.
+        """Yield every entry, oldest first.
 
         Parameters
         ----------
-        machine : only those of its device and backend
-        complaints : gets the reason for each row that is damaged and passed over
-        filters : a name out of ``FILTERS`` and what it must be
+        machine : only entries of its device and backend, whatever the driver
+        complaints : list to which the reason is appended for each damaged row that is passed over
+        filters : required values by a name of ``toprung.store.tables.FILTERS``; None: any
         """
         for _, entry in self._rows(machine, filters, complaints):
             if entry is not None:
@@ -84,9 +84,9 @@ class Store:
     def fastest(
         self, machine: Machine | None = None, each: int = EACH, complaints: list[str] | None = None, **filters: str | None
     ) -> list[Entry]:
-        """Of each shape, kernel, source and machine the ``each`` fastest right entries, by the unmarked samples' median.
+        """Return the ``each`` fastest right entries of each shape, kernel, source and machine, by the unmarked samples' median.
 
-        ``machine``: those of its device and backend, whatever the driver; None: all.
+        ``machine``: only entries of its device and backend, whatever the driver; None: all.
         """
         where, values = tables.where_clause(machine, {**filters, "status": "right"})
         place = "row_number() OVER (PARTITION BY shape, kernel, source, machine ORDER BY median)"
@@ -95,11 +95,11 @@ class Store:
         return [entry for _, entry in self._entries(query, [*values, each], complaints) if entry is not None]
 
     def best(self, machine: Machine, shape: Mapping[str, Any]) -> Entry | None:
-        """The fastest right entry of a shape, by the median of its unmarked samples."""
+        """Return the fastest right entry of a shape, by the median of its unmarked samples; None if there is none."""
         return min(self.fastest(machine, 1, shape=shape_text(shape)), key=lambda e: e.median, default=None)
 
     def best_of_class(self, machine: Machine, problem_class: str) -> list[Entry]:
-        """The fastest right entry of each shape of a class, fastest first."""
+        """Return the fastest right entry of each shape of a class, fastest first."""
         best: dict[str, Entry] = {}
         for entry in self.fastest(machine, 1, problem_class=problem_class):
             best.setdefault(shape_text(entry.shape), entry)
@@ -109,12 +109,15 @@ class Store:
         self, machine: Machine, problem_class: str, sizes: tuple[int, int, int, int], factor: float = 2.0,
         kept: Callable[[Entry], bool] = lambda entry: True,
     ) -> list[Entry]:  # fmt: skip
-        """The fastest right entry, of those ``kept``, of each shape of a class, sizes at most ``factor`` apart; nearest first."""
+        """Return the fastest right entry of each shape of a class whose sizes are at most ``factor`` apart, nearest shape first.
+
+        Only entries count for which ``kept`` returns True.
+        """
         book = Book(filter(kept, self.fastest(machine, 1, problem_class=problem_class)))
         return [found[0] for _, found in book.near(problem_class, sizes, factor)]
 
     def tried(self, machine: Machine, shape: Mapping[str, Any]) -> set[str]:
-        """Keys (``candidate_key``) of what was tried on a shape with this very driver and compiler, whatever came of it."""
+        """Return the keys (``candidate_key``) of candidates tried on a shape with this very driver and compiler, right or not."""
         with self._reading() as db:
             if db is None:
                 return set()
@@ -122,7 +125,7 @@ class Store:
             return {str(key) for (key,) in db.execute("SELECT key FROM entries WHERE machine = ? AND shape = ?", values)}
 
     def clear(self, machine: Machine | None = None, **filters: str | None) -> int:
-        """Remove entries (filters as for ``entries``), or all; returns how many."""
+        """Remove entries (filters as for ``entries``), or all; return their number."""
         with self._writing() as db:
             where, values = tables.where_clause(machine, filters)
             gone = db.execute(f"DELETE FROM entries{where}", values).rowcount
@@ -130,7 +133,7 @@ class Store:
         return gone
 
     def clear_damaged(self) -> str:
-        """Remove rows that are damaged; a file that is no store at all is moved aside. Returns what was done, a sentence."""
+        """Remove damaged rows, or move a file aside that is no store at all; return a sentence that says what was done."""
         try:
             bad = [number for number, entry in self._rows(None, {}, []) if entry is None]
         except StoreError:
@@ -143,19 +146,19 @@ class Store:
         return f"{len(bad)} damaged entries were removed from {self.path}"
 
     def prove(self, proof: Proof) -> None:
-        """Keep what a second verification found."""
+        """Store the result of an entry's second verification."""
         row = proof.entry, tables.place(proof.machine), proof.source, proof.message[: plain.MESSAGE], plain.now()
         with self._writing() as db:
             db.execute("INSERT OR REPLACE INTO proofs VALUES (?, ?, ?, ?, ?)", row)
 
     def unprove(self, proof: Proof) -> None:
-        """Forget what ``prove`` kept of an entry on a machine."""
+        """Remove the result of an entry's second verification on a machine."""
         with self._writing() as db:
             row = proof.entry, tables.place(proof.machine), proof.source
             db.execute("DELETE FROM proofs WHERE entry = ? AND machine = ? AND source = ?", row)
 
     def proofs(self, machine: Machine) -> list[Proof]:
-        """What second verifications found on this machine with this driver and compiler."""
+        """Return the results of second verifications on this machine with this driver and compiler."""
         with self._reading() as db:
             if db is None:
                 return []
@@ -167,28 +170,28 @@ class Store:
 
         Returns
         -------
-        how many
+        The number of entries written.
         """
         return write_exchange(target, self.entries() if entries is None else entries)
 
     def import_(self, source: Path | str, vet: Vet = lambda entry: "") -> Imported:
-        """Take the entries of an exchange file; of two that are the same but for the samples the newer one is kept.
+        """Add the entries of an exchange file; of two that differ only in their samples the newer one is kept.
 
         Parameters
         ----------
-        vet : says why an entry is of no use here (``toprung.blas.tuned.refusal``), empty where it is
+        vet : function that returns why an entry is of no use here (``toprung.dispatch.tuned.refusal``), empty if it is of use
 
         Raises
         ------
         StoreError
-            a file that is none at all; single entries that are damaged are refused in what is returned
+            the file is no exchange file at all; single damaged entries are listed as refused in the result
         """
         refused: list[tuple[str, str]] = []
         good = read_exchange(Path(source), refused)
         return self._take(good, refused, vet)
 
     def merge(self, other: Path | str, vet: Vet = lambda entry: "") -> Imported:
-        """Take the entries of another database, which stays as it is; the newer of two is kept. ``vet`` as for ``import_``."""
+        """Add the entries of another database, which stays as it is; the newer of two is kept. ``vet`` as for ``import_``."""
         if not Path(other).is_file():
             raise StoreError(f"{other} is not there: name the database to be merged")
         complaints: list[str] = []
@@ -210,7 +213,7 @@ class Store:
     def _rows(
         self, machine: Machine | None, filters: Mapping[str, str | None], complaints: list[str] | None
     ) -> list[tuple[int, Entry | None]]:
-        """Row numbers, and entries where they are not damaged."""
+        """Return row numbers with their entries, None for a damaged one."""
         where, values = tables.where_clause(machine, filters)
         return self._entries(f"SELECT rowid, {CONTENT} FROM entries{where} ORDER BY rowid", values, complaints)
 
@@ -229,7 +232,7 @@ class Store:
 
     @contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection | None]:
-        """A connection that changes nothing; None where there is no store yet."""
+        """Yield a connection that changes nothing; None where there is no store yet."""
         with self._explained("read"):
             if not self.path.exists():
                 yield None
@@ -250,7 +253,7 @@ class Store:
 
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
-        """A connection within a transaction that holds the write lock; committed at the end, rolled back on an error."""
+        """Yield a connection within a transaction that holds the write lock; commit at the end, roll back on an error."""
         with self._explained("written"):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with closing(sqlite3.connect(self.path, timeout=tables.BUSY, isolation_level=None)) as db:
@@ -269,7 +272,7 @@ class Store:
 
     @contextmanager
     def _explained(self, what: str) -> Iterator[None]:
-        """SQLite's and the system's errors as StoreError, with what to do."""
+        """Raise SQLite's and the system's errors as StoreError, with advice."""
         try:
             yield
         except OSError as error:
@@ -278,7 +281,7 @@ class Store:
             raise StoreError(f"{self.path} cannot be {what}: {error}; {tables.advice(error, self.path)}") from None
 
     def _move_aside(self) -> Path:
-        """Rename the file and what lies beside it."""
+        """Rename the file and its write-ahead log; return the new path."""
         stamp = datetime.datetime.now(datetime.UTC).strftime("%Y%m%d-%H%M%S-%f")
         aside = self.path.with_name(f"{self.path.name}.damaged-{stamp}")
         with self._explained("moved"):
@@ -290,7 +293,7 @@ class Store:
 
 
 def _when(date: object) -> datetime.datetime:
-    """A date that can be compared; without a zone it is taken as UTC, and one that is none is older than all."""
+    """Return a date for comparison: without a time zone it is UTC, and an invalid date is older than all."""
     try:
         found = datetime.datetime.fromisoformat(str(date))
     except ValueError:

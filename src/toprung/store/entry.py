@@ -1,4 +1,4 @@
-"""What was measured and where, as plain data: an entry, what a second verification said of it, and a book of entries in memory."""
+"""Plain data of the store: measured entries, results of their second verification, and an in-memory index of entries."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ STATUSES = ("right", "wrong", "crashed", "timeout", "build")
 
 @dataclass(frozen=True)
 class Machine:
-    """Who measured.
+    """Device and software that an entry was measured with.
 
     Attributes
     ----------
-    device : its slug, as the folders of ``results/`` are called
-    name : as its runtime reports it
+    device : slug of the device, as the folders of ``results/`` are called
+    name : name of the device, as its runtime reports it
     backend : ``"cuda"`` or ``"opencl"``
     driver, compiler : versions, as the runtime reports them
     """
@@ -48,7 +48,7 @@ class Machine:
 
     @classmethod
     def of(cls, where: Session | Device) -> Machine:
-        """That of a session or device."""
+        """Return the machine of a session or device."""
         d = where if isinstance(where, Device) else where.device
         return cls(d.slug, d.name, d.backend, d.driver, d.runtime)
 
@@ -58,28 +58,28 @@ class Machine:
 
 @dataclass(frozen=True)
 class Entry:
-    """One configuration on one problem on one machine.
+    """Result of one configuration on one problem on one machine.
 
     Attributes
     ----------
-    problem_class : what neighbours have in common, see ``toprung.blas.tuned.class_of``
+    problem_class : class that neighbouring shapes have in common, see ``toprung.gemm.classes``
     shape : the problem as its ``describe()`` gives it
-    candidate : ``kernel`` (a stem of ``blas/kernels``, ``"fp32x"`` or one of ``VENDORS``), ``tile`` (``Tile.given()``) and
-        ``options`` (its switches)
-    source : hash of the kernel's text, see ``toprung.blas.tuned.source_hash``; a vendor's version
-    seconds, cold_seconds : every sample, with operands in the caches and without
-    clocks_mhz : the device's clock at each sample; None where it was not read
-    marked : samples taken while the clock had dropped
-    grade : error grade as ``toprung.check`` measures it; 0 where it was not, infinite where the result was no number
+    candidate : ``kernel`` (a family's name, see ``toprung.kernels``), ``tile`` and ``options``, as its configuration encodes
+        itself
+    source : version of the family's code, see ``KernelFamily.version``
+    seconds, cold_seconds : seconds per call of every sample, with operands in the caches and without
+    clocks_mhz : the device's clock at each sample in MHz; None where it was not read
+    marked : True for each sample taken while the clock had dropped
+    grade : error grade as ``toprung.check`` measures it; 0 if it was not measured, infinite if the result was no number
     status : ``right``, ``wrong``, ``crashed``, ``timeout`` or ``build`` (does not compile)
-    message : what went wrong
+    message : error message, empty for a right entry
     date : ISO 8601; now by default
-    version : toprung's
+    version : version of toprung that measured
 
     Raises
     ------
     StoreError
-        anything that is not as said here
+        a value that is not as described here
     """
 
     machine: Machine
@@ -137,33 +137,33 @@ class Entry:
 
     @property
     def kernel(self) -> str:
-        """The candidate's kernel."""
+        """Name of the candidate's kernel family."""
         return str(self.candidate["kernel"])
 
     @property
     def key(self) -> str:
-        """That of candidate and source, see ``candidate_key``."""
+        """Hash of candidate and source, see ``candidate_key``."""
         return candidate_key(self.candidate, self.source)
 
     @property
     def id(self) -> str:
-        """A name for machine, shape, candidate and source together."""
+        """Hash of machine, shape, candidate and source together."""
         return plain.digest(plain.canonical(self._identity()))
 
     @property
     def median(self) -> float:
-        """Of the unmarked samples, of all where none is; infinite without samples."""
+        """Median seconds of the unmarked samples, or of all if every one is marked; infinite without samples."""
         kept = [s for s, m in zip(self.seconds, self.marked, strict=True) if not m]
         return statistics.median(kept or self.seconds) if self.seconds else math.inf
 
     @property
     def sizes(self) -> tuple[int, int, int, int]:
-        """M, N, K and the batch; 1 for those the shape has not."""
+        """M, N, K and the batch; 1 for each that the shape does not have."""
         m, n, k, batch = (max(1, int(self.shape.get(name, 1))) for name in ("M", "N", "K", "batch"))
         return m, n, k, batch
 
     def describe(self) -> dict[str, Any]:
-        """As JSON."""
+        """Return the entry as JSON-ready data."""
         return {
             "machine": {f.name: getattr(self.machine, f.name) for f in fields(Machine)},
             "problem_class": self.problem_class, "shape": dict(self.shape), "candidate": dict(self.candidate),
@@ -175,12 +175,12 @@ class Entry:
 
     @classmethod
     def read(cls, content: object) -> Entry:
-        """From JSON that anybody may have written.
+        """Return the entry of parsed JSON that anybody may have written.
 
         Raises
         ------
         StoreError
-            what is wrong with it
+            the content is no entry; the message says what is wrong
         """
         if not isinstance(content, Mapping):
             raise StoreError(f"an entry is an object, not {shown(content)}")
@@ -209,14 +209,14 @@ class Entry:
 
 @dataclass(frozen=True)
 class Proof:
-    """What became of an entry when it was verified again on another driver, compiler or kernel text than it was measured with.
+    """Result of verifying an entry again, with another driver, compiler or kernel source than it was measured with.
 
     Attributes
     ----------
-    entry : its ``id``
-    machine : where
-    source : the hash of the kernel's text now
-    message : what was wrong; empty: nothing
+    entry : ``id`` of the entry
+    machine : machine of this verification
+    source : version of the family's code at this verification
+    message : error that was found, empty if the entry is right
     """
 
     entry: str
@@ -226,7 +226,7 @@ class Proof:
 
 
 class Book:
-    """Entries in memory, found by shape and by class: right ones only."""
+    """In-memory index of right entries by class and sizes."""
 
     def __init__(self, entries: Iterable[Entry] = ()) -> None:
         self._classes: dict[str, dict[tuple[int, int, int, int], list[Entry]]] = {}
@@ -241,15 +241,15 @@ class Book:
         return bool(self._classes)
 
     def at(self, problem_class: str, sizes: tuple[int, int, int, int]) -> Sequence[Entry]:
-        """Those of one class and size, fastest first."""
+        """Return the entries of one class and of these sizes, fastest first."""
         return self._classes.get(problem_class, {}).get(sizes, ())
 
     def near(
         self, problem_class: str, sizes: tuple[int, int, int, int], factor: float
     ) -> list[tuple[float, Sequence[Entry]]]:  # fmt: skip
-        """Those of one class whose sizes each differ by at most ``factor``, nearest first: (distance, fastest first).
+        """Return (distance, entries) for each shape of a class whose sizes each differ by at most ``factor``, nearest first.
 
-        The distance is that of the logarithms of the sizes, to base 2.
+        Entries of a shape come fastest first. The distance is Euclidean, between the base-2 logarithms of the sizes.
         """
         found = []
         for spot, entries in self._classes.get(problem_class, {}).items():
@@ -259,18 +259,18 @@ class Book:
 
 
 def shape_text(shape: Mapping[str, Any]) -> str:
-    """A problem's description as one text, the same for equal ones."""
+    """Return a problem's description as canonical text: equal problems have equal texts."""
     return plain.canonical(plain.shape(shape))
 
 
 def candidate_key(candidate: Mapping[str, Any], source: str) -> str:
-    """A name for a candidate with its kernel's source: what ``Store.tried`` returns."""
+    """Return the hash of a candidate with its kernel's source, as ``Store.tried`` returns it."""
     return plain.digest(plain.canonical([plain.candidate(candidate), source]))
 
 
 @functools.cache
 def version() -> str:
-    """toprung's."""
+    """Return toprung's version."""
     import importlib.metadata
 
     try:

@@ -1,4 +1,4 @@
-"""Entries as JSON: the format in which they are carried to another machine, and in which some come with the package."""
+"""Entries as JSON: the format that carries them to another machine, and in which some come with the package."""
 
 from __future__ import annotations
 
@@ -11,33 +11,34 @@ from toprung.errors import StoreError
 from toprung.paths import publish
 from toprung.store import plain
 from toprung.store.entry import Entry, Machine, version
-from toprung.store.plain import VENDORS, shown
-from toprung.store.versions import with_token_hash
+from toprung.store.plain import shown
+from toprung.store.versions import upgraded
 
 FORMAT = "toprung store 2"
-"""Of the exchange files that are written."""
+"""Format of the exchange files that are written."""
 
-OLDER: Mapping[str, Callable[[Any], Any]] = {"toprung store 1": with_token_hash}
-"""Formats that are read, too, and what makes an entry of each one of today."""
+OLDER: Mapping[str, Callable[[Any], Any]] = {"toprung store 1": upgraded}
+"""Older formats that can be read, each with the function that upgrades an entry to today's format."""
 
 SHIPPED = Path(__file__).parents[1] / "tuned"
-"""Entries that come with the package, ``<device>-<backend>.json``."""
+"""Folder of the entries that come with the package, in files ``<device>-<backend>.json``."""
 
 LARGEST_FILE = 256 << 20
-"""Bytes of an exchange file that is read at all."""
+"""Bytes of the largest exchange file that is read."""
 
 Vet = Callable[[Entry], str]
+"""Function that returns why an entry is of no use here, empty if it is of use."""
 
 
 @dataclass(frozen=True)
 class Imported:
-    """What an import or a merge did.
+    """Result of an import or a merge.
 
     Attributes
     ----------
-    taken : entries that are new or newer
-    known : entries that were there already, as new or newer
-    refused : where, and why, for each of the others
+    taken : number of entries added, because they are new or newer
+    known : number of entries that were there already, as new or newer
+    refused : place and reason for each entry that was refused
     """
 
     taken: int
@@ -46,7 +47,7 @@ class Imported:
 
 
 def write_exchange(target: Path | Any, entries: Iterable[Entry]) -> int:
-    """Write entries to a path, whole or not at all, or to an open text file; returns how many."""
+    """Write entries to a path, whole or not at all, or to an open text file; return their number."""
     chosen = list(entries)
     head = {"format": FORMAT, "version": version(), "date": plain.now()}
     lines = ",\n".join(plain.canonical(e.describe()) for e in chosen)
@@ -62,12 +63,12 @@ def write_exchange(target: Path | Any, entries: Iterable[Entry]) -> int:
 
 
 def read_exchange(path: Path, refused: list[tuple[str, str]]) -> list[Entry]:
-    """The entries of an exchange file; ``refused`` gets where and why for each that is damaged.
+    """Return the entries of an exchange file; place and reason of each damaged one are appended to ``refused``.
 
     Raises
     ------
     StoreError
-        no such file, or none of this format
+        there is no such file, or it is not of this format
     """
     try:
         if path.stat().st_size > LARGEST_FILE:
@@ -90,11 +91,14 @@ def read_exchange(path: Path, refused: list[tuple[str, str]]) -> list[Entry]:
     return found
 
 
-def shipped(machine: Machine, complaints: list[str] | None = None) -> list[Entry]:
-    """Entries that come with the package for a device; those of another driver too, of another device not.
+def shipped(
+    machine: Machine, complaints: list[str] | None = None, elsewhere: Callable[[Entry], bool] = lambda entry: True
+) -> list[Entry]:  # fmt: skip
+    """Return the entries that come with the package for a device, whatever their driver.
 
-    An x86-64 processor under PoCL that has none gets those of the others, which are verified before their first use like any of
-    another driver. What they say of NumPy is left out: how fast that is, is a matter of the processor.
+    An x86-64 processor under PoCL without entries gets those of the other such processors, which are verified before their first
+    use like any of another driver. ``elsewhere`` returns True for entries that may count on another processor: those of libraries
+    installed there may not.
     """
     path = SHIPPED / f"{machine.device}-{machine.backend}.json"
     if path.exists():
@@ -103,11 +107,11 @@ def shipped(machine: Machine, complaints: list[str] | None = None) -> list[Entry
     if not _is_pocl(machine):
         return []
     others = every_shipped(f"*-{machine.backend}.json", complaints)
-    return [e for e in others if _is_pocl(e.machine) and e.kernel not in VENDORS]
+    return [e for e in others if _is_pocl(e.machine) and elsewhere(e)]
 
 
 def every_shipped(files: str = "*.json", complaints: list[str] | None = None) -> list[Entry]:
-    """Return the entries that come with the package for all devices, or for those of some files."""
+    """Return the entries that come with the package in all files whose names match the pattern ``files``."""
     return [e for one in sorted(SHIPPED.glob(files)) for e in _shipped_in(one, complaints)]
 
 
@@ -124,5 +128,5 @@ def _shipped_in(path: Path, complaints: list[str] | None) -> list[Entry]:
 
 
 def _is_pocl(machine: Machine) -> bool:
-    """Whether a machine is an x86-64 processor under PoCL."""
+    """Return True if a machine is an x86-64 processor under PoCL."""
     return machine.backend == "opencl" and "PoCL" in machine.compiler and "x86_64" in machine.compiler

@@ -1,4 +1,4 @@
-"""Migrations of the database: each brings one schema to the next, within the caller's transaction."""
+"""Migrations of the database: each upgrades one schema to the next, within the caller's transaction."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from toprung.errors import StoreError
 from toprung.store import exchange, plain
 from toprung.store.entry import Entry
-from toprung.store.versions import TOKENS, token_hash, with_token_hash
+from toprung.store.versions import RENAMED, TOKENS, token_hash, upgraded
 
 TABLES = """
 CREATE TABLE entries (
@@ -25,22 +25,24 @@ CREATE TABLE proofs (
 """
 
 CONTENT = "CAST(content AS BLOB)"
-"""Bytes that are no text must not keep the other rows from being read."""
+"""SQL expression for an entry's content as bytes: content that is no valid text must not keep other rows from being read."""
 
 
 def create(db: sqlite3.Connection) -> None:
-    """Make the tables of schema 1."""
+    """Create the tables of schema 1."""
     for statement in TABLES.split(";"):
         db.execute(statement)
 
 
 def hash_tokens(db: sqlite3.Connection) -> None:
-    """Schema 1 to 2: hashes of kernels cover tokens. Entries keep their rows; proofs follow entries, shipped ones too."""
-    renamed = _rewrite(db, with_token_hash)
+    """Migrate schema 1 to 2: kernel hashes cover tokens, families have names. Proofs follow their entries, shipped ones too."""
+    renamed = _rewrite(db, upgraded)
     for entry in exchange.every_shipped():
         for old, new in TOKENS.items():
-            if new.get(entry.machine.backend) == entry.source:
-                renamed.setdefault(dataclasses.replace(entry, source=old).id, entry.id)
+            for name in (name for name, today in RENAMED.items() if today == entry.kernel):
+                if new.get(entry.machine.backend) == entry.source:
+                    before = dataclasses.replace(entry, source=old, candidate={**entry.candidate, "kernel": name})
+                    renamed.setdefault(before.id, entry.id)
     for number, entry_id, machine, source in db.execute("SELECT rowid, entry, machine, source FROM proofs").fetchall():
         backend = plain.parsed(machine)[2]
         values = renamed.get(entry_id, entry_id), token_hash(source, backend), number
@@ -48,7 +50,7 @@ def hash_tokens(db: sqlite3.Connection) -> None:
 
 
 def _rewrite(db: sqlite3.Connection, change: Callable[[Any], Any]) -> dict[str, str]:
-    """Change the content of every sound row and all that follows from it; return new ids by old ones. Damaged rows stay."""
+    """Rewrite the content of every sound row and the columns derived from it; return new ids by old ones. Damaged rows stay."""
     renamed: dict[str, str] = {}
     for number, text in db.execute(f"SELECT rowid, {CONTENT} FROM entries ORDER BY rowid").fetchall():
         try:
@@ -67,7 +69,7 @@ def _rewrite(db: sqlite3.Connection, change: Callable[[Any], Any]) -> dict[str, 
 
 
 MIGRATIONS: Mapping[int, Callable[[sqlite3.Connection], None]] = {0: create, 1: hash_tokens}
-"""By the schema that each starts from."""
+"""Migrations by the schema that each starts from."""
 
 SCHEMA = len(MIGRATIONS)
-"""The database's ``user_version`` today."""
+"""Schema of today, stored as the database's ``user_version``."""

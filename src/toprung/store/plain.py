@@ -1,7 +1,7 @@
-"""Plain data: what an entry may hold, how that is checked, and the one text that equal contents have.
+"""Checks of the plain data that an entry may hold, and its canonical text.
 
-What checks takes anything, for anybody may have written it: it gives back what is good, and raises StoreError with the reason for
-what is not.
+Each check takes any value, because anybody may have written it: it returns a good value, and raises StoreError with the reason for
+any other.
 """
 
 from __future__ import annotations
@@ -18,13 +18,12 @@ from typing import Any
 from toprung.errors import StoreError
 from toprung.tile import Tile
 
-VENDORS = ("cublas", "numpy")
-"""Candidates that are somebody else's: without a tile and switches of ours."""
-
 MOST_SAMPLES = 100_000
+"""Largest number of samples of an entry."""
 LONGEST = 500
+"""Largest number of characters of a line of text."""
 MESSAGE = 2000
-"""Characters that are kept of a message."""
+"""Number of characters that are kept of a message."""
 
 WORD = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
 UNIT = re.compile(r"[A-Za-z][A-Za-z0-9_/]{0,63}")
@@ -32,7 +31,7 @@ SWITCH = re.compile(r"[A-Z][A-Z0-9_]{0,63}")
 
 
 def parsed(text: str | bytes) -> Any:
-    """JSON, strictly: no NaN, no Infinity."""
+    """Return the content of strict JSON; raise StoreError for any other text, NaN and Infinity included."""
 
     def refuse(word: str) -> Any:
         raise StoreError(f"it holds {word}, which is no number")
@@ -44,47 +43,47 @@ def parsed(text: str | bytes) -> Any:
 
 
 def canonical(content: object) -> str:
-    """As JSON, one text for one content."""
+    """Return content as canonical JSON: equal contents have equal texts."""
     return json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
 def digest(text: str) -> str:
-    """A name for a text."""
+    """Return a text's hash, 32 hexadecimal digits."""
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def shown(value: object) -> str:
-    """A value as a message may hold it: short and printable."""
+    """Return a value as short, printable text for a message."""
     text = ascii(value)
     return text if len(text) <= 80 else text[:77] + "..."
 
 
 def now() -> str:
-    """The date and time, as an entry has it."""
+    """Return the date and time in UTC as an entry stores it, in ISO 8601."""
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
 def number(name: str, value: object) -> float:
-    """A positive number, checked."""
+    """Return a checked positive number."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e12:
         raise StoreError(f"{name} holds positive numbers, not {shown(value)}")
     return float(value)
 
 
 def sequence(name: str, values: object) -> tuple[Any, ...]:
-    """A list that is not too long, checked; what is in it is not."""
+    """Return a list checked for its length, as a tuple; its values are not checked."""
     if not isinstance(values, list | tuple) or len(values) > MOST_SAMPLES:
         raise StoreError(f"{name} is a list of at most {MOST_SAMPLES} values, not {shown(values)}")
     return tuple(values)
 
 
 def samples(name: str, values: object) -> tuple[float, ...]:
-    """A list of positive numbers, checked."""
+    """Return a checked list of positive numbers."""
     return tuple(number(name, v) for v in sequence(name, values))
 
 
 def grade(value: object, status: str) -> float:
-    """An error grade, checked: infinite only where the result was not right."""
+    """Return a checked error grade: infinite only where the result was not right."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise StoreError(f"a grade is a number, not {shown(value)}")
     if status != "right" and not math.isfinite(value):
@@ -95,7 +94,7 @@ def grade(value: object, status: str) -> float:
 
 
 def shape(given: object) -> dict[str, Any]:
-    """A problem's description, checked: names and whole numbers, scalars, words."""
+    """Return a checked description of a problem: names with whole numbers, scalars or words."""
     if not isinstance(given, Mapping) or not 0 < len(given) <= 32:
         raise StoreError(f"a shape says what a problem is, not {shown(given)}")
     checked: dict[str, Any] = {}
@@ -117,7 +116,7 @@ def shape(given: object) -> dict[str, Any]:
 
 
 def candidate(given: object) -> dict[str, Any]:
-    """A candidate, checked: the kernel's name a word, the tile a Tile's numbers, switches names with small numbers."""
+    """Return a checked candidate: its kernel is a word, its tile a Tile's numbers, its switches names with small numbers."""
     if not isinstance(given, Mapping) or not {"kernel"} <= given.keys() <= {"kernel", "tile", "options"}:
         raise StoreError(f"a candidate has a kernel, a tile and options, not {shown(given)}")
     kernel, tile, options = given["kernel"], given.get("tile") or {}, given.get("options") or {}
@@ -138,6 +137,4 @@ def candidate(given: object) -> dict[str, Any]:
         word = isinstance(name, str) and SWITCH.fullmatch(name)
         if not word or isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 31:
             raise StoreError(f"a switch has a name in capitals and a whole number, not {shown(name)} and {shown(value)}")
-    if kernel in VENDORS and (tile or options):
-        raise StoreError(f"{kernel} has neither tile nor switches of ours")
     return {"kernel": kernel, "tile": dict(sorted(tile.items())), "options": dict(sorted(options.items()))}

@@ -1,4 +1,4 @@
-"""The SQLite file below a store: its tables, how it is opened, told from others and migrated, and what to do where it fails."""
+"""SQLite file of a store: opened, told from other databases, migrated, and with advice on its errors."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from toprung.store.migration import MIGRATIONS as MIGRATIONS
 from toprung.store.migration import SCHEMA as SCHEMA
 
 APPLICATION = 0x746F7072
-"""In the database's ``application_id``: "topr"."""
+"""Value of the database's ``application_id``: the letters "topr" in ASCII."""
 
 BUSY, BUSY_READING = 30.0, 3.0
-"""Seconds to wait for another writer, and for one that keeps readers out, as they do where there is no write-ahead log."""
+"""Seconds to wait for another writer: to write, and to read where there is no write-ahead log and a writer locks readers out."""
 
 MOVE = "set TOPRUNG_DATA to a folder that can be written, or TOPRUNG_STORE=off"
 
 DAMAGED = re.compile("not a database|malformed|no such (table|column)")
-"""What SQLite says of a damaged file."""
+"""Pattern of SQLite's messages about a damaged file."""
 
 FILTERS = ("device", "backend", "problem_class", "shape", "kernel", "status")
-"""What entries can be chosen by; ``shape`` as ``shape_text`` writes it."""
+"""Names that entries can be filtered by; ``shape`` as ``shape_text`` writes it."""
 
 
 def insert(db: sqlite3.Connection, e: Entry) -> None:
@@ -41,7 +41,7 @@ def insert(db: sqlite3.Connection, e: Entry) -> None:
 
 
 def where_clause(machine: Machine | None, filters: Mapping[str, str | None]) -> tuple[str, list[str]]:
-    """A WHERE clause and its values. Names come from ``FILTERS``, values never enter the text."""
+    """Return a WHERE clause and its values. Names come from ``FILTERS``, and values never enter the text."""
     wanted = {} if machine is None else {"device": machine.device, "backend": machine.backend}
     for name, value in filters.items():
         if name not in FILTERS:
@@ -53,12 +53,12 @@ def where_clause(machine: Machine | None, filters: Mapping[str, str | None]) -> 
 
 
 def place(m: Machine) -> str:
-    """A machine as one text, the same for equal ones."""
+    """Return a machine as canonical text: equal machines have equal texts."""
     return plain.canonical([m.device, m.name, m.backend, m.driver, m.compiler])
 
 
 def open_to_read(path: Path) -> sqlite3.Connection:
-    """A connection that cannot write; where the folder is read-only too, one that takes the file as it lies."""
+    """Return a connection that cannot write; in a read-only folder, one that reads the file as immutable, without its log."""
     address = path.absolute().as_uri()
     for mode in ("mode=ro", "immutable=1"):
         db = sqlite3.connect(f"{address}?{mode}", uri=True, timeout=BUSY_READING, isolation_level=None)
@@ -67,16 +67,16 @@ def open_to_read(path: Path) -> sqlite3.Connection:
             return db
         except sqlite3.OperationalError as error:
             db.close()
-            # a log beside the file needs a file beside it, which a read-only folder does not let us make
+            # reading with a write-ahead log needs a file beside the database, which cannot be made in a read-only folder
             if mode != "mode=ro" or not re.search("unable to open|readonly", str(error)):
                 raise
     raise AssertionError
 
 
 def log_beside(db: sqlite3.Connection) -> None:
-    """Let readers go on while somebody writes, where the file system can: those shared over a network cannot."""
+    """Switch on the write-ahead log, so that readers go on while somebody writes; network file systems may refuse."""
     if db.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
-        with suppress(sqlite3.OperationalError):  # others are at it: the next one may
+        with suppress(sqlite3.OperationalError):  # the database is in use: a later writer switches it on
             db.execute("PRAGMA journal_mode = WAL")
 
 
@@ -95,7 +95,7 @@ def refuse(db: sqlite3.Connection, path: Path) -> None:
 
 
 def healthy(path: Path) -> bool:
-    """Whether a file is a database as far as can be seen: of ours, of whatever version, or another program's."""
+    """Return True if a file is an undamaged database as far as can be seen: a store of any version, or another program's."""
     try:
         with closing(open_to_read(path)) as db:
             db.execute("SELECT count(*) FROM sqlite_master").fetchone()
@@ -109,7 +109,7 @@ def healthy(path: Path) -> bool:
 
 
 def migrate(db: sqlite3.Connection, path: Path) -> None:
-    """Bring an older database to this schema, within the caller's transaction."""
+    """Upgrade an older database to this schema, within the caller's transaction."""
     schema = db.execute("PRAGMA user_version").fetchone()[0]
     if schema > SCHEMA:  # another process was quicker
         refuse(db, path)
@@ -121,7 +121,7 @@ def migrate(db: sqlite3.Connection, path: Path) -> None:
 
 
 def advice(error: sqlite3.Error, path: Path) -> str:
-    """What to do about an error of SQLite's."""
+    """Return advice on an error of SQLite's, as the end of a sentence."""
     text = str(error)
     if DAMAGED.search(text):
         return "it is damaged and was left alone: toprung store clear --damaged moves it aside"

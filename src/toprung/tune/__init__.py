@@ -1,1 +1,1 @@
-"""Search for faster configurations of the library's kernels, and what it learnt into the store."""
+"""The tuner: it searches for faster kernel configurations and stores what it measures."""

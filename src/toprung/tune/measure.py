@@ -1,4 +1,4 @@
-"""Trials on an opened device: operands once for each problem, every choice verified before it is timed, all in turns."""
+"""Trials on an opened device: operands are placed once per problem, each candidate is verified, then all are timed in turns."""
 
 from __future__ import annotations
 
@@ -11,61 +11,59 @@ from typing import Any
 from toprung import peers
 from toprung.backends.base import Session
 from toprung.bench import copies
-from toprung.blas import launches
-from toprung.blas.choice import Choice
-from toprung.blas.competitor import Bound, Toprung
-from toprung.blas.fp32x import path_of
-from toprung.blas.problems import call_of
+from toprung.blas.competitor import BoundProduct, Toprung
+from toprung.blas.problems import desc_of
 from toprung.check import Oracle, hostile
-from toprung.competitor import OnDevice, Prepared, Rotating, refuse_what_cannot_fit
+from toprung.competitor import BoundCompetitor, OnDevice, Rotating, refuse_what_cannot_fit
+from toprung.dispatch.selection import Candidate
 from toprung.errors import BuildError, IllegalTile, OutOfDeviceMemory, SwitchRefused, UnknownName, Unsupported
 from toprung.measure import Plan, Timing
 from toprung.power import clock_reader
 from toprung.problem import Problem
 from toprung.stats import paired_ratio
-from toprung.tune.trial import Outcome, Sampled, Samples, Trial, mark, pairs, plain
+from toprung.tune.trial import Outcome, Sampled, Samples, Trial, mark, pairs
 
 WHOLE = 1024
-"""Outputs with more rows or columns are checked on sampled rows and columns and by Freivalds' test."""
+"""Most rows or columns of an output that is checked whole; a larger one by sampled rows and columns and Freivalds' test."""
 
 TIE = 1e-3
-"""See ``lasting``: less than two looks at the same differ by."""
+"""Share of the device's seconds that breaks ties in ``lasting``: less than two measurements of one candidate differ by."""
 
 KEPT = 8
-"""Prepared choices that are kept from one trial to the next: the incumbent is among them."""
+"""Number of prepared candidates that are kept from one trial to the next; the incumbent is among them."""
 
 REFUSALS = (BuildError, IllegalTile, SwitchRefused, UnknownName, Unsupported)
-"""What says that a choice cannot be built here; anything else that is raised leaves the device in doubt."""
+"""Exceptions that say a candidate cannot be built here; any other exception leaves the device in doubt."""
 
 Says = Callable[[str, int], None]
-"""Called with a phase (``place``, ``build``, ``run``, ``check``, ``time``) and the choice's number before each begins."""
+"""Callback that gets a phase (``place``, ``build``, ``run``, ``check``, ``time``) and the candidate's number before each begins."""
 
 
 @dataclass
 class Ready:
-    """A choice that was found right."""
+    """A prepared candidate that passed verification, with its error grade."""
 
-    prepared: Prepared
+    prepared: BoundCompetitor
     grade: float
 
 
 class Measurer:
-    """One device and the problem it is at."""
+    """Measurements on one device, with the operands and prepared candidates of the current problem."""
 
     def __init__(self, session: Session) -> None:
         self.session, self._clock = session, clock_reader(session)
         self._problem: Problem | None = None
         self._seed = 0
-        self._ready: dict[Choice, Ready] = {}
+        self._ready: dict[Candidate, Ready] = {}
         self._host: dict[tuple[str, Any], float] = {}
 
     def run(self, trial: Trial, says: Says = lambda phase, which: None) -> Outcome:
-        """Verify and time a trial's choices.
+        """Verify and time a trial's candidates.
 
         Raises
         ------
         Exception
-            whatever a choice raised that leaves the device in doubt; ``says`` has told which
+            any exception of a candidate that leaves the device in doubt; the last call of ``says`` named the candidate
         """
         start = time.monotonic()
         says("place", 0)
@@ -74,10 +72,10 @@ class Measurer:
         except (OutOfDeviceMemory, MemoryError) as error:
             self._problem = None
             return Outcome((), time.monotonic() - start, str(error) or "there is not enough memory for the operands")
-        sampled = [Sampled()] * len(trial.choices)
+        sampled = [Sampled()] * len(trial.candidates)
         ready: dict[int, Ready] = {}
-        for i, choice in enumerate(trial.choices):
-            sampled[i] = self._prepare(i, choice, says, ready)
+        for i, candidate in enumerate(trial.candidates):
+            sampled[i] = self._prepare(i, candidate, says, ready)
         while len(self._ready) > max(KEPT, len(ready)):
             del self._ready[next(iter(self._ready))]
         if ready:
@@ -95,36 +93,35 @@ class Measurer:
         self._copies: list[OnDevice] | None = None
         self._problem, self._seed = problem, seed
 
-    def _prepare(self, i: int, choice: Choice, says: Says, ready: dict[int, Ready]) -> Sampled:
-        """Build, run once, verify; or take what was made for an earlier trial."""
-        choice = plain(choice)
-        if (found := self._ready.pop(choice, None)) is None:
+    def _prepare(self, i: int, candidate: Candidate, says: Says, ready: dict[int, Ready]) -> Sampled:
+        """Build a candidate, run it once and verify it; or reuse what an earlier trial prepared."""
+        if (found := self._ready.pop(candidate, None)) is None:
             says("build", i)
             try:
-                prepared = self._bound(choice, self._placed)
+                prepared = self._bound(candidate, self._placed)
             except REFUSALS as error:
                 return Sampled("build", str(error))
             prepared.reset()
             says("run", i)
             prepared.time(1)
             says("check", i)
-            verdict = self._oracle.verify(prepared.fetch(), path_of(choice.kernel))
+            verdict = self._oracle.verify(prepared.fetch(), candidate.family.precision)
             if not verdict.right:
                 return Sampled("wrong", "; ".join(verdict.problems), grade=verdict.grade)
             found = Ready(prepared, verdict.grade)
-        self._ready[choice] = ready[i] = found  # at the end: the least recently used goes first
+        self._ready[candidate] = ready[i] = found  # to the end: the least recently used is dropped first
         return Sampled("right", grade=found.grade)
 
-    def _bound(self, choice: Choice, placed: OnDevice) -> Prepared:
-        if choice.kernel in launches.PRODUCTS:
-            return Toprung(choice=choice).prepare(placed)
+    def _bound(self, candidate: Candidate, placed: OnDevice) -> BoundCompetitor:
+        if candidate.family.memory == "device":
+            return Toprung(candidate=candidate).prepare(placed)
         routine = placed.operands.problem.routine
-        name = choice.kernel if routine == "gemm" else f"{choice.kernel}_{routine}"
+        name = candidate.kernel if routine == "gemm" else f"{candidate.kernel}_{routine}"
         return peers.peer(name).prepare(placed)
 
-    def _rebound(self, prepared: Prepared, choice: Choice, placed: OnDevice) -> Prepared:
-        """The same on other operands; ours are not laid out anew for each."""
-        return prepared.elsewhere(placed) if isinstance(prepared, Bound) else self._bound(choice, placed)
+    def _rebound(self, prepared: BoundCompetitor, candidate: Candidate, placed: OnDevice) -> BoundCompetitor:
+        """Return a prepared candidate bound to other operands; toprung's own reuse their launches."""
+        return prepared.elsewhere(placed) if isinstance(prepared, BoundProduct) else self._bound(candidate, placed)
 
     def _time(self, trial: Trial, ready: dict[int, Ready], sampled: list[Sampled], says: Says) -> None:
         plan = Plan(sample_seconds=trial.sample_seconds, held=True)
@@ -133,9 +130,9 @@ class Measurer:
         fastest = float("inf")
         for i, one in ready.items():
             says("time", i)
-            first = min(one.prepared.time(1), one.prepared.time(1))  # the first of all wakes threads and caches
+            first = min(one.prepared.time(1), one.prepared.time(1))  # the very first call wakes threads and fills caches
             fastest = min(fastest, first)
-            if first > 3 * trial.hopeless * fastest:  # one call is a poor sample: it condemns only what is far off
+            if first > 3 * trial.hopeless * fastest:  # one call is a poor sample: it rules out only what is far slower
                 taken[i].device.append(first)
                 taken[i].clocks.append(None)
                 taken[i].turns.append(-1)
@@ -150,9 +147,9 @@ class Measurer:
                 taken[i].device.append(timing.seconds[-1])
                 taken[i].clocks.append(timing.clocks[-1] if timing.clocks else None)
                 taken[i].turns.append(turn)
-                self._quiet(trial.problem, trial.choices[i], timing.host_seconds[-1])
+                self._quiet(trial.problem, trial.candidates[i], timing.host_seconds[-1])
             for i, samples in taken.items():
-                host = self._quiet(trial.problem, trial.choices[i])
+                host = self._quiet(trial.problem, trial.candidates[i])
                 sampled[i] = replace(
                     sampled[i], seconds=lasting(samples.device, host), clocks_mhz=tuple(samples.clocks), turns=tuple(samples.turns),
                     device_seconds=tuple(samples.device), host_seconds=host,
@@ -167,18 +164,18 @@ class Measurer:
         if trial.cold:
             self._time_cold(trial, ready, sampled, says)
 
-    def _quiet(self, problem: Problem, choice: Choice, seconds: float = math.inf) -> float:
-        """The least that the host has taken so far to put such a call into the queue: what disturbs it only makes that longer.
+    def _quiet(self, problem: Problem, candidate: Candidate, seconds: float = math.inf) -> float:
+        """Return the least seconds that the host has taken so far to enqueue such a call: disturbances only make it longer.
 
-        Of ours the kernel and the number of launches count, whatever the problem.
+        For kernels of our own, calls with the same kernel and number of launches are alike, whatever the problem.
         """
-        ours = choice.tile is not None
-        work = launches.count(call_of(problem), choice, self.session.device.compute_units) if ours else problem
-        self._host[choice.kernel, work] = least = min(self._host.get((choice.kernel, work), math.inf), seconds)
+        ours, device = candidate.family.own, self.session.device
+        work = candidate.family.launch_count(device, desc_of(problem), candidate.config) if ours else problem
+        self._host[candidate.kernel, work] = least = min(self._host.get((candidate.kernel, work), math.inf), seconds)
         return least if least < math.inf else 0.0
 
     def _time_cold(self, trial: Trial, ready: dict[int, Ready], sampled: list[Sampled], says: Says) -> None:
-        """With operands that are in no cache; a problem that is larger than any cache by itself is cold already."""
+        """Time candidates with operands that are in no cache; a problem larger than every cache is cold without copies."""
         if self._copies is None:
             says("place", 0)
             self._copies = copies(self._operands, self.session, shared=self.session.device.kind != "cpu")
@@ -188,7 +185,7 @@ class Measurer:
             says("run", i)
             prepared = ready[i].prepared
             if self._copies:
-                prepared = Rotating([self._rebound(prepared, plain(trial.choices[i]), one) for one in self._copies])
+                prepared = Rotating([self._rebound(prepared, trial.candidates[i], one) for one in self._copies])
             timing = Timing(prepared, plan=Plan(sample_seconds=trial.sample_seconds, held=True))
             timing.warm_up()
             for _ in range(trial.cold):
@@ -197,16 +194,16 @@ class Measurer:
 
 
 def lasting(device: Sequence[float], host: float) -> tuple[float, ...]:
-    """Seconds of calls in a loop on a host that nothing disturbs, from the device's of each sample and the host's least.
+    """Return seconds per call in a loop on an undisturbed host, from each sample's device seconds and the host's least seconds.
 
-    Of two that the host limits alike, the one that the device is sooner done with counts as the faster, by ``TIE`` of that: a graph
-    has no host.
+    Of two candidates that the host limits alike, the one with less device time counts as faster, by ``TIE`` times that time: in a
+    CUDA graph the host's time drops out.
     """
     return tuple(max(d, host + TIE * d) for d in device)
 
 
 def _decided(first: Sampled, other: Sampled, ratio: float) -> bool:
-    """Whether the interval of the ratio of two excludes the one in question."""
+    """Return True if the confidence interval of first / other excludes ``ratio``."""
     mine, theirs = pairs(first, other)
     if not mine:
         return False

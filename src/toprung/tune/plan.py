@@ -1,9 +1,9 @@
-"""Planning by measuring: what competes for a call is timed in turns, once, and stored; the store's exact entries decide then.
+"""Autotuning on first use: the candidates of a call are timed in turns, once, and stored; the exact-size entries then decide.
 
     python -m toprung.tune.plan FD DEVICE
 
 is the process that ``planner.py`` asks: it ranks and compiles on all cores, and has the device measured by ``worker.py``. The check
-of the promise plans with ``measure``, too.
+of the promise autotunes with ``measure``, too.
 """
 
 from __future__ import annotations
@@ -18,62 +18,64 @@ from dataclasses import replace
 from multiprocessing.connection import Connection
 
 from toprung import backends
-from toprung.blas.choice import Choice
+from toprung.dispatch.selection import Candidate
 from toprung.problem import Problem
 from toprung.store import Store
+from toprung.tune.candidates import first_use_candidates
 from toprung.tune.compiler import Compiler
 from toprung.tune.executors.base import Lane
 from toprung.tune.executors.local import LocalLane
-from toprung.tune.rivals import planned
 from toprung.tune.trial import Outcome, Sampled, Trial, entry_of
 from toprung.tune.worker import outlive_nobody
 
 TURNS, LEAST = 11, 7
-"""Samples of each. None is left out early: a median of one sample, taken while the host was disturbed or was not, is no rival to
-one of eleven, and calls of another precision, or with ``own=True``, choose among those that are far behind the fastest."""
+"""Samples of each candidate, at most and at least. No candidate is dropped early: a median of one sample, taken on a host that may
+have been disturbed, does not compare with one of eleven, and calls of another precision, or with ``own=True``, select among
+candidates that are far behind the fastest."""
 
 NEAR = 1.25
-"""How many times as long as the fastest a choice may take to get a second look: what disturbs a host lengthens the times of small
-calls by as much, and never shortens them."""
+"""Largest time of a candidate, as a multiple of the fastest, that is measured a second time: disturbances of the host lengthen
+small calls by as much, and never shorten them."""
 
 RUN, MOST = 5.0, 3.0
-"""Seconds that a run may take, and seconds of all turns: a product that takes long needs few."""
+"""Largest seconds of one run of a candidate, and of all turns together: a product that takes long needs few turns."""
 
 
-def surviving(lane: Lane, trial: Trial, first: int) -> tuple[Outcome, list[tuple[Choice, Sampled]]]:
-    """The outcome of those that do not take the worker down, and each choice with what became of it.
+def surviving(lane: Lane, trial: Trial, first: int) -> tuple[Outcome, list[tuple[Candidate, Sampled]]]:
+    """Run a trial without the candidates that take the worker down; return its outcome, and every candidate with its result.
 
-    Any from ``first`` on is left out where it does, and the others are measured all the same.
+    A candidate from number ``first`` on that crashes or hangs is left out, and the others are measured again.
     """
-    choices = list(trial.choices)
-    lost: list[tuple[Choice, Sampled]] = []
+    candidates = list(trial.candidates)
+    lost: list[tuple[Candidate, Sampled]] = []
     while True:
-        outcome = lane.run(replace(trial, choices=tuple(choices)))
+        outcome = lane.run(replace(trial, candidates=tuple(candidates)))
         culprit = next((i for i, s in enumerate(outcome.sampled) if i >= first and s.status in ("crashed", "timeout")), None)
         if culprit is None:
-            return outcome, [*zip(choices, outcome.sampled, strict=False), *lost]
-        lost.append((choices.pop(culprit), outcome.sampled[culprit]))
+            return outcome, [*zip(candidates, outcome.sampled, strict=False), *lost]
+        lost.append((candidates.pop(culprit), outcome.sampled[culprit]))
 
 
-def measure(lane: Lane, problem: Problem, choices: Sequence[Choice], store: Store, seed: int = 0) -> str:
-    """Verify and time choices in one trial, and store every one; why that could not be, empty where it could.
+def measure(lane: Lane, problem: Problem, candidates: Sequence[Candidate], store: Store, seed: int = 0) -> str:
+    """Verify, time and store candidates; return the reason why that was not possible, empty if it was.
 
-    Those near the fastest take turns in a second trial, and of both looks at one the quicker is kept: what goes wrong there counts.
+    Candidates near the fastest are timed again in a second trial, and the quicker result of each is kept, unless the second trial
+    finds it wrong.
 
     Raises
     ------
     StoreError
         the store cannot be written
     """
-    trial = Trial(problem, tuple(choices), TURNS, LEAST, hopeless=math.inf, limit=RUN, most=MOST, seed=seed)
+    trial = Trial(problem, tuple(candidates), TURNS, LEAST, hopeless=math.inf, limit=RUN, most=MOST, seed=seed)
     outcome, looked = surviving(lane, trial, 0)
     found = dict(looked)
     fastest = min((s.median for s in found.values()), default=math.inf)
     near = tuple(c for c, s in looked if s.median <= NEAR * fastest < math.inf)
     if len(near) > 1:
-        for choice, sampled in surviving(lane, replace(trial, choices=near), 0)[1]:
-            if sampled.status not in ("", "right") or sampled.median < found[choice].median:
-                found[choice] = sampled
+        for candidate, sampled in surviving(lane, replace(trial, candidates=near), 0)[1]:
+            if sampled.status not in ("", "right") or sampled.median < found[candidate].median:
+                found[candidate] = sampled
     entries = [entry_of(lane.machine, problem, c, s) for c, s in found.items() if s.status and (s.status != "right" or s.seconds)]
     if entries:
         store.add(*entries)
@@ -81,21 +83,21 @@ def measure(lane: Lane, problem: Problem, choices: Sequence[Choice], store: Stor
 
 
 def plan(lane: Lane, compiler: Compiler, problem: Problem, precision: str, store: Store) -> str:
-    """Measure a problem for calls of a precision; as ``measure``."""
+    """Autotune a problem for calls of a precision; return the reason why that was not possible, empty if it was."""
     fingerprint, order = lane.start(), compiler.rank(problem)
-    made: dict[Choice, Future[str] | None] = {}
-    for known in (None, order) if order else (None,):  # what needs no ranking is compiled meanwhile
-        for choice in planned(lane.device, problem, precision, store, lane.machine, known):
-            if choice not in made:
-                made[choice] = compiler.ahead(choice, fingerprint)
+    made: dict[Candidate, Future[str] | None] = {}
+    for known in (None, order) if order else (None,):  # compile what needs no ranking meanwhile
+        for candidate in first_use_candidates(lane.device, problem, precision, store, lane.machine, known):
+            if candidate not in made:
+                made[candidate] = compiler.ahead(candidate, fingerprint)
     for future in made.values():
         if future is not None:
-            future.exception()  # the worker finds out what is wrong with it
+            future.exception()  # wait; the worker reports an error itself
     return measure(lane, problem, list(made), store)
 
 
 def main(words: list[str]) -> None:
-    """The process: plan what it is asked to until the parent is gone."""
+    """Autotune each problem that the parent sends until the parent is gone: the main function of the process."""
     talk = Connection(int(words[0]))
     threading.Thread(target=outlive_nobody, args=(os.getppid(),), daemon=True).start()
     try:

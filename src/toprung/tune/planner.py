@@ -1,7 +1,7 @@
-"""Planning by measuring, as a program asks for it: a process beside that measures for a while and then goes.
+"""Autotuning on first use, as a program calls it: a helper process measures, stays for the next call a while, and then ends.
 
-Everything that takes time or may crash is over there (``plan.py``), the ranking and the compilers too, so that the program waits
-and nothing else; a script needs no guard around its main part for it.
+Everything that takes time or may crash happens in that process (``plan.py``), ranking and compiling included; the program only
+waits. A script needs no ``if __name__ == "__main__"`` guard for it.
 """
 
 from __future__ import annotations
@@ -10,39 +10,41 @@ import os
 import threading
 from typing import TYPE_CHECKING
 
-from toprung.blas.call import Call
-from toprung.blas.planning import PLANNERS
 from toprung.blas.problems import problem_like
 from toprung.device import Device
+from toprung.dispatch.autotune import PLANNERS
+from toprung.gemm.desc import Desc
 from toprung.store import Store
 
 if TYPE_CHECKING:
     from toprung.tune.worker import Worker
 
 LARGEST = {"gpu": 2e13, "cpu": 2e10}
-"""Operations of the largest product that is measured, and MEMORY: bytes of the largest operands. More would take minutes, or room
-that the program needs itself; the model is good at large ones, and ``toprung tune`` measures them when it is asked to."""
+"""Floating-point operations of the largest product that is autotuned, by kind of device. A larger one would take minutes; the cost
+model is good at those, and ``toprung tune`` measures them on request."""
 MEMORY = 1 << 30
+"""Bytes of the largest operands, all together, that are autotuned: a program may need more memory than that itself."""
 
 IDLE = 10.0
-"""Seconds that the process waits for the next call, and LITTLE: bytes of the operands that it may keep meanwhile."""
+"""Seconds that the process waits for the next call before it is ended."""
 LITTLE = 64 << 20
+"""Bytes of operands, all together, that the process may keep while it waits; with more it is ended at once."""
 
 LIMIT = 900.0
-"""Seconds that a plan may take: what hangs is ended by the process itself long before."""
+"""Seconds that autotuning one call may take; the process itself ends a candidate that hangs long before."""
 
 
 class Planner:
-    """A process for one device at a time."""
+    """A client of the autotuning process, which serves one device at a time."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._worker: Worker | None = None
         self._timer: threading.Timer | None = None
 
-    def measure(self, device: Device, call: Call, precision: str) -> str:
-        """See ``toprung.blas.planning.Planner``."""
-        problem = problem_like(call)
+    def measure(self, device: Device, desc: Desc, precision: str) -> str:
+        """Autotune a call in the process; return the reason why that was not possible, empty if it was."""
+        problem = problem_like(desc)
         if problem is None:
             return "a vector with a negative increment is none that is measured"
         nbytes = sum(m.nbytes for m in problem.matrices)
@@ -52,7 +54,7 @@ class Planner:
             worker = self._of(device)
             try:
                 said = str(worker.ask((problem, precision, Store.default().path), LIMIT))
-            except BaseException:  # an interrupt, too: what it is at is no longer wanted
+            except BaseException:  # an interrupt, too: the measurement is no longer wanted
                 self._end()
                 raise
             if nbytes > LITTLE:
@@ -64,7 +66,7 @@ class Planner:
         return said
 
     def _of(self, device: Device) -> Worker:
-        from toprung.tune.worker import Worker  # not where nothing is measured
+        from toprung.tune.worker import Worker  # imported only where something is measured
 
         if self._timer is not None:
             self._timer.cancel()
@@ -86,7 +88,7 @@ class Planner:
 
 
 def _begin() -> None:
-    """Be the one that is asked; in a forked child anew, for the process is the parent's."""
+    """Register a planner for autotuning; a forked child gets a new one, because the process belongs to the parent."""
     PLANNERS[:] = [Planner()]
 
 

@@ -1,4 +1,4 @@
-"""A space whose every point was timed beforehand: strategies are compared on it without a device, at equal evaluations."""
+"""A search space whose points were all timed beforehand, to compare strategies without a device at equal evaluations."""
 
 from __future__ import annotations
 
@@ -7,27 +7,26 @@ import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from toprung.blas.choice import Choice
-from toprung.blas.tunable import Axes
+from toprung.dispatch.selection import Candidate, decoded
+from toprung.kernels.base import Axes
 from toprung.tune.search import Strategy
-from toprung.tune.trial import choice_of
 
 NEAREST = 16
-"""Neighbours of a point in a table, where few points differ in one parameter alone."""
+"""Number of neighbours of a point in a table, where few points differ in one parameter alone."""
 
 
 class Table:
-    """Choices of one kernel with their seconds; what failed took infinitely long.
+    """Candidates of one kernel with their seconds; a failed one counts as infinitely slow.
 
     Parameters
     ----------
-    seconds : of every choice
-    predict : orders the starts; without it they come as they are listed
+    seconds : measured seconds of every candidate
+    predict : cost model that orders the candidates; without it they keep the order of ``seconds``
     """
 
-    def __init__(self, seconds: Mapping[Choice, float], predict: Callable[[Choice], float] | None = None) -> None:
+    def __init__(self, seconds: Mapping[Candidate, float], predict: Callable[[Candidate], float] | None = None) -> None:
         self.seconds = dict(seconds)
-        self._points = {c: {**(c.tile.given() if c.tile else {}), **dict(c.options)} for c in seconds}
+        self._points = {c: {**c.encode()["tile"], **c.encode()["options"]} for c in seconds}
         names = list(dict.fromkeys(n for p in self._points.values() for n in p))
         self.axes: Axes = {n: tuple(sorted({p.get(n, 1) for p in self._points.values()})) for n in names}
         self._by_point = {self._key(p): c for c, p in self._points.items()}
@@ -35,39 +34,39 @@ class Table:
         self._predict = predict
 
     @staticmethod
-    def of(tiles: Sequence[Mapping[str, Any]], predict: Callable[[Choice], float] | None = None) -> Table:
-        """From entries as ``benchmarks/rank.py`` stores them."""
+    def of(tiles: Sequence[Mapping[str, Any]], predict: Callable[[Candidate], float] | None = None) -> Table:
+        """Return the table of entries as ``benchmarks/rank.py`` stores them."""
         seconds = {}
         for one in tiles:
-            choice = choice_of({"kernel": "gemm", **{k: one[k] for k in ("tile", "options")}})
-            seconds[choice] = statistics.median(one["seconds"]) if one["seconds"] else float("inf")
+            candidate = decoded({"kernel": "gemm", **{k: one[k] for k in ("tile", "options")}})
+            seconds[candidate] = statistics.median(one["seconds"]) if one["seconds"] else float("inf")
         return Table(seconds, predict)
 
-    def ranked(self) -> Iterator[Choice]:
-        """By the prediction."""
+    def ranked(self) -> Iterator[Candidate]:
+        """Return the candidates in predicted order, the fastest first."""
         return iter(self._order)
 
     @property
     def size(self) -> int:
-        """All of it."""
+        """Number of candidates."""
         return len(self._order)
 
-    def all(self) -> Iterator[Choice]:
-        """The same."""
+    def all(self) -> Iterator[Candidate]:
+        """Return every candidate once."""
         return self.ranked()
 
-    def neighbours(self, choice: Choice) -> list[Choice]:
-        """The nearest: those that differ in the fewest parameters, then by the fewest steps."""
-        here = self._points[choice]
-        near = sorted((c for c in self._points if c != choice), key=lambda c: self._far(here, self._points[c]))[:NEAREST]
+    def neighbours(self, candidate: Candidate) -> list[Candidate]:
+        """Return the ``NEAREST`` nearest candidates: those that differ in the fewest parameters, then by the fewest steps."""
+        here = self._points[candidate]
+        near = sorted((c for c in self._points if c != candidate), key=lambda c: self._far(here, self._points[c]))[:NEAREST]
         return sorted(near, key=self._predict) if self._predict else near
 
-    def draw(self, rng: random.Random) -> Choice | None:
-        """Any."""
+    def draw(self, rng: random.Random) -> Candidate | None:
+        """Return a random candidate, None if the table is empty."""
         return rng.choice(self._order) if self._order else None
 
-    def at(self, point: Mapping[str, int]) -> Choice | None:
-        """The choice of a point, or of the nearest that was timed: a sample has next to none of the points of its axes."""
+    def at(self, point: Mapping[str, int]) -> Candidate | None:
+        """Return the candidate of a point, or the nearest one: a sample holds next to none of the points of its axes."""
         if (found := self._by_point.get(self._key(point))) is not None:
             return found
         return min(self._order, key=lambda c: self._far(point, self._points[c]), default=None)
@@ -81,13 +80,13 @@ class Table:
 
 
 def course(table: Table, search: Strategy, evaluations: int) -> list[float]:
-    """The best so far after each evaluation; shorter where a strategy ends."""
+    """Return the best seconds so far after each evaluation; fewer than ``evaluations`` where a strategy ends early."""
     best, found = float("inf"), []
     for _ in range(evaluations):
-        choice = search.ask()
-        if choice is None:
+        candidate = search.ask()
+        if candidate is None:
             break
-        search.tell(choice, table.seconds[choice])
-        best = min(best, table.seconds[choice])
+        search.tell(candidate, table.seconds[candidate])
+        best = min(best, table.seconds[candidate])
         found.append(best)
     return found

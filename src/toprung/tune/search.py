@@ -1,4 +1,4 @@
-"""Which configuration to try next: strategies that are asked for one and told what it took."""
+"""Search strategies: each is asked for the next configuration to try, and told its seconds."""
 
 from __future__ import annotations
 
@@ -9,139 +9,140 @@ from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Protocol
 
-from toprung.blas.choice import Choice
+from toprung.dispatch.selection import Candidate
 from toprung.errors import MissingExtra, UnknownName
 from toprung.tune.space import Space
 
 NEIGHBOURS = 24
-"""Of a new best, so many are tried before the climb gives up, the most promising first."""
+"""Number of neighbours of a new best that are tried, the most promising first, before the climb gives up."""
 
 FIRST = 8
-"""Promising starts that are tried before the first climb begins."""
+"""Number of promising starts that are tried before the first climb begins."""
 
 SMALL = 200_000
-"""Points of a space that is gone through to its end."""
+"""Most points of a space that is enumerated to its end."""
 
 REFUSED = 500
-"""Illegal points that a strategy which knows no rules may propose before it counts as exhausted."""
+"""Number of illegal or repeated points that a strategy may draw before it counts as exhausted."""
 
 
 class Strategy(Protocol):
-    """Ask as often as wanted before telling: several may be under way."""
+    """A search strategy. Ask as often as wanted before telling: several candidates may be under way."""
 
-    def ask(self) -> Choice | None:
-        """The next one; None: there is nothing more."""
+    def ask(self) -> Candidate | None:
+        """Return the next candidate, None if there is no more."""
 
-    def tell(self, choice: Choice, seconds: float) -> None:
-        """What it took; infinite if it failed."""
+    def tell(self, candidate: Candidate, seconds: float) -> None:
+        """Report a candidate's seconds; infinite if it failed."""
 
 
 class Unseen:
-    """What strategies share: nothing is proposed twice, nor what was tried in an earlier run."""
+    """Base of the strategies: no candidate is proposed twice, nor one that an earlier run tried."""
 
-    def __init__(self, seen: Callable[[Choice], bool] = lambda choice: False) -> None:
-        self._asked: set[Choice] = set()
+    def __init__(self, seen: Callable[[Candidate], bool] = lambda candidate: False) -> None:
+        self._asked: set[Candidate] = set()
         self._seen = seen
 
-    def fresh(self, choice: Choice) -> bool:
-        """Whether it was not asked before; it counts as asked now."""
-        if choice in self._asked or self._seen(choice):
+    def fresh(self, candidate: Candidate) -> bool:
+        """Return True if a candidate was not proposed before; from now on it counts as proposed."""
+        if candidate in self._asked or self._seen(candidate):
             return False
-        self._asked.add(choice)
+        self._asked.add(candidate)
         return True
 
 
 class Ranked(Unseen):
-    """Everything in the order of the model: small spaces are exhausted so, large ones searched as far as time allows."""
+    """Strategy that follows the cost model's order: small spaces are exhausted, large ones searched as far as time allows."""
 
-    def __init__(self, space: Space, seed: int = 0, seen: Callable[[Choice], bool] = lambda choice: False) -> None:
+    def __init__(self, space: Space, seed: int = 0, seen: Callable[[Candidate], bool] = lambda candidate: False) -> None:
         super().__init__(seen)
         self._order = space.ranked()
 
-    def ask(self) -> Choice | None:
-        """The next in the order."""
+    def ask(self) -> Candidate | None:
+        """Return the next candidate of the order, None at its end."""
         return next((c for c in self._order if self.fresh(c)), None)
 
-    def tell(self, choice: Choice, seconds: float) -> None:
-        """Nothing is learnt."""
+    def tell(self, candidate: Candidate, seconds: float) -> None:
+        """Ignore the seconds: this strategy does not learn."""
 
 
 class Exhaustive(Unseen):
-    """The model's order, then all the rest: in order where that can end, else drawn, so that no corner is left out for another.
+    """Strategy that tries the model's order, then all the rest: enumerated in a small space, drawn at random in a large one.
 
     Attributes
     ----------
-    beyond : whether the model's order has been gone through
+    beyond : True if the model's order has been gone through
     """
 
-    def __init__(self, space: Space, seed: int = 0, seen: Callable[[Choice], bool] = lambda choice: False) -> None:
+    def __init__(self, space: Space, seed: int = 0, seen: Callable[[Candidate], bool] = lambda candidate: False) -> None:
         super().__init__(seen)
         self._space, self._rng, self.beyond = space, random.Random(seed), False
         self._order = self._all()
 
-    def _all(self) -> Iterator[Choice]:
+    def _all(self) -> Iterator[Candidate]:
         yield from self._space.ranked()
         self.beyond = True
         if self._space.size <= SMALL:
             yield from self._space.all()
             return
-        again, drawn = 0, set[Choice]()
+        # too many to enumerate: drawing leaves no corner of the space out in favour of another
+        again, drawn = 0, set[Candidate]()
         while again < REFUSED and (point := self._space.draw(self._rng)) is not None:
             again = again + 1 if point in drawn else 0
             drawn.add(point)
             yield point
 
-    def ask(self) -> Choice | None:
-        """The next."""
+    def ask(self) -> Candidate | None:
+        """Return the next candidate, None if there is no more."""
         return next((c for c in self._order if self.fresh(c)), None)
 
-    def tell(self, choice: Choice, seconds: float) -> None:
-        """Nothing is learnt."""
+    def tell(self, candidate: Candidate, seconds: float) -> None:
+        """Ignore the seconds: this strategy does not learn."""
 
 
 class Random(Unseen):
-    """Any legal point, each as likely as another: what the others must beat."""
+    """Strategy that draws legal points at random: the baseline that the others must beat."""
 
-    def __init__(self, space: Space, seed: int = 0, seen: Callable[[Choice], bool] = lambda choice: False) -> None:
+    def __init__(self, space: Space, seed: int = 0, seen: Callable[[Candidate], bool] = lambda candidate: False) -> None:
         super().__init__(seen)
         self._space, self._rng = space, random.Random(seed)
 
-    def ask(self) -> Choice | None:
-        """Draw until there is a new one."""
+    def ask(self) -> Candidate | None:
+        """Return a new random candidate, None after ``REFUSED`` draws without one."""
         for _ in range(REFUSED):
             found = self._space.draw(self._rng)
             if found is not None and self.fresh(found):
                 return found
         return None
 
-    def tell(self, choice: Choice, seconds: float) -> None:
-        """Nothing is learnt."""
+    def tell(self, candidate: Candidate, seconds: float) -> None:
+        """Ignore the seconds: this strategy does not learn."""
 
 
 class Climb(Unseen):
-    """Short climbs with restarts: neighbours of the best in turn with the next start of the model's order.
+    """Hill climbing with restarts: neighbours of the best alternate with the next starts of the model's order.
 
     A climb goes on as long as a neighbour is better than where it stands; when all have been tried it starts again from the best of
     the starts it has not climbed from. Where the model is good the starts find the best, where it is not the climbs do.
     """
 
-    def __init__(self, space: Space, seed: int = 0, seen: Callable[[Choice], bool] = lambda choice: False) -> None:
+    def __init__(self, space: Space, seed: int = 0, seen: Callable[[Candidate], bool] = lambda candidate: False) -> None:
         super().__init__(seen)
         self._space, self._rng = space, random.Random(seed)
-        self._starts: Iterator[Choice] = itertools.chain(space.ranked(), self._drawn())
-        self._told: dict[Choice, float] = {}
-        self._climbed: set[Choice] = set()
-        self._here: tuple[float, Choice] | None = None
-        self._around: list[Choice] = []
+        self._starts: Iterator[Candidate] = itertools.chain(space.ranked(), self._drawn())
+        self._told: dict[Candidate, float] = {}
+        self._climbed: set[Candidate] = set()
+        self._here: tuple[float, Candidate] | None = None
+        self._around: list[Candidate] = []
         self._turn = 0
 
-    def _drawn(self) -> Iterator[Choice]:
+    def _drawn(self) -> Iterator[Candidate]:
         for _ in range(REFUSED):
             if found := self._space.draw(self._rng):
                 yield found
 
-    def ask(self) -> Choice | None:
-        """A neighbour, or a start."""
+    def ask(self) -> Candidate | None:
+        """Return a neighbour of where the climb stands, or the next start; None if there is no more."""
         self._turn += 1
         if self._told and (len(self._asked) >= FIRST) and self._turn % 2:
             if not self._around:
@@ -159,34 +160,34 @@ class Climb(Unseen):
             if not self._restart():
                 return None
 
-    def tell(self, choice: Choice, seconds: float) -> None:
-        """A better place becomes where the climb stands."""
-        self._told[choice] = seconds
+    def tell(self, candidate: Candidate, seconds: float) -> None:
+        """Record a candidate's seconds; a new best becomes where the climb stands."""
+        self._told[candidate] = seconds
         if math.isfinite(seconds) and (self._here is None or seconds < self._here[0]) and self._asked_enough():
-            self._stand(choice, seconds)
+            self._stand(candidate, seconds)
 
     def _asked_enough(self) -> bool:
         return len(self._told) >= min(FIRST, len(self._asked))
 
-    def _stand(self, choice: Choice, seconds: float) -> None:
-        self._here = seconds, choice
-        self._climbed.add(choice)
-        self._around = self._space.neighbours(choice)[:NEIGHBOURS]
+    def _stand(self, candidate: Candidate, seconds: float) -> None:
+        self._here = seconds, candidate
+        self._climbed.add(candidate)
+        self._around = self._space.neighbours(candidate)[:NEIGHBOURS]
 
     def _restart(self) -> bool:
-        """Stand on the best place that no climb began from."""
+        """Stand on the best candidate that no climb began from; return False if there is none."""
         left = [(s, str(c), c) for c, s in self._told.items() if c not in self._climbed and math.isfinite(s)]
         if not left:
             return False
-        seconds, _, choice = min(left, key=lambda found: found[:2])
-        self._stand(choice, seconds)
+        seconds, _, candidate = min(left, key=lambda found: found[:2])
+        self._stand(candidate, seconds)
         return True
 
 
 class Optuna(Unseen):
-    """Optuna's tree-structured Parzen estimator over the axes; it knows no rules, and learns them by being refused."""
+    """Optuna's tree-structured Parzen estimator over the axes; it learns from refusals which points are legal."""
 
-    def __init__(self, space: Space, seed: int = 0, seen: Callable[[Choice], bool] = lambda choice: False) -> None:
+    def __init__(self, space: Space, seed: int = 0, seen: Callable[[Candidate], bool] = lambda candidate: False) -> None:
         super().__init__(seen)
         try:
             import optuna
@@ -196,10 +197,10 @@ class Optuna(Unseen):
         self._optuna: Any = optuna
         self._space = space
         self._study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=seed, constant_liar=True, multivariate=True))
-        self._open: dict[Choice, Any] = {}
+        self._open: dict[Candidate, Any] = {}
 
-    def ask(self) -> Choice | None:
-        """What it suggests, once that is legal and new."""
+    def ask(self) -> Candidate | None:
+        """Return Optuna's next suggestion that is legal and new, None after ``REFUSED`` others."""
         for _ in range(REFUSED):
             trial = self._study.ask()
             found = self._space.at({name: trial.suggest_categorical(name, list(v)) for name, v in self._space.axes.items()})
@@ -209,9 +210,9 @@ class Optuna(Unseen):
             self._study.tell(trial, state=self._optuna.trial.TrialState.PRUNED)
         return None
 
-    def tell(self, choice: Choice, seconds: float) -> None:
-        """The logarithm: a factor counts the same everywhere."""
-        trial = self._open.pop(choice, None)
+    def tell(self, candidate: Candidate, seconds: float) -> None:
+        """Report the logarithm of the seconds, so that a factor counts the same everywhere."""
+        trial = self._open.pop(candidate, None)
         if trial is None:
             return
         if math.isfinite(seconds):
@@ -227,7 +228,7 @@ STRATEGIES: Mapping[str, Callable[..., Strategy]] = MappingProxyType(
 
 
 def strategy(name: str) -> Callable[..., Strategy]:
-    """One by its name, or UnknownName."""
+    """Return a strategy by its name, or raise UnknownName."""
     if name not in STRATEGIES:
         raise UnknownName("strategy", name, STRATEGIES)
     return STRATEGIES[name]

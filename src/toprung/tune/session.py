@@ -1,4 +1,4 @@
-"""The search: shapes shared out to lanes, each trial's outcome stored before the next begins."""
+"""A tuning run: shapes are shared out to lanes, and each trial's outcome is stored before the next begins."""
 
 from __future__ import annotations
 
@@ -13,51 +13,53 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from toprung.blas.choice import Choice
-from toprung.blas.choose import by_model, choose, lacking
-from toprung.blas.fp32x import FP32X
-from toprung.blas.problems import call_of, class_of, source_hash
-from toprung.blas.route import fp32x_choice, paths, reckoned_choice, unsuited
-from toprung.blas.tuned import is_ours, refusal
+from toprung.blas.problems import desc_of
 from toprung.device import Device
+from toprung.dispatch.heuristic import select_own
+from toprung.dispatch.select import FASTER, faster_families, of_precision, paths, select, unsuited
+from toprung.dispatch.selection import Candidate, decoded
+from toprung.dispatch.tuned import is_ours, refusal, version
 from toprung.errors import NoDevice, UnknownName, Unsupported
+from toprung.gemm.classes import class_of
 from toprung.problem import Problem
 from toprung.stats import Interval, paired_ratio
 from toprung.store import Entry, Machine, Store, candidate_key, shape_text
+from toprung.tune.candidates import host_candidates, installed
 from toprung.tune.compiler import Compiler
 from toprung.tune.executors.base import Executor, Lane, LaneLost
 from toprung.tune.search import Exhaustive, Strategy, strategy
 from toprung.tune.space import CallSpace, Space
-from toprung.tune.trial import Outcome, Sampled, Trial, choice_of, describe, entry_of, pairs, plain
+from toprung.tune.trial import Outcome, Sampled, Trial, entry_of, pairs
 
 FINALS = 0.8
-"""Share of a shape's time that is searched; the rest is for the comparison of what was found with what there was."""
+"""Share of a shape's time for the search; the rest is for the final comparison of the best with the untuned candidate."""
 
 FINAL_TURNS, COLD = 15, 3
+"""Samples of each candidate in the final comparison: warm, and with operands in no cache."""
 
 COLD_SHARE = 1.0
-"""Seconds of a shape from which on it is measured cold, too: in less it would take more time than the search."""
+"""Least seconds of a shape's budget with which it is measured cold, too: with less that would take longer than the search."""
 
 ORDINARY = 20
-"""Configurations after which an exhaustive search notes what the usual one would have found: about as many as a run of a minute has
-for each of the default shapes on an H200. A fifth of a budget at most."""
+"""Number of configurations after which an exhaustive search notes what the usual one would have found: about as many as a run of a
+minute tries for each default shape on an H200. A fifth of a budget at most."""
 
 PRECISIONS = ("auto", "fp32", "fp32x")
-"""What can be tuned: plain fp32, fp32x, or both where fp32x is or may be the faster of them."""
+"""Precisions that can be tuned: plain fp32, fp32x, or ``auto``: both where fp32x is or may be the faster of them."""
 
-FP32X_WEIGHT = 0.5
-"""Share of time of a search of fp32x in that of plain fp32: its space is small, and what is reckoned is near."""
+FASTER_WEIGHT = 0.5
+"""Time of an fp32x search / time of a plain fp32 search: its space is small, and its cost model accurate."""
 
 LOOK_AHEAD = 3
-"""Shapes whose choices are put into order while another is measured."""
+"""Number of shapes whose candidates are ranked while another is measured."""
 
 COMPILING = 300.0
-"""Seconds that a binary made beside may take before the worker is left to make it."""
+"""Seconds to wait for a binary or a ranking from a background process before the worker compiles, or this process ranks."""
 
 
 @dataclass(frozen=True)
 class Budget:
-    """What a run may take: seconds, or configurations; of both None, all there is."""
+    """Limit of a run: seconds, or a number of configurations; both None: until everything is tried."""
 
     seconds: float | None = None
     trials: int | None = None
@@ -65,25 +67,25 @@ class Budget:
 
 @dataclass
 class Shape:
-    """One problem on one kind of machine, as far as it has got.
+    """One problem on one kind of machine, with the state of its search.
 
     Attributes
     ----------
     precision : the path that is searched, ``fp32`` or ``fp32x``
     state : ``waiting``, ``running``, ``done`` (its time is over), ``exhausted`` (there is no more to try) or ``failed``
-    note : why it failed
-    untuned, best : seconds of what ran before and of the best so far; infinite where unknown
-    start, choice : the same as choices
-    counts : configurations by what became of them
-    discarded : configurations that by their bound cannot beat the best, and were not run
-    trace : (seconds since the run began, best so far)
-    finals : by name (``untuned``, ``best``, a vendor's): samples of the last comparison
-    gain : untuned / best with its interval, from that comparison
-    ordinary : of an exhaustive search, what there was after ``after`` configurations by the usual strategy, or from an earlier run
-        where that is 0
-    behind : ordinary / best with its interval, from the last comparison
-    legal : about how many configurations there are
-    recalled : whether an earlier run had found something
+    note : reason of a failure
+    untuned, best : seconds of the untuned candidate and of the best so far; infinite where unknown
+    start, candidate : the untuned candidate, and the best so far
+    counts : number of configurations by status
+    discarded : number of configurations that were not run, because the lower bound of their time exceeds the best
+    trace : (seconds since the run began, best seconds so far)
+    finals : samples of the last comparison by name (``untuned``, ``best``, a vendor's)
+    gain : untuned / best with its confidence interval, from the last comparison
+    ordinary : in an exhaustive search, the best of the first ``after`` configurations, which the usual strategy tried; if ``after``
+        is 0, the best of an earlier run
+    behind : ordinary / best with its confidence interval, from the last comparison
+    legal : approximate number of legal configurations, counted by an exhaustive search only
+    recalled : True if an earlier run had found something
     """
 
     problem: Problem
@@ -93,75 +95,75 @@ class Shape:
     note: str = ""
     untuned: float = math.inf
     best: float = math.inf
-    start: Choice | None = None
-    choice: Choice | None = None
+    start: Candidate | None = None
+    candidate: Candidate | None = None
     counts: Counter[str] = field(default_factory=Counter)
     discarded: int = 0
     trace: list[tuple[float, float]] = field(default_factory=list)
     finals: dict[str, Sampled] = field(default_factory=dict)
     gain: Interval | None = None
-    ordinary: Choice | None = None
+    ordinary: Candidate | None = None
     after: int = 0
     behind: Interval | None = None
     legal: int = 0
     recalled: bool = False
-    _order: Future[list[Choice]] | None = field(default=None, repr=False)
-    _final: Choice | None = field(default=None, repr=False)
+    _order: Future[list[Candidate]] | None = field(default=None, repr=False)
+    _final: Candidate | None = field(default=None, repr=False)
     _search: Any = field(default=None, repr=False)
-    _left: list[Choice] = field(default_factory=list, repr=False)
-    _kept: dict[Choice, Entry] = field(default_factory=dict, repr=False)
+    _left: list[Candidate] = field(default_factory=list, repr=False)
+    _kept: dict[Candidate, Entry] = field(default_factory=dict, repr=False)
     _seen: set[str] = field(default_factory=set, repr=False)
 
     @property
     def tried(self) -> int:
-        """Configurations of this run, whatever became of them."""
+        """Number of configurations that this run tried, right or not."""
         return sum(self.counts.values())
 
     @property
     def weight(self) -> float:
-        """Its share of time, in that of a search of plain fp32."""
-        return FP32X_WEIGHT if self.precision == FP32X else 1.0
+        """Weight of the search in the sharing of time: 1 for plain fp32."""
+        return FASTER_WEIGHT if self.precision in FASTER else 1.0
 
     def compared(self, name: str, other: str) -> Interval | None:
-        """Time of one by that of another of the last comparison; None where one has no sample there."""
+        """Return time of one / time of another in the last comparison; None where one has no sample there."""
         if not {name, other} <= self.finals.keys():
             return None
         mine, theirs = pairs(self.finals[name], self.finals[other])
         return paired_ratio(mine, theirs) if mine else None
 
     def step_back(self) -> None:
-        """By the last comparison: what had only looked faster than something else of ours is the best no longer."""
+        """Replace the best by the ordinary or the untuned candidate if the last comparison shows that one to be faster."""
         if (ratio := self.compared("ordinary", "best")) is not None and ratio.high < 1:
-            self.choice, self.finals["best"] = self.ordinary, self.finals["ordinary"]
+            self.candidate, self.finals["best"] = self.ordinary, self.finals["ordinary"]
         if (ratio := self.compared("untuned", "best")) is not None:
             if ratio.value < 1:
-                self.choice, self.finals["best"] = self.start, self.finals["untuned"]
+                self.candidate, self.finals["best"] = self.start, self.finals["untuned"]
             self.gain = self.compared("untuned", "best")
         self.behind = self.compared("ordinary", "best")
 
     @property
     def beyond(self) -> bool:
-        """Whether an exhaustive search has gone through the model's order."""
+        """True if an exhaustive search has gone through the model's order."""
         return isinstance(self._search, Exhaustive) and self._search.beyond
 
     def describe(self) -> dict[str, Any]:
-        """As JSON; of an exhaustive search with every configuration that was measured."""
-        choices = {"start": self.start, "best": self.choice}
+        """Return the shape as JSON-ready data; for an exhaustive search with every configuration that was measured."""
+        candidates = {"start": self.start, "best": self.candidate}
         exhaustive: dict[str, Any] = {}
         if self.legal:
             measured = [
-                {**describe(c), "status": e.status, "seconds": _finite(e.median)}
+                {**c.encode(), "status": e.status, "seconds": _finite(e.median)}
                 for c, e in self._kept.items() if is_ours(e.kernel, self.precision)
             ]  # fmt: skip
             exhaustive = {"exhaustive": {
-                "legal": self.legal, "beyond_model": self.beyond, "ordinary": describe(self.ordinary) if self.ordinary else None,
+                "legal": self.legal, "beyond_model": self.beyond, "ordinary": self.ordinary.encode() if self.ordinary else None,
                 "after": self.after, "behind": vars(self.behind) if self.behind else None, "measured": measured,
             }}  # fmt: skip
         return {
-            "problem": self.problem.describe(), "precision": self.precision, "class": class_of(call_of(self.problem)),
+            "problem": self.problem.describe(), "precision": self.precision, "class": class_of(desc_of(self.problem)),
             "state": self.state, "note": self.note,
             "untuned_seconds": _finite(self.untuned), "best_seconds": _finite(self.best),
-            **{name: describe(c) if c else None for name, c in choices.items()},
+            **{name: c.encode() if c else None for name, c in candidates.items()},
             "counts": dict(self.counts), "discarded": self.discarded, "trace": [list(t) for t in self.trace],
             "gain": vars(self.gain) if self.gain else None,
             "finals": {
@@ -173,15 +175,15 @@ class Shape:
 
 
 class Ordered:
-    """A space whose order somebody else has begun to compute."""
+    """A space whose first candidates were ranked by another process."""
 
-    def __init__(self, space: CallSpace, first: Sequence[Choice]) -> None:
+    def __init__(self, space: CallSpace, first: Sequence[Candidate]) -> None:
         self._space, self._first = space, first
         self.axes, self.neighbours, self.draw, self.at = space.axes, space.neighbours, space.draw, space.at
         self.size, self.all = space.size, space.all
 
-    def ranked(self) -> Iterator[Choice]:
-        """The given ones, then the rest."""
+    def ranked(self) -> Iterator[Candidate]:
+        """Yield the given candidates, then all others in the space's own order."""
         yield from self._first
         yield from self._space.ranked()
 
@@ -191,8 +193,8 @@ class Tuner:
 
     Attributes
     ----------
-    shapes : what is tuned, for the display
-    notes : what a user should know at the end
+    shapes : shapes to tune with their state, for the display
+    notes : messages for the user at the end
     """
 
     def __init__(
@@ -219,11 +221,11 @@ class Tuner:
             self._first_device.setdefault(lane.machine, lane.device)
         self._precision = precision
         self.shapes = [
-            Shape(p, m, path) for m in machines for p in problems for path in paths(self._first_device[m], call_of(p), precision)
+            Shape(p, m, path) for m in machines for p in problems for path in paths(self._first_device[m], desc_of(p), precision)
         ]  # fmt: skip
         if not self.shapes and problems and machines:
             device = self._first_device[machines[0]]
-            raise Unsupported(f"nothing to be tuned in fp32x: {unsuited(device, call_of(problems[0]))}")
+            raise Unsupported(f"nothing to be tuned in {precision}: {unsuited(device, desc_of(problems[0]), precision)}")
         self.notes: list[str] = []
         # a run that was too short for all shapes goes on with those it did not reach
         order = sorted(self.shapes, key=self._was_tried)
@@ -237,13 +239,13 @@ class Tuner:
 
     @property
     def tried(self) -> int:
-        """Configurations of all shapes."""
+        """Number of configurations tried over all shapes."""
         return sum(s.tried for s in self.shapes)
 
     def run(self) -> Iterator[Shape | None]:
-        """Tune; yields a shape whenever something of it has changed, and None now and then.
+        """Tune, and yield a shape whenever something of it has changed, and None now and then.
 
-        Leave the loop, or raise in it, to end the run: what was learnt is stored.
+        Leave the loop, or raise in it, to end the run: everything measured is stored.
 
         Raises
         ------
@@ -303,12 +305,15 @@ class Tuner:
                     with self._lock:
                         shape.state = "waiting"
                         self._waiting[lane.machine].appendleft(shape)
-        except Exception as error:  # of ours, or the store's: nothing more may be tried, and nothing stored is lost
+        except Exception as error:  # a bug, or the store failed: nothing more may be tried, and nothing stored is lost
             self._error = error
             self._stop.set()
 
     def _next(self, lane: Lane) -> tuple[Shape, Budget] | None:
-        """The next shape of a lane's machine with its share; waits while another lane may still give one back."""
+        """Return the next shape of a lane's machine and its budget; wait while another lane may still give a shape back.
+
+        None: the run is over, or nothing is left for this machine.
+        """
         while not self._over():
             with self._lock:
                 waiting = self._waiting[lane.machine]
@@ -329,10 +334,10 @@ class Tuner:
         return None
 
     def _look_ahead(self, lane: Lane, shape: Shape, compiler: Compiler) -> None:
-        """Have this shape's choices and the next shapes' put into order, by cores that would idle."""
+        """Start ranking the candidates of this shape and the next ones, on cores that would idle."""
         with self._lock:
             for one in [shape, *list(self._waiting[lane.machine])[:LOOK_AHEAD]]:
-                if one._order is None and one._search is None and one.precision == "fp32":  # the others are few
+                if one._order is None and one._search is None and one.precision == "fp32":  # spaces of other precisions are small
                     one._order = compiler.rank(one.problem)
 
     def _share(self, shape: Shape, waiting: Sequence[Shape], lanes: int) -> Budget:
@@ -359,16 +364,16 @@ class Tuner:
 
     def _study(self, lane: Lane, shape: Shape, share: Budget, compiler: Compiler, fingerprint: str) -> None:
         begin, before = time.monotonic(), shape.tried
-        call = call_of(shape.problem)
+        desc = desc_of(shape.problem)
         if shape.start is None:
             self._recall(shape, lane.device)
             assert shape.start is not None
             # what the user or the package knows of these sizes, or of near ones, comes before all else
-            advised = [plain(choose(lane.device, call, own=True))] if shape.precision == "fp32" else []
+            advised = [select(lane.device, desc).candidate] if shape.precision == "fp32" else []
             if not self._known(shape, shape.start) and not self._try(lane, shape, shape.start, None):
                 return
             shape._left += [c for c in advised if c != shape.start and not self._known(shape, c)]
-        space = CallSpace(lane.device, call, precision=shape.precision)
+        space = CallSpace(lane.device, desc, precision=shape.precision)
         known = _ranked(shape._order)
         view: Space = Ordered(space, known) if known else space
         if shape._search is None:
@@ -377,7 +382,7 @@ class Tuner:
             shape._search = self._strategy(view, self._seed, lambda c: self._known(shape, c))
         first = 0 if share.trials is None else share.trials // 5
         first = min(ORDINARY, first or ORDINARY)
-        pending: list[tuple[Choice, Future[str] | None]] = []
+        pending: list[tuple[Candidate, Future[str] | None]] = []
 
         def over() -> bool:
             if share.seconds is not None and time.monotonic() > begin + FINALS * share.seconds:
@@ -389,26 +394,26 @@ class Tuner:
             if self._exhaustive and shape.ordinary is None and (shape.recalled or shape.tried >= first):
                 self._exhaust(shape, view, [c for c, _ in pending])
             while len(pending) < compiler.width:
-                choice = shape._left.pop() if shape._left else shape._search.ask()
-                if choice is None and self._exhaustive and shape.ordinary is None and not pending:
+                candidate = shape._left.pop() if shape._left else shape._search.ask()
+                if candidate is None and self._exhaustive and shape.ordinary is None and not pending:
                     self._exhaust(shape, view, ())
-                    choice = shape._search.ask()
-                if choice is None:
+                    candidate = shape._search.ask()
+                if candidate is None:
                     break
-                if space.model.bound(choice) > shape.best:
+                if space.model.bound(candidate) > shape.best:
                     shape.discarded += 1
-                    shape._search.tell(choice, math.inf)
+                    shape._search.tell(candidate, math.inf)
                     if over():
                         break
                     continue
-                pending.append((choice, compiler.ahead(choice, fingerprint)))
+                pending.append((candidate, compiler.ahead(candidate, fingerprint)))
             if not pending:
                 break
-            choice, message = _first_ready(pending)
+            candidate, message = _first_ready(pending)
             if message:
-                self._learn(shape, choice, Sampled("build", message))
-                shape._search.tell(choice, math.inf)
-            elif not self._try(lane, shape, choice, shape.choice):
+                self._learn(shape, candidate, Sampled("build", message))
+                shape._search.tell(candidate, math.inf)
+            elif not self._try(lane, shape, candidate, shape.candidate):
                 return
         else:
             state = "done"
@@ -420,35 +425,35 @@ class Tuner:
             self._finals(lane, shape, COLD if share.seconds is None or share.seconds >= COLD_SHARE else 0)
         shape.state = state
 
-    def _exhaust(self, shape: Shape, view: Space, pending: Sequence[Choice]) -> None:
-        """Note what the usual search has found, and go on with everything that is not under way."""
-        shape.ordinary, shape.after = shape.choice, 0 if shape.recalled else shape.tried
+    def _exhaust(self, shape: Shape, view: Space, pending: Sequence[Candidate]) -> None:
+        """Note what the usual search has found, and switch to an exhaustive search of everything that is not under way."""
+        shape.ordinary, shape.after = shape.candidate, 0 if shape.recalled else shape.tried
         asked = {*pending, *shape._left}
         shape._search = Exhaustive(view, self._seed, lambda c: c in asked or self._known(shape, c))
 
     def _recall(self, shape: Shape, device: Device) -> None:
-        """What the store knows of a shape already."""
-        problem, call = shape.problem, call_of(shape.problem)
-        shape.start = plain(reckoned_choice(device, call) if shape.precision == FP32X else by_model(device, call))
+        """Load the store's entries of a shape: its best so far, and the configurations that were tried."""
+        problem, desc = shape.problem, desc_of(shape.problem)
+        shape.start = select_own(device, desc, shape.precision).candidate
         shape._seen = self._store.tried(shape.machine, problem.describe())
         for entry in self._store.entries(shape.machine, shape=shape_text(problem.describe())):
             ours = is_ours(entry.kernel, shape.precision) and bool(entry.candidate["tile"])
-            if entry.machine != shape.machine or refusal(entry) or entry.source != source_hash(entry.kernel, shape.machine.backend):
+            if entry.machine != shape.machine or refusal(entry) or entry.source != version(entry.kernel, shape.machine.backend):
                 continue
-            choice = plain(choice_of(entry.candidate))
-            shape._kept[choice] = entry
+            candidate = decoded(entry.candidate)
+            shape._kept[candidate] = entry
             if entry.status == "right" and ours and entry.median < shape.best:
-                shape.best, shape.choice = entry.median, choice
-        shape.recalled = shape.choice is not None
-        self._say(shape, mark=shape.choice is not None)
+                shape.best, shape.candidate = entry.median, candidate
+        shape.recalled = shape.candidate is not None
+        self._say(shape, mark=shape.candidate is not None)
 
-    def _known(self, shape: Shape, choice: Choice) -> bool:
-        return candidate_key(describe(choice), source_hash(choice.kernel, shape.machine.backend)) in shape._seen
+    def _known(self, shape: Shape, candidate: Candidate) -> bool:
+        return candidate_key(candidate.encode(), version(candidate.kernel, shape.machine.backend)) in shape._seen
 
-    def _try(self, lane: Lane, shape: Shape, choice: Choice, incumbent: Choice | None) -> bool:
-        """One configuration beside the best so far; False where the shape cannot be measured at all."""
-        choices = (choice,) if incumbent is None else (incumbent, choice)
-        trial = Trial(shape.problem, choices, limit=self._limit, seed=self._seed)
+    def _try(self, lane: Lane, shape: Shape, candidate: Candidate, incumbent: Candidate | None) -> bool:
+        """Measure one configuration beside the best so far; return False if the shape cannot be measured at all."""
+        candidates = (candidate,) if incumbent is None else (incumbent, candidate)
+        trial = Trial(shape.problem, candidates, limit=self._limit, seed=self._seed)
         outcome = lane.run(trial)
         if _doubtful(outcome, incumbent is not None):
             outcome = lane.run(trial)
@@ -459,93 +464,96 @@ class Tuner:
         if incumbent is not None and outcome.sampled[0].status != "right":
             self._fallen(shape, incumbent, outcome.sampled[0])
             if not sampled.status:
-                shape._left.append(choice)
+                shape._left.append(candidate)
                 return True
         elif incumbent is not None:
             self._learn(shape, incumbent, outcome.sampled[0], again=True)
         if not sampled.status or (sampled.status == "right" and not sampled.seconds):
-            shape._left.append(choice)
+            shape._left.append(candidate)
             return True
-        self._learn(shape, choice, sampled)
+        self._learn(shape, candidate, sampled)
         if shape._search is not None:
-            shape._search.tell(choice, sampled.median)
-        better = sampled.status == "right" and (shape.choice is None or _faster(outcome))
+            shape._search.tell(candidate, sampled.median)
+        better = sampled.status == "right" and (shape.candidate is None or _faster(outcome))
         if better:
-            shape.choice = choice
+            shape.candidate = candidate
         self._say(shape, mark=better)
         return True
 
-    def _fallen(self, shape: Shape, incumbent: Choice, sampled: Sampled) -> None:
-        """The best so far is right no longer: the next best takes its place."""
+    def _fallen(self, shape: Shape, incumbent: Candidate, sampled: Sampled) -> None:
+        """Demote the best so far, which is no longer right, and put the next best in its place."""
         if not sampled.status:
             return
         self._learn(shape, incumbent, sampled, again=True)
         left = [
             (e.median, str(c), c) for c, e in shape._kept.items()
-            if e.status == "right" and is_ours(c.kernel, shape.precision) and c.tile and c != incumbent
+            if e.status == "right" and is_ours(c.kernel, shape.precision) and e.candidate["tile"] and c != incumbent
         ]  # fmt: skip
-        shape.best, _, shape.choice = min(left, key=lambda one: one[:2], default=(math.inf, "", None))
+        shape.best, _, shape.candidate = min(left, key=lambda one: one[:2], default=(math.inf, "", None))
 
     def _finals(self, lane: Lane, shape: Shape, cold: int) -> None:
-        """What was found beside what ran before and what others offer, in turns, warm and ``cold`` samples cold."""
-        if shape.choice is None or shape.start is None:
+        """Compare the best with the untuned candidate and the baselines in turns: warm, and with ``cold`` cold samples."""
+        if shape.candidate is None or shape.start is None:
             return
-        rivals = {"best": shape.choice, "untuned": shape.start, **self._others(lane.device, shape)}
-        compared = shape.tried == 0 and all(self._known(shape, c) for c in rivals.values())  # in an earlier run
-        if shape._final == shape.choice or compared:
+        finalists = {"best": shape.candidate, "untuned": shape.start, **self._others(lane.device, shape)}
+        compared = shape.tried == 0 and all(self._known(shape, c) for c in finalists.values())  # in an earlier run
+        if shape._final == shape.candidate or compared:
             return
-        choices = tuple(dict.fromkeys(rivals.values()))
+        candidates = tuple(dict.fromkeys(finalists.values()))
         trial = Trial(
-            shape.problem, choices, FINAL_TURNS, 7, hopeless=100.0, limit=self._limit, cold=cold, seed=self._seed
+            shape.problem, candidates, FINAL_TURNS, 7, hopeless=100.0, limit=self._limit, cold=cold, seed=self._seed
         )  # fmt: skip
         outcome = lane.run(trial)
         if not outcome.sampled:
             return
-        shape._final = shape.choice
-        found = dict(zip(choices, outcome.sampled, strict=True))
-        for choice, sampled in found.items():
+        shape._final = shape.candidate
+        found = dict(zip(candidates, outcome.sampled, strict=True))
+        for candidate, sampled in found.items():
             if sampled.status and (sampled.status != "right" or sampled.seconds):
-                self._learn(shape, choice, sampled, again=True)
-        shape.finals = {name: found[c] for name, c in rivals.items()}
+                self._learn(shape, candidate, sampled, again=True)
+        shape.finals = {name: found[c] for name, c in finalists.items()}
         shape.step_back()
         self._say(shape, mark=True)
 
-    def _others(self, device: Device, shape: Shape) -> dict[str, Choice]:
-        """What the best is compared with beside what ran before: the vendor's, the other path, what a usual search had found."""
-        call, found = call_of(shape.problem), {}
+    def _others(self, device: Device, shape: Shape) -> dict[str, Candidate]:
+        """Return what the best is compared with beside the untuned candidate, by name.
+
+        These are the vendor's library, the best of the other precision path, and what a usual search had found.
+        """
+        desc, found = desc_of(shape.problem), {}
         if shape.ordinary is not None:
             found["ordinary"] = shape.ordinary
-        if shape.precision == FP32X:  # else the search of plain fp32 has it beside
-            return found | ({"fp32": plain(choose(device, call, own=False))} if self._precision == FP32X else {})
-        if device.kind == "gpu" and not lacking(device, call):
-            found["cublas"] = Choice("cublas", None)
-        if device.kind == "cpu":
-            found["numpy"] = Choice("numpy", None)
-        if not unsuited(device, call):
-            same = (s.choice for s in self.shapes if (s.problem, s.machine, s.precision) == (shape.problem, shape.machine, FP32X))
-            found[FP32X] = next(same, None) or plain(fp32x_choice(device, call))
+        if shape.precision in FASTER:  # with auto, the final comparison of plain fp32 includes fp32x already
+            return found | ({"fp32": select(device, desc, own=False).candidate} if self._precision in FASTER else {})
+        theirs = installed(device, desc) if device.kind == "gpu" else host_candidates() if device.kind == "cpu" else []
+        found |= {one.kernel: one for one in theirs}
+        for family in faster_families("auto"):
+            if not family.supports(device, desc):
+                wanted = shape.problem, shape.machine, family.precision
+                same = (s.candidate for s in self.shapes if (s.problem, s.machine, s.precision) == wanted)
+                found[family.precision] = next(same, None) or of_precision(device, desc, family.precision).candidate
         return found
 
     def _say(self, shape: Shape, mark: bool = False) -> None:
-        """Bring the figures up to date with all samples there are, and tell the display."""
-        known = {"best": shape.choice, "untuned": shape.start}
+        """Update the seconds from all samples there are, and tell the display."""
+        known = {"best": shape.candidate, "untuned": shape.start}
         medians = {n: e.median for n, c in known.items() if c and (e := shape._kept.get(c)) and e.status == "right"}
         shape.best, shape.untuned = medians.get("best", math.inf), medians.get("untuned", math.inf)
         if mark:
             shape.trace.append((time.monotonic() - self._begin, shape.best))
         self._changes.put(shape)
 
-    def _learn(self, shape: Shape, choice: Choice, sampled: Sampled, again: bool = False) -> None:
-        """Store an outcome; samples of one configuration of this run and earlier ones are kept together."""
-        old = shape._kept.get(choice)
+    def _learn(self, shape: Shape, candidate: Candidate, sampled: Sampled, again: bool = False) -> None:
+        """Store an outcome, joined with the samples that this and earlier runs took of the same configuration."""
+        old = shape._kept.get(candidate)
         if old is not None and old.status == "right" == sampled.status:
             sampled = replace(
                 sampled, seconds=old.seconds + sampled.seconds, cold_seconds=old.cold_seconds + sampled.cold_seconds,
                 clocks_mhz=old.clocks_mhz + sampled.clocks_mhz, marked=old.marked + sampled.marked,
             )  # fmt: skip
-        entry = entry_of(shape.machine, shape.problem, choice, sampled)
+        entry = entry_of(shape.machine, shape.problem, candidate, sampled)
         self._store.add(entry)
-        shape._kept[choice] = entry
+        shape._kept[candidate] = entry
         shape._seen.add(entry.key)
         if not again:
             with self._lock:
@@ -553,9 +561,9 @@ class Tuner:
 
 
 def _doubtful(outcome: Outcome, with_incumbent: bool) -> bool:
-    """Whether somebody else may be to blame: a process that was killed from outside, or a choice that was right before.
+    """Return True if a candidate may have failed through no fault of its own.
 
-    Such a trial is repeated once, so that nothing good is condemned for it.
+    That is: its process was killed from outside, or a candidate failed that was right before. Such a trial is repeated once.
     """
     said = [outcome.trouble, *(s.message for s in outcome.sampled if s.status == "crashed")]
     if any(signal in one for one in said for signal in ("SIGKILL", "SIGTERM")):
@@ -564,34 +572,34 @@ def _doubtful(outcome: Outcome, with_incumbent: bool) -> bool:
 
 
 def _faster(outcome: Outcome) -> bool:
-    """Whether the last choice is faster than the first beyond doubt."""
+    """Return True if the last candidate is faster than the first by the whole confidence interval."""
     mine, theirs = pairs(outcome.sampled[0], outcome.sampled[-1])
     return bool(mine) and paired_ratio(mine, theirs).low > 1
 
 
-def _first_ready(pending: list[tuple[Choice, Future[str] | None]]) -> tuple[Choice, str]:
-    """Take the first whose binary is made; with what is wrong with it."""
+def _first_ready(pending: list[tuple[Candidate, Future[str] | None]]) -> tuple[Candidate, str]:
+    """Remove and return the first candidate whose binary is compiled, with the error message, empty on success."""
     futures = [f for _, f in pending if f is not None]
     if len(futures) == len(pending):
         wait(futures, timeout=COMPILING, return_when=FIRST_COMPLETED)
     place = next((i for i, (_, f) in enumerate(pending) if f is None or f.done()), 0)
-    choice, future = pending.pop(place)
+    candidate, future = pending.pop(place)
     if future is None or not future.done():
-        return choice, ""
+        return candidate, ""
     try:
-        return choice, future.result()
+        return candidate, future.result()
     except BrokenProcessPool:
-        return choice, ""  # the worker compiles it, where a crash is recorded
+        return candidate, ""  # the worker compiles it, where a crash is recorded
     except Exception as error:
-        return choice, f"{type(error).__name__}: {error}"
+        return candidate, f"{type(error).__name__}: {error}"
 
 
-def _ranked(order: Future[list[Choice]] | None) -> list[Choice]:
+def _ranked(order: Future[list[Candidate]] | None) -> list[Candidate]:
     if order is None:
         return []
     try:
         return order.result(timeout=COMPILING)
-    except Exception:  # a pool that broke: it is ranked here
+    except Exception:  # the pool broke: this process ranks
         return []
 
 

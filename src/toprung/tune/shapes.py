@@ -1,4 +1,4 @@
-"""Which problems are tuned when nobody says, and which are drawn to check the promise."""
+"""Problems that are tuned by default, and random ones to check the promise."""
 
 from __future__ import annotations
 
@@ -24,22 +24,26 @@ GEMM: Mapping[str, tuple[tuple[int, ...], ...]] = {
     ),
     "cpu": ((256,) * 3, (512,) * 3, (1024, 64, 512), (64, 64, 8192), (8, 1024, 1024), (32, 32, 32, 256), (100,) * 3),
 }  # fmt: skip
-"""M, N, K and the batch: squares, rectangles, one side short, K long and short, batches, and sizes that nothing divides."""
+"""M, N, K and the batch of the default GEMM problems, by kind of device.
+
+Squares, rectangles, one side short, K long and short, batches, and sizes that no tile divides.
+"""
 
 TURNED: Mapping[str, tuple[int, ...]] = {"gpu": (1024, 4096), "cpu": (256,)}
-"""Squares that are tuned in the other three transposes, too."""
+"""Sides of squares that are tuned in the other three transposes, too, by kind of device."""
 
 GEMV: Mapping[str, tuple[tuple[int, int], ...]] = {
     "gpu": ((8192, 8192), (1024, 1024), (100_000, 1000), (1000, 100_000)),
     "cpu": ((4096, 4096), (20_000, 500)),
 }  # fmt: skip
+"""M and N of the default GEMV problems, by kind of device."""
 
 CHECK_FLOPS: Mapping[str, float] = {"gpu": 1e11, "cpu": 2e8}
-"""Largest product that is drawn for the check."""
+"""Floating-point operations of the largest product that is drawn for the check, by kind of device."""
 
 
 def default(device: Device, routines: Sequence[str] = ROUTINES) -> list[Problem]:
-    """One problem of every class that matters on a kind of device, small and common ones first.
+    """Return one problem of every class that matters on a kind of device, common ones first.
 
     Raises
     ------
@@ -65,7 +69,7 @@ def known(routines: Sequence[str]) -> None:
 
 
 def given(routine: str, sizes: Sequence[tuple[int, ...]], transposes: Sequence[str] = ()) -> list[Problem]:
-    """Sizes as a user writes them: N, MxNxK, MxNxKxBATCH, or for a vector N, MxN.
+    """Return the problems of sizes as a user writes them: N, MxNxK or MxNxKxBATCH; for gemv N or MxN.
 
     Raises
     ------
@@ -88,7 +92,7 @@ def given(routine: str, sizes: Sequence[tuple[int, ...]], transposes: Sequence[s
 
 
 def drawn(device: Device, count: int, seed: int) -> list[Problem]:
-    """Shapes of all classes, the same for the same seed: sizes even in the logarithm, some of them multiples of nothing."""
+    """Return random shapes of all classes, the same for the same seed: log-uniform sizes, multiples of 1, 4, 16 or 64."""
     rng = random.Random(seed)
     most = CHECK_FLOPS["gpu" if device.kind == "gpu" else "cpu"]
     made: dict[Problem, None] = {}

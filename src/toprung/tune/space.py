@@ -1,4 +1,4 @@
-"""Everything that may be tried for one call: the points of all kernels that compute it, ordered by what is expected of them."""
+"""Search space of one call: the points of all kernels that compute it, ordered by the cost model."""
 
 from __future__ import annotations
 
@@ -8,67 +8,68 @@ import random
 from collections.abc import Iterator, Mapping
 from typing import Protocol
 
-from toprung.blas.call import Call
-from toprung.blas.choice import Choice
-from toprung.blas.fp32x import path_of
-from toprung.blas.tunable import Axes, Point, Tunable, tunables
 from toprung.device import Device
+from toprung.dispatch.selection import Candidate
+from toprung.gemm.desc import Desc
+from toprung.kernels import families
+from toprung.kernels.base import Axes, KernelFamily, Point
 from toprung.tune.model import Model, model
 
 BEAM = 48
-"""Coarse points whose neighbours in the other parameters are weighed, too, before anything is measured."""
+"""Number of best coarse points whose neighbours are ranked, too, before anything is measured."""
 
 DRAWS = 10_000
-"""Tries to draw a legal point."""
+"""Number of attempts to draw a legal point."""
 
 COUNTED = 20_000
-"""Points up to which the legal ones of a kernel are counted; of more, so many ``DRAWN`` say about what share is."""
+"""Most points of a kernel whose legal ones are counted; of more, their share is estimated from ``DRAWN`` random points."""
 DRAWN = 4000
+"""Number of random points from which the share of legal ones is estimated."""
 
 
 class Space(Protocol):
-    """What a strategy sees."""
+    """A search space, as a strategy sees it."""
 
     @property
     def axes(self) -> Axes:
         """Every parameter with its values."""
 
-    def ranked(self) -> Iterator[Choice]:
-        """From where a search starts, the most promising first."""
+    def ranked(self) -> Iterator[Candidate]:
+        """Yield candidates to start a search from, the most promising first."""
 
-    def neighbours(self, choice: Choice) -> list[Choice]:
-        """Choices that differ in little, the most promising first."""
+    def neighbours(self, candidate: Candidate) -> list[Candidate]:
+        """Return candidates that differ in little, the most promising first."""
 
     @property
     def size(self) -> int:
-        """Combinations, legal or not."""
+        """Number of combinations of parameters, legal or not."""
 
-    def all(self) -> Iterator[Choice]:
-        """Every legal point once."""
+    def all(self) -> Iterator[Candidate]:
+        """Yield every legal candidate once."""
 
-    def draw(self, rng: random.Random) -> Choice | None:
-        """Any one; None where none is found."""
+    def draw(self, rng: random.Random) -> Candidate | None:
+        """Return a random legal candidate, None if none is found."""
 
-    def at(self, point: Mapping[str, int]) -> Choice | None:
-        """What a point of the axes stands for; None where it is not legal."""
+    def at(self, point: Mapping[str, int]) -> Candidate | None:
+        """Return the candidate of a point of the axes, None if it is not legal."""
 
 
 KERNEL = "kernel"
-"""The axis that says which kernel, by its number."""
+"""Name of the axis that selects the kernel, by its number."""
 
 
 class CallSpace:
     """The space of one call on one device: the kernels of one precision path, ``fp32`` or ``fp32x``."""
 
-    def __init__(self, device: Device, call: Call, expected: Model | None = None, precision: str = "fp32") -> None:
-        self.device, self.call = device, call
-        self.model = expected or model(device, call, precision)
-        known = [t for t in tunables() if path_of(t.kernel) == precision]
-        self._parts: list[tuple[Tunable, Axes]] = [(t, a) for t in known if (a := t.axes(device, call))]
+    def __init__(self, device: Device, desc: Desc, expected: Model | None = None, precision: str = "fp32") -> None:
+        self.device, self.desc = device, desc
+        self.model = expected or model(device, desc, precision)
+        known = [f for f in families() if f.own and f.precision == precision]
+        self._parts: list[tuple[KernelFamily, Axes]] = [(f, a) for f in known if (a := f.space(device, desc))]
 
     @property
     def axes(self) -> Axes:
-        """Of all kernels; those that a kernel does not have count for nothing there."""
+        """Parameters of all kernels with their values; a kernel ignores those that it does not have."""
         found: dict[str, tuple[int, ...]] = {KERNEL: tuple(range(len(self._parts)))} if len(self._parts) > 1 else {}
         for _, axes in self._parts:
             for name, values in axes.items():
@@ -77,12 +78,12 @@ class CallSpace:
 
     @property
     def size(self) -> int:
-        """Combinations, legal or not."""
+        """Number of combinations of parameters, legal or not."""
         return sum(math.prod(len(v) for v in axes.values()) for _, axes in self._parts)
 
     @property
     def legal(self) -> int:
-        """Points that can be launched: counted where there are few, else reckoned from a sample of two digits' worth."""
+        """Number of points that can be launched: counted where there are few, else estimated from a sample to two digits."""
         found = 0.0
         for t, axes in self._parts:
             points = math.prod(len(v) for v in axes.values())
@@ -95,20 +96,20 @@ class CallSpace:
                 found += points * sum(self._make(t, point) is not None for point in drawn) / DRAWN
         return int(float(f"{found:.2g}")) if found > COUNTED else round(found)
 
-    def at(self, point: Mapping[str, int]) -> Choice | None:
-        """The choice of a point of ``axes``."""
+    def at(self, point: Mapping[str, int]) -> Candidate | None:
+        """Return the candidate of a point of ``axes``, None if it is not legal."""
         if not self._parts:
             return None
-        tunable, axes = self._parts[point.get(KERNEL, 0)]
+        family, axes = self._parts[point.get(KERNEL, 0)]
         own = {name: point[name] for name in axes}
         if any(value not in axes[name] for name, value in own.items()):
             return None
-        return tunable.make(self.device, self.call, own)
+        return self._make(family, own)
 
-    def ranked(self) -> Iterator[Choice]:
-        """The best point of each kernel by the model, then the coarse points, and among the first of them variations of the best.
+    def ranked(self) -> Iterator[Candidate]:
+        """Yield the best point of each kernel by the cost model, then all coarse points and the neighbours of the best of them.
 
-        The model compares a kernel's points better than kernels: what is expected of one as a whole may be far off.
+        Each kernel comes first once because the model compares points of one kernel better than kernels with each other.
         """
         coarse = dict.fromkeys(c for t, axes in self._parts for p in _coarse(self, t, axes) if (c := self._make(t, p)))
         times = {c: self.model.predict(c) for c in coarse}
@@ -118,13 +119,13 @@ class CallSpace:
             times |= {c: self.model.predict(c) for c in beam if c not in times}
             alike = itertools.groupby(sorted(times, key=times.__getitem__), times.__getitem__)
             order = [c for _, same in alike for c in sorted(same, key=str)]
-        first: dict[str, Choice] = {}
-        for choice in order:
-            first.setdefault(choice.kernel, choice)
+        first: dict[str, Candidate] = {}
+        for candidate in order:
+            first.setdefault(candidate.kernel, candidate)
         yield from dict.fromkeys((*first.values(), *order))
 
-    def all(self) -> Iterator[Choice]:
-        """Every legal point once."""
+    def all(self) -> Iterator[Candidate]:
+        """Yield every legal candidate once."""
         seen = set()
         for t, axes in self._parts:
             for values in itertools.product(*axes.values()):
@@ -133,42 +134,44 @@ class CallSpace:
                     seen.add(found)
                     yield found
 
-    def neighbours(self, choice: Choice) -> list[Choice]:
-        """One parameter changed to any other value, or two of the tile's by one step each."""
-        part = next(((t, axes) for t, axes in self._parts if t.kernel == choice.kernel), None)
+    def neighbours(self, candidate: Candidate) -> list[Candidate]:
+        """Return legal candidates with one parameter changed to any other value, or two by one step each, best predicted first."""
+        part = next(((t, axes) for t, axes in self._parts if t is candidate.family), None)
         if part is None:
             return []
-        tunable, axes = part
-        here = dict(tunable.point(choice))
+        family, axes = part
+        here = dict(family.point(candidate.config))
         points = [{**here, name: v} for name, values in axes.items() for v in values if v != here[name]]
         steps = {name: _steps(values, here[name]) for name, values in axes.items() if len(values) > 1}
         for (a, left), (b, right) in itertools.combinations(steps.items(), 2):
             points += [{**here, a: x, b: y} for x in left for y in right]
-        found = dict.fromkeys(c for p in points if (c := self._make(tunable, p)) and c != choice)
+        found = dict.fromkeys(c for p in points if (c := self._make(family, p)) and c != candidate)
         return sorted(found, key=self.model.predict)
 
-    def draw(self, rng: random.Random) -> Choice | None:
-        """A legal point, each kernel and each of its points as likely as any other."""
+    def draw(self, rng: random.Random) -> Candidate | None:
+        """Return a random legal candidate, each kernel and each of its points as likely as any other; None if none is found."""
         for _ in range(DRAWS if self._parts else 0):
-            tunable, axes = rng.choice(self._parts)
-            if found := self._make(tunable, {name: rng.choice(values) for name, values in axes.items()}):
+            family, axes = rng.choice(self._parts)
+            if found := self._make(family, {name: rng.choice(values) for name, values in axes.items()}):
                 return found
         return None
 
-    def _make(self, tunable: Tunable, point: Point) -> Choice | None:
-        return tunable.make(self.device, self.call, point)
+    def _make(self, family: KernelFamily, point: Point) -> Candidate | None:
+        config = family.at(self.device, self.desc, point)
+        return Candidate(family, config) if config is not None else None
 
 
-def _coarse(space: CallSpace, tunable: Tunable, axes: Axes) -> Iterator[Point]:
-    if tunable.coarse is not None:
-        yield from tunable.coarse(space.device, space.call)
+def _coarse(space: CallSpace, family: KernelFamily, axes: Axes) -> Iterator[Point]:
+    starts = family.starts(space.device, space.desc)
+    if starts is not None:
+        yield from starts
     else:
         for values in itertools.product(*axes.values()):
             yield dict(zip(axes, values, strict=True))
 
 
 def _steps(values: tuple[int, ...], at: int) -> list[int]:
-    """The next smaller and the next larger value."""
+    """Return the next smaller and the next larger value, where they exist."""
     ordered = sorted(values)
     below, above = [v for v in ordered if v < at], [v for v in ordered if v > at]
     return below[-1:] + above[:1]

@@ -1,39 +1,39 @@
-"""What a measuring worker is asked, and what it answers: frozen, so that it can be sent anywhere."""
+"""Requests to a measuring worker and its answers: frozen, so that they can be sent anywhere."""
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
-from toprung.blas.choice import Choice
-from toprung.blas.problems import call_of, class_of, source_hash
+from toprung.blas.problems import desc_of
+from toprung.dispatch.selection import Candidate
+from toprung.dispatch.tuned import version
+from toprung.gemm.classes import class_of
 from toprung.problem import Problem
 from toprung.store import Entry, Machine
-from toprung.tile import Tile
 
 
 @dataclass(frozen=True)
 class Trial:
-    """Choices to be verified and then timed in turns on one problem.
+    """Candidates to be verified and then timed in turns on one problem.
 
     Attributes
     ----------
-    choices : the first is what the others are compared to; somebody else's go by the name of a peer
-    turns, least : samples of each at most, and before a comparison may be decided
-    sample_seconds : how long one lasts
-    decided : the ratio first / other that a confidence interval must exclude; ``turns`` ends what it does not
-    hopeless : how many times as long as the fastest so far a choice may take before it gets no more samples
-    limit : seconds that a run of one choice may take
+    candidates : the first is compared with each of the others; an installed library's is run as the peer of its name
+    turns, least : most samples of each candidate, and least before a comparison may be decided
+    sample_seconds : seconds that one sample lasts
+    decided : timing ends early once every confidence interval of first / other excludes this ratio
+    hopeless : multiple of the fastest time so far above which a candidate gets no more samples
+    limit : seconds that a run of one candidate may take
     most : seconds of timing after which no other turn begins
-    cold : samples of each with operands in no cache, at the end
-    seed : of the operands
+    cold : number of samples of each candidate with operands in no cache, taken at the end
+    seed : seed of the random operands
     """
 
     problem: Problem
-    choices: tuple[Choice, ...]
+    candidates: tuple[Candidate, ...]
     turns: int = 15
     least: int = 5
     sample_seconds: float = 0.003
@@ -47,15 +47,15 @@ class Trial:
 
 @dataclass(frozen=True)
 class Sampled:
-    """What became of one choice.
+    """Result of one candidate in a trial.
 
     Attributes
     ----------
-    status : as ``toprung.store.Entry`` has it; ``""`` where it was not its turn before something else ended the trial
-    seconds : of a call, for each sample: the longer of the two below
-    turns : which turn each sample belongs to, so that choices can be compared pair by pair
-    device_seconds : what the device took for a call in each sample; where queues cannot be held the host is in it
-    host_seconds : the least that the host was seen to take to put such a call into the queue, 0 where that is not known
+    status : as in ``toprung.store.Entry``; ``""`` if the trial ended before the candidate's turn
+    seconds : seconds per call in each sample: the longer of device and host, see ``toprung.tune.measure.lasting``
+    turns : number of the turn that each sample belongs to, so that candidates can be compared pair by pair
+    device_seconds : device seconds per call in each sample; where queues cannot be held, the host's time is included
+    host_seconds : least seconds that the host took to enqueue such a call, 0 where that is not known
     """
 
     status: str = ""
@@ -71,19 +71,19 @@ class Sampled:
 
     @property
     def median(self) -> float:
-        """Of the unmarked samples, of all where none is; infinite without any."""
+        """Median seconds of the unmarked samples, or of all if every one is marked; infinite without samples or if not right."""
         kept = [s for s, m in zip(self.seconds, self.marked, strict=True) if not m] or self.seconds
         return statistics.median(kept) if kept and self.status == "right" else math.inf
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of each choice of a trial.
+    """Results of a trial, one for each candidate.
 
     Attributes
     ----------
-    seconds : that the trial took in all
-    trouble : why none could be tried (memory, a device that is gone), empty otherwise
+    seconds : seconds that the trial took in all
+    trouble : reason why no candidate could be tried (memory, a device that is gone), empty otherwise
     """
 
     sampled: tuple[Sampled, ...] = ()
@@ -93,7 +93,7 @@ class Outcome:
 
 @dataclass
 class Samples:
-    """The same while it is being taken; ``device`` is what the device took."""
+    """Samples of one candidate while they are taken: device seconds per call, clocks in MHz, numbers of the turns."""
 
     device: list[float] = field(default_factory=list)
     clocks: list[float | None] = field(default_factory=list)
@@ -101,44 +101,28 @@ class Samples:
 
 
 DROP = 0.95
-"""A sample is marked if the clock was below this share of the trial's median."""
+"""Share of the trial's median clock below which a sample is marked."""
 
 
 def mark(sampled: Sequence[Sampled]) -> tuple[Sampled, ...]:
-    """With the samples marked while which the clock had dropped."""
+    """Return the results with those samples marked that were taken while the clock had dropped."""
     clocks = [c for s in sampled for c in s.clocks_mhz if c]
     usual = statistics.median(clocks) if clocks else 0.0
     return tuple(replace(s, marked=tuple(bool(c and c < DROP * usual) for c in s.clocks_mhz)) for s in sampled)
 
 
 def pairs(first: Sampled, other: Sampled) -> tuple[list[float], list[float]]:
-    """Samples of the same turns."""
+    """Return the seconds of two candidates in the turns that both have a sample of."""
     mine = dict(zip(first.turns, first.seconds, strict=True))
     theirs = dict(zip(other.turns, other.seconds, strict=True))
     both = [t for t in mine if t in theirs]
     return [mine[t] for t in both], [theirs[t] for t in both]
 
 
-def describe(choice: Choice) -> dict[str, Any]:
-    """A choice as the store and records have it."""
-    return {"kernel": choice.kernel, "tile": choice.tile.given() if choice.tile else {}, "options": dict(choice.options)}
-
-
-def choice_of(candidate: Mapping[str, Any]) -> Choice:
-    """The inverse."""
-    tile, options = candidate.get("tile") or {}, candidate.get("options") or {}
-    return Choice(str(candidate["kernel"]), Tile(**tile) if tile else None, tuple(sorted(options.items())))
-
-
-def entry_of(machine: Machine, problem: Problem, choice: Choice, sampled: Sampled) -> Entry:
-    """What became of a choice, as the store keeps it."""
+def entry_of(machine: Machine, problem: Problem, candidate: Candidate, sampled: Sampled) -> Entry:
+    """Return a candidate's result as an entry of the store."""
     return Entry(
-        machine=machine, problem_class=class_of(call_of(problem)), shape=problem.describe(), candidate=describe(choice),
-        source=source_hash(choice.kernel, machine.backend), seconds=sampled.seconds, cold_seconds=sampled.cold_seconds,
+        machine=machine, problem_class=class_of(desc_of(problem)), shape=problem.describe(), candidate=candidate.encode(),
+        source=version(candidate.kernel, machine.backend), seconds=sampled.seconds, cold_seconds=sampled.cold_seconds,
         clocks_mhz=sampled.clocks_mhz, marked=sampled.marked, grade=sampled.grade, status=sampled.status, message=sampled.message,
     )  # fmt: skip
-
-
-def plain(choice: Choice) -> Choice:
-    """Without reasons: what makes two choices the same."""
-    return Choice(choice.kernel, choice.tile, tuple(sorted(choice.options)))

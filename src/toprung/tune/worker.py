@@ -1,4 +1,4 @@
-"""A process that measures and may die of it: started anew when it has crashed, killed when it hangs.
+"""A measuring process that may crash or hang: restarted after a crash, killed when it hangs.
 
     python -m toprung.tune.worker FD DEVICE
 
@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import toprung.errors
-from toprung.blas.planning import RIGORS, VARIABLE
+from toprung.dispatch.autotune import LEVELS, VARIABLE
 from toprung.errors import NoDevice
 from toprung.tune.trial import Outcome, Sampled, Trial
 
@@ -32,21 +32,23 @@ START = 120.0
 """Seconds that the child may take to open the device."""
 
 LIMITS: Mapping[str, float] = {"place": 300.0, "build": 180.0, "check": 120.0}
-"""Seconds of the phases that do not depend on a choice's speed; in the others the trial's own limit counts."""
+"""Seconds that a phase may take whose length does not depend on a candidate's speed; in the others the trial's limit applies."""
 
 PACKAGE = str(Path(toprung.errors.__file__).parents[1])
-"""Where the child finds this very toprung."""
+"""Folder from which the child imports this very toprung."""
 
 TAIL = 400
-"""Characters of what a dead child printed that are kept."""
+"""Number of last characters of a dead child's output that are kept."""
 
 
 class Worker:
-    """One device, measured by one child process at a time: this module, or another that says hello and answers what it is asked.
+    """One device, measured by one child process at a time.
+
+    The child runs this module, or another ``module`` that says hello and answers requests.
 
     Attributes
     ----------
-    fingerprint : of the child's session, for whoever compiles for it; empty before the first trial
+    fingerprint : fingerprint of the child's session, to compile for it elsewhere; empty before the first trial
     """
 
     def __init__(self, device: str, module: str = "toprung.tune.worker") -> None:
@@ -59,7 +61,7 @@ class Worker:
 
     @property
     def pid(self) -> int | None:
-        """Of the child, if there is one."""
+        """Process id of the child, None without one."""
         return self._process.pid if self._process else None
 
     def start(self) -> None:
@@ -84,7 +86,7 @@ class Worker:
                         pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=self._printed, stderr=self._printed,
                         start_new_session=True,  # Ctrl-C is for the parent: it decides what becomes of the trial
                         env={
-                            **os.environ, VARIABLE: RIGORS[0],  # what measures does not have itself measured
+                            **os.environ, VARIABLE: LEVELS[0],  # what measures does not have itself measured
                             "PYTHONPATH": os.pathsep.join(filter(None, (PACKAGE, os.environ.get("PYTHONPATH")))),
                         },
                     )  # fmt: skip
@@ -101,7 +103,7 @@ class Worker:
         self.fingerprint = hello["fingerprint"]
 
     def run(self, trial: Trial) -> Outcome:
-        """A trial, whatever becomes of it: a choice that crashes, hangs or spoils the device is named in the outcome.
+        """Run a trial; a candidate that crashes, hangs or spoils the device is named in the outcome.
 
         Raises
         ------
@@ -135,12 +137,12 @@ class Worker:
                 return self._blamed(trial, phase, which, "crashed", message, begin)
 
     def ask(self, request: Any, limit: float) -> Any:
-        """What the child answers to anything that can be sent.
+        """Send a request to the child and return its answer.
 
         Raises
         ------
         NoDevice
-            it cannot open the device, ends, or says nothing in so many seconds
+            the child cannot open the device, ends, or does not answer within ``limit`` seconds
         """
         self.start()
         assert self._talk is not None
@@ -164,7 +166,7 @@ class Worker:
             self._forget()
 
     def _forget(self) -> None:
-        """Close what led to the child."""
+        """Close the connection to the child and the file of its output."""
         for one in (self._talk, self._printed):
             if one is not None:
                 one.close()
@@ -179,7 +181,7 @@ class Worker:
                 self._process.wait()
 
     def _receive(self, limit: float) -> Any:
-        """What the child says; None if it says nothing in time, EOFError if it is gone."""
+        """Return the child's next message; None if there is none within ``limit`` seconds, EOFError if the child is gone."""
         assert self._talk is not None
         try:
             return self._talk.recv() if self._talk.poll(limit) else None
@@ -187,7 +189,7 @@ class Worker:
             return EOFError()
 
     def _ended(self) -> str:
-        """How the child ended, and what it printed last."""
+        """Wait for the child's end; return a sentence on how it ended and what it printed last."""
         assert self._process is not None and self._printed is not None
         code = self._process.wait()
         how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
@@ -200,13 +202,13 @@ class Worker:
         seconds = time.monotonic() - begin
         if phase == "place":
             return Outcome((), seconds, f"the operands could not be made: {message}")
-        sampled = [Sampled()] * len(trial.choices)
+        sampled = [Sampled()] * len(trial.candidates)
         sampled[which] = Sampled(status, message)
         return Outcome(tuple(sampled), seconds)
 
 
 def main(words: list[str]) -> None:
-    """The child: open the device, answer trials until the parent is gone."""
+    """Open the device and answer trials until the parent is gone: the main function of the child."""
     talk = Connection(int(words[0]))
     parent = os.getppid()
     threading.Thread(target=outlive_nobody, args=(parent,), daemon=True).start()

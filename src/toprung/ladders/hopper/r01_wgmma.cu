@@ -10,7 +10,7 @@
 // Idea: one instruction, issued by four warps together, multiplies 64x16 by 16xN straight out of shared memory. Everything around
 // it is as simple as can be: threads copy a tile, wait for each other, have it multiplied, wait for that.
 
-#include "hopper.cuh"
+#include "../../kernels/include/hopper.cuh"
 #include "fp16.cuh"
 
 // rows of 64 fp16 into swizzled shared memory

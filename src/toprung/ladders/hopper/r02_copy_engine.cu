@@ -9,7 +9,7 @@
 // Idea: the copy engine fetches and swizzles whole boxes by itself, so that no thread moves data, and a ring of STAGES of them is
 // under way while the units work. The products of one step stay in flight until those of the next are issued.
 
-#include "hopper.cuh"
+#include "../../kernels/include/hopper.cuh"
 #include "fp16.cuh"
 
 #define STAGE_BYTES ((BM + BN) * 128)

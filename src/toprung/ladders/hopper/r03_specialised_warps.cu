@@ -10,7 +10,7 @@
 // Idea: who fetches does nothing else, so nobody who multiplies ever stops to fetch, and no barrier holds all threads. Registers
 // that the producer has no use for are handed to the consumer, which leaves room for two blocks on a multiprocessor.
 
-#include "hopper.cuh"
+#include "../../kernels/include/hopper.cuh"
 #include "fp16.cuh"
 
 #define STAGE_BYTES ((BM + BN) * 128)

@@ -11,7 +11,7 @@
 // Idea: larger tiles, fetched once for several. Two consumers with a matrix instruction of the greatest width read less shared
 // memory for a product; a cluster's blocks multicast their parts of B, so that less crosses the L2 cache.
 
-#include "hopper.cuh"
+#include "../../kernels/include/hopper.cuh"
 #include "fp16.cuh"
 
 #define STAGE_BYTES ((BM + BN) * 128)

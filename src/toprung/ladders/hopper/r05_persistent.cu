@@ -11,7 +11,7 @@
 // Idea: as many blocks as there is room for, each taking tile after tile. The producer runs ahead: the next tile's operands arrive
 // while the consumers still write this one's sums. And tiles are taken band by band, GROUP of them high.
 
-#include "hopper.cuh"
+#include "../../kernels/include/hopper.cuh"
 #include "fp16.cuh"
 
 #define STAGE_BYTES ((BM + BN) * 128)

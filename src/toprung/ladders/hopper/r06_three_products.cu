@@ -8,8 +8,8 @@
 // Idea: matrix units add up with truncation, so sums that live long in them drift towards zero. hi.hi is taken out every 32 of K
 // and added to fp32 registers, while the unit works on the cross terms, which are so small that they may stay.
 
-#include "hopper.cuh"
-#include "terms.cuh"
+#include "../../kernels/include/hopper.cuh"
+#include "../../kernels/hopper_fp32x/terms.cuh"
 #undef BM // the shared text counts consumers, and has a TN of its own
 #undef TN
-#include "fp32x.cu"
+#include "../../kernels/hopper_fp32x/fp32x.cu"

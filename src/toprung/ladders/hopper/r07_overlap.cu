@@ -10,8 +10,8 @@
 // Idea: what comes beside a product may cost nothing. Its launch hides behind the splitting pass, and whether two terms carry the
 // data is decided where sums leave the registers, on the device: nobody asks the host, and no further launch stands by.
 
-#include "hopper.cuh"
-#include "terms.cuh"
+#include "../../kernels/include/hopper.cuh"
+#include "../../kernels/hopper_fp32x/terms.cuh"
 #undef BM // the shared text counts consumers, and has a TN of its own
 #undef TN
-#include "fp32x.cu"
+#include "../../kernels/hopper_fp32x/fp32x.cu"

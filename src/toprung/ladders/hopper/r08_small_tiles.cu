@@ -8,8 +8,8 @@
 // Idea: a small problem wants many small tiles. Each byte serves fewer products then, so this is for problems that large tiles
 // cannot spread over the device; the library weighs both for every problem.
 
-#include "hopper.cuh"
-#include "terms.cuh"
+#include "../../kernels/include/hopper.cuh"
+#include "../../kernels/hopper_fp32x/terms.cuh"
 #undef BM // the shared text counts consumers, and has a TN of its own
 #undef TN
-#include "fp32x.cu"
+#include "../../kernels/hopper_fp32x/fp32x.cu"

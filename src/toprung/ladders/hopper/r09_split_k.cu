@@ -9,9 +9,9 @@
 // Idea: where C has too few tiles for the device, cut K. The tile may stay large, and every sum is shorter: slices are added in
 // their order, by a launch of its own in which the whole device takes part, so no block waits for others or counts them.
 
-#include "hopper.cuh"
-#include "terms.cuh"
+#include "../../kernels/include/hopper.cuh"
+#include "../../kernels/hopper_fp32x/terms.cuh"
 #undef BM // the shared text counts consumers, and has a TN of its own
 #undef TN
-#include "fp32x.cu"
-#include "reduce.cu"
+#include "../../kernels/hopper_fp32x/fp32x.cu"
+#include "../../kernels/hopper_fp32x/reduce.cu"

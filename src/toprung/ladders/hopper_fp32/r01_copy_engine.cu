@@ -8,9 +8,9 @@
 // Idea: large pieces. 24 floats read from shared memory serve 128 multiply-adds, so that the multiply-add is all that is left to
 // wait for; what remains of 65,536 registers after 8 x 32 threads with 232 each feeds the copy engine.
 
-#include "../hopper/hopper.cuh"
-#include "ffma.cuh"
-#include "share.cuh"
+#include "../../kernels/include/hopper.cuh"
+#include "../../kernels/hopper_sgemm/ffma.cuh"
+#include "../../kernels/hopper_sgemm/share.cuh"
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 ffma(float *C, float alpha, float beta, const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b,

@@ -8,9 +8,9 @@
 // Idea: what does not fill whole waves, and one wave more, is cut along K without regard to where a tile ends; whoever has a tile's
 // beginning adds what others left of it, in order, so that results repeat to the bit. See share.cuh.
 
-#include "../hopper/hopper.cuh"
-#include "ffma.cuh"
-#include "share.cuh"
+#include "../../kernels/include/hopper.cuh"
+#include "../../kernels/hopper_sgemm/ffma.cuh"
+#include "../../kernels/hopper_sgemm/share.cuh"
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 ffma(float *C, float alpha, float beta, const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b,

@@ -9,8 +9,8 @@
 // ready to hide the answer; and it fetches the next tile's first fragments before it writes this one's sums. The producer adds a
 // stage of nothing behind the last tile.
 
-#include "../hopper/hopper.cuh"
-#include "ffma.cuh"
-#include "share.cuh"
-#include "turn.cuh"
-#include "ffma.cu"
+#include "../../kernels/include/hopper.cuh"
+#include "../../kernels/hopper_sgemm/ffma.cuh"
+#include "../../kernels/hopper_sgemm/share.cuh"
+#include "../../kernels/hopper_sgemm/turn.cuh"
+#include "../../kernels/hopper_sgemm/ffma.cu"

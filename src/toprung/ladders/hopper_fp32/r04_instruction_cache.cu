@@ -8,8 +8,8 @@
 //
 // Idea: the loop is code as much as data. Two warps of a scheduler drift apart and read it at two places; what both need must fit.
 
-#include "../hopper/hopper.cuh"
-#include "ffma.cuh"
-#include "share.cuh"
-#include "turn.cuh"
-#include "ffma.cu"
+#include "../../kernels/include/hopper.cuh"
+#include "../../kernels/hopper_sgemm/ffma.cuh"
+#include "../../kernels/hopper_sgemm/share.cuh"
+#include "../../kernels/hopper_sgemm/turn.cuh"
+#include "../../kernels/hopper_sgemm/ffma.cu"

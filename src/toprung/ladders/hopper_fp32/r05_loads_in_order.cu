@@ -9,8 +9,8 @@
 // it goes down the multiply-adds; sums begin as quads, so that they get registers of the bank that their element of A is not
 // in; and a stage's barriers stand behind it, so that one running address serves all.
 
-#include "../hopper/hopper.cuh"
-#include "ffma.cuh"
-#include "share.cuh"
-#include "turn.cuh"
-#include "ffma.cu"
+#include "../../kernels/include/hopper.cuh"
+#include "../../kernels/hopper_sgemm/ffma.cuh"
+#include "../../kernels/hopper_sgemm/share.cuh"
+#include "../../kernels/hopper_sgemm/turn.cuh"
+#include "../../kernels/hopper_sgemm/ffma.cu"

@@ -2,15 +2,10 @@
 
 from dataclasses import replace
 
+from toprung.kernels.hopper_sgemm.config import ring
 from toprung.ladders.hopper_fp32.r02_last_wave import CUT
 from toprung.ladders.hopper_fp32.r04_instruction_cache import RUNG as BEFORE
 from toprung.tile import Tile
-
-
-def ring(tile: Tile) -> int:
-    """Bytes of STAGES tiles of A and B in fp32, of 128 a stage for its barriers, of the alignment they need, and of four zeros."""
-    return (tile.STAGES or 1) * (4 * (tile.BM + tile.BN) * (tile.BK or 0) + 128) + 128 + 16
-
 
 RUNG = replace(
     BEFORE,

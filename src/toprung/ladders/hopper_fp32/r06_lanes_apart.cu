@@ -10,8 +10,8 @@
 // Idea: more turns of shared memory, not fewer. It has turns to spare; what a load brings in two turns comes to the registers in
 // half the time, and multiply-adds have to stand back for it.
 
-#include "../hopper/hopper.cuh"
-#include "ffma.cuh"
-#include "share.cuh"
-#include "turn.cuh"
-#include "ffma.cu"
+#include "../../kernels/include/hopper.cuh"
+#include "../../kernels/hopper_sgemm/ffma.cuh"
+#include "../../kernels/hopper_sgemm/share.cuh"
+#include "../../kernels/hopper_sgemm/turn.cuh"
+#include "../../kernels/hopper_sgemm/ffma.cu"

@@ -1,16 +1,11 @@
 """Rung 3: a work-group shares a row; one work-item adds the partial sums."""
 
 from toprung.rung import Rung
-from toprung.tile import Tile
+from toprung.tile import Tile, partial_sums
 
 TILES = {"gpu": (Tile(BM=1, BN=512), Tile(BM=1, BN=256)), "cpu": (Tile(BM=1, BN=64),)}
 PUBLISHED = Tile(BM=1, BN=512)
 SPACE = {"BN": (32, 64, 128, 256, 512)}
-
-
-def partial_sums(tile: Tile) -> int:
-    """Bytes of a float for each work-item."""
-    return 4 * tile.work_items
 
 
 RUNG = Rung(

@@ -1,10 +1,8 @@
 """Rung 4: partial sums added in a tree over neighbours."""
 
-from toprung.ladders.matvec.r03_coalesced import PUBLISHED, SPACE, TILES, partial_sums
+from toprung.ladders.matvec.r03_coalesced import PUBLISHED, SPACE, TILES
 from toprung.rung import Rung
-from toprung.tile import Rule
-
-POWER_OF_TWO = Rule("DN is a power of two", "each step of the tree halves what is left", lambda t, d: t.DN & (t.DN - 1) == 0)
+from toprung.tile import POWER_OF_TWO, partial_sums
 
 RUNG = Rung(
     idea="tree reduction",

@@ -1,8 +1,8 @@
 """Rung 5: the tree folds the partial sums in halves."""
 
-from toprung.ladders.matvec.r03_coalesced import PUBLISHED, SPACE, TILES, partial_sums
-from toprung.ladders.matvec.r04_tree import POWER_OF_TWO
+from toprung.ladders.matvec.r03_coalesced import PUBLISHED, SPACE, TILES
 from toprung.rung import Rung
+from toprung.tile import POWER_OF_TWO, partial_sums
 
 RUNG = Rung(
     idea="sequential addressing",

@@ -1,18 +1,9 @@
 """Rung 6: lanes of a sub-group add each other's registers."""
 
-from toprung.device import Device
-from toprung.ladders.matvec.r03_coalesced import PUBLISHED, SPACE, TILES, partial_sums
-from toprung.ladders.matvec.r04_tree import POWER_OF_TWO
-from toprung.rung import Rung, Switch
-from toprung.tile import Rule
+from toprung.ladders.matvec.r03_coalesced import PUBLISHED, SPACE, TILES
+from toprung.rung import SHUFFLE, Rung
+from toprung.tile import POWER_OF_TWO, Rule, partial_sums
 
-
-def no_lanes(device: Device) -> str:
-    """Why lanes cannot exchange values."""
-    return "" if device.subgroup else "its work-items cannot read each other's registers (no sub-group shuffle)"
-
-
-SHUFFLE = Switch("SHUFFLE", "lanes of a sub-group exchange values; 0: through local memory", no_lanes, values=(1, 0), fallback=0)
 WHOLE_SUBGROUPS = Rule(
     "DN is whole sub-groups, as many as one has lanes at most",
     "every lane of a sub-group must take part in an exchange, and one sub-group adds the sums of all",

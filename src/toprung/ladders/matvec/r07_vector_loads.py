@@ -1,10 +1,8 @@
 """Rung 7: vectors of VEC elements."""
 
-from toprung.ladders.matvec.r03_coalesced import partial_sums
-from toprung.ladders.matvec.r04_tree import POWER_OF_TWO
-from toprung.ladders.matvec.r06_subgroups import SHUFFLE, WHOLE_SUBGROUPS
-from toprung.rung import Rung
-from toprung.tile import Rule, Tile
+from toprung.ladders.matvec.r06_subgroups import WHOLE_SUBGROUPS
+from toprung.rung import SHUFFLE, Rung
+from toprung.tile import POWER_OF_TWO, Rule, Tile, partial_sums
 
 RUNG = Rung(
     idea="vector loads",

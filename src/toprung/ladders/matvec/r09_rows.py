@@ -1,18 +1,11 @@
 """Rung 9: teams within a sub-group, several rows each."""
 
-from toprung.ladders.matvec.r03_coalesced import partial_sums
-from toprung.ladders.matvec.r04_tree import POWER_OF_TWO
-from toprung.ladders.matvec.r06_subgroups import SHUFFLE
-from toprung.rung import Rung
-from toprung.tile import Rule, Tile
+from toprung.rung import SHUFFLE, Rung
+from toprung.tile import POWER_OF_TWO, TEAM_IN_SUBGROUP, Rule, Tile, partial_sums
 
 RULES = (
     POWER_OF_TWO,
-    Rule(
-        "DN divides the sub-group",
-        "a team lies within one sub-group, and sub-groups are whole",
-        lambda t, d: (d.subgroup or t.DN) % t.DN == 0 and t.work_items % (d.subgroup or 1) == 0,
-    ),
+    TEAM_IN_SUBGROUP,
     Rule("TN = VEC", "a work-item takes one vector of each row a turn", lambda t, d: t.TN == t.VEC),
 )
 SPACE = {"BM": (4, 8, 16, 32), "BN": (16, 32, 64, 128), "TM": (1, 2, 4, 8), "TN": (1, 4, 8, 16), "VEC": (1, 4, 8, 16)}

@@ -2,11 +2,9 @@
 
 from dataclasses import replace
 
-from toprung.ladders.matvec.r03_coalesced import partial_sums
-from toprung.ladders.matvec.r06_subgroups import SHUFFLE
 from toprung.ladders.matvec.r09_rows import RULES, SPACE
-from toprung.rung import Rung
-from toprung.tile import Tile
+from toprung.rung import SHUFFLE, Rung
+from toprung.tile import Tile, partial_sums
 
 RUNG = Rung(
     idea="split rows",

@@ -1,8 +1,7 @@
 """Rung 11: the transposed product as the matrix lies."""
 
-from toprung.ladders.matvec.r04_tree import POWER_OF_TWO
 from toprung.rung import Rung
-from toprung.tile import Rule, Tile
+from toprung.tile import POWER_OF_TWO, Rule, Tile
 
 
 def column_sums(tile: Tile) -> int:

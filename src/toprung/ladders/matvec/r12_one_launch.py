@@ -1,10 +1,9 @@
 """Rung 12: the last work-group of a sum adds what the others left. CUDA only."""
 
 from toprung.device import Device
-from toprung.ladders.matvec.r04_tree import POWER_OF_TWO
 from toprung.ladders.matvec.r11_transposed import column_sums
 from toprung.rung import Rung
-from toprung.tile import Rule, Tile
+from toprung.tile import POWER_OF_TWO, Rule, Tile
 
 
 def needs(device: Device) -> str:

@@ -2,20 +2,8 @@
 
 from toprung.ladders.turing.r02_local_tiles import tiles_bytes
 from toprung.rung import Rung
-from toprung.tile import Rule, Tile
+from toprung.tile import EQUAL_SHARES, Rule, Tile
 
-EQUAL_SHARES = (
-    Rule(
-        "LA · DM · DN · VA = BM · BK",
-        "every work-item packs the same number of pieces of A's tile",
-        lambda t, d: t.LA * t.work_items * (t.VA or 1) == t.BM * (t.BK or 0),
-    ),
-    Rule(
-        "LB · DM · DN · VB = BK · BN",
-        "every work-item packs the same number of pieces of B's tile",
-        lambda t, d: t.LB * t.work_items * (t.VB or 1) == (t.BK or 0) * t.BN,
-    ),
-)
 ONE_ROW = Rule("TM = 1", "a work-item owns elements of one row", lambda t, d: (t.TM or 1) == 1)
 
 RUNG = Rung(

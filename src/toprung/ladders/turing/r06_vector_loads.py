@@ -1,9 +1,9 @@
 """Rung 6: vectors of VEC floats between global memory, local memory and registers."""
 
 from toprung.ladders.turing.r02_local_tiles import tiles_bytes
-from toprung.ladders.turing.r05_micro_1x4 import EQUAL_SHARES, ONE_ROW
+from toprung.ladders.turing.r05_micro_1x4 import ONE_ROW
 from toprung.rung import Rung
-from toprung.tile import Rule, Tile, divides
+from toprung.tile import EQUAL_SHARES, Rule, Tile, divides
 
 RUNG = Rung(
     idea="vector loads",

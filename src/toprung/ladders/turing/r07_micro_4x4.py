@@ -1,9 +1,8 @@
 """Rung 7: a vector of A times a vector of B for each work-item."""
 
 from toprung.ladders.turing.r02_local_tiles import tiles_bytes
-from toprung.ladders.turing.r05_micro_1x4 import EQUAL_SHARES
 from toprung.rung import Rung
-from toprung.tile import Rule, Tile, divides
+from toprung.tile import EQUAL_SHARES, Rule, Tile, divides
 
 WHOLE_LOADS = divides("BK", "VA", "a load of A takes VA elements of one row of the tile")
 ALIGNED_ROWS = divides("PADA", "VA", "every row of As must begin where a vector may")

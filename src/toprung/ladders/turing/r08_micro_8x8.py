@@ -1,10 +1,9 @@
 """Rung 8: several vectors a side for each work-item."""
 
 from toprung.ladders.turing.r02_local_tiles import tiles_bytes
-from toprung.ladders.turing.r05_micro_1x4 import EQUAL_SHARES
 from toprung.ladders.turing.r07_micro_4x4 import ALIGNED_ROWS, WHOLE_LOADS
 from toprung.rung import Rung
-from toprung.tile import Tile
+from toprung.tile import EQUAL_SHARES, Tile
 
 RUNG = Rung(
     idea="8×8 micro-kernel",

@@ -1,10 +1,9 @@
 """Rung 9: the lanes of a warp share one tile that is as square as it can be."""
 
 from toprung.ladders.turing.r02_local_tiles import tiles_bytes
-from toprung.ladders.turing.r05_micro_1x4 import EQUAL_SHARES
 from toprung.ladders.turing.r07_micro_4x4 import ALIGNED_ROWS, WHOLE_LOADS
 from toprung.rung import Rung
-from toprung.tile import Tile, divides
+from toprung.tile import EQUAL_SHARES, Tile, divides
 
 TILES = {
     "gpu": (Tile(BM=128, BN=128, BK=8, WM=32, WN=64, TM=8, TN=8, VA=4, VB=4, PADA=4),),

@@ -1,9 +1,8 @@
 """Rung 14: tiles copied by the hardware, several of them under way. CUDA only."""
 
 from toprung.device import Device
-from toprung.ladders.turing.r05_micro_1x4 import EQUAL_SHARES
 from toprung.rung import Rung
-from toprung.tile import Rule, Tile, divides
+from toprung.tile import EQUAL_SHARES, Rule, Tile, divides
 
 
 def ring(tile: Tile) -> int:

@@ -1,1 +1,1 @@
-"""Where trials run: on this machine's devices, or on those of a cluster's workers."""
+"""Executors of trials: on this machine's devices, or on those of a cluster's workers."""

@@ -1,4 +1,4 @@
-"""What the search needs of a place that measures: a small interface, so that a cluster can stand behind it."""
+"""Interface between the search and the devices that measure, small enough for a cluster to stand behind it."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from toprung.tune.trial import Outcome, Trial
 
 
 class LaneLost(ToprungError):
-    """A place that measured is gone: what it was at goes to another."""
+    """Loss of a lane: its device or worker is gone, and the shape it measured goes to another lane."""
 
 
 class Lane(Protocol):
-    """One device that does one trial at a time; for one thread.
+    """One device that runs one trial at a time; for one thread.
 
     Attributes
     ----------
-    name : as people tell it from others
-    machine : whose entries its outcomes are
+    name : display name, unique among lanes
+    machine : machine under which its outcomes are stored
     """
 
     name: str
@@ -29,20 +29,20 @@ class Lane(Protocol):
     machine: Machine
 
     def start(self) -> str:
-        """Open the device; returns the fingerprint to compile for, empty where nobody else should. Raises NoDevice, LaneLost."""
+        """Open the device; return the fingerprint to compile for, empty if only the worker should. Raises NoDevice, LaneLost."""
 
     def run(self, trial: Trial) -> Outcome:
-        """Measure; waits. Raises NoDevice or LaneLost if the place is gone."""
+        """Measure a trial and wait for its outcome. Raises NoDevice or LaneLost if the device or its worker is gone."""
 
     def close(self) -> None:
         """Give the device back, from any thread; a trial under way ends with an error."""
 
 
 class Executor(Protocol):
-    """Some lanes."""
+    """A set of lanes."""
 
     def lanes(self) -> Sequence[Lane]:
-        """Every device that trials can be sent to."""
+        """Return a lane for every device that trials can be sent to."""
 
     def close(self) -> None:
-        """End everything."""
+        """End every lane and process."""

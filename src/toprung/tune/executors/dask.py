@@ -1,4 +1,4 @@
-"""The devices of a Dask cluster's workers (extra ``tune``): trials travel, what was learnt is stored here.
+"""Executor on the devices of a Dask cluster's workers (extra ``tune``): trials are sent there, results are stored here.
 
 Each of Dask's workers measures in a process of its own that Dask does not know (``toprung.tune.worker``), so that a kernel that
 crashes does not take the cluster's worker with it. A worker that is lost costs the trial it was at; its shapes go to another.
@@ -20,29 +20,29 @@ from toprung.tune.trial import Outcome, Trial
 from toprung.tune.worker import Worker
 
 FIND = 60.0
-"""Seconds to wait for the cluster and for what its workers see."""
+"""Seconds to wait for the cluster's scheduler."""
 
 LOOK, ANSWER = 0.5, 10.0
-"""Seconds between two looks at whether a worker is still there, and for which a look waits."""
+"""Seconds between two checks that a worker is still there, and seconds that a check may take."""
 
 _workers: dict[str, Worker] = {}
-"""In a cluster's worker: its processes, by device."""
+"""Measuring processes by device id; used in a cluster's worker."""
 
 
 def devices_here() -> list[Device]:
-    """On a cluster's worker: what it could measure on."""
+    """Return the devices of this machine. Runs on a cluster's worker."""
     from toprung import backends
 
     return [replace(d, handle=None) for d in backends.devices()]
 
 
 def run_here(device: str, trial: Trial) -> Outcome:
-    """On a cluster's worker: measure."""
+    """Run a trial on a device of this machine. Runs on a cluster's worker."""
     return _workers.setdefault(device, Worker(device)).run(trial)
 
 
 def stop_here() -> None:
-    """On a cluster's worker: end its processes."""
+    """End the measuring processes. Runs on a cluster's worker."""
     while _workers:
         _workers.popitem()[1].close()
 
@@ -56,11 +56,11 @@ class DaskLane:
         self._closed = False
 
     def start(self) -> str:
-        """Nothing: the first trial starts its process. Binaries are made where they are used."""
+        """Return no fingerprint: the first trial starts the process, and binaries are compiled where they are used."""
         return ""
 
     def run(self, trial: Trial) -> Outcome:
-        """On the cluster's worker; LaneLost if that goes."""
+        """Run a trial on the cluster's worker; raise LaneLost if that goes."""
         future = self._client.submit(
             run_here, self.device.id, trial, workers=[self._address], allow_other_workers=False, pure=False, retries=0
         )  # fmt: skip
@@ -86,17 +86,17 @@ class DaskLane:
                     raise LaneLost(f"{self.name}: {type(error).__name__}: {error}") from error
 
     def close(self) -> None:
-        """Take no more."""
+        """Take no more trials."""
         self._closed = True
 
 
 def _named(device: Device, wanted: str) -> bool:
-    """Whether a device is what a user means, as ``backends.find`` takes it."""
+    """Return True if a user's lower-case name means a device, by the rules of ``backends.find``."""
     return wanted in (device.id, device.backend, device.slug) or wanted in device.name.lower() or wanted in device.runtime.lower()
 
 
 class Dask:
-    """Every worker of a cluster, one device each: the one that ``device`` names, or its best.
+    """Executor on every worker of a cluster, with one device each: the one that ``device`` names, or the worker's best.
 
     Raises
     ------
@@ -129,7 +129,7 @@ class Dask:
             raise NoDevice(f"none of the {len(found)} workers at {address} has {what}: start workers where the devices are")
 
     def lanes(self) -> Sequence[DaskLane]:
-        """A lane a worker."""
+        """Return one lane for each worker."""
         return self._lanes
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""This machine's devices, a process each."""
+"""Executor on this machine's devices, with one measuring process for each."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ from toprung.tune.worker import Worker
 
 
 class LocalLane:
-    """One device of this machine."""
+    """One device of this machine, with its measuring process."""
 
     def __init__(self, device: Device) -> None:
         self.name, self.device, self.machine = device.id, device, Machine.of(device)
         self._worker = Worker(device.id)
 
     def start(self) -> str:
-        """Start its process."""
+        """Start the measuring process; return its session's fingerprint."""
         self._worker.start()
         return self._worker.fingerprint
 
     def run(self, trial: Trial) -> Outcome:
-        """In its process."""
+        """Run a trial in the measuring process."""
         return self._worker.run(trial)
 
     def close(self) -> None:
-        """End its process."""
+        """End the measuring process."""
         self._worker.close()
 
 
 class Local:
-    """Devices of this machine."""
+    """Executor on devices of this machine."""
 
     def __init__(self, devices: Sequence[Device]) -> None:
         self._lanes = [LocalLane(d) for d in devices]
 
     def lanes(self) -> Sequence[LocalLane]:
-        """A lane a device."""
+        """Return one lane for each device."""
         return self._lanes
 
     def close(self) -> None:

@@ -1,0 +1,152 @@
+"""Two checkouts of toprung beside each other: the same products, in turns, on one device. For changes that should change no speed.
+
+    python benchmarks/commits.py /path/to/old/src --json results/nvidia-h200/commits.json
+
+The checkout that this file lies in is the new one. Each runs in a process of its own, on the same operands, through the public
+``matmul`` on PyTorch's CUDA tensors; every product is verified against float64 on sampled rows before it is timed.
+
+Device times are of CUDA graphs of several calls, which have no host in them; each sample follows a settling run of the same side,
+because the card's clock gives way to what ran before. The host's time is of a call in a loop.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from toprung import backends, results
+from toprung.backends import cuda
+from toprung.environment import environment
+from toprung.stats import paired_ratio
+
+HERE = Path(__file__).resolve().parents[1] / "src"
+
+PRODUCTS = (
+    ("fp32", 1024, 1024, 1024, "NN"), ("fp32", 4096, 4096, 4096, "NN"), ("fp32", 4096, 4096, 4096, "TT"),
+    ("fp32", 16, 4096, 4096, "NN"), ("fp32x", 1024, 1024, 16384, "NN"), ("fp32x", 2048, 2048, 2048, "NN"),
+    ("fp32x", 4096, 4096, 4096, "NT"), ("fp32x", 8192, 8192, 8192, "NN"),
+)  # fmt: skip
+TURNS, SETTLE, SECONDS = 15, 0.2, 0.35
+
+
+def child() -> None:
+    """Answer each line of input, a product's number, with the device's and the host's seconds of a call."""
+    import torch
+
+    import toprung
+
+    made = []
+    for i, (precision, m, n, k, trans) in enumerate(PRODUCTS):
+        rng = torch.Generator(device="cuda").manual_seed(i)
+        a = torch.randn((k, m) if trans[0] == "T" else (m, k), generator=rng, device="cuda")
+        b = torch.randn((n, k) if trans[1] == "T" else (k, n), generator=rng, device="cuda")
+        a, b = (a.T if trans[0] == "T" else a), (b.T if trans[1] == "T" else b)
+        c = torch.full((m, n), float("nan"), device="cuda")
+
+        def call(a=a, b=b, c=c, precision=precision):
+            toprung.matmul(a, b, out=c, precision=precision, own=True)
+
+        call()
+        rows = torch.linspace(0, m - 1, min(m, 32), device="cuda").long()
+        exact = a[rows].double() @ b.double()
+        error = float((c[rows].double() - exact).norm() / exact.norm())
+        receipt = toprung.last_receipt()
+        assert error < 2e-6, (precision, m, n, k, error)  # NaN is not less
+        stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+        calls = max(1, int(2e9 / (m * n * k)))
+        with torch.cuda.stream(stream):
+            for _ in range(3):
+                call()  # allocates what the stream needs
+            torch.cuda.synchronize()
+            with torch.cuda.graph(graph, stream=stream):
+                for _ in range(calls):
+                    call()
+        made.append((call, error, receipt.kernels[0], graph, calls))
+    print(json.dumps([{"error": error, "kernel": kernel} for _, error, kernel, _, _ in made]), flush=True)
+    for line in sys.stdin:
+        call, _, _, graph, calls = made[int(line)]
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        graph.replay()
+        torch.cuda.synchronize()
+        start.record()
+        graph.replay()
+        end.record()
+        end.synchronize()
+        each = start.elapsed_time(end) / 1e3
+        for _ in range(max(1, int(SETTLE / each))):
+            graph.replay()
+        count = max(3, int(SECONDS / each))
+        start.record()
+        for _ in range(count):
+            graph.replay()
+        end.record()
+        end.synchronize()
+        begin = time.perf_counter()
+        for _ in range(20):
+            call()
+        host = (time.perf_counter() - begin) / 20
+        torch.cuda.synchronize()
+        print(json.dumps([start.elapsed_time(end) / 1e3 / count / calls, host]), flush=True)
+
+
+def main() -> None:
+    words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    words.add_argument("old", help="the other checkout's src folder")
+    words.add_argument("--json", type=Path)
+    words.add_argument("--label", default="OLD", help="the other commit, as the record is to name it")
+    given = words.parse_args()
+    sides = {}
+    for name, source in (("old", given.old), ("new", str(HERE))):
+        more = [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p and not (Path(p) / "toprung").is_dir()]
+        env = {**os.environ, "PYTHONPATH": os.pathsep.join((source, *more))}
+        sides[name] = subprocess.Popen(
+            [sys.executable, __file__, "--child"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env
+        )
+    told = {name: json.loads(process.stdout.readline()) for name, process in sides.items()}
+    samples = {name: [[] for _ in PRODUCTS] for name in sides}
+    device, clocks = backends.find("cuda"), []
+    for turn in range(TURNS):
+        for number in range(len(PRODUCTS)):
+            for name in sorted(sides, reverse=turn % 2 == 0):
+                sides[name].stdin.write(f"{number}\n")
+                sides[name].stdin.flush()
+                samples[name][number].append(json.loads(sides[name].stdout.readline()))
+        clocks.append(cuda.clock_mhz(device))
+    for process in sides.values():
+        process.stdin.close()
+        process.wait()
+    rows = []
+    print(f"{'product':28} {'kernel':44} {'old ms':>9} {'new / old (95 %)':>24} {'host us':>14}")
+    for number, (precision, m, n, k, trans) in enumerate(PRODUCTS):
+        seconds = {name: [s for s, _ in samples[name][number]] for name in sides}
+        host = {name: 1e6 * min(h for _, h in samples[name][number]) for name in sides}
+        ratio = paired_ratio(seconds["new"], seconds["old"])
+        text = f"{ratio.value:.4f} ({ratio.low:.4f}-{ratio.high:.4f})"
+        old = 1e3 * statistics.median(seconds["old"])
+        kernel, calls = told["new"][number]["kernel"], f"{host['old']:.1f} {host['new']:.1f}"
+        print(f"{precision} {m}x{n}x{k} {trans:4} {kernel:44} {old:9.4f} {text:>24} {calls:>14}")
+        rows.append(
+            {
+                "precision": precision, "M": m, "N": n, "K": k, "trans": trans, "samples": {n: samples[n][number] for n in sides},
+                "told": {name: told[name][number] for name in sides}, "new_over_old": [ratio.value, ratio.low, ratio.high],
+            }
+        )  # fmt: skip
+    if given.json:
+        what = f"python benchmarks/commits.py {given.label} --json {results_path(given.json)}"
+        record = results.record(what, environment(device), [], kind="commits", products=rows, clocks_mhz=clocks)
+        results.write(given.json, record)
+
+
+def results_path(path: Path) -> str:
+    """The record's place in the repository, wherever it is written now."""
+    return f"results/{backends.find('cuda').slug}/{path.name}"
+
+
+if __name__ == "__main__":
+    child() if "--child" in sys.argv else main()

@@ -1,0 +1,138 @@
+"""cuBLAS through ctypes: whichever package or toolkit brought the library. Types, versions, handles."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import importlib.util
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from toprung.backends.base import Session
+from toprung.device import Device
+from toprung.errors import LaunchError
+from toprung.gemm.desc import Desc, GemmDesc, GemvDesc
+
+MISSING = "no cuBLAS library is installed; pip install nvidia-cublas (PyTorch brings it, too)"
+
+# cudaDataType_t, cublasComputeType_t and cublasGemmAlgo_t
+R_32F, R_16F = 0, 2
+COMPUTE_32F, COMPUTE_TF32 = 68, 77
+DEFAULT_ALGORITHM = -1
+
+_INT, _LONG, _POINTER = ctypes.c_int, ctypes.c_longlong, ctypes.c_void_p
+_OPERAND: list[Any] = [
+    _POINTER,
+    _INT,
+    _INT,
+    _LONG,
+]  # address, type, leading dimension, elements from one matrix of the batch to the next
+
+
+@functools.cache
+def library() -> Any:
+    """Return the library, or None where none is installed."""
+    if not importlib.util.find_spec("cuda") or not importlib.util.find_spec("cuda.pathfinder"):
+        return None
+    from cuda.pathfinder import DynamicLibNotFoundError, load_nvidia_dynamic_lib
+
+    try:
+        library = ctypes.CDLL(load_nvidia_dynamic_lib("cublas").abs_path)
+    except (DynamicLibNotFoundError, OSError, RuntimeError):
+        return None
+    library.cublasCreate_v2.argtypes = [_POINTER]
+    library.cublasSetStream_v2.argtypes = [_POINTER, _POINTER]
+    library.cublasGetStatusString.argtypes = [_INT]
+    library.cublasGetStatusString.restype = ctypes.c_char_p
+    library.cublasGemmStridedBatchedEx.argtypes = [
+        _POINTER, _INT, _INT, _INT, _INT, _INT, _POINTER, *_OPERAND, *_OPERAND, _POINTER, *_OPERAND, _INT, _INT, _INT,
+    ]  # fmt: skip
+    library.cublasGemmEx.argtypes = [
+        _POINTER, _INT, _INT, _INT, _INT, _INT, _POINTER, *_OPERAND[:3], *_OPERAND[:3], _POINTER, *_OPERAND[:3], _INT, _INT,
+    ]  # fmt: skip
+    return library
+
+
+@functools.cache
+def version() -> str:
+    """Return the library's name and version, empty where none is installed."""
+    found = library()
+    if found is None:
+        return ""
+    parts = [_INT() for _ in range(3)]
+    for kind, part in enumerate(parts):  # libraryPropertyType: major, minor, patch level
+        check(found.cublasGetProperty(kind, ctypes.byref(part)), "cublasGetProperty")
+    return "cublas " + ".".join(str(part.value) for part in parts)
+
+
+def check(status: int, what: str) -> None:
+    """Raise LaunchError for a status that is not success."""
+    if status:
+        raise LaunchError(f"{what}: {library().cublasGetStatusString(status).decode()}")
+
+
+def create_handle(stream: int) -> ctypes.c_void_p:
+    """Return a new cuBLAS handle for a stream of the context that is current. Making one takes long: keep it."""
+    handle = ctypes.c_void_p()
+    check(library().cublasCreate_v2(ctypes.byref(handle)), "cublasCreate")
+    check(library().cublasSetStream_v2(handle, stream), "cublasSetStream")
+    return handle
+
+
+def unsupported(device: Device, desc: Desc) -> str:
+    """Return the reason why cuBLAS is missing or does not support a product; empty if it does."""
+    if device.backend != "cuda":
+        return "it works in CUDA's memory, and this is a session of another kind"
+    if not library():
+        return MISSING
+    return "negative increments" if isinstance(desc, GemvDesc) and (desc.incx < 0 or desc.incy < 0) else ""
+
+
+_lock = threading.Lock()
+"""Lock around every call: a handle serves one call at a time."""
+
+_handles: dict[tuple[int, int], Any] = {}
+"""Handles by context and stream."""
+
+
+def _handle(context: int, stream: int) -> Any:
+    if (context, stream) not in _handles:
+        _handles[context, stream] = create_handle(stream)
+    return _handles[context, stream]
+
+
+def gemm_ex(session: Session, desc: Desc, kind: int) -> Callable[..., None]:
+    """Return a function that calls ``cublasGemmEx``, or its strided batch, in a stream; ``kind``: a ``cublasComputeType_t``."""
+    found: Any = library()
+    g = desc if isinstance(desc, GemmDesc) else _as_product(desc)
+    # column-major: Cᵀ = op(B)ᵀ · op(A)ᵀ, so B comes first and M and N change places
+    shape = (int(g.trans_b), int(g.trans_a), g.N, g.M, g.K)
+    alpha, beta = ctypes.c_float(), ctypes.c_float()
+    pa, pb = ctypes.byref(alpha), ctypes.byref(beta)
+    f32, algorithm = R_32F, DEFAULT_ALGORITHM
+    context = int(session._context)  # type: ignore[attr-defined]
+    current = session.current  # type: ignore[attr-defined]  # only CUDA's sessions get here
+    simple, strided = found.cublasGemmEx, found.cublasGemmStridedBatchedEx
+
+    def run(
+        a: int, offset_a: int, b: int, offset_b: int, c: int, offset_c: int, first: float, second: float, queue: Any = None
+    ) -> None:
+        left, right, out = (b + 4 * offset_b, f32, g.ldb), (a + 4 * offset_a, f32, g.lda), (c + 4 * offset_c, f32, g.ldc)
+        with _lock, current():
+            alpha.value, beta.value = first, second
+            handle = _handle(context, int(session.queue if queue is None else queue))
+            if g.batch == 1:
+                status = simple(handle, *shape, pa, *left, *right, pb, *out, kind, algorithm)
+            else:
+                left, right, out = (*left, g.stride_b), (*right, g.stride_a), (*out, g.stride_c)  # type: ignore[assignment]
+                status = strided(handle, *shape, pa, *left, *right, pb, *out, g.batch, kind, algorithm)
+        if status:
+            check(status, f"cuBLAS for {desc}")
+
+    return run
+
+
+def _as_product(desc: GemvDesc) -> GemmDesc:
+    """Return a GEMV as a GEMM: x a column whose rows are incx apart. Negative increments never get here."""
+    return GemmDesc(desc.length, 1, desc.depth, trans_a=desc.trans, lda=desc.lda, ldb=desc.incx, ldc=desc.incy)

@@ -1,0 +1,89 @@
+"""Candidates, and the selection of one with its reasons."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from toprung.kernels import family
+from toprung.kernels.base import KernelConfig, KernelFamily
+from toprung.store import Entry
+from toprung.store.versions import renamed
+
+PassedOver = tuple[tuple[str, str], ...]
+"""Candidates that were not taken, and why not, in pairs."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A kernel family and a configuration of it: what is compared, timed and stored."""
+
+    family: KernelFamily
+    config: KernelConfig
+
+    @property
+    def kernel(self) -> str:
+        """The family's name."""
+        return self.family.name
+
+    def encode(self) -> dict[str, Any]:
+        """Return the candidate as the store and records have it: kernel, tile and options."""
+        return {"kernel": self.kernel, **self.config.encode()}
+
+    def __str__(self) -> str:
+        return f"{self.kernel} {self.config}".rstrip()
+
+
+def decoded(stored: Mapping[str, Any]) -> Candidate:
+    """Return the inverse of ``Candidate.encode``; names of older records are understood.
+
+    Raises
+    ------
+    UnknownName
+        a family that is not here
+    ValueError
+        a configuration that the family can never have
+    """
+    known = renamed(stored)
+    one = family(str(known["kernel"]))
+    return Candidate(one, one.decode(known.get("tile") or {}, known.get("options") or {}))
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The candidate that runs a product, and why.
+
+    Attributes
+    ----------
+    candidate : family and configuration
+    why : a sentence
+    passed_over : what else there was, and why not
+    weighed : True if what is installed was measured beside it, so that nothing more is to be decided
+    unproven : the store's entry that it follows, where driver, compiler or source are others than those it was measured with;
+        it may be used when ``toprung.dispatch.verify`` has found it right here
+    """
+
+    candidate: Candidate
+    why: str = ""
+    passed_over: PassedOver = ()
+    weighed: bool = False
+    unproven: Entry | None = field(default=None, repr=False, hash=False)
+
+    @property
+    def family(self) -> KernelFamily:
+        """The candidate's."""
+        return self.candidate.family
+
+    @property
+    def config(self) -> KernelConfig:
+        """The candidate's."""
+        return self.candidate.config
+
+    @property
+    def precision(self) -> str:
+        """Accuracy class, by its name in ``toprung.precision``."""
+        return self.family.precision
+
+    def __str__(self) -> str:
+        return str(self.candidate)

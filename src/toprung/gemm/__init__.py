@@ -1,0 +1,1 @@
+"""Descriptors of matrix products, and the classes that measurements of them share."""

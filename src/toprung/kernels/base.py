@@ -1,0 +1,258 @@
+"""A kernel family: one way to compute products, with all that selection, tuning, verification and launching must know of it.
+
+A family is a folder here, or in a folder that the environment variable ``TOPRUNG_KERNELS`` names, with a module ``family.py`` that
+has ``FAMILY``. Nothing lists the folders, and nothing outside one names the family in it.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from toprung.backends.base import Session, Source
+from toprung.device import Device
+from toprung.gemm.desc import Desc
+from toprung.tile import Tile
+from toprung.tokens import source_digest
+
+Run = Callable[..., None]
+"""``run(a, offset_a, b, offset_b, c, offset_c, alpha, beta, queue)`` on handles, offsets in elements; for one thread at a time."""
+
+TEST_EDGE = 20
+"""Elements that a test problem has beyond whole tiles, so that there are edges to get wrong: five of the widest accesses."""
+
+TEST_SLICES = 3
+"""Slices of K that a test problem has at most."""
+
+Axes = Mapping[str, tuple[int, ...]]
+"""Values of each parameter that a search may try."""
+
+Point = Mapping[str, int]
+"""One value for each axis."""
+
+
+class KernelConfig(ABC):
+    """One configuration of a family: a frozen dataclass that prints itself and encodes itself for the store."""
+
+    @abstractmethod
+    def encode(self) -> dict[str, dict[str, int]]:
+        """Return the configuration as plain data: ``tile`` and ``options``, names with whole numbers. ``decode`` is the inverse."""
+
+    @property
+    def slices(self) -> int:
+        """Slices of K whose results another pass adds."""
+        return 1
+
+
+def tile_of(stored: Mapping[str, int]) -> Tile:
+    """Return a tile from plain data; ValueError if it is none."""
+    try:
+        return Tile(**stored)
+    except TypeError as error:
+        raise ValueError(f"no tile is {dict(stored)}: {error}") from None
+
+
+@dataclass(frozen=True)
+class TileConfig(KernelConfig):
+    """A tile, with ``SPLIT_K`` where sums are split, and the kernel's switches."""
+
+    tile: Tile
+    options: tuple[tuple[str, int], ...] = ()
+
+    def encode(self) -> dict[str, dict[str, int]]:
+        """Return tile and switches."""
+        return {"tile": self.tile.given(), "options": dict(self.options)}
+
+    @property
+    def slices(self) -> int:
+        """``SPLIT_K``, or 1."""
+        return self.tile.SPLIT_K or 1
+
+    def __str__(self) -> str:
+        return str(self.tile)
+
+
+@dataclass(frozen=True)
+class NoConfig(KernelConfig):
+    """The configuration of somebody else's kernel: there is nothing of ours to choose."""
+
+    def encode(self) -> dict[str, dict[str, int]]:
+        """Return neither tile nor switches."""
+        return {"tile": {}, "options": {}}
+
+    def __str__(self) -> str:
+        return ""
+
+
+class Launches:
+    """The launches of one product with one configuration, compiled and laid out but for addresses, α and β."""
+
+    def __init__(self, make: Callable[[], Run]) -> None:
+        self._make = make
+
+    def starter(self) -> Run:
+        """Return a function that puts the launches into a queue. It keeps its arguments in one place: one for each thread."""
+        return self._make()
+
+    def reserve(self, queue: Any = None) -> None:
+        """Allocate and load what a queue needs beyond its workspace, so that nothing is while it is captured into a graph."""
+
+    def accepts(self, packed: Any) -> bool:
+        """Return True if ``packed``, a second operand that was split beforehand, may stand in place of B's handle."""
+        return False
+
+    def escalated(self) -> int:
+        """Return how many pieces of C were computed again in plain fp32; waits for the device."""
+        return 0
+
+
+class KernelFamily(ABC):
+    """One kernel family.
+
+    Attributes
+    ----------
+    name : as receipts and the store name it
+    precision : accuracy class that it promises, by its name in ``toprung.precision``
+    own : True for kernels of toprung's own, False for what is installed
+    memory : where operands lie, ``"device"`` or ``"host"``
+    operand_dtypes : NumPy names of what operands may be
+    epilogues : what it can do with α·op(A)·op(B) on the way out, beside adding β·C
+    reproducible : ``"run"`` if the same product on the same device gives the same bits each time, ``""`` if nothing is promised
+    """
+
+    name: ClassVar[str]
+    precision: ClassVar[str] = "fp32"
+    own: ClassVar[bool] = True
+    memory: ClassVar[str] = "device"
+    operand_dtypes: ClassVar[frozenset[str]] = frozenset({"float32"})
+    epilogues: ClassVar[frozenset[str]] = frozenset()
+    reproducible: ClassVar[str] = "run"
+
+    # what selection asks
+
+    @abstractmethod
+    def supports(self, device: Device, desc: Desc) -> str:
+        """Return why the family cannot compute a product on a device, as a sentence; empty if it can."""
+
+    @abstractmethod
+    def candidates(self, device: Device, desc: Desc) -> Iterable[KernelConfig]:
+        """Return the configurations worth considering for a product that ``supports`` allows; of equal cost the first counts."""
+
+    @abstractmethod
+    def cost(self, device: Device, desc: Desc, config: KernelConfig) -> float:
+        """Return the predicted seconds of a product; infinite where nothing is known of the configuration."""
+
+    def relative_cost(self, device: Device, desc: Desc, config: KernelConfig) -> float | None:
+        """Return ``cost`` if the model tells configurations apart well enough to overrule a measured neighbour; else None."""
+        return None
+
+    def host_seconds(self, flops: int) -> float:
+        """Return the predicted seconds of a product of host arrays by its operations, for families with ``memory = "host"``."""
+        return float("inf")
+
+    def reason(self, device: Device, desc: Desc, config: KernelConfig) -> str:
+        """Return why the model would take a configuration, a sentence for the receipt."""
+        return ""
+
+    # what running asks
+
+    @abstractmethod
+    def compile(self, session: Session, desc: Desc, config: KernelConfig) -> Launches:
+        """Compile and lay out the launches. α = 0, K = 0 and empty results never get here.
+
+        Raises
+        ------
+        BuildError, IllegalTile, LaunchError
+            the device cannot run the configuration; nothing was launched
+        """
+
+    def prepack(self, session: Session, desc: Desc, b: int, queue: Any = None) -> Any:
+        """Return a second operand laid out for any number of products, B at address ``b``; None if the family has no such layout.
+
+        ``Launches.accepts`` says which products take it. B stays as it is as long as what is returned.
+        """
+        return None
+
+    def workspace_bytes(self, device: Device, desc: Desc, config: KernelConfig) -> int:
+        """Return the scratch memory of a product, in bytes."""
+        return 0
+
+    def launch_count(self, device: Device, desc: Desc, config: KernelConfig) -> int:
+        """Return how many kernels a product starts."""
+        return 1
+
+    # what the store asks
+
+    def decode(self, tile: Mapping[str, int], options: Mapping[str, int]) -> KernelConfig:
+        """Return the configuration that ``encode`` gave, or that anybody wrote into a store.
+
+        Raises
+        ------
+        ValueError
+            nothing that the family can ever be; the message says why
+        """
+        if tile or options:
+            raise ValueError(f"{self.name} has neither tile nor switches of ours")
+        return NoConfig()
+
+    def adapt(self, device: Device, desc: Desc, config: KernelConfig, measured: Desc, exact: bool) -> KernelConfig | str:
+        """Return a configuration measured on one product as it suits another, or why it does not.
+
+        Parameters
+        ----------
+        measured : the product it was measured on
+        exact : the two have the same sizes: the number of K slices stays as it is
+        """
+        return self.supports(device, desc) or config
+
+    def version(self, backend: str) -> str:
+        """Return what identifies the code behind the family on a backend: a hash of sources, or an installed library's version."""
+        return source_digest(self.texts(backend))
+
+    def texts(self, backend: str) -> Iterable[str]:
+        """Return every source text that the family's launches consist of, a backend's prelude before OpenCL C."""
+        return ()
+
+    # what verification and the tuner ask
+
+    def test_problem(self, desc: Desc, config: KernelConfig) -> tuple[tuple[int, int, int], KernelConfig]:
+        """Return rows and columns of C and K of a small problem with edges in every direction, and the configuration for it."""
+        raise NotImplementedError
+
+    def source(self, device: Device, config: KernelConfig) -> Source | None:
+        """Return the source of the launch that takes longest to compile; None where nothing of ours is compiled."""
+        return None
+
+    def space(self, device: Device, desc: Desc) -> Axes:
+        """Return the axes of a search for a product; empty where there is nothing to search."""
+        return {}
+
+    def at(self, device: Device, desc: Desc, point: Point) -> KernelConfig | None:
+        """Return the configuration at a point of the axes; None if it is not legal."""
+        return None
+
+    def point(self, config: KernelConfig) -> Point:
+        """Return the point nearest to a configuration: the inverse of ``at``."""
+        raise NotImplementedError
+
+    def starts(self, device: Device, desc: Desc) -> Iterator[Point] | None:
+        """Return points from which a search starts; None for all of the space."""
+        return None
+
+    def search_cost(self, device: Device, desc: Desc, config: KernelConfig) -> float:
+        """Return the prediction by which a search orders configurations; what is small is tried first."""
+        return self.cost(device, desc, config)
+
+    def blocked(self, config: KernelConfig) -> TileConfig | None:
+        """Return the configuration as ``toprung.bounds.rank`` can predict it, a tunable block; None if it cannot."""
+        return None
+
+    def __repr__(self) -> str:
+        return f"<kernel family {self.name}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        from toprung.kernels import family
+
+        return family, (self.name,)

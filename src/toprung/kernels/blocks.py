@@ -1,0 +1,276 @@
+"""Block kernels: products in BM×BN blocks of C with tiles of A and B in local memory. Tiles, their rules, and predicted seconds.
+
+``BLOCKS`` is the table of tiles for a GPU; ``benchmarks/tiles.py`` measures them, ``benchmarks/fit_routes.py`` fits their numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from toprung.device import Device
+from toprung.gemm.desc import Desc, GemmDesc, widest, widths
+from toprung.kernels import cost_model
+from toprung.kernels.record import LibraryKernel, Options
+from toprung.kernels.split_k import LEAST_ITERATIONS, slice_depth, whole_slices
+from toprung.rung import Switch
+from toprung.tile import COMMON, EQUAL_SHARES, Rule, Tile, broken, divides, fits_local
+
+LARGEST_PIECE, DEEPEST = 1024, 512
+"""Results of a work-item, and K of a tile, beyond which nothing is built: compilers unroll both."""
+
+
+def tiles_bytes(tile: Tile) -> int:
+    """Return the bytes of As and Bs with their paddings, in all buffers."""
+    return 4 * (tile.STAGES or 1) * (tile.BK or 0) * (tile.BM + (tile.PADA or 0) + tile.BN + (tile.PADB or 0))
+
+
+def along_m(tile: Tile) -> int:
+    """Return the floats of a work-item's pieces along M (VM)."""
+    return next(w for w in (4, 2, 1) if (tile.TM or 1) % w == 0)
+
+
+RULES = (
+    divides("BM", "WM", "a block is whole warps high"),
+    divides("BN", "WN", "and wide"),
+    divides("WM", "TM", "a warp is whole work-items high"),
+    divides("WN", "TN", "and wide"),
+    divides("BK", "VA", "a load of an untransposed A takes VA elements along K"),
+    divides("BK", "VB", "a load of a transposed B takes VB elements along K"),
+    Rule(
+        "rows of As begin aligned",
+        "they are read VM floats at a time and written VA",
+        lambda t, d: (t.BM + (t.PADA or 0)) % max(along_m(t), t.VA or 1) == 0,
+    ),
+    Rule(
+        "rows of Bs begin aligned",
+        "they are read VEC floats at a time and written VB",
+        lambda t, d: (t.BN + (t.PADB or 0)) % max(t.VEC or 1, t.VB or 1) == 0,
+    ),
+    *EQUAL_SHARES,
+    Rule(
+        "WM · WN = TM · TN · warp on a GPU",
+        "a warp's tile is what its work-items own",
+        lambda t, d: d.kind != "gpu" or not d.subgroup or (t.WM or 1) * (t.WN or 1) == (t.TM or 1) * (t.TN or 1) * d.subgroup,
+    ),
+    Rule(
+        "TM · TN ≤ 128 on a GPU",
+        "a work-item's results need as many registers, of which it has at most 255",
+        lambda t, d: d.kind != "gpu" or (t.TM or 1) * (t.TN or 1) <= 128,
+    ),
+)
+
+LAYOUT_SWITCHES = (
+    Switch("TRANS_A", "A is stored K×M"),
+    Switch("TRANS_B", "B is stored N×K"),
+    Switch("VC", "floats of an access to C", values=(1, 2, 4)),
+    Switch("INDEX32", "offsets within a matrix have 32 bits", values=(1, 0)),
+)
+
+RESIDENT = Switch(
+    "RESIDENT",
+    "work-groups an SM must have registers for; 0: as it comes",
+    values=(0, 1, 2, 3, 4, 5, 6, 8),
+    searched=True,
+)
+GROUP_M = Switch("GROUP_M", "blocks of rows that are covered together", values=(8, 1, 2, 4, 16, 32), searched=True)
+
+
+def square(block: int, deep: int, piece: int, warp: tuple[int, int], **more: int) -> Tile:
+    """Return a tile as high as wide, with the widest accesses."""
+    return Tile(
+        BM=block, BN=block, BK=deep, WM=warp[0], WN=warp[1], TM=piece, TN=piece, VEC=4, VA=4, VB=4, STAGES=1, PADA=4, PADB=4, **more
+    )
+
+
+def tile_grid(desc: Desc, tile: Tile) -> tuple[int, int]:
+    """Return the blocks of C down and across."""
+    return -(-desc.M // tile.BM), -(-desc.N // tile.BN)
+
+
+def block_count(desc: Desc, tile: Tile) -> int:
+    """Return the blocks of all matrices of the batch."""
+    return math.prod(tile_grid(desc, tile)) * desc.batch
+
+
+def fitted(desc: GemmDesc, tile: Tile) -> Tile:
+    """Return a tile with accesses to A and B as wide as operands and tile allow."""
+    a, b, _ = widths(desc)
+    return replace(tile, VA=min(a, tile.TM or 1), VB=min(b, tile.TN or 1))
+
+
+def too_wide(desc: GemmDesc, tile: Tile) -> str:
+    """Return why a tile's accesses do not suit a product's operands; empty if they do."""
+    a, b, _ = widths(desc)
+    return "its accesses are wider than the operands allow" if (tile.VA or 1) > a or (tile.VB or 1) > b else ""
+
+
+def width_of_c(desc: GemmDesc, tile: Tile, slices: int) -> int:
+    """Return the floats of an access to C, or to the slices of it: no more than a work-item's piece."""
+    return min(widths(desc)[2] if slices == 1 else widest(desc.N), tile.VEC or 1)
+
+
+def layout_options(desc: GemmDesc, options: dict[str, int], width: int) -> tuple[tuple[str, int], ...]:
+    """Return switches as a product's layout asks for: transposes, accesses to C of at most ``width`` floats, 64-bit offsets."""
+    options["TRANS_A"], options["TRANS_B"] = int(desc.trans_a), int(desc.trans_b)
+    options["VC"] = min(options.get("VC", 4), width)
+    if not desc.index32:
+        options["INDEX32"] = 0
+    return tuple(sorted(options.items()))
+
+
+def check_candidate(record: LibraryKernel, tile: Tile, options: Options) -> None:
+    """Raise ValueError for a tile that is never built, or a switch or value that the kernel does not have."""
+    if (tile.TM or 1) * (tile.TN or 1) > LARGEST_PIECE or (tile.BK or 1) > DEEPEST:
+        raise ValueError("its tile is larger than is ever built")
+    known = {s.name: s.values for s in record.switches}
+    for name, value in options:
+        if value not in known.get(name, ()):
+            raise ValueError(f"{record.name} has no switch {name}={value}")
+
+
+# what the heuristic weighs on a GPU
+
+
+@dataclass(frozen=True)
+class Block:
+    """A tile that the heuristic weighs on a GPU.
+
+    Attributes
+    ----------
+    tile : with the widest accesses; narrower ones replace them where the operands need it
+    efficiency : share of the lanes' multiply-adds that it reaches where nothing else limits and operands are aligned
+    resident : work-groups an SM holds; registers decide
+    asked : how many the compiler is told to leave registers for; 0: as it comes
+    ahead, order : switches of the kernel
+    """
+
+    tile: Tile
+    efficiency: float
+    resident: int = 1
+    asked: int = 0
+    ahead: int = 1
+    order: int = 0
+
+
+def _tile(bm: int, bn: int, bk: int, warp: tuple[int, int], piece: tuple[int, int], stages: int = 1) -> Tile:
+    return Tile(
+        BM=bm, BN=bn, BK=bk, WM=warp[0], WN=warp[1], TM=piece[0], TN=piece[1], VEC=min(4, piece[1]), VA=4, VB=4, STAGES=stages,
+        PADA=4, PADB=4,
+    )  # fmt: skip
+
+
+BLOCKS: tuple[Block, ...] = (
+    Block(_tile(128, 256, 8, (64, 64), (8, 16)), 0.852, 1),
+    Block(_tile(128, 128, 8, (32, 64), (8, 8)), 0.844, 2, asked=2, order=1),
+    Block(_tile(64, 128, 16, (32, 64), (8, 8)), 0.767, 3),
+    Block(_tile(64, 128, 8, (32, 64), (8, 8)), 0.756, 4, asked=4),
+    Block(_tile(128, 64, 16, (32, 64), (8, 8), 2), 0.717, 3, order=1),
+    Block(_tile(64, 64, 16, (32, 32), (8, 4), 2), 0.724, 4),
+    Block(_tile(32, 64, 32, (16, 32), (4, 4), 2), 0.524, 4, asked=4),
+    Block(_tile(64, 32, 16, (16, 32), (4, 4), 2), 0.559, 6, asked=6),
+    Block(_tile(32, 32, 32, (16, 32), (4, 4), 2), 0.474, 8, asked=8, order=1),
+    Block(_tile(16, 16, 16, (8, 16), (2, 2), 2), 0.231, 16),
+    Block(_tile(16, 16, 32, (8, 16), (2, 2), 2), 0.236, 12),
+    Block(_tile(16, 32, 16, (8, 16), (2, 2), 2), 0.278, 11),
+    Block(_tile(16, 32, 32, (8, 16), (2, 2), 2), 0.271, 8),
+    Block(_tile(32, 16, 16, (16, 8), (2, 2), 2), 0.275, 11),
+    Block(_tile(32, 16, 32, (16, 8), (2, 2), 2), 0.259, 8),
+    Block(_tile(32, 64, 16, (16, 32), (4, 4), 2), 0.563, 6),
+    Block(_tile(64, 32, 16, (64, 16), (4, 8)), 0.607, 8),
+    Block(_tile(64, 32, 8, (16, 32), (4, 4), 2), 0.567, 8),
+    Block(_tile(64, 64, 32, (32, 32), (8, 4)), 0.627, 4),
+    Block(_tile(64, 64, 8, (32, 64), (8, 8)), 0.728, 6),
+    Block(_tile(128, 32, 16, (32, 32), (8, 4), 2), 0.679, 4),
+    Block(_tile(32, 128, 16, (32, 32), (4, 8), 2), 0.601, 4),
+    Block(_tile(128, 16, 16, (32, 16), (4, 4), 2), 0.541, 4, asked=4),
+    Block(_tile(16, 128, 16, (16, 32), (4, 4), 2), 0.531, 4, asked=4),
+)
+"""Efficiencies as ``benchmarks/fit_routes.py`` prints them."""
+
+WAVES = (1, 2, 4)
+"""Split-K factors to try, as work-groups per SM."""
+
+
+def listed(tile: Tile) -> Tile:
+    """Return a tile as it would stand in ``BLOCKS``: without what operands and split-K change of it."""
+    return replace(tile, VA=4, VB=4, PADA=4, PADB=4, SPLIT_K=None)
+
+
+def block_like(tile: Tile) -> Block | None:
+    """Return the block of ``BLOCKS`` that a tile was made of; None if there is none."""
+    global _table
+    if _table[0] is not BLOCKS:
+        _table = BLOCKS, {_shape(one.tile): one for one in BLOCKS}
+    return _table[1].get(_shape(tile))
+
+
+def _shape(tile: Tile) -> tuple[int | None, ...]:
+    """Return what ``listed`` leaves of a tile, for a dictionary: this is on the way of every selection, some hundred times."""
+    return tile.BM, tile.BN, tile.BK, tile.WM, tile.WN, tile.TM, tile.TN, tile.VEC, tile.STAGES, tile.KU
+
+
+_table: tuple[tuple[Block, ...], dict[tuple[int | None, ...], Block]] = (), {}
+
+
+_rules = (*COMMON, fits_local(tiles_bytes), *RULES)
+_narrow: dict[tuple[Device, int, int], tuple[tuple[Block, ...], tuple[Block, ...]]] = {}
+
+
+def narrowed(device: Device, a: int, b: int) -> tuple[Block, ...]:
+    """Return ``BLOCKS`` with the widest accesses that are legal on the device, none wider than ``a`` and ``b`` floats."""
+    known = _narrow.get((device, a, b))
+    if known is None or known[0] is not BLOCKS:
+        narrower, found = [(va, vb) for va in (4, 2, 1) if va <= a for vb in (4, 2, 1) if vb <= b], []
+        for one in BLOCKS:
+            fit = (replace(one.tile, VA=va, VB=vb) for va, vb in narrower)
+            found += [replace(one, tile=tile) for tile in fit if not broken(_rules, tile, device)][:1]
+        known = _narrow[device, a, b] = BLOCKS, tuple(found)
+    return known[1]
+
+
+def split_k_factors(desc: GemmDesc, tile: Tile, compute_units: int) -> list[int]:
+    """Return the numbers of K slices worth weighing: one, and what gives each SM ``WAVES`` work-groups, or the most there are."""
+    piece, blocks = tile.BK or 1, block_count(desc, tile)
+    most = max(1, desc.K // (LEAST_ITERATIONS * piece))
+    wanted = {1, *(round(compute_units * waves / blocks) for waves in WAVES)}
+    return sorted({whole_slices(desc.K, piece, min(n, most)) for n in wanted if n >= 1})
+
+
+def block_seconds(device: Device, desc: GemmDesc, block: Block, tile: Tile, slices: int, aligned: bool = False) -> float:
+    """Return the predicted seconds of a product by blocks on a GPU.
+
+    Parameters
+    ----------
+    tile : the block's, with accesses as wide as they will be
+    aligned : predict as if operands and C were aligned, by the numbers of a vendor's kernels
+    """
+    vc, wide = (4, 4) if aligned else (width_of_c(desc, tile, slices), widths(desc)[2])
+    cycles = cost_model.block_cycles(
+        desc, tile, block.efficiency, block.resident, slices, vc, wide, device.compute_units, device.lanes or 128,
+        cost_model.VENDOR_BLOCK if aligned else cost_model.BLOCK,
+    )  # fmt: skip
+    return cost_model.seconds(cycles, min(slices, 2), cost_model.hz(device))
+
+
+def aligned_blocks(device: Device, desc: GemmDesc, side: int) -> Iterator[tuple[Block, int, float]]:
+    """Yield block, K slices and predicted seconds of what a vendor's library may have: sides of ``side`` and more, aligned."""
+    for block in narrowed(device, 4, 4):
+        if min(block.tile.BM, block.tile.BN) >= side:
+            for slices in split_k_factors(desc, block.tile, device.compute_units):
+                yield block, slices, block_seconds(device, desc, block, block.tile, slices, aligned=True)
+
+
+# on a CPU
+
+
+def cpu_work(device: Device, desc: GemmDesc, tile: Tile, slices: int) -> float:
+    """Return the multiply-adds of the busiest core, edges included; three times as many for narrow vectors, which idle lanes."""
+    waves = -(-block_count(desc, tile) * slices // device.compute_units)
+    narrow = 1.0 if tile.TN and tile.TN >= 16 else 3.0
+    return narrow * waves * tile.BM * tile.BN * slice_depth(desc.K, tile.BK or 1, slices)
+
+
+CPU_RATE = 5e9
+"""Multiply-adds a second that ``cpu_work`` counts as: a round number, which orders and promises nothing."""

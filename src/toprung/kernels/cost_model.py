@@ -1,0 +1,327 @@
+"""Cost model of a product on a GPU, in cycles: one of block kernels, one of skinny kernels, one of plain fp32 whatever runs it.
+
+The models order candidates and say where a vendor's library is likely to be faster; nobody reads times from them. Their numbers
+were fitted by ``benchmarks/fit_routes.py`` to what ``benchmarks/routes.py`` and ``benchmarks/tiles.py`` measured on an H200. They
+count a device's own cycles on its own number of SMs, so that another device gets an answer of its own, a rougher one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+
+from toprung.device import Device
+from toprung.gemm.desc import GemmDesc
+from toprung.kernels.split_k import FEW_PARTS
+from toprung.tile import Tile
+
+HZ = 1.98e9
+"""Cycles a second of a device that does not say: an H200's."""
+CACHED = 32 << 20
+"""Bytes of K slices that the L2 holds until they are added."""
+OPERAND, MISSING = 50e6, 6
+"""Bytes of a large operand of which half still comes from the L2 when it is read again; and how sharply that ends."""
+THREADS, REGISTERS = 2048, 1 << 16
+"""Threads and registers of an SM."""
+UNEVEN = 0.5
+"""Extra work-groups the busiest SM gets in the last, incomplete wave: the scheduler hands them out first come, first served."""
+ADDERS = 8
+"""Work-items of the second pass that share an access to C where the parts are more than few (``kernels/add.py``)."""
+BANKS = 32
+"""Banks of the L1, each a float wide; what lies in the same one is read one after the other."""
+FUNNEL = 4
+"""Power by which the larger of two limits that hide behind each other counts: nearly the maximum."""
+SHARPER = 8
+"""Power by which the larger limit counts where one large operand is read: some waves make up for the waiting of others."""
+
+
+@dataclass(frozen=True)
+class Host:
+    """Seconds in which a program puts a product into the queue; nothing is faster that is repeated in a loop.
+
+    Attributes
+    ----------
+    launch, two : one launch of ours, and two
+    cublas : a call of cuBLAS
+    """
+
+    launch: float = 4.92e-6
+    two: float = 9.99e-6
+    cublas: float = 14e-6
+
+
+@dataclass(frozen=True)
+class BlockModel:
+    """Cycles of a block kernel.
+
+    Attributes
+    ----------
+    launch : a launch, with the first loads and the last stores
+    iteration : one of the loop over K, waiting for memory and for the others of the work-group
+    load : each access to global memory that a work-item makes in an iteration
+    alone : power of the share of the lanes that is filled by which a multiply-add takes less: what all share, local memory first,
+        is then left to few
+    narrow : that accesses to A or B take longer where they bring one or two floats of four, by how the operand lies
+    store : each store of a work-item, one after the other
+    result : each result that an SM writes
+    piece : power by which that grows with a work-item's results, of 32
+    scattered : power by which that grows where C is written in narrower pieces than a work-item's
+    second : a second launch
+    adding : a round of its work-items, each of which finds out where in C an access of its lies, and adds the lanes' sums
+    memory : bytes a cycle that the GPU moves from and to its memory or L2
+    written : how many bytes read one written counts for, with ``scattered_memory`` as the power
+    cache : bytes a cycle from the L2, to all SMs
+    slices : bytes a cycle of slices, while the cache holds them
+    layouts : efficiency of the other transposes over that of NN
+    """
+
+    launch: float = 4903.0
+    iteration: float = 266.0
+    load: float = 4.37
+    alone: float = 0.481
+    narrow: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({"A": 8.63, "AT": 1.16, "B": 0.689, "BT": 14.3}))
+    store: float = 8.5
+    result: float = 0.123
+    piece: float = 0.457
+    scattered: float = 1.32
+    second: float = 5625.0
+    adding: float = 1000.0
+    memory: float = 3205.0
+    written: float = 3.16
+    scattered_memory: float = 0.756
+    cache: float = 1851.0
+    slices: float = 4289.0
+    layouts: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({"NT": 0.924, "TN": 1.05, "TT": 1.0}))
+
+
+BLOCK = BlockModel()
+VENDOR_BLOCK = replace(BLOCK, layouts=MappingProxyType({**BLOCK.layouts, "NT": 0.97}))
+"""The block model of a vendor's library, which is weighed by tiles of ours: operands that both lie along K cost it less."""
+HOST = Host()
+
+
+def block_cycles(
+    desc: GemmDesc,
+    tile: Tile,
+    efficiency: float,
+    resident: int,
+    slices: int,
+    vc: int,
+    wide: int,
+    units: int,
+    lanes: int,
+    p: BlockModel = BLOCK,
+) -> float:
+    """Return the cycles of a block kernel.
+
+    Blocks are dealt out in waves of ``resident`` an SM, the last wave with what is left, not evenly if there were
+    others. A wave takes as long as its multiply-adds on the lanes that its work-items fill, at the tile's efficiency, better
+    where they fill only some, longer where operands are read in narrow pieces, and waits in each iteration of its loop; then it
+    writes, ``vc`` floats at a time. Slices add a second pass, which moves the parts, or computes where in C its accesses lie, for
+    ``wide`` floats at a time. Nothing takes less than memory needs for the operands, and the L2 for what each block reads
+    of them.
+    """
+    bk, items = tile.BK or 1, tile.work_items
+    iterations = math.ceil(math.ceil(desc.K / bk) / slices)
+    depth, block = iterations * bk, tile.BM * tile.BN
+    groups = -(-desc.M // tile.BM) * -(-desc.N // tile.BN) * desc.batch * slices
+    va, vb, vec = tile.VA or 1, tile.VB or 1, tile.VEC or 1
+    each = 1 / (efficiency * p.layouts.get(desc.trans, 1.0))
+    each += p.narrow["AT" if desc.trans_a else "A"] * (1 / va - 0.25) / tile.BN
+    each += p.narrow["BT" if desc.trans_b else "B"] * (1 / vb - 0.25) / tile.BM
+    waiting = iterations * (p.iteration + p.load * (tile.BM * bk / va + bk * tile.BN / vb) / items)
+    pieces = vec / min(vc, vec)
+    stores = (tile.TM or 1) * (tile.TN or 1) / vec * pieces
+
+    each_result = p.result * math.pow(pieces, p.scattered) * math.pow((tile.TM or 1) * (tile.TN or 1) / 32, p.piece)
+
+    def wave(count: int) -> float:
+        results = count * block
+        filled = min(1.0, count * items / lanes)
+        multiplying = results * depth / lanes * math.pow(filled, p.alone - 1) * each
+        return multiplying + waiting + p.store * stores + each_result * results
+
+    whole, left = divmod(groups, resident * units)
+    rest = min(resident, math.ceil(left / units + (UNEVEN if whole and left else 0.0)))
+    total = (whole * wave(resident) if whole else 0.0) + (wave(rest) if rest else 0.0)
+    read, made = desc.batch * (desc.M + desc.N) * desc.K, desc.batch * desc.M * desc.N
+    written = made * p.written * (math.pow(pieces, p.scattered_memory) if slices == 1 else 1.0)
+    memory = 4 * (read + written) / p.memory
+    cache = 4 * groups * depth * (tile.BM + tile.BN) / p.cache
+    total = math.pow(total**FUNNEL + memory**FUNNEL + cache**FUNNEL, 1 / FUNNEL)
+    if slices > 1:
+        parts = 4 * slices * made
+        moving = (2 * parts + 4 * made) / (p.slices if parts <= CACHED else p.memory)
+        rounds = made / wide * (ADDERS if slices > FEW_PARTS else 1) / (units * THREADS)
+        total += p.second + math.pow(moving**FUNNEL + (p.adding * rounds) ** FUNNEL, 1 / FUNNEL)
+    return p.launch + total
+
+
+@dataclass(frozen=True)
+class SkinnyModel:
+    """Cycles of a kernel that reads a large operand once.
+
+    Attributes
+    ----------
+    launch : a launch; ``second`` : another one
+    wave : of work-groups, before its loop and after it
+    iteration : one of the loop over K, waiting for memory
+    each, far : for each float of the large operand that a work-item reads in an iteration; more where it is not in the L2
+    small : for each access to the small operand
+    load, multiply, reduce : that a sub-group is busy with a float of the large operand for each lane, a multiply-add of them, and
+        the end of one of its sums
+    access : the same with the address of each access in the loop, 64 bits of it
+    once : that the L1, which answers a sub-group from its banks as local memory does, takes for each time that it has to
+    hidden : power by which the larger of working and waiting counts: 1 where a wave does one after the other
+    memory, cached : bytes a cycle of a large operand from beyond the L2 and from it
+    flight : bytes on their way with which half of these arrive: what memory's latency takes
+    narrow : share that is moved besides for each float of an access that is missing, at 1/width − 1/4
+    """
+
+    iteration: float
+    each: float
+    small: float
+    load: float
+    reduce: float
+    wave: float
+    second: float
+    memory: float
+    cached: float
+    flight: float
+    far: float
+    narrow: float
+    access: float = 0.0
+    once: float = 0.0
+    hidden: float = 1.0
+    multiply: float = 1.0
+    launch: float = 4000.0
+
+
+SKINNY: Mapping[str, SkinnyModel] = MappingProxyType(
+    {
+        "rows": SkinnyModel(
+            iteration=44.84,
+            each=40.62,
+            small=83.31,
+            load=0.236,
+            reduce=76.35,
+            wave=156.5,
+            second=6859.0,
+            memory=2002.0,
+            cached=3038.0,
+            flight=9690.0,
+            far=81.04,
+            narrow=0.2289,
+            access=7.28,
+            once=0.774,
+            hidden=2.0,
+        ),
+        "columns": SkinnyModel(
+            iteration=121.0,
+            each=21.76,
+            small=22.65,
+            load=0.4155,
+            reduce=16.17,
+            wave=2141.0,
+            second=6685.0,
+            memory=2250.0,
+            cached=3038.0,
+            flight=526000.0,
+            far=66.79,
+            narrow=0.1032,
+        ),
+    }
+)
+
+
+def skinny_cycles(
+    kernel: str,
+    tile: Tile,
+    length: int,
+    few: int,
+    small: int,
+    depth: int,
+    on: int,
+    batch: int,
+    slices: int,
+    units: int,
+    models: Mapping[str, SkinnyModel] = SKINNY,
+) -> float:
+    """Return the cycles of the skinny kernel ``rows`` or ``columns``: ``few`` sums for each of ``length`` rows or columns.
+
+    Parameters
+    ----------
+    small : rows of the small operand that the kernel is compiled for
+    on : elements from one of the small operand to the next along K
+
+    Notes
+    -----
+    A wave of work-groups keeps its sub-groups' schedulers and
+    the L1 busy, or waits, longer for what the L2 does not hold; what it reads of the large operand is the limit
+    from below, for each wave of its own: a few work-groups that are left wait as long as a full wave does, and memory with them.
+    How many there are in a wave follows from registers, about as the compiler allots them. Calls are taken to follow each other on
+    the same operands, as they were measured.
+    """
+    s, wide, own = models[kernel], tile.VA or 1, tile.TM or 1
+    if kernel == "rows":
+        at_once, down, reads = own, tile.DN * wide, small * (1 if (tile.VB or 1) > 1 else wide)
+        ends, registers = small * own, min(128, 26 + own * wide + 3 * own * small // 2)
+        conflicts = max(1, tile.DN * math.gcd(wide * on, BANKS) // BANKS)
+        passes = own * (wide + (wide < 4)) + reads * (wide if (tile.VB or 1) > 1 else conflicts)
+    else:
+        at_once = tile.KU or 1
+        down, reads = tile.DN * at_once, small * at_once
+        ends, registers = small * tile.DN, 12 + small * (wide + 3)
+        passes = 0
+    iterations = math.ceil(math.ceil(depth / down) / slices)
+    items = tile.work_items
+    resident = max(1, min(THREADS // items, REGISTERS // (items * 8 * -(-max(32, registers) // 8))))
+    groups = -(-length // tile.BM) * batch * slices
+    floats = at_once * wide
+    busy = iterations * (floats * (s.load + small * s.multiply) + (at_once + reads) * s.access) + ends * s.reduce
+
+    moved = 4 * batch * length * depth
+    missed = 1 / (1 + math.pow(OPERAND / moved, MISSING))
+
+    reading = moved * ((1 - missed) / s.cached + missed / s.memory) * (1 + s.narrow * (1 / wide - 0.25)) / groups
+
+    def wave(count: int, dealt: int) -> float:
+        working = count * items / 32 * (busy / 4 + iterations * passes * s.once)
+        waiting = iterations * (s.iteration + floats * (s.each + missed * s.far) + reads * s.small)
+        least = s.wave + math.pow(working**s.hidden + waiting**s.hidden, 1 / s.hidden)
+        memory = dealt * reading * (1 + s.flight / (4 * floats * items * dealt))
+        return math.pow(least**SHARPER + memory**SHARPER, 1 / SHARPER)
+
+    whole, left = divmod(groups, resident * units)
+    total = (whole * wave(resident, resident * units) if whole else 0.0) + (wave(math.ceil(left / units), left) if left else 0.0)
+    return s.launch + total + (s.second + 8 * slices * length * few * batch / BLOCK.slices if slices > 1 else 0.0)
+
+
+PLAIN_RATE, PLAIN_START = 51e12, 1e-5
+"""Operations a second of the best plain fp32 kernel on an H200, and the seconds it takes beyond them. Fitted to bursts of 512 to
+4096 cubed (``benchmarks/hopper.py``), which they meet within a tenth."""
+MEMORY_RATE = 4e12
+"""Bytes a second of memory."""
+
+
+def plain_fp32_seconds(desc: GemmDesc) -> float:
+    """Return the seconds that the best plain fp32 kernel takes about, by operations and bytes alone."""
+    bytes_ = 4 * (desc.rows_read * desc.K + desc.M * desc.N * desc.batch)
+    return PLAIN_START + max(2.0 * desc.M * desc.N * desc.K * desc.batch / PLAIN_RATE, bytes_ / MEMORY_RATE)
+
+
+def hz(device: Device) -> float:
+    """Return the cycles of a device in a second."""
+    return 1e6 * device.clock_mhz if device.clock_mhz else HZ
+
+
+def seconds(clocks: float, launches: int, hz: float, host: Host = HOST) -> float:
+    """Return the seconds of a product of ours: its cycles, or the host's time where that is the limit; fewer cycles break ties."""
+    device = clocks / hz
+    return max(device, host.launch if launches == 1 else host.two) + TIE * device
+
+
+TIE = 0.02
+"""Share of a device's own time that counts where the host is the limit."""

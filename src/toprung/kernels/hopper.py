@@ -1,0 +1,62 @@
+"""Launches on Hopper that its families share: addresses, binaries kept for a session, sizes in memory."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from toprung.backends.base import Kernel, Session, Source
+from toprung.build import source_kernel
+from toprung.device import Device
+
+HOPPER = "sm_90"
+"""The architecture whose instructions these kernels use."""
+
+
+def is_hopper(device: Device) -> bool:
+    """Return True for a Hopper GPU through CUDA."""
+    return device.backend == "cuda" and device.arch == HOPPER
+
+
+def ceil(a: int, b: int) -> int:
+    """Return a / b, rounded up."""
+    return -(-a // b)
+
+
+def whole(nbytes: int) -> int:
+    """Return so many bytes, rounded up to 256: what begins behind them is aligned for every access."""
+    return ceil(nbytes, 256) * 256
+
+
+def address(thing: Any) -> int:
+    """Return the address of a buffer, or of what already is one."""
+    if isinstance(thing, int):
+        return thing
+    handle = getattr(thing, "handle", None)
+    return int(thing.pointer if handle is None else handle)
+
+
+def narrow(x: float) -> float:
+    """Return a scalar as float32 has it, infinite where it is too large."""
+    if x in (0.0, 1.0):
+        return x
+    with np.errstate(over="ignore"):
+        return float(np.float32(x))
+
+
+_kernels: WeakKeyDictionary[Session, dict[Any, Kernel]] = WeakKeyDictionary()
+guard = threading.RLock()
+"""Held while anything is kept for a session."""
+
+
+def kernel_of(session: Session, source: Source) -> Kernel:
+    """Return a source compiled for a session's device and loaded there; kept as long as the session."""
+    key = source.name, source.kernel, tuple(source.defines.items())
+    with guard:
+        kept = _kernels.setdefault(session, {})
+        if key not in kept:
+            kept[key] = source_kernel(source, session)
+        return kept[key]

@@ -1,0 +1,96 @@
+"""Cost model of fp32x: predicted seconds, and the tile and K slices with which a product is done first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from toprung.gemm.desc import GemmDesc
+from toprung.kernels.cost_model import MEMORY_RATE
+from toprung.kernels.hopper import ceil
+from toprung.kernels.hopper_fp32x.config import TWICE, Fp32xConfig, Variant
+from toprung.kernels.hopper_fp32x.sizes import depth_of, matrices, padded, trimmed
+
+COSTS: Mapping[Variant, float] = {
+    Variant(): 20.0,
+    Variant(BN=64, STAGES=8): 11.2,
+    Variant(CONSUMERS=1, BN=64, STAGES=8, GROUP=16): 6.8,
+    Variant(CONSUMERS=1, BN=32, STAGES=8, GROUP=16): 4.5,
+}
+BY_AREA: Mapping[int, float] = {v.BM * v.BN: cost for v, cost in COSTS.items()}
+"""``COSTS``: tiles that are weighed, each with the nanoseconds that an element of K takes where every SM has one.
+
+Here and below, where nothing else is said: fitted to bursts of 512 to 4096 cubed on an H200 (``benchmarks/hopper.py``),
+which they meet within a tenth. ``BY_AREA``: the same by a tile's elements, for those that only a tuner tries."""
+TAIL = 0.15
+"""Nanoseconds for each element of a tile's C, once."""
+LAUNCH = 4e-6
+"""Seconds of a launch that does nothing."""
+SPLIT_RATE, ACROSS_RATE = 3.6e12, 2.6e12
+"""Bytes a second of the splitting pass, what it reads and what it writes: of rows that lie along K, and of those that lie across.
+
+Fitted to the launch alone on an H200 (``results/nvidia-h200/split-k.json``), in the slices chosen there and 65536 x 64 x 4096;
+64 x 65536 x 4096 of ``fp32x-sustained.json``, nearly all across, takes longer than that by what they say."""
+REDUCE_RATE = 4.3e12
+"""Bytes a second at which the results of slices are read and added: fitted to ``split-k.json``, where there are 50 MB and more."""
+SHORTEST = 256
+"""Least K of a slice: below, a tile's beginning and end are most of its time."""
+
+
+def waves(desc: GemmDesc, variant: Variant, units: int, slices: int = 1) -> int:
+    """Return the tiles of the fullest SM."""
+    return ceil(_tiles(desc, variant) * slices, units)
+
+
+def select_config(desc: GemmDesc, units: int) -> Fp32xConfig:
+    """Return the tile and slices with which all is done first; the larger tile and the fewer slices where that is equal."""
+    best = min(configs(desc, units), key=lambda config: product_time(desc, config, units))
+    tile = best.variant
+    return Fp32xConfig(replace(tile, INTERVAL=2), best.slices) if desc.K >= TWICE and (tile.CONSUMERS, tile.BN) == (2, 64) else best
+
+
+def configs(desc: GemmDesc, units: int) -> list[Fp32xConfig]:
+    """Return what is weighed: each tile with all of K, and with slices that fill the device once, twice or three times.
+
+    Their results take no more memory than the operands, and a slice has ``SHORTEST`` of K at least.
+    """
+    found = []
+    for variant in COSTS:
+        counts = {filling(desc, variant, n * units) for n in (1, 2, 3)} | {1}
+        found += [Fp32xConfig(variant, slices) for slices in sorted(counts)]
+    return found
+
+
+def filling(desc: GemmDesc, variant: Variant, units: int) -> int:
+    """Return the slices of K with which there are no more tiles than SMs, as many as memory and ``SHORTEST`` allow."""
+    return trimmed(desc.K, min(most_slices(desc), units // max(_tiles(desc, variant), 1)))
+
+
+def most_slices(desc: GemmDesc) -> int:
+    """Return the most slices of K whose results take no more memory than the operands, each with ``SHORTEST`` of K."""
+    return max(1, min(desc.K // SHORTEST, desc.K * desc.rows_read // max(desc.M * padded(desc.N) * desc.batch, 1)))
+
+
+def product_time(desc: GemmDesc, config: Fp32xConfig, units: int) -> float:
+    """Return the seconds of the second launch beyond its start, and all of the third."""
+    variant, slices = config.variant, config.slices
+    tile = 1e-9 * (BY_AREA[variant.BM * variant.BN] * depth_of(desc.K, slices) + TAIL * variant.BM * variant.BN)
+    multiply = max(waves(desc, variant, units, slices) * tile, 4 * desc.rows_read * desc.K / MEMORY_RATE)
+    return multiply + (LAUNCH + 4 * (slices + 1) * desc.M * desc.N * desc.batch / REDUCE_RATE if slices > 1 else 0.0)
+
+
+def split_time(desc: GemmDesc) -> float:
+    """Return the seconds of the first launch beyond its start."""
+    sides = (desc.M, desc.stride_a, desc.trans_a), (desc.N, desc.stride_b, not desc.trans_b)
+    return sum(
+        8 * rows * matrices(stride, desc.batch) * desc.K / (ACROSS_RATE if across else SPLIT_RATE) for rows, stride, across in sides
+    )
+
+
+def seconds(desc: GemmDesc, config: Fp32xConfig, units: int) -> float:
+    """Return the predicted seconds of all launches."""
+    return 2 * LAUNCH + split_time(desc) + product_time(desc, config, units)
+
+
+def _tiles(desc: GemmDesc, variant: Variant) -> int:
+    return ceil(desc.M, variant.BM) * ceil(desc.N, variant.BN) * desc.batch

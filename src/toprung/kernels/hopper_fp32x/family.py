@@ -1,0 +1,160 @@
+"""fp32x on Hopper: each operand split into two fp16 terms, three products on Tensor Cores, as accurate as fp32.
+
+A splitting pass writes the terms into a workspace (4 bytes an element, 8 a row), then they are multiplied; what two terms cannot
+carry is computed again in plain fp32 by the same launch. Where tiles of C are too few for the device, K is cut into slices whose
+results a third launch adds. The workspace is the session's for a stream and serves all products there in turn.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from toprung.backends.base import Session, Source
+from toprung.device import Device
+from toprung.gemm.desc import Desc, GemmDesc
+from toprung.kernels.base import TEST_EDGE, TEST_SLICES, Axes, KernelConfig, KernelFamily, Launches, NoConfig, Point
+from toprung.kernels.hopper_fp32x.config import CHUNK, TWICE, Fp32xConfig, Variant
+from toprung.kernels.hopper_fp32x.cost import COSTS, configs, most_slices, seconds, select_config, waves
+from toprung.kernels.hopper_fp32x.launches import Fp32xLaunches, PackedOperand
+from toprung.kernels.hopper_fp32x.sizes import LIMIT, panels, supported, trimmed, workspace_bytes
+from toprung.kernels.hopper_fp32x.sources import product_source, reduce_source, split_source
+from toprung.kernels.split_k import whole_slices
+
+SPACE = {"CONSUMERS": (2, 1), "BN": (128, 64, 32), "STAGES": (6, 8, 4, 12), "INTERVAL": (1, 2), "GROUP": (8, 16, 4, 1)}
+"""See ``Variant``. How operands are split into terms follows from the product."""
+
+FEW_SLICES = (1, 2, 3, 4)
+"""Slices of K that a search tries beside those that fill the device."""
+
+
+class HopperFp32x(KernelFamily):
+    """fp32-accurate products on Hopper's Tensor Cores."""
+
+    name = "hopper_fp32x"
+    precision = "fp32x"
+
+    def supports(self, device: Device, desc: Desc) -> str:
+        """Return why the device has no such Tensor Cores, or the product is not one that the promise covers."""
+        if not isinstance(desc, GemmDesc):
+            return "fp32x is for products of matrices: with a vector memory is the limit"
+        return supported(device, desc)
+
+    # selection
+
+    def candidates(self, device: Device, desc: Desc) -> Iterable[Fp32xConfig]:
+        """Return the tile and slices with which the fullest SM is done first."""
+        assert isinstance(desc, GemmDesc)
+        return [select_config(desc, device.compute_units)]
+
+    def cost(self, device: Device, desc: Desc, config: KernelConfig) -> float:
+        """Return the seconds of all launches."""
+        assert isinstance(desc, GemmDesc)
+        return seconds(desc, _as_taken(device, desc, config), device.compute_units)
+
+    def reason(self, device: Device, desc: Desc, config: KernelConfig) -> str:
+        """Return tiles and slices."""
+        assert isinstance(desc, GemmDesc)
+        taken = _as_taken(device, desc, config)
+        tile = taken.variant
+        return f"in tiles of {tile.BM}×{tile.BN}" + f" and {taken.slices} slices of K" * (taken.slices > 1)
+
+    # running
+
+    def compile(self, session: Session, desc: Desc, config: KernelConfig) -> Launches:
+        """Return the launches: for each panel the splitting pass, the product, and what adds slices."""
+        assert isinstance(desc, GemmDesc) and isinstance(config, Fp32xConfig)
+        return Fp32xLaunches(session, desc, config.variant, slices=config.slices)
+
+    def prepack(self, session: Session, desc: Desc, b: int, queue: Any = None) -> PackedOperand:
+        """Return B's terms."""
+        assert isinstance(desc, GemmDesc)
+        return PackedOperand(session, desc, b, queue=queue, copied=True)
+
+    def workspace_bytes(self, device: Device, desc: Desc, config: KernelConfig) -> int:
+        """Return the bytes of both operands' terms, four an element, and of the results of slices."""
+        assert isinstance(desc, GemmDesc)
+        return workspace_bytes(desc, slices=config.slices)
+
+    def launch_count(self, device: Device, desc: Desc, config: KernelConfig) -> int:
+        """Return two for each panel, three with slices."""
+        assert isinstance(desc, GemmDesc)
+        return (3 if config.slices > 1 else 2) * len(panels(desc, LIMIT)) if desc.M and desc.N else 0
+
+    # the store
+
+    def decode(self, tile: Mapping[str, int], options: Mapping[str, int]) -> KernelConfig:
+        """Return a variant and slices; without a tile ``NoConfig``: an entry of what the cost model took then."""
+        if not tile and options.keys() <= {"SLICES"}:
+            return NoConfig()
+        return Fp32xConfig.decode(tile, options)
+
+    def adapt(self, device: Device, desc: Desc, config: KernelConfig, measured: Desc, exact: bool) -> KernelConfig | str:
+        """Return the variant with as many slices as give the product's tiles as many blocks; the model's where none is named."""
+        if not isinstance(desc, GemmDesc) or not isinstance(measured, GemmDesc):
+            return "it multiplies matrices"
+        if reason := supported(device, desc):
+            return reason
+        taken = _as_taken(device, desc, config)
+        variant, slices = taken.variant, taken.slices
+        if reason := variant.unfit(desc):
+            return reason
+        if isinstance(config, Fp32xConfig) and not exact:
+            blocks, were = (waves(one, variant, 1) for one in (desc, measured))
+            slices = round(slices * were / max(blocks, 1))
+        return Fp32xConfig(variant, trimmed(desc.K, min(slices, most_slices(desc))))
+
+    def texts(self, backend: str) -> Iterable[str]:
+        """Return the sources of all three launches; CUDA C++ has no prelude."""
+        return [source.text for source in (product_source(Variant()), split_source(), reduce_source())]
+
+    # verification and the tuner
+
+    def test_problem(self, desc: Desc, config: KernelConfig) -> tuple[tuple[int, int, int], KernelConfig]:
+        """Return a block and an edge each way, deep enough for the variant's promise."""
+        assert isinstance(config, Fp32xConfig)
+        variant, depth = config.variant, TEST_SLICES * CHUNK + TEST_EDGE
+        depth += TWICE if variant.INTERVAL > 1 else 0
+        slices = whole_slices(depth, CHUNK, min(config.slices, TEST_SLICES))
+        return (variant.BM + TEST_EDGE, variant.BN + TEST_EDGE, depth), Fp32xConfig(variant, slices)
+
+    def source(self, device: Device, config: KernelConfig) -> Source | None:
+        """Return the product's source."""
+        return product_source(config.variant) if isinstance(config, Fp32xConfig) else None
+
+    def space(self, device: Device, desc: Desc) -> Axes:
+        """Return the variants' axes, and slices that fill the device or are few."""
+        if not isinstance(desc, GemmDesc) or not (desc.M and desc.N) or supported(device, desc):
+            return {}
+        filling = {config.slices for config in configs(desc, device.compute_units)}
+        few = {trimmed(desc.K, min(n, most_slices(desc))) for n in FEW_SLICES}
+        return {**SPACE, "INTERVAL": SPACE["INTERVAL"] if desc.K >= TWICE else (1,), "SLICES": tuple(sorted(filling | few))}
+
+    def at(self, device: Device, desc: Desc, point: Point) -> Fp32xConfig | None:
+        """Return a point if its ring fits, it is as accurate as fp32, and none of its slices is empty or too short."""
+        assert isinstance(desc, GemmDesc)
+        variant = Variant(**{name: point[name] for name in SPACE})
+        slices = trimmed(desc.K, point["SLICES"])
+        if variant.refused() or variant.unfit(desc) or slices > most_slices(desc):
+            return None
+        return Fp32xConfig(variant, slices)
+
+    def point(self, config: KernelConfig) -> Point:
+        """Return the parameters of a configuration."""
+        assert isinstance(config, Fp32xConfig)
+        return {**{name: getattr(config.variant, name) for name in SPACE}, "SLICES": config.slices}
+
+    def starts(self, device: Device, desc: Desc) -> Iterator[Point]:
+        """Yield every block that is weighed, its ring and raster as they are, in all slices; and with more in the Tensor Core."""
+        known = self.space(device, desc)
+        for variant, interval, slices in itertools.product(COSTS, known["INTERVAL"], known["SLICES"]):
+            yield {**{name: getattr(variant, name) for name in SPACE}, "INTERVAL": interval, "SLICES": slices}
+
+
+def _as_taken(device: Device, desc: GemmDesc, config: KernelConfig) -> Fp32xConfig:
+    """Return a configuration, or what the cost model takes where none is named."""
+    return config if isinstance(config, Fp32xConfig) else select_config(desc, device.compute_units)
+
+
+FAMILY = HopperFp32x()

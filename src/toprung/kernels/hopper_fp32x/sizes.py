@@ -1,0 +1,147 @@
+"""Sizes of fp32x: products that are computed, slices of K, bytes of terms and workspace, panels of larger products."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from toprung.device import Device
+from toprung.errors import Unsupported
+from toprung.gemm.desc import GemmDesc
+from toprung.kernels.hopper import ceil, is_hopper, whole
+from toprung.kernels.hopper_fp32x.config import CHUNK
+
+ROW_BYTES = 8
+"""Bytes that the splitting pass leaves beside the terms of each row."""
+SHALLOWEST = 64
+"""The promise begins at this K."""
+DEEPEST = 1 << 24
+"""Largest K: counts of elements and TMA's coordinates have room to spare."""
+LIMIT = 4 << 30
+"""Bytes of terms beyond which a product is cut into panels of M and N, or of the batch."""
+
+
+def width(K: int) -> int:
+    """Return the fp16 elements of a split row."""
+    return 2 * CHUNK * ceil(K, CHUNK)
+
+
+def depth_of(K: int, slices: int) -> int:
+    """Return the length of a slice of K; the last one may be shorter."""
+    return K if slices == 1 else CHUNK * ceil(ceil(K, CHUNK), slices)
+
+
+def trimmed(K: int, slices: int) -> int:
+    """Return as many slices of whole chunks as are not empty, at most ``slices``."""
+    slices = max(1, min(slices, ceil(K, CHUNK)))
+    return ceil(K, depth_of(K, slices)) if K else 1
+
+
+def terms_bytes(rows: int, K: int, slices: int = 1) -> int:
+    """Return the bytes of the terms of some rows and of what stands beside them, each beginning on 256 bytes."""
+    rows *= slices
+    return whole(2 * width(depth_of(K, slices)) * rows) + whole(ROW_BYTES * rows)
+
+
+def matrices(stride: int, batch: int) -> int:
+    """Return how many matrices there are to be split: one where all products share it."""
+    return batch if stride else 1
+
+
+def padded(cols: int) -> int:
+    """Return the elements from a row of a slice's result to the next."""
+    return ceil(cols, 4) * 4
+
+
+def supported(device: Device, desc: GemmDesc) -> str:
+    """Return why a product cannot be computed this way, as a sentence; empty where it can."""
+    if not is_hopper(device):
+        return f"fp32x needs Hopper's Tensor Cores; {device} has none"
+    if desc.M and desc.N and not SHALLOWEST <= desc.K <= DEEPEST:
+        return f"fp32x is promised for K from {SHALLOWEST} to {DEEPEST:,}, not for {desc.K}"
+    if max(desc.M, desc.N, 1) * max(desc.batch, 1) >= 1 << 31:
+        return "fp32x counts rows with 31 bits"
+    if (least := terms_bytes(min(desc.M, 128), desc.K) + terms_bytes(min(desc.N, 128), desc.K)) > LIMIT and desc.M and desc.N:
+        return f"fp32x would need {least:,} bytes for the terms of 128 rows and columns, more than {LIMIT:,}"
+    return ""
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A piece of a product that is split and multiplied at a time: rows from m, columns from n, products from z.
+
+    Attributes
+    ----------
+    split_a, split_b : True if the operand's terms are not in the workspace yet
+    """
+
+    m: int
+    rows: int
+    n: int
+    cols: int
+    z: int
+    batch: int
+    split_a: bool
+    split_b: bool
+
+
+def panels(desc: GemmDesc, limit: int) -> list[Panel]:
+    """Return pieces of a product whose terms need at most ``limit`` bytes: all, some products of the batch, or parts of one.
+
+    Raises
+    ------
+    Unsupported
+        not even 128 rows and 128 columns fit
+    """
+
+    def cost(rows: int, cols: int, batch: int) -> int:
+        return terms_bytes(rows * matrices(desc.stride_a, batch), desc.K) + terms_bytes(
+            cols * matrices(desc.stride_b, batch), desc.K
+        )
+
+    M, N = desc.M, desc.N
+    if cost(M, N, desc.batch) <= limit:
+        return [Panel(0, M, 0, N, 0, desc.batch, True, True)]
+    at_once = next((n for n in _halves(desc.batch) if cost(M, N, n) <= limit), 0)
+    if at_once:
+        return [
+            Panel(0, M, 0, N, z, min(at_once, desc.batch - z), not z or desc.stride_a > 0, not z or desc.stride_b > 0)
+            for z in range(0, desc.batch, at_once)
+        ]
+    rows, cols = M, N
+    while cost(rows, cols, 1) > limit:
+        if max(rows, cols) <= 128:
+            raise Unsupported(f"128 rows and columns of K = {desc.K:,} need {cost(128, 128, 1):,} bytes, more than {limit:,}")
+        if rows >= cols:
+            rows = max(128, ceil(ceil(rows, 2), 128) * 128)
+        else:
+            cols = max(128, ceil(ceil(cols, 2), 128) * 128)
+    found = []
+    for z in range(desc.batch):
+        for n in range(0, N, cols):
+            for m in range(0, M, rows):
+                again = rows < M or n == 0  # a single panel of rows stays where it is
+                found.append(Panel(m, min(rows, M - m), n, min(cols, N - n), z, 1, again, m == 0))
+    return found
+
+
+def _halves(batch: int) -> list[int]:
+    found = []
+    while batch > 1:
+        batch = ceil(batch, 2)
+        found.append(batch)
+    return found
+
+
+def workspace_bytes(desc: GemmDesc, limit: int = LIMIT, slices: int = 1) -> int:
+    """Return the scratch memory of a product, on the device: terms, and results of slices with a flag for each 64 × 32 of them."""
+    if not (desc.M and desc.N):
+        return 0
+    return max(sum(parts_bytes(desc, p, slices)) for p in panels(desc, limit))
+
+
+def parts_bytes(desc: GemmDesc, p: Panel, slices: int) -> tuple[int, int, int, int]:
+    """Return the bytes of the workspace for A's terms, B's, the results of slices, and their flags."""
+    a = terms_bytes(p.rows * matrices(desc.stride_a, p.batch), desc.K, slices)
+    b = terms_bytes(p.cols * matrices(desc.stride_b, p.batch), desc.K, slices)
+    results = slices * p.batch if slices > 1 else 0
+    return a, b, whole(4 * results * p.rows * padded(p.cols)), whole(4 * results * ceil(p.rows, 64) * ceil(p.cols, 32))

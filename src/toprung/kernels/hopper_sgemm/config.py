@@ -1,0 +1,138 @@
+"""Configurations: a variant of the product's kernel; and the sources."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from toprung.backends.base import DYNAMIC_SHARED, Source
+from toprung.build import with_includes
+from toprung.kernels.base import KernelConfig
+from toprung.tile import Tile
+
+FOLDER = Path(__file__).parent
+
+LARGEST_STEP, LARGEST_GROUP = 32, 1 << 10
+"""Most K in a stage and most stages of the ring; most rows of tiles that are walked together. More is not built."""
+
+
+def ring(tile: Tile) -> int:
+    """Return the bytes of STAGES tiles of A and B in fp32, 128 a stage for barriers, their alignment, and four zeros."""
+    return (tile.STAGES or 1) * (4 * (tile.BM + tile.BN) * (tile.BK or 0) + 128) + 128 + 16
+
+
+@dataclass(frozen=True)
+class Variant(KernelConfig):
+    """Free parameters of the product's kernel: a block of eight warps of 64 × 64 and a warpgroup that fetches.
+
+    Attributes
+    ----------
+    BM, BN : of C, that a block owns at a time
+    BK : of K, in a stage of the ring; even, the loop over it is unrolled and must fit the instruction cache
+    STAGES : of the ring
+    WAIT_AT : the k in a stage before which the next stage is waited for
+    GROUP : rows of tiles that are walked together
+    TURN_A : 1: A is stored M×K, on 16 bytes, and turned in shared memory stage by stage, not by a pass beforehand
+    """
+
+    BM: int = 128
+    BN: int = 256
+    BK: int = 14
+    STAGES: int = 5
+    WAIT_AT: int = 7
+    GROUP: int = 8
+    TURN_A: int = 0
+
+    @property
+    def shared_bytes(self) -> int:
+        """The ring, and A's stages before they are turned."""
+        return ring(self.tile) + self.TURN_A * self.STAGES * 4 * self.BM * self.BK
+
+    @property
+    def tile(self) -> Tile:
+        """The variant as a tile."""
+        return Tile(BM=self.BM, BN=self.BN, BK=self.BK, TM=8, TN=16, STAGES=self.STAGES)
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return self.BM * self.BN // 128 + 128
+
+    def encode(self) -> dict[str, dict[str, int]]:
+        """Return the tile, and the parameters that no tile has."""
+        return {"tile": self.tile.given(), "options": {"GROUP": self.GROUP, "TURN_A": self.TURN_A, "WAIT_AT": self.WAIT_AT}}
+
+    @classmethod
+    def decode(cls, tile: Mapping[str, int], options: Mapping[str, int]) -> Variant:
+        """Return the inverse of ``encode``; ValueError for anything else, or for a kernel that is not built."""
+        try:
+            made = cls(tile["BM"], tile["BN"], tile["BK"], tile["STAGES"], options["WAIT_AT"], options["GROUP"], options["TURN_A"])
+        except KeyError:
+            raise ValueError(
+                "hopper_sgemm needs a tile with BM, BN, BK and STAGES, and options GROUP, TURN_A and WAIT_AT"
+            ) from None
+        if made.BK > LARGEST_STEP or made.STAGES > LARGEST_STEP or not 0 < made.GROUP <= LARGEST_GROUP:
+            raise ValueError(f"hopper_sgemm is not built for {made.text}")
+        if reason := made.refused():
+            raise ValueError(reason)
+        return made
+
+    def refused(self) -> str:
+        """Return why there is no such kernel; empty where there is."""
+        if self.BM % 64 or self.BN % 64 or self.BM * self.BN != 8 * 64 * 64:
+            return "a block is eight warps of 64 × 64: more do not have the registers they were compiled for"
+        if self.BK % 2 or not 0 <= self.WAIT_AT < self.BK:
+            return "fragments alternate between two sets of registers, and the wait stands within a stage"
+        if self.TURN_A and self.BK != 12:
+            return "what turns A meets no bank of shared memory twice where a stage is 12 deep, and only there"
+        if self.TURN_A and self.BM % 128:
+            return "what turns A takes 128 rows at a time"
+        if self.STAGES < 2 or self.shared_bytes > 227 * 1024:
+            return f"{self.STAGES} stages are {self.shared_bytes:,} bytes of shared memory: from 2 stages to {227 * 1024:,} bytes"
+        return ""
+
+    def defines(self, **more: int) -> dict[str, int]:
+        """Return the kernel's macros; with ``ROWS`` those of the kernel that adds to C."""
+        pad = (ADDING_PADS if more.get("ROWS") else PADS).get((self.BM, self.BK), 0)
+        return {"ARCH_SPECIFIC": 1, "IN_ORDER": 1, "APART": 1, "PAD": pad, **asdict(self), **more}
+
+    @property
+    def text(self) -> str:
+        """All parameters in one word each; the variant itself prints as its tile, as receipts have it."""
+        return f"{self.BM}x{self.BN}x{self.BK} S{self.STAGES} W{self.WAIT_AT} G{self.GROUP}" + " turns A" * self.TURN_A
+
+    def __str__(self) -> str:
+        return str(self.tile)
+
+
+PADS = {(64, 14): 6, (256, 14): 2, (512, 14): 2, (512, 12): 2}
+"""Instructions in front of the main loop, by BM and BK, which move it within a line of 128 bytes, as NVRTC 13.0 compiles the
+kernel: for BM = 128, where none are needed, and 64 to where it was the fastest of eight places; else to where it was measured."""
+ADDING_PADS = {(128, 14): 7}
+"""``PADS`` of the kernel that adds to C, whose loop has other registers; for others no place was better."""
+ADDED_ROWS = 2
+"""Rows of C that this kernel fetches together. Its loop takes up to a hundredth longer than that of the kernel that only writes."""
+FIRST = Variant()
+VARIANTS = (
+    FIRST,
+    Variant(256, 128),
+    Variant(512, 64, GROUP=4),
+    Variant(64, 512, GROUP=16),
+    Variant(512, 64, BK=12, STAGES=4, WAIT_AT=11, GROUP=4, TURN_A=1),
+    Variant(BK=10, STAGES=7, WAIT_AT=5, GROUP=16),
+)
+"""Block shapes that are weighed; and shorter stages, of which a short K leaves less empty."""
+
+
+def product_source(variant: Variant, **more: int) -> Source:
+    """Return the product's kernel."""
+    text = "".join(f'#include "{name}"\n' for name in ("../include/hopper.cuh", "ffma.cuh", "share.cuh", "turn.cuh", "ffma.cu"))
+    defines = {**variant.defines(**more), DYNAMIC_SHARED: variant.shared_bytes}
+    return Source("hopper_sgemm/ffma", with_includes(text, FOLDER), "ffma", defines, "cuda")
+
+
+def lay_source() -> Source:
+    """Return the layout pass."""
+    text = '#include "../include/hopper.cuh"\n#include "lay.cu"\n'
+    return Source("hopper_sgemm/lay", with_includes(text, FOLDER), "lay", {"ARCH_SPECIFIC": 1}, "cuda")

@@ -1,0 +1,175 @@
+"""Cost model of plain fp32 on Hopper: which products it computes, how tiles are dealt out, predicted seconds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from toprung.device import Device
+from toprung.gemm.desc import GemmDesc
+from toprung.kernels.hopper import ceil, is_hopper
+from toprung.kernels.hopper_sgemm.config import FIRST, VARIANTS, Variant
+
+DEEPEST = 1 << 24
+"""Largest K: a share's stages are counted with 31 bits."""
+RATE = 58.7e12 / 132
+"""Operations a second of an SM in the main loop, from a product of 8192 cubed on an H200, at the clock it keeps there.
+
+This and what follows come from one shape and one layout (TN) and were not fitted since: ``fp32-sustained.json`` and
+``fp32-shapes.json`` of results/nvidia-h200 hold what they predict beside what was measured."""
+START = 8e-6
+"""Seconds of a launch, before its first product and after its last."""
+TILE = 2e-6
+"""Seconds in which an SM writes a tile."""
+PART = 3e-6
+"""Seconds in which it adds a part that another left."""
+LAY_RATE = 4e12
+"""Bytes a second of the layout pass, what it reads and what it writes."""
+LAY_START = 4e-6
+"""Seconds of the layout pass's launch."""
+BROAD = 32
+"""Waves of tiles from which on a wave is as high as it is wide: a fifth less is fetched from memory, which takes less power. With
+half as many it changes nothing, with an eighth it is slower."""
+MEMORY_RATE = 4e12
+"""Bytes a second of memory."""
+TURNING = 1.1
+"""Times as long as without: a product that turns A."""
+SHORTER = 1.02
+"""Times as long as with stages of 14: a product with stages of 10, which waits oftener. 1.005 to 1.012 where K is long, by the
+checks of the promise (``tune-check*.json`` of results/nvidia-h200); a little more, so that they are for what they clearly save."""
+CHAINED = 5e-6
+"""Seconds that a tile takes longer where it is added to what C has: 2 to 9 µs by ``chains-rows.json`` of results/nvidia-h200."""
+CHAIN, SHORT_CHAIN, MOST_CHAINS = 1536, 750, 4
+"""Elements of K that a chain has at least, where no operand is laid out and where tiles leave waves unfilled; and how many chains
+there may be. ``library.json`` and ``fp32-list.json`` of results/nvidia-h200 show cuBLAS's errors, of sums cut into two to four
+there, and of uncut ones elsewhere."""
+FILLED = 0.8
+"""Share of the SMs that waves of tiles occupy, from which on they are called filled."""
+
+
+def supported(device: Device, desc: GemmDesc) -> str:
+    """Return why a product cannot be computed this way, as a sentence; empty where it can."""
+    if not is_hopper(device):
+        return f"its TMA and its exchange of registers are Hopper's, and this is {device}"
+    if desc.batch != 1:
+        return "it computes one product at a time"
+    if not (desc.M and desc.N and desc.K):
+        return "the product is empty"
+    if desc.K > DEEPEST:
+        return f"K is {desc.K:,}, more than {DEEPEST:,}"
+    return ""
+
+
+class Schedule(NamedTuple):
+    """The dealing out of tiles.
+
+    Attributes
+    ----------
+    grid : blocks
+    shared : tiles that are cut along K over all of them; the rest are dealt out whole
+    """
+
+    grid: int
+    shared: int
+
+
+def tiles_of(desc: GemmDesc, variant: Variant) -> int:
+    """Return the tiles of C."""
+    return ceil(desc.M, variant.BM) * ceil(desc.N, variant.BN)
+
+
+def schedules(desc: GemmDesc, variant: Variant, units: int) -> list[Schedule]:
+    """Return what is weighed: whole tiles alone, or what does not fill whole waves cut evenly over all blocks."""
+    tiles, chunks = tiles_of(desc, variant), ceil(desc.K, variant.BK)
+    found = [Schedule(min(units, tiles), 0)]
+    if tiles > units and tiles % units:
+        found.append(Schedule(units, tiles % units + units))
+    elif tiles < units:
+        grids = {min(tiles * n, units) for n in range(2, ceil(units, tiles) + 1)}
+        found += [Schedule(grid, tiles) for grid in sorted(grids) if grid <= tiles * chunks]
+    return found
+
+
+def chains_of(desc: GemmDesc, variant: Variant, units: int) -> int:
+    """Return into how many launches, one after the other, sums are cut so that errors are no larger than cuBLAS's.
+
+    A sum of K terms in one go is off by about √K roundings of its last terms, in n chains by √(K/n). What it costs: a launch and
+    another pass over C each; and α multiplies each chain, which may overflow where the whole would not. A tile that is cut for
+    several SMs has as many chains at once.
+    """
+    tiles = tiles_of(desc, variant)
+    filled = tiles / (ceil(tiles, units) * units) >= FILLED
+    if filled and not (direct_a(desc) and direct_b(desc)):
+        return 1
+    wanted = min(MOST_CHAINS, desc.K // (CHAIN if filled else SHORT_CHAIN))
+    return max(1, ceil(wanted * tiles, max(units, tiles)))
+
+
+def links(K: int, count: int, step: int) -> list[tuple[int, int]]:
+    """Return first element and length of each chain: whole stages but for the last."""
+    each = ceil(ceil(K, step), count) * step
+    return [(k, min(each, K - k)) for k in range(0, K, each)]
+
+
+def schedule_time(desc: GemmDesc, variant: Variant, schedule: Schedule) -> float:
+    """Return the seconds that the fullest block takes."""
+    tiles, chunks = tiles_of(desc, variant), ceil(desc.K, variant.BK)
+    grid, shared = schedule
+    whole = ceil(tiles - shared, grid)
+    mine = ceil(shared * chunks, grid) + whole * chunks
+    parts = ceil(grid, shared) if shared else 0  # of a tile: one is written and the others are added
+    each = 2.0 * variant.BM * variant.BN * variant.BK / RATE
+    return mine * each + (whole + ceil(shared, grid)) * TILE + parts * PART
+
+
+def schedule(desc: GemmDesc, variant: Variant, units: int) -> Schedule:
+    """Return the schedule that is done first."""
+    return min(schedules(desc, variant, units), key=lambda s: schedule_time(desc, variant, s))
+
+
+def product_time(desc: GemmDesc, variant: Variant, units: int) -> float:
+    """Return the seconds of the product's launches."""
+    moved, added = 4 * (desc.M * desc.K + desc.K * desc.N + desc.M * desc.N), ceil(tiles_of(desc, variant), units) * CHAINED
+    cut = links(desc.K, chains_of(desc, variant, units), variant.BK)
+    pieces: list[Any] = [Piece(desc.M, desc.N, depth) for _, depth in cut]
+    time = sum(schedule_time(piece, variant, schedule(piece, variant, units)) for piece in pieces)
+    return len(cut) * START + (len(cut) - 1) * added + max(time, moved / MEMORY_RATE)
+
+
+def select_variant(desc: GemmDesc, units: int) -> Variant:
+    """Return the block shape with which all is done first; very large products are walked in bands twice as high."""
+    found = min((v for v in VARIANTS if not unfit(desc, v)), key=lambda v: predicted(desc, units, v))
+    return replace(found, GROUP=2 * found.GROUP) if found == FIRST and tiles_of(desc, found) > BROAD * units else found
+
+
+def predicted(desc: GemmDesc, units: int, variant: Variant | None = None) -> float:
+    """Return the predicted seconds of a product, the layout pass included."""
+    variant = variant or select_variant(desc, units)
+    laid = 8.0 * desc.K * ((0 if direct_a(desc, variant) else desc.M) + (0 if direct_b(desc) else desc.N))
+    time = product_time(desc, variant, units) * (TURNING if variant.TURN_A else SHORTER if variant.BK < FIRST.BK else 1.0)
+    return time + (LAY_START + laid / LAY_RATE if laid else 0.0)
+
+
+def direct_a(desc: GemmDesc, variant: Variant = FIRST) -> bool:
+    """Return True if A is read where it lies: every row on 16 bytes, and K×M, or M×K where the product turns it."""
+    long_enough = desc.trans_a and desc.lda >= desc.M and not variant.TURN_A
+    turned = variant.TURN_A and not desc.trans_a and desc.lda >= desc.K
+    return bool((long_enough or turned) and desc.lda % 4 == 0 and desc.align_a == 4)
+
+
+def unfit(desc: GemmDesc, variant: Variant) -> str:
+    """Return why a variant cannot compute a product; empty where it can."""
+    return "it turns A, which must be M×K on 16 bytes" if variant.TURN_A and not direct_a(desc, variant) else ""
+
+
+def direct_b(desc: GemmDesc) -> bool:
+    """Return True if B is read where it lies: K×N, every row on 16 bytes."""
+    return not desc.trans_b and desc.ldb % 4 == 0 and desc.ldb >= desc.N and desc.align_b == 4
+
+
+class Piece(NamedTuple):
+    """A panel, or some of K of one, as a product, for the schedule."""
+
+    M: int
+    N: int
+    K: int

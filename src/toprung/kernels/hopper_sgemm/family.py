@@ -1,0 +1,142 @@
+"""Plain fp32 on Hopper: fused multiply-adds alone, operands fed by TMA, for large products one at a time.
+
+The product wants A as K×M and B as K×N, on 16 bytes. An operand that lies otherwise goes through a layout pass first, into a
+workspace; one launch lays out both. The product's blocks stay, each with its share of the tiles; where tiles do not fill whole
+waves, some are cut along K and their parts added in a fixed order, so that results repeat to the bit. Long sums are computed in
+chains, a launch each, where cuBLAS cuts them, too: errors are as small as its, and the loop is the same. The workspace is the
+session's for a stream and serves all products there in turn.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
+
+from toprung.backends.base import Session, Source
+from toprung.device import Device
+from toprung.gemm.desc import Desc, GemmDesc, widths
+from toprung.kernels import cost_model
+from toprung.kernels.base import TEST_EDGE, TEST_SLICES, Axes, KernelConfig, KernelFamily, Launches, Point
+from toprung.kernels.hopper_sgemm.config import FIRST, Variant, lay_source, product_source
+from toprung.kernels.hopper_sgemm.cost import chains_of, direct_a, direct_b, links, predicted, select_variant, supported, unfit
+from toprung.kernels.hopper_sgemm.launches import SgemmLaunches, launches, panels, workspace_bytes
+
+LEAST = 1 << 20
+"""Results of C from which on the kernel is weighed: below, adding parts of its large tiles takes longer than computing them."""
+
+RESULT = (1.7, 0.13)
+"""Cycles of an SM for each result of C beyond what the model counts: written one or two floats at a time, and four."""
+
+SPACE = {"BM": (128, 256, 512, 64), "BK": (14, 12, 10, 16, 8), "WAIT": (1, 2, 3), "GROUP": (8, 4, 16), "TURN_A": (0, 1)}
+"""``WAIT``: in which quarter of a stage the next one is waited for. Eight warps own BM × BN of C, so that BN follows from BM."""
+
+AREA = FIRST.BM * FIRST.BN
+
+
+class HopperSgemm(KernelFamily):
+    """Plain fp32 on Hopper."""
+
+    name = "hopper_sgemm"
+
+    def supports(self, device: Device, desc: Desc) -> str:
+        """Return why the device lacks what the kernel is written for, or the product is none of its kind."""
+        return supported(device, desc) if isinstance(desc, GemmDesc) else "it multiplies matrices"
+
+    # selection
+
+    def candidates(self, device: Device, desc: Desc) -> Iterable[Variant]:
+        """Return the variant that suits the product, where C is large."""
+        assert isinstance(desc, GemmDesc)
+        return [select_variant(desc, device.compute_units)] if desc.M * desc.N >= LEAST else []
+
+    def cost(self, device: Device, desc: Desc, config: KernelConfig) -> float:
+        """Return the seconds of all launches, and what writing C adds."""
+        assert isinstance(desc, GemmDesc) and isinstance(config, Variant)
+        each, units = RESULT[widths(desc)[2] == 4], device.compute_units
+        return predicted(desc, units, config) + each * desc.M * desc.N / (units * cost_model.hz(device))
+
+    def reason(self, device: Device, desc: Desc, config: KernelConfig) -> str:
+        """Return how many blocks there are, and what is laid out first."""
+        assert isinstance(desc, GemmDesc) and isinstance(config, Variant)
+        direct = {"A": direct_a(desc, config), "B": direct_b(desc)}
+        laid = [name for name, aligned in direct.items() if not aligned]
+        why = f"least by the cost model: TMA feeds {device.compute_units} blocks that stay"
+        return why + (f"; {' and '.join(laid)} laid out first" if laid else "")
+
+    # running
+
+    def compile(self, session: Session, desc: Desc, config: KernelConfig) -> Launches:
+        """Return the launches: for each panel the layout pass, where there is something to lay out, and the product's."""
+        assert isinstance(desc, GemmDesc) and isinstance(config, Variant)
+        return SgemmLaunches(session, desc, config)
+
+    def workspace_bytes(self, device: Device, desc: Desc, config: KernelConfig) -> int:
+        """Return the bytes of operands laid out and of parts of tiles."""
+        assert isinstance(desc, GemmDesc) and isinstance(config, Variant)
+        return workspace_bytes(desc, config, device.compute_units)
+
+    def launch_count(self, device: Device, desc: Desc, config: KernelConfig) -> int:
+        """Return the launches of all panels and chains."""
+        assert isinstance(desc, GemmDesc) and isinstance(config, Variant)
+        if not (desc.M and desc.N):
+            return 0
+        chain = links(desc.K, chains_of(desc, config, device.compute_units), config.BK)
+        return launches(panels(desc, variant=config), chain)
+
+    # the store
+
+    def decode(self, tile: Mapping[str, int], options: Mapping[str, int]) -> Variant:
+        """Return a variant."""
+        return Variant.decode(tile, options)
+
+    def adapt(self, device: Device, desc: Desc, config: KernelConfig, measured: Desc, exact: bool) -> KernelConfig | str:
+        """Return the variant as it is, if it can read the product's operands."""
+        if reason := self.supports(device, desc):
+            return reason
+        assert isinstance(desc, GemmDesc) and isinstance(config, Variant)
+        return unfit(desc, config) or config
+
+    def texts(self, backend: str) -> Iterable[str]:
+        """Return the sources of the product and of the layout pass; CUDA C++ has no prelude."""
+        return [source.text for source in (product_source(FIRST), lay_source())]
+
+    # verification and the tuner
+
+    def test_problem(self, desc: Desc, config: KernelConfig) -> tuple[tuple[int, int, int], KernelConfig]:
+        """Return a block and an edge each way."""
+        assert isinstance(config, Variant)
+        return (config.BM + TEST_EDGE, config.BN + TEST_EDGE, TEST_SLICES * config.BK + TEST_EDGE), config
+
+    def source(self, device: Device, config: KernelConfig) -> Source:
+        """Return the product's source."""
+        assert isinstance(config, Variant)
+        return product_source(config)
+
+    def space(self, device: Device, desc: Desc) -> Axes:
+        """Return the axes for large products, where the device has what the kernel is written for."""
+        return {} if self.supports(device, desc) or desc.M * desc.N < LEAST else SPACE
+
+    def at(self, device: Device, desc: Desc, point: Point) -> Variant | None:
+        """Return a point with a ring as large as that of ``FIRST``, in stages of its own size; None if it does not suit."""
+        assert isinstance(desc, GemmDesc)
+        bm, bk = point["BM"], point["BK"]
+        stages = FIRST.shared_bytes // (4 * (bm + AREA // bm) * bk)
+        variant = Variant(bm, AREA // bm, bk, stages, point["WAIT"] * bk // 4, point["GROUP"], point["TURN_A"])
+        return None if variant.refused() or unfit(desc, variant) else variant
+
+    def point(self, config: KernelConfig) -> Point:
+        """Return the point nearest to a variant."""
+        assert isinstance(config, Variant)
+        wait = min(3, max(1, round(4 * config.WAIT_AT / config.BK)))
+        return {"BM": config.BM, "BK": config.BK, "WAIT": wait, "GROUP": config.GROUP, "TURN_A": config.TURN_A}
+
+    def starts(self, device: Device, desc: Desc) -> Iterator[Point]:
+        """Yield a wait in the middle and the usual raster, the block shapes that fit best."""
+        assert isinstance(desc, GemmDesc)
+        units = device.compute_units
+        shapes = sorted(SPACE["BM"], key=lambda bm: predicted(desc, units, Variant(bm, AREA // bm)))
+        for bm, bk, turn in itertools.product(shapes[:2], SPACE["BK"][:2], SPACE["TURN_A"]):
+            yield {"BM": bm, "BK": bk, "WAIT": 2, "GROUP": 8, "TURN_A": turn}
+
+
+FAMILY = HopperSgemm()

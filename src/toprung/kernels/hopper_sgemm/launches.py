@@ -1,0 +1,359 @@
+"""Launches of plain fp32 on Hopper: panels, memory, chains."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from toprung.backends.base import Buffer, Kernel, Session
+from toprung.backends.overlap import Overlapping
+from toprung.errors import BadArgument, Unsupported
+from toprung.gemm.desc import GemmDesc
+from toprung.kernels.base import Launches, Run
+from toprung.kernels.hopper import address as address_of
+from toprung.kernels.hopper import ceil, kernel_of, narrow, whole
+from toprung.kernels.hopper_sgemm.config import ADDED_ROWS, FIRST, Variant, lay_source, product_source
+from toprung.kernels.hopper_sgemm.cost import (
+    Piece,
+    chains_of,
+    direct_a,
+    direct_b,
+    links,
+    schedule,
+    schedules,
+    select_variant,
+    supported,
+    unfit,
+)
+
+LIMIT = 4 << 30
+"""Bytes of operands laid out at a time beyond which a call is cut into panels of M and N."""
+LAY_THREADS = 256
+LAY_SIDE = 64
+"""Elements of a side of what a block of the layout pass takes."""
+
+
+def pitch(rows: int) -> int:
+    """Return the elements from one k to the next of an operand laid out."""
+    return ceil(rows, 4) * 4
+
+
+def laid_bytes(rows: int, K: int) -> int:
+    """Return the bytes of an operand laid out, rounded up to 256."""
+    return whole(4 * K * pitch(rows))
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A piece of a product: rows from m, columns from n.
+
+    Attributes
+    ----------
+    lay_a, lay_b : True if the operand is laid out for it; else it is read where it lies, or is in the workspace already
+    """
+
+    m: int
+    rows: int
+    n: int
+    cols: int
+    lay_a: bool
+    lay_b: bool
+
+
+def panels(call: GemmDesc, limit: int = LIMIT, variant: Variant = FIRST) -> list[Panel]:
+    """Return the pieces of a product whose operands, laid out, need no more than ``limit`` bytes, or 32 rows and columns each.
+
+    Pieces are multiples of 32 high and wide: operands that are read where they lie stay on 16 bytes.
+    """
+    turn_a, turn_b = not direct_a(call, variant), not direct_b(call)
+    rows, cols = call.M, call.N
+
+    def needed() -> int:
+        return turn_a * laid_bytes(rows, call.K) + turn_b * laid_bytes(cols, call.K)
+
+    def half(n: int) -> int:
+        return ceil(ceil(n, 2), 32) * 32
+
+    while needed() > limit:
+        if turn_a and rows > 32 and (rows >= cols or not turn_b or cols <= 32):
+            rows = half(rows)
+        elif turn_b and cols > 32:
+            cols = half(cols)
+        else:
+            break
+    return [
+        Panel(
+            m, min(rows, call.M - m), n, min(cols, call.N - n),
+            turn_a and (n == 0 or rows < call.M), turn_b and m == 0,
+        )  # a single panel of rows stays where it is
+        for n in range(0, call.N, cols)
+        for m in range(0, call.M, rows)
+    ]  # fmt: skip
+
+
+def workspace_bytes(call: GemmDesc, variant: Variant, units: int, limit: int = LIMIT, cut: bool = True) -> int:
+    """Return the scratch memory of a product, on the device."""
+    return sum(_parts(call, panels(call, limit, variant)[0], variant, units, cut)) if call.M and call.N else 0
+
+
+def _parts(call: GemmDesc, p: Panel, variant: Variant, units: int, cut: bool) -> tuple[int, int, int]:
+    """Return the bytes of the workspace for A, for B, and for parts of tiles, where the largest panel is ``p``."""
+    a = 0 if direct_a(call, variant) else laid_bytes(p.rows, call.K)
+    b = 0 if direct_b(call) else laid_bytes(p.cols, call.K)
+    return a, b, 4 * units * variant.BM * variant.BN if cut else 0
+
+
+class SgemmLaunches(Launches):
+    """A product that is ready to run, as often as wanted, from any thread, on any stream of its session's context.
+
+    Attributes
+    ----------
+    variant : the block's shape
+    why : why it was chosen
+    workspace_bytes : scratch memory it takes of the stream it runs on
+
+    Parameters
+    ----------
+    kernel : a rung's, in place of the library's
+    cut : True if tiles may be cut along K
+    chains : launches that sums are cut into, one after the other; by default as many as ``chains_of`` says
+    overlap : True if a launch may begin before the one before it has ended
+    more : macros
+
+    Raises
+    ------
+    Unsupported
+        a device or product that this cannot compute, or a variant that there is not
+    BadArgument
+        fewer chains than one
+    """
+
+    def __init__(
+        self, session: Session, call: GemmDesc, variant: Variant | None = None, limit: int = LIMIT, *, kernel: Kernel | None = None,
+        cut: bool = True, chains: int | None = None, overlap: bool = True, **more: int,
+    ) -> None:  # fmt: skip
+        if reason := supported(session.device, call):
+            raise Unsupported(f"{call}: plain fp32 on Hopper cannot compute this: {reason}")
+        self.session, self.call, self.units = session, call, session.device.compute_units
+        self.variant = variant or select_variant(call, self.units)
+        if reason := self.variant.refused() or unfit(call, self.variant):
+            raise Unsupported(f"{self.variant.text}: {reason}")
+        if chains is not None and chains < 1:
+            raise BadArgument(f"sums are cut into one chain at least, not {chains}: leave chains out for as many as suit the call")
+        self.cut, self.overlap = cut, overlap
+        self.why = f"the fullest of {self.units} SMs is done first with tiles of {self.variant.BM}×{self.variant.BN}"
+        self.panels = panels(call, limit, self.variant)
+        self.links = links(call.K, chains or chains_of(call, self.variant, self.units), self.variant.BK)
+        self.workspace_bytes = workspace_bytes(call, self.variant, self.units, limit, cut)
+        self._kernels: list[Kernel | None] = [kernel or kernel_of(session, product_source(self.variant, **more)), kernel]
+        self._more, self._making = more, threading.Lock()
+        if len(self.links) > 1:
+            self.kernel(True)
+        self.lay = None if direct_a(call, self.variant) and direct_b(call) else kernel_of(session, lay_source())
+        self._steps: dict[int, tuple[Buffer, list[Step]]] = {}
+        self._flags: dict[int, Buffer] = {}
+
+    def kernel(self, adding: bool) -> Kernel:
+        """Return the product's kernel, for β = 0 or for another β."""
+        with self._making:
+            found = self._kernels[adding]
+            if found is None:
+                source = product_source(self.variant, **{"ROWS": ADDED_ROWS, **self._more})
+                found = self._kernels[adding] = kernel_of(self.session, source)
+            return found
+
+    @property
+    def launches(self) -> int:
+        """Launches of a run."""
+        return launches(self.panels, self.links)
+
+    def starter(self) -> Run:
+        """Return ``run``, which serves all threads: it holds the stream's workspace while it launches."""
+        return self.run
+
+    def reserve(self, queue: Any = None) -> None:
+        """Allocate and load what a stream needs, so that nothing is when ``run`` is captured into a graph.
+
+        A graph keeps the addresses: keep the launches as long as the graph.
+        """
+        work = self._workspace(queue)
+        with work.lock:  # a launch that another thread makes meanwhile would take the place of one whose maps are known
+            for step in self._on(queue, work.buffer):
+                for link in step.links:
+                    link.launch(False)
+                    link.launch(True)
+
+    def run(
+        self, a: Any, offset_a: int, b: Any, offset_b: int, c: Any, offset_c: int, alpha: float, beta: float, queue: Any = None
+    ) -> None:
+        """Put one call into a queue (a CUDA stream's handle; None: the session's own); never waits.
+
+        Offsets are in elements. With β = 0 C is not read, with α = 0 neither are A and B.
+
+        Raises
+        ------
+        BadArgument
+            an operand that is not on 16 bytes, where the call says that it is
+        """
+        at_a, at_b, at_c = (address_of(x) + 4 * offset for x, offset in ((a, offset_a), (b, offset_b), (c, offset_c)))
+        alpha, beta = narrow(alpha), narrow(beta)
+        work = self._workspace(queue)
+        with work.lock:  # another call's launches must not come between the two
+            for step in self._on(queue, work.buffer):
+                step.run(at_a, at_b, at_c, alpha, beta, queue)
+
+    def steps(self, queue: Any = None) -> list[Step]:
+        """Return the launches on a stream, a panel each."""
+        work = self._workspace(queue)
+        with work.lock:
+            return self._on(queue, work.buffer)
+
+    def _workspace(self, queue: Any) -> Any:
+        return self.session.workspace(queue, max(self.workspace_bytes, 1))
+
+    def _on(self, queue: Any, workspace: Buffer) -> list[Step]:
+        """Return the launches of a stream, made anew where its workspace has grown; whoever asks holds the workspace's lock."""
+        number = int(self.session.queue if queue is None else queue)
+        found = self._steps.get(number)
+        if found is None or found[0] is not workspace:
+            found = self._steps[number] = workspace, [Step(self, p, workspace, self.flags(number)) for p in self.panels]
+        return found[1]
+
+    def flags(self, number: int) -> Buffer:
+        """A stream's flags, which each launch finds and leaves 0; no other plan may write there."""
+        with self._making:
+            if number not in self._flags:
+                made = self.session.allocate(4 * self.units)
+                self.session.upload(made, np.zeros(self.units, np.uint32))
+                self._flags[number] = made
+            return self._flags[number]
+
+
+def launches(pieces: list[Panel], chain: list[tuple[int, int]]) -> int:
+    """Return the launches of all panels, each with all links of its sums' chain."""
+    return sum(len(chain) + (p.lay_a or p.lay_b) for p in pieces)
+
+
+KEPT_MAPS = 64
+"""Tensor maps of addresses that a launch remembers."""
+
+
+class Step:
+    """The launches of a panel in a workspace: the layout pass, where there is something to lay out, and the product's."""
+
+    def __init__(self, plan: SgemmLaunches, p: Panel, workspace: Buffer, flags: Buffer) -> None:
+        call, session = plan.call, plan.session
+        i, long, address = np.int32, np.int64, np.uint64
+        # of the largest panel: what stays must not move
+        bytes_a, bytes_b, _ = _parts(call, plan.panels[0], plan.variant, plan.units, plan.cut)
+        laid_a = address_of(workspace)
+        laid_b = laid_a + bytes_a
+        self._from_a = 4 * p.m * (1 if call.trans_a else call.lda)
+        self._from_b = 4 * p.n * (call.ldb if call.trans_b else 1)
+        self._from_c = 4 * (p.m * call.ldc + p.n)
+        self._lay: Overlapping | None = None
+        if p.lay_a or p.lay_b:
+            assert plan.lay is not None
+            deep = ceil(call.K, LAY_SIDE)
+            blocks_a, blocks_b = (deep * ceil(n, LAY_SIDE) * lay for n, lay in ((p.rows, p.lay_a), (p.cols, p.lay_b)))
+            self._lay = Overlapping(
+                session, plan.lay, blocks_a + blocks_b, LAY_THREADS, "PP",
+                (
+                    address(laid_a), address(laid_b), i(call.K), i(blocks_a), i(p.rows), i(p.cols),
+                    i(call.trans_a), i(not call.trans_b), long(call.lda), long(call.ldb), long(pitch(p.rows)), long(pitch(p.cols)),
+                ), plan.overlap,
+            )  # fmt: skip
+        self.links = [Link(plan, p, k, depth, (laid_a, laid_b), laid_b + bytes_b, flags) for k, depth in plan.links]
+
+    def run(self, a: int, b: int, c: int, alpha: float, beta: float, queue: Any) -> None:
+        """Lay out, and multiply."""
+        self.lay_only(a, b, alpha, queue)
+        self.multiply_only(a, b, c, alpha, beta, queue)
+
+    def lay_only(self, a: int, b: int, alpha: float, queue: Any) -> None:
+        """The first launch, where there is one; α = 0 has no use for operands."""
+        if self._lay is not None and alpha != 0.0:
+            self._lay(queue, a + self._from_a, b + self._from_b)
+
+    def multiply_only(self, a: int, b: int, c: int, alpha: float, beta: float, queue: Any) -> None:
+        """The others: the first link of the chain finds β·C, each other what is there by then."""
+        for link in self.links if alpha != 0.0 else self.links[:1]:
+            link.run(a + self._from_a, b + self._from_b, c + self._from_c, alpha, beta, queue)
+            beta = 1.0
+
+
+class Link:
+    """A launch of the product: a panel's sums over some of K.
+
+    Attributes
+    ----------
+    schedule : how its tiles are dealt out
+    """
+
+    def __init__(self, plan: SgemmLaunches, p: Panel, k: int, depth: int, laid: tuple[int, int], parts: int, flags: Buffer) -> None:
+        call, v = plan.call, plan.variant
+        i, address = np.int32, np.uint64
+        self._plan = plan
+        self._turned = bool(v.TURN_A)
+        piece: Any = Piece(p.rows, p.cols, depth)
+        self.schedule = schedule(piece, v, plan.units) if plan.cut else schedules(piece, v, plan.units)[0]
+        each, extra = divmod(self.schedule.shared * ceil(depth, v.BK), self.schedule.grid)
+        self._direct = direct_a(call, v), direct_b(call)
+        self._depth, self._stage, self._sides = depth, v.BK, ((p.rows, v.BM), (p.cols, v.BN))
+        self._lds = call.lda if self._direct[0] else pitch(p.rows), call.ldb if self._direct[1] else pitch(p.cols)
+        self._skipped = [4 * k * (1 if turned else ld) for turned, ld in zip((self._turned, False), self._lds, strict=True)]
+        nothing = np.void(bytes(128))
+        self._maps: tuple[dict[int, np.void], dict[int, np.void]] = {}, {}
+        self._fixed = [
+            *(nothing if direct else self._map(which, laid[which]) for which, direct in enumerate(self._direct)),
+            i(call.ldc), i(p.rows), i(p.cols), i(depth), address(parts), address(address_of(flags)),
+            i(self.schedule.shared), i(each), i(extra),
+        ]  # fmt: skip
+        self._launches: list[Overlapping | None] = [None, None]
+        self._at = [0, 0], [0, 0]  # the operands of each launch's maps
+
+    def launch(self, adding: bool) -> Overlapping:
+        """Return the launch for β = 0, or for another β."""
+        found = self._launches[adding]
+        if found is None:
+            plan = self._plan
+            found = self._launches[adding] = Overlapping(
+                plan.session, plan.kernel(adding), self.schedule.grid, plan.variant.threads, "Pff", self._fixed, plan.overlap
+            )
+        return found
+
+    def _map(self, which: int, address: int) -> np.void:
+        """Return the tensor map of A or B, where the panel's begins at an address."""
+        (rows, side), ld = self._sides[which], self._lds[which]
+        session: Any = self._plan.session
+        address += self._skipped[which]
+        if which == 0 and self._turned:
+            turned: np.void = session.tensor_map_fp32(address, rows, self._depth, ld, (min(side, 256), self._stage))
+            return turned
+        found: np.void = session.tensor_map_fp32(address, self._depth, rows, ld, (self._stage, min(side, 256)))
+        return found
+
+    def run(self, a: int, b: int, c: int, alpha: float, beta: float, queue: Any) -> None:
+        """Put it into a queue, for operands that begin where the panel's do."""
+        launch, at = self.launch(beta != 0.0), self._at[beta != 0.0]
+        for which, address in enumerate((a, b)) if alpha != 0.0 else ():
+            if self._direct[which] and at[which] != address:
+                launch.replace(which, self._look_at(which, address))
+                at[which] = address
+        launch(queue, c, alpha, beta)
+
+    def _look_at(self, which: int, address: int) -> np.void:
+        """A tensor map holds an address and a shape: one is made where the address is new."""
+        if address % 16:
+            raise BadArgument(
+                f"{'AB'[which]} lies at {address:#x}: not on 16 bytes, as the call says; make an executable for align = 1"
+            )
+        kept = self._maps[which]
+        if address not in kept:
+            if len(kept) >= KEPT_MAPS:
+                kept.clear()
+            kept[address] = self._map(which, address)
+        return kept[address]

@@ -1,0 +1,111 @@
+// How a block kernel (kernels/tiled, kernels/stream_k) fetches tiles of A and B and reads them again
+//
+// pack    writes what a work-item has fetched into As[k][m] and Bs[k][n], however the operands are stored
+// read    takes a work-item's pieces of row k of both
+//
+// Parameters as kernels/tiled/tiled.cl has them: TRANS_A, TRANS_B, VA, VB, VEC, and the tile's sizes.
+
+#if TM % 4 == 0
+#define VM 4
+#elif TM % 2 == 0
+#define VM 2
+#else
+#define VM 1
+#endif
+#define LM (WM / TM)   // lanes of a warp along M
+#define LN (WN / TN)   // and along N
+#define SM (LM * VM)   // from one piece of a work-item to its next, down
+#define SN (LN * VEC)  // and across
+#ifndef CHAINED
+#define CHAINED (TM * TN <= 16 && (BM + BN) * BK <= 24 * DM * DN && RESIDENT > 0 && RESIDENT * DM * DN <= 512)
+#endif
+#define CHAIN 96
+#define FOLD (CHAIN > BK ? CHAIN / BK : 1) // tiles of K in a chain
+
+// Element l of a tile as it is fetched: its k, its place along M or N, and how it lies in memory
+#if TRANS_A
+#define A_K(l) ((l) / BM)
+#define A_M(l) ((l) % BM)
+#define A_AT(m, k) ((index_t)(k) * lda + (m))
+#define A_LAST VA
+#else
+#define A_K(l) ((l) % BK)
+#define A_M(l) ((l) / BK)
+#define A_AT(m, k) ((index_t)(m) * lda + (k))
+#define A_LAST 1
+#endif
+#if TRANS_B
+#define B_K(l) ((l) % BK)
+#define B_N(l) ((l) / BK)
+#define B_AT(k, n) ((index_t)(n) * ldb + (k))
+#define B_LAST 1
+#else
+#define B_K(l) ((l) / BN)
+#define B_N(l) ((l) % BN)
+#define B_AT(k, n) ((index_t)(k) * ldb + (n))
+#define B_LAST VB
+#endif
+#define ALL (DM * DN)
+
+// Element l at which access i begins, how many offsets there are for a work-item's accesses (FA, FB), and the place of access i
+// by them. Along K a work-item fetches 4 elements side by side, in one access or several with one offset; along M or N accesses
+// that are whole rows of the tile apart share one, too. The fewer offsets, the more registers for the product.
+#if TRANS_A
+#define A_LOAD(i) ((tid + (i) * ALL) * VA)
+#if ALL * VA % BM == 0
+#define FA 1
+#define A_FROM(i) (A + at_a[0] + A_AT(0, (i) * (ALL * VA / BM)))
+#else
+#define FA LA
+#define A_FROM(i) (A + at_a[i])
+#endif
+#else
+#define SA (BK % 4 == 0 && LA * VA % 4 == 0 ? 4 / VA : 1) // accesses side by side
+#define FA (LA / SA)
+#define A_LOAD(i) ((tid + (i) / SA * ALL) * (SA * VA) + (i) % SA * VA)
+#define A_FROM(i) (A + at_a[(i) / SA] + (i) % SA * VA)
+#endif
+#if TRANS_B
+#define SB (BK % 4 == 0 && LB * VB % 4 == 0 ? 4 / VB : 1)
+#define FB (LB / SB)
+#define B_LOAD(i) ((tid + (i) / SB * ALL) * (SB * VB) + (i) % SB * VB)
+#define B_FROM(i) (B + at_b[(i) / SB] + (i) % SB * VB)
+#else
+#define B_LOAD(i) ((tid + (i) * ALL) * VB)
+#if ALL * VB % BN == 0
+#define FB 1
+#define B_FROM(i) (B + at_b[0] + B_AT((i) * (ALL * VB / BN), 0))
+#else
+#define FB LB
+#define B_FROM(i) (B + at_b[i])
+#endif
+#endif
+
+// From registers into local memory
+void pack(LPTR float (*As)[BM + PADA], LPTR float (*Bs)[BN + PADB], VECTOR(VA) *a, VECTOR(VB) *b, const int tid)
+{
+    UNROLL for (int i = 0; i < LA; ++i) {
+        const int l = A_LOAD(i);
+#if TRANS_A
+        LOCAL_V(VA, &As[A_K(l)][A_M(l)]) = a[i];
+#else
+        for (int e = 0; e < VA; ++e) As[A_K(l) + e][A_M(l)] = ELEMENT(a[i], e);
+#endif
+    }
+    UNROLL for (int i = 0; i < LB; ++i) {
+        const int l = B_LOAD(i);
+#if TRANS_B
+        for (int e = 0; e < VB; ++e) Bs[B_K(l) + e][B_N(l)] = ELEMENT(b[i], e);
+#else
+        LOCAL_V(VB, &Bs[B_K(l)][B_N(l)]) = b[i];
+#endif
+    }
+}
+
+// What a work-item needs of row k of both tiles
+void read(VECTOR(VM) *a, VECTOR(VEC) *b, LPTR float (*As)[BM + PADA], LPTR float (*Bs)[BN + PADB], const int k, const int tm,
+          const int tn)
+{
+    UNROLL for (int i = 0; i < TM / VM; ++i) a[i] = LOCAL_V(VM, &As[k][tm + i * SM]);
+    UNROLL for (int j = 0; j < TN / VEC; ++j) b[j] = LOCAL_V(VEC, &Bs[k][tn + j * SN]);
+}

@@ -1,0 +1,162 @@
+"""Launches that families share: one kernel on A, B and C as they come, the second pass of split-K, and β·C alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from toprung.backends.base import Session
+from toprung.gemm.desc import Desc, GemmDesc, widest
+from toprung.kernels.base import KernelConfig, KernelFamily, Launches, Run, TileConfig
+from toprung.kernels.helpers import ADD, SCALE
+from toprung.kernels.record import LibraryKernel, loaded
+from toprung.kernels.split_k import FEW_PARTS
+
+SMALLEST = 2.0**-150
+"""An α no larger than this is 0 in float32."""
+
+WALKERS = 1 << 20
+"""Most work-groups of the kernels whose work-items walk."""
+
+MOST_GROUPS = 2**31 - 1
+"""Work-groups along the first dimension of a grid, on every NVIDIA GPU."""
+
+
+class Ready(Launches):
+    """The launches of any product: the family's, or what α = 0, K = 0 and an empty result leave of it.
+
+    Attributes
+    ----------
+    product : the family's launches; None where there is nothing to multiply
+    """
+
+    def __init__(self, session: Session, desc: Desc, family: KernelFamily, config: KernelConfig) -> None:
+        self._session, self._desc = session, desc
+        self._workspace = family.workspace_bytes(session.device, desc, config)
+        self.product = None if desc.is_empty else family.compile(session, desc, config)
+
+    def starter(self) -> Run:
+        """Return a function that starts the product; for one thread."""
+        if not self._desc.result.elements:
+            return _nothing
+        scale = _scale(self._session, self._desc)
+        if self.product is None:
+            return scale
+        multiply = self.product.starter()
+
+        def run(
+            a: Any, offset_a: int, b: Any, offset_b: int, c: Any, offset_c: int, alpha: float, beta: float, queue: Any = None
+        ) -> None:
+            if -SMALLEST <= alpha <= SMALLEST:
+                scale(a, offset_a, b, offset_b, c, offset_c, alpha, beta, queue)
+            else:
+                multiply(a, offset_a, b, offset_b, c, offset_c, alpha, beta, queue)
+
+        return run
+
+    def reserve(self, queue: Any = None) -> None:
+        """Allocate the queue's workspace, and what the family needs."""
+        if self._workspace:
+            self._session.workspace(queue, self._workspace)
+        if self.product is not None:
+            self.product.reserve(queue)
+
+    def accepts(self, packed: Any) -> bool:
+        """Return True if the family takes ``packed`` in B's place."""
+        return self.product is not None and self.product.accepts(packed)
+
+    def escalated(self) -> int:
+        """Return the family's count."""
+        return self.product.escalated() if self.product is not None else 0
+
+
+def _nothing(*_: Any) -> None:
+    """An empty result needs no launch."""
+
+
+def _scale(session: Session, desc: Desc) -> Run:
+    tile, c = SCALE.tile_for(session.device), desc.result
+    fixed = [*uints(c.rows, c.cols), *longs(c.batch, c.down, c.on, c.stride)]
+    groups, size = walkers(c.elements, tile.work_items), (tile.work_items,)
+    launch = session.relaunch(loaded(session, SCALE, tile), groups, size, "Plf", fixed)
+
+    def run(
+        a: Any, offset_a: int, b: Any, offset_b: int, c: Any, offset_c: int, alpha: float, beta: float, queue: Any = None
+    ) -> None:
+        launch(queue, c, offset_c, beta)
+
+    return run
+
+
+def uints(*values: int) -> list[np.generic]:
+    """Return kernel arguments of 32 bits."""
+    return [np.uint32(v) for v in values]
+
+
+def longs(*values: int) -> list[np.generic]:
+    """Return kernel arguments of 64 bits."""
+    return [np.int64(v) for v in values]
+
+
+def walkers(elements: int, work_items: int) -> tuple[int]:
+    """Return the grid of a kernel whose work-items walk over elements."""
+    return (min(-(-elements // work_items), WALKERS),)
+
+
+def direct(
+    session: Session, record: LibraryKernel, config: TileConfig, groups: tuple[int, ...], size: tuple[int, ...],
+    fixed: Sequence[np.generic],
+) -> Run:  # fmt: skip
+    """Return one launch with A, B and C as they come."""
+    launch = session.relaunch(loaded(session, record, config.tile, config.options), groups, size, "PlPlPlff", fixed)
+
+    def run(
+        a: Any, offset_a: int, b: Any, offset_b: int, c: Any, offset_c: int, alpha: float, beta: float, queue: Any = None
+    ) -> None:
+        launch(queue, a, offset_a, b, offset_b, c, offset_c, alpha, beta)
+
+    return run
+
+
+def split_k_bytes(desc: Desc, slices: int) -> int:
+    """Return the scratch memory of split-K: a result for each slice."""
+    return 4 * slices * desc.result.elements if slices > 1 else 0
+
+
+def summed(session: Session, desc: Desc, slices: int, main: Callable[[], Run]) -> Launches:
+    """Return the launches of ``main``, and with several slices of K of a second pass.
+
+    With split-K ``main`` writes a result for each slice into scratch memory, unscaled; the second pass adds them in order. Both go
+    into the same queue one after the other, so that scratch memory serves one product at a time.
+    """
+    if slices == 1:
+        return Launches(main)
+    c, nbytes = desc.result, split_k_bytes(desc, slices)
+    tile = ADD.tile_for(session.device)
+    if slices <= FEW_PARTS:
+        tile = replace(tile, BM=1, BN=tile.work_items)
+    width = widest(desc.N, desc.ldc, desc.stride_c, desc.align_c) if isinstance(desc, GemmDesc) else 1
+    fixed = [*uints(c.cols, slices), *longs(c.rows * c.cols, c.elements, c.down, c.on, c.stride)]
+    groups = (-(-c.elements // (tile.DN * width)),)
+    switches = {"VC": width, "TIGHT": int(c.tight), "INDEX32": int(c.elements < 2**32)}
+    workspace = session.workspace
+
+    def make() -> Run:
+        multiply = main()
+        add = session.relaunch(loaded(session, ADD, tile, switches), groups, (tile.work_items,), "PlPlff", fixed)
+
+        def run(
+            a: Any, offset_a: int, b: Any, offset_b: int, c: Any, offset_c: int, alpha: float, beta: float, queue: Any = None
+        ) -> None:
+            scratch = workspace(queue, nbytes)
+            with scratch.lock:
+                parts = scratch.buffer.handle
+                multiply(a, offset_a, b, offset_b, parts, 0, 1.0, 0.0, queue)
+                add(queue, parts, 0, c, offset_c, alpha, beta)
+
+        return run
+
+    return Launches(make)

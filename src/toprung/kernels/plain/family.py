@@ -1,0 +1,94 @@
+"""Plain: one work-item an element. Right on every device and for every product, never fast; the others' yardstick."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from toprung import backends
+from toprung.backends.base import Session, Source
+from toprung.device import Device
+from toprung.gemm.desc import Desc, GemmDesc
+from toprung.kernels.base import TEST_EDGE, TEST_SLICES, KernelConfig, KernelFamily, Launches, TileConfig, tile_of
+from toprung.kernels.blocks import check_candidate
+from toprung.kernels.launch import direct, longs, uints, walkers
+from toprung.kernels.record import LibraryKernel
+from toprung.tile import Tile
+
+RECORD = LibraryKernel(
+    idea="one work-item an element",
+    expects="right on every device and for every shape; the others' yardstick",
+    tiles={"gpu": (Tile(BM=1, BN=128), Tile(BM=1, BN=32)), "cpu": (Tile(BM=1, BN=64), Tile(BM=1, BN=1))},
+    stem="plain",
+    source=Path(__file__).with_name("plain.cl"),
+    routine="gemm",
+)
+
+
+class Plain(KernelFamily):
+    """The family of last resort."""
+
+    name = "plain"
+
+    def supports(self, device: Device, desc: Desc) -> str:
+        """Return empty: it computes everything."""
+        return ""
+
+    def candidates(self, device: Device, desc: Desc) -> Iterable[TileConfig]:
+        """Return its one tile."""
+        return [TileConfig(RECORD.tile_for(device))]
+
+    def cost(self, device: Device, desc: Desc, config: KernelConfig) -> float:
+        """Return infinity: anything else that can run is better."""
+        return math.inf
+
+    def reason(self, device: Device, desc: Desc, config: KernelConfig) -> str:
+        """Return why nothing else ran."""
+        return "" if desc.is_empty else "no tile of the faster kernels is legal here"
+
+    def compile(self, session: Session, desc: Desc, config: KernelConfig) -> Launches:
+        """Return one launch over all elements of C."""
+        assert isinstance(config, TileConfig)
+        if isinstance(desc, GemmDesc):
+            a = (1, desc.lda) if desc.trans_a else (desc.lda, 1)
+            b = (1, desc.ldb) if desc.trans_b else (desc.ldb, 1)
+            sizes = desc.M, desc.N, desc.K
+            strides = (desc.batch, *a, desc.stride_a, *b, desc.stride_b, desc.ldc, desc.stride_c)
+        else:
+            a = (1, desc.lda) if desc.trans else (desc.lda, 1)
+            sizes, strides = (desc.length, 1, desc.depth), (1, *a, 0, desc.incx, 0, 0, desc.incy, 0)
+        items = config.tile.work_items
+        groups, fixed = walkers(sizes[0] * sizes[1] * strides[0], items), [*uints(*sizes), *longs(*strides)]
+        return Launches(lambda: direct(session, RECORD, config, groups, (items,), fixed))
+
+    def decode(self, tile: Mapping[str, int], options: Mapping[str, int]) -> TileConfig:
+        """Return a tile; there are no switches."""
+        if not tile:
+            raise ValueError("plain needs a tile")
+        made = TileConfig(tile_of(tile), tuple(sorted(options.items())))
+        check_candidate(RECORD, made.tile, made.options)
+        return made
+
+    def adapt(self, device: Device, desc: Desc, config: KernelConfig, measured: Desc, exact: bool) -> KernelConfig | str:
+        """Return the tile as it is, if it is legal on the device."""
+        assert isinstance(config, TileConfig)
+        return RECORD.refused(config, device) or config
+
+    def texts(self, backend: str) -> Iterable[str]:
+        """Return the kernel's source."""
+        return [backends.prelude(backend), RECORD.text()]
+
+    def test_problem(self, desc: Desc, config: KernelConfig) -> tuple[tuple[int, int, int], KernelConfig]:
+        """Return a few elements more than a work-group has; of a vector a hundred."""
+        assert isinstance(config, TileConfig)
+        rows = 100 if desc.is_vector else config.tile.BM + TEST_EDGE
+        return (rows, config.tile.BN + TEST_EDGE, TEST_SLICES + TEST_EDGE), config
+
+    def source(self, device: Device, config: KernelConfig) -> Source | None:
+        """Return the kernel's source."""
+        assert isinstance(config, TileConfig)
+        return RECORD.source_for(config.tile, config.options, device)
+
+
+FAMILY = Plain()

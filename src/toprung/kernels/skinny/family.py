@@ -1,0 +1,239 @@
+"""Skinny: products with a short side, and vectors. The large operand is read once, as it lies; sums may be split over K.
+
+``rows`` reads it where its rows run along K, ``columns`` where they run across; which of them a product takes follows from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from toprung import backends
+from toprung.backends.base import Session, Source
+from toprung.device import Device
+from toprung.errors import LaunchError
+from toprung.gemm.classes import FEW, is_skinny
+from toprung.gemm.desc import Desc
+from toprung.kernels.base import TEST_EDGE, TEST_SLICES, Axes, KernelConfig, KernelFamily, Launches, Point, Run, TileConfig, tile_of
+from toprung.kernels.blocks import CPU_RATE, check_candidate
+from toprung.kernels.helpers import ADD
+from toprung.kernels.launch import MOST_GROUPS, direct, longs, split_k_bytes, summed, uints
+from toprung.kernels.skinny.record import COLUMNS, RECORDS, ROWS, SPACES
+from toprung.kernels.skinny_model import (
+    MOST_SLICES,
+    block_count,
+    iteration_depth,
+    reader,
+    skinny_seconds,
+    small_of,
+    split_k_factors,
+    team_tile,
+    teams,
+)
+from toprung.kernels.split_k import LEAST_ITERATIONS, adapted_slices, slice_depth, whole_slices, with_slices
+from toprung.tile import Tile
+
+
+@dataclass(frozen=True)
+class SkinnyConfig(TileConfig):
+    """A tile of one of the two kernels; the tile itself says which: only ``columns`` unrolls rows of X (KU)."""
+
+    @property
+    def kernel(self) -> str:
+        """``rows`` or ``columns``."""
+        return "columns" if self.tile.KU else "rows"
+
+    def __str__(self) -> str:
+        return f"{self.kernel} {self.tile}"
+
+
+class SkinnyFamily(KernelFamily):
+    """The kernels for short sides."""
+
+    name = "skinny"
+
+    def supports(self, device: Device, desc: Desc) -> str:
+        """Return why no side is short."""
+        if desc.is_empty:
+            return "there is nothing to multiply"
+        s = desc.skinny
+        return "" if s.few <= FEW and s.length >= s.few else f"no side is {FEW} or shorter"
+
+    # selection
+
+    def candidates(self, device: Device, desc: Desc) -> Iterator[SkinnyConfig]:
+        """Yield teams in numbers of K slices that fill a GPU; on a CPU the kernel's own tile."""
+        if not is_skinny(desc):
+            return
+        s = desc.skinny
+        record, options = RECORDS[reader(s)], self._options(device, desc)
+        if device.kind != "gpu":
+            tile = _cpu_tile(device, desc)
+            if RECORDS[reader(s)].allows(tile, options, device):
+                yield SkinnyConfig(with_slices(tile, _cpu_slices(device, desc, tile)), options)
+            return
+        for tile in teams(s):
+            if record.allows(tile, options, device):
+                for slices in split_k_factors(s, tile, device.compute_units):
+                    yield SkinnyConfig(with_slices(tile, slices), options)
+
+    def cost(self, device: Device, desc: Desc, config: KernelConfig) -> float:
+        """Return the skinny model's seconds; on a CPU, of which nothing was fitted, each core's multiply-adds."""
+        assert isinstance(config, SkinnyConfig)
+        if device.kind != "gpu":
+            return desc.flops / 2 / device.compute_units / CPU_RATE
+        return skinny_seconds(device, desc.skinny, config.tile, config.slices)
+
+    def reason(self, device: Device, desc: Desc, config: KernelConfig) -> str:
+        """Return which side is short."""
+        assert isinstance(config, SkinnyConfig)
+        blocks = block_count(desc.skinny, config.tile)
+        why = f"one side is {desc.skinny.few}: memory is the limit, and the large operand is read once"
+        if config.slices > 1:
+            why += f"; {blocks} work-groups are too few for {device.compute_units} compute units, so sums are split over K"
+            why += f" into {config.slices}"
+        return why
+
+    # running
+
+    def compile(self, session: Session, desc: Desc, config: KernelConfig) -> Launches:
+        """Return one launch; where the large operand is B, the operands change places."""
+        assert isinstance(config, SkinnyConfig)
+        s, c, tile, slices = desc.skinny, desc.result, config.tile, config.slices
+        blocks = -(-s.length // tile.BM)
+        if blocks * c.batch > MOST_GROUPS:
+            raise LaunchError(f"{desc}: {blocks * c.batch:,} work-groups where a launch has {MOST_GROUPS:,} at most")
+        if slices > 1:
+            down, on, stride, stride_slice = c.cols, 1, c.rows * c.cols, c.elements
+        else:
+            down, on, stride, stride_slice = c.down, c.on, c.stride, 0
+        if not s.swapped:  # few columns: the small operand's rows are the result's columns
+            down, on = on, down
+        fixed = [
+            *uints(s.length, s.few, s.depth, blocks, slice_depth(s.depth, iteration_depth(tile), slices)),
+            *longs(s.ld, s.stride_large, s.down, s.on, s.stride_small, down, on, stride, stride_slice),
+        ]
+
+        def make() -> Run:
+            straight = direct(
+                session, RECORDS[config.kernel], config, (blocks * c.batch, slices), (tile.work_items,), fixed
+            )  # fmt: skip
+            if not s.swapped:
+                return straight
+
+            def swapped(
+                a: Any, offset_a: int, b: Any, offset_b: int, c: Any, offset_c: int, alpha: float, beta: float, queue: Any = None
+            ) -> None:
+                straight(b, offset_b, a, offset_a, c, offset_c, alpha, beta, queue)
+
+            return swapped
+
+        return summed(session, desc, slices, make)
+
+    def workspace_bytes(self, device: Device, desc: Desc, config: KernelConfig) -> int:
+        """Return what split-K needs."""
+        return split_k_bytes(desc, config.slices)
+
+    def launch_count(self, device: Device, desc: Desc, config: KernelConfig) -> int:
+        """Return one, or two with split-K."""
+        return 2 if config.slices > 1 else 1
+
+    # the store
+
+    def decode(self, tile: Mapping[str, int], options: Mapping[str, int]) -> SkinnyConfig:
+        """Return a tile of one of the kernels with its switches, if it could ever be built."""
+        if not tile:
+            raise ValueError("skinny needs a tile")
+        made = SkinnyConfig(tile_of(tile), tuple(sorted(options.items())))
+        check_candidate(RECORDS[made.kernel], made.tile, made.options)
+        return made
+
+    def adapt(self, device: Device, desc: Desc, config: KernelConfig, measured: Desc, exact: bool) -> KernelConfig | str:
+        """Return the tile with as many K slices as give the product's blocks as many work-groups."""
+        assert isinstance(config, SkinnyConfig)
+        s, tile = desc.skinny, config.tile
+        if s.few > FEW or reader(s) != config.kernel:
+            return f"skinny/{config.kernel} does not compute such a product"
+        wide, together = s.widths
+        if (tile.VA or 1) > wide or (s.by_rows and (tile.VB or 1) > together):
+            return "its accesses are wider than the operands allow"
+        measured_blocks = -(-measured.skinny.length // tile.BM) * measured.batch
+        slices = adapted_slices(s.depth, iteration_depth(tile), config.slices, block_count(s, tile), measured_blocks, exact)
+        made = SkinnyConfig(with_slices(tile, slices), tuple(sorted({**dict(config.options), "SMALL": small_of(s)}.items())))
+        record = RECORDS[config.kernel]
+        return record.refused(made, device) or replace(made, options=_complete(record.options(device, dict(made.options))))
+
+    def texts(self, backend: str) -> Iterable[str]:
+        """Return the sources of both kernels and of split-K's second pass."""
+        return [backends.prelude(backend), ROWS.text(), COLUMNS.text(), ADD.text()]
+
+    # verification and the tuner
+
+    def test_problem(self, desc: Desc, config: KernelConfig) -> tuple[tuple[int, int, int], KernelConfig]:
+        """Return two blocks and an edge along the large operand, and as many K slices as the product has, up to three."""
+        assert isinstance(config, SkinnyConfig)
+        s, tile = desc.skinny, config.tile
+        length, piece = 2 * tile.BM + TEST_EDGE, iteration_depth(tile)
+        depth = TEST_SLICES * piece + TEST_EDGE
+        small = replace(config, tile=with_slices(tile, whole_slices(depth, piece, min(config.slices, TEST_SLICES))))
+        return ((s.few, length, depth) if s.swapped else (length, s.few, depth)), small
+
+    def source(self, device: Device, config: KernelConfig) -> Source:
+        """Return the kernel's source for a tile and switches."""
+        assert isinstance(config, SkinnyConfig)
+        return RECORDS[config.kernel].source_for(config.tile, config.options, device)
+
+    def space(self, device: Device, desc: Desc) -> Axes:
+        """Return the space of the kernel that reads the large operand as it lies."""
+        if self.supports(device, desc):
+            return {}
+        return SPACES[reader(desc.skinny), "gpu" if device.kind == "gpu" else "cpu"]
+
+    def at(self, device: Device, desc: Desc, point: Point) -> SkinnyConfig | None:
+        """Return a point with the widest accesses, if it is legal and no slice is empty."""
+        s, options = desc.skinny, self._options(device, desc)
+        tile, slices = team_tile(s, point, *s.widths), point["SPLIT_K"]
+        piece = iteration_depth(tile)
+        if slices > MOST_SLICES or slices * piece > max(s.depth, piece) or not RECORDS[reader(s)].allows(tile, options, device):
+            return None
+        return SkinnyConfig(with_slices(tile, whole_slices(s.depth, piece, slices)), options)
+
+    def search_cost(self, device: Device, desc: Desc, config: KernelConfig) -> float:
+        """Return 0: the space is small, and all of it comes before that of the block kernels."""
+        return 0.0
+
+    def point(self, config: KernelConfig) -> Point:
+        """Return teams and rows, or the work-group's shape in work-items."""
+        assert isinstance(config, SkinnyConfig)
+        t = config.tile
+        if config.kernel == "rows":
+            return {"ITEMS": t.work_items, "TEAM": t.DN, "TM": t.TM or 1, "SPLIT_K": t.SPLIT_K or 1}
+        return {"ACROSS": t.DM, "DN": t.DN, "TN": t.TN or 1, "KU": t.KU or 1, "SPLIT_K": t.SPLIT_K or 1}
+
+    def _options(self, device: Device, desc: Desc) -> tuple[tuple[str, int], ...]:
+        return _complete(RECORDS[reader(desc.skinny)].options(device, {"SMALL": small_of(desc.skinny)}))
+
+
+def _complete(options: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
+    return tuple(sorted(options.items()))
+
+
+def _cpu_tile(device: Device, desc: Desc) -> Tile:
+    """Return the kernel's own tile with accesses as wide as operands allow."""
+    s = desc.skinny
+    wide, together = s.widths
+    tile = RECORDS[reader(s)].tile_for(device, {"SMALL": small_of(s)})
+    if s.by_rows:
+        return replace(tile, VA=wide, VB=together, BN=tile.DN * wide, TN=wide)
+    return replace(tile, VA=wide, TM=wide, BM=tile.DM * wide)
+
+
+def _cpu_slices(device: Device, desc: Desc, tile: Tile) -> int:
+    """Return as many K slices as give every core something to do: more cost more than they even out."""
+    s, piece = desc.skinny, iteration_depth(tile)
+    wanted = min(round(device.compute_units / block_count(s, tile)), s.depth // (LEAST_ITERATIONS * piece), MOST_SLICES)
+    return whole_slices(s.depth, piece, max(1, wanted))
+
+
+FAMILY = SkinnyFamily()

@@ -1,0 +1,67 @@
+"""The two skinny kernels: a few dot products with every row of a large matrix, or with every column, as it lies."""
+
+from pathlib import Path
+
+from toprung.kernels.record import LibraryKernel
+from toprung.kernels.skinny_model import SMALL
+from toprung.rung import SHUFFLE, Switch
+from toprung.tile import POWER_OF_TWO, TEAM_IN_SUBGROUP, Rule, Tile, divides, partial_sums
+
+FEW = Switch("SMALL", "rows of the small operand", values=SMALL)
+
+ROWS = LibraryKernel(
+    idea="the large operand once, row by row",
+    expects="the speed of memory, whatever the small side",
+    tiles={
+        "gpu": (Tile(BM=32, BN=128, TM=4, TN=4, VA=4, VB=4),),
+        "cpu": (Tile(BM=64, BN=4, TM=4, TN=4, VA=4, VB=4), Tile(BM=4, BN=4, TM=4, TN=4, VA=4, VB=4)),
+    },
+    local_bytes=partial_sums,
+    rules=(
+        POWER_OF_TWO,
+        TEAM_IN_SUBGROUP,
+        Rule("TN % VA = 0", "a work-item takes one vector of each row an iteration", lambda t, d: (t.TN or 1) % (t.VA or 1) == 0),
+    ),
+    switches=(SHUFFLE, FEW),
+    ladder="skinny",
+    stem="rows",
+    source=Path(__file__).with_name("rows.cl"),
+    routine="rows",
+)
+
+
+def sums_and_piece(tile: Tile) -> int:
+    """Return the bytes of DN sums for each of BM columns, and of a piece of Y with as many rows as there may be, padded."""
+    return 4 * tile.DN * tile.BM + 4 * tile.BN * (SMALL[-1] + 4)
+
+
+COLUMNS = LibraryKernel(
+    idea="the large operand once, all columns side by side",
+    expects="the speed of memory, whatever the small side",
+    tiles={
+        "gpu": (Tile(BM=128, BN=64, TM=4, TN=16, VA=4, KU=4),),
+        "cpu": (Tile(BM=64, BN=16, TM=4, TN=16, VA=4, KU=4),),
+    },
+    local_bytes=sums_and_piece,
+    rules=(
+        Rule("TM = VA", "a work-item owns one vector of columns", lambda t, d: t.TM == t.VA),
+        divides("TN", "KU", "and takes KU rows of X at a time"),
+    ),
+    switches=(FEW,),
+    ladder="skinny",
+    stem="columns",
+    source=Path(__file__).with_name("columns.cl"),
+    routine="columns",
+)
+
+RECORDS = {record.stem: record for record in (ROWS, COLUMNS)}
+
+SLICES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 128)
+SPACES = {
+    ("rows", "gpu"): {"ITEMS": (128, 64, 256, 512), "TEAM": (32,), "TM": (4, 1, 2, 8), "SPLIT_K": SLICES},
+    ("rows", "cpu"): {"ITEMS": (16, 1, 4, 8, 64), "TEAM": (1,), "TM": (4, 1, 2, 8), "SPLIT_K": (1, 2, 4)},
+    ("columns", "gpu"): {"ACROSS": (32, 16, 64), "DN": (4, 2, 8, 16), "TN": (16, 8, 32), "KU": (4, 1, 2, 8), "SPLIT_K": SLICES},
+    ("columns", "cpu"): {"ACROSS": (16, 4, 8, 32), "DN": (1, 2), "TN": (16, 8), "KU": (4, 1, 2, 8), "SPLIT_K": (1, 2, 4)},
+}
+"""Spaces of a search: ``ITEMS`` of a work-group, in teams of ``TEAM`` that share TM rows; ``ACROSS`` work-items side by side,
+``DN`` of them below each other."""

@@ -1,0 +1,216 @@
+"""Stream-K: the block kernel for one large product, the blocks of its last wave cut along K. Taken where it was tuned."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from toprung import backends
+from toprung.backends.base import Session, Source
+from toprung.device import Device
+from toprung.gemm.desc import Desc, GemmDesc, widths
+from toprung.kernels import blocks
+from toprung.kernels.base import TEST_EDGE, TEST_SLICES, Axes, KernelConfig, KernelFamily, Launches, Point, Run, TileConfig, tile_of
+from toprung.kernels.blocks import GROUP_M, LAYOUT_SWITCHES, RESIDENT, RULES, fitted, square, tiles_bytes
+from toprung.kernels.launch import uints
+from toprung.kernels.record import LibraryKernel, loaded
+from toprung.kernels.stream_k.work import Work, uploaded, work
+from toprung.rung import Switch
+from toprung.tile import Rule, Tile
+
+HERE = Path(__file__).parent
+
+RECORD = LibraryKernel(
+    idea="blocks of the last wave, cut along K",
+    expects="1.02 times the tunable product where C has a few waves of blocks, and the gain of pairs in deeper tiles",
+    tiles={
+        "gpu": (square(128, 16, 8, (32, 64)),),
+        "cpu": (
+            Tile(BM=32, BN=64, BK=8, WM=16, WN=64, TM=8, TN=32, VEC=16, VA=4, VB=4, STAGES=1, PADA=0, PADB=0),
+            square(16, 8, 4, (16, 16)),
+        ),
+    },
+    local_bytes=tiles_bytes,
+    rules=(*RULES, Rule("TN % 2 = 0", "columns go in pairs", lambda t, d: (t.TN or 1) % 2 == 0)),
+    space={"BK": (16, 8)},
+    switches=(
+        *LAYOUT_SWITCHES,
+        RESIDENT,
+        GROUP_M,
+        Switch("ORDER", "1: multiplications down pairs of columns; 0: row by row", values=(1, 0), searched=True),
+    ),
+    stem="stream_k",
+    source=HERE / "stream_k.cl",
+    routine="stream_k",
+)
+
+COLLECT = LibraryKernel(
+    idea="parts of blocks, added in their order",
+    expects="the speed of the L2, and a launch",
+    tiles={"gpu": (square(128, 16, 8, (32, 64)),)},
+    switches=(Switch("VC", "floats of an access to C", values=(1, 2, 4)),),
+    ladder="stream_k",
+    stem="collect",
+    source=HERE / "collect.cl",
+    routine="collect",
+)
+
+SAVED = 128
+"""Elements along K that a slot must save, and a share have, for a cut: what a second launch and adding take."""
+
+LEAST = 1 << 20
+"""Results of C from which on blocks of 128×128 are worth trying."""
+
+SPACE: Axes = {"BK": (16, 8), "ORDER": (1, 0), "INDEX32": (1, 0), "GROUP_M": (8, 4, 16)}
+
+PEAK_SHARE = 0.76
+"""Share of the fp32 peak that it should reach: rung 17 of turing did at 4096, through OpenCL."""
+
+
+class StreamK(KernelFamily):
+    """One large product in pieces of blocks."""
+
+    name = "stream_k"
+
+    def supports(self, device: Device, desc: Desc) -> str:
+        """Return why there is no single product of matrices to compute."""
+        if desc.is_vector or desc.batch > 1:
+            return "it multiplies two matrices"
+        return "there is nothing to multiply" if desc.is_empty else ""
+
+    def candidates(self, device: Device, desc: Desc) -> Iterable[TileConfig]:
+        """Return nothing: no model of it was fitted, and only what was measured is followed."""
+        return ()
+
+    def cost(self, device: Device, desc: Desc, config: KernelConfig) -> float:
+        """Return the seconds at ``PEAK_SHARE`` of the device's peak."""
+        peak = device.peak_gflops
+        return desc.flops / (1e9 * peak * PEAK_SHARE) if peak else math.inf
+
+    def compile(self, session: Session, desc: Desc, config: KernelConfig) -> Launches:
+        """Return both launches, or the one where nothing is cut."""
+        assert isinstance(desc, GemmDesc) and isinstance(config, TileConfig)
+        tile, options = config.tile, dict(config.options)
+        todo = listed(desc, config, session.device.compute_units)
+        nbytes = self.workspace_bytes(session.device, desc, config)
+
+        def make() -> Run:
+            groups = uploaded(todo.groups, session)
+            main = session.relaunch(
+                loaded(session, RECORD, tile, config.options), (len(todo.groups),), (tile.work_items,), "PlPlPlffPP",
+                uints(desc.M, desc.N, desc.lda, desc.ldb, desc.ldc),
+            )  # fmt: skip
+            if not todo.parts:
+
+                def whole(
+                    a: Any, offset_a: int, b: Any, offset_b: int, c: Any, offset_c: int, alpha: float, beta: float,
+                    queue: Any = None,
+                ) -> None:  # fmt: skip
+                    main(queue, a, offset_a, b, offset_b, c, offset_c, alpha, beta, groups.handle, groups.handle)
+
+                return whole
+
+            added = uploaded(todo.added, session)
+            groups_each = -(-tile.BM * tile.BN // (tile.work_items * options["VC"]))
+            add = session.relaunch(
+                loaded(session, COLLECT, tile, {"VC": options["VC"]}), (groups_each, len(todo.added)), (tile.work_items, 1), "PlPP",
+                uints(desc.M, desc.N, desc.ldc),
+            )  # fmt: skip
+
+            def run(
+                a: Any, offset_a: int, b: Any, offset_b: int, c: Any, offset_c: int, alpha: float, beta: float, queue: Any = None
+            ) -> None:
+                scratch = session.workspace(queue, nbytes)
+                with scratch.lock:  # another product's launches must not come between the two
+                    apart = scratch.buffer.handle
+                    main(queue, a, offset_a, b, offset_b, c, offset_c, alpha, beta, groups.handle, apart)
+                    add(queue, c, offset_c, added.handle, apart)
+
+            return run
+
+        return Launches(make)
+
+    def workspace_bytes(self, device: Device, desc: Desc, config: KernelConfig) -> int:
+        """Return the bytes of the parts that are added."""
+        assert isinstance(config, TileConfig)
+        if desc.is_empty:
+            return 0
+        return 4 * config.tile.BM * config.tile.BN * listed(desc, config, device.compute_units).parts
+
+    def launch_count(self, device: Device, desc: Desc, config: KernelConfig) -> int:
+        """Return two where something is cut, else one."""
+        assert isinstance(config, TileConfig)
+        return 2 if not desc.is_empty and listed(desc, config, device.compute_units).parts else 1
+
+    def decode(self, tile: Mapping[str, int], options: Mapping[str, int]) -> TileConfig:
+        """Return a tile with its switches, if it could ever be built."""
+        if not tile:
+            raise ValueError("stream_k needs a tile")
+        made = TileConfig(tile_of(tile), tuple(sorted(options.items())))
+        blocks.check_candidate(RECORD, made.tile, made.options)
+        return made
+
+    def adapt(self, device: Device, desc: Desc, config: KernelConfig, measured: Desc, exact: bool) -> KernelConfig | str:
+        """Return the tile with the switches of the product's layout."""
+        assert isinstance(config, TileConfig)
+        if not isinstance(desc, GemmDesc) or desc.batch > 1:
+            return "it multiplies two matrices"
+        if reason := blocks.too_wide(desc, config.tile):
+            return reason
+        options = blocks.layout_options(desc, dict(config.options), widths(desc)[2])
+        made = TileConfig(replace(config.tile, SPLIT_K=None), options)
+        complete = tuple(sorted(RECORD.options(device, dict(options)).items()))
+        return RECORD.refused(made, device) or replace(made, options=complete)
+
+    def texts(self, backend: str) -> Iterable[str]:
+        """Return the sources of the product and of what adds parts."""
+        return [backends.prelude(backend), RECORD.text(), COLLECT.text()]
+
+    def test_problem(self, desc: Desc, config: KernelConfig) -> tuple[tuple[int, int, int], KernelConfig]:
+        """Return a block and an edge each way."""
+        assert isinstance(config, TileConfig)
+        tile = config.tile
+        return (tile.BM + TEST_EDGE, tile.BN + TEST_EDGE, TEST_SLICES * (tile.BK or 1) + TEST_EDGE), config
+
+    def source(self, device: Device, config: KernelConfig) -> Source:
+        """Return the product's source for a tile and switches."""
+        assert isinstance(config, TileConfig)
+        return RECORD.source_for(config.tile, config.options, device)
+
+    def space(self, device: Device, desc: Desc) -> Axes:
+        """Return how deep tiles are, the order of multiplications and the bands, for a large product on a GPU."""
+        large = device.kind == "gpu" and not self.supports(device, desc) and desc.M * desc.N >= LEAST
+        return SPACE if large else {}
+
+    def at(self, device: Device, desc: Desc, point: Point) -> TileConfig | None:
+        """Return a point with accesses as wide as the operands allow, two work-groups per SM."""
+        assert isinstance(desc, GemmDesc)
+        tile = fitted(desc, replace(RECORD.tiles["gpu"][0], BK=point["BK"]))
+        if point["INDEX32"] > int(desc.index32) or not RECORD.allows(tile, (), device):
+            return None
+        options = {
+            "TRANS_A": int(desc.trans_a), "TRANS_B": int(desc.trans_b), "VC": widths(desc)[2], "INDEX32": point["INDEX32"],
+            "RESIDENT": 2, "ORDER": point["ORDER"], "GROUP_M": point["GROUP_M"],
+        }  # fmt: skip
+        return TileConfig(tile, tuple(sorted(options.items())))
+
+    def point(self, config: KernelConfig) -> Point:
+        """Return the point of a configuration."""
+        assert isinstance(config, TileConfig)
+        options = dict(config.options)
+        return {"BK": config.tile.BK or 1, **{name: options[name] for name in ("ORDER", "INDEX32", "GROUP_M")}}
+
+
+@functools.lru_cache(256)
+def listed(desc: GemmDesc, config: TileConfig, units: int) -> Work:
+    """Return the list of work for a product on a device of ``units`` compute units."""
+    options = dict(config.options)
+    slots, least = max(1, options["RESIDENT"]) * units, max(1, SAVED // (config.tile.BK or 1))
+    return work(desc.M, desc.N, desc.K, config.tile, slots, least, options["GROUP_M"])
+
+
+FAMILY = StreamK()

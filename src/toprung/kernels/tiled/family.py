@@ -1,0 +1,284 @@
+"""Tiled: the tunable block kernel, for every layout and shape of product; sums may be split over K."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from toprung import backends
+from toprung.backends.base import Session, Source
+from toprung.device import Device
+from toprung.errors import LaunchError
+from toprung.gemm.classes import is_skinny
+from toprung.gemm.desc import Desc, GemmDesc, widest, widths
+from toprung.kernels import blocks
+from toprung.kernels.base import TEST_EDGE, TEST_SLICES, Axes, KernelConfig, KernelFamily, Launches, Point, Run, TileConfig, tile_of
+from toprung.kernels.blocks import Block, block_count, block_like, fitted, split_k_factors, tile_grid, width_of_c
+from toprung.kernels.helpers import ADD
+from toprung.kernels.launch import MOST_GROUPS, direct, longs, split_k_bytes, summed, uints
+from toprung.kernels.split_k import adapted_slices, slice_depth, whole_slices, with_slices
+from toprung.kernels.tiled.record import ON_CPU, RECORD, SEARCHED, SEARCHED_BLOCKS, SIZES
+from toprung.tile import Tile
+
+CPU_DEEP = 1024
+"""K from which on sums are split on a CPU that blocks of C leave partly idle."""
+
+
+class Tiled(KernelFamily):
+    """The tunable block kernel."""
+
+    name = "tiled"
+
+    def supports(self, device: Device, desc: Desc) -> str:
+        """Return why there is no product of matrices to compute."""
+        if desc.is_vector:
+            return "it multiplies matrices"
+        return "there is nothing to multiply" if desc.is_empty else ""
+
+    # selection
+
+    def candidates(self, device: Device, desc: Desc) -> Iterator[TileConfig]:
+        """Yield each block of the table in each number of K slices; on a CPU the kernel's own tiles."""
+        assert isinstance(desc, GemmDesc)
+        if min(desc.M, desc.N) == 1:  # a vector: most of every tile would be empty
+            return
+        a, b, _ = widths(desc)
+        if device.kind != "gpu":
+            if not is_skinny(desc):
+                for tile in (replace(tile, VA=a, VB=b) for tile in RECORD.tiles["cpu"]):
+                    if RECORD.allows(tile, (), device):
+                        yield configured(device, desc, Block(tile, 1.0, ahead=0), _cpu_slices(device, desc, tile))
+            return
+        for one in blocks.narrowed(device, a, b):
+            for slices in split_k_factors(desc, one.tile, device.compute_units):
+                yield configured(device, desc, one, slices)
+
+    def cost(self, device: Device, desc: Desc, config: KernelConfig) -> float:
+        """Return the block model's seconds; infinity for a tile that is not in its table."""
+        assert isinstance(desc, GemmDesc) and isinstance(config, TileConfig)
+        if device.kind != "gpu":
+            return blocks.cpu_work(device, desc, config.tile, config.slices) / blocks.CPU_RATE
+        like = block_like(config.tile)
+        return blocks.block_seconds(device, desc, like, config.tile, config.slices) if like else float("inf")
+
+    def relative_cost(self, device: Device, desc: Desc, config: KernelConfig) -> float | None:
+        """Return ``cost`` of a tile on a GPU that is in the model's table."""
+        if device.kind != "gpu" or desc.is_vector:
+            return None
+        found = self.cost(device, desc, config)
+        return found if found < float("inf") else None
+
+    def reason(self, device: Device, desc: Desc, config: KernelConfig) -> str:
+        """Return how many work-groups there are for how many compute units."""
+        assert isinstance(config, TileConfig)
+        groups = block_count(desc, config.tile) * config.slices
+        why = f"least by the cost model: {groups} work-groups for {device.compute_units} compute units"
+        return why + (f", sums split over K into {config.slices} to have that many" if config.slices > 1 else "")
+
+    # running
+
+    def compile(self, session: Session, desc: Desc, config: KernelConfig) -> Launches:
+        """Return one launch for all products of the batch, or as many as a grid's limit asks for."""
+        assert isinstance(desc, GemmDesc) and isinstance(config, TileConfig)
+        tile, slices = config.tile, config.slices
+        tiles_m, tiles_n = tile_grid(desc, tile)
+        area = desc.M * desc.N
+        ldc, stride_c, stride_slice = (desc.N, area, area * desc.batch) if slices > 1 else (desc.ldc, desc.stride_c, 0)
+        at_once = MOST_GROUPS // (tiles_m * tiles_n)  # products in a launch
+        if not at_once:
+            raise LaunchError(f"{desc}: {tiles_m * tiles_n:,} work-groups where a launch has {MOST_GROUPS:,} at most")
+        fixed = [
+            *uints(desc.M, desc.N, desc.K, desc.lda, desc.ldb, ldc, tiles_m, tiles_n, slice_depth(desc.K, tile.BK or 1, slices)),
+            *longs(desc.stride_a, desc.stride_b, stride_c, stride_slice),
+        ]
+
+        def some(count: int) -> Run:
+            return direct(session, RECORD, config, (tiles_m * tiles_n * count, slices), (tile.work_items,), fixed)
+
+        def make() -> Run:
+            return some(desc.batch) if desc.batch <= at_once else _in_turn(desc, at_once, stride_c, some)
+
+        return summed(session, desc, slices, make)
+
+    def workspace_bytes(self, device: Device, desc: Desc, config: KernelConfig) -> int:
+        """Return what split-K needs."""
+        return split_k_bytes(desc, config.slices)
+
+    def launch_count(self, device: Device, desc: Desc, config: KernelConfig) -> int:
+        """Return one, or two with split-K."""
+        return 2 if config.slices > 1 else 1
+
+    # the store
+
+    def decode(self, tile: Mapping[str, int], options: Mapping[str, int]) -> TileConfig:
+        """Return a tile with its switches, if it could ever be built."""
+        if not tile:
+            raise ValueError("tiled needs a tile")
+        made = TileConfig(tile_of(tile), tuple(sorted(options.items())))
+        blocks.check_candidate(RECORD, made.tile, made.options)
+        return made
+
+    def adapt(self, device: Device, desc: Desc, config: KernelConfig, measured: Desc, exact: bool) -> KernelConfig | str:
+        """Return the tile with the switches of the product's layout, and slices that give its blocks as many work-groups."""
+        assert isinstance(config, TileConfig)
+        if not isinstance(desc, GemmDesc):
+            return "it multiplies matrices"
+        tile = config.tile
+        if reason := blocks.too_wide(desc, tile):
+            return reason
+        measured_blocks = -(-measured.sizes[0] // tile.BM) * -(-measured.sizes[1] // tile.BN) * measured.batch
+        slices = adapted_slices(desc.K, tile.BK or 1, config.slices, block_count(desc, tile), measured_blocks, exact)
+        made = with_slices(tile, slices)
+        options = blocks.layout_options(desc, dict(config.options), widths(desc)[2] if slices == 1 else widest(desc.N))
+        return RECORD.refused(TileConfig(made, options), device) or TileConfig(made, _complete(device, options))
+
+    def texts(self, backend: str) -> Iterable[str]:
+        """Return the kernel's source and that of split-K's second pass."""
+        return [backends.prelude(backend), RECORD.text(), ADD.text()]
+
+    # verification and the tuner
+
+    def test_problem(self, desc: Desc, config: KernelConfig) -> tuple[tuple[int, int, int], KernelConfig]:
+        """Return a block and an edge each way, and as many K slices as the product has, up to three."""
+        assert isinstance(config, TileConfig)
+        tile, depth = config.tile, TEST_SLICES * (config.tile.BK or 1) + TEST_EDGE
+        slices = whole_slices(depth, tile.BK or 1, min(config.slices, TEST_SLICES))
+        return (tile.BM + TEST_EDGE, tile.BN + TEST_EDGE, depth), replace(config, tile=with_slices(tile, slices))
+
+    def source(self, device: Device, config: KernelConfig) -> Source:
+        """Return the kernel's source for a tile and switches."""
+        assert isinstance(config, TileConfig)
+        return RECORD.source_for(config.tile, config.options, device)
+
+    def space(self, device: Device, desc: Desc) -> Axes:
+        """Return the record's space, with the K slices that this product may need."""
+        if self.supports(device, desc):
+            return {}
+        assert isinstance(desc, GemmDesc)
+        base: Axes = {**RECORD.space, **SEARCHED} if device.kind == "gpu" else ON_CPU
+        slices = {n for tile in SIZES for n in split_k_factors(desc, tile, device.compute_units)}
+        return {**base, "SPLIT_K": tuple(sorted({*base["SPLIT_K"], *slices}))}
+
+    def at(self, device: Device, desc: Desc, point: Point) -> TileConfig | None:
+        """Return a point with accesses as wide as operands and tile allow."""
+        assert isinstance(desc, GemmDesc)
+        tile = Tile(**{k: v for k, v in point.items() if k not in SEARCHED})
+        if (tile.SPLIT_K or 1) > 1 and (tile.SPLIT_K or 1) * (tile.BK or 1) > desc.K:
+            return None
+        if not _legal(device, replace(fitted(desc, tile), SPLIT_K=None)):
+            return None
+        return configuration(device, desc, tile, {k: v for k, v in point.items() if k in SEARCHED})
+
+    def point(self, config: KernelConfig) -> Point:
+        """Return the tile and those of the switches that are searched."""
+        assert isinstance(config, TileConfig)
+        found = {**config.tile.given(), **{k: v for k, v in config.options if k in SEARCHED}}
+        return {"SPLIT_K": 1, **{k: v for k, v in found.items() if k not in ("VA", "VB")}}
+
+    def starts(self, device: Device, desc: Desc) -> Iterator[Point]:
+        """Yield every legal block in one and two buffers with the slices that suit it, everything else at its first value."""
+        assert isinstance(desc, GemmDesc)
+        known = self.space(device, desc)
+        first = {name: values[0] for name, values in known.items()} | ({"PADA": 4, "PADB": 4} if device.kind == "gpu" else {})
+        for values in itertools.product(*(known[name] for name in SEARCHED_BLOCKS)):
+            at = {**first, **dict(zip(SEARCHED_BLOCKS, values, strict=True))}
+            at["VEC"] = next((v for v in known["VEC"] if at["TN"] % v == 0), 1)
+            mostly_outside = at["BM"] >= 2 * max(desc.M, 8) or at["BN"] >= 2 * max(desc.N, 16)
+            if at["WM"] > at["BM"] or at["WN"] > at["BN"] or (device.kind != "gpu" and mostly_outside):
+                continue
+            for stages in known["STAGES"]:
+                tile = Tile(**{k: v for k, v in at.items() if k not in SEARCHED and k != "STAGES"}, STAGES=stages)
+                if _legal(device, replace(fitted(desc, tile), SPLIT_K=None)):
+                    for slices in split_k_factors(desc, tile, device.compute_units):
+                        yield {**at, "STAGES": stages, "SPLIT_K": slices}
+
+    def search_cost(self, device: Device, desc: Desc, config: KernelConfig) -> float:
+        """Return ``cost``; on a CPU what the busiest core computes, where small pieces read more for each multiplication."""
+        assert isinstance(config, TileConfig)
+        if device.kind == "gpu":
+            return self.cost(device, desc, config)
+        tile = config.tile
+        waves = -(-block_count(desc, tile) * config.slices // device.compute_units)
+        reads = 1 + 8 / (tile.TM or 1) + 16 / (tile.TN or 1)
+        depth = slice_depth(desc.depth, tile.BK or 1, config.slices) + 64 / (tile.BK or 1)
+        return waves * tile.BM * tile.BN * depth * reads / blocks.CPU_RATE
+
+    def blocked(self, config: KernelConfig) -> TileConfig | None:
+        """Return the configuration: it is what the ranking model is of."""
+        return config if isinstance(config, TileConfig) else None
+
+
+def configuration(device: Device, desc: GemmDesc, tile: Tile, switches: Mapping[str, int]) -> TileConfig:
+    """Return a tile and the searched switches with all that follows from the product."""
+    tile = fitted(desc, tile)
+    slices = whole_slices(desc.K, tile.BK or 1, tile.SPLIT_K or 1)
+    vc = min(widths(desc)[2] if slices == 1 else widest(desc.N), tile.VEC or 1)
+    options = {"TRANS_A": int(desc.trans_a), "TRANS_B": int(desc.trans_b), "VC": vc, "INDEX32": int(desc.index32)}
+    return TileConfig(with_slices(tile, slices), _complete(device, tuple((options | dict(switches)).items())))
+
+
+def draws(device: Device, desc: GemmDesc, seed: int) -> Iterator[TileConfig]:
+    """Yield legal points of the space, each as likely as any other and none twice; the seed and the device decide which.
+
+    The order does not end: a space that is small would be drawn from for ever once it is used up.
+    """
+    rng, seen = random.Random(seed), set[TileConfig]()
+    while True:
+        tile = Tile(**{name: rng.choice(values) for name, values in RECORD.space.items()})
+        switches = {s.name: rng.choice(s.values) for s in RECORD.switches if s.searched}
+        if _legal(device, fitted(desc, tile)) and (found := configuration(device, desc, tile, switches)) not in seen:
+            seen.add(found)
+            yield found
+
+
+def _in_turn(desc: GemmDesc, at_once: int, stride_c: int, some: Callable[[int], Run]) -> Run:
+    """Return launches of ``at_once`` products each, and one of the rest."""
+    whole, count, rest = some(at_once), desc.batch // at_once, desc.batch % at_once
+    parts = [(whole, i * at_once) for i in range(count)] + ([(some(rest), count * at_once)] if rest else [])
+
+    def run(
+        a: Any, offset_a: int, b: Any, offset_b: int, c: Any, offset_c: int, alpha: float, beta: float, queue: Any = None
+    ) -> None:
+        for launch, n in parts:
+            first = offset_a + n * desc.stride_a, offset_b + n * desc.stride_b, offset_c + n * stride_c
+            launch(a, first[0], b, first[1], c, first[2], alpha, beta, queue)
+
+    return run
+
+
+def configured(device: Device, desc: GemmDesc, one: Block, slices: int) -> TileConfig:
+    """Return a block of the table for a product. This is on the way of every selection: names stand sorted."""
+    gpu = device.kind == "gpu"
+    # NVIDIA's OpenCL compiler takes too many registers to read ahead
+    ahead = 0 if gpu and device.backend == "opencl" else one.ahead
+    options = (
+        ("AHEAD", ahead), ("GROUP_M", 8), ("INDEX32", int(desc.index32)), ("ORDER", one.order),
+        ("RESIDENT", one.asked if gpu else 0), ("TRANS_A", int(desc.trans_a)), ("TRANS_B", int(desc.trans_b)),
+        ("VC", width_of_c(desc, one.tile, slices)),
+    )  # fmt: skip
+    return TileConfig(with_slices(one.tile, slices), options)
+
+
+def _complete(device: Device, options: tuple[tuple[str, int], ...]) -> tuple[tuple[str, int], ...]:
+    """Return every switch with its value, sorted by name."""
+    return tuple(sorted(RECORD.options(device, dict(options)).items()))
+
+
+def _cpu_slices(device: Device, desc: GemmDesc, tile: Tile) -> int:
+    """Return the K slices that give each core a work-group where blocks of C are too few."""
+    count = block_count(desc, tile)
+    if count >= device.compute_units or desc.K < CPU_DEEP:
+        return 1
+    return whole_slices(desc.K, tile.BK or 1, min(-(-device.compute_units // count), desc.K // 256))
+
+
+@functools.lru_cache(1 << 17)
+def _legal(device: Device, tile: Tile) -> bool:
+    return all(rule.test(tile, device) for rule in RECORD.all_rules({}))
+
+
+FAMILY = Tiled()

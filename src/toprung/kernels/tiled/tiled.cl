@@ -1,0 +1,162 @@
+// C = alpha * op(A) * op(B) + beta * C       row-major; op(A) is M x K, op(B) K x N, C M x N; a batch of them in one launch
+//
+//      block                  warp                         tn          tn + SN
+//     +------+------+        +--+--+--+--+              +-|==|--------|==|----+
+//     | warp | warp |        |  |  |  |  | LM     tm  = | oooo        oooo    |    a work-item's pieces lie
+//     +------+------+  BM    +--+--+--+--+            = | oooo        oooo    |    within its warp's tile
+//     |      |      |        |  |  |  |  | lanes  +SM = | oooo        oooo    |
+//     +------+------+        +--+--+--+--+              +---------------------+
+//           BN                 LN lanes                       WM x WN
+//
+// TRANS_A, TRANS_B   the operand is stored transposed: A as K x M, B as N x K
+// VA, VB, VC         floats of an access to A, B, C. Each divides that matrix's row length, leading dimension, stride and alignment,
+//                    so that an access lies wholly inside a row or wholly outside
+// VEC                floats of a work-item's pieces along N; VM, along M, follows from TM
+// STAGES             buffers in local memory: with 2, one barrier a tile in place of two
+// AHEAD              the vectors of k + 1 are read from local memory before the multiplications of k
+// ORDER              1: the multiplications as the ox ploughs, so that neighbours share an operand
+// CHAIN              so many products of a sum are added up by themselves, and then to the whole, where a work-item has few sums, few
+//                    elements on their way, and is promised 128 registers (RESIDENT): errors are a fraction of those of one chain
+// GROUP_M            work-groups that follow each other cover GROUP_M blocks of rows before they go on along N: they share caches
+//
+// Work-group: DM x DN work-items, DM = BM / TM, DN = BN / TN, for a BM x BN block of one C and one slice of K. Any M, N, K > 0.
+// Grid: (blocks * batch, slices). With several slices C is scratch memory, one M x N matrix for each slice and product.
+// Idea: one text for every layout and shape. Both operands end as As[k][m] and Bs[k][n], however they are stored. Rows and columns
+// beyond the edge are the last ones again, computed and not stored: a minimum, taken before the loop. The incomplete tile
+// of K comes first, zeros filled in, so that no other load in the loop is guarded, at the edge or inside.
+
+#include "../include/block.cl"
+
+__kernel __attribute__((room_for(DM * DN, 1, 1, RESIDENT))) void
+gemm(__global const float *restrict A, const ulong offset_a, __global const float *restrict B, const ulong offset_b,
+     __global float *restrict C, const ulong offset_c, const float alpha, const float beta, const uint M, const uint N, const uint K,
+     const uint lda, const uint ldb, const uint ldc, const uint tiles_m, const uint tiles_n, const uint slice, const ulong stride_a,
+     const ulong stride_b, const ulong stride_c, const ulong stride_slice)
+{
+    __local float As[STAGES][BK][BM + PADA] ALIGNED(4);  // As[buffer][k][m]
+    __local float Bs[STAGES][BK][BN + PADB] ALIGNED(VEC); // Bs[buffer][k][n]
+
+    const int tid = get_local_id(0);
+    const int lane = tid % (LM * LN);
+    const int warp = tid / (LM * LN);
+    int tn = warp % (BN / WN) * WN + lane % LN * VEC;
+    int tm = warp / (BN / WN) * WM + lane / LN * VM;
+
+    // which product, which block: GROUP_M rows of blocks at a time, column after column
+    const uint which = get_group_id(0) / (tiles_m * tiles_n);
+    const uint block = get_group_id(0) % (tiles_m * tiles_n);
+    const uint above = block / (GROUP_M * tiles_n) * GROUP_M;
+    const uint high = tiles_m - above < GROUP_M ? tiles_m - above : GROUP_M;
+    const uint m0 = (above + block % (GROUP_M * tiles_n) % high) * BM;
+    const uint n0 = block % (GROUP_M * tiles_n) / high * BN;
+    const uint k0 = get_group_id(1) * slice;
+    const uint depth = K - k0 < slice ? K - k0 : slice;
+    const uint first = (depth - 1) % BK + 1; // of K in the first tile; all others are whole
+
+    A += offset_a + which * stride_a + A_AT(0, k0);
+    B += offset_b + which * stride_b + B_AT(k0, 0);
+
+    index_t at_a[FA], at_b[FB];
+    VECTOR(VA) coming_a[LA];
+    VECTOR(VB) coming_b[LB];
+    UNROLL for (int f = 0; f < FA; ++f) {
+        const uint m = m0 + A_M(A_LOAD(f * (LA / FA))), k = A_K(A_LOAD(f * (LA / FA)));
+        at_a[f] = A_AT(m < M ? m : M - A_LAST, k);
+    }
+    UNROLL for (int f = 0; f < FB; ++f) {
+        const uint n = n0 + B_N(B_LOAD(f * (LB / FB))), k = B_K(B_LOAD(f * (LB / FB)));
+        at_b[f] = B_AT(k, n < N ? n : N - B_LAST);
+    }
+    UNROLL for (int i = 0; i < LA; ++i) {
+        coming_a[i] = ZERO(VA);
+        if (A_K(A_LOAD(i)) < first) coming_a[i] = READ_V(VA, A_FROM(i));
+    }
+    UNROLL for (int i = 0; i < LB; ++i) {
+        coming_b[i] = ZERO(VB);
+        if (B_K(B_LOAD(i)) < first) coming_b[i] = READ_V(VB, B_FROM(i));
+    }
+    A += A_AT(0, first);
+    B += B_AT(first, 0);
+    pack(As[0], Bs[0], coming_a, coming_b, tid);
+
+    VECTOR(VEC) acc[TM][TN / VEC];
+    UNROLL for (int i = 0; i < TM; ++i)
+        UNROLL for (int j = 0; j < TN / VEC; ++j) acc[i][j] = ZERO(VEC);
+#if CHAINED
+    VECTOR(VEC) whole[TM][TN / VEC];
+    UNROLL for (int i = 0; i < TM; ++i)
+        UNROLL for (int j = 0; j < TN / VEC; ++j) whole[i][j] = ZERO(VEC);
+#else
+#define whole acc
+#endif
+    int now = 0; // the buffer that is complete
+    KEEP(tm);
+    KEEP(tn);
+#if INDEX32
+    UNROLL for (int f = 0; f < FA; ++f) KEEP(at_a[f]);
+    UNROLL for (int f = 0; f < FB; ++f) KEEP(at_b[f]);
+#endif
+    barrier(CLK_LOCAL_MEM_FENCE);
+
+    for (uint left = (depth - first) / BK + 1; left > 0; --left) {
+        if (left > 1) {
+            UNROLL for (int i = 0; i < LA; ++i) coming_a[i] = READ_V(VA, A_FROM(i));
+            UNROLL for (int i = 0; i < LB; ++i) coming_b[i] = READ_V(VB, B_FROM(i));
+            A += A_AT(0, BK);
+            B += B_AT(BK, 0);
+        }
+
+        VECTOR(VM) a[1 + AHEAD][TM / VM];
+        VECTOR(VEC) b[1 + AHEAD][TN / VEC];
+        read(a[0], b[0], As[now], Bs[now], 0, tm, tn);
+        UNROLL for (int k = 0; k < BK; ++k) {
+            const int at = AHEAD ? k % 2 : 0;
+            if (AHEAD && k + 1 < BK) read(a[AHEAD - at], b[AHEAD - at], As[now], Bs[now], k + 1, tm, tn);
+#if ORDER
+            UNROLL for (int i = 0; i < TM; ++i)
+                UNROLL for (int step = 0; step < TN; ++step) {
+                    const int j = i % 2 ? TN - 1 - step : step; // odd rows run from right to left
+                    ELEMENT(acc[i][j / VEC], j % VEC) += ELEMENT(a[at][i / VM], i % VM) * ELEMENT(b[at][j / VEC], j % VEC);
+                }
+#else
+            UNROLL for (int i = 0; i < TM; ++i)
+                UNROLL for (int j = 0; j < TN / VEC; ++j) acc[i][j] += ELEMENT(a[at][i / VM], i % VM) * b[at][j];
+#endif
+            if (!AHEAD && k + 1 < BK) read(a[0], b[0], As[now], Bs[now], k + 1, tm, tn);
+        }
+#if CHAINED
+        if ((left - 1) % FOLD == 0) {
+            UNROLL for (int i = 0; i < TM; ++i)
+                UNROLL for (int j = 0; j < TN / VEC; ++j) {
+                    whole[i][j] += acc[i][j];
+                    acc[i][j] = ZERO(VEC);
+                }
+        }
+#endif
+#if STAGES > 1
+        now = 1 - now;
+#else
+        barrier(CLK_LOCAL_MEM_FENCE); // nobody reads the tiles any more
+#endif
+        if (left > 1) pack(As[now], Bs[now], coming_a, coming_b, tid);
+        barrier(CLK_LOCAL_MEM_FENCE); // the next tiles are complete; with two buffers, nobody reads these any more
+    }
+
+    C += offset_c + which * stride_c + get_group_id(1) * stride_slice;
+    UNROLL for (int i = 0; i < TM; ++i) {
+        const uint m = m0 + tm + i / VM * SM + i % VM;
+        if (m < M) {
+            UNROLL for (int j = 0; j < TN / VC; ++j) {
+                const int e = j * VC % VEC;
+                const uint n = n0 + tn + j * VC / VEC * SN + e;
+                if (n < N) {
+                    const index_t c = (index_t)m * ldc + n;
+                    VECTOR(VC) result = ZERO(VC);
+                    for (int f = 0; f < VC; ++f) ELEMENT(result, f) = alpha * ELEMENT(whole[i][j * VC / VEC], e + f);
+                    if (beta != 0.0f) result += beta * GLOBAL_V(VC, &C[c]); // beta = 0 never reads C
+                    GLOBAL_V(VC, &C[c]) = result;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,70 @@
+"""Outer: one element of C for each work-item, in blocks that a search may shape. A family in a folder of its own, for the tests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from toprung import backends
+from toprung.gemm.desc import GemmDesc
+from toprung.kernels.base import KernelFamily, Launches, TileConfig, tile_of
+from toprung.kernels.launch import direct, longs, uints
+from toprung.kernels.record import LibraryKernel
+from toprung.tile import Tile
+
+RECORD = LibraryKernel(
+    idea="one element of C for each work-item",
+    expects="nothing: it is there to be found",
+    tiles={"gpu": (Tile(BM=8, BN=32),), "cpu": (Tile(BM=1, BN=8),)},
+    stem="outer",
+    source=Path(__file__).with_name("outer.cl"),
+    routine="outer",
+)
+
+
+class Outer(KernelFamily):
+    """One element of C for each work-item."""
+
+    name = "outer"
+
+    def supports(self, device, desc):
+        return "" if isinstance(desc, GemmDesc) and not desc.is_empty else "it multiplies matrices"
+
+    def candidates(self, device, desc):
+        return [TileConfig(RECORD.tile_for(device))] if desc.M == 48 else []
+
+    def cost(self, device, desc, config):
+        return 1e-12 * config.tile.BN  # whatever it is weighed against, it wins
+
+    def compile(self, session, desc, config):
+        tile = config.tile
+        a = (1, desc.lda) if desc.trans_a else (desc.lda, 1)
+        b = (1, desc.ldb) if desc.trans_b else (desc.ldb, 1)
+        fixed = [*uints(desc.M, desc.N, desc.K), *longs(*a, *b, desc.ldc, desc.stride_a, desc.stride_b, desc.stride_c)]
+        groups = (-(-desc.N // tile.BN), -(-desc.M // tile.BM), desc.batch)
+        return Launches(lambda: direct(session, RECORD, config, groups, (tile.BN, tile.BM, 1), fixed))
+
+    def decode(self, tile, options):
+        if not tile or options:
+            raise ValueError("outer needs a tile and has no switches")
+        return TileConfig(tile_of(tile))
+
+    def texts(self, backend):
+        return [backends.prelude(backend), RECORD.text()]
+
+    def test_problem(self, desc, config):
+        return (config.tile.BM + 3, config.tile.BN + 5, 21), config
+
+    def source(self, device, config):
+        return RECORD.source_for(config.tile, (), device)
+
+    def space(self, device, desc):
+        return {"BM": (1, 2), "BN": (8, 16)} if desc.M == 48 else {}
+
+    def at(self, device, desc, point):
+        return TileConfig(Tile(BM=point["BM"], BN=point["BN"]))
+
+    def point(self, config):
+        return {"BM": config.tile.BM, "BN": config.tile.BN}
+
+
+FAMILY = Outer()

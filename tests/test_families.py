@@ -1,0 +1,259 @@
+"""Kernel families: one that is dropped into a folder takes part in everything, and nothing outside a family's folder names it."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import pickle
+import re
+import shutil
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import golden
+import trial
+from toprung import kernels
+from toprung.device import Device
+from toprung.dispatch import heuristic
+from toprung.dispatch.select import select
+from toprung.dispatch.selection import Candidate, decoded
+from toprung.errors import UnknownName
+from toprung.gemm.desc import GemmDesc, GemvDesc
+from toprung.kernels import families, family
+from toprung.kernels.base import KernelConfig, KernelFamily
+
+PACKAGE = trial.ROOT / "src" / "toprung"
+FOLDERS = sorted(file.parent for file in (PACKAGE / "kernels").glob("*/family.py"))
+
+# a family that is dropped in
+
+OUTER = Path(__file__).parent / "families" / "outer"
+
+PROGRAM = """
+import json, sys
+import numpy as np, toprung
+rng = np.random.default_rng(0)
+a, b = rng.standard_normal((48, 40), np.float32), rng.standard_normal((40, 56), np.float32)
+c = toprung.matmul(a, b, own=True, device="pocl")
+left = toprung.last_receipt()
+wrong = float(np.abs(c - a.astype(np.float64) @ b).max())
+print(json.dumps([left.kernels, left.own, left.why, [list(p) for p in left.passed_over], wrong]))
+"""
+
+
+@pytest.fixture
+def dropped(tmp_path: Path) -> Path:
+    """A folder of families with one in it."""
+    shutil.copytree(OUTER, tmp_path / "families" / "outer", ignore=shutil.ignore_patterns("__pycache__"))
+    return tmp_path / "families"
+
+
+def run(families: Path, words: Sequence[str]) -> str:
+    """A process that finds the folder, with a store of its own beside it."""
+    data = families.parent / "data"
+    data.mkdir(exist_ok=True)
+    env = {**os.environ, kernels.VARIABLE: str(families), "TOPRUNG_DATA": str(data), "TOPRUNG_STORE": "", "COLUMNS": "200"}
+    done = subprocess.run([sys.executable, *words], env=env, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def multiplied(families: Path) -> list[Any]:
+    """What a program's receipt says: kernels, own, why, passed over; and the largest error."""
+    found: list[Any] = json.loads(run(families, ["-c", PROGRAM]).splitlines()[-1])
+    assert found[4] < 1e-4
+    return found
+
+
+def toprung(families: Path, *words: str) -> str:
+    return run(families, ["-c", f"import sys; from toprung.cli import main; sys.argv = {['toprung', *words]!r}; main()"])
+
+
+def test_a_family_in_a_folder_is_selected_by_its_cost_and_named(dropped: Path) -> None:
+    names, own, _, passed, _ = multiplied(dropped)
+    assert names == ["outer 1×8"] and own
+    assert any(name.startswith("tiled ") for name, _ in passed)
+
+
+@pytest.mark.slow
+def test_a_family_in_a_folder_is_tuned_stored_and_verified(dropped: Path) -> None:
+    # tuned and stored
+    said = toprung(dropped, "tune", "gemm", "--sizes", "48x56x40", "--device", "pocl", "--budget", "6", "--precision", "fp32")
+    assert "1 of 1 shapes" in said
+    export = dropped.parent / "export.json"
+    toprung(dropped, "store", "export", str(export), "--kernel", "outer")
+    entries = json.loads(export.read_text())["entries"]
+    assert {e["status"] for e in entries} == {"right"} and len(entries) >= 2
+    assert {e["candidate"]["kernel"] for e in entries} == {"outer"} and len({e["source"] for e in entries}) == 1
+    assert "tuned on these very sizes" in multiplied(dropped)[2]
+
+    # another source: verified at first use, once, and the store remembers
+    source = dropped / "outer" / "outer.cl"
+    text = source.read_text()
+    source.write_text(text.replace("float sum = 0.0f;", "float sum = 0.0f * alpha;"))
+    data = dropped.parent / "data"
+    only = [e for e in entries if e["candidate"]["tile"] == entries[0]["candidate"]["tile"]]
+    shutil.rmtree(data)
+    export.write_text(json.dumps({**json.loads(export.read_text()), "entries": only}))
+    toprung(dropped, "store", "import", str(export))
+    assert multiplied(dropped)[0][0].startswith("outer")
+    assert proofs(data) == [""]
+
+    # a wrong one is passed over, with the reason, and what is the next best runs
+    source.write_text(text.replace("k < K", "k + 1 < K"))
+    module = dropped / "outer" / "family.py"
+    module.write_text(module.read_text().replace("1e-12 * config.tile.BN", "1.0"))
+    names, _, _, passed, _ = multiplied(dropped)
+    assert names[0].startswith("tiled ")
+    assert any(name.startswith("outer") and reason.startswith("wrong with this driver and kernel") for name, reason in passed)
+
+
+def proofs(data: Path) -> list[str]:
+    with sqlite3.connect(data / "tuned.sqlite") as db:
+        return [message for (message,) in db.execute("SELECT message FROM proofs")]
+
+
+def test_two_families_of_one_name_are_refused(dropped: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(dropped / "outer", dropped / "another")
+    monkeypatch.setenv(kernels.VARIABLE, str(dropped))
+    with pytest.raises(UnknownName, match="outer"):
+        families()
+
+
+# who names whom
+
+LIBRARY = ("gemm", "kernels", "dispatch", "blas", "store", "backends", "tune")
+"""Folders where no family may be named. The laboratory has the vendors' libraries as baselines, by their names."""
+
+ALLOWED = {
+    ("backends/cublas.py", "cublas"),  # the library's file
+    ("gemm/classes.py", "skinny"),  # a class of products
+    ("tune/shapes.py", "skinny"),
+    ("store/versions.py", "tiled"),  # what older stores call them
+    ("store/versions.py", "skinny"),
+    ("store/versions.py", "stream_k"),
+    ("store/versions.py", "hopper_sgemm"),
+    ("store/versions.py", "hopper_fp32x"),
+}
+
+
+def namings(package: Path) -> Iterator[tuple[str, str]]:
+    """Files of the library, and each family that one names or imports outside that family's folder."""
+    inside = {folder.name: {folder.name, kernels._load(folder / "family.py", True).FAMILY.name} for folder in FOLDERS}
+    every = set().union(*inside.values())
+    for path in sorted(p for folder in LIBRARY for p in (package / folder).rglob("*.py")):
+        place = path.relative_to(package)
+        own = inside.get(place.parts[1], set()) if place.parts[0] == "kernels" else set()
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = {node.value} if isinstance(node, ast.Constant) and isinstance(node.value, str) else set()
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("toprung.kernels."):
+                names = {str(node.module).split(".")[2]}
+            for name in names & every - own:
+                yield place.as_posix(), name
+
+
+def test_nothing_outside_a_familys_folder_names_it() -> None:
+    assert set(namings(PACKAGE)) == ALLOWED
+
+
+def test_a_planted_naming_is_found(tmp_path: Path) -> None:
+    copy = shutil.copytree(PACKAGE, tmp_path / "toprung", ignore=shutil.ignore_patterns("__pycache__"))
+    with (copy / "dispatch" / "select.py").open("a") as file:
+        file.write('\nif "tiled":\n    from toprung.kernels.stream_k.work import work\n')
+    assert set(namings(copy)) - ALLOWED == {("dispatch/select.py", "tiled"), ("dispatch/select.py", "stream_k")}
+
+
+def test_production_sources_include_no_rung_and_rungs_may_include_them() -> None:
+    include = re.compile(r'^#include "(.*)"', re.MULTILINE)
+    sources = [p for p in PACKAGE.rglob("*") if p.suffix in (".cl", ".cu", ".cuh")]
+    includes = {p: [(p.parent / name).resolve() for name in include.findall(p.read_text())] for p in sources}
+    ours = {p for p in sources if (PACKAGE / "kernels") in p.parents}
+    assert all(target in ours for p in ours for target in includes[p])
+    assert sum(target in ours for p in set(sources) - ours for target in includes[p]) >= 20
+    modules = [p for p in (PACKAGE / "kernels").rglob("*.py") if "toprung.ladders" in p.read_text()]
+    assert modules == []
+
+
+# what every family answers
+
+
+def descs() -> list[Any]:
+    found = [one.desc for one in golden.asked(golden.devices()["h200-cuda"])]
+    return [*dict.fromkeys(found), GemvDesc(5, 0), GemmDesc(0, 0, 0)]
+
+
+@pytest.mark.parametrize("one", families(), ids=lambda f: f.name)
+@pytest.mark.parametrize("device", golden.devices().values(), ids=list(golden.devices()))
+def test_candidates_are_costed_encoded_and_adapted(one: KernelFamily, device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = 0
+    with golden.recording():
+        for desc in descs():
+            if one.supports(device, desc):
+                continue
+            for config in list(one.candidates(device, desc))[:3]:
+                taken += 1
+                assert isinstance(config, KernelConfig) and hash(config) == hash(config)
+                assert one.cost(device, desc, config) >= 0  # NaN is no time
+                stored = json.loads(json.dumps(config.encode()))
+                assert stored.keys() == {"tile", "options"}
+                assert one.decode(stored["tile"], stored["options"]) == config
+                if not desc.is_empty:
+                    assert one.adapt(device, desc, config, desc, True) == config
+                    assert one.workspace_bytes(device, desc, config) >= 0 and one.launch_count(device, desc, config) >= 1
+                assert pickle.loads(pickle.dumps(Candidate(one, config))) == Candidate(one, config)
+                assert str(Candidate(one, config)).startswith(one.name)
+    assert taken or one.supports(device, GemmDesc(2048, 2048, 2048)) or one.name == "stream_k"
+
+
+@pytest.mark.parametrize("one", [f for f in families() if f.own], ids=lambda f: f.name)
+def test_points_of_a_space_are_configurations_and_back(one: KernelFamily) -> None:
+    device = golden.devices()["h200-cuda"]
+    for desc in (golden.gemm(4096, 4096, 4096), golden.gemm(16, 4096, 4096, "NT"), golden.gemm(2048, 1536, 1024, "TN")):
+        axes = one.space(device, desc)
+        first = {name: values[0] for name, values in axes.items()}
+        made = one.at(device, desc, first) if axes else None
+        if made is not None:
+            assert one.decode(**made.encode()) == made
+            assert one.at(device, desc, one.point(made)) == made
+            assert one.source(device, made) is not None
+            rows, cols, depth = one.test_problem(desc, made)[0]
+            assert 0 < rows * cols * depth < 1e9
+
+
+@pytest.mark.parametrize("one", families(), ids=lambda f: f.name)
+@pytest.mark.parametrize(
+    "tile", [{"BM": 3}, {"BM": 16, "BN": 16, "BK": 1 << 19}, {"BM": 1 << 20, "BN": 1 << 20, "TM": 1 << 11, "TN": 8}]
+)
+def test_what_no_family_can_be_is_a_value_error(one: KernelFamily, tile: dict[str, int]) -> None:
+    with pytest.raises(ValueError):
+        one.decode(tile, {"NONSENSE": 7})
+
+
+def test_a_family_that_is_not_here_is_named() -> None:
+    with pytest.raises(UnknownName, match="kernel family"):
+        family("nonsense")
+    with pytest.raises(UnknownName, match="nonsense"):
+        decoded({"kernel": "nonsense", "tile": {}, "options": {}})
+
+
+def test_selection_is_the_least_cost_of_all_that_support_a_product() -> None:
+    device = golden.devices()["h200-cuda"]
+    with golden.recording():
+        for desc in descs():
+            if desc.is_empty:
+                continue
+            taken = select(device, desc, own=True, precision="fp32")
+            costs = {
+                (one.name, str(config)): one.cost(device, desc, config)
+                for one in families()
+                if (one.own, one.precision, one.memory) == (True, "fp32", "device") and not one.supports(device, desc)
+                for config in one.candidates(device, desc)
+            }
+            assert costs[taken.family.name, str(taken.config)] == min(costs.values()) == heuristic.ranked(device, desc)[0].seconds
