@@ -46,7 +46,7 @@ from toprung.results import read
 TILED, SKINNY, SGEMM, CUBLAS = family("tiled"), family("skinny"), family("hopper_sgemm"), family("cublas")
 WITHIN = 1.05
 GOOD, LITTLE = 1.3, 0.4
-"""Candidates up to so many times as slow as the best count fully; the others so much."""
+"""Candidates up to this many times as slow as the best (first number) weigh fully, the others this much (second)."""
 SOFT, PULL = 0.08, 0.1
 FOREIGN = 0.4
 """How much a time of ``tiles.json`` counts: few products, each with many tiles."""
@@ -59,8 +59,8 @@ HELD_UP = 50e-6
 LARGE = 4_000_000
 """Results of C from which on writing them is seen in Hopper's kernel."""
 FIXED = {"launch", "multiply", "hidden"}
-"""Of the skinny kernels: nothing that was measured tells these from the rest, but for ``hidden``, which is the form of the
-count; nor what is 0."""
+"""Constants of the skinny kernels that are not fitted: no measurement tells them from the rest, and ``hidden`` is the form of the
+count. Nor are those fitted that are 0."""
 
 
 def timed(record):

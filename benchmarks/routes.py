@@ -95,7 +95,7 @@ def tiled(device, desc, one, slices):
 
 
 def cycles(device, desc, one, slices):
-    """What the cost model counts of a block; the host, which is the limit of short calls, is not in it."""
+    """Return what the cost model counts of a block. It leaves out the host, the limit of short calls."""
     return cost_model.block_cycles(
         desc, one.tile, one.efficiency, one.resident, slices, width_of_c(desc, one.tile, slices), widths(desc)[2],
         device.compute_units, device.lanes or 128,
@@ -169,7 +169,7 @@ def choices(device, problem, seed):
 
 
 def binary(candidate):
-    """What a candidate's binary depends on: slices are the launch's affair."""
+    """Return what a candidate's binary depends on: slices are not part of it, because only the launch knows them."""
     config = candidate.config
     if isinstance(config, TileConfig):
         config = replace(config, tile=replace(config.tile, SPLIT_K=None))
@@ -183,7 +183,7 @@ def suitable(device, count, seed):
 
 
 class Record:
-    """What has been measured, each candidate named once."""
+    """Return what has been measured, each candidate named once."""
 
     def __init__(self, out, device, seed):
         self.out, self.device, self.seed = out, device, seed

@@ -271,7 +271,7 @@ def timed(session, run, calls):
 
 
 def configurations(desc, units):
-    """What is selected, and for each number of slices the tile that is predicted best."""
+    """Return the selected configuration, and for each number of slices the tile that is predicted best."""
     chosen, found = select_config(desc, units), {}
     most = max(1, desc.K // 64)
     for count in COUNTS:

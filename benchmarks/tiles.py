@@ -208,8 +208,8 @@ class Trial:
         peer, reason = vendor(self.session.device, "gemm")
         if peer is None:
             print("  no vendor library:", reason)
-        rivals = ([("vendor", peer.prepare(self.placed))] if peer else []) + [(c, self.prepare(c)) for c in candidates]
-        timings = [(who, Timing(p, plan=GOOD)) for who, p in rivals if p]
+        competitors = ([("vendor", peer.prepare(self.placed))] if peer else []) + [(c, self.prepare(c)) for c in candidates]
+        timings = [(who, Timing(p, plan=GOOD)) for who, p in competitors if p]
         for _, timing in timings:
             timing.warm_up()
         for _ in range(turns):

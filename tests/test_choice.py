@@ -101,7 +101,7 @@ def problems() -> dict[str, tuple[Gemm, list[Trial], float]]:
 
 
 def seconds(candidate: Candidate, timed: list[Trial]) -> float | None:
-    """What the record says of a candidate: its own time, or, where its switches were not tried, the slowest of its tile's."""
+    """Return the recorded time of a candidate; where its switches were not tried, the slowest of its tile's."""
     encoded = candidate.encode()
     same = [t for t in timed if (t["kernel"], t["tile"]) == (encoded["kernel"], encoded["tile"])]
     wanted = encoded["options"]

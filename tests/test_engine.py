@@ -461,7 +461,7 @@ def test_the_other_kernels_compile_for_cuda(found: LibraryKernel) -> None:
 
 
 USED: dict[str, tuple[Any, str]] = {"tiled": (tiled, "RECORD"), "add": (launch, "ADD")}
-"""Where the records of kernels are launched from."""
+"""Modules that hold the records of the kernels of a product, and the names there."""
 
 
 def plant(stem: str, folder: Path, monkeypatch: pytest.MonkeyPatch, *changes: tuple[str, str]) -> None:

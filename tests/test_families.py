@@ -66,7 +66,7 @@ def run(families: Path, words: Sequence[str]) -> str:
 
 
 def multiplied(families: Path) -> list[Any]:
-    """What a program's receipt says: kernels, own, why, passed over; and the largest error."""
+    """Return what a program's receipt says (kernels, own, why, passed over) and the largest error."""
     found: list[Any] = json.loads(run(families, ["-c", PROGRAM]).splitlines()[-1])
     assert found[4] < 1e-4
     return found

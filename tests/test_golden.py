@@ -1,4 +1,4 @@
-"""What is selected, launched and computed, to the bit, is as ``tests/golden`` has it. No device but PoCL is needed.
+"""Selections, launches and results are, to the bit, as ``tests/golden`` has them. No device but PoCL is needed.
 
 A difference is a decision: when it is meant, ``python -m tests.golden`` writes the files anew, and the commit says why.
 """

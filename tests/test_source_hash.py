@@ -200,7 +200,7 @@ def recorded() -> list[str]:
 
 
 def followed() -> list[str]:
-    """What is selected for the problems of the record, in its words."""
+    """Return the selections for the problems of the record, in its words."""
     devices = {
         name: Device(**{k: tuple(v) if isinstance(v, list) else v for k, v in facts.items()})
         for name, facts in json.loads((FIXTURES / "followed.json").read_text())["devices"].items()

@@ -188,8 +188,8 @@ def test_a_trial_verifies_and_compares_in_turns(session: Session) -> None:
     slow = Candidate(family("plain"), TileConfig(PLAIN.tile_for(session.device)))
     assert isinstance(own.config, TileConfig)
     illegal = Candidate(family("tiled"), TileConfig(Tile(BM=7, BN=5, BK=3, TM=2, TN=2), own.config.options))
-    rivals = own, slow, illegal, Candidate(family("numpy"), NoConfig())
-    outcome = InProcess(session).run(Trial(problem, rivals, turns=6, least=3, hopeless=1e9, cold=2))
+    candidates = own, slow, illegal, Candidate(family("numpy"), NoConfig())
+    outcome = InProcess(session).run(Trial(problem, candidates, turns=6, least=3, hopeless=1e9, cold=2))
     mine, theirs, refused, numpy = outcome.sampled
     assert [s.status for s in outcome.sampled] == ["right", "right", "build", "right"]
     assert 3 <= len(mine.seconds) <= 6 and mine.turns == theirs.turns == numpy.turns

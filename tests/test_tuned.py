@@ -242,7 +242,7 @@ def test_what_was_faster_where_both_were_measured(stored: Store, monkeypatch: py
 
 
 NARROW = Gemm(3520, 11229, 59, trans="NT")
-"""What cuBLAS is faster at by the cost model: nothing of it lies on more than a float."""
+"""A product that cuBLAS is faster at by the cost model: nothing in it is aligned to more than one float."""
 
 
 def test_a_neighbour_s_comparison_is_carried_over_by_the_cost_model(stored: Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,7 +60,7 @@ class Asked:
     forced: Candidate | None = None
 
     def selection(self, device: Device) -> Selection:
-        """What is selected, unless a configuration is forced."""
+        """Return the selection, or the forced configuration."""
         return Selection(self.forced) if self.forced else select(device, self.desc, self.own, self.precision)
 
     def __str__(self) -> str:
@@ -208,11 +208,11 @@ class Recorder:
         return SimpleNamespace(buffer=SimpleNamespace(handle=WORKSPACE, pointer=WORKSPACE, nbytes=nbytes), lock=threading.RLock())
 
     def tensor_map(self, buffer: Any, rows: int, cols: int, box: tuple[int, int]) -> Any:
-        """What it would describe."""
+        """Return the words of a tensor map that nobody reads."""
         return np.array([buffer.pointer, rows, cols, *box], np.int64)
 
     def tensor_map_fp32(self, address: int, rows: int, cols: int, ld: int, box: tuple[int, int]) -> Any:
-        """What it would describe, as many bytes as a real one."""
+        """Return the words of a tensor map, as many bytes as a real one."""
         return np.void(np.array([address, rows, cols, ld, *box], np.int64).tobytes().ljust(128, b"\0"))
 
     def current(self) -> Any:
@@ -263,7 +263,7 @@ def recording() -> Iterator[None]:
 
 
 def selected(device: Device, one: Asked) -> str:
-    """What is selected for a product and what it launches, a line."""
+    """Return a line with the selection for a product and its launches."""
     selection = one.selection(device)
     stored = selection.candidate.encode()
     tile = " ".join(f"{k}={v}" for k, v in sorted(stored["tile"].items()))
