@@ -257,3 +257,13 @@ def test_selection_is_the_least_cost_of_all_that_support_a_product() -> None:
                 for config in one.candidates(device, desc)
             }
             assert costs[taken.family.name, str(taken.config)] == min(costs.values()) == heuristic.ranked(device, desc)[0].seconds
+
+
+def test_a_familys_module_has_one_name_in_all_processes() -> None:
+    """The tuner's workers unpickle a family's own configurations by it."""
+    code = "from toprung.kernels import family; print(type(family('outer')).__module__)"
+    names = set()
+    for seed in ("1", "2"):
+        env = {**os.environ, "TOPRUNG_KERNELS": str(Path(__file__).parent / "families"), "PYTHONHASHSEED": seed}
+        names.add(subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True).stdout)
+    assert len(names) == 1

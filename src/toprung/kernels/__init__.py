@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import importlib
 import importlib.util
 import os
@@ -54,7 +55,8 @@ def _load(file: Path, ours: bool) -> Any:
     name = f"toprung.kernels.{file.parent.name}.family"
     if ours:
         return importlib.import_module(name)
-    name = f"toprung_kernels_{abs(hash(file.resolve()))}"
+    # the same in every process: the tuner's workers unpickle configurations by their module's name
+    name = f"toprung_kernels_{hashlib.sha256(str(file.resolve()).encode()).hexdigest()[:16]}"
     spec = importlib.util.spec_from_file_location(name, file)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
