@@ -24,12 +24,12 @@ lint: $(VENV)/ready-dev
 
 # Make the tables in README and docs anew from results/
 tables: $(VENV)/ready
-	$(BIN)/python benchmarks/tables.py
+	$(BIN)/python tools/make_tables.py
 
 # The documentation as a site in site/: fails on dead links and anchors, and on pages that docs/index.md does not name
 site: $(VENV)/ready-site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
-	$(BIN)/python site_tools/check.py site
+	$(BIN)/python tools/site/check.py site
 
 # Make the page in docs/report anew from results/: compiles every rung, for which no GPU is needed
 report: $(VENV)/ready-dev

@@ -13,10 +13,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-from toprung import backends, results
-from toprung.climb import entries
-from toprung.environment import environment
-from toprung.rung import ladder
+from toprung import backends
+from toprung.lab.harness import results
+from toprung.lab.harness.climb import entries
+from toprung.lab.harness.environment import environment
+from toprung.lab.rung import ladder
 
 METRICS = {
     "load_conflicts": "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ld.sum",

@@ -20,10 +20,11 @@ import sys
 import time
 from pathlib import Path
 
-from toprung import backends, results
+from toprung import backends
 from toprung.backends import cuda
-from toprung.environment import environment
-from toprung.stats import paired_ratio
+from toprung.lab.harness import results
+from toprung.lab.harness.environment import environment
+from toprung.lab.harness.stats import paired_ratio
 
 HERE = Path(__file__).resolve().parents[1] / "src"
 

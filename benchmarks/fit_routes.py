@@ -32,16 +32,17 @@ from types import MappingProxyType
 import numpy as np
 from scipy.optimize import least_squares
 
-from toprung.blas.problems import desc_of, problem_of
+from tables.tuning import device_of, drawn, held_out, now
 from toprung.dispatch.heuristic import ranked
 from toprung.dispatch.selection import decoded
 from toprung.gemm.desc import widths
-from toprung.kernels import cost_model, family
+from toprung.kernels import cost_model
 from toprung.kernels.blocks import BLOCKS, listed
 from toprung.kernels.cublas.family import aligned
 from toprung.kernels.hopper_sgemm.cost import predicted
-from toprung.report.tune_table import device_of, drawn, held_out, now
-from toprung.results import read
+from toprung.kernels.registry import family
+from toprung.lab.harness.results import read
+from toprung.oracle.problems import problem_of
 
 TILED, SKINNY, SGEMM, CUBLAS = family("tiled"), family("skinny"), family("hopper_sgemm"), family("cublas")
 WITHIN = 1.05
@@ -151,7 +152,7 @@ class Products(Fit):
         self.device, self.table = device, {listed(c.tile): i for i, c in enumerate(BLOCKS)}
         rows = []
         for problem, found, own in shapes:
-            desc = desc_of(problem)
+            desc = problem.desc
             best = min(t for _, t in found)
             for candidate, seconds in found:
                 config = candidate.config
@@ -189,7 +190,7 @@ class Shorts(Fit):
                 config = candidate.config
                 if candidate.family is SKINNY and config.kernel == kernel and seconds < HOPELESS * best:
                     tile, small = replace(config.tile, SPLIT_K=None), dict(config.options)["SMALL"]
-                    rows.append(((desc_of(problem).skinny, tile, small, config.slices), seconds, best, own))
+                    rows.append(((problem.desc.skinny, tile, small, config.slices), seconds, best, own))
         super().__init__({n: v for n, v in numbers(cost_model.SKINNY[kernel]).items() if v and n not in FIXED}, rows)
 
     def model(self, values):
@@ -230,7 +231,7 @@ def cublas(device, training, rest):
             theirs = next((t for c, t in found if c.family is CUBLAS), None)
             ours = min((t for c, t in found if c.family is not CUBLAS), default=None)
             if theirs and ours:
-                desc = desc_of(problem)
+                desc = problem.desc
                 kernels = [(seconds, slices > 1) for slices, seconds in aligned(device, desc)]
                 yield ranked(device, desc)[0].seconds, kernels, math.log(ours / theirs)
 
@@ -254,7 +255,7 @@ def writing(device, shapes):
     for problem, timed_here, _ in shapes:
         for candidate, seconds in timed_here:
             if candidate.family is SGEMM and problem.M * problem.N >= LARGE:
-                desc = desc_of(problem)
+                desc = problem.desc
                 more = seconds - predicted(desc, device.compute_units, candidate.config)
                 each = more * cost_model.hz(device) * device.compute_units / (problem.M * problem.N)
                 found[widths(desc)[2] == 4].append(each)

@@ -17,18 +17,18 @@ import sys
 from pathlib import Path
 
 import numpy as np
+
 from hopper_fp32 import AWAY, Compared, named
 from split_k import FILL
-
-from toprung import backends, results
+from tables import hopper_fp32 as report
+from toprung import backends
 from toprung.backends.base import Source
-from toprung.blas.problems import desc_of
-from toprung.build import source_kernel
-from toprung.environment import environment
 from toprung.errors import BadRecord
+from toprung.kernels.build import source_kernel
 from toprung.kernels.hopper_sgemm.cost import select_variant
 from toprung.kernels.hopper_sgemm.launches import SgemmLaunches
-from toprung.report import hopper_fp32 as report
+from toprung.lab.harness import results
+from toprung.lab.harness.environment import environment
 
 SECTION = "WarpStateStats"
 """What warps wait for; the rest is counted metric by metric, since a section's many take too many runs."""
@@ -50,7 +50,7 @@ def counted(text):
     with backends.opened(gpu()) as session:
         fill = source_kernel(Source("benchmarks/fill", FILL, "fill", {}, "cuda"), session)
         problem = named(text)
-        one, desc = Compared(session, fill, problem, 0), desc_of(problem)
+        one, desc = Compared(session, fill, problem, 0), problem.desc
         plan, (a, b, c) = SgemmLaunches(session, desc, select_variant(desc, session.device.compute_units), chains=1), one.addresses
         runs = (one.vendor(), lambda: plan.run(a, 0, b, 0, c, 0, 1.0, 0.0))
         found = []

@@ -25,20 +25,21 @@ from pathlib import Path
 
 import numpy as np
 
-from toprung import backends, peers, results
-from toprung.accuracy import sweep
+from toprung import backends
 from toprung.backends.base import Source
-from toprung.blas.problems import desc_of
-from toprung.build import source_kernel
-from toprung.competitor import BoundOnDevice, Promise
 from toprung.dispatch.heuristic import slower_than_fp32
-from toprung.environment import environment
 from toprung.errors import Unsupported
-from toprung.kernels import family
+from toprung.kernels.build import source_kernel
 from toprung.kernels.hopper_fp32x.launches import Fp32xLaunches
-from toprung.measure import Measurement
-from toprung.power import Meter
-from toprung.routines.gemm import TRANSPOSES, Gemm
+from toprung.kernels.registry import family
+from toprung.lab import baselines
+from toprung.lab.competitor import BoundOnDevice, Promise
+from toprung.lab.harness import results
+from toprung.lab.harness.accuracy import sweep
+from toprung.lab.harness.environment import environment
+from toprung.lab.harness.measure import Measurement
+from toprung.lab.harness.power import Meter
+from toprung.oracle.gemm import TRANSPOSES, Gemm
 
 FP32X = family("hopper_fp32x")
 SIZES = (512, 1024, 2048, 4096, 8192, 16384)
@@ -77,13 +78,13 @@ class Ours:
     plan = None
 
     def absent(self, device):
-        return FP32X.supports(device, desc_of(Gemm(128, 128, 128)))
+        return FP32X.supports(device, Gemm(128, 128, 128).desc)
 
     def prepare(self, placed):
         problem = placed.operands.problem
-        if reason := FP32X.supports(placed.session.device, desc_of(problem)):
+        if reason := FP32X.supports(placed.session.device, problem.desc):
             raise Unsupported(reason)
-        plan = self.plan = Fp32xLaunches(placed.session, desc_of(problem))
+        plan = self.plan = Fp32xLaunches(placed.session, problem.desc)
         a, b, c = (placed.parts[n] for n in "ABC")
         return BoundOnDevice(placed, lambda: plan.run(a, 0, b, 0, c, 0, problem.alpha, problem.beta))
 
@@ -117,7 +118,7 @@ def vendor_call(session, problem, one):
     placed = SimpleNamespace(
         operands=SimpleNamespace(problem=problem), session=session, parts=dict(zip(names, one.buffers, strict=True))
     )
-    return peers.peer("cublas").prepare(placed).run
+    return baselines.peer("cublas").prepare(placed).run
 
 
 def errors(session, problem, one):
@@ -206,7 +207,7 @@ class Runner:
 def compare(session, kernels, meter, problem, vendor, interleaved, burst=False):
     """Measurements of ours, and of cuBLAS if asked for; after pauses, or under load."""
     sets = [Set(session, kernels, problem, i) for i in range(SETS)]
-    plan = Fp32xLaunches(session, desc_of(problem))
+    plan = Fp32xLaunches(session, problem.desc)
     calls = []
     for one in sets:
         a, b, c = (buffer.pointer for buffer in one.buffers)
@@ -215,7 +216,7 @@ def compare(session, kernels, meter, problem, vendor, interleaved, burst=False):
     ours.plan = plan
     runners = [Runner(session, ours.describe(session.device), problem, sets, calls, plan.workspace_bytes, burst=burst)]
     if vendor:
-        theirs = peers.peer("cublas").describe(session.device)
+        theirs = baselines.peer("cublas").describe(session.device)
         theirs_on = [vendor_call(session, problem, one) for one in sets]
         runners.append(Runner(session, dict(theirs), problem, sets, theirs_on, burst=burst))
     verdicts = []
@@ -242,7 +243,7 @@ def compare(session, kernels, meter, problem, vendor, interleaved, burst=False):
     found = [r.measurement(v) for r, v in zip(runners, verdicts, strict=True)]
     found[0] |= {
         "granules_in_fp32": plan.escalated(),
-        "chosen_by_auto": not slower_than_fp32(session.device, desc_of(problem), FP32X),
+        "chosen_by_auto": not slower_than_fp32(session.device, problem.desc, FP32X),
     }
     return told(found, problem)
 
@@ -327,7 +328,7 @@ def told(found, problem):
 
 def accuracy(session, folder, what):
     """Every distribution over K."""
-    rivals = [peers.peer("cublas"), Ours()]
+    rivals = [baselines.peer("cublas"), Ours()]
     graded = list(sweep(rivals, session, DEPTHS, side=SIDE))
     results.write(
         folder / "fp32x-accuracy.json",

@@ -11,11 +11,12 @@ from pathlib import Path
 
 import numpy as np
 
-from toprung import results, split
-from toprung.data import DISTRIBUTIONS
-from toprung.environment import commit, packages
-from toprung.routines.gemm import Gemm
-from toprung.split import Scheme
+import split_model as split
+from split_model import Scheme
+from toprung.lab.harness import results
+from toprung.lab.harness.environment import commit, packages
+from toprung.oracle.data import DISTRIBUTIONS
+from toprung.oracle.gemm import Gemm
 
 SIDE = 32
 DEPTHS = (64, 512, 2048)
@@ -58,7 +59,7 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("path", type=Path, nargs="?", default=Path("results/model/fp32x-study.json"))
     path = arguments.parse_args().path
-    environment = {  # as toprung.environment says it of a device
+    environment = {  # as toprung.lab.harness.environment says it of a device
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "commit": commit(),
         "packages": packages(),

@@ -18,16 +18,16 @@ from pathlib import Path
 import numpy as np
 
 import toprung
-from toprung import backends, results
-from toprung.blas.problems import desc_of
+from toprung import backends
 from toprung.dispatch.heuristic import select_own
 from toprung.dispatch.select import unsuited
 from toprung.dispatch.selection import Candidate
-from toprung.environment import environment
 from toprung.gemm.classes import class_of
-from toprung.kernels import family
 from toprung.kernels.hopper_fp32x.config import Fp32xConfig, Variant
-from toprung.routines.gemm import Gemm
+from toprung.kernels.registry import family
+from toprung.lab.harness import results
+from toprung.lab.harness.environment import environment
+from toprung.oracle.gemm import Gemm
 from toprung.store import Entry, Machine, Store
 from toprung.tune.executors.local import LocalLane
 from toprung.tune.space import CallSpace
@@ -45,7 +45,7 @@ def proved(device) -> str:
     candidate = Candidate(family("hopper_fp32x"), Fp32xConfig(Variant(CONSUMERS=1, BN=64, STAGES=4, GROUP=4)))
     problem = Gemm(700, 500, 900)
     Store.default().add(
-        Entry(Machine.of(device), class_of(desc_of(problem)), problem.describe(), candidate.encode(), "another text", (1e-3,))
+        Entry(Machine.of(device), class_of(problem.desc), problem.describe(), candidate.encode(), "another text", (1e-3,))
     )  # fmt: skip
     rng = np.random.default_rng(0)
     a, b = rng.random((700, 900), np.float32), rng.random((900, 500), np.float32)
@@ -65,7 +65,7 @@ def main() -> int:
     parser.add_argument("--device", default="cuda:0")
     given = parser.parse_args()
     begin, device = time.monotonic(), backends.find(given.device)
-    if reason := unsuited(device, desc_of(SHAPES[0]), "fp32x"):
+    if reason := unsuited(device, SHAPES[0].desc, "fp32x"):
         sys.exit(reason)
     os.environ.pop("TOPRUNG_STORE", None)
     failures, rows = [], []
@@ -80,7 +80,7 @@ def main() -> int:
                 failures.append(f"{problem}: the time was over")
                 break
             lane, rng = LocalLane(device), random.Random(1)
-            desc = desc_of(problem)
+            desc = problem.desc
             space, own = CallSpace(device, desc, precision="fp32x"), select_own(device, desc, "fp32x").candidate
             drawn = list(dict.fromkeys(c for _ in range(given.draws) if (c := space.draw(rng)) and c != own))
             sampled = [[own, None]]

@@ -13,7 +13,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from toprung.rung import ladder as find
+from toprung.lab.rung import ladder as find
 
 ROOT = Path(__file__).parent.parent
 CHECKED = {"gemm": "33x35x37,129x65x70", "gemv": "33x35,129x257"}

@@ -12,12 +12,13 @@ import sys
 import time
 from pathlib import Path
 
-from toprung import backends, results
-from toprung.bench import Row, check, competitors
-from toprung.check import Oracle, hostile
-from toprung.competitor import OnDevice
-from toprung.peers import peers
-from toprung.routines.gemm import TRANSPOSES, Gemm
+from toprung import backends
+from toprung.lab.baselines import peers
+from toprung.lab.harness import results
+from toprung.lab.harness.bench import Row, check, competitors
+from toprung.oracle.check import Oracle, hostile
+from toprung.oracle.gemm import TRANSPOSES, Gemm
+from toprung.oracle.placed import OnDevice
 
 BUDGET = 350.0
 LAST = 10.0

@@ -22,20 +22,19 @@ from typing import Any
 
 import numpy as np
 
-from toprung import split as mirror
+import split_model as mirror
 from toprung.backends.base import DYNAMIC_SHARED
 from toprung.backends.cuda import CUDABuffer
-from toprung.blas.problems import desc_of
-from toprung.build import source_kernel
-from toprung.check import Oracle, hostile
-from toprung.competitor import OnDevice
+from toprung.kernels.build import source_kernel
 from toprung.kernels.hopper_fp32x.config import Variant
 from toprung.kernels.hopper_fp32x.cost import COSTS, select_config
 from toprung.kernels.hopper_fp32x.launches import Fp32xLaunches
 from toprung.kernels.hopper_fp32x.sizes import LIMIT, width
 from toprung.kernels.hopper_fp32x.sources import source, spread
-from toprung.ladders import hopper as ladder
-from toprung.routines.gemm import Gemm
+from toprung.lab.ladders import hopper as ladder
+from toprung.oracle.check import Oracle, hostile
+from toprung.oracle.gemm import Gemm
+from toprung.oracle.placed import OnDevice
 
 CHECKS = Path(ladder.__file__).with_name("checks.cu")
 LIMIT_S = 75
@@ -255,7 +254,7 @@ def step_split(session: Any, report: dict[str, Any]) -> bool:
             problem = Gemm(**shape)
             operands = hostile(problem, name)
             placed: Any = OnDevice(operands, session)
-            plan = Fp32xLaunches(session, desc_of(problem), Variant(), splitting=how)
+            plan = Fp32xLaunches(session, problem.desc, Variant(), splitting=how)
             (step,) = plan.steps()
             step.split_only(placed.parts["A"].pointer, placed.parts["B"].pointer, None)
             session.synchronize()
@@ -288,7 +287,7 @@ def verdict_of(session: Any, problem: Gemm, distribution: str, variant: Variant,
     operands = hostile(problem, distribution)
     placed = OnDevice(operands, session)
     oracle = Oracle(operands)
-    plan = Fp32xLaunches(session, desc_of(problem), variant, limit, SPIN_LIMIT=SPIN)
+    plan = Fp32xLaunches(session, problem.desc, variant, limit, SPIN_LIMIT=SPIN)
     a, b, c = (placed.parts[n] for n in "ABC")
 
     def bits(second: Any) -> np.ndarray:
@@ -372,7 +371,7 @@ def operand_sets(session: Any, n: int, sets: int) -> list[dict[str, Any]]:
 
 def ours(session: Any, n: int, number: int, sets: list[dict[str, Any]], flops: float) -> dict[str, Any]:
     """Both launches together over the operand sets in turn, then each alone, then what the host needs for a call."""
-    desc = desc_of(Gemm(n, n, n))
+    desc = Gemm(n, n, n).desc
     variant = VARIANTS[number] if number < len(VARIANTS) else select_config(desc, session.device.compute_units).variant
     plan = Fp32xLaunches(session, desc, variant, overlap=number != len(VARIANTS) + 1)
     addresses = [tuple(one[m].pointer for m in "ABC") for one in sets]
@@ -433,7 +432,7 @@ def step_splits(session: Any, report: dict[str, Any], sizes: list[int]) -> bool:
         for trans in ("NT", "NN", "TT"):
             line = []
             for how in ((1, 32), (2, 32), (4, 32), (8, 32), (4, 64), (8, 64)) if trans != "NT" else ((1, 32), (1, 64)):
-                plan = Fp32xLaunches(session, desc_of(Gemm(n, n, n, trans=trans)), splitting=how)
+                plan = Fp32xLaunches(session, Gemm(n, n, n, trans=trans).desc, splitting=how)
                 (step,) = plan.steps()
                 us = timed(session, functools.partial(step.split_only, a, b, None), 1.0)["us"]
                 rate = 16 * n * n / us / 1e6
@@ -457,7 +456,7 @@ def sampled_error(session: Any, n: int, buffers: dict[str, Any]) -> float:
 def vendor_time(session: Any, problem: Gemm, sets: list[dict[str, Any]], flops: float) -> dict[str, float]:
     import ctypes
 
-    from toprung.peers import _cublas
+    from toprung.lab.baselines import _cublas
 
     library, handle = _cublas._library(), _cublas._handle(int(session.queue))
     one, zero = ctypes.c_float(1), ctypes.c_float(0)

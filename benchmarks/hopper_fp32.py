@@ -21,22 +21,22 @@ import time
 from pathlib import Path
 
 import numpy as np
-from split_k import FILL, Set, canonical, say, timed
 
-from toprung import backends, results
+from split_k import FILL, Set, canonical, say, timed
+from toprung import backends
 from toprung.backends.base import Source
-from toprung.blas.problems import desc_of
-from toprung.build import source_kernel
-from toprung.check import Oracle, hostile
-from toprung.competitor import OnDevice
-from toprung.environment import environment
 from toprung.gemm.desc import GemmDesc
+from toprung.kernels.build import source_kernel
 from toprung.kernels.hopper_sgemm import cost
 from toprung.kernels.hopper_sgemm.config import VARIANTS, Variant
 from toprung.kernels.hopper_sgemm.cost import predicted, select_variant, supported, unfit
 from toprung.kernels.hopper_sgemm.launches import LIMIT, SgemmLaunches
-from toprung.power import Meter
-from toprung.routines.gemm import TRANSPOSES, Gemm
+from toprung.lab.harness import results
+from toprung.lab.harness.environment import environment
+from toprung.lab.harness.power import Meter
+from toprung.oracle.check import Oracle, hostile
+from toprung.oracle.gemm import TRANSPOSES, Gemm
+from toprung.oracle.placed import OnDevice
 
 SPIN = 1 << 22
 TILES = (*VARIANTS, Variant(BK=16, STAGES=5, WAIT_AT=8), Variant(BK=8, STAGES=8, WAIT_AT=0))
@@ -96,7 +96,7 @@ def check(session, shape, tile, name):
     operands = hostile(problem, name)
     placed = OnDevice(operands, session)
     chains = shape.get("chains")
-    plan = SgemmLaunches(session, desc_of(problem), tile, shape.get("limit", LIMIT), chains=chains, SPIN_LIMIT=SPIN)
+    plan = SgemmLaunches(session, problem.desc, tile, shape.get("limit", LIMIT), chains=chains, SPIN_LIMIT=SPIN)
     first, second = (bits_of(plan, placed, problem) for _ in range(2))
     found = [] if np.array_equal(canonical(first), canonical(second)) else ["a second run gave other bits"]
     flags = np.empty(plan.units, np.uint32)
@@ -110,7 +110,7 @@ def right(session, tiles=TILES):
     part = cost.PART
     todo = [({**shape, "trans": t}, tile, "normal") for tile in tiles for shape in EDGES for t in TRANSPOSES if fits(shape, t)]
     todo += [(shape, tile, "integers") for tile in tiles for shape in DEEP]
-    todo = [one for one in todo if not unfit(desc_of(problem_of(one[0])), one[1])]
+    todo = [one for one in todo if not unfit(problem_of(one[0]).desc, one[1])]
     todo += [({"M": 200, "N": 330, "K": 150, "trans": t}, tiles[0], name) for name in DATA for t in ("NN", "TT")]
     for shape, tile, name in todo:
         cost.PART = -1.0 if name == "integers" else part  # as many parts as may be
@@ -159,7 +159,7 @@ def unaligned(session):
 
 def moved(session):
     """One plan, operands in many places in turn: tensor maps follow them."""
-    plan, good = SgemmLaunches(session, desc_of(Gemm(132, 260, 50, trans="TN")), SPIN_LIMIT=SPIN), True
+    plan, good = SgemmLaunches(session, Gemm(132, 260, 50, trans="TN").desc, SPIN_LIMIT=SPIN), True
     out, found = session.allocate(4 * 132 * 260), np.empty((132, 260), np.float32)
     kept = [(integers(session, (50, 132), i), integers(session, (50, 260), i + 100)) for i in range(70)]
     for i in (*range(70), 3, 3, 68):
@@ -181,7 +181,7 @@ def graph(session):
 
     good, other = True, session.branch()
     stream = other.queue
-    plan = SgemmLaunches(session, desc_of(Gemm(130, 300, 2000)), SPIN_LIMIT=SPIN)
+    plan = SgemmLaunches(session, Gemm(130, 300, 2000).desc, SPIN_LIMIT=SPIN)
     (_, at_a), (_, at_b) = integers(session, (130, 2000), 1), integers(session, (2000, 300), 2)
     out, found = session.allocate(4 * 130 * 300), np.empty((130, 300), np.float32)
     plan.reserve(stream)
@@ -274,7 +274,7 @@ def launches(plan, one):
 def compare(session, fill, text, every, controls, sustained, meter):
     """Medians of block shapes and of cuBLAS, in turns; ``controls``: macros with which the chosen one is compiled once more."""
     problem = named(text)
-    desc, units = desc_of(problem), session.device.compute_units
+    desc, units = problem.desc, session.device.compute_units
     sets = [Compared(session, fill, problem, i) for i in range(2)]
     chosen, turn = select_variant(desc, units), [0]
     variants = [(chosen, {}), *((v, {}) for v in VARIANTS if every and v != chosen and not unfit(desc, v))]
@@ -375,7 +375,7 @@ def main():
     device = next((d for d in backends.devices() if d.backend == "cuda"), None)
     if device is None:
         raise SystemExit("no CUDA device: " + " ".join(backends.advice()))
-    if reason := supported(device, desc_of(Gemm(128, 128, 128))):
+    if reason := supported(device, Gemm(128, 128, 128).desc):
         raise SystemExit(reason)
     asked.out.mkdir(parents=True, exist_ok=True)
     start, wanted, good = time.monotonic(), asked.parts.split(","), True

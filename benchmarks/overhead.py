@@ -15,10 +15,11 @@ from pathlib import Path
 import numpy as np
 
 import toprung
-from toprung import backends, results
-from toprung.blas import engine
-from toprung.environment import environment
+from toprung import backends
+from toprung.execute import engine
 from toprung.gemm.desc import GemmDesc
+from toprung.lab.harness import results
+from toprung.lab.harness.environment import environment
 
 BURSTS, CALLS = 41, 200
 

@@ -18,16 +18,17 @@ import tempfile
 import time
 from pathlib import Path
 
-from toprung import backends, results
-from toprung.blas import engine
-from toprung.blas.competitor import BoundProduct
-from toprung.blas.problems import desc_of, problem_of
-from toprung.check import Oracle, hostile
-from toprung.competitor import OnDevice
+from toprung import backends
 from toprung.dispatch import autotune
-from toprung.environment import environment
-from toprung.routines.gemm import Gemm
-from toprung.routines.gemv import Gemv
+from toprung.execute import engine
+from toprung.lab.harness import results
+from toprung.lab.harness.environment import environment
+from toprung.lab.harness.library import BoundProduct
+from toprung.oracle.check import Oracle, hostile
+from toprung.oracle.gemm import Gemm
+from toprung.oracle.gemv import Gemv
+from toprung.oracle.placed import OnDevice
+from toprung.oracle.problems import problem_of
 from toprung.tune.measure import WHOLE
 
 PROBLEMS = {
@@ -45,7 +46,7 @@ def calls(device: str) -> None:
         problem = problem_of(described)
         placed = OnDevice(hostile(problem), session)
         start = time.perf_counter()
-        made = engine.prepare(session, desc_of(problem), own=False)
+        made = engine.prepare(session, problem.desc, own=False)
         seconds = time.perf_counter() - start
         bound = BoundProduct(placed, made)
         bound.time(1)

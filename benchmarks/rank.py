@@ -28,23 +28,23 @@ from pathlib import Path
 
 import numpy as np
 
-from toprung import backends, environment, results
+from toprung import backends
 from toprung.backends import nvrtc
-from toprung.blas.competitor import Toprung
-from toprung.blas.problems import desc_of
-from toprung.build import keep
-from toprung.check import Oracle, hostile, view
-from toprung.competitor import OnDevice
 from toprung.dispatch.select import select
 from toprung.dispatch.selection import Candidate
 from toprung.errors import MissingExtra, ToprungError
-from toprung.kernels import family
+from toprung.kernels.build import keep
+from toprung.kernels.registry import family
 from toprung.kernels.tiled.family import draws
-from toprung.machine_code import read
-from toprung.measure import Plan, Timing
-from toprung.power import clock_reader
-from toprung.problem import UNIT_ROUNDOFF
-from toprung.routines.gemm import Gemm
+from toprung.lab.harness import environment, results
+from toprung.lab.harness.library import Toprung
+from toprung.lab.harness.measure import Plan, Timing
+from toprung.lab.harness.power import clock_reader
+from toprung.lab.sass.machine_code import read
+from toprung.oracle.check import Oracle, hostile, view
+from toprung.oracle.gemm import Gemm
+from toprung.oracle.placed import OnDevice
+from toprung.oracle.problem import UNIT_ROUNDOFF
 
 TILED = family("tiled")
 PROBLEMS = ("1000", "4096")
@@ -213,7 +213,7 @@ def main():
     wanted.out.parent.mkdir(parents=True, exist_ok=True)
     if wanted.compile_only:
         device = nvrtc.device_of(wanted.compile_only)
-        configs = list(islice(draws(device, desc_of(problems[0]), wanted.seed), wanted.count))
+        configs = list(islice(draws(device, problems[0].desc, wanted.seed), wanted.count))
         codes = compile_all(device, configs, wanted.workers)
         took = [seconds for _, seconds, _ in codes.values()]
         rows = [describe(c, codes[code_key(c)]) for c in configs]
@@ -224,7 +224,7 @@ def main():
         return
     device = backends.find(wanted.device)
     with backends.opened(device) as session:
-        samples = [list(islice(draws(device, desc_of(p), wanted.seed), wanted.count)) for p in problems]
+        samples = [list(islice(draws(device, p.desc, wanted.seed), wanted.count)) for p in problems]
         codes = {}
         if device.backend == "cuda":
             codes = compile_all(device, [c for s in samples for c in s], wanted.workers, session.fingerprint())
@@ -240,7 +240,7 @@ def main():
 
         for number, (problem, configs) in enumerate(zip(problems, samples, strict=True)):
             trial, rows = Trial(session, problem), []
-            own = select(device, desc_of(problem)).candidate
+            own = select(device, problem.desc).candidate
             made.append({"problem": problem.describe(), "flops": problem.flops, "tiles": rows})
             made[-1]["own"] = describe(own.config, (None, 0.0, "")) | trial.time(own)  # for comparison, not of the sample
             end = time.monotonic() + (start + wanted.seconds - time.monotonic()) * (0.35 if number + 1 < len(problems) else 1.0)

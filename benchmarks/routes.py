@@ -19,23 +19,24 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from toprung import backends, environment, results
-from toprung.blas.problems import desc_of
+from toprung import backends
 from toprung.dispatch.heuristic import installed, select_own
 from toprung.dispatch.selection import Candidate
 from toprung.errors import ToprungError
 from toprung.gemm.classes import FEW, class_of
 from toprung.gemm.desc import GemmDesc, widths
-from toprung.kernels import cost_model, family
+from toprung.kernels import cost_model
 from toprung.kernels.base import TileConfig
 from toprung.kernels.blocks import BLOCKS, Block, split_k_factors, width_of_c
 from toprung.kernels.hopper_sgemm.config import VARIANTS
 from toprung.kernels.hopper_sgemm.cost import predicted, unfit
 from toprung.kernels.hopper_sgemm.family import LEAST
+from toprung.kernels.registry import family
 from toprung.kernels.skinny_model import MOST_SLICES, block_count, iteration_depth, team_tile
 from toprung.kernels.split_k import whole_slices
 from toprung.kernels.tiled.family import configured
 from toprung.kernels.tiled.record import RECORD
+from toprung.lab.harness import environment, results
 from toprung.tile import Tile, broken
 from toprung.tune.compiler import Compiler, cores
 from toprung.tune.executors.local import LocalLane
@@ -155,7 +156,7 @@ def skinny(device, desc, rng):
 
 def choices(device, problem, seed):
     """The heuristic's own first, then cuBLAS, then everything else."""
-    desc, rng = desc_of(problem), random.Random(f"{seed} {problem}")
+    desc, rng = problem.desc, random.Random(f"{seed} {problem}")
     found = [select_own(device, desc).candidate]
     if device.kind == "gpu" and (theirs := installed(device, desc)):
         found.append(theirs.candidate)
@@ -200,7 +201,7 @@ class Record:
             measured.append([number, one.status, list(one.seconds)])
             if one.status not in ("right", ""):
                 self.failures.append(f"{problem}: {candidate} is {one.status}: {one.message[:200]}")
-        self.shapes.append({"problem": problem.describe(), "class": class_of(desc_of(problem)), "measured": measured})
+        self.shapes.append({"problem": problem.describe(), "class": class_of(problem.desc), "measured": measured})
 
     def write(self):
         """All of it."""

@@ -13,16 +13,15 @@ import statistics
 import sys
 from pathlib import Path
 
-from toprung import results
+from recorded import Table, course
 from toprung.backends.nvrtc import capability
-from toprung.blas.problems import desc_of
 from toprung.device import FP32_LANES, Device
 from toprung.errors import MissingExtra
 from toprung.gemm.desc import GemmDesc
+from toprung.lab.harness import results
+from toprung.oracle.gemm import Gemm
 from toprung.report import plot
-from toprung.routines.gemm import Gemm
 from toprung.tune.model import model
-from toprung.tune.recorded import Table, course
 from toprung.tune.search import STRATEGIES
 
 AT = (5, 10, 20, 40, 80)
@@ -52,7 +51,7 @@ def main():
     device, found = device_of(record), {}
     for entry in record["problems"]:
         problem = Gemm(**{k: v for k, v in entry["problem"].items() if k != "routine"})
-        desc = desc_of(problem)
+        desc = problem.desc
         assert isinstance(desc, GemmDesc)
         ranking = model(device, desc).predict
         shares = {}

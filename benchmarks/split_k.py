@@ -22,20 +22,21 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from toprung import backends, peers, results
+from toprung import backends
 from toprung.backends.base import Source
-from toprung.blas.problems import desc_of
-from toprung.build import source_kernel
-from toprung.check import Oracle, hostile
-from toprung.competitor import OnDevice
 from toprung.dispatch.heuristic import slower_than_fp32
-from toprung.environment import environment
-from toprung.kernels import family
+from toprung.kernels.build import source_kernel
 from toprung.kernels.hopper_fp32x.config import Fp32xConfig, Variant
 from toprung.kernels.hopper_fp32x.cost import COSTS, LAUNCH, SHORTEST, product_time, seconds, select_config
 from toprung.kernels.hopper_fp32x.launches import Fp32xLaunches
 from toprung.kernels.hopper_fp32x.sizes import LIMIT, supported, trimmed
-from toprung.routines.gemm import Gemm
+from toprung.kernels.registry import family
+from toprung.lab import baselines
+from toprung.lab.harness import results
+from toprung.lab.harness.environment import environment
+from toprung.oracle.check import Oracle, hostile
+from toprung.oracle.gemm import Gemm
+from toprung.oracle.placed import OnDevice
 
 TILES = (*COSTS, Variant(BN=64, STAGES=8, INTERVAL=2))
 RIGHT = (
@@ -92,7 +93,7 @@ def right(session):
     for shape, slices in RIGHT:
         problem, limit = Gemm(**{k: v for k, v in shape.items() if k != "limit"}), shape.get("limit", LIMIT)
         for number, tile in enumerate(TILES):
-            plans = [Fp32xLaunches(session, desc_of(problem), tile, limit, slices=s) for s in (slices, 1)]
+            plans = [Fp32xLaunches(session, problem.desc, tile, limit, slices=s) for s in (slices, 1)]
             for name in DATA if number in (0, 3) else DATA[1:5:2]:
                 if name == "integers" and not float(problem.alpha).is_integer():
                     continue
@@ -136,7 +137,7 @@ def in_order(session):
             operands.flat[name] *= np.float32(2.0**62)
         placed = OnDevice(operands, session)
         for tile in TILES:
-            one, many = (Fp32xLaunches(session, desc_of(problem), tile, slices=s) for s in (1, 5))
+            one, many = (Fp32xLaunches(session, problem.desc, tile, slices=s) for s in (1, 5))
             first, second = (canonical(bits_of(session, p, placed, problem)) for p in (one, many))
             same = np.array_equal(first, second)
             counts = one.escalated(), many.escalated()
@@ -151,7 +152,7 @@ def shared(session):
     a, b = (rng.integers(-8, 9, s).astype(np.float32) for s in ((3, 100, 900), (3, 900, 70)))
     for few_a, few_b in ((1, 3), (3, 1)):
         strides = {"stride_a": 90000 if few_a > 1 else 0, "stride_b": 63000 if few_b > 1 else 0}
-        desc = replace(desc_of(Gemm(100, 70, 900, batch=3)), **strides)
+        desc = replace(Gemm(100, 70, 900, batch=3).desc, **strides)
         buffers = [session.allocate(x.nbytes) for x in (a, b)]
         for buffer, x in zip(buffers, (a, b), strict=True):
             session.upload(buffer, x)
@@ -176,7 +177,7 @@ class Set:
         """cuBLAS fp32, through the peer's own way."""
         parts = dict(zip("ABC", self.buffers, strict=True))
         placed = SimpleNamespace(operands=SimpleNamespace(problem=self.problem), session=self.session, parts=parts)
-        return peers.peer("cublas").prepare(placed).run
+        return baselines.peer("cublas").prepare(placed).run
 
     def error(self):
         """Frobenius error on sampled rows of what is in C now."""
@@ -199,7 +200,7 @@ def deep(session, fill, report):
         one = Set(session, fill, Gemm(*shape), 0)
         found = []
         for count in (slices, slices, 1):
-            plan = Fp32xLaunches(session, desc_of(Gemm(*shape)), slices=count)
+            plan = Fp32xLaunches(session, Gemm(*shape).desc, slices=count)
             plan.run(*(x for pair in zip(one.addresses, (0, 0, 0), strict=True) for x in pair), 1.0, 0.0)
             array = np.empty(shape[:2], np.float32)
             session.download(one.buffers[2], array)
@@ -220,7 +221,7 @@ def graph(session, fill):
 
     good, other = True, session.branch()
     one, shape = Set(session, fill, Gemm(256, 192, 4096), 0), (256, 192, 4096)
-    plan = Fp32xLaunches(session, desc_of(Gemm(*shape)), slices=9)
+    plan = Fp32xLaunches(session, Gemm(*shape).desc, slices=9)
     a, b, c = one.addresses
     stream = other.queue
 
@@ -294,7 +295,7 @@ def parts(plan, one):
 
 def compare(session, fill, shape):
     """Medians of each configuration and of cuBLAS, in turns."""
-    desc, units = desc_of(Gemm(*shape)), session.device.compute_units
+    desc, units = Gemm(*shape).desc, session.device.compute_units
     sets = [Set(session, fill, Gemm(*shape), i) for i in range(2)]
     chosen, configs, runs = select_config(desc, units), configurations(desc, units), []
     turn = [0]
@@ -368,7 +369,7 @@ def main():
     device = next((d for d in backends.devices() if d.backend == "cuda"), None)
     if device is None:
         raise SystemExit("no CUDA device: " + " ".join(backends.advice()))
-    if reason := supported(device, desc_of(Gemm(128, 128, 128))):
+    if reason := supported(device, Gemm(128, 128, 128).desc):
         raise SystemExit(reason)
     chosen.out.mkdir(parents=True, exist_ok=True)
     start, wanted, good = time.monotonic(), chosen.parts.split(","), True

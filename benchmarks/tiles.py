@@ -22,30 +22,30 @@ from pathlib import Path
 
 import numpy as np
 
-from toprung import backends, environment, results
-from toprung.blas.competitor import Toprung
-from toprung.blas.problems import desc_of
-from toprung.check import Oracle, hostile, view
-from toprung.competitor import OnDevice
+from toprung import backends
 from toprung.dispatch.heuristic import ranked
 from toprung.dispatch.select import select
 from toprung.dispatch.selection import Candidate
 from toprung.errors import ToprungError
 from toprung.gemm.classes import is_skinny
 from toprung.gemm.desc import widths
-from toprung.kernels import family
 from toprung.kernels.base import TileConfig
 from toprung.kernels.blocks import BLOCKS, Block, split_k_factors
+from toprung.kernels.registry import family
 from toprung.kernels.skinny.record import RECORDS
 from toprung.kernels.skinny_model import block_count, iteration_depth
 from toprung.kernels.split_k import whole_slices, with_slices
 from toprung.kernels.tiled.family import configured
 from toprung.kernels.tiled.record import RECORD
-from toprung.measure import Plan, Timing
-from toprung.peers import vendor
-from toprung.problem import UNIT_ROUNDOFF
-from toprung.routines.gemm import Gemm
-from toprung.stats import paired_ratio
+from toprung.lab.baselines import vendor
+from toprung.lab.harness import environment, results
+from toprung.lab.harness.library import Toprung
+from toprung.lab.harness.measure import Plan, Timing
+from toprung.lab.harness.stats import paired_ratio
+from toprung.oracle.check import Oracle, hostile, view
+from toprung.oracle.gemm import Gemm
+from toprung.oracle.placed import OnDevice
+from toprung.oracle.problem import UNIT_ROUNDOFF
 from toprung.tile import Tile, broken
 from toprung.tune.compiler import compile_one
 
@@ -161,7 +161,7 @@ class Trial:
     """One problem with its operands in place."""
 
     def __init__(self, session, problem):
-        self.session, self.problem, self.desc = session, problem, desc_of(problem)
+        self.session, self.problem, self.desc = session, problem, problem.desc
         self.operands = hostile(problem)
         self.placed = OnDevice(self.operands, session)
         self.right, self.checked = None, 0

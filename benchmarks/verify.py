@@ -12,8 +12,8 @@ import sys
 
 from toprung import backends
 from toprung.cli.common import parse_sizes
-from toprung.climb import climb, entries, problem_of, refusals
-from toprung.rung import ladder, select
+from toprung.lab.harness.climb import climb, entries, problem_of, refusals
+from toprung.lab.rung import ladder, select
 
 
 def alone(number: int, chosen: argparse.Namespace, device: str) -> bool:

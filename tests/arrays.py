@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from toprung import last_receipt
-from toprung.kernels import family
-from toprung.precision import precision
-from toprung.problem import UNIT_ROUNDOFF
+from toprung.kernels.registry import family
+from toprung.oracle.precision import precision
+from toprung.oracle.problem import UNIT_ROUNDOFF
 
 GAP = np.float32(np.nan)
 GUARD = 64

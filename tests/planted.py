@@ -6,11 +6,12 @@ from collections.abc import Callable
 
 import numpy as np
 
-from toprung.competitor import BoundCompetitor, OnDevice, Promise
 from toprung.device import Device
-from toprung.peers import Peer
-from toprung.peers._host import BoundOnHost, Stacks
-from toprung.problem import F32
+from toprung.lab.baselines import Peer
+from toprung.lab.baselines._host import BoundOnHost, Stacks
+from toprung.lab.competitor import BoundCompetitor, Promise
+from toprung.oracle.placed import OnDevice
+from toprung.oracle.problem import F32
 
 
 def fp16(values: F32) -> F32:

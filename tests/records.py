@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from toprung import results
-from toprung.measure import Measurement
-from toprung.problem import Problem
-from toprung.routines.gemm import Gemm
-from toprung.rung import rung
+from toprung.lab.harness import results
+from toprung.lab.harness.measure import Measurement
+from toprung.lab.rung import rung
+from toprung.oracle.gemm import Gemm
+from toprung.oracle.problem import Problem
 
 DEVICE = {
     "name": "Machine", "short_name": "Machine", "slug": "machine", "kind": "gpu", "arch": "sm_90", "backend": "cuda",

@@ -17,11 +17,11 @@ import pytest
 import trial
 from toprung.backends import devices, find, open_device
 from toprung.backends.base import Session, Source
-from toprung.build import build
 from toprung.device import Device
 from toprung.errors import BuildError, LaunchError, OutOfDeviceMemory, ToprungError, UnknownName
-from toprung.routines.gemm import Gemm
-from toprung.rung import Rung, rung
+from toprung.kernels.build import build
+from toprung.lab.rung import Rung, rung
+from toprung.oracle.gemm import Gemm
 from toprung.tile import Tile
 
 TINY = Tile(BM=4, BN=8)

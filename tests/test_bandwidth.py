@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 
 from conftest import require
-from toprung import bandwidth, build
 from toprung.backends import nvrtc
 from toprung.backends.base import Session
-from toprung.bandwidth import WAYS, Bandwidth, Copy, Memory, Rate, Read, Way
-from toprung.build import KERNELS, shared_source
 from toprung.errors import WrongResult
-from toprung.machine_code import inspect_source
+from toprung.kernels import build
+from toprung.lab.harness import bandwidth
+from toprung.lab.harness.bandwidth import WAYS, Bandwidth, Copy, Memory, Rate, Read, Way
+from toprung.lab.routines.base import KERNELS, shared_source
+from toprung.lab.sass.machine_code import inspect_source
 
 SMALL = 200_000
 ODD = (Way(4, 4, 4096), Way(1, 8, 1024, 1), Way(8, 2, 1 << 20, 3), Way(2, 2, 2048, words=16), Way(16, 4, 16))

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import pytest
 
 import trial
-from toprung.bounds.banks import Access, access, bank_rows, warp_access
-from toprung.results import read
-from toprung.rung import Rung, ladder, rung
+from toprung.lab.bounds.banks import Access, access, bank_rows, warp_access
+from toprung.lab.harness.results import read
+from toprung.lab.rung import Rung, ladder, rung
 from toprung.tile import Tile
 
 

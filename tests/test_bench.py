@@ -12,20 +12,21 @@ import pytest
 
 from command import Typed
 from planted import Failing, Planted, bf16, fp16
-from toprung import bench as benching
-from toprung import results
-from toprung.accuracy import Graded
 from toprung.backends.base import Session
-from toprung.bench import Row, bench, competitors, default_competitors, ratios
-from toprung.check import hostile
-from toprung.competitor import Competitor, OnDevice, RungCompetitor
 from toprung.errors import BadSize, UnknownName
-from toprung.measure import Plan, Timing
-from toprung.precision import PRECISIONS
-from toprung.routines.gemm import Gemm
-from toprung.rung import rung
-from toprung.stats import paired_ratio, ratio
-from toprung.suites import CPU_FLOPS, SUITES, fitting, suite
+from toprung.lab.competitor import Competitor, RungCompetitor
+from toprung.lab.harness import bench as benching
+from toprung.lab.harness import results
+from toprung.lab.harness.accuracy import Graded
+from toprung.lab.harness.bench import Row, bench, competitors, default_competitors, ratios
+from toprung.lab.harness.measure import Plan, Timing
+from toprung.lab.harness.stats import paired_ratio, ratio
+from toprung.lab.harness.suites import CPU_FLOPS, SUITES, fitting, suite
+from toprung.lab.rung import rung
+from toprung.oracle.check import hostile
+from toprung.oracle.gemm import Gemm
+from toprung.oracle.placed import OnDevice
+from toprung.oracle.precision import PRECISIONS
 
 FEW = {"warm": 3, "cold": 3, "sustained": 2}
 
@@ -255,7 +256,7 @@ def test_transposes_and_batches_have_a_reference_of_their_own() -> None:
 
 def test_the_library_beside_another(typed: Typed, tmp_path: Path) -> None:
     """A line a product, geometric mean and least below; from several records, too."""
-    from toprung.report import library
+    from tables import library
 
     parts = []
     for i, sizes in enumerate(("16,24x40x48", "1x64x64")):

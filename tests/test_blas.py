@@ -18,10 +18,10 @@ import toprung
 from arrays import KINDS, LAYOUTS, graded, guarded, hold
 from toprung import errors, last_receipt
 from toprung.backends import adopt, session_for
-from toprung.blas import host
-from toprung.blas.layout import Copy, Layout, Product, lower, tight
-from toprung.blas.overlap import folded, share
 from toprung.device import Device
+from toprung.execute import staging as host
+from toprung.gemm.lowering import Copy, Layout, Product, lower, tight
+from toprung.gemm.overlap import folded, share
 
 SIDES = st.sampled_from([0, 1, 2, 3, 4, 7, 16, 31, 33, 65])
 FEW = st.sampled_from([0, 1, 5, 33])  # every tile and width is a kernel to compile
@@ -530,8 +530,10 @@ def test_arrays_of_one_context_share_a_session() -> None:
 
 def test_host_arrays_of_a_type_that_a_gpu_has_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """As after a product of PyTorch's CUDA tensors: CPU tensors have the same type, and there may be no CPU device at all."""
-    from toprung.blas import product, routines, sessions, warm
-    from toprung.blas.arrays.numpy import adapter
+    from toprung.arrays import sessions
+    from toprung.arrays.numpy import adapter
+    from toprung.blas import calls as warm
+    from toprung.blas import product, routines
 
     def nowhere(*_: Any) -> None:
         raise errors.NoDevice("no device has the host's memory")
@@ -568,8 +570,8 @@ def test_host_arrays_go_by_way_of_a_device(kind: str, monkeypatch: pytest.Monkey
 
 def test_results_that_toprung_makes_itself_are_operands() -> None:
     """CUDA arrays that speak one protocol only get an array of ours, which every adapter that makes one must take."""
-    from toprung.blas.arrays import adapter_of, adapters
-    from toprung.blas.arrays.cuda_interface import LEGACY, DeviceArray
+    from toprung.arrays import adapter_of, adapters
+    from toprung.arrays.cuda_interface import LEGACY, DeviceArray
 
     class NoMemory:
         handle = 0

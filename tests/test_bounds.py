@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from toprung.bounds import paper
-from toprung.bounds.arch import ARCHITECTURES, FERMI, GT200, KEPLER, architecture, vendor_figures
-from toprung.bounds.figures import FIGURES, Figures, Unknown
-from toprung.bounds.levels import ADVICE, KernelWork, bound, levels
-from toprung.bounds.paper import ACHIEVED, BUDGET, CARD_MHZ, MIXES, PURE_LDS_128, Plan, analyse, ffma_share
 from toprung.device import Device
 from toprung.errors import BadRecord, BadSize, UnknownName
+from toprung.lab.bounds import paper
+from toprung.lab.bounds.arch import ARCHITECTURES, FERMI, GT200, KEPLER, architecture, vendor_figures
+from toprung.lab.bounds.figures import FIGURES, Figures, Unknown
+from toprung.lab.bounds.levels import ADVICE, KernelWork, bound, levels
+from toprung.lab.bounds.paper import ACHIEVED, BUDGET, CARD_MHZ, MIXES, PURE_LDS_128, Plan, analyse, ffma_share
 from toprung.tile import Tile
 
 SIX = Plan.square(6)

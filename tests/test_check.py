@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from toprung import check
-from toprung.check import GUARD, Operands, Oracle, Verdict, hostile, view
-from toprung.data import DISTRIBUTIONS, Distribution, distribution
 from toprung.errors import UnknownName
-from toprung.problem import F32
-from toprung.routines.gemm import Gemm
+from toprung.oracle import check
+from toprung.oracle.check import GUARD, Operands, Oracle, Verdict, hostile, view
+from toprung.oracle.data import DISTRIBUTIONS, Distribution, distribution
+from toprung.oracle.gemm import Gemm
+from toprung.oracle.problem import F32
 
 GAPS = Gemm(5, 6, 7, 0.7, 1.3, lda=9, ldb=8, ldc=10)
 

@@ -15,24 +15,25 @@ from typing import Any
 
 import pytest
 
-from toprung.blas.problems import desc_of, problem_of
+from tables.tuning import Drawn, device_of, drawn, now
 from toprung.device import Device
 from toprung.dispatch.heuristic import Predicted, ranked, ratio, select_own
 from toprung.dispatch.select import select
 from toprung.dispatch.selection import Candidate, Selection, decoded
 from toprung.gemm.classes import is_skinny, problem_class
 from toprung.gemm.desc import Desc, GemmDesc, widths
-from toprung.kernels import blocks, cost_model, family
+from toprung.kernels import blocks, cost_model
 from toprung.kernels.blocks import Block, block_count, block_like, width_of_c
 from toprung.kernels.cublas import family as cublas
 from toprung.kernels.helpers import ADD
 from toprung.kernels.hopper_sgemm import cost as sgemm_cost
+from toprung.kernels.registry import family
 from toprung.kernels.skinny.family import SkinnyConfig
 from toprung.kernels.tiled.record import RECORD as TILED
-from toprung.report.tune_table import Drawn, device_of, drawn, now
-from toprung.results import read
-from toprung.routines.gemm import Gemm
-from toprung.routines.gemv import Gemv
+from toprung.lab.harness.results import read
+from toprung.oracle.gemm import Gemm
+from toprung.oracle.gemv import Gemv
+from toprung.oracle.problems import problem_of
 from toprung.store.versions import renamed
 from toprung.tile import Tile
 
@@ -58,7 +59,7 @@ CUBLAS = decoded({"kernel": "cublas"})
 
 def own(problem: Gemm | Gemv) -> Any:
     """The configuration that an H200 gets whatever is stored."""
-    return select_own(H200, desc_of(problem)).config
+    return select_own(H200, problem.desc).config
 
 
 def best(device: Device, desc: Desc) -> Predicted:
@@ -111,7 +112,7 @@ def seconds(candidate: Candidate, timed: list[Trial]) -> float | None:
 
 def share(problem: Gemm, timed: list[Trial]) -> float | None:
     """The fastest candidate's time as a share of the chosen one's; None for a choice that nobody timed."""
-    found = seconds(select_own(H200, desc_of(problem)).candidate, timed)
+    found = seconds(select_own(H200, problem.desc).candidate, timed)
     return timed[0]["seconds"] / found if found else None
 
 
@@ -123,7 +124,7 @@ def known_shares() -> dict[str, float]:
 def test_the_choice_is_near_the_best_that_was_measured():
     shares = known_shares()
     assert len(shares) >= 17
-    bad = {name: f"{s:.3f} {select_own(H200, desc_of(problems()[name][0]))}" for name, s in shares.items() if not s >= LEAST}
+    bad = {name: f"{s:.3f} {select_own(H200, problems()[name][0].desc)}" for name, s in shares.items() if not s >= LEAST}
     assert not bad
     assert statistics.geometric_mean(shares.values()) >= LEAST_MEAN
 
@@ -172,7 +173,7 @@ def test_cublas_is_told_from_ours_where_they_differ() -> None:
         theirs = one.seconds(CUBLAS)
         ours = min(s for c, s in one.timed if c.kernel != "cublas")
         if theirs and not 1 / 1.08 <= theirs / ours <= 1.08:
-            sides[theirs > ours].append(cublas_is_slower(device, desc_of(one.problem)) == (theirs > ours))
+            sides[theirs > ours].append(cublas_is_slower(device, one.problem.desc) == (theirs > ours))
     assert len(sides[True]) >= 50 and statistics.mean(sides[True]) >= 0.95
     assert len(sides[False]) >= 5 and statistics.mean(sides[False]) >= 0.5
 
@@ -182,7 +183,7 @@ def cublas_errors() -> list[float]:
     record = read(ROUTES)
     device, found = device_of(record), []
     for one in drawn(record):
-        theirs, call = one.seconds(CUBLAS), desc_of(one.problem)
+        theirs, call = one.seconds(CUBLAS), one.problem.desc
         if theirs and theirs > 20e-6 and isinstance(one.problem, Gemm) and one.problem.batch > 1 and min(call.M, call.N) <= 32:
             found.append(cublas_seconds(device, call) / theirs)
     return found
@@ -196,7 +197,7 @@ def test_cublas_has_narrow_tiles_for_batches(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_cublas_is_weighed_by_tiles_that_are_legal() -> None:
-    call = desc_of(Gemm(512, 512, 512, batch=4))
+    call = Gemm(512, 512, 512, batch=4).desc
     assert isinstance(call, GemmDesc)
     weighed = {block.tile for block, *_ in blocks.aligned_blocks(H200, call, cublas.SIDE_OF_BATCHES)}
     assert len(weighed) >= 12 and all(TILED.allows(tile, (), H200) for tile in weighed)
@@ -206,7 +207,7 @@ def test_cublas_is_weighed_by_tiles_that_are_legal() -> None:
 def test_few_work_items_have_more_of_a_multiprocessor_each() -> None:
     # a work-group of half as many work-items, which has a multiprocessor to itself, does not take as long as the whole one
     for problem in (Gemm(561, 41, 380, trans="NT"), Gemm(304, 16, 219)):  # two of the record's
-        call = desc_of(problem)
+        call = problem.desc
         chosen = own(problem).tile
         assert (chosen.BM, chosen.BN) == (16, 16), problem
         legal: list[Any] = list(family("tiled").candidates(H200, call))
@@ -224,7 +225,7 @@ def last_waves() -> list[float]:
     """The model's times over the record's where three work-groups run at once and about four come to a multiprocessor."""
     found = []
     for problem, timed, _ in problems().values():
-        call = desc_of(problem)
+        call = problem.desc
         for one in timed:
             slices = one["tile"].get("SPLIT_K", 1)
             like = block_like(Tile(**one["tile"])) if one["kernel"] == "tiled" else None
@@ -247,7 +248,7 @@ def rows_of_scattered_vectors(models: Any = cost_model.SKINNY) -> list[float]:
     record = read(ROUTES)
     device, found = device_of(record), []
     for one in drawn(record):
-        call = desc_of(one.problem)
+        call = one.problem.desc
         if not is_skinny(call):
             continue
         s = call.skinny
@@ -297,7 +298,7 @@ def uncut_rows_beside_cut_ones() -> list[float]:
                 if rows and one["seconds"] and one["status"] == "right":
                     timed[config.tile] = statistics.median(one["seconds"])
             if isinstance(problem, Gemv) and 4 * problem.M * problem.N > 300e6:
-                s = desc_of(problem).skinny
+                s = problem.desc.skinny
                 for tile, seconds in timed.items():
                     if tile.SPLIT_K is None and (cut := replace(tile, SPLIT_K=2)) in timed:
                         ours, theirs = (
@@ -326,7 +327,7 @@ def sums_of_odd_rows(p: cost_model.BlockModel = cost_model.BLOCK) -> list[float]
     record = read(ROUTES)
     device, found = device_of(record), []
     for one in drawn(record):
-        call = desc_of(one.problem)
+        call = one.problem.desc
         for candidate, seconds in one.timed:
             config: Any = candidate.config
             like = block_like(config.tile) if candidate.kernel == "tiled" else None
@@ -352,7 +353,7 @@ def cublas_with_few() -> list[float]:
     record = read(ROUTES)
     device, found = device_of(record), []
     for one in drawn(record):
-        theirs, call = one.seconds(CUBLAS), desc_of(one.problem)
+        theirs, call = one.seconds(CUBLAS), one.problem.desc
         if theirs and theirs > 20e-6 and isinstance(one.problem, Gemm) and 1 < min(call.M, call.N) <= cublas.NARROW:
             found.append(cublas_seconds(device, call) / theirs)
     return found
@@ -375,7 +376,7 @@ def cublas_with_deep(trans: str, sides: range) -> float:
     for problem, seconds in theirs:
         mine = isinstance(problem, Gemm) and problem.batch == 1 and min(problem.M, problem.N) in sides
         if mine and trans in ("", problem.trans) and seconds and seconds > 20e-6 and problem.K >= 8 * max(problem.M, problem.N):
-            call = desc_of(problem)
+            call = problem.desc
             found.append(cublas_seconds(HOPPER, call) / seconds)
     assert len(found) >= 9
     return statistics.median(found)
@@ -402,15 +403,15 @@ def sgemm_seconds(desc: Desc) -> float:
 
 def test_hopper_s_kernel_is_preferred_where_c_is_written_wide() -> None:
     for n, taken in ((2880, True), (1561 * 2, True), (4096, True), (64, True)):
-        assert cublas_is_slower(HOPPER, desc_of(Gemm(n, n, n))) == taken, n
-    narrow = desc_of(Gemm(3520, 11229, 59, trans="NT"))
+        assert cublas_is_slower(HOPPER, Gemm(n, n, n).desc) == taken, n
+    narrow = Gemm(3520, 11229, 59, trans="NT").desc
     assert not cublas_is_slower(HOPPER, narrow)
-    assert sgemm_seconds(narrow) > 1.5 * sgemm_seconds(desc_of(Gemm(3520, 11228, 59, trans="NT")))
+    assert sgemm_seconds(narrow) > 1.5 * sgemm_seconds(Gemm(3520, 11228, 59, trans="NT").desc)
 
 
 def test_a_slower_clock_and_fewer_multiprocessors_take_longer() -> None:
     for problem in (Gemm(64, 64, 4096), Gemm(1024, 1024, 1024), Gemm(1, 8192, 8192), Gemm(8192, 8192, 64, trans="NT")):
-        call = desc_of(problem)
+        call = problem.desc
         first = best(H200, call).seconds
         assert best(replace(H200, clock_mhz=990), call).seconds > 1.2 * first or first < cost_model.HOST.two
         assert best(replace(H200, compute_units=66), call).seconds >= first
@@ -420,14 +421,14 @@ def test_the_choice_does_not_fall_off_between_the_sizes_measured():
     # one more row must not cost half as much again: by the model's own count, over what the record does not cover
     before = 0.0
     for n in range(192, 2304, 32):
-        call = desc_of(Gemm(n, n, n))
+        call = Gemm(n, n, n).desc
         cost = best(H200, call).seconds
         assert math.isfinite(cost) and cost > 0.85 * before, n
         before = cost
 
 
 def on_h200(M: int, N: int, K: int, trans: str = "NN", batch: int = 1) -> Selection:
-    return select(H200, desc_of(Gemm(M, N, K, trans=trans, batch=batch)))
+    return select(H200, Gemm(M, N, K, trans=trans, batch=batch).desc)
 
 
 def config_on_h200(M: int, N: int, K: int, batch: int = 1) -> Any:
@@ -458,7 +459,7 @@ def test_the_choice_fits_the_shape() -> None:
 def test_short_sums_of_a_small_product_are_cut() -> None:
     # as many slices as it has turns for: those that would fill the device are more than that
     for M, N, K in ((44, 32, 1344), (35, 41, 832)):
-        call = desc_of(Gemm(M, N, K, trans="TN"))
+        call = Gemm(M, N, K, trans="TN").desc
         assert 1 < own(Gemm(M, N, K, trans="TN")).slices < 60, (M, N, K)
         uncut = min(one.seconds for one in ranked(H200, call) if one.candidate.config.slices == 1)
         assert uncut > 1.15 * best(H200, call).seconds
@@ -483,11 +484,11 @@ def test_classes() -> None:
         (512, 512, 512, 1): "tiny", (1024, 1024, 1024, 1): "small", (4096, 4096, 64, 1): "shallow", (4096, 4096, 4096, 1): "large",
     }  # fmt: skip
     for (M, N, K, batch), name in named.items():
-        assert problem_class(desc_of(Gemm(M, N, K, batch=batch))) == name
+        assert problem_class(Gemm(M, N, K, batch=batch).desc) == name
 
 
 def on_hopper(M: int, N: int, K: int, trans: str = "NN", batch: int = 1) -> Selection:
-    return select(HOPPER, desc_of(Gemm(M, N, K, trans=trans, batch=batch)))
+    return select(HOPPER, Gemm(M, N, K, trans=trans, batch=batch).desc)
 
 
 def test_hopper_takes_large_products_with_its_own_kernel() -> None:

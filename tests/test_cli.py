@@ -14,7 +14,7 @@ from toprung.cli.common import parse_numbers, parse_sizes, parse_switches
 from toprung.errors import BadSize, UnknownName
 
 RUNGS = "0,1,4,10"
-KEPLER = Path(__file__).parent.parent / "src/toprung/ladders/kepler"
+KEPLER = Path(__file__).parent.parent / "src/toprung/lab/ladders/kepler"
 
 
 def toprung(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:

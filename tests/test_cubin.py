@@ -14,18 +14,20 @@ from typer.testing import CliRunner
 
 import trial
 from conftest import require
-from toprung import cli, results
+from tables import refresh
+from toprung import cli
 from toprung.backends import cubin, nvrtc
 from toprung.backends.base import Session, Source
-from toprung.build import Own, build, rung_source
 from toprung.device import Device
-from toprung.environment import environment
 from toprung.errors import BadCubin, BadRecord, UnknownName
-from toprung.machine_code import inspect_source
-from toprung.report.markdown import refresh
-from toprung.routines.gemm import Gemm
-from toprung.rung import rung
-from toprung.single import FILE, HERE, Job, run
+from toprung.kernels.build import build
+from toprung.kernels.record import Own, kernel_source
+from toprung.lab.harness import results
+from toprung.lab.harness.environment import environment
+from toprung.lab.harness.single import FILE, HERE, Job, run
+from toprung.lab.rung import rung
+from toprung.lab.sass.machine_code import inspect_source
+from toprung.oracle.gemm import Gemm
 
 TEXT = """
 extern "C" __global__ void __launch_bounds__(128) first(float *p, int n, double d, char c, const int *q)
@@ -62,7 +64,7 @@ def test_a_cubin_says_what_it_is(arch: str) -> None:
 
 def test_registers_are_those_the_compiler_named() -> None:
     which = rung("kepler/r07")
-    made = nvrtc.compile_cubin(rung_source(which, which.tile_for(nvrtc.device_of("sm_90")), {}), "sm_90")
+    made = nvrtc.compile_cubin(kernel_source(which, which.tile_for(nvrtc.device_of("sm_90")), {}), "sm_90")
     found = cubin.check(made.code, "r07", "sm_90", "gemm")
     assert f"Used {found.registers} registers" in made.log
     assert found.threads == 256 and found.parameters == (4, 4, 4, 4, 8, 4, 8, 4, 4, 8, 4)
@@ -139,8 +141,8 @@ def test_the_round_trip_as_it_is_documented(tmp_path: Path) -> None:
     without_reuse(dumped, patched)
     which, device = rung("kepler/r07"), nvrtc.device_of("sm_90")
     tile = which.tile_for(device)
-    before, after = (inspect_source(rung_source(which, tile, {}, Own.read(p)), "sm_90") for p in (dumped, patched))
-    compiled = inspect_source(rung_source(which, tile, {}), "sm_90")
+    before, after = (inspect_source(kernel_source(which, tile, {}, Own.read(p)), "sm_90") for p in (dumped, patched))
+    compiled = inspect_source(kernel_source(which, tile, {}), "sm_90")
     assert before.counts == after.counts == compiled.counts
     assert before.loop.reads == compiled.loop.reads and before.loop.reads.marked > 0
     assert after.loop.reads.marked == after.loop.reads.kept == 0 and after.loop.reads.instructions == 1024
@@ -152,13 +154,13 @@ def test_a_rung_may_ship_machine_code(tmp_path: Path, monkeypatch: pytest.Monkey
     folder = tmp_path / "own"
     folder.mkdir()
     (folder / "__init__.py").write_text("TITLE, ROUTINE = 'own', 'gemm'\n")
-    (folder / "r01_dumped.py").write_text("from toprung.ladders.kepler.r07_wide_loads import RUNG\n")
+    (folder / "r01_dumped.py").write_text("from toprung.lab.ladders.kepler.r07_wide_loads import RUNG\n")
     which = rung("kepler/r07")
-    source = rung_source(which, which.tile_for(nvrtc.device_of("sm_90")), {})
+    source = kernel_source(which, which.tile_for(nvrtc.device_of("sm_90")), {})
     (folder / "r01_dumped.cubin").write_bytes(nvrtc.compile_cubin(source, "sm_90").code)
     monkeypatch.setenv("TOPRUNG_LADDERS", str(tmp_path))
     shipped = rung("own/r01")
-    found = rung_source(shipped, shipped.tile_for(nvrtc.device_of("sm_90")), {})
+    found = kernel_source(shipped, shipped.tile_for(nvrtc.device_of("sm_90")), {})
     assert found.language == "cubin" and found.kernel == "gemm"
     assert inspect_source(found, "sm_90").counts == inspect_source(source, "sm_90").counts
     with pytest.raises(BadCubin, match="sm_90, and the device is sm_80"):

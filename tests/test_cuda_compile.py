@@ -16,12 +16,13 @@ from conftest import require
 from toprung import cli
 from toprung.backends import cuda, nvrtc
 from toprung.backends.base import Source
-from toprung.build import KERNELS, rung_source, shared_source
-from toprung.climb import Entry, entries
 from toprung.errors import BuildError, IllegalTile, MissingExtra, SwitchRefused, UnknownName
-from toprung.machine_code import assemble_ptx, classify, counted, inspect_source
-from toprung.routines.gemm import PLAIN
-from toprung.rung import Rung, ladder, ladder_names, rung
+from toprung.kernels.record import kernel_source
+from toprung.lab.harness.climb import Entry, entries
+from toprung.lab.routines.base import KERNELS, shared_source
+from toprung.lab.routines.gemm import PLAIN
+from toprung.lab.rung import Rung, ladder, ladder_names, rung
+from toprung.lab.sass.machine_code import assemble_ptx, classify, counted, inspect_source
 from toprung.tile import Tile
 
 WIDE = ("LDG.128", "STS.128", "LDS.128")
@@ -76,7 +77,7 @@ def test_nothing_spills_on_ampere(entry: Entry) -> None:
     """The compiler's word is enough here; its code is read for the other architecture."""
     assert isinstance(entry.who, Rung)
     tile = entry.who.tile_for(nvrtc.device_of("sm_80"), entry.options)
-    log = nvrtc.compile_cubin(rung_source(entry.who, tile, entry.options), "sm_80").log
+    log = nvrtc.compile_cubin(kernel_source(entry.who, tile, entry.options), "sm_80").log
     assert log.count("bytes spill stores") == 1
     assert "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads" in log.replace("  ", " ")
 
@@ -86,7 +87,7 @@ def test_rung_keeps_its_promises(entry: Entry) -> None:
     assert isinstance(entry.who, Rung)
     name = f"{entry.who} {entry.variant}".rstrip()
     tile = entry.who.tile_for(nvrtc.device_of("sm_90"), entry.options)
-    code = inspect_source(rung_source(entry.who, tile, entry.options), "sm_90")
+    code = inspect_source(kernel_source(entry.who, tile, entry.options), "sm_90")
     assert (code.spill_stores, code.spill_loads, code.stack_bytes) == (0, 0, 0)
     assert not any(kind.startswith(("LDL", "STL")) for kind in code.counts)
     assert 0 < code.registers <= 255
@@ -123,7 +124,7 @@ def test_switches_of_the_past_are_refused(switch: str, reason: str) -> None:
 
 def planted(replacement: str) -> Source:
     which, device = rung("kepler/r07"), nvrtc.device_of("sm_90")
-    source = rung_source(which, which.tile_for(device), {})
+    source = kernel_source(which, which.tile_for(device), {})
     assert "reqd_work_group_size(DN, DM, 1)" in source.text
     return replace(source, text=source.text.replace("reqd_work_group_size(DN, DM, 1)", replacement))
 
@@ -231,7 +232,7 @@ def in_a_fresh_process(program: str) -> str:
 
 def test_importing_toprung_does_not_import_cuda() -> None:
     program = (
-        "import sys, toprung, toprung.backends, toprung.backends.cuda, toprung.machine_code, toprung.cli\n"
+        "import sys, toprung, toprung.backends, toprung.backends.cuda, toprung.lab.sass.machine_code, toprung.cli\n"
         "print(sorted(m for m in sys.modules if m.split('.')[0] in ('cuda', 'pynvml')))"
     )
     assert in_a_fresh_process(program) == "[]"

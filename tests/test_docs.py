@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 import trial
+from tables import BLOCK, refresh
 from toprung.device import Device
-from toprung.report.markdown import BLOCK, refresh
-from toprung.rung import Rung, ladder, ladder_names
+from toprung.lab.rung import Rung, ladder, ladder_names
 
 ROOT = trial.ROOT
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]

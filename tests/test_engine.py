@@ -16,31 +16,29 @@ from conftest import require
 from test_choice import HOPPER as H200
 from toprung.backends import adopt, nvrtc, session_for
 from toprung.backends.base import Session
-from toprung.blas.competitor import BoundProduct, Toprung
-from toprung.blas.engine import Executable, prepare
-from toprung.blas.problems import desc_of
-from toprung.build import rung_source
-from toprung.check import GUARD, Oracle, hostile
-from toprung.competitor import OnDevice
 from toprung.device import Device
 from toprung.dispatch import tuned
 from toprung.dispatch.select import select
 from toprung.dispatch.selection import Candidate, Selection
 from toprung.errors import BadSize, Unsupported
+from toprung.execute.engine import Executable, prepare
 from toprung.gemm.desc import GemmDesc, GemvDesc
 from toprung.kernels import helpers, launch
 from toprung.kernels.base import TileConfig
 from toprung.kernels.blocks import BLOCKS, Block, block_like
 from toprung.kernels.helpers import ADD
 from toprung.kernels.plain import family as plain
-from toprung.kernels.record import LibraryKernel
+from toprung.kernels.record import LibraryKernel, kernel_source
 from toprung.kernels.skinny.record import COLUMNS, ROWS
 from toprung.kernels.stream_k import family as stream_k
 from toprung.kernels.tiled import family as tiled
-from toprung.machine_code import inspect_source
-from toprung.problem import F32, Problem
-from toprung.routines.gemm import TRANSPOSES, Gemm
-from toprung.routines.gemv import Gemv
+from toprung.lab.harness.library import BoundProduct, Toprung
+from toprung.lab.sass.machine_code import inspect_source
+from toprung.oracle.check import GUARD, Oracle, hostile
+from toprung.oracle.gemm import TRANSPOSES, Gemm
+from toprung.oracle.gemv import Gemv
+from toprung.oracle.placed import OnDevice
+from toprung.oracle.problem import F32, Problem
 from toprung.tile import Tile
 
 SMALL = Tile(BM=16, BN=16, BK=8, WM=16, WN=16, TM=4, TN=4, VEC=4, VA=4, VB=4, STAGES=1, PADA=4, PADB=4)
@@ -52,7 +50,7 @@ SOME = ["NN", *(pytest.param(t, marks=pytest.mark.slow) for t in ("NT", "TN")), 
 
 def forced(session: Session, problem: Problem, tile: Tile = SMALL, slices: int = 1, **options: int) -> Candidate:
     """The tunable block kernel with a tile of the test's choosing, its accesses as wide as the problem allows."""
-    desc = desc_of(problem)
+    desc = problem.desc
     assert isinstance(desc, GemmDesc)
     switches = {"AHEAD": 0} | options  # the kernels of a CPU's own choice: fewer to compile
     return Candidate(tiled.FAMILY, tiled.configuration(session.device, desc, replace(tile, SPLIT_K=slices), switches))
@@ -144,7 +142,7 @@ def test_skinny(session: Session, trans: str) -> None:
     """Few rows or few columns, with every number of sums a work-item may have; cut, and in a batch."""
     for M, N, K, batch in ((70, 1, 64, 1), (3, 68, 2100, 1)) if trans == "NN" else ((1, 70, 33, 1), (64, 9, 260, 3)):
         problem = gemm(M, N, K, trans, alpha=0.7, beta=1.3, batch=batch)
-        assert select(session.device, desc_of(problem)).family.name == "skinny"
+        assert select(session.device, problem.desc).family.name == "skinny"
         run(session, problem)
 
 
@@ -166,7 +164,7 @@ def test_cut_vectors(session: Session) -> None:
     """Slices of both kinds, which only long sums get by themselves."""
     for trans, M, N in (("N", 5, 30000), ("T", 30000, 5)):
         problem = Gemv(M, N, 0.7, 1.3, trans=trans, incy=2)
-        assert select(session.device, desc_of(problem)).config.slices > 1
+        assert select(session.device, problem.desc).config.slices > 1
         run(session, problem)
 
 
@@ -237,7 +235,7 @@ def test_tiny_and_huge_scalars(session: Session) -> None:
 
 @pytest.mark.parametrize("distribution", ["planted_inf", "planted_nan", "integers"])
 def test_infinities_nans_and_exact_sums(session: Session, distribution: str) -> None:
-    from toprung.data import DISTRIBUTIONS
+    from toprung.oracle.data import DISTRIBUTIONS
 
     name = next((d for d in DISTRIBUTIONS if distribution.removeprefix("planted_") in d), None)
     assert name, sorted(DISTRIBUTIONS)
@@ -256,7 +254,7 @@ def test_the_same_bits_each_time(session: Session) -> None:
 def test_threads_share_an_executable(session: Session) -> None:
     """Each thread its own operands, all of them one executable that takes scratch memory."""
     problem = Gemm(20, 24, 200)
-    made = Executable(session, desc_of(problem), forced(session, problem, slices=3))
+    made = Executable(session, problem.desc, forced(session, problem, slices=3))
     rng, wrong = np.random.default_rng(7), []
     sets = [[rng.random(s, dtype=np.float32) for s in ((20, 200), (200, 24), (20, 24))] for _ in range(4)]
 
@@ -296,7 +294,7 @@ def test_somebody_elses_queue(device: Device) -> None:
         raw.append(cl.Buffer(context, flags.READ_WRITE, 4 * 20 * 24))
         buffers = [session.foreign(r, r.size) for r in raw]
         problem = Gemm(20, 24, 200)
-        made = Executable(session, desc_of(problem), forced(session, problem, slices=3))
+        made = Executable(session, problem.desc, forced(session, problem, slices=3))
         made.run(buffers[0], 0, buffers[1], 0, buffers[2], 0, 1.0, 0.0, queue)
         found = np.empty((20, 24), np.float32)
         queue.finish()
@@ -318,7 +316,7 @@ def test_somebody_elses_stream(device: Device) -> None:
         session.upload(buffer, values)
     buffers = [session.foreign(o.handle, o.nbytes) for o in owned]
     problem = Gemm(20, 24, 200)
-    desc = desc_of(problem)
+    desc = problem.desc
     for made in (Executable(session, desc, forced(session, problem, slices=3)), prepare(session, desc, own=False)):
         for queue in (int(stream), 0, None):
             made.reserve(queue)
@@ -399,7 +397,7 @@ MAIN = next(b for b in BLOCKS if (b.tile.BM, b.tile.BN) == (128, 128))
 def test_the_main_tile_on_hopper(trans: str, stages: int) -> None:
     """Two work-groups an SM: at most 128 registers, nothing spilled, only wide reads in the loop."""
     require(not nvrtc.missing(), f"CUDA: {nvrtc.missing()}")
-    desc = desc_of(Gemm(8192, 8192, 8192, trans=trans))
+    desc = Gemm(8192, 8192, 8192, trans=trans).desc
     assert isinstance(desc, GemmDesc)
     switches = {"AHEAD": MAIN.ahead, "ORDER": MAIN.order, "RESIDENT": MAIN.asked}
     config = tiled.configuration(H200, desc, replace(MAIN.tile, STAGES=stages), switches)
@@ -420,7 +418,7 @@ def test_no_candidate_spills(block: Block) -> None:
     require(not nvrtc.missing(), f"CUDA: {nvrtc.missing()}")
     tried = 0
     for trans, (M, N, K) in itertools.product(("NN", "TT"), ((1024, 1024, 1024), (1023, 1025, 1027))):
-        for config in tiled.FAMILY.candidates(H200, desc_of(Gemm(M, N, K, trans=trans))):
+        for config in tiled.FAMILY.candidates(H200, Gemm(M, N, K, trans=trans).desc):
             tile = config.tile
             if config.slices > 1 or block_like(tile) != block:
                 continue
@@ -451,7 +449,7 @@ def test_the_other_kernels_compile_for_cuda(found: LibraryKernel) -> None:
     require(not nvrtc.missing(), f"CUDA: {nvrtc.missing()}")
     for small in (1, 16) if any(s.name == "SMALL" for s in found.switches) else (None,):
         options = found.options(H200, {} if small is None else {"SMALL": small})
-        code = inspect_source(rung_source(found, found.tile_for(H200, options), options), "sm_90")
+        code = inspect_source(kernel_source(found, found.tile_for(H200, options), options), "sm_90")
         assert code.spills == 0 and code.registers <= 168
         if found in (ROWS, COLUMNS):
             assert any(k.startswith("LDG.128") for k in code.counts)
@@ -555,7 +553,7 @@ def test_places_in_c_are_found_alike_with_short_and_long_divisions(
 def test_a_cpu_cuts_sums_only_for_cores_that_would_idle(cores: int, slices: tuple[int, ...], session: Session) -> None:
     device = replace(session.device, compute_units=cores)
     for problem, wanted in zip((Gemv(512, 4096), Gemv(4096, 640, trans="T"), Gemv(64, 100_000)), slices, strict=True):
-        assert select(device, desc_of(problem)).config.slices == wanted
+        assert select(device, problem.desc).config.slices == wanted
 
 
 # long
@@ -604,6 +602,6 @@ def test_bound_operands_can_lie_anywhere(session: Session) -> None:
     """Offsets are the engine's affair, not the buffer's."""
     problem = Gemm(9, 10, 11)
     placed = OnDevice(hostile(problem), session)
-    bound = BoundProduct(placed, prepare(session, desc_of(problem, align=1)), GUARD)
+    bound = BoundProduct(placed, prepare(session, replace(problem.desc, align_a=1, align_b=1, align_c=1)), GUARD)
     bound.time(1)
     assert Oracle(placed.operands).verify(bound.fetch()).right

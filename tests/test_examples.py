@@ -15,7 +15,7 @@ import pytest
 import trial
 from conftest import require
 from toprung.device import Device
-from toprung.kernels import families
+from toprung.kernels.registry import families
 
 EXAMPLES = trial.ROOT / "examples"
 PROGRAMS = sorted(p.name for p in EXAMPLES.glob("*.py"))

@@ -10,22 +10,22 @@ import pytest
 
 from command import Typed
 from conftest import require
-from toprung import results
+from tables import refresh
 from toprung.backends import nvrtc
-from toprung.bounds.arch import vendor_figures
-from toprung.bounds.figures import Unknown
-from toprung.bounds.levels import bound
-from toprung.climb import Entry
 from toprung.device import Device
 from toprung.errors import BadRecord, UnknownName
-from toprung.explain import RungBounds, compiled, device_for, figures_of, work_of
-from toprung.measure import Measurement
+from toprung.lab.bounds.arch import vendor_figures
+from toprung.lab.bounds.figures import Unknown
+from toprung.lab.bounds.levels import bound
+from toprung.lab.explain import RungBounds, compiled, device_for, figures_of, work_of
+from toprung.lab.harness import results
+from toprung.lab.harness.climb import Entry
+from toprung.lab.harness.measure import Measurement
+from toprung.lab.rung import Rung, rung
+from toprung.oracle.gemm import Gemm
+from toprung.oracle.gemv import Gemv
 from toprung.report.bound_table import MAKERS, read_bounds
-from toprung.report.markdown import refresh
 from toprung.report.table import ladder_table
-from toprung.routines.gemm import Gemm
-from toprung.routines.gemv import Gemv
-from toprung.rung import Rung, rung
 from toprung.tile import Tile
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -19,15 +19,15 @@ import pytest
 
 import golden
 import trial
-from toprung import kernels
 from toprung.device import Device
 from toprung.dispatch import heuristic
 from toprung.dispatch.select import select
 from toprung.dispatch.selection import Candidate, decoded
 from toprung.errors import UnknownName
 from toprung.gemm.desc import GemmDesc, GemvDesc
-from toprung.kernels import families, family
+from toprung.kernels import registry
 from toprung.kernels.base import KernelConfig, KernelFamily
+from toprung.kernels.registry import families, family
 
 PACKAGE = trial.ROOT / "src" / "toprung"
 FOLDERS = sorted(file.parent for file in (PACKAGE / "kernels").glob("*/family.py"))
@@ -59,7 +59,7 @@ def run(families: Path, words: Sequence[str]) -> str:
     """A process that finds the folder, with a store of its own beside it."""
     data = families.parent / "data"
     data.mkdir(exist_ok=True)
-    env = {**os.environ, kernels.VARIABLE: str(families), "TOPRUNG_DATA": str(data), "TOPRUNG_STORE": "", "COLUMNS": "200"}
+    env = {**os.environ, registry.VARIABLE: str(families), "TOPRUNG_DATA": str(data), "TOPRUNG_STORE": "", "COLUMNS": "200"}
     done = subprocess.run([sys.executable, *words], env=env, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -122,7 +122,7 @@ def proofs(data: Path) -> list[str]:
 
 def test_two_families_of_one_name_are_refused(dropped: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copytree(dropped / "outer", dropped / "another")
-    monkeypatch.setenv(kernels.VARIABLE, str(dropped))
+    monkeypatch.setenv(registry.VARIABLE, str(dropped))
     with pytest.raises(UnknownName, match="outer"):
         families()
 
@@ -146,7 +146,7 @@ ALLOWED = {
 
 def namings(package: Path) -> Iterator[tuple[str, str]]:
     """Files of the library, and each family that one names or imports outside that family's folder."""
-    inside = {folder.name: {folder.name, kernels._load(folder / "family.py", True).FAMILY.name} for folder in FOLDERS}
+    inside = {folder.name: {folder.name, registry._load(folder / "family.py", True).FAMILY.name} for folder in FOLDERS}
     every = set().union(*inside.values())
     for path in sorted(p for folder in LIBRARY for p in (package / folder).rglob("*.py")):
         place = path.relative_to(package)
@@ -177,7 +177,7 @@ def test_production_sources_include_no_rung_and_rungs_may_include_them() -> None
     ours = {p for p in sources if (PACKAGE / "kernels") in p.parents}
     assert all(target in ours for p in ours for target in includes[p])
     assert sum(target in ours for p in set(sources) - ours for target in includes[p]) >= 20
-    modules = [p for p in (PACKAGE / "kernels").rglob("*.py") if "toprung.ladders" in p.read_text()]
+    modules = [p for p in (PACKAGE / "kernels").rglob("*.py") if "toprung.lab.ladders" in p.read_text()]
     assert modules == []
 
 
@@ -261,7 +261,7 @@ def test_selection_is_the_least_cost_of_all_that_support_a_product() -> None:
 
 def test_a_familys_module_has_one_name_in_all_processes() -> None:
     """The tuner's workers unpickle a family's own configurations by it."""
-    code = "from toprung.kernels import family; print(type(family('outer')).__module__)"
+    code = "from toprung.kernels.registry import family; print(type(family('outer')).__module__)"
     names = set()
     for seed in ("1", "2"):
         env = {**os.environ, "TOPRUNG_KERNELS": str(Path(__file__).parent / "families"), "PYTHONHASHSEED": seed}

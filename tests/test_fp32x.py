@@ -13,11 +13,11 @@ import records
 import toprung
 import trial
 from conftest import require
+from tables import fp32x as report
 from test_tune import H200
-from toprung import Receipt, errors, last_receipt, results, split
+from toprung import Receipt, errors, last_receipt, split
 from toprung.backends import cublas, nvrtc
 from toprung.backends.base import Session
-from toprung.data import DISTRIBUTIONS
 from toprung.device import Device
 from toprung.dispatch import heuristic
 from toprung.dispatch.select import select
@@ -27,8 +27,9 @@ from toprung.kernels.hopper_fp32x.config import TWICE
 from toprung.kernels.hopper_fp32x.cost import select_config, split_time
 from toprung.kernels.hopper_fp32x.family import FAMILY as FP32X
 from toprung.kernels.hopper_fp32x.launches import spread
-from toprung.report import fp32x as report
-from toprung.routines.gemm import Gemm
+from toprung.lab.harness import results
+from toprung.oracle.data import DISTRIBUTIONS
+from toprung.oracle.gemm import Gemm
 
 RNG = np.random.default_rng(0)
 A, B = (RNG.uniform(-1, 1, (64, 64)).astype(np.float32) for _ in range(2))

@@ -17,17 +17,18 @@ import pytest
 import records
 import trial
 from conftest import require
+from tables import tuning as tune_table
 from test_hopper_on_cpu import Operands, close, folder, on_cpu  # noqa: F401  # fixtures
 from test_tune import H200
 from test_tuned import SMALL, entry, large_tile, multiplied, stored  # noqa: F401  # fixtures
 from toprung.backends import nvrtc
-from toprung.blas.problems import desc_of
 from toprung.device import Device
-from toprung.dispatch import tuned, verify
+from toprung.dispatch import tuned
 from toprung.dispatch.heuristic import select_own
 from toprung.dispatch.select import of_precision, select
 from toprung.dispatch.selection import Candidate, decoded
 from toprung.errors import Unsupported
+from toprung.execute import verify
 from toprung.gemm.desc import Desc, GemmDesc
 from toprung.kernels.hopper_fp32x.config import PLAIN_BYTES, SHARED_BYTES, TWICE, Fp32xConfig, Variant
 from toprung.kernels.hopper_fp32x.cost import most_slices, product_time
@@ -35,12 +36,11 @@ from toprung.kernels.hopper_fp32x.family import FAMILY
 from toprung.kernels.hopper_fp32x.launches import Fp32xLaunches
 from toprung.kernels.hopper_fp32x.sizes import supported, trimmed
 from toprung.kernels.hopper_fp32x.sources import product_source
-from toprung.machine_code import inspect_source
-from toprung.problem import Problem
+from toprung.lab.sass.machine_code import inspect_source
+from toprung.oracle.gemm import Gemm
+from toprung.oracle.gemv import Gemv
+from toprung.oracle.problem import Problem
 from toprung.report import tune as report
-from toprung.report import tune_table
-from toprung.routines.gemm import Gemm
-from toprung.routines.gemv import Gemv
 from toprung.store import Machine, Proof, Store
 from toprung.tile import Tile
 from toprung.tune import check as checking
@@ -78,7 +78,7 @@ def named(problem: Problem, candidate: Candidate = OTHER, seconds: float = 1e-3,
 
 @pytest.mark.parametrize("problem", [LARGE, DEEP, TINY, Gemm(300, 200, 1000, trans="TT")], ids=str)
 def test_every_point_is_a_kernel_that_fits_and_keeps_the_promise(problem: Problem) -> None:
-    desc = desc_of(problem)
+    desc = problem.desc
     assert isinstance(desc, GemmDesc)
     axes = FAMILY.space(H200, desc)
     points = (dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values()))
@@ -98,10 +98,10 @@ def test_every_point_is_a_kernel_that_fits_and_keeps_the_promise(problem: Proble
 
 
 def test_no_space_has_kernels_of_another_path(device: Device) -> None:
-    assert {f.name for f, _ in CallSpace(H200, desc_of(LARGE), UNKNOWN)._parts} == {"tiled", "hopper_sgemm", "stream_k"}
-    assert {f.name for f, _ in CallSpace(H200, desc_of(LARGE), precision="fp32x")._parts} == {"hopper_fp32x"}
+    assert {f.name for f, _ in CallSpace(H200, LARGE.desc, UNKNOWN)._parts} == {"tiled", "hopper_sgemm", "stream_k"}
+    assert {f.name for f, _ in CallSpace(H200, LARGE.desc, precision="fp32x")._parts} == {"hopper_fp32x"}
     for place, problem in ((device, LARGE), (H200, Gemv(500, 600)), (H200, Gemm(500, 600, 63))):
-        assert not CallSpace(place, desc_of(problem), precision="fp32x")._parts, "what has no fp32x is not searched for it"
+        assert not CallSpace(place, problem.desc, precision="fp32x")._parts, "what has no fp32x is not searched for it"
 
 
 @pytest.mark.parametrize(
@@ -127,8 +127,8 @@ def test_a_stored_configuration_is_what_runs_and_is_right(folder: Any, stored: S
     problem = Gemm(150, 140, 800, trans="TN", lda=153, ldb=143, ldc=143)
     content = candidate.encode()
     stored.add(entry(folder.device, problem, "hopper_fp32x", Tile(**content["tile"]), options=content["options"]))
-    selected = select(folder.device, desc_of(problem), True, "fp32x")
-    made = selected.family.compile(folder, desc_of(problem), selected.config)
+    selected = select(folder.device, problem.desc, True, "fp32x")
+    made = selected.family.compile(folder, problem.desc, selected.config)
     assert isinstance(made, Fp32xLaunches) and selected.precision == "fp32x"
     assert of(made.variant, made.slices) == candidate
     assert close(one.run(made, 0.5, 2.0), one.reference(0.5, 2.0))
@@ -138,7 +138,7 @@ def test_a_stored_configuration_is_what_runs_and_is_right(folder: Any, stored: S
 
 
 def test_the_very_sizes_then_a_neighbour_then_the_cost_model(stored: Store) -> None:  # noqa: F811
-    desc, near, far = (desc_of(Gemm(n, 4096, 4096)) for n in (4096, 4000, 400))
+    desc, near, far = (Gemm(n, 4096, 4096).desc for n in (4096, 4000, 400))
     own = select(H200, desc, True, "fp32x")
     assert "in tiles of 128×128" in own.why and own.candidate == by_cost(desc)
     stored.add(named(LARGE), named(LARGE, by_cost(desc), 2e-3))
@@ -153,15 +153,15 @@ def test_the_very_sizes_then_a_neighbour_then_the_cost_model(stored: Store) -> N
 def test_slices_of_a_neighbour_keep_the_device_as_full(stored: Store) -> None:  # noqa: F811
     stored.add(named(DEEP, of(Variant(), 96)))
     exact, near, shallow = (
-        select(H200, desc_of(Gemm(m, 128, k)), True, "fp32x").config.slices for m, k in ((128, 65536), (192, 65536), (128, 50_000))
+        select(H200, Gemm(m, 128, k).desc, True, "fp32x").config.slices for m, k in ((128, 65536), (192, 65536), (128, 50_000))
     )
     assert exact == trimmed(65536, 96) and near == trimmed(65536, 48) and shallow == trimmed(50_000, 96)
     stored.add(named(DEEP, of(Variant(), 1 << 20), 1e-4))  # more than there is memory or K for
-    assert select(H200, desc_of(DEEP), True, "fp32x").config.slices <= most_slices(desc_of(DEEP))  # type: ignore[arg-type]
+    assert select(H200, DEEP.desc, True, "fp32x").config.slices <= most_slices(DEEP.desc)  # type: ignore[arg-type]
 
 
 def test_neither_precision_takes_the_other_s_entries(stored: Store) -> None:  # noqa: F811
-    desc = desc_of(LARGE)
+    desc = LARGE.desc
     before = select(H200, desc), by_cost(desc)
     stored.add(named(LARGE, seconds=1e-9))
     assert select(H200, desc) == before[0], "an entry of fp32x changes nothing for fp32"
@@ -173,12 +173,12 @@ def test_neither_precision_takes_the_other_s_entries(stored: Store) -> None:  # 
 
 def test_auto_goes_by_both_and_runs_the_tuned_tile(stored: Store) -> None:  # noqa: F811
     small = Gemm(256, 256, 256)  # where fp32x is not expected to be faster
-    assert select(H200, desc_of(small), True, "auto").precision == "fp32"
+    assert select(H200, small.desc, True, "auto").precision == "fp32"
     stored.add(named(small, seconds=1e-6), entry(H200, small, tile=SMALL, seconds=2e-6))
-    found = select(H200, desc_of(small), True, "auto")
+    found = select(H200, small.desc, True, "auto")
     assert found.precision == "fp32x" and found.candidate == OTHER and "the store" in dict(found.passed_over)["fp32"]
     stored.add(named(small, seconds=3e-6))
-    found = select(H200, desc_of(small), True, "auto")
+    found = select(H200, small.desc, True, "auto")
     assert found.precision == "fp32" and "1.50 times as long" in dict(found.passed_over)["fp32x"]
 
 
@@ -186,8 +186,8 @@ def test_what_names_no_tile_says_how_long_and_not_what(stored: Store) -> None:  
     """As entries were before fp32x was tuned: what ran was what the cost model takes."""
     old = entry(H200, LARGE, "hopper_fp32x", None, 1e-3, options={"SLICES": 1}, source="an older text")
     stored.add(old, named(LARGE, seconds=2e-3, source="an older text"))
-    found = select(H200, desc_of(LARGE), True, "fp32x")
-    assert tuned.refusal(old) == "" and found.candidate == by_cost(desc_of(LARGE)) and found.unproven is None
+    found = select(H200, LARGE.desc, True, "fp32x")
+    assert tuned.refusal(old) == "" and found.candidate == by_cost(LARGE.desc) and found.unproven is None
 
 
 @pytest.mark.parametrize(
@@ -210,9 +210,9 @@ def test_what_names_no_tile_says_how_long_and_not_what(stored: Store) -> None:  
 )  # fmt: skip
 def test_a_bad_entry_is_refused_and_said(tile: Any, options: Any, says: str, stored: Store) -> None:  # noqa: F811
     bad = entry(H200, LARGE, "hopper_fp32x", Tile(**tile) if tile else None, options=options)
-    assert says in tuned.refusal(bad) and says in str(tuned.fitted(H200, desc_of(LARGE), bad, True))
+    assert says in tuned.refusal(bad) and says in str(tuned.fitted(H200, LARGE.desc, bad, True))
     stored.add(bad)
-    found = select(H200, desc_of(LARGE), True, "fp32x")
+    found = select(H200, LARGE.desc, True, "fp32x")
     assert found.precision == "fp32x" and "in tiles of 128×128" in found.why
     assert any(says in why for _, why in found.passed_over)
 
@@ -220,14 +220,14 @@ def test_a_bad_entry_is_refused_and_said(tile: Any, options: Any, says: str, sto
 def test_two_chunks_in_the_unit_are_not_taken_where_sums_are_short(stored: Store) -> None:  # noqa: F811
     one = of(Variant(BN=64, STAGES=8, INTERVAL=2))
     stored.add(named(Gemm(1024, 1024, 1024), one))
-    assert select(H200, desc_of(Gemm(1000, 1024, 1024)), True, "fp32x").candidate == one
-    short = select(H200, desc_of(Gemm(1000, 1024, 1000)), True, "fp32x")
+    assert select(H200, Gemm(1000, 1024, 1024).desc, True, "fp32x").candidate == one
+    short = select(H200, Gemm(1000, 1024, 1000).desc, True, "fp32x")
     assert isinstance(short.config, Fp32xConfig) and short.config.variant.INTERVAL == 1
     assert any("from K = 1024" in why for _, why in short.passed_over)
 
 
 def test_what_was_measured_with_another_text_is_verified_first(stored: Store) -> None:  # noqa: F811
-    stale, desc = named(LARGE, source="an older text"), desc_of(LARGE)
+    stale, desc = named(LARGE, source="an older text"), LARGE.desc
     stored.add(stale)
     found = select(H200, desc, True, "fp32x")
     assert found.unproven == stale and found.candidate == OTHER
@@ -242,8 +242,8 @@ def test_what_was_measured_with_another_text_is_verified_first(stored: Store) ->
 def test_the_verification_has_edges_slices_and_sums_that_the_promise_covers() -> None:
     for interval, slices in ((1, 1), (1, 5), (2, 2)):
         candidate = of(Variant(BN=64, STAGES=8, INTERVAL=interval), slices)
-        problem, small = verify.small_problem(desc_of(Gemm(512, 512, 16384, trans="NT")), candidate, 1.3, 0.7)
-        desc, config = desc_of(problem), small.config
+        problem, small = verify.small_problem(Gemm(512, 512, 16384, trans="NT").desc, candidate, 1.3, 0.7)
+        desc, config = problem.desc, small.config
         assert isinstance(desc, GemmDesc) and isinstance(config, Fp32xConfig) and small.family is FAMILY
         variant, cut = config.variant, config.slices
         assert not supported(H200, desc) and not variant.unfit(desc)
@@ -256,7 +256,7 @@ def test_a_device_without_it_passes_them_over(device: Device, stored: Store) -> 
     problem, content = Gemm(64, 64, 64), OTHER.encode()
     stored.add(entry(device, problem, "hopper_fp32x", Tile(**content["tile"]), 1e-9, options=content["options"]))
     for precision in ("auto", "fp32x"):
-        assert select(device, desc_of(problem), True, precision).precision == "fp32"
+        assert select(device, problem.desc, True, precision).precision == "fp32"
     assert multiplied(device, 64, 64, 64).kernel == "tiled"
 
 
@@ -312,10 +312,10 @@ def test_a_search_of_fp32x_finds_its_best_and_the_library_takes_it(stored: Store
     lane = Given(best_is_other)
     (shape,) = tuned_through(stored, lane, TINY, Budget(trials=60)).shapes
     assert shape.precision == "fp32x" and shape.candidate == OTHER and shape.gain is not None and shape.gain.value > 1.1
-    assert {c.kernel for c in lane.asked} == {"hopper_fp32x", select(H200, desc_of(TINY), own=False).family.name}
+    assert {c.kernel for c in lane.asked} == {"hopper_fp32x", select(H200, TINY.desc, own=False).family.name}
     assert shape.finals["fp32"].status == "right"
     assert all(e.candidate["tile"] for e in stored.entries(kernel="hopper_fp32x"))
-    assert select(H200, desc_of(TINY), True, "fp32x").candidate == OTHER
+    assert select(H200, TINY.desc, True, "fp32x").candidate == OTHER
     assert shape.finals["best"].cold_seconds, "operands in no cache, too"
     assert report.shape_name(shape) == "64 batch=40 fp32x" and shape.describe()["precision"] == "fp32x"
     (again,) = tuned_through(stored, Given(best_is_other), TINY, Budget(trials=5)).shapes
@@ -324,7 +324,7 @@ def test_a_search_of_fp32x_finds_its_best_and_the_library_takes_it(stored: Store
 
 def test_an_exhaustive_search_says_what_the_usual_one_missed(stored: Store, tmp_path: Path) -> None:  # noqa: F811
     (shape,) = tuned_through(stored, Given(best_is_other), TINY, Budget(), exhaustive=True).shapes
-    space = set(CallSpace(H200, desc_of(TINY), precision="fp32x").all())
+    space = set(CallSpace(H200, TINY.desc, precision="fp32x").all())
     found = shape.describe()["exhaustive"]
     assert shape.state == "exhausted" and shape.beyond and found["legal"] == len(space) == len(found["measured"]) == shape.tried
     assert shape.candidate == OTHER and shape.ordinary is not None and found["after"] == 20
@@ -368,7 +368,7 @@ def test_the_check_holds_the_selection_of_a_path_against_the_other(stored: Store
     assert found.selected.kernel == "hopper_fp32x" and found.broken
     assert found.ratio is not None and found.ratio.value == pytest.approx(2)
     assert found.best is not None and found.best.kernel != "hopper_fp32x" and found.describe()["precision"] == "auto"
-    stored.add(named(LARGE, by_cost(desc_of(LARGE)), 2e-3), entry(H200, LARGE, tile=Tile(**large_tile())))
+    stored.add(named(LARGE, by_cost(LARGE.desc), 2e-3), entry(H200, LARGE, tile=Tile(**large_tile())))
     kept = checked(stored, Given(slow_fp32x), LARGE, "auto", monkeypatch)
     assert kept.selected.kernel != "hopper_fp32x" and not kept.broken and not kept.trouble
     assert {c.kernel for c, _ in kept.sampled} == {kept.selected.kernel, "hopper_fp32x"}
@@ -376,14 +376,14 @@ def test_the_check_holds_the_selection_of_a_path_against_the_other(stored: Store
 
 def test_the_check_holds_a_tile_of_fp32x_against_others(stored: Store, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
     stored.add(named(Gemm(4000, 4096, 4096)))
-    own = by_cost(desc_of(LARGE))
+    own = by_cost(LARGE.desc)
     slow = checked(stored, Given(lambda c: 1e-3 if c == own else 2e-3), LARGE, "fp32x", monkeypatch)
     assert slow.selected == OTHER and slow.broken and slow.best == own
     assert len(slow.sampled) >= 3 and {c.kernel for c, _ in slow.sampled} == {"hopper_fp32x"}
 
 
 def test_what_crashes_beside_a_selection_leaves_it_measured(stored: Store, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
-    crash = by_cost(desc_of(LARGE))
+    crash = by_cost(LARGE.desc)
     stored.add(named(Gemm(4000, 4096, 4096)))
     found = checked(stored, Given(lambda c: 1e-3, crash), LARGE, "fp32x", monkeypatch)
     assert not found.trouble and not found.broken and ("crashed", crash) in [(s.status, c) for c, s in found.sampled]
@@ -441,5 +441,5 @@ def test_describing_a_configuration_and_back() -> None:
         assert decoded(encoded) == candidate == decoded({**encoded, "kernel": "fp32x"})
     with pytest.raises(ValueError, match="needs a tile"):
         FAMILY.decode(SMALL.given(), {"GROUP": 1, "INTERVAL": 1})
-    first, second = (of_precision(H200, desc_of(LARGE), "fp32x") for _ in range(2))
+    first, second = (of_precision(H200, LARGE.desc, "fp32x") for _ in range(2))
     assert replace(first, why="x") != first == second and replace(first, why="x").candidate == first.candidate

@@ -11,13 +11,14 @@ import pytest
 import trial
 from test_oclgrind import assert_clean, simulate
 from toprung.backends.base import Session
-from toprung.check import Oracle, hostile, view
-from toprung.competitor import OnDevice
-from toprung.data import DISTRIBUTIONS, Distribution
 from toprung.errors import BadSize, IllegalTile
-from toprung.peers.numpy_gemv import peer
-from toprung.routines.gemv import Gemv, from_size, slices_for
-from toprung.rung import Rung, ladder, rung
+from toprung.lab.baselines.numpy_gemv import peer
+from toprung.lab.routines.gemv import from_size, slices_for
+from toprung.lab.rung import Rung, ladder, rung
+from toprung.oracle.check import Oracle, hostile, view
+from toprung.oracle.data import DISTRIBUTIONS, Distribution
+from toprung.oracle.gemv import Gemv
+from toprung.oracle.placed import OnDevice
 from toprung.tile import Tile, broken
 
 RUNGS = [r for r in ladder("matvec").rungs if (device := trial.tested()) is None or not r.needs(device)]

@@ -13,15 +13,16 @@ import pytest
 
 from command import Typed
 from conftest import require
-from toprung import guidelines, results
 from toprung.backends import nvrtc, opencl
 from toprung.backends.base import FLAGS, Session, Source
-from toprung.build import source_kernel
 from toprung.device import Device
 from toprung.errors import UnknownName, WrongResult
-from toprung.guidelines import base, pinned_memory
-from toprung.guidelines.base import FAILS, HOLDS, NO_SLOWER, TURNS, UNDECIDED, UNTESTED, WRONG, Finding, Guideline, Lab, steps
-from toprung.machine_code import inspect_source
+from toprung.kernels.build import source_kernel
+from toprung.lab import guidelines
+from toprung.lab.guidelines import base, pinned_memory
+from toprung.lab.guidelines.base import FAILS, HOLDS, NO_SLOWER, TURNS, UNDECIDED, UNTESTED, WRONG, Finding, Guideline, Lab, steps
+from toprung.lab.harness import results
+from toprung.lab.sass.machine_code import inspect_source
 from toprung.report import findings as report
 
 ALL = guidelines.guidelines()

@@ -12,23 +12,22 @@ import pytest
 
 from command import Typed
 from conftest import require
+from tables import library
 from toprung.backends import nvrtc, open_device
 from toprung.backends.base import HOLD_SECONDS, Launch, Session, Source
 from toprung.backends.cuda import HOLD
 from toprung.backends.opencl import OpenCLSession
-from toprung.bench import bench, competitors
-from toprung.blas.problems import desc_of
-from toprung.competitor import AT_ONCE, BoundCompetitor, HostClock
 from toprung.device import Device
 from toprung.dispatch.heuristic import select_own
-from toprung.environment import environment
-from toprung.machine_code import disassemble, inspect_source
-from toprung.measure import Plan, Timing
-from toprung.problem import F32
-from toprung.report import library
+from toprung.lab.competitor import AT_ONCE, BoundCompetitor, HostClock
+from toprung.lab.harness.bench import bench, competitors
+from toprung.lab.harness.environment import environment
+from toprung.lab.harness.measure import Plan, Timing
+from toprung.lab.harness.results import read, record, write
+from toprung.lab.sass.machine_code import disassemble, inspect_source
+from toprung.oracle.gemm import Gemm
+from toprung.oracle.problem import F32
 from toprung.report.bench_table import to_csv
-from toprung.results import read, record, write
-from toprung.routines.gemm import Gemm
 from toprung.tune.measure import TIE, Measurer, lasting
 from toprung.tune.trial import Trial
 
@@ -186,7 +185,7 @@ def test_a_call_is_no_shorter_than_the_host() -> None:
 def test_trials_know_the_hosts_least(held: Held, monkeypatch: pytest.MonkeyPatch) -> None:
     """A host that is disturbed for a whole trial makes nothing of ours seem slower, and shows in no other problem."""
     measurer, problem = Measurer(held), Gemm(90, 70, 110)
-    own = select_own(held.device, desc_of(problem)).candidate
+    own = select_own(held.device, problem.desc).candidate
     trial = Trial(problem, (own,), turns=3, least=3)
     (quiet,) = measurer.run(trial).sampled
     assert 0 < quiet.host_seconds and len(quiet.device_seconds) == 3

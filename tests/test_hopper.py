@@ -8,12 +8,11 @@ import re
 import numpy as np
 import pytest
 
+import split_model as split
 from conftest import require
 from hopper_on_cpu import aligned
-from toprung import split
 from toprung.backends import nvrtc
 from toprung.backends.nvrtc import compile_cubin
-from toprung.data import DISTRIBUTIONS
 from toprung.errors import BadSize, Unsupported
 from toprung.gemm.desc import GemmDesc
 from toprung.kernels.hopper_fp32x import cost
@@ -28,8 +27,9 @@ from toprung.kernels.hopper_fp32x.sources import (
     reduce_source,
     split_source,
 )
-from toprung.machine_code import disassemble, inspect_source
-from toprung.routines.gemm import Gemm
+from toprung.lab.sass.machine_code import disassemble, inspect_source
+from toprung.oracle.data import DISTRIBUTIONS
+from toprung.oracle.gemm import Gemm
 
 FINITE = [name for name in DISTRIBUTIONS if "inf" not in name and name != "nan"]
 H200 = dataclasses.replace(nvrtc.device_of("sm_90"), compute_units=132) if not nvrtc.missing() else None

@@ -21,14 +21,10 @@ from hopper_on_cpu import aligned
 from test_hopper_fp32_on_cpu import Folder, Launch
 from toprung.backends import nvrtc
 from toprung.backends.base import Source
-from toprung.blas.problems import desc_of
-from toprung.bounds.rank import turns
-from toprung.build import rung_source
 from toprung.dispatch.select import select
 from toprung.dispatch.selection import decoded
 from toprung.errors import IllegalTile
 from toprung.gemm.desc import GemmDesc
-from toprung.kernels import family
 from toprung.kernels.hopper import ceil
 from toprung.kernels.hopper_sgemm.config import ADDED_ROWS, FOLDER, VARIANTS, Variant, lay_source, product_source
 from toprung.kernels.hopper_sgemm.cost import (
@@ -43,10 +39,13 @@ from toprung.kernels.hopper_sgemm.cost import (
     tiles_of,
 )
 from toprung.kernels.hopper_sgemm.launches import panels, workspace_bytes
-from toprung.machine_code import MachineCode, disassemble, inspect_source
-from toprung.routines.base import method
-from toprung.routines.gemm import TRANSPOSES, Gemm
-from toprung.rung import ladder, rung
+from toprung.kernels.record import kernel_source
+from toprung.kernels.registry import family
+from toprung.lab.bounds.rank import turns
+from toprung.lab.routines.base import method
+from toprung.lab.rung import ladder, rung
+from toprung.lab.sass.machine_code import MachineCode, disassemble, inspect_source
+from toprung.oracle.gemm import TRANSPOSES, Gemm
 
 CYCLES, SHARE = 1.2, 0.93
 """Of a scheduler for each multiply-add of the main loop at most, by the register banks; and their share of its instructions."""
@@ -100,7 +99,7 @@ def test_what_adds_to_c_waits_for_several_rows_at_once(variant: Variant) -> None
 
 @pytest.mark.parametrize("one", RUNGS, ids=str)
 def test_rungs_are_multiply_adds(one: Any) -> None:
-    code = inspect_source(rung_source(one, one.tile_for(device()), {}), "sm_90")
+    code = inspect_source(kernel_source(one, one.tile_for(device()), {}), "sm_90")
     judged(code)
     assert (16 * code.loop.instructions <= CACHE) == (one.number >= 4)
 
@@ -320,7 +319,7 @@ def test_the_engine_names_it() -> None:
 
 @pytest.mark.parametrize("trans", TRANSPOSES)
 def test_what_a_tuner_may_try_is_legal_and_told_apart(trans: str) -> None:
-    one, place, call = family("hopper_sgemm"), device(), desc_of(Gemm(65536, 64, 4096, trans=trans))
+    one, place, call = family("hopper_sgemm"), device(), Gemm(65536, 64, 4096, trans=trans).desc
     axes = one.space(place, call)
     points = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
     made: dict[Any, Any] = {tuple(p.values()): c for p in points if (c := one.at(place, call, p))}

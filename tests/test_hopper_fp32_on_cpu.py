@@ -14,13 +14,13 @@ import hopper_on_cpu
 from conftest import require
 from hopper_on_cpu import aligned
 from toprung.backends.base import Source
-from toprung.build import rung_source
 from toprung.errors import BadArgument
 from toprung.kernels.hopper_sgemm import cost, launches
 from toprung.kernels.hopper_sgemm.config import Variant
 from toprung.kernels.hopper_sgemm.family import AREA, SPACE
 from toprung.kernels.hopper_sgemm.launches import LIMIT, SgemmLaunches
-from toprung.rung import Rung, ladder
+from toprung.kernels.record import kernel_source
+from toprung.lab.rung import Rung, ladder
 from toprung.tile import Tile
 
 GONE = "lds", "sts", "pad", "peek", "consumers_meet"
@@ -146,7 +146,7 @@ def test_more_tiles_than_blocks(folder: Folder) -> None:
 @pytest.mark.parametrize("one", ladder("hopper_fp32").rungs[:3], ids=str)
 def test_the_rungs_before_the_last(folder: Folder, one: Rung) -> None:
     tile = Tile(BM=128, BN=256, BK=16, TM=8, TN=16, STAGES=2)
-    kernel: Any = rung_source(one, tile, {})
+    kernel: Any = kernel_source(one, tile, {})
     assert kernel.defines["GROUP"] == 8
     cut = bool(one.defines["CUT"])
     plan = product(folder, 260, 516, 35, "NN", variant=Variant(BK=16, STAGES=2, WAIT_AT=8), kernel=kernel, cut=cut)

@@ -12,19 +12,20 @@ from typer.testing import CliRunner
 from conftest import require
 from test_results import DEVICE, VERDICT
 from test_shares import table
-from toprung import cli, results
+from toprung import cli
 from toprung.backends import nvrtc
 from toprung.backends.base import Session
-from toprung.build import rung_source, with_includes
-from toprung.climb import Entry, find_vendors, runnable
-from toprung.competitor import RungCompetitor
 from toprung.errors import BadRung, IllegalTile, Unsupported
-from toprung.machine_code import MachineCode, classify, inspect_source
-from toprung.measure import Measurement
+from toprung.kernels.record import kernel_source, with_includes
+from toprung.lab.competitor import RungCompetitor
+from toprung.lab.harness import results
+from toprung.lab.harness.climb import Entry, find_vendors, runnable
+from toprung.lab.harness.measure import Measurement
+from toprung.lab.routines.base import method, routine
+from toprung.lab.rung import ladder, rung
+from toprung.lab.sass.machine_code import MachineCode, classify, inspect_source
+from toprung.oracle.gemm import Gemm
 from toprung.report.table import ladder_table
-from toprung.routines.base import method, routine
-from toprung.routines.gemm import Gemm
-from toprung.rung import ladder, rung
 from toprung.tile import Tile
 
 LADDER = ladder("hopper")
@@ -35,7 +36,7 @@ RUNGS = LADDER.rungs
 def compiled(name: str) -> MachineCode:
     require(not nvrtc.missing(), f"CUDA: {nvrtc.missing()}")
     one, device = rung(name), nvrtc.device_of("sm_90")
-    code = inspect_source(rung_source(one, one.tile_for(device), one.options(device)), "sm_90")
+    code = inspect_source(kernel_source(one, one.tile_for(device), one.options(device)), "sm_90")
     assert code.spills == 0
     return code
 
@@ -74,7 +75,7 @@ def test_nothing_is_serialized() -> None:
     require(not nvrtc.missing(), f"CUDA: {nvrtc.missing()}")
     device = nvrtc.device_of("sm_90")
     for r in RUNGS:
-        assert "serialized" not in nvrtc.compile_cubin(rung_source(r, r.tile_for(device), r.options(device)), "sm_90").log
+        assert "serialized" not in nvrtc.compile_cubin(kernel_source(r, r.tile_for(device), r.options(device)), "sm_90").log
 
 
 def test_the_narrowing_helper_compiles_for_any_gpu() -> None:
@@ -162,7 +163,7 @@ def test_tables_with_two_vendors(tmp_path: Path) -> None:
 
 
 def test_a_record_that_is_not_there_yet() -> None:
-    from toprung.report.markdown import refresh
+    from tables import refresh
 
     text = "<!-- toprung:{} nowhere/a.json? -->\n<!-- toprung:end -->"
     for words in ("ladder", "rung r01", "fp32x sustained", "fp32x matmul", "fp32x accuracy", "each"):

@@ -16,12 +16,12 @@ from conftest import require
 from test_oclgrind import simulate
 from toprung.backends import nvrtc
 from toprung.backends.base import Buffer, Session
-from toprung.build import rung_source
+from toprung.kernels.record import kernel_source
 from toprung.kernels.stream_k import work
-from toprung.machine_code import MachineCode, inspect_source
-from toprung.routines import gemm_last_wave as last_wave
-from toprung.routines.gemm import Gemm
-from toprung.rung import rung
+from toprung.lab.routines import gemm_last_wave as last_wave
+from toprung.lab.rung import rung
+from toprung.lab.sass.machine_code import MachineCode, inspect_source
+from toprung.oracle.gemm import Gemm
 
 RUNG = rung("turing/r17")
 H200 = 2 * 132
@@ -83,7 +83,7 @@ def test_the_loop_is_deeper_and_no_longer() -> None:
     codes: list[MachineCode] = []
     device = nvrtc.device_of("sm_90")
     for one in (rung("turing/r16"), RUNG):
-        codes.append(inspect_source(rung_source(one, one.tile_for(device), one.options(device)), "sm_90"))
+        codes.append(inspect_source(kernel_source(one, one.tile_for(device), one.options(device)), "sm_90"))
     before, after = codes
     assert after.registers <= 128 and after.spills == 0
     for kind in ("FFMA", "LDS.128", "STS.128", "STS.32"):

@@ -14,17 +14,19 @@ import trial
 
 PACKAGE = trial.ROOT / "src" / "toprung"
 ORDER = (
-    "errors", "tokens", "device", "tile", "problem", "rung", "data", "precision", "stats", "bounds", "paths", "split", "gemm",
-    "backends.base", "backends", "power", "machine_code", "reallocate", "build", "store", "kernels", "ladders", "check",
-    "routines", "suites", "competitor", "peers", "dispatch", "blas", "environment", "measure", "bandwidth", "results", "guidelines",
-    "single", "climb", "bench", "accuracy", "probe", "explain", "ranking", "tune", "report", "", "cli",
+    "errors", "device", "tile", "paths", "moved", "gemm", "backends", "store", "kernels", "oracle", "arrays", "dispatch", "execute",
+    "blas", "lab.bounds", "lab.sass", "lab.rung", "lab.ladders", "lab.routines", "lab.competitor", "lab.baselines", "lab.harness",
+    "lab.guidelines", "lab.probe", "lab.explain", "lab", "tune", "report", "", "cli",
 )  # fmt: skip
-"""Layers, lowest first: a module may import from its own layer and from those before it. A folder is one layer, so that what
-is found by looking (rungs, backends, routines, peers, commands) can be added without a line here; "" is the package itself."""
+"""Rooms, lowest first: a file may import from its own room and from those before it; within a room no files import each other in a
+circle. What is found by looking (rungs, families, backends, peers, commands) is added without a line here; "" is the package."""
+
+LIBRARY = ORDER[: ORDER.index("blas") + 1]
+"""Rooms of the library, which know nothing of the laboratory, the tuner, the report and the command line."""
 
 
-def layer(module: str) -> int:
-    """The place in ORDER of ``toprung.<module>``: that of its longest listed prefix."""
+def room(module: str) -> int:
+    """Return the place in ORDER of ``toprung.<module>``: that of its longest listed prefix."""
     for end in range(module.count(".") + 1, 0, -1):
         if (prefix := ".".join(module.split(".")[:end])) in ORDER:
             return ORDER.index(prefix)
@@ -58,41 +60,72 @@ def imports(module: str, path: Path, known: set[str]) -> set[str]:
     return {name.removeprefix("toprung").removeprefix(".") for name in names if name.split(".")[0] == "toprung"}
 
 
-def upward(package: Path) -> list[str]:
-    """Every import that points to a higher layer."""
+def arrows(package: Path) -> dict[str, set[str]]:
+    """Return the files of a package by module, each with the files that it imports."""
     found = modules(package)
+    return {module: imports(module, path, set(found)) - {module} for module, path in found.items()}
+
+
+def upward(package: Path) -> list[str]:
+    """Return every import that points to a higher room."""
     return [
         f"{module or 'toprung'} imports {name or 'toprung'}"
-        for module, path in found.items()
-        for name in sorted(imports(module, path, set(found)))
-        if layer(name) > layer(module)
+        for module, names in arrows(package).items()
+        for name in sorted(names)
+        if room(name) > room(module)
     ]
+
+
+def circles(package: Path) -> list[set[str]]:
+    """Return the sets of files that import each other in a circle, in functions too."""
+    graph = arrows(package)
+
+    def reached(start: str) -> set[str]:
+        seen, todo = set[str](), [start]
+        while todo:
+            new = graph.get(todo.pop(), set()) - seen
+            seen |= new
+            todo += new
+        return seen
+
+    everything = {module: reached(module) for module in graph}
+    found = {frozenset({n for n in names if m in everything.get(n, ())}) for m, names in everything.items() if m in names}
+    return sorted(map(set, found), key=sorted)
 
 
 def test_imports_point_one_way() -> None:
     assert upward(PACKAGE) == []
 
 
-def test_every_layer_is_there() -> None:
-    there = {layer(module) for module in modules(PACKAGE)}
+def test_no_files_import_each_other_in_a_circle() -> None:
+    assert circles(PACKAGE) == []
+
+
+def test_there_are_few_names_at_the_top() -> None:
+    """Rooms and modules directly below ``toprung``: a newcomer reads them all."""
+    assert len({name.partition(".")[0] for name in modules(PACKAGE)} - {""}) <= 18
+
+
+def test_every_room_is_there() -> None:
+    there = {room(module) for module in modules(PACKAGE)}
     assert [name for i, name in enumerate(ORDER) if i not in there] == []
 
 
 @pytest.mark.parametrize(
     ("module", "line", "says"),
     [
-        ("tile.py", "from toprung.build import build", "tile imports build"),
-        ("tile.py", "def f():\n    import toprung.check", "tile imports check"),
+        ("tile.py", "from toprung.kernels.build import build", "tile imports kernels.build"),
+        ("tile.py", "def f():\n    import toprung.oracle.check", "tile imports oracle.check"),
         ("errors.py", "def f():\n    from toprung import Device", "errors imports toprung"),
         ("errors.py", "from . import device", "errors imports device"),
-        ("backends/base.py", "from .opencl import VECTOR_WIDTHS", "backends.base imports backends.opencl"),
-        ("routines/gemm.py", "from ..peers.numpy import peer", "routines.gemm imports peers.numpy"),
+        ("kernels/base.py", "from ..lab.rung import Rung", "kernels.base imports lab.rung"),
+        ("blas/plan.py", "def f():\n    import toprung.tune.planner", "blas.plan imports tune.planner"),
         (
-            "ladders/kepler/r01_naive.py",
-            "if True:\n    from toprung.check import hostile",
-            "ladders.kepler.r01_naive imports check",
+            "lab/ladders/kepler/r01_naive.py",
+            "if True:\n    from toprung.lab.harness.climb import climb",
+            "lab.ladders.kepler.r01_naive imports lab.harness.climb",
         ),
-        ("measure.py", "from toprung import climb, errors", "measure imports climb"),
+        ("lab/harness/measure.py", "from toprung import errors, report", "lab.harness.measure imports report"),
     ],
 )
 def test_a_planted_upward_import_is_found(module: str, line: str, says: str, tmp_path: Path) -> None:
@@ -100,6 +133,21 @@ def test_a_planted_upward_import_is_found(module: str, line: str, says: str, tmp
     with (copy / module).open("a") as file:
         file.write(f"\n{line}\n")
     assert set(upward(copy)) - set(upward(PACKAGE)) == {says}
+
+
+@pytest.mark.parametrize(
+    ("module", "line", "circle"),
+    [
+        ("backends/base.py", "from .opencl import VECTOR_WIDTHS", {"backends.base", "backends.opencl"}),
+        ("kernels/base.py", "def f():\n    from toprung.kernels.registry import family", {"kernels.base", "kernels.registry"}),
+        ("report/text.py", "from toprung.report import plot", {"report.text", "report.plot"}),
+    ],
+)
+def test_a_planted_circle_is_found(module: str, line: str, circle: set[str], tmp_path: Path) -> None:
+    copy = shutil.copytree(PACKAGE, tmp_path / "toprung", ignore=shutil.ignore_patterns("__pycache__"))
+    with (copy / module).open("a") as file:
+        file.write(f"\n{line}\n")
+    assert upward(copy) == [] and any(circle <= found for found in circles(copy))
 
 
 def test_a_new_module_needs_a_place(tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tables.leads import block
 from toprung.errors import BadRecord
-from toprung.report.leads import block
 
 ROOT = Path(__file__).parent.parent
 STORED = "results/nvidia-h200/fp32-leads.json"

@@ -10,14 +10,15 @@ from pathlib import Path
 import pytest
 
 from conftest import require
-from toprung import peers
 from toprung.backends.base import Session
-from toprung.check import Oracle, hostile
-from toprung.competitor import OnDevice, Promise
 from toprung.device import Device
 from toprung.errors import UnknownName, Unsupported
-from toprung.precision import PRECISIONS
-from toprung.routines.gemm import TRANSPOSES, Gemm
+from toprung.lab import baselines
+from toprung.lab.competitor import Promise
+from toprung.oracle.check import Oracle, hostile
+from toprung.oracle.gemm import TRANSPOSES, Gemm
+from toprung.oracle.placed import OnDevice
+from toprung.oracle.precision import PRECISIONS
 
 ALL = (
     "clblast", "cublas", "cublas_fp16", "cublas_tf32", "cupy", "numpy", "scipy", "torch", "triton_bf16x6", "triton_ieee",
@@ -27,34 +28,34 @@ ON_A_CPU = ("numpy", "scipy", "torch")
 
 
 def test_every_peer_says_who_it_is(device: Device) -> None:
-    assert {p.name for p in peers.peers()} >= {*ALL}
-    for peer in peers.peers():
+    assert {p.name for p in baselines.peers()} >= {*ALL}
+    for peer in baselines.peers():
         assert peer.promise.precision in PRECISIONS and peer.title
         facts = json.loads(json.dumps(peer.describe(device)))
         assert facts["name"] == peer.name and facts["precision"] == peer.promise.precision
-    assert {p.name: p.promise.precision for p in peers.peers() if p.promise.precision != "fp32"} == {
+    assert {p.name: p.promise.precision for p in baselines.peers() if p.promise.precision != "fp32"} == {
         "cublas_fp16": "fp16", "cublas_tf32": "tf32", "triton_bf16x6": "bf16x6", "triton_tf32": "tf32", "triton_tf32x3": "tf32x3",
     }  # fmt: skip
 
 
 def test_absent_peers_say_why_and_how_to_get_them(device: Device) -> None:
     gpu = replace(device, kind="gpu", vendor="NVIDIA Corporation", name="NVIDIA Imaginary")
-    for peer in peers.peers():
+    for peer in baselines.peers():
         if peer.kinds == ("gpu",) and peer.name != "clblast":
             assert peer.absent(device) == "needs an NVIDIA GPU"
         reason = peer.absent(gpu)
         assert not reason or any(how in reason for how in ("pip install", "apt install", "see toprung devices", "install a build"))
-    assert peers.peer("cublas").absent(gpu) == "CUDA does not reach this GPU; see toprung devices"
+    assert baselines.peer("cublas").absent(gpu) == "CUDA does not reach this GPU; see toprung devices"
 
 
 def test_vendors(device: Device) -> None:
-    assert peers.vendor(device, "gemm")[0] is peers.peer("numpy")
+    assert baselines.vendor(device, "gemm")[0] is baselines.peer("numpy")
     gpu = replace(device, kind="gpu", vendor="NVIDIA Corporation", name="NVIDIA Imaginary")
-    found, reason = peers.vendor(gpu, "gemm")
+    found, reason = baselines.vendor(gpu, "gemm")
     assert found is None and reason.startswith("cuBLAS: ")
-    assert peers.vendor(replace(gpu, vendor="Another"), "gemm") == (None, f"no vendor library is known for {gpu}")
+    assert baselines.vendor(replace(gpu, vendor="Another"), "gemm") == (None, f"no vendor library is known for {gpu}")
     with pytest.raises(UnknownName, match="there is no peer 'mkl'; there is: clblast"):
-        peers.peer("mkl")
+        baselines.peer("mkl")
     with pytest.raises(UnknownName, match="precision 'fp8'"):
         Promise("fp8")
 
@@ -70,7 +71,7 @@ PROBLEMS = [
 
 @pytest.mark.parametrize("name", ON_A_CPU)
 def test_results_are_right(name: str, session: Session) -> None:
-    peer = peers.peer(name)
+    peer = baselines.peer(name)
     if reason := peer.absent(session.device):
         if name == "torch":
             pytest.skip(reason)  # too large to ask of everybody who runs the tests
@@ -96,28 +97,28 @@ def test_what_a_peer_does_not_compute_is_refused_before_it_runs(session: Session
     placed = OnDevice(hostile(Gemm(4, 4, 4, 0.5, 1, batch=2)), session)
     for words in ({"alpha": False}, {"beta": False}, {"batch": False}):
         with pytest.raises(Unsupported, match="takes"):
-            peers.peer("numpy").product(placed, **words)
+            baselines.peer("numpy").product(placed, **words)
     with pytest.raises(Unsupported, match="no empty matrices"):
-        peers.peer("numpy").prepare(OnDevice(hostile(Gemm(4, 4, 0)), session))
+        baselines.peer("numpy").prepare(OnDevice(hostile(Gemm(4, 4, 0)), session))
 
 
 @pytest.fixture
 def another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A folder with a peer and something that peers share, beside those of the package."""
     (tmp_path / "another.py").write_text(
-        "from toprung.peers.numpy import NumPyPeer\n"
+        "from toprung.lab.baselines.numpy import NumPyPeer\n"
         "class Another(NumPyPeer):\n"
         "    name = 'another'\n"
         "def peer():\n"
         "    return Another()\n"
     )
     (tmp_path / "_shared.py").write_text("raise AssertionError('what peers share is no peer')\n")
-    monkeypatch.setattr(peers, "__path__", [*peers.__path__, str(tmp_path)])
-    peers.peers.cache_clear()
+    monkeypatch.setattr(baselines, "__path__", [*baselines.__path__, str(tmp_path)])
+    baselines.peers.cache_clear()
     yield
-    peers.peers.cache_clear()
+    baselines.peers.cache_clear()
 
 
 @pytest.mark.usefixtures("another")
 def test_a_peer_is_found_without_editing_a_file(device: Device) -> None:
-    assert peers.peer("another").absent(device) == "" and peers.peer("numpy")
+    assert baselines.peer("another").absent(device) == "" and baselines.peer("numpy")

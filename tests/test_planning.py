@@ -21,25 +21,25 @@ import poisoned
 import toprung
 from command import Typed
 from conftest import require
+from tables import tuning as tune_table
 from test_tune import H200
 from test_tune_runs import tune
 from test_tuned import afresh, entry, install_cublas, multiplied
 from toprung import store as stores
 from toprung.backends.base import Session
-from toprung.blas import engine
-from toprung.blas.problems import desc_of, problem_like
 from toprung.device import Device
 from toprung.dispatch import autotune, tuned
 from toprung.dispatch.heuristic import select_own
 from toprung.dispatch.select import paths, select
 from toprung.dispatch.selection import Candidate, decoded
 from toprung.errors import BadArgument
+from toprung.execute import engine
 from toprung.gemm.classes import class_of
 from toprung.gemm.desc import Desc, GemmDesc, GemvDesc
 from toprung.kernels.base import TileConfig
-from toprung.problem import Problem
-from toprung.report import tune_table
-from toprung.routines.gemm import Gemm
+from toprung.oracle.gemm import Gemm
+from toprung.oracle.problem import Problem
+from toprung.oracle.problems import problem_like
 from toprung.store import Book, Machine, Store, exchange
 from toprung.tune import check as checking
 from toprung.tune import planner, shapes
@@ -189,7 +189,7 @@ def test_a_kernel_that_is_wrong_or_crashes_is_never_selected(device: Device, sto
     source = text.read_text().replace(wrong, "BK == 8").replace(crashed, "BK == 16")
     text.write_text(source)
     problem = Gemm(16, 16, 16)
-    own = select_own(device, desc_of(problem)).candidate
+    own = select_own(device, problem.desc).candidate
     assert isinstance(own.config, TileConfig) and own.config.tile.BK == 8, "the heuristic's own candidate is the one that is wrong"
     program = f"""
 import numpy as np, toprung
@@ -311,7 +311,7 @@ def test_a_problem_has_the_class_and_the_sizes_of_its_call(align: int) -> None:
     for call in calls:
         problem = problem_like(call)
         assert problem is not None
-        found = desc_of(problem)
+        found = problem.desc
         assert (class_of(found), found.sizes, found.beta_zero) == (class_of(call), call.sizes, call.beta_zero)
         if isinstance(found, GemmDesc) and isinstance(call, GemmDesc):
             assert all(0 <= getattr(found, n) - max(getattr(call, n), 1) < 256 for n in ("lda", "ldb", "ldc"))
@@ -325,7 +325,7 @@ def test_whatever_was_fastest_in_a_plan_is_what_runs_on_a_gpu(
     machine, store = Machine.of(H200), Store(tmp_path / "tuned.sqlite")
     seen, directions = set(), set()
     for problem in shapes.drawn(H200, 30, 11):
-        desc = desc_of(problem)
+        desc = problem.desc
         if precision not in asked_of(H200, problem, precision):
             continue
         candidates = first_use_candidates(H200, problem, precision, store, machine, None)

@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 
 import trial
-from toprung import build
 from toprung.backends.base import Session
-from toprung.check import Operands, Oracle, hostile, view
-from toprung.problem import F32
-from toprung.routines.gemm import Gemm
-from toprung.rung import rung
+from toprung.kernels import build
+from toprung.lab.rung import rung
+from toprung.oracle.check import Operands, Oracle, hostile, view
+from toprung.oracle.gemm import Gemm
+from toprung.oracle.problem import F32
 from toprung.tile import Tile
 
 SMALL = Tile(BM=8, BN=8)

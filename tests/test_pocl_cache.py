@@ -12,9 +12,10 @@ import pytest
 
 from toprung.backends import opened, pocl_cache
 from toprung.backends.base import Session
-from toprung.build import build, rung_source
 from toprung.device import Device
-from toprung.rung import rung
+from toprung.kernels.build import build
+from toprung.kernels.record import kernel_source
+from toprung.lab.rung import rung
 from toprung.tile import Tile
 
 TILE = Tile(BM=4, BN=8)
@@ -47,7 +48,7 @@ def test_who_builds_waits_for_who_builds_the_same(
         first = builder(device)
         assert first.communicate(timeout=120)[0] == "False\n"
         shutil.rmtree(tmp_path / "pocl")
-    source = rung_source(rung("kepler/r01"), TILE, {})
+    source = kernel_source(rung("kepler/r01"), TILE, {})
     with session._alone(replace(source, text=f"// PoCL's name for a program knows no remarks\n{source.text}")):
         second = builder(device)
         with pytest.raises(subprocess.TimeoutExpired):

@@ -12,18 +12,19 @@ import pytest
 from typer.testing import CliRunner
 
 from conftest import require
-from toprung import cli, results
+from tables import refresh
+from toprung import cli
 from toprung.backends import nvrtc
 from toprung.backends.base import Session, Source
-from toprung.bounds.figures import Figures
-from toprung.bounds.registers import Reads
 from toprung.device import Device
 from toprung.errors import BadRecord, UnknownName
-from toprung.machine_code import Loop, disassemble, innermost_loops, inspect_source
-from toprung.probe import arithmetic, store
-from toprung.probe.base import Benchmark, Case, benchmark, benchmarks
-from toprung.probe.run import probe, refusals
-from toprung.report.markdown import refresh
+from toprung.lab.bounds.figures import Figures
+from toprung.lab.bounds.registers import Reads
+from toprung.lab.harness import results
+from toprung.lab.probe import arithmetic, store
+from toprung.lab.probe.base import Benchmark, Case, benchmark, benchmarks
+from toprung.lab.probe.run import probe, refusals
+from toprung.lab.sass.machine_code import Loop, disassemble, innermost_loops, inspect_source
 from toprung.report.probe_plot import mixes
 
 QUICK = (
@@ -137,7 +138,7 @@ def test_the_latency_is_counted_around_the_chain() -> None:
 
 
 def test_the_chain_is_one_ring_of_all_links() -> None:
-    from toprung.probe.benchmarks.latency import LEVELS, chain
+    from toprung.lab.probe.benchmarks.latency import LEVELS, chain
 
     for _, _, links, stride in LEVELS[:2]:
         ring, at, seen = chain(links, stride), 0, set()
@@ -170,7 +171,7 @@ def test_double_rounding_is_avoided() -> None:
 
 
 def test_what_the_fill_writes_is_spread_evenly() -> None:
-    from toprung.probe.benchmarks.bandwidth import numbers
+    from toprung.lab.probe.benchmarks.bandwidth import numbers
 
     values = numbers(np.arange(100000))
     assert abs(values.mean()) < 0.01 and abs(values.std() - 3**-0.5) < 0.01

@@ -7,11 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toprung.check import hostile
 from toprung.errors import BadSize, UnknownName
-from toprung.problem import Matrix, checked_size
-from toprung.routines.base import routine
-from toprung.routines.gemm import Gemm, from_size
+from toprung.lab.routines.base import routine
+from toprung.lab.routines.gemm import from_size
+from toprung.oracle.check import hostile
+from toprung.oracle.gemm import Gemm
+from toprung.oracle.problem import Matrix, checked_size
 
 
 @pytest.mark.parametrize("value", [-1, 1.0, 512.5, True, "8", None, np.float64(8), np.nan])

@@ -16,21 +16,20 @@ import numpy as np
 import pytest
 
 from test_choice import H200
-from toprung.blas.problems import desc_of
-from toprung.bounds.arch import vendor_figures
-from toprung.bounds.figures import Figures, Unknown
-from toprung.bounds.rank import Code, Machine, Product, bound, departures, expected, interleaved, machine, predict, turns
 from toprung.dispatch.selection import Candidate
 from toprung.errors import BadRecord, Unsupported
-from toprung.kernels import families, family
+from toprung.kernels.registry import families, family
 from toprung.kernels.skinny.family import SkinnyConfig
 from toprung.kernels.tiled.family import draws
-from toprung.probe import store
-from toprung.ranking import TOP, WITHOUT, Ranking, Timed, agreement, predictions, spearman, timed, without
-from toprung.results import read
-from toprung.routines.gemm import Gemm
+from toprung.lab.bounds.arch import vendor_figures
+from toprung.lab.bounds.figures import Figures, Unknown
+from toprung.lab.bounds.rank import Code, Machine, Product, bound, departures, expected, interleaved, machine, predict, turns
+from toprung.lab.harness.results import read
+from toprung.lab.probe import store
+from toprung.oracle.gemm import Gemm
 from toprung.tile import Tile
 from toprung.tune.model import model as tuning
+from toprung.tune.ranking import TOP, WITHOUT, Ranking, Timed, agreement, predictions, spearman, timed, without
 
 RESULTS = Path(__file__).parents[1] / "results" / "nvidia-h200"
 SIZES = (1000, 4096)
@@ -86,7 +85,7 @@ def test_tiles_are_ranked_before_they_are_compiled(record: str, size: int) -> No
 @pytest.mark.parametrize(("record", "size"), SAMPLES)
 def test_the_sample_is_what_the_seed_draws(record: str, size: int) -> None:
     _, rows = sample(record, size)
-    drawn = islice(draws(H200, desc_of(Gemm(size, size, size)), read(RESULTS / record)["seed"]), len(rows))
+    drawn = islice(draws(H200, Gemm(size, size, size).desc, read(RESULTS / record)["seed"]), len(rows))
     assert [(c.tile, dict(c.options)) for c in drawn] == [(t.tile, t.options) for t in rows]
 
 
@@ -267,7 +266,7 @@ def test_queues() -> None:
 
 def test_choices_are_ranked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TOPRUNG_DATA", str(tmp_path))  # only what comes with the package
-    call = desc_of(Gemm(1000, 1000, 1000))
+    call = Gemm(1000, 1000, 1000).desc
     model = Ranking.of(H200, call)
     choices = list(islice(draws(H200, call, 3), 30))
     ordered = model.order(choices)

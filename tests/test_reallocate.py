@@ -14,19 +14,19 @@ from conftest import require
 from toprung import cli
 from toprung.backends import nvrtc
 from toprung.backends.base import Source
-from toprung.build import Own, rung_source
 from toprung.errors import BadCubin, UnknownName, Unproven
 from toprung.kernels.blocks import BLOCKS
+from toprung.kernels.record import Own, kernel_source
 from toprung.kernels.tiled.record import RECORD
-from toprung.machine_code import inspect_source
-from toprung.reallocate import reallocate
-from toprung.reallocate.banks import reads, sources_of
-from toprung.reallocate.code import CONTROL, FIRST, REUSE, THIRD, WAITS, WRITTEN, Code, Instruction, decode
-from toprung.reallocate.marks import marked
-from toprung.reallocate.order import in_order
-from toprung.reallocate.proof import prove
-from toprung.reallocate.webs import until_waited, webs
-from toprung.rung import rung
+from toprung.lab.rung import rung
+from toprung.lab.sass.machine_code import inspect_source
+from toprung.lab.sass.reallocate import reallocate
+from toprung.lab.sass.reallocate.banks import reads, sources_of
+from toprung.lab.sass.reallocate.code import CONTROL, FIRST, REUSE, THIRD, WAITS, WRITTEN, Code, Instruction, decode
+from toprung.lab.sass.reallocate.marks import marked
+from toprung.lab.sass.reallocate.order import in_order
+from toprung.lab.sass.reallocate.proof import prove
+from toprung.lab.sass.reallocate.webs import until_waited, webs
 
 QUICK = ("turing/r10",)
 SLOW = ("turing/r15", "library 128x128", "turing/r11", "turing/r13", "turing/r14", "library 128x256")
@@ -43,9 +43,9 @@ def source(name: str) -> Source:
     if name.startswith("library"):
         one = BLOCKS[["128x256", "128x128"].index(name.split()[1])]
         switches = {"AHEAD": one.ahead, "ORDER": one.order, "RESIDENT": one.asked}
-        return rung_source(RECORD, one.tile, RECORD.options(device, switches))
+        return kernel_source(RECORD, one.tile, RECORD.options(device, switches))
     which = rung(name)
-    return rung_source(which, which.tile_for(device), which.options(device, {}))
+    return kernel_source(which, which.tile_for(device), which.options(device, {}))
 
 
 @cache
@@ -263,7 +263,7 @@ def test_the_command_stores_what_can_be_run(tmp_path: Path) -> None:
     done = CliRunner().invoke(cli.app, ["inspect", "turing/r15", "--cubin", str(out), "--reorder"])
     assert done.exit_code == 0 and "with other registers" in done.output, done.output
     which = rung("turing/r15")
-    found = inspect_source(rung_source(which, which.tile_for(nvrtc.device_of("sm_90")), {}, Own.read(out)), "sm_90")
+    found = inspect_source(kernel_source(which, which.tile_for(nvrtc.device_of("sm_90")), {}, Own.read(out)), "sm_90")
     assert found.loop.counts["FFMA"] == 512 and out.with_name("r15.cubin.json").exists()
     done = CliRunner().invoke(cli.app, ["inspect", "turing/r15", "--reallocate"])
     assert isinstance(done.exception, UnknownName)

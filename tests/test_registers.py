@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 import trial
 from conftest import require
 from toprung.backends import nvrtc
-from toprung.bounds.occupancy import ROOMS, occupancy
-from toprung.bounds.registers import Reads, Register, Sources, cycles, reads_of, register_reads
 from toprung.errors import UnknownName
-from toprung.machine_code import innermost_loops, inspect_source
-from toprung.probe.benchmarks import ffma_outer
-from toprung.reallocate.banks import reads as asked
-from toprung.reallocate.code import decode
-from toprung.results import read
+from toprung.lab.bounds.occupancy import ROOMS, occupancy
+from toprung.lab.bounds.registers import Reads, Register, Sources, cycles, reads_of, register_reads
+from toprung.lab.harness.results import read
+from toprung.lab.probe.benchmarks import ffma_outer
+from toprung.lab.sass.machine_code import innermost_loops, inspect_source
+from toprung.lab.sass.reallocate.banks import reads as asked
+from toprung.lab.sass.reallocate.code import decode
 
 
 def reads(*lines: str) -> Reads:

@@ -17,10 +17,10 @@ import trial
 from conftest import require
 from records import climbed, stored
 from test_report_page import HOSTILE
+from toprung.oracle.gemm import Gemm
 from toprung.report.html import compare, page
 from toprung.report.html.gather import Gathered, gather
 from toprung.report.html.limits import Limits
-from toprung.routines.gemm import Gemm
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 import trial
-from toprung import results
+from tables.hopper_fp32 import block, transposes
 from toprung.errors import BadRecord, UnknownName
-from toprung.report.hopper_fp32 import block, transposes
+from toprung.lab.harness import results
 
 STORED = "results/nvidia-h200/fp32-sustained.json"
 

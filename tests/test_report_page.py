@@ -15,13 +15,13 @@ import trial
 from command import Typed
 from conftest import require
 from records import around, climbed, of_rung, peer, stored
-from toprung import results
 from toprung.backends import nvrtc
+from toprung.lab.harness import results
+from toprung.oracle.gemm import Gemm
 from toprung.report.html import compare, page
 from toprung.report.html.gather import gather, read_sound
 from toprung.report.html.limits import Limits
 from toprung.report.html.page import embed
-from toprung.routines.gemm import Gemm
 
 HOSTILE = """</script><script>alert(1)</script>"><img src=x onerror=alert(2)>'{{7*7}}&lt;\u2028=HYPERLINK("x")"""
 

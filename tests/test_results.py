@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from command import Typed
-from toprung import results
-from toprung.measure import Measurement
-from toprung.routines.gemm import Gemm
+from toprung.lab.harness import results
+from toprung.lab.harness.measure import Measurement
+from toprung.oracle.gemm import Gemm
 
 DEVICE = {
     "name": "Machine", "short_name": "Machine", "slug": "machine", "kind": "gpu", "arch": "", "backend": "opencl", "runtime": "r",

@@ -11,8 +11,8 @@ import trial
 from toprung.backends.base import Session
 from toprung.device import Device
 from toprung.errors import BadRung, IllegalTile, SwitchRefused, UnknownName
-from toprung.routines.gemm import Gemm
-from toprung.rung import Rung, ladder, ladder_names, rung, select
+from toprung.lab.rung import Rung, ladder, ladder_names, rung, select
+from toprung.oracle.gemm import Gemm
 from toprung.tile import Tile
 
 LADDERS = ladder_names()

@@ -10,11 +10,11 @@ import pytest
 
 import trial
 from toprung.backends.base import Session
-from toprung.build import Compiled
-from toprung.data import DISTRIBUTIONS
+from toprung.kernels.build import Compiled
 from toprung.kernels.hopper_fp32x.sizes import SHALLOWEST
-from toprung.precision import precision
-from toprung.routines.gemm import Gemm
+from toprung.oracle.data import DISTRIBUTIONS
+from toprung.oracle.gemm import Gemm
+from toprung.oracle.precision import precision
 
 ODD = (33, 35, 37)
 NOTED = [
@@ -54,10 +54,10 @@ def hostile_layout(size: tuple[int, int, int], rng: random.Random) -> Gemm:
 def assert_right(compiled: Compiled, problems: list[Gemm], session: Session) -> None:
     """All problems are solved; what is not is listed, not just the first."""
     failures = []
-    shallowest = SHALLOWEST if compiled.rung.precision == "fp32x" else 0  # below, it refuses: the promise begins there
+    shallowest = SHALLOWEST if compiled.record.precision == "fp32x" else 0  # below, it refuses: the promise begins there
     for seed, problem in enumerate(p for p in problems if p.K >= shallowest):
         outcome = trial.attempt(compiled, problem, session, seed=seed)
-        limit = precision(compiled.rung.precision).limit(problem.K, None)
+        limit = precision(compiled.record.precision).limit(problem.K, None)
         if not (outcome.verdict.right and outcome.verdict.grade <= limit and not outcome.changed):
             failures.append((problem, outcome.verdict.problems, f"changed inputs: {outcome.changed}"))
     assert not failures

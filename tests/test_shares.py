@@ -11,20 +11,21 @@ import pytest
 
 import trial
 from command import Typed
+from tables import refresh
 from test_results import DEVICE, VERDICT
-from toprung import results
 from toprung.backends.base import Session
-from toprung.bandwidth import Bandwidth, Rate
-from toprung.climb import Entry, climb
-from toprung.competitor import BoundCompetitor, Clock
-from toprung.measure import Measurement
-from toprung.problem import F32, Problem
+from toprung.lab.competitor import BoundCompetitor, Clock
+from toprung.lab.harness import results
+from toprung.lab.harness.bandwidth import Bandwidth, Rate
+from toprung.lab.harness.climb import Entry, climb
+from toprung.lab.harness.measure import Measurement
+from toprung.lab.rung import rung
+from toprung.oracle.gemm import Gemm
+from toprung.oracle.gemv import Gemv
+from toprung.oracle.problem import F32, Problem
 from toprung.report import plot
-from toprung.report.markdown import Limits, refresh
 from toprung.report.table import ladder_table
-from toprung.routines.gemm import Gemm
-from toprung.routines.gemv import Gemv
-from toprung.rung import rung
+from toprung.report.text import Limits
 
 GPU = {**DEVICE, "peak_gflops": 2000.0, "clock_mhz": 1000.0}
 MEMORY = Bandwidth((Rate("a", 10**9, (0.5,), 1),), (Rate("a", 10**9, (0.25,), 1),))  # copies 2 GB/s, reads 4
@@ -182,7 +183,7 @@ def test_a_sweep_has_a_picture_for_each_rung_and_one_with_all(tmp_path: Path) ->
 
 
 def test_a_matvec_ladder_measures_the_memory_in_the_same_run(typed: Typed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toprung.bandwidth.BYTES", {"cpu": 1 << 20})
+    monkeypatch.setattr("toprung.lab.harness.bandwidth.BYTES", {"cpu": 1 << 20})
     out = tmp_path / "o.json"
     found = trial.tested()
     assert found is not None

@@ -155,11 +155,11 @@ def test_a_dead_link_an_anchor_and_the_network_are_noticed_in_a_built_site(tmp_p
 
 def test_the_example_of_a_peer_runs_as_printed(device: Device, tmp_path: Path) -> None:
     page = (DOCS / "adding-a-peer.md").read_text()
-    found = re.search(r"^`src/toprung/peers/(\w+\.py)`:\n\n```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    found = re.search(r"^`src/toprung/lab/baselines/(\w+\.py)`:\n\n```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     words = re.search(r"^    toprung (bench .+)$", page, re.MULTILINE)
     assert found and words
     (tmp_path / found[1]).write_text(found[2])
-    script = f"import toprung.peers as p; p.__path__.append({str(tmp_path)!r}); from toprung.cli import main; main()"
+    script = f"import toprung.lab.baselines as p; p.__path__.append({str(tmp_path)!r}); from toprung.cli import main; main()"
     command = [sys.executable, "-c", script, *words[1].split(), "--device", device.id]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -17,20 +17,19 @@ from typer.testing import CliRunner
 from toprung import backends, cli
 from toprung import store as stores
 from toprung.backends import cublas
-from toprung.blas.problems import desc_of
-from toprung.build import with_includes
 from toprung.device import Device
 from toprung.dispatch import tuned
 from toprung.dispatch.select import select
 from toprung.errors import StoreError
-from toprung.kernels import families, family
 from toprung.kernels.helpers import ADD
+from toprung.kernels.record import with_includes
+from toprung.kernels.registry import families, family
 from toprung.kernels.tiled.record import RECORD
-from toprung.routines.gemm import Gemm
-from toprung.routines.gemv import Gemv
+from toprung.kernels.tokens import source_digest, tokens
+from toprung.oracle.gemm import Gemm
+from toprung.oracle.gemv import Gemv
 from toprung.store import Store, exchange
 from toprung.store.versions import RENAMED
-from toprung.tokens import source_digest, tokens
 
 FIXTURES = Path(__file__).parent / "fixtures" / "store"
 """Written by commit 8bbfe2a, the last before hashes covered tokens: a store, its export, shipped entries, and what was followed."""
@@ -212,7 +211,7 @@ def line_of(line: str, devices: dict[str, Device]) -> str:
     name, product, how = line.split(" | ")[:3]
     routine, m, n, *k, trans = product.split()
     problem: Any = Gemm(int(m), int(n), int(k[0]), trans=trans) if routine == "gemm" else Gemv(int(m), int(n), trans=trans)
-    device, desc = devices[name], desc_of(problem)
+    device, desc = devices[name], problem.desc
     if how == "host_is_faster":
         return f"{name} | {product} | {how} | {tuned.host_is_faster(device, desc)}"
     own, precision = how.split()

@@ -27,7 +27,7 @@ import trial
 from command import Typed
 from toprung import store as stores
 from toprung.errors import StoreError
-from toprung.routines.gemm import Gemm
+from toprung.oracle.gemm import Gemm
 from toprung.store import Entry, Machine, Proof, Store, candidate_key, tables
 
 HERE = Machine("a-device", "A Device", "opencl", "1.0", "a compiler 2")
@@ -464,7 +464,7 @@ def test_a_file_that_is_no_export_is_refused_whole(text: str, store: Store, tmp_
 
 
 def test_what_comes_with_the_package_is_found() -> None:
-    there = sorted((trial.ROOT / "src" / "toprung" / "tuned").glob("*.json"))
+    there = sorted((trial.ROOT / "src" / "toprung" / "store" / "shipped").glob("*.json"))
     assert there
     for path in there:
         found = stores.read_exchange(path, [])

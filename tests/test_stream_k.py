@@ -15,19 +15,18 @@ from conftest import require
 from test_tune import H200
 from toprung.backends import nvrtc
 from toprung.backends.base import Buffer, Session, Workspace
-from toprung.blas.competitor import Toprung
-from toprung.blas.problems import desc_of
-from toprung.build import rung_source
-from toprung.check import Oracle, hostile
-from toprung.competitor import OnDevice
 from toprung.dispatch.selection import Candidate
 from toprung.gemm.desc import GemmDesc, widths
 from toprung.kernels.base import TileConfig
+from toprung.kernels.record import kernel_source
 from toprung.kernels.stream_k import family as stream_k
 from toprung.kernels.stream_k.family import FAMILY, RECORD
-from toprung.machine_code import inspect_source
-from toprung.problem import F32
-from toprung.routines.gemm import TRANSPOSES, Gemm
+from toprung.lab.harness.library import Toprung
+from toprung.lab.sass.machine_code import inspect_source
+from toprung.oracle.check import Oracle, hostile
+from toprung.oracle.gemm import TRANSPOSES, Gemm
+from toprung.oracle.placed import OnDevice
+from toprung.oracle.problem import F32
 from toprung.tile import Tile
 
 SMALL = Tile(BM=16, BN=16, BK=8, WM=16, WN=16, TM=4, TN=4, VEC=4, VA=4, VB=4, STAGES=1, PADA=4, PADB=4)
@@ -36,7 +35,7 @@ POINT = {"BK": 16, "ORDER": 1, "INDEX32": 1, "GROUP_M": 8}
 
 def chosen(session: Session, problem: Gemm, **options: int) -> Candidate:
     """Small blocks on a device that seems to run five work-groups on each compute unit."""
-    desc = desc_of(problem)
+    desc = problem.desc
     assert isinstance(desc, GemmDesc)
     a, b, c = widths(desc)
     given = {"RESIDENT": 5, "VC": min(c, 4), "TRANS_A": desc.trans_a, "TRANS_B": desc.trans_b, "GROUP_M": 2, **options}
@@ -87,7 +86,7 @@ def test_parts_meet(trans: str, cases: tuple[Any, ...], poisoned: Session) -> No
         lds = {f"ld{n}": getattr(tight, f"ld{n}") + gap for n in "abc"}
         problem = Gemm(*size, *scalars, trans=trans, **lds)
         candidate = chosen(poisoned, problem)
-        count = FAMILY.launch_count(poisoned.device, desc_of(problem), candidate.config)
+        count = FAMILY.launch_count(poisoned.device, problem.desc, candidate.config)
         assert count == 2, "nothing is cut: nothing was tested"
         (right, flat), (again, same) = (run(poisoned, problem, candidate) for _ in range(2))
         assert right and again, (problem, candidate)
@@ -146,5 +145,5 @@ def test_two_fit_an_sm(trans: tuple[bool, bool]) -> None:
     desc = GemmDesc(4096, 4096, 4096, 1, *trans, align_a=4, align_b=4, align_c=4)
     found = FAMILY.at(H200, desc, POINT)
     assert found is not None
-    code = inspect_source(rung_source(RECORD, found.tile, dict(found.options)), "sm_90")
+    code = inspect_source(kernel_source(RECORD, found.tile, dict(found.options)), "sm_90")
     assert code.registers <= 128 and code.spills == 0

@@ -14,32 +14,31 @@ from types import SimpleNamespace
 import pytest
 
 from command import Typed
+from recorded import Table, course
 from toprung.backends.base import Session
-from toprung.blas.problems import desc_of
 from toprung.cli.tune import parse_budget
 from toprung.device import Device
 from toprung.dispatch.heuristic import select_own
 from toprung.dispatch.selection import Candidate, Selection, decoded
 from toprung.errors import BadArgument, BadSize, UnknownName
 from toprung.gemm.classes import class_of
-from toprung.kernels import family
 from toprung.kernels.base import KernelConfig, NoConfig, TileConfig
 from toprung.kernels.plain.family import RECORD as PLAIN
 from toprung.kernels.record import LibraryKernel
+from toprung.kernels.registry import family
 from toprung.kernels.skinny.family import SkinnyConfig
 from toprung.kernels.skinny.record import RECORDS
 from toprung.kernels.tiled.record import RECORD as TILED
-from toprung.problem import Problem
+from toprung.oracle.gemm import Gemm
+from toprung.oracle.gemv import Gemv
+from toprung.oracle.problem import Problem
 from toprung.report.tune import best_over_time
-from toprung.routines.gemm import Gemm
-from toprung.routines.gemv import Gemv
 from toprung.store import Machine, Store
 from toprung.tile import Tile
 from toprung.tune import shapes
 from toprung.tune.check import check
 from toprung.tune.measure import Measurer
 from toprung.tune.model import UNKNOWN
-from toprung.tune.recorded import Table, course
 from toprung.tune.search import STRATEGIES
 from toprung.tune.session import Budget, Shape, Tuner
 from toprung.tune.space import CallSpace
@@ -64,7 +63,7 @@ def record_of(config: KernelConfig) -> LibraryKernel:
 @pytest.mark.parametrize("problem", PROBLEMS, ids=str)
 def test_every_point_of_a_space_can_be_launched(problem: Problem, kind: str, device: Device) -> None:
     place = H200 if kind == "gpu" else device
-    desc = desc_of(problem)
+    desc = problem.desc
     space = CallSpace(place, desc, UNKNOWN)
     rng = random.Random(1)
     start = select_own(place, desc).candidate
@@ -86,7 +85,7 @@ def test_every_point_of_a_space_can_be_launched(problem: Problem, kind: str, dev
 
 
 def test_the_model_orders_tiles_and_bounds_them(device: Device) -> None:
-    space = CallSpace(H200, desc_of(Gemm(1024, 1024, 1024)))
+    space = CallSpace(H200, Gemm(1024, 1024, 1024).desc)
     order = list(islice(space.ranked(), 200))
     kernels = [c.kernel for c in order[:3]]
     assert set(kernels) == {"tiled", "hopper_sgemm", "stream_k"}, "the best of each kernel before the second of one"
@@ -96,7 +95,7 @@ def test_the_model_orders_tiles_and_bounds_them(device: Device) -> None:
     by_kernel = {k: [p for c, p in zip(order, predicted, strict=True) if c.kernel == k] for k in kernels}
     assert all(own[0] == min(own) for own in by_kernel.values())
     assert all(0 < space.model.bound(c) <= space.model.predict(c) for c in order)
-    assert CallSpace(device, desc_of(Gemm(64, 64, 64))).model.bound(order[0]) == 0, "what is unknown discards nothing"
+    assert CallSpace(device, Gemm(64, 64, 64).desc).model.bound(order[0]) == 0, "what is unknown discards nothing"
 
 
 def hills() -> Table:
@@ -184,7 +183,7 @@ class InProcess:
 
 def test_a_trial_verifies_and_compares_in_turns(session: Session) -> None:
     problem = Gemm(90, 70, 110)
-    own = select_own(session.device, desc_of(problem)).candidate
+    own = select_own(session.device, problem.desc).candidate
     slow = Candidate(family("plain"), TileConfig(PLAIN.tile_for(session.device)))
     assert isinstance(own.config, TileConfig)
     illegal = Candidate(family("tiled"), TileConfig(Tile(BM=7, BN=5, BK=3, TM=2, TN=2), own.config.options))
@@ -199,7 +198,7 @@ def test_a_trial_verifies_and_compares_in_turns(session: Session) -> None:
 def test_cold_samples_are_of_other_operands(session: Session) -> None:
     problem = Gemm(90, 70, 110, beta=0.5)
     measurer = Measurer(session)
-    own = select_own(session.device, desc_of(problem)).candidate
+    own = select_own(session.device, problem.desc).candidate
     (mine,) = measurer.run(Trial(problem, (own,), turns=2, least=2, cold=2)).sampled
     assert len(mine.cold_seconds) == 2 and measurer._copies
     assert len(measurer._copies) * sum(m.nbytes for m in problem.matrices) > 8 << 20, "more than a core's cache holds"
@@ -269,10 +268,10 @@ def test_shapes_are_drawn_of_every_class_and_the_same_again(device: Device) -> N
     for place, most in ((H200, 1e11), (device, 2e8)):
         drawn = shapes.drawn(place, 300, 5)
         assert drawn == shapes.drawn(place, 300, 5) != shapes.drawn(place, 300, 6) and len(set(drawn)) == 300
-        classes = Counter(class_of(desc_of(p)).split()[0] for p in drawn)
+        classes = Counter(class_of(p.desc).split()[0] for p in drawn)
         assert set(classes) >= {"vector", "skinny", "batched", "deep", "shallow", "tiny"}
         assert max(p.flops for p in drawn) <= 4 * most
-    usual = {class_of(desc_of(p)).split()[0] for p in shapes.default(H200)}
+    usual = {class_of(p.desc).split()[0] for p in shapes.default(H200)}
     assert usual >= {"large", "small", "tiny", "batched", "deep", "vector"}
 
 
@@ -316,7 +315,7 @@ def test_bad_input_is_refused_before_anything_runs(
 
 def test_the_last_comparison_decides_what_is_best(device: Device) -> None:
     problem = Gemm(64, 64, 64)
-    start, other, lucky = islice(CallSpace(device, desc_of(problem)).ranked(), 3)
+    start, other, lucky = islice(CallSpace(device, problem.desc).ranked(), 3)
 
     def after(**seconds: float) -> Shape:
         finals = {n: Sampled("right", seconds=(s, 1.01 * s, 0.99 * s), turns=(0, 1, 2)) for n, s in seconds.items()}

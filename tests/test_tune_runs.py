@@ -21,13 +21,12 @@ import pytest
 
 import poisoned
 from conftest import require
-from toprung.blas.problems import desc_of
+from tables import tuning as tune_table
 from toprung.device import Device
 from toprung.dispatch.heuristic import select_own
 from toprung.dispatch.selection import decoded
-from toprung.problem import Problem
-from toprung.report import tune_table
-from toprung.routines.gemm import Gemm
+from toprung.oracle.gemm import Gemm
+from toprung.oracle.problem import Problem
 from toprung.store import Store
 from toprung.tune.executors.base import LaneLost
 from toprung.tune.executors.dask import DaskLane
@@ -41,7 +40,7 @@ from toprung.tune.trial import Trial
 def seed_with_every_fault(device: Device, problem: Problem, count: int) -> int:
     """Return a seed whose first draws meet every fault and a candidate that is right."""
     for seed in range(5000):
-        search = STRATEGIES["random"](CallSpace(device, desc_of(problem)), seed)
+        search = STRATEGIES["random"](CallSpace(device, problem.desc), seed)
         met = Counter(poisoned.fate(c) for _ in range(count) if (c := search.ask()))
         if set(met) == {*poisoned.FAULTS, "right"} and met["timeout"] == 1:
             return seed
@@ -72,9 +71,9 @@ def test_a_crash_a_hang_a_wrong_result_and_a_failed_build_do_not_end_the_search(
     assert run.returncode == 0, text
     entries = stored(tmp_path)
     found = {decoded(e.candidate): e for e in entries if e.kernel == "tiled"}
-    own = select_own(device, desc_of(problem)).candidate
+    own = select_own(device, problem.desc).candidate
     assert found[own].status == "right" and len(found) == count + 1
-    search = STRATEGIES["random"](CallSpace(device, desc_of(problem)), seed)
+    search = STRATEGIES["random"](CallSpace(device, problem.desc), seed)
     for candidate in (search.ask() for _ in range(count)):
         assert candidate is not None and found[candidate].status == poisoned.fate(candidate), (candidate, found[candidate].message)
     said = {e.status: e.message for e in entries}
@@ -273,7 +272,7 @@ def test_an_outcome_that_is_lost_with_its_worker_is_not_waited_for(
         return future
 
     problem = Gemm(32, 32, 32)
-    candidate = select_own(device, desc_of(problem)).candidate
+    candidate = select_own(device, problem.desc).candidate
     monkeypatch.setattr(client, "submit", submit)
     with pytest.raises(LaneLost, match="lost its worker"):
         DaskLane(client, address, device).run(Trial(problem, (candidate,)))

@@ -21,26 +21,27 @@ from test_tune import H200, InProcess
 from toprung import store as stores
 from toprung.backends import cublas
 from toprung.backends.base import Session
-from toprung.blas import engine, execute
-from toprung.blas.competitor import WAYS
-from toprung.blas.problems import desc_of
 from toprung.blas.receipt import Receipt
-from toprung.check import Oracle, hostile
-from toprung.competitor import OnDevice
 from toprung.device import Device
-from toprung.dispatch import heuristic, tuned, verify
+from toprung.dispatch import heuristic, tuned
 from toprung.dispatch.select import select
 from toprung.dispatch.selection import Candidate, Selection
 from toprung.errors import LaunchError
+from toprung.execute import engine, verify
+from toprung.execute import programs as execute
 from toprung.gemm.classes import class_of
 from toprung.gemm.desc import GemmDesc
-from toprung.kernels import families, record
+from toprung.kernels import record
 from toprung.kernels.base import KernelFamily, TileConfig
 from toprung.kernels.blocks import BLOCKS
 from toprung.kernels.plain import family as plain
-from toprung.problem import Problem
-from toprung.routines.gemm import Gemm
-from toprung.routines.gemv import Gemv
+from toprung.kernels.registry import families
+from toprung.lab.harness.library import WAYS
+from toprung.oracle.check import Oracle, hostile
+from toprung.oracle.gemm import Gemm
+from toprung.oracle.gemv import Gemv
+from toprung.oracle.placed import OnDevice
+from toprung.oracle.problem import Problem
 from toprung.store import Entry, Machine, Store, exchange
 from toprung.tile import Tile
 from toprung.tune import trial as trials
@@ -76,7 +77,7 @@ def entry(
     candidate = {"kernel": kernel, "tile": tile.given() if tile else {}, "options": more.pop("options", {})}
     known = {"source": tuned.version(kernel, device.backend) if kernel in OURS else "1"}
     return Entry(
-        more.pop("machine", Machine.of(device)), class_of(desc_of(problem)), problem.describe(), candidate,
+        more.pop("machine", Machine.of(device)), class_of(problem.desc), problem.describe(), candidate,
         seconds=(seconds,), date="2025-01-31T12:00:00+00:00", **{**known, **more},
     )  # fmt: skip
 
@@ -127,7 +128,7 @@ def test_the_very_sizes_come_before_a_neighbour_and_that_before_the_heuristic(de
     )
     assert multiplied(device, 90, 64, 64).kernel == "plain"
     for far in (Gemm(400, 64, 64), Gemm(64, 64, 64, trans="TN"), Gemm(63, 63, 63)):  # sizes, layout, alignment
-        assert "by the cost model" in select(device, desc_of(far)).why
+        assert "by the cost model" in select(device, far.desc).why
 
 
 def test_a_search_begins_with_what_is_known_of_near_sizes(session: Session, stored: Store) -> None:
@@ -177,7 +178,7 @@ def test_the_library_without_what_was_tuned_is_a_rival_of_its_own(session: Sessi
 def test_entries_of_every_kernel_are_followed_and_verified(
     problem: Any, name: str, tile: Tile | None, session: Session, stored: Store
 ) -> None:
-    desc = desc_of(problem)
+    desc = problem.desc
     tile = tile or tile_of(select(session.device, desc))
     stale = replace(entry(session.device, problem, name.split()[0], tile, options={}), source="another text")
     stored.add(stale)
@@ -192,9 +193,9 @@ def test_entries_of_every_kernel_are_followed_and_verified(
 def test_slices_of_a_neighbour_keep_the_device_as_full(stored: Store) -> None:
     tile = replace(SMALL, BM=64, BN=64, BK=16, WM=32, WN=32, TM=8, SPLIT_K=32)
     stored.add(entry(H200, Gemm(128, 128, 65536), tile=tile))
-    exact, near = (select(H200, desc_of(Gemm(m, 128, 65536))) for m in (128, 192))
+    exact, near = (select(H200, Gemm(m, 128, 65536).desc) for m in (128, 192))
     assert exact.config.slices == 32 and near.config.slices == round(32 * 4 / 6)
-    shallow = select(H200, desc_of(Gemm(128, 128, 50_000)))
+    shallow = select(H200, Gemm(128, 128, 50_000).desc)
     assert shallow.family.name == "tiled" and shallow.config.slices == 32
 
 
@@ -202,8 +203,8 @@ def test_a_neighbour_whose_tile_has_strayed_too_far_is_left_for_the_heuristic(st
     # 32×64 gives 512 one wave of work-groups that fills the device, and 628 half a wave more
     tile = next(b.tile for b in BLOCKS if (b.tile.BM, b.tile.BN, b.tile.BK) == (32, 64, 32))
     stored.add(entry(H200, Gemm(512, 512, 512), tile=tile))
-    assert all(tile_of(select(H200, desc_of(Gemm(m, 512, 512)))) == tile for m in (512, 500))
-    found = select(H200, desc_of(Gemm(628, 628, 628)))
+    assert all(tile_of(select(H200, Gemm(m, 512, 512).desc)) == tile for m in (512, 500))
+    found = select(H200, Gemm(628, 628, 628).desc)
     assert tile_of(found) != tile and "by the cost model" in found.why
     assert any("tuned on 512×512×512" in why and "another by the cost model here" in why for _, why in found.passed_over)
 
@@ -214,31 +215,31 @@ def test_a_neighbour_whose_tile_has_strayed_too_far_is_left_for_the_heuristic(st
 def test_what_was_faster_where_both_were_measured(stored: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     install_cublas(monkeypatch)
     ours, large, near = Gemm(128, 128, 128), Gemm(4096, 4096, 4096), Gemm(4000, 4096, 4096)
-    fallback = select(H200, desc_of(NARROW), own=False)
+    fallback = select(H200, NARROW.desc, own=False)
     assert fallback.family.name == "cublas" and "no measurement" in fallback.passed_over[0][1]
-    assert select(H200, desc_of(large), own=False).family.name == "hopper_sgemm", "faster by the cost model"
+    assert select(H200, large.desc, own=False).family.name == "hopper_sgemm", "faster by the cost model"
     stored.add(
         entry(H200, large, tile=Tile(**large_tile()), seconds=1.0), entry(H200, large, "cublas", None, 1.02),
         entry(H200, ours, tile=Tile(**large_tile()), seconds=1.0), entry(H200, ours, "cublas", None, 0.5),
     )  # fmt: skip
-    assert (found := select(H200, desc_of(large), own=False)).family.name == "tiled" and (
+    assert (found := select(H200, large.desc, own=False)).family.name == "tiled" and (
         "cublas",
         "1.02 times as long when measured",
     ) in found.passed_over
-    assert select(H200, desc_of(near), own=False).family.name == "hopper_sgemm", (
+    assert select(H200, near.desc, own=False).family.name == "hopper_sgemm", (
         "a neighbour that is too close to call leaves it to the cost model"
     )
-    smaller = select(H200, desc_of(Gemm(120, 128, 128)), own=False)
+    smaller = select(H200, Gemm(120, 128, 128).desc, own=False)
     assert smaller.family.name == "cublas" and "nearest" in smaller.why, "one where cuBLAS was far ahead does not"
-    larger = select(H200, desc_of(Gemm(4400, 4096, 4096)), own=False)
+    larger = select(H200, Gemm(4400, 4096, 4096).desc, own=False)
     assert larger.family.name == "hopper_sgemm" and "by the cost model" in larger.why, (
         "a smaller neighbour says nothing against Hopper's kernel"
     )
-    assert (found := select(H200, desc_of(ours), own=False)).family.name == "cublas" and "measured faster" in found.why
+    assert (found := select(H200, ours.desc, own=False)).family.name == "cublas" and "measured faster" in found.why
     for problem in (large, near, ours):
-        assert select(H200, desc_of(problem), own=True).family.name == "tiled"
+        assert select(H200, problem.desc, own=True).family.name == "tiled"
     install_cublas(monkeypatch, False)
-    assert select(H200, desc_of(ours), own=False).family.name == "tiled"
+    assert select(H200, ours.desc, own=False).family.name == "tiled"
 
 
 NARROW = Gemm(3520, 11229, 59, trans="NT")
@@ -249,7 +250,7 @@ def test_a_neighbour_s_comparison_is_carried_over_by_the_cost_model(stored: Stor
     install_cublas(monkeypatch)
     there, here = Gemm(1536, 1536, 1536), Gemm(2048, 2048, 2048)
     stored.add(entry(H200, there, tile=Tile(**large_tile()), seconds=1.0), entry(H200, there, "cublas", None, 0.98))
-    assert select(H200, desc_of(there), own=False).family.name == "cublas"
+    assert select(H200, there.desc, own=False).family.name == "cublas"
     ratios = {Gemm(1536, 1536, 1536): 1.0, Gemm(2048, 2048, 2048): 1.1}
 
     def ratio(device: Device, desc: Any, theirs: KernelFamily) -> float:
@@ -257,9 +258,9 @@ def test_a_neighbour_s_comparison_is_carried_over_by_the_cost_model(stored: Stor
         return ratios[Gemm(desc.M, desc.N, desc.K)]
 
     monkeypatch.setattr(tuned, "heuristic", SimpleNamespace(ratio=ratio, loss=heuristic.loss))
-    assert select(H200, desc_of(here), own=False).family.name == "hopper_sgemm", "there our lead is larger"
+    assert select(H200, here.desc, own=False).family.name == "hopper_sgemm", "there our lead is larger"
     ratios[here] = 1.01
-    assert select(H200, desc_of(here), own=False).family.name == "cublas"
+    assert select(H200, here.desc, own=False).family.name == "cublas"
 
 
 def large_tile() -> dict[str, int]:
@@ -269,8 +270,8 @@ def large_tile() -> dict[str, int]:
 def test_ours_alone_says_nothing_about_what_is_installed(stored: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     install_cublas(monkeypatch)
     stored.add(entry(H200, NARROW, tile=replace(Tile(**large_tile()), VA=1, VB=1)))
-    assert tile_of(select(H200, desc_of(NARROW))) == replace(Tile(**large_tile()), VA=1, VB=1)
-    found = select(H200, desc_of(NARROW), own=False)
+    assert tile_of(select(H200, NARROW.desc)) == replace(Tile(**large_tile()), VA=1, VB=1)
+    found = select(H200, NARROW.desc, own=False)
     assert found.family.name == "cublas" and "no measurement" in found.passed_over[0][1]
 
 
@@ -288,7 +289,7 @@ def test_numpy_is_taken_where_it_was_faster(device: Device, stored: Store) -> No
 
 
 def test_the_store_decides_between_fp32x_and_fp32_where_it_knows_both(stored: Store) -> None:
-    problem, desc = Gemm(4096, 4096, 4096), desc_of(Gemm(4096, 4096, 4096))
+    problem, desc = Gemm(4096, 4096, 4096), Gemm(4096, 4096, 4096).desc
     assert select(H200, desc, True, "auto").precision == "fp32x"
     stored.add(entry(H200, problem, "hopper_fp32x", None, 2.0))
     assert select(H200, desc, True, "auto").precision == "fp32x", "one alone says nothing"
@@ -365,7 +366,7 @@ def test_what_the_device_refuses_now_may_be_right_later(session: Session, stored
         raise LaunchError("no room")
 
     monkeypatch.setattr(verify, "problems", refused)
-    made = engine.prepare(session, desc_of(Gemm(64, 64, 64)))
+    made = engine.prepare(session, Gemm(64, 64, 64).desc)
     assert "by the cost model" in made.why and any("no room" in why for _, why in made.passed_over)
     assert stored.proofs(Machine.of(session.device)) == []
 
@@ -375,7 +376,7 @@ def test_entries_of_this_driver_come_before_those_of_another(stored: Store) -> N
     stored.add(
         entry(H200, problem, tile=Tile(**large_tile()), seconds=1.0), entry(H200, problem, "plain", PLAIN, 0.5, machine=older)
     )
-    found = select(H200, desc_of(problem))
+    found = select(H200, problem.desc)
     assert found.family.name == "tiled" and found.unproven is None
 
 
@@ -385,7 +386,7 @@ def test_what_is_installed_has_no_tile(stored: Store, monkeypatch: pytest.Monkey
     wrong = entry(H200, large, "cublas", SMALL, 0.5), entry(H200, large, "cublas", None, 0.6, options={"TF32": 1})
     stored.add(entry(H200, large, tile=Tile(**large_tile()), seconds=1.0), *wrong)
     assert all("neither tile nor switches" in tuned.refusal(one) for one in wrong)
-    assert select(H200, desc_of(large), own=False).family.name == "tiled"
+    assert select(H200, large.desc, own=False).family.name == "tiled"
 
 
 # what must not be followed
@@ -453,7 +454,7 @@ def test_what_another_process_tuned_is_seen(device: Device, stored: Store) -> No
     desc = GemmDesc(640, 640, 640, align_a=4, align_b=4, align_c=4)
     assert "by the cost model" in select(device, desc).why
     program = WRITER.replace("test_store.entry(n)", "test_tuned.entry(find(sys.argv[4]), Gemm(n, n, n))").replace(
-        "import test_store", "import test_tuned\nfrom toprung.backends import find\nfrom toprung.routines.gemm import Gemm"
+        "import test_store", "import test_tuned\nfrom toprung.backends import find\nfrom toprung.lab.routines.gemm import Gemm"
     )
     other = child(program, stored.path, 640, 1, device.id)
     _, err = other.communicate(timeout=60)
@@ -477,11 +478,11 @@ def test_shipped_entries_lie_below_the_users(device: Device, stored: Store, tmp_
         entry(device, Gemm(128, 64, 64), seconds=1e-6),
     )  # fmt: skip
     stored.add(entry(device, Gemm(128, 64, 64), "plain", PLAIN))
-    assert select(device, desc_of(Gemm(64, 64, 64))).unproven is not None
+    assert select(device, Gemm(64, 64, 64).desc).unproven is not None
     assert multiplied(device, 64, 64, 64).kernels == (f"tiled {SMALL}",)
     assert len(stored.proofs(Machine.of(device))) == 1
-    assert "by the cost model" in select(device, desc_of(Gemm(300, 300, 300))).why
-    assert select(device, desc_of(Gemm(128, 64, 64))).family.name == "plain"
+    assert "by the cost model" in select(device, Gemm(300, 300, 300).desc).why
+    assert select(device, Gemm(128, 64, 64).desc).family.name == "plain"
 
 
 def test_pocl_is_given_what_ships_for_another_processor(device: Device, stored: Store, tmp_path: Path) -> None:
@@ -498,17 +499,17 @@ def test_pocl_is_given_what_ships_for_another_processor(device: Device, stored: 
     assert stores.shipped(replace(here, compiler="OpenCL 3.0 PoCL aarch64")) == []
     assert stores.shipped(replace(here, backend="cuda")) == []
     require("PoCL" in device.runtime and "x86_64" in device.runtime, "the rest is about PoCL on x86-64")
-    assert select(device, desc_of(Gemm(64, 64, 64))).unproven == found[0] and not tuned.known(device).host
+    assert select(device, Gemm(64, 64, 64).desc).unproven == found[0] and not tuned.known(device).host
     assert multiplied(device, 64, 64, 64).kernels == (f"tiled {SMALL}",)
     assert len(stored.proofs(Machine.of(device))) == 1, "verified before it was used"
     ship(device, tmp_path, entry(device, Gemm(300, 300, 300)))
     afresh()
-    assert "by the cost model" in select(device, desc_of(Gemm(64, 64, 64))).why, "what ships for the device itself comes alone"
+    assert "by the cost model" in select(device, Gemm(64, 64, 64).desc).why, "what ships for the device itself comes alone"
 
 
 def test_everything_in_the_package_can_be_used() -> None:
     refused: list[tuple[str, str]] = []
-    for path in sorted((trial.ROOT / "src" / "toprung" / "tuned").glob("*.json")):
+    for path in sorted((trial.ROOT / "src" / "toprung" / "store" / "shipped").glob("*.json")):
         found = stores.read_exchange(path, refused)
         assert found and {f"{e.machine.device}-{e.machine.backend}" for e in found} == {path.stem}
         assert [tuned.refusal(e) for e in found] == [""] * len(found)
@@ -518,7 +519,7 @@ def test_everything_in_the_package_can_be_used() -> None:
 
 def test_a_selection_of_the_store_says_where_it_is_from(device: Device, stored: Store) -> None:
     stored.add(entry(device, Gemm(64, 64, 64)))
-    found = select(device, desc_of(Gemm(64, 64, 64)))
+    found = select(device, Gemm(64, 64, 64).desc)
     assert isinstance(found, Selection) and "2025-01-31" in found.why and "1 ms" in found.why
 
 
@@ -527,11 +528,11 @@ def test_the_store_can_name_hopper_s_plain_fp32_kernel(stored: Store) -> None:
     options = {"GROUP": 4, "TURN_A": 0, "WAIT_AT": 8}
     named = entry(H200, problem, "hopper_sgemm", tile, 0.5, options=options)
     stored.add(named, entry(H200, problem, tile=Tile(**large_tile()), seconds=1.0))
-    found = select(H200, desc_of(problem))
+    found = select(H200, problem.desc)
     assert found.candidate.encode() == {"kernel": "hopper_sgemm", "tile": tile.given(), "options": options}
     assert "tuned on these very sizes" in found.why and found.passed_over[0][0].startswith("tiled")
-    assert isinstance(tuned.fitted(H200, desc_of(Gemm(4000, 4001, 4002, trans="TT")), named, False), Candidate)
-    assert "one product at a time" in str(tuned.fitted(H200, desc_of(Gemm(64, 64, 64, batch=3)), named, False))
+    assert isinstance(tuned.fitted(H200, Gemm(4000, 4001, 4002, trans="TT").desc, named, False), Candidate)
+    assert "one product at a time" in str(tuned.fitted(H200, Gemm(64, 64, 64, batch=3).desc, named, False))
     assert not tuned.refusal(entry(H200, problem, "hopper_sgemm", tile, 0.5, options={**options, "WAIT_AT": 6}))
     for wrong in ({"BM": 64}, {"STAGES": 10}, {"BK": 7}):
         bad = entry(H200, problem, "hopper_sgemm", replace(tile, **wrong), 0.5, options={**options, "WAIT_AT": 6})

@@ -17,12 +17,12 @@ from conftest import require
 from test_oclgrind import simulate
 from toprung.backends import nvrtc
 from toprung.backends.base import Session
-from toprung.build import rung_source
-from toprung.climb import entries, refusals
 from toprung.errors import IllegalTile
-from toprung.machine_code import MachineCode, inspect_source
-from toprung.routines.gemm import Gemm
-from toprung.rung import ladder, rung
+from toprung.kernels.record import kernel_source
+from toprung.lab.harness.climb import entries, refusals
+from toprung.lab.rung import ladder, rung
+from toprung.lab.sass.machine_code import MachineCode, inspect_source
+from toprung.oracle.gemm import Gemm
 from toprung.tile import Tile
 
 RUNGS = ladder("turing").rungs
@@ -33,7 +33,7 @@ ASYNC = rung("turing/r14")
 def compiled(name: str, arch: str = "sm_90") -> MachineCode:
     require(not nvrtc.missing(), f"CUDA: {nvrtc.missing()}")
     one, device = rung(name), nvrtc.device_of(arch)
-    return inspect_source(rung_source(one, one.tile_for(device), one.options(device)), arch)
+    return inspect_source(kernel_source(one, one.tile_for(device), one.options(device)), arch)
 
 
 def wide(code: MachineCode, kind: str) -> int:

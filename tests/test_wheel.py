@@ -79,5 +79,5 @@ def test_the_installed_wheel_runs_a_rung(wheel: Path, tmp_path: Path, device: De
     run(sys.executable, *install, cwd=str(tmp_path))
     said = run(python, "-c", PROGRAM, device.id, "kepler/r10", cwd=str(tmp_path)).splitlines()
     assert Path(said[0]) == folder / "toprung" / "__init__.py"
-    assert said[1:] == [*(p.parent.name for p in sorted((folder / "toprung" / "ladders").glob("*/__init__.py"))), "True"]
+    assert said[1:] == [*(p.parent.name for p in sorted((folder / "toprung" / "lab" / "ladders").glob("*/__init__.py"))), "True"]
     assert (python.parent / "toprung").exists(), "the command is installed"

@@ -13,13 +13,15 @@ import numpy as np
 
 from toprung.backends import devices, find
 from toprung.backends.base import Session
-from toprung.build import Compiled, build, with_includes
-from toprung.check import Oracle, Verdict, hostile
-from toprung.competitor import BoundRung, OnDevice
 from toprung.device import Device
 from toprung.errors import SwitchRefused
-from toprung.problem import F32, Problem
-from toprung.rung import Rung, ladder, ladder_names
+from toprung.kernels.build import Compiled, build
+from toprung.kernels.record import with_includes
+from toprung.lab.competitor import BoundRung
+from toprung.lab.rung import Rung, ladder, ladder_names
+from toprung.oracle.check import Oracle, Verdict, hostile
+from toprung.oracle.placed import OnDevice
+from toprung.oracle.problem import F32, Problem
 from toprung.tile import Tile
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -90,7 +92,7 @@ def attempt(compiled: Compiled, problem: Problem, session: Session, distribution
         name for name in inputs if not np.array_equal(placed.fetch(name).view(np.uint32), operands.flat[name].view(np.uint32))
     )
     flat = prepared.fetch()
-    return Outcome(Oracle(operands).verify(flat, compiled.rung.precision), flat, changed, tuple(prepared.names))
+    return Outcome(Oracle(operands).verify(flat, compiled.record.precision), flat, changed, tuple(prepared.names))
 
 
 def make(rung: Rung, session: Session, options: Mapping[str, int] | None = None, tile: Tile | None = None) -> Compiled:

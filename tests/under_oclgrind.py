@@ -15,15 +15,14 @@ from typing import Any
 import trial
 from toprung.backends import devices, opened
 from toprung.backends.base import Session
-from toprung.blas.competitor import Toprung
-from toprung.blas.problems import desc_of
-from toprung.check import Oracle, hostile
-from toprung.competitor import OnDevice
 from toprung.dispatch.selection import Candidate
 from toprung.kernels.tiled import family as tiled
-from toprung.routines.gemm import Gemm
-from toprung.routines.gemv import Gemv
-from toprung.rung import Rung, rung
+from toprung.lab.harness.library import Toprung
+from toprung.lab.rung import Rung, rung
+from toprung.oracle.check import Oracle, hostile
+from toprung.oracle.gemm import Gemm
+from toprung.oracle.gemv import Gemv
+from toprung.oracle.placed import OnDevice
 from toprung.tile import Tile
 
 
@@ -56,7 +55,7 @@ def run_engine(job: dict[str, Any], session: Session, folder: Path) -> dict[str,
     problem = kind(*job["size"], *job.get("scalars", (0.7, 1.3)), **job.get("layout", {}))
     candidate = None
     if "tile" in job:
-        desc: Any = desc_of(problem)
+        desc: Any = problem.desc
         tile = Tile(**job["tile"], VA=4, VB=4, SPLIT_K=job.get("slices", 1))
         switches = {"AHEAD": int(session.device.kind != "gpu")}  # as it is selected through OpenCL
         candidate = Candidate(tiled.FAMILY, tiled.configuration(session.device, desc, tile, switches))

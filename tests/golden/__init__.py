@@ -22,19 +22,19 @@ import numpy as np
 from toprung.backends import cublas
 from toprung.backends.base import Session, Source
 from toprung.backends.overlap import Overlapping
-from toprung.blas.engine import Executable
-from toprung.blas.problems import desc_of, problem_of
-from toprung.check import GUARD, hostile
-from toprung.competitor import OnDevice
 from toprung.device import Device
-from toprung.dispatch import verify
 from toprung.dispatch.select import select
 from toprung.dispatch.selection import Candidate, Selection, decoded
 from toprung.dispatch.tuned import version
 from toprung.errors import BuildError, IllegalTile, LaunchError
+from toprung.execute import verify
+from toprung.execute.engine import Executable
 from toprung.gemm.desc import Desc, GemmDesc, GemvDesc
-from toprung.problem import Problem
-from toprung.tokens import tokens
+from toprung.kernels.tokens import tokens
+from toprung.oracle.check import GUARD, hostile
+from toprung.oracle.placed import OnDevice
+from toprung.oracle.problem import Problem
+from toprung.oracle.problems import problem_of
 
 FOLDER = Path(__file__).parent
 SELECTED, BITS, DEVICES = FOLDER / "selected.json", FOLDER / "bits.json", FOLDER / "devices.json"
@@ -332,7 +332,7 @@ def forced(device: Device) -> list[Forced]:
 def bits(session: Session, one: Forced) -> str:
     """A hash of the result's bits, any NaN counting as the same; the error's name where the device cannot run the configuration."""
     try:
-        executable = Executable(session, desc_of(one.problem), one.candidate)
+        executable = Executable(session, one.problem.desc, one.candidate)
     except (BuildError, IllegalTile, LaunchError) as error:
         return type(error).__name__
     operands = hostile(one.problem)

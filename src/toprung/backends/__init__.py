@@ -109,12 +109,11 @@ def adopt(queue: Any) -> Session:
     NoDevice
         toprung cannot use the queue's device
     """
-    from toprung.backends import opencl
-
+    make = next(m for b in backends() if (m := getattr(b, "adopt", None)) is not None)
     with _sharing:
         key = queue.context.int_ptr, queue.device.int_ptr
         if key not in _shared:
-            _shared[key] = opencl.backend().adopt(queue)
+            _shared[key] = make(queue)
         return _shared[key]
 
 

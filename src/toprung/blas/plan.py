@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from toprung.blas import receipt, routines, warm
-from toprung.blas.arrays.base import HOST
-from toprung.blas.layout import aligned
-from toprung.blas.prepared import Prepared
+from toprung.arrays.base import HOST
+from toprung.blas import calls as warm
+from toprung.blas import receipt, routines
+from toprung.blas.packed import Prepared
 from toprung.blas.product import How, planned, with_terms
 from toprung.blas.receipt import Receipt
 from toprung.device import Device
 from toprung.errors import StalePlan
+from toprung.gemm.lowering import aligned
 
 
 class Plan:

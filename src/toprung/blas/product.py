@@ -12,18 +12,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toprung import backends
+from toprung.arrays.base import HOST, Operand
+from toprung.arrays.sessions import chosen, session_at
 from toprung.backends.base import Buffer, Session
-from toprung.blas import host, receipt
-from toprung.blas.arrays.base import HOST, Operand
-from toprung.blas.execute import CompiledProgram, duplicate, known, prepared
-from toprung.blas.layout import Layout, Place, Product, Program, aligned, copies_between, lower
-from toprung.blas.overlap import span
+from toprung.blas import receipt
 from toprung.blas.receipt import Receipt
-from toprung.blas.sessions import chosen, session_at
 from toprung.device import Device
 from toprung.dispatch import autotune, tuned
 from toprung.errors import MixedPlaces
+from toprung.execute import staging as host
+from toprung.execute.programs import CompiledProgram, duplicate, known, prepared
 from toprung.gemm.desc import Desc
+from toprung.gemm.lowering import Layout, Place, Product, Program, aligned, copies_between, lower
+from toprung.gemm.overlap import span
 
 
 @dataclass(frozen=True)
@@ -224,7 +225,8 @@ def _on_host(alpha: float, a: View, b: View, beta: float, c: View, how: How) -> 
             left = _in_place(session, alpha, a, b, beta, c, spans, how, precision)
             slower = ((blas.name, "slower when both were measured"),) if blas and faster is False else ()
             return replace(left, passed_over=(*left.passed_over, *slower))
-    return host.staged(session, alpha, a, b, beta, c, how, precision)
+    done, moved = host.staged(session, alpha, a.on_host, b.on_host, beta, c.on_host, how.own, precision)
+    return written(done, how, a, b, *([moved] if moved else []))
 
 
 def planned(a: View, b: View, c: View, how: How) -> None:

@@ -17,7 +17,7 @@ class Receipt:
     problem : shapes of the product, as readable text
     kernels : each kernel that ran, with its tile; empty if nothing had to be computed
     own : True if all kernels are toprung's
-    precision : accuracy class of the result, by its name in ``toprung.precision``
+    precision : accuracy class of the result, by its name in ``toprung.oracle.precision``
     device : device it ran on, as ``toprung devices`` lists it, or the host
     why : reason of the selection, a sentence
     passed_over : other candidates, in pairs of name and the reason against it

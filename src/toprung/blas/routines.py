@@ -9,17 +9,19 @@ from typing import Any
 
 import numpy as np
 
-from toprung.blas import arrays, overlap, warm
-from toprung.blas.arrays.base import HOST, Operand
-from toprung.blas.arrays.numpy import adapter as numpy_adapter
-from toprung.blas.execute import CompiledProgram, known, prepared
-from toprung.blas.layout import dense
-from toprung.blas.prepared import Prepared as PreparedOperand
+from toprung import arrays
+from toprung.arrays.base import HOST, Operand
+from toprung.arrays.numpy import adapter as numpy_adapter
+from toprung.arrays.sessions import session_at
+from toprung.blas import calls as warm
+from toprung.blas.packed import Prepared as PreparedOperand
 from toprung.blas.product import How, View, copy, multiply, together, written
 from toprung.blas.receipt import Receipt
-from toprung.blas.sessions import session_at
 from toprung.device import Device
 from toprung.errors import BadArgument, BadArray, BadShape, Overlap
+from toprung.execute.programs import CompiledProgram, known, prepared
+from toprung.gemm import overlap
+from toprung.gemm.lowering import dense
 
 
 def matmul(

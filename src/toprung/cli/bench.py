@@ -12,24 +12,26 @@ from typing import Annotated, Any
 import typer
 from rich.live import Live
 
-from toprung import backends, results
-from toprung.accuracy import DEPTHS, Graded, sweep
+from toprung import backends
 from toprung.backends.base import Session
-from toprung.bench import MODES, Row, bench, competitors, default_competitors, ratios
 from toprung.cli.common import console, parse_sizes
-from toprung.competitor import Competitor
-from toprung.data import DISTRIBUTIONS
 from toprung.device import Device
-from toprung.environment import environment
 from toprung.errors import BadSize, OutOfDeviceMemory, ToprungError, UnknownName
-from toprung.measure import Measurement
+from toprung.lab.competitor import Competitor
+from toprung.lab.harness import results
+from toprung.lab.harness.accuracy import DEPTHS, Graded, sweep
+from toprung.lab.harness.bench import MODES, Row, bench, competitors, default_competitors, ratios
+from toprung.lab.harness.environment import environment
+from toprung.lab.harness.measure import Measurement
+from toprung.lab.harness.power import Meter
+from toprung.lab.harness.suites import CPU_FLOPS, SUITES, TIGHT, fitting, suite
+from toprung.lab.routines.gemm import from_size
+from toprung.oracle.data import DISTRIBUTIONS
+from toprung.oracle.gemm import TRANSPOSES, Gemm
 from toprung.paths import publish
-from toprung.power import Meter
 from toprung.report import bench_plot
 from toprung.report import plot as pictures
 from toprung.report.bench_table import accuracy_table, bench_table, to_csv
-from toprung.routines.gemm import TRANSPOSES, Gemm, from_size
-from toprung.suites import CPU_FLOPS, SUITES, TIGHT, fitting, suite
 
 INTERRUPTED = 130
 WIDE = 110

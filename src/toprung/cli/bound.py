@@ -11,12 +11,12 @@ from rich import box
 from rich.table import Table
 
 from toprung import backends
-from toprung.bounds.arch import ARCHITECTURES, Architecture, architecture, card
-from toprung.bounds.figures import Unknown
-from toprung.bounds.paper import WIDTHS, Analysis, Plan, analyse, ffma_share
 from toprung.cli.common import console, parse_switches
 from toprung.errors import BadSize, UnknownName
-from toprung.explain import figures_of
+from toprung.lab.bounds.arch import ARCHITECTURES, Architecture, architecture, card
+from toprung.lab.bounds.figures import Unknown
+from toprung.lab.bounds.paper import WIDTHS, Analysis, Plan, analyse, ffma_share
+from toprung.lab.explain import figures_of
 from toprung.report import bound_plot
 
 SQUARE = {"B_R": 6, "T_B": 256, "L": 16}

@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 
 from toprung.errors import BadSize, UnknownName
-from toprung.problem import Problem
+from toprung.oracle.problem import Problem
 
 console = Console()
 if not console.is_terminal:

@@ -12,18 +12,19 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from toprung import backends, results
-from toprung.bounds.figures import Unknown
-from toprung.bounds.levels import rate
-from toprung.bounds.occupancy import ROOMS, occupancy
+from toprung import backends
 from toprung.cli.common import console, parse_sizes, parse_switches, size_name
-from toprung.climb import default_sizes, entries, problem_of
 from toprung.device import Device
 from toprung.errors import BadSize, IllegalTile
-from toprung.explain import Explanation, device_for, explain
+from toprung.lab.bounds.figures import Unknown
+from toprung.lab.bounds.levels import rate
+from toprung.lab.bounds.occupancy import ROOMS, occupancy
+from toprung.lab.explain import Explanation, device_for, explain
+from toprung.lab.harness import results
+from toprung.lab.harness.climb import default_sizes, entries, problem_of
+from toprung.lab.harness.single import tile_of
+from toprung.lab.rung import Rung, ladder, rung
 from toprung.report.bound_table import bounds_record, overview
-from toprung.rung import Rung, ladder, rung
-from toprung.single import tile_of
 
 BAR = 40
 

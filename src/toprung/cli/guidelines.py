@@ -9,10 +9,12 @@ from typing import Annotated
 
 import typer
 
-from toprung import backends, guidelines, results
+from toprung import backends
 from toprung.cli.common import console
-from toprung.environment import environment
-from toprung.guidelines.base import WRONG, Finding
+from toprung.lab import guidelines
+from toprung.lab.guidelines.base import WRONG, Finding
+from toprung.lab.harness import results
+from toprung.lab.harness.environment import environment
 from toprung.report import findings as report
 
 INTERRUPTED = 130

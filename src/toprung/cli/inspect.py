@@ -13,17 +13,17 @@ from rich import box
 from rich.table import Table
 
 from toprung.backends.nvrtc import compile_cubin, device_of
-from toprung.bounds.occupancy import Occupancy, occupancy
-from toprung.build import rung_source
 from toprung.cli.common import console, parse_switches
-from toprung.climb import Entry, entries
 from toprung.errors import ToprungError, UnknownName
-from toprung.machine_code import MachineCode, inspect_source
+from toprung.kernels.record import kernel_source
+from toprung.lab.bounds.occupancy import Occupancy, occupancy
+from toprung.lab.harness.climb import Entry, entries
+from toprung.lab.harness.single import Note, note_path, tile_of
+from toprung.lab.rung import Rung, ladder, rung
+from toprung.lab.sass.machine_code import MachineCode, inspect_source
+from toprung.lab.sass.reallocate import Report
+from toprung.lab.sass.reallocate import reallocate as reallocated
 from toprung.paths import publish
-from toprung.reallocate import Report
-from toprung.reallocate import reallocate as reallocated
-from toprung.rung import Rung, ladder, rung
-from toprung.single import Note, note_path, tile_of
 from toprung.tile import Tile
 
 SHOWN = {"FFMA": ("LDS", "STS", "LDG"), "HGMMA": ("SYNCS", "WARPGROUP", "UTMALDG")}
@@ -76,7 +76,7 @@ def inspect(
         assert isinstance(entry.who, Rung)
         try:
             entry.tile = tile_of(entry.who, entry.options, changes, device)
-            found.append((entry, inspect_source(rung_source(entry.who, entry.tile, entry.options), arch)))
+            found.append((entry, inspect_source(kernel_source(entry.who, entry.tile, entry.options), arch)))
         except ToprungError as error:
             if len(rows) == 1:
                 raise
@@ -117,7 +117,7 @@ def dump(
     which: Rung, tile: Tile, options: Mapping[str, int], arch: str, path: Path, change: bool = False, reorder: bool = False
 ) -> Report | None:
     """Store a rung's machine code, and beside it what ``toprung run`` must know to launch it; what was changed, if it was to be."""
-    source = rung_source(which, tile, options)
+    source = kernel_source(which, tile, options)
     code, report = compile_cubin(source, arch).code, None
     if change:
         code, report = reallocated(code, source.kernel, reorder=reorder)

@@ -15,21 +15,22 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from toprung import backends, bandwidth, results
+from toprung import backends
 from toprung.backends.base import Session
-from toprung.bandwidth import Bandwidth
 from toprung.cli.common import console, parse_numbers, parse_sizes, parse_switches, size_name, with_settings
-from toprung.climb import Entry, climb, default_sizes, entries, find_vendors, problem_of, refusals, runnable
 from toprung.device import Device
-from toprung.environment import environment
 from toprung.errors import BuildError, LaunchError, OutOfDeviceMemory, WrongResult
-from toprung.explain import RungBounds
-from toprung.measure import SAMPLES
-from toprung.problem import Problem
+from toprung.lab.explain import RungBounds
+from toprung.lab.harness import bandwidth, results
+from toprung.lab.harness.bandwidth import Bandwidth
+from toprung.lab.harness.climb import Entry, climb, default_sizes, entries, find_vendors, problem_of, refusals, runnable
+from toprung.lab.harness.environment import environment
+from toprung.lab.harness.measure import SAMPLES
+from toprung.lab.rung import Ladder, ladder, select
+from toprung.oracle.problem import Problem
 from toprung.report import plot as pictures
-from toprung.report.markdown import Limits
 from toprung.report.table import ladder_table, sweep_table
-from toprung.rung import Ladder, ladder, select
+from toprung.report.text import Limits
 
 INTERRUPTED = 130
 COLUMNS = 8

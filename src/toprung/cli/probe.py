@@ -12,13 +12,14 @@ import typer
 from rich import box
 from rich.table import Table
 
-from toprung import backends, results
+from toprung import backends
 from toprung.cli.common import console
-from toprung.environment import environment
-from toprung.measure import SAMPLES
-from toprung.probe import store
-from toprung.probe.base import benchmark, benchmarks
-from toprung.probe.run import Finding, probe, refusals
+from toprung.lab.harness import results
+from toprung.lab.harness.environment import environment
+from toprung.lab.harness.measure import SAMPLES
+from toprung.lab.probe import store
+from toprung.lab.probe.base import benchmark, benchmarks
+from toprung.lab.probe.run import Finding, probe, refusals
 from toprung.report import plot as pictures
 from toprung.report.probe_plot import mixes
 

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from toprung import results
 from toprung.cli.common import console, errors_console
 from toprung.errors import BadRecord
+from toprung.lab.harness import results
 from toprung.paths import publish
 from toprung.report.html import compare as sides
 from toprung.report.html import page

@@ -10,10 +10,10 @@ import typer
 from rich import box
 from rich.table import Table
 
-from toprung import results
-from toprung.accuracy import Graded
 from toprung.cli.common import console, errors_console
 from toprung.errors import BadRecord
+from toprung.lab.harness import results
+from toprung.lab.harness.accuracy import Graded
 from toprung.report import bench_plot, findings
 from toprung.report.bench_table import accuracy_table, compare_table, measurements_table
 

@@ -12,16 +12,17 @@ import typer
 from rich import box
 from rich.table import Table
 
-from toprung import backends, results
+from toprung import backends
 from toprung.backends import cubin as machine
-from toprung.build import Own
 from toprung.cli.common import console, parse_sizes, parse_switches
-from toprung.climb import default_sizes, problem_of
-from toprung.environment import environment
 from toprung.errors import BadCubin, BadSize
-from toprung.rung import ladder, rung
-from toprung.single import FILE, HERE, Job, Note, both, run, tile_of
-from toprung.stats import paired_ratio
+from toprung.kernels.record import Own
+from toprung.lab.harness import results
+from toprung.lab.harness.climb import default_sizes, problem_of
+from toprung.lab.harness.environment import environment
+from toprung.lab.harness.single import FILE, HERE, Job, Note, both, run, tile_of
+from toprung.lab.harness.stats import paired_ratio
+from toprung.lab.rung import ladder, rung
 
 
 def register(app: typer.Typer) -> None:

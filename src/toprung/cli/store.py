@@ -112,7 +112,7 @@ def export_command(
 
       toprung store export tuned.json
 
-      toprung store export src/toprung/tuned/nvidia-h200-cuda.json --device nvidia-h200 --backend cuda --best 2
+      toprung store export src/toprung/store/shipped/nvidia-h200-cuda.json --device nvidia-h200 --backend cuda --best 2
     """
     chosen, complaints = _store(store), []  # type: tuple[Store, list[str]]
     filters = {"device": device, "backend": backend, "problem_class": problem_class, "kernel": _family(kernel), "status": status}

@@ -15,20 +15,20 @@ from typing import Annotated, Any
 import typer
 from rich.live import Live
 
-from toprung import backends, results
-from toprung.blas.problems import desc_of
+from toprung import backends
 from toprung.cli.common import console, parse_sizes
 from toprung.device import Device
 from toprung.dispatch.autotune import known_level, level
 from toprung.dispatch.select import unsuited
-from toprung.environment import environment
 from toprung.errors import BadArgument, NoDevice, UnknownName, Unsupported
-from toprung.problem import Problem
+from toprung.lab.harness import results
+from toprung.lab.harness.environment import environment
+from toprung.lab.harness.suites import fitting, suite
+from toprung.oracle.gemm import TRANSPOSES
+from toprung.oracle.problem import Problem
 from toprung.report import plot as pictures
 from toprung.report import tune as report
-from toprung.routines.gemm import TRANSPOSES
 from toprung.store import Store, off
-from toprung.suites import fitting, suite
 from toprung.tune import shapes
 from toprung.tune.check import SHAPES, WITHIN, Checked, asked, check
 from toprung.tune.executors.base import Executor
@@ -261,7 +261,7 @@ def _check(
     problems = wanted or shapes.drawn(device, count, seed)
     left = [(problem, path) for problem in problems for path in asked(device, problem, precision)]
     if not left:
-        raise Unsupported(f"nothing to be checked in {precision}: {unsuited(device, desc_of(problems[0]), precision)}")
+        raise Unsupported(f"nothing to be checked in {precision}: {unsuited(device, problems[0].desc, precision)}")
     found: list[Checked] = []
     notes: list[str] = []
     measuring = planned == "measure"

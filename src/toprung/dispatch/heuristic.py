@@ -8,8 +8,9 @@ from typing import NamedTuple
 from toprung.device import Device
 from toprung.dispatch.selection import Candidate, PassedOver, Selection
 from toprung.gemm.desc import Desc, GemmDesc
-from toprung.kernels import cost_model, families
+from toprung.kernels import cost_model
 from toprung.kernels.base import KernelFamily
+from toprung.kernels.registry import families
 
 SHOWN = 4
 """Candidates passed over that a selection names, beside the best of each other family."""

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from toprung.kernels import family
 from toprung.kernels.base import KernelConfig, KernelFamily
+from toprung.kernels.registry import family
 from toprung.store import Entry
 from toprung.store.versions import renamed
 
@@ -61,7 +61,7 @@ class Selection:
     passed_over : what else there was, and why not
     weighed : True if what is installed was measured beside it, so that nothing more is to be decided
     unproven : the store's entry that it follows, where driver, compiler or source are others than those it was measured with;
-        it may be used when ``toprung.dispatch.verify`` has found it right here
+        it may be used when ``toprung.execute.verify`` has found it right here
     """
 
     candidate: Candidate
@@ -82,7 +82,7 @@ class Selection:
 
     @property
     def precision(self) -> str:
-        """Accuracy class, by its name in ``toprung.precision``."""
+        """Accuracy class, by its name in ``toprung.oracle.precision``."""
         return self.family.precision
 
     def __str__(self) -> str:

@@ -26,8 +26,8 @@ from toprung.dispatch.selection import Candidate, PassedOver, Selection, decoded
 from toprung.errors import LaunchError, OutOfDeviceMemory, StoreError, UnknownName
 from toprung.gemm.classes import class_of
 from toprung.gemm.desc import Desc, described
-from toprung.kernels import families
 from toprung.kernels.base import KernelFamily
+from toprung.kernels.registry import families
 from toprung.store import Book, Entry, Machine, Proof, Store, off, shipped
 
 FACTOR = 1.5

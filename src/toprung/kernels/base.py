@@ -14,8 +14,8 @@ from typing import Any, ClassVar
 from toprung.backends.base import Session, Source
 from toprung.device import Device
 from toprung.gemm.desc import Desc
+from toprung.kernels.tokens import source_digest
 from toprung.tile import Tile
-from toprung.tokens import source_digest
 
 Run = Callable[..., None]
 """``run(a, offset_a, b, offset_b, c, offset_c, alpha, beta, queue)`` on handles, offsets in elements; for one thread at a time."""
@@ -25,6 +25,9 @@ TEST_EDGE = 20
 
 TEST_SLICES = 3
 """Slices of K that a test problem has at most."""
+
+Switches = tuple[tuple[str, int], ...]
+"""Values of a kernel's switches, sorted by name."""
 
 Axes = Mapping[str, tuple[int, ...]]
 """Values of each parameter that a search may try."""
@@ -59,7 +62,7 @@ class TileConfig(KernelConfig):
     """A tile, with ``SPLIT_K`` where sums are split, and the kernel's switches."""
 
     tile: Tile
-    options: tuple[tuple[str, int], ...] = ()
+    options: Switches = ()
 
     def encode(self) -> dict[str, dict[str, int]]:
         """Return tile and switches."""
@@ -114,7 +117,7 @@ class KernelFamily(ABC):
     Attributes
     ----------
     name : as receipts and the store name it
-    precision : accuracy class that it promises, by its name in ``toprung.precision``
+    precision : accuracy class that it promises, by its name in ``toprung.oracle.precision``
     own : True for kernels of toprung's own, False for what is installed
     memory : where operands lie, ``"device"`` or ``"host"``
     operand_dtypes : NumPy names of what operands may be
@@ -246,13 +249,8 @@ class KernelFamily(ABC):
         return self.cost(device, desc, config)
 
     def blocked(self, config: KernelConfig) -> TileConfig | None:
-        """Return the configuration as ``toprung.bounds.rank`` can predict it, a tunable block; None if it cannot."""
+        """Return the configuration as ``toprung.lab.bounds.rank`` can predict it, a tunable block; None if it cannot."""
         return None
 
     def __repr__(self) -> str:
         return f"<kernel family {self.name}>"
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        from toprung.kernels import family
-
-        return family, (self.name,)

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from toprung.device import Device
 from toprung.gemm.desc import Desc, GemmDesc, widest, widths
 from toprung.kernels import cost_model
-from toprung.kernels.record import LibraryKernel, Options
+from toprung.kernels.base import Switches
+from toprung.kernels.record import LibraryKernel, Switch
 from toprung.kernels.split_k import LEAST_ITERATIONS, slice_depth, whole_slices
-from toprung.rung import Switch
 from toprung.tile import COMMON, EQUAL_SHARES, Rule, Tile, broken, divides, fits_local
 
 LARGEST_PIECE, DEEPEST = 1024, 512
@@ -120,7 +120,7 @@ def layout_options(desc: GemmDesc, options: dict[str, int], width: int) -> tuple
     return tuple(sorted(options.items()))
 
 
-def check_candidate(record: LibraryKernel, tile: Tile, options: Options) -> None:
+def check_candidate(record: LibraryKernel, tile: Tile, options: Switches) -> None:
     """Raise ValueError for a tile that is never built, or a switch or value that the kernel does not have."""
     if (tile.TM or 1) * (tile.TN or 1) > LARGEST_PIECE or (tile.BK or 1) > DEEPEST:
         raise ValueError("its tile is larger than is ever built")

@@ -9,8 +9,8 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from toprung.backends.base import Kernel, Session, Source
-from toprung.build import source_kernel
 from toprung.device import Device
+from toprung.kernels.build import source_kernel
 
 HOPPER = "sm_90"
 """The architecture whose instructions these kernels use."""

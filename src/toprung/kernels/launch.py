@@ -11,8 +11,9 @@ import numpy as np
 from toprung.backends.base import Session
 from toprung.gemm.desc import Desc, GemmDesc, widest
 from toprung.kernels.base import KernelConfig, KernelFamily, Launches, Run, TileConfig
+from toprung.kernels.build import loaded
 from toprung.kernels.helpers import ADD, SCALE
-from toprung.kernels.record import LibraryKernel, loaded
+from toprung.kernels.record import LibraryKernel
 from toprung.kernels.split_k import FEW_PARTS
 
 SMALLEST = 2.0**-150

@@ -1,33 +1,188 @@
-"""Kernel records: what a kernel source needs of tiles, switches and devices; and its binaries, one for each session."""
+"""Kernel records: a kernel source with its tiles, rules and switches, and the text that is compiled for them."""
 
 from __future__ import annotations
 
 import functools
-import threading
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from weakref import WeakKeyDictionary
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import MappingProxyType
 
-from toprung.backends.base import Kernel, Session, Source
-from toprung.build import build, rung_source, with_includes
+from toprung.backends.base import DYNAMIC_SHARED, Source
 from toprung.device import Device
-from toprung.errors import SwitchRefused, UnknownName
-from toprung.kernels.base import TileConfig
-from toprung.rung import Rung
-from toprung.tile import Tile, broken
+from toprung.errors import BadCubin, BadRung, IllegalTile, SwitchRefused, UnknownName
+from toprung.kernels.base import Switches, TileConfig
+from toprung.tile import COMMON, Rule, Tile, broken, fits_local, legal_tiles
 
-Options = tuple[tuple[str, int], ...]
-"""Values of a kernel's switches, sorted by name."""
+LANGUAGES = {".cl": "opencl", ".cu": "cuda", ".cubin": "cubin"}
+INCLUDE = re.compile(r'^#include "((?:\.\./)*(?:\w+/)*[\w.]+)".*$', re.MULTILINE)
+
+Options = Mapping[str, int]
+"""A value for each switch of a kernel."""
 
 
-@dataclass(frozen=True, eq=False)
-class LibraryKernel(Rung):
-    """The record of a kernel that belongs to no ladder: ``source`` is its file, ``routine`` the name of the function in it."""
+@dataclass(frozen=True)
+class Switch:
+    """A choice that a kernel offers at compile or launch time.
+
+    Attributes
+    ----------
+    name : as the kernel text, the command line and the records spell it
+    idea : what it does, in one sentence
+    values : what it may be; the first is the default
+    fallback : the default where the device has no use for the first; None where the first works everywhere
+    searched : whether its values are a search's to try; the others' follow from the call
+    refusal : why a device has no use for it; empty where it has
+    rules : conditions on the tile, beyond the kernel's own, when it is not at its default
+    """
+
+    name: str
+    idea: str
+    refusal: Callable[[Device], str] = lambda device: ""
+    values: tuple[int, ...] = (0, 1)
+    rules: tuple[Rule, ...] = ()
+    fallback: int | None = None
+    searched: bool = False
+
+    @property
+    def default(self) -> int:
+        """Value taken when nobody chooses."""
+        return self.values[0]
+
+    def default_on(self, device: Device) -> int:
+        """Return the default on one device."""
+        return self.default if self.fallback is None or not self.refusal(device) else self.fallback
+
+
+def _no_lanes(device: Device) -> str:
+    """Return why lanes cannot exchange values; empty if they can."""
+    return "" if device.subgroup else "its work-items cannot read each other's registers (no sub-group shuffle)"
+
+
+SHUFFLE = Switch("SHUFFLE", "lanes of a sub-group exchange values; 0: through local memory", _no_lanes, values=(1, 0), fallback=0)
+
+
+@dataclass(frozen=True)
+class KernelRecord:
+    """What a kernel source needs of tiles, switches and devices. A rung is one, and so is each kernel of a family.
+
+    Attributes
+    ----------
+    idea : what it does, in a few words
+    expects : the speed predicted for it and why, before anything is timed
+    tiles : its tiles for each kind of device; the first that is legal is taken
+    local_bytes : local memory of a work-group, in bytes, for a tile
+    rules : conditions its tiles must meet, beyond those common to all
+    space : values of the parameters that a search may try
+    switches : choices it offers
+    dynamic : its local memory is sized at launch (CUDA's dynamic shared memory, of which there is more)
+    needs : what the kernel needs and a device has not, as a sentence; empty where the device can run it
+    precision : what it promises of its results, by its name in ``toprung.oracle.precision``
+    kernel : its kernel function's name, where that is not its routine's
+    defines : macros of its text beyond those of tile and switches
+    stem, source : name of its files, and the source file
+    routine : the routine it computes, which is also its kernel function's name
+    """
+
+    idea: str
+    expects: str
+    tiles: Mapping[str, tuple[Tile, ...]]
+    local_bytes: Callable[[Tile], int] = lambda tile: 0
+    rules: tuple[Rule, ...] = ()
+    space: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    switches: tuple[Switch, ...] = ()
+    dynamic: bool = False
+    needs: Callable[[Device], str] = lambda device: ""
+    precision: str = "fp32"
+    kernel: str = ""
+    defines: Options = field(default_factory=dict)
+    stem: str = ""
+    source: Path = Path()
+    routine: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "tiles", MappingProxyType(dict(self.tiles)))
+        object.__setattr__(self, "space", MappingProxyType(dict(self.space)))
+        object.__setattr__(self, "defines", MappingProxyType(dict(self.defines)))
 
     @property
     def name(self) -> str:
-        """The kernel's name in messages: ``skinny/rows``."""
-        return f"{self.ladder}/{self.stem}" if self.ladder else self.stem
+        """Name of the kernel in messages."""
+        return self.stem
+
+    def tile_for(self, device: Device, options: Options = MappingProxyType({})) -> Tile:
+        """Return the tile for a device: the first of those for its kind that is legal. Raises IllegalTile if none is."""
+        choices = self.tiles.get(device.kind) or self.tiles["gpu"]
+        if lacking := self.needs(device):
+            raise IllegalTile(self.name, choices[-1], str(device), [lacking])
+        rules = self.all_rules(options)
+        for tile in choices:
+            if not broken(rules, tile, device):
+                return tile
+        raise IllegalTile(self.name, choices[-1], str(device), broken(rules, choices[-1], device))
+
+    def options(self, device: Device, chosen: Options = MappingProxyType({})) -> dict[str, int]:
+        """Return every switch with its value.
+
+        Raises
+        ------
+        UnknownName
+            a switch or a value that the kernel does not have
+        SwitchRefused
+            a switch that the device has no use for
+        """
+        known = {s.name: s for s in self.switches}
+        values = {s.name: s.default_on(device) for s in self.switches}
+        for name, value in chosen.items():
+            if name not in known:
+                raise UnknownName(f"switch of {self.name}", name, known)
+            switch = known[name]
+            if value not in switch.values:
+                raise UnknownName(f"value of {name}", value, map(str, switch.values))
+            if value != switch.default_on(device) and (reason := switch.refusal(device)):
+                raise SwitchRefused(f"{self.name} {name}={value} on {device}: {reason}")
+            values[name] = value
+        return values
+
+    def all_rules(self, options: Options) -> tuple[Rule, ...]:
+        """Return every rule that a tile must meet under these options."""
+        switched = (r for s in self.switches if options.get(s.name, s.default) != s.default for r in s.rules)
+        return (*COMMON, fits_local(self.local_bytes, self.dynamic), *self.rules, *switched)
+
+    def check(self, tile: Tile, options: Options, device: Device) -> None:
+        """Raise IllegalTile, with every reason, unless the device can run the tile."""
+        lacking = self.needs(device)
+        if reasons := [lacking] * bool(lacking) + broken(self.all_rules(options), tile, device):
+            raise IllegalTile(self.name, tile, str(device), reasons)
+
+    def legal(self, device: Device, options: Options = MappingProxyType({})) -> Iterable[Tile]:
+        """Return every tile of the kernel's space that is legal on the device."""
+        return legal_tiles(self.space, self.tile_for(device, options), self.all_rules(options), device)
+
+    def text(self) -> str:
+        """Return the source with its includes in place, as its hash covers it."""
+        return with_includes(self.source.read_text(), self.source.parent)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, eq=False)
+class LibraryKernel(KernelRecord):
+    """The record of a kernel of a family: ``source`` is its file, ``routine`` the name of the function in it.
+
+    Attributes
+    ----------
+    family : name of the family's folder
+    """
+
+    family: str = ""
+
+    @property
+    def name(self) -> str:
+        """Name of the kernel in messages: ``skinny/rows``."""
+        return f"{self.family}/{self.stem}" if self.family else self.stem
 
     def __eq__(self, other: object) -> bool:
         return self is other
@@ -36,7 +191,7 @@ class LibraryKernel(Rung):
         return id(self)
 
     @functools.lru_cache(1 << 14)  # noqa: B019  # records live as long as the process
-    def allows(self, tile: Tile, options: Options, device: Device) -> bool:
+    def allows(self, tile: Tile, options: Switches, device: Device) -> bool:
         """Return True if a tile breaks no rule of the kernel with these switches on a device."""
         return not broken(self.all_rules(dict(options)), tile, device)
 
@@ -48,26 +203,66 @@ class LibraryKernel(Rung):
             return str(error)
         return self.needs(device) or "; ".join(broken(self.all_rules(switches), replace(config.tile, SPLIT_K=None), device))
 
-    def text(self) -> str:
-        """Return the source with its includes in place, as its hash covers it."""
-        return with_includes(self.source.read_text(), self.source.parent)
-
-    def source_for(self, tile: Tile, options: Options, device: Device) -> Source:
+    def source_for(self, tile: Tile, options: Switches, device: Device) -> Source:
         """Return what is compiled for a tile and switches; the number of K slices is the launch's affair."""
-        return rung_source(self, replace(tile, SPLIT_K=None), self.options(device, dict(options)))
+        return kernel_source(self, replace(tile, SPLIT_K=None), self.options(device, dict(options)))
 
 
-_Key = tuple[LibraryKernel, Tile, Options]
-_loaded: WeakKeyDictionary[Session, dict[_Key, Kernel]] = WeakKeyDictionary()
-_loading = threading.RLock()
+@dataclass(frozen=True)
+class Own:
+    """Machine code in place of a kernel's source.
+
+    Attributes
+    ----------
+    name : origin of the code, for messages
+    kernel : function to launch; by default the record's, or the one that is named like the routine
+    """
+
+    code: bytes
+    name: str
+    kernel: str = ""
+
+    @classmethod
+    def read(cls, path: Path, kernel: str = "") -> Own:
+        """Return the machine code of a file, or raise BadCubin if it cannot be read."""
+        try:
+            return cls(path.read_bytes(), str(path), kernel)
+        except OSError as error:
+            raise BadCubin(f"{path} cannot be read: {error.strerror}") from None
 
 
-def loaded(session: Session, record: LibraryKernel, tile: Tile, options: Mapping[str, int] | Options = ()) -> Kernel:
-    """Return a kernel compiled for a session's device and loaded there; kept as long as the session."""
-    tile, options = replace(tile, SPLIT_K=None), tuple(sorted(dict(options).items()))
-    key = record, tile, options
-    with _loading:
-        kept = _loaded.setdefault(session, {})
-        if key not in kept:
-            kept[key] = build(record, tile, dict(options), session).kernel
-        return kept[key]
+def kernel_source(record: KernelRecord, tile: Tile, options: Options, own: Own | None = None) -> Source:
+    """Return the source to compile for a kernel, with its includes, and tile and switches as macros; or its machine code."""
+    dynamic = {DYNAMIC_SHARED: record.local_bytes(tile)} if record.dynamic else {}
+    defines = {**tile.defines(), **options, **record.defines, **dynamic}
+    if own is None and record.source.suffix == ".cubin":
+        own = Own.read(record.source)
+    if own is not None:
+        return Source(
+            f"{record.name} from {own.name}", "", own.kernel or record.kernel or record.routine, defines, "cubin", binary=own.code
+        )
+    text = with_includes(record.source.read_text(), record.source.parent)
+    return Source(record.name, text, record.kernel or record.routine, defines, LANGUAGES[record.source.suffix])
+
+
+def with_includes(text: str, folder: Path) -> str:
+    """Return a kernel source with each ``#include "name"`` replaced by that file: a binary's key covers the whole source.
+
+    Names are relative to the including file's folder: a rung includes ``tiled.cl`` of the family to share it.
+
+    Raises
+    ------
+    BadRung
+        an included file does not exist
+    """
+
+    def included(match: re.Match[str]) -> str:
+        name, before = match[1], text.count("\n", 0, match.start())
+        try:
+            file = folder / name
+            inner = file.read_text()
+        except OSError:
+            raise BadRung(f"{folder} has no {name}, which a kernel there includes: add it") from None
+        return f'#line 1 "{file.name}"\n{with_includes(inner, file.parent)}\n#line {before + 2}'
+
+    return INCLUDE.sub(included, text)

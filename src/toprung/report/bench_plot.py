@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from toprung.accuracy import Graded
-from toprung.measure import Measurement
-from toprung.precision import PRECISIONS
+from toprung.lab.harness.accuracy import Graded
+from toprung.lab.harness.measure import Measurement
+from toprung.lab.harness.results import competitor_name, problem_name
+from toprung.oracle.precision import PRECISIONS
 from toprung.report import plot
-from toprung.results import competitor_name, problem_name
 
 SHOWN = ("uniform", "normal", "positive", "phi1", "phi4", "T1", "huge-row", "cancelling")
 """Distributions an accuracy plot has a panel for, where they were swept."""

@@ -10,13 +10,13 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from toprung.accuracy import Graded
-from toprung.bench import Row, ratios
-from toprung.measure import Measurement
-from toprung.precision import PRECISIONS
-from toprung.report.markdown import gflops_text
-from toprung.results import Change, competitor_name, problem_name
-from toprung.stats import Interval
+from toprung.lab.harness.accuracy import Graded
+from toprung.lab.harness.bench import Row, ratios
+from toprung.lab.harness.measure import Measurement
+from toprung.lab.harness.results import Change, competitor_name, problem_name
+from toprung.lab.harness.stats import Interval
+from toprung.oracle.precision import PRECISIONS
+from toprung.report.text import gflops_text
 
 QUIET = {"absent", "unsupported"}
 """States whose reason is said once below the table instead of in it."""

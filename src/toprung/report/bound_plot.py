@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from toprung.bounds.arch import Architecture
-from toprung.bounds.figures import Unknown
-from toprung.bounds.paper import MIXES, WIDTHS, Plan, analyse, ffma_share
+from toprung.lab.bounds.arch import Architecture
+from toprung.lab.bounds.figures import Unknown
+from toprung.lab.bounds.paper import MIXES, WIDTHS, Plan, analyse, ffma_share
 from toprung.report.plot import VENDOR, check, save
 
 __all__ = ["check", "sweep"]

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from toprung.errors import MissingExtra, UnknownName
-from toprung.measure import Measurement
+from toprung.lab.harness.measure import Measurement
 from toprung.paths import publish
-from toprung.report.markdown import Limits, gflops_text, size_of
+from toprung.report.text import Limits, gflops_text, size_of
 
 FORMATS = (".png", ".svg", ".pdf")
 VENDOR = "#444444"
@@ -29,7 +29,7 @@ def ladder(record: dict[str, Any], path: Path) -> None:
 
     Parameters
     ----------
-    record : as ``toprung.results`` makes or reads it
+    record : as ``toprung.lab.harness.results`` makes or reads it
     path : a .png, .svg or .pdf file
     """
     check(path)

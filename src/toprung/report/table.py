@@ -8,8 +8,8 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from toprung.climb import Entry
-from toprung.report.markdown import Limits, gflops_text
+from toprung.lab.harness.climb import Entry
+from toprung.report.text import Limits, gflops_text
 
 STATES: Mapping[str, str] = {
     "waiting": "",

@@ -12,11 +12,11 @@ from rich.table import Table
 from rich.text import Text
 
 from toprung.dispatch.selection import Candidate
-from toprung.problem import Problem
+from toprung.lab.harness.results import problem_name
+from toprung.lab.harness.stats import Interval
+from toprung.oracle.problem import Problem
 from toprung.report import plot
 from toprung.report.table import _table as plain_table
-from toprung.results import problem_name
-from toprung.stats import Interval
 from toprung.tune.check import WITHIN, Checked
 from toprung.tune.session import Shape, Tuner
 

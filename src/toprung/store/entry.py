@@ -70,7 +70,7 @@ class Entry:
     seconds, cold_seconds : seconds per call of every sample, with operands in the caches and without
     clocks_mhz : the device's clock at each sample in MHz; None where it was not read
     marked : True for each sample taken while the clock had dropped
-    grade : error grade as ``toprung.check`` measures it; 0 if it was not measured, infinite if the result was no number
+    grade : error grade as ``toprung.oracle.check`` measures it; 0 if it was not measured, infinite if the result was no number
     status : ``right``, ``wrong``, ``crashed``, ``timeout`` or ``build`` (does not compile)
     message : error message, empty for a right entry
     date : ISO 8601; now by default

@@ -20,7 +20,7 @@ FORMAT = "toprung store 2"
 OLDER: Mapping[str, Callable[[Any], Any]] = {"toprung store 1": upgraded}
 """Older formats that can be read, each with the function that upgrades an entry to today's format."""
 
-SHIPPED = Path(__file__).parents[1] / "tuned"
+SHIPPED = Path(__file__).parent / "shipped"
 """Folder of the entries that come with the package, in files ``<device>-<backend>.json``."""
 
 LARGEST_FILE = 256 << 20

@@ -6,7 +6,6 @@ from concurrent.futures import Future
 from dataclasses import replace
 from itertools import islice
 
-from toprung.blas.problems import desc_of
 from toprung.device import Device
 from toprung.dispatch.heuristic import first_candidates, promising, select_own
 from toprung.dispatch.select import FASTER, faster_families, select
@@ -15,10 +14,10 @@ from toprung.dispatch.tuned import fitted, host_is_faster, is_ours
 from toprung.errors import StoreError
 from toprung.gemm.classes import class_of
 from toprung.gemm.desc import Desc
-from toprung.kernels import families
 from toprung.kernels.base import NoConfig
-from toprung.problem import Problem
-from toprung.routines.gemm import Gemm
+from toprung.kernels.registry import families
+from toprung.oracle.gemm import Gemm
+from toprung.oracle.problem import Problem
 from toprung.store import Machine, Store
 from toprung.tune.space import CallSpace
 
@@ -35,7 +34,7 @@ goes into verifying each candidate."""
 
 def selected(device: Device, problem: Problem, precision: str = "fp32") -> Selection:
     """Return the selection that a program gets for a problem with arrays in the device's memory; on a CPU, with NumPy arrays."""
-    desc = desc_of(problem)
+    desc = problem.desc
     if device.kind == "cpu" and isinstance(problem, Gemm):
         faster = host_is_faster(device, desc)
         if faster is not False:
@@ -65,7 +64,7 @@ def check_candidates(
 
     ``order`` is the ranking of plain fp32 that another process computes; if it fails, the reason is added to ``why`` of ``mine``.
     """
-    others, desc = baselines(device, problem, store, machine, precision), desc_of(problem)
+    others, desc = baselines(device, problem, store, machine, precision), problem.desc
     for family in faster_families(precision):
         if not family.supports(device, desc) and (precision != "auto" or promising(device, desc, family)):
             space = CallSpace(device, desc, precision=family.precision)
@@ -86,7 +85,7 @@ def first_use_candidates(
 
     They are the ``check_candidates`` of each accuracy class and the heuristic's next ones; on a CPU also the host's BLAS.
     """
-    desc = desc_of(problem)
+    desc = problem.desc
     suited = any(not f.supports(device, desc) for f in faster_families("auto"))
     found: list[Candidate] = []
     for path in dict.fromkeys((precision, *(("fp32",) if precision not in FASTER else ()))) if suited else ("fp32",):
@@ -105,7 +104,7 @@ def baselines(device: Device, problem: Problem, store: Store, machine: Machine, 
 
     For fp32x they are the heuristic's and the store's nearest; for ``auto`` also the selection of each accuracy class.
     """
-    desc = desc_of(problem)
+    desc = problem.desc
     if precision != "fp32":
         made = [selected(device, problem, path).candidate for path in ("fp32", *FASTER)] if precision == "auto" else []
         for family in faster_families(precision):

@@ -10,15 +10,14 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
-from toprung.blas.problems import desc_of
 from toprung.device import Device
 from toprung.dispatch.select import FASTER, faster_families, paths
 from toprung.dispatch.selection import Candidate, Selection, decoded
 from toprung.dispatch.tuned import known, settled
 from toprung.gemm.classes import class_of
-from toprung.problem import Problem
-from toprung.routines.gemv import Gemv
-from toprung.stats import Interval, paired_ratio
+from toprung.lab.harness.stats import Interval, paired_ratio
+from toprung.oracle.gemv import Gemv
+from toprung.oracle.problem import Problem
 from toprung.store import Store
 from toprung.tune.candidates import check_candidates, first_use_candidates, selected
 from toprung.tune.compiler import Compiler
@@ -69,7 +68,7 @@ class Checked:
     def describe(self) -> dict[str, Any]:
         """Return the result as JSON-ready data."""
         return {
-            "problem": self.problem.describe(), "precision": self.precision, "class": class_of(desc_of(self.problem)),
+            "problem": self.problem.describe(), "precision": self.precision, "class": class_of(self.problem.desc),
             "routed": self.selected.encode(),
             "why": self.why, "best": self.best.encode() if self.best else None,
             "ratio": vars(self.ratio) if self.ratio else None, "broken": self.broken, "trouble": self.trouble,
@@ -93,7 +92,7 @@ def asked(device: Device, problem: Problem, precision: str) -> list[str]:
     Where fp32x is supported, ``auto`` stands for both ``fp32`` and ``auto``. Elsewhere only ``fp32`` is checked, and nothing if
     ``precision`` is ``fp32x``.
     """
-    if all(f.supports(device, desc_of(problem)) for f in faster_families("auto")):
+    if all(f.supports(device, problem.desc) for f in faster_families("auto")):
         return [] if precision in FASTER else ["fp32"]
     return ["fp32", "auto"] if precision == "auto" else [precision]
 
@@ -145,7 +144,7 @@ def _measured(
     """Return the candidate that a program gets after autotuning, and the other right ones. Autotuning's samples are not reused."""
     if isinstance(problem, Gemv):  # the host's BLAS is measured for arrays on the host, and those are not what ``selected`` is of
         others = [c for c in others if c.family.memory == "device"]
-    if settled(lane.device, desc_of(problem), paths(lane.device, desc_of(problem), path) or ("fp32",)):
+    if settled(lane.device, problem.desc, paths(lane.device, problem.desc, path) or ("fp32",)):
         return mine, others
     before = mine.candidate
     unmeasured = measure(lane, problem, (before, *others), store, seed)

@@ -13,12 +13,11 @@ from multiprocessing import get_context
 
 from toprung.backends import nvrtc
 from toprung.backends.base import Source
-from toprung.blas.problems import desc_of
-from toprung.build import keep
 from toprung.device import Device
 from toprung.dispatch.selection import Candidate
 from toprung.errors import ToprungError
-from toprung.problem import Problem
+from toprung.kernels.build import keep
+from toprung.oracle.problem import Problem
 from toprung.tune.worker import outlive_nobody
 
 RANKED = 600
@@ -48,7 +47,7 @@ def rank_one(device: Device, problem: Problem) -> list[Candidate]:
     """Return the ``RANKED`` most promising candidates for a problem, best first. Runs in a process of its own."""
     from toprung.tune.space import CallSpace
 
-    return list(islice(CallSpace(device, desc_of(problem)).ranked(), RANKED))
+    return list(islice(CallSpace(device, problem.desc).ranked(), RANKED))
 
 
 class Compiler:

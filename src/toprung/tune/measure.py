@@ -8,19 +8,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from toprung import peers
 from toprung.backends.base import Session
-from toprung.bench import copies
-from toprung.blas.competitor import BoundProduct, Toprung
-from toprung.blas.problems import desc_of
-from toprung.check import Oracle, hostile
-from toprung.competitor import BoundCompetitor, OnDevice, Rotating, refuse_what_cannot_fit
 from toprung.dispatch.selection import Candidate
 from toprung.errors import BuildError, IllegalTile, OutOfDeviceMemory, SwitchRefused, UnknownName, Unsupported
-from toprung.measure import Plan, Timing
-from toprung.power import clock_reader
-from toprung.problem import Problem
-from toprung.stats import paired_ratio
+from toprung.lab import baselines
+from toprung.lab.competitor import BoundCompetitor, Rotating, refuse_what_cannot_fit
+from toprung.lab.harness.bench import copies
+from toprung.lab.harness.library import BoundProduct, Toprung
+from toprung.lab.harness.measure import Plan, Timing
+from toprung.lab.harness.power import clock_reader
+from toprung.lab.harness.stats import paired_ratio
+from toprung.oracle.check import Oracle, hostile
+from toprung.oracle.placed import OnDevice
+from toprung.oracle.problem import Problem
 from toprung.tune.trial import Outcome, Sampled, Samples, Trial, mark, pairs
 
 WHOLE = 1024
@@ -117,7 +117,7 @@ class Measurer:
             return Toprung(candidate=candidate).prepare(placed)
         routine = placed.operands.problem.routine
         name = candidate.kernel if routine == "gemm" else f"{candidate.kernel}_{routine}"
-        return peers.peer(name).prepare(placed)
+        return baselines.peer(name).prepare(placed)
 
     def _rebound(self, prepared: BoundCompetitor, candidate: Candidate, placed: OnDevice) -> BoundCompetitor:
         """Return a prepared candidate bound to other operands; toprung's own reuse their launches."""
@@ -170,7 +170,7 @@ class Measurer:
         For kernels of our own, calls with the same kernel and number of launches are alike, whatever the problem.
         """
         ours, device = candidate.family.own, self.session.device
-        work = candidate.family.launch_count(device, desc_of(problem), candidate.config) if ours else problem
+        work = candidate.family.launch_count(device, problem.desc, candidate.config) if ours else problem
         self._host[candidate.kernel, work] = least = min(self._host.get((candidate.kernel, work), math.inf), seconds)
         return least if least < math.inf else 0.0
 

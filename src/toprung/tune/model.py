@@ -9,7 +9,7 @@ from toprung.device import Device
 from toprung.dispatch.selection import Candidate
 from toprung.errors import Unsupported
 from toprung.gemm.desc import Desc, GemmDesc
-from toprung.ranking import Ranking
+from toprung.tune.ranking import Ranking
 
 
 @dataclass(frozen=True)

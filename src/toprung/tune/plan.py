@@ -19,7 +19,7 @@ from multiprocessing.connection import Connection
 
 from toprung import backends
 from toprung.dispatch.selection import Candidate
-from toprung.problem import Problem
+from toprung.oracle.problem import Problem
 from toprung.store import Store
 from toprung.tune.candidates import first_use_candidates
 from toprung.tune.compiler import Compiler

@@ -10,10 +10,10 @@ import os
 import threading
 from typing import TYPE_CHECKING
 
-from toprung.blas.problems import problem_like
 from toprung.device import Device
 from toprung.dispatch.autotune import PLANNERS
 from toprung.gemm.desc import Desc
+from toprung.oracle.problems import problem_like
 from toprung.store import Store
 
 if TYPE_CHECKING:

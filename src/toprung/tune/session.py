@@ -13,7 +13,6 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from toprung.blas.problems import desc_of
 from toprung.device import Device
 from toprung.dispatch.heuristic import select_own
 from toprung.dispatch.select import FASTER, faster_families, of_precision, paths, select, unsuited
@@ -21,8 +20,8 @@ from toprung.dispatch.selection import Candidate, decoded
 from toprung.dispatch.tuned import is_ours, refusal, version
 from toprung.errors import NoDevice, UnknownName, Unsupported
 from toprung.gemm.classes import class_of
-from toprung.problem import Problem
-from toprung.stats import Interval, paired_ratio
+from toprung.lab.harness.stats import Interval, paired_ratio
+from toprung.oracle.problem import Problem
 from toprung.store import Entry, Machine, Store, candidate_key, shape_text
 from toprung.tune.candidates import host_candidates, installed
 from toprung.tune.compiler import Compiler
@@ -160,7 +159,7 @@ class Shape:
                 "after": self.after, "behind": vars(self.behind) if self.behind else None, "measured": measured,
             }}  # fmt: skip
         return {
-            "problem": self.problem.describe(), "precision": self.precision, "class": class_of(desc_of(self.problem)),
+            "problem": self.problem.describe(), "precision": self.precision, "class": class_of(self.problem.desc),
             "state": self.state, "note": self.note,
             "untuned_seconds": _finite(self.untuned), "best_seconds": _finite(self.best),
             **{name: c.encode() if c else None for name, c in candidates.items()},
@@ -221,11 +220,11 @@ class Tuner:
             self._first_device.setdefault(lane.machine, lane.device)
         self._precision = precision
         self.shapes = [
-            Shape(p, m, path) for m in machines for p in problems for path in paths(self._first_device[m], desc_of(p), precision)
+            Shape(p, m, path) for m in machines for p in problems for path in paths(self._first_device[m], p.desc, precision)
         ]  # fmt: skip
         if not self.shapes and problems and machines:
             device = self._first_device[machines[0]]
-            raise Unsupported(f"nothing to be tuned in {precision}: {unsuited(device, desc_of(problems[0]), precision)}")
+            raise Unsupported(f"nothing to be tuned in {precision}: {unsuited(device, problems[0].desc, precision)}")
         self.notes: list[str] = []
         # a run that was too short for all shapes goes on with those it did not reach
         order = sorted(self.shapes, key=self._was_tried)
@@ -364,7 +363,7 @@ class Tuner:
 
     def _study(self, lane: Lane, shape: Shape, share: Budget, compiler: Compiler, fingerprint: str) -> None:
         begin, before = time.monotonic(), shape.tried
-        desc = desc_of(shape.problem)
+        desc = shape.problem.desc
         if shape.start is None:
             self._recall(shape, lane.device)
             assert shape.start is not None
@@ -433,7 +432,7 @@ class Tuner:
 
     def _recall(self, shape: Shape, device: Device) -> None:
         """Load the store's entries of a shape: its best so far, and the configurations that were tried."""
-        problem, desc = shape.problem, desc_of(shape.problem)
+        problem, desc = shape.problem, shape.problem.desc
         shape.start = select_own(device, desc, shape.precision).candidate
         shape._seen = self._store.tried(shape.machine, problem.describe())
         for entry in self._store.entries(shape.machine, shape=shape_text(problem.describe())):
@@ -520,7 +519,7 @@ class Tuner:
 
         These are the vendor's library, the best of the other precision path, and what a usual search had found.
         """
-        desc, found = desc_of(shape.problem), {}
+        desc, found = shape.problem.desc, {}
         if shape.ordinary is not None:
             found["ordinary"] = shape.ordinary
         if shape.precision in FASTER:  # with auto, the final comparison of plain fp32 includes fp32x already

@@ -9,10 +9,10 @@ from dataclasses import replace
 
 from toprung.device import Device
 from toprung.errors import BadSize, UnknownName
-from toprung.problem import Problem
-from toprung.routines.gemm import TRANSPOSES, Gemm
-from toprung.routines.gemv import Gemv
-from toprung.suites import TIGHT
+from toprung.lab.harness.suites import TIGHT
+from toprung.oracle.gemm import TRANSPOSES, Gemm
+from toprung.oracle.gemv import Gemv
+from toprung.oracle.problem import Problem
 
 ROUTINES = ("gemm", "gemv")
 

@@ -11,8 +11,8 @@ from typing import Protocol
 from toprung.device import Device
 from toprung.dispatch.selection import Candidate
 from toprung.gemm.desc import Desc
-from toprung.kernels import families
 from toprung.kernels.base import Axes, KernelFamily, Point
+from toprung.kernels.registry import families
 from toprung.tune.model import Model, model
 
 BEAM = 48

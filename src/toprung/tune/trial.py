@@ -7,11 +7,10 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from toprung.blas.problems import desc_of
 from toprung.dispatch.selection import Candidate
 from toprung.dispatch.tuned import version
 from toprung.gemm.classes import class_of
-from toprung.problem import Problem
+from toprung.oracle.problem import Problem
 from toprung.store import Entry, Machine
 
 
@@ -122,7 +121,7 @@ def pairs(first: Sampled, other: Sampled) -> tuple[list[float], list[float]]:
 def entry_of(machine: Machine, problem: Problem, candidate: Candidate, sampled: Sampled) -> Entry:
     """Return a candidate's result as an entry of the store."""
     return Entry(
-        machine=machine, problem_class=class_of(desc_of(problem)), shape=problem.describe(), candidate=candidate.encode(),
+        machine=machine, problem_class=class_of(problem.desc), shape=problem.describe(), candidate=candidate.encode(),
         source=version(candidate.kernel, machine.backend), seconds=sampled.seconds, cold_seconds=sampled.cold_seconds,
         clocks_mhz=sampled.clocks_mhz, marked=sampled.marked, grade=sampled.grade, status=sampled.status, message=sampled.message,
     )  # fmt: skip

@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-from toprung.kernels.record import LibraryKernel
-from toprung.rung import Switch
+from toprung.kernels.record import LibraryKernel, Switch
 from toprung.tile import Tile
 
 HERE = Path(__file__).parent
@@ -27,7 +26,7 @@ ADD = LibraryKernel(
         Switch("TIGHT", "C lies as a slice does, without gaps"),
         Switch("INDEX32", "places in C are counted with 32 bits"),
     ),
-    ladder="helpers",
+    family="helpers",
     stem="add",
     source=HERE / "add.cl",
     routine="add",
@@ -38,7 +37,7 @@ SCALE = LibraryKernel(
     idea="β·C alone",
     expects="the speed of memory",
     tiles={"gpu": (Tile(BM=1, BN=128), Tile(BM=1, BN=32)), "cpu": (Tile(BM=1, BN=64), Tile(BM=1, BN=1))},
-    ladder="helpers",
+    family="helpers",
     stem="scale",
     source=HERE / "scale.cl",
     routine="scale",
@@ -49,7 +48,7 @@ MOVE = LibraryKernel(
     idea="any strides to any others",
     expects="the speed of memory where both sides run along their columns",
     tiles={"gpu": (Tile(BM=1, BN=256), Tile(BM=1, BN=32)), "cpu": (Tile(BM=1, BN=64), Tile(BM=1, BN=1))},
-    ladder="helpers",
+    family="helpers",
     stem="move",
     source=HERE / "move.cl",
     routine="move",

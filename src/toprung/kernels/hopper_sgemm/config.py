@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from toprung.backends.base import DYNAMIC_SHARED, Source
-from toprung.build import with_includes
 from toprung.kernels.base import KernelConfig
+from toprung.kernels.record import with_includes
 from toprung.tile import Tile
 
 FOLDER = Path(__file__).parent

@@ -2,9 +2,8 @@
 
 from pathlib import Path
 
-from toprung.kernels.record import LibraryKernel
+from toprung.kernels.record import SHUFFLE, LibraryKernel, Switch
 from toprung.kernels.skinny_model import SMALL
-from toprung.rung import SHUFFLE, Switch
 from toprung.tile import POWER_OF_TWO, TEAM_IN_SUBGROUP, Rule, Tile, divides, partial_sums
 
 FEW = Switch("SMALL", "rows of the small operand", values=SMALL)
@@ -23,7 +22,7 @@ ROWS = LibraryKernel(
         Rule("TN % VA = 0", "a work-item takes one vector of each row an iteration", lambda t, d: (t.TN or 1) % (t.VA or 1) == 0),
     ),
     switches=(SHUFFLE, FEW),
-    ladder="skinny",
+    family="skinny",
     stem="rows",
     source=Path(__file__).with_name("rows.cl"),
     routine="rows",
@@ -48,7 +47,7 @@ COLUMNS = LibraryKernel(
         divides("TN", "KU", "and takes KU rows of X at a time"),
     ),
     switches=(FEW,),
-    ladder="skinny",
+    family="skinny",
     stem="columns",
     source=Path(__file__).with_name("columns.cl"),
     routine="columns",

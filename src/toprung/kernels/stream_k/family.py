@@ -16,10 +16,10 @@ from toprung.gemm.desc import Desc, GemmDesc, widths
 from toprung.kernels import blocks
 from toprung.kernels.base import TEST_EDGE, TEST_SLICES, Axes, KernelConfig, KernelFamily, Launches, Point, Run, TileConfig, tile_of
 from toprung.kernels.blocks import GROUP_M, LAYOUT_SWITCHES, RESIDENT, RULES, fitted, square, tiles_bytes
+from toprung.kernels.build import loaded
 from toprung.kernels.launch import uints
-from toprung.kernels.record import LibraryKernel, loaded
+from toprung.kernels.record import LibraryKernel, Switch
 from toprung.kernels.stream_k.work import Work, uploaded, work
-from toprung.rung import Switch
 from toprung.tile import Rule, Tile
 
 HERE = Path(__file__).parent
@@ -53,7 +53,7 @@ COLLECT = LibraryKernel(
     expects="the speed of the L2, and a launch",
     tiles={"gpu": (square(128, 16, 8, (32, 64)),)},
     switches=(Switch("VC", "floats of an access to C", values=(1, 2, 4)),),
-    ladder="stream_k",
+    family="stream_k",
     stem="collect",
     source=HERE / "collect.cl",
     routine="collect",

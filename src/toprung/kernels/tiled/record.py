@@ -4,8 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from toprung.kernels.blocks import GROUP_M, LAYOUT_SWITCHES, RESIDENT, RULES, square, tiles_bytes
-from toprung.kernels.record import LibraryKernel
-from toprung.rung import Switch
+from toprung.kernels.record import LibraryKernel, Switch
 from toprung.tile import Tile
 
 RECORD = LibraryKernel(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from toprung.measure import Measurement
+from toprung.lab.harness.measure import Measurement
 from toprung.report.html.gather import Stored
 
 Row = Mapping[str, Any]

@@ -6,17 +6,17 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
-from toprung.bounds.figures import Unknown
-from toprung.measure import Measurement
-from toprung.precision import precision
+from toprung.lab.bounds.figures import Unknown
+from toprung.lab.harness.measure import Measurement
+from toprung.lab.harness.results import competitor_name
+from toprung.lab.rung import ladder_names
+from toprung.oracle.precision import precision
 from toprung.report.html.chart import CATEGORIES, SHAPES, Chart, Column, Row, Spec, source, sources, tooltip
 from toprung.report.html.gather import Gathered, Stored
 from toprung.report.html.limits import Limits
 from toprung.report.html.stairs import page_of
 from toprung.report.html.tuning import read_tuning
 from toprung.report.html.views import HEIGHT, POINT, Taken, Views, name_of, shown, words
-from toprung.results import competitor_name
-from toprung.rung import ladder_names
 
 TICKS = [n * 10.0**e for e in range(-1, 7) for n in (1, 3)]
 """Ticks of a speed on a logarithmic axis."""

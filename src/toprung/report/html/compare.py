@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from toprung import results
 from toprung.errors import BadRecord
+from toprung.lab.harness import results
+from toprung.lab.harness.results import Change
 from toprung.report.html.chart import Chart, Column, Row, source, tooltip
 from toprung.report.html.gather import Complaint, Stored, read_sound
-from toprung.results import Change
 
 
 def side(name: str, among: Sequence[Stored]) -> tuple[list[Stored], list[Complaint]]:

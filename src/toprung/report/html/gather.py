@@ -9,17 +9,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from toprung import results
-from toprung.accuracy import Graded
-from toprung.bandwidth import Bandwidth
-from toprung.bounds.arch import vendor_figures
-from toprung.bounds.figures import Figures
 from toprung.device import Device
 from toprung.errors import BadRecord, UnknownName
-from toprung.measure import Measurement
+from toprung.lab.bounds.arch import vendor_figures
+from toprung.lab.bounds.figures import Figures
+from toprung.lab.harness import results
+from toprung.lab.harness.accuracy import Graded
+from toprung.lab.harness.bandwidth import Bandwidth
+from toprung.lab.harness.measure import Measurement
+from toprung.lab.probe import store
+from toprung.oracle.precision import precision
 from toprung.paths import data_dir
-from toprung.precision import precision
-from toprung.probe import store
 from toprung.report.bound_table import read_bounds
 from toprung.report.html.tuning import read_tuning
 from toprung.tile import Tile
@@ -34,7 +34,7 @@ class Stored:
     Attributes
     ----------
     name : its path from the folder that was searched on, so that no page tells where a user's home is
-    content : as ``toprung.results.read`` gives it
+    content : as ``toprung.lab.harness.results.read`` gives it
     """
 
     name: str

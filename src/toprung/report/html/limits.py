@@ -10,22 +10,22 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from toprung import machine_code
 from toprung.backends import nvrtc
 from toprung.backends.base import Source
-from toprung.bounds.figures import Figures, Unknown
-from toprung.bounds.levels import Bound, bound
-from toprung.bounds.registers import Reads
-from toprung.build import rung_source
 from toprung.errors import BuildError, MissingExtra, ToprungError, UnknownName
-from toprung.explain import work_of
-from toprung.machine_code import Loop, MachineCode, inspect_source
-from toprung.measure import Measurement
+from toprung.kernels.record import kernel_source
+from toprung.lab.bounds.figures import Figures, Unknown
+from toprung.lab.bounds.levels import Bound, bound
+from toprung.lab.bounds.registers import Reads
+from toprung.lab.explain import work_of
+from toprung.lab.harness.measure import Measurement
+from toprung.lab.routines.base import routine
+from toprung.lab.rung import Rung, rung
+from toprung.lab.sass import machine_code
+from toprung.lab.sass.machine_code import Loop, MachineCode, inspect_source
+from toprung.oracle.problem import Problem
 from toprung.paths import cache_dir, publish
-from toprung.problem import Problem
 from toprung.report.html.gather import Gathered
-from toprung.routines.base import routine
-from toprung.rung import Rung, rung
 from toprung.tile import Tile
 
 Says = Callable[[str], None]
@@ -77,7 +77,7 @@ class Limits:
         if key not in self._codes:
             self.says(f"{who['name']} {who['variant']}".rstrip())
             try:
-                source = rung_source(of, Tile(**who["tile"]), who["options"])
+                source = kernel_source(of, Tile(**who["tile"]), who["options"])
                 self._codes[key] = kept(source, self._device.arch)
             except MissingExtra as error:
                 self.compiles = False

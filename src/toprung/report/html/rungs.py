@@ -6,15 +6,15 @@ import difflib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from toprung.bounds.figures import Unknown
-from toprung.bounds.levels import Bound, rate
 from toprung.errors import ToprungError
-from toprung.machine_code import MachineCode
+from toprung.lab.bounds.figures import Unknown
+from toprung.lab.bounds.levels import Bound, rate
+from toprung.lab.rung import Rung, ladder
+from toprung.lab.sass.machine_code import MachineCode
 from toprung.report.html.chart import Row
 from toprung.report.html.limits import Limits
 from toprung.report.html.stairs import page_of, stair_rows
 from toprung.report.html.views import Views
-from toprung.rung import Rung, ladder
 
 SHOWN = 12
 """Classes of instructions that are shown one by one."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from toprung.bandwidth import Bandwidth
-from toprung.bounds.figures import Figures, Unknown
-from toprung.measure import Measurement
+from toprung.lab.bounds.figures import Figures, Unknown
+from toprung.lab.harness.bandwidth import Bandwidth
+from toprung.lab.harness.measure import Measurement
+from toprung.lab.rung import ladder, ladder_names
 from toprung.report.html.chart import Chart, Column, Row, Spec, source, tooltip
 from toprung.report.html.limits import Limits
 from toprung.report.html.views import HEIGHT, POINT, Taken, Views, name_of, shown, view_of, words
-from toprung.rung import ladder, ladder_names
 
 
 def stair_columns(unit: str) -> list[Column]:

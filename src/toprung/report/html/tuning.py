@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from toprung.results import problem_name
+from toprung.lab.harness.results import problem_name
 
 
 @dataclass(frozen=True)

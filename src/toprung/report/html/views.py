@@ -6,10 +6,10 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Any
 
-from toprung.measure import Measurement
+from toprung.lab.harness.measure import Measurement
+from toprung.lab.harness.results import competitor_name, problem_name
 from toprung.report.html.chart import Spec
 from toprung.report.html.gather import Gathered, Stored
-from toprung.results import competitor_name, problem_name
 
 Taken = tuple[Stored, Measurement]
 

@@ -1,0 +1,41 @@
+"""Array libraries, found by looking in this folder: one module each, with an ``adapter``. Nothing lists the modules."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import pkgutil
+from typing import Any
+
+from toprung.arrays.base import Adapter, Operand
+
+_by_type: dict[type, Adapter] = {}
+
+
+@functools.cache
+def adapters() -> tuple[Adapter, ...]:
+    """Every adapter: libraries first, then the protocols that many of them speak."""
+    found = []
+    for module in pkgutil.iter_modules(__path__):
+        adapter = getattr(importlib.import_module(f"{__name__}.{module.name}"), "adapter", None)
+        if adapter is not None:
+            found.append(adapter)
+    return tuple(sorted(found, key=lambda a: a.order))
+
+
+def adapter_of(thing: Any) -> Adapter | None:
+    """Who knows this array; None where nobody does (a list, a number)."""
+    kind = type(thing)
+    known = _by_type.get(kind)
+    if known is None:
+        known = next((a for a in adapters() if a.knows(kind)), None)
+        if known is None:  # the protocols may also be spoken by one object alone
+            return next((a for a in adapters() if a.order and any(hasattr(thing, name) for name in a.speaks)), None)
+        _by_type[kind] = known
+    return known
+
+
+def operand(thing: Any, name: str) -> Operand | None:
+    """An array as toprung sees it, None where it is no array. Raises BadArray for one that is not float32."""
+    adapter = adapter_of(thing)
+    return None if adapter is None else adapter.operand(thing, name)

@@ -1,0 +1,53 @@
+"""CuPy arrays, on CuPy's current stream."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Hashable
+from typing import Any
+
+from toprung.arrays.base import Adapter, Home, Operand, refuse_dtype
+
+
+class CuPy(Adapter):
+    """Any strides, on CUDA devices."""
+
+    name = "CuPy"
+    package = "cupy"
+    type_name = "ndarray"
+
+    def operand(self, thing: Any, name: str) -> Operand:
+        """The array's memory."""
+        if thing.dtype != "float32":
+            raise refuse_dtype(name, thing.dtype, f"{name}.astype(cupy.float32)")
+        home = Home("cuda", thing.device.id)
+        strides = tuple(s // 4 for s in thing.strides)
+        return Operand(self, thing, thing.shape, strides, home, thing.data.ptr, queue=self.queue(home))
+
+    def empty(self, like: Operand, shape: tuple[int, ...], fortran: bool = False) -> Any:
+        """From CuPy's pool, which belongs to the current stream."""
+        cupy = sys.modules["cupy"]
+        with cupy.cuda.Device(like.home.number):
+            return cupy.empty(shape, cupy.float32, order="F" if fortran else "C")
+
+    def signature(self, thing: Any) -> Hashable:
+        """Type, shape, strides and device."""
+        return thing.dtype.char, thing.shape, thing.strides, thing.device.id
+
+    def address(self, thing: Any) -> int:
+        """Of the first element."""
+        return int(thing.data.ptr)
+
+    def fresh(self, thing: Any, shape: tuple[int, ...]) -> Any:
+        """From CuPy's pool."""
+        cupy = sys.modules["cupy"]
+        with cupy.cuda.Device(thing.device.id):
+            return cupy.empty(shape, cupy.float32)
+
+    def queue(self, home: Home) -> Any:
+        """CuPy's current stream on a device (CuPy counts them for each thread)."""
+        cupy = sys.modules["cupy"]
+        return cupy.cuda.get_current_stream(home.number).ptr
+
+
+adapter = CuPy()

@@ -1,0 +1,44 @@
+"""pyopencl.array: arrays in a context of the user's, on the queue the array carries."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Hashable
+from typing import Any
+
+from toprung.arrays.base import Adapter, Home, Operand, refuse_dtype
+from toprung.errors import BadArray
+
+
+class PyOpenCL(Adapter):
+    """Any strides. The result has the first operand's queue."""
+
+    name = "pyopencl"
+    package = "pyopencl"
+    type_name = "Array"
+
+    def operand(self, thing: Any, name: str) -> Operand:
+        """The array's buffer."""
+        if thing.dtype != "float32":
+            raise refuse_dtype(name, thing.dtype, f"{name}.astype(numpy.float32)")
+        if thing.queue is None:
+            raise BadArray(f"{name} has no queue: give it one with {name}.with_queue(queue)")
+        memory = thing.base_data
+        if thing.size and not hasattr(memory, "int_ptr"):
+            raise BadArray(f"{name} lies in shared virtual memory: copy it into a buffer with pyopencl.array.to_device")
+        strides = tuple(s // 4 for s in thing.strides)
+        home = Home("opencl", context=thing.queue.context)
+        return Operand(self, thing, thing.shape, strides, home, thing.offset, memory, thing.queue)
+
+    def empty(self, like: Operand, shape: tuple[int, ...], fortran: bool = False) -> Any:
+        """On the queue of ``like``, with its allocator."""
+        array = sys.modules["pyopencl.array"]
+        thing = like.thing
+        return array.Array(like.queue, shape, "float32", order="F" if fortran else "C", allocator=getattr(thing, "allocator", None))
+
+    def signature(self, thing: Any) -> Hashable:
+        """Type, shape, strides, the memory object and the queue: a buffer's handle has no address to compare."""
+        return None
+
+
+adapter = PyOpenCL()

@@ -1,0 +1,79 @@
+"""PyTorch tensors, on the CPU and on CUDA devices, on PyTorch's current stream."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Hashable
+from typing import Any
+
+from toprung.arrays.base import Adapter, Home, Operand, refuse_dtype
+from toprung.arrays.numpy import host_operand
+from toprung.errors import BadArray
+
+
+def _torch() -> Any:
+    """PyTorch: whoever has a tensor has imported it."""
+    return sys.modules["torch"]
+
+
+@functools.cache
+def _stream_of() -> Callable[[int], int]:
+    """Device number → handle of PyTorch's current stream there, by the shortest way PyTorch has."""
+    raw = getattr(_torch()._C, "_cuda_getCurrentRawStream", None)
+    return raw or (lambda number: _torch().cuda.current_stream(number).cuda_stream)
+
+
+class Torch(Adapter):
+    """Strided float32 tensors that need no gradient."""
+
+    name = "PyTorch"
+    package = "torch"
+    type_name = "Tensor"
+
+    def operand(self, thing: Any, name: str) -> Operand:
+        """The tensor's storage."""
+        torch = _torch()
+        if thing.dtype != torch.float32:
+            raise refuse_dtype(name, thing.dtype, f"{name}.float()")
+        if thing.layout != torch.strided:
+            raise BadArray(f"{name} is a tensor of layout {thing.layout}: pass {name}.to_dense()")
+        if thing.requires_grad and torch.is_grad_enabled():
+            raise BadArray(
+                f"{name} requires a gradient, which toprung does not record: pass {name}.detach(), or use torch.no_grad()"
+            )
+        thing = thing.resolve_neg() if thing.is_neg() else thing
+        if thing.device.type == "cpu":
+            return host_operand(self, thing, thing.detach().numpy())
+        if thing.device.type != "cuda" or torch.version.cuda is None:
+            raise BadArray(f"{name} is on {thing.device}, which toprung does not reach: move it with {name}.cpu() or {name}.cuda()")
+        number = thing.device.index
+        return Operand(
+            self, thing, tuple(thing.shape), thing.stride(), Home("cuda", number), thing.data_ptr(), queue=_stream_of()(number)
+        )
+
+    def empty(self, like: Operand, shape: tuple[int, ...], fortran: bool = False) -> Any:
+        """From PyTorch's allocator, which belongs to the current stream."""
+        torch, device = _torch(), like.thing.device
+        if fortran:
+            return torch.empty(shape[::-1], dtype=torch.float32, device=device).permute(*range(len(shape) - 1, -1, -1))
+        return torch.empty(shape, dtype=torch.float32, device=device)
+
+    def signature(self, thing: Any) -> Hashable:
+        """Type, shape, strides, device and whether a gradient would be lost."""
+        return thing.dtype, thing.shape, thing.stride(), thing.get_device(), thing.requires_grad, thing.is_neg()
+
+    def address(self, thing: Any) -> int:
+        """Of the first element."""
+        return int(thing.data_ptr())
+
+    def fresh(self, thing: Any, shape: tuple[int, ...]) -> Any:
+        """From PyTorch's allocator."""
+        return thing.new_empty(shape)
+
+    def queue(self, home: Home) -> Any:
+        """PyTorch's current stream on a device."""
+        return _stream_of()(home.number)
+
+
+adapter = Torch()

@@ -1,0 +1,1 @@
+"""Execution: products that are selected, compiled and put into queues."""

@@ -1,0 +1,124 @@
+"""Compilation of kernels through a cache of binaries: (KernelRecord, Tile, switches, Device) → Compiled.
+
+A binary is stored under the hash of everything that can change it: kernel source, macros, and the backend's fingerprint
+(compiler, driver, device, prelude). Files are published whole or not at all, so that processes may race for one name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Generic, TypeVar
+from weakref import WeakKeyDictionary
+
+from toprung.backends.base import Kernel, Resources, Session, Source
+from toprung.errors import BuildError
+from toprung.kernels.base import Switches
+from toprung.kernels.record import KernelRecord, LibraryKernel, Options, Own, kernel_source
+from toprung.paths import cache_dir, publish
+from toprung.tile import Tile
+
+__all__ = ["Compiled", "Own", "build", "keep", "loaded", "source_kernel"]
+
+FORMAT = "toprung binary 3"
+
+Record = TypeVar("Record", bound=KernelRecord)
+
+
+@dataclass(frozen=True)
+class Compiled(Generic[Record]):
+    """A kernel ready to be bound to a problem.
+
+    Attributes
+    ----------
+    options : every switch of the kernel with its value
+    seconds : seconds that the build took
+    cached : True if the binary came from the cache
+    """
+
+    record: Record
+    tile: Tile
+    options: Options
+    kernel: Kernel
+    seconds: float
+    cached: bool
+
+    @property
+    def resources(self) -> Resources:
+        """Registers and memory that the kernel takes from a compute unit."""
+        return self.kernel.resources
+
+
+def build(record: Record, tile: Tile, options: Options, session: Session, own: Own | None = None) -> Compiled[Record]:
+    """Compile a kernel, or load its binary from the cache; ``own`` is machine code to be used in its place.
+
+    Raises
+    ------
+    IllegalTile
+        the tile breaks rules, each of which is named; nothing is compiled
+    BuildError
+        the kernel does not compile; the message holds the compiler's log
+    BadCubin, UnknownName
+        the machine code is damaged or of another architecture, or has no such kernel
+    """
+    options = record.options(session.device, options)
+    record.check(tile, options, session.device)
+    source = kernel_source(record, tile, options, own)
+    start = time.perf_counter()
+    kernel, cached = _kernel(source, session)
+    return Compiled(record, tile, options, kernel, time.perf_counter() - start, cached)
+
+
+def source_kernel(source: Source, session: Session) -> Kernel:
+    """Return the kernel of any source, through the cache."""
+    return _kernel(source, session)[0]
+
+
+def _kernel(source: Source, session: Session) -> tuple[Kernel, bool]:
+    if source.language == "cubin":  # nothing to compile, and nothing to keep
+        return session.load(session.compile(source), source), False
+    path = _place(source, session.fingerprint())
+    try:
+        stored = path.read_bytes()
+    except OSError:
+        stored = b""
+    digest, binary = stored[:32], stored[32:]
+    if binary and hashlib.sha256(binary).digest() == digest:  # a runtime may crash on a damaged binary: it never gets one
+        try:
+            return session.load(binary, source), True
+        except BuildError:
+            pass  # made by another runtime with the same fingerprint
+    binary = session.compile(source)
+    kernel = session.load(binary, source)
+    keep(source, session.fingerprint(), binary)
+    return kernel, False
+
+
+def keep(source: Source, fingerprint: str, binary: bytes) -> None:
+    """Put a binary into the cache under a session's fingerprint: a process may compile for another one's session."""
+    publish(_place(source, fingerprint), hashlib.sha256(binary).digest() + binary)
+
+
+def _place(source: Source, fingerprint: str) -> Path:
+    key = "\0".join((FORMAT, fingerprint, source.language, source.kernel, source.defines_text(), source.text))
+    return cache_dir() / "binaries" / hashlib.sha256(key.encode()).hexdigest()
+
+
+_Key = tuple[LibraryKernel, Tile, Switches]
+_loaded: WeakKeyDictionary[Session, dict[_Key, Kernel]] = WeakKeyDictionary()
+_loading = threading.RLock()
+
+
+def loaded(session: Session, record: LibraryKernel, tile: Tile, options: Mapping[str, int] | Switches = ()) -> Kernel:
+    """Return a kernel compiled for a session's device and loaded there; kept as long as the session."""
+    tile, options = replace(tile, SPLIT_K=None), tuple(sorted(dict(options).items()))
+    key = record, tile, options
+    with _loading:
+        kept = _loaded.setdefault(session, {})
+        if key not in kept:
+            kept[key] = build(record, tile, dict(options), session).kernel
+        return kept[key]

@@ -1,0 +1,35 @@
+"""What peers on the host share: they work in the host's own arrays and are timed with the host's clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from toprung.lab.competitor import BoundCompetitor, HostClock
+from toprung.oracle.check import Operands, view
+from toprung.oracle.gemm import Gemm
+from toprung.oracle.problem import F32
+
+Stacks = tuple[F32, F32, F32]
+"""op(A), op(B) and C, batch first, as views."""
+
+
+class BoundOnHost(BoundCompetitor):
+    """``bind`` makes, from views of the operands, what computes the product into C's."""
+
+    def __init__(self, operands: Operands, problem: Gemm, bind: Callable[[Stacks], Callable[[], object]]) -> None:
+        self.clock, self._old = HostClock(), operands.flat[problem.output.name]
+        self._flat = self._old.copy()
+        matrices = {**operands.matrices, problem.output.name: view(problem.output, self._flat)}
+        self._call = bind(problem.stacks(matrices))
+
+    def reset(self) -> None:
+        """Put the output back."""
+        self._flat[...] = self._old
+
+    def run(self) -> None:
+        """One call."""
+        self._call()
+
+    def fetch(self) -> F32:
+        """The output's backing array."""
+        return self._flat

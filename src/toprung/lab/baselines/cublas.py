@@ -1,0 +1,9 @@
+"""cuBLAS in fp32: what NVIDIA offers for this on its GPUs, and rung 0 there."""
+
+from toprung.lab.baselines._cublas import CuBLASPeer
+from toprung.lab.competitor import Promise
+
+
+def peer() -> CuBLASPeer:
+    """This module's peer."""
+    return CuBLASPeer("cublas", "cuBLAS", Promise())

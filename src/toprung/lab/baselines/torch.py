@@ -1,0 +1,69 @@
+"""PyTorch: what most programs that multiply matrices call, on a CPU or on an NVIDIA GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from toprung.device import Device
+from toprung.lab.baselines import Peer
+from toprung.lab.baselines._torch import cuda_tensors, host_tensors, no_torch, no_torch_cuda
+from toprung.lab.baselines._twin import placed_through
+from toprung.lab.competitor import BoundCompetitor, BoundOnDevice, HostClock
+from toprung.oracle.gemm import Gemm
+from toprung.oracle.placed import OnDevice
+from toprung.oracle.problem import F32
+
+
+class TorchPeer(Peer):
+    """``addmm_`` and ``baddbmm_`` in full fp32."""
+
+    name = "torch"
+    title = "PyTorch"
+    kinds = ("cpu", "gpu")
+
+    def absent(self, device: Device) -> str:
+        """Whether PyTorch is installed and can use the device."""
+        return no_torch_cuda(device) if device.kind == "gpu" else no_torch()
+
+    def prepare(self, placed: OnDevice) -> BoundCompetitor:
+        """Wrap the session's memory on a GPU, the host's own arrays elsewhere."""
+        import torch
+
+        problem = self.product(placed, zero=False)
+        torch.set_float32_matmul_precision("highest")  # its default; a program that changed it would be timed in TF32
+        if placed.session.device.kind == "gpu":
+            placed = placed_through(placed, "cuda")
+            return BoundOnDevice(placed, _bound(problem, cuda_tensors(placed, problem)))
+        return _OnHost(placed, problem)
+
+
+def _bound(problem: Gemm, tensors: tuple[Any, Any, Any]) -> Callable[[], object]:
+    a, b, c = tensors
+    scalars = {"alpha": problem.alpha, "beta": problem.beta}
+    if problem.batch > 1:
+        return lambda: c.baddbmm_(a, b, **scalars)
+    a, b, c = a[0], b[0], c[0]
+    return lambda: c.addmm_(a, b, **scalars)
+
+
+class _OnHost(BoundCompetitor):
+    def __init__(self, placed: OnDevice, problem: Gemm) -> None:
+        self.clock, name = HostClock(), problem.output.name
+        self._old = placed.operands.flat[name]
+        self._flat = self._old.copy()
+        self._call = _bound(problem, host_tensors({**placed.operands.flat, name: self._flat}, problem))
+
+    def reset(self) -> None:
+        self._flat[...] = self._old
+
+    def run(self) -> None:
+        self._call()
+
+    def fetch(self) -> F32:
+        return self._flat
+
+
+def peer() -> TorchPeer:
+    """This module's peer."""
+    return TorchPeer()

@@ -1,0 +1,373 @@
+"""How fast a kernel can be at most, level by level: from its compiled code and its tile, and from what the device can do.
+
+Every level counts what the kernel cannot do without and divides by the rate that the device cannot exceed. The slowest level is the
+limiter; its time is the bound. What caches may save is taken as saved, and what several warps may share as shared, so that no
+kernel can be faster than its bound if the figures are right. What is not known (a figure, the compiled code) leaves its level
+unknown and the bound to the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import ceil
+from types import MappingProxyType
+
+from toprung.errors import BadSize
+from toprung.lab.bounds.figures import Figures, Unknown
+from toprung.lab.bounds.occupancy import ROOMS, Room, occupancy
+from toprung.tile import Tile
+
+WARP = 32
+WORD = 4
+
+ADVICE: Mapping[str, str] = MappingProxyType({
+    "FFMA lanes": "nothing on these lanes, which multiply in every clock: faster means another algorithm or matrix units.",
+    "issue slots": "fewer instructions beside the multiplications: a larger thread tile, wider loads, simpler addresses.",
+    "register operands": "another order of the multiplications or another thread tile, so that neighbours share an operand.",
+    "dependent sums": "more warps on a multiprocessor, or several independent sums an element: each waits for its own last result.",
+    "shared memory": "fewer reads of shared memory and fewer conflicts: a larger or squarer thread and warp tile, padding.",
+    "L1": "fewer loads from global memory for a multiplication: tiles in shared memory, several elements a thread, wider loads.",
+    "L2": "larger blocks, so that each reads less of A and B for what it computes, or blocks that share what they read.",
+    "DRAM": "nothing in the kernel: the operands must cross the memory interface once; only a smaller data type or fusion helps.",
+    "launch": "fewer launches: a batch, or a graph of them.",
+})  # fmt: skip
+"""What would have to change next, by limiter."""
+
+
+@dataclass(frozen=True)
+class KernelWork:
+    """What is known of a kernel on a product C = A·B of M×N×K.
+
+    Attributes
+    ----------
+    M, N, K, batch : the problem
+    min_bytes : bytes that must cross the memory interface once
+    tile : None for a kernel without (then only its arithmetic and its compulsory bytes count)
+    whole : the kernel computes whole tiles, padding included; otherwise nothing beyond the edges
+    staged : operands go through shared memory once a block; otherwise each warp loads its own
+    loop : instructions of one turn of the main loop by class, as ``machine_code`` counts them; None: unknown
+    registers, shared_bytes : of a thread and of a block; None: unknown
+    shared_turns : how often shared memory is asked for one load on average, more than one where banks conflict
+    cluster : blocks that may get their tiles with one read
+    launches : of a call
+    useful_flops : operations of the problem, without padding; None: 2·M·N·K
+    """
+
+    M: int
+    N: int
+    K: int
+    min_bytes: int
+    tile: Tile | None = None
+    whole: bool = False
+    staged: bool = True
+    loop: Mapping[str, int] | None = None
+    registers: int | None = None
+    shared_bytes: int | None = None
+    shared_turns: float | None = None
+    batch: int = 1
+    cluster: int = 1
+    launches: int = 1
+    useful_flops: int | None = None
+
+    def __post_init__(self) -> None:
+        if min(self.M, self.N, self.K) < 0 or min(self.batch, self.cluster, self.launches) < 1:
+            raise BadSize("a bound needs sizes of at least 0, and batch, cluster and launches of at least 1")
+        if self.loop is not None:
+            object.__setattr__(self, "loop", MappingProxyType(dict(self.loop)))
+
+    @property
+    def flops(self) -> int:
+        """Of the problem: 2·M·N·K for each product of the batch, unless it is said otherwise."""
+        return self.useful_flops if self.useful_flops is not None else 2 * self.batch * self.M * self.N * self.K
+
+    @property
+    def multiplications(self) -> int:
+        """Multiply-adds of a thread in a turn of the main loop."""
+        loop = self.loop or {}
+        return loop.get("FFMA", 0) + 2 * loop.get("FFMA2", 0)
+
+    @property
+    def per_multiplication(self) -> float | None:
+        """Instructions of a warp for one multiply-add of each of its threads, in the main loop."""
+        own = self.multiplications
+        return sum((self.loop or {}).values()) / own if own else None
+
+    def count(self, *names: str) -> float | None:
+        """Instructions of some classes (``LDS``: of every width) for one multiply-add; None without a main loop."""
+        own = self.multiplications
+        found = sum(n for kind, n in (self.loop or {}).items() if kind.split(".")[0] in names)
+        return found / own if own else None
+
+
+@dataclass(frozen=True)
+class Level:
+    """One limit.
+
+    Attributes
+    ----------
+    seconds : that a call takes at least on its account; Unknown where figures are missing
+    counted : what was counted, and the rate it was divided by
+    """
+
+    name: str
+    seconds: float | Unknown
+    counted: str
+
+
+@dataclass(frozen=True)
+class Bound:
+    """Every level of a kernel on a device, and what follows."""
+
+    work: KernelWork
+    levels: tuple[Level, ...] = field(default_factory=tuple)
+
+    @property
+    def known(self) -> tuple[Level, ...]:
+        """Levels with a number."""
+        return tuple(level for level in self.levels if not isinstance(level.seconds, Unknown))
+
+    @property
+    def limiter(self) -> Level | None:
+        """The slowest; None where nothing is known that takes time."""
+        return max((level for level in self.known if _seconds(level) > 0), key=_seconds, default=None)
+
+    @property
+    def seconds(self) -> float | Unknown:
+        """What a call takes at least."""
+        found, gone = self.limiter, missing(self.levels)
+        return found.seconds if found else gone if gone.missing else 0.0
+
+    @property
+    def gflops(self) -> float | Unknown:
+        """What it computes at most."""
+        return rate(self.work, self.seconds)
+
+    @property
+    def advice(self) -> str:
+        """What would have to change next, by the limiter."""
+        found = self.limiter
+        return ADVICE.get(found.name, "") if found else ""
+
+
+def bound(work: KernelWork, figures: Figures) -> Bound:
+    """A kernel's bound on a device."""
+    return Bound(work, levels(work, figures))
+
+
+def rate(work: KernelWork, seconds: float | Unknown) -> float | Unknown:
+    """GFLOP/s of a call that takes this long."""
+    return seconds if isinstance(seconds, Unknown) else work.flops / seconds / 1e9 if seconds else float("inf")
+
+
+def missing(found: tuple[Level, ...]) -> Unknown:
+    """What all unknown levels lack together."""
+    return Unknown(tuple(dict.fromkeys(m for level in found if isinstance(level.seconds, Unknown) for m in level.seconds.missing)))
+
+
+def levels(work: KernelWork, figures: Figures) -> tuple[Level, ...]:
+    """All levels, from the arithmetic outwards."""
+    return (
+        _lanes(work, figures), _issue(work, figures), _operands(work, figures), _sums(work, figures), _shared(work, figures),
+        _l1(work, figures), _l2(work, figures), _dram(work, figures), _launch(work, figures),
+    )  # fmt: skip
+
+
+# Shares of the busiest multiprocessor. All that a multiprocessor does is proportional to the elements of C it computes.
+
+
+def blocks(work: KernelWork) -> int:
+    """Work-groups of a call."""
+    tile = work.tile
+    if tile is None:
+        return 0
+    return work.batch * ceil(work.M / tile.BM) * ceil(work.N / tile.BN) * (tile.SPLIT_K or 1)
+
+
+def depth(work: KernelWork) -> int:
+    """Steps of K of a work-group."""
+    tile = work.tile
+    return work.K if tile is None else ceil(work.K / (tile.SPLIT_K or 1))
+
+
+def busiest(work: KernelWork, sms: int) -> float:
+    """Multiply-adds that the busiest multiprocessor does at least: whole blocks where there are any, an even share otherwise."""
+    tile = work.tile
+    even = work.batch * work.M * work.N * work.K / sms
+    if tile is None:
+        return even
+    if (tile.SPLIT_K or 1) > 1:  # the last slice may be shorter
+        return even
+    rows, cols, full = _full(work, tile)
+    return max(even, ceil(full / sms) * rows * cols * depth(work))
+
+
+def _full(work: KernelWork, tile: Tile) -> tuple[int, int, int]:
+    """Rows and columns of a block, and how many blocks have all of them: what lies beyond the edges need not be computed."""
+    if work.whole:
+        return tile.BM, tile.BN, blocks(work)
+    rows, cols = max(1, min(tile.BM, work.M)), max(1, min(tile.BN, work.N))
+    return rows, cols, work.batch * (work.M // rows) * (work.N // cols) * (tile.SPLIT_K or 1)
+
+
+def resident(work: KernelWork, figures: Figures) -> int | None:
+    """Blocks that a multiprocessor holds at once; None where its room or the kernel's needs are unknown."""
+    of = _room(figures)
+    if of is None or work.tile is None or work.registers is None:
+        return None
+    return max(1, occupancy(of, work.tile.work_items, work.registers, work.shared_bytes or 0).blocks)
+
+
+def _room(figures: Figures) -> Room | None:
+    return ROOMS.get(figures.arch.rstrip("af"))
+
+
+def _per_sm(
+    work: KernelWork, figures: Figures, name: str, each: float | None, what: str, per_clock: float | None, unit: str, lacks: Unknown
+) -> Level:
+    """A level of which every multiprocessor has its own: ``each`` for one multiply-add of one thread, ``per_clock`` of them."""
+    sms, clock = figures.sms, figures.clock_mhz
+    gone = figures.lacking("sms", "clock_mhz").missing + lacks.missing
+    if each is None or sms is None or clock is None or per_clock is None:
+        return Level(name, Unknown(gone), what)
+    seconds = busiest(work, sms) * each / (per_clock * clock * 1e6)
+    return Level(name, seconds, f"{what}, {per_clock:.4g} {unit} a clock and multiprocessor")
+
+
+CODE = Unknown(("the compiled code's main loop",))
+NOTHING = Unknown(())
+
+
+def _lanes(work: KernelWork, figures: Figures) -> Level:
+    what = "one lane a multiply-add"
+    return _per_sm(work, figures, "FFMA lanes", 1.0, what, figures.ffma_per_clock, "FFMA", figures.lacking("ffma_per_clock"))
+
+
+def _issue(work: KernelWork, figures: Figures) -> Level:
+    each = work.per_multiplication
+    if each is None:
+        return Level("issue slots", CODE, "instructions of the main loop")
+    lacks = figures.lacking("issue_per_clock")
+    what = f"{each:.3f} instructions a multiply-add"
+    return _per_sm(work, figures, "issue slots", each / WARP, what, figures.issue_per_clock, "instructions of a warp", lacks)
+
+
+def _operands(work: KernelWork, figures: Figures) -> Level:
+    """The best rate that was measured for the thread tile, multiplying out of registers and nothing else."""
+    tile = work.tile
+    if tile is None:
+        return Level("register operands", Unknown(("a thread tile",)), "outer products out of registers")
+    shape = f"{tile.TM or 1}x{tile.TN or 1}"
+    known = {order: r for order, r in figures.ffma_outer_per_clock.items() if order.split()[0] == shape}
+    what = f"outer products of {shape.replace('x', '×')} out of registers"
+    if not known:
+        return Level("register operands", Unknown((f"ffma_outer_per_clock of {shape}",)), what)
+    best = max(known, key=lambda order: known[order])
+    return _per_sm(work, figures, "register operands", 1.0, f"{what}, {best.split(maxsplit=1)[-1]}", known[best], "FFMA", NOTHING)
+
+
+def _sums(work: KernelWork, figures: Figures) -> Level:
+    """Each element's multiply-adds wait for one another, and blocks that find no room for the blocks before them."""
+    latency, clock, at_once, sms = figures.ffma_latency_clocks, figures.clock_mhz, resident(work, figures), figures.sms
+    what = "the chain of multiply-adds of an element"
+    if work.tile is None or latency is None or clock is None or at_once is None or sms is None:
+        gone = figures.lacking("ffma_latency_clocks", "clock_mhz", "sms").missing
+        return Level("dependent sums", Unknown(gone + ("registers of the kernel",) * (at_once is None)), what)
+    turns = ceil(blocks(work) / (sms * at_once))
+    seconds = turns * depth(work) * latency / (clock * 1e6)
+    return Level(
+        "dependent sums", seconds, f"{what}, {latency:.3g} clocks each; {at_once} blocks a multiprocessor at once, {turns} waves"
+    )
+
+
+def warp_tile(tile: Tile) -> tuple[int, int]:
+    """Rows and columns of C of a warp; where the tile does not say, its lanes lie along N as far as the block goes."""
+    if tile.WM and tile.WN:
+        return tile.WM, tile.WN
+    along = min(WARP, tile.DN)
+    return (tile.TM or 1) * max(1, min(tile.DM, WARP // along)), (tile.TN or 1) * along
+
+
+def _shared(work: KernelWork, figures: Figures) -> Level:
+    """Turns of shared memory: a load or a store takes one at least, and no turn hands out more than its bytes."""
+    name = "shared memory"
+    if work.tile is None or not work.staged:
+        return Level(name, 0.0, "nothing goes through it")
+    turns = work.count("LDS", "STS")
+    loads = work.count("LDS")
+    if turns is None or loads is None:
+        return Level(name, CODE, "loads and stores of the main loop")
+    rate_of, per_clock = figures.lds_per_clock.get("32"), figures.shared_bytes_per_clock
+    if per_clock is None:
+        return Level(name, figures.lacking("shared_bytes_per_clock"), "loads and stores of the main loop")
+    full = max(rate_of or 0.0, per_clock / (WORD * WARP))  # turns a clock
+    rows, cols = warp_tile(work.tile)
+    # different floats that a warp needs of A and B for its rows·cols multiply-adds of one k: no turn brings more than 32 of them
+    least = (rows + cols) / (rows * cols)
+    if not loads:
+        least = 0.0
+    conflicts = loads * (work.shared_turns - 1) if work.shared_turns else 0.0
+    each = max((turns + conflicts) / WARP, least / WARP)
+    what = f"{turns:.3f} loads and stores a multiply-add"
+    if least / WARP > (turns + conflicts) / WARP:
+        what = f"{least:.3f} floats a multiply-add"
+    if conflicts:
+        what += f", {work.shared_turns:.3g} turns a load"
+    return _per_sm(work, figures, name, each, what, full, "turns", NOTHING)
+
+
+def _l1(work: KernelWork, figures: Figures) -> Level:
+    """Loads from global memory: a turn at least each, and as many as the floats that must come need at 32 a turn."""
+    loads = work.count("LDG", "LD", "LDGSTS")
+    what = "loads from global memory in the main loop"
+    if work.tile is None:
+        return Level("L1", Unknown(("a tile",)), what)
+    if loads is None:
+        return Level("L1", CODE, what)
+    known = [r for r in (figures.l1_bytes_per_clock, figures.shared_bytes_per_clock) if r is not None]  # one array of memory
+    if not known:
+        return Level("L1", figures.lacking("l1_bytes_per_clock", "shared_bytes_per_clock"), what)
+    rows, cols = (work.tile.BM, work.tile.BN) if work.staged else warp_tile(work.tile)
+    least = (rows + cols) / (rows * cols) if loads else 0.0  # floats that a block, or without shared memory a warp, must get
+    counted = f"{loads:.4f} loads a multiply-add" if loads >= least else f"{least:.4f} floats a multiply-add"
+    return _per_sm(work, figures, "L1", max(loads, least) / WARP, counted, max(known) / (WORD * WARP), "turns", NOTHING)
+
+
+def _l2(work: KernelWork, figures: Figures) -> Level:
+    """Each block's rows of A and columns of B once; blocks that run together on a multiprocessor or in a cluster may share them."""
+    tile, speed = work.tile, figures.l2_read_bytes_per_s
+    what = "tiles that blocks read"
+    at_once = resident(work, figures)
+    if tile is None or speed is None or at_once is None:
+        gone = figures.lacking("l2_read_bytes_per_s").missing + ("registers of the kernel",) * (at_once is None)
+        return Level("L2", Unknown(gone), what)
+    together = at_once * work.cluster
+    # r × c blocks side by side read r·BM rows and c·BN columns: the least over all ways to lay them
+    ways = [(r, -(-together // r)) for r in range(1, together + 1)]
+    rows, cols, full = _full(work, tile)
+    least = min((r * rows + c * cols) / (r * c) for r, c in ways)
+    bytes_read = full * least * (work.K // (tile.SPLIT_K or 1)) * WORD
+    return Level("L2", bytes_read / speed, f"{bytes_read / 1e9:.4g} GB of {what}, {speed / 1e9:,.0f} GB/s")
+
+
+def _dram(work: KernelWork, figures: Figures) -> Level:
+    """What must cross the memory interface: all but what the last cache may have kept since the last call."""
+    known = [r for r in (figures.dram_read_bytes_per_s, figures.dram_copy_bytes_per_s) if r is not None]
+    what = "each operand once"
+    if not known or figures.l2_bytes is None:
+        gone = () if known else ("dram_read_bytes_per_s",)
+        return Level("DRAM", Unknown(gone + figures.lacking("l2_bytes").missing), what)
+    needed = max(0, work.min_bytes - figures.l2_bytes)
+    counted = f"{needed / 1e9:.4g} GB: {what}, less the {figures.l2_bytes / 2**20:.0f} MiB that the last cache may have kept"
+    return Level("DRAM", needed / max(known), f"{counted}, {max(known) / 1e9:,.0f} GB/s")
+
+
+def _launch(work: KernelWork, figures: Figures) -> Level:
+    each = figures.launch_seconds
+    if each is None:
+        return Level("launch", figures.lacking("launch_seconds"), "launches of a call")
+    return Level("launch", work.launches * each, f"{work.launches} a call, {1e6 * each:.3g} µs each")
+
+
+def _seconds(level: Level) -> float:
+    return 0.0 if isinstance(level.seconds, Unknown) else level.seconds

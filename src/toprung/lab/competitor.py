@@ -1,0 +1,298 @@
+"""What takes part in a comparison, ours or somebody else's: something that can be prepared for operands, run, timed, fetched."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from types import MappingProxyType
+from typing import Any, Protocol
+
+from toprung.backends.base import HOLD_SECONDS, Launch, Resources
+from toprung.device import Device
+from toprung.errors import IllegalTile, OutOfDeviceMemory, Unsupported
+from toprung.kernels.build import Compiled, build
+from toprung.lab.routines.base import method
+from toprung.lab.rung import Options, Rung
+from toprung.oracle.placed import OnDevice
+from toprung.oracle.precision import precision
+from toprung.oracle.problem import F32, Problem
+from toprung.tile import Tile
+
+
+@dataclass(frozen=True)
+class Promise:
+    """What a competitor says of itself.
+
+    Attributes
+    ----------
+    precision : its path, by its name in ``toprung.oracle.precision``: results are held to that path's limit and labelled with it
+    deterministic : the same call gives the same bits
+    note : what a reader of its figures must know besides
+    """
+
+    precision: str = "fp32"
+    deterministic: bool = True
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        precision(self.precision)
+
+
+class Clock(Protocol):
+    """Where time is read; every session is one."""
+
+    def mark(self) -> object:
+        """A point in what runs."""
+
+    def seconds(self, start: Any, end: Any) -> float:
+        """Seconds between two points; waits for the second."""
+
+    def hold(self) -> Launch | None:
+        """See ``toprung.backends.base.Session``."""
+
+
+class HostClock:
+    """The host's clock, for what is done when the call returns."""
+
+    def mark(self) -> float:
+        """Now."""
+        return time.perf_counter()
+
+    def seconds(self, start: float, end: float) -> float:
+        """From one to the other."""
+        return end - start
+
+    def hold(self) -> None:
+        """There is no queue."""
+
+
+AT_ONCE = 100
+"""Calls that are put into a queue while it is held: a GPU's has room for about a thousand launches."""
+
+
+class BoundCompetitor(ABC):
+    """A competitor with its operands in place."""
+
+    clock: Clock
+
+    @abstractmethod
+    def reset(self) -> None:
+        """Put the output back to what it was before the first run."""
+
+    @abstractmethod
+    def run(self) -> None:
+        """One call: put into the device's queue, or done when it returns."""
+
+    @abstractmethod
+    def fetch(self) -> F32:
+        """The output's backing array as it is now."""
+
+    def time(self, calls: int, in_flight: Callable[[], None] = lambda: None) -> float:
+        """Run ``calls`` times in a row and return the seconds a call took, on the device's clock where it has one.
+
+        ``in_flight`` is called when the last call is in the queue and, on a device, still runs: the moment to read its clock.
+        """
+        return self._timed(self.run, calls, in_flight)
+
+    def time_each(self, calls: int) -> float:
+        """The same with two marks around each call in place of two around the loop: the mean of what lies between them.
+
+        What a mark and the gap behind it cost is then part of every call.
+        """
+        marks = []
+        for _ in range(calls):
+            start = self.clock.mark()
+            self.run()
+            marks.append((start, self.clock.mark()))
+        return sum(self.clock.seconds(start, end) for start, end in marks) / calls
+
+    def time_held(self, calls: int, in_flight: Callable[[], None] = lambda: None) -> tuple[float, float]:
+        """As ``time``, with the queue held until calls are in it: the device's seconds a call, and the host's to put it there.
+
+        Where queues cannot be held it is ``time``, and nothing is known of the host, which is 0. Source of the idea: nvbench.
+        """
+        device = host = 0.0
+        done, at_once = 0, AT_ONCE
+        while done < calls:
+            if (release := self.clock.hold()) is None:
+                return self.time(calls, in_flight), 0.0
+            count = min(at_once, calls - done)
+            try:
+                start, begin = self.clock.mark(), time.perf_counter()
+                for _ in range(count):
+                    self.run()
+                putting = time.perf_counter() - begin
+                end = self.clock.mark()
+            finally:
+                release()
+            if putting > HOLD_SECONDS and count > 1:  # by then the queue has gone on by itself: once more, with fewer
+                at_once = max(1, count // 10)
+                continue
+            done += count
+            if done == calls:
+                in_flight()
+            device += self.clock.seconds(start, end)
+            host += putting
+        return device / calls, host / calls
+
+    def helper_time(self, calls: int) -> float:
+        """The same for the part of a call that only lays out operands; 0 where there is none."""
+        return 0.0
+
+    def _timed(self, call: Callable[[], None], calls: int, in_flight: Callable[[], None] = lambda: None) -> float:
+        start = self.clock.mark()
+        for _ in range(calls):
+            call()
+        end = self.clock.mark()
+        in_flight()
+        return self.clock.seconds(start, end) / calls
+
+
+def refuse_what_cannot_fit(problem: Problem, device: Device) -> None:
+    """Raise OutOfDeviceMemory for operands that the device cannot hold, before any are made."""
+    largest, total = max(m.nbytes for m in problem.matrices), sum(m.nbytes for m in problem.matrices)
+    if largest > device.max_buffer_bytes:
+        raise OutOfDeviceMemory(str(device), largest, device.max_buffer_bytes)
+    # a CPU's memory holds the host's operands, the random numbers in float64 and the reference as well
+    needed = total * (5 if device.kind == "cpu" else 1)
+    if needed > device.memory_bytes:
+        raise OutOfDeviceMemory(str(device), needed, device.memory_bytes, "all operands")
+
+
+class Competitor(Protocol):
+    """Anything that computes a routine: a rung, somebody else's library, our own."""
+
+    name: str
+    title: str
+    promise: Promise
+
+    def absent(self, device: Device) -> str:
+        """Why it cannot take part beside this device, and what to do about it; empty if it can."""
+
+    def prepare(self, placed: OnDevice) -> BoundCompetitor:
+        """Get ready to run on these operands. Raises Unsupported for a problem it does not compute."""
+
+    def describe(self, device: Device) -> Mapping[str, Any]:
+        """Who it is, as JSON."""
+
+
+class BoundOnDevice(BoundCompetitor):
+    """What works in a session's own memory: ``launch`` puts one call into its queue."""
+
+    def __init__(self, placed: OnDevice, launch: Callable[[], object]) -> None:
+        self.clock, self._launch = placed.session, launch
+        self.placed = placed  # keeps the memory alive, too
+
+    def reset(self) -> None:
+        """Put the output back."""
+        self.placed.reset()
+
+    def run(self) -> None:
+        """One call."""
+        self._launch()
+
+    def fetch(self) -> F32:
+        """The output's backing array."""
+        return self.placed.fetch()
+
+
+class BoundRung(BoundCompetitor):
+    """A rung bound to operands."""
+
+    def __init__(self, compiled: Compiled[Rung], placed: OnDevice) -> None:
+        self.clock = placed.session
+        steps = method(compiled.record).steps(compiled, placed.operands.problem, placed.parts, placed.session)
+        self._launches = [s.launch for s in steps]
+        self._helpers = [s.launch for s in steps if s.helper]
+        self.names = [s.name for s in steps]
+        self._placed = placed
+
+    def reset(self) -> None:
+        """Put the output back."""
+        self._placed.reset()
+
+    def fetch(self) -> F32:
+        """The output's backing array."""
+        return self._placed.fetch()
+
+    def run(self) -> None:
+        """Every launch of a call."""
+        for launch in self._launches:
+            launch()
+
+    def helper_time(self, calls: int) -> float:
+        """Device seconds a call of the pads, transposes and crops alone."""
+        return self._timed(self._lay_out, calls) if self._helpers else 0.0
+
+    def _lay_out(self) -> None:
+        for launch in self._helpers:
+            launch()
+
+
+class Rotating(BoundCompetitor):
+    """One competitor over several sets of operands in turn, so that no call finds its operands in a cache."""
+
+    def __init__(self, sets: Sequence[BoundCompetitor]) -> None:
+        self.clock, self._sets, self._turn = sets[0].clock, sets, itertools.cycle(sets)
+
+    def reset(self) -> None:
+        """Put every output back."""
+        for one in self._sets:
+            one.reset()
+
+    def run(self) -> None:
+        """One call on the next set."""
+        next(self._turn).run()
+
+    def helper_time(self, calls: int) -> float:
+        """That of the first set, warm."""
+        return self._sets[0].helper_time(calls)
+
+    def fetch(self) -> F32:
+        """The first set's output."""
+        return self._sets[0].fetch()
+
+
+class RungCompetitor:
+    """A rung with one choice of its switches as a competitor: ``kepler/r07``."""
+
+    def __init__(self, rung: Rung, options: Options = MappingProxyType({})) -> None:
+        self.rung, self._options = rung, options
+        self.name, self.title, self.promise = rung.name, rung.idea, Promise(rung.precision)
+
+    def absent(self, device: Device) -> str:
+        """What the rung needs that the device lacks, or why no tile of it is legal there."""
+        if reason := self.rung.needs(device):
+            return reason
+        try:
+            self.rung.tile_for(device, self._options)
+        except IllegalTile as error:
+            return str(error)
+        return ""
+
+    def prepare(self, placed: OnDevice) -> BoundRung:
+        """Build and bind."""
+        device, wanted = placed.session.device, placed.operands.problem.routine
+        if wanted != self.rung.routine:
+            raise Unsupported(f"{self.name} computes {self.rung.routine}, not {wanted}")
+        options = self.rung.options(device, self._options)
+        return BoundRung(build(self.rung, self.rung.tile_for(device, options), options, placed.session), placed)
+
+    def describe(self, device: Device) -> dict[str, Any]:
+        """The rung, its tile and its switches."""
+        options = self.rung.options(device, self._options)
+        return describe_rung(self.rung, self.rung.tile_for(device, options), options)
+
+
+def describe_rung(
+    rung: Rung, tile: Tile | None, options: Options, variant: str = "", resources: Resources | None = None
+) -> dict[str, Any]:
+    """A rung's entry in a record."""
+    return {
+        "kind": "rung", "name": rung.name, "ladder": rung.ladder, "rung": rung.stem, "number": rung.number, "idea": rung.idea,
+        "variant": variant, "tile": tile.given() if tile else {}, "options": dict(options), "precision": rung.precision,
+        "resources": asdict(resources) if resources else {},
+    }  # fmt: skip

@@ -1,0 +1,254 @@
+"""Why a rung is as fast as it is: its compiled code and its tile, held against what a device can do, level by level."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from toprung.backends import nvrtc
+from toprung.device import Device
+from toprung.errors import BadRecord, BuildError, MissingExtra, UnknownName, Unsupported
+from toprung.kernels.record import kernel_source
+from toprung.lab.bounds.arch import ARCHITECTURES, vendor_figures
+from toprung.lab.bounds.figures import Figures, Unknown
+from toprung.lab.bounds.levels import Bound, KernelWork, bound, warp_tile
+from toprung.lab.harness import results
+from toprung.lab.harness.climb import Entry
+from toprung.lab.harness.measure import Measurement
+from toprung.lab.rung import Options, Rung
+from toprung.lab.sass.machine_code import MachineCode, inspect_source
+from toprung.oracle.problem import Problem
+from toprung.tile import Tile
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """A rung on a device and a problem.
+
+    Attributes
+    ----------
+    code : None where it was not compiled, with the reason in ``notes``
+    measured, record : the fastest stored measurement of this very tile and problem, and the file it lies in
+    notes : what is missing, a sentence each
+    """
+
+    rung: Rung
+    tile: Tile
+    options: Options
+    device: Device
+    problem: Problem
+    figures: Figures
+    bound: Bound
+    code: MachineCode | None = None
+    measured: Measurement | None = None
+    record: Path | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def share(self) -> float | None:
+        """The bound's time as a part of the measured one: 1 would be a kernel that reaches its bound."""
+        seconds = self.bound.seconds
+        return None if self.measured is None or isinstance(seconds, Unknown) else seconds / self.measured.median
+
+    @property
+    def without_caches(self) -> float | Unknown:
+        """The paper's equation 10, in GFLOP/s: each block's tiles from memory, and nothing kept by any cache."""
+        speed = self.figures.dram_read_bytes_per_s
+        if speed is None or self.rung.routine != "gemm":
+            return self.figures.lacking("dram_read_bytes_per_s") if speed is None else Unknown(("a tile of a product",))
+        rows, cols = (self.tile.BM, self.tile.BN) if self.bound.work.staged else warp_tile(self.tile)
+        return speed / 4 * 2 * rows * cols / (rows + cols) / 1e9
+
+    def describe(self) -> dict[str, Any]:
+        """As JSON."""
+        most, found = self.bound.gflops, self.bound.limiter
+        return {
+            "rung": self.rung.name, "number": self.rung.number, "idea": self.rung.idea, "tile": self.tile.given(),
+            "options": dict(self.options), "problem": self.problem.describe(), "arch": self.device.arch,
+            "bound_gflops": None if isinstance(most, Unknown) else most, "limiter": found.name if found else None,
+            "levels": [
+                {"name": v.name, "counted": v.counted}
+                | ({"missing": list(v.seconds.missing)} if isinstance(v.seconds, Unknown) else {"seconds": v.seconds})
+                for v in self.bound.levels
+            ],
+            "no_cache_gflops": None if isinstance(self.without_caches, Unknown) else self.without_caches,
+            "registers": self.code.registers if self.code else None,
+            "ffma_share": self.code.loop.ffma_share if self.code else None,
+            "kept_share": self.code.loop.reads.kept_share if self.code else None,
+            "measured_gflops": self.measured.gflops if self.measured else None, "share": self.share,
+            "figures": self.figures.describe(), "notes": list(self.notes),
+        }  # fmt: skip
+
+
+def explain(
+    rung: Rung,
+    device: Device,
+    problem: Problem,
+    options: Options,
+    tile: Tile | None = None,
+    folder: Path | None = None,
+    figures: Figures | None = None,
+) -> Explanation:
+    """Everything that is known about a rung on a device.
+
+    Parameters
+    ----------
+    options : every switch of the rung with its value
+    tile : by default the rung's own for the device
+    folder : where to look for stored measurements and probes besides the user's own folder
+    figures : of the device; by default what was measured, then what its vendor says
+
+    Raises
+    ------
+    Unsupported
+        a rung on matrix units: the model is one of fp32 multiply-adds
+    """
+    if rung.precision != "fp32":
+        raise Unsupported(f"{rung} computes on matrix units, and the model bounds fp32 multiply-adds: `toprung inspect {rung}`")
+    chosen = tile or rung.tile_for(device, options)
+    known = figures or figures_of(device, folder)
+    code, note = compiled(rung, chosen, options, device)
+    work = work_of(rung, chosen, options, problem, code)
+    found = measured(rung, chosen, options, problem, device, folder) if folder else None
+    notes = [note] if note else []
+    if device.kind != "gpu":
+        notes.append("on a CPU the probe says what one compiled loop reached, not what the cores can: take this for no bound")
+    return Explanation(
+        rung, chosen, options, device, problem, known, bound(work, known), code, found[1] if found else None,
+        found[0] if found else None, tuple(notes),
+    )  # fmt: skip
+
+
+def compiled(rung: Rung, tile: Tile, options: Options, device: Device) -> tuple[MachineCode | None, str]:
+    """The rung's machine code for a device's architecture, or why there is none."""
+    if device.backend != "cuda" or not device.arch.startswith("sm_"):
+        return None, f"the machine code of {device} is not read: levels that need it are unknown (--arch sm_90 compiles as CUDA)"
+    try:
+        return inspect_source(kernel_source(rung, tile, options), device.arch), ""
+    except (BuildError, MissingExtra, UnknownName) as error:
+        return None, f"not compiled: {error}"
+
+
+def work_of(rung: Rung, tile: Tile, options: Options, problem: Problem, code: MachineCode | None) -> KernelWork:
+    """What a bound has to know of a rung on a problem."""
+    sizes: Any = problem
+    if rung.routine != "gemm":  # one product of a matrix and a vector; its tile means something else
+        return KernelWork(sizes.M, 1, sizes.N, problem.min_bytes)
+    whole = rung.whole_operands(options)
+    bm, bn, bk = tile.BM, tile.BN, tile.BK or 1
+    M, N = (-(-sizes.M // bm) * bm, -(-sizes.N // bn) * bn) if "C" in whole else (sizes.M, sizes.N)
+    K = -(-sizes.K // bk) * bk if "B" in whole else sizes.K
+    return KernelWork(
+        M, N, K, problem.min_bytes, tile, whole="C" in whole, staged=rung.local_bytes(tile) > 0,
+        loop=code.loop.counts if code and code.loop.counts else None, registers=code.registers if code else None,
+        shared_bytes=code.shared_bytes if code else rung.local_bytes(tile), batch=getattr(problem, "batch", 1),
+        useful_flops=problem.flops,
+    )  # fmt: skip
+
+
+def figures_of(device: Device, folder: Path | None = None) -> Figures:
+    """Measured figures first, then the vendor's, else unknown."""
+    found = measured_figures(device, folder)
+    vendor = vendor_figures(device)
+    return found.or_else(vendor) if found else vendor
+
+
+def measured_figures(device: Device, folder: Path | None = None) -> Figures | None:
+    """What a probe found on a device: the user's own probe, one that comes with the package, or one under a folder of results."""
+    from toprung.lab.probe import store
+
+    if found := store.figures_for(device):
+        return found
+    for path in sorted(folder.glob(f"{device.slug}/probe-*.json")) if folder else ():
+        try:
+            return store.figures(store.read(path))
+        except BadRecord:
+            continue
+    return None
+
+
+def device_for(arch: str, folder: Path | None = None) -> Device:
+    """An architecture as a device: that of a stored CUDA record where there is one, else that of the vendor's documents.
+
+    Raises
+    ------
+    UnknownName
+        an architecture nothing can be compiled for
+    """
+    device = nvrtc.device_of(arch)
+    for _, record in records(folder):
+        known = record["environment"]["device"]
+        if known["arch"] == arch and known["backend"] == "cuda":
+            return _recorded(known)
+    of = ARCHITECTURES.get(arch)
+    if of is None:
+        return device
+    return replace(device, name=of.title, compute_units=of.sms or 0, clock_mhz=of.clock_mhz or 0.0)
+
+
+def records(folder: Path | None) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """Every record under a folder that can be read."""
+    for path, record in results.read_all([folder]) if folder and folder.is_dir() else ():
+        if not isinstance(record, BadRecord):
+            yield path, record
+
+
+def measured(
+    rung: Rung, tile: Tile, options: Options, problem: Problem, device: Device, folder: Path
+) -> tuple[Path, Measurement] | None:
+    """The fastest stored measurement of a rung with this tile and these switches on this problem and device."""
+    best: tuple[Path, Measurement] | None = None
+    for path, record in records(folder):
+        if (known := record["environment"]["device"])["slug"] != device.slug or known["backend"] != device.backend:
+            continue
+        for m in record["measurements"]:
+            who = m.competitor
+            same = who["kind"] == "rung" and who["name"] == rung.name and who["tile"] == tile.given()
+            if same and who["options"] == dict(options) and dict(m.problem) == problem.describe() and m.mode == "warm":
+                best = (path, m) if best is None or m.median < best[1].median else best
+    return best
+
+
+class RungBounds:
+    """Bounds of a ladder's rungs on one device, each computed once; none where the device was never probed."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        found = measured_figures(device) if device.kind == "gpu" else None  # see the note of ``explain``
+        self.figures = found.or_else(vendor_figures(device)) if found else None
+        self._codes: dict[tuple[Any, ...], MachineCode | None] = {}
+        self._known: dict[tuple[Any, ...], Bound] = {}
+
+    def of(self, rung: Rung, tile: Tile, options: Options, problem: Problem) -> Bound | None:
+        """A rung's bound; None without figures, and for matrix units, which the model does not know."""
+        if self.figures is None or rung.precision != "fp32":
+            return None
+        code = (rung.name, tile, tuple(options.items()))
+        if code not in self._codes:
+            self._codes[code] = compiled(rung, tile, options, self._device)[0]
+        key = (*code, problem)
+        if key not in self._known:
+            self._known[key] = bound(work_of(rung, tile, options, problem, self._codes[code]), self.figures)
+        return self._known[key]
+
+    def share(self, entry: Entry, problem: Problem) -> float | None:
+        """The bound's time as a part of the measured one; None for a peer, and where either is missing.
+
+        The bound is computed the first time that an entry is seen with a tile, which is before it is timed.
+        """
+        if not isinstance(entry.who, Rung) or entry.tile is None or entry.state not in ("timing", "done"):
+            return None
+        found = self.of(entry.who, entry.tile, entry.options, problem)
+        if found is None or isinstance(found.seconds, Unknown) or entry.measurement is None:
+            return None
+        return found.seconds / entry.measurement.median
+
+
+def _recorded(known: Mapping[str, Any]) -> Device:
+    """The device of a record, as far as it is written down."""
+    return replace(
+        nvrtc.device_of(known["arch"]), id=known["slug"], name=known["name"], compute_units=known["compute_units"],
+        clock_mhz=known["clock_mhz"],
+    )  # fmt: skip

@@ -1,0 +1,1 @@
+"""The harness: competitors, measuring, records."""

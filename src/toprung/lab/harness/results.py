@@ -1,0 +1,159 @@
+"""Records of measurements: JSON that says everything about how it came to be, written whole or not at all."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from toprung.errors import BadRecord
+from toprung.lab.harness.bandwidth import Bandwidth
+from toprung.lab.harness.measure import Measurement
+from toprung.lab.harness.stats import Interval, ratio
+from toprung.paths import publish
+
+FORMAT = "toprung record 1"
+
+
+def record(
+    what: str,
+    environment: dict[str, Any],
+    measurements: Sequence[Measurement | Mapping[str, Any]],
+    failures: Sequence[str] = (),
+    interrupted: bool = False,
+    **more: Any,
+) -> dict[str, Any]:
+    """A record of one run.
+
+    Parameters
+    ----------
+    what : the command that was run, as a user types it
+    environment : from ``toprung.lab.harness.environment``
+    failures : what did not work, a sentence each
+    interrupted : whether the user stopped it before the end
+    more : further entries, JSON already: ``notes`` (who did not take part and why), ``graded`` (of ``toprung accuracy``),
+        ``bandwidth`` (of ladders that are measured in GB/s)
+    """
+    return {
+        **more,
+        "format": FORMAT,
+        "what": what,
+        "environment": environment,
+        "interrupted": interrupted,
+        "failures": list(failures),
+        "measurements": [m if isinstance(m, Mapping) else m.describe() for m in measurements],
+    }
+
+
+def write(path: Path, content: dict[str, Any]) -> None:
+    """Write a record; its folder is made if need be."""
+    publish(path, (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode())
+
+
+def read(path: Path) -> dict[str, Any]:
+    """Read a record, its measurements as ``Measurement``.
+
+    Raises
+    ------
+    BadRecord
+        not there, damaged, or of another format
+    """
+    try:
+        content = json.loads(path.read_bytes())
+        if content["format"] != FORMAT:
+            raise BadRecord(f"{path} is a {content['format']!r}, and this toprung reads {FORMAT!r}: measure again")
+        content["measurements"] = [Measurement.read(m) for m in content["measurements"]]
+        Bandwidth.of(content)
+        device = content["environment"]["device"]
+        str(content["what"]), content["environment"]["date"], device["slug"], device["backend"], device["short_name"]
+    except OSError as error:
+        raise BadRecord(f"{path} cannot be read: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise BadRecord(f"{path} is damaged ({type(error).__name__}: {error}): measure again") from None
+    return dict(content)
+
+
+def read_all(paths: Sequence[Path]) -> Iterator[tuple[Path, dict[str, Any] | BadRecord]]:
+    """Every record of some files and folders (searched for ``*.json``), or why it is none."""
+    for path in paths:
+        for file in sorted(path.rglob("*.json")) if path.is_dir() else [path]:
+            try:
+                yield file, read(file)
+            except BadRecord as error:
+                yield file, error
+
+
+@dataclass(frozen=True)
+class Change:
+    """One competitor on one problem in two records or sets of records.
+
+    Attributes
+    ----------
+    speed : new speed / old speed with its interval (old seconds / new seconds)
+    verdict : ``faster``, ``slower`` or ``same``
+    """
+
+    device: str
+    competitor: str
+    problem: str
+    mode: str
+    speed: Interval
+    verdict: str
+
+
+TOLERANCE = 0.03
+"""Change between two runs that proves nothing by itself: clocks and temperatures differ more from run to run than the samples
+of one run show."""
+
+
+def compare(
+    old: Sequence[Mapping[str, Any]], new: Sequence[Mapping[str, Any]], tolerance: float = TOLERANCE
+) -> tuple[list[Change], int]:
+    """What changed for every competitor that both sides measured on the same problem and device in the same mode.
+
+    A change counts as one when the whole bootstrap interval of the ratio of the medians lies beyond ``tolerance``; samples of
+    several records of one side are taken together.
+
+    Returns
+    -------
+    changes, and how many measurements are on one side only
+    """
+    before, after = _by_key(old), _by_key(new)
+    changes = []
+    for key in before:
+        if key in after:
+            speed = ratio(before[key], after[key])
+            verdict = "slower" if speed.high < 1 - tolerance else "faster" if speed.low > 1 + tolerance else "same"
+            device, who, problem, mode = key
+            changes.append(Change(device, who, problem, mode, speed, verdict))
+    return changes, len(before.keys() ^ after.keys())
+
+
+def _by_key(records: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str, str, str], list[float]]:
+    samples: dict[tuple[str, str, str, str], list[float]] = {}
+    for record in records:
+        device = record["environment"]["device"]
+        for m in record["measurements"]:
+            if m.seconds:
+                key = (f"{device['slug']} {device['backend']}", competitor_name(m.competitor), problem_name(m.problem), m.mode)
+                samples.setdefault(key, []).extend(m.seconds)
+    return samples
+
+
+def competitor_name(who: Mapping[str, Any]) -> str:
+    """Who it was, as a user names it, switches included."""
+    if who["kind"] != "rung":
+        return str(who["name"])
+    return f"{who['ladder']}/{who['rung'][:3]} {who['variant']}".rstrip()
+
+
+def problem_name(problem: Mapping[str, Any]) -> str:
+    """A problem as a person writes it, with all that is not as usual."""
+    sizes = [problem[k] for k in "MNK" if k in problem]
+    text = str(sizes[0]) if len(set(sizes)) == 1 else "×".join(map(str, sizes))
+    usual = {"trans": "NN", "batch": 1, "alpha": 1, "beta": 0}
+    return text + "".join(
+        f" {problem[k]}" if k == "trans" else f" {k}={problem[k]:g}" for k, v in usual.items() if problem.get(k, v) != v
+    )

@@ -1,0 +1,13 @@
+"""Rung 6: neighbouring lanes have neither rows nor columns in common."""
+
+from dataclasses import replace
+
+from toprung.lab.ladders.hopper_fp32.r05_loads_in_order import RUNG as BEFORE
+
+RUNG = replace(
+    BEFORE,
+    idea="lanes apart",
+    expects="the same loop, instruction by instruction; the loads of A in four turns of shared memory, not two: 1.01 to 1.02 "
+    "times rung 5",
+    defines={**BEFORE.defines, "APART": 1, "PAD": 0},
+)

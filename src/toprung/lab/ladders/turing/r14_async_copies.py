@@ -1,0 +1,51 @@
+"""Rung 14: tiles copied by the hardware, several of them under way. CUDA only."""
+
+from toprung.device import Device
+from toprung.lab.rung import Rung
+from toprung.tile import EQUAL_SHARES, Rule, Tile, divides
+
+
+def ring(tile: Tile) -> int:
+    """Bytes of STAGES buffers for As, which is padded along k, and for Bs."""
+    bk = tile.BK or 0
+    return 4 * (tile.STAGES or 0) * (tile.BM * (bk + (tile.PADA or 0)) + bk * tile.BN)
+
+
+def needs(device: Device) -> str:
+    """CUDA, and an architecture that has the copies."""
+    if device.backend != "cuda":
+        return "asynchronous copies into shared memory are written in CUDA C++; OpenCL C cannot say them"
+    if int(device.arch.removeprefix("sm_") or 0) < 80:
+        return f"asynchronous copies into shared memory came with SM 8.0, and this is {device.arch}"
+    return ""
+
+
+RUNG = Rung(
+    idea="asynchronous copies",
+    expects="no registers for data under way, one barrier a tile and two to three tiles ahead: 1.02 to 1.06 times rung 13 where it "
+    "still waits for memory",
+    tiles={
+        "gpu": tuple(
+            Tile(BM=128, BN=256, BK=16, WM=32, WN=128, TM=8, TN=16, VA=4, VB=4, STAGES=stages, PADA=4) for stages in (4, 3)
+        ),
+    },
+    local_bytes=ring,
+    dynamic=True,
+    needs=needs,
+    rules=(
+        Rule("VA = VB = 4", "a copy moves 16 bytes", lambda t, d: t.VA == t.VB == 4),
+        Rule("STAGES ≥ 2", "one buffer is filled while another is computed with", lambda t, d: (t.STAGES or 0) >= 2),
+        divides("BM", "WM", "a block is whole warps high"),
+        divides("BN", "WN", "and wide"),
+        divides("WM", "TM", "a warp is whole work-items high"),
+        divides("WN", "TN", "and wide"),
+        divides("BK", "VA", "a copy takes four elements of one row of A"),
+        divides("PADA", "VA", "every row of As must begin where a copy may"),
+        *EQUAL_SHARES,
+    ),
+    space={
+        "BM": (64, 128), "BN": (128, 256), "BK": (8, 16, 32), "WM": (32, 64), "WN": (64, 128), "TM": (8,), "TN": (8, 16),
+        "STAGES": (2, 3, 4, 5), "PADA": (0, 4),
+    },
+    whole="ABC",
+)  # fmt: skip

@@ -1,0 +1,151 @@
+"""What a microbenchmark is: cases, each a kernel whose work is known, with a check that all of the work was done."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import pkgutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+
+import numpy as np
+
+from toprung.backends.base import Buffer, Session, Source
+from toprung.device import Device
+from toprung.errors import UnknownName
+from toprung.kernels.record import LANGUAGES
+
+FOLDER = Path(__file__).parent / "benchmarks"
+SEED = 20121
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A case's operands on a device.
+
+    Attributes
+    ----------
+    args : the kernel's arguments
+    check : what is wrong with the output of one launch, as a sentence; empty if it is right
+    read : the figure, where the kernel itself has measured it
+    """
+
+    args: Sequence[Buffer | np.generic]
+    check: Callable[[], str]
+    read: Callable[[], float] | None = None
+
+
+@dataclass(frozen=True)
+class Case:
+    """One kernel to be timed.
+
+    Attributes
+    ----------
+    label : what distinguishes it within its benchmark
+    groups, local : work-groups of a launch, and work-items of each
+    work : what one launch does, in the unit's numerator: operations, bytes, thread instructions, launches
+    place : puts random operands on a device
+    vendor : what the vendor's documents say, in the benchmark's unit; None where they say nothing
+    power : whether the power it draws is of interest
+    synchronous : the host waits for every launch, and its clock counts
+    """
+
+    label: str
+    params: Mapping[str, int]
+    source: Source
+    groups: int
+    local: int
+    work: float
+    place: Callable[[Session], Placed]
+    vendor: float | None = None
+    power: bool = False
+    synchronous: bool = False
+
+
+@dataclass(frozen=True)
+class Unit:
+    """How work and time make a figure.
+
+    Attributes
+    ----------
+    per_clock : a figure is per clock and compute unit, and needs the clock
+    inverse : time by work, not work by time
+    scale : what the figure is multiplied with
+    """
+
+    name: str
+    scale: float = 1.0
+    per_clock: bool = False
+    inverse: bool = False
+
+    def figure(self, work: float, seconds: float, clock_mhz: float | None, units: int) -> float | None:
+        """The figure of one sample; None where it needs a clock that nobody can read."""
+        if self.inverse:
+            return self.scale * seconds / work
+        if not self.per_clock:
+            return self.scale * work / seconds
+        return None if clock_mhz is None else self.scale * work / (seconds * clock_mhz * 1e6 * units)
+
+
+GFLOPS = Unit("GFLOP/s", 1e-9)
+GBYTES = Unit("GB/s", 1e-9)
+THREADS_PER_CLOCK = Unit("thread instructions per clock and SM", per_clock=True)
+BYTES_PER_CLOCK = Unit("bytes per clock and SM", per_clock=True)
+MICROSECONDS = Unit("µs", 1e6, inverse=True)
+CLOCKS = Unit("clocks")
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """Cases that belong together: they take turns at being timed.
+
+    Attributes
+    ----------
+    title : what it measures, in a few words
+    unit : what its figures are given in
+    cases : its cases for a device
+    needs : why a device cannot run it, as a sentence; empty where it can
+    name : its file's stem; filled in by discovery
+    """
+
+    title: str
+    unit: Unit
+    cases: Callable[[Device], Sequence[Case]]
+    needs: Callable[[Device], str] = lambda device: ""
+    name: str = field(default="")
+
+
+@functools.cache
+def benchmarks() -> tuple[Benchmark, ...]:
+    """Every microbenchmark, by name."""
+    found = []
+    for module in pkgutil.iter_modules([str(FOLDER)]):
+        one: Benchmark = importlib.import_module(f"toprung.lab.probe.benchmarks.{module.name}").BENCHMARK
+        found.append(Benchmark(one.title, one.unit, one.cases, one.needs, module.name))
+    return tuple(sorted(found, key=lambda b: b.name))
+
+
+def benchmark(name: str) -> Benchmark:
+    """A microbenchmark by name, or UnknownName."""
+    for one in benchmarks():
+        if one.name == name:
+            return one
+    raise UnknownName("microbenchmark", name, (b.name for b in benchmarks()))
+
+
+def source(stem: str, label: str, defines: Mapping[str, int]) -> Source:
+    """The kernel of a benchmark with its macros."""
+    path = next(p for suffix in LANGUAGES if (p := FOLDER / f"{stem}{suffix}").exists())
+    return Source(f"probe/{stem} {label}", path.read_text(), "probe", MappingProxyType(dict(defines)), LANGUAGES[path.suffix])
+
+
+def only_gpus(what: str) -> Callable[[Device], str]:
+    """The refusal of a benchmark that says nothing about a CPU."""
+    return lambda d: "" if d.kind == "gpu" else f"{what}; a CPU has no such thing"
+
+
+def only_cuda(what: str) -> Callable[[Device], str]:
+    """The refusal of a benchmark that is written in CUDA C++."""
+    return lambda d: "" if d.backend == "cuda" else f"{what}, which OpenCL C cannot say: use a CUDA device"

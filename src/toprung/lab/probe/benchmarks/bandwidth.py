@@ -1,0 +1,111 @@
+"""Bytes a second from and to memory, from the cache that all share, and from each multiprocessor's own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from toprung.backends.base import Buffer, Session
+from toprung.device import Device
+from toprung.kernels.build import source_kernel
+from toprung.lab.bounds.arch import card
+from toprung.lab.probe.arithmetic import differing, sampled
+from toprung.lab.probe.base import GBYTES, Benchmark, Case, Placed, source
+from toprung.oracle.problem import F64, UNIT_ROUNDOFF
+
+LOCAL, DEEP = 256, 8
+FILL, READ, COPY = 0, 1, 2
+KINDS = {READ: "read", COPY: "copy"}
+
+
+@dataclass(frozen=True)
+class Level:
+    """A working set: ``each`` work-groups a compute unit with a slice of ``kib`` KiB, read ``passes`` times."""
+
+    name: str
+    each: int
+    kib: int
+    passes: int
+    own: bool = False
+
+
+GPU = (Level("L1", 2, 32, 512, own=True), Level("L2", 4, 32, 128), Level("memory", 8, 2048, 1))
+CPU = (Level("cache", 4, 128, 32), Level("memory", 16, 8192, 1))
+"""132 multiprocessors: 64 KiB each, 16.5 MiB together, 2 GiB. Two cores: 1 MiB, 256 MiB."""
+
+
+def _cases(device: Device) -> list[Case]:
+    found = []
+    for level in GPU if device.kind == "gpu" else CPU:
+        for kind in (READ,) if level.own else (READ, COPY):
+            found.append(_case(device, level, kind))
+    return found
+
+
+def _case(device: Device, level: Level, kind: int) -> Case:
+    vec = 4 if device.kind == "gpu" else 8
+    halved = kind == COPY and level.passes > 1  # both halves of a copy share the cache
+    groups = device.compute_units * (level.each // 2 if halved else level.each)
+    vectors = level.kib * 1024 // (4 * vec)
+    while groups > device.compute_units and groups * vectors * vec * 4 * (1 + (kind == COPY)) > device.memory_bytes // 4 > 0:
+        groups -= device.compute_units
+    nbytes = groups * vectors * vec * 4
+    # a pass that is not the group's own takes the slice of one far away; a prime divides no number of groups
+    jump = groups if level.own else 10007
+    defines = {"KIND": kind, "SLICE": vectors, "VEC": vec, "LOCAL": LOCAL, "DEEP": DEEP, "JUMP": jump}
+    label = f"{level.name} {KINDS[kind]}"
+
+    def place(session: Session) -> Placed:
+        data = session.allocate(nbytes)
+        fill = source_kernel(source("bandwidth", "fill", {**defines, "KIND": FILL}), session)
+        session.bind(fill, (groups,), (LOCAL,), (np.int32(1), data, data))()
+        out = session.allocate(nbytes if kind == COPY else 4 * vec * LOCAL * groups)
+
+        def check() -> str:
+            return (_check_copy if kind == COPY else _check_read)(session, out, groups, vectors, vec, level.passes, jump)
+
+        return Placed((np.int32(level.passes), data, out), check)
+
+    work = float(nbytes) * level.passes * (2 if kind == COPY else 1)
+    memory = card(device.name)[0] if level.name == "memory" else None
+    vendor = None if memory is None else memory / 1e9
+    return Case(label, {**defines, "groups": groups}, source("bandwidth", label, defines), groups, LOCAL, work, place, vendor)
+
+
+def numbers(places: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> F64:
+    """What the fill writes at these places."""
+    i = (places & 0xFFFFFFFF).astype(np.uint64)
+    for factor, shift in ((2654435761, 15), (2246822519, 13)):
+        i = i * np.uint64(factor) & np.uint64(0xFFFFFFFF)
+        i = i ^ (i >> np.uint64(shift))
+    return (i >> np.uint64(8)).astype(np.float64) * 2.0**-23 - 1.0
+
+
+def _check_read(session: Session, out: Buffer, groups: int, vectors: int, vec: int, passes: int, jump: int) -> str:
+    """Some work-items' sums."""
+    found = np.empty((groups * LOCAL, vec), np.float32)
+    session.download(out, found)
+    some = sampled(groups * LOCAL, 6)
+    expected, sizes = np.zeros((2, some.size, vec))
+    for place, item in enumerate(some):
+        slices = (item // LOCAL + np.arange(passes) * jump) % groups
+        mine = (np.arange(item % LOCAL, vectors, LOCAL)[:, None] * vec + np.arange(vec))[None]
+        values = numbers(slices[:, None, None] * vectors * vec + mine)
+        expected[place], sizes[place] = values.sum((0, 1)), np.abs(values).sum((0, 1))
+    terms = passes * vectors // (LOCAL * DEEP) + DEEP
+    return differing(found[some], expected, terms * UNIT_ROUNDOFF * sizes, some)
+
+
+def _check_copy(session: Session, out: Buffer, groups: int, vectors: int, vec: int, passes: int, jump: int) -> str:
+    """The first and last slice."""
+    length = vectors * vec
+    for first in (0, (groups - 1) * length):
+        found = np.empty(length, np.float32)
+        session.download(out.part(4 * first, 4 * length), found)
+        if problem := differing(found, numbers(np.arange(first, first + length)), 0.0, np.arange(first, first + length)):
+            return problem
+    return ""
+
+
+BENCHMARK = Benchmark("reading and copying", GBYTES, _cases)

@@ -1,0 +1,38 @@
+"""Clocks of a barrier at which all work-items arrive at once, by their number."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from toprung.backends.base import Session
+from toprung.lab.probe.base import CLOCKS, Benchmark, Case, Placed, only_cuda, source
+
+SIZES = (64, 128, 256, 512, 1024)
+REPEAT, LOOPS, CHECKED = 16, 64, 64
+
+
+def _case(local: int) -> Case:
+    defines = {"LOCAL": local, "REPEAT": REPEAT, "CHECKED": CHECKED}
+
+    def place(session: Session) -> Placed:
+        out, clocks = session.allocate(4 * local), session.allocate(8 * local)
+
+        def check() -> str:
+            found = np.empty(local, np.uint32)
+            session.download(out, found)
+            early = int((found != CHECKED).sum())
+            return f"{early} of {local} threads passed a barrier before their neighbours came" if early else ""
+
+        def read() -> float:
+            counted = np.empty(local, np.uint64)
+            session.download(clocks, counted)
+            return float(counted.max()) / (LOOPS * REPEAT)
+
+        return Placed((np.int32(LOOPS), out, clocks), check, read)
+
+    return Case(f"{local} threads", defines, source("barrier", str(local), defines), 1, local, LOOPS * REPEAT, place)
+
+
+BENCHMARK = Benchmark(
+    "a barrier", CLOCKS, lambda device: [_case(n) for n in SIZES], only_cuda("it reads the multiprocessor's own clock")
+)

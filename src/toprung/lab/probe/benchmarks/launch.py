@@ -1,0 +1,34 @@
+"""What a launch costs that has nothing to do."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from toprung.backends.base import Session
+from toprung.device import Device
+from toprung.lab.probe.base import MICROSECONDS, Benchmark, Case, Placed, source
+
+VALUE = 20121
+
+
+def _place(session: Session) -> Placed:
+    out = session.allocate(4)
+    session.upload(out, np.zeros(1, np.int32))
+
+    def check() -> str:
+        found = np.empty(1, np.int32)
+        session.download(out, found)
+        return "" if found[0] == VALUE else f"the launch wrote {found[0]}, not {VALUE}"
+
+    return Placed((np.int32(VALUE), out), check)
+
+
+def _cases(device: Device) -> list[Case]:
+    kernel = source("launch", "", {})
+    return [
+        Case("back to back", {}, kernel, 1, 1, 1.0, _place),
+        Case("one, and waiting for it", {}, kernel, 1, 1, 1.0, _place, synchronous=True),
+    ]
+
+
+BENCHMARK = Benchmark("a launch that does next to nothing", MICROSECONDS, _cases)

@@ -1,0 +1,68 @@
+"""What a routine's module gives: ``from_size`` (a user's size → its problem) and ``steps`` (a rung on a problem → launches)."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, cast
+
+from toprung.backends.base import Buffer, Kernel, Launch, Session, Source
+from toprung.errors import UnknownName
+from toprung.kernels.build import Compiled, source_kernel
+from toprung.lab.rung import Rung
+from toprung.oracle.problem import Problem
+from toprung.tile import Tile
+
+
+@dataclass(frozen=True)
+class Step:
+    """One launch. ``helper``: it lays out operands (pads, transposes, crops) and computes nothing."""
+
+    name: str
+    launch: Launch
+    helper: bool = True
+
+
+class Routine(Protocol):
+    """A module of this folder."""
+
+    def from_size(self, size: tuple[int, ...]) -> Problem:
+        """The problem a user means by numbers joined with ``x``."""
+
+    def steps(self, compiled: Compiled[Rung], problem: Problem, buffers: Mapping[str, Buffer], session: Session) -> Sequence[Step]:
+        """The launches that compute the problem."""
+
+
+def routine(name: str) -> Routine:
+    """A routine by its module's name, or UnknownName."""
+    import toprung.lab.routines as folder
+
+    # a name with an underscore is a routine's further method
+    known = [m.name for m in pkgutil.iter_modules(folder.__path__) if m.name != "base" and "_" not in m.name]
+    if name not in known:
+        raise UnknownName("routine", name, known)
+    return cast(Routine, importlib.import_module(f"toprung.lab.routines.{name}"))
+
+
+def method(rung: Rung) -> Routine:
+    """What brings a rung's kernel to bear on a problem: its routine's module, or the one beside it that the rung names."""
+    if not rung.method:
+        return routine(rung.routine)
+    return cast(Routine, importlib.import_module(f"toprung.lab.routines.{rung.method}"))
+
+
+KERNELS = Path(__file__).parent / "kernels"
+"""Folder of the kernels that rungs and routines share."""
+
+
+def shared_source(name: str, tile: Tile) -> Source:
+    """Return the source to compile for one of the kernels that rungs and routines share, by its file's stem."""
+    return Source(f"kernels/{name}", (KERNELS / f"{name}.cl").read_text(), name, tile.defines())
+
+
+def shared_kernel(name: str, tile: Tile, session: Session) -> Kernel:
+    """Return one of the kernels that rungs and routines share, by its file's stem in ``toprung/lab/routines/kernels``."""
+    return source_kernel(shared_source(name, tile), session)

@@ -1,0 +1,63 @@
+"""Rungs of C = α·op(A)·op(B) + β·C as accurate as fp32 on Tensor Cores: they run the library's own fp32x product."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+from toprung.backends.base import Buffer
+from toprung.errors import Unsupported
+from toprung.gemm.desc import described
+from toprung.kernels.build import Compiled
+from toprung.kernels.hopper_fp32x.config import Variant
+from toprung.kernels.hopper_fp32x.cost import filling
+from toprung.kernels.hopper_fp32x.launches import Fp32xLaunches
+from toprung.lab.routines.base import Step
+from toprung.lab.routines.gemm import Maker, Placed, without_product
+from toprung.lab.rung import Rung
+from toprung.oracle.gemm import Gemm
+
+BRINGS = "A and the transpose of B, each element as two fp16 terms"
+
+
+def variant_of(compiled: Compiled[Rung]) -> Variant:
+    """Return the product's parameters from a rung's tile, macros and switches."""
+    chosen = {**compiled.tile.given(), **compiled.record.defines, **compiled.options}
+    return Variant(**{f.name: chosen[f.name] for f in fields(Variant) if f.name in chosen})
+
+
+def steps(compiled: Compiled[Rung], problem: Gemm, buffers: Mapping[str, Buffer], session: Any) -> list[Step]:
+    """Return the launches: split both operands, multiply, and add up the K slices where there are several.
+
+    Raises
+    ------
+    Unsupported
+        the problem is a batch, or the family does not support it
+    """
+    if problem.batch != 1:
+        raise Unsupported(f"{compiled.record} computes one product at a time: no batches")
+    out = problem.output
+    few = without_product(problem, Placed(buffers["C"], out.rows, out.cols, out.ld), Maker(session))
+    if few is not None:
+        return few
+    desc: Any = described(problem.describe())
+    variant, slices = variant_of(compiled), compiled.options.get("SLICES", 1)
+    slices = slices or filling(desc, variant, session.device.compute_units)
+    plan = Fp32xLaunches(session, desc, variant, overlap=bool(compiled.options.get("OVERLAP", 0)), slices=slices)
+    a, b, c = (buffers[name].pointer for name in "ABC")  # type: ignore[attr-defined]
+    found = []
+    for step in plan.steps():
+        found.append(Step("split", functools.partial(step.split_only, a, b, None, problem.alpha)))
+        multiply = functools.partial(step.multiply_only, a, b, c, problem.alpha, problem.beta, None)
+        found.append(Step(compiled.record.name, kept(multiply, plan), helper=False))
+        if plan.slices > 1:
+            add = functools.partial(step.reduce_only, a, b, c, problem.alpha, problem.beta, None)
+            found.append(Step("reduce", add, helper=False))
+    return found
+
+
+def kept(launch: functools.partial[None], plan: Fp32xLaunches) -> functools.partial[None]:
+    """Return a launch that keeps its plan alive, which owns memory that the kernel writes."""
+    return functools.partial(lambda plan: launch(), plan)

@@ -1,0 +1,55 @@
+"""Rungs of C = α·op(A)·op(B) + β·C in plain fp32 on Hopper: the library's own launches with a rung's kernel."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+from toprung.backends.base import Buffer
+from toprung.errors import Unsupported
+from toprung.gemm.desc import described
+from toprung.kernels.build import Compiled
+from toprung.kernels.hopper_sgemm.config import Variant
+from toprung.kernels.hopper_sgemm.launches import SgemmLaunches
+from toprung.lab.routines.base import Step
+from toprung.lab.routines.gemm import Maker, Placed, without_product
+from toprung.lab.rung import Rung
+from toprung.oracle.gemm import Gemm
+
+BRINGS = "A as K×M and B as K×N on 16 bytes, where they do not lie so"
+
+
+def variant_of(compiled: Compiled[Rung]) -> Variant:
+    """Return the product's parameters from a rung's tile and macros."""
+    chosen = {**compiled.tile.given(), **compiled.record.defines}
+    return Variant(**{f.name: chosen[f.name] for f in fields(Variant) if f.name in chosen})
+
+
+def steps(compiled: Compiled[Rung], problem: Gemm, buffers: Mapping[str, Buffer], session: Any) -> list[Step]:
+    """Return the launches: pad and transpose operands whose layout the kernel cannot read, then multiply.
+
+    Raises
+    ------
+    Unsupported
+        the problem is a batch, or the family does not support it
+    """
+    if problem.batch != 1:
+        raise Unsupported(f"{compiled.record} computes one product at a time: no batches")
+    out = problem.output
+    few = without_product(problem, Placed(buffers["C"], out.rows, out.cols, out.ld), Maker(session))
+    if few is not None:
+        return few
+    desc: Any = described(problem.describe())
+    plan = SgemmLaunches(
+        session, desc, variant_of(compiled), kernel=compiled.kernel, cut=bool(compiled.record.defines["CUT"]), chains=1
+    )
+    a, b, c = (buffers[name].pointer for name in "ABC")  # type: ignore[attr-defined]
+    found = []
+    for panel, step in zip(plan.panels, plan.steps(), strict=True):
+        if panel.lay_a or panel.lay_b:
+            found.append(Step("lay", functools.partial(step.lay_only, a, b, problem.alpha, None)))
+        multiply = functools.partial(step.multiply_only, a, b, c, problem.alpha, problem.beta, None)
+        found.append(Step(compiled.record.name, multiply, helper=False))
+    return found

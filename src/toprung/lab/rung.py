@@ -1,0 +1,168 @@
+"""Rungs and ladders. A rung is two files with one stem, ``rNN_name.py`` and ``rNN_name.cl`` (or ``.cu``, or machine
+code, ``.cubin``); nothing lists them.
+
+Ladders are folders in ``toprung/lab/ladders`` and in every folder that the environment variable ``TOPRUNG_LADDERS`` names
+(separated like ``PATH``): a folder ``kepler`` there adds its rungs to the kepler ladder.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import ModuleType
+
+from toprung.errors import BadRung, UnknownName
+from toprung.kernels.record import SHUFFLE, KernelRecord, Options, Switch
+from toprung.tile import Tile
+
+STEM = re.compile(r"r(\d\d)_[a-z0-9_]+")
+SOURCES = (".cl", ".cu", ".cubin")
+
+__all__ = ["SHUFFLE", "Ladder", "Options", "Rung", "Switch", "ladder", "ladder_names", "roots", "rung", "select"]
+
+
+@dataclass(frozen=True)
+class Rung(KernelRecord):
+    """One step of a ladder.
+
+    Attributes
+    ----------
+    published : the tile of the published kernel
+    whole : operands that must come as whole, aligned tiles (shared padding kernels make them so, and are timed)
+    transposed : operands that must come transposed (a shared kernel does it, and is timed)
+    meets : work-groups that share a sum meet in its kernel, which gets room for their sums and a count for each sum
+    method : module of ``toprung.lab.routines`` that brings its kernel to bear, where that is not its routine's own
+    more_items : work-items of a work-group that own nothing of the tile: they fetch for those that do
+    maps : its operands come as tensor maps, for TMA
+    ladder : the ladder it belongs to; like ``stem``, ``source`` and ``routine`` it is filled in by discovery
+    """
+
+    published: Tile | None = None
+    whole: str | Callable[[Options], str] = ""
+    transposed: str = ""
+    meets: bool = False
+    method: str = ""
+    more_items: int = 0
+    maps: bool = False
+    ladder: str = ""
+
+    @property
+    def number(self) -> int:
+        """Place on the ladder."""
+        return int(self.stem[1:3])
+
+    @property
+    def name(self) -> str:
+        """``ladder/rNN``, as a user names it."""
+        return f"{self.ladder}/{self.stem[:3]}"
+
+    def whole_operands(self, options: Options) -> str:
+        """Return the operands that must come as whole tiles under these options."""
+        return self.whole(options) if callable(self.whole) else self.whole
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True)
+class Ladder:
+    """Rungs in order, and the routine they all compute.
+
+    Attributes
+    ----------
+    vendors : peers that are its rung 0, by name; empty for what the device's vendor offers for the routine
+    """
+
+    name: str
+    title: str
+    routine: str
+    rungs: tuple[Rung, ...]
+    vendors: tuple[str, ...] = ()
+
+    def rung(self, number: int) -> Rung:
+        """The rung with this number, or UnknownName."""
+        for rung in self.rungs:
+            if rung.number == number:
+                return rung
+        raise UnknownName(f"rung of {self.name}", number, (str(r.number) for r in self.rungs))
+
+
+def roots() -> tuple[Path, ...]:
+    """Folders that hold ladders: the package's own, then the user's."""
+    extra = os.environ.get("TOPRUNG_LADDERS", "")
+    return (Path(__file__).parent / "ladders", *(Path(p) for p in extra.split(os.pathsep) if p))
+
+
+def ladder_names() -> list[str]:
+    """Names of all ladders."""
+    return sorted({p.parent.name for root in roots() for p in root.glob("*/__init__.py")})
+
+
+def ladder(name: str) -> Ladder:
+    """Find a ladder and its rungs.
+
+    Raises
+    ------
+    UnknownName
+        no such ladder
+    BadRung
+        a rung without kernel source or RUNG record, or two with one number
+    """
+    if name not in ladder_names():
+        raise UnknownName("ladder", name, ladder_names())
+    folders = [root / name for root in roots() if (root / name).is_dir()]
+    head = next(_load(f / "__init__.py") for f in folders if (f / "__init__.py").exists())
+    rungs = sorted(
+        (_rung(name, head.ROUTINE, path) for f in folders for path in f.glob("r[0-9][0-9]_*.py")), key=lambda r: r.number
+    )
+    for a, b in itertools.pairwise(rungs):
+        if a.number == b.number:
+            raise BadRung(f"{a.source} and {b.source} are both rung {a.number} of {name}: renumber one")
+    return Ladder(name, head.TITLE, head.ROUTINE, tuple(rungs), tuple(getattr(head, "VENDORS", ())))
+
+
+def rung(name: str) -> Rung:
+    """The rung a user calls ``ladder/rNN``, or UnknownName."""
+    of, _, number = name.partition("/")
+    found = ladder(of)
+    if not re.fullmatch(r"r?\d+", number):
+        raise UnknownName(f"rung of {of}", number, (r.stem[:3] for r in found.rungs))
+    return found.rung(int(number.lstrip("r")))
+
+
+def select(rungs: Sequence[Rung], numbers: Iterable[int]) -> list[Rung]:
+    """The rungs with these numbers, in ladder order."""
+    wanted = set(numbers)
+    return [r for r in rungs if r.number in wanted]
+
+
+def _rung(ladder_name: str, routine: str, path: Path) -> Rung:
+    if not STEM.fullmatch(path.stem):
+        raise BadRung(f"{path}: a rung's files are called rNN_name, in small letters")
+    source = next((s for e in SOURCES if (s := path.with_suffix(e)).exists()), None)
+    if source is None:
+        raise BadRung(f"{path} has no kernel beside it: add {path.stem}.cl")
+    record = getattr(_load(path), "RUNG", None)
+    if not isinstance(record, Rung):
+        raise BadRung(f"{path} defines no RUNG = Rung(...)")
+    return replace(record, ladder=ladder_name, stem=path.stem, source=source, routine=routine)
+
+
+def _load(path: Path) -> ModuleType:
+    """Run a rung's or ladder's Python file as a module of its own, wherever it lies."""
+    name = f"toprung.lab.ladders.{path.parent.name}" + ("" if path.stem == "__init__" else f".{path.stem}")
+    loaded = sys.modules.get(name)
+    if loaded is not None and getattr(loaded, "__file__", None) == str(path):
+        return loaded
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    sys.modules[name] = module
+    return module

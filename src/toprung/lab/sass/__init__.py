@@ -1,0 +1,1 @@
+"""NVIDIA's machine code: reading it, and writing registers anew."""

@@ -1,0 +1,333 @@
+"""What a compiler made of a kernel: registers, spills and instruction counts, read from the machine code. Needs no GPU.
+
+Counts are static: an instruction in a loop counts once. The main loop is the one that does most of the arithmetic itself.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from toprung.backends import cubin as cubin_file
+from toprung.backends.base import DYNAMIC_SHARED, Source
+from toprung.backends.nvrtc import Cubin, capability, compile_cubin
+from toprung.device import FP32_LANES
+from toprung.errors import BuildError, MissingExtra
+from toprung.lab.bounds.registers import READS, Reads, Register, Sources, reads_of, register_reads
+
+INTEGER = (
+    "IMAD IADD IADD3 LEA LOP3 PLOP3 SHF SHL SHR ISETP IABS IMNMX VIADD VIMNMX UIMAD UIADD3 ULEA ULOP3 USHF UISETP LOP R2UR S2UR"
+)
+MOVE = "MOV UMOV CS2R S2R LDC ULDC LDCU SEL USEL PRMT HFMA2"
+CONTROL = "BRA BRX JMP CALL RET EXIT BSSY BSYNC WARPSYNC BREAK NOP YIELD"
+GROUPS: Mapping[str, str] = MappingProxyType(
+    {op: group for group, ops in (("integer", INTEGER), ("move", MOVE), ("control", CONTROL)) for op in ops.split()}
+)
+"""Instructions counted together; HFMA2 and MOV-like ones only bring constants into registers in an fp32 kernel."""
+
+MEMORY = ("LDG", "STG", "LDS", "STS", "LDL", "STL", "LD", "ST")
+ALONE = (
+    "FFMA", "FFMA2", "FADD", "FMUL", "LDGSTS", "SHFL", "BAR", "HGMMA", "HMMA", "DFMA",
+    "UTMALDG", "SYNCS", "WARPGROUP", "USETMAXREG",
+)  # fmt: skip
+ARITHMETIC = ("HGMMA", "HMMA", "FFMA")
+"""What a kernel is there for: the first of these that it has."""
+
+INSTRUCTION = re.compile(r"^\s*/\*([0-9a-f]{4,})\*/\s+(@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)(.*?);")
+LABEL = re.compile(r"^(\.L_x_\d+):")
+TARGET = re.compile(r"`\((\.L_x_\d+)\)")
+REGISTER = re.compile(r"-?\|?R(\d+)\|?((?:\.reuse)?)\Z")
+
+
+@dataclass(frozen=True)
+class Loop:
+    """Instructions of a loop by class, and what its multiply-adds ask of the register file."""
+
+    counts: Mapping[str, int]
+    reads: Reads = field(default_factory=Reads)
+
+    @property
+    def instructions(self) -> int:
+        """How many there are."""
+        return sum(self.counts.values())
+
+    @property
+    def ffma_share(self) -> float:
+        """The part of them that are fused multiply-adds: what issues one instruction a clock cannot exceed."""
+        return self.share("FFMA")
+
+    def share(self, kind: str) -> float:
+        """The part of them that are of a class."""
+        return self.counts.get(kind, 0) / self.instructions if self.instructions else 0.0
+
+
+@dataclass(frozen=True)
+class MachineCode:
+    """One kernel compiled for one architecture.
+
+    Attributes
+    ----------
+    registers : of a thread
+    spill_stores, spill_loads, stack_bytes : bytes of a thread that went to memory because registers ran out or were indexed
+    shared_bytes : shared memory of a block, with what a launch adds
+    counts : instructions of the whole kernel by class, such as ``"LDS.128"``
+    loop : those of the main loop; empty where there is none
+    straight : instructions outside of the main loop on the way that turns aside at no condition and repeats nothing: of a kernel
+        whose special cases are jumped to, what it runs in the common case
+    """
+
+    kernel: str
+    arch: str
+    registers: int
+    spill_stores: int
+    spill_loads: int
+    stack_bytes: int
+    shared_bytes: int
+    counts: Mapping[str, int]
+    loop: Loop
+    straight: int = 0
+
+    @property
+    def spills(self) -> int:
+        """Bytes of a thread that live in memory in place of registers."""
+        return max(self.spill_stores, self.spill_loads, self.stack_bytes)
+
+    def describe(self) -> dict[str, Any]:
+        """As JSON."""
+        return {
+            "kernel": self.kernel, "arch": self.arch, "registers": self.registers, "spill_stores": self.spill_stores,
+            "spill_loads": self.spill_loads, "stack_bytes": self.stack_bytes, "shared_bytes": self.shared_bytes,
+            "counts": dict(self.counts), "loop": dict(self.loop.counts), "ffma_share": self.loop.ffma_share,
+            "register_reads": asdict(self.loop.reads), "straight": self.straight,
+        }  # fmt: skip
+
+
+def inspect_source(source: Source, arch: str) -> MachineCode:
+    """Compile a kernel text for an architecture and read the result.
+
+    Raises
+    ------
+    BuildError
+        with the compiler's log
+    MissingExtra
+        NVRTC or the disassembler is not installed
+    """
+    disassembler()  # before the time of a compilation is spent
+    if source.language == "cubin":
+        return _inspect_own(source, arch)
+    static = read(compile_cubin(source, arch), source.kernel, arch)
+    return replace(static, shared_bytes=static.shared_bytes + source.defines.get(DYNAMIC_SHARED, 0))
+
+
+def _inspect_own(source: Source, arch: str) -> MachineCode:
+    """Machine code that is there already: no compiler's log, but what it says of itself."""
+    own = cubin_file.check(source.binary, source.name, arch, source.kernel)
+    shared = own.shared_bytes + source.defines.get(DYNAMIC_SHARED, 0)
+    code = read(Cubin(source.binary, ""), source.kernel, arch)
+    return replace(code, registers=own.registers, stack_bytes=own.stack_bytes, shared_bytes=shared)
+
+
+def read(cubin: Cubin, kernel: str, arch: str) -> MachineCode:
+    """Read one kernel of a cubin, and what its compiler's log says about it."""
+    used = _of_kernel(cubin.log, kernel)
+    whole, loop, straight = _read_code(disassemble(cubin.code), kernel, reads_of(FP32_LANES.get(capability(arch))))
+    return MachineCode(
+        kernel=kernel,
+        arch=arch,
+        registers=_number(r"Used (\d+) registers", used),
+        spill_stores=_number(r"(\d+) bytes spill stores", used),
+        spill_loads=_number(r"(\d+) bytes spill loads", used),
+        stack_bytes=_number(r"(\d+) bytes stack frame", used),
+        shared_bytes=_number(r"(\d+) bytes smem", used),
+        counts=whole,
+        loop=loop,
+        straight=straight,
+    )
+
+
+def classify(opcode: str) -> str:
+    """The class an instruction is counted in: memory by width, arithmetic alone, the rest in groups."""
+    name, *modifiers = opcode.split(".")
+    if name in MEMORY:
+        width = next((m for m in modifiers if m in ("64", "128", "U8", "S8", "U16", "S16")), "32")
+        return f"{name}.{width}" + (".CONSTANT" if "CONSTANT" in modifiers else "")
+    if name in ALONE:
+        return name
+    return GROUPS.get(name, "other")
+
+
+def disassemble(cubin: bytes) -> str:
+    """The listing of a cubin, or MissingExtra where there is no disassembler."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "kernel.cubin"
+        path.write_bytes(cubin)
+        return subprocess.run([disassembler(), "-c", "-ndf", str(path)], capture_output=True, text=True, check=True).stdout
+
+
+def disassembler() -> str:
+    """Where nvdisasm lies, or MissingExtra."""
+    return _tool("nvdisasm", 'pip install "toprung[cuda]"')
+
+
+def assemble_ptx(text: str, arch: str, kernel: str = "PTX") -> Cubin:
+    """Machine code for PTX, which is what NVIDIA's OpenCL gives as a binary.
+
+    Raises
+    ------
+    BuildError
+        with the assembler's log
+    MissingExtra
+        ptxas is not installed
+    """
+    ptxas = _tool("ptxas", "it comes with the CUDA toolkit, or pip install nvidia-cuda-nvcc")
+    with tempfile.TemporaryDirectory() as folder:
+        source, cubin = Path(folder) / "kernel.ptx", Path(folder) / "kernel.cubin"
+        source.write_text(text)
+        done = subprocess.run([ptxas, "-v", f"-arch={arch}", str(source), "-o", str(cubin)], capture_output=True, text=True)
+        if done.returncode:
+            raise BuildError(kernel, "", arch, done.stderr)
+        return Cubin(cubin.read_bytes(), done.stderr)
+
+
+def _tool(name: str, how: str) -> str:
+    """Where one of CUDA's programs lies: in a wheel, in a toolkit, or on the path."""
+    wheels = importlib.util.find_spec("nvidia")
+    folders = [Path(p) / "cu13" / "bin" for p in (wheels.submodule_search_locations or [])] if wheels else []
+    found = shutil.which(name, path=os.pathsep.join(map(str, folders))) if folders else None
+    found = found or shutil.which(name) or shutil.which(name, path="/usr/local/cuda/bin")
+    if not found:
+        raise MissingExtra(f"{name} is not installed; {how}")
+    return found
+
+
+def _of_kernel(log: str, kernel: str) -> str:
+    """The part of a ptxas log that concerns a kernel."""
+    parts = log.split("Compiling entry function ")
+    return next((p for p in parts[1:] if p.startswith(f"'{kernel}'")), "")
+
+
+def _number(pattern: str, text: str) -> int:
+    found = re.search(pattern, text)
+    return int(found.group(1)) if found else 0
+
+
+@dataclass(frozen=True)
+class _Instruction:
+    address: int
+    kind: str
+    target: str  # the label it jumps to, if it does
+    sources: Sources | None = None  # the registers a multiply-add reads
+    conditional: bool = False
+    leaves: bool = False
+
+
+def counted(listing: str, kernel: str) -> tuple[Mapping[str, int], Mapping[str, int]]:
+    """Instructions by class of a whole kernel, and of its main loop."""
+    whole, loop, _ = _read_code(listing, kernel)
+    return whole, loop.counts
+
+
+def innermost_loops(listing: str, kernel: str) -> list[Loop]:
+    """Every loop of a kernel that has no other one in it, in order."""
+    code, labels = _parse(listing, kernel)
+    loops = _loops(code, labels)
+    inner = [(a, b) for a, b in loops if not any((c, d) != (a, b) and a <= c and d <= b for c, d in loops)]
+    return [_loop([i for i in code if a <= i.address <= b]) for a, b in sorted(inner)]
+
+
+def _read_code(listing: str, kernel: str, reads: int = READS) -> tuple[Mapping[str, int], Loop, int]:
+    """The whole kernel's instructions, the main loop, and how many are outside it on the straight way."""
+    code, labels = _parse(listing, kernel)
+    loops = _loops(code, labels)
+    main: list[_Instruction] = []
+    most = 0
+    work = next((kind for kind in ARITHMETIC if any(i.kind == kind for i in code)), "")
+    for first, last in loops:
+        nested = [(a, b) for a, b in loops if (a, b) != (first, last) and first <= a and b <= last]
+        body = [i for i in code if first <= i.address <= last]
+        own = sum(i.kind == work for i in body if not any(a <= i.address <= b for a, b in nested))
+        if own > most:
+            main, most = body, own
+    return _tally(code), _loop(main, reads), _straight(code, labels, main)
+
+
+def _straight(code: Sequence[_Instruction], labels: Mapping[str, int], main: Sequence[_Instruction]) -> int:
+    """Instructions outside the main loop where no condition is met; a jump back is the end of a loop that runs once."""
+    inside = range(main[0].address, main[-1].address + 1) if main else range(0)
+    count, skip_to = 0, 0
+    for i in code:
+        if i.address < skip_to or i.address in inside:
+            continue
+        count += 1
+        if i.conditional:
+            continue
+        if i.leaves:
+            break
+        skip_to = max(skip_to, labels.get(i.target, 0))
+    return count
+
+
+def _loop(body: Sequence[_Instruction], reads: int = READS) -> Loop:
+    return Loop(_tally(body), register_reads([i.sources for i in body], reads=reads))
+
+
+def _loops(code: Sequence[_Instruction], labels: Mapping[str, int]) -> list[tuple[int, int]]:
+    """First and last address of every loop, the shortest first."""
+    return sorted(
+        (
+            (labels[i.target], i.address)
+            for i in code
+            if i.target and labels.get(i.target, i.address) < i.address  # a jump to itself pads the end of the code
+        ),
+        key=lambda span: span[1] - span[0],
+    )
+
+
+def _parse(listing: str, kernel: str) -> tuple[list[_Instruction], dict[str, int]]:
+    """Instructions of a kernel and the addresses of its labels."""
+    code: list[_Instruction] = []
+    labels: dict[str, int] = {}
+    waiting: list[str] = []
+    for line in _section(listing, kernel):
+        if label := LABEL.match(line):
+            waiting.append(label.group(1))
+        elif found := INSTRUCTION.match(line):
+            address = int(found.group(1), 16)
+            labels.update(dict.fromkeys(waiting, address))
+            waiting.clear()
+            opcode, operands = found.group(3), found.group(4)
+            target = TARGET.search(operands) if opcode.startswith("BRA") else None
+            kind = classify(opcode)
+            sources = _sources(operands) if kind == "FFMA" else None
+            aside = bool(found.group(2))
+            code.append(_Instruction(address, kind, target.group(1) if target else "", sources, aside, opcode == "EXIT"))
+    return code, labels
+
+
+def _sources(operands: str) -> Sources:
+    """The registers that a multiply-add reads, by place; ``R105, R44, R52.reuse, R105`` begins with what it writes."""
+    found = [REGISTER.match(word.strip()) for word in operands.split(",")[1:4]]
+    return tuple(Register(int(f.group(1)), bool(f.group(2))) if f else None for f in found)
+
+
+def _section(listing: str, kernel: str) -> Iterator[str]:
+    inside = False
+    for line in listing.splitlines():
+        if line.startswith("//-----"):
+            inside = f".text.{kernel} " in line
+        elif inside:
+            yield line
+
+
+def _tally(code: Sequence[_Instruction]) -> Mapping[str, int]:
+    return MappingProxyType(dict(sorted(Counter(i.kind for i in code).items())))

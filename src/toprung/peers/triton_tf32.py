@@ -1,9 +1,0 @@
-"""Triton's ``tf32``: operands cut to TF32."""
-
-from toprung.competitor import Promise
-from toprung.peers._triton import MATRIX_UNITS, TritonPeer
-
-
-def peer() -> TritonPeer:
-    """This module's peer."""
-    return TritonPeer("triton_tf32", "Triton tf32", Promise("tf32"), "tf32", MATRIX_UNITS)

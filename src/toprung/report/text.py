@@ -1,0 +1,76 @@
+"""Words and figures that tables, pictures and pages share: sizes, speeds, sources, and the limits that figures are held against."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from toprung.lab.harness.bandwidth import Bandwidth
+from toprung.lab.harness.measure import Measurement
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a record's figures are held against: the fp32 peak at each clock, or what memory gave in the same run."""
+
+    gflops_per_mhz: float | None = None
+    memory: Bandwidth | None = None
+
+    @staticmethod
+    def of(record: Mapping[str, Any]) -> Limits:
+        """Those of a record."""
+        device = record["environment"]["device"]
+        peak, clock = device.get("peak_gflops"), device.get("clock_mhz")
+        return Limits(peak / clock if peak and clock else None, Bandwidth.of(record))
+
+    def shares(self, m: Measurement) -> dict[str, float]:
+        """Shares of what is known, by the name of their column; none of the fp32 peak for what computes otherwise."""
+        if m.units:
+            return {}
+        if m.measured_in == "GFLOP/s":
+            share = m.share_of_peak(self.gflops_per_mhz)
+            return {} if share is None else {"% of peak": share}
+        if not self.memory:
+            return {}
+        return {"% of read": m.figure / self.memory.read.gbytes_per_s, "% of copy": m.figure / self.memory.copy.gbytes_per_s}
+
+    def share(self, m: Measurement) -> float | None:
+        """The first of them: what stands in brackets behind a figure."""
+        return next(iter(self.shares(m).values()), None)
+
+    def names(self, record: Mapping[str, Any]) -> list[str]:
+        """The columns that a record's measurements need."""
+        return list(dict.fromkeys(name for m in record["measurements"] for name in self.shares(m)))
+
+
+def size_of(m: Measurement) -> str:
+    """A problem's size as a person writes it."""
+    sizes = [m.problem[k] for k in "MNK" if k in m.problem]
+    trans = m.problem.get("trans", "N")
+    return (str(sizes[0]) if len(set(sizes)) == 1 else "×".join(map(str, sizes))) + (f" {trans}" if "T" in trans else "")
+
+
+def gflops_text(value: float) -> str:
+    """A speed with three digits, more where they are whole."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def unit(*records: dict[str, Any]) -> str:
+    """What the records' figures are given in."""
+    units = {m.measured_in for r in records for m in r["measurements"]}
+    return " or ".join(sorted(units)) or "GFLOP/s"
+
+
+def speed_source(path: str, record: dict[str, Any], what: str = "") -> str:
+    """Where the figures come from."""
+    return source_line(path, record, f"{what or unit(record)}, medians")
+
+
+def source_line(path: str, record: dict[str, Any], what: str = "Medians") -> str:
+    """Where figures come from that have units of their own."""
+    e, device = record["environment"], record["environment"]["device"]
+    return (
+        f"{what}: {device['short_name']}, {device['runtime']}, driver {device['driver']}, {e['date'][:10]}, "
+        f"commit {e['commit']}, `{record['what']}`, stored in `{path}`.  "
+    )

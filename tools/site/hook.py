@@ -1,0 +1,39 @@
+"""What MkDocs calls while it builds the site: the navigation from docs/index.md, pages rewritten, records and examples copied."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from mkdocs.exceptions import PluginError
+from mkdocs.structure.files import File
+
+from commands import reference
+from contents import BadContents, navigation
+from text import COPIED, DeadLink, for_site
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def on_config(config: Any) -> Any:
+    """The navigation."""
+    try:
+        config.nav = navigation(Path(config.docs_dir))
+    except BadContents as error:
+        raise PluginError(str(error)) from None
+    return config
+
+
+def on_files(files: Any, config: Any) -> Any:
+    """Stored records are part of the site, because every table says which one it comes from; and so are the examples."""
+    for path in sorted(p for pattern in COPIED for p in ROOT.glob(pattern) if p.is_file()):
+        files.append(File.generated(config, path.relative_to(ROOT).as_posix(), abs_src_path=str(path)))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """A page's text as the builder needs it."""
+    try:
+        return for_site(markdown, page.file.src_uri, ROOT, reference)
+    except DeadLink as error:
+        raise PluginError(str(error)) from None

@@ -1,0 +1,76 @@
+"""Tables in the documentation's Markdown files, generated from stored records between two markers, so that no figure is ever typed.
+
+A marker names what to show and the records it comes from, relative to the repository::
+
+    <!-- toprung:ladder [sizes=1024,4096] results/<device>/<record>.json … -->
+    <!-- toprung:rung r07 results/<device>/<record>.json … -->
+    <!-- toprung:each results/<device>/<record>.json … -->
+    <!-- toprung:bench results/<device>/<record>.json -->
+    <!-- toprung:counters results/<device>/<record>.json -->
+    <!-- toprung:probe ffma_chain,ffma_outer results/<device>/<record>.json … -->
+    <!-- toprung:loads kepler/r07 results/<device>/<record>.json -->
+    <!-- toprung:overhead results/<device>/overhead.json … -->
+    <!-- toprung:library results/<device>/library.json … -->
+    <!-- toprung:rank results/<device>/rank.json results/<device>/probe-<backend>.json -->
+    <!-- toprung:leads [run=7] results/<device>/<record>.json -->
+    <!-- toprung:facts kepler/r07 -->
+    <!-- toprung:guidelines [NAME] results/<device>/<record>.json … -->
+    <!-- toprung:fp32x grade|frobenius|accuracy|sustained|burst|matmul|slices results/<folder>/<record>.json -->
+    <!-- toprung:hopper_fp32 sustained|shapes|tried|counters results/<device>/<record>.json -->
+    <!-- toprung:tune search|run|check|routes|exhaustive|library results/<device>/<record>.json -->
+    <!-- toprung:bound fermi B_R=6 --> and the others of ``bounds.py``
+    <!-- toprung:end -->
+
+``facts`` needs no record: it shows what a rung's own file says; nor does ``bound``, which is computed. A record whose name ends
+in ``?`` may be missing: a block without any says that nothing has been measured yet.
+
+Makers are found by looking: each module of this folder with ``TABLES``, a table's name → the function that makes it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+
+from tables.common import NOTHING
+from toprung.errors import UnknownName
+
+BLOCK = re.compile(r"(<!-- toprung:(?!end)(?P<what>\w+) (?P<words>[^>]*?) ?-->\n)(?P<body>.*?)(<!-- toprung:end -->)", re.DOTALL)
+Maker = Callable[[Sequence[str], Path], str]
+"""Function ``(words of the marker, root of the repository)`` → Markdown."""
+
+
+@cache
+def makers() -> Mapping[str, Maker]:
+    """Return every maker by its marker's first word."""
+    found: dict[str, Maker] = {}
+    for module in pkgutil.iter_modules(__path__):
+        found |= getattr(importlib.import_module(f"{__name__}.{module.name}"), "TABLES", {})
+    return found
+
+
+def refresh(text: str, root: Path) -> str:
+    """Return ``text`` with every generated table made anew.
+
+    Raises
+    ------
+    BadRecord
+        a record that is missing or damaged
+    UnknownName
+        a marker for a table or a rung that does not exist
+    """
+
+    def table(match: re.Match[str]) -> str:
+        what, given = match["what"], match["words"].split()
+        words = [w.removesuffix("?") for w in given if not w.endswith("?") or (root / w[:-1]).exists()]
+        if what not in makers():
+            raise UnknownName("generated table", what, makers())
+        whole = len(words) == len(given) or any(w.endswith(".json") for w in words)
+        body = makers()[what](words, root) if whole else NOTHING
+        return f"{match[1]}{body}\n{match[5]}"
+
+    return BLOCK.sub(table, text)

@@ -1,0 +1,124 @@
+"""Tables of what commands measured: bench, probe, machine code beside its source, and calls of the library on the host."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tables.common import NOTHING
+from toprung.errors import BadRecord
+from toprung.lab.bounds.registers import Reads
+from toprung.lab.harness.measure import Measurement
+from toprung.lab.harness.results import read
+from toprung.lab.harness.stats import paired_ratio
+from toprung.lab.probe.store import read as read_probe
+from toprung.report.text import gflops_text, size_of, source_line, speed_source
+
+
+def _overhead(words: Sequence[str], root: Path) -> str:
+    """What calls of the library cost on the host, a row for each kind of array and call; from benchmarks/overhead.py."""
+    if not words:
+        return NOTHING
+    lines = ["| device | arrays | call | µs |", "|---|---|---|---:|"]
+    sources = []
+    for word in words:
+        record = read(root / word)
+        e, device = record["environment"], record["environment"]["device"]
+        for row in record["overheads"]:
+            lines.append(f"| {device['short_name']} | {row['arrays']} | `{row['call']}` | {row['microseconds']['median']:.1f} |")
+        sources.append(
+            f"Microseconds of a call on the host, medians: {device['short_name']}, {device['runtime']}, Python {e['python']}, "
+            f"{e['date'][:10]}, commit {e['commit']}, `{record['what']}`, stored in `{word}`.  "
+        )
+    return "\n".join([*lines, "", *sources])
+
+
+def _bench(words: Sequence[str], root: Path) -> str:
+    """A record of ``toprung bench``: everybody's speed over the sizes, and the Frobenius error at the last."""
+    record = read(root / words[0])
+    measurements: list[Measurement] = record["measurements"]
+    columns = list(dict.fromkeys((size_of(m), m.mode) for m in measurements))
+    heads = [size if mode == "warm" else f"{size} {mode}" for size, mode in columns]
+    lines = ["| who | precision | " + " | ".join(heads) + " | Frobenius error |", "|---|---|" + "---:|" * (len(heads) + 1)]
+    for name in dict.fromkeys(m.competitor["name"] for m in measurements):
+        own = {(size_of(m), m.mode): m for m in measurements if m.competitor["name"] == name}
+        last = list(own.values())[-1]
+        cells = [_with_host(own[c]) if c in own else "–" for c in columns]
+        error = f"{last.verdict['frobenius']:.2e}"
+        lines.append(f"| {name} | {last.competitor['precision']} | " + " | ".join(cells) + f" | {error} |")
+    if any(m.host for m in measurements):
+        lines += ["", "In brackets: µs that the host takes to put a call into the queue, the least.  "]
+    else:
+        lines.append("")
+    return "\n".join([*lines, speed_source(words[0], record)])
+
+
+def _with_host(m: Measurement) -> str:
+    """The speed, and the host's microseconds where they are known."""
+    return gflops_text(m.figure) + (f" ({1e6 * m.host:.1f})" if m.host else "")
+
+
+def _probe(words: Sequence[str], root: Path) -> str:
+    """Microbenchmarks of ``toprung probe``: every case, a column a record."""
+    names, *paths = words
+    if not paths:
+        return NOTHING
+    records = [read_probe(root / p) for p in paths]
+    rows: dict[tuple[str, str, str], list[Mapping[str, Any] | None]] = {}
+    for i, record in enumerate(records):
+        for one in record["probe"]:
+            if one["benchmark"] in names.split(","):
+                rows.setdefault((one["title"], one["label"], one["unit"]), [None] * len(records))[i] = one
+    if not rows:
+        raise BadRecord(f"{' '.join(paths)}: no measurement of {names}")
+    runtimes = [r["environment"]["device"]["backend"] for r in records]
+    heads = ["what", "case", "unit", *runtimes, "vendor", "% of it", "MHz", "W"]
+    counted = any(f and f.get("reads") for found in rows.values() for f in found)
+    heads += ["registers", "read by an FFMA", "bank conflicts, % of FFMA"] * counted
+    lines = ["| " + " | ".join(heads) + " |", "|---|---|---|" + "---:|" * (len(heads) - 3)]
+    for (title, label, unit), found in rows.items():
+        first = next(f for f in found if f)
+        values = [gflops_text(f["value"]) if f and f["value"] else "–" for f in found]
+        clocks = [c for c in first["clocks_mhz"] if c]
+        more = (
+            gflops_text(first["vendor"]) if first["vendor"] else "–",
+            f"{100 * first['value'] / first['vendor']:.1f}" if first["vendor"] and first["value"] else "–",
+            f"{statistics.median(clocks):.0f}" if clocks else "–",
+            f"{first['watts']:.0f}" if first["watts"] else "–",
+        )
+        reads = Reads(**first["reads"]) if first.get("reads") else None
+        registers: tuple[str, ...] = ("–", "–", "–") if counted else ()
+        if reads:
+            conflicts = 100 * reads.conflicts_each
+            registers = (str(first["registers"]), f"{reads.reads_each:.2f}", f"{conflicts:.1f}")
+        lines.append("| " + " | ".join((title, label, unit, *values, *more, *registers)) + " |")
+    return "\n".join([*lines, "", *(source_line(p, r) for p, r in zip(paths, records, strict=True))])
+
+
+def _loads(words: Sequence[str], root: Path) -> str:
+    """A rung compiled in the process beside its machine code from a file, of ``toprung run --both``."""
+    name, *paths = words
+    if not paths:
+        return NOTHING
+    lines = [
+        "| rung | code | size | ms | GFLOP/s | speed / compiled here, 95 % interval | load, ms |",
+        "|---|---|---|---:|---:|---:|---:|",
+    ]
+    records = [read(root / p) for p in paths]
+    for path, record in zip(paths, records, strict=True):
+        own = [m for m in record["measurements"] if m.competitor["name"] == name]
+        if len(own) != 2:
+            raise BadRecord(f"{path} does not hold {name} in two forms: toprung run {name} --both")
+        ratio = paired_ratio(own[0].seconds, own[1].seconds)
+        loads = {one["label"]: statistics.median(one["load_seconds"]) for one in record["loads"]}
+        for m in own:
+            label = m.competitor["variant"]
+            against = "1" if m is own[0] else f"{ratio.value:.4f} ({ratio.low:.4f} to {ratio.high:.4f})"
+            cells = (name, label, size_of(m), f"{m.median * 1e3:.3g}", gflops_text(m.figure), against, f"{1e3 * loads[label]:.3g}")
+            lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join([*lines, "", *(speed_source(p, r) for p, r in zip(paths, records, strict=True))])
+
+
+TABLES = {"overhead": _overhead, "bench": _bench, "probe": _probe, "loads": _loads}
