@@ -35,7 +35,6 @@ from scipy.optimize import least_squares
 from tables.tuning import device_of, drawn, held_out, now
 from toprung.dispatch.heuristic import ranked
 from toprung.dispatch.selection import decoded
-from toprung.gemm.desc import widths
 from toprung.kernels import cost_model
 from toprung.kernels.blocks import BLOCKS, listed
 from toprung.kernels.cublas.family import aligned
@@ -172,7 +171,7 @@ class Products(Fit):
         p, found = built(cost_model.BLOCK, {n: values[n] for n in self.cycles}), []
         units, lanes, hz = self.device.compute_units, self.device.lanes or 128, cost_model.hz(self.device)
         for (desc, tile, i, slices, vc), t, *_ in self.rows:
-            wide, efficiency = widths(desc)[2], values[f"tile {i}"]
+            wide, efficiency = desc.widths[2], values[f"tile {i}"]
             cycles = cost_model.block_cycles(desc, tile, efficiency, BLOCKS[i].resident, slices, vc, wide, units, lanes, p)
             host = 0.0 if isinstance(t, Held) else values["host"] if slices == 1 else values["two"]
             found.append(max(cycles / hz, host))
@@ -258,7 +257,7 @@ def writing(device, shapes):
                 desc = problem.desc
                 more = seconds - predicted(desc, device.compute_units, candidate.config)
                 each = more * cost_model.hz(device) * device.compute_units / (problem.M * problem.N)
-                found[widths(desc)[2] == 4].append(each)
+                found[desc.widths[2] == 4].append(each)
     print("hopper_sgemm: RESULT:", ", ".join(f"{np.median(found[wide]):.2f} of {len(found[wide])}" for wide in (False, True)))
 
 

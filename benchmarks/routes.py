@@ -24,7 +24,7 @@ from toprung.dispatch.heuristic import installed, select_own
 from toprung.dispatch.selection import Candidate
 from toprung.errors import ToprungError
 from toprung.gemm.classes import FEW, class_of
-from toprung.gemm.desc import GemmDesc, widths
+from toprung.gemm.desc import GemmDesc
 from toprung.kernels import cost_model
 from toprung.kernels.base import TileConfig
 from toprung.kernels.blocks import BLOCKS, Block, split_k_factors, width_of_c
@@ -80,7 +80,7 @@ def more():
 
 def legal(device, desc):
     """Every block that is, with accesses as wide as operands and tile allow."""
-    a, b, _ = widths(desc)
+    a, b, _ = desc.widths
     rules = RECORD.all_rules({})
     for one in (*BLOCKS, *more()):
         for va, vb in sorted({(x, y) for x in (1, 2, 4) for y in (1, 2, 4) if x <= a and y <= b}, reverse=True):
@@ -98,7 +98,7 @@ def tiled(device, desc, one, slices):
 def cycles(device, desc, one, slices):
     """Return what the cost model counts of a block. It leaves out the host, the limit of short calls."""
     return cost_model.block_cycles(
-        desc, one.tile, one.efficiency, one.resident, slices, width_of_c(desc, one.tile, slices), widths(desc)[2],
+        desc, one.tile, one.efficiency, one.resident, slices, width_of_c(desc, one.tile, slices), desc.widths[2],
         device.compute_units, device.lanes or 128,
     )  # fmt: skip
 

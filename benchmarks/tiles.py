@@ -28,7 +28,6 @@ from toprung.dispatch.select import select
 from toprung.dispatch.selection import Candidate
 from toprung.errors import ToprungError
 from toprung.gemm.classes import is_skinny
-from toprung.gemm.desc import widths
 from toprung.kernels.base import TileConfig
 from toprung.kernels.blocks import BLOCKS, Block, split_k_factors
 from toprung.kernels.registry import family
@@ -85,14 +84,14 @@ def weighed(device, desc):
     """The blocks that selection weighs, in one slice."""
     if device.kind == "gpu":
         return [Candidate(TILED, config) for config in TILED.candidates(device, desc) if config.slices == 1]
-    a, b, _ = widths(desc)
+    a, b, _ = desc.widths
     tiles = (replace(tile, VA=a, VB=b) for tile in RECORD.tiles["cpu"])
     return [pack(desc, Block(tile, 1.0, ahead=0), device, 1) for tile in tiles if RECORD.allows(tile, (), device)]
 
 
 def shapes(device, desc):
     """Every block shape, with numbers of slices that fill the device about a half, once and twice."""
-    a, b, _ = widths(desc)
+    a, b, _ = desc.widths
     known = {replace(c.tile, VA=4, VB=4): c for c in BLOCKS}
     found = weighed(device, desc)
     for bm, bn, bk, wm, wn, tm, tn in SHAPES:

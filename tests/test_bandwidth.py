@@ -11,9 +11,9 @@ from conftest import require
 from toprung.backends import nvrtc
 from toprung.backends.base import Session
 from toprung.errors import WrongResult
-from toprung.kernels import build
 from toprung.lab.harness import bandwidth
 from toprung.lab.harness.bandwidth import WAYS, Bandwidth, Copy, Memory, Rate, Read, Way
+from toprung.lab.routines import base
 from toprung.lab.routines.base import KERNELS, shared_source
 from toprung.lab.sass.machine_code import inspect_source
 
@@ -55,7 +55,7 @@ def test_a_kernel_that_leaves_something_out_is_found(
     text = (tmp_path / f"{name}.cl").read_text()
     assert old in text, "plant the bug elsewhere"
     (tmp_path / f"{name}.cl").write_text(text.replace(old, new))
-    monkeypatch.setattr(build, "KERNELS", tmp_path)
+    monkeypatch.setattr(base, "KERNELS", tmp_path)
     monkeypatch.setattr(bandwidth, "WAYS", {session.device.kind: (Way(64, 16, 32 << 10),)})
     with pytest.raises(WrongResult, match=name):
         bandwidth.measure(session, SMALL, samples=1)

@@ -19,8 +19,8 @@ from arrays import KINDS, LAYOUTS, graded, guarded, hold
 from toprung import errors, last_receipt
 from toprung.backends import adopt, session_for
 from toprung.device import Device
-from toprung.execute import staging as host
-from toprung.gemm.lowering import Copy, Layout, Product, lower, tight
+from toprung.execute import host, staging
+from toprung.gemm.lowering import Copy, Layout, Multiply, lower, tight
 from toprung.gemm.overlap import folded, share
 
 SIDES = st.sampled_from([0, 1, 2, 3, 4, 7, 16, 31, 33, 65])
@@ -295,7 +295,7 @@ def test_only_what_no_kernel_can_address_is_copied() -> None:
                 assert len(program.steps) == 1 and not program.copies
     strided = Layout((64, 32), (128, 2), 4)
     program = lower(strided, b, c, 0)
-    assert [type(s) for s in program.steps] == [Copy, Product]
+    assert [type(s) for s in program.steps] == [Copy, Multiply]
     assert "neither rows nor columns" in program.copies[0]
     assert len(lower(strided, Layout((32, 1), (-3, 0), 1), layout(64, 1), 0).steps) == 2  # a vector's stride is no reason
 
@@ -303,11 +303,11 @@ def test_only_what_no_kernel_can_address_is_copied() -> None:
 def test_a_batch_is_one_launch_wherever_it_can_be() -> None:
     a, b, c = layout(6, 8, 4), layout(6, 4, 5), layout(6, 8, 5)
     (step,) = lower(a, b, c, 0).steps
-    assert step.call.batch == 6  # type: ignore[union-attr]
+    assert step.desc.batch == 6  # type: ignore[union-attr]
     (step,) = lower(a, Layout((6, 4, 5), (0, 5, 1), 4), c, 0).steps
-    assert (step.call.batch, step.call.M) == (1, 48)  # type: ignore[union-attr]  # one B: the As are one tall matrix
+    assert (step.desc.batch, step.desc.M) == (1, 48)  # type: ignore[union-attr]  # one B: the As are one tall matrix
     (step,) = lower(Layout((2, 3, 8, 4), (96, 32, 4, 1), 4), Layout((2, 3, 4, 5), (60, 20, 5, 1), 4), layout(2, 3, 8, 5), 0).steps
-    assert step.call.batch == 6  # type: ignore[union-attr]
+    assert step.desc.batch == 6  # type: ignore[union-attr]
 
 
 def test_a_batch_within_itself_is_written_by_way_of_a_copy() -> None:
@@ -322,9 +322,9 @@ def test_a_batch_that_lies_in_reverse_keeps_what_alignment_it_has() -> None:
     """Gone through forwards it begins elsewhere, where wide accesses may not be aligned any more."""
     a, b = Layout((3, 4, 8), (33, 8, 1), 4), Layout((3, 8, 4), (33, 4, 1), 4)
     (step,) = lower(a, b, Layout((3, 4, 4), (-17, 4, 1), 4), 0).steps[-1:]
-    assert step.call.align_c == 1 and step.c.offset == -34  # type: ignore[union-attr]
+    assert step.desc.align_c == 1 and step.c.offset == -34  # type: ignore[union-attr]
     (step,) = lower(a, b, Layout((3, 4, 4), (-16, 4, 1), 4), 0).steps[-1:]
-    assert step.call.align_c == 4  # type: ignore[union-attr]
+    assert step.desc.align_c == 4  # type: ignore[union-attr]
 
 
 @pytest.mark.slow
@@ -339,7 +339,7 @@ def test_products_that_do_not_fit_are_cut(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def cut_up(bytes_: int, beta: float, monkeypatch: pytest.MonkeyPatch, *shapes: tuple[int, int, int, int]) -> None:
-    monkeypatch.setenv(host.LIMIT, str(bytes_))
+    monkeypatch.setenv(staging.LIMIT, str(bytes_))
     rng = np.random.default_rng(1)
     for m, n, k, batch in shapes:
         a, b = hold(values(rng, batch, m, k), "sliced"), hold(values(rng, batch, k, n), "fortran")
@@ -354,10 +354,10 @@ def cut_up(bytes_: int, beta: float, monkeypatch: pytest.MonkeyPatch, *shapes: t
 
 
 def test_a_memory_limit_too_small_for_anything_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(host.LIMIT, "8")
+    monkeypatch.setenv(staging.LIMIT, "8")
     with pytest.raises(errors.OutOfDeviceMemory, match="two panels"):
         matmul(SINGLE, SINGLE)
-    monkeypatch.setenv(host.LIMIT, "many")
+    monkeypatch.setenv(staging.LIMIT, "many")
     with pytest.raises(errors.BadArgument, match="number of bytes"):
         matmul(SINGLE, SINGLE)
 
@@ -367,7 +367,7 @@ def test_panels_fit_the_budget() -> None:
     for _ in range(500):
         batch, rows, cols, depth = (int(x) for x in rng.integers(1, 5000, 4))
         budget = int(2 ** rng.uniform(8, 40))
-        n, m, w, k = host.cut(batch, rows, cols, depth, budget)
+        n, m, w, k = staging.cut(batch, rows, cols, depth, budget)
         assert 1 <= n <= batch and 1 <= m <= rows and 1 <= w <= cols and 1 <= k <= depth
         assert 8 * n * (m * k + k * w + m * w) <= budget
 
@@ -533,15 +533,15 @@ def test_host_arrays_of_a_type_that_a_gpu_has_too(monkeypatch: pytest.MonkeyPatc
     from toprung.arrays import sessions
     from toprung.arrays.numpy import adapter
     from toprung.blas import calls as warm
-    from toprung.blas import product, routines
+    from toprung.blas import operands, product
 
     def nowhere(*_: Any) -> None:
         raise errors.NoDevice("no device has the host's memory")
 
     monkeypatch.setattr(warm, "_adapters", {np.ndarray: adapter})
-    for module in (product, routines, sessions):
+    for module in (operands, product, sessions):
         monkeypatch.setattr(module, "session_at", nowhere)
-    monkeypatch.setattr(host, "limit", lambda: 1 << 28)  # by way of a device's own memory, as with a GPU
+    monkeypatch.setattr(staging, "limit", lambda: 1 << 28)  # by way of a device's own memory, as with a GPU
     rng = np.random.default_rng(4)
     a, b = values(rng, 9, 8), values(rng, 8, 7)
     for _ in range(2):
@@ -557,7 +557,7 @@ def test_host_arrays_go_by_way_of_a_device(kind: str, monkeypatch: pytest.Monkey
     """Every kind, where the only device has memory of its own; the result is of the kind that went in."""
     if kind == "pyopencl":
         pytest.skip("its arrays are the device's")
-    monkeypatch.setattr(host, "limit", lambda: 1 << 28)
+    monkeypatch.setattr(staging, "limit", lambda: 1 << 28)
     rng = np.random.default_rng(5)
     a, b = values(rng, 9, 8), values(rng, 8, 7)
     made, fetch = KINDS[kind]

@@ -17,11 +17,12 @@ import pytest
 
 from tables.tuning import Drawn, device_of, drawn, now
 from toprung.device import Device
-from toprung.dispatch.heuristic import Predicted, ranked, ratio, select_own
+from toprung.dispatch.heuristic import select_own
+from toprung.dispatch.ranking import Predicted, ranked, ratio
 from toprung.dispatch.select import select
 from toprung.dispatch.selection import Candidate, Selection, decoded
 from toprung.gemm.classes import is_skinny, problem_class
-from toprung.gemm.desc import Desc, GemmDesc, widths
+from toprung.gemm.desc import Desc, GemmDesc
 from toprung.kernels import blocks, cost_model
 from toprung.kernels.blocks import Block, block_count, block_like, width_of_c
 from toprung.kernels.cublas import family as cublas
@@ -80,7 +81,7 @@ def cublas_is_slower(device: Device, desc: Desc) -> bool:
 def cycles(device: Device, desc: Desc, block: Block, tile: Tile, slices: int) -> float:
     """Cycles of a block by the cost model, which no host's time hides."""
     assert isinstance(desc, GemmDesc)
-    vc, wide, units = width_of_c(desc, tile, slices), widths(desc)[2], device.compute_units
+    vc, wide, units = width_of_c(desc, tile, slices), desc.widths[2], device.compute_units
     return cost_model.block_cycles(desc, tile, block.efficiency, block.resident, slices, vc, wide, units, device.lanes or 128)
 
 

@@ -15,13 +15,14 @@ import trial
 from conftest import require
 from test_choice import HOPPER as H200
 from toprung.backends import adopt, nvrtc, session_for
-from toprung.backends.base import Session
+from toprung.backends.base import Buffer, Session
 from toprung.device import Device
-from toprung.dispatch import tuned
 from toprung.dispatch.select import select
 from toprung.dispatch.selection import Candidate, Selection
+from toprung.dispatch.tuned import TunedStore
 from toprung.errors import BadSize, Unsupported
-from toprung.execute.engine import Executable, prepare
+from toprung.execute.executable import Executable
+from toprung.execute.executor import executor_of
 from toprung.gemm.desc import GemmDesc, GemvDesc
 from toprung.kernels import helpers, launch
 from toprung.kernels.base import TileConfig
@@ -168,14 +169,19 @@ def test_cut_vectors(session: Session) -> None:
         run(session, problem)
 
 
+def memory(buffers: list[Buffer], *first: int) -> tuple[Any, ...]:
+    """Return handles and first elements of A, B and C, as ``run`` takes them."""
+    return tuple(x for buffer, at in zip(buffers, first, strict=True) for x in (buffer.handle, at))
+
+
 def test_negative_increments(session: Session) -> None:
     rng = np.random.default_rng(5)
     a, x, y = (rng.random(n, dtype=np.float32) for n in (12 * 10, 3 * 10, 2 * 12))
     buffers = [session.allocate(v.nbytes) for v in (a, x, y)]
     for buffer, values in zip(buffers, (a, x, y), strict=True):
         session.upload(buffer, values)
-    made = prepare(session, GemvDesc(12, 10, incx=-3, incy=-2))
-    made.run(buffers[0], 0, buffers[1], 27, buffers[2], 22, 1.0, 1.0)
+    made = executor_of(session).product(GemvDesc(12, 10, incx=-3, incy=-2))
+    made.run(*memory(buffers, 0, 27, 22), 1.0, 1.0)
     found = np.empty_like(y)
     session.download(buffers[2], found)
     expected = y.copy()
@@ -191,8 +197,8 @@ def test_a_batch_with_one_shared_operand(session: Session) -> None:
         buffers = [session.allocate(v.nbytes) for v in (a, b, c)]
         for buffer, values in zip(buffers, (a, b, c), strict=True):
             session.upload(buffer, values)
-        made = prepare(session, GemmDesc(M, N, 12, 5, stride_b=12 * N, stride_c=M * N))
-        made.run(buffers[0], 0, buffers[1], 0, buffers[2], 0, 1.0, 0.0)
+        made = executor_of(session).product(GemmDesc(M, N, 12, 5, stride_b=12 * N, stride_c=M * N))
+        made.run(*memory(buffers, 0, 0, 0), 1.0, 0.0)
         found = np.empty_like(c)
         session.download(buffers[2], found)
         np.testing.assert_allclose(found, a @ b, rtol=1e-5)
@@ -210,9 +216,9 @@ def test_scalars_that_read_nothing(session: Session, kind: str) -> None:
         if alpha != 1e-60:  # the operands are made for the α that is written
             run(session, problem)
     for size in ((0, 5, 5), (5, 0, 5)):
-        made = prepare(session, GemmDesc(*size))
+        made = executor_of(session).product(GemmDesc(*size))
         nothing = session.allocate(4)
-        made.run(nothing, 0, nothing, 0, nothing, 0, 1.0, 1.0)
+        made.run(*memory([nothing] * 3, 0, 0, 0), 1.0, 1.0)
 
 
 def test_tiny_and_huge_scalars(session: Session) -> None:
@@ -222,13 +228,13 @@ def test_tiny_and_huge_scalars(session: Session) -> None:
     buffers = [session.allocate(64) for _ in range(3)]
     for buffer, values in zip(buffers, (a, a, c), strict=True):
         session.upload(buffer, values)
-    made, found = prepare(session, GemmDesc(4, 4, 4, align_a=4, align_b=4, align_c=4)), np.empty(16, np.float32)
-    made.run(buffers[0], 0, buffers[1], 0, buffers[2], 0, 1e-60, 2.0)
+    made, found = executor_of(session).product(GemmDesc(4, 4, 4, align_a=4, align_b=4, align_c=4)), np.empty(16, np.float32)
+    made.run(*memory(buffers, 0, 0, 0), 1e-60, 2.0)
     session.download(buffers[2], found)
     assert found.tolist() == [2.0] * 16
     session.upload(buffers[0], c)
     session.upload(buffers[1], c)
-    made.run(buffers[0], 0, buffers[1], 0, buffers[2], 0, 1e60, 0.0)
+    made.run(*memory(buffers, 0, 0, 0), 1e60, 0.0)
     session.download(buffers[2], found)
     assert found.tolist() == [np.inf] * 16
 
@@ -254,7 +260,7 @@ def test_the_same_bits_each_time(session: Session) -> None:
 def test_threads_share_an_executable(session: Session) -> None:
     """Each thread its own operands, all of them one executable that takes scratch memory."""
     problem = Gemm(20, 24, 200)
-    made = Executable(session, problem.desc, forced(session, problem, slices=3))
+    made = Executable.of(session, problem.desc, forced(session, problem, slices=3))
     rng, wrong = np.random.default_rng(7), []
     sets = [[rng.random(s, dtype=np.float32) for s in ((20, 200), (200, 24), (20, 24))] for _ in range(4)]
 
@@ -263,7 +269,7 @@ def test_threads_share_an_executable(session: Session) -> None:
         for buffer, values in zip(buffers, (a, b, c), strict=True):
             session.upload(buffer, values)
         for _ in range(20):
-            made.run(buffers[0], 0, buffers[1], 0, buffers[2], 0, 1.0, 0.0)
+            made.run(*memory(buffers, 0, 0, 0), 1.0, 0.0)
         found = np.empty_like(c)
         session.download(buffers[2], found)
         if not np.allclose(found, a @ b, rtol=1e-5):
@@ -294,8 +300,8 @@ def test_somebody_elses_queue(device: Device) -> None:
         raw.append(cl.Buffer(context, flags.READ_WRITE, 4 * 20 * 24))
         buffers = [session.foreign(r, r.size) for r in raw]
         problem = Gemm(20, 24, 200)
-        made = Executable(session, problem.desc, forced(session, problem, slices=3))
-        made.run(buffers[0], 0, buffers[1], 0, buffers[2], 0, 1.0, 0.0, queue)
+        made = Executable.of(session, problem.desc, forced(session, problem, slices=3))
+        made.run(*memory(buffers, 0, 0, 0), 1.0, 0.0, queue)
         found = np.empty((20, 24), np.float32)
         queue.finish()
         cl.enqueue_copy(queue, found, raw[2])
@@ -317,10 +323,10 @@ def test_somebody_elses_stream(device: Device) -> None:
     buffers = [session.foreign(o.handle, o.nbytes) for o in owned]
     problem = Gemm(20, 24, 200)
     desc = problem.desc
-    for made in (Executable(session, desc, forced(session, problem, slices=3)), prepare(session, desc, own=False)):
+    for made in (Executable.of(session, desc, forced(session, problem, slices=3)), executor_of(session).product(desc, own=False)):
         for queue in (int(stream), 0, None):
             made.reserve(queue)
-            thread = threading.Thread(target=made.run, args=(buffers[0], 0, buffers[1], 0, buffers[2], 0, 1.0, 0.0, queue))
+            thread = threading.Thread(target=made.run, args=(*memory(buffers, 0, 0, 0), 1.0, 0.0, queue))
             thread.start()
             thread.join()
             session._driver.cuCtxSynchronize()
@@ -356,7 +362,7 @@ def test_a_call_that_makes_no_sense_is_refused() -> None:
 
 def test_an_unknown_precision_is_refused(session: Session) -> None:
     with pytest.raises(Unsupported, match="fp32"):
-        prepare(session, GemmDesc(2, 2, 2), precision="fp99")
+        executor_of(session).product(GemmDesc(2, 2, 2), precision="fp99")
 
 
 def plain_one(device: Device) -> Candidate:
@@ -366,10 +372,10 @@ def plain_one(device: Device) -> Candidate:
 
 def test_executables_are_kept(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     found = Selection(plain_one(session.device))
-    monkeypatch.setattr(tuned, "fp32", lambda device, desc, own: (found, ()))
-    assert prepare(session, GemmDesc(4, 5, 6)) is prepare(session, GemmDesc(4, 5, 6, lda=6))
-    assert prepare(session, GemmDesc(4, 5, 6)) is not prepare(session, GemmDesc(4, 5, 6, trans_a=True))
-    assert prepare(session, GemmDesc(4, 5, 6)).selection.candidate == found.candidate
+    monkeypatch.setattr(TunedStore, "fp32", lambda store, device, desc, own: (found, ()))
+    assert executor_of(session).product(GemmDesc(4, 5, 6)) is executor_of(session).product(GemmDesc(4, 5, 6, lda=6))
+    assert executor_of(session).product(GemmDesc(4, 5, 6)) is not executor_of(session).product(GemmDesc(4, 5, 6, trans_a=True))
+    assert executor_of(session).product(GemmDesc(4, 5, 6)).selections[GemmDesc(4, 5, 6)].candidate == found.candidate
 
 
 # selection
@@ -378,10 +384,10 @@ def test_executables_are_kept(session: Session, monkeypatch: pytest.MonkeyPatch)
 def test_a_store_is_asked_first(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     passed = (("that", "this"),)
     mine = Selection(plain_one(device), "the store says so")
-    monkeypatch.setattr(tuned, "fp32", lambda device, desc, own: (mine, passed))
+    monkeypatch.setattr(TunedStore, "fp32", lambda store, device, desc, own: (mine, passed))
     found = select(device, GemmDesc(64, 64, 64))
     assert found.why == "the store says so" and ("that", "this") in found.passed_over
-    monkeypatch.setattr(tuned, "fp32", lambda device, desc, own: (None, passed))  # it knows of something, and not what to run
+    monkeypatch.setattr(TunedStore, "fp32", lambda store, device, desc, own: (None, passed))
     found = select(device, GemmDesc(64, 64, 64))
     assert found.family.name == "tiled" and ("that", "this") in found.passed_over
 
@@ -583,8 +589,8 @@ def test_seventy_thousand_products(session: Session) -> None:
         buffers = [session.allocate(v.nbytes) for v in (a, b, c)]
         for buffer, values in zip(buffers, (a, b, c), strict=True):
             session.upload(buffer, values)
-        made = prepare(session, GemmDesc(M, N, K, 70_000, stride_a=M * K, stride_b=K * N, stride_c=M * N))
-        made.run(buffers[0], 0, buffers[1], 0, buffers[2], 0, 0.7, 1.3)
+        made = executor_of(session).product(GemmDesc(M, N, K, 70_000, stride_a=M * K, stride_b=K * N, stride_c=M * N))
+        made.run(*memory(buffers, 0, 0, 0), 0.7, 1.3)
         found = np.empty_like(c)
         session.download(buffers[2], found)
         np.testing.assert_allclose(found, 0.7 * (a.astype(float) @ b) + 1.3 * c, rtol=1e-5)
@@ -599,9 +605,9 @@ def test_launches_are_cut_where_a_grid_ends(session: Session, monkeypatch: pytes
 
 
 def test_bound_operands_can_lie_anywhere(session: Session) -> None:
-    """Offsets are the engine's affair, not the buffer's."""
+    """Offsets are the executable's affair, not the buffer's."""
     problem = Gemm(9, 10, 11)
     placed = OnDevice(hostile(problem), session)
-    bound = BoundProduct(placed, prepare(session, replace(problem.desc, align_a=1, align_b=1, align_c=1)), GUARD)
+    bound = BoundProduct(placed, executor_of(session).product(replace(problem.desc, align_a=1, align_b=1, align_c=1)), GUARD)
     bound.time(1)
     assert Oracle(placed.operands).verify(bound.fetch()).right

@@ -20,7 +20,7 @@ import pytest
 import golden
 import trial
 from toprung.device import Device
-from toprung.dispatch import heuristic
+from toprung.dispatch import ranking
 from toprung.dispatch.select import select
 from toprung.dispatch.selection import Candidate, decoded
 from toprung.errors import UnknownName
@@ -256,7 +256,7 @@ def test_selection_is_the_least_cost_of_all_that_support_a_product() -> None:
                 if (one.own, one.precision, one.memory) == (True, "fp32", "device") and not one.supports(device, desc)
                 for config in one.candidates(device, desc)
             }
-            assert costs[taken.family.name, str(taken.config)] == min(costs.values()) == heuristic.ranked(device, desc)[0].seconds
+            assert costs[taken.family.name, str(taken.config)] == min(costs.values()) == ranking.ranked(device, desc)[0].seconds
 
 
 def test_a_familys_module_has_one_name_in_all_processes() -> None:

@@ -13,13 +13,15 @@ import records
 import toprung
 import trial
 from conftest import require
+from split_model import Scheme, chain, product
+from split_model import errors as split_errors
 from tables import fp32x as report
 from test_tune import H200
-from toprung import Receipt, errors, last_receipt, split
+from toprung import Receipt, errors, last_receipt
 from toprung.backends import cublas, nvrtc
 from toprung.backends.base import Session
 from toprung.device import Device
-from toprung.dispatch import heuristic
+from toprung.dispatch import ranking
 from toprung.dispatch.select import select
 from toprung.gemm.desc import Desc, GemmDesc, GemvDesc
 from toprung.kernels.base import NoConfig
@@ -129,7 +131,7 @@ def test_an_unknown_precision_is_refused(h200: Device) -> None:
 @pytest.mark.parametrize("shape", TAKEN + LEFT[:-2], ids=str)
 def test_what_is_predicted_is_a_time_that_a_gpu_could_take(shape: tuple[int, int, int]) -> None:
     desc = GemmDesc(*shape)
-    for seconds, fastest in zip(heuristic.against_fp32(H200, desc, FP32X), (330e12, 67e12), strict=True):
+    for seconds, fastest in zip(ranking.against_fp32(H200, desc, FP32X), (330e12, 67e12), strict=True):
         assert math.isfinite(seconds) and seconds >= desc.flops / fastest
 
 
@@ -141,7 +143,7 @@ def test_what_is_predicted_is_what_was_measured() -> None:
         taken = select_config(desc, 132)
         way = next(w for w in row["ways"] if (w["tile"], w["slices"]) == (str(taken.variant), taken.slices))
         assert way["seconds"] <= 1.05 * min(w["seconds"] for w in row["ways"])
-        assert heuristic.against_fp32(H200, desc, FP32X)[0] == pytest.approx(way["seconds"], rel=0.12), desc
+        assert ranking.against_fp32(H200, desc, FP32X)[0] == pytest.approx(way["seconds"], rel=0.12), desc
     assert split_time(aligned(64, 65536, 4096)) > 1.2 * split_time(aligned(65536, 64, 4096))
 
 
@@ -156,7 +158,7 @@ def test_two_chunks_stay_in_the_unit_only_where_sums_are_long() -> None:
 def test_two_chunks_in_the_unit_are_as_accurate_as_a_chain_from_there_on(name: str) -> None:
     operands = DISTRIBUTIONS[name].operands(Gemm(16, 16, TWICE), 1)
     a, b = operands["A"], operands["B"]
-    plain, ours = split.errors(a, b, split.chain(a, b)), split.errors(a, b, split.product(a, b, split.Scheme(interval=4)))
+    plain, ours = (split_errors(a, b, c) for c in (chain(a, b), product(a, b, Scheme(interval=4))))
     assert ours[0] <= 2 * plain[0] and ours[1] <= plain[1]
 
 
@@ -188,7 +190,7 @@ def test_nothing_escalates_in_fp32(session: Session) -> None:
 
 def test_a_prepared_operand_is_as_it_was(session: Session) -> None:
     b = B.copy()
-    ready, turned = toprung.prepare(b), toprung.prepare(b, trans=True)
+    ready, turned = toprung.prepack(b), toprung.prepack(b, trans=True)
     b[:] = np.nan
     batch = np.stack([A, -A])
     for prepared, right in ((ready, B), (turned, B.T)):
@@ -204,24 +206,24 @@ def test_a_prepared_operand_is_as_it_was(session: Session) -> None:
 
 
 def test_a_plan_takes_the_prepared_operand_it_was_made_with() -> None:
-    ready = toprung.prepare(B)
+    ready = toprung.prepack(B)
     plan = toprung.plan(A, ready)
     assert np.array_equal(plan(A, ready), toprung.matmul(A, B))
-    for other in (B, toprung.prepare(B)):
+    for other in (B, toprung.prepack(B)):
         with pytest.raises(errors.StalePlan):
             plan(A, other)
 
 
 def test_what_cannot_be_prepared_is_refused() -> None:
     with pytest.raises(errors.BadShape, match="matrix"):
-        toprung.prepare(B[0])
+        toprung.prepack(B[0])
     with pytest.raises(errors.BadArray):
-        toprung.prepare(B.astype(np.float64))
+        toprung.prepack(B.astype(np.float64))
     with pytest.raises(errors.BadArgument, match="fp32x"):
-        toprung.prepare(B, precision="half")
-    assert toprung.prepare(np.empty((0, 4), np.float32)).shape == (0, 4)
+        toprung.prepack(B, precision="half")
+    assert toprung.prepack(np.empty((0, 4), np.float32)).shape == (0, 4)
     with pytest.raises(errors.BadShape):
-        toprung.matmul(A[:, :3], toprung.prepare(B))
+        toprung.matmul(A[:, :3], toprung.prepack(B))
 
 
 def test_bursts_are_told_with_their_clocks(tmp_path: Path) -> None:

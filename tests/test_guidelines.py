@@ -13,6 +13,7 @@ import pytest
 
 from command import Typed
 from conftest import require
+from tables import guidelines as guidelines_table
 from toprung.backends import nvrtc, opencl
 from toprung.backends.base import FLAGS, Session, Source
 from toprung.device import Device
@@ -216,10 +217,10 @@ def test_the_command_stores_what_it_shows(typed: Typed, tmp_path: Path, device: 
     assert code == 0 and "neighbours go four ways" in text
     code, text = typed("results", "list", "--dir", tmp_path)
     assert code == 0 and "toprung guidelines" in text
-    assert "| no divergence within a warp |" in report.block([str(out)], Path("/"))
-    assert "| neighbours go four ways |" in report.block(["divergence", str(out)], Path("/"))
+    assert "| no divergence within a warp |" in guidelines_table.block([str(out)], Path("/"))
+    assert "| neighbours go four ways |" in guidelines_table.block(["divergence", str(out)], Path("/"))
     with pytest.raises(UnknownName, match="no guideline in every record 'coalescing'"):
-        report.block(["coalescing", str(out)], Path("/"))
+        guidelines_table.block(["coalescing", str(out)], Path("/"))
     damaged = json.loads(out.read_text())
     del damaged["findings"][0]["ways"]
     out.write_text(json.dumps(damaged))

@@ -152,7 +152,7 @@ def test_the_layout_pass_holds_its_elements_in_registers() -> None:
 def test_the_library_s_variant_is_the_last_rung() -> None:
     last = RUNGS[-1]
     assert Variant().tile == last.tile_for(device()) and last.defines["WAIT_AT"] == Variant().WAIT_AT
-    assert last.source.read_text().endswith('#include "../../kernels/hopper_sgemm/ffma.cu"\n')
+    assert last.source.read_text().endswith('#include "../../../kernels/hopper_sgemm/ffma.cu"\n')
     assert hasattr(method(last), "BRINGS")
 
 
@@ -309,7 +309,7 @@ def test_stages_are_those_that_a_short_k_fills(k: int, stage: int) -> None:
     assert (found.BM, found.BK) == (128, stage)
 
 
-def test_the_engine_names_it() -> None:
+def test_the_library_names_it() -> None:
     found = select(device(), aligned(8192, 8192, 8192))
     assert found.candidate.kernel == "hopper_sgemm" and product_source(Variant()).name == "hopper_sgemm/ffma"
     assert found.config == Variant() and str(found) == f"hopper_sgemm {Variant().tile}"

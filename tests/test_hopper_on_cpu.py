@@ -16,7 +16,7 @@ from hopper_on_cpu import Folder, Launch, aligned
 from toprung.gemm.desc import GemmDesc
 from toprung.kernels.hopper_fp32x import launches, sources
 from toprung.kernels.hopper_fp32x.config import Variant
-from toprung.kernels.hopper_fp32x.launches import Fp32xLaunches, PackedOperand
+from toprung.kernels.hopper_fp32x.launches import Fp32xLaunches, SplitOperand
 from toprung.kernels.hopper_fp32x.sizes import LIMIT
 
 SMALL = Variant(CONSUMERS=1, BN=32, STAGES=3, GROUP=2)
@@ -71,7 +71,7 @@ class Operands:
         if not beta:
             c[:] = np.nan
         session: Any = plan.session
-        second = PackedOperand(session, plan.call, b.ctypes.data) if prepare else b.ctypes.data
+        second = SplitOperand(session, plan.call, b.ctypes.data) if prepare else b.ctypes.data
         plan.run(a.ctypes.data, 0, second, 0, c.ctypes.data, 0, alpha, beta)
         assert np.isnan(c[:, :, -self.padding :]).all(), "written outside"
         return c[:, :, : -self.padding]

@@ -32,8 +32,9 @@ from toprung.dispatch import autotune, tuned
 from toprung.dispatch.heuristic import select_own
 from toprung.dispatch.select import paths, select
 from toprung.dispatch.selection import Candidate, decoded
+from toprung.dispatch.tuned import TunedStore
 from toprung.errors import BadArgument
-from toprung.execute import engine
+from toprung.execute.executor import executor_of
 from toprung.gemm.classes import class_of
 from toprung.gemm.desc import Desc, GemmDesc, GemvDesc
 from toprung.kernels.base import TileConfig
@@ -61,7 +62,7 @@ def stored(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Store]:
     monkeypatch.setattr(exchange, "SHIPPED", tmp_path / "shipped")
     afresh()
     yield Store.default()
-    autotune._set(None)
+    autotune.HERE.set_level(None)
     afresh()
 
 
@@ -69,13 +70,13 @@ def stored(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Store]:
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[Desc]:
     """What is measured from here on."""
     descs: list[Desc] = []
-    real = autotune.PLANNERS[0].measure
+    real = autotune.HERE.planner.measure
 
     def measure(device: Device, desc: Desc, precision: str) -> str:
         descs.append(desc)
         return real(device, desc, precision)
 
-    monkeypatch.setattr(autotune.PLANNERS[0], "measure", measure)
+    monkeypatch.setattr(autotune.HERE.planner, "measure", measure)
     return descs
 
 
@@ -87,7 +88,7 @@ from toprung.dispatch import autotune
 a, b = np.ones((60, 64), np.float32), np.ones((64, 64), np.float32)
 assert (toprung.matmul(a, b, own=True, device=sys.argv[1]) == 64).all()
 print(toprung.last_receipt().why)
-print(autotune.level(), autotune.PLANNERS[0]._worker)
+print(autotune.HERE.level(), autotune.HERE.planner._worker)
 """
 
 
@@ -111,12 +112,12 @@ def test_what_is_installed_is_measured_for_arrays_on_the_host(
     device: Device, stored: Store, asked: list[Desc], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     require(device.kind == "cpu", "beside a GPU the way to it decides")
-    monkeypatch.setattr("toprung.blas.product._best", lambda: device)
+    monkeypatch.setattr("toprung.blas.product.best", lambda: device)
     rng = np.random.default_rng(1)
     a, b = rng.random((64, 60), np.float32), rng.random((60, 64), np.float32)
     with toprung.planning("measure"):
         product = toprung.plan(a, b)
-        assert len(asked) == 1 and tuned.host_is_faster(device, asked[0]) is not None, "a plan measures when it is made"
+        assert len(asked) == 1 and tuned.HERE.host_is_faster(device, asked[0]) is not None, "a plan measures when it is made"
         np.testing.assert_allclose(product(a, b), a @ b, rtol=1e-5)
     medians = {e.kernel: e.median for e in reversed(stored.fastest())}
     left = product.receipt
@@ -135,7 +136,7 @@ def test_batches_vectors_and_both_kinds_of_result_are_measured(session: Session,
     )  # fmt: skip
     for call in calls:
         for precision in ("fp32", "auto", "fp32x"):  # one has the others' entries
-            made = engine.prepare(session, call, precision=precision)
+            made = executor_of(session).product(call, precision=precision)
             assert EXACT in made.why and "not measured" not in made.why
     assert asked == list(calls)
     assert {e.problem_class for e in stored.entries()} == {class_of(call) for call in calls}
@@ -173,7 +174,7 @@ def test_what_measures_does_not_have_itself_measured(
 ) -> None:  # fmt: skip
     require(Path("/proc").is_dir(), "needs /proc")
     monkeypatch.setenv(autotune.VARIABLE, "measure")
-    one = autotune.PLANNERS[0]
+    one = autotune.HERE.planner
     assert isinstance(one, planner.Planner)
     one._end()
     assert multiplied(device, 64, 60, 60).why.startswith(EXACT) and len(asked) == 1
@@ -213,20 +214,20 @@ def test_the_setting_is_one_of_two_and_is_put_back(
     for word in ("patient", "", "MEASURE"):
         with pytest.raises(BadArgument, match="planning is one of estimate, measure, not"):
             toprung.planning(word)
-    assert autotune.level() == "estimate"
-    monkeypatch.setattr(autotune.PLANNERS[0], "measure", lambda *call: asked.append(call[1]) or "")
+    assert autotune.HERE.level() == "estimate"
+    monkeypatch.setattr(autotune.HERE.planner, "measure", lambda *call: asked.append(call[1]) or "")
     assert "by the cost model" in multiplied(device, 64, 56, 64).why and not asked, "nothing is measured by default"
     with toprung.planning("measure"):
         with toprung.planning("estimate"):
             assert "by the cost model" in multiplied(device, 64, 56, 64).why
-        assert autotune.level() == "measure" and not asked
+        assert autotune.HERE.level() == "measure" and not asked
         multiplied(device, 64, 56, 64)
         assert len(asked) == 1, "what the heuristic had selected is selected anew"
-    assert autotune.level() == "estimate"
+    assert autotune.HERE.level() == "estimate"
     monkeypatch.setenv(autotune.VARIABLE, "measure")
-    assert autotune.level() == "measure"
+    assert autotune.HERE.level() == "measure"
     with toprung.planning("estimate"):
-        assert autotune.level() == "estimate"
+        assert autotune.HERE.level() == "estimate"
     monkeypatch.setenv(autotune.VARIABLE, "exhaustive")
     with pytest.raises(BadArgument, match="TOPRUNG_PLANNING is one of estimate, measure, not 'exhaustive'"):
         multiplied(device, 64, 52, 64)
@@ -246,7 +247,7 @@ def test_where_nothing_can_be_measured_or_kept_it_is_said_once_and_the_heuristic
         (tmp_path / "file").write_text("")
         monkeypatch.setenv("TOPRUNG_DATA", str(tmp_path / "file" / "folder"))
     else:
-        one = autotune.PLANNERS[0]
+        one = autotune.HERE.planner
         assert isinstance(one, planner.Planner)
         one._end()
         monkeypatch.setattr(sys, "executable", str(tmp_path / "nowhere"))
@@ -265,7 +266,7 @@ def test_while_a_stream_is_captured_the_heuristic_decides(
     monkeypatch.setattr(type(session), "capturing", lambda self, queue: queue == "captured")
     with toprung.planning("measure"), warnings.catch_warnings():
         warnings.simplefilter("error")
-        made = engine.prepare(session, GemmDesc(64, 52, 64), queue="captured")
+        made = executor_of(session).product(GemmDesc(64, 52, 64), queue="captured")
     assert "by the cost model" in made.why and "not measured: its stream is being captured" in made.why and not asked
 
 
@@ -274,8 +275,8 @@ def test_what_takes_too_long_or_is_no_problem_of_the_tuner_is_left_to_the_heuris
 ) -> None:
     monkeypatch.setitem(planner.LARGEST, session.device.kind, 1e4)
     toprung.planning("measure")
-    assert "toprung tune measures it" in engine.prepare(session, GemmDesc(64, 64, 64)).why
-    assert "negative increment" in engine.prepare(session, GemvDesc(30, 40, incx=-1)).why
+    assert "toprung tune measures it" in executor_of(session).product(GemmDesc(64, 64, 64)).why
+    assert "negative increment" in executor_of(session).product(GemvDesc(30, 40, incx=-1)).why
     assert not list(stored.entries())
 
 
@@ -334,8 +335,8 @@ def test_whatever_was_fastest_in_a_plan_is_what_runs_on_a_gpu(
         for fastest in candidates:
             samples = {c: (1e-5 if c == fastest else 2e-5,) for c in candidates}
             book = Book(entry_of(machine, problem, c, Sampled("right", seconds=s)) for c, s in samples.items())
-            monkeypatch.setattr(tuned, "known", lambda device, book=book: tuned.Known(machine, None, book))
-            assert tuned.settled(H200, desc, paths(H200, desc, precision))
+            monkeypatch.setattr(TunedStore, "known", lambda store, device, book=book: tuned.Known(machine, None, book))
+            assert tuned.HERE.settled(H200, desc, paths(H200, desc, precision))
             found = select(H200, desc, False, precision)
             assert found.candidate == fastest and ("very sizes" in found.why), found.why
             seen.add(fastest.kernel)

@@ -15,7 +15,7 @@ import pytest
 
 import trial
 from toprung.backends.base import Session
-from toprung.kernels import build
+from toprung.lab.routines import base
 from toprung.lab.rung import rung
 from toprung.oracle.check import Operands, Oracle, hostile, view
 from toprung.oracle.gemm import Gemm
@@ -88,11 +88,11 @@ def test_a_missing_barrier_is_caught(session: Session, tmp_path: Path, monkeypat
     problem, tile = Gemm(17, 18, 19), BLOCK
     assert trial.attempt(trial.make(rung("kepler/r09"), session, tile=tile), problem, session).verdict.right
     fragment = "barrier(CLK_LOCAL_MEM_FENCE);"
-    for source in build.KERNELS.glob("*.cl"):
+    for source in base.KERNELS.glob("*.cl"):
         text = source.read_text()
         assert (fragment in text) == (source.stem in ("transpose", "stream_read"))
         (tmp_path / source.name).write_text(text.replace(fragment, ""))
-    monkeypatch.setattr(build, "KERNELS", tmp_path)
+    monkeypatch.setattr(base, "KERNELS", tmp_path)
     assert not trial.attempt(trial.make(rung("kepler/r09"), session, tile=tile), problem, session).verdict.right
 
 

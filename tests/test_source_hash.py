@@ -154,9 +154,9 @@ def before(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Store]:
     store.path.parent.mkdir()
     with closing(sqlite3.connect(store.path)) as db:
         db.executescript((FIXTURES / "store_schema1.sql").read_text())
-    tuned.forget()
+    tuned.HERE.forget()
     yield store
-    tuned.forget()
+    tuned.HERE.forget()
 
 
 def schema(store: Store) -> int:
@@ -169,7 +169,7 @@ def test_a_store_of_before_is_followed_as_it_was(before: Store) -> None:
     assert schema(before) == 1
     before.ready()  # migrated on disk
     assert schema(before) > 1
-    tuned.forget()
+    tuned.HERE.forget()
     assert followed() == recorded()
 
 
@@ -213,7 +213,7 @@ def line_of(line: str, devices: dict[str, Device]) -> str:
     problem: Any = Gemm(int(m), int(n), int(k[0]), trans=trans) if routine == "gemm" else Gemv(int(m), int(n), trans=trans)
     device, desc = devices[name], problem.desc
     if how == "host_is_faster":
-        return f"{name} | {product} | {how} | {tuned.host_is_faster(device, desc)}"
+        return f"{name} | {product} | {how} | {tuned.HERE.host_is_faster(device, desc)}"
     own, precision = how.split()
     found = select(device, desc, own == "own=1", precision)
     stored = found.candidate.encode()

@@ -16,7 +16,7 @@ from test_tune import H200
 from toprung.backends import nvrtc
 from toprung.backends.base import Buffer, Session, Workspace
 from toprung.dispatch.selection import Candidate
-from toprung.gemm.desc import GemmDesc, widths
+from toprung.gemm.desc import GemmDesc
 from toprung.kernels.base import TileConfig
 from toprung.kernels.record import kernel_source
 from toprung.kernels.stream_k import family as stream_k
@@ -37,7 +37,7 @@ def chosen(session: Session, problem: Gemm, **options: int) -> Candidate:
     """Small blocks on a device that seems to run five work-groups on each compute unit."""
     desc = problem.desc
     assert isinstance(desc, GemmDesc)
-    a, b, c = widths(desc)
+    a, b, c = desc.widths
     given = {"RESIDENT": 5, "VC": min(c, 4), "TRANS_A": desc.trans_a, "TRANS_B": desc.trans_b, "GROUP_M": 2, **options}
     made = RECORD.options(session.device, {k: int(v) for k, v in given.items()})
     return Candidate(FAMILY, TileConfig(replace(SMALL, VA=a, VB=b), tuple(sorted(made.items()))))

@@ -21,17 +21,18 @@ from test_tune import H200, InProcess
 from toprung import store as stores
 from toprung.backends import cublas
 from toprung.backends.base import Session
+from toprung.blas import calls
 from toprung.blas.receipt import Receipt
 from toprung.device import Device
-from toprung.dispatch import heuristic, tuned
+from toprung.dispatch import ranking, tuned
 from toprung.dispatch.select import select
 from toprung.dispatch.selection import Candidate, Selection
 from toprung.errors import LaunchError
-from toprung.execute import engine, verify
-from toprung.execute import programs as execute
+from toprung.execute import executor, verify
+from toprung.execute.executor import executor_of
 from toprung.gemm.classes import class_of
 from toprung.gemm.desc import GemmDesc
-from toprung.kernels import record
+from toprung.kernels import build
 from toprung.kernels.base import KernelFamily, TileConfig
 from toprung.kernels.blocks import BLOCKS
 from toprung.kernels.plain import family as plain
@@ -66,9 +67,9 @@ def stored(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Store]:
 
 def afresh() -> None:
     """Forget plans and stores: what a call does is selected anew."""
-    tuned.forget()
-    execute.forget()
-    engine._kept.clear()
+    tuned.HERE.forget()
+    calls.forget()
+    executor.forget()
 
 
 def entry(
@@ -186,8 +187,8 @@ def test_entries_of_every_kernel_are_followed_and_verified(
     assert str(first) == f"{name} {tile}" and tile_of(first) == tile and first.unproven == stale
     assert hash(first) == hash(replace(first, unproven=None)), "what is kept of selections is kept of those, too"
     assert verify.problems(session, desc, first.candidate) == ()
-    made = engine.prepare(session, desc)
-    assert str(made) == str(first) and made.selection.unproven is None and "these very sizes" in made.why
+    made = executor_of(session).product(desc)
+    assert made.kernels == (str(first),) and made.selections[desc].unproven is None and "these very sizes" in made.why
 
 
 def test_slices_of_a_neighbour_keep_the_device_as_full(stored: Store) -> None:
@@ -257,7 +258,7 @@ def test_a_neighbour_s_comparison_is_carried_over_by_the_cost_model(stored: Stor
         assert theirs.name == "cublas"
         return ratios[Gemm(desc.M, desc.N, desc.K)]
 
-    monkeypatch.setattr(tuned, "heuristic", SimpleNamespace(ratio=ratio, loss=heuristic.loss))
+    monkeypatch.setattr(tuned, "ranking", SimpleNamespace(ratio=ratio, loss=ranking.loss))
     assert select(H200, here.desc, own=False).family.name == "hopper_sgemm", "there our lead is larger"
     ratios[here] = 1.01
     assert select(H200, here.desc, own=False).family.name == "cublas"
@@ -345,12 +346,11 @@ def test_what_takes_the_process_down_is_not_tried_again(device: Device, stored: 
     program = """
 import os, signal, sys
 from toprung import backends
-from toprung.blas import engine
-from toprung.blas.problems import desc_of
-from toprung.dispatch import verify
-from toprung.routines.gemm import Gemm
+from toprung.execute import verify
+from toprung.execute.executor import executor_of
+from toprung.gemm.desc import GemmDesc
 verify.problems = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
-engine.prepare(backends.session_for(backends.find(sys.argv[1])), desc_of(Gemm(64, 64, 64)))
+executor_of(backends.session_for(backends.find(sys.argv[1]))).product(GemmDesc(64, 64, 64, align_a=4, align_b=4, align_c=4))
 """
     other = child(program, device.id)
     _, err = other.communicate(timeout=60)
@@ -366,7 +366,7 @@ def test_what_the_device_refuses_now_may_be_right_later(session: Session, stored
         raise LaunchError("no room")
 
     monkeypatch.setattr(verify, "problems", refused)
-    made = engine.prepare(session, Gemm(64, 64, 64).desc)
+    made = executor_of(session).product(Gemm(64, 64, 64).desc)
     assert "by the cost model" in made.why and any("no room" in why for _, why in made.passed_over)
     assert stored.proofs(Machine.of(session.device)) == []
 
@@ -417,11 +417,11 @@ def test_an_entry_that_cannot_be_is_never_built(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     built: list[tuple[Tile, Any]] = []
-    real = record.build
+    real = build.build
     monkeypatch.setattr(
-        record, "build", lambda rung, tile, options, s: built.append((tile, options)) or real(rung, tile, options, s)
+        build, "build", lambda kernel, tile, options, s: built.append((tile, options)) or real(kernel, tile, options, s)
     )
-    monkeypatch.setattr(record, "_loaded", type(record._loaded)())
+    monkeypatch.setattr(build, "_kernels", type(build._kernels)())
     stored.add(entry(device, Gemm(64, 64, 64), kernel, tile, source="x", options=options))
     left = multiplied(device, 64, 64, 64)
     assert "by the cost model" in left.why and any(says in why for _, why in left.passed_over), left
@@ -499,7 +499,7 @@ def test_pocl_is_given_what_ships_for_another_processor(device: Device, stored: 
     assert stores.shipped(replace(here, compiler="OpenCL 3.0 PoCL aarch64")) == []
     assert stores.shipped(replace(here, backend="cuda")) == []
     require("PoCL" in device.runtime and "x86_64" in device.runtime, "the rest is about PoCL on x86-64")
-    assert select(device, Gemm(64, 64, 64).desc).unproven == found[0] and not tuned.known(device).host
+    assert select(device, Gemm(64, 64, 64).desc).unproven == found[0] and not tuned.HERE.known(device).host
     assert multiplied(device, 64, 64, 64).kernels == (f"tiled {SMALL}",)
     assert len(stored.proofs(Machine.of(device))) == 1, "verified before it was used"
     ship(device, tmp_path, entry(device, Gemm(300, 300, 300)))

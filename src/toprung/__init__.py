@@ -1,22 +1,22 @@
 """toprung: a laboratory and library for single-precision matrix multiplication on GPUs."""
 
+from typing import Any
+
 from toprung import errors, moved
 from toprung.backends import devices
-from toprung.blas.packed import Prepared
+from toprung.blas.packed import PackedOperand
 from toprung.blas.plan import Plan, plan
-from toprung.blas.prepack import prepare
+from toprung.blas.prepack import prepack
 from toprung.blas.receipt import Receipt, last_receipt
 from toprung.blas.routines import matmul, sgemm, sgemv
 from toprung.device import Device
+from toprung.dispatch import autotune
 from toprung.dispatch.autotune import planning
-from toprung.tune import planner as _planner  # noqa: F401  # puts itself where calls are planned
-
-moved.install()
 
 __all__ = [
     "Device",
+    "PackedOperand",
     "Plan",
-    "Prepared",
     "Receipt",
     "devices",
     "errors",
@@ -24,7 +24,23 @@ __all__ = [
     "matmul",
     "plan",
     "planning",
-    "prepare",
+    "prepack",
     "sgemm",
     "sgemv",
 ]
+
+
+def _planner() -> autotune.Planner:
+    """Return what measures products, loaded when the first one is to be measured."""
+    from toprung.tune.planner import Planner
+
+    return Planner()
+
+
+# the library knows nothing of the tuner: here, above both, it is given one
+autotune.HERE.make_planner = _planner
+moved.install()
+
+
+def __getattr__(name: str) -> Any:
+    return moved.renamed(name)

@@ -1,4 +1,4 @@
-"""Modules under their old names: an import of one warns, and gives the module that is there now.
+"""Modules and functions under their old names: an import of one warns, and gives what is there now.
 
 The names as they were before the laboratory got a room of its own (``docs/names.md``). They stay for two minor versions
 (``CONTRIBUTING.md``); rungs, peers and scripts that import them go on working until then.
@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from importlib.machinery import ModuleSpec
 from types import MappingProxyType, ModuleType
+from typing import Any
 
 MOVED: Mapping[str, str] = MappingProxyType(
     {
@@ -46,6 +47,19 @@ MOVED: Mapping[str, str] = MappingProxyType(
     }
 )
 """Old name → new, both below ``toprung``; modules below them moved along."""
+
+
+RENAMED: Mapping[str, str] = MappingProxyType({"Prepared": "PackedOperand", "prepare": "prepack"})
+"""Old name → new, both in ``toprung``."""
+
+
+def renamed(name: str) -> Any:
+    """Return what an old name in ``toprung`` stands for, with a warning; AttributeError for a name that never was."""
+    if name not in RENAMED:
+        raise AttributeError(f"module 'toprung' has no attribute {name!r}")
+    new = RENAMED[name]
+    warnings.warn(f"toprung.{name} is toprung.{new} now; the old name goes with version 0.3", FutureWarning, stacklevel=3)
+    return getattr(sys.modules["toprung"], new)
 
 
 def new_name(old: str) -> str | None:

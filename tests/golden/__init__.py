@@ -12,7 +12,7 @@ import hashlib
 import json
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -28,7 +28,7 @@ from toprung.dispatch.selection import Candidate, Selection, decoded
 from toprung.dispatch.tuned import version
 from toprung.errors import BuildError, IllegalTile, LaunchError
 from toprung.execute import verify
-from toprung.execute.engine import Executable
+from toprung.execute.executable import Executable
 from toprung.gemm.desc import Desc, GemmDesc, GemvDesc
 from toprung.kernels.tokens import tokens
 from toprung.oracle.check import GUARD, hostile
@@ -64,7 +64,8 @@ class Asked:
         return Selection(self.forced) if self.forced else select(device, self.desc, self.own, self.precision)
 
     def __str__(self) -> str:
-        given = {k: v for k, v in vars(self.desc).items() if v != DEFAULTS[type(self.desc)].get(k)}
+        values = {f.name: getattr(self.desc, f.name) for f in fields(self.desc)}
+        given = {k: v for k, v in values.items() if v != DEFAULTS[type(self.desc)].get(k)}
         words = " ".join(f"{k}={int(v)}" for k, v in given.items())
         kind = "gemm" if isinstance(self.desc, GemmDesc) else "gemv"
         return (
@@ -272,9 +273,8 @@ def selected(device: Device, one: Asked) -> str:
     if not selection.family.own:
         return head
     session: Any = Recorder(device)
-    executable = Executable(session, one.desc, selection)
-    handles = [SimpleNamespace(handle=OPERANDS[name]) for name in "abc"]
-    executable.run(handles[0], 8, handles[1], 16, handles[2], 32, one.alpha, one.beta)
+    executable = Executable.of(session, one.desc, selection)
+    executable.run(OPERANDS["a"], 8, OPERANDS["b"], 16, OPERANDS["c"], 32, one.alpha, one.beta)
     source = version(stored["kernel"], device.backend)
     workspace = executable.workspace_bytes
     return f"{head} workspace={workspace} launches={executable.launches} source={source} : " + " ; ".join(session.launched)
@@ -332,12 +332,12 @@ def forced(device: Device) -> list[Forced]:
 def bits(session: Session, one: Forced) -> str:
     """A hash of the result's bits, any NaN counting as the same; the error's name where the device cannot run the configuration."""
     try:
-        executable = Executable(session, one.problem.desc, one.candidate)
+        executable = Executable.of(session, one.problem.desc, one.candidate)
     except (BuildError, IllegalTile, LaunchError) as error:
         return type(error).__name__
     operands = hostile(one.problem)
     placed = OnDevice(operands, session)
-    a, b, c = (placed.buffers[m.name] for m in one.problem.matrices)
+    a, b, c = (placed.buffers[m.name].handle for m in one.problem.matrices)
     problem: Any = one.problem
     executable.run(a, GUARD, b, GUARD, c, GUARD, problem.alpha, problem.beta)
     result = np.ascontiguousarray(placed.fetch())

@@ -70,6 +70,7 @@ class Adapter:
     order : 0 for a library, more for a protocol: lowest first
     package, type_name : where the type comes from and what it is called
     speaks : attributes that show a protocol
+    has_memory_objects : True if ``address`` counts from the start of a memory object (``memory``), not from 0
     """
 
     name: str
@@ -77,6 +78,7 @@ class Adapter:
     package = ""
     type_name = ""
     speaks: tuple[str, ...] = ()
+    has_memory_objects = False
 
     def knows(self, kind: type) -> bool:
         """Whether arrays of this type are its."""
@@ -96,25 +98,38 @@ class Adapter:
         """What the user gets of an array that ``empty`` made and that has been filled."""
         return made
 
-    def fresh(self, thing: Any, shape: tuple[int, ...]) -> Any:
-        """What ``empty`` makes, the short way. Only called where ``signature`` is not None."""
-        raise NotImplementedError
-
-    def queue(self, home: Home) -> Any:
-        """The library's current stream at a place. Only called where ``signature`` is not None."""
-        return None
-
     def scalar(self, thing: Any) -> Any:
-        """What a product of two vectors returns, given an array without dimensions."""
+        """Return what a product of two vectors returns, given an array without dimensions."""
         return thing
 
-    def signature(self, thing: Any) -> Hashable:
-        """What decides everything but the address, as cheaply as can be; None where nothing may be remembered."""
+    # the short way, for calls like an earlier one: only asked where ``signature`` is not None
+
+    def signature(self, thing: Any, writable: bool = False) -> Hashable:
+        """Return what decides everything but the address, as cheaply as can be; None if nothing may be remembered.
+
+        ``writable``: None if the array cannot be written, too.
+        """
         return None
 
     def address(self, thing: Any) -> int:
-        """Of the first element. Only called where ``signature`` is not None."""
+        """Return the address of the first element, in bytes."""
         raise NotImplementedError
+
+    def memory(self, thing: Any) -> Any:
+        """Return the memory object that ``address`` counts from; None if it counts from 0."""
+        return None
+
+    def on_host(self, thing: Any) -> NDArray[np.float32]:
+        """Return an array on the host as a NumPy array, not copied."""
+        raise NotImplementedError
+
+    def fresh(self, thing: Any, shape: tuple[int, ...]) -> Any:
+        """Return a new array of this kind where ``thing`` lies."""
+        raise NotImplementedError
+
+    def queue(self, thing: Any, home: Home) -> Any:
+        """Return the library's current stream for work on an array at a place; None on the host."""
+        return None
 
 
 def refuse_dtype(name: str, dtype: object, convert: str) -> BadArray:

@@ -22,7 +22,7 @@ class CuPy(Adapter):
             raise refuse_dtype(name, thing.dtype, f"{name}.astype(cupy.float32)")
         home = Home("cuda", thing.device.id)
         strides = tuple(s // 4 for s in thing.strides)
-        return Operand(self, thing, thing.shape, strides, home, thing.data.ptr, queue=self.queue(home))
+        return Operand(self, thing, thing.shape, strides, home, thing.data.ptr, queue=self.queue(thing, home))
 
     def empty(self, like: Operand, shape: tuple[int, ...], fortran: bool = False) -> Any:
         """From CuPy's pool, which belongs to the current stream."""
@@ -30,8 +30,8 @@ class CuPy(Adapter):
         with cupy.cuda.Device(like.home.number):
             return cupy.empty(shape, cupy.float32, order="F" if fortran else "C")
 
-    def signature(self, thing: Any) -> Hashable:
-        """Type, shape, strides and device."""
+    def signature(self, thing: Any, writable: bool = False) -> Hashable:
+        """Return type, shape, strides and device."""
         return thing.dtype.char, thing.shape, thing.strides, thing.device.id
 
     def address(self, thing: Any) -> int:
@@ -44,7 +44,7 @@ class CuPy(Adapter):
         with cupy.cuda.Device(thing.device.id):
             return cupy.empty(shape, cupy.float32)
 
-    def queue(self, home: Home) -> Any:
+    def queue(self, thing: Any, home: Home) -> Any:
         """CuPy's current stream on a device (CuPy counts them for each thread)."""
         cupy = sys.modules["cupy"]
         return cupy.cuda.get_current_stream(home.number).ptr

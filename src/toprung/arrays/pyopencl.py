@@ -7,6 +7,7 @@ from collections.abc import Hashable
 from typing import Any
 
 from toprung.arrays.base import Adapter, Home, Operand, refuse_dtype
+from toprung.arrays.numpy import FLOAT32
 from toprung.errors import BadArray
 
 
@@ -16,6 +17,7 @@ class PyOpenCL(Adapter):
     name = "pyopencl"
     package = "pyopencl"
     type_name = "Array"
+    has_memory_objects = True
 
     def operand(self, thing: Any, name: str) -> Operand:
         """The array's buffer."""
@@ -36,9 +38,28 @@ class PyOpenCL(Adapter):
         thing = like.thing
         return array.Array(like.queue, shape, "float32", order="F" if fortran else "C", allocator=getattr(thing, "allocator", None))
 
-    def signature(self, thing: Any) -> Hashable:
-        """Type, shape, strides, the memory object and the queue: a buffer's handle has no address to compare."""
-        return None
+    def signature(self, thing: Any, writable: bool = False) -> Hashable:
+        """Return shape, strides and the queue of a float32 array in a buffer; None without a queue, or in shared virtual memory."""
+        queue = thing.queue
+        if queue is None or thing.dtype is not FLOAT32 or not hasattr(thing.base_data, "int_ptr"):
+            return None
+        return thing.shape, thing.strides, queue.int_ptr
+
+    def address(self, thing: Any) -> int:
+        """Return the offset of the first element in its buffer."""
+        return int(thing.offset)
+
+    def memory(self, thing: Any) -> Any:
+        """Return the buffer."""
+        return thing.base_data
+
+    def fresh(self, thing: Any, shape: tuple[int, ...]) -> Any:
+        """Return a new array on the queue of ``thing``, with its allocator."""
+        return sys.modules["pyopencl.array"].Array(thing.queue, shape, FLOAT32, allocator=getattr(thing, "allocator", None))
+
+    def queue(self, thing: Any, home: Home) -> Any:
+        """Return the array's queue."""
+        return thing.queue
 
 
 adapter = PyOpenCL()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from toprung import backends
@@ -21,6 +22,12 @@ def session_at(home: Home, queue: Any = None) -> Session:
                 if device.handle == home.number:
                     return backends.session_for(device)
     raise NoDevice(f"the array is on {home}, which toprung cannot open. " + " ".join(backends.advice()))
+
+
+@functools.cache
+def best() -> Device:
+    """Return the best device there is, looked for once."""
+    return backends.find()
 
 
 def chosen(device: Device | str | None) -> Device:

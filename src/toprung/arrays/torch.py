@@ -7,6 +7,9 @@ import sys
 from collections.abc import Callable, Hashable
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from toprung.arrays.base import Adapter, Home, Operand, refuse_dtype
 from toprung.arrays.numpy import host_operand
 from toprung.errors import BadArray
@@ -59,20 +62,27 @@ class Torch(Adapter):
             return torch.empty(shape[::-1], dtype=torch.float32, device=device).permute(*range(len(shape) - 1, -1, -1))
         return torch.empty(shape, dtype=torch.float32, device=device)
 
-    def signature(self, thing: Any) -> Hashable:
-        """Type, shape, strides, device and whether a gradient would be lost."""
-        return thing.dtype, thing.shape, thing.stride(), thing.get_device(), thing.requires_grad, thing.is_neg()
+    def signature(self, thing: Any, writable: bool = False) -> Hashable:
+        """Return type, shape, strides and device of a strided tensor; None if it would lose a gradient or its sign is pending."""
+        torch = _torch()
+        if thing.layout is not torch.strided or thing.is_neg() or (thing.requires_grad and torch.is_grad_enabled()):
+            return None
+        return thing.dtype, thing.shape, thing.stride(), thing.get_device()
 
     def address(self, thing: Any) -> int:
-        """Of the first element."""
+        """Return the address of the first element."""
         return int(thing.data_ptr())
 
+    def on_host(self, thing: Any) -> NDArray[np.float32]:
+        """Return a tensor's memory."""
+        return thing.detach().numpy()  # type: ignore[no-any-return]
+
     def fresh(self, thing: Any, shape: tuple[int, ...]) -> Any:
-        """From PyTorch's allocator."""
+        """Return a new tensor from PyTorch's allocator."""
         return thing.new_empty(shape)
 
-    def queue(self, home: Home) -> Any:
-        """PyTorch's current stream on a device."""
+    def queue(self, thing: Any, home: Home) -> Any:
+        """Return PyTorch's current stream on a device."""
         return _stream_of()(home.number)
 
 

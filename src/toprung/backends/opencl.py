@@ -208,12 +208,8 @@ class OpenCLBuffer:
     """A pyopencl buffer."""
 
     def __init__(self, raw: Any, nbytes: int, whole: OpenCLBuffer | None = None) -> None:
-        self.raw, self.nbytes, self._whole = raw, nbytes, whole
-
-    @property
-    def handle(self) -> Any:
-        """pyopencl's object."""
-        return self.raw
+        self.raw = self.handle = raw
+        self.nbytes, self._whole = nbytes, whole
 
     def part(self, offset: int, nbytes: int) -> OpenCLBuffer:
         """A sub-buffer; an empty part still is one word long, because OpenCL has no empty buffers."""

@@ -1,125 +1,110 @@
-"""Cache of earlier calls: each is found again by a few cheap attributes of its operands, and launched at once."""
+"""Cache of decided calls: each is found again by a few cheap attributes of its operands, and started at once."""
 
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Hashable
 from typing import Any
 
-from toprung.arrays.base import Adapter, Operand
-from toprung.blas import receipt
-from toprung.blas.product import View, scratch
-from toprung.blas.receipt import Receipt
-from toprung.dispatch.autotune import FORGET
-from toprung.execute import programs as execute
-from toprung.execute.programs import CompiledProgram
-from toprung.gemm.overlap import span
+from toprung.arrays.base import Adapter
+from toprung.blas.operands import Arranged
+from toprung.blas.product import Call
+from toprung.dispatch import autotune
+from toprung.execute import executor
 
 KEPT = 4096
 """Number of calls that are remembered; past that all are forgotten."""
 
-MISS = object()
+MISS: Any = object()
 """Result of ``again`` for an unknown call."""
 
+_calls: dict[Hashable, Call] = {}
+"""The library's cache of calls: types, signatures (shape, strides, place) and alignment of the operands, and the options."""
 
-class Known:
-    """A call whose kernels are selected: everything but the addresses.
-
-    Attributes
-    ----------
-    adapter, home : adapter of the operands' library, and the place of their memory
-    shape : shape of the result
-    receipt : receipt of every such call
-    """
-
-    __slots__ = ("_like", "_mine", "_reach", "_ready", "adapter", "home", "receipt", "shape")
-
-    def __init__(
-        self, ready: CompiledProgram, views: tuple[View, View, View], like: Operand, shape: tuple[int, ...], left: Receipt
-    ) -> None:
-        self._ready, self.adapter, self.home, self.shape, self.receipt = ready, like.adapter, like.home, shape, left
-        # bytes from each operand's address to its lowest element and to the end of its highest
-        self._reach = tuple(x for v in views for x in span(0, v.shape, v.strides))
-        self._mine = threading.local()
-        self._like = Operand(like.adapter, None, (), (), like.home, 0)
-
-    def clear(self, a: int, b: int, c: int) -> bool:
-        """Return True if the result's memory, from its lowest to its highest byte, overlaps that of neither input."""
-        a_low, a_high, b_low, b_high, c_low, c_high = self._reach
-        low, high = c + c_low, c + c_high
-        return (high <= a + a_low or a + a_high <= low) and (high <= b + b_low or b + b_high <= low)
-
-    def start(self, thing: Any, a: int, b: Any, c: int) -> None:
-        """Launch on three addresses (or a prepared B), in the library's current stream."""
-        queue = self.adapter.queue(self.home)
-        if self._ready.simple:
-            try:
-                launch = self._mine.launch
-            except AttributeError:
-                launch = self._mine.launch = self._ready.launcher()
-            launch(a, 0, b, 0, c, 0, 1.0, 0.0, queue)
-        else:
-            kept: list[Any] = []
-            like = self.adapter.operand(thing, "a")
-            self._ready.run((a, b, c), (0, 0, 0), 1.0, 0.0, queue, lambda n: scratch(self._ready.session, like, n, kept))
-        receipt.leave(self.receipt)
-
-
-_known: dict[Hashable, Known] = {}
 _adapters: dict[type, Adapter] = {}
+"""Adapters of the types that calls are remembered for."""
 
 
 def forget() -> None:
-    """Forget all calls and prepared programs: a forked child may not use them."""
-    _known.clear()
-    _adapters.clear()
-    execute.forget()
+    """Forget all calls: what was selected is selected anew."""
+    _calls.clear()
 
 
-FORGET.append(forget)
+def _after_fork() -> None:
+    """A forked child may use neither calls nor executables of its parent."""
+    forget()
+    executor.forget()
+
+
+autotune.HERE.forget.append(forget)
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=forget)
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def again(a: Any, b: Any, out: Any, precision: str, own: bool, device: Any) -> tuple[Any, Hashable]:
     """Return the result of a call like an earlier one, or MISS; and the key to remember a new one by, None if it cannot be."""
-    kind = type(a)
-    adapter = _adapters.get(kind)
-    if adapter is None or type(b) is not kind or (out is not None and type(out) is not kind):
+    adapter = _adapters.get(type(a))
+    if adapter is None or _adapters.get(type(b)) is not adapter or (out is not None and _adapters.get(type(out)) is not adapter):
         return MISS, None
-    signature, address = adapter.signature, adapter.address
-    at_a, at_b = address(a), address(b)
+    like_a, like_b = adapter.signature(a), adapter.signature(b)
+    if like_a is None or like_b is None:
+        return MISS, None
+    at_a, at_b = adapter.address(a), adapter.address(b)
     try:
         if out is None:
-            key = (kind, signature(a), at_a & 15, signature(b), at_b & 15, precision, own, device)
-            known = _known.get(key)
-            if known is None:
+            key: Hashable = (adapter, like_a, at_a & 15, like_b, at_b & 15, precision, own, device)
+            call = _calls.get(key)
+            if call is None or (call.depends and not call.is_valid()):
                 return MISS, key
-            made = adapter.fresh(a, known.shape)
-            known.start(a, at_a, at_b, address(made))
-            return made, key
-        at_c = address(out)
-        key = (kind, signature(a), at_a & 15, signature(b), at_b & 15, signature(out), at_c & 15, precision, own, device)  # type: ignore[assignment]
-        known = _known.get(key)
+            return call.product(a, b, at_a, at_b), key
+        like_c = adapter.signature(out, writable=True)
+        if like_c is None:
+            return MISS, None
+        at_c = adapter.address(out)
+        key = (adapter, like_a, at_a & 15, like_b, at_b & 15, like_c, at_c & 15, precision, own, device)
+        call = _calls.get(key)
     except TypeError:  # a device= that cannot be hashed: the slow path reports the error
         return MISS, None
-    if known is None or not known.clear(at_a, at_b, at_c):
+    if call is None or (call.depends and not call.is_valid()) or not apart(call, a, b, out, at_a, at_b, at_c):
         return MISS, key
-    known.start(a, at_a, at_b, at_c)
+    call.start(a, b, out, at_a, at_b, at_c)
     return out, key
 
 
-def remember(key: Hashable, known: Known) -> None:
-    """Remember a call for ``again``."""
-    if len(_known) >= KEPT:
-        _known.clear()
-    _known[key] = known
+def remember(key: Hashable, call: Call, given: Arranged) -> None:
+    """Remember a call for ``again`` under its key; without one, make ``again`` handle arrays of these types from now on."""
+    if signatures(call, given) is None:
+        return
+    if key is None:
+        _adapters.update((type(o.thing), o.adapter) for o in (given.first, given.second, given.result))
+        return
+    if len(_calls) >= KEPT:
+        _calls.clear()
+    call.shape = given.shape
+    _calls[key] = call
 
 
-def learn(operand: Operand) -> None:
-    """Make ``again`` handle arrays of this operand's type from now on, if its library supports that."""
-    thing = operand.thing
-    if operand.home.kind == "cuda" and operand.adapter.signature(thing) is not None:
-        _adapters[type(thing)] = operand.adapter
+def signatures(call: Call, given: Arranged) -> tuple[Hashable, Hashable, Hashable] | None:
+    """Return the signatures of the operands of a call; None if it cannot be started on arrays that have the same ones."""
+    adapter, found = call.adapter, []
+    for operand in (given.first, given.second, given.result):
+        like = adapter.signature(operand.thing) if operand.adapter is adapter else None
+        # an operand at another address than its array's is a copy, made because no kernel reads the array as it lies
+        if (
+            like is None
+            or operand.unordered
+            or operand.queue != given.first.queue
+            or adapter.address(operand.thing) != operand.address
+        ):
+            return None
+        found.append(like)
+    return found[0], found[1], found[2]
+
+
+def apart(call: Call, a: Any, b: Any, c: Any, at_a: int, at_b: int, at_c: int) -> bool:
+    """Return True if the result's memory overlaps that of neither input."""
+    if call.is_clear(at_a, at_b, at_c):
+        return True
+    memory = call.adapter.memory
+    return call.adapter.has_memory_objects and memory(c) not in (memory(a), memory(b))

@@ -1,12 +1,12 @@
-"""Prepared second operands, split once for many products."""
+"""Prepacked second operands, split once for many products."""
 
 from __future__ import annotations
 
 from typing import Any
 
 
-class Prepared:
-    """A copy of B as it was when ``toprung.prepare`` was called: the second operand of any number of products.
+class PackedOperand:
+    """A copy of B as it was when ``toprung.prepack`` was called: the second operand of any number of products.
 
     It owns the copy, so that later writes to the source do not change it. Keep it until the products are done.
 
@@ -27,4 +27,4 @@ class Prepared:
         return self.precision if precision == "auto" else precision
 
     def __repr__(self) -> str:
-        return f"Prepared({'×'.join(map(str, self.shape))}, {self.precision}{', ' + self.why if self.why else ''})"
+        return f"PackedOperand({'×'.join(map(str, self.shape))}, {self.precision}{', ' + self.why if self.why else ''})"

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from toprung.arrays.base import HOST
-from toprung.blas import calls as warm
-from toprung.blas import receipt, routines
-from toprung.blas.packed import Prepared
-from toprung.blas.product import How, planned, with_terms
+from toprung.blas import calls, routines
+from toprung.blas.operands import How, arranged, finished, sizes, taken
+from toprung.blas.packed import PackedOperand
+from toprung.blas.product import OnDevice, decided
 from toprung.blas.receipt import Receipt
 from toprung.device import Device
 from toprung.errors import StalePlan
@@ -21,38 +20,35 @@ class Plan:
     Attributes
     ----------
     shape : shape of the result
-    receipt : receipt of each call; None for host arrays before the first call
     """
 
     def __init__(self, a: Any, b: Any, out: Any, precision: str, own: bool, device: Device | str | None) -> None:
         self._options: dict[str, Any] = {"precision": precision, "own": own, "device": device}
-        self._prepared = b if isinstance(b, Prepared) else None
-        self._terms: Any = None
-        if self._prepared is not None:
-            precision, b = self._prepared.asked(precision), self._prepared.array
-        first, second, _, result, views, shape = routines.resolved(a, b, out, How("matmul", precision, own, device))
-        self.shape = shape
+        self._packed = b if isinstance(b, PackedOperand) else None
+        if self._packed is not None:
+            precision, b = self._packed.asked(precision), self._packed.array
+        self._how = How("matmul", precision, own, device)
+        given = arranged(*taken(a, b, out), out, self._how)
+        self._call = call = decided(1.0, given.a, given.b, 0.0, given.c, self._how)
+        self.shape = call.shape = given.shape
+        terms = self._packed.terms if self._packed else None
+        self._terms = terms if isinstance(call, OnDevice) and call.executable.accepts(terms) else None
+        if self._terms is not None:
+            assert isinstance(call, OnDevice)
+            call.take_split_beforehand()
+        first, second, result = given.first, given.second, given.result
         self._kinds = (type(a), type(b))
-        self._text = f"{type(a).__name__} {routines.sizes(first.shape)} · {type(b).__name__} {routines.sizes(second.shape)}"
-        self._facts = (first.shape, first.strides, second.shape, second.strides, result.shape, result.strides)
-        self._known: warm.Known | None = None
-        self.receipt: Receipt | None = None
+        self._text = f"{type(a).__name__} {sizes(first.shape)} · {type(b).__name__} {sizes(second.shape)}"
+        self._facts = tuple((o.shape, o.strides) for o in (first, second, result))
+        self._least = tuple(4 * aligned(o.address) for o in (first, second, result))
+        self._signatures = calls.signatures(call, given)
         adapter = first.adapter
-        if first.home.kind == HOST:
-            planned(*views, How("matmul", precision, own, device))
-        else:
-            ready, self.receipt = routines.readied(views, How("matmul", precision, own, device))
-            if self._prepared is not None and ready.takes(self._prepared.terms):
-                self._terms, self.receipt = self._prepared.terms, with_terms(self.receipt)
-            if (
-                first.home.kind == "cuda"
-                and adapter is second.adapter is result.adapter
-                and adapter.signature(first.thing) is not None
-            ):
-                self._known = warm.Known(ready, views, first, shape, self.receipt)
-                self._signatures = tuple(adapter.signature(o.thing) for o in (first, second, result))
-                self._least = tuple(aligned(o.address) for o in (first, second, result))
-                self._signature, self._address, self._fresh = adapter.signature, adapter.address, adapter.fresh
+        self._signature, self._address = adapter.signature, adapter.address
+
+    @property
+    def receipt(self) -> Receipt | None:
+        """Receipt of each call; None before the first one where operands must be moved to a device in panels."""
+        return self._call.receipt()
 
     def __call__(self, a: Any, b: Any, out: Any = None) -> Any:
         """Return the product of operands like the plan's, in ``out`` or a new array of ``a``'s kind.
@@ -62,63 +58,57 @@ class Plan:
         StalePlan
             the operands have another kind, shape, layout or place than the plan's
         """
-        known, given = self._known, b
-        if self._prepared is not None:
-            if b is not self._prepared:
+        call, given = self._call, b
+        if self._packed is not None:
+            if b is not self._packed:
                 raise self._stale(a, b, out)
-            b = self._prepared.array
-        if known is None:
-            self._check(a, b, out)
-            product = routines.matmul(a, given, out, **self._options)
-            self.receipt = receipt.last_receipt()
-            return product
+            b = self._packed.array
+        if self._signatures is None or (call.depends and not call.is_valid()):
+            return self._looked_at(a, b, given, out)
         signature, address = self._signature, self._address
         like_a, like_b, like_c = self._signatures
         try:
-            if signature(a) != like_a or signature(b) != like_b:
-                raise self._stale(a, b, out)
-            target = self._fresh(a, self.shape) if out is None else out
-            if out is not None and signature(out) != like_c:
-                raise self._stale(a, b, out)
+            if signature(a) != like_a or signature(b) != like_b or (out is not None and signature(out, writable=True) != like_c):
+                return self._looked_at(a, b, given, out)
         except AttributeError:
             raise self._stale(a, b, out) from None
-        at_a, at_b, at_c = address(a), address(b), address(target)
+        at_a, at_b = address(a), address(b)
         least_a, least_b, least_c = self._least
-        if (
-            at_a % (4 * least_a)
-            or at_b % (4 * least_b)
-            or at_c % (4 * least_c)
-            or (out is not None and not known.clear(at_a, at_b, at_c))
-        ):
-            return routines.matmul(
-                a, given, target, **self._options
-            )  # less aligned than planned, or overlapping: matmul handles both
-        known.start(a, at_a, at_b if self._terms is None else self._terms, at_c)
-        return target
+        if out is None and not (at_a % least_a or at_b % least_b):
+            return call.product(a, b, at_a, at_b if self._terms is None else self._terms)
+        at_c = 0 if out is None else address(out)
+        if out is None or at_a % least_a or at_b % least_b or at_c % least_c or not calls.apart(call, a, b, out, at_a, at_b, at_c):
+            return routines.matmul(a, given, out, **self._options)  # it handles less aligned operands and names what overlaps
+        call.start(a, b, out, at_a, at_b if self._terms is None else self._terms, at_c)
+        return out
 
-    def _check(self, a: Any, b: Any, out: Any) -> None:
-        first, second = (routines.strict(x, name) for x, name in ((a, "a"), (b, "b")))
-        target = routines.output(out, first)
-        facts = (
-            first.shape,
-            first.strides,
-            second.shape,
-            second.strides,
-            *((target.shape, target.strides) if target else self._facts[4:]),
-        )
-        if facts != self._facts or (type(a), type(b)) != self._kinds:
-            raise self._stale(a, b, out)
+    def _looked_at(self, a: Any, b: Any, given: Any, out: Any) -> Any:
+        """Return the product of operands whose library has no signature for them, or raise StalePlan."""
+        first, second, target = taken(a, b, out)
+        facts = tuple((o.shape, o.strides) for o in (first, second))
+        if (type(a), type(b)) != self._kinds or facts != self._facts[:2]:
+            raise self._stale(a, given, out)
+        if target is not None and (target.shape, target.strides) != self._facts[2]:
+            raise self._stale(a, given, out)
+        call = self._call
+        if call.home != first.home or self._signatures is not None:
+            return routines.matmul(a, given, out, **self._options)
+        ready = arranged(first, second, target, out, self._how)
+        if any(o.address % n for o, n in zip((first, second, ready.result), self._least, strict=True)):
+            return routines.matmul(a, given, ready.made, **self._options)
+        call.run(1.0, ready.a, ready.b, 0.0, ready.c, self._terms)
+        return finished(ready, out)
 
     def _stale(self, a: Any, b: Any, out: Any) -> StalePlan:
-        given = " · ".join(f"{type(x).__name__} {routines.sizes(tuple(getattr(x, 'shape', ())))}" for x in (a, b))
-        into = "" if out is None else f" into {type(out).__name__} {routines.sizes(tuple(getattr(out, 'shape', ())))}"
+        given = " · ".join(f"{type(x).__name__} {sizes(tuple(getattr(x, 'shape', ())))}" for x in (a, b))
+        into = "" if out is None else f" into {type(out).__name__} {sizes(tuple(getattr(out, 'shape', ())))}"
         return StalePlan(
-            f"this plan is for {self._text} → {routines.sizes(self.shape)} and their strides, dtype and device, "
+            f"this plan is for {self._text} → {sizes(self.shape)} and their strides, dtype and device, "
             f"and was called with {given}{into}: make another plan, or use matmul, which looks each time"
         )
 
     def __str__(self) -> str:
-        return f"plan for {self._text}\n{self.receipt or 'decided at the first call: the arrays are on the host'}"
+        return f"plan for {self._text}\n{self.receipt or 'through a device: its first call says what is moved'}"
 
 
 def plan(

@@ -1,4 +1,4 @@
-"""``toprung.prepare``: a second operand is split once, for many products."""
+"""``toprung.prepack``: a second operand is split once, for many products."""
 
 from __future__ import annotations
 
@@ -6,29 +6,28 @@ from typing import Any
 
 from toprung.arrays.base import HOST
 from toprung.arrays.sessions import session_at
-from toprung.blas import routines
-from toprung.blas.packed import Prepared
-from toprung.blas.product import View, copy
-from toprung.dispatch.select import faster_families
+from toprung.blas.operands import View, sizes, strict
+from toprung.blas.packed import PackedOperand
+from toprung.blas.product import copy
+from toprung.dispatch.select import faster_families, known_precision
 from toprung.errors import BadShape
-from toprung.execute.programs import known
 from toprung.gemm.desc import GemmDesc
 from toprung.gemm.lowering import addressed
 
 
-def prepare(b: Any, *, trans: bool = False, precision: str = "fp32x") -> Prepared:
+def prepack(b: Any, *, trans: bool = False, precision: str = "fp32x") -> PackedOperand:
     """Copy a matrix and split the copy once, as a second operand for ``matmul`` and ``plan`` that need not be split again.
 
     Parameters
     ----------
     b : (K, N), or (N, K) with ``trans``; float32, of any library toprung knows and with any strides. Later writes to it do not
-        change the prepared operand: prepare it again
+        change the prepacked operand: prepack it again
     trans : True if products take its transpose
     precision : path of products that ask for ``"auto"``: ``"fp32x"`` for each of them, or ``"auto"`` for fp32x where it is faster
 
     Returns
     -------
-    The prepared operand: on Hopper a copy and its two fp16 terms (hi and lo) in device memory, together twice as large as ``b``;
+    The prepacked operand: on Hopper a copy and its two fp16 terms (hi and lo) in device memory, together twice as large as ``b``;
     elsewhere the copy alone (its ``why`` says so). Waits until it is done, so that any stream may use it.
 
     Raises
@@ -42,15 +41,15 @@ def prepare(b: Any, *, trans: bool = False, precision: str = "fp32x") -> Prepare
     --------
     >>> import numpy as np, toprung
     >>> b = np.ones((64, 3), np.float32)
-    >>> ready = toprung.prepare(b)
+    >>> ready = toprung.prepack(b)
     >>> b[:] = 0
     >>> toprung.matmul(np.ones((1, 64), np.float32), ready)
     array([[64., 64., 64.]], dtype=float32)
     """
-    known(precision)
-    given = routines.strict(b, "b")
+    known_precision(precision)
+    given = strict(b, "b")
     if len(given.shape) != 2:
-        raise BadShape(f"b is {routines.sizes(given.shape)}, and only a matrix can be prepared")
+        raise BadShape(f"b is {sizes(given.shape)}, and only a matrix can be prepacked")
     view = View(given, given.shape, given.strides)
     if trans:
         view = View(given, given.shape[::-1], given.strides[::-1])
@@ -59,7 +58,7 @@ def prepare(b: Any, *, trans: bool = False, precision: str = "fp32x") -> Prepare
     kept = given.adapter.operand(made, "the copy")
     copy(view, View(kept, kept.shape, kept.strides))
     if given.home.kind == HOST:
-        return Prepared(made, kept.shape, None, precision, "it is on the host")
+        return PackedOperand(made, kept.shape, None, precision, "it is on the host")
     session = session_at(kept.home, kept.queue)
     terms, (depth, cols) = None, kept.shape
     how = addressed(depth, cols, *kept.strides)
@@ -71,4 +70,4 @@ def prepare(b: Any, *, trans: bool = False, precision: str = "fp32x") -> Prepare
             why = family.supports(session.device, desc)
             terms = None if why else family.prepack(session, desc, kept.address, kept.queue)
     session.settle_queue(kept.queue)
-    return Prepared(made, kept.shape, terms, precision, why)
+    return PackedOperand(made, kept.shape, terms, precision, why)

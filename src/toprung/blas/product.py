@@ -1,170 +1,349 @@
-"""Products C = α·A·B + β·C on arrays of any kind and strides: placement, transfers and the receipt."""
+"""Calls that are decided: who computes a product of arrays, and how it gets there; everything but addresses, α and β.
+
+``decided`` looks once; what it returns can run again and again on operands that differ in nothing but their addresses.
+"""
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from toprung import backends
 from toprung.arrays.base import HOST, Operand
-from toprung.arrays.sessions import chosen, session_at
-from toprung.backends.base import Buffer, Session
+from toprung.arrays.numpy import adapter as numpy_adapter
+from toprung.arrays.numpy import array_at
+from toprung.arrays.sessions import best, chosen, session_at
+from toprung.backends.base import Session
 from toprung.blas import receipt
+from toprung.blas.operands import How, View
 from toprung.blas.receipt import Receipt
 from toprung.device import Device
-from toprung.dispatch import autotune, tuned
-from toprung.errors import MixedPlaces
-from toprung.execute import staging as host
-from toprung.execute.programs import CompiledProgram, duplicate, known, prepared
-from toprung.gemm.desc import Desc
-from toprung.gemm.lowering import Layout, Place, Product, Program, aligned, copies_between, lower
+from toprung.dispatch import autotune
+from toprung.dispatch.select import known_precision
+from toprung.execute import host, staging
+from toprung.execute.executable import Executable, Scratch
+from toprung.execute.executor import executor_of
+from toprung.gemm.lowering import Place, Program, copies_between, lower
 from toprung.gemm.overlap import span
+from toprung.kernels.base import KernelFamily
 
 
-@dataclass(frozen=True)
-class How:
-    """Options of a call beside its operands.
-
-    Attributes
-    ----------
-    operation, names : name of the routine, and its names for A, B and C; for messages and the receipt
-    """
-
-    operation: str
-    precision: str = "auto"
-    own: bool = False
-    device: Device | str | None = None
-    names: tuple[str, str, str] = ("a", "b", "out")
-
-
-@dataclass(slots=True)
-class View:
-    """Elements of an operand under another shape and strides: a transpose, a broadcast, every second element.
+class Call(ABC):
+    """A call that is decided.
 
     Attributes
     ----------
-    shape, strides : batch dimensions, rows, columns; strides in elements
-    offset : number of elements from the operand's first element to the view's
+    adapter, home : adapter of the first operand's library, and the place of its memory
+    shape : shape of the result as the caller sees it; set by who keeps the call
+    depends : True if ``is_valid`` must be asked before each start
     """
 
-    operand: Operand
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    offset: int = 0
+    shape: tuple[int, ...] = ()
+    depends = False
 
-    @property
-    def address(self) -> int:
-        """Address of the first element, in bytes."""
-        return self.operand.address + 4 * self.offset
+    def __init__(self, a: View, b: View, c: View, how: How) -> None:
+        self.how, self.adapter, self.home = how, a.operand.adapter, a.operand.home
+        self.views = tuple((v.shape, v.strides) for v in (a, b, c))
+        # bytes from each operand's address to its lowest element and to the end of its highest
+        self.reach = tuple(x for v in (a, b, c) for x in span(0, v.shape, v.strides))
+        self._left: Callable[[], Receipt | None] = self.receipt  # a warm call leaves it behind and makes nothing
 
-    @property
-    def layout(self) -> Layout:
-        """Shape, strides and alignment, as kernel selection sees them."""
-        return Layout(self.shape, self.strides, aligned(self.address))
+    @abstractmethod
+    def run(self, alpha: float, a: View, b: View, beta: float, c: View, packed: Any = None) -> None:
+        """Compute C = α·A·B + β·C and leave the receipt; ``packed`` is the prepacked B, if there is one.
 
-    @property
-    def first(self) -> tuple[Any, int]:
-        """Handle of the memory in its runtime, and index of the first element in it."""
-        if self.operand.memory is None:
-            return self.address, 0
-        return self.operand.memory, self.address // 4
+        The views have the shapes and strides of those it was decided for; ``c`` overlaps neither input. With arrays on a device,
+        the call returns before the device finishes.
+        """
 
-    @property
-    def on_host(self) -> NDArray[np.float32]:
-        """The elements as a NumPy array, not copied."""
-        operand = self.operand
-        assert operand.host is not None
-        if 0 in self.shape:
-            return np.empty(self.shape, np.float32)
-        return host.array_at(self.address, self.shape, self.strides, operand.host, operand.writable)
+    @abstractmethod
+    def start(self, a: Any, b: Any, c: Any, at_a: int, at_b: Any, at_c: int) -> None:
+        """Compute C = A·B on arrays at these addresses and leave the receipt. A prepacked B may stand in place of B's address."""
 
+    def product(self, a: Any, b: Any, at_a: int, at_b: Any) -> Any:
+        """Return C = A·B of arrays at these addresses as a new array of their kind; ``start`` for those who have no ``out``."""
+        adapter = self.adapter
+        made = adapter.fresh(a, self.shape)
+        self.start(a, b, made, at_a, at_b, adapter.address(made))
+        return made if self.shape else adapter.scalar(made)
 
-def together(views: Sequence[Operand], how: How) -> None:
-    """Raise MixedPlaces for operands on different devices, or on another one than ``device=`` says."""
-    first = views[0]
-    for other, name in zip(views[1:], how.names[1:], strict=False):
-        if other.home != first.home:
-            raise MixedPlaces(f"{how.names[0]} is on {first.home} and {name} on {other.home}: move one to where the other is")
-    if how.device is not None and first.home.kind != HOST:
-        wanted = chosen(how.device)
-        here = session_at(first.home, first.queue).device
-        if wanted.id != here.id:
-            raise MixedPlaces(
-                f"the arrays are on {here}, and device={wanted.id!r} was asked for: move them there, or leave device out"
-            )
+    @abstractmethod
+    def receipt(self) -> Receipt | None:
+        """Return the receipt of every such call; None if that is not known before the first one."""
 
+    def is_valid(self) -> bool:
+        """Return True if the environment still says what it said when the call was decided."""
+        return True
 
-def multiply(
-    alpha: float, a: View, b: View, beta: float, c: View, how: How, packed: Any = None
-) -> Receipt:  # fmt: skip
-    """Compute the product into ``c``; keep and return the receipt. ``packed``: the prepacked B, if there is one.
+    def is_clear(self, a: int, b: int, c: int) -> bool:
+        """Return True if the result's memory, from its lowest to its highest byte, overlaps that of neither input."""
+        a_low, a_high, b_low, b_high, c_low, c_high = self.reach
+        low, high = c + c_low, c + c_high
+        return (high <= a + a_low or a + a_high <= low) and (high <= b + b_low or b + b_high <= low)
 
-    The three views have the same batch dimensions. ``c`` overlaps neither input. With arrays on a device, the call returns before
-    the device finishes.
-    """
-    # rounded to float32: a tiny α becomes 0, a huge one infinite
-    with np.errstate(over="ignore"):
-        alpha, beta = float(np.float32(alpha)), float(np.float32(beta))
-    left = _on_host(alpha, a, b, beta, c, how) if a.operand.home.kind == HOST else _on_device(alpha, a, b, beta, c, how, packed)
-    receipt.leave(left)
-    return left
+    def problem(self) -> str:
+        """Return the shapes of the product as readable text."""
+        (a, _), (b, _), _ = self.views
+        batch = math.prod(a[:-2])
+        text = f"{a[-2]}×{a[-1]} · {b[-2]}×{b[-1]}"
+        return text if batch == 1 else f"{batch} × ({text})"
 
-
-def problem(a: View, b: View) -> str:
-    """Return the shapes of a product as readable text."""
-    batch = math.prod(a.shape[:-2])
-    text = f"{a.shape[-2]}×{a.shape[-1]} · {b.shape[-2]}×{b.shape[-1]}"
-    return text if batch == 1 else f"{batch} × ({text})"
-
-
-def written(done: CompiledProgram, how: How, a: View, b: View, *more: str) -> Receipt:
-    """Return the receipt of a program; ``more``: further copies it lists."""
-    chosen_ones = list(done.executables.values())
-    launches = sum(done.executables[s.call].launches if isinstance(s, Product) else 1 for s in done.program.steps)
-    return Receipt(
-        how.operation, problem(a, b), done.kernels, all(e.own for e in chosen_ones),
-        " and ".join(dict.fromkeys(e.precision for e in chosen_ones)) or "fp32", str(done.session.device),
-        " ".join(dict.fromkeys(e.why for e in chosen_ones if e.why)),
-        tuple(dict.fromkeys(p for e in chosen_ones for p in e.passed_over)), (*done.program.copies, *more), launches,
-        done.workspace_bytes, tuple(e.escalated for e in chosen_ones if e.own and e.precision != "fp32"),
-    )  # fmt: skip
-
-
-def _on_device(alpha: float, a: View, b: View, beta: float, c: View, how: How, packed: Any = None) -> Receipt:
-    operand = a.operand
-    session = session_at(operand.home, operand.queue)
-    ready = prepared(session, a.layout, b.layout, c.layout, alpha, beta, how.own, known(how.precision), operand.queue)
-    views = (a, b, c)
-    for view in views[1:]:
-        follow(session, operand.queue, view.operand.queue)
-    handles = [v.first[0] for v in views]
-    taken = ready.takes(packed)
-    if taken:
-        handles[1] = packed
-    kept: list[Any] = []
-    try:
-        ready.run(
-            handles, [v.first[1] for v in views], alpha, beta, operand.queue,
-            lambda elements: scratch(session, operand, elements, kept),
+    def written(self, done: Executable, *more: str) -> Receipt:
+        """Return the receipt of an executable; ``more``: further copies it lists."""
+        return Receipt(
+            self.how.operation, self.problem(), done.kernels, done.own, done.precision, str(done.session.device), done.why,
+            done.passed_over, (*done.program.copies, *more), done.launches, done.workspace_bytes, done.counters,
         )  # fmt: skip
-    finally:
-        for view in views[1:]:  # later work of the operand's own library waits for the product
-            follow(session, view.operand.queue, operand.queue)
-        if any(v.operand.unordered for v in views):
-            session.settle_queue(operand.queue)
-    left = written(ready, how, a, b)
-    return with_terms(left) if taken else left
 
 
-def with_terms(left: Receipt) -> Receipt:
-    """Return a receipt that also says that B was split beforehand."""
-    return replace(left, why=f"{left.why}; B was split beforehand")
+class OnDevice(Call):
+    """A product of arrays in a device's memory, in their library's current stream."""
+
+    def __init__(self, executable: Executable, a: View, b: View, c: View, how: How) -> None:
+        super().__init__(a, b, c, how)
+        self.executable = executable
+        self._mine = threading.local()
+
+    def take_split_beforehand(self) -> None:
+        """Have warm calls leave the receipt of a prepacked B: a plan starts them so."""
+        self._left = self.split_beforehand
+
+    def run(self, alpha: float, a: View, b: View, beta: float, c: View, packed: Any = None) -> None:
+        """Compute the product; queues of other operands wait for it and it for them."""
+        operand, session, others = a.operand, self.executable.session, (b, c)
+        for view in others:
+            follow(session, operand.queue, view.operand.queue)
+        (at_a, first_a), (at_b, first_b), (at_c, first_c) = a.first, b.first, c.first
+        taken = self.executable.accepts(packed)
+        kept: list[Any] = []
+        try:
+            self.executable.run(
+                at_a, first_a, packed if taken else at_b, first_b, at_c, first_c, alpha, beta, operand.queue,
+                lambda elements: scratch(operand, elements, kept),
+            )  # fmt: skip
+        finally:
+            for view in others:  # later work of the operand's own library waits for the product
+                follow(session, view.operand.queue, operand.queue)
+            if any(v.operand.unordered for v in (a, b, c)):
+                session.settle_queue(operand.queue)
+        receipt.leave(self.split_beforehand if taken else self._left)
+
+    def start(self, a: Any, b: Any, c: Any, at_a: int, at_b: Any, at_c: int) -> None:
+        """Launch in the library's current stream."""
+        adapter, executable = self.adapter, self.executable
+        queue = adapter.queue(a, self.home)
+        first_a = first_b = first_c = 0
+        if adapter.has_memory_objects:
+            first_a, first_b, first_c = at_a // 4, at_b // 4, at_c // 4
+            at_a, at_b, at_c = adapter.memory(a), adapter.memory(b), adapter.memory(c)
+        if executable.is_direct:
+            try:
+                launch = self._mine.launch
+            except AttributeError:
+                launch = self._mine.launch = executable.starter()
+            launch(at_a, first_a, at_b, first_b, at_c, first_c, 1.0, 0.0, queue)
+        else:
+            kept: list[Any] = []
+            like = adapter.operand(a, "a")
+            temporaries: Scratch = lambda elements: scratch(like, elements, kept)  # noqa: E731
+            executable.run(at_a, first_a, at_b, first_b, at_c, first_c, 1.0, 0.0, queue, temporaries)
+        receipt.leave(self._left)
+
+    def receipt(self) -> Receipt:
+        """Return the executable's."""
+        return self.written(self.executable)
+
+    def split_beforehand(self) -> Receipt:
+        """Return the receipt of a call that takes a prepacked B."""
+        left = self.written(self.executable)
+        return replace(left, why=f"{left.why}; B was split beforehand")
+
+
+class OnHost(Call):
+    """A product of host arrays by the host's BLAS."""
+
+    def __init__(self, blas: KernelFamily, device: Device, why: str, a: View, b: View, c: View, how: How) -> None:
+        super().__init__(a, b, c, how)
+        self.blas, self.device, self.why = blas, device, why
+
+    def run(self, alpha: float, a: View, b: View, beta: float, c: View, packed: Any = None) -> None:
+        """Compute the product with NumPy."""
+        host.numpy_product(alpha, a.on_host, b.on_host, beta, c.on_host)
+        receipt.leave(self._left)
+
+    def start(self, a: Any, b: Any, c: Any, at_a: int, at_b: Any, at_c: int) -> None:
+        """Compute the product with NumPy, which handles batches and vectors as ``matmul`` promises."""
+        view = self.adapter.on_host
+        with np.errstate(all="ignore"):
+            np.matmul(view(a), view(b), out=view(c))
+        receipt.leave(self._left)
+
+    def product(self, a: Any, b: Any, at_a: int, at_b: Any) -> Any:
+        """Return what NumPy makes of NumPy's own arrays; of others a new array of their kind."""
+        if self.adapter is not numpy_adapter:
+            return super().product(a, b, at_a, at_b)
+        with np.errstate(all="ignore"):
+            made = np.matmul(a, b)
+        receipt.leave(self._left)
+        return made
+
+    def receipt(self) -> Receipt:
+        """Return the host's."""
+        blas, device, why = self.blas, self.device, self.why
+        why += ", and that has no fp32x: fp32 ran in its place" if self.how.precision == "fp32x" else ""
+        return Receipt(
+            self.how.operation, self.problem(), (blas.name,), blas.own, blas.precision, "the host", why,
+            (("toprung", f"on {device}; own=True, or device={device.id!r}, runs it"),), launches=0,
+        )  # fmt: skip
+
+
+class InPlace(Call):
+    """A product of host arrays by a CPU device on the host's own memory, without copies."""
+
+    depends = True
+
+    def __init__(
+        self, executable: Executable, session: Any, slower: KernelFamily | None, a: View, b: View, c: View, how: How
+    ) -> None:  # fmt: skip
+        super().__init__(a, b, c, how)
+        self.executable, self.session, self.slower = executable, session, slower
+        self.nothing = 0 in c.shape
+
+    def run(self, alpha: float, a: View, b: View, beta: float, c: View, packed: Any = None) -> None:
+        """Compute the product on three addresses."""
+        self._compute(alpha, a.address, b.address, beta, c.address)
+
+    def start(self, a: Any, b: Any, c: Any, at_a: int, at_b: Any, at_c: int) -> None:
+        """Compute the product on three addresses."""
+        self._compute(1.0, at_a, at_b, 0.0, at_c)
+
+    def _compute(self, alpha: float, a: int, b: int, beta: float, c: int) -> None:
+        if not self.nothing:
+            a_low, a_high, b_low, b_high, c_low, c_high = self.reach
+            low_a, high_a, low_b, high_b, low_c, high_c = a + a_low, a + a_high, b + b_low, b + b_high, c + c_low, c + c_high
+            # inputs that overlap become one buffer: OpenCL leaves open what two over the same memory would do
+            if high_a > low_b and high_b > low_a:
+                low_a = low_b = min(low_a, low_b)
+                high_a = high_b = max(high_a, high_b)
+            session, kept = self.session, list[Any]()
+            over_host = session.over_host
+            at_a = over_host(low_a, high_a - low_a) if high_a > low_a else None
+            at_b = at_a
+            if (low_a, high_a) != (low_b, high_b):
+                at_b = over_host(low_b, high_b - low_b) if high_b > low_b else None
+            at_c = over_host(low_c, high_c - low_c)
+
+            def temporary(elements: int) -> tuple[Any, int]:
+                kept.append(session.allocate(4 * elements))
+                return kept[-1].handle, 0
+
+            try:
+                self.executable.run(
+                    at_a and at_a.handle, (a - low_a) // 4, at_b and at_b.handle, (b - low_b) // 4, at_c.handle, (c - low_c) // 4,
+                    alpha, beta, None, temporary,
+                )  # fmt: skip
+            finally:
+                session.in_sight(at_c)
+        receipt.leave(self._left)
+
+    def receipt(self) -> Receipt:
+        """Return the executable's."""
+        left = self.written(self.executable)
+        slower = ((self.slower.name, "slower when both were measured"),) if self.slower else ()
+        return replace(left, passed_over=(*left.passed_over, *slower))
+
+    def is_valid(self) -> bool:
+        """Return True as long as no limit asks for copies."""
+        return staging.limit() is None
+
+
+class Staged(Call):
+    """A product of host arrays through a device's own memory."""
+
+    depends = True
+
+    def __init__(self, session: Session, a: View, b: View, c: View, how: How) -> None:
+        super().__init__(a, b, c, how)
+        self.executor, self.limited = executor_of(session), staging.limit()
+        self._done: tuple[Executable, str] | None = None
+
+    def run(self, alpha: float, a: View, b: View, beta: float, c: View, packed: Any = None) -> None:
+        """Compute the product in panels."""
+        self._compute(alpha, a.on_host, b.on_host, beta, c.on_host)
+
+    def start(self, a: Any, b: Any, c: Any, at_a: int, at_b: Any, at_c: int) -> None:
+        """Compute the product in panels."""
+        view = self.adapter.on_host
+        things = zip((a, b, c), (at_a, at_b, at_c), self.views, strict=True)
+        x, y, z = (array_at(at, *like, view(thing), thing is c) for thing, at, like in things)
+        self._compute(1.0, x, y, 0.0, z)
+
+    def _compute(self, alpha: float, a: Any, b: Any, beta: float, c: Any) -> None:
+        self._done = staging.staged(self.executor, alpha, a, b, beta, c, self.how.own, self.how.precision)
+        done, moved = self._done
+        receipt.leave(lambda: self.written(done, *([moved] if moved else [])))
+
+    def receipt(self) -> Receipt | None:
+        """Return the last panel's, with all that was moved; None before the first run."""
+        if self._done is None:
+            return None
+        done, moved = self._done
+        return self.written(done, *([moved] if moved else []))
+
+    def is_valid(self) -> bool:
+        """Return True as long as the same limit holds."""
+        return staging.limit() == self.limited
+
+
+def decided(alpha: float, a: View, b: View, beta: float, c: View, how: How) -> Call:
+    """Decide who computes C = α·A·B + β·C for operands like these; nothing is computed yet.
+
+    The three views have the same batch dimensions. Of α and β only whether they are 0 or 1 counts.
+    """
+    precision = known_precision(how.precision)
+    if a.operand.home.kind == HOST:
+        return _decided_on_host(alpha, a, b, beta, c, how)
+    operand = a.operand
+    executor = executor_of(session_at(operand.home, operand.queue))
+    executable = executor.strided(a.layout, b.layout, c.layout, alpha, beta, how.own, precision, operand.queue)
+    return OnDevice(executable, a, b, c, how)
+
+
+def _decided_on_host(alpha: float, a: View, b: View, beta: float, c: View, how: How) -> Call:
+    """Decide on host arrays: the host's BLAS, a CPU device in place, or through a device's own memory."""
+    device = best() if how.device is None else chosen(how.device)
+    here = how.device is None and not how.own and how.precision != "tf32"  # the host's BLAS has no TF32
+    blas, why = host.preferred(device, a.shape, b.shape) if here else (None, "")
+    faster, unmeasured = _measured(device, a, b, c, how.precision) if blas else (None, "")
+    if blas is not None and faster is not False:
+        if faster:
+            why = "NumPy's BLAS was faster when both were measured"
+        return OnHost(blas, device, why + (f"; not measured: {unmeasured}" if unmeasured else ""), a, b, c, how)
+    session: Any = backends.session_for(device)
+    if staging.limit() is None and device.kind == "cpu" and hasattr(session, "over_host"):
+        spans = (span(v.address, v.shape, v.strides) for v in (a, b, c))
+        if max(high - low for low, high in spans) <= device.max_buffer_bytes:
+            ready = executor_of(session).strided(a.layout, b.layout, c.layout, alpha, beta, how.own, how.precision)
+            return InPlace(ready, session, blas if faster is False else None, a, b, c, how)
+    return Staged(session, a, b, c, how)
+
+
+def _measured(device: Device, a: View, b: View, c: View, precision: str) -> tuple[bool | None, str]:
+    """Return True if NumPy measured faster than ours on a CPU, None if unknown; and why autotuning failed, empty if it did not."""
+    tuner = autotune.HERE
+    if device.kind != "cpu" or 0 in c.shape or not (tuner.level() == "measure" or tuner.store.knows_host(device)):
+        return None, ""
+    descs = lower(a.layout, b.layout, c.layout, 0.0).descs
+    if len(descs) != 1:
+        return None, ""
+    unmeasured = tuner.measured(device, descs[0], precision)
+    return tuner.store.host_is_faster(device, descs[0]), unmeasured
 
 
 def follow(session: Session, queue: Any, other: Any) -> None:
@@ -173,7 +352,7 @@ def follow(session: Session, queue: Any, other: Any) -> None:
         session.wait(queue, session.record(other))
 
 
-def scratch(session: Session, like: Operand, elements: int, kept: list[Any]) -> tuple[Any, int]:
+def scratch(like: Operand, elements: int, kept: list[Any]) -> tuple[Any, int]:
     """Return new memory on the device of ``like``, as handle and first element, from its library's stream-aware allocator."""
     made = like.adapter.operand(like.adapter.empty(like, (elements,)), "scratch memory")
     kept.append(made)
@@ -188,101 +367,4 @@ def copy(src: View, dst: View) -> None:
     steps = tuple(copies_between(src.shape, Place(0, 0), src.strides, Place(2, 0), dst.strides)) if 0 not in src.shape else ()
     session = session_at(src.operand.home, src.operand.queue)
     (from_, first), (to, second) = src.first, dst.first
-    moved = duplicate(session, Program(steps))  # type: ignore[arg-type]
-    moved.run((from_, None, to), (first, 0, second), 1.0, 0.0, src.operand.queue, _never)
-
-
-def _never(elements: int) -> tuple[Any, int]:
-    raise AssertionError("a copy needs no temporaries")
-
-
-@functools.cache
-def _best() -> Device:
-    return backends.find()
-
-
-def _on_host(alpha: float, a: View, b: View, beta: float, c: View, how: How) -> Receipt:
-    """Compute on host arrays: by the host's BLAS, by a CPU device in place, or through a device's own memory."""
-    precision = known(how.precision)
-    device = _best() if how.device is None else chosen(how.device)
-    here = how.device is None and not how.own and precision != "tf32"  # the host's BLAS has no TF32
-    blas, why = host.preferred(device, a.shape, b.shape) if here else (None, "")
-    faster, unmeasured = _measured(device, a, b, c, precision) if blas and device.kind == "cpu" else (None, "")
-    if faster:
-        why = "NumPy's BLAS was faster when both were measured"
-    why += f"; not measured: {unmeasured}" if unmeasured else ""
-    if blas is not None and faster is not False:
-        host.numpy_product(alpha, a.on_host, b.on_host, beta, c.on_host)
-        return Receipt(
-            how.operation, problem(a, b), (blas.name,), blas.own, blas.precision, "the host",
-            why + (", and that has no fp32x: fp32 ran in its place" if precision == "fp32x" else ""),
-            (("toprung", f"on {device}; own=True, or device={device.id!r}, runs it"),), launches=0,
-        )  # fmt: skip
-    session = backends.session_for(device)
-    if host.limit() is None and device.kind == "cpu" and hasattr(session, "over_host"):
-        spans = [span(v.address, v.shape, v.strides) for v in (a, b, c)]
-        if max(high - low for low, high in spans) <= device.max_buffer_bytes:
-            left = _in_place(session, alpha, a, b, beta, c, spans, how, precision)
-            slower = ((blas.name, "slower when both were measured"),) if blas and faster is False else ()
-            return replace(left, passed_over=(*left.passed_over, *slower))
-    done, moved = host.staged(session, alpha, a.on_host, b.on_host, beta, c.on_host, how.own, precision)
-    return written(done, how, a, b, *([moved] if moved else []))
-
-
-def planned(a: View, b: View, c: View, how: How) -> None:
-    """Autotune a product of host arrays if the autotune level says so and it runs on a CPU device."""
-    device = _best() if how.device is None else chosen(how.device)
-    if device.kind == "cpu":
-        _measured(device, a, b, c, how.precision)
-
-
-def _measured(device: Device, a: View, b: View, c: View, precision: str) -> tuple[bool | None, str]:
-    """Return True if NumPy measured faster than ours on a CPU, None if unknown; and why autotuning failed, empty if it did not."""
-    if 0 in c.shape or not (autotune.level() == "measure" or tuned.knows_host(device)):
-        return None, ""
-    call = _one_call(a.layout, b.layout, c.layout)
-    if call is None:
-        return None, ""
-    unmeasured = autotune.measured(device, call, precision)
-    return (tuned.host_is_faster(device, call) if tuned.knows_host(device) else None), unmeasured
-
-
-@functools.lru_cache(maxsize=1024)
-def _one_call(a: Layout, b: Layout, c: Layout) -> Desc | None:
-    """Return the single call that computes a product, None if it takes several."""
-    calls = set(lower(a, b, c, 0.0, True).calls)
-    return calls.pop() if len(calls) == 1 else None
-
-
-def _in_place(
-    session: Any, alpha: float, a: View, b: View, beta: float, c: View, spans: list[tuple[int, int]], how: How,
-    precision: str,
-) -> Receipt:  # fmt: skip
-    """Compute on the host's own memory with a CPU device, without copies."""
-    ready = prepared(session, a.layout, b.layout, c.layout, alpha, beta, how.own, precision)
-    views = (a, b, c)
-    if 0 in c.shape:
-        return written(ready, how, a, b)
-    # inputs that overlap become one buffer: OpenCL leaves open what two over the same memory would do
-    low, high = spans[0]
-    if spans[0][1] > spans[1][0] and spans[1][1] > spans[0][0]:
-        low, high = min(low, spans[1][0]), max(high, spans[1][1])
-        spans = [(low, high), (low, high), spans[2]]
-    buffers: dict[tuple[int, int], Buffer] = {}
-    for begin, end in spans:
-        if end > begin and (begin, end) not in buffers:
-            buffers[begin, end] = session.over_host(begin, end - begin)
-    at = [buffers.get(s) for s in spans]
-    kept: list[Buffer] = []
-
-    def temporary(elements: int) -> tuple[Any, int]:
-        kept.append(session.allocate(4 * elements))
-        return kept[-1].handle, 0
-
-    handles = [buffer.handle if buffer else None for buffer in at]
-    first = [(v.address - begin) // 4 for v, (begin, _) in zip(views, spans, strict=True)]
-    try:
-        ready.run(handles, first, alpha, beta, None, temporary)
-    finally:
-        session.in_sight(at[2])
-    return written(ready, how, a, b)
+    executor_of(session).executable(Program(steps)).run(from_, first, None, 0, to, second, 1.0, 0.0, src.operand.queue)

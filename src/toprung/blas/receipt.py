@@ -68,11 +68,14 @@ class Receipt:
 _last = threading.local()
 
 
-def leave(receipt: Receipt) -> None:
-    """Keep a receipt as this thread's last."""
-    _last.receipt = receipt
+def leave(make: Callable[[], Receipt | None]) -> None:
+    """Keep the receipt of this thread's last call, made if somebody asks for it."""
+    _last.left = make
 
 
 def last_receipt() -> Receipt | None:
     """Return the receipt of this thread's last call that succeeded; None before the first."""
-    return getattr(_last, "receipt", None)
+    left: Receipt | Callable[[], Receipt | None] | None = getattr(_last, "left", None)
+    if callable(left):
+        left = _last.left = left()
+    return left

@@ -1,4 +1,4 @@
-"""``matmul``, ``sgemm`` and ``sgemv``: what their callers may give, checked before anything is launched."""
+"""``matmul``, ``sgemm`` and ``sgemv``, with the parameters and the meaning of NumPy's and SciPy's."""
 
 from __future__ import annotations
 
@@ -10,17 +10,15 @@ from typing import Any
 import numpy as np
 
 from toprung import arrays
-from toprung.arrays.base import HOST, Operand
+from toprung.arrays.base import Operand
 from toprung.arrays.numpy import adapter as numpy_adapter
-from toprung.arrays.sessions import session_at
-from toprung.blas import calls as warm
-from toprung.blas.packed import Prepared as PreparedOperand
-from toprung.blas.product import How, View, copy, multiply, together, written
-from toprung.blas.receipt import Receipt
+from toprung.blas import calls
+from toprung.blas.operands import How, View, apart, arranged, converted, finished, sizes, taken, together
+from toprung.blas.packed import PackedOperand
+from toprung.blas.product import copy, decided
 from toprung.device import Device
-from toprung.errors import BadArgument, BadArray, BadShape, Overlap
-from toprung.execute.programs import CompiledProgram, known, prepared
-from toprung.gemm import overlap
+from toprung.dispatch.select import known_precision
+from toprung.errors import BadArgument, BadShape
 from toprung.gemm.lowering import dense
 
 
@@ -34,7 +32,7 @@ def matmul(
     a : (…, M, K) or (K,), float32, of any library toprung knows and with any strides; nested lists count as float32. A vector is a
         row, which the result leaves out
     b : (…, K, N) or (K,), float32, where ``a`` lies. A vector is a column, which the result leaves out; dimensions before the last
-        two are a batch and broadcast with ``a``'s. Or what ``toprung.prepare`` made
+        two are a batch and broadcast with ``a``'s. Or what ``toprung.prepack`` made
     out : (…, M, N), float32, of any strides: where to put the result. It must not overlap ``a`` or ``b``
     precision : ``"fp32"``, IEEE single; ``"fp32x"``, as accurate, on matrix units where the device has them; ``"auto"``, the faster
         of both; ``"tf32"``, cuBLAS's, which is not as accurate
@@ -65,187 +63,25 @@ def matmul(
     array([[3., 3.],
            [3., 3.]], dtype=float32)
     """
-    found, key = warm.again(a, b, out, precision, own, device)
-    if found is not warm.MISS:
+    found, key = calls.again(a, b, out, precision, own, device)
+    if found is not calls.MISS:
         return found
-    how, terms = How("matmul", precision, own, device), None
-    ready_made = isinstance(b, PreparedOperand)
-    if ready_made:
-        how, terms, b = replace(how, precision=b.asked(precision)), b.terms, b.array
-    first, _, made, _, views, shape = resolved(a, b, out, how)
-    left = multiply(1.0, views[0], views[1], 0.0, views[2], how, terms)
-    if ready_made:
-        pass
-    elif key is not None and first.home.kind != HOST:  # a library may have arrays of one type in both places
-        ready, _ = readied(views, how)
-        warm.remember(key, warm.Known(ready, views, first, shape, left))
-    else:
-        warm.learn(first)
-    if out is not None:
-        return made
-    made = first.adapter.returned(made, first)
-    return first.adapter.scalar(made) if not shape else made
+    how, packed = How("matmul", precision, own, device), None
+    if isinstance(b, PackedOperand):
+        how, packed, b = replace(how, precision=b.asked(precision)), b.terms, b.array
+    given = arranged(*taken(a, b, out), out, how)
+    call = decided(1.0, given.a, given.b, 0.0, given.c, how)
+    call.run(1.0, given.a, given.b, 0.0, given.c, packed)
+    if packed is None:
+        calls.remember(key, call, given)
+    return finished(given, out)
 
 
-Resolved = tuple[Operand, Operand, Any, Operand, tuple[View, View, View], tuple[int, ...]]
-
-
-def resolved(a: Any, b: Any, out: Any, how: How) -> Resolved:
-    """Both operands, the result (made where ``out`` is None), all three as matrices in a batch, and the result's shape."""
-    known(how.precision)
-    first, second = (strict(x, name) for x, name in ((a, "a"), (b, "b")))
-    target = output(out, first)
-    together([first, second, *([target] if target else [])], how)
-    left, right, shape = shapes(first, second)
-    row, column = len(first.shape) == 1, len(second.shape) == 1
-    batch = shape[: len(shape) - (not row) - (not column)]
-    if target is None:
-        made = first.adapter.empty(first, shape)
-        result = first.adapter.operand(made, "the result")
-    else:
-        made, result = out[0] if isinstance(out, tuple) else out, target
-        batch = accepted(result, shape, batch, (first, second), how)
-    views = spread(left, batch), spread(right, batch), _with_vectors(result, batch, row, column)
-    return first, second, made, result, views, shape
-
-
-def readied(views: tuple[View, View, View], how: How) -> tuple[CompiledProgram, Receipt]:
-    """The steps for arrays on a device, and the receipt they will leave."""
-    a, b, c = views
-    session = session_at(a.operand.home, a.operand.queue)
-    ready = prepared(session, a.layout, b.layout, c.layout, 1.0, 0.0, how.own, known(how.precision), a.operand.queue)
-    return ready, written(ready, how, a, b)
-
-
-def strict(thing: Any, name: str) -> Operand:
-    """A float32 operand; lists and numbers are made one."""
-    found = arrays.operand(thing, name)
-    if found is not None:
-        return found
-    return numpy_adapter.operand(converted(thing, name), name)
-
-
-def converted(thing: Any, name: str) -> np.ndarray[Any, Any]:
-    """A list, a number, or what says of itself how to become an array."""
-    foreign = any(hasattr(thing, protocol) for protocol in ("__array__", "__array_interface__", "__array_struct__"))
-    if thing is None or isinstance(thing, (str, bytes, dict, set)):
-        raise BadArray(f"{name} is {type(thing).__name__}, not an array: pass a float32 array or nested lists of numbers")
-    try:
-        if foreign or isinstance(thing, memoryview):
-            return np.asarray(thing)
-        found = np.asarray(thing)
-        if found.dtype.kind not in "biuf" and found.size:
-            raise TypeError(f"its elements are {found.dtype}")
-        with np.errstate(over="ignore"):
-            return found.astype(np.float32)
-    except (TypeError, ValueError) as error:
-        raise BadArray(f"{name} ({type(thing).__name__}) does not become a float32 array: {error}") from None
-
-
-def output(out: Any, like: Operand) -> Operand | None:
-    """The operand for ``out=``; None where there is none."""
-    if isinstance(out, tuple):
-        if len(out) != 1:
-            raise BadArgument(f"out is one array or a tuple of one, not of {len(out)}")
-        (out,) = out
-    if out is None:
-        return None
-    if arrays.adapter_of(out) is None or isinstance(out, np.generic):
-        raise BadArray(f"out must be a float32 array that can be written, not {type(out).__name__}")
-    if isinstance(out, np.ndarray) and out.dtype != np.float32:
-        raise BadArray(
-            f"Cannot cast ufunc 'matmul' output from dtype('float32') to dtype('{out.dtype}'): pass a float32 array as out"
-        )  # fmt: skip
-    found = arrays.operand(out, "out")
-    assert found is not None
-    writable(found, "out")
-    return found
-
-
-def writable(target: Operand, name: str) -> None:
-    """Refuse an output that cannot be written."""
-    if not target.writable or (target.host is not None and not target.host.flags.writeable):
-        raise BadShape(f"{name} is read-only (or its elements are not aligned to 4 bytes): pass an array that can be written")
-
-
-def shapes(first: Operand, second: Operand) -> tuple[View, View, tuple[int, ...]]:
-    """Both operands as matrices, vectors as a row and a column, and the result's shape by numpy.matmul's rules."""
-    for operand, name in ((first, "a"), (second, "b")):
-        if not operand.shape:
-            raise BadShape(f"{name} has no dimensions; matmul needs vectors, matrices or batches: multiply by a number with *")
-    a, b = first.shape, second.shape
-    left = View(first, (1, *a), (0, *first.strides)) if len(a) == 1 else View(first, a, first.strides)
-    right = View(second, (*b, 1), (*second.strides, 0)) if len(b) == 1 else View(second, b, second.strides)
-    if left.shape[-1] != right.shape[-2]:
-        raise BadShape(
-            f"a is {sizes(a)} and b is {sizes(b)}: a's last dimension ({left.shape[-1]}) must be as long as "
-            f"b's {'only' if len(b) == 1 else 'last but one'} ({right.shape[-2]})"
-        )
-    try:
-        batch = np.broadcast_shapes(left.shape[:-2], right.shape[:-2])
-    except ValueError:
-        raise BadShape(
-            f"a is {sizes(a)} and b is {sizes(b)}: their batches {left.shape[:-2]} and {right.shape[:-2]} do not broadcast"
-        ) from None
-    return left, right, (*batch, *left.shape[-2:-1][: len(a) > 1], *right.shape[-1:][: len(b) > 1])
-
-
-def sizes(shape: tuple[int, ...]) -> str:
-    """A shape as a person reads it."""
-    return "×".join(map(str, shape)) or "a number"
-
-
-def accepted(
-    result: Operand, shape: tuple[int, ...], batch: tuple[int, ...], inputs: tuple[Operand, ...], how: How, name: str = "out"
-) -> tuple[int, ...]:  # fmt: skip
-    """Check ``out``: its shape (a larger batch is filled by repetition, as NumPy does), and that it overlaps nothing."""
-    tail = shape[len(batch) :]
-    given = result.shape[: len(result.shape) - len(tail)]
-    fits = len(result.shape) >= len(tail) and result.shape[len(given) :] == tail
-    if fits:
-        try:
-            fits = np.broadcast_shapes(given, batch) == given
-        except ValueError:
-            fits = False
-    if not fits:
-        raise BadShape(f"{name} is {sizes(result.shape)}, non-broadcastable with the result, which is {sizes(shape)}")
-    apart(result, inputs, how, name)
-    return given
-
-
-def apart(result: Operand, inputs: tuple[Operand, ...], how: How, name: str) -> None:
-    """Refuse an output that shares memory with an input or with itself."""
-    if overlap.folded(result.shape, result.strides):
-        raise Overlap(f"{name} has several indices for one element (strides {result.strides}): pass an array of its own")
-    here = (result.address, result.shape, result.strides)
-    for other, which in zip(inputs, how.names, strict=False):
-        if same_memory(result, other) and overlap.share(here, (other.address, other.shape, other.strides)):
-            raise overlap.refuse(name, which)
-
-
-def same_memory(one: Operand, other: Operand) -> bool:
-    """Whether addresses can be compared: everywhere but between two memory objects of OpenCL."""
-    return one.memory is None or other.memory is None or one.memory == other.memory
-
-
-def spread(view: View, batch: tuple[int, ...]) -> View:
-    """A view broadcast over the batch."""
-    own = view.shape[:-2]
-    missing = len(batch) - len(own)
-    steps = tuple(0 if n == 1 else s for n, s in zip(own, view.strides[:-2], strict=True))
-    return View(view.operand, (*batch, *view.shape[-2:]), (*(0,) * missing, *steps, *view.strides[-2:]), view.offset)
-
-
-def _with_vectors(result: Operand, batch: tuple[int, ...], row: bool, column: bool) -> View:
-    """The result as a batch of matrices, where a vector left a dimension out."""
-    shape, strides = list(result.shape), list(result.strides)
-    if row:
-        shape.insert(len(batch), 1)
-        strides.insert(len(batch), 0)
-    if column:
-        shape.append(1)
-        strides.append(0)
-    return View(result, tuple(shape), tuple(strides))
+def _multiply(alpha: float, a: View, b: View, beta: float, c: View, how: How) -> None:
+    """Compute C = α·A·B + β·C, α and β rounded to float32: a tiny α becomes 0, a huge one infinite."""
+    with np.errstate(over="ignore"):
+        alpha, beta = float(np.float32(alpha)), float(np.float32(beta))
+    decided(alpha, a, b, beta, c, how).run(alpha, a, b, beta, c)
 
 
 def _scalar(value: Any, name: str) -> float:
@@ -349,7 +185,7 @@ def sgemm(
            [14.]], dtype=float32)
     """
     how = How("sgemm", precision, own, device, ("a", "b", "c"))
-    known(precision)
+    known_precision(precision)
     factor, keep = _scalar(alpha, "alpha"), _scalar(beta, "beta")
     turn_a, turn_b = _transposed(trans_a, "trans_a", "3rd keyword"), _transposed(trans_b, "trans_b", "4th keyword")
     may_write = bool(_whole(overwrite_c, "overwrite_c"))
@@ -380,7 +216,7 @@ def sgemm(
             view = _matrix(target, "c")
             if keep != 0:
                 copy(old, view)
-    multiply(factor, left, right, keep, view or View(target, target.shape, target.strides), how)
+    _multiply(factor, left, right, keep, view or View(target, target.shape, target.strides), how)
     return made if made is c else first.adapter.returned(made, first)
 
 
@@ -418,7 +254,7 @@ def sgemv(
     array([3., 7.], dtype=float32)
     """
     how = How("sgemv", precision, own, device, ("a", "x", "y"))
-    known(precision)
+    known_precision(precision)
     factor, keep = _scalar(alpha, "alpha"), _scalar(beta, "beta")
     turn = _transposed(trans, "trans", "7th keyword")
     may_write = bool(_whole(overwrite_y, "overwrite_y"))
@@ -442,7 +278,7 @@ def sgemv(
         keep = 0.0
         if length > rows:  # zeros lie between the elements and in front of them
             zeros = View(target, (length, 1), (1, 0))
-            multiply(0.0, View(first, (length, 0), (0, 1)), View(second, (0, 1), (1, 1)), 0.0, zeros, how)
+            _multiply(0.0, View(first, (length, 0), (0, 1)), View(second, (0, 1), (1, 1)), 0.0, zeros, how)
         view = _strided(flat, rows, starts[1], steps[1], "y", "2nd keyword")
     else:
         flat = _flat(third, "y")
@@ -456,7 +292,7 @@ def sgemv(
             if keep != 0 or flat.shape[0] > rows:
                 copy(View(flat, (*flat.shape, 1), (*flat.strides, 0)), View(target, (*target.shape, 1), (*target.strides, 0)))
             view = _strided(target, rows, starts[1], steps[1], "y", "2nd keyword")
-    multiply(factor, matrix, vector, keep, view, how)
+    _multiply(factor, matrix, vector, keep, view, how)
     return made if made is y else first.adapter.returned(made, first)
 
 

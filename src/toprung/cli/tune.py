@@ -18,7 +18,7 @@ from rich.live import Live
 from toprung import backends
 from toprung.cli.common import console, parse_sizes
 from toprung.device import Device
-from toprung.dispatch.autotune import known_level, level
+from toprung.dispatch.autotune import HERE, known_level
 from toprung.dispatch.select import unsuited
 from toprung.errors import BadArgument, NoDevice, UnknownName, Unsupported
 from toprung.lab.harness import results
@@ -122,7 +122,7 @@ def tune_command(
     shapes.known(routines)
     wanted = _given(routine, sizes, suite_name, trans)
     if checked:
-        chosen = known_level(planning) if planning is not None else level()
+        chosen = known_level(planning) if planning is not None else HERE.level()
         if chosen == "measure" and off():
             raise BadArgument("TOPRUNG_STORE=off leaves nothing to plan with: unset it, or check with --planning estimate")
         _check(backends.find(device), wanted, count, seed, limit, allowed.seconds or 0.0, precision, chosen, json)

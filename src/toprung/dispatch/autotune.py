@@ -1,6 +1,6 @@
 """Autotune on first use: what nobody has tuned is selected by the heuristic (``estimate``), or measured once (``measure``).
 
-The idea and the two words are those of FFTW's planner. What measures lies above this package and puts itself into ``PLANNERS``; it
+The idea and the two words are those of FFTW's planner. What measures lies above this package and is given to an ``Autotuner``; it
 stores what it finds, so that selection stays where it is made, and every later program on the machine finds it.
 """
 
@@ -17,6 +17,7 @@ from toprung.backends.base import Session
 from toprung.device import Device
 from toprung.dispatch import tuned
 from toprung.dispatch.select import paths
+from toprung.dispatch.tuned import TunedStore
 from toprung.errors import BadArgument, LaunchError, NoDevice, StoreError
 from toprung.gemm.desc import Desc
 from toprung.store import VARIABLE as STORE
@@ -44,27 +45,117 @@ class Planner(Protocol):
         """
 
 
-PLANNERS: list[Planner] = []
-"""The first of them is asked."""
+class Autotuner:
+    """Autotuning of products that the store does not know, where the level is ``measure``.
 
-FORGET: list[Callable[[], None]] = []
-"""Called when the level changes: what was selected by the heuristic is selected anew."""
-
-_given: str | None = None
-_asked: dict[tuple[str, Desc, str], str] = {}
-_given_up: dict[str, str] = {}
-_asking = threading.Lock()
-
-
-def level() -> str:
-    """Return the autotune level: what this process was told, else the environment.
-
-    Raises
-    ------
-    BadArgument
-        the environment says something else than there is
+    Parameters
+    ----------
+    store : lookup that says what is known already
+    planner : maker of what measures, called at the first measurement; None: nothing is ever measured
     """
-    return _given or known_level(os.environ.get(VARIABLE) or LEVELS[0], VARIABLE)
+
+    def __init__(self, store: TunedStore, planner: Callable[[], Planner] | None = None) -> None:
+        self.store, self.make_planner = store, planner
+        self.forget: list[Callable[[], None]] = []
+        """Called when the level changes: what was selected by the heuristic is selected anew."""
+        self._planner: Planner | None = None
+        self._given: str | None = None
+        self._asked: dict[tuple[str, Desc, str], str] = {}
+        self._given_up: dict[str, str] = {}
+        self._asking = threading.Lock()
+
+    @property
+    def planner(self) -> Planner | None:
+        """What measures, made at the first request."""
+        if self._planner is None and self.make_planner is not None:
+            self._planner = self.make_planner()
+        return self._planner
+
+    def level(self) -> str:
+        """Return the autotune level: what this process was told, else the environment.
+
+        Raises
+        ------
+        BadArgument
+            the environment says something else than there is
+        """
+        return self._given or known_level(os.environ.get(VARIABLE) or LEVELS[0], VARIABLE)
+
+    def set_level(self, word: str | None) -> str | None:
+        """Set the level and return the one before.
+
+        What the heuristic selected is selected anew, and what could not be measured is tried again. None means the environment's.
+        """
+        before, self._given = self._given, word
+        for forget in self.forget:
+            forget()
+        self._asked.clear()
+        self._given_up.clear()
+        return before
+
+    def measured(self, device: Device, desc: Desc, precision: str, session: Session | None = None, queue: Any = None) -> str:
+        """Have a product measured that the store does not know; return why that was not done, if so.
+
+        Parameters
+        ----------
+        session, queue : where it will run: what is there already is waited for, so that it does not disturb
+        """
+        if self.level() != "measure" or precision == "tf32" or desc.is_empty:
+            return ""
+        key = device.id, desc, precision
+        if (reason := self._asked.get(key)) is not None:
+            return reason
+        if session is not None and session.capturing(queue):
+            return "its stream is being captured into a graph, where nothing can wait"
+        with self._asking:  # others that want the same wait for it, and then find it
+            if (reason := self._asked.get(key)) is None:
+                if len(self._asked) >= KEPT:
+                    self._asked.clear()
+                reason = self._asked[key] = self._ask(device, desc, precision, session, queue)
+        return reason
+
+    def _ask(self, device: Device, desc: Desc, precision: str, session: Session | None, queue: Any) -> str:
+        if off():
+            return self._warned(f"{STORE}=off leaves nothing to remember it")
+        if self.store.settled(device, desc, paths(device, desc, precision) or ("fp32",)):
+            return ""
+        planner = self.planner
+        if planner is None:
+            return ""
+        if device.id in self._given_up:
+            return self._given_up[device.id]
+        try:
+            Store.default().ready()
+            if session is not None:
+                with suppress(LaunchError):  # some other stream is being captured: it will be measured beside what is there
+                    session.synchronize() if queue is None else session.settle_queue(queue)
+            return planner.measure(device, desc, precision)
+        except (NoDevice, StoreError) as error:
+            self._given_up[device.id] = self._warned(str(error))
+            return self._given_up[device.id]
+
+    def _warned(self, reason: str) -> str:
+        """Return the reason; it is said once a process."""
+        self.store.warn_once(f"toprung selects by its cost model, and not by measuring: {reason}")
+        return reason
+
+    def after_fork(self) -> None:
+        """In a forked child: whoever was measuring is not there, and the process that measures is the parent's."""
+        self._asking, self._planner = threading.Lock(), None
+
+
+HERE = Autotuner(tuned.HERE)
+"""This process's autotuner, which ``planning`` sets. ``toprung`` gives it what measures."""
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=HERE.after_fork)
+
+
+def known_level(word: str, name: str = "planning") -> str:
+    """Return an autotune level, or raise BadArgument."""
+    if word not in LEVELS:
+        raise BadArgument(f"{name} is one of {', '.join(LEVELS)}, not {word!r}")
+    return word
 
 
 class planning:
@@ -96,86 +187,10 @@ class planning:
     """
 
     def __init__(self, rigor: str) -> None:
-        self._before = _given
-        _set(known_level(rigor))
+        self._before = HERE.set_level(known_level(rigor))
 
     def __enter__(self) -> planning:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        _set(self._before)
-
-
-def measured(device: Device, desc: Desc, precision: str, session: Session | None = None, queue: Any = None) -> str:
-    """Have a product measured that the store does not know, where the level is ``measure``; return why that was not done, if so.
-
-    Parameters
-    ----------
-    session, queue : where it will run: what is there already is waited for, so that it does not disturb
-    """
-    if level() != "measure" or precision == "tf32" or desc.is_empty:
-        return ""
-    key = device.id, desc, precision
-    if (reason := _asked.get(key)) is not None:
-        return reason
-    if session is not None and session.capturing(queue):
-        return "its stream is being captured into a graph, where nothing can wait"
-    with _asking:  # others that want the same wait for it, and then find it
-        if (reason := _asked.get(key)) is None:
-            if len(_asked) >= KEPT:
-                _asked.clear()
-            reason = _asked[key] = _ask(device, desc, precision, session, queue)
-    return reason
-
-
-def _release() -> None:
-    """In a forked child: whoever was measuring is not there."""
-    global _asking
-    _asking = threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_release)
-
-
-def _ask(device: Device, desc: Desc, precision: str, session: Session | None, queue: Any) -> str:
-    if off():
-        return _warned(f"{STORE}=off leaves nothing to remember it")
-    if tuned.settled(device, desc, paths(device, desc, precision) or ("fp32",)) or not PLANNERS:
-        return ""
-    if device.id in _given_up:
-        return _given_up[device.id]
-    try:
-        Store.default().ready()
-        if session is not None:
-            with suppress(LaunchError):  # some other stream is being captured: it will be measured beside what is there
-                session.synchronize() if queue is None else session.settle_queue(queue)
-        return PLANNERS[0].measure(device, desc, precision)
-    except (NoDevice, StoreError) as error:
-        _given_up[device.id] = _warned(str(error))
-        return _given_up[device.id]
-    finally:
-        tuned.known(device)  # what was stored is read now, also by those who look at most once a second
-
-
-def known_level(word: str, name: str = "planning") -> str:
-    """Return an autotune level, or raise BadArgument."""
-    if word not in LEVELS:
-        raise BadArgument(f"{name} is one of {', '.join(LEVELS)}, not {word!r}")
-    return word
-
-
-def _set(word: str | None) -> None:
-    """Set the level: what the heuristic selected is selected anew, and what could not be measured is tried again."""
-    global _given
-    _given = word
-    for forget in FORGET:
-        forget()
-    _asked.clear()
-    _given_up.clear()
-
-
-def _warned(reason: str) -> str:
-    """Return the reason; it is said once a process."""
-    tuned.warn_once(f"toprung selects by its cost model, and not by measuring: {reason}")
-    return reason
+        HERE.set_level(self._before)

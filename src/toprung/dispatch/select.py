@@ -8,9 +8,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from toprung.device import Device
-from toprung.dispatch import heuristic, tuned
+from toprung.dispatch import heuristic, ranking, tuned
 from toprung.dispatch.selection import PassedOver, Selection
-from toprung.errors import Unsupported
+from toprung.dispatch.tuned import TunedStore
+from toprung.errors import BadArgument, Unsupported
 from toprung.gemm.classes import problem_class
 from toprung.gemm.desc import Desc, GemmDesc
 from toprung.kernels.base import KernelFamily
@@ -25,13 +26,16 @@ ORDINARY = GemmDesc(1024, 1024, 1024)
 """A product that a family takes if it can run on a device at all."""
 
 
-def select(device: Device, desc: Desc, own: bool = True, precision: str = "fp32") -> Selection:
+def select(
+    device: Device, desc: Desc, own: bool = True, precision: str = "fp32", store: TunedStore = tuned.HERE
+) -> Selection:  # fmt: skip
     """Return what runs a product whose operands lie in a device's memory.
 
     Parameters
     ----------
     own : only kernels of toprung's; else what is installed may be selected, too
     precision : ``"fp32"``; ``"fp32x"``, or fp32 where that cannot be; ``"auto"``, the faster of both; ``"tf32"``
+    store : lookup in the stores of tuned entries, which is asked before the heuristic
 
     Raises
     ------
@@ -41,36 +45,36 @@ def select(device: Device, desc: Desc, own: bool = True, precision: str = "fp32"
     if precision not in PRECISIONS:
         raise Unsupported(f"there is no precision {precision!r}; use one of {', '.join(PRECISIONS)}")
     if precision == "fp32":
-        return _fp32(device, desc, own)
+        return _fp32(device, desc, own, store)
     if precision not in ("auto", *FASTER):
-        return _asked_for(device, desc, own, precision)
+        return _asked_for(device, desc, own, precision, store)
     refused: PassedOver = ()
     for family in faster_families(precision):
         reason, told = family.supports(device, desc), None
         if not reason and precision == "auto":
-            told = tuned.slower_than_fp32(device, desc, own, family.precision)
+            told = store.slower_than_fp32(device, desc, own, family.precision)
             reason = heuristic.slower_than_fp32(device, desc, family) if told is None else told
         if not reason:
             passed: PassedOver = ()
             if precision == "auto" and told is not None:
                 passed = (("fp32", "slower where both were measured, says the store"),)
             elif precision == "auto":
-                ours, plain = heuristic.against_fp32(device, desc, family)
+                ours, plain = ranking.against_fp32(device, desc, family)
                 passed = (("fp32", f"{plain / ours:.1f} times as long by the cost model"),)
-            found = of_precision(device, desc, family.precision)
+            found = of_precision(device, desc, family.precision, store)
             why = f"as accurate as fp32, on Tensor Cores, {found.why}"
             return replace(found, why=why, passed_over=(*passed, *found.passed_over))
         if precision != "auto" or not family.supports(device, ORDINARY):
             refused += ((family.precision, reason),)
-    plain_one = _fp32(device, desc, own)
+    plain_one = _fp32(device, desc, own, store)
     if precision != "auto" and refused:  # asked for, and not had: the first thing to be told
         return replace(plain_one, why=f"{refused[0][1]}; fp32 ran in its place. {plain_one.why}".strip())
     return replace(plain_one, passed_over=(*plain_one.passed_over, *refused))
 
 
-def of_precision(device: Device, desc: Desc, precision: str) -> Selection:
+def of_precision(device: Device, desc: Desc, precision: str, store: TunedStore = tuned.HERE) -> Selection:
     """Return the selection of another accuracy class for a product that it supports: what the store knows, else the heuristic's."""
-    found, passed = tuned.of_precision(device, desc, precision)
+    found, passed = store.of_precision(device, desc, precision)
     if found is None:
         found = heuristic.select_own(device, desc, precision)
         return replace(found, passed_over=passed)
@@ -84,33 +88,40 @@ def paths(device: Device, desc: Desc, precision: str) -> tuple[str, ...]:
         return ("fp32",) if precision not in FASTER else ()
     if precision in FASTER:
         return (precision,)
-    return (*(f.precision for f in can if heuristic.promising(device, desc, f)), "fp32")
+    return (*(f.precision for f in can if ranking.promising(device, desc, f)), "fp32")
+
+
+def known_precision(precision: str) -> str:
+    """Return a precision that can be asked for, or raise BadArgument."""
+    if precision not in PRECISIONS:
+        raise BadArgument(f"precision is one of {', '.join(PRECISIONS)}, not {precision!r}")
+    return precision
 
 
 def unsuited(device: Device, desc: Desc, precision: str) -> str:
     """Return why no family of an accuracy class can compute a product, as a sentence; empty where one can."""
-    reasons = [f.supports(device, desc) for f in heuristic.members(precision)]
+    reasons = [f.supports(device, desc) for f in ranking.members(precision)]
     return "" if "" in reasons else next(iter(reasons), f"nothing here computes {precision}")
 
 
 def faster_families(precision: str) -> tuple[KernelFamily, ...]:
     """Return the families beside plain fp32 that a precision may take: for ``auto`` all that are as accurate."""
     wanted = FASTER if precision == "auto" else tuple(name for name in FASTER if name == precision)
-    return tuple(f for name in wanted for f in heuristic.members(name))
+    return tuple(f for name in wanted for f in ranking.members(name))
 
 
-def _fp32(device: Device, desc: Desc, own: bool) -> Selection:
+def _fp32(device: Device, desc: Desc, own: bool, store: TunedStore) -> Selection:
     """Return the selection of plain fp32: the store's, else the heuristic's, beside what is installed."""
-    found, passed_over = tuned.fp32(device, desc, own)
-    order = None if found is not None and (own or found.weighed) else heuristic.ranked(device, desc)
+    found, passed_over = store.fp32(device, desc, own)
+    order = None if found is not None and (own or found.weighed) else ranking.ranked(device, desc)
     found = found or heuristic.select_own(device, desc, order=order)
     found = replace(found, passed_over=(*found.passed_over, *passed_over))
-    for family in heuristic.members("fp32", own=False):
+    for family in ranking.members("fp32", own=False):
         if own:
             found = _passed(found, family, "only kernels of ours were asked for")
         elif not found.weighed:
             reason = family.supports(device, desc)
-            ratio = heuristic.ratio(device, desc, family, order) if not reason else 0.0
+            ratio = ranking.ratio(device, desc, family, order) if not reason else 0.0
             if not reason and ratio < 1:
                 theirs = heuristic.installed(device, desc)
                 assert theirs is not None
@@ -124,15 +135,15 @@ def _passed(found: Selection, family: KernelFamily, reason: str) -> Selection:
     return replace(found, passed_over=(*found.passed_over, (family.name, reason)))
 
 
-def _asked_for(device: Device, desc: Desc, own: bool, precision: str) -> Selection:
+def _asked_for(device: Device, desc: Desc, own: bool, precision: str, store: TunedStore) -> Selection:
     """Return the selection of a class that is less accurate than fp32, which nobody gets who does not ask for it."""
     advice = "use 'auto', which is as accurate as fp32"
-    if own and not heuristic.members(precision, own=True):
+    if own and not ranking.members(precision, own=True):
         raise Unsupported(f"precision {precision!r} has no kernels of toprung's own: leave own=True out, or {advice}")
     if reason := unsuited(device, ORDINARY, precision):
         raise Unsupported(f"precision {precision!r} cannot be had here: {reason}; {advice}")
     if reason := unsuited(device, desc, precision):
-        plain = _fp32(device, desc, own)
+        plain = _fp32(device, desc, own, store)
         return replace(plain, why=f"{reason}. {plain.why}".strip())
-    best = heuristic.ranked(device, desc, precision, own=None)[0].candidate
+    best = ranking.ranked(device, desc, precision, own=None)[0].candidate
     return heuristic.selection(device, desc, best, ((FASTER[0], f"{precision} was asked for"),))

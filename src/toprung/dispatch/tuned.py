@@ -13,7 +13,6 @@ from __future__ import annotations
 import functools
 import math
 import threading
-import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from toprung.device import Device
-from toprung.dispatch import heuristic
+from toprung.dispatch import ranking
 from toprung.dispatch.selection import Candidate, PassedOver, Selection, decoded
 from toprung.errors import LaunchError, OutOfDeviceMemory, StoreError, UnknownName
 from toprung.gemm.classes import class_of
@@ -52,7 +51,6 @@ class Known:
     stamp : what the user's file looked like when it was read
     proofs : (entry, version of its family now) → what was wrong with it here, empty: nothing
     host : True if the host's BLAS was measured on anything
-    faster : what ``host_is_faster`` said
     """
 
     machine: Machine
@@ -60,43 +58,234 @@ class Known:
     book: Book
     proofs: dict[tuple[str, str], str] = field(default_factory=dict)
     host: bool = False
-    faster: dict[Desc, bool | None] = field(default_factory=dict)
 
 
-_known: dict[Machine, Known] = {}
-_latest: dict[str, tuple[float, Known]] = {}
-"""``_known`` by the device's id, with the time of the last look at the file, for callers who may not spend the time to look."""
-_proved: dict[tuple[str, Machine, str], str] = {}
-_warned: set[str] = set()
-_lock = threading.RLock()
+class TunedStore:
+    """Lookup in the stores of tuned entries, the user's and the one that comes with the package, with what was read of them.
+
+    This is the library's cache of entries: by machine, valid as long as the user's file looks as it did (``_stamp``).
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[Machine, Known] = {}
+        self._proved: dict[tuple[str, Machine, str], str] = {}
+        self._warned: set[str] = set()
+        self._lock = threading.RLock()
+
+    def known(self, device: Device) -> Known:
+        """Return the tuned entries of a device, re-read if another process changed the file."""
+        machine = Machine.of(device)
+        if off():
+            return Known(machine, None, Book())
+        store = Store.default()
+        stamp = _stamp(store.path)
+        with self._lock:
+            found = self._known.get(machine)
+            if found is None or found.stamp != stamp:
+                found = self._known[machine] = self._read(machine, store, stamp)
+            return found
+
+    def forget(self) -> None:
+        """Forget what was read and proved in this process."""
+        with self._lock:
+            for one in (self._known, self._proved, self._warned):
+                one.clear()
+
+    def _read(self, machine: Machine, store: Store, stamp: object) -> Known:
+        complaints: list[str] = []
+        own: list[Entry] = []
+        proofs: list[Proof] = []
+        try:
+            own = store.fastest(machine, complaints=complaints)
+            proofs = store.proofs(machine)
+        except StoreError as error:
+            complaints.append(str(error))
+        theirs = shipped(machine, complaints, elsewhere=lambda e: e.kernel in _own())
+        if complaints:
+            self._warn(complaints[0] + (f" (and {len(complaints) - 1} more: toprung store list)" if len(complaints) > 1 else ""))
+        mine = {(e.problem_class, e.sizes, precision_of(e.kernel)) for e in own if e.kernel in _own()}
+        entries = own + [e for e in theirs if (e.problem_class, e.sizes, precision_of(e.kernel)) not in mine]
+        on_host = {f.name for f in families() if f.memory == "host"}
+        wrong = {(p.entry, p.source): p.message for p in proofs}
+        return Known(machine, stamp, Book(entries), wrong, any(e.kernel in on_host for e in entries))
+
+    def _warn(self, text: str) -> None:
+        """Say what is wrong with the store."""
+        self.warn_once(f"toprung goes on without it: {text}")
+
+    def warn_once(self, text: str) -> None:
+        """Warn of something, once a process."""
+        if text not in self._warned:
+            self._warned.add(text)
+            warnings.warn(text, RuntimeWarning, stacklevel=2)
+
+    def proved(self, entry: Entry, device: Device) -> bool:
+        """Return True if an entry has been verified on this machine with its family's sources as they are now."""
+        return (entry.id, Machine.of(device), version(entry.kernel, device.backend)) in self._proved
+
+    @contextmanager
+    def verifying(self, entry: Entry, device: Device) -> Iterator[list[str]]:
+        """Have an entry verified in the block, which puts what is wrong into the list; remember it, here and in the store.
+
+        The store says "wrong" until the block ends: a kernel that takes the process down is not tried again. What the device
+        refused just now (memory, a launch) counts in this process alone.
+        """
+        proof = Proof(entry.id, Machine.of(device), version(entry.kernel, device.backend), "its verification did not end")
+        kept = self._keep(Store.default().prove, proof)
+        found: list[str] = []
+        try:
+            yield found
+        except (LaunchError, OutOfDeviceMemory) as error:
+            found.append(str(error))
+            if kept:
+                self._keep(Store.default().unprove, proof)
+        else:
+            if kept:
+                self._keep(Store.default().prove, replace(proof, message="; ".join(found)))
+        self._proved[proof.entry, proof.machine, proof.source] = "; ".join(found)
+
+    def _keep(self, write: Callable[[Proof], None], proof: Proof) -> bool:
+        """Write to the store, or say why that cannot be."""
+        try:
+            write(proof)
+        except StoreError as error:
+            self._warn(str(error))
+            return False
+        return True
+
+    def fp32(self, device: Device, desc: Desc, own: bool) -> tuple[Selection | None, PassedOver]:
+        """Return what the stores select in plain fp32, None where they do not know; and what they know of and passed over.
+
+        ``own``: only toprung's kernels; else an entry of what is installed may win.
+        """
+        here = self.known(device)
+        passed: PassedOver = ()
+        for exact, entries in _spots(here, desc) if here.book else ():
+            found, more = self._of_spot(here, device, desc, own, entries, exact)
+            if found is not None:
+                return found, passed + more
+            passed += more
+        return None, passed
+
+    def slower_than_fp32(self, device: Device, desc: Desc, own: bool, precision: str) -> str | None:
+        """Return why another accuracy class is slower than plain fp32, empty if it is faster; None if the stores do not know."""
+        here = self.known(device)
+        for exact, entries in _spots(here, desc) if here.book else ():
+            chosen, _ = self._first(here, device, desc, _of(entries, precision), exact)
+            plain = next((e for e in entries if _may(e, device, desc, own)), None)
+            if chosen and plain:
+                _, ours = chosen
+                if ours.median <= plain.median:
+                    return ""
+                share = f"{ours.median / plain.median:.2f} times as long as {_name(plain)}"
+                return f"{precision} took {share} when both were measured on {_shape(ours)}"
+        return None
+
+    def of_precision(self, device: Device, desc: Desc, precision: str) -> tuple[Selection | None, PassedOver]:
+        """Return what the stores select in an accuracy class, None if they do not know; and what they passed over."""
+        here = self.known(device)
+        passed: PassedOver = ()
+        for exact, entries in _spots(here, desc) if here.book else ():
+            chosen, more = self._first(here, device, desc, _of(entries, precision), exact)
+            if chosen is None:
+                passed += more
+            elif not chosen[1].candidate["tile"]:
+                return None, passed + more  # what the cost model takes was faster there
+            else:
+                found, entry = chosen
+                return replace(found, why=f"tuned on {_where(entry, exact)}: {_milliseconds(entry)}", passed_over=more), passed
+        return None, passed
+
+    def settled(self, device: Device, desc: Desc, classes: Sequence[str]) -> bool:
+        """Return True if the store has an exact-size entry for every accuracy class, and of what is installed for plain fp32."""
+        here = self.known(device)
+        entries = here.book.at(class_of(desc), desc.sizes)
+        for family in families():
+            counts = not family.own and family.precision == "fp32" and (family.memory == "device" or device.kind == "cpu")
+            wanted = "fp32" in classes and counts and not family.supports(device, desc)
+            if wanted and not any(e.kernel == family.name for e in entries):
+                return False
+        return all(self._first(here, device, desc, _of(entries, one), True)[0] for one in classes)
+
+    def knows_host(self, device: Device) -> bool:
+        """Return True if the host's BLAS was measured beside ours on a device."""
+        return self.known(device).host
+
+    def host_is_faster(self, device: Device, desc: Desc) -> bool | None:
+        """Return True if the host's BLAS was faster than ours on a CPU device, for host arrays; None where it is not known."""
+        here = self.known(device)
+        on_host = {f.name for f in families() if f.memory == "host"}
+        for exact, entries in _spots(here, desc):
+            theirs = next((e for e in entries if e.kernel in on_host), None)
+            ours = next((e for e in entries if _may(e, device, desc, own=True)), None)
+            if theirs and ours:
+                return ours.median * (1.0 if exact else MARGIN) > theirs.median
+        return None
+
+    def _of_spot(
+        self, here: Known, device: Device, desc: Desc, own: bool, entries: Sequence[Entry], exact: bool
+    ) -> tuple[Selection | None, PassedOver]:
+        """Return the best that entries of one size allow in plain fp32; None where none is of any use."""
+        chosen, passed = self._first(here, device, desc, _of(entries, "fp32"), exact)
+        if chosen is None:
+            return None, passed
+        found, entry = chosen
+        where = _where(entry, exact)
+        if not exact and (reason := _strayed(device, desc, found.candidate, entry)):
+            return None, ((_name(entry), reason), *passed)
+        theirs = (e for e in entries if not own and not is_ours(e.kernel, "fp32") and _may(e, device, desc, own) and not refusal(e))
+        if (vendor := next(theirs, None)) is not None:
+            installed = decoded(vendor.candidate)
+            ratio = vendor.median / entry.median
+            here_too = ratio if exact else ratio * _grown(device, desc, installed.family, entry)
+            if here_too < 1:
+                why = f"measured faster than ours on {where}: {_milliseconds(vendor)}"
+                return Selection(installed, why, ((_name(entry), f"{1 / ratio:.2f} times as long when measured"),), True), ()
+            if not exact and ratio < MARGIN:
+                return None, passed
+            passed = ((vendor.kernel, f"{ratio:.2f} times as long when measured"), *passed)
+        why = f"tuned on {where}: {_milliseconds(entry)}"
+        return replace(found, why=why, passed_over=passed, weighed=vendor is not None), ()
+
+    def _first(
+        self, here: Known, device: Device, desc: Desc, entries: Sequence[Entry], exact: bool
+    ) -> tuple[tuple[Selection, Entry] | None, PassedOver]:
+        """Return the first of entries of one accuracy class, fastest first, that a product can follow; and what was passed over.
+
+        Where some were measured with the driver and sources at hand, the others are not looked at.
+        """
+        passed: list[tuple[str, str]] = []
+        chosen: tuple[Selection, Entry] | None = None
+        for entry in [e for e in entries if _fresh(e, here.machine)] or entries:
+            if chosen is not None:
+                if len(passed) < SHOWN:
+                    passed.append((_name(entry), f"{entry.median / chosen[1].median:.2f} times as long when measured"))
+                continue
+            found = self._followed(here, device, desc, entry, exact)
+            if isinstance(found, Selection):
+                chosen = found, entry
+            else:
+                passed.append((_name(entry), found))
+        return chosen, tuple(passed)
+
+    def _followed(self, here: Known, device: Device, desc: Desc, entry: Entry, exact: bool) -> Selection | str:
+        """Return the selection for a product that an entry suggests, or why there is none."""
+        if reason := refusal(entry):
+            return reason
+        message = ""
+        stale = not _fresh(entry, here.machine) and bool(entry.candidate["tile"])  # else it says how long, and not what to run
+        if stale:
+            source = version(entry.kernel, device.backend)
+            known_here = self._proved.get((entry.id, here.machine, source), here.proofs.get((entry.id, source)))
+            message, stale = known_here or "", known_here is None
+        if message:
+            return f"wrong with this driver and kernel: {message}"
+        found = fitted(device, desc, entry, exact)
+        return Selection(found, unproven=entry if stale else None) if isinstance(found, Candidate) else found
 
 
-def known(device: Device) -> Known:
-    """Return the tuned entries of a device, re-read if another process changed the file."""
-    machine = Machine.of(device)
-    if off():
-        return Known(machine, None, Book())
-    store = Store.default()
-    stamp = _stamp(store.path)
-    with _lock:
-        found = _known.get(machine)
-        if found is None or found.stamp != stamp:
-            found = _known[machine] = _read(machine, store, stamp)
-        _latest[device.id] = time.monotonic(), found
-        return found
-
-
-def _lately(device: Device) -> Known:
-    """``known`` as it was at most a second ago."""
-    when, found = _latest.get(device.id, (-math.inf, None))
-    return found if found is not None and time.monotonic() < when + 1 else known(device)
-
-
-def forget() -> None:
-    """Forget what was read and proved in this process."""
-    with _lock:
-        for one in (_known, _latest, _proved, _warned):
-            one.clear()
+HERE = TunedStore()
+"""This process's lookup; selection takes another one where it is given one."""
 
 
 def _stamp(path: Path) -> object:
@@ -109,26 +298,6 @@ def _stamp(path: Path) -> object:
         except OSError:
             stamps.append(None)
     return tuple(stamps)
-
-
-def _read(machine: Machine, store: Store, stamp: object) -> Known:
-    complaints: list[str] = []
-    own: list[Entry] = []
-    proofs: list[Proof] = []
-    try:
-        own = store.fastest(machine, complaints=complaints)
-        proofs = store.proofs(machine)
-    except StoreError as error:
-        complaints.append(str(error))
-    theirs = shipped(machine, complaints, elsewhere=lambda e: e.kernel in _own())
-    if complaints:
-        _warn(complaints[0] + (f" (and {len(complaints) - 1} more: toprung store list)" if len(complaints) > 1 else ""))
-    mine = {(e.problem_class, e.sizes, precision_of(e.kernel)) for e in own if e.kernel in _own()}
-    entries = own + [e for e in theirs if (e.problem_class, e.sizes, precision_of(e.kernel)) not in mine]
-    on_host = {f.name for f in families() if f.memory == "host"}
-    return Known(
-        machine, stamp, Book(entries), {(p.entry, p.source): p.message for p in proofs}, any(e.kernel in on_host for e in entries)
-    )  # fmt: skip
 
 
 def _own() -> dict[str, KernelFamily]:
@@ -154,136 +323,6 @@ def version(name: str, backend: str) -> str:
 @functools.cache
 def _version(family: KernelFamily, backend: str) -> str:
     return family.version(backend)
-
-
-def _warn(text: str) -> None:
-    """Say what is wrong with the store."""
-    warn_once(f"toprung goes on without it: {text}")
-
-
-def warn_once(text: str) -> None:
-    """Warn of something, once a process."""
-    if text not in _warned:
-        _warned.add(text)
-        warnings.warn(text, RuntimeWarning, stacklevel=2)
-
-
-def proved(entry: Entry, device: Device) -> bool:
-    """Return True if an entry has been verified on this machine with its family's sources as they are now."""
-    return (entry.id, Machine.of(device), version(entry.kernel, device.backend)) in _proved
-
-
-@contextmanager
-def verifying(entry: Entry, device: Device) -> Iterator[list[str]]:
-    """Have an entry verified in the block, which puts what is wrong into the list; remember it, here and in the store.
-
-    The store says "wrong" until the block ends: a kernel that takes the process down is not tried again. What the device refused
-    just now (memory, a launch) counts in this process alone.
-    """
-    proof = Proof(entry.id, Machine.of(device), version(entry.kernel, device.backend), "its verification did not end")
-    kept = _keep(Store.default().prove, proof)
-    found: list[str] = []
-    try:
-        yield found
-    except (LaunchError, OutOfDeviceMemory) as error:
-        found.append(str(error))
-        if kept:
-            _keep(Store.default().unprove, proof)
-    else:
-        if kept:
-            _keep(Store.default().prove, replace(proof, message="; ".join(found)))
-    _proved[proof.entry, proof.machine, proof.source] = "; ".join(found)
-
-
-def _keep(write: Callable[[Proof], None], proof: Proof) -> bool:
-    """Write to the store, or say why that cannot be."""
-    try:
-        write(proof)
-    except StoreError as error:
-        _warn(str(error))
-        return False
-    return True
-
-
-def fp32(device: Device, desc: Desc, own: bool) -> tuple[Selection | None, PassedOver]:
-    """Return what the stores select in plain fp32, None where they do not know; and what they know of and passed over.
-
-    ``own``: only toprung's kernels; else an entry of what is installed may win.
-    """
-    here = known(device)
-    passed: PassedOver = ()
-    for exact, entries in _spots(here, desc) if here.book else ():
-        found, more = _of_spot(here, device, desc, own, entries, exact)
-        if found is not None:
-            return found, passed + more
-        passed += more
-    return None, passed
-
-
-def slower_than_fp32(device: Device, desc: Desc, own: bool, precision: str) -> str | None:
-    """Return why another accuracy class is slower than plain fp32, empty where it is faster; None where the stores do not know."""
-    here = known(device)
-    for exact, entries in _spots(here, desc) if here.book else ():
-        chosen, _ = _first(here, device, desc, _of(entries, precision), exact)
-        plain = next((e for e in entries if _may(e, device, desc, own)), None)
-        if chosen and plain:
-            _, ours = chosen
-            if ours.median <= plain.median:
-                return ""
-            share = f"{ours.median / plain.median:.2f} times as long as {_name(plain)}"
-            return f"{precision} took {share} when both were measured on {_shape(ours)}"
-    return None
-
-
-def of_precision(device: Device, desc: Desc, precision: str) -> tuple[Selection | None, PassedOver]:
-    """Return what the stores select in an accuracy class, None where they do not know; and what they know of and passed over."""
-    here = known(device)
-    passed: PassedOver = ()
-    for exact, entries in _spots(here, desc) if here.book else ():
-        chosen, more = _first(here, device, desc, _of(entries, precision), exact)
-        if chosen is None:
-            passed += more
-        elif not chosen[1].candidate["tile"]:
-            return None, passed + more  # what the cost model takes was faster there
-        else:
-            found, entry = chosen
-            return replace(found, why=f"tuned on {_where(entry, exact)}: {_milliseconds(entry)}", passed_over=more), passed
-    return None, passed
-
-
-def settled(device: Device, desc: Desc, classes: Sequence[str]) -> bool:
-    """Return True if the store has an exact-size entry for every accuracy class, and of what is installed for plain fp32."""
-    here = known(device)
-    entries = here.book.at(class_of(desc), desc.sizes)
-    for family in families():
-        counts = not family.own and family.precision == "fp32" and (family.memory == "device" or device.kind == "cpu")
-        wanted = "fp32" in classes and counts and not family.supports(device, desc)
-        if wanted and not any(e.kernel == family.name for e in entries):
-            return False
-    return all(_first(here, device, desc, _of(entries, one), True)[0] for one in classes)
-
-
-def knows_host(device: Device) -> bool:
-    """Return True if the host's BLAS was measured beside ours on a device: a question that costs next to nothing."""
-    return not off() and _lately(device).host
-
-
-def host_is_faster(device: Device, desc: Desc) -> bool | None:
-    """Return True if the host's BLAS was faster than ours on a CPU device, for host arrays; None where it is not known."""
-    latest = _lately(device)
-    if desc not in latest.faster:
-        latest.faster[desc] = _host_is_faster(latest, device, desc)
-    return latest.faster[desc]
-
-
-def _host_is_faster(here: Known, device: Device, desc: Desc) -> bool | None:
-    on_host = {f.name for f in families() if f.memory == "host"}
-    for exact, entries in _spots(here, desc):
-        theirs = next((e for e in entries if e.kernel in on_host), None)
-        ours = next((e for e in entries if _may(e, device, desc, own=True)), None)
-        if theirs and ours:
-            return ours.median * (1.0 if exact else MARGIN) > theirs.median
-    return None
 
 
 def refusal(entry: Entry) -> str:
@@ -319,57 +358,9 @@ def _may(entry: Entry, device: Device, desc: Desc, own: bool) -> bool:
     return family.own or (not own and not family.supports(device, desc))
 
 
-def _of_spot(
-    here: Known, device: Device, desc: Desc, own: bool, entries: Sequence[Entry], exact: bool
-) -> tuple[Selection | None, PassedOver]:
-    """Return the best that entries of one size allow in plain fp32; None where none is of any use."""
-    chosen, passed = _first(here, device, desc, _of(entries, "fp32"), exact)
-    if chosen is None:
-        return None, passed
-    found, entry = chosen
-    where = _where(entry, exact)
-    if not exact and (reason := _strayed(device, desc, found.candidate, entry)):
-        return None, ((_name(entry), reason), *passed)
-    theirs = (e for e in entries if not own and not is_ours(e.kernel, "fp32") and _may(e, device, desc, own) and not refusal(e))
-    if (vendor := next(theirs, None)) is not None:
-        installed = decoded(vendor.candidate)
-        ratio = vendor.median / entry.median
-        here_too = ratio if exact else ratio * _grown(device, desc, installed.family, entry)
-        if here_too < 1:
-            why = f"measured faster than ours on {where}: {_milliseconds(vendor)}"
-            return Selection(installed, why, ((_name(entry), f"{1 / ratio:.2f} times as long when measured"),), True), ()
-        if not exact and ratio < MARGIN:
-            return None, passed
-        passed = ((vendor.kernel, f"{ratio:.2f} times as long when measured"), *passed)
-    why = f"tuned on {where}: {_milliseconds(entry)}"
-    return replace(found, why=why, passed_over=passed, weighed=vendor is not None), ()
-
-
-def _first(
-    here: Known, device: Device, desc: Desc, entries: Sequence[Entry], exact: bool
-) -> tuple[tuple[Selection, Entry] | None, PassedOver]:
-    """Return the first of entries of one accuracy class, fastest first, that a product can follow; and what was passed over.
-
-    Where some were measured with the driver and sources at hand, the others are not looked at.
-    """
-    passed: list[tuple[str, str]] = []
-    chosen: tuple[Selection, Entry] | None = None
-    for entry in [e for e in entries if _fresh(e, here.machine)] or entries:
-        if chosen is not None:
-            if len(passed) < SHOWN:
-                passed.append((_name(entry), f"{entry.median / chosen[1].median:.2f} times as long when measured"))
-            continue
-        found = _followed(here, device, desc, entry, exact)
-        if isinstance(found, Selection):
-            chosen = found, entry
-        else:
-            passed.append((_name(entry), found))
-    return chosen, tuple(passed)
-
-
 def _grown(device: Device, desc: Desc, theirs: KernelFamily, entry: Entry) -> float:
     """Return by what another family's time over ours differs between a neighbour and a product, by the cost model; 1 if unknown."""
-    before, now = (heuristic.ratio(device, one, theirs) for one in (described(entry.shape), desc))
+    before, now = (ranking.ratio(device, one, theirs) for one in (described(entry.shape), desc))
     return now / before if 0 < before < math.inf and 0 < now < math.inf else 1.0
 
 
@@ -379,7 +370,7 @@ def _strayed(device: Device, desc: Desc, candidate: Candidate, entry: Entry) -> 
     What it loses by prediction where it was the fastest measured is the model's error and comes off.
     """
     there = described(entry.shape)
-    here, before = heuristic.loss(device, desc, candidate), heuristic.loss(device, there, decoded(entry.candidate))
+    here, before = ranking.loss(device, desc, candidate), ranking.loss(device, there, decoded(entry.candidate))
     lost = here / max(before, 1.0) if here and before else 1.0
     if lost <= STRAYED:
         return ""
@@ -389,22 +380,6 @@ def _strayed(device: Device, desc: Desc, candidate: Candidate, entry: Entry) -> 
 def _fresh(entry: Entry, machine: Machine) -> bool:
     """Return True if an entry was measured with this driver and compiler, and its family's sources as they are."""
     return entry.machine == machine and bool(entry.source) and version(entry.kernel, entry.machine.backend) == entry.source
-
-
-def _followed(here: Known, device: Device, desc: Desc, entry: Entry, exact: bool) -> Selection | str:
-    """Return the selection for a product that an entry suggests, or why there is none."""
-    if reason := refusal(entry):
-        return reason
-    message = ""
-    stale = not _fresh(entry, here.machine) and bool(entry.candidate["tile"])  # else it says how long, and not what to run
-    if stale:
-        source = version(entry.kernel, device.backend)
-        known_here = _proved.get((entry.id, here.machine, source), here.proofs.get((entry.id, source)))
-        message, stale = known_here or "", known_here is None
-    if message:
-        return f"wrong with this driver and kernel: {message}"
-    found = fitted(device, desc, entry, exact)
-    return Selection(found, unproven=entry if stale else None) if isinstance(found, Candidate) else found
 
 
 def fitted(device: Device, desc: Desc, entry: Entry, exact: bool) -> Candidate | str:

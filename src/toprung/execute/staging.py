@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import math
 import os
-import threading
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
 from toprung.backends.base import Buffer, Session
-from toprung.device import Device
 from toprung.dispatch.select import ORDINARY, faster_families
 from toprung.errors import BadArgument, OutOfDeviceMemory
-from toprung.execute.programs import CompiledProgram, prepared
+from toprung.execute.executable import Executable
+from toprung.execute.executor import Executor
 from toprung.gemm.lowering import Layout, tight
-from toprung.kernels.base import KernelFamily
-from toprung.kernels.registry import families
 
 Array = NDArray[np.float32]
 
@@ -30,30 +26,6 @@ SHARE = 0.8
 
 PIECE = 32 << 20
 """Bytes of an operand's panel above which it is cut, so that transfers overlap computation."""
-
-KEPT = 64 << 20
-"""Bytes of the largest piece of device memory that is kept from one product to the next."""
-
-LINK = 2.0e10
-"""Bytes per second between host and device that ``preferred`` assumes."""
-STARTING = 6e-5
-"""Least seconds of a product through a device's memory that ``preferred`` assumes."""
-
-
-class _At:
-    """An object with the array interface of memory that somebody else owns."""
-
-    def __init__(self, address: int, shape: tuple[int, ...], strides: tuple[int, ...], owner: Any, writable: bool) -> None:
-        self.owner = owner
-        self.__array_interface__: dict[str, Any] = {
-            "shape": shape, "strides": tuple(4 * s for s in strides), "typestr": "<f4", "data": (address, not writable),
-            "version": 3,
-        }  # fmt: skip
-
-
-def array_at(address: int, shape: tuple[int, ...], strides: tuple[int, ...], owner: Any, writable: bool) -> NDArray[np.float32]:
-    """Return a NumPy array over memory that ``owner`` keeps; strides in elements."""
-    return np.asarray(_At(address, shape, strides, owner, writable))
 
 
 def limit() -> int | None:
@@ -68,85 +40,6 @@ def limit() -> int | None:
     if value <= 0:
         raise BadArgument(f"{LIMIT} is a number of bytes above 0, not {text!r}")
     return value
-
-
-def preferred(device: Device, a: tuple[int, ...], b: tuple[int, ...]) -> tuple[KernelFamily | None, str]:
-    """Return the host's BLAS and the reason why it suits host arrays better; None and an empty text if it does not.
-
-    Without a GPU it always does. With one, the predicted time of the transfers is compared with that of the host's BLAS.
-    """
-    blas = next((f for f in families() if f.memory == "host"), None)
-    if blas is None:
-        return None, ""
-    if device.kind != "gpu":
-        return blas, "the arrays are on the host and there is no GPU: NumPy's BLAS is what was there already"
-    (rows, depth), cols, batch = a[-2:], b[-1], math.prod(a[:-2])
-    there = STARTING + 4 * batch * (rows * depth + depth * cols + rows * cols) / LINK
-    if blas.host_seconds(2 * batch * rows * cols * depth) <= there:
-        return blas, f"moving the arrays to {device} would take longer than NumPy's BLAS does"
-    return None, ""
-
-
-def numpy_product(
-    alpha: float, a: NDArray[np.float32], b: NDArray[np.float32], beta: float, c: NDArray[np.float32]
-) -> None:  # fmt: skip
-    """Compute C = α·A·B + β·C with NumPy; β = 0 does not read C, α = 0 reads neither A nor B."""
-    with np.errstate(all="ignore"):
-        if alpha == 0 or a.shape[-1] == 0:
-            if beta == 0:
-                c[...] = 0
-            else:
-                c *= np.float32(beta)
-            return
-        if alpha == 1 and beta == 0:
-            np.matmul(a, b, out=c)
-            return
-        product = np.matmul(a, b)
-        product *= np.float32(alpha)
-        if beta != 0:
-            product += np.float32(beta) * c
-        c[...] = product
-
-
-class _Lane:
-    """Resources of a session for one staged product at a time: queues for both directions and the work, and kept memory."""
-
-    def __init__(self, session: Session) -> None:
-        self.lock = threading.Lock()
-        self.session = session
-        self.inward, self.work, self.outward = (session.new_queue() for _ in range(3))
-        self._pinned: dict[str, NDArray[np.uint8]] = {}
-        self._memory: dict[str, Buffer] = {}
-
-    def pinned(self, name: str, elements: int) -> NDArray[np.float32]:
-        """Return page-locked memory that is kept under a name, replaced by a larger piece when more is needed."""
-        found = self._pinned.get(name)
-        if found is None or found.nbytes < 4 * elements:
-            self._pinned.pop(name, None)
-            found = self._pinned[name] = self.session.pinned(1 << max(4 * elements - 1, 1).bit_length())
-        return found[: 4 * elements].view(np.float32)
-
-    def memory(self, name: str, elements: int) -> Buffer:
-        """Return device memory; pieces up to ``KEPT`` bytes are kept under a name."""
-        nbytes = 4 * max(elements, 1)
-        if nbytes > KEPT:
-            return self.session.allocate(nbytes)
-        found = self._memory.get(name)
-        if found is None or found.nbytes < nbytes:
-            self._memory.pop(name, None)
-            found = self._memory[name] = self.session.allocate(1 << (nbytes - 1).bit_length())
-        return found
-
-
-_lanes: WeakKeyDictionary[Session, _Lane] = WeakKeyDictionary()
-_making = threading.Lock()
-
-
-def _lane(session: Session) -> _Lane:
-    with _making:
-        if session not in _lanes:
-            _lanes[session] = _Lane(session)
-        return _lanes[session]
 
 
 def cut(batch: int, rows: int, cols: int, depth: int, budget: int, piece: int = PIECE) -> tuple[int, int, int, int]:
@@ -194,20 +87,19 @@ def budget_of(session: Session) -> int:
 
 
 def staged(
-    session: Session, alpha: float, a: Array, b: Array, beta: float, c: Array, own: bool, precision: str
-) -> tuple[CompiledProgram, str]:
+    executor: Executor, alpha: float, a: Array, b: Array, beta: float, c: Array, own: bool, precision: str
+) -> tuple[Executable, str]:
     """Compute a product through the device's memory, cut into panels.
 
     Returns
     -------
-    The program of the last panel and a sentence on what was moved, when ``c`` is filled.
+    The executable of the last panel and a sentence on what was moved, when ``c`` is filled.
     """
     if 0 in c.shape:
         x, y, z = (Layout(x.shape, tuple(s // 4 for s in x.strides), 4) for x in (a, b, c))
-        return prepared(session, x, y, z, alpha, beta, own, precision), ""
-    lane = _lane(session)
-    with lane.lock:
-        return _Staged(lane, alpha, a, b, beta, c, own, precision).run()
+        return executor.strided(x, y, z, alpha, beta, own, precision), ""
+    with executor.lane.lock:
+        return _Staged(executor, alpha, a, b, beta, c, own, precision).run()
 
 
 class _Slot:
@@ -224,15 +116,15 @@ class _Staged:
     """One staged product while it is computed."""
 
     def __init__(
-        self, lane: _Lane, alpha: float, a: Array, b: Array, beta: float, c: Array, own: bool, precision: str
+        self, executor: Executor, alpha: float, a: Array, b: Array, beta: float, c: Array, own: bool, precision: str
     ) -> None:  # fmt: skip
-        self.lane, self.session = lane, lane.session
+        self.executor, self.lane, self.session = executor, executor.lane, executor.session
         self.alpha, self.beta, self.own, self.precision = alpha, beta, own, precision
         self.batch = c.shape[:-2]
         self.arrays = [a, b, c]
         (self.rows, self.depth), self.cols = a.shape[-2:], b.shape[-1]
 
-    def run(self) -> tuple[CompiledProgram, str]:
+    def run(self) -> tuple[Executable, str]:
         session, lane = self.session, self.lane
         a, b, c = self.arrays
         total = math.prod(self.batch)
@@ -286,11 +178,11 @@ class _Staged:
             d = min(k, self.depth - r) if k else 0
             x, y, z = (Layout(s, tight(s), 4) for s in ((n, m, d), (n, d, w), (n, m, w)))
             beta = self.beta if r == 0 else 1.0
-            ready = prepared(session, x, y, z, self.alpha, beta, self.own, self.precision)
+            ready = self.executor.strided(x, y, z, self.alpha, beta, self.own, self.precision)
             first = self._slot("A", slots[0], flat[0], (i, n, p, m, r, d), transfers) if d else None
             second = self._slot("B", slots[1], flat[1], (i, n, r, d, q, w), transfers) if d else None
-            handles = [s.buffer.handle if s else None for s in (first, second, out)]
-            ready.run(handles, (0, 0, 0), self.alpha, beta, lane.work, self._scratch)
+            at_a, at_b = (s.buffer.handle if s else None for s in (first, second))
+            ready.run(at_a, 0, at_b, 0, out.buffer.handle, 0, self.alpha, beta, lane.work)
             done = session.record(lane.work)
             for slot in (first, second):
                 if slot:
@@ -298,9 +190,6 @@ class _Staged:
         out.free = session.record(lane.work)
         out.holds = None
         return ready
-
-    def _scratch(self, elements: int) -> tuple[Any, int]:
-        raise AssertionError("panels lie as kernels want them")
 
     def _slot(self, name: str, pair: list[_Slot], source: Any, box: tuple[int, ...], transfers: dict[str, int]) -> _Slot:
         """Return the slot that holds a panel; fill one if none does."""

@@ -6,7 +6,7 @@ from toprung.backends.base import Session
 from toprung.dispatch.selection import Candidate
 from toprung.errors import BuildError, IllegalTile
 from toprung.gemm.desc import Desc, GemvDesc, described
-from toprung.kernels.launch import Ready
+from toprung.kernels.launch import launches_of
 from toprung.oracle.check import GUARD, Oracle, hostile
 from toprung.oracle.gemm import Gemm
 from toprung.oracle.gemv import Gemv
@@ -30,7 +30,7 @@ def problems(session: Session, desc: Desc, candidate: Candidate) -> tuple[str, .
     try:
         for alpha, beta in SCALARS:
             problem, small = small_problem(desc, candidate, alpha, beta)
-            run = Ready(session, described(problem.describe()), small.family, small.config).starter()
+            run = launches_of(session, described(problem.describe()), small.family, small.config).starter()
             operands = hostile(problem)
             placed = OnDevice(operands, session)
             a, b, c = (placed.buffers[m.name].handle for m in problem.matrices)

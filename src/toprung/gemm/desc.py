@@ -173,10 +173,19 @@ class GemmDesc:
         """True if offsets within each matrix fit 31 bits."""
         return max(*self.extents, self.M * self.N) < 2**31
 
+    @functools.cached_property
+    def widths(self) -> tuple[int, int, int]:
+        """Floats of an access to A, B and C: each access lies wholly inside a row or wholly outside."""
+        along = [cols for _, cols in self.stored]
+        lds, strides = (self.lda, self.ldb, self.ldc), (self.stride_a, self.stride_b, self.stride_c)
+        aligned = (self.align_a, self.align_b, self.align_c)
+        a, b, c = (widest(*four) for four in zip(along, lds, strides, aligned, strict=True))
+        return a, b, c
+
     @property
     def access_class(self) -> str:
         """Layout and floats of an access to A, B and C: ``NN v444``."""
-        return f"{self.trans} v{''.join(map(str, widths(self)))}"
+        return f"{self.trans} v{''.join(map(str, self.widths))}"
 
     @property
     def trans(self) -> str:
@@ -332,16 +341,6 @@ def described(shape: Mapping[str, Any], align: int = ALIGNED) -> Desc:
 def widest(*numbers: int) -> int:
     """Return the widest access, in floats, that divides all numbers."""
     return next(w for w in (4, 2, 1) if all(n % w == 0 for n in numbers))
-
-
-@functools.lru_cache(1024)
-def widths(call: GemmDesc) -> tuple[int, int, int]:
-    """Return the floats of an access to A, B and C: each access lies wholly inside a row or wholly outside."""
-    along = [cols for _, cols in call.stored]
-    lds, strides = (call.lda, call.ldb, call.ldc), (call.stride_a, call.stride_b, call.stride_c)
-    aligned = (call.align_a, call.align_b, call.align_c)
-    a, b, c = (widest(*four) for four in zip(along, lds, strides, aligned, strict=True))
-    return a, b, c
 
 
 STRIDES = ("stride_a", "stride_b", "stride_c")

@@ -6,7 +6,6 @@ reason), and products. It knows no device and no pointer, so one Program serves 
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 from collections.abc import Iterator, Sequence
@@ -14,7 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from toprung.errors import BadShape
-from toprung.gemm.desc import LARGEST, GemmDesc, GemvDesc
+from toprung.gemm.desc import LARGEST, Desc, GemmDesc, GemvDesc
 
 
 class Layout(NamedTuple):
@@ -57,10 +56,10 @@ class Copy:
 
 
 @dataclass(frozen=True)
-class Product:
-    """One launch of the engine."""
+class Multiply:
+    """C = α·A·B + β·C as kernels compute it."""
 
-    call: GemmDesc | GemvDesc
+    desc: Desc
     a: Place
     b: Place
     c: Place
@@ -73,17 +72,30 @@ class Program:
     Attributes
     ----------
     temporaries : elements of each, slots 3 and up
-    copies : why each operand was copied, as a person reads it
+    copies : reason why each operand is copied, a sentence
     """
 
-    steps: tuple[Copy | Product, ...]
+    steps: tuple[Copy | Multiply, ...]
     temporaries: tuple[int, ...] = ()
     copies: tuple[str, ...] = ()
 
+    @classmethod
+    def of(cls, desc: Desc) -> Program:
+        """Return the program of one product on its operands as they are."""
+        return cls((Multiply(desc, *(Place(i, 0) for i in range(3))),))
+
     @property
-    def calls(self) -> tuple[GemmDesc | GemvDesc, ...]:
-        """What the engine is asked for, each once."""
-        return tuple(dict.fromkeys(s.call for s in self.steps if isinstance(s, Product)))
+    def descs(self) -> tuple[Desc, ...]:
+        """Descriptors of the products, each once."""
+        return tuple(dict.fromkeys(s.desc for s in self.steps if isinstance(s, Multiply)))
+
+    @property
+    def is_direct(self) -> bool:
+        """True if the program is one product on its operands as they are, without copies."""
+        return len(self.descs) == 1 and self == Program.of(self.descs[0])
+
+    def __str__(self) -> str:
+        return "; ".join(str(s.desc) if isinstance(s, Multiply) else f"copy {'×'.join(map(str, s.shape))}" for s in self.steps)
 
 
 def _swapped(values: tuple[int, ...]) -> tuple[int, ...]:
@@ -114,7 +126,7 @@ def shifted(align: int, *elements: int) -> int:
 
 
 class Addressed(NamedTuple):
-    """A matrix as the engine takes it: stored transposed or not, with its leading dimension."""
+    """A matrix as kernels take it: stored transposed or not, with its leading dimension."""
 
     trans: bool
     ld: int
@@ -178,7 +190,7 @@ class _Lowering:
 
     def __init__(self) -> None:
         self.temporaries: list[int] = []
-        self.steps: list[Copy | Product] = []
+        self.steps: list[Copy | Multiply] = []
         self.copies: list[str] = []
 
     def temporary(self, shape: tuple[int, ...]) -> Place:
@@ -195,7 +207,6 @@ class _Lowering:
         return Layout(layout.shape, (*kept, *strides[-2:]), 4), place
 
 
-@functools.lru_cache(maxsize=4096)
 def lower(a: Layout, b: Layout, c: Layout, beta: float, reads: bool = True) -> Program:
     """The steps of C = α·A·B + β·C.
 
@@ -282,11 +293,11 @@ def _lower_vector(low: _Lowering, layouts: list[Layout], places: list[Place], c:
     out = _increment(c)
     assert out is not None
     m, n = matrix.shape[-2:] if not how.trans else _swapped(matrix.shape)[-2:]
-    call = GemvDesc(
+    desc = GemvDesc(
         m, n, trans=how.trans, lda=how.ld, incx=step, incy=out, align_a=shifted(matrix.align, how.ld), align_x=vector.align,
         beta_zero=beta == 0,
     )  # fmt: skip
-    low.steps.append(Product(call, at[0], at[1], places[2]))
+    low.steps.append(Multiply(desc, at[0], at[1], places[2]))
     return True
 
 
@@ -325,7 +336,7 @@ def _lower_matrix(low: _Lowering, layouts: list[Layout], places: list[Place], c:
             rows, batch, step = rows * batch, 1, (0, 0, 0)
     others = [i for i in range(len(sizes)) if i != inner]
     moves = [tuple(s[i] for i in others) for s in (sa, sb, sc)]
-    call = GemmDesc(
+    desc = GemmDesc(
         rows, cols, depth, batch=batch, trans_a=how[0].trans, trans_b=how[1].trans, lda=lda, ldb=ldb, ldc=ldc,
         stride_a=step[0], stride_b=step[1], stride_c=step[2],
         align_a=shifted(a.align, lda, step[0], *moves[0]), align_b=shifted(b.align, ldb, step[1], *moves[1]),
@@ -334,4 +345,4 @@ def _lower_matrix(low: _Lowering, layouts: list[Layout], places: list[Place], c:
     for index in itertools.product(*(range(sizes[i]) for i in others)):
         offsets = [sum(i * s for i, s in zip(index, move, strict=True)) for move in moves]
         first, second = (Place(p.slot, p.offset + o) for p, o in zip(at, offsets[:2], strict=True))
-        low.steps.append(Product(call, first, second, Place(places[2].slot, places[2].offset + offsets[2])))
+        low.steps.append(Multiply(desc, first, second, Place(places[2].slot, places[2].offset + offsets[2])))

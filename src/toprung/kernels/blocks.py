@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from toprung.device import Device
-from toprung.gemm.desc import Desc, GemmDesc, widest, widths
+from toprung.gemm.desc import Desc, GemmDesc, widest
 from toprung.kernels import cost_model
 from toprung.kernels.base import Switches
 from toprung.kernels.record import LibraryKernel, Switch
@@ -96,19 +96,19 @@ def block_count(desc: Desc, tile: Tile) -> int:
 
 def fitted(desc: GemmDesc, tile: Tile) -> Tile:
     """Return a tile with accesses to A and B as wide as operands and tile allow."""
-    a, b, _ = widths(desc)
+    a, b, _ = desc.widths
     return replace(tile, VA=min(a, tile.TM or 1), VB=min(b, tile.TN or 1))
 
 
 def too_wide(desc: GemmDesc, tile: Tile) -> str:
     """Return why a tile's accesses do not suit a product's operands; empty if they do."""
-    a, b, _ = widths(desc)
+    a, b, _ = desc.widths
     return "its accesses are wider than the operands allow" if (tile.VA or 1) > a or (tile.VB or 1) > b else ""
 
 
 def width_of_c(desc: GemmDesc, tile: Tile, slices: int) -> int:
     """Return the floats of an access to C, or to the slices of it: no more than a work-item's piece."""
-    return min(widths(desc)[2] if slices == 1 else widest(desc.N), tile.VEC or 1)
+    return min(desc.widths[2] if slices == 1 else widest(desc.N), tile.VEC or 1)
 
 
 def layout_options(desc: GemmDesc, options: dict[str, int], width: int) -> tuple[tuple[str, int], ...]:
@@ -246,7 +246,7 @@ def block_seconds(device: Device, desc: GemmDesc, block: Block, tile: Tile, slic
     tile : the block's, with accesses as wide as they will be
     aligned : predict as if operands and C were aligned, by the numbers of a vendor's kernels
     """
-    vc, wide = (4, 4) if aligned else (width_of_c(desc, tile, slices), widths(desc)[2])
+    vc, wide = (4, 4) if aligned else (width_of_c(desc, tile, slices), desc.widths[2])
     cycles = cost_model.block_cycles(
         desc, tile, block.efficiency, block.resident, slices, vc, wide, device.compute_units, device.lanes or 128,
         cost_model.VENDOR_BLOCK if aligned else cost_model.BLOCK,

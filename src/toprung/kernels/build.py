@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -22,7 +22,7 @@ from toprung.kernels.record import KernelRecord, LibraryKernel, Options, Own, ke
 from toprung.paths import cache_dir, publish
 from toprung.tile import Tile
 
-__all__ = ["Compiled", "Own", "build", "keep", "loaded", "source_kernel"]
+__all__ = ["Compiled", "Own", "build", "guard", "keep", "kernel_of", "loaded", "source_kernel"]
 
 FORMAT = "toprung binary 3"
 
@@ -108,17 +108,27 @@ def _place(source: Source, fingerprint: str) -> Path:
     return cache_dir() / "binaries" / hashlib.sha256(key.encode()).hexdigest()
 
 
-_Key = tuple[LibraryKernel, Tile, Switches]
-_loaded: WeakKeyDictionary[Session, dict[_Key, Kernel]] = WeakKeyDictionary()
-_loading = threading.RLock()
+_kernels: WeakKeyDictionary[Session, dict[Hashable, Kernel]] = WeakKeyDictionary()
+guard = threading.RLock()
+"""Held while a kernel is loaded or anything else is kept for a session."""
 
 
 def loaded(session: Session, record: LibraryKernel, tile: Tile, options: Mapping[str, int] | Switches = ()) -> Kernel:
     """Return a kernel compiled for a session's device and loaded there; kept as long as the session."""
     tile, options = replace(tile, SPLIT_K=None), tuple(sorted(dict(options).items()))
-    key = record, tile, options
-    with _loading:
-        kept = _loaded.setdefault(session, {})
+    return _kept(session, (record, tile, options), lambda: build(record, tile, dict(options), session).kernel)
+
+
+def kernel_of(session: Session, source: Source) -> Kernel:
+    """Return the kernel of any source, compiled for a session's device and loaded there; kept as long as the session."""
+    key = source.name, source.kernel, tuple(source.defines.items())
+    return _kept(session, key, lambda: source_kernel(source, session))
+
+
+def _kept(session: Session, key: Hashable, make: Callable[[], Kernel]) -> Kernel:
+    """Return a kernel from the library's cache of loaded kernels: by session, and by record, tile and switches or by source."""
+    with guard:
+        kept = _kernels.setdefault(session, {})
         if key not in kept:
-            kept[key] = build(record, tile, dict(options), session).kernel
+            kept[key] = make()
         return kept[key]

@@ -1,16 +1,12 @@
-"""Launches on Hopper that its families share: addresses, binaries kept for a session, sizes in memory."""
+"""Launches on Hopper that its families share: addresses and sizes in memory."""
 
 from __future__ import annotations
 
-import threading
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from toprung.backends.base import Kernel, Session, Source
 from toprung.device import Device
-from toprung.kernels.build import source_kernel
 
 HOPPER = "sm_90"
 """The architecture whose instructions these kernels use."""
@@ -45,18 +41,3 @@ def narrow(x: float) -> float:
         return x
     with np.errstate(over="ignore"):
         return float(np.float32(x))
-
-
-_kernels: WeakKeyDictionary[Session, dict[Any, Kernel]] = WeakKeyDictionary()
-guard = threading.RLock()
-"""Held while anything is kept for a session."""
-
-
-def kernel_of(session: Session, source: Source) -> Kernel:
-    """Return a source compiled for a session's device and loaded there; kept as long as the session."""
-    key = source.name, source.kernel, tuple(source.defines.items())
-    with guard:
-        kept = _kernels.setdefault(session, {})
-        if key not in kept:
-            kept[key] = source_kernel(source, session)
-        return kept[key]

@@ -26,13 +26,19 @@ MOST_GROUPS = 2**31 - 1
 """Work-groups along the first dimension of a grid, on every NVIDIA GPU."""
 
 
-class Ready(Launches):
-    """The launches of any product: the family's, or what α = 0, K = 0 and an empty result leave of it.
+def launches_of(session: Session, desc: Desc, family: KernelFamily, config: KernelConfig) -> Launches:
+    """Return the launches of any product: the family's, or what α = 0, K = 0 and an empty result leave of it.
 
-    Attributes
-    ----------
-    product : the family's launches; None where there is nothing to multiply
+    Raises
+    ------
+    BuildError, IllegalTile, LaunchError
+        the device cannot run the configuration; nothing was launched
     """
+    return _Any(session, desc, family, config)
+
+
+class _Any(Launches):
+    """A family's launches with β·C alone beside them, for calls that multiply nothing."""
 
     def __init__(self, session: Session, desc: Desc, family: KernelFamily, config: KernelConfig) -> None:
         self._session, self._desc = session, desc

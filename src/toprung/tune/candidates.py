@@ -7,10 +7,11 @@ from dataclasses import replace
 from itertools import islice
 
 from toprung.device import Device
-from toprung.dispatch.heuristic import first_candidates, promising, select_own
+from toprung.dispatch.heuristic import first_candidates, select_own
+from toprung.dispatch.ranking import promising
 from toprung.dispatch.select import FASTER, faster_families, select
 from toprung.dispatch.selection import Candidate, Selection
-from toprung.dispatch.tuned import fitted, host_is_faster, is_ours
+from toprung.dispatch.tuned import HERE, fitted, is_ours
 from toprung.errors import StoreError
 from toprung.gemm.classes import class_of
 from toprung.gemm.desc import Desc
@@ -36,7 +37,7 @@ def selected(device: Device, problem: Problem, precision: str = "fp32") -> Selec
     """Return the selection that a program gets for a problem with arrays in the device's memory; on a CPU, with NumPy arrays."""
     desc = problem.desc
     if device.kind == "cpu" and isinstance(problem, Gemm):
-        faster = host_is_faster(device, desc)
+        faster = HERE.host_is_faster(device, desc)
         if faster is not False:
             measured = (
                 "it was faster when both were measured" if faster else "the arrays are on the host, and nothing says ours is faster"

@@ -13,7 +13,7 @@ from typing import Any
 from toprung.device import Device
 from toprung.dispatch.select import FASTER, faster_families, paths
 from toprung.dispatch.selection import Candidate, Selection, decoded
-from toprung.dispatch.tuned import known, settled
+from toprung.dispatch.tuned import HERE
 from toprung.gemm.classes import class_of
 from toprung.lab.harness.stats import Interval, paired_ratio
 from toprung.oracle.gemv import Gemv
@@ -144,17 +144,15 @@ def _measured(
     """Return the candidate that a program gets after autotuning, and the other right ones. Autotuning's samples are not reused."""
     if isinstance(problem, Gemv):  # the host's BLAS is measured for arrays on the host, and those are not what ``selected`` is of
         others = [c for c in others if c.family.memory == "device"]
-    if settled(lane.device, problem.desc, paths(lane.device, problem.desc, path) or ("fp32",)):
+    if HERE.settled(lane.device, problem.desc, paths(lane.device, problem.desc, path) or ("fp32",)):
         return mine, others
     before = mine.candidate
     unmeasured = measure(lane, problem, (before, *others), store, seed)
-    known(lane.device)  # it is read again at once
     mine = selected(lane.device, problem, path)
     if unmeasured:
         mine = replace(mine, why=f"{mine.why}; not measured: {unmeasured}")
     wrong = [decoded(e.candidate) for e in store.entries() if e.status != "right"]
     store.clear()  # so that each shape is measured as if it were the first
-    known(lane.device)
     return mine, [c for c in (before, *others) if c != mine.candidate and c not in wrong]
 
 

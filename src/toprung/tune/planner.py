@@ -6,12 +6,10 @@ waits. A script needs no ``if __name__ == "__main__"`` guard for it.
 
 from __future__ import annotations
 
-import os
 import threading
 from typing import TYPE_CHECKING
 
 from toprung.device import Device
-from toprung.dispatch.autotune import PLANNERS
 from toprung.gemm.desc import Desc
 from toprung.oracle.problems import problem_like
 from toprung.store import Store
@@ -85,13 +83,3 @@ class Planner:
         if self._worker is not None:
             self._worker.kill()
         self._worker = None
-
-
-def _begin() -> None:
-    """Register a planner for autotuning; a forked child gets a new one, because the process belongs to the parent."""
-    PLANNERS[:] = [Planner()]
-
-
-_begin()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_begin)

@@ -17,7 +17,7 @@ from toprung.gemm.desc import Desc, GemmDesc
 from toprung.kernels.base import TEST_EDGE, TEST_SLICES, Axes, KernelConfig, KernelFamily, Launches, NoConfig, Point
 from toprung.kernels.hopper_fp32x.config import CHUNK, TWICE, Fp32xConfig, Variant
 from toprung.kernels.hopper_fp32x.cost import COSTS, configs, most_slices, seconds, select_config, waves
-from toprung.kernels.hopper_fp32x.launches import Fp32xLaunches, PackedOperand
+from toprung.kernels.hopper_fp32x.launches import Fp32xLaunches, SplitOperand
 from toprung.kernels.hopper_fp32x.sizes import LIMIT, panels, supported, trimmed, workspace_bytes
 from toprung.kernels.hopper_fp32x.sources import product_source, reduce_source, split_source
 from toprung.kernels.split_k import whole_slices
@@ -67,10 +67,10 @@ class HopperFp32x(KernelFamily):
         assert isinstance(desc, GemmDesc) and isinstance(config, Fp32xConfig)
         return Fp32xLaunches(session, desc, config.variant, slices=config.slices)
 
-    def prepack(self, session: Session, desc: Desc, b: int, queue: Any = None) -> PackedOperand:
+    def prepack(self, session: Session, desc: Desc, b: int, queue: Any = None) -> SplitOperand:
         """Return B's terms."""
         assert isinstance(desc, GemmDesc)
-        return PackedOperand(session, desc, b, queue=queue, copied=True)
+        return SplitOperand(session, desc, b, queue=queue, copied=True)
 
     def workspace_bytes(self, device: Device, desc: Desc, config: KernelConfig) -> int:
         """Return the bytes of both operands' terms, four an element, and of the results of slices."""

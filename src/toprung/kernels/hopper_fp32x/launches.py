@@ -1,4 +1,4 @@
-"""Launches of fp32x: a ``Step`` for each panel on each stream. B may be a ``PackedOperand``, split once for many products."""
+"""Launches of fp32x: a ``Step`` for each panel on each stream. B may be a ``SplitOperand``, split once for many products."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from toprung.backends.overlap import Overlapping
 from toprung.errors import LaunchError, Unsupported
 from toprung.gemm.desc import GemmDesc
 from toprung.kernels.base import Launches, Run
+from toprung.kernels.build import guard, kernel_of
 from toprung.kernels.hopper import address as address_of
-from toprung.kernels.hopper import ceil, guard, kernel_of, narrow, whole
+from toprung.kernels.hopper import ceil, narrow, whole
 from toprung.kernels.hopper_fp32x.config import Variant
 from toprung.kernels.hopper_fp32x.cost import select_config
 from toprung.kernels.hopper_fp32x.sizes import (
@@ -42,7 +43,7 @@ from toprung.kernels.hopper_fp32x.sources import (
 )
 
 
-class PackedOperand:
+class SplitOperand:
     """The terms of a B, and B itself, as they were: what happens to the source afterwards changes nothing here.
 
     It owns two pieces of memory, each as large as B: the terms, and a copy from which elements are computed again that two terms
@@ -134,7 +135,7 @@ class Fp32xLaunches(Launches):
         self._count = session.allocate(8)
         session.upload(self._count, np.zeros(1, np.uint64))
         self._steps: dict[int, tuple[Buffer, list[Step]]] = {}
-        self._with: WeakKeyDictionary[PackedOperand, dict[int, tuple[Buffer, list[Step]]]] = WeakKeyDictionary()
+        self._with: WeakKeyDictionary[SplitOperand, dict[int, tuple[Buffer, list[Step]]]] = WeakKeyDictionary()
         if self.panels:
             kernel_of(session, product_source(self.variant, **more))
             kernel_of(session, split_source(self.cluster, self.held))
@@ -147,7 +148,7 @@ class Fp32xLaunches(Launches):
 
     def accepts(self, packed: Any) -> bool:
         """Return True if ``packed`` may be B."""
-        return isinstance(packed, PackedOperand) and not packed.refused(self)
+        return isinstance(packed, SplitOperand) and not packed.refused(self)
 
     def reserve(self, queue: Any = None) -> None:
         """Allocate what a stream needs, so that nothing is when ``run`` is captured into a graph.
@@ -173,12 +174,12 @@ class Fp32xLaunches(Launches):
     ) -> None:
         """Put one call into a queue (a CUDA stream's handle; None: the session's own); never waits.
 
-        Offsets are in elements. B may be ``PackedOperand`` (its offset is not looked at). With β = 0 C is not read, with α = 0
+        Offsets are in elements. B may be ``SplitOperand`` (its offset is not looked at). With β = 0 C is not read, with α = 0
         neither are A and B.
         """
         if not self.panels:
             return
-        prepared = b if isinstance(b, PackedOperand) else None
+        prepared = b if isinstance(b, SplitOperand) else None
         if prepared is not None and (reason := prepared.refused(self)):
             raise Unsupported(reason)
         at_a = address_of(a) + 4 * offset_a
@@ -190,9 +191,9 @@ class Fp32xLaunches(Launches):
             for step in self._on(queue, work.buffer, prepared):
                 step.run(at_a, at_b, at_c, alpha, beta, queue)
 
-    def prepare(self, b: Any, offset_b: int = 0, queue: Any = None) -> PackedOperand:
+    def prepare(self, b: Any, offset_b: int = 0, queue: Any = None) -> SplitOperand:
         """Return B split once, for any number of products with such a B."""
-        return PackedOperand(self.session, self.call, b, offset_b, queue)
+        return SplitOperand(self.session, self.call, b, offset_b, queue)
 
     def escalated(self) -> int:
         """Return how many pieces of C were computed in plain fp32 since the launches were made; waits for the device."""
@@ -210,7 +211,7 @@ class Fp32xLaunches(Launches):
         with work.lock:
             return self._on(queue, work.buffer, None)
 
-    def _on(self, queue: Any, workspace: Buffer, prepared: PackedOperand | None) -> Sequence[Step]:
+    def _on(self, queue: Any, workspace: Buffer, prepared: SplitOperand | None) -> Sequence[Step]:
         """Return the launches of a stream, made anew where its workspace has grown; whoever asks holds the workspace's lock."""
         number = int(self.session.queue if queue is None else queue)
         if prepared is None:
@@ -237,7 +238,7 @@ class Step:
     _reduce: Overlapping | None = None
     _parts = 0
 
-    def __init__(self, plan: Fp32xLaunches, p: Panel, workspace: Buffer, prepared: PackedOperand | None) -> None:
+    def __init__(self, plan: Fp32xLaunches, p: Panel, workspace: Buffer, prepared: SplitOperand | None) -> None:
         call, session, v, units, slices = plan.call, plan.session, plan.variant, plan._units, plan.slices
         i, long, address = np.int32, np.int64, np.uint64
         matrices_a, matrices_b = matrices(call.stride_a, p.batch), matrices(call.stride_b, p.batch)
@@ -283,7 +284,7 @@ class Step:
         )  # fmt: skip
 
     @classmethod
-    def of_b(cls, prepared: PackedOperand, session: Session, call: GemmDesc) -> Step:
+    def of_b(cls, prepared: SplitOperand, session: Session, call: GemmDesc) -> Step:
         """Return the launch that fills a packed operand."""
         step = cls.__new__(cls)
         step._from_a = step._from_b = step._from_c = 0

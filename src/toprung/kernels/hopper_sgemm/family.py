@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from toprung.backends.base import Session, Source
 from toprung.device import Device
-from toprung.gemm.desc import Desc, GemmDesc, widths
+from toprung.gemm.desc import Desc, GemmDesc
 from toprung.kernels import cost_model
 from toprung.kernels.base import TEST_EDGE, TEST_SLICES, Axes, KernelConfig, KernelFamily, Launches, Point
 from toprung.kernels.hopper_sgemm.config import FIRST, Variant, lay_source, product_source
@@ -52,7 +52,7 @@ class HopperSgemm(KernelFamily):
     def cost(self, device: Device, desc: Desc, config: KernelConfig) -> float:
         """Return the seconds of all launches, and what writing C adds."""
         assert isinstance(desc, GemmDesc) and isinstance(config, Variant)
-        each, units = RESULT[widths(desc)[2] == 4], device.compute_units
+        each, units = RESULT[desc.widths[2] == 4], device.compute_units
         return predicted(desc, units, config) + each * desc.M * desc.N / (units * cost_model.hz(device))
 
     def reason(self, device: Device, desc: Desc, config: KernelConfig) -> str:

@@ -13,8 +13,9 @@ from toprung.backends.overlap import Overlapping
 from toprung.errors import BadArgument, Unsupported
 from toprung.gemm.desc import GemmDesc
 from toprung.kernels.base import Launches, Run
+from toprung.kernels.build import kernel_of
 from toprung.kernels.hopper import address as address_of
-from toprung.kernels.hopper import ceil, kernel_of, narrow, whole
+from toprung.kernels.hopper import ceil, narrow, whole
 from toprung.kernels.hopper_sgemm.config import ADDED_ROWS, FIRST, Variant, lay_source, product_source
 from toprung.kernels.hopper_sgemm.cost import (
     Piece,

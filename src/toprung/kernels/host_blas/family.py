@@ -43,7 +43,7 @@ class HostBLAS(KernelFamily):
         return flops / (FLOPS_PER_CYCLE * CLOCK * cores)
 
     def compile(self, session: Session, desc: Desc, config: KernelConfig) -> Launches:
-        """Raise Unsupported: host arrays need no session (``toprung.execute.staging.numpy_product``)."""
+        """Raise Unsupported: host arrays need no session (``toprung.execute.host.numpy_product``)."""
         raise Unsupported("NumPy multiplies arrays in the host's memory, and these are on a device")
 
     def version(self, backend: str) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 from toprung import backends
 from toprung.backends.base import Session, Source
 from toprung.device import Device
-from toprung.gemm.desc import Desc, GemmDesc, widths
+from toprung.gemm.desc import Desc, GemmDesc
 from toprung.kernels import blocks
 from toprung.kernels.base import TEST_EDGE, TEST_SLICES, Axes, KernelConfig, KernelFamily, Launches, Point, Run, TileConfig, tile_of
 from toprung.kernels.blocks import GROUP_M, LAYOUT_SWITCHES, RESIDENT, RULES, fitted, square, tiles_bytes
@@ -161,7 +161,7 @@ class StreamK(KernelFamily):
             return "it multiplies two matrices"
         if reason := blocks.too_wide(desc, config.tile):
             return reason
-        options = blocks.layout_options(desc, dict(config.options), widths(desc)[2])
+        options = blocks.layout_options(desc, dict(config.options), desc.widths[2])
         made = TileConfig(replace(config.tile, SPLIT_K=None), options)
         complete = tuple(sorted(RECORD.options(device, dict(options)).items()))
         return RECORD.refused(made, device) or replace(made, options=complete)
@@ -193,7 +193,7 @@ class StreamK(KernelFamily):
         if point["INDEX32"] > int(desc.index32) or not RECORD.allows(tile, (), device):
             return None
         options = {
-            "TRANS_A": int(desc.trans_a), "TRANS_B": int(desc.trans_b), "VC": widths(desc)[2], "INDEX32": point["INDEX32"],
+            "TRANS_A": int(desc.trans_a), "TRANS_B": int(desc.trans_b), "VC": desc.widths[2], "INDEX32": point["INDEX32"],
             "RESIDENT": 2, "ORDER": point["ORDER"], "GROUP_M": point["GROUP_M"],
         }  # fmt: skip
         return TileConfig(tile, tuple(sorted(options.items())))

@@ -14,7 +14,7 @@ from toprung.backends.base import Session, Source
 from toprung.device import Device
 from toprung.errors import LaunchError
 from toprung.gemm.classes import is_skinny
-from toprung.gemm.desc import Desc, GemmDesc, widest, widths
+from toprung.gemm.desc import Desc, GemmDesc, widest
 from toprung.kernels import blocks
 from toprung.kernels.base import TEST_EDGE, TEST_SLICES, Axes, KernelConfig, KernelFamily, Launches, Point, Run, TileConfig, tile_of
 from toprung.kernels.blocks import Block, block_count, block_like, fitted, split_k_factors, tile_grid, width_of_c
@@ -46,7 +46,7 @@ class Tiled(KernelFamily):
         assert isinstance(desc, GemmDesc)
         if min(desc.M, desc.N) == 1:  # a vector: most of every tile would be empty
             return
-        a, b, _ = widths(desc)
+        a, b, _ = desc.widths
         if device.kind != "gpu":
             if not is_skinny(desc):
                 for tile in (replace(tile, VA=a, VB=b) for tile in RECORD.tiles["cpu"]):
@@ -133,7 +133,7 @@ class Tiled(KernelFamily):
         measured_blocks = -(-measured.sizes[0] // tile.BM) * -(-measured.sizes[1] // tile.BN) * measured.batch
         slices = adapted_slices(desc.K, tile.BK or 1, config.slices, block_count(desc, tile), measured_blocks, exact)
         made = with_slices(tile, slices)
-        options = blocks.layout_options(desc, dict(config.options), widths(desc)[2] if slices == 1 else widest(desc.N))
+        options = blocks.layout_options(desc, dict(config.options), desc.widths[2] if slices == 1 else widest(desc.N))
         return RECORD.refused(TileConfig(made, options), device) or TileConfig(made, _complete(device, options))
 
     def texts(self, backend: str) -> Iterable[str]:
@@ -216,7 +216,7 @@ def configuration(device: Device, desc: GemmDesc, tile: Tile, switches: Mapping[
     """Return a tile and the searched switches with all that follows from the product."""
     tile = fitted(desc, tile)
     slices = whole_slices(desc.K, tile.BK or 1, tile.SPLIT_K or 1)
-    vc = min(widths(desc)[2] if slices == 1 else widest(desc.N), tile.VEC or 1)
+    vc = min(desc.widths[2] if slices == 1 else widest(desc.N), tile.VEC or 1)
     options = {"TRANS_A": int(desc.trans_a), "TRANS_B": int(desc.trans_b), "VC": vc, "INDEX32": int(desc.index32)}
     return TileConfig(with_slices(tile, slices), _complete(device, tuple((options | dict(switches)).items())))
 

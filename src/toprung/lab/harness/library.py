@@ -1,4 +1,4 @@
-"""The library itself as a competitor, at the engine's level: device memory in, device memory out."""
+"""The library itself as a competitor, without arrays: device memory in, device memory out."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from toprung.device import Device
 from toprung.dispatch.heuristic import select_own
 from toprung.dispatch.select import select
 from toprung.dispatch.selection import Candidate, Selection
-from toprung.execute.engine import Executable, prepare
+from toprung.execute.executable import Executable
+from toprung.execute.executor import executor_of
 from toprung.kernels.base import Run
 from toprung.lab.competitor import BoundCompetitor, BoundOnDevice, Promise
 from toprung.oracle.check import GUARD
@@ -25,7 +26,7 @@ class BoundProduct(BoundOnDevice):
         problem: Any = placed.operands.problem
         self.executable = executable
         a, b, c = (placed.buffers[m.name].handle for m in problem.matrices)
-        self._launcher = launch = launch or executable.launcher()
+        self._launcher = launch = launch or executable.starter()
         alpha, beta = float(problem.alpha), float(problem.beta)
         super().__init__(placed, lambda: launch(a, offset, b, offset, c, offset, alpha, beta, None))
 
@@ -56,8 +57,11 @@ class Toprung:
         """Select a kernel and bind it to the operands."""
         session, desc = placed.session, placed.operands.problem.desc
         given = self._candidate or (None if self._tuned else select_own(session.device, desc))
-        made = Executable(session, desc, given) if given else prepare(session, desc, own=True, precision=self._precision)
-        self._last, self.promise = made.selection, Promise(made.precision)
+        if given:
+            made = Executable.of(session, desc, given)
+        else:
+            made = executor_of(session).product(desc, own=True, precision=self._precision)
+        self._last, self.promise = made.selections[desc], Promise(made.precision)
         return BoundProduct(placed, made)
 
     def describe(self, device: Device) -> dict[str, Any]:

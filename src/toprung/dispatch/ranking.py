@@ -1,0 +1,71 @@
+"""Candidates by predicted time: what the families' cost models say of a product, below both the store and the heuristic."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from toprung.device import Device
+from toprung.dispatch.selection import Candidate
+from toprung.gemm.desc import Desc, GemmDesc
+from toprung.kernels import cost_model
+from toprung.kernels.base import KernelFamily
+from toprung.kernels.registry import families
+
+NEAR = 1.25
+"""Most that a family of another precision may take by its prediction, in times of plain fp32, to be worth measuring."""
+
+
+class Predicted(NamedTuple):
+    """A candidate and its predicted seconds."""
+
+    seconds: float
+    candidate: Candidate
+
+
+def members(precision: str, own: bool | None = None, memory: str = "device") -> tuple[KernelFamily, ...]:
+    """Return the families of an accuracy class for operands in a memory; ``own``: only toprung's, or only what is installed."""
+    return tuple(f for f in families() if (f.precision, f.memory) == (precision, memory) and own in (None, f.own))
+
+
+def ranked(device: Device, desc: Desc, precision: str = "fp32", own: bool | None = True) -> list[Predicted]:
+    """Return the candidates of an accuracy class that the heuristic weighs, least predicted time first."""
+    found = [
+        Predicted(one.cost(device, desc, config), Candidate(one, config))
+        for one in members(precision, own)
+        if not one.supports(device, desc)
+        for config in one.candidates(device, desc)
+    ]
+    return sorted(found, key=lambda p: p.seconds)
+
+
+def ratio(device: Device, desc: Desc, theirs: KernelFamily, order: list[Predicted] | None = None) -> float:
+    """Return another family's predicted time over that of our best: infinite where nothing is computed, 0 where we have nothing.
+
+    ``order``: our ``ranked``, if at hand.
+    """
+    if desc.is_empty:
+        return math.inf
+    ours = order or ranked(device, desc)
+    costs = [theirs.cost(device, desc, config) for config in theirs.candidates(device, desc)]
+    return min(costs, default=math.inf) / ours[0].seconds if ours and ours[0].seconds < math.inf else 0.0
+
+
+def loss(device: Device, desc: Desc, candidate: Candidate) -> float | None:
+    """Return how many times as long as the best prediction a candidate takes; None where its family's model cannot tell."""
+    mine = candidate.family.relative_cost(device, desc, candidate.config)
+    best = ranked(device, desc, candidate.family.precision)
+    return mine / best[0].seconds if mine is not None and best and 0 < best[0].seconds < math.inf else None
+
+
+def against_fp32(device: Device, desc: Desc, family: KernelFamily) -> tuple[float, float]:
+    """Return the predicted seconds of a family's best candidate, and of plain fp32 by operations and bytes alone."""
+    assert isinstance(desc, GemmDesc)
+    ours = min((family.cost(device, desc, config) for config in family.candidates(device, desc)), default=math.inf)
+    return ours, cost_model.plain_fp32_seconds(desc)
+
+
+def promising(device: Device, desc: Desc, family: KernelFamily) -> bool:
+    """Return True if a family of another precision is, or may be, faster than plain fp32."""
+    ours, plain = against_fp32(device, desc, family)
+    return ours <= NEAR * plain

@@ -1,0 +1,113 @@
+"""Executors: a session's executables, each selected, verified where that is due, compiled once and kept."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from dataclasses import replace
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from toprung.backends.base import Session
+from toprung.dispatch import autotune
+from toprung.dispatch.autotune import Autotuner
+from toprung.dispatch.select import select
+from toprung.dispatch.selection import Selection
+from toprung.execute.executable import Executable
+from toprung.execute.lane import Lane
+from toprung.gemm.desc import Desc
+from toprung.gemm.lowering import Layout, Program, lower
+
+KEPT = 4096
+"""Number of executables that an executor keeps; past that it forgets them all and starts again."""
+
+Key = tuple[Program, bool, str, str]
+"""Program, own, precision and autotune level: all that decides an executable beside the session."""
+
+
+class Executor:
+    """The library's cache of executables, one for each session.
+
+    Parameters
+    ----------
+    autotuner : what measures a product before it is selected, with the store that selection asks
+    """
+
+    def __init__(self, session: Session, autotuner: Autotuner = autotune.HERE) -> None:
+        self.session, self.autotuner = session, autotuner
+        self._kept: dict[Key, Executable] = {}
+        self._making = threading.RLock()
+
+    @functools.cached_property
+    def lane(self) -> Lane:
+        """Queues and memory for staged products of host arrays."""
+        return Lane(self.session)
+
+    def executable(self, program: Program, own: bool = True, precision: str = "fp32", queue: Any = None) -> Executable:
+        """Return the executable of a program, made at the first request; autotuned then, if the autotune level says so.
+
+        Parameters
+        ----------
+        own, precision : as for ``toprung.dispatch.select.select``
+        queue : queue it will run in first: nothing is measured while that is captured, or before the work in it is done
+
+        Raises
+        ------
+        Unsupported
+            the precision is not supported for this product
+        BadArgument
+            there is no such autotune level
+        BuildError, IllegalTile, LaunchError
+            nothing was launched
+        """
+        key = program, own, precision, self.autotuner.level()
+        found = self._kept.get(key)
+        if found is None:
+            selections = {desc: self.select(desc, own, precision, queue) for desc in program.descs}
+            with self._making:
+                if (found := self._kept.get(key)) is None:
+                    if len(self._kept) >= KEPT:
+                        self._kept.clear()
+                    found = self._kept[key] = Executable(self.session, program, selections)
+        return found
+
+    def product(self, desc: Desc, own: bool = True, precision: str = "fp32", queue: Any = None) -> Executable:
+        """Return the executable of one product on operands as a descriptor has them."""
+        return self.executable(Program.of(desc), own, precision, queue)
+
+    def strided(
+        self, a: Layout, b: Layout, c: Layout, alpha: float, beta: float, own: bool, precision: str, queue: Any = None
+    ) -> Executable:  # fmt: skip
+        """Return the executable of C = α·A·B + β·C for operands of any strides."""
+        return self.executable(lower(a, b, c, beta if beta in (0, 1) else 2.0, alpha != 0), own, precision, queue)
+
+    def select(self, desc: Desc, own: bool, precision: str, queue: Any = None) -> Selection:
+        """Return the selection for a product, measured first if the autotune level says so, and verified if it is unproven."""
+        device, store = self.session.device, self.autotuner.store
+        unmeasured = self.autotuner.measured(device, desc, precision, self.session, queue)
+        found = select(device, desc, own, precision, store)
+        while found.unproven is not None and not store.proved(found.unproven, device):
+            from toprung.execute import verify  # the oracle comes along: only if something must be verified
+
+            with store.verifying(found.unproven, device) as problems:
+                problems.extend(verify.problems(self.session, desc, found.candidate))
+            found = select(device, desc, own, precision, store)  # a wrong one is passed over now
+        return replace(found, why=f"{found.why}; not measured: {unmeasured}") if unmeasured else found
+
+
+_executors: WeakKeyDictionary[Session, Executor] = WeakKeyDictionary()
+_opening = threading.Lock()
+
+
+def executor_of(session: Session) -> Executor:
+    """Return the executor of a session, made at the first request."""
+    found = _executors.get(session)
+    if found is None:
+        with _opening:
+            found = _executors.setdefault(session, Executor(session))
+    return found
+
+
+def forget() -> None:
+    """Forget all executables: a forked child may not use them."""
+    _executors.clear()
