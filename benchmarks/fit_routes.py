@@ -1,7 +1,7 @@
 """Fit the cost model of selection (kernels/cost_model.py, ``BLOCKS`` of kernels/blocks.py) to recorded times, and say how well it
 selects.
 
-    python benchmarks/fit_routes.py results/nvidia-h200/routes.json results/nvidia-h200/tune-check-seed1.json \
+    python benchmarks/fit_routes.py results/nvidia-h200/routes.json results/nvidia-h200/tune-check.json \
         --tiles results/nvidia-h200/tiles.json
 
 Records are of ``benchmarks/routes.py`` and of ``toprung tune --check``. A third of the drawn shapes, by a hash of each, is held
@@ -9,14 +9,15 @@ out: nothing is fitted to it, and the table in docs/tuning.md is about it.
 Relative errors of times are made small, all candidates of a shape counting, the slow ones less; a soft loss keeps outliers from
 deciding, and a weak pull keeps numbers that the data do not determine where they were. What selection loses by them counts
 besides: a shape's mean loss where every candidate is taken with a probability that falls with its time by the model. What comes
-out is printed to be put into the source. What stands there is, for the skinny kernels, what both records give; for the block
-kernels what ``routes.json`` alone gave: with the check's times it selected no better on the third; but for a few numbers, which
-both gave with the others held:
+out is printed to be put into the source. What stands there is, for the skinny kernels, what ``routes.json`` and a check from
+seed 1 gave; for the block kernels what ``routes.json`` alone gave: with the check's times it selected no better on the third; but
+for a few numbers, which both gave with the others held:
 
     --free '^(alone|iteration|launch|tile (8|9|1[0-4]|16|19))$'
     --free '^(second|adding)$'
 
-the latter, and the numbers of ``rows`` and ``columns``, with checks of three seeds (1, 2 and 3).
+the latter, and the numbers of ``rows`` and ``columns``, with checks of three seeds (1, 2 and 3). ``tune-check.json`` is that of seed
+2, and only the repository's history has that of seed 1.
 For cuBLAS beside ours it is what loses least on all shapes, the third included.
 """
 
@@ -33,7 +34,7 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from tables.tuning import device_of, drawn, held_out, now
-from toprung.dispatch.heuristic import ranked
+from toprung.dispatch.ranking import ranked
 from toprung.dispatch.selection import decoded
 from toprung.kernels import cost_model
 from toprung.kernels.blocks import BLOCKS, listed

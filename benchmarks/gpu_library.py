@@ -538,7 +538,7 @@ def fp32x_scalars_batches_and_slices():
 def fp32x_prepared():
     b = uniform(300, 200)
     kept = b.clone()
-    ready, turned = toprung.prepare(b), toprung.prepare(b, trans=True)
+    ready, turned = toprung.prepack(b), toprung.prepack(b, trans=True)
     assert ready.terms is not None and turned.terms is not None, (ready, turned)
     b.fill_(float("nan"))
     bits = None
@@ -567,9 +567,9 @@ def fp32x_prepared():
     assert torch.equal(classes(matmul(a, ready)), classes(matmul(a, kept, precision="fp32")))
     kept[5, 6] = float("nan")
     a = uniform(128, 300)
-    assert torch.equal(classes(matmul(a, toprung.prepare(kept))), classes(matmul(a, kept, precision="fp32")))
+    assert torch.equal(classes(matmul(a, toprung.prepack(kept))), classes(matmul(a, kept, precision="fp32")))
     right(matmul(a.clone(), ready, torch.empty(200, 128, device=DEVICE).t()), a, ready.array)
-    short = toprung.prepare(uniform(20, 64))
+    short = toprung.prepack(uniform(20, 64))
     a = uniform(64, 20)
     right(matmul(a, short), a, short.array)
     assert "K from 64" in short.why
@@ -579,7 +579,7 @@ def fp32x_prepared():
 def fp32x_in_a_graph():
     a, b, c = uniform(300, 200), uniform(200, 100), torch.zeros(300, 100, device=DEVICE)
     large, square = uniform(1024, 1024), torch.zeros(1024, 1024, device=DEVICE)
-    ready = toprung.prepare(b)
+    ready = toprung.prepack(b)
     how = {"own": True, "precision": "fp32x"}
     plan, twice, with_ready = (
         toprung.plan(a, b, c, **how),
@@ -671,7 +671,7 @@ def fp32x_in_slices():
         assert receipt.escalated == 0 and all(torch.equal(found, precise(a, b)) for _ in range(5)), (m, n, k)
     k = 20000
     a, b = uniform(150, k), uniform(k, 90)
-    ready = toprung.prepare(b)
+    ready = toprung.prepack(b)
     assert torch.equal(precise(a, b), matmul(a, ready, precision="fp32x")), "a prepared operand gives other bits"
     batch = uniform(3, 100, k)
     right(precise(batch, b), batch, b)
@@ -682,7 +682,7 @@ def fp32x_in_slices():
         x, y = a.clone(), b.clone()
         x[140, where] = value
         y[where, 3] = -2.0
-        for second in (y, toprung.prepare(y)):
+        for second in (y, toprung.prepack(y)):
             found = matmul(x, second, precision="fp32x")
             assert torch.equal(classes(found), classes(matmul(x, y, precision="fp32"))), value
         right(found[:140], x[:140], y, own=False)

@@ -28,7 +28,7 @@ from toprung.backends.base import Source
 from toprung.gemm.desc import GemmDesc
 from toprung.kernels.build import source_kernel
 from toprung.kernels.hopper_sgemm import cost
-from toprung.kernels.hopper_sgemm.config import VARIANTS, Variant
+from toprung.kernels.hopper_sgemm.config import VARIANTS, SgemmConfig
 from toprung.kernels.hopper_sgemm.cost import predicted, select_variant, supported, unfit
 from toprung.kernels.hopper_sgemm.launches import LIMIT, SgemmLaunches
 from toprung.lab.harness import results
@@ -39,7 +39,7 @@ from toprung.oracle.gemm import TRANSPOSES, Gemm
 from toprung.oracle.placed import OnDevice
 
 SPIN = 1 << 22
-TILES = (*VARIANTS, Variant(BK=16, STAGES=5, WAIT_AT=8), Variant(BK=8, STAGES=8, WAIT_AT=0))
+TILES = (*VARIANTS, SgemmConfig(BK=16, STAGES=5, WAIT_AT=8), SgemmConfig(BK=8, STAGES=8, WAIT_AT=0))
 EDGES = (
     {"M": 256, "N": 512, "K": 64},
     {"M": 129, "N": 257, "K": 13, "lda": 40, "ldb": 261, "ldc": 259},

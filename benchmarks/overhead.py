@@ -1,13 +1,15 @@
-"""What a call costs on the host: microseconds of Python for a plan, a warm matmul, and the bare launch beneath them.
+"""Host cost of a call, in microseconds: a plan, a warm matmul, the bare launch beneath them; and seconds of ``import toprung``.
 
     python benchmarks/overhead.py results/nvidia-h200/overhead.json [--device cuda:0] [--size 64]
 
-Calls are made in bursts without waiting for the device, on operands so small that it keeps up; the median burst counts. On CUDA the
-operands are PyTorch tensors (and CuPy arrays where it is installed), elsewhere pyopencl and NumPy arrays.
+Calls are made in bursts without waiting for the device, on operands so small that it keeps up; the median burst counts, and the
+calls on one kind of array take turns burst by burst. On CUDA the operands are PyTorch tensors (and CuPy arrays where it is
+installed), elsewhere pyopencl and NumPy arrays; NumPy's default is its own BLAS. Imports are of fresh processes, in turns.
 """
 
 import argparse
 import statistics
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -16,28 +18,43 @@ import numpy as np
 
 import toprung
 from toprung import backends
-from toprung.execute import engine
+from toprung.execute.executor import executor_of
 from toprung.gemm.desc import GemmDesc
 from toprung.lab.harness import results
 from toprung.lab.harness.environment import environment
 
-BURSTS, CALLS = 41, 200
+BURSTS, CALLS, IMPORTS = 41, 200, 21
 
 
-def microseconds(call, wait):
-    """Of one call: median, and the fastest and slowest tenth."""
-    for _ in range(CALLS):
-        call()
-    wait()
-    times = []
-    for _ in range(BURSTS):
-        start = time.perf_counter()
+def microseconds(calls, wait):
+    """Return each call's median burst, and the fastest and slowest tenth; every burst is one call's, in turns."""
+    times = {name: [] for name in calls}
+    for call in calls.values():
         for _ in range(CALLS):
             call()
-        times.append((time.perf_counter() - start) / CALLS * 1e6)
         wait()
-    times.sort()
-    return {"median": statistics.median(times), "low": times[BURSTS // 10], "high": times[-1 - BURSTS // 10]}
+    for _ in range(BURSTS):
+        for name, call in calls.items():
+            start = time.perf_counter()
+            for _ in range(CALLS):
+                call()
+            times[name].append((time.perf_counter() - start) / CALLS * 1e6)
+            wait()
+    return {
+        name: {"median": statistics.median(found), "low": sorted(found)[BURSTS // 10], "high": sorted(found)[-1 - BURSTS // 10]}
+        for name, found in times.items()
+    }
+
+
+def imports():
+    """Return the median seconds of importing NumPy, and toprung, which imports NumPy; each in processes of its own, in turns."""
+    program = "import time; start = time.perf_counter(); import {}; print(time.perf_counter() - start)"
+    times = {"numpy": [], "toprung": []}
+    for _ in range(IMPORTS):
+        for name, found in times.items():
+            done = subprocess.run([sys.executable, "-c", program.format(name)], capture_output=True, text=True, check=True)
+            found.append(float(done.stdout))
+    return {name: statistics.median(found) for name, found in times.items()}
 
 
 def kinds(device, session, size):
@@ -60,11 +77,36 @@ def kinds(device, session, size):
     yield "NumPy", host, lambda: None
 
 
+def calls_on(arrays, a, b, c):
+    """Return the calls to time on operands of one kind, by name."""
+    plan, plan_out = toprung.plan(a, b, own=True), toprung.plan(a, b, c, own=True)
+    calls = {
+        "plan(a, b, out=c)": lambda: plan_out(a, b, out=c),
+        "plan(a, b)": lambda: plan(a, b),
+        "matmul(a, b, out=c)": lambda: toprung.matmul(a, b, out=c, own=True),
+        "matmul(a, b)": lambda: toprung.matmul(a, b, own=True),
+    }
+    if arrays == "NumPy":
+        default = toprung.plan(a, b)
+        calls["default plan(a, b)"] = lambda: default(a, b)
+        calls["default matmul(a, b)"] = lambda: toprung.matmul(a, b)
+        calls["numpy.matmul(a, b)"] = lambda: np.matmul(a, b)
+    if arrays == "PyTorch":
+        import torch
+
+        calls["torch.matmul(a, b, out=c)"] = lambda: torch.matmul(a, b, out=c)
+    if arrays == "CuPy":
+        import cupy
+
+        calls["cupy.matmul(a, b, out=c)"] = lambda: cupy.matmul(a, b, out=c)
+    return calls
+
+
 def bare(session, size):
-    """The engine's launch alone, on memory of its own."""
+    """The launch alone, on memory of its own."""
     buffers = [session.allocate(4 * size * size) for _ in range(3)]
     desc = GemmDesc(size, size, size, lda=size, ldb=size, ldc=size, align_a=4, align_b=4, align_c=4)
-    launch = engine.prepare(session, desc).launcher()
+    launch = executor_of(session).product(desc).starter()
     a, b, c = (buffer.handle for buffer in buffers)
     return lambda: launch(a, 0, b, 0, c, 0, 1.0, 0.0, None), buffers
 
@@ -78,30 +120,19 @@ def main():
     device = backends.find(chosen.device)
     session = backends.session_for(device)
     launch, _memory = bare(session, chosen.size)
-    rows = [{"call": "the launch alone", "arrays": "–", "microseconds": microseconds(launch, session.synchronize)}]
-    options = {"own": True} if device.backend == "cuda" else {"own": True, "device": None}
-    for arrays, (a, b, c), wait in kinds(device, session, chosen.size):
-        plan, plan_out = toprung.plan(a, b, own=True), toprung.plan(a, b, c, own=True)
-        calls = {
-            "plan(a, b, out=c)": lambda p=plan_out, a=a, b=b, c=c: p(a, b, out=c),
-            "plan(a, b)": lambda p=plan, a=a, b=b: p(a, b),
-            "matmul(a, b, out=c)": lambda a=a, b=b, c=c: toprung.matmul(a, b, out=c, **options),
-            "matmul(a, b)": lambda a=a, b=b: toprung.matmul(a, b, **options),
-        }
-        if arrays == "PyTorch":
-            import torch
-
-            calls["torch.matmul(a, b, out=c)"] = lambda a=a, b=b, c=c: torch.matmul(a, b, out=c)
-        if arrays == "CuPy":
-            import cupy
-
-            calls["cupy.matmul(a, b, out=c)"] = lambda a=a, b=b, c=c: cupy.matmul(a, b, out=c)
-        for name, call in calls.items():
-            rows.append({"call": name, "arrays": arrays, "microseconds": microseconds(call, wait)})
+    found = microseconds({"the launch alone": launch}, session.synchronize)
+    rows = [{"call": name, "arrays": "–", "microseconds": spread} for name, spread in found.items()]
+    for arrays, operands, wait in kinds(device, session, chosen.size):
+        rows += [
+            {"call": name, "arrays": arrays, "microseconds": spread}
+            for name, spread in microseconds(calls_on(arrays, *operands), wait).items()
+        ]
+    loading = imports()
     for row in rows:
         print(f"{row['arrays']:10s} {row['call']:28s} {row['microseconds']['median']:8.1f} µs")
+    print(f"import numpy {loading['numpy']:.3f} s, import toprung {loading['toprung']:.3f} s")
     what = f"python benchmarks/overhead.py {chosen.out}"
-    results.write(chosen.out, results.record(what, environment(session), [], overheads=rows, size=chosen.size))
+    results.write(chosen.out, results.record(what, environment(session), [], overheads=rows, imports=loading, size=chosen.size))
     return 0
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from toprung import backends
 from toprung.dispatch import autotune
-from toprung.execute import engine
+from toprung.execute.executor import executor_of
 from toprung.lab.harness import results
 from toprung.lab.harness.environment import environment
 from toprung.lab.harness.library import BoundProduct
@@ -46,12 +46,15 @@ def calls(device: str) -> None:
         problem = problem_of(described)
         placed = OnDevice(hostile(problem), session)
         start = time.perf_counter()
-        made = engine.prepare(session, problem.desc, own=False)
+        made = executor_of(session).product(problem.desc, own=False)
         seconds = time.perf_counter() - start
         bound = BoundProduct(placed, made)
         bound.time(1)
         verdict = Oracle(placed.operands, WHOLE).verify(bound.fetch())
-        print(json.dumps({"seconds": seconds, "kernel": str(made), "why": made.why, "wrong": list(verdict.problems)}), flush=True)
+        print(
+            json.dumps({"seconds": seconds, "kernel": made.kernels[0], "why": made.why, "wrong": list(verdict.problems)}),
+            flush=True,
+        )
 
 
 def captured(device: str) -> str:

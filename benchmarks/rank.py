@@ -38,7 +38,7 @@ from toprung.kernels.registry import family
 from toprung.kernels.tiled.family import draws
 from toprung.lab.harness import environment, results
 from toprung.lab.harness.library import Toprung
-from toprung.lab.harness.measure import Plan, Timing
+from toprung.lab.harness.measure import SamplingPlan, Timing
 from toprung.lab.harness.power import clock_reader
 from toprung.lab.sass.machine_code import read
 from toprung.oracle.check import Oracle, hostile, view
@@ -49,7 +49,7 @@ from toprung.oracle.problem import UNIT_ROUNDOFF
 TILED = family("tiled")
 PROBLEMS = ("1000", "4096")
 SEED, COUNT = 20260, 200
-PLAN = Plan(sample_seconds=0.006)
+PLAN = SamplingPlan(sample_seconds=0.006)
 SAMPLES = 5
 SLOW, SLOW_SAMPLES = 0.02, 2
 """A call this long gets so many samples."""

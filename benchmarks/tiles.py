@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 
 from toprung import backends
-from toprung.dispatch.heuristic import ranked
+from toprung.dispatch.ranking import ranked
 from toprung.dispatch.select import select
 from toprung.dispatch.selection import Candidate
 from toprung.errors import ToprungError
@@ -39,7 +39,7 @@ from toprung.kernels.tiled.record import RECORD
 from toprung.lab.baselines import vendor
 from toprung.lab.harness import environment, results
 from toprung.lab.harness.library import Toprung
-from toprung.lab.harness.measure import Plan, Timing
+from toprung.lab.harness.measure import SamplingPlan, Timing
 from toprung.lab.harness.stats import paired_ratio
 from toprung.oracle.check import Oracle, hostile, view
 from toprung.oracle.gemm import Gemm
@@ -63,7 +63,7 @@ SHAPES = (  # block, warp, work-item
     (64, 64, 32, 32, 32, 8, 4), (32, 32, 16, 16, 16, 2, 4),
 )  # fmt: skip
 SHOWN = ("ORDER", "AHEAD", "RESIDENT", "GROUP_M", "VC", "SMALL")
-QUICK, GOOD = Plan(sample_seconds=0.002), Plan(sample_seconds=0.01)
+QUICK, GOOD = SamplingPlan(sample_seconds=0.002), SamplingPlan(sample_seconds=0.01)
 SHORTLIST, FINALISTS = 3, 4
 
 

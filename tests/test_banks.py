@@ -182,7 +182,7 @@ def test_warp_tiles_read_fewer_floats():
 
 def test_the_hardware_counts_what_the_calculator_says() -> None:
     """The stored counters: rung 4's loads are free of conflicts, and rung 2 waits as often as its subscripts say."""
-    record = read(trial.ROOT / "results/nvidia-h200/bank-conflicts-cuda.json")
+    record = read(trial.fixture("h200-bank-conflicts.json"))
     turns = {c["rung"]: c["load_wavefronts"] / c["load_instructions"] for c in record["counted"] if c["load_instructions"]}
     free = access([0] * 32).turns  # of As all lanes read one float, of Bs neighbours
     assert free == access(list(range(32))).turns == 1

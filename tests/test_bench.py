@@ -19,7 +19,7 @@ from toprung.lab.harness import bench as benching
 from toprung.lab.harness import results
 from toprung.lab.harness.accuracy import Graded
 from toprung.lab.harness.bench import Row, bench, competitors, default_competitors, ratios
-from toprung.lab.harness.measure import Plan, Timing
+from toprung.lab.harness.measure import SamplingPlan, Timing
 from toprung.lab.harness.stats import paired_ratio, ratio
 from toprung.lab.harness.suites import CPU_FLOPS, SUITES, fitting, suite
 from toprung.lab.rung import rung
@@ -95,7 +95,7 @@ def test_sustained_samples_come_after_load_and_count_energy(session: Session) ->
     rows = compared(Gemm(64, 64, 64), [Planted(called=calls.append)], session)
     assert rows[0].measurement is not None and rows[0].measurement.energy is None
     prepared = Planted(called=calls.append).prepare(OnDevice(hostile(Gemm(64, 64, 64)), session))
-    timing = Timing(prepared, plan=Plan(0.01, 10**6, 0.05))
+    timing = Timing(prepared, plan=SamplingPlan(0.01, 10**6, 0.05))
     timing.warm_up()
     calls.clear()
     energy = iter((10.0, 13.0))

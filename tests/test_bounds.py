@@ -13,10 +13,10 @@ from toprung.lab.bounds import paper
 from toprung.lab.bounds.arch import ARCHITECTURES, FERMI, GT200, KEPLER, architecture, vendor_figures
 from toprung.lab.bounds.figures import FIGURES, Figures, Unknown
 from toprung.lab.bounds.levels import ADVICE, KernelWork, bound, levels
-from toprung.lab.bounds.paper import ACHIEVED, BUDGET, CARD_MHZ, MIXES, PURE_LDS_128, Plan, analyse, ffma_share
+from toprung.lab.bounds.paper import ACHIEVED, BUDGET, CARD_MHZ, MIXES, PURE_LDS_128, Blocking, analyse, ffma_share
 from toprung.tile import Tile
 
-SIX = Plan.square(6)
+SIX = Blocking.square(6)
 
 
 def condition(analysis: paper.Analysis, number: int) -> paper.Condition:
@@ -38,7 +38,7 @@ def condition(analysis: paper.Analysis, number: int) -> paper.Condition:
         ("B_Sh", SIX.BM, 96),
         ("B_Sh as operations a word", SIX.intensity, 96),
         ("equation 7 with B_R = 6", SIX.tight_registers, 62),
-        ("equation 7 with B_R = 7", Plan.square(7).tight_registers, 78),
+        ("equation 7 with B_R = 7", Blocking.square(7).tight_registers, 78),
         ("equation 6, KB of two blocks", 2 * 4 * SIX.shared_words / 1024, 24),
         ("share × mix, LDS", 100 * ffma_share(6, 6, 32) * paper.mix_throughput(FERMI, 32), 73.4),
         ("share × mix, LDS.64", 100 * ffma_share(6, 6, 64) * paper.mix_throughput(FERMI, 64), 81.4),
@@ -74,8 +74,8 @@ def test_the_paper_reads_on_in_the_conditions():
     assert all(condition(analysis, n).holds for n in range(2, 8))
     assert analysis.limiter.startswith("the multiprocessor")
     assert analysis.potential == analysis.p_sm < analysis.p_mem
-    assert not condition(analyse(FERMI, Plan.square(7)), 7).holds and analyse(FERMI, Plan.square(7)).possible is False
-    assert condition(analyse(FERMI, Plan.square(8, blocks=1)), 4).holds is False
+    assert not condition(analyse(FERMI, Blocking.square(7)), 7).holds and analyse(FERMI, Blocking.square(7)).possible is False
+    assert condition(analyse(FERMI, Blocking.square(8, blocks=1)), 4).holds is False
     assert paper.p_mem(KEPLER, SIX) > KEPLER.peak_gflops  # not bound by memory
     # the widest load that costs nothing is not the widest there is
     assert max((32, 64, 128), key=lambda w: analyse(FERMI, replace(SIX, width=w)).p_sm) == 64
@@ -148,12 +148,12 @@ def test_every_figure_has_a_source(of):
 
 def test_plans_that_make_no_sense():
     for bad in (
-        lambda: Plan.square(6, 200),
-        lambda: Plan.square(0),
-        lambda: Plan(6, 6, 100, 96, 16),
-        lambda: Plan.square(6, width=48),
-        lambda: Plan.square(6, blocks=0),
-        lambda: Plan.square(6, -256),
+        lambda: Blocking.square(6, 200),
+        lambda: Blocking.square(0),
+        lambda: Blocking(6, 6, 100, 96, 16),
+        lambda: Blocking.square(6, width=48),
+        lambda: Blocking.square(6, blocks=0),
+        lambda: Blocking.square(6, -256),
     ):
         with pytest.raises(BadSize):
             bad()
@@ -162,14 +162,14 @@ def test_plans_that_make_no_sense():
 def test_other_tiles_reduce_to_square_ones():
     for B_R, T_B, L in ((6, 256, 16), (4, 64, 8), (8, 256, 8), (7, 256, 16)):
         side = round(T_B**0.5) * B_R
-        square, other = Plan.square(B_R, T_B, L), Plan(B_R, B_R, side, side, L)
+        square, other = Blocking.square(B_R, T_B, L), Blocking(B_R, B_R, side, side, L)
         assert other == square and other.threads == T_B
         assert square.least_registers == B_R**2 + B_R + 1
         assert square.prefetch == 2 * T_B**0.5 * B_R * L / T_B
         assert square.shared_words == 2 * T_B**0.5 * B_R * L
         assert square.intensity == (T_B * B_R**2) ** 0.5
     # a block twice as wide as high reads three halves and computes twice as much
-    wide = Plan(8, 16, 128, 256, 16)
+    wide = Blocking(8, 16, 128, 256, 16)
     assert wide.threads == 256 and wide.intensity == pytest.approx(4 / 3 * 128)
     assert ffma_share(8, 16, 128) == pytest.approx(128 / (128 + 24 / 4))
 

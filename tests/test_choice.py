@@ -1,6 +1,6 @@
-"""The choice against what was measured: each problem of results/nvidia-h200/tiles.json, whose record holds every candidate's time.
+"""The choice against what was measured: excerpts of what benchmarks/tiles.py, benchmarks/routes.py and checks of the promise found.
 
-No device is needed. A benchmark of new tiles (benchmarks/tiles.py) replaces the record, and the table in kernels/blocks.py follows.
+No device is needed. To hold the choice to newer times, cut the fixtures anew from newer result files.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import math
 import statistics
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+import trial
 from tables.tuning import Drawn, device_of, drawn, now
 from toprung.device import Device
 from toprung.dispatch.heuristic import select_own
@@ -38,9 +38,8 @@ from toprung.oracle.problems import problem_of
 from toprung.store.versions import renamed
 from toprung.tile import Tile
 
-RECORD = Path(__file__).parents[1] / "results" / "nvidia-h200" / "tiles.json"
 SWITCHES = ("ORDER", "RESIDENT", "AHEAD", "GROUP_M", "SMALL")
-ROUTES = RECORD.with_name("routes.json")
+ROUTES = trial.fixture("h200-routes.json")
 LEAST, LEAST_MEAN = 0.86, 0.97
 
 Trial = Mapping[str, Any]
@@ -91,14 +90,14 @@ def kernel_of(selected: Selection | Candidate) -> str:
 
 
 @functools.cache
-def problems() -> dict[str, tuple[Gemm, list[Trial], float]]:
-    """Name → problem, what was timed, fastest first, and the vendor library's time."""
-    found = {}
-    for entry in read(RECORD)["problems"]:
+def problems() -> dict[str, tuple[Gemm, list[Trial]]]:
+    """Name → problem, and the candidates that benchmarks/tiles.py timed, fastest first."""
+    record, found = read(trial.fixture("h200-tiles.json")), {}
+    candidates = [renamed(c) for c in record["choices"]]
+    for entry in record["problems"]:
         values = {k: v for k, v in entry["problem"].items() if k != "routine"}
         problem = Gemm(**values)
-        vendor = next(statistics.median(row["seconds"]) for row in entry["final"] if row["who"] == "vendor")
-        found[str(problem)] = problem, [renamed(t) for t in entry["quick"]], vendor
+        found[str(problem)] = problem, [{**candidates[n], "seconds": s} for n, s in entry["quick"]]
     return found
 
 
@@ -119,7 +118,7 @@ def share(problem: Gemm, timed: list[Trial]) -> float | None:
 
 def known_shares() -> dict[str, float]:
     """Of the problems whose choice was timed."""
-    return {name: found for name, one in problems().items() if (found := share(*one[:2])) is not None}
+    return {name: found for name, one in problems().items() if (found := share(*one)) is not None}
 
 
 def test_the_choice_is_near_the_best_that_was_measured():
@@ -225,7 +224,7 @@ def test_few_work_items_have_more_of_a_multiprocessor_each() -> None:
 def last_waves() -> list[float]:
     """The model's times over the record's where three work-groups run at once and about four come to a multiprocessor."""
     found = []
-    for problem, timed, _ in problems().values():
+    for problem, timed in problems().values():
         call = problem.desc
         for one in timed:
             slices = one["tile"].get("SPLIT_K", 1)
@@ -281,32 +280,29 @@ def test_narrow_rows_are_read_for_several_sums_by_few_work_items() -> None:
 
 
 @functools.cache
-def checks() -> list[dict[str, Any]]:
-    """The records of what was checked on shapes drawn from four seeds."""
-    return [read(RECORD.with_name(f"tune-check{seed}.json")) for seed in ("-seed1", "", "-seed3", "-seed4")]
+def checked() -> dict[str, Any]:
+    """Return what checks on shapes drawn from four seeds measured."""
+    return read(trial.fixture("h200-checks.json"))
 
 
 def uncut_rows_beside_cut_ones() -> list[float]:
     """Logarithms of the model's times over the checks', of uncut rows over those of the same in two slices, from 300 MB on."""
-    found = []
-    for record in checks():
-        device = device_of(record)
-        for shape in record["shapes"]:
-            problem, timed = problem_of(shape["problem"]), dict[Tile, float]()
-            for one in shape["measured"]:
-                config = decoded(one).config
-                rows = isinstance(config, SkinnyConfig) and config.kernel == "rows"
-                if rows and one["seconds"] and one["status"] == "right":
-                    timed[config.tile] = statistics.median(one["seconds"])
-            if isinstance(problem, Gemv) and 4 * problem.M * problem.N > 300e6:
-                s = problem.desc.skinny
-                for tile, seconds in timed.items():
-                    if tile.SPLIT_K is None and (cut := replace(tile, SPLIT_K=2)) in timed:
-                        ours, theirs = (
-                            cost_model.skinny_cycles("rows", tile, s.length, 1, 1, s.depth, s.on, 1, n, device.compute_units)
-                            for n in (1, 2)
-                        )
-                        found.append(math.log(ours / theirs / (seconds / timed[cut])))
+    found, units = [], device_of(checked()).compute_units
+    for shape in checked()["shapes"]:
+        problem, timed = problem_of(shape["problem"]), dict[Tile, float]()
+        for one in shape["measured"]:
+            config = decoded(one).config
+            rows = isinstance(config, SkinnyConfig) and config.kernel == "rows"
+            if rows and one["seconds"] and one["status"] == "right":
+                timed[config.tile] = statistics.median(one["seconds"])
+        if isinstance(problem, Gemv) and 4 * problem.M * problem.N > 300e6:
+            s = problem.desc.skinny
+            for tile, seconds in timed.items():
+                if tile.SPLIT_K is None and (cut := replace(tile, SPLIT_K=2)) in timed:
+                    ours, theirs = (
+                        cost_model.skinny_cycles("rows", tile, s.length, 1, 1, s.depth, s.on, 1, n, units) for n in (1, 2)
+                    )
+                    found.append(math.log(ours / theirs / (seconds / timed[cut])))
     return found
 
 
@@ -369,10 +365,9 @@ def test_cublas_is_not_made_for_a_side_of_few(monkeypatch: pytest.MonkeyPatch) -
 def cublas_with_deep(trans: str, sides: range) -> float:
     """The median of the model's times of cuBLAS over the records', of deep products with such a shorter side, from 20 µs on."""
     theirs = [(one.problem, one.seconds(CUBLAS)) for one in drawn(read(ROUTES))]
-    for record in checks():
-        for shape in record["shapes"]:
-            timed = [one["seconds"] for one in shape["measured"] if one["kernel"] == "cublas" and one["status"] == "right"]
-            theirs += [(problem_of(shape["problem"]), statistics.median(s) if s else None) for s in timed]
+    for shape in checked()["shapes"]:
+        timed = [one["seconds"] for one in shape["measured"] if one["kernel"] == "cublas" and one["status"] == "right"]
+        theirs += [(problem_of(shape["problem"]), statistics.median(s) if s else None) for s in timed]
     found = []
     for problem, seconds in theirs:
         mine = isinstance(problem, Gemm) and problem.batch == 1 and min(problem.M, problem.N) in sides

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import threading
+import weakref
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ import pytest
 import trial
 from conftest import require
 from test_choice import HOPPER as H200
-from toprung.backends import adopt, nvrtc, session_for
+from toprung.backends import adopt, nvrtc, open_device, session_for
 from toprung.backends.base import Buffer, Session
 from toprung.device import Device
 from toprung.dispatch.select import select
@@ -611,3 +613,20 @@ def test_bound_operands_can_lie_anywhere(session: Session) -> None:
     bound = BoundProduct(placed, executor_of(session).product(replace(problem.desc, align_a=1, align_b=1, align_c=1)), GUARD)
     bound.time(1)
     assert Oracle(placed.operands).verify(bound.fetch()).right
+
+
+def test_a_session_that_nobody_has_any_more_goes_with_all_it_kept(device: Device) -> None:
+    session = open_device(device)
+    executor_of(session).product(GemmDesc(4, 4, 4))
+    gone = weakref.ref(session)
+    session.close()
+    del session
+    gc.collect()
+    assert gone() is None
+
+
+def test_a_branch_has_executables_of_its_own(session: Session) -> None:
+    executor_of(session).product(GemmDesc(4, 4, 4))
+    other = session.branch()
+    assert executor_of(other).session is other and executor_of(session).session is session
+    other.close()

@@ -137,7 +137,7 @@ def test_what_is_predicted_is_a_time_that_a_gpu_could_take(shape: tuple[int, int
 
 def test_what_is_predicted_is_what_was_measured() -> None:
     """Whole products of the record that the constants are fitted to, what is taken among them; the longer side counts, too."""
-    record = results.read(trial.ROOT / "results/nvidia-h200/split-k.json")
+    record = results.read(trial.fixture("h200-split-k.json"))
     for row in record["shapes"]:
         desc = aligned(*row["shape"])
         taken = select_config(desc, 132)

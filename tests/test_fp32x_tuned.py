@@ -406,7 +406,7 @@ def test_what_is_checked_of_a_shape(device: Device) -> None:
 
 
 def test_a_check_of_both_paths_is_shown_by_path(tmp_path: Path) -> None:
-    content = json.loads((trial.ROOT / "results/nvidia-h200/tune-check.json").read_text())
+    content = json.loads(trial.fixture("h200-check.json").read_text())
     content["shapes"] = [one for one in content["shapes"] if one.get("precision", "fp32") == "fp32" and not one["trouble"]]
     count = len(content["shapes"])
     large = [one for one in content["shapes"] if one["class"].startswith("large")]
@@ -420,7 +420,7 @@ def test_a_check_of_both_paths_is_shown_by_path(tmp_path: Path) -> None:
 
 
 def test_means_before_and_after_tuning_are_of_the_same_products(tmp_path: Path) -> None:
-    content = json.loads((trial.ROOT / "results/nvidia-h200/fp32-list.json").read_text())
+    content = json.loads(trial.fixture("h200-library-list.json").read_text())
     gone = content["measurements"][0]["problem"]
     tuned = {json.dumps(m["problem"]): m["seconds"] for m in content["measurements"] if m["competitor"]["name"] == "toprung"}
     for one in content["measurements"]:

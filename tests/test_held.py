@@ -22,7 +22,7 @@ from toprung.dispatch.heuristic import select_own
 from toprung.lab.competitor import AT_ONCE, BoundCompetitor, HostClock
 from toprung.lab.harness.bench import bench, competitors
 from toprung.lab.harness.environment import environment
-from toprung.lab.harness.measure import Plan, Timing
+from toprung.lab.harness.measure import SamplingPlan, Timing
 from toprung.lab.harness.results import read, record, write
 from toprung.lab.sass.machine_code import disassemble, inspect_source
 from toprung.oracle.gemm import Gemm
@@ -129,7 +129,7 @@ def test_where_queues_cannot_be_held_it_is_a_loop(session: Session) -> None:
 
 
 def test_samples_keep_both(held: Held) -> None:
-    timing = Timing(Steps(held, lambda: time.sleep(0.005)), plan=Plan(sample_seconds=0.015, held=True))
+    timing = Timing(Steps(held, lambda: time.sleep(0.005)), plan=SamplingPlan(sample_seconds=0.015, held=True))
     timing.warm_up()
     timing.sample(lambda: 1000.0)
     timing.sample()

@@ -26,7 +26,7 @@ from toprung.dispatch.selection import decoded
 from toprung.errors import IllegalTile
 from toprung.gemm.desc import GemmDesc
 from toprung.kernels.hopper import ceil
-from toprung.kernels.hopper_sgemm.config import ADDED_ROWS, FOLDER, VARIANTS, Variant, lay_source, product_source
+from toprung.kernels.hopper_sgemm.config import ADDED_ROWS, FOLDER, VARIANTS, SgemmConfig, lay_source, product_source
 from toprung.kernels.hopper_sgemm.cost import (
     MOST_CHAINS,
     Schedule,
@@ -61,12 +61,12 @@ def device() -> Any:
 
 
 @functools.cache
-def compiled(variant: Variant) -> MachineCode:
+def compiled(variant: SgemmConfig) -> MachineCode:
     device()
     return inspect_source(product_source(variant), "sm_90")
 
 
-def each(variants: Sequence[Variant]) -> Any:
+def each(variants: Sequence[SgemmConfig]) -> Any:
     """Parametrise by variant; what shares one runs in one worker, so that it is not compiled twice."""
     marks = {v: [pytest.mark.xdist_group(f"ffma {v}"), *[pytest.mark.slow] * (v not in QUICK)] for v in variants}
     return pytest.mark.parametrize("variant", [pytest.param(v, id=str(v), marks=m) for v, m in marks.items()])
@@ -81,7 +81,7 @@ def judged(code: MachineCode) -> None:
 
 
 @each(VARIANTS)
-def test_the_loop_is_multiply_adds(variant: Variant) -> None:
+def test_the_loop_is_multiply_adds(variant: SgemmConfig) -> None:
     code = compiled(variant)
     judged(code)
     assert code.loop.counts["FFMA"] == variant.BK * 128 and code.loop.counts["LDS.128"] == variant.BK * 6
@@ -90,7 +90,7 @@ def test_the_loop_is_multiply_adds(variant: Variant) -> None:
 
 
 @each(VARIANTS)
-def test_what_adds_to_c_waits_for_several_rows_at_once(variant: Variant) -> None:
+def test_what_adds_to_c_waits_for_several_rows_at_once(variant: SgemmConfig) -> None:
     code = inspect_source(product_source(variant, ROWS=ADDED_ROWS), "sm_90")
     judged(code)
     assert code.loop.counts["FFMA"] == variant.BK * 128
@@ -112,8 +112,8 @@ def loads_in_a_row(source: Source) -> int:
     return sum(kind == "LDS.128" and "LDS.128" in kinds[i + 1 : i + 4] for i, kind in enumerate(kinds))
 
 
-@each((*VARIANTS, Variant(BK=16, STAGES=5, WAIT_AT=8)))
-def test_loads_in_order_are_loads_apart(variant: Variant) -> None:
+@each((*VARIANTS, SgemmConfig(BK=16, STAGES=5, WAIT_AT=8)))
+def test_loads_in_order_are_loads_apart(variant: SgemmConfig) -> None:
     """But for a few; the compiler's own order has dozens in a row, here and there."""
     device()
     assert loads_in_a_row(product_source(variant)) <= 6
@@ -123,7 +123,7 @@ def test_loads_in_order_are_loads_apart(variant: Variant) -> None:
 
 def test_lanes_apart_change_nothing_in_the_loop() -> None:
     device()
-    here, before = (inspect_source(product_source(Variant(), **one), "sm_90").loop for one in ({}, {"APART": 0, "PAD": 6}))
+    here, before = (inspect_source(product_source(SgemmConfig(), **one), "sm_90").loop for one in ({}, {"APART": 0, "PAD": 6}))
     assert here.counts == before.counts and here.reads == before.reads
 
 
@@ -151,7 +151,7 @@ def test_the_layout_pass_holds_its_elements_in_registers() -> None:
 
 def test_the_library_s_variant_is_the_last_rung() -> None:
     last = RUNGS[-1]
-    assert Variant().tile == last.tile_for(device()) and last.defines["WAIT_AT"] == Variant().WAIT_AT
+    assert SgemmConfig().tile == last.tile_for(device()) and last.defines["WAIT_AT"] == SgemmConfig().WAIT_AT
     assert last.source.read_text().endswith('#include "../../../kernels/hopper_sgemm/ffma.cu"\n')
     assert hasattr(method(last), "BRINGS")
 
@@ -160,7 +160,7 @@ def test_the_library_s_variant_is_the_last_rung() -> None:
     "wrong", [{"BM": 256}, {"BM": 32, "BN": 1024}, {"BK": 7}, {"STAGES": 16}, {"STAGES": 1}, {"WAIT_AT": 14}], ids=str
 )  # fmt: skip
 def test_what_cannot_be_is_refused(wrong: dict[str, int]) -> None:
-    assert dataclasses.replace(Variant(), **wrong).refused()
+    assert dataclasses.replace(SgemmConfig(), **wrong).refused()
     if "WAIT_AT" not in wrong:
         tile = dataclasses.replace(rung("hopper_fp32/r04").tile_for(device()), **wrong)
         with pytest.raises(IllegalTile):
@@ -197,11 +197,11 @@ def walk(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., list[list[tu
     require(not hopper_on_cpu.missing(), hopper_on_cpu.missing())
     folder = Folder(tmp_path_factory.mktemp("walk"))
     text = '#line 1 "ffma.cuh"\n' + "".join((FOLDER / name).read_text() for name in ("ffma.cuh", "share.cuh")) + WALK
-    source = Source("walk", text, "walk", Variant(GROUP=3).defines(), "cuda")
+    source = Source("walk", text, "walk", SgemmConfig(GROUP=3).defines(), "cuda")
 
     def pieces(call: GemmDesc, how: Schedule) -> list[list[tuple[int, int, int]]]:
         out = np.zeros((how.grid, 1 + 3 * MOST), np.int32)
-        each, extra = divmod(how.shared * ceil(call.K, Variant().BK), how.grid)
+        each, extra = divmod(how.shared * ceil(call.K, SgemmConfig().BK), how.grid)
         sizes = map(np.int32, (MOST, call.M, call.N, call.K, how.shared, each, extra))
         Launch(folder, source, how.grid, 1, "P", list(sizes), True)(None, out.ctypes.data)
         assert out[:, 0].max() <= MOST
@@ -214,9 +214,9 @@ def walk(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., list[list[tu
 @given(st.integers(1, 1500), st.integers(1, 2200), st.integers(1, 300), st.integers(1, 40))
 def test_every_k_of_every_tile_is_computed_once(walk: Any, M: int, N: int, K: int, units: int) -> None:
     call = aligned(M, N, K)
-    tiles, chunks = tiles_of(call, Variant()), ceil(K, Variant().BK)
-    found = schedules(call, Variant(), units)
-    assert schedule(call, Variant(), units) in found
+    tiles, chunks = tiles_of(call, SgemmConfig()), ceil(K, SgemmConfig().BK)
+    found = schedules(call, SgemmConfig(), units)
+    assert schedule(call, SgemmConfig(), units) in found
     for how in {found[0], found[-1], found[len(found) // 2]}:
         assert 0 < how.grid <= units and 0 <= how.shared <= tiles
         blocks = walk(call, how)
@@ -244,11 +244,11 @@ def test_every_k_of_every_tile_is_computed_once(walk: Any, M: int, N: int, K: in
 
 
 def test_few_tiles_are_spread_and_many_are_not_cut() -> None:
-    assert schedule(aligned(8192, 8192, 8192), Variant(), 132) == (132, 2048 % 132 + 132)
-    assert schedule(aligned(128 * 132, 256, 4096), Variant(), 132).shared == 0
-    few = schedule(aligned(1024, 1024, 65536), Variant(), 132)
+    assert schedule(aligned(8192, 8192, 8192), SgemmConfig(), 132) == (132, 2048 % 132 + 132)
+    assert schedule(aligned(128 * 132, 256, 4096), SgemmConfig(), 132).shared == 0
+    few = schedule(aligned(1024, 1024, 65536), SgemmConfig(), 132)
     assert few.grid > 100 and few.shared == 32
-    assert schedule(aligned(128, 256, 12), Variant(), 132) == (1, 0)
+    assert schedule(aligned(128, 256, 12), SgemmConfig(), 132) == (1, 0)
 
 
 @given(st.integers(1, 5000), st.integers(1, 9), st.sampled_from((12, 14, 16)))
@@ -265,7 +265,7 @@ def test_links_of_a_chain_are_whole_stages_of_all_k(K: int, count: int, step: in
 )  # fmt: skip
 def test_sums_are_cut_where_cublas_cuts_them(shape: tuple[int, int, int], trans: str, chains: int) -> None:
     call = aligned(*shape, 1, trans[0] == "T", trans[1] == "T", shape[0] if trans[0] == "T" else shape[2], shape[1])
-    assert chains_of(call, Variant(), 132) == chains <= MOST_CHAINS
+    assert chains_of(call, SgemmConfig(), 132) == chains <= MOST_CHAINS
 
 
 @pytest.mark.parametrize("limit", [1 << 40, 400_000, 1])
@@ -280,13 +280,13 @@ def test_panels_cover_a_product_once_and_lay_out_what_they_need(limit: int, ta: 
         assert not tb or in_b == p.n
         assert not (p.lay_a and ta) and not (p.lay_b and not tb) and p.m % 32 == p.n % 32 == 0
     assert (covered == 1).all()
-    laid = workspace_bytes(call, Variant(), 132, limit, cut=False)
+    laid = workspace_bytes(call, SgemmConfig(), 132, limit, cut=False)
     assert laid <= max(limit, 2 * (4 * 200 * 32 + 256)) and (laid == 0) == (ta and not tb)
 
 
 def test_what_lies_well_is_not_laid_out() -> None:
     one, place, on_16_bytes = family("hopper_sgemm"), device(), {"align_a": 4, "align_b": 4}
-    assert one.launch_count(place, GemmDesc(4096, 4096, 64, trans_a=True, **on_16_bytes), Variant()) == 1
+    assert one.launch_count(place, GemmDesc(4096, 4096, 64, trans_a=True, **on_16_bytes), SgemmConfig()) == 1
     for more in (
         {"align_a": 2, "align_b": 4},
         {**on_16_bytes, "lda": 4098},
@@ -294,13 +294,13 @@ def test_what_lies_well_is_not_laid_out() -> None:
         {**on_16_bytes, "trans_b": True},
     ):
         call = GemmDesc(4096, 4096, 64, **{"trans_a": True, **more})
-        assert one.launch_count(place, call, Variant()) == 2
-        assert one.workspace_bytes(place, call, Variant()) == 4 * (4096 * 64 + 132 * 128 * 256)
+        assert one.launch_count(place, call, SgemmConfig()) == 2
+        assert one.workspace_bytes(place, call, SgemmConfig()) == 4 * (4096 * 64 + 132 * 128 * 256)
 
 
 @pytest.mark.parametrize(("size", "group"), [(4096, 8), (8192, 8), (16384, 16)])
 def test_very_large_products_are_walked_in_higher_bands(size: int, group: int) -> None:
-    assert select_variant(aligned(size, size, size, trans_a=True), 132) == Variant(GROUP=group)
+    assert select_variant(aligned(size, size, size, trans_a=True), 132) == SgemmConfig(GROUP=group)
 
 
 @pytest.mark.parametrize(("k", "stage"), [(20, 10), (28, 14), (59, 10), (70, 14), (100, 10), (4096, 14), (8192, 14)])
@@ -311,8 +311,8 @@ def test_stages_are_those_that_a_short_k_fills(k: int, stage: int) -> None:
 
 def test_the_library_names_it() -> None:
     found = select(device(), aligned(8192, 8192, 8192))
-    assert found.candidate.kernel == "hopper_sgemm" and product_source(Variant()).name == "hopper_sgemm/ffma"
-    assert found.config == Variant() and str(found) == f"hopper_sgemm {Variant().tile}"
+    assert found.candidate.kernel == "hopper_sgemm" and product_source(SgemmConfig()).name == "hopper_sgemm/ffma"
+    assert found.config == SgemmConfig() and str(found) == f"hopper_sgemm {SgemmConfig().tile}"
     for stored in ("ffma", "hopper_sgemm"):  # in records of before, and now
         assert decoded({**found.candidate.encode(), "kernel": stored}) == found.candidate
 

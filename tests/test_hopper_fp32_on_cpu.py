@@ -16,7 +16,7 @@ from hopper_on_cpu import aligned
 from toprung.backends.base import Source
 from toprung.errors import BadArgument
 from toprung.kernels.hopper_sgemm import cost, launches
-from toprung.kernels.hopper_sgemm.config import Variant
+from toprung.kernels.hopper_sgemm.config import SgemmConfig
 from toprung.kernels.hopper_sgemm.family import AREA, SPACE
 from toprung.kernels.hopper_sgemm.launches import LIMIT, SgemmLaunches
 from toprung.kernels.record import kernel_source
@@ -24,7 +24,7 @@ from toprung.lab.rung import Rung, ladder
 from toprung.tile import Tile
 
 GONE = "lds", "sts", "pad", "peek", "consumers_meet"
-TINY = Variant(STAGES=2, GROUP=2)
+TINY = SgemmConfig(STAGES=2, GROUP=2)
 
 
 class Folder(hopper_on_cpu.Folder):
@@ -70,7 +70,7 @@ def laid(folder: Folder, x: Any, ld: int, skip: int = 0) -> Any:
 
 
 def product(
-    folder: Folder, M: int, N: int, K: int, trans: str = "NN", alpha: float = 1.0, beta: float = 0.0, variant: Variant = TINY,
+    folder: Folder, M: int, N: int, K: int, trans: str = "NN", alpha: float = 1.0, beta: float = 0.0, variant: SgemmConfig = TINY,
     pad: tuple[int, int, int] = (0, 0, 0), skip: tuple[int, int] = (0, 0), limit: int = LIMIT, parts: bool = True,
     **how: Any,
 ) -> SgemmLaunches:  # fmt: skip
@@ -117,18 +117,18 @@ def test_sizes(folder: Folder, shape: tuple[int, int, int]) -> None:
 
 @pytest.mark.parametrize("shape", [(512, 64), *(pytest.param(s, marks=pytest.mark.slow) for s in ((256, 128), (64, 512)))])
 def test_block_shapes(folder: Folder, shape: tuple[int, int]) -> None:
-    product(folder, 520, 68, 30, "TN", variant=Variant(*shape, STAGES=3))
-    product(folder, 66, 515, 30, "NN", variant=Variant(*shape, STAGES=3))
+    product(folder, 520, 68, 30, "TN", variant=SgemmConfig(*shape, STAGES=3))
+    product(folder, 66, 515, 30, "NN", variant=SgemmConfig(*shape, STAGES=3))
 
 
 @pytest.mark.parametrize("k", [1, 20, 59])
 def test_shorter_stages(folder: Folder, k: int) -> None:
-    product(folder, 132, 260, k, "TN", variant=Variant(BK=10, STAGES=3, WAIT_AT=5, GROUP=16), alpha=0.5, beta=-1.0)
+    product(folder, 132, 260, k, "TN", variant=SgemmConfig(BK=10, STAGES=3, WAIT_AT=5, GROUP=16), alpha=0.5, beta=-1.0)
 
 
 @pytest.mark.parametrize("bm", [pytest.param(bm, marks=[pytest.mark.slow] * (bm in (128, 256))) for bm in SPACE["BM"]])
 def test_a_turned_in_flight(folder: Folder, bm: int) -> None:
-    variant = Variant(bm, AREA // bm, BK=12, STAGES=2, WAIT_AT=11, TURN_A=1)
+    variant = SgemmConfig(bm, AREA // bm, BK=12, STAGES=2, WAIT_AT=11, TURN_A=1)
     if refused := variant.refused():
         assert "128 rows" in refused and bm == 64
         return
@@ -149,7 +149,7 @@ def test_the_rungs_before_the_last(folder: Folder, one: Rung) -> None:
     kernel: Any = kernel_source(one, tile, {})
     assert kernel.defines["GROUP"] == 8
     cut = bool(one.defines["CUT"])
-    plan = product(folder, 260, 516, 35, "NN", variant=Variant(BK=16, STAGES=2, WAIT_AT=8), kernel=kernel, cut=cut)
+    plan = product(folder, 260, 516, 35, "NN", variant=SgemmConfig(BK=16, STAGES=2, WAIT_AT=8), kernel=kernel, cut=cut)
     assert bool(plan.steps()[0].links[0].schedule.shared) == cut
 
 
@@ -200,7 +200,7 @@ def test_chains_where_there_is_less_to_do_than_links(folder: Folder) -> None:
     assert product(folder, 132, 260, 10, chains=3).launches == 2
     assert product(folder, 132, 260, 29, "TN", chains=8).launches == 3
     product(folder, 130, 260, 50, "TN", alpha=0.0, beta=2.0, chains=2)
-    variant = Variant(256, 128, BK=12, STAGES=2, WAIT_AT=11, TURN_A=1)
+    variant = SgemmConfig(256, 128, BK=12, STAGES=2, WAIT_AT=11, TURN_A=1)
     assert product(folder, 260, 132, 52, "NN", variant=variant, chains=3).launches == 3
 
 

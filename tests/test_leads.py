@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
+import trial
 from tables.leads import block
 from toprung.errors import BadRecord
 
-ROOT = Path(__file__).parent.parent
-STORED = "results/nvidia-h200/fp32-leads.json"
+STORED = trial.fixture("h200-fp32-leads.json")
 
 
 def stored(tmp_path: Path, leads: list[dict[str, object]], energy: bool = True) -> str:
-    record = json.loads((ROOT / STORED).read_text())
+    record = json.loads(STORED.read_text())
     record["runs"] = [
         {"run": n, "what": "a try", "windows_measure_energy": energy} for n in sorted({int(str(x["run"])) for x in leads})
     ]
@@ -38,4 +38,4 @@ def test_each_run_is_held_against_its_own_vendor(tmp_path: Path) -> None:
     with pytest.raises(BadRecord, match="no cuBLAS"):
         block([stored(tmp_path, [lead(1, "a", 5e-5)])], tmp_path)
     with pytest.raises(BadRecord, match="no run"):
-        block(["run=9", STORED], ROOT)
+        block(["run=9", STORED.name], STORED.parent)

@@ -1,7 +1,7 @@
 """The model that ranks tiles, against what tiles took that were drawn by fixed seeds from all that is legal.
 
-results/nvidia-h200/rank.json was in sight when the model was made; rank-4711.json was held out from its first version, and in
-sight when it was improved.
+What the seed of h200-rank.json drew was in sight when the model was made; that of h200-rank-4711.json was held out from its first
+version, and in sight when it was improved.
 """
 
 from __future__ import annotations
@@ -15,15 +15,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from test_choice import H200
+import trial
+from test_choice import H200, problems
 from toprung.dispatch.selection import Candidate
 from toprung.errors import BadRecord, Unsupported
+from toprung.gemm.desc import GemmDesc
 from toprung.kernels.registry import families, family
 from toprung.kernels.skinny.family import SkinnyConfig
 from toprung.kernels.tiled.family import draws
 from toprung.lab.bounds.arch import vendor_figures
 from toprung.lab.bounds.figures import Figures, Unknown
-from toprung.lab.bounds.rank import Code, Machine, Product, bound, departures, expected, interleaved, machine, predict, turns
+from toprung.lab.bounds.rank import Code, Machine, bound, departures, expected, interleaved, machine, predict, turns
 from toprung.lab.harness.results import read
 from toprung.lab.probe import store
 from toprung.oracle.gemm import Gemm
@@ -31,9 +33,8 @@ from toprung.tile import Tile
 from toprung.tune.model import model as tuning
 from toprung.tune.ranking import TOP, WITHOUT, Ranking, Timed, agreement, predictions, spearman, timed, without
 
-RESULTS = Path(__file__).parents[1] / "results" / "nvidia-h200"
 SIZES = (1000, 4096)
-RECORDS = ("rank.json", "rank-4711.json", "rank-99.json")
+RECORDS = ("h200-rank.json", "h200-rank-4711.json", "h200-rank-99.json")
 SAMPLES = [(record, size) for record in RECORDS for size in SIZES]
 ALL, FASTEST, NEAR = 0.8, 0.5, 1.05
 """Least rank correlation over all tiles, over the fastest quartile; the best among the first ten over the best there is."""
@@ -41,7 +42,7 @@ ALL, FASTEST, NEAR = 0.8, 0.5, 1.05
 
 @functools.cache
 def figures() -> Figures:
-    return store.figures(store.read(RESULTS / "probe-cuda.json")).or_else(vendor_figures(H200))
+    return store.figures(store.read(trial.fixture("h200-results/nvidia-h200/probe-cuda.json"))).or_else(vendor_figures(H200))
 
 
 @functools.cache
@@ -52,15 +53,15 @@ def h200() -> Machine:
 
 
 @functools.cache
-def sample(record: str, size: int) -> tuple[Product, list[Timed]]:
-    return next((p, rows) for p, rows in timed(read(RESULTS / record)) if p.M == size)
+def sample(record: str, size: int) -> tuple[GemmDesc, list[Timed]]:
+    return next((p, rows) for p, rows in timed(read(trial.fixture(record))) if p.M == size)
 
 
 GOOD = Tile(BM=128, BN=128, BK=8, WM=32, WN=64, TM=8, TN=8, VEC=4, VA=4, VB=4, STAGES=1, PADA=4, PADB=4)
 SWITCHES = {"AHEAD": 1, "ORDER": 1, "RESIDENT": 2, "GROUP_M": 8}
 
 
-def seconds(work: Product, tile: Tile = GOOD, on: Machine | None = None, code: Code | None = None, **switches: int) -> float:
+def seconds(work: GemmDesc, tile: Tile = GOOD, on: Machine | None = None, code: Code | None = None, **switches: int) -> float:
     return predict(on or h200(), work, tile, SWITCHES | switches, code).seconds
 
 
@@ -85,7 +86,7 @@ def test_tiles_are_ranked_before_they_are_compiled(record: str, size: int) -> No
 @pytest.mark.parametrize(("record", "size"), SAMPLES)
 def test_the_sample_is_what_the_seed_draws(record: str, size: int) -> None:
     _, rows = sample(record, size)
-    drawn = islice(draws(H200, Gemm(size, size, size).desc, read(RESULTS / record)["seed"]), len(rows))
+    drawn = islice(draws(H200, Gemm(size, size, size).desc, read(trial.fixture(record))["seed"]), len(rows))
     assert [(c.tile, dict(c.options)) for c in drawn] == [(t.tile, t.options) for t in rows]
 
 
@@ -104,11 +105,11 @@ def test_no_tile_was_faster_than_its_bound(record: str, size: int) -> None:
 def test_the_first_ten_hold_a_fast_tile_on_problems_the_model_was_not_made_with() -> None:
     # benchmarks/tiles.py: other sizes, shapes, transposes and batches, before compiling; only tiles that were thought fast
     near = {}
-    for entry in read(RESULTS / "tiles.json")["problems"]:
-        p, rows = entry["problem"], [t for t in entry["quick"] if t["kernel"] == "gemm"]
+    for p, timed_tiles in problems().values():
+        rows = [t for t in timed_tiles if t["kernel"] == "tiled"]
         if len(rows) < 4 * TOP:
             continue
-        work = Product(p["M"], p["N"], p["K"], p["batch"], p["trans"][0] == "T", p["trans"][1] == "T")
+        work = p.desc
         tiles = [(Tile(**t["tile"]), t["options"]) for t in rows]
         measured = [t["seconds"] for t in rows]
         assert all(bound(h200(), work, *one) <= true for one, true in zip(tiles, measured, strict=True)), p
@@ -145,11 +146,16 @@ def test_what_is_expected_of_the_compiler_is_what_it_does(record: str) -> None:
 
 def test_more_of_anything_never_makes_a_tile_faster() -> None:
     code = expected(GOOD, SWITCHES, h200().room)
-    work = Product(4096, 4096, 4096)
+    work = GemmDesc(4096, 4096, 4096)
     plain = seconds(work, code=code)
     for name in ("registers", "local_bytes", "instructions", "local_accesses", "extra_cycles", "outside", "shared_bytes"):
         assert seconds(work, code=replace(code, **{name: 2 * getattr(code, name) + 100})) >= plain, name
-    for bigger in (replace(work, K=8192), replace(work, M=8192), replace(work, N=4400), replace(work, batch=2)):
+    for bigger in (
+        GemmDesc(4096, 4096, 8192),
+        GemmDesc(8192, 4096, 4096),
+        GemmDesc(4096, 4400, 4096),
+        GemmDesc(4096, 4096, 4096, 2, stride_c=4096**2),
+    ):
         assert seconds(bigger, code=code) > plain
 
 
@@ -157,7 +163,7 @@ def test_more_of_anything_never_makes_a_tile_faster() -> None:
 def test_a_better_device_is_never_slower(name: str) -> None:
     better = replace(h200(), **{name: 2 * getattr(h200(), name)})
     for size in SIZES:
-        product, rows = sample("rank.json", size)
+        product, rows = sample("h200-rank.json", size)
         for t in rows[:40]:
             assert (
                 seconds(product, t.tile, better, t.code, **t.options) <= seconds(product, t.tile, code=t.code, **t.options) * 1.001
@@ -167,40 +173,40 @@ def test_a_better_device_is_never_slower(name: str) -> None:
 
 def test_waves_edges_and_slices() -> None:
     # one block more than a wave of the device holds begins another wave
-    wave = Product(128 * 132 * 2, 128, 4096)
+    wave = GemmDesc(128 * 132 * 2, 128, 4096)
     assert seconds(replace(wave, M=wave.M + 1)) > 1.25 * seconds(wave)
     # what is beyond the edge is computed, too: up to it nothing changes
     assert seconds(replace(wave, M=wave.M - 127)) == pytest.approx(seconds(wave), rel=1e-3)
     # few blocks and a long sum: slices pay; many blocks: they do not
-    deep, sliced = Product(128, 128, 65536), replace(GOOD, SPLIT_K=16)
+    deep, sliced = GemmDesc(128, 128, 65536), replace(GOOD, SPLIT_K=16)
     assert seconds(deep, sliced) < 0.25 * seconds(deep)
-    assert seconds(Product(8192, 8192, 1024), sliced) > seconds(Product(8192, 8192, 1024))
+    assert seconds(GemmDesc(8192, 8192, 1024), sliced) > seconds(GemmDesc(8192, 8192, 1024))
 
 
 def test_a_call_is_all_its_launches() -> None:
-    tiny, free = Product(128, 128, 128), replace(h200(), launch=0.0)
+    tiny, free = GemmDesc(128, 128, 128), replace(h200(), launch=0.0)
     for slices, launches in ((1, 1), (2, 2)):
         tile = replace(GOOD, SPLIT_K=slices)
         assert seconds(tiny, tile) == pytest.approx(seconds(tiny, tile, free) + launches * h200().launch)
     # results of slices are written, read and added: beyond the last cache at the speed of memory
-    wide, sliced = Product(16384, 16384, 64), replace(GOOD, SPLIT_K=4)
+    wide, sliced = GemmDesc(16384, 16384, 64), replace(GOOD, SPLIT_K=4)
     moved = 4 * wide.M * wide.N * 5 / (h200().far_copy * h200().sms * h200().clock)
     assert seconds(wide, sliced) > seconds(wide) + moved
-    found = predict(h200(), Product(128, 128, 4096), GOOD, SWITCHES)
+    found = predict(h200(), GemmDesc(128, 128, 4096), GOOD, SWITCHES)
     assert (found.resident, found.blocks) == (1, 1)  # no more than there are, however many would fit
 
 
 def test_waiting_counts_where_nothing_hides_it() -> None:
     slow = replace(h200(), waits={name: 4 * clocks for name, clocks in h200().waits.items()})
     small = Tile(BM=32, BN=32, BK=4, WM=32, WN=32, TM=8, TN=4, VEC=4, VA=4, VB=4, STAGES=1, PADA=4, PADB=4)
-    alone, many = Product(32, 32, 4096), Product(2048, 2048, 4096)
+    alone, many = GemmDesc(32, 32, 4096), GemmDesc(2048, 2048, 4096)
     assert seconds(alone, small, slow) > 2 * seconds(alone, small)
     assert seconds(many, small, slow) < 1.5 * seconds(many, small)
 
 
 def test_the_limiter_is_named() -> None:
     small = replace(GOOD, TM=2, TN=2, WM=8, WN=16, BM=32, BN=32, VEC=2, VA=2, VB=2)
-    work = Product(4096, 4096, 4096)
+    work = GemmDesc(4096, 4096, 4096)
     assert predict(h200(), work, GOOD, SWITCHES).limiter == "schedulers"
     assert predict(h200(), work, small, SWITCHES | {"RESIDENT": 0}).limiter == "shared memory"
     poor = replace(h200(), far=h200().far / 100, shared_cache=1)
@@ -223,13 +229,13 @@ def test_a_warp_has_a_scheduler_of_its_own() -> None:
     # four blocks of a warp compute beside each other as one block of four warps does
     alone = Tile(BM=32, BN=64, BK=8, WM=32, WN=64, TM=8, TN=8, VEC=4, VA=4, VB=4, STAGES=1, PADA=4, PADB=4)
     code = expected(alone, {}, h200().room)
-    work = Product(32, 64 * 132, 65536)
-    assert seconds(replace(work, N=4 * work.N), alone, code=code) < 1.3 * seconds(work, alone, code=code)
+    work = GemmDesc(32, 64 * 132, 65536)
+    assert seconds(GemmDesc(work.M, 4 * work.N, work.K), alone, code=code) < 1.3 * seconds(work, alone, code=code)
 
 
 def test_conflicts_cost_what_other_instructions_do_not_hide() -> None:
     code = expected(GOOD, SWITCHES, h200().room)
-    work, others = Product(4096, 4096, 4096), code.instructions - code.multiply_adds
+    work, others = GemmDesc(4096, 4096, 4096), code.instructions - code.multiply_adds
 
     def taken(extra: float) -> float:
         return seconds(work, code=replace(code, extra_cycles=extra))
@@ -245,7 +251,7 @@ def test_few_warps_end_together() -> None:
     base = expected(GOOD, SWITCHES, h200().room)
     for tile, registers, resident in ((few, 250, 2), (many, 64, 4)):
         code = replace(base, registers=registers)
-        half, whole = (Product(128 * 132 * n * resident // 2, 128, 8192) for n in (3, 4))
+        half, whole = (GemmDesc(128 * 132 * n * resident // 2, 128, 8192) for n in (3, 4))
         found = predict(h200(), half, tile, SWITCHES, code)
         assert (found.resident, found.blocks) == (resident, 3 * resident // 2)
         # of a wave and a half the rest takes as long as a whole wave where the blocks of the first one end together

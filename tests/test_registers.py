@@ -156,7 +156,7 @@ def test_a_bank_gives_one_register_where_a_multiply_add_starts_every_cycle() -> 
 def test_the_rule_gives_the_speed_of_outer_products_on_an_h200() -> None:
     """From the machine code alone, beside the stored probe: rows and ploughed rows of 8 and 16, and the 2×2 blocks."""
     require(not nvrtc.missing(), f"CUDA: {nvrtc.missing()}")
-    record = read(trial.ROOT / "results/nvidia-h200/probe-cuda.json")
+    record = read(trial.fixture("h200-results/nvidia-h200/probe-cuda.json"))
     measured = {p["label"]: p["value"] for p in record["probe"]}
     for case in ffma_outer.BENCHMARK.cases(nvrtc.device_of("sm_90")):
         if not case.label.startswith(("8x", "16x")) or "column" in case.label:
@@ -169,7 +169,7 @@ def test_the_rule_gives_the_speed_of_outer_products_on_an_h200() -> None:
 def test_by_bank_the_rule_gives_the_speed_of_columns_too() -> None:
     """What is at hand only for the next instruction is too little for outer products in columns; by bank, both are right."""
     require(not nvrtc.missing(), f"CUDA: {nvrtc.missing()}")
-    record = read(trial.ROOT / "results/nvidia-h200/probe-cuda.json")
+    record = read(trial.fixture("h200-results/nvidia-h200/probe-cuda.json"))
     measured = {p["label"]: p["value"] for p in record["probe"]}
     for case in ffma_outer.BENCHMARK.cases(nvrtc.device_of("sm_90")):
         if not case.label.startswith(("8x", "16x")) or "2x2" in case.label or case.label not in measured:

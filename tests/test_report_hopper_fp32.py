@@ -13,7 +13,7 @@ from tables.hopper_fp32 import block, transposes
 from toprung.errors import BadRecord, UnknownName
 from toprung.lab.harness import results
 
-STORED = "results/nvidia-h200/fp32-sustained.json"
+STORED = trial.fixture("h200-fp32-sustained.json")
 
 
 def row(name: str, seconds: float, chosen: bool) -> dict[str, Any]:
@@ -28,7 +28,7 @@ def shape(trans: str, n: int, theirs: float, ours: float) -> dict[str, Any]:
 
 
 def stored(tmp_path: Path, shapes: list[dict[str, Any]], **other: Any) -> str:
-    record = json.loads((trial.ROOT / STORED).read_text())
+    record = json.loads(STORED.read_text())
     (tmp_path / "r.json").write_text(json.dumps({**record, "shapes": shapes, **other}))
     return "r.json"
 
@@ -87,7 +87,7 @@ def test_counters_stand_side_by_side_and_what_warps_wait_for_most_comes_first(tm
 
 def test_what_is_no_such_record_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UnknownName):
-        block(["other", STORED], trial.ROOT)
+        block(["other", STORED.name], STORED.parent)
     for other in ({"right": False}, {"kind": "leads"}):
         with pytest.raises(BadRecord, match="no record"):
             block(["sustained", stored(tmp_path, [], **other)], tmp_path)
@@ -97,7 +97,7 @@ def test_what_is_no_such_record_is_refused(tmp_path: Path) -> None:
 
 def test_the_picture_has_every_line_and_is_the_same_again(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    record = results.read(trial.ROOT / STORED)
+    record = results.read(STORED)
     for name in ("a.svg", "b.svg"):
         transposes(record, tmp_path / name)
     assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()

@@ -27,7 +27,8 @@ HOSTILE = """</script><script>alert(1)</script>"><img src=x onerror=alert(2)>'{{
 
 
 @pytest.fixture
-def typed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Typed:
+def typed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Typed:
+    monkeypatch.chdir(tmp_path)  # by default, results/ of the folder it runs in is read
     return Typed(capsys, monkeypatch)
 
 
@@ -220,7 +221,6 @@ def test_the_device_can_be_chosen(tmp_path: Path, typed: Typed) -> None:
 
 
 def test_without_measurements_the_page_says_how_to_make_them(tmp_path: Path, typed: Typed, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TOPRUNG_DATA", str(tmp_path / "data"))
     code, text = typed("report")
     shown = Parsed((tmp_path / "report" / "index.html").read_text())
@@ -244,7 +244,6 @@ def test_without_measurements_the_page_says_how_to_make_them(tmp_path: Path, typ
 def test_bad_input_is_refused_before_anything_is_written(
     words: tuple[str, ...], said: str, tmp_path: Path, typed: Typed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TOPRUNG_DATA", str(tmp_path / "data"))
     code, text = typed("report", *words)
     assert code == 2 and said in text and not (tmp_path / "report").exists()

@@ -24,8 +24,8 @@ from toprung.device import Device
 DOCS = trial.ROOT / "docs"
 
 
-def site_text(text: str, page: str = "kepler/index.md") -> str:
-    return for_site(text, page, trial.ROOT, lambda: "## every command")
+def site_text(text: str, page: str = "kepler/index.md", root: Path = trial.ROOT) -> str:
+    return for_site(text, page, root, lambda: "## every command")
 
 
 @pytest.fixture
@@ -65,16 +65,20 @@ def test_a_bad_row_is_refused(docs: Path, row: str, complaint: str) -> None:
         contents(docs)
 
 
-def test_links_out_of_the_pages() -> None:
-    assert site_text("[a record](../../results/nvidia-h200/squares.json)") == "[a record](../results/nvidia-h200/squares.json)"
+def test_links_out_of_the_pages(tmp_path: Path) -> None:
+    record = tmp_path / "results" / "machine" / "squares.json"
+    record.parent.mkdir(parents=True)
+    record.touch()
+    linked = site_text("[a record](../../results/machine/squares.json)", root=tmp_path)
+    assert linked == "[a record](../results/machine/squares.json)"
     assert site_text("[it](../../src/toprung/tile.py#L3)") == "it (`src/toprung/tile.py`)"
     assert site_text("[`tile.py`](../../src/toprung/tile.py)") == "`src/toprung/tile.py`"
     assert (
         site_text("[x](../../examples/climb.ipynb) and [y](../bound.md#level)")
         == "[x](../examples/climb.ipynb) and [y](../bound.md#level)"
     )
-    stored = site_text("stored in `results/nvidia-h200/squares.json`.")
-    assert stored == "stored in [`results/nvidia-h200/squares.json`](../results/nvidia-h200/squares.json)."
+    stored = site_text("stored in `results/machine/squares.json`.", root=tmp_path)
+    assert stored == "stored in [`results/machine/squares.json`](../results/machine/squares.json)."
     with pytest.raises(DeadLink, match=r"docs/kepler/index\.md links to \.\./\.\./src/toprung/gone\.py"):
         site_text("[it](../../src/toprung/gone.py)")
 

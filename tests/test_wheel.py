@@ -18,11 +18,12 @@ from toprung.device import Device
 PROGRAM = """
 import sys, toprung
 from toprung.backends import find, opened
-from toprung.build import build
-from toprung.check import Oracle, hostile
-from toprung.competitor import OnDevice, BoundRung
-from toprung.routines.gemm import Gemm
-from toprung.rung import ladder_names, rung
+from toprung.kernels.build import build
+from toprung.oracle.check import Oracle, hostile
+from toprung.lab.competitor import BoundRung
+from toprung.oracle.placed import OnDevice
+from toprung.oracle.gemm import Gemm
+from toprung.lab.rung import ladder_names, rung
 operands, last = hostile(Gemm(33, 35, 37, 0.7, 1.3)), rung(sys.argv[2])
 with opened(find(sys.argv[1])) as session:
     prepared = BoundRung(build(last, last.tile_for(session.device), {}, session), OnDevice(operands, session))

@@ -25,8 +25,18 @@ from toprung.oracle.problem import F32, Problem
 from toprung.tile import Tile
 
 ROOT = Path(__file__).resolve().parents[1]
+FIXTURES = Path(__file__).resolve().parent / "fixtures"
 LENGTHS = (*range(1, 10), 31, 32, 33, 63, 64, 65, 127, 128, 129)
 SCALARS = (0.0, 1.0, -1.0, 0.7, 1.3)
+
+
+def fixture(name: str) -> Path:
+    """Return the path of a fixture.
+
+    Those that begin with ``h200`` are excerpts of result files, as their ``excerpt_of`` says. They stay as they are when the result
+    file itself is measured again.
+    """
+    return FIXTURES / name
 
 
 @functools.cache

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tables import hopper_fp32, rank, refresh
 from toprung.lab.bounds.arch import FERMI
-from toprung.lab.bounds.paper import Plan
+from toprung.lab.bounds.paper import Blocking
 from toprung.lab.harness import results
 from toprung.lab.probe import store
 from toprung.report import bench_plot, bound_plot, plot, probe_plot, tune
@@ -66,7 +66,7 @@ def main() -> int:
             record = results.read(ROOT / stored)
             record["measurements"] = [m for m in record["measurements"] if size_of(m) == size]
             plot.ladder(record, ROOT / name)
-        bound_plot.sweep(FERMI, [Plan.square(b) for b in range(1, 17)], ROOT / "docs/bound.svg")
+        bound_plot.sweep(FERMI, [Blocking.square(b) for b in range(1, 17)], ROOT / "docs/bound.svg")
         picture, source = SQUARES
         record = results.read(source)
         record["measurements"] = [m for m in record["measurements"] if is_square(m)]

@@ -9,7 +9,7 @@ from toprung.errors import UnknownName
 from toprung.lab.bounds.arch import Architecture, architecture
 from toprung.lab.bounds.figures import Unknown
 from toprung.lab.bounds.levels import ADVICE
-from toprung.lab.bounds.paper import ACHIEVED, BUDGET, MIXES, WIDTHS, Plan, analyse, ffma_share, mix_throughput
+from toprung.lab.bounds.paper import ACHIEVED, BUDGET, MIXES, WIDTHS, Blocking, analyse, ffma_share, mix_throughput
 from toprung.report.bound_table import read_bounds
 
 NAMES = {
@@ -30,7 +30,7 @@ def markdown_bound(words: Sequence[str], root: Path) -> str:
     of = architecture(words[0])
     given = {name: int(value) for name, _, value in (w.partition("=") for w in words[1:])}
     width = given.pop("width", 64)
-    plan = Plan(**given, width=width) if "TM" in given else Plan.square(**({"B_R": 6} | given), width=width)
+    plan = Blocking(**given, width=width) if "TM" in given else Blocking.square(**({"B_R": 6} | given), width=width)
     analysis = analyse(of, plan)
     lines = ["| | condition | with numbers | |", "|---:|---|---|---|"]
     for c in analysis.conditions:

@@ -15,7 +15,7 @@ from toprung.cli.common import console, parse_switches
 from toprung.errors import BadSize, UnknownName
 from toprung.lab.bounds.arch import ARCHITECTURES, Architecture, architecture, card
 from toprung.lab.bounds.figures import Unknown
-from toprung.lab.bounds.paper import WIDTHS, Analysis, Plan, analyse, ffma_share
+from toprung.lab.bounds.paper import WIDTHS, Analysis, Blocking, analyse, ffma_share
 from toprung.lab.explain import figures_of
 from toprung.report import bound_plot
 
@@ -70,14 +70,14 @@ def bound_command(
         tb if tb is not None else SQUARE["T_B"],
         stride if stride is not None else SQUARE["L"],
     )
-    plan = _plan(changes, width, index) if changes else Plan.square(*square, width=width, index=index)
+    plan = _plan(changes, width, index) if changes else Blocking.square(*square, width=width, index=index)
     plan = replace(plan, blocks=blocks, registers=registers)
     if plot is not None:
         bound_plot.check(plot)
     if sweep or plot is not None:
         if changes:
             raise BadSize("a sweep is over the register blocking factor of square tiles: leave out --tile")
-        plans = [Plan.square(b, square[1], square[2], index=index) for b in SWEEP]
+        plans = [Blocking.square(b, square[1], square[2], index=index) for b in SWEEP]
         console.print(_sweep(of, plans, latency, mix))
         if plot is not None:
             bound_plot.sweep(of, plans, plot)
@@ -108,13 +108,13 @@ def _architecture(name: str) -> tuple[Architecture, float | None]:
     ), figures.ffma_latency_clocks
 
 
-def _plan(changes: dict[str, int], width: int, index: int) -> Plan:
+def _plan(changes: dict[str, int], width: int, index: int) -> Blocking:
     for name in changes:
         if name not in TILE:
             raise UnknownName("tile parameter of the model", name, TILE)
     if lacking := [name for name in TILE if name not in changes]:
         raise BadSize(f"a tile has {', '.join(TILE)}: give {' '.join(f'--tile {n}=…' for n in lacking)}, too")
-    return Plan(changes["TM"], changes["TN"], changes["BM"], changes["BN"], changes["BK"], width=width, index=index)
+    return Blocking(changes["TM"], changes["TN"], changes["BM"], changes["BN"], changes["BK"], width=width, index=index)
 
 
 def inputs(of: Architecture) -> Table:
@@ -162,7 +162,7 @@ def verdict(analysis: Analysis) -> str:
     return f"P_potential = {most:,.0f} GFLOP/s{share}; limited by {analysis.limiter}"
 
 
-def _sweep(of: Architecture, plans: list[Plan], latency: float | None, mix: float | None) -> Table:
+def _sweep(of: Architecture, plans: list[Blocking], latency: float | None, mix: float | None) -> Table:
     title = f"{of.title}: main loop and potential over the register blocking factor"
     table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("B_R", justify="right")

@@ -21,7 +21,7 @@ from toprung.dispatch.tuned import TunedStore
 from toprung.errors import BadArgument, LaunchError, NoDevice, StoreError
 from toprung.gemm.desc import Desc
 from toprung.store import VARIABLE as STORE
-from toprung.store import Store, off
+from toprung.store import off
 
 VARIABLE = "TOPRUNG_PLANNING"
 """Environment variable: the autotune level where the program does not say."""
@@ -125,7 +125,7 @@ class Autotuner:
         if device.id in self._given_up:
             return self._given_up[device.id]
         try:
-            Store.default().ready()
+            self.store.ready()
             if session is not None:
                 with suppress(LaunchError):  # some other stream is being captured: it will be measured beside what is there
                     session.synchronize() if queue is None else session.settle_queue(queue)

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from toprung.device import Device
 from toprung.dispatch import ranking
@@ -27,7 +28,10 @@ from toprung.gemm.classes import class_of
 from toprung.gemm.desc import Desc, described
 from toprung.kernels.base import KernelFamily
 from toprung.kernels.registry import families
-from toprung.store import Book, Entry, Machine, Proof, Store, off, shipped
+from toprung.store import Book, Entry, Machine, Proof, off, shipped
+
+if TYPE_CHECKING:
+    from toprung.store import Store
 
 FACTOR = 1.5
 """Largest ratio of M, N, K and batch of a neighbour to the product's."""
@@ -77,13 +81,17 @@ class TunedStore:
         machine = Machine.of(device)
         if off():
             return Known(machine, None, Book())
-        store = Store.default()
+        store = _store()
         stamp = _stamp(store.path)
         with self._lock:
             found = self._known.get(machine)
             if found is None or found.stamp != stamp:
                 found = self._known[machine] = self._read(machine, store, stamp)
             return found
+
+    def ready(self) -> None:
+        """Raise StoreError unless the user's store can be written."""
+        _store().ready()
 
     def forget(self) -> None:
         """Forget what was read and proved in this process."""
@@ -131,17 +139,17 @@ class TunedStore:
         refused just now (memory, a launch) counts in this process alone.
         """
         proof = Proof(entry.id, Machine.of(device), version(entry.kernel, device.backend), "its verification did not end")
-        kept = self._keep(Store.default().prove, proof)
+        kept = self._keep(_store().prove, proof)
         found: list[str] = []
         try:
             yield found
         except (LaunchError, OutOfDeviceMemory) as error:
             found.append(str(error))
             if kept:
-                self._keep(Store.default().unprove, proof)
+                self._keep(_store().unprove, proof)
         else:
             if kept:
-                self._keep(Store.default().prove, replace(proof, message="; ".join(found)))
+                self._keep(_store().prove, replace(proof, message="; ".join(found)))
         self._proved[proof.entry, proof.machine, proof.source] = "; ".join(found)
 
     def _keep(self, write: Callable[[Proof], None], proof: Proof) -> bool:
@@ -286,6 +294,13 @@ class TunedStore:
 
 HERE = TunedStore()
 """This process's lookup; selection takes another one where it is given one."""
+
+
+def _store() -> Store:
+    """Return the user's store; SQLite is loaded with it, the first time that a product is selected."""
+    from toprung.store import Store
+
+    return Store.default()
 
 
 def _stamp(path: Path) -> object:

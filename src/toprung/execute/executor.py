@@ -6,7 +6,7 @@ import functools
 import threading
 from dataclasses import replace
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakSet
 
 from toprung.backends.base import Session
 from toprung.dispatch import autotune
@@ -81,6 +81,10 @@ class Executor:
         """Return the executable of C = α·A·B + β·C for operands of any strides."""
         return self.executable(lower(a, b, c, beta if beta in (0, 1) else 2.0, alpha != 0), own, precision, queue)
 
+    def forget(self) -> None:
+        """Forget all executables of the session."""
+        self._kept.clear()
+
     def select(self, desc: Desc, own: bool, precision: str, queue: Any = None) -> Selection:
         """Return the selection for a product, measured first if the autotune level says so, and verified if it is unproven."""
         device, store = self.session.device, self.autotuner.store
@@ -95,19 +99,24 @@ class Executor:
         return replace(found, why=f"{found.why}; not measured: {unmeasured}") if unmeasured else found
 
 
-_executors: WeakKeyDictionary[Session, Executor] = WeakKeyDictionary()
+_executors: WeakSet[Executor] = WeakSet()
 _opening = threading.Lock()
 
 
 def executor_of(session: Session) -> Executor:
-    """Return the executor of a session, made at the first request."""
-    found = _executors.get(session)
-    if found is None:
+    """Return the executor of a session, made at the first request; it goes when the session does."""
+    here: dict[str, Any] = session.__dict__  # not a dictionary by session: what it kept would keep the session, too
+    found: Executor | None = here.get("executor")
+    if found is None or found.session is not session:  # a branch begins with a copy of its session's attributes
         with _opening:
-            found = _executors.setdefault(session, Executor(session))
+            found = here.get("executor")
+            if found is None or found.session is not session:
+                found = here["executor"] = Executor(session)
+                _executors.add(found)
     return found
 
 
 def forget() -> None:
     """Forget all executables: a forked child may not use them."""
-    _executors.clear()
+    for one in list(_executors):
+        one.forget()

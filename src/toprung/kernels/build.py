@@ -121,7 +121,7 @@ def loaded(session: Session, record: LibraryKernel, tile: Tile, options: Mapping
 
 def kernel_of(session: Session, source: Source) -> Kernel:
     """Return the kernel of any source, compiled for a session's device and loaded there; kept as long as the session."""
-    key = source.name, source.kernel, tuple(source.defines.items())
+    key = source.text, source.kernel, tuple(source.defines.items()), source.flags
     return _kept(session, key, lambda: source_kernel(source, session))
 
 

@@ -8,14 +8,14 @@ from pathlib import Path
 
 from toprung.lab.bounds.arch import Architecture
 from toprung.lab.bounds.figures import Unknown
-from toprung.lab.bounds.paper import MIXES, WIDTHS, Plan, analyse, ffma_share
+from toprung.lab.bounds.paper import MIXES, WIDTHS, Blocking, analyse, ffma_share
 from toprung.report.plot import VENDOR, check, save
 
 __all__ = ["check", "sweep"]
 COLORS = {32: "#9ecae1", 64: "#3182bd", 128: "#08306b"}
 
 
-def sweep(of: Architecture, plans: Sequence[Plan], path: Path) -> None:
+def sweep(of: Architecture, plans: Sequence[Blocking], path: Path) -> None:
     """FFMA share of the main loop, and the potential, over the register blocking factor for each width of LDS.
 
     What a condition refuses is drawn hollow. Where figures are missing, the second picture says which.

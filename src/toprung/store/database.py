@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import os
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -17,16 +16,8 @@ from toprung.store.entry import Book, Entry, Machine, Proof, shape_text
 from toprung.store.exchange import Imported, Vet, read_exchange, write_exchange
 from toprung.store.migration import CONTENT
 
-VARIABLE = "TOPRUNG_STORE"
-"""Environment variable that, set to ``off``, makes toprung ignore the user's store and the shipped entries."""
-
 EACH = 4
 """Default number of entries of a shape and kernel that ``Store.fastest`` returns."""
-
-
-def off() -> bool:
-    """Return True if the environment says to ignore the user's store and the shipped entries."""
-    return os.environ.get(VARIABLE, "").lower() == "off"
 
 
 class Store:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import functools
 import math
-import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from types import MappingProxyType
@@ -154,7 +153,8 @@ class Entry:
     def median(self) -> float:
         """Median seconds of the unmarked samples, or of all if every one is marked; infinite without samples."""
         kept = [s for s, m in zip(self.seconds, self.marked, strict=True) if not m]
-        return statistics.median(kept or self.seconds) if self.seconds else math.inf
+        times = sorted(kept or self.seconds)
+        return (times[(len(times) - 1) // 2] + times[len(times) // 2]) / 2 if times else math.inf
 
     @property
     def sizes(self) -> tuple[int, int, int, int]:

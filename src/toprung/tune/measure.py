@@ -15,7 +15,7 @@ from toprung.lab import baselines
 from toprung.lab.competitor import BoundCompetitor, Rotating, refuse_what_cannot_fit
 from toprung.lab.harness.bench import copies
 from toprung.lab.harness.library import BoundProduct, Toprung
-from toprung.lab.harness.measure import Plan, Timing
+from toprung.lab.harness.measure import SamplingPlan, Timing
 from toprung.lab.harness.power import clock_reader
 from toprung.lab.harness.stats import paired_ratio
 from toprung.oracle.check import Oracle, hostile
@@ -40,7 +40,7 @@ Says = Callable[[str, int], None]
 
 
 @dataclass
-class Ready:
+class Verified:
     """A prepared candidate that passed verification, with its error grade."""
 
     prepared: BoundCompetitor
@@ -54,7 +54,7 @@ class Measurer:
         self.session, self._clock = session, clock_reader(session)
         self._problem: Problem | None = None
         self._seed = 0
-        self._ready: dict[Candidate, Ready] = {}
+        self._ready: dict[Candidate, Verified] = {}
         self._host: dict[tuple[str, Any], float] = {}
 
     def run(self, trial: Trial, says: Says = lambda phase, which: None) -> Outcome:
@@ -73,7 +73,7 @@ class Measurer:
             self._problem = None
             return Outcome((), time.monotonic() - start, str(error) or "there is not enough memory for the operands")
         sampled = [Sampled()] * len(trial.candidates)
-        ready: dict[int, Ready] = {}
+        ready: dict[int, Verified] = {}
         for i, candidate in enumerate(trial.candidates):
             sampled[i] = self._prepare(i, candidate, says, ready)
         while len(self._ready) > max(KEPT, len(ready)):
@@ -93,7 +93,7 @@ class Measurer:
         self._copies: list[OnDevice] | None = None
         self._problem, self._seed = problem, seed
 
-    def _prepare(self, i: int, candidate: Candidate, says: Says, ready: dict[int, Ready]) -> Sampled:
+    def _prepare(self, i: int, candidate: Candidate, says: Says, ready: dict[int, Verified]) -> Sampled:
         """Build a candidate, run it once and verify it; or reuse what an earlier trial prepared."""
         if (found := self._ready.pop(candidate, None)) is None:
             says("build", i)
@@ -108,7 +108,7 @@ class Measurer:
             verdict = self._oracle.verify(prepared.fetch(), candidate.family.precision)
             if not verdict.right:
                 return Sampled("wrong", "; ".join(verdict.problems), grade=verdict.grade)
-            found = Ready(prepared, verdict.grade)
+            found = Verified(prepared, verdict.grade)
         self._ready[candidate] = ready[i] = found  # to the end: the least recently used is dropped first
         return Sampled("right", grade=found.grade)
 
@@ -123,8 +123,8 @@ class Measurer:
         """Return a prepared candidate bound to other operands; toprung's own reuse their launches."""
         return prepared.elsewhere(placed) if isinstance(prepared, BoundProduct) else self._bound(candidate, placed)
 
-    def _time(self, trial: Trial, ready: dict[int, Ready], sampled: list[Sampled], says: Says) -> None:
-        plan = Plan(sample_seconds=trial.sample_seconds, held=True)
+    def _time(self, trial: Trial, ready: dict[int, Verified], sampled: list[Sampled], says: Says) -> None:
+        plan = SamplingPlan(sample_seconds=trial.sample_seconds, held=True)
         taken = {i: Samples() for i in ready}
         timings: dict[int, Timing] = {}
         fastest = float("inf")
@@ -174,7 +174,7 @@ class Measurer:
         self._host[candidate.kernel, work] = least = min(self._host.get((candidate.kernel, work), math.inf), seconds)
         return least if least < math.inf else 0.0
 
-    def _time_cold(self, trial: Trial, ready: dict[int, Ready], sampled: list[Sampled], says: Says) -> None:
+    def _time_cold(self, trial: Trial, ready: dict[int, Verified], sampled: list[Sampled], says: Says) -> None:
         """Time candidates with operands that are in no cache; a problem larger than every cache is cold without copies."""
         if self._copies is None:
             says("place", 0)
@@ -186,7 +186,7 @@ class Measurer:
             prepared = ready[i].prepared
             if self._copies:
                 prepared = Rotating([self._rebound(prepared, trial.candidates[i], one) for one in self._copies])
-            timing = Timing(prepared, plan=Plan(sample_seconds=trial.sample_seconds, held=True))
+            timing = Timing(prepared, plan=SamplingPlan(sample_seconds=trial.sample_seconds, held=True))
             timing.warm_up()
             for _ in range(trial.cold):
                 timing.sample()

@@ -13,17 +13,17 @@ import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from toprung.device import Device
 from toprung.errors import BadRecord, Unsupported
-from toprung.gemm.desc import GemmDesc
+from toprung.gemm.desc import GemmDesc, described
 from toprung.kernels.base import TileConfig
 from toprung.lab.bounds.figures import Figures, Unknown
-from toprung.lab.bounds.rank import Code, Machine, Prediction, Product, bound, machine, predict
+from toprung.lab.bounds.rank import Code, Machine, Prediction, bound, machine, predict
 from toprung.lab.explain import figures_of
 from toprung.tile import Tile
 
@@ -38,7 +38,7 @@ class Ranking:
     """Cost model of the block kernel's configurations for one product on one device."""
 
     machine: Machine
-    product: Product
+    desc: GemmDesc
 
     @staticmethod
     def of(device: Device, desc: GemmDesc, figures: Figures | None = None) -> Ranking:
@@ -52,11 +52,11 @@ class Ranking:
         found = machine(figures or figures_of(device))
         if isinstance(found, Unknown):
             raise Unsupported(f"the model cannot rank tiles on {device}, it lacks {', '.join(found.missing)}: run toprung probe")
-        return Ranking(found, Product(desc.M, desc.N, desc.K, desc.batch, desc.trans_a, desc.trans_b))
+        return Ranking(found, desc)
 
     def prediction(self, config: TileConfig, code: Code | None = None) -> Prediction:
         """Return the model's prediction for a configuration; without ``code``, what the compiler makes of it is predicted, too."""
-        return predict(self.machine, self.product, config.tile, dict(config.options), code)
+        return predict(self.machine, self.desc, config.tile, dict(config.options), code)
 
     def seconds(self, config: TileConfig, code: Code | None = None) -> float:
         """Return the predicted seconds of a product."""
@@ -64,7 +64,7 @@ class Ranking:
 
     def least(self, config: TileConfig, code: Code | None = None) -> float:
         """Return a lower bound of a configuration's seconds."""
-        return bound(self.machine, self.product, config.tile, dict(config.options), code)
+        return bound(self.machine, self.desc, config.tile, dict(config.options), code)
 
     def order(self, configs: Iterable[TileConfig]) -> list[TileConfig]:
         """Return configurations, the fastest predicted first."""
@@ -112,7 +112,7 @@ class Timed:
     seconds: float
 
 
-def timed(record: Mapping[str, Any]) -> Iterator[tuple[Product, list[Timed]]]:
+def timed(record: Mapping[str, Any]) -> Iterator[tuple[GemmDesc, list[Timed]]]:
     """Yield each problem of a result file of ``benchmarks/rank.py`` with the tiles that were timed.
 
     Raises
@@ -128,14 +128,14 @@ def timed(record: Mapping[str, Any]) -> Iterator[tuple[Product, list[Timed]]]:
                 for t in entry["tiles"]
                 if t["seconds"]
             ]
-            yield Product(p["M"], p["N"], p["K"], p["batch"], p["trans"][0] == "T", p["trans"][1] == "T"), rows
+            yield cast(GemmDesc, described({"routine": "gemm", **p})), rows
     except (KeyError, TypeError) as error:
         raise BadRecord(f"this is no record of ranked tiles ({type(error).__name__}: {error}): run benchmarks/rank.py") from None
 
 
-def predictions(on: Machine, product: Product, rows: Sequence[Timed], compiled: bool = True) -> list[float]:
+def predictions(on: Machine, desc: GemmDesc, rows: Sequence[Timed], compiled: bool = True) -> list[float]:
     """Return the predicted seconds of timed tiles, from the compiled code or, without ``compiled``, from the configuration."""
-    return [predict(on, product, t.tile, t.options, t.code if compiled else None).seconds for t in rows]
+    return [predict(on, desc, t.tile, t.options, t.code if compiled else None).seconds for t in rows]
 
 
 def _no_waits(on: Machine) -> Machine:
@@ -154,7 +154,7 @@ WITHOUT: Mapping[str, Callable[[Machine, Code], tuple[Machine, Code]]] = Mapping
 """Ablations of the model: by the name of a part, a function that removes the device's limit there, or the code's need of it."""
 
 
-def without(part: str, on: Machine, product: Product, rows: Sequence[Timed]) -> list[float]:
+def without(part: str, on: Machine, desc: GemmDesc, rows: Sequence[Timed]) -> list[float]:
     """Return the predicted seconds of timed tiles by the model without one of its parts (see ``WITHOUT``)."""
     changed = [(t, *WITHOUT[part](on, t.code)) for t in rows]
-    return [predict(other, product, t.tile, t.options, code).seconds for t, other, code in changed]
+    return [predict(other, desc, t.tile, t.options, code).seconds for t, other, code in changed]

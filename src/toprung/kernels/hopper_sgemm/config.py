@@ -23,7 +23,7 @@ def ring(tile: Tile) -> int:
 
 
 @dataclass(frozen=True)
-class Variant(KernelConfig):
+class SgemmConfig(KernelConfig):
     """Free parameters of the product's kernel: a block of eight warps of 64 × 64 and a warpgroup that fetches.
 
     Attributes
@@ -64,7 +64,7 @@ class Variant(KernelConfig):
         return {"tile": self.tile.given(), "options": {"GROUP": self.GROUP, "TURN_A": self.TURN_A, "WAIT_AT": self.WAIT_AT}}
 
     @classmethod
-    def decode(cls, tile: Mapping[str, int], options: Mapping[str, int]) -> Variant:
+    def decode(cls, tile: Mapping[str, int], options: Mapping[str, int]) -> SgemmConfig:
         """Return the inverse of ``encode``; ValueError for anything else, or for a kernel that is not built."""
         try:
             made = cls(tile["BM"], tile["BN"], tile["BK"], tile["STAGES"], options["WAIT_AT"], options["GROUP"], options["TURN_A"])
@@ -113,19 +113,19 @@ ADDING_PADS = {(128, 14): 7}
 """``PADS`` of the kernel that adds to C, whose loop has other registers; for others no place was better."""
 ADDED_ROWS = 2
 """Rows of C that this kernel fetches together. Its loop takes up to a hundredth longer than that of the kernel that only writes."""
-FIRST = Variant()
+FIRST = SgemmConfig()
 VARIANTS = (
     FIRST,
-    Variant(256, 128),
-    Variant(512, 64, GROUP=4),
-    Variant(64, 512, GROUP=16),
-    Variant(512, 64, BK=12, STAGES=4, WAIT_AT=11, GROUP=4, TURN_A=1),
-    Variant(BK=10, STAGES=7, WAIT_AT=5, GROUP=16),
+    SgemmConfig(256, 128),
+    SgemmConfig(512, 64, GROUP=4),
+    SgemmConfig(64, 512, GROUP=16),
+    SgemmConfig(512, 64, BK=12, STAGES=4, WAIT_AT=11, GROUP=4, TURN_A=1),
+    SgemmConfig(BK=10, STAGES=7, WAIT_AT=5, GROUP=16),
 )
 """Block shapes that are weighed; and shorter stages, of which a short K leaves less empty."""
 
 
-def product_source(variant: Variant, **more: int) -> Source:
+def product_source(variant: SgemmConfig, **more: int) -> Source:
     """Return the product's kernel."""
     text = "".join(f'#include "{name}"\n' for name in ("../include/hopper.cuh", "ffma.cuh", "share.cuh", "turn.cuh", "ffma.cu"))
     defines = {**variant.defines(**more), DYNAMIC_SHARED: variant.shared_bytes}

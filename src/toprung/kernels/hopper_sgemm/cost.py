@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from toprung.device import Device
 from toprung.gemm.desc import GemmDesc
 from toprung.kernels.hopper import ceil, is_hopper
-from toprung.kernels.hopper_sgemm.config import FIRST, VARIANTS, Variant
+from toprung.kernels.hopper_sgemm.config import FIRST, VARIANTS, SgemmConfig
 
 DEEPEST = 1 << 24
 """Largest K: a share's stages are counted with 31 bits."""
@@ -73,12 +73,12 @@ class Schedule(NamedTuple):
     shared: int
 
 
-def tiles_of(desc: GemmDesc, variant: Variant) -> int:
+def tiles_of(desc: GemmDesc, variant: SgemmConfig) -> int:
     """Return the tiles of C."""
     return ceil(desc.M, variant.BM) * ceil(desc.N, variant.BN)
 
 
-def schedules(desc: GemmDesc, variant: Variant, units: int) -> list[Schedule]:
+def schedules(desc: GemmDesc, variant: SgemmConfig, units: int) -> list[Schedule]:
     """Return what is weighed: whole tiles alone, or what does not fill whole waves cut evenly over all blocks."""
     tiles, chunks = tiles_of(desc, variant), ceil(desc.K, variant.BK)
     found = [Schedule(min(units, tiles), 0)]
@@ -90,7 +90,7 @@ def schedules(desc: GemmDesc, variant: Variant, units: int) -> list[Schedule]:
     return found
 
 
-def chains_of(desc: GemmDesc, variant: Variant, units: int) -> int:
+def chains_of(desc: GemmDesc, variant: SgemmConfig, units: int) -> int:
     """Return into how many launches, one after the other, sums are cut so that errors are no larger than cuBLAS's.
 
     A sum of K terms in one go is off by about √K roundings of its last terms, in n chains by √(K/n). What it costs: a launch and
@@ -111,7 +111,7 @@ def links(K: int, count: int, step: int) -> list[tuple[int, int]]:
     return [(k, min(each, K - k)) for k in range(0, K, each)]
 
 
-def schedule_time(desc: GemmDesc, variant: Variant, schedule: Schedule) -> float:
+def schedule_time(desc: GemmDesc, variant: SgemmConfig, schedule: Schedule) -> float:
     """Return the seconds that the fullest block takes."""
     tiles, chunks = tiles_of(desc, variant), ceil(desc.K, variant.BK)
     grid, shared = schedule
@@ -122,12 +122,12 @@ def schedule_time(desc: GemmDesc, variant: Variant, schedule: Schedule) -> float
     return mine * each + (whole + ceil(shared, grid)) * TILE + parts * PART
 
 
-def schedule(desc: GemmDesc, variant: Variant, units: int) -> Schedule:
+def schedule(desc: GemmDesc, variant: SgemmConfig, units: int) -> Schedule:
     """Return the schedule that is done first."""
     return min(schedules(desc, variant, units), key=lambda s: schedule_time(desc, variant, s))
 
 
-def product_time(desc: GemmDesc, variant: Variant, units: int) -> float:
+def product_time(desc: GemmDesc, variant: SgemmConfig, units: int) -> float:
     """Return the seconds of the product's launches."""
     moved, added = 4 * (desc.M * desc.K + desc.K * desc.N + desc.M * desc.N), ceil(tiles_of(desc, variant), units) * CHAINED
     cut = links(desc.K, chains_of(desc, variant, units), variant.BK)
@@ -136,13 +136,13 @@ def product_time(desc: GemmDesc, variant: Variant, units: int) -> float:
     return len(cut) * START + (len(cut) - 1) * added + max(time, moved / MEMORY_RATE)
 
 
-def select_variant(desc: GemmDesc, units: int) -> Variant:
+def select_variant(desc: GemmDesc, units: int) -> SgemmConfig:
     """Return the block shape with which all is done first; very large products are walked in bands twice as high."""
     found = min((v for v in VARIANTS if not unfit(desc, v)), key=lambda v: predicted(desc, units, v))
     return replace(found, GROUP=2 * found.GROUP) if found == FIRST and tiles_of(desc, found) > BROAD * units else found
 
 
-def predicted(desc: GemmDesc, units: int, variant: Variant | None = None) -> float:
+def predicted(desc: GemmDesc, units: int, variant: SgemmConfig | None = None) -> float:
     """Return the predicted seconds of a product, the layout pass included."""
     variant = variant or select_variant(desc, units)
     laid = 8.0 * desc.K * ((0 if direct_a(desc, variant) else desc.M) + (0 if direct_b(desc) else desc.N))
@@ -150,14 +150,14 @@ def predicted(desc: GemmDesc, units: int, variant: Variant | None = None) -> flo
     return time + (LAY_START + laid / LAY_RATE if laid else 0.0)
 
 
-def direct_a(desc: GemmDesc, variant: Variant = FIRST) -> bool:
+def direct_a(desc: GemmDesc, variant: SgemmConfig = FIRST) -> bool:
     """Return True if A is read where it lies: every row on 16 bytes, and K×M, or M×K where the product turns it."""
     long_enough = desc.trans_a and desc.lda >= desc.M and not variant.TURN_A
     turned = variant.TURN_A and not desc.trans_a and desc.lda >= desc.K
     return bool((long_enough or turned) and desc.lda % 4 == 0 and desc.align_a == 4)
 
 
-def unfit(desc: GemmDesc, variant: Variant) -> str:
+def unfit(desc: GemmDesc, variant: SgemmConfig) -> str:
     """Return why a variant cannot compute a product; empty where it can."""
     return "it turns A, which must be M×K on 16 bytes" if variant.TURN_A and not direct_a(desc, variant) else ""
 

@@ -17,7 +17,7 @@ from toprung.device import Device
 from toprung.gemm.desc import Desc, GemmDesc
 from toprung.kernels import cost_model
 from toprung.kernels.base import TEST_EDGE, TEST_SLICES, Axes, KernelConfig, KernelFamily, Launches, Point
-from toprung.kernels.hopper_sgemm.config import FIRST, Variant, lay_source, product_source
+from toprung.kernels.hopper_sgemm.config import FIRST, SgemmConfig, lay_source, product_source
 from toprung.kernels.hopper_sgemm.cost import chains_of, direct_a, direct_b, links, predicted, select_variant, supported, unfit
 from toprung.kernels.hopper_sgemm.launches import SgemmLaunches, launches, panels, workspace_bytes
 
@@ -44,20 +44,20 @@ class HopperSgemm(KernelFamily):
 
     # selection
 
-    def candidates(self, device: Device, desc: Desc) -> Iterable[Variant]:
+    def candidates(self, device: Device, desc: Desc) -> Iterable[SgemmConfig]:
         """Return the variant that suits the product, where C is large."""
         assert isinstance(desc, GemmDesc)
         return [select_variant(desc, device.compute_units)] if desc.M * desc.N >= LEAST else []
 
     def cost(self, device: Device, desc: Desc, config: KernelConfig) -> float:
         """Return the seconds of all launches, and what writing C adds."""
-        assert isinstance(desc, GemmDesc) and isinstance(config, Variant)
+        assert isinstance(desc, GemmDesc) and isinstance(config, SgemmConfig)
         each, units = RESULT[desc.widths[2] == 4], device.compute_units
         return predicted(desc, units, config) + each * desc.M * desc.N / (units * cost_model.hz(device))
 
     def reason(self, device: Device, desc: Desc, config: KernelConfig) -> str:
         """Return how many blocks there are, and what is laid out first."""
-        assert isinstance(desc, GemmDesc) and isinstance(config, Variant)
+        assert isinstance(desc, GemmDesc) and isinstance(config, SgemmConfig)
         direct = {"A": direct_a(desc, config), "B": direct_b(desc)}
         laid = [name for name, aligned in direct.items() if not aligned]
         why = f"least by the cost model: TMA feeds {device.compute_units} blocks that stay"
@@ -67,17 +67,17 @@ class HopperSgemm(KernelFamily):
 
     def compile(self, session: Session, desc: Desc, config: KernelConfig) -> Launches:
         """Return the launches: for each panel the layout pass, where there is something to lay out, and the product's."""
-        assert isinstance(desc, GemmDesc) and isinstance(config, Variant)
+        assert isinstance(desc, GemmDesc) and isinstance(config, SgemmConfig)
         return SgemmLaunches(session, desc, config)
 
     def workspace_bytes(self, device: Device, desc: Desc, config: KernelConfig) -> int:
         """Return the bytes of operands laid out and of parts of tiles."""
-        assert isinstance(desc, GemmDesc) and isinstance(config, Variant)
+        assert isinstance(desc, GemmDesc) and isinstance(config, SgemmConfig)
         return workspace_bytes(desc, config, device.compute_units)
 
     def launch_count(self, device: Device, desc: Desc, config: KernelConfig) -> int:
         """Return the launches of all panels and chains."""
-        assert isinstance(desc, GemmDesc) and isinstance(config, Variant)
+        assert isinstance(desc, GemmDesc) and isinstance(config, SgemmConfig)
         if not (desc.M and desc.N):
             return 0
         chain = links(desc.K, chains_of(desc, config, device.compute_units), config.BK)
@@ -85,15 +85,15 @@ class HopperSgemm(KernelFamily):
 
     # the store
 
-    def decode(self, tile: Mapping[str, int], options: Mapping[str, int]) -> Variant:
+    def decode(self, tile: Mapping[str, int], options: Mapping[str, int]) -> SgemmConfig:
         """Return a variant."""
-        return Variant.decode(tile, options)
+        return SgemmConfig.decode(tile, options)
 
     def adapt(self, device: Device, desc: Desc, config: KernelConfig, measured: Desc, exact: bool) -> KernelConfig | str:
         """Return the variant as it is, if it can read the product's operands."""
         if reason := self.supports(device, desc):
             return reason
-        assert isinstance(desc, GemmDesc) and isinstance(config, Variant)
+        assert isinstance(desc, GemmDesc) and isinstance(config, SgemmConfig)
         return unfit(desc, config) or config
 
     def texts(self, backend: str) -> Iterable[str]:
@@ -104,29 +104,29 @@ class HopperSgemm(KernelFamily):
 
     def test_problem(self, desc: Desc, config: KernelConfig) -> tuple[tuple[int, int, int], KernelConfig]:
         """Return a block and an edge each way."""
-        assert isinstance(config, Variant)
+        assert isinstance(config, SgemmConfig)
         return (config.BM + TEST_EDGE, config.BN + TEST_EDGE, TEST_SLICES * config.BK + TEST_EDGE), config
 
     def source(self, device: Device, config: KernelConfig) -> Source:
         """Return the product's source."""
-        assert isinstance(config, Variant)
+        assert isinstance(config, SgemmConfig)
         return product_source(config)
 
     def space(self, device: Device, desc: Desc) -> Axes:
         """Return the axes for large products, where the device has what the kernel is written for."""
         return {} if self.supports(device, desc) or desc.M * desc.N < LEAST else SPACE
 
-    def at(self, device: Device, desc: Desc, point: Point) -> Variant | None:
+    def at(self, device: Device, desc: Desc, point: Point) -> SgemmConfig | None:
         """Return a point with a ring as large as that of ``FIRST``, in stages of its own size; None if it does not suit."""
         assert isinstance(desc, GemmDesc)
         bm, bk = point["BM"], point["BK"]
         stages = FIRST.shared_bytes // (4 * (bm + AREA // bm) * bk)
-        variant = Variant(bm, AREA // bm, bk, stages, point["WAIT"] * bk // 4, point["GROUP"], point["TURN_A"])
+        variant = SgemmConfig(bm, AREA // bm, bk, stages, point["WAIT"] * bk // 4, point["GROUP"], point["TURN_A"])
         return None if variant.refused() or unfit(desc, variant) else variant
 
     def point(self, config: KernelConfig) -> Point:
         """Return the point nearest to a variant."""
-        assert isinstance(config, Variant)
+        assert isinstance(config, SgemmConfig)
         wait = min(3, max(1, round(4 * config.WAIT_AT / config.BK)))
         return {"BM": config.BM, "BK": config.BK, "WAIT": wait, "GROUP": config.GROUP, "TURN_A": config.TURN_A}
 
@@ -134,7 +134,7 @@ class HopperSgemm(KernelFamily):
         """Yield a wait in the middle and the usual raster, the block shapes that fit best."""
         assert isinstance(desc, GemmDesc)
         units = device.compute_units
-        shapes = sorted(SPACE["BM"], key=lambda bm: predicted(desc, units, Variant(bm, AREA // bm)))
+        shapes = sorted(SPACE["BM"], key=lambda bm: predicted(desc, units, SgemmConfig(bm, AREA // bm)))
         for bm, bk, turn in itertools.product(shapes[:2], SPACE["BK"][:2], SPACE["TURN_A"]):
             yield {"BM": bm, "BK": bk, "WAIT": 2, "GROUP": 8, "TURN_A": turn}
 

@@ -16,7 +16,7 @@ from toprung.kernels.base import Launches, Run
 from toprung.kernels.build import kernel_of
 from toprung.kernels.hopper import address as address_of
 from toprung.kernels.hopper import ceil, narrow, whole
-from toprung.kernels.hopper_sgemm.config import ADDED_ROWS, FIRST, Variant, lay_source, product_source
+from toprung.kernels.hopper_sgemm.config import ADDED_ROWS, FIRST, SgemmConfig, lay_source, product_source
 from toprung.kernels.hopper_sgemm.cost import (
     Piece,
     chains_of,
@@ -64,7 +64,7 @@ class Panel:
     lay_b: bool
 
 
-def panels(call: GemmDesc, limit: int = LIMIT, variant: Variant = FIRST) -> list[Panel]:
+def panels(call: GemmDesc, limit: int = LIMIT, variant: SgemmConfig = FIRST) -> list[Panel]:
     """Return the pieces of a product whose operands, laid out, need no more than ``limit`` bytes, or 32 rows and columns each.
 
     Pieces are multiples of 32 high and wide: operands that are read where they lie stay on 16 bytes.
@@ -95,12 +95,12 @@ def panels(call: GemmDesc, limit: int = LIMIT, variant: Variant = FIRST) -> list
     ]  # fmt: skip
 
 
-def workspace_bytes(call: GemmDesc, variant: Variant, units: int, limit: int = LIMIT, cut: bool = True) -> int:
+def workspace_bytes(call: GemmDesc, variant: SgemmConfig, units: int, limit: int = LIMIT, cut: bool = True) -> int:
     """Return the scratch memory of a product, on the device."""
     return sum(_parts(call, panels(call, limit, variant)[0], variant, units, cut)) if call.M and call.N else 0
 
 
-def _parts(call: GemmDesc, p: Panel, variant: Variant, units: int, cut: bool) -> tuple[int, int, int]:
+def _parts(call: GemmDesc, p: Panel, variant: SgemmConfig, units: int, cut: bool) -> tuple[int, int, int]:
     """Return the bytes of the workspace for A, for B, and for parts of tiles, where the largest panel is ``p``."""
     a = 0 if direct_a(call, variant) else laid_bytes(p.rows, call.K)
     b = 0 if direct_b(call) else laid_bytes(p.cols, call.K)
@@ -133,8 +133,8 @@ class SgemmLaunches(Launches):
     """
 
     def __init__(
-        self, session: Session, call: GemmDesc, variant: Variant | None = None, limit: int = LIMIT, *, kernel: Kernel | None = None,
-        cut: bool = True, chains: int | None = None, overlap: bool = True, **more: int,
+        self, session: Session, call: GemmDesc, variant: SgemmConfig | None = None, limit: int = LIMIT, *,
+        kernel: Kernel | None = None, cut: bool = True, chains: int | None = None, overlap: bool = True, **more: int,
     ) -> None:  # fmt: skip
         if reason := supported(session.device, call):
             raise Unsupported(f"{call}: plain fp32 on Hopper cannot compute this: {reason}")

@@ -34,10 +34,10 @@ class NumPyGemvPeer(Peer):
         problem = placed.operands.problem
         if not isinstance(problem, Gemv):
             raise Unsupported(f"{self.name} multiplies a matrix and a vector; {problem} is another routine's")
-        return _Prepared(placed, problem)
+        return _Bound(placed, problem)
 
 
-class _Prepared(BoundCompetitor):
+class _Bound(BoundCompetitor):
     def __init__(self, placed: OnDevice, problem: Gemv) -> None:
         self.clock, self._old = HostClock(), placed.operands.flat[problem.output.name]
         self._flat = self._old.copy()

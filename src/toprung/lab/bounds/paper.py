@@ -41,7 +41,7 @@ CARD_MHZ = 1566
 
 
 @dataclass(frozen=True)
-class Plan:
+class Blocking:
     """How a product is cut up.
 
     Attributes
@@ -83,7 +83,7 @@ class Plan:
             raise BadSize(f"a load from shared memory has 32, 64 or 128 bits, not {self.width}")
 
     @classmethod
-    def square(cls, B_R: int, T_B: int = 256, L: int = 16, **more: int) -> Plan:
+    def square(cls, B_R: int, T_B: int = 256, L: int = 16, **more: int) -> Blocking:
         """The paper's parameters; T_B must be a square."""
         side = math.isqrt(max(T_B, 0))
         if side * side != T_B or not T_B:
@@ -156,7 +156,7 @@ class Analysis:
     """
 
     of: Architecture
-    plan: Plan
+    plan: Blocking
     conditions: tuple[Condition, ...]
     p_mem: float | Unknown
     p_sm: float | Unknown
@@ -183,7 +183,7 @@ class Analysis:
 
 def analyse(
     of: Architecture,
-    plan: Plan,
+    plan: Blocking,
     pipeline_clocks: float | None = None,
     issue_clocks: float | None = None,
     throughput: float | None = None,
@@ -248,14 +248,14 @@ def analyse(
     return Analysis(of, plan, conditions, P_mem, P_SM, measured)
 
 
-def budget(of: Architecture, plan: Plan) -> int | None:
+def budget(of: Architecture, plan: Blocking) -> int | None:
     """R_T: the plan's, or what equation 7 asks for in the hardware's eights, at most R_Max; None if that is unknown."""
     if plan.registers is not None or of.registers_thread is None:
         return plan.registers
     return min(of.registers_thread, -(-(plan.tight_registers + 1) // 8) * 8)
 
 
-def resident(of: Architecture, plan: Plan) -> int | Unknown:
+def resident(of: Architecture, plan: Blocking) -> int | Unknown:
     """Blocks that a multiprocessor holds by its registers, its shared memory and its own limits; one at least, to be refused."""
     registers = budget(of, plan)
     if registers is None or of.registers is None or of.shared_bytes is None:
@@ -266,7 +266,7 @@ def resident(of: Architecture, plan: Plan) -> int | Unknown:
     return max(1, min(fits))
 
 
-def loads_factor(plan: Plan) -> float:
+def loads_factor(plan: Blocking) -> float:
     """Instructions that fetch one float of an operand from shared memory: 1, 1/2, 1/4 by their width."""
     return 32 / plan.width
 
@@ -289,14 +289,14 @@ def lds_ceiling(of: Architecture, ffma_each: float) -> float | Unknown:
     return min(1.0, ffma_each * of.ldst_units / of.lanes)
 
 
-def p_mem(of: Architecture, plan: Plan) -> float | Unknown:
+def p_mem(of: Architecture, plan: Blocking) -> float | Unknown:
     """Equation 10: GFLOP/s that global memory feeds without any cache."""
     if of.dram_bytes_per_s is None:
         return of.lacking("dram_bytes_per_s")
     return of.dram_bytes_per_s / WORD * plan.intensity / 1e9
 
 
-def p_sm(of: Architecture, plan: Plan, throughput: float = 1.0) -> float | Unknown:
+def p_sm(of: Architecture, plan: Blocking, throughput: float = 1.0) -> float | Unknown:
     """Equation 11: GFLOP/s that a multiprocessor's issue slots leave for multiplications.
 
     The paper's devices issue as many instructions as they have lanes for multiply-adds. Where more are issued, loads are free
@@ -317,7 +317,7 @@ def largest_blocking(of: Architecture, T_B: int = 256, L: int = 16, index: int =
         return of.lacking("registers_thread")
     best = 0
     for B_R in range(1, 64):
-        plan = Plan.square(B_R, T_B, L, index=index)
+        plan = Blocking.square(B_R, T_B, L, index=index)
         met = plan.tight_registers <= of.registers_thread if prefetch else plan.least_registers < of.registers_thread
         best = B_R if met else best
     return best

@@ -24,6 +24,7 @@ from operator import mul
 from types import MappingProxyType
 from typing import Any
 
+from toprung.gemm.desc import GemmDesc
 from toprung.lab.bounds.banks import BANKS, warp_access
 from toprung.lab.bounds.figures import Figures, Unknown
 from toprung.lab.bounds.occupancy import REGISTER_UNIT, ROOMS, Room, occupancy, room
@@ -42,18 +43,6 @@ HALVINGS = 24
 """Steps towards the rate of a network: further ones change less than anything is measured to."""
 
 Options = Mapping[str, int]
-
-
-@dataclass(frozen=True)
-class Product:
-    """C = A·B of M×K and K×N, a batch of them; an operand that is ``trans`` is stored the other way round."""
-
-    M: int
-    N: int
-    K: int
-    batch: int = 1
-    trans_a: bool = False
-    trans_b: bool = False
 
 
 @dataclass(frozen=True)
@@ -327,7 +316,7 @@ def expected(tile: Tile, options: Options, of: Room, trans_a: bool = False, tran
 # seconds
 
 
-def predict(on: Machine, work: Product, tile: Tile, options: Options, code: Code | None = None) -> Prediction:
+def predict(on: Machine, work: GemmDesc, tile: Tile, options: Options, code: Code | None = None) -> Prediction:
     """How long a tile takes; without ``code``, as it is expected to be compiled."""
     t: Any = tile
     made = code or expected(tile, options, on.room, work.trans_a, work.trans_b)
@@ -374,7 +363,7 @@ def predict(on: Machine, work: Product, tile: Tile, options: Options, code: Code
     return Prediction(seconds, resident, fullest, MappingProxyType(dict(asks)), waiting)
 
 
-def bound(on: Machine, work: Product, tile: Tile, options: Options, code: Code | None = None) -> float:
+def bound(on: Machine, work: GemmDesc, tile: Tile, options: Options, code: Code | None = None) -> float:
     """Seconds below which a tile cannot be: what a search discards by.
 
     Counted is what the tile asks for whatever its compiler does (multiply-adds on the fullest multiprocessor, edges included;
@@ -395,7 +384,7 @@ def bound(on: Machine, work: Product, tile: Tile, options: Options, code: Code |
     return max(fullest * _turns(work, tile) * min(1.0, share) * turn / on.clock, _compulsory(on, work))
 
 
-def rank(on: Machine, work: Product, tiles: Iterable[tuple[Tile, Options]]) -> list[tuple[float, Tile, Options]]:
+def rank(on: Machine, work: GemmDesc, tiles: Iterable[tuple[Tile, Options]]) -> list[tuple[float, Tile, Options]]:
     """Tiles by predicted seconds, the fastest first."""
     return sorted(((predict(on, work, t, o).seconds, t, o) for t, o in tiles), key=lambda found: found[0])
 
@@ -479,7 +468,7 @@ def _asks(on: Machine, code: Code, ask: Asked, warps: int, resident: int, far: f
     }
 
 
-def _far(on: Machine, work: Product, tile: Tile, options: Options, fits: int) -> float:
+def _far(on: Machine, work: GemmDesc, tile: Tile, options: Options, fits: int) -> float:
     """Clocks that memory takes for a turn of a block: what a wave of blocks reads is read once and shared by all of them."""
     down, across = -(-work.M // tile.BM), -(-work.N // tile.BN)
     at_once = min(down * across, on.sms * fits)
@@ -489,22 +478,22 @@ def _far(on: Machine, work: Product, tile: Tile, options: Options, fits: int) ->
     return (high * tile.BM + wide * tile.BN) * (tile.BK or 1) * WORD / at_once / on.far
 
 
-def _blocks(work: Product, tile: Tile) -> int:
+def _blocks(work: GemmDesc, tile: Tile) -> int:
     return -(-work.M // tile.BM) * -(-work.N // tile.BN) * work.batch * (tile.SPLIT_K or 1)
 
 
-def _turns(work: Product, tile: Tile) -> int:
+def _turns(work: GemmDesc, tile: Tile) -> int:
     """Turns of the loop of a slice."""
     return math.ceil(math.ceil(work.K / (tile.BK or 1)) / (tile.SPLIT_K or 1))
 
 
-def _compulsory(on: Machine, work: Product) -> float:
+def _compulsory(on: Machine, work: GemmDesc) -> float:
     """Seconds of memory for operands that no cache holds from one call to the next."""
     needed = WORD * work.batch * (work.M * work.K + work.K * work.N + work.M * work.N)
     return max(0, needed - on.shared_cache) / (on.far * on.sms * on.clock)
 
 
-def _second_pass(on: Machine, work: Product, slices: int) -> float:
+def _second_pass(on: Machine, work: GemmDesc, slices: int) -> float:
     """Seconds of reading the results of all slices and writing their sum."""
     parts = WORD * slices * work.M * work.N * work.batch
     rate = on.near_copy if parts <= on.shared_cache else on.far_copy

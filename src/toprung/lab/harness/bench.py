@@ -20,7 +20,7 @@ from toprung.errors import ToprungError, UnknownName, Unsupported
 from toprung.lab import baselines
 from toprung.lab.competitor import BoundCompetitor, Competitor, Rotating, RungCompetitor, refuse_what_cannot_fit
 from toprung.lab.harness.library import WAYS
-from toprung.lab.harness.measure import BURST, HELD, SUSTAINED, Measurement, Plan, Timing
+from toprung.lab.harness.measure import BURST, HELD, SUSTAINED, Measurement, SamplingPlan, Timing
 from toprung.lab.harness.power import Meter
 from toprung.lab.harness.stats import Interval, paired_ratio
 from toprung.lab.rung import ladder, ladder_names, rung
@@ -33,7 +33,7 @@ MODES = ("warm", "cold", "sustained", "held")
 SAMPLES: Mapping[str, int] = {"warm": 9, "cold": 9, "sustained": 3, "held": 9}
 """Turns in each mode."""
 
-PLANS: Mapping[str, Plan] = {"sustained": SUSTAINED, "held": HELD}
+PLANS: Mapping[str, SamplingPlan] = {"sustained": SUSTAINED, "held": HELD}
 """How samples are taken where it is not in bursts."""
 
 COLD_BYTES: Mapping[str, int] = {"gpu": 256 << 20, "cpu": 128 << 20, "other": 256 << 20}

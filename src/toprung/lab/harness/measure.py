@@ -24,7 +24,7 @@ LONGEST_LOOP = 1000
 
 
 @dataclass(frozen=True)
-class Plan:
+class SamplingPlan:
     """How samples are taken.
 
     Attributes
@@ -41,9 +41,9 @@ class Plan:
     held: bool = False
 
 
-BURST = Plan()
-HELD = Plan(held=True)
-SUSTAINED = Plan(sample_seconds=1.0, longest_loop=200_000, busy_seconds=2.0)
+BURST = SamplingPlan()
+HELD = SamplingPlan(held=True)
+SUSTAINED = SamplingPlan(sample_seconds=1.0, longest_loop=200_000, busy_seconds=2.0)
 
 
 @dataclass(frozen=True)
@@ -200,7 +200,7 @@ class Timing:
     clocks: list[float | None] = field(default_factory=list)
     joules: list[float] = field(default_factory=list)
     each_seconds: list[float] = field(default_factory=list)
-    plan: Plan = BURST
+    plan: SamplingPlan = BURST
     host_seconds: list[float] = field(default_factory=list)
 
     def warm_up(self) -> None:

@@ -19,13 +19,13 @@ from toprung.errors import MissingExtra, ToprungError
 from toprung.kernels.build import source_kernel
 from toprung.lab.bounds.registers import Reads
 from toprung.lab.competitor import BoundCompetitor, HostClock
-from toprung.lab.harness.measure import SAMPLES, Plan, Timing
+from toprung.lab.harness.measure import SAMPLES, SamplingPlan, Timing
 from toprung.lab.harness.power import Meter, clock_reader
 from toprung.lab.probe.base import Benchmark, Case, Placed
 from toprung.lab.sass.machine_code import inspect_source
 from toprung.oracle.problem import F32
 
-PLAN = Plan(sample_seconds=0.01, longest_loop=2000)
+PLAN = SamplingPlan(sample_seconds=0.01, longest_loop=2000)
 POWER_SECONDS = 0.5
 
 

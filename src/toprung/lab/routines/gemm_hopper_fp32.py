@@ -11,7 +11,7 @@ from toprung.backends.base import Buffer
 from toprung.errors import Unsupported
 from toprung.gemm.desc import described
 from toprung.kernels.build import Compiled
-from toprung.kernels.hopper_sgemm.config import Variant
+from toprung.kernels.hopper_sgemm.config import SgemmConfig
 from toprung.kernels.hopper_sgemm.launches import SgemmLaunches
 from toprung.lab.routines.base import Step
 from toprung.lab.routines.gemm import Maker, Placed, without_product
@@ -21,10 +21,10 @@ from toprung.oracle.gemm import Gemm
 BRINGS = "A as K×M and B as K×N on 16 bytes, where they do not lie so"
 
 
-def variant_of(compiled: Compiled[Rung]) -> Variant:
+def variant_of(compiled: Compiled[Rung]) -> SgemmConfig:
     """Return the product's parameters from a rung's tile and macros."""
     chosen = {**compiled.tile.given(), **compiled.record.defines}
-    return Variant(**{f.name: chosen[f.name] for f in fields(Variant) if f.name in chosen})
+    return SgemmConfig(**{f.name: chosen[f.name] for f in fields(SgemmConfig) if f.name in chosen})
 
 
 def steps(compiled: Compiled[Rung], problem: Gemm, buffers: Mapping[str, Buffer], session: Any) -> list[Step]:
