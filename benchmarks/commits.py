@@ -20,12 +20,6 @@ import sys
 import time
 from pathlib import Path
 
-from toprung import backends
-from toprung.backends import cuda
-from toprung.lab.harness import results
-from toprung.lab.harness.environment import environment
-from toprung.lab.harness.stats import paired_ratio
-
 HERE = Path(__file__).resolve().parents[1] / "src"
 
 PRODUCTS = (
@@ -98,6 +92,13 @@ def child() -> None:
 
 
 def main() -> None:
+    # not above: the old side has its own toprung, whose laboratory may lie elsewhere
+    from toprung import backends
+    from toprung.backends import cuda
+    from toprung.lab.harness import results
+    from toprung.lab.harness.environment import environment
+    from toprung.lab.harness.stats import paired_ratio
+
     words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     words.add_argument("old", help="the other checkout's src folder")
     words.add_argument("--json", type=Path)

@@ -16,8 +16,8 @@ for a few numbers, which both gave with the others held:
     --free '^(alone|iteration|launch|tile (8|9|1[0-4]|16|19))$'
     --free '^(second|adding)$'
 
-the latter, and the numbers of ``rows`` and ``columns``, with checks of three seeds (1, 2 and 3). ``tune-check.json`` is that of seed
-2, and only the repository's history has that of seed 1.
+the latter, and the numbers of ``rows`` and ``columns``, with checks of three seeds (1, 2 and 3). ``tune-check.json`` is that of
+seed 2, and only the repository's history has that of seed 1.
 For cuBLAS beside ours it is what loses least on all shapes, the third included.
 """
 

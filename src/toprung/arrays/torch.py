@@ -63,11 +63,13 @@ class Torch(Adapter):
         return torch.empty(shape, dtype=torch.float32, device=device)
 
     def signature(self, thing: Any, writable: bool = False) -> Hashable:
-        """Return type, shape, strides and device of a strided tensor; None if it would lose a gradient or its sign is pending."""
-        torch = _torch()
-        if thing.layout is not torch.strided or thing.is_neg() or (thing.requires_grad and torch.is_grad_enabled()):
+        """Return type, shape, strides and device; None without strides, with a gradient to lose, or with a pending sign."""
+        if (thing.requires_grad and _torch().is_grad_enabled()) or thing.is_neg():
             return None
-        return thing.dtype, thing.shape, thing.stride(), thing.get_device()
+        try:
+            return thing.dtype, thing.shape, thing.stride(), thing.get_device()
+        except RuntimeError:  # sparse ones have no strides
+            return None
 
     def address(self, thing: Any) -> int:
         """Return the address of the first element."""

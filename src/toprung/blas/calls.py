@@ -66,7 +66,9 @@ def again(a: Any, b: Any, out: Any, precision: str, own: bool, device: Any) -> t
         call = _calls.get(key)
     except TypeError:  # a device= that cannot be hashed: the slow path reports the error
         return MISS, None
-    if call is None or (call.depends and not call.is_valid()) or not apart(call, a, b, out, at_a, at_b, at_c):
+    if call is None or (call.depends and not call.is_valid()):
+        return MISS, key
+    if not call.is_clear(at_a, at_b, at_c) and not (adapter.has_memory_objects and elsewhere(adapter, a, b, out)):
         return MISS, key
     call.start(a, b, out, at_a, at_b, at_c)
     return out, key
@@ -102,9 +104,6 @@ def signatures(call: Call, given: Arranged) -> tuple[Hashable, Hashable, Hashabl
     return found[0], found[1], found[2]
 
 
-def apart(call: Call, a: Any, b: Any, c: Any, at_a: int, at_b: int, at_c: int) -> bool:
-    """Return True if the result's memory overlaps that of neither input."""
-    if call.is_clear(at_a, at_b, at_c):
-        return True
-    memory = call.adapter.memory
-    return call.adapter.has_memory_objects and memory(c) not in (memory(a), memory(b))
+def elsewhere(adapter: Adapter, a: Any, b: Any, c: Any) -> bool:
+    """Return True if the result lies in another memory object than both inputs."""
+    return adapter.memory(c) not in (adapter.memory(a), adapter.memory(b))

@@ -76,11 +76,12 @@ class Plan:
         least_a, least_b, least_c = self._least
         if out is None and not (at_a % least_a or at_b % least_b):
             return call.product(a, b, at_a, at_b if self._terms is None else self._terms)
-        at_c = 0 if out is None else address(out)
-        if out is None or at_a % least_a or at_b % least_b or at_c % least_c or not calls.apart(call, a, b, out, at_a, at_b, at_c):
-            return routines.matmul(a, given, out, **self._options)  # it handles less aligned operands and names what overlaps
-        call.start(a, b, out, at_a, at_b if self._terms is None else self._terms, at_c)
-        return out
+        if out is not None and not (at_a % least_a or at_b % least_b or (at_c := address(out)) % least_c):
+            adapter = call.adapter
+            if call.is_clear(at_a, at_b, at_c) or (adapter.has_memory_objects and calls.elsewhere(adapter, a, b, out)):
+                call.start(a, b, out, at_a, at_b if self._terms is None else self._terms, at_c)
+                return out
+        return routines.matmul(a, given, out, **self._options)  # it handles less aligned operands and names what overlaps
 
     def _looked_at(self, a: Any, b: Any, given: Any, out: Any) -> Any:
         """Return the product of operands whose library has no signature for them, or raise StalePlan."""
