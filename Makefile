@@ -15,7 +15,7 @@ test: lint
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not slow"
 
 test-slow: $(VENV)/ready-dev
-	$(BIN)/python -m pytest -n 2 --dist loadgroup -m slow
+	$(BIN)/python -m pytest -n 2 --dist loadgroup --optimised -m "slow or on_device"
 
 lint: $(VENV)/ready-dev
 	$(BIN)/ruff check .

@@ -144,14 +144,9 @@ def main() -> None:
             }
         )  # fmt: skip
     if given.json:
-        what = f"python benchmarks/commits.py {given.label} --json {results_path(given.json)}"
+        what = f"python benchmarks/commits.py {given.label} --json results/{device.slug}/{given.json.name}"
         record = results.record(what, environment(device), [], kind="commits", products=rows, clocks_mhz=clocks)
         results.write(given.json, record)
-
-
-def results_path(path: Path) -> str:
-    """The record's place in the repository, wherever it is written now."""
-    return f"results/{backends.find('cuda').slug}/{path.name}"
 
 
 if __name__ == "__main__":

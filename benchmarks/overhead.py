@@ -8,9 +8,12 @@ installed), elsewhere pyopencl and NumPy arrays; NumPy's default is its own BLAS
 """
 
 import argparse
+import os
+import random
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -27,14 +30,17 @@ BURSTS, CALLS, IMPORTS = 41, 200, 21
 
 
 def microseconds(calls, wait):
-    """Return each call's median burst, and the fastest and slowest tenth; every burst is one call's, in turns."""
-    times = {name: [] for name in calls}
+    """Return each call's median burst, and the fastest and slowest tenth; every burst is one call's, in turns.
+
+    The order is drawn anew each time: a call suffers from the threads that the one before has left spinning.
+    """
+    times, draw = {name: [] for name in calls}, random.Random(0)
     for call in calls.values():
         for _ in range(CALLS):
             call()
         wait()
     for _ in range(BURSTS):
-        for name, call in calls.items():
+        for name, call in draw.sample(list(calls.items()), len(calls)):
             start = time.perf_counter()
             for _ in range(CALLS):
                 call()
@@ -47,13 +53,20 @@ def microseconds(calls, wait):
 
 
 def imports():
-    """Return the median seconds of importing NumPy, and toprung, which imports NumPy; each in processes of its own, in turns."""
+    """Return the median seconds of importing NumPy, and toprung, which imports NumPy; each in processes of its own, in turns.
+
+    Modules are compiled beforehand, as those of an installed package are, whatever the environment says.
+    """
     program = "import time; start = time.perf_counter(); import {}; print(time.perf_counter() - start)"
     times = {"numpy": [], "toprung": []}
-    for _ in range(IMPORTS):
-        for name, found in times.items():
-            done = subprocess.run([sys.executable, "-c", program.format(name)], capture_output=True, text=True, check=True)
-            found.append(float(done.stdout))
+    with tempfile.TemporaryDirectory() as folder:
+        environ = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"} | {"PYTHONPYCACHEPREFIX": folder}
+        for turn in range(IMPORTS + 1):
+            for name, found in times.items():
+                command = [sys.executable, "-c", program.format(name)]
+                done = subprocess.run(command, capture_output=True, text=True, check=True, env=environ)
+                if turn:  # the first one compiles
+                    found.append(float(done.stdout))
     return {name: statistics.median(found) for name, found in times.items()}
 
 

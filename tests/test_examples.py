@@ -61,6 +61,7 @@ def test_power_iteration_with_scipys_blas() -> None:
     assert "as float64 has it" in said and "ran:" not in said
 
 
+@pytest.mark.slow
 def test_a_product_in_less_memory_than_its_operands(device: Device, tmp_path: Path) -> None:
     for _ in range(2):  # the second finds its kernels compiled: what it needs is the product's alone
         said = ran("out_of_memory.py", "--size", 2048, "--memory-limit", "3M", "--device", device.id, "--folder", tmp_path)

@@ -196,6 +196,7 @@ def test_what_two_threads_make_ready_is_made_once(folder: Folder, monkeypatch: p
         SgemmLaunches(folder, call, TINY, chains=0)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_chains_where_there_is_less_to_do_than_links(folder: Folder) -> None:
     assert product(folder, 132, 260, 10, chains=3).launches == 2
     assert product(folder, 132, 260, 29, "TN", chains=8).launches == 3

@@ -129,6 +129,7 @@ def spread_wide(one: Operands) -> None:
     one.a[:, :, 100:] *= np.exp2(np.random.default_rng(1).integers(-60, 1, one.a[:, :, 100:].shape)).astype(np.float32)
 
 
+@pytest.mark.slow
 def test_the_guard_in_slices(folder: Any) -> None:
     for change, prepare in ((special, True), (special, False), (spread_wide, False)):
         one = Operands.of(70, 50, 200)
@@ -141,6 +142,7 @@ def test_the_guard_in_slices(folder: Any) -> None:
     assert close(plain.run(plan), plain.reference()) and counted(plan) == before, "a flag of the call before"
 
 
+@pytest.mark.slow
 def test_what_may_overflow_is_added_in_order_of_K(folder: Any) -> None:
     """Half of the elements pass float32's range on the way, and not where slices are added: bits tell the order."""
     one = Operands.of(70, 50, 200, turned="TN")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import shutil
 import tomllib
@@ -42,16 +43,22 @@ def modules(package: Path) -> dict[str, Path]:
     return found
 
 
+@functools.cache
+def parsed(text: str) -> list[ast.Import | ast.ImportFrom]:
+    """Import statements of a source, in functions too; copies of the package differ in a file."""
+    return [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Import | ast.ImportFrom)]
+
+
 def imports(module: str, path: Path, known: set[str]) -> set[str]:
     """Modules of ours that a module names in an import statement anywhere, in functions too."""
     here = ["toprung", *module.split(".")] if module else ["toprung"]
     if path.name != "__init__.py":
         here = here[:-1]
     names = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in parsed(path.read_text()):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
+        else:
             base = ".".join((here[: len(here) - node.level + 1] if node.level else []) + ([node.module] if node.module else []))
             # "from package import name" means the module of that name where there is one
             below = {f"{base}.{alias.name}" for alias in node.names}

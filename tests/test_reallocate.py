@@ -81,6 +81,7 @@ def test_the_compilers_own_marks_follow_the_rule(name: str) -> None:
     assert all(b & ~a == 0 for a, b in zip(own, ours, strict=True))  # none that the compiler does not set
 
 
+@pytest.mark.slow
 def test_nothing_is_changed_twice() -> None:
     once, first = reallocate(compiled("turing/r10"), "gemm", reorder=True)
     again, second = reallocate(once, "gemm")

@@ -270,3 +270,22 @@ def test_a_tensor_that_would_lose_its_gradient_is_never_short() -> None:
     turned = torch.complex(b, b).conj().imag  # its sign is pending
     for _ in range(3):
         assert torch.equal(toprung.matmul(turned, b), turned @ b)
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_a_plan_refuses_other_operands_and_takes_less_aligned_ones(kind: str, device: Device) -> None:
+    make, fetch = KINDS[kind]
+    queue = toprung.backends.session_for(device).queue if kind == "pyopencl" else None
+    plan = toprung.plan(make(values(1, 8, 8), queue), make(values(2, 8, 8), queue), own=True)
+    a, b = values(3, 8, 8), values(4, 8, 8)
+    if kind != "pyopencl":
+        a = hold(a, "shifted")
+    for _ in range(3):
+        np.testing.assert_allclose(fetch(plan(make(a, queue), make(b, queue))), a @ b, rtol=1e-4, atol=1e-5)
+        for other in (values(5, 9, 8), values(5, 8), hold(b, "fortran")):
+            with pytest.raises(errors.StalePlan):
+                plan(make(other, queue), make(b, queue))
+    with pytest.raises((errors.StalePlan, errors.BadArray)):
+        plan([[1.0] * 8] * 8, make(b, queue))
+    with pytest.raises((errors.StalePlan, errors.BadArray)):
+        plan(make(a, queue), b.astype(np.float64))

@@ -28,9 +28,11 @@ def _overhead(words: Sequence[str], root: Path) -> str:
         e, device = record["environment"], record["environment"]["device"]
         for row in record["overheads"]:
             lines.append(f"| {device['short_name']} | {row['arrays']} | `{row['call']}` | {row['microseconds']['median']:.1f} |")
+        loading = record.get("imports", {})
+        took = f"`import numpy` {loading['numpy']:.3f} s, `import toprung` {loading['toprung']:.3f} s; " if loading else ""
         sources.append(
-            f"Microseconds of a call on the host, medians: {device['short_name']}, {device['runtime']}, Python {e['python']}, "
-            f"{e['date'][:10]}, commit {e['commit']}, `{record['what']}`, stored in `{word}`.  "
+            f"Microseconds of a call on the host, medians: {took}{device['short_name']}, {device['runtime']}, "
+            f"Python {e['python']}, {e['date'][:10]}, commit {e['commit']}, `{record['what']}`, stored in `{word}`.  "
         )
     return "\n".join([*lines, "", *sources])
 

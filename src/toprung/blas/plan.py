@@ -68,10 +68,13 @@ class Plan:
         signature, address = self._signature, self._address
         like_a, like_b, like_c = self._signatures
         try:
-            if signature(a) != like_a or signature(b) != like_b or (out is not None and signature(out, writable=True) != like_c):
-                return self._looked_at(a, b, given, out)
+            now_a, now_b, now_c = signature(a), signature(b), like_c if out is None else signature(out, writable=True)
         except AttributeError:
             raise self._stale(a, b, out) from None
+        if now_a != like_a or now_b != like_b or now_c != like_c:
+            if None in (now_a, now_b, now_c):  # the operands themselves say what is wrong with them
+                return self._looked_at(a, b, given, out)
+            raise self._stale(a, b, out)
         at_a, at_b = address(a), address(b)
         least_a, least_b, least_c = self._least
         if out is None and not (at_a % least_a or at_b % least_b):

@@ -20,8 +20,8 @@ from toprung.dispatch.select import paths
 from toprung.dispatch.tuned import TunedStore
 from toprung.errors import BadArgument, LaunchError, NoDevice, StoreError
 from toprung.gemm.desc import Desc
-from toprung.store import VARIABLE as STORE
-from toprung.store import off
+from toprung.store.switch import VARIABLE as STORE
+from toprung.store.switch import off
 
 VARIABLE = "TOPRUNG_PLANNING"
 """Environment variable: the autotune level where the program does not say."""

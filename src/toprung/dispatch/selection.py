@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from toprung.kernels.base import KernelConfig, KernelFamily
 from toprung.kernels.registry import family
-from toprung.store import Entry
 from toprung.store.versions import renamed
+
+if TYPE_CHECKING:
+    from toprung.store import Entry
 
 PassedOver = tuple[tuple[str, str], ...]
 """Candidates that were not taken, and why not, in pairs."""

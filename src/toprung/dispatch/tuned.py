@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from toprung import store as stores
 from toprung.device import Device
 from toprung.dispatch import ranking
 from toprung.dispatch.selection import Candidate, PassedOver, Selection, decoded
@@ -28,10 +29,9 @@ from toprung.gemm.classes import class_of
 from toprung.gemm.desc import Desc, described
 from toprung.kernels.base import KernelFamily
 from toprung.kernels.registry import families
-from toprung.store import Book, Entry, Machine, Proof, off, shipped
 
 if TYPE_CHECKING:
-    from toprung.store import Store
+    from toprung.store import Book, Entry, Machine, Proof, Store
 
 FACTOR = 1.5
 """Largest ratio of M, N, K and batch of a neighbour to the product's."""
@@ -78,10 +78,10 @@ class TunedStore:
 
     def known(self, device: Device) -> Known:
         """Return the tuned entries of a device, re-read if another process changed the file."""
-        machine = Machine.of(device)
-        if off():
-            return Known(machine, None, Book())
-        store = _store()
+        machine = stores.Machine.of(device)
+        if stores.off():
+            return Known(machine, None, stores.Book())
+        store = stores.Store.default()
         stamp = _stamp(store.path)
         with self._lock:
             found = self._known.get(machine)
@@ -91,7 +91,7 @@ class TunedStore:
 
     def ready(self) -> None:
         """Raise StoreError unless the user's store can be written."""
-        _store().ready()
+        stores.Store.default().ready()
 
     def forget(self) -> None:
         """Forget what was read and proved in this process."""
@@ -108,14 +108,14 @@ class TunedStore:
             proofs = store.proofs(machine)
         except StoreError as error:
             complaints.append(str(error))
-        theirs = shipped(machine, complaints, elsewhere=lambda e: e.kernel in _own())
+        theirs = stores.shipped(machine, complaints, elsewhere=lambda e: e.kernel in _own())
         if complaints:
             self._warn(complaints[0] + (f" (and {len(complaints) - 1} more: toprung store list)" if len(complaints) > 1 else ""))
         mine = {(e.problem_class, e.sizes, precision_of(e.kernel)) for e in own if e.kernel in _own()}
         entries = own + [e for e in theirs if (e.problem_class, e.sizes, precision_of(e.kernel)) not in mine]
         on_host = {f.name for f in families() if f.memory == "host"}
         wrong = {(p.entry, p.source): p.message for p in proofs}
-        return Known(machine, stamp, Book(entries), wrong, any(e.kernel in on_host for e in entries))
+        return Known(machine, stamp, stores.Book(entries), wrong, any(e.kernel in on_host for e in entries))
 
     def _warn(self, text: str) -> None:
         """Say what is wrong with the store."""
@@ -129,7 +129,7 @@ class TunedStore:
 
     def proved(self, entry: Entry, device: Device) -> bool:
         """Return True if an entry has been verified on this machine with its family's sources as they are now."""
-        return (entry.id, Machine.of(device), version(entry.kernel, device.backend)) in self._proved
+        return (entry.id, stores.Machine.of(device), version(entry.kernel, device.backend)) in self._proved
 
     @contextmanager
     def verifying(self, entry: Entry, device: Device) -> Iterator[list[str]]:
@@ -138,18 +138,20 @@ class TunedStore:
         The store says "wrong" until the block ends: a kernel that takes the process down is not tried again. What the device
         refused just now (memory, a launch) counts in this process alone.
         """
-        proof = Proof(entry.id, Machine.of(device), version(entry.kernel, device.backend), "its verification did not end")
-        kept = self._keep(_store().prove, proof)
+        proof = stores.Proof(
+            entry.id, stores.Machine.of(device), version(entry.kernel, device.backend), "its verification did not end"
+        )
+        kept = self._keep(stores.Store.default().prove, proof)
         found: list[str] = []
         try:
             yield found
         except (LaunchError, OutOfDeviceMemory) as error:
             found.append(str(error))
             if kept:
-                self._keep(_store().unprove, proof)
+                self._keep(stores.Store.default().unprove, proof)
         else:
             if kept:
-                self._keep(_store().prove, replace(proof, message="; ".join(found)))
+                self._keep(stores.Store.default().prove, replace(proof, message="; ".join(found)))
         self._proved[proof.entry, proof.machine, proof.source] = "; ".join(found)
 
     def _keep(self, write: Callable[[Proof], None], proof: Proof) -> bool:
@@ -294,13 +296,6 @@ class TunedStore:
 
 HERE = TunedStore()
 """This process's lookup; selection takes another one where it is given one."""
-
-
-def _store() -> Store:
-    """Return the user's store; SQLite is loaded with it, the first time that a product is selected."""
-    from toprung.store import Store
-
-    return Store.default()
 
 
 def _stamp(path: Path) -> object:

@@ -7,14 +7,22 @@ and switches up among those that exist (``toprung.dispatch.tuned``).
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
-from toprung.store.entry import STATUSES, Book, Entry, Machine, Proof, candidate_key, shape_text
-from toprung.store.exchange import FORMAT, Imported, read_exchange, shipped
 from toprung.store.switch import VARIABLE, off
 
 if TYPE_CHECKING:
     from toprung.store.database import Store
+    from toprung.store.entry import STATUSES, Book, Entry, Machine, Proof, candidate_key, shape_text
+    from toprung.store.exchange import FORMAT, Imported, read_exchange, shipped
+
+MODULES = {
+    "database": ("Store",),
+    "entry": ("STATUSES", "Book", "Entry", "Machine", "Proof", "candidate_key", "shape_text"),
+    "exchange": ("FORMAT", "Imported", "read_exchange", "shipped"),
+}
+"""Names of the package by the module that they are in."""
 
 __all__ = [
     "FORMAT",
@@ -35,9 +43,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Load the database, and SQLite with it, when somebody asks for it first: most programs multiply and store nothing."""
-    if name == "Store":
-        from toprung.store.database import Store
-
-        return Store
-    raise AttributeError(f"module 'toprung.store' has no attribute {name!r}")
+    """Load the module of a name when somebody asks for it first: a program that only imports toprung reads no store."""
+    for module, names in MODULES.items():
+        if name in names:
+            return getattr(importlib.import_module(f"{__name__}.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
