@@ -144,7 +144,7 @@ def main():
     for row in rows:
         print(f"{row['arrays']:10s} {row['call']:28s} {row['microseconds']['median']:8.1f} µs")
     print(f"import numpy {loading['numpy']:.3f} s, import toprung {loading['toprung']:.3f} s")
-    what = f"python benchmarks/overhead.py {chosen.out}"
+    what = f"python benchmarks/overhead.py results/{device.slug}/{chosen.out.name}"
     results.write(chosen.out, results.record(what, environment(session), [], overheads=rows, imports=loading, size=chosen.size))
     return 0
 
