@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from dataclasses import replace
 
@@ -25,7 +24,6 @@ def whole_slices(depth: int, piece: int, slices: int) -> int:
     return -(-depth // slice_depth(depth, piece, slices))
 
 
-@functools.lru_cache(4096)
 def with_slices(tile: Tile, slices: int) -> Tile:
     """Return a tile with its number of slices; one slice is no split."""
     return replace(tile, SPLIT_K=slices if slices > 1 else None)
