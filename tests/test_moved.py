@@ -8,7 +8,8 @@ import sys
 
 import pytest
 
-from toprung.moved import MOVED, Finder, new_name
+import toprung
+from toprung.moved import MOVED, RENAMED, Finder, new_name
 
 
 @pytest.mark.parametrize("old", MOVED)
@@ -37,3 +38,17 @@ def test_the_documented_imports_of_before_work_as_a_user_wrote_them() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.endswith("2×3×4\n") and "toprung.rung is toprung.lab.rung now" in done.stderr
+
+
+@pytest.mark.parametrize(("old", "new"), sorted(RENAMED.items()))
+def test_an_old_public_name_warns_and_is_the_new_one(old: str, new: str) -> None:
+    assert new in toprung.__all__ and old not in toprung.__all__
+    with pytest.warns(FutureWarning, match=rf"toprung\.{old} is toprung\.{new} now"):
+        found = getattr(toprung, old)
+    assert found is getattr(toprung, new)
+
+
+def test_a_name_that_never_was_is_no_attribute() -> None:
+    with pytest.raises(AttributeError, match="nonsense"):
+        toprung.nonsense  # noqa: B018
+    assert not hasattr(toprung, "prepared")
