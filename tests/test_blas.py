@@ -438,10 +438,11 @@ def test_routing_weighs_transfers_against_the_hosts_arithmetic(device: Device) -
     from dataclasses import replace
 
     gpu = replace(device, kind="gpu")
-    assert "longer" in host.preferred(gpu, (64, 64), (64, 64))[1]
-    assert host.preferred(gpu, (8192, 8192), (8192, 8192)) == (None, "")
-    assert "longer" in host.preferred(gpu, (8192, 8192), (8192, 1))[1]
-    assert "longer" in host.preferred(gpu, (2**31, 1), (1, 1))[1]  # more than a kernel takes, not more than NumPy does
+    blas = host.host_blas()
+    assert blas is not None and "longer" in host.preferred(blas, gpu, (64, 64), (64, 64))
+    assert host.preferred(blas, gpu, (8192, 8192), (8192, 8192)) == ""
+    assert "longer" in host.preferred(blas, gpu, (8192, 8192), (8192, 1))
+    assert "longer" in host.preferred(blas, gpu, (2**31, 1), (1, 1))  # more than a kernel takes, not more than NumPy does
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS))

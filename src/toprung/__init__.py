@@ -42,5 +42,12 @@ autotune.HERE.make_planner = _planner
 moved.install()
 
 
+__version__: str
+
+
 def __getattr__(name: str) -> Any:
+    if name == "__version__":  # read from the installed package when somebody asks: that takes longer than most imports
+        from toprung.store.entry import version
+
+        return version()
     return moved.renamed(name)

@@ -17,12 +17,13 @@ class UnknownName(ToprungError, ValueError):
     what : what kind of thing was asked for, in the singular
     given : what was given
     known : what exists
+    more : sentences on what is missing, and how to get it
     """
 
-    def __init__(self, what: str, given: object, known: Iterable[str]) -> None:
+    def __init__(self, what: str, given: object, known: Iterable[str], more: str = "") -> None:
         self.what, self.given, self.known = what, given, tuple(known)
         listing = ", ".join(self.known) or "none"
-        super().__init__(f"there is no {what} {str(given)!r}; there is: {listing}")
+        super().__init__(f"there is no {what} {str(given)!r}; there is: {listing}" + (f". {more}" if more else ""))
 
 
 class BadSize(ToprungError, ValueError):
@@ -101,6 +102,10 @@ class OutOfDeviceMemory(ToprungError, MemoryError):
 
 class WrongResult(ToprungError, ArithmeticError):
     """A check found a result that is not the product."""
+
+
+class NotWritten(ToprungError, OSError):
+    """A file that was asked for cannot be written; the text says where its content is, if there is any."""
 
 
 class BadRecord(ToprungError, ValueError):

@@ -2,21 +2,95 @@
 
 from __future__ import annotations
 
+import functools
 import os
+import stat
 import tempfile
+import warnings
+from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 import platformdirs
 
+SET = "TOPRUNG_CACHE, POCL_CACHE_DIR (PoCL's) and XDG_CACHE_HOME (pyopencl's)"
+"""Environment variables that move caches of compiled kernels."""
+
 
 def cache_dir() -> Path:
-    """Where what can be made again lies (``TOPRUNG_CACHE`` moves it)."""
-    return Path(os.environ.get("TOPRUNG_CACHE") or platformdirs.user_cache_dir("toprung", appauthor=False))
+    """Return the folder of what can be made again (``TOPRUNG_CACHE`` moves it); a temporary one if it cannot be written."""
+    return writable(os.environ.get("TOPRUNG_CACHE") or of_user(platformdirs.user_cache_dir, "toprung"))
 
 
 def data_dir() -> Path:
-    """Where what was measured on this machine lies (``TOPRUNG_DATA`` moves it)."""
-    return Path(os.environ.get("TOPRUNG_DATA") or platformdirs.user_data_dir("toprung", appauthor=False))
+    """Return the folder of what was measured on this machine (``TOPRUNG_DATA`` moves it)."""
+    given = os.environ.get("TOPRUNG_DATA") or of_user(platformdirs.user_data_dir, "toprung")
+    return Path(given) if given else _temporary() / "data"
+
+
+def of_user(folder: Callable[[str, Literal[False]], str], program: str) -> str:
+    """Return the folder of a program's files of a kind, by the system's customs; empty for a user who has no home folder."""
+    try:
+        found = folder(program, False)
+    except RuntimeError:
+        return ""
+    return "" if found.startswith("~") else found
+
+
+@functools.cache
+def writable(folder: str, below: str = "toprung") -> Path:
+    """Return a folder for a cache, made if it is missing; if it cannot be written, a temporary one, with a warning once a process.
+
+    Parameters
+    ----------
+    folder : path of the folder
+    below : name of what stands in for it in the temporary folder
+    """
+    reason = unwritable(folder)
+    if not reason:
+        return Path(folder)
+    instead = _temporary() / below
+    instead.mkdir(exist_ok=True)
+    _warn(f"{folder or 'a cache'} cannot be written ({reason})")
+    return instead
+
+
+def unwritable(folder: str) -> str:
+    """Return why no file can be made in a folder, which is made if it is missing; empty if one can."""
+    if not folder:
+        return "this user has no home folder"
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        return error.strerror or str(error)
+    return "" if os.access(folder, os.W_OK | os.X_OK) else "permission denied"
+
+
+@functools.cache
+def _temporary() -> Path:
+    """Return a temporary folder that nobody else can write; on systems with user numbers the same one in every process."""
+    getuid = getattr(os, "getuid", None)
+    if getuid is not None:
+        folder = Path(tempfile.gettempdir()) / f"toprung-{getuid()}"
+        try:
+            folder.mkdir(mode=0o700, exist_ok=True)
+            facts = folder.lstat()
+            if stat.S_ISDIR(facts.st_mode) and facts.st_uid == getuid() and not facts.st_mode & 0o022:
+                return folder  # a binary that somebody else put there would be run
+        except OSError:
+            pass
+    return Path(tempfile.mkdtemp(prefix="toprung-"))
+
+
+_told: list[str] = []
+
+
+def _warn(problem: str) -> None:
+    """Warn that caches lie elsewhere: of the first problem only, with all that can be set."""
+    if not _told:
+        _told.append(problem)
+        text = f"{problem}: compiled kernels are kept in {_temporary()}. Set {SET} to folders that can be written"
+        warnings.warn(text, RuntimeWarning, stacklevel=4)
 
 
 def publish(path: Path, content: bytes) -> None:

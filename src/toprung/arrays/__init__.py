@@ -1,4 +1,4 @@
-"""Array libraries, found by looking in this folder: one module each, with an ``adapter``. Nothing lists the modules."""
+"""Adapters of array libraries, discovered in this folder: one module each, with an ``adapter``. Nothing lists the modules."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _by_type: dict[type, Adapter] = {}
 
 @functools.cache
 def adapters() -> tuple[Adapter, ...]:
-    """Every adapter: libraries first, then the protocols that many of them speak."""
+    """Return every adapter: libraries first, then the protocols that many libraries share."""
     found = []
     for module in pkgutil.iter_modules(__path__):
         adapter = getattr(importlib.import_module(f"{__name__}.{module.name}"), "adapter", None)
@@ -24,7 +24,7 @@ def adapters() -> tuple[Adapter, ...]:
 
 
 def adapter_of(thing: Any) -> Adapter | None:
-    """Who knows this array; None where nobody does (a list, a number)."""
+    """Return the adapter that knows this array; None if none does (a list, a number)."""
     kind = type(thing)
     known = _by_type.get(kind)
     if known is None:
@@ -36,6 +36,12 @@ def adapter_of(thing: Any) -> Adapter | None:
 
 
 def operand(thing: Any, name: str) -> Operand | None:
-    """An array as toprung sees it, None where it is no array. Raises BadArray for one that is not float32."""
+    """Return an array as an Operand; None if it is no array.
+
+    Raises
+    ------
+    BadArray
+        an array that is not float32
+    """
     adapter = adapter_of(thing)
     return None if adapter is None else adapter.operand(thing, name)

@@ -1,4 +1,4 @@
-"""What an adapter is: how toprung sees the arrays of one library, and makes new ones of their kind."""
+"""Base class of the adapters: each describes the arrays of one library to toprung and makes new ones of their kind."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ HOST = "host"
 
 
 class Home(NamedTuple):
-    """Where an array lies.
+    """Place where an array lies: the host or a device.
 
     Attributes
     ----------
-    kind : ``"host"``, or the backend whose memory it is
-    number : which device of a backend that counts them
-    context : what else tells memory of one kind apart (a pyopencl context)
+    kind : ``"host"``, or the name of the backend whose memory it is
+    number : number of the device, for a backend that numbers its devices
+    context : object that tells memories of one kind apart beside the number (a pyopencl context); None if there is none
     """
 
     kind: str
@@ -36,16 +36,21 @@ class Home(NamedTuple):
 
 @dataclass(slots=True)
 class Operand:
-    """An array: where its elements lie.
+    """Description of an array: where its elements lie, and in which queue work on it is ordered.
 
     Attributes
     ----------
-    strides : in elements
-    address : of the first element, in bytes; in OpenCL from the start of ``memory``
+    adapter : adapter of the library that the array belongs to
+    thing : the array itself, which keeps its memory alive
+    shape : number of elements along each dimension
+    strides : number of elements from one element to the next along each dimension
+    home : place where the array lies
+    address : address of the first element in bytes; in OpenCL, bytes from the start of ``memory``
     memory : a pyopencl buffer; None elsewhere
-    queue : where work on it is ordered: a stream's handle, a pyopencl queue; None: nowhere in particular
-    host : the same elements as a NumPy array, where they lie on the host
-    unordered : whether its library does not know of ``queue``, so that the result must be waited for
+    queue : queue that orders work on the array: a stream's handle, a pyopencl queue; None if there is none in particular
+    writable : True if the elements may be written
+    host : the same elements as a NumPy array, if they lie on the host; None elsewhere
+    unordered : True if the array's library does not know of ``queue``, so that a call must wait for the result
     """
 
     adapter: Adapter
@@ -62,14 +67,14 @@ class Operand:
 
 
 class Adapter:
-    """One array library. Override what differs.
+    """Base class of an adapter for one array library; a subclass overrides what differs.
 
     Attributes
     ----------
-    name : as a person says it
-    order : 0 for a library, more for a protocol: lowest first
-    package, type_name : where the type comes from and what it is called
-    speaks : attributes that show a protocol
+    name : name of the library, for messages
+    order : place in the search, lowest first: 0 for a library, more for a protocol
+    package, type_name : package and name of the array type
+    speaks : names of attributes that show a protocol
     has_memory_objects : True if ``address`` counts from the start of a memory object (``memory``), not from 0
     """
 
@@ -81,33 +86,33 @@ class Adapter:
     has_memory_objects = False
 
     def knows(self, kind: type) -> bool:
-        """Whether arrays of this type are its."""
+        """Return True if arrays of this type belong to this library or protocol."""
         if self.package:
             return any(c.__name__ == self.type_name and c.__module__.partition(".")[0] == self.package for c in kind.__mro__)
         return any(hasattr(kind, name) for name in self.speaks)
 
     def operand(self, thing: Any, name: str) -> Operand:
-        """The array as toprung sees it. Raises BadArray, in which ``name`` is what to call it."""
+        """Return the array as an Operand, or raise BadArray, whose message calls it ``name``."""
         raise NotImplementedError
 
     def empty(self, like: Operand, shape: tuple[int, ...], fortran: bool = False) -> Any:
-        """A new array of this kind where ``like`` lies."""
+        """Return a new array of this kind and of this shape where ``like`` lies; column-major if ``fortran`` is True."""
         raise NotImplementedError
 
     def returned(self, made: Any, like: Operand) -> Any:
-        """What the user gets of an array that ``empty`` made and that has been filled."""
+        """Return the result as the caller gets it, given an array that ``empty`` made and that has been filled."""
         return made
 
     def scalar(self, thing: Any) -> Any:
-        """Return what a product of two vectors returns, given an array without dimensions."""
+        """Return the result of a product of two vectors, given as an array without dimensions."""
         return thing
 
     # the short way, for calls like an earlier one: only asked where ``signature`` is not None
 
     def signature(self, thing: Any, writable: bool = False) -> Hashable:
-        """Return what decides everything but the address, as cheaply as can be; None if nothing may be remembered.
+        """Return a key of everything but the address that decides a call, cheaply; None if the call must not be remembered.
 
-        ``writable``: None if the array cannot be written, too.
+        ``writable``: True to return None also for an array that cannot be written.
         """
         return None
 
@@ -124,7 +129,7 @@ class Adapter:
         raise NotImplementedError
 
     def fresh(self, thing: Any, shape: tuple[int, ...]) -> Any:
-        """Return a new array of this kind where ``thing`` lies."""
+        """Return a new float32 array of this kind and of this shape where ``thing`` lies."""
         raise NotImplementedError
 
     def queue(self, thing: Any, home: Home) -> Any:
@@ -133,8 +138,9 @@ class Adapter:
 
 
 def refuse_dtype(name: str, dtype: object, convert: str) -> BadArray:
-    """The error for another type than float32."""
-    lossy = " (it is never rounded silently)" if str(dtype).removeprefix("torch.") == "float64" else ""
-    return BadArray(
-        f"{name} is {str(dtype).removeprefix('torch.')}, and toprung multiplies float32{lossy}: convert it with {convert}"
-    )
+    """Return the error for an array of another type than float32; ``convert`` is the code that converts it."""
+    kind = str(dtype).removeprefix("torch.")
+    if kind.startswith("complex"):
+        return BadArray(f"{name} is {kind}, and toprung multiplies real float32: multiply its real and imaginary parts one by one")
+    lossy = " (it is never rounded silently)" if kind == "float64" else ""
+    return BadArray(f"{name} is {kind}, and toprung multiplies float32{lossy}: convert it with {convert}")

@@ -1,25 +1,26 @@
-"""Anything with ``__cuda_array_interface__`` (Numba, PyCUDA, …), and toprung's own array where a result has no other home."""
+"""Adapter for ``__cuda_array_interface__`` (Numba, PyCUDA, …), and toprung's own array for results that no library allocates."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from toprung.arrays.base import Adapter, Home, Operand, refuse_dtype
-from toprung.backends import cuda
 from toprung.backends.base import Buffer
 from toprung.errors import BadArray
 from toprung.gemm.lowering import tight
 
 LEGACY = 1
-"""Handle of CUDA's legacy default stream, which waits for all ordinary streams and they for it."""
+"""Handle of CUDA's legacy default stream: it waits for all blocking streams of the device, and they wait for it."""
 
 
 class DeviceArray:
-    """A float32 array in CUDA memory that libraries take through ``__cuda_array_interface__``.
+    """A float32 array in CUDA memory that other libraries accept through ``__cuda_array_interface__``.
 
     Attributes
     ----------
-    shape, strides : strides in bytes
+    shape : number of elements along each dimension
+    strides : number of bytes from one element to the next along each dimension
+    number : number of the CUDA device
     """
 
     def __init__(self, buffer: Buffer, shape: tuple[int, ...], strides: tuple[int, ...], stream: int, number: int) -> None:
@@ -38,14 +39,16 @@ class DeviceArray:
 
 
 class CUDAInterface(Adapter):
-    """Arrays that describe themselves, with the stream their data is ready on."""
+    """Adapter of arrays that describe themselves, along with the stream on which their data is ready."""
 
     name = "__cuda_array_interface__"
     order = 1
     speaks = ("__cuda_array_interface__",)
 
     def operand(self, thing: Any, name: str) -> Operand:
-        """What the array says of itself."""
+        """Return the array as it describes itself; raise BadArray for a mask or another type than float32."""
+        from toprung.backends import cuda  # loaded for whoever has such an array
+
         facts = thing.__cuda_array_interface__
         if facts["typestr"] != "<f4":
             raise refuse_dtype(name, facts["typestr"], "its library's astype(float32)")
@@ -62,12 +65,12 @@ class CUDAInterface(Adapter):
         )
 
     def empty(self, like: Operand, shape: tuple[int, ...], fortran: bool = False) -> Any:
-        """An array of our own, ready on the stream of ``like``."""
+        """Return a new DeviceArray, ready on the stream of ``like``."""
         return own_array(like, shape, fortran)
 
 
 def own_array(like: Operand, shape: tuple[int, ...], fortran: bool = False) -> DeviceArray:
-    """A new array of ours."""
+    """Return a new DeviceArray of this shape on the device and the stream of ``like``; column-major if ``fortran`` is True."""
     from toprung.arrays.sessions import session_at
 
     strides = tight(shape, fortran)

@@ -1,4 +1,4 @@
-"""CuPy arrays, on CuPy's current stream."""
+"""Adapter for CuPy arrays, on CuPy's current stream."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from toprung.arrays.base import Adapter, Home, Operand, refuse_dtype
 
 
 class CuPy(Adapter):
-    """Any strides, on CUDA devices."""
+    """Adapter of CuPy arrays with any strides, on CUDA devices."""
 
     name = "CuPy"
     package = "cupy"
     type_name = "ndarray"
 
     def operand(self, thing: Any, name: str) -> Operand:
-        """The array's memory."""
+        """Return the array's memory as an Operand on CuPy's current stream; raise BadArray for another type than float32."""
         if thing.dtype != "float32":
             raise refuse_dtype(name, thing.dtype, f"{name}.astype(cupy.float32)")
         home = Home("cuda", thing.device.id)
@@ -25,27 +25,27 @@ class CuPy(Adapter):
         return Operand(self, thing, thing.shape, strides, home, thing.data.ptr, queue=self.queue(thing, home))
 
     def empty(self, like: Operand, shape: tuple[int, ...], fortran: bool = False) -> Any:
-        """From CuPy's pool, which belongs to the current stream."""
+        """Return a new array from CuPy's memory pool for the current stream, on the device of ``like``."""
         cupy = sys.modules["cupy"]
         with cupy.cuda.Device(like.home.number):
             return cupy.empty(shape, cupy.float32, order="F" if fortran else "C")
 
     def signature(self, thing: Any, writable: bool = False) -> Hashable:
-        """Return type, shape, strides and device."""
+        """Return type, shape, strides in bytes and device number."""
         return thing.dtype.char, thing.shape, thing.strides, thing.device.id
 
     def address(self, thing: Any) -> int:
-        """Of the first element."""
+        """Return the address of the first element, in bytes."""
         return int(thing.data.ptr)
 
     def fresh(self, thing: Any, shape: tuple[int, ...]) -> Any:
-        """From CuPy's pool."""
+        """Return a new array from CuPy's memory pool, on the device of ``thing``."""
         cupy = sys.modules["cupy"]
         with cupy.cuda.Device(thing.device.id):
             return cupy.empty(shape, cupy.float32)
 
     def queue(self, thing: Any, home: Home) -> Any:
-        """CuPy's current stream on a device (CuPy counts them for each thread)."""
+        """Return the handle of CuPy's current stream on a device (CuPy keeps one for each thread)."""
         cupy = sys.modules["cupy"]
         return cupy.cuda.get_current_stream(home.number).ptr
 

@@ -1,4 +1,4 @@
-"""Anything with ``__dlpack__``: JAX and other libraries of the Python array API."""
+"""Adapter for arrays with ``__dlpack__``: JAX and other libraries of the Python array API."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from toprung.errors import BadArray
 from toprung.gemm.lowering import tight
 
 CPU, CUDA, CUDA_HOST, CUDA_MANAGED = 1, 2, 3, 13
-"""DLDeviceType."""
+"""Values of DLPack's ``DLDeviceType``."""
 FLOAT = 2
-"""DLDataTypeCode of kDLFloat."""
+"""Value of ``kDLFloat`` in DLPack's ``DLDataTypeCode``."""
 READ_ONLY = 1
-"""Flag of a versioned tensor."""
+"""Flag of a versioned tensor that must not be written."""
 
 
 class _Tensor(ctypes.Structure):
-    """DLTensor, and within it DLDevice and DLDataType."""
+    """DLPack's ``DLTensor``, with the fields of its ``DLDevice`` and ``DLDataType``."""
 
     _fields_ = (
         ("data", ctypes.c_void_p), ("device_type", ctypes.c_int32), ("device_id", ctypes.c_int32), ("ndim", ctypes.c_int32),
@@ -33,13 +33,13 @@ class _Tensor(ctypes.Structure):
 
 
 class _Managed(ctypes.Structure):
-    """DLManagedTensor."""
+    """DLPack's ``DLManagedTensor``."""
 
     _fields_ = (("tensor", _Tensor), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p))
 
 
 class _Versioned(ctypes.Structure):
-    """DLManagedTensorVersioned."""
+    """DLPack's ``DLManagedTensorVersioned``."""
 
     _fields_ = (
         ("major", ctypes.c_uint32), ("minor", ctypes.c_uint32), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p),
@@ -48,7 +48,7 @@ class _Versioned(ctypes.Structure):
 
 
 def opened(capsule: Any) -> tuple[_Tensor, bool]:
-    """The tensor in a capsule, which stays the capsule's (it frees it when it goes), and whether it may be written."""
+    """Return the tensor in a capsule, and True if it may be written; the capsule still owns the tensor and frees it."""
     api = ctypes.pythonapi
     api.PyCapsule_IsValid.argtypes = (ctypes.py_object, ctypes.c_char_p)
     api.PyCapsule_GetPointer.argtypes, api.PyCapsule_GetPointer.restype = (ctypes.py_object, ctypes.c_char_p), ctypes.c_void_p
@@ -60,14 +60,14 @@ def opened(capsule: Any) -> tuple[_Tensor, bool]:
 
 
 class DLPack(Adapter):
-    """Arrays that hand themselves over."""
+    """Adapter of arrays that hand over their memory as a DLPack capsule."""
 
     name = "DLPack"
     order = 2
     speaks = ("__dlpack__",)
 
     def operand(self, thing: Any, name: str) -> Operand:
-        """What the capsule says."""
+        """Return the array as its capsule describes it; raise BadArray for a device that toprung does not reach or another type."""
         if isinstance(thing, DeviceArray):  # what ``empty`` made where the library cannot
             return cuda_interface.adapter.operand(thing, name)
         kind, number = (int(x) for x in thing.__dlpack_device__())
@@ -99,7 +99,7 @@ class DLPack(Adapter):
         )  # fmt: skip
 
     def empty(self, like: Operand, shape: tuple[int, ...], fortran: bool = False) -> Any:
-        """From the array's own library where it follows the array API; else NumPy's, or toprung's own on a GPU."""
+        """Return a new array from the array's own library if it follows the array API; else NumPy's, or a DeviceArray on a GPU."""
         thing = like.thing[0] if isinstance(like.thing, tuple) else like.thing
         space = getattr(thing, "__array_namespace__", None)
         if like.host is not None:
@@ -110,7 +110,7 @@ class DLPack(Adapter):
         return space().empty(shape, dtype=space().float32, device=thing.device)
 
     def returned(self, made: Any, like: Operand) -> Any:
-        """A result on the host, made by NumPy, goes to the array's own library."""
+        """Return a result that NumPy made as an array of the operand's own library, and any other result as it is."""
         thing = like.thing[0] if isinstance(like.thing, tuple) else like.thing
         space = getattr(thing, "__array_namespace__", None)
         return space().from_dlpack(made) if space is not None and isinstance(made, np.ndarray) else made

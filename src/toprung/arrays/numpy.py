@@ -1,7 +1,8 @@
-"""NumPy arrays."""
+"""Adapter for NumPy arrays, and views of host memory that other libraries own."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Hashable
 from typing import Any
 
@@ -14,21 +15,22 @@ from toprung.errors import BadArray
 HERE = Home(HOST)
 
 FLOAT32 = np.dtype(np.float32)
-"""NumPy's one object for native float32: of another byte order or with metadata a dtype is another object."""
+"""NumPy's only dtype object for native float32: another byte order or metadata makes another object."""
 
 
 class NumPy(Adapter):
-    """Any strides, on the host."""
+    """Adapter of NumPy arrays with any strides, on the host."""
 
     name = "NumPy"
 
     def knows(self, kind: type) -> bool:
-        """Arrays and array scalars."""
+        """Return True for types of NumPy arrays and array scalars."""
         return issubclass(kind, (np.ndarray, np.generic))
 
     def operand(self, thing: Any, name: str) -> Operand:
-        """The array itself."""
-        if isinstance(thing, np.ma.MaskedArray):
+        """Return the array as an Operand; raise BadArray for a masked array or another type than native float32."""
+        masked = sys.modules.get("numpy.ma")  # whoever has a masked array has loaded it; nobody else should
+        if masked is not None and isinstance(thing, masked.MaskedArray):
             raise BadArray(f"{name} is a masked array, whose mask would be lost: pass {name}.filled(0) or {name}.data")
         array = np.asarray(thing)
         if array.dtype != np.float32:
@@ -38,21 +40,21 @@ class NumPy(Adapter):
         return host_operand(self, thing, array)
 
     def empty(self, like: Operand, shape: tuple[int, ...], fortran: bool = False) -> Any:
-        """A new array."""
+        """Return a new NumPy array; column-major if ``fortran`` is True."""
         return np.empty(shape, np.float32, order="F" if fortran else "C")
 
     def scalar(self, thing: Any) -> Any:
-        """A NumPy scalar, as NumPy returns it."""
+        """Return a NumPy scalar, as NumPy does."""
         return thing[()]
 
     def signature(self, thing: Any, writable: bool = False) -> Hashable:
-        """Return shape and strides of a native float32 array; None for everything else, subclasses too."""
+        """Return shape and strides in bytes of a native float32 array; None for everything else, subclasses too."""
         if type(thing) is not np.ndarray or thing.dtype is not FLOAT32 or (writable and not thing.flags.writeable):
             return None
         return thing.shape, thing.strides
 
     def address(self, thing: Any) -> int:
-        """Return the address of the first element."""
+        """Return the address of the first element, in bytes."""
         return thing.__array_interface__["data"][0]  # type: ignore[no-any-return]
 
     def on_host(self, thing: Any) -> NDArray[np.float32]:
@@ -60,12 +62,12 @@ class NumPy(Adapter):
         return thing  # type: ignore[no-any-return]
 
     def fresh(self, thing: Any, shape: tuple[int, ...]) -> Any:
-        """Return a new array."""
+        """Return a new row-major NumPy array."""
         return np.empty(shape, FLOAT32)
 
 
 def host_operand(adapter: Adapter, thing: Any, array: Any) -> Operand:
-    """An operand of a NumPy array or a view of somebody else's host memory."""
+    """Return the operand of a NumPy array or of a view of host memory; copied if strides or address are no multiple of 4 bytes."""
     if any(s % 4 for s, n in zip(array.strides, array.shape, strict=True) if n > 1) or not array.flags.aligned:
         array = np.array(array)  # odd bytes apart, as in a structured array: no kernel reads that
         array.flags.writeable = False
@@ -86,7 +88,7 @@ class _At:
 
 
 def array_at(address: int, shape: tuple[int, ...], strides: tuple[int, ...], owner: Any, writable: bool) -> NDArray[np.float32]:
-    """Return a NumPy array over memory that ``owner`` keeps; strides in elements."""
+    """Return a NumPy array over memory that ``owner`` keeps; the address in bytes, strides in elements."""
     return np.asarray(_At(address, shape, strides, owner, writable))
 
 

@@ -1,4 +1,4 @@
-"""From where an array lies to the session that works there."""
+"""Lookup of sessions and devices: from the place of an array, or from a ``device=`` argument."""
 
 from __future__ import annotations
 
@@ -13,7 +13,13 @@ from toprung.errors import BadArgument, NoDevice
 
 
 def session_at(home: Home, queue: Any = None) -> Session:
-    """The session for arrays that lie on a device."""
+    """Return the session of the device on which arrays lie; for OpenCL that of ``queue``, a pyopencl queue.
+
+    Raises
+    ------
+    NoDevice
+        a device that toprung cannot open
+    """
     if home.kind == "opencl":
         return backends.adopt(queue)
     for backend in backends.backends():
@@ -25,13 +31,24 @@ def session_at(home: Home, queue: Any = None) -> Session:
 
 
 @functools.cache
+def _looked() -> tuple[Device | None, str]:
+    """Return the best device there is, or the reason why there is none."""
+    try:
+        return backends.find(), ""
+    except NoDevice as error:
+        return None, str(error)
+
+
 def best() -> Device:
-    """Return the best device there is, looked for once."""
-    return backends.find()
+    """Return the best device there is, looked for once; NoDevice if there is none."""
+    device, reason = _looked()
+    if device is None:
+        raise NoDevice(reason)
+    return device
 
 
 def chosen(device: Device | str | None) -> Device:
-    """The device that ``device=`` means; the best one for None."""
+    """Return the device that ``device=`` names; the best one for None."""
     if device is None or isinstance(device, str):
         return backends.find(device)
     if not isinstance(device, Device):

@@ -1,4 +1,4 @@
-"""PyTorch tensors, on the CPU and on CUDA devices, on PyTorch's current stream."""
+"""Adapter for PyTorch tensors, on the CPU and on CUDA devices, on PyTorch's current stream."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from toprung.errors import BadArray
 
 
 def _torch() -> Any:
-    """PyTorch: whoever has a tensor has imported it."""
+    """Return the module ``torch``, which is imported already if there is a tensor."""
     return sys.modules["torch"]
 
 
 @functools.cache
 def _stream_of() -> Callable[[int], int]:
-    """Device number → handle of PyTorch's current stream there, by the shortest way PyTorch has."""
+    """Return PyTorch's fastest function from a device number to the handle of its current stream there."""
     raw = getattr(_torch()._C, "_cuda_getCurrentRawStream", None)
     return raw or (lambda number: _torch().cuda.current_stream(number).cuda_stream)
 
 
 class Torch(Adapter):
-    """Strided float32 tensors that need no gradient."""
+    """Adapter of strided float32 tensors that need no gradient."""
 
     name = "PyTorch"
     package = "torch"
     type_name = "Tensor"
 
     def operand(self, thing: Any, name: str) -> Operand:
-        """The tensor's storage."""
+        """Return the tensor's memory as an Operand; raise BadArray for a gradient to record, no strides, another type or device."""
         torch = _torch()
         if thing.dtype != torch.float32:
             raise refuse_dtype(name, thing.dtype, f"{name}.float()")
@@ -56,14 +56,14 @@ class Torch(Adapter):
         )
 
     def empty(self, like: Operand, shape: tuple[int, ...], fortran: bool = False) -> Any:
-        """From PyTorch's allocator, which belongs to the current stream."""
+        """Return a new tensor from PyTorch's allocator for the current stream, on the device of ``like``."""
         torch, device = _torch(), like.thing.device
         if fortran:
             return torch.empty(shape[::-1], dtype=torch.float32, device=device).permute(*range(len(shape) - 1, -1, -1))
         return torch.empty(shape, dtype=torch.float32, device=device)
 
     def signature(self, thing: Any, writable: bool = False) -> Hashable:
-        """Return type, shape, strides and device; None without strides, with a gradient to lose, or with a pending sign."""
+        """Return type, shape, strides in elements, device; None without strides, with a gradient to lose, or a pending sign."""
         if (thing.requires_grad and _torch().is_grad_enabled()) or thing.is_neg():
             return None
         try:
@@ -72,19 +72,19 @@ class Torch(Adapter):
             return None
 
     def address(self, thing: Any) -> int:
-        """Return the address of the first element."""
+        """Return the address of the first element, in bytes."""
         return int(thing.data_ptr())
 
     def on_host(self, thing: Any) -> NDArray[np.float32]:
-        """Return a tensor's memory."""
+        """Return the tensor's memory as a NumPy array, not copied."""
         return thing.detach().numpy()  # type: ignore[no-any-return]
 
     def fresh(self, thing: Any, shape: tuple[int, ...]) -> Any:
-        """Return a new tensor from PyTorch's allocator."""
+        """Return a new tensor from PyTorch's allocator, on the device of ``thing``."""
         return thing.new_empty(shape)
 
     def queue(self, thing: Any, home: Home) -> Any:
-        """Return PyTorch's current stream on a device."""
+        """Return the handle of PyTorch's current stream on a device."""
         return _stream_of()(home.number)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from toprung.backends.base import Backend, Session
 from toprung.device import Device, rank
-from toprung.errors import NoDevice, UnknownName
+from toprung.errors import NoDevice, ToprungError, UnknownName
 
 
 @functools.cache
@@ -33,12 +33,31 @@ def devices() -> list[Device]:
     -------
     A list of ``Device``. None is opened; one device may be there several times, once for each backend that reaches it.
     """
-    return sorted((d for b in backends() for d in b.devices()), key=rank, reverse=True)
+    return sorted((d for b in backends() for d in _seen(b)), key=rank, reverse=True)
+
+
+_broken: dict[str, str] = {}
+"""Backends whose runtime fails in a way that nobody foresaw, with the error."""
+
+
+def _seen(backend: Backend) -> list[Device]:
+    """Return a backend's devices; none if its runtime is broken, which must not keep the others from being used."""
+    try:
+        return backend.devices()
+    except ToprungError:
+        raise
+    except Exception as error:  # somebody else's code: whatever it raises, there is no device
+        _broken[backend.name] = f"{type(error).__name__}: {error}"
+        return []
 
 
 def advice() -> list[str]:
     """Return sentences on what is missing on this machine and how to get it."""
-    return [line for b in backends() for line in b.advice()]
+    lines = []
+    for b in backends():
+        _seen(b)
+        lines += [f"{b.name}: its runtime fails ({_broken[b.name]})"] if b.name in _broken else b.advice()
+    return lines
 
 
 def find(name: str | None = None) -> Device:
@@ -63,7 +82,8 @@ def find(name: str | None = None) -> Device:
     for device in present:
         if wanted in device.name.lower() or wanted in device.runtime.lower():
             return device
-    raise UnknownName("device", name, map(str, present))
+    absent = [line for line in advice() if line.lower().startswith(wanted.partition(":")[0])]
+    raise UnknownName("device", name, map(str, present), " ".join(absent))
 
 
 @functools.cache

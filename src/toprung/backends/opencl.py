@@ -6,8 +6,10 @@ import copy
 import ctypes
 import functools
 import hashlib
+import importlib.util
 import os
 import re
+import shutil
 import sys
 import tempfile
 import threading
@@ -19,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import platformdirs
 from numpy.typing import NDArray
 
 from toprung import backends
@@ -26,7 +29,7 @@ from toprung.backends import cuda, pocl_cache, pocl_cpu
 from toprung.backends.base import Buffer, Kernel, Launch, Relaunch, Resources, Session, Source, Workspace
 from toprung.device import FP32_LANES, Device
 from toprung.errors import BadCubin, BuildError, ForkedDevice, LaunchError, NoDevice, OutOfDeviceMemory
-from toprung.paths import cache_dir, publish
+from toprung.paths import cache_dir, of_user, publish, unwritable
 
 PRELUDE = Path(__file__).with_name("prelude.cl")
 VECTOR_WIDTHS = (1, 2, 4, 8, 16)
@@ -72,14 +75,22 @@ def _show_intel_runtime() -> str | None:
 
 @functools.cache
 def _pyopencl() -> Any:
-    """pyopencl, or None where it cannot be imported."""
+    """Return pyopencl; None if it cannot be imported (``_missing`` says why)."""
     _show_intel_runtime()
+    pocl_cache.make_writable()
+    if unwritable(of_user(platformdirs.user_cache_dir, "pytools")):
+        os.environ.setdefault("PYOPENCL_NO_CACHE", "1")  # it fails at the first launch otherwise
     try:
         import pyopencl
-    except ImportError:
+    except ImportError as error:
+        _missing.append(str(error))
         return None
     warnings.filterwarnings("ignore", category=pyopencl.CompilerWarning)
     return pyopencl
+
+
+_missing: list[str] = []
+"""Reason why pyopencl cannot be imported."""
 
 
 _capturing = threading.Lock()
@@ -135,12 +146,11 @@ class OpenCLBackend:
         """How to get a CPU runtime, and Intel's where it would help."""
         lines = []
         if _pyopencl() is None:
-            lines.append("OpenCL: pyopencl is not installed; pip install pyopencl")
+            installed = importlib.util.find_spec("pyopencl") is not None
+            reason = f"cannot be imported ({_missing[0]}); reinstall it with" if installed else "is not installed;"
+            lines.append(f"OpenCL: pyopencl {reason} pip install pyopencl")
         elif not self.devices():
-            lines.append(
-                "OpenCL: no runtime found; on a CPU install PoCL with pip install pocl-binary-distribution (Linux x86-64) or "
-                "your system's package pocl-opencl-icd; a GPU's driver brings its own"
-            )
+            lines.append(f"OpenCL: {_no_runtime()}")
         elif _show_intel_runtime() is None and sys.platform == "linux" and os.uname().machine == "x86_64":
             lines.append("Intel's CPU runtime: not installed; pip install 'toprung[intel]' (several times faster than PoCL)")
         return lines
@@ -161,6 +171,22 @@ class OpenCLBackend:
             if device.handle == queue.device:
                 return OpenCLSession(device, queue.context)
         raise NoDevice(f"the queue's device {queue.device.name} is on no platform that is listed; see toprung devices")
+
+
+def _no_runtime() -> str:
+    """Return why the loader finds no runtime, a sentence with the remedy."""
+    folder = os.environ.get("OCL_ICD_VENDORS", "")
+    if folder and not (Path(folder).is_file() or list(Path(folder).glob("*.icd"))):
+        return f"no runtime found, because OCL_ICD_VENDORS={folder} has no .icd file: unset it, or set it to a folder that has some"
+    if importlib.util.find_spec("pocl_binary_distribution") is not None:
+        return (
+            "no runtime found, though PoCL is installed (pocl-binary-distribution): its library does not load, or finds no folder "
+            f"to write to; {pocl_cache.VARIABLE} sets that"
+        )
+    return (
+        "no runtime found; on a CPU install PoCL with pip install pocl-binary-distribution (Linux x86-64) or your system's package "
+        "pocl-opencl-icd; a GPU's driver brings its own"
+    )
 
 
 def backend() -> OpenCLBackend:
@@ -256,6 +282,7 @@ class OpenCLSession:
             raise BuildError(
                 source.name, source.defines_text(), str(self.device), "OpenCL cannot compile CUDA C++; use a CUDA device"
             )
+        self._need_linker(source)
         text = f"{PRELUDE.read_text()}\n#line 1\n{source.text}"
         with self._alone(source):
             with _captured_stderr() as chatter:
@@ -275,6 +302,7 @@ class OpenCLSession:
         """Load a binary and check it against the device's limits, past which some runtimes crash."""
         self._alive()
         cl = self._cl
+        self._need_linker(source)
         used, _, binary = binary.partition(b"\n")
         try:
             with self._alone(source):
@@ -292,6 +320,13 @@ class OpenCLSession:
         private = int(kernel.get_work_group_info(info.PRIVATE_MEM_SIZE, what))
         registers = self._registers(program) or used.decode()
         return OpenCLKernel(program, source, Resources(int(registers) if registers else None, local, private))
+
+    def _need_linker(self, source: Source) -> None:
+        """Raise BuildError if PoCL could not link a CPU's kernel: it ends the process then."""
+        links = self.device.kind == "cpu" and self.device.runtime.startswith(pocl_cache.PLATFORM)
+        if links and shutil.which("ld", path=os.environ.get("PATH", "")) is None:
+            advice = "PoCL links kernels with ld, which is not on the PATH: install your system's package binutils"
+            raise BuildError(source.name, source.defines_text(), str(self.device), advice)
 
     def _registers(self, program: Any) -> str:
         """Registers of a work-item as NVIDIA's build log gives them; empty where it does not."""

@@ -15,9 +15,23 @@ from pathlib import Path
 
 import platformdirs
 
+from toprung.paths import of_user, writable
+
 PLATFORM = "Portable Computing Language"
 LOCKS = 64
 """Files to lock: programs that fall on the same one wait for each other without need, which is rare, and no more files come."""
+
+
+VARIABLE = "POCL_CACHE_DIR"
+"""Environment variable: the folder of PoCL's cache, read when PoCL is first asked for its devices."""
+
+
+def make_writable() -> None:
+    """Give PoCL a temporary folder if its own cannot be written: it would say that there is no device."""
+    given = os.environ.get(VARIABLE) or of_user(platformdirs.user_cache_dir, "pocl")
+    folder = str(writable(given, "pocl"))
+    if folder != given:
+        os.environ[VARIABLE] = folder
 
 
 @contextmanager
@@ -45,5 +59,5 @@ def alone(options: str) -> Iterator[None]:
 
 def lock_of(options: str) -> Path:
     """The file that is locked while a program is built: beside PoCL's files, so that who shares those shares it."""
-    folder = Path(os.environ.get("POCL_CACHE_DIR") or platformdirs.user_cache_dir("pocl"))
+    folder = Path(os.environ.get(VARIABLE) or of_user(platformdirs.user_cache_dir, "pocl"))
     return folder / f"toprung-{hashlib.sha256(options.encode()).digest()[0] % LOCKS}.lock"

@@ -1,1 +1,1 @@
-"""The library: ``matmul``, ``sgemm`` and ``sgemv`` on arrays, and the ``engine`` on device memory that they run on."""
+"""The library: ``matmul``, ``sgemm``, ``sgemv``, ``plan`` and ``prepack`` on arrays of any library."""

@@ -1,4 +1,4 @@
-"""Operands of a call: what its caller gives, checked, and as matrices in a batch, before anything is launched."""
+"""Operands of a call, checked and arranged as matrices in a batch before anything is launched."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from toprung.arrays.base import HOST, Operand
 from toprung.arrays.numpy import adapter as numpy_adapter
 from toprung.arrays.numpy import array_at
 from toprung.arrays.sessions import chosen, session_at
+from toprung.blas.packed import PackedOperand
 from toprung.device import Device
 from toprung.dispatch.select import known_precision
 from toprung.errors import BadArgument, BadArray, BadShape, MixedPlaces, Overlap
@@ -28,6 +29,9 @@ class How:
     Attributes
     ----------
     operation, names : name of the routine, and its names for A, B and C; for messages and the receipt
+    precision : name of the precision that was asked for
+    own : True to run only toprung's kernels
+    device : device that was asked for; None for any
     """
 
     operation: str
@@ -43,6 +47,7 @@ class View:
 
     Attributes
     ----------
+    operand : operand that the elements belong to
     shape, strides : batch dimensions, rows, columns; strides in elements
     offset : number of elements from the operand's first element to the view's
     """
@@ -71,7 +76,7 @@ class View:
 
     @property
     def on_host(self) -> NDArray[np.float32]:
-        """The elements as a NumPy array, not copied."""
+        """Elements as a NumPy array, not copied."""
         operand = self.operand
         assert operand.host is not None
         if 0 in self.shape:
@@ -102,6 +107,8 @@ class Arranged(NamedTuple):
 
 def taken(a: Any, b: Any, out: Any) -> tuple[Operand, Operand, Operand | None]:
     """Return the operands of a product as toprung sees them; None for an ``out`` that is not given."""
+    if isinstance(a, PackedOperand):
+        raise BadArray("a is prepacked, and only b can be: pass the array itself as a, or exchange the operands and transpose both")
     first, second = strict(a, "a"), strict(b, "b")
     return first, second, output(out)
 
@@ -109,6 +116,8 @@ def taken(a: Any, b: Any, out: Any) -> tuple[Operand, Operand, Operand | None]:
 def arranged(first: Operand, second: Operand, target: Operand | None, out: Any, how: How) -> Arranged:
     """Return the operands of a product as matrices in a batch, and the result, made if ``target`` is None."""
     known_precision(how.precision)
+    if not isinstance(how.own, (bool, np.bool_)):
+        raise BadArgument(f"own is True or False, not {how.own!r}")
     together([first, second, *([target] if target else [])], how)
     left, right, shape = shapes(first, second)
     row, column = len(first.shape) == 1, len(second.shape) == 1
@@ -147,7 +156,7 @@ def together(views: Sequence[Operand], how: How) -> None:
 
 
 def strict(thing: Any, name: str) -> Operand:
-    """A float32 operand; lists and numbers are made one."""
+    """Return a float32 operand; lists and numbers are converted to one."""
     found = arrays.operand(thing, name)
     if found is not None:
         return found
@@ -155,7 +164,7 @@ def strict(thing: Any, name: str) -> Operand:
 
 
 def converted(thing: Any, name: str) -> np.ndarray[Any, Any]:
-    """A list, a number, or what says of itself how to become an array."""
+    """Return the NumPy array of a list, a number, or an object that converts itself; raise BadArray for anything else."""
     foreign = any(hasattr(thing, protocol) for protocol in ("__array__", "__array_interface__", "__array_struct__"))
     if thing is None or isinstance(thing, (str, bytes, dict, set)):
         raise BadArray(f"{name} is {type(thing).__name__}, not an array: pass a float32 array or nested lists of numbers")
@@ -172,7 +181,7 @@ def converted(thing: Any, name: str) -> np.ndarray[Any, Any]:
 
 
 def output(out: Any) -> Operand | None:
-    """The operand for ``out=``; None where there is none."""
+    """Return the operand for ``out=``, which must be writable; None if there is none."""
     if isinstance(out, tuple):
         if len(out) != 1:
             raise BadArgument(f"out is one array or a tuple of one, not of {len(out)}")
@@ -192,13 +201,13 @@ def output(out: Any) -> Operand | None:
 
 
 def writable(target: Operand, name: str) -> None:
-    """Refuse an output that cannot be written."""
+    """Raise BadShape for an output that cannot be written."""
     if not target.writable or (target.host is not None and not target.host.flags.writeable):
         raise BadShape(f"{name} is read-only (or its elements are not aligned to 4 bytes): pass an array that can be written")
 
 
 def shapes(first: Operand, second: Operand) -> tuple[View, View, tuple[int, ...]]:
-    """Both operands as matrices, vectors as a row and a column, and the result's shape by numpy.matmul's rules."""
+    """Return both operands as matrices, vectors as a row and a column, and the result's shape by numpy.matmul's rules."""
     for operand, name in ((first, "a"), (second, "b")):
         if not operand.shape:
             raise BadShape(f"{name} has no dimensions; matmul needs vectors, matrices or batches: multiply by a number with *")
@@ -220,14 +229,17 @@ def shapes(first: Operand, second: Operand) -> tuple[View, View, tuple[int, ...]
 
 
 def sizes(shape: tuple[int, ...]) -> str:
-    """A shape as a person reads it."""
+    """Return a shape as readable text."""
     return "×".join(map(str, shape)) or "a number"
 
 
 def accepted(
     result: Operand, shape: tuple[int, ...], batch: tuple[int, ...], inputs: tuple[Operand, ...], how: How, name: str = "out"
 ) -> tuple[int, ...]:  # fmt: skip
-    """Check ``out``: its shape (a larger batch is filled by repetition, as NumPy does), and that it overlaps nothing."""
+    """Return the batch dimensions of an output; raise BadShape or Overlap if it does not fit.
+
+    A larger batch than the result's is filled by repetition, as NumPy does; an output must overlap nothing.
+    """
     tail = shape[len(batch) :]
     given = result.shape[: len(result.shape) - len(tail)]
     fits = len(result.shape) >= len(tail) and result.shape[len(given) :] == tail
@@ -243,7 +255,7 @@ def accepted(
 
 
 def apart(result: Operand, inputs: tuple[Operand, ...], how: How, name: str) -> None:
-    """Refuse an output that shares memory with an input or with itself."""
+    """Raise Overlap for an output that shares memory with an input or with itself."""
     if overlap.folded(result.shape, result.strides):
         raise Overlap(f"{name} has several indices for one element (strides {result.strides}): pass an array of its own")
     here = (result.address, result.shape, result.strides)
@@ -253,12 +265,12 @@ def apart(result: Operand, inputs: tuple[Operand, ...], how: How, name: str) -> 
 
 
 def same_memory(one: Operand, other: Operand) -> bool:
-    """Whether addresses can be compared: everywhere but between two memory objects of OpenCL."""
+    """Return True if two addresses can be compared: always, except between two memory objects of OpenCL."""
     return one.memory is None or other.memory is None or one.memory == other.memory
 
 
 def spread(view: View, batch: tuple[int, ...]) -> View:
-    """A view broadcast over the batch."""
+    """Return a view broadcast over the batch."""
     own = view.shape[:-2]
     missing = len(batch) - len(own)
     steps = tuple(0 if n == 1 else s for n, s in zip(own, view.strides[:-2], strict=True))
@@ -266,7 +278,7 @@ def spread(view: View, batch: tuple[int, ...]) -> View:
 
 
 def _with_vectors(result: Operand, batch: tuple[int, ...], row: bool, column: bool) -> View:
-    """The result as a batch of matrices, where a vector left a dimension out."""
+    """Return the result as a batch of matrices, with the dimension that a vector left out."""
     shape, strides = list(result.shape), list(result.strides)
     if row:
         shape.insert(len(batch), 1)

@@ -26,6 +26,7 @@ from toprung.blas.receipt import Receipt
 from toprung.device import Device
 from toprung.dispatch import autotune
 from toprung.dispatch.select import known_precision
+from toprung.errors import NoDevice
 from toprung.execute import host, staging
 from toprung.execute.executable import Executable, Scratch
 from toprung.execute.executor import executor_of
@@ -168,7 +169,7 @@ class OnDevice(Call):
 class OnHost(Call):
     """A product of host arrays by the host's BLAS."""
 
-    def __init__(self, blas: KernelFamily, device: Device, why: str, a: View, b: View, c: View, how: How) -> None:
+    def __init__(self, blas: KernelFamily, device: Device | None, why: str, a: View, b: View, c: View, how: How) -> None:
         super().__init__(a, b, c, how)
         self.blas, self.device, self.why = blas, device, why
 
@@ -197,10 +198,9 @@ class OnHost(Call):
         """Return the host's."""
         blas, device, why = self.blas, self.device, self.why
         why += ", and that has no fp32x: fp32 ran in its place" if self.how.precision == "fp32x" else ""
-        return Receipt(
-            self.how.operation, self.problem(), (blas.name,), blas.own, blas.precision, "the host", why,
-            (("toprung", f"on {device}; own=True, or device={device.id!r}, runs it"),), launches=0,
-        )  # fmt: skip
+        ours = f"on {device}; own=True, or device={device.id!r}, runs it" if device else "own=True runs it on a device"
+        problem, passed = self.problem(), (("toprung", ours),)
+        return Receipt(self.how.operation, problem, (blas.name,), blas.own, blas.precision, "the host", why, passed)
 
 
 class InPlace(Call):
@@ -317,14 +317,25 @@ def decided(alpha: float, a: View, b: View, beta: float, c: View, how: How) -> C
 
 def _decided_on_host(alpha: float, a: View, b: View, beta: float, c: View, how: How) -> Call:
     """Decide on host arrays: the host's BLAS, a CPU device in place, or through a device's own memory."""
-    device = best() if how.device is None else chosen(how.device)
-    here = how.device is None and not how.own and how.precision != "tf32"  # the host's BLAS has no TF32
-    blas, why = host.preferred(device, a.shape, b.shape) if here else (None, "")
-    faster, unmeasured = _measured(device, a, b, c, how.precision) if blas else (None, "")
-    if blas is not None and faster is not False:
-        if faster:
-            why = "NumPy's BLAS was faster when both were measured"
-        return OnHost(blas, device, why + (f"; not measured: {unmeasured}" if unmeasured else ""), a, b, c, how)
+    # the host's BLAS has no TF32
+    blas = host.host_blas() if how.device is None and not how.own and how.precision != "tf32" else None
+    faster: bool | None = None
+    if blas is not None:
+        if host.is_small(blas, a.shape, b.shape) and autotune.HERE.level() != "measure" and not autotune.HERE.store.is_there():
+            return OnHost(blas, None, "the product is so small that no device is looked for", a, b, c, how)
+        try:
+            device = best()
+        except NoDevice as error:
+            return OnHost(blas, None, f"there is no other: {error}", a, b, c, how)
+        why = host.preferred(blas, device, a.shape, b.shape)
+        unmeasured = ""
+        if why:
+            faster, unmeasured = _measured(device, a, b, c, how.precision)
+        if why and faster is not False:
+            why = "NumPy's BLAS was faster when both were measured" if faster else why
+            return OnHost(blas, device, why + (f"; not measured: {unmeasured}" if unmeasured else ""), a, b, c, how)
+    else:
+        device = chosen(how.device) if how.device is not None else best()
     session: Any = backends.session_for(device)
     if staging.limit() is None and device.kind == "cpu" and hasattr(session, "over_host"):
         spans = (span(v.address, v.shape, v.strides) for v in (a, b, c))

@@ -1,4 +1,4 @@
-"""``matmul``, ``sgemm`` and ``sgemv``, with the parameters and the meaning of NumPy's and SciPy's."""
+"""BLAS routines ``matmul``, ``sgemm`` and ``sgemv``, with the parameters and the meaning of NumPy's and SciPy's."""
 
 from __future__ import annotations
 
@@ -25,25 +25,26 @@ from toprung.gemm.lowering import dense
 def matmul(
     a: Any, b: Any, out: Any = None, *, precision: str = "auto", own: bool = False, device: Device | str | None = None
 ) -> Any:  # fmt: skip
-    """The product of two float32 arrays by ``numpy.matmul``'s rules.
+    """Return the product of two float32 arrays by ``numpy.matmul``'s rules.
 
     Parameters
     ----------
     a : (…, M, K) or (K,), float32, of any library toprung knows and with any strides; nested lists count as float32. A vector is a
         row, which the result leaves out
     b : (…, K, N) or (K,), float32, where ``a`` lies. A vector is a column, which the result leaves out; dimensions before the last
-        two are a batch and broadcast with ``a``'s. Or what ``toprung.prepack`` made
-    out : (…, M, N), float32, of any strides: where to put the result. It must not overlap ``a`` or ``b``
+        two are a batch and broadcast with ``a``'s. Or a PackedOperand from ``toprung.prepack``
+    out : (…, M, N), float32, of any strides: the array to put the result into. It must not overlap ``a`` or ``b``
     precision : ``"fp32"``, IEEE single; ``"fp32x"``, as accurate, on matrix units where the device has them; ``"auto"``, the faster
         of both; ``"tf32"``, cuBLAS's, which is not as accurate
-    own : True: only toprung's kernels; False: also what is installed, where that is faster
-    device : where host arrays are multiplied: an id or a part of a name, as ``toprung devices`` lists it, or a Device; by default
+    own : True to run only toprung's kernels; False to run an installed library where that is faster
+    device : device that multiplies host arrays: an id or a part of a name, as ``toprung devices`` lists it, or a Device; by default
         the best, or the host's BLAS where moving the arrays would take longer
 
     Returns
     -------
-    ``out``, or a float32 array (…, M, N) of ``a``'s kind where ``a`` lies; of two vectors a number. Work on a GPU is in the
-    library's current stream, and nothing waits for it; of host arrays the result is complete.
+    ``out``, or a float32 array (…, M, N) of ``a``'s kind where ``a`` lies; of two vectors a number. Work on a GPU is put into the
+    library's current stream, and the call returns before it finishes, unless an array comes by DLPack or names no stream; a result
+    on the host is complete.
 
     Raises
     ------
@@ -85,7 +86,7 @@ def _multiply(alpha: float, a: View, b: View, beta: float, c: View, how: How) ->
 
 
 def _scalar(value: Any, name: str) -> float:
-    """A number, or an array of one as SciPy takes it."""
+    """Return a number, or an array of one, as a float; raise BadArgument for anything else, as SciPy does."""
     try:
         return float(value)
     except (TypeError, ValueError):
@@ -97,7 +98,7 @@ def _scalar(value: Any, name: str) -> float:
 
 
 def _whole(value: Any, name: str) -> int:
-    """An integer, as SciPy takes it."""
+    """Return an integer, converted as SciPy converts it; raise BadArgument if it cannot be."""
     try:
         return operator.index(value)
     except TypeError:
@@ -111,7 +112,7 @@ def _whole(value: Any, name: str) -> int:
 
 
 def _transposed(value: Any, name: str, keyword: str) -> bool:
-    """0, 1, or 2 for the conjugate transpose, which for real numbers is the transpose."""
+    """Return True for 1, and for 2, the conjugate transpose, which for real numbers is the transpose; False for 0."""
     number = _whole(value, name)
     if number not in (0, 1, 2):
         raise BadArgument(f"{name} is 0, 1 or 2, not {number} ({name}>=0 && {name}<=2 failed for {keyword} {name})")
@@ -119,7 +120,13 @@ def _transposed(value: Any, name: str, keyword: str) -> bool:
 
 
 def loose(thing: Any, name: str) -> Operand:
-    """An operand as SciPy's wrappers take it: what becomes an array, integers and complex64 too. float64 arrays are refused."""
+    """Return an operand as SciPy's wrappers take it: whatever converts to an array, integers and complex64 too.
+
+    Raises
+    ------
+    BadArray
+        an array of float64, or anything that does not convert to an array
+    """
     found = arrays.adapter_of(thing)
     if found is not None and not isinstance(thing, (np.ndarray, np.generic)):
         return found.operand(thing, name)
@@ -135,7 +142,7 @@ def loose(thing: Any, name: str) -> Operand:
 
 
 def _matrix(operand: Operand, name: str) -> View:
-    """Two dimensions, as SciPy's wrappers make them: a vector is a column, dimensions of one are left out."""
+    """Return a view with two dimensions, as SciPy's wrappers make them: a vector is a column, dimensions of one are left out."""
     dims = list(zip(operand.shape, operand.strides, strict=True))
     while len(dims) > 2 and any(n == 1 for n, _ in dims):
         dims.remove(next(d for d in dims if d[0] == 1))
@@ -156,16 +163,16 @@ def sgemm(
     alpha: Any, a: Any, b: Any, beta: Any = 0.0, c: Any = None, trans_a: Any = 0, trans_b: Any = 0, overwrite_c: Any = 0,
     *, precision: str = "auto", own: bool = False, device: Device | str | None = None,
 ) -> Any:  # fmt: skip
-    """C = α·op(A)·op(B) + β·C with the parameters and the meaning of ``scipy.linalg.blas.sgemm``.
+    """Return C = α·op(A)·op(B) + β·C, with the parameters and the meaning of ``scipy.linalg.blas.sgemm``.
 
     Parameters
     ----------
     alpha, beta : numbers. α = 0 reads neither ``a`` nor ``b``, β = 0 does not read ``c``
     a : (M, K), or (K, M) with ``trans_a``; float32, or a list or integers that become it. Arrays of float64 are refused
-    b : (K, N), or (N, K) with ``trans_b``; the same, where ``a`` lies. Vectors are columns
-    c : (M, N), the same; without it C is zeros
+    b : (K, N), or (N, K) with ``trans_b``; of the types of ``a``, where ``a`` lies. Vectors are columns
+    c : (M, N), of the types of ``a``; without it C is zeros
     trans_a, trans_b : 1 or 2 for the transpose
-    overwrite_c : whether ``c`` may be overwritten: it is, and is returned, where it is column-major and float32
+    overwrite_c : True if ``c`` may be overwritten: it is, and is returned, if it is column-major and float32
     precision, own, device : as for ``matmul``
 
     Returns
@@ -224,18 +231,18 @@ def sgemv(
     alpha: Any, a: Any, x: Any, beta: Any = 0.0, y: Any = None, offx: Any = 0, incx: Any = 1, offy: Any = 0, incy: Any = 1,
     trans: Any = 0, overwrite_y: Any = 0, *, precision: str = "auto", own: bool = False, device: Device | str | None = None,
 ) -> Any:  # fmt: skip
-    """y = α·op(A)·x + β·y with the parameters and the meaning of ``scipy.linalg.blas.sgemv``.
+    """Return y = α·op(A)·x + β·y, with the parameters and the meaning of ``scipy.linalg.blas.sgemv``.
 
     Parameters
     ----------
     alpha, beta : numbers. α = 0 reads neither ``a`` nor ``x``, β = 0 does not read ``y``
     a : (M, N), as for ``sgemm``
-    x : at least N elements ``incx`` apart, M with ``trans``; a vector, float32 or what becomes it
-    y : the same with M elements, N with ``trans``; without it y is zeros
-    offx, incx : x's elements are ``x[offx]``, ``x[offx + |incx|]``, …; with a negative ``incx`` the last of them is the first
+    x : vector of at least N elements ``incx`` apart, M with ``trans``; float32, or a list or integers that become it
+    y : vector of at least M elements ``incy`` apart, N with ``trans``; of the types of ``x``; without it y is zeros
+    offx, incx : offset and increment in elements: ``x[offx]``, ``x[offx + |incx|]``, …; with a negative ``incx``, last to first
     offy, incy : the same for y, which may be longer than the result: its other elements stay
     trans : 1 or 2 for the transpose
-    overwrite_y : whether ``y`` may be overwritten: it is, and is returned, where it is contiguous and float32
+    overwrite_y : True if ``y`` may be overwritten: it is, and is returned, if it is contiguous and float32
     precision, own, device : as for ``matmul``
 
     Returns
@@ -297,7 +304,7 @@ def sgemv(
 
 
 def _flat(operand: Operand, name: str) -> Operand:
-    """One dimension: more are joined in row-major order, copied where they cannot be (NumPy only)."""
+    """Return an operand with one dimension: more are joined in row-major order, copied if they cannot be (NumPy only)."""
     if len(operand.shape) == 1:
         return operand
     count = math.prod(operand.shape)
@@ -317,7 +324,7 @@ def _flat(operand: Operand, name: str) -> Operand:
 
 
 def _strided(flat: Operand, count: int, start: int, step: int, name: str, which: str) -> View:
-    """``count`` elements of a vector as a column, the way BLAS counts: a negative increment begins at the far end."""
+    """Return ``count`` elements of a vector as a column, as BLAS counts: a negative increment begins at the far end."""
     (length,), (apart_,) = flat.shape, flat.strides
     if not 0 <= start < max(length, 1) or length == 0:
         raise BadShape(

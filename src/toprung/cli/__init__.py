@@ -5,11 +5,13 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import sys
+from typing import Annotated
 
 import typer
 
 from toprung.cli.common import errors_console
 from toprung.errors import ToprungError
+from toprung.store.entry import version
 
 app = typer.Typer(
     name="toprung",
@@ -26,8 +28,18 @@ for _module in pkgutil.iter_modules(__path__):
         _register(app)
 
 
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"toprung {version()}")
+        raise typer.Exit
+
+
 @app.callback()
-def _root() -> None:
+def _root(
+    show: Annotated[
+        bool, typer.Option("--version", help="show the version and exit", callback=_show_version, is_eager=True)
+    ] = False,
+) -> None:
     """Climb, bound, tune and use single-precision matrix multiplication on GPUs."""
 
 

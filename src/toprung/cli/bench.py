@@ -14,7 +14,7 @@ from rich.live import Live
 
 from toprung import backends
 from toprung.backends.base import Session
-from toprung.cli.common import console, parse_sizes
+from toprung.cli.common import console, json_option, parse_sizes
 from toprung.device import Device
 from toprung.errors import BadSize, OutOfDeviceMemory, ToprungError, UnknownName
 from toprung.lab.competitor import Competitor
@@ -39,7 +39,7 @@ DEFAULT_SIZES = {"gpu": "1024,2048,4096", "cpu": "256,512", "other": "256,512"}
 
 _PEERS = typer.Option(help="who takes part, with commas: peers (cublas, numpy, …), rungs (kepler/r07), ladders (kepler)")
 _DEVICE = typer.Option(help="an id, or a part of a name (see toprung devices)")
-_JSON = typer.Option(help="store every sample and all circumstances in this file")
+_JSON = json_option("store every sample and all circumstances in this file")
 _PLOT = typer.Option(help="draw the result: a .png or .svg file")
 
 

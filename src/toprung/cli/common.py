@@ -2,19 +2,46 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import fields, is_dataclass, replace
+from pathlib import Path
 from typing import Any
 
+import typer
 from rich.console import Console
 
-from toprung.errors import BadSize, UnknownName
+from toprung.errors import BadArgument, BadSize, UnknownName
 from toprung.oracle.problem import Problem
 
 console = Console()
 if not console.is_terminal:
     console.width = 132  # a file or a pipe has no width of its own
 errors_console = Console(stderr=True)
+
+
+def result_file(path: Path | None) -> Path | None:
+    """Return the path of a file to be written, as a callback of options: refused now, not when everything has been measured.
+
+    Raises
+    ------
+    BadArgument
+        it is a folder, or its folder cannot be written or made
+    """
+    if path is None:
+        return None
+    there = next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.exists())
+    if path.is_dir():
+        raise BadArgument(f"{path} is a folder: name a file in it")
+    if not os.access(there, os.W_OK) or not (there.is_dir() or there == path.absolute()):
+        reason = "permission denied" if there.is_dir() or there == path.absolute() else f"{there} is no folder"
+        raise BadArgument(f"{path} cannot be written ({reason}): name a file in another folder")
+    return path
+
+
+def json_option(text: str) -> Any:
+    """Return the option ``--json`` of a command; ``text`` is its help."""
+    return typer.Option("--json", help=text, callback=result_file)
 
 
 def parse_sizes(text: str) -> list[tuple[int, ...]]:

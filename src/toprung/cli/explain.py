@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from toprung import backends
-from toprung.cli.common import console, parse_sizes, parse_switches, size_name
+from toprung.cli.common import console, json_option, parse_sizes, parse_switches, size_name
 from toprung.device import Device
 from toprung.errors import BadSize, IllegalTile
 from toprung.lab.bounds.figures import Unknown
@@ -42,7 +42,7 @@ def explain_command(
     switch: Annotated[list[str] | None, typer.Option(help="NAME=VALUE of a rung's switch; may be repeated")] = None,
     tile: Annotated[list[str] | None, typer.Option(help="NAME=VALUE of a tile parameter; may be repeated")] = None,
     stored: Annotated[Path, typer.Option("--results", help="folder of stored measurements and probes")] = Path("results"),
-    json: Annotated[Path | None, typer.Option(help="store every level in this file")] = None,
+    json: Annotated[Path | None, json_option("store every level in this file")] = None,
 ) -> None:
     """Why a rung is as fast as it is: what its code asks for at each level of a device, which level stops it, what would help.
 

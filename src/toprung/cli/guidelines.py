@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from toprung import backends
-from toprung.cli.common import console
+from toprung.cli.common import console, json_option
 from toprung.lab import guidelines
 from toprung.lab.guidelines.base import WRONG, Finding
 from toprung.lab.harness import results
@@ -28,7 +28,7 @@ def register(app: typer.Typer) -> None:
 def guidelines_command(
     device: Annotated[str | None, typer.Option(help="id or part of a name; by default the best")] = None,
     only: Annotated[str | None, typer.Option(help="names of guidelines, several with commas; by default all")] = None,
-    json: Annotated[Path | None, typer.Option(help="store every sample and all circumstances in this file")] = None,
+    json: Annotated[Path | None, json_option("store every sample and all circumstances in this file")] = None,
 ) -> None:
     """Put the advice of NVIDIA's OpenCL white paper of 2009 to the test: what it said, and what this device does today.
 

@@ -13,7 +13,7 @@ from rich import box
 from rich.table import Table
 
 from toprung.backends.nvrtc import compile_cubin, device_of
-from toprung.cli.common import console, parse_switches
+from toprung.cli.common import console, json_option, parse_switches
 from toprung.errors import ToprungError, UnknownName
 from toprung.kernels.record import kernel_source
 from toprung.lab.bounds.occupancy import Occupancy, occupancy
@@ -40,7 +40,7 @@ def inspect(
     arch: Annotated[str, typer.Option(help="sm_80, sm_90, …")] = "sm_90",
     switch: Annotated[list[str] | None, typer.Option(help="NAME=VALUE of a rung's switch; may be repeated")] = None,
     tile: Annotated[list[str] | None, typer.Option(help="NAME=VALUE of a tile parameter; may be repeated")] = None,
-    json: Annotated[Path | None, typer.Option(help="store every count in this file")] = None,
+    json: Annotated[Path | None, json_option("store every count in this file")] = None,
     cubin: Annotated[Path | None, typer.Option(help="store the machine code in this file, for toprung run --cubin")] = None,
     reallocate: Annotated[bool, typer.Option("--reallocate", help="give its values other registers first")] = False,
     reorder: Annotated[bool, typer.Option("--reorder", help="and its multiply-adds another order")] = False,

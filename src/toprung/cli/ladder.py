@@ -17,7 +17,7 @@ from rich.table import Table
 
 from toprung import backends
 from toprung.backends.base import Session
-from toprung.cli.common import console, parse_numbers, parse_sizes, parse_switches, size_name, with_settings
+from toprung.cli.common import console, json_option, parse_numbers, parse_sizes, parse_switches, size_name, with_settings
 from toprung.device import Device
 from toprung.errors import BuildError, LaunchError, OutOfDeviceMemory, WrongResult
 from toprung.lab.explain import RungBounds
@@ -54,7 +54,7 @@ def ladder_command(
     setting: Annotated[list[str] | None, typer.Option("--set", help="NAME=VALUE of the problem: trans=T, beta=1, lda=…")] = None,
     json: Annotated[
         Path | None,
-        typer.Option(help="store every sample and all circumstances in this file; a further device's backend is added to the name"),
+        json_option("store every sample and all circumstances in this file; a further device's backend is added to the name"),
     ] = None,
     plot: Annotated[
         Path | None, typer.Option(help="draw the result: a .png or .svg file; for several sizes, one more for each rung beside it")

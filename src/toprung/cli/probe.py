@@ -13,7 +13,7 @@ from rich import box
 from rich.table import Table
 
 from toprung import backends
-from toprung.cli.common import console
+from toprung.cli.common import console, json_option
 from toprung.lab.harness import results
 from toprung.lab.harness.environment import environment
 from toprung.lab.harness.measure import SAMPLES
@@ -34,7 +34,7 @@ def register(app: typer.Typer) -> None:
 def probe_command(
     device: Annotated[str | None, typer.Option(help="an id, or a part of a name (see toprung devices)")] = None,
     only: Annotated[str | None, typer.Option(help="some microbenchmarks, with commas; they are shown and not kept")] = None,
-    json: Annotated[Path | None, typer.Option(help="store every sample and all circumstances in this file, too")] = None,
+    json: Annotated[Path | None, json_option("store every sample and all circumstances in this file, too")] = None,
     plot: Annotated[
         Path | None, typer.Option(help="draw multiply-adds beside loads from shared memory: a .png or .svg file")
     ] = None,

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from toprung import backends
 from toprung.backends import cubin as machine
-from toprung.cli.common import console, parse_sizes, parse_switches
+from toprung.cli.common import console, json_option, parse_sizes, parse_switches
 from toprung.errors import BadCubin, BadSize
 from toprung.kernels.record import Own
 from toprung.lab.harness import results
@@ -43,7 +43,7 @@ def run_command(
     beside: Annotated[
         bool, typer.Option("--both", help="the rung compiled here and its machine code from a file, in turns")
     ] = False,
-    json: Annotated[Path | None, typer.Option(help="store every sample and all circumstances in this file")] = None,
+    json: Annotated[Path | None, json_option("store every sample and all circumstances in this file")] = None,
 ) -> None:
     """Verify and time one kernel: a rung, or machine code of one's own in its place.
 

@@ -13,7 +13,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from toprung.cli.common import console, errors_console
+from toprung.cli.common import console, errors_console, json_option
 from toprung.dispatch.tuned import refusal
 from toprung.errors import StoreError
 from toprung.store import STATUSES, Entry, Imported, Machine, Store, shipped
@@ -60,7 +60,7 @@ def list_command(
     status: Annotated[str | None, _STATUS] = None,
     best: Annotated[int | None, _BEST] = None,
     package: Annotated[bool, typer.Option("--shipped", help="what came with the package, in place of what was tuned here")] = False,
-    json: Annotated[Path | None, typer.Option("--json", help="write what is listed to a file, as store export does")] = None,
+    json: Annotated[Path | None, json_option("write what is listed to a file, as store export does")] = None,
     store: Annotated[Path | None, _STORE] = None,
 ) -> None:
     """List tuned entries.

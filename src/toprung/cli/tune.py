@@ -16,7 +16,7 @@ import typer
 from rich.live import Live
 
 from toprung import backends
-from toprung.cli.common import console, parse_sizes
+from toprung.cli.common import console, json_option, parse_sizes
 from toprung.device import Device
 from toprung.dispatch.autotune import HERE, known_level
 from toprung.dispatch.select import unsuited
@@ -82,7 +82,7 @@ def tune_command(
         typer.Option(help="estimate or measure, for --check: how a call is planned; by default what TOPRUNG_PLANNING says"),
     ] = None,
     count: Annotated[int, typer.Option("--shapes", help="how many shapes --check draws")] = SHAPES,
-    json: Annotated[Path | None, typer.Option(help="store the whole run in this file")] = None,
+    json: Annotated[Path | None, json_option("store the whole run in this file")] = None,
     plot: Annotated[Path | None, typer.Option(help="draw the best so far over time: a .png or .svg file")] = None,
 ) -> None:
     """Search for faster configurations on this machine and remember them: every later program uses them.

@@ -29,6 +29,7 @@ from toprung.gemm.classes import class_of
 from toprung.gemm.desc import Desc, described
 from toprung.kernels.base import KernelFamily
 from toprung.kernels.registry import families
+from toprung.paths import data_dir
 
 if TYPE_CHECKING:
     from toprung.store import Book, Entry, Machine, Proof, Store
@@ -88,6 +89,10 @@ class TunedStore:
             if found is None or found.stamp != stamp:
                 found = self._known[machine] = self._read(machine, store, stamp)
             return found
+
+    def is_there(self) -> bool:
+        """Return True if the user has a store, and it is not switched off."""
+        return not stores.off() and (data_dir() / stores.FILE).exists()
 
     def ready(self) -> None:
         """Raise StoreError unless the user's store can be written."""

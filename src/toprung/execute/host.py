@@ -12,26 +12,31 @@ from toprung.kernels.base import KernelFamily
 from toprung.kernels.registry import families
 
 LINK = 2.0e10
-"""Bytes per second between host and device that ``preferred`` assumes."""
+"""Bytes per second between host and device that ``is_small`` assumes."""
 STARTING = 6e-5
-"""Least seconds of a product through a device's memory that ``preferred`` assumes."""
+"""Least seconds of a product through a device's memory that ``is_small`` assumes."""
 
 
-def preferred(device: Device, a: tuple[int, ...], b: tuple[int, ...]) -> tuple[KernelFamily | None, str]:
-    """Return the host's BLAS and the reason why it suits host arrays better; None and an empty text if it does not.
+def host_blas() -> KernelFamily | None:
+    """Return the family that multiplies host arrays where they are; None if there is none."""
+    return next((f for f in families() if f.memory == "host"), None)
+
+
+def is_small(blas: KernelFamily, a: tuple[int, ...], b: tuple[int, ...]) -> bool:
+    """Return True if the host's BLAS is predicted to be done before the fastest device has the operands."""
+    (rows, depth), cols, batch = a[-2:], b[-1], math.prod(a[:-2])
+    there = STARTING + 4 * batch * (rows * depth + depth * cols + rows * cols) / LINK
+    return blas.host_seconds(2 * batch * rows * cols * depth) <= there
+
+
+def preferred(blas: KernelFamily, device: Device, a: tuple[int, ...], b: tuple[int, ...]) -> str:
+    """Return why the host's BLAS suits host arrays better than a device; empty if it does not.
 
     Without a GPU it always does. With one, the predicted time of the transfers is compared with that of the host's BLAS.
     """
-    blas = next((f for f in families() if f.memory == "host"), None)
-    if blas is None:
-        return None, ""
     if device.kind != "gpu":
-        return blas, "the arrays are on the host and there is no GPU: NumPy's BLAS is what was there already"
-    (rows, depth), cols, batch = a[-2:], b[-1], math.prod(a[:-2])
-    there = STARTING + 4 * batch * (rows * depth + depth * cols + rows * cols) / LINK
-    if blas.host_seconds(2 * batch * rows * cols * depth) <= there:
-        return blas, f"moving the arrays to {device} would take longer than NumPy's BLAS does"
-    return None, ""
+        return "the arrays are on the host and there is no GPU: NumPy's BLAS is what was there already"
+    return f"moving the arrays to {device} would take longer than NumPy's BLAS does" if is_small(blas, a, b) else ""
 
 
 def numpy_product(

@@ -1,1 +1,1 @@
-"""Descriptors of matrix products, and the classes that measurements of them share."""
+"""Descriptors of matrix products, and the problem classes within which measurements carry over."""

@@ -1,17 +1,17 @@
-"""Classes of products: what measurements of one product may say about another."""
+"""Problem classes: groups of products within which a measurement of one may stand for another."""
 
 from __future__ import annotations
 
 from toprung.gemm.desc import Desc
 
 FEW = 16
-"""A side no longer than this makes a product skinny."""
+"""Longest side, in elements, that makes a product skinny."""
 
 SHORTEST = 32
-"""K from which on a team of work-items that shares a row of the large operand finds enough to add: its lanes."""
+"""Smallest K that gives each lane of a team a term to add: a team of work-items shares a row of the large operand."""
 
 SIZES = {"tiny": 768, "small": 1536}
-"""Classes of products by the side of a square one with as many operations."""
+"""Size classes, each with the side, in elements, of the square product with as many operations at which the class ends."""
 
 
 def problem_class(desc: Desc) -> str:
@@ -30,7 +30,7 @@ def problem_class(desc: Desc) -> str:
 
 
 def class_of(desc: Desc) -> str:
-    """Return what neighbours in a store have in common: ``problem_class``, the layout, and how wide accesses may be.
+    """Return the key that neighbours in a store share: ``problem_class``, layout, and widths of accesses in floats.
 
     ``large NN v444``: A, B and C are read and written four floats at a time; ``vector T v4``: A is.
     """
@@ -38,7 +38,7 @@ def class_of(desc: Desc) -> str:
 
 
 def is_skinny(desc: Desc) -> bool:
-    """Return True for a vector, and where one side is short, the other is not, and a team's lanes find enough to add along K."""
+    """Return True for a vector, and if one side is short, the other is not, and K has a term to add for each lane of a team."""
     if desc.is_vector:
         return True
     few, many = sorted((desc.M, desc.N))

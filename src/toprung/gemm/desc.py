@@ -1,7 +1,7 @@
 """Descriptors of products: sizes, strides and alignments, everything that decides which kernel runs, without pointers and values.
 
-``GemmDesc`` and ``GemvDesc`` answer the same questions (``is_vector``, ``is_empty``, ``depth``, ``result``, ``skinny``, ``sizes``):
-whoever has one need not ask which.
+``GemmDesc`` and ``GemvDesc`` have the same properties (``is_vector``, ``is_empty``, ``depth``, ``result``, ``skinny``, ``sizes``),
+so that most callers need not tell them apart.
 """
 
 from __future__ import annotations
@@ -14,14 +14,20 @@ from typing import Any, ClassVar
 from toprung.errors import BadSize, Unsupported
 
 LARGEST = 2**31 - 1
-"""Largest size, leading dimension and increment: kernels take them as 32-bit numbers. Extents may have 64 bits."""
+"""Largest size, leading dimension and increment, in elements: kernels take them as 32-bit numbers. Extents may have 64 bits."""
 
 ALIGNMENTS = (1, 2, 4)
 
 
 @dataclass(frozen=True)
 class Result:
-    """Layout of a result: a batch of rows × cols, strides in elements; negative ones go backwards."""
+    """Layout of a result: a batch of matrices.
+
+    Attributes
+    ----------
+    rows, cols, batch : number of rows and columns of each matrix, and of matrices
+    down, on, stride : number of elements from one row, one column, one matrix to the next; negative ones go backwards
+    """
 
     rows: int
     cols: int
@@ -32,7 +38,7 @@ class Result:
 
     @property
     def elements(self) -> int:
-        """Elements of all matrices."""
+        """Number of elements of all matrices."""
         return self.rows * self.cols * self.batch
 
     @property
@@ -51,12 +57,13 @@ class Skinny:
 
     Attributes
     ----------
-    swapped : the large operand X is B; else A
-    by_rows : X's rows run along K; else along L
-    length, few, depth : L, the short side, K
-    batch : independent products
-    ld, stride_large, align_large : of X
-    down, on, stride_small, align_small : Y's elements from one s, one k, one product to the next
+    swapped : True if the large operand X is B, False if it is A
+    by_rows : True if X's rows run along K, False if they run along L
+    length, few, depth : L, the short side, and K, in elements
+    batch : number of independent products
+    ld, stride_large : number of elements from one row of X, one matrix X, to the next
+    align_large, align_small : floats to which the first element of X, of Y, is aligned: 1, 2 or 4
+    down, on, stride_small : number of elements of Y from one s, one k, one product to the next
     """
 
     swapped: bool
@@ -75,7 +82,7 @@ class Skinny:
 
     @functools.cached_property
     def widths(self) -> tuple[int, int]:
-        """Floats of an access to the large operand; and to the small one, where rows are read: as many, or one."""
+        """Width in floats of an access to X, and to Y: X's width if rows of X run along K and Y lies so too, else 1."""
         if not self.by_rows:
             return widest(self.length, self.ld, self.stride_large, self.align_large), 1
         wide = widest(self.ld, self.stride_large, self.align_large)
@@ -85,17 +92,17 @@ class Skinny:
 
 @dataclass(frozen=True)
 class GemmDesc:
-    """C = α·op(A)·op(B) + β·C, row-major: op(A) is M×K, op(B) K×N, C M×N.
+    """Descriptor of C = α·op(A)·op(B) + β·C, row-major: op(A) is M×K, op(B) K×N, C M×N.
 
     Attributes
     ----------
-    M, N, K : sizes; 0 is allowed
-    batch : independent products
+    M, N, K : sizes in elements; 0 is allowed
+    batch : number of independent products
     trans_a, trans_b : True if the operand is stored transposed (A as K×M, B as N×K)
-    lda, ldb, ldc : elements from one stored row to the next; 0: tight
-    stride_a, stride_b, stride_c : elements from one matrix of the batch to the next; 0 for A or B: the same one each time
+    lda, ldb, ldc : number of elements from one stored row to the next; 0 for rows without a gap
+    stride_a, stride_b, stride_c : number of elements from one matrix of the batch to the next; 0 for an A or B that all share
     align_a, align_b, align_c : floats to which the operand's first element is aligned: 1, 2 or 4
-    beta_zero : True if β will be 0; a hint for selection, the kernels go by β itself
+    beta_zero : True if β will be 0; a hint for selection: kernels read β itself
 
     Raises
     ------
@@ -140,7 +147,7 @@ class GemmDesc:
 
     @property
     def depth(self) -> int:
-        """Terms of each sum, K."""
+        """Number of terms of each sum, K."""
         return self.K
 
     @property
@@ -150,7 +157,7 @@ class GemmDesc:
 
     @property
     def skinny(self) -> Skinny:
-        """The product from its large operand's point of view: the short side is few rows or few columns."""
+        """Product from its large operand's point of view: the short side is few rows or few columns."""
         a, b = (self.lda, self.stride_a, self.align_a), (self.ldb, self.stride_b, self.align_b)
         if self.M < self.N:
             down, on = (1, self.lda) if self.trans_a else (self.lda, 1)
@@ -160,22 +167,22 @@ class GemmDesc:
 
     @property
     def sizes(self) -> tuple[int, int, int, int]:
-        """M, N, K and the batch, at least 1, as the store has them."""
+        """M, N, K and the batch, at least 1 each, as the store has them."""
         return max(1, self.M), max(1, self.N), max(1, self.K), self.batch
 
     @property
     def rows_read(self) -> int:
-        """Rows of A and columns of B of all matrices that differ."""
+        """Number of rows of A and columns of B, those of a matrix that the batch shares counted once."""
         return self.M * (self.batch if self.stride_a else 1) + self.N * (self.batch if self.stride_b else 1)
 
     @property
     def index32(self) -> bool:
-        """True if offsets within each matrix fit 31 bits."""
+        """True if offsets within each matrix, in elements, fit 31 bits."""
         return max(*self.extents, self.M * self.N) < 2**31
 
     @functools.cached_property
     def widths(self) -> tuple[int, int, int]:
-        """Floats of an access to A, B and C: each access lies wholly inside a row or wholly outside."""
+        """Width in floats of an access to A, B and C: each access lies wholly inside a row or wholly outside."""
         along = [cols for _, cols in self.stored]
         lds, strides = (self.lda, self.ldb, self.ldc), (self.stride_a, self.stride_b, self.stride_c)
         aligned = (self.align_a, self.align_b, self.align_c)
@@ -184,12 +191,12 @@ class GemmDesc:
 
     @property
     def access_class(self) -> str:
-        """Layout and floats of an access to A, B and C: ``NN v444``."""
+        """Layout, and width in floats of an access to A, B and C: ``NN v444``."""
         return f"{self.trans} v{''.join(map(str, self.widths))}"
 
     @property
     def trans(self) -> str:
-        """``NN``, ``NT``, ``TN`` or ``TT``."""
+        """Name of the layout: ``NN``, ``NT``, ``TN`` or ``TT``."""
         return "NT"[self.trans_a] + "NT"[self.trans_b]
 
     @property
@@ -200,7 +207,7 @@ class GemmDesc:
 
     @property
     def extents(self) -> tuple[int, int, int]:
-        """Elements from the first to the last of one matrix A, B and C, gaps counted."""
+        """Number of elements from the first to the last of one matrix A, B and C, gaps counted."""
         return tuple(  # type: ignore[return-value]
             (rows - 1) * ld + cols if rows and cols else 0
             for (rows, cols), ld in zip(self.stored, (self.lda, self.ldb, self.ldc), strict=True)
@@ -208,7 +215,7 @@ class GemmDesc:
 
     @property
     def flops(self) -> int:
-        """2·M·N·K, for each product of the batch."""
+        """Number of floating-point operations: 2·M·N·K for each product of the batch."""
         return 2 * self.batch * self.M * self.N * self.K
 
     def __str__(self) -> str:
@@ -218,11 +225,13 @@ class GemmDesc:
 
 @dataclass(frozen=True)
 class GemvDesc:
-    """y = α·op(A)·x + β·y, A row-major M×N as stored; op(A) is A or, with ``trans``, its transpose.
+    """Descriptor of y = α·op(A)·x + β·y, A row-major M×N as stored; op(A) is A or, with ``trans``, its transpose.
 
     Attributes
     ----------
-    lda : elements from one row of A to the next; 0: tight
+    M, N : rows and columns of A as stored; 0 is allowed
+    trans : True if op(A) is the transpose of A
+    lda : number of elements from one row of A to the next; 0 for rows without a gap
     incx, incy : elements from one of x or y to the next; may be negative, not 0. Offsets point to the first in order of use
     align_a, align_x : floats to which the first element is aligned: 1, 2 or 4
     beta_zero : True if β will be 0
@@ -266,39 +275,39 @@ class GemvDesc:
 
     @property
     def skinny(self) -> Skinny:
-        """The product from A's point of view: x is the short side."""
+        """Product from A's point of view: x is the short side."""
         large = self.lda, 0, self.align_a
         return Skinny(False, not self.trans, self.length, 1, self.depth, 1, *large, 0, self.incx, 0, self.align_x)
 
     @property
     def sizes(self) -> tuple[int, int, int, int]:
-        """M, N, 1 and 1, at least 1, as the store has them."""
+        """M, N, 1 and 1, at least 1 each, as the store has them."""
         return max(1, self.M), max(1, self.N), 1, 1
 
     @property
     def access_class(self) -> str:
-        """Layout and floats of an access to A: ``T v4``, ``strided`` where x is not contiguous."""
+        """Layout, and width in floats of an access to A: ``T v4``; with ``strided`` if x is not contiguous."""
         wide, _ = self.skinny.widths
         return f"{'T' if self.trans else 'N'} v{wide}{'' if self.incx == 1 else ' strided'}"
 
     @property
     def length(self) -> int:
-        """Elements of y."""
+        """Number of elements of y."""
         return self.N if self.trans else self.M
 
     @property
     def depth(self) -> int:
-        """Elements of x: terms of each sum."""
+        """Number of terms of each sum: the elements of x."""
         return self.M if self.trans else self.N
 
     @property
     def extent(self) -> int:
-        """Elements from A's first to its last."""
+        """Number of elements from A's first to its last, gaps counted."""
         return (self.M - 1) * self.lda + self.N if self.M and self.N else 0
 
     @property
     def flops(self) -> int:
-        """2·M·N."""
+        """Number of floating-point operations: 2·M·N."""
         return 2 * self.M * self.N
 
     def __str__(self) -> str:
@@ -312,7 +321,7 @@ ALIGNED = 4
 
 
 def described(shape: Mapping[str, Any], align: int = ALIGNED) -> Desc:
-    """Return the descriptor of a problem as stores and records describe it: matrices of a batch lie one below the other.
+    """Return the descriptor of a problem given as in stores and result files: matrices of a batch lie one below the other.
 
     Raises
     ------
@@ -339,7 +348,7 @@ def described(shape: Mapping[str, Any], align: int = ALIGNED) -> Desc:
 
 
 def widest(*numbers: int) -> int:
-    """Return the widest access, in floats, that divides all numbers."""
+    """Return the widest access, in floats, that divides all numbers: 4, 2 or 1."""
     return next(w for w in (4, 2, 1) if all(n % w == 0 for n in numbers))
 
 
@@ -349,7 +358,7 @@ FLAGS = ("trans", "trans_a", "trans_b", "beta_zero")
 
 
 def _check(call: Desc) -> None:
-    """Check that every number is an integer within its limits. This is on the way of every call: it looks nothing up twice."""
+    """Raise BadSize unless every number is an integer within its limits. Every call runs this: it looks nothing up twice."""
     for name, value in call.__dict__.items():
         if name in FLAGS:
             if type(value) is not bool:

@@ -1,4 +1,4 @@
-"""What a kernel can address, and the launches that bring any strides to it: pure arithmetic on shapes and strides.
+"""Lowering of products with any strides to copies and launches that kernels can address: pure arithmetic on shapes and strides.
 
 ``lower`` turns a product of three strided arrays into a Program: copies where no kernel could address an operand (each with its
 reason), and products. It knows no device and no pointer, so one Program serves every call with the same layouts.
@@ -17,12 +17,12 @@ from toprung.gemm.desc import LARGEST, Desc, GemmDesc, GemvDesc
 
 
 class Layout(NamedTuple):
-    """An array as kernels see it.
+    """Shape, strides and alignment of an array, as kernels see it.
 
     Attributes
     ----------
     shape : the batch's dimensions, then rows and columns
-    strides : elements from one to the next along each dimension; any sign
+    strides : number of elements from one to the next along each dimension; any sign
     align : floats to which the first element's address is aligned: 1, 2 or 4
     """
 
@@ -32,12 +32,18 @@ class Layout(NamedTuple):
 
     @property
     def transposed(self) -> Layout:
-        """Rows and columns exchanged."""
+        """Layout with rows and columns exchanged."""
         return Layout(_swapped(self.shape), _swapped(self.strides), self.align)
 
 
 class Place(NamedTuple):
-    """Where an operand of a step begins: ``slot`` 0, 1, 2 for A, B, C, then the temporaries; ``offset`` in elements."""
+    """First element of an operand of a step.
+
+    Attributes
+    ----------
+    slot : 0, 1, 2 for A, B, C, then the temporaries
+    offset : number of elements from the start of the slot
+    """
 
     slot: int
     offset: int
@@ -45,7 +51,15 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class Copy:
-    """dst = factor · src for three nested dimensions. ``beta``: the factor is β, and where β = 0 nothing is read."""
+    """A copy step, dst = factor · src, over three nested dimensions.
+
+    Attributes
+    ----------
+    src, dst : first elements
+    shape : number of elements along each dimension
+    src_strides, dst_strides : number of elements from one to the next along each dimension
+    beta : True if the factor is β, and nothing is read if β = 0; False if the factor is 1
+    """
 
     src: Place
     dst: Place
@@ -57,7 +71,7 @@ class Copy:
 
 @dataclass(frozen=True)
 class Multiply:
-    """C = α·A·B + β·C as kernels compute it."""
+    """A product step, C = α·A·B + β·C, that one launch of a kernel computes."""
 
     desc: Desc
     a: Place
@@ -67,11 +81,12 @@ class Multiply:
 
 @dataclass(frozen=True)
 class Program:
-    """Steps in order.
+    """Steps of a call, in order.
 
     Attributes
     ----------
-    temporaries : elements of each, slots 3 and up
+    steps : copies and products
+    temporaries : number of elements of each temporary, slots 3 and up
     copies : reason why each operand is copied, a sentence
     """
 
@@ -103,7 +118,7 @@ def _swapped(values: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def tight(shape: Sequence[int], fortran: bool = False) -> tuple[int, ...]:
-    """Strides of an array without gaps, row-major or column-major."""
+    """Return the strides, in elements, of an array without gaps, row-major or column-major."""
     sizes = [max(n, 1) for n in shape]
     if fortran:
         return tuple(math.prod(sizes[:i]) for i in range(len(sizes)))
@@ -111,29 +126,35 @@ def tight(shape: Sequence[int], fortran: bool = False) -> tuple[int, ...]:
 
 
 def dense(shape: Sequence[int], strides: Sequence[int], fortran: bool = False) -> bool:
-    """Whether an array has no gaps, row-major or column-major; strides along dimensions of one do not matter."""
+    """Return True if an array has no gaps, row-major or column-major; strides along dimensions of one do not matter."""
     return 0 in shape or all(n == 1 or s == t for n, s, t in zip(shape, strides, tight(shape, fortran), strict=True))
 
 
 def aligned(address: int) -> int:
-    """Floats to which an address in bytes is aligned: 4, 2 or 1."""
+    """Return the floats to which an address in bytes is aligned: 4, 2 or 1."""
     return 4 if address % 16 == 0 else 2 if address % 8 == 0 else 1
 
 
 def shifted(align: int, *elements: int) -> int:
-    """What remains of an alignment when offsets or strides of so many elements are added."""
+    """Return the alignment, in floats, that remains when offsets or strides of so many elements are added."""
     return min([align, *(4 if n % 4 == 0 else 2 if n % 2 == 0 else 1 for n in elements)])
 
 
 class Addressed(NamedTuple):
-    """A matrix as kernels take it: stored transposed or not, with its leading dimension."""
+    """A matrix as kernels take it.
+
+    Attributes
+    ----------
+    trans : True if it is stored transposed
+    ld : leading dimension, in elements
+    """
 
     trans: bool
     ld: int
 
 
 def addressed(rows: int, cols: int, row_stride: int, col_stride: int) -> Addressed | None:
-    """How a kernel reads a matrix in place, row-major first; None where it cannot."""
+    """Return how a kernel reads a matrix in place, row-major if it can; None if it cannot. Strides in elements."""
     if max(rows, cols) > LARGEST:
         return None
     for trans, (n, m, outer, inner) in (
@@ -146,7 +167,7 @@ def addressed(rows: int, cols: int, row_stride: int, col_stride: int) -> Address
 
 
 def merged(shape: Sequence[int], *strides: Sequence[int]) -> tuple[tuple[int, ...], list[tuple[int, ...]]]:
-    """The fewest dimensions that go through the same elements: ones dropped, neighbours joined, the outermost largest first."""
+    """Return the fewest sizes and strides over the same elements: ones dropped, neighbours joined, largest stride first."""
     dims = [(n, *s) for n, *s in zip(shape, *strides, strict=True) if n != 1]
     dims.sort(key=lambda d: tuple(-abs(s) for s in reversed(d[1:])))
     joined: list[tuple[int, ...]] = []
@@ -159,7 +180,7 @@ def merged(shape: Sequence[int], *strides: Sequence[int]) -> tuple[tuple[int, ..
 
 
 def why_copied(rows: int, cols: int, row_stride: int, col_stride: int) -> str:
-    """Why a kernel cannot address a matrix in place."""
+    """Return the reason why a kernel cannot address a matrix in place."""
     if min(row_stride, col_stride) < 0:
         return "a stride is negative"
     if min(row_stride if rows > 1 else 1, col_stride if cols > 1 else 1) == 0:
@@ -172,7 +193,7 @@ def why_copied(rows: int, cols: int, row_stride: int, col_stride: int) -> str:
 def copies_between(
     shape: tuple[int, ...], src: Place, src_strides: tuple[int, ...], dst: Place, dst_strides: tuple[int, ...], beta: bool = False
 ) -> Iterator[Copy]:
-    """The copies that move a strided array; one where three nested dimensions suffice."""
+    """Yield the copies that move a strided array: one if three nested dimensions suffice. Strides in elements."""
     sizes, (from_, to) = merged(shape, src_strides, dst_strides)
     outer = max(len(sizes) - 3, 0)
     inner = tuple([1] * (3 - len(sizes[outer:])) + list(sizes[outer:]))
@@ -186,7 +207,7 @@ def copies_between(
 
 
 class _Lowering:
-    """Collects the temporaries and steps of one program."""
+    """Builder of one program: collects its temporaries and steps."""
 
     def __init__(self) -> None:
         self.temporaries: list[int] = []
@@ -198,7 +219,10 @@ class _Lowering:
         return Place(2 + len(self.temporaries), 0)
 
     def pack(self, name: str, layout: Layout, src: Place, why: str) -> tuple[Layout, Place]:
-        """A contiguous copy of an input; a dimension it is broadcast over outside the matrix stays broadcast."""
+        """Add a contiguous copy of an input, and return its layout and place.
+
+        A dimension outside the matrix along which the input is broadcast stays broadcast.
+        """
         shape = (*(1 if s == 0 else n for n, s in zip(layout.shape[:-2], layout.strides[:-2], strict=True)), *layout.shape[-2:])
         place, strides = self.temporary(shape), tight(shape)
         self.steps += copies_between(shape, src, layout.strides, place, strides)
@@ -208,13 +232,13 @@ class _Lowering:
 
 
 def lower(a: Layout, b: Layout, c: Layout, beta: float, reads: bool = True) -> Program:
-    """The steps of C = α·A·B + β·C.
+    """Return the steps of C = α·A·B + β·C.
 
     Parameters
     ----------
     a, b, c : layouts with the same batch dimensions (a broadcast one has stride 0)
     beta : 0, 1, or any other number for all others
-    reads : False where α = 0, when A and B are not read
+    reads : False if α = 0, when A and B are not read
     """
     (rows, depth), cols = a.shape[-2:], b.shape[-1]
     low = _Lowering()
@@ -245,7 +269,7 @@ def lower(a: Layout, b: Layout, c: Layout, beta: float, reads: bool = True) -> P
 
 
 def _forward(a: Layout, b: Layout, c: Layout) -> tuple[Layout, Layout, Layout, list[Place]]:
-    """The batch gone through in the order in which C's matrices lie in memory."""
+    """Return the layouts and places with the batch in the order in which C's matrices lie in memory."""
     layouts, offsets = [a, b, c], [0, 0, 0]
     for dim, step in enumerate(c.strides[:-2]):
         if step < 0:
@@ -257,7 +281,7 @@ def _forward(a: Layout, b: Layout, c: Layout) -> tuple[Layout, Layout, Layout, l
 
 
 def _unaddressed(c: Layout) -> str:
-    """Why no kernel can write a result in place; empty where one can."""
+    """Return the reason why no kernel can write a result in place; empty if one can."""
     rows, cols = c.shape[-2:]
     how = addressed(rows, cols, *c.strides[-2:])
     if how is None:
@@ -269,14 +293,14 @@ def _unaddressed(c: Layout) -> str:
 
 
 def _increment(layout: Layout) -> int | None:
-    """Elements between those of a matrix that is a row or a column; None where a kernel cannot step so."""
+    """Return the number of elements between those of a matrix that is a row or a column; None if a kernel cannot step so."""
     rows, cols = layout.shape[-2:]
     step = layout.strides[-2] if rows > 1 else layout.strides[-1] if cols > 1 else 1
     return step if 0 < abs(step) <= LARGEST else None
 
 
 def _lower_vector(low: _Lowering, layouts: list[Layout], places: list[Place], c: Layout, beta: float) -> bool:
-    """A product with a vector: y = op(A)·x, or with the operands exchanged where the vector stands in front."""
+    """Add the steps of y = op(A)·x, operands exchanged if the vector stands in front, and return True."""
     first = c.shape[-1] == 1
     matrix, vector = (layouts[0], layouts[1]) if first else (layouts[1].transposed, layouts[0].transposed)
     names, slots = ("AB", (0, 1)) if first else ("BA", (1, 0))
@@ -302,7 +326,7 @@ def _lower_vector(low: _Lowering, layouts: list[Layout], places: list[Place], c:
 
 
 def _lower_matrix(low: _Lowering, layouts: list[Layout], places: list[Place], c: Layout, beta: float) -> None:
-    """A product of matrices, or of a batch of them."""
+    """Add the steps of a product of matrices, or of a batch of them."""
     how_c = addressed(*c.shape[-2:], *c.strides[-2:])
     assert how_c is not None
     names, slots = "AB", (0, 1)

@@ -1,4 +1,4 @@
-"""Whether an output shares memory with an input, to the byte: strides considered, not only where arrays begin and end."""
+"""Exact test for an output that shares memory with an input: strides are considered, not only where arrays begin and end."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import numpy as np
 from toprung.errors import Overlap
 
 WORK = 100_000
-"""Steps spent on telling interleaved arrays apart; past them they count as overlapping. The general problem is NP-hard."""
+"""Limit, in steps or elements, of the search for an overlap of interleaved arrays; past it they count as overlapping (NP-hard)."""
 
 
 class _At:
-    """An array interface for an address that is never looked at."""
+    """An array interface for an address that is never read."""
 
     def __init__(self, address: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> None:
         self.__array_interface__: dict[str, Any] = {
@@ -23,7 +23,7 @@ class _At:
 
 
 def span(address: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, int]:
-    """First byte of an array and the first one behind it; equal where it is empty."""
+    """Return the addresses, in bytes, of an array's first byte and of the first one behind it; equal if it is empty."""
     if 0 in shape:
         return address, address
     reach = [(n - 1) * s for n, s in zip(shape, strides, strict=True)]
@@ -31,7 +31,7 @@ def span(address: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> tupl
 
 
 def share(one: tuple[int, tuple[int, ...], tuple[int, ...]], other: tuple[int, tuple[int, ...], tuple[int, ...]]) -> bool:
-    """Whether two arrays (address, shape, strides in elements) have an element in common, as numpy.shares_memory finds it."""
+    """Return True if two arrays (address in bytes, shape, strides in elements) share an element, by numpy.shares_memory."""
     (low, high), (begin, end) = span(*one), span(*other)
     if high <= begin or end <= low:
         return False
@@ -44,7 +44,7 @@ def share(one: tuple[int, tuple[int, ...], tuple[int, ...]], other: tuple[int, t
 
 
 def folded(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
-    """Whether an array has two indices for one element."""
+    """Return True if an array has two indices for one element. Strides in elements."""
     reach = 0
     for step, n in sorted((abs(s), n) for n, s in zip(shape, strides, strict=True) if n > 1):
         if step <= reach:
@@ -61,7 +61,7 @@ def folded(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
 
 
 def refuse(name: str, input_name: str) -> Overlap:
-    """The error for an output that overlaps an input."""
+    """Return the error for an output that overlaps an input."""
     return Overlap(
         f"{name} shares memory with {input_name}, which would be overwritten while it is read: pass another array as {name}, "
         f"or a copy as {input_name}"

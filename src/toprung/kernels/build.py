@@ -10,6 +10,7 @@ import hashlib
 import threading
 import time
 from collections.abc import Callable, Hashable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -99,8 +100,12 @@ def _kernel(source: Source, session: Session) -> tuple[Kernel, bool]:
 
 
 def keep(source: Source, fingerprint: str, binary: bytes) -> None:
-    """Put a binary into the cache under a session's fingerprint: a process may compile for another one's session."""
-    publish(_place(source, fingerprint), hashlib.sha256(binary).digest() + binary)
+    """Put a binary into the cache under a session's fingerprint: a process may compile for another one's session.
+
+    If it cannot be written (a full disk, a quota), it is compiled again next time.
+    """
+    with suppress(OSError):
+        publish(_place(source, fingerprint), hashlib.sha256(binary).digest() + binary)
 
 
 def _place(source: Source, fingerprint: str) -> Path:

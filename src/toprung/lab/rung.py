@@ -95,8 +95,10 @@ class Ladder:
 
 def roots() -> tuple[Path, ...]:
     """Folders that hold ladders: the package's own, then the user's."""
-    extra = os.environ.get("TOPRUNG_LADDERS", "")
-    return (Path(__file__).parent / "ladders", *(Path(p) for p in extra.split(os.pathsep) if p))
+    extra = [Path(p) for p in os.environ.get("TOPRUNG_LADDERS", "").split(os.pathsep) if p]
+    if missing := next((p for p in extra if not p.is_dir()), None):
+        raise BadRung(f"TOPRUNG_LADDERS names {missing}, which is no folder: correct it, or unset it")
+    return (Path(__file__).parent / "ladders", *extra)
 
 
 def ladder_names() -> list[str]:
@@ -131,6 +133,8 @@ def rung(name: str) -> Rung:
     """The rung a user calls ``ladder/rNN``, or UnknownName."""
     of, _, number = name.partition("/")
     found = ladder(of)
+    if not number:
+        raise UnknownName("rung", name, (f"{of}/{r.stem[:3]}" for r in found.rungs))
     if not re.fullmatch(r"r?\d+", number):
         raise UnknownName(f"rung of {of}", number, (r.stem[:3] for r in found.rungs))
     return found.rung(int(number.lstrip("r")))

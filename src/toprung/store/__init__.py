@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from toprung.store.switch import VARIABLE, off
+from toprung.store.switch import FILE, VARIABLE, off
 
 if TYPE_CHECKING:
     from toprung.store.database import Store
@@ -25,6 +25,7 @@ MODULES = {
 """Names of the package by the module that they are in."""
 
 __all__ = [
+    "FILE",
     "FORMAT",
     "STATUSES",
     "VARIABLE",

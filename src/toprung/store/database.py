@@ -15,6 +15,7 @@ from toprung.store import plain, tables
 from toprung.store.entry import Book, Entry, Machine, Proof, shape_text
 from toprung.store.exchange import Imported, Vet, read_exchange, write_exchange
 from toprung.store.migration import CONTENT
+from toprung.store.switch import FILE
 
 EACH = 4
 """Default number of entries of a shape and kernel that ``Store.fastest`` returns."""
@@ -35,7 +36,7 @@ class Store:
     @classmethod
     def default(cls) -> Store:
         """Return the user's own store (``TOPRUNG_DATA`` moves it)."""
-        return cls._instead or cls(data_dir() / "tuned.sqlite")
+        return cls._instead or cls(data_dir() / FILE)
 
     @contextmanager
     def instead(self) -> Iterator[None]:

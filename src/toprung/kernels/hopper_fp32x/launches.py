@@ -9,7 +9,6 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from toprung.backends.base import Buffer, Session
-from toprung.backends.cuda import CUDABuffer
 from toprung.backends.overlap import Overlapping
 from toprung.errors import LaunchError, Unsupported
 from toprung.gemm.desc import GemmDesc
@@ -239,6 +238,8 @@ class Step:
     _parts = 0
 
     def __init__(self, plan: Fp32xLaunches, p: Panel, workspace: Buffer, prepared: SplitOperand | None) -> None:
+        from toprung.backends.cuda import CUDABuffer  # not above: every program loads the families, few have a GPU
+
         call, session, v, units, slices = plan.call, plan.session, plan.variant, plan._units, plan.slices
         i, long, address = np.int32, np.int64, np.uint64
         matrices_a, matrices_b = matrices(call.stride_a, p.batch), matrices(call.stride_b, p.batch)

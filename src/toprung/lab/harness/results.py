@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from toprung.errors import BadRecord
+from toprung.errors import BadRecord, NotWritten
 from toprung.lab.harness.bandwidth import Bandwidth
 from toprung.lab.harness.measure import Measurement
 from toprung.lab.harness.stats import Interval, ratio
@@ -48,8 +49,20 @@ def record(
 
 
 def write(path: Path, content: dict[str, Any]) -> None:
-    """Write a record; its folder is made if need be."""
-    publish(path, (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode())
+    """Write a record; its folder is made if need be.
+
+    Raises
+    ------
+    NotWritten
+        the file cannot be written; the record lies in a temporary folder, which the message names
+    """
+    text = (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode()
+    try:
+        publish(path, text)
+    except OSError as error:
+        instead = Path(tempfile.mkdtemp(prefix="toprung-")) / path.name
+        publish(instead, text)
+        raise NotWritten(f"{path} cannot be written ({error.strerror}): the record is kept in {instead}") from None
 
 
 def read(path: Path) -> dict[str, Any]:

@@ -1,0 +1,261 @@
+"""First use: NumPy arrays are multiplied wherever NumPy multiplies them; who asks for a device learns why there is none."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import toprung
+from toprung import backends, errors, paths
+from toprung.arrays import sessions
+from toprung.device import Device
+
+PROGRAM = """
+import sys, warnings
+import numpy as np
+with warnings.catch_warnings(record=True) as said:
+    warnings.simplefilter("always")
+    import toprung
+    a, b = np.ones((300, 400), np.float32), np.ones((400, 200), np.float32)
+    assert (toprung.matmul(a, b) == 400).all()
+    print(toprung.last_receipt().device)
+    if "own" in sys.argv:
+        assert (toprung.matmul(a[:5], b, own=True) == 400).all()
+        print(*toprung.last_receipt().kernels)
+warned = [str(w.message) for w in said if w.category is RuntimeWarning]
+print(len(warned), *warned)
+"""
+
+NOWHERE = "/dev/null/nowhere"
+"""A folder that not even root can make."""
+
+
+def run(*words: str, program: str = PROGRAM, without: tuple[str, ...] = (), **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a program in a process of its own, with some of the environment changed."""
+    kept = {k: v for k, v in os.environ.items() if k not in without}
+    return subprocess.run(
+        [sys.executable, "-c", program, *words], capture_output=True, text=True, timeout=120, env={**kept, **environment}
+    )
+
+
+CACHES = ("TOPRUNG_CACHE", "POCL_CACHE_DIR", "TOPRUNG_DATA")
+
+
+@pytest.mark.parametrize(
+    ("without", "environment", "warned"),
+    [
+        ((*CACHES, "XDG_CACHE_HOME"), {"HOME": NOWHERE}, f"{NOWHERE}/.cache/pocl cannot be written"),
+        (("TOPRUNG_CACHE", "XDG_CACHE_HOME"), {"HOME": NOWHERE}, f"{NOWHERE}/.cache/toprung cannot be written"),
+        ((), {"HOME": NOWHERE}, ""),
+        ((), {"TOPRUNG_CACHE": NOWHERE}, f"{NOWHERE} cannot be written"),
+        ((), {"POCL_CACHE_DIR": NOWHERE}, f"{NOWHERE} cannot be written"),
+        ((), {"TOPRUNG_DATA": NOWHERE, "TOPRUNG_STORE": ""}, ""),
+        ((*CACHES, "HOME", "XDG_CACHE_HOME"), {}, None),
+    ],
+    ids=["no HOME at all", "no HOME but for PoCL", "caches set", "our cache", "PoCL's cache", "no data", "HOME not set"],
+)
+def test_caches_that_cannot_be_written_cost_a_warning_and_no_product(
+    without: tuple[str, ...], environment: dict[str, str], warned: str | None, device: Device
+) -> None:
+    done = run("own", without=without, **environment)
+    assert done.returncode == 0, done.stderr
+    home, kernels, said = done.stdout.splitlines()
+    assert home == "the host" and kernels and "AttributeError" not in done.stderr
+    if warned is not None:
+        assert said.startswith("1 " if warned else "0") and warned in said, said
+    if warned:
+        assert all(name in said for name in ("TOPRUNG_CACHE", "POCL_CACHE_DIR", "XDG_CACHE_HOME"))
+
+
+def test_a_user_without_a_name_or_a_home_multiplies() -> None:
+    """As in a container that runs under a number."""
+    nameless = "import pwd\ndef unknown(number): raise KeyError(number)\npwd.getpwuid = unknown\n"
+    done = run("own", program=nameless + PROGRAM, without=(*CACHES, "HOME", "XDG_CACHE_HOME"))
+    assert done.returncode == 0 and "this user has no home folder" in done.stdout, done.stderr
+    assert not Path("~").exists()
+
+
+def test_without_opencl_numpy_multiplies_and_own_says_the_reason() -> None:
+    done = run(OCL_ICD_VENDORS=NOWHERE)
+    assert done.returncode == 0 and done.stdout.startswith("the host\n0"), done.stderr
+    done = run("own", OCL_ICD_VENDORS=NOWHERE)
+    assert done.returncode == 1 and "NoDevice: no device found. CUDA: no NVIDIA driver found" in done.stderr
+    assert f"OCL_ICD_VENDORS={NOWHERE} has no .icd file: unset it" in done.stderr
+    assert "pip install pocl" not in done.stderr, "it is installed"
+
+
+def test_without_a_linker_pocl_is_not_asked_to_link(device: Device) -> None:
+    """It ends the process. Slim images of Python have none."""
+    done = run(PATH=NOWHERE)
+    assert done.returncode == 0, done.stderr
+    done = run("own", PATH=NOWHERE)
+    assert done.returncode == 1 and "install your system's package binutils" in done.stderr, done.stderr
+
+
+def test_a_small_product_looks_for_no_device() -> None:
+    program = """
+import sys
+import numpy as np, toprung
+a = np.ones((64, 64), np.float32)
+toprung.matmul(a, a)
+loaded = (m in sys.modules for m in ("pyopencl", "cuda", "sqlite3", "toprung.backends.opencl", "numpy.ma"))
+print(toprung.last_receipt().why, *loaded)
+"""
+    done = run(program=program)
+    assert done.stdout == "the product is so small that no device is looked for False False False False False\n", done.stderr
+
+
+def test_what_is_taken_does_not_depend_on_who_looked_before(monkeypatch: pytest.MonkeyPatch, device: Device) -> None:
+    a, looked = np.ones((64, 64), np.float32), []
+    monkeypatch.setattr("toprung.blas.product.best", lambda: looked.append(1) or device)
+    toprung.blas.calls.forget()
+    toprung.matmul(a, a)
+    first = toprung.last_receipt()
+    toprung.devices()
+    toprung.matmul(a[:32], a)
+    assert looked == [] and first is not None and "no device is looked for" in toprung.last_receipt().why  # type: ignore[union-attr]
+    wide = np.ones((1024, 1024), np.float32)
+    toprung.matmul(wide, wide)
+    assert looked == [1]
+
+
+def test_a_runtime_that_fails_in_its_own_way_hides_no_other_device(monkeypatch: pytest.MonkeyPatch, device: Device) -> None:
+    class Broken:
+        name = "broken"
+
+        def devices(self) -> list[Device]:
+            raise AttributeError("'Cache' object has no attribute 'mutex'")
+
+        def advice(self) -> list[str]:
+            return ["never asked"]
+
+    there: Any = (*backends.backends(), Broken())
+    monkeypatch.setattr(backends, "backends", lambda: there)
+    assert device in toprung.devices()
+    assert "broken: its runtime fails (AttributeError: 'Cache' object has no attribute 'mutex')" in backends.advice()
+    monkeypatch.setattr(backends, "backends", lambda: there[-1:])
+    sessions._looked.cache_clear()
+    toprung.blas.calls.forget()
+    wide = np.ones((700, 700), np.float32)
+    np.testing.assert_array_equal(toprung.matmul(wide, wide), wide @ wide)
+    assert "there is no other: no device found. broken" in toprung.last_receipt().why  # type: ignore[union-attr]
+    with pytest.raises(errors.NoDevice, match="broken: its runtime fails"):
+        toprung.matmul(wide, wide, own=True)
+    sessions._looked.cache_clear()
+    toprung.blas.calls.forget()
+
+
+def test_the_temporary_folder_is_nobody_elses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder of that name which others can write could hold binaries of theirs."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    kept = tmp_path / f"toprung-{os.getuid()}"
+    paths._temporary.cache_clear()
+    assert paths._temporary() == kept and kept.stat().st_mode & 0o777 == 0o700
+    kept.chmod(0o777)
+    paths._temporary.cache_clear()
+    other = paths._temporary()
+    assert other != kept and other.parent == tmp_path and other.stat().st_mode & 0o077 == 0
+    kept.rmdir()
+    kept.symlink_to(other)
+    paths._temporary.cache_clear()
+    assert paths._temporary() not in (kept, other)
+    monkeypatch.undo()
+    paths._temporary.cache_clear()
+
+
+def test_a_full_disk_costs_the_cache_and_no_kernel(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    from toprung.kernels import build
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(build, "publish", full)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        a = np.ones((37, 41), np.float32)
+        assert (toprung.matmul(a, a.T, own=True, device=device) == 41).all()
+
+
+# what a newcomer types
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "says"),
+    [
+        (lambda a: toprung.matmul(a.astype(np.complex128), a), errors.BadArray, "multiply its real and imaginary parts"),
+        (lambda a: toprung.matmul(a.astype(np.complex64), a), errors.BadArray, "complex64"),
+        (lambda a: toprung.matmul(toprung.prepack(a), a), errors.BadArray, "only b can be"),
+        (lambda a: toprung.plan(toprung.prepack(a), a), errors.BadArray, "only b can be"),
+        (lambda a: toprung.matmul(a, a, own="yes"), errors.BadArgument, "own is True or False, not 'yes'"),
+        (lambda a: toprung.matmul(a, a, device="cuda:0"), errors.UnknownName, "CUDA: no NVIDIA driver found"),
+    ],
+)
+def test_errors_say_what_is_wrong_and_what_to_do(call: Any, error: type[Exception], says: str, device: Device) -> None:
+    with pytest.raises(error, match=says) as caught:
+        call(np.ones((5, 5), np.float32))
+    assert "astype" not in str(caught.value)
+
+
+def test_environment_variables_that_say_nonsense_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from toprung.lab.rung import ladder_names
+
+    monkeypatch.setenv("TOPRUNG_STORE", "maybe")
+    toprung.blas.calls.forget()
+    with pytest.raises(errors.BadArgument, match="TOPRUNG_STORE is on or off, not 'maybe'"):
+        toprung.matmul(np.ones((6, 5), np.float32), np.ones((5, 6), np.float32))
+    monkeypatch.setenv("TOPRUNG_LADDERS", str(tmp_path / "nowhere"))
+    with pytest.raises(errors.BadRung, match="nowhere, which is no folder"):
+        ladder_names()
+
+
+def typed(*words: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "toprung", *map(str, words)], capture_output=True, text=True, timeout=120)
+
+
+def test_the_version_is_said_in_every_way() -> None:
+    import tomllib
+
+    import trial
+
+    version = tomllib.loads((trial.ROOT / "pyproject.toml").read_text())["project"]["version"]
+    done = typed("--version")
+    assert (done.returncode, done.stdout) == (0, f"toprung {version}\n") and toprung.__version__ == version
+    assert f"version: {version}\n" in (trial.ROOT / "CITATION.cff").read_text()
+    assert f"## {version}" in (trial.ROOT / "CHANGELOG.md").read_text()
+
+
+def test_a_result_file_that_cannot_be_written_is_refused_before_anything_is_measured(tmp_path: Path, device: Device) -> None:
+    (tmp_path / "file").write_text("")
+    for path, says in ((tmp_path, "is a folder"), (tmp_path / "file" / "a.json", "is no folder")):
+        done = typed("run", "kepler/r01", "--size", 64, "--device", device.id, "--json", path)
+        assert done.returncode == 2 and says in done.stderr and done.stdout == "", done.stderr
+
+
+def test_a_record_that_cannot_be_written_in_the_end_is_kept(tmp_path: Path) -> None:
+    from toprung.lab.harness import results
+
+    (tmp_path / "file").write_text("")
+    with pytest.raises(errors.NotWritten, match="the record is kept in") as caught:
+        results.write(tmp_path / "file" / "a.json", {"format": 1, "what": "a test"})
+    assert '"a test"' in Path(str(caught.value).rpartition(" ")[2]).read_text()
+
+
+def test_a_rung_without_a_number_is_told_which_there_are() -> None:
+    done = typed("run", "kepler")
+    assert done.returncode == 2 and "there is no rung 'kepler'; there is: kepler/r01, kepler/r02" in done.stderr
+
+
+@pytest.mark.slow
+def test_types_are_seen_from_outside(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text("import toprung\n\nreveal_type(toprung.plan)\nx: int = toprung.last_receipt()\n")
+    command = [sys.executable, "-m", "mypy", "--strict", "--no-incremental", "--cache-dir", str(tmp_path / "cache"), "program.py"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=240)
+    assert "-> toprung.blas.plan.Plan" in done.stdout and 'has type "Receipt | None"' in done.stdout, done.stdout + done.stderr
+    assert "py.typed" not in done.stdout
