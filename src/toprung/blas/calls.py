@@ -51,23 +51,22 @@ def again(a: Any, b: Any, out: Any, precision: str, own: bool, device: Any) -> t
     if like_a is None or like_b is None:
         return MISS, None
     at_a, at_b = adapter.address(a), adapter.address(b)
-    try:
-        if out is None:
-            key: Hashable = (adapter, like_a, at_a & 15, like_b, at_b & 15, precision, own, device)
-            call = _calls.get(key)
-            if call is None or (call.depends and not call.is_valid()):
-                return MISS, key
-            return call.product(a, b, at_a, at_b), key
+    key: Hashable = (adapter, like_a, at_a & 15, like_b, at_b & 15, precision, own, device)
+    at_c = 0
+    if out is not None:
         like_c = adapter.signature(out, writable=True)
         if like_c is None:
             return MISS, None
         at_c = adapter.address(out)
         key = (adapter, like_a, at_a & 15, like_b, at_b & 15, like_c, at_c & 15, precision, own, device)
+    try:
         call = _calls.get(key)
     except TypeError:  # a device= that cannot be hashed: the slow path reports the error
         return MISS, None
     if call is None or (call.depends and not call.is_valid()):
         return MISS, key
+    if out is None:
+        return call.product(a, b, at_a, at_b), key
     if not call.is_clear(at_a, at_b, at_c) and not (adapter.has_memory_objects and elsewhere(adapter, a, b, out)):
         return MISS, key
     call.start(a, b, out, at_a, at_b, at_c)
