@@ -96,8 +96,8 @@ class Ladder:
 def roots() -> tuple[Path, ...]:
     """Folders that hold ladders: the package's own, then the user's."""
     extra = [Path(p) for p in os.environ.get("TOPRUNG_LADDERS", "").split(os.pathsep) if p]
-    if missing := next((p for p in extra if not p.is_dir()), None):
-        raise BadRung(f"TOPRUNG_LADDERS names {missing}, which is no folder: correct it, or unset it")
+    if extra and not any(p.is_dir() for p in extra):
+        raise BadRung(f"TOPRUNG_LADDERS names {os.pathsep.join(map(str, extra))}, which is no folder: correct it, or unset it")
     return (Path(__file__).parent / "ladders", *extra)
 
 
