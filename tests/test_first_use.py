@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import sys
@@ -45,6 +46,8 @@ def run(*words: str, program: str = PROGRAM, without: tuple[str, ...] = (), **en
     )
 
 
+SLOW = functools.partial(pytest.param, marks=pytest.mark.slow)
+
 CACHES = ("TOPRUNG_CACHE", "POCL_CACHE_DIR", "TOPRUNG_DATA")
 
 
@@ -52,11 +55,11 @@ CACHES = ("TOPRUNG_CACHE", "POCL_CACHE_DIR", "TOPRUNG_DATA")
     ("without", "environment", "warned"),
     [
         ((*CACHES, "XDG_CACHE_HOME"), {"HOME": NOWHERE}, f"{NOWHERE}/.cache/pocl cannot be written"),
-        (("TOPRUNG_CACHE", "XDG_CACHE_HOME"), {"HOME": NOWHERE}, f"{NOWHERE}/.cache/toprung cannot be written"),
+        SLOW(("TOPRUNG_CACHE", "XDG_CACHE_HOME"), {"HOME": NOWHERE}, f"{NOWHERE}/.cache/toprung cannot be written"),
         ((), {"HOME": NOWHERE}, ""),
-        ((), {"TOPRUNG_CACHE": NOWHERE}, f"{NOWHERE} cannot be written"),
-        ((), {"POCL_CACHE_DIR": NOWHERE}, f"{NOWHERE} cannot be written"),
-        ((), {"TOPRUNG_DATA": NOWHERE, "TOPRUNG_STORE": ""}, ""),
+        SLOW((), {"TOPRUNG_CACHE": NOWHERE}, f"{NOWHERE} cannot be written"),
+        SLOW((), {"POCL_CACHE_DIR": NOWHERE}, f"{NOWHERE} cannot be written"),
+        SLOW((), {"TOPRUNG_DATA": NOWHERE, "TOPRUNG_STORE": ""}, ""),
         ((*CACHES, "HOME", "XDG_CACHE_HOME"), {}, None),
     ],
     ids=["no HOME at all", "no HOME but for PoCL", "caches set", "our cache", "PoCL's cache", "no data", "HOME not set"],
