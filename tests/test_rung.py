@@ -11,7 +11,7 @@ import trial
 from toprung.backends.base import Session
 from toprung.device import Device
 from toprung.errors import BadRung, IllegalTile, SwitchRefused, UnknownName
-from toprung.lab.rung import Rung, ladder, ladder_names, rung, select
+from toprung.lab.rung import Rung, ladder, ladder_names, out_of_place, rung, select
 from toprung.oracle.gemm import Gemm
 from toprung.tile import Tile
 
@@ -88,6 +88,14 @@ def test_a_rung_with_a_bad_name(folder: Path) -> None:
     add(folder, "r44_Mine")
     with pytest.raises(BadRung, match="rNN_name, in small letters"):
         ladder("kepler")
+
+
+def test_rungs_for_gpus_say_so_on_a_cpu() -> None:
+    rungs = ladder("turing").rungs
+    on_cpu = [r for r in rungs if not r.needs(CPU)] if (CPU := trial.tested()) else []
+    assert out_of_place(on_cpu, "cpu").startswith("rungs 12, 13, 15, 16, 17 are for GPUs: on this CPU they are verified")
+    assert out_of_place(select(rungs, (11, 15)), "cpu").startswith("rung 15 is for GPUs") and not out_of_place(rungs, "gpu")
+    assert out_of_place(select(rungs, (12, 13)), "cpu").startswith("rungs 12–13 are") and not out_of_place(rungs[:9], "cpu")
 
 
 def test_unknown_names_list_what_exists() -> None:

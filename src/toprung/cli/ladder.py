@@ -26,7 +26,7 @@ from toprung.lab.harness.bandwidth import Bandwidth
 from toprung.lab.harness.climb import Entry, climb, default_sizes, entries, find_vendors, problem_of, refusals, runnable
 from toprung.lab.harness.environment import environment
 from toprung.lab.harness.measure import SAMPLES
-from toprung.lab.rung import Ladder, ladder, select
+from toprung.lab.rung import Ladder, ladder, out_of_place, select
 from toprung.oracle.problem import Problem
 from toprung.report import plot as pictures
 from toprung.report.table import ladder_table, sweep_table
@@ -102,6 +102,8 @@ def ladder_command(
     for where in places:
         rivals, why_not = vendors[where.id]
         make = functools.partial(entries, climbed, where, rivals if 0 in chosen or climbed else None, switches)
+        if said := out_of_place(climbed, where.kind):
+            console.print(said, style="dim", markup=False, highlight=False, soft_wrap=True)
         with backends.opened(where) as session:
             memory, failed = _memory(session, problems.values())
             done, more, interrupted = _run(found, problems, session, make, memory, each_launch)

@@ -40,6 +40,7 @@ class Rung(KernelRecord):
     method : module of ``toprung.lab.routines`` that brings its kernel to bear, where that is not its routine's own
     more_items : work-items of a work-group that own nothing of the tile: they fetch for those that do
     maps : its operands come as tensor maps, for TMA
+    made_for : kind of device that its idea is for, ``"gpu"``; elsewhere it runs, and may be far behind. Empty: any kind
     ladder : the ladder it belongs to; like ``stem``, ``source`` and ``routine`` it is filled in by discovery
     """
 
@@ -50,6 +51,7 @@ class Rung(KernelRecord):
     method: str = ""
     more_items: int = 0
     maps: bool = False
+    made_for: str = ""
     ladder: str = ""
 
     @property
@@ -144,6 +146,19 @@ def select(rungs: Sequence[Rung], numbers: Iterable[int]) -> list[Rung]:
     """The rungs with these numbers, in ladder order."""
     wanted = set(numbers)
     return [r for r in rungs if r.number in wanted]
+
+
+def out_of_place(rungs: Iterable[Rung], kind: str) -> str:
+    """Return a sentence on rungs whose idea is not for a kind of device; empty if there are none."""
+    numbers = [r.number for r in rungs if r.made_for not in ("", kind)]
+    if not numbers:
+        return ""
+    runs = f"{numbers[0]}–{numbers[-1]}" if numbers == list(range(numbers[0], numbers[-1] + 1)) else ", ".join(map(str, numbers))
+    one = len(numbers) == 1
+    return (
+        f"rung{'' if one else 's'} {numbers[0] if one else runs} {'is' if one else 'are'} for GPUs: "
+        f"on this {kind.upper()} {'it is' if one else 'they are'} verified and timed like the others, and no measure of the idea"
+    )
 
 
 def _rung(ladder_name: str, routine: str, path: Path) -> Rung:

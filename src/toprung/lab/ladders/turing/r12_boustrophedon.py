@@ -20,4 +20,5 @@ RUNG = Rung(
     space={**SPACE, "TN": (4, 8, 16)},
     whole="ABC",
     switches=(INDEX32,),
+    made_for="gpu",
 )

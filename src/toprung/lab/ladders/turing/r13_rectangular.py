@@ -20,4 +20,5 @@ RUNG = Rung(
     rules=RULES,
     space={**SPACE, "BN": (64, 128, 256), "BK": (8, 16), "WN": (64, 128), "TN": (8, 16)},
     whole="ABC",
+    made_for="gpu",
 )

@@ -14,4 +14,5 @@ RUNG = Rung(
     rules=RULES,
     space={**SPACE, "TN": (4, 8, 16)},
     whole="ABC",
+    made_for="gpu",
 )

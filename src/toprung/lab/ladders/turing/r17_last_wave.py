@@ -32,4 +32,5 @@ RUNG = Rung(
     space={**SPACE, "TN": (4, 8, 16)},
     whole="ABC",
     method="gemm_last_wave",
+    made_for="gpu",
 )
