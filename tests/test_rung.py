@@ -90,9 +90,9 @@ def test_a_rung_with_a_bad_name(folder: Path) -> None:
         ladder("kepler")
 
 
-def test_rungs_for_gpus_say_so_on_a_cpu() -> None:
+def test_rungs_for_gpus_say_so_on_a_cpu(device: Device) -> None:
     rungs = ladder("turing").rungs
-    on_cpu = [r for r in rungs if not r.needs(CPU)] if (CPU := trial.tested()) else []
+    on_cpu = [r for r in rungs if not r.needs(device)]
     assert out_of_place(on_cpu, "cpu").startswith("rungs 12, 13, 15, 16, 17 are for GPUs: on this CPU they are verified")
     assert out_of_place(select(rungs, (11, 15)), "cpu").startswith("rung 15 is for GPUs") and not out_of_place(rungs, "gpu")
     assert out_of_place(select(rungs, (12, 13)), "cpu").startswith("rungs 12–13 are") and not out_of_place(rungs[:9], "cpu")

@@ -76,20 +76,4 @@ def host_operand(adapter: Adapter, thing: Any, array: Any) -> Operand:
     return Operand(adapter, thing, array.shape, strides, HERE, address, writable=array.flags.writeable, host=array)
 
 
-class _At:
-    """An object with the array interface of memory that somebody else owns."""
-
-    def __init__(self, address: int, shape: tuple[int, ...], strides: tuple[int, ...], owner: Any, writable: bool) -> None:
-        self.owner = owner
-        self.__array_interface__: dict[str, Any] = {
-            "shape": shape, "strides": tuple(4 * s for s in strides), "typestr": "<f4", "data": (address, not writable),
-            "version": 3,
-        }  # fmt: skip
-
-
-def array_at(address: int, shape: tuple[int, ...], strides: tuple[int, ...], owner: Any, writable: bool) -> NDArray[np.float32]:
-    """Return a NumPy array over memory that ``owner`` keeps; the address in bytes, strides in elements."""
-    return np.asarray(_At(address, shape, strides, owner, writable))
-
-
 adapter = NumPy()

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from toprung import arrays
 from toprung.arrays.base import HOST, Operand
 from toprung.arrays.numpy import adapter as numpy_adapter
-from toprung.arrays.numpy import array_at
 from toprung.arrays.sessions import chosen, session_at
 from toprung.blas.packed import PackedOperand
 from toprung.device import Device
@@ -20,6 +19,7 @@ from toprung.dispatch.select import known_precision
 from toprung.errors import BadArgument, BadArray, BadShape, MixedPlaces, Overlap
 from toprung.gemm import overlap
 from toprung.gemm.lowering import Layout, aligned
+from toprung.gemm.overlap import array_at
 
 
 @dataclass(frozen=True)

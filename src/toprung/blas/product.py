@@ -17,7 +17,6 @@ import numpy as np
 from toprung import backends
 from toprung.arrays.base import HOST, Operand
 from toprung.arrays.numpy import adapter as numpy_adapter
-from toprung.arrays.numpy import array_at
 from toprung.arrays.sessions import best, chosen, session_at
 from toprung.backends.base import Session
 from toprung.blas import receipt
@@ -31,7 +30,7 @@ from toprung.execute import host, staging
 from toprung.execute.executable import Executable, Scratch
 from toprung.execute.executor import executor_of
 from toprung.gemm.lowering import Place, Program, copies_between, lower
-from toprung.gemm.overlap import span
+from toprung.gemm.overlap import array_at, span
 from toprung.kernels.base import KernelFamily
 
 

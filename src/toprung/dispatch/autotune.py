@@ -66,7 +66,7 @@ class Autotuner:
 
     @property
     def planner(self) -> Planner | None:
-        """What measures, made at the first request."""
+        """Planner that measures, made at the first request; None if there is none."""
         if self._planner is None and self.make_planner is not None:
             self._planner = self.make_planner()
         return self._planner

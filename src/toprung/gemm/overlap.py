@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from toprung.errors import Overlap
 
@@ -14,12 +15,19 @@ WORK = 100_000
 
 
 class _At:
-    """An array interface for an address that is never read."""
+    """An object with the array interface of memory that somebody else owns."""
 
-    def __init__(self, address: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> None:
+    def __init__(self, address: int, shape: tuple[int, ...], strides: tuple[int, ...], owner: Any, writable: bool) -> None:
+        self.owner = owner
         self.__array_interface__: dict[str, Any] = {
-            "shape": shape, "strides": tuple(4 * s for s in strides), "typestr": "<f4", "data": (address, True), "version": 3,
+            "shape": shape, "strides": tuple(4 * s for s in strides), "typestr": "<f4", "data": (address, not writable),
+            "version": 3,
         }  # fmt: skip
+
+
+def array_at(address: int, shape: tuple[int, ...], strides: tuple[int, ...], owner: Any, writable: bool) -> NDArray[np.float32]:
+    """Return a NumPy array over memory that ``owner`` keeps; the address in bytes, strides in elements."""
+    return np.asarray(_At(address, shape, strides, owner, writable))
 
 
 def span(address: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, int]:
@@ -36,7 +44,7 @@ def share(one: tuple[int, tuple[int, ...], tuple[int, ...]], other: tuple[int, t
     if high <= begin or end <= low:
         return False
     base = min(low, begin) - 4096  # small addresses stay positive, and none is ever read
-    first, second = (np.asarray(_At(address - base, shape, strides)) for address, shape, strides in (one, other))
+    first, second = (array_at(address - base, shape, strides, None, False) for address, shape, strides in (one, other))
     try:
         return bool(np.shares_memory(first, second, max_work=WORK))  # type: ignore[arg-type]
     except np.exceptions.TooHardError:

@@ -65,7 +65,7 @@ SHUFFLE = Switch("SHUFFLE", "lanes of a sub-group exchange values; 0: through lo
 
 @dataclass(frozen=True)
 class KernelRecord:
-    """What a kernel source needs of tiles, switches and devices. A rung is one, and so is each kernel of a family.
+    """Record of a kernel source: its tiles, rules, switches and needs. A rung is one, and so is each kernel of a family.
 
     Attributes
     ----------

@@ -63,7 +63,7 @@ def surroundings(matrix: Matrix, flat: F32) -> np.ndarray[Any, np.dtype[np.uint3
 
 
 def strayed(matrix: Matrix, now: F32, before: F32) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Where in a backing array something other than the matrix changed. Without gaps only the guards are looked at."""
+    """Return the places of a backing array, outside the matrix, that changed. Without gaps only the guards are looked at."""
     if matrix.ld > matrix.cols:
         return np.flatnonzero(surroundings(matrix, now) != surroundings(matrix, before))
     outside = np.r_[:GUARD, GUARD + matrix.extent : now.size]
@@ -108,7 +108,7 @@ def hostile(problem: Problem, distribution: str | Distribution = "uniform", seed
 
 @dataclass(frozen=True)
 class Verdict:
-    """What ``verify`` found.
+    """Verdict of ``verify``.
 
     Attributes
     ----------
@@ -264,7 +264,7 @@ def _sample(count: int) -> np.ndarray[Any, np.dtype[np.int64]]:
 
 
 def _where(matrix: Matrix, offset: int) -> str:
-    """Where a flat offset lies, as a person says it."""
+    """Return the place of a flat offset as readable text."""
     if offset < 0:
         return f"{-offset} elements in front of it"
     if offset >= matrix.extent:

@@ -1,4 +1,4 @@
-"""What operands are filled with: the named input distributions that results are checked on.
+"""Named input distributions, which fill operands: the ones that results are checked on.
 
 The families with wide exponent ranges are those of the published work on emulating fp32 with matrix units; the built ones
 provoke what rounding and special values do.
@@ -24,7 +24,7 @@ SIGNED_GRADE = 16.0
 
 @dataclass(frozen=True)
 class Distribution:
-    """How each operand is filled.
+    """Distribution of the values of each operand.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What each precision path may cost in accuracy: the one table of limits that results are held to.
+"""Limits of error for each precision path: the one table that results are held to.
 
 The unit is the grade ratio of ``toprung.oracle.check``: multiples of u = 2⁻²⁴ relative to Σ|a||b|. On data with random signs the
 errors of rounded operands partly cancel, and the ratio falls with √K; fp32 stays below 16 there at any K.

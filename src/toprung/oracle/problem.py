@@ -1,4 +1,4 @@
-"""What is to be computed: sizes, leading dimensions, scalars. One descriptor feeds tests, benchmarks, the tuner and the model."""
+"""Problems: sizes, leading dimensions, scalars. One descriptor feeds tests, benchmarks, the tuner and the model."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PANEL = 1024
 
 @dataclass(frozen=True)
 class Matrix:
-    """Where one operand lies: ``rows`` rows of ``cols`` float32, ``ld`` elements apart, row-major.
+    """Layout of one operand: ``rows`` rows of ``cols`` float32, ``ld`` elements apart, row-major.
 
     A vector is a matrix of one column; its increment is ``ld``.
     """
@@ -52,7 +52,7 @@ class Problem(ABC):
 
     routine: str
     measured_in: str = "GFLOP/s"
-    """What a reader compares: arithmetic, or bytes moved where memory is the limit."""
+    """Quantity to compare: arithmetic, or bytes moved where memory is the limit."""
 
     @property
     @abstractmethod

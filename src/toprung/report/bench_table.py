@@ -95,7 +95,7 @@ def accuracy_table(graded: Sequence[Graded], title: str) -> Table:
 
 
 def compare_table(changes: Sequence[Change]) -> Table:
-    """What changed, slower first."""
+    """Return the rows that changed, slower first."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for head in ("device", "who", "problem", "mode"):
         table.add_column(head, no_wrap=True)
@@ -108,7 +108,7 @@ def compare_table(changes: Sequence[Change]) -> Table:
 
 
 def measurements_table(measurements: Sequence[Measurement], title: str, kind: str) -> Table:
-    """What a record holds."""
+    """Return a table of a record's content."""
     table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
     for head in ("problem", "who", "precision", "mode"):
         table.add_column(head, no_wrap=True)

@@ -1,4 +1,4 @@
-"""What became of guidelines: a table on the terminal."""
+"""Outcome of guidelines: a table on the terminal."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def table(findings: Sequence[Finding], title: str) -> Table:
 
 
 def today(finding: Finding) -> str:
-    """What was measured, in words; or why nothing was."""
+    """Return what was measured, in words; or why nothing was."""
     if not finding.ways or finding.speed is None:
         return finding.reason
     good, other, s = finding.ways[finding.advised], finding.ways[finding.against], finding.speed

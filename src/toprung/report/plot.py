@@ -132,7 +132,7 @@ def _curves(axes: Any, measurements: Sequence[Measurement], sizes: Sequence[str]
 
 
 def _limits(measurements: Sequence[Measurement], limits: Limits) -> dict[str, dict[str, float]]:
-    """What cannot be exceeded at each size: the peak at the median of the clocks that were read there, or what memory gave."""
+    """Return the limit at each size: the peak at the median of the clocks that were read there, or what memory gave."""
     sizes = list(dict.fromkeys(size_of(m) for m in measurements))
     if any(m.units for m in measurements):
         return {}

@@ -12,7 +12,7 @@ from toprung.lab.harness.measure import Measurement
 
 @dataclass(frozen=True)
 class Limits:
-    """What a record's figures are held against: the fp32 peak at each clock, or what memory gave in the same run."""
+    """Limits that a record's figures are compared with: the fp32 peak at each clock, or what memory gave in the same run."""
 
     gflops_per_mhz: float | None = None
     memory: Bandwidth | None = None
@@ -57,18 +57,18 @@ def gflops_text(value: float) -> str:
 
 
 def unit(*records: dict[str, Any]) -> str:
-    """What the records' figures are given in."""
+    """Return the unit of the records' figures."""
     units = {m.measured_in for r in records for m in r["measurements"]}
     return " or ".join(sorted(units)) or "GFLOP/s"
 
 
 def speed_source(path: str, record: dict[str, Any], what: str = "") -> str:
-    """Where the figures come from."""
+    """Return ``source_line`` with the unit of the record's measurements."""
     return source_line(path, record, f"{what or unit(record)}, medians")
 
 
 def source_line(path: str, record: dict[str, Any], what: str = "Medians") -> str:
-    """Where figures come from that have units of their own."""
+    """Return the line below a table: its figures and their unit (``what``), device, date, commit, command and file."""
     e, device = record["environment"], record["environment"]["device"]
     return (
         f"{what}: {device['short_name']}, {device['runtime']}, driver {device['driver']}, {e['date'][:10]}, "

@@ -1,4 +1,4 @@
-"""What a routine's module gives: ``from_size`` (a user's size → its problem) and ``steps`` (a rung on a problem → launches)."""
+"""Interface of a routine's module: ``from_size`` (a user's size → its problem) and ``steps`` (a rung on a problem → launches)."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def routine(name: str) -> Routine:
 
 
 def method(rung: Rung) -> Routine:
-    """What brings a rung's kernel to bear on a problem: its routine's module, or the one beside it that the rung names."""
+    """Return the module that launches a rung's kernel on a problem: its routine's, or the one beside it that the rung names."""
     if not rung.method:
         return routine(rung.routine)
     return cast(Routine, importlib.import_module(f"toprung.lab.routines.{rung.method}"))

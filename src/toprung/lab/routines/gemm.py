@@ -36,7 +36,7 @@ def from_size(size: tuple[int, ...]) -> Gemm:
 
 @dataclass(frozen=True)
 class KernelCall:
-    """What a rung's kernel is to compute once its operands lie as it wants them: ``M``, ``N`` and ``K`` as it is told them."""
+    """Product that a rung's kernel is launched for, after padding: ``M``, ``N`` and ``K`` are its arguments."""
 
     compiled: Compiled[Rung]
     problem: Gemm
@@ -134,7 +134,7 @@ class Placed:
     ld: int
 
     def is_whole(self, row_tile: int, col_tile: int, width: int) -> bool:
-        """Whether it consists of whole tiles with aligned rows."""
+        """Return True if it consists of whole tiles with aligned rows."""
         return self.rows % row_tile == 0 and self.cols % col_tile == 0 and self.ld % width == 0
 
 
