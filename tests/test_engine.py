@@ -32,7 +32,9 @@ from toprung.kernels.blocks import BLOCKS, Block, block_like
 from toprung.kernels.helpers import ADD
 from toprung.kernels.plain import family as plain
 from toprung.kernels.record import LibraryKernel, kernel_source
+from toprung.kernels.registry import family
 from toprung.kernels.skinny.record import COLUMNS, ROWS
+from toprung.kernels.skinny_cpu.record import RECORDS as ON_CPU
 from toprung.kernels.stream_k import family as stream_k
 from toprung.kernels.tiled import family as tiled
 from toprung.lab.harness.library import BoundProduct, Toprung
@@ -140,35 +142,64 @@ def test_switches(session: Session, variant: dict[str, int]) -> None:
         run(session, problem, forced(session, problem, tile, **options))
 
 
+SKINNY = ["skinny", "skinny_cpu"]
+"""Families for short sides: the GPUs' runs on a CPU as well."""
+
+
+def run_short(session: Session, problem: Problem, name: str) -> Candidate:
+    """Run a problem by a family's first candidate, where the device has that family."""
+    found = family(name)
+    if name == "skinny_cpu" and session.device.kind != "cpu":
+        pytest.skip("a family for CPUs")
+    assert not found.supports(session.device, problem.desc)
+    candidate = Candidate(found, next(iter(found.candidates(session.device, problem.desc))))
+    run(session, problem, candidate)
+    return candidate
+
+
+@pytest.mark.parametrize("name", SKINNY)
 @pytest.mark.parametrize("trans", SOME)
-def test_skinny(session: Session, trans: str) -> None:
+def test_skinny(session: Session, trans: str, name: str) -> None:
     """Few rows or few columns, with every number of sums a work-item may have; cut, and in a batch."""
     for M, N, K, batch in ((70, 1, 64, 1), (3, 68, 2100, 1)) if trans == "NN" else ((1, 70, 33, 1), (64, 9, 260, 3)):
-        problem = gemm(M, N, K, trans, alpha=0.7, beta=1.3, batch=batch)
-        assert select(session.device, problem.desc).family.name == "skinny"
-        run(session, problem)
+        run_short(session, gemm(M, N, K, trans, alpha=0.7, beta=1.3, batch=batch), name)
+
+
+def test_short_sides_have_a_family_of_their_own_on_a_cpu(session: Session) -> None:
+    wanted = "skinny_cpu" if session.device.kind == "cpu" else "skinny"
+    problems = Gemm(4096, 16, 4096), Gemm(16, 4096, 4096), Gemm(1, 4096, 4096), Gemv(4096, 4096), Gemv(4096, 4096, trans="T")
+    assert {select(session.device, p.desc).family.name for p in problems} == {wanted}
+
+
+@pytest.mark.parametrize("trans", SOME)
+def test_short_sides_on_a_cpu(session: Session, trans: str) -> None:
+    """Two blocks and an edge, rows and columns beyond the last block, more than a piece of K; fewer columns than a vector has."""
+    for M, N, K, batch in ((150, 16, 300, 1), (2, 133, 100, 2), (1, 5, 9000, 1), (1, 3, 17, 1), (13, 2060, 21, 1)):
+        run_short(session, gemm(M, N, K, trans, (1, 3, 2), alpha=-1.0, beta=1.3, batch=batch), "skinny_cpu")
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", SKINNY)
 @pytest.mark.parametrize("trans", TRANSPOSES)
-def test_skinny_of_every_width(session: Session, trans: str) -> None:
+def test_skinny_of_every_width(session: Session, trans: str, name: str) -> None:
     for M, N, K, batch in ((1, 70, 33, 1), (70, 1, 64, 1), (3, 68, 2100, 1), (130, 5, 36, 2), (64, 9, 260, 3), (2, 64, 64, 1)):
-        run(session, gemm(M, N, K, trans, alpha=0.7, beta=1.3, batch=batch))
+        run_short(session, gemm(M, N, K, trans, alpha=0.7, beta=1.3, batch=batch), name)
 
 
+@pytest.mark.parametrize("name", SKINNY)
 @pytest.mark.parametrize("trans", ["N", "T"])
-def test_vectors(session: Session, trans: str) -> None:
+def test_vectors(session: Session, trans: str, name: str) -> None:
     for M, N in ((1, 1), (64, 64), (35, 79), (3, 2500), (2500, 3), (129, 36)):
         for more, incx, incy, alpha, beta in ((0, 1, 1, 1.0, 0.0), (3, 2, 3, 0.7, 1.3), (4, 1, 2, -1.0, 0.0)):
-            run(session, Gemv(M, N, alpha, beta, lda=N + more, incx=incx, incy=incy, trans=trans))
+            run_short(session, Gemv(M, N, alpha, beta, lda=N + more, incx=incx, incy=incy, trans=trans), name)
 
 
-def test_cut_vectors(session: Session) -> None:
+@pytest.mark.parametrize("name", SKINNY)
+def test_cut_vectors(session: Session, name: str) -> None:
     """Slices of both kinds, which only long sums get by themselves."""
     for trans, M, N in (("N", 5, 30000), ("T", 30000, 5)):
         problem = Gemv(M, N, 0.7, 1.3, trans=trans, incy=2)
-        assert select(session.device, problem.desc).config.slices > 1
-        run(session, problem)
+        assert run_short(session, problem, name).config.slices > 1
 
 
 def memory(buffers: list[Buffer], *first: int) -> tuple[Any, ...]:
@@ -447,7 +478,7 @@ OTHERS = (ADD, helpers.SCALE, helpers.MOVE, ROWS, COLUMNS, plain.RECORD, stream_
 
 def test_no_kernel_is_left_out_below() -> None:
     folder = trial.ROOT / "src" / "toprung" / "kernels"
-    files = {file for file in folder.rglob("*.cl") if file.parent.name != "include"}
+    files = {file for file in folder.rglob("*.cl") if file.parent.name not in ("include", "skinny_cpu")}  # nothing for a GPU
     assert files == {record.source for record in (tiled.RECORD, *OTHERS)}
 
 
@@ -510,6 +541,31 @@ def test_a_planted_bug_is_caught(
         run(session, problem, forced(session, problem, slices=slices))
 
 
+SHORT_PLANTS = (
+    (
+        "rows",
+        ("few ? Y[s * down_y + (k0 + k) * on_y] : 0.0f", "few && k ? Y[s * down_y + (k0 + k) * on_y] : 0.0f"),
+        Gemm(70, 5, 30),
+    ),
+    ("rows", ("i < high", "i < BM"), Gemm(70, 5, 30)),
+    ("dots", ("last < count", "last + 1 < count"), Gemv(70, 30)),
+    ("dots", ("if (beta != 0.0f) result +=", "result +="), Gemv(70, 30)),
+    ("columns", ("e = l0 + v * VA - l; e", "e = 0; e"), Gemm(5, 70, 30, 1.0, 0.5)),
+    ("columns", ("min(l0 + v * VA, L - VA)", "(l0 + v * VA)"), Gemm(5, 70, 30)),
+)
+
+
+@pytest.mark.parametrize("bug", SHORT_PLANTS, ids=lambda p: f"{p[0]} {p[1][1][:16]}")
+def test_a_bug_planted_into_a_kernel_for_short_sides_is_caught(
+    bug: tuple[str, tuple[str, str], Problem], session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stem, change, problem = bug
+    run_short(session, problem, "skinny_cpu")
+    monkeypatch.setitem(ON_CPU, stem, trial.altered(ON_CPU[stem], tmp_path, change))
+    with pytest.raises(AssertionError):
+        run_short(session, problem, "skinny_cpu")
+
+
 def test_another_order_of_slices_gives_other_bits(session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the fixed order is for: backwards is as accurate and not the same."""
     problem = Gemm(40, 44, 2000)
@@ -557,7 +613,7 @@ def test_places_in_c_are_found_alike_with_short_and_long_divisions(
     assert np.array_equal(result(TIGHT=0), first) and np.array_equal(result(TIGHT=0, INDEX32=0), first)
 
 
-@pytest.mark.parametrize(("cores", "slices"), [(2, (1, 1, 2)), (64, (8, 6, 64))])
+@pytest.mark.parametrize(("cores", "slices"), [(2, (1, 1, 2)), (64, (8, 6, 63))])
 def test_a_cpu_cuts_sums_only_for_cores_that_would_idle(cores: int, slices: tuple[int, ...], session: Session) -> None:
     device = replace(session.device, compute_units=cores)
     for problem, wanted in zip((Gemv(512, 4096), Gemv(4096, 640, trans="T"), Gemv(64, 100_000)), slices, strict=True):

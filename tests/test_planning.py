@@ -37,7 +37,6 @@ from toprung.errors import BadArgument
 from toprung.execute.executor import executor_of
 from toprung.gemm.classes import class_of
 from toprung.gemm.desc import Desc, GemmDesc, GemvDesc
-from toprung.kernels.base import TileConfig
 from toprung.oracle.gemm import Gemm
 from toprung.oracle.problem import Problem
 from toprung.oracle.problems import problem_like
@@ -185,13 +184,17 @@ def test_what_measures_does_not_have_itself_measured(
 
 def test_a_kernel_that_is_wrong_or_crashes_is_never_selected(device: Device, stored: Store, tmp_path: Path) -> None:
     copy = poisoned.package(tmp_path)
-    text = copy / "toprung" / "kernels" / "tiled" / "tiled.cl"
-    wrong, crashed = poisoned.FAULTS["wrong"][0], poisoned.FAULTS["crashed"][0]
-    source = text.read_text().replace(wrong, "BK == 8").replace(crashed, "BK == 16")
-    text.write_text(source)
+    text = copy / "toprung" / "kernels" / "skinny_cpu" / "rows.cl"
+    right = text.read_text()
+    wrong = right.replace("alpha * sums", "1.01f * alpha * sums")
+    crashing = wrong.replace(
+        "            float result", "#if BK > 256\n*(volatile __global float *)8 = 1.0f;\n#endif\n float result"
+    )
+    assert right != wrong != crashing
+    text.write_text(crashing)
     problem = Gemm(16, 16, 16)
     own = select_own(device, problem.desc).candidate
-    assert isinstance(own.config, TileConfig) and own.config.tile.BK == 8, "the heuristic's own candidate is the one that is wrong"
+    assert str(own).startswith("skinny_cpu rows"), "the heuristic's own candidate is the one that is wrong"
     program = f"""
 import numpy as np, toprung
 a, b = np.ones((16, 16), np.float32), np.ones((16, 16), np.float32)
@@ -200,7 +203,7 @@ print(toprung.last_receipt().kernels[0], toprung.last_receipt().why)
 """
     environment = {**poisoned.environment(copy, tmp_path), autotune.VARIABLE: "measure"}
     run = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=100)
-    assert run.returncode == 0 and EXACT in run.stdout and "skinny rows" in run.stdout, run.stdout + run.stderr
+    assert run.returncode == 0 and EXACT in run.stdout and "skinny_cpu" not in run.stdout, run.stdout + run.stderr
     entries = {decoded(e.candidate): e.status for e in stored.entries() if e.kernel != "numpy"}
     assert entries[own] == "wrong" and sorted(entries.values()) == ["crashed", "right", "wrong"]
 

@@ -28,6 +28,8 @@ from toprung.kernels.record import LibraryKernel
 from toprung.kernels.registry import family
 from toprung.kernels.skinny.family import SkinnyConfig
 from toprung.kernels.skinny.record import RECORDS
+from toprung.kernels.skinny_cpu.family import CpuSkinnyConfig
+from toprung.kernels.skinny_cpu.record import RECORDS as ON_CPU
 from toprung.kernels.tiled.record import RECORD as TILED
 from toprung.oracle.gemm import Gemm
 from toprung.oracle.gemv import Gemv
@@ -56,6 +58,8 @@ PROBLEMS = (
 
 def record_of(config: KernelConfig) -> LibraryKernel:
     """Return the record of the kernel that a tile is of."""
+    if isinstance(config, CpuSkinnyConfig):
+        return ON_CPU[config.kernel]
     return RECORDS[config.kernel] if isinstance(config, SkinnyConfig) else TILED
 
 
@@ -73,7 +77,7 @@ def test_every_point_of_a_space_can_be_launched(problem: Problem, kind: str, dev
     tried = [*first, *drawn, *space.neighbours(start)]
     assert len(drawn) == 20 and len(set(tried)) > 10
     for candidate in tried:
-        assert candidate.kernel in ("tiled", "skinny") and isinstance(candidate.config, TileConfig)
+        assert candidate.kernel in ("tiled", "skinny", "skinny_cpu") and isinstance(candidate.config, TileConfig)
         record, config = record_of(candidate.config), candidate.config
         options = record.options(place, dict(config.options))
         record.check(config.tile, options, place)

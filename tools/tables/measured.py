@@ -37,6 +37,26 @@ def _overhead(words: Sequence[str], root: Path) -> str:
     return "\n".join([*lines, "", *sources])
 
 
+def _host_arrays(words: Sequence[str], root: Path) -> str:
+    """Products of NumPy arrays by own kernels on a CPU and by NumPy, a row for each product; from benchmarks/host_arrays.py."""
+    record = read(root / words[0])
+    e, device = record["environment"], record["environment"]["device"]
+    lines = ["| product | kernel | ms | NumPy's ms | of NumPy's time, 95 % interval |", "|---|---|---:|---:|---:|"]
+    for row in record["host_arrays"]:
+        ours, theirs = row["seconds"]["toprung"], row["seconds"]["numpy"]
+        ratio = paired_ratio(ours, theirs)
+        product = f"{row['M']}×{row['N']}×{row['K']}" + ("" if row["trans"] == "NN" else " " + row["trans"])
+        lines.append(
+            f"| {product} | `{row['kernel']}` | {1e3 * statistics.median(ours):.3g} | {1e3 * statistics.median(theirs):.3g} | "
+            f"{ratio.value:.2f} ({ratio.low:.2f} to {ratio.high:.2f}) |"
+        )
+    source = (
+        f"Medians: {device['short_name']}, {device['compute_units']} cores, {device['runtime']}, NumPy {e['packages']['numpy']}, "
+        f"Python {e['python']}, {e['date'][:10]}, commit {e['commit']}, `{record['what']}`, stored in `{words[0]}`.  "
+    )
+    return "\n".join([*lines, "", source])
+
+
 def _bench(words: Sequence[str], root: Path) -> str:
     """A record of ``toprung bench``: everybody's speed over the sizes, and the Frobenius error at the last."""
     record = read(root / words[0])
@@ -123,4 +143,4 @@ def _loads(words: Sequence[str], root: Path) -> str:
     return "\n".join([*lines, "", *(speed_source(p, r) for p, r in zip(paths, records, strict=True))])
 
 
-TABLES = {"overhead": _overhead, "bench": _bench, "probe": _probe, "loads": _loads}
+TABLES = {"overhead": _overhead, "host_arrays": _host_arrays, "bench": _bench, "probe": _probe, "loads": _loads}

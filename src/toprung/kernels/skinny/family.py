@@ -7,19 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from toprung import backends
 from toprung.backends.base import Session, Source
 from toprung.device import Device
-from toprung.errors import LaunchError
 from toprung.gemm.classes import FEW, is_skinny
 from toprung.gemm.desc import Desc
-from toprung.kernels.base import TEST_EDGE, TEST_SLICES, Axes, KernelConfig, KernelFamily, Launches, Point, Run, TileConfig, tile_of
+from toprung.kernels.base import TEST_EDGE, TEST_SLICES, Axes, KernelConfig, KernelFamily, Launches, Point, TileConfig, tile_of
 from toprung.kernels.blocks import CPU_RATE, check_candidate
 from toprung.kernels.helpers import ADD
-from toprung.kernels.launch import MOST_GROUPS, direct, longs, split_k_bytes, summed, uints
+from toprung.kernels.launch import split_k_bytes
 from toprung.kernels.skinny.record import COLUMNS, RECORDS, ROWS, SPACES
+from toprung.kernels.skinny_launch import skinny_launches
 from toprung.kernels.skinny_model import (
     MOST_SLICES,
     block_count,
@@ -31,7 +30,7 @@ from toprung.kernels.skinny_model import (
     team_tile,
     teams,
 )
-from toprung.kernels.split_k import LEAST_ITERATIONS, adapted_slices, slice_depth, whole_slices, with_slices
+from toprung.kernels.split_k import LEAST_ITERATIONS, adapted_slices, whole_slices, with_slices
 from toprung.tile import Tile
 
 
@@ -79,10 +78,10 @@ class SkinnyFamily(KernelFamily):
                     yield SkinnyConfig(with_slices(tile, slices), options)
 
     def cost(self, device: Device, desc: Desc, config: KernelConfig) -> float:
-        """Return the skinny model's seconds; on a CPU, of which nothing was fitted, each core's multiply-adds."""
+        """Return the skinny model's seconds; on a CPU, where work-items are loops, twice each core's multiply-adds."""
         assert isinstance(config, SkinnyConfig)
         if device.kind != "gpu":
-            return desc.flops / 2 / device.compute_units / CPU_RATE
+            return desc.flops / device.compute_units / CPU_RATE
         return skinny_seconds(device, desc.skinny, config.tile, config.slices)
 
     def reason(self, device: Device, desc: Desc, config: KernelConfig) -> str:
@@ -100,36 +99,7 @@ class SkinnyFamily(KernelFamily):
     def compile(self, session: Session, desc: Desc, config: KernelConfig) -> Launches:
         """Return one launch; where the large operand is B, the operands change places."""
         assert isinstance(config, SkinnyConfig)
-        s, c, tile, slices = desc.skinny, desc.result, config.tile, config.slices
-        blocks = -(-s.length // tile.BM)
-        if blocks * c.batch > MOST_GROUPS:
-            raise LaunchError(f"{desc}: {blocks * c.batch:,} work-groups where a launch has {MOST_GROUPS:,} at most")
-        if slices > 1:
-            down, on, stride, stride_slice = c.cols, 1, c.rows * c.cols, c.elements
-        else:
-            down, on, stride, stride_slice = c.down, c.on, c.stride, 0
-        if not s.swapped:  # few columns: the small operand's rows are the result's columns
-            down, on = on, down
-        fixed = [
-            *uints(s.length, s.few, s.depth, blocks, slice_depth(s.depth, iteration_depth(tile), slices)),
-            *longs(s.ld, s.stride_large, s.down, s.on, s.stride_small, down, on, stride, stride_slice),
-        ]
-
-        def make() -> Run:
-            straight = direct(
-                session, RECORDS[config.kernel], config, (blocks * c.batch, slices), (tile.work_items,), fixed
-            )  # fmt: skip
-            if not s.swapped:
-                return straight
-
-            def swapped(
-                a: Any, offset_a: int, b: Any, offset_b: int, c: Any, offset_c: int, alpha: float, beta: float, queue: Any = None
-            ) -> None:
-                straight(b, offset_b, a, offset_a, c, offset_c, alpha, beta, queue)
-
-            return swapped
-
-        return summed(session, desc, slices, make)
+        return skinny_launches(session, desc, RECORDS[config.kernel], config, iteration_depth(config.tile))
 
     def workspace_bytes(self, device: Device, desc: Desc, config: KernelConfig) -> int:
         """Return what split-K needs."""
