@@ -2,8 +2,9 @@
 
     python benchmarks/host_arrays.py results/amd-epyc/host-arrays.json [--device opencl:0]
 
-Both write into an array that is there. They take turns in an order drawn anew for each sample; results are compared with float64
-before anything is timed. NumPy's BLAS and OpenCL have a thread for each core, and only one of them works at a time.
+Both write into an array that is there; results are compared with float64 before anything is timed. They take turns, a burst of
+calls each, in an order drawn anew each time. A pause and an untimed call come before a burst: NumPy's BLAS and OpenCL have a thread
+for each core, and those of NumPy's wait busily for a while for the next product.
 """
 
 import argparse
@@ -22,7 +23,10 @@ from toprung.lab.harness import results
 from toprung.lab.harness.environment import environment
 from toprung.lab.harness.stats import paired_ratio
 
-SAMPLES = 31
+BURSTS, CALLS = 7, 5
+
+PAUSE = 0.1
+"""Seconds after which threads that wait busily have gone to sleep."""
 
 SHAPES = [
     (4096, 16, 4096, "NN"), (16, 4096, 4096, "NN"), (4096, 16, 4096, "NT"), (16, 4096, 4096, "NT"), (16, 4000, 4001, "NN"),
@@ -54,13 +58,15 @@ def measured(m, n, k, trans, device, draw):
             raise SystemExit(f"{name} is wrong on {m}×{n}×{k} {trans}")
         if name == "toprung":
             kernel = toprung.last_receipt().kernels[0]
-        call()
     seconds = {name: [] for name in ways}
-    for _ in range(SAMPLES):
+    for _ in range(BURSTS):
         for name, call in draw.sample(list(ways.items()), len(ways)):
-            start = time.perf_counter()
+            time.sleep(PAUSE)
             call()
-            seconds[name].append(time.perf_counter() - start)
+            for _ in range(CALLS):
+                start = time.perf_counter()
+                call()
+                seconds[name].append(time.perf_counter() - start)
     return seconds, kernel
 
 

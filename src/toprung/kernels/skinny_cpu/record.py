@@ -39,7 +39,13 @@ DOTS = LibraryKernel(
 COLUMNS = LibraryKernel(
     idea="a few rows of the large operand at a time, from left to right",
     expects="the speed of memory up to a short side of 8, half a core's multiply-adds at 16",
-    tiles={"cpu": (Tile(BM=1024, BN=4, TM=1024, TN=4, VA=8, KU=16), Tile(BM=2048, BN=1, TM=2048, TN=1, VA=8, KU=8))},
+    tiles={
+        "cpu": (
+            Tile(BM=1024, BN=8, TM=1024, TN=8, VA=8, KU=16),
+            Tile(BM=2048, BN=4, TM=2048, TN=4, VA=8, KU=16),
+            Tile(BM=2048, BN=1, TM=2048, TN=1, VA=8, KU=8),
+        )
+    },
     local_bytes=lambda t: 4 * t.BN * (t.BM + (t.KU or 0)),
     rules=ALONE,
     family="skinny_cpu",
