@@ -43,7 +43,7 @@ lock: $(VENV)/ready-dev
 	$(BIN)/$(COMPILE) -o requirements.lock
 	$(BIN)/$(COMPILE) --extra dev -o requirements-dev.lock
 	$(BIN)/$(COMPILE) --extra site -o requirements-site.lock
-	$(BIN)/$(COMPILE) --extra cuda --group gpu -o requirements-gpu.lock
+	$(BIN)/$(COMPILE) --extra cuda13 --group gpu -o requirements-gpu.lock
 
 clean:
 	rm -rf $(VENV) dist build site

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from toprung.backends import cuda_libraries
 from toprung.backends.base import Session
 from toprung.device import Device
 from toprung.errors import LaunchError
@@ -37,6 +38,7 @@ def library() -> Any:
         return None
     from cuda.pathfinder import DynamicLibNotFoundError, load_nvidia_dynamic_lib
 
+    cuda_libraries.prefer("cublas")
     try:
         library = ctypes.CDLL(load_nvidia_dynamic_lib("cublas").abs_path)
     except (DynamicLibNotFoundError, OSError, RuntimeError):

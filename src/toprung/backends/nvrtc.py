@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from toprung.backends import cuda_libraries
 from toprung.backends.base import Source
 from toprung.device import FP32_LANES, Device
 from toprung.errors import BuildError, MissingExtra, UnknownName
@@ -47,6 +48,7 @@ def _nvrtc() -> Any:
         from cuda.bindings import nvrtc
     except ImportError:
         return 'cuda-bindings is not installed; pip install "toprung[cuda]"'
+    cuda_libraries.prefer("nvrtc")
     try:
         nvrtc.nvrtcVersion()
     except RuntimeError:  # the library is looked for at the first call
@@ -119,8 +121,8 @@ def include_paths() -> tuple[str, ...]:
     """Where CUDA's own headers lie, for texts that include them."""
     from cuda import pathfinder
 
-    found = pathfinder.find_nvidia_header_directory("cudart")
-    return (found,) if found else ()
+    found = cuda_libraries.headers() or pathfinder.find_nvidia_header_directory("cudart")
+    return (str(found),) if found else ()
 
 
 def _compiled(text: str, name: str, flags: tuple[str, ...], ptx: bool = False) -> tuple[str, bytes]:

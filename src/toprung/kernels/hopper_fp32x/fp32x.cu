@@ -162,7 +162,12 @@ fp32x(const float *A, const float *B, float *C, float alpha, float beta, const R
             int chunks = of_k.chunks;
             float sum[BN / 2], partial[BN / 2], cross[BN / 2];
 #pragma unroll
-            for (int i = 0; i < BN / 2; ++i) sum[i] = 0.0f;
+            for (int i = 0; i < BN / 2; ++i) {
+                sum[i] = 0.0f;
+#if __CUDACC_VER_MAJOR__ < 13 // without a value from the start they are moved while products run, which then wait for each other
+                partial[i] = cross[i] = 0.0f;
+#endif
+            }
             uint before = 0; // the stage that the cross terms in flight read
             for (int j = 0; j < chunks; ++j) {
                 uint a = ring + stage * STAGE_BYTES + consumer * 64 * 128, b = ring + stage * STAGE_BYTES + A_BYTES;

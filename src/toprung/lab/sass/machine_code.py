@@ -22,7 +22,7 @@ from toprung.backends import cubin as cubin_file
 from toprung.backends.base import DYNAMIC_SHARED, Source
 from toprung.backends.nvrtc import Cubin, capability, compile_cubin
 from toprung.device import FP32_LANES
-from toprung.errors import BuildError, MissingExtra
+from toprung.errors import BadCubin, BuildError, MissingExtra
 from toprung.lab.bounds.registers import READS, Reads, Register, Sources, reads_of, register_reads
 
 INTEGER = (
@@ -167,11 +167,22 @@ def classify(opcode: str) -> str:
 
 
 def disassemble(cubin: bytes) -> str:
-    """The listing of a cubin, or MissingExtra where there is no disassembler."""
+    """Return the listing of a cubin.
+
+    Raises
+    ------
+    BadCubin
+        the disassembler does not read it: that of CUDA 13 reads no code for GPUs before sm_75
+    MissingExtra
+        there is no disassembler
+    """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "kernel.cubin"
         path.write_bytes(cubin)
-        return subprocess.run([disassembler(), "-c", "-ndf", str(path)], capture_output=True, text=True, check=True).stdout
+        done = subprocess.run([tool := disassembler(), "-c", "-ndf", str(path)], capture_output=True, text=True)
+        if done.returncode:
+            raise BadCubin(f"{tool} does not read the machine code: {done.stderr.strip() or f'it ended with {done.returncode}'}")
+        return done.stdout
 
 
 def disassembler() -> str:

@@ -1,0 +1,163 @@
+"""Installations as users have them: pip puts what is built into clean environments, and beside PyTorch it changes nothing.
+
+Packages are fetched, so that all of it is slow, and skipped where no package index answers.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import trial
+from conftest import require
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("install")]
+
+QUICKLY = ("--disable-pip-version-check", "--use-feature=fast-deps")  # metadata alone, not whole wheels
+
+USE = """
+import numpy as np, toprung
+a, b = np.ones((70, 50), np.float32), np.ones((50, 60), np.float32)
+assert (toprung.matmul(a, b) == 50).all() and (toprung.sgemm(2.0, a, b) == 100).all()
+print(toprung.__file__, toprung.__version__)
+"""
+
+
+def run(*command: object, cwd: Path, **env: str) -> str:
+    """Return what a command prints; its errors are the test's."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "TOPRUNG", "PYOPENCL"))}
+    words = [str(word) for word in command]
+    done = subprocess.run(words, capture_output=True, text=True, cwd=cwd, env={**kept, **env}, timeout=280)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@functools.cache
+def index_answers() -> bool:
+    """Return True if pip finds a package that is not installed."""
+    words = [sys.executable, "-m", "pip", "index", "versions", "iniconfig"]
+    return subprocess.run(words, capture_output=True, timeout=60).returncode == 0
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A wheel and an sdist of this source tree."""
+    require(index_answers(), "no package index answers")
+    folder = tmp_path_factory.mktemp("built")
+    run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-t", "sdist", "-d", folder, cwd=trial.ROOT)
+    return {"wheel": next(folder.glob("*.whl")), "sdist": next(folder.glob("*.tar.gz"))}
+
+
+def environment(folder: Path, *packages: object) -> Path:
+    """Return the Python of a new environment with packages in it."""
+    run(sys.executable, "-m", "venv", folder, cwd=folder.parent)
+    python = folder / ("Scripts" if os.name == "nt" else "bin") / Path(sys.executable).name
+    run(python, "-m", "pip", "install", "-q", "--disable-pip-version-check", *packages, cwd=folder)
+    return python
+
+
+@pytest.mark.parametrize("form", ["wheel", "sdist"])
+def test_what_is_built_works_in_a_clean_environment(form: str, built: dict[str, Path], tmp_path: Path) -> None:
+    python = environment(tmp_path / "env", built[form])
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    data = {"TOPRUNG_DATA": str(tmp_path / "data")}
+    file, version = run(python, "-c", USE, cwd=elsewhere, **data).split()
+    assert Path(file).is_relative_to(tmp_path / "env")
+    for command in ([python.with_name("toprung")], [python, "-m", "toprung"]):
+        assert run(*command, "--version", cwd=elsewhere, **data).strip() == f"toprung {version}"
+    ladder = "ladder", "kepler", "--rungs", "1", "--sizes", "64", "--json", "record.json"
+    assert "kepler at 64" in run(python, "-m", "toprung", *ladder, cwd=elsewhere, **data)
+    (measured,) = [m for m in json.loads((elsewhere / "record.json").read_text())["measurements"] if "r01" in str(m)]
+    assert measured["verdict"]["right"]
+    run(python, "-m", "pip", "check", cwd=elsewhere)
+
+
+# CUDA beside PyTorch
+
+
+def extra(name: str) -> list[str]:
+    """Return what an extra asks for."""
+    project = tomllib.loads((trial.ROOT / "pyproject.toml").read_text())["project"]
+    return [*project["dependencies"], *project["optional-dependencies"][name]]
+
+
+Resolve = Callable[..., dict[str, str]]
+
+
+@pytest.fixture(scope="module")
+def resolved(tmp_path_factory: pytest.TempPathFactory) -> Resolve:
+    """A function that returns the versions pip would install into an environment that has nothing; the newest pip, by metadata."""
+    require(index_answers(), "no package index answers")
+    folder = tmp_path_factory.mktemp("pip")
+    python = environment(folder / "env", "--upgrade", "pip")
+    install = (python, "-m", "pip", "install", "-q", *QUICKLY, "--dry-run", "--report", folder / "report.json")
+
+    @functools.cache
+    def versions(*packages: str) -> dict[str, str]:
+        run(*install, *packages, cwd=folder)
+        report = json.loads((folder / "report.json").read_text())
+        return {one["metadata"]["name"].lower().replace("_", "-"): one["metadata"]["version"] for one in report["install"]}
+
+    return versions
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="PyTorch brings CUDA's packages on Linux alone")
+@pytest.mark.parametrize(
+    ("torch", "name"),
+    [
+        ("torch", "cuda"), ("torch", "cuda13"), ("torch==2.14.*", "cuda13"), ("torch==2.11.*", "cuda13"), ("torch==2.11.*", "cuda"),
+        ("torch==2.10.*", "cuda12"), ("torch==2.10.*", "cuda"), ("torch==2.9.*", "cuda12"),
+    ],
+)  # fmt: skip
+def test_beside_pytorch_its_packages_stay_what_they_were(torch: str, name: str, resolved: Resolve) -> None:
+    alone, together = resolved(torch), resolved(torch, *extra(name))
+    assert alone == {package: together[package] for package in alone}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asked of Linux's packages")
+@pytest.mark.parametrize(("name", "major"), [("cuda", None), ("cuda13", 13), ("cuda12", 12)])
+def test_alone_an_extra_takes_the_newest_of_its_version(name: str, major: int | None, resolved: Resolve) -> None:
+    found = resolved(*extra(name))
+    nvrtc = found["nvidia-cuda-nvrtc-cu12" if major == 12 else "nvidia-cuda-nvrtc"]
+    assert found["cuda-bindings"].split(".")[0] == nvrtc.split(".")[0]
+    assert int(nvrtc.split(".")[0]) == (major or 13) or (major is None and int(nvrtc.split(".")[0]) > 13)
+
+
+def test_no_extra_holds_cuda_to_one_release() -> None:
+    for name in ("cuda", "cuda12", "cuda13"):
+        assert not [word for word in extra(name) if "==" in word.split(";")[0]], name
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asked of Linux's packages")
+@pytest.mark.timeout(600)
+def test_cuda_12_compiles_every_kernel_and_is_used_where_pytorch_has_it(built: dict[str, Path], tmp_path: Path) -> None:
+    """The oldest NVRTC that is promised: nothing spilled, no product of the matrix units waits for another."""
+    old = "nvidia-cuda-nvrtc-cu12==12.6.*", "nvidia-cuda-runtime-cu12==12.6.*"
+    python = environment(tmp_path / "env", f"{built['wheel']}[cuda12]", *old)
+    said = run(python, Path(__file__).with_name("every_kernel.py"), cwd=tmp_path).splitlines()
+    assert said[0].startswith("12.6.") and "cuda_runtime" in said[0]
+    assert len(said) == 2 and re.fullmatch(r"\d\d+ compiled", said[1]), said[1:]
+    # CUDA 13 beside it: cuda-bindings are 12's; then a PyTorch of 13, and one of 12 with bindings of 13
+    pip = (python, "-m", "pip", "install", "-q", "--disable-pip-version-check")
+    run(*pip, "nvidia-cuda-nvrtc==13.*", cwd=tmp_path)
+    version = "from toprung.backends import nvrtc; print(nvrtc.version().split('.')[0])"
+    torch = tmp_path / "torch"
+    torch.mkdir()
+    (torch / "__init__.py").write_text("raise RuntimeError('nobody asked for PyTorch')\n")
+    assert run(python, "-c", version, cwd=tmp_path / "env").strip() == "12"
+    (torch / "version.py").write_text("from typing import Optional\ncuda: Optional[str] = '13.0'\n")
+    assert run(python, "-c", version, cwd=tmp_path).strip() == "13"
+    run(*pip, "cuda-bindings==13.*", cwd=tmp_path)
+    assert run(python, "-c", version, cwd=tmp_path / "env").strip() == "13"
+    (torch / "version.py").write_text("from typing import Optional\ncuda: Optional[str] = '12.8'\n")
+    assert run(python, "-c", version, cwd=tmp_path).strip() == "12"
