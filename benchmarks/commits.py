@@ -2,7 +2,11 @@
 
     python benchmarks/commits.py /path/to/old/src --json results/nvidia-h200/commits.json
 
-The checkout that this file lies in is the new one. Each runs in a process of its own, on the same operands, through the public
+The checkout that this file lies in is the new one. With ``--old-env`` one checkout can be both, the old side with another compiler:
+
+    python benchmarks/commits.py src --old-env LD_PRELOAD=/…/libnvrtc.so.12 --json results/nvidia-h200/nvrtc-12.json
+
+ Each runs in a process of its own, on the same operands, through the public
 ``matmul`` on PyTorch's CUDA tensors; every product is verified against float64 on sampled rows before it is timed.
 
 Device times are of CUDA graphs of several calls, which have no host in them; each sample follows a settling run of the same side,
@@ -64,7 +68,8 @@ def child() -> None:
                 for _ in range(calls):
                     call()
         made.append((call, error, receipt.kernels[0], graph, calls))
-    print(json.dumps([{"error": error, "kernel": kernel} for _, error, kernel, _, _ in made]), flush=True)
+    runtime = toprung.backends.find("cuda").runtime
+    print(json.dumps([{"error": error, "kernel": kernel, "runtime": runtime} for _, error, kernel, _, _ in made]), flush=True)
     for line in sys.stdin:
         call, _, _, graph, calls = made[int(line)]
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -103,15 +108,19 @@ def main() -> None:
     words.add_argument("old", help="the other checkout's src folder")
     words.add_argument("--json", type=Path)
     words.add_argument("--label", default="OLD", help="the other commit, as the record is to name it")
+    words.add_argument("--old-env", metavar="NAME=VALUE", default="", help="a variable of the old side's environment")
     given = words.parse_args()
     sides = {}
     for name, source in (("old", given.old), ("new", str(HERE))):
         more = [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p and not (Path(p) / "toprung").is_dir()]
         env = {**os.environ, "PYTHONPATH": os.pathsep.join((source, *more))}
+        if name == "old" and given.old_env:
+            env |= dict([given.old_env.split("=", 1)])
         sides[name] = subprocess.Popen(
             [sys.executable, __file__, "--child"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env
         )
     told = {name: json.loads(process.stdout.readline()) for name, process in sides.items()}
+    print(*(f"{name}: {one[0]['runtime']}" for name, one in told.items()), sep="\n")
     samples = {name: [[] for _ in PRODUCTS] for name in sides}
     device, clocks = backends.find("cuda"), []
     for turn in range(TURNS):
