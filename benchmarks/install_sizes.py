@@ -1,6 +1,6 @@
 """What an installation with each extra takes on disk: a new environment each, filled by pip from the wheel of this checkout.
 
-    python benchmarks/install_sizes.py results/amd-epyc/install-sizes.json
+python benchmarks/install_sizes.py results/amd-epyc/install-sizes.json
 """
 
 import argparse

@@ -104,7 +104,16 @@ def test_an_unwritten_element_is_reported() -> None:
     view(problem.output, flat)[3, 1] = view(problem.output, operands.flat["C"])[3, 1]
     found = Oracle(operands).verify(flat)
     assert not found.right
-    assert "1 elements of C were never written, the first C[3, 1]" in found.problems
+    assert "1 elements of C were never written, the first C[3, 1]; or C was read though β = 0" in found.problems
+
+
+def test_reading_c_though_beta_is_zero_is_named() -> None:
+    operands = hostile(Gemm(5, 6, 7))
+    flat = product(operands)
+    with np.errstate(invalid="ignore"):
+        view(operands.problem.output, flat)[...] += 0.0 * view(operands.problem.output, operands.flat["C"])
+    found = Oracle(operands).verify(flat)
+    assert not found.right and any("or C was read though β = 0" in text for text in found.problems)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,8 @@ A marker names what to show and the records it comes from, relative to the repos
     <!-- toprung:loads kepler/r07 results/<device>/<record>.json -->
     <!-- toprung:overhead results/<device>/overhead.json … -->
     <!-- toprung:host_arrays results/<device>/host-arrays.json -->
+    <!-- toprung:installations results/<device>/install-sizes.json -->
+    <!-- toprung:commits results/<device>/<record>.json -->
     <!-- toprung:library results/<device>/library.json … -->
     <!-- toprung:rank results/<device>/rank.json results/<device>/probe-<backend>.json -->
     <!-- toprung:leads [run=7] results/<device>/<record>.json -->

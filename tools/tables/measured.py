@@ -57,6 +57,38 @@ def _host_arrays(words: Sequence[str], root: Path) -> str:
     return "\n".join([*lines, "", source])
 
 
+def _installations(words: Sequence[str], root: Path) -> str:
+    """What installations take on disk, a row for each extra; from benchmarks/install_sizes.py."""
+    record = read(root / words[0])
+    e = record["environment"]
+    lines = ["| extra | MB | the largest of it, MB |", "|---|---:|---|"]
+    for row in record["installations"]:
+        largest = sorted(row["packages"].items(), key=lambda one: -one[1])[:3]
+        named = ", ".join(f"{name} {size / 1e6:.0f}" for name, size in largest)
+        lines.append(f"| {'`' + row['extra'] + '`' if row['extra'] else '–'} | {row['bytes'] / 1e6:.0f} | {named} |")
+    when = f"{e['date'][:10]}, commit {e['commit']}"
+    source = f"{e['system']}, Python {e['python']}, {when}, `{record['what']}`, stored in `{words[0]}`.  "
+    return "\n".join([*lines, "", source])
+
+
+def _commits(words: Sequence[str], root: Path) -> str:
+    """Two sides of benchmarks/commits.py, a row for each product."""
+    record = read(root / words[0])
+    e, device = record["environment"], record["environment"]["device"]
+    old, new = (record["products"][0]["told"][side]["runtime"].split(", ")[-1] for side in ("old", "new"))
+    lines = [f"| product | kernel | ms with {old} | {new}'s time over it, 95 % interval |", "|---|---|---:|---:|"]
+    for row in record["products"]:
+        took = 1e3 * statistics.median(seconds for seconds, _ in row["samples"]["old"])
+        value, low, high = row["new_over_old"]
+        product = f"{row['precision']} {row['M']}×{row['N']}×{row['K']} {row['trans']}"
+        lines.append(f"| {product} | `{row['told']['new']['kernel']}` | {took:.3g} | {value:.3f} ({low:.3f} to {high:.3f}) |")
+    source = (
+        f"{device['short_name']}, driver {device['driver']}, in turns, {e['date'][:10]}, commit {e['commit']}, `{record['what']}`, "
+        f"stored in `{words[0]}`.  "
+    )
+    return "\n".join([*lines, "", source])
+
+
 def _bench(words: Sequence[str], root: Path) -> str:
     """A record of ``toprung bench``: everybody's speed over the sizes, and the Frobenius error at the last."""
     record = read(root / words[0])
@@ -143,4 +175,12 @@ def _loads(words: Sequence[str], root: Path) -> str:
     return "\n".join([*lines, "", *(speed_source(p, r) for p, r in zip(paths, records, strict=True))])
 
 
-TABLES = {"overhead": _overhead, "host_arrays": _host_arrays, "bench": _bench, "probe": _probe, "loads": _loads}
+TABLES = {
+    "overhead": _overhead,
+    "host_arrays": _host_arrays,
+    "installations": _installations,
+    "commits": _commits,
+    "bench": _bench,
+    "probe": _probe,
+    "loads": _loads,
+}

@@ -12,7 +12,7 @@ import typer
 from rich import box
 from rich.table import Table
 
-from toprung.backends.nvrtc import compile_cubin, device_of
+from toprung.backends.nvrtc import compile_cubin, device_of, version
 from toprung.cli.common import console, json_option, parse_switches
 from toprung.errors import ToprungError, UnknownName
 from toprung.kernels.record import kernel_source
@@ -84,7 +84,7 @@ def inspect(
     if len(rows) == 1:
         console.print(_detail(*found[0]))
     else:
-        console.print(_overview(found, f"{name} on {arch}"))
+        console.print(_overview(found, f"{name} on {arch}, NVRTC {version()}"))
         work = _work(code for _, code in found)
         console.print(
             f"{work} to bank: the main loop, as it stands in the code; 4×128: four of 128 bits; kept: % of FFMA's sources that "
@@ -104,6 +104,7 @@ def inspect(
         records = [
             {
                 "rung": str(e.who), "tile": e.tile.given() if e.tile else {}, "options": dict(e.options), **m.describe(),
+                "compiler": f"NVRTC {version()}",
                 "blocks": held.blocks if (held := held_blocks(e, m)) else None, "occupancy": held.share if held else None,
             }
             for e, m in found
@@ -187,7 +188,11 @@ def _count(counts: Mapping[str, int], name: str) -> str:
 
 
 def _detail(entry: Entry, code: MachineCode) -> Table:
-    table = Table(title=f"{entry.who} {entry.variant} {entry.tile} on {code.arch}", title_justify="left", box=box.SIMPLE_HEAD)
+    table = Table(
+        title=f"{entry.who} {entry.variant} {entry.tile} on {code.arch}, NVRTC {version()}",
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+    )
     table.add_column("")
     table.add_column("main loop", justify="right")
     table.add_column("whole kernel", justify="right")

@@ -79,6 +79,8 @@ class Limits:
             try:
                 source = kernel_source(of, Tile(**who["tile"]), who["options"])
                 self._codes[key] = kept(source, self._device.arch)
+                if (timed := self._device.runtime.partition("NVRTC ")[2]) not in ("", nvrtc.version()):
+                    self.notes[f"NVRTC {timed} compiled what was timed, {nvrtc.version()} the machine code that is shown"] = None
             except MissingExtra as error:
                 self.compiles = False
                 self.notes[f"machine code was not read: {error}"] = None
