@@ -185,9 +185,10 @@ class Oracle:
         found = view(out, result)
         if found.size and (unwritten := found.view(np.uint32) == UNWRITTEN).any():
             row, col = (int(i) for i in np.argwhere(unwritten)[0])
-            says = f"{int(unwritten.sum())} elements of {out.name} were never written, the first {out.name}[{row}, {col}]"
-            # 0 times the NaN that was there is that NaN again
-            problems.append(says + (f"; or {out.name} was read though β = 0" if self.operands.problem.beta == 0 else ""))
+            problems.append(
+                f"{int(unwritten.sum())} elements of {out.name} were never written, the first {out.name}[{row}, {col}]; "
+                f"or {out.name} was read though β = 0"  # 0 times the NaN that was there is that NaN again
+            )
         grades, norms, relatives = [0.0], [], []
         for (rows, cols), reference, magnitude in self._parts:
             part = found[rows][:, cols]
