@@ -1,4 +1,4 @@
-"""Host cost of a call, in microseconds: a plan, a warm matmul, the bare launch beneath them; and seconds of ``import toprung``.
+"""Host cost of a call: a plan, a warm matmul, the bare launch beneath; of ``import toprung``, and of a first product.
 
     python benchmarks/overhead.py results/nvidia-h200/overhead.json [--device cuda:0] [--size 64]
 
@@ -68,6 +68,22 @@ def imports():
                 if turn:  # the first one compiles
                     found.append(float(done.stdout))
     return {name: statistics.median(found) for name, found in times.items()}
+
+
+def first_product():
+    """Return the median seconds of the first product of NumPy arrays, 64×64, after the imports, in fresh processes."""
+    program = (
+        "import time, numpy as np, toprung; a = np.ones((64, 64), np.float32); a @ a; start = time.perf_counter(); "
+        "toprung.matmul(a, a); print(time.perf_counter() - start)"
+    )
+    found = []
+    with tempfile.TemporaryDirectory() as folder:
+        environ = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"} | {"PYTHONPYCACHEPREFIX": folder}
+        for turn in range(IMPORTS + 1):
+            done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, env=environ)
+            if turn:
+                found.append(float(done.stdout))
+    return statistics.median(found)
 
 
 def kinds(device, session, size):
@@ -140,12 +156,15 @@ def main():
             {"call": name, "arrays": arrays, "microseconds": spread}
             for name, spread in microseconds(calls_on(arrays, *operands), wait).items()
         ]
-    loading = imports()
+    loading, first = imports(), first_product()
     for row in rows:
         print(f"{row['arrays']:10s} {row['call']:28s} {row['microseconds']['median']:8.1f} µs")
-    print(f"import numpy {loading['numpy']:.3f} s, import toprung {loading['toprung']:.3f} s")
+    print(f"import numpy {loading['numpy']:.3f} s, import toprung {loading['toprung']:.3f} s, first product {1e3 * first:.1f} ms")
     what = f"python benchmarks/overhead.py results/{device.slug}/{chosen.out.name}"
-    results.write(chosen.out, results.record(what, environment(session), [], overheads=rows, imports=loading, size=chosen.size))
+    results.write(
+        chosen.out,
+        results.record(what, environment(session), [], overheads=rows, imports=loading, first_product=first, size=chosen.size),
+    )
     return 0
 
 

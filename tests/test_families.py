@@ -76,6 +76,15 @@ def toprung(families: Path, *words: str) -> str:
     return run(families, ["-c", f"import sys; from toprung.cli import main; sys.argv = {['toprung', *words]!r}; main()"])
 
 
+def test_families_for_host_arrays_are_found_by_their_folders_name(dropped: Path) -> None:
+    assert [f.name for f in families("host")] == [f.name for f in families() if f.memory == "host"] == ["numpy"]
+    (dropped / "outer").rename(dropped / "host_outer")
+    program = "import toprung; from toprung.kernels.registry import families; families()"
+    env = {**os.environ, registry.VARIABLE: str(dropped)}
+    done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True)
+    assert "BadArgument" in done.stderr and "host_outer/family.py is a family for memory of the device" in done.stderr
+
+
 def test_a_family_in_a_folder_is_selected_by_its_cost_and_named(dropped: Path) -> None:
     names, own, _, passed, _ = multiplied(dropped)
     assert names == ["outer 1×8"] and own
@@ -134,6 +143,7 @@ LIBRARY = ("gemm", "kernels", "dispatch", "blas", "store", "backends", "tune")
 
 ALLOWED = {
     ("backends/cublas.py", "cublas"),  # the library's file
+    ("backends/cuda_libraries.py", "cublas"),
     ("gemm/classes.py", "skinny"),  # a class of products
     ("tune/shapes.py", "skinny"),
     ("store/versions.py", "tiled"),  # what older stores call them

@@ -30,6 +30,8 @@ def _overhead(words: Sequence[str], root: Path) -> str:
             lines.append(f"| {device['short_name']} | {row['arrays']} | `{row['call']}` | {row['microseconds']['median']:.1f} |")
         loading = record.get("imports", {})
         took = f"`import numpy` {loading['numpy']:.3f} s, `import toprung` {loading['toprung']:.3f} s; " if loading else ""
+        if "first_product" in record:
+            took += f"a program's first 64×64 product of NumPy arrays {1e3 * record['first_product']:.1f} ms; "
         sources.append(
             f"Microseconds of a call on the host, medians: {took}{device['short_name']}, {device['runtime']}, "
             f"Python {e['python']}, {e['date'][:10]}, commit {e['commit']}, `{record['what']}`, stored in `{word}`.  "

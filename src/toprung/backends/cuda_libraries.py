@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
-import importlib.metadata
 import importlib.util
 import re
 import sys
@@ -31,12 +30,14 @@ def major() -> int | None:
             told = re.search(r"^cuda\b.*=\s*['\"](\d+)", Path(spec.origin).with_name("version.py").read_text(), re.MULTILINE)
             if told:
                 return int(told[1])
+    from importlib import metadata  # takes longer than a small product
+
     for package, version in CUPY.items():
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            importlib.metadata.version(package)
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            metadata.version(package)
             return version
-    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-        return int(importlib.metadata.version("cuda-bindings").split(".")[0])
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        return int(metadata.version("cuda-bindings").split(".")[0])
     return None
 
 
