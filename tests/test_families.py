@@ -82,7 +82,7 @@ def test_families_for_host_arrays_are_found_by_their_folders_name(dropped: Path)
     program = "import toprung; from toprung.kernels.registry import families; families()"
     env = {**os.environ, registry.VARIABLE: str(dropped)}
     done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True)
-    assert "BadArgument" in done.stderr and "host_outer/family.py is a family for memory of the device" in done.stderr
+    assert "BadFamily" in done.stderr and "host_outer/family.py is a family for memory of the device" in done.stderr
 
 
 def test_a_family_in_a_folder_is_selected_by_its_cost_and_named(dropped: Path) -> None:
@@ -156,7 +156,7 @@ ALLOWED = {
 
 def namings(package: Path) -> Iterator[tuple[str, str]]:
     """Files of the library, and each family that one names or imports outside that family's folder."""
-    inside = {folder.name: {folder.name, registry._load(folder / "family.py", True).FAMILY.name} for folder in FOLDERS}
+    inside = {folder.name: {folder.name, registry._load(folder / "family.py", True).name} for folder in FOLDERS}
     every = set().union(*inside.values())
     for path in sorted(p for folder in LIBRARY for p in (package / folder).rglob("*.py")):
         place = path.relative_to(package)

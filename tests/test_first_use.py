@@ -196,6 +196,8 @@ def test_a_full_disk_costs_the_cache_and_no_kernel(device: Device, monkeypatch: 
         (lambda a: toprung.matmul(a.astype(np.complex64), a), errors.BadArray, "complex64"),
         (lambda a: toprung.matmul(toprung.prepack(a), a), errors.BadArray, "only b can be"),
         (lambda a: toprung.plan(toprung.prepack(a), a), errors.BadArray, "only b can be"),
+        (lambda a: toprung.matmul(np.zeros((2, 2), [("x", "f4"), ("y", "f4")]), a), errors.BadArray, "has fields, x, y: pass one"),
+        (lambda a: toprung.matmul(a, a, device=""), errors.UnknownName, "there is no device ''"),
         (lambda a: toprung.matmul(a, a, own="yes"), errors.BadArgument, "own is True or False, not 'yes'"),
         (lambda a: toprung.matmul(a, a, device="cuda:0"), errors.UnknownName, "CUDA: no NVIDIA driver found"),
     ],
@@ -216,6 +218,56 @@ def test_environment_variables_that_say_nonsense_are_refused(monkeypatch: pytest
     monkeypatch.setenv("TOPRUNG_LADDERS", str(tmp_path / "nowhere"))
     with pytest.raises(errors.BadRung, match="nowhere, which is no folder"):
         ladder_names()
+
+
+def test_folders_of_kernels_that_cannot_be_used_are_named(tmp_path: Path) -> None:
+    folder = tmp_path / "mine"
+    program = "from toprung.kernels.registry import families; families()"
+
+    def said() -> str:
+        done = subprocess.run(
+            [sys.executable, "-c", program], env={**os.environ, "TOPRUNG_KERNELS": str(folder)}, capture_output=True, text=True
+        )
+        assert done.returncode == 1 and "BadFamily" in done.stderr
+        return done.stderr.splitlines()[-1]
+
+    assert "mine, which is no folder: correct it, or unset it" in said()
+    (folder / "outer").mkdir(parents=True)
+    (folder / "outer" / "family.py").write_text("1 / 0\n")
+    assert "outer/family.py does not load: ZeroDivisionError" in said()
+    (folder / "outer" / "family.py").write_text("family = 1\n")
+    assert "outer/family.py defines no FAMILY" in said()
+
+
+def test_a_ladder_that_does_not_load_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from toprung.lab.rung import ladder
+
+    monkeypatch.setenv("TOPRUNG_LADDERS", str(tmp_path))
+    for number, (text, says) in enumerate((("1 / 0", "does not load: ZeroDivisionError"), ("", "defines no TITLE and no ROUTINE"))):
+        (tmp_path / f"mine{number}").mkdir()
+        (tmp_path / f"mine{number}" / "__init__.py").write_text(text)
+        with pytest.raises(errors.BadRung, match=says):
+            ladder(f"mine{number}")
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("run kepler/r05 --size 64 --tile BM=7", "cannot"),
+        ("run kepler/r05 --size 64 --tile BM=0", "BM must be an integer of at least 1, not 0"),
+        ("run kepler/r05 --size 64 --tile BM", "there is no value of BM ''; there is: BM=64, say"),
+        ("ladder kepler --rungs 5-2", "there is: 2-5"),
+        ("ladder kepler --device= --rungs 1", "there is no device ''"),
+        ("results compare {bad} {bad}", "bad.json is no record of toprung's"),
+        ("report {bad}", "bad.json: is no record of toprung's"),
+    ],
+)
+def test_commands_say_what_is_wrong_in_a_line(words: str, says: str, tmp_path: Path, device: Device) -> None:
+    bad = tmp_path / "bad.json"
+    bad.write_text("[1]")
+    command = [sys.executable, "-m", "toprung", *words.format(bad=bad).split()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path)
+    assert done.returncode in (1, 2) and says in done.stderr and "Traceback" not in done.stderr, done.stdout + done.stderr
 
 
 def typed(*words: object) -> subprocess.CompletedProcess[str]:

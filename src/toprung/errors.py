@@ -34,6 +34,10 @@ class BadRung(ToprungError):
     """A rung's files break the rules of a ladder folder (missing kernel source, no RUNG record, a number used twice)."""
 
 
+class BadFamily(ToprungError, ImportError):
+    """A kernel family in a folder of ``TOPRUNG_KERNELS`` that cannot be used: its module does not load, or has no FAMILY."""
+
+
 class IllegalTile(ToprungError, ValueError):
     """A tile that this rung or this device cannot run, with every broken rule's reason."""
 

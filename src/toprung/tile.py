@@ -57,13 +57,13 @@ class Tile:
 
     @property
     def LA(self) -> int:
-        """Loads, each of VA floats, with which a work-item fetches its share of a BM×BK tile of A."""
-        return self.BM * (self.BK or 0) // (self.work_items * (self.VA or 1))
+        """Loads, each of VA floats, with which a work-item fetches its share of a BM×BK tile of A; 0 without work-items."""
+        return self.BM * (self.BK or 0) // (self.work_items * (self.VA or 1)) if self.work_items else 0
 
     @property
     def LB(self) -> int:
-        """Loads, each of VB floats, with which a work-item fetches its share of a BK×BN tile of B."""
-        return self.BN * (self.BK or 0) // (self.work_items * (self.VB or 1))
+        """Loads, each of VB floats, with which a work-item fetches its share of a BK×BN tile of B; 0 without work-items."""
+        return self.BN * (self.BK or 0) // (self.work_items * (self.VB or 1)) if self.work_items else 0
 
     @property
     def widest(self) -> int:

@@ -142,5 +142,7 @@ def refuse_dtype(name: str, dtype: object, convert: str) -> BadArray:
     kind = str(dtype).removeprefix("torch.")
     if kind.startswith("complex"):
         return BadArray(f"{name} is {kind}, and toprung multiplies real float32: multiply its real and imaginary parts one by one")
+    if getattr(dtype, "names", None):
+        return BadArray(f"{name} has fields, {', '.join(dtype.names)}: pass one of them")  # type: ignore[attr-defined]
     lossy = " (it is never rounded silently)" if kind == "float64" else ""
     return BadArray(f"{name} is {kind}, and toprung multiplies float32{lossy}: convert it with {convert}")

@@ -75,7 +75,9 @@ def find(name: str | None = None) -> Device:
         raise NoDevice("no device found. " + " ".join(advice()))
     if name is None:
         return present[0]
-    wanted = name.lower()
+    wanted = name.lower().strip()
+    if not wanted:  # a part of every name
+        raise UnknownName("device", name, map(str, present))
     for device in present:
         if wanted in (device.id, device.backend, device.slug):
             return device

@@ -11,7 +11,7 @@ from rich import box
 from rich.table import Table
 
 from toprung import backends
-from toprung.cli.common import console, parse_switches
+from toprung.cli.common import console, parse_tile
 from toprung.errors import BadSize, UnknownName
 from toprung.lab.bounds.arch import ARCHITECTURES, Architecture, architecture, card
 from toprung.lab.bounds.figures import Unknown
@@ -58,7 +58,7 @@ def bound_command(
     """
     of, clocks = _architecture(arch)
     latency = latency if latency is not None else clocks
-    changes = parse_switches(tile or [])
+    changes = parse_tile(tile or [])
     if changes and (br, tb, stride) != (None, None, None):
         raise BadSize("--tile gives the whole tile: leave out --BR, --TB and --L")
     if mix is not None and not 0 < mix <= 1:

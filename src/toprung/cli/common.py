@@ -91,6 +91,8 @@ def parse_numbers(text: str, known: Sequence[int], what: str) -> list[int]:
         first, dash, last = word.partition("-")
         if not first.isdecimal() or (dash and not last.isdecimal()):
             raise UnknownName(what, word, map(str, known))
+        if last and int(last) < int(first):
+            raise UnknownName(what, word, [f"{last}-{first}"])
         wanted = range(int(first), int(last or first) + 1)
         if not wanted or any(n not in known for n in wanted):
             raise UnknownName(what, word, map(str, known))
@@ -113,6 +115,19 @@ def parse_switches(words: Sequence[str]) -> dict[str, int]:
             raise UnknownName(f"value of {name}", value, ["whole numbers"])
         chosen[name] = int(value or 1)
     return chosen
+
+
+def parse_tile(words: Sequence[str]) -> dict[str, int]:
+    """``NAME=VALUE`` for parameters of a tile, which have no value of their own.
+
+    Raises
+    ------
+    UnknownName
+        a value that is missing or no number
+    """
+    if bare := [word for word in words if "=" not in word]:
+        raise UnknownName(f"value of {bare[0]}", "", [f"{bare[0]}=64, say"])
+    return parse_switches(words)
 
 
 def with_settings(problem: Problem, words: Sequence[str]) -> Problem:

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from toprung import backends
-from toprung.cli.common import console, json_option, parse_sizes, parse_switches, size_name
+from toprung.cli.common import console, json_option, parse_sizes, parse_switches, parse_tile, size_name
 from toprung.device import Device
 from toprung.errors import BadSize, IllegalTile
 from toprung.lab.bounds.figures import Unknown
@@ -65,7 +65,7 @@ def explain_command(
     if len(sizes) != 1:
         raise BadSize("explain takes one size")
     problem = problem_of(of, sizes[0])
-    switches, changes = parse_switches(switch or []), parse_switches(tile or [])
+    switches, changes = parse_switches(switch or []), parse_tile(tile or [])
     notes: list[str] = []
     found: list[tuple[str, Explanation]] = []
     if one is not None:

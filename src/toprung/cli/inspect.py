@@ -13,7 +13,7 @@ from rich import box
 from rich.table import Table
 
 from toprung.backends.nvrtc import compile_cubin, device_of, version
-from toprung.cli.common import console, json_option, parse_switches
+from toprung.cli.common import console, json_option, parse_switches, parse_tile
 from toprung.errors import ToprungError, UnknownName
 from toprung.kernels.record import kernel_source
 from toprung.lab.bounds.occupancy import Occupancy, occupancy
@@ -64,7 +64,7 @@ def inspect(
     if cubin is not None and "/" not in name:
         raise UnknownName("rung to store the machine code of", name, ["a rung such as kepler/r07"])
     device = device_of(arch)
-    switches, changes = parse_switches(switch or []), parse_switches(tile or [])
+    switches, changes = parse_switches(switch or []), parse_tile(tile or [])
     if "/" in name:
         one = rung(name)
         rows = [Entry(one, options=one.options(device, switches), variant=" ".join(switch or []))]

@@ -74,6 +74,8 @@ def report_command(
     if not found.records:
         console.print("no measurements: the page says how to make some", style="yellow")
     console.print(f"{path}: {path.stat().st_size / 1e6:.1f} MB", markup=False, highlight=False, soft_wrap=True)
+    if records and found.complaints and not found.records:
+        raise typer.Exit(1)  # none of what was named could be read
     if comparison:
         console.print(", ".join(f"{n} {v}" for v, n in comparison.counts.items()), markup=False, highlight=False)
         if fail and comparison.counts["slower"]:

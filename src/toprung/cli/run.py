@@ -14,7 +14,7 @@ from rich.table import Table
 
 from toprung import backends
 from toprung.backends import cubin as machine
-from toprung.cli.common import console, json_option, parse_sizes, parse_switches
+from toprung.cli.common import console, json_option, parse_sizes, parse_switches, parse_tile
 from toprung.errors import BadCubin, BadSize
 from toprung.kernels.record import Own
 from toprung.lab.harness import results
@@ -75,7 +75,7 @@ def run_command(
     where = backends.find(device)
     switches = {**(note.options if note else {}), **parse_switches(switch or [])}
     options = which.options(where, switches)
-    chosen = tile_of(which, options, {**(note.tile if note else {}), **parse_switches(tile or [])}, where)
+    chosen = tile_of(which, options, {**(note.tile if note else {}), **parse_tile(tile or [])}, where)
     of = ladder(which.ladder)
     sizes = parse_sizes(size) if size is not None else [default_sizes(of, where)[-1]]
     if len(sizes) != 1:

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from toprung.errors import BadArgument, UnknownName
+from toprung.errors import BadFamily, UnknownName
 from toprung.kernels.base import KernelFamily
 
 VARIABLE = "TOPRUNG_KERNELS"
@@ -34,8 +34,9 @@ def families(memory: str = "") -> tuple[KernelFamily, ...]:
     ------
     UnknownName
         two families of one name
-    BadArgument
-        a family in a folder whose name says another memory
+    BadFamily
+        a folder of the variable that is none, a module there that does not load or has no FAMILY, or a family for another memory
+        than its folder's name says
     """
     return _found(os.environ.get(VARIABLE, ""), f"{ON_HOST if memory == 'host' else ''}*/family.py")
 
@@ -50,13 +51,15 @@ def family(name: str) -> KernelFamily:
 
 @functools.cache
 def _found(more: str, pattern: str) -> tuple[KernelFamily, ...]:
-    here = Path(__file__).parent
+    here, users = Path(__file__).parent, [Path(p) for p in more.split(os.pathsep) if p]
+    if missing := [str(p) for p in users if not p.is_dir()]:
+        raise BadFamily(f"{VARIABLE} names {missing[0]}, which is no folder: correct it, or unset it")
     made: dict[str, KernelFamily] = {}
-    for root in (here, *(Path(p) for p in more.split(os.pathsep) if p)):
+    for root in (here, *users):
         for file in sorted(root.glob(pattern)):
-            one: KernelFamily = _load(file, root == here).FAMILY
+            one = _load(file, root == here)
             if (one.memory == "host") != file.parent.name.startswith(ON_HOST):
-                raise BadArgument(
+                raise BadFamily(
                     f"{file} is a family for memory of the {one.memory}: folders {ON_HOST}* are the host's, and no others"
                 )
             if one.name in made:
@@ -70,22 +73,25 @@ def _by_name(one: KernelFamily) -> tuple[Any, tuple[str]]:
     return family, (one.name,)
 
 
-def _load(file: Path, ours: bool) -> Any:
+def _load(file: Path, ours: bool) -> KernelFamily:
     """Import a family's module: ours as a part of the package, a user's under a name of its own."""
     name = f"toprung.kernels.{file.parent.name}.family"
     if ours:
-        return importlib.import_module(name)
+        found: KernelFamily = importlib.import_module(name).FAMILY
+        return found
     # the same in every process: the tuner's workers unpickle configurations by their module's name
     name = f"toprung_kernels_{hashlib.sha256(str(file.resolve()).encode()).hexdigest()[:16]}"
-    if name in sys.modules:
-        return sys.modules[name]
-    spec = importlib.util.spec_from_file_location(name, file)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[name]  # the next who looks meets the error again, not half a module
-        raise
-    return module
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, file)
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        try:
+            spec.loader.exec_module(module)
+        except Exception as error:
+            del sys.modules[name]  # the next who looks meets the error again, not half a module
+            raise BadFamily(f"{file} does not load: {type(error).__name__}: {error}") from error
+    one = getattr(sys.modules[name], "FAMILY", None)
+    if not isinstance(one, KernelFamily):
+        raise BadFamily(f"{file} defines no FAMILY, an object of a class derived from KernelFamily")
+    return one

@@ -116,12 +116,17 @@ def ladder(name: str) -> Ladder:
     UnknownName
         no such ladder
     BadRung
-        a rung without kernel source or RUNG record, or two with one number
+        a rung without kernel source or RUNG record, or two with one number; a ladder without TITLE and ROUTINE; a file that does
+        not load
     """
     if name not in ladder_names():
         raise UnknownName("ladder", name, ladder_names())
     folders = [root / name for root in roots() if (root / name).is_dir()]
     head = next(_load(f / "__init__.py") for f in folders if (f / "__init__.py").exists())
+    if lacking := [word for word in ("TITLE", "ROUTINE") if not hasattr(head, word)]:
+        raise BadRung(
+            f"{head.__file__} defines no {' and no '.join(lacking)}: say what the ladder is, and which routine it computes"
+        )
     rungs = sorted(
         (_rung(name, head.ROUTINE, path) for f in folders for path in f.glob("r[0-9][0-9]_*.py")), key=lambda r: r.number
     )
@@ -182,6 +187,9 @@ def _load(path: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise BadRung(f"{path} does not load: {type(error).__name__}: {error}") from error
     sys.modules[name] = module
     return module

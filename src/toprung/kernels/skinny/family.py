@@ -78,10 +78,10 @@ class SkinnyFamily(KernelFamily):
                     yield SkinnyConfig(with_slices(tile, slices), options)
 
     def cost(self, device: Device, desc: Desc, config: KernelConfig) -> float:
-        """Return the skinny model's seconds; on a CPU, where work-items are loops, twice each core's multiply-adds."""
+        """Return the skinny model's seconds; on a CPU, whose kernels for short sides are another family's, those of one core."""
         assert isinstance(config, SkinnyConfig)
         if device.kind != "gpu":
-            return desc.flops / device.compute_units / CPU_RATE
+            return desc.flops / CPU_RATE
         return skinny_seconds(device, desc.skinny, config.tile, config.slices)
 
     def reason(self, device: Device, desc: Desc, config: KernelConfig) -> str:

@@ -75,12 +75,16 @@ def read(path: Path) -> dict[str, Any]:
     """
     try:
         content = json.loads(path.read_bytes())
+        if not isinstance(content, dict) or "format" not in content:
+            raise BadRecord(f"{path} is no record of toprung's: those come from commands with --json")
         if content["format"] != FORMAT:
             raise BadRecord(f"{path} is a {content['format']!r}, and this toprung reads {FORMAT!r}: measure again")
         content["measurements"] = [Measurement.read(m) for m in content["measurements"]]
         Bandwidth.of(content)
         device = content["environment"]["device"]
         str(content["what"]), content["environment"]["date"], device["slug"], device["backend"], device["short_name"]
+    except BadRecord:
+        raise
     except OSError as error:
         raise BadRecord(f"{path} cannot be read: {error.strerror}") from None
     except (ValueError, KeyError, TypeError) as error:

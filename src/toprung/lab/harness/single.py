@@ -12,7 +12,7 @@ from typing import Any
 
 from toprung.backends.base import Session
 from toprung.device import Device
-from toprung.errors import BadCubin, UnknownName
+from toprung.errors import BadArgument, BadCubin, UnknownName
 from toprung.kernels.build import Compiled
 from toprung.kernels.record import Own, kernel_source
 from toprung.lab.competitor import BoundRung, describe_rung, refuse_what_cannot_fit
@@ -115,6 +115,8 @@ def tile_of(which: Rung, options: Options, changes: Mapping[str, int], device: D
     ------
     UnknownName
         a parameter that the rung's tile does not have
+    BadArgument
+        a value that is none for the parameter
     IllegalTile
         the tile breaks a rule
     """
@@ -122,7 +124,10 @@ def tile_of(which: Rung, options: Options, changes: Mapping[str, int], device: D
     for name in changes:
         if name not in chosen.given():
             raise UnknownName(f"tile parameter of {which}", name, chosen.given())
-    changed = replace(chosen, **changes)
+    try:
+        changed = replace(chosen, **changes)
+    except ValueError as error:
+        raise BadArgument(str(error)) from None
     which.check(changed, options, device)
     return changed
 
