@@ -129,6 +129,36 @@ def test_what_is_taken_does_not_depend_on_who_looked_before(monkeypatch: pytest.
     assert looked == [1]
 
 
+ELSEWHERE = """
+import os, sys, pathlib, tempfile, subprocess, ctypes, concurrent.futures
+import numpy as np
+if sys.argv[1] == "darwin":
+    sys.platform = sys.argv[1]
+    del os.sched_getaffinity
+else:
+    import platformdirs.unix  # which Windows does not load
+    for name in "getuid geteuid getgid getegid uname fork register_at_fork sched_getaffinity sysconf getloadavg".split():
+        delattr(os, name)
+    for name in ("fcntl", "pwd", "grp", "resource", "termios"):
+        sys.modules[name] = None
+import toprung
+from toprung import paths
+a, b = np.ones((300, 400), np.float32), np.ones((400, 200), np.float32)
+assert (toprung.matmul(a, b) == 400).all() and (toprung.matmul(a[:9], b) == 400).all()
+print(toprung.last_receipt().kernels[0], paths.cache_dir())
+"""
+
+
+def test_without_what_only_linux_has_numpy_multiplies(tmp_path: Path) -> None:
+    """As far as another system can be had here: macOS's folders, and nothing that Windows' Python lacks."""
+    loaders = {"OCL_ICD_VENDORS": NOWHERE, "HOME": str(tmp_path)}
+    done = run("darwin", program=ELSEWHERE, without=(*CACHES, "XDG_CACHE_HOME", "XDG_DATA_HOME"), **loaders)
+    assert done.stdout == f"numpy {tmp_path}/Library/Caches/toprung\n", done.stdout + done.stderr
+    done = run("windows", program=ELSEWHERE, **(loaders | {"TOPRUNG_CACHE": NOWHERE}))
+    kernel, _, folder = done.stdout.strip().partition(" ")
+    assert kernel == "numpy" and Path(folder).parent.name.startswith("toprung-"), done.stdout + done.stderr
+
+
 def test_a_runtime_that_fails_in_its_own_way_hides_no_other_device(monkeypatch: pytest.MonkeyPatch, device: Device) -> None:
     class Broken:
         name = "broken"
