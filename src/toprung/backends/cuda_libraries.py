@@ -24,7 +24,10 @@ def major() -> int | None:
 
     It is the one that PyTorch, else CuPy, was built for; else that of cuda-bindings. None of them is imported.
     """
-    spec = importlib.util.find_spec("torch")
+    try:
+        spec = importlib.util.find_spec("torch")
+    except ValueError:  # a module of that name which no file is behind
+        spec = None
     if spec is not None and spec.origin is not None:
         with contextlib.suppress(OSError):
             told = re.search(r"^cuda\b.*=\s*['\"](\d+)", Path(spec.origin).with_name("version.py").read_text(), re.MULTILINE)
