@@ -1,4 +1,4 @@
-"""What an installation with each extra takes on disk: a new environment each, filled by pip from the wheel of this checkout.
+"""Measure the disk space of an installation with each extra: a new environment each, filled by pip from the wheel of this checkout.
 
 python benchmarks/install_sizes.py results/amd-epyc/install-sizes.json
 """

@@ -60,7 +60,7 @@ def _host_arrays(words: Sequence[str], root: Path) -> str:
 
 
 def _installations(words: Sequence[str], root: Path) -> str:
-    """What installations take on disk, a row for each extra; from benchmarks/install_sizes.py."""
+    """Disk space of installations, a row for each extra; from benchmarks/install_sizes.py."""
     record = read(root / words[0])
     e = record["environment"]
     lines = ["| extra | MB | the largest of it, MB |", "|---|---:|---|"]

@@ -20,7 +20,7 @@ VARIABLE = "TOPRUNG_KERNELS"
 
 
 ON_HOST = "host_"
-"""How the folders of families for arrays in the host's memory begin, and of no others: they are found without loading the rest."""
+"""Beginning of the names of folders with families for host arrays, and of no others: they are found without loading the rest."""
 
 
 def families(memory: str = "") -> tuple[KernelFamily, ...]:
