@@ -27,6 +27,9 @@ from toprung.tile import Tile
 PIECE = 64
 """Elements along K of which slices are multiples."""
 
+LEAST_BLOCK = 64
+"""Rows or columns of the large operand that a work-group has at least: fewer cost more in starting groups than they even out."""
+
 GROUPS = {"rows": 4, "dots": 4, "columns": 1}
 """Work-groups for each core at least: more even out what the cores do, but pieces of rows should be long."""
 
@@ -65,7 +68,7 @@ class CpuSkinnyFamily(KernelFamily):
         s = desc.skinny
         kernel = _kernel_for(s)
         tile = _fitted(next(t for t in RECORDS[kernel].tiles["cpu"] if t.BN <= small_of(s)), s)
-        while tile.BM > 64 and block_count(s, tile) < GROUPS[kernel] * device.compute_units:
+        while tile.BM > LEAST_BLOCK and block_count(s, tile) < GROUPS[kernel] * device.compute_units:
             tile = replace(tile, BM=tile.BM // 2, TM=tile.BM // 2)
         wanted = min(round(device.compute_units / block_count(s, tile)), s.depth // (LEAST_ITERATIONS * PIECE), MOST_SLICES)
         made = CpuSkinnyConfig(with_slices(tile, whole_slices(s.depth, PIECE, max(1, wanted))))
