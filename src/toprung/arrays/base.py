@@ -136,6 +136,14 @@ class Adapter:
         """Return the library's current stream for work on an array at a place; None on the host."""
         return None
 
+    def lend(self, thing: Any, nbytes: int) -> tuple[Any, int] | None:
+        """Return new scratch memory where ``thing`` lies, from an allocator that orders its reuse by the current stream.
+
+        It comes as an object that owns it, to be dropped when the work is in the queue, and its address, on 256 bytes. None: the
+        library has no such allocator, and the session's own scratch memory serves.
+        """
+        return None
+
 
 def refuse_dtype(name: str, dtype: object, convert: str) -> BadArray:
     """Return the error for an array of another type than float32; ``convert`` is the code that converts it."""

@@ -87,5 +87,10 @@ class Torch(Adapter):
         """Return the handle of PyTorch's current stream on a device."""
         return _stream_of()(home.number)
 
+    def lend(self, thing: Any, nbytes: int) -> tuple[Any, int]:
+        """Return memory of PyTorch's caching allocator; of the graph's own pool while the stream is captured."""
+        made = thing.new_empty(-(-nbytes // 4))
+        return made, made.data_ptr()
+
 
 adapter = Torch()

@@ -63,8 +63,11 @@ class Call(ABC):
         """
 
     @abstractmethod
-    def start(self, a: Any, b: Any, c: Any, at_a: int, at_b: Any, at_c: int) -> None:
-        """Compute C = A·B on arrays at these addresses and leave the receipt. A prepacked B may stand in place of B's address."""
+    def start(self, a: Any, b: Any, c: Any, at_a: int, at_b: Any, at_c: int, alpha: float = 1.0, beta: float = 0.0) -> None:
+        """Compute C = α·A·B + β·C on arrays at these addresses and leave the receipt. B's address may be a prepacked B.
+
+        α and β are 0 or 1 where those are that the call was decided for.
+        """
 
     def product(self, a: Any, b: Any, at_a: int, at_b: Any) -> Any:
         """Return C = A·B of arrays at these addresses as a new array of their kind; ``start`` for those who have no ``out``."""
@@ -86,6 +89,12 @@ class Call(ABC):
         a_low, a_high, b_low, b_high, c_low, c_high = self.reach
         low, high = c + c_low, c + c_high
         return (high <= a + a_low or a + a_high <= low) and (high <= b + b_low or b + b_high <= low)
+
+    def matrices(self, things: tuple[Any, Any, Any], at: tuple[int, int, int]) -> tuple[Any, Any, Any]:
+        """Return arrays on the host as the call's matrices A, B and C; C can be written."""
+        views = zip(at, self.views, map(self.adapter.on_host, things), (False, False, True), strict=True)
+        a, b, c = (array_at(address, shape, strides, array, writable) for address, (shape, strides), array, writable in views)
+        return a, b, c
 
     def problem(self) -> str:
         """Return the shapes of the product as readable text."""
@@ -121,11 +130,14 @@ class OnDevice(Call):
             follow(session, operand.queue, view.operand.queue)
         (at_a, first_a), (at_b, first_b), (at_c, first_c) = a.first, b.first, c.first
         taken = self.executable.accepts(packed)
-        kept: list[Any] = []
+        lent, nbytes, kept = None, self.executable.lent_bytes, list[Any]()
+        if nbytes and (given := self.adapter.lend(operand.thing, nbytes)):
+            owner, lent = given
+            kept.append(owner)
         try:
             self.executable.run(
                 at_a, first_a, packed if taken else at_b, first_b, at_c, first_c, alpha, beta, operand.queue,
-                lambda elements: scratch(operand, elements, kept),
+                lambda elements: scratch(operand, elements, kept), lent,
             )  # fmt: skip
         finally:
             for view in others:  # later work of the operand's own library waits for the product
@@ -134,9 +146,12 @@ class OnDevice(Call):
                 session.settle_queue(operand.queue)
         receipt.leave(self.split_beforehand if taken else self._left)
 
-    def start(self, a: Any, b: Any, c: Any, at_a: int, at_b: Any, at_c: int) -> None:
+    def start(self, a: Any, b: Any, c: Any, at_a: int, at_b: Any, at_c: int, alpha: float = 1.0, beta: float = 0.0) -> None:
         """Launch in the library's current stream."""
         adapter, executable = self.adapter, self.executable
+        owner = lent = None
+        if executable.lent_bytes and (given := adapter.lend(a, executable.lent_bytes)):
+            owner, lent = given
         queue = adapter.queue(a, self.home)
         first_a = first_b = first_c = 0
         if adapter.has_memory_objects:
@@ -147,12 +162,12 @@ class OnDevice(Call):
                 launch = self._mine.launch
             except AttributeError:
                 launch = self._mine.launch = executable.starter()
-            launch(at_a, first_a, at_b, first_b, at_c, first_c, 1.0, 0.0, queue)
+            launch(at_a, first_a, at_b, first_b, at_c, first_c, alpha, beta, queue, lent)
         else:
-            kept: list[Any] = []
+            kept: list[Any] = [owner]
             like = adapter.operand(a, "a")
             temporaries: Scratch = lambda elements: scratch(like, elements, kept)  # noqa: E731
-            executable.run(at_a, first_a, at_b, first_b, at_c, first_c, 1.0, 0.0, queue, temporaries)
+            executable.run(at_a, first_a, at_b, first_b, at_c, first_c, alpha, beta, queue, temporaries, lent)
         receipt.leave(self._left)
 
     def receipt(self) -> Receipt:
@@ -177,11 +192,15 @@ class OnHost(Call):
         host.numpy_product(alpha, a.on_host, b.on_host, beta, c.on_host)
         receipt.leave(self._left)
 
-    def start(self, a: Any, b: Any, c: Any, at_a: int, at_b: Any, at_c: int) -> None:
+    def start(self, a: Any, b: Any, c: Any, at_a: int, at_b: Any, at_c: int, alpha: float = 1.0, beta: float = 0.0) -> None:
         """Compute the product with NumPy, which handles batches and vectors as ``matmul`` promises."""
-        view = self.adapter.on_host
-        with np.errstate(all="ignore"):
-            np.matmul(view(a), view(b), out=view(c))
+        if (alpha, beta) == (1.0, 0.0):
+            view = self.adapter.on_host
+            with np.errstate(all="ignore"):
+                np.matmul(view(a), view(b), out=view(c))
+        else:
+            x, y, z = self.matrices((a, b, c), (at_a, at_b, at_c))
+            host.numpy_product(alpha, x, y, beta, z)
         receipt.leave(self._left)
 
     def product(self, a: Any, b: Any, at_a: int, at_b: Any) -> Any:
@@ -218,9 +237,9 @@ class InPlace(Call):
         """Compute the product on three addresses."""
         self._compute(alpha, a.address, b.address, beta, c.address)
 
-    def start(self, a: Any, b: Any, c: Any, at_a: int, at_b: Any, at_c: int) -> None:
+    def start(self, a: Any, b: Any, c: Any, at_a: int, at_b: Any, at_c: int, alpha: float = 1.0, beta: float = 0.0) -> None:
         """Compute the product on three addresses."""
-        self._compute(1.0, at_a, at_b, 0.0, at_c)
+        self._compute(alpha, at_a, at_b, beta, at_c)
 
     def _compute(self, alpha: float, a: int, b: int, beta: float, c: int) -> None:
         if not self.nothing:
@@ -276,12 +295,10 @@ class Staged(Call):
         """Compute the product in panels."""
         self._compute(alpha, a.on_host, b.on_host, beta, c.on_host)
 
-    def start(self, a: Any, b: Any, c: Any, at_a: int, at_b: Any, at_c: int) -> None:
+    def start(self, a: Any, b: Any, c: Any, at_a: int, at_b: Any, at_c: int, alpha: float = 1.0, beta: float = 0.0) -> None:
         """Compute the product in panels."""
-        view = self.adapter.on_host
-        things = zip((a, b, c), (at_a, at_b, at_c), self.views, strict=True)
-        x, y, z = (array_at(at, *like, view(thing), thing is c) for thing, at, like in things)
-        self._compute(1.0, x, y, 0.0, z)
+        x, y, z = self.matrices((a, b, c), (at_a, at_b, at_c))
+        self._compute(alpha, x, y, beta, z)
 
     def _compute(self, alpha: float, a: Any, b: Any, beta: float, c: Any) -> None:
         self._done = staging.staged(self.executor, alpha, a, b, beta, c, self.how.own, self.how.precision)

@@ -23,8 +23,8 @@ GROUPS = 1 << 20
 Scratch = Callable[[int], tuple[Any, int]]
 """Number of elements → handle and first element of new memory that stays until the queue has passed."""
 
-Step = Callable[[list[Any], list[int], float, float, Any], None]
-"""Function that launches one step: handles and first elements of all slots, α, β, the queue."""
+Step = Callable[[list[Any], list[int], float, float, Any, Any], None]
+"""Function that launches one step: handles and first elements of all slots, α, β, the queue, lent scratch memory."""
 
 
 class Executable:
@@ -38,6 +38,7 @@ class Executable:
     Attributes
     ----------
     workspace_bytes : bytes of scratch memory that a run takes of its queue, temporaries included
+    lent_bytes : bytes of them that a caller may lend as ``workspace``
     launches : number of kernels that a run starts
 
     Raises
@@ -51,7 +52,8 @@ class Executable:
         device, every = session.device, self.selections.items()
         self._launches = {desc: launches_of(session, desc, s.family, s.config) for desc, s in every}
         scratch = (s.family.workspace_bytes(device, desc, s.config) for desc, s in every)
-        self.workspace_bytes = max(scratch, default=0) + 4 * sum(program.temporaries)
+        self.lent_bytes = max(scratch, default=0)
+        self.workspace_bytes = self.lent_bytes + 4 * sum(program.temporaries)
         counts = {desc: s.family.launch_count(device, desc, s.config) for desc, s in every}
         self.launches = sum(counts[s.desc] if isinstance(s, Multiply) else 1 for s in program.steps)
         self.is_direct = program.is_direct
@@ -100,7 +102,7 @@ class Executable:
 
     def run(
         self, a: Any, offset_a: int, b: Any, offset_b: int, c: Any, offset_c: int, alpha: float, beta: float, queue: Any = None,
-        scratch: Scratch | None = None,
+        scratch: Scratch | None = None, workspace: Any = None,
     ) -> None:  # fmt: skip
         """Put the product into a queue; never waits.
 
@@ -112,15 +114,16 @@ class Executable:
         offset_a, offset_b, offset_c : index of the first element in each
         queue : a CUDA stream's handle, a pyopencl queue; None: the session's own
         scratch : source of the program's temporaries; needed if it has any
+        workspace : handle of ``lent_bytes`` of scratch memory that stays until the queue has passed; None: the session's own
         """
         try:
             run = self._mine.run
         except AttributeError:
             run = self._mine.run = self.starter()
         if self.is_direct:
-            run(a, offset_a, b, offset_b, c, offset_c, alpha, beta, queue)
+            run(a, offset_a, b, offset_b, c, offset_c, alpha, beta, queue, workspace)
         else:
-            run(a, offset_a, b, offset_b, c, offset_c, alpha, beta, queue, scratch)
+            run(a, offset_a, b, offset_b, c, offset_c, alpha, beta, queue, workspace, scratch)
 
     def starter(self) -> Run:
         """Return a function that does the same as ``run`` without any look-up; without ``scratch`` if ``is_direct``.
@@ -138,7 +141,7 @@ class Executable:
 
         def run(
             a: Any, offset_a: int, b: Any, offset_b: int, c: Any, offset_c: int, alpha: float, beta: float, queue: Any = None,
-            scratch: Scratch | None = None,
+            workspace: Any = None, scratch: Scratch | None = None,
         ) -> None:  # fmt: skip
             handles, first = [a, b, c], [offset_a, offset_b, offset_c]
             for elements in temporaries:
@@ -147,7 +150,7 @@ class Executable:
                 handles.append(handle)
                 first.append(offset)
             for step in steps:
-                step(handles, first, alpha, beta, queue)
+                step(handles, first, alpha, beta, queue, workspace)
 
         return run
 
@@ -167,8 +170,8 @@ class Executable:
 def _multiply(launch: Run, step: Multiply) -> Step:
     (a, at_a), (b, at_b), (c, at_c) = step.a, step.b, step.c
 
-    def run(handles: list[Any], first: list[int], alpha: float, beta: float, queue: Any) -> None:
-        launch(handles[a], first[a] + at_a, handles[b], first[b] + at_b, handles[c], first[c] + at_c, alpha, beta, queue)
+    def run(handles: list[Any], first: list[int], alpha: float, beta: float, queue: Any, workspace: Any) -> None:
+        launch(handles[a], first[a] + at_a, handles[b], first[b] + at_b, handles[c], first[c] + at_c, alpha, beta, queue, workspace)
 
     return run
 
@@ -182,7 +185,7 @@ def _copy(session: Session, step: Copy) -> Step:
     launch = session.relaunch(loaded(session, MOVE, tile), groups, (tile.work_items,), "PlPlf", fixed)
     (src, at_src), (dst, at_dst), scaled = step.src, step.dst, step.beta
 
-    def run(handles: list[Any], first: list[int], alpha: float, beta: float, queue: Any) -> None:
+    def run(handles: list[Any], first: list[int], alpha: float, beta: float, queue: Any, workspace: Any) -> None:
         launch(queue, handles[src], first[src] + at_src, handles[dst], first[dst] + at_dst, beta if scaled else 1.0)
 
     return run

@@ -18,7 +18,10 @@ from toprung.kernels.tokens import source_digest
 from toprung.tile import Tile
 
 Run = Callable[..., None]
-"""``run(a, offset_a, b, offset_b, c, offset_c, alpha, beta, queue)`` on handles, offsets in elements; for one thread at a time."""
+"""``run(a, offset_a, b, offset_b, c, offset_c, alpha, beta, queue, workspace)`` on handles, offsets in elements; for one thread.
+
+``workspace``: handle of scratch memory that the caller lends, as large as ``workspace_bytes`` says and on 256 bytes, which stays
+until the queue has passed; None: the session's own for the queue. A family without scratch memory takes no such argument."""
 
 TEST_EDGE = 20
 """Elements that a test problem has beyond whole tiles, so that there are edges to get wrong: five of the widest accesses."""

@@ -6,7 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from toprung.backends.base import Session
 from toprung.device import Device
+from toprung.errors import LaunchError
 
 HOPPER = "sm_90"
 """The architecture whose instructions these kernels use."""
@@ -33,6 +35,17 @@ def address(thing: Any) -> int:
         return thing
     handle = getattr(thing, "handle", None)
     return int(thing.pointer if handle is None else handle)
+
+
+def zero(session: Session, at: int, words: int, queue: Any) -> None:
+    """Put into a queue that so many 32-bit words from an address on become 0."""
+    from cuda.bindings import driver  # not above: every program loads the families, few have a GPU
+
+    found: Any = session
+    with found.current():
+        (status,) = driver.cuMemsetD32Async(at, 0, words, session.queue if queue is None else queue)
+    if status:
+        raise LaunchError(f"scratch memory cannot be set to 0 on {session.device}: {status.name}")
 
 
 def narrow(x: float) -> float:

@@ -52,13 +52,16 @@ class _Any(Launches):
         scale = _scale(self._session, self._desc)
         if self.product is None:
             return scale
-        multiply = self.product.starter()
+        multiply, takes_workspace = self.product.starter(), self._workspace > 0
 
         def run(
-            a: Any, offset_a: int, b: Any, offset_b: int, c: Any, offset_c: int, alpha: float, beta: float, queue: Any = None
-        ) -> None:
+            a: Any, offset_a: int, b: Any, offset_b: int, c: Any, offset_c: int, alpha: float, beta: float, queue: Any = None,
+            workspace: Any = None,
+        ) -> None:  # fmt: skip
             if -SMALLEST <= alpha <= SMALLEST:
                 scale(a, offset_a, b, offset_b, c, offset_c, alpha, beta, queue)
+            elif takes_workspace:
+                multiply(a, offset_a, b, offset_b, c, offset_c, alpha, beta, queue, workspace)
             else:
                 multiply(a, offset_a, b, offset_b, c, offset_c, alpha, beta, queue)
 
@@ -91,8 +94,9 @@ def _scale(session: Session, desc: Desc) -> Run:
     launch = session.relaunch(loaded(session, SCALE, tile), groups, size, "Plf", fixed)
 
     def run(
-        a: Any, offset_a: int, b: Any, offset_b: int, c: Any, offset_c: int, alpha: float, beta: float, queue: Any = None
-    ) -> None:
+        a: Any, offset_a: int, b: Any, offset_b: int, c: Any, offset_c: int, alpha: float, beta: float, queue: Any = None,
+        workspace: Any = None,
+    ) -> None:  # fmt: skip
         launch(queue, c, offset_c, beta)
 
     return run
@@ -149,20 +153,22 @@ def summed(session: Session, desc: Desc, slices: int, main: Callable[[], Run]) -
     fixed = [*uints(c.cols, slices), *longs(c.rows * c.cols, c.elements, c.down, c.on, c.stride)]
     groups = (-(-c.elements // (tile.DN * width)),)
     switches = {"VC": width, "TIGHT": int(c.tight), "INDEX32": int(c.elements < 2**32)}
-    workspace = session.workspace
 
     def make() -> Run:
         multiply = main()
         add = session.relaunch(loaded(session, ADD, tile, switches), groups, (tile.work_items,), "PlPlff", fixed)
 
         def run(
-            a: Any, offset_a: int, b: Any, offset_b: int, c: Any, offset_c: int, alpha: float, beta: float, queue: Any = None
-        ) -> None:
-            scratch = workspace(queue, nbytes)
-            with scratch.lock:
-                parts = scratch.buffer.handle
-                multiply(a, offset_a, b, offset_b, parts, 0, 1.0, 0.0, queue)
-                add(queue, parts, 0, c, offset_c, alpha, beta)
+            a: Any, offset_a: int, b: Any, offset_b: int, c: Any, offset_c: int, alpha: float, beta: float, queue: Any = None,
+            workspace: Any = None,
+        ) -> None:  # fmt: skip
+            if workspace is None:
+                own = session.workspace(queue, nbytes)
+                with own.lock:  # another product's launches must not come between the two
+                    run(a, offset_a, b, offset_b, c, offset_c, alpha, beta, queue, own.buffer.handle)
+                return
+            multiply(a, offset_a, b, offset_b, workspace, 0, 1.0, 0.0, queue)
+            add(queue, workspace, 0, c, offset_c, alpha, beta)
 
         return run
 

@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from toprung.backends.base import Buffer, Session
+from toprung.backends.base import Session
 from toprung.backends.overlap import Overlapping
 from toprung.errors import LaunchError, Unsupported
 from toprung.gemm.desc import GemmDesc
@@ -40,6 +40,9 @@ from toprung.kernels.hopper_fp32x.sources import (
     split_source,
     spread,
 )
+
+KEPT_STEPS = 64
+"""Workspaces whose launches are kept: a caller that lends memory from a pool comes back with a few addresses."""
 
 
 class SplitOperand:
@@ -133,8 +136,8 @@ class Fp32xLaunches(Launches):
         self.cluster, self.held = splitting or spread(depth_of(call.K, self.slices), across)
         self._count = session.allocate(8)
         session.upload(self._count, np.zeros(1, np.uint64))
-        self._steps: dict[int, tuple[Buffer, list[Step]]] = {}
-        self._with: WeakKeyDictionary[SplitOperand, dict[int, tuple[Buffer, list[Step]]]] = WeakKeyDictionary()
+        self._steps: dict[int, list[Step]] = {}
+        self._with: WeakKeyDictionary[SplitOperand, dict[int, list[Step]]] = WeakKeyDictionary()
         if self.panels:
             kernel_of(session, product_source(self.variant, **more))
             kernel_of(session, split_source(self.cluster, self.held))
@@ -157,7 +160,7 @@ class Fp32xLaunches(Launches):
         if self.panels:
             work = self.session.workspace(queue, self.workspace_bytes)
             with work.lock:
-                self._on(queue, work.buffer, None)
+                self._at(address_of(work.buffer), None)
 
     def run(
         self,
@@ -170,11 +173,12 @@ class Fp32xLaunches(Launches):
         alpha: float,
         beta: float,
         queue: Any = None,
+        workspace: Any = None,
     ) -> None:
         """Put one call into a queue (a CUDA stream's handle; None: the session's own); never waits.
 
         Offsets are in elements. B may be ``SplitOperand`` (its offset is not looked at). With β = 0 C is not read, with α = 0
-        neither are A and B.
+        neither are A and B. ``workspace``: address of scratch memory of the caller's; by default the stream's.
         """
         if not self.panels:
             return
@@ -185,9 +189,13 @@ class Fp32xLaunches(Launches):
         at_b = address_of(prepared.copy) if prepared else address_of(b) + 4 * offset_b
         at_c = address_of(c) + 4 * offset_c
         alpha, beta = narrow(alpha), narrow(beta)
+        if workspace is not None:
+            for step in self._at(address_of(workspace), prepared):
+                step.run(at_a, at_b, at_c, alpha, beta, queue)
+            return
         work = self.session.workspace(queue, self.workspace_bytes)
         with work.lock:  # another call's launches must not come between the two
-            for step in self._on(queue, work.buffer, prepared):
+            for step in self._at(address_of(work.buffer), prepared):
                 step.run(at_a, at_b, at_c, alpha, beta, queue)
 
     def prepare(self, b: Any, offset_b: int = 0, queue: Any = None) -> SplitOperand:
@@ -208,20 +216,21 @@ class Fp32xLaunches(Launches):
         """Return the launches on a stream, a panel each."""
         work = self.session.workspace(queue, self.workspace_bytes)
         with work.lock:
-            return self._on(queue, work.buffer, None)
+            return self._at(address_of(work.buffer), None)
 
-    def _on(self, queue: Any, workspace: Buffer, prepared: SplitOperand | None) -> Sequence[Step]:
-        """Return the launches of a stream, made anew where its workspace has grown; whoever asks holds the workspace's lock."""
-        number = int(self.session.queue if queue is None else queue)
+    def _at(self, workspace: int, prepared: SplitOperand | None) -> Sequence[Step]:
+        """Return the launches on a workspace, kept by its address; whoever asks has the workspace to itself."""
         if prepared is None:
             kept = self._steps
         else:
             with guard:
                 kept = self._with.setdefault(prepared, {})
-        found = kept.get(number)
-        if found is None or found[0] is not workspace:
-            found = kept[number] = workspace, [Step(self, p, workspace, prepared) for p in self.panels]
-        return found[1]
+        found = kept.get(workspace)
+        if found is None:
+            if len(kept) >= KEPT_STEPS:
+                kept.clear()
+            found = kept[workspace] = [Step(self, p, workspace, prepared) for p in self.panels]
+        return found
 
 
 class Step:
@@ -237,14 +246,14 @@ class Step:
     _reduce: Overlapping | None = None
     _parts = 0
 
-    def __init__(self, plan: Fp32xLaunches, p: Panel, workspace: Buffer, prepared: SplitOperand | None) -> None:
+    def __init__(self, plan: Fp32xLaunches, p: Panel, workspace: int, prepared: SplitOperand | None) -> None:
         from toprung.backends.cuda import CUDABuffer  # not above: every program loads the families, few have a GPU
 
         call, session, v, units, slices = plan.call, plan.session, plan.variant, plan._units, plan.slices
         i, long, address = np.int32, np.int64, np.uint64
         matrices_a, matrices_b = matrices(call.stride_a, p.batch), matrices(call.stride_b, p.batch)
         bytes_a, bytes_b, bytes_parts, _ = parts_bytes(call, plan.panels[0], slices)  # the largest: terms that stay must not move
-        terms_a = address_of(workspace)
+        terms_a = workspace
         terms_b = address_of(prepared.terms) if prepared else terms_a + bytes_a
         slices_b = 1 if prepared else slices  # a prepared operand has its rows in one piece
         depth, depth_b = depth_of(call.K, slices), depth_of(call.K, slices_b)
@@ -264,7 +273,7 @@ class Step:
         sizes = i(p.rows), i(p.cols), i(call.K), i(p.batch), i(slices)
         count = address(address_of(plan._count))
         if slices > 1:
-            self._parts = parts = address_of(workspace) + bytes_a + bytes_b
+            self._parts = parts = workspace + bytes_a + bytes_b
             flags, ldc = parts + bytes_parts, padded(p.cols)
             stride_c = p.rows * ldc
             pieces = ceil(p.rows, 16) * ceil(p.cols, 32) * p.batch

@@ -15,7 +15,7 @@ from toprung.gemm.desc import GemmDesc
 from toprung.kernels.base import Launches, Run
 from toprung.kernels.build import kernel_of
 from toprung.kernels.hopper import address as address_of
-from toprung.kernels.hopper import ceil, narrow, whole
+from toprung.kernels.hopper import ceil, narrow, whole, zero
 from toprung.kernels.hopper_sgemm.config import ADDED_ROWS, FIRST, SgemmConfig, lay_source, product_source
 from toprung.kernels.hopper_sgemm.cost import (
     Piece,
@@ -33,6 +33,8 @@ from toprung.kernels.hopper_sgemm.cost import (
 LIMIT = 4 << 30
 """Bytes of operands laid out at a time beyond which a call is cut into panels of M and N."""
 LAY_THREADS = 256
+KEPT_STEPS = 64
+"""Workspaces whose launches are kept: a caller that lends memory from a pool comes back with a few addresses."""
 LAY_SIDE = 64
 """Elements of a side of what a block of the layout pass takes."""
 
@@ -96,8 +98,10 @@ def panels(call: GemmDesc, limit: int = LIMIT, variant: SgemmConfig = FIRST) -> 
 
 
 def workspace_bytes(call: GemmDesc, variant: SgemmConfig, units: int, limit: int = LIMIT, cut: bool = True) -> int:
-    """Return the scratch memory of a product, on the device."""
-    return sum(_parts(call, panels(call, limit, variant)[0], variant, units, cut)) if call.M and call.N else 0
+    """Return the scratch memory of a product, on the device: operands laid out, parts of tiles, and a flag for each SM."""
+    if not (call.M and call.N):
+        return 0
+    return whole(sum(_parts(call, panels(call, limit, variant)[0], variant, units, cut))) + whole(4 * units)
 
 
 def _parts(call: GemmDesc, p: Panel, variant: SgemmConfig, units: int, cut: bool) -> tuple[int, int, int]:
@@ -151,10 +155,10 @@ class SgemmLaunches(Launches):
         self.workspace_bytes = workspace_bytes(call, self.variant, self.units, limit, cut)
         self._kernels: list[Kernel | None] = [kernel or kernel_of(session, product_source(self.variant, **more)), kernel]
         self._more, self._making = more, threading.Lock()
-        if len(self.links) > 1:
+        if len(self.links) > 1 or not call.beta_zero:
             self.kernel(True)
         self.lay = None if direct_a(call, self.variant) and direct_b(call) else kernel_of(session, lay_source())
-        self._steps: dict[int, tuple[Buffer, list[Step]]] = {}
+        self._steps: dict[tuple[int, int], list[Step]] = {}
         self._flags: dict[int, Buffer] = {}
 
     def kernel(self, adding: bool) -> Kernel:
@@ -182,17 +186,19 @@ class SgemmLaunches(Launches):
         """
         work = self._workspace(queue)
         with work.lock:  # a launch that another thread makes meanwhile would take the place of one whose maps are known
-            for step in self._on(queue, work.buffer):
+            for step in self._at(address_of(work.buffer), self._own_flags(queue)):
                 for link in step.links:
                     link.launch(False)
                     link.launch(True)
 
     def run(
-        self, a: Any, offset_a: int, b: Any, offset_b: int, c: Any, offset_c: int, alpha: float, beta: float, queue: Any = None
-    ) -> None:
+        self, a: Any, offset_a: int, b: Any, offset_b: int, c: Any, offset_c: int, alpha: float, beta: float, queue: Any = None,
+        workspace: Any = None,
+    ) -> None:  # fmt: skip
         """Put one call into a queue (a CUDA stream's handle; None: the session's own); never waits.
 
-        Offsets are in elements. With β = 0 C is not read, with α = 0 neither are A and B.
+        Offsets are in elements. With β = 0 C is not read, with α = 0 neither are A and B. ``workspace``: address of scratch memory
+        of the caller's; by default the stream's.
 
         Raises
         ------
@@ -201,27 +207,38 @@ class SgemmLaunches(Launches):
         """
         at_a, at_b, at_c = (address_of(x) + 4 * offset for x, offset in ((a, offset_a), (b, offset_b), (c, offset_c)))
         alpha, beta = narrow(alpha), narrow(beta)
+        if workspace is not None:
+            lent = address_of(workspace)
+            flags = lent + self.workspace_bytes - whole(4 * self.units)
+            zero(self.session, flags, self.units, queue)  # whose memory it was before left anything there
+            for step in self._at(lent, flags):
+                step.run(at_a, at_b, at_c, alpha, beta, queue)
+            return
         work = self._workspace(queue)
         with work.lock:  # another call's launches must not come between the two
-            for step in self._on(queue, work.buffer):
+            for step in self._at(address_of(work.buffer), self._own_flags(queue)):
                 step.run(at_a, at_b, at_c, alpha, beta, queue)
 
     def steps(self, queue: Any = None) -> list[Step]:
         """Return the launches on a stream, a panel each."""
         work = self._workspace(queue)
         with work.lock:
-            return self._on(queue, work.buffer)
+            return self._at(address_of(work.buffer), self._own_flags(queue))
 
     def _workspace(self, queue: Any) -> Any:
         return self.session.workspace(queue, max(self.workspace_bytes, 1))
 
-    def _on(self, queue: Any, workspace: Buffer) -> list[Step]:
-        """Return the launches of a stream, made anew where its workspace has grown; whoever asks holds the workspace's lock."""
-        number = int(self.session.queue if queue is None else queue)
-        found = self._steps.get(number)
-        if found is None or found[0] is not workspace:
-            found = self._steps[number] = workspace, [Step(self, p, workspace, self.flags(number)) for p in self.panels]
-        return found[1]
+    def _at(self, workspace: int, flags: int) -> list[Step]:
+        """Return the launches on a workspace, kept by its address; whoever asks has the workspace to itself."""
+        found = self._steps.get((workspace, flags))
+        if found is None:
+            if len(self._steps) >= KEPT_STEPS:
+                self._steps.clear()
+            found = self._steps[workspace, flags] = [Step(self, p, workspace, flags) for p in self.panels]
+        return found
+
+    def _own_flags(self, queue: Any) -> int:
+        return address_of(self.flags(int(self.session.queue if queue is None else queue)))
 
     def flags(self, number: int) -> Buffer:
         """A stream's flags, which each launch finds and leaves 0; no other plan may write there."""
@@ -245,12 +262,12 @@ KEPT_MAPS = 64
 class Step:
     """The launches of a panel in a workspace: the layout pass, where there is something to lay out, and the product's."""
 
-    def __init__(self, plan: SgemmLaunches, p: Panel, workspace: Buffer, flags: Buffer) -> None:
+    def __init__(self, plan: SgemmLaunches, p: Panel, workspace: int, flags: int) -> None:
         call, session = plan.call, plan.session
         i, long, address = np.int32, np.int64, np.uint64
         # of the largest panel: what stays must not move
         bytes_a, bytes_b, _ = _parts(call, plan.panels[0], plan.variant, plan.units, plan.cut)
-        laid_a = address_of(workspace)
+        laid_a = workspace
         laid_b = laid_a + bytes_a
         self._from_a = 4 * p.m * (1 if call.trans_a else call.lda)
         self._from_b = 4 * p.n * (call.ldb if call.trans_b else 1)
@@ -294,7 +311,7 @@ class Link:
     schedule : how its tiles are dealt out
     """
 
-    def __init__(self, plan: SgemmLaunches, p: Panel, k: int, depth: int, laid: tuple[int, int], parts: int, flags: Buffer) -> None:
+    def __init__(self, plan: SgemmLaunches, p: Panel, k: int, depth: int, laid: tuple[int, int], parts: int, flags: int) -> None:
         call, v = plan.call, plan.variant
         i, address = np.int32, np.uint64
         self._plan = plan
@@ -310,7 +327,7 @@ class Link:
         self._maps: tuple[dict[int, np.void], dict[int, np.void]] = {}, {}
         self._fixed = [
             *(nothing if direct else self._map(which, laid[which]) for which, direct in enumerate(self._direct)),
-            i(call.ldc), i(p.rows), i(p.cols), i(depth), address(parts), address(address_of(flags)),
+            i(call.ldc), i(p.rows), i(p.cols), i(depth), address(parts), address(flags),
             i(self.schedule.shared), i(each), i(extra),
         ]  # fmt: skip
         self._launches: list[Overlapping | None] = [None, None]

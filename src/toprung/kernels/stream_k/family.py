@@ -97,9 +97,11 @@ class StreamK(KernelFamily):
         tile, options = config.tile, dict(config.options)
         todo = listed(desc, config, session.device.compute_units)
         nbytes = self.workspace_bytes(session.device, desc, config)
+        # here and not in each starter: a thread that makes its own may be capturing a graph
+        groups = uploaded(todo.groups, session)
+        added = uploaded(todo.added, session) if todo.parts else groups
 
         def make() -> Run:
-            groups = uploaded(todo.groups, session)
             main = session.relaunch(
                 loaded(session, RECORD, tile, config.options), (len(todo.groups),), (tile.work_items,), "PlPlPlffPP",
                 uints(desc.M, desc.N, desc.lda, desc.ldb, desc.ldc),
@@ -114,7 +116,6 @@ class StreamK(KernelFamily):
 
                 return whole
 
-            added = uploaded(todo.added, session)
             groups_each = -(-tile.BM * tile.BN // (tile.work_items * options["VC"]))
             add = session.relaunch(
                 loaded(session, COLLECT, tile, {"VC": options["VC"]}), (groups_each, len(todo.added)), (tile.work_items, 1), "PlPP",
@@ -122,13 +123,16 @@ class StreamK(KernelFamily):
             )  # fmt: skip
 
             def run(
-                a: Any, offset_a: int, b: Any, offset_b: int, c: Any, offset_c: int, alpha: float, beta: float, queue: Any = None
-            ) -> None:
-                scratch = session.workspace(queue, nbytes)
-                with scratch.lock:  # another product's launches must not come between the two
-                    apart = scratch.buffer.handle
-                    main(queue, a, offset_a, b, offset_b, c, offset_c, alpha, beta, groups.handle, apart)
-                    add(queue, c, offset_c, added.handle, apart)
+                a: Any, offset_a: int, b: Any, offset_b: int, c: Any, offset_c: int, alpha: float, beta: float, queue: Any = None,
+                workspace: Any = None,
+            ) -> None:  # fmt: skip
+                if workspace is None:
+                    own = session.workspace(queue, nbytes)
+                    with own.lock:  # another product's launches must not come between the two
+                        run(a, offset_a, b, offset_b, c, offset_c, alpha, beta, queue, own.buffer.handle)
+                    return
+                main(queue, a, offset_a, b, offset_b, c, offset_c, alpha, beta, groups.handle, workspace)
+                add(queue, c, offset_c, added.handle, workspace)
 
             return run
 
