@@ -4,6 +4,7 @@ from typing import Any
 
 from toprung import errors, moved
 from toprung.backends import devices
+from toprung.blas import routines
 from toprung.blas.packed import PackedOperand
 from toprung.blas.plan import Plan, plan
 from toprung.blas.prepack import prepack
@@ -37,8 +38,26 @@ def _planner() -> autotune.Planner:
     return Planner()
 
 
-# the library knows nothing of the tuner: here, above both, it is given one
+def _recorded(*args: Any) -> Any:
+    """Return a product that PyTorch records, traces or transforms."""
+    from toprung.torch import recorded
+
+    return recorded.matmul(*args)
+
+
+def _traced(
+    a: Any, b: Any, out: Any = None, *, precision: str = "auto", own: bool = False, device: Device | str | None = None
+) -> Any:
+    """Return a product as torch.compile traces it, in place of ``matmul``."""
+    from toprung.torch.operator import traced
+
+    return traced(a, b, out, precision, own, device)
+
+
+# the library knows nothing of the tuner, nor of what records gradients: here, above all of them, it is given both
 autotune.HERE.make_planner = _planner
+routines.RECORDERS["PyTorch"] = _recorded
+matmul._torchdynamo_inline = _traced  # type: ignore[attr-defined]  # where Dynamo looks for what it traces instead
 moved.install()
 
 

@@ -59,6 +59,41 @@ def _host_arrays(words: Sequence[str], root: Path) -> str:
     return "\n".join([*lines, "", source])
 
 
+def _torch_models(words: Sequence[str], root: Path) -> str:
+    """Training steps under PyTorch, a row for each model and named mode (all if none is); from benchmarks/torch_models.py."""
+    *modes, path = words
+    record = read(root / path)
+    e, device = record["environment"], record["environment"]["device"]
+    lines = [
+        "| model, mode | PyTorch fp32, ms | PyTorch TF32, ms | toprung, ms | speed-up over fp32, 95 % interval | "
+        "gradient error fp32 / TF32 / toprung |",
+        "|---|---:|---:|---:|---:|---|",
+    ]
+    rows = [row for row in record["torch_models"] if not modes or row["mode"] in modes]
+    if not rows:
+        raise BadRecord(f"{path} holds no step that is {' or '.join(modes)}")
+    for row in rows:
+        times = [row["seconds"].get(name) for name in ("fp32", "tf32", "toprung")]
+        errors = [row["errors"].get(name) for name in ("fp32", "tf32", "toprung")]
+        speedup = "{:.2f} ({:.2f} to {:.2f})".format(*row["speedup"]) if "speedup" in row else "–"
+        cells = (
+            f"{row['title']}, {row['mode']}",
+            *(f"{1e3 * statistics.median(t):.1f}" if t else "–" for t in times),
+            speedup,
+            " / ".join(f"{one['gradient']:.1e}" if one else "–" for one in errors),
+        )
+        lines.append("| " + " | ".join(cells) + " |")
+    samples = max((len(t) for row in rows for t in row["seconds"].values()), default=0)
+    commits = ", ".join(dict.fromkeys(str(row["commit"]) for row in rows))
+    source = (
+        f"Medians of {samples} samples of {rows[0]['steps']} steps each, the three in turns, {rows[0]['optimizer']}; errors are "
+        f"Frobenius norms over all parameters' gradients, against float64: {device['short_name']}, driver {device['driver']}, "
+        f"PyTorch {e['packages']['torch']}, transformers {e['packages'].get('transformers', 'absent')}, Python {e['python']}, "
+        f"{e['date'][:10]}, commit {commits}, `{record['what']}`, stored in `{path}`.  "
+    )
+    return "\n".join([*lines, "", source])
+
+
 def _installations(words: Sequence[str], root: Path) -> str:
     """Disk space of installations, a row for each extra; from benchmarks/install_sizes.py."""
     record = read(root / words[0])
@@ -180,6 +215,7 @@ def _loads(words: Sequence[str], root: Path) -> str:
 TABLES = {
     "overhead": _overhead,
     "host_arrays": _host_arrays,
+    "torch_models": _torch_models,
     "installations": _installations,
     "commits": _commits,
     "bench": _bench,

@@ -107,6 +107,14 @@ class Adapter:
         """Return the result of a product of two vectors, given as an array without dimensions."""
         return thing
 
+    def is_recorded(self, thing: Any) -> bool:
+        """Return True if the library must see what happens to an array: to record a gradient, to transform or to trace it."""
+        return False
+
+    def detached(self, thing: Any) -> Any:
+        """Return the same elements as an array that nothing is recorded of."""
+        return thing
+
     # the short way, for calls like an earlier one: only asked where ``signature`` is not None
 
     def signature(self, thing: Any, writable: bool = False) -> Hashable:

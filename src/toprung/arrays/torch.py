@@ -27,8 +27,26 @@ def _stream_of() -> Callable[[int], int]:
     return raw or (lambda number: _torch().cuda.current_stream(number).cuda_stream)
 
 
+@functools.cache
+def _modes() -> tuple[Callable[[], int], Any]:
+    """Return what counts dispatch modes, and the module of forward mode."""
+    torch = _torch()
+    return torch._C._len_torch_dispatch_stack, torch.autograd.forward_ad
+
+
+def _is_watched(thing: Any) -> bool:
+    """Return True if a gradient is to be recorded, forward or backward, or something traces whatever happens."""
+    modes, forward = _modes()
+    return (thing.requires_grad and _torch().is_grad_enabled()) or modes() > 0 or forward._current_level >= 0
+
+
+def _has_storage(thing: Any) -> bool:
+    """Return False for tensors that stand for others inside ``torch.vmap`` and its kin."""
+    return bool(_torch()._C._has_storage(thing))
+
+
 class Torch(Adapter):
-    """Adapter of strided float32 tensors that need no gradient."""
+    """Adapter of strided float32 tensors that need no gradient; ``toprung.torch`` multiplies those that do."""
 
     name = "PyTorch"
     package = "torch"
@@ -42,9 +60,7 @@ class Torch(Adapter):
         if thing.layout != torch.strided:
             raise BadArray(f"{name} is a tensor of layout {thing.layout}: pass {name}.to_dense()")
         if thing.requires_grad and torch.is_grad_enabled():
-            raise BadArray(
-                f"{name} requires a gradient, which toprung does not record: pass {name}.detach(), or use torch.no_grad()"
-            )
+            raise BadArray(f"{name} requires a gradient, which only matmul records: pass {name}.detach(), or use torch.no_grad()")
         thing = thing.resolve_neg() if thing.is_neg() else thing
         if thing.device.type == "cpu":
             return host_operand(self, thing, thing.detach().numpy())
@@ -64,12 +80,21 @@ class Torch(Adapter):
 
     def signature(self, thing: Any, writable: bool = False) -> Hashable:
         """Return type, shape, strides in elements, device; None without strides, with a gradient to lose, or a pending sign."""
-        if (thing.requires_grad and _torch().is_grad_enabled()) or thing.is_neg():
+        if _is_watched(thing) or thing.is_neg() or not _has_storage(thing):
             return None
         try:
             return thing.dtype, thing.shape, thing.stride(), thing.get_device()
         except RuntimeError:  # sparse ones have no strides
             return None
+
+    def is_recorded(self, thing: Any) -> bool:
+        """Return True for a gradient to record, functorch's tensors, fake ones and other subclasses, and in a dispatch mode."""
+        kinds = _torch().Tensor, _torch().nn.Parameter
+        return _is_watched(thing) or type(thing) not in kinds or (thing.layout == _torch().strided and not _has_storage(thing))
+
+    def detached(self, thing: Any) -> Any:
+        """Return the tensor without its history."""
+        return thing.detach()
 
     def address(self, thing: Any) -> int:
         """Return the address of the first element, in bytes."""

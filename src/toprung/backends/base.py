@@ -48,6 +48,7 @@ class Source:
     language : ``"opencl"`` (which CUDA backends compile too), ``"cuda"``, or ``"cubin"``: machine code, and no text
     binary : machine code of a ``"cubin"``
     flags : build options by their names in ``FLAGS``
+    title : name by which a profiler on CUDA shows the kernel, behind ``toprung_``; empty: the function's own
     """
 
     name: str
@@ -57,6 +58,12 @@ class Source:
     language: str = "opencl"
     flags: tuple[str, ...] = ()
     binary: bytes = b""
+    title: str = ""
+
+    @property
+    def symbol(self) -> str:
+        """Name of the function in CUDA's machine code."""
+        return f"toprung_{self.title}" if self.title else self.kernel
 
     def defines_text(self) -> str:
         """Return macros and flags as readable text."""

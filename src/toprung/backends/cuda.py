@@ -208,8 +208,25 @@ class _Event:
 def _release(free: Callable[[Any], Any], handle: Any, context: Any) -> None:
     """Give something back to the context it came from. In a forked child nothing can be given back."""
     if not _forked:
-        _driver().cuCtxSetCurrent(context)
-        free(handle)
+        with _beside_captures():
+            _driver().cuCtxSetCurrent(context)
+            free(handle)
+
+
+@contextmanager
+def _beside_captures() -> Iterator[None]:
+    """Let a block load, allocate and copy while some stream is captured into a graph.
+
+    Anywhere else the driver would refuse that, and spoil the capture, whichever thread's it is: loading is asked for by whoever
+    multiplies first, and freeing by Python's collector, neither of whom knows of a capture.
+    """
+    driver = _driver()
+    relaxed = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+    before = _call(driver.cuThreadExchangeStreamCaptureMode(relaxed))
+    try:
+        yield
+    finally:
+        driver.cuThreadExchangeStreamCaptureMode(before)
 
 
 @functools.cache
@@ -295,8 +312,9 @@ class CUDASession:
         driver, device = self._driver, self.device
         what, codes = _described(source), driver.CUresult
         try:
-            module = _call(driver.cuModuleLoadData(binary))
-            function = _call(driver.cuModuleGetFunction(module, source.kernel.encode()))
+            with _beside_captures():
+                module = _call(driver.cuModuleLoadData(binary))
+                function = _call(driver.cuModuleGetFunction(module, source.symbol.encode()))
         except _DriverError as error:
             if error.status == codes.CUDA_ERROR_NO_BINARY_FOR_GPU:
                 raise LaunchError(
@@ -331,11 +349,13 @@ class CUDASession:
         """Device memory, refused before the driver is asked for more than is free."""
         self._alive()
         driver = self._driver
-        free, _ = _call(driver.cuMemGetInfo())
-        if nbytes > free:
-            raise OutOfDeviceMemory(str(self.device), nbytes, free, "beside what is in use")
+        with _beside_captures():
+            free, _ = _call(driver.cuMemGetInfo())
+            if nbytes > free:
+                raise OutOfDeviceMemory(str(self.device), nbytes, free, "beside what is in use")
+            found = driver.cuMemAlloc(max(nbytes, 4))
         try:
-            pointer = _call(driver.cuMemAlloc(max(nbytes, 4)))
+            pointer = _call(found)
         except _DriverError as error:
             if error.status == driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY:
                 raise OutOfDeviceMemory(str(self.device), nbytes, free, "in one piece") from None
@@ -349,8 +369,9 @@ class CUDASession:
         self._alive()
         if array.nbytes:
             source = np.ascontiguousarray(array)
-            self._do(self._driver.cuMemcpyHtoDAsync(_pointer(buffer), source.ctypes.data, source.nbytes, self.queue))
-            self.synchronize()
+            with _beside_captures():
+                self._do(self._driver.cuMemcpyHtoDAsync(_pointer(buffer), source.ctypes.data, source.nbytes, self.queue))
+                self.synchronize()
 
     def download(self, buffer: Buffer, array: NDArray[Any]) -> None:
         """Device to host."""

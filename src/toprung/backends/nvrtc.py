@@ -110,6 +110,8 @@ def compile_cubin(source: Source, arch: str, device: str = "") -> Cubin:
     flags = [f"--gpu-architecture={arch}", *usual, *(f"--include-path={p}" for p in include_paths())]
     flags += [BUILD_FLAGS[flag] for flag in source.flags]
     flags += [f"--define-macro={name}={value}" for name, value in source.defines.items()]
+    if source.title:
+        flags.append(f"--define-macro={source.kernel}={source.symbol}")
     log, code = _compiled(text, source.name, tuple(flags))
     if not code:
         raise BuildError(source.name, source.defines_text(), device or arch, log)

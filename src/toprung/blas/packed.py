@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
+from weakref import WeakValueDictionary
+
+_numbers = itertools.count(1)
 
 
 class PackedOperand:
@@ -17,10 +21,17 @@ class PackedOperand:
     terms : the copy in two fp16 terms (hi and lo), on the device; None if there are none
     precision : path of a product that asks for ``"auto"``
     why : reason why there are no terms, empty if there are
+    origin, trans : the array that gradients of products go to, if it wants any; True if products take its transpose
+    number : number by which a compiled graph names it, as long as it lives
     """
 
-    def __init__(self, array: Any, shape: tuple[int, ...], terms: Any, precision: str, why: str) -> None:
+    def __init__(
+        self, array: Any, shape: tuple[int, ...], terms: Any, precision: str, why: str, origin: Any = None, trans: bool = False
+    ) -> None:
         self.array, self.shape, self.terms, self.precision, self.why = array, shape, terms, precision, why
+        self.origin, self.trans = origin, trans
+        self.number = next(_numbers)
+        _alive[self.number] = self
 
     def asked(self, precision: str) -> str:
         """Return the precision of a product that asks for ``precision``: this operand's own where that is ``"auto"``."""
@@ -28,3 +39,11 @@ class PackedOperand:
 
     def __repr__(self) -> str:
         return f"PackedOperand({'×'.join(map(str, self.shape))}, {self.precision}{', ' + self.why if self.why else ''})"
+
+
+_alive: WeakValueDictionary[int, PackedOperand] = WeakValueDictionary()
+
+
+def numbered(number: int) -> PackedOperand | None:
+    """Return the prepacked operand of a number; None if it is gone."""
+    return _alive.get(number)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from toprung.arrays import adapter_of
 from toprung.arrays.base import HOST
 from toprung.arrays.sessions import session_at
 from toprung.blas.operands import View, sizes, strict
@@ -21,7 +22,7 @@ def prepack(b: Any, *, trans: bool = False, precision: str = "fp32x") -> PackedO
     Parameters
     ----------
     b : (K, N), or (N, K) with ``trans``; float32, of any library toprung knows and with any strides. Later writes to it do not
-        change the prepacked operand: prepack it again
+        change the prepacked operand: prepack it again. A tensor that requires a gradient gets those of the products
     trans : True if products take its transpose
     precision : path of products that ask for ``"auto"``: ``"fp32x"`` for each of them, or ``"auto"`` for fp32x where it is faster
 
@@ -47,6 +48,9 @@ def prepack(b: Any, *, trans: bool = False, precision: str = "fp32x") -> PackedO
     array([[64., 64., 64.]], dtype=float32)
     """
     known_precision(precision)
+    library, origin = adapter_of(b), None
+    if library is not None and library.is_recorded(b):
+        b, origin = library.detached(b), b
     given = strict(b, "b")
     if len(given.shape) != 2:
         raise BadShape(f"b is {sizes(given.shape)}, and only a matrix can be prepacked")
@@ -58,7 +62,7 @@ def prepack(b: Any, *, trans: bool = False, precision: str = "fp32x") -> PackedO
     kept = given.adapter.operand(made, "the copy")
     copy(view, View(kept, kept.shape, kept.strides))
     if given.home.kind == HOST:
-        return PackedOperand(made, kept.shape, None, precision, "it is on the host")
+        return PackedOperand(made, kept.shape, None, precision, "it is on the host", origin, trans)
     session = session_at(kept.home, kept.queue)
     terms, (depth, cols) = None, kept.shape
     how = addressed(depth, cols, *kept.strides)
@@ -70,4 +74,4 @@ def prepack(b: Any, *, trans: bool = False, precision: str = "fp32x") -> PackedO
             why = family.supports(session.device, desc)
             terms = None if why else family.prepack(session, desc, kept.address, kept.queue)
     session.settle_queue(kept.queue)
-    return PackedOperand(made, kept.shape, terms, precision, why)
+    return PackedOperand(made, kept.shape, terms, precision, why, origin, trans)

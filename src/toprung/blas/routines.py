@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Callable, Hashable
 from dataclasses import replace
 from typing import Any
 
@@ -20,6 +21,10 @@ from toprung.device import Device
 from toprung.dispatch.select import known_precision
 from toprung.errors import BadArgument, BadShape
 from toprung.gemm.lowering import dense
+
+RECORDERS: dict[str, Callable[..., Any]] = {}
+"""Functions that take the place of ``matmul`` where an array's library must see the product, by the adapter's name. What knows the
+library lies above this package, and ``toprung`` names it here."""
 
 
 def matmul(
@@ -49,7 +54,7 @@ def matmul(
     Raises
     ------
     BadArray
-        an operand that is no float32 array, or one whose gradient would be lost (a TypeError)
+        an operand that is no float32 array, or ``out`` with a gradient to record (a TypeError)
     BadShape, Overlap, MixedPlaces
         operands that do not fit together (ValueErrors)
     BadArgument, Unsupported, UnknownName
@@ -67,6 +72,21 @@ def matmul(
     found, key = calls.again(a, b, out, precision, own, device)
     if found is not calls.MISS:
         return found
+    for thing in (a, b.array if isinstance(b, PackedOperand) else b):
+        library = arrays.adapter_of(thing)
+        if library is not None and library.name in RECORDERS and library.is_recorded(thing):
+            return RECORDERS[library.name](a, b, out, precision, own, device)
+    return _looked_at(a, b, out, precision, own, device, key)
+
+
+def computed(a: Any, b: Any, out: Any, precision: str, own: bool, device: Device | str | None) -> Any:
+    """Return what ``matmul`` returns of arrays of which nothing is recorded, or has been recorded already."""
+    found, key = calls.again(a, b, out, precision, own, device)
+    return _looked_at(a, b, out, precision, own, device, key) if found is calls.MISS else found
+
+
+def _looked_at(a: Any, b: Any, out: Any, precision: str, own: bool, device: Device | str | None, key: Hashable) -> Any:
+    """Return a product that is decided now, and remembered under a key."""
     how, packed = How("matmul", precision, own, device), None
     if isinstance(b, PackedOperand):
         how, packed, b = replace(how, precision=b.asked(precision)), b.terms, b.array

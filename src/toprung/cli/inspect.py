@@ -121,7 +121,7 @@ def dump(
     source = kernel_source(which, tile, options)
     code, report = compile_cubin(source, arch).code, None
     if change:
-        code, report = reallocated(code, source.kernel, reorder=reorder)
+        code, report = reallocated(code, source.symbol, reorder=reorder)
     publish(path, code)
     note = Note(which.name, tile.given(), dict(options), which.routine)
     publish(note_path(path), (jsonlib.dumps(note.describe(), indent=1) + "\n").encode())

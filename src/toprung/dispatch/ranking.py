@@ -65,6 +65,13 @@ def against_fp32(device: Device, desc: Desc, family: KernelFamily) -> tuple[floa
     return ours, cost_model.plain_fp32_seconds(desc)
 
 
+def against_installed(device: Device, desc: Desc, candidate: Candidate) -> float:
+    """Return the predicted time of what is usually installed over a candidate's, whether or not this process can load it."""
+    theirs = [f.cost(device, desc, config) for f in members("fp32", own=False) for config in f.candidates(device, desc)]
+    ours = candidate.family.cost(device, desc, candidate.config)
+    return min(theirs, default=math.inf) / ours if ours else math.inf
+
+
 def promising(device: Device, desc: Desc, family: KernelFamily) -> bool:
     """Return True if a family of another precision is, or may be, faster than plain fp32."""
     ours, plain = against_fp32(device, desc, family)

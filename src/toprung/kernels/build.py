@@ -25,7 +25,7 @@ from toprung.tile import Tile
 
 __all__ = ["Compiled", "Own", "build", "guard", "keep", "kernel_of", "loaded", "source_kernel"]
 
-FORMAT = "toprung binary 3"
+FORMAT = "toprung binary 4"
 
 Record = TypeVar("Record", bound=KernelRecord)
 

@@ -207,6 +207,11 @@ class LibraryKernel(KernelRecord):
         """Return what is compiled for a tile and switches; the number of K slices is the launch's affair."""
         return kernel_source(self, replace(tile, SPLIT_K=None), self.options(device, dict(options)))
 
+    def title(self, tile: Tile) -> str:
+        """Return the name by which a profiler shows the kernel."""
+        sides = [n for n in (tile.BM, tile.BN, tile.BK) if n]
+        return "_".join([self.name.replace("/", "_"), *(["x".join(map(str, sides))] if sides else [])])
+
 
 @dataclass(frozen=True)
 class Own:
@@ -242,7 +247,8 @@ def kernel_source(record: KernelRecord, tile: Tile, options: Options, own: Own |
             f"{record.name} from {own.name}", "", own.kernel or record.kernel or record.routine, defines, "cubin", binary=own.code
         )
     text = with_includes(record.source.read_text(), record.source.parent)
-    return Source(record.name, text, record.kernel or record.routine, defines, LANGUAGES[record.source.suffix])
+    title = record.title(tile) if isinstance(record, LibraryKernel) else ""
+    return Source(record.name, text, record.kernel or record.routine, defines, LANGUAGES[record.source.suffix], title=title)
 
 
 def with_includes(text: str, folder: Path) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from toprung.backends.base import DYNAMIC_SHARED, Source
 from toprung.kernels.hopper import ceil
-from toprung.kernels.hopper_fp32x.config import Variant
+from toprung.kernels.hopper_fp32x.config import CHUNK, Variant
 
 FOLDER = Path(__file__).parent
 HEADERS = FOLDER.parent / "include" / "hopper.cuh", FOLDER / "terms.cuh"
@@ -19,16 +19,17 @@ PATCH_BYTES = SPLIT_THREADS * 144
 """Shared memory in which the warps of the splitting pass turn their tiles."""
 
 
-def source(file: str | Path, kernel: str, defines: Mapping[str, int]) -> Source:
+def source(file: str | Path, kernel: str, defines: Mapping[str, int], title: str = "") -> Source:
     """Return a source behind the common headers; ``file`` is a name in this folder, or a path."""
     files = (*HEADERS, FOLDER / file)
     text = "\n".join(f'#line 1 "{one.name}"\n{one.read_text()}' for one in files)
-    return Source(f"hopper_fp32x/{kernel}", text, kernel, defines, "cuda")
+    return Source(f"hopper_fp32x/{kernel}", text, kernel, defines, "cuda", title=title or f"fp32x_{kernel}")
 
 
 def product_source(variant: Variant, **more: int) -> Source:
     """Return the product's kernel."""
-    return source("fp32x.cu", "fp32x", {**variant.defines(**more), DYNAMIC_SHARED: variant.shared_bytes})
+    title = f"fp32x_{variant.BM}x{variant.BN}x{CHUNK}"
+    return source("fp32x.cu", "fp32x", {**variant.defines(**more), DYNAMIC_SHARED: variant.shared_bytes}, title)
 
 
 def split_source(cluster: int = 1, held: int = SPLIT_HELD) -> Source:

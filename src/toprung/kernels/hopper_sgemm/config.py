@@ -129,10 +129,11 @@ def product_source(variant: SgemmConfig, **more: int) -> Source:
     """Return the product's kernel."""
     text = "".join(f'#include "{name}"\n' for name in ("../include/hopper.cuh", "ffma.cuh", "share.cuh", "turn.cuh", "ffma.cu"))
     defines = {**variant.defines(**more), DYNAMIC_SHARED: variant.shared_bytes}
-    return Source("hopper_sgemm/ffma", with_includes(text, FOLDER), "ffma", defines, "cuda")
+    title = f"hopper_sgemm_{variant.BM}x{variant.BN}x{variant.BK}"
+    return Source("hopper_sgemm/ffma", with_includes(text, FOLDER), "ffma", defines, "cuda", title=title)
 
 
 def lay_source() -> Source:
     """Return the layout pass."""
     text = '#include "../include/hopper.cuh"\n#include "lay.cu"\n'
-    return Source("hopper_sgemm/lay", with_includes(text, FOLDER), "lay", {"ARCH_SPECIFIC": 1}, "cuda")
+    return Source("hopper_sgemm/lay", with_includes(text, FOLDER), "lay", {"ARCH_SPECIFIC": 1}, "cuda", title="hopper_sgemm_lay")

@@ -125,7 +125,7 @@ def inspect_source(source: Source, arch: str) -> MachineCode:
     disassembler()  # before the time of a compilation is spent
     if source.language == "cubin":
         return _inspect_own(source, arch)
-    static = read(compile_cubin(source, arch), source.kernel, arch)
+    static = read(compile_cubin(source, arch), source.symbol, arch)
     return replace(static, shared_bytes=static.shared_bytes + source.defines.get(DYNAMIC_SHARED, 0))
 
 

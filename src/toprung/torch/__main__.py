@@ -1,0 +1,82 @@
+"""``python -m toprung.torch train.py …``: a program runs as it is, its fp32 matrix products through toprung."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import runpy
+import sys
+from pathlib import Path
+
+from toprung.cli.common import errors_console, result_file
+from toprung.errors import ToprungError
+
+FAREWELL = 10.0
+"""Seconds that the report waits for kernels that are still being prepared."""
+
+EXAMPLES = """examples:
+  python -m toprung.torch train.py --lr 1e-3
+  python -m toprung.torch --report - train.py         what ran on which kernels, at the end
+  python -m toprung.torch --precision fp32 -m package.train --epochs 3
+  torchrun --nproc-per-node 2 -m toprung.torch train.py
+
+Processes that the program starts by itself enable toprung themselves: toprung.torch.enable()."""
+
+
+def main(given: list[str] | None = None) -> None:
+    """Run a program with toprung enabled. The exit status is the program's; 2 for options that there are not."""
+    parser = argparse.ArgumentParser(
+        prog="python -m toprung.torch", description="Run a program with its fp32 matrix products through toprung, without an edit.",
+        epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    parser.add_argument("--precision", default="auto", help="auto (default), fp32x or fp32: see toprung.torch.enable")
+    parser.add_argument("--own", action="store_true", help="run toprung's kernels also where PyTorch's own are as fast")
+    parser.add_argument("--min-flops", type=float, metavar="N", help="operations below which PyTorch's own run")
+    parser.add_argument("--cpu", action="store_true", help="take products on the CPU, too")
+    parser.add_argument("--report", metavar="FILE", help="write what ran as JSON at the end; - for a table on stderr")
+    parser.add_argument("-m", dest="module", action="store_true", help="the program is a module, not a file")
+    parser.add_argument("program", help="file, or module with -m")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="what the program is given")
+    options = parser.parse_args(given)
+    try:
+        import torch  # noqa: F401
+    except ImportError:
+        parser.error("PyTorch is not installed: pip install torch")
+    try:
+        file = None if options.report in (None, "-") else result_file(Path(options.report))
+        from toprung.torch import enable
+
+        kinds = ("cuda", "cpu") if options.cpu else ("cuda",)
+        enable(options.precision, device_types=kinds, own=options.own, min_flops=options.min_flops)
+    except ToprungError as error:
+        parser.error(str(error))
+    if not options.module and not Path(options.program).exists():
+        parser.error(f"there is no file {options.program}: name a program, or a module after -m")
+    sys.argv[:] = [options.program, *options.arguments]
+    try:
+        if options.module:
+            sys.path.insert(0, "")
+            runpy.run_module(options.program, run_name="__main__", alter_sys=True)
+        else:
+            sys.path[0] = str(Path(options.program).resolve().parent)  # where Python looks first when it runs a file
+            runpy.run_path(options.program, run_name="__main__")
+    finally:
+        if options.report is not None:
+            _reported(file)
+
+
+def _reported(file: Path | None) -> None:
+    """Write what ran to a file, or as a table to stderr."""
+    from toprung.torch import report, wait
+
+    wait(FAREWELL)  # OpenCL's compilers keep stderr to themselves as long as they are at work
+    found = report()
+    if file is None:
+        errors_console.print(str(found), markup=False, highlight=False, soft_wrap=True)
+        return
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(found.to_json(), indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,79 @@
+"""``toprung::matmul``, an operator of PyTorch's own kind: what torch.compile and torch.export put into their graphs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from toprung.blas.packed import PackedOperand, numbered
+from toprung.blas.routines import computed
+from toprung.device import Device
+from toprung.errors import BadArgument, BadArray
+from toprung.torch.gradients import gradients
+
+SCHEMA = "(Tensor a, Tensor b, str precision, bool own, str device, int packed) -> Tensor"
+
+library = torch.library.Library("toprung", "DEF")
+library.define(f"matmul{SCHEMA}", tags=(torch.Tag.pt2_compliant_tag,))
+library.define("matmul_out(Tensor a, Tensor b, Tensor(a!) out, str precision, bool own, str device) -> ()")
+
+
+def _run(a: Any, b: Any, precision: str, own: bool, device: str, packed: int) -> Any:
+    with torch.no_grad():
+        return computed(a.detach(), (numbered(packed) if packed else None) or b.detach(), None, precision, own, device or None)
+
+
+def _run_out(a: Any, b: Any, out: Any, precision: str, own: bool, device: str) -> None:
+    with torch.no_grad():
+        computed(a, b, out, precision, own, device or None)
+
+
+def _shaped(a: Any, b: Any, precision: str, own: bool, device: str, packed: int) -> Any:
+    return a.new_empty(torch.matmul(a, b).shape)
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    a, b, *ctx.options = inputs
+    ctx.save_for_backward(a, b)
+
+
+def _backward(ctx: Any, grad: Any) -> tuple[Any, ...]:
+    a, b = ctx.saved_tensors
+    precision, own, device, _ = ctx.options
+
+    def product(x: Any, y: Any) -> Any:
+        return torch.ops.toprung.matmul(x, y, precision, own, device, 0)
+
+    return (*gradients(product, a, b, grad, ctx.needs_input_grad[:2]), None, None, None, None)
+
+
+library.impl("matmul", _run, "CompositeExplicitAutograd")
+library.impl("matmul_out", _run_out, "CompositeExplicitAutograd")
+torch.library.register_fake("toprung::matmul", _shaped, lib=library)
+torch.library.register_fake("toprung::matmul_out", lambda *_: None, lib=library)
+torch.library.register_autograd("toprung::matmul", _backward, setup_context=_keep, lib=library)
+
+
+def traced(a: Any, b: Any, out: Any, precision: str, own: bool, device: Device | str | None) -> Any:
+    """Return a product as one operator of the graph that is traced.
+
+    Raises
+    ------
+    BadArgument, BadArray
+        options that no graph can hold
+    """
+    name = "" if device is None else device if isinstance(device, str) else device.id
+    if isinstance(b, PackedOperand):
+        if out is not None:
+            raise BadArgument("in a compiled function a prepacked operand has no out=: leave it out")
+        array = b.array if b.origin is None else b.origin.mT if b.trans else b.origin
+        return torch.ops.toprung.matmul(a, array, b.asked(precision), own, name, b.number)
+    if out is None:
+        return torch.ops.toprung.matmul(a, b, precision, own, name, 0)
+    if isinstance(out, tuple):
+        (out,) = out
+    if torch.is_grad_enabled() and (a.requires_grad or b.requires_grad or out.requires_grad):
+        raise BadArray("out= takes no product whose gradient is to be recorded: leave it out, or use torch.no_grad()")
+    torch.ops.toprung.matmul_out(a, b, out, precision, own, name)
+    return out

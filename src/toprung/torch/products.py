@@ -1,0 +1,411 @@
+"""Products of tensors below aten: each is looked at once, and then started, or left to PyTorch, by a few cheap attributes.
+
+``multiply`` is on the way of every matrix product of the program: what it asks of a tensor costs a tenth of a microsecond each.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+from collections.abc import Callable, Hashable
+from typing import Any
+
+import torch
+
+from toprung.arrays.base import HOST, Home, Operand
+from toprung.arrays.torch import adapter
+from toprung.blas.operands import How, View
+from toprung.blas.product import Call, InPlace, OnDevice, decided
+from toprung.dispatch import autotune, ranking
+from toprung.errors import ToprungError
+from toprung.gemm.lowering import tight
+from toprung.gemm.overlap import folded
+from toprung.torch import background
+from toprung.torch.settings import Settings
+
+KEPT = 8192
+"""Products that are remembered for a set of settings; past that all are forgotten, with their counts."""
+
+PATIENCE = 0.4
+"""Seconds that a product waits for its kernel the first time; PyTorch's own runs until the kernel is ready."""
+
+MARGIN = 1.1
+"""Factor by which a product of another class than plain fp32 must be faster than the vendor's by the cost model to be taken."""
+
+FLOAT32 = torch.float32
+
+UNSETTLED = ("none", "ieee")
+"""Values of PyTorch's setting of the precision of fp32 products that ask for fp32."""
+
+_precision_of: Callable[[str, str], str] = torch._C._get_fp32_precision_getter
+_deterministic: Callable[[], bool] = torch._C._get_deterministic_algorithms
+_capturing: Callable[[], bool] = torch.cuda.is_current_stream_capturing
+
+
+class Entry:
+    """A kind of product: operator, shapes, strides, alignment, place.
+
+    Attributes
+    ----------
+    op : operator of aten
+    problem, layout : shapes as readable text; how A and B lie, as ``NT``
+    device : PyTorch's name of the device
+    eligible : True if toprung could compute it and the settings allow it
+    call : what computes it; None while that is being prepared, or where PyTorch's own runs
+    shape : shape of the result
+    why : reason why PyTorch's own runs
+    taken, left : calls that toprung's kernels ran, and PyTorch's
+    job : preparation under way
+    """
+
+    __slots__ = ("call", "device", "eligible", "job", "layout", "left", "op", "problem", "shape", "taken", "why")
+
+    def __init__(self, op: str, problem: str, layout: str, device: str, shape: tuple[int, ...]) -> None:
+        self.op, self.problem, self.layout, self.device, self.shape = op, problem, layout, device, shape
+        self.eligible, self.why, self.taken, self.left = False, "", 0, 0
+        self.call: Call | None = None
+        self.job: background.Job | None = None
+
+    @property
+    def kernel(self) -> str:
+        """Kernels that run it, with their tiles; empty if PyTorch's own does."""
+        left = self.call.receipt() if self.call is not None else None
+        return ", ".join(left.kernels) if left is not None else ""
+
+
+class Products:
+    """The products of a set of settings.
+
+    Attributes
+    ----------
+    entries : by what decides a product: operator, shapes, strides, alignments, devices
+    small : calls with fewer operations than ``min_flops``
+    refused : calls that PyTorch's own ran because of what the program asked for, by the reason
+    past : entries that were retired, for their counts
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.least = settings.min_flops / 2  # multiply-adds
+        self.entries: dict[Hashable, Entry] = {}
+        self.small = 0
+        self.refused: dict[str, int] = {}
+        self.past: dict[Hashable, Entry] = {}
+
+    def retire(self) -> None:
+        """Forget what was selected, and keep the counts."""
+        for entry in list(self.entries.values()):
+            kept = self.past.setdefault((entry.op, entry.problem, entry.layout, entry.device, entry.kernel), entry)
+            if kept is not entry:
+                kept.taken, kept.left, kept.why = kept.taken + entry.taken, kept.left + entry.left, entry.why
+        self.entries.clear()
+
+
+now: Products | None = None
+"""Products of the settings that are active; None while PyTorch's own run."""
+
+
+def multiply(
+    op: str, a: Any, b: Any, bias: Any = None, beta: Any = 1, alpha: Any = 1, out: Any = None, inplace: bool = False
+) -> Any:
+    """Return α·A·B + β·bias in ``out``, or a new tensor; None if PyTorch's own must run, in which case nothing was written.
+
+    Parameters
+    ----------
+    op : operator of aten
+    a, b : tensors of any kind; whether they fit together is looked at
+    bias : tensor that is expanded to the result's shape and added; None for none
+    inplace : True if ``bias`` is the result
+    """
+    products = now
+    if products is None:
+        return None
+    if a.dtype is not FLOAT32 or b.dtype is not FLOAT32 or op not in products.settings.ops:
+        return None
+    shape_b = b.shape
+    work = a.numel() * (shape_b[-1] if len(shape_b) > 1 else 1)
+    if work < products.least or not work:
+        products.small += 1
+        return None
+    at_a, at_b, number = a.data_ptr(), b.data_ptr(), a.get_device()
+    key: Hashable
+    if out is None and bias is None:
+        key = (op, a.shape, a.stride(), at_a & 15, shape_b, b.stride(), at_b & 15, number, b.get_device())
+    else:
+        if not isinstance(beta, int | float) or not isinstance(alpha, int | float) or alpha == 0:
+            return None
+        result = bias if inplace else out
+        key = (
+            op, a.shape, a.stride(), at_a & 15, shape_b, b.stride(), at_b & 15, number, b.get_device(),
+            None if bias is None else (bias.dtype, bias.shape, bias.get_device(), 2 if beta not in (0, 1) else beta),
+            None if result is None else (result.dtype, result.shape, result.stride(), result.data_ptr() & 15, result.get_device()),
+        )  # fmt: skip
+    entry = products.entries.get(key)
+    if entry is None:
+        entry = _new(products, key, op, a, b, bias, beta, bias if inplace else out)
+        if entry is None:
+            return None
+    if _precision_of("cuda" if number >= 0 else "mkldnn", "matmul") not in UNSETTLED:
+        return _refused(products, "the program asks for another precision than fp32")
+    if _deterministic() and not products.settings.reproducible:
+        return _refused(products, "PyTorch's deterministic mode is on: enable(reproducible=True) takes these products, too")
+    call = entry.call
+    if call is None:
+        if entry.job is not None:
+            _settle(entry, products.settings)
+            call = entry.call
+        if call is None:
+            entry.left += 1
+            return None
+    elif call.depends and not call.is_valid():
+        products.entries.pop(key, None)
+        return None
+    at_c = 0
+    if inplace or out is not None:
+        made = bias if inplace else out
+        at_c = made.data_ptr()
+        if not call.is_clear(at_a, at_b, at_c):
+            return None
+    if profiling():
+        with torch.profiler.record_function(f"toprung::{op}"):
+            made = _started(entry, call, a, b, bias, beta, alpha, out, inplace, at_a, at_b)
+    else:
+        made = _started(entry, call, a, b, bias, beta, alpha, out, inplace, at_a, at_b)
+    if made is None:
+        entry.left += 1
+    else:
+        entry.taken += 1
+    return made
+
+
+profiling: Callable[[], bool] = torch._C._autograd._profiler_enabled
+"""Return True while a profiler of PyTorch's records."""
+
+
+def _started(
+    entry: Entry, call: Call, a: Any, b: Any, bias: Any, beta: Any, alpha: Any, out: Any, inplace: bool, at_a: int, at_b: int
+) -> Any:
+    """Return the result of a product that is put into the current stream; None if that cannot be."""
+    try:
+        if inplace:
+            made = bias
+        else:
+            made = a.new_empty(entry.shape) if out is None else out
+            if bias is None or beta == 0:
+                beta = 0.0
+            else:
+                made.copy_(bias)
+        call.start(a, b, made, at_a, at_b, made.data_ptr(), float(alpha), float(beta))
+    except (ToprungError, torch.OutOfMemoryError) as error:  # scratch memory that PyTorch's own does not need, say
+        if not isinstance(error, torch.OutOfMemoryError):
+            entry.call, entry.why = None, str(error)
+        return None
+    return made
+
+
+def _refused(products: Products, reason: str) -> None:
+    products.refused[reason] = products.refused.get(reason, 0) + 1
+
+
+def _settle(entry: Entry, settings: Settings) -> None:
+    """Take over what has been prepared; wait for it where the settings say that the result must not depend on time."""
+    job = entry.job
+    if job is not None and (job.done.is_set() or (settings.reproducible and not capturing(entry.device) and job.done.wait())):
+        entry.job = None
+
+
+def capturing(device: str) -> bool:
+    """Return True if the current stream is being captured into a graph: nothing may be compiled, loaded or waited for."""
+    return device.startswith("cuda") and _capturing()
+
+
+def _new(products: Products, key: Hashable, op: str, a: Any, b: Any, bias: Any, beta: Any, result: Any) -> Entry | None:
+    """Return the entry of a product that is seen for the first time, with its preparation begun; None if it must not be kept."""
+    settings = products.settings
+    device = a.device
+    shape = (*a.shape[:-1], *b.shape[-1:]) if b.dim() > 1 else tuple(a.shape[:-1])
+    entry = Entry(op, _problem(a, b), _lie(a) + _lie(b), str(device), shape)
+    entry.why = _unfit(settings, op, a, b, bias, result, shape)
+    if not entry.why:
+        if capturing(entry.device):
+            return None
+        entry.eligible = True
+        views = _view(a, "cuda" if a.is_cuda else HOST), _view(b, "cuda" if a.is_cuda else HOST)
+        if result is None:
+            strides = tight(shape)
+            c = _placed(shape, strides, views[0].operand.home, 0, views[0].operand.queue)
+        else:
+            c = _view(result, "cuda" if a.is_cuda else HOST)
+        added = 0.0 if bias is None or beta == 0 else 1.0 if beta == 1 else 2.0
+        if a.is_cuda:
+            common(a.get_device(), settings)
+        entry.why = "its kernel is being prepared"
+        entry.job = background.do(functools.partial(_prepare, entry, settings, *views, c, added))
+        entry.job.done.wait(None if settings.reproducible else PATIENCE)
+    if len(products.entries) >= KEPT:
+        products.retire()
+    products.entries[key] = entry
+    return entry
+
+
+def _unfit(settings: Settings, op: str, a: Any, b: Any, bias: Any, result: Any, shape: tuple[int, ...]) -> str:
+    """Return why PyTorch's own must run for operands like these, as a sentence; empty if toprung may.
+
+    Whatever PyTorch would refuse is left to it, so that its own errors are raised.
+    """
+    kind = a.device.type
+    if kind not in settings.device_types:
+        return f"tensors on {kind} are left alone"
+    others = [t for t in (b, bias, result) if t is not None]
+    if any(t.device != a.device for t in others):
+        return "its operands lie on different devices"
+    if any(t.layout != torch.strided or t.dtype != FLOAT32 or t.is_neg() for t in (a, *others)):
+        return "an operand is not a plain fp32 tensor"
+    batched = "bmm" in op
+    if (a.dim(), b.dim()) != ((3, 3) if batched else (2, 1) if op == "addmv" else (2, 2)):
+        return "its operands are no matrices"
+    if a.shape[-1] != b.shape[0 if b.dim() == 1 else -2] or (batched and a.shape[0] != b.shape[0]):
+        return "its operands do not fit together"
+    if 0 in a.shape or 0 in b.shape:
+        return "it is empty"
+    if result is not None:
+        if tuple(result.shape) != shape:
+            return "the result is to be resized"
+        if folded(tuple(result.shape), result.stride()):
+            return "elements of the result share memory"
+    if bias is not None and bias is not result:
+        expanded = (1,) * (len(shape) - bias.dim()) + tuple(bias.shape)
+        if bias.dim() > len(shape) or any(n not in (1, m) for n, m in zip(expanded, shape, strict=True)):
+            return "what is added does not expand to the result"
+    return ""
+
+
+def _view(tensor: Any, kind: str) -> View:
+    """Return a tensor as matrices in a batch, a vector as a column."""
+    number = tensor.get_device()
+    home = Home(kind, max(number, 0)) if kind != HOST else Home(HOST)
+    queue = adapter.queue(tensor, home) if kind != HOST else None
+    return _placed(tuple(tensor.shape), tuple(tensor.stride()), home, tensor.data_ptr(), queue)
+
+
+def _placed(shape: tuple[int, ...], strides: tuple[int, ...], home: Home, address: int, queue: Any) -> View:
+    operand = Operand(adapter, None, shape, strides, home, address, queue=queue)
+    if len(shape) == 1:
+        shape, strides = (*shape, 1), (*strides, 0)
+    return View(operand, shape, strides)
+
+
+def _problem(a: Any, b: Any) -> str:
+    """Return batch, M, N and K as readable text."""
+    rows, depth, cols = (a.shape[-2] if a.dim() > 1 else 1), a.shape[-1], (b.shape[-1] if b.dim() > 1 else 1)
+    batch = f"{a.shape[0]}×" if a.dim() == 3 else ""
+    return f"{batch}{rows}×{cols}×{depth}"
+
+
+def _lie(tensor: Any) -> str:
+    """Return N for rows one after the other, T for columns, and another letter for anything else."""
+    if tensor.dim() < 2 or tensor.stride(-1) == 1:
+        return "N"
+    return "T" if tensor.stride(-2) == 1 else "S"
+
+
+def _prepare(entry: Entry, settings: Settings, a: View, b: View, c: View, beta: float) -> None:
+    """Select, compile and load what computes a product, or note why PyTorch's own is better."""
+    try:
+        call = decided(1.0, a, b, beta, c, How(entry.op, settings.precision, settings.own))
+        why = "" if settings.own else _slower(call)
+    except Exception as error:
+        entry.why = f"{type(error).__name__}: {error}"
+        if not isinstance(error, ToprungError):
+            raise
+        return
+    entry.why = why
+    if not why:
+        entry.call = call
+
+
+def _slower(call: Call) -> str:
+    """Return why PyTorch's own is expected to be as fast; empty if toprung's kernels are faster."""
+    if not isinstance(call, OnDevice | InPlace):
+        return "the host's own BLAS is as fast"
+    executable = call.executable
+    if not executable.own:
+        return f"{executable.kernels[0]} is as fast: {executable.why}"
+    device = executable.session.device
+    for desc, selection in executable.selections.items():
+        if selection.precision == "fp32":
+            continue  # it has been weighed against what is installed
+        times = ranking.against_installed(device, desc, selection.candidate)
+        if times < MARGIN:
+            return f"PyTorch's own takes {times:.2f} times as long as {selection} by the cost model"
+    return ""
+
+
+# kernels that most programs want
+
+
+COMMON = (
+    (4096, 4096, 4096), (4096, 1024, 1024), (1024, 1024, 1024), (4096, 3072, 1024), (4096, 1024, 4096), (4096, 768, 3072),
+    (2048, 2048, 512), (16384, 1024, 256), (512, 4096, 4096),
+)  # fmt: skip
+"""M, N and K of products whose kernels are built for a device before anybody asks: layers of transformers, and squares."""
+
+_built: set[tuple[int, Settings]] = set()
+_building = threading.Lock()
+
+
+def common(number: int, settings: Settings) -> None:
+    """Have the kernels of common products built for a CUDA device, once for a process, behind what is asked for now."""
+    with _building:
+        if (number, settings) in _built:
+            return
+        _built.add((number, settings))
+    home = Home("cuda", number)
+    for rows, cols, depth in COMMON:
+        # forward, and both gradients
+        for turned_a, turned_b in ((False, True), (False, False), (True, False)):
+            (a, b, c) = (
+                _placed(*_like(m, n, turned), home, 0, None)
+                for m, n, turned in ((rows, depth, turned_a), (depth, cols, turned_b), (rows, cols, False))
+            )
+            entry = Entry("mm", "", "", f"cuda:{number}", (rows, cols))
+            background.do(functools.partial(_prepare, entry, settings, a, b, c, 0.0), background.LATER)
+
+
+def _like(rows: int, cols: int, turned: bool) -> tuple[tuple[int, int], tuple[int, int]]:
+    return (rows, cols), (1, rows) if turned else (cols, 1)
+
+
+_all: dict[Settings, Products] = {}
+
+
+def products_of(settings: Settings) -> Products:
+    """Return the products of settings, the same each time."""
+    found = _all.get(settings)
+    if found is None:
+        found = _all.setdefault(settings, Products(settings))
+    return found
+
+
+def every() -> list[Products]:
+    """Return the products of all settings that have been active."""
+    return list(_all.values())
+
+
+def forget() -> None:
+    """Forget what was selected: it is selected anew, and counted from 0."""
+    for products in _all.values():
+        products.entries.clear()
+        products.past.clear()
+        products.small, products.refused = 0, {}
+
+
+def _reselect() -> None:
+    for products in _all.values():
+        products.retire()
+
+
+autotune.HERE.forget.append(_reselect)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=forget)

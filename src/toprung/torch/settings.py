@@ -1,0 +1,72 @@
+"""Settings of ``toprung.torch``: which products are taken, and how."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from toprung.dispatch.select import known_precision
+from toprung.errors import BadArgument
+
+ALL = ("mm", "bmm", "addmm", "baddbmm", "_addmm_activation", "addmv")
+"""Operators of aten that can be taken, each with its in-place, ``out=`` and ``dtype`` variants. ``mv`` arrives as ``addmv``."""
+
+DEVICE_TYPES = ("cuda", "cpu")
+
+LEAST = 500_000_000
+"""Floating-point operations below which PyTorch's own runs by default: there launches and Python take longer than the product."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Options of ``enable`` and ``use``, checked.
+
+    Attributes
+    ----------
+    precision : path of products, as for ``toprung.matmul``
+    ops : operators that are taken
+    device_types : devices whose tensors are taken
+    own : True to run toprung's kernels also where PyTorch's own are expected to be faster
+    min_flops : floating-point operations below which PyTorch's own run
+    reproducible : True to run toprung's kernels in PyTorch's deterministic mode too, each call waiting for its kernel; None and
+        False: in that mode PyTorch's own run
+
+    Raises
+    ------
+    BadArgument
+        a value that there is not
+    """
+
+    precision: str = "auto"
+    ops: tuple[str, ...] = ALL
+    device_types: tuple[str, ...] = ("cuda",)
+    own: bool = False
+    min_flops: int = LEAST
+    reproducible: bool | None = None
+
+    @classmethod
+    def of(
+        cls, precision: str, ops: Collection[str], device_types: Collection[str], own: bool, min_flops: int | None,
+        reproducible: bool | None,
+    ) -> Settings:  # fmt: skip
+        """Return settings from what a caller gave."""
+        if known_precision(precision) == "tf32":
+            raise BadArgument("precision 'tf32' is PyTorch's own: set torch.backends.cuda.matmul.fp32_precision = 'tf32'")
+        taken = _words("ops", ops, ALL)
+        types = _words("device_types", device_types, DEVICE_TYPES)
+        for name, value in (("own", own), ("reproducible", reproducible)):
+            if value is not None and not isinstance(value, bool):
+                raise BadArgument(f"{name} is True or False, not {value!r}")
+        if min_flops is None:
+            min_flops = 0 if own else LEAST
+        if isinstance(min_flops, bool) or not isinstance(min_flops, int | float) or not min_flops >= 0:
+            raise BadArgument(f"min_flops is a number of operations from 0 on, not {min_flops!r}")
+        return cls(precision, taken, types, bool(own), int(min(min_flops, 2**62)), reproducible)
+
+
+def _words(name: str, given: Collection[str], known: tuple[str, ...]) -> tuple[str, ...]:
+    """Return names that exist, in their usual order; raise BadArgument for others, or for none."""
+    words = {given} if isinstance(given, str) else set(given)
+    if not words or not words <= set(known):
+        raise BadArgument(f"{name} are some of {', '.join(known)}, not {', '.join(map(repr, words - set(known))) or 'none'}")
+    return tuple(word for word in known if word in words)

@@ -1,0 +1,153 @@
+"""``enable``, ``disable``, ``use`` and ``exclude``: which settings are active, for the whole process."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import warnings
+from collections.abc import Collection
+from types import TracebackType
+from typing import Any
+
+import torch
+
+from toprung.torch import caches, products
+from toprung.torch.overloads import OVERLOADS
+from toprung.torch.settings import ALL, Settings
+
+
+class _Overriding:
+    """Kernels of ours in place of PyTorch's own for a type of device, until ``end``."""
+
+    def __init__(self, device_type: str) -> None:
+        key = device_type.upper()
+        self._library = torch.library.Library("aten", "IMPL")
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".*[Oo]verriding a previously registered kernel.*")
+            for name, (op, make) in OVERLOADS.items():
+                # some overloads exist on GPUs alone, and some not in every version
+                if not torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", key):
+                    continue
+                original = torch.library.get_kernel(f"aten::{name}", key).call_boxed
+                self._library.impl(name, make(original, op), key, with_keyset=True)
+
+    def end(self) -> None:
+        """Give PyTorch's own kernels their places back."""
+        self._library._destroy()
+
+
+_lock = threading.RLock()
+_overriding: dict[str, _Overriding] = {}
+_enabled: Settings | None = None
+_frames: list[tuple[object, Settings | None]] = []
+"""What ``use`` and ``exclude`` say, the innermost last, each with who said it."""
+
+
+def _apply() -> None:
+    """Make what the innermost block says, else what ``enable`` said, hold from now on."""
+    wanted = {kind for s in (_enabled, *(s for _, s in _frames)) if s is not None for kind in s.device_types}
+    for kind in wanted - _overriding.keys():
+        _overriding[kind] = _Overriding(kind)
+    active = _frames[-1][1] if _frames else _enabled
+    products.now = None if active is None else products.products_of(active)
+    for kind in _overriding.keys() - wanted:
+        _overriding.pop(kind).end()
+    caches.tag(active)
+    if active is not None and "cuda" in active.device_types and torch.cuda.is_initialized():
+        products.common(torch.cuda.current_device(), active)
+
+
+def enable(
+    precision: str = "auto", *, ops: Collection[str] = ALL, device_types: Collection[str] = ("cuda",), own: bool = False,
+    min_flops: int | None = None, reproducible: bool | None = None,
+) -> None:  # fmt: skip
+    """Take PyTorch's fp32 matrix products of this process from now on: forward and backward, eager and compiled.
+
+    Parameters
+    ----------
+    precision : ``"auto"`` and ``"fp32x"``: as accurate as fp32, on Tensor Cores where those are faster, or always; ``"fp32"``: IEEE
+        single on ordinary cores
+    ops : operators of aten to take, by default all that can be: ``toprung.torch.ALL``
+    device_types : ``"cuda"``, and ``"cpu"``, where OpenCL's kernels run on the tensors' own memory
+    own : True to run toprung's kernels also where PyTorch's own are expected to be as fast
+    min_flops : number of operations below which PyTorch's own run; by default 5e8, with ``own`` 0
+    reproducible : True to run toprung's kernels in PyTorch's deterministic mode, too: then a product waits for its kernel,
+        so that results depend on nothing but the operands
+
+    Raises
+    ------
+    BadArgument
+        a value that there is not
+
+    Notes
+    -----
+    A product of a kind that is new waits 0.4 s at most; while its kernel is being prepared, PyTorch's own runs. Where the program
+    asks for TF32, for its deterministic mode, or for another type by autocast, it gets what it asks for.
+    """
+    global _enabled
+    settings = Settings.of(precision, ops, device_types, own, min_flops, reproducible)
+    with _lock:
+        products.forget()
+        _enabled = settings
+        _apply()
+
+
+def disable() -> None:
+    """Leave all products to PyTorch again; blocks of ``use`` that are open keep what they say."""
+    global _enabled
+    with _lock:
+        _enabled = None
+        _apply()
+
+
+def is_enabled() -> bool:
+    """Return True if products are taken now."""
+    return products.now is not None
+
+
+class _Block(contextlib.ContextDecorator):
+    """A block, or a function, in which settings hold for the whole process."""
+
+    def __init__(self, settings: Settings | None) -> None:
+        self._settings = settings
+        self._entered: list[object] = []
+
+    def __enter__(self) -> Any:
+        mark = object()
+        with _lock:
+            self._entered.append(mark)
+            _frames.append((mark, self._settings))
+            _apply()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        with _lock:
+            mark = self._entered.pop()
+            _frames[:] = [frame for frame in _frames if frame[0] is not mark]
+            _apply()
+
+
+class use(_Block):
+    """Take products in a block, or in a function that it decorates; the parameters are those of ``enable``.
+
+    It holds for the whole process while it is open, as the flags of ``torch.backends`` do, for PyTorch's backward runs on threads
+    of its own. A ``backward()`` in the block is taken, one after it is not.
+
+    Examples
+    --------
+    >>> with toprung.torch.use(precision="fp32x"):  # doctest: +SKIP
+    ...     loss(model(x)).backward()
+    """
+
+    def __init__(
+        self, precision: str = "auto", *, ops: Collection[str] = ALL, device_types: Collection[str] = ("cuda",), own: bool = False,
+        min_flops: int | None = None, reproducible: bool | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(Settings.of(precision, ops, device_types, own, min_flops, reproducible))
+
+
+class exclude(_Block):
+    """Leave products to PyTorch in a block, or in a function that it decorates, for the whole process while it is open."""
+
+    def __init__(self) -> None:
+        super().__init__(None)

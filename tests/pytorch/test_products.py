@@ -1,0 +1,235 @@
+"""Products below aten: PyTorch's results, strides, dtypes, out= rules and errors, whatever the operands."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch_device import DEVICE, EVERY, left
+
+import toprung.torch
+from toprung import errors
+from toprung.torch import products
+
+NAN, INF = math.nan, math.inf
+
+
+@pytest.fixture(autouse=True)
+def enabled() -> Iterator[None]:
+    toprung.torch.enable(**EVERY)
+    yield
+    toprung.torch.disable()
+
+
+def drawn(*shape: int, seed: int = 0) -> torch.Tensor:
+    rng = torch.Generator().manual_seed(seed + sum(shape))
+    return torch.rand(*shape, generator=rng).mul(2).sub(1).to(DEVICE)
+
+
+def guarded(*shape: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """A tensor full of NaN inside a larger one, and the larger one."""
+    whole = torch.full((math.prod(shape) + 64,), 7.5, device=DEVICE)
+    part = whole[32 : 32 + math.prod(shape)].view(shape)
+    part.fill_(NAN)
+    return part, whole
+
+
+LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "rows": lambda t: t,
+    "columns": lambda t: t.mT.contiguous().mT,
+    "gaps": lambda t: torch.stack([t, torch.full_like(t, NAN)], -1)[..., 0],
+    "padded": lambda t: torch.nn.functional.pad(t, (0, 3), value=NAN)[..., : t.shape[-1]],
+    "offset": lambda t: torch.cat([t.new_full((1,), NAN), t.reshape(-1)])[1:].view(t.shape),
+    "expanded": lambda t: t[..., :1, :].expand(t.shape),
+}
+"""How an operand may lie, NaN in every gap."""
+
+
+def agree(found: torch.Tensor, oracle: torch.Tensor, depth: int) -> None:
+    """Compare with float64, within a bound that grows with K."""
+    assert found.dtype == torch.float32
+    scale = depth * 2.0**-24 * 8
+    torch.testing.assert_close(found.double(), oracle, rtol=scale, atol=scale, equal_nan=True)
+
+
+def taken() -> int:
+    return toprung.torch.report().taken
+
+
+@pytest.mark.parametrize("lie", LAYOUTS)
+@pytest.mark.parametrize("other", LAYOUTS)
+def test_layouts(lie: str, other: str) -> None:
+    for shapes in (((7, 33), (33, 18)), ((3, 7, 33), (3, 33, 18))):
+        a, b = (LAYOUTS[how](drawn(*shape)) for how, shape in zip((lie, other), shapes, strict=True))
+        multiply = torch.mm if a.dim() == 2 else torch.bmm
+        made = multiply(a, b)
+        agree(made, a.double() @ b.double(), 33)
+        with toprung.torch.exclude():
+            assert made.stride() == multiply(a, b).stride()
+        out, whole = guarded(*made.shape)
+        assert multiply(a, b, out=out) is out and torch.equal(out, made)
+        assert (whole[:32] == 7.5).all() and (whole[-32:] == 7.5).all()
+    assert toprung.torch.report().eligible == taken() == 4, left()
+
+
+@pytest.mark.parametrize("beta", [0, 1, 0.5, -2, True])
+@pytest.mark.parametrize("alpha", [1, -0.7, 3])
+def test_sums_of_products(alpha: float, beta: float) -> None:
+    a, b, x = drawn(9, 40), drawn(40, 21), drawn(40)
+    batch, other = drawn(4, 9, 40), drawn(4, 40, 21)
+    nothing = beta == 0
+    for c in (drawn(9, 21), drawn(21), drawn(9, 1), drawn(1, 21), drawn(1)[0], drawn(9, 21).T.contiguous().T):
+        old = c.fill_(NAN) if nothing else c
+        oracle = alpha * (a.double() @ b.double()) + (0 if nothing else beta * c.double())
+        agree(torch.addmm(old, a, b, beta=beta, alpha=alpha), oracle, 40)
+        out, _ = guarded(9, 21)
+        agree(torch.addmm(old, a, b, beta=beta, alpha=alpha, out=out), oracle, 40)
+        if c.shape == (9, 21):
+            agree(old.clone().addmm_(a, b, beta=beta, alpha=alpha), oracle, 40)
+        oracle = alpha * (batch.double() @ other.double()) + (0 if nothing else beta * c.double())
+        agree(torch.baddbmm(old, batch, other, beta=beta, alpha=alpha), oracle, 40)
+    for c in (drawn(4, 9, 21), drawn(4, 1, 21)):
+        oracle = alpha * (batch.double() @ other.double()) + beta * c.double()
+        agree(torch.baddbmm(c, batch, other, beta=beta, alpha=alpha), oracle, 40)
+    c = drawn(4, 9, 21)
+    oracle = alpha * (batch.double() @ other.double()) + beta * c.double()
+    agree(c.baddbmm_(batch, other, beta=beta, alpha=alpha), oracle, 40)
+    for c in (drawn(9), drawn(1)):
+        oracle = alpha * (a.double() @ x.double()) + beta * c.double()
+        agree(torch.addmv(c, a, x, beta=beta, alpha=alpha), oracle, 40)
+    agree(drawn(9).addmv_(a, x), drawn(9).double() + a.double() @ x.double(), 40)
+    agree(a.T.mv(drawn(9)[:9]), a.T.double() @ drawn(9).double(), 9)
+    assert taken() > 20 and toprung.torch.report().eligible == taken(), left()
+
+
+def test_activations() -> None:
+    bias, a, b = drawn(21), drawn(9, 40), drawn(40, 21)
+    for gelu in (False, True):
+        made = torch.ops.aten._addmm_activation(bias, a, b, use_gelu=gelu)
+        out = torch.empty(9, 21, device=DEVICE)
+        torch.ops.aten._addmm_activation.out(bias, a, b, use_gelu=gelu, out=out)
+        with toprung.torch.exclude():
+            theirs = torch.ops.aten._addmm_activation(bias, a, b, use_gelu=gelu)
+        torch.testing.assert_close(made, theirs, rtol=1e-5, atol=1e-5)
+        assert torch.equal(made, out)
+    assert taken() == 4
+
+
+def test_infinity_nan_and_subnormals_are_pytorchs() -> None:
+    a, b = drawn(9, 40), drawn(40, 21)
+    a[2, 3], a[4, 5], b[7, 8], b[9, 10], a[6] = INF, NAN, -INF, 2e38, 1e-40
+    with toprung.torch.exclude():
+        theirs = torch.mm(a, b)
+    ours = torch.mm(a, b)
+    assert taken() == 1
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5, equal_nan=True)
+
+
+CALLS: dict[str, Callable[[], Any]] = {
+    "sizes that do not fit": lambda: torch.mm(drawn(3, 4), drawn(5, 6)),
+    "batches that do not fit": lambda: torch.bmm(drawn(2, 3, 4), drawn(3, 4, 5)),
+    "a vector for a matrix": lambda: torch.mm(drawn(3, 4), drawn(4)),
+    "a number for a matrix": lambda: torch.mm(drawn(3, 4), drawn(1)[0]),
+    "a batch for a matrix": lambda: torch.mm(drawn(2, 3, 4), drawn(4, 5)),
+    "other dtypes": lambda: torch.mm(drawn(3, 4), drawn(4, 5).double()),
+    "float64": lambda: torch.mm(drawn(3, 4).double(), drawn(4, 5).double()),
+    "bfloat16": lambda: torch.mm(drawn(3, 4).bfloat16(), drawn(4, 5).bfloat16()),
+    "complex": lambda: torch.mm(drawn(3, 4).cfloat(), drawn(4, 5).cfloat()),
+    "integers": lambda: torch.mm(drawn(3, 4).int(), drawn(4, 5).int()) if DEVICE == "cpu" else None,
+    "no rows": lambda: torch.mm(drawn(3, 4)[:0], drawn(4, 5)),
+    "no depth": lambda: torch.addmm(drawn(3, 5), drawn(3, 4)[:, :0], drawn(4, 5)[:0], beta=0.5),
+    "no batch": lambda: torch.bmm(drawn(2, 3, 4)[:0], drawn(2, 4, 5)[:0]),
+    "sparse": lambda: torch.mm(drawn(3, 4).to_sparse(), drawn(4, 5)),
+    "sparse rows": lambda: torch.mm(drawn(3, 4).to_sparse_csr(), drawn(4, 5)),
+    "a pending sign": lambda: torch.mm(torch.complex(drawn(3, 4), drawn(3, 4)).conj().imag, drawn(4, 5)),
+    "an out of another shape": lambda: torch.mm(drawn(3, 4), drawn(4, 5), out=drawn(2, 2)[:0]),
+    "an out that is resized": lambda: torch.mm(drawn(3, 4), drawn(4, 5), out=torch.empty(0, device=DEVICE)),
+    "an out of another dtype": lambda: torch.mm(drawn(3, 4), drawn(4, 5), out=torch.empty(3, 5, device=DEVICE).double()),
+    "an out of columns": lambda: torch.mm(drawn(3, 4), drawn(4, 5), out=torch.empty(5, 3, device=DEVICE).T),
+    "an out with gaps": lambda: torch.mm(drawn(3, 4), drawn(4, 5), out=torch.empty(3, 10, device=DEVICE)[:, ::2]),
+    "an out that is an operand": lambda: _into_operand(),
+    "an out that is expanded": lambda: torch.mm(drawn(3, 4), drawn(4, 5), out=torch.empty(1, 5, device=DEVICE).expand(3, 5)),
+    "an out that wants a gradient": lambda: torch.mm(drawn(3, 4), drawn(4, 5), out=drawn(3, 5).requires_grad_()),
+    "a bias that does not expand": lambda: torch.addmm(drawn(4), drawn(3, 4), drawn(4, 5)),
+    "a bias of another dtype": lambda: torch.addmm(drawn(5).double(), drawn(3, 4), drawn(4, 5)),
+    "a complex factor": lambda: torch.addmm(drawn(5), drawn(3, 4), drawn(4, 5), alpha=1j),
+    "alpha of 0": lambda: torch.addmm(drawn(5), drawn(3, 4).fill_(INF), drawn(4, 5), alpha=0),
+    "in place of another shape": lambda: drawn(5).addmm_(drawn(3, 4), drawn(4, 5)),
+    "meta": lambda: torch.mm(drawn(3, 4).to("meta"), drawn(4, 5).to("meta")).shape,
+    "a subclass": lambda: torch.mm(drawn(3, 4).as_subclass(Named), drawn(4, 5)),
+    "another device": lambda: torch.mm(drawn(3, 4), drawn(4, 5).cpu()),
+}  # fmt: skip
+
+
+class Named(torch.Tensor):
+    """A subclass as users write them."""
+
+
+def _into_operand() -> Any:
+    a = drawn(4, 4)
+    return torch.mm(a, drawn(4, 4, seed=1), out=a)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("case", CALLS)
+def test_what_pytorch_returns_or_raises_is_what_is_returned_and_raised(case: str) -> None:
+    def outcome() -> Any:
+        try:
+            return CALLS[case]()
+        except Exception as error:
+            return error
+
+    ours = outcome()
+    with toprung.torch.exclude():
+        theirs = outcome()
+    assert type(ours) is type(theirs)
+    if isinstance(ours, Exception):
+        assert str(ours) == str(theirs)
+    elif isinstance(ours, torch.Tensor):
+        assert (ours.shape, ours.dtype, ours.stride(), ours.layout) == (theirs.shape, theirs.dtype, theirs.stride(), theirs.layout)
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5, equal_nan=True, check_layout=False)
+
+
+def test_a_kernel_that_fails_leaves_the_product_to_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b = drawn(9, 40), drawn(40, 21)
+    torch.mm(a, b)
+    (entry,) = products.now.entries.values()
+
+    def fails(*_: Any) -> None:
+        raise errors.LaunchError("it does not start")
+
+    monkeypatch.setattr(entry.call, "start", fails)
+    agree(torch.mm(a, b), a.double() @ b.double(), 40)
+    (row,) = toprung.torch.report().rows
+    assert (row.taken, row.left, row.why) == (1, 1, "it does not start")
+
+
+def test_operands_at_other_addresses_are_not_taken_for_aligned_ones() -> None:
+    base, other = drawn(1, 16 * 36 + 1)[0], drawn(36, 20)
+    aligned, shifted = base[:-1].view(16, 36), base[1:].view(16, 36)
+    for a in (aligned, shifted, aligned):
+        agree(torch.mm(a, other), a.double() @ other.double(), 36)
+    assert len(toprung.torch.report().rows) >= 1 and taken() == 3
+
+
+def test_threads_multiply_at_once() -> None:
+    import threading
+
+    pairs = [(drawn(20 + i, 30), drawn(30, 10 + i)) for i in range(6)]
+    wrong: list[Any] = []
+
+    def work(seed: int) -> None:
+        for i in range(40):
+            a, b = pairs[(i + seed) % 6]
+            if not torch.allclose(torch.mm(a, b).double(), a.double() @ b.double(), atol=1e-5):
+                wrong.append((seed, i))
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong and taken() > 120  # counts of threads that meet may miss one another

@@ -1,0 +1,253 @@
+"""enable, disable, use and exclude: what is taken when, for the whole process; and what they refuse."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch_device import DEVICE, EVERY
+
+import toprung
+import toprung.torch
+from toprung import errors
+from toprung.torch import products
+
+
+@pytest.fixture(autouse=True)
+def left_as_it_was() -> Iterator[None]:
+    yield
+    toprung.torch.disable()
+    products.forget()
+    assert not toprung.torch.is_enabled()
+
+
+def ran(call: Any = lambda: operands() and torch.mm(*operands())) -> int:
+    """How many products a call runs on toprung's kernels."""
+    before = toprung.torch.report().taken
+    call()
+    return toprung.torch.report().taken - before
+
+
+def operands() -> tuple[torch.Tensor, torch.Tensor]:
+    torch.manual_seed(0)
+    return torch.randn(9, 33, device=DEVICE), torch.randn(33, 17, device=DEVICE)
+
+
+def test_enable_and_disable() -> None:
+    assert not toprung.torch.is_enabled() and ran() == 0
+    toprung.torch.enable(**EVERY)
+    assert toprung.torch.is_enabled() and ran() == 1
+    toprung.torch.enable(**EVERY)  # again, and its counts begin anew
+    assert toprung.torch.report().taken == 0 and ran() == 1
+    toprung.torch.disable()
+    toprung.torch.disable()
+    assert not toprung.torch.is_enabled() and ran() == 0
+
+
+def test_pytorchs_own_kernels_are_back_after_disable() -> None:
+    a, b = operands()
+    theirs = torch.mm(a, b)
+    toprung.torch.enable(**EVERY)
+    toprung.torch.disable()
+    kernel = str(torch.library.get_kernel("aten::mm", DEVICE.upper()))
+    assert "Register" in kernel and torch.equal(torch.mm(a, b), theirs)
+
+
+def test_blocks_nest() -> None:
+    with toprung.torch.use(**EVERY):
+        assert ran() == 1
+        with toprung.torch.exclude():
+            assert not toprung.torch.is_enabled() and ran() == 0
+            with toprung.torch.use(**EVERY):
+                assert ran() == 1
+            assert ran() == 0
+        assert ran() == 1
+    assert ran() == 0
+    toprung.torch.enable(**EVERY)
+    with toprung.torch.exclude():
+        assert ran() == 0
+    with pytest.raises(RuntimeError, match="stop"), toprung.torch.exclude():
+        raise RuntimeError("stop")
+    assert ran() == 1
+
+
+def test_blocks_decorate_functions_that_call_themselves() -> None:
+    @toprung.torch.use(**EVERY)
+    def taken(depth: int) -> int:
+        return ran() + (taken(depth - 1) if depth else 0)
+
+    @toprung.torch.exclude()
+    def excluded() -> int:
+        return ran()
+
+    assert taken(2) == 3 and ran() == 0
+    toprung.torch.enable(**EVERY)
+    assert excluded() == 0 and ran() == 1
+
+
+def test_a_block_holds_for_other_threads_and_ends_in_any_order() -> None:
+    counts: list[int] = []
+    first, second = toprung.torch.use(**EVERY), toprung.torch.exclude()
+    with first:
+        thread = threading.Thread(target=lambda: counts.append(ran()))
+        thread.start()
+        thread.join()
+    assert counts == [1]
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)  # the outer one first, as two threads may
+    assert not toprung.torch.is_enabled()
+    second.__exit__(None, None, None)
+    assert not toprung.torch.is_enabled() and ran() == 0
+
+
+def test_backward_in_the_block_is_taken_and_after_it_is_not() -> None:
+    a, b = (x.requires_grad_() for x in operands())
+    with toprung.torch.use(**EVERY):
+        made = torch.mm(a, b).sum()
+        assert ran(lambda: made.backward(retain_graph=True)) == 2
+    assert ran(made.backward) == 0
+
+
+def test_only_what_ops_and_device_types_name_is_taken() -> None:
+    a, b = operands()
+    with toprung.torch.use(**{**EVERY, "ops": ("bmm",)}):
+        assert ran() == 0 and ran(lambda: torch.bmm(a[None], b[None])) == 1
+    with toprung.torch.use(**{**EVERY, "ops": "mm"}):
+        assert ran() == 1 and ran(lambda: torch.addmm(a.new_zeros(17), a, b)) == 0
+    other = "cpu" if DEVICE == "cuda" else "cuda"
+    with toprung.torch.use(**{**EVERY, "device_types": (other,)}):
+        assert ran() == 0
+    with toprung.torch.use(**{**EVERY, "min_flops": 2 * 9 * 33 * 17 + 1}):
+        assert ran() == 0 and toprung.torch.report().small
+    with toprung.torch.use(**{**EVERY, "min_flops": 2 * 9 * 33 * 17}):
+        assert ran() == 1
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"precision": "fp8"}, {"precision": "tf32"}, {"ops": ()}, {"ops": ("mm", "conv2d")}, {"device_types": ("tpu",)},
+        {"own": "yes"}, {"min_flops": -1}, {"min_flops": float("nan")}, {"min_flops": "many"}, {"reproducible": 3},
+    ],
+)  # fmt: skip
+def test_options_that_there_are_not(given: dict[str, Any]) -> None:
+    for call in (toprung.torch.enable, toprung.torch.use):
+        with pytest.raises(errors.BadArgument) as caught:
+            call(**given)
+        assert next(iter(given)) in str(caught.value) or "precision" in str(caught.value)
+    assert not toprung.torch.is_enabled()
+
+
+def test_pytorch_warns_of_nothing() -> None:
+    code = f"import toprung.torch; toprung.torch.enable(device_types=({DEVICE!r},))"
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr.strip()) == (0, "") or "CUDA_HOME" in done.stderr
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        toprung.torch.enable(**EVERY)
+
+
+def test_what_the_program_asks_for_is_honoured(monkeypatch: pytest.MonkeyPatch) -> None:
+    setting = torch.backends.cuda.matmul if DEVICE == "cuda" else torch.backends.mkldnn.matmul
+    with toprung.torch.use(**EVERY):
+        before = setting.fp32_precision
+        setting.fp32_precision = "tf32"
+        try:
+            assert ran() == 0
+        finally:
+            setting.fp32_precision = before
+        assert ran() == 1
+        torch.set_float32_matmul_precision("high")
+        try:
+            assert ran() == 0
+        finally:
+            torch.set_float32_matmul_precision("highest")
+        assert ran() == 1
+        a, b = operands()
+        with torch.autocast(DEVICE, torch.bfloat16):
+            assert torch.mm(a, b).dtype == torch.bfloat16 and ran() == 0
+    for reproducible, count in ((None, 0), (False, 0), (True, 1)):
+        with toprung.torch.use(**{**EVERY, "reproducible": reproducible}):
+            ran()
+            toprung.torch.wait()
+            torch.use_deterministic_algorithms(True)
+            try:
+                assert ran() == count
+            finally:
+                torch.use_deterministic_algorithms(False)
+    assert toprung.torch.report().refused
+
+
+def test_the_report_says_what_ran() -> None:
+    toprung.torch.enable(**EVERY)
+    a, b = operands()
+    for _ in range(3):
+        torch.mm(a, b.T.contiguous().T)
+    torch.mm(a.double(), b.double())
+    torch.mm(a[:0], b)
+    found = toprung.torch.report()
+    (row,) = found.rows
+    assert (row.op, row.problem, row.layout, row.taken, row.left, row.why) == ("mm", "9×17×33", "NT", 3, 0, "") and row.kernel
+    assert found.eligible == found.taken == 3 and found.to_json()["rows"][0]["kernel"] == row.kernel
+    assert row.kernel in str(found) and "convolutions" in str(found)
+
+
+def test_no_product_waits_for_its_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch's own runs until the kernel is there."""
+    gate = threading.Event()
+    decided = products.decided
+
+    def slow(*given: Any) -> Any:
+        assert gate.wait(60)
+        return decided(*given)
+
+    monkeypatch.setattr(products, "decided", slow)
+    monkeypatch.setattr(products, "PATIENCE", 0.05)
+    a, b = operands()
+    with toprung.torch.use(**{**EVERY, "reproducible": None}):
+        assert ran(lambda: torch.mm(a, b)) == 0
+        assert not toprung.torch.wait(0.01)
+        assert "prepared" in toprung.torch.report().rows[0].why
+        gate.set()
+        assert toprung.torch.wait(60)
+        assert ran(lambda: torch.mm(a, b)) == 1
+
+
+def test_a_program_that_is_not_edited(tmp_path: Path) -> None:
+    program = tmp_path / "train.py"
+    program.write_text(
+        "import sys, torch, helper\nfrom pathlib import Path\n"
+        f"a = torch.ones(64, 64, device={DEVICE!r})\n"
+        "print(sys.argv[1:], __name__, helper.found, (a @ a)[0, 0].item())\nsys.exit(3)\n"
+    )
+    (tmp_path / "helper.py").write_text("found = 'beside it'\n")
+    options = ["--own", *(["--cpu"] if DEVICE == "cpu" else []), "--report", "-"]
+    for command in ([str(program)], ["-m", "train"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "toprung.torch", *options, *command, "--lr", "1e-3"], capture_output=True, text=True,
+            cwd=tmp_path, check=False,
+        )  # fmt: skip
+        assert done.returncode == 3, done.stderr
+        assert done.stdout == "['--lr', '1e-3'] __main__ beside it 64.0\n"
+        assert "mm " in done.stderr and "64×64×64" in done.stderr
+    record = tmp_path / "ran.json"
+    done = subprocess.run(
+        [sys.executable, "-m", "toprung.torch", "--report", str(record), str(program)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 3 and "rows" in record.read_text()
+
+
+@pytest.mark.parametrize("command", [["missing.py"], ["--precision", "fp9", "x.py"], [], ["--report", "/", "x.py"]])
+def test_programs_that_cannot_run(command: list[str], tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "toprung.torch", *command], capture_output=True, text=True, cwd=tmp_path, check=False
+    )
+    assert done.returncode == 2 and "usage:" in done.stderr and "Traceback" not in done.stderr
