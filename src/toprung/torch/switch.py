@@ -23,7 +23,7 @@ class _Overriding:
         key = device_type.upper()
         self._library = torch.library.Library("aten", "IMPL")
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message=".*[Oo]verriding a previously registered kernel.*")
+            warnings.filterwarnings("ignore", message="(?s).*Overriding a previously registered kernel")
             for name, (op, make) in OVERLOADS.items():
                 # some overloads exist on GPUs alone, and some not in every version
                 if not torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", key):
