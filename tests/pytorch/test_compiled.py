@@ -109,8 +109,9 @@ def test_compiled_programs_take_products_while_enabled(mode: str | None) -> None
     compiled(x).sum().backward()
     with toprung.torch.use(**EVERY):
         for _ in range(4):
-            made = compiled(x).clone()  # a graph's memory is overwritten by its next replay
-        made.sum().backward()
+            again = compiled(x)
+            made = again.clone()  # a graph's memory is overwritten by its next replay
+            again.sum().backward()
         ran = toprung.torch.report().taken
     torch.testing.assert_close(made, theirs, rtol=1e-5, atol=1e-5)
     if mode is None:

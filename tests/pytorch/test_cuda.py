@@ -12,6 +12,7 @@ from torch_device import DEVICE, left
 
 import toprung
 import toprung.torch
+from toprung.backends.cuda import CUDASession
 from toprung.torch import products
 
 pytestmark = pytest.mark.skipif(DEVICE != "cuda", reason="there is no GPU")
@@ -213,7 +214,7 @@ def test_backward_runs_on_our_kernels() -> None:
         assert toprung.torch.report().taken - before == 3, left()
 
 
-def test_scratch_memory_is_pytorchs() -> None:
+def test_scratch_memory_is_pytorchs(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.cuda.empty_cache()
     toprung.torch.enable(own=True, min_flops=0, reproducible=True)
     a, b = drawn(4096, 2048), drawn(2048, 4096)
@@ -221,11 +222,14 @@ def test_scratch_memory_is_pytorchs() -> None:
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
 
-    def outside() -> int:
-        free, total = torch.cuda.mem_get_info()
-        return total - free - torch.cuda.memory_reserved()
+    allocated, ours = torch.cuda.memory_allocated(), list[int]()
+    allocate = CUDASession.allocate
 
-    before, allocated = outside(), torch.cuda.memory_allocated()
+    def counted(self: CUDASession, nbytes: int) -> Any:
+        ours.append(nbytes)
+        return allocate(self, nbytes)
+
+    monkeypatch.setattr(CUDASession, "allocate", counted)
 
     made: list[tuple[torch.Tensor, ...]] = []
 
@@ -241,7 +245,7 @@ def test_scratch_memory_is_pytorchs() -> None:
     for thread in threads:
         thread.join()
     torch.cuda.synchronize()
-    assert outside() - before < 64 << 20
+    assert sum(ours) < 1 << 20  # counters of what is computed again
     for x, y, found in made[::7]:
         agree(found, x, y)
     made.clear()

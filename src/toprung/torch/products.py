@@ -30,8 +30,10 @@ KEPT = 8192
 PATIENCE = 0.4
 """Seconds that a product waits for its kernel the first time; PyTorch's own runs until the kernel is ready."""
 
-MARGIN = 1.1
-"""Factor by which a product of another class than plain fp32 must be faster than the vendor's by the cost model to be taken."""
+MARGIN = 1.08
+"""Factor by which a product must be faster than the vendor's by the cost model to be taken: below, the model errs too often.
+
+Chosen by ``results/nvidia-h200/torch-products.json``, whose forced paths show what another choice would have taken."""
 
 FLOAT32 = torch.float32
 
@@ -334,8 +336,8 @@ def _slower(call: Call) -> str:
         return f"{executable.kernels[0]} is as fast: {executable.why}"
     device = executable.session.device
     for desc, selection in executable.selections.items():
-        if selection.precision == "fp32":
-            continue  # it has been weighed against what is installed
+        if selection.weighed:
+            continue  # both have been measured
         times = ranking.against_installed(device, desc, selection.candidate)
         if times < MARGIN:
             return f"PyTorch's own takes {times:.2f} times as long as {selection} by the cost model"

@@ -33,6 +33,12 @@ Fitted to the launch alone on an H200 (``results/nvidia-h200/split-k.json``), in
 64 x 65536 x 4096 of ``fp32x-sustained.json``, nearly all across, takes longer than that by what they say."""
 REDUCE_RATE = 4.3e12
 """Bytes a second at which the results of slices are read and added: fitted to ``split-k.json``, where there are 50 MB and more."""
+SHORT_SHARE, SHORT_TAIL = 0.875, 0.35
+"""Cost of a tile whose K is short, beside ``COSTS`` and ``TAIL``: less of it hides the tile's end. The larger of both counts.
+
+With ``LEAST_ROW`` fitted to K from 64 to 256 in ``results/nvidia-h200/torch-products.json``, which both meet within a sixth."""
+LEAST_ROW = 0.75e-9
+"""Least seconds of a row that lies along K in the splitting pass."""
 SHORTEST = 256
 """Least K of a slice: below, a tile's beginning and end are most of its time."""
 
@@ -87,9 +93,24 @@ def split_time(desc: GemmDesc) -> float:
     )
 
 
+def short_time(desc: GemmDesc, config: Fp32xConfig, units: int) -> float:
+    """Return the seconds that a product with a short K takes beyond ``split_time`` and ``product_time``.
+
+    They are apart because tile and slices are chosen without them: they grow with C, whatever its tiles.
+    """
+    variant, sides = config.variant, ((desc.M, desc.stride_a, desc.trans_a), (desc.N, desc.stride_b, not desc.trans_b))
+    rows = sum(rows * matrices(stride, desc.batch) for rows, stride, across in sides if not across)
+    splitting = rows * max(LEAST_ROW - 8 * desc.K / SPLIT_RATE, 0.0)
+    if config.slices > 1:
+        return splitting
+    area = variant.BM * variant.BN
+    tile = 1e-9 * ((SHORT_TAIL - TAIL) * area - (1 - SHORT_SHARE) * BY_AREA[area] * desc.K)
+    return splitting + waves(desc, variant, units) * max(tile, 0.0)
+
+
 def seconds(desc: GemmDesc, config: Fp32xConfig, units: int) -> float:
     """Return the predicted seconds of all launches."""
-    return 2 * LAUNCH + split_time(desc) + product_time(desc, config, units)
+    return 2 * LAUNCH + split_time(desc) + product_time(desc, config, units) + short_time(desc, config, units)
 
 
 def _tiles(desc: GemmDesc, variant: Variant) -> int:
