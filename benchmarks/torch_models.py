@@ -3,7 +3,7 @@
     python benchmarks/torch_models.py results/nvidia-h200/torch-models.json [--models gpt,gpt2] [--modes eager,graphed]
     python benchmarks/torch_models.py OUT.json --small --device cpu
 
-A step is forward, loss, backward and AdamW, as written (eager), through ``torch.compile`` (compiled) and as a replayed CUDA graph
+A step is forward, loss and backward, as written (eager), through ``torch.compile`` (compiled) and as a replayed CUDA graph
 (graphed). Before anything is timed, the gradients that each step leaves are compared with float64's of the same weights and tokens.
 The three arms then take turns in one process. If toprung's gradients are further off than 1.5 times PyTorch fp32's, the result file
 says so and the exit status is 1. A second run adds its models and modes to OUT.json and replaces those that it measured again.
@@ -62,10 +62,6 @@ SETTLE = 0.2
 
 READY = 300
 """Seconds that toprung's kernels may take to be ready."""
-
-LEARNING_RATE = 1e-6
-"""AdamW's step, so small that the weights, and with them the numbers that the card multiplies, stay what they were."""
-
 
 # --- the models -------------------------------------------------------------------------------------------------------------------
 
@@ -174,40 +170,31 @@ MAKERS = {"gpt": gpt, "gpt2": gpt2, "bert": bert}
 
 
 class Training:
-    """A model with its optimizer, tokens and labels; all arms and modes train this one.
+    """A model with tokens and labels; all arms and modes train this one.
+
+    There is no optimizer: it multiplies no matrices, takes as long in every arm, and would hide what they differ in.
 
     Attributes
     ----------
     parameters : the weights, each once
-    start : copies of their first values
     """
 
     def __init__(self, name, size, device):
         torch.manual_seed(0)
         self.model, self.logits = MAKERS[name](size, device)
         self.names, self.parameters = zip(*self.model.named_parameters(), strict=True)
-        self.start = [p.detach().clone() for p in self.parameters]
         self.tokens, self.labels = torch.randint(size.vocabulary, (2, size.batch, size.length), device=device)
-        # capturable in every mode, though only a graph needs it, so that all modes launch the optimizer's same kernels
-        self.optimizer = torch.optim.AdamW(self.parameters, lr=LEARNING_RATE, foreach=True, capturable=device.type == "cuda")
 
     def loss(self, model, tokens, labels):
         """Return the cross entropy of every position's logits with random labels."""
         return F.cross_entropy(self.logits(model, tokens).flatten(0, 1), labels.flatten())
 
     def step(self, loss):
-        """Run forward, backward and the optimizer; return the loss without its autograd graph. The gradients stay in ``grad``."""
-        self.optimizer.zero_grad(set_to_none=True)
+        """Run forward and backward; return the loss without its autograd graph. The gradients stay in ``grad``."""
+        self.model.zero_grad(set_to_none=True)
         found = loss(self.model, self.tokens, self.labels)
         found.backward()
-        self.optimizer.step()
         return found.detach()
-
-    def restore(self):
-        """Write the first weights back, in place: graphs hold their addresses."""
-        with torch.no_grad():
-            for parameter, first in zip(self.parameters, self.start, strict=True):
-                parameter.copy_(first)
 
     def exact(self):
         """Return float64's loss and gradients, of one sequence at a time: the activations of all together may not fit."""
@@ -230,7 +217,7 @@ class Eager:
 
     def forget_gradients(self):
         """Drop the gradients, or fill them with NaN, so that an older one cannot pass for the next step's."""
-        self.training.optimizer.zero_grad(set_to_none=True)
+        self.training.model.zero_grad(set_to_none=True)
 
     @property
     def gradients(self):
@@ -238,7 +225,7 @@ class Eager:
 
 
 class Compiled(Eager):
-    """Forward and backward through ``torch.compile``; the optimizer as it is."""
+    """Forward and backward through ``torch.compile``."""
 
     def __init__(self, training):
         super().__init__(training)
@@ -259,7 +246,7 @@ class Graphed(Eager):
             for _ in range(WARM):
                 training.step(training.loss)
         torch.cuda.current_stream().wait_stream(side)
-        training.optimizer.zero_grad(set_to_none=True)  # the captured backward then allocates and writes them, and adds to nothing
+        training.model.zero_grad(set_to_none=True)  # the captured backward then allocates and writes them, and adds to nothing
         gc.collect()
         self.graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.graph):
@@ -313,7 +300,6 @@ def errors(training, step, exact):
     named by ``parameter``; gradients that are zero in exact arithmetic do not count), ``loss``
     """
     exact_loss, exact_gradients = exact
-    training.restore()
     step.forget_gradients()
     loss = step().item()
     norms = [e.norm().item() for e in exact_gradients]
@@ -408,7 +394,6 @@ def measured(mode, training, exact, place, device, given):
         for turn in range(given.rounds if names else 0):
             first = turn % len(names)
             for name in names[first:] + names[:first]:
-                training.restore()
                 with arm(name, device, given.small), compiling():
                     seconds, clock = sample(steps[name], given.steps, place)
                 row["seconds"][name].append(seconds)
@@ -503,7 +488,6 @@ def main():
             row = {
                 "model": model, "mode": mode, "title": f"{TITLES[model]}, {size}", "size": asdict(size),
                 "parameters": sum(p.numel() for p in training.parameters), "steps": given.steps,
-                "optimizer": f"AdamW, foreach, capturable={device.type == 'cuda'}, lr={LEARNING_RATE:g}, in every step",
                 "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"), "commit": facts["commit"],
                 **measured(mode, training, exact, place, device, given),
             }  # fmt: skip

@@ -1,8 +1,10 @@
 """Time single products of PyTorch's with toprung enabled: on the device, and on the host.
 
-``python benchmarks/torch_products.py results/nvidia-h200/torch-products.json``: small products, which are left to PyTorch or cost little
-more, and larger ones of all kinds, which are taken where they are faster. Device times are those of CUDA graphs, host times those of
-calls that the device keeps up with; PyTorch's own and toprung's in turns. Every product is compared with float64 first.
+    python benchmarks/torch_products.py results/nvidia-h200/torch-products.json --layouts NN,NT
+
+Small products, which are left to PyTorch, and larger ones of all kinds, which are taken where they are faster. Device times are those
+of CUDA graphs, host times those of calls that the device keeps up with; PyTorch's own and toprung's in turns. Every product is
+compared with float64 first.
 """
 
 from __future__ import annotations
@@ -24,21 +26,23 @@ from toprung.lab.harness import results
 from toprung.lab.harness.environment import environment
 
 SMALL = (
-    (1, 16, 16, 16), (1, 32, 32, 32), (1, 64, 64, 64), (1, 96, 96, 96), (1, 128, 128, 128), (1, 192, 192, 192), (1, 256, 256, 256),
-    (1, 384, 384, 384), (1, 32, 768, 768), (1, 8, 4096, 1024), (1, 128, 512, 512), (1, 64, 1024, 1024), (1, 1, 4096, 4096),
-    (1, 512, 64, 512), (1, 512, 512, 32), (8, 64, 64, 64), (64, 32, 32, 32), (96, 64, 64, 64), (48, 128, 128, 64), (48, 128, 64, 128),
-    (4, 128, 128, 128), (12, 256, 64, 64),
+    (1, 16, 16, 16), (1, 32, 32, 32), (1, 64, 64, 64), (1, 96, 96, 96), (1, 128, 128, 128), (1, 192, 192, 192),
+    (1, 256, 256, 256), (1, 384, 384, 384), (1, 32, 768, 768), (1, 8, 4096, 1024), (1, 128, 512, 512), (1, 64, 1024, 1024),
+    (1, 1, 4096, 4096), (1, 512, 64, 512), (1, 512, 512, 32), (8, 64, 64, 64), (64, 32, 32, 32), (96, 64, 64, 64),
+    (48, 128, 128, 64), (48, 128, 64, 128), (4, 128, 128, 128), (12, 256, 64, 64),
 )  # fmt: skip
 """Batch, M, N and K of products of less than 5e8 operations."""
 
 LARGE = (
-    (1, 512, 512, 1024), (1, 640, 640, 640), (1, 768, 768, 768), (1, 1024, 1024, 1024), (1, 2048, 2048, 2048), (1, 4096, 4096, 4096),
-    (64, 1024, 1024, 64), (64, 1024, 64, 1024), (64, 64, 1024, 1024), (1024, 64, 64, 64), (256, 128, 128, 128), (64, 256, 256, 256),
-    (32, 512, 512, 512), (384, 128, 128, 64), (384, 128, 64, 128), (96, 512, 512, 64), (96, 512, 64, 512), (1, 128, 4096, 4096),
-    (1, 64, 4096, 4096), (1, 16, 4096, 4096), (1, 4096, 256, 7168), (1, 256, 256, 7168), (1, 16384, 128, 2048), (1, 4096, 1024, 1024),
-    (1, 4096, 3072, 1024), (1, 4096, 1024, 4096), (1, 4096, 768, 768), (1, 4096, 3072, 768), (1, 4096, 4096, 64), (1, 4096, 4096, 128),
-    (1, 8192, 8192, 64), (1, 8192, 8192, 256), (16, 1024, 1024, 128), (16, 1024, 1024, 256), (1, 1000, 1000, 1000), (1, 2500, 700, 900),
-    (8, 700, 300, 500), (1, 30000, 100, 100), (1, 100, 100, 30000), (1, 4096, 50304, 1024), (3, 2000, 2000, 30), (1, 1500, 1500, 48),
+    (1, 512, 512, 1024), (1, 640, 640, 640), (1, 768, 768, 768), (1, 1024, 1024, 1024), (1, 2048, 2048, 2048),
+    (1, 4096, 4096, 4096), (64, 1024, 1024, 64), (64, 1024, 64, 1024), (64, 64, 1024, 1024), (1024, 64, 64, 64),
+    (256, 128, 128, 128), (64, 256, 256, 256), (32, 512, 512, 512), (384, 128, 128, 64), (384, 128, 64, 128),
+    (96, 512, 512, 64), (96, 512, 64, 512), (1, 128, 4096, 4096), (1, 64, 4096, 4096), (1, 16, 4096, 4096),
+    (1, 4096, 256, 7168), (1, 256, 256, 7168), (1, 16384, 128, 2048), (1, 4096, 1024, 1024), (1, 4096, 3072, 1024),
+    (1, 4096, 1024, 4096), (1, 4096, 768, 768), (1, 4096, 3072, 768), (1, 4096, 4096, 64), (1, 4096, 4096, 128),
+    (1, 8192, 8192, 64), (1, 8192, 8192, 256), (16, 1024, 1024, 128), (16, 1024, 1024, 256), (1, 1000, 1000, 1000),
+    (1, 2500, 700, 900), (8, 700, 300, 500), (1, 30000, 100, 100), (1, 100, 100, 30000), (1, 4096, 50304, 1024),
+    (3, 2000, 2000, 30), (1, 1500, 1500, 48),
 )  # fmt: skip
 """The same of larger ones, among them those of transformers' layers and attention."""
 
@@ -47,8 +51,10 @@ WARM, CALLS, ROUNDS = 3, 20, 5
 """Calls before anything is measured, calls of a sample, samples of each arm."""
 
 ARMS = {
-    "toprung": {}, "fp32": {"precision": "fp32", "own": True, "min_flops": 0}, "fp32x": {"precision": "fp32x", "own": True, "min_flops": 0},
-}  # fmt: skip
+    "toprung": {},
+    "fp32": {"precision": "fp32", "own": True, "min_flops": 0},
+    "fp32x": {"precision": "fp32x", "own": True, "min_flops": 0},
+}
 """Settings: the default ones, and each path forced, which shows what another choice would have taken."""
 
 
@@ -119,7 +125,7 @@ def predicted(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> dict[str, 
     for name, precision in (("fp32", "fp32"), ("fp32x", "fp32x")):
         order = ranking.ranked(device, desc, precision)
         found[name] = order[0].seconds if order else None
-    theirs = [f for f in families() if f.name == "cublas"][0]
+    theirs = next(f for f in families() if f.name == "cublas")
     found["cublas"] = min((theirs.cost(device, desc, c) for c in theirs.candidates(device, desc)), default=None)
     return found
 

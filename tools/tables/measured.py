@@ -86,7 +86,7 @@ def _torch_models(words: Sequence[str], root: Path) -> str:
     samples = max((len(t) for row in rows for t in row["seconds"].values()), default=0)
     commits = ", ".join(dict.fromkeys(str(row["commit"]) for row in rows))
     source = (
-        f"Medians of {samples} samples of {rows[0]['steps']} steps each, the three in turns, {rows[0]['optimizer']}; errors are "
+        f"Medians of {samples} samples of {rows[0]['steps']} steps each (forward and backward), the three in turns; errors are "
         f"Frobenius norms over all parameters' gradients, against float64: {device['short_name']}, driver {device['driver']}, "
         f"PyTorch {e['packages']['torch']}, transformers {e['packages'].get('transformers', 'absent')}, Python {e['python']}, "
         f"{e['date'][:10]}, commit {commits}, `{record['what']}`, stored in `{path}`.  "

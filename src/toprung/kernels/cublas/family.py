@@ -27,6 +27,10 @@ SPLIT_SIDE = 128
 NARROW, NARROW_TIMES = 4, 1.4
 """Products with a side from two to NARROW elements take it about NARROW_TIMES as long: its tiles stay large."""
 
+SHORT, SHORT_TIMES = 64, {False: 1.06, True: 1.10}
+"""Products with K up to SHORT, whose time is that of writing C, take it so many times as long; more where B lies along K. Fitted to
+``results/nvidia-h200/torch-products.json``."""
+
 
 class CuBLAS(KernelFamily):
     """``cublasGemmEx``, or its strided batch."""
@@ -55,6 +59,8 @@ class CuBLAS(KernelFamily):
         least = min(times) + MORE
         if not desc.is_vector and 1 < min(desc.M, desc.N) <= NARROW:
             least *= NARROW_TIMES
+        elif isinstance(desc, GemmDesc) and desc.K <= SHORT:
+            least *= SHORT_TIMES[desc.trans_b]
         return max(least, cost_model.HOST.cublas)
 
     def reason(self, device: Device, desc: Desc, config: KernelConfig) -> str:
