@@ -2,9 +2,9 @@
 
     python benchmarks/torch_products.py results/nvidia-h200/torch-products.json --layouts NN,NT
 
-Small products, which are left to PyTorch, and larger ones of all kinds, which are taken where they are faster. Device times are those
-of CUDA graphs, host times those of calls that the device keeps up with; PyTorch's own and toprung's in turns. Every product is
-compared with float64 first.
+Small products, which are left to PyTorch, and larger ones of all kinds, which are taken where they are faster. Device times are
+those of CUDA graphs, host times those of calls that the device keeps up with; PyTorch's own and toprung's in turns. Every product
+is compared with float64 first.
 """
 
 from __future__ import annotations
