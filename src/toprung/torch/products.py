@@ -148,15 +148,17 @@ def multiply(
         entry = _new(products, key, op, a, b, bias, beta, bias if inplace else out)
         if entry is None:
             return None
+    if entry.call is None and entry.job is None:
+        entry.left += 1
+        return None
     if _precision_of("cuda" if number >= 0 else "mkldnn", "matmul") not in UNSETTLED:
         return _refused(products, "the program asks for another precision than fp32")
     if _deterministic() and not products.settings.reproducible:
         return _refused(products, "PyTorch's deterministic mode is on: enable(reproducible=True) takes these products, too")
     call = entry.call
     if call is None:
-        if entry.job is not None:
-            _settle(entry, products.settings)
-            call = entry.call
+        _settle(entry, products.settings)
+        call = entry.call
         if call is None:
             entry.left += 1
             return None
