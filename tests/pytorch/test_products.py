@@ -151,6 +151,8 @@ CALLS: dict[str, Callable[[], Any]] = {
     "an out of columns": lambda: torch.mm(drawn(3, 4), drawn(4, 5), out=torch.empty(5, 3, device=DEVICE).T),
     "an out with gaps": lambda: torch.mm(drawn(3, 4), drawn(4, 5), out=torch.empty(3, 10, device=DEVICE)[:, ::2]),
     "an out that is an operand": lambda: _into_operand(),
+    "an out that is what is added": lambda: _into_bias(drawn(3, 5)),
+    "an out that is a part of what is added": lambda: _into_bias(drawn(4, 5)[:3]),
     "an out that is expanded": lambda: torch.mm(drawn(3, 4), drawn(4, 5), out=torch.empty(1, 5, device=DEVICE).expand(3, 5)),
     "an out that wants a gradient": lambda: torch.mm(drawn(3, 4), drawn(4, 5), out=drawn(3, 5).requires_grad_()),
     "a bias that does not expand": lambda: torch.addmm(drawn(4), drawn(3, 4), drawn(4, 5)),
@@ -171,6 +173,10 @@ class Named(torch.Tensor):
 def _into_operand() -> Any:
     a = drawn(4, 4)
     return torch.mm(a, drawn(4, 4, seed=1), out=a)
+
+
+def _into_bias(bias: torch.Tensor) -> Any:
+    return torch.addmm(bias, drawn(3, 4), drawn(4, 5), beta=0.5, out=bias)
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")

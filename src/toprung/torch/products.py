@@ -165,12 +165,12 @@ def multiply(
     elif call.depends and not call.is_valid():
         products.entries.pop(key, None)
         return None
-    at_c = 0
     if inplace or out is not None:
         made = bias if inplace else out
-        at_c = made.data_ptr()
-        if not call.is_clear(at_a, at_b, at_c):
+        if not call.is_clear(at_a, at_b, made.data_ptr()):
             return None
+        if not inplace and bias is not None and bias.untyped_storage().data_ptr() == out.untyped_storage().data_ptr():
+            return None  # the product would be written over what is to be added
     if profiling():
         with torch.profiler.record_function(f"toprung::{op}"):
             made = _started(entry, call, a, b, bias, beta, alpha, out, inplace, at_a, at_b)
@@ -193,14 +193,12 @@ def _started(
     """Return the result of a product that is put into the current stream; None if that cannot be."""
     try:
         if inplace:
-            made = bias
-        else:
-            made = a.new_empty(entry.shape) if out is None else out
-            if bias is None or beta == 0:
-                beta = 0.0
-            else:
-                made.copy_(bias)
-        call.start(a, b, made, at_a, at_b, made.data_ptr(), float(alpha), float(beta))
+            call.start(a, b, bias, at_a, at_b, bias.data_ptr(), float(alpha), float(beta))
+            return bias
+        made = a.new_empty(entry.shape) if out is None else out
+        call.start(a, b, made, at_a, at_b, made.data_ptr(), float(alpha), 0.0)
+        if bias is not None and beta != 0:
+            made.add_(bias, alpha=float(beta))  # a kernel that reads C while it writes it waits for each element
     except (ToprungError, torch.OutOfMemoryError) as error:  # scratch memory that PyTorch's own does not need, say
         if not isinstance(error, torch.OutOfMemoryError):
             entry.call, entry.why = None, str(error)
@@ -241,7 +239,7 @@ def _new(products: Products, key: Hashable, op: str, a: Any, b: Any, bias: Any, 
             c = _placed(shape, strides, views[0].operand.home, 0, views[0].operand.queue)
         else:
             c = _view(result, "cuda" if a.is_cuda else HOST)
-        added = 0.0 if bias is None or beta == 0 else 1.0 if beta == 1 else 2.0
+        added = 0.0 if bias is not result or result is None or beta == 0 else 1.0 if beta == 1 else 2.0
         if a.is_cuda:
             common(a.get_device(), settings)
         entry.why = "its kernel is being prepared"
