@@ -3,10 +3,12 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 # With an NVIDIA driver, CUDA's packages and cuBLAS come along; on any other machine they would be of no use
+# PyTorch's tests have an environment of their own: it brings its own CUDA packages, 5 GB
+TORCH := .venv-torch
 GPU := $(if $(wildcard /dev/nvidiactl /proc/driver/nvidia/version),$(VENV)/ready-gpu)
 PIP := -m pip install -q --disable-pip-version-check
 
-.PHONY: ladder test test-slow lint tables report site lock clean
+.PHONY: ladder test test-slow test-torch lint tables report site lock clean
 
 ladder: $(VENV)/ready $(GPU)
 	$(BIN)/toprung ladder kepler
@@ -16,6 +18,10 @@ test: lint
 
 test-slow: $(VENV)/ready-dev
 	$(BIN)/python -m pytest -n 2 --dist loadgroup --optimised -m "slow or on_device"
+
+# PyTorch with toprung's kernels below it: its own samples of operators, gradients, compilation; CUDA graphs where there is a GPU
+test-torch: $(TORCH)/ready
+	$(TORCH)/bin/python -m pytest -n 2 --dist loadgroup --disable-warnings tests/pytorch
 
 lint: $(VENV)/ready-dev
 	$(BIN)/ruff check .
@@ -44,9 +50,10 @@ lock: $(VENV)/ready-dev
 	$(BIN)/$(COMPILE) --extra dev -o requirements-dev.lock
 	$(BIN)/$(COMPILE) --extra site -o requirements-site.lock
 	$(BIN)/$(COMPILE) --extra cuda13 --group gpu -o requirements-gpu.lock
+	$(BIN)/$(COMPILE) --group pytorch -o requirements-torch.lock
 
 clean:
-	rm -rf $(VENV) dist build site
+	rm -rf $(VENV) $(TORCH) dist build site
 
 $(VENV)/ready: requirements.lock pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -60,6 +67,12 @@ $(VENV)/ready-dev: requirements-dev.lock $(VENV)/ready
 
 $(VENV)/ready-site: requirements-site.lock $(VENV)/ready
 	$(BIN)/python $(PIP) --require-hashes -r requirements-site.lock
+	touch $@
+
+$(TORCH)/ready: requirements-torch.lock pyproject.toml
+	test -x $(TORCH)/bin/python || $(PYTHON) -m venv $(TORCH)
+	$(TORCH)/bin/python $(PIP) --require-hashes -r requirements-torch.lock
+	$(TORCH)/bin/python $(PIP) --no-deps --no-build-isolation -e .
 	touch $@
 
 $(VENV)/ready-gpu: requirements-gpu.lock $(VENV)/ready

@@ -21,26 +21,6 @@ except ImportError:
     sys.exit("this example needs PyTorch: pip install torch")
 
 
-class Product(torch.autograd.Function):
-    """x · Wᵀ with its gradients. toprung.matmul records none and refuses tensors that want one; in here nothing is recorded."""
-
-    @staticmethod
-    def forward(ctx, x, weight, options):
-        """x (rows, inputs), weight (outputs, inputs) → (rows, outputs)."""
-        ctx.save_for_backward(x, weight)
-        ctx.options = options
-        return toprung.matmul(x, weight.T, **options)  # the transpose is not copied
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx, gradient):
-        """gradient (rows, outputs) → those by x and by weight."""
-        x, weight = ctx.saved_tensors
-        for_x = toprung.matmul(gradient, weight, **ctx.options) if ctx.needs_input_grad[0] else None
-        for_weight = toprung.matmul(gradient.T, x, **ctx.options) if ctx.needs_input_grad[1] else None
-        return for_x, for_weight, None
-
-
 class Linear(torch.nn.Module):
     """torch.nn.Linear with toprung's products: the same parameters, names, shapes and initial values.
 
@@ -56,9 +36,8 @@ class Linear(torch.nn.Module):
         self.weight, self.bias, self.options = like.weight, like.bias, options
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """x · Wᵀ + b."""
-        rows = x.reshape(-1, x.shape[-1])
-        result = Product.apply(rows, self.weight, self.options).reshape(*x.shape[:-1], -1)
+        """x · Wᵀ + b. The transpose is not copied, and gradients are toprung's products, too."""
+        result = toprung.matmul(x, self.weight.T, **self.options)
         return result if self.bias is None else result + self.bias
 
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 import torch
-from torch_device import DEVICE, EVERY
 
 import toprung
 import toprung.torch
 from toprung.torch import caches, products
+from torch_device import DEVICE, EVERY
 
 MODES = (None, "reduce-overhead", "max-autotune")
 
@@ -91,6 +91,9 @@ def test_export(strict: bool, tmp_path: Path) -> None:
     assert torch.ops.toprung.matmul.default in [node.target for node in program.graph.nodes]
     torch.export.save(program, tmp_path / "layer.pt2")
     torch.testing.assert_close(torch.export.load(tmp_path / "layer.pt2").module()(a, b), a @ b + 1)
+    code = "import sys, torch, toprung.torch; torch.export.load(sys.argv[1])"
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "layer.pt2")], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_operator_keeps_its_promises() -> None:

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 import torch
-from torch_device import DEVICE, left
 
 import toprung
 import toprung.torch
 from toprung.backends.cuda import CUDASession
 from toprung.torch import products
+from torch_device import DEVICE, left
 
 pytestmark = pytest.mark.skipif(DEVICE != "cuda", reason="there is no GPU")
 

@@ -13,10 +13,10 @@ import pytest
 import torch
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils import _pytree
-from torch_device import DEVICE, EVERY, left
 
 import toprung.torch
 from toprung.torch import overloads
+from torch_device import DEVICE, EVERY, left
 
 RANDOM = {"svd_lowrank", "pca_lowrank", "linalg.pinv.singular"}
 """Operators that draw numbers, others in float64 than in float32: they are compared with PyTorch's own in float32."""

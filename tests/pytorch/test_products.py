@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 import torch
-from torch_device import DEVICE, EVERY, left
 
 import toprung.torch
 from toprung import errors
 from toprung.torch import products
+from torch_device import DEVICE, EVERY, left
 
 NAN, INF = math.nan, math.inf
 

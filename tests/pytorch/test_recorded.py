@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 from torch.func import hessian, jacfwd, jacrev, jvp, vmap
-from torch_device import DEVICE
 
 import toprung
 from toprung import errors
+from torch_device import DEVICE
 
 SHAPES = [
     ((4, 5), (5, 3)), ((5,), (5, 3)), ((4, 5), (5,)), ((5,), (5,)), ((2, 4, 5), (5, 3)), ((2, 4, 5), (2, 5, 3)),
@@ -75,6 +75,19 @@ def test_prepacked_operands(trans: bool) -> None:
     with torch.no_grad():
         weight.add_(1)  # what was packed stays what it was
     torch.testing.assert_close(matmul(x, packed), matmul(x, fixed))
+
+
+def test_a_prepacked_weight_alone_wants_a_gradient() -> None:
+    x, weight = wanted(4, 5).detach(), wanted(5, 3)
+    packed = toprung.prepack(weight)
+    made = toprung.matmul(x, packed)
+    assert made.requires_grad
+    made.sum().backward()
+    torch.testing.assert_close(weight.grad, x.sum(0)[:, None].expand(5, 3))
+    with pytest.raises(errors.BadArray, match="gradient"):
+        toprung.plan(x, packed)
+    with torch.no_grad():
+        assert not toprung.plan(x, packed)(x, packed).requires_grad
 
 
 def test_functorch() -> None:

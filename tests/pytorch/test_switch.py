@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 import torch
-from torch_device import DEVICE, EVERY
 
 import toprung
 import toprung.torch
 from toprung import errors
 from toprung.torch import products
+from torch_device import DEVICE, EVERY
 
 
 @pytest.fixture(autouse=True)

@@ -33,6 +33,11 @@ class PackedOperand:
         self.number = next(_numbers)
         _alive[self.number] = self
 
+    @property
+    def source(self) -> Any:
+        """Return the array whose gradient a product has to record; the copy where there is none."""
+        return self.array if self.origin is None else self.origin
+
     def asked(self, precision: str) -> str:
         """Return the precision of a product that asks for ``precision``: this operand's own where that is ``"auto"``."""
         return self.precision if precision == "auto" else precision

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from toprung.blas import calls, routines
-from toprung.blas.operands import How, arranged, finished, sizes, taken
+from toprung.blas.operands import How, arranged, finished, sizes, strict, taken
 from toprung.blas.packed import PackedOperand
 from toprung.blas.product import OnDevice, decided
 from toprung.blas.receipt import Receipt
@@ -26,6 +26,7 @@ class Plan:
         self._options: dict[str, Any] = {"precision": precision, "own": own, "device": device}
         self._packed = b if isinstance(b, PackedOperand) else None
         if self._packed is not None:
+            strict(self._packed.source, "b")  # a gradient that would be lost
             precision, b = self._packed.asked(precision), self._packed.array
         self._how = How("matmul", precision, own, device)
         given = arranged(*taken(a, b, out), out, self._how)

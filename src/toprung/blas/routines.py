@@ -72,7 +72,7 @@ def matmul(
     found, key = calls.again(a, b, out, precision, own, device)
     if found is not calls.MISS:
         return found
-    for thing in (a, b.array if isinstance(b, PackedOperand) else b):
+    for thing in (a, b.source if isinstance(b, PackedOperand) else b):
         library = arrays.adapter_of(thing)
         if library is not None and library.name in RECORDERS and library.is_recorded(thing):
             return RECORDERS[library.name](a, b, out, precision, own, device)

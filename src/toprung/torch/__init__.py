@@ -14,6 +14,16 @@ Examples
 >>> print(toprung.torch.report())  # doctest: +SKIP
 """
 
+from toprung.errors import MissingExtra
+
+try:
+    import torch
+except ImportError:
+    raise MissingExtra("toprung.torch needs PyTorch, which is not installed: pip install torch") from None
+if not hasattr(torch.library, "get_kernel"):
+    raise MissingExtra(f"toprung.torch needs a newer PyTorch than {torch.__version__}: pip install --upgrade torch")
+
+from toprung.torch import operator as _operator  # noqa: F401  # registers it: a graph that was exported with it can be loaded
 from toprung.torch.background import wait
 from toprung.torch.report import Report, report
 from toprung.torch.settings import ALL, Settings

@@ -25,7 +25,7 @@ from toprung.torch import background
 from toprung.torch.settings import Settings
 
 KEPT = 8192
-"""Products that are remembered for a set of settings; past that all are forgotten, with their counts."""
+"""Products that are remembered for a set of settings; past that all are selected anew, and only counts are kept."""
 
 PATIENCE = 0.4
 """Seconds that a product waits for its kernel the first time; PyTorch's own runs until the kernel is ready."""

@@ -63,6 +63,9 @@ def enable(
 ) -> None:  # fmt: skip
     """Take PyTorch's fp32 matrix products of this process from now on: forward and backward, eager and compiled.
 
+    A product of a kind that is new waits 0.4 s at most; while its kernel is being prepared, PyTorch's own runs. Where the program
+    asks for TF32, for its deterministic mode, or for another type by autocast, it gets what it asks for.
+
     Parameters
     ----------
     precision : ``"auto"`` and ``"fp32x"``: as accurate as fp32, on Tensor Cores where those are faster, or always; ``"fp32"``: IEEE
@@ -78,11 +81,6 @@ def enable(
     ------
     BadArgument
         a value that there is not
-
-    Notes
-    -----
-    A product of a kind that is new waits 0.4 s at most; while its kernel is being prepared, PyTorch's own runs. Where the program
-    asks for TF32, for its deterministic mode, or for another type by autocast, it gets what it asks for.
     """
     global _enabled
     settings = Settings.of(precision, ops, device_types, own, min_flops, reproducible)

@@ -101,7 +101,8 @@ def workspace_bytes(call: GemmDesc, variant: SgemmConfig, units: int, limit: int
     """Return the scratch memory of a product, on the device: operands laid out, parts of tiles, and a flag for each SM."""
     if not (call.M and call.N):
         return 0
-    return whole(sum(_parts(call, panels(call, limit, variant)[0], variant, units, cut))) + whole(4 * units)
+    parts = sum(_parts(call, panels(call, limit, variant)[0], variant, units, cut))
+    return whole(parts) + whole(4 * units) if cut else parts
 
 
 def _parts(call: GemmDesc, p: Panel, variant: SgemmConfig, units: int, cut: bool) -> tuple[int, int, int]:
@@ -210,7 +211,8 @@ class SgemmLaunches(Launches):
         if workspace is not None:
             lent = address_of(workspace)
             flags = lent + self.workspace_bytes - whole(4 * self.units)
-            zero(self.session, flags, self.units, queue)  # whose memory it was before left anything there
+            if self.cut:
+                zero(self.session, flags, self.units, queue)  # whose memory it was before left anything there
             for step in self._at(lent, flags):
                 step.run(at_a, at_b, at_c, alpha, beta, queue)
             return
