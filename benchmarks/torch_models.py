@@ -8,8 +8,8 @@ A step is forward, loss and backward, as written (eager), through ``torch.compil
 The three arms then take turns in one process. If toprung's gradients are further off than 1.5 times PyTorch fp32's, the result file
 says so and the exit status is 1. A second run adds its models and modes to OUT.json and replaces those that it measured again.
 
-``gpt`` and ``open``, the same without a causal mask, are written out below; ``gpt2`` and ``bert`` come from transformers, if that is
-installed, with random weights: nothing is downloaded. Attention is two matrix products around a softmax, and dropout is 0.
+``gpt`` and ``open``, the same without a causal mask, are written out below; ``gpt2`` and ``bert`` come from transformers, if that
+is installed, with random weights: nothing is downloaded. Attention is two matrix products around a softmax, and dropout is 0.
 """
 
 import argparse

@@ -17,7 +17,7 @@ PACKAGE = trial.ROOT / "src" / "toprung"
 ORDER = (
     "errors", "device", "tile", "paths", "moved", "gemm", "backends", "store", "kernels", "oracle", "arrays", "dispatch", "execute",
     "blas", "lab.bounds", "lab.sass", "lab.rung", "lab.ladders", "lab.routines", "lab.competitor", "lab.baselines", "lab.harness",
-    "lab.guidelines", "lab.probe", "lab.explain", "lab", "tune", "report", "torch.settings", "torch", "", "cli", "torch.__main__", "__main__",
+    "lab.guidelines", "lab.probe", "lab.explain", "lab", "tune", "report", "torch", "", "cli", "torch.__main__", "__main__",
 )  # fmt: skip
 """Rooms, lowest first: a file may import from its own room and from those before it; within a room no files import each other in a
 circle. What is found by looking (rungs, families, backends, peers, commands) is added without a line here; "" is the package."""
