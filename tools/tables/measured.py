@@ -94,6 +94,36 @@ def _torch_models(words: Sequence[str], root: Path) -> str:
     return "\n".join([*lines, "", source])
 
 
+def _torch_products(words: Sequence[str], root: Path) -> str:
+    """Single products of PyTorch's with toprung enabled, summed up by what became of them; from benchmarks/torch_products.py."""
+    record = read(root / words[0])
+    device, e = record["environment"]["device"], record["environment"]
+    rows = record["torch_products"]
+    kinds = {
+        "below 5e8 operations: left to PyTorch": [r for r in rows if r["kind"] == "small"],
+        "larger, left to PyTorch": [r for r in rows if r["kind"] == "large" and not r["kernel"]["toprung"]],
+        "larger, taken": [r for r in rows if r["kind"] == "large" and r["kernel"]["toprung"]],
+    }
+    lines = [
+        "| products | how many | device time over PyTorch's: geometric mean | and the largest | host time more than PyTorch's: "
+        "median, µs | and the largest |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
+    for name, found in kinds.items():
+        ratios = [r["device"]["toprung"] / r["device"]["torch"] for r in found]
+        hosts = [1e6 * (r["host"]["toprung"] - r["host"]["torch"]) for r in found if r["host"]]
+        mean = statistics.geometric_mean(ratios)
+        lines.append(
+            f"| {name} | {len(found)} | {mean:.3f} | {max(ratios):.3f} | {statistics.median(hosts):.1f} | {max(hosts):.1f} |"
+        )
+    source = (
+        f"Device times by CUDA graphs, medians of {len(rows[0]['samples']['torch'])} samples, in turns; host times of products "
+        f"of up to 3e9 operations: {device['short_name']}, driver {device['driver']}, PyTorch {e['packages']['torch']}, Python "
+        f"{e['python']}, {e['date'][:10]}, commit {e['commit']}, `{record['what']}`, stored in `{words[0]}`.  "
+    )
+    return "\n".join([*lines, "", source])
+
+
 def _installations(words: Sequence[str], root: Path) -> str:
     """Disk space of installations, a row for each extra; from benchmarks/install_sizes.py."""
     record = read(root / words[0])
@@ -216,6 +246,7 @@ TABLES = {
     "overhead": _overhead,
     "host_arrays": _host_arrays,
     "torch_models": _torch_models,
+    "torch_products": _torch_products,
     "installations": _installations,
     "commits": _commits,
     "bench": _bench,
