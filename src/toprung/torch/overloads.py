@@ -1,7 +1,4 @@
-"""Overloads of aten that toprung takes: each sorts its arguments for ``multiply``; where that says None, PyTorch's own kernel runs.
-
-``keys`` is the set of dispatch keys of the call, which PyTorch's own kernel wants.
-"""
+"""Overloads of aten that toprung takes: each sorts its arguments for ``multiply``; where that says None, PyTorch's own runs."""
 
 from __future__ import annotations
 
@@ -19,9 +16,9 @@ FLOAT32 = torch.float32
 def mm(original: Kernel, op: str) -> Kernel:
     """Return the kernel of ``mm`` and ``bmm``."""
 
-    def kernel(keys: Any, self: Any, mat2: Any) -> Any:
+    def kernel(self: Any, mat2: Any) -> Any:
         made = multiply(op, self, mat2)
-        return original(keys, self, mat2) if made is None else made
+        return original(self, mat2) if made is None else made
 
     return kernel
 
@@ -29,9 +26,9 @@ def mm(original: Kernel, op: str) -> Kernel:
 def mm_out(original: Kernel, op: str) -> Kernel:
     """Return the kernel of ``mm.out`` and ``bmm.out``."""
 
-    def kernel(keys: Any, self: Any, mat2: Any, *, out: Any) -> Any:
+    def kernel(self: Any, mat2: Any, *, out: Any) -> Any:
         made = multiply(op, self, mat2, out=out)
-        return original(keys, self, mat2, out=out) if made is None else made
+        return original(self, mat2, out=out) if made is None else made
 
     return kernel
 
@@ -39,9 +36,9 @@ def mm_out(original: Kernel, op: str) -> Kernel:
 def mm_dtype(original: Kernel, op: str) -> Kernel:
     """Return the kernel of ``mm.dtype`` and ``bmm.dtype``."""
 
-    def kernel(keys: Any, self: Any, mat2: Any, out_dtype: Any) -> Any:
+    def kernel(self: Any, mat2: Any, out_dtype: Any) -> Any:
         made = multiply(op, self, mat2) if out_dtype is FLOAT32 else None
-        return original(keys, self, mat2, out_dtype) if made is None else made
+        return original(self, mat2, out_dtype) if made is None else made
 
     return kernel
 
@@ -49,9 +46,9 @@ def mm_dtype(original: Kernel, op: str) -> Kernel:
 def mm_dtype_out(original: Kernel, op: str) -> Kernel:
     """Return the kernel of ``mm.dtype_out`` and ``bmm.dtype_out``."""
 
-    def kernel(keys: Any, self: Any, mat2: Any, out_dtype: Any, *, out: Any) -> Any:
+    def kernel(self: Any, mat2: Any, out_dtype: Any, *, out: Any) -> Any:
         made = multiply(op, self, mat2, out=out) if out_dtype is FLOAT32 else None
-        return original(keys, self, mat2, out_dtype, out=out) if made is None else made
+        return original(self, mat2, out_dtype, out=out) if made is None else made
 
     return kernel
 
@@ -59,9 +56,9 @@ def mm_dtype_out(original: Kernel, op: str) -> Kernel:
 def addmm(original: Kernel, op: str) -> Kernel:
     """Return the kernel of ``addmm``, ``baddbmm`` and ``addmv``."""
 
-    def kernel(keys: Any, self: Any, mat1: Any, mat2: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
+    def kernel(self: Any, mat1: Any, mat2: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
         made = multiply(op, mat1, mat2, self, beta, alpha)
-        return original(keys, self, mat1, mat2, beta=beta, alpha=alpha) if made is None else made
+        return original(self, mat1, mat2, beta=beta, alpha=alpha) if made is None else made
 
     return kernel
 
@@ -69,9 +66,9 @@ def addmm(original: Kernel, op: str) -> Kernel:
 def addmm_out(original: Kernel, op: str) -> Kernel:
     """Return the kernel of ``addmm.out``, ``baddbmm.out`` and ``addmv.out``."""
 
-    def kernel(keys: Any, self: Any, mat1: Any, mat2: Any, *, beta: Any = 1, alpha: Any = 1, out: Any) -> Any:
+    def kernel(self: Any, mat1: Any, mat2: Any, *, beta: Any = 1, alpha: Any = 1, out: Any) -> Any:
         made = multiply(op, mat1, mat2, self, beta, alpha, out)
-        return original(keys, self, mat1, mat2, beta=beta, alpha=alpha, out=out) if made is None else made
+        return original(self, mat1, mat2, beta=beta, alpha=alpha, out=out) if made is None else made
 
     return kernel
 
@@ -79,9 +76,9 @@ def addmm_out(original: Kernel, op: str) -> Kernel:
 def addmm_(original: Kernel, op: str) -> Kernel:
     """Return the kernel of ``addmm_``, ``baddbmm_`` and ``addmv_``."""
 
-    def kernel(keys: Any, self: Any, mat1: Any, mat2: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
+    def kernel(self: Any, mat1: Any, mat2: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
         made = multiply(op, mat1, mat2, self, beta, alpha, inplace=True)
-        return original(keys, self, mat1, mat2, beta=beta, alpha=alpha) if made is None else made
+        return original(self, mat1, mat2, beta=beta, alpha=alpha) if made is None else made
 
     return kernel
 
@@ -89,9 +86,9 @@ def addmm_(original: Kernel, op: str) -> Kernel:
 def addmm_dtype(original: Kernel, op: str) -> Kernel:
     """Return the kernel of ``addmm.dtype`` and ``baddbmm.dtype``."""
 
-    def kernel(keys: Any, self: Any, mat1: Any, mat2: Any, out_dtype: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
+    def kernel(self: Any, mat1: Any, mat2: Any, out_dtype: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
         made = multiply(op, mat1, mat2, self, beta, alpha) if out_dtype is FLOAT32 else None
-        return original(keys, self, mat1, mat2, out_dtype, beta=beta, alpha=alpha) if made is None else made
+        return original(self, mat1, mat2, out_dtype, beta=beta, alpha=alpha) if made is None else made
 
     return kernel
 
@@ -99,9 +96,9 @@ def addmm_dtype(original: Kernel, op: str) -> Kernel:
 def addmm_dtype_out(original: Kernel, op: str) -> Kernel:
     """Return the kernel of ``addmm.dtype_out`` and ``baddbmm.dtype_out``."""
 
-    def kernel(keys: Any, self: Any, mat1: Any, mat2: Any, out_dtype: Any, *, beta: Any = 1, alpha: Any = 1, out: Any) -> Any:
+    def kernel(self: Any, mat1: Any, mat2: Any, out_dtype: Any, *, beta: Any = 1, alpha: Any = 1, out: Any) -> Any:
         made = multiply(op, mat1, mat2, self, beta, alpha, out) if out_dtype is FLOAT32 else None
-        return original(keys, self, mat1, mat2, out_dtype, beta=beta, alpha=alpha, out=out) if made is None else made
+        return original(self, mat1, mat2, out_dtype, beta=beta, alpha=alpha, out=out) if made is None else made
 
     return kernel
 
@@ -109,10 +106,10 @@ def addmm_dtype_out(original: Kernel, op: str) -> Kernel:
 def activation(original: Kernel, op: str) -> Kernel:
     """Return the kernel of ``_addmm_activation``: ``addmm``, then ReLU or GELU."""
 
-    def kernel(keys: Any, self: Any, mat1: Any, mat2: Any, *, beta: Any = 1, alpha: Any = 1, use_gelu: bool = False) -> Any:
+    def kernel(self: Any, mat1: Any, mat2: Any, *, beta: Any = 1, alpha: Any = 1, use_gelu: bool = False) -> Any:
         made = multiply(op, mat1, mat2, self, beta, alpha)
         if made is None:
-            return original(keys, self, mat1, mat2, beta=beta, alpha=alpha, use_gelu=use_gelu)
+            return original(self, mat1, mat2, beta=beta, alpha=alpha, use_gelu=use_gelu)
         return _activated(made, use_gelu)
 
     return kernel
@@ -121,12 +118,10 @@ def activation(original: Kernel, op: str) -> Kernel:
 def activation_out(original: Kernel, op: str) -> Kernel:
     """Return the kernel of ``_addmm_activation.out``."""
 
-    def kernel(
-        keys: Any, self: Any, mat1: Any, mat2: Any, *, beta: Any = 1, alpha: Any = 1, use_gelu: bool = False, out: Any
-    ) -> Any:
+    def kernel(self: Any, mat1: Any, mat2: Any, *, beta: Any = 1, alpha: Any = 1, use_gelu: bool = False, out: Any) -> Any:
         made = multiply(op, mat1, mat2, self, beta, alpha, out)
         if made is None:
-            return original(keys, self, mat1, mat2, beta=beta, alpha=alpha, use_gelu=use_gelu, out=out)
+            return original(self, mat1, mat2, beta=beta, alpha=alpha, use_gelu=use_gelu, out=out)
         return _activated(made, use_gelu)
 
     return kernel

@@ -82,7 +82,7 @@ class Products:
     Attributes
     ----------
     entries : by what decides a product: operator, shapes, strides, alignments, devices
-    small : calls with fewer operations than ``min_flops``
+    small : calls with fewer operations than ``min_flops``, of any type
     refused : calls that PyTorch's own ran because of what the program asked for, by the reason
     past : entries that were retired, for their counts
     """
@@ -123,12 +123,12 @@ def multiply(
     products = now
     if products is None:
         return None
-    if a.dtype is not FLOAT32 or b.dtype is not FLOAT32 or op not in products.settings.ops:
-        return None
     shape_b = b.shape
     work = a.numel() * (shape_b[-1] if len(shape_b) > 1 else 1)
-    if work < products.least or not work:
+    if work < products.least or not work:  # first, for small products feel each look the most
         products.small += 1
+        return None
+    if a.dtype is not FLOAT32 or b.dtype is not FLOAT32 or op not in products.settings.ops:
         return None
     at_a, at_b, number = a.data_ptr(), b.data_ptr(), a.get_device()
     key: Hashable

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 import warnings
 from collections.abc import Collection
@@ -21,6 +22,7 @@ class _Overriding:
 
     def __init__(self, device_type: str) -> None:
         key = device_type.upper()
+        keys = torch.DispatchKeySet(getattr(torch.DispatchKey, key))  # PyTorch's own kernels want one, and do not look at it
         self._library = torch.library.Library("aten", "IMPL")
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="(?s).*Overriding a previously registered kernel")
@@ -28,8 +30,8 @@ class _Overriding:
                 # some overloads exist on GPUs alone, and some not in every version
                 if not torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", key):
                     continue
-                original = torch.library.get_kernel(f"aten::{name}", key).call_boxed
-                self._library.impl(name, make(original, op), key, with_keyset=True)
+                original = functools.partial(torch.library.get_kernel(f"aten::{name}", key).call_boxed, keys)
+                self._library.impl(name, make(original, op), key)
 
     def end(self) -> None:
         """Give PyTorch's own kernels their places back."""

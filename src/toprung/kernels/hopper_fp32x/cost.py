@@ -33,8 +33,8 @@ Fitted to the launch alone on an H200 (``results/nvidia-h200/split-k.json``), in
 64 x 65536 x 4096 of ``fp32x-sustained.json``, nearly all across, takes longer than that by what they say."""
 REDUCE_RATE = 4.3e12
 """Bytes a second at which the results of slices are read and added: fitted to ``split-k.json``, where there are 50 MB and more."""
-SHORT_SHARE, SHORT_TAIL = 0.875, 0.35
-"""Cost of a tile whose K is short, beside ``COSTS`` and ``TAIL``: less of it hides the tile's end. The larger of both counts.
+SHORT, SHORT_TAIL = 512, 0.2
+"""K below which little of it hides a tile's end, and nanoseconds more for each element of C, all of them at K = 0.
 
 With ``LEAST_ROW`` fitted to K from 64 to 256 in ``results/nvidia-h200/torch-products.json``, which both meet within a sixth."""
 LEAST_ROW = 0.75e-9
@@ -103,9 +103,8 @@ def short_time(desc: GemmDesc, config: Fp32xConfig, units: int) -> float:
     splitting = rows * max(LEAST_ROW - 8 * desc.K / SPLIT_RATE, 0.0)
     if config.slices > 1:
         return splitting
-    area = variant.BM * variant.BN
-    tile = 1e-9 * ((SHORT_TAIL - TAIL) * area - (1 - SHORT_SHARE) * BY_AREA[area] * desc.K)
-    return splitting + waves(desc, variant, units) * max(tile, 0.0)
+    tile = 1e-9 * SHORT_TAIL * variant.BM * variant.BN * max(1 - desc.K / SHORT, 0.0)
+    return splitting + waves(desc, variant, units) * tile
 
 
 def seconds(desc: GemmDesc, config: Fp32xConfig, units: int) -> float:
