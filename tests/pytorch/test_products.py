@@ -213,12 +213,37 @@ def test_a_kernel_that_fails_leaves_the_product_to_pytorch(monkeypatch: pytest.M
     assert (row.taken, row.left, row.why) == (1, 1, "it does not start")
 
 
-def test_operands_at_other_addresses_are_not_taken_for_aligned_ones() -> None:
-    base, other = drawn(1, 16 * 36 + 1)[0], drawn(36, 20)
-    aligned, shifted = base[:-1].view(16, 36), base[1:].view(16, 36)
-    for a in (aligned, shifted, aligned):
-        agree(torch.mm(a, other), a.double() @ other.double(), 36)
-    assert len(toprung.torch.report().rows) >= 1 and taken() == 3
+def test_products_that_differ_in_one_thing_are_not_taken_for_each_other() -> None:
+    """Shapes, strides and alignment of each operand, of the result and of what is added; each is met twice."""
+    firsts = [LAYOUTS[lie](drawn(12, 36)) for lie in ("rows", "columns", "padded", "gaps")]
+    seconds = [LAYOUTS[lie](drawn(36, 20, seed=1)) for lie in ("rows", "columns", "padded", "gaps")]
+    outs = [torch.empty(12, 20, device=DEVICE), torch.empty(20, 12, device=DEVICE).T, torch.empty(12, 24, device=DEVICE)[:, :20]]
+    outs.append(torch.empty(12, 40, device=DEVICE)[:, ::2])  # which no kernel writes in place
+    added = [drawn(20, seed=2), drawn(12, 1, seed=3), drawn(12, 20, seed=4)]
+    for _ in range(2):
+        for a in firsts:
+            for b in seconds:
+                oracle = a.double() @ b.double()
+                agree(torch.mm(a, b), oracle, 36)
+                for out in outs:
+                    agree(torch.mm(a, b, out=out.fill_(NAN)), oracle, 36)
+        for c in added:
+            agree(torch.addmm(c, a, b), c.double() + oracle, 36)
+        for out in outs:
+            for beta in (0, 0.5, 1, 2, 0):
+                old = torch.full_like(out, NAN) if beta == 0 else drawn(12, 20, seed=4)
+                out.copy_(old)
+                agree(out.addmm_(a, b, beta=beta), oracle + (0 if beta == 0 else beta * old.double()), 36)
+    assert toprung.torch.report().eligible == taken(), left()
+
+
+def test_an_operand_that_lies_otherwise_in_memory_is_another_product() -> None:
+    base, other = drawn(1, 16 * 36 + 1)[0], drawn(1, 36 * 20 + 1)[0]
+    for a in (base[:-1].view(16, 36), base[1:].view(16, 36)):
+        for b in (other[:-1].view(36, 20), other[1:].view(36, 20)):
+            agree(torch.mm(a, b), a.double() @ b.double(), 36)
+            agree(torch.mm(a, b), a.double() @ b.double(), 36)
+    assert len(products.now.entries) == 4 and taken() == 8
 
 
 def test_threads_multiply_at_once() -> None:
