@@ -107,6 +107,10 @@ class Adapter:
         """Return the result of a product of two vectors, given as an array without dimensions."""
         return thing
 
+    def is_watching(self) -> bool:
+        """Return True while the library must see whatever happens to any array."""
+        return False
+
     def is_recorded(self, thing: Any) -> bool:
         """Return True if the library must see what happens to an array: to record a gradient, to transform or to trace it."""
         return False

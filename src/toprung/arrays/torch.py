@@ -27,30 +27,13 @@ def _stream_of() -> Callable[[int], int]:
     return raw or (lambda number: _torch().cuda.current_stream(number).cuda_stream)
 
 
-@functools.cache
-def _modes() -> tuple[Callable[[], int], Any]:
-    """Return what counts dispatch modes, and the module of forward mode."""
-    torch = _torch()
-    return torch._C._len_torch_dispatch_stack, torch.autograd.forward_ad
-
-
-def _is_watched(thing: Any) -> bool:
-    """Return True if a gradient is to be recorded, forward or backward, or something traces whatever happens."""
-    modes, forward = _modes()
-    return (thing.requires_grad and _torch().is_grad_enabled()) or modes() > 0 or forward._current_level >= 0
-
-
-def _has_storage(thing: Any) -> bool:
-    """Return False for tensors that stand for others inside ``torch.vmap`` and its kin."""
-    return bool(_torch()._C._has_storage(thing))
-
-
 class Torch(Adapter):
     """Adapter of strided float32 tensors that need no gradient; ``toprung.torch`` multiplies those that do."""
 
     name = "PyTorch"
     package = "torch"
     type_name = "Tensor"
+    _modes: tuple[Callable[[], int], Any] | None = None
 
     def operand(self, thing: Any, name: str) -> Operand:
         """Return the tensor's memory as an Operand; raise BadArray for a gradient to record, no strides, another type or device."""
@@ -80,17 +63,29 @@ class Torch(Adapter):
 
     def signature(self, thing: Any, writable: bool = False) -> Hashable:
         """Return type, shape, strides in elements, device; None without strides, with a gradient to lose, or a pending sign."""
-        if _is_watched(thing) or thing.is_neg() or not _has_storage(thing):
+        if (thing.requires_grad and _torch().is_grad_enabled()) or thing.is_neg():
             return None
         try:
             return thing.dtype, thing.shape, thing.stride(), thing.get_device()
         except RuntimeError:  # sparse ones have no strides
             return None
 
+    def is_watching(self) -> bool:
+        """Return True in a dispatch mode (fake tensors, tracing, counting), and where forward mode has begun."""
+        if self._modes is None:
+            torch = _torch()
+            self._modes = torch._C._len_torch_dispatch_stack, torch.autograd.forward_ad
+        depth, forward = self._modes
+        return depth() > 0 or forward._current_level >= 0
+
     def is_recorded(self, thing: Any) -> bool:
-        """Return True for a gradient to record, functorch's tensors, fake ones and other subclasses, and in a dispatch mode."""
-        kinds = _torch().Tensor, _torch().nn.Parameter
-        return _is_watched(thing) or type(thing) not in kinds or (thing.layout == _torch().strided and not _has_storage(thing))
+        """Return True for a gradient to record, while PyTorch watches, for tensors of ``torch.func``, fake ones and subclasses."""
+        torch = _torch()
+        if (thing.requires_grad and torch.is_grad_enabled()) or self.is_watching():
+            return True
+        if type(thing) not in (torch.Tensor, torch.nn.Parameter):
+            return True
+        return thing.layout == torch.strided and not torch._C._has_storage(thing)
 
     def detached(self, thing: Any) -> Any:
         """Return the tensor without its history."""

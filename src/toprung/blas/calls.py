@@ -47,10 +47,15 @@ def again(a: Any, b: Any, out: Any, precision: str, own: bool, device: Any) -> t
     adapter = _adapters.get(type(a))
     if adapter is None or _adapters.get(type(b)) is not adapter or (out is not None and _adapters.get(type(out)) is not adapter):
         return MISS, None
+    if adapter.is_watching():
+        return MISS, None
     like_a, like_b = adapter.signature(a), adapter.signature(b)
     if like_a is None or like_b is None:
         return MISS, None
-    at_a, at_b = adapter.address(a), adapter.address(b)
+    try:
+        at_a, at_b = adapter.address(a), adapter.address(b)
+    except RuntimeError:  # tensors that stand for others, inside torch.vmap, have none
+        return MISS, None
     key: Hashable = (adapter, like_a, at_a & 15, like_b, at_b & 15, precision, own, device)
     at_c = 0
     if out is not None:

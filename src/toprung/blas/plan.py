@@ -127,8 +127,9 @@ def plan(
 
     Returns
     -------
-    A callable ``plan(a, b, out=None)`` for operands of the same kinds, shapes, strides and place. On CUDA a call does not
-    allocate (with ``out=``), wait or ask anything of the driver but the launch, and may be captured in a CUDA graph.
+    A callable ``plan(a, b, out=None)`` for operands of the same kinds, shapes, strides and place. On CUDA a call with ``out=``
+    does not wait or ask anything of the driver but the launch (scratch memory comes from the array library's pool), and may be
+    captured in a CUDA graph.
 
     Raises
     ------

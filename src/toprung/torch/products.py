@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import os
 import threading
+import warnings
 from collections.abc import Callable, Hashable
 from typing import Any
 
@@ -319,8 +320,8 @@ def _prepare(entry: Entry, settings: Settings, a: View, b: View, c: View, beta: 
         why = "" if settings.own else _slower(call)
     except Exception as error:
         entry.why = f"{type(error).__name__}: {error}"
-        if not isinstance(error, ToprungError):
-            raise
+        if not isinstance(error, ToprungError):  # a fault of ours, which PyTorch's users need not suffer from, but should see
+            warnings.warn(f"toprung leaves {entry.op} {entry.problem} to PyTorch: {entry.why}", RuntimeWarning, stacklevel=2)
         return
     entry.why = why
     if not why:
