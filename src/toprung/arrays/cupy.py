@@ -49,12 +49,5 @@ class CuPy(Adapter):
         cupy = sys.modules["cupy"]
         return cupy.cuda.get_current_stream(home.number).ptr
 
-    def lend(self, thing: Any, nbytes: int) -> tuple[Any, int]:
-        """Return memory of CuPy's pool."""
-        cupy = sys.modules["cupy"]
-        with cupy.cuda.Device(thing.device.id):
-            made = cupy.cuda.alloc(nbytes)
-        return made, int(made.ptr)
-
 
 adapter = CuPy()
