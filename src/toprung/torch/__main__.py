@@ -16,7 +16,7 @@ FAREWELL = 10.0
 
 EXAMPLES = """examples:
   python -m toprung.torch train.py --lr 1e-3
-  python -m toprung.torch --report - train.py         what ran on which kernels, at the end
+  python -m toprung.torch --report - train.py     at the end: what ran where
   python -m toprung.torch --precision fp32 -m package.train --epochs 3
   torchrun --nproc-per-node 2 -m toprung.torch train.py
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -9,7 +10,7 @@ from toprung.torch import products
 
 UNSEEN = (
     "convolutions and recurrent layers (cuDNN)",
-    "fused attention (scaled_dot_product_attention, but for its math path)",
+    "fused attention (scaled_dot_product_attention but for its math)",
     "decompositions and solvers (cuSOLVER)",
     "code that was compiled ahead of time (AOTInductor)",
 )
@@ -73,12 +74,20 @@ class Report:
         return {**asdict(self), "rows": [asdict(row) for row in self.rows], "taken": self.taken, "not_seen": list(UNSEEN)}
 
     def __str__(self) -> str:
-        head = f"{self.taken} products on toprung's kernels, {self.eligible - self.taken} that might have been, {self.small} small"
-        lines = [head, f"{'operator':18} {'batch×M×N×K':22} {'lie':4} {'ours':>6} {'theirs':>6}  kernel, or why not"]
+        lines = [
+            f"{self.taken} products on toprung's kernels, {self.eligible - self.taken} that might have been, {self.small} small",
+            f"{'operator':18} {'batch×M×N×K':24} {'lie':3} {'ours':>8} {'theirs':>8}",
+        ]
         for row in self.rows:
-            lines.append(f"{row.op:18} {row.problem:22} {row.layout:4} {row.taken:6} {row.left:6}  {row.kernel or row.why}")
-        lines += [f"{count} calls left to PyTorch: {reason}" for reason, count in self.refused.items()]
-        return "\n".join([*lines, "not seen: " + "; ".join(UNSEEN)])
+            lines.append(f"{row.op:18} {row.problem:24} {row.layout:3} {row.taken:8} {row.left:8}")
+            lines += _wrapped(row.kernel or row.why)
+        for reason, count in self.refused.items():
+            lines += [f"{count} calls left to PyTorch:", *_wrapped(reason)]
+        return "\n".join([*lines, "not seen:", *(f"    {what}" for what in UNSEEN)])
+
+
+def _wrapped(text: str) -> list[str]:
+    return textwrap.wrap(text, 76, initial_indent="    ", subsequent_indent="    ")
 
 
 def report() -> Report:
