@@ -76,7 +76,7 @@ def compile_one(job):
         seconds = time.perf_counter() - start
         if fingerprint:
             keep(source, fingerprint, cubin.code)
-        return read(cubin, source.kernel, arch).describe(), seconds, ""
+        return read(cubin, source.symbol, arch).describe(), seconds, ""
     except MissingExtra:  # no disassembler
         return None, seconds, ""
     except ToprungError as error:

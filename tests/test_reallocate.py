@@ -55,9 +55,9 @@ def compiled(name: str) -> bytes:
 
 @pytest.mark.parametrize("name", [*QUICK, *(pytest.param(n, marks=pytest.mark.slow) for n in SLOW)])
 def test_fewer_cycles_are_lost_to_banks_and_the_proof_holds(name: str) -> None:
-    code = compiled(name)
-    _, renamed = reallocate(code, "gemm")
-    out, both = reallocate(code, "gemm", reorder=True)
+    code, symbol = compiled(name), source(name).symbol
+    _, renamed = reallocate(code, symbol)
+    out, both = reallocate(code, symbol, reorder=True)
     assert renamed.moved == 0 < renamed.renamed and both.moved > 300
     assert both.before == renamed.before and both.before.instructions == both.after.instructions
     assert renamed.after.extra_cycles < renamed.before.extra_cycles

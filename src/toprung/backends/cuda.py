@@ -302,7 +302,7 @@ class CUDASession:
         """A cubin for this GPU's architecture: compiled, or checked where it is machine code already."""
         self._alive()
         if source.language == "cubin":
-            cubin.check(source.binary, source.name, self.device.arch, source.kernel)
+            cubin.check(source.binary, source.name, self.device.arch, source.symbol)
             return source.binary
         return nvrtc.compile_cubin(source, self.device.arch, str(self.device)).code
 
@@ -395,7 +395,7 @@ class CUDASession:
         grid, block = _checked(what, kernel, groups, local)
         if kernel.source.language == "cubin":
             sizes = [a.nbytes if isinstance(a, np.generic) else 8 for a in args]
-            cubin.check_launch(kernel.source.binary, kernel.source.name, kernel.source.kernel, block, sizes)
+            cubin.check_launch(kernel.source.binary, kernel.source.name, kernel.source.symbol, block, sizes)
         if (options or {}).get("CARVEOUT"):
             carveout = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
             self._do(driver.cuFuncSetAttribute(kernel.function, carveout, ALL_SHARED))

@@ -131,9 +131,9 @@ def inspect_source(source: Source, arch: str) -> MachineCode:
 
 def _inspect_own(source: Source, arch: str) -> MachineCode:
     """Machine code that is there already: no compiler's log, but what it says of itself."""
-    own = cubin_file.check(source.binary, source.name, arch, source.kernel)
+    own = cubin_file.check(source.binary, source.name, arch, source.symbol)
     shared = own.shared_bytes + source.defines.get(DYNAMIC_SHARED, 0)
-    code = read(Cubin(source.binary, ""), source.kernel, arch)
+    code = read(Cubin(source.binary, ""), source.symbol, arch)
     return replace(code, registers=own.registers, stack_bytes=own.stack_bytes, shared_bytes=shared)
 
 
