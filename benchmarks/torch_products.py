@@ -44,7 +44,7 @@ LARGE = (
     (1, 2500, 700, 900), (8, 700, 300, 500), (1, 30000, 100, 100), (1, 100, 100, 30000), (1, 4096, 50304, 1024),
     (3, 2000, 2000, 30), (1, 1500, 1500, 48),
 )  # fmt: skip
-"""The same of larger ones, among them those of transformers' layers and attention."""
+"""Batch, M, N and K of larger products, among them those of transformers' layers and attention."""
 
 LAYOUTS = ("NN", "NT", "TN")
 WARM, CALLS, ROUNDS = 3, 20, 5
@@ -114,7 +114,7 @@ def host_seconds(a: torch.Tensor, b: torch.Tensor, calls: int = 200) -> float:
 
 
 def predicted(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> dict[str, float]:
-    """What the cost models say, in seconds: toprung's best in each class, and cuBLAS."""
+    """Return predicted seconds by the cost models: toprung's best in each class, and cuBLAS."""
     device = session_at(Home("cuda", 0)).device
     layouts = [Layout(tuple(t.shape), tuple(t.stride()), 4) for t in (a, b, out)]
     descs = lower(*layouts, 0.0).descs

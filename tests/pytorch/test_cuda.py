@@ -1,4 +1,4 @@
-"""What only a GPU shows: CUDA graphs in every idiom, streams, memory, backward's own threads, and what the profiler sees."""
+"""Tests that need a GPU: CUDA graphs in every idiom, streams, memory, backward's own threads, and what the profiler sees."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "offset": lambda t: torch.cat([t.new_full((1,), NAN), t.reshape(-1)])[1:].view(t.shape),
     "expanded": lambda t: t[..., :1, :].expand(t.shape),
 }
-"""How an operand may lie, NaN in every gap."""
+"""Layouts of an operand, NaN in every gap."""
 
 
 def agree(found: torch.Tensor, oracle: torch.Tensor, depth: int) -> None:

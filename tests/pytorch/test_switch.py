@@ -29,7 +29,7 @@ def left_as_it_was() -> Iterator[None]:
 
 
 def ran(call: Any = lambda: operands() and torch.mm(*operands())) -> int:
-    """How many products a call runs on toprung's kernels."""
+    """Count the products that a call runs on toprung's kernels."""
     before = toprung.torch.report().taken
     call()
     return toprung.torch.report().taken - before

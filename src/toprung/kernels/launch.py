@@ -132,6 +132,23 @@ def direct(
     return run
 
 
+def with_workspace(session: Session, nbytes: int, run: Run) -> Run:
+    """Return launches that take the session's scratch memory for the queue where the caller lends none."""
+
+    def taken(
+        a: Any, offset_a: int, b: Any, offset_b: int, c: Any, offset_c: int, alpha: float, beta: float, queue: Any = None,
+        workspace: Any = None,
+    ) -> None:  # fmt: skip
+        if workspace is not None:
+            run(a, offset_a, b, offset_b, c, offset_c, alpha, beta, queue, workspace)
+            return
+        own = session.workspace(queue, nbytes)
+        with own.lock:  # another product's launches must not come between these
+            run(a, offset_a, b, offset_b, c, offset_c, alpha, beta, queue, own.buffer.handle)
+
+    return taken
+
+
 def split_k_bytes(desc: Desc, slices: int) -> int:
     """Return the scratch memory of split-K: a result for each slice."""
     return 4 * slices * desc.result.elements if slices > 1 else 0
@@ -162,14 +179,9 @@ def summed(session: Session, desc: Desc, slices: int, main: Callable[[], Run]) -
             a: Any, offset_a: int, b: Any, offset_b: int, c: Any, offset_c: int, alpha: float, beta: float, queue: Any = None,
             workspace: Any = None,
         ) -> None:  # fmt: skip
-            if workspace is None:
-                own = session.workspace(queue, nbytes)
-                with own.lock:  # another product's launches must not come between the two
-                    run(a, offset_a, b, offset_b, c, offset_c, alpha, beta, queue, own.buffer.handle)
-                return
             multiply(a, offset_a, b, offset_b, workspace, 0, 1.0, 0.0, queue)
             add(queue, workspace, 0, c, offset_c, alpha, beta)
 
-        return run
+        return with_workspace(session, nbytes, run)
 
     return Launches(make)

@@ -1,4 +1,4 @@
-"""``report()``: what ran on which kernels since products are taken."""
+"""Report of the products that ran, on which kernels, and why PyTorch's own ran."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Report:
-    """What ran since ``enable``; ``print`` it, or take ``to_json()``.
+    """Counts of products since ``enable``, by kind; ``print`` it, or take ``to_json()``.
 
     Attributes
     ----------

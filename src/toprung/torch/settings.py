@@ -26,7 +26,7 @@ class Settings:
     precision : path of products, as for ``toprung.matmul``
     ops : operators that are taken
     device_types : devices whose tensors are taken
-    own : True to run toprung's kernels also where PyTorch's own are expected to be faster
+    own : True to run toprung's kernels also where PyTorch's own are expected to be as fast
     min_flops : floating-point operations below which PyTorch's own run
     reproducible : True to run toprung's kernels in PyTorch's deterministic mode too, each call waiting for its kernel; None and
         False: in that mode PyTorch's own run

@@ -42,7 +42,7 @@ _lock = threading.RLock()
 _overriding: dict[str, _Overriding] = {}
 _enabled: Settings | None = None
 _frames: list[tuple[object, Settings | None]] = []
-"""What ``use`` and ``exclude`` say, the innermost last, each with who said it."""
+"""Settings of the open blocks of ``use`` and ``exclude``, the innermost last, each with a mark of its block."""
 
 
 def _apply() -> None:

@@ -28,7 +28,7 @@ NARROW, NARROW_TIMES = 4, 1.4
 """Products with a side from two to NARROW elements take it about NARROW_TIMES as long: its tiles stay large."""
 
 SHORT, SHORT_TIMES = 64, {False: 1.07, True: 1.10}
-"""Products with K up to SHORT, whose time is that of writing C, take it so many times as long; more where B lies along K. Fitted to
+"""Largest K of products whose time is that of writing C, and cuBLAS's factor for them, more where B lies along K. Fitted to
 ``results/nvidia-h200/torch-products.json``."""
 
 

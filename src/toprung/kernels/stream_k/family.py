@@ -17,7 +17,7 @@ from toprung.kernels import blocks
 from toprung.kernels.base import TEST_EDGE, TEST_SLICES, Axes, KernelConfig, KernelFamily, Launches, Point, Run, TileConfig, tile_of
 from toprung.kernels.blocks import GROUP_M, LAYOUT_SWITCHES, RESIDENT, RULES, fitted, square, tiles_bytes
 from toprung.kernels.build import loaded
-from toprung.kernels.launch import uints
+from toprung.kernels.launch import uints, with_workspace
 from toprung.kernels.record import LibraryKernel, Switch
 from toprung.kernels.stream_k.work import Work, uploaded, work
 from toprung.tile import Rule, Tile
@@ -126,15 +126,10 @@ class StreamK(KernelFamily):
                 a: Any, offset_a: int, b: Any, offset_b: int, c: Any, offset_c: int, alpha: float, beta: float, queue: Any = None,
                 workspace: Any = None,
             ) -> None:  # fmt: skip
-                if workspace is None:
-                    own = session.workspace(queue, nbytes)
-                    with own.lock:  # another product's launches must not come between the two
-                        run(a, offset_a, b, offset_b, c, offset_c, alpha, beta, queue, own.buffer.handle)
-                    return
                 main(queue, a, offset_a, b, offset_b, c, offset_c, alpha, beta, groups.handle, workspace)
                 add(queue, c, offset_c, added.handle, workspace)
 
-            return run
+            return with_workspace(session, nbytes, run)
 
         return Launches(make)
 
