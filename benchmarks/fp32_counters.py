@@ -51,7 +51,7 @@ def counted(text):
         fill = source_kernel(Source("benchmarks/fill", FILL, "fill", {}, "cuda"), session)
         problem = named(text)
         one, desc = Compared(session, fill, problem, 0), problem.desc
-        plan, (a, b, c) = SgemmLaunches(session, desc, select_variant(desc, session.device.compute_units), chains=1), one.addresses
+        plan, (a, b, c) = SgemmLaunches(session, desc, select_variant(desc, session.device.compute_units)), one.addresses
         runs = (one.vendor(), lambda: plan.run(a, 0, b, 0, c, 0, 1.0, 0.0))
         found = []
         for run in runs:

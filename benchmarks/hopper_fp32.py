@@ -8,7 +8,7 @@
             ``--cases few``: of the block shapes the library's first alone
 ``time``    a line a shape and layout: µs of whole calls, the share of cuBLAS's speed, Frobenius errors of both, layout pass and
             product alone, what is predicted. ``--variants all``: every block shape; else what is chosen. ``--macros``, as often as
-            wanted: what is chosen once more, compiled with these, as a control of an idea; ``chains=1``: as a plan that is told so.
+            wanted: what is chosen once more, compiled with these, as a control of an idea; ``LINK=20``: with links of 20 stages.
             ``--sustained``: samples of so many seconds, with watts, MHz and pJ a flop
 
 Everything goes into OUT/hopper-fp32.json as well. ``right`` takes about half a minute.
@@ -58,11 +58,11 @@ DEEP = (
     {"M": 2100, "N": 2300, "K": 40, "trans": "TN"},
     {"M": 600, "N": 500, "K": 300, "limit": 300_000},
     {"M": 500, "N": 600, "K": 300, "trans": "TT", "limit": 300_000},
-    {"M": 1200, "N": 2100, "K": 500, "trans": "TN", "beta": 0.5, "chains": 3},
-    {"M": 301, "N": 262, "K": 1003, "chains": 4},
-    {"M": 500, "N": 600, "K": 300, "trans": "NT", "alpha": 0.5, "beta": -1.0, "limit": 300_000, "chains": 2},
+    {"M": 1200, "N": 2100, "K": 500, "trans": "TN", "beta": 0.5, "LINK": 5},
+    {"M": 301, "N": 262, "K": 1003, "LINK": 2},
+    {"M": 500, "N": 600, "K": 300, "trans": "NT", "alpha": 0.5, "beta": -1.0, "limit": 300_000, "LINK": 3},
 )
-"""Tiles cut along K, with as many parts as there can be; panels; and sums in chains of launches."""
+"""Tiles cut along K, with as many parts as there can be; panels; and sums in chains of many links."""
 DATA = ("normal", "inf", "-inf", "nan", "T2", "subnormal")
 BIG = tuple(f"{n}:{trans}" for n in (4096, 6144, 8192, 16384) for trans in TRANSPOSES)
 SHAPES = (
@@ -73,7 +73,7 @@ ROUNDS, BURST = 5, 0.02
 
 
 def problem_of(shape):
-    return Gemm(**{k: v for k, v in shape.items() if k not in ("limit", "chains")})
+    return Gemm(**{k: v for k, v in shape.items() if k not in ("limit", "LINK")})
 
 
 def named(text):
@@ -95,8 +95,8 @@ def check(session, shape, tile, name):
     problem = problem_of(shape)
     operands = hostile(problem, name)
     placed = OnDevice(operands, session)
-    chains = shape.get("chains")
-    plan = SgemmLaunches(session, problem.desc, tile, shape.get("limit", LIMIT), chains=chains, SPIN_LIMIT=SPIN)
+    link = {"LINK": shape["LINK"]} if "LINK" in shape else {}
+    plan = SgemmLaunches(session, problem.desc, tile, shape.get("limit", LIMIT), SPIN_LIMIT=SPIN, **link)
     first, second = (bits_of(plan, placed, problem) for _ in range(2))
     found = [] if np.array_equal(canonical(first), canonical(second)) else ["a second run gave other bits"]
     flags = np.empty(plan.units, np.uint32)
@@ -323,7 +323,7 @@ def compare(session, fill, text, every, controls, sustained, meter):
         row = {"name": name, "chosen": (variant, macros) == (chosen, {}), "samples": some} | far
         row |= {k: float(np.median([s[k] for s in some])) for k in ("seconds", "mhz", "joules") if some[0][k] is not None}
         if plan is not None:
-            row["schedule"] = [[list(link.schedule) for link in step.links] for step in plan.steps()]
+            row["schedule"] = [list(step.schedule) for step in plan.steps()]
             alone = launches(plan, sets[0]) if len(plan.panels) == 1 else {}
             row["alone"] = {k: float(np.median([timed(session, f, min(calls[1], 20)) for _ in range(3)])) for k, f in alone.items()}
             row["reckoned"], row["workspace_bytes"] = predicted(desc, units, variant), plan.workspace_bytes

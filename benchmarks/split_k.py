@@ -290,7 +290,7 @@ def parts(plan, one):
     (step,) = plan.steps()
     a, b, c = one.addresses
     found = {"split": lambda: step.split_only(a, b, None), "multiply": lambda: step.multiply_only(a, b, c, 1.0, 0.0, None)}
-    return found | ({"reduce": lambda: step.reduce_only(a, b, c, 1.0, 0.0, None)} if plan.slices > 1 else {})
+    return found | ({"reduce": lambda: step.reduce_only(c, 1.0, 0.0, None)} if plan.slices > 1 else {})
 
 
 def compare(session, fill, shape):

@@ -204,12 +204,12 @@ def test_slices_only_shorten_sums(name: str) -> None:
 
 
 def test_adding_up_has_one_order() -> None:
-    """Nothing but the count of pieces is added in memory, and the loads of eight slices are in flight at once."""
+    """Nothing is added in memory, and the loads of eight slices are in flight at once."""
     require(not nvrtc.missing(), f"CUDA: {nvrtc.missing()}")
     code = inspect_source(reduce_source(), "sm_90")
     assert code.spills == 0 and code.counts["LDG.128"] >= 8
     listing = disassemble(compile_cubin(reduce_source(), "sm_90").code)
-    assert re.findall(r"\b(?:REDG?|ATOM[GS]?)\.E\S+", listing) == ["REDG.E.ADD.64.STRONG.GPU"]
+    assert re.findall(r"\b(?:REDG?|ATOM[GS]?)\.E\S+", listing) == []
 
 
 def check_product(variant: Variant) -> None:

@@ -14,7 +14,6 @@ import hopper_on_cpu
 from conftest import require
 from hopper_on_cpu import aligned
 from toprung.backends.base import Source
-from toprung.errors import BadArgument
 from toprung.kernels.hopper_sgemm import cost, launches
 from toprung.kernels.hopper_sgemm.config import SgemmConfig
 from toprung.kernels.hopper_sgemm.family import AREA, SPACE
@@ -139,7 +138,7 @@ def test_a_turned_in_flight(folder: Folder, bm: int) -> None:
 def test_more_tiles_than_blocks(folder: Folder) -> None:
     plan = product(folder, 260, 516, 26, "TN")
     (step,) = plan.steps()
-    assert [link.schedule for link in step.links] == [(4, 9 % 4 + 4)]
+    assert step.schedule == (4, 9 % 4 + 4)
 
 
 @pytest.mark.slow
@@ -150,28 +149,36 @@ def test_the_rungs_before_the_last(folder: Folder, one: Rung) -> None:
     assert kernel.defines["GROUP"] == 8
     cut = bool(one.defines["CUT"])
     plan = product(folder, 260, 516, 35, "NN", variant=SgemmConfig(BK=16, STAGES=2, WAIT_AT=8), kernel=kernel, cut=cut)
-    assert bool(plan.steps()[0].links[0].schedule.shared) == cut
+    assert bool(plan.steps()[0].schedule.shared) == cut
 
 
 @pytest.mark.parametrize(
-    ("trans", "chains"),
+    ("trans", "link"),
     [
-        ("TN", 3),
-        *(pytest.param(t, n, marks=pytest.mark.slow) for t in ("NN", "NT", "TN", "TT") for n in (2, 3) if (t, n) != ("TN", 3)),
+        ("TN", 2),
+        *(pytest.param(t, n, marks=pytest.mark.slow) for t in ("NN", "NT", "TN", "TT") for n in (1, 2, 5) if (t, n) != ("TN", 2)),
     ],
 )
-def test_sums_in_chains(folder: Folder, trans: str, chains: int) -> None:
-    plan = product(folder, 260, 516, 75, trans, alpha=0.5, beta=-1.0, chains=chains, pad=(4, 4, 3))  # six stages
+def test_sums_in_links_of_a_chain(folder: Folder, trans: str, link: int) -> None:
+    plan = product(folder, 260, 516, 75, trans, alpha=0.5, beta=-1.0, LINK=link, pad=(4, 4, 3))  # six stages
     (step,) = plan.steps()
-    assert plan.launches == chains + (trans != "TN") and [link.schedule.grid for link in step.links] == [4] * chains
-    assert all(0 < link.schedule.shared < 9 for link in step.links), "some tiles are whole, and some are cut for several blocks"
+    assert step.schedule.grid == 4 and 0 < step.schedule.shared < 9, "some tiles are whole, and some are cut for several blocks"
     assert plan.kernel(True).defines["ROWS"] and not plan.kernel(False).defines.get("ROWS")  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("trans", [pytest.param("NT", marks=pytest.mark.slow), "TT"])
-def test_sums_in_chains_of_what_is_laid_out(folder: Folder, trans: str) -> None:
-    product(folder, 132, 260, 45, trans, chains=2, pad=(1, 2, 0))  # C on 16 bytes
-    product(folder, 132, 260, 45, trans, chains=2, pad=(1, 2, 3), limit=30_000)  # in panels
+@pytest.mark.parametrize("variant", [SgemmConfig(256, 128, BK=12, STAGES=2, WAIT_AT=11, TURN_A=1), TINY], ids=str)
+def test_links_shorten_the_errors_of_long_sums(folder: Folder, variant: SgemmConfig) -> None:
+    """By as much as the length of a chain says, in shared memory and in memory of a thread's own."""
+    rng = np.random.default_rng(0)
+    a, b = rng.random((64, 700), np.float32), rng.random((700, 64), np.float32)
+    call, kept = aligned(64, 64, 700), [laid(folder, x, x.shape[1]) for x in (a, b, np.zeros((64, 64), np.float32))]
+    errors = []
+    for link in (4, 1000):
+        plan = SgemmLaunches(folder, call, variant, cut=False, LINK=link)  # type: ignore[arg-type]
+        plan.run(kept[0].pointer, 0, kept[1].pointer, 0, kept[2].pointer, 0, 1.0, 0.0)
+        found = kept[2].array[kept[2].pointer - kept[2].array.ctypes.data :][: 4 * 64 * 64].view(np.float32).reshape(64, 64)
+        errors.append(np.linalg.norm(found - a.astype(float) @ b))
+    assert errors[0] < 0.5 * errors[1]
 
 
 def test_what_two_threads_make_ready_is_made_once(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,24 +192,13 @@ def test_what_two_threads_make_ready_is_made_once(folder: Folder, monkeypatch: p
 
     monkeypatch.setattr(launches, "Overlapping", Slow)
     call = aligned(40, 52, 60, 1, True)
-    plan = SgemmLaunches(folder, call, TINY, chains=2)  # type: ignore[arg-type]
+    plan = SgemmLaunches(folder, call, TINY)  # type: ignore[arg-type]
     threads = [threading.Thread(target=plan.reserve) for _ in range(3)]
     for one in threads:
         one.start()
     for one in threads:
         one.join()
-    assert sorted(one.defines.get("ROWS", 0) for one in made) == [0, 0, 2, 2], "two links, each for β = 0 and for another β"
-    with pytest.raises(BadArgument, match="one chain at least"):
-        SgemmLaunches(folder, call, TINY, chains=0)  # type: ignore[arg-type]
-
-
-@pytest.mark.slow
-def test_chains_where_there_is_less_to_do_than_links(folder: Folder) -> None:
-    assert product(folder, 132, 260, 10, chains=3).launches == 2
-    assert product(folder, 132, 260, 29, "TN", chains=8).launches == 3
-    product(folder, 130, 260, 50, "TN", alpha=0.0, beta=2.0, chains=2)
-    variant = SgemmConfig(256, 128, BK=12, STAGES=2, WAIT_AT=11, TURN_A=1)
-    assert product(folder, 260, 132, 52, "NN", variant=variant, chains=3).launches == 3
+    assert sorted(one.defines.get("ROWS", 0) for one in made) == [0, 2], "for β = 0 and for another β"
 
 
 def test_operands_that_begin_on_four_bytes(folder: Folder) -> None:

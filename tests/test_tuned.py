@@ -331,7 +331,7 @@ def test_a_wrong_kernel_is_passed_over(device: Device, stored: Store, monkeypatc
     other = replace(Machine.of(device), driver="an older driver")
     stored.add(entry(device, problem, "plain", PLAIN, machine=other), entry(device, problem, seconds=2e-3))
     stored.clear(kernel="tiled")
-    monkeypatch.setattr(plain, "RECORD", trial.altered(plain.RECORD, tmp_path, ("k < K", "k + 1 < K")))
+    monkeypatch.setattr(plain, "RECORD", trial.altered(plain.RECORD, tmp_path, ("k < end", "k + 1 < end")))
     left = multiplied(device, 64, 64, 64)
     (said,) = (why for name, why in left.passed_over if name.startswith("plain"))
     assert "by the cost model" in left.why and said.startswith("wrong with this driver and kernel: C[")
@@ -525,7 +525,7 @@ def test_a_selection_of_the_store_says_where_it_is_from(device: Device, stored: 
 
 
 def test_the_store_can_name_hopper_s_plain_fp32_kernel(stored: Store) -> None:
-    problem, tile = Gemm(4096, 4096, 4096), Tile(BM=256, BN=128, BK=16, TM=8, TN=16, STAGES=5)
+    problem, tile = Gemm(4096, 4096, 4096), Tile(BM=256, BN=128, BK=16, TM=8, TN=16, STAGES=4)
     options = {"GROUP": 4, "TURN_A": 0, "WAIT_AT": 8}
     named = entry(H200, problem, "hopper_sgemm", tile, 0.5, options=options)
     stored.add(named, entry(H200, problem, tile=Tile(**large_tile()), seconds=1.0))
@@ -535,7 +535,7 @@ def test_the_store_can_name_hopper_s_plain_fp32_kernel(stored: Store) -> None:
     assert isinstance(tuned.fitted(H200, Gemm(4000, 4001, 4002, trans="TT").desc, named, False), Candidate)
     assert "one product at a time" in str(tuned.fitted(H200, Gemm(64, 64, 64, batch=3).desc, named, False))
     assert not tuned.refusal(entry(H200, problem, "hopper_sgemm", tile, 0.5, options={**options, "WAIT_AT": 6}))
-    for wrong in ({"BM": 64}, {"STAGES": 10}, {"BK": 7}):
+    for wrong in ({"BM": 64}, {"STAGES": 1}, {"BK": 7}):
         bad = entry(H200, problem, "hopper_sgemm", replace(tile, **wrong), 0.5, options={**options, "WAIT_AT": 6})
         assert tuned.refusal(bad)
     assert "needs a tile" in tuned.refusal(entry(H200, problem, "hopper_sgemm", tile, 0.5))

@@ -13,6 +13,7 @@
 // room_for(x, y, z, n)  reqd_work_group_size(x, y, z), and registers for no fewer than n work-groups on a compute unit, where the
 //                  compiler can be told (NVIDIA's; for OpenCL the backend tells it)
 // KEEP(x)          the 32-bit variable x is held in a register from here on: not computed anew at each use to save one
+// MULTIPLY_ADD(W, a, v, w)  a * v + w for a float a and W floats v and w, rounded once: what a * b + c * d leaves to the compiler
 // LANE_READ(v, l)  the value of v in lane l of this sub-group, with SHUFFLE=1
 
 // a * b + c is one fused multiply-add; fma() is not used because some CPU runtimes call a function for it
@@ -35,6 +36,7 @@ typedef float float1;
 #define LPTR __local
 #define room_for(x, y, z, n) reqd_work_group_size(x, y, z)
 #define KEEP(x)
+#define MULTIPLY_ADD(W, a, v, w) fma((VECTOR(W))(a), v, w)
 
 #ifdef __NV_CL_C_VERSION
 #define UNROLL _Pragma("unroll")

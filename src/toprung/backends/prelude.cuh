@@ -54,6 +54,12 @@ inline float4 &operator+=(float4 &a, float4 b) { return a = a + b; }
 #define ALIGNED(W) __attribute__((aligned(4 * (W))))
 #define LPTR
 #define UNROLL _Pragma("unroll")
+inline float multiply_add(float a, float v, float w) { return fmaf(a, v, w); }
+inline float2 multiply_add(float a, float2 v, float2 w) { return make_float2(fmaf(a, v.x, w.x), fmaf(a, v.y, w.y)); }
+inline float4 multiply_add(float a, float4 v, float4 w) {
+    return make_float4(fmaf(a, v.x, w.x), fmaf(a, v.y, w.y), fmaf(a, v.z, w.z), fmaf(a, v.w, w.w));
+}
+#define MULTIPLY_ADD(W, a, v, w) multiply_add(a, v, w)
 #define KEEP(x) asm volatile("" : "+r"(x))
 
 #if defined(READ_ONLY) && READ_ONLY

@@ -10,15 +10,34 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from toprung.device import Device
-from toprung.gemm.desc import Desc, GemmDesc, widest
+from toprung.gemm.desc import LARGEST, Desc, GemmDesc, widest
 from toprung.kernels import cost_model
 from toprung.kernels.base import Switches
 from toprung.kernels.record import LibraryKernel, Switch
 from toprung.kernels.split_k import LEAST_ITERATIONS, slice_depth, whole_slices
 from toprung.tile import COMMON, EQUAL_SHARES, Rule, Tile, broken, divides, fits_local
 
+CHAINS = {32: 8, 64: 16}
+"""Longest K with the products of a chain, as ``include/block.cl`` has them; a longer K has chains of 32."""
+ONE_CHAIN = 1024
+"""K of a launch where a work-item has no registers for two sets of sums, and each of its sums is one chain of multiply-adds."""
+CHAINED_SUMS = 64
+"""Sums of a GPU's work-item up to which ``include/block.cl`` adds them up in short chains."""
+
 LARGEST_PIECE, DEEPEST = 1024, 512
 """Results of a work-item, and K of a tile, beyond which nothing is built: compilers unroll both."""
+
+
+def chains_fit(K: int, tile: Tile) -> bool:
+    """Return True if a tile's chains are as short as K asks for; tiles 8 deep, with few sums a work-item, are for small K alone."""
+    chain = next((chain for longest, chain in CHAINS.items() if longest >= K), 32)
+    few = (tile.TM or 1) * (tile.TN or 1) <= 4
+    return (tile.BK or 1) <= (chain if few else max(chain, 16)) and not (chain > 8 and few and (tile.BK or 1) <= 8)
+
+
+def longest_launch(tile: Tile, most: int = CHAINED_SUMS) -> int:
+    """Return the largest K of a launch, in one slice: a tile with more than ``most`` sums a work-item adds each up in one chain."""
+    return ONE_CHAIN if (tile.TM or 1) * (tile.TN or 1) > most and (tile.VEC or 1) <= 4 else LARGEST
 
 
 def tiles_bytes(tile: Tile) -> int:
@@ -163,6 +182,37 @@ def _tile(bm: int, bn: int, bk: int, warp: tuple[int, int], piece: tuple[int, in
 
 BLOCKS: tuple[Block, ...] = (
     Block(_tile(128, 256, 8, (64, 64), (8, 16)), 0.852, 1),
+    Block(_tile(128, 128, 16, (32, 64), (8, 8), 2), 0.756, 1, order=1),
+    Block(_tile(64, 128, 16, (32, 64), (8, 8), 2), 0.714, 2, order=1),
+    Block(_tile(128, 64, 16, (32, 64), (8, 8), 2), 0.74, 2, order=1),
+    Block(_tile(64, 64, 16, (32, 64), (8, 8)), 0.72, 4, order=1),
+    Block(_tile(64, 64, 16, (32, 32), (8, 4), 2), 0.69, 4),
+    Block(_tile(32, 64, 32, (16, 32), (4, 4), 2), 0.54, 4, asked=4),
+    Block(_tile(64, 32, 16, (16, 32), (4, 4), 2), 0.546, 6, asked=6),
+    Block(_tile(32, 32, 32, (16, 32), (4, 4), 2), 0.467, 8, asked=8, order=1),
+    Block(_tile(16, 16, 8, (8, 16), (2, 2), 2), 0.2, 16),
+    Block(_tile(16, 32, 8, (8, 16), (2, 2), 2), 0.24, 11),
+    Block(_tile(32, 16, 8, (16, 8), (2, 2), 2), 0.24, 11),
+    Block(_tile(16, 16, 16, (8, 16), (2, 2), 2), 0.231, 16),
+    Block(_tile(16, 16, 32, (8, 16), (2, 2), 2), 0.239, 12),
+    Block(_tile(16, 32, 16, (8, 16), (2, 2), 2), 0.278, 11),
+    Block(_tile(16, 32, 32, (8, 16), (2, 2), 2), 0.276, 8),
+    Block(_tile(32, 16, 16, (16, 8), (2, 2), 2), 0.275, 11),
+    Block(_tile(32, 16, 32, (16, 8), (2, 2), 2), 0.264, 8),
+    Block(_tile(32, 64, 16, (16, 32), (4, 4), 2), 0.552, 6),
+    Block(_tile(64, 32, 16, (64, 16), (4, 8)), 0.595, 8),
+    Block(_tile(64, 32, 8, (16, 32), (4, 4), 2), 0.556, 8),
+    Block(_tile(64, 64, 32, (32, 32), (8, 4)), 0.607, 4, order=1),
+    Block(_tile(128, 32, 16, (32, 32), (8, 4), 2), 0.666, 3),
+    Block(_tile(32, 128, 16, (32, 32), (4, 8), 2), 0.589, 3),
+    Block(_tile(128, 16, 16, (32, 16), (4, 4), 2), 0.53, 4, asked=4),
+    Block(_tile(16, 128, 16, (16, 32), (4, 4), 2), 0.52, 4, asked=4),
+)
+"""Efficiencies as ``benchmarks/fit_routes.py`` printed them, times what adding sums up in chains takes (``chains-tiles.json`` of
+results/nvidia-h200)."""
+
+VENDOR_BLOCKS: tuple[Block, ...] = (
+    Block(_tile(128, 256, 8, (64, 64), (8, 16)), 0.852, 1),
     Block(_tile(128, 128, 8, (32, 64), (8, 8)), 0.844, 2, asked=2, order=1),
     Block(_tile(64, 128, 16, (32, 64), (8, 8)), 0.767, 3),
     Block(_tile(64, 128, 8, (32, 64), (8, 8)), 0.756, 4, asked=4),
@@ -187,7 +237,8 @@ BLOCKS: tuple[Block, ...] = (
     Block(_tile(128, 16, 16, (32, 16), (4, 4), 2), 0.541, 4, asked=4),
     Block(_tile(16, 128, 16, (16, 32), (4, 4), 2), 0.531, 4, asked=4),
 )
-"""Efficiencies as ``benchmarks/fit_routes.py`` prints them."""
+"""Tiles that stand for a vendor's, whose sums are one chain: ``BLOCKS`` before ours were added up in chains, as
+``benchmarks/fit_routes.py`` fitted it."""
 
 WAVES = (1, 2, 4)
 """Split-K factors to try, as work-groups per SM."""
@@ -215,18 +266,19 @@ _table: tuple[tuple[Block, ...], dict[tuple[int | None, ...], Block]] = (), {}
 
 
 _rules = (*COMMON, fits_local(tiles_bytes), *RULES)
-_narrow: dict[tuple[Device, int, int], tuple[tuple[Block, ...], tuple[Block, ...]]] = {}
+_narrow: dict[tuple[Device, int, int, bool], tuple[tuple[Block, ...], tuple[Block, ...]]] = {}
 
 
-def narrowed(device: Device, a: int, b: int) -> tuple[Block, ...]:
-    """Return ``BLOCKS`` with the widest accesses that are legal on the device, none wider than ``a`` and ``b`` floats."""
-    known = _narrow.get((device, a, b))
-    if known is None or known[0] is not BLOCKS:
+def narrowed(device: Device, a: int, b: int, vendor: bool = False) -> tuple[Block, ...]:
+    """Return ``BLOCKS`` (``VENDOR_BLOCKS``) with the widest accesses that are legal, none wider than ``a`` and ``b`` floats."""
+    table = VENDOR_BLOCKS if vendor else BLOCKS
+    known = _narrow.get((device, a, b, vendor))
+    if known is None or known[0] is not table:
         narrower, found = [(va, vb) for va in (4, 2, 1) if va <= a for vb in (4, 2, 1) if vb <= b], []
-        for one in BLOCKS:
+        for one in table:
             fit = (replace(one.tile, VA=va, VB=vb) for va, vb in narrower)
             found += [replace(one, tile=tile) for tile in fit if not broken(_rules, tile, device)][:1]
-        known = _narrow[device, a, b] = BLOCKS, tuple(found)
+        known = _narrow[device, a, b, vendor] = table, tuple(found)
     return known[1]
 
 
@@ -256,7 +308,7 @@ def block_seconds(device: Device, desc: GemmDesc, block: Block, tile: Tile, slic
 
 def aligned_blocks(device: Device, desc: GemmDesc, side: int) -> Iterator[tuple[Block, int, float]]:
     """Yield block, K slices and predicted seconds of what a vendor's library may have: sides of ``side`` and more, aligned."""
-    for block in narrowed(device, 4, 4):
+    for block in narrowed(device, 4, 4, vendor=True):
         if min(block.tile.BM, block.tile.BN) >= side:
             for slices in split_k_factors(desc, block.tile, device.compute_units):
                 yield block, slices, block_seconds(device, desc, block, block.tile, slices, aligned=True)

@@ -125,8 +125,9 @@ def direct(
     launch = session.relaunch(loaded(session, record, config.tile, config.options), groups, size, "PlPlPlff", fixed)
 
     def run(
-        a: Any, offset_a: int, b: Any, offset_b: int, c: Any, offset_c: int, alpha: float, beta: float, queue: Any = None
-    ) -> None:
+        a: Any, offset_a: int, b: Any, offset_b: int, c: Any, offset_c: int, alpha: float, beta: float, queue: Any = None,
+        workspace: Any = None,
+    ) -> None:  # fmt: skip
         launch(queue, a, offset_a, b, offset_b, c, offset_c, alpha, beta)
 
     return run
@@ -147,6 +148,49 @@ def with_workspace(session: Session, nbytes: int, run: Run) -> Run:
             run(a, offset_a, b, offset_b, c, offset_c, alpha, beta, queue, own.buffer.handle)
 
     return taken
+
+
+def chain_lengths(K: int, longest: int) -> list[int]:
+    """Return how much of K each launch of ``in_chains`` takes."""
+    return [min(longest, K - k) for k in range(0, K, longest)]
+
+
+def in_chains(desc: GemmDesc, longest: int, make: Callable[[GemmDesc], Launches]) -> Launches:
+    """Return launches that take at most ``longest`` of K each, a multiple of 4, and add to what C has by then.
+
+    The error of a sum grows with the root of the longest chain of multiply-adds in it.
+    """
+    depths = chain_lengths(desc.K, longest)
+    if len(depths) == 1:
+        return make(desc)
+    return _InChains(desc, depths, {depth: make(replace(desc, K=depth)) for depth in set(depths)})
+
+
+class _InChains(Launches):
+    """Launches of a product on pieces of K, one after the other."""
+
+    def __init__(self, desc: GemmDesc, depths: list[int], pieces: dict[int, Launches]) -> None:
+        self._depths, self._pieces = depths, pieces
+        self._step_a, self._step_b = desc.lda if desc.trans_a else 1, 1 if desc.trans_b else desc.ldb
+
+    def starter(self) -> Run:
+        """Return a function that starts all launches; for one thread."""
+        runs = {depth: piece.starter() for depth, piece in self._pieces.items()}
+
+        def run(
+            a: Any, offset_a: int, b: Any, offset_b: int, c: Any, offset_c: int, alpha: float, beta: float, queue: Any = None,
+            *workspace: Any,
+        ) -> None:  # fmt: skip
+            for depth in self._depths:
+                runs[depth](a, offset_a, b, offset_b, c, offset_c, alpha, beta, queue, *workspace)
+                offset_a, offset_b, beta = offset_a + depth * self._step_a, offset_b + depth * self._step_b, 1.0
+
+        return run
+
+    def reserve(self, queue: Any = None) -> None:
+        """Allocate what the pieces need."""
+        for piece in self._pieces.values():
+            piece.reserve(queue)
 
 
 def split_k_bytes(desc: Desc, slices: int) -> int:

@@ -38,6 +38,6 @@ add(__global const float *restrict parts, const ulong offset_parts, __global flo
     const ulong c = offset_c + which * stride_c + of_it / N * ldc + of_it % N * on_c;
 #endif
     acc = alpha * acc;
-    if (beta != 0.0f) acc += beta * GLOBAL_V(VC, &C[c]);
+    if (beta != 0.0f) acc = MULTIPLY_ADD(VC, beta, GLOBAL_V(VC, &C[c]), acc);
     GLOBAL_V(VC, &C[c]) = acc;
 }

@@ -7,12 +7,11 @@
 //
 // The one idea: the partial sums are added to registers while the unit works on the cross terms, which are 2^-11 of the result and
 // may stay in its truncating accumulator for all of K. What two terms cannot carry (see ``refused``) a consumer computes again in
-// plain fp32, chains of fused multiply-adds for each element from A and B as they were given; ``count`` grows by one for each
+// plain fp32, short chains of fused multiply-adds for each element from A and B as they were given; ``count`` grows by one for each
 // 64 x min(64, BN) of C. Wants: rows of the split operands padded with zeros to 32 of K. With alpha = 0 A and B are not looked at.
 //
 // With slices > 1 it multiplies ``depth`` of K at a time: C is then a result for each slice and product of the batch, which
-// reduce.cu adds up, and a slice's rows of terms have their own exponents. What must be added in order of K (see ``may_overflow``) is
-// not a slice's to compute: it raises the flag of its slice and 64 x min(64, BN) of C, and reduce.cu does it. ``count`` counts slices.
+// reduce.cu adds up, and a slice's rows of terms have their own exponents. ``count`` counts slices.
 
 #define THREADS (128 * (CONSUMERS + 1))
 #define BM (64 * CONSUMERS)
@@ -22,7 +21,7 @@
 #define GRANULE (BN < 64 ? BN : 64) // columns that are refused together
 #define GRANULES (BN / GRANULE)
 #define DEPTH 16   // of K at a time in plain fp32
-#define SHORT 128  // of K in one chain there, where nothing can overflow: sums of such sums err less than one long chain
+#define CHAIN 32   // of K added up by themselves there, as in include/block.cl: errors grow with CHAIN + K / CHAIN, not with K
 
 struct Place {
     int matrix, m, n; // matrix: of the results, slice after slice
@@ -55,12 +54,12 @@ inline void together(int group) { asm volatile("bar.sync %0, 128;" ::"r"(group) 
 
 // 64 x GRANULE of C by a warpgroup in plain fp32; a, b and c point to the first row, column and element
 inline void plain(const float *a, long long down_a, long long on_a, const float *b, long long down_b, long long on_b, int rows, int cols, int K,
-                  float alpha, float beta, float *c, int ldc, float (*As)[64 + 4], float (*Bs)[64 + 4], int group, int which) {
+                  float alpha, float beta, float *c, int ldc, float (*As)[64 + 4], float (*Bs)[64 + 4], int group) {
     constexpr int TN = GRANULE / 16; // a thread has 8 rows, 8 apart, and TN columns, 16 apart
     int t = threadIdx.x % 128, tx = t % 16, ty = t / 16;
     float acc[8][TN] = {}, sum[8][TN] = {};
     for (int k0 = 0; k0 < K; k0 += DEPTH) {
-        if (k0 && k0 % SHORT == 0 && As[which][64] == 0.0f) {
+        if (k0 % CHAIN == 0) {
 #pragma unroll
             for (int i = 0; i < 8; ++i)
 #pragma unroll
@@ -104,7 +103,7 @@ inline void plain(const float *a, long long down_a, long long on_a, const float 
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
-fp32x(const float *A, const float *B, float *C, float alpha, float beta, const Row *info_a, const Row *info_b, ulong *count, uint *flags,
+fp32x(const float *A, const float *B, float *C, float alpha, float beta, const Row *info_a, const Row *info_b, ulong *count,
       const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b, int M, int N, int K, int batch,
       int slices, int depth, int apart_a, int apart_b, int below_a, int below_b,
       long long lda, long long stride_a, int across_a, long long ldb, long long stride_b, int across_b,
@@ -215,14 +214,7 @@ fp32x(const float *A, const float *B, float *C, float alpha, float beta, const R
                 for (int i = 0; i < GRANULES; ++i)
                     if (left + GRANULE * i < N) {
                         Rows theirs = rows_of(cols + GRANULE * i, min(GRANULE, N - left - GRANULE * i));
-                        bool in_order = may_overflow(mine, theirs, K), flagged = in_order && slices > 1;
-                        skip |= (!flagged && (in_order || loses(mine, theirs, of_k.depth))) << i;
-                        // in the padding, as `plain` reads it behind a barrier
-                        if (threadIdx.x % 128 == 0) As[consumer][i][64] = in_order;
-                        if (slices > 1 && threadIdx.x % 128 == 0) {
-                            long long band = (long long)at.matrix * ((M + 63) / 64) + top / 64;
-                            flags[band * ((N + GRANULE - 1) / GRANULE) + left / GRANULE + i] = flagged;
-                        }
+                        skip |= (may_overflow(mine, theirs, of_k.depth) || loses(mine, theirs, of_k.depth)) << i;
                     }
             }
             int row = 16 * warp + lane / 4;
@@ -261,7 +253,7 @@ fp32x(const float *A, const float *B, float *C, float alpha, float beta, const R
                       across_a ? lda : 1,
                       B + product * stride_b + (across_b ? col + of_k.first * ldb : col * ldb + of_k.first), across_b ? 1 : ldb,
                       across_b ? ldb : 1,
-                      M - top, (int)(N - col), of_k.depth, alpha, beta, out + GRANULE * i, ldc, As[consumer], Bs[consumer], 1 + consumer, i);
+                      M - top, (int)(N - col), of_k.depth, alpha, beta, out + GRANULE * i, ldc, As[consumer], Bs[consumer], 1 + consumer);
                 if (threadIdx.x % 128 == 0) atomicAdd(count, 1ull);
             }
         }

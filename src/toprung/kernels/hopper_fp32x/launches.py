@@ -252,7 +252,7 @@ class Step:
         call, session, v, units, slices = plan.call, plan.session, plan.variant, plan._units, plan.slices
         i, long, address = np.int32, np.int64, np.uint64
         matrices_a, matrices_b = matrices(call.stride_a, p.batch), matrices(call.stride_b, p.batch)
-        bytes_a, bytes_b, bytes_parts, _ = parts_bytes(call, plan.panels[0], slices)  # the largest: terms that stay must not move
+        bytes_a, bytes_b, _ = parts_bytes(call, plan.panels[0], slices)  # the largest: terms that stay must not move
         terms_a = workspace
         terms_b = address_of(prepared.terms) if prepared else terms_a + bytes_a
         slices_b = 1 if prepared else slices  # a prepared operand has its rows in one piece
@@ -268,24 +268,22 @@ class Step:
         tiles = ceil(p.rows, v.BM) * ceil(p.cols, v.BN) * p.batch * slices
         maps: Any = session
         ldc, stride_c = call.ldc, call.stride_c
-        parts = flags = 0
         lie = long(call.lda), long(call.stride_a), i(across_a), long(call.ldb), long(call.stride_b), i(across_b)
         sizes = i(p.rows), i(p.cols), i(call.K), i(p.batch), i(slices)
         count = address(address_of(plan._count))
         if slices > 1:
-            self._parts = parts = workspace + bytes_a + bytes_b
-            flags, ldc = parts + bytes_parts, padded(p.cols)
+            self._parts, ldc = workspace + bytes_a + bytes_b, padded(p.cols)
             stride_c = p.rows * ldc
             pieces = ceil(p.rows, 16) * ceil(p.cols, 32) * p.batch
             self._reduce = Overlapping(
-                session, kernel_of(session, reduce_source()), pieces, 128, "PPPff",
-                (address(parts), address(flags), count, *sizes, i(ldc), i(min(v.BN, 64)), *lie, i(call.ldc), long(call.stride_c)),
+                session, kernel_of(session, reduce_source()), pieces, 128, "Pff",
+                (address(self._parts), i(p.rows), i(p.cols), i(p.batch), i(slices), i(ldc), i(call.ldc), long(call.stride_c)),
                 plan._overlap,
             )  # fmt: skip
         self._multiply = Overlapping(
             session, kernel_of(session, product_source(v, **plan._more)), min(tiles, units), 128 * (v.CONSUMERS + 1), "PPPff",
             (
-                address(info_a), address(info_b), count, address(flags),
+                address(info_a), address(info_b), count,
                 maps.tensor_map(CUDABuffer(terms_a, 0), rows_a, width(depth), (v.BM, 64)),
                 maps.tensor_map(CUDABuffer(terms_b, 0), rows_b, width(depth_b), (v.BN, 64)),
                 *sizes, i(depth), i(p.rows * slices if call.stride_a else 0), i(p.cols * slices_b if call.stride_b else 0),
@@ -306,7 +304,7 @@ class Step:
         """Split what is not split yet, multiply, and add up."""
         self.split_only(a, b, queue, alpha)
         self.multiply_only(a, b, c, alpha, beta, queue)
-        self.reduce_only(a, b, c, alpha, beta, queue)
+        self.reduce_only(c, alpha, beta, queue)
 
     def split_only(self, a: int, b: int, queue: Any, alpha: float = 1.0) -> None:
         """The first launch."""
@@ -321,10 +319,10 @@ class Step:
         else:
             self._multiply(queue, a + self._from_a, b + self._from_b, self._parts, float(alpha != 0.0), 0.0)
 
-    def reduce_only(self, a: int, b: int, c: int, alpha: float, beta: float, queue: Any) -> None:
+    def reduce_only(self, c: int, alpha: float, beta: float, queue: Any) -> None:
         """The third, if there is one."""
         if self._reduce is not None:
-            self._reduce(queue, a + self._from_a, b + self._from_b, c + self._from_c, alpha, beta)
+            self._reduce(queue, c + self._from_c, alpha, beta)
 
 
 def _places(terms_a: int, rows_a: int, depth_a: int, terms_b: int, rows_b: int, depth_b: int) -> tuple[int, int, int, int]:

@@ -133,15 +133,15 @@ def _halves(batch: int) -> list[int]:
 
 
 def workspace_bytes(desc: GemmDesc, limit: int = LIMIT, slices: int = 1) -> int:
-    """Return the scratch memory of a product, on the device: terms, and results of slices with a flag for each 64 × 32 of them."""
+    """Return the scratch memory of a product, on the device: terms, and results of slices."""
     if not (desc.M and desc.N):
         return 0
     return max(sum(parts_bytes(desc, p, slices)) for p in panels(desc, limit))
 
 
-def parts_bytes(desc: GemmDesc, p: Panel, slices: int) -> tuple[int, int, int, int]:
-    """Return the bytes of the workspace for A's terms, B's, the results of slices, and their flags."""
+def parts_bytes(desc: GemmDesc, p: Panel, slices: int) -> tuple[int, int, int]:
+    """Return the bytes of the workspace for A's terms, B's, and the results of slices."""
     a = terms_bytes(p.rows * matrices(desc.stride_a, p.batch), desc.K, slices)
     b = terms_bytes(p.cols * matrices(desc.stride_b, p.batch), desc.K, slices)
     results = slices * p.batch if slices > 1 else 0
-    return a, b, whole(4 * results * p.rows * padded(p.cols)), whole(4 * results * ceil(p.rows, 64) * ceil(p.cols, 32))
+    return a, b, whole(4 * results * p.rows * padded(p.cols))

@@ -32,7 +32,7 @@ inline Rows rows_of(const Row *row, int rows) {
     return Rows{__reduce_max_sync(0xffffffffu, exponent), __reduce_or_sync(0xffffffffu, flags), __reduce_max_sync(0xffffffffu, thin)};
 }
 
-// whether sums of such products may reach Inf or hold one: then the order in which they are added decides what comes out
+// whether sums of such products may reach Inf or hold one: scaled terms have neither
 inline bool may_overflow(Rows a, Rows b, int K) {
     return (a.flags | b.flags) & SPECIAL || a.exponent + b.exponent + 2 * TOP + 2 + (32 - __clz(K - 1)) >= 127;
 }

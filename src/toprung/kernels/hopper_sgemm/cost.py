@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from toprung.device import Device
 from toprung.gemm.desc import GemmDesc
 from toprung.kernels.hopper import ceil, is_hopper
-from toprung.kernels.hopper_sgemm.config import FIRST, VARIANTS, SgemmConfig
+from toprung.kernels.hopper_sgemm.config import CHAIN, FIRST, SHORT_CHAIN, VARIANTS, SgemmConfig
 
 DEEPEST = 1 << 24
 """Largest K: a share's stages are counted with 31 bits."""
@@ -37,13 +37,7 @@ TURNING = 1.1
 SHORTER = 1.02
 """Times as long as with stages of 14: a product with stages of 10, which waits oftener. 1.005 to 1.012 where K is long, by the
 checks of the promise (``tune-check*.json`` of results/nvidia-h200); a little more, so that they are for what they clearly save."""
-CHAINED = 5e-6
-"""Seconds that a tile takes longer where it is added to what C has: 2 to 9 µs by ``chains-rows.json`` of results/nvidia-h200."""
-CHAIN, SHORT_CHAIN, MOST_CHAINS = 1536, 750, 4
-"""Elements of K that a chain has at least, where no operand is laid out and where tiles leave waves unfilled; and how many chains
-there may be. ``library.json`` and ``fp32-list.json`` of results/nvidia-h200 show cuBLAS's errors, of sums cut into two to four
-there, and of uncut ones elsewhere."""
-FILLED = 0.8
+FILLED = 0.9
 """Share of the SMs that waves of tiles occupy, from which on they are called filled."""
 
 
@@ -90,25 +84,13 @@ def schedules(desc: GemmDesc, variant: SgemmConfig, units: int) -> list[Schedule
     return found
 
 
-def chains_of(desc: GemmDesc, variant: SgemmConfig, units: int) -> int:
-    """Return into how many launches, one after the other, sums are cut so that errors are no larger than cuBLAS's.
+def chain_of(desc: GemmDesc, variant: SgemmConfig, units: int) -> int:
+    """Return how many products of a sum are added up by themselves, so that errors are no larger than cuBLAS's.
 
-    A sum of K terms in one go is off by about √K roundings of its last terms, in n chains by √(K/n). What it costs: a launch and
-    another pass over C each; and α multiplies each chain, which may overflow where the whole would not. A tile that is cut for
-    several SMs has as many chains at once.
+    Where tiles leave SMs without one cuBLAS cuts sums into more parts, by what ``fuzz.json`` of results/nvidia-h200 shows.
     """
     tiles = tiles_of(desc, variant)
-    filled = tiles / (ceil(tiles, units) * units) >= FILLED
-    if filled and not (direct_a(desc) and direct_b(desc)):
-        return 1
-    wanted = min(MOST_CHAINS, desc.K // (CHAIN if filled else SHORT_CHAIN))
-    return max(1, ceil(wanted * tiles, max(units, tiles)))
-
-
-def links(K: int, count: int, step: int) -> list[tuple[int, int]]:
-    """Return first element and length of each chain: whole stages but for the last."""
-    each = ceil(ceil(K, step), count) * step
-    return [(k, min(each, K - k)) for k in range(0, K, each)]
+    return CHAIN if tiles >= FILLED * ceil(tiles, units) * units else SHORT_CHAIN
 
 
 def schedule_time(desc: GemmDesc, variant: SgemmConfig, schedule: Schedule) -> float:
@@ -128,12 +110,9 @@ def schedule(desc: GemmDesc, variant: SgemmConfig, units: int) -> Schedule:
 
 
 def product_time(desc: GemmDesc, variant: SgemmConfig, units: int) -> float:
-    """Return the seconds of the product's launches."""
-    moved, added = 4 * (desc.M * desc.K + desc.K * desc.N + desc.M * desc.N), ceil(tiles_of(desc, variant), units) * CHAINED
-    cut = links(desc.K, chains_of(desc, variant, units), variant.BK)
-    pieces: list[Any] = [Piece(desc.M, desc.N, depth) for _, depth in cut]
-    time = sum(schedule_time(piece, variant, schedule(piece, variant, units)) for piece in pieces)
-    return len(cut) * START + (len(cut) - 1) * added + max(time, moved / MEMORY_RATE)
+    """Return the seconds of the product's launch."""
+    moved = 4 * (desc.M * desc.K + desc.K * desc.N + desc.M * desc.N)
+    return START + max(schedule_time(desc, variant, schedule(desc, variant, units)), moved / MEMORY_RATE)
 
 
 def select_variant(desc: GemmDesc, units: int) -> SgemmConfig:

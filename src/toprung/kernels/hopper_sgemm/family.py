@@ -2,23 +2,24 @@
 
 The product wants A as K×M and B as K×N, on 16 bytes. An operand that lies otherwise goes through a layout pass first, into a
 workspace; one launch lays out both. The product's blocks stay, each with its share of the tiles; where tiles do not fill whole
-waves, some are cut along K and their parts added in a fixed order, so that results repeat to the bit. Long sums are computed in
-chains, a launch each, where cuBLAS cuts them, too: errors are as small as its, and the loop is the same. The workspace is the
-session's for a stream and serves all products there in turn.
+waves, some are cut along K and their parts added in a fixed order, so that results repeat to the bit. Long sums are added up in
+links of a chain, in shared memory beside the ring, so that errors are no larger than cuBLAS's. The workspace is the session's for a
+stream and serves all products there in turn.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 
 from toprung.backends.base import Session, Source
 from toprung.device import Device
 from toprung.gemm.desc import Desc, GemmDesc
 from toprung.kernels import cost_model
 from toprung.kernels.base import TEST_EDGE, TEST_SLICES, Axes, KernelConfig, KernelFamily, Launches, Point
-from toprung.kernels.hopper_sgemm.config import FIRST, SgemmConfig, lay_source, product_source
-from toprung.kernels.hopper_sgemm.cost import chains_of, direct_a, direct_b, links, predicted, select_variant, supported, unfit
+from toprung.kernels.hopper_sgemm.config import FIRST, LARGEST_STEP, SgemmConfig, lay_source, product_source
+from toprung.kernels.hopper_sgemm.cost import direct_a, direct_b, predicted, select_variant, supported, unfit
 from toprung.kernels.hopper_sgemm.launches import SgemmLaunches, launches, panels, workspace_bytes
 
 LEAST = 1 << 20
@@ -76,12 +77,11 @@ class HopperSgemm(KernelFamily):
         return workspace_bytes(desc, config, device.compute_units)
 
     def launch_count(self, device: Device, desc: Desc, config: KernelConfig) -> int:
-        """Return the launches of all panels and chains."""
+        """Return the launches of all panels."""
         assert isinstance(desc, GemmDesc) and isinstance(config, SgemmConfig)
         if not (desc.M and desc.N):
             return 0
-        chain = links(desc.K, chains_of(desc, config, device.compute_units), config.BK)
-        return launches(panels(desc, variant=config), chain)
+        return launches(panels(desc, variant=config))
 
     # the store
 
@@ -94,7 +94,7 @@ class HopperSgemm(KernelFamily):
         if reason := self.supports(device, desc):
             return reason
         assert isinstance(desc, GemmDesc) and isinstance(config, SgemmConfig)
-        return unfit(desc, config) or config
+        return config.refused() or unfit(desc, config) or config
 
     def texts(self, backend: str) -> Iterable[str]:
         """Return the sources of the product and of the layout pass; CUDA C++ has no prelude."""
@@ -117,12 +117,12 @@ class HopperSgemm(KernelFamily):
         return {} if self.supports(device, desc) or desc.M * desc.N < LEAST else SPACE
 
     def at(self, device: Device, desc: Desc, point: Point) -> SgemmConfig | None:
-        """Return a point with a ring as large as that of ``FIRST``, in stages of its own size; None if it does not suit."""
+        """Return a point with as many stages as there is room for; None if it does not suit."""
         assert isinstance(desc, GemmDesc)
         bm, bk = point["BM"], point["BK"]
-        stages = FIRST.shared_bytes // (4 * (bm + AREA // bm) * bk)
-        variant = SgemmConfig(bm, AREA // bm, bk, stages, point["WAIT"] * bk // 4, point["GROUP"], point["TURN_A"])
-        return None if variant.refused() or unfit(desc, variant) else variant
+        made = SgemmConfig(bm, AREA // bm, bk, 2, point["WAIT"] * bk // 4, point["GROUP"], point["TURN_A"])
+        fit = [variant for n in range(2, LARGEST_STEP) if not (variant := replace(made, STAGES=n)).refused()]
+        return fit[-1] if fit and not unfit(desc, fit[-1]) else None
 
     def point(self, config: KernelConfig) -> Point:
         """Return the point nearest to a variant."""

@@ -40,6 +40,7 @@ ffma(float *C, float alpha, float beta, const __grid_constant__ TensorMap map_a,
     for (int i = 0; i < PAD; ++i) pad();
     Place at;
     Fragments f;
+    float4 own[HELD || !LINK ? 1 : TM * TN / 4];
     ring.wait_full();
     f.fetch(ring.base(), at, 0);
     while (walk.step()) {
@@ -61,11 +62,19 @@ ffma(float *C, float alpha, float beta, const __grid_constant__ TensorMap map_a,
             __syncwarp();
             if (threadIdx.x % 32 == 0) barrier_arrive(was);
         } while (--left > 0);
-        if (walk.from > 0) {
+#if LINK
+        if (walk.to < walk.stop) {
+            if (walk.from == walk.first) add_link<true, false>(sums, memory, own, K);
+            else add_link<false, false>(sums, memory, own, K);
+            continue;
+        }
+        if (walk.from > walk.first) add_link<false, true>(sums, memory, own, K);
+#endif
+        if (walk.first > 0) {
             leave(sums, parts, flags, walk.share);
             continue;
         }
-        if (walk.to < walk.chunks) gather(sums, parts, flags, walk);
+        if (walk.stop < walk.chunks) gather(sums, parts, flags, walk);
         sums.store(C, ldc, walk.m + at.m, walk.n + at.n, M, N, alpha, beta);
     }
 }

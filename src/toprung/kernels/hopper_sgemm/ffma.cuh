@@ -46,6 +46,12 @@
 #ifndef ROWS
 #define ROWS 0 // of C that are fetched together, to be added to
 #endif
+#ifndef LINK
+#define LINK 0 // stages that are added up by themselves, a link of a chain; 0: a sum is one chain
+#endif
+#ifndef HELD
+#define HELD 0 // where in shared memory the links before are added up; 0: in ``parts``
+#endif
 #ifndef PAD
 #define PAD 0 // instructions in front of the main loop: where in a line of the instruction cache it begins
 #endif

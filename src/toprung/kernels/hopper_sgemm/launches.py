@@ -1,4 +1,4 @@
-"""Launches of plain fp32 on Hopper: panels, memory, chains."""
+"""Launches of plain fp32 on Hopper: panels and memory."""
 
 from __future__ import annotations
 
@@ -19,10 +19,9 @@ from toprung.kernels.hopper import ceil, narrow, whole, zero
 from toprung.kernels.hopper_sgemm.config import ADDED_ROWS, FIRST, SgemmConfig, lay_source, product_source
 from toprung.kernels.hopper_sgemm.cost import (
     Piece,
-    chains_of,
+    chain_of,
     direct_a,
     direct_b,
-    links,
     schedule,
     schedules,
     select_variant,
@@ -125,7 +124,6 @@ class SgemmLaunches(Launches):
     ----------
     kernel : a rung's, in place of the library's
     cut : True if tiles may be cut along K
-    chains : launches that sums are cut into, one after the other; by default as many as ``chains_of`` says
     overlap : True if a launch may begin before the one before it has ended
     more : macros
 
@@ -133,13 +131,11 @@ class SgemmLaunches(Launches):
     ------
     Unsupported
         a device or product that this cannot compute, or a variant that there is not
-    BadArgument
-        fewer chains than one
     """
 
     def __init__(
         self, session: Session, call: GemmDesc, variant: SgemmConfig | None = None, limit: int = LIMIT, *,
-        kernel: Kernel | None = None, cut: bool = True, chains: int | None = None, overlap: bool = True, **more: int,
+        kernel: Kernel | None = None, cut: bool = True, overlap: bool = True, **more: int,
     ) -> None:  # fmt: skip
         if reason := supported(session.device, call):
             raise Unsupported(f"{call}: plain fp32 on Hopper cannot compute this: {reason}")
@@ -147,16 +143,14 @@ class SgemmLaunches(Launches):
         self.variant = variant or select_variant(call, self.units)
         if reason := self.variant.refused() or unfit(call, self.variant):
             raise Unsupported(f"{self.variant.text}: {reason}")
-        if chains is not None and chains < 1:
-            raise BadArgument(f"sums are cut into one chain at least, not {chains}: leave chains out for as many as suit the call")
         self.cut, self.overlap = cut, overlap
         self.why = f"the fullest of {self.units} SMs is done first with tiles of {self.variant.BM}×{self.variant.BN}"
         self.panels = panels(call, limit, self.variant)
-        self.links = links(call.K, chains or chains_of(call, self.variant, self.units), self.variant.BK)
         self.workspace_bytes = workspace_bytes(call, self.variant, self.units, limit, cut)
-        self._kernels: list[Kernel | None] = [kernel or kernel_of(session, product_source(self.variant, **more)), kernel]
-        self._more, self._making = more, threading.Lock()
-        if len(self.links) > 1 or not call.beta_zero:
+        self._more = {"LINK": self.variant.stages(chain_of(call, self.variant, self.units)), **more}
+        self._kernels: list[Kernel | None] = [kernel or kernel_of(session, product_source(self.variant, **self._more)), kernel]
+        self._making = threading.Lock()
+        if not call.beta_zero:
             self.kernel(True)
         self.lay = None if direct_a(call, self.variant) and direct_b(call) else kernel_of(session, lay_source())
         self._steps: dict[tuple[int, int], list[Step]] = {}
@@ -174,7 +168,7 @@ class SgemmLaunches(Launches):
     @property
     def launches(self) -> int:
         """Launches of a run."""
-        return launches(self.panels, self.links)
+        return launches(self.panels)
 
     def starter(self) -> Run:
         """Return ``run``, which serves all threads: it holds the stream's workspace while it launches."""
@@ -188,9 +182,8 @@ class SgemmLaunches(Launches):
         work = self._workspace(queue)
         with work.lock:  # a launch that another thread makes meanwhile would take the place of one whose maps are known
             for step in self._at(address_of(work.buffer), self._own_flags(queue)):
-                for link in step.links:
-                    link.launch(False)
-                    link.launch(True)
+                step.launch(False)
+                step.launch(True)
 
     def run(
         self, a: Any, offset_a: int, b: Any, offset_b: int, c: Any, offset_c: int, alpha: float, beta: float, queue: Any = None,
@@ -252,9 +245,9 @@ class SgemmLaunches(Launches):
             return self._flags[number]
 
 
-def launches(pieces: list[Panel], chain: list[tuple[int, int]]) -> int:
-    """Return the launches of all panels, each with all links of its sums' chain."""
-    return sum(len(chain) + (p.lay_a or p.lay_b) for p in pieces)
+def launches(pieces: list[Panel]) -> int:
+    """Return the launches of all panels."""
+    return sum(1 + (p.lay_a or p.lay_b) for p in pieces)
 
 
 KEPT_MAPS = 64
@@ -262,7 +255,12 @@ KEPT_MAPS = 64
 
 
 class Step:
-    """The launches of a panel in a workspace: the layout pass, where there is something to lay out, and the product's."""
+    """The launches of a panel in a workspace: the layout pass, where there is something to lay out, and the product's.
+
+    Attributes
+    ----------
+    schedule : how the product's tiles are dealt out
+    """
 
     def __init__(self, plan: SgemmLaunches, p: Panel, workspace: int, flags: int) -> None:
         call, session = plan.call, plan.session
@@ -286,7 +284,24 @@ class Step:
                     i(call.trans_a), i(not call.trans_b), long(call.lda), long(call.ldb), long(pitch(p.rows)), long(pitch(p.cols)),
                 ), plan.overlap,
             )  # fmt: skip
-        self.links = [Link(plan, p, k, depth, (laid_a, laid_b), laid_b + bytes_b, flags) for k, depth in plan.links]
+        v = plan.variant
+        self._plan = plan
+        self._turned = bool(v.TURN_A)
+        piece: Any = Piece(p.rows, p.cols, call.K)
+        self.schedule = schedule(piece, v, plan.units) if plan.cut else schedules(piece, v, plan.units)[0]
+        each, extra = divmod(self.schedule.shared * ceil(call.K, v.BK), self.schedule.grid)
+        self._direct = direct_a(call, v), direct_b(call)
+        self._depth, self._stage, self._sides = call.K, v.BK, ((p.rows, v.BM), (p.cols, v.BN))
+        self._lds = call.lda if self._direct[0] else pitch(p.rows), call.ldb if self._direct[1] else pitch(p.cols)
+        nothing = np.void(bytes(128))
+        self._maps: tuple[dict[int, np.void], dict[int, np.void]] = {}, {}
+        self._fixed = [
+            *(nothing if direct else self._map(which, (laid_a, laid_b)[which]) for which, direct in enumerate(self._direct)),
+            i(call.ldc), i(p.rows), i(p.cols), i(call.K), address(laid_b + bytes_b), address(flags),
+            i(self.schedule.shared), i(each), i(extra),
+        ]  # fmt: skip
+        self._launches: list[Overlapping | None] = [None, None]
+        self._at = [0, 0], [0, 0]  # the operands of each launch's maps
 
     def run(self, a: int, b: int, c: int, alpha: float, beta: float, queue: Any) -> None:
         """Lay out, and multiply."""
@@ -299,41 +314,13 @@ class Step:
             self._lay(queue, a + self._from_a, b + self._from_b)
 
     def multiply_only(self, a: int, b: int, c: int, alpha: float, beta: float, queue: Any) -> None:
-        """The others: the first link of the chain finds β·C, each other what is there by then."""
-        for link in self.links if alpha != 0.0 else self.links[:1]:
-            link.run(a + self._from_a, b + self._from_b, c + self._from_c, alpha, beta, queue)
-            beta = 1.0
-
-
-class Link:
-    """A launch of the product: a panel's sums over some of K.
-
-    Attributes
-    ----------
-    schedule : how its tiles are dealt out
-    """
-
-    def __init__(self, plan: SgemmLaunches, p: Panel, k: int, depth: int, laid: tuple[int, int], parts: int, flags: int) -> None:
-        call, v = plan.call, plan.variant
-        i, address = np.int32, np.uint64
-        self._plan = plan
-        self._turned = bool(v.TURN_A)
-        piece: Any = Piece(p.rows, p.cols, depth)
-        self.schedule = schedule(piece, v, plan.units) if plan.cut else schedules(piece, v, plan.units)[0]
-        each, extra = divmod(self.schedule.shared * ceil(depth, v.BK), self.schedule.grid)
-        self._direct = direct_a(call, v), direct_b(call)
-        self._depth, self._stage, self._sides = depth, v.BK, ((p.rows, v.BM), (p.cols, v.BN))
-        self._lds = call.lda if self._direct[0] else pitch(p.rows), call.ldb if self._direct[1] else pitch(p.cols)
-        self._skipped = [4 * k * (1 if turned else ld) for turned, ld in zip((self._turned, False), self._lds, strict=True)]
-        nothing = np.void(bytes(128))
-        self._maps: tuple[dict[int, np.void], dict[int, np.void]] = {}, {}
-        self._fixed = [
-            *(nothing if direct else self._map(which, laid[which]) for which, direct in enumerate(self._direct)),
-            i(call.ldc), i(p.rows), i(p.cols), i(depth), address(parts), address(flags),
-            i(self.schedule.shared), i(each), i(extra),
-        ]  # fmt: skip
-        self._launches: list[Overlapping | None] = [None, None]
-        self._at = [0, 0], [0, 0]  # the operands of each launch's maps
+        """The other one."""
+        launch, at = self.launch(beta != 0.0), self._at[beta != 0.0]
+        for which, address in enumerate((a + self._from_a, b + self._from_b)) if alpha != 0.0 else ():
+            if self._direct[which] and at[which] != address:
+                launch.replace(which, self._look_at(which, address))
+                at[which] = address
+        launch(queue, c + self._from_c, alpha, beta)
 
     def launch(self, adding: bool) -> Overlapping:
         """Return the launch for β = 0, or for another β."""
@@ -349,21 +336,11 @@ class Link:
         """Return the tensor map of A or B, where the panel's begins at an address."""
         (rows, side), ld = self._sides[which], self._lds[which]
         session: Any = self._plan.session
-        address += self._skipped[which]
         if which == 0 and self._turned:
             turned: np.void = session.tensor_map_fp32(address, rows, self._depth, ld, (min(side, 256), self._stage))
             return turned
         found: np.void = session.tensor_map_fp32(address, self._depth, rows, ld, (self._stage, min(side, 256)))
         return found
-
-    def run(self, a: int, b: int, c: int, alpha: float, beta: float, queue: Any) -> None:
-        """Put it into a queue, for operands that begin where the panel's do."""
-        launch, at = self.launch(beta != 0.0), self._at[beta != 0.0]
-        for which, address in enumerate((a, b)) if alpha != 0.0 else ():
-            if self._direct[which] and at[which] != address:
-                launch.replace(which, self._look_at(which, address))
-                at[which] = address
-        launch(queue, c, alpha, beta)
 
     def _look_at(self, which: int, address: int) -> np.void:
         """A tensor map holds an address and a shape: one is made where the address is new."""

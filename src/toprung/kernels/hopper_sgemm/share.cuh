@@ -19,28 +19,60 @@ inline void poke(uint *flag, uint v) { asm volatile("st.release.gpu.u32 [%0], %1
 
 struct Walk {
     int tiles_m, tiles_n, chunks, tiles, share, each, extra, at, end, whole;
-    int m, n, from, to, tile; // the piece
+    int m, n, first, stop, tile; // the piece
+    int from, to;                // the link of its chain
     inline Walk(int M, int N, int K, int shared, int each_, int extra_) {
         each = each_, extra = extra_;
         tiles_m = (M + BM - 1) / BM, tiles_n = (N + BN - 1) / BN, chunks = (K + BK - 1) / BK, tiles = tiles_m * tiles_n;
         share = gridDim.x - 1 - blockIdx.x, at = begin(share), end = begin(share + 1), whole = shared + blockIdx.x;
+        to = stop = 0;
     }
     inline int begin(int s) { return each * s + min(s, extra); } // chunks before a share
     inline int stages() const { // of all pieces
         return end - at + (whole < tiles ? (tiles - 1 - whole) / (int)gridDim.x + 1 : 0) * chunks;
     }
     inline bool step() {
+#if LINK
+        if (to < stop) {
+            from = to, to = min(stop, from + LINK);
+            return true;
+        }
+#endif
         if (at < end && whole >= tiles) { // asked in this order: in the other the compiler allots the main loop's registers anew
-            tile = at / chunks, from = at % chunks, to = min(chunks, from + end - at);
-            at += to - from;
+            tile = at / chunks, first = at % chunks, stop = min(chunks, first + end - at);
+            at += stop - first;
         } else if (whole < tiles) {
-            tile = whole, from = 0, to = chunks;
+            tile = whole, first = 0, stop = chunks;
             whole += gridDim.x;
         } else return false;
         corner(tile, tiles_m, tiles_n, m, n);
+        // the second four warps end their links half a link later: who adds links up leaves the lanes to the other warp of its scheduler
+        from = first, to = LINK ? min(stop, first + (threadIdx.x / 128 % 2 ? LINK - LINK / 2 : LINK)) : stop;
         return true;
     }
 };
+
+// Adds the sums of a link of a chain to those of the links before, in shared memory or, where it is full, in ``parts`` behind those of
+// all blocks: 16 bytes at a time, in the order in which Sums::clear has them in registers. FIRST: there are none before; LAST: the
+// whole is left in registers.
+template <bool FIRST, bool LAST> inline void add_link(Sums &sums, char *memory, float4 *own, int K) {
+#if HELD
+    float4 *at = (float4 *)(memory + HELD) + threadIdx.x;
+    const int step = 32 * WARPS;
+#else
+    float4 *at = own + (K == 0);
+    const int step = 1;
+#endif
+#pragma unroll
+    for (int i = 0; i < TM; i += 4)
+#pragma unroll
+        for (int j = 0; j < TN; ++j, at += step) {
+            float4 v = FIRST ? make_float4(0.0f, 0.0f, 0.0f, 0.0f) : *at;
+            v.x += sums.of[i + 1][j], v.y += sums.of[i][j], v.z += sums.of[i + 3][j], v.w += sums.of[i + 2][j];
+            if (LAST) sums.of[i + 1][j] = v.x, sums.of[i][j] = v.y, sums.of[i + 3][j] = v.z, sums.of[i + 2][j] = v.w;
+            else *at = v;
+        }
+}
 
 inline void consumers_meet() { asm volatile("bar.sync 2, %0;" ::"n"(32 * WARPS) : "memory"); }
 

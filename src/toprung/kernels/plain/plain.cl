@@ -7,6 +7,8 @@
 // Element (m, k) of op(A) lies at m * down_a + k * on_a, element (k, n) of op(B) at k * down_b + n * on_b.
 // Idea: none. beta = 0 never reads C.
 
+#define CHAIN 32 // products of a sum that are added up by themselves, as in include/block.cl
+
 __kernel __attribute__((reqd_work_group_size(BM * BN, 1, 1))) void
 gemm(__global const float *restrict A, const ulong offset_a, __global const float *restrict B, const ulong offset_b,
      __global float *restrict C, const ulong offset_c, const float alpha, const float beta,
@@ -22,10 +24,14 @@ gemm(__global const float *restrict A, const ulong offset_a, __global const floa
         __global const float *a = A + (offset_a + which * stride_a + m * down_a);
         __global const float *b = B + (offset_b + which * stride_b + n * on_b);
         __global float *c = C + (offset_c + which * stride_c + m * ldc + n);
-        float acc = 0.0f;
-        for (uint k = 0; k < K; ++k) acc += a[k * on_a] * b[k * down_b];
-        float result = alpha * acc;
-        if (beta != 0.0f) result += beta * *c;
+        float whole = 0.0f;
+        for (uint k = 0, end = (K - 1) % CHAIN + 1; k < K; end += CHAIN) {
+            float acc = 0.0f;
+            for (; k < end; ++k) acc += a[k * on_a] * b[k * down_b];
+            whole += acc;
+        }
+        float result = alpha * whole;
+        if (beta != 0.0f) result = MULTIPLY_ADD(1, beta, *c, result);
         *c = result;
     }
 }

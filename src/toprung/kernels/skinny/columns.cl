@@ -14,6 +14,7 @@
 // Idea: the sums run down the columns, so work-items lie side by side along L, read whole pieces of X's rows, once, and need
 // nobody's help but at the end; Y is the same for all of a row. Columns beyond the last are the last again, not stored.
 
+#define CHAIN 32 // products that a work-item adds up by themselves, with FOLD: where many more are a work-item's
 #if SMALL > 1
 #define PIECE BN                          // of Y in local memory
 #define SMALL_Y(s, k) Ys[k][s]
@@ -48,6 +49,11 @@ columns(__global const float *restrict X, const ulong offset_x, __global const f
 
     VECTOR(VA) acc[SMALL];
     UNROLL for (int s = 0; s < SMALL; ++s) acc[s] = ZERO(VA);
+#if FOLD
+    VECTOR(VA) whole[SMALL]; // the chains before this one
+    UNROLL for (int s = 0; s < SMALL; ++s) whole[s] = ZERO(VA);
+    uint left = CHAIN / KU;
+#endif
     for (uint k0 = begin; k0 < end; k0 += PIECE) {
         const uint count = end - k0 < PIECE ? end - k0 : PIECE;
 #if SMALL > 1
@@ -65,6 +71,15 @@ columns(__global const float *restrict X, const ulong offset_x, __global const f
             UNROLL for (int u = 0; u < KU; ++u)
                 UNROLL for (int s = 0; s < SMALL; ++s) acc[s] += x[u] * SMALL_Y(s, k + u * DN);
             from += KU * down;
+#if FOLD
+            if (--left == 0) {
+                left = CHAIN / KU;
+                UNROLL for (int s = 0; s < SMALL; ++s) {
+                    whole[s] += acc[s];
+                    acc[s] = ZERO(VA);
+                }
+            }
+#endif
         }
         for (; k < count; k += DN) {
             const VECTOR(VA) x = READ_V(VA, from);
@@ -76,6 +91,9 @@ columns(__global const float *restrict X, const ulong offset_x, __global const f
 #endif
     }
 
+#if FOLD
+    UNROLL for (int s = 0; s < SMALL; ++s) acc[s] += whole[s];
+#endif
     C += offset_c + which * stride_c + get_group_id(1) * stride_slice;
     UNROLL for (int s = 0; s < SMALL; ++s) {
         LOCAL_V(VA, &partial[dn][dm * VA]) = acc[s];
@@ -86,7 +104,7 @@ columns(__global const float *restrict X, const ulong offset_x, __global const f
             if (s < few && l0 + i < L) {
                 const ulong c = s * down_c + (l0 + i) * on_c;
                 float result = alpha * sum;
-                if (beta != 0.0f) result += beta * C[c]; // beta = 0 never reads C
+                if (beta != 0.0f) result = MULTIPLY_ADD(1, beta, C[c], result); // beta = 0 never reads C
                 C[c] = result;
             }
         }

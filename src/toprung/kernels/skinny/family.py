@@ -17,7 +17,7 @@ from toprung.kernels.base import TEST_EDGE, TEST_SLICES, Axes, KernelConfig, Ker
 from toprung.kernels.blocks import CPU_RATE, check_candidate
 from toprung.kernels.helpers import ADD
 from toprung.kernels.launch import split_k_bytes
-from toprung.kernels.skinny.record import COLUMNS, RECORDS, ROWS, SPACES
+from toprung.kernels.skinny.record import COLUMNS, FOLD, RECORDS, ROWS, SPACES
 from toprung.kernels.skinny_launch import skinny_launches
 from toprung.kernels.skinny_model import (
     MOST_SLICES,
@@ -30,8 +30,11 @@ from toprung.kernels.skinny_model import (
     team_tile,
     teams,
 )
-from toprung.kernels.split_k import LEAST_ITERATIONS, adapted_slices, whole_slices, with_slices
+from toprung.kernels.split_k import LEAST_ITERATIONS, adapted_slices, slice_depth, whole_slices, with_slices
 from toprung.tile import Tile
+
+ONE_CHAIN = 64
+"""Products that a work-item adds up in one chain of multiply-adds; more are folded every 32, which takes registers."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +102,11 @@ class SkinnyFamily(KernelFamily):
     def compile(self, session: Session, desc: Desc, config: KernelConfig) -> Launches:
         """Return one launch; where the large operand is B, the operands change places."""
         assert isinstance(config, SkinnyConfig)
-        return skinny_launches(session, desc, RECORDS[config.kernel], config, iteration_depth(config.tile))
+        piece = iteration_depth(config.tile)
+        mine = slice_depth(desc.skinny.depth, piece, config.slices) // config.tile.DN
+        if mine > ONE_CHAIN:
+            config = replace(config, options=_complete(dict(config.options) | {FOLD.name: 1}))
+        return skinny_launches(session, desc, RECORDS[config.kernel], config, piece)
 
     def workspace_bytes(self, device: Device, desc: Desc, config: KernelConfig) -> int:
         """Return what split-K needs."""
@@ -115,7 +122,7 @@ class SkinnyFamily(KernelFamily):
         """Return a tile of one of the kernels with its switches, if it could ever be built."""
         if not tile:
             raise ValueError("skinny needs a tile")
-        made = SkinnyConfig(tile_of(tile), tuple(sorted(options.items())))
+        made = SkinnyConfig(tile_of(tile), _complete({FOLD.name: FOLD.default, **options}))  # older entries do not name it
         check_candidate(RECORDS[made.kernel], made.tile, made.options)
         return made
 

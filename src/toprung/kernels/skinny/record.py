@@ -7,6 +7,7 @@ from toprung.kernels.skinny_model import SMALL
 from toprung.tile import POWER_OF_TWO, TEAM_IN_SUBGROUP, Rule, Tile, divides, partial_sums
 
 FEW = Switch("SMALL", "rows of the small operand", values=SMALL)
+FOLD = Switch("FOLD", "a work-item adds its products up in chains; 0: in one", values=(0, 1))
 
 ROWS = LibraryKernel(
     idea="the large operand once, row by row",
@@ -21,7 +22,7 @@ ROWS = LibraryKernel(
         TEAM_IN_SUBGROUP,
         Rule("TN % VA = 0", "a work-item takes one vector of each row an iteration", lambda t, d: (t.TN or 1) % (t.VA or 1) == 0),
     ),
-    switches=(SHUFFLE, FEW),
+    switches=(SHUFFLE, FEW, FOLD),
     family="skinny",
     stem="rows",
     source=Path(__file__).with_name("rows.cl"),
@@ -46,7 +47,7 @@ COLUMNS = LibraryKernel(
         Rule("TM = VA", "a work-item owns one vector of columns", lambda t, d: t.TM == t.VA),
         divides("TN", "KU", "and takes KU rows of X at a time"),
     ),
-    switches=(FEW,),
+    switches=(FEW, FOLD),
     family="skinny",
     stem="columns",
     source=Path(__file__).with_name("columns.cl"),

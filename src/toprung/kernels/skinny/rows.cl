@@ -14,6 +14,8 @@
 // Idea: X is read once, with wide loads, whatever else there is: memory is the limit where one side is short. A matrix times a
 // vector is SMALL = 1. Rows beyond the last are the last again, not stored.
 
+#define CHAIN 32 // products that a lane adds up by themselves, with FOLD: where many more are a lane's
+
 // The sum of acc over the DN work-items of a team, in its lane 0; the others get anything. All of the work-group must call it.
 float team_sum(float acc, LPTR float *partial, const uint team, const uint lane)
 {
@@ -58,9 +60,25 @@ rows(__global const float *restrict X, const ulong offset_x, __global const floa
     UNROLL for (int i = 0; i < TM; ++i) row[i] = X + (ulong)(l0 + i < L ? l0 + i : L - 1) * ldx;
     UNROLL for (int s = 0; s < SMALL; ++s)
         UNROLL for (int i = 0; i < TM; ++i) acc[s][i] = 0.0f;
+#if FOLD
+    float whole[SMALL][TM]; // the chains before this one
+    UNROLL for (int s = 0; s < SMALL; ++s)
+        UNROLL for (int i = 0; i < TM; ++i) whole[s][i] = 0.0f;
+    uint left = CHAIN / VA;
+#endif
 
     uint k = begin + lane * VA;
     for (; k + VA <= end; k += DN * VA) {
+#if FOLD
+        if (left-- == 0) {
+            left = CHAIN / VA - 1;
+            UNROLL for (int s = 0; s < SMALL; ++s)
+                UNROLL for (int i = 0; i < TM; ++i) {
+                    whole[s][i] += acc[s][i];
+                    acc[s][i] = 0.0f;
+                }
+        }
+#endif
         VECTOR(VA) x[TM];
         UNROLL for (int i = 0; i < TM; ++i) x[i] = READ_V(VA, &row[i][k]);
         UNROLL for (int s = 0; s < SMALL; ++s) {
@@ -79,6 +97,10 @@ rows(__global const float *restrict X, const ulong offset_x, __global const floa
         UNROLL for (int s = 0; s < SMALL; ++s)
             UNROLL for (int i = 0; i < TM; ++i) acc[s][i] += row[i][k] * Y[(s < few ? s : few - 1) * down_y + k * on_y];
 
+#if FOLD
+    UNROLL for (int s = 0; s < SMALL; ++s)
+        UNROLL for (int i = 0; i < TM; ++i) acc[s][i] += whole[s][i];
+#endif
     C += offset_c + which * stride_c + get_group_id(1) * stride_slice;
     UNROLL for (int s = 0; s < SMALL; ++s)
         UNROLL for (int i = 0; i < TM; ++i) {
@@ -86,7 +108,7 @@ rows(__global const float *restrict X, const ulong offset_x, __global const floa
             if (lane == 0 && s < few && l0 + i < L) {
                 const ulong c = s * down_c + (l0 + i) * on_c;
                 float result = alpha * sum;
-                if (beta != 0.0f) result += beta * C[c]; // beta = 0 never reads C
+                if (beta != 0.0f) result = MULTIPLY_ADD(1, beta, C[c], result); // beta = 0 never reads C
                 C[c] = result;
             }
         }

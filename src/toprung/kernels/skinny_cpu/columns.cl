@@ -12,6 +12,8 @@
 
 #include "loose.cl"
 
+#define CHAINS 8 // chains of KU products that are added up by themselves
+
 __kernel __attribute__((reqd_work_group_size(1, 1, 1))) void
 columns(__global const float *restrict X, const ulong offset_x, __global const float *restrict Y, const ulong offset_y,
         __global float *restrict C, const ulong offset_c, const float alpha, const float beta, const uint L, const uint few,
@@ -19,7 +21,7 @@ columns(__global const float *restrict X, const ulong offset_x, __global const f
         const ulong on_y, const ulong stride_y, const ulong down_c, const ulong on_c, const ulong stride_c,
         const ulong stride_slice)
 {
-    __local float sums[BM / VA][BN][VA] ALIGNED(VA);
+    __local float sums[BM / VA][BN][VA] ALIGNED(VA), chains[BM / VA][BN][VA] ALIGNED(VA); // of all chains, and of the last few
     __local float Ys[KU][BN];
     const uint which = get_group_id(0) / blocks;
     const uint l0 = get_group_id(0) % blocks * BM;
@@ -30,7 +32,7 @@ columns(__global const float *restrict X, const ulong offset_x, __global const f
     X += offset_x + which * stride_x;
     Y += offset_y + which * stride_y;
     for (uint v = 0; v < vectors; ++v)
-        for (uint s = 0; s < BN; ++s) LOCAL_V(VA, sums[v][s]) = ZERO(VA);
+        for (uint s = 0; s < BN; ++s) LOCAL_V(VA, sums[v][s]) = LOCAL_V(VA, chains[v][s]) = ZERO(VA);
     for (uint k0 = begin; k0 < end; k0 += KU) {
         const uint count = min((uint)KU, end - k0);
         for (uint s = 0; s < BN; ++s)
@@ -38,7 +40,7 @@ columns(__global const float *restrict X, const ulong offset_x, __global const f
         for (uint v = 0; v < vectors; ++v) {
             __global const float *from = X + k0 * ldx + min(l0 + v * VA, L - VA);
             VECTOR(VA) acc[BN];
-            UNROLLED(BN) for (int s = 0; s < BN; ++s) acc[s] = LOCAL_V(VA, sums[v][s]);
+            UNROLLED(BN) for (int s = 0; s < BN; ++s) acc[s] = ZERO(VA);
             if (count == KU) // a constant count, which the compiler may unroll
                 for (uint u = 0; u < KU; ++u) {
                     const VECTOR(VA) x = ANYWHERE(VA, from + u * ldx);
@@ -49,7 +51,13 @@ columns(__global const float *restrict X, const ulong offset_x, __global const f
                     const VECTOR(VA) x = ANYWHERE(VA, from + u * ldx);
                     UNROLLED(BN) for (int s = 0; s < BN; ++s) acc[s] += x * Ys[u][s];
                 }
-            UNROLLED(BN) for (int s = 0; s < BN; ++s) LOCAL_V(VA, sums[v][s]) = acc[s];
+            if ((k0 - begin) / KU % CHAINS == CHAINS - 1 || k0 + KU >= end)
+                UNROLLED(BN) for (int s = 0; s < BN; ++s) {
+                    LOCAL_V(VA, sums[v][s]) += LOCAL_V(VA, chains[v][s]) + acc[s];
+                    LOCAL_V(VA, chains[v][s]) = ZERO(VA);
+                }
+            else
+                UNROLLED(BN) for (int s = 0; s < BN; ++s) LOCAL_V(VA, chains[v][s]) += acc[s];
         }
     }
 
@@ -60,7 +68,7 @@ columns(__global const float *restrict X, const ulong offset_x, __global const f
             for (uint e = l0 + v * VA - l; e < VA; ++e) {
                 const ulong c = s * down_c + (l + e) * on_c;
                 float result = alpha * sums[v][s][e];
-                if (beta != 0.0f) result += beta * C[c]; // beta = 0 never reads C
+                if (beta != 0.0f) result = MULTIPLY_ADD(1, beta, C[c], result); // beta = 0 never reads C
                 C[c] = result;
             }
         }

@@ -62,7 +62,7 @@ dots(__global const float *restrict X, const ulong offset_x, __global const floa
         for (uint s = 0; s < few; ++s) {
             const ulong c = s * down_c + (l0 + i) * on_c;
             float result = alpha * sums[i][s];
-            if (beta != 0.0f) result += beta * C[c]; // beta = 0 never reads C
+            if (beta != 0.0f) result = MULTIPLY_ADD(1, beta, C[c], result); // beta = 0 never reads C
             C[c] = result;
         }
 }

@@ -46,7 +46,7 @@ COLUMNS = LibraryKernel(
             Tile(BM=2048, BN=1, TM=2048, TN=1, VA=8, KU=8),
         )
     },
-    local_bytes=lambda t: 4 * t.BN * (t.BM + (t.KU or 0)),
+    local_bytes=lambda t: 4 * t.BN * (2 * t.BM + (t.KU or 0)),
     rules=ALONE,
     family="skinny_cpu",
     stem="columns",

@@ -12,6 +12,11 @@
 
 #include "loose.cl"
 
+// A sum is added up in chains of CHAIN products, CHAINS of these, pieces of BK, and those: as short as the lanes of a vector library's
+// dot products make them.
+#define CHAIN 16
+#define CHAINS 4
+
 __kernel __attribute__((reqd_work_group_size(1, 1, 1))) void
 rows(__global const float *restrict X, const ulong offset_x, __global const float *restrict Y, const ulong offset_y,
      __global float *restrict C, const ulong offset_c, const float alpha, const float beta, const uint L, const uint few,
@@ -35,16 +40,26 @@ rows(__global const float *restrict X, const ulong offset_x, __global const floa
             for (uint k = 0; k < count; ++k) Ys[k][s] = s < few ? Y[s * down_y + (k0 + k) * on_y] : 0.0f;
         for (uint i = 0; i < high; i += WM) {
             __global const float *row[WM];
-            VECTOR(BN) acc[WM];
+            VECTOR(BN) piece[WM], chains[WM];
             UNROLLED(WM) for (int j = 0; j < WM; ++j) {
                 row[j] = X + min(l0 + i + j, L - 1) * ldx + k0;
-                acc[j] = LOCAL_V(BN, sums[i + j]);
+                piece[j] = chains[j] = ZERO(BN);
             }
-            for (uint k = 0; k < count; ++k) {
-                const VECTOR(BN) y = LOCAL_V(BN, Ys[k]);
-                UNROLLED(WM) for (int j = 0; j < WM; ++j) acc[j] += row[j][k] * y;
+            for (uint k = 0, end = CHAIN; k < count; end += CHAIN) {
+                VECTOR(BN) acc[WM];
+                UNROLLED(WM) for (int j = 0; j < WM; ++j) acc[j] = ZERO(BN);
+                for (; k < min(end, count); ++k) {
+                    const VECTOR(BN) y = LOCAL_V(BN, Ys[k]);
+                    UNROLLED(WM) for (int j = 0; j < WM; ++j) acc[j] += row[j][k] * y;
+                }
+                UNROLLED(WM) for (int j = 0; j < WM; ++j) chains[j] += acc[j];
+                if (end % (CHAINS * CHAIN) == 0 || end >= count)
+                    UNROLLED(WM) for (int j = 0; j < WM; ++j) {
+                        piece[j] += chains[j];
+                        chains[j] = ZERO(BN);
+                    }
             }
-            UNROLLED(WM) for (int j = 0; j < WM; ++j) LOCAL_V(BN, sums[i + j]) = acc[j];
+            UNROLLED(WM) for (int j = 0; j < WM; ++j) LOCAL_V(BN, sums[i + j]) += piece[j];
         }
     }
 
@@ -53,7 +68,7 @@ rows(__global const float *restrict X, const ulong offset_x, __global const floa
         for (uint s = 0; s < few; ++s) {
             const ulong c = s * down_c + (l0 + i) * on_c;
             float result = alpha * sums[i][s];
-            if (beta != 0.0f) result += beta * C[c]; // beta = 0 never reads C
+            if (beta != 0.0f) result = MULTIPLY_ADD(1, beta, C[c], result); // beta = 0 never reads C
             C[c] = result;
         }
 }

@@ -15,9 +15,9 @@ from toprung.device import Device
 from toprung.gemm.desc import Desc, GemmDesc
 from toprung.kernels import blocks
 from toprung.kernels.base import TEST_EDGE, TEST_SLICES, Axes, KernelConfig, KernelFamily, Launches, Point, Run, TileConfig, tile_of
-from toprung.kernels.blocks import GROUP_M, LAYOUT_SWITCHES, RESIDENT, RULES, fitted, square, tiles_bytes
+from toprung.kernels.blocks import GROUP_M, LAYOUT_SWITCHES, RESIDENT, RULES, fitted, longest_launch, square, tiles_bytes
 from toprung.kernels.build import loaded
-from toprung.kernels.launch import uints, with_workspace
+from toprung.kernels.launch import chain_lengths, in_chains, uints, with_workspace
 from toprung.kernels.record import LibraryKernel, Switch
 from toprung.kernels.stream_k.work import Work, uploaded, work
 from toprung.tile import Rule, Tile
@@ -59,6 +59,9 @@ COLLECT = LibraryKernel(
     routine="collect",
 )
 
+CHAINED_SUMS = 32
+"""Sums of a GPU's work-item up to which the kernel adds them up in short chains (its MOST_SUMS)."""
+
 SAVED = 128
 """Elements along K that a slot must save, and a share have, for a cut: what a second launch and adding take."""
 
@@ -94,56 +97,17 @@ class StreamK(KernelFamily):
     def compile(self, session: Session, desc: Desc, config: KernelConfig) -> Launches:
         """Return both launches, or the one where nothing is cut."""
         assert isinstance(desc, GemmDesc) and isinstance(config, TileConfig)
-        tile, options = config.tile, dict(config.options)
-        todo = listed(desc, config, session.device.compute_units)
-        nbytes = self.workspace_bytes(session.device, desc, config)
-        # here and not in each starter: a thread that makes its own may be capturing a graph
-        groups = uploaded(todo.groups, session)
-        added = uploaded(todo.added, session) if todo.parts else groups
-
-        def make() -> Run:
-            main = session.relaunch(
-                loaded(session, RECORD, tile, config.options), (len(todo.groups),), (tile.work_items,), "PlPlPlffPP",
-                uints(desc.M, desc.N, desc.lda, desc.ldb, desc.ldc),
-            )  # fmt: skip
-            if not todo.parts:
-
-                def whole(
-                    a: Any, offset_a: int, b: Any, offset_b: int, c: Any, offset_c: int, alpha: float, beta: float,
-                    queue: Any = None,
-                ) -> None:  # fmt: skip
-                    main(queue, a, offset_a, b, offset_b, c, offset_c, alpha, beta, groups.handle, groups.handle)
-
-                return whole
-
-            groups_each = -(-tile.BM * tile.BN // (tile.work_items * options["VC"]))
-            add = session.relaunch(
-                loaded(session, COLLECT, tile, {"VC": options["VC"]}), (groups_each, len(todo.added)), (tile.work_items, 1), "PlPP",
-                uints(desc.M, desc.N, desc.ldc),
-            )  # fmt: skip
-
-            def run(
-                a: Any, offset_a: int, b: Any, offset_b: int, c: Any, offset_c: int, alpha: float, beta: float, queue: Any = None,
-                workspace: Any = None,
-            ) -> None:  # fmt: skip
-                main(queue, a, offset_a, b, offset_b, c, offset_c, alpha, beta, groups.handle, workspace)
-                add(queue, c, offset_c, added.handle, workspace)
-
-            return with_workspace(session, nbytes, run)
-
-        return Launches(make)
+        return in_chains(desc, longest_launch(config.tile, CHAINED_SUMS), lambda piece: _launches(session, piece, config))
 
     def workspace_bytes(self, device: Device, desc: Desc, config: KernelConfig) -> int:
         """Return the bytes of the parts that are added."""
         assert isinstance(config, TileConfig)
-        if desc.is_empty:
-            return 0
-        return 4 * config.tile.BM * config.tile.BN * listed(desc, config, device.compute_units).parts
+        return 4 * config.tile.BM * config.tile.BN * max((work.parts for work in _lists(device, desc, config)), default=0)
 
     def launch_count(self, device: Device, desc: Desc, config: KernelConfig) -> int:
-        """Return two where something is cut, else one."""
+        """Return two where something is cut, else one, as often as K is cut into chains."""
         assert isinstance(config, TileConfig)
-        return 2 if not desc.is_empty and listed(desc, config, device.compute_units).parts else 1
+        return sum(2 if work.parts else 1 for work in _lists(device, desc, config))
 
     def decode(self, tile: Mapping[str, int], options: Mapping[str, int]) -> TileConfig:
         """Return a tile with its switches, if it could ever be built."""
@@ -210,6 +174,57 @@ def listed(desc: GemmDesc, config: TileConfig, units: int) -> Work:
     options = dict(config.options)
     slots, least = max(1, options["RESIDENT"]) * units, max(1, SAVED // (config.tile.BK or 1))
     return work(desc.M, desc.N, desc.K, config.tile, slots, least, options["GROUP_M"])
+
+
+def _lists(device: Device, desc: Desc, config: TileConfig) -> list[Work]:
+    """Return the lists of work of all launches of a product."""
+    if desc.is_empty:
+        return []
+    assert isinstance(desc, GemmDesc)
+    depths = chain_lengths(desc.K, longest_launch(config.tile, CHAINED_SUMS))
+    return [listed(replace(desc, K=depth), config, device.compute_units) for depth in depths]
+
+
+def _launches(session: Session, desc: GemmDesc, config: TileConfig) -> Launches:
+    """Return both launches of a K that may be one chain, or the one where nothing is cut."""
+    tile, options = config.tile, dict(config.options)
+    todo = listed(desc, config, session.device.compute_units)
+    nbytes = 4 * tile.BM * tile.BN * todo.parts
+    # here and not in each starter: a thread that makes its own may be capturing a graph
+    groups = uploaded(todo.groups, session)
+    added = uploaded(todo.added, session) if todo.parts else groups
+
+    def make() -> Run:
+        main = session.relaunch(
+            loaded(session, RECORD, tile, config.options), (len(todo.groups),), (tile.work_items,), "PlPlPlffPP",
+            uints(desc.M, desc.N, desc.lda, desc.ldb, desc.ldc),
+        )  # fmt: skip
+        if not todo.parts:
+
+            def whole(
+                a: Any, offset_a: int, b: Any, offset_b: int, c: Any, offset_c: int, alpha: float, beta: float,
+                queue: Any = None, workspace: Any = None,
+            ) -> None:  # fmt: skip
+                main(queue, a, offset_a, b, offset_b, c, offset_c, alpha, beta, groups.handle, groups.handle)
+
+            return whole
+
+        groups_each = -(-tile.BM * tile.BN // (tile.work_items * options["VC"]))
+        add = session.relaunch(
+            loaded(session, COLLECT, tile, {"VC": options["VC"]}), (groups_each, len(todo.added)), (tile.work_items, 1), "PlPP",
+            uints(desc.M, desc.N, desc.ldc),
+        )  # fmt: skip
+
+        def run(
+            a: Any, offset_a: int, b: Any, offset_b: int, c: Any, offset_c: int, alpha: float, beta: float, queue: Any = None,
+            workspace: Any = None,
+        ) -> None:  # fmt: skip
+            main(queue, a, offset_a, b, offset_b, c, offset_c, alpha, beta, groups.handle, workspace)
+            add(queue, c, offset_c, added.handle, workspace)
+
+        return with_workspace(session, nbytes, run)
+
+    return Launches(make)
 
 
 FAMILY = StreamK()

@@ -11,6 +11,7 @@
 // ORDER              1: the multiplications down pairs of columns, as the ox ploughs; 0: row by row
 // Idea: rung 17 of turing for every layout and shape.
 
+#define MOST_SUMS 32 // its blocks of 128 x 128 are for the speed of large products
 #include "../include/block.cl"
 
 __kernel __attribute__((room_for(DM * DN, 1, 1, RESIDENT))) void
@@ -64,6 +65,7 @@ stream_k(__global const float *restrict A, const ulong offset_a, __global const 
     VECTOR(VEC) acc[TM][TN / VEC];
     UNROLL for (int i = 0; i < TM; ++i)
         UNROLL for (int j = 0; j < TN / VEC; ++j) acc[i][j] = ZERO(VEC);
+    BEGIN_CHAINS(depth)
     int now = 0; // the buffer that is complete
     KEEP(tm);
     KEEP(tn);
@@ -102,6 +104,7 @@ stream_k(__global const float *restrict A, const ulong offset_a, __global const 
                 UNROLL for (int j = 0; j < TN / VEC; ++j) acc[i][j] += ELEMENT(a[at][i / VM], i % VM) * b[at][j];
 #endif
         }
+        END_CHAIN(left)
 #if STAGES > 1
         now = 1 - now;
 #else
@@ -120,8 +123,8 @@ stream_k(__global const float *restrict A, const ulong offset_a, __global const 
                 if (n0 + n < N) {
                     const index_t c = (index_t)m * ldc + n;
                     VECTOR(VC) result = ZERO(VC);
-                    for (int f = 0; f < VC; ++f) ELEMENT(result, f) = alpha * ELEMENT(acc[i][j * VC / VEC], e + f);
-                    if (old != 0.0f) result += old * GLOBAL_V(VC, &C[c]); // beta = 0 never reads C
+                    for (int f = 0; f < VC; ++f) ELEMENT(result, f) = alpha * ELEMENT(whole[i][j * VC / VEC], e + f);
+                    if (old != 0.0f) result = MULTIPLY_ADD(VC, old, GLOBAL_V(VC, &C[c]), result); // beta = 0 never reads C
                     GLOBAL_V(VC, &C[c]) = result;
                 }
             }

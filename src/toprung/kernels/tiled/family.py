@@ -19,7 +19,7 @@ from toprung.kernels import blocks
 from toprung.kernels.base import TEST_EDGE, TEST_SLICES, Axes, KernelConfig, KernelFamily, Launches, Point, Run, TileConfig, tile_of
 from toprung.kernels.blocks import Block, block_count, block_like, fitted, split_k_factors, tile_grid, width_of_c
 from toprung.kernels.helpers import ADD
-from toprung.kernels.launch import MOST_GROUPS, direct, longs, split_k_bytes, summed, uints
+from toprung.kernels.launch import MOST_GROUPS, chain_lengths, direct, in_chains, longs, split_k_bytes, summed, uints
 from toprung.kernels.split_k import adapted_slices, slice_depth, whole_slices, with_slices
 from toprung.kernels.tiled.record import ON_CPU, RECORD, SEARCHED, SEARCHED_BLOCKS, SIZES
 from toprung.tile import Tile
@@ -54,6 +54,8 @@ class Tiled(KernelFamily):
                         yield configured(device, desc, Block(tile, 1.0, ahead=0), _cpu_slices(device, desc, tile))
             return
         for one in blocks.narrowed(device, a, b):
+            if not blocks.chains_fit(desc.K, one.tile):
+                continue
             for slices in split_k_factors(desc, one.tile, device.compute_units):
                 yield configured(device, desc, one, slices)
 
@@ -63,7 +65,14 @@ class Tiled(KernelFamily):
         if device.kind != "gpu":
             return blocks.cpu_work(device, desc, config.tile, config.slices) / blocks.CPU_RATE
         like = block_like(config.tile)
-        return blocks.block_seconds(device, desc, like, config.tile, config.slices) if like else float("inf")
+        if like is None:
+            return float("inf")
+        pieces = chain_lengths(desc.K, blocks.longest_launch(config.tile) * config.slices)
+        lengths = {depth: pieces.count(depth) for depth in pieces}
+        return sum(
+            count * blocks.block_seconds(device, replace(desc, K=depth), like, config.tile, config.slices)
+            for depth, count in lengths.items()
+        )
 
     def relative_cost(self, device: Device, desc: Desc, config: KernelConfig) -> float | None:
         """Return ``cost`` of a tile on a GPU that is in the model's table."""
@@ -84,33 +93,17 @@ class Tiled(KernelFamily):
     def compile(self, session: Session, desc: Desc, config: KernelConfig) -> Launches:
         """Return one launch for all products of the batch, or as many as a grid's limit asks for."""
         assert isinstance(desc, GemmDesc) and isinstance(config, TileConfig)
-        tile, slices = config.tile, config.slices
-        tiles_m, tiles_n = tile_grid(desc, tile)
-        area = desc.M * desc.N
-        ldc, stride_c, stride_slice = (desc.N, area, area * desc.batch) if slices > 1 else (desc.ldc, desc.stride_c, 0)
-        at_once = MOST_GROUPS // (tiles_m * tiles_n)  # products in a launch
-        if not at_once:
-            raise LaunchError(f"{desc}: {tiles_m * tiles_n:,} work-groups where a launch has {MOST_GROUPS:,} at most")
-        fixed = [
-            *uints(desc.M, desc.N, desc.K, desc.lda, desc.ldb, ldc, tiles_m, tiles_n, slice_depth(desc.K, tile.BK or 1, slices)),
-            *longs(desc.stride_a, desc.stride_b, stride_c, stride_slice),
-        ]
-
-        def some(count: int) -> Run:
-            return direct(session, RECORD, config, (tiles_m * tiles_n * count, slices), (tile.work_items,), fixed)
-
-        def make() -> Run:
-            return some(desc.batch) if desc.batch <= at_once else _in_turn(desc, at_once, stride_c, some)
-
-        return summed(session, desc, slices, make)
+        return in_chains(desc, blocks.longest_launch(config.tile) * config.slices, lambda piece: _launches(session, piece, config))
 
     def workspace_bytes(self, device: Device, desc: Desc, config: KernelConfig) -> int:
         """Return what split-K needs."""
         return split_k_bytes(desc, config.slices)
 
     def launch_count(self, device: Device, desc: Desc, config: KernelConfig) -> int:
-        """Return one, or two with split-K."""
-        return 2 if config.slices > 1 else 1
+        """Return one, or two with split-K, as often as K is cut into chains."""
+        assert isinstance(config, TileConfig)
+        longest = blocks.longest_launch(config.tile) * config.slices
+        return (2 if config.slices > 1 else 1) * len(chain_lengths(desc.depth, longest))
 
     # the store
 
@@ -235,14 +228,39 @@ def draws(device: Device, desc: GemmDesc, seed: int) -> Iterator[TileConfig]:
             yield found
 
 
+def _launches(session: Session, desc: GemmDesc, config: TileConfig) -> Launches:
+    """Return the launches of a K that may be one chain: all slices of it in one, with a second pass."""
+    tile = config.tile
+    slices = whole_slices(desc.K, tile.BK or 1, config.slices)
+    tiles_m, tiles_n = tile_grid(desc, tile)
+    area = desc.M * desc.N
+    ldc, stride_c, stride_slice = (desc.N, area, area * desc.batch) if slices > 1 else (desc.ldc, desc.stride_c, 0)
+    at_once = MOST_GROUPS // (tiles_m * tiles_n)  # products in a launch
+    if not at_once:
+        raise LaunchError(f"{desc}: {tiles_m * tiles_n:,} work-groups where a launch has {MOST_GROUPS:,} at most")
+    fixed = [
+        *uints(desc.M, desc.N, desc.K, desc.lda, desc.ldb, ldc, tiles_m, tiles_n, slice_depth(desc.K, tile.BK or 1, slices)),
+        *longs(desc.stride_a, desc.stride_b, stride_c, stride_slice),
+    ]
+
+    def some(count: int) -> Run:
+        return direct(session, RECORD, config, (tiles_m * tiles_n * count, slices), (tile.work_items,), fixed)
+
+    def make() -> Run:
+        return some(desc.batch) if desc.batch <= at_once else _in_turn(desc, at_once, stride_c, some)
+
+    return summed(session, desc, slices, make)
+
+
 def _in_turn(desc: GemmDesc, at_once: int, stride_c: int, some: Callable[[int], Run]) -> Run:
     """Return launches of ``at_once`` products each, and one of the rest."""
     whole, count, rest = some(at_once), desc.batch // at_once, desc.batch % at_once
     parts = [(whole, i * at_once) for i in range(count)] + ([(some(rest), count * at_once)] if rest else [])
 
     def run(
-        a: Any, offset_a: int, b: Any, offset_b: int, c: Any, offset_c: int, alpha: float, beta: float, queue: Any = None
-    ) -> None:
+        a: Any, offset_a: int, b: Any, offset_b: int, c: Any, offset_c: int, alpha: float, beta: float, queue: Any = None,
+        workspace: Any = None,
+    ) -> None:  # fmt: skip
         for launch, n in parts:
             first = offset_a + n * desc.stride_a, offset_b + n * desc.stride_b, offset_c + n * stride_c
             launch(a, first[0], b, first[1], c, first[2], alpha, beta, queue)

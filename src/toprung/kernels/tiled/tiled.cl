@@ -15,8 +15,6 @@
 // STAGES             buffers in local memory: with 2, one barrier a tile in place of two
 // AHEAD              the vectors of k + 1 are read from local memory before the multiplications of k
 // ORDER              1: the multiplications as the ox ploughs, so that neighbours share an operand
-// CHAIN              so many products of a sum are added up by themselves, and then to the whole, where a work-item has few sums, few
-//                    elements on their way, and is promised 128 registers (RESIDENT): errors are a fraction of those of one chain
 // GROUP_M            work-groups that follow each other cover GROUP_M blocks of rows before they go on along N: they share caches
 //
 // Work-group: DM x DN work-items, DM = BM / TM, DN = BN / TN, for a BM x BN block of one C and one slice of K. Any M, N, K > 0.
@@ -82,13 +80,7 @@ gemm(__global const float *restrict A, const ulong offset_a, __global const floa
     VECTOR(VEC) acc[TM][TN / VEC];
     UNROLL for (int i = 0; i < TM; ++i)
         UNROLL for (int j = 0; j < TN / VEC; ++j) acc[i][j] = ZERO(VEC);
-#if CHAINED
-    VECTOR(VEC) whole[TM][TN / VEC];
-    UNROLL for (int i = 0; i < TM; ++i)
-        UNROLL for (int j = 0; j < TN / VEC; ++j) whole[i][j] = ZERO(VEC);
-#else
-#define whole acc
-#endif
+    BEGIN_CHAINS(K)
     int now = 0; // the buffer that is complete
     KEEP(tm);
     KEEP(tn);
@@ -124,15 +116,7 @@ gemm(__global const float *restrict A, const ulong offset_a, __global const floa
 #endif
             if (!AHEAD && k + 1 < BK) read(a[0], b[0], As[now], Bs[now], k + 1, tm, tn);
         }
-#if CHAINED
-        if ((left - 1) % FOLD == 0) {
-            UNROLL for (int i = 0; i < TM; ++i)
-                UNROLL for (int j = 0; j < TN / VEC; ++j) {
-                    whole[i][j] += acc[i][j];
-                    acc[i][j] = ZERO(VEC);
-                }
-        }
-#endif
+        END_CHAIN(left)
 #if STAGES > 1
         now = 1 - now;
 #else
@@ -153,7 +137,7 @@ gemm(__global const float *restrict A, const ulong offset_a, __global const floa
                     const index_t c = (index_t)m * ldc + n;
                     VECTOR(VC) result = ZERO(VC);
                     for (int f = 0; f < VC; ++f) ELEMENT(result, f) = alpha * ELEMENT(whole[i][j * VC / VEC], e + f);
-                    if (beta != 0.0f) result += beta * GLOBAL_V(VC, &C[c]); // beta = 0 never reads C
+                    if (beta != 0.0f) result = MULTIPLY_ADD(VC, beta, GLOBAL_V(VC, &C[c]), result); // beta = 0 never reads C
                     GLOBAL_V(VC, &C[c]) = result;
                 }
             }

@@ -53,7 +53,7 @@ def steps(compiled: Compiled[Rung], problem: Gemm, buffers: Mapping[str, Buffer]
         multiply = functools.partial(step.multiply_only, a, b, c, problem.alpha, problem.beta, None)
         found.append(Step(compiled.record.name, kept(multiply, plan), helper=False))
         if plan.slices > 1:
-            add = functools.partial(step.reduce_only, a, b, c, problem.alpha, problem.beta, None)
+            add = functools.partial(step.reduce_only, c, problem.alpha, problem.beta, None)
             found.append(Step("reduce", add, helper=False))
     return found
 

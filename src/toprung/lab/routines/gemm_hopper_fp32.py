@@ -42,9 +42,7 @@ def steps(compiled: Compiled[Rung], problem: Gemm, buffers: Mapping[str, Buffer]
     if few is not None:
         return few
     desc: Any = described(problem.describe())
-    plan = SgemmLaunches(
-        session, desc, variant_of(compiled), kernel=compiled.kernel, cut=bool(compiled.record.defines["CUT"]), chains=1
-    )
+    plan = SgemmLaunches(session, desc, variant_of(compiled), kernel=compiled.kernel, cut=bool(compiled.record.defines["CUT"]))
     a, b, c = (buffers[name].pointer for name in "ABC")  # type: ignore[attr-defined]
     found = []
     for panel, step in zip(plan.panels, plan.steps(), strict=True):

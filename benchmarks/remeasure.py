@@ -1,0 +1,76 @@
+"""Measure the entries of a store file again, after kernels have changed, beside what the cost model finds best now.
+
+    python benchmarks/remeasure.py src/toprung/store/shipped/nvidia-h200-cuda.json nvidia-h200-cuda.json --device cuda:0
+
+For each shape of the file: its entries whose configurations can still be built, and the cost model's first ``FIRST`` of plain fp32,
+verified and timed in turns. The file that is written has the fastest of toprung's own in plain fp32, and each entry of another
+precision or a vendor's, with the new samples.
+"""
+
+import argparse
+from pathlib import Path
+
+from toprung import backends
+from toprung.dispatch.ranking import ranked
+from toprung.dispatch.selection import decoded
+from toprung.oracle.problems import problem_of
+from toprung.store.entry import Entry, Machine
+from toprung.store.exchange import read_exchange, write_exchange
+from toprung.tune.measure import Measurer
+from toprung.tune.trial import Trial, entry_of
+
+FIRST = 8
+
+
+def candidates_of(device, problem, entries):
+    """Return what is timed on a problem: legal configurations of its entries, and the model's best."""
+    found = []
+    for entry in entries:
+        candidate = decoded(entry.candidate)
+        fit = candidate.family.adapt(device, problem.desc, candidate.config, problem.desc, True)
+        if not isinstance(fit, str):
+            found.append(candidate)
+    found += [p.candidate for p in ranked(device, problem.desc)[:FIRST]]
+    return tuple(dict.fromkeys(found))
+
+
+def again(session, measurer, problem, entries):
+    """Return a problem's entries, measured now."""
+    candidates = candidates_of(session.device, problem, entries)
+    outcome = measurer.run(Trial(problem, candidates, turns=9, hopeless=1.2))
+    machine, plain, kept = Machine.of(session), [], []
+    for candidate, sampled in zip(candidates, outcome.sampled, strict=True):
+        if sampled.status != "right":
+            print(f"  {candidate}: {sampled.status} {sampled.message}")
+            continue
+        own = candidate.family.own and candidate.family.precision == "fp32"
+        (plain if own else kept).append((sampled.median, candidate, sampled))
+    best = sorted(plain, key=lambda one: one[0])[:1]
+    before = {entry.candidate["kernel"]: entry.median for entry in entries}
+    for seconds, candidate, _ in (*best, *kept):
+        was = before.get(candidate.kernel)
+        print(
+            f"{problem!s:32} {seconds * 1e6:9.1f} µs {f'{seconds / was:.3f} of before' if was else '':>15}  {candidate}", flush=True
+        )
+    return [entry_of(machine, problem, candidate, sampled) for _, candidate, sampled in (*best, *kept)]
+
+
+def main():
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("store", type=Path)
+    arguments.add_argument("out", type=Path)
+    arguments.add_argument("--device")
+    chosen = arguments.parse_args()
+    shapes: dict[str, list[Entry]] = {}
+    for entry in read_exchange(chosen.store, []):
+        shapes.setdefault(str(sorted(entry.shape.items())), []).append(entry)
+    found = []
+    with backends.opened(backends.find(chosen.device)) as session:
+        measurer = Measurer(session)
+        for entries in shapes.values():
+            found += again(session, measurer, problem_of(entries[0].shape), entries)
+    write_exchange(chosen.out, found)
+
+
+if __name__ == "__main__":
+    main()
