@@ -256,7 +256,7 @@ class Outcome:
     Attributes
     ----------
     kernel : kernels that ran, with their tiles; empty if nothing had to be computed
-    results : finite results whose errors are compared
+    results : finite results whose errors are compared, those of expanded operands once
     ours, vendor : errors; None where nothing is compared
     failures : what must not be, a sentence each
     """
@@ -337,8 +337,9 @@ def examined(case: Case, device: str) -> Outcome:
                 f"{float(theirs[differ][0])}"
             )
         where = xp.isfinite(found) & xp.isfinite(theirs) & (bound <= FLOAT32_MAX)
-        outcome.results = int(where.sum())
-        if outcome.results:
+        copies = (case.N if case.b.expanded == "columns" else 1) * (case.M if case.a.expanded == "rows" else 1)
+        outcome.results = int(where.sum()) // copies  # rows or columns that are all the same have the same errors
+        if bool(where.any()):
             outcome.ours = errors_of(found, product, bound, where, xp)
             outcome.vendor = errors_of(theirs, product, bound, where, xp)
             outcome.failures += judged(outcome)

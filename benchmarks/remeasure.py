@@ -19,7 +19,7 @@ from toprung.store.exchange import read_exchange, write_exchange
 from toprung.tune.measure import Measurer
 from toprung.tune.trial import Trial, entry_of
 
-FIRST = 8
+FIRST = 6
 
 
 def candidates_of(device, problem, entries):
@@ -69,7 +69,7 @@ def main():
         measurer = Measurer(session)
         for entries in shapes.values():
             found += again(session, measurer, problem_of(entries[0].shape), entries)
-    write_exchange(chosen.out, found)
+            write_exchange(chosen.out, found)
 
 
 if __name__ == "__main__":

@@ -587,7 +587,7 @@ def test_the_order_of_a_sum_is_the_same_whatever_the_tile(session: Session, K: i
     problem = Gemm(70, 75, K)
     wide = replace(SMALL, BM=32, BN=64, WM=32, WN=64)
     tiles = [replace(SMALL, BK=8), replace(SMALL, BK=8, STAGES=2), replace(SMALL, BM=32, WM=32, BK=8)]
-    tiles += [replace(wide, BK=bk) for bk in (16, 32) if K > 2 * bk or (K > 32 and bk == 16)]
+    tiles += [replace(wide, BK=bk) for bk in (16, 32) if K > 128 or (K > 32 and bk == 16)]
     found = [run(session, problem, forced(session, problem, tile), "normal") for tile in tiles]
     assert all(np.array_equal(one.view(np.uint32), found[0].view(np.uint32)) for one in found)
 

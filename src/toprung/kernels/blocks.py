@@ -17,9 +17,9 @@ from toprung.kernels.record import LibraryKernel, Switch
 from toprung.kernels.split_k import LEAST_ITERATIONS, slice_depth, whole_slices
 from toprung.tile import COMMON, EQUAL_SHARES, Rule, Tile, broken, divides, fits_local
 
-CHAINS = {32: 8, 64: 16}
+CHAINS = {32: 8, 128: 16}
 """Longest K with the products of a chain, as ``include/block.cl`` has them; a longer K has chains of 32."""
-ONE_CHAIN = 1024
+ONE_CHAIN = 2048
 """K of a launch where a work-item has no registers for two sets of sums, and each of its sums is one chain of multiply-adds."""
 CHAINED_SUMS = 64
 """Sums of a GPU's work-item up to which ``include/block.cl`` adds them up in short chains."""
@@ -31,8 +31,9 @@ LARGEST_PIECE, DEEPEST = 1024, 512
 def chains_fit(K: int, tile: Tile) -> bool:
     """Return True if a tile's chains are as short as K asks for; tiles 8 deep, with few sums a work-item, are for small K alone."""
     chain = next((chain for longest, chain in CHAINS.items() if longest >= K), 32)
-    few = (tile.TM or 1) * (tile.TN or 1) <= 4
-    return (tile.BK or 1) <= (chain if few else max(chain, 16)) and not (chain > 8 and few and (tile.BK or 1) <= 8)
+    few = (tile.TM or 1) * (tile.TN or 1) <= 16
+    small = (tile.TM or 1) * (tile.TN or 1) <= 4 and (tile.BK or 1) <= 8
+    return (tile.BK or 1) <= (chain if few else max(chain, 16)) and (chain <= 8 or not small)
 
 
 def longest_launch(tile: Tile, most: int = CHAINED_SUMS) -> int:

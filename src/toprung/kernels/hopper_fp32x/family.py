@@ -13,6 +13,7 @@ from typing import Any
 
 from toprung.backends.base import Session, Source
 from toprung.device import Device
+from toprung.gemm.classes import FEW
 from toprung.gemm.desc import Desc, GemmDesc
 from toprung.kernels.base import TEST_EDGE, TEST_SLICES, Axes, KernelConfig, KernelFamily, Launches, NoConfig, Point
 from toprung.kernels.hopper_fp32x.config import CHUNK, TWICE, Fp32xConfig, Variant
@@ -39,7 +40,9 @@ class HopperFp32x(KernelFamily):
         """Return why the device has no such Tensor Cores, or the product is not one that the promise covers."""
         if not isinstance(desc, GemmDesc):
             return "fp32x is for products of matrices: with a vector memory is the limit"
-        return supported(device, desc)
+        if (reason := supported(device, desc)) or not 0 < min(desc.M, desc.N) <= FEW:
+            return reason
+        return f"a side is {FEW} or shorter: memory is the limit, and plain fp32 reads the large operand once"
 
     # selection
 

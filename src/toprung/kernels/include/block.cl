@@ -18,7 +18,7 @@
 #define SN (LN * VEC)  // and across
 
 // A sum is added up in chains of L products, each by itself and then to those before it: its error grows with L + K / L, not with K.
-// L is 32, or 16 where K is at most 64 and 8 up to 32: there a launch takes longer than additions. Chains end where a multiple of L is left, so that
+// L is 32, or 16 where K is at most 128 and 8 up to 32: there a launch takes longer than additions. Chains end where a multiple of L is left, so that
 // their order is the same for all tiles whose BK divides L. A GPU's work-item has no registers for two sets of more than MOST_SUMS sums:
 // there a sum is one chain, and a launch has a short K (blocks.ONE_CHAIN).
 #ifndef MOST_SUMS
@@ -31,7 +31,7 @@
 #else
 #define TILES_OF(L) ((L) > BK ? (L) / BK : 1)
 #define BEGIN_CHAINS(K)                                                                                                             \
-    const uint chain = (K) > 64 ? TILES_OF(32) : (K) > 32 ? TILES_OF(16) : TILES_OF(8); /* tiles of K: 1, 2, 4 … */                \
+    const uint chain = (K) > 128 ? TILES_OF(32) : (K) > 32 ? TILES_OF(16) : TILES_OF(8); /* tiles of K: 1, 2, 4 … */                \
     VECTOR(VEC) whole[TM][TN / VEC]; /* the chains before this one */                                                              \
     UNROLL for (int i = 0; i < TM; ++i)                                                                                             \
         UNROLL for (int j = 0; j < TN / VEC; ++j) whole[i][j] = ZERO(VEC);
