@@ -432,9 +432,9 @@ MAIN = next(b for b in BLOCKS if (b.tile.BM, b.tile.BN) == (128, 128))
 
 
 @pytest.mark.parametrize("trans", SOME)
-@pytest.mark.parametrize("stages", [2, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("stages", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_the_main_tile_on_hopper(trans: str, stages: int) -> None:
-    """Two sets of 64 sums a work-item: nothing spilled, only wide reads in the loop."""
+    """Two work-groups an SM: at most 128 registers, nothing spilled, only wide reads in the loop."""
     require(not nvrtc.missing(), f"CUDA: {nvrtc.missing()}")
     desc = Gemm(8192, 8192, 8192, trans=trans).desc
     assert isinstance(desc, GemmDesc)
@@ -442,12 +442,12 @@ def test_the_main_tile_on_hopper(trans: str, stages: int) -> None:
     config = tiled.configuration(H200, desc, replace(MAIN.tile, STAGES=stages), switches)
     assert config.tile == replace(MAIN.tile, STAGES=stages)
     code = inspect_source(tiled.FAMILY.source(H200, config), "sm_90")
-    assert config.tile.work_items == 256 and code.registers <= 255
+    assert config.tile.work_items == 256 and code.registers <= 128
     assert code.spills == 0 and not any(k.startswith(("LDL", "STL")) for k in code.counts)
-    assert code.loop.counts["FFMA"] == 16 * 64 and code.loop.counts["LDS.128"] == 16 * 4 and code.loop.counts["FADD"] == 64
+    assert code.loop.counts["FFMA"] == 8 * 64 and code.loop.counts["LDS.128"] == 8 * 4
     reads = {k: n for k, n in code.loop.counts.items() if k.startswith(("LDG", "LDS"))}
-    assert set(reads) <= {"LDG.128", "LDG.128.CONSTANT", "LDS.128"} and sum(reads.values()) == 4 + 16 * 4
-    assert code.loop.counts.get("BAR") == (2 if stages == 1 else 1) and code.loop.ffma_share > 0.8
+    assert set(reads) <= {"LDG.128", "LDG.128.CONSTANT", "LDS.128"} and sum(reads.values()) == 2 + 8 * 4
+    assert code.loop.counts.get("BAR") == (2 if stages == 1 else 1) and code.loop.ffma_share > 0.84
 
 
 @pytest.mark.slow
@@ -518,14 +518,14 @@ PLANTS: tuple[tuple[str, tuple[str, str], Problem, int], ...] = (
     ("tiled", ("if (beta != 0.0f) result =", "result ="), Gemm(20, 24, 50), 1),
     # a row beyond the edge stored; elements beyond a row's end read
     ("tiled", ("if (m < M) {", "if (m < M + 1) {"), Gemm(20, 24, 50), 1),
-    ("tiled", ("if (A_K(A_LOAD(i)) < first) coming_a", "coming_a"), gemm(20, 24, 5, more=(2, 0, 0)), 1),
+    ("tiled", ("if (A_K(A_LOAD(i)) >= BK - first) coming_a", "coming_a"), gemm(20, 24, 5, more=(2, 0, 0)), 1),
     ("tiled", ("get_group_id(1) * stride_slice", "0"), Gemm(20, 24, 92), 3),
     ("add", ("s < slices", "s + 1 < slices"), Gemm(20, 24, 92), 3),
     ("add", ("if (beta != 0.0f) acc +=", "acc +="), Gemm(20, 24, 92), 3),
 )  # fmt: skip
 
 
-QUICK = ("if (A_K(A_LOAD(i)) < first) coming_a", "s < slices")
+QUICK = ("if (A_K(A_LOAD(i)) >= BK - first) coming_a", "s < slices")
 
 
 @pytest.mark.parametrize(
@@ -583,11 +583,11 @@ def away(session: Session, problem: Gemm, candidate: Candidate) -> float:
 
 @pytest.mark.parametrize("K", [20, 60, 1003])
 def test_the_order_of_a_sum_is_the_same_whatever_the_tile(session: Session, K: int) -> None:
-    """Chains end where a multiple of their length is left, so bits do not tell tiles apart whose BK divides it."""
+    """Chains end where a multiple of their length is left, within a tile of K or behind several."""
     problem = Gemm(70, 75, K)
     wide = replace(SMALL, BM=32, BN=64, WM=32, WN=64)
     tiles = [replace(SMALL, BK=8), replace(SMALL, BK=8, STAGES=2), replace(SMALL, BM=32, WM=32, BK=8)]
-    tiles += [replace(wide, BK=bk) for bk in (16, 32) if K > 128 or (K > 32 and bk == 16)]
+    tiles += [replace(wide, BK=bk) for bk in (16, 32)]
     found = [run(session, problem, forced(session, problem, tile), "normal") for tile in tiles]
     assert all(np.array_equal(one.view(np.uint32), found[0].view(np.uint32)) for one in found)
 

@@ -18,27 +18,47 @@ from toprung.kernels.split_k import LEAST_ITERATIONS, slice_depth, whole_slices
 from toprung.tile import COMMON, EQUAL_SHARES, Rule, Tile, broken, divides, fits_local
 
 CHAINS = {32: 8, 128: 16}
-"""Longest K with the products of a chain, as ``include/block.cl`` has them; a longer K has chains of 32."""
+"""Longest K with the products of a chain; a longer K has chains of ``LONG_CHAIN``, and ``CPU_CHAIN``
+on a CPU, whose BLAS has longer ones."""
+LONG_CHAIN, CPU_CHAIN = 32, 256
 ONE_CHAIN = 2048
-"""K of a launch where a work-item has no registers for two sets of sums, and each of its sums is one chain of multiply-adds."""
+"""K of a launch of a kernel whose sums are one chain of multiply-adds."""
 CHAINED_SUMS = 64
-"""Sums of a GPU's work-item up to which ``include/block.cl`` adds them up in short chains."""
+"""Sums of a GPU's work-item up to which there are registers for a second set of them, to which chains are added."""
+UNCUT = 1 << 22
+"""Results of C from which on cuBLAS's sums are one chain, as in batches: ours may be there, in tiles that are faster so."""
 
 LARGEST_PIECE, DEEPEST = 1024, 512
 """Results of a work-item, and K of a tile, beyond which nothing is built: compilers unroll both."""
 
 
-def chains_fit(K: int, tile: Tile) -> bool:
-    """Return True if a tile's chains are as short as K asks for; tiles 8 deep, with few sums a work-item, are for small K alone."""
-    chain = next((chain for longest, chain in CHAINS.items() if longest >= K), 32)
-    few = (tile.TM or 1) * (tile.TN or 1) <= 16
-    small = (tile.TM or 1) * (tile.TN or 1) <= 4 and (tile.BK or 1) <= 8
-    return (tile.BK or 1) <= (chain if few else max(chain, 16)) and (chain <= 8 or not small)
+def shortest_chain(K: int, tile: Tile) -> int:
+    """Return how many products of a sum are added up by themselves; on a CPU its sums fill all registers."""
+    if (tile.VEC or 1) > 4:
+        return CPU_CHAIN
+    return next((chain for longest, chain in CHAINS.items() if longest >= K), LONG_CHAIN)
 
 
-def longest_launch(tile: Tile, most: int = CHAINED_SUMS) -> int:
-    """Return the largest K of a launch, in one slice: a tile with more than ``most`` sums a work-item adds each up in one chain."""
-    return ONE_CHAIN if (tile.TM or 1) * (tile.TN or 1) > most and (tile.VEC or 1) <= 4 else LARGEST
+def has_many_sums(tile: Tile, most: int = CHAINED_SUMS) -> bool:
+    """Return True if a work-item of a GPU has more than ``most`` sums; a CPU's vectors are longer."""
+    return (tile.TM or 1) * (tile.TN or 1) > most and (tile.VEC or 1) <= 4
+
+
+def may_be_uncut(desc: GemmDesc, tile: Tile) -> bool:
+    """Return True if a tile's sums may be one chain: a vendor's are, and K is not cut."""
+    return (desc.batch > 1 or desc.M * desc.N >= UNCUT) and (tile.SPLIT_K or 1) == 1
+
+
+def chain_of(desc: GemmDesc, tile: Tile) -> int | None:
+    """Return a tile's ``CHAIN`` in a product: 0, one chain, where that is faster and may be; None where it must not be built."""
+    if has_many_sums(tile, CHAINED_SUMS - 1) and may_be_uncut(desc, tile):
+        return 0
+    return None if has_many_sums(tile) else shortest_chain(desc.K, tile)
+
+
+def longest_launch(options: Switches) -> int:
+    """Return the largest K of a launch, in one slice."""
+    return ONE_CHAIN if dict(options).get(CHAIN.name) == 0 else LARGEST
 
 
 def tiles_bytes(tile: Tile) -> int:
@@ -81,11 +101,16 @@ RULES = (
     ),
 )
 
+CHAIN = Switch(
+    "CHAIN", "products of a sum that are added up by themselves; 0: all of them", values=(LONG_CHAIN, 16, 8, CPU_CHAIN, 0)
+)
+
 LAYOUT_SWITCHES = (
     Switch("TRANS_A", "A is stored K×M"),
     Switch("TRANS_B", "B is stored N×K"),
     Switch("VC", "floats of an access to C", values=(1, 2, 4)),
     Switch("INDEX32", "offsets within a matrix have 32 bits", values=(1, 0)),
+    CHAIN,
 )
 
 RESIDENT = Switch(
@@ -131,10 +156,11 @@ def width_of_c(desc: GemmDesc, tile: Tile, slices: int) -> int:
     return min(desc.widths[2] if slices == 1 else widest(desc.N), tile.VEC or 1)
 
 
-def layout_options(desc: GemmDesc, options: dict[str, int], width: int) -> tuple[tuple[str, int], ...]:
+def layout_options(desc: GemmDesc, tile: Tile, options: dict[str, int], width: int) -> tuple[tuple[str, int], ...]:
     """Return switches as a product's layout asks for: transposes, accesses to C of at most ``width`` floats, 64-bit offsets."""
     options["TRANS_A"], options["TRANS_B"] = int(desc.trans_a), int(desc.trans_b)
     options["VC"] = min(options.get("VC", 4), width)
+    options[CHAIN.name] = 0 if chain_of(desc, tile) == 0 == options.get(CHAIN.name) else shortest_chain(desc.K, tile)
     if not desc.index32:
         options["INDEX32"] = 0
     return tuple(sorted(options.items()))
@@ -164,6 +190,7 @@ class Block:
     resident : work-groups an SM holds; registers decide
     asked : how many the compiler is told to leave registers for; 0: as it comes
     ahead, order : switches of the kernel
+    chained : False for a tile whose sums are one chain, for products of which a vendor's are
     """
 
     tile: Tile
@@ -172,6 +199,11 @@ class Block:
     asked: int = 0
     ahead: int = 1
     order: int = 0
+    chained: bool = True
+
+    def chain(self, desc: GemmDesc) -> int:
+        """Return the products of a chain in this tile; 0: all."""
+        return shortest_chain(desc.K, self.tile) if self.chained else 0
 
 
 def _tile(bm: int, bn: int, bk: int, warp: tuple[int, int], piece: tuple[int, int], stages: int = 1) -> Tile:
@@ -182,7 +214,11 @@ def _tile(bm: int, bn: int, bk: int, warp: tuple[int, int], piece: tuple[int, in
 
 
 BLOCKS: tuple[Block, ...] = (
-    Block(_tile(128, 256, 8, (64, 64), (8, 16)), 0.852, 1),
+    Block(_tile(128, 256, 8, (64, 64), (8, 16)), 0.852, 1, chained=False),
+    Block(_tile(128, 128, 8, (32, 64), (8, 8)), 0.844, 2, asked=2, order=1, chained=False),
+    Block(_tile(64, 128, 16, (32, 64), (8, 8)), 0.767, 3, chained=False),
+    Block(_tile(64, 128, 8, (32, 64), (8, 8)), 0.756, 4, asked=4, chained=False),
+    Block(_tile(64, 64, 8, (32, 64), (8, 8)), 0.728, 6, chained=False),
     Block(_tile(128, 128, 16, (32, 64), (8, 8), 2), 0.756, 1, order=1),
     Block(_tile(64, 128, 16, (32, 64), (8, 8), 2), 0.714, 2, order=1),
     Block(_tile(128, 64, 16, (32, 64), (8, 8), 2), 0.74, 2, order=1),
@@ -191,9 +227,6 @@ BLOCKS: tuple[Block, ...] = (
     Block(_tile(32, 64, 32, (16, 32), (4, 4), 2), 0.54, 4, asked=4),
     Block(_tile(64, 32, 16, (16, 32), (4, 4), 2), 0.546, 6, asked=6),
     Block(_tile(32, 32, 32, (16, 32), (4, 4), 2), 0.467, 8, asked=8, order=1),
-    Block(_tile(16, 16, 8, (8, 16), (2, 2), 2), 0.2, 16),
-    Block(_tile(16, 32, 8, (8, 16), (2, 2), 2), 0.24, 11),
-    Block(_tile(32, 16, 8, (16, 8), (2, 2), 2), 0.24, 11),
     Block(_tile(16, 16, 16, (8, 16), (2, 2), 2), 0.231, 16),
     Block(_tile(16, 16, 32, (8, 16), (2, 2), 2), 0.239, 12),
     Block(_tile(16, 32, 16, (8, 16), (2, 2), 2), 0.278, 11),
@@ -203,7 +236,7 @@ BLOCKS: tuple[Block, ...] = (
     Block(_tile(32, 64, 16, (16, 32), (4, 4), 2), 0.552, 6),
     Block(_tile(64, 32, 16, (64, 16), (4, 8)), 0.595, 8),
     Block(_tile(64, 32, 8, (16, 32), (4, 4), 2), 0.556, 8),
-    Block(_tile(64, 64, 32, (32, 32), (8, 4)), 0.607, 4, order=1),
+    Block(_tile(64, 64, 32, (32, 32), (8, 4)), 0.607, 3, order=1),
     Block(_tile(128, 32, 16, (32, 32), (8, 4), 2), 0.666, 3),
     Block(_tile(32, 128, 16, (32, 32), (4, 8), 2), 0.589, 3),
     Block(_tile(128, 16, 16, (32, 16), (4, 4), 2), 0.53, 4, asked=4),

@@ -17,32 +17,34 @@
 #define SM (LM * VM)   // from one piece of a work-item to its next, down
 #define SN (LN * VEC)  // and across
 
-// A sum is added up in chains of L products, each by itself and then to those before it: its error grows with L + K / L, not with K.
-// L is 32, or 16 where K is at most 128 and 8 up to 32: there a launch takes longer than additions. Chains end where a multiple of L is left, so that
-// their order is the same for all tiles whose BK divides L. A GPU's work-item has no registers for two sets of more than MOST_SUMS sums:
-// there a sum is one chain, and a launch has a short K (blocks.ONE_CHAIN).
-#ifndef MOST_SUMS
-#define MOST_SUMS 64
-#endif
-#if TM * TN > MOST_SUMS && VEC <= 4
-#define whole acc
-#define BEGIN_CHAINS(K)
-#define END_CHAIN(left)
-#else
-#define TILES_OF(L) ((L) > BK ? (L) / BK : 1)
-#define BEGIN_CHAINS(K)                                                                                                             \
-    const uint chain = (K) > 128 ? TILES_OF(32) : (K) > 32 ? TILES_OF(16) : TILES_OF(8); /* tiles of K: 1, 2, 4 … */                \
+// A sum is added up in chains of CHAIN products, each by itself and then to those before it: its error grows with CHAIN + K / CHAIN,
+// not with K. Chains end where a multiple of CHAIN is left, so that their order is the same whatever the tile. CHAIN = 0: one chain,
+// for whoever has no registers for two sets of sums; a launch has a short K then (blocks.ONE_CHAIN).
+#if CHAIN
+#define BEGIN_CHAINS                                                                                                                \
     VECTOR(VEC) whole[TM][TN / VEC]; /* the chains before this one */                                                              \
     UNROLL for (int i = 0; i < TM; ++i)                                                                                             \
         UNROLL for (int j = 0; j < TN / VEC; ++j) whole[i][j] = ZERO(VEC);
-#define END_CHAIN(left)                                                                                                             \
-    if ((((left)-1) & (chain - 1)) == 0) {                                                                                          \
-        UNROLL for (int i = 0; i < TM; ++i)                                                                                         \
-            UNROLL for (int j = 0; j < TN / VEC; ++j) {                                                                             \
-                whole[i][j] += acc[i][j];                                                                                           \
-                acc[i][j] = ZERO(VEC);                                                                                              \
-            }                                                                                                                       \
-    }
+#define END_CHAIN                                                                                                                   \
+    UNROLL for (int i = 0; i < TM; ++i)                                                                                             \
+        UNROLL for (int j = 0; j < TN / VEC; ++j) {                                                                                 \
+            whole[i][j] += acc[i][j];                                                                                               \
+            acc[i][j] = ZERO(VEC);                                                                                                  \
+        }
+#if CHAIN <= BK
+#define END_CHAIN_AT(k)                                                                                                             \
+    if ((BK - 1 - (k)) % CHAIN == 0) { END_CHAIN }
+#define END_CHAIN_BEFORE(left)
+#else
+#define END_CHAIN_AT(k)
+#define END_CHAIN_BEFORE(left)                                                                                                      \
+    if ((left) % (CHAIN / BK) == 0) { END_CHAIN }
+#endif
+#else
+#define whole acc
+#define BEGIN_CHAINS
+#define END_CHAIN_AT(k)
+#define END_CHAIN_BEFORE(left)
 #endif
 
 // Element l of a tile as it is fetched: its k, its place along M or N, and how it lies in memory

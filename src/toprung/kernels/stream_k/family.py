@@ -59,9 +59,6 @@ COLLECT = LibraryKernel(
     routine="collect",
 )
 
-CHAINED_SUMS = 32
-"""Sums of a GPU's work-item up to which the kernel adds them up in short chains (its MOST_SUMS)."""
-
 SAVED = 128
 """Elements along K that a slot must save, and a share have, for a cut: what a second launch and adding take."""
 
@@ -97,7 +94,7 @@ class StreamK(KernelFamily):
     def compile(self, session: Session, desc: Desc, config: KernelConfig) -> Launches:
         """Return both launches, or the one where nothing is cut."""
         assert isinstance(desc, GemmDesc) and isinstance(config, TileConfig)
-        return in_chains(desc, longest_launch(config.tile, CHAINED_SUMS), lambda piece: _launches(session, piece, config))
+        return in_chains(desc, longest_launch(config.options), lambda piece: _launches(session, piece, config))
 
     def workspace_bytes(self, device: Device, desc: Desc, config: KernelConfig) -> int:
         """Return the bytes of the parts that are added."""
@@ -124,7 +121,7 @@ class StreamK(KernelFamily):
             return "it multiplies two matrices"
         if reason := blocks.too_wide(desc, config.tile):
             return reason
-        options = blocks.layout_options(desc, dict(config.options), desc.widths[2])
+        options = blocks.layout_options(desc, config.tile, dict(config.options), desc.widths[2])
         made = TileConfig(replace(config.tile, SPLIT_K=None), options)
         complete = tuple(sorted(RECORD.options(device, dict(options)).items()))
         return RECORD.refused(made, device) or replace(made, options=complete)
@@ -155,7 +152,9 @@ class StreamK(KernelFamily):
         tile = fitted(desc, replace(RECORD.tiles["gpu"][0], BK=point["BK"]))
         if point["INDEX32"] > int(desc.index32) or not RECORD.allows(tile, (), device):
             return None
+        chain = blocks.chain_of(desc, tile)
         options = {
+            "CHAIN": blocks.shortest_chain(desc.K, tile) if chain is None else chain,
             "TRANS_A": int(desc.trans_a), "TRANS_B": int(desc.trans_b), "VC": desc.widths[2], "INDEX32": point["INDEX32"],
             "RESIDENT": 2, "ORDER": point["ORDER"], "GROUP_M": point["GROUP_M"],
         }  # fmt: skip
@@ -181,7 +180,7 @@ def _lists(device: Device, desc: Desc, config: TileConfig) -> list[Work]:
     if desc.is_empty:
         return []
     assert isinstance(desc, GemmDesc)
-    depths = chain_lengths(desc.K, longest_launch(config.tile, CHAINED_SUMS))
+    depths = chain_lengths(desc.K, longest_launch(config.options))
     return [listed(replace(desc, K=depth), config, device.compute_units) for depth in depths]
 
 

@@ -11,7 +11,6 @@
 // ORDER              1: the multiplications down pairs of columns, as the ox ploughs; 0: row by row
 // Idea: rung 17 of turing for every layout and shape.
 
-#define MOST_SUMS 32 // its blocks of 128 x 128 are for the speed of large products
 #include "../include/block.cl"
 
 __kernel __attribute__((room_for(DM * DN, 1, 1, RESIDENT))) void
@@ -36,8 +35,10 @@ stream_k(__global const float *restrict A, const ulong offset_a, __global const 
     const uint first = (depth - 1) % BK + 1; // of K in the first tile; all others are whole
     C = part < 0 ? C + offset_c + (index_t)m0 * ldc + n0 : parts + (index_t)part * (BM * BN);
 
-    A += offset_a + A_AT(0, k0);
+    A += offset_a + A_AT(0, k0); // the first tile begins before it, where its zeros are
     B += offset_b + B_AT(k0, 0);
+    A -= A_AT(0, BK - first);
+    B -= B_AT(BK - first, 0);
 
     index_t at_a[FA], at_b[FB];
     VECTOR(VA) coming_a[LA];
@@ -52,20 +53,20 @@ stream_k(__global const float *restrict A, const ulong offset_a, __global const 
     }
     UNROLL for (int i = 0; i < LA; ++i) {
         coming_a[i] = ZERO(VA);
-        if (A_K(A_LOAD(i)) < first) coming_a[i] = READ_V(VA, A_FROM(i));
+        if (A_K(A_LOAD(i)) >= BK - first) coming_a[i] = READ_V(VA, A_FROM(i));
     }
     UNROLL for (int i = 0; i < LB; ++i) {
         coming_b[i] = ZERO(VB);
-        if (B_K(B_LOAD(i)) < first) coming_b[i] = READ_V(VB, B_FROM(i));
+        if (B_K(B_LOAD(i)) >= BK - first) coming_b[i] = READ_V(VB, B_FROM(i));
     }
-    A += A_AT(0, first);
-    B += B_AT(first, 0);
+    A += A_AT(0, BK);
+    B += B_AT(BK, 0);
     pack(As[0], Bs[0], coming_a, coming_b, tid);
 
     VECTOR(VEC) acc[TM][TN / VEC];
     UNROLL for (int i = 0; i < TM; ++i)
         UNROLL for (int j = 0; j < TN / VEC; ++j) acc[i][j] = ZERO(VEC);
-    BEGIN_CHAINS(depth)
+    BEGIN_CHAINS
     int now = 0; // the buffer that is complete
     KEEP(tm);
     KEEP(tn);
@@ -103,8 +104,9 @@ stream_k(__global const float *restrict A, const ulong offset_a, __global const 
             UNROLL for (int i = 0; i < TM; ++i)
                 UNROLL for (int j = 0; j < TN / VEC; ++j) acc[i][j] += ELEMENT(a[at][i / VM], i % VM) * b[at][j];
 #endif
+            END_CHAIN_AT(k)
         }
-        END_CHAIN(left)
+        END_CHAIN_BEFORE(left - 1)
 #if STAGES > 1
         now = 1 - now;
 #else

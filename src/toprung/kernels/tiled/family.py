@@ -54,7 +54,9 @@ class Tiled(KernelFamily):
                         yield configured(device, desc, Block(tile, 1.0, ahead=0), _cpu_slices(device, desc, tile))
             return
         for one in blocks.narrowed(device, a, b):
-            if not blocks.chains_fit(desc.K, one.tile):
+            if not one.chain(desc):
+                if blocks.may_be_uncut(desc, one.tile):
+                    yield configured(device, desc, one, 1)
                 continue
             for slices in split_k_factors(desc, one.tile, device.compute_units):
                 yield configured(device, desc, one, slices)
@@ -67,7 +69,7 @@ class Tiled(KernelFamily):
         like = block_like(config.tile)
         if like is None:
             return float("inf")
-        pieces = chain_lengths(desc.K, blocks.longest_launch(config.tile) * config.slices)
+        pieces = chain_lengths(desc.K, blocks.longest_launch(config.options) * config.slices)
         lengths = {depth: pieces.count(depth) for depth in pieces}
         return sum(
             count * blocks.block_seconds(device, replace(desc, K=depth), like, config.tile, config.slices)
@@ -93,7 +95,9 @@ class Tiled(KernelFamily):
     def compile(self, session: Session, desc: Desc, config: KernelConfig) -> Launches:
         """Return one launch for all products of the batch, or as many as a grid's limit asks for."""
         assert isinstance(desc, GemmDesc) and isinstance(config, TileConfig)
-        return in_chains(desc, blocks.longest_launch(config.tile) * config.slices, lambda piece: _launches(session, piece, config))
+        return in_chains(
+            desc, blocks.longest_launch(config.options) * config.slices, lambda piece: _launches(session, piece, config)
+        )
 
     def workspace_bytes(self, device: Device, desc: Desc, config: KernelConfig) -> int:
         """Return what split-K needs."""
@@ -102,7 +106,7 @@ class Tiled(KernelFamily):
     def launch_count(self, device: Device, desc: Desc, config: KernelConfig) -> int:
         """Return one, or two with split-K, as often as K is cut into chains."""
         assert isinstance(config, TileConfig)
-        longest = blocks.longest_launch(config.tile) * config.slices
+        longest = blocks.longest_launch(config.options) * config.slices
         return (2 if config.slices > 1 else 1) * len(chain_lengths(desc.depth, longest))
 
     # the store
@@ -126,7 +130,9 @@ class Tiled(KernelFamily):
         measured_blocks = -(-measured.sizes[0] // tile.BM) * -(-measured.sizes[1] // tile.BN) * measured.batch
         slices = adapted_slices(desc.K, tile.BK or 1, config.slices, block_count(desc, tile), measured_blocks, exact)
         made = with_slices(tile, slices)
-        options = blocks.layout_options(desc, dict(config.options), desc.widths[2] if slices == 1 else widest(desc.N))
+        if blocks.chain_of(desc, made) is None:
+            return "it has no registers for short chains"
+        options = blocks.layout_options(desc, made, dict(config.options), desc.widths[2] if slices == 1 else widest(desc.N))
         return RECORD.refused(TileConfig(made, options), device) or TileConfig(made, _complete(device, options))
 
     def texts(self, backend: str) -> Iterable[str]:
@@ -162,7 +168,7 @@ class Tiled(KernelFamily):
         tile = Tile(**{k: v for k, v in point.items() if k not in SEARCHED})
         if (tile.SPLIT_K or 1) > 1 and (tile.SPLIT_K or 1) * (tile.BK or 1) > desc.K:
             return None
-        if not _legal(device, replace(fitted(desc, tile), SPLIT_K=None)):
+        if blocks.chain_of(desc, tile) is None or not _legal(device, replace(fitted(desc, tile), SPLIT_K=None)):
             return None
         return configuration(device, desc, tile, {k: v for k, v in point.items() if k in SEARCHED})
 
@@ -211,7 +217,10 @@ def configuration(device: Device, desc: GemmDesc, tile: Tile, switches: Mapping[
     slices = whole_slices(desc.K, tile.BK or 1, tile.SPLIT_K or 1)
     vc = min(desc.widths[2] if slices == 1 else widest(desc.N), tile.VEC or 1)
     options = {"TRANS_A": int(desc.trans_a), "TRANS_B": int(desc.trans_b), "VC": vc, "INDEX32": int(desc.index32)}
-    return TileConfig(with_slices(tile, slices), _complete(device, tuple((options | dict(switches)).items())))
+    made = with_slices(tile, slices)
+    chain = blocks.chain_of(desc, made)
+    options["CHAIN"] = blocks.shortest_chain(desc.K, tile) if chain is None else chain
+    return TileConfig(made, _complete(device, tuple((options | dict(switches)).items())))
 
 
 def draws(device: Device, desc: GemmDesc, seed: int) -> Iterator[TileConfig]:
@@ -274,7 +283,7 @@ def configured(device: Device, desc: GemmDesc, one: Block, slices: int) -> TileC
     # NVIDIA's OpenCL compiler takes too many registers to read ahead
     ahead = 0 if gpu and device.backend == "opencl" else one.ahead
     options = (
-        ("AHEAD", ahead), ("GROUP_M", 8), ("INDEX32", int(desc.index32)), ("ORDER", one.order),
+        ("AHEAD", ahead), ("CHAIN", one.chain(desc)), ("GROUP_M", 8), ("INDEX32", int(desc.index32)), ("ORDER", one.order),
         ("RESIDENT", one.asked if gpu else 0), ("TRANS_A", int(desc.trans_a)), ("TRANS_B", int(desc.trans_b)),
         ("VC", width_of_c(desc, one.tile, slices)),
     )  # fmt: skip
