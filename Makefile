@@ -8,7 +8,7 @@ TORCH := .venv-torch
 GPU := $(if $(wildcard /dev/nvidiactl /proc/driver/nvidia/version),$(VENV)/ready-gpu)
 PIP := -m pip install -q --disable-pip-version-check
 
-.PHONY: ladder test test-slow test-torch lint tables report site lock clean
+.PHONY: ladder test test-slow test-torch fuzz lint tables report site lock clean
 
 ladder: $(VENV)/ready $(GPU)
 	$(BIN)/toprung ladder kepler
@@ -22,6 +22,11 @@ test-slow: $(VENV)/ready-dev
 # PyTorch with toprung's kernels below it: its own samples of operators, gradients, compilation; CUDA graphs where there is a GPU
 test-torch: $(TORCH)/ready
 	$(TORCH)/bin/python -m pytest -n 2 --dist loadgroup --disable-warnings tests/pytorch
+
+# Random products beside float64 and the vendor's on the same data, for as long as wanted: make fuzz MINUTES=30
+MINUTES ?= 1
+fuzz: $(VENV)/ready-dev
+	$(BIN)/python benchmarks/fuzz.py --minutes $(MINUTES)
 
 lint: $(VENV)/ready-dev
 	$(BIN)/ruff check .

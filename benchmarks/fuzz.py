@@ -46,6 +46,8 @@ from toprung.oracle.problem import UNIT_ROUNDOFF
 
 RMS, LARGEST, UNITS, JUDGED = 1.3, 2.0, 4.0, 4096
 GUARD, CANARY = 64, 1.2345678
+VENDORS = ("cublas", "numpy", "host_blas")
+"""Kernels of a vendor's, whose errors differ with the layout they are called in: they are not judged."""
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 VALUES = {
@@ -356,7 +358,7 @@ def judged(outcome: Outcome) -> list[str]:
     assert ours and vendor
     if not ours.largest <= outcome.case.K + 4:
         found.append(f"an error of {ours.largest:.3g} units, more than any order of summing gives")
-    if outcome.results >= JUDGED and not outcome.kernel.startswith("cublas"):  # whose errors differ with the layout it is called in
+    if outcome.results >= JUDGED and not outcome.kernel.startswith(VENDORS):
         if not ours.rms <= RMS * vendor.rms:
             found.append(f"the rms error is {ours.rms:.3g} units, the vendor's {vendor.rms:.3g}")
         if not ours.largest <= max(LARGEST * vendor.largest, UNITS):
@@ -502,7 +504,7 @@ COLUMNS = (
     "seed", "number", "batch", "M", "N", "K", "values", "kernel", "results", "rms", "vendor_rms", "largest", "vendor_largest",
     "frobenius", "vendor_frobenius",
 )  # fmt: skip
-"""Columns of a stored product: errors in units, Frobenius errors relative to the result."""
+"""Columns of a stored product, a line with ``|`` between them: errors in units, Frobenius errors relative to the result."""
 
 
 def stored(seed: int, number: int, outcome: Mapping[str, Any]) -> list[Any]:
@@ -513,34 +515,53 @@ def stored(seed: int, number: int, outcome: Mapping[str, Any]) -> list[Any]:
     return [seed, number, math.prod(case["batch"]), *sides, outcome["kernel"], outcome["results"], *errors]
 
 
-def ratios(rows: list[list[Any]]) -> tuple[list[float], dict[tuple[str, int], Pool]]:
-    """Return the rms ratios of the products that are judged by themselves, and the pools of the others."""
-    alone, pools = [], collections.defaultdict[tuple[str, int], Pool](Pool)
-    for row in rows:
-        of = dict(zip(COLUMNS, row, strict=True))
-        if of["rms"] is None:
-            continue
-        if of["results"] >= JUDGED:
-            alone.append(of["rms"] / of["vendor_rms"] if of["vendor_rms"] else 1.0 if not of["rms"] else math.inf)
-        else:
-            pools[family_of(of["kernel"]), max(of["K"], 1).bit_length()].add(of["results"], of["rms"], of["vendor_rms"])
-    return sorted(alone), pools
+def line_of(row: list[Any]) -> str:
+    """Return a product as a line of the record."""
+    return "|".join("" if value is None else str(value) for value in row)
 
 
-def summary(rows: list[list[Any]], failed: int) -> list[str]:
+def products(record: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the compared products of a record, by column, with the ratio of their rms errors."""
+    for line in record["products"]:
+        of: dict[str, Any] = dict(zip(record["columns"], line.split("|"), strict=True))
+        if of["rms"] and of["kernel"]:
+            ours, theirs = float(of["rms"]), float(of["vendor_rms"])
+            ratio = ours / theirs if theirs else 1.0 if not ours else math.inf
+            yield {**of, "results": int(of["results"]), "K": int(of["K"]), "rms": ours, "vendor_rms": theirs, "ratio": ratio}
+
+
+def judged_alone(record: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the products that are judged by themselves: large ones that a kernel of ours computed."""
+    for of in products(record):
+        if of["results"] >= JUDGED and not of["kernel"].startswith(VENDORS):
+            yield of
+
+
+def pools(record: Mapping[str, Any]) -> dict[tuple[str, int], Pool]:
+    """Return the small products by family and by the bits of K."""
+    found = collections.defaultdict[tuple[str, int], Pool](Pool)
+    for of in products(record):
+        if of["results"] < JUDGED and not of["kernel"].startswith(VENDORS):
+            found[family_of(of["kernel"]), max(of["K"], 1).bit_length()].add(of["results"], of["rms"], of["vendor_rms"])
+    return found
+
+
+def named(pool: tuple[str, int]) -> str:
+    """Return a pool as text."""
+    return f"{pool[0]}, K {1 << pool[1] - 1} to {(1 << pool[1]) - 1}"
+
+
+def summary(record: Mapping[str, Any]) -> list[str]:
     """Return a few lines on all products."""
-    alone, pools = ratios(rows)
-    lines = [f"{len(rows)} products, {failed} failed"]
+    alone = sorted(of["ratio"] for of in judged_alone(record))
+    lines = [f"{len(record['products'])} products, {len(record['failures'])} failures"]
     if alone:
-        at = {
-            name: alone[min(len(alone) - 1, int(share * len(alone)))]
-            for name, share in (("median", 0.5), ("99 %", 0.99), ("most", 1.0))
-        }
-        text = ", ".join(f"{name} {value:.3g}" for name, value in at.items())
-        lines.append(f"rms error over the vendor's, of {len(alone)} products of {JUDGED} results and more: {text}")
-    judged_pools = {name: pool for name, pool in pools.items() if pool.results >= JUDGED}
-    for (kernel, bits), pool in sorted(judged_pools.items(), key=lambda item: -item[1].ratio)[:5]:
-        lines.append(f"smaller ones: {kernel}, K {1 << bits - 1}…{(1 << bits) - 1}: {pool.ratio:.3g} ({pool.products} products)")
+        at = {"median": 0.5, "99 %": 0.99, "largest": 1.0}
+        text = ", ".join(f"{name} {alone[min(len(alone) - 1, int(share * len(alone)))]:.3g}" for name, share in at.items())
+        lines.append(f"rms errors over the vendor's, of {len(alone)} products of {JUDGED} results and more: {text}")
+    judged_pools = {name: pool for name, pool in pools(record).items() if pool.results >= JUDGED}
+    for name, pool in sorted(judged_pools.items(), key=lambda item: -item[1].ratio)[:3]:
+        lines.append(f"of smaller ones together, {named(name)}: {pool.ratio:.3g} ({pool.products} products)")
     return lines
 
 
@@ -583,25 +604,30 @@ def main() -> int:
         elif len(rows) % 500 == 0:
             print(f"{len(rows)} products in {time.monotonic() - started:.0f} s, {len(failures)} failed", flush=True)
     rows.sort(key=lambda row: row[:2])
-    pooled = [
-        f"{kernel}, K {1 << bits - 1}…{(1 << bits) - 1}: rms error {pool.ratio:.3g} times the vendor's over {pool.results} results"
-        for (kernel, bits), pool in ratios(rows)[1].items()
-        if pool.results >= JUDGED and not pool.ratio <= RMS
-    ]
     kinds = dict[tuple[str, str], Case]()
     for seed, number, outcome in failures:
         kinds.setdefault((family_of(outcome["kernel"]), kind_of(outcome["failures"][0])), drawn(seed, number, largest))
     programs = [reproduction(case, device.id) for case in list(kinds.values())[: chosen.shrink]]
+    texts = [f"{seed}:{number} {outcome['kernel']}: {'; '.join(outcome['failures'])}" for seed, number, outcome in failures]
+    what = f"python benchmarks/fuzz.py --device {device.id} --seeds {','.join(map(str, seeds))} --largest {largest}"
+    what += f" --count {chosen.count}" if chosen.count else f" --minutes {minutes:g}"
+    more = {
+        "limits": {"rms": RMS, "largest": LARGEST, "units": UNITS, "judged": JUDGED, "vendors": VENDORS},
+        "columns": COLUMNS,
+        "programs": programs,
+    }
+    record = results.record(what, environment(device), [], texts, products=[line_of(row) for row in rows], **more)
+    record["failures"] += [
+        f"smaller products together, {named(name)}: rms error {pool.ratio:.3g} times the vendor's over {pool.results} results"
+        for name, pool in pools(record).items()
+        if pool.results >= JUDGED and not pool.ratio <= RMS
+    ]
     if chosen.out:
-        texts = [f"{seed}:{number} {outcome['kernel']}: {'; '.join(outcome['failures'])}" for seed, number, outcome in failures]
-        what = f"python benchmarks/fuzz.py --device {device.id} --seeds {','.join(map(str, seeds))} --largest {largest}"
-        more = {"limits": {"rms": RMS, "largest": LARGEST, "units": UNITS, "judged": JUDGED}, "columns": COLUMNS}
-        made = results.record(what, environment(device), [], [*texts, *pooled], programs=programs, products=rows, **more)
-        results.write(chosen.out, made)
+        results.write(chosen.out, record)
     for text in programs:
         print(f"\n{text}")
-    print(*summary(rows, len(failures)), *pooled, sep="\n")
-    return 1 if failures or pooled else 0
+    print("", *summary(record), *record["failures"][len(failures) :], sep="\n")
+    return 1 if record["failures"] else 0
 
 
 if __name__ == "__main__":

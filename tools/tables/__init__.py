@@ -23,6 +23,7 @@ A marker names what to show and the records it comes from, relative to the repos
     <!-- toprung:fp32x grade|frobenius|accuracy|sustained|burst|matmul|slices results/<folder>/<record>.json -->
     <!-- toprung:hopper_fp32 sustained|shapes|tried|counters results/<device>/<record>.json -->
     <!-- toprung:tune search|run|check|routes|exhaustive|library results/<device>/<record>.json -->
+    <!-- toprung:fuzz results/<device>/fuzz.json -->
     <!-- toprung:bound fermi B_R=6 --> and the others of ``bounds.py``
     <!-- toprung:end -->
 

@@ -242,8 +242,7 @@ BLOCKS: tuple[Block, ...] = (
     Block(_tile(128, 16, 16, (32, 16), (4, 4), 2), 0.53, 4, asked=4),
     Block(_tile(16, 128, 16, (16, 32), (4, 4), 2), 0.52, 4, asked=4),
 )
-"""Efficiencies as ``benchmarks/fit_routes.py`` printed them, times what adding sums up in chains takes (``chains-tiles.json`` of
-results/nvidia-h200)."""
+"""Efficiencies as ``benchmarks/fit_routes.py`` printed them, times what chains took of one product; not fitted since."""
 
 VENDOR_BLOCKS: tuple[Block, ...] = (
     Block(_tile(128, 256, 8, (64, 64), (8, 16)), 0.852, 1),
