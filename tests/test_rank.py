@@ -87,7 +87,8 @@ def test_tiles_are_ranked_before_they_are_compiled(record: str, size: int) -> No
 def test_the_sample_is_what_the_seed_draws(record: str, size: int) -> None:
     _, rows = sample(record, size)
     drawn = islice(draws(H200, Gemm(size, size, size).desc, read(trial.fixture(record))["seed"]), len(rows))
-    assert [(c.tile, dict(c.options)) for c in drawn] == [(t.tile, t.options) for t in rows]
+    before = [(c.tile, {name: value for name, value in c.options if name != "CHAIN"}) for c in drawn]  # the records are older
+    assert before == [(t.tile, t.options) for t in rows]
 
 
 @pytest.mark.parametrize(("record", "size"), SAMPLES)
