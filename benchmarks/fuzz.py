@@ -12,7 +12,8 @@ run as text, so that what fails can be printed, made smaller first, as a program
 * its rms error is more than ``RMS`` times the vendor's, or its largest one more than ``LARGEST`` times the vendor's and ``UNITS``.
 
 Errors are counted in units of u·(|α||A||B| + |β||C|), u = 2⁻²⁴, element by element, so that rows of different scale count alike.
-The last condition is for products of ``JUDGED`` results and more; smaller ones are pooled by kernel, K and values.
+The last condition is for products of ``JUDGED`` results and more; smaller ones are judged together, by kernel and K.
+Results of expanded operands, which are the same many times over, count once, and a vendor's own kernels are not judged.
 
 The vendor is cuBLAS, by PyTorch, on an NVIDIA GPU, and elsewhere NumPy's BLAS, with operands that are copied to lie densely.
 """

@@ -26,7 +26,7 @@ from toprung.errors import BadSize, Unsupported
 from toprung.execute.executable import Executable
 from toprung.execute.executor import executor_of
 from toprung.gemm.desc import GemmDesc, GemvDesc
-from toprung.kernels import helpers, launch
+from toprung.kernels import blocks, helpers, launch
 from toprung.kernels.base import TileConfig
 from toprung.kernels.blocks import BLOCKS, Block, block_like
 from toprung.kernels.helpers import ADD
@@ -457,7 +457,7 @@ def test_no_candidate_spills(block: Block) -> None:
     require(not nvrtc.missing(), f"CUDA: {nvrtc.missing()}")
     tried = 0
     for trans, (M, N, K) in itertools.product(("NN", "TT"), ((1024, 1024, 1024), (1023, 1025, 1027))):
-        for config in tiled.FAMILY.candidates(H200, Gemm(M, N, K, trans=trans).desc):
+        for config in tiled.FAMILY.candidates(H200, Gemm(M, N, K, trans=trans, batch=1 if block.chained else 2).desc):
             tile = config.tile
             if config.slices > 1 or block_like(tile) != block:
                 continue
@@ -590,6 +590,20 @@ def test_the_order_of_a_sum_is_the_same_whatever_the_tile(session: Session, K: i
     tiles += [replace(wide, BK=bk) for bk in (16, 32)]
     found = [run(session, problem, forced(session, problem, tile), "normal") for tile in tiles]
     assert all(np.array_equal(one.view(np.uint32), found[0].view(np.uint32)) for one in found)
+
+
+@pytest.mark.parametrize("trans", SOME)
+def test_where_sums_are_one_chain_a_launch_has_a_short_k(session: Session, trans: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each launch but the first adds to what is there; α counts once a launch, β once."""
+    monkeypatch.setattr(blocks, "ONE_CHAIN", 64)
+    tile = replace(SMALL, BM=32, BN=64, WM=32, WN=64, TM=8, TN=16)
+    problem = Gemm(30, 44, 150, trans=trans, batch=2, alpha=0.7, beta=1.3)
+    candidate = forced(session, problem, tile)
+    assert dict(candidate.config.options)["CHAIN"] == 0  # type: ignore[attr-defined]
+    assert tiled.FAMILY.launch_count(session.device, problem.desc, candidate.config) == 3
+    run(session, problem, candidate)
+    alone = forced(session, Gemm(30, 44, 150, trans=trans), tile)
+    assert dict(alone.config.options)["CHAIN"] > 0, "cuBLAS cuts sums of one small product"  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("kernel", ["tiled", "plain", "skinny", "skinny_cpu"])

