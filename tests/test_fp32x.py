@@ -88,7 +88,7 @@ def test_what_fp32x_cannot_do_runs_in_fp32_and_is_told(h200: Device, desc: Desc,
 
 
 def test_fp32x_is_taken_where_it_is_asked_for(h200: Device) -> None:
-    """Where a side is short plain fp32 is, whose errors stay below cuBLAS's on numbers of one sign, too."""
+    """A product with a short side goes to plain fp32, whose errors stay below cuBLAS's on numbers of one sign."""
     short = select(h200, GemmDesc(16, 4096, 4096), True, "fp32x")
     assert short.precision == "fp32" and "a side is 16 or shorter" in short.why
     for desc in (GemmDesc(17, 17, 64), GemmDesc(17, 4096, 4096), GemmDesc(128, 128, 65536, trans_a=True, lda=200)):

@@ -15,7 +15,7 @@ EDGES = (0.25, 0.5, 0.75, 0.9, 1.1)
 
 
 def _histogram(words: Sequence[str], root: Path) -> str:
-    """How many products have which ratio of rms errors, by kernel family."""
+    """Return the histogram of rms errors over the vendor's, by kernel family."""
     if not words:
         return NOTHING
     (word,) = words

@@ -70,7 +70,7 @@ class SgemmConfig(KernelConfig):
 
     @property
     def held(self) -> int:
-        """Where in shared memory the sums of a chain's links are added up; 0: the ring leaves no room, each thread has memory."""
+        """Offset in shared memory of the sums of a chain's links; 0 where they lie in each thread's own memory."""
         return 0 if self.TURN_A else ceil(ring(self.tile), 128) * 128
 
     @property

@@ -50,7 +50,7 @@
 #define LINK 0 // stages that are added up by themselves, a link of a chain; 0: a sum is one chain
 #endif
 #ifndef HELD
-#define HELD 0 // where in shared memory the links before are added up; 0: in ``parts``
+#define HELD 0 // where in shared memory the links before are added up; 0: in memory of each thread's own
 #endif
 #ifndef PAD
 #define PAD 0 // instructions in front of the main loop: where in a line of the instruction cache it begins

@@ -52,8 +52,8 @@ struct Walk {
     }
 };
 
-// Adds the sums of a link of a chain to those of the links before, in shared memory or, where it is full, in ``parts`` behind those of
-// all blocks: 16 bytes at a time, in the order in which Sums::clear has them in registers. FIRST: there are none before; LAST: the
+// Adds the sums of a link of a chain to those of the links before, in shared memory or, where the ring fills
+// that, in memory of the thread's own (``own``; K == 0 never holds, so the compiler cannot keep it in registers): 16 bytes at a time, in the order in which Sums::clear has them in registers. FIRST: there are none before; LAST: the
 // whole is left in registers.
 template <bool FIRST, bool LAST> inline void add_link(Sums &sums, char *memory, float4 *own, int K) {
 #if HELD

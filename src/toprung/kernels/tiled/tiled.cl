@@ -15,6 +15,7 @@
 // STAGES             buffers in local memory: with 2, one barrier a tile in place of two
 // AHEAD              the vectors of k + 1 are read from local memory before the multiplications of k
 // ORDER              1: the multiplications as the ox ploughs, so that neighbours share an operand
+// CHAIN              products of a sum that are added up by themselves, see include/block.cl; 0: all of them
 // GROUP_M            work-groups that follow each other cover GROUP_M blocks of rows before they go on along N: they share caches
 //
 // Work-group: DM x DN work-items, DM = BM / TM, DN = BN / TN, for a BM x BN block of one C and one slice of K. Any M, N, K > 0.
