@@ -488,8 +488,10 @@ def test_the_other_kernels_compile_for_cuda(found: LibraryKernel) -> None:
     require(not nvrtc.missing(), f"CUDA: {nvrtc.missing()}")
     for small in (1, 16) if any(s.name == "SMALL" for s in found.switches) else (None,):
         options = found.options(H200, {} if small is None else {"SMALL": small})
-        code = inspect_source(kernel_source(found, found.tile_for(H200, options), options), "sm_90")
-        assert code.spills == 0 and code.registers <= 168
+        tile = found.tile_for(H200, options)
+        code = inspect_source(kernel_source(found, tile, options), "sm_90")
+        # stream-K has one work-group an SM, which holds two sets of sums; of the others at least two fit
+        assert code.spills == 0 and code.registers * tile.work_items * (1 if found is stream_k.RECORD else 2) <= 65536
         if found in (ROWS, COLUMNS):
             assert any(k.startswith("LDG.128") for k in code.counts)
 
@@ -521,7 +523,7 @@ PLANTS: tuple[tuple[str, tuple[str, str], Problem, int], ...] = (
     ("tiled", ("if (A_K(A_LOAD(i)) >= BK - first) coming_a", "coming_a"), gemm(20, 24, 5, more=(2, 0, 0)), 1),
     ("tiled", ("get_group_id(1) * stride_slice", "0"), Gemm(20, 24, 92), 3),
     ("add", ("s < slices", "s + 1 < slices"), Gemm(20, 24, 92), 3),
-    ("add", ("if (beta != 0.0f) acc +=", "acc +="), Gemm(20, 24, 92), 3),
+    ("add", ("if (beta != 0.0f) acc =", "acc ="), Gemm(20, 24, 92), 3),
 )  # fmt: skip
 
 
