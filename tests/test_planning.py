@@ -428,7 +428,7 @@ def test_whatever_the_times_are_a_check_that_plans_first_keeps_the_promise(
 ) -> None:
     install_cublas(monkeypatch)
     monkeypatch.setattr(checking, "Compiler", Uncompiled)
-    problems = shapes.drawn(H200, 25, 5)
+    problems = shapes.drawn(H200, 25, 4)
     estimated = list(check(Drawn(), problems, stored, precision=precision))
     measured = list(check(Drawn(1.2), problems, stored, precision=precision, measuring=True))
     assert len(estimated) == len(measured) >= 25

@@ -277,6 +277,21 @@ def test_ours_alone_says_nothing_about_what_is_installed(stored: Store, monkeypa
     assert found.family.name == "cublas" and "no measurement" in found.passed_over[0][1]
 
 
+@pytest.mark.parametrize("status", ["wrong", "crashed"])
+def test_what_is_installed_is_not_taken_where_it_went_wrong(
+    status: str, stored: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    install_cublas(monkeypatch)
+    stored.add(entry(H200, NARROW, tile=replace(Tile(**large_tile()), VA=1, VB=1)))
+    failed = entry(H200, NARROW, "cublas", None, status=status, message="planted")
+    stored.add(replace(failed, machine=replace(failed.machine, driver="another")))
+    assert select(H200, NARROW.desc, own=False).family.name == "cublas", "that was another driver's"
+    stored.add(failed)
+    found = select(H200, NARROW.desc, own=False)
+    assert found.family.name == "tiled" and any(name == "cublas" and "went wrong" in why for name, why in found.passed_over)
+    assert select(H200, replace(NARROW, K=58).desc, own=False).family.name == "cublas"
+
+
 def test_numpy_is_taken_where_it_was_faster(device: Device, stored: Store) -> None:
     require(device.kind == "cpu", "beside a GPU the way to it decides")
     stored.add(entry(device, Gemm(64, 64, 64)), entry(device, Gemm(128, 128, 128)))

@@ -120,7 +120,7 @@ def _fp32(device: Device, desc: Desc, own: bool, store: TunedStore) -> Selection
         if own:
             found = _passed(found, family, "only kernels of ours were asked for")
         elif not found.weighed:
-            reason = family.supports(device, desc)
+            reason = family.supports(device, desc) or store.failed(device, desc, family)
             ratio = ranking.ratio(device, desc, family, order) if not reason else 0.0
             if not reason and ratio < 1:
                 theirs = heuristic.installed(device, desc)

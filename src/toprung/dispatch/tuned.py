@@ -11,6 +11,7 @@ Nothing here raises because of the store: what is wrong with it is warned of onc
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import threading
 import warnings
@@ -56,6 +57,7 @@ class Known:
     stamp : what the user's file looked like when it was read
     proofs : (entry, version of its family now) → what was wrong with it here, empty: nothing
     host : True if the host's BLAS was measured on anything
+    failed : (kernel, problem class, sizes) of what is installed that went wrong when it was measured with this very driver
     """
 
     machine: Machine
@@ -63,6 +65,7 @@ class Known:
     book: Book
     proofs: dict[tuple[str, str], str] = field(default_factory=dict)
     host: bool = False
+    failed: frozenset[tuple[str, str, tuple[int, int, int, int]]] = frozenset()
 
 
 class TunedStore:
@@ -108,9 +111,13 @@ class TunedStore:
         complaints: list[str] = []
         own: list[Entry] = []
         proofs: list[Proof] = []
+        failed: list[Entry] = []
         try:
             own = store.fastest(machine, complaints=complaints)
             proofs = store.proofs(machine)
+            for name, status in itertools.product((f.name for f in families() if not f.own), stores.STATUSES):
+                if status != "right":
+                    failed += (e for e in store.entries(machine, kernel=name, status=status) if e.machine == machine)
         except StoreError as error:
             complaints.append(str(error))
         theirs = stores.shipped(machine, complaints, elsewhere=lambda e: e.kernel in _own())
@@ -120,7 +127,11 @@ class TunedStore:
         entries = own + [e for e in theirs if (e.problem_class, e.sizes, precision_of(e.kernel)) not in mine]
         on_host = {f.name for f in families() if f.memory == "host"}
         wrong = {(p.entry, p.source): p.message for p in proofs}
-        return Known(machine, stamp, stores.Book(entries), wrong, any(e.kernel in on_host for e in entries))
+        return Known(
+            machine, stamp, stores.Book(entries), wrong,
+            host=any(e.kernel in on_host for e in entries),
+            failed=frozenset((e.kernel, e.problem_class, e.sizes) for e in failed),
+        )  # fmt: skip
 
     def _warn(self, text: str) -> None:
         """Say what is wrong with the store."""
@@ -181,6 +192,11 @@ class TunedStore:
                 return found, passed + more
             passed += more
         return None, passed
+
+    def failed(self, device: Device, desc: Desc, family: KernelFamily) -> str:
+        """Return why what is installed is not to be trusted with a product: it went wrong on these sizes; else empty."""
+        found = (family.name, class_of(desc), desc.sizes) in self.known(device).failed
+        return "went wrong when it was measured on these very sizes" if found else ""
 
     def slower_than_fp32(self, device: Device, desc: Desc, own: bool, precision: str) -> str | None:
         """Return why another accuracy class is slower than plain fp32, empty if it is faster; None if the stores do not know."""
