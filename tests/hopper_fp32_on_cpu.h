@@ -7,9 +7,6 @@
 #undef TensorMap
 #undef tma_load
 
-#include <cstdio>
-#include <cstdlib>
-
 struct TensorMap {
     const float *from;
     long long rows, cols, ld, box_rows, box_cols;

@@ -1,11 +1,14 @@
-// What the texts of the hopper ladder's fp32x kernels need, for a CPU: a block at a time, a thread for each of its threads. Shared
+// What the texts of the hopper ladder's fp32x kernels need, for a CPU: a cluster at a time, a thread for each of its threads. Shared
 // memory is static; the copy engine copies at once and does not swizzle; a matrix instruction is a loop over 16 of K, for
 // the elements that its thread holds. Barriers and the order of memory are those of the host's threads.
 
 #include <algorithm>
 #include <barrier>
+#include <chrono>
 #include <cmath>
 #include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -21,6 +24,7 @@ typedef unsigned long long word;
 
 #define __global__
 #define __launch_bounds__(...)
+#define __cluster_dims__(...)
 #define __shared__ static
 #define __grid_constant__
 #define __align__(n) __attribute__((aligned(n)))
@@ -70,27 +74,42 @@ static float from_half(uint half) { return wide((unsigned short)half); }
 // --- threads of a block that meet ----------------------------------------------------------------------------------------------
 
 typedef std::unique_ptr<std::barrier<>> Meeting;
-static Meeting all;
-static std::vector<Meeting> warps, warpgroups;
-static uint exchanged[1024];
+struct Barrier { // a phase ends when nobody is missing and no bytes are
+    int arrivals, missing, phase;
+    long long bytes;
+};
+struct Block {
+    Meeting all;
+    std::vector<Meeting> warps, warpgroups;
+    uint exchanged[1024];
+    std::map<uint, Barrier> barriers;
+    __align__(1024) char memory[1 << 18];
+};
+static Block blocks[8]; // of a cluster
+static Meeting of_cluster;
+static thread_local int rank;
+static thread_local Block *mine = blocks;
+#define dynamic_shared (mine->memory)
 
-static void __syncthreads() { all->arrive_and_wait(); }
-static void __syncwarp() { warps[threadIdx.x / 32]->arrive_and_wait(); }
-static void group_sync() { warpgroups[threadIdx.x / 128]->arrive_and_wait(); }
+static void __syncthreads() { mine->all->arrive_and_wait(); }
+static void __syncwarp() { mine->warps[threadIdx.x / 32]->arrive_and_wait(); }
+static void group_sync() { mine->warpgroups[threadIdx.x / 128]->arrive_and_wait(); }
+static void cluster_sync() { of_cluster->arrive_and_wait(); }
 static void together(int) { group_sync(); }
 
-template <class F> static uint over(Meeting &who, int first, int threads, uint mine, F f) {
-    exchanged[threadIdx.x] = mine;
+template <class F> static uint over(Meeting &who, int first, int threads, uint own, F f) {
+    uint *exchanged = mine->exchanged;
+    exchanged[threadIdx.x] = own;
     who->arrive_and_wait();
     uint found = exchanged[first];
     for (int i = 1; i < threads; ++i) found = f(found, exchanged[first + i]);
     who->arrive_and_wait();
     return found;
 }
-template <class F> static uint over_warp(uint mine, F f) { return over(warps[threadIdx.x / 32], threadIdx.x / 32 * 32, 32, mine, f); }
+template <class F> static uint over_warp(uint own, F f) { return over(mine->warps[threadIdx.x / 32], threadIdx.x / 32 * 32, 32, own, f); }
 static int threads_of_block;
-static int __syncthreads_or(int mine) {
-    return over(all, 0, threads_of_block, mine, [](uint x, uint y) { return x | y; });
+static int __syncthreads_or(int own) {
+    return over(mine->all, 0, threads_of_block, own, [](uint x, uint y) { return x | y; });
 }
 static int __reduce_max_sync(uint, int x) {
     return over_warp(x, [](uint x, uint y) { return (uint)max((int)x, (int)y); });
@@ -107,20 +126,14 @@ static uint __reduce_add_sync(uint, uint x) {
 
 // --- hopper.cuh ----------------------------------------------------------------------------------------------------------------
 
-static __align__(1024) char dynamic_shared[1 << 18];
 static uint shared_address(const void *p) { return (uint)((const char *)p - dynamic_shared); }
 
-struct Barrier { // a phase ends when nobody is missing and no bytes are
-    int arrivals, missing, phase;
-    long long bytes;
-};
-static std::map<uint, Barrier> barriers;
 static std::mutex guard;
 static std::condition_variable passed;
 
 static void changed(uint bar, int arrived, long long bytes) {
     std::lock_guard<std::mutex> lock(guard);
-    Barrier &b = barriers[bar];
+    Barrier &b = mine->barriers[bar];
     b.missing -= arrived, b.bytes += bytes;
     if (b.missing || b.bytes) return;
     b.phase ^= 1, b.missing = b.arrivals;
@@ -128,14 +141,15 @@ static void changed(uint bar, int arrived, long long bytes) {
 }
 static void barrier_init(uint bar, uint arrivals) {
     std::lock_guard<std::mutex> lock(guard);
-    barriers[bar] = Barrier{(int)arrivals, (int)arrivals, 0, 0};
+    mine->barriers[bar] = Barrier{(int)arrivals, (int)arrivals, 0, 0};
 }
 static void barrier_init_fence() {}
 static void barrier_expect(uint bar, uint bytes) { changed(bar, 1, bytes); }
 static void barrier_arrive(uint bar) { changed(bar, 1, 0); }
 static void barrier_wait(uint bar, uint parity) {
     std::unique_lock<std::mutex> lock(guard);
-    passed.wait(lock, [&] { return barriers[bar].phase != (int)parity; });
+    bool came = passed.wait_for(lock, std::chrono::minutes(3), [&] { return mine->barriers[bar].phase != (int)parity; });
+    if (!came) fprintf(stderr, "thread %d of block %d waits at %u for ever\n", threadIdx.x, blockIdx.x, bar), abort();
 }
 
 struct TensorMap {
@@ -172,19 +186,26 @@ template <int N> static void wgmma(float (&d)[N / 2], word a, word b, int accumu
 static void wait_for_previous() {}
 static void let_next_start() {}
 
-template <class F> static void each_block(int groups, int threads, F kernel) {
+template <class F> static void each_cluster(int size, int groups, int threads, F kernel) {
     gridDim.x = groups, threads_of_block = threads;
-    for (int block = 0; block < groups; ++block) {
-        all = std::make_unique<std::barrier<>>(threads);
-        warps.clear(), warpgroups.clear(), barriers.clear();
-        for (int i = 0; i < threads; i += 32) warps.push_back(std::make_unique<std::barrier<>>(32));
-        for (int i = 0; i < threads; i += 128) warpgroups.push_back(std::make_unique<std::barrier<>>(128));
+    for (int first = 0; first < groups; first += size) {
+        of_cluster = std::make_unique<std::barrier<>>(size * threads);
         std::vector<std::thread> running;
-        for (int t = 0; t < threads; ++t)
-            running.emplace_back([&, t] {
-                threadIdx.x = t, blockIdx.x = block;
-                kernel();
-            });
+        for (int r = 0; r < size; ++r) {
+            Block &b = blocks[r];
+            b.all = std::make_unique<std::barrier<>>(threads);
+            b.warps.clear(), b.warpgroups.clear(), b.barriers.clear();
+            for (int i = 0; i < threads; i += 32) b.warps.push_back(std::make_unique<std::barrier<>>(32));
+            for (int i = 0; i < threads; i += 128) b.warpgroups.push_back(std::make_unique<std::barrier<>>(128));
+        }
+        for (int r = 0; r < size; ++r)
+            for (int t = 0; t < threads; ++t)
+                running.emplace_back([&, r, t] {
+                    rank = r, mine = &blocks[r];
+                    threadIdx.x = t, blockIdx.x = first + r;
+                    kernel();
+                });
         for (auto &thread : running) thread.join();
     }
 }
+template <class F> static void each_block(int groups, int threads, F kernel) { each_cluster(1, groups, threads, kernel); }

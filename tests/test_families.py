@@ -219,7 +219,11 @@ def test_candidates_are_costed_encoded_and_adapted(one: KernelFamily, device: De
                     assert one.workspace_bytes(device, desc, config) >= 0 and one.launch_count(device, desc, config) >= 1
                 assert pickle.loads(pickle.dumps(Candidate(one, config))) == Candidate(one, config)
                 assert str(Candidate(one, config)).startswith(one.name)
-    assert taken or one.supports(device, GemmDesc(2048, 2048, 2048)) or one.name == "stream_k"
+    assert taken or one.supports(device, GemmDesc(2048, 2048, 2048)) or one.name in ONLY_WHERE_TUNED
+
+
+ONLY_WHERE_TUNED = ("stream_k", "hopper_inflight")
+"""Families that the cost model offers nowhere."""
 
 
 @pytest.mark.parametrize("one", [f for f in families() if f.own], ids=lambda f: f.name)

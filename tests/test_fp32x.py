@@ -20,11 +20,13 @@ from test_tune import H200
 from toprung import Receipt, errors, last_receipt
 from toprung.backends import cublas, nvrtc
 from toprung.backends.base import Session
+from toprung.blas.prepack import product_with
 from toprung.device import Device
 from toprung.dispatch import ranking
-from toprung.dispatch.select import select
+from toprung.dispatch.select import faster_families, select
 from toprung.gemm.desc import Desc, GemmDesc, GemvDesc
-from toprung.kernels.base import NoConfig
+from toprung.gemm.lowering import Addressed
+from toprung.kernels.base import KernelFamily, NoConfig
 from toprung.kernels.hopper_fp32x.config import TWICE
 from toprung.kernels.hopper_fp32x.cost import select_config, split_time
 from toprung.kernels.hopper_fp32x.family import FAMILY as FP32X
@@ -206,6 +208,14 @@ def test_a_prepared_operand_is_as_it_was(session: Session) -> None:
     ours = toprung.matmul(A, ready, own=True, device=session.device)
     assert np.array_equal(ours, toprung.matmul(A, B, own=True, device=session.device))
     assert "host" in ready.why and "host" in repr(ready)
+
+
+def test_on_hopper_some_family_splits_a_second_operand_beforehand() -> None:
+    device = nvrtc.device_of("sm_90")
+    for trans in (False, True):
+        desc = product_with(100, 64, Addressed(trans, 200))
+        taking = [f for f in faster_families("fp32x") if not f.supports(device, desc)]
+        assert any(type(f).prepack is not KernelFamily.prepack for f in taking), "and the rows of A are not known yet"
 
 
 def test_a_plan_takes_the_prepared_operand_it_was_made_with() -> None:

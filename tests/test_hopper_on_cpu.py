@@ -83,7 +83,7 @@ class Operands:
 
 
 def counted(plan: Fp32xLaunches) -> int:
-    return int(np.ctypeslib.as_array((ctypes.c_uint64 * 1).from_address(plan._count.pointer))[0])  # type: ignore[attr-defined]
+    return int(np.ctypeslib.as_array((ctypes.c_uint64 * 1).from_address(plan._count.buffer.pointer))[0])  # type: ignore[attr-defined]
 
 
 def close(found: Any, reference: Any, limit: float = 3e-7) -> bool:

@@ -10,10 +10,15 @@ from toprung.arrays.sessions import session_at
 from toprung.blas.operands import View, sizes, strict
 from toprung.blas.packed import PackedOperand
 from toprung.blas.product import copy
-from toprung.dispatch.select import faster_families, known_precision
+from toprung.dispatch.select import ORDINARY, faster_families, known_precision
 from toprung.errors import BadShape
 from toprung.gemm.desc import GemmDesc
-from toprung.gemm.lowering import addressed
+from toprung.gemm.lowering import Addressed, addressed
+
+
+def product_with(depth: int, cols: int, how: Addressed) -> GemmDesc:
+    """Return a product that takes such a second operand, with as many rows as ordinary ones have."""
+    return GemmDesc(ORDINARY.M, cols, depth, trans_b=how.trans, ldb=how.ld)
 
 
 def prepack(b: Any, *, trans: bool = False, precision: str = "fp32x") -> PackedOperand:
@@ -68,10 +73,13 @@ def prepack(b: Any, *, trans: bool = False, precision: str = "fp32x") -> PackedO
     how = addressed(depth, cols, *kept.strides)
     why = "it is empty"
     if how is not None and depth and cols:
-        desc = GemmDesc(1, cols, depth, trans_b=how.trans, ldb=how.ld)
+        desc = product_with(depth, cols, how)
         why = f"{precision} needs none"
         for family in faster_families(precision):
-            why = family.supports(session.device, desc)
-            terms = None if why else family.prepack(session, desc, kept.address, kept.queue)
+            if reason := family.supports(session.device, desc):
+                why = reason
+            elif (terms := family.prepack(session, desc, kept.address, kept.queue)) is not None:
+                why = ""
+                break
     session.settle_queue(kept.queue)
     return PackedOperand(made, kept.shape, terms, precision, why, origin, trans)

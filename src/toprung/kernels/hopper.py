@@ -48,6 +48,25 @@ def zero(session: Session, at: int, words: int, queue: Any) -> None:
         raise LaunchError(f"scratch memory cannot be set to 0 on {session.device}: {status.name}")
 
 
+class Counter:
+    """A number on the device that kernels add to, 0 at first."""
+
+    def __init__(self, session: Session) -> None:
+        self._session, self.buffer = session, session.allocate(8)
+        session.upload(self.buffer, np.zeros(1, np.uint64))
+
+    def read(self) -> int:
+        """Return the number; waits for the device."""
+        from cuda.bindings import driver
+
+        found: Any = self._session
+        with found.current():
+            driver.cuCtxSynchronize()
+        number = np.empty(1, np.uint64)
+        self._session.download(self.buffer, number)
+        return int(number[0])
+
+
 def narrow(x: float) -> float:
     """Return a scalar as float32 has it, infinite where it is too large."""
     if x in (0.0, 1.0):

@@ -14,8 +14,8 @@ from toprung.errors import LaunchError, Unsupported
 from toprung.gemm.desc import GemmDesc
 from toprung.kernels.base import Launches, Run
 from toprung.kernels.build import guard, kernel_of
+from toprung.kernels.hopper import Counter, ceil, narrow, whole
 from toprung.kernels.hopper import address as address_of
-from toprung.kernels.hopper import ceil, narrow, whole
 from toprung.kernels.hopper_fp32x.config import Variant
 from toprung.kernels.hopper_fp32x.cost import select_config
 from toprung.kernels.hopper_fp32x.sizes import (
@@ -134,8 +134,7 @@ class Fp32xLaunches(Launches):
         self.workspace_bytes = workspace_bytes(call, limit, self.slices)
         across = call.trans_a or not call.trans_b
         self.cluster, self.held = splitting or spread(depth_of(call.K, self.slices), across)
-        self._count = session.allocate(8)
-        session.upload(self._count, np.zeros(1, np.uint64))
+        self._count = Counter(session)
         self._steps: dict[int, list[Step]] = {}
         self._with: WeakKeyDictionary[SplitOperand, dict[int, list[Step]]] = WeakKeyDictionary()
         if self.panels:
@@ -204,13 +203,7 @@ class Fp32xLaunches(Launches):
 
     def escalated(self) -> int:
         """Return how many pieces of C were computed in plain fp32 since the launches were made; waits for the device."""
-        from cuda.bindings import driver
-
-        with _current(self.session):
-            driver.cuCtxSynchronize()
-        found = np.empty(1, np.uint64)
-        self.session.download(self._count, found)
-        return int(found[0])
+        return self._count.read()
 
     def steps(self, queue: Any = None) -> Sequence[Step]:
         """Return the launches on a stream, a panel each."""
@@ -270,7 +263,7 @@ class Step:
         ldc, stride_c = call.ldc, call.stride_c
         lie = long(call.lda), long(call.stride_a), i(across_a), long(call.ldb), long(call.stride_b), i(across_b)
         sizes = i(p.rows), i(p.cols), i(call.K), i(p.batch), i(slices)
-        count = address(address_of(plan._count))
+        count = address(address_of(plan._count.buffer))
         if slices > 1:
             self._parts, ldc = workspace + bytes_a + bytes_b, padded(p.cols)
             stride_c = p.rows * ldc

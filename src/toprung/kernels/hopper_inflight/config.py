@@ -1,0 +1,148 @@
+"""Configurations: the block's shape, its ring, and the blocks of a cluster that share a tile along K."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from toprung.backends.base import DYNAMIC_SHARED, Source
+from toprung.gemm.desc import GemmDesc, widest
+from toprung.kernels.base import KernelConfig
+from toprung.kernels.hopper import ceil
+from toprung.tile import Tile
+
+FOLDER = Path(__file__).parent
+FILES = FOLDER.parent / "include" / "hopper.cuh", FOLDER.parent / "include" / "hopper_rs.cuh", FOLDER / "inflight.cu"
+CHUNK = 32
+"""Elements of K in a stage of the ring; rows and columns have a scale for each."""
+REGISTERS = 65536
+"""32-bit registers of an SM."""
+SHARED_BYTES = 227 * 1024
+"""Shared memory of an SM that its blocks may have; each takes 1 KB besides."""
+AGAIN_BYTES = 4 * 8 * (64 + 32)
+"""Shared memory of a consumer warpgroup for what it computes again in plain fp32."""
+CLUSTERS = (1, 2, 4, 8)
+"""Blocks of a cluster; 8 run everywhere."""
+LARGEST_GROUP = 1 << 10
+"""Rows of tiles that are walked together at most."""
+
+
+@dataclass(frozen=True)
+class InflightConfig(KernelConfig):
+    """A block that owns 64·CONSUMERS × BN of C at a time, and how many blocks share a tile.
+
+    Attributes
+    ----------
+    STAGES : of the ring
+    GROUP : rows of tiles that are walked together
+    SLICES : blocks of a cluster, each with a slice of K
+    """
+
+    CONSUMERS: int = 2
+    BN: int = 128
+    STAGES: int = 6
+    GROUP: int = 8
+    SLICES: int = 1
+
+    @property
+    def BM(self) -> int:
+        """Rows of C that a block owns at a time."""
+        return 64 * self.CONSUMERS
+
+    @property
+    def resident(self) -> int:
+        """Blocks that an SM runs at once."""
+        return 3 - self.CONSUMERS
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block: a warpgroup that copies and splits B, and the consumers."""
+        return 128 * (self.CONSUMERS + 1)
+
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory of a block: the ring on 1024 bytes, B's scales and three barriers a stage, and what is computed again."""
+        return 1024 + self.STAGES * (4 * CHUNK * (self.BM + self.BN) + 4 * self.BN + 24) + self.CONSUMERS * AGAIN_BYTES
+
+    @property
+    def registers(self) -> tuple[int, int]:
+        """Registers of a thread of the producer, and of a consumer: all that the launch gave, shared out anew."""
+        each = REGISTERS // (self.threads * self.resident) // 8 * 8 * (self.CONSUMERS + 1)
+        producer = 88 if self.CONSUMERS == 2 else 104
+        return producer, (each - producer) // self.CONSUMERS // 8 * 8
+
+    @property
+    def tile(self) -> Tile:
+        """The block as a tile."""
+        return Tile(self.BM, self.BN, CHUNK, STAGES=self.STAGES)
+
+    def defines(self, trans_a: bool, trans_b: bool, align_a: int, align_b: int) -> dict[str, int]:
+        """Return the kernel's macros for a layout of the operands and floats to which they are aligned."""
+        producer, consumer = self.registers
+        return {
+            "ARCH_SPECIFIC": 1, "CONSUMERS": self.CONSUMERS, "BN": self.BN, "STAGES": self.STAGES, "AHEAD": max(1, self.STAGES - 3),
+            "GROUP": self.GROUP, "SLICES": self.SLICES, "RESIDENT": self.resident, "PRODUCER_REGISTERS": producer,
+            "CONSUMER_REGISTERS": consumer, "TRANS_A": int(trans_a), "TRANS_B": int(trans_b), "ALIGN_A": align_a,
+            "ALIGN_B": align_b, DYNAMIC_SHARED: self.shared_bytes,
+        }  # fmt: skip
+
+    def refused(self) -> str:
+        """Return why no kernel is built with these parameters, as a sentence; empty where one is."""
+        if (self.CONSUMERS, self.BN) not in ((2, 128), (2, 64), (2, 32), (1, 64), (1, 32)):
+            return f"a block has 128×128, 128×64, 128×32, 64×64 or 64×32 of C, not {self.BM}×{self.BN}"
+        if self.SLICES not in CLUSTERS or not 1 <= self.GROUP <= LARGEST_GROUP:
+            return f"1, 2, 4 or 8 blocks share a tile, and 1 to {LARGEST_GROUP} rows of tiles are walked together, not {self}"
+        if self.STAGES < 3:
+            return "one stage of the ring is filled and one split while a third is multiplied"
+        if (used := self.resident * (self.shared_bytes + 1024)) > SHARED_BYTES + 1024:
+            return f"{self.STAGES} stages of {self.BM}×{self.BN} take {used:,} bytes of shared memory; there are {SHARED_BYTES:,}"
+        return ""
+
+    def encode(self) -> dict[str, dict[str, int]]:
+        """Return the tile, and the parameters that no tile has."""
+        return {"tile": self.tile.given(), "options": {"GROUP": self.GROUP, "SLICES": self.SLICES}}
+
+    @classmethod
+    def decode(cls, tile: Mapping[str, int], options: Mapping[str, int]) -> InflightConfig:
+        """Return the inverse of ``encode``; ValueError for anything else, or for a kernel that is not built."""
+        if tile.keys() != {"BM", "BN", "BK", "STAGES"} or options.keys() != {"GROUP", "SLICES"}:
+            raise ValueError("hopper_inflight needs a tile with BM, BN, BK and STAGES, and options GROUP and SLICES")
+        if tile["BM"] % 64 or tile["BK"] != CHUNK:
+            raise ValueError(f"a block of hopper_inflight has a multiple of 64 rows, and stages of {CHUNK} of K")
+        found = cls(tile["BM"] // 64, tile["BN"], tile["STAGES"], options["GROUP"], options["SLICES"])
+        if reason := found.refused():
+            raise ValueError(reason)
+        return found
+
+    def __str__(self) -> str:
+        return f"{self.BM}x{self.BN}x{CHUNK}" + f" in {self.SLICES} slices of K" * (self.SLICES > 1)
+
+
+def aligned(desc: GemmDesc) -> tuple[int, int]:
+    """Return the floats, 1, 2 or 4, to which every row of A, and of B, is aligned."""
+    batched = desc.batch > 1
+    a = widest(desc.lda, desc.stride_a * batched, desc.align_a)
+    return a, widest(desc.ldb, desc.stride_b * batched, desc.align_b)
+
+
+def product_source(
+    config: InflightConfig, trans_a: bool = False, trans_b: bool = False, align_a: int = 4, align_b: int = 4
+) -> Source:
+    """Return the kernel for a layout of the operands."""
+    text = "\n".join(f'#line 1 "{one.name}"\n{one.read_text()}' for one in FILES)
+    title = f"inflight_{config.BM}x{config.BN}x{CHUNK}"
+    return Source(
+        "hopper_inflight/inflight", text, "inflight", config.defines(trans_a, trans_b, align_a, align_b), "cuda", title=title
+    )
+
+
+def tiles(desc: GemmDesc, config: InflightConfig) -> int:
+    """Return the tiles of all products."""
+    return ceil(desc.M, config.BM) * ceil(desc.N, config.BN) * desc.batch
+
+
+def blocks(desc: GemmDesc, config: InflightConfig, units: int) -> int:
+    """Return the blocks of a launch: as many as run at once, each with tiles in turn; a cluster for each tile where K is sliced."""
+    count = tiles(desc, config)
+    return count * config.SLICES if config.SLICES > 1 else min(count, config.resident * units)

@@ -1,0 +1,152 @@
+"""fp32 accuracy on Hopper's Tensor Cores in one launch: operands are split into two fp16 terms on their way to them.
+
+No splitting pass, no workspace and no guard: a power of two for each row of A, each column of B and each 32 of K scales what is
+split, and is taken back as partial sums are promoted to fp32 (``inflight.cu``). For products whose operands are read once or twice:
+batches, small and memory-bound ones. Large ones are faster split beforehand.
+
+Not measured yet: it runs where a tuner found it faster, and the cost model offers it nowhere.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
+
+import numpy as np
+
+from toprung.backends.base import Session, Source
+from toprung.backends.overlap import Overlapping
+from toprung.device import Device
+from toprung.gemm.classes import FEW
+from toprung.gemm.desc import Desc, GemmDesc
+from toprung.kernels.base import TEST_EDGE, TEST_SLICES, Axes, KernelConfig, KernelFamily, Launches, Point, Run
+from toprung.kernels.build import kernel_of
+from toprung.kernels.hopper import Counter, address, ceil, is_hopper, narrow
+from toprung.kernels.hopper_inflight.config import CHUNK, CLUSTERS, InflightConfig, aligned, blocks, product_source, tiles
+from toprung.kernels.hopper_inflight.cost import STAGES, seconds
+
+SHALLOWEST, DEEPEST = 64, 1 << 20
+"""The promise holds from this K on; K up to which chunks are counted with 31 bits whatever the tiles."""
+
+SPACE = {"CONSUMERS": (2, 1), "BN": (128, 64, 32), "STAGES": (6, 8, 4, 5), "GROUP": (8, 16, 4, 1), "SLICES": CLUSTERS}
+"""See ``InflightConfig``."""
+
+
+class InflightLaunches(Launches):
+    """The one launch of a product."""
+
+    def __init__(self, session: Session, desc: GemmDesc, config: InflightConfig) -> None:
+        kernel = kernel_of(session, product_source(config, desc.trans_a, desc.trans_b, *aligned(desc)))
+        groups = blocks(desc, config, session.device.compute_units)
+        i, long = np.int32, np.int64
+        self._count = Counter(session)
+        fixed = (
+            np.uint64(address(self._count.buffer)), i(desc.M), i(desc.N), i(desc.K), i(desc.batch),
+            long(desc.lda), long(desc.stride_a), long(desc.ldb), long(desc.stride_b), i(desc.ldc), long(desc.stride_c),
+        )  # fmt: skip
+
+        def make() -> Run:
+            launch = Overlapping(session, kernel, groups, config.threads, "PPPff", fixed)
+
+            def run(
+                a: object, offset_a: int, b: object, offset_b: int, c: object, offset_c: int, alpha: float, beta: float,
+                queue: object = None,
+            ) -> None:  # fmt: skip
+                at = (address(x) + 4 * offset for x, offset in ((a, offset_a), (b, offset_b), (c, offset_c)))
+                launch(queue, *at, narrow(alpha), narrow(beta))
+
+            return run
+
+        super().__init__(make)
+
+    def escalated(self) -> int:
+        """Return how many pieces of C had elements computed in plain fp32 since the launches were made; waits for the device."""
+        return self._count.read()
+
+
+class HopperInflight(KernelFamily):
+    """fp32-accurate products on Hopper's Tensor Cores, split in flight."""
+
+    name = "hopper_inflight"
+    precision = "fp32x"
+
+    def supports(self, device: Device, desc: Desc) -> str:
+        """Return why the device has no such Tensor Cores, or the product is not one that the promise covers."""
+        if not isinstance(desc, GemmDesc):
+            return "fp32x is for products of matrices: with a vector memory is the limit"
+        if not is_hopper(device):
+            return f"fp32x needs Hopper's Tensor Cores; {device} has none"
+        if desc.M and desc.N and not SHALLOWEST <= desc.K <= DEEPEST:
+            return f"fp32x in flight is promised for K from {SHALLOWEST} to {DEEPEST:,}, not for {desc.K}"
+        if max(desc.M, desc.N) * desc.batch >= 1 << 31:
+            return "fp32x counts rows with 31 bits"
+        if tiles(desc, InflightConfig(1, 32)) >= 1 << 31:
+            return "fp32x in flight counts tiles with 31 bits"
+        if 0 < min(desc.M, desc.N) <= FEW:
+            return f"a side is {FEW} or shorter: memory is the limit, and plain fp32 reads the large operand once"
+        return ""
+
+    # selection
+
+    def candidates(self, device: Device, desc: Desc) -> Iterable[InflightConfig]:
+        """Return nothing: see above."""
+        return []
+
+    def cost(self, device: Device, desc: Desc, config: KernelConfig) -> float:
+        """Return the seconds of the launch."""
+        assert isinstance(desc, GemmDesc) and isinstance(config, InflightConfig)
+        return seconds(desc, config, device.compute_units)
+
+    # running
+
+    def compile(self, session: Session, desc: Desc, config: KernelConfig) -> Launches:
+        """Return the launch."""
+        assert isinstance(desc, GemmDesc) and isinstance(config, InflightConfig)
+        return InflightLaunches(session, desc, config)
+
+    # the store
+
+    def decode(self, tile: Mapping[str, int], options: Mapping[str, int]) -> KernelConfig:
+        """Return a configuration."""
+        return InflightConfig.decode(tile, options)
+
+    def texts(self, backend: str) -> Iterable[str]:
+        """Return the source; CUDA C++ has no prelude."""
+        return [product_source(InflightConfig()).text]
+
+    # verification and the tuner
+
+    def test_problem(self, desc: Desc, config: KernelConfig) -> tuple[tuple[int, int, int], KernelConfig]:
+        """Return a block and an edge each way, deep enough for each slice to have chunks."""
+        assert isinstance(config, InflightConfig)
+        depth = max(TEST_SLICES, config.SLICES) * CHUNK + TEST_EDGE
+        return (config.BM + TEST_EDGE, config.BN + TEST_EDGE, depth), config
+
+    def source(self, device: Device, config: KernelConfig) -> Source | None:
+        """Return the kernel, of operands that lie as they come."""
+        assert isinstance(config, InflightConfig)
+        return product_source(config)
+
+    def space(self, device: Device, desc: Desc) -> Axes:
+        """Return the axes of ``InflightConfig``."""
+        return SPACE if isinstance(desc, GemmDesc) and not desc.is_empty and not self.supports(device, desc) else {}
+
+    def at(self, device: Device, desc: Desc, point: Point) -> InflightConfig | None:
+        """Return a point if such a kernel is built, and no slice of K is empty."""
+        assert isinstance(desc, GemmDesc)
+        config = InflightConfig(**point)
+        return None if config.refused() or config.SLICES > ceil(desc.K, CHUNK) else config
+
+    def point(self, config: KernelConfig) -> Point:
+        """Return the parameters of a configuration."""
+        assert isinstance(config, InflightConfig)
+        return {name: getattr(config, name) for name in SPACE}
+
+    def starts(self, device: Device, desc: Desc) -> Iterator[Point]:
+        """Yield every block that is weighed, with the ring that fits, in all clusters."""
+        assert isinstance(desc, GemmDesc)
+        for (consumers, cols), slices in itertools.product(STAGES, CLUSTERS):
+            yield {"CONSUMERS": consumers, "BN": cols, "STAGES": STAGES[consumers, cols], "GROUP": 8, "SLICES": slices}
+
+
+FAMILY = HopperInflight()

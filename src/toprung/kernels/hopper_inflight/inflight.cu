@@ -1,0 +1,505 @@
+// C = alpha*A*B + beta*C in fp32, row-major (A MxK, B KxN, C MxN), a batch of them, in one launch: A and B are split into two fp16
+// terms on their way to the matrix units. A block owns 64*CONSUMERS x BN of C at a time, a consumer warpgroup 64 x BN; the ring
+// has 32 of K in a stage:
+//
+//      copies --> ring, fp32 --> producer warpgroup: B's columns split in place, hi | lo, with a scale each      --> matrix units
+//                           \--> consumer warpgroups: A's rows from shared memory into registers, split there    --> (A in registers)
+//
+//      partial = lo.hi + hi.lo + hi.hi of 32 of K, from zero;  sum += partial * scale of the column * scale of the row
+//
+// The one idea: a power of two for each row of A, each column of B and each 32 of K brings the largest to 2^14, and is taken back as
+// partial sums are promoted to fp32, so that nothing has to be known of an operand beforehand. What such sums cannot hold (Inf, NaN,
+// numbers whose largest is under 2^-102, or so far apart that small ones keep too few bits) makes them infinite or NaN; those elements,
+// and no others, are computed again in plain fp32, short chains of fused multiply-adds. An element's bits depend on its row of A and
+// its column of B alone. ``count`` grows by one for each 64 x 32 of C that has such elements.
+//
+// SLICES > 1: a cluster has a tile, each block a slice of K; the blocks' sums meet in their shared memory, in the order of slices.
+// Wants: operands aligned to ALIGN_A and ALIGN_B floats, with their leading dimensions and strides. alpha = 0: A and B are not read.
+
+#define THREADS (128 * (CONSUMERS + 1))
+#define BM (64 * CONSUMERS)
+#define A_BYTES (BM * 128)
+#define B_BYTES (BN * 128)
+#define STAGE_BYTES (A_BYTES + B_BYTES)
+#define RING_BYTES (STAGES * STAGE_BYTES)
+#define LANES (BN / 4)        // columns of B that a warp splits: lane / LANES is the thread's part of each
+#define PARTS (128 / BN)      // threads that split a column together
+#define EACH (32 / PARTS)     // of K that each has of it
+#define DEPTH 8               // of K at a time in plain fp32
+#define CHAIN 32              // of K added up by themselves there, as in include/block.cl
+#define GRANULE 32            // columns computed again together
+#define AGAIN_BYTES (4 * DEPTH * (64 + GRANULE))
+#define TOP 14                // the largest element of a scaled row lies in [2^TOP, 2^(TOP + 1))
+#define SPREAD 17             // times 2^-SPREAD the largest: four neighbours under that have fewer bits in their terms than fp32 has
+#define LEAST 25              // least biased exponent of a row's largest: below, terms or scaled sums would be subnormal
+
+inline void consumers_meet() { asm volatile("bar.sync 15, %0;" ::"n"(128 * CONSUMERS) : "memory"); }
+inline void together(int group) { asm volatile("bar.sync %0, 128;" ::"r"(group) : "memory"); } // the 128 threads of a warpgroup
+
+// K does not run in order: a word of a fragment has two elements that the thread can fetch at once. Of each 16 of K, where word p of
+// B's rows (lane % 4 = p % 4 of A's, its first two words or its last two) has its element e from.
+inline int k_of(int p, int e) { return TRANS_A ? p % 4 + 8 * (p / 4) + 4 * e : 4 * (p % 4) + 2 * (p / 4) + e; }
+
+// of the warp's 16 rows, those of a thread: h = 0 and 1
+inline int row_of(int h) { return TRANS_A ? threadIdx.x % 32 / 4 * 2 + h : threadIdx.x % 32 / 4 + 8 * h; }
+
+struct Ring { // where things lie in shared memory, and the stage that is next
+    uint first, phase;
+    int stage;
+    inline Ring(char *memory) : first((shared_address(memory) + 1023) & ~1023u), phase(0), stage(0) {}
+    inline uint tile() const { return first + stage * STAGE_BYTES; } // A, and B behind it
+    inline uint scales() const { return first + RING_BYTES + stage * (4 * BN); }
+    inline uint again(int consumer) const { return first + RING_BYTES + STAGES * (4 * BN) + consumer * AGAIN_BYTES; }
+    inline uint full() const { return again(CONSUMERS) + 8 * stage; }       // copies are there
+    inline uint ready() const { return full() + 8 * STAGES; }               // B is split
+    inline uint empty() const { return full() + 16 * STAGES; }              // and nobody reads the stage any more
+    inline void advance() {
+        if (++stage == STAGES) stage = 0, phase ^= 1;
+    }
+    inline void init() {
+        for (int s = 0; s < STAGES; ++s, advance()) barrier_init(full(), 128), barrier_init(ready(), 4), barrier_init(empty(), 4 * CONSUMERS);
+        phase = 0;
+        barrier_init_fence();
+    }
+};
+
+// --- into the ring ----------------------------------------------------------------------------------------------------------------
+
+// A tile of ROWS rows (columns of B) x 32 of K as the 128 threads of the producer fetch it, WIDTH floats at a time. It lies
+//      A along K:    [16 of K][row][16]              B along K:    [row][8 pieces of four, exclusive or with row % 8]
+//      A across K:   [k][row ^ 8 (k % 4)]            B across K:   [warp][k ^ k / EACH % PARTS][LANES]
+// so that neither these copies nor those who read it meet in a bank. A warp reads and overwrites B's columns of its own.
+template <bool IS_A, bool ALONG, int ROWS, int WIDTH> struct Copies {
+    static constexpr int PIECES = (ALONG ? 32 : ROWS) / WIDTH, STEP = 128 / PIECES, COUNT = (ALONG ? ROWS : 32) / STEP;
+    const float *from;
+    long long ld;
+    int left; // rows that are there, from the thread's first on (ALONG), or elements of its piece (else)
+    uint line, on; // the thread's first row (ALONG) or k, and where its piece begins there
+    bool all; // every row of the tile is there
+
+    inline Copies() {}
+    inline Copies(const float *x, long long ld_, int first, int rows) : ld(ld_), all(first + ROWS <= rows) {
+        uint t = threadIdx.x % 128;
+        line = t / PIECES, on = t % PIECES * WIDTH;
+        if (ALONG) from = x + (first + (int)line) * ld + on, left = rows - first - (int)line;
+        else from = x + line * ld + first + on, left = min(max(rows - first - (int)on, 0), WIDTH);
+    }
+
+    static inline uint place(uint line, uint on) { // of a float, in floats
+        uint k = ALONG ? on : line, row = ALONG ? line : on;
+        if (IS_A) return ALONG ? k / 16 * (16 * ROWS) + row * 16 + k % 16 : k * ROWS + (row ^ 8 * (k % 4));
+        return ALONG ? row * 32 + (k / 4 ^ row % 8) * 4 + k % 4 : row / LANES * (32 * LANES) + (k ^ k / EACH % PARTS) * LANES + row % LANES;
+    }
+
+    // 32 of K from k on; beyond K zeros
+    inline void fetch(uint to, int k, int K) const {
+        const float *x = from + (ALONG ? k : k * ld);
+        if (all && k + 32 <= K) {
+#pragma unroll
+            for (int i = 0; i < COUNT; ++i, x += STEP * ld) copy_async<4 * WIDTH>(to + 4 * place(line + i * STEP, on), x, 4 * WIDTH);
+            return;
+        }
+        int rest = K - k - (int)(ALONG ? on : line), wide = ALONG ? min(max(rest, 0), WIDTH) : left;
+#pragma unroll 4
+        for (int i = 0; i < COUNT; ++i, x += STEP * ld) {
+            bool there = (ALONG ? left : rest) > i * STEP && wide > 0;
+            copy_async<4 * WIDTH>(to + 4 * place(line + i * STEP, on), there ? x : from, there ? 4 * wide : 0);
+        }
+    }
+};
+
+// --- into terms -------------------------------------------------------------------------------------------------------------------
+
+inline uint size_bits(float x) { return __float_as_uint(x) & 0x7fffffff; }
+
+inline uint pair_of(float low, float high) { // both rounded to fp16
+    uint both;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+    return both;
+}
+
+inline float from_half(uint h) {
+    float x;
+    asm("{\n.reg .b16 half;\ncvt.u16.u32 half, %1;\ncvt.f32.f16 %0, half;\n}" : "=f"(x) : "r"(h));
+    return x;
+}
+
+struct Scale {
+    float times, back; // what elements are multiplied by, and its inverse; NaN where the sums would be wrong
+};
+
+// bits of the largest |x| of four
+inline uint largest_of(float x, float y, float z, float w) { return max(max(size_bits(x), size_bits(y)), max(size_bits(z), size_bits(w))); }
+
+// whether four elements are so small beside the largest of their 32 that terms would show it
+inline bool lost(uint largest, uint four) { return four && largest - four > (uint)SPREAD << 23; }
+
+inline Scale scale_of(uint largest, bool wrong) { // bits of the largest |x|
+    int e = max((int)(largest >> 23), LEAST);
+    Scale s;
+    s.times = __int_as_float((254 + TOP - e) << 23);
+    s.back = wrong || (largest && largest >> 23 < LEAST) ? __int_as_float(0x7fffffff) : __int_as_float((e - TOP) << 23);
+    return s;
+}
+
+// the terms of two elements
+inline void split_two(float x, float y, float times, uint &hi, uint &lo) {
+    float u = x * times, v = y * times;
+    hi = pair_of(u, v);
+    lo = pair_of(u - from_half(hi & 0xffff), v - from_half(hi >> 16));
+}
+
+// B's columns of a stage, where they lie; and the scale of each
+inline void split_columns(uint tile, uint scales) {
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4, row = warp * LANES + lane % LANES, part = lane / LANES;
+    float v[EACH];
+    uint fours[EACH / 4], largest = 0;
+    bool wrong = false;
+    if (TRANS_B) { // K runs along memory
+#pragma unroll
+        for (int i = 0; i < EACH / 4; ++i) {
+            float4 four = shared_four(tile + row * 128 + ((part * (EACH / 4) + i) ^ row % 8) * 16);
+            v[4 * i] = four.x, v[4 * i + 1] = four.y, v[4 * i + 2] = four.z, v[4 * i + 3] = four.w;
+        }
+    } else {
+#pragma unroll
+        for (int i = 0; i < EACH; ++i) v[i] = shared_one(tile + 4 * (warp * (32 * LANES) + ((part * EACH + i) ^ part) * LANES + lane % LANES));
+    }
+#pragma unroll
+    for (int i = 0; i < EACH / 4; ++i) largest = max(largest, fours[i] = largest_of(v[4 * i], v[4 * i + 1], v[4 * i + 2], v[4 * i + 3]));
+#pragma unroll
+    for (int other = LANES; other < 32; other *= 2) largest = max(largest, __shfl_xor_sync(0xffffffffu, largest, other));
+#pragma unroll
+    for (int i = 0; i < EACH / 4; ++i) wrong |= lost(largest, fours[i]);
+#pragma unroll
+    for (int other = LANES; other < 32; other *= 2) wrong |= __shfl_xor_sync(0xffffffffu, (uint)wrong, other) != 0;
+    Scale s = scale_of(largest, wrong);
+    if (part == 0) shared_put(scales + 4 * row, s.back);
+    __syncwarp(); // all have read what is overwritten now
+    // word p of each 16 of K: piece p / 4 of two; hi, and 64 bytes further lo
+    uint at = tile + row * 128, turn = row % 8;
+#pragma unroll
+    for (int step = 0; step < (EACH + 15) / 16; ++step) {
+        int whole = PARTS == 4 ? part / 2 : PARTS == 2 ? part : step; // the 16 of K
+        uint hi[8], lo[8];
+#pragma unroll
+        for (int p = 0; p < (EACH < 16 ? 4 : 8); ++p) {
+            // with 8 of K the thread has words 0, 1, 4 and 5 (the first 8), or 2, 3, 6 and 7; across K 0 to 3, or 4 to 7
+            int word = EACH >= 16 || TRANS_A ? p : p % 2 + p / 2 * 4;
+            split_two(v[16 * step + k_of(word, 0)], v[16 * step + k_of(word, 1)], s.times, hi[p], lo[p]);
+        }
+        if (EACH >= 16) {
+            shared_put(at + ((2 * whole) ^ turn) * 16, hi[0], hi[1], hi[2], hi[3]);
+            shared_put(at + ((2 * whole + 1) ^ turn) * 16, hi[4], hi[5], hi[6], hi[7]);
+            shared_put(at + ((4 + 2 * whole) ^ turn) * 16, lo[0], lo[1], lo[2], lo[3]);
+            shared_put(at + ((5 + 2 * whole) ^ turn) * 16, lo[4], lo[5], lo[6], lo[7]);
+        } else if (TRANS_A) {
+            shared_put(at + ((2 * whole + part % 2) ^ turn) * 16, hi[0], hi[1], hi[2], hi[3]);
+            shared_put(at + ((4 + 2 * whole + part % 2) ^ turn) * 16, lo[0], lo[1], lo[2], lo[3]);
+        } else {
+            uint half = part % 2 * 8;
+            shared_put(at + ((2 * whole) ^ turn) * 16 + half, hi[0], hi[1]);
+            shared_put(at + ((2 * whole + 1) ^ turn) * 16 + half, hi[2], hi[3]);
+            shared_put(at + ((4 + 2 * whole) ^ turn) * 16 + half, lo[0], lo[1]);
+            shared_put(at + ((5 + 2 * whole) ^ turn) * 16 + half, lo[2], lo[3]);
+        }
+    }
+}
+
+struct Fragments { // of A, 32 of K: the thread's two rows
+    uint hi[2][4], lo[2][4];
+    float back[2];
+
+    // from a stage's A
+    inline void fetch(uint tile) {
+        int lane = threadIdx.x % 32, c = lane % 4, m = threadIdx.x / 32 * 16;
+        float v[2][8]; // [row][k]
+#pragma unroll
+        for (int s = 0; s < 2; ++s)
+            if (TRANS_A) {
+#pragma unroll
+                for (int q = 0; q < 4; ++q) { // k = 16 s + 4 q + c
+                    float2 two = shared_two(tile + 4 * ((16 * s + 4 * q + c) * BM + ((m + row_of(0)) ^ 8 * c)));
+                    v[0][4 * s + q] = two.x, v[1][4 * s + q] = two.y;
+                }
+            } else {
+#pragma unroll
+                for (int h = 0; h < 2; ++h) { // k = 16 s + 4 c …
+                    float4 four = shared_four(tile + 4 * (s * (16 * BM) + (m + row_of(h)) * 16 + 4 * c));
+                    v[h][4 * s] = four.x, v[h][4 * s + 1] = four.y, v[h][4 * s + 2] = four.z, v[h][4 * s + 3] = four.w;
+                }
+            }
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            uint one = largest_of(v[h][0], v[h][1], v[h][2], v[h][3]), two = largest_of(v[h][4], v[h][5], v[h][6], v[h][7]);
+            uint largest = max(one, two); // of the four lanes that have the row
+            largest = max(largest, __shfl_xor_sync(0xffffffffu, largest, 1));
+            largest = max(largest, __shfl_xor_sync(0xffffffffu, largest, 2));
+            uint wrong = __ballot_sync(0xffffffffu, lost(largest, one) || lost(largest, two)) >> (lane & ~3) & 15;
+            Scale scale = scale_of(largest, wrong != 0);
+            back[h] = scale.back;
+#pragma unroll
+            for (int s = 0; s < 2; ++s) {
+                split_two(v[h][4 * s], v[h][4 * s + 1], scale.times, hi[s][h], lo[s][h]);
+                split_two(v[h][4 * s + 2], v[h][4 * s + 3], scale.times, hi[s][h + 2], lo[s][h + 2]);
+            }
+        }
+    }
+};
+
+// 32 of K: what ``now`` has of A, times the stage's B; ``next`` gets the stage behind it, if there is one
+inline void step(float (&sum)[BN / 2], float (&partial)[BN / 2], const Fragments &now, Fragments &next, bool more, Ring &at) {
+    ulong b = tile_at(at.tile() + A_BYTES); // 16 of K further: 32 bytes, 2 in a descriptor; lo: 64 bytes
+    uint empty = at.empty(), scale = at.scales() + 8 * (threadIdx.x % 4);
+    barrier_wait(at.ready(), at.phase);
+    pin(partial);
+    wgmma_fence();
+    wgmma_rs<BN>(partial, now.lo[0], b, 0);
+    wgmma_rs<BN>(partial, now.lo[1], b + 2, 1);
+    wgmma_rs<BN>(partial, now.hi[0], b + 4, 1);
+    wgmma_rs<BN>(partial, now.hi[1], b + 6, 1);
+    wgmma_rs<BN>(partial, now.hi[0], b, 1);
+    wgmma_rs<BN>(partial, now.hi[1], b + 2, 1);
+    wgmma_commit();
+    at.advance();
+    if (more) { // meanwhile
+        barrier_wait(at.full(), at.phase);
+        next.fetch(at.tile());
+    }
+    wgmma_wait<0>();
+    pin(partial);
+#pragma unroll
+    for (int i = 0; i < BN / 8; ++i) {
+        float2 back = shared_two(scale + 32 * i);
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            float &x = sum[4 * i + 2 * h], &y = sum[4 * i + 2 * h + 1];
+            x = fmaf(partial[4 * i + 2 * h] * back.x, now.back[h], x);
+            y = fmaf(partial[4 * i + 2 * h + 1] * back.y, now.back[h], y);
+        }
+    }
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) barrier_arrive(empty);
+}
+
+// --- out of registers -------------------------------------------------------------------------------------------------------------
+
+struct Out { // a warpgroup's 64 x BN of C
+    float *at;    // its first element
+    int ldc, rows, cols; // of C that are there, from it on
+    float alpha, beta;
+    bool pairs; // two floats at a time
+
+    // four sums of a thread, of columns 8 i …; says which are no numbers and were left: bit 2 h + w
+    inline uint store(int i, const float *v) const {
+        int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4, col = 8 * i + 2 * (lane % 4);
+        uint left = 0;
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            int row = 16 * warp + row_of(h);
+            if (row >= rows || col >= cols) continue;
+            float *to = at + (long long)row * ldc + col, x = alpha * v[2 * h], y = alpha * v[2 * h + 1];
+            bool one = size_bits(v[2 * h]) < 0x7f800000, two = size_bits(v[2 * h + 1]) < 0x7f800000, both = col + 1 < cols;
+            left |= (one ? 0 : 1u << 2 * h) | (two || !both ? 0 : 2u << 2 * h);
+            if (pairs && one && two && both) {
+                if (beta != 0.0f) {
+                    float2 old = *(float2 *)to;
+                    x = fmaf(beta, old.x, x), y = fmaf(beta, old.y, y);
+                }
+                *(float2 *)to = make_float2(x, y);
+            } else {
+                if (one) to[0] = beta != 0.0f ? fmaf(beta, to[0], x) : x;
+                if (two && both) to[1] = beta != 0.0f ? fmaf(beta, to[1], y) : y;
+            }
+        }
+        return left;
+    }
+};
+
+// GRANULE columns of a warpgroup's C in plain fp32, of which those elements are stored whose bits are set in ``wanted`` (four a
+// block of 8 columns, as ``Out::store`` gives them). a and b point to the first row and column; ``at``: AGAIN_BYTES of shared memory.
+inline void again(const float *a, long long down_a, long long on_a, const float *b, long long down_b, long long on_b, int K, const Out &out,
+                  int first, uint wanted, uint at, int group) {
+    int t = threadIdx.x % 128, lane = t % 32, warp = t / 32, cols = out.cols - first;
+    uint As = at, Bs = at + 4 * DEPTH * 64;
+    float acc[GRANULE / 2] = {}, sum[GRANULE / 2] = {};
+#pragma unroll 1
+    for (int k0 = 0; k0 < K; k0 += DEPTH) {
+        if (k0 % CHAIN == 0) {
+#pragma unroll
+            for (int i = 0; i < GRANULE / 2; ++i) sum[i] += acc[i], acc[i] = 0.0f;
+        }
+        together(group); // nobody reads what was there before
+#pragma unroll 1
+        for (int e = t; e < 64 * DEPTH; e += 128) { // consecutive threads along memory
+            int k = on_a == 1 ? e % DEPTH : e / 64, r = on_a == 1 ? e / DEPTH : e % 64;
+            shared_put(As + 4 * (k * 64 + r), k0 + k < K && r < out.rows ? a[r * down_a + (k0 + k) * on_a] : 0.0f);
+        }
+#pragma unroll 1
+        for (int e = t; e < GRANULE * DEPTH; e += 128) {
+            int k = on_b == 1 ? e % DEPTH : e / GRANULE, c = on_b == 1 ? e / DEPTH : e % GRANULE;
+            shared_put(Bs + 4 * (k * GRANULE + c), k0 + k < K && c < cols ? b[c * down_b + (k0 + k) * on_b] : 0.0f);
+        }
+        together(group);
+        int depth = min(DEPTH, K - k0); // what lies behind K is not multiplied: 0 times Inf is a NaN
+#pragma unroll 1
+        for (int k = 0; k < depth; ++k) {
+            float x[2] = {shared_one(As + 4 * (k * 64 + 16 * warp + row_of(0))), shared_one(As + 4 * (k * 64 + 16 * warp + row_of(1)))};
+#pragma unroll
+            for (int i = 0; i < GRANULE / 8; ++i) {
+                float2 y = shared_two(Bs + 4 * (k * GRANULE + 8 * i + 2 * (lane % 4)));
+#pragma unroll
+                for (int h = 0; h < 2; ++h) {
+                    acc[4 * i + 2 * h] = fmaf(x[h], y.x, acc[4 * i + 2 * h]);
+                    acc[4 * i + 2 * h + 1] = fmaf(x[h], y.y, acc[4 * i + 2 * h + 1]);
+                }
+            }
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < GRANULE / 2; ++i) {
+        if (!(wanted >> i & 1)) continue;
+        int row = 16 * warp + row_of(i / 2 % 2), col = first + i / 4 * 8 + 2 * (lane % 4) + i % 2;
+        float *to = out.at + (long long)row * out.ldc + col, result = out.alpha * (sum[i] + acc[i]);
+        *to = out.beta != 0.0f ? fmaf(out.beta, *to, result) : result;
+    }
+}
+
+// --- the kernel -------------------------------------------------------------------------------------------------------------------
+
+struct Place {
+    int matrix, m, n;
+};
+
+// tiles in an order that keeps what runs at once close together: GROUP tiles down, then one to the right
+inline Place place(int tile, int tiles_m, int tiles_n) {
+    int matrix = tile / (tiles_m * tiles_n);
+    tile -= matrix * tiles_m * tiles_n;
+    int band = tile / (GROUP * tiles_n), first = band * GROUP, high = min(GROUP, tiles_m - first), in = tile % (GROUP * tiles_n);
+    return Place{matrix, (first + in % high) * BM, in / high * BN};
+}
+
+extern "C" __global__ void
+#if SLICES > 1
+__cluster_dims__(SLICES, 1, 1)
+#endif
+__launch_bounds__(THREADS, RESIDENT)
+inflight(const float *A, const float *B, float *C, float alpha, float beta, ulong *count, int M, int N, int K, int batch,
+         long long lda, long long stride_a, long long ldb, long long stride_b, int ldc, long long stride_c) {
+    extern __shared__ char memory[];
+    Ring at(memory);
+    int warpgroup = threadIdx.x / 128;
+    if (threadIdx.x == 0) at.init();
+    __syncthreads();
+    let_next_start();
+    wait_for_previous();
+
+    int tiles_m = (M + BM - 1) / BM, tiles_n = (N + BN - 1) / BN, tiles = tiles_m * tiles_n * batch;
+    int slice = blockIdx.x % SLICES, worker = blockIdx.x / SLICES, workers = gridDim.x / SLICES;
+    int chunks = alpha == 0.0f ? 0 : (K + 31) / 32, each = (chunks + SLICES - 1) / SLICES, begin = min(slice * each, chunks);
+    chunks = min(each, chunks - begin);
+
+    if (warpgroup == CONSUMERS) { // the producer
+#if CONSUMER_REGISTERS
+        fewer_registers<PRODUCER_REGISTERS>();
+#endif
+        int tile = worker, j = chunks;
+        long long all = worker < tiles ? (long long)((tiles - 1 - worker) / workers + 1) * chunks : 0;
+        Ring coming = at; // the stage that is filled, AHEAD of the one that is split
+        Copies<true, !TRANS_A, BM, ALIGN_A> a;
+        Copies<false, TRANS_B, BN, ALIGN_B> b;
+        for (long long i = 0; i < all + AHEAD; ++i) {
+            if (i < all) {
+                if (j == chunks) {
+                    Place to = place(tile, tiles_m, tiles_n);
+                    a = Copies<true, !TRANS_A, BM, ALIGN_A>(A + to.matrix * stride_a, lda, to.m, M);
+                    b = Copies<false, TRANS_B, BN, ALIGN_B>(B + to.matrix * stride_b, ldb, to.n, N);
+                    tile += workers, j = 0;
+                }
+                barrier_wait(coming.empty(), coming.phase ^ 1);
+                a.fetch(coming.tile(), 32 * (begin + j), K);
+                b.fetch(coming.tile() + A_BYTES, 32 * (begin + j), K);
+                barrier_arrive_copied(coming.full());
+                ++j;
+                coming.advance();
+            }
+            if (i >= AHEAD) {
+                barrier_wait(at.full(), at.phase);
+                split_columns(at.tile() + A_BYTES, at.scales());
+                proxy_fence(); // the matrix units read what was written here
+                __syncwarp();
+                if (threadIdx.x % 32 == 0) barrier_arrive(at.ready());
+                at.advance();
+            }
+        }
+#if SLICES > 1
+        cluster_sync();
+        cluster_sync();
+#endif
+        return;
+    }
+
+#if CONSUMER_REGISTERS
+    more_registers<CONSUMER_REGISTERS>();
+#endif
+    for (int tile = worker; tile < tiles; tile += workers) {
+        Place of = place(tile, tiles_m, tiles_n);
+        float sum[BN / 2], partial[BN / 2];
+        Fragments now, next;
+#pragma unroll
+        for (int i = 0; i < BN / 2; ++i) sum[i] = 0.0f;
+        if (chunks) {
+            barrier_wait(at.full(), at.phase);
+            now.fetch(at.tile());
+        }
+        for (int j = 0; j < chunks; j += 2) { // in turns, so that nothing moves from one's registers to the other's
+            step(sum, partial, now, next, j + 1 < chunks, at);
+            if (j + 1 < chunks) step(sum, partial, next, now, j + 2 < chunks, at);
+        }
+
+        int top = of.m + 64 * warpgroup;
+        float *c = C + of.matrix * stride_c + (long long)top * ldc + of.n;
+        Out out{c, ldc, M - top, N - of.n, alpha, beta, ldc % 2 == 0 && (ulong)c % 8 == 0};
+        uint left[BN / GRANULE] = {}; // what was not stored, for each GRANULE columns
+#if SLICES > 1
+        uint sums = at.first + warpgroup * (64 * BN * 4) + threadIdx.x % 128 * 4;
+        consumers_meet(); // the ring is read no more
+#pragma unroll
+        for (int i = 0; i < BN / 2; ++i) shared_put(sums + 512 * i, sum[i]);
+        cluster_sync();
+#pragma unroll
+        for (int i = 0; i < BN / 8; ++i) {
+            if (i % SLICES != slice) continue;
+            float total[4] = {};
+#pragma unroll
+            for (int r = 0; r < SLICES; ++r)
+#pragma unroll
+                for (int x = 0; x < 4; ++x) total[x] += shared_of(sums + 512 * (4 * i + x), r);
+            left[i / 4] |= out.store(i, total) << i % 4 * 4;
+        }
+#else
+#pragma unroll
+        for (int i = 0; i < BN / 8; ++i) left[i / 4] |= out.store(i, sum + 4 * i) << i % 4 * 4;
+#endif
+        uint some = 0;
+#pragma unroll
+        for (int g = 0; g < BN / GRANULE; ++g) some |= left[g];
+        if (any_of_group(1 + warpgroup, some != 0)) {
+#pragma unroll 1
+            for (int g = 0; g < BN / GRANULE; ++g) {
+                uint wanted = 0;
+#pragma unroll
+                for (int x = 0; x < BN / GRANULE; ++x) wanted |= x == g ? left[x] : 0;
+                if (!any_of_group(1 + warpgroup, wanted != 0)) continue;
+                int col = of.n + GRANULE * g;
+                if (threadIdx.x % 128 == 0) atomicAdd(count, 1ull);
+                again(A + of.matrix * stride_a + (TRANS_A ? top : top * lda), TRANS_A ? 1 : lda, TRANS_A ? lda : 1,
+                      B + of.matrix * stride_b + (TRANS_B ? col * ldb : col), TRANS_B ? ldb : 1, TRANS_B ? 1 : ldb,
+                      K, out, GRANULE * g, wanted, at.again(warpgroup), 1 + warpgroup);
+            }
+        }
+#if SLICES > 1
+        cluster_sync(); // nobody leaves while others may still read its shared memory
+#endif
+    }
+}

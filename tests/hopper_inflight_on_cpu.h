@@ -1,0 +1,61 @@
+// What the in-flight kernel's text needs besides hopper_on_cpu.h: copies, loads and stores of shared memory, matrix instructions that
+// take A from registers and B swizzled by 128 bytes, and clusters, whose blocks run at once.
+
+#include "hopper_on_cpu.h"
+
+static char *at_byte(uint at) { return dynamic_shared + at; }
+template <int BYTES> static void copy_async(uint to, const float *from, int valid) {
+    memset(at_byte(to), 0, BYTES);
+    if (valid) memcpy(at_byte(to), from, valid);
+}
+static void barrier_arrive_copied(uint bar) { barrier_arrive(bar); }
+static float4 shared_four(uint at) { return *(float4 *)at_byte(at); }
+static float2 shared_two(uint at) { return *(float2 *)at_byte(at); }
+static float shared_one(uint at) { return *(float *)at_byte(at); }
+static void shared_put(uint at, uint a, uint b, uint c, uint d) { *(uint4 *)at_byte(at) = make_uint4(a, b, c, d); }
+static void shared_put(uint at, uint a, uint b) { *(uint2 *)at_byte(at) = uint2{a, b}; }
+static void shared_put(uint at, float v) { *(float *)at_byte(at) = v; }
+static float shared_of(uint at, uint rank) { return *(float *)(blocks[rank].memory + at); }
+static void proxy_fence() {}
+static bool any_of_group(int, bool own) {
+    int first = threadIdx.x / 128 * 128;
+    return over(mine->warpgroups[first / 128], first, 128, own, [](uint x, uint y) { return x | y; });
+}
+static uint __shfl_xor_sync(uint, uint x, int other) {
+    uint *exchanged = mine->exchanged;
+    exchanged[threadIdx.x] = x;
+    __syncwarp();
+    uint found = exchanged[threadIdx.x ^ other];
+    __syncwarp();
+    return found;
+}
+static uint __ballot_sync(uint, bool own) {
+    return over_warp((uint)own << threadIdx.x % 32, [](uint x, uint y) { return x | y; });
+}
+static std::vector<Meeting> all_consumers;
+static void consumers_meet() { all_consumers[rank]->arrive_and_wait(); }
+
+static uint fragments[8][1024][4];
+template <int N> static void wgmma_rs(float (&d)[N / 2], const uint (&a)[4], word b, int accumulate) {
+    int lane = threadIdx.x % 32, first = threadIdx.x / 32 * 32;
+    for (int i = 0; i < 4; ++i) fragments[rank][threadIdx.x][i] = a[i];
+    __syncwarp();
+    const char *tile = at_byte((uint)(b << 4) & ~1023u);
+    uint piece = (uint)b % 64; // 16 bytes each, from the tile's begin on
+    for (int i = 0; i < N / 2; ++i) {
+        int col = i / 4 * 8 + lane % 4 * 2 + (i & 1);
+        double total = accumulate ? d[i] : 0;
+        for (int k = 0; k < 16; ++k) {
+            uint x = fragments[rank][first + lane / 4 * 4 + k % 8 / 2][(i & 2) / 2 + k / 8 * 2];
+            const unsigned short *y = (const unsigned short *)(tile + col * 128 + ((piece + k / 8) ^ col % 8) * 16);
+            total += (double)wide(k % 2 ? x >> 16 : x & 0xffff) * wide(y[k % 8]);
+        }
+        d[i] = (float)total;
+    }
+    __syncwarp();
+}
+
+#define each_block(groups, threads, kernel)                                                                                        \
+    all_consumers.clear();                                                                                                         \
+    for (int r = 0; r < SLICES; ++r) all_consumers.push_back(std::make_unique<std::barrier<>>(128 * CONSUMERS));                   \
+    each_cluster(SLICES, groups, threads, kernel)

@@ -1,0 +1,229 @@
+"""fp32x in flight from operands to result on a CPU, by the kernel's own text: layouts, edges, clusters, hostile values."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hopper_on_cpu
+from conftest import require
+from hopper_on_cpu import Launch, aligned
+from toprung.backends.base import Source
+from toprung.kernels.hopper_inflight import config as configs
+from toprung.kernels.hopper_inflight import family
+from toprung.kernels.hopper_inflight.config import InflightConfig
+from toprung.kernels.hopper_inflight.family import InflightLaunches
+
+GONE = "pair_of", "from_half", "together", "consumers_meet"
+SMALL = InflightConfig(1, 32, 5, GROUP=2)
+BLOCKS = (
+    InflightConfig(2, 128, 4, 2),
+    InflightConfig(2, 64, 3, 2),
+    InflightConfig(2, 32, 5, 2),
+    InflightConfig(1, 64, 4, 2),
+    SMALL,
+)
+
+
+class Folder(hopper_on_cpu.Folder):
+    """Of this kernel."""
+
+    def translated(self, source: Source) -> tuple[str, int]:
+        shim = Path(__file__).with_name("hopper_inflight_on_cpu.h")
+        return hopper_on_cpu.translated(source, shim, "inflight.cu", GONE)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Folder:
+    require(not hopper_on_cpu.missing(), hopper_on_cpu.missing())
+    return Folder(tmp_path_factory.mktemp("hopper_inflight"), units=2)
+
+
+@pytest.fixture(autouse=True)
+def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(family, "Overlapping", lambda *what: Launch(*what, True))
+    monkeypatch.setattr(family, "kernel_of", lambda session, source: source)
+
+
+@dataclasses.dataclass
+class Product:
+    """A, B and C of a batch as they lie: rows ``padding`` longer, padded with NaN, ``skip`` elements in."""
+
+    a: Any
+    b: Any
+    c: Any
+    trans: str = "NN"
+    padding: int = 4
+    skip: int = 0
+    counted: int = 0
+
+    @staticmethod
+    def of(M: int, N: int, K: int, few_a: int = 1, few_b: int = 1, **how: Any) -> Product:
+        rng = np.random.default_rng(M + N + K)
+        shapes = (few_a, M, K), (few_b, K, N), (max(few_a, few_b), M, N)
+        return Product(*(rng.uniform(-1, 1, shape).astype(np.float32) for shape in shapes), **how)
+
+    def laid(self, x: Any, turn: bool) -> Any:
+        x = np.ascontiguousarray(x.transpose(0, 2, 1)) if turn else x
+        x = np.pad(x, ((0, 0), (0, 0), (0, self.padding)), constant_values=np.float32(np.nan))
+        whole = np.full(x.size + self.skip + 16, np.nan, np.float32)
+        first = -whole.ctypes.data % 64 // 4 + self.skip
+        placed = whole[first : first + x.size].reshape(x.shape)
+        placed[...] = x
+        return placed
+
+    def run(self, folder: Folder, config: InflightConfig, alpha: float = 1.0, beta: float = 0.0) -> Any:
+        turned = self.trans[0] == "T", self.trans[1] == "T"
+        a, b, c = self.laid(self.a, turned[0]), self.laid(self.b, turned[1]), self.laid(self.c, False)
+        (few_a, M, K), (few_b, _, N), batch = self.a.shape, self.b.shape, len(self.c)
+        if not beta:
+            c[...] = np.nan
+        align = next(w for w in (4, 2, 1) if (self.skip % w, self.padding % w) == (0, 0))
+        how = {"align_a": align, "align_b": align, "align_c": align}
+        lds = a.shape[2], b.shape[2], c.shape[2]
+        strides = a[0].size if few_a > 1 else 0, b[0].size if few_b > 1 else 0, c[0].size if batch > 1 else 0
+        desc = aligned(M, N, K, batch, *turned, *lds, *strides, **how)
+        session: Any = folder
+        launches = InflightLaunches(session, desc, config)
+        launches.starter()(a.ctypes.data, 0, b.ctypes.data, 0, c.ctypes.data, 0, alpha, beta)
+        self.counted = int(np.ctypeslib.as_array((ctypes.c_uint64 * 1).from_address(launches._count.buffer.pointer))[0])  # type: ignore[attr-defined]
+        assert np.isnan(c[:, :, N:]).all(), "written outside"
+        return c[:, :, :N]
+
+    def reference(self, alpha: float = 1.0, beta: float = 0.0) -> Any:
+        with np.errstate(invalid="ignore"):
+            return alpha * np.matmul(self.a.astype(np.float64), self.b.astype(np.float64)) + beta * self.c.astype(np.float64)
+
+    def magnitude(self) -> Any:
+        return np.matmul(np.abs(self.a.astype(np.float64)), np.abs(self.b.astype(np.float64)))
+
+
+def close(found: Any, one: Product, alpha: float = 1.0, beta: float = 0.0) -> bool:
+    """Whether each element is as near to float64 as chains of 32 in fp32 would be, or has the same class."""
+    reference = one.reference(alpha, beta)
+    bound = 12 * 2.0**-24 * (abs(alpha) * one.magnitude() + abs(beta) * np.abs(one.c)) + 8 * 2.0**-149
+    finite = np.isfinite(reference)
+    same = np.array_equal(found[~finite], reference[~finite].astype(np.float32), equal_nan=True)
+    return bool(same and (np.abs(found[finite] - reference[finite]) <= bound[finite]).all())
+
+
+LAYOUTS = (("NN", 1), ("NT", 2), ("TN", 1), ("TT", 0), ("NN", 0), ("NT", 0), ("TN", 0), ("TT", 1), ("NN", 2))
+EVERY = [(config, *how) for i, config in enumerate(BLOCKS) for how in LAYOUTS[4 * (i % 2) : 4 * (i % 2) + 5]]
+QUICK = ((SMALL, "NN", 1),)
+
+
+@pytest.mark.parametrize(
+    "config, trans, skip", [p if p in QUICK else pytest.param(*p, marks=pytest.mark.slow) for p in EVERY], ids=str
+)
+def test_layouts_alignments_and_edges(folder: Folder, config: InflightConfig, trans: str, skip: int) -> None:
+    """Rows, columns and K end inside a block, a piece of four floats and a stage; products of the batch follow each other."""
+    one = Product.of(config.BM + 9, config.BN + 6, 75, 2, 2, trans=trans, padding=4 - skip, skip=skip)
+    assert close(one.run(folder, config, 0.5, 2.0), one, 0.5, 2.0) and not one.counted
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("slices", [2, 4, 8])
+def test_clusters_add_their_slices(folder: Folder, slices: int) -> None:
+    config = dataclasses.replace(SMALL, SLICES=slices)
+    one = Product.of(70, 40, 32 * slices + 3, 2, 1, trans="NT")
+    found = one.run(folder, config, 1.0, -1.0)
+    assert close(found, one, 1.0, -1.0)
+    assert np.array_equal(found, one.run(folder, config, 1.0, -1.0)), "other bits the second time"
+    deep = Product.of(5, 7, 100)  # some slices have nothing
+    assert close(deep.run(folder, config), deep)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("slices", [1, 2])
+@pytest.mark.parametrize("config", (BLOCKS[0], BLOCKS[3]), ids=str)
+def test_large_blocks_in_clusters(folder: Folder, config: InflightConfig, slices: int) -> None:
+    one = Product.of(config.BM + 9, config.BN + 6, 200, trans="TN")
+    assert close(one.run(folder, dataclasses.replace(config, SLICES=slices)), one)
+
+
+@pytest.mark.slow
+def test_bits_depend_on_the_row_and_the_column_alone(folder: Folder) -> None:
+    """Neither on M, N, the batch and where in C an element lies, nor on what stands in other rows and columns."""
+    whole = Product.of(80, 50, 100, 2, 2)
+    found = whole.run(folder, SMALL)
+    part = dataclasses.replace(whole, a=whole.a[1:, 11:40], b=whole.b[1:, :, 3:20], c=whole.c[1:, 11:40, 3:20])
+    assert np.array_equal(part.run(folder, SMALL), found[1:, 11:40, 3:20])
+    whole.a[1, 70:75], whole.b[1, :, 45] = np.inf, 1e-40
+    again = whole.run(folder, SMALL)
+    assert np.array_equal(again[1:, 11:40, 3:20], found[1:, 11:40, 3:20])
+
+
+def hostile(name: str) -> Product:
+    one, rng = Product.of(70, 40, 100, trans="NT"), np.random.default_rng(1)
+    if name == "special":
+        one.a[0, 5, 50], one.a[0, 66, 10], one.b[0, 3, 7] = np.inf, -np.inf, np.nan
+        one.b[0, 50, 2], one.a[0, 9] = 0.0, 0.0
+    elif name == "scales":  # of rows, of columns, and along K against each other
+        one.a *= np.exp2(rng.integers(-40, 41, (1, 70, 1))).astype(np.float32)
+        one.b *= np.exp2(rng.integers(-40, 41, (1, 1, 40))).astype(np.float32)
+        along = np.exp2(np.linspace(-20, 20, 100)[:, None]).astype(np.float32)
+        one.a, one.b = one.a * along.T, one.b / along
+    elif name == "wide":
+        one.a *= np.exp(4 * rng.standard_normal(one.a.shape)).astype(np.float32)
+        one.b *= np.exp(4 * rng.standard_normal(one.b.shape)).astype(np.float32)
+    elif name == "tiny":
+        one.a, one.b = one.a * np.float32(2.0**-100), one.b * np.float32(2.0**-35)
+    elif name == "subnormal":
+        one.a, one.b = one.a * np.float32(2.0**-130), one.b * np.float32(2.0**60)
+    elif name == "huge":
+        one.a, one.b = one.a * np.float32(2.0**-60), one.b * np.float32(2.0**127)
+    elif name == "both":  # one operand's scale alone would overflow or vanish
+        one.a, one.b = one.a * np.float32(2.0**120), one.b * np.float32(2.0**-110)
+    elif name == "zeros":
+        one.a[:, 3:60], one.b[:, :, 7], one.a[:, :, 32:64] = 0, 0, 0
+    return one
+
+
+NAMES = ("special", "wide", "scales", "tiny", "subnormal", "huge", "both", "zeros")
+
+
+@pytest.mark.parametrize("config", [SMALL, pytest.param(dataclasses.replace(SMALL, SLICES=2), marks=pytest.mark.slow)], ids=str)
+@pytest.mark.parametrize("name", [*NAMES[:2], *(pytest.param(name, marks=pytest.mark.slow) for name in NAMES[2:])])
+def test_hostile_values(folder: Folder, name: str, config: InflightConfig) -> None:
+    one = hostile(name)
+    assert close(one.run(folder, config), one)
+    assert (one.counted > 0) == (name in ("special", "wide", "subnormal", "huge", "both"))
+
+
+@pytest.mark.slow
+def test_integers_are_exact(folder: Folder) -> None:
+    one, rng = Product.of(70, 40, 100, trans="TN"), np.random.default_rng(1)
+    one.a, one.b = (rng.integers(-300, 301, x.shape).astype(np.float32) for x in (one.a, one.b))
+    assert np.array_equal(one.run(folder, SMALL), one.reference())
+
+
+PLANTS = (
+    ("lo[p]);", "lo[p]); lo[p] = 0;"), ("k ^ k / EACH % PARTS", "k"), ("s.back = wrong ||", "s.back ="), ("& 15;", "& 0;"),
+    ("int rest = K - k -", "int rest = K + 1 - k -"), ("hi[s][h + 2], lo[s][h + 2]", "hi[s][h], lo[s][h]"),
+    ("largest >> 23 < LEAST ?", "false ?"), ("left |= (one ? 0", "left |= (true ? 0"),
+    ("max(largest, __shfl_xor_sync(0xffffffffu, largest, other))", "largest"), ("r < SLICES; ++r", "r < SLICES - 1; ++r"),
+)  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("good, bad", PLANTS, ids=lambda text: text[:24])
+def test_a_planted_bug_is_found(folder: Folder, monkeypatch: pytest.MonkeyPatch, good: str, bad: str) -> None:
+    original = configs.product_source
+
+    def planted(*what: Any) -> Source:
+        found = original(*what)
+        assert good in found.text
+        return dataclasses.replace(found, text=found.text.replace(good, bad))
+
+    monkeypatch.setattr(family, "product_source", planted)
+    with pytest.raises(AssertionError):
+        test_layouts_alignments_and_edges(folder, SMALL, "NN", 1)
+        test_layouts_alignments_and_edges(folder, SMALL, "TT", 0)
+        test_clusters_add_their_slices(folder, 4)
+        for name in ("special", "subnormal", "wide"):
+            test_hostile_values(folder, name, SMALL)
