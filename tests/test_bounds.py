@@ -9,7 +9,7 @@ import pytest
 
 from toprung.device import Device
 from toprung.errors import BadRecord, BadSize, UnknownName
-from toprung.lab.bounds import paper
+from toprung.lab.bounds import in_flight, paper
 from toprung.lab.bounds.arch import ARCHITECTURES, FERMI, GT200, KEPLER, architecture, vendor_figures
 from toprung.lab.bounds.figures import FIGURES, Figures, Unknown
 from toprung.lab.bounds.levels import ADVICE, KernelWork, bound, levels
@@ -335,3 +335,11 @@ def test_waves_and_edges():
     assert lanes(tile=sliced, M=128, N=128) == pytest.approx(one / 132)
     with pytest.raises(BadSize):
         replace(WORK, M=-1)
+
+
+def test_in_flight_by_hand() -> None:
+    """128 x 128 in two fp16 terms: three products at 2,048 a cycle; 32 KB copied in, 32 read, 16 put back, 48 by the units."""
+    found = in_flight.cycles(in_flight.SCHEMES[0], 128, 128)
+    assert found["matrix units"] == 3 * 128 * 128 * 32 / 2048 == 768
+    assert found["shared memory"] == (32 + 32 + 16 + 48) * 1024 / 128 == 1024
+    assert found["instructions"] == (128 * 32 * 14.5 + 128 * 128 * 2.25) / 128
