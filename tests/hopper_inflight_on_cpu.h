@@ -32,6 +32,9 @@ static uint __shfl_xor_sync(uint, uint x, int other) {
 static uint __ballot_sync(uint, bool own) {
     return over_warp((uint)own << threadIdx.x % 32, [](uint x, uint y) { return x | y; });
 }
+static bool __all_sync(uint, bool own) {
+    return over_warp(own, [](uint x, uint y) { return x & y; });
+}
 static std::vector<Meeting> all_consumers;
 static void consumers_meet() { all_consumers[rank]->arrive_and_wait(); }
 

@@ -100,7 +100,8 @@ class Product:
             return alpha * np.matmul(self.a.astype(np.float64), self.b.astype(np.float64)) + beta * self.c.astype(np.float64)
 
     def magnitude(self) -> Any:
-        return np.matmul(np.abs(self.a.astype(np.float64)), np.abs(self.b.astype(np.float64)))
+        with np.errstate(invalid="ignore"):
+            return np.matmul(np.abs(self.a.astype(np.float64)), np.abs(self.b.astype(np.float64)))
 
 
 def close(found: Any, one: Product, alpha: float = 1.0, beta: float = 0.0) -> bool:
@@ -203,7 +204,8 @@ def test_integers_are_exact(folder: Folder) -> None:
 
 
 PLANTS = (
-    ("lo[p]);", "lo[p]); lo[p] = 0;"), ("k ^ k / EACH % PARTS", "k"), ("s.back = wrong ||", "s.back ="), ("& 15;", "& 0;"),
+    ("lo[p]);", "lo[p]); lo[p] = 0;"), ("(k ^ (k / EACH ^ warp) % PARTS)", "k"),
+    ("s.back = wrong ||", "s.back ="), ("& 15;", "& 0;"),
     ("int rest = K - k -", "int rest = K + 1 - k -"), ("hi[s][h + 2], lo[s][h + 2]", "hi[s][h], lo[s][h]"),
     ("largest >> 23 < LEAST ?", "false ?"), ("left |= (one ? 0", "left |= (true ? 0"),
     ("max(largest, __shfl_xor_sync(0xffffffffu, largest, other))", "largest"), ("r < SLICES; ++r", "r < SLICES - 1; ++r"),

@@ -66,8 +66,8 @@ struct Ring { // where things lie in shared memory, and the stage that is next
 // --- into the ring ----------------------------------------------------------------------------------------------------------------
 
 // A tile of ROWS rows (columns of B) x 32 of K as the 128 threads of the producer fetch it, WIDTH floats at a time. It lies
-//      A along K:    [16 of K][row][16]              B along K:    [row][8 pieces of four, exclusive or with row % 8]
-//      A across K:   [k][row ^ 8 (k % 4)]            B across K:   [warp][k ^ k / EACH % PARTS][LANES]
+//      A along K:    [k / 16][row ^ k / 16][16]      B along K:    [row][8 pieces of four, exclusive or with row % 8]
+//      A across K:   [k][row ^ 8 (k % 4)]            B across K:   [warp][k ^ (k / EACH ^ warp) % PARTS][LANES]
 // so that neither these copies nor those who read it meet in a bank. A warp reads and overwrites B's columns of its own.
 template <bool IS_A, bool ALONG, int ROWS, int WIDTH> struct Copies {
     static constexpr int PIECES = (ALONG ? 32 : ROWS) / WIDTH, STEP = 128 / PIECES, COUNT = (ALONG ? ROWS : 32) / STEP;
@@ -87,8 +87,9 @@ template <bool IS_A, bool ALONG, int ROWS, int WIDTH> struct Copies {
 
     static inline uint place(uint line, uint on) { // of a float, in floats
         uint k = ALONG ? on : line, row = ALONG ? line : on;
-        if (IS_A) return ALONG ? k / 16 * (16 * ROWS) + row * 16 + k % 16 : k * ROWS + (row ^ 8 * (k % 4));
-        return ALONG ? row * 32 + (k / 4 ^ row % 8) * 4 + k % 4 : row / LANES * (32 * LANES) + (k ^ k / EACH % PARTS) * LANES + row % LANES;
+        if (IS_A) return ALONG ? k / 16 * (16 * ROWS) + (row ^ k / 16) * 16 + k % 16 : k * ROWS + (row ^ 8 * (k % 4));
+        uint warp = row / LANES;
+        return ALONG ? row * 32 + (k / 4 ^ row % 8) * 4 + k % 4 : warp * (32 * LANES) + (k ^ (k / EACH ^ warp) % PARTS) * LANES + row % LANES;
     }
 
     // 32 of K from k on; beyond K zeros
@@ -163,7 +164,7 @@ inline void split_columns(uint tile, uint scales) {
         }
     } else {
 #pragma unroll
-        for (int i = 0; i < EACH; ++i) v[i] = shared_one(tile + 4 * (warp * (32 * LANES) + ((part * EACH + i) ^ part) * LANES + lane % LANES));
+        for (int i = 0; i < EACH; ++i) v[i] = shared_one(tile + 4 * (warp * (32 * LANES) + ((part * EACH + i) ^ (part ^ warp) % PARTS) * LANES + lane % LANES));
     }
 #pragma unroll
     for (int i = 0; i < EACH / 4; ++i) largest = max(largest, fours[i] = largest_of(v[4 * i], v[4 * i + 1], v[4 * i + 2], v[4 * i + 3]));
@@ -225,7 +226,7 @@ struct Fragments { // of A, 32 of K: the thread's two rows
             } else {
 #pragma unroll
                 for (int h = 0; h < 2; ++h) { // k = 16 s + 4 c …
-                    float4 four = shared_four(tile + 4 * (s * (16 * BM) + (m + row_of(h)) * 16 + 4 * c));
+                    float4 four = shared_four(tile + 4 * (s * (16 * BM) + ((m + row_of(h)) ^ s) * 16 + 4 * c));
                     v[h][4 * s] = four.x, v[h][4 * s + 1] = four.y, v[h][4 * s + 2] = four.z, v[h][4 * s + 3] = four.w;
                 }
             }
@@ -289,6 +290,19 @@ struct Out { // a warpgroup's 64 x BN of C
     int ldc, rows, cols; // of C that are there, from it on
     float alpha, beta;
     bool pairs; // two floats at a time
+
+    // whether all of it is there, may be stored two floats at a time, and is not added to
+    inline bool simple() const { return rows >= 64 && cols >= BN && pairs && beta == 0.0f; }
+
+    // all sums of a thread, where that is so and all are numbers
+    inline void store_all(const float *v) const {
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            float *to = at + (long long)(threadIdx.x / 32 % 4 * 16 + row_of(h)) * ldc + 2 * (threadIdx.x % 4);
+#pragma unroll
+            for (int i = 0; i < BN / 8; ++i) *(float2 *)(to + 8 * i) = make_float2(alpha * v[4 * i + 2 * h], alpha * v[4 * i + 2 * h + 1]);
+        }
+    }
 
     // four sums of a thread, of columns 8 i …; says which are no numbers and were left: bit 2 h + w
     inline uint store(int i, const float *v) const {
@@ -478,8 +492,15 @@ inflight(const float *A, const float *B, float *C, float alpha, float beta, ulon
             left[i / 4] |= out.store(i, total) << i % 4 * 4;
         }
 #else
+        float nothing = 0.0f; // or NaN, if a sum is no number
 #pragma unroll
-        for (int i = 0; i < BN / 8; ++i) left[i / 4] |= out.store(i, sum + 4 * i) << i % 4 * 4;
+        for (int i = 0; i < BN / 2; ++i) nothing = fmaf(sum[i], 0.0f, nothing);
+        if (out.simple() && __all_sync(0xffffffffu, nothing == 0.0f)) {
+            out.store_all(sum);
+        } else {
+#pragma unroll
+            for (int i = 0; i < BN / 8; ++i) left[i / 4] |= out.store(i, sum + 4 * i) << i % 4 * 4;
+        }
 #endif
         uint some = 0;
 #pragma unroll
