@@ -1,0 +1,46 @@
+"""Rungs of C = α·op(A)·op(B) + β·C as accurate as fp32 in one launch: they run the library's own product, split in flight."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+from toprung.backends.base import Buffer
+from toprung.errors import Unsupported
+from toprung.gemm.desc import GemmDesc, described
+from toprung.kernels.build import Compiled
+from toprung.kernels.hopper_inflight.config import InflightConfig
+from toprung.kernels.hopper_inflight.family import FAMILY
+from toprung.lab.routines.base import Step
+from toprung.lab.routines.gemm import Maker, Placed, without_product
+from toprung.lab.rung import Rung
+from toprung.oracle.gemm import Gemm
+
+BRINGS = ""
+
+
+def steps(compiled: Compiled[Rung], problem: Gemm, buffers: Mapping[str, Buffer], session: Any) -> list[Step]:
+    """Return the one launch.
+
+    Raises
+    ------
+    Unsupported
+        the problem is a batch, or the family does not support it
+    """
+    if problem.batch != 1:
+        raise Unsupported(f"{compiled.record} computes one product at a time: no batches")
+    out = problem.output
+    few = without_product(problem, Placed(buffers["C"], out.rows, out.cols, out.ld), Maker(session))
+    if few is not None:
+        return few
+    desc = described(problem.describe())
+    assert isinstance(desc, GemmDesc)
+    if reason := FAMILY.supports(session.device, desc):
+        raise Unsupported(reason)
+    chosen = {**compiled.tile.given(), **compiled.record.defines}
+    config = InflightConfig(chosen["BM"] // 64, chosen["BN"], chosen["STAGES"], chosen["GROUP"], chosen["SLICES"])
+    launches = FAMILY.compile(session, desc, config)
+    a, b, c = (buffers[name].pointer for name in "ABC")  # type: ignore[attr-defined]
+    multiply = functools.partial(launches.starter(), a, 0, b, 0, c, 0, problem.alpha, problem.beta)
+    return [Step(compiled.record.name, functools.partial(lambda kept: multiply(), launches), helper=False)]
