@@ -108,13 +108,16 @@ def test_layouts_edges_and_parts_of_tiles(folder: Folder, trans: str) -> None:
     assert plan.launches == (1 if trans == "TN" else 2)
 
 
-@pytest.mark.parametrize("shape", [(1, 1, 1), (3, 300, 5), (200, 2, 13), (300, 520, 25)], ids=str)
+@pytest.mark.parametrize(
+    "shape", [(1, 1, 1), *(pytest.param(s, marks=pytest.mark.slow) for s in ((3, 300, 5), (200, 2, 13), (300, 520, 25)))], ids=str
+)
 def test_sizes(folder: Folder, shape: tuple[int, int, int]) -> None:
     product(folder, *shape, "TN", pad=(3, 2, 1))
     product(folder, *shape, "NT", pad=(4, 1, 3), parts=False)
 
 
-@pytest.mark.parametrize("shape", [(512, 64), *(pytest.param(s, marks=pytest.mark.slow) for s in ((256, 128), (64, 512)))])
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", [(512, 64), (256, 128), (64, 512)])
 def test_block_shapes(folder: Folder, shape: tuple[int, int]) -> None:
     product(folder, 520, 68, 30, "TN", variant=SgemmConfig(*shape, STAGES=3))
     product(folder, 66, 515, 30, "NN", variant=SgemmConfig(*shape, STAGES=3))
@@ -166,6 +169,7 @@ def test_sums_in_links_of_a_chain(folder: Folder, trans: str, link: int) -> None
     assert plan.kernel(True).defines["ROWS"] and not plan.kernel(False).defines.get("ROWS")  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", [SgemmConfig(256, 128, BK=12, STAGES=2, WAIT_AT=11, TURN_A=1), TINY], ids=str)
 def test_links_shorten_the_errors_of_long_sums(folder: Folder, variant: SgemmConfig) -> None:
     """By as much as the length of a chain says, in shared memory and in memory of a thread's own."""
@@ -211,6 +215,7 @@ def test_without_alpha_operands_are_not_read(folder: Folder) -> None:
     product(folder, 70, 80, 20, "TN", alpha=0.0)
 
 
+@pytest.mark.slow
 def test_panels(folder: Folder) -> None:
     plan = product(folder, 70, 72, 40, "NT", limit=13_000)
     assert len(plan.panels) > 2 and plan.workspace_bytes < 13_000 + 4 * 4 * 128 * 256 + 512
