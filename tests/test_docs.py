@@ -75,6 +75,8 @@ def test_links_and_images_lead_somewhere(page: Path) -> None:
 def test_generated_tables_are_up_to_date(page: Path) -> None:
     text = page.read_text()
     assert refresh(text, ROOT) == text, f"{name(page)} is out of date: make tables"
+    begun = re.findall(r"^<!-- toprung:(?!end).*", text, re.MULTILINE)
+    assert all(BLOCK.match(f"{line}\n<!-- toprung:end -->") for line in begun), f"{name(page)} has a marker that makes no table"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)

@@ -22,4 +22,4 @@ def _limits(words: Sequence[str], root: Path) -> str:
     return "\n".join(lines)
 
 
-TABLES = {"in-flight": _limits}
+TABLES = {"inflight": _limits}
