@@ -114,7 +114,7 @@ def made_hostile(name: str, a: torch.Tensor, b: torch.Tensor) -> None:
 
 
 def wrong(session: Any, config: InflightConfig, layout: str, skip: int, hostile: str = "") -> str:
-    """What is wrong with a product of a configuration, with edges each way, β and guards; empty where nothing is."""
+    """Return what is wrong with a small product of a configuration, with edges, β and guards; empty where nothing is."""
     m, n, k = config.BM + 9, config.BN + 6, 75 + 64 * config.SLICES
     a, b = operands(layout, 2, m, n, k, skip, 4 - skip)
     made_hostile(hostile, a, b)

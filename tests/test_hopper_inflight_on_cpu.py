@@ -31,7 +31,7 @@ BLOCKS = (
 
 
 class Folder(hopper_on_cpu.Folder):
-    """Of this kernel."""
+    """Folder in which the in-flight kernel is built for the CPU."""
 
     def translated(self, source: Source) -> tuple[str, int]:
         shim = Path(__file__).with_name("hopper_inflight_on_cpu.h")
@@ -105,7 +105,7 @@ class Product:
 
 
 def close(found: Any, one: Product, alpha: float = 1.0, beta: float = 0.0) -> bool:
-    """Whether each element is as near to float64 as chains of 32 in fp32 would be, or has the same class."""
+    """Return True if each element is as near to float64 as chains of 32 in fp32 would be, or has the same class."""
     reference = one.reference(alpha, beta)
     bound = 12 * 2.0**-24 * (abs(alpha) * one.magnitude() + abs(beta) * np.abs(one.c)) + 8 * 2.0**-149
     finite = np.isfinite(reference)
