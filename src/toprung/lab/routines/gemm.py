@@ -124,6 +124,20 @@ def without_product(problem: Gemm, c: Placed, maker: Maker) -> list[Step] | None
     return None
 
 
+def one_product(rung: Rung, problem: Gemm, buffers: Mapping[str, Buffer], session: Session) -> list[Step] | None:
+    """Return ``without_product`` of a method whose kernel computes one product at a time.
+
+    Raises
+    ------
+    Unsupported
+        the problem is a batch
+    """
+    if problem.batch != 1:
+        raise Unsupported(f"{rung} computes one product at a time: no batches")
+    out = problem.output
+    return without_product(problem, Placed(buffers["C"], out.rows, out.cols, out.ld), Maker(session))
+
+
 @dataclass(frozen=True)
 class Placed:
     """A matrix in device memory."""

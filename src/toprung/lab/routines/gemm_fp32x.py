@@ -8,14 +8,13 @@ from dataclasses import fields
 from typing import Any
 
 from toprung.backends.base import Buffer
-from toprung.errors import Unsupported
 from toprung.gemm.desc import described
 from toprung.kernels.build import Compiled
 from toprung.kernels.hopper_fp32x.config import Variant
 from toprung.kernels.hopper_fp32x.cost import filling
 from toprung.kernels.hopper_fp32x.launches import Fp32xLaunches
 from toprung.lab.routines.base import Step
-from toprung.lab.routines.gemm import Maker, Placed, without_product
+from toprung.lab.routines.gemm import one_product
 from toprung.lab.rung import Rung
 from toprung.oracle.gemm import Gemm
 
@@ -36,11 +35,7 @@ def steps(compiled: Compiled[Rung], problem: Gemm, buffers: Mapping[str, Buffer]
     Unsupported
         the problem is a batch, or the family does not support it
     """
-    if problem.batch != 1:
-        raise Unsupported(f"{compiled.record} computes one product at a time: no batches")
-    out = problem.output
-    few = without_product(problem, Placed(buffers["C"], out.rows, out.cols, out.ld), Maker(session))
-    if few is not None:
+    if (few := one_product(compiled.record, problem, buffers, session)) is not None:
         return few
     desc: Any = described(problem.describe())
     variant, slices = variant_of(compiled), compiled.options.get("SLICES", 1)

@@ -8,13 +8,12 @@ from dataclasses import fields
 from typing import Any
 
 from toprung.backends.base import Buffer
-from toprung.errors import Unsupported
 from toprung.gemm.desc import described
 from toprung.kernels.build import Compiled
 from toprung.kernels.hopper_sgemm.config import SgemmConfig
 from toprung.kernels.hopper_sgemm.launches import SgemmLaunches
 from toprung.lab.routines.base import Step
-from toprung.lab.routines.gemm import Maker, Placed, without_product
+from toprung.lab.routines.gemm import one_product
 from toprung.lab.rung import Rung
 from toprung.oracle.gemm import Gemm
 
@@ -35,11 +34,7 @@ def steps(compiled: Compiled[Rung], problem: Gemm, buffers: Mapping[str, Buffer]
     Unsupported
         the problem is a batch, or the family does not support it
     """
-    if problem.batch != 1:
-        raise Unsupported(f"{compiled.record} computes one product at a time: no batches")
-    out = problem.output
-    few = without_product(problem, Placed(buffers["C"], out.rows, out.cols, out.ld), Maker(session))
-    if few is not None:
+    if (few := one_product(compiled.record, problem, buffers, session)) is not None:
         return few
     desc: Any = described(problem.describe())
     plan = SgemmLaunches(session, desc, variant_of(compiled), kernel=compiled.kernel, cut=bool(compiled.record.defines["CUT"]))

@@ -13,7 +13,7 @@ from toprung.kernels.build import Compiled
 from toprung.kernels.hopper_inflight.config import InflightConfig
 from toprung.kernels.hopper_inflight.family import FAMILY
 from toprung.lab.routines.base import Step
-from toprung.lab.routines.gemm import Maker, Placed, without_product
+from toprung.lab.routines.gemm import one_product
 from toprung.lab.rung import Rung
 from toprung.oracle.gemm import Gemm
 
@@ -28,11 +28,7 @@ def steps(compiled: Compiled[Rung], problem: Gemm, buffers: Mapping[str, Buffer]
     Unsupported
         the problem is a batch, or the family does not support it
     """
-    if problem.batch != 1:
-        raise Unsupported(f"{compiled.record} computes one product at a time: no batches")
-    out = problem.output
-    few = without_product(problem, Placed(buffers["C"], out.rows, out.cols, out.ld), Maker(session))
-    if few is not None:
+    if (few := one_product(compiled.record, problem, buffers, session)) is not None:
         return few
     desc = described(problem.describe())
     assert isinstance(desc, GemmDesc)
