@@ -23,7 +23,7 @@ from test_tune import H200
 from test_tuned import SMALL, entry, large_tile, multiplied, stored  # noqa: F401  # fixtures
 from toprung.backends import nvrtc
 from toprung.device import Device
-from toprung.dispatch import ranking, tuned
+from toprung.dispatch import tuned
 from toprung.dispatch.heuristic import select_own
 from toprung.dispatch.select import of_precision, select
 from toprung.dispatch.selection import Candidate, decoded
@@ -50,8 +50,6 @@ from toprung.tune.model import UNKNOWN
 from toprung.tune.session import Budget, Tuner
 from toprung.tune.space import CallSpace
 from toprung.tune.trial import Outcome, Sampled, Trial
-
-FP32X = {f.name for f in ranking.members("fp32x")}
 
 LARGE, DEEP, TINY = Gemm(4096, 4096, 4096), Gemm(128, 128, 65536), Gemm(64, 64, 64, batch=40)
 
@@ -101,7 +99,7 @@ def test_every_point_is_a_kernel_that_fits_and_keeps_the_promise(problem: Proble
 
 def test_no_space_has_kernels_of_another_path(device: Device) -> None:
     assert {f.name for f, _ in CallSpace(H200, LARGE.desc, UNKNOWN)._parts} == {"tiled", "hopper_sgemm", "stream_k"}
-    assert {f.name for f, _ in CallSpace(H200, LARGE.desc, precision="fp32x")._parts} == FP32X
+    assert {f.name for f, _ in CallSpace(H200, LARGE.desc, precision="fp32x")._parts} == {"hopper_fp32x"}
     for place, problem in ((device, LARGE), (H200, Gemv(500, 600)), (H200, Gemm(500, 600, 63))):
         assert not CallSpace(place, problem.desc, precision="fp32x")._parts, "what has no fp32x is not searched for it"
 
@@ -314,7 +312,7 @@ def test_a_search_of_fp32x_finds_its_best_and_the_library_takes_it(stored: Store
     lane = Given(best_is_other)
     (shape,) = tuned_through(stored, lane, TINY, Budget(trials=60)).shapes
     assert shape.precision == "fp32x" and shape.candidate == OTHER and shape.gain is not None and shape.gain.value > 1.1
-    assert {c.kernel for c in lane.asked} == FP32X | {select(H200, TINY.desc, own=False).family.name}
+    assert {c.kernel for c in lane.asked} == {"hopper_fp32x", select(H200, TINY.desc, own=False).family.name}
     assert shape.finals["fp32"].status == "right"
     assert all(e.candidate["tile"] for e in stored.entries(kernel="hopper_fp32x"))
     assert select(H200, TINY.desc, True, "fp32x").candidate == OTHER
@@ -373,7 +371,7 @@ def test_the_check_holds_the_selection_of_a_path_against_the_other(stored: Store
     stored.add(named(LARGE, by_cost(LARGE.desc), 2e-3), entry(H200, LARGE, tile=Tile(**large_tile())))
     kept = checked(stored, Given(slow_fp32x), LARGE, "auto", monkeypatch)
     assert kept.selected.kernel != "hopper_fp32x" and not kept.broken and not kept.trouble
-    assert {c.kernel for c, _ in kept.sampled} == FP32X | {kept.selected.kernel}
+    assert {c.kernel for c, _ in kept.sampled} == {kept.selected.kernel, "hopper_fp32x"}
 
 
 def test_the_check_holds_a_tile_of_fp32x_against_others(stored: Store, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
@@ -381,7 +379,7 @@ def test_the_check_holds_a_tile_of_fp32x_against_others(stored: Store, monkeypat
     own = by_cost(LARGE.desc)
     slow = checked(stored, Given(lambda c: 1e-3 if c == own else 2e-3), LARGE, "fp32x", monkeypatch)
     assert slow.selected == OTHER and slow.broken and slow.best == own
-    assert len(slow.sampled) >= 3 and {c.kernel for c, _ in slow.sampled} == FP32X
+    assert len(slow.sampled) >= 3 and {c.kernel for c, _ in slow.sampled} == {"hopper_fp32x"}
 
 
 def test_what_crashes_beside_a_selection_leaves_it_measured(stored: Store, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811

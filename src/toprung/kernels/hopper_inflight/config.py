@@ -24,6 +24,8 @@ AGAIN_BYTES = 4 * 8 * (64 + 32)
 """Shared memory of a consumer warpgroup for what it computes again in plain fp32."""
 CLUSTERS = (1, 2, 4, 8)
 """Blocks of a cluster; 8 run everywhere."""
+SPIN_LIMIT = 1 << 26
+"""Tries after which a wait inside the kernel is an error and not for ever, seconds at least."""
 LARGEST_GROUP = 1 << 10
 """Rows of tiles that are walked together at most."""
 
@@ -84,7 +86,7 @@ class InflightConfig(KernelConfig):
             "ARCH_SPECIFIC": 1, "CONSUMERS": self.CONSUMERS, "BN": self.BN, "STAGES": self.STAGES, "AHEAD": max(1, self.STAGES - 3),
             "GROUP": self.GROUP, "SLICES": self.SLICES, "RESIDENT": self.resident, "PRODUCER_REGISTERS": producer,
             "CONSUMER_REGISTERS": consumer, "TRANS_A": int(trans_a), "TRANS_B": int(trans_b), "ALIGN_A": align_a,
-            "ALIGN_B": align_b, DYNAMIC_SHARED: self.shared_bytes,
+            "ALIGN_B": align_b, "SPIN_LIMIT": SPIN_LIMIT, DYNAMIC_SHARED: self.shared_bytes,
         }  # fmt: skip
 
     def refused(self) -> str:

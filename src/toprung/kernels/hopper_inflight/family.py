@@ -4,7 +4,7 @@ No splitting pass, no workspace and no guard: a power of two for each row of A, 
 split, and is taken back as partial sums are promoted to fp32 (``inflight.cu``). For products whose operands are read once or twice:
 batches, small and memory-bound ones. Large ones are faster split beforehand.
 
-Not measured yet: it runs where a tuner found it faster, and the cost model offers it nowhere.
+It has not run on a GPU yet (``OFFERED``).
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ from toprung.kernels.base import TEST_EDGE, TEST_SLICES, Axes, KernelConfig, Ker
 from toprung.kernels.build import kernel_of
 from toprung.kernels.hopper import Counter, address, ceil, is_hopper, narrow
 from toprung.kernels.hopper_inflight.config import CHUNK, CLUSTERS, InflightConfig, aligned, blocks, product_source, tiles
-from toprung.kernels.hopper_inflight.cost import STAGES, seconds
+from toprung.kernels.hopper_inflight.cost import STAGES, configs, seconds
+
+OFFERED = False
+"""Whether selection and tuner may take the family: not before it has been checked and measured on a device."""
 
 SHALLOWEST, DEEPEST = 64, 1 << 20
 """The promise holds from this K on; K up to which chunks are counted with 31 bits whatever the tiles."""
@@ -89,8 +92,9 @@ class HopperInflight(KernelFamily):
     # selection
 
     def candidates(self, device: Device, desc: Desc) -> Iterable[InflightConfig]:
-        """Return nothing: see above."""
-        return []
+        """Return the blocks that are weighed, each with the clusters that SMs are left for."""
+        assert isinstance(desc, GemmDesc)
+        return configs(desc, device.compute_units) if OFFERED else []
 
     def cost(self, device: Device, desc: Desc, config: KernelConfig) -> float:
         """Return the seconds of the launch."""
@@ -129,7 +133,8 @@ class HopperInflight(KernelFamily):
 
     def space(self, device: Device, desc: Desc) -> Axes:
         """Return the axes of ``InflightConfig``."""
-        return SPACE if isinstance(desc, GemmDesc) and not desc.is_empty and not self.supports(device, desc) else {}
+        legal = isinstance(desc, GemmDesc) and not desc.is_empty and not self.supports(device, desc)
+        return SPACE if OFFERED and legal else {}
 
     def at(self, device: Device, desc: Desc, point: Point) -> InflightConfig | None:
         """Return a point if such a kernel is built, and no slice of K is empty."""

@@ -1,13 +1,18 @@
 """Rung 10: operands are split on their way to the matrix units."""
 
-from toprung.lab.ladders.hopper.r01_wgmma import ARCH, needs
+from toprung.backends.base import DYNAMIC_SHARED
+from toprung.kernels.hopper_inflight.config import InflightConfig
+from toprung.lab.ladders.hopper.r01_wgmma import needs
 from toprung.lab.rung import Rung
 from toprung.tile import Rule, Tile
 
+FIXED = InflightConfig().defines(False, False, 4, 4)
+"""The library's macros for operands that lie as they come; those that are the tile's come from the tile."""
+
 
 def ring(tile: Tile) -> int:
-    """Bytes of STAGES tiles of A and B in fp32, of B's scales and three barriers a stage, and of what is computed again."""
-    return 1024 + (tile.STAGES or 0) * (128 * (tile.BM + tile.BN) + 4 * tile.BN + 24) + 2 * 4 * 8 * (64 + 32)
+    """Bytes of shared memory that the library's kernel takes with this tile."""
+    return InflightConfig(tile.BM // 64, tile.BN, tile.STAGES or 0).shared_bytes
 
 
 RUNG = Rung(
@@ -22,10 +27,7 @@ RUNG = Rung(
     precision="fp32x",
     method="gemm_inflight",
     kernel="inflight",
-    defines={
-        **ARCH, "CONSUMERS": 2, "GROUP": 8, "AHEAD": 3, "SLICES": 1, "RESIDENT": 1, "PRODUCER_REGISTERS": 88,
-        "CONSUMER_REGISTERS": 208, "TRANS_A": 0, "TRANS_B": 0, "ALIGN_A": 4, "ALIGN_B": 4,
-    },
+    defines={name: n for name, n in FIXED.items() if name not in ("BN", "STAGES", DYNAMIC_SHARED)},
     more_items=128,
     rules=(
         Rule("BK = 32", "a row and a column have a scale for each 32 of K", lambda t, d: t.BK == 32),
