@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from typing import Any
+from weakref import WeakKeyDictionary, finalize
 
 import numpy as np
 
-from toprung.backends.base import Session
+from toprung.backends.base import Buffer, Session
 from toprung.device import Device
 from toprung.errors import LaunchError
 
@@ -49,10 +50,17 @@ def zero(session: Session, at: int, words: int, queue: Any) -> None:
 
 
 class Counter:
-    """A number on the device that kernels add to, 0 at first."""
+    """A number on the device that kernels add to, 0 at first.
+
+    Its memory is used again but never freed: a graph that was captured may add to it long after the counter is gone.
+    """
+
+    _free: WeakKeyDictionary[Session, list[Buffer]] = WeakKeyDictionary()
 
     def __init__(self, session: Session) -> None:
-        self._session, self.buffer = session, session.allocate(8)
+        free = self._free.setdefault(session, [])
+        self._session, self.buffer = session, free.pop() if free else session.allocate(8)
+        finalize(self, free.append, self.buffer)
         session.upload(self.buffer, np.zeros(1, np.uint64))
 
     def read(self) -> int:

@@ -58,9 +58,14 @@ class InflightConfig(KernelConfig):
         return 3 - self.CONSUMERS
 
     @property
+    def producers(self) -> int:
+        """Warpgroups that copy A and B and split B."""
+        return 2 if self.CONSUMERS == 2 and self.BN >= 64 else 1
+
+    @property
     def threads(self) -> int:
-        """Threads of a block: a warpgroup that copies and splits B, and the consumers."""
-        return 128 * (self.CONSUMERS + 1)
+        """Threads of a block: producers and consumers."""
+        return 128 * (self.CONSUMERS + self.producers)
 
     @property
     def shared_bytes(self) -> int:
@@ -70,9 +75,9 @@ class InflightConfig(KernelConfig):
     @property
     def registers(self) -> tuple[int, int]:
         """Registers of a thread of the producer, and of a consumer: all that the launch gave, shared out anew."""
-        each = REGISTERS // (self.threads * self.resident) // 8 * 8 * (self.CONSUMERS + 1)
-        producer = 88 if self.CONSUMERS == 2 else 104
-        return producer, (each - producer) // self.CONSUMERS // 8 * 8
+        each = REGISTERS // (self.threads * self.resident) // 8 * 8 * (self.CONSUMERS + self.producers)
+        producer = 104 if self.CONSUMERS == 1 else 88 if self.producers == 1 else 56 if self.BN == 128 else 96
+        return producer, (each - self.producers * producer) // self.CONSUMERS // 8 * 8
 
     @property
     def tile(self) -> Tile:
@@ -83,7 +88,7 @@ class InflightConfig(KernelConfig):
         """Return the kernel's macros for a layout of the operands and floats to which they are aligned."""
         producer, consumer = self.registers
         return {
-            "ARCH_SPECIFIC": 1, "CONSUMERS": self.CONSUMERS, "BN": self.BN, "STAGES": self.STAGES, "AHEAD": max(1, self.STAGES - 3),
+            "ARCH_SPECIFIC": 1, "CONSUMERS": self.CONSUMERS, "PRODUCERS": self.producers, "BN": self.BN, "STAGES": self.STAGES, "AHEAD": max(1, self.STAGES - 3),
             "GROUP": self.GROUP, "SLICES": self.SLICES, "RESIDENT": self.resident, "PRODUCER_REGISTERS": producer,
             "CONSUMER_REGISTERS": consumer, "TRANS_A": int(trans_a), "TRANS_B": int(trans_b), "ALIGN_A": align_a,
             "ALIGN_B": align_b, "SPIN_LIMIT": SPIN_LIMIT, DYNAMIC_SHARED: self.shared_bytes,

@@ -2,7 +2,7 @@
 // terms on their way to the matrix units. A block owns 64*CONSUMERS x BN of C at a time, a consumer warpgroup 64 x BN; the ring
 // has 32 of K in a stage:
 //
-//      copies --> ring, fp32 --> producer warpgroup: B's columns split in place, hi | lo, with a scale each      --> matrix units
+//      copies --> ring, fp32 --> producer warpgroups: B's columns split in place, hi | lo, with a scale each      --> matrix units
 //                           \--> consumer warpgroups: A's rows from shared memory into registers, split there    --> (A in registers)
 //
 //      partial = lo.hi + hi.lo + hi.hi of 32 of K, from zero;  sum += partial * scale of the column * scale of the row
@@ -16,15 +16,17 @@
 // SLICES > 1: a cluster has a tile, each block a slice of K; the blocks' sums meet in their shared memory, in the order of slices.
 // Wants: operands aligned to ALIGN_A and ALIGN_B floats, with their leading dimensions and strides. alpha = 0: A and B are not read.
 
-#define THREADS (128 * (CONSUMERS + 1))
+#define THREADS (128 * (CONSUMERS + PRODUCERS))
+#define FILLERS (128 * PRODUCERS) // threads that copy and split
 #define BM (64 * CONSUMERS)
 #define A_BYTES (BM * 128)
 #define B_BYTES (BN * 128)
 #define STAGE_BYTES (A_BYTES + B_BYTES)
 #define RING_BYTES (STAGES * STAGE_BYTES)
-#define LANES (BN / 4)        // columns of B that a warp splits: lane / LANES is the thread's part of each
-#define PARTS (128 / BN)      // threads that split a column together
+#define LANES (32 * BN / FILLERS) // columns of B that a warp splits: lane / LANES is the thread's part of each
+#define PARTS (FILLERS / BN)  // threads that split a column together
 #define EACH (32 / PARTS)     // of K that each has of it
+#define EARLY (BN < 128)      // whether a consumer has registers for what it splits next while it waits for B
 #define DEPTH 8               // of K at a time in plain fp32
 #define CHAIN 32              // of K added up by themselves there, as in include/block.cl
 #define GRANULE 32            // columns computed again together
@@ -57,7 +59,7 @@ struct Ring { // where things lie in shared memory, and the stage that is next
         if (++stage == STAGES) stage = 0, phase ^= 1;
     }
     inline void init() {
-        for (int s = 0; s < STAGES; ++s, advance()) barrier_init(full(), 128), barrier_init(ready(), 4), barrier_init(empty(), 4 * CONSUMERS);
+        for (int s = 0; s < STAGES; ++s, advance()) barrier_init(full(), FILLERS), barrier_init(ready(), FILLERS / 32), barrier_init(empty(), 4 * CONSUMERS);
         phase = 0;
         barrier_init_fence();
     }
@@ -65,12 +67,12 @@ struct Ring { // where things lie in shared memory, and the stage that is next
 
 // --- into the ring ----------------------------------------------------------------------------------------------------------------
 
-// A tile of ROWS rows (columns of B) x 32 of K as the 128 threads of the producer fetch it, WIDTH floats at a time. It lies
+// A tile of ROWS rows (columns of B) x 32 of K as the producer fetches it, WIDTH floats at a time. It lies
 //      A along K:    [k / 16][row ^ k / 16][16]      B along K:    [row][8 pieces of four, exclusive or with row % 8]
 //      A across K:   [k][row ^ 8 (k % 4)]            B across K:   [warp][k ^ (k / EACH ^ warp) % PARTS][LANES]
 // so that neither these copies nor those who read it meet in a bank. A warp reads and overwrites B's columns of its own.
 template <bool IS_A, bool ALONG, int ROWS, int WIDTH> struct Copies {
-    static constexpr int PIECES = (ALONG ? 32 : ROWS) / WIDTH, STEP = 128 / PIECES, COUNT = (ALONG ? ROWS : 32) / STEP;
+    static constexpr int PIECES = (ALONG ? 32 : ROWS) / WIDTH, STEP = FILLERS / PIECES, COUNT = (ALONG ? ROWS : 32) / STEP;
     const float *from;
     long long ld;
     int left; // rows that are there, from the thread's first on (ALONG), or elements of its piece (else)
@@ -79,7 +81,7 @@ template <bool IS_A, bool ALONG, int ROWS, int WIDTH> struct Copies {
 
     inline Copies() {}
     inline Copies(const float *x, long long ld_, int first, int rows) : ld(ld_), all(first + ROWS <= rows) {
-        uint t = threadIdx.x % 128;
+        uint t = threadIdx.x - 128 * CONSUMERS;
         line = t / PIECES, on = t % PIECES * WIDTH;
         if (ALONG) from = x + (first + (int)line) * ld + on, left = rows - first - (int)line;
         else from = x + line * ld + first + on, left = min(max(rows - first - (int)on, 0), WIDTH);
@@ -126,20 +128,22 @@ inline float from_half(uint h) {
 }
 
 struct Scale {
-    float times, back; // what elements are multiplied by, and its inverse; NaN where the sums would be wrong
+    float times, back; // what elements are multiplied by, and its inverse
 };
 
-// bits of the largest |x| of four
-inline uint largest_of(float x, float y, float z, float w) { return max(max(size_bits(x), size_bits(y)), max(size_bits(z), size_bits(w))); }
+// the largest |x| of four; a NaN does not count, as it remains one whatever it is multiplied by
+inline uint largest_of(float x, float y, float z, float w) {
+    return __float_as_uint(fmaxf(fmaxf(fabsf(x), fabsf(y)), fmaxf(fabsf(z), fabsf(w))));
+}
 
-// whether four elements are so small beside the largest of their 32 that terms would show it
-inline bool lost(uint largest, uint four) { return four && largest - four > (uint)SPREAD << 23; }
-
-inline Scale scale_of(uint largest, bool wrong) { // bits of the largest |x|
+// The scale of 32 elements by the bits of the largest |x|; NaN for a thread whose four or more elements' largest, not 0, would lose
+// bits in its terms that fp32 has. ``smallest`` is the bits of that, less 1: what is 0 loses nothing.
+inline Scale scale_of(uint largest, uint smallest) {
+    uint least = largest < (uint)LEAST << 23 ? (uint)LEAST << 23 : largest - ((uint)SPREAD << 23);
     int e = max((int)(largest >> 23), LEAST);
     Scale s;
-    s.times = __int_as_float((254 + TOP - e) << 23);
-    s.back = wrong || (largest && largest >> 23 < LEAST) ? __int_as_float(0x7fffffff) : __int_as_float((e - TOP) << 23);
+    s.times = smallest < least ? __int_as_float(0x7fffffff) : __int_as_float((254 + TOP - e) << 23);
+    s.back = __int_as_float((e - TOP) << 23);
     return s;
 }
 
@@ -152,10 +156,9 @@ inline void split_two(float x, float y, float times, uint &hi, uint &lo) {
 
 // B's columns of a stage, where they lie; and the scale of each
 inline void split_columns(uint tile, uint scales) {
-    int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4, row = warp * LANES + lane % LANES, part = lane / LANES;
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32 - 4 * CONSUMERS, row = warp * LANES + lane % LANES, part = lane / LANES;
     float v[EACH];
-    uint fours[EACH / 4], largest = 0;
-    bool wrong = false;
+    uint largest = 0, smallest = ~0u;
     if (TRANS_B) { // K runs along memory
 #pragma unroll
         for (int i = 0; i < EACH / 4; ++i) {
@@ -167,14 +170,13 @@ inline void split_columns(uint tile, uint scales) {
         for (int i = 0; i < EACH; ++i) v[i] = shared_one(tile + 4 * (warp * (32 * LANES) + ((part * EACH + i) ^ (part ^ warp) % PARTS) * LANES + lane % LANES));
     }
 #pragma unroll
-    for (int i = 0; i < EACH / 4; ++i) largest = max(largest, fours[i] = largest_of(v[4 * i], v[4 * i + 1], v[4 * i + 2], v[4 * i + 3]));
+    for (int i = 0; i < EACH / 4; ++i) {
+        uint four = largest_of(v[4 * i], v[4 * i + 1], v[4 * i + 2], v[4 * i + 3]);
+        largest = max(largest, four), smallest = min(smallest, four - 1);
+    }
 #pragma unroll
     for (int other = LANES; other < 32; other *= 2) largest = max(largest, __shfl_xor_sync(0xffffffffu, largest, other));
-#pragma unroll
-    for (int i = 0; i < EACH / 4; ++i) wrong |= lost(largest, fours[i]);
-#pragma unroll
-    for (int other = LANES; other < 32; other *= 2) wrong |= __shfl_xor_sync(0xffffffffu, (uint)wrong, other) != 0;
-    Scale s = scale_of(largest, wrong);
+    Scale s = scale_of(largest, smallest);
     if (part == 0) shared_put(scales + 4 * row, s.back);
     __syncwarp(); // all have read what is overwritten now
     // word p of each 16 of K: piece p / 4 of two; hi, and 64 bytes further lo
@@ -207,14 +209,11 @@ inline void split_columns(uint tile, uint scales) {
     }
 }
 
-struct Fragments { // of A, 32 of K: the thread's two rows
-    uint hi[2][4], lo[2][4];
-    float back[2];
+struct Rows { // of A, 32 of K: the thread's elements of its two rows, as they come
+    float v[2][8];
 
-    // from a stage's A
     inline void fetch(uint tile) {
         int lane = threadIdx.x % 32, c = lane % 4, m = threadIdx.x / 32 * 16;
-        float v[2][8]; // [row][k]
 #pragma unroll
         for (int s = 0; s < 2; ++s)
             if (TRANS_A) {
@@ -230,19 +229,27 @@ struct Fragments { // of A, 32 of K: the thread's two rows
                     v[h][4 * s] = four.x, v[h][4 * s + 1] = four.y, v[h][4 * s + 2] = four.z, v[h][4 * s + 3] = four.w;
                 }
             }
+    }
+};
+
+struct Fragments { // their terms
+    uint hi[2][4], lo[2][4];
+    float back[2];
+
+    inline void split(const Rows &rows) {
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
-            uint one = largest_of(v[h][0], v[h][1], v[h][2], v[h][3]), two = largest_of(v[h][4], v[h][5], v[h][6], v[h][7]);
+            const float(&v)[8] = rows.v[h];
+            uint one = largest_of(v[0], v[1], v[2], v[3]), two = largest_of(v[4], v[5], v[6], v[7]);
             uint largest = max(one, two); // of the four lanes that have the row
             largest = max(largest, __shfl_xor_sync(0xffffffffu, largest, 1));
             largest = max(largest, __shfl_xor_sync(0xffffffffu, largest, 2));
-            uint wrong = __ballot_sync(0xffffffffu, lost(largest, one) || lost(largest, two)) >> (lane & ~3) & 15;
-            Scale scale = scale_of(largest, wrong != 0);
+            Scale scale = scale_of(largest, min(one - 1, two - 1));
             back[h] = scale.back;
 #pragma unroll
             for (int s = 0; s < 2; ++s) {
-                split_two(v[h][4 * s], v[h][4 * s + 1], scale.times, hi[s][h], lo[s][h]);
-                split_two(v[h][4 * s + 2], v[h][4 * s + 3], scale.times, hi[s][h + 2], lo[s][h + 2]);
+                split_two(v[4 * s], v[4 * s + 1], scale.times, hi[s][h], lo[s][h]);
+                split_two(v[4 * s + 2], v[4 * s + 3], scale.times, hi[s][h + 2], lo[s][h + 2]);
             }
         }
     }
@@ -251,8 +258,14 @@ struct Fragments { // of A, 32 of K: the thread's two rows
 // 32 of K: what ``now`` has of A, times the stage's B; ``next`` gets the stage behind it, if there is one
 inline void step(float (&sum)[BN / 2], float (&partial)[BN / 2], const Fragments &now, Fragments &next, bool more, Ring &at) {
     ulong b = tile_at(at.tile() + A_BYTES); // 16 of K further: 32 bytes, 2 in a descriptor; lo: 64 bytes
-    uint empty = at.empty(), scale = at.scales() + 8 * (threadIdx.x % 4);
-    barrier_wait(at.ready(), at.phase);
+    uint empty = at.empty(), ready = at.ready(), phase = at.phase, scale = at.scales() + 8 * (threadIdx.x % 4);
+    Rows rows;
+    at.advance();
+    if (EARLY && more) {
+        barrier_wait(at.full(), at.phase);
+        rows.fetch(at.tile());
+    }
+    barrier_wait(ready, phase);
     pin(partial);
     wgmma_fence();
     wgmma_rs<BN>(partial, now.lo[0], b, 0);
@@ -262,10 +275,12 @@ inline void step(float (&sum)[BN / 2], float (&partial)[BN / 2], const Fragments
     wgmma_rs<BN>(partial, now.hi[0], b, 1);
     wgmma_rs<BN>(partial, now.hi[1], b + 2, 1);
     wgmma_commit();
-    at.advance();
     if (more) { // meanwhile
-        barrier_wait(at.full(), at.phase);
-        next.fetch(at.tile());
+        if (!EARLY) {
+            barrier_wait(at.full(), at.phase);
+            rows.fetch(at.tile());
+        }
+        next.split(rows);
     }
     wgmma_wait<0>();
     pin(partial);
@@ -413,7 +428,7 @@ inflight(const float *A, const float *B, float *C, float alpha, float beta, ulon
     int chunks = alpha == 0.0f ? 0 : (K + 31) / 32, each = (chunks + SLICES - 1) / SLICES, begin = min(slice * each, chunks);
     chunks = min(each, chunks - begin);
 
-    if (warpgroup == CONSUMERS) { // the producer
+    if (warpgroup >= CONSUMERS) { // the producer
 #if CONSUMER_REGISTERS
         fewer_registers<PRODUCER_REGISTERS>();
 #endif
@@ -464,7 +479,9 @@ inflight(const float *A, const float *B, float *C, float alpha, float beta, ulon
         for (int i = 0; i < BN / 2; ++i) sum[i] = 0.0f;
         if (chunks) {
             barrier_wait(at.full(), at.phase);
-            now.fetch(at.tile());
+            Rows rows;
+            rows.fetch(at.tile());
+            now.split(rows);
         }
         for (int j = 0; j < chunks; j += 2) { // in turns, so that nothing moves from one's registers to the other's
             step(sum, partial, now, next, j + 1 < chunks, at);
