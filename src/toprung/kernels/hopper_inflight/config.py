@@ -76,7 +76,7 @@ class InflightConfig(KernelConfig):
     def registers(self) -> tuple[int, int]:
         """Registers of a thread of the producer, and of a consumer: all that the launch gave, shared out anew."""
         each = REGISTERS // (self.threads * self.resident) // 8 * 8 * (self.CONSUMERS + self.producers)
-        producer = 104 if self.CONSUMERS == 1 else 88 if self.producers == 1 else 56 if self.BN == 128 else 96
+        producer = 104 if self.CONSUMERS == 1 else 88 if self.producers == 1 else 64 if self.BN == 128 else 96
         return producer, (each - self.producers * producer) // self.CONSUMERS // 8 * 8
 
     @property

@@ -26,7 +26,6 @@
 #define LANES (32 * BN / FILLERS) // columns of B that a warp splits: lane / LANES is the thread's part of each
 #define PARTS (FILLERS / BN)  // threads that split a column together
 #define EACH (32 / PARTS)     // of K that each has of it
-#define EARLY (BN < 128)      // whether a consumer has registers for what it splits next while it waits for B
 #define DEPTH 8               // of K at a time in plain fp32
 #define CHAIN 32              // of K added up by themselves there, as in include/block.cl
 #define GRANULE 32            // columns computed again together
@@ -73,18 +72,19 @@ struct Ring { // where things lie in shared memory, and the stage that is next
 // so that neither these copies nor those who read it meet in a bank. A warp reads and overwrites B's columns of its own.
 template <bool IS_A, bool ALONG, int ROWS, int WIDTH> struct Copies {
     static constexpr int PIECES = (ALONG ? 32 : ROWS) / WIDTH, STEP = FILLERS / PIECES, COUNT = (ALONG ? ROWS : 32) / STEP;
-    const float *from;
+    static constexpr bool EVEN = ALONG ? STEP % 8 == 0 : IS_A && STEP % 4 == 0; // whether pieces lie equally far apart
+    const float *from; // the thread's first piece of the 32 of K that are next
     long long ld;
     int left; // rows that are there, from the thread's first on (ALONG), or elements of its piece (else)
     uint line, on; // the thread's first row (ALONG) or k, and where its piece begins there
     bool all; // every row of the tile is there
 
     inline Copies() {}
-    inline Copies(const float *x, long long ld_, int first, int rows) : ld(ld_), all(first + ROWS <= rows) {
+    inline Copies(const float *x, long long ld_, int first, int rows, int k) : ld(ld_), all(first + ROWS <= rows) {
         uint t = threadIdx.x - 128 * CONSUMERS;
         line = t / PIECES, on = t % PIECES * WIDTH;
-        if (ALONG) from = x + (first + (int)line) * ld + on, left = rows - first - (int)line;
-        else from = x + line * ld + first + on, left = min(max(rows - first - (int)on, 0), WIDTH);
+        if (ALONG) from = x + (first + (int)line) * ld + k + on, left = rows - first - (int)line;
+        else from = x + (k + (int)line) * ld + first + on, left = min(max(rows - first - (int)on, 0), WIDTH);
     }
 
     static inline uint place(uint line, uint on) { // of a float, in floats
@@ -94,19 +94,25 @@ template <bool IS_A, bool ALONG, int ROWS, int WIDTH> struct Copies {
         return ALONG ? row * 32 + (k / 4 ^ row % 8) * 4 + k % 4 : warp * (32 * LANES) + (k ^ (k / EACH ^ warp) % PARTS) * LANES + row % LANES;
     }
 
-    // 32 of K from k on; beyond K zeros
-    inline void fetch(uint to, int k, int K) const {
-        const float *x = from + (ALONG ? k : k * ld);
+    // of the thread's piece i
+    inline uint place_of(int i) const {
+        return EVEN ? place(line, on) + i * STEP * (!ALONG ? ROWS : IS_A ? 16 : 32) : place(line + i * STEP, on);
+    }
+
+    // the next 32 of K, k to k + 31; beyond K zeros
+    inline void fetch(uint to, int k, int K) {
+        const float *x = from;
+        from += ALONG ? 32 : 32 * ld;
         if (all && k + 32 <= K) {
 #pragma unroll
-            for (int i = 0; i < COUNT; ++i, x += STEP * ld) copy_async<4 * WIDTH>(to + 4 * place(line + i * STEP, on), x, 4 * WIDTH);
+            for (int i = 0; i < COUNT; ++i, x += STEP * ld) copy_async<4 * WIDTH>(to + 4 * place_of(i), x, 4 * WIDTH);
             return;
         }
         int rest = K - k - (int)(ALONG ? on : line), wide = ALONG ? min(max(rest, 0), WIDTH) : left;
-#pragma unroll 4
-        for (int i = 0; i < COUNT; ++i, x += STEP * ld) {
+#pragma unroll 1
+        for (int i = 0; i < COUNT; ++i) {
             bool there = (ALONG ? left : rest) > i * STEP && wide > 0;
-            copy_async<4 * WIDTH>(to + 4 * place(line + i * STEP, on), there ? x : from, there ? 4 * wide : 0);
+            copy_async<4 * WIDTH>(to + 4 * place_of(i), there ? x + i * STEP * ld : x, there ? 4 * wide : 0);
         }
     }
 };
@@ -255,43 +261,37 @@ struct Fragments { // their terms
     }
 };
 
-// 32 of K: what ``now`` has of A, times the stage's B; ``next`` gets the stage behind it, if there is one
-inline void step(float (&sum)[BN / 2], float (&partial)[BN / 2], const Fragments &now, Fragments &next, bool more, Ring &at) {
+// 32 of K: what ``a`` has of A, times the stage's B; then ``a`` gets the next stage's, if there is one. While the matrix units work
+// for this warpgroup, others have the schedulers; then two streams of instructions, promoting and splitting, fill each other's gaps.
+inline void step(float (&sum)[BN / 2], Fragments &a, bool more, Ring &at) {
     ulong b = tile_at(at.tile() + A_BYTES); // 16 of K further: 32 bytes, 2 in a descriptor; lo: 64 bytes
-    uint empty = at.empty(), ready = at.ready(), phase = at.phase, scale = at.scales() + 8 * (threadIdx.x % 4);
-    Rows rows;
-    at.advance();
-    if (EARLY && more) {
-        barrier_wait(at.full(), at.phase);
-        rows.fetch(at.tile());
-    }
-    barrier_wait(ready, phase);
+    uint empty = at.empty(), scale = at.scales() + 8 * (threadIdx.x % 4);
+    float partial[BN / 2], times[2] = {a.back[0], a.back[1]};
+    barrier_wait(at.ready(), at.phase);
     pin(partial);
     wgmma_fence();
-    wgmma_rs<BN>(partial, now.lo[0], b, 0);
-    wgmma_rs<BN>(partial, now.lo[1], b + 2, 1);
-    wgmma_rs<BN>(partial, now.hi[0], b + 4, 1);
-    wgmma_rs<BN>(partial, now.hi[1], b + 6, 1);
-    wgmma_rs<BN>(partial, now.hi[0], b, 1);
-    wgmma_rs<BN>(partial, now.hi[1], b + 2, 1);
+    wgmma_rs<BN>(partial, a.lo[0], b, 0);
+    wgmma_rs<BN>(partial, a.lo[1], b + 2, 1);
+    wgmma_rs<BN>(partial, a.hi[0], b + 4, 1);
+    wgmma_rs<BN>(partial, a.hi[1], b + 6, 1);
+    wgmma_rs<BN>(partial, a.hi[0], b, 1);
+    wgmma_rs<BN>(partial, a.hi[1], b + 2, 1);
     wgmma_commit();
-    if (more) { // meanwhile
-        if (!EARLY) {
-            barrier_wait(at.full(), at.phase);
-            rows.fetch(at.tile());
-        }
-        next.split(rows);
-    }
+    at.advance();
+    if (more) barrier_wait(at.full(), at.phase);
+    Rows rows;
+    rows.fetch(at.tile()); // behind the last stage: what was there before
     wgmma_wait<0>();
     pin(partial);
+    a.split(rows);
 #pragma unroll
     for (int i = 0; i < BN / 8; ++i) {
         float2 back = shared_two(scale + 32 * i);
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
             float &x = sum[4 * i + 2 * h], &y = sum[4 * i + 2 * h + 1];
-            x = fmaf(partial[4 * i + 2 * h] * back.x, now.back[h], x);
-            y = fmaf(partial[4 * i + 2 * h + 1] * back.y, now.back[h], y);
+            x = fmaf(partial[4 * i + 2 * h] * back.x, times[h], x);
+            y = fmaf(partial[4 * i + 2 * h + 1] * back.y, times[h], y);
         }
     }
     __syncwarp();
@@ -441,8 +441,8 @@ inflight(const float *A, const float *B, float *C, float alpha, float beta, ulon
             if (i < all) {
                 if (j == chunks) {
                     Place to = place(tile, tiles_m, tiles_n);
-                    a = Copies<true, !TRANS_A, BM, ALIGN_A>(A + to.matrix * stride_a, lda, to.m, M);
-                    b = Copies<false, TRANS_B, BN, ALIGN_B>(B + to.matrix * stride_b, ldb, to.n, N);
+                    a = Copies<true, !TRANS_A, BM, ALIGN_A>(A + to.matrix * stride_a, lda, to.m, M, 32 * begin);
+                    b = Copies<false, TRANS_B, BN, ALIGN_B>(B + to.matrix * stride_b, ldb, to.n, N, 32 * begin);
                     tile += workers, j = 0;
                 }
                 barrier_wait(coming.empty(), coming.phase ^ 1);
@@ -471,22 +471,20 @@ inflight(const float *A, const float *B, float *C, float alpha, float beta, ulon
 #if CONSUMER_REGISTERS
     more_registers<CONSUMER_REGISTERS>();
 #endif
+    Fragments a; // of the stage that is next
+    if (chunks && worker < tiles) {
+        barrier_wait(at.full(), at.phase);
+        Rows rows;
+        rows.fetch(at.tile());
+        a.split(rows);
+    }
     for (int tile = worker; tile < tiles; tile += workers) {
         Place of = place(tile, tiles_m, tiles_n);
-        float sum[BN / 2], partial[BN / 2];
-        Fragments now, next;
+        float sum[BN / 2];
 #pragma unroll
         for (int i = 0; i < BN / 2; ++i) sum[i] = 0.0f;
-        if (chunks) {
-            barrier_wait(at.full(), at.phase);
-            Rows rows;
-            rows.fetch(at.tile());
-            now.split(rows);
-        }
-        for (int j = 0; j < chunks; j += 2) { // in turns, so that nothing moves from one's registers to the other's
-            step(sum, partial, now, next, j + 1 < chunks, at);
-            if (j + 1 < chunks) step(sum, partial, next, now, j + 2 < chunks, at);
-        }
+#pragma unroll 1
+        for (int j = 0; j < chunks; ++j) step(sum, a, j + 1 < chunks || tile + workers < tiles, at);
 
         int top = of.m + 64 * warpgroup;
         float *c = C + of.matrix * stride_c + (long long)top * ldc + of.n;
