@@ -17,10 +17,7 @@ static void shared_put(uint at, uint a, uint b) { *(uint2 *)at_byte(at) = uint2{
 static void shared_put(uint at, float v) { *(float *)at_byte(at) = v; }
 static float shared_of(uint at, uint rank) { return *(float *)(blocks[rank].memory + at); }
 static void proxy_fence() {}
-static bool any_of_group(int, bool own) {
-    int first = threadIdx.x / 128 * 128;
-    return over(mine->warpgroups[first / 128], first, 128, own, [](uint x, uint y) { return x | y; });
-}
+static uint __umulhi(uint x, uint y) { return (uint)((unsigned long long)x * y >> 32); }
 static uint __shfl_xor_sync(uint, uint x, int other) {
     uint *exchanged = mine->exchanged;
     exchanged[threadIdx.x] = x;
@@ -29,8 +26,8 @@ static uint __shfl_xor_sync(uint, uint x, int other) {
     __syncwarp();
     return found;
 }
-static uint __ballot_sync(uint, bool own) {
-    return over_warp((uint)own << threadIdx.x % 32, [](uint x, uint y) { return x | y; });
+static bool __any_sync(uint, bool own) {
+    return over_warp(own, [](uint x, uint y) { return x | y; });
 }
 static bool __all_sync(uint, bool own) {
     return over_warp(own, [](uint x, uint y) { return x & y; });

@@ -20,8 +20,8 @@ REGISTERS = 65536
 """32-bit registers of an SM."""
 SHARED_BYTES = 227 * 1024
 """Shared memory of an SM that its blocks may have; each takes 1 KB besides."""
-AGAIN_BYTES = 4 * 8 * (64 + 32)
-"""Shared memory of a consumer warpgroup for what it computes again in plain fp32."""
+AGAIN_BYTES = 4 * 8 * (16 + 32)
+"""Shared memory of a consumer warp for what it computes again in plain fp32."""
 CLUSTERS = (1, 2, 4, 8)
 """Blocks of a cluster; 8 run everywhere."""
 SPIN_LIMIT = 1 << 26
@@ -58,26 +58,21 @@ class InflightConfig(KernelConfig):
         return 3 - self.CONSUMERS
 
     @property
-    def producers(self) -> int:
-        """Warpgroups that copy A and B and split B."""
-        return 2 if self.CONSUMERS == 2 and self.BN >= 64 else 1
-
-    @property
     def threads(self) -> int:
-        """Threads of a block: producers and consumers."""
-        return 128 * (self.CONSUMERS + self.producers)
+        """Threads of a block: a warpgroup that copies, one that splits B, and the consumers."""
+        return 128 * (self.CONSUMERS + 2)
 
     @property
     def shared_bytes(self) -> int:
         """Shared memory of a block: the ring on 1024 bytes, B's scales and three barriers a stage, and what is computed again."""
-        return 1024 + self.STAGES * (4 * CHUNK * (self.BM + self.BN) + 4 * self.BN + 24) + self.CONSUMERS * AGAIN_BYTES
+        return 1024 + self.STAGES * (4 * CHUNK * (self.BM + self.BN) + 4 * self.BN + 24) + 4 * self.CONSUMERS * AGAIN_BYTES
 
     @property
-    def registers(self) -> tuple[int, int]:
-        """Registers of a thread of the producer, and of a consumer: all that the launch gave, shared out anew."""
-        each = REGISTERS // (self.threads * self.resident) // 8 * 8 * (self.CONSUMERS + self.producers)
-        producer = 104 if self.CONSUMERS == 1 else 88 if self.producers == 1 else 64 if self.BN == 128 else 96
-        return producer, (each - self.producers * producer) // self.CONSUMERS // 8 * 8
+    def registers(self) -> tuple[int, int, int]:
+        """Registers of a thread that copies, that splits, and of a consumer: all that the launch gave, shared out anew."""
+        each = REGISTERS // (self.threads * self.resident) // 8 * 8 * (self.CONSUMERS + 2)
+        copier, splitter = 40, {128: 88, 64: 72, 32: 56}[self.BN]
+        return copier, splitter, (each - copier - splitter) // self.CONSUMERS // 8 * 8
 
     @property
     def tile(self) -> Tile:
@@ -86,11 +81,11 @@ class InflightConfig(KernelConfig):
 
     def defines(self, trans_a: bool, trans_b: bool, align_a: int, align_b: int) -> dict[str, int]:
         """Return the kernel's macros for a layout of the operands and floats to which they are aligned."""
-        producer, consumer = self.registers
+        copier, splitter, consumer = self.registers
         return {
-            "ARCH_SPECIFIC": 1, "CONSUMERS": self.CONSUMERS, "PRODUCERS": self.producers, "BN": self.BN, "STAGES": self.STAGES, "AHEAD": max(1, self.STAGES - 3),
-            "GROUP": self.GROUP, "SLICES": self.SLICES, "RESIDENT": self.resident, "PRODUCER_REGISTERS": producer,
-            "CONSUMER_REGISTERS": consumer, "TRANS_A": int(trans_a), "TRANS_B": int(trans_b), "ALIGN_A": align_a,
+            "ARCH_SPECIFIC": 1, "CONSUMERS": self.CONSUMERS, "BN": self.BN, "STAGES": self.STAGES,
+            "GROUP": self.GROUP, "SLICES": self.SLICES, "RESIDENT": self.resident, "COPIER_REGISTERS": copier,
+            "SPLITTER_REGISTERS": splitter, "CONSUMER_REGISTERS": consumer, "TRANS_A": int(trans_a), "TRANS_B": int(trans_b), "ALIGN_A": align_a,
             "ALIGN_B": align_b, "SPIN_LIMIT": SPIN_LIMIT, DYNAMIC_SHARED: self.shared_bytes,
         }  # fmt: skip
 

@@ -2,8 +2,8 @@
 // terms on their way to the matrix units. A block owns 64*CONSUMERS x BN of C at a time, a consumer warpgroup 64 x BN; the ring
 // has 32 of K in a stage:
 //
-//      copies --> ring, fp32 --> producer warpgroups: B's columns split in place, hi | lo, with a scale each      --> matrix units
-//                           \--> consumer warpgroups: A's rows from shared memory into registers, split there    --> (A in registers)
+//      copier warpgroup --> ring, fp32 --> splitter warpgroup: B's columns split in place, hi | lo, with a scale each --> matrix units
+//                                     \--> consumer warpgroups: A's rows from shared memory into registers, split there --> (A in registers)
 //
 //      partial = lo.hi + hi.lo + hi.hi of 32 of K, from zero;  sum += partial * scale of the column * scale of the row
 //
@@ -11,35 +11,42 @@
 // partial sums are promoted to fp32, so that nothing has to be known of an operand beforehand. What such sums cannot hold (Inf, NaN,
 // numbers whose largest is under 2^-102, or so far apart that small ones keep too few bits) makes them infinite or NaN; those elements,
 // and no others, are computed again in plain fp32, short chains of fused multiply-adds. An element's bits depend on its row of A and
-// its column of B alone. ``count`` grows by one for each 64 x 32 of C that has such elements.
+// its column of B alone. ``count`` grows by one for each 16 x 32 of C that has such elements.
 //
 // SLICES > 1: a cluster has a tile, each block a slice of K; the blocks' sums meet in their shared memory, in the order of slices.
 // Wants: operands aligned to ALIGN_A and ALIGN_B floats, with their leading dimensions and strides. alpha = 0: A and B are not read.
 
-#define THREADS (128 * (CONSUMERS + PRODUCERS))
-#define FILLERS (128 * PRODUCERS) // threads that copy and split
+#define THREADS (128 * (CONSUMERS + 2))
 #define BM (64 * CONSUMERS)
 #define A_BYTES (BM * 128)
 #define B_BYTES (BN * 128)
 #define STAGE_BYTES (A_BYTES + B_BYTES)
 #define RING_BYTES (STAGES * STAGE_BYTES)
-#define LANES (32 * BN / FILLERS) // columns of B that a warp splits: lane / LANES is the thread's part of each
-#define PARTS (FILLERS / BN)  // threads that split a column together
+#define LANES (BN / 4)        // columns of B that a warp splits: lane / LANES is the thread's part of each
+#define PARTS (128 / BN)      // threads that split a column together
 #define EACH (32 / PARTS)     // of K that each has of it
 #define DEPTH 8               // of K at a time in plain fp32
 #define CHAIN 32              // of K added up by themselves there, as in include/block.cl
 #define GRANULE 32            // columns computed again together
-#define AGAIN_BYTES (4 * DEPTH * (64 + GRANULE))
+#define AGAIN_BYTES (4 * DEPTH * (16 + GRANULE))
+#define FOURS (LANES >= 16)   // whether a thread's sums are four columns next to each other
 #define TOP 14                // the largest element of a scaled row lies in [2^TOP, 2^(TOP + 1))
 #define SPREAD 17             // times 2^-SPREAD the largest: four neighbours under that have fewer bits in their terms than fp32 has
 #define LEAST 25              // least biased exponent of a row's largest: below, terms or scaled sums would be subnormal
 
 inline void consumers_meet() { asm volatile("bar.sync 15, %0;" ::"n"(128 * CONSUMERS) : "memory"); }
-inline void together(int group) { asm volatile("bar.sync %0, 128;" ::"r"(group) : "memory"); } // the 128 threads of a warpgroup
 
 // K does not run in order: a word of a fragment has two elements that the thread can fetch at once. Of each 16 of K, where word p of
 // B's rows (lane % 4 = p % 4 of A's, its first two words or its last two) has its element e from.
 inline int k_of(int p, int e) { return TRANS_A ? p % 4 + 8 * (p / 4) + 4 * e : 4 * (p % 4) + 2 * (p / 4) + e; }
+
+// The column of C that the matrix units give a thread first of each eight, 8 i + 2 (lane % 4): B's columns lie in an order in which
+// those of two such eights follow each other, and a thread stores four at once.
+inline int column_of(int i) { return FOURS ? 16 * (i / 2) + threadIdx.x % 4 * 4 + 2 * (i % 2) : 8 * i + 2 * (threadIdx.x % 4); }
+
+// where column c lies in that order, and its inverse
+inline uint lies_at(uint c) { return FOURS ? (c & ~15u) + c / 2 % 2 * 8 + c / 4 % 4 * 2 + c % 2 : c; }
+inline uint lies_there(uint r) { return FOURS ? (r & ~15u) + r / 2 % 4 * 4 + r / 8 % 2 * 2 + r % 2 : r; }
 
 // of the warp's 16 rows, those of a thread: h = 0 and 1
 inline int row_of(int h) { return TRANS_A ? threadIdx.x % 32 / 4 * 2 + h : threadIdx.x % 32 / 4 + 8 * h; }
@@ -50,15 +57,15 @@ struct Ring { // where things lie in shared memory, and the stage that is next
     inline Ring(char *memory) : first((shared_address(memory) + 1023) & ~1023u), phase(0), stage(0) {}
     inline uint tile() const { return first + stage * STAGE_BYTES; } // A, and B behind it
     inline uint scales() const { return first + RING_BYTES + stage * (4 * BN); }
-    inline uint again(int consumer) const { return first + RING_BYTES + STAGES * (4 * BN) + consumer * AGAIN_BYTES; }
-    inline uint full() const { return again(CONSUMERS) + 8 * stage; }       // copies are there
+    inline uint again(int warp) const { return first + RING_BYTES + STAGES * (4 * BN) + warp * AGAIN_BYTES; }
+    inline uint full() const { return again(4 * CONSUMERS) + 8 * stage; }   // copies are there
     inline uint ready() const { return full() + 8 * STAGES; }               // B is split
     inline uint empty() const { return full() + 16 * STAGES; }              // and nobody reads the stage any more
     inline void advance() {
         if (++stage == STAGES) stage = 0, phase ^= 1;
     }
     inline void init() {
-        for (int s = 0; s < STAGES; ++s, advance()) barrier_init(full(), FILLERS), barrier_init(ready(), FILLERS / 32), barrier_init(empty(), 4 * CONSUMERS);
+        for (int s = 0; s < STAGES; ++s, advance()) barrier_init(full(), 128), barrier_init(ready(), 4), barrier_init(empty(), 4 * CONSUMERS);
         phase = 0;
         barrier_init_fence();
     }
@@ -66,13 +73,14 @@ struct Ring { // where things lie in shared memory, and the stage that is next
 
 // --- into the ring ----------------------------------------------------------------------------------------------------------------
 
-// A tile of ROWS rows (columns of B) x 32 of K as the producer fetches it, WIDTH floats at a time. It lies
+// A tile of ROWS rows (columns of B) x 32 of K as the 128 threads of the copier fetch it, WIDTH floats at a time. It lies
 //      A along K:    [k / 16][row ^ k / 16][16]      B along K:    [row][8 pieces of four, exclusive or with row % 8]
 //      A across K:   [k][row ^ 8 (k % 4)]            B across K:   [warp][k ^ (k / EACH ^ warp) % PARTS][LANES]
-// so that neither these copies nor those who read it meet in a bank. A warp reads and overwrites B's columns of its own.
+// so that neither these copies nor those who read it meet in a bank. A warp reads and overwrites B's columns of its own; B's row is
+// where its column lies (lies_at) along K, the column itself across K.
 template <bool IS_A, bool ALONG, int ROWS, int WIDTH> struct Copies {
-    static constexpr int PIECES = (ALONG ? 32 : ROWS) / WIDTH, STEP = FILLERS / PIECES, COUNT = (ALONG ? ROWS : 32) / STEP;
-    static constexpr bool EVEN = ALONG ? STEP % 8 == 0 : IS_A && STEP % 4 == 0; // whether pieces lie equally far apart
+    static constexpr int PIECES = (ALONG ? 32 : ROWS) / WIDTH, STEP = 128 / PIECES, COUNT = (ALONG ? ROWS : 32) / STEP;
+    static constexpr bool EVEN = ALONG ? STEP % (IS_A ? 2 : 16) == 0 : IS_A && STEP % 4 == 0; // whether pieces lie equally far apart
     const float *from; // the thread's first piece of the 32 of K that are next
     long long ld;
     int left; // rows that are there, from the thread's first on (ALONG), or elements of its piece (else)
@@ -81,7 +89,7 @@ template <bool IS_A, bool ALONG, int ROWS, int WIDTH> struct Copies {
 
     inline Copies() {}
     inline Copies(const float *x, long long ld_, int first, int rows, int k) : ld(ld_), all(first + ROWS <= rows) {
-        uint t = threadIdx.x - 128 * CONSUMERS;
+        uint t = threadIdx.x % 128;
         line = t / PIECES, on = t % PIECES * WIDTH;
         if (ALONG) from = x + (first + (int)line) * ld + k + on, left = rows - first - (int)line;
         else from = x + (k + (int)line) * ld + first + on, left = min(max(rows - first - (int)on, 0), WIDTH);
@@ -91,6 +99,7 @@ template <bool IS_A, bool ALONG, int ROWS, int WIDTH> struct Copies {
         uint k = ALONG ? on : line, row = ALONG ? line : on;
         if (IS_A) return ALONG ? k / 16 * (16 * ROWS) + (row ^ k / 16) * 16 + k % 16 : k * ROWS + (row ^ 8 * (k % 4));
         uint warp = row / LANES;
+        if (ALONG) row = lies_at(row);
         return ALONG ? row * 32 + (k / 4 ^ row % 8) * 4 + k % 4 : warp * (32 * LANES) + (k ^ (k / EACH ^ warp) % PARTS) * LANES + row % LANES;
     }
 
@@ -104,7 +113,7 @@ template <bool IS_A, bool ALONG, int ROWS, int WIDTH> struct Copies {
         const float *x = from;
         from += ALONG ? 32 : 32 * ld;
         if (all && k + 32 <= K) {
-#pragma unroll
+#pragma unroll(COUNT < 16 ? COUNT : 16)
             for (int i = 0; i < COUNT; ++i, x += STEP * ld) copy_async<4 * WIDTH>(to + 4 * place_of(i), x, 4 * WIDTH);
             return;
         }
@@ -162,7 +171,8 @@ inline void split_two(float x, float y, float times, uint &hi, uint &lo) {
 
 // B's columns of a stage, where they lie; and the scale of each
 inline void split_columns(uint tile, uint scales) {
-    int lane = threadIdx.x % 32, warp = threadIdx.x / 32 - 4 * CONSUMERS, row = warp * LANES + lane % LANES, part = lane / LANES;
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4, row = warp * LANES + lane % LANES, part = lane / LANES;
+    int column = (int)lies_there(row);
     float v[EACH];
     uint largest = 0, smallest = ~0u;
     if (TRANS_B) { // K runs along memory
@@ -173,7 +183,7 @@ inline void split_columns(uint tile, uint scales) {
         }
     } else {
 #pragma unroll
-        for (int i = 0; i < EACH; ++i) v[i] = shared_one(tile + 4 * (warp * (32 * LANES) + ((part * EACH + i) ^ (part ^ warp) % PARTS) * LANES + lane % LANES));
+        for (int i = 0; i < EACH; ++i) v[i] = shared_one(tile + 4 * (warp * (32 * LANES) + ((part * EACH + i) ^ (part ^ warp) % PARTS) * LANES + column % LANES));
     }
 #pragma unroll
     for (int i = 0; i < EACH / 4; ++i) {
@@ -183,7 +193,7 @@ inline void split_columns(uint tile, uint scales) {
 #pragma unroll
     for (int other = LANES; other < 32; other *= 2) largest = max(largest, __shfl_xor_sync(0xffffffffu, largest, other));
     Scale s = scale_of(largest, smallest);
-    if (part == 0) shared_put(scales + 4 * row, s.back);
+    if (part == 0) shared_put(scales + 4 * column, s.back);
     __syncwarp(); // all have read what is overwritten now
     // word p of each 16 of K: piece p / 4 of two; hi, and 64 bytes further lo
     uint at = tile + row * 128, turn = row % 8;
@@ -265,7 +275,7 @@ struct Fragments { // their terms
 // for this warpgroup, others have the schedulers; then two streams of instructions, promoting and splitting, fill each other's gaps.
 inline void step(float (&sum)[BN / 2], Fragments &a, bool more, Ring &at) {
     ulong b = tile_at(at.tile() + A_BYTES); // 16 of K further: 32 bytes, 2 in a descriptor; lo: 64 bytes
-    uint empty = at.empty(), scale = at.scales() + 8 * (threadIdx.x % 4);
+    uint empty = at.empty(), scales = at.scales();
     float partial[BN / 2], times[2] = {a.back[0], a.back[1]};
     barrier_wait(at.ready(), at.phase);
     pin(partial);
@@ -285,13 +295,18 @@ inline void step(float (&sum)[BN / 2], Fragments &a, bool more, Ring &at) {
     pin(partial);
     a.split(rows);
 #pragma unroll
-    for (int i = 0; i < BN / 8; ++i) {
-        float2 back = shared_two(scale + 32 * i);
+    for (int i = 0; i < BN / 8; i += 2) {
+        float2 one, two;
+        if (FOURS) {
+            float4 both = shared_four(scales + 4 * column_of(i));
+            one = make_float2(both.x, both.y), two = make_float2(both.z, both.w);
+        } else {
+            one = shared_two(scales + 4 * column_of(i)), two = shared_two(scales + 4 * column_of(i + 1));
+        }
 #pragma unroll
-        for (int h = 0; h < 2; ++h) {
-            float &x = sum[4 * i + 2 * h], &y = sum[4 * i + 2 * h + 1];
-            x = fmaf(partial[4 * i + 2 * h] * back.x, times[h], x);
-            y = fmaf(partial[4 * i + 2 * h + 1] * back.y, times[h], y);
+        for (int x = 0; x < 8; ++x) {
+            float back = x / 4 ? x % 2 ? two.y : two.x : x % 2 ? one.y : one.x;
+            sum[4 * i + x] = fmaf(partial[4 * i + x] * back, times[x / 2 % 2], sum[4 * i + x]);
         }
     }
     __syncwarp();
@@ -300,37 +315,41 @@ inline void step(float (&sum)[BN / 2], Fragments &a, bool more, Ring &at) {
 
 // --- out of registers -------------------------------------------------------------------------------------------------------------
 
-struct Out { // a warpgroup's 64 x BN of C
+struct Out { // a warp's 16 x BN of C
     float *at;    // its first element
     int ldc, rows, cols; // of C that are there, from it on
     float alpha, beta;
-    bool pairs; // two floats at a time
+    int wide; // floats that may be stored at a time
 
-    // whether all of it is there, may be stored two floats at a time, and is not added to
-    inline bool simple() const { return rows >= 64 && cols >= BN && pairs && beta == 0.0f; }
+    // whether all of it is there, may be stored as fast as can be, and is not added to
+    inline bool simple() const { return rows >= 16 && cols >= BN && wide >= (FOURS ? 4 : 2) && beta == 0.0f; }
 
     // all sums of a thread, where that is so and all are numbers
     inline void store_all(const float *v) const {
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
-            float *to = at + (long long)(threadIdx.x / 32 % 4 * 16 + row_of(h)) * ldc + 2 * (threadIdx.x % 4);
+            float *to = at + (long long)row_of(h) * ldc;
 #pragma unroll
-            for (int i = 0; i < BN / 8; ++i) *(float2 *)(to + 8 * i) = make_float2(alpha * v[4 * i + 2 * h], alpha * v[4 * i + 2 * h + 1]);
+            for (int i = 0; i < BN / 8; i += 1 + FOURS) {
+                const float *x = v + 4 * i + 2 * h;
+                if (FOURS) *(float4 *)(to + column_of(i)) = make_float4(alpha * x[0], alpha * x[1], alpha * x[4], alpha * x[5]);
+                else *(float2 *)(to + column_of(i)) = make_float2(alpha * x[0], alpha * x[1]);
+            }
         }
     }
 
-    // four sums of a thread, of columns 8 i …; says which are no numbers and were left: bit 2 h + w
+    // four sums of a thread, v[i] to v[i + 3] of all; says which are no numbers and were left: bit 2 h + w
     inline uint store(int i, const float *v) const {
-        int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4, col = 8 * i + 2 * (lane % 4);
+        int col = column_of(i);
         uint left = 0;
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
-            int row = 16 * warp + row_of(h);
+            int row = row_of(h);
             if (row >= rows || col >= cols) continue;
             float *to = at + (long long)row * ldc + col, x = alpha * v[2 * h], y = alpha * v[2 * h + 1];
             bool one = size_bits(v[2 * h]) < 0x7f800000, two = size_bits(v[2 * h + 1]) < 0x7f800000, both = col + 1 < cols;
             left |= (one ? 0 : 1u << 2 * h) | (two || !both ? 0 : 2u << 2 * h);
-            if (pairs && one && two && both) {
+            if (wide >= 2 && one && two && both) {
                 if (beta != 0.0f) {
                     float2 old = *(float2 *)to;
                     x = fmaf(beta, old.x, x), y = fmaf(beta, old.y, y);
@@ -345,12 +364,12 @@ struct Out { // a warpgroup's 64 x BN of C
     }
 };
 
-// GRANULE columns of a warpgroup's C in plain fp32, of which those elements are stored whose bits are set in ``wanted`` (four a
-// block of 8 columns, as ``Out::store`` gives them). a and b point to the first row and column; ``at``: AGAIN_BYTES of shared memory.
+// GRANULE columns of a warp's C in plain fp32, of which those elements are stored whose bits are set in ``wanted`` (four for each
+// column_of(i), as ``Out::store`` gives them). a and b point to the first row and column; ``at``: AGAIN_BYTES of shared memory.
 inline void again(const float *a, long long down_a, long long on_a, const float *b, long long down_b, long long on_b, int K, const Out &out,
-                  int first, uint wanted, uint at, int group) {
-    int t = threadIdx.x % 128, lane = t % 32, warp = t / 32, cols = out.cols - first;
-    uint As = at, Bs = at + 4 * DEPTH * 64;
+                  int first, uint wanted, uint at) {
+    int lane = threadIdx.x % 32, cols = out.cols - first;
+    uint As = at, Bs = at + 4 * DEPTH * 16;
     float acc[GRANULE / 2] = {}, sum[GRANULE / 2] = {};
 #pragma unroll 1
     for (int k0 = 0; k0 < K; k0 += DEPTH) {
@@ -358,25 +377,25 @@ inline void again(const float *a, long long down_a, long long on_a, const float 
 #pragma unroll
             for (int i = 0; i < GRANULE / 2; ++i) sum[i] += acc[i], acc[i] = 0.0f;
         }
-        together(group); // nobody reads what was there before
+        __syncwarp(); // nobody reads what was there before
 #pragma unroll 1
-        for (int e = t; e < 64 * DEPTH; e += 128) { // consecutive threads along memory
-            int k = on_a == 1 ? e % DEPTH : e / 64, r = on_a == 1 ? e / DEPTH : e % 64;
-            shared_put(As + 4 * (k * 64 + r), k0 + k < K && r < out.rows ? a[r * down_a + (k0 + k) * on_a] : 0.0f);
+        for (int e = lane; e < 16 * DEPTH; e += 32) { // consecutive threads along memory
+            int k = on_a == 1 ? e % DEPTH : e / 16, r = on_a == 1 ? e / DEPTH : e % 16;
+            shared_put(As + 4 * (k * 16 + r), k0 + k < K && r < out.rows ? a[r * down_a + (k0 + k) * on_a] : 0.0f);
         }
 #pragma unroll 1
-        for (int e = t; e < GRANULE * DEPTH; e += 128) {
+        for (int e = lane; e < GRANULE * DEPTH; e += 32) {
             int k = on_b == 1 ? e % DEPTH : e / GRANULE, c = on_b == 1 ? e / DEPTH : e % GRANULE;
             shared_put(Bs + 4 * (k * GRANULE + c), k0 + k < K && c < cols ? b[c * down_b + (k0 + k) * on_b] : 0.0f);
         }
-        together(group);
+        __syncwarp();
         int depth = min(DEPTH, K - k0); // what lies behind K is not multiplied: 0 times Inf is a NaN
 #pragma unroll 1
         for (int k = 0; k < depth; ++k) {
-            float x[2] = {shared_one(As + 4 * (k * 64 + 16 * warp + row_of(0))), shared_one(As + 4 * (k * 64 + 16 * warp + row_of(1)))};
+            float x[2] = {shared_one(As + 4 * (k * 16 + row_of(0))), shared_one(As + 4 * (k * 16 + row_of(1)))};
 #pragma unroll
             for (int i = 0; i < GRANULE / 8; ++i) {
-                float2 y = shared_two(Bs + 4 * (k * GRANULE + 8 * i + 2 * (lane % 4)));
+                float2 y = shared_two(Bs + 4 * (k * GRANULE + column_of(i)));
 #pragma unroll
                 for (int h = 0; h < 2; ++h) {
                     acc[4 * i + 2 * h] = fmaf(x[h], y.x, acc[4 * i + 2 * h]);
@@ -388,25 +407,41 @@ inline void again(const float *a, long long down_a, long long on_a, const float 
 #pragma unroll
     for (int i = 0; i < GRANULE / 2; ++i) {
         if (!(wanted >> i & 1)) continue;
-        int row = 16 * warp + row_of(i / 2 % 2), col = first + i / 4 * 8 + 2 * (lane % 4) + i % 2;
-        float *to = out.at + (long long)row * out.ldc + col, result = out.alpha * (sum[i] + acc[i]);
+        float *to = out.at + (long long)row_of(i / 2 % 2) * out.ldc + first + column_of(i / 4) + i % 2, result = out.alpha * (sum[i] + acc[i]);
         *to = out.beta != 0.0f ? fmaf(out.beta, *to, result) : result;
     }
 }
 
 // --- the kernel -------------------------------------------------------------------------------------------------------------------
 
+struct Divisor { // of numbers under 2^31, without a division
+    uint by, inverse;
+    inline Divisor() {}
+    inline Divisor(uint by_) : by(by_), inverse(0xffffffffu / by_ + 1) {}
+    inline uint of(uint n) const {
+        uint q = by == 1 ? n : __umulhi(n, inverse);
+        return q - (q * by > n); // the inverse is rounded up: q is right or one too many
+    }
+};
+
 struct Place {
     int matrix, m, n;
 };
 
 // tiles in an order that keeps what runs at once close together: GROUP tiles down, then one to the right
-inline Place place(int tile, int tiles_m, int tiles_n) {
-    int matrix = tile / (tiles_m * tiles_n);
-    tile -= matrix * tiles_m * tiles_n;
-    int band = tile / (GROUP * tiles_n), first = band * GROUP, high = min(GROUP, tiles_m - first), in = tile % (GROUP * tiles_n);
-    return Place{matrix, (first + in % high) * BM, in / high * BN};
-}
+struct Walk {
+    uint down, across;
+    Divisor matrix, band, last; // by the tiles of a matrix, of a band, and by the rows of the last band
+    inline Walk(uint tiles_m, uint tiles_n)
+        : down(tiles_m), across(tiles_n), matrix(tiles_m * tiles_n), band(GROUP * tiles_n), last(tiles_m % GROUP ? tiles_m % GROUP : GROUP) {}
+
+    inline Place place(uint tile) const {
+        uint m = matrix.of(tile), rest = tile - m * matrix.by, b = band.of(rest), in = rest - b * band.by;
+        bool whole = b * GROUP + GROUP <= down;
+        uint column = whole ? in / GROUP : last.of(in);
+        return Place{(int)m, (int)(b * GROUP + in - column * (whole ? GROUP : last.by)) * BM, (int)column * BN};
+    }
+};
 
 extern "C" __global__ void
 #if SLICES > 1
@@ -423,41 +458,23 @@ inflight(const float *A, const float *B, float *C, float alpha, float beta, ulon
     let_next_start();
     wait_for_previous();
 
-    int tiles_m = (M + BM - 1) / BM, tiles_n = (N + BN - 1) / BN, tiles = tiles_m * tiles_n * batch;
-    int slice = blockIdx.x % SLICES, worker = blockIdx.x / SLICES, workers = gridDim.x / SLICES;
+    Walk walk((M + BM - 1) / BM, (N + BN - 1) / BN);
+    int tiles = (int)walk.matrix.by * batch, slice = blockIdx.x % SLICES, worker = blockIdx.x / SLICES, workers = gridDim.x / SLICES;
     int chunks = alpha == 0.0f ? 0 : (K + 31) / 32, each = (chunks + SLICES - 1) / SLICES, begin = min(slice * each, chunks);
     chunks = min(each, chunks - begin);
 
-    if (warpgroup >= CONSUMERS) { // the producer
-#if CONSUMER_REGISTERS
-        fewer_registers<PRODUCER_REGISTERS>();
-#endif
-        int tile = worker, j = chunks;
-        long long all = worker < tiles ? (long long)((tiles - 1 - worker) / workers + 1) * chunks : 0;
-        Ring coming = at; // the stage that is filled, AHEAD of the one that is split
-        Copies<true, !TRANS_A, BM, ALIGN_A> a;
-        Copies<false, TRANS_B, BN, ALIGN_B> b;
-        for (long long i = 0; i < all + AHEAD; ++i) {
-            if (i < all) {
-                if (j == chunks) {
-                    Place to = place(tile, tiles_m, tiles_n);
-                    a = Copies<true, !TRANS_A, BM, ALIGN_A>(A + to.matrix * stride_a, lda, to.m, M, 32 * begin);
-                    b = Copies<false, TRANS_B, BN, ALIGN_B>(B + to.matrix * stride_b, ldb, to.n, N, 32 * begin);
-                    tile += workers, j = 0;
-                }
-                barrier_wait(coming.empty(), coming.phase ^ 1);
-                a.fetch(coming.tile(), 32 * (begin + j), K);
-                b.fetch(coming.tile() + A_BYTES, 32 * (begin + j), K);
-                barrier_arrive_copied(coming.full());
-                ++j;
-                coming.advance();
-            }
-            if (i >= AHEAD) {
-                barrier_wait(at.full(), at.phase);
-                split_columns(at.tile() + A_BYTES, at.scales());
-                proxy_fence(); // the matrix units read what was written here
-                __syncwarp();
-                if (threadIdx.x % 32 == 0) barrier_arrive(at.ready());
+    if (warpgroup == CONSUMERS) { // the copier
+        fewer_registers<COPIER_REGISTERS>();
+        for (int tile = worker; tile < tiles; tile += workers) {
+            Place of = walk.place(tile);
+            Copies<true, !TRANS_A, BM, ALIGN_A> a(A + of.matrix * stride_a, lda, of.m, M, 32 * begin);
+            Copies<false, TRANS_B, BN, ALIGN_B> b(B + of.matrix * stride_b, ldb, of.n, N, 32 * begin);
+#pragma unroll 1
+            for (int j = 0; j < chunks; ++j) {
+                barrier_wait(at.empty(), at.phase ^ 1);
+                a.fetch(at.tile(), 32 * (begin + j), K);
+                b.fetch(at.tile() + A_BYTES, 32 * (begin + j), K);
+                barrier_arrive_copied(at.full());
                 at.advance();
             }
         }
@@ -468,9 +485,26 @@ inflight(const float *A, const float *B, float *C, float alpha, float beta, ulon
         return;
     }
 
-#if CONSUMER_REGISTERS
-    more_registers<CONSUMER_REGISTERS>();
+    if (warpgroup > CONSUMERS) { // the splitter
+        fewer_registers<SPLITTER_REGISTERS>();
+        for (int tile = worker; tile < tiles; tile += workers)
+#pragma unroll 1
+            for (int j = 0; j < chunks; ++j) {
+                barrier_wait(at.full(), at.phase);
+                split_columns(at.tile() + A_BYTES, at.scales());
+                proxy_fence(); // the matrix units read what was written here
+                __syncwarp();
+                if (threadIdx.x % 32 == 0) barrier_arrive(at.ready());
+                at.advance();
+            }
+#if SLICES > 1
+        cluster_sync();
+        cluster_sync();
 #endif
+        return;
+    }
+
+    more_registers<CONSUMER_REGISTERS>();
     Fragments a; // of the stage that is next
     if (chunks && worker < tiles) {
         barrier_wait(at.full(), at.phase);
@@ -479,16 +513,17 @@ inflight(const float *A, const float *B, float *C, float alpha, float beta, ulon
         a.split(rows);
     }
     for (int tile = worker; tile < tiles; tile += workers) {
-        Place of = place(tile, tiles_m, tiles_n);
         float sum[BN / 2];
 #pragma unroll
         for (int i = 0; i < BN / 2; ++i) sum[i] = 0.0f;
 #pragma unroll 1
         for (int j = 0; j < chunks; ++j) step(sum, a, j + 1 < chunks || tile + workers < tiles, at);
 
-        int top = of.m + 64 * warpgroup;
+        Place of = walk.place(tile);
+        int top = of.m + 64 * warpgroup + threadIdx.x / 32 % 4 * 16;
         float *c = C + of.matrix * stride_c + (long long)top * ldc + of.n;
-        Out out{c, ldc, M - top, N - of.n, alpha, beta, ldc % 2 == 0 && (ulong)c % 8 == 0};
+        ulong low = (ulong)c | 4u * ldc; // of addresses of rows
+        Out out{c, ldc, M - top, N - of.n, alpha, beta, low % 16 == 0 ? 4 : low % 8 == 0 ? 2 : 1};
         uint left[BN / GRANULE] = {}; // what was not stored, for each GRANULE columns
 #if SLICES > 1
         uint sums = at.first + warpgroup * (64 * BN * 4) + threadIdx.x % 128 * 4;
@@ -507,10 +542,10 @@ inflight(const float *A, const float *B, float *C, float alpha, float beta, ulon
             left[i / 4] |= out.store(i, total) << i % 4 * 4;
         }
 #else
-        float nothing = 0.0f; // or NaN, if a sum is no number
+        float nothing[4] = {}; // or NaN, if a sum is no number
 #pragma unroll
-        for (int i = 0; i < BN / 2; ++i) nothing = fmaf(sum[i], 0.0f, nothing);
-        if (out.simple() && __all_sync(0xffffffffu, nothing == 0.0f)) {
+        for (int i = 0; i < BN / 2; ++i) nothing[i % 4] = fmaf(sum[i], 0.0f, nothing[i % 4]);
+        if (out.simple() && __all_sync(0xffffffffu, nothing[0] + nothing[1] + nothing[2] + nothing[3] == 0.0f)) {
             out.store_all(sum);
         } else {
 #pragma unroll
@@ -520,18 +555,18 @@ inflight(const float *A, const float *B, float *C, float alpha, float beta, ulon
         uint some = 0;
 #pragma unroll
         for (int g = 0; g < BN / GRANULE; ++g) some |= left[g];
-        if (any_of_group(1 + warpgroup, some != 0)) {
+        if (__any_sync(0xffffffffu, some != 0)) {
 #pragma unroll 1
             for (int g = 0; g < BN / GRANULE; ++g) {
                 uint wanted = 0;
 #pragma unroll
                 for (int x = 0; x < BN / GRANULE; ++x) wanted |= x == g ? left[x] : 0;
-                if (!any_of_group(1 + warpgroup, wanted != 0)) continue;
+                if (!__any_sync(0xffffffffu, wanted != 0)) continue;
                 int col = of.n + GRANULE * g;
-                if (threadIdx.x % 128 == 0) atomicAdd(count, 1ull);
+                if (threadIdx.x % 32 == 0) atomicAdd(count, 1ull);
                 again(A + of.matrix * stride_a + (TRANS_A ? top : top * lda), TRANS_A ? 1 : lda, TRANS_A ? lda : 1,
                       B + of.matrix * stride_b + (TRANS_B ? col * ldb : col), TRANS_B ? ldb : 1, TRANS_B ? 1 : ldb,
-                      K, out, GRANULE * g, wanted, at.again(warpgroup), 1 + warpgroup);
+                      K, out, GRANULE * g, wanted, at.again(threadIdx.x / 32));
             }
         }
 #if SLICES > 1

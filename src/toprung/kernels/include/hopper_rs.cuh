@@ -45,13 +45,6 @@ inline float shared_of(uint at, uint rank) {
     return v;
 }
 
-// true for all threads of a warpgroup if it is for one of them
-inline bool any_of_group(int group, bool mine) {
-    uint found;
-    asm volatile("{\n.reg .pred p, q;\nsetp.ne.u32 p, %2, 0;\nbar.red.or.pred q, %1, 128, p;\nselp.u32 %0, 1, 0, q;\n}" : "=r"(found) : "r"(group), "r"((uint)mine) : "memory");
-    return found;
-}
-
 // D (64×N, fp32, in the registers of a warpgroup) = A·Bᵀ + (accumulate ? D : 0) for 16 of K; A is 64×16 in registers, two fp16 in each,
 // B N×16 in shared memory. The thread has rows lane/4 and lane/4 + 8 of its warp's 16, a[0] and a[1], and 8 of K further a[2] and a[3].
 template <int N> inline void wgmma_rs(float (&d)[N / 2], const uint (&a)[4], ulong b, int accumulate);
