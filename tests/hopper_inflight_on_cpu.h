@@ -14,6 +14,9 @@ static float2 shared_two(uint at) { return *(float2 *)at_byte(at); }
 static float shared_one(uint at) { return *(float *)at_byte(at); }
 static void shared_put(uint at, uint a, uint b, uint c, uint d) { *(uint4 *)at_byte(at) = make_uint4(a, b, c, d); }
 static void shared_put(uint at, uint a, uint b) { *(uint2 *)at_byte(at) = uint2{a, b}; }
+static void shared_put(uint at, float4 v) { *(float4 *)at_byte(at) = v; }
+static void bulk_store(float *to, uint from, uint bytes) { memcpy(to, at_byte(from), bytes); }
+static void bulk_wait() {}
 static void shared_put(uint at, float v) { *(float *)at_byte(at) = v; }
 static float shared_of(uint at, uint rank) { return *(float *)(blocks[rank].memory + at); }
 static void proxy_fence() {}

@@ -23,8 +23,17 @@ LAUNCH, START, TAIL = 2.5e-6, 1.5e-6, 0.06e-9
 """Seconds of a launch; of a tile's first loads, where nothing hides them; of each element of a tile's C, once."""
 SHORTEST = 128
 """Least K of a slice."""
-STAGES: Mapping[tuple[int, int], int] = {(2, 128): 6, (2, 64): 8, (2, 32): 8, (1, 64): 6, (1, 32): 8}
+STAGES: Mapping[tuple[int, int], int] = {(2, 128): 4, (2, 64): 6, (2, 32): 8, (1, 64): 5, (1, 32): 8}
 """Stages of the ring: as many as fit."""
+
+
+CLUSTERED = {1: 1.0, 2: 1.0, 4: 0.91, 8: 0.91}
+"""Share of the SMs that clusters of so many blocks can have at once: they lie in one GPC, and not all have a multiple of four."""
+
+
+def at_once(config: InflightConfig, units: int) -> int:
+    """Return how many blocks run at once."""
+    return int(units * CLUSTERED[config.SLICES]) // config.SLICES * config.SLICES * config.resident
 
 
 def configs(desc: GemmDesc, units: int) -> list[InflightConfig]:
@@ -33,11 +42,10 @@ def configs(desc: GemmDesc, units: int) -> list[InflightConfig]:
     for (consumers, cols), stages in STAGES.items():
         whole = InflightConfig(consumers, cols, stages)
         count = tiles(desc, whole)
-        found += [
-            InflightConfig(consumers, cols, stages, SLICES=slices)
-            for slices in CLUSTERS
-            if slices == 1 or (count * slices <= units * whole.resident and desc.K >= SHORTEST * slices)
-        ]
+        for slices in CLUSTERS:
+            config = InflightConfig(consumers, cols, stages, SLICES=slices)
+            if slices == 1 or (count * slices <= at_once(config, units) and desc.K >= SHORTEST * slices):
+                found.append(config)
     return found
 
 

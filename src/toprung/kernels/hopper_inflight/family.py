@@ -31,7 +31,7 @@ OFFERED = False
 SHALLOWEST, DEEPEST = 64, 1 << 20
 """The promise holds from this K on; K up to which chunks are counted with 31 bits whatever the tiles."""
 
-SPACE = {"CONSUMERS": (2, 1), "BN": (128, 64, 32), "STAGES": (6, 8, 4, 5), "GROUP": (8, 16, 4, 1), "SLICES": CLUSTERS}
+SPACE = {"CONSUMERS": (2, 1), "BN": (128, 64, 32), "STAGES": (4, 6, 8, 5, 3), "GROUP": (8, 16, 4, 1), "SLICES": CLUSTERS}
 """See ``InflightConfig``."""
 
 

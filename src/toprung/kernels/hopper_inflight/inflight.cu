@@ -30,6 +30,8 @@
 #define GRANULE 32            // columns computed again together
 #define AGAIN_BYTES (4 * DEPTH * (16 + GRANULE))
 #define FOURS (LANES >= 16)   // whether a thread's sums are four columns next to each other
+#define PITCH (BN + 16)       // floats from row to row of what a warp hands to the copy engine: eight rows meet in no bank
+#define OUT_BYTES (FOURS && SLICES == 1 ? 64 * PITCH : 0)
 #define TOP 14                // the largest element of a scaled row lies in [2^TOP, 2^(TOP + 1))
 #define SPREAD 17             // times 2^-SPREAD the largest: four neighbours under that have fewer bits in their terms than fp32 has
 #define LEAST 25              // least biased exponent of a row's largest: below, terms or scaled sums would be subnormal
@@ -58,7 +60,8 @@ struct Ring { // where things lie in shared memory, and the stage that is next
     inline uint tile() const { return first + stage * STAGE_BYTES; } // A, and B behind it
     inline uint scales() const { return first + RING_BYTES + stage * (4 * BN); }
     inline uint again(int warp) const { return first + RING_BYTES + STAGES * (4 * BN) + warp * AGAIN_BYTES; }
-    inline uint full() const { return again(4 * CONSUMERS) + 8 * stage; }   // copies are there
+    inline uint out(int warp) const { return again(4 * CONSUMERS) + warp * OUT_BYTES; }
+    inline uint full() const { return out(4 * CONSUMERS) + 8 * stage; }     // copies are there
     inline uint ready() const { return full() + 8 * STAGES; }               // B is split
     inline uint empty() const { return full() + 16 * STAGES; }              // and nobody reads the stage any more
     inline void advance() {
@@ -227,6 +230,7 @@ inline void split_columns(uint tile, uint scales) {
 
 struct Rows { // of A, 32 of K: the thread's elements of its two rows, as they come
     float v[2][8];
+    Scale scale[2];
 
     inline void fetch(uint tile) {
         int lane = threadIdx.x % 32, c = lane % 4, m = threadIdx.x / 32 * 16;
@@ -245,6 +249,15 @@ struct Rows { // of A, 32 of K: the thread's elements of its two rows, as they c
                     v[h][4 * s] = four.x, v[h][4 * s + 1] = four.y, v[h][4 * s + 2] = four.z, v[h][4 * s + 3] = four.w;
                 }
             }
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            const float(&x)[8] = v[h];
+            uint one = largest_of(x[0], x[1], x[2], x[3]), two = largest_of(x[4], x[5], x[6], x[7]);
+            uint largest = max(one, two); // of the four lanes that have the row
+            largest = max(largest, __shfl_xor_sync(0xffffffffu, largest, 1));
+            largest = max(largest, __shfl_xor_sync(0xffffffffu, largest, 2));
+            scale[h] = scale_of(largest, min(one - 1, two - 1));
+        }
     }
 };
 
@@ -256,16 +269,11 @@ struct Fragments { // their terms
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
             const float(&v)[8] = rows.v[h];
-            uint one = largest_of(v[0], v[1], v[2], v[3]), two = largest_of(v[4], v[5], v[6], v[7]);
-            uint largest = max(one, two); // of the four lanes that have the row
-            largest = max(largest, __shfl_xor_sync(0xffffffffu, largest, 1));
-            largest = max(largest, __shfl_xor_sync(0xffffffffu, largest, 2));
-            Scale scale = scale_of(largest, min(one - 1, two - 1));
-            back[h] = scale.back;
+            back[h] = rows.scale[h].back;
 #pragma unroll
             for (int s = 0; s < 2; ++s) {
-                split_two(v[4 * s], v[4 * s + 1], scale.times, hi[s][h], lo[s][h]);
-                split_two(v[4 * s + 2], v[4 * s + 3], scale.times, hi[s][h + 2], lo[s][h + 2]);
+                split_two(v[4 * s], v[4 * s + 1], rows.scale[h].times, hi[s][h], lo[s][h]);
+                split_two(v[4 * s + 2], v[4 * s + 3], rows.scale[h].times, hi[s][h + 2], lo[s][h + 2]);
             }
         }
     }
@@ -324,17 +332,29 @@ struct Out { // a warp's 16 x BN of C
     // whether all of it is there, may be stored as fast as can be, and is not added to
     inline bool simple() const { return rows >= 16 && cols >= BN && wide >= (FOURS ? 4 : 2) && beta == 0.0f; }
 
-    // all sums of a thread, where that is so and all are numbers
-    inline void store_all(const float *v) const {
+    // All sums of a thread, where that is so and all are numbers. The copy engine has the warp's rows from ``memory`` on, and the warp
+    // goes on: it may not write there before ``bulk_wait``.
+    inline void store_all(const float *v, uint memory) const {
+        if (FOURS) {
+            bulk_wait();
+            __syncwarp();
+        }
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
             float *to = at + (long long)row_of(h) * ldc;
+            uint near = memory + 4 * PITCH * row_of(h);
 #pragma unroll
             for (int i = 0; i < BN / 8; i += 1 + FOURS) {
                 const float *x = v + 4 * i + 2 * h;
-                if (FOURS) *(float4 *)(to + column_of(i)) = make_float4(alpha * x[0], alpha * x[1], alpha * x[4], alpha * x[5]);
+                if (FOURS) shared_put(near + 4 * column_of(i), make_float4(alpha * x[0], alpha * x[1], alpha * x[4], alpha * x[5]));
                 else *(float2 *)(to + column_of(i)) = make_float2(alpha * x[0], alpha * x[1]);
             }
+        }
+        if (FOURS) {
+            int row = threadIdx.x % 32;
+            proxy_fence();
+            __syncwarp();
+            if (row < 16) bulk_store(at + (long long)row * ldc, memory + 4 * PITCH * row, 4 * BN);
         }
     }
 
@@ -546,7 +566,7 @@ inflight(const float *A, const float *B, float *C, float alpha, float beta, ulon
 #pragma unroll
         for (int i = 0; i < BN / 2; ++i) nothing[i % 4] = fmaf(sum[i], 0.0f, nothing[i % 4]);
         if (out.simple() && __all_sync(0xffffffffu, nothing[0] + nothing[1] + nothing[2] + nothing[3] == 0.0f)) {
-            out.store_all(sum);
+            out.store_all(sum, at.out(threadIdx.x / 32));
         } else {
 #pragma unroll
             for (int i = 0; i < BN / 8; ++i) left[i / 4] |= out.store(i, sum + 4 * i) << i % 4 * 4;
@@ -569,6 +589,7 @@ inflight(const float *A, const float *B, float *C, float alpha, float beta, ulon
                       K, out, GRANULE * g, wanted, at.again(threadIdx.x / 32));
             }
         }
+        if (tile + workers >= tiles) bulk_wait(); // behind the loop the compiler would give consumers the launch's registers only
 #if SLICES > 1
         cluster_sync(); // nobody leaves while others may still read its shared memory
 #endif

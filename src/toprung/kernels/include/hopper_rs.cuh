@@ -36,7 +36,19 @@ inline void shared_put(uint at, uint a, uint b, uint c, uint d) {
 
 inline void shared_put(uint at, uint a, uint b) { asm volatile("st.shared.v2.b32 [%0], {%1,%2};" ::"r"(at), "r"(a), "r"(b) : "memory"); }
 
+inline void shared_put(uint at, float4 v) {
+    asm volatile("st.shared.v4.f32 [%0], {%1,%2,%3,%4};" ::"r"(at), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w) : "memory");
+}
+
 inline void shared_put(uint at, float v) { asm volatile("st.shared.f32 [%0], %1;" ::"r"(at), "f"(v) : "memory"); }
+
+// bytes, a multiple of 16, from shared to global memory, both aligned to 16 bytes; the copy engine reads them later
+inline void bulk_store(float *to, uint from, uint bytes) {
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\ncp.async.bulk.commit_group;" ::"l"(to), "r"(from), "r"(bytes) : "memory");
+}
+
+// waits until the copy engine has read what this thread gave it
+inline void bulk_wait() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
 
 // a float in the same place of another block of the cluster
 inline float shared_of(uint at, uint rank) {
