@@ -13,6 +13,7 @@ import argparse
 import itertools
 import math
 import multiprocessing
+import random
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -41,6 +42,21 @@ SHAPES = (
     ("NT", 1, 4096, 3072, 1024), ("NT", 1, 4096, 1024, 4096), ("TN", 1, 1024, 3072, 4096),
 )  # fmt: skip
 """Layout, batch, M, N and K: a transformer's layers, attention, routers, batches, and squares."""
+
+FITTED_SEED, FITTED = 11, 32
+
+
+def drawn_shapes(seed: int = FITTED_SEED, count: int = FITTED) -> list[tuple[Any, ...]]:
+    """Shapes to fit the cost model on, none of those above: layouts, batches and sizes of the kind that the family is for."""
+    rng, found = random.Random(seed), []
+    while len(found) < count:
+        batch = rng.choice((1, 1, 1, 4, 16, 64, 256))
+        m, n, k = (int(2 ** rng.uniform(5, 12)) // 4 * 4 for _ in range(3))
+        shape = (rng.choice(("NN", "NT", "TN", "TT")), batch, m, n, max(k, 64))
+        if 2**20 < batch * m * n * shape[4] < 2**35 and batch * m * n < 2**27 and shape not in SHAPES:
+            found.append(shape)
+    return found
+
 
 CALLS, ROUNDS = 10, 7
 """Calls of a graph; samples of each arm."""
@@ -231,11 +247,12 @@ def main() -> int:
     parser.add_argument("out", type=Path)
     parser.add_argument("--limit", type=float, default=240.0, help="seconds after which no further shape is begun")
     parser.add_argument("--jobs", type=int, default=12)
-    parser.add_argument("--parts", default="right,time")
+    parser.add_argument("--parts", default="right,time", help="right, time, and fit for the shapes that the model is fitted on")
     parser.add_argument("--only", default="", help="numbers of shapes, with commas")
     options = parser.parse_args()
     parts, start = options.parts.split(","), time.perf_counter()
-    shapes = [s for i, s in enumerate(SHAPES) if not options.only or str(i) in options.only.split(",")]
+    known = [*SHAPES, *drawn_shapes()] if "fit" in parts else SHAPES
+    shapes = [s for i, s in enumerate(known) if not options.only or str(i) in options.only.split(",")]
     units = 132
     sources = []
     if "right" in parts:
@@ -269,11 +286,11 @@ def main() -> int:
         times = {name: statistics.median(found) for name, found in row["seconds"].items()}
         ours = {name: t for name, t in times.items() if name not in ("fp32", "tf32", "beforehand")}
         best = min(ours, key=ours.__getitem__) if ours else ""
-        known = " ".join(f"{name} {1e6 * times[name]:.1f}" for name in ("fp32", "tf32", "beforehand") if name in times)
+        others = " ".join(f"{name} {1e6 * times[name]:.1f}" for name in ("fp32", "tf32", "beforehand") if name in times)
         guess = min(row["predicted"], key=row["predicted"].__getitem__)
         found, errors = {name: 1e6 * t for name, t in times.items()}, row["error"]
         print(
-            f"{'×'.join(map(str, shape[1:])):18} {shape[0]} {known} | {best} {found.get(best, math.nan):.1f} (predicted {guess}"
+            f"{'×'.join(map(str, shape[1:])):18} {shape[0]} {others} | {best} {found.get(best, math.nan):.1f} (predicted {guess}"
             f" {found.get(guess, math.nan):.1f}, {1e6 * row['predicted'][guess]:.1f}) error {errors.get(best, math.nan):.2g}"
             f" fp32 {errors['fp32']:.2g}" + f" WRONG {row['wrong']}" * bool(row["wrong"]),
             flush=True,

@@ -70,6 +70,7 @@ static uint pair_of(float low, float high) {
     return bits_as<unsigned short>((_Float16)low) | (uint)bits_as<unsigned short>((_Float16)high) << 16;
 }
 static float from_half(uint half) { return wide((unsigned short)half); }
+static uint size_bits(float x) { return bits_as<uint>(x) & 0x7fffffff; }
 
 // --- threads of a block that meet ----------------------------------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ from toprung.gemm.desc import GemmDesc
 
 SHIM = Path(__file__).with_suffix(".h")
 COMPILER = shutil.which("g++")
-GONE = "pair_of", "from_half", "together"
+GONE = ("together",)
 """Functions that are instructions of a GPU, and stand in the header under the same names."""
 
 

@@ -19,7 +19,7 @@ from toprung.kernels.hopper_inflight import family
 from toprung.kernels.hopper_inflight.config import InflightConfig
 from toprung.kernels.hopper_inflight.family import InflightLaunches
 
-GONE = "pair_of", "from_half", "consumers_meet"
+GONE = ("consumers_meet",)
 SMALL = InflightConfig(1, 32, 5, GROUP=2)
 BLOCKS = (
     InflightConfig(2, 128, 4, 2),

@@ -11,7 +11,8 @@ from toprung.kernels.hopper import ceil
 from toprung.kernels.hopper_fp32x.config import CHUNK, Variant
 
 FOLDER = Path(__file__).parent
-HEADERS = FOLDER.parent / "include" / "hopper.cuh", FOLDER / "terms.cuh"
+INCLUDE = FOLDER.parent / "include"
+HEADERS = INCLUDE / "hopper.cuh", INCLUDE / "halves.cuh", FOLDER / "terms.cuh"
 SPLIT_THREADS = 512
 SPLIT_HELD = 32
 """Elements a thread of the splitting pass holds in registers. Twice as many leave room for half the threads: slower at any K."""

@@ -32,20 +32,6 @@ struct Scale {
 
 inline Scale scale_of(int shift) { return Scale{power_of_two(shift >> 1), power_of_two(shift - (shift >> 1))}; }
 
-inline uint size_bits(float x) { return __float_as_uint(x) & 0x7fffffff; }
-
-inline uint pair_of(float low, float high) { // both rounded to fp16
-    uint both;
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
-    return both;
-}
-
-inline float from_half(uint h) {
-    float x;
-    asm("{\n.reg .b16 half;\ncvt.u16.u32 half, %1;\ncvt.f32.f16 %0, half;\n}" : "=f"(x) : "r"(h));
-    return x;
-}
-
 // the terms of two elements; counts those that are lost (in LOST) and those that are not the row's bulk
 inline void split_two(float x, float y, const Scale &s, uint &hi, uint &lo, uint &losses) {
     float u = x * s.first * s.second, v = y * s.first * s.second;

@@ -13,7 +13,8 @@ from toprung.kernels.hopper import ceil
 from toprung.tile import Tile
 
 FOLDER = Path(__file__).parent
-FILES = FOLDER.parent / "include" / "hopper.cuh", FOLDER.parent / "include" / "hopper_rs.cuh", FOLDER / "inflight.cu"
+INCLUDE = FOLDER.parent / "include"
+FILES = INCLUDE / "hopper.cuh", INCLUDE / "hopper_rs.cuh", INCLUDE / "halves.cuh", FOLDER / "inflight.cu"
 CHUNK = 32
 """Elements of K in a stage of the ring; rows and columns have a scale for each."""
 REGISTERS = 65536

@@ -25,6 +25,7 @@
 #define LANES (BN / 4)        // columns of B that a warp splits: lane / LANES is the thread's part of each
 #define PARTS (128 / BN)      // threads that split a column together
 #define EACH (32 / PARTS)     // of K that each has of it
+#define EARLY (BN < 128)      // whether scales of A are found while the matrix units work: with their registers, more is lost than won
 #define DEPTH 8               // of K at a time in plain fp32
 #define CHAIN 32              // of K added up by themselves there, as in include/block.cl
 #define GRANULE 32            // columns computed again together
@@ -131,20 +132,6 @@ template <bool IS_A, bool ALONG, int ROWS, int WIDTH> struct Copies {
 
 // --- into terms -------------------------------------------------------------------------------------------------------------------
 
-inline uint size_bits(float x) { return __float_as_uint(x) & 0x7fffffff; }
-
-inline uint pair_of(float low, float high) { // both rounded to fp16
-    uint both;
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
-    return both;
-}
-
-inline float from_half(uint h) {
-    float x;
-    asm("{\n.reg .b16 half;\ncvt.u16.u32 half, %1;\ncvt.f32.f16 %0, half;\n}" : "=f"(x) : "r"(h));
-    return x;
-}
-
 struct Scale {
     float times, back; // what elements are multiplied by, and its inverse
 };
@@ -249,6 +236,9 @@ struct Rows { // of A, 32 of K: the thread's elements of its two rows, as they c
                     v[h][4 * s] = four.x, v[h][4 * s + 1] = four.y, v[h][4 * s + 2] = four.z, v[h][4 * s + 3] = four.w;
                 }
             }
+    }
+
+    inline void weigh() {
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
             const float(&x)[8] = v[h];
@@ -299,8 +289,10 @@ inline void step(float (&sum)[BN / 2], Fragments &a, bool more, Ring &at) {
     if (more) barrier_wait(at.full(), at.phase);
     Rows rows;
     rows.fetch(at.tile()); // behind the last stage: what was there before
+    if (EARLY) rows.weigh();
     wgmma_wait<0>();
     pin(partial);
+    if (!EARLY) rows.weigh();
     a.split(rows);
 #pragma unroll
     for (int i = 0; i < BN / 8; i += 2) {
@@ -530,6 +522,7 @@ inflight(const float *A, const float *B, float *C, float alpha, float beta, ulon
         barrier_wait(at.full(), at.phase);
         Rows rows;
         rows.fetch(at.tile());
+        rows.weigh();
         a.split(rows);
     }
     for (int tile = worker; tile < tiles; tile += workers) {

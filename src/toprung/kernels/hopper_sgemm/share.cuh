@@ -46,8 +46,7 @@ struct Walk {
             whole += gridDim.x;
         } else return false;
         corner(tile, tiles_m, tiles_n, m, n);
-        // the second four warps end their links half a link later: who adds links up leaves the lanes to the other warp of its scheduler
-        from = first, to = LINK ? min(stop, first + (threadIdx.x / 128 % 2 ? LINK - LINK / 2 : LINK)) : stop;
+        from = first, to = LINK ? min(stop, first + LINK) : stop;
         return true;
     }
 };
