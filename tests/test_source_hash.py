@@ -133,9 +133,9 @@ def test_names_of_included_files_do_not_count(tmp_path: Path) -> None:
 
 def test_every_shipped_entry_is_fresh() -> None:
     entries = exchange.every_shipped()
-    assert len(entries) >= 50
+    assert len(entries) >= 60
     own = [e for e in entries if family(e.kernel).own]
-    assert len(own) >= 30
+    assert len(own) >= 40
     assert [e for e in own if e.source != tuned.version(e.kernel, e.machine.backend)] == []
     assert [e.kernel for e in entries if tuned.refusal(e)] == []
 

@@ -1,11 +1,13 @@
-"""Table of the errors of random products beside the vendor's, from a record of ``benchmarks/fuzz.py``."""
+"""Tables of the errors of random products beside the vendor's, and of what it costs that they are bounded."""
 
 from __future__ import annotations
 
 import math
+import statistics
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from tables.common import NOTHING
 from toprung.lab.harness.results import read
@@ -48,4 +50,41 @@ def _histogram(words: Sequence[str], root: Path) -> str:
     return "\n".join([*lines, "", last])
 
 
-TABLES = {"fuzz": _histogram}
+def _cost(words: Sequence[str], root: Path) -> str:
+    """Return the times of two records of ``toprung bench``, and of two of ``benchmarks/chains.py``, after over before."""
+    if not words:
+        return NOTHING
+    before, after, small_before, small_after = (read(root / word) for word in words)
+
+    def times(record: dict[str, Any]) -> dict[tuple[str, str], tuple[float, float]]:
+        found = {}
+        for m in record["measurements"]:
+            p = m.problem
+            size = f"{p['M']}×{p['N']}×{p['K']}" if len({p["M"], p["N"], p["K"]}) > 1 else str(p["M"])
+            found[size, m.competitor["name"]] = statistics.median(m.seconds), m.verdict["frobenius"]
+        return found
+
+    lines = ["| | before, µs | after, µs | after / before | cuBLAS / after | error over cuBLAS's, before | after |", "|---|" + "---:|" * 6]
+    was, now = times(before), times(after)
+    for (size, name), (seconds, error) in now.items():
+        if name == "toprung_untuned":
+            (old, old_error), vendor, old_vendor = was[size, name], now[size, "cublas"], was[size, "cublas"]
+            lines.append(
+                f"| {size} | {1e6 * old:.1f} | {1e6 * seconds:.1f} | {seconds / old:.3f} | {vendor[0] / seconds:.3f} "
+                f"| {old_error / old_vendor[1]:.2f} | {error / vendor[1]:.2f} |"
+            )
+    for text, (seconds, _) in small_after["chains"].items():
+        old = small_before["chains"][text][0]
+        size = text.replace("x", "×").replace("*", ", batch ").replace(":", " ")
+        lines.append(f"| {size} | {1e6 * old:.1f} | {1e6 * seconds:.1f} | {seconds / old:.3f} | | | |")
+    commits = [r["environment"]["commit"] for r in (before, after, small_before, small_after)]
+    e = after["environment"]
+    last = (
+        f"Kernels taken by estimate. {e['device']['name']}, driver {e['device']['driver']}; above, where cuBLAS took part, commits "
+        f"{commits[0]} ({before['environment']['date'][:10]}) and {commits[1]} ({e['date'][:10]}), on two days; below commits {commits[2]} "
+        f"and {commits[3]}, one after the other. Stored in " + ", ".join(f"`{word}`" for word in words) + "."
+    )
+    return "\n".join([*lines, "", last])
+
+
+TABLES = {"fuzz": _histogram, "fuzz_cost": _cost}
