@@ -37,9 +37,7 @@ def main() -> int:
         for text in PROBLEMS:
             problem = tiles.parse(text)
             candidate = select_own(session.device, problem.desc).candidate
-            timing = Timing(
-                tiles.Trial(session, problem).prepare(candidate), plan=SamplingPlan(sample_seconds=0.004, held=True)
-            )
+            timing = Timing(tiles.Trial(session, problem).prepare(candidate), plan=SamplingPlan(sample_seconds=0.004, held=True))
             timing.warm_up()
             for _ in range(SAMPLES):
                 timing.sample()

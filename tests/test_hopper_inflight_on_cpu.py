@@ -123,7 +123,9 @@ QUICK = ((SMALL, "NN", 1),)
 )
 def test_layouts_alignments_and_edges(folder: Folder, config: InflightConfig, trans: str, skip: int) -> None:
     """Rows, columns and K end inside a block, a piece of four floats and a stage; products of the batch follow each other."""
-    one = Product.of((2 * config.BM if config == SMALL else config.BM) + 9, config.BN + 6, 75, 2, 2, trans=trans, padding=4 - skip, skip=skip)
+    one = Product.of(
+        (2 * config.BM if config == SMALL else config.BM) + 9, config.BN + 6, 75, 2, 2, trans=trans, padding=4 - skip, skip=skip
+    )
     assert close(one.run(folder, config, 0.5, 2.0), one, 0.5, 2.0) and not one.counted
 
 
@@ -205,7 +207,8 @@ def test_integers_are_exact(folder: Folder) -> None:
 
 PLANTS = (
     ("lo[p]);", "lo[p]); lo[p] = 0;"), ("(k ^ (k / EACH ^ warp) % PARTS)", "k"),
-    ("smallest < least ?", "false ?"), ("c / 2 % 2 * 8", "0"), ("__umulhi(n, inverse)", "__umulhi(n, inverse - 1)"), ("(whole ? GROUP : last.by)", "GROUP"),
+    ("smallest < least ?", "false ?"), ("c / 2 % 2 * 8", "0"),
+    ("__umulhi(n, inverse)", "__umulhi(n, inverse - 1)"), ("(whole ? GROUP : last.by)", "GROUP"),
     ("int rest = K - k -", "int rest = K + 1 - k -"), ("hi[s][h + 2], lo[s][h + 2]", "hi[s][h], lo[s][h]"),
     ("? (uint)LEAST << 23 :", "? 0 :"), ("left |= (one ? 0", "left |= (true ? 0"),
     ("max(largest, __shfl_xor_sync(0xffffffffu, largest, other))", "largest"), ("r < SLICES; ++r", "r < SLICES - 1; ++r"),

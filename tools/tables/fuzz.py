@@ -64,7 +64,10 @@ def _cost(words: Sequence[str], root: Path) -> str:
             found[size, m.competitor["name"]] = statistics.median(m.seconds), m.verdict["frobenius"]
         return found
 
-    lines = ["| | before, µs | after, µs | after / before | cuBLAS / after | error over cuBLAS's, before | after |", "|---|" + "---:|" * 6]
+    lines = [
+        "| | before, µs | after, µs | after / before | cuBLAS / after | error over cuBLAS's, before | after |",
+        "|---|" + "---:|" * 6,
+    ]
     was, now = times(before), times(after)
     for (size, name), (seconds, error) in now.items():
         if name == "toprung_untuned":
@@ -81,8 +84,8 @@ def _cost(words: Sequence[str], root: Path) -> str:
     e = after["environment"]
     last = (
         f"Kernels taken by estimate. {e['device']['name']}, driver {e['device']['driver']}; above, where cuBLAS took part, commits "
-        f"{commits[0]} ({before['environment']['date'][:10]}) and {commits[1]} ({e['date'][:10]}), on two days; below commits {commits[2]} "
-        f"and {commits[3]}, one after the other. Stored in " + ", ".join(f"`{word}`" for word in words) + "."
+        f"{commits[0]} ({before['environment']['date'][:10]}) and {commits[1]} ({e['date'][:10]}), on two days; below commits "
+        f"{commits[2]} and {commits[3]}, one after the other. Stored in " + ", ".join(f"`{word}`" for word in words) + "."
     )
     return "\n".join([*lines, "", last])
 

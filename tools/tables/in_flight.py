@@ -1,11 +1,16 @@
-"""Table of what limits a kernel that splits its operands in flight, by terms and tile."""
+"""Tables of a kernel that splits its operands in flight: what limits it, by terms and tile, and its times."""
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
+from tables.common import NOTHING
+from toprung.gemm.desc import GemmDesc
+from toprung.kernels.hopper_inflight.cost import configs, seconds
 from toprung.lab.bounds.in_flight import SCHEMES, cycles
+from toprung.lab.harness.results import read
 
 TILES = ((128, 128), (128, 64), (64, 64))
 
@@ -22,4 +27,42 @@ def _limits(words: Sequence[str], root: Path) -> str:
     return "\n".join(lines)
 
 
-TABLES = {"inflight": _limits}
+OTHERS = ("fp32", "tf32", "beforehand")
+"""Arms of a record of ``benchmarks/inflight.py`` that are not the kernel's."""
+
+
+def _times(words: Sequence[str], root: Path) -> str:
+    """Return the times and errors of the kernel's fastest block beside those of others, from a record."""
+    if not words:
+        return NOTHING
+    (word,) = words
+    record = read(root / word)
+    lines = [
+        "| product | cuBLAS fp32, µs | TF32 | split beforehand | in flight | block | over cuBLAS | error over cuBLAS's |"
+        " by the model |",
+        "|---|---:|---:|---:|---:|---|---:|---:|---|",
+    ]
+    for row in record["inflight"]:
+        batch, m, n, k = row["size"]
+        size = (f"{batch}×" if batch > 1 else "") + (f"{m}³" if m == n == k else f"{m}×{n}×{k}") + f" {row['layout']}"
+        times = {name: 1e6 * statistics.median(found) for name, found in row["seconds"].items()}
+        ours = {name: t for name, t in times.items() if name not in OTHERS}
+        best = min(ours, key=ours.__getitem__)
+        desc = GemmDesc(m, n, k, batch, stride_a=m * k, stride_b=k * n, stride_c=m * n)
+        units = record["environment"]["device"]["compute_units"]
+        guess = min((c for c in configs(desc, units) if str(c) in ours), key=lambda c: seconds(desc, c, units))
+        known = " | ".join(f"{times[name]:.1f}" if name in times else "" for name in OTHERS)
+        chosen = "the same" if str(guess) == best else f"{guess}, {ours[str(guess)]:.1f}".replace("x", "×")
+        lines.append(
+            f"| {size} | {known} | **{ours[best]:.1f}** | {best.replace('x', '×')} | {times['fp32'] / ours[best]:.2f} "
+            f"| {row['error'][best] / row['error']['fp32']:.2f} | {chosen} |"
+        )
+    e = record["environment"]
+    return "\n".join([
+        *lines, "",
+        f"Medians by CUDA graph, in turns. {e['device']['name']}, driver {e['device']['driver']}, {e['date'][:10]}, "
+        f"commit {e['commit']}, `{record['what']}`.",
+    ])  # fmt: skip
+
+
+TABLES = {"inflight": _limits, "inflight_times": _times}

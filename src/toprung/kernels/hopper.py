@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 from weakref import WeakKeyDictionary, finalize
 
 import numpy as np
@@ -55,7 +55,7 @@ class Counter:
     Its memory is used again but never freed: a graph that was captured may add to it long after the counter is gone.
     """
 
-    _free: WeakKeyDictionary[Session, list[Buffer]] = WeakKeyDictionary()
+    _free: ClassVar[WeakKeyDictionary[Session, list[Buffer]]] = WeakKeyDictionary()
 
     def __init__(self, session: Session) -> None:
         free = self._free.setdefault(session, [])

@@ -66,8 +66,9 @@ class InflightConfig(KernelConfig):
     @property
     def shared_bytes(self) -> int:
         """Shared memory of a block: the ring on 1024 bytes, B's scales and three barriers a stage, what is computed again, C."""
+        ring = self.STAGES * (4 * CHUNK * (self.BM + self.BN) + 4 * self.BN + 24)
         out = 64 * (self.BN + 16) if self.BN >= 64 and self.SLICES == 1 else 0
-        return 1024 + self.STAGES * (4 * CHUNK * (self.BM + self.BN) + 4 * self.BN + 24) + 4 * self.CONSUMERS * (AGAIN_BYTES + out)
+        return 1024 + ring + 4 * self.CONSUMERS * (AGAIN_BYTES + out)
 
     @property
     def registers(self) -> tuple[int, int, int]:

@@ -1,32 +1,34 @@
-"""Cost model: predicted seconds, and the block with which a product is done first."""
+"""Cost model: predicted seconds, and the blocks that are weighed.
+
+A block works through its tiles one after the other: so long for each 32 of K, and so long for a tile besides. Fitted to an H200
+on every second shape of ``benchmarks/inflight.py`` and tested on the others (``docs/lab-notes.md``).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from toprung.gemm.desc import GemmDesc
-from toprung.kernels.cost_model import MEMORY_RATE
 from toprung.kernels.hopper import ceil
 from toprung.kernels.hopper_inflight.config import CHUNK, CLUSTERS, InflightConfig, tiles
 
-CLOCK = 1.75e9
-"""Cycles a second that the predictions below take for an H200 at work."""
-SLOTS: Mapping[tuple[int, int], tuple[int, int]] = {
-    (2, 128): (344, 330), (2, 64): (246, 220), (2, 32): (198, 160), (1, 64): (246, 190), (1, 32): (198, 130),
+TIMES: Mapping[tuple[int, int], tuple[float, float]] = {
+    (2, 128): (1.02e-6, 2.3e-6), (2, 64): (0.72e-6, 1.26e-6), (2, 32): (0.58e-6, 0.86e-6), (1, 64): (0.85e-6, 0.91e-6),
+    (1, 32): (0.66e-6, 0.58e-6),
 }  # fmt: skip
-"""Instructions of a warp for 32 of K, by consumers and BN: a consumer's, and the producer's. Counted in the machine code."""
-ISSUED = 0.8
-"""Share of a scheduler's cycles in which it issues one of them. A guess: nothing here has been measured yet."""
-MULTIPLY = 3
-"""Cycles of 64 x 1 x 32 on the matrix units, three products."""
-LAUNCH, START, TAIL = 2.5e-6, 1.5e-6, 0.06e-9
-"""Seconds of a launch; of a tile's first loads, where nothing hides them; of each element of a tile's C, once."""
+"""Seconds of 32 of K and of a tile, by consumers and BN, on an SM that has as many blocks as it can."""
+ALONE = 0.76
+"""The same for a block that has an SM to itself, where two could share it."""
+LAUNCH = 2.0e-6
+"""Seconds of a launch."""
+MEET = 73e-12
+"""Seconds for each slice and element of a tile in which the blocks of a cluster add up their sums."""
+MEMORY_RATE = 3.5e12
+"""Bytes a second of operands and results."""
 SHORTEST = 128
 """Least K of a slice."""
 STAGES: Mapping[tuple[int, int], int] = {(2, 128): 4, (2, 64): 6, (2, 32): 8, (1, 64): 5, (1, 32): 8}
 """Stages of the ring: as many as fit."""
-
-
 CLUSTERED = {1: 1.0, 2: 1.0, 4: 0.91, 8: 0.91}
 """Share of the SMs that clusters of so many blocks can have at once: they lie in one GPC, and not all have a multiple of four."""
 
@@ -49,16 +51,15 @@ def configs(desc: GemmDesc, units: int) -> list[InflightConfig]:
     return found
 
 
-def cycles(config: InflightConfig) -> float:
-    """Return the cycles of 32 of K on an SM that runs as many blocks as it can, for each of them."""
-    consumer, producer = SLOTS[config.CONSUMERS, config.BN]
-    return max((config.CONSUMERS * consumer + producer) / ISSUED, MULTIPLY * config.CONSUMERS * config.BN)
-
-
 def seconds(desc: GemmDesc, config: InflightConfig, units: int) -> float:
     """Return the predicted seconds of the launch."""
-    chunks = ceil(ceil(desc.K, CHUNK), config.SLICES)
-    waves = ceil(tiles(desc, config) * config.SLICES, units)
-    tile = chunks * cycles(config) / CLOCK + TAIL * config.BM * config.BN
-    moved = 4 * (desc.rows_read * desc.K + desc.M * desc.N * desc.batch)
-    return LAUNCH + max(START + waves * tile, moved / MEMORY_RATE)
+    chunk, tile = TIMES[config.CONSUMERS, config.BN]
+    blocks = tiles(desc, config) * config.SLICES
+    each = ceil(ceil(desc.K, CHUNK), config.SLICES) * chunk + tile
+    if config.resident > 1 and blocks <= units:
+        each *= ALONE
+    work = ceil(blocks, at_once(config, units)) * each
+    if config.SLICES > 1:
+        work += MEET * config.SLICES * config.BM * config.BN
+    moved = 4 * (desc.rows_read * desc.K + desc.M * desc.N * desc.batch) / MEMORY_RATE
+    return LAUNCH + (work**4 + moved**4) ** 0.25  # neither hides the other altogether

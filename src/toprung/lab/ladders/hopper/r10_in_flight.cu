@@ -3,7 +3,7 @@
 //   rungs 6 to 9:   A, B --> terms --> memory --> terms --> matrix units        12 bytes for each element before a product
 //   rung 10:        A, B --> terms --> matrix units                              4, and every block splits what it uses
 //
-// One launch: a warpgroup copies and splits B in shared memory, the others split A in registers. Wants: SM 9.0; any sizes from
+// One launch: a warpgroup copies, one splits B in shared memory, the others split A in registers. Wants: SM 9.0; any sizes from
 // K = 64 on, any alignment.
 //
 // Idea: an operand that is read once or twice should not be written to memory as terms first. A power of two for each row, each
@@ -11,5 +11,6 @@
 
 #include "../../../kernels/include/hopper.cuh"
 #include "../../../kernels/include/hopper_rs.cuh"
+#include "../../../kernels/include/halves.cuh"
 #undef BM // the shared text counts consumers
 #include "../../../kernels/hopper_inflight/inflight.cu"

@@ -20,7 +20,7 @@ RUNG = Rung(
     expects="1.2 times rung 7 at 1024 and 1.1 times at 2048, where the splitting pass is a third and a fifth of the call; 0.9 "
     "times at 4096 and 0.85 times at 8192: every block splits again what others have split, and instructions and shared "
     "memory take longer than the matrix units",
-    tiles={"gpu": (Tile(BM=128, BN=128, BK=32, TM=2, TN=32, STAGES=6),)},
+    tiles={"gpu": (Tile(BM=128, BN=128, BK=32, TM=2, TN=32, STAGES=4),)},
     local_bytes=ring,
     dynamic=True,
     needs=needs,
@@ -28,14 +28,14 @@ RUNG = Rung(
     method="gemm_inflight",
     kernel="inflight",
     defines={name: n for name, n in FIXED.items() if name not in ("BN", "STAGES", DYNAMIC_SHARED)},
-    more_items=128,
+    more_items=256,
     rules=(
         Rule("BK = 32", "a row and a column have a scale for each 32 of K", lambda t, d: t.BK == 32),
         Rule("TM = 2", "a warpgroup owns 64 rows: a thread two of them", lambda t, d: t.TM == 2),
         Rule("TN = BN / 4", "four threads own a row", lambda t, d: (t.TN or 0) * 4 == t.BN),
         Rule("BM = 128", "each consumer warpgroup owns 64 rows", lambda t, d: t.BM == 128),
         Rule("BN is 32, 64 or 128", "one, two or four threads split a column", lambda t, d: t.BN in (32, 64, 128)),
-        Rule("STAGES ≥ 5", "three are on their way while one is split and one multiplied", lambda t, d: (t.STAGES or 0) >= 5),
+        Rule("STAGES ≥ 3", "one is on its way while one is split and one multiplied", lambda t, d: (t.STAGES or 0) >= 3),
     ),
-    space={"BN": (64, 128), "STAGES": (5, 6)},
+    space={"BN": (64, 128), "STAGES": (3, 4)},
 )  # fmt: skip
