@@ -86,9 +86,9 @@ class InflightConfig(KernelConfig):
         """Return the kernel's macros for a layout of the operands and floats to which they are aligned."""
         copier, splitter, consumer = self.registers
         return {
-            "ARCH_SPECIFIC": 1, "CONSUMERS": self.CONSUMERS, "BN": self.BN, "STAGES": self.STAGES,
-            "GROUP": self.GROUP, "SLICES": self.SLICES, "RESIDENT": self.resident, "COPIER_REGISTERS": copier,
-            "SPLITTER_REGISTERS": splitter, "CONSUMER_REGISTERS": consumer, "TRANS_A": int(trans_a), "TRANS_B": int(trans_b), "ALIGN_A": align_a,
+            "ARCH_SPECIFIC": 1, "CONSUMERS": self.CONSUMERS, "BN": self.BN, "STAGES": self.STAGES, "GROUP": self.GROUP,
+            "SLICES": self.SLICES, "RESIDENT": self.resident, "COPIER_REGISTERS": copier, "SPLITTER_REGISTERS": splitter,
+            "CONSUMER_REGISTERS": consumer, "TRANS_A": int(trans_a), "TRANS_B": int(trans_b), "ALIGN_A": align_a,
             "ALIGN_B": align_b, "SPIN_LIMIT": SPIN_LIMIT, DYNAMIC_SHARED: self.shared_bytes,
         }  # fmt: skip
 
