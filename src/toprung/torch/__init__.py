@@ -24,9 +24,10 @@ if not hasattr(torch.library, "get_kernel"):
     raise MissingExtra(f"toprung.torch needs a newer PyTorch than {torch.__version__}: pip install --upgrade torch")
 
 from toprung.torch import operator as _operator  # noqa: F401  # registers it: a graph that was exported with it can be loaded
+from toprung.torch.audit import Audit, audit
 from toprung.torch.background import wait
 from toprung.torch.report import Report, report
 from toprung.torch.settings import ALL, Settings
 from toprung.torch.switch import disable, enable, exclude, is_enabled, use
 
-__all__ = ["ALL", "Report", "Settings", "disable", "enable", "exclude", "is_enabled", "report", "use", "wait"]
+__all__ = ["ALL", "Audit", "Report", "Settings", "audit", "disable", "enable", "exclude", "is_enabled", "report", "use", "wait"]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import runpy
 import sys
 from pathlib import Path
+from typing import Any
 
 from toprung.cli.common import errors_console, result_file
 from toprung.errors import ToprungError
@@ -17,6 +19,7 @@ FAREWELL = 10.0
 EXAMPLES = """examples:
   python -m toprung.torch train.py --lr 1e-3
   python -m toprung.torch --report - train.py     at the end: what ran where
+  python -m toprung.torch --audit - train.py      which products PyTorch computes in TF32
   python -m toprung.torch --precision fp32 -m package.train --epochs 3
   torchrun --nproc-per-node 2 -m toprung.torch train.py
 
@@ -34,6 +37,10 @@ def main(given: list[str] | None = None) -> None:
     parser.add_argument("--min-flops", type=float, metavar="N", help="operations below which PyTorch's own run")
     parser.add_argument("--cpu", action="store_true", help="take products on the CPU, too")
     parser.add_argument("--report", metavar="FILE", help="write what ran as JSON at the end; - for a table on stderr")
+    parser.add_argument(
+        "--audit", metavar="FILE",
+        help="take nothing, and write in which precision PyTorch computes each product, with its error; - for a table on stderr",
+    )  # fmt: skip
     parser.add_argument("-m", dest="module", action="store_true", help="the program is a module, not a file")
     parser.add_argument("program", help="file, or module with -m")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="what the program is given")
@@ -43,9 +50,14 @@ def main(given: list[str] | None = None) -> None:
     except ImportError:
         parser.error("PyTorch is not installed: pip install torch")
     try:
-        file = None if options.report in (None, "-") else result_file(Path(options.report))
+        if options.report is not None and options.audit is not None:
+            parser.error("--report and --audit exclude each other: an audited program runs on PyTorch's own kernels")
+        named = options.audit if options.report is None else options.report
+        file = None if named in (None, "-") else result_file(Path(named))
         from toprung.torch import enable
+        from toprung.torch.audit import Auditing
 
+        auditing = Auditing(options.precision) if options.audit is not None else None
         kinds = ("cuda", "cpu") if options.cpu else ("cuda",)
         enable(options.precision, device_types=kinds, own=options.own, min_flops=options.min_flops)
     except ToprungError as error:
@@ -54,23 +66,24 @@ def main(given: list[str] | None = None) -> None:
         parser.error(f"there is no file {options.program}: name a program, or a module after -m")
     sys.argv[:] = [options.program, *options.arguments]
     try:
-        if options.module:
-            sys.path.insert(0, "")
-            runpy.run_module(options.program, run_name="__main__", alter_sys=True)
-        else:
-            sys.path[0] = str(Path(options.program).resolve().parent)  # where Python looks first when it runs a file
-            runpy.run_path(options.program, run_name="__main__")
+        with auditing or contextlib.nullcontext():
+            if options.module:
+                sys.path.insert(0, "")
+                runpy.run_module(options.program, run_name="__main__", alter_sys=True)
+            else:
+                sys.path[0] = str(Path(options.program).resolve().parent)  # where Python looks first when it runs a file
+                runpy.run_path(options.program, run_name="__main__")
     finally:
-        if options.report is not None:
-            _reported(file)
+        if named is not None:
+            _written(file, auditing and auditing.found)
 
 
-def _reported(file: Path | None) -> None:
-    """Write what ran to a file, or as a table to stderr."""
+def _written(file: Path | None, audited: Any) -> None:
+    """Write what ran, or what an audit found, to a file, or as a table to stderr."""
     from toprung.torch import report, wait
 
     wait(FAREWELL)  # OpenCL's compilers keep stderr to themselves as long as they are at work
-    found = report()
+    found = audited or report()
     if file is None:
         errors_console.print(str(found), markup=False, highlight=False, soft_wrap=True)
         return

@@ -228,7 +228,7 @@ def _new(products: Products, key: Hashable, op: str, a: Any, b: Any, bias: Any, 
     settings = products.settings
     device = a.device
     shape = (*a.shape[:-1], *b.shape[-1:]) if b.dim() > 1 else tuple(a.shape[:-1])
-    entry = Entry(op, _problem(a, b), _lie(a) + _lie(b), str(device), shape)
+    entry = Entry(op, problem_of(a, b), lie(a) + lie(b), str(device), shape)
     entry.why = _unfit(settings, op, a, b, bias, result, shape)
     if not entry.why:
         if capturing(entry.device):
@@ -299,14 +299,14 @@ def _placed(shape: tuple[int, ...], strides: tuple[int, ...], home: Home, addres
     return View(operand, shape, strides)
 
 
-def _problem(a: Any, b: Any) -> str:
+def problem_of(a: Any, b: Any) -> str:
     """Return batch, M, N and K as readable text."""
     rows, depth, cols = (a.shape[-2] if a.dim() > 1 else 1), a.shape[-1], (b.shape[-1] if b.dim() > 1 else 1)
     batch = f"{a.shape[0]}×" if a.dim() == 3 else ""
     return f"{batch}{rows}×{cols}×{depth}"
 
 
-def _lie(tensor: Any) -> str:
+def lie(tensor: Any) -> str:
     """Return N for rows one after the other, T for columns, and another letter for anything else."""
     if tensor.dim() < 2 or tensor.stride(-1) == 1:
         return "N"
