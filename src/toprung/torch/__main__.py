@@ -37,6 +37,7 @@ def main(given: list[str] | None = None) -> None:
     parser.add_argument("--min-flops", type=float, metavar="N", help="operations below which PyTorch's own run")
     parser.add_argument("--cpu", action="store_true", help="take products on the CPU, too")
     parser.add_argument("--report", metavar="FILE", help="write what ran as JSON at the end; - for a table on stderr")
+    parser.add_argument("--measure", action="store_true", help="with --report: how long each kind takes on toprung's and PyTorch's")
     parser.add_argument(
         "--audit", metavar="FILE",
         help="take nothing, and write in which precision PyTorch computes each product, with its error; - for a table on stderr",
@@ -75,15 +76,15 @@ def main(given: list[str] | None = None) -> None:
                 runpy.run_path(options.program, run_name="__main__")
     finally:
         if named is not None:
-            _written(file, auditing and auditing.found)
+            _written(file, auditing and auditing.found, options.measure)
 
 
-def _written(file: Path | None, audited: Any) -> None:
+def _written(file: Path | None, audited: Any, measure: bool) -> None:
     """Write what ran, or what an audit found, to a file, or as a table to stderr."""
     from toprung.torch import report, wait
 
     wait(FAREWELL)  # OpenCL's compilers keep stderr to themselves as long as they are at work
-    found = audited or report()
+    found = audited or report(measure)
     if file is None:
         errors_console.print(str(found), markup=False, highlight=False, soft_wrap=True)
         return

@@ -10,7 +10,7 @@ import os
 import threading
 import warnings
 from collections.abc import Callable, Hashable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -46,6 +46,22 @@ _deterministic: Callable[[], bool] = torch._C._get_deterministic_algorithms
 _capturing: Callable[[], bool] = torch.cuda.is_current_stream_capturing
 
 
+Place = tuple[tuple[int, ...], tuple[int, ...], int]
+
+
+class Like(NamedTuple):
+    """Where the tensors of a kind of product lie: shape, stride, and elements behind an address of 16 bytes, of each.
+
+    ``result`` is the one that the caller gave, ``inplace`` true if it is added to.
+    """
+
+    a: Place
+    b: Place
+    bias: Place | None
+    result: Place | None
+    inplace: bool
+
+
 class Entry:
     """A kind of product: operator, shapes, strides, alignment, place.
 
@@ -60,21 +76,29 @@ class Entry:
     why : reason why PyTorch's own runs
     taken, left : calls that toprung's kernels ran, and PyTorch's
     job : preparation under way
+    like : where its tensors lie, if toprung could compute it
     """
 
-    __slots__ = ("call", "device", "eligible", "job", "layout", "left", "op", "problem", "shape", "taken", "why")
+    __slots__ = ("call", "device", "eligible", "job", "layout", "left", "like", "op", "problem", "shape", "taken", "why")
 
     def __init__(self, op: str, problem: str, layout: str, device: str, shape: tuple[int, ...]) -> None:
         self.op, self.problem, self.layout, self.device, self.shape = op, problem, layout, device, shape
         self.eligible, self.why, self.taken, self.left = False, "", 0, 0
         self.call: Call | None = None
         self.job: background.Job | None = None
+        self.like: Like | None = None
 
     @property
     def kernel(self) -> str:
         """Kernels that run it, with their tiles; empty if PyTorch's own does."""
         left = self.call.receipt() if self.call is not None else None
         return ", ".join(left.kernels) if left is not None else ""
+
+    @property
+    def path(self) -> str:
+        """Accuracy class of the kernels that run it; empty if PyTorch's own does."""
+        left = self.call.receipt() if self.call is not None else None
+        return left.precision if left is not None else ""
 
 
 class Products:
@@ -174,9 +198,9 @@ def multiply(
             return None  # the product would be written over what is to be added
     if profiling():
         with torch.profiler.record_function(f"toprung::{op}"):
-            made = _started(entry, call, a, b, bias, beta, alpha, out, inplace, at_a, at_b)
+            made = started(entry, call, a, b, bias, beta, alpha, out, inplace, at_a, at_b)
     else:
-        made = _started(entry, call, a, b, bias, beta, alpha, out, inplace, at_a, at_b)
+        made = started(entry, call, a, b, bias, beta, alpha, out, inplace, at_a, at_b)
     if made is None:
         entry.left += 1
     else:
@@ -188,7 +212,7 @@ profiling: Callable[[], bool] = torch._C._autograd._profiler_enabled
 """Return True while a profiler of PyTorch's records."""
 
 
-def _started(
+def started(
     entry: Entry, call: Call, a: Any, b: Any, bias: Any, beta: Any, alpha: Any, out: Any, inplace: bool, at_a: int, at_b: int
 ) -> Any:
     """Return the result of a product that is put into the current stream; None if that cannot be."""
@@ -234,6 +258,10 @@ def _new(products: Products, key: Hashable, op: str, a: Any, b: Any, bias: Any, 
         if capturing(entry.device):
             return None
         entry.eligible = True
+        there = bias is not None, result is not None
+        entry.like = Like(
+            _lies(a), _lies(b), _lies(bias) if there[0] else None, _lies(result) if there[1] else None, there[1] and bias is result
+        )
         views = _view(a, "cuda" if a.is_cuda else HOST), _view(b, "cuda" if a.is_cuda else HOST)
         if result is None:
             strides = tight(shape)
@@ -304,6 +332,10 @@ def problem_of(a: Any, b: Any) -> str:
     rows, depth, cols = (a.shape[-2] if a.dim() > 1 else 1), a.shape[-1], (b.shape[-1] if b.dim() > 1 else 1)
     batch = f"{a.shape[0]}×" if a.dim() == 3 else ""
     return f"{batch}{rows}×{cols}×{depth}"
+
+
+def _lies(tensor: Any) -> Place:
+    return tuple(tensor.shape), tuple(tensor.stride()), tensor.data_ptr() % 16 // 4
 
 
 def lie(tensor: Any) -> str:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from toprung.torch import products
+from toprung.torch import products, timing
 
 UNSEEN = (
     "convolutions and recurrent layers (cuDNN)",
@@ -31,6 +32,9 @@ class Row:
     kernel : toprung's kernel with its tile; empty if PyTorch's own ran
     why : reason why PyTorch's own ran
     eligible : True if toprung could have computed it
+    path : ``fp32``, or ``fp32x`` on Tensor Cores; empty if PyTorch's own ran
+    seconds, their_seconds : time of a call on toprung's kernels and on PyTorch's, where ``report`` measured it, else NaN
+    their_kernel : PyTorch's kernel, where it measured on a GPU
     """
 
     op: str
@@ -42,6 +46,19 @@ class Row:
     kernel: str
     why: str
     eligible: bool
+    path: str = ""
+    seconds: float = math.nan
+    their_seconds: float = math.nan
+    their_kernel: str = ""
+
+    def line(self) -> str:
+        """Return what ran it or why not, and what both take."""
+        found = f"{self.kernel} ({self.path})" if self.kernel else self.why
+        if not math.isnan(self.seconds):
+            found += f": {1e6 * self.seconds:.1f} µs"
+        if not math.isnan(self.their_seconds):
+            found += f"; PyTorch's{f' {self.their_kernel}' * bool(self.their_kernel)}: {1e6 * self.their_seconds:.1f} µs"
+        return found
 
 
 @dataclass(frozen=True)
@@ -70,8 +87,9 @@ class Report:
         return sum(row.taken + row.left for row in self.rows if row.eligible)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the report as plain data."""
-        return {**asdict(self), "rows": [asdict(row) for row in self.rows], "taken": self.taken, "not_seen": list(UNSEEN)}
+        """Return the report as plain data; NaN is None."""
+        rows = [{k: None if v != v else v for k, v in asdict(row).items()} for row in self.rows]
+        return {**asdict(self), "rows": rows, "taken": self.taken, "not_seen": list(UNSEEN)}
 
     def __str__(self) -> str:
         lines = [
@@ -80,7 +98,7 @@ class Report:
         ]
         for row in self.rows:
             lines.append(f"{row.op:18} {row.problem:24} {row.layout:3} {row.taken:8} {row.left:8}")
-            lines += _wrapped(row.kernel or row.why)
+            lines += _wrapped(row.line())
         for reason, count in self.refused.items():
             lines += [f"{count} calls left to PyTorch:", *_wrapped(reason)]
         return "\n".join([*lines, "not seen:", *(f"    {what}" for what in UNSEEN)])
@@ -90,8 +108,14 @@ def _wrapped(text: str) -> list[str]:
     return textwrap.wrap(text, 76, initial_indent="    ", subsequent_indent="    ")
 
 
-def report() -> Report:
-    """Return what ran on which kernels since ``enable``, or since the first ``use``."""
+def report(measure: bool = False) -> Report:
+    """Return what ran on which kernels since ``enable``, or since the first ``use``.
+
+    Parameters
+    ----------
+    measure : True to run each kind of product anew, on random operands that lie alike, and say how long toprung's kernels and
+        PyTorch's own take; some tenths of a second for each
+    """
     kinds: dict[tuple[str, ...], list[Any]] = {}
     small, refused = 0, dict[str, int]()
     for one in products.every():
@@ -103,7 +127,7 @@ def report() -> Report:
     rows = [
         Row(
             op, problem, layout, device, sum(e.taken for e in entries), sum(e.left for e in entries), kernel, why,
-            any(e.eligible for e in entries),
+            any(e.eligible for e in entries), entries[-1].path, *(timing.measured(entries[-1]) if measure else ()),
         )
         for (op, problem, layout, device, kernel, why), entries in kinds.items()
     ]  # fmt: skip
