@@ -26,9 +26,8 @@ def measured(entry: products.Entry) -> tuple[float, float, str]:
     if like is None:
         return math.nan, math.nan, ""
     try:
-        a, b, bias, result = (
-            None if one is None else _laid(*one, entry.device) for one in (like.a, like.b, like.bias, like.result)
-        )
+        a, b = _laid(*like.a, entry.device), _laid(*like.b, entry.device)
+        bias, result = (None if one is None else _laid(*one, entry.device) for one in (like.bias, like.result))
         theirs = _theirs(entry.op, a, b, bias)
         ours = math.nan
         if call is not None and (not call.depends or call.is_valid()):
