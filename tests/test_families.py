@@ -224,7 +224,7 @@ def test_candidates_are_costed_encoded_and_adapted(one: KernelFamily, device: De
 
 
 ONLY_WHERE_TUNED = ("stream_k", "hopper_inflight")
-"""Families whose cost model offers nothing, the second one because it has not run on a GPU yet."""
+"""Families whose cost model offers nothing, the second one because its present text has not been checked on a GPU yet."""
 
 
 def test_what_is_not_offered_yet_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:

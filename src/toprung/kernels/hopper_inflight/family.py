@@ -4,7 +4,7 @@ No splitting pass, no workspace and no guard: a power of two for each row of A, 
 split, and is taken back as partial sums are promoted to fp32 (``inflight.cu``). For products whose operands are read once or twice:
 batches, small and memory-bound ones. Large ones are faster split beforehand.
 
-It has not run on a GPU yet (``OFFERED``).
+Selection does not take it before its present text has been through the sanitizer on a GPU (``OFFERED``).
 """
 
 from __future__ import annotations
