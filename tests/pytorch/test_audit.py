@@ -95,9 +95,17 @@ def test_what_is_enabled_does_not_run_and_is_enabled_again(step: Any) -> None:
 
 
 def test_a_compiled_function_runs_uncompiled() -> None:
-    twice = torch.compile(lambda x: 2 * (x @ x))
-    (row,) = toprung.torch.audit(twice, torch.randn(32, 32, device=DEVICE)).rows
-    assert (row.op, row.problem, row.layout) == ("mm", "32×32×32", "NN")
+    compiled, x = [], torch.randn(32, 32, device=DEVICE)
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        compiled.append(graph)
+        return graph
+
+    twice = torch.compile(lambda x: 2 * (x @ x), backend=backend)
+    (row,) = toprung.torch.audit(twice, x).rows
+    assert (row.op, row.problem, row.layout) == ("mm", "32×32×32", "NN") and not compiled
+    twice(x)
+    assert compiled, "it stays uncompiled"
 
 
 def test_other_types_have_their_own_precision() -> None:

@@ -187,9 +187,10 @@ class Auditing(TorchDispatchMode):  # type: ignore[misc]
         self._kinds: dict[tuple[Any, ...], Row] = {}
         self._made: dict[int, str] = {}
         self._tracker = ModuleTracker()
-        self._around = (exclude(), torch.compiler.set_stance("force_eager"), self._tracker)
+        self._around: tuple[Any, ...] = ()
 
     def __enter__(self) -> Any:
+        self._around = exclude(), torch.compiler.set_stance("force_eager"), self._tracker
         for one in self._around:
             one.__enter__()
         return super().__enter__()
