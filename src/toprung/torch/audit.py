@@ -91,7 +91,7 @@ class Row:
 
 @dataclass
 class Audit:
-    """What ``audit`` found; ``print`` it, or take ``to_json()``.
+    """Result of ``audit``; ``print`` it, or take ``to_json()``.
 
     Attributes
     ----------

@@ -50,7 +50,7 @@ Place = tuple[tuple[int, ...], tuple[int, ...], int]
 
 
 class Like(NamedTuple):
-    """Where the tensors of a kind of product lie: shape, stride, and elements behind an address of 16 bytes, of each.
+    """Places of the tensors of a kind of product: shape, stride, and elements behind an address of 16 bytes, of each.
 
     ``result`` is the one that the caller gave, ``inplace`` true if it is added to.
     """

@@ -19,7 +19,7 @@ TIMES: Mapping[tuple[int, int], tuple[float, float]] = {
 }  # fmt: skip
 """Seconds of 32 of K and of a tile, by consumers and BN, on an SM that has as many blocks as it can."""
 ALONE = 0.76
-"""The same for a block that has an SM to itself, where two could share it."""
+"""Share of those seconds that a block takes which has an SM to itself, where two could share it."""
 LAUNCH = 2.0e-6
 """Seconds of a launch."""
 MEET = 73e-12

@@ -26,7 +26,7 @@ from toprung.kernels.hopper_inflight.config import CHUNK, CLUSTERS, InflightConf
 from toprung.kernels.hopper_inflight.cost import STAGES, configs, seconds
 
 OFFERED = False
-"""Whether selection and tuner may take the family: not before it has been checked and measured on a device."""
+"""True if selection and tuner may take the family: not before it has been checked and measured on a device."""
 
 SHALLOWEST, DEEPEST = 64, 1 << 20
 """The promise holds from this K on; K up to which chunks are counted with 31 bits whatever the tiles."""

@@ -475,42 +475,37 @@ inflight(const float *A, const float *B, float *C, float alpha, float beta, ulon
     int chunks = alpha == 0.0f ? 0 : (K + 31) / 32, each = (chunks + SLICES - 1) / SLICES, begin = min(slice * each, chunks);
     chunks = min(each, chunks - begin);
 
-    if (warpgroup == CONSUMERS) { // the copier
-        fewer_registers<COPIER_REGISTERS>();
-        for (int tile = worker; tile < tiles; tile += workers) {
-            Place of = walk.place(tile);
-            Copies<true, !TRANS_A, BM, ALIGN_A> a(A + of.matrix * stride_a, lda, of.m, M, 32 * begin);
-            Copies<false, TRANS_B, BN, ALIGN_B> b(B + of.matrix * stride_b, ldb, of.n, N, 32 * begin);
+    if (warpgroup >= CONSUMERS) {
+        if (warpgroup == CONSUMERS) { // the copier
+            fewer_registers<COPIER_REGISTERS>();
+            for (int tile = worker; tile < tiles; tile += workers) {
+                Place of = walk.place(tile);
+                Copies<true, !TRANS_A, BM, ALIGN_A> a(A + of.matrix * stride_a, lda, of.m, M, 32 * begin);
+                Copies<false, TRANS_B, BN, ALIGN_B> b(B + of.matrix * stride_b, ldb, of.n, N, 32 * begin);
 #pragma unroll 1
-            for (int j = 0; j < chunks; ++j) {
-                barrier_wait(at.empty(), at.phase ^ 1);
-                a.fetch(at.tile(), 32 * (begin + j), K);
-                b.fetch(at.tile() + A_BYTES, 32 * (begin + j), K);
-                barrier_arrive_copied(at.full());
-                at.advance();
+                for (int j = 0; j < chunks; ++j) {
+                    barrier_wait(at.empty(), at.phase ^ 1);
+                    a.fetch(at.tile(), 32 * (begin + j), K);
+                    b.fetch(at.tile() + A_BYTES, 32 * (begin + j), K);
+                    barrier_arrive_copied(at.full());
+                    at.advance();
+                }
             }
+        } else { // the splitter
+            fewer_registers<SPLITTER_REGISTERS>();
+            for (int tile = worker; tile < tiles; tile += workers)
+#pragma unroll 1
+                for (int j = 0; j < chunks; ++j) {
+                    barrier_wait(at.full(), at.phase);
+                    split_columns(at.tile() + A_BYTES, at.scales());
+                    proxy_fence(); // the matrix units read what was written here
+                    __syncwarp();
+                    if (threadIdx.x % 32 == 0) barrier_arrive(at.ready());
+                    at.advance();
+                }
         }
 #if SLICES > 1
-        cluster_sync();
-        cluster_sync();
-#endif
-        return;
-    }
-
-    if (warpgroup > CONSUMERS) { // the splitter
-        fewer_registers<SPLITTER_REGISTERS>();
-        for (int tile = worker; tile < tiles; tile += workers)
-#pragma unroll 1
-            for (int j = 0; j < chunks; ++j) {
-                barrier_wait(at.full(), at.phase);
-                split_columns(at.tile() + A_BYTES, at.scales());
-                proxy_fence(); // the matrix units read what was written here
-                __syncwarp();
-                if (threadIdx.x % 32 == 0) barrier_arrive(at.ready());
-                at.advance();
-            }
-#if SLICES > 1
-        cluster_sync();
+        cluster_sync(); // as often as consumers do
         cluster_sync();
 #endif
         return;
