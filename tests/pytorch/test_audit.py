@@ -15,6 +15,7 @@ import torch
 
 import toprung.torch
 from toprung import errors
+from toprung.blas import routines
 from toprung.torch.audit import _computed_in, _rounded
 from torch_device import DEVICE, EVERY
 
@@ -123,6 +124,21 @@ def test_hard_values(fill: float) -> None:
     a, b = torch.full((9, 5), fill, device=DEVICE), torch.randn(5, 7, device=DEVICE)
     (row,) = toprung.torch.audit(torch.mm, a, b).rows
     assert row.precision == "fp32" and (math.isnan(row.error) if math.isnan(fill) else row.error < 1e-6)
+
+
+def test_a_result_that_is_no_number_is_an_infinite_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither PyTorch's nor toprung's NaN passes for a small error."""
+
+    def computed(a: Any, b: Any, *_: Any) -> Any:
+        made = a @ b
+        made[0, 0] = math.nan
+        return made
+
+    monkeypatch.setattr(routines, "computed", computed)
+    a, b = torch.randn(9, 5, device=DEVICE), torch.randn(5, 7, device=DEVICE)
+    (row,) = toprung.torch.audit(torch.mm, a, b).rows
+    assert row.error < 1e-6 and math.isinf(row.ours)
+    assert _computed_in(math.inf, {"TF32": 3e-4, "bf16": 2.4e-3}, "cpu") == "?"
 
 
 def test_no_rows_in_empty_products_and_the_result_comes_back() -> None:

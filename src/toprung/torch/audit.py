@@ -64,8 +64,9 @@ class Row:
     device : PyTorch's name of the device
     dtype : type of A
     count : calls
-    precision : what PyTorch computed in: ``fp32``, ``TF32``, ``bf16``, ``emulated fp32``, or for other types their own
-    error : ‖C − C_ref‖ / ‖C_ref‖ of PyTorch's result against float64, over the sampled rows; NaN if it has none that are finite
+    precision : what PyTorch computed in: ``fp32``, ``TF32``, ``bf16``, ``emulated fp32``, or for other types their own; ``?`` if
+        its result is no number where it should be one
+    error : ‖C − C_ref‖ / ‖C_ref‖ of PyTorch's result against float64, over the sampled rows; NaN if none are finite
     ours : the same of toprung's result; NaN for types that are not fp32, and where toprung refused
     why : the reason why ``ours`` is missing
     """
@@ -110,8 +111,8 @@ class Audit:
         return [row for row in self.rows if row.lowered]
 
     def to_json(self) -> dict[str, Any]:
-        """Return what was found as plain data; NaN is None."""
-        rows = [{k: None if v != v else v for k, v in asdict(row).items()} for row in self.rows]
+        """Return what was found as plain data; NaN is None, and an infinite error ``"inf"``."""
+        rows = [{k: None if v != v else "inf" if v == math.inf else v for k, v in asdict(row).items()} for row in self.rows]
         return {"rows": rows, "lowered": len(self.lowered), "hidden": self.hidden, "not_seen": list(UNSEEN)}
 
     def __str__(self) -> str:
@@ -294,11 +295,13 @@ def _spread(count: int, wanted: int, device: Any) -> Any:
 
 
 def _error(found: Any, exact: Any) -> float:
-    """Return ‖found − exact‖ / ‖exact‖ of what is finite."""
-    finite = exact.isfinite() & found.isfinite()
+    """Return ‖found − exact‖ / ‖exact‖ of what fp32 can hold; infinite if something there is no number, NaN if there is nothing."""
+    finite = exact.float().isfinite()
+    if not bool(finite.any()):
+        return math.nan
     whole = float(exact[finite].norm())
     off = float((found[finite] - exact[finite]).norm())
-    return off / whole if whole else math.nan if not bool(finite.any()) else 0.0 if not off else math.inf
+    return 0.0 if off == 0 else off / whole if whole and math.isfinite(off) else math.inf
 
 
 def _computed_in(error: float, rounded: dict[str, float], device_type: str) -> str:
@@ -309,6 +312,8 @@ def _computed_in(error: float, rounded: dict[str, float], device_type: str) -> s
     asked = torch._C._get_fp32_precision_getter("cuda" if device_type == "cuda" else "mkldnn", "matmul")
     if rounded["TF32"] == 0:
         return {"tf32": "TF32", "bf16": "bf16"}.get(asked, "fp32") if device_type == "cuda" else "fp32"
+    if math.isinf(error):
+        return "?"
     if error >= math.sqrt(rounded["TF32"] * rounded["bf16"]):
         return "bf16"
     if error >= 0.3 * rounded["TF32"]:
