@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from tables.common import NOTHING
 from toprung.gemm.desc import GemmDesc
@@ -44,7 +45,6 @@ def _times(words: Sequence[str], root: Path) -> str:
     ]
     for row in record["inflight"]:
         batch, m, n, k = row["size"]
-        size = (f"{batch}×" if batch > 1 else "") + (f"{m}³" if m == n == k else f"{m}×{n}×{k}") + f" {row['layout']}"
         times = {name: 1e6 * statistics.median(found) for name, found in row["seconds"].items()}
         ours = {name: t for name, t in times.items() if name not in OTHERS}
         best = min(ours, key=ours.__getitem__)
@@ -54,7 +54,7 @@ def _times(words: Sequence[str], root: Path) -> str:
         known = " | ".join(f"{times[name]:.1f}" if name in times else "" for name in OTHERS)
         chosen = "the same" if str(guess) == best else f"{guess}, {ours[str(guess)]:.1f}".replace("x", "×")
         lines.append(
-            f"| {size} | {known} | **{ours[best]:.1f}** | {best.replace('x', '×')} | {times['fp32'] / ours[best]:.2f} "
+            f"| {_product(row)} | {known} | **{ours[best]:.1f}** | {best.replace('x', '×')} | {times['fp32'] / ours[best]:.2f} "
             f"| {row['error'][best] / row['error']['fp32']:.2f} | {chosen} |"
         )
     e = record["environment"]
@@ -65,4 +65,24 @@ def _times(words: Sequence[str], root: Path) -> str:
     ])  # fmt: skip
 
 
-TABLES = {"inflight": _limits, "inflight_times": _times}
+def _steps(words: Sequence[str], root: Path) -> str:
+    """Return the time of the fastest block by product, a column for each record."""
+    if not words:
+        return NOTHING
+    records = [read(root / word) for word in words]
+    lines = ["| product | " + " | ".join(f"{i + 1}, µs" for i in range(len(records))) + " |", "|---|" + "---:|" * len(records)]
+    for rows in zip(*(record["inflight"] for record in records), strict=True):
+        times = [min(statistics.median(found) for name, found in row["seconds"].items() if name not in OTHERS) for row in rows]
+        lines.append(f"| {_product(rows[0])} | " + " | ".join(f"{1e6 * t:.1f}" for t in times) + " |")
+    commits = ", ".join(record["environment"]["commit"] for record in records)
+    e = records[0]["environment"]
+    return "\n".join([*lines, "", f"{e['device']['name']}, driver {e['device']['driver']}, {e['date'][:10]}, commits {commits}."])
+
+
+def _product(row: Mapping[str, Any]) -> str:
+    """Return the size and the layout of a product as text."""
+    batch, m, n, k = row["size"]
+    return (f"{batch}×" if batch > 1 else "") + (f"{m}³" if m == n == k else f"{m}×{n}×{k}") + f" {row['layout']}"
+
+
+TABLES = {"inflight": _limits, "inflight_times": _times, "inflight_steps": _steps}
