@@ -67,8 +67,12 @@ class InflightConfig(KernelConfig):
     def shared_bytes(self) -> int:
         """Shared memory of a block: the ring on 1024 bytes, B's scales and three barriers a stage, what is computed again, C."""
         ring = self.STAGES * (4 * CHUNK * (self.BM + self.BN) + 4 * self.BN + 24)
-        out = 64 * (self.BN + 16) if self.BN >= 64 and self.SLICES == 1 else 0
-        return 1024 + ring + 4 * self.CONSUMERS * (AGAIN_BYTES + out)
+        return 1024 + ring + 4 * self.CONSUMERS * (AGAIN_BYTES + self.out_bytes)
+
+    @property
+    def out_bytes(self) -> int:
+        """Shared memory from which the copy engine stores 16 rows of C for a consumer warp; 0 if the warp stores them itself."""
+        return 64 * (self.BN + 16) if self.BN >= 64 and self.SLICES == 1 else 0
 
     @property
     def registers(self) -> tuple[int, int, int]:
@@ -89,7 +93,8 @@ class InflightConfig(KernelConfig):
             "ARCH_SPECIFIC": 1, "CONSUMERS": self.CONSUMERS, "BN": self.BN, "STAGES": self.STAGES, "GROUP": self.GROUP,
             "SLICES": self.SLICES, "RESIDENT": self.resident, "COPIER_REGISTERS": copier, "SPLITTER_REGISTERS": splitter,
             "CONSUMER_REGISTERS": consumer, "TRANS_A": int(trans_a), "TRANS_B": int(trans_b), "ALIGN_A": align_a,
-            "ALIGN_B": align_b, "SPIN_LIMIT": SPIN_LIMIT, DYNAMIC_SHARED: self.shared_bytes,
+            "ALIGN_B": align_b, "AGAIN_BYTES": AGAIN_BYTES, "OUT_BYTES": self.out_bytes, "SPIN_LIMIT": SPIN_LIMIT,
+            DYNAMIC_SHARED: self.shared_bytes,
         }  # fmt: skip
 
     def refused(self) -> str:

@@ -29,13 +29,14 @@
 #define DEPTH 8               // of K at a time in plain fp32
 #define CHAIN 32              // of K added up by themselves there, as in include/block.cl
 #define GRANULE 32            // columns computed again together
-#define AGAIN_BYTES (4 * DEPTH * (16 + GRANULE))
 #define FOURS (LANES >= 16)   // whether a thread's sums are four columns next to each other
 #define PITCH (BN + 16)       // floats from row to row of what a warp hands to the copy engine: eight rows meet in no bank
-#define OUT_BYTES (FOURS && SLICES == 1 ? 64 * PITCH : 0)
 #define TOP 14                // the largest element of a scaled row lies in [2^TOP, 2^(TOP + 1))
 #define SPREAD 17             // times 2^-SPREAD the largest: four neighbours under that have fewer bits in their terms than fp32 has
 #define LEAST 25              // least biased exponent of a row's largest: below, terms or scaled sums would be subnormal
+
+// what a consumer warp has for what it computes again, and for the rows that it hands to the copy engine
+static_assert(AGAIN_BYTES >= 4 * DEPTH * (16 + GRANULE) && (!FOURS || SLICES > 1 || OUT_BYTES >= 64 * PITCH), "its shared memory is too small");
 
 inline void consumers_meet() { asm volatile("bar.sync 15, %0;" ::"n"(128 * CONSUMERS) : "memory"); }
 
