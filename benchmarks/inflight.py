@@ -109,7 +109,7 @@ def layouts() -> Iterator[tuple[str, int]]:
     yield from (("NN", 0), ("NT", 0), ("TN", 0), ("TT", 0), ("NN", 1), ("TT", 2), ("NT", 1))
 
 
-HOSTILE = ("special", "wide", "tiny", "huge", "subnormal", "zeros")
+HOSTILE = ("special", "wide", "tiny", "huge", "subnormal", "rising", "falling", "zeros")
 
 
 def made_hostile(name: str, a: torch.Tensor, b: torch.Tensor) -> None:
@@ -124,6 +124,10 @@ def made_hostile(name: str, a: torch.Tensor, b: torch.Tensor) -> None:
         a.mul_(2.0**-60), b.mul_(2.0**127)
     elif name == "subnormal":
         a.mul_(2.0**-130), b.mul_(2.0**60)
+    elif name in ("rising", "falling"):  # from 32 of K to the next, where B has zeros
+        steps = torch.exp2(60.0 * (torch.arange(a.shape[2], device="cuda") // 32).clamp(max=2) - 60)
+        a.mul_(steps if name == "rising" else steps.flip(0)), b.mul_(2.0**-30)
+        b[:, slice(32, None) if name == "rising" else slice(0, 64), 5:20] = 0
     elif name == "zeros":
         a[:, 3:60] = 0
         b[:, :, 7] = 0
