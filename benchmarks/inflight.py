@@ -101,7 +101,7 @@ def started(session: Any, family: Any, desc: GemmDesc, config: Any) -> Callable[
 
 def blocks() -> Iterator[InflightConfig]:
     for (consumers, cols), stages in STAGES.items():
-        for slices in (1, 2, 8):
+        for slices in (1, 2, 8, 16):
             yield InflightConfig(consumers, cols, stages, SLICES=slices)
 
 

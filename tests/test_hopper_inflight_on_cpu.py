@@ -130,7 +130,7 @@ def test_layouts_alignments_and_edges(folder: Folder, config: InflightConfig, tr
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("slices", [2, 4, 8])
+@pytest.mark.parametrize("slices", [2, 4, 8, 16])
 def test_clusters_add_their_slices(folder: Folder, slices: int) -> None:
     config = dataclasses.replace(SMALL, SLICES=slices)
     one = Product.of(70, 40, 32 * slices + 3, 2, 1, trans="NT")

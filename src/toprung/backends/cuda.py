@@ -45,6 +45,8 @@ MAX_GROUPS = (2**31 - 1, 65535, 65535)
 """Work-groups in each dimension of a launch, on every NVIDIA GPU."""
 TENSOR_MAP_BYTES = 128
 HOLD = Path(__file__).with_name("hold.cu")
+PORTABLE_CLUSTER = 8
+"""Largest cluster that every GPU with clusters can run; larger ones are asked for by name."""
 ALL_SHARED = 100
 """Per cent of the L1 cache that CARVEOUT turns into shared memory, as far as the hardware goes."""
 
@@ -340,6 +342,9 @@ class CUDASession:
                     function, driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, dynamic
                 )
             )
+        if fact("REQUIRED_CLUSTER_WIDTH") > PORTABLE_CLUSTER:
+            allowed = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
+            _call(driver.cuFuncSetAttribute(function, allowed, 1))
         resources = Resources(fact("NUM_REGS"), shared, fact("LOCAL_SIZE_BYTES"))
         kernel = CUDAKernel(function, source, resources, dynamic, fact("MAX_THREADS_PER_BLOCK"))
         weakref.finalize(kernel, _release, driver.cuModuleUnload, module, self._context)

@@ -23,8 +23,8 @@ SHARED_BYTES = 227 * 1024
 """Shared memory of an SM that its blocks may have; each takes 1 KB besides."""
 AGAIN_BYTES = 4 * 8 * (16 + 32)
 """Shared memory of a consumer warp for what it computes again in plain fp32."""
-CLUSTERS = (1, 2, 4, 8)
-"""Blocks of a cluster; 8 run everywhere."""
+CLUSTERS = (1, 2, 4, 8, 16)
+"""Blocks of a cluster."""
 SPIN_LIMIT = 1 << 26
 """Tries after which a wait inside the kernel is an error and not for ever, seconds at least."""
 LARGEST_GROUP = 1 << 10
@@ -102,7 +102,7 @@ class InflightConfig(KernelConfig):
         if (self.CONSUMERS, self.BN) not in ((2, 128), (2, 64), (2, 32), (1, 64), (1, 32)):
             return f"a block has 128×128, 128×64, 128×32, 64×64 or 64×32 of C, not {self.BM}×{self.BN}"
         if self.SLICES not in CLUSTERS or not 1 <= self.GROUP <= LARGEST_GROUP:
-            return f"1, 2, 4 or 8 blocks share a tile, and 1 to {LARGEST_GROUP} rows of tiles are walked together, not {self}"
+            return f"1, 2, 4, 8 or 16 blocks share a tile, and 1 to {LARGEST_GROUP} rows of tiles are walked together, not {self}"
         if self.STAGES < 3:
             return "one stage of the ring is filled and one split while a third is multiplied"
         if (used := self.resident * (self.shared_bytes + 1024)) > SHARED_BYTES + 1024:

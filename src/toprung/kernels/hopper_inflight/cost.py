@@ -30,7 +30,7 @@ SHORTEST = 128
 """Least K of a slice."""
 STAGES: Mapping[tuple[int, int], int] = {(2, 128): 4, (2, 64): 6, (2, 32): 8, (1, 64): 5, (1, 32): 8}
 """Stages of the ring: as many as fit."""
-CLUSTERED = {1: 1.0, 2: 1.0, 4: 0.91, 8: 0.91}
+CLUSTERED = {1: 1.0, 2: 1.0, 4: 0.91, 8: 0.91, 16: 0.85}
 """Share of the SMs that clusters of so many blocks can have at once: they lie in one GPC, and not all have a multiple of four."""
 
 

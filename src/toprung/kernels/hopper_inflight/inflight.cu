@@ -122,10 +122,16 @@ template <bool IS_A, bool ALONG, int ROWS, int WIDTH> struct Copies {
             for (int i = 0; i < COUNT; ++i, x += STEP * ld) copy_async<4 * WIDTH>(to + 4 * place_of(i), x, 4 * WIDTH);
             return;
         }
-        int rest = K - k - (int)(ALONG ? on : line), wide = ALONG ? min(max(rest, 0), WIDTH) : left;
+        int rest = K - k - (int)(ALONG ? on : line), wide = ALONG ? min(max(rest, 0), WIDTH) : left; // of a piece, all that there is
+        int count = wide ? ALONG ? left : rest : 0; // of rows or of K, as many as there are
+        if (wide % WIDTH == 0) {
+#pragma unroll(COUNT < 16 ? COUNT : 16)
+            for (int i = 0; i < COUNT; ++i, x += STEP * ld) copy_async_if<4 * WIDTH>(to + 4 * place_of(i), x, i * STEP < count);
+            return;
+        }
 #pragma unroll 1
         for (int i = 0; i < COUNT; ++i) {
-            bool there = (ALONG ? left : rest) > i * STEP && wide > 0;
+            bool there = i * STEP < count;
             copy_async<4 * WIDTH>(to + 4 * place_of(i), there ? x + i * STEP * ld : x, there ? 4 * wide : 0);
         }
     }

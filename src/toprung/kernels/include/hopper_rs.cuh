@@ -7,6 +7,14 @@ template <int BYTES> inline void copy_async(uint to, const float *from, int vali
     else asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(from), "n"(BYTES), "r"(valid) : "memory");
 }
 
+// the same of all BYTES, or zeros: ``from`` is not read then
+template <int BYTES> inline void copy_async_if(uint to, const float *from, bool there) {
+    if (BYTES == 16)
+        asm volatile("{\n.reg .pred p;\nsetp.eq.u32 p, %2, 0;\ncp.async.cg.shared.global [%0], [%1], 16, p;\n}" ::"r"(to), "l"(from), "r"((uint)there) : "memory");
+    else
+        asm volatile("{\n.reg .pred p;\nsetp.eq.u32 p, %3, 0;\ncp.async.ca.shared.global [%0], [%1], %2, p;\n}" ::"r"(to), "l"(from), "n"(BYTES), "r"((uint)there) : "memory");
+}
+
 // one of the arrivals that the barrier counts, as soon as this thread's copies up to here are there
 inline void barrier_arrive_copied(uint bar) {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(bar) : "memory");
