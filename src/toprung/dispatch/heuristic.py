@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from toprung.device import Device
 from toprung.dispatch.ranking import Predicted, against_fp32, ranked
@@ -47,11 +48,14 @@ def installed(device: Device, desc: Desc) -> Predicted | None:
     return next(iter(ranked(device, desc, own=False)), None)
 
 
-def slower_than_fp32(device: Device, desc: Desc, family: KernelFamily) -> str:
-    """Return why a family of another precision should not be expected to be faster than plain fp32; empty where it should."""
+def slower_than_fp32(device: Device, desc: Desc, family: KernelFamily, weighed: Callable[[], float] | None = None) -> str:
+    """Return why a family of another precision should not be expected to be faster than plain fp32; empty where it should.
+
+    ``weighed``: see ``against_fp32``.
+    """
     if not desc.result.elements:
         return "the result is empty"
-    ours, plain = against_fp32(device, desc, family)
+    ours, plain = against_fp32(device, desc, family, weighed)
     if ours * MARGIN <= plain:
         return ""
     return f"{family.precision} would take about {ours * 1e6:.0f} us with all its launches, plain fp32 {plain * 1e6:.0f}"

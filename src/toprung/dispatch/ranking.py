@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 from toprung.device import Device
@@ -58,11 +59,20 @@ def loss(device: Device, desc: Desc, candidate: Candidate) -> float | None:
     return mine / best[0].seconds if mine is not None and best and 0 < best[0].seconds < math.inf else None
 
 
-def against_fp32(device: Device, desc: Desc, family: KernelFamily) -> tuple[float, float]:
-    """Return the predicted seconds of a family's best candidate, and of plain fp32 by operations and bytes alone."""
+def against_fp32(
+    device: Device, desc: Desc, family: KernelFamily, weighed: Callable[[], float] | None = None
+) -> tuple[float, float]:
+    """Return the predicted seconds of a family's best candidate, and of plain fp32.
+
+    Operations and bytes alone say how long plain fp32 takes where they say enough; else ``weighed`` returns the predicted seconds of
+    its best candidate, by default of toprung's.
+    """
     assert isinstance(desc, GemmDesc)
     ours = min((family.cost(device, desc, config) for config in family.candidates(device, desc)), default=math.inf)
-    return ours, cost_model.plain_fp32_seconds(desc)
+    plain = cost_model.plain_fp32_seconds(desc)
+    if plain - cost_model.PLAIN_START < ours * NEAR < math.inf:
+        plain = weighed() if weighed else ranked(device, desc)[0].seconds
+    return ours, plain
 
 
 def against_installed(device: Device, desc: Desc, candidate: Candidate) -> float:

@@ -5,6 +5,8 @@ The data decide on the device: fp32x computes again in plain fp32 what two fp16 
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Collection
 from dataclasses import replace
 
 from toprung.device import Device
@@ -48,36 +50,53 @@ def select(
         return _fp32(device, desc, own, store)
     if precision not in ("auto", *FASTER):
         return _asked_for(device, desc, own, precision, store)
+
+    @functools.cache
+    def plain() -> float:
+        return ranking.ranked(device, desc, own=own or None)[0].seconds
+
     refused: PassedOver = ()
+    slower: set[str] = set()  # families that were measured and took longer than plain fp32
+    best: KernelFamily | None = None
+    passed: PassedOver = ()
     for family in faster_families(precision):
         reason, told = family.supports(device, desc), None
         if not reason and precision == "auto":
-            told = store.slower_than_fp32(device, desc, own, family.precision)
-            reason = heuristic.slower_than_fp32(device, desc, family) if told is None else told
-        if not reason:
-            passed: PassedOver = ()
+            told = store.slower_than_fp32(device, desc, own, family)
+            reason = heuristic.slower_than_fp32(device, desc, family, plain) if told is None else told
+        if told:
+            slower.add(family.name)
+        if reason:
+            if precision != "auto" or not family.supports(device, ORDINARY):
+                refused += ((family.precision, reason),)
+        elif best is None:
+            best = family
             if precision == "auto" and told is not None:
                 passed = (("fp32", "slower where both were measured, says the store"),)
             elif precision == "auto":
-                ours, plain = ranking.against_fp32(device, desc, family)
-                passed = (("fp32", f"{plain / ours:.1f} times as long by the cost model"),)
-            found = of_precision(device, desc, family.precision, store)
-            why = f"as accurate as fp32, on Tensor Cores, {found.why}"
-            return replace(found, why=why, passed_over=(*passed, *found.passed_over))
-        if precision != "auto" or not family.supports(device, ORDINARY):
-            refused += ((family.precision, reason),)
+                ours, theirs = ranking.against_fp32(device, desc, family, plain)
+                passed = (("fp32", f"{theirs / ours:.1f} times as long by the cost model"),)
+    if best is not None:
+        found = of_precision(device, desc, best.precision, store, slower)
+        why = f"as accurate as fp32, on Tensor Cores, {found.why}"
+        return replace(found, why=why, passed_over=(*passed, *found.passed_over))
     plain_one = _fp32(device, desc, own, store)
     if precision != "auto" and refused:  # asked for, and not had: the first thing to be told
         return replace(plain_one, why=f"{refused[0][1]}; fp32 ran in its place. {plain_one.why}".strip())
     return replace(plain_one, passed_over=(*plain_one.passed_over, *refused))
 
 
-def of_precision(device: Device, desc: Desc, precision: str, store: TunedStore = tuned.HERE) -> Selection:
-    """Return the selection of another accuracy class for a product that it supports: what the store knows, else the heuristic's."""
-    found, passed = store.of_precision(device, desc, precision)
+def of_precision(
+    device: Device, desc: Desc, precision: str, store: TunedStore = tuned.HERE, without: Collection[str] = ()
+) -> Selection:
+    """Return the selection of another accuracy class for a product that it supports: what the store knows, else the heuristic's.
+
+    ``without``: names of families that are not to be selected.
+    """
+    found, passed = store.of_precision(device, desc, precision, without)
     if found is None:
-        found = heuristic.select_own(device, desc, precision)
-        return replace(found, passed_over=passed)
+        order = [p for p in ranking.ranked(device, desc, precision) if p.candidate.family.name not in without]
+        found = heuristic.select_own(device, desc, precision, order)
     return replace(found, passed_over=(*found.passed_over, *passed))
 
 

@@ -15,7 +15,7 @@ import itertools
 import math
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -43,6 +43,9 @@ MARGIN = 1.03
 
 STRAYED = 1.1
 """Predicted loss beyond which a neighbour is not followed: the time of its candidate here over the best candidate's."""
+
+CLEARLY = 1.2
+"""Factor by which a family must be faster by its prediction to be taken where another was measured and it was not."""
 
 SHOWN = 3
 """Entries passed over for a faster one that a receipt names."""
@@ -198,30 +201,42 @@ class TunedStore:
         found = (family.name, class_of(desc), desc.sizes) in self.known(device).failed
         return "went wrong when it was measured on these very sizes" if found else ""
 
-    def slower_than_fp32(self, device: Device, desc: Desc, own: bool, precision: str) -> str | None:
-        """Return why another accuracy class is slower than plain fp32, empty if it is faster; None if the stores do not know."""
+    def slower_than_fp32(self, device: Device, desc: Desc, own: bool, family: KernelFamily) -> str | None:
+        """Return why a family of another accuracy class is slower than plain fp32, empty if it is faster; None if it is not known.
+
+        What a store says of one family says nothing of another that was not measured there.
+        """
         here = self.known(device)
         for exact, entries in _spots(here, desc) if here.book else ():
-            chosen, _ = self._first(here, device, desc, _of(entries, precision), exact)
+            mine = [e for e in entries if e.kernel == family.name]
+            chosen, _ = self._first(here, device, desc, mine, exact)
             plain = next((e for e in entries if _may(e, device, desc, own)), None)
             if chosen and plain:
                 _, ours = chosen
                 if ours.median <= plain.median:
                     return ""
                 share = f"{ours.median / plain.median:.2f} times as long as {_name(plain)}"
-                return f"{precision} took {share} when both were measured on {_shape(ours)}"
+                return f"{family.precision} took {share} when both were measured on {_shape(ours)}"
         return None
 
-    def of_precision(self, device: Device, desc: Desc, precision: str) -> tuple[Selection | None, PassedOver]:
-        """Return what the stores select in an accuracy class, None if they do not know; and what they passed over."""
+    def of_precision(
+        self, device: Device, desc: Desc, precision: str, without: Collection[str] = ()
+    ) -> tuple[Selection | None, PassedOver]:
+        """Return what the stores select in an accuracy class, None if they do not know; and what they passed over.
+
+        ``without``: names of families that are not to be selected.
+        """
         here = self.known(device)
         passed: PassedOver = ()
         for exact, entries in _spots(here, desc) if here.book else ():
-            chosen, more = self._first(here, device, desc, _of(entries, precision), exact)
+            entries = [e for e in _of(entries, precision) if e.kernel not in without]
+            chosen, more = self._first(here, device, desc, entries, exact)
             if chosen is None:
                 passed += more
             elif not chosen[1].candidate["tile"]:
                 return None, passed + more  # what the cost model takes was faster there
+            elif reason := _unmeasured(device, desc, chosen[0].candidate, {e.kernel for e in entries} | set(without)):
+                passed += ((_name(chosen[1]), reason), *more)
             else:
                 found, entry = chosen
                 return replace(found, why=f"tuned on {_where(entry, exact)}: {_milliseconds(entry)}", passed_over=more), passed
@@ -406,6 +421,16 @@ def _strayed(device: Device, desc: Desc, candidate: Candidate, entry: Entry) -> 
     if lost <= STRAYED:
         return ""
     return f"tuned on {_where(entry, False)}; {lost:.2f} times as long as another by the cost model here"
+
+
+def _unmeasured(device: Device, desc: Desc, candidate: Candidate, measured: Collection[str]) -> str:
+    """Return why an entry is left for the heuristic: a family that was not measured there is predicted to be clearly faster."""
+    order = ranking.ranked(device, desc, candidate.family.precision)
+    other = next((p for p in order if p.candidate.family.name not in measured), None)
+    ours = candidate.family.cost(device, desc, candidate.config)
+    if other is None or ours < CLEARLY * other.seconds:
+        return ""
+    return f"{ours / other.seconds:.1f} times as long as {other.candidate} by the cost model, which was not measured there"
 
 
 def _fresh(entry: Entry, machine: Machine) -> bool:

@@ -1,7 +1,7 @@
 """Cost model: predicted seconds, and the blocks that are weighed.
 
-A block works through its tiles one after the other: so long for each 32 of K, and so long for a tile besides. Fitted to an H200
-on every second shape of ``benchmarks/inflight.py`` and tested on the others (``docs/lab-notes.md``).
+A block works through its tiles one after the other: so long for each 32 of K, and so long for a tile besides. Fitted to an H200 by
+``benchmarks/fit_inflight.py`` on drawn shapes, and tested on others (``docs/lab-notes.md``).
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from toprung.kernels.hopper import ceil
 from toprung.kernels.hopper_inflight.config import CHUNK, CLUSTERS, InflightConfig, tiles
 
 TIMES: Mapping[tuple[int, int], tuple[float, float]] = {
-    (2, 128): (1.02e-6, 2.3e-6), (2, 64): (0.72e-6, 1.26e-6), (2, 32): (0.58e-6, 0.86e-6), (1, 64): (0.85e-6, 0.91e-6),
-    (1, 32): (0.66e-6, 0.58e-6),
+    (2, 128): (1.02e-6, 2.5e-6), (2, 64): (0.72e-6, 1.28e-6), (2, 32): (0.60e-6, 0.61e-6), (1, 64): (0.85e-6, 1.02e-6),
+    (1, 32): (0.69e-6, 0.48e-6),
 }  # fmt: skip
 """Seconds of 32 of K and of a tile, by consumers and BN, on an SM that has as many blocks as it can."""
-ALONE = 0.76
+ALONE = 0.63
 """Share of those seconds that a block takes which has an SM to itself, where two could share it."""
-LAUNCH = 2.0e-6
+LAUNCH = 2.7e-6
 """Seconds of a launch."""
-MEET = 73e-12
-"""Seconds for each slice and element of a tile in which the blocks of a cluster add up their sums."""
-MEMORY_RATE = 3.5e12
+MEET = 64e-9
+"""Seconds for each slice in which the blocks of a cluster add up their sums."""
+MEMORY_RATE = 3.8e12
 """Bytes a second of operands and results."""
 SHORTEST = 128
 """Least K of a slice."""
@@ -32,6 +32,8 @@ STAGES: Mapping[tuple[int, int], int] = {(2, 128): 4, (2, 64): 6, (2, 32): 8, (1
 """Stages of the ring: as many as fit."""
 CLUSTERED = {1: 1.0, 2: 1.0, 4: 0.91, 8: 0.91, 16: 0.85}
 """Share of the SMs that clusters of so many blocks can have at once: they lie in one GPC, and not all have a multiple of four."""
+SPREAD = {**CLUSTERED, 2: 0.91}
+"""Share of the SMs up to which each block has one to itself: of 64 clusters of two, some shared theirs while other SMs had none."""
 
 
 def at_once(config: InflightConfig, units: int) -> int:
@@ -57,10 +59,10 @@ def seconds(desc: GemmDesc, config: InflightConfig, units: int) -> float:
     chunk, tile = TIMES[config.CONSUMERS, config.BN]
     blocks = tiles(desc, config) * config.SLICES
     each = ceil(ceil(desc.K, CHUNK), config.SLICES) * chunk + tile
-    if config.resident > 1 and blocks <= units:
+    if config.resident > 1 and blocks <= units * SPREAD[config.SLICES]:
         each *= ALONE
     work = ceil(blocks, at_once(config, units)) * each
     if config.SLICES > 1:
-        work += MEET * config.SLICES * config.BM * config.BN
+        work += MEET * config.SLICES
     moved = 4 * (desc.rows_read * desc.K + desc.M * desc.N * desc.batch) / MEMORY_RATE
-    return LAUNCH + math.sqrt(math.hypot(work * work, moved * moved))  # neither hides the other altogether
+    return LAUNCH + math.hypot(work, moved)  # neither hides the other altogether

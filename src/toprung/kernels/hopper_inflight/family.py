@@ -3,8 +3,6 @@
 No splitting pass, no workspace and no guard: a power of two for each row of A, each column of B and each 32 of K scales what is
 split, and is taken back as partial sums are promoted to fp32 (``inflight.cu``). For products whose operands are read once or twice:
 batches, small and memory-bound ones. Large ones are faster split beforehand.
-
-Selection does not take it before its present text has been through the sanitizer on a GPU (``OFFERED``).
 """
 
 from __future__ import annotations
@@ -24,9 +22,6 @@ from toprung.kernels.build import kernel_of
 from toprung.kernels.hopper import Counter, address, ceil, is_hopper, narrow
 from toprung.kernels.hopper_inflight.config import CHUNK, CLUSTERS, InflightConfig, aligned, blocks, product_source, tiles
 from toprung.kernels.hopper_inflight.cost import STAGES, configs, seconds
-
-OFFERED = False
-"""True if selection and tuner may take the family: not before it has been checked and measured on a device."""
 
 SHALLOWEST, DEEPEST = 64, 1 << 20
 """The promise holds from this K on; K up to which chunks are counted with 31 bits whatever the tiles."""
@@ -94,7 +89,7 @@ class HopperInflight(KernelFamily):
     def candidates(self, device: Device, desc: Desc) -> Iterable[InflightConfig]:
         """Return the blocks that are weighed, each with the clusters that SMs are left for."""
         assert isinstance(desc, GemmDesc)
-        return configs(desc, device.compute_units) if OFFERED else []
+        return configs(desc, device.compute_units)
 
     def cost(self, device: Device, desc: Desc, config: KernelConfig) -> float:
         """Return the seconds of the launch."""
@@ -134,7 +129,7 @@ class HopperInflight(KernelFamily):
     def space(self, device: Device, desc: Desc) -> Axes:
         """Return the axes of ``InflightConfig``."""
         legal = isinstance(desc, GemmDesc) and not desc.is_empty and not self.supports(device, desc)
-        return SPACE if OFFERED and legal else {}
+        return SPACE if legal else {}
 
     def at(self, device: Device, desc: Desc, point: Point) -> InflightConfig | None:
         """Return a point if such a kernel is built, and no slice of K is empty."""
