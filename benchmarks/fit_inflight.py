@@ -41,7 +41,8 @@ def samples(record: dict[str, Any], units: int) -> list[Sample]:
     found = []
     for i, row in enumerate(record["inflight"]):
         batch, m, n, k = row["size"]
-        desc = GemmDesc(m, n, k, batch, stride_a=m * k, stride_b=k * n, stride_c=m * n)
+        turned, strides = (row["layout"][0] == "T", row["layout"][1] == "T"), (m * k, k * n, m * n) if batch > 1 else (0, 0, 0)
+        desc = GemmDesc(m, n, k, batch, *turned, 0, 0, 0, *strides, 4, 4, 4)
         for config in cost.configs(desc, units):
             if times := row["seconds"].get(str(config)):
                 found.append(Sample(i, desc, config, statistics.median(times)))

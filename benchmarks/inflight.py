@@ -27,7 +27,7 @@ from toprung.arrays.sessions import session_at
 from toprung.gemm.desc import GemmDesc
 from toprung.kernels.build import kernel_of
 from toprung.kernels.hopper_fp32x.family import FAMILY as BEFOREHAND
-from toprung.kernels.hopper_inflight.config import InflightConfig, product_source
+from toprung.kernels.hopper_inflight.config import InflightConfig, aligned, product_source
 from toprung.kernels.hopper_inflight.cost import STAGES, configs
 from toprung.kernels.hopper_inflight.family import FAMILY
 from toprung.kernels.launch import launches_of
@@ -43,15 +43,19 @@ SHAPES = (
 )  # fmt: skip
 """Layout, batch, M, N and K: a transformer's layers, attention, routers, batches, and squares."""
 
-FITTED_SEED, FITTED = 11, 32
+FITTED_SEED, FITTED, ODD = 11, 32, 16
 
 
-def drawn_shapes(seed: int = FITTED_SEED, count: int = FITTED) -> list[tuple[Any, ...]]:
-    """Shapes to fit the cost model on, none of those above: layouts, batches and sizes of the kind that the family is for."""
+def drawn_shapes(seed: int = FITTED_SEED, count: int = FITTED + ODD) -> list[tuple[Any, ...]]:
+    """Shapes to fit the cost model on, none of those above: layouts, batches and sizes of the kind that the family is for.
+
+    The last ODD of them have rows that begin anywhere.
+    """
     rng, found = random.Random(seed), []
     while len(found) < count:
+        step = 4 if len(found) < FITTED else 1
         batch = rng.choice((1, 1, 1, 4, 16, 64, 256))
-        m, n, k = (int(2 ** rng.uniform(5, 12)) // 4 * 4 for _ in range(3))
+        m, n, k = (int(2 ** rng.uniform(5, 12)) // step * step for _ in range(3))
         shape = (rng.choice(("NN", "NT", "TN", "TT")), batch, m, n, max(k, 64))
         if 2**20 < batch * m * n * shape[4] < 2**35 and batch * m * n < 2**27 and shape not in SHAPES:
             found.append(shape)
@@ -74,6 +78,12 @@ def operands(layout: str, batch: int, m: int, n: int, k: int, skip: int = 0, pad
         return made.mT if turned else made
 
     return drawn(m, k, layout[0] == "T"), drawn(k, n, layout[1] == "T")
+
+
+def packed(layout: str, batch: int, m: int, n: int, k: int) -> GemmDesc:
+    """The descriptor of a batch of matrices without padding, which begin on 16 bytes."""
+    turned, strides = (layout[0] == "T", layout[1] == "T"), (m * k, k * n, m * n) if batch > 1 else (0, 0, 0)
+    return GemmDesc(m, n, k, batch, *turned, 0, 0, 0, *strides, 4, 4, 4, beta_zero=True)
 
 
 def described(layout: str, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> GemmDesc:
@@ -264,9 +274,9 @@ def main() -> int:
             align = {0: 4, 1: 1, 2: 2}[skip]
             sources.append(product_source(config, layout[0] == "T", layout[1] == "T", align, align))
     if "time" in parts:
-        for layout, batch, m, n, k in shapes:
-            desc = GemmDesc(m, n, k, batch, stride_a=m * k, stride_b=k * n, stride_c=m * n)
-            sources += [product_source(c, layout[0] == "T", layout[1] == "T", 4, 4) for c in configs(desc, units)]
+        for shape in shapes:
+            desc = packed(*shape)
+            sources += [product_source(c, desc.trans_a, desc.trans_b, *aligned(desc)) for c in configs(desc, units)]
     compile_all(sources, options.jobs)
     session = session_at(Home("cuda", 0))
     if "right" in parts:

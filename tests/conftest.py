@@ -15,6 +15,7 @@ from toprung import store
 from toprung.backends import opened
 from toprung.backends.base import Session
 from toprung.device import Device
+from toprung.kernels.hopper_inflight.family import HopperInflight
 
 # the same examples in every run, none kept, and no deadline: the machine may be busy
 hypothesis.settings.register_profile("steady", derandomize=True, database=None, deadline=None)
@@ -79,3 +80,9 @@ def session(device: Device) -> Iterator[Session]:
     """The device, opened once."""
     with opened(device) as session:
         yield session
+
+
+@pytest.fixture
+def beforehand_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out the family that splits in flight: of fp32x there is the one that splits beforehand."""
+    monkeypatch.setattr(HopperInflight, "supports", lambda *what: "left out")

@@ -39,7 +39,7 @@ static bool __all_sync(uint, bool own) {
 static std::vector<Meeting> all_consumers;
 static void consumers_meet() { all_consumers[rank]->arrive_and_wait(); }
 
-static uint fragments[8][1024][4];
+static uint fragments[16][1024][4];
 template <int N> static void wgmma_rs(float (&d)[N / 2], const uint (&a)[4], word b, int accumulate) {
     int lane = threadIdx.x % 32, first = threadIdx.x / 32 * 32;
     for (int i = 0; i < 4; ++i) fragments[rank][threadIdx.x][i] = a[i];

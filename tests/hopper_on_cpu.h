@@ -86,7 +86,7 @@ struct Block {
     std::map<uint, Barrier> barriers;
     __align__(1024) char memory[1 << 18];
 };
-static Block blocks[8]; // of a cluster
+static Block blocks[16]; // of a cluster
 static Meeting of_cluster;
 static thread_local int rank;
 static thread_local Block *mine = blocks;

@@ -51,6 +51,8 @@ from toprung.tune.session import Budget, Tuner
 from toprung.tune.space import CallSpace
 from toprung.tune.trial import Outcome, Sampled, Trial
 
+pytestmark = pytest.mark.usefixtures("beforehand_only")
+
 LARGE, DEEP, TINY = Gemm(4096, 4096, 4096), Gemm(128, 128, 65536), Gemm(64, 64, 64, batch=40)
 
 

@@ -144,7 +144,7 @@ def test_every_shipped_entry_is_fresh() -> None:
 
 
 @pytest.fixture
-def before(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Store]:
+def before(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, beforehand_only: None) -> Iterator[Store]:
     """The user's store, its file as the commit before left it."""
     monkeypatch.delenv(stores.VARIABLE)
     monkeypatch.setenv("TOPRUNG_DATA", str(tmp_path / "data"))

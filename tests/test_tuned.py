@@ -305,6 +305,7 @@ def test_numpy_is_taken_where_it_was_faster(device: Device, stored: Store) -> No
     assert multiplied(device, 128, 128, 128).kernel == "tiled", "own=True never returns a vendor's"
 
 
+@pytest.mark.usefixtures("beforehand_only")
 def test_the_store_decides_between_fp32x_and_fp32_where_it_knows_both(stored: Store) -> None:
     problem, desc = Gemm(4096, 4096, 4096), Gemm(4096, 4096, 4096).desc
     assert select(H200, desc, True, "auto").precision == "fp32x"

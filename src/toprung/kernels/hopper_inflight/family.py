@@ -17,6 +17,7 @@ from toprung.backends.overlap import Overlapping
 from toprung.device import Device
 from toprung.gemm.classes import FEW
 from toprung.gemm.desc import Desc, GemmDesc
+from toprung.kernels import cost_model
 from toprung.kernels.base import TEST_EDGE, TEST_SLICES, Axes, KernelConfig, KernelFamily, Launches, Point, Run
 from toprung.kernels.build import kernel_of
 from toprung.kernels.hopper import Counter, address, ceil, is_hopper, narrow
@@ -74,13 +75,15 @@ class HopperInflight(KernelFamily):
             return "fp32x is for products of matrices: with a vector memory is the limit"
         if not is_hopper(device):
             return f"fp32x needs Hopper's Tensor Cores; {device} has none"
-        if desc.M and desc.N and not SHALLOWEST <= desc.K <= DEEPEST:
+        if desc.is_empty:
+            return "there is nothing to multiply"
+        if not SHALLOWEST <= desc.K <= DEEPEST:
             return f"fp32x in flight is promised for K from {SHALLOWEST} to {DEEPEST:,}, not for {desc.K}"
         if max(desc.M, desc.N) * desc.batch >= 1 << 31:
             return "fp32x counts rows with 31 bits"
         if tiles(desc, InflightConfig(1, 32)) >= 1 << 31:
             return "fp32x in flight counts tiles with 31 bits"
-        if 0 < min(desc.M, desc.N) <= FEW:
+        if min(desc.M, desc.N) <= FEW:
             return f"a side is {FEW} or shorter: memory is the limit, and plain fp32 reads the large operand once"
         return ""
 
@@ -92,9 +95,10 @@ class HopperInflight(KernelFamily):
         return configs(desc, device.compute_units)
 
     def cost(self, device: Device, desc: Desc, config: KernelConfig) -> float:
-        """Return the seconds of the launch."""
+        """Return the seconds of the launch, or the host's where that is the limit; the device's break ties."""
         assert isinstance(desc, GemmDesc) and isinstance(config, InflightConfig)
-        return seconds(desc, config, device.compute_units)
+        on_device = seconds(desc, config, device.compute_units)
+        return max(on_device, cost_model.HOST.launch) + cost_model.TIE * on_device
 
     # running
 
@@ -128,7 +132,7 @@ class HopperInflight(KernelFamily):
 
     def space(self, device: Device, desc: Desc) -> Axes:
         """Return the axes of ``InflightConfig``."""
-        legal = isinstance(desc, GemmDesc) and not desc.is_empty and not self.supports(device, desc)
+        legal = isinstance(desc, GemmDesc) and not self.supports(device, desc)
         return SPACE if legal else {}
 
     def at(self, device: Device, desc: Desc, point: Point) -> InflightConfig | None:

@@ -1,0 +1,99 @@
+"""Two families of one accuracy class: which is selected, by the cost model and by what a store knows of one of them."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from golden import gemm
+from test_tuned import H200, entry, large_tile, stored  # noqa: F401
+from toprung.dispatch import ranking
+from toprung.dispatch.select import select
+from toprung.kernels.hopper_fp32x.family import FAMILY as BEFOREHAND
+from toprung.kernels.hopper_inflight.config import InflightConfig
+from toprung.kernels.hopper_inflight.cost import CLUSTERED, at_once, configs, seconds
+from toprung.kernels.hopper_inflight.family import FAMILY as IN_FLIGHT
+from toprung.oracle.gemm import Gemm
+from toprung.store import Store
+from toprung.tile import Tile
+
+
+def batch(count: int, m: int, n: int, k: int, trans: str = "NN") -> Any:
+    return dataclasses.replace(gemm(m, n, k, trans), batch=count, stride_a=m * k, stride_b=k * n, stride_c=m * n)
+
+
+@pytest.mark.parametrize(
+    "desc, family",
+    [
+        (batch(64, 1024, 1024, 64, "NT"), "hopper_inflight"), (batch(64, 1024, 64, 1024), "hopper_inflight"),
+        (batch(32, 512, 512, 512), "hopper_inflight"), (gemm(512, 512, 512), "hopper_inflight"),
+        (gemm(128, 4096, 4096), "hopper_inflight"), (gemm(4096, 256, 7168, "NT"), "hopper_inflight"),
+        (gemm(2048, 2048, 2048), "hopper_fp32x"), (gemm(4096, 3072, 1024, "NT"), "hopper_fp32x"),
+        (gemm(64, 64, 64), "plain"), (gemm(16, 4096, 4096), "plain"), (gemm(512, 512, 63), "plain"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_auto_takes_the_faster_of_three(desc: Any, family: str) -> None:
+    """Fastest where measured: ``results/nvidia-h200/inflight.json``."""
+    found = select(H200, desc, True, "auto")
+    assert found.family.name == family or (family == "plain" and found.precision == "fp32")
+
+
+def test_asked_for_it_is_the_faster_of_both() -> None:
+    for desc in (gemm(64, 64, 64), gemm(17, 17, 64), gemm(512, 512, 512)):
+        assert select(H200, desc, True, "fp32x").family is IN_FLIGHT
+    assert select(H200, gemm(4096, 4096, 4096), True, "fp32x").family is BEFOREHAND
+
+
+def test_what_a_store_says_of_one_family_it_does_not_say_of_another(stored: Store) -> None:  # noqa: F811
+    problem = Gemm(512, 512, 512)
+    stored.add(entry(H200, problem, "hopper_fp32x", None, 2e-5), entry(H200, problem, tile=Tile(**large_tile()), seconds=1e-5))
+    assert select(H200, problem.desc, True, "auto").family is IN_FLIGHT
+    made = IN_FLIGHT.starts(H200, problem.desc)
+    tile, options = InflightConfig(**next(iter(made))).encode().values()
+    stored.add(entry(H200, problem, "hopper_inflight", Tile(**tile), 3e-5, options=options))
+    found = select(H200, problem.desc, True, "auto")
+    assert found.precision == "fp32" and "times as long" in dict(found.passed_over)["fp32x"]
+
+
+def test_a_family_that_was_not_measured_is_taken_where_it_is_clearly_faster(stored: Store) -> None:  # noqa: F811
+    problem = Gemm(512, 512, 512, batch=32)
+    (config,) = BEFOREHAND.candidates(H200, problem.desc)
+    made = config.encode()
+    stored.add(entry(H200, problem, "hopper_fp32x", Tile(**made["tile"]), 1e-4, options=made["options"]))
+    found = select(H200, problem.desc, True, "fp32x")
+    assert found.family is IN_FLIGHT and any("not measured there" in why for _, why in found.passed_over)
+    other = next(c for c in IN_FLIGHT.candidates(H200, problem.desc) if c.BN == 64).encode()
+    stored.add(entry(H200, problem, "hopper_inflight", Tile(**other["tile"]), 2e-4, options=other["options"]))
+    assert select(H200, problem.desc, True, "fp32x").family is BEFOREHAND, "both were measured"
+
+
+def test_what_was_measured_to_be_slower_is_not_taken_for_its_class(stored: Store) -> None:  # noqa: F811
+    """Split beforehand took longer than plain fp32; in flight, not measured, should not; then it is the one that runs."""
+    problem = Gemm(1024, 1024, 1024)
+    (config,) = BEFOREHAND.candidates(H200, problem.desc)
+    made = config.encode()
+    stored.add(
+        entry(H200, problem, "hopper_fp32x", Tile(**made["tile"]), 2e-5, options=made["options"]),
+        entry(H200, problem, tile=Tile(**large_tile()), seconds=1e-5),
+    )
+    assert select(H200, problem.desc, True, "auto").family is IN_FLIGHT
+
+
+@pytest.mark.parametrize("desc", [gemm(64, 256, 7168, "NT"), batch(64, 256, 256, 256), gemm(4096, 4096, 4096)], ids=str)
+def test_more_work_takes_no_less_time(desc: Any) -> None:
+    for config in configs(desc, 132):
+        more = (dataclasses.replace(desc, K=2 * desc.K, lda=0, ldb=0), dataclasses.replace(desc, batch=9 * desc.batch, stride_c=1 << 24))
+        times = [seconds(d, config, 132) for d in (desc, *more)]
+        assert 2e-6 < times[0] <= min(times[1:])
+        assert config.SLICES in CLUSTERED and at_once(config, 132) % config.SLICES == 0
+
+
+def test_clusters_are_weighed_while_there_is_room() -> None:
+    slices = {c.SLICES for c in configs(gemm(64, 256, 7168, "NT"), 132)}
+    assert slices == {1, 2, 4, 8, 16}
+    assert {c.SLICES for c in configs(gemm(4096, 4096, 4096), 132)} == {1}
+    ours, plain = ranking.against_fp32(H200, gemm(64, 256, 7168, "NT"), IN_FLIGHT)
+    assert ours < plain
