@@ -9,6 +9,7 @@ template <int BYTES> static void copy_async(uint to, const float *from, int vali
     if (valid) memcpy(at_byte(to), from, valid);
 }
 template <int BYTES> static void copy_async_if(uint to, const float *from, bool there) { copy_async<BYTES>(to, from, there ? BYTES : 0); }
+static void copies_wait() {}
 static void barrier_arrive_copied(uint bar) { barrier_arrive(bar); }
 static float4 shared_four(uint at) { return *(float4 *)at_byte(at); }
 static float2 shared_two(uint at) { return *(float2 *)at_byte(at); }

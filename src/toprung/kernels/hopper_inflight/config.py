@@ -21,8 +21,8 @@ REGISTERS = 65536
 """32-bit registers of an SM."""
 SHARED_BYTES = 227 * 1024
 """Shared memory of an SM that its blocks may have; each takes 1 KB besides."""
-AGAIN_BYTES = 4 * 8 * (16 + 32)
-"""Shared memory of a consumer warp for what it computes again in plain fp32."""
+AGAIN_BYTES = 4 * (17 + 34)
+"""Shared memory of a consumer warp for operands of what it computes again in plain fp32, for each of K."""
 CLUSTERS = (1, 2, 4, 8, 16)
 """Blocks of a cluster."""
 SPIN_LIMIT = 1 << 26
@@ -65,14 +65,15 @@ class InflightConfig(KernelConfig):
 
     @property
     def shared_bytes(self) -> int:
-        """Shared memory of a block: the ring on 1024 bytes, B's scales and three barriers a stage, what is computed again, C."""
+        """Shared memory of a block: the ring on 1024 bytes, B's scales and three barriers a stage, and what consumer warps have."""
         ring = self.STAGES * (4 * CHUNK * (self.BM + self.BN) + 4 * self.BN + 24)
-        return 1024 + ring + 4 * self.CONSUMERS * (AGAIN_BYTES + self.out_bytes)
+        return 1024 + ring + 4 * self.CONSUMERS * self.spare_bytes
 
     @property
-    def out_bytes(self) -> int:
-        """Shared memory from which the copy engine stores 16 rows of C for a consumer warp; 0 if the warp stores them itself."""
-        return 64 * (self.BN + 16) if self.BN >= 64 and self.SLICES == 1 else 0
+    def spare_bytes(self) -> int:
+        """Shared memory of a consumer warp, for operands of what it computes again or for 16 rows of C on their way out."""
+        again = AGAIN_BYTES * (16 if self.BN < 64 else 32)
+        return max(again, 64 * (self.BN + 16)) if self.BN >= 64 and self.SLICES == 1 else again
 
     @property
     def registers(self) -> tuple[int, int, int]:
@@ -93,7 +94,7 @@ class InflightConfig(KernelConfig):
             "ARCH_SPECIFIC": 1, "CONSUMERS": self.CONSUMERS, "BN": self.BN, "STAGES": self.STAGES, "GROUP": self.GROUP,
             "SLICES": self.SLICES, "RESIDENT": self.resident, "COPIER_REGISTERS": copier, "SPLITTER_REGISTERS": splitter,
             "CONSUMER_REGISTERS": consumer, "TRANS_A": int(trans_a), "TRANS_B": int(trans_b), "ALIGN_A": align_a,
-            "ALIGN_B": align_b, "AGAIN_BYTES": AGAIN_BYTES, "OUT_BYTES": self.out_bytes, "SPIN_LIMIT": SPIN_LIMIT,
+            "ALIGN_B": align_b, "SPARE_BYTES": self.spare_bytes, "SPIN_LIMIT": SPIN_LIMIT,
             DYNAMIC_SHARED: self.shared_bytes,
         }  # fmt: skip
 

@@ -11,20 +11,22 @@ from collections.abc import Mapping
 
 from toprung.gemm.desc import GemmDesc
 from toprung.kernels.hopper import ceil
-from toprung.kernels.hopper_inflight.config import CHUNK, CLUSTERS, InflightConfig, tiles
+from toprung.kernels.hopper_inflight.config import CHUNK, CLUSTERS, InflightConfig, aligned, tiles
 
 TIMES: Mapping[tuple[int, int], tuple[float, float]] = {
-    (2, 128): (1.02e-6, 2.5e-6), (2, 64): (0.72e-6, 1.28e-6), (2, 32): (0.60e-6, 0.61e-6), (1, 64): (0.85e-6, 1.02e-6),
-    (1, 32): (0.69e-6, 0.48e-6),
+    (2, 128): (1.03e-6, 2.65e-6), (2, 64): (0.725e-6, 1.38e-6), (2, 32): (0.59e-6, 0.59e-6), (1, 64): (0.83e-6, 1.21e-6),
+    (1, 32): (0.67e-6, 0.61e-6),
 }  # fmt: skip
-"""Seconds of 32 of K and of a tile, by consumers and BN, on an SM that has as many blocks as it can."""
-ALONE = 0.63
+"""Seconds of 32 of K and of a tile, by consumers and BN, on an SM that has as many blocks as it can, operands aligned."""
+COPY = 13e-9
+"""Seconds of 32 of K for each copy that a thread of the copier makes beyond those of operands aligned to 16 bytes."""
+ALONE = 0.66
 """Share of those seconds that a block takes which has an SM to itself, where two could share it."""
 LAUNCH = 2.7e-6
 """Seconds of a launch."""
-MEET = 64e-9
+MEET = 59e-9
 """Seconds for each slice in which the blocks of a cluster add up their sums."""
-MEMORY_RATE = 3.8e12
+MEMORY_RATE = 4.6e12
 """Bytes a second of operands and results."""
 SHORTEST = 128
 """Least K of a slice."""
@@ -57,6 +59,8 @@ def configs(desc: GemmDesc, units: int) -> list[InflightConfig]:
 def seconds(desc: GemmDesc, config: InflightConfig, units: int) -> float:
     """Return the predicted seconds of the launch."""
     chunk, tile = TIMES[config.CONSUMERS, config.BN]
+    align_a, align_b = aligned(desc)
+    chunk += COPY * ((config.BM / align_a + config.BN / align_b) / 4 - (config.BM + config.BN) / 16)
     blocks = tiles(desc, config) * config.SLICES
     each = ceil(ceil(desc.K, CHUNK), config.SLICES) * chunk + tile
     if config.resident > 1 and blocks <= units * SPREAD[config.SLICES]:

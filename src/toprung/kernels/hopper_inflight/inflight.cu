@@ -26,17 +26,19 @@
 #define PARTS (128 / BN)      // threads that split a column together
 #define EACH (32 / PARTS)     // of K that each has of it
 #define EARLY (BN < 128)      // whether scales of A are found while the matrix units work: with their registers, more is lost than won
-#define DEPTH 8               // of K at a time in plain fp32
+#define DEPTH (BN < 64 ? 16 : 32) // of K at a time in plain fp32
 #define CHAIN 32              // of K added up by themselves there, as in include/block.cl
 #define GRANULE 32            // columns computed again together
+#define PITCH_A 17            // floats from one of K to the next of 16 rows of A and of GRANULE columns of B: copies along K or across
+#define PITCH_B 34            // it meet in few banks
 #define FOURS (LANES >= 16)   // whether a thread's sums are four columns next to each other
 #define PITCH (BN + 16)       // floats from row to row of what a warp hands to the copy engine: eight rows meet in no bank
 #define TOP 14                // the largest element of a scaled row lies in [2^TOP, 2^(TOP + 1))
 #define SPREAD 17             // times 2^-SPREAD the largest: four neighbours under that have fewer bits in their terms than fp32 has
 #define LEAST 25              // least biased exponent of a row's largest: below, terms or scaled sums would be subnormal
 
-// what a consumer warp has for what it computes again, and for the rows that it hands to the copy engine
-static_assert(AGAIN_BYTES >= 4 * DEPTH * (16 + GRANULE) && (!FOURS || SLICES > 1 || OUT_BYTES >= 64 * PITCH), "its shared memory is too small");
+// what a consumer warp has for operands of what it computes again, and for rows that it hands to the copy engine
+static_assert(SPARE_BYTES >= 4 * DEPTH * (PITCH_A + PITCH_B) && (!FOURS || SLICES > 1 || SPARE_BYTES >= 64 * PITCH), "it has too little");
 
 inline void consumers_meet() { asm volatile("bar.sync 15, %0;" ::"n"(128 * CONSUMERS) : "memory"); }
 
@@ -61,9 +63,8 @@ struct Ring { // where things lie in shared memory, and the stage that is next
     inline Ring(char *memory) : first((shared_address(memory) + 1023) & ~1023u), phase(0), stage(0) {}
     inline uint tile() const { return first + stage * STAGE_BYTES; } // A, and B behind it
     inline uint scales() const { return first + RING_BYTES + stage * (4 * BN); }
-    inline uint again(int warp) const { return first + RING_BYTES + STAGES * (4 * BN) + warp * AGAIN_BYTES; }
-    inline uint out(int warp) const { return again(4 * CONSUMERS) + warp * OUT_BYTES; }
-    inline uint full() const { return out(4 * CONSUMERS) + 8 * stage; }     // copies are there
+    inline uint spare(int warp) const { return first + RING_BYTES + STAGES * (4 * BN) + warp * SPARE_BYTES; }
+    inline uint full() const { return spare(4 * CONSUMERS) + 8 * stage; }   // copies are there
     inline uint ready() const { return full() + 8 * STAGES; }               // B is split
     inline uint empty() const { return full() + 16 * STAGES; }              // and nobody reads the stage any more
     inline void advance() {
@@ -384,12 +385,13 @@ struct Out { // a warp's 16 x BN of C
 };
 
 // GRANULE columns of a warp's C in plain fp32, of which those elements are stored whose bits are set in ``wanted`` (four for each
-// column_of(i), as ``Out::store`` gives them). a and b point to the first row and column; ``at``: AGAIN_BYTES of shared memory.
+// column_of(i), as ``Out::store`` gives them). a and b point to the first row and column; ``at``: SPARE_BYTES of shared memory.
 inline void again(const float *a, long long down_a, long long on_a, const float *b, long long down_b, long long on_b, int K, const Out &out,
                   int first, uint wanted, uint at) {
     int lane = threadIdx.x % 32, cols = out.cols - first;
-    uint As = at, Bs = at + 4 * DEPTH * 16;
+    uint As = at, Bs = at + 4 * DEPTH * PITCH_A;
     float acc[GRANULE / 2] = {}, sum[GRANULE / 2] = {};
+    bulk_wait(); // of a tile before, the copy engine may still read what is overwritten here
 #pragma unroll 1
     for (int k0 = 0; k0 < K; k0 += DEPTH) {
         if (k0 % CHAIN == 0) {
@@ -397,24 +399,27 @@ inline void again(const float *a, long long down_a, long long on_a, const float 
             for (int i = 0; i < GRANULE / 2; ++i) sum[i] += acc[i], acc[i] = 0.0f;
         }
         __syncwarp(); // nobody reads what was there before
-#pragma unroll 1
+#pragma unroll 4
         for (int e = lane; e < 16 * DEPTH; e += 32) { // consecutive threads along memory
             int k = on_a == 1 ? e % DEPTH : e / 16, r = on_a == 1 ? e / DEPTH : e % 16;
-            shared_put(As + 4 * (k * 16 + r), k0 + k < K && r < out.rows ? a[r * down_a + (k0 + k) * on_a] : 0.0f);
+            bool there = k0 + k < K && r < out.rows;
+            copy_async_if<4>(As + 4 * (k * PITCH_A + r), there ? a + r * down_a + (k0 + k) * on_a : a, there);
         }
-#pragma unroll 1
+#pragma unroll 4
         for (int e = lane; e < GRANULE * DEPTH; e += 32) {
             int k = on_b == 1 ? e % DEPTH : e / GRANULE, c = on_b == 1 ? e / DEPTH : e % GRANULE;
-            shared_put(Bs + 4 * (k * GRANULE + c), k0 + k < K && c < cols ? b[c * down_b + (k0 + k) * on_b] : 0.0f);
+            bool there = k0 + k < K && c < cols;
+            copy_async_if<4>(Bs + 4 * (k * PITCH_B + c), there ? b + c * down_b + (k0 + k) * on_b : b, there);
         }
+        copies_wait();
         __syncwarp();
         int depth = min(DEPTH, K - k0); // what lies behind K is not multiplied: 0 times Inf is a NaN
-#pragma unroll 1
+#pragma unroll 4
         for (int k = 0; k < depth; ++k) {
-            float x[2] = {shared_one(As + 4 * (k * 16 + row_of(0))), shared_one(As + 4 * (k * 16 + row_of(1)))};
+            float x[2] = {shared_one(As + 4 * (k * PITCH_A + row_of(0))), shared_one(As + 4 * (k * PITCH_A + row_of(1)))};
 #pragma unroll
             for (int i = 0; i < GRANULE / 8; ++i) {
-                float2 y = shared_two(Bs + 4 * (k * GRANULE + column_of(i)));
+                float2 y = shared_two(Bs + 4 * (k * PITCH_B + column_of(i)));
 #pragma unroll
                 for (int h = 0; h < 2; ++h) {
                     acc[4 * i + 2 * h] = fmaf(x[h], y.x, acc[4 * i + 2 * h]);
@@ -561,7 +566,7 @@ inflight(const float *A, const float *B, float *C, float alpha, float beta, ulon
 #pragma unroll
         for (int i = 0; i < BN / 2; ++i) nothing[i % 4] = fmaf(sum[i], 0.0f, nothing[i % 4]);
         if (out.simple() && __all_sync(0xffffffffu, nothing[0] + nothing[1] + nothing[2] + nothing[3] == 0.0f)) {
-            out.store_all(sum, at.out(threadIdx.x / 32));
+            out.store_all(sum, at.spare(threadIdx.x / 32));
         } else {
 #pragma unroll
             for (int i = 0; i < BN / 8; ++i) left[i / 4] |= out.store(i, sum + 4 * i) << i % 4 * 4;
@@ -581,7 +586,7 @@ inflight(const float *A, const float *B, float *C, float alpha, float beta, ulon
                 if (threadIdx.x % 32 == 0) atomicAdd(count, 1ull);
                 again(A + of.matrix * stride_a + (TRANS_A ? top : top * lda), TRANS_A ? 1 : lda, TRANS_A ? lda : 1,
                       B + of.matrix * stride_b + (TRANS_B ? col * ldb : col), TRANS_B ? ldb : 1, TRANS_B ? 1 : ldb,
-                      K, out, GRANULE * g, wanted, at.again(threadIdx.x / 32));
+                      K, out, GRANULE * g, wanted, at.spare(threadIdx.x / 32));
             }
         }
         if (tile + workers >= tiles) bulk_wait(); // behind the loop the compiler would give consumers the launch's registers only

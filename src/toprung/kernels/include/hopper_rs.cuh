@@ -15,6 +15,9 @@ template <int BYTES> inline void copy_async_if(uint to, const float *from, bool 
         asm volatile("{\n.reg .pred p;\nsetp.eq.u32 p, %3, 0;\ncp.async.ca.shared.global [%0], [%1], %2, p;\n}" ::"r"(to), "l"(from), "n"(BYTES), "r"((uint)there) : "memory");
 }
 
+// all copies of this thread are there
+inline void copies_wait() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+
 // one of the arrivals that the barrier counts, as soon as this thread's copies up to here are there
 inline void barrier_arrive_copied(uint bar) {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(bar) : "memory");
