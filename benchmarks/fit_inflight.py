@@ -94,9 +94,10 @@ def main() -> int:
         chosen, fastest = min(own, key=lambda s: cost.seconds(s.desc, s.config, units)), min(own, key=lambda s: s.seconds)
         predicted = cost.seconds(chosen.desc, chosen.config, units)
         print(
-            f"{'×'.join(map(str, row['size'])):18} {row['layout']} {str(chosen.config):28} {1e6 * chosen.seconds:7.1f} µs"
-            f" (predicted {1e6 * predicted:.1f}), best {str(fastest.config):28} {chosen.seconds / fastest.seconds:.2f}"
-            + " fitted" * (i >= SHAPES)
+            f"{'×'.join(map(str, row['size'])):18} {row['layout']} {chosen.config!s:28} {1e6 * chosen.seconds:7.1f} µs"
+            f" (predicted {1e6 * predicted:.1f}), best {fastest.config!s:28} {chosen.seconds / fastest.seconds:.2f}"
+            + " fitted"
+            * (i >= SHAPES)
         )
     return 0
 

@@ -33,33 +33,47 @@ OTHERS = ("fp32", "tf32", "beforehand")
 
 
 def _times(words: Sequence[str], root: Path) -> str:
-    """Return the times and errors of the kernel's fastest block beside those of others, from a record."""
+    """Return the times and errors of the kernel's fastest block beside those of others, from a record.
+
+    Its first products, as many as the second word says, have a row each; the others a sentence.
+    """
     if not words:
         return NOTHING
-    (word,) = words
-    record = read(root / word)
+    word, count = words
+    record, shown = read(root / word), int(count)
     lines = [
         "| product | cuBLAS fp32, µs | TF32 | split beforehand | in flight | block | over cuBLAS | error over cuBLAS's |"
         " by the model |",
         "|---|---:|---:|---:|---:|---|---:|---:|---|",
     ]
-    for row in record["inflight"]:
+    over, errors, chosen_over = [], [], []
+    for i, row in enumerate(record["inflight"]):
         batch, m, n, k = row["size"]
         times = {name: 1e6 * statistics.median(found) for name, found in row["seconds"].items()}
         ours = {name: t for name, t in times.items() if name not in OTHERS}
         best = min(ours, key=ours.__getitem__)
-        desc = GemmDesc(m, n, k, batch, stride_a=m * k, stride_b=k * n, stride_c=m * n)
+        turned, strides = (row["layout"][0] == "T", row["layout"][1] == "T"), (m * k, k * n, m * n) if batch > 1 else (0, 0, 0)
+        desc = GemmDesc(m, n, k, batch, *turned, 0, 0, 0, *strides, 4, 4, 4)
         units = record["environment"]["device"]["compute_units"]
         guess = min((c for c in configs(desc, units) if str(c) in ours), key=lambda c: seconds(desc, c, units))
+        over.append(times["fp32"] / ours[best])
+        errors.append(row["error"][best] / row["error"]["fp32"])
+        chosen_over.append(ours[str(guess)] / ours[best])
+        if i >= shown:
+            continue
         known = " | ".join(f"{times[name]:.1f}" if name in times else "" for name in OTHERS)
         chosen = "the same" if str(guess) == best else f"{guess}, {ours[str(guess)]:.1f}".replace("x", "×")
         lines.append(
-            f"| {_product(row)} | {known} | **{ours[best]:.1f}** | {best.replace('x', '×')} | {times['fp32'] / ours[best]:.2f} "
-            f"| {row['error'][best] / row['error']['fp32']:.2f} | {chosen} |"
+            f"| {_product(row)} | {known} | **{ours[best]:.1f}** | {best.replace('x', '×')} | {over[-1]:.2f} | {errors[-1]:.2f} | {chosen} |"
         )
     e = record["environment"]
     return "\n".join([
         *lines, "",
+        f"{len(over) - shown} drawn products, to which the model is fitted, the last third with rows that begin anywhere: {min(over[shown:]):.2f} to"
+        f" {max(over[shown:]):.2f} times cuBLAS's speed, {statistics.geometric_mean(over[shown:]):.2f} in the geometric mean, slower in"
+        f" {sum(x < 1 for x in over[shown:])}; errors {min(errors[shown:]):.2f} to {max(errors[shown:]):.2f} of cuBLAS's; the model's block takes at"
+        f" most {max(chosen_over[shown:]):.2f} times as long as the best.",
+        "",
         f"Medians by CUDA graph, in turns. {e['device']['name']}, driver {e['device']['driver']}, {e['date'][:10]}, "
         f"commit {e['commit']}, `{record['what']}`.",
     ])  # fmt: skip
@@ -71,7 +85,7 @@ def _steps(words: Sequence[str], root: Path) -> str:
         return NOTHING
     records = [read(root / word) for word in words]
     lines = ["| product | " + " | ".join(f"{i + 1}, µs" for i in range(len(records))) + " |", "|---|" + "---:|" * len(records)]
-    for rows in zip(*(record["inflight"] for record in records), strict=True):
+    for rows in zip(*(record["inflight"] for record in records), strict=False):  # drawn products follow in some
         times = [min(statistics.median(found) for name, found in row["seconds"].items() if name not in OTHERS) for row in rows]
         lines.append(f"| {_product(rows[0])} | " + " | ".join(f"{1e6 * t:.1f}" for t in times) + " |")
     commits = ", ".join(record["environment"]["commit"] for record in records)
