@@ -2,8 +2,8 @@
 
     python benchmarks/fit_inflight.py results/nvidia-h200/inflight.json
 
-The record is one of ``benchmarks/inflight.py --parts time,fit``. Prints the constants of ``kernels/hopper_inflight/cost.py`` and, for
-each shape, the time of the block that the model chooses over that of the best.
+The record is one of ``benchmarks/inflight.py --parts time,fit``. Prints the constants of ``kernels/hopper_inflight/cost.py`` and,
+for each shape, the time of the block that the model chooses over that of the best.
 """
 
 from __future__ import annotations

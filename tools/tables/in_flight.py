@@ -52,8 +52,9 @@ def _times(words: Sequence[str], root: Path) -> str:
         times = {name: 1e6 * statistics.median(found) for name, found in row["seconds"].items()}
         ours = {name: t for name, t in times.items() if name not in OTHERS}
         best = min(ours, key=ours.__getitem__)
-        turned, strides = (row["layout"][0] == "T", row["layout"][1] == "T"), (m * k, k * n, m * n) if batch > 1 else (0, 0, 0)
-        desc = GemmDesc(m, n, k, batch, *turned, 0, 0, 0, *strides, 4, 4, 4)
+        strides = dict(zip(("stride_a", "stride_b", "stride_c"), (m * k, k * n, m * n), strict=True)) if batch > 1 else {}
+        trans_a, trans_b = (x == "T" for x in row["layout"])
+        desc = GemmDesc(m, n, k, batch, trans_a, trans_b, align_a=4, align_b=4, align_c=4, **strides)
         units = record["environment"]["device"]["compute_units"]
         guess = min((c for c in configs(desc, units) if str(c) in ours), key=lambda c: seconds(desc, c, units))
         over.append(times["fp32"] / ours[best])
@@ -63,16 +64,16 @@ def _times(words: Sequence[str], root: Path) -> str:
             continue
         known = " | ".join(f"{times[name]:.1f}" if name in times else "" for name in OTHERS)
         chosen = "the same" if str(guess) == best else f"{guess}, {ours[str(guess)]:.1f}".replace("x", "×")
-        lines.append(
-            f"| {_product(row)} | {known} | **{ours[best]:.1f}** | {best.replace('x', '×')} | {over[-1]:.2f} | {errors[-1]:.2f} | {chosen} |"
-        )
+        cells = f"**{ours[best]:.1f}** | {best.replace('x', '×')} | {over[-1]:.2f} | {errors[-1]:.2f} | {chosen}"
+        lines.append(f"| {_product(row)} | {known} | {cells} |")
+    rest, bad = over[shown:], errors[shown:]
     e = record["environment"]
     return "\n".join([
         *lines, "",
-        f"{len(over) - shown} drawn products, to which the model is fitted, the last third with rows that begin anywhere: {min(over[shown:]):.2f} to"
-        f" {max(over[shown:]):.2f} times cuBLAS's speed, {statistics.geometric_mean(over[shown:]):.2f} in the geometric mean, slower in"
-        f" {sum(x < 1 for x in over[shown:])}; errors {min(errors[shown:]):.2f} to {max(errors[shown:]):.2f} of cuBLAS's; the model's block takes at"
-        f" most {max(chosen_over[shown:]):.2f} times as long as the best.",
+        f"{len(rest)} drawn products, to which the model is fitted, the last third with rows that begin anywhere: {min(rest):.2f} to "
+        f"{max(rest):.2f} times cuBLAS's speed, {statistics.geometric_mean(rest):.2f} in the geometric mean, slower in "
+        f"{sum(x < 1 for x in rest)}; errors {min(bad):.2f} to {max(bad):.2f} of cuBLAS's; the model's block takes "
+        f"at most {max(chosen_over[shown:]):.2f} times as long as the best.",
         "",
         f"Medians by CUDA graph, in turns. {e['device']['name']}, driver {e['device']['driver']}, {e['date'][:10]}, "
         f"commit {e['commit']}, `{record['what']}`.",

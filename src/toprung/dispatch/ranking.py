@@ -64,8 +64,8 @@ def against_fp32(
 ) -> tuple[float, float]:
     """Return the predicted seconds of a family's best candidate, and of plain fp32.
 
-    Operations and bytes alone say how long plain fp32 takes where they say enough; else ``weighed`` returns the predicted seconds of
-    its best candidate, by default of toprung's.
+    Operations and bytes alone say how long plain fp32 takes where they say enough; else ``weighed`` returns the predicted
+    seconds of its best candidate, by default of toprung's.
     """
     assert isinstance(desc, GemmDesc)
     ours = min((family.cost(device, desc, config) for config in family.candidates(device, desc)), default=math.inf)
