@@ -1,4 +1,4 @@
-"""Training steps of language models: PyTorch in fp32, PyTorch in TF32, and toprung's fp32 under PyTorch.
+"""Steps of whole programs: PyTorch in fp32, PyTorch in TF32, and toprung's fp32 under PyTorch.
 
     python benchmarks/torch_models.py results/nvidia-h200/torch-models.json [--models gpt,gpt2] [--modes eager,graphed]
     python benchmarks/torch_models.py OUT.json --small --device cpu
@@ -8,7 +8,8 @@ A step is forward, loss and backward, as written (eager), through ``torch.compil
 The three arms then take turns in one process. If toprung's gradients are further off than 1.5 times PyTorch fp32's, the result file
 says so and the exit status is 1. A second run adds its models and modes to OUT.json and replaces those that it measured again.
 
-``gpt`` and ``open``, the same without a causal mask, are written out below; ``gpt2`` and ``bert`` come from transformers, if that
+``gpt`` and ``open``, the same without a causal mask, are written out below, ``vit``, ``graph``, ``pca``, ``muon`` and ``gp`` (with
+gpytorch, if that is installed) in ``torch_programs.py``; ``gpt2`` and ``bert`` come from transformers, if that
 is installed, with random weights: nothing is downloaded. Attention is two matrix products around a softmax, and dropout is 0.
 """
 
@@ -25,7 +26,7 @@ import sys
 import time
 import types
 import warnings
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -38,6 +39,7 @@ from toprung.backends import cuda
 from toprung.lab.harness import results
 from toprung.lab.harness.environment import environment
 from toprung.lab.harness.stats import paired_ratio
+from torch_programs import PROGRAMS, Learning
 
 ARMS = ("fp32", "tf32", "toprung")
 MODES = ("eager", "compiled", "graphed")
@@ -183,38 +185,24 @@ MAKERS = {"gpt": gpt, "open": functools.partial(gpt, causal=False), "gpt2": gpt2
 # --- a training step --------------------------------------------------------------------------------------------------------------
 
 
-class Training:
-    """A model with tokens and labels; all arms and modes train this one.
-
-    There is no optimizer: it multiplies no matrices, takes as long in every arm, and would hide what they differ in.
-
-    Attributes
-    ----------
-    parameters : the weights, each once
-    """
+class Training(Learning):
+    """A language model with tokens and labels; all arms and modes train this one."""
 
     def __init__(self, name, size, device):
-        torch.manual_seed(0)
-        self.model, self.logits = MAKERS[name](size, device)
-        self.names, self.parameters = zip(*self.model.named_parameters(), strict=True)
-        self.tokens, self.labels = torch.randint(size.vocabulary, (2, size.batch, size.length), device=device)
+        model, self.logits = MAKERS[name](size, device)
+        super().__init__(
+            f"{TITLES[name]}, {size}", model, torch.randint(size.vocabulary, (2, size.batch, size.length), device=device)
+        )
 
     def loss(self, model, tokens, labels):
         """Return the cross entropy of every position's logits with random labels."""
         return F.cross_entropy(self.logits(model, tokens).flatten(0, 1), labels.flatten())
 
-    def step(self, loss):
-        """Run forward and backward; return the loss without its autograd graph. The gradients stay in ``grad``."""
-        self.model.zero_grad(set_to_none=True)
-        found = loss(self.model, self.tokens, self.labels)
-        found.backward()
-        return found.detach()
-
     def exact(self):
         """Return float64's loss and gradients, of one sequence at a time: the activations of all together may not fit."""
         model, loss = copy.deepcopy(self.model).double(), 0.0
-        for tokens, labels in zip(self.tokens.split(1), self.labels.split(1), strict=True):
-            part = self.loss(model, tokens, labels) / len(self.tokens)
+        for tokens, labels in zip(*(x.split(1) for x in self.inputs), strict=True):
+            part = self.loss(model, tokens, labels) / len(self.inputs[0])
             part.backward()
             loss += part.item()
         return loss, [p.grad for p in model.parameters()]
@@ -230,12 +218,12 @@ class Eager:
         return self.training.step(self.loss)
 
     def forget_gradients(self):
-        """Drop the gradients, or fill them with NaN, so that an older one cannot pass for the next step's."""
-        self.training.model.zero_grad(set_to_none=True)
+        """Drop the outcome, or fill it with NaN, so that an older one cannot pass for the next step's."""
+        self.training.forget()
 
     @property
     def gradients(self):
-        return [p.grad for p in self.training.parameters]
+        return self.training.outcome()
 
 
 class Compiled(Eager):
@@ -244,7 +232,7 @@ class Compiled(Eager):
     def __init__(self, training):
         super().__init__(training)
         # Dynamo keeps what it compiled with the function's code object: with a copy of its own, an arm shares nothing with another
-        loss = Training.loss
+        loss = type(training).loss
         own = types.FunctionType(loss.__code__.replace(), loss.__globals__, loss.__name__, loss.__defaults__, loss.__closure__)
         self.loss = torch.compile(types.MethodType(own, training))
 
@@ -260,12 +248,12 @@ class Graphed(Eager):
             for _ in range(WARM):
                 training.step(training.loss)
         torch.cuda.current_stream().wait_stream(side)
-        training.model.zero_grad(set_to_none=True)  # the captured backward then allocates and writes them, and adds to nothing
+        training.forget()  # the captured backward then allocates and writes them, and adds to nothing
         gc.collect()
         self.graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.graph):
             self.found = training.step(training.loss)
-        self.kept = [p.grad for p in training.parameters]
+        self.kept = training.outcome()
 
     def __call__(self):
         self.graph.replay()
@@ -394,7 +382,7 @@ def measured(mode, training, exact, place, device, given):
         row["errors"][name], row["preparation_seconds"][name] = facts["errors"], facts["preparation_seconds"]
         if name == "toprung":
             row["report"] = facts["report"]
-        if facts["errors"]["gradient"] < WRONG[name]:  # NaN is not less
+        if facts["errors"]["gradient"] < training.wrong.get(name, WRONG[name]):  # NaN is not less
             steps[name], row["seconds"][name], row["clocks_mhz"][name] = step, [], []
         else:
             row["failures"].append(f"{name}: gradients are wrong by {facts['errors']['gradient']:.1e}, not timed")
@@ -465,7 +453,7 @@ def listed(known):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
-    parser.add_argument("--models", type=listed(SIZES), default=list(SIZES))
+    parser.add_argument("--models", type=listed([*SIZES, *PROGRAMS]), default=[*SIZES, *PROGRAMS])
     parser.add_argument("--modes", type=listed(MODES), default=list(MODES))
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--small", action="store_true", help="tiny models, with every product by toprung's own kernels")
@@ -490,25 +478,28 @@ def main():
 
     here = []
     for model in given.models:
-        size = SMALL if given.small else SIZES[model]
+        torch.manual_seed(0)
         try:
-            training = Training(model, size, device)
+            if model in PROGRAMS:
+                training = PROGRAMS[model](device, given.small)
+            else:
+                training = Training(model, SMALL if given.small else SIZES[model], device)
         except ImportError as error:
             notes.append(f"{model}: {error}")
             continue
         exact = training.exact()
-        for mode in given.modes:
+        for mode in [m for m in given.modes if m in (training.modes or MODES)]:
             begin = time.perf_counter()
             row = {
-                "model": model, "mode": mode, "title": f"{TITLES[model]}, {size}", "size": asdict(size),
-                "parameters": sum(p.numel() for p in training.parameters), "steps": given.steps,
+                "model": model, "mode": mode, "title": training.title, "parameters": sum(p.numel() for p in training.parameters),
+                "steps": given.steps,
                 "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"), "commit": facts["commit"],
                 **measured(mode, training, exact, place, device, given),
             }  # fmt: skip
             row["failures"] = [f"{model} {mode}: {one}" for one in row["failures"]]
             rows[model, mode] = row
             here.append(row)
-            ordered = sorted(rows.values(), key=lambda r: (list(SIZES).index(r["model"]), MODES.index(r["mode"])))
+            ordered = sorted(rows.values(), key=lambda r: ([*SIZES, *PROGRAMS].index(r["model"]), MODES.index(r["mode"])))
             failures = [one for r in ordered for one in r["failures"]]
             # written after each mode: a run that is cut short keeps what it measured
             results.write(
