@@ -3,8 +3,8 @@
     python benchmarks/torch_curves.py results/nvidia-h200/torch-curves.json --picture docs/torch_curves.svg
     python benchmarks/torch_curves.py OUT.json --picture OUT.svg --small --device cpu
 
-PyTorch in fp32, PyTorch in TF32, toprung's fp32 under PyTorch, and PyTorch in float64, each from the same weights and through the same
-batches of a made-up language, with AdamW. What is shown is how far each arithmetic's losses are from float64's.
+PyTorch in fp32, PyTorch in TF32, toprung's fp32 under PyTorch, and PyTorch in float64, each from the same weights and through the
+same batches of a made-up language, with AdamW. What is shown is how far each arithmetic's losses are from float64's.
 """
 
 import argparse

@@ -43,7 +43,7 @@ def test_every_example_is_on_its_page() -> None:
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_each_says_what_it_does_or_what_it_needs(name: str) -> None:
-    if name == "torch_layer.py" and not importlib.util.find_spec("torch"):
+    if name.startswith("torch_") and not importlib.util.find_spec("torch"):
         assert "pip install torch" in ran(name, "--help", status=1)
         return
     said = ran(name, "--help")
@@ -81,6 +81,13 @@ def test_torch_layer(device: Device) -> None:
         pytest.skip("PyTorch is not installed: too large to ask of everybody who runs the tests")
     said = ran("torch_layer.py", "--on", "cpu", "--device", device.id, "--own", "--batch", 40, "--width", 48, "--steps", 4)
     assert "gradients agree" in said and f"on {device}" in said and ran_ours(said)
+
+
+def test_torch_training(device: Device) -> None:
+    if not importlib.util.find_spec("torch"):
+        pytest.skip("PyTorch is not installed: too large to ask of everybody who runs the tests")
+    said = ran("torch_training.py", "--device", "cpu", "--own", "--width", 32, "--steps", 2)
+    assert "products on toprung's kernels, 0 that might have been" in said and "loss after 2 steps" in said
 
 
 def test_the_notebook_is_stored_without_results() -> None:

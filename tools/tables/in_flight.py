@@ -70,8 +70,8 @@ def _times(words: Sequence[str], root: Path) -> str:
     e = record["environment"]
     return "\n".join([
         *lines, "",
-        f"{len(rest)} drawn products, to which the model is fitted, the last third with rows that begin anywhere: {min(rest):.2f} to "
-        f"{max(rest):.2f} times cuBLAS's speed, {statistics.geometric_mean(rest):.2f} in the geometric mean, slower in "
+        f"{len(rest)} drawn products, to which the model is fitted, the last third with rows that begin anywhere: {min(rest):.2f} "
+        f"to {max(rest):.2f} times cuBLAS's speed, {statistics.geometric_mean(rest):.2f} in the geometric mean, slower in "
         f"{sum(x < 1 for x in rest)}; errors {min(bad):.2f} to {max(bad):.2f} of cuBLAS's; the model's block takes "
         f"at most {max(chosen_over[shown:]):.2f} times as long as the best.",
         "",

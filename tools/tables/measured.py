@@ -86,10 +86,27 @@ def _torch_models(words: Sequence[str], root: Path) -> str:
     samples = max((len(t) for row in rows for t in row["seconds"].values()), default=0)
     commits = ", ".join(dict.fromkeys(str(row["commit"]) for row in rows))
     source = (
-        f"Medians of {samples} samples of {rows[0]['steps']} steps each (forward and backward), the three in turns; errors are "
-        f"Frobenius norms over all parameters' gradients, against float64: {device['short_name']}, driver {device['driver']}, "
-        f"PyTorch {e['packages']['torch']}, transformers {e['packages'].get('transformers', 'absent')}, Python {e['python']}, "
+        f"Medians of {samples} samples of {rows[0]['steps']} steps each, the three in turns; errors are Frobenius norms over all "
+        f"parameters' gradients, or results where there are none, against float64: {device['short_name']}, driver "
+        f"{device['driver']}, PyTorch {e['packages']['torch']}, transformers {e['packages'].get('transformers', 'absent')}, Python {e['python']}, "
         f"{e['date'][:10]}, commit {commits}, `{record['what']}`, stored in `{path}`.  "
+    )
+    return "\n".join([*lines, "", source])
+
+
+def _torch_curves(words: Sequence[str], root: Path) -> str:
+    """Losses of training in four arithmetics, and how far each was from float64's; from benchmarks/torch_curves.py."""
+    record = read(root / words[0])
+    e, device, found = record["environment"], record["environment"]["device"], record["torch_curves"]
+    exact = found["losses"]["float64"]
+    lines = ["| arithmetic | last loss | farthest from float64's in any step | in the last |", "|---|---:|---:|---:|"]
+    for name, losses in found["losses"].items():
+        away = [abs(x - y) for x, y in zip(losses, exact, strict=True)]
+        far = " | ".join("" if name == "float64" else f"{x:.1e}" for x in (max(away), away[-1]))
+        lines.append(f"| {'PyTorch, ' * (name != 'toprung')}{name} | {losses[-1]:.6f} | {far} |")
+    source = (
+        f"{found['steps']} steps of AdamW, {found['model']}: {device['short_name']}, driver {device['driver']}, PyTorch "
+        f"{e['packages']['torch']}, {e['date'][:10]}, commit {e['commit']}, `{record['what']}`, stored in `{words[0]}`.  "
     )
     return "\n".join([*lines, "", source])
 
@@ -246,6 +263,7 @@ TABLES = {
     "overhead": _overhead,
     "host_arrays": _host_arrays,
     "torch_models": _torch_models,
+    "torch_curves": _torch_curves,
     "torch_products": _torch_products,
     "installations": _installations,
     "commits": _commits,

@@ -100,6 +100,12 @@ class Entry:
         left = self.call.receipt() if self.call is not None else None
         return left.precision if left is not None else ""
 
+    @property
+    def escalated(self) -> int:
+        """Pieces of such results that were computed again in plain fp32, in all of the process; waits for the device."""
+        left = self.call.receipt() if self.call is not None and not capturing(self.device) else None
+        return left.escalated if left is not None else 0
+
 
 class Products:
     """The products of a set of settings.

@@ -33,6 +33,7 @@ class Row:
     why : reason why PyTorch's own ran
     eligible : True if toprung could have computed it
     path : ``fp32``, or ``fp32x`` on Tensor Cores; empty if PyTorch's own ran
+    escalated : pieces of the results that fp32x computed again in plain fp32, for numbers that lie too far apart for its terms
     seconds, their_seconds : time of a call on toprung's kernels and on PyTorch's, where ``report`` measured it, else NaN
     their_kernel : PyTorch's kernel, where it measured on a GPU
     """
@@ -47,6 +48,7 @@ class Row:
     why: str
     eligible: bool
     path: str = ""
+    escalated: int = 0
     seconds: float = math.nan
     their_seconds: float = math.nan
     their_kernel: str = ""
@@ -58,6 +60,8 @@ class Row:
             found += f": {1e6 * self.seconds:.1f} µs"
         if not math.isnan(self.their_seconds):
             found += f"; PyTorch's{f' {self.their_kernel}' * bool(self.their_kernel)}: {1e6 * self.their_seconds:.1f} µs"
+        if self.escalated:
+            found += f"; {self.escalated:,} pieces were computed again in plain fp32, for their numbers lie too far apart"
         return found
 
 
@@ -127,7 +131,8 @@ def report(measure: bool = False) -> Report:
     rows = [
         Row(
             op, problem, layout, device, sum(e.taken for e in entries), sum(e.left for e in entries), kernel, why,
-            any(e.eligible for e in entries), entries[-1].path, *(timing.measured(entries[-1]) if measure else ()),
+            any(e.eligible for e in entries), entries[-1].path,
+            entries[-1].escalated, *(timing.measured(entries[-1]) if measure else ()),
         )
         for (op, problem, layout, device, kernel, why), entries in kinds.items()
     ]  # fmt: skip
