@@ -87,8 +87,9 @@ def _torch_models(words: Sequence[str], root: Path) -> str:
     commits = ", ".join(dict.fromkeys(str(row["commit"]) for row in rows))
     source = (
         f"Medians of {samples} samples of {rows[0]['steps']} steps each, the three in turns; errors are Frobenius norms over all "
-        f"parameters' gradients, or results where there are none, against float64: {device['short_name']}, driver "
-        f"{device['driver']}, PyTorch {e['packages']['torch']}, transformers {e['packages'].get('transformers', 'absent')}, Python {e['python']}, "
+        f"parameters' gradients, or results where there are none, against float64: {device['short_name']}, "
+        f"driver {device['driver']}, PyTorch {e['packages']['torch']}, transformers {e['packages'].get('transformers', 'absent')}, "
+        f"Python {e['python']}, "
         f"{e['date'][:10]}, commit {commits}, `{record['what']}`, stored in `{path}`.  "
     )
     return "\n".join([*lines, "", source])
