@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,7 +12,9 @@ import pytest
 import torch
 
 import toprung.torch
+from toprung.errors import MissingExtra
 from toprung.torch import products, timing
+from toprung.torch.report import Row
 from torch_device import DEVICE, EVERY
 
 
@@ -78,3 +81,61 @@ def test_products_that_memory_is_too_small_for_are_not_measured(monkeypatch: pyt
     monkeypatch.setattr(timing, "_laid", full)
     (row,) = toprung.torch.report(measure=True).rows
     assert math.isnan(row.seconds) and math.isnan(row.their_seconds) and row.taken == 1
+
+
+class Net(torch.nn.Module):  # type: ignore[misc]
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.rest = torch.nn.Linear(6, 8), torch.nn.Sequential(torch.nn.ReLU(), torch.nn.Linear(8, 3))
+
+    def forward(self, x: Any) -> Any:
+        return self.rest(self.first(x))
+
+
+def test_modules_are_named_forward_and_backward() -> None:
+    hooks = torch.nn.modules.module._global_forward_pre_hooks
+    net, x = Net().to(DEVICE), torch.randn(5, 6, device=DEVICE)
+    with toprung.torch.use(**EVERY, modules=True):
+        for _ in range(2):
+            net(x).sum().backward()
+        x @ torch.randn(6, 4, device=DEVICE)
+        with toprung.torch.exclude():
+            assert not hooks, "nobody is watched where nothing is taken"
+            net(x)
+        net(x)
+    assert not hooks
+    found = toprung.torch.report()
+    made: dict[str, int] = {}
+    for row in found.rows:
+        assert sum(row.modules.values()) == row.taken + row.left
+        for name, count in row.modules.items():
+            made[name] = made.get(name, 0) + count
+    assert made == {"Net.first": 3, "Net.rest.1": 3, "Net.first ←": 2, "Net.rest.1 ←": 4, "": 1}
+    assert "in Net.rest.1 ←" in str(found) and "in no module" in str(found)
+
+
+def test_the_page_has_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timing, "SAMPLE", 1e-4)
+    toprung.torch.enable(**EVERY, modules=True)
+    some_products()
+    net = torch.nn.Sequential()
+    net.add_module("a<b", torch.nn.Linear(6, 8).to(DEVICE))
+    net(torch.randn(5, 6, device=DEVICE))
+    text = toprung.torch.report().to_html()
+    assert "Where the time goes" not in text and "Sequential.a&lt;b" in text and "a<b" not in text
+    found = toprung.torch.report(measure=True)
+    text = found.to_html()
+    assert "Where the time goes" in text and text.count("<tr>") == 2 * (len(found.rows) + 1)
+    assert all(f"<td>{row.problem}</td>" in text for row in found.rows) and "cuDNN" in text
+    assert "https:" not in text and "http:" not in text and "<script" not in text, "nothing from outside"
+
+
+def test_a_page_without_its_extra_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    with pytest.raises(MissingExtra, match=r"toprung\[report\]"):
+        toprung.torch.report().to_html()
+
+
+def test_pieces_that_were_computed_again_are_named() -> None:
+    row = Row("mm", "9×9×9", "NN", "cuda:0", 3, 0, "hopper_fp32x", "", True, "fp32x", 1234)
+    assert "1,234 pieces were computed again in plain fp32" in row.line()

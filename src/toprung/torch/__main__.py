@@ -36,8 +36,9 @@ def main(given: list[str] | None = None) -> None:
     parser.add_argument("--own", action="store_true", help="run toprung's kernels also where PyTorch's own are as fast")
     parser.add_argument("--min-flops", type=float, metavar="N", help="operations below which PyTorch's own run")
     parser.add_argument("--cpu", action="store_true", help="take products on the CPU, too")
-    parser.add_argument("--report", metavar="FILE", help="write what ran as JSON at the end; - for a table on stderr")
+    parser.add_argument("--report", metavar="FILE", help="write what ran as JSON, or a page to FILE.html; - for a table on stderr")
     parser.add_argument("--measure", action="store_true", help="with --report: how long each kind takes on toprung's and PyTorch's")
+    parser.add_argument("--modules", action="store_true", help="with --report: name the modules that make the products")
     parser.add_argument(
         "--audit", metavar="FILE",
         help="take nothing, and write in which precision PyTorch computes each product, with its error; - for a table on stderr",
@@ -60,7 +61,7 @@ def main(given: list[str] | None = None) -> None:
 
         auditing = Auditing(options.precision) if options.audit is not None else None
         kinds = ("cuda", "cpu") if options.cpu else ("cuda",)
-        enable(options.precision, device_types=kinds, own=options.own, min_flops=options.min_flops)
+        enable(options.precision, device_types=kinds, own=options.own, min_flops=options.min_flops, modules=options.modules)
     except ToprungError as error:
         parser.error(str(error))
     if not options.module and not Path(options.program).exists():
@@ -89,7 +90,7 @@ def _written(file: Path | None, audited: Any, measure: bool) -> None:
         errors_console.print(str(found), markup=False, highlight=False, soft_wrap=True)
         return
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps(found.to_json(), indent=1) + "\n")
+    file.write_text(found.to_html() if file.suffix == ".html" and not audited else json.dumps(found.to_json(), indent=1) + "\n")
 
 
 if __name__ == "__main__":

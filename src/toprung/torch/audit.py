@@ -12,14 +12,14 @@ from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.module_tracker import ModuleTracker
 
 from toprung.blas import routines
 from toprung.dispatch.select import known_precision
 from toprung.errors import BadArgument, ToprungError
+from toprung.torch.modules import Modules
 from toprung.torch.products import lie, problem_of
-from toprung.torch.report import UNSEEN
 from toprung.torch.switch import exclude
+from toprung.torch.texts import UNSEEN
 
 FACTORS = {
     "mm": (0, 1), "bmm": (0, 1), "mv": (0, 1), "dot": (0, 1), "addmm": (1, 2), "addmv": (1, 2), "baddbmm": (1, 2),
@@ -186,12 +186,11 @@ class Auditing(TorchDispatchMode):  # type: ignore[misc]
         self.found = Audit()
         self._precision, self._sampled = precision, rows
         self._kinds: dict[tuple[Any, ...], Row] = {}
-        self._made: dict[int, str] = {}
-        self._tracker = ModuleTracker()
+        self._modules = Modules()
         self._around: tuple[Any, ...] = ()
 
     def __enter__(self) -> Any:
-        self._around = exclude(), torch.compiler.set_stance("force_eager"), self._tracker
+        self._around = exclude(), torch.compiler.set_stance("force_eager"), self._modules
         for one in self._around:
             one.__enter__()
         return super().__enter__()
@@ -220,7 +219,7 @@ class Auditing(TorchDispatchMode):  # type: ignore[misc]
         return result
 
     def _row(self, name: str, a: Any, b: Any) -> Row:
-        module, backward = self._module(a, b)
+        module, backward = self._modules.of(a, b)
         dtype = str(a.dtype).removeprefix("torch.")
         key = module, backward, name, problem_of(a, b), lie(a) + lie(b), str(a.device), dtype
         row = self._kinds.get(key)
@@ -228,17 +227,6 @@ class Auditing(TorchDispatchMode):  # type: ignore[misc]
             row = self._kinds[key] = Row(*key)
             self.found.rows.append(row)
         return row
-
-    def _module(self, *operands: Any) -> tuple[str, bool]:
-        """Return the path of the module that makes a product, and whether it does so in the backward pass."""
-        node = torch._C._current_autograd_node()
-        if node is not None:
-            return self._made.get(node._sequence_nr(), ""), True
-        module = max(self._tracker.parents - {"Global"}, key=len, default="")
-        if torch.is_grad_enabled() and any(x.requires_grad for x in operands):
-            # autograd has just numbered the node that will run in the backward pass
-            self._made.setdefault(torch._C._autograd._get_sequence_nr() - 1, module)
-        return module, False
 
     def _look(self, row: Row, a: Any, b: Any, theirs: Any) -> None:
         """Fill in precision and errors."""

@@ -23,6 +23,7 @@ from toprung.errors import ToprungError
 from toprung.gemm.lowering import tight
 from toprung.gemm.overlap import folded
 from toprung.torch import background
+from toprung.torch.modules import Modules
 from toprung.torch.settings import Settings
 
 KEPT = 8192
@@ -77,9 +78,12 @@ class Entry:
     taken, left : calls that toprung's kernels ran, and PyTorch's
     job : preparation under way
     like : where its tensors lie, if toprung could compute it
+    modules : calls by module, and whether in the backward pass, while ``watching``
     """
 
-    __slots__ = ("call", "device", "eligible", "job", "layout", "left", "like", "op", "problem", "shape", "taken", "why")
+    __slots__ = (
+        "call", "device", "eligible", "job", "layout", "left", "like", "modules", "op", "problem", "shape", "taken", "why",
+    )  # fmt: skip
 
     def __init__(self, op: str, problem: str, layout: str, device: str, shape: tuple[int, ...]) -> None:
         self.op, self.problem, self.layout, self.device, self.shape = op, problem, layout, device, shape
@@ -87,6 +91,7 @@ class Entry:
         self.call: Call | None = None
         self.job: background.Job | None = None
         self.like: Like | None = None
+        self.modules: dict[tuple[str, bool], int] = {}
 
     @property
     def kernel(self) -> str:
@@ -132,11 +137,17 @@ class Products:
             kept = self.past.setdefault((entry.op, entry.problem, entry.layout, entry.device, entry.kernel), entry)
             if kept is not entry:
                 kept.taken, kept.left, kept.why = kept.taken + entry.taken, kept.left + entry.left, entry.why
+                for module, count in entry.modules.items():
+                    kept.modules[module] = kept.modules.get(module, 0) + count
         self.entries.clear()
 
 
 now: Products | None = None
 """Products of the settings that are active; None while PyTorch's own run."""
+
+
+watching: Modules | None = None
+"""Names of the modules that run; None unless the settings that are active ask for them."""
 
 
 def multiply(
@@ -179,6 +190,9 @@ def multiply(
         entry = _new(products, key, op, a, b, bias, beta, bias if inplace else out)
         if entry is None:
             return None
+    if watching is not None:
+        made_by = watching.of(a, b)
+        entry.modules[made_by] = entry.modules.get(made_by, 0) + 1
     if entry.call is None and entry.job is None:
         entry.left += 1
         return None

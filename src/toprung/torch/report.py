@@ -4,18 +4,11 @@ from __future__ import annotations
 
 import math
 import textwrap
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from toprung.torch import products, timing
-
-UNSEEN = (
-    "convolutions and recurrent layers (cuDNN)",
-    "fused attention (scaled_dot_product_attention but for its math)",
-    "decompositions and solvers (cuSOLVER)",
-    "code that was compiled ahead of time (AOTInductor)",
-)
-"""Products that do not come by aten's operators, and are PyTorch's whatever is enabled."""
+from toprung.torch.texts import UNSEEN
 
 
 @dataclass(frozen=True)
@@ -34,6 +27,7 @@ class Row:
     eligible : True if toprung could have computed it
     path : ``fp32``, or ``fp32x`` on Tensor Cores; empty if PyTorch's own ran
     escalated : pieces of the results that fp32x computed again in plain fp32, for numbers that lie too far apart for its terms
+    modules : calls by the module that made them, an arrow behind those of the backward pass; empty unless ``enable(modules=True)``
     seconds, their_seconds : time of a call on toprung's kernels and on PyTorch's, where ``report`` measured it, else NaN
     their_kernel : PyTorch's kernel, where it measured on a GPU
     """
@@ -49,6 +43,7 @@ class Row:
     eligible: bool
     path: str = ""
     escalated: int = 0
+    modules: dict[str, int] = field(default_factory=dict)
     seconds: float = math.nan
     their_seconds: float = math.nan
     their_kernel: str = ""
@@ -95,6 +90,12 @@ class Report:
         rows = [{k: None if v != v else v for k, v in asdict(row).items()} for row in self.rows]
         return {**asdict(self), "rows": rows, "taken": self.taken, "not_seen": list(UNSEEN)}
 
+    def to_html(self) -> str:
+        """Return the report as a page; MissingExtra without jinja2 (extra ``report``)."""
+        from toprung.torch import page  # with the report's style, which a program that only trains does not need
+
+        return page.rendered(self)
+
     def __str__(self) -> str:
         lines = [
             f"{self.taken} products on toprung's kernels, {self.eligible - self.taken} that might have been, {self.small} small",
@@ -103,9 +104,23 @@ class Report:
         for row in self.rows:
             lines.append(f"{row.op:18} {row.problem:24} {row.layout:3} {row.taken:8} {row.left:8}")
             lines += _wrapped(row.line())
+            if row.modules:
+                first, *others = row.modules
+                more = f" and {len(others)} more" if others else ""
+                lines += _wrapped(f"in {first or 'no module'}{more}")
         for reason, count in self.refused.items():
             lines += [f"{count} calls left to PyTorch:", *_wrapped(reason)]
         return "\n".join([*lines, "not seen:", *(f"    {what}" for what in UNSEEN)])
+
+
+def _modules(entries: list[Any]) -> dict[str, int]:
+    """Return the calls of a kind by module."""
+    found = dict[str, int]()
+    for entry in entries:
+        for (module, backward), count in entry.modules.items():
+            name = module + " ←" * backward
+            found[name] = found.get(name, 0) + count
+    return found
 
 
 def _wrapped(text: str) -> list[str]:
@@ -132,7 +147,7 @@ def report(measure: bool = False) -> Report:
         Row(
             op, problem, layout, device, sum(e.taken for e in entries), sum(e.left for e in entries), kernel, why,
             any(e.eligible for e in entries), entries[-1].path,
-            entries[-1].escalated, *(timing.measured(entries[-1]) if measure else ()),
+            entries[-1].escalated, _modules(entries), *(timing.measured(entries[-1]) if measure else ()),
         )
         for (op, problem, layout, device, kernel, why), entries in kinds.items()
     ]  # fmt: skip

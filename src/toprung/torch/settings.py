@@ -30,6 +30,7 @@ class Settings:
     min_flops : floating-point operations below which PyTorch's own run
     reproducible : True to run toprung's kernels in PyTorch's deterministic mode too, each call waiting for its kernel; None and
         False: in that mode PyTorch's own run
+    modules : True to count products by the module that makes them
 
     Raises
     ------
@@ -43,25 +44,26 @@ class Settings:
     own: bool = False
     min_flops: int = LEAST
     reproducible: bool | None = None
+    modules: bool = False
 
     @classmethod
     def of(
         cls, precision: str, ops: Collection[str], device_types: Collection[str], own: bool, min_flops: int | None,
-        reproducible: bool | None,
+        reproducible: bool | None, modules: bool = False,
     ) -> Settings:  # fmt: skip
         """Return settings from what a caller gave."""
         if known_precision(precision) == "tf32":
             raise BadArgument("precision 'tf32' is PyTorch's own: set torch.backends.cuda.matmul.fp32_precision = 'tf32'")
         taken = _words("ops", ops, ALL)
         types = _words("device_types", device_types, DEVICE_TYPES)
-        for name, value in (("own", own), ("reproducible", reproducible)):
+        for name, value in (("own", own), ("reproducible", reproducible), ("modules", modules)):
             if value is not None and not isinstance(value, bool):
                 raise BadArgument(f"{name} is True or False, not {value!r}")
         if min_flops is None:
             min_flops = 0 if own else LEAST
         if isinstance(min_flops, bool) or not isinstance(min_flops, int | float) or not min_flops >= 0:
             raise BadArgument(f"min_flops is a number of operations from 0 on, not {min_flops!r}")
-        return cls(precision, taken, types, bool(own), int(min(min_flops, 2**62)), reproducible)
+        return cls(precision, taken, types, bool(own), int(min(min_flops, 2**62)), reproducible, bool(modules))
 
 
 def _words(name: str, given: Collection[str], known: tuple[str, ...]) -> tuple[str, ...]:

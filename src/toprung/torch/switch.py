@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from toprung.torch import caches, products
+from toprung.torch.modules import Modules
 from toprung.torch.overloads import OVERLOADS
 from toprung.torch.settings import ALL, Settings
 
@@ -52,6 +53,12 @@ def _apply() -> None:
         _overriding[kind] = _Overriding(kind)
     active = _frames[-1][1] if _frames else _enabled
     products.now = None if active is None else products.products_of(active)
+    if (active is not None and active.modules) != (products.watching is not None):
+        if products.watching is None:
+            products.watching = Modules().__enter__()
+        else:
+            products.watching.__exit__(None, None, None)
+            products.watching = None
     for kind in _overriding.keys() - wanted:
         _overriding.pop(kind).end()
     caches.tag(active)
@@ -61,7 +68,7 @@ def _apply() -> None:
 
 def enable(
     precision: str = "auto", *, ops: Collection[str] = ALL, device_types: Collection[str] = ("cuda",), own: bool = False,
-    min_flops: int | None = None, reproducible: bool | None = None,
+    min_flops: int | None = None, reproducible: bool | None = None, modules: bool = False,
 ) -> None:  # fmt: skip
     """Take PyTorch's fp32 matrix products of this process from now on: forward and backward, eager and compiled.
 
@@ -78,6 +85,8 @@ def enable(
     min_flops : number of operations below which PyTorch's own run; by default 5e8, with ``own`` 0
     reproducible : True to run toprung's kernels in PyTorch's deterministic mode, too: then a product waits for its kernel,
         so that results depend on nothing but the operands
+    modules : True to count products by the module that makes them, for ``report``; costs some microseconds for each module that
+        runs, and compiled functions have none
 
     Raises
     ------
@@ -85,7 +94,7 @@ def enable(
         a value that there is not
     """
     global _enabled
-    settings = Settings.of(precision, ops, device_types, own, min_flops, reproducible)
+    settings = Settings.of(precision, ops, device_types, own, min_flops, reproducible, modules)
     with _lock:
         products.forget()
         _enabled = settings
@@ -141,9 +150,9 @@ class use(_Block):
 
     def __init__(
         self, precision: str = "auto", *, ops: Collection[str] = ALL, device_types: Collection[str] = ("cuda",), own: bool = False,
-        min_flops: int | None = None, reproducible: bool | None = None,
+        min_flops: int | None = None, reproducible: bool | None = None, modules: bool = False,
     ) -> None:  # fmt: skip
-        super().__init__(Settings.of(precision, ops, device_types, own, min_flops, reproducible))
+        super().__init__(Settings.of(precision, ops, device_types, own, min_flops, reproducible, modules))
 
 
 class exclude(_Block):

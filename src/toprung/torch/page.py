@@ -1,0 +1,50 @@
+"""The report of products as a page: one HTML file that needs nothing else."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from toprung.errors import MissingExtra
+from toprung.report.html.chart import PALETTE
+from toprung.report.html.page import HERE
+from toprung.torch.texts import UNSEEN
+
+if TYPE_CHECKING:
+    from toprung.torch.report import Report, Row
+
+TEMPLATE = "torch.html.jinja"
+
+
+def rendered(report: Report) -> str:
+    """Return the page's text.
+
+    Raises
+    ------
+    MissingExtra
+        jinja2 is not installed
+    """
+    try:
+        import jinja2
+    except ImportError:
+        raise MissingExtra('jinja2 is not installed; pip install "toprung[report]"') from None
+
+    rows = [_cells(row) for row in report.rows]
+    longest = max((max(row["ours"], row["theirs"]) for row in rows), default=0.0)
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("toprung.torch", ""), autoescape=True, trim_blocks=True, undefined=jinja2.StrictUndefined
+    )
+    timed = [row for row in rows if row["ours"] and row["theirs"]]
+    return environment.get_template(TEMPLATE).render(
+        report=report, rows=sorted(rows, key=lambda row: -max(row["ours"], row["theirs"])), longest=longest, unseen=UNSEEN,
+        ours=sum(row["ours"] for row in timed), theirs=sum(row["theirs"] for row in timed), measured=longest > 0,
+        style=(HERE / "page.css").read_text(),
+        colours={name: "; ".join(f"--{k}: {v}" for k, v in palette.items()) for name, palette in PALETTE.items()},
+    )  # fmt: skip
+
+
+def _cells(row: Row) -> dict[str, Any]:
+    """Return a row with the seconds of all its calls, on toprung's kernels and on PyTorch's; 0 where nothing was measured."""
+    calls = row.taken + row.left
+    ours, theirs = (0.0 if math.isnan(s) else calls * s for s in (row.seconds, row.their_seconds))
+    return {"row": row, "calls": calls, "ours": ours, "theirs": theirs}
