@@ -34,6 +34,8 @@ STAGES: Mapping[tuple[int, int], int] = {(2, 128): 4, (2, 64): 6, (2, 32): 8, (1
 """Stages of the ring: as many as fit."""
 CLUSTERED = {1: 1.0, 2: 1.0, 4: 0.91, 8: 0.91, 16: 0.85}
 """Share of the SMs that clusters of so many blocks can have at once: they lie in one GPC, and not all have a multiple of four."""
+SMS = 8
+"""SMs of a GPC that a cluster may take up: not every GPU has more in each."""
 SPREAD = {**CLUSTERED, 2: 0.91}
 """Share of the SMs up to which each block has one to itself: of 64 clusters of two, some shared theirs while other SMs had none."""
 
@@ -51,7 +53,8 @@ def configs(desc: GemmDesc, units: int) -> list[InflightConfig]:
         count = tiles(desc, whole)
         for slices in CLUSTERS:
             config = InflightConfig(consumers, cols, stages, SLICES=slices)
-            if slices == 1 or (count * slices <= at_once(config, units) and desc.K >= SHORTEST * slices):
+            fits = count * slices <= at_once(config, units) and slices <= SMS * config.resident
+            if slices == 1 or (fits and desc.K >= SHORTEST * slices):
                 found.append(config)
     return found
 
