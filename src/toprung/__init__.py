@@ -4,7 +4,7 @@ from typing import Any
 
 from toprung import errors, moved
 from toprung.backends import devices
-from toprung.blas import routines
+from toprung.blas import epilogue, routines
 from toprung.blas.packed import PackedOperand
 from toprung.blas.plan import Plan, plan
 from toprung.blas.prepack import prepack
@@ -46,12 +46,13 @@ def _recorded(*args: Any) -> Any:
 
 
 def _traced(
-    a: Any, b: Any, out: Any = None, *, precision: str = "auto", own: bool = False, device: Device | str | None = None
-) -> Any:
+    a: Any, b: Any, out: Any = None, *, bias: Any = None, activation: str | None = None, precision: str = "auto", own: bool = False,
+    device: Device | str | None = None,
+) -> Any:  # fmt: skip
     """Return a product as torch.compile traces it, in place of ``matmul``."""
     from toprung.torch.operator import traced
 
-    return traced(a, b, out, precision, own, device)
+    return traced(a, b, out, precision, own, device, bias, epilogue.known_activation(activation))
 
 
 # the library knows nothing of the tuner, nor of what records gradients: here, above all of them, it is given both

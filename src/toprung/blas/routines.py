@@ -13,7 +13,7 @@ import numpy as np
 from toprung import arrays
 from toprung.arrays.base import Operand
 from toprung.arrays.numpy import adapter as numpy_adapter
-from toprung.blas import calls
+from toprung.blas import calls, epilogue
 from toprung.blas.operands import How, View, apart, arranged, converted, finished, sizes, taken, together
 from toprung.blas.packed import PackedOperand
 from toprung.blas.product import copy, decided
@@ -28,9 +28,10 @@ library lies above this package, and ``toprung`` names it here."""
 
 
 def matmul(
-    a: Any, b: Any, out: Any = None, *, precision: str = "auto", own: bool = False, device: Device | str | None = None
+    a: Any, b: Any, out: Any = None, *, bias: Any = None, activation: str | None = None, precision: str = "auto", own: bool = False,
+    device: Device | str | None = None,
 ) -> Any:  # fmt: skip
-    """Return the product of two float32 arrays by ``numpy.matmul``'s rules.
+    """Return the product of two float32 arrays by ``numpy.matmul``'s rules, with an epilogue: f(A·B + bias).
 
     Parameters
     ----------
@@ -39,6 +40,8 @@ def matmul(
     b : (…, K, N) or (K,), float32, where ``a`` lies. A vector is a column, which the result leaves out; dimensions before the last
         two are a batch and broadcast with ``a``'s. Or a PackedOperand from ``toprung.prepack``
     out : (…, M, N), float32, of any strides: the array to put the result into. It must not overlap ``a`` or ``b``
+    bias : float32 array that broadcasts to the result and is added to it: (N,) to each row, (M, 1) to each column
+    activation : function of the sum: ``"relu"``, or ``"gelu"`` in its form with tanh; None for none
     precision : ``"fp32"``, IEEE single; ``"fp32x"``, as accurate, on matrix units where the device has them; ``"auto"``, the faster
         of both; ``"tf32"``, cuBLAS's, which is not as accurate
     own : True to run only toprung's kernels; False to run an installed library where that is faster
@@ -69,14 +72,19 @@ def matmul(
     array([[3., 3.],
            [3., 3.]], dtype=float32)
     """
-    found, key = calls.again(a, b, out, precision, own, device)
-    if found is not calls.MISS:
-        return found
-    for thing in (a, b.source if isinstance(b, PackedOperand) else b):
+    plain = bias is None and activation is None
+    key: Hashable = None
+    if plain:
+        found, key = calls.again(a, b, out, precision, own, device)
+        if found is not calls.MISS:
+            return found
+    for thing in (a, b.source if isinstance(b, PackedOperand) else b, *(() if bias is None else (bias,))):
         library = arrays.adapter_of(thing)
         if library is not None and library.name in RECORDERS and library.is_recorded(thing):
-            return RECORDERS[library.name](a, b, out, precision, own, device)
-    return _looked_at(a, b, out, precision, own, device, key)
+            return RECORDERS[library.name](a, b, out, precision, own, device, bias, epilogue.known_activation(activation))
+    if plain:
+        return _looked_at(a, b, out, precision, own, device, key)
+    return _with_epilogue(a, b, out, bias, epilogue.known_activation(activation), How("matmul", precision, own, device))
 
 
 def computed(a: Any, b: Any, out: Any, precision: str, own: bool, device: Device | str | None) -> Any:
@@ -95,6 +103,18 @@ def _looked_at(a: Any, b: Any, out: Any, precision: str, own: bool, device: Devi
     call.run(1.0, given.a, given.b, 0.0, given.c, packed)
     if packed is None:
         calls.remember(key, call, given)
+    return finished(given, out)
+
+
+def _with_epilogue(a: Any, b: Any, out: Any, bias: Any, activation: str, how: How) -> Any:
+    """Return f(A·B + bias)."""
+    packed = None
+    if isinstance(b, PackedOperand):
+        how, packed, b = replace(how, precision=b.asked(how.precision)), b.terms, b.array
+    given = arranged(*taken(a, b, out), out, how)
+    view = None if bias is None else epilogue.added(bias, given, how)
+    call = decided(1.0, given.a, given.b, 0.0 if view is None else 1.0, given.c, how)
+    epilogue.run(call, given, view, activation, packed)
     return finished(given, out)
 
 

@@ -51,7 +51,7 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class Copy:
-    """A copy step, dst = factor · src, over three nested dimensions.
+    """A copy step, dst = factor · src or a function of it, over three nested dimensions.
 
     Attributes
     ----------
@@ -59,6 +59,7 @@ class Copy:
     shape : number of elements along each dimension
     src_strides, dst_strides : number of elements from one to the next along each dimension
     beta : True if the factor is β, and nothing is read if β = 0; False if the factor is 1
+    activation : name of the function that each element goes through; empty for none
     """
 
     src: Place
@@ -67,6 +68,7 @@ class Copy:
     src_strides: tuple[int, int, int]
     dst_strides: tuple[int, int, int]
     beta: bool = False
+    activation: str = ""
 
 
 @dataclass(frozen=True)
@@ -191,8 +193,9 @@ def why_copied(rows: int, cols: int, row_stride: int, col_stride: int) -> str:
 
 
 def copies_between(
-    shape: tuple[int, ...], src: Place, src_strides: tuple[int, ...], dst: Place, dst_strides: tuple[int, ...], beta: bool = False
-) -> Iterator[Copy]:
+    shape: tuple[int, ...], src: Place, src_strides: tuple[int, ...], dst: Place, dst_strides: tuple[int, ...], beta: bool = False,
+    activation: str = "",
+) -> Iterator[Copy]:  # fmt: skip
     """Yield the copies that move a strided array: one if three nested dimensions suffice. Strides in elements."""
     sizes, (from_, to) = merged(shape, src_strides, dst_strides)
     outer = max(len(sizes) - 3, 0)
@@ -202,7 +205,7 @@ def copies_between(
         at = [sum(i * s for i, s in zip(index, strides[:outer], strict=True)) for strides in (from_, to)]
         yield Copy(
             Place(src.slot, src.offset + at[0]), Place(dst.slot, dst.offset + at[1]),
-            inner, steps[0], steps[1], beta,  # type: ignore[arg-type]
+            inner, steps[0], steps[1], beta, activation,  # type: ignore[arg-type]
         )  # fmt: skip
 
 

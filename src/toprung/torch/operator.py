@@ -9,7 +9,7 @@ import torch
 from toprung.blas.packed import PackedOperand, numbered
 from toprung.blas.routines import computed
 from toprung.device import Device
-from toprung.errors import BadArgument, BadArray
+from toprung.errors import BadArgument, BadArray, BadShape
 from toprung.torch.gradients import gradients
 
 SCHEMA = "(Tensor a, Tensor b, str precision, bool own, str device, int packed) -> Tensor"
@@ -55,8 +55,26 @@ torch.library.register_fake("toprung::matmul_out", lambda *_: None, lib=library)
 torch.library.register_autograd("toprung::matmul", _backward, setup_context=_keep, lib=library)
 
 
-def traced(a: Any, b: Any, out: Any, precision: str, own: bool, device: Device | str | None) -> Any:
-    """Return a product as one operator of the graph that is traced.
+def finished(made: Any, bias: Any, activation: str) -> Any:
+    """Return f(A·B + bias) of a product by PyTorch's own functions, which it records and fuses."""
+    if bias is not None:
+        if not isinstance(bias, torch.Tensor):
+            raise BadArray(f"bias is {type(bias).__name__}, not a tensor as the product is")
+        shape = tuple(made.shape)
+        if len(bias.shape) > len(shape) or any(n not in (1, m) for n, m in zip(bias.shape[::-1], shape[::-1], strict=False)):
+            raise BadShape(f"bias is {tuple(bias.shape)} and the result is {shape}: it must broadcast to that")
+        if bias.dtype != torch.float32:
+            raise BadArray(f"bias is {bias.dtype}, not float32: convert it")
+        made = made + bias
+    if activation == "relu":
+        return torch.relu(made)
+    return torch.nn.functional.gelu(made, approximate="tanh") if activation else made
+
+
+def traced(
+    a: Any, b: Any, out: Any, precision: str, own: bool, device: Device | str | None, bias: Any = None, activation: str = ""
+) -> Any:
+    """Return a product as one operator of the graph that is traced, and its epilogue as operators of PyTorch's.
 
     Raises
     ------
@@ -68,12 +86,14 @@ def traced(a: Any, b: Any, out: Any, precision: str, own: bool, device: Device |
         if out is not None:
             raise BadArgument("in a compiled function a prepacked operand has no out=: leave it out")
         array = b.array if b.origin is None else b.origin.mT if b.trans else b.origin
-        return torch.ops.toprung.matmul(a, array, b.asked(precision), own, name, b.number)
+        return finished(torch.ops.toprung.matmul(a, array, b.asked(precision), own, name, b.number), bias, activation)
     if out is None:
-        return torch.ops.toprung.matmul(a, b, precision, own, name, 0)
+        return finished(torch.ops.toprung.matmul(a, b, precision, own, name, 0), bias, activation)
     if isinstance(out, tuple):
         (out,) = out
     if torch.is_grad_enabled() and (a.requires_grad or b.requires_grad or out.requires_grad):
         raise BadArray("out= takes no product whose gradient is to be recorded: leave it out, or use torch.no_grad()")
+    if bias is not None or activation:
+        return out.copy_(finished(torch.ops.toprung.matmul(a, b, precision, own, name, 0), bias, activation))
     torch.ops.toprung.matmul_out(a, b, out, precision, own, name)
     return out

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from toprung.errors import MissingExtra
 from toprung.report.html.chart import PALETTE
 from toprung.report.html.page import HERE
 from toprung.torch.texts import UNSEEN
 
-if TYPE_CHECKING:
-    from toprung.torch.report import Report, Row
-
 TEMPLATE = "torch.html.jinja"
 
 
-def rendered(report: Report) -> str:
-    """Return the page's text.
+def rendered(report: Any) -> str:
+    """Return the page's text of a ``Report``.
 
     Raises
     ------
@@ -43,7 +40,7 @@ def rendered(report: Report) -> str:
     )  # fmt: skip
 
 
-def _cells(row: Row) -> dict[str, Any]:
+def _cells(row: Any) -> dict[str, Any]:
     """Return a row with the seconds of all its calls, on toprung's kernels and on PyTorch's; 0 where nothing was measured."""
     calls = row.taken + row.left
     ours, theirs = (0.0 if math.isnan(s) else calls * s for s in (row.seconds, row.their_seconds))

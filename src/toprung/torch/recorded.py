@@ -11,7 +11,7 @@ from toprung.blas.packed import PackedOperand
 from toprung.device import Device
 from toprung.errors import BadArray
 from toprung.torch.gradients import gradients
-from toprung.torch.operator import traced
+from toprung.torch.operator import finished, traced
 
 
 class Product(torch.autograd.Function):  # type: ignore[misc]
@@ -104,7 +104,9 @@ class PackedProduct(torch.autograd.Function):  # type: ignore[misc]
         return made.squeeze(-2) if vector else made, 0
 
 
-def matmul(a: Any, b: Any, out: Any, precision: str, own: bool, device: Device | str | None) -> Any:
+def matmul(
+    a: Any, b: Any, out: Any, precision: str, own: bool, device: Device | str | None, bias: Any = None, activation: str = ""
+) -> Any:
     """Return ``toprung.matmul`` of operands of which PyTorch must see what happens to them.
 
     Raises
@@ -112,18 +114,18 @@ def matmul(a: Any, b: Any, out: Any, precision: str, own: bool, device: Device |
     BadArray
         ``out`` together with a gradient to record
     """
-    tensors = [x for x in (a, b) if isinstance(x, torch.Tensor)]
+    tensors = [x for x in (a, b, bias) if isinstance(x, torch.Tensor)]
     if _is_traced(*tensors):
-        return traced(a, b, out, precision, own, device)
+        return traced(a, b, out, precision, own, device, bias, activation)
     if out is not None:
         raise BadArray("out= takes no product whose gradient is to be recorded: leave it out, or use torch.no_grad()")
     if not all(torch._C._has_storage(x) or torch._C._functorch.is_functorch_wrapped_tensor(x) for x in tensors):
         # is_grads_batched=True vectorises in an older way, which knows aten's operators alone
-        return torch.matmul(a, b.array if isinstance(b, PackedOperand) else b)
+        return finished(torch.matmul(a, b.array if isinstance(b, PackedOperand) else b), bias, activation)
     options = precision, own, device
     if isinstance(b, PackedOperand):
-        return PackedProduct.apply(a, b.origin, b, options)
-    return Product.apply(a, b, options)
+        return finished(PackedProduct.apply(a, b.origin, b, options), bias, activation)
+    return finished(Product.apply(a, b, options), bias, activation)
 
 
 def _is_traced(*tensors: Any) -> bool:

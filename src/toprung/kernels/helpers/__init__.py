@@ -1,4 +1,4 @@
-"""Kernels that serve every family: β·C alone, the second pass of split-K, and copies between any strides."""
+"""Kernels that serve every family: β·C alone, the second pass of split-K, copies between any strides, and activations."""
 
 from pathlib import Path
 
@@ -54,3 +54,18 @@ MOVE = LibraryKernel(
     routine="move",
 )
 """Copies of operands and results that no product kernel can address."""
+
+ACTIVATIONS = {"relu": 1, "gelu": 2}
+"""Functions that the elements of a product may go through, and the kernel's numbers for them."""
+
+ACTIVATE = LibraryKernel(
+    idea="a function of each element",
+    expects="the speed of memory",
+    tiles=MOVE.tiles,
+    switches=(Switch("ACTIVATION", "the function", values=tuple(ACTIVATIONS.values())),),
+    family="helpers",
+    stem="activate",
+    source=HERE / "activate.cl",
+    routine="activate",
+)
+"""What an activation function does to a result, in place."""

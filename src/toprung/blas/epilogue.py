@@ -1,0 +1,86 @@
+"""Epilogue of a product: an array that is added to it, and a function that its elements go through."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from toprung.arrays.base import HOST
+from toprung.arrays.sessions import session_at
+from toprung.blas.operands import Arranged, How, View, same_memory, sizes, strict, together
+from toprung.blas.product import Call, copy, follow
+from toprung.errors import BadArgument, BadShape
+from toprung.execute.executor import executor_of
+from toprung.gemm import overlap
+from toprung.gemm.lowering import Place, Program, copies_between
+from toprung.kernels.helpers import ACTIVATIONS
+
+
+def known_activation(activation: Any) -> str:
+    """Return the name of a function, empty for None; raise BadArgument for one that there is not."""
+    if activation is None:
+        return ""
+    if activation not in ACTIVATIONS:
+        raise BadArgument(f"activation is one of {', '.join(ACTIVATIONS)}, or None, not {activation!r}")
+    return str(activation)
+
+
+def added(bias: Any, given: Arranged, how: How) -> View:
+    """Return what is added to a result as a view of its shape; raise what ``matmul`` raises of an operand that does not fit."""
+    operand, shape = strict(bias, "bias"), given.result.shape
+    together([given.first, operand], replace(how, names=(how.names[0], "bias", "")))
+    try:
+        fits = np.broadcast_shapes(operand.shape, shape) == shape
+    except ValueError:
+        fits = False
+    if not fits:
+        raise BadShape(f"bias is {sizes(operand.shape)} and the result is {sizes(shape)}: it must broadcast to that")
+    result = given.result.address, shape, given.result.strides
+    if same_memory(given.result, operand) and overlap.share(result, (operand.address, operand.shape, operand.strides)):
+        raise overlap.refuse("out", "bias")
+    strides = [0] * (len(shape) - len(operand.shape))
+    strides += [0 if n == 1 else s for n, s in zip(operand.shape, operand.strides, strict=True)]
+    if len(given.first.shape) == 1:  # a vector left a dimension of the result out
+        strides.insert(len(given.c.shape) - 2, 0)
+    if len(given.second.shape) == 1:
+        strides.append(0)
+    return View(operand, given.c.shape, tuple(strides))
+
+
+def run(call: Call, given: Arranged, bias: View | None, activation: str, packed: Any) -> None:
+    """Compute C = f(A·B + bias) by a call that was decided for β = 1 with a bias, and β = 0 without one.
+
+    C takes the bias first, and the product is added to it.
+    """
+    a, c = given.a.operand, given.c
+    on_device = a.home.kind != HOST
+    session = session_at(a.home, a.queue) if on_device else None
+    if bias is not None:
+        if session is not None:
+            follow(session, bias.operand.queue, c.operand.queue)
+        copy(bias, c)
+        if session is not None:
+            follow(session, a.queue, bias.operand.queue)
+    call.run(1.0, given.a, given.b, 1.0 if bias is not None else 0.0, c, packed)
+    if not activation or 0 in c.shape:
+        return
+    if session is None:
+        _on_host(activation, c.on_host)
+        return
+    at, first = c.first
+    steps = tuple(copies_between(c.shape, Place(2, 0), c.strides, Place(2, 0), c.strides, activation=activation))
+    executor_of(session).executable(Program(steps)).run(None, 0, None, 0, at, first, 1.0, 0.0, a.queue)
+    follow(session, c.operand.queue, a.queue)
+    if a.unordered or c.operand.unordered:
+        session.settle_queue(a.queue)
+
+
+def _on_host(activation: str, x: Any) -> None:
+    """Replace elements by their function, as the kernel has it."""
+    with np.errstate(all="ignore"):
+        if activation == "relu":
+            np.maximum(x, 0.0, out=x)
+        else:
+            np.divide(x, 1.0 + np.exp(-2.0 * np.float32(np.sqrt(2 / np.pi)) * x * (1.0 + np.float32(0.044715) * x * x)), out=x)
