@@ -1,0 +1,42 @@
+"""Adapter for JAX's arrays, by DLPack; products run eagerly, not inside of what JAX traces."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from toprung.arrays.base import Operand, refuse_dtype
+from toprung.arrays.dlpack import DLPack
+from toprung.errors import BadArray
+
+PACKAGES = ("jax", "jaxlib")
+"""Where the types of JAX's arrays and tracers are defined."""
+
+
+class JAX(DLPack):
+    """Adapter of ``jax.Array``. A result is a new one: JAX's arrays cannot be written, so that none can be ``out``."""
+
+    name = "JAX"
+    order = 0
+    speaks = ()
+
+    def knows(self, kind: type) -> bool:
+        """Return True for the types of JAX's arrays, and of what stands for them while JAX traces a function."""
+        return any(
+            c.__module__.partition(".")[0] in PACKAGES and c.__name__ in ("Array", "ArrayImpl", "Tracer") for c in kind.__mro__
+        )
+
+    def operand(self, thing: Any, name: str) -> Operand:
+        """Return the array; raise BadArray for a tracer, and for another type or place."""
+        if any(c.__name__ == "Tracer" for c in type(thing).__mro__):
+            raise BadArray(
+                f"{name} is traced by JAX (jit, grad, vmap), and toprung multiplies arrays: call it outside of the traced function, "
+                "or through jax.pure_callback"
+            )
+        if self.knows(type(thing)) and str(thing.dtype) != "float32":
+            raise refuse_dtype(name, thing.dtype, f"{name}.astype(jax.numpy.float32)")
+        if name == "out" and self.knows(type(thing)):
+            raise BadArray("JAX's arrays cannot be written, so that none can be out: leave it away, and take what is returned")
+        return super().operand(thing, name)
+
+
+adapter = JAX()
