@@ -11,19 +11,19 @@ from toprung.errors import BadArray
 PACKAGES = ("jax", "jaxlib")
 """Where the types of JAX's arrays and tracers are defined."""
 
+TYPES = ("Array", "ArrayImpl", "Tracer")
+"""Their names."""
+
 
 class JAX(DLPack):
     """Adapter of ``jax.Array``. A result is a new one: JAX's arrays cannot be written, so that none can be ``out``."""
 
     name = "JAX"
     order = 0
-    speaks = ()
 
     def knows(self, kind: type) -> bool:
         """Return True for the types of JAX's arrays, and of what stands for them while JAX traces a function."""
-        return any(
-            c.__module__.partition(".")[0] in PACKAGES and c.__name__ in ("Array", "ArrayImpl", "Tracer") for c in kind.__mro__
-        )
+        return any(c.__name__ in TYPES and c.__module__.partition(".")[0] in PACKAGES for c in kind.__mro__)
 
     def operand(self, thing: Any, name: str) -> Operand:
         """Return the array; raise BadArray for a tracer, and for another type or place."""
