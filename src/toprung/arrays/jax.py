@@ -29,8 +29,8 @@ class JAX(DLPack):
         """Return the array; raise BadArray for a tracer, and for another type or place."""
         if any(c.__name__ == "Tracer" for c in type(thing).__mro__):
             raise BadArray(
-                f"{name} is traced by JAX (jit, grad, vmap), and toprung multiplies arrays: call it outside of the traced function, "
-                "or through jax.pure_callback"
+                f"{name} is traced by JAX (jit, grad, vmap), and toprung multiplies arrays: call it outside of the traced "
+                "function, or through jax.pure_callback"
             )
         if self.knows(type(thing)) and str(thing.dtype) != "float32":
             raise refuse_dtype(name, thing.dtype, f"{name}.astype(jax.numpy.float32)")
