@@ -5,6 +5,7 @@ from typing import Any
 from toprung import errors, moved
 from toprung.backends import devices
 from toprung.blas import epilogue, routines
+from toprung.blas.grouped import matmul_grouped
 from toprung.blas.packed import PackedOperand
 from toprung.blas.plan import Plan, plan
 from toprung.blas.prepack import prepack
@@ -23,6 +24,7 @@ __all__ = [
     "errors",
     "last_receipt",
     "matmul",
+    "matmul_grouped",
     "plan",
     "planning",
     "prepack",

@@ -70,3 +70,15 @@ def test_what_does_not_fit_is_refused_where_gradients_are_recorded() -> None:
     ):  # fmt: skip
         with pytest.raises(error):
             toprung.matmul(a, b, **options)
+
+
+def test_a_group_records_the_gradients_of_each_pair() -> None:
+    a, b = [drawn(3, 4).requires_grad_(), drawn(2, 6)], [drawn(4, 5), drawn(6, 7).requires_grad_()]
+    found = toprung.matmul_grouped(a, b, bias=[None, drawn(7)], activation="relu")
+    sum(x.sum() for x in found).backward()
+    wanted = torch.relu(a[0].double() @ b[0].double()).sum() + torch.relu(a[1].double() @ b[1].double() + drawn(7).double()).sum()
+    first, second = torch.autograd.grad(wanted, (a[0], b[1]))
+    torch.testing.assert_close(a[0].grad, first, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(b[1].grad, second, rtol=1e-5, atol=1e-5)
+    with torch.no_grad():
+        assert toprung.matmul_grouped(a, b)[0].grad_fn is None
