@@ -57,7 +57,7 @@ def measured() -> list[Any]:
 
 
 def test_auto_never_takes_it_where_the_vendor_was_faster(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 67 products, of which the model was fitted to 48; in most of them it is taken."""
+    """Hold the selection against 67 measured products, of which the model was fitted to 48."""
     monkeypatch.setattr(cublas, "library", lambda: "installed")
     taken = {}
     for desc, seconds_of in measured():

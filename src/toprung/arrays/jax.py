@@ -9,10 +9,10 @@ from toprung.arrays.dlpack import DLPack
 from toprung.errors import BadArray
 
 PACKAGES = ("jax", "jaxlib")
-"""Where the types of JAX's arrays and tracers are defined."""
+"""Packages that define the types of JAX's arrays and tracers."""
 
 TYPES = ("Array", "ArrayImpl", "Tracer")
-"""Their names."""
+"""Names of those types."""
 
 
 class JAX(DLPack):

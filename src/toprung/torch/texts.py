@@ -1,4 +1,4 @@
-"""What reports and audits say alike."""
+"""Sentences that reports and audits share."""
 
 UNSEEN = (
     "convolutions and recurrent layers (cuDNN)",

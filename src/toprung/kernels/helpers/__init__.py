@@ -68,4 +68,4 @@ ACTIVATE = LibraryKernel(
     source=HERE / "activate.cl",
     routine="activate",
 )
-"""What an activation function does to a result, in place."""
+"""Activation functions, applied to a result in place."""
