@@ -39,7 +39,7 @@ from toprung.backends import cuda
 from toprung.lab.harness import results
 from toprung.lab.harness.environment import environment
 from toprung.lab.harness.stats import paired_ratio
-from torch_programs import PROGRAMS, Learning
+from torch_programs import PROGRAMS, Block, Learning
 
 ARMS = ("fp32", "tf32", "toprung")
 MODES = ("eager", "compiled", "graphed")
@@ -91,28 +91,6 @@ SMALL = Size(2, 64, 4, 211, 2, 16)
 TITLES = {
     "gpt": "GPT-2-like", "open": "GPT-2-like without causal mask", "gpt2": "GPT-2 of transformers", "bert": "BERT of transformers",
 }  # fmt: skip
-
-
-class Block(nn.Module):
-    """A transformer layer whose attention is two matrix products around a softmax."""
-
-    def __init__(self, width, heads):
-        super().__init__()
-        self.heads = heads
-        self.before_attention, self.before_mlp = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-
-    def forward(self, x, hidden):
-        batch, length, width = x.shape
-        qkv = self.qkv(self.before_attention(x)).view(batch, length, 3, self.heads, width // self.heads)
-        q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind()
-        scores = (q @ k.transpose(-2, -1)) * (width // self.heads) ** -0.5
-        if hidden is not None:
-            scores = scores.masked_fill(hidden, -math.inf)
-        weights = torch.softmax(scores, -1)
-        x = x + self.out((weights @ v).transpose(1, 2).reshape(batch, length, width))
-        return x + self.down(F.gelu(self.up(self.before_mlp(x))))
 
 
 class GPT(nn.Module):

@@ -5,6 +5,7 @@ Each is built by a function of the device and a switch for tiny sizes, and has w
 """
 
 import copy
+import math
 from types import MappingProxyType
 
 import torch
@@ -85,23 +86,26 @@ class Computing:
         return sum(x.norm().item() for x in found), found
 
 
-class Layer(nn.Module):
-    """A transformer layer that sees all patches."""
+class Block(nn.Module):
+    """A transformer layer whose attention is two matrix products around a softmax; ``hidden`` marks scores that do not count."""
 
     def __init__(self, width, heads):
         super().__init__()
         self.heads = heads
         self.before_attention, self.before_mlp = nn.LayerNorm(width), nn.LayerNorm(width)
         self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
-    def forward(self, x):
+    def forward(self, x, hidden=None):
         batch, length, width = x.shape
         qkv = self.qkv(self.before_attention(x)).view(batch, length, 3, self.heads, width // self.heads)
         q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind()
-        weights = torch.softmax((q @ k.transpose(-2, -1)) * (width // self.heads) ** -0.5, -1)
+        scores = (q @ k.transpose(-2, -1)) * (width // self.heads) ** -0.5
+        if hidden is not None:
+            scores = scores.masked_fill(hidden, -math.inf)
+        weights = torch.softmax(scores, -1)
         x = x + self.out((weights @ v).transpose(1, 2).reshape(batch, length, width))
-        return x + self.mlp(self.before_mlp(x))
+        return x + self.down(F.gelu(self.up(self.before_mlp(x))))
 
 
 class VisionTransformer(nn.Module):
@@ -112,7 +116,7 @@ class VisionTransformer(nn.Module):
         self.patches = nn.Linear(3 * 16 * 16, width)
         self.token = nn.Parameter(torch.randn(1, 1, width) * 0.02)
         self.positions = nn.Parameter(torch.randn(1, (side // 16) ** 2 + 1, width) * 0.02)
-        self.layers = nn.Sequential(*(Layer(width, heads) for _ in range(layers)))
+        self.layers = nn.Sequential(*(Block(width, heads) for _ in range(layers)))
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, classes)
 
     def forward(self, images, labels):

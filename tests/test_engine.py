@@ -473,7 +473,7 @@ def test_no_candidate_spills(block: Block) -> None:
     assert tried >= 2
 
 
-OTHERS = (ADD, helpers.SCALE, helpers.MOVE, helpers.ACTIVATE, ROWS, COLUMNS, plain.RECORD, stream_k.RECORD, stream_k.COLLECT)
+OTHERS = (ADD, helpers.SCALE, helpers.MOVE, ROWS, COLUMNS, plain.RECORD, stream_k.RECORD, stream_k.COLLECT)
 
 
 def test_no_kernel_is_left_out_below() -> None:

@@ -14,7 +14,7 @@ from toprung import errors
 from toprung.backends import nvrtc
 from toprung.backends.base import Session
 from toprung.device import Device
-from toprung.kernels.helpers import ACTIVATE, ACTIVATIONS
+from toprung.kernels.helpers import ACTIVATIONS, MOVE
 
 RNG = np.random.default_rng(0)
 
@@ -134,5 +134,5 @@ def test_the_kernel_compiles_for_gpus(number: int) -> None:
     if nvrtc.missing():
         pytest.skip(nvrtc.missing())
     gpu = dataclasses.replace(nvrtc.device_of("sm_90"), compute_units=132)
-    source = ACTIVATE.source_for(ACTIVATE.tile_for(gpu), {"ACTIVATION": number}, gpu)
+    source = MOVE.source_for(MOVE.tile_for(gpu), {"ACTIVATION": number}, gpu)
     assert nvrtc.compile_cubin(source, "sm_90").code

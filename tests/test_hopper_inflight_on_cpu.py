@@ -212,6 +212,8 @@ PLANTS = (
     ("int rest = K - k -", "int rest = K + 1 - k -"), ("hi[s][h + 2], lo[s][h + 2]", "hi[s][h], lo[s][h]"),
     ("? (uint)LEAST << 23 :", "? 0 :"), ("left |= (one ? 0", "left |= (true ? 0"),
     ("max(largest, __shfl_xor_sync(0xffffffffu, largest, other))", "largest"), ("r < SLICES; ++r", "r < SLICES - 1; ++r"),
+    ("i * STEP < count);", "i * STEP <= count);"),
+    ("bool there = k0 + k < K && c < cols", "bool there = k0 + k < K - 1 && c < cols"),
 )  # fmt: skip
 
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from toprung.arrays.base import HOST
 from toprung.arrays.sessions import session_at
-from toprung.blas.operands import Arranged, How, View, same_memory, sizes, strict, together
-from toprung.blas.product import Call, copy, follow
+from toprung.blas.operands import Arranged, How, View, arranged, same_memory, sizes, strict, taken, together
+from toprung.blas.packed import PackedOperand
+from toprung.blas.product import Call, copy, decided, follow
 from toprung.errors import BadArgument, BadShape
 from toprung.execute.executor import executor_of
 from toprung.gemm import overlap
@@ -49,11 +50,35 @@ def added(bias: Any, given: Arranged, how: How) -> View:
     return View(operand, given.c.shape, tuple(strides))
 
 
-def run(call: Call, given: Arranged, bias: View | None, activation: str, packed: Any) -> None:
-    """Compute C = f(A·B + bias) by a call that was decided for β = 1 with a bias, and β = 0 without one.
+class Ready(NamedTuple):
+    """Product with an epilogue, decided: nothing is computed yet.
 
-    C takes the bias first, and the product is added to it.
+    Attributes
+    ----------
+    call : decided for β = 1 if there is a bias, else for β = 0
+    given, bias : operands, and what is added
+    packed : prepacked B, if there is one
     """
+
+    call: Call
+    given: Arranged
+    bias: View | None
+    packed: Any
+
+
+def ready(a: Any, b: Any, out: Any, bias: Any, how: How) -> Ready:
+    """Check the operands of A·B + bias and decide who computes it."""
+    packed = None
+    if isinstance(b, PackedOperand):
+        how, packed, b = replace(how, precision=b.asked(how.precision)), b.terms, b.array
+    given = arranged(*taken(a, b, out), out, how)
+    view = None if bias is None else added(bias, given, how)
+    return Ready(decided(1.0, given.a, given.b, 0.0 if view is None else 1.0, given.c, how), given, view, packed)
+
+
+def run(ready: Ready, activation: str) -> None:
+    """Compute C = f(A·B + bias): C takes the bias first, and the product is added to it."""
+    call, given, bias, packed = ready
     a, c = given.a.operand, given.c
     on_device = a.home.kind != HOST
     session = session_at(a.home, a.queue) if on_device else None

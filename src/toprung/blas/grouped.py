@@ -4,27 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from toprung import arrays
 from toprung.blas import epilogue
-from toprung.blas.operands import Arranged, How, View, arranged, finished, same_memory, taken
+from toprung.blas.operands import How, finished, same_memory
 from toprung.blas.packed import PackedOperand
-from toprung.blas.product import Call, decided
 from toprung.blas.routines import RECORDERS, matmul
 from toprung.device import Device
 from toprung.errors import BadArgument, Overlap, ToprungError
 from toprung.gemm import overlap
-
-
-class _Ready(NamedTuple):
-    """One product of the group, decided."""
-
-    call: Call
-    given: Arranged
-    bias: View | None
-    packed: Any
 
 
 def matmul_grouped(
@@ -74,21 +63,12 @@ def matmul_grouped(
     ready = []
     for i, (x, y, z, v) in enumerate(pairs):
         with _numbered(i):
-            ready.append(_decided(x, y, z, v, how))
+            ready.append(epilogue.ready(x, y, z, v, how))
     if out is not None:
         _apart(ready)
     for one in ready:
-        epilogue.run(one.call, one.given, one.bias, function, one.packed)
+        epilogue.run(one, function)
     return [finished(one.given, z) for one, z in zip(ready, outs, strict=True)]
-
-
-def _decided(a: Any, b: Any, out: Any, bias: Any, how: How) -> _Ready:
-    packed = None
-    if isinstance(b, PackedOperand):
-        how, packed, b = replace(how, precision=b.asked(how.precision)), b.terms, b.array
-    given = arranged(*taken(a, b, out), out, how)
-    view = None if bias is None else epilogue.added(bias, given, how)
-    return _Ready(decided(1.0, given.a, given.b, 0.0 if view is None else 1.0, given.c, how), given, view, packed)
 
 
 def _sequence(given: Any, name: str) -> Sequence[Any]:
@@ -116,7 +96,7 @@ def _numbered(i: int) -> Iterator[None]:
         raise
 
 
-def _apart(ready: list[_Ready]) -> None:
+def _apart(ready: list[epilogue.Ready]) -> None:
     """Raise Overlap if a result shares memory with another pair's operand or result: the order would decide what comes out."""
     spans = []
     for i, one in enumerate(ready):

@@ -84,7 +84,10 @@ def matmul(
             return RECORDERS[library.name](a, b, out, precision, own, device, bias, epilogue.known_activation(activation))
     if plain:
         return _looked_at(a, b, out, precision, own, device, key)
-    return _with_epilogue(a, b, out, bias, epilogue.known_activation(activation), How("matmul", precision, own, device))
+    function = epilogue.known_activation(activation)
+    ready = epilogue.ready(a, b, out, bias, How("matmul", precision, own, device))
+    epilogue.run(ready, function)
+    return finished(ready.given, out)
 
 
 def computed(a: Any, b: Any, out: Any, precision: str, own: bool, device: Device | str | None) -> Any:
@@ -103,18 +106,6 @@ def _looked_at(a: Any, b: Any, out: Any, precision: str, own: bool, device: Devi
     call.run(1.0, given.a, given.b, 0.0, given.c, packed)
     if packed is None:
         calls.remember(key, call, given)
-    return finished(given, out)
-
-
-def _with_epilogue(a: Any, b: Any, out: Any, bias: Any, activation: str, how: How) -> Any:
-    """Return f(A·B + bias)."""
-    packed = None
-    if isinstance(b, PackedOperand):
-        how, packed, b = replace(how, precision=b.asked(how.precision)), b.terms, b.array
-    given = arranged(*taken(a, b, out), out, how)
-    view = None if bias is None else epilogue.added(bias, given, how)
-    call = decided(1.0, given.a, given.b, 0.0 if view is None else 1.0, given.c, how)
-    epilogue.run(call, given, view, activation, packed)
     return finished(given, out)
 
 

@@ -14,7 +14,7 @@ from toprung.gemm.desc import Desc
 from toprung.gemm.lowering import Copy, Multiply, Program
 from toprung.kernels.base import Run
 from toprung.kernels.build import loaded
-from toprung.kernels.helpers import ACTIVATE, ACTIVATIONS, MOVE
+from toprung.kernels.helpers import ACTIVATIONS, MOVE
 from toprung.kernels.launch import launches_of
 
 GROUPS = 1 << 20
@@ -177,13 +177,12 @@ def _multiply(launch: Run, step: Multiply) -> Step:
 
 
 def _copy(session: Session, step: Copy) -> Step:
-    record = ACTIVATE if step.activation else MOVE
-    tile, switches = record.tile_for(session.device), {"ACTIVATION": ACTIVATIONS[step.activation]} if step.activation else {}
+    tile, switches = MOVE.tile_for(session.device), {"ACTIVATION": ACTIVATIONS.get(step.activation, 0)}
     planes, rows, cols = step.shape
     elements = planes * rows * cols
     fixed = [np.uint64(rows), np.uint64(cols), np.uint64(elements), *(np.int64(s) for s in (*step.src_strides, *step.dst_strides))]
     groups = (min(-(-elements // tile.work_items), GROUPS),)
-    launch = session.relaunch(loaded(session, record, tile, switches), groups, (tile.work_items,), "PlPlf", fixed)
+    launch = session.relaunch(loaded(session, MOVE, tile, switches), groups, (tile.work_items,), "PlPlf", fixed)
     (src, at_src), (dst, at_dst), scaled = step.src, step.dst, step.beta
 
     def run(handles: list[Any], first: list[int], alpha: float, beta: float, queue: Any, workspace: Any) -> None:

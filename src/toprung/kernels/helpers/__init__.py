@@ -44,28 +44,17 @@ SCALE = LibraryKernel(
 )
 """Scaling of C by β: all that α = 0 and K = 0 leave to do."""
 
+ACTIVATIONS = {"relu": 1, "gelu": 2}
+"""Functions that the elements of a product may go through, and the kernel's numbers for them."""
+
 MOVE = LibraryKernel(
     idea="any strides to any others",
     expects="the speed of memory where both sides run along their columns",
     tiles={"gpu": (Tile(BM=1, BN=256), Tile(BM=1, BN=32)), "cpu": (Tile(BM=1, BN=64), Tile(BM=1, BN=1))},
+    switches=(Switch("ACTIVATION", "a function that each element goes through", values=(0, *ACTIVATIONS.values())),),
     family="helpers",
     stem="move",
     source=HERE / "move.cl",
     routine="move",
 )
-"""Copies of operands and results that no product kernel can address."""
-
-ACTIVATIONS = {"relu": 1, "gelu": 2}
-"""Functions that the elements of a product may go through, and the kernel's numbers for them."""
-
-ACTIVATE = LibraryKernel(
-    idea="a function of each element",
-    expects="the speed of memory",
-    tiles=MOVE.tiles,
-    switches=(Switch("ACTIVATION", "the function", values=tuple(ACTIVATIONS.values())),),
-    family="helpers",
-    stem="activate",
-    source=HERE / "activate.cl",
-    routine="activate",
-)
-"""Activation functions, applied to a result in place."""
+"""Copies of operands and results that no product kernel can address, and activation functions of a result in place."""

@@ -34,9 +34,9 @@ STAGES: Mapping[tuple[int, int], int] = {(2, 128): 4, (2, 64): 6, (2, 32): 8, (1
 """Stages of the ring: as many as fit."""
 CLUSTERED = {1: 1.0, 2: 1.0, 4: 0.91, 8: 0.91, 16: 0.85}
 """Share of the SMs that clusters of so many blocks can have at once: they lie in one GPC, and not all have a multiple of four."""
-SMS = 8
+GPC = 8
 """SMs of a GPC that a cluster may take up: not every GPU has more in each."""
-SPREAD = {**CLUSTERED, 2: 0.91}
+UNSHARED = {**CLUSTERED, 2: 0.91}
 """Share of the SMs up to which each block has one to itself: of 64 clusters of two, some shared theirs while other SMs had none."""
 
 
@@ -53,7 +53,7 @@ def configs(desc: GemmDesc, units: int) -> list[InflightConfig]:
         count = tiles(desc, whole)
         for slices in CLUSTERS:
             config = InflightConfig(consumers, cols, stages, SLICES=slices)
-            fits = count * slices <= at_once(config, units) and slices <= SMS * config.resident
+            fits = count * slices <= at_once(config, units) and slices <= GPC * config.resident
             if slices == 1 or (fits and desc.K >= SHORTEST * slices):
                 found.append(config)
     return found
@@ -66,7 +66,7 @@ def seconds(desc: GemmDesc, config: InflightConfig, units: int) -> float:
     chunk += COPY * ((config.BM / align_a + config.BN / align_b) / 4 - (config.BM + config.BN) / 16)
     blocks = tiles(desc, config) * config.SLICES
     each = ceil(ceil(desc.K, CHUNK), config.SLICES) * chunk + tile
-    if config.resident > 1 and blocks <= units * SPREAD[config.SLICES]:
+    if config.resident > 1 and blocks <= units * UNSHARED[config.SLICES]:
         each *= ALONE
     work = ceil(blocks, at_once(config, units)) * each
     if config.SLICES > 1:
