@@ -36,7 +36,7 @@ def missing() -> str:
     return nvrtc.missing() or ("" if COMPILER else "no g++")
 
 
-def translated(source: Source, shim: Path = SHIM, begin: str = "terms.cuh", gone: tuple[str, ...] = GONE) -> tuple[str, int]:
+def translated(source: Source, shim: Path = SHIM, begin: str = "epilogue.cuh", gone: tuple[str, ...] = GONE) -> tuple[str, int]:
     """C++ of a kernel's text from a file on, with a function ``run``, and how many arguments it takes."""
     text = source.text[source.text.index(f'#line 1 "{begin}"') :]
     for name in gone:
@@ -44,7 +44,10 @@ def translated(source: Source, shim: Path = SHIM, begin: str = "terms.cuh", gone
     text = re.sub(r'asm volatile\(""[^;]*;', "", text)
     text = re.sub(r"extern __shared__ (?:__align__\(16\) )?char (\w+)\[\];", r"char *\1 = dynamic_shared;", text)
     text = re.sub(r"^(template <\w+ \w+> )?inline ", r"\1static inline ", text, flags=re.M)
+    adding = re.search(r"define ADDED_PARAMETERS (,.+)\n", text)
     kernel = text[text.index('extern "C"') :]
+    if adding:
+        kernel = kernel.replace(" ADDED_PARAMETERS", adding[1] if source.defines.get("EPILOGUE") else "")
     parameters = re.search(rf"\b{source.kernel}\(([^)]*)\) \{{", kernel)
     assert parameters
     kinds = [re.sub(r"\w+$", "", p.replace("__grid_constant__", "").strip()).strip() for p in parameters[1].split(",")]

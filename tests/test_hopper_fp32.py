@@ -206,7 +206,8 @@ def walk(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., list[list[tu
     """Each block's pieces of a product, in its order: tile, from, to."""
     require(not hopper_on_cpu.missing(), hopper_on_cpu.missing())
     folder = Folder(tmp_path_factory.mktemp("walk"))
-    text = '#line 1 "ffma.cuh"\n' + "".join((FOLDER / name).read_text() for name in ("ffma.cuh", "share.cuh")) + WALK
+    files = ("../include/epilogue.cuh", "ffma.cuh", "share.cuh")
+    text = '#line 1 "epilogue.cuh"\n' + "".join((FOLDER / name).read_text() for name in files) + WALK
     source = Source("walk", text, "walk", SgemmConfig(GROUP=3).defines(), "cuda")
 
     def pieces(call: GemmDesc, how: Schedule) -> list[list[tuple[int, int, int]]]:

@@ -30,7 +30,7 @@ class Folder(hopper_on_cpu.Folder):
     """Of these kernels, with tensor maps of fp32."""
 
     def translated(self, source: Source) -> tuple[str, int]:
-        begin = "lay.cu" if source.kernel == "lay" else "ffma.cuh"
+        begin = "lay.cu" if source.kernel == "lay" else "epilogue.cuh"
         return hopper_on_cpu.translated(source, Path(__file__).with_name("hopper_fp32_on_cpu.h"), begin, GONE)
 
     def tensor_map_fp32(self, address: int, rows: int, cols: int, ld: int, box: tuple[int, int]) -> Any:

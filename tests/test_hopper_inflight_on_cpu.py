@@ -35,7 +35,7 @@ class Folder(hopper_on_cpu.Folder):
 
     def translated(self, source: Source) -> tuple[str, int]:
         shim = Path(__file__).with_name("hopper_inflight_on_cpu.h")
-        return hopper_on_cpu.translated(source, shim, "inflight.cu", GONE)
+        return hopper_on_cpu.translated(source, shim, "epilogue.cuh", GONE)
 
 
 @pytest.fixture(scope="module")

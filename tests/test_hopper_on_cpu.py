@@ -125,8 +125,10 @@ def special(one: Operands) -> None:
 
 
 def spread_wide(one: Operands) -> None:
-    """So that every slice but the first refuses."""
-    one.a[:, :, 100:] *= np.exp2(np.random.default_rng(1).integers(-60, 1, one.a[:, :, 100:].shape)).astype(np.float32)
+    """So that every slice but the first refuses: the largest of its rows' elements meet zeros."""
+    one.a[:, :, 100:] *= np.float32(2.0**-40)
+    largest = np.arange(100, one.a.shape[2], 95)
+    one.a[:, :, largest], one.b[:, largest] = 1, 0
 
 
 @pytest.mark.slow
@@ -140,6 +142,47 @@ def test_the_guard_in_slices(folder: Any) -> None:
     plain = Operands.of(70, 50, 200)
     before = counted(plan)
     assert close(plain.run(plan), plain.reference()) and counted(plan) == before, "a flag of the call before"
+
+
+def triangular(one: Operands) -> None:
+    """So that half of both operands is 0, and a few elements are far below the largest of their row, as in a Cholesky factor."""
+    for x in (one.a, one.b):
+        x[:] = np.tril(x + np.sign(x) * np.float32(0.1))
+    one.a[0, 40, 3] = one.a[0, 199, 90] = one.b[0, 150, 20] = 1e-9
+
+
+def grade(one: Operands, found: Any) -> float:
+    """Return the largest error as a multiple of 2⁻²⁴ of |A|·|B|; an element of nothing must be 0."""
+    sums = np.abs(one.a.astype(np.float64)) @ np.abs(one.b.astype(np.float64))
+    error = np.abs(found - one.reference())
+    assert not error[sums == 0].any()
+    return float((error[sums > 0] / sums[sums > 0]).max() * 2**24)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("slices, turned, prepare", [(1, "NN", False), (1, "TT", False), (3, "NN", False), (3, "NT", True)])
+def test_what_nobody_can_see_is_not_computed_again(folder: Any, slices: int, turned: str, prepare: bool) -> None:
+    one = Operands.of(200, 200, 200, turned=turned)
+    triangular(one)
+    plan = Fp32xLaunches(folder, one.call(), SMALL, slices=slices)
+    before = counted(plan)
+    assert grade(one, one.run(plan, prepare=prepare)) < 8
+    # at most where rows and columns meet in 32 of K: there a sum of nothing is not told from a lost one
+    assert counted(plan) - before <= 3 * slices
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tiny", [1e-6, 1e-9, 1e-12, 1e-25])
+def test_lost_elements_that_meet_large_ones_alone_are_computed_again(folder: Any, tiny: float) -> None:
+    """One row's large elements meet zeros only, so that its results are made of what two terms hardly carry, or not at all."""
+    one = Operands.of(70, 50, 200)
+    one.a[0, 9, 1:] *= np.float32(tiny)
+    one.a[0, :, 100:] = 0
+    one.b[0, :98] = 0
+    plan = Fp32xLaunches(folder, one.call(), SMALL, slices=1)
+    before = counted(plan)
+    assert grade(one, one.run(plan)) < 8
+    assert (counted(plan) > before) == (tiny < 1e-6)
 
 
 @pytest.mark.slow
@@ -166,6 +209,9 @@ def test_two_consumers_and_wide_tiles(folder: Any) -> None:
         assert close(one.run(Fp32xLaunches(folder, one.call(), WIDE, LIMIT, slices=4)), one.reference(), 1e-6)
 
 
+lost_alone = test_lost_elements_that_meet_large_ones_alone_are_computed_again
+
+
 def right(folder: Any) -> None:
     test_sums_are_those_of_float64(folder, 3, "NN")
 
@@ -176,7 +222,10 @@ def right(folder: Any) -> None:
     [
         ("fp32x.cu", "slice * below_a + at.m", "at.m", right), ("fp32x.cu", "along_b + 64 * j", "64 * j", right),
         ("split.cu", "matrix % slices * depth", "0", right),
-        ("fp32x.cu", "|| loses(mine, theirs, of_k.depth)", "", test_the_guard_in_slices),
+        ("fp32x.cu", "lost |= is_lost", "is_lost", test_the_guard_in_slices),
+        ("fp32x.cu", "fabsf(sum) < 16.0f", "fabsf(sum) < 0.0f", lambda folder: lost_alone(folder, 1e-12)),
+        ("split.cu", "END - k)", "END - k - 100)", lambda folder: lost_alone(folder, 1e-12)),
+        ("split.cu", "(31 - __clz(some))) + 4", "(31 - __clz(some)))", lambda folder: lost_alone(folder, 1e-12)),
         ("reduce.cu", "s < slices; ++s", "s < slices - 1; ++s", right),
     ],
 )  # fmt: skip

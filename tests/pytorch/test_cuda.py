@@ -279,3 +279,52 @@ def test_two_streams_at_once() -> None:
     torch.cuda.synchronize()
     for i, found in enumerate(made):
         agree(found, *pairs[i % 4])
+
+
+SHAPES = [
+    ((1000, 768), (768, 768)),
+    ((4096, 256), (256, 520)),
+    ((300, 5000), (5000, 200)),
+    ((6, 257, 128), (6, 128, 96)),
+    ((8, 512, 64), (64, 96)),
+]
+
+
+@pytest.mark.parametrize("activation", [None, "relu", "gelu"])
+@pytest.mark.parametrize("precision", PATHS)
+@pytest.mark.parametrize("sizes", SHAPES, ids=str)
+def test_an_epilogue_is_in_the_products_launch(sizes: Any, precision: Any, activation: Any) -> None:
+    """Bias by column, by row, whole, transposed and one for all: each beside float64, in one launch where the kernel can."""
+    a, b = (drawn(*s, seed=i) for i, s in enumerate(sizes))
+    shape = torch.matmul(a, b).shape
+    rows, cols = shape[-2:]
+    for bias in (drawn(cols), drawn(rows, 1), drawn(*shape), drawn(*shape[:-2], cols, rows).mT, drawn(1), None):
+        if bias is None and activation is None:
+            continue
+        out = torch.full(shape, float("nan"), device=DEVICE)
+        toprung.matmul(a, b, out=out, own=True, precision=precision, bias=bias, activation=activation)
+        exact = a.double() @ b.double() + (0 if bias is None else bias.double())
+        exact = exact.relu() if activation == "relu" else exact
+        exact = torch.nn.functional.gelu(exact, approximate="tanh") if activation == "gelu" else exact
+        torch.testing.assert_close(out.double(), exact, rtol=1e-5, atol=2e-5)
+        left_behind = toprung.last_receipt()
+        assert left_behind is not None
+        if precision == "fp32x":
+            assert "in the same launch" in left_behind.why, left_behind
+
+
+def test_addmm_makes_no_pass_of_its_own() -> None:
+    """What ``nn.Linear`` runs is one product's launches: nothing copies the bias, nothing adds it."""
+    layer, x = torch.nn.Linear(1024, 4096, device=DEVICE), drawn(2048, 1024)
+    old, square = drawn(2048, 2048, seed=1), drawn(2048, 2048, seed=2)
+    with torch.no_grad(), toprung.torch.use(precision="fp32x", own=True, min_flops=0, reproducible=True):
+        run = lambda: (layer(x), torch.addmm(old, square, square, beta=-2.0, alpha=0.5))  # noqa: E731
+        run()
+        torch.cuda.synchronize()
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+            y, z = run()
+            torch.cuda.synchronize()
+    names = [e.key for e in profile.key_averages() if e.device_type == torch.autograd.DeviceType.CUDA]
+    assert names and all("fp32x" in name or "inflight" in name for name in names), names
+    torch.testing.assert_close(y.double(), x.double() @ layer.weight.double().T + layer.bias.double(), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(z.double(), -2 * old.double() + 0.5 * square.double() @ square.double(), rtol=1e-5, atol=1e-4)

@@ -11,7 +11,7 @@ from toprung.arrays.base import HOST
 from toprung.arrays.sessions import session_at
 from toprung.blas.operands import Arranged, How, View, arranged, same_memory, sizes, strict, taken, together
 from toprung.blas.packed import PackedOperand
-from toprung.blas.product import Call, copy, decided, follow
+from toprung.blas.product import Call, OnDevice, copy, decided, follow, fused
 from toprung.errors import BadArgument, BadShape
 from toprung.execute.executor import executor_of
 from toprung.gemm import overlap
@@ -55,31 +55,46 @@ class Ready(NamedTuple):
 
     Attributes
     ----------
-    call : decided for β = 1 if there is a bias, else for β = 0
+    call : with ``is_fused`` all of it; else the product alone, for β = 1 if there is a bias, else for β = 0
     given, bias : operands, and what is added
     packed : prepacked B, if there is one
+    activation : name of f; empty for none
     """
 
     call: Call
     given: Arranged
     bias: View | None
     packed: Any
+    activation: str
+
+    @property
+    def is_fused(self) -> bool:
+        """True if the product's own launch computes the epilogue."""
+        return isinstance(self.call, OnDevice) and self.call.executable.program.epilogue is not None
 
 
-def ready(a: Any, b: Any, out: Any, bias: Any, how: How) -> Ready:
-    """Check the operands of A·B + bias and decide who computes it."""
+def ready(a: Any, b: Any, out: Any, bias: Any, activation: str, how: How) -> Ready:
+    """Check the operands of f(A·B + bias) and decide who computes it."""
     packed = None
     if isinstance(b, PackedOperand):
         how, packed, b = replace(how, precision=b.asked(how.precision)), b.terms, b.array
     given = arranged(*taken(a, b, out), out, how)
     view = None if bias is None else added(bias, given, how)
-    return Ready(decided(1.0, given.a, given.b, 0.0 if view is None else 1.0, given.c, how), given, view, packed)
+    call = decided(1.0, given.a, given.b, 0.0, given.c, how)
+    together = fused(call, None if view is None else view.strides, activation, given.a, given.b, given.c, how)
+    if together is None and view is not None:
+        call = decided(1.0, given.a, given.b, 1.0, given.c, how)
+    return Ready(together or call, given, view, packed, activation)
 
 
-def run(ready: Ready, activation: str) -> None:
-    """Compute C = f(A·B + bias): C takes the bias first, and the product is added to it."""
-    call, given, bias, packed = ready
+def run(ready: Ready) -> None:
+    """Compute C = f(A·B + bias): in one launch, or C takes the bias first, the product is added to it, and f comes last."""
+    call, given, bias, packed, activation = ready
     a, c = given.a.operand, given.c
+    if ready.is_fused:
+        assert isinstance(call, OnDevice)
+        call.run(1.0, given.a, given.b, 1.0 if bias is not None else 0.0, c, packed, bias)
+        return
     on_device = a.home.kind != HOST
     session = session_at(a.home, a.queue) if on_device else None
     if bias is not None:

@@ -63,11 +63,11 @@ def matmul_grouped(
     ready = []
     for i, (x, y, z, v) in enumerate(pairs):
         with _numbered(i):
-            ready.append(epilogue.ready(x, y, z, v, how))
+            ready.append(epilogue.ready(x, y, z, v, function, how))
     if out is not None:
         _apart(ready)
     for one in ready:
-        epilogue.run(one, function)
+        epilogue.run(one)
     return [finished(one.given, z) for one, z in zip(ready, outs, strict=True)]
 
 

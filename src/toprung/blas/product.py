@@ -29,7 +29,7 @@ from toprung.errors import NoDevice
 from toprung.execute import host, staging
 from toprung.execute.executable import Executable, Scratch
 from toprung.execute.executor import executor_of
-from toprung.gemm.lowering import Place, Program, copies_between, lower
+from toprung.gemm.lowering import Place, Program, copies_between, epilogue_of, lower
 from toprung.gemm.overlap import array_at, span
 from toprung.kernels.base import KernelFamily
 
@@ -123,9 +123,11 @@ class OnDevice(Call):
         """Have warm calls leave the receipt of a prepacked B: a plan starts them so."""
         self._left = self.split_beforehand
 
-    def run(self, alpha: float, a: View, b: View, beta: float, c: View, packed: Any = None) -> None:
-        """Compute the product; queues of other operands wait for it and it for them."""
-        operand, session, others = a.operand, self.executable.session, (b, c)
+    def run(
+        self, alpha: float, a: View, b: View, beta: float, c: View, packed: Any = None, addend: View | None = None
+    ) -> None:  # fmt: skip
+        """Compute the product; queues of other operands wait for it and it for them. ``addend``: D of a fused epilogue."""
+        operand, session, others = a.operand, self.executable.session, (b, c) if addend is None else (b, c, addend)
         for view in others:
             follow(session, operand.queue, view.operand.queue)
         (at_a, first_a), (at_b, first_b), (at_c, first_c) = a.first, b.first, c.first
@@ -137,17 +139,19 @@ class OnDevice(Call):
         try:
             self.executable.run(
                 at_a, first_a, packed if taken else at_b, first_b, at_c, first_c, alpha, beta, operand.queue,
-                lambda elements: scratch(operand, elements, kept), lent,
+                lambda elements: scratch(operand, elements, kept), lent, None if addend is None else addend.address,
             )  # fmt: skip
         finally:
             for view in others:  # later work of the operand's own library waits for the product
                 follow(session, view.operand.queue, operand.queue)
-            if any(v.operand.unordered for v in (a, b, c)):
+            if any(v.operand.unordered for v in (a, *others)):
                 session.settle_queue(operand.queue)
         receipt.leave(self.split_beforehand if taken else self._left)
 
-    def start(self, a: Any, b: Any, c: Any, at_a: int, at_b: Any, at_c: int, alpha: float = 1.0, beta: float = 0.0) -> None:
-        """Launch in the library's current stream."""
+    def start(
+        self, a: Any, b: Any, c: Any, at_a: int, at_b: Any, at_c: int, alpha: float = 1.0, beta: float = 0.0, *addend: int
+    ) -> None:  # fmt: skip
+        """Launch in the library's current stream; ``addend``: the address of D, with a fused epilogue."""
         adapter, executable = self.adapter, self.executable
         owner = lent = None
         if executable.lent_bytes and (given := adapter.lend(a, executable.lent_bytes)):
@@ -162,7 +166,7 @@ class OnDevice(Call):
                 launch = self._mine.launch
             except AttributeError:
                 launch = self._mine.launch = executable.starter()
-            launch(at_a, first_a, at_b, first_b, at_c, first_c, alpha, beta, queue, lent)
+            launch(at_a, first_a, at_b, first_b, at_c, first_c, alpha, beta, queue, lent, *addend)
         else:
             kept: list[Any] = [owner]
             like = adapter.operand(a, "a")
@@ -329,6 +333,23 @@ def decided(alpha: float, a: View, b: View, beta: float, c: View, how: How) -> C
     executor = executor_of(session_at(operand.home, operand.queue))
     executable = executor.strided(a.layout, b.layout, c.layout, alpha, beta, how.own, precision, operand.queue)
     return OnDevice(executable, a, b, c, how)
+
+
+def fused(call: Call, d: tuple[int, ...] | None, activation: str, a: View, b: View, c: View, how: How) -> OnDevice | None:
+    """Return C = f(α·A·B + β·D) in the launch of a call that was decided for C = A·B; None if its kernel cannot do that.
+
+    ``d``: D's strides in C's shape; None if nothing is added.
+    """
+    if not isinstance(call, OnDevice) or not call.executable.is_direct:
+        return None
+    executable, operand = call.executable, a.operand
+    ((desc, selection),) = executable.selections.items()
+    epilogue = epilogue_of(desc, c.shape, c.strides, d, activation)
+    if epilogue is None or not epilogue.needs <= selection.family.epilogues:
+        return None
+    program = Program.of(desc, epilogue)
+    made = executor_of(executable.session).executable(program, how.own, known_precision(how.precision), operand.queue)
+    return OnDevice(made, a, b, c, how)
 
 
 def _decided_on_host(alpha: float, a: View, b: View, beta: float, c: View, how: How) -> Call:

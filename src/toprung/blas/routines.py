@@ -85,8 +85,8 @@ def matmul(
     if plain:
         return _looked_at(a, b, out, precision, own, device, key)
     function = epilogue.known_activation(activation)
-    ready = epilogue.ready(a, b, out, bias, How("matmul", precision, own, device))
-    epilogue.run(ready, function)
+    ready = epilogue.ready(a, b, out, bias, function, How("matmul", precision, own, device))
+    epilogue.run(ready)
     return finished(ready.given, out)
 
 

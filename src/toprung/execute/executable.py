@@ -50,7 +50,7 @@ class Executable:
     def __init__(self, session: Session, program: Program, selections: Mapping[Desc, Selection]) -> None:
         self.session, self.program, self.selections = session, program, dict(selections)
         device, every = session.device, self.selections.items()
-        self._launches = {desc: launches_of(session, desc, s.family, s.config) for desc, s in every}
+        self._launches = {desc: launches_of(session, desc, s.family, s.config, program.epilogue) for desc, s in every}
         scratch = (s.family.workspace_bytes(device, desc, s.config) for desc, s in every)
         self.lent_bytes = max(scratch, default=0)
         self.workspace_bytes = self.lent_bytes + 4 * sum(program.temporaries)
@@ -83,7 +83,8 @@ class Executable:
     @property
     def why(self) -> str:
         """Reason of the selection, a sentence."""
-        return " ".join(dict.fromkeys(s.why for s in self.selections.values() if s.why))
+        fused = ("; the epilogue in the same launch",) if self.program.epilogue else ()
+        return "".join((" ".join(dict.fromkeys(s.why for s in self.selections.values() if s.why)), *fused))
 
     @property
     def passed_over(self) -> PassedOver:
@@ -102,7 +103,7 @@ class Executable:
 
     def run(
         self, a: Any, offset_a: int, b: Any, offset_b: int, c: Any, offset_c: int, alpha: float, beta: float, queue: Any = None,
-        scratch: Scratch | None = None, workspace: Any = None,
+        scratch: Scratch | None = None, workspace: Any = None, addend: int | None = None,
     ) -> None:  # fmt: skip
         """Put the product into a queue; never waits.
 
@@ -115,12 +116,15 @@ class Executable:
         queue : a CUDA stream's handle, a pyopencl queue; None: the session's own
         scratch : source of the program's temporaries; needed if it has any
         workspace : handle of ``lent_bytes`` of scratch memory that stays until the queue has passed; None: the session's own
+        addend : address of what the program's epilogue adds; only with one
         """
         try:
             run = self._mine.run
         except AttributeError:
             run = self._mine.run = self.starter()
-        if self.is_direct:
+        if self.program.epilogue:
+            run(a, offset_a, b, offset_b, c, offset_c, alpha, beta, queue, workspace, addend or 0)
+        elif self.is_direct:
             run(a, offset_a, b, offset_b, c, offset_c, alpha, beta, queue, workspace)
         else:
             run(a, offset_a, b, offset_b, c, offset_c, alpha, beta, queue, workspace, scratch)

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from toprung.errors import BadShape
 from toprung.gemm.desc import LARGEST, Desc, GemmDesc, GemvDesc
+from toprung.gemm.epilogue import Epilogue
 
 
 class Layout(NamedTuple):
@@ -90,16 +91,18 @@ class Program:
     steps : copies and products
     temporaries : number of elements of each temporary, slots 3 and up
     copies : reason why each operand is copied, a sentence
+    epilogue : what the product's own launch does with it on the way out; only of a program that ``is_direct``
     """
 
     steps: tuple[Copy | Multiply, ...]
     temporaries: tuple[int, ...] = ()
     copies: tuple[str, ...] = ()
+    epilogue: Epilogue | None = None
 
     @classmethod
-    def of(cls, desc: Desc) -> Program:
+    def of(cls, desc: Desc, epilogue: Epilogue | None = None) -> Program:
         """Return the program of one product on its operands as they are."""
-        return cls((Multiply(desc, *(Place(i, 0) for i in range(3))),))
+        return cls((Multiply(desc, *(Place(i, 0) for i in range(3))),), epilogue=epilogue)
 
     @property
     def descs(self) -> tuple[Desc, ...]:
@@ -109,7 +112,7 @@ class Program:
     @property
     def is_direct(self) -> bool:
         """True if the program is one product on its operands as they are, without copies."""
-        return len(self.descs) == 1 and self == Program.of(self.descs[0])
+        return len(self.descs) == 1 and self == Program.of(self.descs[0], self.epilogue)
 
     def __str__(self) -> str:
         return "; ".join(str(s.desc) if isinstance(s, Multiply) else f"copy {'×'.join(map(str, s.shape))}" for s in self.steps)
@@ -232,6 +235,30 @@ class _Lowering:
         self.copies.append(f"{name} {'×'.join(map(str, layout.shape))}: {why}")
         kept = tuple(0 if n == 1 else s for n, s in zip(shape[:-2], strides[:-2], strict=True))
         return Layout(layout.shape, (*kept, *strides[-2:]), 4), place
+
+
+def epilogue_of(
+    desc: Desc, shape: tuple[int, ...], c: tuple[int, ...], d: tuple[int, ...] | None, activation: str
+) -> Epilogue | None:  # fmt: skip
+    """Return the epilogue of a direct program's product as its descriptor counts rows and matrices; None if it cannot be said so.
+
+    Parameters
+    ----------
+    shape, c : shape and strides of the result, from which the descriptor was made
+    d : strides of what is added, in the same shape; None if nothing is
+    """
+    if not isinstance(desc, GemmDesc):
+        return None
+    if d is None:
+        return Epilogue(activation=activation)
+    on, batched = d[-1] if shape[-1] > 1 else 0, desc.batch > 1
+    end = -2 if batched else -1  # matrices of a batch may have become one taller matrix
+    sizes, (steps, _) = merged(shape[:end], d[:end], c[:end])
+    if sizes != ((desc.batch if batched else desc.M,) if (desc.batch if batched else desc.M) > 1 else ()):
+        return None
+    step = steps[0] if steps else 0
+    down = (d[-2] if shape[-2] > 1 else 0) if batched else step
+    return Epilogue(True, down, on, step if batched else 0, activation)
 
 
 def lower(a: Layout, b: Layout, c: Layout, beta: float, reads: bool = True) -> Program:

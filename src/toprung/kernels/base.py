@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 from toprung.backends.base import Session, Source
 from toprung.device import Device
 from toprung.gemm.desc import Desc
+from toprung.gemm.epilogue import Epilogue
 from toprung.kernels.tokens import source_digest
 from toprung.tile import Tile
 
@@ -124,7 +125,7 @@ class KernelFamily(ABC):
     own : True for kernels of toprung's own, False for what is installed
     memory : where operands lie, ``"device"`` or ``"host"``
     operand_dtypes : NumPy names of what operands may be
-    epilogues : what it can do with α·op(A)·op(B) on the way out, beside adding β·C
+    epilogues : what it can do with α·op(A)·op(B) on the way out, beside adding β·C: ``ADDEND`` and names of activations
     reproducible : ``"run"`` if the same product on the same device gives the same bits each time, ``""`` if nothing is promised
     """
 
@@ -173,6 +174,18 @@ class KernelFamily(ABC):
         BuildError, IllegalTile, LaunchError
             the device cannot run the configuration; nothing was launched
         """
+
+    def fused(self, session: Session, desc: Desc, config: KernelConfig, epilogue: Epilogue) -> Launches:
+        """Compile and lay out launches that compute an epilogue, too; ``epilogues`` has all that it needs.
+
+        Their ``Run`` takes one argument more, ``addend``: the address of D, which is read where β is not 0. α = 0 gets here.
+
+        Raises
+        ------
+        BuildError, LaunchError
+            the device cannot run the configuration; nothing was launched
+        """
+        raise NotImplementedError
 
     def prepack(self, session: Session, desc: Desc, b: int, queue: Any = None) -> Any:
         """Return a second operand laid out for any number of products, B at address ``b``; None if the family has no such layout.

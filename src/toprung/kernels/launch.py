@@ -10,6 +10,7 @@ import numpy as np
 
 from toprung.backends.base import Session
 from toprung.gemm.desc import Desc, GemmDesc, widest
+from toprung.gemm.epilogue import Epilogue
 from toprung.kernels.base import KernelConfig, KernelFamily, Launches, Run, TileConfig
 from toprung.kernels.build import loaded
 from toprung.kernels.helpers import ADD, SCALE
@@ -26,15 +27,19 @@ MOST_GROUPS = 2**31 - 1
 """Work-groups along the first dimension of a grid, on every NVIDIA GPU."""
 
 
-def launches_of(session: Session, desc: Desc, family: KernelFamily, config: KernelConfig) -> Launches:
+def launches_of(
+    session: Session, desc: Desc, family: KernelFamily, config: KernelConfig, epilogue: Epilogue | None = None
+) -> Launches:  # fmt: skip
     """Return the launches of any product: the family's, or what α = 0, K = 0 and an empty result leave of it.
+
+    With an epilogue, which the family can compute, the product is not empty, and ``Run`` takes D's address as ``addend``.
 
     Raises
     ------
     BuildError, IllegalTile, LaunchError
         the device cannot run the configuration; nothing was launched
     """
-    return _Any(session, desc, family, config)
+    return _Any(session, desc, family, config) if epilogue is None else _Fused(session, desc, family, config, epilogue)
 
 
 class _Any(Launches):
@@ -81,6 +86,39 @@ class _Any(Launches):
     def escalated(self) -> int:
         """Return the family's count."""
         return self.product.escalated() if self.product is not None else 0
+
+
+class _Fused(Launches):
+    """A family's launches with an epilogue, lent scratch memory only where they take any."""
+
+    def __init__(self, session: Session, desc: Desc, family: KernelFamily, config: KernelConfig, epilogue: Epilogue) -> None:
+        self._takes_workspace = family.workspace_bytes(session.device, desc, config) > 0
+        self.product = family.fused(session, desc, config, epilogue)
+
+    def reserve(self, queue: Any = None) -> None:
+        """Allocate what the family needs."""
+        self.product.reserve(queue)
+
+    def accepts(self, packed: Any) -> bool:
+        """Return True if the family takes ``packed`` in B's place."""
+        return self.product.accepts(packed)
+
+    def escalated(self) -> int:
+        """Return the family's count."""
+        return self.product.escalated()
+
+    def starter(self) -> Run:
+        """Return a function that starts the product; for one thread."""
+        multiply, takes_workspace = self.product.starter(), self._takes_workspace
+
+        def run(
+            a: Any, offset_a: int, b: Any, offset_b: int, c: Any, offset_c: int, alpha: float, beta: float, queue: Any = None,
+            workspace: Any = None, addend: int = 0,
+        ) -> None:  # fmt: skip
+            lent = (workspace,) if takes_workspace else ()
+            multiply(a, offset_a, b, offset_b, c, offset_c, alpha, beta, queue, *lent, addend=addend)
+
+        return run
 
 
 def _nothing(*_: Any) -> None:

@@ -107,10 +107,10 @@ def activation(original: Kernel, op: str) -> Kernel:
     """Return the kernel of ``_addmm_activation``: ``addmm``, then ReLU or GELU."""
 
     def kernel(self: Any, mat1: Any, mat2: Any, *, beta: Any = 1, alpha: Any = 1, use_gelu: bool = False) -> Any:
-        made = multiply(op, mat1, mat2, self, beta, alpha)
+        made = multiply(op, mat1, mat2, self, beta, alpha, activation=_named(mat1, use_gelu))
         if made is None:
             return original(self, mat1, mat2, beta=beta, alpha=alpha, use_gelu=use_gelu)
-        return _activated(made, use_gelu)
+        return made
 
     return kernel
 
@@ -119,19 +119,17 @@ def activation_out(original: Kernel, op: str) -> Kernel:
     """Return the kernel of ``_addmm_activation.out``."""
 
     def kernel(self: Any, mat1: Any, mat2: Any, *, beta: Any = 1, alpha: Any = 1, use_gelu: bool = False, out: Any) -> Any:
-        made = multiply(op, mat1, mat2, self, beta, alpha, out)
+        made = multiply(op, mat1, mat2, self, beta, alpha, out, activation=_named(mat1, use_gelu))
         if made is None:
             return original(self, mat1, mat2, beta=beta, alpha=alpha, use_gelu=use_gelu, out=out)
-        return _activated(made, use_gelu)
+        return made
 
     return kernel
 
 
-def _activated(made: Any, use_gelu: bool) -> Any:
-    """Return a sum after ReLU or GELU, in place: on a GPU PyTorch fuses the approximation by tanh."""
-    if use_gelu:
-        return torch.ops.aten.gelu_(made, approximate="tanh" if made.is_cuda else "none")
-    return made.relu_()
+def _named(tensor: Any, use_gelu: bool) -> str:
+    """Return the activation as ``multiply`` names it: on a GPU PyTorch fuses the approximation by tanh, on the host not."""
+    return ("gelu" if tensor.is_cuda else "gelu exactly") if use_gelu else "relu"
 
 
 OVERLOADS: dict[str, tuple[str, Callable[[Kernel, str], Kernel]]] = {

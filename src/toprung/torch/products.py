@@ -17,7 +17,7 @@ import torch
 from toprung.arrays.base import HOST, Home, Operand
 from toprung.arrays.torch import adapter
 from toprung.blas.operands import How, View
-from toprung.blas.product import Call, InPlace, OnDevice, decided
+from toprung.blas.product import Call, InPlace, OnDevice, decided, fused
 from toprung.dispatch import autotune, ranking
 from toprung.errors import ToprungError
 from toprung.gemm.lowering import tight
@@ -71,7 +71,9 @@ class Entry:
     op : operator of aten
     problem, layout : shapes as readable text; how A and B lie, as ``NT``
     device : PyTorch's name of the device
+    activation : name of the function that the result goes through; empty for none
     eligible : True if toprung could compute it and the settings allow it
+    fused : True if the product's own launch adds the bias, and computes the activation
     call : what computes it; None while that is being prepared, or where PyTorch's own runs
     shape : shape of the result
     why : reason why PyTorch's own runs
@@ -82,11 +84,13 @@ class Entry:
     """
 
     __slots__ = (
-        "call", "device", "eligible", "job", "layout", "left", "like", "modules", "op", "problem", "shape", "taken", "why",
+        "activation", "call", "device", "eligible", "fused", "job", "layout", "left", "like", "modules", "op", "problem", "shape",
+        "taken", "why",
     )  # fmt: skip
 
-    def __init__(self, op: str, problem: str, layout: str, device: str, shape: tuple[int, ...]) -> None:
+    def __init__(self, op: str, problem: str, layout: str, device: str, shape: tuple[int, ...], activation: str = "") -> None:
         self.op, self.problem, self.layout, self.device, self.shape = op, problem, layout, device, shape
+        self.activation, self.fused = activation, False
         self.eligible, self.why, self.taken, self.left = False, "", 0, 0
         self.call: Call | None = None
         self.job: background.Job | None = None
@@ -151,9 +155,10 @@ watching: Modules | None = None
 
 
 def multiply(
-    op: str, a: Any, b: Any, bias: Any = None, beta: Any = 1, alpha: Any = 1, out: Any = None, inplace: bool = False
-) -> Any:
-    """Return α·A·B + β·bias in ``out``, or a new tensor; None if PyTorch's own must run, in which case nothing was written.
+    op: str, a: Any, b: Any, bias: Any = None, beta: Any = 1, alpha: Any = 1, out: Any = None, inplace: bool = False,
+    activation: str = "",
+) -> Any:  # fmt: skip
+    """Return f(α·A·B + β·bias) in ``out``, or a new tensor; None if PyTorch's own must run, in which case nothing was written.
 
     Parameters
     ----------
@@ -161,6 +166,7 @@ def multiply(
     a, b : tensors of any kind; whether they fit together is looked at
     bias : tensor that is expanded to the result's shape and added; None for none
     inplace : True if ``bias`` is the result
+    activation : ``"relu"``, ``"gelu"`` (by tanh) or, on the host, ``"gelu exactly"``; only with a bias that is not the result
     """
     products = now
     if products is None:
@@ -182,12 +188,14 @@ def multiply(
         result = bias if inplace else out
         key = (
             op, a.shape, a.stride(), at_a & 15, shape_b, b.stride(), at_b & 15, number, b.get_device(),
-            None if bias is None else (bias.dtype, bias.shape, bias.get_device(), 2 if beta not in (0, 1) else beta),
+            None if bias is None else (
+                bias.dtype, bias.shape, bias.stride(), bias.get_device(), 2 if beta not in (0, 1) else beta, activation
+            ),
             None if result is None else (result.dtype, result.shape, result.stride(), result.data_ptr() & 15, result.get_device()),
         )  # fmt: skip
     entry = products.entries.get(key)
     if entry is None:
-        entry = _new(products, key, op, a, b, bias, beta, bias if inplace else out)
+        entry = _new(products, key, op, a, b, bias, beta, bias if inplace else out, activation)
         if entry is None:
             return None
     if watching is not None:
@@ -241,9 +249,17 @@ def started(
             call.start(a, b, bias, at_a, at_b, bias.data_ptr(), float(alpha), float(beta))
             return bias
         made = a.new_empty(entry.shape) if out is None else out
+        if entry.fused:
+            assert isinstance(call, OnDevice)
+            call.start(a, b, made, at_a, at_b, made.data_ptr(), float(alpha), float(beta), bias.data_ptr())
+            return made
         call.start(a, b, made, at_a, at_b, made.data_ptr(), float(alpha), 0.0)
         if bias is not None and beta != 0:
             made.add_(bias, alpha=float(beta))  # a kernel that reads C while it writes it waits for each element
+        if entry.activation == "relu":
+            made.relu_()
+        elif entry.activation:
+            torch.ops.aten.gelu_(made, approximate="tanh" if entry.activation == "gelu" else "none")
     except (ToprungError, torch.OutOfMemoryError) as error:  # scratch memory that PyTorch's own does not need, say
         if not isinstance(error, torch.OutOfMemoryError):
             entry.call, entry.why = None, str(error)
@@ -267,12 +283,14 @@ def capturing(device: str) -> bool:
     return device.startswith("cuda") and _capturing()
 
 
-def _new(products: Products, key: Hashable, op: str, a: Any, b: Any, bias: Any, beta: Any, result: Any) -> Entry | None:
+def _new(
+    products: Products, key: Hashable, op: str, a: Any, b: Any, bias: Any, beta: Any, result: Any, activation: str
+) -> Entry | None:  # fmt: skip
     """Return the entry of a product that is seen for the first time, with its preparation begun; None if it must not be kept."""
     settings = products.settings
     device = a.device
     shape = (*a.shape[:-1], *b.shape[-1:]) if b.dim() > 1 else tuple(a.shape[:-1])
-    entry = Entry(op, problem_of(a, b), lie(a) + lie(b), str(device), shape)
+    entry = Entry(op, problem_of(a, b), lie(a) + lie(b), str(device), shape, activation)
     entry.why = _unfit(settings, op, a, b, bias, result, shape)
     if not entry.why:
         if capturing(entry.device):
@@ -292,7 +310,11 @@ def _new(products: Products, key: Hashable, op: str, a: Any, b: Any, bias: Any, 
         if a.is_cuda:
             common(a.get_device(), settings)
         entry.why = "its kernel is being prepared"
-        entry.job = background.do(functools.partial(_prepare, entry, settings, *views, c, added))
+        # a bias of its own is read in the product's launch, where the kernel can do that
+        apart = None
+        if bias is not None and bias is not result:
+            apart = bias.expand(shape).stride()
+        entry.job = background.do(functools.partial(_prepare, entry, settings, *views, c, added, apart))
         entry.job.done.wait(None if settings.reproducible else PATIENCE)
     if len(products.entries) >= KEPT:
         products.retire()
@@ -365,11 +387,21 @@ def lie(tensor: Any) -> str:
     return "T" if tensor.stride(-2) == 1 else "S"
 
 
-def _prepare(entry: Entry, settings: Settings, a: View, b: View, c: View, beta: float) -> None:
-    """Select, compile and load what computes a product, or note why PyTorch's own is better."""
+def _prepare(
+    entry: Entry, settings: Settings, a: View, b: View, c: View, beta: float, bias: tuple[int, ...] | None = None
+) -> None:  # fmt: skip
+    """Select, compile and load what computes a product, or note why PyTorch's own is better.
+
+    ``bias``: strides, in the result's shape, of what is added and is not the result; None if there is nothing.
+    """
+    how = How(entry.op, settings.precision, settings.own)
     try:
-        call = decided(1.0, a, b, beta, c, How(entry.op, settings.precision, settings.own))
+        call = decided(1.0, a, b, beta, c, how)
         why = "" if settings.own else _slower(call)
+        together = None
+        if not why and bias is not None and len(bias) == len(c.shape):
+            together = fused(call, bias, entry.activation, a, b, c, how)
+        entry.fused, call = together is not None, together or call
     except Exception as error:
         entry.why = f"{type(error).__name__}: {error}"
         if not isinstance(error, ToprungError):  # a fault of ours, which PyTorch's users need not suffer from, but should see

@@ -15,7 +15,9 @@ from toprung.backends.base import Session, Source
 from toprung.device import Device
 from toprung.gemm.classes import FEW
 from toprung.gemm.desc import Desc, GemmDesc
+from toprung.gemm.epilogue import Epilogue
 from toprung.kernels.base import TEST_EDGE, TEST_SLICES, Axes, KernelConfig, KernelFamily, Launches, NoConfig, Point
+from toprung.kernels.epilogue import EVERY
 from toprung.kernels.hopper_fp32x.config import CHUNK, TWICE, Fp32xConfig, Variant
 from toprung.kernels.hopper_fp32x.cost import COSTS, configs, most_slices, seconds, select_config, waves
 from toprung.kernels.hopper_fp32x.launches import Fp32xLaunches, SplitOperand
@@ -35,6 +37,7 @@ class HopperFp32x(KernelFamily):
 
     name = "hopper_fp32x"
     precision = "fp32x"
+    epilogues = EVERY
 
     def supports(self, device: Device, desc: Desc) -> str:
         """Return why the device has no such Tensor Cores, or the product is not one that the promise covers."""
@@ -69,6 +72,11 @@ class HopperFp32x(KernelFamily):
         """Return the launches: for each panel the splitting pass, the product, and what adds slices."""
         assert isinstance(desc, GemmDesc) and isinstance(config, Fp32xConfig)
         return Fp32xLaunches(session, desc, config.variant, slices=config.slices)
+
+    def fused(self, session: Session, desc: Desc, config: KernelConfig, epilogue: Epilogue) -> Launches:
+        """Return the same launches, with an epilogue in the one that writes C."""
+        assert isinstance(desc, GemmDesc) and isinstance(config, Fp32xConfig)
+        return Fp32xLaunches(session, desc, config.variant, slices=config.slices, epilogue=epilogue)
 
     def prepack(self, session: Session, desc: Desc, b: int, queue: Any = None) -> SplitOperand:
         """Return B's terms."""

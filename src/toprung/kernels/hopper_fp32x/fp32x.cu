@@ -6,7 +6,7 @@
 //                                                                          cross  += hi.lo + lo.hi (stays in the unit)
 //
 // The one idea: the partial sums are added to registers while the unit works on the cross terms, which are 2^-11 of the result and
-// may stay in its truncating accumulator for all of K. What two terms cannot carry (see ``refused``) a consumer computes again in
+// may stay in its truncating accumulator for all of K. What two terms cannot carry (see ``is_lost``) a consumer computes again in
 // plain fp32, short chains of fused multiply-adds for each element from A and B as they were given; ``count`` grows by one for each
 // 64 x min(64, BN) of C. Wants: rows of the split operands padded with zeros to 32 of K. With alpha = 0 A and B are not looked at.
 //
@@ -52,9 +52,19 @@ inline void release(uint empty) {
 
 inline void together(int group) { asm volatile("bar.sync %0, 128;" ::"r"(group) : "memory"); } // the 128 threads of a warpgroup
 
+// bits that any thread of a warpgroup has; ``shared``: four words of its own
+inline uint any_of(uint bits, uint *shared, int group) {
+    bits = __reduce_or_sync(0xffffffffu, bits);
+    if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32 % 4] = bits;
+    together(group);
+    bits = shared[0] | shared[1] | shared[2] | shared[3];
+    together(group); // the words may be written again
+    return bits;
+}
+
 // 64 x GRANULE of C by a warpgroup in plain fp32; a, b and c point to the first row, column and element
 inline void plain(const float *a, long long down_a, long long on_a, const float *b, long long down_b, long long on_b, int rows, int cols, int K,
-                  float alpha, float beta, float *c, int ldc, float (*As)[64 + 4], float (*Bs)[64 + 4], int group) {
+                  float alpha, float beta, const Added &added, float *c, int ldc, float (*As)[64 + 4], float (*Bs)[64 + 4], int group) {
     constexpr int TN = GRANULE / 16; // a thread has 8 rows, 8 apart, and TN columns, 16 apart
     int t = threadIdx.x % 128, tx = t % 16, ty = t / 16;
     float acc[8][TN] = {}, sum[8][TN] = {};
@@ -98,12 +108,12 @@ inline void plain(const float *a, long long down_a, long long on_a, const float 
             int row = ty + 8 * i, col = tx + 16 * j;
             if (row >= rows || col >= cols) continue;
             float *to = c + (long long)row * ldc + col, result = alpha * (sum[i][j] + acc[i][j]);
-            *to = beta != 0 ? fmaf(beta, *to, result) : result;
+            *to = activated(beta != 0 ? fmaf(beta, added.one(to, row, col), result) : result);
         }
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
-fp32x(const float *A, const float *B, float *C, float alpha, float beta, const Row *info_a, const Row *info_b, ulong *count,
+fp32x(const float *A, const float *B, float *C, float alpha, float beta ADDED_PARAMETERS, const Row *info_a, const Row *info_b, ulong *count,
       const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b, int M, int N, int K, int batch,
       int slices, int depth, int apart_a, int apart_b, int below_a, int below_b,
       long long lda, long long stride_a, int across_a, long long ldb, long long stride_b, int across_b,
@@ -207,17 +217,31 @@ fp32x(const float *A, const float *B, float *C, float alpha, float beta, const R
             const Row *rows = info_a + product * apart_a + slice * below_a + top;
             const Row *cols = info_b + product * apart_b + slice * below_b + left;
             float *out = C + at.matrix * stride_c + (long long)top * ldc + left;
-            uint skip = 0; // bit i: columns left + GRANULE * i … are computed again
+            Added added = ADDED(at.matrix, top, left);
+            uint skip = 0, doubt = 0; // bit i: columns left + GRANULE * i … are computed again, or perhaps
             if (chunks) {
                 Rows mine = rows_of(rows, M - top);
 #pragma unroll
                 for (int i = 0; i < GRANULES; ++i)
                     if (left + GRANULE * i < N) {
                         Rows theirs = rows_of(cols + GRANULE * i, min(GRANULE, N - left - GRANULE * i));
-                        skip |= (may_overflow(mine, theirs, of_k.depth) || loses(mine, theirs, of_k.depth)) << i;
+                        skip |= may_overflow(mine, theirs, of_k.depth) << i;
+                        doubt |= may_lose(mine, theirs, of_k.depth) << i;
                     }
             }
             int row = 16 * warp + lane / 4;
+            if (doubt &= ~skip) {
+                uint lost = 0;
+#pragma unroll
+                for (int i = 0; i < BN / 2; ++i) {
+                    int r = row + i / 2 % 2 * 8, col = i / 4 * 8 + 2 * (lane % 4) + i % 2;
+                    if (!(doubt >> (col / GRANULE) & 1) || top + r >= M || left + col >= N) continue;
+                    Row theirs = cols[col];
+                    if (!below_b) theirs.from -= of_k.first, theirs.to -= of_k.first; // it counts from the operand's beginning
+                    lost |= is_lost(rows[r], theirs, sum[i]) << (col / GRANULE);
+                }
+                skip |= any_of(lost, (uint *)As[consumer], 1 + consumer);
+            }
             bool pairs = ldc % 2 == 0 && (ulong)out % 8 == 0;
             int ea[2] = {chunks && top + row < M ? rows[row].exponent : 0, chunks && top + row + 8 < M ? rows[row + 8].exponent : 0};
 #pragma unroll
@@ -237,12 +261,12 @@ fp32x(const float *A, const float *B, float *C, float alpha, float beta, const R
                         v[w] = alpha * x;
                     }
                     if (pairs && left + col + 1 < N) {
-                        float2 old = beta != 0 ? *(float2 *)to : make_float2(0, 0);
+                        float2 old = beta != 0 ? added.two(to, row + 8 * h, col) : make_float2(0, 0);
                         if (beta != 0) v[0] = fmaf(beta, old.x, v[0]), v[1] = fmaf(beta, old.y, v[1]);
-                        *(float2 *)to = make_float2(v[0], v[1]);
+                        *(float2 *)to = make_float2(activated(v[0]), activated(v[1]));
                     } else {
-                        to[0] = beta != 0 ? fmaf(beta, to[0], v[0]) : v[0];
-                        if (left + col + 1 < N) to[1] = beta != 0 ? fmaf(beta, to[1], v[1]) : v[1];
+                        to[0] = activated(beta != 0 ? fmaf(beta, added.one(to, row + 8 * h, col), v[0]) : v[0]);
+                        if (left + col + 1 < N) to[1] = activated(beta != 0 ? fmaf(beta, added.one(to + 1, row + 8 * h, col + 1), v[1]) : v[1]);
                     }
                 }
             }
@@ -253,7 +277,7 @@ fp32x(const float *A, const float *B, float *C, float alpha, float beta, const R
                       across_a ? lda : 1,
                       B + product * stride_b + (across_b ? col + of_k.first * ldb : col * ldb + of_k.first), across_b ? 1 : ldb,
                       across_b ? ldb : 1,
-                      M - top, (int)(N - col), of_k.depth, alpha, beta, out + GRANULE * i, ldc, As[consumer], Bs[consumer], 1 + consumer);
+                      M - top, (int)(N - col), of_k.depth, alpha, beta, added.from(0, GRANULE * i), out + GRANULE * i, ldc, As[consumer], Bs[consumer], 1 + consumer);
                 if (threadIdx.x % 128 == 0) atomicAdd(count, 1ull);
             }
         }

@@ -12,6 +12,8 @@ from toprung.backends.base import Session
 from toprung.backends.overlap import Overlapping
 from toprung.errors import LaunchError, Unsupported
 from toprung.gemm.desc import GemmDesc
+from toprung.gemm.epilogue import Epilogue
+from toprung.kernels import epilogue as epilogues
 from toprung.kernels.base import Launches, Run
 from toprung.kernels.build import guard, kernel_of
 from toprung.kernels.hopper import Counter, ceil, narrow, whole
@@ -119,11 +121,12 @@ class Fp32xLaunches(Launches):
         overlap: bool = True,
         splitting: tuple[int, int] | None = None,
         slices: int = 0,
+        epilogue: Epilogue | None = None,
         **more: int,
     ) -> None:
         if reason := supported(session.device, call):
             raise Unsupported(reason)
-        self.session, self.call, self._overlap, self._more = session, call, overlap, more
+        self.session, self.call, self._overlap, self.epilogue = session, call, overlap, epilogue
         self._units = session.device.compute_units
         best = select_config(call, self._units)
         self.variant = variant or best.variant
@@ -138,10 +141,11 @@ class Fp32xLaunches(Launches):
         self._steps: dict[int, list[Step]] = {}
         self._with: WeakKeyDictionary[SplitOperand, dict[int, list[Step]]] = WeakKeyDictionary()
         if self.panels:
-            kernel_of(session, product_source(self.variant, **more))
+            last = epilogues.defines(epilogue)  # of the launch that writes C
+            self.product = kernel_of(session, product_source(self.variant, **more, **(last if self.slices == 1 else {})))
             kernel_of(session, split_source(self.cluster, self.held))
             if self.slices > 1:
-                kernel_of(session, reduce_source())
+                self.reduce = kernel_of(session, reduce_source(**last))
 
     def starter(self) -> Run:
         """Return ``run``, which serves all threads: it holds the stream's workspace while it launches."""
@@ -173,11 +177,13 @@ class Fp32xLaunches(Launches):
         beta: float,
         queue: Any = None,
         workspace: Any = None,
+        addend: int = 0,
     ) -> None:
         """Put one call into a queue (a CUDA stream's handle; None: the session's own); never waits.
 
         Offsets are in elements. B may be ``SplitOperand`` (its offset is not looked at). With β = 0 C is not read, with α = 0
-        neither are A and B. ``workspace``: address of scratch memory of the caller's; by default the stream's.
+        neither are A and B. ``workspace``: address of scratch memory of the caller's; by default the stream's. ``addend``: D's
+        address, where there is an epilogue.
         """
         if not self.panels:
             return
@@ -190,12 +196,12 @@ class Fp32xLaunches(Launches):
         alpha, beta = narrow(alpha), narrow(beta)
         if workspace is not None:
             for step in self._at(address_of(workspace), prepared):
-                step.run(at_a, at_b, at_c, alpha, beta, queue)
+                step.run(at_a, at_b, at_c, alpha, beta, queue, addend)
             return
         work = self.session.workspace(queue, self.workspace_bytes)
         with work.lock:  # another call's launches must not come between the two
             for step in self._at(address_of(work.buffer), prepared):
-                step.run(at_a, at_b, at_c, alpha, beta, queue)
+                step.run(at_a, at_b, at_c, alpha, beta, queue, addend)
 
     def prepare(self, b: Any, offset_b: int = 0, queue: Any = None) -> SplitOperand:
         """Return B split once, for any number of products with such a B."""
@@ -256,6 +262,9 @@ class Step:
         self._from_a = 4 * (p.z * call.stride_a + p.m * (1 if across_a else call.lda))
         self._from_b = 4 * (p.z * call.stride_b + p.n * (1 if across_b else call.ldb))
         self._from_c = 4 * (p.z * call.stride_c + p.m * call.ldc + p.n)
+        self._epilogue = added = plan.epilogue
+        self._from_d = 4 * (p.z * added.stride + p.m * added.down + p.n * added.on) if added else 0
+        kinds, strides = epilogues.kinds(added), epilogues.strides(added)
         sides = p.rows if p.split_a else 0, matrices_a, p.cols if p.split_b and prepared is None else 0, matrices_b
         self._split = _splitting(session, call, self.addresses, sides, (plan.cluster, plan.held), plan._overlap, slices)
         tiles = ceil(p.rows, v.BM) * ceil(p.cols, v.BN) * p.batch * slices
@@ -269,14 +278,14 @@ class Step:
             stride_c = p.rows * ldc
             pieces = ceil(p.rows, 16) * ceil(p.cols, 32) * p.batch
             self._reduce = Overlapping(
-                session, kernel_of(session, reduce_source()), pieces, 128, "Pff",
-                (address(self._parts), i(p.rows), i(p.cols), i(p.batch), i(slices), i(ldc), i(call.ldc), long(call.stride_c)),
+                session, plan.reduce, pieces, 128, f"Pff{kinds}",
+                (*strides, address(self._parts), i(p.rows), i(p.cols), i(p.batch), i(slices), i(ldc), i(call.ldc), long(call.stride_c)),
                 plan._overlap,
             )  # fmt: skip
         self._multiply = Overlapping(
-            session, kernel_of(session, product_source(v, **plan._more)), min(tiles, units), 128 * (v.CONSUMERS + 1), "PPPff",
+            session, plan.product, min(tiles, units), 128 * (v.CONSUMERS + 1), f"PPPff{kinds if slices == 1 else ''}",
             (
-                address(info_a), address(info_b), count,
+                *(strides if slices == 1 else ()), address(info_a), address(info_b), count,
                 maps.tensor_map(CUDABuffer(terms_a, 0), rows_a, width(depth), (v.BM, 64)),
                 maps.tensor_map(CUDABuffer(terms_b, 0), rows_b, width(depth_b), (v.BN, 64)),
                 *sizes, i(depth), i(p.rows * slices if call.stride_a else 0), i(p.cols * slices_b if call.stride_b else 0),
@@ -288,34 +297,36 @@ class Step:
     def of_b(cls, prepared: SplitOperand, session: Session, call: GemmDesc) -> Step:
         """Return the launch that fills a packed operand."""
         step = cls.__new__(cls)
-        step._from_a = step._from_b = step._from_c = 0
+        step._from_a = step._from_b = step._from_c = step._from_d = 0
         step.addresses = _places(0, 0, call.K, address_of(prepared.terms), call.N, call.K)
         step._split = _splitting(session, call, step.addresses, (0, 1, call.N, 1), spread(call.K, not call.trans_b), True)
         return step
 
-    def run(self, a: int, b: int, c: int, alpha: float, beta: float, queue: Any) -> None:
+    def run(self, a: int, b: int, c: int, alpha: float, beta: float, queue: Any, addend: int = 0) -> None:
         """Split what is not split yet, multiply, and add up."""
         self.split_only(a, b, queue, alpha)
-        self.multiply_only(a, b, c, alpha, beta, queue)
-        self.reduce_only(c, alpha, beta, queue)
+        self.multiply_only(a, b, c, alpha, beta, queue, addend)
+        self.reduce_only(c, alpha, beta, queue, addend)
 
     def split_only(self, a: int, b: int, queue: Any, alpha: float = 1.0) -> None:
         """The first launch."""
         if self._split is not None:
             self._split(queue, a + self._from_a, b + self._from_b, alpha)
 
-    def multiply_only(self, a: int, b: int, c: int, alpha: float, beta: float, queue: Any) -> None:
+    def multiply_only(self, a: int, b: int, c: int, alpha: float, beta: float, queue: Any, addend: int = 0) -> None:
         """The second: into C, or into the results of slices."""
         assert self._multiply is not None
         if self._reduce is None:
-            self._multiply(queue, a + self._from_a, b + self._from_b, c + self._from_c, alpha, beta)
+            added = epilogues.addresses(self._epilogue, addend + self._from_d)
+            self._multiply(queue, a + self._from_a, b + self._from_b, c + self._from_c, alpha, beta, *added)
         else:
             self._multiply(queue, a + self._from_a, b + self._from_b, self._parts, float(alpha != 0.0), 0.0)
 
-    def reduce_only(self, c: int, alpha: float, beta: float, queue: Any) -> None:
+    def reduce_only(self, c: int, alpha: float, beta: float, queue: Any, addend: int = 0) -> None:
         """The third, if there is one."""
         if self._reduce is not None:
-            self._reduce(queue, c + self._from_c, alpha, beta)
+            added = epilogues.addresses(self._epilogue, addend + self._from_d)
+            self._reduce(queue, c + self._from_c, alpha, beta, *added)
 
 
 def _places(terms_a: int, rows_a: int, depth_a: int, terms_b: int, rows_b: int, depth_b: int) -> tuple[int, int, int, int]:

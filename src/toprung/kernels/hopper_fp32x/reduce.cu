@@ -9,7 +9,7 @@
 #define COLS 32
 
 extern "C" __global__ void __launch_bounds__(128)
-reduce(float *C, float alpha, float beta, const float *parts, int M, int N, int batch, int slices, int ldp, int ldc, long long stride_c) {
+reduce(float *C, float alpha, float beta ADDED_PARAMETERS, const float *parts, int M, int N, int batch, int slices, int ldp, int ldc, long long stride_c) {
     let_next_start();
     wait_for_previous();
     int tiles_m = (M + ROWS - 1) / ROWS, tiles_n = (N + COLS - 1) / COLS, block = blockIdx.x, product = block / (tiles_m * tiles_n);
@@ -23,11 +23,12 @@ reduce(float *C, float alpha, float beta, const float *parts, int M, int N, int 
         float4 one = __ldcg((const float4 *)part);
         sum.x += one.x, sum.y += one.y, sum.z += one.z, sum.w += one.w;
     }
+    Added added = ADDED(product, row, col);
     float *to = C + product * stride_c + (long long)row * ldc + col, all[4] = {sum.x, sum.y, sum.z, sum.w};
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
         if (col + i >= N) continue;
         float result = alpha * all[i];
-        to[i] = beta != 0 ? fmaf(beta, to[i], result) : result;
+        to[i] = activated(beta != 0 ? fmaf(beta, added.one(to + i, 0, i), result) : result);
     }
 }

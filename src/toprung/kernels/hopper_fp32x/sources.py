@@ -12,7 +12,7 @@ from toprung.kernels.hopper_fp32x.config import CHUNK, Variant
 
 FOLDER = Path(__file__).parent
 INCLUDE = FOLDER.parent / "include"
-HEADERS = INCLUDE / "hopper.cuh", INCLUDE / "halves.cuh", FOLDER / "terms.cuh"
+HEADERS = INCLUDE / "hopper.cuh", INCLUDE / "halves.cuh", INCLUDE / "epilogue.cuh", FOLDER / "terms.cuh"
 SPLIT_THREADS = 512
 SPLIT_HELD = 32
 """Elements a thread of the splitting pass holds in registers. Twice as many leave room for half the threads: slower at any K."""
@@ -39,9 +39,9 @@ def split_source(cluster: int = 1, held: int = SPLIT_HELD) -> Source:
     return source("split.cu", "split", defines)
 
 
-def reduce_source() -> Source:
-    """Return the kernel that adds the results of slices."""
-    return source("reduce.cu", "reduce", {"ARCH_SPECIFIC": 1})
+def reduce_source(**more: int) -> Source:
+    """Return the kernel that adds the results of slices; ``more``: macros."""
+    return source("reduce.cu", "reduce", {"ARCH_SPECIFIC": 1, **more})
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from toprung.tile import Tile
 
 FOLDER = Path(__file__).parent
 INCLUDE = FOLDER.parent / "include"
-FILES = INCLUDE / "hopper.cuh", INCLUDE / "hopper_rs.cuh", INCLUDE / "halves.cuh", FOLDER / "inflight.cu"
+FILES = *(INCLUDE / f"{name}.cuh" for name in ("hopper", "hopper_rs", "halves", "epilogue")), FOLDER / "inflight.cu"
 CHUNK = 32
 """Elements of K in a stage of the ring; rows and columns have a scale for each."""
 REGISTERS = 65536
@@ -138,14 +138,13 @@ def aligned(desc: GemmDesc) -> tuple[int, int]:
 
 
 def product_source(
-    config: InflightConfig, trans_a: bool = False, trans_b: bool = False, align_a: int = 4, align_b: int = 4
+    config: InflightConfig, trans_a: bool = False, trans_b: bool = False, align_a: int = 4, align_b: int = 4, **more: int
 ) -> Source:
-    """Return the kernel for a layout of the operands."""
+    """Return the kernel for a layout of the operands; ``more``: macros."""
     text = "\n".join(f'#line 1 "{one.name}"\n{one.read_text()}' for one in FILES)
     title = f"inflight_{config.BM}x{config.BN}x{CHUNK}"
-    return Source(
-        "hopper_inflight/inflight", text, "inflight", config.defines(trans_a, trans_b, align_a, align_b), "cuda", title=title
-    )
+    defines = {**config.defines(trans_a, trans_b, align_a, align_b), **more}
+    return Source("hopper_inflight/inflight", text, "inflight", defines, "cuda", title=title)
 
 
 def tiles(desc: GemmDesc, config: InflightConfig) -> int:

@@ -17,7 +17,9 @@ from toprung.backends.overlap import Overlapping
 from toprung.device import Device
 from toprung.gemm.classes import FEW
 from toprung.gemm.desc import Desc, GemmDesc
+from toprung.gemm.epilogue import Epilogue
 from toprung.kernels import cost_model
+from toprung.kernels import epilogue as epilogues
 from toprung.kernels.base import TEST_EDGE, TEST_SLICES, Axes, KernelConfig, KernelFamily, Launches, Point, Run
 from toprung.kernels.build import kernel_of
 from toprung.kernels.hopper import Counter, address, ceil, is_hopper, narrow
@@ -34,25 +36,26 @@ SPACE = {"CONSUMERS": (2, 1), "BN": (128, 64, 32), "STAGES": (4, 6, 8, 5, 3), "G
 class InflightLaunches(Launches):
     """The one launch of a product."""
 
-    def __init__(self, session: Session, desc: GemmDesc, config: InflightConfig) -> None:
-        kernel = kernel_of(session, product_source(config, desc.trans_a, desc.trans_b, *aligned(desc)))
+    def __init__(self, session: Session, desc: GemmDesc, config: InflightConfig, epilogue: Epilogue | None = None) -> None:
+        macros = epilogues.defines(epilogue)
+        kernel = kernel_of(session, product_source(config, desc.trans_a, desc.trans_b, *aligned(desc), **macros))
         groups = blocks(desc, config, session.device.compute_units)
         i, long = np.int32, np.int64
         self._count = Counter(session)
         fixed = (
-            np.uint64(address(self._count.buffer)), i(desc.M), i(desc.N), i(desc.K), i(desc.batch),
+            *epilogues.strides(epilogue), np.uint64(address(self._count.buffer)), i(desc.M), i(desc.N), i(desc.K), i(desc.batch),
             long(desc.lda), long(desc.stride_a), long(desc.ldb), long(desc.stride_b), i(desc.ldc), long(desc.stride_c),
         )  # fmt: skip
 
         def make() -> Run:
-            launch = Overlapping(session, kernel, groups, config.threads, "PPPff", fixed)
+            launch = Overlapping(session, kernel, groups, config.threads, f"PPPff{epilogues.kinds(epilogue)}", fixed)
 
             def run(
                 a: object, offset_a: int, b: object, offset_b: int, c: object, offset_c: int, alpha: float, beta: float,
-                queue: object = None,
+                queue: object = None, addend: int = 0,
             ) -> None:  # fmt: skip
                 at = (address(x) + 4 * offset for x, offset in ((a, offset_a), (b, offset_b), (c, offset_c)))
-                launch(queue, *at, narrow(alpha), narrow(beta))
+                launch(queue, *at, narrow(alpha), narrow(beta), *epilogues.addresses(epilogue, addend))
 
             return run
 
@@ -68,6 +71,7 @@ class HopperInflight(KernelFamily):
 
     name = "hopper_inflight"
     precision = "fp32x"
+    epilogues = epilogues.EVERY
 
     def supports(self, device: Device, desc: Desc) -> str:
         """Return why the device has no such Tensor Cores, or the product is not one that the promise covers."""
@@ -106,6 +110,11 @@ class HopperInflight(KernelFamily):
         """Return the launch."""
         assert isinstance(desc, GemmDesc) and isinstance(config, InflightConfig)
         return InflightLaunches(session, desc, config)
+
+    def fused(self, session: Session, desc: Desc, config: KernelConfig, epilogue: Epilogue) -> Launches:
+        """Return the launch with an epilogue."""
+        assert isinstance(desc, GemmDesc) and isinstance(config, InflightConfig)
+        return InflightLaunches(session, desc, config, epilogue)
 
     # the store
 

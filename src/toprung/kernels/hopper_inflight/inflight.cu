@@ -328,9 +328,22 @@ struct Out { // a warp's 16 x BN of C
     int ldc, rows, cols; // of C that are there, from it on
     float alpha, beta;
     int wide; // floats that may be stored at a time
+    Added added;
 
-    // whether all of it is there, may be stored as fast as can be, and is not added to
-    inline bool simple() const { return rows >= 16 && cols >= BN && wide >= (FOURS ? 4 : 2) && beta == 0.0f; }
+    // whether all of it is there, may be stored as fast as can be, and is not read
+    inline bool simple() const { return rows >= 16 && cols >= BN && wide >= (FOURS ? 4 : 2) && (EPILOGUE || beta == 0.0f); }
+
+    // two results next to each other, of which nothing is read but D
+    inline float2 two(float x, float y, int row, int col) const {
+        float2 v = make_float2(alpha * x, alpha * y);
+#if EPILOGUE
+        if (beta != 0.0f) {
+            float2 old = added.two(at, row, col);
+            v.x = fmaf(beta, old.x, v.x), v.y = fmaf(beta, old.y, v.y);
+        }
+#endif
+        return make_float2(activated(v.x), activated(v.y));
+    }
 
     // All sums of a thread, where that is so and all are numbers. The copy engine has the warp's rows from ``memory`` on, and the warp
     // goes on: it may not write there before ``bulk_wait``.
@@ -346,8 +359,12 @@ struct Out { // a warp's 16 x BN of C
 #pragma unroll
             for (int i = 0; i < BN / 8; i += 1 + FOURS) {
                 const float *x = v + 4 * i + 2 * h;
-                if (FOURS) shared_put(near + 4 * column_of(i), make_float4(alpha * x[0], alpha * x[1], alpha * x[4], alpha * x[5]));
-                else *(float2 *)(to + column_of(i)) = make_float2(alpha * x[0], alpha * x[1]);
+                int col = column_of(i);
+                float2 one = two(x[0], x[1], row_of(h), col);
+                if (FOURS) {
+                    float2 next = two(x[4], x[5], row_of(h), col + 2);
+                    shared_put(near + 4 * col, make_float4(one.x, one.y, next.x, next.y));
+                } else *(float2 *)(to + col) = one;
             }
         }
         if (FOURS) {
@@ -371,13 +388,13 @@ struct Out { // a warp's 16 x BN of C
             left |= (one ? 0 : 1u << 2 * h) | (two || !both ? 0 : 2u << 2 * h);
             if (wide >= 2 && one && two && both) {
                 if (beta != 0.0f) {
-                    float2 old = *(float2 *)to;
+                    float2 old = added.two(to, row, col);
                     x = fmaf(beta, old.x, x), y = fmaf(beta, old.y, y);
                 }
-                *(float2 *)to = make_float2(x, y);
+                *(float2 *)to = make_float2(activated(x), activated(y));
             } else {
-                if (one) to[0] = beta != 0.0f ? fmaf(beta, to[0], x) : x;
-                if (two && both) to[1] = beta != 0.0f ? fmaf(beta, to[1], y) : y;
+                if (one) to[0] = activated(beta != 0.0f ? fmaf(beta, added.one(to, row, col), x) : x);
+                if (two && both) to[1] = activated(beta != 0.0f ? fmaf(beta, added.one(to + 1, row, col + 1), y) : y);
             }
         }
         return left;
@@ -431,8 +448,9 @@ inline void again(const float *a, long long down_a, long long on_a, const float 
 #pragma unroll
     for (int i = 0; i < GRANULE / 2; ++i) {
         if (!(wanted >> i & 1)) continue;
-        float *to = out.at + (long long)row_of(i / 2 % 2) * out.ldc + first + column_of(i / 4) + i % 2, result = out.alpha * (sum[i] + acc[i]);
-        *to = out.beta != 0.0f ? fmaf(out.beta, *to, result) : result;
+        int row = row_of(i / 2 % 2), col = first + column_of(i / 4) + i % 2;
+        float *to = out.at + (long long)row * out.ldc + col, result = out.alpha * (sum[i] + acc[i]);
+        *to = activated(out.beta != 0.0f ? fmaf(out.beta, out.added.one(to, row, col), result) : result);
     }
 }
 
@@ -472,7 +490,7 @@ extern "C" __global__ void
 __cluster_dims__(SLICES, 1, 1)
 #endif
 __launch_bounds__(THREADS, RESIDENT)
-inflight(const float *A, const float *B, float *C, float alpha, float beta, ulong *count, int M, int N, int K, int batch,
+inflight(const float *A, const float *B, float *C, float alpha, float beta ADDED_PARAMETERS, ulong *count, int M, int N, int K, int batch,
          long long lda, long long stride_a, long long ldb, long long stride_b, int ldc, long long stride_c) {
     extern __shared__ char memory[];
     Ring at(memory);
@@ -543,7 +561,7 @@ inflight(const float *A, const float *B, float *C, float alpha, float beta, ulon
         int top = of.m + 64 * warpgroup + threadIdx.x / 32 % 4 * 16;
         float *c = C + of.matrix * stride_c + (long long)top * ldc + of.n;
         ulong low = (ulong)c | 4u * ldc; // of addresses of rows
-        Out out{c, ldc, M - top, N - of.n, alpha, beta, low % 16 == 0 ? 4 : low % 8 == 0 ? 2 : 1};
+        Out out{c, ldc, M - top, N - of.n, alpha, beta, low % 16 == 0 ? 4 : low % 8 == 0 ? 2 : 1, ADDED(of.matrix, top, of.n)};
         uint left[BN / GRANULE] = {}; // what was not stored, for each GRANULE columns
 #if SLICES > 1
         uint sums = at.first + warpgroup * (64 * BN * 4) + threadIdx.x % 128 * 4;

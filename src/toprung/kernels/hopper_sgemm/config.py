@@ -158,7 +158,8 @@ VARIANTS = (
 
 def product_source(variant: SgemmConfig, **more: int) -> Source:
     """Return the product's kernel."""
-    text = "".join(f'#include "{name}"\n' for name in ("../include/hopper.cuh", "ffma.cuh", "share.cuh", "turn.cuh", "ffma.cu"))
+    headers = "../include/hopper.cuh", "../include/epilogue.cuh", "ffma.cuh", "share.cuh", "turn.cuh"
+    text = "".join(f'#include "{name}"\n' for name in (*headers, "ffma.cu"))
     defines = {**variant.defines(**more), DYNAMIC_SHARED: variant.shared_bytes}
     title = f"hopper_sgemm_{variant.BM}x{variant.BN}x{variant.BK}"
     return Source("hopper_sgemm/ffma", with_includes(text, FOLDER), "ffma", defines, "cuda", title=title)

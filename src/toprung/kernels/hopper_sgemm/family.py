@@ -16,8 +16,10 @@ from dataclasses import replace
 from toprung.backends.base import Session, Source
 from toprung.device import Device
 from toprung.gemm.desc import Desc, GemmDesc
+from toprung.gemm.epilogue import Epilogue
 from toprung.kernels import cost_model
 from toprung.kernels.base import TEST_EDGE, TEST_SLICES, Axes, KernelConfig, KernelFamily, Launches, Point
+from toprung.kernels.epilogue import EVERY
 from toprung.kernels.hopper_sgemm.config import FIRST, LARGEST_STEP, SgemmConfig, lay_source, product_source
 from toprung.kernels.hopper_sgemm.cost import direct_a, direct_b, predicted, select_variant, supported, unfit
 from toprung.kernels.hopper_sgemm.launches import SgemmLaunches, launches, panels, workspace_bytes
@@ -38,6 +40,7 @@ class HopperSgemm(KernelFamily):
     """Plain fp32 on Hopper."""
 
     name = "hopper_sgemm"
+    epilogues = EVERY
 
     def supports(self, device: Device, desc: Desc) -> str:
         """Return why the device lacks what the kernel is written for, or the product is none of its kind."""
@@ -70,6 +73,11 @@ class HopperSgemm(KernelFamily):
         """Return the launches: for each panel the layout pass, where there is something to lay out, and the product's."""
         assert isinstance(desc, GemmDesc) and isinstance(config, SgemmConfig)
         return SgemmLaunches(session, desc, config)
+
+    def fused(self, session: Session, desc: Desc, config: KernelConfig, epilogue: Epilogue) -> Launches:
+        """Return the same launches, with an epilogue in the one that writes C."""
+        assert isinstance(desc, GemmDesc) and isinstance(config, SgemmConfig)
+        return SgemmLaunches(session, desc, config, epilogue=epilogue)
 
     def workspace_bytes(self, device: Device, desc: Desc, config: KernelConfig) -> int:
         """Return the bytes of operands laid out and of parts of tiles."""

@@ -9,7 +9,7 @@
 // while this one's sums are written: the producer adds a stage of nothing behind the last.
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
-ffma(float *C, float alpha, float beta, const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b,
+ffma(float *C, float alpha, float beta ADDED_PARAMETERS, const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b,
      int ldc, int M, int N, int K, float *parts, uint *flags, int shared, int each, int extra) {
     extern __shared__ char memory[];
     Ring ring(memory);
@@ -19,7 +19,7 @@ ffma(float *C, float alpha, float beta, const __grid_constant__ TensorMap map_a,
     wait_for_previous();
     let_next_start();
     if (alpha == 0.0f) {
-        scale(C, ldc, M, N, beta);
+        scale(C, ldc, M, N, beta, ADDED(0, 0, 0));
         return;
     }
     Walk walk(M, N, K, shared, each, extra);
@@ -75,6 +75,6 @@ ffma(float *C, float alpha, float beta, const __grid_constant__ TensorMap map_a,
             continue;
         }
         if (walk.stop < walk.chunks) gather(sums, parts, flags, walk);
-        sums.store(C, ldc, walk.m + at.m, walk.n + at.n, M, N, alpha, beta);
+        sums.store(C, ldc, walk.m + at.m, walk.n + at.n, M, N, alpha, beta, ADDED(0, 0, 0));
     }
 }

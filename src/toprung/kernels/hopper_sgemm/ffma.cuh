@@ -187,24 +187,27 @@ struct Sums {
         return TURN_A ? m - m % 32 + i / 4 * 32 + m / 4 % 8 + i % 4 * 8 : m + i / 4 * 32 + i % 4; // turn.cuh says why
     }
     // into C, from row m and column n on; 16 bytes at a time where C's rows allow it
-    inline void store(float *C, int ldc, int m, int n, int M, int N, float alpha, float beta) const {
+    inline void store(float *C, int ldc, int m, int n, int M, int N, float alpha, float beta, const Added &added = Added{}) const {
         bool wide = ldc % 4 == 0 && ((ulong)C & 15) == 0;
 #if ROWS
-        if (wide && beta != 0.0f && row_of(TM - 1, m) < M && n + TN * 4 - 12 <= N) add_to(C + n, ldc, m, alpha, beta);
+        if (wide && beta != 0.0f && row_of(TM - 1, m) < M && n + TN * 4 - 12 <= N) add_to(C, ldc, m, n, alpha, beta, added);
         else
 #endif
-        each(C, ldc, m, n, M, N, alpha, beta, wide);
+        each(C, ldc, m, n, M, N, alpha, beta, wide, added);
     }
 #if ROWS
     // where all lies inside: what is there is fetched ROWS rows at a time, one wait for all
-    inline void add_to(float *C, int ldc, int m, float alpha, float beta) const {
+    inline void add_to(float *C, int ldc, int m, int n, float alpha, float beta, const Added &added) const {
 #pragma unroll
         for (int i = 0; i < TM; i += ROWS) {
             float4 old[ROWS][TN / 4];
 #pragma unroll
             for (int r = 0; r < ROWS; ++r)
 #pragma unroll
-                for (int j = 0; j < TN; j += 4) old[r][j / 4] = *(float4 *)(C + (long long)row_of(i + r, m) * ldc + j * 4);
+                for (int j = 0; j < TN; j += 4) {
+                    int row = row_of(i + r, m), col = n + j * 4;
+                    old[r][j / 4] = added.four(C + (long long)row * ldc + col, row, col);
+                }
 #pragma unroll
             for (int r = 0; r < ROWS; ++r)
 #pragma unroll
@@ -213,12 +216,13 @@ struct Sums {
                     const float *s = of[i + r] + j;
                     v.x = fmaf(beta, v.x, alpha * s[0]), v.y = fmaf(beta, v.y, alpha * s[1]);
                     v.z = fmaf(beta, v.z, alpha * s[2]), v.w = fmaf(beta, v.w, alpha * s[3]);
-                    *(float4 *)(C + (long long)row_of(i + r, m) * ldc + j * 4) = v;
+                    v = make_float4(activated(v.x), activated(v.y), activated(v.z), activated(v.w));
+                    *(float4 *)(C + (long long)row_of(i + r, m) * ldc + n + j * 4) = v;
                 }
         }
     }
 #endif
-    inline void each(float *C, int ldc, int m, int n, int M, int N, float alpha, float beta, bool wide) const {
+    inline void each(float *C, int ldc, int m, int n, int M, int N, float alpha, float beta, bool wide, const Added &added) const {
 #pragma unroll
         for (int i = 0; i < TM; ++i) {
             int row = row_of(i, m);
@@ -231,28 +235,29 @@ struct Sums {
                 if (wide && col + 3 < N) {
                     float4 *to = (float4 *)(out + col);
                     if (beta != 0.0f) {
-                        float4 old = *to;
+                        float4 old = added.four(out + col, row, col);
                         v.x = fmaf(beta, old.x, v.x), v.y = fmaf(beta, old.y, v.y);
                         v.z = fmaf(beta, old.z, v.z), v.w = fmaf(beta, old.w, v.w);
                     }
-                    *to = v;
+                    *to = make_float4(activated(v.x), activated(v.y), activated(v.z), activated(v.w));
                 } else {
                     const float each[4] = {v.x, v.y, v.z, v.w};
 #pragma unroll
                     for (int x = 0; x < 4; ++x)
-                        if (col + x < N) out[col + x] = beta != 0.0f ? fmaf(beta, out[col + x], each[x]) : each[x];
+                        if (col + x < N)
+                            out[col + x] = activated(beta != 0.0f ? fmaf(beta, added.one(out + col + x, row, col + x), each[x]) : each[x]);
                 }
             }
         }
     }
 };
 
-// alpha = 0: C = beta * C, and A and B are not looked at
-inline void scale(float *C, int ldc, int M, int N, float beta) {
+// alpha = 0: C = f(beta * D), and A and B are not looked at
+inline void scale(float *C, int ldc, int M, int N, float beta, const Added &added = Added{}) {
     long long all = (long long)M * N;
     for (long long i = (long long)blockIdx.x * THREADS + threadIdx.x; i < all; i += (long long)gridDim.x * THREADS) {
         float *at = C + i / N * ldc + i % N;
-        *at = beta != 0.0f ? beta * *at : 0.0f;
+        *at = activated(beta != 0.0f ? beta * added.one(at, (int)(i / N), (int)(i % N)) : 0.0f);
     }
 }
 

@@ -12,6 +12,8 @@ from toprung.backends.base import Buffer, Kernel, Session
 from toprung.backends.overlap import Overlapping
 from toprung.errors import BadArgument, Unsupported
 from toprung.gemm.desc import GemmDesc
+from toprung.gemm.epilogue import Epilogue
+from toprung.kernels import epilogue as epilogues
 from toprung.kernels.base import Launches, Run
 from toprung.kernels.build import kernel_of
 from toprung.kernels.hopper import address as address_of
@@ -135,7 +137,7 @@ class SgemmLaunches(Launches):
 
     def __init__(
         self, session: Session, call: GemmDesc, variant: SgemmConfig | None = None, limit: int = LIMIT, *,
-        kernel: Kernel | None = None, cut: bool = True, overlap: bool = True, **more: int,
+        kernel: Kernel | None = None, cut: bool = True, overlap: bool = True, epilogue: Epilogue | None = None, **more: int,
     ) -> None:  # fmt: skip
         if reason := supported(session.device, call):
             raise Unsupported(f"{call}: plain fp32 on Hopper cannot compute this: {reason}")
@@ -143,13 +145,15 @@ class SgemmLaunches(Launches):
         self.variant = variant or select_variant(call, self.units)
         if reason := self.variant.refused() or unfit(call, self.variant):
             raise Unsupported(f"{self.variant.text}: {reason}")
-        self.cut, self.overlap = cut, overlap
+        self.cut, self.overlap, self.epilogue = cut, overlap, epilogue
         self.why = f"the fullest of {self.units} SMs is done first with tiles of {self.variant.BM}×{self.variant.BN}"
         self.panels = panels(call, limit, self.variant)
         self.workspace_bytes = workspace_bytes(call, self.variant, self.units, limit, cut)
-        self._more = {"LINK": self.variant.stages(chain_of(call, self.variant, self.units)), **more}
-        self._kernels: list[Kernel | None] = [kernel or kernel_of(session, product_source(self.variant, **self._more)), kernel]
+        link = {"LINK": self.variant.stages(chain_of(call, self.variant, self.units))}
+        self._more = {**link, **epilogues.defines(epilogue), **more}
+        self._kernels: list[Kernel | None] = [kernel, kernel]
         self._making = threading.Lock()
+        self.kernel(False)
         if not call.beta_zero:
             self.kernel(True)
         self.lay = None if direct_a(call, self.variant) and direct_b(call) else kernel_of(session, lay_source())
@@ -161,8 +165,9 @@ class SgemmLaunches(Launches):
         with self._making:
             found = self._kernels[adding]
             if found is None:
-                source = product_source(self.variant, **{"ROWS": ADDED_ROWS, **self._more})
-                found = self._kernels[adding] = kernel_of(self.session, source)
+                # D may repeat or lie apart: rows of it are not fetched together, there are no registers for its addresses
+                rows = {"ROWS": ADDED_ROWS} if adding and self.epilogue is None else {}
+                found = self._kernels[adding] = kernel_of(self.session, product_source(self.variant, **{**rows, **self._more}))
             return found
 
     @property
@@ -187,12 +192,12 @@ class SgemmLaunches(Launches):
 
     def run(
         self, a: Any, offset_a: int, b: Any, offset_b: int, c: Any, offset_c: int, alpha: float, beta: float, queue: Any = None,
-        workspace: Any = None,
+        workspace: Any = None, addend: int = 0,
     ) -> None:  # fmt: skip
         """Put one call into a queue (a CUDA stream's handle; None: the session's own); never waits.
 
         Offsets are in elements. With β = 0 C is not read, with α = 0 neither are A and B. ``workspace``: address of scratch memory
-        of the caller's; by default the stream's.
+        of the caller's; by default the stream's. ``addend``: D's address, where there is an epilogue.
 
         Raises
         ------
@@ -207,12 +212,12 @@ class SgemmLaunches(Launches):
             if self.cut:
                 zero(self.session, flags, self.units, queue)  # whose memory it was before left anything there
             for step in self._at(lent, flags):
-                step.run(at_a, at_b, at_c, alpha, beta, queue)
+                step.run(at_a, at_b, at_c, alpha, beta, queue, addend)
             return
         work = self._workspace(queue)
         with work.lock:  # another call's launches must not come between the two
             for step in self._at(address_of(work.buffer), self._own_flags(queue)):
-                step.run(at_a, at_b, at_c, alpha, beta, queue)
+                step.run(at_a, at_b, at_c, alpha, beta, queue, addend)
 
     def steps(self, queue: Any = None) -> list[Step]:
         """Return the launches on a stream, a panel each."""
@@ -272,6 +277,8 @@ class Step:
         self._from_a = 4 * p.m * (1 if call.trans_a else call.lda)
         self._from_b = 4 * p.n * (call.ldb if call.trans_b else 1)
         self._from_c = 4 * (p.m * call.ldc + p.n)
+        self._from_d = 4 * (p.m * plan.epilogue.down + p.n * plan.epilogue.on) if plan.epilogue else 0
+        self._strides = epilogues.strides(plan.epilogue)
         self._lay: Overlapping | None = None
         if p.lay_a or p.lay_b:
             assert plan.lay is not None
@@ -296,6 +303,7 @@ class Step:
         nothing = np.void(bytes(128))
         self._maps: tuple[dict[int, np.void], dict[int, np.void]] = {}, {}
         self._fixed = [
+            *self._strides,
             *(nothing if direct else self._map(which, (laid_a, laid_b)[which]) for which, direct in enumerate(self._direct)),
             i(call.ldc), i(p.rows), i(p.cols), i(call.K), address(laid_b + bytes_b), address(flags),
             i(self.schedule.shared), i(each), i(extra),
@@ -303,24 +311,24 @@ class Step:
         self._launches: list[Overlapping | None] = [None, None]
         self._at = [0, 0], [0, 0]  # the operands of each launch's maps
 
-    def run(self, a: int, b: int, c: int, alpha: float, beta: float, queue: Any) -> None:
+    def run(self, a: int, b: int, c: int, alpha: float, beta: float, queue: Any, addend: int = 0) -> None:
         """Lay out, and multiply."""
         self.lay_only(a, b, alpha, queue)
-        self.multiply_only(a, b, c, alpha, beta, queue)
+        self.multiply_only(a, b, c, alpha, beta, queue, addend)
 
     def lay_only(self, a: int, b: int, alpha: float, queue: Any) -> None:
         """The first launch, where there is one; α = 0 has no use for operands."""
         if self._lay is not None and alpha != 0.0:
             self._lay(queue, a + self._from_a, b + self._from_b)
 
-    def multiply_only(self, a: int, b: int, c: int, alpha: float, beta: float, queue: Any) -> None:
+    def multiply_only(self, a: int, b: int, c: int, alpha: float, beta: float, queue: Any, addend: int = 0) -> None:
         """The other one."""
         launch, at = self.launch(beta != 0.0), self._at[beta != 0.0]
         for which, address in enumerate((a + self._from_a, b + self._from_b)) if alpha != 0.0 else ():
             if self._direct[which] and at[which] != address:
-                launch.replace(which, self._look_at(which, address))
+                launch.replace(len(self._strides) + which, self._look_at(which, address))
                 at[which] = address
-        launch(queue, c + self._from_c, alpha, beta)
+        launch(queue, c + self._from_c, alpha, beta, *epilogues.addresses(self._plan.epilogue, addend + self._from_d))
 
     def launch(self, adding: bool) -> Overlapping:
         """Return the launch for β = 0, or for another β."""
@@ -328,8 +336,9 @@ class Step:
         if found is None:
             plan = self._plan
             found = self._launches[adding] = Overlapping(
-                plan.session, plan.kernel(adding), self.schedule.grid, plan.variant.threads, "Pff", self._fixed, plan.overlap
-            )
+                plan.session, plan.kernel(adding), self.schedule.grid, plan.variant.threads,
+                f"Pff{epilogues.kinds(plan.epilogue)}", self._fixed, plan.overlap,
+            )  # fmt: skip
         return found
 
     def _map(self, which: int, address: int) -> np.void:

@@ -13,4 +13,5 @@
 #include "../../../kernels/include/hopper_rs.cuh"
 #include "../../../kernels/include/halves.cuh"
 #undef BM // the shared text counts consumers
+#include "../../../kernels/include/epilogue.cuh"
 #include "../../../kernels/hopper_inflight/inflight.cu"

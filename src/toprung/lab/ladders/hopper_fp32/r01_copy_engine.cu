@@ -9,6 +9,7 @@
 // wait for; what remains of 65,536 registers after 8 x 32 threads with 232 each feeds the copy engine.
 
 #include "../../../kernels/include/hopper.cuh"
+#include "../../../kernels/include/epilogue.cuh"
 #include "../../../kernels/hopper_sgemm/ffma.cuh"
 #include "../../../kernels/hopper_sgemm/share.cuh"
 

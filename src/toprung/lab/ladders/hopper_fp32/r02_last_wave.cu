@@ -9,6 +9,7 @@
 // beginning adds what others left of it, in order, so that results repeat to the bit. See share.cuh.
 
 #include "../../../kernels/include/hopper.cuh"
+#include "../../../kernels/include/epilogue.cuh"
 #include "../../../kernels/hopper_sgemm/ffma.cuh"
 #include "../../../kernels/hopper_sgemm/share.cuh"
 

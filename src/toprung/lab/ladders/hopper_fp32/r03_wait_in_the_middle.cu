@@ -10,6 +10,7 @@
 // stage of nothing behind the last tile.
 
 #include "../../../kernels/include/hopper.cuh"
+#include "../../../kernels/include/epilogue.cuh"
 #include "../../../kernels/hopper_sgemm/ffma.cuh"
 #include "../../../kernels/hopper_sgemm/share.cuh"
 #include "../../../kernels/hopper_sgemm/turn.cuh"

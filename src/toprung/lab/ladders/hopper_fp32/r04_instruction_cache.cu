@@ -9,6 +9,7 @@
 // Idea: the loop is code as much as data. Two warps of a scheduler drift apart and read it at two places; what both need must fit.
 
 #include "../../../kernels/include/hopper.cuh"
+#include "../../../kernels/include/epilogue.cuh"
 #include "../../../kernels/hopper_sgemm/ffma.cuh"
 #include "../../../kernels/hopper_sgemm/share.cuh"
 #include "../../../kernels/hopper_sgemm/turn.cuh"

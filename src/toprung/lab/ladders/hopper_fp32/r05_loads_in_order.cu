@@ -10,6 +10,7 @@
 // in; and a stage's barriers stand behind it, so that one running address serves all.
 
 #include "../../../kernels/include/hopper.cuh"
+#include "../../../kernels/include/epilogue.cuh"
 #include "../../../kernels/hopper_sgemm/ffma.cuh"
 #include "../../../kernels/hopper_sgemm/share.cuh"
 #include "../../../kernels/hopper_sgemm/turn.cuh"

@@ -11,6 +11,7 @@
 // half the time, and multiply-adds have to stand back for it.
 
 #include "../../../kernels/include/hopper.cuh"
+#include "../../../kernels/include/epilogue.cuh"
 #include "../../../kernels/hopper_sgemm/ffma.cuh"
 #include "../../../kernels/hopper_sgemm/share.cuh"
 #include "../../../kernels/hopper_sgemm/turn.cuh"

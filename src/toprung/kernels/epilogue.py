@@ -1,0 +1,31 @@
+"""Epilogues of kernels in CUDA C++ that include ``include/epilogue.cuh``: their macros and arguments."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from toprung.gemm.epilogue import ADDEND, Epilogue
+from toprung.kernels.helpers import ACTIVATIONS
+
+EVERY = frozenset({ADDEND, *ACTIVATIONS})
+"""What such a kernel can do."""
+
+
+def defines(epilogue: Epilogue | None) -> dict[str, int]:
+    """Return the macros of a kernel; none without an epilogue, so that its source is the one that was tuned."""
+    return {} if epilogue is None else {"EPILOGUE": 1, "ACTIVATION": ACTIVATIONS.get(epilogue.activation, 0)}
+
+
+def kinds(epilogue: Epilogue | None) -> str:
+    """Return the kinds of arguments that change from call to call: D's address, behind β."""
+    return "" if epilogue is None else "P"
+
+
+def strides(epilogue: Epilogue | None) -> tuple[np.generic, ...]:
+    """Return D's strides, the first of the arguments that stay."""
+    return () if epilogue is None else tuple(map(np.int64, (epilogue.down, epilogue.on, epilogue.stride)))
+
+
+def addresses(epilogue: Epilogue | None, addend: int) -> tuple[int, ...]:
+    """Return the argument of ``kinds``; a kernel without an epilogue takes none."""
+    return () if epilogue is None else (addend,)

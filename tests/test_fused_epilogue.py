@@ -1,0 +1,168 @@
+"""Epilogues in the launches of Hopper's families, by the kernels' own texts on a CPU: bias by row, by column, whole, and f."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hopper_on_cpu
+import test_hopper_fp32_on_cpu
+import test_hopper_inflight_on_cpu
+from conftest import require
+from hopper_on_cpu import aligned
+from toprung.gemm.desc import GemmDesc
+from toprung.gemm.epilogue import ADDEND, Epilogue
+from toprung.gemm.lowering import Layout, epilogue_of, lower
+from toprung.kernels import epilogue as epilogues
+from toprung.kernels import registry
+from toprung.kernels.hopper_fp32x import family as fp32x
+from toprung.kernels.hopper_fp32x import launches as of_fp32x
+from toprung.kernels.hopper_fp32x.config import Fp32xConfig, Variant
+from toprung.kernels.hopper_inflight import family as inflight
+from toprung.kernels.hopper_inflight.config import InflightConfig
+from toprung.kernels.hopper_sgemm import family as sgemm
+from toprung.kernels.hopper_sgemm import launches as of_sgemm
+from toprung.kernels.hopper_sgemm.config import SgemmConfig
+
+SMALL = Variant(CONSUMERS=1, BN=32, STAGES=3, GROUP=2)
+WAYS = {
+    "fp32x": (fp32x.FAMILY, Fp32xConfig(SMALL), hopper_on_cpu.Folder),
+    "fp32x sliced": (fp32x.FAMILY, Fp32xConfig(SMALL, 3), hopper_on_cpu.Folder),
+    "fp32x, wide tiles": (fp32x.FAMILY, Fp32xConfig(Variant(STAGES=2, GROUP=2)), hopper_on_cpu.Folder),
+    "in flight": (inflight.FAMILY, InflightConfig(1, 32, 5, 2), test_hopper_inflight_on_cpu.Folder),
+    "in flight, columns in fours": (inflight.FAMILY, InflightConfig(1, 64, 4, 2), test_hopper_inflight_on_cpu.Folder),
+    "in flight, clusters": (inflight.FAMILY, InflightConfig(1, 32, 5, 2, 2), test_hopper_inflight_on_cpu.Folder),
+    "plain": (sgemm.FAMILY, SgemmConfig(STAGES=2, GROUP=2), test_hopper_fp32_on_cpu.Folder),
+}
+"""Families with a configuration, and what builds their kernels for the CPU."""
+
+QUICK = ("fp32x", "in flight, columns in fours", "plain")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    require(not hopper_on_cpu.missing(), hopper_on_cpu.missing())
+    return tmp_path_factory.mktemp("fused")
+
+
+@pytest.fixture(autouse=True)
+def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (of_fp32x, of_sgemm, inflight):
+        launch = test_hopper_fp32_on_cpu.Launch if module is of_sgemm else hopper_on_cpu.Launch
+        monkeypatch.setattr(module, "Overlapping", lambda *what, launch=launch: launch(*what[:6], True))
+        monkeypatch.setattr(module, "kernel_of", lambda session, source: source)
+    monkeypatch.setattr(of_fp32x, "spread", lambda K, across: (1, 32))
+
+
+def finished(x: Any, activation: str) -> Any:
+    if activation == "relu":
+        return np.where(x < 0, 0, x)
+    return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) if activation else x
+
+
+def run(place: Any, way: str, shape: tuple[int, int, int], how: str, activation: str, beta: float, wild: bool = False) -> None:
+    """A product with D as a row, a column, a matrix that lies transposed, or nothing; C is written to its edges and never read."""
+    family, config, folder_of = WAYS[way]
+    folder: Any = folder_of(place, units=2)
+    rng = np.random.default_rng(sum(shape))
+    (M, N, K), pad = shape, 4 if shape[1] % 4 == 0 else 3
+    a, b = rng.uniform(-1, 1, (M, K)).astype(np.float32), rng.uniform(-1, 1, (K, N)).astype(np.float32)
+    if wild:  # some of it is computed again
+        a[1, 3], a[M - 1, 5] = np.inf, np.nan
+    held = {
+        "row": rng.uniform(-9, 9, (1, N)), "column": rng.uniform(-9, 9, (M, 1)), "matrix": rng.uniform(-9, 9, (N, M)).T,
+        "nothing": np.zeros((1, 1)), "one": rng.uniform(-9, 9, (1, 1)),
+    }[how].astype(np.float32, order="K")  # fmt: skip
+    steps = tuple(0 if n == 1 else s // 4 for n, s in zip(held.shape, held.strides, strict=True))
+    epilogue = Epilogue(activation=activation) if how == "nothing" else Epilogue(True, *steps, 0, activation)
+    base = np.full((M + 1) * (N + pad) + 4, np.nan, np.float32)
+    first = -base.ctypes.data % 16 // 4
+    c = base[first : first + M * (N + pad)].reshape(M, N + pad)
+    around = [np.zeros(x.size + 4, np.float32) for x in (a, b)]  # on 16 bytes
+    x, y = (m[-m.ctypes.data % 16 // 4 :][: z.size].reshape(z.shape) for m, z in zip(around, (a, b), strict=True))
+    x[...], y[...] = a, b
+    desc = aligned(M, N, K, 1, False, False, K, N, N + pad, align_a=4 if K % 4 == 0 else 1, align_b=4 if N % 4 == 0 else 1)
+    start = family.fused(folder, desc, config, epilogue).starter()
+    begin = ctypes.c_void_p(held.ctypes.data).value if how != "nothing" else 0
+    with np.errstate(all="ignore"):
+        start(x.ctypes.data, 0, y.ctypes.data, 0, c.ctypes.data, 0, 0.5, beta, addend=begin)
+        exact = finished(0.5 * (a.astype(np.float64) @ b.astype(np.float64)) + beta * held.astype(np.float64), activation)
+        bound = (K + 20) * 2.0**-24 * (np.abs(a).astype(np.float64) @ np.abs(b) + abs(beta) * np.abs(held) + 1)
+    sound = np.isfinite(exact)
+    assert np.array_equal(c[:, :N][~sound], exact[~sound].astype(np.float32), equal_nan=True)
+    assert (np.abs(c[:, :N] - exact)[sound] <= bound[sound]).all()
+    assert np.isnan(c[:, N:]).all() and np.isnan(base[:first]).all(), "written outside"
+
+
+@pytest.mark.parametrize("way", [way if way in QUICK else pytest.param(way, marks=pytest.mark.slow) for way in WAYS])
+def test_what_is_added_and_what_sums_go_through(place: Any, way: str) -> None:
+    run(place, way, (70, 68, 100), "row", "gelu", 1.0)
+    run(place, way, (66, 71, 96), "matrix", "gelu", -2.0)
+    run(place, way, (128, 128, 64), "column", "gelu", 1.0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", WAYS)
+def test_every_epilogue(place: Any, way: str) -> None:
+    for how in ("row", "column", "matrix", "one", "nothing"):
+        for activation in ("", "relu"):
+            if how == "nothing" and not activation:
+                continue
+            run(place, way, (130, 72, 100), how, activation, 0.0 if how == "nothing" else 3.0)
+    run(place, way, (70, 40, 100), "row", "relu", 0.0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", [way for way in WAYS if way != "plain"])
+def test_what_is_computed_again_has_its_epilogue(place: Any, way: str) -> None:
+    run(place, way, (130, 72, 100), "row", "relu", 1.0, wild=True)
+    run(place, way, (130, 72, 100), "matrix", "", 1.0, wild=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way, good, bad", [
+    ("fp32x, wide tiles", "added.from(0, GRANULE * i)", "added"), ("in flight", "ADDED(of.matrix, top, of.n)", "ADDED(of.matrix, top, 0)"),
+    ("fp32x sliced", "Added added = ADDED(product, row, col)", "Added added = ADDED(product, col, row)"), ("plain", "row * down + col * on", "row * on + col * down"),
+    ("in flight, columns in fours", "x[5], row_of(h), col + 2", "x[5], row_of(h), col"), ("plain", "0.044715f", "0.04f"),
+])  # fmt: skip
+def test_a_planted_bug_is_found(place: Any, monkeypatch: pytest.MonkeyPatch, way: str, good: str, bad: str) -> None:
+    original, seen = hopper_on_cpu.translated, []
+
+    def planted(*what: Any, **more: Any) -> tuple[str, int]:
+        text, count = original(*what, **more)
+        seen.append(good in text)
+        return text.replace(good, bad), count
+
+    monkeypatch.setattr(hopper_on_cpu, "translated", planted)
+    with pytest.raises(AssertionError):
+        test_what_is_added_and_what_sums_go_through(place, way)
+        test_what_is_computed_again_has_its_epilogue(place, way)
+    assert any(seen)
+
+
+def test_families_say_what_they_can(place: Any) -> None:
+    able = {f.name for f in registry.families() if f.epilogues}
+    assert able == {way[0].name for way in WAYS.values()}
+    assert all(f.epilogues <= epilogues.EVERY for f in registry.families())
+    assert Epilogue(True, activation="relu").needs == {ADDEND, "relu"} and not Epilogue().needs
+
+
+def test_an_epilogue_counts_rows_as_the_product_does() -> None:
+    """A batch that becomes one tall matrix has one stride for D, or no epilogue."""
+    a, b = Layout((3, 5, 8), (40, 8, 1), 4), Layout((3, 8, 4), (0, 4, 1), 4)
+    shape, c = (3, 5, 4), (20, 4, 1)
+    ((desc,),) = (lower(a, b, Layout(shape, c, 4), 0.0).descs,)
+    assert isinstance(desc, GemmDesc) and desc.M == 15
+    assert epilogue_of(desc, shape, c, (0, 0, 1), "") == Epilogue(True, 0, 1, 0)
+    assert epilogue_of(desc, shape, c, (20, 4, 1), "relu") == Epilogue(True, 4, 1, 0, "relu")
+    assert epilogue_of(desc, shape, c, (5, 1, 0), "") == Epilogue(True, 1, 0, 0)
+    assert epilogue_of(desc, shape, c, (0, 4, 1), "") is None, "the same matrix for each of the batch"
+    apart = Layout((3, 8, 4), (32, 4, 1), 4)
+    ((desc,),) = (lower(a, apart, Layout(shape, c, 4), 0.0).descs,)
+    assert isinstance(desc, GemmDesc) and desc.batch == 3
+    assert epilogue_of(desc, shape, c, (0, 4, 1), "") == Epilogue(True, 4, 1, 0)
+    assert epilogue_of(desc, shape, c, (7, 0, -1), "") == Epilogue(True, 0, -1, 7)
