@@ -134,6 +134,7 @@ PRODUCTS: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...], tuple[int,
     "numpy.dot": (lambda a, b: np.dot(a, b), (9, 33), (33, 17)),
     "dot": (lambda a, b: cupy.dot(a, b), (9, 33), (33, 17)),
     "dot, batches": (lambda a, b: cupy.dot(a, b), (2, 9, 33), (3, 33, 17)),
+    "dot, batches that join": (lambda a, b: cupy.dot(a, b.transpose(1, 0, 2)), (2, 9, 33), (33, 2, 17)),
     "dot, batch and column": (lambda a, b: cupy.dot(a, b), (2, 9, 33), (33,)),
     "dot, row and batch": (lambda a, b: cupy.dot(a, b), (33,), (2, 33, 5)),
     "method dot": (lambda a, b: a.dot(b), (9, 33), (33, 17)),
@@ -153,7 +154,9 @@ def a_module(array: Any) -> Any:
 def truth(call: Callable[[Any, Any], Any], a: Any, b: Any) -> Any:
     """Return what the same call gives of NumPy's float64 arrays."""
     if "cupy" in call.__code__.co_names:
-        call = {"tensordot": np.tensordot, "dot": np.dot}.get(call.__code__.co_names[-1], np.matmul)  # type: ignore[assignment]
+        names = call.__code__.co_names
+        b = b.transpose(1, 0, 2) if "transpose" in names else b
+        call = np.dot if "dot" in names else np.matmul
     return call(a.astype(np.float64), b.astype(np.float64))
 
 
@@ -190,6 +193,34 @@ def test_a_result_to_write_into(over_host: None, theirs: list[str]) -> None:
         np.testing.assert_allclose(wide[:, 3:20], a.astype(float) @ b, rtol=1e-5, atol=1e-5)
         assert np.isnan(wide[:, :3]).all() and np.isnan(wide[:, 20:]).all()
     assert theirs == []
+
+
+def test_products_of_one_shape_that_lie_otherwise(over_host: None) -> None:
+    """Strides and alignment decide a product as the shape does."""
+
+    def lying(array: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
+        wide = np.full((13, 25), np.nan, np.float32)
+        wide[1:, 1:13] = array
+        return [array, array.T, array[::-1], array[:, ::-1], wide[1:, 1:13]]
+
+    with toprung.cupy.use(**EVERY):
+        for a in lying(drawn(12, 12)):
+            for b in lying(drawn(12, 12)):
+                found: list[Any] = []
+                assert ran(lambda a=a, b=b, found=found: found.append(laid(a) @ laid(b))) == 1
+                np.testing.assert_allclose(read(found[0]), a.astype(float) @ b, rtol=1e-5, atol=1e-5)
+                for result in lying(np.full((12, 12), np.nan, np.float32)):
+                    assert ran(lambda a=a, b=b, result=result: cupy.matmul(laid(a), laid(b), out=laid(result))) == 1
+                    np.testing.assert_allclose(result, a.astype(float) @ b, rtol=1e-5, atol=1e-5)
+
+
+def test_overlap_goes_by_the_call_and_not_by_the_kind(over_host: None, theirs: list[str]) -> None:
+    apart, together = laid(drawn(48, 16)), laid(drawn(48, 16))
+    with toprung.cupy.use(**EVERY):
+        for memory, expected in ((together, 0), (apart, 1), (together, 0), (apart, 1)):
+            a, out = memory[:16], memory[32:] if memory is apart else memory[:16]
+            assert ran(lambda a=a, memory=memory, out=out: cupy.matmul(a, memory[16:32], out=out)) == expected
+    assert theirs == ["_try_fastcall_func"] * 2
 
 
 @pytest.mark.parametrize("kind", ["float64", "float16", "int32", "complex64", "bool"])
