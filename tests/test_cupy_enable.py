@@ -533,15 +533,16 @@ def test_the_current_stream_orders_products_on_a_gpu() -> None:
     spin = cupy.RawKernel(SPIN, "spin")
     stream = cupy.cuda.Stream(non_blocking=True)
     a, b = cupy.zeros((256, 256), "f"), cupy.ones((256, 256), "f")
+    cupy.cuda.Device().synchronize()
     with toprung.cupy.use(**EVERY), stream:
-        a @ b  # its kernel is there
-        stream.synchronize()
-        for value in (1.0, 2.0):
-            spin((1,), (256,), (np.int64(400_000_000), a, np.float32(value), np.int32(a.size)))
+        # twice at once, so that every kernel is compiled and the pool has memory, and twice after some 0.2 s
+        for value, cycles in ((1.0, 0), (2.0, 0), (3.0, 400_000_000), (4.0, 400_000_000)):
+            spin((1,), (256,), (np.int64(cycles), a, np.float32(value), np.int32(a.size)))
             made = a @ b
             doubled = 2 * made
-            assert not stream.done, "the call waited for the device"
+            assert not (cycles and stream.done), "the call waited for the device"
             assert float(doubled.min()) == float(doubled.max()) == 2 * 256 * value
+        assert toprung.cupy.report().taken == 4
     counts: list[int] = []
 
     def one(value: float) -> None:
@@ -566,6 +567,7 @@ def test_a_capture_holds_cupys_own_on_a_gpu_and_a_plan_holds_ours() -> None:
     a, b, out = on(drawn(512, 512)), on(drawn(512, 512)), cupy.empty((512, 512), "f")
     oracle = a.get().astype(float) @ b.get()
     multiply = toprung.plan(a, b, out=out)
+    cupy.cuda.Device().synchronize()
     with toprung.cupy.use(**EVERY), cupy.cuda.Stream(non_blocking=True) as stream:
         cupy.matmul(a, b, out=out)
         with toprung.cupy.exclude():
