@@ -141,6 +141,8 @@ PRODUCTS: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...], tuple[int,
     "transposed": (lambda a, b: a.T @ b.T, (33, 9), (17, 33)),
     "every second": (lambda a, b: a[::2, ::3] @ b[::-1], (9, 33), (11, 17)),
     "tensordot": (lambda a, b: a_module(a).tensordot(a, b, 1), (9, 33), (33, 17)),
+    "tensordot, row": (lambda a, b: a_module(a).tensordot(a, b, 1), (33,), (33, 17)),
+    "tensordot, column": (lambda a, b: a_module(a).tensordot(a, b, 1), (9, 33), (33,)),
     "tensordot, two axes": (lambda a, b: a_module(a).tensordot(a, b, ((0, 2), (1, 0))), (3, 9, 5), (5, 3, 7)),
     "tensordot, last axes": (lambda a, b: a_module(a).tensordot(a, b, (-1, -1)), (4, 9, 5), (7, 5)),
     "inner": (lambda a, b: a_module(a).inner(a, b), (9, 33), (2, 17, 33)),
@@ -253,7 +255,8 @@ def test_what_cupy_must_decide_reaches_cupys_own(over_host: None, theirs: list[s
         lambda: cupy.matmul(a, b, casting="no"), lambda: cupy.matmul(a, b, order="F"), lambda: cupy.matmul(a),
         lambda: cupy.matmul(square, square, out=square), lambda: cupy.matmul(square[1:, :8], square[:8], out=square[:15]),
         lambda: square[:8].dot(laid(drawn(16, 16)), square[8:]), lambda: cupy.vdot(a, a),
-        lambda: cupy.inner(laid(drawn(9)), laid(drawn(9))),
+        lambda: cupy.inner(laid(drawn(9)), laid(drawn(9))), lambda: cupy.tensordot(laid(drawn(0, 5)), laid(drawn(5, 3)), 1),
+        lambda: cupy.tensordot(laid(drawn(4, 0)), laid(drawn(0, 3)), 1),
     ]  # fmt: skip
     before = memory.copy()
     with toprung.cupy.use(**EVERY):

@@ -80,7 +80,7 @@ def core(original: Function) -> Function:
     @functools.wraps(original)
     def tensordot_core(a: Any, b: Any, out: Any, n: int, m: int, k: int, ret_shape: Any) -> Any:
         made = None
-        if products.now is not None and out is None and min(n, m) > 1:  # products of two vectors are CuPy's
+        if products.now is not None and out is None and max(n, m) > 1:  # products of two vectors are CuPy's
             made, a, b = contracted(a, b, k, ret_shape)
         return original(a, b, out, n, m, k, ret_shape) if made is None else made
 
