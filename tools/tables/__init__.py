@@ -13,6 +13,7 @@ A marker names what to show and the records it comes from, relative to the repos
     <!-- toprung:host_arrays results/<device>/host-arrays.json -->
     <!-- toprung:torch_models [eager|compiled|graphed …] results/<device>/torch-models.json -->
     <!-- toprung:torch_products results/<device>/torch-products.json -->
+    <!-- toprung:cupy_products results/<device>/cupy-products.json -->
     <!-- toprung:installations results/<device>/install-sizes.json -->
     <!-- toprung:commits results/<device>/<record>.json -->
     <!-- toprung:library results/<device>/library.json … -->

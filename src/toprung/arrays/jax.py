@@ -26,15 +26,28 @@ class JAX(DLPack):
         return any(c.__name__ in TYPES and c.__module__.partition(".")[0] in PACKAGES for c in kind.__mro__)
 
     def operand(self, thing: Any, name: str) -> Operand:
-        """Return the array; raise BadArray for a tracer, and for another type or place."""
+        """Return the array; raise BadArray for a tracer, what is deleted or spread over devices, and for another type or place."""
         if any(c.__name__ == "Tracer" for c in type(thing).__mro__):
             raise BadArray(
                 f"{name} is traced by JAX (jit, grad, vmap), and toprung multiplies arrays: call it outside of the traced "
                 "function, or through jax.pure_callback"
             )
-        if self.knows(type(thing)) and str(thing.dtype) != "float32":
+        if not self.knows(type(thing)):  # what ``empty`` made
+            return super().operand(thing, name)
+        if str(thing.dtype) != "float32":
             raise refuse_dtype(name, thing.dtype, f"{name}.astype(jax.numpy.float32)")
-        if name == "out" and self.knows(type(thing)):
+        if thing.is_deleted():
+            raise BadArray(
+                f"{name} has been deleted, by delete() or because its memory was donated (donate_argnums of jit): pass what the "
+                "jitted function returned, or do not donate this argument"
+            )
+        spread = len(thing.sharding.device_set)
+        if spread > 1:
+            raise BadArray(
+                f"{name} is spread over {spread} devices, and toprung multiplies on one: move it to one with "
+                "jax.device_put(x, jax.devices()[0]), or multiply each of its addressable_shards"
+            )
+        if name == "out":
             raise BadArray("JAX's arrays cannot be written, so that none can be out: leave it away, and take what is returned")
         return super().operand(thing, name)
 

@@ -16,9 +16,10 @@ import torch
 
 from toprung.arrays.base import HOST, Home, Operand
 from toprung.arrays.torch import adapter
+from toprung.blas.installed import slower
 from toprung.blas.operands import How, View
-from toprung.blas.product import Call, InPlace, OnDevice, decided, fused
-from toprung.dispatch import autotune, ranking
+from toprung.blas.product import Call, OnDevice, decided, fused
+from toprung.dispatch import autotune
 from toprung.errors import ToprungError
 from toprung.gemm.lowering import tight
 from toprung.gemm.overlap import folded
@@ -31,11 +32,6 @@ KEPT = 8192
 
 PATIENCE = 0.4
 """Seconds that a product waits for its kernel the first time; PyTorch's own runs until the kernel is ready."""
-
-MARGIN = 1.08
-"""Factor by which a product must be faster than the vendor's by the cost model to be taken: below, the model errs too often.
-
-Chosen by ``results/nvidia-h200/torch-products.json``, whose forced paths show what another choice would have taken."""
 
 FLOAT32 = torch.float32
 
@@ -414,19 +410,7 @@ def _prepare(
 
 def _slower(call: Call) -> str:
     """Return why PyTorch's own is expected to be as fast; empty if toprung's kernels are faster."""
-    if not isinstance(call, OnDevice | InPlace):
-        return "the host's own BLAS is as fast"
-    executable = call.executable
-    if not executable.own:
-        return f"{executable.kernels[0]} is as fast: {executable.why}"
-    device = executable.session.device
-    for desc, selection in executable.selections.items():
-        if selection.weighed:
-            continue  # both have been measured
-        times = ranking.against_installed(device, desc, selection.candidate)
-        if times < MARGIN:
-            return f"PyTorch's own takes {times:.2f} times as long as {selection} by the cost model"
-    return ""
+    return slower(call, "PyTorch's own")
 
 
 # kernels that most programs want

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import threading
 import warnings
 from collections.abc import Collection
-from types import TracebackType
-from typing import Any
 
 import torch
 
+from toprung.blas.switch import Block, Switch
 from toprung.torch import caches, products
 from toprung.torch.modules import Modules
 from toprung.torch.overloads import OVERLOADS
@@ -39,19 +36,14 @@ class _Overriding:
         self._library._destroy()
 
 
-_lock = threading.RLock()
 _overriding: dict[str, _Overriding] = {}
-_enabled: Settings | None = None
-_frames: list[tuple[object, Settings | None]] = []
-"""Settings of the open blocks of ``use`` and ``exclude``, the innermost last, each with a mark of its block."""
 
 
-def _apply() -> None:
-    """Make what the innermost block says, else what ``enable`` said, hold from now on."""
-    wanted = {kind for s in (_enabled, *(s for _, s in _frames)) if s is not None for kind in s.device_types}
+def _apply(active: Settings | None, there: list[Settings]) -> None:
+    """Make active settings hold from now on; PyTorch's kernels are overridden as long as some settings may become active."""
+    wanted = {kind for settings in there for kind in settings.device_types}
     for kind in wanted - _overriding.keys():
         _overriding[kind] = _Overriding(kind)
-    active = _frames[-1][1] if _frames else _enabled
     products.now = None if active is None else products.products_of(active)
     if (active is not None and active.modules) != (products.watching is not None):
         if products.watching is None:
@@ -64,6 +56,9 @@ def _apply() -> None:
     caches.tag(active)
     if active is not None and "cuda" in active.device_types and torch.cuda.is_initialized():
         products.common(torch.cuda.current_device(), active)
+
+
+_switch = Switch(_apply)
 
 
 def enable(
@@ -93,20 +88,15 @@ def enable(
     BadArgument
         a value that there is not
     """
-    global _enabled
     settings = Settings.of(precision, ops, device_types, own, min_flops, reproducible, modules)
-    with _lock:
+    with _switch.lock:
         products.forget()
-        _enabled = settings
-        _apply()
+        _switch.enable(settings)
 
 
 def disable() -> None:
     """Leave all products to PyTorch again; blocks of ``use`` that are open keep what they say."""
-    global _enabled
-    with _lock:
-        _enabled = None
-        _apply()
+    _switch.enable(None)
 
 
 def is_enabled() -> bool:
@@ -114,29 +104,7 @@ def is_enabled() -> bool:
     return products.now is not None
 
 
-class _Block(contextlib.ContextDecorator):
-    """A block, or a function, in which settings hold for the whole process."""
-
-    def __init__(self, settings: Settings | None) -> None:
-        self._settings = settings
-        self._entered: list[object] = []
-
-    def __enter__(self) -> Any:
-        mark = object()
-        with _lock:
-            self._entered.append(mark)
-            _frames.append((mark, self._settings))
-            _apply()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        with _lock:
-            mark = self._entered.pop()
-            _frames[:] = [frame for frame in _frames if frame[0] is not mark]
-            _apply()
-
-
-class use(_Block):
+class use(Block[Settings]):
     """Take products in a block, or in a function that it decorates; the parameters are those of ``enable``.
 
     It holds for the whole process while it is open, as the flags of ``torch.backends`` do, for PyTorch's backward runs on threads
@@ -152,11 +120,11 @@ class use(_Block):
         self, precision: str = "auto", *, ops: Collection[str] = ALL, device_types: Collection[str] = ("cuda",), own: bool = False,
         min_flops: int | None = None, reproducible: bool | None = None, modules: bool = False,
     ) -> None:  # fmt: skip
-        super().__init__(Settings.of(precision, ops, device_types, own, min_flops, reproducible, modules))
+        super().__init__(_switch, Settings.of(precision, ops, device_types, own, min_flops, reproducible, modules))
 
 
-class exclude(_Block):
+class exclude(Block[Settings]):
     """Leave products to PyTorch in a block, or in a function that it decorates, for the whole process while it is open."""
 
     def __init__(self) -> None:
-        super().__init__(None)
+        super().__init__(_switch, None)

@@ -279,8 +279,10 @@ class Step:
             pieces = ceil(p.rows, 16) * ceil(p.cols, 32) * p.batch
             self._reduce = Overlapping(
                 session, plan.reduce, pieces, 128, f"Pff{kinds}",
-                (*strides, address(self._parts), i(p.rows), i(p.cols), i(p.batch), i(slices), i(ldc), i(call.ldc), long(call.stride_c)),
-                plan._overlap,
+                (
+                    *strides, address(self._parts), i(p.rows), i(p.cols), i(p.batch), i(slices), i(ldc), i(call.ldc),
+                    long(call.stride_c),
+                ), plan._overlap,
             )  # fmt: skip
         self._multiply = Overlapping(
             session, plan.product, min(tiles, units), 128 * (v.CONSUMERS + 1), f"PPPff{kinds if slices == 1 else ''}",

@@ -1,0 +1,68 @@
+"""Which settings hold for the whole process: what was enabled, and the blocks that are open, of which the innermost counts."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Generic, TypeVar
+
+S = TypeVar("S")
+
+
+class Switch(Generic[S]):
+    """Settings under which another library's products are taken: those of ``enable``, and those of open blocks.
+
+    Attributes
+    ----------
+    lock : held while settings change; whoever does more with a change takes it, too
+    """
+
+    def __init__(self, apply: Callable[[S | None, list[S]], None]) -> None:
+        """``apply`` is given the active settings, None where nothing is taken, and all that may become active again."""
+        self.lock = threading.RLock()
+        self._apply = apply
+        self._enabled: S | None = None
+        self._frames: list[tuple[object, S | None]] = []  # the innermost last, each with a mark of its block
+
+    def enable(self, settings: S | None) -> None:
+        """Have settings hold where no block is open; None takes nothing."""
+        with self.lock:
+            self._enabled = settings
+            self._changed()
+
+    def enter(self, settings: S | None) -> object:
+        """Open a block, and return a mark by which ``leave`` closes it."""
+        mark = object()
+        with self.lock:
+            self._frames.append((mark, settings))
+            self._changed()
+        return mark
+
+    def leave(self, mark: object) -> None:
+        """Close a block; blocks of several threads may be closed in any order."""
+        with self.lock:
+            self._frames[:] = [frame for frame in self._frames if frame[0] is not mark]
+            self._changed()
+
+    def _changed(self) -> None:
+        active = self._frames[-1][1] if self._frames else self._enabled
+        self._apply(active, [s for s in (self._enabled, *(s for _, s in self._frames)) if s is not None])
+
+
+class Block(contextlib.ContextDecorator, Generic[S]):
+    """A block, or a function, in which settings hold for the whole process."""
+
+    def __init__(self, switch: Switch[S], settings: S | None) -> None:
+        self._switch, self._settings = switch, settings
+        self._entered: list[object] = []
+
+    def __enter__(self) -> Any:
+        with self._switch.lock:
+            self._entered.append(self._switch.enter(self._settings))
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        with self._switch.lock:
+            self._switch.leave(self._entered.pop())

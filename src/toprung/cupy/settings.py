@@ -1,0 +1,45 @@
+"""Settings of ``toprung.cupy``: which products are taken, and how."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from toprung.dispatch.select import known_precision
+from toprung.errors import BadArgument
+
+LEAST = 500_000_000
+"""Floating-point operations below which CuPy's own runs by default: there a launch takes about as long as the product."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Options of ``enable`` and ``use``, checked.
+
+    Attributes
+    ----------
+    precision : path of products, as for ``toprung.matmul``
+    own : True to run toprung's kernels also where CuPy's own are expected to be as fast
+    min_flops : floating-point operations below which CuPy's own run
+
+    Raises
+    ------
+    BadArgument
+        a value that there is not
+    """
+
+    precision: str = "auto"
+    own: bool = False
+    min_flops: int = LEAST
+
+    @classmethod
+    def of(cls, precision: str, own: bool, min_flops: int | None) -> Settings:
+        """Return settings from what a caller gave."""
+        if known_precision(precision) == "tf32":
+            raise BadArgument("precision 'tf32' is CuPy's own: set CUPY_TF32=1 in the environment")
+        if not isinstance(own, bool):
+            raise BadArgument(f"own is True or False, not {own!r}")
+        if min_flops is None:
+            min_flops = 0 if own else LEAST
+        if isinstance(min_flops, bool) or not isinstance(min_flops, int | float) or not min_flops >= 0:
+            raise BadArgument(f"min_flops is a number of operations from 0 on, not {min_flops!r}")
+        return cls(precision, own, int(min(min_flops, 2**62)))
