@@ -60,7 +60,6 @@ template <class To, class From> static To bits_as(From from) {
 static uint __float_as_uint(float x) { return bits_as<uint>(x); }
 static float __int_as_float(int x) { return bits_as<float>(x); }
 static double __hiloint2double(int high, int low) { return bits_as<double>((word)(uint)high << 32 | (uint)low); }
-static int __ffs(int x) { return __builtin_ffs(x); }
 static int __clz(int x) { return x ? __builtin_clz((uint)x) : 32; }
 template <class T> static T __ldcg(const T *p) { return *p; }
 static word atomicAdd(word *p, word more) { return __atomic_fetch_add(p, more, __ATOMIC_SEQ_CST); }

@@ -309,7 +309,8 @@ def test_an_epilogue_is_in_the_products_launch(sizes: Any, precision: Any, activ
         torch.testing.assert_close(out.double(), exact, rtol=1e-5, atol=2e-5)
         left_behind = toprung.last_receipt()
         assert left_behind is not None
-        if precision == "fp32x":
+        lies_apart = bias is not None and bias.dim() == 3 and b.dim() == 2 and bias.stride(-1) != 1  # no rows of one tall matrix
+        if precision == "fp32x" and not lies_apart:
             assert "in the same launch" in left_behind.why, left_behind
 
 

@@ -236,9 +236,7 @@ fp32x(const float *A, const float *B, float *C, float alpha, float beta ADDED_PA
                 for (int i = 0; i < BN / 2; ++i) {
                     int r = row + i / 2 % 2 * 8, col = i / 4 * 8 + 2 * (lane % 4) + i % 2;
                     if (!(doubt >> (col / GRANULE) & 1) || top + r >= M || left + col >= N) continue;
-                    Row theirs = cols[col];
-                    if (!below_b) theirs.from -= of_k.first, theirs.to -= of_k.first; // it counts from the operand's beginning
-                    lost |= is_lost(rows[r], theirs, sum[i]) << (col / GRANULE);
+                    lost |= is_lost(rows[r], cols[col], sum[i], of_k.depth) << (col / GRANULE);
                 }
                 skip |= any_of(lost, (uint *)As[consumer], 1 + consumer);
             }

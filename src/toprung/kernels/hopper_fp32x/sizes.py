@@ -10,7 +10,7 @@ from toprung.gemm.desc import GemmDesc
 from toprung.kernels.hopper import ceil, is_hopper, whole
 from toprung.kernels.hopper_fp32x.config import CHUNK
 
-ROW_BYTES = 16
+ROW_BYTES = 8
 """Bytes that the splitting pass leaves beside the terms of each row."""
 SHALLOWEST = 64
 """The promise begins at this K."""

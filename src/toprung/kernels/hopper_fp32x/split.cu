@@ -1,6 +1,6 @@
 // Rows of A (MxK) and columns of B (KxN) as two fp16 terms: x * 2^(14-e) = hi + lo/2048, e the exponent of the row's largest element.
 //
-//      for every row, for every 32 of K:   | 32 hi | 32 lo |   zeros behind K        info[row]: e - 14, what cannot be carried, where all lies that is not 0
+//      for every row, for every 32 of K:   | 32 hi | 32 lo |   zeros behind K        info[row]: e - 14, what cannot be carried
 //
 // A slice of K (``depth`` of it) is a matrix of its own, with its own exponents. The first blocks take rows of A, the rest those of B. Where K runs along memory, ``lanes`` threads have a row. Where it runs
 // across, a cluster has 32 rows: a warp takes 32 of K of all of them (a lane has a row) and turns them in its own shared memory,
@@ -44,21 +44,10 @@ inline void split_two(float x, float y, const Scale &s, uint &hi, uint &lo, uint
 // losses of two parts of a row
 inline uint both(uint x, uint y) { return ((x & THIN) + (y & THIN)) | ((x | y) & LOST); }
 
-#define END (1u << 28) // no k is as large
-
-// Where all lies that is not 0, as numbers of which the largest of all threads counts.
-struct Range {
-    uint before = 0, to = 0; // END less the first k, and the one behind the last
-    inline void add(uint largest, int k, int group) { // the largest of a group of elements from k on
-        if (largest) before = max(before, END - k), to = max(to, (uint)(k + group));
-    }
-    inline void leave(Row &row) const { row.from = (int)(END - before), row.to = (int)to; }
-};
-
-// leaves what is known of a whole row, but for its range; zeros behind K were counted, too
-inline void leave(Row &row, uint largest, uint losses, int behind) {
-    uint thin = (losses & THIN) - behind, flags = (losses & LOST) | (largest >= 0x7f800000 ? SPECIAL : 0);
-    row.exponent = -shift_of(largest), row.losses = (largest ? thin : 0) | flags;
+// what is known of a whole row; zeros behind K were counted, too
+inline Row known(uint largest, uint losses, int behind) {
+    uint thin = (losses & THIN) - behind;
+    return Row{-shift_of(largest), (largest ? thin : 0) | (losses & LOST) | (largest >= 0x7f800000 ? SPECIAL : 0)};
 }
 
 // four elements along memory from k on
@@ -86,34 +75,19 @@ inline void along(const Operand &o, int block, int K, int depth, int slices, int
     const float *from = o.x + matrix / slices * o.stride + row % o.rows * o.ld + first;
     bool wide = o.ld % 4 == 0 && o.stride % 4 == 0 && (ulong)o.x % 16 == 0;
     float4 v[HELD / 4];
-    uint largest = 0, losses = 0, some = 0; // bit i: the i-th four that are held are not all 0
-    Range range;
+    uint largest = 0, losses = 0;
 #pragma unroll
     for (int i = 0; i < HELD / 4; ++i) v[i] = four(from, 4 * (at + lanes * i), limit, wide);
 #pragma unroll
-    for (int i = 0; i < HELD / 4; ++i) {
-        uint of_four = largest_of(v[i]);
-        some |= (of_four != 0) << i;
-        largest = max(largest, of_four);
-    }
-    if (some) range.before = END - 4 * (at + lanes * (__ffs(some) - 1)), range.to = 4 * (at + lanes * (31 - __clz(some))) + 4;
+    for (int i = 0; i < HELD / 4; ++i) largest = max(largest, largest_of(v[i]));
 #pragma unroll 2
-    for (int k = 4 * at + lanes * HELD; k < limit; k += 4 * lanes) {
-        uint of_four = largest_of(four(from, k, limit, wide));
-        range.add(of_four, k, 4);
-        largest = max(largest, of_four);
-    }
+    for (int k = 4 * at + lanes * HELD; k < limit; k += 4 * lanes) largest = max(largest, largest_of(four(from, k, limit, wide)));
     largest = __reduce_max_sync(0xffffffffu, largest);
-    range.before = __reduce_max_sync(0xffffffffu, range.before), range.to = __reduce_max_sync(0xffffffffu, range.to);
     if (warps > 1) {
-        if (threadIdx.x % 32 == 0) shared[warp] = largest, shared[2 * WARPS + warp] = range.before, shared[3 * WARPS + warp] = range.to;
+        if (threadIdx.x % 32 == 0) shared[warp] = largest;
         __syncthreads();
-        for (int i = one; i < one + warps; ++i) {
-            largest = max(largest, shared[i]);
-            range.before = max(range.before, shared[2 * WARPS + i]), range.to = max(range.to, shared[3 * WARPS + i]);
-        }
+        for (int i = 0; i < warps; ++i) largest = max(largest, shared[one + i]);
     }
-    if (at == 0 && limit) range.leave(o.info[row]); // at once: there are no registers for it
     asm volatile("" : "+r"(row)); // what was worked out from it is not to be kept: there are no registers for it
     Scale s = scale_of(shift_of(largest));
     unsigned short *to = o.terms + (long long)row * 2 * whole;
@@ -131,7 +105,7 @@ inline void along(const Operand &o, int block, int K, int depth, int slices, int
         losses = 0;
         for (int i = 0; i < warps; ++i) losses = both(losses, shared[WARPS + one + i]);
     }
-    if (at == 0 && limit) leave(o.info[row], largest, losses, whole - limit);
+    if (at == 0 && limit) o.info[row] = known(largest, losses, whole - limit);
 }
 
 struct Chunk {
@@ -186,40 +160,25 @@ inline void store_chunk(const Chunk &c, const Scale &s, char *patch, unsigned sh
     __syncwarp();
 }
 
-#define NUMBERS 3 // the largest, and the two of a range
-
-// over the warps of the block (N numbers: the largest of each; one: losses together) and the blocks of the cluster; ``shared``: N
-// times (WARPS + 1) x 32
-template <int N> inline void gather(uint (&mine)[N], uint *shared) {
+// over the warps of the block (MAX: the largest, else losses together) and the blocks of the cluster; ``shared``: (WARPS + 1) x 32
+template <bool MAX> inline uint gathered(uint mine, uint *shared) {
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-#pragma unroll
-    for (int i = 0; i < N; ++i) shared[32 * (N * warp + i) + lane] = mine[i];
+    shared[32 * warp + lane] = mine;
     __syncthreads();
+    mine = 0;
 #pragma unroll
-    for (int i = 0; i < N; ++i) {
-        mine[i] = 0;
-#pragma unroll
-        for (int w = 0; w < WARPS; ++w) {
-            uint other = shared[32 * (N * w + i) + lane];
-            mine[i] = N > 1 ? max(mine[i], other) : both(mine[i], other);
-        }
-    }
+    for (int w = 0; w < WARPS; ++w) mine = MAX ? max(mine, shared[32 * w + lane]) : both(mine, shared[32 * w + lane]);
 #if CLUSTER > 1
-    uint *ours = shared + 32 * N * WARPS + lane;
-    if (warp == 0)
-#pragma unroll
-        for (int i = 0; i < N; ++i) ours[32 * i] = mine[i];
+    if (warp == 0) shared[32 * WARPS + lane] = mine;
     cluster_sync();
+    mine = 0;
 #pragma unroll
-    for (int i = 0; i < N; ++i) {
-        mine[i] = 0;
-#pragma unroll
-        for (int r = 0; r < CLUSTER; ++r) {
-            uint theirs = read_remote(ours + 32 * i, r);
-            mine[i] = N > 1 ? max(mine[i], theirs) : both(mine[i], theirs);
-        }
+    for (int r = 0; r < CLUSTER; ++r) {
+        uint theirs = read_remote(shared + 32 * WARPS + lane, r);
+        mine = MAX ? max(mine, theirs) : both(mine, theirs);
     }
 #endif
+    return mine;
 }
 
 // K across memory: element (row, k) at k * ld + row
@@ -230,26 +189,12 @@ inline void across(const Operand &o, int block, int K, int depth, int slices, in
     const float *from = o.x + matrix / slices * o.stride + begin * o.ld + first + lane;
     Chunk held[HELD / 32];
     uint largest = 0, losses = 0;
-    Range range;
 #pragma unroll
     for (int i = 0; i < HELD / 32; ++i) held[i] = chunk_of(from, k0 + i * step, limit, o.ld);
 #pragma unroll
-    for (int i = 0; i < HELD / 32; ++i) {
-        uint of_chunk = largest_of(held[i]);
-        range.add(of_chunk, k0 + i * step, 32);
-        largest = max(largest, of_chunk);
-    }
-    for (int k = k0 + HELD / 32 * step; k < limit; k += step) {
-        uint of_chunk = largest_in(from, k, limit, o.ld);
-        range.add(of_chunk, k, 32);
-        largest = max(largest, of_chunk);
-    }
-    uint found[NUMBERS] = {largest, range.before, range.to};
-    gather(found, shared);
-    largest = found[0], range.before = found[1], range.to = found[2];
-    Row *row = o.info + ((long long)matrix * o.rows + first + lane);
-    bool leader = warp == 0 && block % CLUSTER == 0 && limit;
-    if (leader) range.leave(*row); // at once: there are no registers for it
+    for (int i = 0; i < HELD / 32; ++i) largest = max(largest, largest_of(held[i]));
+    for (int k = k0 + HELD / 32 * step; k < limit; k += step) largest = max(largest, largest_in(from, k, limit, o.ld));
+    largest = gathered<true>(largest, shared);
     Scale s = scale_of(shift_of(largest));
     unsigned short *to = o.terms + ((long long)matrix * o.rows + first) * 2 * whole;
     char *patch = patches + warp * 32 * PATCH;
@@ -260,9 +205,8 @@ inline void across(const Operand &o, int block, int K, int depth, int slices, in
     }
     for (int k = k0 + HELD / 32 * step; k < whole; k += step)
         store_chunk(chunk_of(from, k, limit, o.ld), s, patch, to + 2 * k, whole, o.rows - first, losses);
-    uint together[1] = {losses};
-    gather(together, shared + NUMBERS * 32 * (WARPS + 1));
-    if (leader) leave(*row, largest, together[0], whole - limit);
+    losses = gathered<false>(losses, shared + 32 * (WARPS + 1));
+    if (warp == 0 && block % CLUSTER == 0 && limit) o.info[(long long)matrix * o.rows + first + lane] = known(largest, losses, whole - limit);
 #if CLUSTER > 1
     cluster_sync(); // nobody leaves while others may still read its shared memory
 #endif
@@ -277,7 +221,7 @@ split(const float *A, const float *B, float alpha, unsigned short *terms_a, Row 
       int K, int depth, int slices, int blocks_a, long long lda, long long stride_a, int M, int matrices_a, int lanes_a,
       long long ldb, long long stride_b, int N, int matrices_b, int lanes_b) {
     extern __shared__ __align__(16) char patches[]; // WARPS * 32 * PATCH
-    __shared__ uint shared[(1 + NUMBERS) * 32 * (WARPS + 1)];
+    __shared__ uint shared[2 * 32 * (WARPS + 1)];
     let_next_start();
     wait_for_previous();
     if (alpha == 0.0f) return; // A and B are not looked at

@@ -3,10 +3,9 @@
 #define TOP 14        // the largest element of a scaled row lies in [2^14, 2^15)
 #define RESIDUAL 2048 // what the residual is multiplied by
 
-struct __align__(16) Row {
+struct __align__(8) Row {
     int exponent; // times 2^exponent: from the scaled row back to the row
     uint losses;  // elements that are not the row's bulk, and two flags
-    int from, to; // all that is not 0 lies at k = from … to - 1, whole groups of elements; from >= to: nothing
 };
 
 #define THIN 0x3fffffffu
@@ -42,11 +41,9 @@ inline bool may_overflow(Rows a, Rows b, int K) {
 // both that is near the largest
 inline bool may_lose(Rows a, Rows b, int K) { return (a.flags | b.flags) & LOST && 2 * ((ulong)a.thin + b.thin) > (ulong)K; }
 
-// Whether what two terms lose of a row or a column can be seen in this sum of their scaled terms. An element that they cannot carry in
-// full is off by 2^-36 at most, where a largest one has 2^15: both sides together by 2^-20 for each k where neither is 0, which is
-// less than the last of fp32's 24 bits of a sum of 16 and more for each such k.
-inline bool is_lost(const Row &a, const Row &b, float sum) {
-    return (a.losses | b.losses) & LOST && fabsf(sum) < 16.0f * (float)(min(a.to, b.to) - max(a.from, b.from));
-}
+// Whether what two terms lose of a row or a column can be seen in this sum of K products of their scaled terms. An element that they
+// cannot carry in full is off by 2^-36 at most, where a largest one has 2^15: both sides together by 2^-20 for each k, which is less
+// than the last of fp32's 24 bits of a sum of 16 and more for each k.
+inline bool is_lost(const Row &a, const Row &b, float sum, int K) { return (a.losses | b.losses) & LOST && fabsf(sum) < 16.0f * (float)K; }
 
 inline float power_of_two(int e) { return __int_as_float((e + 127) << 23); } // -126 … 127
