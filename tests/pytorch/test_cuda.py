@@ -309,8 +309,9 @@ def test_an_epilogue_is_in_the_products_launch(sizes: Any, precision: Any, activ
         torch.testing.assert_close(out.double(), exact, rtol=1e-5, atol=2e-5)
         left_behind = toprung.last_receipt()
         assert left_behind is not None
-        lies_apart = bias is not None and bias.dim() == 3 and b.dim() == 2 and bias.stride(-1) != 1  # no rows of one tall matrix
-        if precision == "fp32x" and not lies_apart:
+        # a batch that shares B is one tall matrix, in which some of these have no stride from row to row
+        rows_in_line = bias is None or b.dim() == 3 or a.dim() == 2 or bias.dim() == 1 or bias.is_contiguous() and bias.dim() == 3
+        if precision == "fp32x" and rows_in_line:
             assert "in the same launch" in left_behind.why, left_behind
 
 
@@ -325,7 +326,9 @@ def test_addmm_makes_no_pass_of_its_own() -> None:
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
             y, z = run()
             torch.cuda.synchronize()
-    names = [e.key for e in profile.key_averages() if e.device_type == torch.autograd.DeviceType.CUDA]
-    assert names and all("fp32x" in name or "inflight" in name for name in names), names
+    # records of ours and of the profiler's stand among the device's events, too
+    names = [e.key for e in profile.key_averages() if e.device_type == torch.autograd.DeviceType.CUDA and e.count]
+    names = [name for name in names if "::" not in name and "Buffer" not in name]
+    assert names and all(name.startswith("toprung_") for name in names), names
     torch.testing.assert_close(y.double(), x.double() @ layer.weight.double().T + layer.bias.double(), rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(z.double(), -2 * old.double() + 0.5 * square.double() @ square.double(), rtol=1e-5, atol=1e-4)
