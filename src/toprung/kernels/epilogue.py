@@ -13,7 +13,10 @@ EVERY = frozenset({ADDEND, *ACTIVATIONS})
 
 def defines(epilogue: Epilogue | None) -> dict[str, int]:
     """Return the macros of a kernel; none without an epilogue, so that its source is the one that was tuned."""
-    return {} if epilogue is None else {"EPILOGUE": 1, "ACTIVATION": ACTIVATIONS.get(epilogue.activation, 0)}
+    if epilogue is None:
+        return {}
+    one_row = (epilogue.addend, epilogue.down, epilogue.on, epilogue.stride) == (True, 0, 1, 0)
+    return {"EPILOGUE": 2 if one_row else 1, "ACTIVATION": ACTIVATIONS.get(epilogue.activation, 0)}
 
 
 def kinds(epilogue: Epilogue | None) -> str:

@@ -241,6 +241,13 @@ fp32x(const float *A, const float *B, float *C, float alpha, float beta ADDED_PA
                 skip |= any_of(lost, (uint *)As[consumer], 1 + consumer);
             }
             bool pairs = ldc % 2 == 0 && (ulong)out % 8 == 0;
+#if EPILOGUE
+            float given[EPILOGUE == 2 ? 1 : 2][BN / 4] = {}; // D, of both rows of the thread
+            auto column = [lane](int i) { return 8 * i + 2 * (lane % 4); };
+#pragma unroll
+            for (int h = 0; h < (EPILOGUE == 2 ? 1 : 2); ++h)
+                if (beta != 0 && (EPILOGUE == 2 || top + row + 8 * h < M)) added.fetch(given[h], row + 8 * h, N - left, column);
+#endif
             int ea[2] = {chunks && top + row < M ? rows[row].exponent : 0, chunks && top + row + 8 < M ? rows[row + 8].exponent : 0};
 #pragma unroll
             for (int i = 0; i < BN / 8; ++i) {
@@ -258,14 +265,26 @@ fp32x(const float *A, const float *B, float *C, float alpha, float beta ADDED_PA
                         else x = (float)((double)x * __hiloint2double((ea[h] + eb[w] + 1023) << 20, 0)); // rounded once
                         v[w] = alpha * x;
                     }
+#if EPILOGUE
+                    const float *d = given[EPILOGUE == 2 ? 0 : h] + 2 * i;
+                    if (beta != 0) v[0] = fmaf(beta, d[0], v[0]), v[1] = fmaf(beta, d[1], v[1]);
+                    v[0] = activated(v[0]), v[1] = activated(v[1]);
                     if (pairs && left + col + 1 < N) {
-                        float2 old = beta != 0 ? added.two(to, row + 8 * h, col) : make_float2(0, 0);
-                        if (beta != 0) v[0] = fmaf(beta, old.x, v[0]), v[1] = fmaf(beta, old.y, v[1]);
-                        *(float2 *)to = make_float2(activated(v[0]), activated(v[1]));
+                        *(float2 *)to = make_float2(v[0], v[1]);
                     } else {
-                        to[0] = activated(beta != 0 ? fmaf(beta, added.one(to, row + 8 * h, col), v[0]) : v[0]);
-                        if (left + col + 1 < N) to[1] = activated(beta != 0 ? fmaf(beta, added.one(to + 1, row + 8 * h, col + 1), v[1]) : v[1]);
+                        to[0] = v[0];
+                        if (left + col + 1 < N) to[1] = v[1];
                     }
+#else
+                    if (pairs && left + col + 1 < N) {
+                        float2 old = beta != 0 ? *(float2 *)to : make_float2(0, 0);
+                        if (beta != 0) v[0] = fmaf(beta, old.x, v[0]), v[1] = fmaf(beta, old.y, v[1]);
+                        *(float2 *)to = make_float2(v[0], v[1]);
+                    } else {
+                        to[0] = beta != 0 ? fmaf(beta, to[0], v[0]) : v[0];
+                        if (left + col + 1 < N) to[1] = beta != 0 ? fmaf(beta, to[1], v[1]) : v[1];
+                    }
+#endif
                 }
             }
             for (int i = 0; skip >> i; ++i) {

@@ -333,15 +333,10 @@ struct Out { // a warp's 16 x BN of C
     // whether all of it is there, may be stored as fast as can be, and is not read
     inline bool simple() const { return rows >= 16 && cols >= BN && wide >= (FOURS ? 4 : 2) && (EPILOGUE || beta == 0.0f); }
 
-    // two results next to each other, of which nothing is read but D
-    inline float2 two(float x, float y, int row, int col) const {
+    // two results next to each other; d: what is added
+    inline float2 two(float x, float y, const float *d) const {
         float2 v = make_float2(alpha * x, alpha * y);
-#if EPILOGUE
-        if (beta != 0.0f) {
-            float2 old = added.two(at, row, col);
-            v.x = fmaf(beta, old.x, v.x), v.y = fmaf(beta, old.y, v.y);
-        }
-#endif
+        if (EPILOGUE && beta != 0.0f) v.x = fmaf(beta, d[0], v.x), v.y = fmaf(beta, d[1], v.y);
         return make_float2(activated(v.x), activated(v.y));
     }
 
@@ -352,17 +347,21 @@ struct Out { // a warp's 16 x BN of C
             bulk_wait();
             __syncwarp();
         }
+        float d[BN / 4] = {};
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
+#if EPILOGUE
+            if (beta != 0.0f && (EPILOGUE == 1 || h == 0)) added.fetch(d, row_of(h), BN, column_of);
+#endif
             float *to = at + (long long)row_of(h) * ldc;
             uint near = memory + 4 * PITCH * row_of(h);
 #pragma unroll
             for (int i = 0; i < BN / 8; i += 1 + FOURS) {
                 const float *x = v + 4 * i + 2 * h;
                 int col = column_of(i);
-                float2 one = two(x[0], x[1], row_of(h), col);
+                float2 one = two(x[0], x[1], d + 2 * i);
                 if (FOURS) {
-                    float2 next = two(x[4], x[5], row_of(h), col + 2);
+                    float2 next = two(x[4], x[5], d + 2 * i + 2);
                     shared_put(near + 4 * col, make_float4(one.x, one.y, next.x, next.y));
                 } else *(float2 *)(to + col) = one;
             }

@@ -1,7 +1,7 @@
 // What becomes of a sum on its way into C, C = f(alpha * A * B + beta * D).
 //
-// Without EPILOGUE D is C itself, read where it is written, and f changes nothing. With it D is an array of its own, a bias or a
-// matrix: ``down_d``, ``on_d`` and ``stride_d`` floats from one row, column, matrix to the next, 0 where it repeats. With beta = 0 nobody
+// Without EPILOGUE D is C itself, read where it is written, and f changes nothing. With EPILOGUE 1 D is an array of its own, a bias or a
+// matrix, and with EPILOGUE 2 a row that all rows of C share, without gaps: ``down_d``, ``on_d`` and ``stride_d`` floats from one row, column, matrix to the next, 0 where it repeats. With beta = 0 nobody
 // reads D. ACTIVATION is f, numbered as in helpers/move.cl.
 
 #ifndef EPILOGUE
@@ -32,6 +32,24 @@ struct Added { // D, from the element on that a block's or a thread's part of C 
         return on == 1 && (ulong)at % 16 == 0 ? *(const float4 *)at : make_float4(at[0], at[on], at[2 * on], at[3 * on]);
     }
     inline Added from(int row, int col) const { return Added{first + row * down + col * on, down, on}; }
+
+    // A thread's part of a row of D, two columns at a time, the pairs at ``column(0)`` to ``column(N / 2 - 1)``, as far as ``cols`` goes.
+    // All loads stand before the first store: behind a store to C, which might be the same memory, each would wait for memory.
+    template <int N, class Column> inline void fetch(float (&d)[N], int row, int cols, Column column) const {
+        const float *at = first + (EPILOGUE == 2 ? 0 : row * down);
+        bool pairs = (EPILOGUE == 2 || on == 1) && (ulong)at % 8 == 0;
+#pragma unroll
+        for (int i = 0; i < N; i += 2) {
+            int col = column(i / 2);
+            if (pairs && col + 1 < cols) {
+                float2 both = *(const float2 *)(at + col);
+                d[i] = both.x, d[i + 1] = both.y;
+            } else {
+                d[i] = col < cols ? at[EPILOGUE == 2 ? col : col * on] : 0.0f;
+                d[i + 1] = col + 1 < cols ? at[EPILOGUE == 2 ? col + 1 : (col + 1) * on] : 0.0f;
+            }
+        }
+    }
 #else
     inline float one(const float *c, int, int) const { return *c; }
     inline float2 two(const float *c, int, int) const { return *(const float2 *)c; }
