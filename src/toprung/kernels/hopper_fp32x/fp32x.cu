@@ -240,7 +240,23 @@ fp32x(const float *A, const float *B, float *C, float alpha, float beta ADDED_PA
                 }
                 skip |= any_of(lost, (uint *)As[consumer], 1 + consumer);
             }
-            bool pairs = ldc % 2 == 0 && (ulong)out % 8 == 0;
+            // all that the results need is fetched before the first of them is stored: behind a store, which might have changed it,
+            // each load would wait for memory
+            int ea[2] = {chunks && top + row < M ? rows[row].exponent : 0, chunks && top + row + 8 < M ? rows[row + 8].exponent : 0};
+            int eb[BN / 4];
+            bool far = max(abs(ea[0]), abs(ea[1])) > 60; // a scale may be no float, or a product on the way
+#pragma unroll
+            for (int i = 0; i < BN / 4; ++i) {
+                int col = i / 2 * 8 + 2 * (lane % 4) + i % 2;
+                eb[i] = chunks && left + col < N ? cols[col].exponent : 0;
+                far |= abs(eb[i]) > 60;
+            }
+#pragma unroll
+            for (int i = 0; i < BN / 2; ++i) {
+                int a = ea[i / 2 % 2], b = eb[i / 4 * 2 + i % 2];
+                if (!far) sum[i] = alpha * (sum[i] * power_of_two(a) * power_of_two(b));
+                else sum[i] = alpha * (float)((double)sum[i] * __hiloint2double((a + b + 1023) << 20, 0)); // rounded once
+            }
 #if EPILOGUE
             float given[EPILOGUE == 2 ? 1 : 2][BN / 4] = {}; // D, of both rows of the thread
             auto column = [lane](int i) { return 8 * i + 2 * (lane % 4); };
@@ -248,43 +264,37 @@ fp32x(const float *A, const float *B, float *C, float alpha, float beta ADDED_PA
             for (int h = 0; h < (EPILOGUE == 2 ? 1 : 2); ++h)
                 if (beta != 0 && (EPILOGUE == 2 || top + row + 8 * h < M)) added.fetch(given[h], row + 8 * h, N - left, column);
 #endif
-            int ea[2] = {chunks && top + row < M ? rows[row].exponent : 0, chunks && top + row + 8 < M ? rows[row + 8].exponent : 0};
+            bool pairs = ldc % 2 == 0 && (ulong)out % 8 == 0;
 #pragma unroll
             for (int i = 0; i < BN / 8; ++i) {
                 int col = 8 * i + 2 * (lane % 4);
                 if (skip >> (8 * i / GRANULE) & 1 || left + col >= N) continue;
-                int eb[2] = {chunks ? cols[col].exponent : 0, chunks && left + col + 1 < N ? cols[col + 1].exponent : 0};
 #pragma unroll
                 for (int h = 0; h < 2; ++h) {
                     if (top + row + 8 * h >= M) continue;
-                    float *to = out + (long long)(row + 8 * h) * ldc + col, v[2];
-#pragma unroll
-                    for (int w = 0; w < 2; ++w) {
-                        float x = sum[4 * i + 2 * h + w];
-                        if (abs(ea[h]) <= 60 && abs(eb[w]) <= 60) x = x * power_of_two(ea[h]) * power_of_two(eb[w]);
-                        else x = (float)((double)x * __hiloint2double((ea[h] + eb[w] + 1023) << 20, 0)); // rounded once
-                        v[w] = alpha * x;
-                    }
+                    float *to = out + (long long)(row + 8 * h) * ldc + col, v[2] = {sum[4 * i + 2 * h], sum[4 * i + 2 * h + 1]};
+                    bool both = pairs && left + col + 1 < N;
+                    if (beta != 0) {
 #if EPILOGUE
-                    const float *d = given[EPILOGUE == 2 ? 0 : h] + 2 * i;
-                    if (beta != 0) v[0] = fmaf(beta, d[0], v[0]), v[1] = fmaf(beta, d[1], v[1]);
+                        const float *old = given[EPILOGUE == 2 ? 0 : h] + 2 * i;
+#else
+                        float old[2];
+                        if (both) {
+                            float2 two = *(const float2 *)to;
+                            old[0] = two.x, old[1] = two.y;
+                        } else {
+                            old[0] = to[0], old[1] = left + col + 1 < N ? to[1] : 0.0f;
+                        }
+#endif
+                        v[0] = fmaf(beta, old[0], v[0]), v[1] = fmaf(beta, old[1], v[1]);
+                    }
                     v[0] = activated(v[0]), v[1] = activated(v[1]);
-                    if (pairs && left + col + 1 < N) {
+                    if (both) {
                         *(float2 *)to = make_float2(v[0], v[1]);
                     } else {
                         to[0] = v[0];
                         if (left + col + 1 < N) to[1] = v[1];
                     }
-#else
-                    if (pairs && left + col + 1 < N) {
-                        float2 old = beta != 0 ? *(float2 *)to : make_float2(0, 0);
-                        if (beta != 0) v[0] = fmaf(beta, old.x, v[0]), v[1] = fmaf(beta, old.y, v[1]);
-                        *(float2 *)to = make_float2(v[0], v[1]);
-                    } else {
-                        to[0] = beta != 0 ? fmaf(beta, to[0], v[0]) : v[0];
-                        if (left + col + 1 < N) to[1] = beta != 0 ? fmaf(beta, to[1], v[1]) : v[1];
-                    }
-#endif
                 }
             }
             for (int i = 0; skip >> i; ++i) {
