@@ -19,7 +19,8 @@ from toprung.errors import BadRung, IllegalTile, Unsupported
 from toprung.kernels.record import kernel_source, with_includes
 from toprung.lab.competitor import RungCompetitor
 from toprung.lab.harness import results
-from toprung.lab.harness.climb import Entry, find_vendors, runnable
+from toprung.lab.harness.climb import find_vendors, runnable
+from toprung.lab.harness.compare import Row
 from toprung.lab.harness.measure import Measurement
 from toprung.lab.routines.base import method, routine
 from toprung.lab.rung import ladder, rung
@@ -171,7 +172,7 @@ def test_a_record_that_is_not_there_yet() -> None:
 
 
 def test_the_terminal_shows_the_kernel_alone() -> None:
-    rows = [Entry(rung("hopper/r01"), measurement=ALL[2]), Entry(rung("hopper/r06"), measurement=ALL[3])]
-    made = ladder_table(rows, "x", width=200)
-    assert "kernel" in [c.header for c in made.columns] and len({len(list(c.cells)) for c in made.columns}) == 1
-    assert list(next(c for c in made.columns if c.header == "kernel").cells) == ["400,000", "133,333"]
+    pairs = (("hopper/r01", ALL[2]), ("hopper/r06", ALL[3]))
+    made = ladder_table([Row(RungCompetitor(rung(name)), measurement=m) for name, m in pairs], "x")
+    assert "kernel alone" in [c.name for c in made.columns]
+    assert [cells["kernel alone"] for cells, _ in made.rows] == ["400,000", "133,333"]

@@ -21,9 +21,9 @@ from toprung.lab.bounds.levels import rate
 from toprung.lab.bounds.occupancy import ROOMS, occupancy
 from toprung.lab.explain import Explanation, device_for, explain
 from toprung.lab.harness import results
-from toprung.lab.harness.climb import default_sizes, entries, problem_of
+from toprung.lab.harness.climb import default_sizes, problem_of, variants
 from toprung.lab.harness.single import tile_of
-from toprung.lab.rung import Rung, ladder, rung
+from toprung.lab.rung import ladder, rung
 from toprung.report.bound_table import bounds_record, overview
 
 BAR = 40
@@ -75,10 +75,9 @@ def explain_command(
     else:
         if changes:
             raise BadSize("--tile changes one rung's tile: name the rung, such as turing/r09")
-        for entry in entries(of.rungs, where, None, switches):
-            assert isinstance(entry.who, Rung)
+        for entry in variants(of.rungs, where, switches):
             try:
-                found.append((entry.variant, explain(entry.who, where, problem, entry.options, None, stored)))
+                found.append((entry.variant, explain(entry.rung, where, problem, entry.options, None, stored)))
             except IllegalTile as error:
                 notes.append(str(error))
         notes += [note for _, e in found for note in e.notes]

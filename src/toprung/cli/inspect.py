@@ -17,7 +17,8 @@ from toprung.cli.common import console, json_option, parse_switches, parse_tile
 from toprung.errors import ToprungError, UnknownName
 from toprung.kernels.record import kernel_source
 from toprung.lab.bounds.occupancy import Occupancy, occupancy
-from toprung.lab.harness.climb import Entry, entries
+from toprung.lab.competitor import RungCompetitor
+from toprung.lab.harness.climb import variants
 from toprung.lab.harness.single import Note, note_path, tile_of
 from toprung.lab.rung import Rung, ladder, rung
 from toprung.lab.sass.machine_code import MachineCode, inspect_source
@@ -67,16 +68,15 @@ def inspect(
     switches, changes = parse_switches(switch or []), parse_tile(tile or [])
     if "/" in name:
         one = rung(name)
-        rows = [Entry(one, options=one.options(device, switches), variant=" ".join(switch or []))]
+        rows = [RungCompetitor(one, one.options(device, switches), " ".join(switch or []))]
     else:
-        rows = entries(ladder(name).rungs, device, None, switches)
-    found: list[tuple[Entry, MachineCode]] = []
+        rows = variants(ladder(name).rungs, device, switches)
+    found: list[tuple[RungCompetitor, MachineCode]] = []
     failures = []
     for entry in rows:
-        assert isinstance(entry.who, Rung)
         try:
-            entry.tile = tile_of(entry.who, entry.options, changes, device)
-            found.append((entry, inspect_source(kernel_source(entry.who, entry.tile, entry.options), arch)))
+            entry.tile = tile_of(entry.rung, entry.options, changes, device)
+            found.append((entry, inspect_source(kernel_source(entry.rung, entry.tile, entry.options), arch)))
         except ToprungError as error:
             if len(rows) == 1:
                 raise
@@ -93,8 +93,8 @@ def inspect(
         )
     if cubin is not None:
         entry = found[0][0]
-        assert isinstance(entry.who, Rung) and entry.tile is not None
-        change = dump(entry.who, entry.tile, entry.options, arch, cubin, reallocate or reorder, reorder)
+        assert entry.tile is not None
+        change = dump(entry.rung, entry.tile, entry.options, arch, cubin, reallocate or reorder, reorder)
         if change is not None:
             console.print(_change(change))
         console.print(f"stored as {cubin}, and beside it what it was made from", markup=False, highlight=False)
@@ -103,7 +103,7 @@ def inspect(
     if json is not None:
         records = [
             {
-                "rung": str(e.who), "tile": e.tile.given() if e.tile else {}, "options": dict(e.options), **m.describe(),
+                "rung": e.name, "tile": e.tile.given() if e.tile else {}, "options": dict(e.options), **m.describe(),
                 "compiler": f"NVRTC {version()}",
                 "blocks": held.blocks if (held := held_blocks(e, m)) else None, "occupancy": held.share if held else None,
             }
@@ -147,7 +147,7 @@ def _work(codes: Iterable[MachineCode]) -> str:
     return "HGMMA" if any(code.loop.counts.get("HGMMA") for code in codes) else "FFMA"
 
 
-def _overview(found: list[tuple[Entry, MachineCode]], title: str) -> Table:
+def _overview(found: list[tuple[RungCompetitor, MachineCode]], title: str) -> Table:
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("rung", no_wrap=True, min_width=13)
     table.add_column("tile", overflow="ellipsis", no_wrap=True, max_width=21)
@@ -169,11 +169,11 @@ def _overview(found: list[tuple[Entry, MachineCode]], title: str) -> Table:
     return table
 
 
-def held_blocks(entry: Entry, code: MachineCode) -> Occupancy | None:
+def held_blocks(entry: RungCompetitor, code: MachineCode) -> Occupancy | None:
     """What a multiprocessor holds of a kernel at once; None for an architecture whose figures are unknown."""
-    assert isinstance(entry.who, Rung) and entry.tile is not None
+    assert entry.tile is not None
     try:
-        return occupancy(code.arch, entry.tile.work_items + entry.who.more_items, code.registers, code.shared_bytes)
+        return occupancy(code.arch, entry.tile.work_items + entry.rung.more_items, code.registers, code.shared_bytes)
     except UnknownName:
         return None
 
@@ -187,9 +187,9 @@ def _count(counts: Mapping[str, int], name: str) -> str:
     return " ".join(f"{count}×{bits}" if bits else str(count) for bits, count in found.items()) or "–"
 
 
-def _detail(entry: Entry, code: MachineCode) -> Table:
+def _detail(entry: RungCompetitor, code: MachineCode) -> Table:
     table = Table(
-        title=f"{entry.who} {entry.variant} {entry.tile} on {code.arch}, NVRTC {version()}",
+        title=f"{entry} {entry.tile} on {code.arch}, NVRTC {version()}",
         title_justify="left",
         box=box.SIMPLE_HEAD,
     )

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import Any, Protocol
 
-from toprung.backends.base import HOLD_SECONDS, Launch, Resources
+from toprung.backends.base import HOLD_SECONDS, Launch, Resources, Session
 from toprung.device import Device
 from toprung.errors import IllegalTile, OutOfDeviceMemory, Unsupported
 from toprung.kernels.build import Compiled, build
@@ -257,18 +257,28 @@ class Rotating(BoundCompetitor):
 
 
 class RungCompetitor:
-    """A rung with one choice of its switches as a competitor: ``kepler/r07``."""
+    """A rung with one choice of its switches as a competitor: ``kepler/r07``.
 
-    def __init__(self, rung: Rung, options: Options = MappingProxyType({})) -> None:
-        self.rung, self._options = rung, options
-        self.name, self.title, self.promise = rung.name, rung.idea, Promise(rung.precision)
+    Attributes
+    ----------
+    tile : its tile; None until it is chosen for a device, unless one was given
+    resources : what its kernel takes, once it was built
+    """
+
+    def __init__(self, rung: Rung, options: Options = MappingProxyType({}), variant: str = "", tile: Tile | None = None) -> None:
+        self.rung, self.options, self.variant, self.tile = rung, options, variant, tile
+        self.name, self.title, self.promise, self.number = rung.name, rung.idea, Promise(rung.precision), rung.number
+        self.resources: Resources | None = None
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.variant}".rstrip()
 
     def absent(self, device: Device) -> str:
         """What the rung needs that the device lacks, or why no tile of it is legal there."""
         if reason := self.rung.needs(device):
             return reason
         try:
-            self.rung.tile_for(device, self._options)
+            self._tile_for(device)
         except IllegalTile as error:
             return str(error)
         return ""
@@ -278,13 +288,23 @@ class RungCompetitor:
         device, wanted = placed.session.device, placed.operands.problem.routine
         if wanted != self.rung.routine:
             raise Unsupported(f"{self.name} computes {self.rung.routine}, not {wanted}")
-        options = self.rung.options(device, self._options)
-        return BoundRung(build(self.rung, self.rung.tile_for(device, options), options, placed.session), placed)
+        options = self.rung.options(device, self.options)
+        self.tile = self._tile_for(device)
+        compiled = self.compiled(self.tile, options, placed.session)
+        self.resources = compiled.resources
+        return BoundRung(compiled, placed)
+
+    def compiled(self, tile: Tile, options: Options, session: Session) -> Compiled[Rung]:
+        """Build the kernel, or take the one that this session has."""
+        return build(self.rung, tile, options, session)
 
     def describe(self, device: Device) -> dict[str, Any]:
         """The rung, its tile and its switches."""
-        options = self.rung.options(device, self._options)
-        return describe_rung(self.rung, self.rung.tile_for(device, options), options)
+        options = self.rung.options(device, self.options)
+        return describe_rung(self.rung, self._tile_for(device), options, self.variant, self.resources)
+
+    def _tile_for(self, device: Device) -> Tile:
+        return self.tile or self.rung.tile_for(device, self.rung.options(device, self.options))
 
 
 def describe_rung(

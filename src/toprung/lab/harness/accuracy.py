@@ -8,12 +8,11 @@ from typing import Any
 
 from toprung.backends.base import Session
 from toprung.device import Device
-from toprung.lab.competitor import Competitor, refuse_what_cannot_fit
-from toprung.lab.harness.bench import Row, check
-from toprung.oracle.check import Oracle, Verdict, hostile
+from toprung.lab.competitor import Competitor
+from toprung.lab.harness.compare import PlacedProblem, Plan, Row, compare
+from toprung.oracle.check import Verdict
 from toprung.oracle.data import DISTRIBUTIONS
 from toprung.oracle.gemm import Gemm
-from toprung.oracle.placed import OnDevice
 from toprung.oracle.precision import PRECISIONS
 from toprung.oracle.problem import Problem
 
@@ -81,19 +80,19 @@ def sweep(
     OutOfDeviceMemory
         the operands of a K do not fit
     """
-    device = session.device
+    device, plan = session.device, Plan(samples={"warm": 0})
     present = [who for who in rivals if not who.absent(device)]
     for depth in depths:
         problem = Gemm(side, side, depth)
-        refuse_what_cannot_fit(problem, device)
         for name in distributions:
-            operands = hostile(problem, name)
-            placed, oracle = OnDevice(operands, session), Oracle(operands)
+            placed = PlacedProblem(problem, session, name)
             for who in present:
                 row = Row(who)
-                check(row, placed, oracle)
+                for _ in compare(placed, [row], plan):
+                    pass
+                row.bound = None
                 if row.state != "unsupported":
-                    yield _graded(row, device, problem, name, oracle.limit(who.promise.precision))
+                    yield _graded(row, device, problem, name, placed.oracle.limit(who.promise.precision))
 
 
 def _graded(row: Row, device: Device, problem: Problem, distribution: str, limit: float) -> Graded:
