@@ -31,6 +31,10 @@ _AMOUNT = re.compile(r"(\d+(?:\.\d+)?)([smh])")
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
+MOST_TEXT = 100
+"""Cells of a text in a table that goes to a file or a pipe; ``--wide`` shows all of it."""
+
+
 def table_width(wide: bool) -> int | None:
     """Return the cells that a table may take; None, no limit, for ``--wide`` and for a file or a pipe."""
     return None if wide or (not console.is_terminal and "COLUMNS" not in os.environ) else console.width
@@ -39,10 +43,15 @@ def table_width(wide: bool) -> int | None:
 def show(grid: Grid, wide: bool) -> None:
     """Print a table whose numbers are whole, and one line on what is left out of it."""
     width = table_width(wide)
-    table, hidden, taken = grid.fitted(width)
+    table, hidden, taken = grid.fitted(width, None if wide else MOST_TEXT)
     before = console.width
     console.width = max(before, taken)  # what is too wide all the same goes past the edge, uncut
-    console.print(table, crop=False)
+    if console.is_terminal:
+        console.print(table, crop=False)
+    else:  # without the blanks that fill a line up
+        with console.capture() as printed:
+            console.print(table, crop=False)
+        console.out("\n".join(line.rstrip() for line in printed.get().splitlines()), highlight=False)
     console.width = before
     if hidden:
         console.print(left_out(hidden, width), style="dim", markup=False, highlight=False, soft_wrap=True)

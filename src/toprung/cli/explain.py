@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from toprung import backends
-from toprung.cli.common import console, json_option, parse_sizes, parse_switches, parse_tile, size_name
+from toprung.cli.common import WIDE, console, json_option, parse_sizes, parse_switches, parse_tile, show, size_name
 from toprung.device import Device
 from toprung.errors import BadSize, IllegalTile
 from toprung.lab.bounds.figures import Unknown
@@ -43,6 +43,7 @@ def explain_command(
     tile: Annotated[list[str] | None, typer.Option(help="NAME=VALUE of a tile parameter; may be repeated")] = None,
     stored: Annotated[Path, typer.Option("--results", help="folder of stored measurements and probes")] = Path("results"),
     json: Annotated[Path | None, json_option("store every level in this file")] = None,
+    wide: Annotated[bool, WIDE] = False,
 ) -> None:
     """Why a rung is as fast as it is: what its code asks for at each level of a device, which level stops it, what would help.
 
@@ -81,7 +82,7 @@ def explain_command(
             except IllegalTile as error:
                 notes.append(str(error))
         notes += [note for _, e in found for note in e.notes]
-        console.print(overview(found, f"{of.name} at {size_name(sizes[0])} on {where.short_name}"))
+        show(overview(found, f"{of.name} at {size_name(sizes[0])} on {where.short_name}"), wide)
     for note in dict.fromkeys(notes):
         console.print(note, style="dim", markup=False, highlight=False, soft_wrap=True)
     if json is not None:

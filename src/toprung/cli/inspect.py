@@ -13,7 +13,7 @@ from rich import box
 from rich.table import Table
 
 from toprung.backends.nvrtc import compile_cubin, device_of, version
-from toprung.cli.common import console, json_option, parse_switches, parse_tile
+from toprung.cli.common import WIDE, console, json_option, parse_switches, parse_tile, show
 from toprung.errors import ToprungError, UnknownName
 from toprung.kernels.record import kernel_source
 from toprung.lab.bounds.occupancy import Occupancy, occupancy
@@ -25,6 +25,8 @@ from toprung.lab.sass.machine_code import MachineCode, inspect_source
 from toprung.lab.sass.reallocate import Report
 from toprung.lab.sass.reallocate import reallocate as reallocated
 from toprung.paths import publish
+from toprung.report import names
+from toprung.report.grid import Column, Grid
 from toprung.tile import Tile
 
 SHOWN = {"FFMA": ("LDS", "STS", "LDG"), "HGMMA": ("SYNCS", "WARPGROUP", "UTMALDG")}
@@ -45,6 +47,7 @@ def inspect(
     cubin: Annotated[Path | None, typer.Option(help="store the machine code in this file, for toprung run --cubin")] = None,
     reallocate: Annotated[bool, typer.Option("--reallocate", help="give its values other registers first")] = False,
     reorder: Annotated[bool, typer.Option("--reorder", help="and its multiply-adds another order")] = False,
+    wide: Annotated[bool, WIDE] = False,
 ) -> None:
     """Show the machine code of a rung, compiled as CUDA: registers, spills, instructions, occupancy. No GPU is needed.
 
@@ -84,7 +87,7 @@ def inspect(
     if len(rows) == 1:
         console.print(_detail(*found[0]))
     else:
-        console.print(_overview(found, f"{name} on {arch}, NVRTC {version()}"))
+        show(_overview(found, f"{name} on {arch}, NVRTC {version()}"), wide)
         work = _work(code for _, code in found)
         console.print(
             f"{work} to bank: the main loop, as it stands in the code; 4×128: four of 128 bits; kept: % of FFMA's sources that "
@@ -147,26 +150,25 @@ def _work(codes: Iterable[MachineCode]) -> str:
     return "HGMMA" if any(code.loop.counts.get("HGMMA") for code in codes) else "FFMA"
 
 
-def _overview(found: list[tuple[RungCompetitor, MachineCode]], title: str) -> Table:
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("rung", no_wrap=True, min_width=13)
-    table.add_column("tile", overflow="ellipsis", no_wrap=True, max_width=21)
+def _overview(found: list[tuple[RungCompetitor, MachineCode]], title: str) -> Grid:
     work = _work(code for _, code in found)
-    columns = (work, *SHOWN[work])
-    widths = (4, 5, 6, len(work), 12, 10, 6, 3, 4, 4, 4)
-    for column, width in zip(("regs", "spill", "shared", *columns, "rest", "kept", "bank", "held"), widths, strict=True):
-        table.add_column(column, justify="right", no_wrap=True, min_width=width)
-    table.add_column(f"{work} %", justify="right", no_wrap=True, min_width=6)
+    share = f"{work} %"
+    grid = Grid(title, [
+        Column("rung", right=False), Column(names.TILE, 8, right=False), Column("regs"), Column("spill"), Column("shared"),
+        Column(work, 1), *(Column(name, 2) for name in SHOWN[work]), Column("rest", 5), Column("kept", 4), Column("bank", 4),
+        Column("held", 3), Column(share),
+    ])  # fmt: skip
     for entry, code in found:
-        loop = code.loop
-        shown = [_count(loop.counts, name) for name in columns]
+        loop, held = code.loop, held_blocks(entry, code)
+        columns = (work, *SHOWN[work])
         rest = loop.instructions - sum(count for kind, count in loop.counts.items() if kind.split(".")[0] in columns)
-        numbers = (str(code.registers), str(code.spills), str(code.shared_bytes))
-        label = f"{entry.number} {entry.variant}".rstrip()
-        reads, held = loop.reads, held_blocks(entry, code)
-        more = (f"{100 * reads.kept_share:.0f}", str(reads.extra_cycles), str(held.blocks) if held else "?")
-        table.add_row(label, str(entry.tile), *numbers, *shown, str(rest), *more, f"{100 * loop.share(work):.1f}")
-    return table
+        grid.add({
+            "rung": f"{entry.number} {entry.variant}".rstrip(), names.TILE: str(entry.tile), "regs": str(code.registers),
+            "spill": str(code.spills), "shared": str(code.shared_bytes), **{name: _count(loop.counts, name) for name in columns},
+            "rest": str(rest), "kept": f"{100 * loop.reads.kept_share:.0f}", "bank": str(loop.reads.extra_cycles),
+            "held": str(held.blocks) if held else "?", share: f"{100 * loop.share(work):.1f}",
+        })  # fmt: skip
+    return grid
 
 
 def held_blocks(entry: RungCompetitor, code: MachineCode) -> Occupancy | None:

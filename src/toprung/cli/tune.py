@@ -226,7 +226,8 @@ def _run(tuner: Tuner, seconds: float, wide: bool) -> bool:
             passed = 0.0
             for changed in steps:
                 now = progress.elapsed
-                progress.step(report.summary(tuner), now - passed)
+                over = sum(s.state not in ("waiting", "running") for s in tuner.shapes)
+                progress.step(f"{over} of {len(tuner.shapes)} shapes, {tuner.tried} configurations", now - passed)
                 passed = now
                 is_over = changed is not None and changed.state not in ("running", "waiting")
                 if not console.is_terminal and is_over and changed and said.get(id(changed)) != (text := report.line(changed)):

@@ -70,21 +70,23 @@ class Grid:
             found[column.name] = max(cell_len(t) for t in texts)
         return found
 
-    def fitted(self, width: int | None) -> tuple[Table, tuple[str, ...], int]:
+    def fitted(self, width: int | None, most: int | None = None) -> tuple[Table, tuple[str, ...], int]:
         """Return the table for a width, names of the columns that are left out, and the cells that it takes.
 
         Parameters
         ----------
         width : cells that there are; None for no limit
+        most : cells of a text, where there is no other limit
         """
         full, shown = self.widths(), list(self.columns)
+        full = {c.name: min(full[c.name], most) if most and c.text else full[c.name] for c in shown}
         least = {c.name: min(full[c.name], LEAST) if c.text else full[c.name] for c in shown}
 
         def taken(sizes: Mapping[str, int]) -> int:
             return sum(sizes[c.name] for c in shown) + GAP * (len(shown) - 1)
 
         while width is not None and taken(least) > width and any(c.rank for c in shown):
-            shown.remove(max(shown, key=lambda c: c.rank))
+            shown.remove(max(reversed(shown), key=lambda c: c.rank))
         sizes = dict(full)
         for column in [c for c in reversed(shown) if c.text]:
             if width is not None and (excess := taken(sizes) - width) > 0:

@@ -76,7 +76,7 @@ def doubts(m: Measurement, name: str, usual: float | None) -> list[str]:
     if usual and abs(m.median / usual - 1) > MOVED:
         before = m.figure * m.median / usual
         found.append(
-            f"{name} at {problem_name(m.problem)} reads {m.figure:,.0f} {m.measured_in}, and {before:,.0f} in earlier runs on this "
+            f"{name} at {problem_name(m.problem)} reads {m.figure:,.4g} {m.measured_in}, and {before:,.4g} in earlier runs on this "
             "machine: something else uses it now, or its clock is another"
         )
     return found
