@@ -11,6 +11,7 @@ from toprung.lab.harness.measure import Measurement
 from toprung.lab.harness.results import competitor_name
 from toprung.lab.rung import ladder_names
 from toprung.oracle.precision import precision
+from toprung.report.headline import by_rule
 from toprung.report.html.chart import CATEGORIES, SHAPES, Chart, Column, Row, Spec, source, sources, tooltip
 from toprung.report.html.gather import Gathered, Stored
 from toprung.report.html.limits import Limits
@@ -110,16 +111,12 @@ def _is_square(m: Measurement) -> bool:
 
 
 def everyone(gathered: Gathered) -> dict[tuple[str, str, int], dict[str, Taken]]:
-    """Who was measured on square products, by mode, transposes and size; of several records the newest."""
+    """Who was measured on square products, by mode, transposes and size; of several records by the rule of ``headline``."""
     found: dict[tuple[str, str, int], dict[str, Taken]] = defaultdict(dict)
-    for stored in sorted(gathered.records, key=lambda s: (s.date, s.name)):
-        if stored.content.get("kind") == "run":
-            continue
-        for m in stored.measurements:
-            if m.problem["routine"] != "gemm" or not _is_square(m):
-                continue
-            who = _caption(m, stored)
-            found[m.mode, str(m.problem.get("trans", "NN")), int(m.problem["M"])][who] = (stored, m)
+    measured = [(stored, m) for stored in gathered.records if stored.content.get("kind") != "run" for m in stored.measurements]
+    squares = [(stored, m) for stored, m in measured if m.problem["routine"] == "gemm" and _is_square(m)]
+    for stored, m in by_rule(squares, lambda stored: stored.content).values():
+        found[m.mode, str(m.problem.get("trans", "NN")), int(m.problem["M"])][_caption(m, stored)] = (stored, m)
     return found
 
 
@@ -278,7 +275,7 @@ def roofline(views: Views, limits: Limits) -> Chart:
             if not (key := views.first(name)):
                 continue
             taken = views.of[key]
-            used.append(source(taken[0][0], [m for _, m in taken]))
+            used += sources({"": taken})[""]
             best = max((m for _, m in taken if m.competitor["kind"] == "rung"), key=shown)
             for stored, m in taken:
                 rung = m.competitor["kind"] == "rung"
@@ -364,9 +361,11 @@ def tuning(gathered: Gathered) -> Chart:
     """The best so far over the time of a search."""
     rows: list[Row] = []
     found: dict[str, list[str]] = {}
+    gained: dict[str, list[float]] = {}
     for stored in gathered.of("tune"):
         for gain in read_tuning(stored.content):
             view = f"{gain.problem} through {stored.backend}, {stored.date[:10]}"
+            gained.setdefault(view, []).append(gain.gflops)
             rows.append({"view": view, "elapsed": gain.elapsed, "what": gain.what, "best": gain.gflops, "record": stored.name})
             found[view] = [source(stored)]
     columns = [
@@ -385,7 +384,9 @@ def tuning(gathered: Gathered) -> Chart:
         ],
     }  # fmt: skip
     said = "A point each time that something faster was found; a run goes through its shapes in turn, so that time passes between."
-    return Chart("tuning", "The tuner's progress", said, spec, rows, columns, "problem", found, "",
+    # first the search that found most in most steps: one that began at its best is a flat line
+    first = max(gained, key=lambda v: (len(gained[v]) > 3, max(gained[v]) / gained[v][0], len(gained[v])), default="")
+    return Chart("tuning", "The tuner's progress", said, spec, rows, columns, "problem", found, first,
                  "toprung tune gemm --sizes 1024,4096 --json results/tune.json", "tuner")  # fmt: skip
 
 

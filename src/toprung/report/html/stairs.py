@@ -8,7 +8,7 @@ from toprung.lab.bounds.figures import Figures, Unknown
 from toprung.lab.harness.bandwidth import Bandwidth
 from toprung.lab.harness.measure import Measurement
 from toprung.lab.rung import ladder, ladder_names
-from toprung.report.html.chart import Chart, Column, Row, Spec, source, tooltip
+from toprung.report.html.chart import Chart, Column, Row, Spec, sources, tooltip
 from toprung.report.html.limits import Limits
 from toprung.report.html.views import HEIGHT, POINT, Taken, Views, name_of, shown, view_of, words
 
@@ -62,9 +62,9 @@ def stair_rows(key: tuple[str, str, str, str], taken: Sequence[Taken], limits: L
 
 def _lines(taken: Sequence[Taken], figures: Figures | None) -> list[tuple[str, float]]:
     """What the whole device gives: fp32 multiply-adds, or reading memory."""
-    stored, m = taken[0]
+    _, m = taken[0]
     if m.measured_in == "GB/s":
-        memory = Bandwidth.of(stored.content)
+        memory = next((known for s, _ in taken if (known := Bandwidth.of(s.content))), None)
         return [("memory, read", memory.read.gbytes_per_s)] if memory else []
     peak = figures.peak_gflops if figures else Unknown(())
     return [] if isinstance(peak, Unknown) else [("fp32 peak", peak)]
@@ -134,7 +134,7 @@ def stairs(views: Views, limits: Limits, name: str) -> Chart:
     if any(m.units for k in keys for _, m in views.of[k]):
         said += " On matrix units the model knows no bound; rungs with narrow operands are shown without what narrows them."
     spec = {"height": HEIGHT, "layer": _stair_layers(columns, unit)}
-    found = {view_of(k): [source(views.of[k][0][0], [m for _, m in views.of[k]])] for k in keys}
+    found = sources({view_of(k): views.of[k] for k in keys})
     return Chart(
         f"stairs-{page_of(name)[5:]}", _head(name).removesuffix(": "), said, spec, rows, columns, "problem", found,
         view_of(first) if first else "", short=name,
