@@ -182,6 +182,40 @@ def test_a_size_that_does_not_fit_is_skipped_and_said(typed: Typed) -> None:
     assert code == 1 and "skipped" in text
 
 
+def test_a_suite_says_how_long_it_takes_and_can_be_cut_short(typed: Typed, tmp_path: Path) -> None:
+    out = tmp_path / "o.json"
+    code, text = typed("bench", "--suite", "odd", "--peers", "numpy", "--sustained", "--budget", "0.1s", "--json", out)
+    assert (
+        code == 0 and "products, 1 competitors: about " in text and "--budget ends it earlier and keeps what was measured" in text
+    )
+    record = results.read(out)
+    assert record["interrupted"] and len({results.problem_name(m.problem) for m in record["measurements"]}) == 1
+    assert any("is over: " in note and "products not begun" in note for note in record["notes"])
+    code, text = typed("bench", "--budget", "soon")
+    assert code == 2 and "a budget is a time such as 60s" in text
+
+
+def test_what_was_measured_is_in_the_file_before_the_end(typed: Typed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After each product: a process that is killed loses the product at hand."""
+    seen: list[int] = []
+    right = results.write
+
+    def heard(path: Path, content: dict[str, object]) -> None:
+        right(path, content)
+        seen.append(len(results.read(path)["measurements"]) if content["interrupted"] else -1)
+
+    monkeypatch.setattr(results, "write", heard)
+    assert typed("bench", "--sizes", "8,9,10", "--peers", "numpy", "--json", tmp_path / "o.json")[0] == 0
+    assert seen == [1, 2, -1, -1]
+
+
+def test_bench_begins_with_the_library_as_a_user_gets_it(typed: Typed, tmp_path: Path) -> None:
+    code, text = typed("bench", "--sizes", "48", "--json", tmp_path / "o.json")
+    assert code == 0 and "× matmul" in text
+    who = [m.competitor["name"] for m in results.read(tmp_path / "o.json")["measurements"]]
+    assert who[:2] == ["matmul", "numpy"] and not any("/" in name for name in who)
+
+
 def test_suites_hold_what_they_say() -> None:
     assert list(SUITES) == [
         "squares", "transformer", "skinny", "deep-k", "batched", "odd", "blas-paper", "transposes", "library",

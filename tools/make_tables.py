@@ -20,6 +20,8 @@ PICTURES = {
     "docs/hopper/ladder.svg": ("results/nvidia-h200/hopper-cuda.json", "4096"),
 }
 """Picture: the record it is drawn from, or several with ``+``, and the size."""
+SWEEP = (ROOT / "docs/turing/sweep.svg", ROOT / "results/nvidia-h200/turing-sweep.json")
+"""The turing ladder from 256 to 6144 in steps of 256, where that was measured."""
 SQUARES = (ROOT / "docs/transposes.svg", ROOT / "results/nvidia-h200/library.json")
 """The library beside cuBLAS over the size of squares, in four transposes: what the device takes."""
 FP32 = (ROOT / "docs/fp32-transposes.svg", ROOT / "results/nvidia-h200/fp32-sustained.json")
@@ -67,6 +69,9 @@ def main() -> int:
             record, _ = ladder_record(stored, ROOT)
             record["measurements"] = [m for m in record["measurements"] if size_of(m) == size]
             plot.ladder(record, ROOT / name)
+        picture, source = SWEEP
+        if source.exists():
+            plot.ladder(results.read(source), picture)
         bound_plot.sweep(FERMI, [Blocking.square(b) for b in range(1, 17)], ROOT / "docs/bound.svg")
         picture, source = SQUARES
         record = results.read(source)

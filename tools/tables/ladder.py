@@ -132,6 +132,18 @@ def _each(words: Sequence[str], root: Path) -> str:
     return "\n\n".join(parts)
 
 
+def _sweep(words: Sequence[str], root: Path) -> str:
+    """A picture of a ladder over many sizes, which ``make tables`` draws beside the page, and where it comes from."""
+    name, *paths = words
+    if not paths:
+        return NOTHING
+    record = read(root / paths[0])
+    sizes = sorted({int(size_of(m)) for m in record["measurements"]})
+    rungs = {m.competitor["number"] for m in record["measurements"]} - {0}
+    said = f"{len(rungs)} rungs over {len(sizes)} sizes, {sizes[0]} to {sizes[-1]}"
+    return f"![{said}]({name})\n\n{said}. {speed_source(paths[0], record)}"
+
+
 def each_text(m: Measurement) -> str:
     """Microseconds a call by marks around the loop, and what marks around each call add to it."""
     return f"{gflops_text(1e6 * m.median)} ({100 * ((m.each or math.nan) / m.median - 1):+.1f} %)"
@@ -186,4 +198,4 @@ def _merged(old: str | None, new: str) -> str:
     return new if old is None or old == new else f"{old} / {new}"
 
 
-TABLES = {"ladder": _ladder, "rung": _rung, "each": _each, "facts": _facts}
+TABLES = {"ladder": _ladder, "rung": _rung, "each": _each, "sweep": _sweep, "facts": _facts}

@@ -63,7 +63,7 @@ class Progress:
         """Say what is done now, or has been done; ``size`` of it counts as done."""
         self._done, self._text = self._done + size, text
         now = time.monotonic()
-        if self._live is None and now - self._said >= QUIET_SECONDS:
+        if text and self._live is None and now - self._said >= QUIET_SECONDS:
             self._said = now
             errors_console.print(self.line(), markup=False, highlight=False, soft_wrap=True)
 

@@ -11,6 +11,7 @@ from toprung.lab.harness.measure import Measurement
 from toprung.lab.harness.results import competitor_name
 from toprung.lab.rung import ladder_names
 from toprung.oracle.precision import precision
+from toprung.report import names as named
 from toprung.report.headline import by_rule
 from toprung.report.html.chart import CATEGORIES, SHAPES, Chart, Column, Row, Spec, source, sources, tooltip
 from toprung.report.html.gather import Gathered, Stored
@@ -49,7 +50,7 @@ def sizes(views: Views) -> Chart:
     rows = [{**r, "end": r["name"] if r in ends and (r["kind"] == "vendor" or best[r["view"]] == r["name"]) else ""} for r in rows]
     columns = [
         Column("view", "ladder"), Column("name", "rung"), Column("idea", "idea"), Column("size", "M = N = K", "d"),
-        Column("speed", "speed", ",.0f"), Column("unit", "unit"), Column("ms", "ms a call", ".4g"),
+        Column("speed", "speed", ",.0f"), Column("unit", "unit"), Column("ms", named.MS, ".4g"),
         Column("error", "Frobenius error", ".2e"), Column("record", "record"),
     ]  # fmt: skip
     x: Spec = {"field": "size", "type": "quantitative", "title": "M = N = K", "scale": {"type": "log", "base": 2, "nice": False}}
@@ -159,8 +160,8 @@ def beside(gathered: Gathered) -> Chart:
     names = sorted({r["name"] for r in rows}, key=lambda n: (not n.startswith(("toprung", "fp32x", "best")), n))
     columns = [
         Column("view", "what"), Column("name", "who"), Column("rung", "which"), Column("precision", "precision"),
-        Column("size", "M = N = K", "d"), Column("speed", "GFLOP/s", ",.0f"), Column("ms", "ms a call", ".4g"),
-        Column("error", "Frobenius error", ".2e"), Column("clock", "MHz", ".0f"), Column("energy", "nJ an operation", ".3g"),
+        Column("size", "M = N = K", "d"), Column("speed", "GFLOP/s", ",.0f"), Column("ms", named.MS, ".4g"),
+        Column("error", "Frobenius error", ".2e"), Column("clock", named.CLOCK, ".0f"), Column("energy", "nJ an operation", ".3g"),
         Column("record", "record"),
     ]  # fmt: skip
     spec = {
@@ -215,8 +216,8 @@ def errors(gathered: Gathered, views: Views) -> Chart:
             usual = view
     columns = [
         Column("view", "problem"), Column("name", "who"), Column("idea", "idea"), Column("precision", "precision"),
-        Column("speed", "GFLOP/s", ",.0f"), Column("error", "Frobenius error", ".2e"), Column("grade", "grade ratio", ".3g"),
-        Column("ms", "ms a call", ".4g"), Column("record", "record"),
+        Column("speed", "GFLOP/s", ",.0f"), Column("error", "Frobenius error", ".2e"), Column("grade", named.GRADE, ".3g"),
+        Column("ms", named.MS, ".4g"), Column("record", "record"),
     ]  # fmt: skip
     kinds = sorted({r["precision"] for r in rows}, key=lambda p: (not precision(p).accurate, p != "fp32", p))
     x = {"field": "error", "type": "quantitative", "title": "Frobenius error (left is better)",

@@ -8,6 +8,7 @@ from toprung.lab.bounds.figures import Figures, Unknown
 from toprung.lab.harness.bandwidth import Bandwidth
 from toprung.lab.harness.measure import Measurement
 from toprung.lab.rung import ladder, ladder_names
+from toprung.report import names
 from toprung.report.html.chart import Chart, Column, Row, Spec, sources, tooltip
 from toprung.report.html.limits import Limits
 from toprung.report.html.views import HEIGHT, POINT, Taken, Views, name_of, shown, view_of, words
@@ -17,13 +18,13 @@ def stair_columns(unit: str) -> list[Column]:
     """What is known of a step."""
     return [
         Column("view", "problem"), Column("name", "rung"), Column("idea", "idea"), Column("speed", unit, ",.0f"),
-        Column("ms", "ms a call", ".4g"), Column("spread", "± % of samples", ".2f", hover=False),
-        Column("previous", "× previous rung", ".2f"),
-        Column("vendor", "% of vendor", ".1f"), Column("ceiling", f"bound, {unit}", ",.0f"),
-        Column("share", "% of bound", ".1f"), Column("limiter", "limited by"), Column("error", "Frobenius error", ".2e"),
-        Column("grade", "grade ratio", ".2f", hover=False), Column("layout", "% of time in layout", ".1f"),
-        Column("clock", "MHz", ".0f", hover=False),
-        Column("tile", "tile"), Column("record", "record", hover=False),
+        Column("ms", names.MS, ".4g"), Column("spread", names.SPREAD, ".2f"),
+        Column("previous", names.PREVIOUS, ".2f"),
+        Column("vendor", names.VENDOR, ".1f"), Column("ceiling", f"bound, {unit}", ",.0f"),
+        Column("share", names.BOUND, ".1f"), Column("limiter", "limited by"), Column("error", "Frobenius error", ".2e"),
+        Column("grade", names.GRADE, ".2f", hover=False), Column("layout", f"{names.HELPERS}, %", ".1f"),
+        Column("clock", names.CLOCK, ".0f", hover=False),
+        Column("tile", names.TILE), Column("record", "record", hover=False),
     ]  # fmt: skip
 
 
