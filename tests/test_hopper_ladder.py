@@ -146,9 +146,9 @@ ALL = (
 
 def test_each_is_held_against_its_own_vendor() -> None:
     """Narrowed operands are the narrow vendor's for nothing, so a rung's helper does not count there; splitting counts."""
-    assert [m.rival(ALL) for m in ALL[2:]] == [ALL[0], ALL[1]]
+    assert [m.baseline(ALL) for m in ALL[2:]] == [ALL[0], ALL[1]]
     assert ALL[2].share_of(ALL[0]) == pytest.approx(4 / 5) and ALL[3].share_of(ALL[1]) == pytest.approx(40 / 20)
-    assert ALL[3].rival(ALL[:1]) == ALL[0] and ALL[3].rival(()) is None
+    assert ALL[3].baseline(ALL[:1]) == ALL[0] and ALL[3].baseline(()) is None
 
 
 def test_tables_with_two_vendors(tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ def _rung(words: Sequence[str], root: Path) -> str:
         for m in own:
             who, same = m.competitor, [o for o in measurements if size_of(o) == size_of(m)]
             before = [o for o in same if 0 < o.competitor["number"] < number and not o.competitor["variant"]]
-            vendor = m.rival(same)
+            vendor = m.baseline(same)
             device = record["environment"]["device"]
             tile = " ".join(f"{k}={v}" for k, v in who["tile"].items())
             cells = (

@@ -91,7 +91,7 @@ def bench_command(
     """
     where = backends.find(device)
     problems = _problems(where, sizes, suite_name, _transposes(trans))
-    rivals, notes = _rivals(peers, where)
+    competing, notes = _competing(peers, where)
     if plot is not None:
         pictures.check(plot)
     modes = [m for m, wanted in zip(MODES, (True, cold, sustained, held), strict=True) if wanted]
@@ -101,7 +101,7 @@ def bench_command(
     with backends.opened(where) as session:
         if held and not _held(session):
             notes.append(f"queues of {where} cannot be held: held is as warm there")
-        run = _Run(problems, rivals, session, Plan(tuple(modes)), wide, seconds)
+        run = _Run(problems, competing, session, Plan(tuple(modes)), wide, seconds)
 
         def stored(interrupted: bool) -> dict[str, Any]:
             found = zip(run.measured, ratios(run.measured), strict=True)
@@ -141,7 +141,7 @@ def accuracy_command(
     for name in names:
         if name not in DISTRIBUTIONS:
             raise UnknownName("distribution", name, DISTRIBUTIONS)
-    rivals, notes = _rivals(peers, where)
+    competing, notes = _competing(peers, where)
     if plot is not None:
         pictures.check(plot)
     graded: list[Graded] = []
@@ -149,11 +149,11 @@ def accuracy_command(
     interrupted = False
     with backends.opened(where) as session:
         try:
-            with Progress(sum(map(float, depths)) * len(names) * len(rivals)) as progress:
+            with Progress(sum(map(float, depths)) * len(names) * len(competing)) as progress:
                 progress.table = lambda: accuracy_table(graded, str(where)).fitted(console.width)[0]
                 for depth in depths:
                     try:
-                        for one in sweep(rivals, session, [depth], names):
+                        for one in sweep(competing, session, [depth], names):
                             graded.append(one)
                             progress.step(f"K = {depth}: {_who(one)} on {one.distribution}", depth)
                     except (OutOfDeviceMemory, MemoryError) as error:
@@ -174,7 +174,7 @@ def accuracy_command(
 
 
 def _held(session: Session) -> bool:
-    """Whether its queue can be held."""
+    """Return True if the session's queue can be held."""
     if release := session.hold():
         release()
     return bool(release)
@@ -191,10 +191,16 @@ class _Run:
     """
 
     def __init__(
-        self, problems: Sequence[Gemm], rivals: Sequence[Competitor], session: Session, plan: Plan, wide: bool, budget: float | None
+        self,
+        problems: Sequence[Gemm],
+        competing: Sequence[Competitor],
+        session: Session,
+        plan: Plan,
+        wide: bool,
+        budget: float | None,
     ) -> None:
-        self.problems, self.rivals, self.session, self.plan, self.wide = problems, rivals, session, plan, wide
-        self.budget, self.expected = budget, [plan.expected_seconds(p, len(rivals), session.device.kind) for p in problems]
+        self.problems, self.competing, self.session, self.plan, self.wide = problems, competing, session, plan, wide
+        self.budget, self.expected = budget, [plan.expected_seconds(p, len(competing), session.device.kind) for p in problems]
         self.measured: list[Measurement] = []
         self.failures: list[str] = []
         self.notes: dict[str, None] = {}
@@ -204,7 +210,7 @@ class _Run:
     def all(self, store: Callable[[bool], None]) -> bool:
         """Compare on every problem, ``store`` what there is after each; return True if Ctrl-C ended it."""
         if sum(self.expected) > WORTH_SAYING:
-            many = f"{len(self.problems)} products, {len(self.rivals)} competitors" if len(self.problems) > 1 else "this"
+            many = f"{len(self.problems)} products, {len(self.competing)} competitors" if len(self.problems) > 1 else "this"
             said = f"{many}: about {duration(sum(self.expected))}; Ctrl-C or --budget ends it earlier and keeps what was measured"
             errors_console.print(said, style="dim", markup=False, highlight=False, soft_wrap=True)
         kind = self.session.device.kind
@@ -216,7 +222,7 @@ class _Run:
                     skipped = f"{len(self.problems) - at} of {len(self.problems)} products not begun"
                     self.notes[f"the budget of {duration(self.budget or 0)} is over: {skipped}"] = None
                     break
-                rows = self.plan.rows(self.rivals)
+                rows = self.plan.rows(self.competing)
                 progress.table = functools.partial(self._fitted, rows, problem)
                 rest = expected
                 try:
@@ -287,8 +293,8 @@ def _transposes(text: str | None) -> list[str]:
     return chosen
 
 
-def _rivals(names: str | None, device: Device) -> tuple[list[Competitor], list[str]]:
-    """Who takes part, and why those do not who were asked for."""
+def _competing(names: str | None, device: Device) -> tuple[list[Competitor], list[str]]:
+    """Return who takes part, and why those do not who were asked for."""
     wanted = competitors(names.split(",")) if names is not None else default_competitors(device)
     notes = [f"{c.name}: {reason}" for c in wanted if (reason := c.absent(device))]
     present = [c for c in wanted if not c.absent(device)]

@@ -1,4 +1,4 @@
-"""What several commands share: consoles, and how sizes, rungs and switches are written."""
+"""Helpers of several commands: consoles, tables, and how sizes, rungs and switches are written."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ from toprung.report.grid import Column, Grid
 from toprung.tile import Tile
 
 SHOWN = {"FFMA": ("LDS", "STS", "LDG"), "HGMMA": ("SYNCS", "WARPGROUP", "UTMALDG")}
-"""What a main loop is there for, and the instructions with columns of their own beside it in a ladder's table."""
+"""Instruction that a main loop is there for, and those with columns of their own beside it in a ladder's table."""
 
 
 def register(app: typer.Typer) -> None:
@@ -146,7 +146,7 @@ def _change(report: Report) -> Table:
 
 
 def _work(codes: Iterable[MachineCode]) -> str:
-    """What kernels are there for: matrix instructions, or multiply-adds."""
+    """Return the instruction that kernels are there for: matrix instructions, or multiply-adds."""
     return "HGMMA" if any(code.loop.counts.get("HGMMA") for code in codes) else "FFMA"
 
 
@@ -172,7 +172,7 @@ def _overview(found: list[tuple[RungCompetitor, MachineCode]], title: str) -> Gr
 
 
 def held_blocks(entry: RungCompetitor, code: MachineCode) -> Occupancy | None:
-    """What a multiprocessor holds of a kernel at once; None for an architecture whose figures are unknown."""
+    """Return what an SM holds of a kernel at once; None for an architecture whose figures are unknown."""
     assert entry.tile is not None
     try:
         return occupancy(code.arch, entry.tile.work_items + entry.rung.more_items, code.registers, code.shared_bytes)
@@ -181,7 +181,7 @@ def held_blocks(entry: RungCompetitor, code: MachineCode) -> Occupancy | None:
 
 
 def _count(counts: Mapping[str, int], name: str) -> str:
-    """How many of an instruction there are; of memory instructions how many by how many bits, read-only loads included."""
+    """Return how many of an instruction there are; of memory instructions how many by how many bits, read-only loads included."""
     found: Counter[str] = Counter()
     for kind, count in counts.items():
         if kind.split(".")[0] == name:

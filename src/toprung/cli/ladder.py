@@ -113,8 +113,8 @@ def ladder_command(
     failures: list[str] = []
     interrupted = False
     for where in places:
-        rivals, why_not = vendors[where.id]
-        competing: list[Competitor] = [*(rivals if 0 in chosen or climbed else []), *variants(climbed, where, switches)]
+        baselines, why_not = vendors[where.id]
+        competing: list[Competitor] = [*(baselines if 0 in chosen or climbed else []), *variants(climbed, where, switches)]
         if said := out_of_place(climbed, where.kind):
             console.print(said, style="dim", markup=False, highlight=False, soft_wrap=True)
         with backends.opened(where) as session:
@@ -175,7 +175,7 @@ def _named(path: Path, where: Device, places: list[Device]) -> Path:
 
 
 def _memory(session: Session, problems: Iterable[Problem]) -> tuple[Bandwidth | None, list[str]]:
-    """What the device's memory gives, where that is what the problems are held against; and what did not work."""
+    """Measure the memory's bandwidth, where problems are held against it; return it, and what did not work."""
     if not any(p.measured_in == "GB/s" for p in problems):
         return None, []
     try:

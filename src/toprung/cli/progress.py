@@ -1,4 +1,4 @@
-"""How far a command is: a live table on a terminal, and a line a step, with an estimate, where output goes to a file or a pipe."""
+"""Progress of a command: a live table on a terminal, and a line a step, with an estimate, where output goes to a file or a pipe."""
 
 from __future__ import annotations
 

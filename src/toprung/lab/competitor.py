@@ -1,4 +1,4 @@
-"""What takes part in a comparison, ours or somebody else's: something that can be prepared for operands, run, timed, fetched."""
+"""Competitors, ours or somebody else's: each can be bound to operands, run, timed, fetched."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from toprung.tile import Tile
 
 @dataclass(frozen=True)
 class Promise:
-    """What a competitor says of itself.
+    """Promise of a competitor: its precision, and what a reader must know.
 
     Attributes
     ----------
@@ -42,7 +42,7 @@ class Promise:
 
 
 class Clock(Protocol):
-    """Where time is read; every session is one."""
+    """Clock that time is read on; every session is one."""
 
     def mark(self) -> object:
         """A point in what runs."""
@@ -98,7 +98,7 @@ class BoundCompetitor(ABC):
         return self._timed(self.run, calls, in_flight)
 
     def time_each(self, calls: int) -> float:
-        """The same with two marks around each call in place of two around the loop: the mean of what lies between them.
+        """Time with two marks around each call in place of two around the loop: the mean of what lies between them.
 
         What a mark and the gap behind it cost is then part of every call.
         """
@@ -139,7 +139,7 @@ class BoundCompetitor(ABC):
         return device / calls, host / calls
 
     def helper_time(self, calls: int) -> float:
-        """The same for the part of a call that only lays out operands; 0 where there is none."""
+        """Time the part of a call that only lays out operands; 0 where there is none."""
         return 0.0
 
     def _timed(self, call: Callable[[], None], calls: int, in_flight: Callable[[], None] = lambda: None) -> float:
@@ -176,11 +176,11 @@ class Competitor(Protocol):
         """Get ready to run on these operands. Raises Unsupported for a problem it does not compute."""
 
     def describe(self, device: Device) -> Mapping[str, Any]:
-        """Who it is, as JSON."""
+        """Describe it as JSON."""
 
 
 class BoundOnDevice(BoundCompetitor):
-    """What works in a session's own memory: ``launch`` puts one call into its queue."""
+    """A competitor in a session's own memory: ``launch`` puts one call into its queue."""
 
     def __init__(self, placed: OnDevice, launch: Callable[[], object]) -> None:
         self.clock, self._launch = placed.session, launch
@@ -274,7 +274,7 @@ class RungCompetitor:
         return f"{self.name} {self.variant}".rstrip()
 
     def absent(self, device: Device) -> str:
-        """What the rung needs that the device lacks, or why no tile of it is legal there."""
+        """Return what the rung needs that the device lacks, or why no tile of it is legal there; empty if it can run."""
         if reason := self.rung.needs(device):
             return reason
         try:

@@ -41,7 +41,7 @@ class Graded:
 
     @property
     def broken(self) -> bool:
-        """Whether something that promises plain fp32 is wrong, or failed.
+        """True if something that promises plain fp32 is wrong, or failed.
 
         Narrower paths lose range and special values as well as bits: what they get wrong is what the sweep is there to show.
         """
@@ -65,7 +65,7 @@ class Graded:
 
 
 def sweep(
-    rivals: Sequence[Competitor],
+    competing: Sequence[Competitor],
     session: Session,
     depths: Sequence[int] = DEPTHS,
     distributions: Sequence[str] = tuple(DISTRIBUTIONS),
@@ -81,7 +81,7 @@ def sweep(
         the operands of a K do not fit
     """
     device, plan = session.device, Plan(samples={"warm": 0})
-    present = [who for who in rivals if not who.absent(device)]
+    present = [who for who in competing if not who.absent(device)]
     for depth in depths:
         problem = Gemm(side, side, depth)
         for name in distributions:

@@ -1,4 +1,4 @@
-"""What the others are compared with, watched: whether it moved while it was measured, and how fast this machine knows it."""
+"""Watch over baselines: whether one moved while it was measured, and whether it is as fast as this machine knows it."""
 
 from __future__ import annotations
 

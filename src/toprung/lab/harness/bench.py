@@ -1,4 +1,4 @@
-"""Who takes part in a comparison, by name or by default, and how many times as fast as the first each was."""
+"""Competitors by name or by default, and their speeds over that of the first."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def competitors(names: Sequence[str]) -> list[Competitor]:
 
 
 def default_competitors(device: Device) -> list[Competitor]:
-    """Return ``matmul`` as a user gets it, the device's vendor, then every other peer that is a fair rival beside the device."""
+    """Return ``matmul`` as a user gets it, the device's vendor, then every other peer that is a fair baseline beside the device."""
     first, _ = baselines.vendor(device, "gemm")
     others = [p for p in baselines.peers() if device.kind in p.kinds and p is not first]
     others.sort(key=lambda p: p.promise.precision != "fp32")
@@ -46,7 +46,7 @@ def default_competitors(device: Device) -> list[Competitor]:
 
 
 def ratios(measurements: Sequence[Measurement]) -> list[Interval | None]:
-    """How many times as fast as the first competitor of its problem and mode each is, samples paired by turn.
+    """Return how many times as fast as the first of its problem and mode each is, samples paired by turn.
 
     None for the first itself.
     """

@@ -1,4 +1,4 @@
-"""What a ladder has on a device: its rungs in every variant, its vendors, its sizes; and what cannot run there, with the reason."""
+"""A ladder on a device: its rungs in every variant, its vendors, its sizes; and what cannot run there, with the reason."""
 
 from __future__ import annotations
 

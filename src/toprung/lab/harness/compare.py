@@ -33,7 +33,7 @@ SAMPLES: Mapping[str, int] = MappingProxyType({"warm": 9, "cold": 9, "sustained"
 """Samples of each competitor in each mode."""
 
 SAMPLING: Mapping[str, SamplingPlan] = MappingProxyType({"warm": BURST, "cold": BURST, "sustained": SUSTAINED, "held": HELD})
-"""How samples are taken in each mode, before the device's settling time is added."""
+"""Sampling plan of each mode, before the device's settling time is added."""
 
 SETTLE_SECONDS: Mapping[str, float] = MappingProxyType({"gpu": 0.1, "cpu": 0.005, "other": 0.02})
 """Least seconds that a competitor runs before each of its samples, by kind of device. On a GPU the power it draws must settle, on a
@@ -56,7 +56,7 @@ QUIET = ("absent", "unsupported")
 
 @dataclass(frozen=True)
 class Plan:
-    """How competitors are compared.
+    """Plan of a comparison: modes, samples, and what is tolerated.
 
     Attributes
     ----------
@@ -155,12 +155,12 @@ class Row:
 
     @property
     def idea(self) -> str:
-        """What it is, in a few words."""
+        """Title of the competitor, a few words."""
         return self.who.title
 
     @property
     def precision(self) -> str:
-        """What it promises, by its name in ``toprung.oracle.precision``."""
+        """Promised precision, by its name in ``toprung.oracle.precision``."""
         return self.who.promise.precision
 
     @property
@@ -170,7 +170,7 @@ class Row:
 
     @property
     def resources(self) -> Resources | None:
-        """What a rung's kernel takes, once it was built."""
+        """Registers and memory of a rung's kernel, once it was built."""
         return self.who.resources if isinstance(self.who, RungCompetitor) else None
 
 

@@ -24,7 +24,7 @@ LONGEST_LOOP = 1000
 
 @dataclass(frozen=True)
 class SamplingPlan:
-    """How samples are taken.
+    """Way in which samples are taken.
 
     Attributes
     ----------
@@ -138,15 +138,15 @@ class Measurement:
 
     @property
     def narrow(self) -> bool:
-        """Whether operands are rounded to fewer bits than fp32 has: what makes them so is then no part of a comparison."""
+        """True if operands are rounded to fewer bits than fp32 has: what makes them so is then no part of a comparison."""
         return not precision(self.competitor.get("precision", "fp32")).accurate
 
     @property
     def units(self) -> bool:
-        """Whether it computes otherwise than in fp32: then the fp32 peak is not its limit."""
+        """True if it computes otherwise than in fp32: then the fp32 peak is not its limit."""
         return str(self.competitor.get("precision", "fp32")) != "fp32"
 
-    def rival(self, others: Iterable[Measurement]) -> Measurement | None:
+    def baseline(self, others: Iterable[Measurement]) -> Measurement | None:
         """The vendor it is held against: of those at rung 0 the one with operands as wide, else the first."""
         vendors = [o for o in others if o.competitor["number"] == 0]
         return next((o for o in vendors if o.narrow == self.narrow), vendors[0] if vendors else None)
@@ -157,7 +157,7 @@ class Measurement:
 
     @property
     def measured_in(self) -> str:
-        """What this problem is compared by: ``GFLOP/s`` or ``GB/s``."""
+        """Unit of its speed: ``GFLOP/s`` or ``GB/s``."""
         return str(self.problem.get("measured_in", "GFLOP/s"))
 
     @property
@@ -249,7 +249,7 @@ class Timing:
         self.each_seconds.append(self.prepared.time_each(self.calls))
 
     def measurement(self, competitor: Mapping[str, Any], problem: Problem, verdict: Verdict, mode: str = "warm") -> Measurement:
-        """What has come in so far."""
+        """Return the measurement of what has come in so far."""
         return Measurement(
             competitor, problem.describe(), problem.flops, problem.min_bytes, verdict.describe(), tuple(self.seconds),
             tuple(self.helper_seconds), self.calls, tuple(self.clocks), mode, tuple(self.joules), tuple(self.each_seconds),

@@ -95,7 +95,7 @@ def tile_of(which: Rung, options: Options, changes: Mapping[str, int], device: D
 
 @dataclass(frozen=True)
 class Note:
-    """What a stored cubin was made from: it lies beside it, and says how the cubin is launched."""
+    """Origin of a stored cubin: it lies beside it, and says how the cubin is launched."""
 
     rung: str
     tile: Mapping[str, int]
@@ -126,5 +126,5 @@ class Note:
 
 
 def note_path(cubin: Path) -> Path:
-    """Where the note of a cubin lies."""
+    """Return the path of a cubin's note."""
     return cubin.with_name(f"{cubin.name}.json")

@@ -1,4 +1,4 @@
-"""The charts of a report that set ladders and rivals side by side, as Vega-Lite specifications with their data."""
+"""The charts of a report that set ladders and others side by side, as Vega-Lite specifications with their data."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def _is_square(m: Measurement) -> bool:
 
 
 def everyone(gathered: Gathered) -> dict[tuple[str, str, int], dict[str, Taken]]:
-    """Who was measured on square products, by mode, transposes and size; of several records by the rule of ``headline``."""
+    """Return all figures of square products, by mode, transposes and size; of several records by the rule of ``headline``."""
     found: dict[tuple[str, str, int], dict[str, Taken]] = defaultdict(dict)
     measured = [(stored, m) for stored in gathered.records if stored.content.get("kind") != "run" for m in stored.measurements]
     squares = [(stored, m) for stored, m in measured if m.problem["routine"] == "gemm" and _is_square(m)]
@@ -343,7 +343,7 @@ def roofline(views: Views, limits: Limits) -> Chart:
 
 
 def _roof(view: str, speed: float, peak: float, across: Sequence[float]) -> list[Row]:
-    """What memory of a speed in GB/s and a peak in GFLOP/s allow, over all that is drawn."""
+    """Return what memory of a speed in GB/s and a peak in GFLOP/s allow, over all that is drawn."""
     ridge = peak / speed
     low, high = min(*across, ridge) / 3, max(*across, ridge) * 4
     name = f"{view.partition(':')[0]}, {speed:,.0f} GB/s"

@@ -29,7 +29,7 @@ COMMANDS = (
     ("toprung probe --json results/probe.json", "what the device can do: the ceilings"),
     ("toprung tune gemm --json results/tune.json", "the tuner's search"),
 )  # fmt: skip
-"""What makes the measurements of which a report is made."""
+"""Commands that make the measurements of which a report is made."""
 
 
 def needed() -> None:
@@ -117,7 +117,7 @@ def picture(gathered: Gathered, limits: Limits) -> str | None:
 
 
 def config(palette: Mapping[str, str]) -> dict[str, Any]:
-    """How every chart looks; ``page.js`` has the same for what changes with the scheme."""
+    """Return the look of every chart; ``page.js`` has the same for what changes with the scheme."""
     font = "Liberation Sans, Arial, sans-serif"
     return {
         "font": font, "view": {"stroke": None},
@@ -195,7 +195,7 @@ def _said(stored: Stored) -> Sequence[tuple[str, str]]:
 
 
 def _device(gathered: Gathered) -> Sequence[tuple[str, str]]:
-    """What the records say of the device."""
+    """Return what the records say of the device."""
     if not gathered.records:
         return ()
     of = [r.device for r in gathered.records]

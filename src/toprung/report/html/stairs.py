@@ -15,7 +15,7 @@ from toprung.report.html.views import HEIGHT, POINT, Taken, Views, name_of, show
 
 
 def stair_columns(unit: str) -> list[Column]:
-    """What is known of a step."""
+    """Return the columns of a step."""
     return [
         Column("view", "problem"), Column("name", "rung"), Column("idea", "idea"), Column("speed", unit, ",.0f"),
         Column("ms", names.MS, ".4g"), Column("spread", names.SPREAD, ".2f"),
@@ -38,14 +38,14 @@ def stair_rows(key: tuple[str, str, str, str], taken: Sequence[Taken], limits: L
         who = m.competitor
         rung, variant = who["kind"] == "rung", bool(who["variant"])
         ceiling = limits.ceiling(m, backend) if rung else None
-        rival = m.rival(both) if rung else None
+        baseline = m.baseline(both) if rung else None
         row = {
             "view": view, "kind": "variant" if variant else "rung" if rung else "vendor", "number": who["number"],
             "name": name_of(m), "idea": who["variant"] or who["idea"], "speed": shown(m), "ms": 1e3 * m.median,
             "spread": 50 * m.spread, "previous": shown(m) / shown(base) if base and rung else None,
-            "vendor": 100 * m.share_of(rival) if rival else None, "ceiling": ceiling[0] if ceiling else None,
+            "vendor": 100 * m.share_of(baseline) if baseline else None, "ceiling": ceiling[0] if ceiling else None,
             "share": 100 * m.figure / ceiling[0] if ceiling else None, "precision": who["precision"],
-            "rival": name_of(rival) if rival else None, "limiter": ceiling[1] if ceiling else None,
+            "baseline": name_of(baseline) if baseline else None, "limiter": ceiling[1] if ceiling else None,
             "error": m.verdict["frobenius"], "grade": m.verdict["grade"], "layout": 100 * m.helpers, "clock": m.clock,
             "tile": " ".join(f"{k}={v}" for k, v in who["tile"].items()) if rung else None, "record": stored.name,
             "open": page_of(who["name"]) if rung else None,
@@ -62,7 +62,7 @@ def stair_rows(key: tuple[str, str, str, str], taken: Sequence[Taken], limits: L
 
 
 def _lines(taken: Sequence[Taken], figures: Figures | None) -> list[tuple[str, float]]:
-    """What the whole device gives: fp32 multiply-adds, or reading memory."""
+    """Return what the whole device gives: fp32 multiply-adds, or reading memory."""
     _, m = taken[0]
     if m.measured_in == "GB/s":
         memory = next((known for s, _ in taken if (known := Bandwidth.of(s.content))), None)
@@ -77,7 +77,7 @@ def page_of(rung: str) -> str:
 
 
 def _stair_layers(columns: Sequence[Column], unit: str, width: float | None = None) -> list[Spec]:
-    """What a ladder's stairs are drawn of; ``width`` in pixels where the page does not give one."""
+    """Return the layers of a ladder's stairs; ``width`` in pixels where the page does not give one."""
     tip = tooltip(columns)
     x: Spec = {"field": "number", "type": "ordinal", "title": "rung", "axis": {"labelAngle": 0, "grid": False}}
     x["scale"] = {"paddingInner": 0.06, "paddingOuter": 0.1}
@@ -147,7 +147,7 @@ def _head(name: str) -> str:
 
 
 def title_of(name: str) -> str:
-    """What a ladder is; empty where this toprung has it no more."""
+    """Return a ladder's title; empty where this toprung has it no more."""
     return ladder(name).title if name in ladder_names() else ""
 
 

@@ -1,4 +1,4 @@
-"""What the charts of a report are drawn of: for every ladder, problem and mode each rung's figure; and the words they share."""
+"""Figures that the charts of a report are drawn of: for every ladder, problem and mode each rung's; and the words they share."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Views:
         return sorted(names, key=lambda n: (names[n] != "gemm", order.get(n, len(order)), n))
 
     def first(self, ladder: str) -> tuple[str, str, str, str] | None:
-        """What is shown of a ladder first: through CUDA where it can be, the usual problem or else the largest."""
+        """Return what is shown of a ladder first: through CUDA where it can be, the usual problem or else the largest."""
         keys = [k for k in self.of if k[0] == ladder]
         return max(keys, key=lambda k: (k[1] == "cuda", k[2] == self.usual, self.of[k][0][1].flops), default=None)
 
@@ -64,12 +64,12 @@ def _order(m: Measurement) -> tuple[Any, ...]:
 
 
 def name_of(m: Measurement) -> str:
-    """What a competitor is called in a chart."""
+    """Return a competitor's name in a chart."""
     return str(m.competitor["idea"] or m.competitor["name"]) if m.competitor["kind"] != "rung" else competitor_name(m.competitor)
 
 
 def view_of(key: tuple[str, str, str, str]) -> str:
-    """What one of ``Views.of`` is called where a reader chooses among them."""
+    """Return the name of one of ``Views.of`` where a reader chooses among them."""
     return f"{key[2]} through {key[1]}" + (f", {key[3]}" if key[3] != "warm" else "")
 
 
@@ -93,11 +93,11 @@ def headlines(gathered: Gathered, views: Views) -> list[Headline]:
         rungs = [(stored, m) for stored, m in views.of[key] if m.competitor["kind"] == "rung"]
         for precision in dict.fromkeys(m.competitor["precision"] for _, m in rungs):
             stored, m = max((t for t in rungs if t[1].competitor["precision"] == precision), key=lambda t: shown(t[1]))
-            rival = m.rival(both)
-            of = next((s for s, one in views.of[key] if one is rival), stored)
+            vendor = m.baseline(both)
+            of = next((s for s, one in views.of[key] if one is vendor), stored)
             found.append(Headline(
-                f"{name}, {precision}", view_of(key), name_of(m), shown(m), m.measured_in, name_of(rival) if rival else "",
-                m.share_of(rival) if rival else None, tuple(dict.fromkeys((stored.name, of.name))),
+                f"{name}, {precision}", view_of(key), name_of(m), shown(m), m.measured_in, name_of(vendor) if vendor else "",
+                m.share_of(vendor) if vendor else None, tuple(dict.fromkeys((stored.name, of.name))),
             ))  # fmt: skip
     return found
 
