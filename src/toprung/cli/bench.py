@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
+from rich.console import Group
 
 from toprung import backends
 from toprung.backends.base import Session
@@ -253,7 +253,7 @@ class _Run:
                 store(self.cut or at + 1 < len(self.problems))
         return False
 
-    def _fitted(self, rows: list[Row], problem: Gemm) -> Table:
+    def _fitted(self, rows: list[Row], problem: Gemm) -> Group:
         return bench_table(rows, f"{problem} on {self.session.device}", self.session.device.kind).fitted(console.width)[0]
 
     def _finish(self, rows: list[Row], problem: Gemm) -> None:

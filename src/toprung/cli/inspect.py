@@ -154,7 +154,7 @@ def _overview(found: list[tuple[RungCompetitor, MachineCode]], title: str) -> Gr
     work = _work(code for _, code in found)
     share = f"{work} %"
     grid = Grid(title, [
-        Column("rung", right=False), Column(names.TILE, 8, right=False), Column("regs"), Column("spill"), Column("shared"),
+        Column("rung", right=False), Column(names.TILE, 8, right=False), Column(names.REGISTERS), Column("spill"), Column("shared"),
         Column(work, 1), *(Column(name, 2) for name in SHOWN[work]), Column("rest", 5), Column("kept", 4), Column("bank", 4),
         Column("held", 3), Column(share),
     ])  # fmt: skip
@@ -163,7 +163,7 @@ def _overview(found: list[tuple[RungCompetitor, MachineCode]], title: str) -> Gr
         columns = (work, *SHOWN[work])
         rest = loop.instructions - sum(count for kind, count in loop.counts.items() if kind.split(".")[0] in columns)
         grid.add({
-            "rung": f"{entry.number} {entry.variant}".rstrip(), names.TILE: str(entry.tile), "regs": str(code.registers),
+            "rung": f"{entry.number} {entry.variant}".rstrip(), names.TILE: str(entry.tile), names.REGISTERS: str(code.registers),
             "spill": str(code.spills), "shared": str(code.shared_bytes), **{name: _count(loop.counts, name) for name in columns},
             "rest": str(rest), "kept": f"{100 * loop.reads.kept_share:.0f}", "bank": str(loop.reads.extra_cycles),
             "held": str(held.blocks) if held else "?", share: f"{100 * loop.share(work):.1f}",

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
+from rich.console import Group
 
 from toprung import backends
 from toprung.backends.base import Session
@@ -267,7 +267,7 @@ class _Run:
             share = functools.partial(self.bounds.share, problem=problem)
         return ladder_table(rows, title, self.limits, problem.measured_in, self.plan.each, share)
 
-    def _fitted(self, rows: list[Row], size: str, problem: Problem) -> Table:
+    def _fitted(self, rows: list[Row], size: str, problem: Problem) -> Group:
         return self._table(rows, size, problem).fitted(console.width)[0]
 
     def _print(self, rows: list[Row], size: str, problem: Problem) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from rich import box
 from rich.cells import cell_len
+from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
@@ -70,7 +71,7 @@ class Grid:
             found[column.name] = max(cell_len(t) for t in texts)
         return found
 
-    def fitted(self, width: int | None, most: int | None = None) -> tuple[Table, tuple[str, ...], int]:
+    def fitted(self, width: int | None, most: int | None = None) -> tuple[Group, tuple[str, ...], int]:
         """Return the table for a width, names of the columns that are left out, and the cells that it takes.
 
         Parameters
@@ -92,7 +93,7 @@ class Grid:
             if width is not None and (excess := taken(sizes) - width) > 0:
                 sizes[column.name] = max(least[column.name], sizes[column.name] - excess)
         table = Table(
-            title=self.title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False,
+            box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False,
             padding=(0, GAP - 1, 0, 0), show_lines=self.lines,
         )  # fmt: skip
         for c in shown:
@@ -101,7 +102,9 @@ class Grid:
             )
         for cells, style in self.rows:
             table.add_row(*(cells.get(c.name, "") for c in shown), style=style)
-        return table, tuple(c.name for c in self.columns if c not in shown), taken(sizes)
+        # a table's own title would be wrapped at its width
+        title = [Text(self.title, "bold", no_wrap=True, overflow="ignore")] if self.title else []
+        return Group(*title, table), tuple(c.name for c in self.columns if c not in shown), taken(sizes)
 
 
 def left_out(names: Sequence[str], width: int | None) -> str:

@@ -51,7 +51,7 @@ def sizes(views: Views) -> Chart:
     columns = [
         Column("view", "ladder"), Column("name", "rung"), Column("idea", "idea"), Column("size", "M = N = K", "d"),
         Column("speed", "speed", ",.0f"), Column("unit", "unit"), Column("ms", named.MS, ".4g"),
-        Column("error", "Frobenius error", ".2e"), Column("record", "record"),
+        Column("error", named.FROBENIUS, ".2e"), Column("record", "record"),
     ]  # fmt: skip
     x: Spec = {"field": "size", "type": "quantitative", "title": "M = N = K", "scale": {"type": "log", "base": 2, "nice": False}}
     x["axis"] = {"format": "d", "labelOverlap": True}
@@ -161,7 +161,7 @@ def beside(gathered: Gathered) -> Chart:
     columns = [
         Column("view", "what"), Column("name", "who"), Column("rung", "which"), Column("precision", "precision"),
         Column("size", "M = N = K", "d"), Column("speed", "GFLOP/s", ",.0f"), Column("ms", named.MS, ".4g"),
-        Column("error", "Frobenius error", ".2e"), Column("clock", named.CLOCK, ".0f"), Column("energy", "nJ an operation", ".3g"),
+        Column("error", named.FROBENIUS, ".2e"), Column("clock", named.CLOCK, ".0f"), Column("energy", "nJ an operation", ".3g"),
         Column("record", "record"),
     ]  # fmt: skip
     spec = {
@@ -216,7 +216,7 @@ def errors(gathered: Gathered, views: Views) -> Chart:
             usual = view
     columns = [
         Column("view", "problem"), Column("name", "who"), Column("idea", "idea"), Column("precision", "precision"),
-        Column("speed", "GFLOP/s", ",.0f"), Column("error", "Frobenius error", ".2e"), Column("grade", named.GRADE, ".3g"),
+        Column("speed", "GFLOP/s", ",.0f"), Column("error", named.FROBENIUS, ".2e"), Column("grade", named.GRADE, ".3g"),
         Column("ms", named.MS, ".4g"), Column("record", "record"),
     ]  # fmt: skip
     kinds = sorted({r["precision"] for r in rows}, key=lambda p: (not precision(p).accurate, p != "fp32", p))

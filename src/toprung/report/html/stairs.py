@@ -21,7 +21,7 @@ def stair_columns(unit: str) -> list[Column]:
         Column("ms", names.MS, ".4g"), Column("spread", names.SPREAD, ".2f"),
         Column("previous", names.PREVIOUS, ".2f"),
         Column("vendor", names.VENDOR, ".1f"), Column("ceiling", f"bound, {unit}", ",.0f"),
-        Column("share", names.BOUND, ".1f"), Column("limiter", "limited by"), Column("error", "Frobenius error", ".2e"),
+        Column("share", names.BOUND, ".1f"), Column("limiter", "limited by"), Column("error", names.FROBENIUS, ".2e"),
         Column("grade", names.GRADE, ".2f", hover=False), Column("layout", f"{names.HELPERS}, %", ".1f"),
         Column("clock", names.CLOCK, ".0f", hover=False),
         Column("tile", names.TILE), Column("record", "record", hover=False),
