@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console
 
 from records import around, of_rung, peer
+from toprung.cli import progress
 from toprung.lab.competitor import RungCompetitor
 from toprung.lab.harness.compare import Row
 from toprung.lab.harness.measure import Measurement
@@ -85,3 +86,18 @@ def test_a_sweep_takes_as_many_tables_as_its_sizes_need() -> None:
 
 def test_times_have_no_exponent() -> None:
     assert [ms_text(s) for s in (1.85e-6, 2.6e-8, 0.0123, 4.0)] == ["0.00185", "0.00003", "12.3", "4,000"]
+
+
+def test_what_is_left_is_estimated_by_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two verdicts of 10 s each and then samples of 1 s: what is left of both kinds is counted at their own speeds."""
+    now = [100.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    one = progress.Progress({"verdict": 4.0, "sample": 40.0})
+    assert one.line() == "0 s"
+    for kind, seconds in (("verdict", 10.0), ("verdict", 10.0), ("sample", 1.0), ("sample", 1.0)):
+        now[0] += seconds
+        one.step("a", 1.0, kind)
+    assert one.left() == pytest.approx(2 * 10 + 38 * 1) and one.line() == "a: 22 s, about 58 s to go"
+    one.leave_out({"verdict": 2.0, "sample": 30.0})
+    assert one.left() == pytest.approx(8)
+    assert [progress.duration(s) for s in (0.4, 59.4, 60, 200, 3900)] == ["0 s", "59 s", "1 min", "3 min 20 s", "1 h 5 min"]

@@ -16,7 +16,7 @@ from rich.console import Group
 from toprung import backends
 from toprung.backends.base import Session
 from toprung.cli.common import INTERRUPTED, WIDE, console, errors_console, json_option, parse_seconds, parse_sizes, show
-from toprung.cli.progress import Progress, duration
+from toprung.cli.progress import Progress, duration, total
 from toprung.device import Device
 from toprung.errors import BadSize, OutOfDeviceMemory, ToprungError, UnknownName
 from toprung.lab.competitor import Competitor
@@ -200,7 +200,7 @@ class _Run:
         budget: float | None,
     ) -> None:
         self.problems, self.competing, self.session, self.plan, self.wide = problems, competing, session, plan, wide
-        self.budget, self.expected = budget, [plan.expected_seconds(p, len(competing), session.device.kind) for p in problems]
+        self.budget, self.expected = budget, [plan.expected(p, len(competing), session.device.kind) for p in problems]
         self.measured: list[Measurement] = []
         self.failures: list[str] = []
         self.notes: dict[str, None] = {}
@@ -209,12 +209,13 @@ class _Run:
 
     def all(self, store: Callable[[bool], None]) -> bool:
         """Compare on every problem, ``store`` what there is after each; return True if Ctrl-C ended it."""
-        if sum(self.expected) > WORTH_SAYING:
+        seconds = sum(total(self.expected).values())
+        if seconds > WORTH_SAYING:
             many = f"{len(self.problems)} products, {len(self.competing)} competitors" if len(self.problems) > 1 else "this"
-            said = f"{many}: about {duration(sum(self.expected))}; Ctrl-C or --budget ends it earlier and keeps what was measured"
+            said = f"{many}: about {duration(seconds)}; Ctrl-C or --budget ends it earlier and keeps what was measured"
             errors_console.print(said, style="dim", markup=False, highlight=False, soft_wrap=True)
         kind = self.session.device.kind
-        with Progress(sum(self.expected)) as progress:
+        with Progress(total(self.expected)) as progress:
             for at, (problem, expected) in enumerate(zip(self.problems, self.expected, strict=True)):
                 if self.budget is not None and progress.elapsed > self.budget:
                     self.cut = True
@@ -224,31 +225,31 @@ class _Run:
                     break
                 rows = self.plan.rows(self.competing)
                 progress.table = functools.partial(self._fitted, rows, problem)
-                rest = expected
+                rest = dict(expected)
                 try:
                     progress.step(f"{problem}: making the operands")
                     for row in compare(PlacedProblem(problem, self.session), rows, self.plan):
-                        part = {
-                            "verdict": self.plan.verify_seconds(problem, kind),
-                            "sample": self.plan.sample_seconds(problem, kind, row.mode),
-                        }.get(row.came_in(), 0.0)
-                        rest -= part
-                        progress.step(f"{problem}: {row.who.name} {row.mode} {row.state}", part)
-                        if part and self.budget is not None and progress.elapsed > self.budget:
+                        one = 0.0
+                        if came := row.came_in():
+                            verdict = expected["verdict"] / len(self.competing)
+                            one = verdict if came == "verdict" else self.plan.sample_seconds(problem, kind, row.mode)
+                            rest[came] -= one
+                        progress.step(f"{problem}: {row.who.name} {row.mode} {row.state}", one, came)
+                        if came and self.budget is not None and progress.elapsed > self.budget:
                             self.cut = True
                             break
                 except (OutOfDeviceMemory, MemoryError) as error:
                     self.notes[f"{problem}: skipped: {error}"] = None
                     if not any(r.measurement for r in rows):  # what was done before it, in another mode, is kept
                         progress.table = None
-                        progress.step("", rest)
+                        progress.leave_out(rest)
                         continue
                 except KeyboardInterrupt:
                     progress.table = None
                     self._finish(rows, problem)
                     return True
                 progress.table = None
-                progress.step("", rest)
+                progress.leave_out(rest)
                 self._finish(rows, problem)
                 store(self.cut or at + 1 < len(self.problems))
         return False

@@ -28,7 +28,7 @@ from toprung.cli.common import (
     table_width,
     with_settings,
 )  # fmt: skip
-from toprung.cli.progress import Progress, duration
+from toprung.cli.progress import Progress, duration, total
 from toprung.device import Device
 from toprung.errors import BuildError, LaunchError, OutOfDeviceMemory, WrongResult
 from toprung.lab.competitor import Competitor
@@ -218,14 +218,8 @@ class _Run:
     def all(self) -> bool:
         """Measure every size, each with a table; return True if Ctrl-C ended it."""
         kind, count = self.session.device.kind, len(self.competing)
-
-        def parts(problem: Problem) -> dict[str, float]:
-            return {
-                "verdict": self.plan.verify_seconds(problem, kind), "sample": self.plan.sample_seconds(problem, kind, "warm"),
-            }  # fmt: skip
-
-        expected = {size: self.plan.expected_seconds(p, count, kind) for size, p in self.problems.items()}
-        with Progress(sum(expected.values())) as progress:
+        expected = {size: self.plan.expected(p, count, kind) for size, p in self.problems.items()}
+        with Progress(total(expected.values())) as progress:
             for size, problem in self.problems.items():
                 if self.budget is not None and progress.elapsed > self.budget:
                     self.cut = True
@@ -233,26 +227,27 @@ class _Run:
                 self.done[size] = rows = self.plan.rows(self.competing)
                 progress.table = functools.partial(self._fitted, rows, size, problem)
                 left = expected[size]
+                one = {"verdict": left["verdict"] / max(1, count), "sample": self.plan.sample_seconds(problem, kind, "warm")}
                 try:
                     progress.step(f"{size}: making the operands")
                     for row in compare(PlacedProblem(problem, self.session), rows, self.plan):
-                        part = parts(problem).get(row.came_in(), 0.0)
-                        left -= part
-                        progress.step(_said(row, size), part)
-                        if part and self.budget is not None and progress.elapsed > self.budget:
+                        if came := row.came_in():
+                            left[came] -= one[came]
+                        progress.step(_said(row, size), one.get(came, 0.0), came)
+                        if came and self.budget is not None and progress.elapsed > self.budget:
                             self.cut = True
                             break
                 except OutOfDeviceMemory as error:
                     self.failures.append(f"{size}: skipped: {error}")
                     del self.done[size]
-                    progress.step("", left)
+                    progress.leave_out(left)
                     continue
                 except KeyboardInterrupt:
                     progress.table = None
                     self._print(rows, size, problem)
                     return True
                 progress.table = None
-                progress.step("", left)
+                progress.leave_out(left)
                 self._print(rows, size, problem)
         if self.cut:
             skipped = [size for size in self.problems if size not in self.done]

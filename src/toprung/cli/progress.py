@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 
 from rich.console import Group, RenderableType
@@ -26,6 +26,15 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
+def total(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """Return the sum of sizes by kind."""
+    found: dict[str, float] = {}
+    for part in parts:
+        for kind, size in part.items():
+            found[kind] = found.get(kind, 0.0) + size
+    return found
+
+
 class Progress:
     """Progress of a command, as a context.
 
@@ -34,11 +43,14 @@ class Progress:
 
     Parameters
     ----------
-    total : size of all steps together, in any unit; 0 where it is not known
+    total : size of all steps together in any unit, or of the steps of each kind; nothing where it is not known. What is left of a
+        kind is estimated by how long its steps have taken so far: kernels may be built slowly and then run fast
     """
 
-    def __init__(self, total: float = 0.0) -> None:
-        self._total, self._done, self._text = total, 0.0, ""
+    def __init__(self, total: float | Mapping[str, float] = 0.0) -> None:
+        self._total = dict(total) if isinstance(total, Mapping) else {"": total}
+        self._done, self._took = dict.fromkeys(self._total, 0.0), dict.fromkeys(self._total, 0.0)
+        self._text, self._stepped = "", time.monotonic()
         self._start = self._said = time.monotonic()
         self._live: Live | None = None
         self.table: Callable[[], RenderableType] | None = None
@@ -59,25 +71,37 @@ class Progress:
             self.table, self._text = None, ""
             self._live.stop()
 
-    def step(self, text: str, size: float = 0.0) -> None:
-        """Say what is done now, or has been done; ``size`` of it counts as done."""
-        self._done, self._text = self._done + size, text
-        now = time.monotonic()
+    def step(self, text: str, size: float = 0.0, kind: str = "") -> None:
+        """Say what is done now, or has been done; ``size`` of a kind counts as done, and took the time since the last such step."""
+        now, self._text = time.monotonic(), text
+        if size:
+            self._done[kind] += size
+            self._took[kind] += now - self._stepped
+            self._stepped = now
         if text and self._live is None and now - self._said >= QUIET_SECONDS:
             self._said = now
             errors_console.print(self.line(), markup=False, highlight=False, soft_wrap=True)
 
-    def skip(self, size: float) -> None:
-        """Leave out steps of that size."""
-        self._total -= size
+    def leave_out(self, sizes: Mapping[str, float]) -> None:
+        """Leave out what is left of a part: steps by kind."""
+        for kind, size in sizes.items():
+            self._total[kind] -= size
+
+    def left(self) -> float:
+        """Return about how many seconds are left; 0 where nothing is known."""
+        done, took = sum(self._done.values()), sum(self._took.values())
+        seconds = 0.0
+        for kind, total in self._total.items():
+            # of a kind that has not begun no more is known than of all together
+            a_unit = self._took[kind] / self._done[kind] if self._done[kind] else took / done if done else 0.0
+            seconds += max(0.0, total - self._done[kind]) * a_unit
+        return seconds
 
     def line(self) -> str:
         """Return what is being done, the time so far, and an estimate of the rest."""
-        passed, share = self.elapsed, self._done / self._total if self._total > 0 else 0.0
+        passed, left = self.elapsed, self.left()
         said = f"{self._text}: {duration(passed)}" if self._text else duration(passed)
-        if 0 < share < 1 and passed > 1:
-            said += f", {100 * share:.0f} %, about {duration(passed * (1 - share) / share)} to go"
-        return said
+        return said + (f", about {duration(left)} to go" if left and passed > 1 else "")
 
     def _drawn(self) -> RenderableType:
         line = Text(self.line(), style="dim", no_wrap=True, overflow="ellipsis")

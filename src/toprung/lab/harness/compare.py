@@ -99,10 +99,11 @@ class Plan:
         call, sampling = problem.flops / CALL_FLOPS[kind], self.sampling_on(kind, mode)
         return max(sampling.settle_seconds, call * (sampling.settle_seconds > 0)) + max(sampling.sample_seconds, call)
 
-    def expected_seconds(self, problem: Problem, competitors: int, kind: str) -> float:
-        """Return about how long a comparison takes."""
+    def expected(self, problem: Problem, competitors: int, kind: str) -> dict[str, float]:
+        """Return about how many seconds all verdicts and all samples of a problem take, by what ``Row.came_in`` says of them."""
         samples = sum(self.count(mode) * self.sample_seconds(problem, kind, mode) for mode in self.modes)
-        return competitors * (self.verify_seconds(problem, kind) + samples) + problem.flops / REFERENCE_FLOPS
+        verdicts = competitors * self.verify_seconds(problem, kind) + problem.flops / REFERENCE_FLOPS
+        return {"verdict": verdicts, "sample": competitors * samples}
 
 
 @dataclass
