@@ -15,7 +15,7 @@ from pathlib import Path
 
 from toprung import backends
 from toprung.lab.harness import results
-from toprung.lab.harness.climb import entries
+from toprung.lab.harness.climb import variants
 from toprung.lab.harness.environment import environment
 from toprung.lab.rung import ladder
 
@@ -37,7 +37,7 @@ def main() -> int:
     arguments.add_argument("--device", default="cuda:0")
     chosen = arguments.parse_args()
     found, device = ladder(chosen.ladder), backends.find(chosen.device)
-    rows = entries(found.rungs, device, None)
+    rows = variants(found.rungs, device)
     verify = [sys.executable, str(Path(__file__).with_name("verify.py")), "--device", chosen.device, "--ladder", chosen.ladder]
     words = ["ncu", "--csv", "--clock-control", "none", "--kernel-name", found.routine, "--metrics", ",".join(METRICS.values())]
     done = subprocess.run([*words, *verify, "--sizes", str(chosen.size)], capture_output=True, text=True, check=False)
@@ -51,7 +51,7 @@ def main() -> int:
         print(done.stdout[-3000:], done.stderr[-3000:], f"{len(launches)} launches of {len(rows)} rows", sep="\n")
         return 1
     counted = [
-        {"rung": row.who.name, "variant": row.variant, "size": chosen.size, **launches[i]}
+        {"rung": row.name, "variant": row.variant, "size": chosen.size, **launches[i]}
         for row, i in zip(rows, sorted(launches), strict=True)
     ]
     with backends.opened(device) as session:

@@ -15,10 +15,9 @@ from pathlib import Path
 from toprung import backends
 from toprung.lab.baselines import peers
 from toprung.lab.harness import results
-from toprung.lab.harness.bench import Row, check, competitors
-from toprung.oracle.check import Oracle, hostile
+from toprung.lab.harness.bench import competitors
+from toprung.lab.harness.compare import PlacedProblem, Plan, compare
 from toprung.oracle.gemm import TRANSPOSES, Gemm
-from toprung.oracle.placed import OnDevice
 
 BUDGET = 350.0
 LAST = 10.0
@@ -35,13 +34,11 @@ def verify(device, names):
     wrong = []
     with backends.opened(device) as session:
         for problem in HOSTILE:
-            operands = hostile(problem)
-            placed, oracle = OnDevice(operands, session), Oracle(operands)
-            for who in competitors(names):
-                row = Row(who)
-                check(row, placed, oracle)
-                if row.failed:
-                    wrong.append(f"{who.name} {problem} α={problem.alpha} β={problem.beta}: {row.note}")
+            plan = Plan(samples={"warm": 0})
+            rows = plan.rows(competitors(names))
+            for _ in compare(PlacedProblem(problem, session), rows, plan):
+                pass
+            wrong += [f"{r.who.name} {problem} α={problem.alpha} β={problem.beta}: {r.note}" for r in rows if r.failed]
     return wrong
 
 

@@ -38,15 +38,16 @@ from toprung.kernels.tiled.family import configured
 from toprung.kernels.tiled.record import RECORD
 from toprung.lab.baselines import vendor
 from toprung.lab.harness import environment, results
+from toprung.lab.harness.compare import PlacedProblem, Plan, compare
 from toprung.lab.harness.library import Toprung
 from toprung.lab.harness.measure import SamplingPlan, Timing
 from toprung.lab.harness.stats import paired_ratio
-from toprung.oracle.check import Oracle, hostile, view
+from toprung.oracle.check import Oracle, view
 from toprung.oracle.gemm import Gemm
-from toprung.oracle.placed import OnDevice
 from toprung.oracle.problem import UNIT_ROUNDOFF
 from toprung.tile import Tile, broken
 from toprung.tune.compiler import compile_one
+from toprung.tune.measure import Trialled
 
 TILED, SKINNY = family("tiled"), family("skinny")
 PROBLEMS = (
@@ -161,8 +162,8 @@ class Trial:
 
     def __init__(self, session, problem):
         self.session, self.problem, self.desc = session, problem, problem.desc
-        self.operands = hostile(problem)
-        self.placed = OnDevice(self.operands, session)
+        self.at = PlacedProblem(problem, session)
+        self.operands, self.placed = self.at.operands, self.at.memory
         self.right, self.checked = None, 0
 
     def prepare(self, candidate):
@@ -207,14 +208,15 @@ class Trial:
         peer, reason = vendor(self.session.device, "gemm")
         if peer is None:
             print("  no vendor library:", reason)
-        competitors = ([("vendor", peer.prepare(self.placed))] if peer else []) + [(c, self.prepare(c)) for c in candidates]
-        timings = [(who, Timing(p, plan=GOOD)) for who, p in competitors if p]
-        for _, timing in timings:
-            timing.warm_up()
-        for _ in range(turns):
-            for _, timing in timings:
-                timing.sample()
-        return timings
+        plan = Plan(samples={"warm": turns}, sampling={"warm": GOOD})
+        rows = plan.rows([*([peer] if peer else []), *map(Trialled, candidates)])
+        for _ in compare(self.at, rows, plan):
+            pass
+        for row in rows:
+            if row.failed:
+                print("WRONG:", row.who.name, row.note)
+        names = ["vendor"] * bool(peer) + list(candidates)
+        return [(name, row.measurement) for name, row in zip(names, rows, strict=True) if row.measurement]
 
 
 def study(session, pool, problem, end):

@@ -12,7 +12,8 @@ import sys
 
 from toprung import backends
 from toprung.cli.common import parse_sizes
-from toprung.lab.harness.climb import climb, entries, problem_of, refusals
+from toprung.lab.harness.climb import problem_of, refusals, variants
+from toprung.lab.harness.compare import PlacedProblem, Plan, compare
 from toprung.lab.rung import ladder, select
 
 
@@ -53,14 +54,15 @@ def main() -> int:
         print(*reasons, sep="\n")
     with backends.opened(device) as session:
         for size in parse_sizes(chosen.sizes):
-            rows = entries(select(found.rungs, numbers), device, None)
-            for _ in climb(problem_of(found, size), rows, session, samples=0):
+            plan = Plan(samples={"warm": 0})
+            rows = plan.rows(variants(select(found.rungs, numbers), device))
+            for _ in compare(PlacedProblem(problem_of(found, size), session), rows, plan):
                 pass
             wrong += not rows  # nothing was verified
-            for entry in rows:
-                detail = f", grade {entry.verdict.grade:.3g}" if entry.verdict else ""
-                print(f"{found.name}/{entry.label} at {size}: {entry.failure or 'right'}{detail}", flush=True)
-                wrong += bool(entry.failure)
+            for row in rows:
+                detail = f", grade {row.verdict.grade:.3g}" if row.verdict else ""
+                print(f"{found.name}/{row.label} at {size}: {row.note or 'right'}{detail}", flush=True)
+                wrong += bool(row.note)
     return 1 if wrong else 0
 
 

@@ -15,10 +15,11 @@ from planted import Failing, Planted, bf16, fp16
 from toprung.backends.base import Session
 from toprung.errors import BadSize, UnknownName
 from toprung.lab.competitor import Competitor, RungCompetitor
-from toprung.lab.harness import bench as benching
+from toprung.lab.harness import compare as comparing
 from toprung.lab.harness import results
 from toprung.lab.harness.accuracy import Graded
-from toprung.lab.harness.bench import Row, bench, competitors, default_competitors, ratios
+from toprung.lab.harness.bench import competitors, default_competitors, ratios
+from toprung.lab.harness.compare import PlacedProblem, Plan, Row, compare
 from toprung.lab.harness.measure import SamplingPlan, Timing
 from toprung.lab.harness.stats import paired_ratio, ratio
 from toprung.lab.harness.suites import CPU_FLOPS, SUITES, fitting, suite
@@ -37,9 +38,10 @@ def typed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -
 
 
 def compared(problem: Gemm, rivals: list[Competitor], session: Session, *modes: str) -> list[Row]:
-    rows: list[Row] = []
-    for rows in bench(problem, rivals, session, modes or ("warm",), samples=FEW):
-        assert [r.who for r in rows[: len(rivals)]] == rivals
+    plan = Plan(modes or ("warm",), FEW)
+    rows = plan.rows(rivals)
+    for row in compare(PlacedProblem(problem, session), rows, plan):
+        assert any(row is one for one in rows)
     return rows
 
 
@@ -50,11 +52,11 @@ def test_who_takes_part_is_said_by_name(session: Session) -> None:
         with pytest.raises(UnknownName):
             competitors([unknown])
     names = [c.name for c in default_competitors(session.device)]
-    assert names[0] == "numpy" and "cublas" not in names and "kepler/r10" in names
+    assert names[:2] == ["matmul", "numpy"] and "cublas" not in names and not any("/" in name for name in names)
 
 
 def test_all_are_measured_on_the_same_problem_and_data(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(benching, "COLD_BYTES", {"cpu": 1 << 18})
+    monkeypatch.setattr(comparing, "COLD_BYTES", {"cpu": 1 << 18})
     rows = compared(Gemm(64, 48, 32), competitors(["numpy", "kepler/r07"]), session, "warm", "cold")
     assert [(r.who.name, r.mode, r.state) for r in rows] == [
         (name, mode, "done") for mode in ("warm", "cold") for name in ("numpy", "kepler/r07")
@@ -79,12 +81,12 @@ def test_competitors_take_turns(session: Session) -> None:
 
 
 def test_cold_calls_rotate_over_operands_larger_than_the_caches(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(benching, "COLD_BYTES", {"cpu": 7 * 3 * 4 * 16 * 16})
+    monkeypatch.setattr(comparing, "COLD_BYTES", {"cpu": 7 * 3 * 4 * 16 * 16})
     calls: list[object] = []
     compared(Gemm(16, 16, 16), [Planted(called=calls.append)], session, "cold")
     timed = calls[1:]  # after the check
     assert len({id(c) for c in timed[:7]}) == 7 and timed[0] is timed[7]
-    monkeypatch.setattr(benching, "COLD_BYTES", {"cpu": 100})
+    monkeypatch.setattr(comparing, "COLD_BYTES", {"cpu": 100})
     calls.clear()
     compared(Gemm(16, 16, 16), [Planted(called=calls.append)], session, "cold")
     assert len({id(c) for c in calls}) == 1
@@ -178,6 +180,40 @@ def test_a_size_that_does_not_fit_is_skipped_and_said(typed: Typed) -> None:
     assert code == 0 and "300000: skipped:" in text and "cannot allocate 360,000,000,000 bytes" in text and "16 on opencl:" in text
     code, text = typed("bench", "--sizes", "300000", "--peers", "numpy", "--device", "opencl")
     assert code == 1 and "skipped" in text
+
+
+def test_a_suite_says_how_long_it_takes_and_can_be_cut_short(typed: Typed, tmp_path: Path) -> None:
+    out = tmp_path / "o.json"
+    code, text = typed("bench", "--suite", "odd", "--peers", "numpy", "--sustained", "--budget", "0.1s", "--json", out)
+    assert (
+        code == 0 and "products, 1 competitors: about " in text and "--budget ends it earlier and keeps what was measured" in text
+    )
+    record = results.read(out)
+    assert record["interrupted"] and len({results.problem_name(m.problem) for m in record["measurements"]}) == 1
+    assert any("is over: " in note and "products not begun" in note for note in record["notes"])
+    code, text = typed("bench", "--budget", "soon")
+    assert code == 2 and "a budget is a time such as 60s" in text
+
+
+def test_what_was_measured_is_in_the_file_before_the_end(typed: Typed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After each product: a process that is killed loses the product at hand."""
+    seen: list[int] = []
+    right = results.write
+
+    def heard(path: Path, content: dict[str, object]) -> None:
+        right(path, content)
+        seen.append(len(results.read(path)["measurements"]) if content["interrupted"] else -1)
+
+    monkeypatch.setattr(results, "write", heard)
+    assert typed("bench", "--sizes", "8,9,10", "--peers", "numpy", "--json", tmp_path / "o.json")[0] == 0
+    assert seen == [1, 2, -1, -1]
+
+
+def test_bench_begins_with_the_library_as_a_user_gets_it(typed: Typed, tmp_path: Path) -> None:
+    code, text = typed("bench", "--sizes", "48", "--json", tmp_path / "o.json")
+    assert code == 0 and "× matmul" in text
+    who = [m.competitor["name"] for m in results.read(tmp_path / "o.json")["measurements"]]
+    assert who[:2] == ["matmul", "numpy"] and not any("/" in name for name in who)
 
 
 def test_suites_hold_what_they_say() -> None:
@@ -286,13 +322,13 @@ def test_the_library_in_both_ways(typed: Typed, tmp_path: Path) -> None:
 
 def test_transposes_share_what_was_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[object] = []
-    monkeypatch.setattr(benching, "_last", [])
-    monkeypatch.setattr(benching, "hostile", lambda *a: drawn.append(a) or hostile(*a))
-    first, second = (benching._operands(Gemm(24, 24, 24, trans=t), "uniform") for t in ("NN", "TT"))
+    monkeypatch.setattr(comparing, "_last", [])
+    monkeypatch.setattr(comparing, "hostile", lambda *a: drawn.append(a) or hostile(*a))
+    first, second = (comparing._operands(Gemm(24, 24, 24, trans=t), "uniform", 0) for t in ("NN", "TT"))
     assert len(drawn) == 1
     assert second.problem.trans == "TT"  # type: ignore[attr-defined]
     assert second.flat is first.flat
     for other in (Gemm(24, 24, 25), Gemm(24, 24, 24, alpha=0.0)):
-        benching._operands(other, "uniform")
-    benching._operands(other, "positive")
+        comparing._operands(other, "uniform", 0)
+    comparing._operands(other, "positive", 0)
     assert len(drawn) == 4

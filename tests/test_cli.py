@@ -136,6 +136,34 @@ def test_ctrl_c_keeps_what_was_measured(tmp_path):
     assert [m["problem"]["M"] for m in record["measurements"] if m["competitor"]["number"] == 1] == [32]
 
 
+def test_a_budget_ends_a_ladder_and_keeps_what_was_measured(tmp_path):
+    out = tmp_path / "out.json"
+    done = toprung("ladder", "kepler", "--sizes", "32,33,34", "--rungs", "1", "--budget", "0.05s", "--json", str(out))
+    assert done.returncode == 0, done.stderr
+    assert "the budget of 0 s is over" in done.stdout and "not begun: 33, 34" in done.stdout
+    record = json.loads(out.read_text())
+    assert record["interrupted"] is True and {m["problem"]["M"] for m in record["measurements"]} <= {32}
+    assert any("budget" in note for note in record["notes"])
+
+
+def test_a_pipe_hears_how_far_a_command_is_and_gets_the_table_alone(tmp_path):
+    """A line a step on standard error, with an estimate; standard output has whole numbers, at any width, and no blanks behind."""
+    program = "import toprung.cli.progress as p; p.QUIET_SECONDS = 0.0; from toprung.cli import main; main()"
+    words = [sys.executable, "-c", program, "ladder", "kepler", "--sizes", "300", "--rungs", "1,7"]
+    unset = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
+    done = subprocess.run(words, capture_output=True, text=True, timeout=240, check=True, env=unset)
+    steps = done.stderr.splitlines()
+    assert any("kepler/r07 is right" in line for line in steps) and any("kepler/r01 timed 2 ×" in line for line in steps)
+    assert any(", about " in line and " to go" in line for line in steps)
+    assert "32×32×64 8×32 v8/16" in done.stdout and "left out" not in done.stdout
+    assert not any(line != line.rstrip() for line in done.stdout.splitlines()) and "to go" not in done.stdout
+    narrow = toprung("ladder", "kepler", "--sizes", "40", "--rungs", "1,7", COLUMNS="80")
+    assert "left out at 80 columns: tile" in narrow.stdout and "--wide shows them" in narrow.stdout
+    assert max(len(line) for line in narrow.stdout.splitlines() if line[:2] in ("0 ", "1 ", "7 ")) <= 80
+    wide = toprung("ladder", "kepler", "--sizes", "40", "--rungs", "1,7", "--wide", COLUMNS="80")
+    assert "left out" not in wide.stdout and "32×32×64 8×32 v8/16" in wide.stdout
+
+
 def test_sizes_numbers_and_switches_as_written():
     assert parse_sizes("512,35x79x19,256:768:256") == [(512,), (35, 79, 19), (256,), (512,), (768,)]
     assert parse_numbers("0,2-4", range(6), "rung") == [0, 2, 3, 4]

@@ -23,8 +23,9 @@ from toprung.errors import BadCubin, BadRecord, UnknownName
 from toprung.kernels.build import build
 from toprung.kernels.record import Own, kernel_source
 from toprung.lab.harness import results
+from toprung.lab.harness.compare import PlacedProblem, Plan, compare
 from toprung.lab.harness.environment import environment
-from toprung.lab.harness.single import FILE, HERE, Job, run
+from toprung.lab.harness.single import FILE, HERE, LoadedRung
 from toprung.lab.rung import rung
 from toprung.lab.sass.machine_code import inspect_source
 from toprung.oracle.gemm import Gemm
@@ -179,11 +180,13 @@ def test_run_command_verifies_and_times_one_kernel(device: Device, tmp_path: Pat
 def test_two_forms_of_a_rung_are_compared_in_turns(session: Session, tmp_path: Path) -> None:
     """On PoCL both forms are compiled here: what is tested is the comparison and its table."""
     which, problem = rung("kepler/r01"), Gemm(40, 40, 40)
-    jobs = [Job(HERE, None), Job(FILE, None)]
-    assert list(run(which, which.tile_for(session.device), {}, problem, session, jobs)) == jobs
-    assert all(j.verdict and j.verdict.right and len(j.load_seconds) == 5 for j in jobs)
-    loads = [{"label": j.label, "compile_seconds": j.compile_seconds, "load_seconds": j.load_seconds} for j in jobs]
-    measured = [j.measurement for j in jobs if j.measurement]
+    tile, plan = which.tile_for(session.device), Plan(samples={"warm": 5}, tolerates=())
+    forms = [LoadedRung(label, which, {}, tile) for label in (HERE, FILE)]
+    rows = plan.rows(forms)
+    assert [r.state for r in compare(PlacedProblem(problem, session), rows, plan)].count("done") == 2
+    assert all(r.verdict and r.verdict.right for r in rows) and all(len(f.load_seconds) == 5 for f in forms)
+    loads = [{"label": f.label, "compile_seconds": f.compile_seconds, "load_seconds": f.load_seconds} for f in forms]
+    measured = [r.measurement for r in rows if r.measurement]
     results.write(tmp_path / "a.json", results.record("toprung run", environment(session), measured, loads=loads))
     table = refresh("<!-- toprung:loads kepler/r01 a.json -->\n<!-- toprung:end -->\n", tmp_path)
     assert table.count("| kepler/r01 |") == 2 and f"| {FILE} | 40 |" in table and " to " in table

@@ -18,10 +18,11 @@ from toprung.backends import cuda, nvrtc
 from toprung.backends.base import Source
 from toprung.errors import BuildError, IllegalTile, MissingExtra, SwitchRefused, UnknownName
 from toprung.kernels.record import kernel_source
-from toprung.lab.harness.climb import Entry, entries
+from toprung.lab.competitor import RungCompetitor
+from toprung.lab.harness.climb import variants as every_variant
 from toprung.lab.routines.base import KERNELS, shared_source
 from toprung.lab.routines.gemm import PLAIN
-from toprung.lab.rung import Rung, ladder, ladder_names, rung
+from toprung.lab.rung import ladder, ladder_names, rung
 from toprung.lab.sass.machine_code import assemble_ptx, classify, counted, inspect_source
 from toprung.tile import Tile
 
@@ -54,17 +55,15 @@ def variants(arch: str, plain: bool = False) -> list[object]:
     if nvrtc.missing():
         return []
     rungs = [r for name in ladder_names() for r in ladder(name).rungs]
-    found = entries(rungs, nvrtc.device_of(arch), None)
+    found = every_variant(rungs, nvrtc.device_of(arch))
     launch = ("CARVEOUT=1", "PERSISTENT=0")  # which concern the launch
     wanted = [e for e in found if e.variant not in launch and not (plain and e.variant)]
-    return [pytest.param(e, id=f"{e.who} {e.variant}".rstrip(), marks=[pytest.mark.slow] * takes_long(e)) for e in wanted]
+    return [pytest.param(e, id=str(e), marks=[pytest.mark.slow] * takes_long(e)) for e in wanted]
 
 
-def takes_long(entry: Entry) -> bool:
+def takes_long(entry: RungCompetitor) -> bool:
     """A kernel for Hopper takes a second and more: all but one are left to the slow run, and to the ladders' own tests."""
-    if not isinstance(entry.who, Rung):
-        return False
-    return entry.who.ladder == "hopper_fp32" or (entry.who.ladder == "hopper" and (bool(entry.variant) or entry.number != 5))
+    return entry.rung.ladder == "hopper_fp32" or (entry.rung.ladder == "hopper" and (bool(entry.variant) or entry.number != 5))
 
 
 def number(counts: Mapping[str, int], kind: str) -> int:
@@ -73,35 +72,33 @@ def number(counts: Mapping[str, int], kind: str) -> int:
 
 
 @pytest.mark.parametrize("entry", variants("sm_80", plain=True))
-def test_nothing_spills_on_ampere(entry: Entry) -> None:
+def test_nothing_spills_on_ampere(entry: RungCompetitor) -> None:
     """The compiler's word is enough here; its code is read for the other architecture."""
-    assert isinstance(entry.who, Rung)
-    tile = entry.who.tile_for(nvrtc.device_of("sm_80"), entry.options)
-    log = nvrtc.compile_cubin(kernel_source(entry.who, tile, entry.options), "sm_80").log
+    tile = entry.rung.tile_for(nvrtc.device_of("sm_80"), entry.options)
+    log = nvrtc.compile_cubin(kernel_source(entry.rung, tile, entry.options), "sm_80").log
     assert log.count("bytes spill stores") == 1
     assert "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads" in log.replace("  ", " ")
 
 
 @pytest.mark.parametrize("entry", variants("sm_90"))
-def test_rung_keeps_its_promises(entry: Entry) -> None:
-    assert isinstance(entry.who, Rung)
-    name = f"{entry.who} {entry.variant}".rstrip()
-    tile = entry.who.tile_for(nvrtc.device_of("sm_90"), entry.options)
-    code = inspect_source(kernel_source(entry.who, tile, entry.options), "sm_90")
+def test_rung_keeps_its_promises(entry: RungCompetitor) -> None:
+    name = str(entry)
+    tile = entry.rung.tile_for(nvrtc.device_of("sm_90"), entry.options)
+    code = inspect_source(kernel_source(entry.rung, tile, entry.options), "sm_90")
     assert (code.spill_stores, code.spill_loads, code.stack_bytes) == (0, 0, 0)
     assert not any(kind.startswith(("LDL", "STL")) for kind in code.counts)
     assert 0 < code.registers <= 255
-    fixed = 2 * 8704 if entry.who.precision == "fp32x" else 0  # what two consumers need for what is refused
-    assert code.shared_bytes <= min(entry.who.local_bytes(tile) + fixed, 227 * 1024)
+    fixed = 2 * 8704 if entry.rung.precision == "fp32x" else 0  # what two consumers need for what is refused
+    assert code.shared_bytes <= min(entry.rung.local_bytes(tile) + fixed, 227 * 1024)
     for kind in PROMISES.get(name, ()):
         assert number(code.counts, kind) > 0, kind
     if name in ALL_WIDE:
         assert [k for k in code.loop.counts if k.split(".")[0] in ("LDG", "STS", "LDS") and "128" not in k] == []
-    if entry.who.ladder == "kepler":
+    if entry.rung.ladder == "kepler":
         assert code.counts.get("SHFL", 0) == (8 * 16 if "SHUFFLE=1" in name else 0)  # TM lanes for each of BK columns of A
-    if entry.who.routine == "gemm":
-        assert code.shared_bytes == entry.who.local_bytes(tile) or fixed
-        if "ARCH_SPECIFIC" in entry.who.defines and entry.who.precision != "fp32":  # on matrix units
+    if entry.rung.routine == "gemm":
+        assert code.shared_bytes == entry.rung.local_bytes(tile) or fixed
+        if "ARCH_SPECIFIC" in entry.rung.defines and entry.rung.precision != "fp32":  # on matrix units
             assert code.loop.counts["HGMMA"] * 64 * 16 * tile.BN >= tile.BM * tile.BN * (tile.BK or 0) // max(1, tile.BM // 64)
         else:
             assert code.loop.counts.get("FFMA", 0) >= (tile.TM or 1) * (tile.TN or 1)

@@ -19,9 +19,10 @@ from toprung.errors import BadRecord, UnknownName
 from toprung.lab.bounds.arch import vendor_figures
 from toprung.lab.bounds.figures import Unknown
 from toprung.lab.bounds.levels import bound
+from toprung.lab.competitor import RungCompetitor
 from toprung.lab.explain import RungBounds, compiled, device_for, figures_of, work_of
 from toprung.lab.harness import results
-from toprung.lab.harness.climb import Entry
+from toprung.lab.harness.compare import Row
 from toprung.lab.harness.measure import Measurement
 from toprung.lab.rung import Rung, rung
 from toprung.oracle.gemm import Gemm
@@ -152,16 +153,16 @@ def test_the_column_of_a_ladder(device: Device, monkeypatch: pytest.MonkeyPatch,
     m = Measurement(
         {"kind": "rung"}, problem.describe(), problem.flops, problem.min_bytes, {"grade": 1.0}, (1e-3,), (0.0,), 1, (None,)
     )
-    entry = Entry(who, Tile(BM=16, BN=16), state="done", measurement=m)
+    entry = Row(RungCompetitor(who, tile=Tile(BM=16, BN=16)), state="done", measurement=m)
     bounds = RungBounds(device)
     assert bounds.figures is None and bounds.share(entry, problem) is None  # never probed: no column
     bounds.figures = replace(vendor_figures(device), sms=1, clock_mhz=1000.0, ffma_per_clock=32.0)
     least = problem.flops / 2 / 32e9
     assert bounds.share(entry, problem) == pytest.approx(least / 1e-3)
     table = ladder_table([entry], "x", bound=lambda e: bounds.share(e, problem))
-    assert table.columns[-1].header == "% bound" and list(table.columns[-1].cells) == [f"{100 * least / 1e-3:.1f}"]
+    assert table.rows[0][0]["% of bound"] == f"{100 * least / 1e-3:.1f}"
     assert bounds.share(replace(entry, state="building"), problem) is None
-    assert "% bound" not in [c.header for c in ladder_table([entry], "x").columns]
+    assert "% of bound" not in [c.name for c in ladder_table([entry], "x").columns]
 
 
 # --- the tables of the documentation ----------------------------------------------------------------------------------------------

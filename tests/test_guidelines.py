@@ -20,7 +20,7 @@ from toprung.device import Device
 from toprung.errors import UnknownName, WrongResult
 from toprung.kernels.build import source_kernel
 from toprung.lab import guidelines
-from toprung.lab.guidelines import base, pinned_memory
+from toprung.lab.guidelines import base, busy_together, pinned_memory
 from toprung.lab.guidelines.base import FAILS, HOLDS, NO_SLOWER, TURNS, UNDECIDED, UNTESTED, WRONG, Finding, Guideline, Lab, steps
 from toprung.lab.harness import results
 from toprung.lab.sass.machine_code import inspect_source
@@ -114,6 +114,20 @@ def test_every_experiment_is_right_here(guideline: Guideline, session: Session) 
     for way in finding.ways:
         assert len(way.seconds) == TURNS >= 5 and all(s > 0 for s in way.seconds) and way.figure > 0 and way.error < 1e-4
     assert Finding.read(json.loads(json.dumps(finding.describe()))) == finding
+
+
+@pytest.mark.slow
+def test_a_wrong_share_of_the_host_is_found(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    right = busy_together._Host.work
+
+    def wrong(self: busy_together._Host, items: int) -> None:
+        right(self, items)
+        self.result[items - 1] += 1
+
+    monkeypatch.setattr(busy_together._Host, "work", wrong)
+    (guideline,) = guidelines.select(["busy_together"])
+    finding = guideline.run(session)
+    assert finding.verdict == WRONG and "element" in finding.reason and not finding.ways
 
 
 PLANTED = {

@@ -20,7 +20,8 @@ from toprung.backends.opencl import OpenCLSession
 from toprung.device import Device
 from toprung.dispatch.heuristic import select_own
 from toprung.lab.competitor import AT_ONCE, BoundCompetitor, HostClock
-from toprung.lab.harness.bench import bench, competitors
+from toprung.lab.harness.bench import competitors
+from toprung.lab.harness.compare import PlacedProblem, Plan, Row, compare
 from toprung.lab.harness.environment import environment
 from toprung.lab.harness.measure import SamplingPlan, Timing
 from toprung.lab.harness.results import read, record, write
@@ -137,8 +138,17 @@ def test_samples_keep_both(held: Held) -> None:
     assert min(timing.host_seconds) >= 0.005 > min(timing.seconds)  # whatever else the machine did meanwhile, once
 
 
+def compared(problem: Gemm, held: Held) -> list[Row]:
+    """Return NumPy's rows and ours, warm and held."""
+    plan = Plan(("warm", "held"), THREE)
+    rows = plan.rows(competitors(["numpy", "toprung"]))
+    for _ in compare(PlacedProblem(problem, held), rows, plan):
+        pass
+    return rows
+
+
 def test_bench_shows_both(held: Held) -> None:
-    rows = [list(r) for r in bench(Gemm(64, 64, 64), competitors(["numpy", "toprung"]), held, ("warm", "held"), samples=THREE)][-1]
+    rows = compared(Gemm(64, 64, 64), held)
     assert [(r.who.name, r.mode, r.state) for r in rows] == [
         (name, mode, "done") for mode in ("warm", "held") for name in ("numpy", "toprung")
     ]
@@ -165,7 +175,7 @@ def test_bench_says_where_a_queue_cannot_be_held(
 def test_the_library_beside_another_has_a_column_for_it(held: Held, tmp_path: Path) -> None:
     entries = []
     for problem in (Gemm(64, 64, 64), Gemm(24, 40, 48)):
-        rows = [list(r) for r in bench(problem, competitors(["numpy", "toprung"]), held, ("warm", "held"), samples=THREE)][-1]
+        rows = compared(problem, held)
         entries += [r.measurement.describe() for r in rows if r.measurement]
     write(tmp_path / "a.json", record("a test", environment(held), entries, [], False, kind="bench"))
     lines = library.block(["a.json"], tmp_path).splitlines()
@@ -191,7 +201,8 @@ def test_trials_know_the_hosts_least(held: Held, monkeypatch: pytest.MonkeyPatch
     assert 0 < quiet.host_seconds and len(quiet.device_seconds) == 3
     assert quiet.seconds == lasting(quiet.device_seconds, quiet.host_seconds)
 
-    prepared = measurer._ready[own].prepared
+    prepared = measurer._ready[own].bound
+    assert prepared is not None
     run = prepared.run
     monkeypatch.setattr(prepared, "run", lambda: (time.sleep(0.005), run()))
     (disturbed,) = measurer.run(trial).sampled

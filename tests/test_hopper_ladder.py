@@ -19,7 +19,8 @@ from toprung.errors import BadRung, IllegalTile, Unsupported
 from toprung.kernels.record import kernel_source, with_includes
 from toprung.lab.competitor import RungCompetitor
 from toprung.lab.harness import results
-from toprung.lab.harness.climb import Entry, find_vendors, runnable
+from toprung.lab.harness.climb import find_vendors, runnable
+from toprung.lab.harness.compare import Row
 from toprung.lab.harness.measure import Measurement
 from toprung.lab.routines.base import method, routine
 from toprung.lab.rung import ladder, rung
@@ -145,9 +146,9 @@ ALL = (
 
 def test_each_is_held_against_its_own_vendor() -> None:
     """Narrowed operands are the narrow vendor's for nothing, so a rung's helper does not count there; splitting counts."""
-    assert [m.rival(ALL) for m in ALL[2:]] == [ALL[0], ALL[1]]
+    assert [m.baseline(ALL) for m in ALL[2:]] == [ALL[0], ALL[1]]
     assert ALL[2].share_of(ALL[0]) == pytest.approx(4 / 5) and ALL[3].share_of(ALL[1]) == pytest.approx(40 / 20)
-    assert ALL[3].rival(ALL[:1]) == ALL[0] and ALL[3].rival(()) is None
+    assert ALL[3].baseline(ALL[:1]) == ALL[0] and ALL[3].baseline(()) is None
 
 
 def test_tables_with_two_vendors(tmp_path: Path) -> None:
@@ -159,7 +160,7 @@ def test_tables_with_two_vendors(tmp_path: Path) -> None:
     assert rows[2][2] == "**400,000**" and rows[3][2] == "100,000", "no share of the fp32 peak, the helper left out on rung 1 only"
     head, _, one = table(tmp_path, "rung r01 a.json")
     cells = dict(zip(head, one, strict=True))
-    assert (cells["GFLOP/s"], cells["without layout"], cells["% of vendor"]) == ("200,000", "400,000", "80.0")
+    assert (cells["GFLOP/s"], cells["kernel alone"], cells["% of vendor"]) == ("200,000", "400,000", "80.0")
 
 
 def test_a_record_that_is_not_there_yet() -> None:
@@ -171,7 +172,7 @@ def test_a_record_that_is_not_there_yet() -> None:
 
 
 def test_the_terminal_shows_the_kernel_alone() -> None:
-    rows = [Entry(rung("hopper/r01"), measurement=ALL[2]), Entry(rung("hopper/r06"), measurement=ALL[3])]
-    made = ladder_table(rows, "x", width=200)
-    assert "kernel" in [c.header for c in made.columns] and len({len(list(c.cells)) for c in made.columns}) == 1
-    assert list(next(c for c in made.columns if c.header == "kernel").cells) == ["400,000", "133,333"]
+    pairs = (("hopper/r01", ALL[2]), ("hopper/r06", ALL[3]))
+    made = ladder_table([Row(RungCompetitor(rung(name)), measurement=m) for name, m in pairs], "x")
+    assert "kernel alone" in [c.name for c in made.columns]
+    assert [cells["kernel alone"] for cells, _ in made.rows] == ["400,000", "133,333"]

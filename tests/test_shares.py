@@ -14,10 +14,10 @@ from command import Typed
 from tables import refresh
 from test_results import DEVICE, VERDICT
 from toprung.backends.base import Session
-from toprung.lab.competitor import BoundCompetitor, Clock
+from toprung.lab.competitor import BoundCompetitor, Clock, RungCompetitor
 from toprung.lab.harness import results
 from toprung.lab.harness.bandwidth import Bandwidth, Rate
-from toprung.lab.harness.climb import Entry, climb
+from toprung.lab.harness.compare import PlacedProblem, Plan, Row, compare
 from toprung.lab.harness.measure import Measurement
 from toprung.lab.rung import rung
 from toprung.oracle.gemm import Gemm
@@ -78,7 +78,7 @@ def test_every_figure_of_a_product_has_its_share_of_the_peak(tmp_path: Path) -> 
     assert first == ["1", "idea 1", "**200** (20.0 %)", "**160** (16.0 %)"]
     head, _, one, two = table(tmp_path, "rung r01 a.json")
     place = head.index("% of peak")
-    assert (one[place - 3], one[place], two[place]) == ("200", "20.0", "16.0")
+    assert (one[head.index("GFLOP/s")], one[place], two[place]) == ("200", "20.0", "16.0")
     stored(tmp_path, measured(0, small, 8e-6), measured(1, small, 1e-5), device=DEVICE)  # lanes unknown
     assert table(tmp_path, "ladder a.json")[2] == ["0", "idea 0", "250"]
     assert "% of peak" not in table(tmp_path, "rung r01 a.json")[0]
@@ -104,15 +104,17 @@ def test_every_figure_of_memory_has_its_share_of_what_memory_gives(tmp_path: Pat
 
 def test_the_terminal_shows_the_shares_and_what_each_adds() -> None:
     problem, verdict = Gemm(100, 100, 100), None
-    entry = Entry(rung("kepler/r01"), verdict=verdict, state="done", measurement=measured(1, problem, 1e-5, each=(1.5e-5,)))
-    shown = ladder_table([entry], "t", Limits(2.0), each=True)
-    cells = {str(c.header): list(c.cells) for c in shown.columns}
-    assert cells["% peak"] == ["20.0"] and cells["each"] == ["+50.0 %"]
-    assert "% peak" not in {str(c.header) for c in ladder_table([entry], "t").columns}
+    entry = Row(
+        RungCompetitor(rung("kepler/r01")), verdict=verdict, state="done", measurement=measured(1, problem, 1e-5, each=(1.5e-5,))
+    )
+    cells = ladder_table([entry], "t", Limits(2.0), each=True).rows[0][0]
+    assert cells["% of peak"] == "20.0" and cells["marks add"] == "+50.0 %"
+    assert "% of peak" not in {c.name for c in ladder_table([entry], "t").columns}
     vector = Gemv(1000, 1000)
     entry.measurement = measured(1, vector, vector.min_bytes / 3e9)
-    cells = {str(c.header): list(c.cells) for c in ladder_table([entry], "t", Limits(2.0, MEMORY), 120, "GB/s").columns}
-    assert (cells["% read"], cells["% copy"]) == (["75.0"], ["150.0"]) and "% peak" not in cells
+    shown = ladder_table([entry], "t", Limits(2.0, MEMORY), "GB/s")
+    cells = shown.rows[0][0]
+    assert (cells["% of read"], cells["% of copy"]) == ("75.0", "150.0") and "% of peak" not in {c.name for c in shown.columns}
 
 
 class Ticking(BoundCompetitor):
@@ -149,9 +151,10 @@ def test_marks_around_each_call_are_part_of_each_call() -> None:
 
 
 def test_both_ways_are_sampled_and_tabulated(session: Session, tmp_path: Path) -> None:
-    rows = [Entry(rung("kepler/r01"), options=rung("kepler/r01").options(session.device))]
     for each in (False, True):
-        assert list(climb(Gemm(33, 17, 9), rows, session, samples=3, each=each))[-1].state == "done"
+        plan = Plan(samples={"warm": 3}, each=each)
+        rows = plan.rows([RungCompetitor(rung("kepler/r01"))])
+        assert list(compare(PlacedProblem(Gemm(33, 17, 9), session), rows, plan))[-1].state == "done"
         m = rows[0].measurement
         assert m is not None and len(m.each_seconds) == 3 * each and all(s > 0 for s in m.each_seconds)
         assert len(m.seconds) == len(m.clocks_mhz) == 3, "a clock for each sample"
@@ -189,7 +192,7 @@ def test_a_matvec_ladder_measures_the_memory_in_the_same_run(typed: Typed, tmp_p
     assert found is not None
     words = ("ladder", "matvec", "--device", found.id, "--sizes", "64x48", "--rungs", "7", "--each-launch", "--json", out)
     code, text = typed(*words)
-    assert code == 0 and "memory: read" in text and "% read % copy each" in text
+    assert code == 0 and "memory: read" in text and all(name in text for name in ("read", "copy", "marks"))
     record = results.read(out)
     memory = Bandwidth.of(record)
     assert memory is not None and len(memory.read.seconds) == 5 and record["bandwidth"]["copy"]["seconds"]

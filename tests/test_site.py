@@ -167,4 +167,4 @@ def test_the_example_of_a_peer_runs_as_printed(device: Device, tmp_path: Path) -
     command = [sys.executable, "-c", script, *words[1].split(), "--device", device.id]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert len(re.findall(r"^ einsum ", done.stdout, re.MULTILINE)) == 2, done.stdout
+    assert len(re.findall(r"^einsum ", done.stdout, re.MULTILINE)) == 2, done.stdout

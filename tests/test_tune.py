@@ -204,15 +204,16 @@ def test_cold_samples_are_of_other_operands(session: Session) -> None:
     measurer = Measurer(session)
     own = select_own(session.device, problem.desc).candidate
     (mine,) = measurer.run(Trial(problem, (own,), turns=2, least=2, cold=2)).sampled
-    assert len(mine.cold_seconds) == 2 and measurer._copies
-    assert len(measurer._copies) * sum(m.nbytes for m in problem.matrices) > 8 << 20, "more than a core's cache holds"
-    first, second = measurer._copies[:2]
+    assert len(mine.cold_seconds) == 2 and measurer.placed is not None
+    copies, oracle = measurer.placed.copies(shared=session.device.kind != "cpu"), measurer.placed.oracle
+    assert len(copies) * sum(m.nbytes for m in problem.matrices) > 8 << 20, "more than a core's cache holds"
+    first, second = copies[:2]
     for one in (first, second):
         one.reset()
-        measurer._ready[own].prepared.elsewhere(one).time(1)  # type: ignore[attr-defined]
-        assert measurer._oracle.verify(one.fetch()).right
+        measurer._ready[own].bound.elsewhere(one).time(1)  # type: ignore[union-attr]
+        assert oracle.verify(one.fetch()).right
     second.reset()
-    assert not measurer._oracle.verify(second.fetch()).right, "each has an output of its own"
+    assert not oracle.verify(second.fetch()).right, "each has an output of its own"
 
 
 def test_a_short_run_has_cold_samples(session: Session, tmp_path: Path) -> None:

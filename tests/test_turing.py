@@ -19,7 +19,7 @@ from toprung.backends import nvrtc
 from toprung.backends.base import Session
 from toprung.errors import IllegalTile
 from toprung.kernels.record import kernel_source
-from toprung.lab.harness.climb import entries, refusals
+from toprung.lab.harness.climb import refusals, variants
 from toprung.lab.rung import ladder, rung
 from toprung.lab.sass.machine_code import MachineCode, inspect_source
 from toprung.oracle.gemm import Gemm
@@ -130,7 +130,7 @@ def test_a_rung_that_needs_cuda_says_so(session: Session) -> None:
     assert "CUDA C++" in ASYNC.needs(device)
     assert not ASYNC.needs(nvrtc.device_of("sm_90"))
     assert "SM 8.0" in ASYNC.needs(replace(nvrtc.device_of("sm_80"), arch="sm_75"))
-    assert {r.number for r in RUNGS} - {e.number for e in entries(RUNGS, device, None)} == {14}
+    assert {r.number for r in RUNGS} - {e.number for e in variants(RUNGS, device)} == {14}
     assert any(line.startswith("turing/r14: asynchronous copies") for line in refusals(RUNGS, device))
     with pytest.raises(IllegalTile, match="CUDA C"):
         ASYNC.tile_for(device)

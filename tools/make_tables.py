@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 from tables import hopper_fp32, rank, refresh
+from tables.common import ladder_record
 from toprung.lab.bounds.arch import FERMI
 from toprung.lab.bounds.paper import Blocking
 from toprung.lab.harness import results
@@ -14,11 +15,13 @@ from toprung.report.text import size_of
 ROOT = Path(__file__).parent.parent
 PICTURES = {
     "docs/kepler/ladder.svg": ("results/nvidia-h200/kepler-cuda.json", "4096"),
-    "docs/turing/ladder.svg": ("results/nvidia-h200/turing-cuda.json", "4096"),
+    "docs/turing/ladder.svg": ("results/nvidia-h200/turing-cuda.json+results/nvidia-h200/turing-last-cuda.json", "4096"),
     "docs/matvec/ladder.svg": ("results/nvidia-h200/matvec-cuda.json", "32768"),
     "docs/hopper/ladder.svg": ("results/nvidia-h200/hopper-cuda.json", "4096"),
 }
-"""Picture: the record it is drawn from, and the size."""
+"""Picture: the record it is drawn from, or several with ``+``, and the size."""
+SWEEP = (ROOT / "docs/turing/sweep.svg", ROOT / "results/nvidia-h200/turing-sweep.json")
+"""The turing ladder from 256 to 6144 in steps of 256, where that was measured."""
 SQUARES = (ROOT / "docs/transposes.svg", ROOT / "results/nvidia-h200/library.json")
 """The library beside cuBLAS over the size of squares, in four transposes: what the device takes."""
 FP32 = (ROOT / "docs/fp32-transposes.svg", ROOT / "results/nvidia-h200/fp32-sustained.json")
@@ -63,9 +66,12 @@ def main() -> int:
         print(f"{'out of date' if '--check' in sys.argv else 'made anew'}: {page}")
     if "--check" not in sys.argv:
         for name, (stored, size) in PICTURES.items():
-            record = results.read(ROOT / stored)
+            record, _ = ladder_record(stored, ROOT)
             record["measurements"] = [m for m in record["measurements"] if size_of(m) == size]
             plot.ladder(record, ROOT / name)
+        picture, source = SWEEP
+        if source.exists():
+            plot.ladder(results.read(source), picture)
         bound_plot.sweep(FERMI, [Blocking.square(b) for b in range(1, 17)], ROOT / "docs/bound.svg")
         picture, source = SQUARES
         record = results.read(source)

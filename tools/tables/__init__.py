@@ -2,7 +2,9 @@
 
 A marker names what to show and the records it comes from, relative to the repository::
 
-    <!-- toprung:ladder [sizes=1024,4096] results/<device>/<record>.json … -->
+    <!-- toprung:headlines results/<device> -->
+    <!-- toprung:ladder [sizes=1024,4096] results/<device>/<record>.json[+<another>.json] … -->
+    <!-- toprung:sweep sweep.svg results/<device>/<record>.json? -->
     <!-- toprung:rung r07 results/<device>/<record>.json … -->
     <!-- toprung:each results/<device>/<record>.json … -->
     <!-- toprung:bench results/<device>/<record>.json -->

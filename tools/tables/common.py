@@ -1,4 +1,57 @@
-"""What the makers of tables share."""
+"""What the makers of tables share: which record a figure comes from."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from toprung.errors import BadRecord
+from toprung.lab.harness.measure import Measurement
+from toprung.lab.harness.results import problem_name, read
+from toprung.report.headline import by_rule, ladder_of
 
 NOTHING = "Not measured yet."
 """A table of records that are not there."""
+
+
+@cache
+def _read(path: Path, changed: int) -> dict[str, Any] | None:
+    try:
+        return read(path)
+    except BadRecord:
+        return None
+
+
+def ladders_of(folder: Path) -> list[tuple[Path, dict[str, Any]]]:
+    """Return every sound record of a ladder in a folder."""
+    found = ((path, _read(path, path.stat().st_mtime_ns)) for path in sorted(folder.glob("*.json")))
+    return [(path, record) for path, record in found if record and ladder_of(record)]
+
+
+def ladder_record(word: str, root: Path) -> tuple[dict[str, Any], str]:
+    """Return a ladder's record with its measurements by the rule of ``toprung.report.headline``, and where rung 0 is from.
+
+    Parameters
+    ----------
+    word : a record, or several of one ladder, device and backend with ``+`` between them: each rung is then in it once. Rung 0, the
+        vendor, comes from whichever record of the folder the rule names.
+    """
+    paths = [root / part for part in word.split("+")]
+    own = [(path, read(path)) for path in paths]
+    base = max((record for _, record in own), key=lambda r: len(r["measurements"]))
+    around = [(path, r) for folder in dict.fromkeys(p.parent for p in paths) for path, r in ladders_of(folder)]
+    records = {str(path): record for path, record in (*around, *own)}
+    mine = by_rule(((str(path), m) for path, record in own for m in record["measurements"]), records.__getitem__)
+    all_of = by_rule(((path, m) for path, record in records.items() for m in record["measurements"]), records.__getitem__)
+    chosen: list[Measurement] = []
+    others: dict[str, None] = {}
+    for key, (path, m) in mine.items():
+        if m.competitor["number"] == 0 and all_of[key][0] not in map(str, paths):
+            path, m = all_of[key]
+            others[Path(path).relative_to(root).as_posix()] = None
+        chosen.append(m)
+    order = {problem_name(m.problem): i for i, m in enumerate(base["measurements"])}
+    chosen.sort(key=lambda m: (order.get(problem_name(m.problem), len(order)), m.competitor["number"]))
+    said = f"Rung 0 is from `{'`, `'.join(others)}`." if others else ""
+    return {**base, "measurements": chosen}, said

@@ -7,17 +7,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tables.common import NOTHING
+from tables.common import NOTHING, ladder_record
 from toprung.errors import BadRecord
 from toprung.lab.harness.measure import Measurement
 from toprung.lab.harness.results import read
 from toprung.lab.routines.base import method
 from toprung.lab.rung import rung
+from toprung.report import names
 from toprung.report.text import Limits, gflops_text, size_of, speed_source, unit
 
 
 def _ladder(words: Sequence[str], root: Path) -> str:
-    """The speed of every rung over the sizes, a column a size and record; the best of ours in bold.
+    """The speed of every rung over the sizes, a column a size and record (``a.json+b.json`` is one); the best of ours in bold.
 
     A rung on narrowed operands is shown without its helpers, as its vendor is. In brackets the share of the limit: of the fp32 peak
     at the clock that was read, or of the read bandwidth measured in the same run; where that was measured, a last column gives the
@@ -25,7 +26,8 @@ def _ladder(words: Sequence[str], root: Path) -> str:
     """
     chosen = {size for w in words if w.startswith("sizes=") for size in w.removeprefix("sizes=").split(",")}
     words = [w for w in words if not w.startswith("sizes=")]
-    records = [read(root / w) for w in words]
+    both = [ladder_record(w, root) for w in words]
+    records = [record for record, _ in both]
     columns: list[tuple[int, str]] = []
     cells: dict[tuple[tuple[int, str], tuple[int, str]], Measurement] = {}
     rows: dict[tuple[int, str], str] = {}
@@ -62,8 +64,8 @@ def _ladder(words: Sequence[str], root: Path) -> str:
         idea = f"`{variant}`" if number and variant else rows[row]
         lines.append(f"| {number} | {idea} | " + " | ".join(values) + " |")
     sources = [
-        " ".join(filter(None, (speed_source(w, r).rstrip(), _said(lim, r)))) + "  "
-        for w, r, lim in zip(words, records, limits, strict=True)
+        " ".join(filter(None, (speed_source("` and `".join(w.split("+")), r).rstrip(), said, _said(lim, r)))) + "  "
+        for w, (r, said), lim in zip(words, both, limits, strict=True)
     ]
     return "\n".join([*lines, "", *sources])
 
@@ -74,15 +76,15 @@ def _rung(words: Sequence[str], root: Path) -> str:
     if not paths:
         return NOTHING
     number = int(stem[1:3])
-    records = [read(root / p) for p in paths]
+    records = [ladder_record(p, root)[0] for p in paths]
     limits = [Limits.of(r) for r in records]
     shares = list(dict.fromkeys(name for limit, r in zip(limits, records, strict=True) for name in limit.names(r)))
     apart = any(m.units for r in records for m in r["measurements"] if m.competitor["number"] == number)
-    more = ["without layout"] * apart + shares
+    more = [names.ALONE] * apart + shares
     lines = [
-        f"| device | size | switches | tile | ms | {unit(*records)} | × previous rung | % of vendor | "
-        + "".join(f"{name} | " for name in more) + "registers | layout | grade |",
-        "|---|---|---|---|---:|---:|---:|---:|" + "---:|" * (len(more) + 3),
+        f"| device | size | switches | tile | {names.MS} | {unit(*records)} | {names.SPREAD} | {names.PREVIOUS} | "
+        f"{names.VENDOR} | " + "".join(f"{name} | " for name in more) + f"{names.REGISTERS} | {names.HELPERS} | {names.GRADE} |",
+        "|---|---|---|---|---:|---:|---:|---:|---:|" + "---:|" * (len(more) + 3),
     ]  # fmt: skip
     for path, record, limit in zip(paths, records, limits, strict=True):
         measurements: list[Measurement] = record["measurements"]
@@ -92,12 +94,12 @@ def _rung(words: Sequence[str], root: Path) -> str:
         for m in own:
             who, same = m.competitor, [o for o in measurements if size_of(o) == size_of(m)]
             before = [o for o in same if 0 < o.competitor["number"] < number and not o.competitor["variant"]]
-            vendor = m.rival(same)
+            vendor = m.baseline(same)
             device = record["environment"]["device"]
             tile = " ".join(f"{k}={v}" for k, v in who["tile"].items())
             cells = (
                 f"{device['short_name']}, {device['backend']}", size_of(m), who["variant"] or "–", tile, f"{m.median * 1e3:.3g}",
-                gflops_text(m.figure), f"{_shown(m) / _shown(before[-1]):.2f}" if before else "–",
+                gflops_text(m.figure), f"{50 * m.spread:.1f}", f"{_shown(m) / _shown(before[-1]):.2f}" if before else "–",
                 f"{100 * m.share_of(vendor):.1f}" if vendor else "–", *[gflops_text(m.alone)] * apart,
                 *(f"{100 * s:.1f}" if (s := limit.shares(m).get(name)) else "–" for name in shares),
                 str(who.get("resources", {}).get("registers") or "–"),
@@ -128,6 +130,18 @@ def _each(words: Sequence[str], root: Path) -> str:
             "\n".join([*lines, "", speed_source(word, record, "µs a call by the loop, and what marks around each call add")])
         )
     return "\n\n".join(parts)
+
+
+def _sweep(words: Sequence[str], root: Path) -> str:
+    """A picture of a ladder over many sizes, which ``make tables`` draws beside the page, and where it comes from."""
+    name, *paths = words
+    if not paths:
+        return NOTHING
+    record = read(root / paths[0])
+    sizes = sorted({int(size_of(m)) for m in record["measurements"]})
+    rungs = {m.competitor["number"] for m in record["measurements"]} - {0}
+    said = f"{len(rungs)} rungs over {len(sizes)} sizes, {sizes[0]} to {sizes[-1]}"
+    return f"![{said}]({name})\n\n{said}. {speed_source(paths[0], record)}"
 
 
 def each_text(m: Measurement) -> str:
@@ -184,4 +198,4 @@ def _merged(old: str | None, new: str) -> str:
     return new if old is None or old == new else f"{old} / {new}"
 
 
-TABLES = {"ladder": _ladder, "rung": _rung, "each": _each, "facts": _facts}
+TABLES = {"ladder": _ladder, "rung": _rung, "each": _each, "sweep": _sweep, "facts": _facts}

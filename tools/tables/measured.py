@@ -14,6 +14,7 @@ from toprung.lab.harness.measure import Measurement
 from toprung.lab.harness.results import read
 from toprung.lab.harness.stats import paired_ratio
 from toprung.lab.probe.store import read as read_probe
+from toprung.report import names
 from toprung.report.text import gflops_text, size_of, source_line, speed_source
 
 
@@ -180,7 +181,7 @@ def _bench(words: Sequence[str], root: Path) -> str:
     measurements: list[Measurement] = record["measurements"]
     columns = list(dict.fromkeys((size_of(m), m.mode) for m in measurements))
     heads = [size if mode == "warm" else f"{size} {mode}" for size, mode in columns]
-    lines = ["| who | precision | " + " | ".join(heads) + " | Frobenius error |", "|---|---|" + "---:|" * (len(heads) + 1)]
+    lines = ["| who | precision | " + " | ".join(heads) + f" | {names.FROBENIUS} |", "|---|---|" + "---:|" * (len(heads) + 1)]
     for name in dict.fromkeys(m.competitor["name"] for m in measurements):
         own = {(size_of(m), m.mode): m for m in measurements if m.competitor["name"] == name}
         last = list(own.values())[-1]

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+import functools
 import shlex
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.live import Live
+from rich.console import Group
 
 from toprung import backends
 from toprung.backends.base import Session
-from toprung.cli.common import console, json_option, parse_sizes
+from toprung.cli.common import INTERRUPTED, WIDE, console, errors_console, json_option, parse_seconds, parse_sizes, show
+from toprung.cli.progress import Progress, duration, total
 from toprung.device import Device
 from toprung.errors import BadSize, OutOfDeviceMemory, ToprungError, UnknownName
 from toprung.lab.competitor import Competitor
 from toprung.lab.harness import results
 from toprung.lab.harness.accuracy import DEPTHS, Graded, sweep
-from toprung.lab.harness.bench import MODES, Row, bench, competitors, default_competitors, ratios
+from toprung.lab.harness.baseline import watched
+from toprung.lab.harness.bench import competitors, default_competitors, ratios
+from toprung.lab.harness.compare import MODES, PlacedProblem, Plan, Row, compare
 from toprung.lab.harness.environment import environment
 from toprung.lab.harness.measure import Measurement
 from toprung.lab.harness.power import Meter
@@ -33,11 +37,11 @@ from toprung.report import bench_plot
 from toprung.report import plot as pictures
 from toprung.report.bench_table import accuracy_table, bench_table, to_csv
 
-INTERRUPTED = 130
-WIDE = 110
+WORTH_SAYING = 5.0
+"""Seconds from which on a run says beforehand how long it takes."""
 DEFAULT_SIZES = {"gpu": "1024,2048,4096", "cpu": "256,512", "other": "256,512"}
 
-_PEERS = typer.Option(help="who takes part, with commas: peers (cublas, numpy, …), rungs (kepler/r07), ladders (kepler)")
+_PEERS = typer.Option(help="who takes part, with commas: matmul, toprung, cublas, numpy, …, a rung (kepler/r07), a ladder (kepler)")
 _DEVICE = typer.Option(help="an id, or a part of a name (see toprung devices)")
 _JSON = json_option("store every sample and all circumstances in this file")
 _PLOT = typer.Option(help="draw the result: a .png or .svg file")
@@ -67,10 +71,13 @@ def bench_command(
     json: Annotated[Path | None, _JSON] = None,
     csv: Annotated[Path | None, typer.Option(help="a line a measurement, for spreadsheets")] = None,
     plot: Annotated[Path | None, _PLOT] = None,
+    budget: Annotated[str | None, typer.Option(help="end after about 60s, 5m, 1h; what was measured by then is kept")] = None,
+    wide: Annotated[bool, WIDE] = False,
 ) -> None:
-    """Compare competitors in turns on the same data: speed with an interval, error, energy.
+    """Compare toprung.matmul, or other competitors, in turns on the same data: speed with an interval, error, energy.
 
-    The first competitor is what the others are compared to. A ratio's interval is the 95 % bootstrap interval of its median.
+    The first competitor is what the others are compared to: toprung.matmul as a user gets it, unless --peers says otherwise. Rungs
+    take part on request. A ratio's interval is the 95 % bootstrap interval of its median.
 
     Examples:
 
@@ -78,31 +85,39 @@ def bench_command(
 
       toprung bench --sizes 1024,4096 --trans NN,TN --peers cublas,cublas_tf32,kepler/r10 --cold
 
-      toprung bench --suite transformer --sustained --json out.json
+      toprung bench --peers matmul,numpy,kepler/r10
+
+      toprung bench --suite transformer --sustained --budget 10m --json out.json
     """
     where = backends.find(device)
     problems = _problems(where, sizes, suite_name, _transposes(trans))
-    rivals, notes = _rivals(peers, where)
+    competing, notes = _competing(peers, where)
     if plot is not None:
         pictures.check(plot)
     modes = [m for m, wanted in zip(MODES, (True, cold, sustained, held), strict=True) if wanted]
     if sustained and (reason := Meter(where).absent):
         notes.append(reason)
+    seconds = parse_seconds(budget) if budget is not None else None
     with backends.opened(where) as session:
         if held and not _held(session):
             notes.append(f"queues of {where} cannot be held: held is as warm there")
-        measured, failures, more, interrupted = _run(problems, rivals, session, modes)
-        entries = [{**m.describe(), "ratio": vars(r) if r else None} for m, r in zip(measured, ratios(measured), strict=True)]
-        stored = results.record(
-            _command(), environment(session), entries, failures, interrupted, kind="bench", notes=[*notes, *more]
-        )
-    _say([*notes, *more], failures)
-    _store(json, stored)
+        run = _Run(problems, competing, session, Plan(tuple(modes)), wide, seconds)
+
+        def stored(interrupted: bool) -> dict[str, Any]:
+            found = zip(run.measured, ratios(run.measured), strict=True)
+            entries = [{**m.describe(), "ratio": vars(r) if r else None} for m, r in found]
+            more = {"kind": "bench", "notes": [*notes, *run.notes, *run.doubts]}
+            return results.record(_command(), environment(session), entries, run.failures, interrupted, **more)
+
+        interrupted = run.all(lambda unfinished: _store(json, stored(unfinished)))
+        content = stored(interrupted or run.cut)
+    _say([*notes, *run.notes], run.failures)
+    _store(json, content)
     if csv is not None:
-        publish(csv, to_csv(measured).encode())
+        publish(csv, to_csv(run.measured).encode())
     if plot is not None:
-        bench_plot.bench(stored, plot)
-    _end(interrupted, bool(failures) or not measured)
+        bench_plot.bench(content, plot)
+    _end(interrupted, bool(run.failures) or not run.measured)
 
 
 def accuracy_command(
@@ -112,6 +127,7 @@ def accuracy_command(
     device: Annotated[str | None, _DEVICE] = None,
     json: Annotated[Path | None, _JSON] = None,
     plot: Annotated[Path | None, _PLOT] = None,
+    wide: Annotated[bool, WIDE] = False,
 ) -> None:
     """Grade every competitor on every input distribution over K. Red: wrong; yellow: past its own, weaker promise.
 
@@ -125,7 +141,7 @@ def accuracy_command(
     for name in names:
         if name not in DISTRIBUTIONS:
             raise UnknownName("distribution", name, DISTRIBUTIONS)
-    rivals, notes = _rivals(peers, where)
+    competing, notes = _competing(peers, where)
     if plot is not None:
         pictures.check(plot)
     graded: list[Graded] = []
@@ -133,12 +149,13 @@ def accuracy_command(
     interrupted = False
     with backends.opened(where) as session:
         try:
-            with Live(console=console, refresh_per_second=4, transient=True) as live:
+            with Progress(sum(map(float, depths)) * len(names) * len(competing)) as progress:
+                progress.table = lambda: accuracy_table(graded, str(where)).fitted(console.width)[0]
                 for depth in depths:
                     try:
-                        for one in sweep(rivals, session, [depth], names):
+                        for one in sweep(competing, session, [depth], names):
                             graded.append(one)
-                            live.update(accuracy_table(graded, str(where)))
+                            progress.step(f"K = {depth}: {_who(one)} on {one.distribution}", depth)
                     except (OutOfDeviceMemory, MemoryError) as error:
                         failures.append(f"K = {depth}: skipped: {error}")
         except KeyboardInterrupt:
@@ -148,7 +165,7 @@ def accuracy_command(
         stored = results.record(
             _command(), environment(session), [], [*failures, *wrong], interrupted, kind="accuracy", notes=notes, graded=entries
         )
-    console.print(accuracy_table(graded, str(where)))
+    show(accuracy_table(graded, str(where)), wide)
     _say(notes, [*failures, *wrong])
     _store(json, stored)
     if plot is not None:
@@ -157,46 +174,101 @@ def accuracy_command(
 
 
 def _held(session: Session) -> bool:
-    """Whether its queue can be held."""
+    """Return True if the session's queue can be held."""
     if release := session.hold():
         release()
     return bool(release)
 
 
-def _run(
-    problems: Sequence[Gemm], rivals: Sequence[Competitor], session: Session, modes: Sequence[str]
-) -> tuple[list[Measurement], list[str], list[str], bool]:
-    """Compare on every problem with a live table: measurements, failures, notes, and whether Ctrl-C ended it."""
-    measured: list[Measurement] = []
-    failures: list[str] = []
-    notes: dict[str, None] = {}
-    for problem in problems:
-        rows: list[Row] = []
-        title = f"{problem} on {session.device}"
+class _Run:
+    """Problems that are compared one after the other; what was measured before Ctrl-C or the budget's end is kept.
 
-        def table(rows: Iterable[Row], title: str = title) -> Any:
-            return bench_table(list(rows), title, session.device.kind, console.width >= WIDE)
+    Attributes
+    ----------
+    measured, failures, notes : what came of it
+    doubts : baselines that moved, which was said already
+    cut : whether Ctrl-C or the budget ended it
+    """
 
-        try:
-            with Live(console=console, refresh_per_second=8, transient=True) as live:
-                for rows in bench(problem, rivals, session, modes):
-                    live.update(table(rows))
-        except (OutOfDeviceMemory, MemoryError) as error:
-            notes[f"{problem}: skipped: {error}"] = None
-            measured += _measured(rows)  # what was done before it, in another mode
-            continue
-        except KeyboardInterrupt:
-            console.print(table(rows))
-            return [*measured, *_measured(rows)], failures, list(notes), True
-        console.print(table(rows))
-        measured += _measured(rows)
-        failures += dict.fromkeys(f"{r.who.name} at {problem}: {r.note}" for r in rows if r.failed)
-        notes |= dict.fromkeys(r.note for r in rows if r.state == "unsupported")
-    return measured, failures, list(notes), False
+    def __init__(
+        self,
+        problems: Sequence[Gemm],
+        competing: Sequence[Competitor],
+        session: Session,
+        plan: Plan,
+        wide: bool,
+        budget: float | None,
+    ) -> None:
+        self.problems, self.competing, self.session, self.plan, self.wide = problems, competing, session, plan, wide
+        self.budget, self.expected = budget, [plan.expected(p, len(competing), session.device.kind) for p in problems]
+        self.measured: list[Measurement] = []
+        self.failures: list[str] = []
+        self.notes: dict[str, None] = {}
+        self.doubts: list[str] = []
+        self.cut = False
 
+    def all(self, store: Callable[[bool], None]) -> bool:
+        """Compare on every problem, ``store`` what there is after each; return True if Ctrl-C ended it."""
+        seconds = sum(total(self.expected).values())
+        if seconds > WORTH_SAYING:
+            many = f"{len(self.problems)} products, {len(self.competing)} competitors" if len(self.problems) > 1 else "this"
+            said = f"{many}: about {duration(seconds)}; Ctrl-C or --budget ends it earlier and keeps what was measured"
+            errors_console.print(said, style="dim", markup=False, highlight=False, soft_wrap=True)
+        kind = self.session.device.kind
+        with Progress(total(self.expected)) as progress:
+            for at, (problem, expected) in enumerate(zip(self.problems, self.expected, strict=True)):
+                if self.budget is not None and progress.elapsed > self.budget:
+                    self.cut = True
+                if self.cut:
+                    skipped = f"{len(self.problems) - at} of {len(self.problems)} products not begun"
+                    self.notes[f"the budget of {duration(self.budget or 0)} is over: {skipped}"] = None
+                    break
+                rows = self.plan.rows(self.competing)
+                progress.table = functools.partial(self._fitted, rows, problem)
+                rest = dict(expected)
+                try:
+                    progress.step(f"{problem}: making the operands")
+                    for row in compare(PlacedProblem(problem, self.session), rows, self.plan):
+                        one = 0.0
+                        if came := row.came_in():
+                            verdict = expected["verdict"] / len(self.competing)
+                            one = verdict if came == "verdict" else self.plan.sample_seconds(problem, kind, row.mode)
+                            rest[came] -= one
+                        progress.step(f"{problem}: {row.who.name} {row.mode} {row.state}", one, came)
+                        if came and self.budget is not None and progress.elapsed > self.budget:
+                            self.cut = True
+                            break
+                except (OutOfDeviceMemory, MemoryError) as error:
+                    self.notes[f"{problem}: skipped: {error}"] = None
+                    if not any(r.measurement for r in rows):  # what was done before it, in another mode, is kept
+                        progress.table = None
+                        progress.leave_out(rest)
+                        continue
+                except KeyboardInterrupt:
+                    progress.table = None
+                    self._finish(rows, problem)
+                    return True
+                progress.table = None
+                progress.leave_out(rest)
+                self._finish(rows, problem)
+                store(self.cut or at + 1 < len(self.problems))
+        return False
 
-def _measured(rows: Sequence[Row]) -> list[Measurement]:
-    return [r.measurement for r in rows if r.measurement]
+    def _fitted(self, rows: list[Row], problem: Gemm) -> Group:
+        return bench_table(rows, f"{problem} on {self.session.device}", self.session.device.kind).fitted(console.width)[0]
+
+    def _finish(self, rows: list[Row], problem: Gemm) -> None:
+        for row in rows:
+            row.bound = None  # gives memory back
+            row.state = row.state if row.measurement or row.note else "dropped"
+        self.measured += [r.measurement for r in rows if r.measurement]
+        show(bench_table(rows, f"{problem} on {self.session.device}", self.session.device.kind), self.wide)
+        first = next(((r.who.name, r.measurement) for r in rows if r.measurement), None)
+        for line in watched(self.session.device, [first] if first else []):
+            self.doubts.append(line)
+            console.print(line, style="yellow", markup=False, highlight=False, soft_wrap=True)
+        self.failures += dict.fromkeys(f"{r.who.name} at {problem}: {r.note}" for r in rows if r.failed)
+        self.notes |= dict.fromkeys(r.note for r in rows if r.state == "unsupported")
 
 
 def _problems(device: Device, sizes: str | None, suite_name: str | None, trans: Sequence[str]) -> list[Gemm]:
@@ -222,8 +294,8 @@ def _transposes(text: str | None) -> list[str]:
     return chosen
 
 
-def _rivals(names: str | None, device: Device) -> tuple[list[Competitor], list[str]]:
-    """Who takes part, and why those do not who were asked for."""
+def _competing(names: str | None, device: Device) -> tuple[list[Competitor], list[str]]:
+    """Return who takes part, and why those do not who were asked for."""
     wanted = competitors(names.split(",")) if names is not None else default_competitors(device)
     notes = [f"{c.name}: {reason}" for c in wanted if (reason := c.absent(device))]
     present = [c for c in wanted if not c.absent(device)]

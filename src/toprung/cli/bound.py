@@ -118,7 +118,7 @@ def _plan(changes: dict[str, int], width: int, index: int) -> Blocking:
 
 
 def inputs(of: Architecture) -> Table:
-    """What the model knows of an architecture, each figure with its source."""
+    """Return what the model knows of an architecture, each figure with its source."""
     table = Table(title=of.title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("figure")
     table.add_column("value", justify="right", no_wrap=True)

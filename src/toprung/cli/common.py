@@ -1,8 +1,9 @@
-"""What several commands share: consoles, and how sizes, rungs and switches are written."""
+"""Helpers of several commands: consoles, tables, and how sizes, rungs and switches are written."""
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
@@ -13,11 +14,61 @@ from rich.console import Console
 
 from toprung.errors import BadArgument, BadSize, UnknownName
 from toprung.oracle.problem import Problem
+from toprung.report.grid import Grid, left_out
 
 console = Console()
-if not console.is_terminal:
+if not console.is_terminal and "COLUMNS" not in os.environ:
     console.width = 132  # a file or a pipe has no width of its own
 errors_console = Console(stderr=True)
+
+INTERRUPTED = 130
+"""Exit code after Ctrl-C."""
+
+WIDE = typer.Option("--wide", help="show every column, however wide the terminal is")
+"""Option of commands that show tables."""
+
+_AMOUNT = re.compile(r"(\d+(?:\.\d+)?)([smh])")
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+MOST_TEXT = 100
+"""Cells of a text in a table that goes to a file or a pipe; ``--wide`` shows all of it."""
+
+
+def table_width(wide: bool) -> int | None:
+    """Return the cells that a table may take; None, no limit, for ``--wide`` and for a file or a pipe."""
+    return None if wide or (not console.is_terminal and "COLUMNS" not in os.environ) else console.width
+
+
+def show(grid: Grid, wide: bool) -> None:
+    """Print a table whose numbers are whole, and one line on what is left out of it."""
+    width = table_width(wide)
+    table, hidden, taken = grid.fitted(width, None if wide else MOST_TEXT)
+    before = console.width
+    console.width = max(before, taken)  # what is too wide all the same goes past the edge, uncut
+    if console.is_terminal:
+        console.print(table, crop=False)
+    else:  # without the blanks that fill a line up
+        with console.capture() as printed:
+            console.print(table, crop=False)
+        console.out("\n".join(line.rstrip() for line in printed.get().splitlines()), highlight=False)
+    console.width = before
+    if hidden:
+        console.print(left_out(hidden, width), style="dim", markup=False, highlight=False, soft_wrap=True)
+
+
+def parse_seconds(text: str) -> float:
+    """Return the seconds of a text: ``60s``, ``5m``, ``1h``.
+
+    Raises
+    ------
+    BadArgument
+        the text is anything else, or its amount is 0
+    """
+    found = _AMOUNT.fullmatch(text.strip())
+    if not found or float(found.group(1)) <= 0:
+        raise BadArgument(f"a budget is a time such as 60s, 5m or 1h, not {text!r}")
+    return float(found.group(1)) * _UNITS[found.group(2)]
 
 
 def result_file(path: Path | None) -> Path | None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
-from rich import box
-from rich.table import Table
 
 from toprung import backends
-from toprung.cli.common import console
+from toprung.cli.common import WIDE, console, show
 from toprung.errors import NoDevice
+from toprung.report.grid import Column, Grid
 
 
 def register(app: typer.Typer) -> None:
@@ -16,7 +17,7 @@ def register(app: typer.Typer) -> None:
     app.command()(devices)
 
 
-def devices() -> None:
+def devices(wide: Annotated[bool, WIDE] = False) -> None:
     """List every device, best first, and what is missing on this machine.
 
     Example: toprung devices
@@ -24,15 +25,17 @@ def devices() -> None:
     found, advice = backends.devices(), backends.advice()
     if not found:
         raise NoDevice("no device found. " + " ".join(advice))
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("device", no_wrap=True)
-    table.add_column("name, runtime, driver")
-    for name in ("units", "MHz", "local KB", "memory GB", "fp32 TFLOP/s"):
-        table.add_column(name, justify="right", no_wrap=True)
+    grid = Grid("", [
+        Column("device", right=False), Column("name", right=False, text=True), Column("units"), Column("MHz", 1),
+        Column("local KB", 2), Column("memory GB"), Column("fp32 TFLOP/s"), Column("driver", 3, right=False),
+        Column("runtime", 4, right=False, text=True),
+    ])  # fmt: skip
     for d in found:
-        peak = f"{d.peak_gflops / 1e3:.1f}" if d.peak_gflops else "unknown"
-        facts = (str(d.compute_units), f"{d.clock_mhz:.0f}", f"{d.local_bytes // 1024}", f"{d.memory_bytes / 2**30:.1f}", peak)
-        table.add_row(d.id, f"{d.name}\n{d.runtime}, driver {d.driver}", *facts)
-    console.print(table)
+        grid.add({
+            "device": d.id, "name": d.name, "runtime": d.runtime, "driver": d.driver, "units": str(d.compute_units),
+            "MHz": f"{d.clock_mhz:.0f}", "local KB": f"{d.local_bytes // 1024}", "memory GB": f"{d.memory_bytes / 2**30:.1f}",
+            "fp32 TFLOP/s": f"{d.peak_gflops / 1e3:.1f}" if d.peak_gflops else "unknown",
+        })  # fmt: skip
+    show(grid, wide)
     for line in advice:
         console.print(line, markup=False, highlight=False, soft_wrap=True)

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from toprung import backends
-from toprung.cli.common import console, json_option, parse_sizes, parse_switches, parse_tile, size_name
+from toprung.cli.common import WIDE, console, json_option, parse_sizes, parse_switches, parse_tile, show, size_name
 from toprung.device import Device
 from toprung.errors import BadSize, IllegalTile
 from toprung.lab.bounds.figures import Unknown
@@ -21,9 +21,9 @@ from toprung.lab.bounds.levels import rate
 from toprung.lab.bounds.occupancy import ROOMS, occupancy
 from toprung.lab.explain import Explanation, device_for, explain
 from toprung.lab.harness import results
-from toprung.lab.harness.climb import default_sizes, entries, problem_of
+from toprung.lab.harness.climb import default_sizes, problem_of, variants
 from toprung.lab.harness.single import tile_of
-from toprung.lab.rung import Rung, ladder, rung
+from toprung.lab.rung import ladder, rung
 from toprung.report.bound_table import bounds_record, overview
 
 BAR = 40
@@ -43,6 +43,7 @@ def explain_command(
     tile: Annotated[list[str] | None, typer.Option(help="NAME=VALUE of a tile parameter; may be repeated")] = None,
     stored: Annotated[Path, typer.Option("--results", help="folder of stored measurements and probes")] = Path("results"),
     json: Annotated[Path | None, json_option("store every level in this file")] = None,
+    wide: Annotated[bool, WIDE] = False,
 ) -> None:
     """Why a rung is as fast as it is: what its code asks for at each level of a device, which level stops it, what would help.
 
@@ -75,14 +76,13 @@ def explain_command(
     else:
         if changes:
             raise BadSize("--tile changes one rung's tile: name the rung, such as turing/r09")
-        for entry in entries(of.rungs, where, None, switches):
-            assert isinstance(entry.who, Rung)
+        for entry in variants(of.rungs, where, switches):
             try:
-                found.append((entry.variant, explain(entry.who, where, problem, entry.options, None, stored)))
+                found.append((entry.variant, explain(entry.rung, where, problem, entry.options, None, stored)))
             except IllegalTile as error:
                 notes.append(str(error))
         notes += [note for _, e in found for note in e.notes]
-        console.print(overview(found, f"{of.name} at {size_name(sizes[0])} on {where.short_name}"))
+        show(overview(found, f"{of.name} at {size_name(sizes[0])} on {where.short_name}"), wide)
     for note in dict.fromkeys(notes):
         console.print(note, style="dim", markup=False, highlight=False, soft_wrap=True)
     if json is not None:

@@ -10,14 +10,13 @@ from typing import Annotated
 import typer
 
 from toprung import backends
-from toprung.cli.common import console, json_option
+from toprung.cli.common import INTERRUPTED, console, json_option
+from toprung.cli.progress import Progress
 from toprung.lab import guidelines
 from toprung.lab.guidelines.base import WRONG, Finding
 from toprung.lab.harness import results
 from toprung.lab.harness.environment import environment
 from toprung.report import findings as report
-
-INTERRUPTED = 130
 
 
 def register(app: typer.Typer) -> None:
@@ -46,10 +45,11 @@ def guidelines_command(
     interrupted = False
     with backends.opened(where) as session:
         try:
-            with console.status("") as status:
+            with Progress(len(chosen)) as progress:
                 for guideline in chosen:
-                    status.update(guideline.title)
+                    progress.step(guideline.title)
                     found.append(guideline.run(session))
+                    progress.step(guideline.title, 1.0)
         except KeyboardInterrupt:
             interrupted = True
         failures = [f"{f.name}: {f.reason}" for f in found if f.verdict == WRONG]

@@ -13,21 +13,24 @@ from rich import box
 from rich.table import Table
 
 from toprung.backends.nvrtc import compile_cubin, device_of, version
-from toprung.cli.common import console, json_option, parse_switches, parse_tile
+from toprung.cli.common import WIDE, console, json_option, parse_switches, parse_tile, show
 from toprung.errors import ToprungError, UnknownName
 from toprung.kernels.record import kernel_source
 from toprung.lab.bounds.occupancy import Occupancy, occupancy
-from toprung.lab.harness.climb import Entry, entries
+from toprung.lab.competitor import RungCompetitor
+from toprung.lab.harness.climb import variants
 from toprung.lab.harness.single import Note, note_path, tile_of
 from toprung.lab.rung import Rung, ladder, rung
 from toprung.lab.sass.machine_code import MachineCode, inspect_source
 from toprung.lab.sass.reallocate import Report
 from toprung.lab.sass.reallocate import reallocate as reallocated
 from toprung.paths import publish
+from toprung.report import names
+from toprung.report.grid import Column, Grid
 from toprung.tile import Tile
 
 SHOWN = {"FFMA": ("LDS", "STS", "LDG"), "HGMMA": ("SYNCS", "WARPGROUP", "UTMALDG")}
-"""What a main loop is there for, and the instructions with columns of their own beside it in a ladder's table."""
+"""Instruction that a main loop is there for, and those with columns of their own beside it in a ladder's table."""
 
 
 def register(app: typer.Typer) -> None:
@@ -44,6 +47,7 @@ def inspect(
     cubin: Annotated[Path | None, typer.Option(help="store the machine code in this file, for toprung run --cubin")] = None,
     reallocate: Annotated[bool, typer.Option("--reallocate", help="give its values other registers first")] = False,
     reorder: Annotated[bool, typer.Option("--reorder", help="and its multiply-adds another order")] = False,
+    wide: Annotated[bool, WIDE] = False,
 ) -> None:
     """Show the machine code of a rung, compiled as CUDA: registers, spills, instructions, occupancy. No GPU is needed.
 
@@ -67,16 +71,15 @@ def inspect(
     switches, changes = parse_switches(switch or []), parse_tile(tile or [])
     if "/" in name:
         one = rung(name)
-        rows = [Entry(one, options=one.options(device, switches), variant=" ".join(switch or []))]
+        rows = [RungCompetitor(one, one.options(device, switches), " ".join(switch or []))]
     else:
-        rows = entries(ladder(name).rungs, device, None, switches)
-    found: list[tuple[Entry, MachineCode]] = []
+        rows = variants(ladder(name).rungs, device, switches)
+    found: list[tuple[RungCompetitor, MachineCode]] = []
     failures = []
     for entry in rows:
-        assert isinstance(entry.who, Rung)
         try:
-            entry.tile = tile_of(entry.who, entry.options, changes, device)
-            found.append((entry, inspect_source(kernel_source(entry.who, entry.tile, entry.options), arch)))
+            entry.tile = tile_of(entry.rung, entry.options, changes, device)
+            found.append((entry, inspect_source(kernel_source(entry.rung, entry.tile, entry.options), arch)))
         except ToprungError as error:
             if len(rows) == 1:
                 raise
@@ -84,7 +87,7 @@ def inspect(
     if len(rows) == 1:
         console.print(_detail(*found[0]))
     else:
-        console.print(_overview(found, f"{name} on {arch}, NVRTC {version()}"))
+        show(_overview(found, f"{name} on {arch}, NVRTC {version()}"), wide)
         work = _work(code for _, code in found)
         console.print(
             f"{work} to bank: the main loop, as it stands in the code; 4×128: four of 128 bits; kept: % of FFMA's sources that "
@@ -93,8 +96,8 @@ def inspect(
         )
     if cubin is not None:
         entry = found[0][0]
-        assert isinstance(entry.who, Rung) and entry.tile is not None
-        change = dump(entry.who, entry.tile, entry.options, arch, cubin, reallocate or reorder, reorder)
+        assert entry.tile is not None
+        change = dump(entry.rung, entry.tile, entry.options, arch, cubin, reallocate or reorder, reorder)
         if change is not None:
             console.print(_change(change))
         console.print(f"stored as {cubin}, and beside it what it was made from", markup=False, highlight=False)
@@ -103,7 +106,7 @@ def inspect(
     if json is not None:
         records = [
             {
-                "rung": str(e.who), "tile": e.tile.given() if e.tile else {}, "options": dict(e.options), **m.describe(),
+                "rung": e.name, "tile": e.tile.given() if e.tile else {}, "options": dict(e.options), **m.describe(),
                 "compiler": f"NVRTC {version()}",
                 "blocks": held.blocks if (held := held_blocks(e, m)) else None, "occupancy": held.share if held else None,
             }
@@ -143,43 +146,42 @@ def _change(report: Report) -> Table:
 
 
 def _work(codes: Iterable[MachineCode]) -> str:
-    """What kernels are there for: matrix instructions, or multiply-adds."""
+    """Return the instruction that kernels are there for: matrix instructions, or multiply-adds."""
     return "HGMMA" if any(code.loop.counts.get("HGMMA") for code in codes) else "FFMA"
 
 
-def _overview(found: list[tuple[Entry, MachineCode]], title: str) -> Table:
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("rung", no_wrap=True, min_width=13)
-    table.add_column("tile", overflow="ellipsis", no_wrap=True, max_width=21)
+def _overview(found: list[tuple[RungCompetitor, MachineCode]], title: str) -> Grid:
     work = _work(code for _, code in found)
-    columns = (work, *SHOWN[work])
-    widths = (4, 5, 6, len(work), 12, 10, 6, 3, 4, 4, 4)
-    for column, width in zip(("regs", "spill", "shared", *columns, "rest", "kept", "bank", "held"), widths, strict=True):
-        table.add_column(column, justify="right", no_wrap=True, min_width=width)
-    table.add_column(f"{work} %", justify="right", no_wrap=True, min_width=6)
+    share = f"{work} %"
+    grid = Grid(title, [
+        Column("rung", right=False), Column(names.TILE, 8, right=False), Column(names.REGISTERS), Column("spill"), Column("shared"),
+        Column(work, 1), *(Column(name, 2) for name in SHOWN[work]), Column("rest", 5), Column("kept", 4), Column("bank", 4),
+        Column("held", 3), Column(share),
+    ])  # fmt: skip
     for entry, code in found:
-        loop = code.loop
-        shown = [_count(loop.counts, name) for name in columns]
+        loop, held = code.loop, held_blocks(entry, code)
+        columns = (work, *SHOWN[work])
         rest = loop.instructions - sum(count for kind, count in loop.counts.items() if kind.split(".")[0] in columns)
-        numbers = (str(code.registers), str(code.spills), str(code.shared_bytes))
-        label = f"{entry.number} {entry.variant}".rstrip()
-        reads, held = loop.reads, held_blocks(entry, code)
-        more = (f"{100 * reads.kept_share:.0f}", str(reads.extra_cycles), str(held.blocks) if held else "?")
-        table.add_row(label, str(entry.tile), *numbers, *shown, str(rest), *more, f"{100 * loop.share(work):.1f}")
-    return table
+        grid.add({
+            "rung": f"{entry.number} {entry.variant}".rstrip(), names.TILE: str(entry.tile), names.REGISTERS: str(code.registers),
+            "spill": str(code.spills), "shared": str(code.shared_bytes), **{name: _count(loop.counts, name) for name in columns},
+            "rest": str(rest), "kept": f"{100 * loop.reads.kept_share:.0f}", "bank": str(loop.reads.extra_cycles),
+            "held": str(held.blocks) if held else "?", share: f"{100 * loop.share(work):.1f}",
+        })  # fmt: skip
+    return grid
 
 
-def held_blocks(entry: Entry, code: MachineCode) -> Occupancy | None:
-    """What a multiprocessor holds of a kernel at once; None for an architecture whose figures are unknown."""
-    assert isinstance(entry.who, Rung) and entry.tile is not None
+def held_blocks(entry: RungCompetitor, code: MachineCode) -> Occupancy | None:
+    """Return what an SM holds of a kernel at once; None for an architecture whose figures are unknown."""
+    assert entry.tile is not None
     try:
-        return occupancy(code.arch, entry.tile.work_items + entry.who.more_items, code.registers, code.shared_bytes)
+        return occupancy(code.arch, entry.tile.work_items + entry.rung.more_items, code.registers, code.shared_bytes)
     except UnknownName:
         return None
 
 
 def _count(counts: Mapping[str, int], name: str) -> str:
-    """How many of an instruction there are; of memory instructions how many by how many bits, read-only loads included."""
+    """Return how many of an instruction there are; of memory instructions how many by how many bits, read-only loads included."""
     found: Counter[str] = Counter()
     for kind, count in counts.items():
         if kind.split(".")[0] == name:
@@ -187,9 +189,9 @@ def _count(counts: Mapping[str, int], name: str) -> str:
     return " ".join(f"{count}×{bits}" if bits else str(count) for bits, count in found.items()) or "–"
 
 
-def _detail(entry: Entry, code: MachineCode) -> Table:
+def _detail(entry: RungCompetitor, code: MachineCode) -> Table:
     table = Table(
-        title=f"{entry.who} {entry.variant} {entry.tile} on {code.arch}, NVRTC {version()}",
+        title=f"{entry} {entry.tile} on {code.arch}, NVRTC {version()}",
         title_justify="left",
         box=box.SIMPLE_HEAD,
     )

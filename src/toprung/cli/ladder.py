@@ -11,30 +11,40 @@ from typing import Annotated
 
 import typer
 from rich.console import Group
-from rich.live import Live
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
 from toprung import backends
 from toprung.backends.base import Session
-from toprung.cli.common import console, json_option, parse_numbers, parse_sizes, parse_switches, size_name, with_settings
+from toprung.cli.common import (
+    INTERRUPTED,
+    WIDE,
+    console,
+    json_option,
+    parse_numbers,
+    parse_seconds,
+    parse_sizes,
+    parse_switches,
+    show,
+    size_name,
+    table_width,
+    with_settings,
+)  # fmt: skip
+from toprung.cli.progress import Progress, duration, total
 from toprung.device import Device
 from toprung.errors import BuildError, LaunchError, OutOfDeviceMemory, WrongResult
+from toprung.lab.competitor import Competitor
 from toprung.lab.explain import RungBounds
 from toprung.lab.harness import bandwidth, results
 from toprung.lab.harness.bandwidth import Bandwidth
-from toprung.lab.harness.climb import Entry, climb, default_sizes, entries, find_vendors, problem_of, refusals, runnable
+from toprung.lab.harness.baseline import watched
+from toprung.lab.harness.climb import SAMPLES, default_sizes, find_vendors, problem_of, refusals, runnable, variants
+from toprung.lab.harness.compare import QUIET, PlacedProblem, Plan, Row, compare
 from toprung.lab.harness.environment import environment
-from toprung.lab.harness.measure import SAMPLES
 from toprung.lab.rung import Ladder, ladder, out_of_place, select
 from toprung.oracle.problem import Problem
 from toprung.report import plot as pictures
-from toprung.report.table import ladder_table, sweep_table
+from toprung.report.grid import Grid
+from toprung.report.table import ladder_table, sweep_tables
 from toprung.report.text import Limits
-
-INTERRUPTED = 130
-COLUMNS = 8
-"""Sizes side by side in the table of a sweep."""
 
 
 def register(app: typer.Typer) -> None:
@@ -62,6 +72,8 @@ def ladder_command(
     each_launch: Annotated[
         bool, typer.Option("--each-launch", help="time also by marks around each call, to see what that adds to the loop's time")
     ] = False,
+    budget: Annotated[str | None, typer.Option(help="end after about 60s, 5m, 1h; what was measured by then is kept")] = None,
+    wide: Annotated[bool, WIDE] = False,
 ) -> None:
     """Run a ladder's kernels on a device: each verified, then timed in turns beside the vendor's library.
 
@@ -92,32 +104,35 @@ def ladder_command(
     idle, places = [p for p in places if p not in able], able
     vendors = {where.id: find_vendors(where, found) for where in places}
     for where in places:
-        entries(climbed, where, None, switches)  # refuses bad switches before anything starts
+        variants(climbed, where, switches)  # refuses bad switches before anything starts
     if plot is not None:
         pictures.check(plot)
+    seconds = parse_seconds(budget) if budget is not None else None
 
-    everything: dict[str, list[Entry]] = {}
+    everything: dict[str, list[Row]] = {}
     failures: list[str] = []
     interrupted = False
     for where in places:
-        rivals, why_not = vendors[where.id]
-        make = functools.partial(entries, climbed, where, rivals if 0 in chosen or climbed else None, switches)
+        baselines, why_not = vendors[where.id]
+        competing: list[Competitor] = [*(baselines if 0 in chosen or climbed else []), *variants(climbed, where, switches)]
         if said := out_of_place(climbed, where.kind):
             console.print(said, style="dim", markup=False, highlight=False, soft_wrap=True)
         with backends.opened(where) as session:
             memory, failed = _memory(session, problems.values())
-            done, more, interrupted = _run(found, problems, session, make, memory, each_launch)
-            failed += more
+            run = _Run(found, problems, session, competing, memory, each_launch, wide, seconds)
+            interrupted = run.all()
+            failed += run.failures
             stored = results.record(
                 shlex.join(["toprung", *sys.argv[1:]]),
                 environment(session),
-                [e.measurement for rows in done.values() for e in rows if e.measurement],
+                [row.measurement for rows in run.done.values() for row in rows if row.measurement],
                 failed,
-                interrupted,
+                interrupted or run.cut,
+                notes=run.notes,
                 **({"bandwidth": memory.describe()} if memory else {}),
             )
         if why_not:
-            console.print(f"rung 0: {why_not}", markup=False, highlight=False)
+            console.print(f"rung 0: {why_not}", markup=False, highlight=False, soft_wrap=True)
         for line in [] if switches else refusals(climbed, where):
             console.print(f"not on {where.id}: {line}", style="dim", markup=False, highlight=False, soft_wrap=True)
         if json is not None:
@@ -125,21 +140,18 @@ def ladder_command(
         if plot is not None:
             pictures.pictures(stored, _named(plot, where, places))
         failures += failed
-        everything |= {f"{where.backend} {size}" if len(places) > 1 else size: rows for size, rows in done.items()}
+        everything |= {f"{where.backend} {size}" if len(places) > 1 else size: rows for size, rows in run.done.items()}
         if interrupted:
             break
-    columns = list(everything.items())
     for where in idle:
         console.print(
             f"not on {where.id}: no rung of {name} runs there: {climbed[0].needs(where)}",
-            style="dim",
-            markup=False,
-            highlight=False,
-        )
-    for i in range(0, len(columns), COLUMNS) if len(columns) > 1 else ():
-        console.print(sweep_table(dict(columns[i : i + COLUMNS])))
+            style="dim", markup=False, highlight=False, soft_wrap=True,
+        )  # fmt: skip
+    for grid in sweep_tables(everything, table_width(wide)) if len(everything) > 1 else ():
+        show(grid, wide)
     for line in failures:
-        console.print(line, style="bold red", markup=False, highlight=False)
+        console.print(line, style="bold red", markup=False, highlight=False, soft_wrap=True)
     if interrupted:
         console.print("interrupted: what is above is what had been measured", style="yellow")
         raise typer.Exit(INTERRUPTED)
@@ -163,7 +175,7 @@ def _named(path: Path, where: Device, places: list[Device]) -> Path:
 
 
 def _memory(session: Session, problems: Iterable[Problem]) -> tuple[Bandwidth | None, list[str]]:
-    """What the device's memory gives, where that is what the problems are held against; and what did not work."""
+    """Measure the memory's bandwidth, where problems are held against it; return it, and what did not work."""
     if not any(p.measured_in == "GB/s" for p in problems):
         return None, []
     try:
@@ -174,47 +186,107 @@ def _memory(session: Session, problems: Iterable[Problem]) -> tuple[Bandwidth | 
     return found, []
 
 
-def _run(
-    found: Ladder,
-    problems: dict[str, Problem],
-    session: Session,
-    make: Callable[[], list[Entry]],
-    memory: Bandwidth | None,
-    each: bool,
-) -> tuple[dict[str, list[Entry]], list[str], bool]:
-    """Climb for every size with a live table; what was measured before Ctrl-C is kept."""
-    done: dict[str, list[Entry]] = {}
-    failures: list[str] = []
-    limits = Limits(session.device.gflops_per_mhz, memory)
-    bounds = RungBounds(session.device)
+class _Run:
+    """A ladder on one device, over all sizes; what was measured before Ctrl-C or the budget's end is kept.
 
-    def share(problem: Problem) -> Callable[[Entry], float | None] | None:
-        return functools.partial(bounds.share, problem=problem) if bounds.figures else None
+    Attributes
+    ----------
+    done : the rows of each size
+    notes : what a reader of the figures must know: competitors that do not take part, baselines that moved
+    cut : whether the budget ended it
+    """
 
-    for size, problem in problems.items():
-        rows = make()
-        done[size] = rows
-        title = f"{found.name} at {size} on {session.device}"
-
-        def table(rows: list[Entry] = rows, title: str = title, problem: Problem = problem) -> Table:
-            return ladder_table(rows, title, limits, console.width, problem.measured_in, each, share(problem))
-
-        progress = Progress(
-            TextColumn(size), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), transient=True, console=console
+    def __init__(
+        self, of: Ladder, problems: dict[str, Problem], session: Session, competing: list[Competitor], memory: Bandwidth | None,
+        each: bool, wide: bool, budget: float | None,
+    ) -> None:  # fmt: skip
+        self.of, self.problems, self.session, self.competing, self.wide, self.budget = (
+            of,
+            problems,
+            session,
+            competing,
+            wide,
+            budget,
         )
-        task = progress.add_task(size, total=len(rows) * (1 + SAMPLES))
-        try:
-            with Live(console=console, refresh_per_second=8, transient=True) as live:
-                for entry in climb(problem, rows, session, each=each):
-                    if entry.state not in ("building", "checking"):
-                        progress.advance(task)
-                    live.update(Group(table(), progress))
-        except OutOfDeviceMemory as error:
-            failures.append(f"{size}: skipped: {error}")
-            continue
-        except KeyboardInterrupt:
-            console.print(table())
-            return done, failures, True
-        console.print(table())
-        failures += [f"{e.who.name} {e.variant}".rstrip() + f" at {size}: {e.failure}" for e in rows if e.failure]
-    return done, failures, False
+        self.plan = Plan(samples={"warm": SAMPLES}, each=each)
+        self.limits, self.bounds = Limits(session.device.gflops_per_mhz, memory), RungBounds(session.device)
+        self.done: dict[str, list[Row]] = {}
+        self.failures: list[str] = []
+        self.notes: list[str] = []
+        self.cut = False
+
+    def all(self) -> bool:
+        """Measure every size, each with a table; return True if Ctrl-C ended it."""
+        kind, count = self.session.device.kind, len(self.competing)
+        expected = {size: self.plan.expected(p, count, kind) for size, p in self.problems.items()}
+        with Progress(total(expected.values())) as progress:
+            for size, problem in self.problems.items():
+                if self.budget is not None and progress.elapsed > self.budget:
+                    self.cut = True
+                    break
+                self.done[size] = rows = self.plan.rows(self.competing)
+                progress.table = functools.partial(self._fitted, rows, size, problem)
+                left = expected[size]
+                one = {"verdict": left["verdict"] / max(1, count), "sample": self.plan.sample_seconds(problem, kind, "warm")}
+                try:
+                    progress.step(f"{size}: making the operands")
+                    for row in compare(PlacedProblem(problem, self.session), rows, self.plan):
+                        if came := row.came_in():
+                            left[came] -= one[came]
+                        progress.step(_said(row, size), one.get(came, 0.0), came)
+                        if came and self.budget is not None and progress.elapsed > self.budget:
+                            self.cut = True
+                            break
+                except OutOfDeviceMemory as error:
+                    self.failures.append(f"{size}: skipped: {error}")
+                    del self.done[size]
+                    progress.leave_out(left)
+                    continue
+                except KeyboardInterrupt:
+                    progress.table = None
+                    self._print(rows, size, problem)
+                    return True
+                progress.table = None
+                progress.leave_out(left)
+                self._print(rows, size, problem)
+        if self.cut:
+            skipped = [size for size in self.problems if size not in self.done]
+            rest = f"; not begun: {', '.join(skipped)}" if skipped else ""
+            self._note(f"the budget of {duration(self.budget or 0)} is over: what is above is what had been measured{rest}")
+        return False
+
+    def _table(self, rows: list[Row], size: str, problem: Problem) -> Grid:
+        title = f"{self.of.name} at {size} on {self.session.device}"
+        share: Callable[[Row], float | None] | None = None
+        if self.bounds.figures:
+            share = functools.partial(self.bounds.share, problem=problem)
+        return ladder_table(rows, title, self.limits, problem.measured_in, self.plan.each, share)
+
+    def _fitted(self, rows: list[Row], size: str, problem: Problem) -> Group:
+        return self._table(rows, size, problem).fitted(console.width)[0]
+
+    def _print(self, rows: list[Row], size: str, problem: Problem) -> None:
+        """Print the table of a size, and what is to be said of it."""
+        for row in rows:
+            row.bound = None  # gives memory back
+            row.state = row.state if row.measurement or row.note else "dropped"
+        show(self._table(rows, size, problem), self.wide)
+        vendors = [(row.idea, row.measurement) for row in rows if row.number == 0 and row.measurement]
+        for line in watched(self.session.device, vendors):
+            self._note(line, "yellow")
+        for row in rows:
+            if row.state in QUIET:
+                self._note(f"{row.who.name} {row.variant}".rstrip() + f" at {size}: {row.note}")
+        self.failures += [f"{row.who.name} {row.variant}".rstrip() + f" at {size}: {row.note}" for row in rows if row.failed]
+
+    def _note(self, line: str, style: str = "dim") -> None:
+        self.notes.append(line)
+        console.print(line, style=style, markup=False, highlight=False, soft_wrap=True)
+
+
+def _said(row: Row, size: str) -> str:
+    """Return what happens to a row, for the line below the table."""
+    name = f"{row.who.name} {row.variant}".rstrip()
+    if row.timing is None:
+        return f"{size}: {name} {row.state if row.state != 'timing' else 'is right'}"
+    return f"{size}: {name} timed {len(row.timing.seconds)} ×"

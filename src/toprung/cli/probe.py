@@ -9,21 +9,21 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich import box
-from rich.table import Table
+from rich.text import Text
 
 from toprung import backends
-from toprung.cli.common import console, json_option
+from toprung.cli.common import INTERRUPTED, WIDE, console, json_option, show
+from toprung.cli.progress import Progress
 from toprung.lab.harness import results
 from toprung.lab.harness.environment import environment
 from toprung.lab.harness.measure import SAMPLES
 from toprung.lab.probe import store
 from toprung.lab.probe.base import benchmark, benchmarks
 from toprung.lab.probe.run import Finding, probe, refusals
+from toprung.report import names
 from toprung.report import plot as pictures
+from toprung.report.grid import Column, Grid
 from toprung.report.probe_plot import mixes
-
-INTERRUPTED = 130
 
 
 def register(app: typer.Typer) -> None:
@@ -38,6 +38,7 @@ def probe_command(
     plot: Annotated[
         Path | None, typer.Option(help="draw multiply-adds beside loads from shared memory: a .png or .svg file")
     ] = None,
+    wide: Annotated[bool, WIDE] = False,
 ) -> None:
     """Measure what a device can do, one thing at a time, for the bounds: arithmetic, shared memory, caches, memory, launches.
 
@@ -61,16 +62,18 @@ def probe_command(
     with backends.opened(where) as session:
         notes = refusals(session, wanted)
         try:
-            with console.status(f"probing {where}") as status:
+            with Progress(len(wanted)) as progress:
+                progress.step(f"probing {where}")
                 for finding in probe(session, wanted, SAMPLES):
+                    is_next = not findings or findings[-1].benchmark.name != finding.benchmark.name
                     findings.append(finding)
-                    status.update(f"probing {where}: {finding.benchmark.name} {finding.case.label}")
+                    progress.step(f"{finding.benchmark.name} {finding.case.label}", float(is_next))
         except KeyboardInterrupt:
             interrupted = True
         command = shlex.join(["toprung", *sys.argv[1:]])
         content = store.record(command, environment(session), findings, notes, time.monotonic() - start)
         content["interrupted"] = interrupted
-    console.print(table(findings, f"{where}, {content['took_seconds']:.0f} s"))
+    show(table(findings, f"{where}, {content['took_seconds']:.0f} s"), wide)
     for name, reason in notes.items():
         console.print(f"not {name}: {reason}", style="dim", markup=False, highlight=False, soft_wrap=True)
     for line in content["failures"]:
@@ -91,28 +94,26 @@ def probe_command(
         raise typer.Exit(1)
 
 
-def table(findings: list[Finding], title: str) -> Table:
-    """Every case beside what the vendor says."""
-    shown = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    shown.add_column("what")
-    for column in ("measured", "vendor", "%", "± %", "MHz", "W"):
-        shown.add_column(column, justify="right", no_wrap=True)
-    shown.add_column("unit", no_wrap=True)
+def table(findings: list[Finding], title: str) -> Grid:
+    """Return every case beside what the vendor says."""
+    columns = [
+        Column("what", right=False), Column("measured"), Column("unit", right=False), Column(names.SPREAD), Column("vendor", 1),
+        Column(names.VENDOR, 1), Column(names.CLOCK, 2), Column("W", 3),
+    ]  # fmt: skip
+    grid = Grid(title, columns)
     heading = ""
     for f in findings:
         if f.problem:
             continue
         if f.benchmark.name != heading:
             heading = f.benchmark.name
-            shown.add_row(f"[bold]{f.benchmark.title}[/bold]")
+            grid.add({"what": Text(f.benchmark.title, "bold")})
         value, vendor = f.value, f.case.vendor
-        cells = (
-            f"{value:,.4g}" if value < 1e4 else f"{value:,.0f}",
-            "" if vendor is None else f"{vendor:,.4g}" if vendor < 1e4 else f"{vendor:,.0f}",
-            f"{100 * value / vendor:.1f}" if vendor else "",
-            f"{50 * f.spread:.1f}",
-            f"{f.clock:.0f}" if f.clock else "",
-            f"{f.watts:.0f}" if f.watts else "",
-        )
-        shown.add_row(f"  {f.case.label}", *cells, f.benchmark.unit.name)
-    return shown
+        grid.add({
+            "what": f"  {f.case.label}", "measured": f"{value:,.4g}" if value < 1e4 else f"{value:,.0f}",
+            "unit": f.benchmark.unit.name, names.SPREAD: f"{50 * f.spread:.1f}",
+            "vendor": "" if vendor is None else f"{vendor:,.4g}" if vendor < 1e4 else f"{vendor:,.0f}",
+            names.VENDOR: f"{100 * value / vendor:.1f}" if vendor else "",
+            names.CLOCK: f"{f.clock:.0f}" if f.clock else "", "W": f"{f.watts:.0f}" if f.watts else "",
+        })  # fmt: skip
+    return grid

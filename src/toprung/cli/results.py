@@ -7,15 +7,14 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich import box
-from rich.table import Table
 
-from toprung.cli.common import console, errors_console
+from toprung.cli.common import WIDE, console, errors_console, show
 from toprung.errors import BadRecord
 from toprung.lab.harness import results
 from toprung.lab.harness.accuracy import Graded
 from toprung.report import bench_plot, findings
 from toprung.report.bench_table import accuracy_table, compare_table, measurements_table
+from toprung.report.grid import Column, Grid
 
 FOLDER = Path("results")
 
@@ -32,26 +31,31 @@ def register(app: typer.Typer) -> None:
     app.add_typer(group, name="results")
 
 
-def list_command(folder: Annotated[Path, _FOLDER] = FOLDER) -> None:
+def list_command(folder: Annotated[Path, _FOLDER] = FOLDER, wide: Annotated[bool, WIDE] = False) -> None:
     """List the records of a folder; a damaged or foreign one is named and skipped.
 
     Example: toprung results list
     """
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for head in ("file", "date", "commit", "device", "entries", "command"):
-        table.add_column(head)
+    grid = Grid("", [
+        Column("file", right=False), Column("date", right=False), Column("commit", 3, right=False),
+        Column("device", 2, right=False),
+        Column("entries", 1), Column("command", 4, right=False, text=True),
+    ])  # fmt: skip
     found = _records([folder])
     for path, record in found:
         e = record["environment"]
         entries = len(record["measurements"]) or len(record.get("graded", ())) or len(record.get("findings", ()))
         device = f"{e['device']['short_name']} ({e['device']['backend']})"
-        table.add_row(str(path), e["date"][:16], str(e.get("commit")), device, str(entries), record["what"])
+        grid.add({
+            "file": str(path), "date": e["date"][:16], "commit": str(e.get("commit")), "device": device, "entries": str(entries),
+            "command": record["what"],
+        })  # fmt: skip
     if not found:
         raise BadRecord(f"no records in {folder}: store some with --json, or say where they are with --dir")
-    console.print(table)
+    show(grid, wide)
 
 
-def show_command(file: Annotated[Path, typer.Argument(help="a record")]) -> None:
+def show_command(file: Annotated[Path, typer.Argument(help="a record")], wide: Annotated[bool, WIDE] = False) -> None:
     """Show what one record holds and how it came to be.
 
     Example: toprung results show out.json
@@ -61,11 +65,11 @@ def show_command(file: Annotated[Path, typer.Argument(help="a record")]) -> None
     device = e["device"]
     title = f"{device['short_name']} ({device['backend']})"
     if record.get("graded"):
-        console.print(accuracy_table(_graded(record), title))
+        show(accuracy_table(_graded(record), title), wide)
     if record.get("findings"):
         console.print(findings.table(findings.read(record), title))
     if record["measurements"]:
-        console.print(measurements_table(record["measurements"], title, device["kind"]))
+        show(measurements_table(record["measurements"], title, device["kind"]), wide)
     lines = [record["what"], f"{e['date']}, commit {e.get('commit')}, {device['runtime']}, driver {device['driver']}"]
     lines += [", ".join(f"{k} {v}" for k, v in e["packages"].items())]
     if record["interrupted"]:
@@ -79,6 +83,7 @@ def compare_command(
     new: Annotated[str, typer.Argument(help="the same")],
     tolerance: Annotated[float, typer.Option(help="change in per cent that proves nothing by itself")] = 100 * results.TOLERANCE,
     folder: Annotated[Path, _FOLDER] = FOLDER,
+    wide: Annotated[bool, WIDE] = False,
 ) -> None:
     """Say what became faster or slower between two records or commits, beyond noise. Exit code 1 if anything became slower.
 
@@ -95,7 +100,7 @@ def compare_command(
     changes, alone = results.compare(_side(old, folder), _side(new, folder), tolerance / 100)
     if not changes:
         raise BadRecord(f"{old} and {new} have no competitor, problem and device in common: nothing can be compared")
-    console.print(compare_table(changes))
+    show(compare_table(changes), wide)
     counts = {v: sum(c.verdict == v for c in changes) for v in ("slower", "faster", "same")}
     console.print(", ".join(f"{n} {v}" for v, n in counts.items()) + f"; {alone} on one side only", highlight=False)
     if counts["slower"]:

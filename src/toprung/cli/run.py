@@ -5,24 +5,29 @@ from __future__ import annotations
 import shlex
 import statistics
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich import box
-from rich.table import Table
+from rich.text import Text
 
 from toprung import backends
 from toprung.backends import cubin as machine
-from toprung.cli.common import console, json_option, parse_sizes, parse_switches, parse_tile
-from toprung.errors import BadCubin, BadSize
+from toprung.cli.common import WIDE, console, json_option, parse_sizes, parse_switches, parse_tile, show
+from toprung.cli.progress import Progress
+from toprung.errors import BadCubin, BadSize, Unsupported
 from toprung.kernels.record import Own
 from toprung.lab.harness import results
 from toprung.lab.harness.climb import default_sizes, problem_of
+from toprung.lab.harness.compare import QUIET, PlacedProblem, Plan, Row, compare
 from toprung.lab.harness.environment import environment
-from toprung.lab.harness.single import FILE, HERE, Job, Note, both, run, tile_of
+from toprung.lab.harness.single import FILE, HERE, SAMPLES, LoadedRung, Note, both, tile_of
 from toprung.lab.harness.stats import paired_ratio
 from toprung.lab.rung import ladder, rung
+from toprung.report import names
+from toprung.report.grid import Column, Grid
+from toprung.report.text import gflops_text, ms_text
 
 
 def register(app: typer.Typer) -> None:
@@ -44,6 +49,7 @@ def run_command(
         bool, typer.Option("--both", help="the rung compiled here and its machine code from a file, in turns")
     ] = False,
     json: Annotated[Path | None, json_option("store every sample and all circumstances in this file")] = None,
+    wide: Annotated[bool, WIDE] = False,
 ) -> None:
     """Verify and time one kernel: a rung, or machine code of one's own in its place.
 
@@ -84,16 +90,24 @@ def run_command(
     if own is not None and where.backend != "cuda":
         raise BadCubin(f"{own.name} is machine code for CUDA, and {where} is reached through {where.backend}: use a CUDA device")
     with backends.opened(where) as session:
-        jobs = both(which, chosen, options, session, own) if beside else [Job(FILE if own else HERE, own)]
-        for _ in run(which, chosen, options, problem, session, jobs):
-            pass
-        wrong = [f"{which} {j.label}: {j.verdict.problems[0]}" for j in jobs if j.verdict and not j.verdict.right]
-        measured = [j.measurement for j in jobs if j.measurement]
+        forms = both(which, chosen, options, session, own) if beside else [
+            LoadedRung(FILE if own else HERE, which, options, chosen, own)
+        ]  # fmt: skip
+        plan = Plan(samples={"warm": SAMPLES}, tolerates=())
+        rows = plan.rows(forms)
+        with Progress(len(forms) * (4 + SAMPLES)) as progress:
+            progress.step(f"{problem}: making the operands")
+            for row in compare(PlacedProblem(problem, session), rows, plan):
+                progress.step(f"{which} {row.variant} {row.state}", float(row.state != "sampling"))
+        if reasons := [row.note for row in rows if row.state in QUIET]:
+            raise Unsupported(reasons[0])
+        wrong = [f"{which} {row.variant}: {row.note}" for row in rows if row.state == "wrong"]
+        measured = [row.measurement for row in rows if row.measurement]
         content = results.record(
             shlex.join(["toprung", *sys.argv[1:]]), environment(session), measured, wrong, kind="run",
-            loads=[{"label": j.label, "compile_seconds": j.compile_seconds, "load_seconds": j.load_seconds} for j in jobs],
+            loads=[{"label": f.label, "compile_seconds": f.compile_seconds, "load_seconds": f.load_seconds} for f in forms],
         )  # fmt: skip
-    console.print(_table(jobs, f"{which} {chosen} on {problem} on {where}"))
+    show(_grid(rows, f"{which} {chosen} on {problem} on {where}"), wide)
     if len(measured) == 2:
         ratio = paired_ratio(measured[0].seconds, measured[1].seconds)
         console.print(f"speed {FILE} / {HERE}: {ratio.value:.4f}, 95 % interval {ratio.low:.4f} to {ratio.high:.4f}")
@@ -105,22 +119,25 @@ def run_command(
         raise typer.Exit(1)
 
 
-def _table(jobs: list[Job], title: str) -> Table:
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("code")
-    for column in ("registers", "local bytes", "load ms", "ms", "", "± %", "error"):
-        table.add_column(column, justify="right", no_wrap=True)
-    for job in jobs:
-        m, verdict = job.measurement, job.verdict
-        used = m.competitor["resources"] if m else {}
-        table.add_row(
-            job.label,
-            str(used.get("registers") or "–"),
-            str(used.get("local_bytes") if used.get("local_bytes") is not None else "–"),
-            f"{1e3 * statistics.median(job.load_seconds):.3g}",
-            f"{1e3 * m.median:.3g}" if m else "wrong",
-            f"{m.figure:,.4g} {m.measured_in}" if m else "",
-            f"{50 * m.spread:.1f}" if m else "",
-            f"{verdict.grade:.2g}" if verdict else "",
-        )
-    return table
+def _grid(rows: Sequence[Row], title: str) -> Grid:
+    unit = next((row.measurement.measured_in for row in rows if row.measurement), "GFLOP/s")
+    grid = Grid(title, [
+        Column("code", right=False), Column(names.MS), Column(unit), Column(names.SPREAD), Column(names.REGISTERS, 1),
+        Column("local bytes", 3), Column("load ms", 2), Column(names.GRADE, 4),
+    ])  # fmt: skip
+    for row in rows:
+        m, form = row.measurement, row.who
+        assert isinstance(form, LoadedRung)
+        used = form.resources
+        cells: dict[str, str | Text] = {
+            "code": form.label, "load ms": ms_text(statistics.median(form.load_seconds)),
+            names.REGISTERS: str((used and used.registers) or "–"),
+            "local bytes": str(used.local_bytes) if used and used.local_bytes is not None else "–",
+            names.GRADE: f"{row.verdict.grade:.2g}" if row.verdict else "",
+        }  # fmt: skip
+        if m is None:
+            cells[unit] = Text("WRONG", "bold red")
+        else:
+            cells |= {names.MS: ms_text(m.median), unit: gflops_text(m.figure), names.SPREAD: f"{50 * m.spread:.1f}"}
+        grid.add(cells)
+    return grid

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich import box
-from rich.table import Table
 from rich.text import Text
 
-from toprung.cli.common import console, errors_console, json_option
+from toprung.cli.common import WIDE, console, errors_console, json_option, show
 from toprung.dispatch.tuned import refusal
 from toprung.errors import StoreError
+from toprung.report import names
+from toprung.report.grid import Column, Grid
+from toprung.report.text import ms_text
 from toprung.store import STATUSES, Entry, Imported, Machine, Store, shipped
 from toprung.store.versions import RENAMED
 from toprung.tile import Tile
@@ -62,6 +63,7 @@ def list_command(
     package: Annotated[bool, typer.Option("--shipped", help="what came with the package, in place of what was tuned here")] = False,
     json: Annotated[Path | None, json_option("write what is listed to a file, as store export does")] = None,
     store: Annotated[Path | None, _STORE] = None,
+    wide: Annotated[bool, WIDE] = False,
 ) -> None:
     """List tuned entries.
 
@@ -90,7 +92,7 @@ def list_command(
     if not found:
         console.print(f"no such entries in {chosen.path}: toprung tune makes some", markup=False, highlight=False, soft_wrap=True)
     else:
-        console.print(_table(found))
+        show(_table(found), wide)
         console.print(f"{len(found)} entries", highlight=False)
     if json is not None:
         chosen.export(json, found)
@@ -207,22 +209,26 @@ def _say(done: Imported, where: Path) -> None:
         raise typer.Exit(2)
 
 
-def _table(entries: Sequence[Entry]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+def _table(entries: Sequence[Entry]) -> Grid:
     cold = any(e.cold_seconds for e in entries)
-    for head in ("device", "class", "problem", "candidate", "ms", *["cold ms"] * cold, "grade", "status", "date"):
-        table.add_column(head)
+    grid = Grid("", [
+        Column("device", 3, right=False), Column("class", 4, right=False), Column("problem", right=False),
+        Column("candidate", right=False, text=True), Column(names.MS), Column(names.SPREAD), *[Column("cold ms", 1)] * cold,
+        Column(names.GRADE, 2), Column("status", right=False, text=True), Column("date", 5, right=False),
+    ])  # fmt: skip
     for e in entries:
         sizes = "×".join(str(e.shape[n]) for n in ("M", "N", "K") if n in e.shape)
         sizes += f" ×{e.shape['batch']}" if e.shape.get("batch", 1) != 1 else ""
         tile = str(Tile(**e.candidate["tile"])) if e.candidate["tile"] else ""
-        cells = (
-            str(e.machine), e.problem_class, sizes, f"{e.kernel} {tile}".rstrip(), f"{1e3 * e.median:.4g}" if e.seconds else "",
-            *([f"{1e3 * statistics.median(e.cold_seconds):.4g}" if e.cold_seconds else ""] if cold else []),
-            f"{e.grade:.3g}" if e.grade else "", _status(e), e.date[:10],
-        )  # fmt: skip
-        table.add_row(*map(Text, cells))
-    return table
+        spread = 50 * (max(e.seconds) - min(e.seconds)) / e.median if e.seconds else 0.0
+        grid.add({
+            "device": Text(str(e.machine)), "class": e.problem_class, "problem": sizes,
+            "candidate": Text(f"{e.kernel} {tile}".rstrip()), names.MS: ms_text(e.median) if e.seconds else "",
+            names.SPREAD: f"{spread:.1f}" if e.seconds else "",
+            "cold ms": ms_text(statistics.median(e.cold_seconds)) if e.cold_seconds else "",
+            names.GRADE: f"{e.grade:.3g}" if e.grade else "", "status": Text(_status(e)), "date": e.date[:10],
+        })  # fmt: skip
+    return grid
 
 
 def _status(entry: Entry) -> str:

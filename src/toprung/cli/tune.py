@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.live import Live
 
 from toprung import backends
-from toprung.cli.common import console, json_option, parse_sizes
+from toprung.cli.common import INTERRUPTED, WIDE, console, json_option, parse_sizes, show
+from toprung.cli.progress import Progress
 from toprung.device import Device
 from toprung.dispatch.autotune import HERE, known_level
 from toprung.dispatch.select import unsuited
@@ -36,12 +36,9 @@ from toprung.tune.executors.local import Local, LocalLane
 from toprung.tune.search import STRATEGIES, strategy
 from toprung.tune.session import PRECISIONS, Budget, Tuner
 
-INTERRUPTED = 130
 BUDGET, CHECK_BUDGET = "60s", "30m"
 """Default budgets of a run and of a check."""
 AMOUNT = re.compile(r"(\d+(?:\.\d+)?)([smh]?)")
-EACH = 25
-"""Number of checks between two lines on the progress."""
 UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
@@ -84,6 +81,7 @@ def tune_command(
     count: Annotated[int, typer.Option("--shapes", help="how many shapes --check draws")] = SHAPES,
     json: Annotated[Path | None, json_option("store the whole run in this file")] = None,
     plot: Annotated[Path | None, typer.Option(help="draw the best so far over time: a .png or .svg file")] = None,
+    wide: Annotated[bool, WIDE] = False,
 ) -> None:
     """Search for faster configurations on this machine and remember them: every later program uses them.
 
@@ -133,7 +131,7 @@ def tune_command(
         if suite_name is not None:
             problems = list(fitting(problems, where.kind)[0])  # type: ignore[arg-type]  # a suite's are products
         tuner = Tuner(problems, executor, Store.default(), allowed, search, seed, limit, exhaustive, precision)
-        interrupted = _run(tuner)
+        interrupted = _run(tuner, allowed.seconds or 0.0, wide)
     finally:
         executor.close()
     for text in tuner.notes:
@@ -217,29 +215,29 @@ def _executor(device: str | None, devices: str | None, scheduler: str | None) ->
     return Local(list(dict.fromkeys(found)))
 
 
-def _run(tuner: Tuner) -> bool:
-    """Tune with a live table, or with one line for each shape if the output is no terminal; return True if Ctrl-C ended it."""
+def _run(tuner: Tuner, seconds: float, wide: bool) -> bool:
+    """Tune with a live table, or one line for each shape if the output is no terminal; return True if Ctrl-C ended it."""
     interrupted = False
     steps = tuner.run()
     try:
-        if console.is_terminal:
-            with Live(console=console, refresh_per_second=4, transient=True) as live:
-                for _ in steps:
-                    live.update(report.progress_table(tuner, console.width))
-        else:
+        with Progress(seconds) as progress:
+            progress.table = lambda: report.progress_table(tuner).fitted(console.width)[0]
             said: dict[int, str] = {}
+            passed = 0.0
             for changed in steps:
-                if changed is not None and changed.state != "running" and said.get(id(changed)) != (text := report.line(changed)):
+                now = progress.elapsed
+                over = sum(s.state not in ("waiting", "running") for s in tuner.shapes)
+                progress.step(f"{over} of {len(tuner.shapes)} shapes, {tuner.tried} configurations", now - passed)
+                passed = now
+                is_over = changed is not None and changed.state not in ("running", "waiting")
+                if not console.is_terminal and is_over and changed and said.get(id(changed)) != (text := report.line(changed)):
                     said[id(changed)] = text
                     console.print(text, markup=False, highlight=False, soft_wrap=True)
     except KeyboardInterrupt:
         interrupted = True
     finally:
         steps.close()  # type: ignore[attr-defined]
-    if console.is_terminal:
-        console.print(report.progress_table(tuner, console.width))
-    else:
-        console.print(report.summary(tuner), markup=False, highlight=False, soft_wrap=True)
+    show(report.progress_table(tuner), wide)
     return interrupted
 
 
@@ -266,20 +264,16 @@ def _check(
     notes: list[str] = []
     measuring = planned == "measure"
     try:
-        with _apart() if measuring else nullcontext(Store.default()) as store:
+        with _apart() if measuring else nullcontext(Store.default()) as store, Progress(len(left)) as progress:
+            progress.step(f"0 of {len(left)} shapes")
             for one in check(lane, problems, store, limit=limit, seed=seed, precision=precision, measuring=measuring):
                 found.append(one)
                 if one.broken or one.trouble:
                     console.print(report.check_line(one, device.id), style="red", markup=False, highlight=False, soft_wrap=True)
-                taken = time.monotonic() - start
-                if len(found) < len(left) and taken >= seconds:
+                if len(found) < len(left) and time.monotonic() - start >= seconds:
                     notes.append(f"the time was over after {len(found)} of {len(left)}: give --check a longer --budget")
                     break
-                if not len(found) % EACH:
-                    rest = taken * (len(left) - len(found)) / len(found)
-                    console.print(
-                        f"{len(found)} of {len(left)}, {taken:.0f} s, about {rest:.0f} s to go", style="dim", highlight=False
-                    )
+                progress.step(f"{len(found)} of {len(left)} shapes", 1.0)
     except KeyboardInterrupt:
         interrupted = True
     except NoDevice as error:

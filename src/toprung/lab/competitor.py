@@ -1,4 +1,4 @@
-"""What takes part in a comparison, ours or somebody else's: something that can be prepared for operands, run, timed, fetched."""
+"""Competitors, ours or somebody else's: each can be bound to operands, run, timed, fetched."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import Any, Protocol
 
-from toprung.backends.base import HOLD_SECONDS, Launch, Resources
+from toprung.backends.base import HOLD_SECONDS, Launch, Resources, Session
 from toprung.device import Device
 from toprung.errors import IllegalTile, OutOfDeviceMemory, Unsupported
 from toprung.kernels.build import Compiled, build
@@ -24,7 +24,7 @@ from toprung.tile import Tile
 
 @dataclass(frozen=True)
 class Promise:
-    """What a competitor says of itself.
+    """Promise of a competitor: its precision, and what a reader must know.
 
     Attributes
     ----------
@@ -42,7 +42,7 @@ class Promise:
 
 
 class Clock(Protocol):
-    """Where time is read; every session is one."""
+    """Clock that time is read on; every session is one."""
 
     def mark(self) -> object:
         """A point in what runs."""
@@ -98,7 +98,7 @@ class BoundCompetitor(ABC):
         return self._timed(self.run, calls, in_flight)
 
     def time_each(self, calls: int) -> float:
-        """The same with two marks around each call in place of two around the loop: the mean of what lies between them.
+        """Time with two marks around each call in place of two around the loop: the mean of what lies between them.
 
         What a mark and the gap behind it cost is then part of every call.
         """
@@ -139,7 +139,7 @@ class BoundCompetitor(ABC):
         return device / calls, host / calls
 
     def helper_time(self, calls: int) -> float:
-        """The same for the part of a call that only lays out operands; 0 where there is none."""
+        """Time the part of a call that only lays out operands; 0 where there is none."""
         return 0.0
 
     def _timed(self, call: Callable[[], None], calls: int, in_flight: Callable[[], None] = lambda: None) -> float:
@@ -176,11 +176,11 @@ class Competitor(Protocol):
         """Get ready to run on these operands. Raises Unsupported for a problem it does not compute."""
 
     def describe(self, device: Device) -> Mapping[str, Any]:
-        """Who it is, as JSON."""
+        """Describe it as JSON."""
 
 
 class BoundOnDevice(BoundCompetitor):
-    """What works in a session's own memory: ``launch`` puts one call into its queue."""
+    """A competitor in a session's own memory: ``launch`` puts one call into its queue."""
 
     def __init__(self, placed: OnDevice, launch: Callable[[], object]) -> None:
         self.clock, self._launch = placed.session, launch
@@ -257,18 +257,28 @@ class Rotating(BoundCompetitor):
 
 
 class RungCompetitor:
-    """A rung with one choice of its switches as a competitor: ``kepler/r07``."""
+    """A rung with one choice of its switches as a competitor: ``kepler/r07``.
 
-    def __init__(self, rung: Rung, options: Options = MappingProxyType({})) -> None:
-        self.rung, self._options = rung, options
-        self.name, self.title, self.promise = rung.name, rung.idea, Promise(rung.precision)
+    Attributes
+    ----------
+    tile : its tile; None until it is chosen for a device, unless one was given
+    resources : what its kernel takes, once it was built
+    """
+
+    def __init__(self, rung: Rung, options: Options = MappingProxyType({}), variant: str = "", tile: Tile | None = None) -> None:
+        self.rung, self.options, self.variant, self.tile = rung, options, variant, tile
+        self.name, self.title, self.promise, self.number = rung.name, rung.idea, Promise(rung.precision), rung.number
+        self.resources: Resources | None = None
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.variant}".rstrip()
 
     def absent(self, device: Device) -> str:
-        """What the rung needs that the device lacks, or why no tile of it is legal there."""
+        """Return what the rung needs that the device lacks, or why no tile of it is legal there; empty if it can run."""
         if reason := self.rung.needs(device):
             return reason
         try:
-            self.rung.tile_for(device, self._options)
+            self._tile_for(device)
         except IllegalTile as error:
             return str(error)
         return ""
@@ -278,13 +288,23 @@ class RungCompetitor:
         device, wanted = placed.session.device, placed.operands.problem.routine
         if wanted != self.rung.routine:
             raise Unsupported(f"{self.name} computes {self.rung.routine}, not {wanted}")
-        options = self.rung.options(device, self._options)
-        return BoundRung(build(self.rung, self.rung.tile_for(device, options), options, placed.session), placed)
+        options = self.rung.options(device, self.options)
+        self.tile = self._tile_for(device)
+        compiled = self.compiled(self.tile, options, placed.session)
+        self.resources = compiled.resources
+        return BoundRung(compiled, placed)
+
+    def compiled(self, tile: Tile, options: Options, session: Session) -> Compiled[Rung]:
+        """Build the kernel, or take the one that this session has."""
+        return build(self.rung, tile, options, session)
 
     def describe(self, device: Device) -> dict[str, Any]:
         """The rung, its tile and its switches."""
-        options = self.rung.options(device, self._options)
-        return describe_rung(self.rung, self.rung.tile_for(device, options), options)
+        options = self.rung.options(device, self.options)
+        return describe_rung(self.rung, self._tile_for(device), options, self.variant, self.resources)
+
+    def _tile_for(self, device: Device) -> Tile:
+        return self.tile or self.rung.tile_for(device, self.rung.options(device, self.options))
 
 
 def describe_rung(

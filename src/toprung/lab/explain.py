@@ -14,8 +14,9 @@ from toprung.kernels.record import kernel_source
 from toprung.lab.bounds.arch import ARCHITECTURES, vendor_figures
 from toprung.lab.bounds.figures import Figures, Unknown
 from toprung.lab.bounds.levels import Bound, KernelWork, bound, warp_tile
+from toprung.lab.competitor import RungCompetitor
 from toprung.lab.harness import results
-from toprung.lab.harness.climb import Entry
+from toprung.lab.harness.compare import Row
 from toprung.lab.harness.measure import Measurement
 from toprung.lab.rung import Options, Rung
 from toprung.lab.sass.machine_code import MachineCode, inspect_source
@@ -233,17 +234,18 @@ class RungBounds:
             self._known[key] = bound(work_of(rung, tile, options, problem, self._codes[code]), self.figures)
         return self._known[key]
 
-    def share(self, entry: Entry, problem: Problem) -> float | None:
+    def share(self, row: Row, problem: Problem) -> float | None:
         """The bound's time as a part of the measured one; None for a peer, and where either is missing.
 
-        The bound is computed the first time that an entry is seen with a tile, which is before it is timed.
+        The bound is computed the first time that a row is seen with a tile, which is before it is timed.
         """
-        if not isinstance(entry.who, Rung) or entry.tile is None or entry.state not in ("timing", "done"):
+        who = row.who
+        if not isinstance(who, RungCompetitor) or who.tile is None or row.state not in ("timing", "sampling", "done"):
             return None
-        found = self.of(entry.who, entry.tile, entry.options, problem)
-        if found is None or isinstance(found.seconds, Unknown) or entry.measurement is None:
+        found = self.of(who.rung, who.tile, who.options, problem)
+        if found is None or isinstance(found.seconds, Unknown) or row.measurement is None:
             return None
-        return found.seconds / entry.measurement.median
+        return found.seconds / row.measurement.median
 
 
 def _recorded(known: Mapping[str, Any]) -> Device:

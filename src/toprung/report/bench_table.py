@@ -6,120 +6,110 @@ import csv
 import io
 from collections.abc import Sequence
 
-from rich import box
-from rich.table import Table
 from rich.text import Text
 
 from toprung.lab.harness.accuracy import Graded
-from toprung.lab.harness.bench import Row, ratios
+from toprung.lab.harness.bench import ratios
+from toprung.lab.harness.compare import QUIET, Row
 from toprung.lab.harness.measure import Measurement
 from toprung.lab.harness.results import Change, competitor_name, problem_name
 from toprung.lab.harness.stats import Interval
 from toprung.oracle.precision import PRECISIONS
-from toprung.report.text import gflops_text
+from toprung.report import names
+from toprung.report.grid import Column, Grid
+from toprung.report.text import gflops_text, ms_text
 
-QUIET = {"absent", "unsupported"}
-"""States whose reason is said once below the table instead of in it."""
 
-
-def bench_table(rows: Sequence[Row], title: str, kind: str, wide: bool = True) -> Table:
-    """A row a competitor and mode, as far as it has got. ``kind``: of device; GPUs are given in TFLOP/s."""
+def bench_table(rows: Sequence[Row], title: str, kind: str) -> Grid:
+    """A row for each competitor and mode, as far as it has got. ``kind``: of device; GPUs are given in TFLOP/s."""
     measured = [r.measurement for r in rows if r.measurement]
     speeds = dict(zip(map(id, measured), ratios(measured), strict=True))
     modes = len({r.mode for r in rows}) > 1
     energy, held = any(m.joules for m in measured), any(any(m.host_seconds) for m in measured)
-    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("who", no_wrap=True)
-    table.add_column("precision", no_wrap=True)
-    if modes:
-        table.add_column("mode", no_wrap=True)
-    first = next((r.who.name for r in rows if r.state not in QUIET), "first")
-    heads = ["ms", _unit(kind), "GB/s", f"× {first} (95 %)", "grade", "Frobenius", "MHz", *(["J", "pJ/flop"] if energy else [])]
-    heads += ["host ms"] if held else []
-    if not wide:
-        heads = [h for h in heads if h not in ("GB/s", "MHz")]
-    for head in heads:
-        table.add_column(head, justify="right", no_wrap=True)
+    first, unit = next((r.who.name for r in rows if r.state not in QUIET), "first"), _unit(kind)
+    against = names.times(first)
+    grid = Grid(title, [
+        Column("who", right=False), Column("precision", 3, right=False), *[Column("mode", right=False)] * modes,
+        Column(names.MS), Column(unit), Column(names.SPREAD), Column(against), Column(names.GRADE, 2), Column("GB/s", 5),
+        Column(names.FROBENIUS, 4), Column(names.CLOCK, 6), *[Column("J", 1), Column("pJ/flop", 1)] * energy,
+        *[Column(names.HOST, 1)] * held,
+    ])  # fmt: skip
     for row in rows:
         if row.state in QUIET:
             continue
-        m, label = row.measurement, Text(row.who.promise.precision)
-        if not PRECISIONS[row.who.promise.precision].accurate:
+        m, label = row.measurement, Text(row.precision)
+        if not PRECISIONS[row.precision].accurate:
             label.stylize("yellow")
-        cells: dict[str, str | Text] = dict.fromkeys(heads, "")
+        cells: dict[str, str | Text] = {"who": row.who.name, "precision": label, "mode": row.mode}
         if row.verdict:
-            cells["grade"], cells["Frobenius"] = f"{row.verdict.grade:.3g}", f"{row.verdict.frobenius:.2e}"
+            cells |= {names.GRADE: f"{row.verdict.grade:.3g}", names.FROBENIUS: f"{row.verdict.frobenius:.2e}"}
         if m is None:
-            cells[_unit(kind)] = Text(
-                f"{row.state} …" if not row.failed else row.state.upper(), "bold red" if row.failed else "dim"
-            )
+            cells[unit] = Text(f"{row.state} …" if not row.failed else row.state.upper(), "bold red" if row.failed else "dim")
         else:
-            cells["ms"], cells[_unit(kind)] = f"{m.median * 1e3:.4g}", rate(m, kind)
-            cells["GB/s"] = f"{m.min_bytes / m.median / 1e9:.4g}"
-            cells[f"× {first} (95 %)"] = interval_text(speeds[id(m)])
-            cells["MHz"] = f"{m.clock:.0f}" if m.clock else "–"
+            cells |= {
+                names.MS: ms_text(m.median), unit: rate(m, kind), names.SPREAD: f"{50 * m.spread:.1f}",
+                "GB/s": f"{m.min_bytes / m.median / 1e9:.4g}", against: interval_text(speeds[id(m)]),
+                names.CLOCK: f"{m.clock:.0f}" if m.clock else "–",
+            }  # fmt: skip
             if held and m.host is not None:
-                cells["host ms"] = f"{m.host * 1e3:.4g}"
+                cells[names.HOST] = ms_text(m.host)
             if m.energy is not None:
                 cells["J"], cells["pJ/flop"] = f"{m.energy:.3g}", f"{m.energy / m.flops * 1e12:.3g}"
-        table.add_row(row.who.name, label, *([row.mode] if modes else []), *(cells[h] for h in heads))
-    return table
+        grid.add(cells)
+    return grid
 
 
-def accuracy_table(graded: Sequence[Graded], title: str) -> Table:
+def accuracy_table(graded: Sequence[Graded], title: str) -> Grid:
     """Grade ratio of every competitor on every distribution at the largest K measured; wrong ones in red."""
     deepest = max((g.problem["K"] for g in graded), default=0)
-    names = list(dict.fromkeys(competitor_name(g.competitor) for g in graded))
-    precisions = {competitor_name(g.competitor): g.competitor["precision"] for g in graded}
-    table = Table(title=f"{title}: grade ratio at K = {deepest}", title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
-    table.add_column("inputs", no_wrap=True)
-    for name in names:
-        table.add_column(f"{name}\n{precisions[name]}", justify="right")
+    who = {competitor_name(g.competitor): g.competitor["precision"] for g in graded}
+    heads = {name: f"{name} ({precision})" for name, precision in who.items()}
+    grid = Grid(f"{title}: grade ratio at K = {deepest}", [Column("inputs", right=False), *(Column(h, 1) for h in heads.values())])
+    of = {(competitor_name(g.competitor), g.distribution): g for g in graded if g.problem["K"] == deepest}
     for distribution in dict.fromkeys(g.distribution for g in graded):
-        cells: list[Text] = []
-        for name in names:
-            g = next(
-                (
-                    g
-                    for g in graded
-                    if (competitor_name(g.competitor), g.distribution, g.problem["K"]) == (name, distribution, deepest)
-                ),
-                None,
-            )
+        cells: dict[str, str | Text] = {"inputs": distribution}
+        for name, head in heads.items():
+            g = of.get((name, distribution))
             if g is None or g.verdict is None:
-                cells.append(Text("failed" if g else "–", "bold red" if g else "dim"))
+                cells[head] = Text("failed" if g else "–", "bold red" if g else "dim")
             else:
-                cells.append(Text(f"{g.verdict.grade:.3g}", "" if g.verdict.right else "bold red" if g.broken else "yellow"))
-        table.add_row(distribution, *cells)
-    return table
+                cells[head] = Text(f"{g.verdict.grade:.3g}", "" if g.verdict.right else "bold red" if g.broken else "yellow")
+        grid.add(cells)
+    return grid
 
 
-def compare_table(changes: Sequence[Change]) -> Table:
-    """Return the rows that changed, slower first."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for head in ("device", "who", "problem", "mode"):
-        table.add_column(head, no_wrap=True)
-    table.add_column("new / old speed (95 %)", justify="right", no_wrap=True)
-    table.add_column("")
+def compare_table(changes: Sequence[Change]) -> Grid:
+    """Return a row for each pair, slower first."""
+    grid = Grid("", [
+        Column("device", 1, right=False), Column("who", right=False), Column("problem", right=False),
+        Column("mode", 2, right=False),
+        Column("new / old speed (95 %)"), Column("verdict", right=False),
+    ])  # fmt: skip
     styles = {"slower": "bold red", "faster": "green", "same": "dim"}
     for c in sorted(changes, key=lambda c: (list(styles).index(c.verdict), c.speed.value)):
-        table.add_row(c.device, c.competitor, c.problem, c.mode, interval_text(c.speed), Text(c.verdict, styles[c.verdict]))
-    return table
+        grid.add({
+            "device": c.device, "who": c.competitor, "problem": c.problem, "mode": c.mode,
+            "new / old speed (95 %)": interval_text(c.speed), "verdict": Text(c.verdict, styles[c.verdict]),
+        })  # fmt: skip
+    return grid
 
 
-def measurements_table(measurements: Sequence[Measurement], title: str, kind: str) -> Table:
+def measurements_table(measurements: Sequence[Measurement], title: str, kind: str) -> Grid:
     """Return a table of a record's content."""
-    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
-    for head in ("problem", "who", "precision", "mode"):
-        table.add_column(head, no_wrap=True)
-    for head in ("ms", _unit(kind), "× first (95 %)", "grade", "Frobenius"):
-        table.add_column(head, justify="right", no_wrap=True)
+    unit, against = _unit(kind), names.times("first")
+    grid = Grid(title, [
+        Column("problem", right=False), Column("who", right=False), Column("precision", 3, right=False),
+        Column("mode", 4, right=False), Column(names.MS), Column(unit), Column(names.SPREAD), Column(against, 1),
+        Column(names.GRADE, 2), Column(names.FROBENIUS, 5),
+    ])  # fmt: skip
     for m, speed in zip(measurements, ratios(measurements), strict=True):
-        table.add_row(
-            problem_name(m.problem), competitor_name(m.competitor), m.competitor["precision"], m.mode, f"{m.median * 1e3:.4g}",
-            rate(m, kind), interval_text(speed), f"{m.verdict['grade']:.3g}", f"{m.verdict['frobenius']:.2e}",
-        )  # fmt: skip
-    return table
+        grid.add({
+            "problem": problem_name(m.problem), "who": competitor_name(m.competitor), "precision": m.competitor["precision"],
+            "mode": m.mode, names.MS: ms_text(m.median), unit: rate(m, kind), names.SPREAD: f"{50 * m.spread:.1f}",
+            against: interval_text(speed), names.GRADE: f"{m.verdict['grade']:.3g}",
+            names.FROBENIUS: f"{m.verdict['frobenius']:.2e}",
+        })  # fmt: skip
+    return grid
 
 
 def to_csv(measurements: Sequence[Measurement]) -> str:

@@ -7,9 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rich import box
-from rich.table import Table
-
 from toprung.device import Device
 from toprung.errors import BadRecord
 from toprung.lab.bounds.figures import Unknown
@@ -17,31 +14,27 @@ from toprung.lab.bounds.levels import rate
 from toprung.lab.explain import Explanation
 from toprung.lab.harness import results
 from toprung.lab.harness.environment import commit, packages
+from toprung.report import names
+from toprung.report.grid import Column, Grid
 
 CHECKED = ("FFMA lanes", "issue slots", "register operands", "shared memory", "L1", "L2")
 
 
-def overview(found: Sequence[tuple[str, Explanation]], title: str) -> Table:
+def overview(found: Sequence[tuple[str, Explanation]], title: str) -> Grid:
     """A ladder's rungs with their bounds, a row each."""
-    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("rung", no_wrap=True)
-    table.add_column("idea", no_wrap=True, overflow="ellipsis", max_width=24)
-    for name in CHECKED:
-        table.add_column(name.replace(" ", "\n"), justify="right", no_wrap=True)
-    table.add_column("limiter", no_wrap=True)
-    for name in ("bound", "measured", "% of\nbound"):
-        table.add_column(name, justify="right", no_wrap=True)
+    grid = Grid(title, [
+        Column("rung", right=False), Column("idea", right=False, text=True), *(Column(name, 3) for name in CHECKED),
+        Column("limiter", right=False), Column("bound"), Column("measured", 1), Column(names.BOUND),
+    ])  # fmt: skip
     for variant, e in found:
-        most, limiter = e.bound.gflops, e.bound.limiter
         rates = {level.name: rate(e.bound.work, level.seconds) for level in e.bound.levels}
-        cells = [_short(rates[name]) for name in CHECKED]
-        table.add_row(
-            f"{'  ' if variant else ''}{e.rung.number}", variant or e.rung.idea, *cells, limiter.name if limiter else "unknown",
-            _short(most),
-            f"{e.measured.gflops:,.0f}" if e.measured else "–", f"{100 * e.share:.1f}" if e.share is not None else "–",
-            style="dim" if variant else None,
-        )  # fmt: skip
-    return table
+        grid.add({
+            "rung": f"{'  ' if variant else ''}{e.rung.number}", "idea": variant or e.rung.idea,
+            **{name: _short(rates[name]) for name in CHECKED}, "limiter": e.bound.limiter.name if e.bound.limiter else "unknown",
+            "bound": _short(e.bound.gflops), "measured": f"{e.measured.gflops:,.0f}" if e.measured else "–",
+            names.BOUND: f"{100 * e.share:.1f}" if e.share is not None else "–",
+        }, "dim" if variant else "")  # fmt: skip
+    return grid
 
 
 def _short(value: float | Unknown) -> str:

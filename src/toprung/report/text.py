@@ -8,6 +8,7 @@ from typing import Any
 
 from toprung.lab.harness.bandwidth import Bandwidth
 from toprung.lab.harness.measure import Measurement
+from toprung.report import names
 
 
 @dataclass(frozen=True)
@@ -30,10 +31,10 @@ class Limits:
             return {}
         if m.measured_in == "GFLOP/s":
             share = m.share_of_peak(self.gflops_per_mhz)
-            return {} if share is None else {"% of peak": share}
+            return {} if share is None else {names.PEAK: share}
         if not self.memory:
             return {}
-        return {"% of read": m.figure / self.memory.read.gbytes_per_s, "% of copy": m.figure / self.memory.copy.gbytes_per_s}
+        return {names.READ: m.figure / self.memory.read.gbytes_per_s, names.COPY: m.figure / self.memory.copy.gbytes_per_s}
 
     def share(self, m: Measurement) -> float | None:
         """The first of them: what stands in brackets behind a figure."""
@@ -54,6 +55,12 @@ def size_of(m: Measurement) -> str:
 def gflops_text(value: float) -> str:
     """A speed with three digits, more where they are whole."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def ms_text(seconds: float) -> str:
+    """A time in milliseconds with three digits and no exponent."""
+    value = 1e3 * seconds
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}" if value >= 1e-3 else f"{value:.5f}"
 
 
 def unit(*records: dict[str, Any]) -> str:

@@ -8,15 +8,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.table import Table
 from rich.text import Text
 
 from toprung.dispatch.selection import Candidate
 from toprung.lab.harness.results import problem_name
 from toprung.lab.harness.stats import Interval
 from toprung.oracle.problem import Problem
-from toprung.report import plot
-from toprung.report.table import _table as plain_table
+from toprung.report import names, plot
+from toprung.report.grid import Column, Grid
 from toprung.tune.check import WITHIN, Checked
 from toprung.tune.session import Shape, Tuner
 
@@ -67,26 +66,22 @@ def summary(tuner: Tuner) -> str:
     )
 
 
-def progress_table(tuner: Tuner, width: int) -> Table:
-    """Return a table with one row per shape: the best so far, its gain, and the number of configurations tried by status."""
-    table = plain_table(summary(tuner))
+def progress_table(tuner: Tuner) -> Grid:
+    """Return a table with a row for each shape: the best so far, its gain, and the number of configurations tried by status."""
     several = len({s.machine for s in tuner.shapes}) > 1
-    for heading, right in (("shape", False), *([("device", False)] if several else []), ("best so far", True), ("× untuned", True)):
-        table.add_column(heading, justify="right" if right else "left", no_wrap=True)
-    if cold := any(cold_of(s) for s in tuner.shapes):
-        table.add_column("cold", justify="right", no_wrap=True)
-    if width >= 100:
-        table.add_column("configuration", no_wrap=True, overflow="ellipsis")
-    table.add_column("tried", no_wrap=True)
-    table.add_column("", no_wrap=True)
+    cold = any(cold_of(s) for s in tuner.shapes)
+    grid = Grid(summary(tuner), [
+        Column("shape", right=False), *[Column("device", 1, right=False)] * several, Column("best so far"), Column(names.SPREAD),
+        Column("× untuned (95 %)"), *[Column("cold", 3)] * cold, Column("configuration", 4, right=False, text=True),
+        Column("tried", 2, right=False), Column("state", 1, right=False),
+    ])  # fmt: skip
     for s in tuner.shapes:
-        cells: list[str | Text] = [shape_name(s), *([str(s.machine)] if several else []), rate(s.problem, s.best), gain_text(s)]
-        cells += [rate(s.problem, cold_of(s))] if cold else []
-        if width >= 100:
-            cells.append(choice_text(s.candidate))
-        cells += [counts_text(s), Text(STATES[s.state], style="bold red" if s.state == "failed" else "dim")]
-        table.add_row(*cells)
-    return table
+        grid.add({
+            "shape": shape_name(s), "device": str(s.machine), "best so far": rate(s.problem, s.best), names.SPREAD: spread_of(s),
+            "× untuned (95 %)": gain_text(s), "cold": rate(s.problem, cold_of(s)), "configuration": choice_text(s.candidate),
+            "tried": counts_text(s), "state": Text(STATES[s.state], style="bold red" if s.state == "failed" else "dim"),
+        })  # fmt: skip
+    return grid
 
 
 def line(shape: Shape) -> str:
@@ -105,6 +100,14 @@ def cold_of(shape: Shape) -> float:
     """Return the median seconds of the best with operands in no cache, from the last comparison; 0 if not measured."""
     best = shape.finals.get("best")
     return statistics.median(best.cold_seconds) if best and best.cold_seconds else 0.0
+
+
+def spread_of(shape: Shape) -> str:
+    """Return half the range of the best's samples in per cent of their median, from the last comparison; empty before it."""
+    best = shape.finals.get("best")
+    if not best or not best.seconds:
+        return ""
+    return f"{50 * (max(best.seconds) - min(best.seconds)) / statistics.median(best.seconds):.1f}"
 
 
 def exhausted_line(shape: Shape) -> str:

@@ -1,24 +1,23 @@
-"""Trials on an opened device: operands are placed once per problem, each candidate is verified, then all are timed in turns."""
+"""Trials on an opened device: the candidates of a trial are compared in turns, on operands that are placed once per problem."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from toprung.backends.base import Session
+from toprung.device import Device
 from toprung.dispatch.selection import Candidate
 from toprung.errors import BuildError, IllegalTile, OutOfDeviceMemory, SwitchRefused, UnknownName, Unsupported
 from toprung.lab import baselines
-from toprung.lab.competitor import BoundCompetitor, Rotating, refuse_what_cannot_fit
-from toprung.lab.harness.bench import copies
+from toprung.lab.competitor import BoundCompetitor, Promise
+from toprung.lab.harness.compare import PlacedProblem, Plan, Row, compare
 from toprung.lab.harness.library import BoundProduct, Toprung
-from toprung.lab.harness.measure import SamplingPlan, Timing
-from toprung.lab.harness.power import clock_reader
+from toprung.lab.harness.measure import SamplingPlan
 from toprung.lab.harness.stats import paired_ratio
-from toprung.oracle.check import Oracle, hostile
 from toprung.oracle.placed import OnDevice
 from toprung.oracle.problem import Problem
 from toprung.tune.trial import Outcome, Sampled, Samples, Trial, mark, pairs
@@ -39,22 +38,48 @@ Says = Callable[[str, int], None]
 """Callback that gets a phase (``place``, ``build``, ``run``, ``check``, ``time``) and the candidate's number before each begins."""
 
 
-@dataclass
-class Verified:
-    """A prepared candidate that passed verification, with its error grade."""
+PHASES: Mapping[str, str] = {"building": "build", "running": "run", "checking": "check", "warming": "time", "sampling": "time"}
+"""Phase that begins where ``compare`` yields a row in a state."""
 
-    prepared: BoundCompetitor
-    grade: float
+
+class Trialled:
+    """A candidate as a competitor; on further operands toprung's own reuse the launches of the first."""
+
+    def __init__(self, candidate: Candidate) -> None:
+        self.candidate, self.name, self.title = candidate, str(candidate), str(candidate)
+        self.promise = Promise(candidate.family.precision)
+        self.first: BoundCompetitor | None = None
+
+    def absent(self, device: Device) -> str:
+        """Return no reason: candidates are of this device."""
+        return ""
+
+    def prepare(self, placed: OnDevice) -> BoundCompetitor:
+        """Build and bind."""
+        if isinstance(self.first, BoundProduct):
+            return self.first.elsewhere(placed)
+        family, routine = self.candidate.family, placed.operands.problem.routine
+        if family.memory == "device":
+            bound = Toprung(candidate=self.candidate).prepare(placed)
+        else:
+            name = self.candidate.kernel if routine == "gemm" else f"{self.candidate.kernel}_{routine}"
+            bound = baselines.peer(name).prepare(placed)
+        self.first = self.first or bound
+        return bound
+
+    def describe(self, device: Device) -> dict[str, Any]:
+        """Return the candidate as JSON."""
+        return {"kind": "candidate", "name": self.name, "number": 0, "precision": self.promise.precision, **self.candidate.encode()}
 
 
 class Measurer:
     """Measurements on one device, with the operands and prepared candidates of the current problem."""
 
     def __init__(self, session: Session) -> None:
-        self.session, self._clock = session, clock_reader(session)
-        self._problem: Problem | None = None
-        self._seed = 0
-        self._ready: dict[Candidate, Verified] = {}
+        self.session = session
+        self.placed: PlacedProblem | None = None
+        self._at: tuple[Problem, int] | None = None
+        self._ready: dict[Candidate, Row] = {}
         self._host: dict[tuple[str, Any], float] = {}
 
     def run(self, trial: Trial, says: Says = lambda phase, which: None) -> Outcome:
@@ -68,101 +93,74 @@ class Measurer:
         start = time.monotonic()
         says("place", 0)
         try:
-            self._place(trial.problem, trial.seed)
+            if self._at != (trial.problem, trial.seed):
+                self.placed, self._at, self._ready = None, None, {}  # before the next are made: both may not fit
+                self.placed = PlacedProblem(trial.problem, self.session, seed=trial.seed, whole=WHOLE)
+                self._at = trial.problem, trial.seed
         except (OutOfDeviceMemory, MemoryError) as error:
-            self._problem = None
             return Outcome((), time.monotonic() - start, str(error) or "there is not enough memory for the operands")
-        sampled = [Sampled()] * len(trial.candidates)
-        ready: dict[int, Verified] = {}
-        for i, candidate in enumerate(trial.candidates):
-            sampled[i] = self._prepare(i, candidate, says, ready)
-        while len(self._ready) > max(KEPT, len(ready)):
+        sampled = self._time(trial, says)
+        while len(self._ready) > max(KEPT, len(trial.candidates)):
             del self._ready[next(iter(self._ready))]
-        if ready:
-            self._time(trial, ready, sampled, says)
         return Outcome(mark(sampled), time.monotonic() - start)
 
-    def _place(self, problem: Problem, seed: int) -> None:
-        if self._problem == problem and self._seed == seed:
-            return
-        self._problem, self._ready = None, {}
-        refuse_what_cannot_fit(problem, self.session.device)
-        self._operands = hostile(problem, seed=seed)
-        self._placed = OnDevice(self._operands, self.session)
-        self._oracle = Oracle(self._operands, WHOLE)
-        self._copies: list[OnDevice] | None = None
-        self._problem, self._seed = problem, seed
+    def _row(self, candidate: Candidate, mode: str) -> Row:
+        """Return a row for a candidate: with what was prepared and verified before, if that is kept."""
+        if (kept := self._ready.get(candidate)) is not None:
+            return Row(kept.who, mode, verdict=kept.verdict, bound=kept.bound)
+        return Row(Trialled(candidate), mode)
 
-    def _prepare(self, i: int, candidate: Candidate, says: Says, ready: dict[int, Verified]) -> Sampled:
-        """Build a candidate, run it once and verify it; or reuse what an earlier trial prepared."""
-        if (found := self._ready.pop(candidate, None)) is None:
-            says("build", i)
-            try:
-                prepared = self._bound(candidate, self._placed)
-            except REFUSALS as error:
-                return Sampled("build", str(error))
-            prepared.reset()
-            says("run", i)
-            prepared.time(1)
-            says("check", i)
-            verdict = self._oracle.verify(prepared.fetch(), candidate.family.precision)
-            if not verdict.right:
-                return Sampled("wrong", "; ".join(verdict.problems), grade=verdict.grade)
-            found = Verified(prepared, verdict.grade)
-        self._ready[candidate] = ready[i] = found  # to the end: the least recently used is dropped first
-        return Sampled("right", grade=found.grade)
-
-    def _bound(self, candidate: Candidate, placed: OnDevice) -> BoundCompetitor:
-        if candidate.family.memory == "device":
-            return Toprung(candidate=candidate).prepare(placed)
-        routine = placed.operands.problem.routine
-        name = candidate.kernel if routine == "gemm" else f"{candidate.kernel}_{routine}"
-        return baselines.peer(name).prepare(placed)
-
-    def _rebound(self, prepared: BoundCompetitor, candidate: Candidate, placed: OnDevice) -> BoundCompetitor:
-        """Return a prepared candidate bound to other operands; toprung's own reuse their launches."""
-        return prepared.elsewhere(placed) if isinstance(prepared, BoundProduct) else self._bound(candidate, placed)
-
-    def _time(self, trial: Trial, ready: dict[int, Verified], sampled: list[Sampled], says: Says) -> None:
-        plan = SamplingPlan(sample_seconds=trial.sample_seconds, held=True)
-        taken = {i: Samples() for i in ready}
-        timings: dict[int, Timing] = {}
-        fastest = float("inf")
-        for i, one in ready.items():
-            says("time", i)
-            first = min(one.prepared.time(1), one.prepared.time(1))  # the very first call wakes threads and fills caches
-            fastest = min(fastest, first)
-            if first > 3 * trial.hopeless * fastest:  # one call is a poor sample: it rules out only what is far slower
-                taken[i].device.append(first)
-                taken[i].clocks.append(None)
-                taken[i].turns.append(-1)
-                continue
-            timings[i] = Timing(one.prepared, plan=plan)
-            timings[i].warm_up()
-        end = time.monotonic() + trial.most
-        for turn in range(trial.turns):
-            for i, timing in timings.items():
-                says("time", i)
-                timing.sample(self._clock)
-                taken[i].device.append(timing.seconds[-1])
-                taken[i].clocks.append(timing.clocks[-1] if timing.clocks else None)
-                taken[i].turns.append(turn)
-                self._quiet(trial.problem, trial.candidates[i], timing.host_seconds[-1])
-            for i, samples in taken.items():
-                host = self._quiet(trial.problem, trial.candidates[i])
-                sampled[i] = replace(
-                    sampled[i], seconds=lasting(samples.device, host), clocks_mhz=tuple(samples.clocks), turns=tuple(samples.turns),
-                    device_seconds=tuple(samples.device), host_seconds=host,
-                )  # fmt: skip
-            fastest = min([fastest, *(min(sampled[i].seconds) for i in timings)])
-            for i in [i for i in timings if i and min(sampled[i].seconds) > trial.hopeless * fastest]:
-                del timings[i]
-            if time.monotonic() > end:
-                break
-            if turn + 1 >= trial.least and all(_decided(sampled[0], sampled[i], trial.decided) for i in timings if i):
-                break
+    def _time(self, trial: Trial, says: Says) -> list[Sampled]:
+        """Verify, then time in turns until every comparison is decided, or the turns or the time are over."""
+        assert self.placed is not None
+        sampling = SamplingPlan(sample_seconds=trial.sample_seconds, held=True)
+        plan = Plan(("held",), {"held": trial.turns}, {"held": sampling}, tolerates=REFUSALS)
+        sampled = [Sampled()] * len(trial.candidates)
+        rows = [self._row(candidate, "held") for candidate in trial.candidates]
+        number = {id(row): i for i, row in enumerate(rows)}
+        taken: dict[int, Samples] = {}
+        fastest, end = float("inf"), math.inf
+        for row in compare(self.placed, rows, plan):
+            i, candidate = number[id(row)], trial.candidates[number[id(row)]]
+            if row.state in PHASES:
+                says(PHASES[row.state], i)
+            if row.state in ("failed", "unsupported"):
+                sampled[i] = Sampled("build", row.note)
+            elif row.state == "wrong" and row.verdict:
+                sampled[i] = Sampled("wrong", "; ".join(row.verdict.problems), grade=row.verdict.grade)
+            elif row.state == "warming" and row.verdict and row.bound:
+                sampled[i], taken[i] = Sampled("right", grade=row.verdict.grade), Samples()
+                self._ready.pop(candidate, None)
+                self._ready[candidate] = row  # to the end: the least recently used is dropped first
+                first = min(row.bound.time(1), row.bound.time(1))  # the very first call wakes threads and fills caches
+                fastest, end = min(fastest, first), time.monotonic() + trial.most
+                if first > 3 * trial.hopeless * fastest:  # one call is a poor sample: it rules out only what is far slower
+                    taken[i].add(first, None, -1)
+                    row.state = "dropped"
+            elif row.state in ("timing", "done") and row.timing and len(row.timing.seconds) > len(taken[i].device):
+                timing, turn = row.timing, len(taken[i].device)
+                taken[i].add(timing.seconds[-1], timing.clocks[-1] if timing.clocks else None, turn)
+                self._quiet(trial.problem, candidate, timing.host_seconds[-1])
+                running = {n: r for n, r in enumerate(rows) if r.state in ("timing", "done")}
+                if any(len(taken[n].device) <= turn for n in running):
+                    continue
+                # the turn is over
+                for n, samples in taken.items():
+                    host = self._quiet(trial.problem, trial.candidates[n])
+                    sampled[n] = replace(
+                        sampled[n], seconds=lasting(samples.device, host), clocks_mhz=tuple(samples.clocks),
+                        turns=tuple(samples.turns), device_seconds=tuple(samples.device), host_seconds=host,
+                    )  # fmt: skip
+                fastest = min([fastest, *(min(sampled[n].seconds) for n in running)])
+                over = time.monotonic() > end
+                if turn + 1 >= trial.least:
+                    over |= all(_decided(sampled[0], sampled[n], trial.decided) for n in running if n)
+                for n, one in running.items():
+                    if over or (n and min(sampled[n].seconds) > trial.hopeless * fastest):
+                        one.state = "dropped"
         if trial.cold:
-            self._time_cold(trial, ready, sampled, says)
+            self._time_cold(trial, sampled, says)
+        return sampled
 
     def _quiet(self, problem: Problem, candidate: Candidate, seconds: float = math.inf) -> float:
         """Return the least seconds that the host has taken so far to enqueue such a call: disturbances only make it longer.
@@ -174,23 +172,22 @@ class Measurer:
         self._host[candidate.kernel, work] = least = min(self._host.get((candidate.kernel, work), math.inf), seconds)
         return least if least < math.inf else 0.0
 
-    def _time_cold(self, trial: Trial, ready: dict[int, Verified], sampled: list[Sampled], says: Says) -> None:
+    def _time_cold(self, trial: Trial, sampled: list[Sampled], says: Says) -> None:
         """Time candidates with operands that are in no cache; a problem larger than every cache is cold without copies."""
-        if self._copies is None:
-            says("place", 0)
-            self._copies = copies(self._operands, self.session, shared=self.session.device.kind != "cpu")
-        for i in ready:
-            if sampled[i].turns == (-1,):
-                continue
-            says("run", i)
-            prepared = ready[i].prepared
-            if self._copies:
-                prepared = Rotating([self._rebound(prepared, trial.candidates[i], one) for one in self._copies])
-            timing = Timing(prepared, plan=SamplingPlan(sample_seconds=trial.sample_seconds, held=True))
-            timing.warm_up()
-            for _ in range(trial.cold):
-                timing.sample()
-            sampled[i] = replace(sampled[i], cold_seconds=lasting(timing.seconds, sampled[i].host_seconds))
+        assert self.placed is not None
+        timed = [i for i, one in enumerate(sampled) if one.status == "right" and one.turns != (-1,)]
+        shared = self.session.device.kind != "cpu"
+        says("place", 0)
+        self.placed.copies(shared)
+        sampling = SamplingPlan(sample_seconds=trial.sample_seconds, held=True)
+        plan = Plan(("cold",), {"cold": trial.cold}, {"cold": sampling}, tolerates=REFUSALS, shared=shared)
+        rows = {i: self._row(trial.candidates[i], "cold") for i in timed}
+        number = {id(row): i for i, row in rows.items()}
+        for row in compare(self.placed, list(rows.values()), plan):
+            says("time", number[id(row)])
+        for i, row in rows.items():
+            if row.measurement:
+                sampled[i] = replace(sampled[i], cold_seconds=lasting(row.measurement.seconds, sampled[i].host_seconds))
 
 
 def lasting(device: Sequence[float], host: float) -> tuple[float, ...]:

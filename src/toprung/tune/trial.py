@@ -98,6 +98,12 @@ class Samples:
     clocks: list[float | None] = field(default_factory=list)
     turns: list[int] = field(default_factory=list)
 
+    def add(self, seconds: float, clock: float | None, turn: int) -> None:
+        """Add a sample."""
+        self.device.append(seconds)
+        self.clocks.append(clock)
+        self.turns.append(turn)
+
 
 DROP = 0.95
 """Share of the trial's median clock below which a sample is marked."""

@@ -24,7 +24,7 @@ class Peer(ABC):
 
     Attributes
     ----------
-    kinds : kinds of device beside which it is a fair rival, and takes part when nobody chooses
+    kinds : kinds of device beside which it is a fair baseline, and takes part when nobody chooses
     """
 
     name: str
@@ -41,11 +41,11 @@ class Peer(ABC):
         """Get ready to run on these operands. Raises Unsupported for a problem it does not compute."""
 
     def is_vendor_of(self, device: Device, routine: str) -> bool:
-        """Whether it is what the device's vendor or platform offers for a routine: a ladder's rung 0."""
+        """Return True if it is what the device's vendor or platform offers for a routine: a ladder's rung 0."""
         return False
 
     def describe(self, device: Device) -> dict[str, Any]:
-        """Who it is, as JSON."""
+        """Describe it as JSON."""
         return {
             "kind": "peer", "name": self.name, "number": 0, "idea": self.title, "variant": "",
             "precision": self.promise.precision, "deterministic": self.promise.deterministic, "note": self.promise.note,

@@ -28,7 +28,7 @@ class CuBLASPeer(Peer):
         self.name, self.title, self.promise, self._compute, self._type = name, title, promise, compute, operands
 
     def absent(self, device: Device) -> str:
-        """Whether there is a GPU for it, and a library."""
+        """Return why there is no GPU for it, or no library; empty if both are there."""
         if reason := no_cuda(device):
             return reason
         return "" if library() else MISSING

@@ -1,4 +1,4 @@
-"""What peers on the host share: they work in the host's own arrays and are timed with the host's clock."""
+"""Base of peers on the host: they work in the host's own arrays and are timed with the host's clock."""
 
 from __future__ import annotations
 

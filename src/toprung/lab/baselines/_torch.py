@@ -14,7 +14,7 @@ from toprung.oracle.problem import F32
 
 
 def no_torch() -> str:
-    """Whether PyTorch is installed."""
+    """Return how to get PyTorch; empty if it is installed."""
     return "" if importlib.util.find_spec("torch") else "PyTorch is not installed; pip install torch"
 
 
@@ -48,7 +48,7 @@ def cuda_tensors(placed: OnDevice, problem: Gemm) -> tuple[Any, Any, Any]:
 
 
 def host_tensors(flat: dict[str, F32], problem: Gemm) -> tuple[Any, Any, Any]:
-    """The same in the host's memory, from backing arrays."""
+    """Return op(A), op(B) and C in the host's memory, from backing arrays."""
     import torch
 
     first = {m.name: torch.from_numpy(flat[m.name]) for m in problem.matrices}

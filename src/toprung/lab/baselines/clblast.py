@@ -49,7 +49,7 @@ class CLBlastPeer(Peer):
     kinds = ("gpu",)
 
     def absent(self, device: Device) -> str:
-        """Whether the library is installed and OpenCL reaches the device."""
+        """Return why the library is missing, or OpenCL does not reach the device; empty if all is there."""
         if backends.twin(device, "opencl") is None:
             return "OpenCL does not reach this device; see toprung devices"
         return "" if _library() else "the CLBlast library is not installed; apt install libclblast1, or brew install clblast"

@@ -24,13 +24,13 @@ class CuBLASGemvPeer(Peer):
     kinds = ()  # gemv has no bench of its own
 
     def absent(self, device: Device) -> str:
-        """Whether there is a GPU for it, and a library."""
+        """Return why there is no GPU for it, or no library; empty if both are there."""
         if reason := no_cuda(device):
             return reason
         return "" if library() else MISSING
 
     def is_vendor_of(self, device: Device, routine: str) -> bool:
-        """Of an NVIDIA GPU."""
+        """Return True for an NVIDIA GPU."""
         return routine == "gemv" and "nvidia" in device.vendor.lower() and device.kind == "gpu"
 
     def prepare(self, placed: OnDevice) -> BoundCompetitor:

@@ -20,7 +20,7 @@ class CuPyPeer(Peer):
     kinds = ("gpu",)
 
     def absent(self, device: Device) -> str:
-        """Whether CuPy is installed and there is a GPU for it."""
+        """Return why CuPy is missing, or a GPU for it; empty if both are there."""
         if reason := no_cuda(device):
             return reason
         return "" if importlib.util.find_spec("cupy") else "CuPy is not installed; pip install cupy-cuda13x"

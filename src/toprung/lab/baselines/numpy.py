@@ -24,7 +24,7 @@ class NumPyPeer(Peer):
         return ""
 
     def is_vendor_of(self, device: Device, routine: str) -> bool:
-        """Of a CPU."""
+        """Return True for a CPU."""
         return device.kind == "cpu" and routine == "gemm"
 
     def prepare(self, placed: OnDevice) -> BoundCompetitor:

@@ -26,7 +26,7 @@ class NumPyGemvPeer(Peer):
         return ""
 
     def is_vendor_of(self, device: Device, routine: str) -> bool:
-        """Of a CPU."""
+        """Return True for a CPU."""
         return device.kind == "cpu" and routine == "gemv"
 
     def prepare(self, placed: OnDevice) -> BoundCompetitor:

@@ -19,7 +19,7 @@ class SciPyPeer(Peer):
     title = "SciPy BLAS"
 
     def absent(self, device: Device) -> str:
-        """Whether SciPy is installed."""
+        """Return how to get SciPy; empty if it is installed."""
         return "" if importlib.util.find_spec("scipy") else "SciPy is not installed; pip install scipy"
 
     def prepare(self, placed: OnDevice) -> BoundCompetitor:

@@ -23,7 +23,7 @@ class TorchPeer(Peer):
     kinds = ("cpu", "gpu")
 
     def absent(self, device: Device) -> str:
-        """Whether PyTorch is installed and can use the device."""
+        """Return why PyTorch is missing or cannot use the device; empty if it can."""
         return no_torch_cuda(device) if device.kind == "gpu" else no_torch()
 
     def prepare(self, placed: OnDevice) -> BoundCompetitor:

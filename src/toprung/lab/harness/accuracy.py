@@ -8,12 +8,11 @@ from typing import Any
 
 from toprung.backends.base import Session
 from toprung.device import Device
-from toprung.lab.competitor import Competitor, refuse_what_cannot_fit
-from toprung.lab.harness.bench import Row, check
-from toprung.oracle.check import Oracle, Verdict, hostile
+from toprung.lab.competitor import Competitor
+from toprung.lab.harness.compare import PlacedProblem, Plan, Row, compare
+from toprung.oracle.check import Verdict
 from toprung.oracle.data import DISTRIBUTIONS
 from toprung.oracle.gemm import Gemm
-from toprung.oracle.placed import OnDevice
 from toprung.oracle.precision import PRECISIONS
 from toprung.oracle.problem import Problem
 
@@ -42,7 +41,7 @@ class Graded:
 
     @property
     def broken(self) -> bool:
-        """Whether something that promises plain fp32 is wrong, or failed.
+        """True if something that promises plain fp32 is wrong, or failed.
 
         Narrower paths lose range and special values as well as bits: what they get wrong is what the sweep is there to show.
         """
@@ -66,7 +65,7 @@ class Graded:
 
 
 def sweep(
-    rivals: Sequence[Competitor],
+    competing: Sequence[Competitor],
     session: Session,
     depths: Sequence[int] = DEPTHS,
     distributions: Sequence[str] = tuple(DISTRIBUTIONS),
@@ -81,19 +80,19 @@ def sweep(
     OutOfDeviceMemory
         the operands of a K do not fit
     """
-    device = session.device
-    present = [who for who in rivals if not who.absent(device)]
+    device, plan = session.device, Plan(samples={"warm": 0})
+    present = [who for who in competing if not who.absent(device)]
     for depth in depths:
         problem = Gemm(side, side, depth)
-        refuse_what_cannot_fit(problem, device)
         for name in distributions:
-            operands = hostile(problem, name)
-            placed, oracle = OnDevice(operands, session), Oracle(operands)
+            placed = PlacedProblem(problem, session, name)
             for who in present:
                 row = Row(who)
-                check(row, placed, oracle)
+                for _ in compare(placed, [row], plan):
+                    pass
+                row.bound = None
                 if row.state != "unsupported":
-                    yield _graded(row, device, problem, name, oracle.limit(who.promise.precision))
+                    yield _graded(row, device, problem, name, placed.oracle.limit(who.promise.precision))
 
 
 def _graded(row: Row, device: Device, problem: Problem, distribution: str, limit: float) -> Graded:

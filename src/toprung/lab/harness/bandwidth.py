@@ -1,4 +1,4 @@
-"""What a device's memory gives: reading and copying, verified and timed like everything else. The ceiling where memory limits.
+"""Bandwidth of a device's memory: reading and copying, verified and timed like everything else. The ceiling where memory limits.
 
 Each of the two kernels goes over the memory in several ways, because no one way is best on every device; all take turns being timed
 and the fastest counts. The bytes are far more than any cache holds.
@@ -43,7 +43,7 @@ POISON = np.uint32(0x7FC0BAD0)
 
 @dataclass(frozen=True)
 class Way:
-    """How a kernel goes over the memory.
+    """Order in which a kernel goes over the memory.
 
     Attributes
     ----------
@@ -62,7 +62,7 @@ class Way:
 
     @property
     def tile(self) -> Tile:
-        """What the kernels are compiled with."""
+        """Macros of the kernels."""
         own = self.in_flight * self.words
         return Tile(BM=1, BN=self.items * own, TN=own, VEC=self.words, KU=self.in_flight)
 
@@ -123,7 +123,7 @@ class Rate:
 
 @dataclass(frozen=True)
 class Bandwidth:
-    """What a device's memory gives: the best way of each kernel, and every way that was tried."""
+    """Bandwidth that was measured: the best way of each kernel, and every way that was tried."""
 
     copies: tuple[Rate, ...]
     reads: tuple[Rate, ...]
@@ -200,7 +200,7 @@ class Memory:
         self.session.synchronize()
 
     def copied(self) -> bool:
-        """Whether the upper half is the lower half, bit for bit."""
+        """Return True if the upper half is the lower half, bit for bit."""
         there = np.empty_like(self.contents)
         for offset, part in self._parts():
             self.session.download(self.buffer.part(self.half + offset, part.nbytes), there[: part.size])
@@ -228,22 +228,22 @@ class _Stream(BoundCompetitor):
 
     @abstractmethod
     def _source(self) -> Buffer:
-        """What is read."""
+        """Return the buffer that is read."""
 
     @abstractmethod
     def _target(self) -> Buffer:
-        """What is written."""
+        """Return the buffer that is written."""
 
     @abstractmethod
     def right(self) -> bool:
-        """Whether the last run left what it should."""
+        """Return True if the last run left what it should."""
 
     def run(self) -> None:
         """One call."""
         self._launch()
 
     def fetch(self) -> F32:
-        """What was written, word by word."""
+        """Return what was written, word by word."""
         words = np.empty(self.target.nbytes // 4, np.float32)
         self.memory.session.download(self.target, words)
         return words
@@ -269,7 +269,7 @@ class Copy(_Stream):
         self.memory.poison()
 
     def right(self) -> bool:
-        """Whether the upper half is the lower half, bit for bit."""
+        """Return True if the upper half is the lower half, bit for bit."""
         return self.memory.copied()
 
 
@@ -293,7 +293,7 @@ class Read(_Stream):
         self.memory.session.upload(self.target, np.full(self.groups, POISON))
 
     def right(self) -> bool:
-        """Whether the sums add up to that of all words."""
+        """Return True if the sums add up to that of all words."""
         return (int(self.fetch().view(np.uint32).sum(dtype=np.uint64)) - 2 * self.memory.sum) % 2**32 == 0
 
 

@@ -1,4 +1,4 @@
-"""What a measurement depends on besides the code that is measured: recorded with it, never set."""
+"""Circumstances that a measurement depends on besides the code that is measured: recorded with it, never set."""
 
 from __future__ import annotations
 

@@ -1,20 +1,28 @@
-"""The library itself as a competitor, without arrays: device memory in, device memory out."""
+"""The library itself as a competitor: as a user gets it, and without arrays, device memory in, device memory out."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+from toprung.arrays.cuda_interface import DeviceArray
+from toprung.blas.receipt import last_receipt
+from toprung.blas.routines import matmul
 from toprung.device import Device
 from toprung.dispatch.heuristic import select_own
 from toprung.dispatch.select import select
 from toprung.dispatch.selection import Candidate, Selection
+from toprung.errors import Unsupported
 from toprung.execute.executable import Executable
 from toprung.execute.executor import executor_of
 from toprung.kernels.base import Run
-from toprung.lab.competitor import BoundCompetitor, BoundOnDevice, Promise
+from toprung.lab.baselines._host import BoundOnHost
+from toprung.lab.baselines._torch import cuda_tensors, no_torch_cuda
+from toprung.lab.baselines._twin import stream
+from toprung.lab.competitor import BoundCompetitor, BoundOnDevice, Competitor, Promise
 from toprung.oracle.check import GUARD
+from toprung.oracle.gemm import Gemm
 from toprung.oracle.placed import OnDevice
 from toprung.oracle.problem import Problem
 
@@ -75,14 +83,103 @@ class Toprung:
         }  # fmt: skip
 
 
-WAYS: Mapping[str, Callable[[], Toprung]] = MappingProxyType(
+class Matmul:
+    """``toprung.matmul`` as a user gets it: arrays in, an array out, on the arrays that a user has beside the device.
+
+    On a CPU these are NumPy's. On a GPU they lie in its memory: PyTorch's or CuPy's where one of them is installed, else arrays
+    that speak ``__cuda_array_interface__``, and pyopencl's in a session of OpenCL. Precision, kernel and place are the library's
+    choice; the ``promise`` is the precision of the receipt.
+    """
+
+    name, title = "matmul", "toprung.matmul"
+
+    def __init__(self) -> None:
+        self.promise, self._receipt, self._arrays = Promise(), last_receipt(), ""
+
+    def absent(self, device: Device) -> str:
+        """Return no reason: the library is always there."""
+        return ""
+
+    def prepare(self, placed: OnDevice) -> BoundCompetitor:
+        """Wrap the operands, and compute the product once, so that it is decided what runs.
+
+        Raises
+        ------
+        Unsupported
+            what ``matmul`` does not compute: another routine, α other than 1, β other than 0
+        """
+        problem = placed.operands.problem
+        if not isinstance(problem, Gemm) or problem.alpha != 1 or problem.beta != 0:
+            raise Unsupported("toprung.matmul takes part in matrix products with α = 1 and β = 0 only")
+        bound: BoundCompetitor
+        if placed.session.device.kind == "gpu":
+            self._arrays, stacks = arrays_on(placed, problem)
+            bound = BoundOnDevice(placed, _product(problem, stacks))
+        else:
+            self._arrays = "numpy"
+            bound = BoundOnHost(placed.operands, problem, lambda stacks: _product(problem, stacks))
+        bound.run()
+        self._receipt = last_receipt()
+        self.promise = Promise(self._receipt.precision if self._receipt else "fp32")
+        return bound
+
+    def describe(self, device: Device) -> dict[str, Any]:
+        """Return the arrays and what the receipt says of the problem prepared last, as JSON-ready data."""
+        receipt = self._receipt
+        return {
+            "kind": "library", "name": self.name, "number": 0, "idea": self.title, "variant": "", "arrays": self._arrays,
+            "kernel": ", ".join(receipt.kernels) if receipt else "", "tile": {}, "options": {},
+            "why": receipt.why if receipt else "",
+            "precision": self.promise.precision, "deterministic": True, "note": "",
+        }  # fmt: skip
+
+
+def _product(problem: Gemm, stacks: Sequence[Any]) -> Callable[[], object]:
+    a, b, c = stacks if problem.batch > 1 else (s[0] for s in stacks)
+    return lambda: matmul(a, b, out=c)
+
+
+def arrays_on(placed: OnDevice, problem: Gemm) -> tuple[str, Sequence[Any]]:
+    """Return a library's name, and op(A), op(B) and C as its arrays in the session's memory, batch first."""
+    session: Any = placed.session
+    if session.device.backend == "cuda" and not no_torch_cuda(session.device):
+        return "torch", cuda_tensors(placed, problem)
+    stacks: list[Any] = []
+    for m in problem.matrices:
+        rows = m.rows // problem.batch
+        shape, strides = (problem.batch, rows, m.cols), (4 * rows * m.ld, 4 * m.ld, 4)
+        if not m.output and problem.trans["AB".index(m.name)] == "T":
+            shape, strides = (shape[0], shape[2], shape[1]), (strides[0], strides[2], strides[1])
+        if session.device.backend == "cuda":
+            stacks.append(_Stack(placed.parts[m.name], shape, strides, stream(session), session.device.handle))
+        else:
+            import pyopencl.array as cl_array
+
+            data, start = placed.buffers[m.name].handle, 4 * GUARD
+            stacks.append(cl_array.Array(session.queue, shape, "float32", data=data, offset=start, strides=strides))
+    return "pyopencl" if session.device.backend == "opencl" else "cuda array interface", stacks
+
+
+class _Stack(DeviceArray):
+    """Matrices in CUDA memory, of which one can be taken."""
+
+    def __getitem__(self, place: int) -> DeviceArray:
+        offset, nbytes = (
+            place * self.strides[0],
+            4 + sum((n - 1) * s for n, s in zip(self.shape[1:], self.strides[1:], strict=True)),
+        )
+        return DeviceArray(self._buffer.part(offset, nbytes), self.shape[1:], self.strides[1:], self._stream, self.number)
+
+
+WAYS: Mapping[str, Callable[[], Competitor]] = MappingProxyType(
     {
+        Matmul.name: Matmul,
         Toprung.title: Toprung,
         "toprung_auto": lambda: Toprung("toprung_auto", precision="auto"),
         "toprung_untuned": lambda: Toprung("toprung_untuned", tuned=False),
     }
 )
-"""Variants of the library that can be requested as competitors, by name."""
+"""The library as competitors, by name: as a user gets it, and kernels of its own in three ways."""
 
 
 def chosen(device: Device, problem: Problem) -> Selection:

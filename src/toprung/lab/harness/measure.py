@@ -1,8 +1,7 @@
-"""(BoundCompetitor competitors) → Measurements: interleaved, every sample kept, nothing timed that was not verified.
+"""Samples of a bound competitor, and the measurement that they make.
 
-How the figures come about: a sample is a loop of calls between two device time stamps, long enough for the clock's
-resolution and the launch overhead not to matter; competitors take turns sample by sample (A B A B …), so that a drift of
-clocks or of the machine's load meets all of them.
+A sample is a loop of calls between two device time stamps, long enough for the clock's resolution and the launch overhead not to
+matter. ``compare`` has competitors take turns, sample by sample.
 """
 
 from __future__ import annotations
@@ -25,25 +24,26 @@ LONGEST_LOOP = 1000
 
 @dataclass(frozen=True)
 class SamplingPlan:
-    """How samples are taken.
+    """Way in which samples are taken.
 
     Attributes
     ----------
     sample_seconds : how long a sample lasts
     longest_loop : most calls in one
-    busy_seconds : how long the same competitor runs before each sample, so that clocks and temperature settle
+    settle_seconds : seconds that the same competitor runs before each sample, at least one call, so that the clock, which follows
+        the power of what runs, and the temperature settle; 0 for none
     held : whether the queue is held until calls are in it, so that the host's time is apart
     """
 
     sample_seconds: float = SAMPLE_SECONDS
     longest_loop: int = LONGEST_LOOP
-    busy_seconds: float = 0.0
+    settle_seconds: float = 0.0
     held: bool = False
 
 
 BURST = SamplingPlan()
 HELD = SamplingPlan(held=True)
-SUSTAINED = SamplingPlan(sample_seconds=1.0, longest_loop=200_000, busy_seconds=2.0)
+SUSTAINED = SamplingPlan(sample_seconds=1.0, longest_loop=200_000, settle_seconds=2.0)
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,7 @@ class Measurement:
     each_seconds : a call's time by marks around each, one for each sample, where that was asked for; ``seconds`` is by marks
         around the loop
     host_seconds : what the host took to put a call into the queue, one for each sample of ``held``
+    settle_seconds : seconds that the competitor ran before each sample; 0 in records from before there was such a run
     """
 
     competitor: Mapping[str, Any]
@@ -79,6 +80,7 @@ class Measurement:
     joules: tuple[float, ...] = ()
     each_seconds: tuple[float, ...] = ()
     host_seconds: tuple[float, ...] = ()
+    settle_seconds: float = 0.0
 
     @property
     def clock(self) -> float | None:
@@ -136,15 +138,15 @@ class Measurement:
 
     @property
     def narrow(self) -> bool:
-        """Whether operands are rounded to fewer bits than fp32 has: what makes them so is then no part of a comparison."""
+        """True if operands are rounded to fewer bits than fp32 has: what makes them so is then no part of a comparison."""
         return not precision(self.competitor.get("precision", "fp32")).accurate
 
     @property
     def units(self) -> bool:
-        """Whether it computes otherwise than in fp32: then the fp32 peak is not its limit."""
+        """True if it computes otherwise than in fp32: then the fp32 peak is not its limit."""
         return str(self.competitor.get("precision", "fp32")) != "fp32"
 
-    def rival(self, others: Iterable[Measurement]) -> Measurement | None:
+    def baseline(self, others: Iterable[Measurement]) -> Measurement | None:
         """The vendor it is held against: of those at rung 0 the one with operands as wide, else the first."""
         vendors = [o for o in others if o.competitor["number"] == 0]
         return next((o for o in vendors if o.narrow == self.narrow), vendors[0] if vendors else None)
@@ -155,7 +157,7 @@ class Measurement:
 
     @property
     def measured_in(self) -> str:
-        """What this problem is compared by: ``GFLOP/s`` or ``GB/s``."""
+        """Unit of its speed: ``GFLOP/s`` or ``GB/s``."""
         return str(self.problem.get("measured_in", "GFLOP/s"))
 
     @property
@@ -175,6 +177,7 @@ class Measurement:
             "verdict": dict(self.verdict), "calls": self.calls, "seconds": list(self.seconds),
             "helper_seconds": list(self.helper_seconds), "clocks_mhz": list(self.clocks_mhz), "mode": self.mode,
             "joules": list(self.joules), "each_seconds": list(self.each_seconds), "host_seconds": list(self.host_seconds),
+            "settle_seconds": self.settle_seconds,
             "median_seconds": self.median, "best_seconds": self.best, "gflops": self.gflops, "gbytes_per_s": self.gbytes_per_s,
         }  # fmt: skip
 
@@ -186,6 +189,7 @@ class Measurement:
             tuple(map(float, record["seconds"])), tuple(map(float, record["helper_seconds"])), int(record["calls"]),
             tuple(record["clocks_mhz"]), record.get("mode", "warm"), tuple(map(float, record.get("joules", ()))),
             tuple(map(float, record.get("each_seconds", ()))), tuple(map(float, record.get("host_seconds", ()))),
+            float(record.get("settle_seconds", 0.0)),
         )  # fmt: skip
 
 
@@ -216,9 +220,7 @@ class Timing:
 
         ``clock`` is read while it runs; ``joules`` is a counter that is read before and after.
         """
-        busy = 0.0
-        while busy < self.plan.busy_seconds:
-            busy += self.prepared.time(self.calls) * self.calls
+        self._settle()
         before = joules() if joules else 0.0
 
         def in_flight() -> None:
@@ -235,14 +237,21 @@ class Timing:
             self.joules.append((joules() - before) / self.calls)
         self.helper_seconds.append(self.prepared.helper_time(self.calls))
 
+    def _settle(self) -> None:
+        """Run for the plan's settling time; a clock too coarse to see a burst ends it as well."""
+        wanted, settled = self.plan.settle_seconds, 0.0
+        while settled < wanted:
+            calls = max(1, math.ceil(self.calls * min(1.0, (wanted - settled) / self.plan.sample_seconds)))
+            settled += max(self.prepared.time(calls) * calls, wanted / 50)
+
     def sample_each(self) -> None:
         """Take one more sample of the other kind, with marks around each call."""
         self.each_seconds.append(self.prepared.time_each(self.calls))
 
     def measurement(self, competitor: Mapping[str, Any], problem: Problem, verdict: Verdict, mode: str = "warm") -> Measurement:
-        """What has come in so far."""
+        """Return the measurement of what has come in so far."""
         return Measurement(
             competitor, problem.describe(), problem.flops, problem.min_bytes, verdict.describe(), tuple(self.seconds),
             tuple(self.helper_seconds), self.calls, tuple(self.clocks), mode, tuple(self.joules), tuple(self.each_seconds),
-            tuple(self.host_seconds),
+            tuple(self.host_seconds), self.plan.settle_seconds,
         )  # fmt: skip

@@ -53,7 +53,7 @@ class Meter:
 
 
 def clock_reader(session: Session) -> Callable[[], float | None]:
-    """What reads the clock that a device runs at now: its session, or for an NVIDIA GPU through OpenCL the driver's library."""
+    """Return a reader of the clock at which a device runs: its session's, or for an NVIDIA GPU through OpenCL the driver's."""
     gpu = backends.twin(session.device, "cuda") if session.device.kind == "gpu" else None
     if gpu is None or session.device.backend == "cuda":
         return session.clock_mhz

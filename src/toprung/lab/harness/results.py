@@ -128,7 +128,7 @@ of one run show."""
 def compare(
     old: Sequence[Mapping[str, Any]], new: Sequence[Mapping[str, Any]], tolerance: float = TOLERANCE
 ) -> tuple[list[Change], int]:
-    """What changed for every competitor that both sides measured on the same problem and device in the same mode.
+    """Return what changed for every competitor that both sides measured on the same problem and device in the same mode.
 
     A change counts as one when the whole bootstrap interval of the ratio of the medians lies beyond ``tolerance``; samples of
     several records of one side are taken together.
@@ -160,7 +160,7 @@ def _by_key(records: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str, str, s
 
 
 def competitor_name(who: Mapping[str, Any]) -> str:
-    """Who it was, as a user names it, switches included."""
+    """Return a competitor's name as a user writes it, switches included."""
     if who["kind"] != "rung":
         return str(who["name"])
     return f"{who['ladder']}/{who['rung'][:3]} {who['variant']}".rstrip()

@@ -1,12 +1,12 @@
-"""One rung, verified and timed; from its text, from machine code in its place, or from both in turns."""
+"""One rung from its source, or from machine code in its place, as a competitor; and the note beside a stored cubin."""
 
 from __future__ import annotations
 
 import json
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,97 +15,58 @@ from toprung.device import Device
 from toprung.errors import BadArgument, BadCubin, UnknownName
 from toprung.kernels.build import Compiled
 from toprung.kernels.record import Own, kernel_source
-from toprung.lab.competitor import BoundRung, describe_rung, refuse_what_cannot_fit
-from toprung.lab.harness.measure import SAMPLES, Measurement, Timing
-from toprung.lab.harness.power import clock_reader
+from toprung.lab.competitor import RungCompetitor
 from toprung.lab.rung import Options, Rung
-from toprung.oracle.check import Oracle, Verdict, hostile
-from toprung.oracle.placed import OnDevice
-from toprung.oracle.problem import Problem
 from toprung.tile import Tile
 
 HERE = "compiled here"
 """Label of what was compiled in this process."""
 FILE = "loaded from a file"
 """Label of machine code that was read from a file."""
+SAMPLES = 5
+"""Samples of each form, and times that it is loaded."""
 
 
-@dataclass
-class Job:
-    """A rung in one form.
+class LoadedRung(RungCompetitor):
+    """A rung in one form: from its source, compiled in this process whatever the cache holds, or from machine code in its place.
 
     Attributes
     ----------
-    own : machine code in place of the rung's text; None: compiled in this process, whatever the cache holds
-    load_seconds : what the driver took to load the code, each time it did
+    label : ``HERE`` or ``FILE``
+    own : machine code in place of the rung's source; None: compiled
+    compile_seconds : seconds that the compiler took
+    load_seconds : seconds that the driver took to load the code, each time it did
     """
 
-    label: str
-    own: Own | None
-    compile_seconds: float = 0.0
-    load_seconds: list[float] = field(default_factory=list)
-    verdict: Verdict | None = None
-    measurement: Measurement | None = None
+    def __init__(self, label: str, rung: Rung, options: Options, tile: Tile, own: Own | None = None, loads: int = SAMPLES) -> None:
+        super().__init__(rung, options, label, tile)
+        self.label, self.own, self._loads = label, own, loads
+        self.compile_seconds = 0.0
+        self.load_seconds: list[float] = []
 
-
-def run(
-    which: Rung, tile: Tile, options: Options, problem: Problem, session: Session, jobs: Sequence[Job], samples: int = SAMPLES
-) -> Iterator[Job]:
-    """Verify every job, then time those that were right in turns; a job is given when it is done.
-
-    Raises
-    ------
-    ToprungError
-        whatever keeps one from running: a tile, machine code, memory, a launch
-    """
-    options = which.options(session.device, options)
-    which.check(tile, options, session.device)
-    sources = [kernel_source(which, tile, options, job.own) for job in jobs]
-    compiled = []
-    for job, source in zip(jobs, sources, strict=True):
+    def compiled(self, tile: Tile, options: Options, session: Session) -> Compiled[Rung]:
+        """Compile, and load several times."""
+        self.rung.check(tile, options, session.device)
+        source = kernel_source(self.rung, tile, options, self.own)
         start = time.perf_counter()
         binary = session.compile(source)
-        job.compile_seconds = time.perf_counter() - start
-        for _ in range(max(1, samples)):
+        self.compile_seconds, self.load_seconds = time.perf_counter() - start, []
+        for _ in range(self._loads):
             start = time.perf_counter()
             kernel = session.load(binary, source)
-            job.load_seconds.append(time.perf_counter() - start)
-        compiled.append(Compiled(which, tile, options, kernel, job.compile_seconds + job.load_seconds[-1], cached=False))
-    refuse_what_cannot_fit(problem, session.device)
-    operands = hostile(problem)
-    placed, oracle = OnDevice(operands, session), Oracle(operands)
-    timings: list[tuple[Job, Compiled[Rung], Timing]] = []
-    for job, one in zip(jobs, compiled, strict=True):
-        prepared = BoundRung(one, placed)
-        prepared.reset()
-        prepared.time(1)
-        job.verdict = oracle.verify(prepared.fetch())
-        if not job.verdict.right or not samples:
-            yield job
-            continue
-        timing = Timing(prepared)
-        timing.warm_up()
-        timings.append((job, one, timing))
-    clock = clock_reader(session)
-    for _ in range(samples):
-        for _job, _one, timing in timings:
-            timing.sample(clock)
-    for job, one, timing in timings:
-        assert job.verdict is not None
-        who = describe_rung(which, tile, options, job.label, one.resources)
-        job.measurement = timing.measurement(who, problem, job.verdict)
-        yield job
+            self.load_seconds.append(time.perf_counter() - start)
+        return Compiled(self.rung, tile, options, kernel, self.compile_seconds + self.load_seconds[-1], cached=False)
 
 
-def both(which: Rung, tile: Tile, options: Options, session: Session, own: Own | None = None) -> list[Job]:
-    """A rung as it is compiled here, beside machine code: that given, or its own from a file that is written and read again."""
+def both(which: Rung, tile: Tile, options: Options, session: Session, own: Own | None = None) -> list[LoadedRung]:
+    """Return a rung as it is compiled here, beside machine code: that given, or its own from a file that is written and read."""
     if own is None:
         source = kernel_source(which, tile, which.options(session.device, options))
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "dumped.cubin"
             path.write_bytes(session.compile(source))
             own = replace(Own.read(path), name="dumped.cubin")
-    return [Job(HERE, None), Job(FILE, own)]
+    return [LoadedRung(HERE, which, options, tile), LoadedRung(FILE, which, options, tile, own)]
 
 
 def tile_of(which: Rung, options: Options, changes: Mapping[str, int], device: Device) -> Tile:
@@ -134,7 +95,7 @@ def tile_of(which: Rung, options: Options, changes: Mapping[str, int], device: D
 
 @dataclass(frozen=True)
 class Note:
-    """What a stored cubin was made from: it lies beside it, and says how the cubin is launched."""
+    """Origin of a stored cubin: it lies beside it, and says how the cubin is launched."""
 
     rung: str
     tile: Mapping[str, int]
@@ -165,5 +126,5 @@ class Note:
 
 
 def note_path(cubin: Path) -> Path:
-    """Where the note of a cubin lies."""
+    """Return the path of a cubin's note."""
     return cubin.with_name(f"{cubin.name}.json")

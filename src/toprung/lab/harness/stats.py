@@ -1,4 +1,4 @@
-"""How far a median or a ratio of medians can be trusted: bootstrap intervals.
+"""Bootstrap intervals: how far a median or a ratio of medians can be trusted.
 
 The interval is the percentile one: samples are drawn again with replacement ``DRAWS`` times, with a fixed seed so that the same
 samples give the same interval, and the middle 95 % of the statistic is what is given. Within a run the samples of two

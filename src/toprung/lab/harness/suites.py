@@ -150,6 +150,6 @@ def _read(path: Path) -> list[Gemm]:
 
 
 def fitting(problems: Sequence[Gemm], kind: str) -> tuple[list[Gemm], list[Gemm]]:
-    """What a kind of device is asked for, and what is left out there."""
+    """Return the products for a kind of device, and those that are left out there."""
     fits: Callable[[Gemm], bool] = lambda g: kind == "gpu" or g.flops <= CPU_FLOPS  # noqa: E731
     return [g for g in problems if fits(g)], [g for g in problems if not fits(g)]

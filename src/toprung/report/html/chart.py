@@ -1,4 +1,4 @@
-"""What a chart of the report is, and the colours that all share."""
+"""A chart of the report, and the colours that all share."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class Chart:
 
     @property
     def views(self) -> list[str]:
-        """What may be chosen, in order."""
+        """Views that may be chosen, in order."""
         return list(dict.fromkeys(str(r["view"]) for r in self.rows))
 
     @property
@@ -103,7 +103,7 @@ class Chart:
 
 
 def tooltip(columns: Iterable[Column]) -> list[Spec]:
-    """What Vega-Lite shows on hover."""
+    """Return what Vega-Lite shows on hover."""
     return [
         {"field": c.key, "title": c.title, **({"format": c.format, "type": "quantitative"} if c.format else {"type": "nominal"})}
         for c in columns
@@ -112,7 +112,7 @@ def tooltip(columns: Iterable[Column]) -> list[Spec]:
 
 
 def source(stored: Stored, of: Sequence[Measurement] = ()) -> str:
-    """Where figures come from and how they came about: device, runtime, driver, clocks, date, commit, command, file."""
+    """Return where figures come from and how they came about: device, runtime, driver, clocks, date, commit, command, file."""
     device = stored.device
     clocks = [c for m in of for c in m.clocks_mhz if c]
     ran = "clocks not read"
@@ -128,7 +128,7 @@ def source(stored: Stored, of: Sequence[Measurement] = ()) -> str:
 
 
 def sources(used: Mapping[str, Sequence[tuple[Stored, Measurement]]]) -> dict[str, list[str]]:
-    """The same for each view, a line a record."""
+    """Return ``source`` for each view, a line a record."""
     found = {}
     for view, taken in used.items():
         by: dict[str, tuple[Stored, list[Measurement]]] = {}

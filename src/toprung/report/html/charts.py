@@ -1,4 +1,4 @@
-"""The charts of a report that set ladders and rivals side by side, as Vega-Lite specifications with their data."""
+"""The charts of a report that set ladders and others side by side, as Vega-Lite specifications with their data."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from toprung.lab.harness.measure import Measurement
 from toprung.lab.harness.results import competitor_name
 from toprung.lab.rung import ladder_names
 from toprung.oracle.precision import precision
+from toprung.report import names as named
+from toprung.report.headline import by_rule
 from toprung.report.html.chart import CATEGORIES, SHAPES, Chart, Column, Row, Spec, source, sources, tooltip
 from toprung.report.html.gather import Gathered, Stored
 from toprung.report.html.limits import Limits
@@ -48,8 +50,8 @@ def sizes(views: Views) -> Chart:
     rows = [{**r, "end": r["name"] if r in ends and (r["kind"] == "vendor" or best[r["view"]] == r["name"]) else ""} for r in rows]
     columns = [
         Column("view", "ladder"), Column("name", "rung"), Column("idea", "idea"), Column("size", "M = N = K", "d"),
-        Column("speed", "speed", ",.0f"), Column("unit", "unit"), Column("ms", "ms a call", ".4g"),
-        Column("error", "Frobenius error", ".2e"), Column("record", "record"),
+        Column("speed", "speed", ",.0f"), Column("unit", "unit"), Column("ms", named.MS, ".4g"),
+        Column("error", named.FROBENIUS, ".2e"), Column("record", "record"),
     ]  # fmt: skip
     x: Spec = {"field": "size", "type": "quantitative", "title": "M = N = K", "scale": {"type": "log", "base": 2, "nice": False}}
     x["axis"] = {"format": "d", "labelOverlap": True}
@@ -110,16 +112,12 @@ def _is_square(m: Measurement) -> bool:
 
 
 def everyone(gathered: Gathered) -> dict[tuple[str, str, int], dict[str, Taken]]:
-    """Who was measured on square products, by mode, transposes and size; of several records the newest."""
+    """Return all figures of square products, by mode, transposes and size; of several records by the rule of ``headline``."""
     found: dict[tuple[str, str, int], dict[str, Taken]] = defaultdict(dict)
-    for stored in sorted(gathered.records, key=lambda s: (s.date, s.name)):
-        if stored.content.get("kind") == "run":
-            continue
-        for m in stored.measurements:
-            if m.problem["routine"] != "gemm" or not _is_square(m):
-                continue
-            who = _caption(m, stored)
-            found[m.mode, str(m.problem.get("trans", "NN")), int(m.problem["M"])][who] = (stored, m)
+    measured = [(stored, m) for stored in gathered.records if stored.content.get("kind") != "run" for m in stored.measurements]
+    squares = [(stored, m) for stored, m in measured if m.problem["routine"] == "gemm" and _is_square(m)]
+    for stored, m in by_rule(squares, lambda stored: stored.content).values():
+        found[m.mode, str(m.problem.get("trans", "NN")), int(m.problem["M"])][_caption(m, stored)] = (stored, m)
     return found
 
 
@@ -162,8 +160,8 @@ def beside(gathered: Gathered) -> Chart:
     names = sorted({r["name"] for r in rows}, key=lambda n: (not n.startswith(("toprung", "fp32x", "best")), n))
     columns = [
         Column("view", "what"), Column("name", "who"), Column("rung", "which"), Column("precision", "precision"),
-        Column("size", "M = N = K", "d"), Column("speed", "GFLOP/s", ",.0f"), Column("ms", "ms a call", ".4g"),
-        Column("error", "Frobenius error", ".2e"), Column("clock", "MHz", ".0f"), Column("energy", "nJ an operation", ".3g"),
+        Column("size", "M = N = K", "d"), Column("speed", "GFLOP/s", ",.0f"), Column("ms", named.MS, ".4g"),
+        Column("error", named.FROBENIUS, ".2e"), Column("clock", named.CLOCK, ".0f"), Column("energy", "nJ an operation", ".3g"),
         Column("record", "record"),
     ]  # fmt: skip
     spec = {
@@ -218,8 +216,8 @@ def errors(gathered: Gathered, views: Views) -> Chart:
             usual = view
     columns = [
         Column("view", "problem"), Column("name", "who"), Column("idea", "idea"), Column("precision", "precision"),
-        Column("speed", "GFLOP/s", ",.0f"), Column("error", "Frobenius error", ".2e"), Column("grade", "grade ratio", ".3g"),
-        Column("ms", "ms a call", ".4g"), Column("record", "record"),
+        Column("speed", "GFLOP/s", ",.0f"), Column("error", named.FROBENIUS, ".2e"), Column("grade", named.GRADE, ".3g"),
+        Column("ms", named.MS, ".4g"), Column("record", "record"),
     ]  # fmt: skip
     kinds = sorted({r["precision"] for r in rows}, key=lambda p: (not precision(p).accurate, p != "fp32", p))
     x = {"field": "error", "type": "quantitative", "title": "Frobenius error (left is better)",
@@ -278,7 +276,7 @@ def roofline(views: Views, limits: Limits) -> Chart:
             if not (key := views.first(name)):
                 continue
             taken = views.of[key]
-            used.append(source(taken[0][0], [m for _, m in taken]))
+            used += sources({"": taken})[""]
             best = max((m for _, m in taken if m.competitor["kind"] == "rung"), key=shown)
             for stored, m in taken:
                 rung = m.competitor["kind"] == "rung"
@@ -345,7 +343,7 @@ def roofline(views: Views, limits: Limits) -> Chart:
 
 
 def _roof(view: str, speed: float, peak: float, across: Sequence[float]) -> list[Row]:
-    """What memory of a speed in GB/s and a peak in GFLOP/s allow, over all that is drawn."""
+    """Return what memory of a speed in GB/s and a peak in GFLOP/s allow, over all that is drawn."""
     ridge = peak / speed
     low, high = min(*across, ridge) / 3, max(*across, ridge) * 4
     name = f"{view.partition(':')[0]}, {speed:,.0f} GB/s"
@@ -364,9 +362,11 @@ def tuning(gathered: Gathered) -> Chart:
     """The best so far over the time of a search."""
     rows: list[Row] = []
     found: dict[str, list[str]] = {}
+    gained: dict[str, list[float]] = {}
     for stored in gathered.of("tune"):
         for gain in read_tuning(stored.content):
             view = f"{gain.problem} through {stored.backend}, {stored.date[:10]}"
+            gained.setdefault(view, []).append(gain.gflops)
             rows.append({"view": view, "elapsed": gain.elapsed, "what": gain.what, "best": gain.gflops, "record": stored.name})
             found[view] = [source(stored)]
     columns = [
@@ -385,7 +385,9 @@ def tuning(gathered: Gathered) -> Chart:
         ],
     }  # fmt: skip
     said = "A point each time that something faster was found; a run goes through its shapes in turn, so that time passes between."
-    return Chart("tuning", "The tuner's progress", said, spec, rows, columns, "problem", found, "",
+    # first the search that found most in most steps: one that began at its best is a flat line
+    first = max(gained, key=lambda v: (len(gained[v]) > 3, max(gained[v]) / gained[v][0], len(gained[v])), default="")
+    return Chart("tuning", "The tuner's progress", said, spec, rows, columns, "problem", found, first,
                  "toprung tune gemm --sizes 1024,4096 --json results/tune.json", "tuner")  # fmt: skip
 
 

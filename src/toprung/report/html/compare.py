@@ -32,7 +32,7 @@ def side(name: str, among: Sequence[Stored]) -> tuple[list[Stored], list[Complai
 
 
 def compare(a: Sequence[Stored], b: Sequence[Stored], tolerance: float) -> tuple[list[Change], int]:
-    """What changed from ``a`` to ``b``, as ``results.compare`` has it; of two devices or backends what each has in common.
+    """Return what changed from ``a`` to ``b``, as ``results.compare`` has it; of two devices or backends what each has in common.
 
     Returns
     -------

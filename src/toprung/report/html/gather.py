@@ -53,7 +53,7 @@ class Stored:
 
     @property
     def backend(self) -> str:
-        """What the device was reached through."""
+        """Backend that the device was reached through."""
         return str(self.device["backend"])
 
     @property
@@ -63,7 +63,7 @@ class Stored:
 
     @property
     def commit(self) -> str:
-        """Of which toprung; empty where it was not known."""
+        """Commit of toprung; empty where it was not known."""
         return str(self.content["environment"].get("commit") or "")
 
     @property
@@ -74,7 +74,7 @@ class Stored:
 
     @property
     def measurements(self) -> Sequence[Measurement]:
-        """What it measured."""
+        """Measurements of the record."""
         found: Sequence[Measurement] = self.content["measurements"]
         return found
 
@@ -92,7 +92,7 @@ class Complaint:
 
 @dataclass(frozen=True)
 class Gathered:
-    """What a report is made of.
+    """Records that a report is made of.
 
     Attributes
     ----------
@@ -113,7 +113,7 @@ class Gathered:
         return as_device(own[0]) if own else None
 
     def figures(self) -> Figures | None:
-        """What the device can do: its stored probes, those that come with the package, its vendor's documents."""
+        """Return what the device can do: its stored probes, those that come with the package, its vendor's documents."""
         device = self.device()
         if device is None:
             return None
@@ -144,7 +144,7 @@ def as_device(known: Mapping[str, Any]) -> Device:
 
 
 def default_paths() -> list[Path]:
-    """Where measurements lie when nobody says: ``./results`` and the user's data folder."""
+    """Return the folders of measurements when nobody says: ``./results`` and the user's data folder."""
     return [p for p in (FOLDER, data_dir()) if p.is_dir()]
 
 
@@ -193,7 +193,7 @@ def chosen(found: Sequence[Stored], device: str | None) -> str:
 
 
 def gather(paths: Sequence[Path], device: str | None = None) -> Gathered:
-    """What some files and folders hold of one device.
+    """Return what some files and folders hold of one device.
 
     Parameters
     ----------

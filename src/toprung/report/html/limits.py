@@ -1,4 +1,4 @@
-"""What limits each measured rung: its machine code, compiled here once and kept, and the bound that follows from it."""
+"""Limits of each measured rung: its machine code, compiled here once and kept, and the bound that follows from it."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class Limits:
         return self._codes[key]
 
     def bound(self, m: Measurement, backend: str) -> Bound | None:
-        """What limits what was measured; None where the model or the figures do not tell: matrix units, other backends."""
+        """Return the bound of what was measured; None where the model or the figures do not tell: matrix units, other backends."""
         if self.figures is None or m.competitor["precision"] != "fp32" or (of := self.rung_of(m)) is None:
             return None
         if (code := self.code(m, backend)) is None:

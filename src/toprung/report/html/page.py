@@ -19,7 +19,7 @@ from toprung.report.html.gather import Gathered, Stored
 from toprung.report.html.limits import Limits
 from toprung.report.html.rungs import pages
 from toprung.report.html.stairs import hero, stairs
-from toprung.report.html.views import Views
+from toprung.report.html.views import Views, headlines
 
 HERE = Path(__file__).parent
 VEGA_LITE = "6.1"
@@ -29,7 +29,7 @@ COMMANDS = (
     ("toprung probe --json results/probe.json", "what the device can do: the ceilings"),
     ("toprung tune gemm --json results/tune.json", "the tuner's search"),
 )  # fmt: skip
-"""What makes the measurements of which a report is made."""
+"""Commands that make the measurements of which a report is made."""
 
 
 def needed() -> None:
@@ -89,7 +89,7 @@ def render(gathered: Gathered, limits: Limits, comparison: Comparison | None = N
         absent=known_ladders(views.ladders), records=[(r, source(r, r.measurements), _said(r)) for r in gathered.records],
         device=_device(gathered), style=style, colours=colours, script=script, library=library, data=embed(data),
         hashes=" ".join(f"'sha256-{base64.b64encode(hashlib.sha256(t.encode()).digest()).decode()}'" for t in (library, script)),
-        cards=[card for name, chart, _ in ladders for card in _cards(name, chart)],
+        cards=list(_cards(gathered, views, {name: chart for name, chart, _ in ladders})),
     )  # fmt: skip
 
 
@@ -117,7 +117,7 @@ def picture(gathered: Gathered, limits: Limits) -> str | None:
 
 
 def config(palette: Mapping[str, str]) -> dict[str, Any]:
-    """How every chart looks; ``page.js`` has the same for what changes with the scheme."""
+    """Return the look of every chart; ``page.js`` has the same for what changes with the scheme."""
     font = "Liberation Sans, Arial, sans-serif"
     return {
         "font": font, "view": {"stroke": None},
@@ -169,15 +169,14 @@ class Card:
     open: str
 
 
-def _cards(name: str, chart: Chart) -> Iterator[Card]:
-    """The fastest rung of each precision in the view that is shown first."""
-    rows = [r for r in chart.rows if r["view"] == chart.shown and r.get("open")]
-    for precision in dict.fromkeys(str(r["precision"]) for r in rows):
-        best = max((r for r in rows if r["precision"] == precision), key=lambda r: float(r["speed"]))
-        unit = next(c.title for c in chart.columns if c.key == "speed")
-        note = f"{best['vendor']:.0f} % of {best['rival']}" if best["vendor"] else ""
-        note += f", {best['share']:.0f} % of its bound:" if best["share"] else ":"
-        yield Card(f"{name}, {precision}, {best['view']}", f"{best['speed']:,.0f} {unit}", note, best["name"], best["open"])
+def _cards(gathered: Gathered, views: Views, charts: Mapping[str, Chart]) -> Iterator[Card]:
+    """Return the headlines: the library's whole calls, then each ladder's fastest rung of each precision."""
+    for one in headlines(gathered, views):
+        chart = charts.get(one.what.partition(",")[0])
+        row = next((r for r in chart.rows if r["view"] == one.problem and r.get("name") == one.who), None) if chart else None
+        bound = f"{row['share']:.0f} % of its bound" if row and row["share"] else ""
+        note = ", ".join(filter(None, (one.share, bound)))
+        yield Card(f"{one.what}, {one.problem}", one.figure, note + ":" * bool(row), one.who, row["open"] if row else "beside")
 
 
 def _said(stored: Stored) -> Sequence[tuple[str, str]]:
@@ -196,7 +195,7 @@ def _said(stored: Stored) -> Sequence[tuple[str, str]]:
 
 
 def _device(gathered: Gathered) -> Sequence[tuple[str, str]]:
-    """What the records say of the device."""
+    """Return what the records say of the device."""
     if not gathered.records:
         return ()
     of = [r.device for r in gathered.records]

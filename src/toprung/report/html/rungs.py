@@ -107,7 +107,7 @@ def _source(of: Rung | None) -> str:
 
 
 def _diff(before: Rung | None, of: Rung | None) -> str:
-    """What changed since the rung before, a span a line."""
+    """Return what changed since the rung before, a span a line."""
     from markupsafe import escape
 
     if before is None or of is None or not (_text(before) and _text(of)):

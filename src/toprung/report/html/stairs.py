@@ -8,22 +8,23 @@ from toprung.lab.bounds.figures import Figures, Unknown
 from toprung.lab.harness.bandwidth import Bandwidth
 from toprung.lab.harness.measure import Measurement
 from toprung.lab.rung import ladder, ladder_names
-from toprung.report.html.chart import Chart, Column, Row, Spec, source, tooltip
+from toprung.report import names
+from toprung.report.html.chart import Chart, Column, Row, Spec, sources, tooltip
 from toprung.report.html.limits import Limits
 from toprung.report.html.views import HEIGHT, POINT, Taken, Views, name_of, shown, view_of, words
 
 
 def stair_columns(unit: str) -> list[Column]:
-    """What is known of a step."""
+    """Return the columns of a step."""
     return [
         Column("view", "problem"), Column("name", "rung"), Column("idea", "idea"), Column("speed", unit, ",.0f"),
-        Column("ms", "ms a call", ".4g"), Column("spread", "± % of samples", ".2f", hover=False),
-        Column("previous", "× previous rung", ".2f"),
-        Column("vendor", "% of vendor", ".1f"), Column("ceiling", f"bound, {unit}", ",.0f"),
-        Column("share", "% of bound", ".1f"), Column("limiter", "limited by"), Column("error", "Frobenius error", ".2e"),
-        Column("grade", "grade ratio", ".2f", hover=False), Column("layout", "% of time in layout", ".1f"),
-        Column("clock", "MHz", ".0f", hover=False),
-        Column("tile", "tile"), Column("record", "record", hover=False),
+        Column("ms", names.MS, ".4g"), Column("spread", names.SPREAD, ".2f"),
+        Column("previous", names.PREVIOUS, ".2f"),
+        Column("vendor", names.VENDOR, ".1f"), Column("ceiling", f"bound, {unit}", ",.0f"),
+        Column("share", names.BOUND, ".1f"), Column("limiter", "limited by"), Column("error", names.FROBENIUS, ".2e"),
+        Column("grade", names.GRADE, ".2f", hover=False), Column("layout", f"{names.HELPERS}, %", ".1f"),
+        Column("clock", names.CLOCK, ".0f", hover=False),
+        Column("tile", names.TILE), Column("record", "record", hover=False),
     ]  # fmt: skip
 
 
@@ -37,14 +38,14 @@ def stair_rows(key: tuple[str, str, str, str], taken: Sequence[Taken], limits: L
         who = m.competitor
         rung, variant = who["kind"] == "rung", bool(who["variant"])
         ceiling = limits.ceiling(m, backend) if rung else None
-        rival = m.rival(both) if rung else None
+        baseline = m.baseline(both) if rung else None
         row = {
             "view": view, "kind": "variant" if variant else "rung" if rung else "vendor", "number": who["number"],
             "name": name_of(m), "idea": who["variant"] or who["idea"], "speed": shown(m), "ms": 1e3 * m.median,
             "spread": 50 * m.spread, "previous": shown(m) / shown(base) if base and rung else None,
-            "vendor": 100 * m.share_of(rival) if rival else None, "ceiling": ceiling[0] if ceiling else None,
+            "vendor": 100 * m.share_of(baseline) if baseline else None, "ceiling": ceiling[0] if ceiling else None,
             "share": 100 * m.figure / ceiling[0] if ceiling else None, "precision": who["precision"],
-            "rival": name_of(rival) if rival else None, "limiter": ceiling[1] if ceiling else None,
+            "baseline": name_of(baseline) if baseline else None, "limiter": ceiling[1] if ceiling else None,
             "error": m.verdict["frobenius"], "grade": m.verdict["grade"], "layout": 100 * m.helpers, "clock": m.clock,
             "tile": " ".join(f"{k}={v}" for k, v in who["tile"].items()) if rung else None, "record": stored.name,
             "open": page_of(who["name"]) if rung else None,
@@ -61,10 +62,10 @@ def stair_rows(key: tuple[str, str, str, str], taken: Sequence[Taken], limits: L
 
 
 def _lines(taken: Sequence[Taken], figures: Figures | None) -> list[tuple[str, float]]:
-    """What the whole device gives: fp32 multiply-adds, or reading memory."""
-    stored, m = taken[0]
+    """Return what the whole device gives: fp32 multiply-adds, or reading memory."""
+    _, m = taken[0]
     if m.measured_in == "GB/s":
-        memory = Bandwidth.of(stored.content)
+        memory = next((known for s, _ in taken if (known := Bandwidth.of(s.content))), None)
         return [("memory, read", memory.read.gbytes_per_s)] if memory else []
     peak = figures.peak_gflops if figures else Unknown(())
     return [] if isinstance(peak, Unknown) else [("fp32 peak", peak)]
@@ -76,7 +77,7 @@ def page_of(rung: str) -> str:
 
 
 def _stair_layers(columns: Sequence[Column], unit: str, width: float | None = None) -> list[Spec]:
-    """What a ladder's stairs are drawn of; ``width`` in pixels where the page does not give one."""
+    """Return the layers of a ladder's stairs; ``width`` in pixels where the page does not give one."""
     tip = tooltip(columns)
     x: Spec = {"field": "number", "type": "ordinal", "title": "rung", "axis": {"labelAngle": 0, "grid": False}}
     x["scale"] = {"paddingInner": 0.06, "paddingOuter": 0.1}
@@ -134,7 +135,7 @@ def stairs(views: Views, limits: Limits, name: str) -> Chart:
     if any(m.units for k in keys for _, m in views.of[k]):
         said += " On matrix units the model knows no bound; rungs with narrow operands are shown without what narrows them."
     spec = {"height": HEIGHT, "layer": _stair_layers(columns, unit)}
-    found = {view_of(k): [source(views.of[k][0][0], [m for _, m in views.of[k]])] for k in keys}
+    found = sources({view_of(k): views.of[k] for k in keys})
     return Chart(
         f"stairs-{page_of(name)[5:]}", _head(name).removesuffix(": "), said, spec, rows, columns, "problem", found,
         view_of(first) if first else "", short=name,
@@ -146,7 +147,7 @@ def _head(name: str) -> str:
 
 
 def title_of(name: str) -> str:
-    """What a ladder is; empty where this toprung has it no more."""
+    """Return a ladder's title; empty where this toprung has it no more."""
     return ladder(name).title if name in ladder_names() else ""
 
 

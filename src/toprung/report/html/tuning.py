@@ -1,4 +1,4 @@
-"""What a report shows of a tuner's record (``kind`` ``tune``, see docs/tuning.md): the best so far of each shape over time."""
+"""A report's view of a tuner's record (``kind`` ``tune``, see docs/tuning.md): the best so far of each shape over time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the charts of a report are drawn of: for every ladder, problem and mode one record; and the words and marks they share."""
+"""Figures that the charts of a report are drawn of: for every ladder, problem and mode each rung's; and the words they share."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 from toprung.lab.harness.measure import Measurement
 from toprung.lab.harness.results import competitor_name, problem_name
+from toprung.report.headline import Headline, by_rule, key_of, ladder_of, library_headline
 from toprung.report.html.chart import Spec
 from toprung.report.html.gather import Gathered, Stored
 
@@ -23,24 +24,23 @@ def shown(m: Measurement) -> float:
 
 
 class Views:
-    """For every ladder, backend, problem and mode the one record that says most: the most rungs, then the newest."""
+    """For every ladder, backend, problem and mode each rung that was measured, and its vendors, by the rule of ``headline``."""
 
     def __init__(self, gathered: Gathered) -> None:
-        found: dict[tuple[str, str, str, str], dict[str, list[Taken]]] = defaultdict(lambda: defaultdict(list))
-        for stored in gathered.records:
-            if stored.content.get("kind"):
-                continue
-            names = {m.competitor["ladder"] for m in stored.measurements if m.competitor["kind"] == "rung"}
-            if len(names) != 1:
-                continue
-            (ladder,) = names
-            for m in stored.measurements:
-                found[ladder, stored.backend, problem_name(m.problem), m.mode][stored.name].append((stored, m))
-        best = {
-            key: max(by.values(), key=lambda t: (len({competitor_name(m.competitor) for _, m in t}), t[0][0].date, t[0][0].name))
-            for key, by in found.items()
-        }
-        self.of = dict(sorted(best.items(), key=lambda item: (item[0][0], item[0][1], *_order(item[1][0][1]), item[0][3])))
+        records = [(stored, ladder_of(stored.content)) for stored in gathered.records]
+        measured = [(stored, m) for stored, ladder in records if ladder for m in stored.measurements]
+        best = by_rule(measured, lambda stored: stored.content)
+        found: dict[tuple[str, str, str, str], dict[str, Taken]] = defaultdict(dict)
+        for stored, ladder in records:
+            for m in stored.measurements if ladder else ():
+                of = key_of(stored.content, m)
+                found[ladder, stored.backend, problem_name(m.problem), m.mode][of[2]] = best[of]
+        found = {
+            key: dict(sorted(by.items(), key=lambda item: (item[1][1].competitor["number"], item[1][1].competitor["variant"])))
+            for key, by in found.items() if any(m.competitor["kind"] == "rung" for _, m in by.values())
+        }  # fmt: skip
+        best_of = {key: list(by.values()) for key, by in found.items()}
+        self.of = dict(sorted(best_of.items(), key=lambda item: (item[0][0], item[0][1], *_order(item[1][0][1]), item[0][3])))
         sizes = Counter(size for _, size in {(key[0], key[2]) for key in self.of})
         work = {key[2]: taken[0][1].flops for key, taken in self.of.items()}
         self.usual = max(sizes, key=lambda s: (sizes[s], work[s]), default="")
@@ -54,7 +54,7 @@ class Views:
         return sorted(names, key=lambda n: (names[n] != "gemm", order.get(n, len(order)), n))
 
     def first(self, ladder: str) -> tuple[str, str, str, str] | None:
-        """What is shown of a ladder first: through CUDA where it can be, the usual problem or else the largest."""
+        """Return what is shown of a ladder first: through CUDA where it can be, the usual problem or else the largest."""
         keys = [k for k in self.of if k[0] == ladder]
         return max(keys, key=lambda k: (k[1] == "cuda", k[2] == self.usual, self.of[k][0][1].flops), default=None)
 
@@ -64,12 +64,12 @@ def _order(m: Measurement) -> tuple[Any, ...]:
 
 
 def name_of(m: Measurement) -> str:
-    """What a competitor is called in a chart."""
+    """Return a competitor's name in a chart."""
     return str(m.competitor["idea"] or m.competitor["name"]) if m.competitor["kind"] != "rung" else competitor_name(m.competitor)
 
 
 def view_of(key: tuple[str, str, str, str]) -> str:
-    """What one of ``Views.of`` is called where a reader chooses among them."""
+    """Return the name of one of ``Views.of`` where a reader chooses among them."""
     return f"{key[2]} through {key[1]}" + (f", {key[3]}" if key[3] != "warm" else "")
 
 
@@ -77,3 +77,36 @@ def words(text: Spec, encoding: Spec, transform: Sequence[Spec]) -> list[Spec]:
     """A text that can be read on anything: once as a halo, once as itself."""
     halo = {**text, "stroke": "@card", "strokeWidth": 3, "strokeJoin": "round"}
     return [{"transform": transform, "mark": {"type": "text", **mark}, "encoding": encoding} for mark in (halo, text)]
+
+
+def headlines(gathered: Gathered, views: Views) -> list[Headline]:
+    """Return the library's whole calls, and of each ladder and precision the fastest rung, at what is shown of them first."""
+    found: list[Headline] = []
+    size = int(views.usual) if views.usual.isdecimal() else 4096
+    measured = [(_Named(stored), m) for stored in gathered.records for m in stored.measurements]
+    if (library := library_headline(measured, lambda named: named.content, size)) is not None:
+        found.append(library)
+    for name in views.ladders:
+        if not (key := views.first(name)):
+            continue
+        both = [m for _, m in views.of[key]]
+        rungs = [(stored, m) for stored, m in views.of[key] if m.competitor["kind"] == "rung"]
+        for precision in dict.fromkeys(m.competitor["precision"] for _, m in rungs):
+            stored, m = max((t for t in rungs if t[1].competitor["precision"] == precision), key=lambda t: shown(t[1]))
+            vendor = m.baseline(both)
+            of = next((s for s, one in views.of[key] if one is vendor), stored)
+            found.append(Headline(
+                f"{name}, {precision}", view_of(key), name_of(m), shown(m), m.measured_in, name_of(vendor) if vendor else "",
+                m.share_of(vendor) if vendor else None, tuple(dict.fromkeys((stored.name, of.name))),
+            ))  # fmt: skip
+    return found
+
+
+class _Named:
+    """A record that is called by its file's name."""
+
+    def __init__(self, stored: Stored) -> None:
+        self.content, self._name = stored.content, stored.name
+
+    def __str__(self) -> str:
+        return self._name

@@ -1,0 +1,92 @@
+"""Watch over baselines: whether one moved while it was measured, and whether it is as fast as this machine knows it."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+
+from toprung.device import Device
+from toprung.lab.harness.measure import Measurement
+from toprung.lab.harness.results import competitor_name, problem_name
+from toprung.paths import data_dir
+
+MOVED = 0.10
+"""Change of a baseline that makes ratios to it doubtful, as a share of its median."""
+
+LEAST, KEPT = 3, 25
+"""Earlier runs that are needed to say what is usual, and the last of them that are looked at."""
+
+
+class BaselineLog:
+    """Medians of baselines in earlier runs on this machine: a line a run, in the user's data folder (``TOPRUNG_DATA`` moves it)."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        self.path = path or data_dir() / "baselines.jsonl"
+
+    def usual(self, device: Device, m: Measurement) -> float | None:
+        """Return the median seconds of earlier runs of the same competitor, problem and mode; None where there are too few."""
+        try:
+            lines = self.path.read_text().splitlines()
+        except OSError:
+            return None
+        found, key = [], _key(device, m)
+        for line in lines:
+            try:
+                entry = json.loads(line)
+                if entry["key"] == key:
+                    found.append(float(entry["seconds"]))
+            except (ValueError, KeyError, TypeError):  # half a line, from a run that was killed
+                continue
+        return statistics.median(found[-KEPT:]) if len(found) >= LEAST else None
+
+    def add(self, device: Device, m: Measurement) -> None:
+        """Remember a run; where the folder cannot be written nothing is remembered."""
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with self.path.open("a") as file:
+                file.write(json.dumps({"key": _key(device, m), "seconds": m.median}) + "\n")
+        except OSError:
+            return
+
+
+def _key(device: Device, m: Measurement) -> str:
+    return f"{device.slug} {device.backend} {device.driver}, {competitor_name(m.competitor)}, {problem_name(m.problem)}, {m.mode}"
+
+
+def movement(seconds: Sequence[float]) -> float:
+    """Return how far the level of samples moved, as a share of their median: a single sample that was disturbed does not count."""
+    width = min(3, len(seconds))
+    levels = [statistics.median(seconds[i : i + width]) for i in range(len(seconds) - width + 1)]
+    return (max(levels) - min(levels)) / statistics.median(seconds) if seconds else 0.0
+
+
+def doubts(m: Measurement, name: str, usual: float | None) -> list[str]:
+    """Return why ratios to a baseline are doubtful, a sentence each; none if it stood still and is as fast as usual.
+
+    ``usual``: its median seconds in earlier runs.
+    """
+    found = []
+    if (moved := movement(m.seconds)) > MOVED:
+        found.append(
+            f"{name} at {problem_name(m.problem)} moved by {100 * moved:.0f} % while it was measured: shares of it are that "
+            "uncertain; end other programs and measure again"
+        )
+    if usual and abs(m.median / usual - 1) > MOVED:
+        before = m.figure * m.median / usual
+        found.append(
+            f"{name} at {problem_name(m.problem)} reads {m.figure:,.4g} {m.measured_in}, and {before:,.4g} in earlier runs on this "
+            "machine: something else uses it now, or its clock is another"
+        )
+    return found
+
+
+def watched(device: Device, baselines: Sequence[tuple[str, Measurement]], log: BaselineLog | None = None) -> list[str]:
+    """Return the doubts about the baselines of a run, and remember how fast they were."""
+    kept, found = log or BaselineLog(), []
+    for name, m in baselines:
+        found += doubts(m, name, kept.usual(device, m))
+    for _, m in baselines:
+        kept.add(device, m)
+    return found

@@ -1,0 +1,177 @@
+"""One rule says which record a figure comes from, and no two pages state different figures for one thing."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from records import around, of_rung, peer, stored
+from tables import BLOCK, headlines, refresh
+from tables.common import ladder_record
+from toprung.lab.harness import results
+from toprung.lab.harness.measure import Measurement
+from toprung.lab.rung import ladder
+from toprung.oracle.gemm import Gemm
+from toprung.report.headline import by_rule, standing
+from toprung.report.html.charts import tuning
+from toprung.report.html.gather import gather
+from toprung.report.html.limits import Limits
+from toprung.report.html.page import render
+from toprung.report.html.views import Views
+from toprung.report.html.views import headlines as of_views
+
+ROOT = Path(__file__).resolve().parents[1]
+H200 = ROOT / "results" / "nvidia-h200"
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
+P = Gemm(4096, 4096, 4096)
+
+
+def settled(m: Measurement, seconds: float = 0.1) -> Measurement:
+    return Measurement.read({**m.describe(), "settle_seconds": seconds})
+
+
+def blocks(what: str) -> list[tuple[Path, list[str], str]]:
+    """Return every generated block of a kind: its page, the words of its marker, its text."""
+    return [(p, m["words"].split(), m["body"]) for p in PAGES for m in BLOCK.finditer(p.read_text()) if m["what"] == what]
+
+
+def rows_of(body: str) -> list[list[str]]:
+    return [[c.strip() for c in line.strip("|").split("|")] for line in body.splitlines() if line.startswith("|")]
+
+
+def test_headlines_on_all_pages_are_those_of_the_report() -> None:
+    """The cards of the stored page, and every generated table of headlines, are what the records give by the one function."""
+    gathered = gather([H200])
+    expected = [(one.what, one.problem, one.who, one.figure, one.share) for one in of_views(gathered, Views(gathered))]
+    assert len(expected) >= 7 and expected[0][2] == "toprung.matmul"
+    tables = blocks("headlines")
+    assert {page.name for page, _, _ in tables} >= {"README.md", "measuring.md"}
+    for page, _, body in tables:
+        found = [(w, s, b.strip("`"), f, "" if v == "–" else v) for w, s, b, f, v in rows_of(body)[2:]]
+        assert found == expected, page
+    text = html.unescape((ROOT / "docs/report/index.html").read_text())
+    cards = re.findall(r'<div class="card"><small>(.*?)</small><b>(.*?)</b><small>(.*?) <a href="#.*?">(.*?)</a>', text)
+    assert [(what, figure, who) for what, figure, _, who in cards] == [(f"{w}, {s}", f, b) for w, s, b, f, _ in expected]
+    for (_, _, note, _), (*_, share) in zip(cards, expected, strict=True):
+        assert share in note
+
+
+def test_whole_calls_have_one_figure_on_every_page() -> None:
+    """README, the library's page and that of fp32x have tables of whole calls, the report and the headlines a figure of them."""
+    gathered = gather([H200])
+    one = of_views(gathered, Views(gathered))[0]
+    found = set()
+    for _, words, body in blocks("fp32x"):
+        if words[0] == "matmul":
+            head, _, *rows = rows_of(body)
+            cells = next(r for r in rows if r[0] == one.problem)
+            found.add(cells[head.index("times as fast")])
+    assert found == {f"{one.times:.2f}"}
+
+
+def test_a_vendor_is_the_same_figure_beside_every_ladder() -> None:
+    """In the tables of ladders on all pages: one figure for each vendor, device, backend and size."""
+    seen: dict[tuple[str, str, str, str], set[str]] = defaultdict(set)
+    for _, words, body in blocks("ladder"):
+        paths = [w for w in words if not w.startswith("sizes=")]
+        devices = [results.read(ROOT / w.split("+")[0].rstrip("?"))["environment"]["device"] for w in paths]
+        head, _, *rows = rows_of(body)
+        for cells in rows:
+            if cells[0] == "0":
+                for name, cell in zip(head[2:], cells[2:], strict=True):
+                    if name.startswith("% of copy") or cell == "–":
+                        continue
+                    backend, _, size = name.rpartition(" ") if len(paths) > 1 else (devices[0]["backend"], "", name)
+                    who = f"{cells[1]} {'GB/s' if 'matvec' in paths[0] else 'GFLOP/s'}"
+                    seen[devices[0]["slug"], backend, who, size].add(cell.split(" ")[0])
+    assert len(seen) > 20
+    assert {key: figures for key, figures in seen.items() if len(figures) > 1} == {}
+
+
+def test_the_report_has_every_rung_there_is() -> None:
+    views = Views(gather([H200]))
+    shown = {m.competitor["name"] for taken in views.of.values() for _, m in taken if m.competitor["kind"] == "rung"}
+    expected = {r.name for name in ("kepler", "turing", "hopper", "hopper_fp32", "matvec") for r in ladder(name).rungs}
+    assert expected - shown == set()
+    at = {k[0]: {m.competitor["number"] for _, m in taken} for k, taken in views.of.items() if k[1:3] == ("cuda", "4096")}
+    assert 17 in at["turing"] and {9, 10} <= at["hopper"], "at the size that is shown first, too"
+
+
+def test_the_tuners_chart_begins_with_a_search_that_found_something() -> None:
+    chart = tuning(gather([H200]))
+    course = [float(r["best"]) for r in chart.rows if r["view"] == chart.shown]
+    assert len(course) > 3 and max(course) > 1.02 * course[0]
+
+
+@pytest.mark.parametrize(
+    ("better", "worse"),
+    [
+        # settled before not, although older and with fewer rungs
+        ({"settle": 0.1, "date": "2026-01-01"}, {"rungs": 3, "date": "2026-09-01"}),
+        # fp32 alone before Tensor Cores beside it
+        ({"rungs": 1}, {"rungs": 3, "narrow": True, "date": "2026-09-01"}),
+        # the most rungs
+        ({"rungs": 3}, {"rungs": 2, "date": "2026-09-01"}),
+        # the newest
+        ({"date": "2026-02-03"}, {"date": "2026-02-02"}),
+    ],
+)
+def test_the_rule(better: dict[str, Any], worse: dict[str, Any], tmp_path: Path) -> None:
+    def record(
+        name: str, seconds: float, settle: float = 0.0, rungs: int = 2, narrow: bool = False, date: str = "2026-03-03"
+    ) -> Any:
+        own = [peer("cublas", around(seconds), P, idea="cuBLAS")]
+        own += [of_rung(f"kepler/r0{n + 1}", around(1e-3), P) for n in range(rungs)]
+        own += [peer("cublas_fp16", around(1e-4), P, "fp16")] if narrow else []
+        return results.read(stored(tmp_path / name, *(settled(m, settle) for m in own), date=date))
+
+    records = [record("a.json", 1e-3, **better), record("b.json", 2e-3, **worse)]
+    for order in (records, records[::-1]):
+        found = by_rule(((r, m) for r in order for m in r["measurements"]), lambda r: r)
+        chosen, m = found["machine", "cuda", "cublas", "4096", "warm"]
+        assert chosen is records[0] and standing(records[0], m) > standing(records[1], records[1]["measurements"][0])
+    # tables and the report's page take it, too: the vendor of the worse record is that of the better
+    merged, said = ladder_record("b.json", tmp_path)
+    assert merged["measurements"][0].median == pytest.approx(1e-3, rel=0.02) and "a.json" in said
+    views = Views(gather([tmp_path]))
+    ((_, vendor), *_) = views.of["kepler", "cuda", "4096", "warm"]
+    assert vendor.median == pytest.approx(1e-3, rel=0.02)
+
+
+def test_rungs_of_several_records_are_in_one_table_once(tmp_path: Path) -> None:
+    first = [of_rung(f"kepler/r0{n}", around(1e-3 / n), P) for n in (1, 2, 3)]
+    stored(tmp_path / "a.json", peer("cublas", around(1e-4), P), *first)
+    stored(
+        tmp_path / "b.json", of_rung("kepler/r03", around(5e-3), P), of_rung("kepler/r04", around(1e-3 / 4), P), date="2026-09-09"
+    )
+    text = refresh("<!-- toprung:ladder a.json+b.json -->\n<!-- toprung:end -->\n", tmp_path)
+    assert [row[0] for row in rows_of(text)[2:]] == ["0", "1", "2", "3", "4"]
+    third = float(rows_of(text)[5][2].split(" ")[0].replace(",", "").strip("*"))
+    assert third == pytest.approx(P.flops / (1e-3 / 3) / 1e9, rel=0.03), "of the record with more rungs"
+
+
+def test_a_planted_disagreement_is_found(tmp_path: Path) -> None:
+    """A card that took its figures from one record alone, as it once did, disagrees with the rule on these records."""
+    own = [
+        peer("cublas", around(2e-3), P, idea="cuBLAS"),
+        of_rung("kepler/r01", around(1e-3), P),
+        peer("x", around(1e-4), P, "fp16"),
+    ]
+    alone, beside = (
+        stored(tmp_path / n, *ms) for n, ms in (("a.json", own), ("b.json", [settled(peer("cublas", around(1e-3), P))]))
+    )
+    assert alone.exists() and beside.exists()
+    stored(
+        tmp_path / "c.json",
+        settled(peer("cublas", around(1e-3), P, idea="cuBLAS")),
+        settled(of_rung("kepler/r02", around(2e-3), P)),
+    )
+    (one,) = of_views(gathered := gather([tmp_path]), Views(gathered))
+    assert one.times == pytest.approx(1.0, rel=0.05) and one.who == "kepler/r01", "and not twice as fast, as in its own record"
+    assert headlines.headline_table(["."], tmp_path).count(one.share) == 1
+    assert one.share in html.unescape(render(gathered, Limits(gathered, False)))
