@@ -310,7 +310,7 @@ def test_an_epilogue_is_in_the_products_launch(sizes: Any, precision: Any, activ
         left_behind = toprung.last_receipt()
         assert left_behind is not None
         # a batch that shares B is one tall matrix, in which some of these have no stride from row to row
-        rows_in_line = bias is None or b.dim() == 3 or a.dim() == 2 or bias.dim() == 1 or bias.is_contiguous() and bias.dim() == 3
+        rows_in_line = bias is None or b.dim() == 3 or a.dim() == 2 or bias.dim() == 1 or (bias.is_contiguous() and bias.dim() == 3)
         if precision == "fp32x" and rows_in_line:
             assert "in the same launch" in left_behind.why, left_behind
 
