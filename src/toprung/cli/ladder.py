@@ -23,7 +23,7 @@ from toprung.errors import BuildError, LaunchError, OutOfDeviceMemory, WrongResu
 from toprung.lab.explain import RungBounds
 from toprung.lab.harness import bandwidth, results
 from toprung.lab.harness.bandwidth import Bandwidth
-from toprung.lab.harness.climb import Entry, climb, default_sizes, entries, find_vendors, problem_of, refusals, runnable
+from toprung.lab.harness.climb import Entry, best_for, climb, default_sizes, entries, find_vendors, problem_of, refusals, runnable
 from toprung.lab.harness.environment import environment
 from toprung.lab.harness.measure import SAMPLES
 from toprung.lab.rung import Ladder, ladder, out_of_place, select
@@ -78,7 +78,7 @@ def ladder_command(
       toprung ladder turing --sizes 256:6144:256 --plot turing.png
     """
     found = ladder(name)
-    places = _devices(device)
+    places = _devices(device, found)
     numbers = [r.number for r in found.rungs]
     chosen = numbers if rungs is None else parse_numbers(rungs, [0, *numbers], f"rung of {name}")
     climbed = select(found.rungs, chosen)
@@ -115,9 +115,12 @@ def ladder_command(
                 failed,
                 interrupted,
                 **({"bandwidth": memory.describe()} if memory else {}),
+                **({"notes": [f"{found.name} promises {found.note}"]} if found.note else {}),
             )
         if why_not:
             console.print(f"rung 0: {why_not}", markup=False, highlight=False)
+        if found.note:
+            console.print(f"{found.name} promises {found.note}", style="dim", markup=False, highlight=False, soft_wrap=True)
         for line in [] if switches else refusals(climbed, where):
             console.print(f"not on {where.id}: {line}", style="dim", markup=False, highlight=False, soft_wrap=True)
         if json is not None:
@@ -147,11 +150,11 @@ def ladder_command(
         raise typer.Exit(1)
 
 
-def _devices(names: str | None) -> list[Device]:
-    """The devices named; by default the best one and, where it is a GPU, the same GPU through the other backends."""
+def _devices(names: str | None, found: Ladder) -> list[Device]:
+    """The devices named; by default the best one that runs the ladder and, where it is a GPU, the same GPU through the others."""
     if names is not None:
         return [backends.find(name) for name in names.split(",")]
-    best = backends.find()
+    best = best_for(found.rungs)
     same = [d for d in backends.devices() if d.kind == "gpu" and d.slug == best.slug and d.backend != best.backend]
     others = {d.backend: d for d in reversed(same)}
     return [best, *others.values()]

@@ -18,7 +18,7 @@ from toprung.cli.common import console, json_option, parse_sizes, parse_switches
 from toprung.errors import BadCubin, BadSize
 from toprung.kernels.record import Own
 from toprung.lab.harness import results
-from toprung.lab.harness.climb import default_sizes, problem_of
+from toprung.lab.harness.climb import best_for, default_sizes, problem_of
 from toprung.lab.harness.environment import environment
 from toprung.lab.harness.single import FILE, HERE, Job, Note, both, run, tile_of
 from toprung.lab.harness.stats import paired_ratio
@@ -72,7 +72,7 @@ def run_command(
     which = rung(name or (note.rung if note else ""))
     if note is not None and which.name != note.rung:
         note = None
-    where = backends.find(device)
+    where = best_for([which]) if device is None else backends.find(device)
     switches = {**(note.options if note else {}), **parse_switches(switch or [])}
     options = which.options(where, switches)
     chosen = tile_of(which, options, {**(note.tile if note else {}), **parse_tile(tile or [])}, where)

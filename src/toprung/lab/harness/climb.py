@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
+from toprung import backends
 from toprung.backends.base import Resources, Session
 from toprung.device import Device
 from toprung.errors import BuildError, IllegalTile, LaunchError, OutOfDeviceMemory, UnknownName, Unsupported
@@ -136,6 +137,20 @@ def runnable(rungs: Sequence[Rung], devices: Sequence[Device]) -> list[Device]:
             f"`toprung inspect {rungs[0].ladder}` shows the machine code without such a device"
         )
     return found
+
+
+def best_for(rungs: Sequence[Rung]) -> Device:
+    """The best device that can run at least one of some rungs; the best of all where none can, or where there are no rungs.
+
+    Raises
+    ------
+    NoDevice
+        there is no device
+    """
+    best = backends.find()
+    if all(r.needs(best) for r in rungs):
+        return next((d for d in backends.devices() if any(not r.needs(d) for r in rungs)), best)
+    return best
 
 
 def default_sizes(ladder: Ladder, device: Device) -> tuple[tuple[int, ...], ...]:
