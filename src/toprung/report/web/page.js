@@ -175,7 +175,8 @@ const steps = async (rung, text, tile, n) => {
     const [M, N] = whole.includes("C") ? [target.rows, target.cols] : [n, n], K = whole.includes("B") ? up(n, bk) : n;
     const kernel = await build(text, {...d, ...rung.options}, "gemm");
     const main = bound(kernel, [M, N, K, f(1), a.ld, b.ld, f(0), target.ld], [a.buffer, b.buffer, target.buffer], [up(N, d.BN) / d.BN, up(M, d.BM) / d.BM]);
-    return {all: [...before, main, ...after], helpers: [...before, ...after], free: () => scratch.forEach(m => m.destroy())};
+    const padded = target === c ? null : {buffer: target.buffer, elements: target.rows * target.cols};
+    return {all: [...before, main, ...after], helpers: [...before, ...after], padded, free: () => scratch.forEach(m => m.destroy())};
 };
 
 // measuring
@@ -270,9 +271,10 @@ const prepare = n => {
     gpu.device.queue.writeBuffer(operands.a, 0, A);
     gpu.device.queue.writeBuffer(operands.b, 0, B);
 };
-const verify = async launches => {
+const verify = async (launches, padded) => {
     const {n, reference, c, poison} = operands;
     gpu.device.queue.writeBuffer(c, 0, poison);
+    if (padded) gpu.device.queue.writeBuffer(padded.buffer, 0, new Uint32Array(padded.elements).fill(poison[0])); // else it is zeros
     await once(launches, 1);
     const found = await read(c, Float32Array, 4 * n * n), limit = Math.min(n + 2, GRADE) * ROUNDING;
     const unwritten = found.findIndex(Number.isNaN);
@@ -402,18 +404,20 @@ const work = async action => {
     const mine = ++job;
     try {
         buttons(true);
-        await ready();
+        try {
+            await ready();
+        } catch (error) {
+            missing(error.message, ADVICE);
+            return;
+        }
         sizes();
         state("climbing");
         await action(mine, Number($("size").value));
         if (mine === job) { say("Done."); state("done"); }
     } catch (error) {
-        if (error instanceof Stopped) {
-            if (mine === job || !gpu) return;
-            return;
-        }
-        if (!gpu && !document.documentElement.dataset.opened) missing(error.message, ADVICE);
-        else if (gpu && !gpu.lost) { say(error instanceof Refused && error.messages.length ? "That does not compile: see the errors below." : error.message); state("failed"); }
+        if (error instanceof Stopped || mine !== job) return; // whoever stopped it has said why, a lost GPU too
+        say(error instanceof Refused && error.messages.length ? "That does not compile: see the errors below." : error.message);
+        state("failed");
     } finally {
         if (mine === job) buttons(!gpu && document.documentElement.dataset.state === "missing");
         draw();
@@ -426,7 +430,7 @@ const attempt = async (rung, n, mine) => {
     if (reason) { row.state = "absent"; row.failure = reason; draw(); return row; }
     try {
         row.launches = await steps(rung, row.text, row.tile, n);
-        row.verdict = await verify(row.launches.all);
+        row.verdict = await verify(row.launches.all, row.launches.padded);
         if (mine !== job) throw new Stopped();
         if (!row.verdict.right) {
             row.state = "wrong";
