@@ -33,7 +33,8 @@ const missing = (why, what) => {
     $("missing").hidden = false;
     $("missing-why").textContent = why;
     $("missing-what").replaceChildren(...what.map(line => el("li", {}, line)));
-    for (const id of ["climb", "run", "versus"]) $(id).disabled = true;
+    for (const id of ["climb", "run", "versus", "stop"]) $(id).disabled = true;
+    $("device").hidden = true;
     say("no WebGPU here");
     state("missing");
 };
@@ -419,7 +420,7 @@ const work = async action => {
         say(error instanceof Refused && error.messages.length ? "That does not compile: see the errors below." : error.message);
         state("failed");
     } finally {
-        if (mine === job) buttons(!gpu && document.documentElement.dataset.state === "missing");
+        if (mine === job && document.documentElement.dataset.state !== "missing") buttons(false);
         draw();
     }
 };
