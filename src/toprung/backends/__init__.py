@@ -72,17 +72,19 @@ def _seen(backend: Backend) -> list[Device]:
         return []
 
 
-def advice() -> list[str]:
-    """Return sentences on what is missing on this machine and how to get it."""
+def advice(ladders: bool = True) -> list[str]:
+    """Return sentences on what is missing on this machine and how to get it; without ``ladders`` only what the library uses."""
     lines = []
     for b in backends():
+        if not ladders and _reason(b):
+            continue
         _seen(b)
         lines += [f"{b.name}: its runtime fails ({_broken[b.name]})"] if b.name in _broken else b.advice()
     return lines
 
 
-def find(name: str | None = None) -> Device:
-    """Return the device a user means: by an id, a part of a name, or the best one.
+def find(name: str | None = None, ladders: bool = True) -> Device:
+    """Return the device a user means: by an id, a part of a name, or the best one; without ``ladders`` one the library uses.
 
     Raises
     ------
@@ -93,7 +95,7 @@ def find(name: str | None = None) -> Device:
     """
     # backends that only ladders use are asked last, so that who does not mean them does not wait for them
     everyone = backends()
-    groups = [[b for b in everyone if not _reason(b)], everyone]
+    groups = [[b for b in everyone if not _reason(b)], everyone][: 2 if ladders else 1]
     if name is not None and not name.strip():
         raise UnknownName("device", name, map(str, devices()))  # a part of every name
     present: list[Device] = []
@@ -104,7 +106,7 @@ def find(name: str | None = None) -> Device:
         if name is not None and (found := _named(name.lower().strip(), present)):
             return found
     if not present:
-        raise NoDevice("no device found. " + " ".join(advice()))
+        raise NoDevice("no device found. " + " ".join(advice(ladders)))
     assert name is not None
     wanted = name.lower().strip()
     absent = [line for line in advice() if line.lower().startswith(wanted.partition(":")[0])]

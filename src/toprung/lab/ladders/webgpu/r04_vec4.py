@@ -1,5 +1,6 @@
 """Rung 4: vec4f in place of single floats."""
 
+from toprung.lab.ladders.webgpu.r01_naive import CHECKS
 from toprung.lab.ladders.webgpu.r02_workgroup_tiles import SQUARE, two_tiles
 from toprung.lab.rung import Rung
 from toprung.tile import Rule, Tile
@@ -16,5 +17,6 @@ RUNG = Rung(
     local_bytes=two_tiles,
     rules=(SQUARE, ONE_VECTOR),
     space={"BM": (16, 32), "BN": (16, 32), "BK": (16, 32), "TM": (1, 2, 4, 8)},
+    switches=(CHECKS,),
     whole="ABC",
 )

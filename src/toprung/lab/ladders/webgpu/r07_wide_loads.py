@@ -1,5 +1,6 @@
 """Rung 7: tiles loaded a vec4f at a time."""
 
+from toprung.lab.ladders.webgpu.r01_naive import CHECKS
 from toprung.lab.ladders.webgpu.r02_workgroup_tiles import two_tiles
 from toprung.lab.rung import Rung
 from toprung.tile import EQUAL_SHARES, Tile
@@ -17,6 +18,7 @@ RUNG = Rung(
     local_bytes=two_tiles,
     rules=EQUAL_SHARES,
     space=SPACE,
+    switches=(CHECKS,),
     whole="ABC",
     transposed="A",
 )
