@@ -332,7 +332,7 @@ const probe = async mine => {
         });
         found.fused = ends[0] === ends[1] ? null : value === ends[1] ? true : value === ends[0] ? false : null;
     }
-    for (const [name, mib, passes] of [["memory", cpu ? 16 : 128, 1], ["cache", cpu ? 1 : 2, 8]]) {
+    for (const [name, mib, passes] of [["memory", cpu ? 16 : 128, 1], ["cache", cpu ? 1 : 4, 8]]) {
         const bytes = Math.min(mib << 20, gpu.limits.maxStorageBufferBindingSize), slice = local * 8 * (cpu || name === "cache" ? 1 : 8), groups = Math.floor(bytes / (16 * slice));
         const from = take(bytes), none = take(16), out = take(16 * local * groups);
         const defines = {SLICE: slice, VEC: 4, LOCAL: local, DEEP: 8, JUMP: 10007};
