@@ -88,6 +88,20 @@ def test_the_library_does_not_compute_on_it(adapter: Device) -> None:
         toprung.matmul(a, a, device=adapter.id)
 
 
+def test_with_nothing_else_the_library_says_what_it_lacks(adapter: Device) -> None:
+    """An adapter is no device to the library, which does not even look for one."""
+    script = """
+import sys, numpy, toprung
+a = numpy.ones((300, 300), numpy.float32)
+try:
+    toprung.matmul(a, a, own=True)
+except toprung.errors.NoDevice as error:
+    print(error, "wgpu" in sys.modules)
+"""
+    said = ended(script, OCL_ICD_VENDORS="/nonexistent.icd")
+    assert said.startswith("no device found") and "has no .icd file" in said and "WebGPU" not in said and said.endswith("False\n")
+
+
 def test_without_an_adapter_it_says_what_to_install(adapter: Device) -> None:
     script = "from toprung.backends.webgpu import backend; print(backend().devices(), *backend().advice())"
     said = ended(script, VK_DRIVER_FILES="/nonexistent.json", VK_ICD_FILENAMES="/nonexistent.json")
