@@ -77,7 +77,7 @@ def test_a_device_has_facts(device: Device) -> None:
 
 def test_without_a_runtime_the_error_says_how_to_get_one() -> None:
     script = "from toprung.backends import devices, find\nassert devices() == []\nfind()"
-    process = started(script, OCL_ICD_VENDORS="/nonexistent.icd")
+    process = started(script, OCL_ICD_VENDORS="/nonexistent.icd", VK_DRIVER_FILES="/nonexistent.json")
     _, err = process.communicate(timeout=60)
     assert process.returncode == 1
     assert "NoDevice: no device found." in err and "OCL_ICD_VENDORS=/nonexistent.icd has no .icd file: unset it" in err

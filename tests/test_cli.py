@@ -42,7 +42,7 @@ def test_devices_lists_what_can_be_used():
 
 def test_without_any_runtime_it_says_how_to_get_one(tmp_path):
     for words in (["devices"], ["ladder", "kepler"]):
-        done = toprung(*words, OCL_ICD_VENDORS=str(tmp_path / "none.so"))
+        done = toprung(*words, OCL_ICD_VENDORS=str(tmp_path / "none.so"), VK_DRIVER_FILES=str(tmp_path / "none.json"))
         assert done.returncode == 2
         assert "has no .icd file: unset it" in done.stderr
 

@@ -109,7 +109,7 @@ def test_rung_keeps_its_promises(entry: RungCompetitor) -> None:
 
 @pytest.mark.parametrize("name", sorted(p.stem for p in KERNELS.glob("*.cl") if not p.stem.startswith("stream_")))
 def test_shared_kernel_compiles(name: str) -> None:
-    code = inspect_source(shared_source(name, PLAIN), "sm_90")
+    code = inspect_source(shared_source(name, PLAIN, nvrtc.device_of("sm_90")), "sm_90")
     assert code.spills == 0 and code.registers > 0 and number(code.counts, "STG.32") > 0
 
 

@@ -47,7 +47,7 @@ def gpu() -> Device:
 def cases() -> list[object]:
     if nvrtc.missing():
         return []
-    found = [(b, c) for b in benchmarks() if b.name != "launch" for c in b.cases(gpu())]
+    found = [(b, c) for b in benchmarks() if b.name != "launch" and not b.needs(gpu()) for c in b.cases(gpu())]
     slow = pytest.mark.slow
     return [pytest.param(b, c, id=f"{b.name} {c.label}", marks=() if c.label in QUICK else slow) for b, c in found]
 
@@ -184,7 +184,7 @@ def test_a_cpu_is_probed_as_far_as_it_makes_sense(session: Session) -> None:
     assert [f.problem for f in found.values()] == ["", "", ""]
     assert all(f.value > 0 and f.seconds and f.calls for f in found.values())
     refused = refusals(session, benchmarks())
-    named = ["barrier", "ffma_latency", "ffma_lds", "ffma_outer", "latency", "shared", "work_groups"]
+    named = ["barrier", "ffma_latency", "ffma_lds", "ffma_outer", "latency", "shared", "work_groups", "workgroup_memory"]
     assert sorted(refused) == named and all(refused.values())
 
 

@@ -34,9 +34,16 @@ def session_at(home: Home, queue: Any = None) -> Session:
 def _looked() -> tuple[Device | None, str]:
     """Return the best device there is, or the reason why there is none."""
     try:
-        return backends.find(), ""
+        return backends.find(ladders=False), ""
     except NoDevice as error:
         return None, str(error)
+
+
+def _usable(device: Device) -> Device:
+    """Return a device that the library computes on; NoDevice for one that only the ladders use."""
+    if reason := backends.ladders_only(device):
+        raise NoDevice(f"{device} is for ladders alone: {reason}")
+    return device
 
 
 def best() -> Device:
@@ -50,7 +57,7 @@ def best() -> Device:
 def chosen(device: Device | str | None) -> Device:
     """Return the device that ``device=`` names; the best one for None."""
     if device is None or isinstance(device, str):
-        return backends.find(device)
+        return backends.find(ladders=False) if device is None else _usable(backends.find(device))
     if not isinstance(device, Device):
         raise BadArgument(f"device is a name such as 'cuda:0' or a Device from toprung.devices(), not {device!r}")
-    return device
+    return _usable(device)

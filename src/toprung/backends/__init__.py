@@ -6,7 +6,7 @@ import functools
 import importlib
 import pkgutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -31,9 +31,30 @@ def devices() -> list[Device]:
 
     Returns
     -------
-    A list of ``Device``. None is opened; one device may be there several times, once for each backend that reaches it.
+    A list of ``Device``. None is opened; one device may be there several times, once for each backend that reaches it. Those that
+    only the ladders use come last.
     """
-    return sorted((d for b in backends() for d in _seen(b)), key=rank, reverse=True)
+    return _sorted(backends())
+
+
+def _sorted(some: Iterable[Backend]) -> list[Device]:
+    """Return the devices of some backends, best first."""
+    return sorted((d for b in some for d in _seen(b)), key=lambda d: (not ladders_only(d), *rank(d)), reverse=True)
+
+
+def ladders_only(device: Device) -> str:
+    """Return why the library does not compute on a device; empty if it does, and for a backend that is not of this folder."""
+    return _reason(next((b for b in backends() if b.name == device.backend), None))
+
+
+def _reason(backend: Backend | None) -> str:
+    return str(getattr(backend, "ladders_only", ""))
+
+
+def languages(device: Device) -> tuple[str, ...]:
+    """Return the languages of kernels that a device's backend compiles, the preferred one first; all for an unknown backend."""
+    own = next((b for b in backends() if b.name == device.backend), None)
+    return own.languages if own is not None else tuple(dict.fromkeys(word for b in backends() for word in b.languages))
 
 
 _broken: dict[str, str] = {}
@@ -51,17 +72,19 @@ def _seen(backend: Backend) -> list[Device]:
         return []
 
 
-def advice() -> list[str]:
-    """Return sentences on what is missing on this machine and how to get it."""
+def advice(ladders: bool = True) -> list[str]:
+    """Return sentences on what is missing on this machine and how to get it; without ``ladders`` only what the library uses."""
     lines = []
     for b in backends():
+        if not ladders and _reason(b):
+            continue
         _seen(b)
         lines += [f"{b.name}: its runtime fails ({_broken[b.name]})"] if b.name in _broken else b.advice()
     return lines
 
 
-def find(name: str | None = None) -> Device:
-    """Return the device a user means: by an id, a part of a name, or the best one.
+def find(name: str | None = None, ladders: bool = True) -> Device:
+    """Return the device a user means: by an id, a part of a name, or the best one; without ``ladders`` one the library uses.
 
     Raises
     ------
@@ -70,22 +93,32 @@ def find(name: str | None = None) -> Device:
     UnknownName
         no device fits ``name``
     """
-    present = devices()
+    # backends that only ladders use are asked last, so that who does not mean them does not wait for them
+    everyone = backends()
+    groups = [[b for b in everyone if not _reason(b)], everyone][: 2 if ladders else 1]
+    if name is not None and not name.strip():
+        raise UnknownName("device", name, map(str, devices()))  # a part of every name
+    present: list[Device] = []
+    for group in groups:
+        present = _sorted(group)
+        if name is None and present:
+            return present[0]
+        if name is not None and (found := _named(name.lower().strip(), present)):
+            return found
     if not present:
-        raise NoDevice("no device found. " + " ".join(advice()))
-    if name is None:
-        return present[0]
+        raise NoDevice("no device found. " + " ".join(advice(ladders)))
+    assert name is not None
     wanted = name.lower().strip()
-    if not wanted:  # a part of every name
-        raise UnknownName("device", name, map(str, present))
+    absent = [line for line in advice() if line.lower().startswith(wanted.partition(":")[0])]
+    raise UnknownName("device", name, map(str, present), " ".join(absent))
+
+
+def _named(wanted: str, present: list[Device]) -> Device | None:
+    """Return the device with this id, backend or slug, else the first with this in its name or runtime."""
     for device in present:
         if wanted in (device.id, device.backend, device.slug):
             return device
-    for device in present:
-        if wanted in device.name.lower() or wanted in device.runtime.lower():
-            return device
-    absent = [line for line in advice() if line.lower().startswith(wanted.partition(":")[0])]
-    raise UnknownName("device", name, map(str, present), " ".join(absent))
+    return next((d for d in present if wanted in d.name.lower() or wanted in d.runtime.lower()), None)
 
 
 @functools.cache

@@ -45,7 +45,7 @@ class Source:
     text : source text, as in its file
     kernel : name of the function to launch
     defines : macros with their values
-    language : ``"opencl"`` (which CUDA backends compile too), ``"cuda"``, or ``"cubin"``: machine code, and no text
+    language : ``"opencl"`` (which CUDA backends compile too), ``"cuda"``, ``"wgsl"``, or ``"cubin"``: machine code, and no text
     binary : machine code of a ``"cubin"``
     flags : build options by their names in ``FLAGS``
     title : name by which a profiler on CUDA shows the kernel, behind ``toprung_``; empty: the function's own
@@ -232,10 +232,13 @@ class Backend(Protocol):
 
     Attributes
     ----------
+    languages : languages of ``Source`` that it compiles, the preferred one first
     prelude : file whose text precedes every OpenCL C kernel that the backend compiles; the attribute may be missing
+    ladders_only : why the library does not compute on its devices, as a sentence; missing or empty: it does
     """
 
     name: str
+    languages: tuple[str, ...]
 
     def devices(self) -> list[Device]:
         """Return the devices that can be opened now; empty if the runtime is absent."""

@@ -131,6 +131,7 @@ class CUDABackend:
     """All NVIDIA GPUs that the installed NVRTC compiles for."""
 
     name = "cuda"
+    languages = (*nvrtc.LANGUAGES, "cubin")
     prelude = nvrtc.PRELUDE
 
     def devices(self) -> list[Device]:

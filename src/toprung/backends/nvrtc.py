@@ -84,6 +84,10 @@ def architectures() -> tuple[str, ...]:
     return tuple(f"sm_{n}" for n in numbers)
 
 
+LANGUAGES = ("cuda", "opencl")
+"""Languages of ``Source`` that NVRTC compiles, OpenCL C behind the prelude."""
+
+
 def compile_cubin(source: Source, arch: str, device: str = "") -> Cubin:
     """Compile for an architecture.
 
@@ -101,6 +105,9 @@ def compile_cubin(source: Source, arch: str, device: str = "") -> Cubin:
     """
     if arch not in architectures():
         raise UnknownName("architecture", arch, architectures())
+    if source.language not in LANGUAGES:
+        log = f"NVRTC compiles OpenCL C and CUDA C++, and this is {source.language}: open it on a device of its own backend"
+        raise BuildError(source.name, source.defines_text(), device or arch, log)
     text = source.text
     if source.language == "opencl":
         text = f'{PRELUDE.read_text()}\n#line 1 "{source.name}.cl"\n{text}'

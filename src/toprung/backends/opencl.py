@@ -11,12 +11,11 @@ import os
 import re
 import shutil
 import sys
-import tempfile
 import threading
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,7 @@ from numpy.typing import NDArray
 from toprung import backends
 from toprung.backends import cuda, pocl_cache, pocl_cpu
 from toprung.backends.base import Buffer, Kernel, Launch, Relaunch, Resources, Session, Source, Workspace
+from toprung.backends.stderr import captured_stderr
 from toprung.device import FP32_LANES, Device
 from toprung.errors import BadCubin, BuildError, ForkedDevice, LaunchError, NoDevice, OutOfDeviceMemory
 from toprung.paths import cache_dir, of_user, publish, unwritable
@@ -93,32 +93,11 @@ _missing: list[str] = []
 """Reason why pyopencl cannot be imported."""
 
 
-_capturing = threading.Lock()
-
-
-@contextmanager
-def _captured_stderr() -> Iterator[Callable[[], str]]:
-    """Catch what a compiler prints straight to file descriptor 2, so that it lands in the log and not on the screen."""
-    sys.stderr.flush()
-    with _capturing, tempfile.TemporaryFile() as file:  # of two threads at once one would put back the other's file
-        saved = os.dup(2)
-        os.dup2(file.fileno(), 2)
-
-        def text() -> str:
-            file.seek(0)
-            return file.read().decode(errors="replace")
-
-        try:
-            yield text
-        finally:
-            os.dup2(saved, 2)
-            os.close(saved)
-
-
 class OpenCLBackend:
     """All OpenCL platforms of the machine."""
 
     name = "opencl"
+    languages = ("opencl",)
     prelude = PRELUDE
 
     def devices(self) -> list[Device]:
@@ -171,6 +150,19 @@ class OpenCLBackend:
             if device.handle == queue.device:
                 return OpenCLSession(device, queue.context)
         raise NoDevice(f"the queue's device {queue.device.name} is on no platform that is listed; see toprung devices")
+
+
+def clock_from_outside(device: Device) -> float | None:
+    """Return a device's clock in MHz where its runtime cannot: a CPU's by the operating system, an NVIDIA GPU's by the driver."""
+    if device.kind != "cpu":
+        same = backends.twin(device, "cuda")
+        return cuda.clock_mhz(same) if same else None
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return None
+    clocks = [float(line.partition(":")[2]) for line in lines if line.startswith("cpu MHz")]
+    return max(clocks, default=None)
 
 
 def _no_runtime() -> str:
@@ -285,7 +277,7 @@ class OpenCLSession:
         self._need_linker(source)
         text = f"{PRELUDE.read_text()}\n#line 1\n{source.text}"
         with self._alone(source):
-            with _captured_stderr() as chatter:
+            with captured_stderr() as chatter:
                 try:
                     program = cl.Program(self._context, text).build(self._options(source), cache_dir=False)
                 except cl.Error as error:
@@ -576,16 +568,8 @@ class OpenCLSession:
         return False
 
     def clock_mhz(self) -> float | None:
-        """OpenCL cannot read it; for a CPU the operating system can, and for an NVIDIA GPU the driver, where CUDA sees the GPU."""
-        if self.device.kind != "cpu":
-            same = backends.twin(self.device, "cuda")
-            return cuda.clock_mhz(same) if same else None
-        try:
-            lines = Path("/proc/cpuinfo").read_text().splitlines()
-        except OSError:
-            return None
-        clocks = [float(line.partition(":")[2]) for line in lines if line.startswith("cpu MHz")]
-        return max(clocks, default=None)
+        """OpenCL cannot read it; others can."""
+        return clock_from_outside(self.device)
 
     def close(self) -> None:
         """Finish; memory goes when its last buffer does."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -13,17 +14,19 @@ from rich.table import Table
 from rich.text import Text
 
 from toprung import backends
+from toprung.backends import nvrtc
 from toprung.cli.common import WIDE, console, json_option, parse_sizes, parse_switches, parse_tile, show, size_name
 from toprung.device import Device
 from toprung.errors import BadSize, IllegalTile
+from toprung.kernels.record import LANGUAGES
 from toprung.lab.bounds.figures import Unknown
 from toprung.lab.bounds.levels import rate
 from toprung.lab.bounds.occupancy import ROOMS, occupancy
 from toprung.lab.explain import Explanation, device_for, explain
 from toprung.lab.harness import results
-from toprung.lab.harness.climb import default_sizes, problem_of, variants
+from toprung.lab.harness.climb import best_for, default_sizes, problem_of, variants
 from toprung.lab.harness.single import tile_of
-from toprung.lab.rung import ladder, rung
+from toprung.lab.rung import Rung, ladder, rung
 from toprung.report.bound_table import bounds_record, overview
 
 BAR = 40
@@ -61,7 +64,7 @@ def explain_command(
         raise BadSize("give --device or --arch, not both")
     one = rung(name) if "/" in name else None
     of = ladder(name.partition("/")[0])
-    where = device_for(arch, stored) if arch is not None else _device(device, stored)
+    where = device_for(arch, stored) if arch is not None else _device(device, stored, [one] if one else of.rungs)
     sizes = parse_sizes(size) if size is not None else [default_sizes(of, where)[-1]]
     if len(sizes) != 1:
         raise BadSize("explain takes one size")
@@ -89,12 +92,13 @@ def explain_command(
         results.write(json, bounds_record(shlex.join(["toprung", *sys.argv[1:]]), where, found))
 
 
-def _device(name: str | None, stored: Path) -> Device:
+def _device(name: str | None, stored: Path, rungs: Sequence[Rung]) -> Device:
     """The device named, or the best one; a CPU beside which nothing is known of machine code gives way to the H100's documents."""
-    where = backends.find(name)
-    if name is None and where.kind != "gpu":
-        return device_for("sm_90", stored)
-    return where
+    if name is not None:
+        return backends.find(name)
+    where = best_for(rungs)
+    as_cuda = any(LANGUAGES[r.source.suffix] in nvrtc.LANGUAGES for r in rungs)
+    return where if where.kind == "gpu" or not as_cuda else device_for("sm_90", stored)
 
 
 def _detail(e: Explanation, size: str) -> None:

@@ -36,7 +36,7 @@ from toprung.lab.explain import RungBounds
 from toprung.lab.harness import bandwidth, results
 from toprung.lab.harness.bandwidth import Bandwidth
 from toprung.lab.harness.baseline import watched
-from toprung.lab.harness.climb import SAMPLES, default_sizes, find_vendors, problem_of, refusals, runnable, variants
+from toprung.lab.harness.climb import SAMPLES, best_for, default_sizes, find_vendors, problem_of, refusals, runnable, variants
 from toprung.lab.harness.compare import QUIET, PlacedProblem, Plan, Row, compare
 from toprung.lab.harness.environment import environment
 from toprung.lab.rung import Ladder, ladder, out_of_place, select
@@ -90,7 +90,7 @@ def ladder_command(
       toprung ladder turing --sizes 256:6144:256 --plot turing.png
     """
     found = ladder(name)
-    places = _devices(device)
+    places = _devices(device, found)
     numbers = [r.number for r in found.rungs]
     chosen = numbers if rungs is None else parse_numbers(rungs, [0, *numbers], f"rung of {name}")
     climbed = select(found.rungs, chosen)
@@ -128,11 +128,13 @@ def ladder_command(
                 [row.measurement for rows in run.done.values() for row in rows if row.measurement],
                 failed,
                 interrupted or run.cut,
-                notes=run.notes,
+                notes=[*run.notes, *([f"{found.name} promises {found.note}"] if found.note else [])],
                 **({"bandwidth": memory.describe()} if memory else {}),
             )
         if why_not:
             console.print(f"rung 0: {why_not}", markup=False, highlight=False, soft_wrap=True)
+        if found.note:
+            console.print(f"{found.name} promises {found.note}", style="dim", markup=False, highlight=False, soft_wrap=True)
         for line in [] if switches else refusals(climbed, where):
             console.print(f"not on {where.id}: {line}", style="dim", markup=False, highlight=False, soft_wrap=True)
         if json is not None:
@@ -159,11 +161,11 @@ def ladder_command(
         raise typer.Exit(1)
 
 
-def _devices(names: str | None) -> list[Device]:
-    """The devices named; by default the best one and, where it is a GPU, the same GPU through the other backends."""
+def _devices(names: str | None, found: Ladder) -> list[Device]:
+    """The devices named; by default the best one that runs the ladder and, where it is a GPU, the same GPU through the others."""
     if names is not None:
         return [backends.find(name) for name in names.split(",")]
-    best = backends.find()
+    best = best_for(found.rungs)
     same = [d for d in backends.devices() if d.kind == "gpu" and d.slug == best.slug and d.backend != best.backend]
     others = {d.backend: d for d in reversed(same)}
     return [best, *others.values()]

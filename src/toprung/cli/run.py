@@ -19,7 +19,7 @@ from toprung.cli.progress import Progress
 from toprung.errors import BadCubin, BadSize, Unsupported
 from toprung.kernels.record import Own
 from toprung.lab.harness import results
-from toprung.lab.harness.climb import default_sizes, problem_of
+from toprung.lab.harness.climb import best_for, default_sizes, problem_of
 from toprung.lab.harness.compare import QUIET, PlacedProblem, Plan, Row, compare
 from toprung.lab.harness.environment import environment
 from toprung.lab.harness.single import FILE, HERE, SAMPLES, LoadedRung, Note, both, tile_of
@@ -78,7 +78,7 @@ def run_command(
     which = rung(name or (note.rung if note else ""))
     if note is not None and which.name != note.rung:
         note = None
-    where = backends.find(device)
+    where = best_for([which]) if device is None else backends.find(device)
     switches = {**(note.options if note else {}), **parse_switches(switch or [])}
     options = which.options(where, switches)
     chosen = tile_of(which, options, {**(note.tile if note else {}), **parse_tile(tile or [])}, where)

@@ -15,7 +15,8 @@ from toprung.errors import BadCubin, BadRung, IllegalTile, SwitchRefused, Unknow
 from toprung.kernels.base import Switches, TileConfig
 from toprung.tile import COMMON, Rule, Tile, broken, fits_local, legal_tiles
 
-LANGUAGES = {".cl": "opencl", ".cu": "cuda", ".cubin": "cubin"}
+LANGUAGES = {".cl": "opencl", ".cu": "cuda", ".wgsl": "wgsl", ".cubin": "cubin"}
+"""Language of a kernel by its file's suffix."""
 INCLUDE = re.compile(r'^#include "((?:\.\./)*(?:\w+/)*[\w.]+)".*$', re.MULTILINE)
 
 Options = Mapping[str, int]

@@ -10,7 +10,7 @@ from typing import Any
 from toprung.backends import nvrtc
 from toprung.device import Device
 from toprung.errors import BadRecord, BuildError, MissingExtra, UnknownName, Unsupported
-from toprung.kernels.record import kernel_source
+from toprung.kernels.record import LANGUAGES, kernel_source
 from toprung.lab.bounds.arch import ARCHITECTURES, vendor_figures
 from toprung.lab.bounds.figures import Figures, Unknown
 from toprung.lab.bounds.levels import Bound, KernelWork, bound, warp_tile
@@ -125,7 +125,8 @@ def explain(
 def compiled(rung: Rung, tile: Tile, options: Options, device: Device) -> tuple[MachineCode | None, str]:
     """The rung's machine code for a device's architecture, or why there is none."""
     if device.backend != "cuda" or not device.arch.startswith("sm_"):
-        return None, f"the machine code of {device} is not read: levels that need it are unknown (--arch sm_90 compiles as CUDA)"
+        other = " (--arch sm_90 compiles as CUDA)" if LANGUAGES[rung.source.suffix] in nvrtc.LANGUAGES else ""
+        return None, f"the machine code of {device} is not read: levels that need it are unknown{other}"
     try:
         return inspect_source(kernel_source(rung, tile, options), device.arch), ""
     except (BuildError, MissingExtra, UnknownName) as error:

@@ -1,5 +1,5 @@
-"""Rungs and ladders. A rung is two files with one stem, ``rNN_name.py`` and ``rNN_name.cl`` (or ``.cu``, or machine
-code, ``.cubin``); nothing lists them.
+"""Rungs and ladders. A rung is two files with one stem, ``rNN_name.py`` and ``rNN_name.cl`` (or ``.cu``, ``.wgsl``, or
+machine code, ``.cubin``); nothing lists them.
 
 Ladders are folders in ``toprung/lab/ladders`` and in every folder that the environment variable ``TOPRUNG_LADDERS`` names
 (separated like ``PATH``): a folder ``kepler`` there adds its rungs to the kepler ladder.
@@ -17,12 +17,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 
+from toprung import backends
+from toprung.device import Device
 from toprung.errors import BadRung, UnknownName
-from toprung.kernels.record import SHUFFLE, KernelRecord, Options, Switch
+from toprung.kernels.record import LANGUAGES, SHUFFLE, KernelRecord, Options, Switch
 from toprung.tile import Tile
 
 STEM = re.compile(r"r(\d\d)_[a-z0-9_]+")
-SOURCES = (".cl", ".cu", ".cubin")
 
 __all__ = ["SHUFFLE", "Ladder", "Options", "Rung", "Switch", "ladder", "ladder_names", "roots", "rung", "select"]
 
@@ -79,6 +80,7 @@ class Ladder:
     Attributes
     ----------
     vendors : peers that are its rung 0, by name; empty for what the device's vendor offers for the routine
+    note : a restriction of what its rungs promise; empty where they promise what ``Rung.precision`` says
     """
 
     name: str
@@ -86,6 +88,7 @@ class Ladder:
     routine: str
     rungs: tuple[Rung, ...]
     vendors: tuple[str, ...] = ()
+    note: str = ""
 
     def rung(self, number: int) -> Rung:
         """The rung with this number, or UnknownName."""
@@ -133,7 +136,7 @@ def ladder(name: str) -> Ladder:
     for a, b in itertools.pairwise(rungs):
         if a.number == b.number:
             raise BadRung(f"{a.source} and {b.source} are both rung {a.number} of {name}: renumber one")
-    return Ladder(name, head.TITLE, head.ROUTINE, tuple(rungs), tuple(getattr(head, "VENDORS", ())))
+    return Ladder(name, head.TITLE, head.ROUTINE, tuple(rungs), tuple(getattr(head, "VENDORS", ())), getattr(head, "NOTE", ""))
 
 
 def rung(name: str) -> Rung:
@@ -169,13 +172,31 @@ def out_of_place(rungs: Iterable[Rung], kind: str) -> str:
 def _rung(ladder_name: str, routine: str, path: Path) -> Rung:
     if not STEM.fullmatch(path.stem):
         raise BadRung(f"{path}: a rung's files are called rNN_name, in small letters")
-    source = next((s for e in SOURCES if (s := path.with_suffix(e)).exists()), None)
+    source = next((s for e in LANGUAGES if (s := path.with_suffix(e)).exists()), None)
     if source is None:
         raise BadRung(f"{path} has no kernel beside it: add {path.stem}.cl")
     record = getattr(_load(path), "RUNG", None)
     if not isinstance(record, Rung):
         raise BadRung(f"{path} defines no RUNG = Rung(...)")
-    return replace(record, ladder=ladder_name, stem=path.stem, source=source, routine=routine)
+    needs = _Needs(LANGUAGES[source.suffix], record.needs)
+    return replace(record, ladder=ladder_name, stem=path.stem, source=source, routine=routine, needs=needs)
+
+
+LANGUAGE_NAMES = {"opencl": "OpenCL C", "cuda": "CUDA C++", "wgsl": "WGSL", "cubin": "CUDA machine code"}
+
+
+@dataclass(frozen=True)
+class _Needs:
+    """What a rung needs and a device has not: the record's own reason, else the language of its kernel. Equal for equal rungs."""
+
+    language: str
+    own: Callable[[Device], str]
+
+    def __call__(self, device: Device) -> str:
+        if (reason := self.own(device)) or self.language in backends.languages(device):
+            return reason
+        by = " and ".join(b.name for b in backends.backends() if self.language in b.languages)
+        return f"it is written in {LANGUAGE_NAMES[self.language]}, for devices of {by} (see toprung devices)"
 
 
 def _load(path: Path) -> ModuleType:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
+from toprung import backends
 from toprung.device import Device
 from toprung.errors import UnknownName, Unsupported
 from toprung.lab import baselines
@@ -83,6 +84,20 @@ def runnable(rungs: Sequence[Rung], devices: Sequence[Device]) -> list[Device]:
             f"`toprung inspect {rungs[0].ladder}` shows the machine code without such a device"
         )
     return found
+
+
+def best_for(rungs: Sequence[Rung]) -> Device:
+    """The best device that can run at least one of some rungs; the best of all where none can, or where there are no rungs.
+
+    Raises
+    ------
+    NoDevice
+        there is no device
+    """
+    best = backends.find()
+    if all(r.needs(best) for r in rungs):
+        return next((d for d in backends.devices() if any(not r.needs(d) for r in rungs)), best)
+    return best
 
 
 def default_sizes(ladder: Ladder, device: Device) -> tuple[tuple[int, ...], ...]:

@@ -12,9 +12,10 @@ from types import MappingProxyType
 
 import numpy as np
 
+from toprung import backends
 from toprung.backends.base import Buffer, Session, Source
 from toprung.device import Device
-from toprung.errors import UnknownName
+from toprung.errors import UnknownName, Unsupported
 from toprung.kernels.record import LANGUAGES
 
 FOLDER = Path(__file__).parent / "benchmarks"
@@ -123,7 +124,7 @@ def benchmarks() -> tuple[Benchmark, ...]:
     found = []
     for module in pkgutil.iter_modules([str(FOLDER)]):
         one: Benchmark = importlib.import_module(f"toprung.lab.probe.benchmarks.{module.name}").BENCHMARK
-        found.append(Benchmark(one.title, one.unit, one.cases, one.needs, module.name))
+        found.append(Benchmark(one.title, one.unit, one.cases, functools.partial(_needs, one, module.name), module.name))
     return tuple(sorted(found, key=lambda b: b.name))
 
 
@@ -135,10 +136,29 @@ def benchmark(name: str) -> Benchmark:
     raise UnknownName("microbenchmark", name, (b.name for b in benchmarks()))
 
 
-def source(stem: str, label: str, defines: Mapping[str, int]) -> Source:
-    """The kernel of a benchmark with its macros."""
-    path = next(p for suffix in LANGUAGES if (p := FOLDER / f"{stem}{suffix}").exists())
+def source(stem: str, label: str, defines: Mapping[str, int], device: Device) -> Source:
+    """The kernel of a benchmark with its macros, in a language that the device compiles; Unsupported if there is none."""
+    if reason := _unwritten(stem, device):
+        raise Unsupported(reason)
+    path = next(p for language in backends.languages(device) for p in _kernels(stem) if LANGUAGES[p.suffix] == language)
     return Source(f"probe/{stem} {label}", path.read_text(), "probe", MappingProxyType(dict(defines)), LANGUAGES[path.suffix])
+
+
+def _kernels(stem: str) -> list[Path]:
+    """Files of a benchmark's kernel, one for each language."""
+    return [p for suffix in LANGUAGES if (p := FOLDER / f"{stem}{suffix}").exists()]
+
+
+def _unwritten(stem: str, device: Device) -> str:
+    """Return why a device cannot compile a benchmark's kernel; empty if it can, or if the benchmark runs another's kernel."""
+    written = [LANGUAGES[p.suffix] for p in _kernels(stem)]
+    if not written or set(written) & set(backends.languages(device)):
+        return ""
+    return f"its kernel is written in {' and '.join(written)} only, which {device.backend} does not compile"
+
+
+def _needs(one: Benchmark, stem: str, device: Device) -> str:
+    return one.needs(device) or _unwritten(stem, device)
 
 
 def only_gpus(what: str) -> Callable[[Device], str]:

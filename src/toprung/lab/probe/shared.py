@@ -49,7 +49,7 @@ def case(device: Device, label: str, ratio: int, width: int, stride: int, each: 
         "FLOATS": floats,
     }  # fmt: skip
     work = float(items) * loops * STEPS * each
-    return Case(label, defines, source("ffma_lds", label, defines), groups, LOCAL, work, place, vendor)
+    return Case(label, defines, source("ffma_lds", label, defines, device), groups, LOCAL, work, place, vendor)
 
 
 def _results(

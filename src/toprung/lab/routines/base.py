@@ -9,9 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, cast
 
+from toprung import backends
 from toprung.backends.base import Buffer, Kernel, Launch, Session, Source
-from toprung.errors import UnknownName
+from toprung.device import Device
+from toprung.errors import UnknownName, Unsupported
 from toprung.kernels.build import Compiled, source_kernel
+from toprung.kernels.record import LANGUAGES
 from toprung.lab.rung import Rung
 from toprung.oracle.problem import Problem
 from toprung.tile import Tile
@@ -58,11 +61,22 @@ KERNELS = Path(__file__).parent / "kernels"
 """Folder of the kernels that rungs and routines share."""
 
 
-def shared_source(name: str, tile: Tile) -> Source:
-    """Return the source to compile for one of the kernels that rungs and routines share, by its file's stem."""
-    return Source(f"kernels/{name}", (KERNELS / f"{name}.cl").read_text(), name, tile.defines())
+def shared_source(name: str, tile: Tile, device: Device) -> Source:
+    """Return the source to compile for one of the kernels that rungs and routines share, in a device's language.
+
+    Raises
+    ------
+    Unsupported
+        nobody has written the kernel in a language that the device's backend compiles
+    """
+    suffixes = {language: suffix for suffix, language in LANGUAGES.items()}
+    for language in backends.languages(device):
+        if (path := KERNELS / f"{name}{suffixes[language]}").exists():
+            return Source(f"kernels/{name}", path.read_text(), name, tile.defines(), language)
+    known = ", ".join(backends.languages(device))
+    raise Unsupported(f"the kernel {name} is not written in a language that {device} compiles: {known}")
 
 
 def shared_kernel(name: str, tile: Tile, session: Session) -> Kernel:
     """Return one of the kernels that rungs and routines share, by its file's stem in ``toprung/lab/routines/kernels``."""
-    return source_kernel(shared_source(name, tile), session)
+    return source_kernel(shared_source(name, tile, session.device), session)

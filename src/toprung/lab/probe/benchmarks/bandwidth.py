@@ -44,13 +44,15 @@ def _cases(device: Device) -> list[Case]:
 
 
 def _case(device: Device, level: Level, kind: int) -> Case:
-    vec = 4 if device.kind == "gpu" else 8
+    vec = 4 if device.kind == "gpu" or 8 not in device.vector_widths else 8
     halved = kind == COPY and level.passes > 1  # both halves of a copy share the cache
     groups = device.compute_units * (level.each // 2 if halved else level.each)
     vectors = level.kib * 1024 // (4 * vec)
-    while groups > device.compute_units and groups * vectors * vec * 4 * (1 + (kind == COPY)) > device.memory_bytes // 4 > 0:
+    each = vectors * vec * 4
+    most = min(device.memory_bytes // 4 // (1 + (kind == COPY)), device.max_buffer_bytes)
+    while groups > device.compute_units and groups * each > most > 0:
         groups -= device.compute_units
-    nbytes = groups * vectors * vec * 4
+    nbytes = groups * each
     # a pass that is not the group's own takes the slice of one far away; a prime divides no number of groups
     jump = groups if level.own else 10007
     defines = {"KIND": kind, "SLICE": vectors, "VEC": vec, "LOCAL": LOCAL, "DEEP": DEEP, "JUMP": jump}
@@ -58,8 +60,9 @@ def _case(device: Device, level: Level, kind: int) -> Case:
 
     def place(session: Session) -> Placed:
         data = session.allocate(nbytes)
-        fill = source_kernel(source("bandwidth", "fill", {**defines, "KIND": FILL}), session)
-        session.bind(fill, (groups,), (LOCAL,), (np.int32(1), data, data))()
+        fill = source_kernel(source("bandwidth", "fill", {**defines, "KIND": FILL}, device), session)
+        unread = session.allocate(4 * vec)  # one buffer as both is what WebGPU forbids
+        session.bind(fill, (groups,), (LOCAL,), (np.int32(1), unread, data))()
         out = session.allocate(nbytes if kind == COPY else 4 * vec * LOCAL * groups)
 
         def check() -> str:
@@ -70,7 +73,9 @@ def _case(device: Device, level: Level, kind: int) -> Case:
     work = float(nbytes) * level.passes * (2 if kind == COPY else 1)
     memory = card(device.name)[0] if level.name == "memory" else None
     vendor = None if memory is None else memory / 1e9
-    return Case(label, {**defines, "groups": groups}, source("bandwidth", label, defines), groups, LOCAL, work, place, vendor)
+    return Case(
+        label, {**defines, "groups": groups}, source("bandwidth", label, defines, device), groups, LOCAL, work, place, vendor
+    )
 
 
 def numbers(places: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> F64:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from toprung.backends.base import Session
+from toprung.device import Device
 from toprung.lab.probe.base import CLOCKS, Benchmark, Case, Placed, only_cuda, source
 
 SIZES = (64, 128, 256, 512, 1024)
 REPEAT, LOOPS, CHECKED = 16, 64, 64
 
 
-def _case(local: int) -> Case:
+def _case(device: Device, local: int) -> Case:
     defines = {"LOCAL": local, "REPEAT": REPEAT, "CHECKED": CHECKED}
 
     def place(session: Session) -> Placed:
@@ -30,9 +31,9 @@ def _case(local: int) -> Case:
 
         return Placed((np.int32(LOOPS), out, clocks), check, read)
 
-    return Case(f"{local} threads", defines, source("barrier", str(local), defines), 1, local, LOOPS * REPEAT, place)
+    return Case(f"{local} threads", defines, source("barrier", str(local), defines, device), 1, local, LOOPS * REPEAT, place)
 
 
 BENCHMARK = Benchmark(
-    "a barrier", CLOCKS, lambda device: [_case(n) for n in SIZES], only_cuda("it reads the multiprocessor's own clock")
+    "a barrier", CLOCKS, lambda device: [_case(device, n) for n in SIZES], only_cuda("it reads the multiprocessor's own clock")
 )

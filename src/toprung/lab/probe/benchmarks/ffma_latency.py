@@ -33,7 +33,7 @@ def _cases(device: Device) -> list[Case]:
         return Placed((np.int32(LOOPS), *ins, out, clocks), check, read)
 
     defines = {"LOCAL": LOCAL, "REPEAT": REPEAT}
-    return [Case("one warp, one chain", defines, source("ffma_latency", "", defines), 1, LOCAL, LOOPS * REPEAT, place)]
+    return [Case("one warp, one chain", defines, source("ffma_latency", "", defines, device), 1, LOCAL, LOOPS * REPEAT, place)]
 
 
 BENCHMARK = Benchmark("latency of a multiply-add", CLOCKS, _cases, only_cuda("it reads the multiprocessor's own clock"))

@@ -42,7 +42,7 @@ def _case(device: Device, rows: int, cols: int, order: int) -> Case:
     label = f"{rows}x{cols} {ORDERS[order]}"
     defines = {"R": rows, "C": cols, "ORDER": order, "REPEAT": REPEAT, "LOCAL": LOCAL}
     work = 2.0 * items * loops * (REPEAT * rows * cols + rows + cols)
-    kernel = source("ffma_outer", label, defines)
+    kernel = source("ffma_outer", label, defines, device)
     return Case(label, defines, kernel, items // LOCAL, LOCAL, work, place, device.peak_gflops, power=True)
 
 

@@ -24,7 +24,7 @@ def chain(links: int, stride: int) -> NDArray[np.uint32]:
     return made
 
 
-def _case(name: str, kind: int, links: int, stride: int) -> Case:
+def _case(device: Device, name: str, kind: int, links: int, stride: int) -> Case:
     defines = {"KIND": kind, "LINKS": links, "STRIDE": stride}
 
     def place(session: Session) -> Placed:
@@ -48,11 +48,11 @@ def _case(name: str, kind: int, links: int, stride: int) -> Case:
 
         return Placed((np.int32(STEPS), data, state, clocks), check, read)
 
-    return Case(name, defines, source("latency", name, defines), 1, 1, STEPS, place)
+    return Case(name, defines, source("latency", name, defines, device), 1, 1, STEPS, place)
 
 
 def _cases(device: Device) -> list[Case]:
-    return [_case(*level) for level in LEVELS]
+    return [_case(device, *level) for level in LEVELS]
 
 
 BENCHMARK = Benchmark("latency of a load", CLOCKS, _cases, only_cuda("it reads the multiprocessor's own clock"))

@@ -24,7 +24,7 @@ def _place(session: Session) -> Placed:
 
 
 def _cases(device: Device) -> list[Case]:
-    kernel = source("launch", "", {})
+    kernel = source("launch", "", {}, device)
     return [
         Case("back to back", {}, kernel, 1, 1, 1.0, _place),
         Case("one, and waiting for it", {}, kernel, 1, 1, 1.0, _place, synchronous=True),

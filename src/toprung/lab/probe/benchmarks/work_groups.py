@@ -28,7 +28,9 @@ def _case(device: Device, local: int) -> Case:
 
         return Placed((np.int32(VALUE), out), check)
 
-    return Case(f"{local} work-items", defines, source("work_groups", str(local), defines), groups, local, float(groups), place)
+    return Case(
+        f"{local} work-items", defines, source("work_groups", str(local), defines, device), groups, local, float(groups), place
+    )
 
 
 BENCHMARK = Benchmark(

@@ -1,0 +1,35 @@
+"""``toprung web``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from toprung.cli.common import console
+from toprung.report.web import page
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("web")(web_command)
+
+
+def web_command(
+    name: Annotated[str, typer.Argument(metavar="[LADDER]", help="a ladder in WGSL")] = page.LADDER,
+    out: Annotated[Path, typer.Option(help="folder that index.html is written to")] = Path("web"),
+) -> None:
+    """Make one HTML file that climbs a ladder in the browser, on the GPU of whoever opens it. Nothing is measured here.
+
+    It needs no server and fetches nothing; a browser with WebGPU is needed to climb.
+
+    Examples:
+
+      toprung web
+
+      toprung web --out page
+    """
+    path = page.write(out, page.render(name))
+    size = path.stat().st_size / 1e3
+    console.print(f"{path}: {size:.0f} kB; open it in a browser", markup=False, highlight=False, soft_wrap=True)

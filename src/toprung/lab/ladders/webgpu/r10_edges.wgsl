@@ -1,0 +1,101 @@
+// C = alpha * A * B + beta * C         row-major: B is K x N (ldb), C is M x N (ldc). A comes transposed: AT is K x M (lda)
+//
+//                    tn          tn + DN
+//                 +-|==|--------|==|----+
+//         tm    = | oooo        oooo    |      one invocation (tn, tm) owns TM x TN elements in 4 x 4 pieces:
+//               = | oooo        oooo    |      TM / 4 groups of 4 rows DM groups apart,
+//    tm + DM    = | oooo        oooo    |      TN / 4 vectors of columns DN vectors apart
+//                 +---------------------+
+//
+// Workgroup: DN x DM invocations, DM = BM / TM, DN = BN / TN, for a BM x BN block of C.
+// Preconditions: AT comes as whole tiles (it is copied anyway). With PREDICATE=0 so do B and C.
+// Idea: own the edges. The kernel asks, as it loads B and stores C, which elements exist, and no helper touches them. A row of B
+// may begin anywhere, so B and C are bound as floats: a buffer has one type, and a vector of it is put together from four loads.
+// For each multiply-add: 4/BM + 4/BN bytes of buffers, 4/TM + 4/TN bytes of workgroup memory.
+
+struct Call { M: u32, N: u32, K: u32, alpha: f32, lda: u32, ldb: u32, beta: f32, ldc: u32 }
+@group(0) @binding(0) var<uniform> p: Call;
+@group(0) @binding(1) var<storage, read> AT: array<vec4f>;
+@group(0) @binding(2) var<storage, read> B: array<f32>;
+@group(0) @binding(3) var<storage, read_write> C: array<f32>;
+
+var<workgroup> As: array<array<array<vec4f, BM / 4u>, BK>, 2>; // As[buffer][k][m / 4]
+var<workgroup> Bs: array<array<array<vec4f, BN / 4u>, BK>, 2>; // Bs[buffer][k][n / 4]
+
+// BK rows of AT and of B, from row k0 on, into a buffer of workgroup memory; beyond B there are zeros
+fn stage(to: u32, k0: u32, m0: u32, n0: u32, tid: u32) {
+    for (var i = 0u; i < LA; i++) {
+        let l = tid + i * DM * DN;
+        As[to][l / (BM / 4u)][l % (BM / 4u)] = AT[(k0 + l / (BM / 4u)) * (p.lda / 4u) + m0 + l % (BM / 4u)];
+    }
+    for (var i = 0u; i < LB; i++) {
+        let l = tid + i * DM * DN;
+        let k = k0 + l / (BN / 4u);
+        let n = 4u * (n0 + l % (BN / 4u));
+        let b = k * p.ldb + n;
+        var value = vec4f();
+        if (PREDICATE == 0u || (k < p.K && n + 3u < p.N)) {
+            value = vec4f(B[b], B[b + 1u], B[b + 2u], B[b + 3u]);
+        } else if (k < p.K) {
+            if (n < p.N) { value.x = B[b]; }
+            if (n + 1u < p.N) { value.y = B[b + 1u]; }
+            if (n + 2u < p.N) { value.z = B[b + 2u]; }
+        }
+        Bs[to][l / (BN / 4u)][l % (BN / 4u)] = value;
+    }
+}
+
+// one element of C, if there is one
+fn store(m: u32, n: u32, value: f32) {
+    if (PREDICATE == 1u && (m >= p.M || n >= p.N)) { return; }
+    let c = m * p.ldc + n;
+    var result = p.alpha * value;
+    if (p.beta != 0.0) { result = fma(p.beta, C[c], result); } // beta = 0 never reads C
+    C[c] = result;
+}
+
+@compute @workgroup_size(DN, DM)
+fn gemm(@builtin(local_invocation_id) at: vec3u, @builtin(workgroup_id) group: vec3u) {
+    let tn = at.x; // in vectors, as are tm, m0, n0 and the leading dimensions
+    let tm = at.y;
+    let tid = at.y * DN + at.x;
+    let n0 = group.x * (BN / 4u);
+    let m0 = group.y * (BM / 4u);
+
+    var acc: array<array<vec4f, TN / 4u>, TM>;
+
+    var now = 0u; // the buffer that is complete
+    stage(0u, 0u, m0, n0, tid);
+    workgroupBarrier();
+
+    for (var k0 = 0u; k0 < p.K; k0 += BK) {
+        if (k0 + BK < p.K) { stage(1u - now, k0 + BK, m0, n0, tid); } // p is uniform: all invocations go the same way
+
+        for (var k = 0u; k < BK; k++) {
+            var b: array<vec4f, TN / 4u>;
+            for (var j = 0u; j < TN / 4u; j++) { b[j] = Bs[now][k][tn + j * DN]; }
+            for (var i = 0u; i < TM / 4u; i++) {
+                let a = As[now][k][tm + i * DM];
+                for (var j = 0u; j < TN / 4u; j++) {
+                    acc[4u * i][j] = fma(vec4f(a.x), b[j], acc[4u * i][j]);
+                    acc[4u * i + 1u][j] = fma(vec4f(a.y), b[j], acc[4u * i + 1u][j]);
+                    acc[4u * i + 2u][j] = fma(vec4f(a.z), b[j], acc[4u * i + 2u][j]);
+                    acc[4u * i + 3u][j] = fma(vec4f(a.w), b[j], acc[4u * i + 3u][j]);
+                }
+            }
+        }
+        workgroupBarrier(); // the next tiles are complete, nobody reads these any more
+        now = 1u - now;
+    }
+
+    for (var i = 0u; i < TM; i++) {
+        for (var j = 0u; j < TN / 4u; j++) {
+            let m = 4u * (m0 + tm + i / 4u * DM) + i % 4u;
+            let n = 4u * (n0 + tn + j * DN);
+            store(m, n, acc[i][j].x);
+            store(m, n + 1u, acc[i][j].y);
+            store(m, n + 2u, acc[i][j].z);
+            store(m, n + 3u, acc[i][j].w);
+        }
+    }
+}
