@@ -13,11 +13,16 @@ import pytest
 
 import hopper_on_cpu
 import test_hopper_inflight_on_cpu
+import toprung
 from conftest import require
 from hopper_on_cpu import aligned
 from test_fused_epilogue import finished
+from toprung import arrays, errors
+from toprung.arrays.base import Home
 from toprung.backends import nvrtc
 from toprung.backends.base import Source
+from toprung.blas import grouped
+from toprung.dispatch import select
 from toprung.dispatch.select import group_family
 from toprung.gemm.desc import GemmDesc, GemvDesc
 from toprung.gemm.epilogue import Epilogue
@@ -161,6 +166,39 @@ def test_what_is_computed_again_and_epilogues(folder: Folder) -> None:
     assert counted(made) > 0 and made.launches == 1
 
 
+def test_a_call_is_one_launch_with_one_receipt(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NumPy's arrays stand for a device's, the folder for its session; results come through ``matmul_grouped`` itself."""
+    original = arrays.operand
+
+    def operand(thing: Any, name: str) -> Any:
+        found = original(thing, name)
+        assert found is not None
+        return dataclasses.replace(found, home=Home("cuda", 0), queue=7)
+
+    monkeypatch.setattr(arrays, "operand", operand)
+    monkeypatch.setattr(grouped, "session_at", lambda home, queue: folder)
+    monkeypatch.setattr(select, "LONG", np.inf)  # with two multiprocessors all are long
+    rng = np.random.default_rng(3)
+    a, b = (
+        [rng.uniform(-1, 1, x).astype(np.float32) for x in of]
+        for of in (((3, 64), (40, 70), (33, 80)), ((64, 5), (70, 7), (80, 40)))
+    )
+    c = [np.full((x.shape[0], y.shape[1]), np.nan, np.float32) for x, y in zip(a, b, strict=True)]
+    bias = [None, rng.uniform(-1, 1, 7).astype(np.float32), rng.uniform(-1, 1, (33, 1)).astype(np.float32)]
+    found = toprung.matmul_grouped(a, b, c, bias=bias, activation="relu")
+    for x, y, z, v, made in zip(a, b, c, bias, found, strict=True):
+        exact = np.maximum(np.float64(x) @ y + (0 if v is None else v), 0)
+        assert made is z
+        np.testing.assert_allclose(z, exact, rtol=1e-5, atol=1e-5)
+    left = toprung.last_receipt()
+    assert left is not None and Launch.count == left.launches == 1
+    assert (left.precision, left.kernels, left.own) == ("fp32x", (f"hopper_inflight {SMALL}",), True)
+    assert left.why == "3 products in 1 launch" and left.problem == "3 products, 3×64 · 64×5 to 33×80 · 80×40"
+    with pytest.raises(errors.Overlap, match="out"):
+        toprung.matmul_grouped(a[1:], b[1:], [c[1], a[1][:33, :40]])
+    assert Launch.count == 1
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("trans", ["NT", "TN", "TT"])
 @pytest.mark.parametrize("config", [SMALL, FOURS, InflightConfig(2, 128, 4), InflightConfig(2, 64, 6)], ids=str)
@@ -228,9 +266,9 @@ def test_who_is_taken_into_a_group() -> None:
 
 PLANTS = (
     ("ends[middle] > tile", "ends[middle] >= tile"), ("member ? group.ends[member - 1] : 0", "0"),
-    ("in - column * down.by", "in"), ("float *D = now.d, beta = D ? 1.0f : 0.0f", "float *D = now.d, beta = 1.0f * (member == 0)"),
+    ("in - column * down.by", "in"), ("float *D = now.d, beta = D ? 1.0f : 0.0f", "float *D = now.d, beta = D ? 0.5f : 0.0f"),
     ("K = now.K, ldc", "K = now.K + 1, ldc"), ("(group.of[member].K + 31) / 32", "group.of[0].K / 32"),
-    ("lda = now.lda", "lda = group.of[0].lda"),
+    ("N = now.N, K", "N = now.N + 1, K"), ("down_d = now.down", "down_d = now.on"),
 )  # fmt: skip
 
 

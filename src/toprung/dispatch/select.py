@@ -96,7 +96,12 @@ def group_family(device: Device, desc: Desc, precision: str, needs: frozenset[st
 
     ``needs``: abilities that its epilogue asks for, see ``Epilogue.needs``.
     """
-    able = [(f.group_share(device, desc), f) for f in faster_families(precision) if needs <= f.epilogues]
+    return _group_family(device, desc, precision, tuple(f for f in faster_families(precision) if needs <= f.epilogues))
+
+
+@functools.lru_cache(4096)
+def _group_family(device: Device, desc: Desc, precision: str, families: tuple[KernelFamily, ...]) -> KernelFamily | None:
+    able = [(f.group_share(device, desc), f) for f in families]
     share, best = min(able, key=lambda one: one[0], default=(math.inf, None))
     if share == math.inf:
         return None

@@ -165,7 +165,7 @@ def classes(members: Sequence[Member], units: int) -> Iterator[tuple[Layout, lis
     for member in members:
         desc = member.desc
         alike = by_trans.setdefault((desc.trans_a, desc.trans_b), {}).setdefault(aligned(desc), [])
-        alike += _matrices(member)
+        alike += _matrices(member) if desc.batch > 1 else (member,)
     for trans, by_align in by_trans.items():
         least = min(a for a, _ in by_align), min(b for _, b in by_align)
         every = [m for alike in by_align.values() for m in alike]
