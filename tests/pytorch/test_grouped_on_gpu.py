@@ -61,8 +61,8 @@ def test_groups_are_float64s(count: int, trans: str) -> None:
     assert left is not None and left.operation == "matmul_grouped"
     if count > 1:
         assert left.precision == "fp32x" and left.kernels[0].startswith("hopper_inflight")
-        # operands whose rows begin anywhere may have a launch for each of their alignments
-        assert 1 <= left.launches <= 3
+        # rows begin anywhere: there may be a launch for each of nine pairs of alignments
+        assert 1 <= left.launches <= min(count, 9)
 
 
 def test_aligned_ones_are_one_launch() -> None:
