@@ -86,3 +86,18 @@ def test_a_result_in_another_pairs_operand_is_refused() -> None:
     left, right = np.empty((8, 8), np.float32)[:, ::2], np.empty((8, 8), np.float32)[:, 1::2]
     toprung.matmul_grouped([other, other], [other[:, :4], other[:, 4:]], [left, right])
     assert close(left, other, other[:, :4]) and close(right, other, other[:, 4:])
+
+
+def test_pyopencl_arrays_without_an_epilogue(device: Device) -> None:
+    """Arrays in a device's memory, of families that have no epilogue of their own."""
+    cl, arrays = pytest.importorskip("pyopencl"), pytest.importorskip("pyopencl.array")
+    if device.backend != "opencl":
+        pytest.skip("these are OpenCL's arrays")
+    context = cl.Context([next(d for p in cl.get_platforms() for d in p.get_devices() if d.name.strip() == device.name)])
+    queue = cl.CommandQueue(context)
+    a, b = [drawn(33, 20), drawn(70, 65), drawn(64, 70)], [drawn(20, 17), drawn(65, 80), drawn(70, 40)]
+    found = toprung.matmul_grouped([arrays.to_device(queue, x) for x in a], [arrays.to_device(queue, x) for x in b])
+    assert all(close(z.get(), x, y) for x, y, z in zip(a, b, found, strict=True))
+    left = toprung.last_receipt()
+    assert left is not None and (left.operation, left.launches, left.precision) == ("matmul_grouped", 3, "fp32")
+    assert left.problem == "3 products, 33×20 · 20×17 to 64×70 · 70×40"

@@ -50,6 +50,16 @@ def added(bias: Any, given: Arranged, how: How) -> View:
     return View(operand, given.c.shape, tuple(strides))
 
 
+class Checked(NamedTuple):
+    """Operands of a product with an epilogue that fit together; see ``Ready``."""
+
+    given: Arranged
+    bias: View | None
+    packed: Any
+    activation: str
+    how: How
+
+
 class Ready(NamedTuple):
     """Product with an epilogue, decided: nothing is computed yet.
 
@@ -73,15 +83,22 @@ class Ready(NamedTuple):
         return isinstance(self.call, OnDevice) and self.call.executable.program.epilogue is not None
 
 
-def ready(a: Any, b: Any, out: Any, bias: Any, activation: str, how: How) -> Ready:
-    """Check the operands of f(A·B + bias) and decide who computes it."""
+def checked(a: Any, b: Any, out: Any, bias: Any, activation: str, how: How) -> Checked:
+    """Check the operands of f(A·B + bias)."""
     packed = None
     if isinstance(b, PackedOperand):
         how, packed, b = replace(how, precision=b.asked(how.precision)), b.terms, b.array
     given = arranged(*taken(a, b, out), out, how)
-    view = None if bias is None else added(bias, given, how)
+    return Checked(given, None if bias is None else added(bias, given, how), packed, activation, how)
+
+
+def ready(product: Checked) -> Ready:
+    """Decide who computes f(A·B + bias)."""
+    given, view, packed, activation, how = product
     call = decided(1.0, given.a, given.b, 0.0, given.c, how)
-    together = fused(call, None if view is None else view.strides, activation, given.a, given.b, given.c, how)
+    together = None
+    if view is not None or activation:
+        together = fused(call, None if view is None else view.strides, activation, given.a, given.b, given.c, how)
     if together is None and view is not None:
         call = decided(1.0, given.a, given.b, 1.0, given.c, how)
     return Ready(together or call, given, view, packed, activation)

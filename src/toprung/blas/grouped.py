@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import functools
+import itertools
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 from toprung import arrays
-from toprung.blas import epilogue
-from toprung.blas.operands import How, finished, same_memory
+from toprung.arrays.base import HOST
+from toprung.arrays.sessions import session_at
+from toprung.backends.base import Session
+from toprung.blas import epilogue, receipt
+from toprung.blas.operands import How, finished, same_memory, sizes
 from toprung.blas.packed import PackedOperand
+from toprung.blas.product import Call, follow
+from toprung.blas.receipt import Receipt
 from toprung.blas.routines import RECORDERS, matmul
 from toprung.device import Device
+from toprung.dispatch.select import group_family
 from toprung.errors import BadArgument, Overlap, ToprungError
 from toprung.gemm import overlap
+from toprung.gemm.desc import GemmDesc
+from toprung.gemm.epilogue import Epilogue
+from toprung.gemm.lowering import Layout, epilogue_of, lower
+from toprung.kernels.base import GroupLaunches, KernelFamily, Member
 
 
 def matmul_grouped(
@@ -22,8 +34,10 @@ def matmul_grouped(
 ) -> list[Any]:  # fmt: skip
     """Return the products of pairs of float32 arrays whose shapes may all differ: experts, heads, blocks of a sparse matrix.
 
-    Every product is checked and decided before the first is launched: an error leaves all of ``out`` as it was. The products go
-    into the library's stream one after the other, each a launch of its own kernel.
+    Every product is checked and decided before the first is launched: an error leaves all of ``out`` as it was. On a Hopper GPU
+    through CUDA, products in fp32x go into one launch, whatever their shapes: those with K from 64 on of row-major or transposed
+    matrices that are not so large that each is faster by itself. The others go into the library's stream one after the other, each
+    a launch of its own kernel. The receipt is that of all together.
 
     Parameters
     ----------
@@ -60,15 +74,133 @@ def matmul_grouped(
     if any(_is_recorded(thing) for pair in pairs for thing in pair):
         more: dict[str, Any] = {"activation": activation, "precision": precision, "own": own, "device": device}
         return [matmul(x, y, z, bias=v, **more) for x, y, z, v in pairs]
-    ready = []
+    checked = []
     for i, (x, y, z, v) in enumerate(pairs):
         with _numbered(i):
-            ready.append(epilogue.ready(x, y, z, v, function, how))
+            checked.append(epilogue.checked(x, y, z, v, function, how))
     if out is not None:
-        _apart(ready)
-    for one in ready:
+        _apart(checked)
+    groups, left = _grouped(checked)
+    alone = []
+    for i in left:
+        with _numbered(i):
+            alone.append(epilogue.ready(checked[i]))
+    for group in groups:
+        group.run()
+    for one in alone:
         epilogue.run(one)
-    return [finished(one.given, z) for one, z in zip(ready, outs, strict=True)]
+    if groups or len(alone) > 1:
+        first, last = (" · ".join(sizes(x.shape) for x in checked[i].given[:2]) for i in (0, -1))
+        problem, calls = f"{len(checked)} products, {first} to {last}", [one.call for one in alone]
+        together = [(g.family, g.session, g.launches, len(g.products)) for g in groups]  # not the arrays, which it would keep
+        receipt.leave(lambda: _receipt(problem, together, calls))
+    return [finished(one.given, z) for one, z in zip(checked, outs, strict=True)]
+
+
+class _Group(NamedTuple):
+    """Products that a family computes together, in one queue: nothing is computed yet."""
+
+    family: KernelFamily
+    session: Session
+    launches: GroupLaunches
+    products: list[epilogue.Checked]
+
+    def run(self) -> None:
+        """Launch them; queues of operands wait for them, and they for those."""
+        queue = self.products[0].given.first.queue
+        operands = [v.operand for p in self.products for v in (p.given.a, p.given.b, p.given.c, p.bias) if v is not None]
+        others = {other.queue: None for other in operands if other.queue is not None and other.queue != queue}
+        for other in others:
+            follow(self.session, queue, other)
+        try:
+            self.launches.start(queue)
+        finally:
+            for other in others:
+                follow(self.session, other, queue)
+            if any(operand.unordered for operand in operands):
+                self.session.settle_queue(queue)
+
+
+def _grouped(checked: list[epilogue.Checked]) -> tuple[list[_Group], list[int]]:
+    """Return what goes into launches with others, compiled, and the numbers of the pairs that go alone."""
+    found: dict[Hashable, list[tuple[int, KernelFamily, Member]]] = {}
+    for i, product in enumerate(checked):
+        operand = product.given.first
+        if operand.home.kind == HOST or product.packed is not None:
+            continue
+        if member := _member(product):
+            family, described = member
+            found.setdefault((family.name, operand.home, operand.queue), []).append((i, family, described))
+    groups, taken = [], set[int]()
+    for several in found.values():
+        if len(several) < 2:
+            continue  # by itself it may have slices of K, and what was measured
+        numbers, (family, *_), members = zip(*several, strict=True)
+        products = [checked[i] for i in numbers]
+        operand = products[0].given.first
+        session = session_at(operand.home, operand.queue)
+        groups.append(_Group(family, session, family.grouped(session, members), products))
+        taken.update(numbers)
+    return groups, [i for i in range(len(checked)) if i not in taken]
+
+
+def _member(product: epilogue.Checked) -> tuple[KernelFamily, Member] | None:
+    """Return the family that computes a product best together with others, and the product as it takes it."""
+    given, bias, _, activation, how = product
+    strides = None if bias is None else bias.strides
+    lowered = _lowered(given.a.layout, given.b.layout, given.c.layout, strides, activation)
+    if lowered is None:
+        return None
+    desc, added = lowered
+    session = session_at(given.first.home, given.first.queue)
+    needs = added.needs if added else frozenset[str]()
+    family = group_family(session.device, desc, how.precision, needs)
+    if family is None:
+        return None
+    return family, Member(desc, added, given.a.address, given.b.address, given.c.address, 0 if bias is None else bias.address)
+
+
+@functools.lru_cache(4096)
+def _lowered(
+    a: Layout, b: Layout, c: Layout, d: tuple[int, ...] | None, activation: str
+) -> tuple[GemmDesc, Epilogue | None] | None:  # fmt: skip
+    """Return one product of matrices as they lie, and its epilogue, None if there is none; None for anything else.
+
+    ``d``: strides of what is added, in C's shape.
+    """
+    program = lower(a, b, c, 0.0)
+    if not program.is_direct or not isinstance(desc := program.descs[0], GemmDesc):
+        return None
+    if d is None and not activation:
+        return desc, None
+    added = epilogue_of(desc, c.shape, c.strides, d, activation)
+    return None if added is None else (desc, added)
+
+
+def _receipt(problem: str, groups: list[tuple[KernelFamily, Session, GroupLaunches, int]], calls: list[Call]) -> Receipt:
+    """Return one receipt of groups, each with the number of its products, and of calls of their own."""
+    alone = [one for call in calls if (one := call.receipt()) is not None]
+    words = [f"{count} products in {one.launches} launch{'es' * (one.launches > 1)}" for _, _, one, count in groups]
+    counters = [c for _, _, launches, _ in groups for c in launches.counters]
+    return Receipt(
+        operation="matmul_grouped",
+        problem=problem,
+        kernels=_once([k for _, _, launches, _ in groups for k in launches.kernels], *(one.kernels for one in alone)),
+        own=all(family.own for family, *_ in groups) and all(one.own for one in alone),
+        precision=" and ".join(_once([family.precision for family, *_ in groups], [one.precision for one in alone])),
+        device=" and ".join(_once([str(session.device) for _, session, *_ in groups], [one.device for one in alone])),
+        why="; ".join(_once(words, [one.why for one in alone if one.why])),
+        passed_over=_once(*(one.passed_over for one in alone)),
+        copies=tuple(copy for one in alone for copy in one.copies),
+        launches=sum(launches.launches for _, _, launches, _ in groups) + sum(one.launches for one in alone),
+        workspace_bytes=max((one.workspace_bytes for one in alone), default=0),
+        counters=_once(counters, *(one.counters for one in alone)),
+    )
+
+
+def _once(*several: Iterable[Any]) -> tuple[Any, ...]:
+    """Return what is in any of several sequences, each thing once, in order."""
+    return tuple(dict.fromkeys(itertools.chain(*several)))
 
 
 def _sequence(given: Any, name: str) -> Sequence[Any]:
@@ -96,7 +228,7 @@ def _numbered(i: int) -> Iterator[None]:
         raise
 
 
-def _apart(ready: list[epilogue.Ready]) -> None:
+def _apart(ready: list[epilogue.Checked]) -> None:
     """Raise Overlap if a result shares memory with another pair's operand or result: the order would decide what comes out."""
     spans = []
     for i, one in enumerate(ready):

@@ -85,7 +85,7 @@ def matmul(
     if plain:
         return _looked_at(a, b, out, precision, own, device, key)
     function = epilogue.known_activation(activation)
-    ready = epilogue.ready(a, b, out, bias, function, How("matmul", precision, own, device))
+    ready = epilogue.ready(epilogue.checked(a, b, out, bias, function, How("matmul", precision, own, device)))
     epilogue.run(ready)
     return finished(ready.given, out)
 

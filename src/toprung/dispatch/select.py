@@ -6,6 +6,7 @@ The data decide on the device: fp32x computes again in plain fp32 what two fp16 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Collection
 from dataclasses import replace
 
@@ -23,6 +24,10 @@ PRECISIONS = ("auto", "fp32", "fp32x", "tf32")
 
 FASTER = ("fp32x",)
 """Accuracy classes beside plain fp32 that are as accurate as it: ``auto`` takes the fastest."""
+
+LONG = 20e-6
+"""Predicted seconds of a product in a group from which it is asked whether it is not faster by itself; less is a launch's own cost,
+several times over with what the host does for it."""
 
 ORDINARY = GemmDesc(1024, 1024, 1024)
 """A product that a family takes if it can run on a device at all."""
@@ -84,6 +89,27 @@ def select(
     if precision != "auto" and refused:  # asked for, and not had: the first thing to be told
         return replace(plain_one, why=f"{refused[0][1]}; fp32 ran in its place. {plain_one.why}".strip())
     return replace(plain_one, passed_over=(*plain_one.passed_over, *refused))
+
+
+def group_family(device: Device, desc: Desc, precision: str, needs: frozenset[str]) -> KernelFamily | None:
+    """Return the family that computes a product best in one launch with others; None if it is faster by itself, or none can.
+
+    ``needs``: abilities that its epilogue asks for, see ``Epilogue.needs``.
+    """
+    return _group_family(device, desc, precision, tuple(f for f in faster_families(precision) if needs <= f.epilogues))
+
+
+@functools.lru_cache(4096)
+def _group_family(device: Device, desc: Desc, precision: str, families: tuple[KernelFamily, ...]) -> KernelFamily | None:
+    able = [(f.group_share(device, desc), f) for f in families]
+    share, best = min(able, key=lambda one: one[0], default=(math.inf, None))
+    if share == math.inf:
+        return None
+    if share < LONG:
+        return best
+    classes = ("fp32", *FASTER) if precision == "auto" else (precision,)
+    alone = min((p.seconds for name in classes for p in ranking.ranked(device, desc, name)[:1]), default=math.inf)
+    return best if share <= alone else None
 
 
 def of_precision(

@@ -7,13 +7,13 @@ has ``FAMILY``. Nothing lists the folders, and nothing outside one names the fam
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from toprung.backends.base import Session, Source
 from toprung.device import Device
-from toprung.gemm.desc import Desc
+from toprung.gemm.desc import Desc, GemmDesc
 from toprung.gemm.epilogue import Epilogue
 from toprung.kernels.tokens import source_digest
 from toprung.tile import Tile
@@ -115,6 +115,45 @@ class Launches:
         return 0
 
 
+class Member(NamedTuple):
+    """One product of a group, C = f(A·B + D), with addresses in bytes.
+
+    Attributes
+    ----------
+    epilogue : None for C = A·B
+    d : address of D; 0 where nothing is added
+    """
+
+    desc: GemmDesc
+    epilogue: Epilogue | None
+    a: int
+    b: int
+    c: int
+    d: int = 0
+
+
+class GroupLaunches(ABC):
+    """The launches of a group of products, compiled and laid out, addresses included; one after the other from any thread.
+
+    Attributes
+    ----------
+    kernels : names of the kernels with their configurations
+    launches : number of kernels that ``start`` puts into a queue
+    """
+
+    kernels: tuple[str, ...]
+    launches: int
+
+    @abstractmethod
+    def start(self, queue: Any) -> None:
+        """Put the launches into a queue (None: the session's own); never waits."""
+
+    @property
+    def counters(self) -> tuple[Callable[[], int], ...]:
+        """Functions whose sum is the pieces of C that these kernels, in whatever group, computed again in plain fp32."""
+        return ()
+
+
 class KernelFamily(ABC):
     """One kernel family.
 
@@ -184,6 +223,22 @@ class KernelFamily(ABC):
         ------
         BuildError, LaunchError
             the device cannot run the configuration; nothing was launched
+        """
+        raise NotImplementedError
+
+    def group_share(self, device: Device, desc: Desc) -> float:
+        """Return the predicted seconds that a product adds to a launch with others; infinite if it cannot be one of a group."""
+        return float("inf")
+
+    def grouped(self, session: Session, members: Sequence[Member]) -> GroupLaunches:
+        """Compile and lay out the launches of a group; ``group_share`` is finite for each, ``epilogues`` has all that they need.
+
+        All have the same activation. A graph may hold the launches: nothing that they need is uploaded.
+
+        Raises
+        ------
+        BuildError, LaunchError
+            the device cannot run them; nothing was launched
         """
         raise NotImplementedError
 

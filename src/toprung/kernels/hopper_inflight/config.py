@@ -142,7 +142,7 @@ def product_source(
 ) -> Source:
     """Return the kernel for a layout of the operands; ``more``: macros."""
     text = "\n".join(f'#line 1 "{one.name}"\n{one.read_text()}' for one in FILES)
-    title = f"inflight_{config.BM}x{config.BN}x{CHUNK}"
+    title = f"inflight_{'group_' * ('GROUPED' in more)}{config.BM}x{config.BN}x{CHUNK}"
     defines = {**config.defines(trans_a, trans_b, align_a, align_b), **more}
     return Source("hopper_inflight/inflight", text, "inflight", defines, "cuda", title=title)
 

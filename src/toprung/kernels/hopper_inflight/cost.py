@@ -7,7 +7,12 @@ A block works through its tiles one after the other: so long for each 32 of K, a
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from toprung.gemm.desc import GemmDesc
 from toprung.kernels.hopper import ceil
@@ -59,11 +64,15 @@ def configs(desc: GemmDesc, units: int) -> list[InflightConfig]:
     return found
 
 
+def times(config: InflightConfig, align_a: int, align_b: int) -> tuple[float, float]:
+    """Return the seconds of 32 of K and of a tile, with operands aligned to so many floats."""
+    chunk, tile = TIMES[config.CONSUMERS, config.BN]
+    return chunk + COPY * ((config.BM / align_a + config.BN / align_b) / 4 - (config.BM + config.BN) / 16), tile
+
+
 def seconds(desc: GemmDesc, config: InflightConfig, units: int) -> float:
     """Return the predicted seconds of the launch."""
-    chunk, tile = TIMES[config.CONSUMERS, config.BN]
-    align_a, align_b = aligned(desc)
-    chunk += COPY * ((config.BM / align_a + config.BN / align_b) / 4 - (config.BM + config.BN) / 16)
+    chunk, tile = times(config, *aligned(desc))
     blocks = tiles(desc, config) * config.SLICES
     each = ceil(ceil(desc.K, CHUNK), config.SLICES) * chunk + tile
     if config.resident > 1 and blocks <= units * UNSHARED[config.SLICES]:
@@ -73,3 +82,45 @@ def seconds(desc: GemmDesc, config: InflightConfig, units: int) -> float:
         work += MEET * config.SLICES
     moved = 4 * (desc.rows_read * desc.K + desc.M * desc.N * desc.batch) / MEMORY_RATE
     return LAUNCH + math.hypot(work, moved)  # neither hides the other altogether
+
+
+def share(desc: GemmDesc, units: int) -> float:
+    """Return the predicted seconds that a product adds to a group's launch: all SMs share its tiles, and its bytes."""
+    align, found = aligned(desc), math.inf
+    for (consumers, cols), stages in STAGES.items():
+        config = InflightConfig(consumers, cols, stages)
+        chunk, tile = times(config, *align)
+        found = min(found, tiles(desc, config) * (ceil(desc.K, CHUNK) * chunk + tile) / (config.resident * units))
+    return max(found, 4 * (desc.rows_read * desc.K + desc.M * desc.N * desc.batch) / MEMORY_RATE)
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Sizes of a group's products, largest K first."""
+
+    M: NDArray[Any]
+    N: NDArray[Any]
+    K: NDArray[Any]
+
+    @classmethod
+    def of(cls, descs: Sequence[GemmDesc]) -> Sizes:
+        """Return the sizes of products, one matrix each."""
+        found = np.array([(d.M, d.N, d.K) for d in descs], np.int64)
+        return cls(*found[np.argsort(-found[:, 2], kind="stable")].T)
+
+    def seconds(self, config: InflightConfig, align_a: int, align_b: int, units: int) -> float:
+        """Return the predicted seconds of a launch: those of its first block, which has the longest tile in each turn."""
+        chunk, tile = times(config, align_a, align_b)
+        ends = np.cumsum(-(-self.M // config.BM) * -(-self.N // config.BN))
+        turns = np.arange(0, ends[-1], config.resident * units)
+        work = float((-(-self.K[np.searchsorted(ends, turns, "right")] // CHUNK) * chunk + tile).sum())
+        if config.resident > 1 and ends[-1] <= units:
+            work *= ALONE
+        moved = 4 * float(((self.M + self.N) * self.K + self.M * self.N).sum()) / MEMORY_RATE
+        return LAUNCH + math.hypot(work, moved)
+
+
+def group_config(sizes: Sizes, align_a: int, align_b: int, units: int) -> InflightConfig:
+    """Return the block that a group is predicted to take least time with."""
+    blocks = [InflightConfig(consumers, cols, stages) for (consumers, cols), stages in STAGES.items()]
+    return min(blocks, key=lambda config: sizes.seconds(config, align_a, align_b, units))

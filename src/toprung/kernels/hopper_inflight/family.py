@@ -8,7 +8,7 @@ batches, small and memory-bound ones. Large ones are faster split beforehand.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -20,14 +20,29 @@ from toprung.gemm.desc import Desc, GemmDesc
 from toprung.gemm.epilogue import Epilogue
 from toprung.kernels import cost_model
 from toprung.kernels import epilogue as epilogues
-from toprung.kernels.base import TEST_EDGE, TEST_SLICES, Axes, KernelConfig, KernelFamily, Launches, Point, Run
+from toprung.kernels.base import (
+    TEST_EDGE,
+    TEST_SLICES,
+    Axes,
+    GroupLaunches,
+    KernelConfig,
+    KernelFamily,
+    Launches,
+    Member,
+    Point,
+    Run,
+)
 from toprung.kernels.build import kernel_of
 from toprung.kernels.hopper import Counter, address, ceil, is_hopper, narrow
 from toprung.kernels.hopper_inflight.config import CHUNK, CLUSTERS, InflightConfig, aligned, blocks, product_source, tiles
-from toprung.kernels.hopper_inflight.cost import STAGES, configs, seconds
+from toprung.kernels.hopper_inflight.cost import STAGES, configs, seconds, share
+from toprung.kernels.hopper_inflight.group import InflightGroup
 
 SHALLOWEST, DEEPEST = 64, 1 << 20
 """The promise holds from this K on; K up to which chunks are counted with 31 bits whatever the tiles."""
+
+MOST_MATRICES = 64
+"""Matrices of a batch that are taken into a group, one by one; a larger batch keeps the device busy by itself."""
 
 SPACE = {"CONSUMERS": (2, 1), "BN": (128, 64, 32), "STAGES": (4, 6, 8, 5, 3), "GROUP": (8, 16, 4, 1), "SLICES": CLUSTERS}
 """See ``InflightConfig``."""
@@ -75,6 +90,13 @@ class HopperInflight(KernelFamily):
 
     def supports(self, device: Device, desc: Desc) -> str:
         """Return why the device has no such Tensor Cores, or the product is not one that the promise covers."""
+        if reason := self._uncomputed(device, desc):
+            return reason
+        if min(desc.M, desc.N) <= FEW:
+            return f"a side is {FEW} or shorter: memory is the limit, and plain fp32 reads the large operand once"
+        return ""
+
+    def _uncomputed(self, device: Device, desc: Desc) -> str:
         if not isinstance(desc, GemmDesc):
             return "fp32x is for products of matrices: with a vector memory is the limit"
         if not is_hopper(device):
@@ -87,8 +109,6 @@ class HopperInflight(KernelFamily):
             return "fp32x counts rows with 31 bits"
         if tiles(desc, InflightConfig(1, 32)) >= 1 << 31:
             return "fp32x in flight counts tiles with 31 bits"
-        if min(desc.M, desc.N) <= FEW:
-            return f"a side is {FEW} or shorter: memory is the limit, and plain fp32 reads the large operand once"
         return ""
 
     # selection
@@ -115,6 +135,19 @@ class HopperInflight(KernelFamily):
         """Return the launch with an epilogue."""
         assert isinstance(desc, GemmDesc) and isinstance(config, InflightConfig)
         return InflightLaunches(session, desc, config, epilogue)
+
+    def group_share(self, device: Device, desc: Desc) -> float:
+        """Return the seconds that a product adds to a group: with a short side, too, because a launch of its own costs more."""
+        if self._uncomputed(device, desc):
+            return float("inf")
+        assert isinstance(desc, GemmDesc)
+        if desc.batch > MOST_MATRICES:
+            return float("inf")
+        return share(desc, device.compute_units)
+
+    def grouped(self, session: Session, members: Sequence[Member]) -> GroupLaunches:
+        """Return the launches of a group."""
+        return InflightGroup(session, members)
 
     # the store
 

@@ -14,6 +14,7 @@
 // its column of B alone. ``count`` grows by one for each 16 x 32 of C that has such elements.
 //
 // SLICES > 1: a cluster has a tile, each block a slice of K; the blocks' sums meet in their shared memory, in the order of slices.
+// GROUPED: that many products at most in one launch, of sizes of their own, C = f(A*B + D); all have the same layouts and alignments.
 // Wants: operands aligned to ALIGN_A and ALIGN_B floats, with their leading dimensions and strides. alpha = 0: A and B are not read.
 
 #define THREADS (128 * (CONSUMERS + 2))
@@ -484,13 +485,90 @@ struct Walk {
     }
 };
 
+#ifndef GROUPED
+#define GROUPED 0
+#endif
+#if GROUPED
+struct Member { // one product of a group, as group.py packs it
+    const float *a, *b;
+    float *c;
+#if EPILOGUE
+    const float *d; // nothing is added where this is 0
+    long long down, on;
+#endif
+    int M, N, K, lda, ldb, ldc;
+    uint tiles_m, inverse; // tiles down C, as a Divisor has them
+};
+
+// All of a group, in the launch's own parameters: nothing is uploaded, and a graph that is captured has a copy.
+struct Group {
+    uint count, tiles;
+    uint ends[GROUPED]; // tiles of a product and of all before it; by themselves, so that a search reads few lines of the cache
+    Member of[GROUPED];
+
+    // the product that has a tile; none before ``from`` has
+    inline uint member(uint tile, uint from) const {
+        uint last = count - 1;
+        while (from < last) {
+            uint middle = (from + last) / 2;
+            if (ends[middle] > tile) last = middle;
+            else from = middle + 1;
+        }
+        return from;
+    }
+};
+
+struct Columns { // tiles of a product, one column of C after the other: those that run at once share B's columns
+    uint first;
+    Divisor down;
+    inline Columns(const Group &group, uint member) : first(member ? group.ends[member - 1] : 0) {
+        down.by = group.of[member].tiles_m, down.inverse = group.of[member].inverse;
+    }
+    inline Place place(uint tile) const {
+        uint in = tile - first, column = down.of(in);
+        return Place{0, (int)(in - column * down.by) * BM, (int)column * BN};
+    }
+};
+
+#if EPILOGUE
+#define ADDED_OF_PRODUCT                                                                                                           \
+    const float *D = now.d, beta = D ? 1.0f : 0.0f;                                                                                \
+    long long down_d = now.down, on_d = now.on, stride_d = 0;
+#else
+#define ADDED_OF_PRODUCT constexpr float beta = 0.0f;
+#endif
+// the product that a tile belongs to, and how many 32 of K it has
+#define FIND_PRODUCT(tile)                                                                                                         \
+    member = group.member(tile, member);                                                                                           \
+    const int chunks = (group.of[member].K + 31) / 32;
+// What a launch of one product has as its parameters. The compiler must not know that ``member`` is what it was: it would rather keep
+// all this in registers, while sums are made, than read it again.
+#define PRODUCT                                                                                                                    \
+    asm volatile("" : "+r"(member));                                                                                               \
+    const Member &now = group.of[member];                                                                                          \
+    const float *A = now.a, *B = now.b;                                                                                            \
+    float *C = now.c;                                                                                                              \
+    int M = now.M, N = now.N, K = now.K, ldc = now.ldc;                                                                            \
+    long long lda = now.lda, ldb = now.ldb, stride_a = 0, stride_b = 0, stride_c = 0;                                              \
+    ADDED_OF_PRODUCT
+#define WALK const Columns walk(group, member);
+#else
+#define FIND_PRODUCT(tile)
+#define PRODUCT
+#define WALK
+#endif
+
 extern "C" __global__ void
 #if SLICES > 1
 __cluster_dims__(SLICES, 1, 1)
 #endif
 __launch_bounds__(THREADS, RESIDENT)
+#if !GROUPED
 inflight(const float *A, const float *B, float *C, float alpha, float beta ADDED_PARAMETERS, ulong *count, int M, int N, int K, int batch,
          long long lda, long long stride_a, long long ldb, long long stride_b, int ldc, long long stride_c) {
+#else
+inflight(ulong *count, const __grid_constant__ Group group) {
+#endif
     extern __shared__ char memory[];
     Ring at(memory);
     int warpgroup = threadIdx.x / 128;
@@ -499,15 +577,26 @@ inflight(const float *A, const float *B, float *C, float alpha, float beta ADDED
     let_next_start();
     wait_for_previous();
 
+#if GROUPED
+    static_assert(SLICES == 1, "products of a group have all of K");
+    constexpr float alpha = 1.0f;
+    constexpr int begin = 0, chunks = 1; // or more, but never none
+    int tiles = group.tiles, worker = blockIdx.x, workers = gridDim.x;
+    uint member = 0;
+#else
     Walk walk((M + BM - 1) / BM, (N + BN - 1) / BN);
     int tiles = (int)walk.matrix.by * batch, slice = blockIdx.x % SLICES, worker = blockIdx.x / SLICES, workers = gridDim.x / SLICES;
     int chunks = alpha == 0.0f ? 0 : (K + 31) / 32, each = (chunks + SLICES - 1) / SLICES, begin = min(slice * each, chunks);
     chunks = min(each, chunks - begin);
+#endif
 
     if (warpgroup >= CONSUMERS) {
         if (warpgroup == CONSUMERS) { // the copier
             fewer_registers<COPIER_REGISTERS>();
             for (int tile = worker; tile < tiles; tile += workers) {
+                FIND_PRODUCT(tile)
+                PRODUCT
+                WALK
                 Place of = walk.place(tile);
                 Copies<true, !TRANS_A, BM, ALIGN_A> a(A + of.matrix * stride_a, lda, of.m, M, 32 * begin);
                 Copies<false, TRANS_B, BN, ALIGN_B> b(B + of.matrix * stride_b, ldb, of.n, N, 32 * begin);
@@ -522,7 +611,8 @@ inflight(const float *A, const float *B, float *C, float alpha, float beta ADDED
             }
         } else { // the splitter
             fewer_registers<SPLITTER_REGISTERS>();
-            for (int tile = worker; tile < tiles; tile += workers)
+            for (int tile = worker; tile < tiles; tile += workers) {
+                FIND_PRODUCT(tile)
 #pragma unroll 1
                 for (int j = 0; j < chunks; ++j) {
                     barrier_wait(at.full(), at.phase);
@@ -532,6 +622,7 @@ inflight(const float *A, const float *B, float *C, float alpha, float beta ADDED
                     if (threadIdx.x % 32 == 0) barrier_arrive(at.ready());
                     at.advance();
                 }
+            }
         }
 #if SLICES > 1
         cluster_sync(); // as often as consumers do
@@ -550,12 +641,15 @@ inflight(const float *A, const float *B, float *C, float alpha, float beta ADDED
         a.split(rows);
     }
     for (int tile = worker; tile < tiles; tile += workers) {
+        FIND_PRODUCT(tile)
         float sum[BN / 2];
 #pragma unroll
         for (int i = 0; i < BN / 2; ++i) sum[i] = 0.0f;
 #pragma unroll 1
         for (int j = 0; j < chunks; ++j) step(sum, a, j + 1 < chunks || tile + workers < tiles, at);
 
+        PRODUCT
+        WALK
         Place of = walk.place(tile);
         int top = of.m + 64 * warpgroup + threadIdx.x / 32 % 4 * 16;
         float *c = C + of.matrix * stride_c + (long long)top * ldc + of.n;
@@ -599,6 +693,7 @@ inflight(const float *A, const float *B, float *C, float alpha, float beta ADDED
 #pragma unroll
                 for (int x = 0; x < BN / GRANULE; ++x) wanted |= x == g ? left[x] : 0;
                 if (!__any_sync(0xffffffffu, wanted != 0)) continue;
+                PRODUCT
                 int col = of.n + GRANULE * g;
                 if (threadIdx.x % 32 == 0) atomicAdd(count, 1ull);
                 again(A + of.matrix * stride_a + (TRANS_A ? top : top * lda), TRANS_A ? 1 : lda, TRANS_A ? lda : 1,

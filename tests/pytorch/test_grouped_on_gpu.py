@@ -1,0 +1,128 @@
+"""matmul_grouped of PyTorch's tensors on a Hopper GPU: one launch beside float64, in a CUDA graph, of 1 to 300 products."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+import torch
+
+import toprung
+
+HOPPER = torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0)
+pytestmark = pytest.mark.skipif(not HOPPER, reason="one launch for a group needs a Hopper GPU")
+
+
+class Group:
+    """Products of drawn sizes; results full of NaN, each between columns that nobody may write."""
+
+    def __init__(self, count: int, trans: str = "NN", biased: bool = False, largest: int = 300) -> None:
+        rng, self.generator = random.Random(count), torch.Generator("cuda").manual_seed(count)
+        shapes = [tuple(rng.randint(low, largest) for low in (2, 2, 64)) for _ in range(count)]
+        self.a = [self.drawn(m, k, trans[0] == "T") for m, n, k in shapes]
+        self.b = [self.drawn(k, n, trans[1] == "T") for m, n, k in shapes]
+        self.bias = [self.drawn(n) if i % 3 else None for i, (_, n, _) in enumerate(shapes)] if biased else None
+        self.wide = [torch.full((m + 2, n + 5), torch.nan, device="cuda") for m, n, _ in shapes]
+        self.out = [x[1:-1, 2:-3] for x in self.wide]
+
+    def drawn(self, *shape: Any) -> torch.Tensor:
+        *sizes, turned = shape if isinstance(shape[-1], bool) else (*shape, False)
+        made = torch.rand(*(sizes[::-1] if turned else sizes), device="cuda", generator=self.generator) - 0.5
+        return made.mT if turned else made
+
+    def run(self, activation: str | None = None) -> None:
+        found = toprung.matmul_grouped(self.a, self.b, self.out, bias=self.bias, activation=activation)
+        assert all(x is y for x, y in zip(found, self.out, strict=True))
+
+    def check(self, activation: str | None = None) -> None:
+        for i, (a, b, out, wide) in enumerate(zip(self.a, self.b, self.out, self.wide, strict=True)):
+            x, y, added = a.double(), b.double(), self.bias[i] if self.bias else None
+            exact = x @ y + (0 if added is None else added.double())
+            exact = {"relu": torch.relu, "gelu": lambda v: torch.nn.functional.gelu(v, approximate="tanh")}.get(
+                activation or "", lambda v: v
+            )(exact)
+            bound = 2.0**-20 * (x.abs() @ y.abs() + 1)
+            assert torch.equal(out.isnan(), exact.isnan()) and torch.equal(out.isinf(), exact.isinf())
+            finite = exact.isfinite()
+            assert bool(((out.double() - exact).abs() <= bound)[finite].all()), i
+            edge = wide.clone()
+            edge[1:-1, 2:-3] = torch.nan
+            assert bool(edge.isnan().all()), "written outside"
+
+
+@pytest.mark.parametrize("trans", ["NN", "NT", "TN", "TT"])
+@pytest.mark.parametrize("count", [1, 2, 7, 300])
+def test_groups_are_float64s(count: int, trans: str) -> None:
+    group = Group(count, trans)
+    group.run()
+    group.check()
+    left = toprung.last_receipt()
+    assert left is not None and left.operation == "matmul_grouped"
+    if count > 1:
+        assert left.precision == "fp32x" and left.kernels[0].startswith("hopper_inflight")
+        # rows begin anywhere: there may be a launch for each of nine pairs of alignments
+        assert 1 <= left.launches <= min(count, 9)
+
+
+def test_aligned_ones_are_one_launch() -> None:
+    weights = [torch.rand(256, 512, device="cuda") for _ in range(64)]
+    tokens = [torch.rand(random.Random(i).randint(2, 200), 256, device="cuda") for i in range(64)]
+    found = toprung.matmul_grouped(tokens, weights)
+    left = toprung.last_receipt()
+    assert left is not None and (left.launches, len(left.kernels)) == (1, 1), left
+    assert "64 products in 1 launch" in left.why
+    for x, y, z in zip(tokens, weights, found, strict=True):
+        torch.testing.assert_close(z.double(), x.double() @ y.double(), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("activation", [None, "relu", "gelu"])
+def test_epilogues(activation: str | None) -> None:
+    group = Group(40, biased=True)
+    group.run(activation)
+    group.check(activation)
+
+
+def test_hostile_values_are_computed_again_and_counted() -> None:
+    group = Group(7)
+    group.run()
+    before = toprung.last_receipt().escalated  # type: ignore[union-attr]
+    group.a[3][1, 5], group.b[5][7, 0], group.a[6][0] = torch.inf, torch.nan, 1e-42
+    for x in group.out:
+        x.fill_(torch.nan)
+    group.run()
+    group.check()
+    assert toprung.last_receipt().escalated > before  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("count", [2, 300])
+def test_a_graph_holds_a_group(count: int) -> None:
+    group = Group(count)
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        group.run()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        group.run()
+    other = Group(count + 1)  # the same kernels with other parameters between capture and replay
+    other.run()
+    for x in group.a:
+        x.mul_(2)
+    for x in group.out:
+        x.fill_(torch.nan)
+    graph.replay()
+    torch.cuda.synchronize()
+    group.check()
+    other.check()
+
+
+def test_large_ones_batches_and_vectors_go_as_they_did() -> None:
+    a = [torch.rand(*s, device="cuda") for s in ((8192, 4096), (3, 70, 80), (90,), (0, 64), (40, 3), (50, 64), (60, 64))]
+    b = [torch.rand(*s, device="cuda") for s in ((4096, 8192), (3, 80, 50), (90, 7), (64, 5), (3, 5), (64, 33), (64, 70))]
+    for x, y, z in zip(a, b, toprung.matmul_grouped(a, b), strict=True):
+        torch.testing.assert_close(z.double(), x.double() @ y.double(), rtol=1e-5, atol=1e-5)
+    found = toprung.matmul_grouped(a, b, precision="fp32")
+    left = toprung.last_receipt()
+    assert left is not None and left.precision == "fp32" and len(found) == len(a)

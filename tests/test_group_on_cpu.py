@@ -1,0 +1,300 @@
+"""Groups in one launch, by the in-flight kernel's own text on a CPU: unequal shapes, edges, epilogues, what is computed again."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import re
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hopper_on_cpu
+import test_hopper_inflight_on_cpu
+import toprung
+from conftest import require
+from hopper_on_cpu import aligned
+from test_fused_epilogue import finished
+from toprung import arrays, errors
+from toprung.arrays.base import Home
+from toprung.backends import nvrtc
+from toprung.backends.base import Source
+from toprung.blas import grouped
+from toprung.dispatch import select
+from toprung.dispatch.select import group_family
+from toprung.gemm.desc import GemmDesc, GemvDesc
+from toprung.gemm.epilogue import Epilogue
+from toprung.kernels.base import Member
+from toprung.kernels.hopper_inflight import cost, group
+from toprung.kernels.hopper_inflight.config import InflightConfig, product_source, tiles
+from toprung.kernels.hopper_inflight.cost import Sizes
+from toprung.kernels.hopper_inflight.family import FAMILY
+from toprung.lab.sass.machine_code import inspect_source
+
+SMALL, FOURS = InflightConfig(1, 32, 5), InflightConfig(1, 64, 5)
+SHAPES = ((70, 40, 100), (3, 5, 64), (1, 1, 75), (66, 33, 130), (64, 32, 65), (17, 66, 64), (9, 7, 331))
+"""One tile and many, edges each way, K of two chunks and of eleven."""
+
+
+class Folder(test_hopper_inflight_on_cpu.Folder):
+    """Folder in which the kernel of groups is built for the CPU."""
+
+    def translated(self, source: Source) -> tuple[str, int]:
+        # the other kernel's parameters are left out: one function's are looked for
+        text = re.sub(r"#if !GROUPED\ninflight\(.*?#else\n(inflight\(.*?\{\n)#endif\n", r"\1", source.text, flags=re.S)
+        assert text != source.text
+        return super().translated(SimpleNamespace(text=text, defines=source.defines, kernel=source.kernel))  # type: ignore[arg-type]
+
+
+class Launch(hopper_on_cpu.Launch):
+    """In place of ``Overlapping``; counts launches."""
+
+    count = 0
+
+    def replace(self, place: int, value: Any) -> None:
+        self._fixed[place] = np.atleast_1d(value)
+
+    def __call__(self, queue: Any, *values: Any) -> None:
+        Launch.count += 1
+        super().__call__(queue, *values)
+
+
+@pytest.fixture
+def folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Folder:
+    require(not hopper_on_cpu.missing(), hopper_on_cpu.missing())
+    monkeypatch.setattr(group, "Overlapping", lambda *what: Launch(*what, True))
+    monkeypatch.setattr(group, "kernel_of", lambda session, source: source)
+    monkeypatch.setattr(group, "has_large_parameters", lambda: True)
+    monkeypatch.setattr(group, "group_config", lambda *what: SMALL)
+    Launch.count = 0
+    return Folder(tmp_path_factory.getbasetemp(), units=2)
+
+
+class Group:
+    """Operands with NaN around them, C full of NaN between canaries, and float64 beside them."""
+
+    def __init__(
+        self, shapes: Any, trans: str = "NN", pad: int = 0, activation: str = "", biased: Any = (), batch: int = 1
+    ) -> None:
+        rng = np.random.default_rng(len(shapes))
+        self.kept: list[Any] = []
+        self.members: list[Member] = []
+        self.a, self.b, self.c, self.d, self.activation = [], [], [], [], activation  # type: ignore[var-annotated]
+        for i, (M, N, K) in enumerate(shapes):
+            a, b = (self.placed(batch, *shape, pad, turned == "T") for shape, turned in zip(((M, K), (K, N)), trans, strict=True))
+            c, d = self.placed(batch, M, N, 3, False), None
+            a[1][...], b[1][...] = rng.uniform(-1, 1, a[1].shape), rng.uniform(-1, 1, b[1].shape)
+            epilogue = Epilogue(activation=activation) if activation or biased else None
+            if i in biased:
+                how = i % 3  # a row, a column, a matrix that lies transposed
+                d = rng.uniform(-4, 4, ((1, N), (M, 1), (N, M))[how]).astype(np.float32)
+                d = d.T if how == 2 else d
+                steps = [0 if n == 1 and how < 2 else s // 4 for n, s in zip(d.shape, d.strides, strict=True)]
+                epilogue = Epilogue(True, *steps, 0, activation)
+            lds = [x[0].shape[2] for x in (a, b, c)]
+            strides = [x[0][0].size if batch > 1 else 0 for x in (a, b, c)]
+            align = next(w for w in (4, 2, 1) if lds[0] % w == lds[1] % w == strides[0] % w == strides[1] % w == 0)
+            desc = aligned(M, N, K, batch, trans[0] == "T", trans[1] == "T", *lds, *strides, align_a=align, align_b=align)
+            at = [x[0].ctypes.data for x in (a, b, c)]
+            self.members.append(Member(desc, epilogue, *at, 0 if d is None else d.ctypes.data))
+            for held, made in zip((self.a, self.b, self.c, self.d), (a, b, c, d), strict=True):
+                held.append(made if held is self.d else made[1])
+            self.kept.append(c[0])
+
+    def placed(self, batch: int, rows: int, cols: int, pad: int, turned: bool) -> tuple[Any, Any]:
+        rows, cols = (cols, rows) if turned else (rows, cols)
+        whole = np.full(batch * rows * (cols + pad) + 32, np.nan, np.float32)
+        first = -whole.ctypes.data % 16 // 4 + 8
+        stored = whole[first : first + batch * rows * (cols + pad)].reshape(batch, rows, cols + pad)
+        self.kept.append(whole)
+        inside = stored[:, :, :cols]
+        return stored, inside.transpose(0, 2, 1) if turned else inside
+
+    def run(self, folder: Folder) -> group.InflightGroup:
+        session: Any = folder
+        made = FAMILY.grouped(session, self.members)
+        made.start(None)
+        return made  # type: ignore[return-value]
+
+    def check(self) -> None:
+        for a, b, c, d in zip(self.a, self.b, self.c, self.d, strict=True):
+            with np.errstate(all="ignore"):
+                x, y = np.float64(a), np.float64(b)
+                exact = finished(np.matmul(x, y) + (0 if d is None else np.float64(d)), self.activation)
+                bound = 16 * 2.0**-24 * (np.matmul(np.abs(x), np.abs(y)) + (0 if d is None else np.abs(d)) + 1e-30)
+            sound = np.isfinite(exact)
+            assert np.array_equal(c[~sound], exact[~sound].astype(np.float32), equal_nan=True)
+            assert (np.abs(c[sound] - exact[sound]) <= bound[sound]).all()
+        for stored, c in zip(self.kept[3::4], self.c, strict=True):
+            assert np.isnan(stored[:, :, c.shape[2] :]).all(), "written outside"
+        for whole in self.kept[2::4]:
+            assert np.isnan(whole[:8]).all() and np.isnan(whole[-8:]).all(), "written outside"
+
+
+def counted(made: group.InflightGroup) -> int:
+    at = [kernel.counter.buffer.pointer for kernel, *_ in made._launches]  # type: ignore[attr-defined]
+    return sum(int((ctypes.c_uint64 * 1).from_address(x)[0]) for x in dict.fromkeys(at))
+
+
+def test_unequal_shapes_in_one_launch(folder: Folder) -> None:
+    several = Group(SHAPES)
+    made = several.run(folder)
+    several.check()
+    assert (Launch.count, made.launches, counted(made)) == (1, 1, 0)
+    again = Group(SHAPES[::-1])  # the same kernel, its parameters written anew
+    again.run(folder)
+    again.check()
+
+
+@pytest.mark.slow
+def test_bits_are_those_of_a_launch_of_its_own(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    several, one = Group(SHAPES), test_hopper_inflight_on_cpu.Product.of(*SHAPES[0])
+    several.run(folder)
+    one.a[0], one.b[0] = several.a[0][0], several.b[0][0]
+    monkeypatch.setattr(test_hopper_inflight_on_cpu.family, "Overlapping", lambda *what: hopper_on_cpu.Launch(*what, True))
+    monkeypatch.setattr(test_hopper_inflight_on_cpu.family, "kernel_of", lambda session, source: source)
+    plain = test_hopper_inflight_on_cpu.Folder(folder.path, units=2)
+    assert np.array_equal(one.run(plain, SMALL)[0], several.c[0][0])
+
+
+def test_what_is_computed_again_and_epilogues(folder: Folder) -> None:
+    several = Group(SHAPES, activation="relu", biased=(0, 1, 3, 5), pad=1)
+    several.a[3][0, 1, 3], several.b[3][0, 5, 30], several.a[5][0, 16, 60] = np.inf, np.nan, -np.inf
+    made = several.run(folder)
+    several.check()
+    assert counted(made) > 0 and made.launches == 1
+
+
+def test_a_call_is_one_launch_with_one_receipt(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NumPy's arrays stand for a device's, the folder for its session; results come through ``matmul_grouped`` itself."""
+    original = arrays.operand
+
+    def operand(thing: Any, name: str) -> Any:
+        found = original(thing, name)
+        assert found is not None
+        return dataclasses.replace(found, home=Home("cuda", 0), queue=7)
+
+    monkeypatch.setattr(arrays, "operand", operand)
+    monkeypatch.setattr(grouped, "session_at", lambda home, queue: folder)
+    monkeypatch.setattr(select, "LONG", np.inf)  # with two multiprocessors all are long
+    rng = np.random.default_rng(3)
+    a, b = (
+        [rng.uniform(-1, 1, x).astype(np.float32) for x in of]
+        for of in (((3, 64), (40, 70), (33, 80)), ((64, 5), (70, 7), (80, 40)))
+    )
+    c = [np.full((x.shape[0], y.shape[1]), np.nan, np.float32) for x, y in zip(a, b, strict=True)]
+    bias = [None, rng.uniform(-1, 1, 7).astype(np.float32), rng.uniform(-1, 1, (33, 1)).astype(np.float32)]
+    found = toprung.matmul_grouped(a, b, c, bias=bias, activation="relu")
+    for x, y, z, v, made in zip(a, b, c, bias, found, strict=True):
+        exact = np.maximum(np.float64(x) @ y + (0 if v is None else v), 0)
+        assert made is z
+        np.testing.assert_allclose(z, exact, rtol=1e-5, atol=1e-5)
+    left = toprung.last_receipt()
+    assert left is not None and Launch.count == left.launches == 1
+    assert (left.precision, left.kernels, left.own) == ("fp32x", (f"hopper_inflight {SMALL}",), True)
+    assert left.why == "3 products in 1 launch" and left.problem == "3 products, 3×64 · 64×5 to 33×80 · 80×40"
+    with pytest.raises(errors.Overlap, match="out"):
+        toprung.matmul_grouped(a[1:], b[1:], [c[1], a[1][:33, :40]])
+    assert Launch.count == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("trans", ["NT", "TN", "TT"])
+@pytest.mark.parametrize("config", [SMALL, FOURS, InflightConfig(2, 128, 4), InflightConfig(2, 64, 6)], ids=str)
+def test_layouts_and_blocks(folder: Folder, monkeypatch: pytest.MonkeyPatch, config: InflightConfig, trans: str) -> None:
+    monkeypatch.setattr(group, "group_config", lambda *what: config)
+    for biased, activation in (((), ""), ((0, 2, 3, 4), "gelu")):
+        several = Group((*SHAPES, (128, 256, 96)), trans, biased=biased, activation=activation)
+        several.a[6][0, 2, 7] = np.inf
+        several.run(folder)
+        several.check()
+
+
+@pytest.mark.slow
+def test_batches_and_more_than_parameters_have_room_for(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group, "has_large_parameters", lambda: False)
+    several = Group([(5 + i % 7, 9, 64 + i) for i in range(40)], batch=2)
+    assert several.run(folder).launches == Launch.count == 2, "80 products, and 64 to a launch"
+    several.check()
+
+
+def test_alignments_share_a_launch_where_that_is_faster() -> None:
+    def members(*shapes: Any) -> list[Member]:
+        return [Member(aligned(*shape, align_a=align, align_b=align), None, 0, 0, 0) for *shape, align in shapes]
+
+    few = members((100, 64, 128, 4), (100, 64, 128, 1))
+    (layout, both), *rest = group.classes(few, 132)
+    assert not rest and layout == (False, False, 1, 1) and len(both) == 2
+    many = members(*[(2048, 2048, 1024, 4)] * 20, (64, 64, 64, 1))
+    assert [(one.align_a, len(mine)) for one, mine in group.classes(many, 132)] == [(4, 20), (1, 1)]
+    turned = [Member(aligned(64, 64, 64, 1, t, False), None, 0, 0, 0) for t in (False, True)]
+    assert len(list(group.classes(turned, 132))) == 2
+
+
+def test_parameters_fit_and_hold_what_the_kernel_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group, "has_large_parameters", lambda: True)
+    assert [group.member_type(fused).itemsize for fused in (False, True)] == [56, 80]
+    for fused in (False, True):
+        for capacity, limit in zip(group.capacities(fused), group.PARAMETER_BYTES, strict=False):
+            assert 16 + capacity * (4 + group.member_type(fused).itemsize) <= limit
+
+
+def test_the_cost_model_counts_the_first_blocks_turns() -> None:
+    """Largest K first: of 264 equal tiles and one deep one two turns; what comes last costs least."""
+    descs = [GemmDesc(64, 32, 64 if i else 4096) for i in range(265)]
+    config = InflightConfig(1, 32, 8)
+    chunk, tile = cost.times(config, 4, 4)
+    found = Sizes.of(descs[::-1]).seconds(config, 4, 4, 132)
+    assert found >= cost.LAUNCH + 128 * chunk + tile + 2 * chunk + tile
+    assert found < cost.LAUNCH + 1.1 * (130 * chunk + 2 * tile)
+    assert tiles(descs[0], config) == 1
+
+
+def test_who_is_taken_into_a_group() -> None:
+    hopper, none = dataclasses.replace(nvrtc.device_of("sm_90"), compute_units=132), frozenset[str]()
+    taken = {
+        GemmDesc(100, 200, 300): True, GemmDesc(2, 2048, 1024, align_a=4, align_b=4): True, GemmDesc(100, 200, 63): False,
+        GemmDesc(2, 4096, 4096, align_a=4, align_b=4): False,  # plain fp32 is as fast as memory
+        GemmDesc(16384, 16384, 16384, align_a=4, align_b=4, align_c=4): False, GemmDesc(64, 64, 64, 65, stride_c=4096): False,
+    }  # fmt: skip
+    for desc, wanted in taken.items():
+        assert (group_family(hopper, desc, "auto", none) is not None) == wanted, desc
+        assert group_family(hopper, desc, "fp32", none) is None and group_family(hopper, desc, "auto", frozenset({"tanh"})) is None
+    assert FAMILY.group_share(hopper, GemvDesc(100, 100)) == np.inf
+
+
+PLANTS = (
+    ("ends[middle] > tile", "ends[middle] >= tile"), ("member ? group.ends[member - 1] : 0", "0"),
+    ("in - column * down.by", "in"), ("float *D = now.d, beta = D ? 1.0f : 0.0f", "float *D = now.d, beta = D ? 0.5f : 0.0f"),
+    ("K = now.K, ldc", "K = now.K + 1, ldc"), ("(group.of[member].K + 31) / 32", "group.of[0].K / 32"),
+    ("N = now.N, K", "N = now.N + 1, K"), ("down_d = now.down", "down_d = now.on"),
+)  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("good, bad", PLANTS, ids=lambda text: text[:24])
+def test_a_planted_bug_is_found(folder: Folder, monkeypatch: pytest.MonkeyPatch, good: str, bad: str) -> None:
+    original = group.product_source
+
+    def planted(*what: Any, **more: Any) -> Any:
+        found = original(*what, **more)
+        if good not in found.text:
+            raise LookupError(f"{good} is not in the text")
+        return dataclasses.replace(found, text=found.text.replace(good, bad))
+
+    monkeypatch.setattr(group, "product_source", planted)
+    with pytest.raises(AssertionError):
+        test_unequal_shapes_in_one_launch(folder)
+        test_what_is_computed_again_and_epilogues(folder)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", cost.STAGES, ids=str)
+def test_the_kernel_of_groups_keeps_all_in_registers(block: tuple[int, int]) -> None:
+    """Sizes and addresses are read again behind the sums: held over them, they would have no registers."""
+    config = InflightConfig(*block, cost.STAGES[block])
+    for capacity, macros in ((544, {}), (384, {"EPILOGUE": 1, "ACTIVATION": 2})):
+        for layout in ((False, False, 4, 4), (True, True, 1, 1)):
+            assert inspect_source(product_source(config, *layout, GROUPED=capacity, **macros), "sm_90").spills == 0
