@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 import random
 import statistics
 import time
@@ -117,6 +118,7 @@ def measured(shapes: list[Shape]) -> dict[str, Any]:
 
 
 def main() -> int:
+    os.environ["TOPRUNG_GROUPED"] = "one"
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("out", type=Path)
     options = parser.parse_args()

@@ -169,6 +169,7 @@ def test_what_is_computed_again_and_epilogues(folder: Folder) -> None:
 
 def test_a_call_is_one_launch_with_one_receipt(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     """NumPy's arrays stand for a device's, the folder for its session; results come through ``matmul_grouped`` itself."""
+    monkeypatch.setenv("TOPRUNG_GROUPED", "one")
     original = arrays.operand
 
     def operand(thing: Any, name: str) -> Any:

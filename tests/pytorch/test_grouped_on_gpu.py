@@ -14,6 +14,11 @@ HOPPER = torch.cuda.is_available() and torch.cuda.get_device_capability() == (9,
 pytestmark = pytest.mark.skipif(not HOPPER, reason="one launch for a group needs a Hopper GPU")
 
 
+@pytest.fixture(autouse=True)
+def in_one_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOPRUNG_GROUPED", "one")
+
+
 class Group:
     """Products of drawn sizes; results full of NaN, each between columns that nobody may write."""
 

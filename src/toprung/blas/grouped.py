@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import os
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -28,6 +29,12 @@ from toprung.gemm.lowering import Layout, epilogue_of, lower
 from toprung.kernels.base import GroupLaunches, KernelFamily, Member
 
 
+VARIABLE = "TOPRUNG_GROUPED"
+"""Environment variable that is ``one`` where products may share a launch.
+
+Nobody gets it unasked: the kernel's text was verified on a CPU, and in this form it has not run on a GPU yet."""
+
+
 def matmul_grouped(
     a: Sequence[Any], b: Sequence[Any], out: Sequence[Any] | None = None, *, bias: Sequence[Any] | None = None,
     activation: str | None = None, precision: str = "auto", own: bool = False, device: Device | str | None = None,
@@ -35,9 +42,9 @@ def matmul_grouped(
     """Return the products of pairs of float32 arrays whose shapes may all differ: experts, heads, blocks of a sparse matrix.
 
     Every product is checked and decided before the first is launched: an error leaves all of ``out`` as it was. On a Hopper GPU
-    through CUDA, products in fp32x go into one launch, whatever their shapes: those with K from 64 on of row-major or transposed
-    matrices that are not so large that each is faster by itself. The others go into the library's stream one after the other, each
-    a launch of its own kernel. The receipt is that of all together.
+    through CUDA, with ``TOPRUNG_GROUPED=one`` in the environment, products in fp32x go into one launch, whatever their shapes: those
+    with K from 64 on of row-major or transposed matrices that are not so large that each is faster by itself. The others go into
+    the library's stream one after the other, each a launch of its own kernel. The receipt is that of all together.
 
     Parameters
     ----------
@@ -80,7 +87,7 @@ def matmul_grouped(
             checked.append(epilogue.checked(x, y, z, v, function, how))
     if out is not None:
         _apart(checked)
-    groups, left = _grouped(checked)
+    groups, left = _grouped(checked) if os.environ.get(VARIABLE) == "one" else ([], list(range(count)))
     alone = []
     for i in left:
         with _numbered(i):
