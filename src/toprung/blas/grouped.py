@@ -28,7 +28,6 @@ from toprung.gemm.epilogue import Epilogue
 from toprung.gemm.lowering import Layout, epilogue_of, lower
 from toprung.kernels.base import GroupLaunches, KernelFamily, Member
 
-
 VARIABLE = "TOPRUNG_GROUPED"
 """Environment variable that is ``one`` where products may share a launch.
 
@@ -42,9 +41,9 @@ def matmul_grouped(
     """Return the products of pairs of float32 arrays whose shapes may all differ: experts, heads, blocks of a sparse matrix.
 
     Every product is checked and decided before the first is launched: an error leaves all of ``out`` as it was. On a Hopper GPU
-    through CUDA, with ``TOPRUNG_GROUPED=one`` in the environment, products in fp32x go into one launch, whatever their shapes: those
-    with K from 64 on of row-major or transposed matrices that are not so large that each is faster by itself. The others go into
-    the library's stream one after the other, each a launch of its own kernel. The receipt is that of all together.
+    through CUDA, with ``TOPRUNG_GROUPED=one`` in the environment, products in fp32x go into one launch, whatever their shapes:
+    where K is 64 or more, matrices are row-major or transposed, and each is not so large that it is faster by itself. The others
+    go into the library's stream one after the other, each a launch of its own kernel. The receipt is that of all together.
 
     Parameters
     ----------
