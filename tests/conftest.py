@@ -17,6 +17,8 @@ from toprung.backends.base import Session
 from toprung.device import Device
 from toprung.kernels.hopper_inflight.family import HopperInflight
 
+os.environ.pop("COLUMNS", None)  # of the terminal that pytest's workers think they have; tables take a pipe's width
+
 # the same examples in every run, none kept, and no deadline: the machine may be busy
 hypothesis.settings.register_profile("steady", derandomize=True, database=None, deadline=None)
 hypothesis.settings.load_profile("steady")

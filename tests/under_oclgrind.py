@@ -87,7 +87,7 @@ def run(job: dict[str, Any], session: Session, folder: Path) -> dict[str, Any]:
 
 
 def main(log: Path, jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    (device,) = devices()
+    (device,) = (one for one in devices() if one.backend == "opencl")
     assert "oclgrind" in device.runtime.lower(), f"this is {device.runtime}, not the simulator"
     done, read = [], 0
     with opened(device) as session:
