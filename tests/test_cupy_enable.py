@@ -35,7 +35,7 @@ EVERY: dict[str, Any] = {"own": True, "min_flops": 0}
 """Settings with which every product runs on toprung's kernels."""
 
 OWN = [vars(owner).get(name) for owner, name, _ in seams.SEAMS]
-"""What stands at the seams of a CuPy that nobody has changed."""
+"""CuPy's own functions at the seams, as long as nobody has changed them."""
 
 RNG = np.random.default_rng(26)
 

@@ -1,4 +1,4 @@
-"""What ``import toprung.cupy`` says where CuPy is not installed, or is too old to be taken."""
+"""``import toprung.cupy`` says what to do where CuPy is not installed, or is too old to be taken."""
 
 from __future__ import annotations
 

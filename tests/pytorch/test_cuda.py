@@ -316,7 +316,7 @@ def test_an_epilogue_is_in_the_products_launch(sizes: Any, precision: Any, activ
 
 
 def test_addmm_makes_no_pass_of_its_own() -> None:
-    """What ``nn.Linear`` runs is one product's launches: nothing copies the bias, nothing adds it."""
+    """``nn.Linear`` runs one product's launches: nothing copies the bias, nothing adds it."""
     layer, x = torch.nn.Linear(1024, 4096, device=DEVICE), drawn(2048, 1024)
     old, square = drawn(2048, 2048, seed=1), drawn(2048, 2048, seed=2)
     with torch.no_grad(), toprung.torch.use(precision="fp32x", own=True, min_flops=0, reproducible=True):

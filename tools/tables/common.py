@@ -1,4 +1,4 @@
-"""What the makers of tables share: which record a figure comes from."""
+"""Rule that all makers of tables share: which record a figure comes from."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from toprung.gemm.epilogue import ADDEND, Epilogue
 from toprung.kernels.helpers import ACTIVATIONS
 
 EVERY = frozenset({ADDEND, *ACTIVATIONS})
-"""What such a kernel can do."""
+"""Abilities of such a kernel: all epilogues there are."""
 
 
 def defines(epilogue: Epilogue | None) -> dict[str, int]:

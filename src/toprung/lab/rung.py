@@ -187,7 +187,7 @@ LANGUAGE_NAMES = {"opencl": "OpenCL C", "cuda": "CUDA C++", "wgsl": "WGSL", "cub
 
 @dataclass(frozen=True)
 class _Needs:
-    """What a rung needs and a device has not: the record's own reason, else the language of its kernel. Equal for equal rungs."""
+    """Reason why a device cannot run a rung: the record's own, else the language of its kernel. Equal for equal rungs."""
 
     language: str
     own: Callable[[Device], str]

@@ -28,7 +28,7 @@ BESIDE = 24
 
 
 class Layout(NamedTuple):
-    """What the products of a launch have in common: transposes, and floats to which operands are aligned."""
+    """Traits that all products of a launch share: transposes, and floats to which operands are aligned."""
 
     trans_a: bool
     trans_b: bool
