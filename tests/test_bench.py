@@ -37,9 +37,9 @@ def typed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -
     return Typed(capsys, monkeypatch)
 
 
-def compared(problem: Gemm, rivals: list[Competitor], session: Session, *modes: str) -> list[Row]:
+def compared(problem: Gemm, competing: list[Competitor], session: Session, *modes: str) -> list[Row]:
     plan = Plan(modes or ("warm",), FEW)
-    rows = plan.rows(rivals)
+    rows = plan.rows(competing)
     for row in compare(PlacedProblem(problem, session), rows, plan):
         assert any(row is one for one in rows)
     return rows
@@ -73,8 +73,8 @@ def test_all_are_measured_on_the_same_problem_and_data(session: Session, monkeyp
 
 def test_competitors_take_turns(session: Session) -> None:
     heard: list[str] = []
-    rivals = [Planted(name, called=lambda call, name=name: heard.append(name)) for name in "AB"]  # type: ignore[misc]
-    compared(Gemm(8, 8, 8), list(rivals), session)
+    competing = [Planted(name, called=lambda call, name=name: heard.append(name)) for name in "AB"]  # type: ignore[misc]
+    compared(Gemm(8, 8, 8), list(competing), session)
     turns = [name for i, name in enumerate(heard) if i == 0 or heard[i - 1] != name]
     # checked A B, warmed up A B, then three samples each in turns
     assert "".join(turns) == "AB" * (2 + FEW["warm"])

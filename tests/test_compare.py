@@ -55,12 +55,12 @@ def test_who_iterates_may_drop_a_competitor(session: Session) -> None:
 def test_each_sample_is_preceded_by_a_run_of_the_same_competitor(session: Session) -> None:
     """Between the last call of a neighbour and the first timed call lie at least the settling seconds of its own calls."""
     heard: list[str] = []
-    rivals = [Planted(name, called=lambda call, name=name: heard.append(name)) for name in "AB"]  # type: ignore[misc]
+    competing = [Planted(name, called=lambda call, name=name: heard.append(name)) for name in "AB"]  # type: ignore[misc]
     settled, none = (SamplingPlan(sample_seconds=0.002, longest_loop=3, settle_seconds=s) for s in (0.002, 0.0))
     counts = []
     for sampling in (none, settled):
         heard.clear()
-        rows = Plan(samples={"warm": 2}, sampling={"warm": sampling}).rows(rivals)
+        rows = Plan(samples={"warm": 2}, sampling={"warm": sampling}).rows(competing)
         for row in compare(PlacedProblem(Gemm(8, 8, 8), session), rows, Plan(samples={"warm": 2}, sampling={"warm": sampling})):
             if row.state == "warming" and row is rows[1]:
                 heard.clear()
