@@ -18,7 +18,10 @@ import pytest
 
 from command import Typed
 from conftest import require
+from toprung.backends.unrolled import MARK, UNROLL, NotUnrolled, unrolled
+from toprung.backends.webgpu import composed
 from toprung.errors import NotWritten, Unsupported
+from toprung.kernels.record import kernel_source
 from toprung.lab.harness import results
 from toprung.lab.rung import ladder
 from toprung.report.web import page
@@ -115,7 +118,7 @@ class Browser:
         return " ".join(self.find(selector).text.split())
 
     def press(self, selector: str) -> None:
-        self.driver.execute_script("arguments[0].click()", self.find(selector))
+        self.driver.execute_script("document.querySelector(arguments[0]).click()", selector)  # at once: tables are drawn anew
 
     def settled(self) -> str:
         """Wait until nothing is measured any more; return the state that was reached."""
@@ -192,6 +195,30 @@ def test_the_first_bar_comes_and_is_right(browser: Browser) -> None:
     assert [e for e in browser.driver.get_log("browser") if e["level"] == "SEVERE"] == []
 
 
+def test_the_page_composes_texts_as_the_backend_does(browser: Browser) -> None:
+    """Unrolled or not, with each tile of the rungs' own; only ``enable subgroups`` is for browsers alone."""
+    browser.open()
+    browser.until("window.toprung")
+    composing = "const {whole, lines} = toprung.composed(arguments[0], Object.fromEntries(arguments[1])); return [whole, lines]"
+    for rung in ladder("webgpu").rungs:
+        for tile in {t for tiles in rung.tiles.values() for t in tiles}:
+            for loops in (0, 1):
+                source = kernel_source(rung, tile, {s.name: s.default for s in rung.switches} | {UNROLL: loops})
+                whole, lines = browser.driver.execute_script(composing, source.text, list(source.defines.items()))
+                assert whole.replace("enable subgroups;", "") == composed(source), rung
+                assert lines == unrolled(source.text, source.defines)[1], rung
+    refusing = "try { toprung.composed(arguments[0], arguments[1]); } catch (refused) { return refused.messages[0]; }"
+    for rest in (
+        "1u; i < 2u; i++) { }", "0u; i < n; i++) { }", "0u; i < 2u; i++) { break; }", "0u; i < 2u; i++) {",
+        "0u; i < 9999 * 9999; i++) { }",
+    ):  # fmt: skip
+        text = f"for (var i = {rest}"
+        with pytest.raises(NotUnrolled) as caught:
+            unrolled(f"\n{MARK} {text}", {})
+        said = browser.driver.execute_script(refusing, f"\n{MARK} {text}", {})
+        assert said == {"line": caught.value.line, "text": str(caught.value)}
+
+
 @pytest.mark.slow
 def test_all_rungs_are_right_and_explained(browser: Browser, tmp_path: Path, typed: Typed) -> None:
     browser.open()
@@ -242,6 +269,15 @@ def test_code_that_does_not_compile_and_code_that_is_wrong(browser: Browser) -> 
     browser.press("#errors button")
     start = browser("document.getElementById('editor').selectionStart")
     assert text[:start].count("\n") + 1 == line, "the button leads to the line"
+
+    browser.select(7)  # an index that is too large in one copy of an unrolled loop alone
+    unrolled_text = browser("window.toprung.data.rungs[6].text")
+    line = unrolled_text[: unrolled_text.index("acc[4u * i + 3u][j] =")].count("\n") + 1
+    browser.edit(unrolled_text.replace("acc[4u * i + 3u][j] =", "acc[4u * i + 9u][j] ="))
+    browser.press("#run")
+    assert browser.settled() == "failed" and f"line {line}" in browser.text("#errors")
+    browser.press("#reset")
+    browser.select(2)
 
     # 7 rows of 112, which is 100 in whole tiles, and 1: in a row that is not compared with float64
     browser.edit(text.replace("C[c] = result;", "if (c != 785u) { C[c] = result; }"))

@@ -1,9 +1,9 @@
 """WebGPU through wgpu-py: the GPU of any system by Vulkan, Metal or Direct3D 12, for the ladders; kernels are written in WGSL.
 
-WGSL has no macros: tile parameters and switches come as ``const NAME = value;`` in front of a kernel's first declaration, on a line
-that is there, so that the compiler's line numbers are the file's. A kernel's scalar arguments, in their order, are one uniform
-structure at binding 0; its buffers, in their order, are bindings 1, 2, … of group 0. A page in a browser does the same with the
-same files (``report/web``).
+WGSL has no macros: tile parameters and switches come as ``const NAME = value;`` in front of a kernel's first declaration, and loops
+that are marked for it are unrolled (``unrolled.py``); line numbers in messages are the file's. A kernel's scalar
+arguments, in their order, are one uniform structure at binding 0; its buffers, in their order, are bindings 1, 2, … of group 0. A
+page in a browser does the same with the same files (``report/web``).
 
 Nothing of wgpu is imported before somebody asks for devices.
 """
@@ -27,6 +27,7 @@ from toprung import backends
 from toprung.backends.base import Buffer, Kernel, Launch, Relaunch, Resources, Session, Source, Workspace
 from toprung.backends.opencl import clock_from_outside
 from toprung.backends.stderr import captured_stderr
+from toprung.backends.unrolled import NotUnrolled, unrolled
 from toprung.device import Device
 from toprung.errors import BuildError, ForkedDevice, LaunchError, NoDevice, OutOfDeviceMemory, Unsupported
 
@@ -43,7 +44,8 @@ DIRECTIVE = re.compile(r"^(?:enable|requires|diagnostic)\b[^;]*;", re.MULTILINE)
 BINDING = re.compile(r"@group\(0\)\s*@binding\((\d+)\)\s*var<\s*(uniform|storage)\s*(?:,\s*(read_write|read)\s*)?>")
 USAGE = "STORAGE | COPY_SRC | COPY_DST"
 UNCHECKED = "UNCHECKED"
-"""Switch of a rung: 1 leaves out the checks that the compiler adds to indices and loops; 0 and all other kernels keep them."""
+"""Switch of a rung: 1 leaves out the checks that the compiler adds to indices and loops, 2 those of loops; 0 and all other kernels
+keep them."""
 
 
 @functools.cache
@@ -165,15 +167,21 @@ def _smallest_subgroup(info: Mapping[str, Any]) -> int | None:
 
 
 def composed(source: Source) -> str:
-    """Return a kernel's text with its parameters as constants behind its directives, on a line that it has.
+    """Return the text that is compiled: with marked loops unrolled, and parameters as constants on a line that it has.
 
     ``enable subgroups`` is left out: what browsers ask for, wgpu knows no word of, and has the functions all the same.
+
+    Raises
+    ------
+    NotUnrolled
+        a marked loop that cannot be unrolled
     """
-    directives = list(DIRECTIVE.finditer(source.text))
+    text, _ = unrolled(source.text, source.defines)
+    directives = list(DIRECTIVE.finditer(text))
     end = directives[-1].end() if directives else 0
     constants = " ".join(f"const {name} = {value}u;" for name, value in source.defines.items())
-    head = re.sub(r"^enable subgroups;", "", source.text[:end], flags=re.MULTILINE)
-    return f"{head}{constants} {source.text[end:]}"
+    head = re.sub(r"^enable subgroups;", "", text[:end], flags=re.MULTILINE)
+    return f"{head}{constants} {text[end:]}"
 
 
 class WebGPUBuffer:
@@ -239,7 +247,11 @@ class WebGPUSession:
             raise BuildError(
                 source.name, source.defines_text(), str(self.device), f"WebGPU compiles WGSL, not {what}; use another device"
             )
-        text = composed(source)
+        try:
+            text = composed(source)
+        except NotUnrolled as error:
+            log = f"wgsl:{error.line}: {error}"
+            raise BuildError(source.name, source.defines_text(), str(self.device), log) from None
         self._module(text, source)
         return text.encode()
 
@@ -250,6 +262,8 @@ class WebGPUSession:
             text = binary.decode()
         except UnicodeDecodeError as error:
             raise BuildError(source.name, source.defines_text(), str(self.device), str(error)) from None
+        if text != composed(source):  # kept by another version: it is compiled anew
+            raise BuildError(source.name, source.defines_text(), str(self.device), "the text was composed in another way")
         entries: list[dict[str, Any]] = []
         for number, space, access in BINDING.findall(text):
             kind = "uniform" if space == "uniform" else "storage" if access == "read_write" else "read-only-storage"
@@ -262,16 +276,16 @@ class WebGPUSession:
                 compute={"module": module, "entry_point": source.kernel},
             )
         except self._wgpu.GPUError as error:
-            raise BuildError(source.name, source.defines_text(), str(self.device), _log(error)) from None
+            raise BuildError(source.name, source.defines_text(), str(self.device), _located(error, source)) from None
         return WebGPUKernel(pipeline, layout, tuple(sorted(e["binding"] for e in entries)), source)
 
     def _module(self, text: str, source: Source) -> Any:
         try:
-            if source.defines.get(UNCHECKED):
-                return _trusted(self._device, text)
+            if left_out := source.defines.get(UNCHECKED):
+                return _trusted(self._device, text, indices=left_out == 2)
             return self._device.create_shader_module(code=text)
         except self._wgpu.GPUError as error:
-            raise BuildError(source.name, source.defines_text(), str(self.device), _log(error)) from None
+            raise BuildError(source.name, source.defines_text(), str(self.device), _located(error, source)) from None
 
     def allocate(self, nbytes: int) -> WebGPUBuffer:
         """Device memory, refused before the runtime is asked for more than it has."""
@@ -543,8 +557,18 @@ def _log(error: Exception) -> str:
     return "\n".join(x for x in lines if x and x not in frame and not x.strip().startswith("In wgpu")).strip()
 
 
-def _trusted(device: Any, text: str) -> Any:
-    """Compile without the checks on indices and loops, which is wgpu-native's own and has no method in wgpu-py.
+def _located(error: Exception, source: Source) -> str:
+    """Return a compiler's message with the lines of the file in place of those of the unrolled text."""
+    _, lines = unrolled(source.text, source.defines)
+
+    def line(found: re.Match[str]) -> str:
+        return found[1] + str(lines[int(found[2]) - 1]).rjust(len(found[2])) + found[3]
+
+    return re.sub(r"^( *┌─ \w*:| *)(\d+)(:| │)", line, _log(error), flags=re.MULTILINE)
+
+
+def _trusted(device: Any, text: str, indices: bool) -> Any:
+    """Compile without bounds on loops, with or without checks of ``indices``; it is wgpu-native's own and has no method in wgpu-py.
 
     Raises
     ------
@@ -559,7 +583,8 @@ def _trusted(device: Any, text: str) -> Any:
         link = api.ffi.cast("WGPUChainedStruct *", chained)
         struct = api.new_struct_p("WGPUShaderModuleDescriptor *", nextInChain=link, label=api.to_c_string_view(""))
         make = api.libf.wgpuDeviceCreateShaderModuleTrusted
-        module = make(device._internal, struct, api.lib.WGPUShaderRuntimeChecks_None)
+        checks = api.lib.WGPUShaderRuntimeChecks_BoundsChecks if indices else api.lib.WGPUShaderRuntimeChecks_None
+        module = make(device._internal, struct, checks)
         return api.GPUShaderModule("", module, device)
     except AttributeError as error:
         raise Unsupported(f"this wgpu cannot leave out its checks ({error}): use {UNCHECKED}=0, or another version") from None

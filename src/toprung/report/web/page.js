@@ -92,20 +92,47 @@ const ready = async () => {
 
 // kernels: what wgpu's backend does, in the browser
 
-const composed = (text, defines) => {
+// backends/unrolled.py says what and why; a test compares the two
+const MARK = "/* unroll */", LARGEST = 1 << 20;
+const unrolled = (text, constants) => {
+    const given = text.split("\n");
+    if (!text.includes(MARK) || constants.UNROLL === 0) return {text, lines: given.map((_, i) => i + 1)};
+    text = given.map((line, i) => `${line.split("//")[0].trimEnd()}\0${i + 1}`).join("\n");
+    for (let at; (at = text.indexOf(MARK)) >= 0;) {
+        const line = parseInt(text.slice(text.indexOf("\0", at) + 1), 10), refuse = why => { throw new Refused("does not compile", [{line, text: why}]); };
+        const loop = /^\/\* unroll \*\/ for \(var (\w+) = 0u; \1 < (\w+(?: [*/] \w+)*); \1\+\+\) \{/.exec(text.slice(at));
+        if (!loop) refuse("what is unrolled has the form for (var i = 0u; i < TM / 4u; i++) { … }");
+        const words = ["*", ...loop[2].split(" ")], start = at + loop[0].length;
+        let count = 1, end = start;
+        for (let i = 0; i < words.length; i += 2) {
+            const factor = /^[0-9]+u?$/.test(words[i + 1]) ? parseInt(words[i + 1], 10) : constants[words[i + 1]];
+            if (!factor) refuse(`${words[i + 1]} is no constant of the tile, or 0`);
+            count = words[i] === "*" ? count * factor : Math.floor(count / factor);
+        }
+        for (let depth = 1; (depth += {"{": 1, "}": -1}[text[end]] ?? 0); end++) if (end === text.length) refuse("its body does not end");
+        const body = text.slice(start, end);
+        if (/\b(?:break|continue)\b/.test(body)) refuse("a loop that is unrolled has no break and no continue");
+        if (text.length + count * body.length > LARGEST) refuse(`unrolled, the text would have more than ${LARGEST.toLocaleString("en")} characters`);
+        text = text.slice(0, at) + Array.from({length: count}, (_, n) => `{ const ${loop[1]} = ${n}u;${body}}`).join(" ") + text.slice(end + 1);
+    }
+    const pairs = text.split("\n").map(line => line.split("\0"));
+    return {text: pairs.map(([line]) => line).join("\n"), lines: pairs.map(([, number]) => Number(number))};
+};
+const composed = (source, defines) => {
+    const {text, lines} = unrolled(source, defines);
     let end = 0;
     for (const match of text.matchAll(/^(?:enable|requires|diagnostic)\b[^;]*;/gm)) end = match.index + match[0].length;
     const constants = Object.entries(defines).map(([name, value]) => `const ${name} = ${value}u;`).join(" ");
-    return `${text.slice(0, end)}${constants} ${text.slice(end)}`;
+    return {whole: `${text.slice(0, end)}${constants} ${text.slice(end)}`, lines};
 };
 const build = async (text, defines, entry) => {
-    const whole = composed(text, defines), key = `${entry}\n${whole}`;
+    const {whole, lines} = composed(text, defines), key = `${entry}\n${whole}`;
     if (gpu.pipelines.has(key)) return gpu.pipelines.get(key);
     const {device} = gpu;
     device.pushErrorScope("validation");
     const module = device.createShaderModule({code: whole});
     const info = await module.getCompilationInfo();
-    const errors = info.messages.filter(m => m.type === "error").map(m => ({line: m.lineNum, text: m.message}));
+    const errors = info.messages.filter(m => m.type === "error").map(m => ({line: lines[m.lineNum - 1] ?? 0, text: m.message}));
     const bindings = [...whole.matchAll(/@group\(0\)\s*@binding\((\d+)\)\s*var<\s*(uniform|storage)\s*(?:,\s*(read_write|read)\s*)?>/g)];
     const layout = device.createBindGroupLayout({entries: bindings.map(([, number, space, access]) => ({
         binding: Number(number), visibility: GPUShaderStage.COMPUTE,
@@ -784,7 +811,7 @@ addEventListener("hashchange", opened);
 opened();
 sizes();
 choose(rungs.find(r => r.number === 6) ?? rungs[0], false);
-window.toprung = {data, rows, record, outcome, pack, unpack, value, lines, get gpu() { return gpu; }, get figures() { return figures; }};
+window.toprung = {data, composed, rows, record, outcome, pack, unpack, value, lines, get gpu() { return gpu; }, get figures() { return figures; }};
 document.documentElement.dataset.ready = "1";
 climb().then(() => { drawTile(); });
 })();

@@ -3,7 +3,10 @@
 from toprung.lab.rung import Rung, Switch
 from toprung.tile import Tile
 
-CHECKS = Switch("UNCHECKED", "the compiler's checks of indices and loops are left out, which wgpu can do and a browser never does")
+CHECKS = Switch(
+    "UNCHECKED", "1: the compiler checks no index and bounds no loop; 2: it bounds no loop. wgpu can do that, a browser never does",
+    values=(0, 1, 2),
+)  # fmt: skip
 
 RUNG = Rung(
     idea="one invocation per element",

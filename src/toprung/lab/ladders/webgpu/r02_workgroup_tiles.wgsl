@@ -36,7 +36,7 @@ fn gemm(@builtin(local_invocation_id) at: vec3u, @builtin(workgroup_id) group: v
         Bs[tm][tn] = B[(k0 + tm) * p.ldb + n];
         workgroupBarrier(); // the tiles are complete
 
-        for (var k = 0u; k < BK; k++) { acc = fma(As[tm][k], Bs[k][tn], acc); }
+        /* unroll */ for (var k = 0u; k < BK; k++) { acc = fma(As[tm][k], Bs[k][tn], acc); }
         workgroupBarrier(); // nobody reads them any more
     }
 

@@ -10,7 +10,8 @@
 //
 // Workgroup: BN x DM invocations, DM = BM / TM, for a BM x BN block of C. BM = BN = BK.
 // Preconditions: M, N, K are whole tiles.
-// Idea: more work an invocation. One element of B, read from workgroup memory once, serves TM multiplications.
+// Idea: more work an invocation. One element of B, read from workgroup memory once, serves TM multiplications. Marked loops are
+// unrolled before the text is compiled: registers have no addresses, so acc lives in them only if each index is a constant.
 // For each multiply-add: 4/BM + 4/BN bytes of buffers, 4 + 4/TM bytes of workgroup memory.
 
 struct Call { M: u32, N: u32, K: u32, alpha: f32, lda: u32, ldb: u32, beta: f32, ldc: u32 }
@@ -32,20 +33,20 @@ fn gemm(@builtin(local_invocation_id) at: vec3u, @builtin(workgroup_id) group: v
     var acc: array<f32, TM>;
 
     for (var k0 = 0u; k0 < p.K; k0 += BK) {
-        for (var i = 0u; i < TM; i++) {
+        /* unroll */ for (var i = 0u; i < TM; i++) {
             As[tm + i * DM][tn] = A[(m + i * DM) * p.lda + k0 + tn];
             Bs[tm + i * DM][tn] = B[(k0 + tm + i * DM) * p.ldb + n];
         }
         workgroupBarrier(); // the tiles are complete
 
-        for (var k = 0u; k < BK; k++) {
+        /* unroll */ for (var k = 0u; k < BK; k++) {
             let b = Bs[k][tn];
-            for (var i = 0u; i < TM; i++) { acc[i] = fma(As[tm + i * DM][k], b, acc[i]); }
+            /* unroll */ for (var i = 0u; i < TM; i++) { acc[i] = fma(As[tm + i * DM][k], b, acc[i]); }
         }
         workgroupBarrier(); // nobody reads them any more
     }
 
-    for (var i = 0u; i < TM; i++) {
+    /* unroll */ for (var i = 0u; i < TM; i++) {
         let c = (m + i * DM) * p.ldc + n;
         var result = p.alpha * acc[i];
         if (p.beta != 0.0) { result = fma(p.beta, C[c], result); } // beta = 0 never reads C

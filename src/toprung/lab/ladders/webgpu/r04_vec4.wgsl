@@ -36,18 +36,18 @@ fn gemm(@builtin(local_invocation_id) at: vec3u, @builtin(workgroup_id) group: v
     var acc: array<vec4f, TM>;
 
     for (var k0 = 0u; k0 < p.K; k0 += BK) {
-        for (var i = 0u; i < TM; i++) {
+        /* unroll */ for (var i = 0u; i < TM; i++) {
             As[tm + i * DM][tn] = A[(m + i * DM) * lda + k0 / 4u + tn];
             Bs[tm + i * DM][tn] = B[(k0 + tm + i * DM) * ldb + n];
         }
         workgroupBarrier(); // the tiles are complete
 
-        for (var k = 0u; k < BK / 4u; k++) {
+        /* unroll */ for (var k = 0u; k < BK / 4u; k++) {
             let b0 = Bs[4u * k][tn];
             let b1 = Bs[4u * k + 1u][tn];
             let b2 = Bs[4u * k + 2u][tn];
             let b3 = Bs[4u * k + 3u][tn];
-            for (var i = 0u; i < TM; i++) {
+            /* unroll */ for (var i = 0u; i < TM; i++) {
                 let a = As[tm + i * DM][k];
                 acc[i] = fma(vec4f(a.w), b3, fma(vec4f(a.z), b2, fma(vec4f(a.y), b1, fma(vec4f(a.x), b0, acc[i]))));
             }
@@ -55,7 +55,7 @@ fn gemm(@builtin(local_invocation_id) at: vec3u, @builtin(workgroup_id) group: v
         workgroupBarrier(); // nobody reads them any more
     }
 
-    for (var i = 0u; i < TM; i++) {
+    /* unroll */ for (var i = 0u; i < TM; i++) {
         let c = (m + i * DM) * ldc + n;
         var result = p.alpha * acc[i];
         if (p.beta != 0.0) { result = fma(vec4f(p.beta), C[c], result); } // beta = 0 never reads C

@@ -35,11 +35,11 @@ fn gemm(@builtin(local_invocation_id) at: vec3u, @builtin(workgroup_id) group: v
     var acc: array<vec4f, TM>;
 
     for (var k0 = 0u; k0 < p.K; k0 += BK) {
-        for (var i = 0u; i < LA; i++) {
+        /* unroll */ for (var i = 0u; i < LA; i++) {
             let l = tid + i * DM * DN;
             As[l % BM][l / BM] = AT[(k0 + l / BM) * p.lda + m0 + l % BM];
         }
-        for (var i = 0u; i < LB; i++) {
+        /* unroll */ for (var i = 0u; i < LB; i++) {
             let l = tid + i * DM * DN;
             Bs[l / (BN / 4u)][l % (BN / 4u)] = B[(k0 + l / (BN / 4u)) * ldb + n0 + l % (BN / 4u)];
         }
@@ -47,12 +47,12 @@ fn gemm(@builtin(local_invocation_id) at: vec3u, @builtin(workgroup_id) group: v
 
         for (var k = 0u; k < BK; k++) {
             let b = Bs[k][tn];
-            for (var i = 0u; i < TM; i++) { acc[i] = fma(vec4f(As[tm + i * DM][k]), b, acc[i]); }
+            /* unroll */ for (var i = 0u; i < TM; i++) { acc[i] = fma(vec4f(As[tm + i * DM][k]), b, acc[i]); }
         }
         workgroupBarrier(); // nobody reads them any more
     }
 
-    for (var i = 0u; i < TM; i++) {
+    /* unroll */ for (var i = 0u; i < TM; i++) {
         let c = (m0 + tm + i * DM) * ldc + n0 + tn;
         var result = p.alpha * acc[i];
         if (p.beta != 0.0) { result = fma(vec4f(p.beta), C[c], result); } // beta = 0 never reads C

@@ -34,11 +34,11 @@ fn gemm(@builtin(local_invocation_id) at: vec3u, @builtin(workgroup_id) group: v
     var acc: array<array<vec4f, TN / 4u>, TM>;
 
     for (var k0 = 0u; k0 < p.K; k0 += BK) {
-        for (var i = 0u; i < LA; i++) {
+        /* unroll */ for (var i = 0u; i < LA; i++) {
             let l = tid + i * DM * DN;
             As[l % BM][l / BM] = AT[(k0 + l / BM) * p.lda + m0 + l % BM];
         }
-        for (var i = 0u; i < LB; i++) {
+        /* unroll */ for (var i = 0u; i < LB; i++) {
             let l = tid + i * DM * DN;
             Bs[l / (BN / 4u)][l % (BN / 4u)] = B[(k0 + l / (BN / 4u)) * ldb + n0 + l % (BN / 4u)];
         }
@@ -46,17 +46,17 @@ fn gemm(@builtin(local_invocation_id) at: vec3u, @builtin(workgroup_id) group: v
 
         for (var k = 0u; k < BK; k++) {
             var b: array<vec4f, TN / 4u>;
-            for (var j = 0u; j < TN / 4u; j++) { b[j] = Bs[k][tn + j * DN]; }
-            for (var i = 0u; i < TM; i++) {
+            /* unroll */ for (var j = 0u; j < TN / 4u; j++) { b[j] = Bs[k][tn + j * DN]; }
+            /* unroll */ for (var i = 0u; i < TM; i++) {
                 let a = As[tm + i * DM][k];
-                for (var j = 0u; j < TN / 4u; j++) { acc[i][j] = fma(vec4f(a), b[j], acc[i][j]); }
+                /* unroll */ for (var j = 0u; j < TN / 4u; j++) { acc[i][j] = fma(vec4f(a), b[j], acc[i][j]); }
             }
         }
         workgroupBarrier(); // nobody reads them any more
     }
 
-    for (var i = 0u; i < TM; i++) {
-        for (var j = 0u; j < TN / 4u; j++) {
+    /* unroll */ for (var i = 0u; i < TM; i++) {
+        /* unroll */ for (var j = 0u; j < TN / 4u; j++) {
             let c = (m0 + tm + i * DM) * ldc + n0 + tn + j * DN;
             var result = p.alpha * acc[i][j];
             if (p.beta != 0.0) { result = fma(vec4f(p.beta), C[c], result); } // beta = 0 never reads C

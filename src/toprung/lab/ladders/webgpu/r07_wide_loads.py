@@ -2,6 +2,7 @@
 
 from toprung.lab.ladders.webgpu.r01_naive import CHECKS
 from toprung.lab.ladders.webgpu.r02_workgroup_tiles import two_tiles
+from toprung.lab.ladders.webgpu.r03_more_work import LOOPS
 from toprung.lab.rung import Rung
 from toprung.tile import EQUAL_SHARES, Tile
 
@@ -18,7 +19,7 @@ RUNG = Rung(
     local_bytes=two_tiles,
     rules=EQUAL_SHARES,
     space=SPACE,
-    switches=(CHECKS,),
+    switches=(LOOPS, CHECKS),
     whole="ABC",
     transposed="A",
 )

@@ -36,11 +36,11 @@ fn gemm(@builtin(local_invocation_id) at: vec3u, @builtin(workgroup_id) group: v
     var acc: array<array<vec4f, TN / 4u>, TM>;
 
     for (var k0 = 0u; k0 < p.K; k0 += BK) {
-        for (var i = 0u; i < LA; i++) {
+        /* unroll */ for (var i = 0u; i < LA; i++) {
             let l = tid + i * DM * DN;
             As[l / (BM / 4u)][l % (BM / 4u)] = AT[(k0 + l / (BM / 4u)) * lda + m0 + l % (BM / 4u)];
         }
-        for (var i = 0u; i < LB; i++) {
+        /* unroll */ for (var i = 0u; i < LB; i++) {
             let l = tid + i * DM * DN;
             Bs[l / (BN / 4u)][l % (BN / 4u)] = B[(k0 + l / (BN / 4u)) * ldb + n0 + l % (BN / 4u)];
         }
@@ -48,10 +48,10 @@ fn gemm(@builtin(local_invocation_id) at: vec3u, @builtin(workgroup_id) group: v
 
         for (var k = 0u; k < BK; k++) {
             var b: array<vec4f, TN / 4u>;
-            for (var j = 0u; j < TN / 4u; j++) { b[j] = Bs[k][tn + j * DN]; }
-            for (var i = 0u; i < TM / 4u; i++) {
+            /* unroll */ for (var j = 0u; j < TN / 4u; j++) { b[j] = Bs[k][tn + j * DN]; }
+            /* unroll */ for (var i = 0u; i < TM / 4u; i++) {
                 let a = As[k][tm + i * DM];
-                for (var j = 0u; j < TN / 4u; j++) {
+                /* unroll */ for (var j = 0u; j < TN / 4u; j++) {
                     acc[4u * i][j] = fma(vec4f(a.x), b[j], acc[4u * i][j]);
                     acc[4u * i + 1u][j] = fma(vec4f(a.y), b[j], acc[4u * i + 1u][j]);
                     acc[4u * i + 2u][j] = fma(vec4f(a.z), b[j], acc[4u * i + 2u][j]);
@@ -62,8 +62,8 @@ fn gemm(@builtin(local_invocation_id) at: vec3u, @builtin(workgroup_id) group: v
         workgroupBarrier(); // nobody reads them any more
     }
 
-    for (var i = 0u; i < TM; i++) {
-        for (var j = 0u; j < TN / 4u; j++) {
+    /* unroll */ for (var i = 0u; i < TM; i++) {
+        /* unroll */ for (var j = 0u; j < TN / 4u; j++) {
             let c = (4u * (m0 + tm + i / 4u * DM) + i % 4u) * ldc + n0 + tn + j * DN;
             var result = p.alpha * acc[i][j];
             if (p.beta != 0.0) { result = fma(vec4f(p.beta), C[c], result); } // beta = 0 never reads C

@@ -36,7 +36,7 @@ fn gemm(@builtin(local_invocation_index) tid: u32, @builtin(subgroup_invocation_
     var acc: array<array<vec4f, TN / 4u>, TM>;
 
     for (var k0 = 0u; k0 < p.K; k0 += BK) {
-        for (var i = 0u; i < LB; i++) {
+        /* unroll */ for (var i = 0u; i < LB; i++) {
             let l = tid + i * DM * DN;
             Bs[l / (BN / 4u)][l % (BN / 4u)] = B[(k0 + l / (BN / 4u)) * ldb + n0 + l % (BN / 4u)];
         }
@@ -44,13 +44,13 @@ fn gemm(@builtin(local_invocation_index) tid: u32, @builtin(subgroup_invocation_
 
         for (var k = 0u; k < BK; k += DN) {
             var mine: array<vec4f, TM / 4u>;
-            for (var i = 0u; i < TM / 4u; i++) { mine[i] = AT[(k0 + k + tn) * lda + m0 + tm + i * DM]; }
+            /* unroll */ for (var i = 0u; i < TM / 4u; i++) { mine[i] = AT[(k0 + k + tn) * lda + m0 + tm + i * DM]; }
             for (var l = 0u; l < DN; l++) {
                 var b: array<vec4f, TN / 4u>;
-                for (var j = 0u; j < TN / 4u; j++) { b[j] = Bs[k + l][tn + j * DN]; }
-                for (var i = 0u; i < TM / 4u; i++) {
+                /* unroll */ for (var j = 0u; j < TN / 4u; j++) { b[j] = Bs[k + l][tn + j * DN]; }
+                /* unroll */ for (var i = 0u; i < TM / 4u; i++) {
                     let a = subgroupShuffle(mine[i], first + l);
-                    for (var j = 0u; j < TN / 4u; j++) {
+                    /* unroll */ for (var j = 0u; j < TN / 4u; j++) {
                         acc[4u * i][j] = fma(vec4f(a.x), b[j], acc[4u * i][j]);
                         acc[4u * i + 1u][j] = fma(vec4f(a.y), b[j], acc[4u * i + 1u][j]);
                         acc[4u * i + 2u][j] = fma(vec4f(a.z), b[j], acc[4u * i + 2u][j]);
@@ -62,8 +62,8 @@ fn gemm(@builtin(local_invocation_index) tid: u32, @builtin(subgroup_invocation_
         workgroupBarrier(); // nobody reads it any more
     }
 
-    for (var i = 0u; i < TM; i++) {
-        for (var j = 0u; j < TN / 4u; j++) {
+    /* unroll */ for (var i = 0u; i < TM; i++) {
+        /* unroll */ for (var j = 0u; j < TN / 4u; j++) {
             let c = (4u * (m0 + tm + i / 4u * DM) + i % 4u) * ldc + n0 + tn + j * DN;
             var result = p.alpha * acc[i][j];
             if (p.beta != 0.0) { result = fma(vec4f(p.beta), C[c], result); } // beta = 0 never reads C

@@ -1,6 +1,7 @@
 """Rung 10: any M, N and K, without padding B and C; and the compiler's own checks, switchable."""
 
 from toprung.lab.ladders.webgpu.r01_naive import CHECKS
+from toprung.lab.ladders.webgpu.r03_more_work import LOOPS
 from toprung.lab.ladders.webgpu.r07_wide_loads import SPACE
 from toprung.lab.ladders.webgpu.r09_double_buffer import TILES, two_buffers
 from toprung.lab.rung import Rung, Switch
@@ -17,6 +18,7 @@ RUNG = Rung(
     transposed="A",
     switches=(
         Switch("PREDICATE", "1: the kernel asks which elements exist; 0: B and C padded and cropped by helpers", values=(1, 0)),
+        LOOPS,
         CHECKS,
     ),
 )

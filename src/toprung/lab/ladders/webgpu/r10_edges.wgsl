@@ -24,11 +24,11 @@ var<workgroup> Bs: array<array<array<vec4f, BN / 4u>, BK>, 2>; // Bs[buffer][k][
 
 // BK rows of AT and of B, from row k0 on, into a buffer of workgroup memory; beyond B there are zeros
 fn stage(to: u32, k0: u32, m0: u32, n0: u32, tid: u32) {
-    for (var i = 0u; i < LA; i++) {
+    /* unroll */ for (var i = 0u; i < LA; i++) {
         let l = tid + i * DM * DN;
         As[to][l / (BM / 4u)][l % (BM / 4u)] = AT[(k0 + l / (BM / 4u)) * (p.lda / 4u) + m0 + l % (BM / 4u)];
     }
-    for (var i = 0u; i < LB; i++) {
+    /* unroll */ for (var i = 0u; i < LB; i++) {
         let l = tid + i * DM * DN;
         let k = k0 + l / (BN / 4u);
         let n = 4u * (n0 + l % (BN / 4u));
@@ -73,10 +73,10 @@ fn gemm(@builtin(local_invocation_id) at: vec3u, @builtin(workgroup_id) group: v
 
         for (var k = 0u; k < BK; k++) {
             var b: array<vec4f, TN / 4u>;
-            for (var j = 0u; j < TN / 4u; j++) { b[j] = Bs[now][k][tn + j * DN]; }
-            for (var i = 0u; i < TM / 4u; i++) {
+            /* unroll */ for (var j = 0u; j < TN / 4u; j++) { b[j] = Bs[now][k][tn + j * DN]; }
+            /* unroll */ for (var i = 0u; i < TM / 4u; i++) {
                 let a = As[now][k][tm + i * DM];
-                for (var j = 0u; j < TN / 4u; j++) {
+                /* unroll */ for (var j = 0u; j < TN / 4u; j++) {
                     acc[4u * i][j] = fma(vec4f(a.x), b[j], acc[4u * i][j]);
                     acc[4u * i + 1u][j] = fma(vec4f(a.y), b[j], acc[4u * i + 1u][j]);
                     acc[4u * i + 2u][j] = fma(vec4f(a.z), b[j], acc[4u * i + 2u][j]);
@@ -88,8 +88,8 @@ fn gemm(@builtin(local_invocation_id) at: vec3u, @builtin(workgroup_id) group: v
         now = 1u - now;
     }
 
-    for (var i = 0u; i < TM; i++) {
-        for (var j = 0u; j < TN / 4u; j++) {
+    /* unroll */ for (var i = 0u; i < TM; i++) {
+        /* unroll */ for (var j = 0u; j < TN / 4u; j++) {
             let m = 4u * (m0 + tm + i / 4u * DM) + i % 4u;
             let n = 4u * (n0 + tn + j * DN);
             store(m, n, acc[i][j].x);
