@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from toprung.backends.base import Session
 from toprung.device import Device
 from toprung.dispatch import tuned
-from toprung.dispatch.select import paths
+from toprung.dispatch.select import ON_REQUEST, paths
 from toprung.dispatch.tuned import TunedStore
 from toprung.errors import BadArgument, LaunchError, NoDevice, StoreError
 from toprung.gemm.desc import Desc
@@ -100,7 +100,7 @@ class Autotuner:
         ----------
         session, queue : where it will run: what is there already is waited for, so that it does not disturb
         """
-        if self.level() != "measure" or precision == "tf32" or desc.is_empty:
+        if self.level() != "measure" or precision in ON_REQUEST or desc.is_empty:
             return ""
         key = device.id, desc, precision
         if (reason := self._asked.get(key)) is not None:

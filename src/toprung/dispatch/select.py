@@ -19,11 +19,17 @@ from toprung.gemm.classes import problem_class
 from toprung.gemm.desc import Desc, GemmDesc
 from toprung.kernels.base import KernelFamily
 
-PRECISIONS = ("auto", "fp32", "fp32x", "tf32")
+PRECISIONS = ("auto", "fp32", "fp32x", "fp32x-strassen", "tf32")
 """Precisions that can be asked for."""
 
 FASTER = ("fp32x",)
 """Accuracy classes beside plain fp32 that are as accurate as it: ``auto`` takes the fastest."""
+
+INSTEAD = {"fp32x-strassen": "fp32x"}
+"""Precisions that promise less than fp32's accuracy, with what runs where they do not apply."""
+
+ON_REQUEST = (*INSTEAD, "tf32")
+"""Precisions that promise less than fp32's accuracy: nobody gets one who does not ask for it with the product."""
 
 LONG = 20e-6
 """Predicted seconds of a product in a group from which it is asked whether it is not faster by itself; less is a launch's own cost,
@@ -41,7 +47,8 @@ def select(
     Parameters
     ----------
     own : only kernels of toprung's; else what is installed may be selected, too
-    precision : ``"fp32"``; ``"fp32x"``, or fp32 where that cannot be; ``"auto"``, the faster of both; ``"tf32"``
+    precision : ``"fp32"``; ``"fp32x"``, or fp32 where that cannot be; ``"auto"``, the faster of both; ``"fp32x-strassen"``,
+        or ``"fp32x"`` where that gains nothing; ``"tf32"``
     store : lookup in the stores of tuned entries, which is asked before the heuristic
 
     Raises
@@ -53,6 +60,8 @@ def select(
         raise Unsupported(f"there is no precision {precision!r}; use one of {', '.join(PRECISIONS)}")
     if precision == "fp32":
         return _fp32(device, desc, own, store)
+    if precision in INSTEAD:
+        return _or_instead(device, desc, own, precision, store)
     if precision not in ("auto", *FASTER):
         return _asked_for(device, desc, own, precision, store)
 
@@ -64,7 +73,7 @@ def select(
     slower: set[str] = set()  # families that were measured and took longer than plain fp32
     best: KernelFamily | None = None
     passed: PassedOver = ()
-    for family in faster_families(precision):
+    for family in (f for f in faster_families(precision) if f.measured):
         reason, told = family.supports(device, desc), None
         if not reason and precision == "auto":
             told = store.slower_than_fp32(device, desc, own, family)
@@ -178,6 +187,15 @@ def _fp32(device: Device, desc: Desc, own: bool, store: TunedStore) -> Selection
 
 def _passed(found: Selection, family: KernelFamily, reason: str) -> Selection:
     return replace(found, passed_over=(*found.passed_over, (family.name, reason)))
+
+
+def _or_instead(device: Device, desc: Desc, own: bool, precision: str, store: TunedStore) -> Selection:
+    """Return the selection of a class that promises less than fp32x, or where it does not apply of what promises more."""
+    if reason := unsuited(device, desc, precision):
+        more = INSTEAD[precision]
+        found = select(device, desc, own, more, store)
+        return replace(found, why=f"{reason}; {more} ran in its place. {found.why}") if found.precision == more else found
+    return of_precision(device, desc, precision, store)
 
 
 def _asked_for(device: Device, desc: Desc, own: bool, precision: str, store: TunedStore) -> Selection:

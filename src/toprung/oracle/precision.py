@@ -21,7 +21,7 @@ class Precision:
     Attributes
     ----------
     loss : grade ratio that rounding the operands may cost one product, beyond what fp32 arithmetic costs
-    accurate : whether it is meant to be as accurate as fp32
+    accurate : whether it is meant to be as accurate as fp32, in the norm at least
     why : where ``loss`` comes from
     """
 
@@ -45,6 +45,7 @@ class Precision:
 _ALL = (
     Precision("fp32", 0, True, "IEEE single with fused multiply-adds: the yardstick"),
     Precision("fp32x", 0, True, "matrix units, promised to be as accurate as fp32"),
+    Precision("fp32x-strassen", 16, True, "fp32x of sums of quarters: an element has the errors of four, those beside it included"),
     Precision("bf16x6", 4, True, "three bf16 parts hold all 24 bits; of the nine products three of 2⁻²⁴ each are left out"),
     Precision("tf32x3", 8, True, "two TF32 parts hold 22 of an operand's 24 bits, and the product of the small parts is left out"),
     Precision("fp16", 2.0**14, False, "each operand rounded to 11 bits: 2 · 2⁻¹¹ relative; overflows past 65504"),

@@ -1,0 +1,100 @@
+// C = alpha * (sums of seven products) + beta * C: every quarter of C at once.
+//
+//      products:   P_0 | P_1 | … | P_6, each half_m x half_n            C11 C12 C21 C22 of the same 16 x 32 places
+//
+// A block has 16 x 32 places of each quarter, a thread four of a row. SIGNS_C: two bits for each product of a quarter (1: added, 2: subtracted).
+// The one idea: products are read once, all four quarters are made of them, and alpha, beta and C come in only here.
+//
+// An Inf or a NaN of one quarter, or a sum of quarters too large for fp32, reaches elements of C which have nothing to do with it. So what is
+// not finite is computed again in plain fp32 from A and B as they were given, each such element alone; ``count`` grows by one
+// for each 16 x 32 with any.
+
+#define ROWS 16
+#define COLS 32
+#define DEPTH 32 // of K at a time where elements are computed again, added up by themselves: errors grow with DEPTH + K / DEPTH
+#define PRODUCTS 7
+
+inline bool is_finite(float x) { return (__float_as_uint(x) & 0x7f800000) != 0x7f800000; }
+
+extern "C" __global__ void __launch_bounds__(128)
+combine(const float *A, const float *B, float *C, float alpha, float beta, const float *products, ulong *count, int M, int N, int K,
+        int half_m, int half_n, long long lda, int across_a, long long ldb, int across_b, int ldc) {
+    __shared__ float As[DEPTH][ROWS + 1], Bs[DEPTH][COLS + 1];
+    let_next_start();
+    wait_for_previous();
+    int tiles_n = half_n / COLS, first = blockIdx.x / tiles_n * ROWS, left = blockIdx.x % tiles_n * COLS; // halves are multiples of 32
+    int t = threadIdx.x, row = t / 8, col = t % 8 * 4;
+    const float *from = products + (long long)(first + row) * half_n + left + col;
+    float4 p[PRODUCTS];
+#pragma unroll
+    for (int i = 0; i < PRODUCTS; ++i) p[i] = __ldcg((const float4 *)(from + (long long)i * half_m * half_n));
+    bool wide = ldc % 4 == 0 && (ulong)C % 16 == 0;
+    uint again = 0; // bit 4 q + i: element i of quarter q
+#pragma unroll
+    for (int q = 0; q < 4; ++q) {
+        float sum[4] = {};
+#pragma unroll
+        for (int i = 0; i < PRODUCTS; ++i) {
+            constexpr ulong table = SIGNS_C;
+            uint sign = (uint)(table >> (2 * (PRODUCTS * q + i))) & 3;
+            float times = sign == 1 ? 1.0f : -1.0f;
+            if (!sign) continue;
+            sum[0] = fmaf(times, p[i].x, sum[0]), sum[1] = fmaf(times, p[i].y, sum[1]);
+            sum[2] = fmaf(times, p[i].z, sum[2]), sum[3] = fmaf(times, p[i].w, sum[3]);
+        }
+        int m = q / 2 * half_m + first + row, n = q % 2 * half_n + left + col;
+        if (m >= M || n >= N) continue;
+        float *to = C + (long long)m * ldc + n;
+        uint bad = 0;
+#pragma unroll
+        for (int i = 0; i < 4; ++i) bad |= (uint)(n + i < N && !is_finite(sum[i])) << i;
+        if (wide && n + 3 < N && !bad) {
+            float4 old = beta != 0 ? *(const float4 *)to : make_float4(0.0f, 0.0f, 0.0f, 0.0f), made;
+            made.x = beta != 0 ? fmaf(beta, old.x, alpha * sum[0]) : alpha * sum[0];
+            made.y = beta != 0 ? fmaf(beta, old.y, alpha * sum[1]) : alpha * sum[1];
+            made.z = beta != 0 ? fmaf(beta, old.z, alpha * sum[2]) : alpha * sum[2];
+            made.w = beta != 0 ? fmaf(beta, old.w, alpha * sum[3]) : alpha * sum[3];
+            *(float4 *)to = made;
+        } else {
+#pragma unroll
+            for (int i = 0; i < 4; ++i)
+                if (n + i < N && !(bad >> i & 1)) to[i] = beta != 0 ? fmaf(beta, to[i], alpha * sum[i]) : alpha * sum[i];
+        }
+        again |= bad << (4 * q);
+    }
+    if (!__syncthreads_or(again != 0)) return;
+#pragma unroll 1
+    for (int q = 0; q < 4; ++q) {
+        uint bad = again >> (4 * q) & 15;
+        if (!__syncthreads_or(bad != 0)) continue;
+        if (t == 0) atomicAdd(count, 1ull);
+        int m0 = q / 2 * half_m + first, n0 = q % 2 * half_n + left;
+        float sum[4] = {};
+#pragma unroll 1
+        for (int k0 = 0; k0 < K; k0 += DEPTH) {
+            for (int e = t; e < ROWS * DEPTH; e += 128) { // consecutive threads along memory
+                int k = across_a ? e / ROWS : e % DEPTH, r = across_a ? e % ROWS : e / DEPTH;
+                bool there = m0 + r < M && k0 + k < K;
+                As[k][r] = there ? A[across_a ? (k0 + k) * lda + m0 + r : (m0 + r) * lda + k0 + k] : 0.0f;
+            }
+            for (int e = t; e < COLS * DEPTH; e += 128) {
+                int k = across_b ? e / COLS : e % DEPTH, c = across_b ? e % COLS : e / DEPTH;
+                bool there = n0 + c < N && k0 + k < K;
+                Bs[k][c] = there ? B[across_b ? (k0 + k) * ldb + n0 + c : (n0 + c) * ldb + k0 + k] : 0.0f;
+            }
+            __syncthreads();
+            int depth = min(DEPTH, K - k0); // what lies behind K is not multiplied: 0 times Inf is a NaN
+            float acc[4] = {};
+            for (int k = 0; k < depth; ++k)
+#pragma unroll
+                for (int i = 0; i < 4; ++i) acc[i] = fmaf(As[k][row], Bs[k][col + i], acc[i]);
+#pragma unroll
+            for (int i = 0; i < 4; ++i) sum[i] += acc[i];
+            __syncthreads();
+        }
+        float *to = C + (long long)(m0 + row) * ldc + n0 + col;
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+            if (bad >> i & 1) to[i] = beta != 0 ? fmaf(beta, to[i], alpha * sum[i]) : alpha * sum[i];
+    }
+}

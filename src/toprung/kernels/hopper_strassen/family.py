@@ -1,0 +1,82 @@
+"""A level of Strassen over fp32x on Hopper: seven products of half the size in place of eight, for large products alone.
+
+Each operand of a product is a sum of quarters, formed in fp32 where it is split into fp16 terms. The promise is a normwise one: an
+error is small beside the norms of A and B, not beside |A|·|B| of its own element. Elements of C that come out as Inf or
+NaN are computed again in plain fp32, so that those of A and B reach no others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from toprung.backends.base import Session, Source
+from toprung.device import Device
+from toprung.gemm.desc import Desc, GemmDesc
+from toprung.kernels.base import TEST_EDGE, KernelConfig, KernelFamily, Launches, NoConfig
+from toprung.kernels.hopper_fp32x.config import CHUNK, Variant
+from toprung.kernels.hopper_strassen.cost import seconds
+from toprung.kernels.hopper_strassen.form import STRASSEN
+from toprung.kernels.hopper_strassen.launches import StrassenLaunches
+from toprung.kernels.hopper_strassen.sizes import pieces, supported, workspace_bytes
+from toprung.kernels.hopper_strassen.sources import combine_source, product_source, sums_source
+
+LAUNCHES = 4
+"""Kernels that a piece starts: two splitting passes, the products, and what makes C of them."""
+
+
+class HopperStrassen(KernelFamily):
+    """Large products on Hopper's Tensor Cores with an eighth fewer operations, as accurate as fp32 in the norm."""
+
+    name = "hopper_strassen"
+    precision = "fp32x-strassen"
+
+    def supports(self, device: Device, desc: Desc) -> str:
+        """Return why fp32x cannot compute the product, or why a level of Strassen gains nothing on it."""
+        if not isinstance(desc, GemmDesc):
+            return "Strassen's form is for products of matrices"
+        return supported(device, desc)
+
+    def candidates(self, device: Device, desc: Desc) -> Iterable[NoConfig]:
+        """Return the one there is: large products have one tile."""
+        return [NoConfig()]
+
+    def cost(self, device: Device, desc: Desc, config: KernelConfig) -> float:
+        """Return the seconds of all launches."""
+        assert isinstance(desc, GemmDesc)
+        return seconds(desc, device.compute_units)
+
+    def reason(self, device: Device, desc: Desc, config: KernelConfig) -> str:
+        """Return what was asked for."""
+        return "asked for: seven products of sums of quarters, errors are small beside the norms of A and B alone"
+
+    def compile(self, session: Session, desc: Desc, config: KernelConfig) -> Launches:
+        """Return the launches, of smaller products than ``supports`` allows, too."""
+        assert isinstance(desc, GemmDesc)
+        return StrassenLaunches(session, desc)
+
+    def workspace_bytes(self, device: Device, desc: Desc, config: KernelConfig) -> int:
+        """Return the bytes of seven operands of each side, four an element, and of seven products."""
+        assert isinstance(desc, GemmDesc)
+        return workspace_bytes(desc)
+
+    def launch_count(self, device: Device, desc: Desc, config: KernelConfig) -> int:
+        """Return four for each piece."""
+        assert isinstance(desc, GemmDesc)
+        return LAUNCHES * len(pieces(desc)) if desc.M and desc.N else 0
+
+    def texts(self, backend: str) -> Iterable[str]:
+        """Return the sources of all launches, and the tables of signs that are their macros."""
+        signs = " ".join(str(STRASSEN.signs(which)) for which in "abc")
+        return [*(source.text for source in (product_source(Variant()), sums_source(0, False), combine_source())), signs]
+
+    def test_problem(self, desc: Desc, config: KernelConfig) -> tuple[tuple[int, int, int], KernelConfig]:
+        """Return two tiles and an edge each way."""
+        tile = Variant()
+        return (2 * tile.BM + TEST_EDGE, 2 * tile.BN + TEST_EDGE, 6 * CHUNK + TEST_EDGE), config
+
+    def source(self, device: Device, config: KernelConfig) -> Source | None:
+        """Return the products' source."""
+        return product_source(Variant())
+
+
+FAMILY = HopperStrassen()

@@ -1,0 +1,40 @@
+"""The three kernels' sources: sums of quarters in two fp16 terms, the product of fp32x without its guard, and what makes C."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from toprung.backends.base import DYNAMIC_SHARED, Source
+from toprung.kernels.hopper_fp32x.config import CHUNK, Variant
+from toprung.kernels.hopper_fp32x.sources import FOLDER as FP32X
+from toprung.kernels.hopper_fp32x.sources import HEADERS, PATCH_BYTES
+from toprung.kernels.hopper_strassen.form import STRASSEN, Form
+
+FOLDER = Path(__file__).parent
+ALONG = 16
+"""Elements of a sum that a thread of the splitting pass holds where K runs along memory."""
+
+
+def sums_source(signs: int, across: bool, cluster: int = 1) -> Source:
+    """Return the splitting pass of one operand; ``cluster`` blocks together have the rows whose K runs across memory."""
+    shape = {"ACROSS": int(across), "ALONG": ALONG, "CLUSTER": cluster if across else 1, "HELD": 32}
+    defines = {"ARCH_SPECIFIC": 1, "SIGNS": signs, **shape, DYNAMIC_SHARED: PATCH_BYTES if across else 0}
+    return _source((FP32X / "split.cu", FOLDER / "sums.cu"), "sums", defines)
+
+
+def product_source(variant: Variant) -> Source:
+    """Return the product's kernel."""
+    defines = {**variant.defines(), DYNAMIC_SHARED: variant.shared_bytes}
+    title = f"strassen_{variant.BM}x{variant.BN}x{CHUNK}"
+    return _source((FOLDER / "unguarded.cuh", FP32X / "fp32x.cu"), "fp32x", defines, title)
+
+
+def combine_source(form: Form = STRASSEN) -> Source:
+    """Return the kernel that makes C of the products."""
+    return _source((FOLDER / "combine.cu",), "combine", {"ARCH_SPECIFIC": 1, "SIGNS_C": form.signs("c")})
+
+
+def _source(files: tuple[Path, ...], kernel: str, defines: Mapping[str, int], title: str = "") -> Source:
+    text = "\n".join(f'#line 1 "{one.name}"\n{one.read_text()}' for one in (*HEADERS, *files))
+    return Source(f"hopper_strassen/{kernel}", text, kernel, defines, "cuda", title=title or f"strassen_{kernel}")

@@ -1,0 +1,149 @@
+"""A level of Strassen from operands to result on a CPU, by the kernels' own sources: sums, edges, layouts, pieces, Inf and NaN."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hopper_on_cpu
+from conftest import require
+from hopper_on_cpu import Folder, Launch
+from test_hopper_on_cpu import Operands, close
+from toprung.kernels.hopper_fp32x.config import Variant
+from toprung.kernels.hopper_strassen import launches, sources
+from toprung.kernels.hopper_strassen.form import STRASSEN, WINOGRAD, Form
+from toprung.kernels.hopper_strassen.launches import StrassenLaunches
+from toprung.kernels.hopper_strassen.sizes import half
+
+SMALL = Variant(CONSUMERS=1, BN=32, STAGES=3, GROUP=2)
+NORMWISE = 6e-7
+"""Largest Frobenius error of these problems: some times that of fp32x."""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Folder:
+    require(not hopper_on_cpu.missing(), hopper_on_cpu.missing())
+    return Folder(tmp_path_factory.mktemp("strassen"))
+
+
+@pytest.fixture(autouse=True)
+def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launches, "Overlapping", Launch)
+    monkeypatch.setattr(launches, "kernel_of", lambda session, source: source)
+    monkeypatch.setattr(launches, "cluster_of", lambda half_k: 1)  # a cluster's blocks would have to run at once
+
+
+@pytest.mark.parametrize("form", [STRASSEN, WINOGRAD], ids=lambda form: form.name)
+def test_a_form_is_a_product_of_2x2_blocks(form: Form) -> None:
+    """Every product of two quarters comes out as often as it should: what Brent's equations say."""
+    for q, i, j in itertools.product(range(4), repeat=3):
+        found = sum(c * a[i] * b[j] for c, a, b in zip(form.c[q], form.a, form.b, strict=True))
+        assert found == (i % 2 == j // 2 and (i // 2, j % 2) == (q // 2, q % 2))
+
+
+def counted(plan: StrassenLaunches) -> int:
+    return int(np.ctypeslib.as_array((ctypes.c_uint64 * 1).from_address(plan._count.buffer.pointer))[0])  # type: ignore[attr-defined]
+
+
+def run(plan: Any, one: Operands, alpha: float = 1.0, beta: float = 0.0) -> Any:
+    return one.run(plan, alpha, beta)
+
+
+@pytest.mark.parametrize(
+    "sizes, turned, form",
+    [
+        ((100, 70, 90), "NN", STRASSEN), ((33, 97, 161), "TN", STRASSEN), ((64, 128, 64), "NT", WINOGRAD),
+        ((97, 65, 130), "TT", WINOGRAD),
+    ],
+)  # fmt: skip
+def test_sums_are_those_of_float64(folder: Any, sizes: tuple[int, int, int], turned: str, form: Form) -> None:
+    one = Operands.of(*sizes, turned=turned)
+    plan = StrassenLaunches(folder, one.call(), SMALL, form)
+    found = run(plan, one, 0.5, 2.0)
+    assert close(found, one.reference(0.5, 2.0), NORMWISE) and not counted(plan)
+    assert np.array_equal(found, run(plan, one, 0.5, 2.0)), "other bits the second time"
+    assert close(run(plan, one), one.reference(), NORMWISE)
+
+
+def special(one: Operands) -> None:
+    one.a[0, 5, 77], one.a[0, 60, 10], one.b[0, 3, 7] = np.inf, -np.inf, np.nan
+
+
+def near_the_largest(one: Operands) -> None:
+    """Sums of two quarters are too large for fp32, the products of one row and one column are not."""
+    one.a[0, 5] *= np.float32(2.0**127 * 1.9)
+    one.b *= np.float32(2.0**-20)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("change", [special, near_the_largest])
+@pytest.mark.parametrize("turned", ["NN", "TT"])
+def test_what_is_not_finite_reaches_nothing_else(folder: Any, change: Any, turned: str) -> None:
+    one = Operands.of(70, 50, 96, turned=turned)
+    change(one)
+    plan = StrassenLaunches(folder, one.call(), SMALL)
+    before = counted(plan)
+    for alpha, beta in ((1.0, 0.0), (0.5, 2.0)):
+        found, exact = run(plan, one, alpha, beta), one.reference(alpha, beta)
+        finite = np.isfinite(exact)
+        large, beside = np.arange(70) == 5, np.arange(70) == 5 + half(70)  # rows that share sums: the promise is normwise
+        assert np.array_equal(found[~finite], exact[~finite].astype(np.float32), equal_nan=True)
+        assert np.isfinite(found[finite]).all()
+        for rows in large, ~(large | beside):
+            assert close(found[0][rows], exact[0][rows], NORMWISE)
+    assert counted(plan) > before
+
+
+@pytest.mark.slow
+def test_rows_and_columns_have_exponents_of_their_own(folder: Any) -> None:
+    """Halves that are powers of two apart: each half's errors are small beside the larger one's."""
+    one = Operands.of(64, 64, 64)
+    one.a[:, :32] *= np.float32(2.0**-80)
+    one.b[:, :, 7] = 0
+    found = run(StrassenLaunches(folder, one.call(), SMALL), one)
+    assert close(found, one.reference(), NORMWISE) and not found[0, :, 7].any()
+
+
+@pytest.mark.slow
+def test_pieces_add_up(folder: Any) -> None:
+    one = Operands.of(130, 100, 200, turned="NT")
+    plan = StrassenLaunches(folder, one.call(), SMALL, longest=96)
+    assert len(plan.pieces) == 2 * 2 * 3
+    for alpha, beta in ((1.0, 0.0), (2.0, -0.5)):
+        assert close(run(plan, one, alpha, beta), one.reference(alpha, beta), NORMWISE)
+
+
+def right(folder: Any) -> None:
+    test_sums_are_those_of_float64(folder, (33, 97, 161), "TN", STRASSEN)
+
+
+def alone(folder: Any) -> None:
+    test_what_is_not_finite_reaches_nothing_else(folder, special, "NN")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "file, good, bad, test",
+    [
+        ("sums.cu", "sign == 1 ? 1.0f : -1.0f", "1.0f", right), ("sums.cu", "q % 2 * o.half_depth + k", "k", right),
+        ("sums.cu", "q / 2 * o.half_rows + row < o.rows", "row < o.rows", right), ("sums.cu", "Row{-shift, 0}", "Row{0, 0}", right),
+        ("combine.cu", "sign == 1 ? 1.0f : -1.0f", "1.0f", right), ("combine.cu", "q % 2 * half_n + left", "left", right),
+        ("combine.cu", "!is_finite(sum[i])", "false", alone), ("combine.cu", "m0 = q / 2 * half_m + first", "m0 = first", alone),
+    ],
+)  # fmt: skip
+def test_a_planted_bug_is_found(folder: Any, monkeypatch: pytest.MonkeyPatch, file: str, good: str, bad: str, test: Any) -> None:
+    original = sources._source
+
+    def planted(files: Any, kernel: str, defines: Any, title: str = "") -> Any:
+        found = original(files, kernel, defines, title)
+        return dataclasses.replace(found, text=found.text.replace(good, bad)) if file in {f.name for f in files} else found
+
+    assert good in (sources.FOLDER / file).read_text()
+    monkeypatch.setattr(sources, "_source", planted)
+    with pytest.raises(AssertionError):
+        test(folder)
