@@ -13,6 +13,7 @@ static void copies_wait() {}
 static void barrier_arrive_copied(uint bar) { barrier_arrive(bar); }
 static float4 shared_four(uint at) { return *(float4 *)at_byte(at); }
 static float2 shared_two(uint at) { return *(float2 *)at_byte(at); }
+static uint shared_half(uint at) { return *(unsigned short *)at_byte(at); }
 static float shared_one(uint at) { return *(float *)at_byte(at); }
 static void shared_put(uint at, uint a, uint b, uint c, uint d) { *(uint4 *)at_byte(at) = make_uint4(a, b, c, d); }
 static void shared_put(uint at, uint a, uint b) { *(uint2 *)at_byte(at) = uint2{a, b}; }

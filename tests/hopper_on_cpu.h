@@ -58,6 +58,7 @@ template <class To, class From> static To bits_as(From from) {
     return to;
 }
 static uint __float_as_uint(float x) { return bits_as<uint>(x); }
+static float __uint_as_float(uint x) { return bits_as<float>(x); }
 static float __int_as_float(int x) { return bits_as<float>(x); }
 static double __hiloint2double(int high, int low) { return bits_as<double>((word)(uint)high << 32 | (uint)low); }
 static int __clz(int x) { return x ? __builtin_clz((uint)x) : 32; }

@@ -19,6 +19,7 @@ import numpy as np
 from toprung.backends import nvrtc
 from toprung.backends.base import Source
 from toprung.gemm.desc import GemmDesc
+from toprung.kernels.hopper_presplit.config import PRESPLIT
 
 SHIM = Path(__file__).with_suffix(".h")
 COMPILER = shutil.which("g++")
@@ -48,6 +49,9 @@ def translated(source: Source, shim: Path = SHIM, begin: str = "epilogue.cuh", g
     kernel = text[text.index('extern "C"') :]
     if adding:
         kernel = kernel.replace(" ADDED_PARAMETERS", adding[1] if source.defines.get("EPILOGUE") else "")
+    split = re.search(r"define SPLIT_PARAMETERS (,.+)\n", text)
+    if split:
+        kernel = kernel.replace(" SPLIT_PARAMETERS", split[1] if source.defines.get("B_TYPE") == PRESPLIT else "")
     parameters = re.search(rf"\b{source.kernel}\(([^)]*)\) \{{", kernel)
     assert parameters
     kinds = [re.sub(r"\w+$", "", p.replace("__grid_constant__", "").strip()).strip() for p in parameters[1].split(",")]
@@ -59,7 +63,7 @@ def translated(source: Source, shim: Path = SHIM, begin: str = "epilogue.cuh", g
 
 
 class Folder:
-    """Where what was built lies, and the session's stand-in, of so many multiprocessors."""
+    """Return the path of what was built, and the session's stand-in, of so many SMs."""
 
     queue = 1
 

@@ -32,7 +32,7 @@ def product(operands: Operands) -> F32:
 def verdict(
     problem: Gemm, spoil: Callable[[F32, F32], Any] = lambda c, flat: None, fill: str | Distribution = "uniform"
 ) -> Verdict:
-    """What is said of a right result after ``spoil(C, backing array)``."""
+    """Return what is said of a right result after ``spoil(C, backing array)``."""
     operands = hostile(problem, fill)
     flat = product(operands)
     spoil(view(problem.output, flat), flat)

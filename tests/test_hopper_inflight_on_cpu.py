@@ -206,7 +206,7 @@ def test_integers_are_exact(folder: Folder) -> None:
 
 
 PLANTS = (
-    ("lo[p]);", "lo[p]); lo[p] = 0;"), ("(k ^ (k / EACH ^ warp) % PARTS)", "k"),
+    ("lo[p]);", "lo[p]); lo[p] = 0;"), ("(k ^ (k / EACH ^ warp) % TURNS)", "k"),
     ("smallest < least ?", "false ?"), ("c / 2 % 2 * 8", "0"),
     ("__umulhi(n, inverse)", "__umulhi(n, inverse - 1)"), ("(whole ? GROUP : last.by)", "GROUP"),
     ("int rest = K - k -", "int rest = K + 1 - k -"), ("hi[s][h + 2], lo[s][h + 2]", "hi[s][h], lo[s][h]"),

@@ -1,4 +1,4 @@
-"""What is known about a device, as one frozen record that everything else reads."""
+"""Device: all that is known of one, as a frozen record that everything else reads."""
 
 from __future__ import annotations
 

@@ -144,6 +144,10 @@ class StalePlan(ToprungError, ValueError):
     """A plan called with operands other than those it was made for."""
 
 
+class StaleOperand(ToprungError, ValueError):
+    """A prepacked operand whose source has been written to since it was prepacked."""
+
+
 class StoreError(ToprungError, ValueError):
     """A store of tuned entries, or an entry, that cannot be read or written: damaged, foreign, newer, read-only, the disk full."""
 

@@ -75,7 +75,7 @@ class Tile:
         return {name: v for name, v in self.__dict__.items() if v is not None}
 
     def defines(self) -> dict[str, int]:
-        """What the kernel text is compiled with: the free parameters and the derived sizes."""
+        """Macros that the kernel's source is compiled with: the free parameters and the derived sizes."""
         return {**self.given(), "DM": self.DM, "DN": self.DN, "LA": self.LA, "LB": self.LB}
 
     def __str__(self) -> str:

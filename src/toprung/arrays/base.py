@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -10,8 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toprung.errors import BadArray
+from toprung.gemm.desc import ELEMENT_BYTES
 
 HOST = "host"
+HALVES = ("float16", "bfloat16")
+"""Types that a factor of ``matmul`` may have beside float32."""
 
 
 class Home(NamedTuple):
@@ -51,6 +54,7 @@ class Operand:
     writable : True if the elements may be written
     host : the same elements as a NumPy array, if they lie on the host; None elsewhere
     unordered : True if the array's library does not know of ``queue``, so that a call must wait for the result
+    dtype : type of the elements: ``"float32"``, or of a factor one of ``HALVES``
     """
 
     adapter: Adapter
@@ -64,6 +68,12 @@ class Operand:
     writable: bool = True
     host: NDArray[np.float32] | None = None
     unordered: bool = False
+    dtype: str = "float32"
+
+    @property
+    def size(self) -> int:
+        """Bytes of an element."""
+        return ELEMENT_BYTES[self.dtype]
 
 
 class Adapter:
@@ -95,8 +105,21 @@ class Adapter:
         """Return the array as an Operand, or raise BadArray, whose message calls it ``name``."""
         raise NotImplementedError
 
+    def half(self, thing: Any) -> str:
+        """Return the type of an array's elements if it is one of ``HALVES`` that ``widened`` takes; else an empty text."""
+        kind = str(getattr(thing, "dtype", "")).removeprefix("torch.")
+        return kind if kind in HALVES else ""
+
+    def widened(self, thing: Any) -> Any:
+        """Return an array of halves as a float32 array of the same library in the same place."""
+        raise NotImplementedError
+
+    def half_operand(self, thing: Any, name: str) -> Operand:
+        """Return an array of halves as an Operand: as it lies if the library has a signature for it, else widened."""
+        return self.operand(self.widened(thing), name)
+
     def empty(self, like: Operand, shape: tuple[int, ...], fortran: bool = False) -> Any:
-        """Return a new array of this kind and of this shape where ``like`` lies; column-major if ``fortran`` is True."""
+        """Return a new float32 array of this kind and of this shape where ``like`` lies; column-major if ``fortran`` is True."""
         raise NotImplementedError
 
     def returned(self, made: Any, like: Operand) -> Any:
@@ -118,6 +141,10 @@ class Adapter:
     def detached(self, thing: Any) -> Any:
         """Return the same elements as an array that nothing is recorded of."""
         return thing
+
+    def watch(self, thing: Any) -> Callable[[], bool] | None:
+        """Return a function that returns True from when an array is written to; None if the library cannot tell."""
+        return None
 
     # the short way, for calls like an earlier one: only asked where ``signature`` is not None
 

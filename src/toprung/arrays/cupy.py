@@ -7,6 +7,7 @@ from collections.abc import Hashable
 from typing import Any
 
 from toprung.arrays.base import Adapter, Home, Operand, refuse_dtype
+from toprung.gemm.desc import ELEMENT_BYTES
 
 
 class CuPy(Adapter):
@@ -20,9 +21,22 @@ class CuPy(Adapter):
         """Return the array's memory as an Operand on CuPy's current stream; raise BadArray for another type than float32."""
         if thing.dtype != "float32":
             raise refuse_dtype(name, thing.dtype, f"{name}.astype(cupy.float32)")
+        return self._operand(thing, "float32")
+
+    def widened(self, thing: Any) -> Any:
+        """Return a float32 array on the device of the array."""
+        cupy = sys.modules["cupy"]
+        with cupy.cuda.Device(thing.device.id):
+            return thing.astype(cupy.float32)
+
+    def half_operand(self, thing: Any, name: str) -> Operand:
+        """Return the array's memory as an Operand on CuPy's current stream."""
+        return self._operand(thing, self.half(thing))
+
+    def _operand(self, thing: Any, dtype: str) -> Operand:
         home = Home("cuda", thing.device.id)
-        strides = tuple(s // 4 for s in thing.strides)
-        return Operand(self, thing, thing.shape, strides, home, thing.data.ptr, queue=self.queue(thing, home))
+        strides = tuple(s // ELEMENT_BYTES[dtype] for s in thing.strides)
+        return Operand(self, thing, thing.shape, strides, home, thing.data.ptr, queue=self.queue(thing, home), dtype=dtype)
 
     def empty(self, like: Operand, shape: tuple[int, ...], fortran: bool = False) -> Any:
         """Return a new array from CuPy's memory pool for the current stream, on the device of ``like``."""
@@ -32,7 +46,7 @@ class CuPy(Adapter):
 
     def signature(self, thing: Any, writable: bool = False) -> Hashable:
         """Return type, shape, strides in bytes and device number."""
-        return thing.dtype.char, thing.shape, thing.strides, thing.device.id
+        return thing.dtype.name, thing.shape, thing.strides, thing.device.id
 
     def address(self, thing: Any) -> int:
         """Return the address of the first element, in bytes."""

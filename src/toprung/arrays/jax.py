@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from toprung.arrays.base import Operand, refuse_dtype
+from toprung.arrays.base import Adapter, Operand, refuse_dtype
 from toprung.arrays.dlpack import DLPack
 from toprung.errors import BadArray
 
@@ -24,6 +24,14 @@ class JAX(DLPack):
     def knows(self, kind: type) -> bool:
         """Return True for the types of JAX's arrays, and of what stands for them while JAX traces a function."""
         return any(c.__name__ in TYPES and c.__module__.partition(".")[0] in PACKAGES for c in kind.__mro__)
+
+    def half(self, thing: Any) -> str:
+        """Return the type of halves; a tracer is refused as any is."""
+        return "" if any(c.__name__ == "Tracer" for c in type(thing).__mro__) else Adapter.half(self, thing)
+
+    def widened(self, thing: Any) -> Any:
+        """Return a float32 array where the array lies."""
+        return thing if thing.is_deleted() else thing.astype("float32")
 
     def operand(self, thing: Any, name: str) -> Operand:
         """Return the array; raise BadArray for a tracer, what is deleted or spread over devices, and for another type or place."""

@@ -39,6 +39,14 @@ class NumPy(Adapter):
             raise refuse_dtype(name, f"byte-swapped {array.dtype}", f"{name}.astype(numpy.float32)")
         return host_operand(self, thing, array)
 
+    def half(self, thing: Any) -> str:
+        """Return the type of halves; a masked array is refused as any is."""
+        return "" if hasattr(thing, "mask") else super().half(thing)
+
+    def widened(self, thing: Any) -> Any:
+        """Return a float32 array."""
+        return np.asarray(thing).astype(np.float32)
+
     def empty(self, like: Operand, shape: tuple[int, ...], fortran: bool = False) -> Any:
         """Return a new NumPy array; column-major if ``fortran`` is True."""
         return np.empty(shape, np.float32, order="F" if fortran else "C")

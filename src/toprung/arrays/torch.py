@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 import sys
+import weakref
 from collections.abc import Callable, Hashable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from toprung.arrays.base import Adapter, Home, Operand, refuse_dtype
+from toprung.arrays.base import HOST, Adapter, Home, Operand, refuse_dtype
 from toprung.arrays.numpy import host_operand
 from toprung.errors import BadArray
 
@@ -37,22 +38,36 @@ class Torch(Adapter):
 
     def operand(self, thing: Any, name: str) -> Operand:
         """Return the tensor's memory as an Operand; raise BadArray for a gradient to record, no strides, another type or device."""
-        torch = _torch()
-        if thing.dtype != torch.float32:
+        if thing.dtype != _torch().float32:
             raise refuse_dtype(name, thing.dtype, f"{name}.float()")
+        return self._operand(thing, name, "float32")
+
+    def widened(self, thing: Any) -> Any:
+        """Return a float32 tensor, dense in the same order."""
+        return thing.detach().float()
+
+    def half_operand(self, thing: Any, name: str) -> Operand:
+        """Return the tensor's memory as an Operand, under the conditions of ``operand``."""
+        return self._operand(thing, name, self.half(thing))
+
+    def _operand(self, thing: Any, name: str, dtype: str) -> Operand:
+        torch = _torch()
         if thing.layout != torch.strided:
             raise BadArray(f"{name} is a tensor of layout {thing.layout}: pass {name}.to_dense()")
         if thing.requires_grad and torch.is_grad_enabled():
             raise BadArray(f"{name} requires a gradient, which only matmul records: pass {name}.detach(), or use torch.no_grad()")
         thing = thing.resolve_neg() if thing.is_neg() else thing
+        if thing.device.type == "cpu" and dtype != "float32":
+            return Operand(self, thing, tuple(thing.shape), thing.stride(), Home(HOST), thing.data_ptr(), dtype=dtype)
         if thing.device.type == "cpu":
             return host_operand(self, thing, thing.detach().numpy())
         if thing.device.type != "cuda" or torch.version.cuda is None:
             raise BadArray(f"{name} is on {thing.device}, which toprung does not reach: move it with {name}.cpu() or {name}.cuda()")
         number = thing.device.index
         return Operand(
-            self, thing, tuple(thing.shape), thing.stride(), Home("cuda", number), thing.data_ptr(), queue=_stream_of()(number)
-        )
+            self, thing, tuple(thing.shape), thing.stride(), Home("cuda", number), thing.data_ptr(), queue=_stream_of()(number),
+            dtype=dtype,
+        )  # fmt: skip
 
     def empty(self, like: Operand, shape: tuple[int, ...], fortran: bool = False) -> Any:
         """Return a new tensor from PyTorch's allocator for the current stream, on the device of ``like``."""
@@ -91,6 +106,22 @@ class Torch(Adapter):
         """Return the tensor without its history."""
         return thing.detach()
 
+    def watch(self, thing: Any) -> Callable[[], bool] | None:
+        """Return a function that asks the tensor's version, and its address while it lives; it keeps none of its memory.
+
+        Writes through ``.data`` count nowhere. Tensors of inference mode have no version.
+        """
+        if thing.is_inference():
+            return None
+        counter, version, here, at = thing.detach(), thing._version, weakref.ref(thing), thing.data_ptr()
+        counter.data = thing.new_empty(0)  # other memory, and the same counter as before
+
+        def changed() -> bool:
+            now = here()
+            return counter._version != version or (now is not None and now.data_ptr() != at)
+
+        return changed
+
     def address(self, thing: Any) -> int:
         """Return the address of the first element, in bytes."""
         return int(thing.data_ptr())
@@ -101,7 +132,7 @@ class Torch(Adapter):
 
     def fresh(self, thing: Any, shape: tuple[int, ...]) -> Any:
         """Return a new tensor from PyTorch's allocator, on the device of ``thing``."""
-        return thing.new_empty(shape)
+        return thing.new_empty(shape) if thing.dtype is _torch().float32 else thing.new_empty(shape, dtype=_torch().float32)
 
     def queue(self, thing: Any, home: Home) -> Any:
         """Return the handle of PyTorch's current stream on a device."""
@@ -109,7 +140,7 @@ class Torch(Adapter):
 
     def lend(self, thing: Any, nbytes: int) -> tuple[Any, int]:
         """Return memory of PyTorch's caching allocator; of the graph's own pool while the stream is captured."""
-        made = thing.new_empty(-(-nbytes // 4))
+        made = thing.new_empty(-(-nbytes // thing.element_size()))
         return made, made.data_ptr()
 
 

@@ -25,7 +25,7 @@ HEADER, SECTION, SEGMENT, SYMBOL = 64, 64, 56, 24
 
 @dataclass(frozen=True)
 class KernelFacts:
-    """What a cubin says of one kernel.
+    """Facts that a cubin states about one kernel.
 
     Attributes
     ----------
@@ -48,7 +48,7 @@ class KernelFacts:
 
 @dataclass(frozen=True)
 class Facts:
-    """What a cubin says of itself."""
+    """Facts that a cubin states about itself."""
 
     arch: str
     kernels: Mapping[str, KernelFacts] = field(default_factory=dict)
@@ -111,7 +111,7 @@ def check_launch(code: bytes, name: str, kernel: str, block: Sequence[int], size
 
 
 def runs_on(code: str, device: str) -> bool:
-    """Whether a GPU runs code for an architecture: the same major number, and a minor one that is not greater."""
+    """Return True if a GPU runs code for an architecture: the same major number, and a minor one that is not greater."""
     (a, b), (c, d) = (divmod(int("".join(filter(str.isdigit, name)) or 0), 10) for name in (code, device))
     return a == c and b <= d
 

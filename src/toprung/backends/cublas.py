@@ -11,16 +11,20 @@ from typing import Any
 
 from toprung.backends import cuda_libraries
 from toprung.backends.base import Session
+from toprung.backends.cuda import beside_captures
 from toprung.device import Device
 from toprung.errors import LaunchError
-from toprung.gemm.desc import Desc, GemmDesc, GemvDesc
+from toprung.gemm.desc import ELEMENT_BYTES, Desc, GemmDesc, GemvDesc
 
 MISSING = "no cuBLAS library is installed; pip install nvidia-cublas (PyTorch brings it, too)"
 
 # cudaDataType_t, cublasComputeType_t and cublasGemmAlgo_t
-R_32F, R_16F = 0, 2
+R_32F, R_16F, R_16BF = 0, 2, 14
 COMPUTE_32F, COMPUTE_TF32 = 68, 77
 DEFAULT_ALGORITHM = -1
+
+TYPES = {"float32": R_32F, "float16": R_16F, "bfloat16": R_16BF}
+"""cudaDataType_t of the types that A and B may have."""
 
 _INT, _LONG, _POINTER = ctypes.c_int, ctypes.c_longlong, ctypes.c_void_p
 _OPERAND: list[Any] = [
@@ -77,7 +81,8 @@ def check(status: int, what: str) -> None:
 def create_handle(stream: int) -> ctypes.c_void_p:
     """Return a new cuBLAS handle for a stream of the context that is current. Making one takes long: keep it."""
     handle = ctypes.c_void_p()
-    check(library().cublasCreate_v2(ctypes.byref(handle)), "cublasCreate")
+    with beside_captures():  # it allocates, and the stream may be captured already when it gets its first product
+        check(library().cublasCreate_v2(ctypes.byref(handle)), "cublasCreate")
     check(library().cublasSetStream_v2(handle, stream), "cublasSetStream")
     return handle
 
@@ -105,14 +110,18 @@ def _handle(context: int, stream: int) -> Any:
 
 
 def gemm_ex(session: Session, desc: Desc, kind: int) -> Callable[..., None]:
-    """Return a function that calls ``cublasGemmEx``, or its strided batch, in a stream; ``kind``: a ``cublasComputeType_t``."""
+    """Return a function that calls ``cublasGemmEx``, or its strided batch, in a stream; ``kind``: a ``cublasComputeType_t``.
+
+    C is float32, and A and B are of the descriptor's types: cuBLAS takes two of one type.
+    """
     found: Any = library()
     g = desc if isinstance(desc, GemmDesc) else _as_product(desc)
     # column-major: Cᵀ = op(B)ᵀ · op(A)ᵀ, so B comes first and M and N change places
     shape = (int(g.trans_b), int(g.trans_a), g.N, g.M, g.K)
     alpha, beta = ctypes.c_float(), ctypes.c_float()
     pa, pb = ctypes.byref(alpha), ctypes.byref(beta)
-    f32, algorithm = R_32F, DEFAULT_ALGORITHM
+    type_a, type_b, algorithm = TYPES[g.type_a], TYPES[g.type_b], DEFAULT_ALGORITHM
+    size_a, size_b = ELEMENT_BYTES[g.type_a], ELEMENT_BYTES[g.type_b]
     context = int(session._context)  # type: ignore[attr-defined]
     current = session.current  # type: ignore[attr-defined]  # only CUDA's sessions get here
     simple, strided = found.cublasGemmEx, found.cublasGemmStridedBatchedEx
@@ -120,7 +129,8 @@ def gemm_ex(session: Session, desc: Desc, kind: int) -> Callable[..., None]:
     def run(
         a: int, offset_a: int, b: int, offset_b: int, c: int, offset_c: int, first: float, second: float, queue: Any = None
     ) -> None:
-        left, right, out = (b + 4 * offset_b, f32, g.ldb), (a + 4 * offset_a, f32, g.lda), (c + 4 * offset_c, f32, g.ldc)
+        left, right = (b + size_b * offset_b, type_b, g.ldb), (a + size_a * offset_a, type_a, g.lda)
+        out = c + 4 * offset_c, R_32F, g.ldc
         with _lock, current():
             alpha.value, beta.value = first, second
             handle = _handle(context, int(session.queue if queue is None else queue))

@@ -97,7 +97,7 @@ def _text(driver: Any, status: Any) -> str:
 
 
 def _call(result: tuple[Any, ...]) -> Any:
-    """What a driver call gave (a tuple if it gave several things), or _DriverError."""
+    """Return what a driver call gave (a tuple if it gave several things), or raise _DriverError."""
     status, *values = result
     if status:
         raise _DriverError(status, _text(_driver(), status))
@@ -211,13 +211,13 @@ class _Event:
 def _release(free: Callable[[Any], Any], handle: Any, context: Any) -> None:
     """Give something back to the context it came from. In a forked child nothing can be given back."""
     if not _forked:
-        with _beside_captures():
+        with beside_captures():
             _driver().cuCtxSetCurrent(context)
             free(handle)
 
 
 @contextmanager
-def _beside_captures() -> Iterator[None]:
+def beside_captures() -> Iterator[None]:
     """Let a block load, allocate and copy while some stream is captured into a graph.
 
     Anywhere else the driver would refuse that, and spoil the capture, whichever thread's it is: loading is asked for by whoever
@@ -255,7 +255,7 @@ class CUDABuffer:
         return self.pointer
 
     def part(self, offset: int, nbytes: int) -> CUDABuffer:
-        """The same memory from an offset on."""
+        """Return a view of the memory from an offset on."""
         return CUDABuffer(self.pointer + offset, nbytes, self)
 
 
@@ -315,7 +315,7 @@ class CUDASession:
         driver, device = self._driver, self.device
         what, codes = _described(source), driver.CUresult
         try:
-            with _beside_captures():
+            with beside_captures():
                 module = _call(driver.cuModuleLoadData(binary))
                 function = _call(driver.cuModuleGetFunction(module, source.symbol.encode()))
         except _DriverError as error:
@@ -355,7 +355,7 @@ class CUDASession:
         """Device memory, refused before the driver is asked for more than is free."""
         self._alive()
         driver = self._driver
-        with _beside_captures():
+        with beside_captures():
             free, _ = _call(driver.cuMemGetInfo())
             if nbytes > free:
                 raise OutOfDeviceMemory(str(self.device), nbytes, free, "beside what is in use")
@@ -375,7 +375,7 @@ class CUDASession:
         self._alive()
         if array.nbytes:
             source = np.ascontiguousarray(array)
-            with _beside_captures():
+            with beside_captures():
                 self._do(self._driver.cuMemcpyHtoDAsync(_pointer(buffer), source.ctypes.data, source.nbytes, self.queue))
                 self.synchronize()
 
@@ -431,7 +431,7 @@ class CUDASession:
         return self._encoded("fp16", kind, swizzle, _pointer(buffer), (rows, cols), 2 * cols, box)
 
     def tensor_map_fp32(self, address: int, rows: int, cols: int, ld: int, box: tuple[int, int]) -> np.void:
-        """The same of fp32, ``ld`` elements from row to row; boxes of at most 256 × 256, and not swizzled.
+        """Return a tensor map of fp32, ``ld`` elements from row to row; boxes of at most 256 × 256, and not swizzled.
 
         ``address`` and rows begin on 16 bytes.
         """
@@ -626,7 +626,7 @@ class CUDASession:
         return _Event(event, self._context)
 
     def wait(self, queue: Any, event: Any) -> None:
-        """What comes into a queue from now on waits for an event; the host does not."""
+        """Make what comes into a queue from now on wait for an event; the host does not."""
         self._alive()
         self._do(self._driver.cuStreamWaitEvent(queue, event.handle, 0))
 
@@ -641,14 +641,14 @@ class CUDASession:
         self._do(self._driver.cuStreamSynchronize(queue))
 
     def capturing(self, queue: Any) -> bool:
-        """Whether a stream is being captured; the default stream counts as captured while any other is, for it may not be used."""
+        """Return True if a stream is being captured; the default stream may not be used while any is, and counts as captured."""
         self._alive()
         driver = self._driver
         status, *found = driver.cuStreamIsCapturing(self.queue if queue is None else queue)
         return bool(status) or found[0] != driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE
 
     def clock_mhz(self) -> float | None:
-        """What NVML says of the multiprocessors."""
+        """Return what NVML says of the SMs."""
         return clock_mhz(self.device)
 
     def close(self) -> None:
@@ -669,7 +669,7 @@ class CUDASession:
             raise self._failed(error) from None
 
     def _failed(self, error: _DriverError) -> LaunchError:
-        """What was launched last is the likely cause: a kernel's faults are reported by whatever is asked next."""
+        """Name what was launched last as the likely cause: a kernel's faults are reported by whatever is asked next."""
         return LaunchError(
             f"{self.device}: {error}; last launched: {self._last}. After a fault in a kernel, start the process again"
         )

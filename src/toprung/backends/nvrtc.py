@@ -79,7 +79,7 @@ def version() -> str:
 
 @functools.cache
 def architectures() -> tuple[str, ...]:
-    """What it compiles for, oldest first."""
+    """Return the architectures that it compiles for, oldest first."""
     _status, numbers = _library().nvrtcGetSupportedArchs()
     return tuple(f"sm_{n}" for n in numbers)
 
@@ -127,7 +127,7 @@ def compile_cubin(source: Source, arch: str, device: str = "") -> Cubin:
 
 @functools.cache
 def include_paths() -> tuple[str, ...]:
-    """Where CUDA's own headers lie, for texts that include them."""
+    """Return the folders of CUDA's own headers, for sources that include them."""
     from cuda import pathfinder
 
     found = cuda_libraries.headers() or pathfinder.find_nvidia_header_directory("cudart")

@@ -122,7 +122,7 @@ class OpenCLBackend:
         return found
 
     def advice(self) -> list[str]:
-        """How to get a CPU runtime, and Intel's where it would help."""
+        """Return advice on getting a CPU runtime, and Intel's where it would help."""
         lines = []
         if _pyopencl() is None:
             installed = importlib.util.find_spec("pyopencl") is not None
@@ -549,7 +549,7 @@ class OpenCLSession:
         return event
 
     def wait(self, queue: Any, event: Any) -> None:
-        """What comes into a queue from now on waits for an event; the host does not."""
+        """Make what comes into a queue from now on wait for an event; the host does not."""
         self._alive()
         self._cl.enqueue_barrier(queue, wait_for=[event])
 

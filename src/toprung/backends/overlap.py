@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from toprung.backends.base import Kernel, Session
 from toprung.backends.cuda import _argument, _text
@@ -62,7 +63,7 @@ class Overlapping:
             config.attrs = [attribute]
             config.numAttrs = 1
 
-    def replace(self, place: int, value: np.generic) -> None:
+    def replace(self, place: int, value: np.generic | NDArray[Any]) -> None:
         """Set another value of the same kind for one of the ``fixed`` arguments, from the next launch on."""
         kept = self._kept[3][place]
         kept[...] = np.frombuffer(value.tobytes(), kept.dtype).reshape(kept.shape)

@@ -87,6 +87,7 @@ def checked(a: Any, b: Any, out: Any, bias: Any, activation: str, how: How) -> C
     """Check the operands of f(A·B + bias)."""
     packed = None
     if isinstance(b, PackedOperand):
+        b.check()
         how, packed, b = replace(how, precision=b.asked(how.precision)), b.terms, b.array
     given = arranged(*taken(a, b, out), out, how)
     return Checked(given, None if bias is None else added(bias, given, how), packed, activation, how)

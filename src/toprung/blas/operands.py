@@ -60,19 +60,19 @@ class View:
     @property
     def address(self) -> int:
         """Address of the first element, in bytes."""
-        return self.operand.address + 4 * self.offset
+        return self.operand.address + self.operand.size * self.offset
 
     @property
     def layout(self) -> Layout:
         """Shape, strides and alignment, as kernel selection sees them."""
-        return Layout(self.shape, self.strides, aligned(self.address))
+        return Layout(self.shape, self.strides, aligned(self.address), self.operand.dtype)
 
     @property
     def first(self) -> tuple[Any, int]:
         """Handle of the memory in its runtime, and index of the first element in it."""
         if self.operand.memory is None:
             return self.address, 0
-        return self.operand.memory, self.address // 4
+        return self.operand.memory, self.address // self.operand.size
 
     @property
     def on_host(self) -> NDArray[np.float32]:
@@ -109,7 +109,7 @@ def taken(a: Any, b: Any, out: Any) -> tuple[Operand, Operand, Operand | None]:
     """Return the operands of a product as toprung sees them; None for an ``out`` that is not given."""
     if isinstance(a, PackedOperand):
         raise BadArray("a is prepacked, and only b can be: pass the array itself as a, or exchange the operands and transpose both")
-    first, second = strict(a, "a"), strict(b, "b")
+    first, second = factor(a, "a"), factor(b, "b")
     return first, second, output(out)
 
 
@@ -153,6 +153,12 @@ def together(views: Sequence[Operand], how: How) -> None:
             raise MixedPlaces(
                 f"the arrays are on {here}, and device={wanted.id!r} was asked for: move them there, or leave device out"
             )
+
+
+def factor(thing: Any, name: str) -> Operand:
+    """Return an operand of float32 or of halves; lists and numbers are converted to float32."""
+    library = arrays.adapter_of(thing)
+    return library.half_operand(thing, name) if library is not None and library.half(thing) else strict(thing, name)
 
 
 def strict(thing: Any, name: str) -> Operand:
@@ -260,7 +266,7 @@ def apart(result: Operand, inputs: tuple[Operand, ...], how: How, name: str) -> 
         raise Overlap(f"{name} has several indices for one element (strides {result.strides}): pass an array of its own")
     here = (result.address, result.shape, result.strides)
     for other, which in zip(inputs, how.names, strict=False):
-        if same_memory(result, other) and overlap.share(here, (other.address, other.shape, other.strides)):
+        if same_memory(result, other) and overlap.share(here, (other.address, other.shape, other.strides), other.size):
             raise overlap.refuse(name, which)
 
 

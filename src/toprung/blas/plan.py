@@ -26,6 +26,7 @@ class Plan:
         self._options: dict[str, Any] = {"precision": precision, "own": own, "device": device}
         self._packed = b if isinstance(b, PackedOperand) else None
         if self._packed is not None:
+            self._packed.check()
             strict(self._packed.source, "b")  # a gradient that would be lost
             precision, b = self._packed.asked(precision), self._packed.array
         self._how = How("matmul", precision, own, device)
@@ -63,6 +64,7 @@ class Plan:
         if self._packed is not None:
             if b is not self._packed:
                 raise self._stale(a, b, out)
+            b.check()
             b = self._packed.array
         if self._signatures is None or (call.depends and not call.is_valid()):
             return self._looked_at(a, b, given, out)

@@ -27,7 +27,8 @@ def prepack(b: Any, *, trans: bool = False, precision: str = "fp32x") -> PackedO
     Parameters
     ----------
     b : (K, N), or (N, K) with ``trans``; float32, of any library toprung knows and with any strides. Later writes to it do not
-        change the prepacked operand: prepack it again. A tensor that requires a gradient gets those of the products
+        change the prepacked operand: prepack it again. After writes to a PyTorch tensor, an optimiser's step too, products refuse
+        it (StaleOperand); only those through ``.data`` go unnoticed. A tensor that requires a gradient gets those of the products
     trans : True if products take its transpose
     precision : path of products that ask for ``"auto"``: ``"fp32x"`` for each of them, or ``"auto"`` for fp32x where it is faster
 
@@ -54,6 +55,7 @@ def prepack(b: Any, *, trans: bool = False, precision: str = "fp32x") -> PackedO
     """
     known_precision(precision)
     library, origin = adapter_of(b), None
+    changed = None if library is None else library.watch(b)
     if library is not None and library.is_recorded(b):
         b, origin = library.detached(b), b
     given = strict(b, "b")
@@ -67,7 +69,7 @@ def prepack(b: Any, *, trans: bool = False, precision: str = "fp32x") -> PackedO
     kept = given.adapter.operand(made, "the copy")
     copy(view, View(kept, kept.shape, kept.strides))
     if given.home.kind == HOST:
-        return PackedOperand(made, kept.shape, None, precision, "it is on the host", origin, trans)
+        return PackedOperand(made, kept.shape, None, precision, "it is on the host", origin, trans, changed)
     session = session_at(kept.home, kept.queue)
     terms, (depth, cols) = None, kept.shape
     how = addressed(depth, cols, *kept.strides)
@@ -82,4 +84,4 @@ def prepack(b: Any, *, trans: bool = False, precision: str = "fp32x") -> PackedO
                 why = ""
                 break
     session.settle_queue(kept.queue)
-    return PackedOperand(made, kept.shape, terms, precision, why, origin, trans)
+    return PackedOperand(made, kept.shape, terms, precision, why, origin, trans, changed)

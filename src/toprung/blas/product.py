@@ -20,7 +20,7 @@ from toprung.arrays.numpy import adapter as numpy_adapter
 from toprung.arrays.sessions import best, chosen, session_at
 from toprung.backends.base import Session
 from toprung.blas import receipt
-from toprung.blas.operands import How, View
+from toprung.blas.operands import How, View, arranged
 from toprung.blas.receipt import Receipt
 from toprung.device import Device
 from toprung.dispatch import autotune
@@ -51,7 +51,7 @@ class Call(ABC):
         self.how, self.adapter, self.home = how, a.operand.adapter, a.operand.home
         self.views = tuple((v.shape, v.strides) for v in (a, b, c))
         # bytes from each operand's address to its lowest element and to the end of its highest
-        self.reach = tuple(x for v in (a, b, c) for x in span(0, v.shape, v.strides))
+        self.reach = tuple(x for v in (a, b, c) for x in span(0, v.shape, v.strides, v.operand.size))
         self._left: Callable[[], Receipt | None] = self.receipt  # a warm call leaves it behind and makes nothing
 
     @abstractmethod
@@ -219,7 +219,7 @@ class OnHost(Call):
     def receipt(self) -> Receipt:
         """Return the host's."""
         blas, device, why = self.blas, self.device, self.why
-        why += ", and that has no fp32x: fp32 ran in its place" if self.how.precision == "fp32x" else ""
+        why += ", and that has no fp32x: fp32 ran in its place" if self.how.precision.startswith("fp32x") else ""
         ours = f"on {device}; own=True, or device={device.id!r}, runs it" if device else "own=True runs it on a device"
         problem, passed = self.problem(), (("toprung", ours),)
         return Receipt(self.how.operation, problem, (blas.name,), blas.own, blas.precision, "the host", why, passed)
@@ -321,18 +321,92 @@ class Staged(Call):
         return staging.limit() == self.limited
 
 
+class Widened(Call):
+    """A product with halves that are converted to float32 first, by their own library, and then multiplied as any others."""
+
+    depends = True
+
+    def __init__(self, a: View, b: View, c: View, how: How, why: str) -> None:
+        super().__init__(a, b, c, how)
+        self.types, self.why = (a.operand.dtype, b.operand.dtype), why
+        self._inner: Call | None = None
+        self._done: Call | None = None
+
+    def run(self, alpha: float, a: View, b: View, beta: float, c: View, packed: Any = None) -> None:
+        """Convert, then compute the product."""
+        first, second = (self._operand(v.operand, name) for v, name in ((a, "a"), (b, "b")))
+        self._compute(alpha, first, second, beta, c.operand, packed)
+
+    def start(self, a: Any, b: Any, c: Any, at_a: int, at_b: Any, at_c: int, alpha: float = 1.0, beta: float = 0.0) -> None:
+        """Convert, then compute the product."""
+        x, y = (self.adapter.widened(t) if kind != "float32" else t for t, kind in zip((a, b), self.types, strict=True))
+        if self._inner is not None:
+            address = self.adapter.address
+            at_a, at_b = (address(new) if new is not old else at for new, old, at in ((x, a, at_a), (y, b, at_b)))
+            self._inner.start(x, y, c, at_a, at_b, at_c, alpha, beta)
+            receipt.leave(self._left)
+            return
+        first, second, third = (self.adapter.operand(t, name) for t, name in ((x, "a"), (y, "b"), (c, "out")))
+        self._compute(alpha, first, second, beta, third)
+
+    def _operand(self, operand: Operand, name: str) -> Operand:
+        if operand.dtype == "float32":
+            return operand
+        return operand.adapter.operand(operand.adapter.widened(operand.thing), name)
+
+    def _compute(self, alpha: float, first: Operand, second: Operand, beta: float, third: Operand, packed: Any = None) -> None:
+        given = arranged(first, second, third, third.thing, self.how)
+        call = decided(alpha, given.a, given.b, beta, given.c, self.how)
+        call.run(alpha, given.a, given.b, beta, given.c, packed)
+        # what libraries convert lies alike each time, except where the alignment of its memory differs
+        if all(o.address % 16 == 0 for o in (first, second)) and packed is None:
+            self._inner = call
+        self._done = call
+        receipt.leave(self._left)
+
+    def receipt(self) -> Receipt | None:
+        """Return the product's, with what was converted; None before the first run."""
+        left = self._done.receipt() if self._done is not None else None
+        if left is None:
+            return None
+        halves = [(name, kind) for name, kind in zip("AB", self.types, strict=True) if kind != "float32"]
+        moved = tuple(f"{name} from {kind} to float32, {self.why}" for name, kind in halves)
+        return replace(left, copies=(*moved, *left.copies), launches=left.launches + len(moved))
+
+    def is_valid(self) -> bool:
+        """Return True if the product of what is converted is valid."""
+        return self._inner is None or self._inner.is_valid()
+
+
 def decided(alpha: float, a: View, b: View, beta: float, c: View, how: How) -> Call:
     """Decide who computes C = α·A·B + β·C for operands like these; nothing is computed yet.
 
     The three views have the same batch dimensions. Of α and β only whether they are 0 or 1 counts.
     """
     precision = known_precision(how.precision)
+    if (a.operand.dtype, b.operand.dtype) != ("float32", "float32"):
+        return _decided_on_halves(alpha, a, b, beta, c, how)
     if a.operand.home.kind == HOST:
         return _decided_on_host(alpha, a, b, beta, c, how)
     operand = a.operand
     executor = executor_of(session_at(operand.home, operand.queue))
     executable = executor.strided(a.layout, b.layout, c.layout, alpha, beta, how.own, precision, operand.queue)
     return OnDevice(executable, a, b, c, how)
+
+
+def _decided_on_halves(alpha: float, a: View, b: View, beta: float, c: View, how: How) -> Call:
+    """Decide on operands of which one or both are halves: a kernel that reads them as they lie, or a conversion."""
+    operand, why = a.operand, "as the host's products are of float32"
+    if operand.home.kind != HOST:
+        executor = executor_of(session_at(operand.home, operand.queue))
+        if any(v.address % 4 for v in (a, b)):
+            why = "as it begins between words of 4 bytes"
+        else:
+            found = executor.mixed(a.layout, b.layout, c.layout, alpha, beta, how.precision, how.own)
+            if not isinstance(found, str):
+                return OnDevice(found, a, b, c, how)
+            why = found
+    return Widened(a, b, c, how, why)
 
 
 def fused(call: Call, d: tuple[int, ...] | None, activation: str, a: View, b: View, c: View, how: How) -> OnDevice | None:

@@ -31,19 +31,20 @@ def matmul(
     a: Any, b: Any, out: Any = None, *, bias: Any = None, activation: str | None = None, precision: str = "auto", own: bool = False,
     device: Device | str | None = None,
 ) -> Any:  # fmt: skip
-    """Return the product of two float32 arrays by ``numpy.matmul``'s rules, with an epilogue: f(A·B + bias).
+    """Return the float32 product of two arrays by ``numpy.matmul``'s rules, with an epilogue: f(A·B + bias).
 
     Parameters
     ----------
     a : (…, M, K) or (K,), float32, of any library toprung knows and with any strides; nested lists count as float32. A vector is a
-        row, which the result leaves out
-    b : (…, K, N) or (K,), float32, where ``a`` lies. A vector is a column, which the result leaves out; dimensions before the last
-        two are a batch and broadcast with ``a``'s. Or a PackedOperand from ``toprung.prepack``
+        row, which the result leaves out. NumPy, PyTorch, CuPy and JAX arrays may have float16 or bfloat16, which is not rounded
+    b : (…, K, N) or (K,), of the types of ``a`` in any mix, where ``a`` lies. A vector is a column, which the result leaves out;
+        dimensions before the last two are a batch and broadcast with ``a``'s. Or a PackedOperand from ``toprung.prepack``
     out : (…, M, N), float32, of any strides: the array to put the result into. It must not overlap ``a`` or ``b``
     bias : float32 array that broadcasts to the result and is added to it: (N,) to each row, (M, 1) to each column
     activation : function of the sum: ``"relu"``, or ``"gelu"`` in its form with tanh; None for none
     precision : ``"fp32"``, IEEE single; ``"fp32x"``, as accurate, on matrix units where the device has them; ``"auto"``, the faster
-        of both; ``"tf32"``, cuBLAS's, which is not as accurate
+        of both; ``"fp32x-strassen"``, faster on large products, with errors that are small beside the norms of A and B alone;
+        ``"tf32"``, cuBLAS's, which is not as accurate
     own : True to run only toprung's kernels; False to run an installed library where that is faster
     device : device that multiplies host arrays: an id or a part of a name, as ``toprung devices`` lists it, or a Device; by default
         the best, or the host's BLAS where moving the arrays would take longer
@@ -57,9 +58,11 @@ def matmul(
     Raises
     ------
     BadArray
-        an operand that is no float32 array, or ``out`` with a gradient to record (a TypeError)
+        an operand of another type, or ``out`` with a gradient to record (a TypeError)
     BadShape, Overlap, MixedPlaces
         operands that do not fit together (ValueErrors)
+    StaleOperand
+        a prepacked operand whose tensor has been written to since (a ValueError)
     BadArgument, Unsupported, UnknownName
         a precision or a device that does not exist, or not here (ValueErrors)
     OutOfDeviceMemory, BuildError, LaunchError, NoDevice, ForkedDevice
@@ -100,6 +103,7 @@ def _looked_at(a: Any, b: Any, out: Any, precision: str, own: bool, device: Devi
     """Return a product that is decided now, and remembered under a key."""
     how, packed = How("matmul", precision, own, device), None
     if isinstance(b, PackedOperand):
+        b.check()
         how, packed, b = replace(how, precision=b.asked(precision)), b.terms, b.array
     given = arranged(*taken(a, b, out), out, how)
     call = decided(1.0, given.a, given.b, 0.0, given.c, how)

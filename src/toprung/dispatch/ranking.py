@@ -25,8 +25,9 @@ class Predicted(NamedTuple):
 
 
 def members(precision: str, own: bool | None = None, memory: str = "device") -> tuple[KernelFamily, ...]:
-    """Return the families of an accuracy class for operands in a memory; ``own``: only toprung's, or only what is installed."""
-    return tuple(f for f in families() if (f.precision, f.memory) == (precision, memory) and own in (None, f.own))
+    """Return the families of an accuracy class for float32 in a memory; ``own``: only toprung's, or only what is installed."""
+    found = (f for f in families() if (f.precision, f.memory) == (precision, memory) and "float32" in f.operand_dtypes)
+    return tuple(f for f in found if own in (None, f.own))
 
 
 def ranked(device: Device, desc: Desc, precision: str = "fp32", own: bool | None = True) -> list[Predicted]:

@@ -9,13 +9,13 @@ from typing import Any
 from weakref import WeakSet
 
 from toprung.backends.base import Session
-from toprung.dispatch import autotune
+from toprung.dispatch import autotune, mixed
 from toprung.dispatch.autotune import Autotuner
 from toprung.dispatch.select import select
 from toprung.dispatch.selection import Selection
 from toprung.execute.executable import Executable
 from toprung.execute.lane import Lane
-from toprung.gemm.desc import Desc
+from toprung.gemm.desc import Desc, GemmDesc
 from toprung.gemm.lowering import Layout, Program, lower
 
 KEPT = 4096
@@ -81,6 +81,17 @@ class Executor:
         """Return the executable of C = α·A·B + β·C for operands of any strides."""
         return self.executable(lower(a, b, c, beta if beta in (0, 1) else 2.0, alpha != 0), own, precision, queue)
 
+    def mixed(
+        self, a: Layout, b: Layout, c: Layout, alpha: float, beta: float, precision: str, own: bool = False
+    ) -> Executable | str:
+        """Return the executable of C = α·A·B + β·C that reads halves as they lie, or a reason why they are converted."""
+        program = lower(a, b, c, beta if beta in (0, 1) else 2.0, alpha != 0)
+        if not program.is_direct:
+            return "as no kernel can read it as it lies"
+        (desc,) = program.descs
+        found = mixed.select(self.session.device, desc, precision, own)
+        return found if isinstance(found, str) else self.executable(program, own, precision)
+
     def forget(self) -> None:
         """Forget all executables of the session."""
         self._kept.clear()
@@ -88,6 +99,10 @@ class Executor:
     def select(self, desc: Desc, own: bool, precision: str, queue: Any = None) -> Selection:
         """Return the selection for a product, measured first if the autotune level says so, and verified if it is unproven."""
         device, store = self.session.device, self.autotuner.store
+        if isinstance(desc, GemmDesc) and desc.is_mixed:
+            halves = mixed.select(device, desc, precision, own)
+            assert isinstance(halves, Selection), "the operands are converted first"
+            return halves
         unmeasured = self.autotuner.measured(device, desc, precision, self.session, queue)
         found = select(device, desc, own, precision, store)
         while found.unproven is not None and not store.proved(found.unproven, device):

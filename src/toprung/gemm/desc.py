@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from toprung.errors import BadSize, Unsupported
@@ -17,6 +17,9 @@ LARGEST = 2**31 - 1
 """Largest size, leading dimension and increment, in elements: kernels take them as 32-bit numbers. Extents may have 64 bits."""
 
 ALIGNMENTS = (1, 2, 4)
+
+ELEMENT_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
+"""Types that A and B may have, with the bytes of an element; C is float32."""
 
 
 @dataclass(frozen=True)
@@ -103,11 +106,12 @@ class GemmDesc:
     stride_a, stride_b, stride_c : number of elements from one matrix of the batch to the next; 0 for an A or B that all share
     align_a, align_b, align_c : floats to which the operand's first element is aligned: 1, 2 or 4
     beta_zero : True if β will be 0; a hint for selection: kernels read β itself
+    type_a, type_b : types of A's and B's elements, of ``ELEMENT_BYTES``
 
     Raises
     ------
     BadSize
-        a size, stride or alignment that makes no sense, or matrices of C that overlap
+        a size, stride, alignment or type that makes no sense, or matrices of C that overlap
     """
 
     M: int
@@ -126,6 +130,8 @@ class GemmDesc:
     align_b: int = 1
     align_c: int = 1
     beta_zero: bool = True
+    type_a: str = field(default="float32", repr=False)
+    type_b: str = field(default="float32", repr=False)
 
     def __post_init__(self) -> None:
         _check(self)
@@ -144,6 +150,17 @@ class GemmDesc:
     def is_empty(self) -> bool:
         """True if there is nothing to multiply."""
         return not (self.M and self.N and self.K)
+
+    @property
+    def is_mixed(self) -> bool:
+        """True if A or B has halves."""
+        return (self.type_a, self.type_b) != ("float32", "float32")
+
+    @property
+    def bytes_read(self) -> int:
+        """Bytes of A and B, those of a matrix that the batch shares counted once."""
+        a, b = (self.batch if stride else 1 for stride in (self.stride_a, self.stride_b))
+        return self.K * (self.M * a * ELEMENT_BYTES[self.type_a] + self.N * b * ELEMENT_BYTES[self.type_b])
 
     @property
     def depth(self) -> int:
@@ -220,7 +237,8 @@ class GemmDesc:
 
     def __str__(self) -> str:
         batch = f" ×{self.batch}" if self.batch > 1 else ""
-        return f"{self.M}×{self.N}×{self.K} {self.trans}{batch}"
+        types = f" {self.type_a}·{self.type_b}" if self.is_mixed else ""
+        return f"{self.M}×{self.N}×{self.K} {self.trans}{batch}{types}"
 
 
 @dataclass(frozen=True)
@@ -339,6 +357,7 @@ def described(shape: Mapping[str, Any], align: int = ALIGNED) -> Desc:
     made = GemmDesc(
         shape["M"], shape["N"], shape["K"], 1, trans[0] == "T", trans[1] == "T", shape.get("lda") or 0, shape.get("ldb") or 0,
         shape.get("ldc") or 0, align_a=align, align_b=align, align_c=align, beta_zero=shape.get("beta", 0.0) == 0,
+        type_a=shape.get("type_a", "float32"), type_b=shape.get("type_b", "float32"),
     )  # fmt: skip
     if batch == 1:
         return made
@@ -355,6 +374,7 @@ def widest(*numbers: int) -> int:
 STRIDES = ("stride_a", "stride_b", "stride_c")
 LEAST = {"batch": 1, "incx": -LARGEST, "incy": -LARGEST}
 FLAGS = ("trans", "trans_a", "trans_b", "beta_zero")
+TYPES = ("type_a", "type_b")
 
 
 def _check(call: Desc) -> None:
@@ -363,6 +383,10 @@ def _check(call: Desc) -> None:
         if name in FLAGS:
             if type(value) is not bool:
                 object.__setattr__(call, name, bool(value))
+            continue
+        if name in TYPES:
+            if value not in ELEMENT_BYTES:
+                raise BadSize(f"{name} must be one of {', '.join(ELEMENT_BYTES)}, not {value!r}")
             continue
         if type(value) is not int:
             raise BadSize(f"{name} must be an integer, not {value!r}")

@@ -25,16 +25,18 @@ class Layout(NamedTuple):
     shape : the batch's dimensions, then rows and columns
     strides : number of elements from one to the next along each dimension; any sign
     align : floats to which the first element's address is aligned: 1, 2 or 4
+    dtype : type of the elements; only float32 is ever copied
     """
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     align: int
+    dtype: str = "float32"
 
     @property
     def transposed(self) -> Layout:
         """Layout with rows and columns exchanged."""
-        return Layout(_swapped(self.shape), _swapped(self.strides), self.align)
+        return Layout(_swapped(self.shape), _swapped(self.strides), self.align, self.dtype)
 
 
 class Place(NamedTuple):
@@ -266,7 +268,7 @@ def lower(a: Layout, b: Layout, c: Layout, beta: float, reads: bool = True) -> P
 
     Parameters
     ----------
-    a, b, c : layouts with the same batch dimensions (a broadcast one has stride 0)
+    a, b, c : layouts with the same batch dimensions (a broadcast one has stride 0). A program for halves can run if it is direct
     beta : 0, 1, or any other number for all others
     reads : False if α = 0, when A and B are not read
     """
@@ -303,10 +305,10 @@ def _forward(a: Layout, b: Layout, c: Layout) -> tuple[Layout, Layout, Layout, l
     layouts, offsets = [a, b, c], [0, 0, 0]
     for dim, step in enumerate(c.strides[:-2]):
         if step < 0:
-            for i, (shape, strides, align) in enumerate(layouts):
+            for i, (shape, strides, align, dtype) in enumerate(layouts):
                 move = (shape[dim] - 1) * strides[dim]
                 offsets[i] += move
-                layouts[i] = Layout(shape, (*strides[:dim], -strides[dim], *strides[dim + 1 :]), shifted(align, move))
+                layouts[i] = Layout(shape, (*strides[:dim], -strides[dim], *strides[dim + 1 :]), shifted(align, move), dtype)
     return (*layouts, [Place(i, o) for i, o in enumerate(offsets)])  # type: ignore[return-value]
 
 
@@ -394,7 +396,7 @@ def _lower_matrix(low: _Lowering, layouts: list[Layout], places: list[Place], c:
         rows, cols, depth, batch=batch, trans_a=how[0].trans, trans_b=how[1].trans, lda=lda, ldb=ldb, ldc=ldc,
         stride_a=step[0], stride_b=step[1], stride_c=step[2],
         align_a=shifted(a.align, lda, step[0], *moves[0]), align_b=shifted(b.align, ldb, step[1], *moves[1]),
-        align_c=shifted(c.align, ldc, step[2], *moves[2]), beta_zero=beta == 0,
+        align_c=shifted(c.align, ldc, step[2], *moves[2]), beta_zero=beta == 0, type_a=a.dtype, type_b=b.dtype,
     )  # fmt: skip
     for index in itertools.product(*(range(sizes[i]) for i in others)):
         offsets = [sum(i * s for i, s in zip(index, move, strict=True)) for move in moves]

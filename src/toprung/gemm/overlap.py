@@ -17,10 +17,12 @@ WORK = 100_000
 class _At:
     """An object with the array interface of memory that somebody else owns."""
 
-    def __init__(self, address: int, shape: tuple[int, ...], strides: tuple[int, ...], owner: Any, writable: bool) -> None:
+    def __init__(
+        self, address: int, shape: tuple[int, ...], strides: tuple[int, ...], owner: Any, writable: bool, size: int = 4
+    ) -> None:  # fmt: skip
         self.owner = owner
         self.__array_interface__: dict[str, Any] = {
-            "shape": shape, "strides": tuple(4 * s for s in strides), "typestr": "<f4", "data": (address, not writable),
+            "shape": shape, "strides": tuple(size * s for s in strides), "typestr": f"<f{size}", "data": (address, not writable),
             "version": 3,
         }  # fmt: skip
 
@@ -30,21 +32,31 @@ def array_at(address: int, shape: tuple[int, ...], strides: tuple[int, ...], own
     return np.asarray(_At(address, shape, strides, owner, writable))
 
 
-def span(address: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, int]:
-    """Return the addresses, in bytes, of an array's first byte and of the first one behind it; equal if it is empty."""
+def span(address: int, shape: tuple[int, ...], strides: tuple[int, ...], size: int = 4) -> tuple[int, int]:
+    """Return the addresses, in bytes, of an array's first byte and of the first one behind it; equal if it is empty.
+
+    ``size``: bytes of an element.
+    """
     if 0 in shape:
         return address, address
     reach = [(n - 1) * s for n, s in zip(shape, strides, strict=True)]
-    return address + 4 * sum(r for r in reach if r < 0), address + 4 * (sum(r for r in reach if r > 0) + 1)
+    return address + size * sum(r for r in reach if r < 0), address + size * (sum(r for r in reach if r > 0) + 1)
 
 
-def share(one: tuple[int, tuple[int, ...], tuple[int, ...]], other: tuple[int, tuple[int, ...], tuple[int, ...]]) -> bool:
-    """Return True if two arrays (address in bytes, shape, strides in elements) share an element, by numpy.shares_memory."""
-    (low, high), (begin, end) = span(*one), span(*other)
+At = tuple[int, tuple[int, ...], tuple[int, ...]]
+"""Address in bytes, shape, and strides in elements."""
+
+
+def share(one: At, other: At, size: int = 4) -> bool:
+    """Return True if two arrays share a byte, by numpy.shares_memory; ``size``: bytes of an element of the other, 4 of the one."""
+    (low, high), (begin, end) = span(*one), span(*other, size)
     if high <= begin or end <= low:
         return False
     base = min(low, begin) - 4096  # small addresses stay positive, and none is ever read
-    first, second = (array_at(address - base, shape, strides, None, False) for address, shape, strides in (one, other))
+    first, second = (
+        np.asarray(_At(address - base, shape, strides, None, False, each))
+        for (address, shape, strides), each in ((one, 4), (other, size))
+    )
     try:
         return bool(np.shares_memory(first, second, max_work=WORK))  # type: ignore[arg-type]
     except np.exceptions.TooHardError:

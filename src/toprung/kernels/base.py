@@ -11,6 +11,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from toprung.backends.base import Session, Source
 from toprung.device import Device
 from toprung.gemm.desc import Desc, GemmDesc
@@ -116,24 +119,14 @@ class Launches:
 
 
 class Member(NamedTuple):
-    """One product of a group, C = f(A·B + D), with addresses in bytes.
-
-    Attributes
-    ----------
-    epilogue : None for C = A·B
-    d : address of D; 0 where nothing is added
-    """
+    """One product of a group, C = f(A·B + D), wherever its operands lie; ``epilogue`` is None for C = A·B."""
 
     desc: GemmDesc
-    epilogue: Epilogue | None
-    a: int
-    b: int
-    c: int
-    d: int = 0
+    epilogue: Epilogue | None = None
 
 
 class GroupLaunches(ABC):
-    """The launches of a group of products, compiled and laid out, addresses included; one after the other from any thread.
+    """The launches of a group of products, compiled and laid out, for operands anywhere; one after the other from any thread.
 
     Attributes
     ----------
@@ -145,8 +138,11 @@ class GroupLaunches(ABC):
     launches: int
 
     @abstractmethod
-    def start(self, queue: Any) -> None:
-        """Put the launches into a queue (None: the session's own); never waits."""
+    def start(self, queue: Any, addresses: NDArray[np.int64]) -> None:
+        """Put the launches into a queue (None: the session's own); never waits.
+
+        ``addresses``: of A, B, C and D in bytes, a row each with as many as there are products; D's is 0 where nothing is added.
+        """
 
     @property
     def counters(self) -> tuple[Callable[[], int], ...]:
@@ -163,8 +159,9 @@ class KernelFamily(ABC):
     precision : accuracy class that it promises, by its name in ``toprung.oracle.precision``
     own : True for kernels of toprung's own, False for what is installed
     memory : where operands lie, ``"device"`` or ``"host"``
-    operand_dtypes : NumPy names of what operands may be
+    operand_dtypes : names of the types that A and B may have, in any mix; only of those that it takes is it asked anything
     epilogues : what it can do with α·op(A)·op(B) on the way out, beside adding β·C: ``ADDEND`` and names of activations
+    measured : False as long as its cost is unknown: ``auto`` does not weigh it, measuring and the stores still may take it
     reproducible : ``"run"`` if the same product on the same device gives the same bits each time, ``""`` if nothing is promised
     """
 
@@ -174,6 +171,7 @@ class KernelFamily(ABC):
     memory: ClassVar[str] = "device"
     operand_dtypes: ClassVar[frozenset[str]] = frozenset({"float32"})
     epilogues: ClassVar[frozenset[str]] = frozenset()
+    measured: ClassVar[bool] = True
     reproducible: ClassVar[str] = "run"
 
     # what selection asks

@@ -40,6 +40,27 @@ SAMPLED = 64
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 
+def encoded(values: F32, dtype: str) -> np.ndarray[Any, Any]:
+    """Return numbers as a device has them, rounded to nearest; of bfloat16, which NumPy lacks, the bits.
+
+    NaN stays NaN; those of bfloat16 must have bits of their fraction among the upper ones, as ``POISON`` does.
+    """
+    if dtype == "float32":
+        return values
+    if dtype == "float16":
+        return values.astype(np.float16)
+    bits = np.ascontiguousarray(values).view(np.uint32)
+    rounded = (bits + np.uint32(0x7FFF) + (bits >> 16 & np.uint32(1))) >> 16
+    return np.where(np.isnan(values), bits >> 16, rounded).astype(np.uint16)
+
+
+def decoded(stored: np.ndarray[Any, Any], dtype: str) -> F32:
+    """Return as float32 what ``encoded`` returned."""
+    if dtype == "bfloat16":
+        return (stored.astype(np.uint32) << 16).view(np.float32)
+    return stored.astype(np.float32, copy=False)
+
+
 def backing(matrix: Matrix) -> F32:
     """A flat array that holds a matrix of NaN between two guards."""
     bits = np.full(matrix.extent + 2 * GUARD, CANARY if matrix.output else POISON, np.uint32)
@@ -102,7 +123,7 @@ def hostile(problem: Problem, distribution: str | Distribution = "uniform", seed
     for m in problem.matrices:
         flat[m.name] = backing(m)
         if scalars.get("beta" if m.output else "alpha", 1) != 0:
-            view(m, flat[m.name])[...] = values[m.name]
+            view(m, flat[m.name])[...] = decoded(encoded(values[m.name], m.dtype), m.dtype)
     return Operands(problem, chosen, seed, flat)
 
 

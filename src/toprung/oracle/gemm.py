@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from toprung.errors import BadSize
+from toprung.gemm.desc import ELEMENT_BYTES
 from toprung.oracle.problem import F32, F64, PANEL, Matrix, Problem, checked_size
 
 TRANSPOSES = ("NN", "NT", "TN", "TT")
@@ -25,11 +26,12 @@ class Gemm(Problem):
     lda, ldb, ldc : elements from one row to the next; default tight
     trans : ``NN``, ``NT``, ``TN`` or ``TT``: the first letter is A's, T where it is stored transposed (K×M), the second B's (N×K)
     batch : independent products; each operand's matrices lie one below the other
+    type_a, type_b : types of A's and B's elements, of ``ELEMENT_BYTES``; C is float32
 
     Raises
     ------
     BadSize
-        a size that is no integer or negative, a leading dimension shorter than a row, or an unknown ``trans``
+        a size that is no integer or negative, a leading dimension shorter than a row, or an unknown ``trans`` or type
     """
 
     M: int
@@ -42,6 +44,8 @@ class Gemm(Problem):
     ldc: int | None = None
     trans: str = "NN"
     batch: int = 1
+    type_a: str = "float32"
+    type_b: str = "float32"
 
     routine = "gemm"
 
@@ -51,6 +55,8 @@ class Gemm(Problem):
         if self.trans not in TRANSPOSES:
             raise BadSize(f"trans is one of {', '.join(TRANSPOSES)}, not {self.trans!r}")
         object.__setattr__(self, "batch", checked_size("batch", self.batch, 1))
+        if unknown := {self.type_a, self.type_b} - ELEMENT_BYTES.keys():
+            raise BadSize(f"types are {', '.join(ELEMENT_BYTES)}, not {', '.join(sorted(unknown))}")
         widths = (self.K if self.trans[0] == "N" else self.M, self.N if self.trans[1] == "N" else self.K, self.N)
         for name, width in zip(("lda", "ldb", "ldc"), widths, strict=True):
             given = getattr(self, name)
@@ -66,8 +72,8 @@ class Gemm(Problem):
         a = (self.M, self.K) if self.trans[0] == "N" else (self.K, self.M)
         b = (self.K, self.N) if self.trans[1] == "N" else (self.N, self.K)
         return (
-            Matrix("A", self.batch * a[0], a[1], lda),
-            Matrix("B", self.batch * b[0], b[1], ldb),
+            Matrix("A", self.batch * a[0], a[1], lda, dtype=self.type_a),
+            Matrix("B", self.batch * b[0], b[1], ldb, dtype=self.type_b),
             Matrix("C", self.batch * self.M, self.N, ldc, output=True),
         )
 
@@ -90,8 +96,8 @@ class Gemm(Problem):
     @property
     def min_bytes(self) -> int:
         """A and B read once, C written once, and read once where β ≠ 0."""
-        c = self.M * self.N
-        return 4 * self.batch * (self.M * self.K + self.K * self.N + (2 * c if self.beta else c))
+        a, b, c = self.M * self.K * ELEMENT_BYTES[self.type_a], self.K * self.N * ELEMENT_BYTES[self.type_b], 4 * self.M * self.N
+        return self.batch * (a + b + (2 * c if self.beta else c))
 
     def reference(self, operands: dict[str, F32], rows: Any = slice(None), cols: Any = slice(None)) -> tuple[F64, F64]:
         """α·op(A)·op(B) + β·C in float64, and |α|·|A|·|B| + |β|·|C|, for the given rows and columns of C."""
@@ -140,16 +146,24 @@ class Gemm(Problem):
         """α and β as the kernels get them, rounded to fp32."""
         return float(np.float32(self.alpha)), float(np.float32(self.beta))
 
+    @property
+    def is_mixed(self) -> bool:
+        """True if A or B has halves."""
+        return (self.type_a, self.type_b) != ("float32", "float32")
+
     def describe(self) -> dict[str, Any]:
-        """Sizes, strides and scalars."""
+        """Sizes, strides and scalars; types where an operand has halves."""
+        types = {"type_a": self.type_a, "type_b": self.type_b} if self.is_mixed else {}
         return {
             "routine": self.routine, "M": self.M, "N": self.N, "K": self.K, "alpha": self.alpha, "beta": self.beta,
             "lda": self.lda, "ldb": self.ldb, "ldc": self.ldc, "trans": self.trans, "batch": self.batch,
+            **types,
         }  # fmt: skip
 
     def __str__(self) -> str:
         size = str(self.M) if self.M == self.N == self.K else f"{self.M}×{self.N}×{self.K}"
-        return size + (f" {self.trans}" if self.trans != "NN" else "") + (f", batch {self.batch}" if self.batch > 1 else "")
+        types = f" {self.type_a}·{self.type_b}" if self.is_mixed else ""
+        return size + (f" {self.trans}" if self.trans != "NN" else "") + types + (f", batch {self.batch}" if self.batch > 1 else "")
 
 
 def _times(matrix: F32, vector: F64, weights: F64) -> tuple[F64, F64]:

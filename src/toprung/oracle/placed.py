@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from toprung.backends.base import Buffer, Session
-from toprung.oracle.check import GUARD, Operands
+from toprung.oracle.check import GUARD, Operands, encoded
 from toprung.oracle.problem import F32
 
 
@@ -17,10 +17,10 @@ class OnDevice:
         self.buffers: dict[str, Buffer] = {}
         self.parts: dict[str, Buffer] = {}
         for m in operands.problem.matrices:
-            flat = operands.flat[m.name]
-            self.buffers[m.name] = session.allocate(flat.nbytes)
-            self.parts[m.name] = self.buffers[m.name].part(4 * GUARD, m.nbytes)
-            session.upload(self.buffers[m.name], flat)
+            stored = encoded(operands.flat[m.name], m.dtype)
+            self.buffers[m.name] = session.allocate(stored.nbytes)
+            self.parts[m.name] = self.buffers[m.name].part(stored.itemsize * GUARD, m.nbytes)
+            session.upload(self.buffers[m.name], stored)
 
     def reset(self) -> None:
         """Put the output back to what it was."""
@@ -28,7 +28,7 @@ class OnDevice:
         self.session.upload(self.buffers[name], self.operands.flat[name])
 
     def fetch(self, name: str | None = None) -> F32:
-        """An operand's backing array as it is now; by default the output's."""
+        """A float32 operand's backing array as it is now; by default the output's."""
         name = name or self.operands.problem.output.name
         flat = np.empty_like(self.operands.flat[name])
         self.session.download(self.buffers[name], flat)

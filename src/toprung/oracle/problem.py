@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toprung.errors import BadSize
-from toprung.gemm.desc import Desc, described
+from toprung.gemm.desc import ELEMENT_BYTES, Desc, described
 
 F32 = NDArray[np.float32]
 F64 = NDArray[np.float64]
@@ -25,9 +25,9 @@ PANEL = 1024
 
 @dataclass(frozen=True)
 class Matrix:
-    """Layout of one operand: ``rows`` rows of ``cols`` float32, ``ld`` elements apart, row-major.
+    """Layout of one operand: ``rows`` rows of ``cols`` elements, ``ld`` elements apart, row-major.
 
-    A vector is a matrix of one column; its increment is ``ld``.
+    A vector is a matrix of one column; its increment is ``ld``. Halves are float32 on the host, rounded to what ``dtype`` holds.
     """
 
     name: str
@@ -35,6 +35,7 @@ class Matrix:
     cols: int
     ld: int
     output: bool = False
+    dtype: str = "float32"
 
     @property
     def extent(self) -> int:
@@ -43,8 +44,8 @@ class Matrix:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of ``extent`` elements."""
-        return 4 * self.extent
+        """Bytes of ``extent`` elements in a device's memory."""
+        return ELEMENT_BYTES[self.dtype] * self.extent
 
 
 class Problem(ABC):

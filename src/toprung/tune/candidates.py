@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from concurrent.futures import Future
 from dataclasses import replace
 from itertools import islice
 
 from toprung.device import Device
+from toprung.dispatch import mixed
 from toprung.dispatch.heuristic import first_candidates, select_own
-from toprung.dispatch.ranking import promising
+from toprung.dispatch.ranking import members, promising
 from toprung.dispatch.select import FASTER, faster_families, select
 from toprung.dispatch.selection import Candidate, Selection
 from toprung.dispatch.tuned import HERE, fitted, is_ours
-from toprung.errors import StoreError
+from toprung.errors import StoreError, Unsupported
 from toprung.gemm.classes import class_of
-from toprung.gemm.desc import Desc
+from toprung.gemm.desc import Desc, GemmDesc
 from toprung.kernels.base import NoConfig
 from toprung.kernels.registry import families
 from toprung.oracle.gemm import Gemm
@@ -36,6 +38,11 @@ goes into verifying each candidate."""
 def selected(device: Device, problem: Problem, precision: str = "fp32") -> Selection:
     """Return the selection that a program gets for a problem with arrays in the device's memory; on a CPU, with NumPy arrays."""
     desc = problem.desc
+    if isinstance(desc, GemmDesc) and desc.is_mixed:
+        halves = mixed.select(device, desc, precision)
+        if isinstance(halves, str):
+            raise Unsupported(f"{problem}: its halves are converted first, {halves}")
+        return halves
     if device.kind == "cpu" and isinstance(problem, Gemm):
         faster = HERE.host_is_faster(device, desc)
         if faster is not False:
@@ -53,8 +60,7 @@ def host_candidates() -> list[Candidate]:
 
 def installed(device: Device, desc: Desc) -> list[Candidate]:
     """Return the plain fp32 candidates of installed libraries, for operands in the device's memory."""
-    found = (f for f in families() if not f.own and (f.precision, f.memory) == ("fp32", "device"))
-    return [Candidate(f, NoConfig()) for f in found if not f.supports(device, desc)]
+    return [Candidate(f, NoConfig()) for f in members("fp32", own=False) if not f.supports(device, desc)]
 
 
 def check_candidates(
@@ -65,6 +71,8 @@ def check_candidates(
 
     ``order`` is the ranking of plain fp32 that another process computes; if it fails, the reason is added to ``why`` of ``mine``.
     """
+    if isinstance(problem.desc, GemmDesc) and problem.desc.is_mixed:
+        return mine, mixed_candidates(device, problem.desc, precision, mine.candidate)
     others, desc = baselines(device, problem, store, machine, precision), problem.desc
     for family in faster_families(precision):
         if not family.supports(device, desc) and (precision != "auto" or promising(device, desc, family)):
@@ -77,6 +85,14 @@ def check_candidates(
         except Exception as error:
             mine = replace(mine, why=f"{mine.why} (the model could not be asked: {error})")
     return mine, [c for c in dict.fromkeys(others) if c != mine.candidate]
+
+
+def mixed_candidates(device: Device, desc: GemmDesc, precision: str, mine: Candidate) -> list[Candidate]:
+    """Return the top-ranked other candidates that read halves as they lie, and the first of each family that has no cost yet."""
+    order = [p for p in mixed.ranked(device, desc, precision)[0] if p.candidate != mine]
+    known = [p.candidate for p in order if p.seconds < math.inf][:NEXT]
+    uncosted = {p.candidate.family: p.candidate for p in reversed(order) if p.seconds == math.inf}
+    return [*known, *uncosted.values()]
 
 
 def first_use_candidates(

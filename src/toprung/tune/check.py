@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
@@ -11,10 +12,12 @@ from itertools import islice
 from typing import Any
 
 from toprung.device import Device
+from toprung.dispatch import mixed
 from toprung.dispatch.select import FASTER, faster_families, paths
 from toprung.dispatch.selection import Candidate, Selection, decoded
 from toprung.dispatch.tuned import HERE
-from toprung.gemm.classes import class_of
+from toprung.gemm.classes import class_of, problem_class
+from toprung.gemm.desc import GemmDesc
 from toprung.lab.harness.stats import Interval, paired_ratio
 from toprung.oracle.gemv import Gemv
 from toprung.oracle.problem import Problem
@@ -34,6 +37,9 @@ SHAPES = 300
 TURNS, LEAST = 11, 5
 """Samples of each candidate: at most, and at least before a comparison may be decided."""
 
+HOST_LIMITED = 20e-6
+"""Device seconds below which a host's loop may be the limit, so that a product is looked at by device time alone, too."""
+
 AHEAD = 24
 """Number of shapes that are ranked and compiled ahead while another is measured."""
 
@@ -51,6 +57,8 @@ class Checked:
     broken : True if ``ratio`` exceeds the promise, or the selected candidate is wrong
     trouble : reason why there is no ratio; empty where there is one
     sampled : samples of each candidate
+    device_ratio : ``ratio`` by device time alone, of products that take the device less than ``HOST_LIMITED`` seconds; else None.
+        Their ``ratio`` is that of a loop on the host
     again : second samples of the selected candidate and those ahead of it, taken where the first ones exceed the promise
     """
 
@@ -64,6 +72,13 @@ class Checked:
     trouble: str = ""
     sampled: tuple[tuple[Candidate, Sampled], ...] = field(default=(), repr=False)
     again: tuple[tuple[Candidate, Sampled], ...] = field(default=(), repr=False)
+    device_ratio: float | None = None
+
+    @property
+    def kind(self) -> str:
+        """Class of the product, as ``problem_class`` names it, or ``mixed`` for operands with halves."""
+        desc = self.problem.desc
+        return "mixed" if isinstance(desc, GemmDesc) and desc.is_mixed else problem_class(desc)
 
     def describe(self) -> dict[str, Any]:
         """Return the result as JSON-ready data."""
@@ -71,7 +86,8 @@ class Checked:
             "problem": self.problem.describe(), "precision": self.precision, "class": class_of(self.problem.desc),
             "routed": self.selected.encode(),
             "why": self.why, "best": self.best.encode() if self.best else None,
-            "ratio": vars(self.ratio) if self.ratio else None, "broken": self.broken, "trouble": self.trouble,
+            "ratio": vars(self.ratio) if self.ratio else None, "kind": self.kind, "device_ratio": self.device_ratio,
+            "broken": self.broken, "trouble": self.trouble,
             "measured": _described(self.sampled), "again": _described(self.again),
         }  # fmt: skip
 
@@ -90,8 +106,11 @@ def asked(device: Device, problem: Problem, precision: str) -> list[str]:
     """Return the precision paths to check for a problem.
 
     Where fp32x is supported, ``auto`` stands for both ``fp32`` and ``auto``. Elsewhere only ``fp32`` is checked, and nothing if
-    ``precision`` is ``fp32x``.
+    ``precision`` is ``fp32x``. Mixed operands are checked on the path that is asked for, and only where a kernel is selected that
+    reads halves as they lie: what converting them first takes is not measured.
     """
+    if isinstance(desc := problem.desc, GemmDesc) and desc.is_mixed:  # there is no plain fp32 to tell auto from
+        return [] if isinstance(mixed.select(device, desc, precision), str) else [precision]
     if all(f.supports(device, problem.desc) for f in faster_families("auto")):
         return [] if precision in FASTER else ["fp32"]
     return ["fp32", "auto"] if precision == "auto" else [precision]
@@ -179,10 +198,19 @@ def _one(
             again = tuple(zip(both, second, strict=True))
             repeated = {c: r for c, s in again[1:] if (r := _ratio(second[0], s)) is not None}
             ratios |= {c: min(r, ratios[c], key=lambda one: one.value) for c, r in repeated.items()}
+    rightly = [s for c, s in sampled[1:] if c in ratios]
     best, ratio = max(ratios.items(), key=lambda one: one[1].value, default=(mine.candidate, Interval(1, 1, 1)))
     if ratio.value <= 1:
         best, ratio = mine.candidate, Interval(1, 1, 1)
-    return Checked(problem, path, mine.candidate, mine.why, best, ratio, ratio.value > within, "", sampled, again)
+    broken = ratio.value > within
+    return Checked(problem, path, mine.candidate, mine.why, best, ratio, broken, "", sampled, again, _by_device(own, rightly))
+
+
+def _by_device(own: Sampled, others: Sequence[Sampled]) -> float | None:
+    """Return median device seconds / those of the fastest candidate; None from ``HOST_LIMITED`` on, or without samples."""
+    if not own.device_seconds or (mine := statistics.median(own.device_seconds)) >= HOST_LIMITED:
+        return None
+    return mine / min([mine, *(statistics.median(s.device_seconds) for s in others if s.device_seconds)])
 
 
 def _ratio(own: Sampled, other: Sampled) -> Interval | None:

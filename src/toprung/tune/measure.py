@@ -14,7 +14,7 @@ from toprung.dispatch.selection import Candidate
 from toprung.errors import BuildError, IllegalTile, OutOfDeviceMemory, SwitchRefused, UnknownName, Unsupported
 from toprung.lab import baselines
 from toprung.lab.competitor import BoundCompetitor, Promise
-from toprung.lab.harness.compare import PlacedProblem, Plan, Row, compare
+from toprung.lab.harness.compare import ComparisonPlan, PlacedProblem, Row, compare
 from toprung.lab.harness.library import BoundProduct, Toprung
 from toprung.lab.harness.measure import SamplingPlan
 from toprung.lab.harness.stats import paired_ratio
@@ -114,7 +114,7 @@ class Measurer:
         """Verify, then time in turns until every comparison is decided, or the turns or the time are over."""
         assert self.placed is not None
         sampling = SamplingPlan(sample_seconds=trial.sample_seconds, held=True)
-        plan = Plan(("held",), {"held": trial.turns}, {"held": sampling}, tolerates=REFUSALS)
+        plan = ComparisonPlan(("held",), {"held": trial.turns}, {"held": sampling}, tolerates=REFUSALS)
         sampled = [Sampled()] * len(trial.candidates)
         rows = [self._row(candidate, "held") for candidate in trial.candidates]
         number = {id(row): i for i, row in enumerate(rows)}
@@ -180,7 +180,7 @@ class Measurer:
         says("place", 0)
         self.placed.copies(shared)
         sampling = SamplingPlan(sample_seconds=trial.sample_seconds, held=True)
-        plan = Plan(("cold",), {"cold": trial.cold}, {"cold": sampling}, tolerates=REFUSALS, shared=shared)
+        plan = ComparisonPlan(("cold",), {"cold": trial.cold}, {"cold": sampling}, tolerates=REFUSALS, shared=shared)
         rows = {i: self._row(trial.candidates[i], "cold") for i in timed}
         number = {id(row): i for i, row in rows.items()}
         for row in compare(self.placed, list(rows.values()), plan):

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from toprung.device import Device
+from toprung.dispatch import mixed
 from toprung.errors import BadSize, UnknownName
+from toprung.gemm.desc import ELEMENT_BYTES
 from toprung.lab.harness.suites import TIGHT
 from toprung.oracle.gemm import TRANSPOSES, Gemm
 from toprung.oracle.gemv import Gemv
@@ -92,14 +96,46 @@ def given(routine: str, sizes: Sequence[tuple[int, ...]], transposes: Sequence[s
 
 
 def drawn(device: Device, count: int, seed: int) -> list[Problem]:
-    """Return random shapes of all classes, the same for the same seed: log-uniform sizes, multiples of 1, 4, 16 or 64."""
-    rng = random.Random(seed)
+    """Return random shapes of all classes, the same for the same seed: log-uniform sizes, multiples of 1, 4, 16 or 64.
+
+    A third of the products lie in wider matrices: one to three leading dimensions have gaps, of which half break the alignment.
+    """
+    rng, gaps = random.Random(seed), random.Random(f"gaps of {seed}")  # apart: sizes stay those of older checks
     most = CHECK_FLOPS["gpu" if device.kind == "gpu" else "cpu"]
     made: dict[Problem, None] = {}
     while len(made) < count:
         kind = rng.choice(("square", "any", "any", "skinny", "deep", "shallow", "batched", "vector"))
-        made[_draw(rng, kind, most)] = None
+        made[_in_wider(gaps, _draw(rng, kind, most))] = None
     return list(made)
+
+
+TYPES = tuple(pair for pair in itertools.product(ELEMENT_BYTES, repeat=2) if pair != ("float32", "float32"))
+"""Types of A and B that mixed operands may have."""
+
+
+def with_mixed(device: Device, problems: Sequence[Problem], seed: int) -> list[Problem]:
+    """Return problems with products of mixed operands among them, a quarter as many: drawn likewise, of all types in turn.
+
+    Only those are taken for which a kernel is selected that reads halves as they lie, so that elsewhere there are none.
+    """
+    rng = random.Random(f"types of {seed}")
+    turns = itertools.cycle(rng.sample(TYPES, len(TYPES)))
+    products = (p for p in drawn(device, 4 * len(problems), seed + 1) if isinstance(p, Gemm))
+    typed = (replace(p, type_a=a, type_b=b) for p, (a, b) in zip(products, turns, strict=False))
+    read = (p for p in typed if not isinstance(mixed.select(device, p.desc, "auto"), str))
+    made: list[Problem] = []
+    for number, problem in enumerate(problems, 1):
+        made += [problem, *itertools.islice(read, number % 4 == 0)]
+    return made
+
+
+def _in_wider(rng: random.Random, problem: Problem) -> Problem:
+    """Return a product with gaps behind its rows, one of three times; any other problem as it is."""
+    if not isinstance(problem, Gemm) or rng.random() > 1 / 3:
+        return problem
+    chosen = rng.sample(("lda", "ldb", "ldc"), rng.randint(1, 3))
+    gap: dict[str, Any] = {name: rng.choice((1, 3, 4, 64)) for name in chosen}
+    return replace(problem, **{name: (getattr(problem, name) or 1) + by for name, by in gap.items()})
 
 
 def _draw(rng: random.Random, kind: str, most: float) -> Problem:

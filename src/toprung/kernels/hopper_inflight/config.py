@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from toprung.backends.base import DYNAMIC_SHARED, Source
-from toprung.gemm.desc import GemmDesc, widest
+from toprung.gemm.desc import ELEMENT_BYTES, GemmDesc, widest
 from toprung.kernels.base import KernelConfig
 from toprung.kernels.hopper import ceil
 from toprung.tile import Tile
 
 FOLDER = Path(__file__).parent
 INCLUDE = FOLDER.parent / "include"
-FILES = *(INCLUDE / f"{name}.cuh" for name in ("hopper", "hopper_rs", "halves", "epilogue")), FOLDER / "inflight.cu"
+HEADERS = tuple(INCLUDE / f"{name}.cuh" for name in ("hopper", "hopper_rs", "halves", "epilogue"))
 CHUNK = 32
 """Elements of K in a stage of the ring; rows and columns have a scale for each."""
 REGISTERS = 65536
@@ -27,6 +27,8 @@ CLUSTERS = (1, 2, 4, 8, 16)
 """Blocks of a cluster."""
 SPIN_LIMIT = 1 << 26
 """Tries after which a wait inside the kernel is an error and not for ever, seconds at least."""
+TYPES = {"float32": 0, "float16": 1, "bfloat16": 2}
+"""Numbers that the kernel has for types of operands."""
 LARGEST_GROUP = 1 << 10
 """Rows of tiles that are walked together at most."""
 
@@ -131,17 +133,36 @@ class InflightConfig(KernelConfig):
 
 
 def aligned(desc: GemmDesc) -> tuple[int, int]:
-    """Return the floats, 1, 2 or 4, to which every row of A, and of B, is aligned."""
-    batched = desc.batch > 1
-    a = widest(desc.lda, desc.stride_a * batched, desc.align_a)
-    return a, widest(desc.ldb, desc.stride_b * batched, desc.align_b)
+    """Return the words of 4 bytes, 1, 2 or 4, to which every row of A, and of B, is aligned; halves must lie on words."""
+    batched, words_a, words_b = desc.batch > 1, *(ELEMENT_BYTES[kind] / 4 for kind in (desc.type_a, desc.type_b))
+    a = widest(int(desc.lda * words_a), int(desc.stride_a * batched * words_a), desc.align_a)
+    return a, widest(int(desc.ldb * words_b), int(desc.stride_b * batched * words_b), desc.align_b)
+
+
+def on_words(desc: GemmDesc) -> bool:
+    """Return True if all rows of halves begin on words of 4 bytes, as their first one does."""
+    a, b = (not (one % 2 or (two % 2 and desc.batch > 1)) for one, two in ((desc.lda, desc.stride_a), (desc.ldb, desc.stride_b)))
+    return (a or desc.type_a == "float32") and (b or desc.type_b == "float32")
+
+
+def types(desc: GemmDesc) -> dict[str, int]:
+    """Return the macros for the operands' types: none for fp32."""
+    found = {"A_TYPE": TYPES[desc.type_a], "B_TYPE": TYPES[desc.type_b]}
+    return found if desc.is_mixed else {}
 
 
 def product_source(
     config: InflightConfig, trans_a: bool = False, trans_b: bool = False, align_a: int = 4, align_b: int = 4, **more: int
 ) -> Source:
     """Return the kernel for a layout of the operands; ``more``: macros."""
-    text = "\n".join(f'#line 1 "{one.name}"\n{one.read_text()}' for one in FILES)
+    return inflight_source(config, trans_a, trans_b, align_a, align_b, (), **more)
+
+
+def inflight_source(
+    config: InflightConfig, trans_a: bool, trans_b: bool, align_a: int, align_b: int, headers: tuple[Path, ...], **more: int
+) -> Source:
+    """Return the kernel behind some more headers, of which a B of terms has need."""
+    text = "\n".join(f'#line 1 "{one.name}"\n{one.read_text()}' for one in (*HEADERS, *headers, FOLDER / "inflight.cu"))
     title = f"inflight_{'group_' * ('GROUPED' in more)}{config.BM}x{config.BN}x{CHUNK}"
     defines = {**config.defines(trans_a, trans_b, align_a, align_b), **more}
     return Source("hopper_inflight/inflight", text, "inflight", defines, "cuda", title=title)

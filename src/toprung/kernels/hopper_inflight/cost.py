@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from toprung.gemm.desc import GemmDesc
+from toprung.gemm.desc import ELEMENT_BYTES, GemmDesc
 from toprung.kernels.hopper import ceil
 from toprung.kernels.hopper_inflight.config import CHUNK, CLUSTERS, InflightConfig, aligned, tiles
 
@@ -23,6 +23,9 @@ TIMES: Mapping[tuple[int, int], tuple[float, float]] = {
     (1, 32): (0.67e-6, 0.61e-6),
 }  # fmt: skip
 """Seconds of 32 of K and of a tile, by consumers and BN, on an SM that has as many blocks as it can, operands aligned."""
+HALVES = {(4, 4): 1.0, (2, 4): 0.86, (4, 2): 0.87, (2, 2): 0.75}
+"""Share of those seconds of 32 of K where elements of A and of B have so many bytes: two products in place of three, or one.
+Medians of ``benchmarks/mixed.py`` over blocks that take 30 µs or more (0.81 to 0.93); that of two halves was not measured."""
 COPY = 13e-9
 """Seconds of 32 of K for each copy that a thread of the copier makes beyond those of operands aligned to 16 bytes."""
 ALONE = 0.66
@@ -64,15 +67,17 @@ def configs(desc: GemmDesc, units: int) -> list[InflightConfig]:
     return found
 
 
-def times(config: InflightConfig, align_a: int, align_b: int) -> tuple[float, float]:
-    """Return the seconds of 32 of K and of a tile, with operands aligned to so many floats."""
+def times(config: InflightConfig, align_a: int, align_b: int, size_a: int = 4, size_b: int = 4) -> tuple[float, float]:
+    """Return the seconds of 32 of K and of a tile, with operands aligned to so many words, whose elements have so many bytes."""
     chunk, tile = TIMES[config.CONSUMERS, config.BN]
-    return chunk + COPY * ((config.BM / align_a + config.BN / align_b) / 4 - (config.BM + config.BN) / 16), tile
+    words_a, words_b = config.BM * size_a / 4, config.BN * size_b / 4
+    copies = (words_a / align_a + words_b / align_b) / 4 - (words_a + words_b) / 16
+    return chunk * HALVES[size_a, size_b] + COPY * copies, tile
 
 
 def seconds(desc: GemmDesc, config: InflightConfig, units: int) -> float:
     """Return the predicted seconds of the launch."""
-    chunk, tile = times(config, *aligned(desc))
+    chunk, tile = times(config, *aligned(desc), ELEMENT_BYTES[desc.type_a], ELEMENT_BYTES[desc.type_b])
     blocks = tiles(desc, config) * config.SLICES
     each = ceil(ceil(desc.K, CHUNK), config.SLICES) * chunk + tile
     if config.resident > 1 and blocks <= units * UNSHARED[config.SLICES]:
@@ -80,7 +85,7 @@ def seconds(desc: GemmDesc, config: InflightConfig, units: int) -> float:
     work = ceil(blocks, at_once(config, units)) * each
     if config.SLICES > 1:
         work += MEET * config.SLICES
-    moved = 4 * (desc.rows_read * desc.K + desc.M * desc.N * desc.batch) / MEMORY_RATE
+    moved = (desc.bytes_read + 4 * desc.M * desc.N * desc.batch) / MEMORY_RATE
     return LAUNCH + math.hypot(work, moved)  # neither hides the other altogether
 
 

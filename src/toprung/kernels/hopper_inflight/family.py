@@ -16,7 +16,7 @@ from toprung.backends.base import Session, Source
 from toprung.backends.overlap import Overlapping
 from toprung.device import Device
 from toprung.gemm.classes import FEW
-from toprung.gemm.desc import Desc, GemmDesc
+from toprung.gemm.desc import ELEMENT_BYTES, Desc, GemmDesc
 from toprung.gemm.epilogue import Epilogue
 from toprung.kernels import cost_model
 from toprung.kernels import epilogue as epilogues
@@ -34,7 +34,17 @@ from toprung.kernels.base import (
 )
 from toprung.kernels.build import kernel_of
 from toprung.kernels.hopper import Counter, address, ceil, is_hopper, narrow
-from toprung.kernels.hopper_inflight.config import CHUNK, CLUSTERS, InflightConfig, aligned, blocks, product_source, tiles
+from toprung.kernels.hopper_inflight.config import (
+    CHUNK,
+    CLUSTERS,
+    InflightConfig,
+    aligned,
+    blocks,
+    on_words,
+    product_source,
+    tiles,
+    types,
+)
 from toprung.kernels.hopper_inflight.cost import STAGES, configs, seconds, share
 from toprung.kernels.hopper_inflight.group import InflightGroup
 
@@ -52,7 +62,8 @@ class InflightLaunches(Launches):
     """The one launch of a product."""
 
     def __init__(self, session: Session, desc: GemmDesc, config: InflightConfig, epilogue: Epilogue | None = None) -> None:
-        macros = epilogues.defines(epilogue)
+        macros = {**epilogues.defines(epilogue), **types(desc)}
+        size_a, size_b = ELEMENT_BYTES[desc.type_a], ELEMENT_BYTES[desc.type_b]
         kernel = kernel_of(session, product_source(config, desc.trans_a, desc.trans_b, *aligned(desc), **macros))
         groups = blocks(desc, config, session.device.compute_units)
         i, long = np.int32, np.int64
@@ -69,7 +80,8 @@ class InflightLaunches(Launches):
                 a: object, offset_a: int, b: object, offset_b: int, c: object, offset_c: int, alpha: float, beta: float,
                 queue: object = None, addend: int = 0,
             ) -> None:  # fmt: skip
-                at = (address(x) + 4 * offset for x, offset in ((a, offset_a), (b, offset_b), (c, offset_c)))
+                places = (a, offset_a, size_a), (b, offset_b, size_b), (c, offset_c, 4)
+                at = (address(x) + size * offset for x, offset, size in places)
                 launch(queue, *at, narrow(alpha), narrow(beta), *epilogues.addresses(epilogue, addend))
 
             return run
@@ -86,12 +98,16 @@ class HopperInflight(KernelFamily):
 
     name = "hopper_inflight"
     precision = "fp32x"
+    operand_dtypes = frozenset(ELEMENT_BYTES)
     epilogues = epilogues.EVERY
 
     def supports(self, device: Device, desc: Desc) -> str:
         """Return why the device has no such Tensor Cores, or the product is not one that the promise covers."""
         if reason := self._uncomputed(device, desc):
             return reason
+        assert isinstance(desc, GemmDesc)
+        if desc.is_mixed:
+            return "" if on_words(desc) else "rows of halves begin between words of 4 bytes"
         if min(desc.M, desc.N) <= FEW:
             return f"a side is {FEW} or shorter: memory is the limit, and plain fp32 reads the large operand once"
         return ""
@@ -141,7 +157,7 @@ class HopperInflight(KernelFamily):
         if self._uncomputed(device, desc):
             return float("inf")
         assert isinstance(desc, GemmDesc)
-        if desc.batch > MOST_MATRICES:
+        if desc.batch > MOST_MATRICES or desc.is_mixed:
             return float("inf")
         return share(desc, device.compute_units)
 

@@ -9,10 +9,12 @@ from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
+from numpy.typing import NDArray
 
 from toprung.backends import nvrtc
 from toprung.backends.base import Session
 from toprung.backends.overlap import Overlapping
+from toprung.gemm.desc import GemmDesc
 from toprung.gemm.epilogue import Epilogue
 from toprung.kernels import epilogue as epilogues
 from toprung.kernels.base import GroupLaunches, Member
@@ -25,6 +27,15 @@ PARAMETER_BYTES = 4096, 32764
 """Bytes that the parameters of a kernel may have: everywhere, and since CUDA 12.1."""
 BESIDE = 24
 """Bytes of them that are no product's, with what alignment leaves empty."""
+
+
+class Matrix(NamedTuple):
+    """One matrix of a group: of the product with this number in the group, the one with this number in its batch."""
+
+    desc: GemmDesc
+    epilogue: Epilogue | None
+    product: int
+    number: int
 
 
 class Layout(NamedTuple):
@@ -75,20 +86,16 @@ class GroupKernel:
         self.counter = Counter(session)
         self._mine = threading.local()
 
-    def launch(self, queue: Any, count: int, ends: np.ndarray[Any, Any], members: np.ndarray[Any, Any]) -> None:
-        """Put a launch into a queue; ``ends``: tiles of each product and of all before it."""
+    def launch(self, queue: Any, group: NDArray[Any]) -> None:
+        """Put a launch into a queue; the driver copies its parameters before it returns."""
         try:
             launch = self._mine.launch
         except AttributeError:
             # as many blocks as run at once: those without a tile end at once
             blocks = self.config.resident * self._session.device.compute_units
             nothing: Any = np.zeros((), self.type)[()]
-            launch = Overlapping(self._session, self._kernel, blocks, self.config.threads, "P", (nothing,))
-            self._mine.launch, self._mine.group = launch, np.zeros((), self.type)
-        group = self._mine.group  # the driver copies parameters before the launch returns
-        group["count"], group["tiles"] = count, ends[-1]
-        group["ends"][:count], group["of"][:count] = ends, members
-        launch.replace(0, group[()])
+            launch = self._mine.launch = Overlapping(self._session, self._kernel, blocks, self.config.threads, "P", (nothing,))
+        launch.replace(0, group)
         launch(queue, address(self.counter.buffer))
 
 
@@ -103,49 +110,57 @@ class InflightGroup(GroupLaunches):
     """
 
     def __init__(self, session: Session, members: Sequence[Member]) -> None:
-        self._launches: list[tuple[GroupKernel, int, Any, Any]] = []
+        self._launches: list[tuple[GroupKernel, NDArray[Any], str, NDArray[Any], NDArray[Any]]] = []
         fused = _epilogue(members)
         largest = capacities(fused is not None)[-1]
         for layout, mine in classes(members, session.device.compute_units):
-            mine.sort(key=lambda member: -member.desc.K)
+            mine.sort(key=lambda one: -one.desc.K)
             for first in range(0, len(mine), largest):
                 self._add(session, layout, mine[first : first + largest], fused)
-        self.kernels = tuple(dict.fromkeys(f"hopper_inflight {one[0].config}" for one in self._launches))
+        self.kernels = tuple(dict.fromkeys(f"hopper_inflight {kernel.config}" for kernel, *_ in self._launches))
         self.launches = len(self._launches)
 
-    def _add(self, session: Session, layout: Layout, members: list[Member], epilogue: Epilogue | None) -> None:
-        count, type_ = len(members), member_type(epilogue is not None)
+    def _add(self, session: Session, layout: Layout, members: list[Matrix], epilogue: Epilogue | None) -> None:
         config = group_config(Sizes.of([m.desc for m in members]), layout.align_a, layout.align_b, session.device.compute_units)
+        count = len(members)
         capacity = next(n for n in capacities(epilogue is not None) if n >= count)
         key = config, layout, capacity, None if epilogue is None else epilogue.activation
         with guard:
             kept = _kernels.setdefault(session, {})
             if (kernel := kept.get(key)) is None:
                 kernel = kept[key] = GroupKernel(session, config, layout, capacity, epilogue)
-        packed = np.zeros(count, type_)
+        group = np.zeros((), kernel.type)
+        of = group["of"][:count]
         for name in ("M", "N", "K", "lda", "ldb", "ldc"):
-            packed[name] = [getattr(m.desc, name) for m in members]
-        for name in ("a", "b", "c"):
-            packed[name] = np.array([getattr(m, name) for m in members], np.uint64)
+            of[name] = [getattr(m.desc, name) for m in members]
         if epilogue is not None:
-            packed["d"] = np.array([m.d for m in members], np.uint64)
             for name in ("down", "on"):
-                packed[name] = [getattr(m.epilogue, name, 0) for m in members]
-        down = -(-packed["M"] // config.BM)
-        packed["tiles_m"] = down
-        packed["inverse"] = (0xFFFFFFFF // down.astype(np.uint64) + 1) & 0xFFFFFFFF
-        tiles = down.astype(np.int64) * -(-packed["N"] // config.BN)
-        self._launches.append((kernel, count, np.cumsum(tiles), packed))
+                of[name] = [getattr(m.epilogue, name, 0) for m in members]
+        down = -(-of["M"] // config.BM)
+        of["tiles_m"] = down
+        of["inverse"] = (0xFFFFFFFF // down.astype(np.uint64) + 1) & 0xFFFFFFFF
+        ends = np.cumsum(down.astype(np.int64) * -(-of["N"] // config.BN))  # tiles of each product and of all before it
+        group["count"], group["tiles"], group["ends"][:count] = count, ends[-1], ends
+        # bytes from the addresses of a product's operands to those of its matrix
+        steps = [(m.desc.stride_a, m.desc.stride_b, m.desc.stride_c, m.epilogue.stride if m.epilogue else 0) for m in members]
+        offsets = 4 * np.array([m.number for m in members], np.int64) * np.array(steps, np.int64).T
+        names = "abc" if epilogue is None else "abcd"
+        self._launches.append((kernel, group, names, np.array([m.product for m in members]), offsets))
 
-    def start(self, queue: Any) -> None:
+    def start(self, queue: Any, addresses: NDArray[np.int64]) -> None:
         """Put the launches into a queue."""
-        for kernel, count, ends, packed in self._launches:
-            kernel.launch(queue, count, ends, packed)
+        for kernel, laid, names, products, offsets in self._launches:
+            group = laid.copy()  # another thread may have other addresses
+            of = group["of"][: len(products)]
+            at = addresses[:, products] + offsets
+            for name, row in zip(names, at, strict=False):
+                of[name] = row
+            kernel.launch(queue, group)
 
     @property
     def counters(self) -> tuple[Any, ...]:
         """Functions that return how many pieces of C were computed again by kernels of these launches; they wait for the device."""
-        return tuple(kernel.counter.read for kernel in dict.fromkeys(one[0] for one in self._launches))
+        return tuple(kernel.counter.read for kernel in dict.fromkeys(kernel for kernel, *_ in self._launches))
 
 
 def _epilogue(members: Sequence[Member]) -> Epilogue | None:
@@ -155,17 +170,16 @@ def _epilogue(members: Sequence[Member]) -> Epilogue | None:
     return Epilogue(True, activation=activation) if fused else None
 
 
-def classes(members: Sequence[Member], units: int) -> Iterator[tuple[Layout, list[Member]]]:
+def classes(members: Sequence[Member], units: int) -> Iterator[tuple[Layout, list[Matrix]]]:
     """Yield the products of a launch, batches matrix by matrix, with what they have in common.
 
     Transposes and alignments are compiled in. Products that are aligned better than others of their transposes share a launch
     with them, copied in small pieces as those must be, if that is predicted to take no longer than a launch for each alignment.
     """
-    by_trans: dict[tuple[bool, bool], dict[tuple[int, int], list[Member]]] = {}
-    for member in members:
-        desc = member.desc
+    by_trans: dict[tuple[bool, bool], dict[tuple[int, int], list[Matrix]]] = {}
+    for product, (desc, epilogue) in enumerate(members):
         alike = by_trans.setdefault((desc.trans_a, desc.trans_b), {}).setdefault(aligned(desc), [])
-        alike += _matrices(member) if desc.batch > 1 else (member,)
+        alike += [Matrix(desc, epilogue, product, number) for number in range(desc.batch)]
     for trans, by_align in by_trans.items():
         least = min(a for a, _ in by_align), min(b for _, b in by_align)
         every = [m for alike in by_align.values() for m in alike]
@@ -177,15 +191,7 @@ def classes(members: Sequence[Member], units: int) -> Iterator[tuple[Layout, lis
         yield Layout(*trans, *least), every
 
 
-def group_seconds(members: Sequence[Member], align: tuple[int, int], units: int) -> float:
+def group_seconds(members: Sequence[Matrix], align: tuple[int, int], units: int) -> float:
     """Return the predicted seconds of a launch, in the best block."""
     sizes = Sizes.of([m.desc for m in members])
     return sizes.seconds(group_config(sizes, *align, units), *align, units)
-
-
-def _matrices(member: Member) -> Iterator[Member]:
-    desc, epilogue, a, b, c, d = member
-    stride_d = epilogue.stride if epilogue else 0
-    for i in range(desc.batch):
-        yield Member(desc, epilogue, a + 4 * i * desc.stride_a, b + 4 * i * desc.stride_b, c + 4 * i * desc.stride_c,
-                     d + 4 * i * stride_d if d else 0)  # fmt: skip

@@ -15,24 +15,40 @@
 //
 // SLICES > 1: a cluster has a tile, each block a slice of K; the blocks' sums meet in their shared memory, in the order of slices.
 // GROUPED: that many products at most in one launch, of sizes of their own, C = f(A*B + D); all have the same layouts and alignments.
-// Wants: operands aligned to ALIGN_A and ALIGN_B floats, with their leading dimensions and strides. alpha = 0: A and B are not read.
+// A_TYPE, B_TYPE: 0 for fp32, 1 for fp16, 2 for bf16. A half has one term, and its lo's product falls away: fp16 is its own term and is
+// not scaled (but where B was split beforehand); bf16 is widened and scaled as fp32 is, after which its 8 bits fit hi as far as 2^-31 times the largest.
+// B_TYPE 3: B was split beforehand, as hopper_fp32x/split.cu leaves it, a scale for all of a column: the copy engine fetches its terms, there
+// is no splitter, and partial sums are promoted by the scale of the row alone. Its lo is multiplied by 2^11, so A has a third term, hi * 2^-11.
+// Wants: operands aligned to ALIGN_A and ALIGN_B words of 4 bytes, with leading dimensions and strides. alpha = 0: A and B are not read.
 
-#define THREADS (128 * (CONSUMERS + 2))
+#ifndef A_TYPE
+#define A_TYPE 0
+#endif
+#ifndef B_TYPE
+#define B_TYPE 0
+#endif
+
+#define B_IS_SPLIT (B_TYPE == 3)
+#define THREADS (128 * (CONSUMERS + 2 - B_IS_SPLIT))
 #define BM (64 * CONSUMERS)
-#define A_BYTES (BM * 128)
-#define B_BYTES (BN * 128)
+#define A_SIZE (A_TYPE ? 2 : 4) // bytes of an element
+#define A_UNSCALED (A_TYPE == 1 && !B_IS_SPLIT) // hi * 2^-11 of what is not scaled may be no half
+#define B_SIZE (B_TYPE == 1 || B_TYPE == 2 ? 2 : 4)
+#define A_BYTES (BM * 32 * A_SIZE)
+#define B_BYTES (BN * 128) // for terms, whatever B's elements are
 #define STAGE_BYTES (A_BYTES + B_BYTES)
 #define RING_BYTES (STAGES * STAGE_BYTES)
 #define LANES (BN / 4)        // columns of B that a warp splits: lane / LANES is the thread's part of each
 #define PARTS (128 / BN)      // threads that split a column together
 #define EACH (32 / PARTS)     // of K that each has of it
-#define EARLY (BN < 128)      // whether scales of A are found while the matrix units work: with their registers, more is lost than won
+#define TURNS (PARTS * (4 / B_SIZE)) // how far B's rows are turned around across K
+#define EARLY (BN < 128 || A_TYPE) // whether A's scales are found while the matrix units work; else they lack registers
 #define DEPTH (BN < 64 ? 16 : 32) // of K at a time in plain fp32
 #define CHAIN 32              // of K added up by themselves there, as in include/block.cl
 #define GRANULE 32            // columns computed again together
 #define PITCH_A 17            // floats from one of K to the next of 16 rows of A and of GRANULE columns of B: copies along K or across
 #define PITCH_B 34            // it meet in few banks
-#define FOURS (LANES >= 16)   // whether a thread's sums are four columns next to each other
+#define FOURS (LANES >= 16 && !B_IS_SPLIT) // whether a thread's sums are four columns next to each other
 #define PITCH (BN + 16)       // floats from row to row of what a warp hands to the copy engine: eight rows meet in no bank
 #define TOP 14                // the largest element of a scaled row lies in [2^TOP, 2^(TOP + 1))
 #define SPREAD 17             // times 2^-SPREAD the largest: four neighbours under that have fewer bits in their terms than fp32 has
@@ -41,9 +57,20 @@
 // what a consumer warp has for operands of what it computes again, and for rows that it hands to the copy engine
 static_assert(SPARE_BYTES >= 4 * DEPTH * (PITCH_A + PITCH_B) && (!FOURS || SLICES > 1 || SPARE_BYTES >= 64 * PITCH), "it has too little");
 
+#if A_TYPE
+typedef unsigned short ElementA;
+#else
+typedef float ElementA;
+#endif
+#if B_TYPE == 1 || B_TYPE == 2
+typedef unsigned short ElementB;
+#else
+typedef float ElementB;
+#endif
+
 inline void consumers_meet() { asm volatile("bar.sync 15, %0;" ::"n"(128 * CONSUMERS) : "memory"); }
 
-// K does not run in order: a word of a fragment has two elements that the thread can fetch at once. Of each 16 of K, where word p of
+// K does not run in order, unless B was split beforehand: a word of a fragment has two elements that the thread can fetch at once. Of each 16 of K, where word p of
 // B's rows (lane % 4 = p % 4 of A's, its first two words or its last two) has its element e from.
 inline int k_of(int p, int e) { return TRANS_A ? p % 4 + 8 * (p / 4) + 4 * e : 4 * (p % 4) + 2 * (p / 4) + e; }
 
@@ -72,7 +99,8 @@ struct Ring { // where things lie in shared memory, and the stage that is next
         if (++stage == STAGES) stage = 0, phase ^= 1;
     }
     inline void init() {
-        for (int s = 0; s < STAGES; ++s, advance()) barrier_init(full(), 128), barrier_init(ready(), 4), barrier_init(empty(), 4 * CONSUMERS);
+        for (int s = 0; s < STAGES; ++s, advance())
+            barrier_init(full(), 128 + B_IS_SPLIT), barrier_init(ready(), 4), barrier_init(empty(), 4 * CONSUMERS);
         phase = 0;
         barrier_init_fence();
     }
@@ -80,61 +108,71 @@ struct Ring { // where things lie in shared memory, and the stage that is next
 
 // --- into the ring ----------------------------------------------------------------------------------------------------------------
 
-// A tile of ROWS rows (columns of B) x 32 of K as the 128 threads of the copier fetch it, WIDTH floats at a time. It lies
-//      A along K:    [k / 16][row ^ k / 16][16]      B along K:    [row][8 pieces of four, exclusive or with row % 8]
-//      A across K:   [k][row ^ 8 (k % 4)]            B across K:   [warp][k ^ (k / EACH ^ warp) % PARTS][LANES]
+// A tile of ROWS rows (columns of B) x 32 of K as the 128 threads of the copier fetch it, WORDS of 4 bytes at a time. It lies
+//      A along K:    [k / 16][row ^ k / 16][16]      B along K:    [row][8 pieces of 16 bytes, exclusive or with row % 8]
+//      A across K:   [k][row ^ 8 (k % 4)]            B across K:   [warp][k ^ (k / EACH ^ warp) % TURNS][LANES]
+// With B split beforehand A's 16 of K are two halves, which change places in every second pair of rows, and across K it is 8 (k / 2 % 4):
+// a thread then fetches words of K in order.
+// (halves of A with twice the exclusive or; along K, B's halves are in the first four pieces of even rows and the last four of odd ones)
 // so that neither these copies nor those who read it meet in a bank. A warp reads and overwrites B's columns of its own; B's row is
 // where its column lies (lies_at) along K, the column itself across K.
-template <bool IS_A, bool ALONG, int ROWS, int WIDTH> struct Copies {
+template <class Element, bool IS_A, bool ALONG, int ROWS, int WORDS> struct Copies {
+    static constexpr int SIZE = sizeof(Element), HALF = SIZE == 2, WIDTH = WORDS * 4 / SIZE;
     static constexpr int PIECES = (ALONG ? 32 : ROWS) / WIDTH, STEP = 128 / PIECES, COUNT = (ALONG ? ROWS : 32) / STEP;
-    static constexpr bool EVEN = ALONG ? STEP % (IS_A ? 2 : 16) == 0 : IS_A && STEP % 4 == 0; // whether pieces lie equally far apart
-    const float *from; // the thread's first piece of the 32 of K that are next
+    // whether pieces lie equally far apart
+    static constexpr bool EVEN = ALONG ? STEP % (IS_A ? (B_IS_SPLIT ? 4 : 2) << HALF : 16) == 0 : IS_A && STEP % (B_IS_SPLIT ? 8 : 4) == 0;
+    static constexpr int APART = !ALONG ? ROWS : IS_A ? 16 : 128 / SIZE; // elements from one line to the next, where EVEN
+    const Element *from; // the thread's first piece of the 32 of K that are next
     long long ld;
     int left; // rows that are there, from the thread's first on (ALONG), or elements of its piece (else)
     uint line, on; // the thread's first row (ALONG) or k, and where its piece begins there
     bool all; // every row of the tile is there
 
     inline Copies() {}
-    inline Copies(const float *x, long long ld_, int first, int rows, int k) : ld(ld_), all(first + ROWS <= rows) {
+    inline Copies(const Element *x, long long ld_, int first, int rows, int k) : ld(ld_), all(first + ROWS <= rows) {
         uint t = threadIdx.x % 128;
         line = t / PIECES, on = t % PIECES * WIDTH;
         if (ALONG) from = x + (first + (int)line) * ld + k + on, left = rows - first - (int)line;
         else from = x + (k + (int)line) * ld + first + on, left = min(max(rows - first - (int)on, 0), WIDTH);
     }
 
-    static inline uint place(uint line, uint on) { // of a float, in floats
+    static inline uint place(uint line, uint on) { // of an element, in elements
         uint k = ALONG ? on : line, row = ALONG ? line : on;
-        if (IS_A) return ALONG ? k / 16 * (16 * ROWS) + (row ^ k / 16) * 16 + k % 16 : k * ROWS + (row ^ 8 * (k % 4));
+        if (IS_A && ALONG) return k / 16 * (16 * ROWS) + (row ^ (k / 16 << HALF)) * 16 + (k % 16 ^ (B_IS_SPLIT ? 8 * (row / (2 << HALF) % 2) : 0));
+        if (IS_A) return k * ROWS + (row ^ (8 << HALF) * (B_IS_SPLIT ? k / 2 % 4 : k % 4));
         uint warp = row / LANES;
-        if (ALONG) row = lies_at(row);
-        return ALONG ? row * 32 + (k / 4 ^ row % 8) * 4 + k % 4 : warp * (32 * LANES) + (k ^ (k / EACH ^ warp) % PARTS) * LANES + row % LANES;
+        if (ALONG) {
+            row = lies_at(row);
+            return row * (128 / SIZE) + ((k * SIZE / 16 + HALF * 4 * (row % 2)) ^ row % 8) * (16 / SIZE) + k % (16 / SIZE);
+        }
+        return warp * (LANES * 128 / SIZE) + (k ^ (k / EACH ^ warp) % TURNS) * LANES + row % LANES;
     }
 
     // of the thread's piece i
     inline uint place_of(int i) const {
-        return EVEN ? place(line, on) + i * STEP * (!ALONG ? ROWS : IS_A ? 16 : 32) : place(line + i * STEP, on);
+        return EVEN ? place(line, on) + i * STEP * APART : place(line + i * STEP, on);
     }
 
     // the next 32 of K, k to k + 31; beyond K zeros
     inline void fetch(uint to, int k, int K) {
-        const float *x = from;
+        const Element *x = from;
         from += ALONG ? 32 : 32 * ld;
         if (all && k + 32 <= K) {
 #pragma unroll(COUNT < 16 ? COUNT : 16)
-            for (int i = 0; i < COUNT; ++i, x += STEP * ld) copy_async<4 * WIDTH>(to + 4 * place_of(i), x, 4 * WIDTH);
+            for (int i = 0; i < COUNT; ++i, x += STEP * ld) copy_async<4 * WORDS>(to + SIZE * place_of(i), (const float *)x, 4 * WORDS);
             return;
         }
         int rest = K - k - (int)(ALONG ? on : line), wide = ALONG ? min(max(rest, 0), WIDTH) : left; // of a piece, all that there is
         int count = wide ? ALONG ? left : rest : 0; // of rows or of K, as many as there are
         if (wide % WIDTH == 0) {
 #pragma unroll(COUNT < 16 ? COUNT : 16)
-            for (int i = 0; i < COUNT; ++i, x += STEP * ld) copy_async_if<4 * WIDTH>(to + 4 * place_of(i), x, i * STEP < count);
+            for (int i = 0; i < COUNT; ++i, x += STEP * ld) copy_async_if<4 * WORDS>(to + SIZE * place_of(i), (const float *)x, i * STEP < count);
             return;
         }
 #pragma unroll 1
         for (int i = 0; i < COUNT; ++i) {
             bool there = i * STEP < count;
-            copy_async<4 * WIDTH>(to + 4 * place_of(i), there ? x + i * STEP * ld : x, there ? 4 * wide : 0);
+            copy_async<4 * WORDS>(to + SIZE * place_of(i), (const float *)(there ? x + i * STEP * ld : x), there ? SIZE * wide : 0);
         }
     }
 };
@@ -161,11 +199,16 @@ inline Scale scale_of(uint largest, uint smallest) {
     return s;
 }
 
-// the terms of two elements
-inline void split_two(float x, float y, float times, uint &hi, uint &lo) {
-    float u = x * times, v = y * times;
+// halves as fp32: one, and the two of a word
+template <int TYPE> inline float widened(uint half) { return TYPE == 1 ? from_half(half) : __uint_as_float(half << 16); }
+template <int TYPE> inline float low_of(uint word) { return TYPE == 1 ? from_half(word & 0xffff) : __uint_as_float(word << 16); }
+template <int TYPE> inline float high_of(uint word) { return TYPE == 1 ? from_half(word >> 16) : __uint_as_float(word & 0xffff0000); }
+
+// the terms of two elements, or of two halves their one; TYPE 1: as they are
+template <int TYPE> inline void split_two(float x, float y, float times, uint &hi, uint &lo) {
+    float u = TYPE == 1 ? x : x * times, v = TYPE == 1 ? y : y * times;
     hi = pair_of(u, v);
-    lo = pair_of(u - from_half(hi & 0xffff), v - from_half(hi >> 16));
+    lo = TYPE ? 0 : pair_of(u - from_half(hi & 0xffff), v - from_half(hi >> 16));
 }
 
 // B's columns of a stage, where they lie; and the scale of each
@@ -174,7 +217,18 @@ inline void split_columns(uint tile, uint scales) {
     int column = (int)lies_there(row);
     float v[EACH];
     uint largest = 0, smallest = ~0u;
-    if (TRANS_B) { // K runs along memory
+    if (TRANS_B && B_TYPE) { // K runs along memory
+#pragma unroll
+        for (int i = 0; i < EACH / 8; ++i) {
+            float4 eight = shared_four(tile + row * 128 + ((part * (EACH / 8) + i + 4 * (row % 2)) ^ row % 8) * 16);
+            float words[4] = {eight.x, eight.y, eight.z, eight.w};
+#pragma unroll
+            for (int w = 0; w < 4; ++w) {
+                v[8 * i + 2 * w] = low_of<B_TYPE>(__float_as_uint(words[w]));
+                v[8 * i + 2 * w + 1] = high_of<B_TYPE>(__float_as_uint(words[w]));
+            }
+        }
+    } else if (TRANS_B) {
 #pragma unroll
         for (int i = 0; i < EACH / 4; ++i) {
             float4 four = shared_four(tile + row * 128 + ((part * (EACH / 4) + i) ^ row % 8) * 16);
@@ -182,17 +236,20 @@ inline void split_columns(uint tile, uint scales) {
         }
     } else {
 #pragma unroll
-        for (int i = 0; i < EACH; ++i) v[i] = shared_one(tile + 4 * (warp * (32 * LANES) + ((part * EACH + i) ^ (part ^ warp) % PARTS) * LANES + column % LANES));
+        for (int i = 0; i < EACH; ++i) {
+            uint at = tile + warp * (128 * LANES) + B_SIZE * (((part * EACH + i) ^ (part ^ warp) % TURNS) * LANES + column % LANES);
+            v[i] = B_TYPE ? widened<B_TYPE>(shared_half(at)) : shared_one(at);
+        }
     }
 #pragma unroll
-    for (int i = 0; i < EACH / 4; ++i) {
+    for (int i = 0; i < (B_TYPE == 1 ? 0 : EACH / 4); ++i) { // fp16 is not scaled
         uint four = largest_of(v[4 * i], v[4 * i + 1], v[4 * i + 2], v[4 * i + 3]);
         largest = max(largest, four), smallest = min(smallest, four - 1);
     }
 #pragma unroll
-    for (int other = LANES; other < 32; other *= 2) largest = max(largest, __shfl_xor_sync(0xffffffffu, largest, other));
+    for (int other = B_TYPE == 1 ? 32 : LANES; other < 32; other *= 2) largest = max(largest, __shfl_xor_sync(0xffffffffu, largest, other));
     Scale s = scale_of(largest, smallest);
-    if (part == 0) shared_put(scales + 4 * column, s.back);
+    if (part == 0 && B_TYPE != 1) shared_put(scales + 4 * column, s.back);
     __syncwarp(); // all have read what is overwritten now
     // word p of each 16 of K: piece p / 4 of two; hi, and 64 bytes further lo
     uint at = tile + row * 128, turn = row % 8;
@@ -204,27 +261,27 @@ inline void split_columns(uint tile, uint scales) {
         for (int p = 0; p < (EACH < 16 ? 4 : 8); ++p) {
             // with 8 of K the thread has words 0, 1, 4 and 5 (the first 8), or 2, 3, 6 and 7; across K 0 to 3, or 4 to 7
             int word = EACH >= 16 || TRANS_A ? p : p % 2 + p / 2 * 4;
-            split_two(v[16 * step + k_of(word, 0)], v[16 * step + k_of(word, 1)], s.times, hi[p], lo[p]);
+            split_two<B_TYPE>(v[16 * step + k_of(word, 0)], v[16 * step + k_of(word, 1)], s.times, hi[p], lo[p]);
         }
         if (EACH >= 16) {
             shared_put(at + ((2 * whole) ^ turn) * 16, hi[0], hi[1], hi[2], hi[3]);
             shared_put(at + ((2 * whole + 1) ^ turn) * 16, hi[4], hi[5], hi[6], hi[7]);
-            shared_put(at + ((4 + 2 * whole) ^ turn) * 16, lo[0], lo[1], lo[2], lo[3]);
-            shared_put(at + ((5 + 2 * whole) ^ turn) * 16, lo[4], lo[5], lo[6], lo[7]);
+            if (!B_TYPE) shared_put(at + ((4 + 2 * whole) ^ turn) * 16, lo[0], lo[1], lo[2], lo[3]);
+            if (!B_TYPE) shared_put(at + ((5 + 2 * whole) ^ turn) * 16, lo[4], lo[5], lo[6], lo[7]);
         } else if (TRANS_A) {
             shared_put(at + ((2 * whole + part % 2) ^ turn) * 16, hi[0], hi[1], hi[2], hi[3]);
-            shared_put(at + ((4 + 2 * whole + part % 2) ^ turn) * 16, lo[0], lo[1], lo[2], lo[3]);
+            if (!B_TYPE) shared_put(at + ((4 + 2 * whole + part % 2) ^ turn) * 16, lo[0], lo[1], lo[2], lo[3]);
         } else {
             uint half = part % 2 * 8;
             shared_put(at + ((2 * whole) ^ turn) * 16 + half, hi[0], hi[1]);
             shared_put(at + ((2 * whole + 1) ^ turn) * 16 + half, hi[2], hi[3]);
-            shared_put(at + ((4 + 2 * whole) ^ turn) * 16 + half, lo[0], lo[1]);
-            shared_put(at + ((5 + 2 * whole) ^ turn) * 16 + half, lo[2], lo[3]);
+            if (!B_TYPE) shared_put(at + ((4 + 2 * whole) ^ turn) * 16 + half, lo[0], lo[1]);
+            if (!B_TYPE) shared_put(at + ((5 + 2 * whole) ^ turn) * 16 + half, lo[2], lo[3]);
         }
     }
 }
 
-struct Rows { // of A, 32 of K: the thread's elements of its two rows, as they come
+struct RowsOfA { // of A, 32 of K: the thread's elements of its two rows, as they come
     float v[2][8];
     Scale scale[2];
 
@@ -234,50 +291,140 @@ struct Rows { // of A, 32 of K: the thread's elements of its two rows, as they c
         for (int s = 0; s < 2; ++s)
             if (TRANS_A) {
 #pragma unroll
-                for (int q = 0; q < 4; ++q) { // k = 16 s + 4 q + c
-                    float2 two = shared_two(tile + 4 * ((16 * s + 4 * q + c) * BM + ((m + row_of(0)) ^ 8 * c)));
-                    v[0][4 * s + q] = two.x, v[1][4 * s + q] = two.y;
+                for (int q = 0; q < 4; ++q) { // k = 16 s + 4 q + c, or in order
+                    int k = 16 * s + (B_IS_SPLIT ? 2 * c + q % 2 + q / 2 * 8 : 4 * q + c);
+                    uint at = tile + A_SIZE * (k * BM + ((m + row_of(0)) ^ 32 / A_SIZE * c));
+                    if (A_TYPE) {
+                        uint both = __float_as_uint(shared_one(at));
+                        v[0][4 * s + q] = low_of<A_TYPE>(both), v[1][4 * s + q] = high_of<A_TYPE>(both);
+                    } else {
+                        float2 two = shared_two(at);
+                        v[0][4 * s + q] = two.x, v[1][4 * s + q] = two.y;
+                    }
                 }
             } else {
 #pragma unroll
                 for (int h = 0; h < 2; ++h) { // k = 16 s + 4 c …
-                    float4 four = shared_four(tile + 4 * (s * (16 * BM) + ((m + row_of(h)) ^ s) * 16 + 4 * c));
-                    v[h][4 * s] = four.x, v[h][4 * s + 1] = four.y, v[h][4 * s + 2] = four.z, v[h][4 * s + 3] = four.w;
+                    uint at = tile + A_SIZE * (s * (16 * BM) + ((m + row_of(h)) ^ s * (4 / A_SIZE)) * 16 + (B_IS_SPLIT ? 2 * c : 4 * c));
+                    int turned = 8 * (row_of(h) / (8 / A_SIZE) % 2); // where B is split
+                    uint one = at + A_SIZE * turned, two = at + A_SIZE * (8 - turned);
+                    if (A_TYPE) {
+                        float2 both = B_IS_SPLIT ? make_float2(shared_one(one), shared_one(two)) : shared_two(at);
+                        uint first = __float_as_uint(both.x), second = __float_as_uint(both.y);
+                        v[h][4 * s] = low_of<A_TYPE>(first), v[h][4 * s + 1] = high_of<A_TYPE>(first);
+                        v[h][4 * s + 2] = low_of<A_TYPE>(second), v[h][4 * s + 3] = high_of<A_TYPE>(second);
+                    } else if (B_IS_SPLIT) {
+                        float2 x = shared_two(one), y = shared_two(two);
+                        v[h][4 * s] = x.x, v[h][4 * s + 1] = x.y, v[h][4 * s + 2] = y.x, v[h][4 * s + 3] = y.y;
+                    } else {
+                        float4 four = shared_four(at);
+                        v[h][4 * s] = four.x, v[h][4 * s + 1] = four.y, v[h][4 * s + 2] = four.z, v[h][4 * s + 3] = four.w;
+                    }
                 }
             }
     }
 
     inline void weigh() {
+        if (A_UNSCALED) return; // its scale is 1
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
-            const float(&x)[8] = v[h];
+            float(&x)[8] = v[h];
             uint one = largest_of(x[0], x[1], x[2], x[3]), two = largest_of(x[4], x[5], x[6], x[7]);
             uint largest = max(one, two); // of the four lanes that have the row
             largest = max(largest, __shfl_xor_sync(0xffffffffu, largest, 1));
             largest = max(largest, __shfl_xor_sync(0xffffffffu, largest, 2));
             scale[h] = scale_of(largest, min(one - 1, two - 1));
-        }
-    }
-};
-
-struct Fragments { // their terms
-    uint hi[2][4], lo[2][4];
-    float back[2];
-
-    inline void split(const Rows &rows) {
+            if (A_TYPE) {
 #pragma unroll
-        for (int h = 0; h < 2; ++h) {
-            const float(&v)[8] = rows.v[h];
-            back[h] = rows.scale[h].back;
-#pragma unroll
-            for (int s = 0; s < 2; ++s) {
-                split_two(v[4 * s], v[4 * s + 1], rows.scale[h].times, hi[s][h], lo[s][h]);
-                split_two(v[4 * s + 2], v[4 * s + 3], rows.scale[h].times, hi[s][h + 2], lo[s][h + 2]);
+                for (int i = 0; i < 8; ++i) x[i] *= scale[h].times;
             }
         }
     }
 };
 
+// two halves times 2^-11
+inline uint by_residual(uint two) {
+    uint product;
+    asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(product) : "r"(two), "r"(0x10001000u));
+    return product;
+}
+
+struct Fragments { // their terms
+    uint hi[2][4], lo[2][4];
+#if B_IS_SPLIT
+    uint low[2][4]; // hi, for B's lo
+#endif
+    float back[2];
+
+    inline void split(const RowsOfA &rows) {
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            const float(&v)[8] = rows.v[h];
+            back[h] = A_UNSCALED ? 1.0f : rows.scale[h].back;
+#pragma unroll
+            for (int s = 0; s < 2; ++s) {
+                split_two<A_TYPE != 0>(v[4 * s], v[4 * s + 1], rows.scale[h].times, hi[s][h], lo[s][h]);
+                split_two<A_TYPE != 0>(v[4 * s + 2], v[4 * s + 3], rows.scale[h].times, hi[s][h + 2], lo[s][h + 2]);
+#if B_IS_SPLIT
+                low[s][h] = by_residual(hi[s][h]), low[s][h + 2] = by_residual(hi[s][h + 2]);
+#endif
+            }
+        }
+    }
+};
+
+#if B_IS_SPLIT
+// 32 of K: what ``a`` has of A, times the stage's B; meanwhile ``next`` gets the next stage's, if there is one. ``most``: the largest scales
+// of the thread's two rows so far.
+inline void step(float (&sum)[BN / 2], const Fragments &a, Fragments &next, float (&most)[2], bool more, Ring &at) {
+    ulong b = tile_at(at.tile() + A_BYTES); // 16 of K further: 32 bytes, 2 in a descriptor; lo: 64 bytes
+    uint empty = at.empty();
+    float partial[BN / 2];
+    pin(partial);
+    wgmma_fence();
+    if (!A_TYPE) {
+        wgmma_rs<BN>(partial, a.lo[0], b, 0);
+        wgmma_rs<BN>(partial, a.lo[1], b + 2, 1);
+    }
+    wgmma_rs<BN>(partial, a.low[0], b + 4, !A_TYPE);
+    wgmma_rs<BN>(partial, a.low[1], b + 6, 1);
+    wgmma_rs<BN>(partial, a.hi[0], b, 1);
+    wgmma_rs<BN>(partial, a.hi[1], b + 2, 1);
+    wgmma_commit();
+    at.advance();
+    if (more) barrier_wait(at.full(), at.phase);
+    RowsOfA rows;
+    rows.fetch(at.tile()); // behind the last stage: what was there before
+    rows.weigh();
+    next.split(rows);
+    wgmma_wait<0>();
+    pin(partial);
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) barrier_arrive(empty);
+#pragma unroll
+    for (int i = 0; i < BN / 2; ++i) sum[i] = fmaf(partial[i], a.back[i / 2 % 2], sum[i]);
+    most[0] = fmaxf(most[0], a.back[0]), most[1] = fmaxf(most[1], a.back[1]);
+}
+
+// Sums as B's columns scale them. Those become NaN in which something may be seen that a column's two terms cannot carry: an element
+// is off by 2^-36 at most there, where a largest one has 2^15, so a sum of K products by K * 2^-21 * ``most``, less than the last of
+// fp32's 24 bits of 8 * K * ``most`` and more.
+inline void scale_columns(float (&sum)[BN / 2], const float (&most)[2], const Row *columns, int cols, int K) {
+#pragma unroll
+    for (int i = 0; i < BN / 4; ++i) { // the thread's column i % 2 of eight columns i / 2
+        int col = 8 * (i / 2) + 2 * (threadIdx.x % 4) + i % 2;
+        Row its{0, 0};
+        if (col < cols) its = columns[col];
+        float first = power_of_two(its.exponent >> 1), second = power_of_two(its.exponent - (its.exponent >> 1)); // both together may be no float
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            float &x = sum[4 * (i / 2) + 2 * h + i % 2];
+            bool lost = its.losses & LOST && fabsf(x) < 8.0f * (float)K * most[h];
+            x = lost ? __int_as_float(0x7fffffff) : x * first * second;
+        }
+    }
+}
+#else
 // 32 of K: what ``a`` has of A, times the stage's B; then ``a`` gets the next stage's, if there is one. While the matrix units work
 // for this warpgroup, others have the schedulers; then two streams of instructions, promoting and splitting, fill each other's gaps.
 inline void step(float (&sum)[BN / 2], Fragments &a, bool more, Ring &at) {
@@ -287,18 +434,23 @@ inline void step(float (&sum)[BN / 2], Fragments &a, bool more, Ring &at) {
     barrier_wait(at.ready(), at.phase);
     pin(partial);
     wgmma_fence();
-    wgmma_rs<BN>(partial, a.lo[0], b, 0);
-    wgmma_rs<BN>(partial, a.lo[1], b + 2, 1);
-    wgmma_rs<BN>(partial, a.hi[0], b + 4, 1);
-    wgmma_rs<BN>(partial, a.hi[1], b + 6, 1);
-    wgmma_rs<BN>(partial, a.hi[0], b, 1);
+    if (!A_TYPE) {
+        wgmma_rs<BN>(partial, a.lo[0], b, 0);
+        wgmma_rs<BN>(partial, a.lo[1], b + 2, 1);
+    }
+    if (!B_TYPE) {
+        wgmma_rs<BN>(partial, a.hi[0], b + 4, !A_TYPE);
+        wgmma_rs<BN>(partial, a.hi[1], b + 6, 1);
+    }
+    wgmma_rs<BN>(partial, a.hi[0], b, !(A_TYPE && B_TYPE));
     wgmma_rs<BN>(partial, a.hi[1], b + 2, 1);
     wgmma_commit();
     at.advance();
     if (more) barrier_wait(at.full(), at.phase);
-    Rows rows;
+    RowsOfA rows;
     rows.fetch(at.tile()); // behind the last stage: what was there before
     if (EARLY) rows.weigh();
+    if (A_TYPE) pin(rows.v[0]), pin(rows.v[1]); // rounded behind the wait: what matrix units read is not made while they work
     wgmma_wait<0>();
     pin(partial);
     if (!EARLY) rows.weigh();
@@ -306,7 +458,9 @@ inline void step(float (&sum)[BN / 2], Fragments &a, bool more, Ring &at) {
 #pragma unroll
     for (int i = 0; i < BN / 8; i += 2) {
         float2 one, two;
-        if (FOURS) {
+        if (B_TYPE == 1) {
+            one = two = make_float2(1.0f, 1.0f);
+        } else if (FOURS) {
             float4 both = shared_four(scales + 4 * column_of(i));
             one = make_float2(both.x, both.y), two = make_float2(both.z, both.w);
         } else {
@@ -321,6 +475,7 @@ inline void step(float (&sum)[BN / 2], Fragments &a, bool more, Ring &at) {
     __syncwarp();
     if (threadIdx.x % 32 == 0) barrier_arrive(empty);
 }
+#endif
 
 // --- out of registers -------------------------------------------------------------------------------------------------------------
 
@@ -401,9 +556,15 @@ struct Out { // a warp's 16 x BN of C
     }
 };
 
+// an element into shared memory as fp32, or 0: there after ``copies_wait``
+template <int TYPE> inline void copy_widened(uint to, const float *from, bool there) { copy_async_if<4>(to, from, there); }
+template <int TYPE> inline void copy_widened(uint to, const unsigned short *from, bool there) {
+    shared_put(to, there ? widened<TYPE>(*from) : 0.0f);
+}
+
 // GRANULE columns of a warp's C in plain fp32, of which those elements are stored whose bits are set in ``wanted`` (four for each
 // column_of(i), as ``Out::store`` gives them). a and b point to the first row and column; ``at``: SPARE_BYTES of shared memory.
-inline void again(const float *a, long long down_a, long long on_a, const float *b, long long down_b, long long on_b, int K, const Out &out,
+inline void again(const ElementA *a, long long down_a, long long on_a, const ElementB *b, long long down_b, long long on_b, int K, const Out &out,
                   int first, uint wanted, uint at) {
     int lane = threadIdx.x % 32, cols = out.cols - first;
     uint As = at, Bs = at + 4 * DEPTH * PITCH_A;
@@ -420,13 +581,13 @@ inline void again(const float *a, long long down_a, long long on_a, const float 
         for (int e = lane; e < 16 * DEPTH; e += 32) { // consecutive threads along memory
             int k = on_a == 1 ? e % DEPTH : e / 16, r = on_a == 1 ? e / DEPTH : e % 16;
             bool there = k0 + k < K && r < out.rows;
-            copy_async_if<4>(As + 4 * (k * PITCH_A + r), there ? a + r * down_a + (k0 + k) * on_a : a, there);
+            copy_widened<A_TYPE>(As + 4 * (k * PITCH_A + r), there ? a + r * down_a + (k0 + k) * on_a : a, there);
         }
 #pragma unroll 4
         for (int e = lane; e < GRANULE * DEPTH; e += 32) {
             int k = on_b == 1 ? e % DEPTH : e / GRANULE, c = on_b == 1 ? e / DEPTH : e % GRANULE;
             bool there = k0 + k < K && c < cols;
-            copy_async_if<4>(Bs + 4 * (k * PITCH_B + c), there ? b + c * down_b + (k0 + k) * on_b : b, there);
+            copy_widened<B_TYPE>(Bs + 4 * (k * PITCH_B + c), there ? b + c * down_b + (k0 + k) * on_b : b, there);
         }
         copies_wait();
         __syncwarp();
@@ -558,14 +719,20 @@ struct Columns { // tiles of a product, one column of C after the other: those t
 #define WALK
 #endif
 
+#if B_IS_SPLIT
+#define SPLIT_PARAMETERS , const Row *info_b, int apart_b, const __grid_constant__ TensorMap map_b
+#else
+#define SPLIT_PARAMETERS
+#endif
+
 extern "C" __global__ void
 #if SLICES > 1
 __cluster_dims__(SLICES, 1, 1)
 #endif
 __launch_bounds__(THREADS, RESIDENT)
 #if !GROUPED
-inflight(const float *A, const float *B, float *C, float alpha, float beta ADDED_PARAMETERS, ulong *count, int M, int N, int K, int batch,
-         long long lda, long long stride_a, long long ldb, long long stride_b, int ldc, long long stride_c) {
+inflight(const ElementA *A, const ElementB *B, float *C, float alpha, float beta ADDED_PARAMETERS, ulong *count, int M, int N, int K, int batch,
+         long long lda, long long stride_a, long long ldb, long long stride_b, int ldc, long long stride_c SPLIT_PARAMETERS) {
 #else
 inflight(ulong *count, const __grid_constant__ Group group) {
 #endif
@@ -598,18 +765,30 @@ inflight(ulong *count, const __grid_constant__ Group group) {
                 PRODUCT
                 WALK
                 Place of = walk.place(tile);
-                Copies<true, !TRANS_A, BM, ALIGN_A> a(A + of.matrix * stride_a, lda, of.m, M, 32 * begin);
-                Copies<false, TRANS_B, BN, ALIGN_B> b(B + of.matrix * stride_b, ldb, of.n, N, 32 * begin);
+                Copies<ElementA, true, !TRANS_A, BM, ALIGN_A> a(A + of.matrix * stride_a, lda, of.m, M, 32 * begin);
+#if !B_IS_SPLIT
+                Copies<ElementB, false, TRANS_B, BN, ALIGN_B> b(B + of.matrix * stride_b, ldb, of.n, N, 32 * begin);
+#endif
 #pragma unroll 1
                 for (int j = 0; j < chunks; ++j) {
                     barrier_wait(at.empty(), at.phase ^ 1);
+#if B_IS_SPLIT
+                    if (threadIdx.x % 128 == 0) {
+                        barrier_expect(at.full(), B_BYTES);
+                        tma_load(at.tile() + A_BYTES, &map_b, 64 * (begin + j), of.matrix * apart_b + of.n, at.full());
+                    }
+                    a.fetch(at.tile(), 32 * (begin + j), K);
+#else
                     a.fetch(at.tile(), 32 * (begin + j), K);
                     b.fetch(at.tile() + A_BYTES, 32 * (begin + j), K);
+#endif
                     barrier_arrive_copied(at.full());
                     at.advance();
                 }
             }
-        } else { // the splitter
+        }
+#if !B_IS_SPLIT
+        else { // the splitter
             fewer_registers<SPLITTER_REGISTERS>();
             for (int tile = worker; tile < tiles; tile += workers) {
                 FIND_PRODUCT(tile)
@@ -624,6 +803,7 @@ inflight(ulong *count, const __grid_constant__ Group group) {
                 }
             }
         }
+#endif
 #if SLICES > 1
         cluster_sync(); // as often as consumers do
         cluster_sync();
@@ -635,7 +815,7 @@ inflight(ulong *count, const __grid_constant__ Group group) {
     Fragments a; // of the stage that is next
     if (chunks && worker < tiles) {
         barrier_wait(at.full(), at.phase);
-        Rows rows;
+        RowsOfA rows;
         rows.fetch(at.tile());
         rows.weigh();
         a.split(rows);
@@ -645,12 +825,27 @@ inflight(ulong *count, const __grid_constant__ Group group) {
         float sum[BN / 2];
 #pragma unroll
         for (int i = 0; i < BN / 2; ++i) sum[i] = 0.0f;
+#if B_IS_SPLIT
+        float most[2] = {};
+        Fragments next;
+        bool last = tile + workers >= tiles;
+#pragma unroll 1
+        for (int j = 0; j < chunks; j += 2) {
+            step(sum, a, next, most, j + 1 < chunks || !last, at);
+            if (j + 1 < chunks) step(sum, next, a, most, j + 2 < chunks || !last, at);
+        }
+        if (chunks % 2) a = next;
+#else
 #pragma unroll 1
         for (int j = 0; j < chunks; ++j) step(sum, a, j + 1 < chunks || tile + workers < tiles, at);
+#endif
 
         PRODUCT
         WALK
         Place of = walk.place(tile);
+#if B_IS_SPLIT
+        if (chunks) scale_columns(sum, most, info_b + of.matrix * apart_b + of.n, N - of.n, 32 * chunks);
+#endif
         int top = of.m + 64 * warpgroup + threadIdx.x / 32 % 4 * 16;
         float *c = C + of.matrix * stride_c + (long long)top * ldc + of.n;
         ulong low = (ulong)c | 4u * ldc; // of addresses of rows

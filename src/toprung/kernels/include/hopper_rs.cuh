@@ -41,6 +41,12 @@ inline float shared_one(uint at) {
     return v;
 }
 
+inline uint shared_half(uint at) { // two bytes
+    unsigned short v;
+    asm volatile("ld.shared.u16 %0, [%1];" : "=h"(v) : "r"(at));
+    return v;
+}
+
 inline void shared_put(uint at, uint a, uint b, uint c, uint d) {
     asm volatile("st.shared.v4.b32 [%0], {%1,%2,%3,%4};" ::"r"(at), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
 }

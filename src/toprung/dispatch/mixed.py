@@ -1,0 +1,70 @@
+"""Selection for products of halves: a kernel that reads them as they lie, or none if converting them first is faster."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from toprung.device import Device
+from toprung.dispatch import ranking
+from toprung.dispatch.select import FASTER
+from toprung.dispatch.selection import Candidate, Selection
+from toprung.gemm.desc import ELEMENT_BYTES, Desc, GemmDesc
+from toprung.kernels.registry import families
+
+CONVERT_RATE, CONVERT_START = 2e12, 2e-6
+"""Bytes a second, read and written, and seconds besides that PyTorch takes to convert an operand on an H200, by
+``benchmarks/mixed.py``."""
+
+
+def select(device: Device, desc: Desc, precision: str, own: bool = False) -> Selection | str:
+    """Return what runs a product of halves as they lie, or the reason, a part of a sentence, why they are converted first.
+
+    ``own``: only kernels of toprung's own are asked for.
+    """
+    if not isinstance(desc, GemmDesc):
+        return "as products with a vector are of float32"
+    order, why = ranked(device, desc, precision, own)
+    if not order or order[0].seconds == math.inf:
+        return why
+    ours, converted = order[0], converted_seconds(device, desc, _classes(precision))
+    if converted < ours.seconds:
+        return (
+            f"as that is predicted to take {converted * 1e6:.0f} us with the product, and {ours.candidate} {ours.seconds * 1e6:.0f}"
+        )
+    against = ("converted first", f"{converted / ours.seconds:.1f} times as long by the cost model")
+    return Selection(ours.candidate, "halves are read as they lie, on Tensor Cores", (against,))
+
+
+def ranked(device: Device, desc: GemmDesc, precision: str, own: bool = False) -> tuple[list[ranking.Predicted], str]:
+    """Return the candidates that read halves as they lie, least predicted time first, and why there are none where that is so.
+
+    Candidates of which no time is known come last: a check measures them, too.
+    """
+    kinds, why = {desc.type_a, desc.type_b}, "as no kernel for this device and precision takes it"
+    found: list[ranking.Predicted] = []
+    for family in families():
+        if own and not family.own:
+            continue
+        if family.precision in _classes(precision) and family.memory == "device" and kinds <= family.operand_dtypes:
+            if reason := family.supports(device, desc):
+                why = f"as {reason}"
+                continue
+            configs = family.candidates(device, desc)
+            found += (ranking.Predicted(family.cost(device, desc, c), Candidate(family, c)) for c in configs)
+    return sorted(found, key=lambda p: p.seconds), why
+
+
+def _classes(precision: str) -> tuple[str, ...]:
+    return ("fp32", *FASTER) if precision == "auto" else (precision,)
+
+
+def converted_seconds(device: Device, desc: GemmDesc, classes: tuple[str, ...]) -> float:
+    """Return the predicted seconds of a product whose halves are converted to float32 first."""
+    plain = replace(desc, type_a="float32", type_b="float32", lda=0, ldb=0)
+    seconds = min((found[0].seconds for name in classes if (found := ranking.ranked(device, plain, name))), default=math.inf)
+    for rows, kind, apart in ((desc.M, desc.type_a, desc.stride_a), (desc.N, desc.type_b, desc.stride_b)):
+        if kind != "float32":
+            elements = rows * desc.K * (desc.batch if apart else 1)
+            seconds += CONVERT_START + elements * (ELEMENT_BYTES[kind] + 4) / CONVERT_RATE
+    return seconds
