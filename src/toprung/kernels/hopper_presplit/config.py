@@ -1,0 +1,54 @@
+"""Configurations, and the kernel's source: that of ``hopper_inflight`` for a B that is split already."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from toprung.backends.base import Source
+from toprung.gemm.desc import GemmDesc
+from toprung.kernels.hopper_fp32x.sources import FOLDER as FP32X
+from toprung.kernels.hopper_inflight.config import AGAIN_BYTES, CHUNK, REGISTERS, TYPES, InflightConfig, aligned, inflight_source
+
+PRESPLIT = 3
+"""The kernel's number for a B of terms (``B_TYPE``)."""
+BLOCKS = {(2, 128): 5, (2, 64): 7, (1, 64): 5}
+"""Blocks that are built, as consumers and columns, and the stages of the ring that fit."""
+
+
+@dataclass(frozen=True)
+class PresplitConfig(InflightConfig):
+    """A block that owns 64·CONSUMERS × BN of C at a time; see ``InflightConfig``."""
+
+    STAGES: int = 5
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block: a warpgroup that copies, and the consumers."""
+        return 128 * (self.CONSUMERS + 1)
+
+    @property
+    def spare_bytes(self) -> int:
+        """Shared memory of a consumer warp, for operands of what it computes again."""
+        return AGAIN_BYTES * 32
+
+    @property
+    def registers(self) -> tuple[int, int, int]:
+        """Registers of a thread that copies, that splits (there is none), and of a consumer."""
+        each = REGISTERS // (self.threads * self.resident) // 8 * 8 * (self.CONSUMERS + 1)
+        copier = 40
+        return copier, 0, min((each - copier) // self.CONSUMERS // 8 * 8, 240)
+
+    def refused(self) -> str:
+        """Return why no kernel is built with these parameters, as a sentence; empty where one is."""
+        if (self.CONSUMERS, self.BN) not in BLOCKS:
+            return f"a block has 128×128, 128×64 or 64×64 of C, not {self.BM}×{self.BN}"
+        return super().refused()
+
+
+def product_source(config: PresplitConfig, desc: GemmDesc, **more: int) -> Source:
+    """Return the product's kernel; ``more``: macros."""
+    found = inflight_source(
+        config, desc.trans_a, desc.trans_b, aligned(desc)[0], 1, (FP32X / "terms.cuh",), A_TYPE=TYPES[desc.type_a], B_TYPE=PRESPLIT,
+        **more,
+    )  # fmt: skip
+    return replace(found, name="hopper_presplit/inflight", title=f"presplit_{config.BM}x{config.BN}x{CHUNK}")

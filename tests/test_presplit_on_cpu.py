@@ -1,0 +1,194 @@
+"""Products of an A split in flight and a B split beforehand, on a CPU by the kernels' own texts: layouts, edges, hostile values."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hopper_on_cpu
+from conftest import require
+from hopper_on_cpu import Launch, aligned
+from test_hopper_inflight_on_cpu import GONE, LAYOUTS, Product, close, hostile
+from toprung.backends.base import Source
+from toprung.kernels.hopper_fp32x import launches as fp32x
+from toprung.kernels.hopper_fp32x.launches import SplitOperand
+from toprung.kernels.hopper_presplit import launches
+from toprung.kernels.hopper_presplit.config import BLOCKS, PresplitConfig
+from toprung.kernels.hopper_presplit.launches import PresplitLaunches
+
+SMALL = PresplitConfig(1, 64, 3, GROUP=2)
+
+
+class Folder(hopper_on_cpu.Folder):
+    """Folder in which both kernels are built for the CPU."""
+
+    def translated(self, source: Source) -> tuple[str, int]:
+        if source.kernel == "split":
+            return hopper_on_cpu.translated(source)
+        shim = Path(__file__).with_name("hopper_presplit_on_cpu.h")
+        return hopper_on_cpu.translated(source, shim, "epilogue.cuh", (*GONE, "by_residual"))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Folder:
+    require(not hopper_on_cpu.missing(), hopper_on_cpu.missing())
+    return Folder(tmp_path_factory.mktemp("presplit"), units=2)
+
+
+@pytest.fixture(autouse=True)
+def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (launches, fp32x):
+        monkeypatch.setattr(module, "Overlapping", Launch)
+        monkeypatch.setattr(module, "kernel_of", lambda session, source: source)
+        monkeypatch.setattr(module, "spread", lambda K, across: (1, 32))  # a cluster's blocks would have to run at once
+    monkeypatch.setattr(fp32x, "_copied", lambda session, to, source, nbytes, queue: ctypes.memmove(to, source, nbytes))
+
+
+@dataclasses.dataclass
+class Presplit(Product):
+    """A product in which A may be of halves, and B prepacked."""
+
+    type_a: str = "float32"
+    prepare: bool = False
+
+    def run(self, folder: Any, config: Any, alpha: float = 1.0, beta: float = 0.0) -> Any:
+        turned = self.trans[0] == "T", self.trans[1] == "T"
+        a, b, c = self.laid(self.a, turned[0]), self.laid(self.b, turned[1]), self.laid(self.c, False)
+        (few_a, M, K), (few_b, _, N), batch = self.a.shape, self.b.shape, len(self.c)
+        if not beta:
+            c[...] = np.nan
+        if self.type_a == "bfloat16":  # what is laid was rounded to it
+            a = (a.view(np.uint32) >> 16).astype(np.uint16)
+        elif self.type_a == "float16":
+            a = a.astype(np.float16)
+        if self.type_a != "float32":
+            whole = np.empty(a.size + 64, a.dtype)
+            placed = whole[-whole.ctypes.data % 64 // 2 :][: a.size].reshape(a.shape)
+            placed[...] = a
+            a = placed
+        align = next(w for w in (4, 2, 1) if (self.skip % w, self.padding % w) == (0, 0))
+        lds = a.shape[2], b.shape[2], c.shape[2]
+        strides = a[0].size if few_a > 1 else 0, b[0].size if few_b > 1 else 0, c[0].size if batch > 1 else 0
+        desc = aligned(
+            M, N, K, batch, *turned, *lds, *strides, align_a=align, align_b=align, align_c=align, type_a=self.type_a
+        )  # fmt: skip
+        made = PresplitLaunches(folder, desc, config)
+        plain = dataclasses.replace(desc, type_a="float32")
+        second = SplitOperand(folder, plain, b.ctypes.data) if self.prepare else b.ctypes.data
+        made.starter()(a.ctypes.data, 0, second, 0, c.ctypes.data, 0, alpha, beta)
+        self.counted = int(np.ctypeslib.as_array((ctypes.c_uint64 * 1).from_address(made.count.buffer.pointer))[0])  # type: ignore[attr-defined]
+        assert np.isnan(c[:, :, N:]).all(), "written outside"
+        return c[:, :, :N]
+
+    @staticmethod
+    def like(one: Product, **more: Any) -> Presplit:
+        return Presplit(one.a, one.b, one.c, one.trans, one.padding, one.skip, **more)
+
+
+EVERY = [(PresplitConfig(*block, 3, 2), *how) for i, block in enumerate(BLOCKS) for how in LAYOUTS[3 * (i % 2) : 3 * (i % 2) + 6]]
+
+
+@pytest.mark.parametrize(
+    "config, trans, skip", [pytest.param(*p, marks=[] if p == (SMALL, "NN", 1) else [pytest.mark.slow]) for p in EVERY], ids=str
+)
+def test_layouts_alignments_and_edges(folder: Folder, config: PresplitConfig, trans: str, skip: int) -> None:
+    """Rows, columns and K end inside a block, a piece of four floats and a stage; products of the batch follow each other."""
+    drawn = Product.of(config.BM + 9, config.BN + 6, 75, 2, 2, trans=trans, padding=4 - skip, skip=skip)
+    one = Presplit.like(drawn)
+    assert close(one.run(folder, config, 0.5, 2.0), one, 0.5, 2.0) and not one.counted
+    assert np.array_equal(one.run(folder, config, 0.0, 2.0), 2 * one.c)
+
+
+@pytest.mark.slow
+def test_chunks_of_every_parity_batches_and_prepacked(folder: Folder) -> None:
+    for K in (64, 96, 129):  # an odd number of chunks leaves the fragments of the tile that is next in the other place
+        for few_a, few_b in ((1, 1), (3, 1), (1, 2)):
+            one = Presplit.like(Product.of(150, 70, K, few_a, few_b, trans="NT"))
+            one.b[-1] *= 32  # matrices of a batch have other exponents
+            found = one.run(folder, SMALL)
+            assert close(found, one) and not one.counted, (K, few_a, few_b)
+            if few_b == 1:
+                packed = dataclasses.replace(one, prepare=True)
+                assert np.array_equal(packed.run(folder, SMALL), found)
+
+
+@pytest.mark.slow
+def test_clusters_add_their_slices(folder: Folder) -> None:
+    for slices in (2, 4):
+        config = dataclasses.replace(SMALL, SLICES=slices)
+        one = Presplit.like(Product.of(70, 40, 32 * 3 * slices + 3, trans="TN"))
+        found = one.run(folder, config, 1.0, -1.0)
+        assert close(found, one, 1.0, -1.0) and np.array_equal(found, one.run(folder, config, 1.0, -1.0))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["bfloat16", "float16"])
+@pytest.mark.parametrize("trans", ["NN", "TT"])
+def test_halves_of_a(folder: Folder, kind: str, trans: str) -> None:
+    for small in (1.0, 1e-3):
+        one = Presplit.like(Product.of(90, 70, 100, trans=trans), type_a=kind)
+        one.a = (one.a * np.float32(small)).astype(np.float32)
+        bits = one.a.view(np.uint32)
+        one.a = (bits & 0xFFFF0000).view(np.float32) if kind == "bfloat16" else one.a.astype(np.float16).astype(np.float32)
+        assert close(one.run(folder, SMALL), one) and not one.counted
+
+
+HOSTILE = ("special", "scales", "wide", "tiny", "huge", "subnormal", "both", "zeros")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_operands(folder: Folder, name: str) -> None:
+    one = Presplit.like(hostile(name))
+    assert close(one.run(folder, SMALL), one)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tiny", [1e-4, 1e-6, 1e-9, 1e-25])
+def test_elements_of_b_that_terms_lose_are_found_where_they_are_seen(folder: Folder, tiny: float) -> None:
+    """A column's large elements meet zeros of a row, so that its result is made of what two terms hardly carry, or not at all."""
+    one = Presplit.like(Product.of(70, 50, 200))
+    one.b[0, 1:, 9] *= np.float32(tiny)
+    one.a[0, 30, 0] = 0
+    found = one.run(folder, SMALL)
+    assert close(found, one)
+    assert (one.counted > 0) == (tiny < 1e-5)
+
+
+PLANTS = (
+    ("a.lo[1], b + 2, 1", "a.lo[1], b, 1"), ("turned = 8 *", "turned = 0 *"), ("k / 2 % 4 : k % 4", "k % 4 : k % 4"),
+    ("if (chunks % 2) a = next;", ""), ("8.0f * (float)K * most[h]", "0.0f"),
+    ("its.exponent - (its.exponent >> 1)", "its.exponent >> 1"), ("a.back[i / 2 % 2]", "a.back[0]"),
+    ("of.matrix * apart_b + of.n, at.full()", "of.n, at.full()"), ("info_b + of.matrix * apart_b", "info_b"),
+    ("low[s][h + 2] = by_residual(hi[s][h + 2])", "low[s][h + 2] = 0"), ("64 * (begin + j), of.matrix", "64 * j, of.matrix"),
+    ("most[1] = fmaxf(most[1], a.back[1])", "most[1] = 0.0f"),
+)  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("good, bad", PLANTS, ids=lambda text: text[:24])
+def test_a_planted_bug_is_found(folder: Folder, monkeypatch: pytest.MonkeyPatch, good: str, bad: str) -> None:
+    original = launches.product_source
+
+    def planted(*what: Any, **more: Any) -> Source:
+        found = original(*what, **more)
+        if good not in found.text:
+            raise LookupError(f"{good} is not in the text")
+        return dataclasses.replace(found, text=found.text.replace(good, bad))
+
+    monkeypatch.setattr(launches, "product_source", planted)
+    with pytest.raises(AssertionError):
+        test_layouts_alignments_and_edges(folder, SMALL, "NN", 1)
+        test_layouts_alignments_and_edges(folder, SMALL, "TT", 0)
+        test_chunks_of_every_parity_batches_and_prepacked(folder)
+        test_clusters_add_their_slices(folder)
+        for row in (30, 38):  # the second of a thread's two rows
+            one = Presplit.like(Product.of(70, 50, 200))
+            one.b[0, 1:, 9] *= np.float32(1e-25)
+            one.a[0, row, 0] = 0
+            assert close(one.run(folder, SMALL), one)
