@@ -73,13 +73,13 @@ class SplitOperand:
         self._split = Step.of_b(self, session, call)
         self._split.split_only(0, address_of(self.copy), queue)
 
-    def refused(self, plan: Fp32xLaunches) -> str:
-        """Return why a product's launches cannot take it; empty where they can."""
-        if plan.session is not self.session:
-            return f"B was prepacked on {self.session.device}, not for {plan.session.device}"
-        if _of_b(plan.call) != self.like or (plan.call.batch > 1 and plan.call.stride_b):
-            return f"B was prepacked as N, K, transposed, leading dimension = {self.like}, not for {plan.call}"
-        return "the call is cut into panels of columns" if any(p.cols < plan.call.N for p in plan.panels) else ""
+    def refused(self, session: Session, call: GemmDesc) -> str:
+        """Return why a product on a session's device cannot take it; empty where it can."""
+        if session is not self.session:
+            return f"B was prepacked on {self.session.device}, not for {session.device}"
+        if _of_b(call) != self.like or (call.batch > 1 and call.stride_b):
+            return f"B was prepacked as N, K, transposed, leading dimension = {self.like}, not for {call}"
+        return ""
 
 
 def _of_b(call: GemmDesc) -> tuple[int, int, bool, int]:
@@ -153,7 +153,7 @@ class Fp32xLaunches(Launches):
 
     def accepts(self, packed: Any) -> bool:
         """Return True if ``packed`` may be B."""
-        return isinstance(packed, SplitOperand) and not packed.refused(self)
+        return isinstance(packed, SplitOperand) and not self._refused(packed)
 
     def reserve(self, queue: Any = None) -> None:
         """Allocate what a stream needs, so that nothing is when ``run`` is captured into a graph.
@@ -188,7 +188,7 @@ class Fp32xLaunches(Launches):
         if not self.panels:
             return
         prepared = b if isinstance(b, SplitOperand) else None
-        if prepared is not None and (reason := prepared.refused(self)):
+        if prepared is not None and (reason := self._refused(prepared)):
             raise Unsupported(reason)
         at_a = address_of(a) + 4 * offset_a
         at_b = address_of(prepared.copy) if prepared else address_of(b) + 4 * offset_b
@@ -216,6 +216,11 @@ class Fp32xLaunches(Launches):
         work = self.session.workspace(queue, self.workspace_bytes)
         with work.lock:
             return self._at(address_of(work.buffer), None)
+
+    def _refused(self, packed: SplitOperand) -> str:
+        if reason := packed.refused(self.session, self.call):
+            return reason
+        return "the call is cut into panels of columns" if any(p.cols < self.call.N for p in self.panels) else ""
 
     def _at(self, workspace: int, prepared: SplitOperand | None) -> Sequence[Step]:
         """Return the launches on a workspace, kept by its address; whoever asks has the workspace to itself."""
@@ -266,7 +271,7 @@ class Step:
         self._from_d = 4 * (p.z * added.stride + p.m * added.down + p.n * added.on) if added else 0
         kinds, strides = epilogues.kinds(added), epilogues.strides(added)
         sides = p.rows if p.split_a else 0, matrices_a, p.cols if p.split_b and prepared is None else 0, matrices_b
-        self._split = _splitting(session, call, self.addresses, sides, (plan.cluster, plan.held), plan._overlap, slices)
+        self._split = splitting(session, call, self.addresses, sides, (plan.cluster, plan.held), plan._overlap, slices)
         tiles = ceil(p.rows, v.BM) * ceil(p.cols, v.BN) * p.batch * slices
         maps: Any = session
         ldc, stride_c = call.ldc, call.stride_c
@@ -301,7 +306,7 @@ class Step:
         step = cls.__new__(cls)
         step._from_a = step._from_b = step._from_c = step._from_d = 0
         step.addresses = _places(0, 0, call.K, address_of(prepared.terms), call.N, call.K)
-        step._split = _splitting(session, call, step.addresses, (0, 1, call.N, 1), spread(call.K, not call.trans_b), True)
+        step._split = splitting(session, call, step.addresses, (0, 1, call.N, 1), spread(call.K, not call.trans_b), True)
         return step
 
     def run(self, a: int, b: int, c: int, alpha: float, beta: float, queue: Any, addend: int = 0) -> None:
@@ -337,7 +342,7 @@ def _places(terms_a: int, rows_a: int, depth_a: int, terms_b: int, rows_b: int, 
     return terms_a, terms_a + beside_a, terms_b, terms_b + beside_b
 
 
-def _splitting(
+def splitting(
     session: Session, call: GemmDesc, addresses: tuple[int, ...], sides: tuple[int, int, int, int], how: tuple[int, int],
     overlap: bool, slices: int = 1,
 ) -> Overlapping | None:  # fmt: skip

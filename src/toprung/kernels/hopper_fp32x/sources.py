@@ -16,6 +16,8 @@ HEADERS = INCLUDE / "hopper.cuh", INCLUDE / "halves.cuh", INCLUDE / "epilogue.cu
 SPLIT_THREADS = 512
 SPLIT_HELD = 32
 """Elements a thread of the splitting pass holds in registers. Twice as many leave room for half the threads: slower at any K."""
+ACROSS_STAGES = 3
+"""Strips that a warp asks for beforehand."""
 PATCH_BYTES = SPLIT_THREADS * 144
 """Shared memory in which the warps of the splitting pass turn their tiles."""
 
@@ -37,6 +39,18 @@ def split_source(cluster: int = 1, held: int = SPLIT_HELD) -> Source:
     """Return the splitting pass; ``cluster`` blocks together have the rows whose K runs across memory."""
     defines = {"ARCH_SPECIFIC": 1, "CLUSTER": cluster, "HELD": held, DYNAMIC_SHARED: PATCH_BYTES}
     return source("split.cu", "split", defines)
+
+
+def across_source(cluster: int, stages: int = ACROSS_STAGES) -> Source:
+    """Return the splitting pass of one operand whose K runs across memory, up to 512 of K for each block of a cluster.
+
+    **Not measured yet**, and used by ``benchmarks/splitting.py`` alone.
+    """
+    files = (HEADERS[0], INCLUDE / "hopper_rs.cuh", *HEADERS[1:], FOLDER / "split.cu", FOLDER / "across.cu")
+    text = "\n".join(f'#line 1 "{one.name}"\n{one.read_text()}' for one in files)
+    shared = SPLIT_THREADS // 32 * (stages * 4096 + 256) + 512 * cluster
+    defines = {"ARCH_SPECIFIC": 1, "CLUSTER": cluster, "HELD": SPLIT_HELD, "STAGES": stages, DYNAMIC_SHARED: shared}
+    return Source("hopper_fp32x/across", text, "across", defines, "cuda", title="fp32x_split_across")
 
 
 def reduce_source(**more: int) -> Source:

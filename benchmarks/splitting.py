@@ -1,0 +1,209 @@
+"""Time the splitting pass against its floor, a copy of as many bytes: rows along K, across it, and the pass that streams these.
+
+    python benchmarks/splitting.py results/nvidia-h200/splitting.json
+
+First the streaming pass (``kernels/hopper_fp32x/across.cu``) is compared with the shipped one bit by bit, on small operands with
+edges, Inf, NaN and rows that begin anywhere. Then arms take turns, each a CUDA graph of several launches; "cold" ones go around
+operands and terms that L2 does not hold together, "warm" ones work on one. The floor is a device-to-device copy of the operand:
+it reads and writes as many bytes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import math
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from inflight import compile_all
+from toprung.arrays.base import Home
+from toprung.arrays.sessions import session_at
+from toprung.backends.overlap import Overlapping
+from toprung.kernels.build import kernel_of
+from toprung.kernels.hopper import ceil
+from toprung.kernels.hopper_fp32x.sizes import width
+from toprung.kernels.hopper_fp32x.sources import SPLIT_THREADS, Splitting, across_source, split_source, spread
+from toprung.lab.harness import results
+from toprung.lab.harness.environment import environment
+
+SHAPES = (
+    (1024, 1024),
+    (1024, 4096),
+    (3072, 4096),
+    (4096, 1024),
+    (4096, 3072),
+    (4096, 4096),
+    (2048, 2048),
+    (16384, 2048),
+    (50257, 1024),
+)
+"""Rows and K of operands of a GPT's step on 4096 tokens, of squares and of a router."""
+COLD = 160 << 20
+"""Bytes of operands and of terms that cold launches go around: three times what L2 holds."""
+UNITS = 132
+ROUNDS = 7
+
+Arm = Callable[[int, int, int, int], None]
+"""A launch by the addresses of operand, terms and what stands beside them, and a stream."""
+
+
+def shipped(session: Any, rows: int, K: int, ld: int, across: bool) -> Arm:
+    """Return the shipped pass."""
+    i, long, walk, how = np.int32, np.int64, Splitting.of(rows, 1, K, across, UNITS), spread(K, across)
+    made: dict[tuple[int, int], Any] = {}
+
+    def launch(x: int, terms: int, info: int, stream: int) -> None:
+        if (terms, info) not in made:
+            made[terms, info] = Overlapping(
+                session, kernel_of(session, split_source(*how)), walk.blocks(how[0]), SPLIT_THREADS, "PPf",
+                (
+                    np.uint64(0), np.uint64(0), np.uint64(terms), np.uint64(info), i(K), i(K), i(1), i(0), long(1), long(0), i(1),
+                    i(0), i(0), long(ld), long(0), i(rows), i(1), i(walk.lanes),
+                ), True,
+            )  # fmt: skip
+        made[terms, info](stream, 0, x, 1.0)
+
+    return launch
+
+
+def streaming(session: Any, rows: int, K: int, ld: int, cluster: int, stages: int) -> Arm:
+    """Return the pass that streams, with as many clusters as there are strips, or as run at once."""
+    i, long = np.int32, np.int64
+    workers = min(ceil(rows, 32), UNITS // cluster)
+    made: dict[tuple[int, int], Any] = {}
+
+    def launch(x: int, terms: int, info: int, stream: int) -> None:
+        if (terms, info) not in made:
+            made[terms, info] = Overlapping(
+                session, kernel_of(session, across_source(cluster, stages)), workers * cluster, SPLIT_THREADS, "Pf",
+                (np.uint64(terms), np.uint64(info), i(K), i(K), i(1), long(ld), long(0), i(rows), i(1)), True,
+            )  # fmt: skip
+        made[terms, info](stream, x, 1.0)
+
+    return launch
+
+
+def variants(K: int) -> list[tuple[int, int]]:
+    """Return clusters that have all of K, and stages of the ring."""
+    least = next(c for c in (1, 2, 4, 8) if c * SPLIT_THREADS >= K)
+    return [(c, stages) for c in (least, 2 * least) if c <= 8 for stages in (2, 3)]
+
+
+def memory(rows: int, K: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return terms and what stands beside them, filled with what is no result."""
+    terms = torch.full((rows, width(K)), 0x2A2A, dtype=torch.int16, device="cuda")
+    return terms, torch.full((rows, 2), 0x2A2A2A2A, dtype=torch.int32, device="cuda")
+
+
+def wrong(session: Any, rows: int, K: int, ld: int, skip: int) -> str:
+    """Return which variants leave something else than the shipped pass; empty where none does."""
+    x = torch.rand((K, ld), device="cuda").sub_(0.5)
+    x[3, 1], x[5, 2], x[:, 4], x[K - 1, rows - 1] = math.inf, math.nan, 0, 1e-30
+    base = torch.zeros(x.numel() + 8, device="cuda")
+    base[skip : skip + x.numel()] = x.flatten()
+    stream, bad = torch.cuda.current_stream().cuda_stream, []
+    terms, info = memory(rows, K)
+    shipped(session, rows, K, ld, True)(base[skip:].data_ptr(), terms.data_ptr(), info.data_ptr(), stream)
+    for cluster, stages in variants(K):
+        again, beside = memory(rows, K)
+        launch = streaming(session, rows, K, ld, cluster, stages)
+        launch(base[skip:].data_ptr(), again.data_ptr(), beside.data_ptr(), stream)
+        torch.cuda.synchronize()
+        if not (torch.equal(terms, again) and torch.equal(info, beside)):
+            bad.append(f"{cluster} blocks, {stages} stages")
+    return ", ".join(bad)
+
+
+def measured(session: Any, rows: int, K: int) -> dict[str, Any]:
+    """Return seconds of a launch, cold and warm, of each arm in turns."""
+    copies = max(2, ceil(COLD, 4 * rows * K))
+    operands = [torch.randn((K, rows), device="cuda") for _ in range(copies)]
+    left = [memory(rows, K) for _ in range(copies)]
+    arms: dict[str, Arm] = {"along": shipped(session, rows, K, K, False), "across": shipped(session, rows, K, rows, True)}
+    for cluster, stages in variants(K):
+        arms[f"streamed {cluster} {stages}"] = streaming(session, rows, K, rows, cluster, stages)
+    row: dict[str, Any] = {"rows": rows, "K": K, "seconds": {}}
+    graphs: dict[str, tuple[torch.cuda.CUDAGraph, int]] = {}
+    for (name, arm), cold in itertools.product([*arms.items(), ("copy", None)], (True, False)):
+        calls = copies if cold else 8
+
+        def run(arm: Arm | None = arm, cold: bool = cold, calls: int = calls) -> None:
+            stream = torch.cuda.current_stream().cuda_stream
+            for n in range(calls):
+                x, (terms, info) = operands[n * cold], left[n * cold]
+                if arm is None:
+                    terms[:, : 2 * K].view(torch.float32).copy_(x.view(rows, K))
+                else:
+                    arm(x.data_ptr(), terms.data_ptr(), info.data_ptr(), stream)
+
+        side = torch.cuda.Stream()
+        with torch.cuda.stream(side):
+            run()
+        side.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            run()
+        graphs[f"{name}, {'cold' if cold else 'warm'}"] = graph, calls
+    samples: dict[str, list[float]] = {name: [] for name in graphs}
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    for _ in range(ROUNDS):
+        for name, (graph, calls) in graphs.items():
+            graph.replay()
+            start.record()
+            graph.replay()
+            end.record()
+            end.synchronize()
+            samples[name].append(start.elapsed_time(end) * 1e-3 / calls)
+    row["seconds"] = samples
+    return row
+
+
+def line(row: dict[str, Any]) -> str:
+    """Return the table's row of a shape: µs of the copy, and the arms' times as multiples of it, cold and warm."""
+    times = {name: 1e6 * statistics.median(found) for name, found in row["seconds"].items()}
+    cells = [f"{row['rows']:6}×{row['K']:<5}"]
+    for heat in ("cold", "warm"):
+        floor = times[f"copy, {heat}"]
+        streamed = {name: t for name, t in times.items() if name.startswith("streamed") and name.endswith(heat)}
+        best = min(streamed, key=streamed.__getitem__)
+        ratios = (times[f"along, {heat}"], times[f"across, {heat}"], streamed[best])
+        cells.append(f"{floor:8.1f} " + " ".join(f"{t / floor:6.2f}" for t in ratios) + f" ({best.split(',')[0][9:]})")
+    return " | ".join(cells)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--jobs", type=int, default=16)
+    options = parser.parse_args()
+    start = time.perf_counter()
+    session = session_at(Home("cuda", 0))
+    sources = [across_source(c, stages) for c in (1, 2, 4, 8) for stages in (2, 3)]
+    compile_all([*sources, *(split_source(c) for c in (1, 2, 4, 8))], options.jobs)
+    cases = ((70, 200, 72, 0), (37, 77, 39, 0), (37, 77, 40, 1), (1000, 1000, 1000, 0), (333, 4096, 333, 2), (4096, 2048, 4096, 0))
+    bad = [f"{case}: {reason}" for case in cases if (reason := wrong(session, *case))]
+    print(
+        f"{len(cases) - len(bad)} of {len(cases)} operands are split as before, after {time.perf_counter() - start:.0f} s",
+        flush=True,
+    )
+    if bad:
+        print("\n".join(bad))
+        return 1
+    print("rows×K | cold: copy, µs; along, across, streamed (blocks of a cluster, stages) as multiples of it | warm: the same")
+    what, rows = f"python benchmarks/splitting.py results/{session.device.slug}/{options.out.name}", []
+    for shape in SHAPES:
+        rows.append(measured(session, *shape))
+        print(line(rows[-1]), flush=True)
+        results.write(options.out, results.record(what, environment(session), [], splitting=rows))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
