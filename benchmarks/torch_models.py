@@ -11,6 +11,8 @@ says so and the exit status is 1. A second run adds its models and modes to OUT.
 ``gpt`` and ``open``, the same without a causal mask, are written out below, ``vit``, ``graph``, ``pca``, ``muon`` and ``gp`` (with
 gpytorch, if that is installed) in ``torch_programs.py``; ``gpt2`` and ``bert`` come from transformers, if that
 is installed, with random weights: nothing is downloaded. Attention is two matrix products around a softmax, and dropout is 0.
+
+It keeps a loop of its own: what is timed is a whole step, forward and backward, which is no product of ``compare``.
 """
 
 import argparse

@@ -5,6 +5,8 @@
 Small products, which are left to PyTorch, and larger ones of all kinds, which are taken where they are faster. Device times are
 those of CUDA graphs, host times those of calls that the device keeps up with; PyTorch's own and toprung's in turns. Every product
 is compared with float64 first.
+
+It keeps a loop of its own, for what is timed are CUDA graphs and the host's share of PyTorch's calls.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 Each is built by a function of the device and a switch for tiny sizes, and has what a ``Training`` of ``torch_models.py`` has:
 ``title``, ``names`` and ``outcome()``, the tensors that are compared with float64's, ``step``, ``exact`` and ``forget``.
+
+It keeps a loop of its own, for what is timed are whole PyTorch programs.
 """
 
 import copy

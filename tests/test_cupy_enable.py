@@ -400,6 +400,7 @@ def test_blocks_nest_and_decorate(over_host: None, theirs: list[str]) -> None:
     [
         {"precision": "fp8"},
         {"precision": "tf32"},
+        {"precision": "fp32x-strassen"},
         {"own": "yes"},
         {"min_flops": -1},
         {"min_flops": float("nan")},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import re
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,16 +18,19 @@ import toprung
 from conftest import require
 from hopper_on_cpu import aligned
 from test_fused_epilogue import finished
-from toprung import arrays, errors
+from toprung import errors
 from toprung.arrays.base import Home
+from toprung.arrays.numpy import adapter as numpy_adapter
 from toprung.backends import nvrtc
 from toprung.backends.base import Source
-from toprung.blas import grouped
+from toprung.blas import calls, grouped
 from toprung.dispatch import select
 from toprung.dispatch.select import group_family
 from toprung.gemm.desc import GemmDesc, GemvDesc
 from toprung.gemm.epilogue import Epilogue
+from toprung.gemm.overlap import array_at
 from toprung.kernels.base import Member
+from toprung.kernels.helpers import ACTIVATIONS
 from toprung.kernels.hopper_inflight import cost, group
 from toprung.kernels.hopper_inflight.config import InflightConfig, product_source, tiles
 from toprung.kernels.hopper_inflight.cost import Sizes
@@ -81,6 +85,7 @@ class Group:
         rng = np.random.default_rng(len(shapes))
         self.kept: list[Any] = []
         self.members: list[Member] = []
+        self.addresses: list[list[int]] = []
         self.a, self.b, self.c, self.d, self.activation = [], [], [], [], activation  # type: ignore[var-annotated]
         for i, (M, N, K) in enumerate(shapes):
             a, b = (self.placed(batch, *shape, pad, turned == "T") for shape, turned in zip(((M, K), (K, N)), trans, strict=True))
@@ -98,7 +103,8 @@ class Group:
             align = next(w for w in (4, 2, 1) if lds[0] % w == lds[1] % w == strides[0] % w == strides[1] % w == 0)
             desc = aligned(M, N, K, batch, trans[0] == "T", trans[1] == "T", *lds, *strides, align_a=align, align_b=align)
             at = [x[0].ctypes.data for x in (a, b, c)]
-            self.members.append(Member(desc, epilogue, *at, 0 if d is None else d.ctypes.data))
+            self.members.append(Member(desc, epilogue))
+            self.addresses.append([*at, 0 if d is None else d.ctypes.data])
             for held, made in zip((self.a, self.b, self.c, self.d), (a, b, c, d), strict=True):
                 held.append(made if held is self.d else made[1])
             self.kept.append(c[0])
@@ -115,7 +121,7 @@ class Group:
     def run(self, folder: Folder) -> group.InflightGroup:
         session: Any = folder
         made = FAMILY.grouped(session, self.members)
-        made.start(None)
+        made.start(None, np.array(self.addresses).T)
         return made  # type: ignore[return-value]
 
     def check(self) -> None:
@@ -167,19 +173,25 @@ def test_what_is_computed_again_and_epilogues(folder: Folder) -> None:
     assert counted(made) > 0 and made.launches == 1
 
 
-def test_a_call_is_one_launch_with_one_receipt(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
-    """NumPy's arrays stand for a device's, the folder for its session; results come through ``matmul_grouped`` itself."""
-    monkeypatch.setenv("TOPRUNG_GROUPED", "one")
-    original = arrays.operand
+@pytest.fixture
+def device(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> Iterator[Folder]:
+    """NumPy's arrays stand for a device's, the folder for its session."""
+    library = type(numpy_adapter)
+    original = library.operand
 
-    def operand(thing: Any, name: str) -> Any:
-        found = original(thing, name)
-        assert found is not None
-        return dataclasses.replace(found, home=Home("cuda", 0), queue=7)
+    def operand(self: Any, thing: Any, name: str) -> Any:
+        return dataclasses.replace(original(self, thing, name), home=Home("cuda", 0), queue=7)
 
-    monkeypatch.setattr(arrays, "operand", operand)
+    monkeypatch.setattr(library, "operand", operand)
     monkeypatch.setattr(grouped, "session_at", lambda home, queue: folder)
     monkeypatch.setattr(select, "LONG", np.inf)  # with two multiprocessors all are long
+    calls.forget()
+    yield folder
+    calls.forget()
+
+
+@pytest.mark.usefixtures("device")
+def test_a_call_is_one_launch_with_one_receipt() -> None:
     rng = np.random.default_rng(3)
     a, b = (
         [rng.uniform(-1, 1, x).astype(np.float32) for x in of]
@@ -199,6 +211,163 @@ def test_a_call_is_one_launch_with_one_receipt(folder: Folder, monkeypatch: pyte
     with pytest.raises(errors.Overlap, match="out"):
         toprung.matmul_grouped(a[1:], b[1:], [c[1], a[1][:33, :40]])
     assert Launch.count == 1
+
+
+def drawn(seed: int, *shapes: tuple[int, ...]) -> list[Any]:
+    rng = np.random.default_rng(seed)
+    return [rng.uniform(-1, 1, shape).astype(np.float32) for shape in shapes]
+
+
+@pytest.mark.usefixtures("device")
+@pytest.mark.parametrize("into", [True, False])
+def test_a_group_like_an_earlier_one_is_not_looked_at_again(into: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = []
+    for seed in range(5):
+        a, b = drawn(seed, (3, 64), (40, 70), (33, 80)), drawn(seed + 9, (64, 5), (70, 7), (80, 40))
+        bias = [None, *drawn(seed, (7,), (33, 1))]
+        c = [np.full((x.shape[0], y.shape[1]), np.nan, np.float32) for x, y in zip(a, b, strict=True)]
+        kept.append((a, b, bias, c))  # so that the next ones lie elsewhere
+        if seed == 3:
+            monkeypatch.setattr(grouped.epilogue, "checked", None)
+        found = toprung.matmul_grouped(a, b, c if into else None, bias=bias, activation="relu")
+        for x, y, v, z, made in zip(a, b, bias, c, found, strict=True):
+            assert made is z or not into
+            exact = np.maximum(np.float64(x) @ y + (0 if v is None else v), 0)
+            np.testing.assert_allclose(made, exact, rtol=1e-5, atol=1e-5)
+        left = toprung.last_receipt()
+        assert left is not None and (left.launches, left.why) == (1, "3 products in 1 launch")
+
+
+class Computed(Launch):
+    """A launch by NumPy, from the parameters of the kernel: nothing is compiled."""
+
+    def __init__(self, session: Folder, kernel: Any, groups: int, local: int, kinds: str, fixed: Any, overlap: bool) -> None:
+        (_, self.trans_a, self.trans_b, *self.align), self.macros = kernel
+        self._fixed = [np.atleast_1d(x) for x in fixed]
+
+    def __call__(self, queue: Any, *values: Any) -> None:
+        Launch.count += 1
+        (group,) = self._fixed[0]
+        for of in group["of"][: group["count"]]:
+            m, n, k, lda, ldb, ldc = (int(of[name]) for name in ("M", "N", "K", "lda", "ldb", "ldc"))
+            a = array_at(int(of["a"]), (m, k), (1, lda) if self.trans_a else (lda, 1), None, False)
+            b = array_at(int(of["b"]), (k, n), (1, ldb) if self.trans_b else (ldb, 1), None, False)
+            assert not any(at % 16 and at % (4 * n) for at, n in zip((int(of["a"]), int(of["b"])), self.align, strict=True))
+            exact = np.float64(a) @ b
+            if "d" in of.dtype.names and of["d"]:
+                exact += array_at(int(of["d"]), (m, n), (int(of["down"]), int(of["on"])), None, False)
+            activation = next((name for name, value in ACTIVATIONS.items() if value == self.macros.get("ACTIVATION")), "")
+            array_at(int(of["c"]), (m, n), (ldc, 1), None, True)[...] = finished(exact, activation)
+
+
+@pytest.fixture
+def by_numpy(device: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group, "Overlapping", lambda *what: Computed(*what, True))
+    monkeypatch.setattr(group, "product_source", lambda *what, **macros: (what, macros))
+
+
+@pytest.mark.usefixtures("by_numpy")
+def test_what_differs_in_one_thing_is_another_group() -> None:
+    """Each call differs from one before in a single thing that decides its result; all come three times."""
+    a, b = drawn(1, (9, 70), (20, 70)), drawn(2, (70, 6), (70, 12))
+    wide = drawn(3, (70, 12), (40, 140))
+    bias = drawn(4, (6,), (12,))
+    ways: list[tuple[Any, Any, dict[str, Any]]] = [
+        (a, b, {}), (a[::-1], b, {}), (a, b[::-1], {}), (a, [b[0], wide[0]], {}), (a, [b[0], b[1][:, :6]], {}),
+        (a, [wide[0][:, :6], b[1]], {}), ([a[0], wide[1][::2, :70]], b, {}),
+        ([a[0], b[1].T], [b[0], a[1].T], {}), (a, b, {"activation": "relu"}), (a, b, {"bias": bias}),
+        (a, b, {"bias": [None, bias[1]]}), (a, b, {"bias": [bias[0], None]}), (a, b, {"bias": [bias[0], bias[1][:1]]}),
+        (a, b, {"bias": [bias[0][::-1], bias[1]], "activation": "gelu"}), (a + a, b + b, {}),
+        ([x[:, :64] for x in a], [x[:64] for x in b], {}), ([a[0], wide[1][:, 2:72]], b, {}),
+        ([a[0], wide[1][:20, :70]], b, {}), ([a[0], wide[1][:20, 1:71]], b, {}), ([a[0], wide[1][:20, 2:72]], b, {}),
+        (a, [b[0], b[1][:, 6:]], {"bias": [None, bias[0]]}), (a, [b[0], b[1][:, 6:]], {"bias": [bias[0], None]}),
+    ]  # fmt: skip
+    for _ in range(3):
+        for x, y, more in ways:
+            added = more.get("bias") or [None] * len(x)
+            wanted = [
+                finished(np.float64(u) @ w + (0 if v is None else v), more.get("activation", ""))
+                for u, w, v in zip(x, y, added, strict=True)
+            ]
+            transposed = [np.full(z.shape[::-1], np.nan, np.float32).T for z in wanted]
+            for out in (None, [np.full(z.shape, np.nan, np.float32) for z in wanted], [z.copy() for z in transposed]):
+                for found, z in zip(toprung.matmul_grouped(x, y, out, **more), wanted, strict=True):
+                    np.testing.assert_allclose(found, z, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.usefixtures("by_numpy")
+@pytest.mark.parametrize("activation", [None, "relu"])
+def test_pairs_of_other_groups_are_not_looked_at_again(activation: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b = drawn(1, (9, 70), (20, 64), (33, 66), (5, 200)), drawn(2, (70, 6), (64, 12), (66, 40), (200, 70))
+    bias = [None, *drawn(3, (12,), (33, 1)), None]
+    wanted = [finished(np.float64(x) @ y + (0 if v is None else v), activation or "") for x, y, v in zip(a, b, bias, strict=True)]
+
+    def check(*numbers: int) -> None:
+        x, y, v = ([of[i] for i in numbers] for of in (a, b, bias))
+        out = [np.full(wanted[i].shape, np.nan, np.float32) for i in numbers]
+        for found, i in zip(toprung.matmul_grouped(x, y, out, bias=v, activation=activation), numbers, strict=True):
+            np.testing.assert_allclose(found, wanted[i], rtol=1e-4, atol=1e-5)
+        left, names = toprung.last_receipt(), [" · ".join("×".join(map(str, of[i].shape)) for of in (a, b)) for i in numbers]
+        assert left is not None and left.problem == f"{len(numbers)} products, {names[0]} to {names[-1]}"
+
+    for _ in range(2):
+        check(0, 1)
+        check(2, 3)
+    monkeypatch.setattr(grouped.epilogue, "checked", None)
+    for numbers in ((0, 2), (3, 1, 0), (1, 1, 2, 0, 3), (2, 0)):
+        check(*numbers)
+    shared = np.empty((9, 6), np.float32)
+    with pytest.raises(TypeError):  # it is looked at, to say what overlaps
+        toprung.matmul_grouped([a[0], a[0]], [b[0], b[0]], [shared, shared], activation=activation)
+
+
+@pytest.mark.usefixtures("by_numpy")
+def test_overlaps_are_refused_again() -> None:
+    whole = drawn(1, (200, 70))[0]
+    a, b = [whole[:30], whole[30:70]], drawn(2, (70, 70), (70, 70))
+    good = [np.empty((30, 70), np.float32), np.empty((40, 70), np.float32)]
+    for _ in range(3):
+        toprung.matmul_grouped(a, b, good)
+    before = Launch.count
+    bad = ([whole[20:50], good[1]], [good[0], whole[:40]], [good[0], whole[69:109]], [whole[100:130], whole[120:160]])
+    for out in bad:
+        with pytest.raises(errors.Overlap, match="out"):
+            toprung.matmul_grouped(a, b, out)
+    locked = good[1].copy()
+    locked.flags.writeable = False
+    with pytest.raises(errors.BadShape, match=r"pair 1: .*read-only"):
+        toprung.matmul_grouped(a, b, [good[0], locked])
+    assert Launch.count == before
+    toprung.matmul_grouped(a, b, [whole[70:100], whole[100:140]])
+    assert Launch.count == before + 1
+    columns = drawn(3, (40, 140))[0]  # they lie between each other, and share nothing
+    toprung.matmul_grouped(a, b, [columns[:30, :70], columns[:, 70:]])
+    np.testing.assert_allclose(columns[:, 70:], np.float64(a[1]) @ b[1], rtol=1e-4, atol=1e-5)
+
+
+def test_results_that_lie_apart_are_told_from_those_that_do_not() -> None:
+    """By the spans of all arrays, beside a comparison of each with each."""
+    rng, said = np.random.default_rng(5), set()
+    for trial in range(3000):
+        count = int(rng.integers(1, 6))
+        at = rng.integers(1, 400, (4, count))
+        length = rng.integers(0, 12, (4, count))
+        low, high = at - rng.integers(0, 3, (4, count)), at + length
+        if trial % 3 == 0:
+            at[3] = low[3] = high[3] = 0  # nothing is added
+        decided = object.__new__(grouped._Decided)
+        decided._low, decided._high = low - at, high - at
+        spans = [(row, i, low[row, i], high[row, i]) for row in range(4) for i in range(count) if low[row, i] < high[row, i]]
+        shares = any(
+            2 in (one[0], other[0]) and one[2] < other[3] and other[2] < one[3]
+            for one in spans
+            for other in spans
+            if one[:2] != other[:2]
+        )
+        clear = decided.is_clear(at)
+        assert not (clear and shares), (low, high)
+        said.add((bool(clear), shares))
+    assert {(True, False), (False, True)} <= said
 
 
 @pytest.mark.slow
@@ -223,14 +392,14 @@ def test_batches_and_more_than_parameters_have_room_for(folder: Folder, monkeypa
 
 def test_alignments_share_a_launch_where_that_is_faster() -> None:
     def members(*shapes: Any) -> list[Member]:
-        return [Member(aligned(*shape, align_a=align, align_b=align), None, 0, 0, 0) for *shape, align in shapes]
+        return [Member(aligned(*shape, align_a=align, align_b=align)) for *shape, align in shapes]
 
     few = members((100, 64, 128, 4), (100, 64, 128, 1))
     (layout, both), *rest = group.classes(few, 132)
     assert not rest and layout == (False, False, 1, 1) and len(both) == 2
     many = members(*[(2048, 2048, 1024, 4)] * 20, (64, 64, 64, 1))
     assert [(one.align_a, len(mine)) for one, mine in group.classes(many, 132)] == [(4, 20), (1, 1)]
-    turned = [Member(aligned(64, 64, 64, 1, t, False), None, 0, 0, 0) for t in (False, True)]
+    turned = [Member(aligned(64, 64, 64, 1, t, False)) for t in (False, True)]
     assert len(list(group.classes(turned, 132))) == 2
 
 

@@ -76,9 +76,18 @@ def test_a_callback_takes_it_into_a_traced_function() -> None:
 def test_other_types_and_results_to_write_into_are_refused() -> None:
     a, b = drawn(5, 7), drawn(7, 6)
     with pytest.raises(errors.BadArray, match="astype"):
-        toprung.matmul(a.astype(jnp.bfloat16), b)
+        toprung.matmul(a.astype(jnp.int32), b)
     with pytest.raises(errors.BadArray, match="cannot be written"):
         toprung.matmul(a, b, jnp.zeros((5, 6)))
+
+
+@pytest.mark.parametrize("kind", ["bfloat16", "float16"])
+def test_halves_in_any_mix(kind: str) -> None:
+    a, b = drawn(5, 7), drawn(7, 6)
+    for x, y in ((a.astype(kind), b), (a, b.astype(kind)), (a.astype(kind), b.astype(kind))):
+        found = toprung.matmul(x, y)
+        assert isinstance(found, jax.Array) and found.dtype == jnp.float32
+        np.testing.assert_allclose(found, np.asarray(x, np.float64) @ np.asarray(y, np.float64), rtol=1e-5, atol=1e-6)
 
 
 def test_what_was_deleted_or_donated_is_refused() -> None:

@@ -17,7 +17,7 @@ import toprung.torch
 from toprung import errors
 from toprung.blas import routines
 from toprung.torch.audit import _computed_in, _rounded
-from torch_device import DEVICE, EVERY
+from torch_device import DEVICE, ELSEWHERE, EVERY
 
 
 class Block(torch.nn.Module):
@@ -186,8 +186,9 @@ def test_a_program_is_audited_without_an_edit(tmp_path: Path) -> None:
 
     def run(*words: str) -> Any:
         return subprocess.run(
-            [sys.executable, "-m", "toprung.torch", *words, str(program)], capture_output=True, text=True, check=False, cwd=tmp_path
-        )
+            [sys.executable, "-m", "toprung.torch", *words, str(program)], capture_output=True, text=True, check=False,
+            cwd=tmp_path, env=ELSEWHERE,
+        )  # fmt: skip
 
     done = run("--audit", "-")
     assert done.returncode == 0 and done.stdout == "trained\n"

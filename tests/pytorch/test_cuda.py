@@ -72,6 +72,19 @@ def test_matmul_is_captured_without_any_warm_up(precision: Any) -> None:
     agree(out, a, b)
 
 
+@pytest.mark.parametrize("size", [(1, 4096, 4096), (1085, 2219, 2438), (413, 732, 6198)])
+def test_a_product_that_is_left_to_cublas_is_captured_on_a_stream_it_has_not_seen(size: tuple[int, int, int]) -> None:
+    m, n, k = size
+    a, b, out = drawn(m, k), drawn(k, n), torch.empty(m, n, device=DEVICE)
+    toprung.matmul(a, b, out=out, precision="fp32")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=torch.cuda.Stream()):
+        toprung.matmul(a, b, out=out, precision="fp32")
+    out.fill_(float("nan"))
+    graph.replay()
+    agree(out, a, b)
+
+
 def test_graphs_of_many_threads_and_streams_share_no_memory() -> None:
     graphs = []
     for i in range(4):

@@ -14,11 +14,6 @@ HOPPER = torch.cuda.is_available() and torch.cuda.get_device_capability() == (9,
 pytestmark = pytest.mark.skipif(not HOPPER, reason="one launch for a group needs a Hopper GPU")
 
 
-@pytest.fixture(autouse=True)
-def in_one_launch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TOPRUNG_GROUPED", "one")
-
-
 class Group:
     """Products of drawn sizes; results full of NaN, each between columns that nobody may write."""
 
@@ -131,3 +126,27 @@ def test_large_ones_batches_and_vectors_go_as_they_did() -> None:
     found = toprung.matmul_grouped(a, b, precision="fp32")
     left = toprung.last_receipt()
     assert left is not None and left.precision == "fp32" and len(found) == len(a)
+
+
+@pytest.mark.parametrize("activation", [None, "relu"])
+def test_groups_like_earlier_ones_of_tensors_elsewhere(activation: str | None) -> None:
+    """Also products that go alone, with what is added, in a stream of their own, and into new tensors."""
+    shapes = ((3000, 2500, 2000), (70, 80, 90), (64, 64, 40), (300, 200, 100))
+    kept, weights = [], [torch.nn.Parameter(torch.rand(k, n, device="cuda"), requires_grad=False) for _, n, k in shapes]
+    for trial in range(6):
+        a = [torch.rand(m, k, device="cuda") - 0.5 for m, _, k in shapes]
+        bias = [torch.rand(n, device="cuda") if i % 2 else None for i, (_, n, _) in enumerate(shapes)] if trial % 2 else None
+        out = [torch.full((m, n), torch.nan, device="cuda") for m, n, _ in shapes] if trial < 4 else None
+        kept.append((a, bias, out))
+        torch.cuda.synchronize()
+        with torch.cuda.stream(torch.cuda.Stream() if trial == 3 else torch.cuda.current_stream()):
+            found = toprung.matmul_grouped(a, weights, out, bias=bias, activation=activation)
+        torch.cuda.synchronize()
+        for i, (x, y, z) in enumerate(zip(a, weights, found, strict=True)):
+            assert out is None or z is out[i]
+            exact = x.double() @ y.double() + (0 if bias is None or bias[i] is None else bias[i].double())
+            torch.testing.assert_close(z.double(), exact.relu() if activation else exact, rtol=1e-5, atol=1e-4)
+    with pytest.raises(toprung.errors.Overlap):
+        toprung.matmul_grouped(
+            a, weights, [x[:, : y.shape[1]] if x.shape[1] >= y.shape[1] else z for x, y, z in zip(a, weights, found, strict=True)]
+        )

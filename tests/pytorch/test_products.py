@@ -12,6 +12,7 @@ import torch
 import toprung.torch
 from toprung import errors
 from toprung.torch import products
+from toprung.torch.overloads import OVERLOADS
 from torch_device import DEVICE, EVERY, left
 
 NAN, INF = math.nan, math.inf
@@ -264,3 +265,35 @@ def test_threads_multiply_at_once() -> None:
     for thread in threads:
         thread.join()
     assert not wrong and taken() > 120  # counts of threads that meet may miss one another
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("name", [name for name in OVERLOADS if ".dtype" in name])
+def test_overloads_that_name_the_results_type_leave_halves_to_pytorch(name: str, dtype: Any) -> None:
+    """PyTorch has them on GPUs alone, so its kernel is planted here: it gets all arguments as they came, and nothing is written."""
+    op, make = OVERLOADS[name]
+    shapes = ((2, 30, 40), (2, 40, 20)) if "bmm" in op else ((30, 40), (40, 20))
+    given: list[Any] = []
+
+    def original(*args: Any, **keywords: Any) -> str:
+        given.extend((*args, *keywords.values()))
+        return "PyTorch's"
+
+    for a, b, theirs in (
+        (*(drawn(*shape).to(dtype) for shape in shapes), True), (drawn(*shapes[0]), drawn(*shapes[1]).to(dtype), True),
+        (*(drawn(*shape) for shape in shapes), False),
+    ):  # fmt: skip
+        given.clear()
+        operands = (a, b, torch.float32)
+        if "add" in op:
+            operands = (drawn(20), *operands)
+        out = {"out": torch.full((*a.shape[:-1], 20), NAN, device=DEVICE)} if name.endswith("_out") else {}
+        before = taken()
+        made = make(original, op)(*operands, **out)
+        assert (made == "PyTorch's") is theirs if isinstance(made, str) else not theirs
+        assert taken() - before == (not theirs)
+        if theirs:
+            assert all(any(one is x for x in given) for one in (*operands, *out.values()))
+            assert all(bool(x.isnan().all()) for x in out.values())
+        else:
+            agree(made, a.double() @ b.double() + (operands[0].double() if "add" in op else 0), 40)

@@ -72,9 +72,36 @@ def test_prepacked_operands(trans: bool) -> None:
     torch.testing.assert_close(tangent, matmul(x.detach(), packed))
     fixed = toprung.prepack(weight.detach(), trans=trans)
     assert torch.autograd.gradcheck(lambda a: matmul(a, fixed), (wanted(4, 5),), **STEP)
-    with torch.no_grad():
-        weight.add_(1)  # what was packed stays what it was
     torch.testing.assert_close(matmul(x, packed), matmul(x, fixed))
+
+
+@pytest.mark.parametrize("change", ["step", "add", "view", "data"])
+def test_a_prepacked_weight_that_changed_is_refused(change: str) -> None:
+    """By an optimiser's step, in place, through a view and by other memory; gradients of earlier products still come out."""
+    x, weight = wanted(4, 5), wanted(5, 6)
+    packed = toprung.prepack(weight)
+    with torch.no_grad():
+        plan = toprung.plan(x.detach(), packed)
+        plan(x.detach(), packed)
+    made = matmul(x, packed)
+    if change == "step":
+        weight.grad = torch.ones_like(weight)
+        torch.optim.SGD([weight], lr=0.1).step()
+    elif change == "data":
+        weight.data = weight.detach().clone()
+    else:
+        with torch.no_grad():
+            (weight if change == "add" else weight[2:]).add_(1)
+    for call in (
+        lambda: matmul(x, packed), lambda: toprung.matmul(x.detach(), packed, activation="relu"), lambda: plan(x.detach(), packed),
+    ):  # fmt: skip
+        with pytest.raises(errors.StaleOperand, match="prepack it again"), torch.no_grad():
+            call()
+    with pytest.raises(errors.StaleOperand):
+        matmul(x, packed)
+    made.sum().backward()
+    assert x.grad is not None
+    torch.testing.assert_close(matmul(x, toprung.prepack(weight)), x @ weight)
 
 
 def test_a_prepacked_weight_alone_wants_a_gradient() -> None:

@@ -17,7 +17,7 @@ import toprung
 import toprung.torch
 from toprung import errors
 from toprung.torch import products
-from torch_device import DEVICE, EVERY
+from torch_device import DEVICE, ELSEWHERE, EVERY
 
 
 @pytest.fixture(autouse=True)
@@ -134,8 +134,9 @@ def test_only_what_ops_and_device_types_name_is_taken() -> None:
 @pytest.mark.parametrize(
     "given",
     [
-        {"precision": "fp8"}, {"precision": "tf32"}, {"ops": ()}, {"ops": ("mm", "conv2d")}, {"device_types": ("tpu",)},
-        {"own": "yes"}, {"min_flops": -1}, {"min_flops": float("nan")}, {"min_flops": "many"}, {"reproducible": 3},
+        {"precision": "fp8"}, {"precision": "tf32"}, {"precision": "fp32x-strassen"}, {"ops": ()}, {"ops": ("mm", "conv2d")},
+        {"device_types": ("tpu",)}, {"own": "yes"},
+        {"min_flops": -1}, {"min_flops": float("nan")}, {"min_flops": "many"}, {"reproducible": 3},
     ],
 )  # fmt: skip
 def test_options_that_there_are_not(given: dict[str, Any]) -> None:
@@ -233,7 +234,7 @@ def test_a_program_that_is_not_edited(tmp_path: Path) -> None:
     for command in ([str(program)], ["-m", "train"]):
         done = subprocess.run(
             [sys.executable, "-m", "toprung.torch", *options, *command, "--lr", "1e-3"], capture_output=True, text=True,
-            cwd=tmp_path, check=False,
+            cwd=tmp_path, env=ELSEWHERE, check=False,
         )  # fmt: skip
         assert done.returncode == 3, done.stderr
         assert done.stdout == "['--lr', '1e-3'] __main__ beside it 64.0\n"
@@ -248,6 +249,6 @@ def test_a_program_that_is_not_edited(tmp_path: Path) -> None:
 @pytest.mark.parametrize("command", [["missing.py"], ["--precision", "fp9", "x.py"], [], ["--report", "/", "x.py"]])
 def test_programs_that_cannot_run(command: list[str], tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "toprung.torch", *command], capture_output=True, text=True, cwd=tmp_path, check=False
+        [sys.executable, "-m", "toprung.torch", *command], capture_output=True, text=True, cwd=tmp_path, env=ELSEWHERE, check=False
     )
     assert done.returncode == 2 and "usage:" in done.stderr and "Traceback" not in done.stderr

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import torch
 
 import toprung.torch
+
+_entries = filter(None, os.getenv("PYTHONPATH", "").split(os.pathsep))
+ELSEWHERE = {**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, _entries))}
+"""Environment of a program that runs in another folder, where relative entries of PYTHONPATH name nothing."""
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 

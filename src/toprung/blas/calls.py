@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from typing import Any
 
-from toprung.arrays.base import Adapter
+from toprung.arrays.base import Adapter, Operand
 from toprung.blas.operands import Arranged
 from toprung.blas.product import Call
 from toprung.dispatch import autotune
@@ -25,9 +25,42 @@ _adapters: dict[type, Adapter] = {}
 """Adapters of the types that calls are remembered for."""
 
 
+class Kept:
+    """A cache of so much at most, past which all is forgotten; values may count for more than one."""
+
+    def __init__(self, most: int) -> None:
+        self._most, self._room = most, most
+        self._values: dict[Hashable, Any] = {}
+
+    def get(self, key: Hashable) -> Any:
+        """Return a value; None for an unknown key, and for one that cannot be hashed."""
+        try:
+            return self._values.get(key)
+        except TypeError:
+            return None
+
+    def keep(self, key: Hashable, value: Any, count: int) -> None:
+        """Keep a value that counts for so many, unless it alone is too much."""
+        if count > self._room:
+            self.forget()
+        if count <= self._room:
+            self._room -= count
+            self._values[key] = value
+
+    def forget(self) -> None:
+        """Forget all values."""
+        self._values, self._room = {}, self._most
+
+
+groups, pairs = Kept(16384), Kept(16384)
+"""The library's caches of groups, by number of products, and of their pairs: what ``matmul_grouped`` decided, by its own keys."""
+
+
 def forget() -> None:
     """Forget all calls: what was selected is selected anew."""
     _calls.clear()
+    groups.forget()
+    pairs.forget()
 
 
 def _after_fork() -> None:
@@ -83,12 +116,24 @@ def remember(key: Hashable, call: Call, given: Arranged) -> None:
     if signatures(call, given) is None:
         return
     if key is None:
-        _adapters.update((type(o.thing), o.adapter) for o in (given.first, given.second, given.result))
+        know((given.first, given.second, given.result))
         return
     if len(_calls) >= KEPT:
         _calls.clear()
     call.shape = given.shape
     _calls[key] = call
+
+
+def adapter_of(things: Iterable[Any]) -> Adapter | None:
+    """Return the adapter of arrays that calls may be remembered for; None if they have several, or the library watches now."""
+    found = {_adapters.get(kind) for kind in set(map(type, things))}
+    adapter = found.pop() if len(found) == 1 else None
+    return None if adapter is None or adapter.is_watching() else adapter
+
+
+def know(operands: Iterable[Operand]) -> None:
+    """Make ``again`` handle arrays of the types of these from now on."""
+    _adapters.update((type(o.thing), o.adapter) for o in operands)
 
 
 def signatures(call: Call, given: Arranged) -> tuple[Hashable, Hashable, Hashable] | None:

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Callable, Hashable
 from typing import Any
@@ -14,11 +13,11 @@ import cupy
 
 from toprung.arrays.cuda_interface import LEGACY
 from toprung.arrays.cupy import adapter
+from toprung.blas.counted import BySettings, CountedEntry, CountedProducts
 from toprung.blas.installed import slower
 from toprung.blas.operands import How, arranged
-from toprung.blas.product import Call, decided
+from toprung.blas.product import decided
 from toprung.cupy.settings import Settings
-from toprung.dispatch import autotune
 from toprung.errors import Overlap, ToprungError
 
 KEPT = 4096
@@ -41,23 +40,10 @@ def current_stream(number: int) -> int:
     return int(cupy.cuda.get_current_stream(number).ptr)
 
 
-class Entry:
-    """A kind of product: shapes, strides, alignment, place.
+class Entry(CountedEntry):
+    """A kind of product of CuPy's."""
 
-    Attributes
-    ----------
-    problem, layout : shapes as readable text; how A and B lie, as ``NT``
-    call : what computes it; None where CuPy's own runs
-    why : reason why CuPy's own runs
-    taken, left : calls that toprung's kernels ran, and CuPy's
-    """
-
-    __slots__ = ("call", "layout", "left", "problem", "taken", "why")
-
-    def __init__(self, problem: str, layout: str) -> None:
-        self.problem, self.layout = problem, layout
-        self.call: Call | None = None
-        self.why, self.taken, self.left = "", 0, 0
+    __slots__ = ()
 
     @property
     def kernel(self) -> str:
@@ -66,36 +52,12 @@ class Entry:
         return f"{', '.join(left.kernels)} ({left.precision})" if left is not None else ""
 
 
-class Products:
-    """The products of a set of settings.
-
-    Attributes
-    ----------
-    entries : by what decides a product: shapes, strides, alignments, devices
-    small : calls on float32 arrays with fewer operations than ``min_flops``
-    refused : calls that CuPy's own ran because of what the program asked for, by the reason
-    past : entries that were retired, for their counts
-    """
+class Products(CountedProducts[Entry]):
+    """The products of a set of settings; ``small`` counts only those of float32."""
 
     def __init__(self, settings: Settings) -> None:
+        super().__init__(settings)
         self.settings = settings
-        self.least = settings.min_flops / 2  # multiply-adds
-        self.entries: dict[Hashable, Entry] = {}
-        self.small = 0
-        self.refused: dict[str, int] = {}
-        self.past: dict[Hashable, Entry] = {}
-
-    def retire(self) -> None:
-        """Forget what was selected, and keep the counts."""
-        for entry in list(self.entries.values()):
-            kept = self.past.setdefault((entry.problem, entry.layout, entry.kernel), entry)
-            if kept is not entry:
-                kept.taken, kept.left, kept.why = kept.taken + entry.taken, kept.left + entry.left, entry.why
-        self.entries.clear()
-
-    def refuse(self, reason: str) -> None:
-        """Count a call that is CuPy's because of what the program asked for."""
-        self.refused[reason] = self.refused.get(reason, 0) + 1
 
 
 now: Products | None = None
@@ -214,32 +176,6 @@ def lie(array: Any) -> str:
     return "T" if array.strides[-2] == 4 else "S"
 
 
-_all: dict[Settings, Products] = {}
+_by_settings: BySettings[Settings, Products] = BySettings(Products)
 
-
-def products_of(settings: Settings) -> Products:
-    """Return the products of settings, the same each time."""
-    return _all.setdefault(settings, Products(settings))
-
-
-def every() -> list[Products]:
-    """Return the products of all settings that have been active."""
-    return list(_all.values())
-
-
-def forget() -> None:
-    """Forget what was selected: it is selected anew, and counted from 0."""
-    for products in _all.values():
-        products.entries.clear()
-        products.past.clear()
-        products.small, products.refused = 0, {}
-
-
-def _reselect() -> None:
-    for products in _all.values():
-        products.retire()
-
-
-autotune.HERE.forget.append(_reselect)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=forget)
+products_of, every, forget = _by_settings.of, _by_settings.every, _by_settings.forget

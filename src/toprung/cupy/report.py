@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import textwrap
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
+from toprung.blas.counted import CountedReport, indented, not_by_kind
 from toprung.cupy import products
+
+WIDTH = 100
+"""Characters in a line of the printed report."""
 
 
 @dataclass(frozen=True)
@@ -31,28 +33,8 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Report:
-    """Counts of float32 products since ``enable``, by kind; ``print`` it, or take ``to_json()``.
-
-    Attributes
-    ----------
-    rows : kinds of products, the most frequent first
-    small : calls with fewer operations than ``min_flops``
-    refused : calls that CuPy's own ran because of what the program asked for, by the reason
-    """
-
-    rows: tuple[Row, ...]
-    small: int
-    refused: dict[str, int]
-
-    @property
-    def taken(self) -> int:
-        """Calls that ran on toprung's kernels."""
-        return sum(row.taken for row in self.rows)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the report as plain data."""
-        return {**asdict(self), "taken": self.taken}
+class Report(CountedReport[Row]):
+    """Counts of float32 products since ``enable``, by kind; ``print`` it, or take ``to_json()``."""
 
     def __str__(self) -> str:
         left = sum(row.left for row in self.rows)
@@ -60,14 +42,10 @@ class Report:
         lines.append(f"{'product':40} {'lie':3} {'ours':>8} {'theirs':>8}")
         for row in self.rows:
             lines.append(f"{row.problem:40} {row.layout:3} {row.taken:8} {row.left:8}")
-            lines += _wrapped(row.kernel or row.why)
+            lines += indented(row.kernel or row.why, WIDTH)
         for reason, count in self.refused.items():
-            lines += [f"{count} calls left to CuPy:", *_wrapped(reason)]
+            lines += [f"{count} calls left to CuPy:", *indented(reason, WIDTH)]
         return "\n".join(lines)
-
-
-def _wrapped(text: str) -> list[str]:
-    return textwrap.wrap(text, 100, initial_indent="    ", subsequent_indent="    ")
 
 
 def report() -> Report:
@@ -77,9 +55,5 @@ def report() -> Report:
         for one in products.every()
         for entry in (*one.past.values(), *one.entries.values())
     ]
-    refused: dict[str, int] = {}
-    for one in products.every():
-        for reason, count in one.refused.items():
-            refused[reason] = refused.get(reason, 0) + count
     rows.sort(key=lambda row: -row.taken - row.left)
-    return Report(tuple(rows), sum(one.small for one in products.every()), refused)
+    return Report(tuple(rows), *not_by_kind(products.every()))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from toprung.dispatch.select import known_precision
+from toprung.dispatch.select import ON_REQUEST, known_precision
 from toprung.errors import BadArgument
 
-LEAST = 500_000_000
-"""Floating-point operations below which CuPy's own runs by default: there a launch takes about as long as the product."""
+LEAST = 4_000_000
+"""Floating-point operations below which CuPy's own runs by default: 128³, the least square that was measured, and faster
+(``benchmarks/cupy_products.py``, ``results/nvidia-h200/cupy-products.json``)."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,8 @@ class Settings:
         """Return settings from what a caller gave."""
         if known_precision(precision) == "tf32":
             raise BadArgument("precision 'tf32' is CuPy's own: set CUPY_TF32=1 in the environment")
+        if precision in ON_REQUEST:
+            raise BadArgument(f"precision {precision!r} promises less than fp32: ask toprung.matmul for it, product by product")
         if not isinstance(own, bool):
             raise BadArgument(f"own is True or False, not {own!r}")
         if min_flops is None:

@@ -43,7 +43,7 @@ def enable(precision: str = "auto", *, own: bool = False, min_flops: int | None 
     precision : ``"auto"`` and ``"fp32x"``: as accurate as fp32, on Tensor Cores where those are faster, or always; ``"fp32"``: IEEE
         single on ordinary cores
     own : True to run toprung's kernels also where CuPy's own are expected to be as fast
-    min_flops : number of operations below which CuPy's own run; by default 5e8, with ``own`` 0
+    min_flops : number of operations below which CuPy's own run; by default 4e6, with ``own`` 0
 
     Raises
     ------

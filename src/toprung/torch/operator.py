@@ -30,7 +30,7 @@ def _run_out(a: Any, b: Any, out: Any, precision: str, own: bool, device: str) -
 
 
 def _shaped(a: Any, b: Any, precision: str, own: bool, device: str, packed: int) -> Any:
-    return a.new_empty(torch.matmul(a, b).shape)
+    return a.new_empty(torch.matmul(a.float(), b.float()).shape, dtype=torch.float32)
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import functools
-import os
 import threading
 import warnings
 from collections.abc import Callable, Hashable
@@ -16,10 +15,10 @@ import torch
 
 from toprung.arrays.base import HOST, Home, Operand
 from toprung.arrays.torch import adapter
+from toprung.blas.counted import BySettings, CountedEntry, CountedProducts
 from toprung.blas.installed import slower
 from toprung.blas.operands import How, View
 from toprung.blas.product import Call, OnDevice, decided, fused
-from toprung.dispatch import autotune
 from toprung.errors import ToprungError
 from toprung.gemm.lowering import tight
 from toprung.gemm.overlap import folded
@@ -59,45 +58,42 @@ class Like(NamedTuple):
     inplace: bool
 
 
-class Entry:
+class Entry(CountedEntry):
     """A kind of product: operator, shapes, strides, alignment, place.
 
     Attributes
     ----------
     op : operator of aten
-    problem, layout : shapes as readable text; how A and B lie, as ``NT``
     device : PyTorch's name of the device
     activation : name of the function that the result goes through; empty for none
     eligible : True if toprung could compute it and the settings allow it
     fused : True if the product's own launch adds the bias, and computes the activation
-    call : what computes it; None while that is being prepared, or where PyTorch's own runs
     shape : shape of the result
-    why : reason why PyTorch's own runs
-    taken, left : calls that toprung's kernels ran, and PyTorch's
-    job : preparation under way
+    job : preparation under way; until it is over ``call`` is None
     like : where its tensors lie, if toprung could compute it
     modules : calls by module, and whether in the backward pass, while ``watching``
     """
 
-    __slots__ = (
-        "activation", "call", "device", "eligible", "fused", "job", "layout", "left", "like", "modules", "op", "problem", "shape",
-        "taken", "why",
-    )  # fmt: skip
+    __slots__ = ("activation", "device", "eligible", "fused", "job", "like", "modules", "op", "shape")
 
     def __init__(self, op: str, problem: str, layout: str, device: str, shape: tuple[int, ...], activation: str = "") -> None:
-        self.op, self.problem, self.layout, self.device, self.shape = op, problem, layout, device, shape
-        self.activation, self.fused = activation, False
-        self.eligible, self.why, self.taken, self.left = False, "", 0, 0
-        self.call: Call | None = None
+        super().__init__(problem, layout)
+        self.op, self.device, self.shape = op, device, shape
+        self.activation, self.fused, self.eligible = activation, False, False
         self.job: background.Job | None = None
         self.like: Like | None = None
         self.modules: dict[tuple[str, bool], int] = {}
 
     @property
-    def kernel(self) -> str:
-        """Kernels that run it, with their tiles; empty if PyTorch's own does."""
-        left = self.call.receipt() if self.call is not None else None
-        return ", ".join(left.kernels) if left is not None else ""
+    def kind(self) -> tuple[str, ...]:
+        """Texts that retired entries are counted together by."""
+        return self.op, self.problem, self.layout, self.device, self.kernel
+
+    def absorb(self, other: Entry) -> None:
+        """Add the counts of a later entry of the same kind, those by module, too."""
+        super().absorb(other)
+        for module, count in other.modules.items():
+            self.modules[module] = self.modules.get(module, 0) + count
 
     @property
     def path(self) -> str:
@@ -112,34 +108,12 @@ class Entry:
         return left.escalated if left is not None else 0
 
 
-class Products:
-    """The products of a set of settings.
-
-    Attributes
-    ----------
-    entries : by what decides a product: operator, shapes, strides, alignments, devices
-    small : calls with fewer operations than ``min_flops``, of any type
-    refused : calls that PyTorch's own ran because of what the program asked for, by the reason
-    past : entries that were retired, for their counts
-    """
+class Products(CountedProducts[Entry]):
+    """The products of a set of settings; ``small`` counts those of any type."""
 
     def __init__(self, settings: Settings) -> None:
+        super().__init__(settings)
         self.settings = settings
-        self.least = settings.min_flops / 2  # multiply-adds
-        self.entries: dict[Hashable, Entry] = {}
-        self.small = 0
-        self.refused: dict[str, int] = {}
-        self.past: dict[Hashable, Entry] = {}
-
-    def retire(self) -> None:
-        """Forget what was selected, and keep the counts."""
-        for entry in list(self.entries.values()):
-            kept = self.past.setdefault((entry.op, entry.problem, entry.layout, entry.device, entry.kernel), entry)
-            if kept is not entry:
-                kept.taken, kept.left, kept.why = kept.taken + entry.taken, kept.left + entry.left, entry.why
-                for module, count in entry.modules.items():
-                    kept.modules[module] = kept.modules.get(module, 0) + count
-        self.entries.clear()
 
 
 now: Products | None = None
@@ -201,9 +175,9 @@ def multiply(
         entry.left += 1
         return None
     if _precision_of("cuda" if number >= 0 else "mkldnn", "matmul") not in UNSETTLED:
-        return _refused(products, "the program asks for another precision than fp32")
+        return products.refuse("the program asks for another precision than fp32")
     if _deterministic() and not products.settings.reproducible:
-        return _refused(products, "PyTorch's deterministic mode is on: enable(reproducible=True) takes these products, too")
+        return products.refuse("PyTorch's deterministic mode is on: enable(reproducible=True) takes these products, too")
     call = entry.call
     if call is None:
         _settle(entry, products.settings)
@@ -261,10 +235,6 @@ def started(
             entry.call, entry.why = None, str(error)
         return None
     return made
-
-
-def _refused(products: Products, reason: str) -> None:
-    products.refused[reason] = products.refused.get(reason, 0) + 1
 
 
 def _settle(entry: Entry, settings: Settings) -> None:
@@ -393,7 +363,7 @@ def _prepare(
     how = How(entry.op, settings.precision, settings.own)
     try:
         call = decided(1.0, a, b, beta, c, how)
-        why = "" if settings.own else _slower(call)
+        why = "" if settings.own else slower(call, "PyTorch's own")
         together = None
         if not why and bias is not None and len(bias) == len(c.shape):
             together = fused(call, bias, entry.activation, a, b, c, how)
@@ -406,11 +376,6 @@ def _prepare(
     entry.why = why
     if not why:
         entry.call = call
-
-
-def _slower(call: Call) -> str:
-    """Return why PyTorch's own is expected to be as fast; empty if toprung's kernels are faster."""
-    return slower(call, "PyTorch's own")
 
 
 # kernels that most programs want
@@ -448,35 +413,6 @@ def _like(rows: int, cols: int, turned: bool) -> tuple[tuple[int, int], tuple[in
     return (rows, cols), (1, rows) if turned else (cols, 1)
 
 
-_all: dict[Settings, Products] = {}
+_by_settings: BySettings[Settings, Products] = BySettings(Products)
 
-
-def products_of(settings: Settings) -> Products:
-    """Return the products of settings, the same each time."""
-    found = _all.get(settings)
-    if found is None:
-        found = _all.setdefault(settings, Products(settings))
-    return found
-
-
-def every() -> list[Products]:
-    """Return the products of all settings that have been active."""
-    return list(_all.values())
-
-
-def forget() -> None:
-    """Forget what was selected: it is selected anew, and counted from 0."""
-    for products in _all.values():
-        products.entries.clear()
-        products.past.clear()
-        products.small, products.refused = 0, {}
-
-
-def _reselect() -> None:
-    for products in _all.values():
-        products.retire()
-
-
-autotune.HERE.forget.append(_reselect)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=forget)
+products_of, every, forget = _by_settings.of, _by_settings.every, _by_settings.forget

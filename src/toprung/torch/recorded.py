@@ -121,7 +121,8 @@ def matmul(
         raise BadArray("out= takes no product whose gradient is to be recorded: leave it out, or use torch.no_grad()")
     if not all(torch._C._has_storage(x) or torch._C._functorch.is_functorch_wrapped_tensor(x) for x in tensors):
         # is_grads_batched=True vectorises in an older way, which knows aten's operators alone
-        return finished(torch.matmul(a, b.array if isinstance(b, PackedOperand) else b), bias, activation)
+        b = b.array if isinstance(b, PackedOperand) else b
+        return finished(torch.matmul(a.float(), b.float()), bias, activation)
     options = precision, own, device
     if isinstance(b, PackedOperand):
         return finished(PackedProduct.apply(a, b.origin, b, options), bias, activation)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
-import textwrap
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from toprung.blas.counted import CountedReport, indented, not_by_kind
 from toprung.torch import products, timing
 from toprung.torch.texts import UNSEEN
+
+WIDTH = 76
+"""Characters in a line of the printed report."""
 
 
 @dataclass(frozen=True)
@@ -61,24 +64,8 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Report:
-    """Counts of products since ``enable``, by kind; ``print`` it, or take ``to_json()``.
-
-    Attributes
-    ----------
-    rows : kinds of products, the most frequent first
-    small : calls with fewer operations than ``min_flops``
-    refused : calls that PyTorch's own ran because of what the program asked for, by the reason
-    """
-
-    rows: tuple[Row, ...]
-    small: int
-    refused: dict[str, int]
-
-    @property
-    def taken(self) -> int:
-        """Calls that ran on toprung's kernels."""
-        return sum(row.taken for row in self.rows)
+class Report(CountedReport[Row]):
+    """Counts of products since ``enable``, by kind; ``print`` it, or take ``to_json()`` or ``to_html()``."""
 
     @property
     def eligible(self) -> int:
@@ -88,7 +75,7 @@ class Report:
     def to_json(self) -> dict[str, Any]:
         """Return the report as plain data; NaN is None."""
         rows = [{k: None if v != v else v for k, v in asdict(row).items()} for row in self.rows]
-        return {**asdict(self), "rows": rows, "taken": self.taken, "not_seen": list(UNSEEN)}
+        return {**super().to_json(), "rows": rows, "not_seen": list(UNSEEN)}
 
     def to_html(self) -> str:
         """Return the report as a page; MissingExtra without jinja2 (extra ``report``)."""
@@ -103,13 +90,13 @@ class Report:
         ]
         for row in self.rows:
             lines.append(f"{row.op:18} {row.problem:24} {row.layout:3} {row.taken:8} {row.left:8}")
-            lines += _wrapped(row.line())
+            lines += indented(row.line(), WIDTH)
             if row.modules:
                 first, *others = row.modules
                 more = f" and {len(others)} more" if others else ""
-                lines += _wrapped(f"in {first or 'no module'}{more}")
+                lines += indented(f"in {first or 'no module'}{more}", WIDTH)
         for reason, count in self.refused.items():
-            lines += [f"{count} calls left to PyTorch:", *_wrapped(reason)]
+            lines += [f"{count} calls left to PyTorch:", *indented(reason, WIDTH)]
         return "\n".join([*lines, "not seen:", *(f"    {what}" for what in UNSEEN)])
 
 
@@ -123,10 +110,6 @@ def _modules(entries: list[Any]) -> dict[str, int]:
     return found
 
 
-def _wrapped(text: str) -> list[str]:
-    return textwrap.wrap(text, 76, initial_indent="    ", subsequent_indent="    ")
-
-
 def report(measure: bool = False) -> Report:
     """Return what ran on which kernels since ``enable``, or since the first ``use``.
 
@@ -136,11 +119,7 @@ def report(measure: bool = False) -> Report:
         PyTorch's own take; some tenths of a second for each
     """
     kinds: dict[tuple[str, ...], list[Any]] = {}
-    small, refused = 0, dict[str, int]()
     for one in products.every():
-        small += one.small
-        for reason, count in one.refused.items():
-            refused[reason] = refused.get(reason, 0) + count
         for entry in [*one.past.values(), *one.entries.values()]:
             kinds.setdefault((entry.op, entry.problem, entry.layout, entry.device, entry.kernel, entry.why), []).append(entry)
     rows = [
@@ -151,4 +130,4 @@ def report(measure: bool = False) -> Report:
         )
         for (op, problem, layout, device, kernel, why), entries in kinds.items()
     ]  # fmt: skip
-    return Report(tuple(sorted(rows, key=lambda row: -(row.taken + row.left))), small, refused)
+    return Report(tuple(sorted(rows, key=lambda row: -(row.taken + row.left))), *not_by_kind(products.every()))

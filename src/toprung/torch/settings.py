@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from toprung.dispatch.select import known_precision
+from toprung.dispatch.select import ON_REQUEST, known_precision
 from toprung.errors import BadArgument
 
 ALL = ("mm", "bmm", "addmm", "baddbmm", "_addmm_activation", "addmv")
@@ -54,6 +54,8 @@ class Settings:
         """Return settings from what a caller gave."""
         if known_precision(precision) == "tf32":
             raise BadArgument("precision 'tf32' is PyTorch's own: set torch.backends.cuda.matmul.fp32_precision = 'tf32'")
+        if precision in ON_REQUEST:
+            raise BadArgument(f"precision {precision!r} promises less than fp32: ask toprung.matmul for it, product by product")
         taken = _words("ops", ops, ALL)
         types = _words("device_types", device_types, DEVICE_TYPES)
         for name, value in (("own", own), ("reproducible", reproducible), ("modules", modules)):

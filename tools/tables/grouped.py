@@ -1,0 +1,35 @@
+"""Table of groups of products in one launch; from benchmarks/grouped.py."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+
+from toprung.lab.harness.results import read
+
+
+def _grouped(words: Sequence[str], root: Path) -> str:
+    """Return a row for each group: a call and a CUDA graph of one launch, of a launch each, and of PyTorch's loop."""
+    record = read(root / words[0])
+    device, e = record["environment"]["device"], record["environment"]
+    lines = [
+        "| group | launches | `matmul_grouped`, µs | a `matmul` each, µs | `torch.mm` each, µs | error, toprung / PyTorch |",
+        "|---|---:|---:|---:|---:|---|",
+    ]
+    for row in record["grouped"]:
+        times = {name: f"{1e6 * statistics.median(samples):.0f}" for name, samples in row["seconds"].items()}
+        cells = [f"{times.get(name, 'wrong')} / {times.get(f'{name}, graph', 'wrong')}" for name in ("group", "each", "torch")]
+        errors = f"{row['error']['group']:.1e} / {row['error']['torch']:.1e}"
+        lines.append(f"| {row['group']} | {row['launches']['group']} | {' | '.join(cells)} | {errors} |")
+    samples = max(len(found) for row in record["grouped"] for found in row["seconds"].values())
+    source = (
+        f"Microseconds of a call / of the same in a CUDA graph, medians of {samples} samples in turns. "
+        f"Errors are the largest of a group, as Frobenius norms against "
+        f"float64: {device['short_name']}, driver {device['driver']}, PyTorch {e['packages']['torch']}, {e['date'][:10]}, "
+        f"commit {e['commit']}, `{record['what']}`, stored in `{words[0]}`.  "
+    )
+    return "\n".join([*lines, "", source])
+
+
+TABLES = {"grouped": _grouped}
