@@ -12,6 +12,8 @@
             ``--sustained``: samples of so many seconds, with watts, MHz and pJ a flop
 
 Everything goes into OUT/hopper-fp32.json as well. ``right`` takes about half a minute.
+
+It keeps a loop of its own, for it times each launch of a plan alone and takes sets of operands in turn.
 """
 
 import argparse
@@ -91,7 +93,7 @@ def bits_of(plan, placed, problem):
 
 
 def check(session, shape, tile, name):
-    """What is wrong with a case, as sentences."""
+    """Return what is wrong with a case, as sentences."""
     problem = problem_of(shape)
     operands = hostile(problem, name)
     placed = OnDevice(operands, session)

@@ -56,7 +56,7 @@ from toprung.lab.sass.machine_code import MachineCode, disassemble, inspect_sour
 from toprung.oracle.gemm import TRANSPOSES, Gemm
 
 CYCLES, SHARE = 1.2, 0.93
-"""Of a scheduler for each multiply-add of the main loop at most, by the register banks; and their share of its instructions."""
+"""Most cycles of a scheduler for each multiply-add of the main loop, by the register banks; and their share of its instructions."""
 CACHE = 32 << 10
 """Bytes of instructions that a loop may have."""
 RUNGS = ladder("hopper_fp32").rungs
@@ -104,6 +104,36 @@ def test_what_adds_to_c_waits_for_several_rows_at_once(variant: SgemmConfig) -> 
     judged(code, 512 * variant.TURN_A, spills=8)  # two registers, outside of the loop
     assert code.loop.counts["FFMA"] == variant.BK * 128
     assert code.counts["LDG.128"] == compiled(variant).counts["LDG.128"] + 32, "a tile's rows, for whole tiles"
+
+
+def loop_begin(source: Source) -> int:
+    """Return the address of the innermost loop around the first multiply-add."""
+    listing = disassemble(nvrtc.compile_cubin(source, "sm_90").code)
+    labels: dict[str, int] = {}
+    loops, waiting, first = [], [], 0
+    for line in listing.splitlines():
+        if found := re.match(r"\s*(\.L_x_\d+):", line):
+            waiting.append(found[1])
+        elif found := re.match(r"\s*/\*([0-9a-f]{4,})\*/(.*)", line):
+            here = int(found[1], 16)
+            labels |= dict.fromkeys(waiting, here)
+            waiting.clear()
+            first = first or here * found[2].lstrip().startswith("FFMA")
+            if back := re.search(r"BRA.* (?:`\((\.L_x_\d+)\)|0x([0-9a-f]+))", found[2]):
+                begin = labels.get(back[1], here) if back[1] else int(back[2], 16)
+                loops += [(here - begin, begin)] if 0 < begin <= first <= here else []
+    return min(loops)[1]
+
+
+@each([v for v in VARIANTS if not v.TURN_A])
+def test_a_narrow_c_leaves_the_loop_as_it_is(variant: SgemmConfig) -> None:
+    """Where it was in its line of 128 bytes, too, which the instructions in front of it see to."""
+    sources = [product_source(variant, **more) for more in ({"NARROW_C": 1}, {})]
+    narrow, base = (inspect_source(source, "sm_90") for source in sources)
+    judged(narrow)
+    assert narrow.loop.counts["FFMA"] == base.loop.counts["FFMA"] and narrow.loop.instructions <= base.loop.instructions + 4
+    assert loop_begin(sources[0]) % 128 == loop_begin(sources[1]) % 128
+    assert narrow.counts["STG.32"] < base.counts["STG.32"] / 2, "a row at a time, in a loop"
 
 
 @pytest.mark.parametrize("one", RUNGS, ids=str)
@@ -325,6 +355,23 @@ def test_the_library_names_it() -> None:
     assert found.config == SgemmConfig() and str(found) == f"hopper_sgemm {SgemmConfig().tile}"
     for stored in ("ffma", "hopper_sgemm"):  # in records of before, and now
         assert decoded({**found.candidate.encode(), "kernel": stored}) == found.candidate
+
+
+@pytest.mark.parametrize(
+    ("shape", "weighed"),
+    [
+        ((413, 732, 61981), True),
+        ((1405, 399, 71663), True),
+        ((1024, 1024, 32), True),
+        ((130, 130, 100000), False),
+        ((37, 4096, 4096), False),
+    ],
+)
+def test_a_small_c_is_weighed_where_k_is_deep(shape: tuple[int, int, int], weighed: bool) -> None:
+    one, place, desc = family("hopper_sgemm"), device(), GemmDesc(*shape, align_a=4, align_b=4, align_c=4)
+    assert bool(list(one.candidates(place, desc))) == bool(one.space(place, desc)) == weighed
+    if weighed and shape[2] > 1024:
+        assert select(place, desc).candidate.kernel == "hopper_sgemm"
 
 
 @pytest.mark.parametrize("trans", TRANSPOSES)

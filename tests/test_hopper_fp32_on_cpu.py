@@ -27,7 +27,7 @@ TINY = SgemmConfig(STAGES=2, GROUP=2)
 
 
 class Folder(hopper_on_cpu.Folder):
-    """Of these kernels, with tensor maps of fp32."""
+    """Source of these kernels, with tensor maps of fp32."""
 
     def translated(self, source: Source) -> tuple[str, int]:
         begin = "lay.cu" if source.kernel == "lay" else "epilogue.cuh"
@@ -163,7 +163,7 @@ def test_the_rungs_before_the_last(folder: Folder, one: Rung) -> None:
     ],
 )
 def test_sums_in_links_of_a_chain(folder: Folder, trans: str, link: int) -> None:
-    plan = product(folder, 260, 516, 75, trans, alpha=0.5, beta=-1.0, LINK=link, pad=(4, 4, 3))  # six stages
+    plan = product(folder, 260, 516, 75, trans, alpha=0.5, beta=-1.0, LINK=link, pad=(4, 4, 4))  # six stages
     (step,) = plan.steps()
     assert step.schedule.grid == 4 and 0 < step.schedule.shared < 9, "some tiles are whole, and some are cut for several blocks"
     assert plan.kernel(True).defines["ROWS"] and not plan.kernel(False).defines.get("ROWS")  # type: ignore[attr-defined]
@@ -208,6 +208,22 @@ def test_what_two_threads_make_ready_is_made_once(folder: Folder, monkeypatch: p
 def test_operands_that_begin_on_four_bytes(folder: Folder) -> None:
     product(folder, 64, 72, 20, "TN", skip=(1, 0))
     product(folder, 64, 72, 20, "TN", skip=(0, 3))
+
+
+@pytest.mark.parametrize("beta", [0.0, -1.0])
+def test_a_narrow_c_is_written_through_shared_memory(folder: Folder, beta: float) -> None:
+    """Behind links of a chain, whose sums lay there; and a second tile's links come there again."""
+    plan = product(folder, 263, 519, 75, "TN", beta=beta, LINK=2, pad=(1, 1, 0), NARROW_C=1)
+    (step,) = plan.steps()
+    assert not plan.kernel(beta != 0).defines.get("ROWS") and step.schedule.grid == 4  # type: ignore[attr-defined]
+    product(folder, 66, 69, 20, "TN", beta=beta, pad=(2, 3, 2), NARROW_C=1)
+
+
+def test_only_a_narrow_c_is_written_so() -> None:
+    assert launches.product_defines(aligned(64, 65, 64), TINY, 4)["NARROW_C"] == 1
+    assert cost.narrow_c(aligned(64, 64, 64, align_c=2)) and not cost.narrow_c(aligned(64, 65, 64, ldc=68))
+    turning = SgemmConfig(512, 64, BK=12, STAGES=4, WAIT_AT=11, TURN_A=1)
+    assert not cost.narrow_c(aligned(64, 65, 64), turning), "its ring leaves no room"
 
 
 def test_without_alpha_operands_are_not_read(folder: Folder) -> None:

@@ -75,7 +75,7 @@ class Asked:
 
 DEFAULTS: Mapping[type, Mapping[str, Any]] = {
     GemmDesc: {"batch": 1, "trans_a": False, "trans_b": False, "stride_a": 0, "stride_b": 0, "stride_c": 0, "beta_zero": True,
-               "align_a": 4, "align_b": 4, "align_c": 4},
+               "align_a": 4, "align_b": 4, "align_c": 4, "type_a": "float32", "type_b": "float32"},
     GemvDesc: {"trans": False, "incx": 1, "incy": 1, "align_a": 4, "align_x": 4, "beta_zero": True},
 }  # fmt: skip
 

@@ -124,7 +124,8 @@ class SgemmConfig(KernelConfig):
 
     def defines(self, **more: int) -> dict[str, int]:
         """Return the kernel's macros; with ``ROWS`` those of the kernel that adds to C."""
-        pad = (ADDING_PADS if more.get("ROWS") else PADS).get((self.BM, self.BK), 0)
+        pads = NARROW_PADS if more.get("NARROW_C") else ADDING_PADS if more.get("ROWS") else PADS
+        pad = pads.get((self.BM, self.BK), 0)
         chain = {"LINK": self.link, "HELD": self.held}
         return {"ARCH_SPECIFIC": 1, "IN_ORDER": 1, "APART": 1, "PAD": pad, **chain, **asdict(self), **more}
 
@@ -142,6 +143,8 @@ PADS = {(64, 14): 6, (256, 14): 2, (512, 14): 2, (512, 12): 2}
 kernel: for BM = 128, where none are needed, and 64 to where it was the fastest of eight places; else to where it was measured."""
 ADDING_PADS = {(128, 14): 7}
 """``PADS`` of the kernel that adds to C, whose loop has other registers; for others no place was better."""
+NARROW_PADS = {(64, 14): 2, (128, 14): 3, (128, 10): 3, (256, 14): 6, (512, 14): 6}
+"""``PADS`` of the kernel that writes a narrow C: its loop lies in the line of 128 bytes as that of the kernel of ``PADS`` does."""
 ADDED_ROWS = 2
 """Rows of C that this kernel fetches together. Its loop takes up to a hundredth longer than that of the kernel that only writes."""
 FIRST = SgemmConfig()

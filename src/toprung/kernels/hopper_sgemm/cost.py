@@ -136,6 +136,11 @@ def direct_a(desc: GemmDesc, variant: SgemmConfig = FIRST) -> bool:
     return bool((long_enough or turned) and desc.lda % 4 == 0 and desc.align_a == 4)
 
 
+def narrow_c(desc: GemmDesc, variant: SgemmConfig = FIRST) -> bool:
+    """Return True if rows of C do not begin on 16 bytes and go through shared memory."""
+    return bool(variant.held) and (desc.ldc % 4 != 0 or desc.align_c < 4)
+
+
 def unfit(desc: GemmDesc, variant: SgemmConfig) -> str:
     """Return why a variant cannot compute a product; empty where it can."""
     return "it turns A, which must be M×K on 16 bytes" if variant.TURN_A and not direct_a(desc, variant) else ""

@@ -21,19 +21,28 @@ from toprung.kernels import cost_model
 from toprung.kernels.base import TEST_EDGE, TEST_SLICES, Axes, KernelConfig, KernelFamily, Launches, Point
 from toprung.kernels.epilogue import EVERY
 from toprung.kernels.hopper_sgemm.config import FIRST, LARGEST_STEP, SgemmConfig, lay_source, product_source
-from toprung.kernels.hopper_sgemm.cost import direct_a, direct_b, predicted, select_variant, supported, unfit
+from toprung.kernels.hopper_sgemm.cost import direct_a, direct_b, narrow_c, predicted, select_variant, supported, unfit
 from toprung.kernels.hopper_sgemm.launches import SgemmLaunches, launches, panels, workspace_bytes
 
-LEAST = 1 << 20
-"""Results of C from which on the kernel is weighed: below, adding parts of its large tiles takes longer than computing them."""
+LEAST = 1 << 19
+"""Results of C from which on the kernel is weighed: below, adding parts of its large tiles takes longer than computing them,
+unless K is deep."""
+DEEP = 1 << 32
+"""Operations from which on it is weighed whatever C: parts of tiles are added in far less time than so many take."""
 
 RESULT = (1.7, 0.13)
-"""Cycles of an SM for each result of C beyond what the model counts: written one or two floats at a time, and four."""
+"""Cycles of an SM for each result of C beyond what the model counts: written one or two floats at a time, and four, or through
+shared memory (benchmarks/odd_shapes.py)."""
 
 SPACE = {"BM": (128, 256, 512, 64), "BK": (14, 12, 10, 16, 8), "WAIT": (1, 2, 3), "GROUP": (8, 4, 16), "TURN_A": (0, 1)}
 """``WAIT``: in which quarter of a stage the next one is waited for. Eight warps own BM × BN of C, so that BN follows from BM."""
 
 AREA = FIRST.BM * FIRST.BN
+
+
+def is_large(desc: Desc) -> bool:
+    """Return True if the kernel is weighed: C is large, or so much is computed for it that its parts do not count."""
+    return isinstance(desc, GemmDesc) and (desc.M * desc.N >= LEAST or desc.flops >= DEEP)
 
 
 class HopperSgemm(KernelFamily):
@@ -51,12 +60,12 @@ class HopperSgemm(KernelFamily):
     def candidates(self, device: Device, desc: Desc) -> Iterable[SgemmConfig]:
         """Return the variant that suits the product, where C is large."""
         assert isinstance(desc, GemmDesc)
-        return [select_variant(desc, device.compute_units)] if desc.M * desc.N >= LEAST else []
+        return [select_variant(desc, device.compute_units)] if is_large(desc) else []
 
     def cost(self, device: Device, desc: Desc, config: KernelConfig) -> float:
         """Return the seconds of all launches, and what writing C adds."""
         assert isinstance(desc, GemmDesc) and isinstance(config, SgemmConfig)
-        each, units = RESULT[desc.widths[2] == 4], device.compute_units
+        each, units = RESULT[desc.widths[2] == 4 or narrow_c(desc, config)], device.compute_units
         return predicted(desc, units, config) + each * desc.M * desc.N / (units * cost_model.hz(device))
 
     def reason(self, device: Device, desc: Desc, config: KernelConfig) -> str:
@@ -122,7 +131,7 @@ class HopperSgemm(KernelFamily):
 
     def space(self, device: Device, desc: Desc) -> Axes:
         """Return the axes for large products, where the device has what the kernel is written for."""
-        return {} if self.supports(device, desc) or desc.M * desc.N < LEAST else SPACE
+        return {} if self.supports(device, desc) or not is_large(desc) else SPACE
 
     def at(self, device: Device, desc: Desc, point: Point) -> SgemmConfig | None:
         """Return a point with as many stages as there is room for; None if it does not suit."""

@@ -75,6 +75,10 @@ ffma(float *C, float alpha, float beta ADDED_PARAMETERS, const __grid_constant__
             continue;
         }
         if (walk.stop < walk.chunks) gather(sums, parts, flags, walk);
+#if NARROW_C
+        store_rows(sums, memory, at, C, ldc, walk.m, walk.n, M, N, alpha, beta, ADDED(0, 0, 0));
+#else
         sums.store(C, ldc, walk.m + at.m, walk.n + at.n, M, N, alpha, beta, ADDED(0, 0, 0));
+#endif
     }
 }

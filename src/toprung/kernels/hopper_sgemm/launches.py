@@ -24,6 +24,7 @@ from toprung.kernels.hopper_sgemm.cost import (
     chain_of,
     direct_a,
     direct_b,
+    narrow_c,
     schedule,
     schedules,
     select_variant,
@@ -113,6 +114,12 @@ def _parts(call: GemmDesc, p: Panel, variant: SgemmConfig, units: int, cut: bool
     return a, b, 4 * units * variant.BM * variant.BN if cut else 0
 
 
+def product_defines(call: GemmDesc, variant: SgemmConfig, units: int) -> dict[str, int]:
+    """Return the macros of a product's kernel beyond those of the variant."""
+    found = {"LINK": variant.stages(chain_of(call, variant, units))}
+    return {**found, "NARROW_C": 1} if narrow_c(call, variant) else found
+
+
 class SgemmLaunches(Launches):
     """A product that is ready to run, as often as wanted, from any thread, on any stream of its session's context.
 
@@ -149,8 +156,7 @@ class SgemmLaunches(Launches):
         self.why = f"the fullest of {self.units} SMs is done first with tiles of {self.variant.BM}×{self.variant.BN}"
         self.panels = panels(call, limit, self.variant)
         self.workspace_bytes = workspace_bytes(call, self.variant, self.units, limit, cut)
-        link = {"LINK": self.variant.stages(chain_of(call, self.variant, self.units))}
-        self._more = {**link, **epilogues.defines(epilogue), **more}
+        self._more = {**product_defines(call, self.variant, self.units), **epilogues.defines(epilogue), **more}
         self._kernels: list[Kernel | None] = [kernel, kernel]
         self._making = threading.Lock()
         self.kernel(False)
@@ -166,7 +172,9 @@ class SgemmLaunches(Launches):
             found = self._kernels[adding]
             if found is None:
                 # D may repeat or lie apart: rows of it are not fetched together, there are no registers for its addresses
-                rows = {"ROWS": ADDED_ROWS} if adding and self.epilogue is None else {}
+                # and through shared memory C comes as it goes, in rows
+                together = adding and self.epilogue is None and not self._more.get("NARROW_C")
+                rows = {"ROWS": ADDED_ROWS} if together else {}
                 found = self._kernels[adding] = kernel_of(self.session, product_source(self.variant, **{**rows, **self._more}))
             return found
 

@@ -73,6 +73,41 @@ template <bool FIRST, bool LAST> inline void add_link(Sums &sums, char *memory, 
         }
 }
 
+#if HELD
+#ifndef NARROW_C
+#define NARROW_C 0 // 1: C's rows do not begin on 16 bytes; a warp writes them through shared memory, 32 neighbours at a time
+#endif
+// Writes a warp's 64 x 64 of C, row by row. A thread's own four neighbours would go out one float at a time, each in a sector of its own.
+// The 16 KB are where the warp's threads held their sums of links, so that no other warp has to be waited for: 128 floats of each
+// 128 * WARPS, which are two rows here.
+inline void store_rows(
+    const Sums &sums, char *memory, const Place &at, float *C, int ldc, int m, int n, int M, int N, float alpha, float beta, const Added &added) {
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, down = warp / WARPS_N * 64, right = warp % WARPS_N * 64;
+    float *held = (float *)(memory + HELD) + 128 * warp;
+    __syncwarp(); // a neighbour may still read its sums of links
+#pragma unroll
+    for (int i = 0; i < TM; ++i) {
+        int row = sums.row_of(i, at.m) - down;
+        float *to = held + row / 2 * (128 * WARPS) + row % 2 * 64 + at.n - right;
+#pragma unroll
+        for (int j = 0; j < TN; j += 4)
+            *(float4 *)(to + 4 * j) = make_float4(alpha * sums.of[i][j], alpha * sums.of[i][j + 1], alpha * sums.of[i][j + 2], alpha * sums.of[i][j + 3]);
+    }
+    __syncwarp();
+    m += down, n += right + lane;
+    float *out = C + (long long)m * ldc + n;
+#pragma unroll 4
+    for (int row = 0; row < 64; ++row, out += ldc)
+#pragma unroll
+        for (int half = 0; half < 64; half += 32)
+            if (m + row < M && n + half < N) {
+                float v = held[row / 2 * (128 * WARPS) + row % 2 * 64 + lane + half];
+                out[half] = activated(beta != 0.0f ? fmaf(beta, added.one(out + half, m + row, n + half), v) : v);
+            }
+    __syncwarp(); // the next tile's links come here
+}
+#endif
+
 inline void consumers_meet() { asm volatile("bar.sync 2, %0;" ::"n"(32 * WARPS) : "memory"); }
 
 // leaves the sums of the end of a tile for whoever began it
