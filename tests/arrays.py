@@ -32,7 +32,7 @@ class Handed:
 
 
 def on_queue(array: np.ndarray, queue: Any) -> Any:
-    """The same elements in the same layout, gaps and all, as a pyopencl array."""
+    """Return the elements in their layout, gaps and all, as a pyopencl array."""
     import pyopencl.array as cla
 
     base = array if array.base is None else array.base
@@ -65,7 +65,7 @@ if importlib.util.find_spec("torch"):
 
 
 def _fetched(array: Any) -> np.ndarray:
-    """What lies in a pyopencl array of any strides."""
+    """Return the elements of a pyopencl array of any strides."""
     import pyopencl as cl
 
     if not array.size:

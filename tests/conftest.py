@@ -1,4 +1,4 @@
-"""What all tests share: the device, caches of their own, and requirements that count as failures where nobody looks."""
+"""Common ground of all tests: the device, caches of their own, and requirements that count as failures where nobody looks."""
 
 from __future__ import annotations
 

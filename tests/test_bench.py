@@ -19,7 +19,7 @@ from toprung.lab.harness import compare as comparing
 from toprung.lab.harness import results
 from toprung.lab.harness.accuracy import Graded
 from toprung.lab.harness.bench import competitors, default_competitors, ratios
-from toprung.lab.harness.compare import PlacedProblem, Plan, Row, compare
+from toprung.lab.harness.compare import ComparisonPlan, PlacedProblem, Row, compare
 from toprung.lab.harness.measure import SamplingPlan, Timing
 from toprung.lab.harness.stats import paired_ratio, ratio
 from toprung.lab.harness.suites import CPU_FLOPS, SUITES, fitting, suite
@@ -38,7 +38,7 @@ def typed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -
 
 
 def compared(problem: Gemm, competing: list[Competitor], session: Session, *modes: str) -> list[Row]:
-    plan = Plan(modes or ("warm",), FEW)
+    plan = ComparisonPlan(modes or ("warm",), FEW)
     rows = plan.rows(competing)
     for row in compare(PlacedProblem(problem, session), rows, plan):
         assert any(row is one for one in rows)

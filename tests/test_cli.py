@@ -113,7 +113,8 @@ def test_bad_input_is_refused_before_anything_runs(words, message):
     assert "Traceback" not in done.stderr and done.stdout == ""
 
 
-def test_ctrl_c_keeps_what_was_measured(tmp_path):
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_keeps_what_was_measured(number, code, tmp_path):
     out = tmp_path / "out.json"
     words = ["ladder", "kepler", "--sizes", "32,2048", "--rungs", "1", "--json", str(out)]
     process = subprocess.Popen(
@@ -127,9 +128,9 @@ def test_ctrl_c_keeps_what_was_measured(tmp_path):
         if "one work-item per element" in line:  # the first size is through, the second has begun
             break
     time.sleep(0.5)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     rest, _ = process.communicate(timeout=200)
-    assert process.returncode == 130, rest
+    assert process.returncode == code, rest
     assert "interrupted" in rest
     record = json.loads(out.read_text())
     assert record["interrupted"] is True

@@ -11,18 +11,19 @@ from records import around, peer
 from toprung.backends.base import Session
 from toprung.device import Device
 from toprung.errors import OutOfDeviceMemory
+from toprung.lab.harness import compare as loop
 from toprung.lab.harness.baseline import LEAST, BaselineLog, doubts, movement, watched
 from toprung.lab.harness.bench import competitors
-from toprung.lab.harness.compare import SETTLE_SECONDS, PlacedProblem, Plan, Row, compare
+from toprung.lab.harness.compare import SETTLE_SECONDS, ComparisonPlan, PlacedProblem, Row, compare
 from toprung.lab.harness.library import Matmul, _product, arrays_on
 from toprung.lab.harness.measure import Measurement, SamplingPlan
 from toprung.oracle.gemm import Gemm
 
 SHORT = SamplingPlan(sample_seconds=0.001)
-PLAN = Plan(samples={"warm": 3}, sampling={"warm": SHORT})
+PLAN = ComparisonPlan(samples={"warm": 3}, sampling={"warm": SHORT})
 
 
-def states(rows: list[Row], session: Session, plan: Plan = PLAN, problem: Gemm = Gemm(8, 8, 8)) -> list[tuple[str, str]]:  # noqa: B008
+def states(rows: list[Row], session: Session, plan: ComparisonPlan = PLAN, problem: Gemm = Gemm(8, 8, 8)) -> list[tuple[str, str]]:  # noqa: B008
     return [(row.who.name, row.state) for row in compare(PlacedProblem(problem, session), rows, plan)]
 
 
@@ -60,8 +61,10 @@ def test_each_sample_is_preceded_by_a_run_of_the_same_competitor(session: Sessio
     counts = []
     for sampling in (none, settled):
         heard.clear()
-        rows = Plan(samples={"warm": 2}, sampling={"warm": sampling}).rows(competing)
-        for row in compare(PlacedProblem(Gemm(8, 8, 8), session), rows, Plan(samples={"warm": 2}, sampling={"warm": sampling})):
+        rows = ComparisonPlan(samples={"warm": 2}, sampling={"warm": sampling}).rows(competing)
+        for row in compare(
+            PlacedProblem(Gemm(8, 8, 8), session), rows, ComparisonPlan(samples={"warm": 2}, sampling={"warm": sampling})
+        ):
             if row.state == "warming" and row is rows[1]:
                 heard.clear()
         assert row.measurement is not None and row.measurement.settle_seconds == sampling.settle_seconds
@@ -69,12 +72,21 @@ def test_each_sample_is_preceded_by_a_run_of_the_same_competitor(session: Sessio
         turns = [name for i, name in enumerate(heard) if i == 0 or heard[i - 1] != name]
         assert turns == ["B", "A", "B", "A", "B"], "warmed up, then two turns"
     assert counts[1] > counts[0] + 4, "four samples, each with calls before it"
-    assert Measurement.read(row.measurement.describe()).settle_seconds == 0.002
+    assert row.measurement is not None and Measurement.read(row.measurement.describe()).settle_seconds == 0.002
 
 
 def test_what_is_usual_on_a_device_settles() -> None:
-    assert all(Plan().sampling_on(kind, "warm").settle_seconds == s > 0 for kind, s in SETTLE_SECONDS.items())
-    assert Plan().sampling_on("gpu", "sustained").settle_seconds == 2.0
+    assert all(ComparisonPlan().sampling_on(kind, "warm").settle_seconds == s > 0 for kind, s in SETTLE_SECONDS.items())
+    assert ComparisonPlan().sampling_on("gpu", "sustained").settle_seconds == 2.0
+
+
+def test_a_peer_settles_as_peers_do(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "PEER_SETTLE_SECONDS", dict.fromkeys(SETTLE_SECONDS, 0.011))
+    rows = ComparisonPlan(samples={"warm": 1}).rows(competitors(["numpy", "kepler/r01"]))
+    for _ in compare(PlacedProblem(Gemm(8, 8, 8), session), rows, ComparisonPlan(samples={"warm": 1})):
+        pass
+    usual = SETTLE_SECONDS[session.device.kind]
+    assert [row.measurement and row.measurement.settle_seconds for row in rows] == [0.011, usual]
 
 
 def test_what_is_not_tolerated_ends_the_comparison(session: Session) -> None:
@@ -82,11 +94,11 @@ def test_what_is_not_tolerated_ends_the_comparison(session: Session) -> None:
     states(rows, session)
     assert [r.state for r in rows] == ["failed", "done"]
     with pytest.raises(RuntimeError, match="no kernel image"):
-        states(PLAN.rows([Failing("broken")]), session, Plan(tolerates=()))
+        states(PLAN.rows([Failing("broken")]), session, ComparisonPlan(tolerates=()))
 
 
 def test_without_samples_all_are_verified_and_none_timed(session: Session) -> None:
-    plan = Plan(samples={"warm": 0})
+    plan = ComparisonPlan(samples={"warm": 0})
     rows = plan.rows([Planted("good"), Planted("bad", narrow=fp16)])
     states(rows, session, plan, Gemm(64, 64, 256))
     assert [(r.state, r.measurement) for r in rows] == [("done", None), ("wrong", None)] and "grade ratio" in rows[1].note
@@ -146,3 +158,20 @@ def test_a_machine_knows_how_fast_its_baseline_is(device: Device, tmp_path: Path
     assert "in earlier runs" in said
     assert watched(device, [("NumPy", peer("numpy", around(1.4e-3), Gemm(8, 8, 8)))], log) == [], "another problem"
     assert watched(device, [("NumPy", usual)], BaselineLog(Path("/dev/null/nowhere"))) == []
+
+
+def test_a_sample_of_tiles_tells_wrong_from_right(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    """benchmarks/rank.py stores samples of the right, and the oracle's complaint of the wrong."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parent.parent / "benchmarks"))
+    import rank
+
+    monkeypatch.setattr(rank, "Trialled", lambda planted: planted)
+    at = PlacedProblem(Gemm(8, 8, 8), session)
+    right = rank.timed(at, Planted("right"))
+    assert len(right["seconds"]) == len(right["clocks_mhz"]) == 5 and not right["problem"] and right["calls"] >= 1
+    wrong = rank.timed(at, Planted("wrong", narrow=fp16))
+    assert not wrong["seconds"] and "C[" in wrong["problem"]
+    with pytest.raises(RuntimeError, match="kernel image"):  # not an error of ours: it leaves the device in doubt, and ends the run
+        rank.timed(at, Failing("failed"))
+    monkeypatch.setattr(rank, "SLOW", 0.0)  # everything is slow
+    assert len(rank.timed(at, Planted("slow"))["seconds"]) == rank.SLOW_SAMPLES

@@ -22,7 +22,7 @@ PROGRAMS = sorted(p.name for p in EXAMPLES.glob("*.py"))
 
 
 def ran(name: str, *words: object, status: int = 0) -> str:
-    """What an example prints, if it ends with this status."""
+    """Return what an example prints, if it ends with this status."""
     command = [sys.executable, EXAMPLES / name, *map(str, words)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240)
     assert done.returncode == status, f"{done.returncode}: {done.stdout}{done.stderr}"

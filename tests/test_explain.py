@@ -1,4 +1,4 @@
-"""What the command line says about bounds, and that no rung was ever measured to be faster than its own."""
+"""Bounds on the command line; and no rung was ever measured to be faster than its own."""
 
 from __future__ import annotations
 
@@ -14,11 +14,14 @@ from command import Typed
 from conftest import require
 from tables import refresh
 from toprung.backends import nvrtc
+from toprung.cli import bound as sweep
+from toprung.cli.common import console
 from toprung.device import Device
 from toprung.errors import BadRecord, UnknownName
-from toprung.lab.bounds.arch import vendor_figures
+from toprung.lab.bounds.arch import architecture, vendor_figures
 from toprung.lab.bounds.figures import Unknown
 from toprung.lab.bounds.levels import bound
+from toprung.lab.bounds.paper import Blocking
 from toprung.lab.competitor import RungCompetitor
 from toprung.lab.explain import RungBounds, compiled, device_for, figures_of, work_of
 from toprung.lab.harness import results
@@ -60,7 +63,7 @@ def compiler() -> None:
         (("--arch", "kepler"), 0, "256?"),
         (("--arch", "sm_90a", "--latency", "4", "--width", "128"), 0, "1024 ≥ 32 · 4 / 0.25 = 512"),
         (("--arch", "sm_42"), 2, "there is no architecture in the model 'sm_42'; there is: gt200, fermi"),
-        (("--BR", "0"), 2, "TM must be at least 1, not 0"),
+        (("--BR", "0"), 2, "--BR is at least 1, not 0"),
         (("--TB", "200"), 2, "square number of threads, not 200"),
         (("--width", "16"), 2, "32, 64 or 128 bits, not 16"),
         (("--mix", "2"), 2, "above 0 and at most 1, not 2"),
@@ -85,7 +88,21 @@ def test_the_sweep_is_drawn(typed: Typed, tmp_path: Path) -> None:
         assert (tmp_path / f"{arch}.svg").read_bytes().startswith(b"<?xml")
 
 
+def test_no_figure_of_the_sweep_is_cut_at_80_columns() -> None:
+    plans = [Blocking.square(b, 256, 16) for b in (1, 16)]
+    grid = sweep.sweep_grid(architecture("fermi"), plans, None, None)
+    _, hidden, taken = grid.fitted(80)
+    assert hidden == ("FFMA %, LDS.128",) and taken <= 80
+    assert grid.fitted(None)[1] == () and grid.rows[0][0]["FFMA %, LDS.128"] == "66.7"
+
+
 # --- toprung explain --------------------------------------------------------------------------------------------------------------
+
+
+def test_levels_are_counted_in_whole_words_at_80_columns(compiler: None, typed: Typed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(console, "width", 80)
+    _, text = typed("explain", "turing/r09", "--arch", "sm_90", "--size", "4096", "--results", STORED)
+    assert "one lane a multiply-add," in text
 
 
 def test_a_rung_is_explained_without_a_gpu(compiler: None, typed: Typed, tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ class Browser:
         return list(self(script))
 
     def problems(self) -> list[str]:
-        """What the console says, and what the page was kept from."""
+        """Return what the console says, and what the page was kept from."""
         return [e["message"] for e in self.driver.get_log("browser") if e["level"] == "SEVERE"] + self("window.outside")
 
     def shot(self, name: str) -> None:

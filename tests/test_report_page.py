@@ -33,7 +33,7 @@ def typed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, t
 
 
 class Parsed(HTMLParser):
-    """What a browser would make of a page."""
+    """Page as a browser would read it."""
 
     def __init__(self, text: str) -> None:
         super().__init__()

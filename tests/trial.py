@@ -83,7 +83,7 @@ def variants(device: Device | None) -> list[Variant]:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run left behind: the verdict, the output's backing array, and the inputs that were changed."""
+    """Remains of a run: the verdict, the output's backing array, and the inputs that were changed."""
 
     verdict: Verdict
     flat: F32

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import importlib
+import os
 import pkgutil
+import re
+import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from inspect import cleandoc
 from typing import Annotated
 
 import typer
 
-from toprung.cli.common import errors_console
+from toprung.cli.common import TERMINATED, errors_console
 from toprung.errors import ToprungError
 from toprung.store.entry import version
 
@@ -28,6 +34,19 @@ for _module in pkgutil.iter_modules(__path__):
         _register(app)
 
 
+def _unwrap_help(of: typer.Typer) -> None:
+    """Join the lines of each paragraph of the commands' help: they are broken where the source is, not where the terminal ends."""
+    for command in of.registered_commands:
+        text = cleandoc(command.help or (command.callback and command.callback.__doc__) or "")
+        command.help = "\n\n".join(re.sub(r"\n\s*", " ", paragraph) for paragraph in text.split("\n\n"))
+    for group in of.registered_groups:
+        if group.typer_instance is not None:
+            _unwrap_help(group.typer_instance)
+
+
+_unwrap_help(app)
+
+
 def _show_version(wanted: bool) -> None:
     if wanted:
         print(f"toprung {version()}")
@@ -43,10 +62,36 @@ def _root(
     """Climb, bound, tune and use single-precision matrix multiplication on GPUs."""
 
 
-def main() -> None:
-    """Run the command line. Exit 0: every result was verified; 1: one was wrong; 2: bad input; 130: interrupted."""
+@contextmanager
+def _ended_as_by_ctrl_c() -> Iterator[None]:
+    """Make SIGTERM end a command as Ctrl-C does, which keeps what was measured; the exit code says which it was."""
+    own, came = os.getpid(), False
+
+    def end(number: int, _: object) -> None:
+        nonlocal came
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a second one ends it at once
+        if os.getpid() != own:  # a forked worker has nothing to keep
+            os.kill(os.getpid(), number)
+            return
+        came = True
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, end)
     try:
-        app()
+        yield
+    except (SystemExit, KeyboardInterrupt):
+        if came:
+            sys.exit(TERMINATED)
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def main() -> None:
+    """Run the command line. Exit 0: every result was verified; 1: one was wrong; 2: bad input; 130, 143: Ctrl-C, SIGTERM."""
+    try:
+        with _ended_as_by_ctrl_c():
+            app()
     except ToprungError as error:
         errors_console.print(f"toprung: {error}", markup=False, highlight=False, soft_wrap=True)
         sys.exit(2)

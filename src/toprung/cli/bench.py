@@ -24,7 +24,7 @@ from toprung.lab.harness import results
 from toprung.lab.harness.accuracy import DEPTHS, Graded, sweep
 from toprung.lab.harness.baseline import watched
 from toprung.lab.harness.bench import competitors, default_competitors, ratios
-from toprung.lab.harness.compare import MODES, PlacedProblem, Plan, Row, compare
+from toprung.lab.harness.compare import MODES, ComparisonPlan, PlacedProblem, Row, compare
 from toprung.lab.harness.environment import environment
 from toprung.lab.harness.measure import Measurement
 from toprung.lab.harness.power import Meter
@@ -101,7 +101,7 @@ def bench_command(
     with backends.opened(where) as session:
         if held and not _held(session):
             notes.append(f"queues of {where} cannot be held: held is as warm there")
-        run = _Run(problems, competing, session, Plan(tuple(modes)), wide, seconds)
+        run = _Run(problems, competing, session, ComparisonPlan(tuple(modes)), wide, seconds)
 
         def stored(interrupted: bool) -> dict[str, Any]:
             found = zip(run.measured, ratios(run.measured), strict=True)
@@ -195,7 +195,7 @@ class _Run:
         problems: Sequence[Gemm],
         competing: Sequence[Competitor],
         session: Session,
-        plan: Plan,
+        plan: ComparisonPlan,
         wide: bool,
         budget: float | None,
     ) -> None:

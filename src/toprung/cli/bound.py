@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
+import textwrap
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich import box
-from rich.table import Table
+from rich.text import Text
 
 from toprung import backends
-from toprung.cli.common import console, parse_tile
-from toprung.errors import BadSize, UnknownName
+from toprung.cli.common import WIDE, console, parse_tile, show, table_width
+from toprung.errors import BadSize, UnknownName, Unsupported
 from toprung.lab.bounds.arch import ARCHITECTURES, Architecture, architecture, card
 from toprung.lab.bounds.figures import Unknown
 from toprung.lab.bounds.paper import WIDTHS, Analysis, Blocking, analyse, ffma_share
 from toprung.lab.explain import figures_of
 from toprung.report import bound_plot
+from toprung.report.grid import Column, Grid
 
 SQUARE = {"B_R": 6, "T_B": 256, "L": 16}
 TILE = ("BM", "BN", "BK", "TM", "TN")
 SWEEP = range(1, 17)
+NUMBERS = 60
+"""Cells of a line of numbers below its formula."""
 
 
 def register(app: typer.Typer) -> None:
@@ -43,6 +46,7 @@ def bound_command(
     mix: Annotated[float | None, typer.Option(help="part of the issue rate that FFMA beside LDS reach, for equation 9")] = None,
     sweep: Annotated[bool, typer.Option(help="FFMA share and potential over the register blocking factor")] = False,
     plot: Annotated[Path | None, typer.Option(help="draw the sweep: a .png or .svg file")] = None,
+    wide: Annotated[bool, WIDE] = False,
 ) -> None:
     """The upper bound of Lai and Seznec's paper: inputs, every condition with its numbers, the resulting peak and its limiter.
 
@@ -65,6 +69,9 @@ def bound_command(
         raise BadSize(f"--mix is a part of the issue rate, above 0 and at most 1, not {mix}")
     if latency is not None and not 0 < latency < 1e6:
         raise BadSize(f"--latency is a number of clocks, not {latency}")
+    for option, value in (("BR", br), ("TB", tb), ("L", stride)):
+        if value is not None and value < 1:
+            raise BadSize(f"--{option} is at least 1, not {value}")
     square = (
         br if br is not None else SQUARE["B_R"],
         tb if tb is not None else SQUARE["T_B"],
@@ -78,13 +85,20 @@ def bound_command(
         if changes:
             raise BadSize("a sweep is over the register blocking factor of square tiles: leave out --tile")
         plans = [Blocking.square(b, square[1], square[2], index=index) for b in SWEEP]
-        console.print(_sweep(of, plans, latency, mix))
+        show(sweep_grid(of, plans, latency, mix), wide)
         if plot is not None:
             bound_plot.sweep(of, plans, plot)
         return
     analysis = analyse(of, plan, latency, throughput=mix)
-    console.print(inputs(of))
-    console.print(conditions(analysis))
+    known, sources = inputs(of)
+    show(known, wide)
+    for line in sources:
+        console.print(line, style="dim", markup=False, highlight=False, soft_wrap=True)
+    console.print()
+    beside = conditions(analysis)
+    fits = (edge := table_width(wide)) is None or beside.fitted(None)[2] <= edge
+    show(beside if fits else conditions(analysis, stacked=True), wide)
+    console.print()
     console.print(verdict(analysis), markup=False, highlight=False, soft_wrap=True)
 
 
@@ -94,7 +108,7 @@ def _architecture(name: str) -> tuple[Architecture, float | None]:
         return architecture(name), None
     device = backends.find()
     if not device.arch:
-        raise UnknownName("architecture in the model", f"that of {device}", ARCHITECTURES)
+        raise Unsupported(f"the model is of NVIDIA's GPUs, and {device} is none: give --arch one of {', '.join(ARCHITECTURES)}")
     figures = figures_of(device)
     _, cache, source = card(device.name)
     memory = figures.dram_read_bytes_per_s
@@ -117,35 +131,38 @@ def _plan(changes: dict[str, int], width: int, index: int) -> Blocking:
     return Blocking(changes["TM"], changes["TN"], changes["BM"], changes["BN"], changes["BK"], width=width, index=index)
 
 
-def inputs(of: Architecture) -> Table:
-    """Return what the model knows of an architecture, each figure with its source."""
-    table = Table(title=of.title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("figure")
-    table.add_column("value", justify="right", no_wrap=True)
-    table.add_column("from", overflow="fold")
+def inputs(of: Architecture) -> tuple[Grid, list[str]]:
+    """Return what the model knows of an architecture, each figure with the number of its source, and the sources."""
+    grid = Grid(of.title, [Column("figure", right=False), Column("value"), Column("source")])
+    numbers: dict[str, int] = {}
     for name, value, source in of.table():
-        table.add_row(name, value, source or "unknown")
-    return table
+        number = numbers.setdefault(source, len(numbers) + 1) if source else "unknown"
+        grid.add({"figure": name, "value": value, "source": str(number)})
+    return grid, [f"{number}: {source}" for source, number in numbers.items()]
 
 
-def conditions(analysis: Analysis) -> Table:
-    """The twelve lines."""
+def conditions(analysis: Analysis, stacked: bool = False) -> Grid:
+    """Return the paper's twelve conditions with their numbers: beside each formula, or below it if ``stacked``."""
     p = analysis.plan
     title = f"{p.BM}×{p.BN}×{p.BK} {p.TM}×{p.TN}, {p.threads} threads, LDS of {p.width} bits"
-    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("", justify="right")
-    table.add_column("condition")
-    table.add_column("with numbers")
-    table.add_column("")
+    grid = Grid(title, [
+        Column("no."), Column("condition", right=False), *[Column("with numbers", right=False)] * (not stacked),
+        Column("result", right=False),
+    ])  # fmt: skip
     for c in analysis.conditions:
+        numbers = c.numbers
         if isinstance(c.value, Unknown):
-            result = str(c.value)
+            result, numbers = "unknown", f"{numbers}; {c.value}"
         elif c.holds is None:
             result = f"{c.value:,.4g}" if c.value < 1000 else f"{c.value:,.0f}"
         else:
-            result = "holds" if c.holds else "[bold red]refused[/bold red]"
-        table.add_row(str(c.number), c.rule, c.numbers, result)
-    return table
+            result = "holds" if c.holds else "refused"
+        style = "bold red" if c.holds is False else ""
+        grid.add({"no.": str(c.number), "condition": c.rule, "with numbers": numbers, "result": Text(result, style)})
+        if stacked:
+            for line in textwrap.wrap(numbers, NUMBERS):
+                grid.add({"condition": Text(f"  {line}", "dim")})
+    return grid
 
 
 def verdict(analysis: Analysis) -> str:
@@ -157,25 +174,27 @@ def verdict(analysis: Analysis) -> str:
     refused = [c.number for c in analysis.conditions if c.holds is False]
     if refused:
         return (
-            f"this plan cannot run: condition {' and '.join(map(str, refused))} refuses it (it would be {most:,.0f} GFLOP/s{share})"
+            f"this plan cannot run: condition{'s' * (len(refused) > 1)} {' and '.join(map(str, refused))} "
+            f"refuse{'s' * (len(refused) == 1)} it (it would be {most:,.0f} GFLOP/s{share})"
         )
     return f"P_potential = {most:,.0f} GFLOP/s{share}; limited by {analysis.limiter}"
 
 
-def _sweep(of: Architecture, plans: list[Blocking], latency: float | None, mix: float | None) -> Table:
+def sweep_grid(of: Architecture, plans: list[Blocking], latency: float | None, mix: float | None) -> Grid:
+    """Return a row for each blocking factor: shares of multiply-adds and potentials by width of a load, and what refuses it."""
     title = f"{of.title}: main loop and potential over the register blocking factor"
-    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("B_R", justify="right")
-    for w in WIDTHS:
-        table.add_column(f"FFMA %, LDS.{w}" if w > 32 else "FFMA %, LDS", justify="right")
-    table.add_column("registers", justify="right")
-    for w in WIDTHS:
-        table.add_column(f"GFLOP/s, {w}", justify="right")
-    table.add_column("refused by")
+    shares = {w: f"FFMA %, LDS.{w}" if w > 32 else "FFMA %, LDS" for w in WIDTHS}
+    speeds = {w: f"GFLOP/s, {w}" for w in WIDTHS}
+    grid = Grid(title, [
+        Column("B_R"), *(Column(name, 2) for name in shares.values()), Column("registers", 1),
+        *(Column(name) for name in speeds.values()), Column("refused by", right=False),
+    ])  # fmt: skip
     for plan in plans:
         each = [analyse(of, replace(plan, width=w), latency, throughput=mix) for w in WIDTHS]
-        shares = [f"{100 * ffma_share(plan.TM, plan.TN, w):.1f}" for w in WIDTHS]
-        speeds = ["?" if isinstance(a.potential, Unknown) else f"{a.potential:,.0f}" for a in each]
         refused = ", ".join(str(c.number) for c in each[0].conditions if c.holds is False)
-        table.add_row(str(plan.TM), *shares, str(plan.tight_registers), *speeds, refused, style="dim" if refused else None)
-    return table
+        cells = {"B_R": str(plan.TM), "registers": str(plan.tight_registers), "refused by": refused}
+        for w, found in zip(WIDTHS, each, strict=True):
+            cells[shares[w]] = f"{100 * ffma_share(plan.TM, plan.TN, w):.1f}"
+            cells[speeds[w]] = "?" if isinstance(found.potential, Unknown) else f"{found.potential:,.0f}"
+        grid.add(cells, "dim" if refused else "")
+    return grid

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import typer
-from rich.console import Console
+from rich.console import Console, RenderableType
 
 from toprung.errors import BadArgument, BadSize, UnknownName
 from toprung.oracle.problem import Problem
@@ -21,8 +21,8 @@ if not console.is_terminal and "COLUMNS" not in os.environ:
     console.width = 132  # a file or a pipe has no width of its own
 errors_console = Console(stderr=True)
 
-INTERRUPTED = 130
-"""Exit code after Ctrl-C."""
+INTERRUPTED, TERMINATED = 130, 143
+"""Exit codes after Ctrl-C, and after SIGTERM, which ends a command the same way."""
 
 WIDE = typer.Option("--wide", help="show every column, however wide the terminal is")
 """Option of commands that show tables."""
@@ -40,21 +40,27 @@ def table_width(wide: bool) -> int | None:
     return None if wide or (not console.is_terminal and "COLUMNS" not in os.environ) else console.width
 
 
-def show(grid: Grid, wide: bool) -> None:
-    """Print a table whose numbers are whole, and one line on what is left out of it."""
+def put(what: RenderableType) -> None:
+    """Print a table or a text; lines that go to a file or a pipe end where their text does, without the blanks that fill them."""
+    if console.is_terminal:
+        console.print(what, crop=False)
+        return
+    with console.capture() as printed:
+        console.print(what, crop=False)
+    console.out("\n".join(line.rstrip() for line in printed.get().splitlines()), highlight=False)
+
+
+def show(grid: Grid, wide: bool) -> tuple[str, ...]:
+    """Print a table whose numbers are whole, and one line on what is left out of it; return the columns that are left out."""
     width = table_width(wide)
     table, hidden, taken = grid.fitted(width, None if wide else MOST_TEXT)
     before = console.width
     console.width = max(before, taken)  # what is too wide all the same goes past the edge, uncut
-    if console.is_terminal:
-        console.print(table, crop=False)
-    else:  # without the blanks that fill a line up
-        with console.capture() as printed:
-            console.print(table, crop=False)
-        console.out("\n".join(line.rstrip() for line in printed.get().splitlines()), highlight=False)
+    put(table)
     console.width = before
     if hidden:
         console.print(left_out(hidden, width), style="dim", markup=False, highlight=False, soft_wrap=True)
+    return hidden
 
 
 def parse_seconds(text: str) -> float:

@@ -15,7 +15,8 @@ from rich.text import Text
 
 from toprung import backends
 from toprung.backends import nvrtc
-from toprung.cli.common import WIDE, console, json_option, parse_sizes, parse_switches, parse_tile, show, size_name
+from toprung.cli.common import WIDE, console, json_option, parse_sizes, parse_switches, parse_tile, put, show, size_name
+from toprung.cli.progress import Progress
 from toprung.device import Device
 from toprung.errors import BadSize, IllegalTile
 from toprung.kernels.record import LANGUAGES
@@ -29,7 +30,8 @@ from toprung.lab.harness.single import tile_of
 from toprung.lab.rung import Rung, ladder, rung
 from toprung.report.bound_table import bounds_record, overview
 
-BAR = 40
+BAR, LEAST_BAR, REST = 40, 8, 72
+"""Cells of the longest bar at most and at least, and of all else in the table of levels where bars are between."""
 
 
 def register(app: typer.Typer) -> None:
@@ -48,7 +50,7 @@ def explain_command(
     json: Annotated[Path | None, json_option("store every level in this file")] = None,
     wide: Annotated[bool, WIDE] = False,
 ) -> None:
-    """Why a rung is as fast as it is: what its code asks for at each level of a device, which level stops it, what would help.
+    """Explain a rung's speed: what its code asks for at each level of a device, which level stops it, what would help.
 
     The figures are those that toprung probe stored for the device; for what was not probed those of the vendor's documents.
 
@@ -67,7 +69,7 @@ def explain_command(
     where = device_for(arch, stored) if arch is not None else _device(device, stored, [one] if one else of.rungs)
     sizes = parse_sizes(size) if size is not None else [default_sizes(of, where)[-1]]
     if len(sizes) != 1:
-        raise BadSize("explain takes one size")
+        raise BadSize(f"toprung explain takes one size, not {len(sizes)}")
     problem = problem_of(of, sizes[0])
     switches, changes = parse_switches(switch or []), parse_tile(tile or [])
     notes: list[str] = []
@@ -79,11 +81,14 @@ def explain_command(
     else:
         if changes:
             raise BadSize("--tile changes one rung's tile: name the rung, such as turing/r09")
-        for entry in variants(of.rungs, where, switches):
-            try:
-                found.append((entry.variant, explain(entry.rung, where, problem, entry.options, None, stored)))
-            except IllegalTile as error:
-                notes.append(str(error))
+        rows = variants(of.rungs, where, switches)
+        with Progress(len(rows)) as progress:
+            for entry in rows:
+                try:
+                    found.append((entry.variant, explain(entry.rung, where, problem, entry.options, None, stored)))
+                except IllegalTile as error:
+                    notes.append(str(error))
+                progress.step(f"{entry} explained", 1.0)
         notes += [note for _, e in found for note in e.notes]
         show(overview(found, f"{of.name} at {size_name(sizes[0])} on {where.short_name}"), wide)
     for note in dict.fromkeys(notes):
@@ -103,7 +108,7 @@ def _device(name: str | None, stored: Path, rungs: Sequence[Rung]) -> Device:
 
 def _detail(e: Explanation, size: str) -> None:
     figures = e.figures
-    console.print(f"{e.rung.name}: {e.rung.idea}", style="bold", markup=False, highlight=False)
+    console.print(f"{e.rung.name}: {e.rung.idea}", style="bold", markup=False, highlight=False, soft_wrap=True)
     lines = [
         f"on {e.device.short_name} at {size}; figures: {figures.source}",
         f"tile       {e.tile}, {e.tile.work_items} work-items",
@@ -126,22 +131,22 @@ def _detail(e: Explanation, size: str) -> None:
             )
     for line in lines:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
-    console.print(_levels(e))
+    put(_levels(e))
     most, found = e.bound.gflops, e.bound.limiter
     memory = e.without_caches
     if not isinstance(memory, Unknown):
-        console.print(
-            f"without caches, as the paper counts (equation 10): {memory:,.0f} GFLOP/s from memory", style="dim", highlight=False
-        )
+        text = f"without caches, as the paper counts (equation 10): {memory:,.0f} GFLOP/s from memory"
+        console.print(text, style="dim", highlight=False, soft_wrap=True)
     if found and not isinstance(most, Unknown):
         console.print(f"bound      {most:,.0f} GFLOP/s, limited by {found.name}", style="bold", highlight=False)
     else:
-        console.print(f"bound      {most}", style="bold", highlight=False)
+        console.print(f"bound      {most}", style="bold", highlight=False, soft_wrap=True)
     if e.measured and e.share is not None:
         helpers = f", {100 * e.measured.helpers:.0f} % of its time in helpers" if e.measured.helpers else ""
         where = f" ({e.record})" if e.record else ""
         console.print(
-            f"measured   {e.measured.gflops:,.0f} GFLOP/s, {100 * e.share:.1f} % of it{helpers}{where}",
+            f"measured   {e.measured.gflops:,.0f} GFLOP/s ± {50 * e.measured.spread:.1f} %, {100 * e.share:.1f} % of the bound"
+            f"{helpers}{where}",
             highlight=False,
             soft_wrap=True,
         )
@@ -156,9 +161,10 @@ def _detail(e: Explanation, size: str) -> None:
 def _levels(e: Explanation) -> Table:
     """Every level's limit as a bar; what was measured cannot be longer than the shortest."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    longest = max(LEAST_BAR, min(BAR, console.width - REST))
     table.add_column("level", no_wrap=True)
     table.add_column("GFLOP/s", justify="right", no_wrap=True)
-    table.add_column("busy at the bound", no_wrap=True, min_width=BAR)
+    table.add_column("busy at\nthe bound", no_wrap=True, min_width=longest)
     table.add_column("counted", overflow="fold")
     slowest = e.bound.seconds
     for level in e.bound.levels:
@@ -168,7 +174,7 @@ def _levels(e: Explanation) -> Table:
         most = rate(e.bound.work, level.seconds)
         busy = 0.0 if isinstance(slowest, Unknown) or not slowest else level.seconds / slowest
         limiting = e.bound.limiter is not None and level.name == e.bound.limiter.name
-        bar = Text("█" * round(BAR * busy), style="red" if limiting else "blue")
+        bar = Text("█" * round(longest * busy), style="red" if limiting else "blue")
         speed = "–" if isinstance(most, Unknown) or most == float("inf") else f"{most:,.0f}"
         table.add_row(level.name, speed, bar, level.counted, style="bold" if limiting else None)
     return table

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from toprung import backends
-from toprung.cli.common import INTERRUPTED, console, json_option
+from toprung.cli.common import INTERRUPTED, WIDE, console, json_option, show, table_width
 from toprung.cli.progress import Progress
 from toprung.lab import guidelines
 from toprung.lab.guidelines.base import WRONG, Finding
@@ -28,6 +28,7 @@ def guidelines_command(
     device: Annotated[str | None, typer.Option(help="id or part of a name; by default the best")] = None,
     only: Annotated[str | None, typer.Option(help="names of guidelines, several with commas; by default all")] = None,
     json: Annotated[Path | None, json_option("store every sample and all circumstances in this file")] = None,
+    wide: Annotated[bool, WIDE] = False,
 ) -> None:
     """Put the advice of NVIDIA's OpenCL white paper of 2009 to the test: what it said, and what this device does today.
 
@@ -62,11 +63,11 @@ def guidelines_command(
             kind="guidelines",
             findings=[f.describe() for f in found],
         )
-    console.print(report.table(found, f"guidelines on {where}"))
+    show(report.table(found, f"guidelines on {where}", table_width(wide)), wide)
     if json is not None:
         results.write(json, stored)
     for line in failures:
-        console.print(line, style="bold red", markup=False, highlight=False)
+        console.print(line, style="bold red", markup=False, highlight=False, soft_wrap=True)
     if interrupted:
         console.print("interrupted: what is above is what had been measured", style="yellow")
         raise typer.Exit(INTERRUPTED)

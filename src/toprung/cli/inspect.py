@@ -13,8 +13,9 @@ from rich import box
 from rich.table import Table
 
 from toprung.backends.nvrtc import compile_cubin, device_of, version
-from toprung.cli.common import WIDE, console, json_option, parse_switches, parse_tile, show
-from toprung.errors import ToprungError, UnknownName
+from toprung.cli.common import WIDE, console, json_option, parse_switches, parse_tile, put, result_file, show
+from toprung.cli.progress import Progress
+from toprung.errors import ToprungError, UnknownName, Unsupported
 from toprung.kernels.record import kernel_source
 from toprung.lab.bounds.occupancy import Occupancy, occupancy
 from toprung.lab.competitor import RungCompetitor
@@ -32,6 +33,12 @@ from toprung.tile import Tile
 SHOWN = {"FFMA": ("LDS", "STS", "LDG"), "HGMMA": ("SYNCS", "WARPGROUP", "UTMALDG")}
 """Instruction that a main loop is there for, and those with columns of their own beside it in a ladder's table."""
 
+MEANT = {
+    "kept": "% of FFMA's sources that need no read", "bank": "cycles lost to register banks",
+    "held": "blocks that an SM holds at once",
+}  # fmt: skip
+"""Meaning of columns whose names are short."""
+
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
@@ -44,7 +51,9 @@ def inspect(
     switch: Annotated[list[str] | None, typer.Option(help="NAME=VALUE of a rung's switch; may be repeated")] = None,
     tile: Annotated[list[str] | None, typer.Option(help="NAME=VALUE of a tile parameter; may be repeated")] = None,
     json: Annotated[Path | None, json_option("store every count in this file")] = None,
-    cubin: Annotated[Path | None, typer.Option(help="store the machine code in this file, for toprung run --cubin")] = None,
+    cubin: Annotated[
+        Path | None, typer.Option(help="store the machine code in this file, for toprung run --cubin", callback=result_file)
+    ] = None,
     reallocate: Annotated[bool, typer.Option("--reallocate", help="give its values other registers first")] = False,
     reorder: Annotated[bool, typer.Option("--reorder", help="and its multiply-adds another order")] = False,
     wide: Annotated[bool, WIDE] = False,
@@ -76,31 +85,33 @@ def inspect(
         rows = variants(ladder(name).rungs, device, switches)
     found: list[tuple[RungCompetitor, MachineCode]] = []
     failures = []
-    for entry in rows:
-        try:
-            entry.tile = tile_of(entry.rung, entry.options, changes, device)
-            found.append((entry, inspect_source(kernel_source(entry.rung, entry.tile, entry.options), arch)))
-        except ToprungError as error:
-            if len(rows) == 1:
-                raise
-            failures.append(str(error))
+    if not rows:
+        raise Unsupported(f"no rung of {name} can be compiled as CUDA: there is no machine code to be shown")
+    with Progress(len(rows)) as progress:
+        for entry in rows:
+            try:
+                entry.tile = tile_of(entry.rung, entry.options, changes, device)
+                found.append((entry, inspect_source(kernel_source(entry.rung, entry.tile, entry.options), arch)))
+            except ToprungError as error:
+                if len(rows) == 1:
+                    raise
+                failures.append(str(error))
+            progress.step(f"{entry} compiled", 1.0)
     if len(rows) == 1:
-        console.print(_detail(*found[0]))
+        put(_detail(*found[0]))
     else:
-        show(_overview(found, f"{name} on {arch}, NVRTC {version()}"), wide)
+        hidden = show(_overview(found, f"{name} on {arch}, NVRTC {version()}"), wide)
         work = _work(code for _, code in found)
-        console.print(
-            f"{work} to bank: the main loop, as it stands in the code; 4×128: four of 128 bits; kept: % of FFMA's sources that "
-            "need no read; bank: cycles lost to register banks; held: blocks on a multiprocessor at once",
-            style="dim",
-        )
+        said = [f"{work} and what is right of it: the main loop, as it stands in the code", "4×128: four of 128 bits"]
+        said += [f"{column}: {text}" for column, text in MEANT.items() if column not in hidden]
+        console.print("; ".join(said), style="dim", markup=False, highlight=False, soft_wrap=True)
     if cubin is not None:
         entry = found[0][0]
         assert entry.tile is not None
         change = dump(entry.rung, entry.tile, entry.options, arch, cubin, reallocate or reorder, reorder)
         if change is not None:
-            console.print(_change(change))
-        console.print(f"stored as {cubin}, and beside it what it was made from", markup=False, highlight=False)
+            put(_change(change))
+        console.print(f"stored as {cubin}, and beside it what it was made from", markup=False, highlight=False, soft_wrap=True)
     for line in failures:
         console.print(line, style="bold red", markup=False, highlight=False, soft_wrap=True)
     if json is not None:
@@ -199,7 +210,8 @@ def _detail(entry: RungCompetitor, code: MachineCode) -> Table:
     table.add_column("main loop", justify="right")
     table.add_column("whole kernel", justify="right")
     table.add_row("registers", "", str(code.registers))
-    table.add_row("spilled bytes, stores and loads", "", f"{code.spill_stores} {code.spill_loads}")
+    table.add_row("spilled bytes, stores", "", str(code.spill_stores))
+    table.add_row("spilled bytes, loads", "", str(code.spill_loads))
     table.add_row("stack bytes", "", str(code.stack_bytes))
     table.add_row("shared bytes", "", str(code.shared_bytes), end_section=True)
     for name, count in code.counts.items():
@@ -207,12 +219,13 @@ def _detail(entry: RungCompetitor, code: MachineCode) -> Table:
     table.add_row("all", str(code.loop.instructions), str(sum(code.counts.values())), style="bold")
     table.add_row("FFMA %", f"{100 * code.loop.ffma_share:.1f}", "", style="bold", end_section=True)
     reads = code.loop.reads
-    table.add_row("sources of FFMA at hand, %", f"{100 * reads.kept_share:.1f}", "")
+    table.add_row("sources of FFMA kept, %", f"{100 * reads.kept_share:.1f}", "")
     table.add_row("sources marked .reuse, %", f"{100 * reads.marked / max(reads.sources, 1):.1f}", "")
     table.add_row("registers read by an FFMA", f"{reads.reads_each:.2f}", "")
     table.add_row("register-bank conflicts, cycles", str(reads.extra_cycles), "", end_section=True)
     if held := held_blocks(entry, code):
-        table.add_row("blocks on a multiprocessor", "", f"{held.blocks}")
-        table.add_row("warps there, % of what it holds", "", f"{held.warps} {100 * held.share:.0f}")
+        table.add_row("blocks an SM holds", "", f"{held.blocks}")
+        table.add_row("warps an SM holds", "", f"{held.warps}")
+        table.add_row("occupancy, %", "", f"{100 * held.share:.0f}")
         table.add_row("kept from more by", "", held.limiter)
     return table

@@ -37,7 +37,7 @@ from toprung.lab.harness import bandwidth, results
 from toprung.lab.harness.bandwidth import Bandwidth
 from toprung.lab.harness.baseline import watched
 from toprung.lab.harness.climb import SAMPLES, best_for, default_sizes, find_vendors, problem_of, refusals, runnable, variants
-from toprung.lab.harness.compare import QUIET, PlacedProblem, Plan, Row, compare
+from toprung.lab.harness.compare import QUIET, ComparisonPlan, PlacedProblem, Row, compare
 from toprung.lab.harness.environment import environment
 from toprung.lab.rung import Ladder, ladder, out_of_place, select
 from toprung.oracle.problem import Problem
@@ -210,7 +210,7 @@ class _Run:
             wide,
             budget,
         )
-        self.plan = Plan(samples={"warm": SAMPLES}, each=each)
+        self.plan = ComparisonPlan(samples={"warm": SAMPLES}, each=each)
         self.limits, self.bounds = Limits(session.device.gflops_per_mhz, memory), RungBounds(session.device)
         self.done: dict[str, list[Row]] = {}
         self.failures: list[str] = []

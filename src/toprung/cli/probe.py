@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.text import Text
 
 from toprung import backends
 from toprung.cli.common import INTERRUPTED, WIDE, console, json_option, show
@@ -20,10 +19,9 @@ from toprung.lab.harness.measure import SAMPLES
 from toprung.lab.probe import store
 from toprung.lab.probe.base import benchmark, benchmarks
 from toprung.lab.probe.run import Finding, probe, refusals
-from toprung.report import names
 from toprung.report import plot as pictures
-from toprung.report.grid import Column, Grid
 from toprung.report.probe_plot import mixes
+from toprung.report.probe_table import probe_table
 
 
 def register(app: typer.Typer) -> None:
@@ -73,7 +71,7 @@ def probe_command(
         command = shlex.join(["toprung", *sys.argv[1:]])
         content = store.record(command, environment(session), findings, notes, time.monotonic() - start)
         content["interrupted"] = interrupted
-    show(table(findings, f"{where}, {content['took_seconds']:.0f} s"), wide)
+    show(probe_table(content["probe"], f"{where}, {content['took_seconds']:.0f} s"), wide)
     for name, reason in notes.items():
         console.print(f"not {name}: {reason}", style="dim", markup=False, highlight=False, soft_wrap=True)
     for line in content["failures"]:
@@ -92,28 +90,3 @@ def probe_command(
         raise typer.Exit(INTERRUPTED)
     if content["failures"]:
         raise typer.Exit(1)
-
-
-def table(findings: list[Finding], title: str) -> Grid:
-    """Return every case beside what the vendor says."""
-    columns = [
-        Column("what", right=False), Column("measured"), Column("unit", right=False), Column(names.SPREAD), Column("vendor", 1),
-        Column(names.VENDOR, 1), Column(names.CLOCK, 2), Column("W", 3),
-    ]  # fmt: skip
-    grid = Grid(title, columns)
-    heading = ""
-    for f in findings:
-        if f.problem:
-            continue
-        if f.benchmark.name != heading:
-            heading = f.benchmark.name
-            grid.add({"what": Text(f.benchmark.title, "bold")})
-        value, vendor = f.value, f.case.vendor
-        grid.add({
-            "what": f"  {f.case.label}", "measured": f"{value:,.4g}" if value < 1e4 else f"{value:,.0f}",
-            "unit": f.benchmark.unit.name, names.SPREAD: f"{50 * f.spread:.1f}",
-            "vendor": "" if vendor is None else f"{vendor:,.4g}" if vendor < 1e4 else f"{vendor:,.0f}",
-            names.VENDOR: f"{100 * value / vendor:.1f}" if vendor else "",
-            names.CLOCK: f"{f.clock:.0f}" if f.clock else "", "W": f"{f.watts:.0f}" if f.watts else "",
-        })  # fmt: skip
-    return grid

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from toprung.cli.common import console, errors_console
+from toprung.cli.progress import Progress
 from toprung.errors import BadRecord
 from toprung.lab.harness import results
 from toprung.paths import publish
@@ -62,10 +64,16 @@ def report_command(
         found = gather(paths, device)
     else:
         comparison, found = _compared(paths, compare, tolerance / 100, device)
+    elsewhere = Counter(c.reason for c in found.complaints if c.elsewhere)
     for complaint in found.complaints:
-        errors_console.print(f"skipped: {complaint}", markup=False, highlight=False, soft_wrap=True)
-    with errors_console.status("making the page") as status:
-        limits = Limits(found, code, lambda rung: status.update(f"reading the machine code of {rung}"))
+        more = elsewhere.pop(complaint.reason, 0) - 1
+        if complaint.elsewhere and more < 0:
+            continue  # its device has been named
+        who = f"{complaint.name} and {more} more" if more > 0 else complaint.name
+        errors_console.print(f"skipped: {who}: {complaint.reason}", markup=False, highlight=False, soft_wrap=True)
+    with Progress() as progress:
+        progress.step("making the page")
+        limits = Limits(found, code, lambda rung: progress.step(f"reading the machine code of {rung}"))
         path = page.write(out, page.render(found, limits, comparison))
         if picture is not None and (drawn := page.picture(found, limits)) is not None:
             publish(picture, drawn.encode())

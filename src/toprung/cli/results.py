@@ -8,15 +8,19 @@ from typing import Annotated, Any
 
 import typer
 
-from toprung.cli.common import WIDE, console, errors_console, show
+from toprung.cli.common import WIDE, console, errors_console, show, table_width
 from toprung.errors import BadRecord
 from toprung.lab.harness import results
 from toprung.lab.harness.accuracy import Graded
+from toprung.lab.probe import store as probes
 from toprung.report import bench_plot, findings
 from toprung.report.bench_table import accuracy_table, compare_table, measurements_table
 from toprung.report.grid import Column, Grid
+from toprung.report.probe_table import probe_table
 
 FOLDER = Path("results")
+HOLDS = ("measurements", "graded", "findings", "probe", "shapes", "bounds")
+"""Keys of a record below which its entries are."""
 
 _FOLDER = typer.Option("--dir", help="where the records lie")
 
@@ -44,11 +48,11 @@ def list_command(folder: Annotated[Path, _FOLDER] = FOLDER, wide: Annotated[bool
     found = _records([folder])
     for path, record in found:
         e = record["environment"]
-        entries = len(record["measurements"]) or len(record.get("graded", ())) or len(record.get("findings", ()))
+        entries = max(len(record[key]) for key in HOLDS if key in record)
         device = f"{e['device']['short_name']} ({e['device']['backend']})"
         grid.add({
-            "file": str(path), "date": e["date"][:16], "commit": str(e.get("commit")), "device": device, "entries": str(entries),
-            "command": record["what"],
+            "file": str(path), "date": e["date"][:10], "commit": str(e.get("commit")), "device": device,
+            "entries": str(entries or "–"), "command": record["what"],
         })  # fmt: skip
     if not found:
         raise BadRecord(f"no records in {folder}: store some with --json, or say where they are with --dir")
@@ -67,9 +71,16 @@ def show_command(file: Annotated[Path, typer.Argument(help="a record")], wide: A
     if record.get("graded"):
         show(accuracy_table(_graded(record), title), wide)
     if record.get("findings"):
-        console.print(findings.table(findings.read(record), title))
+        show(findings.table(findings.read(record), title, table_width(wide)), wide)
     if record["measurements"]:
         show(measurements_table(record["measurements"], title, device["kind"]), wide)
+    if record.get("probe"):
+        show(probe_table(probes.read(file)["probe"], title), wide)
+    if not any(record.get(key) for key in HOLDS[:4]):
+        count = f"{len(record['shapes'])} shapes" if record.get("shapes") else f"{len(record.get('bounds', ()))} bounds"
+        held = count if record.get("shapes") or record.get("bounds") else "no measurements of competitors"
+        text = f"{title}: a record of {record.get('kind', 'another kind')} with {held}: toprung report draws what it can of it"
+        console.print(text, markup=False, highlight=False, soft_wrap=True)
     lines = [record["what"], f"{e['date']}, commit {e.get('commit')}, {device['runtime']}, driver {device['driver']}"]
     lines += [", ".join(f"{k} {v}" for k, v in e["packages"].items())]
     if record["interrupted"]:

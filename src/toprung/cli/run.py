@@ -20,7 +20,7 @@ from toprung.errors import BadCubin, BadSize, Unsupported
 from toprung.kernels.record import Own
 from toprung.lab.harness import results
 from toprung.lab.harness.climb import best_for, default_sizes, problem_of
-from toprung.lab.harness.compare import QUIET, PlacedProblem, Plan, Row, compare
+from toprung.lab.harness.compare import QUIET, ComparisonPlan, PlacedProblem, Row, compare
 from toprung.lab.harness.environment import environment
 from toprung.lab.harness.single import FILE, HERE, SAMPLES, LoadedRung, Note, both, tile_of
 from toprung.lab.harness.stats import paired_ratio
@@ -93,7 +93,7 @@ def run_command(
         forms = both(which, chosen, options, session, own) if beside else [
             LoadedRung(FILE if own else HERE, which, options, chosen, own)
         ]  # fmt: skip
-        plan = Plan(samples={"warm": SAMPLES}, tolerates=())
+        plan = ComparisonPlan(samples={"warm": SAMPLES}, tolerates=())
         rows = plan.rows(forms)
         with Progress(len(forms) * (4 + SAMPLES)) as progress:
             progress.step(f"{problem}: making the operands")

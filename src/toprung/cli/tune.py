@@ -227,7 +227,8 @@ def _run(tuner: Tuner, seconds: float, wide: bool) -> bool:
             for changed in steps:
                 now = progress.elapsed
                 over = sum(s.state not in ("waiting", "running") for s in tuner.shapes)
-                progress.step(f"{over} of {len(tuner.shapes)} shapes, {tuner.tried} configurations", now - passed)
+                late = ", finishing what was begun" if seconds and now > seconds else ""
+                progress.step(f"{over} of {len(tuner.shapes)} shapes, {tuner.tried} configurations{late}", now - passed)
                 passed = now
                 is_over = changed is not None and changed.state not in ("running", "waiting")
                 if not console.is_terminal and is_over and changed and said.get(id(changed)) != (text := report.line(changed)):
@@ -256,13 +257,15 @@ def _check(
 ) -> None:  # fmt: skip
     """Check the promise, print and store the results whatever ends it, and exit the command."""
     lane, start, interrupted = LocalLane(device), time.monotonic(), False
+    measuring = planned == "measure"
     problems = wanted or shapes.drawn(device, count, seed)
+    if not wanted and not measuring:  # nothing of mixed operands is stored, so that there is nothing to plan
+        problems = shapes.with_mixed(device, problems, seed)
     left = [(problem, path) for problem in problems for path in asked(device, problem, precision)]
     if not left:
         raise Unsupported(f"nothing to be checked in {precision}: {unsuited(device, problems[0].desc, precision)}")
     found: list[Checked] = []
     notes: list[str] = []
-    measuring = planned == "measure"
     try:
         with _apart() if measuring else nullcontext(Store.default()) as store, Progress(len(left)) as progress:
             progress.step(f"0 of {len(left)} shapes")
@@ -291,7 +294,9 @@ def _check(
         results.write(json, stored)
     for path in dict.fromkeys(path for _, path in left):
         title = f"{path}, planned by measuring" if measuring else path
-        console.print(report.checked_line([c for c in found if c.precision == path], title), highlight=False, soft_wrap=True)
+        of_path = [c for c in found if c.precision == path]
+        for text in (report.checked_line(of_path, title), *report.kind_lines(of_path)):
+            console.print(text, highlight=False, soft_wrap=True)
     if not measuring and any(c.broken for c in found):
         notes.append('calls can be planned by measuring, as toprung.planning("measure") has it: check that with --planning measure')
     for text in (*notes, f"{len(found)} of {len(left)} in {time.monotonic() - start:.0f} s"):

@@ -134,7 +134,7 @@ def compiled(rung: Rung, tile: Tile, options: Options, device: Device) -> tuple[
 
 
 def work_of(rung: Rung, tile: Tile, options: Options, problem: Problem, code: MachineCode | None) -> KernelWork:
-    """What a bound has to know of a rung on a problem."""
+    """Return what a bound has to know of a rung on a problem."""
     sizes: Any = problem
     if rung.routine != "gemm":  # one product of a matrix and a vector; its tile means something else
         return KernelWork(sizes.M, 1, sizes.N, problem.min_bytes)
@@ -158,7 +158,7 @@ def figures_of(device: Device, folder: Path | None = None) -> Figures:
 
 
 def measured_figures(device: Device, folder: Path | None = None) -> Figures | None:
-    """What a probe found on a device: the user's own probe, one that comes with the package, or one under a folder of results."""
+    """Return a probe's figures of a device: the user's own, the package's, or those under a folder of results."""
     from toprung.lab.probe import store
 
     if found := store.figures_for(device):

@@ -22,9 +22,10 @@ CHECKED = ("FFMA lanes", "issue slots", "register operands", "shared memory", "L
 
 def overview(found: Sequence[tuple[str, Explanation]], title: str) -> Grid:
     """A ladder's rungs with their bounds, a row each."""
-    grid = Grid(title, [
+    grid = Grid(f"{title}, GFLOP/s", [
         Column("rung", right=False), Column("idea", right=False, text=True), *(Column(name, 3) for name in CHECKED),
-        Column("limiter", right=False), Column("bound"), Column("measured", 1), Column(names.BOUND),
+        Column("limiter", right=False), Column("bound"), Column("measured"), Column(names.SPREAD, 1),
+        Column(names.BOUND),
     ])  # fmt: skip
     for variant, e in found:
         rates = {level.name: rate(e.bound.work, level.seconds) for level in e.bound.levels}
@@ -32,6 +33,7 @@ def overview(found: Sequence[tuple[str, Explanation]], title: str) -> Grid:
             "rung": f"{'  ' if variant else ''}{e.rung.number}", "idea": variant or e.rung.idea,
             **{name: _short(rates[name]) for name in CHECKED}, "limiter": e.bound.limiter.name if e.bound.limiter else "unknown",
             "bound": _short(e.bound.gflops), "measured": f"{e.measured.gflops:,.0f}" if e.measured else "–",
+            names.SPREAD: f"{50 * e.measured.spread:.1f}" if e.measured else "–",
             names.BOUND: f"{100 * e.share:.1f}" if e.share is not None else "–",
         }, "dim" if variant else "")  # fmt: skip
     return grid

@@ -16,7 +16,7 @@ from toprung.lab.harness.stats import Interval
 from toprung.oracle.problem import Problem
 from toprung.report import names, plot
 from toprung.report.grid import Column, Grid
-from toprung.tune.check import WITHIN, Checked
+from toprung.tune.check import HOST_LIMITED, WITHIN, Checked
 from toprung.tune.session import Shape, Tuner
 
 STATES = {"waiting": "", "running": "searching …", "done": "out of time", "exhausted": "all tried", "failed": "FAILED"}
@@ -72,8 +72,8 @@ def progress_table(tuner: Tuner) -> Grid:
     cold = any(cold_of(s) for s in tuner.shapes)
     grid = Grid(summary(tuner), [
         Column("shape", right=False), *[Column("device", 1, right=False)] * several, Column("best so far"), Column(names.SPREAD),
-        Column("× untuned (95 %)"), *[Column("cold", 3)] * cold, Column("configuration", 4, right=False, text=True),
-        Column("tried", 2, right=False), Column("state", 1, right=False),
+        Column("× untuned (95 %)"), *[Column("cold", 4)] * cold, Column("configuration", 2, right=False, text=True),
+        Column("tried", 3, right=False), Column("state", 1, right=False),
     ])  # fmt: skip
     for s in tuner.shapes:
         grid.add({
@@ -86,7 +86,9 @@ def progress_table(tuner: Tuner) -> Grid:
 
 def line(shape: Shape) -> str:
     """Return one line on a shape, for output that is no terminal."""
-    parts = [shape_name(shape), STATES[shape.state] or shape.state, rate(shape.problem, shape.best), choice_text(shape.candidate)]
+    speed, spread = rate(shape.problem, shape.best), spread_of(shape)
+    speed += f" ± {spread} %" if speed and spread else ""
+    parts = [shape_name(shape), STATES[shape.state] or shape.state, speed, choice_text(shape.candidate)]
     gain = gain_text(shape)
     return "  ".join(p for p in (*parts, f"{gain} × untuned" if gain else "", f"tried {counts_text(shape)}", shape.note) if p)
 
@@ -141,6 +143,22 @@ def checked_line(found: Sequence[Checked], title: str) -> str:
     if ratios := sorted(c.ratio.value for c in measured if c.ratio):
         text += f"; the median is {ratios[len(ratios) // 2]:.3f} times as long, the worst {ratios[-1]:.3f}"
     return text
+
+
+def kind_lines(found: Sequence[Checked]) -> list[str]:
+    """Return a line on each kind of product of a path, the worst kind first, and one on small ones by device time alone."""
+    kinds = dict.fromkeys(c.kind for c in found)
+    apart = [[c for c in found if c.kind == kind] for kind in kinds]
+    apart.sort(key=lambda some: sum(not (c.broken or c.trouble) for c in some) / len(some))
+    lines = [checked_line(some, f"  {some[0].kind}") for some in apart]
+    if ratios := sorted(c.device_ratio for c in found if c.device_ratio is not None):
+        kept = sum(r <= WITHIN for r in ratios)
+        lines.append(
+            f"  by device time alone, below {1e6 * HOST_LIMITED:.0f} µs: {kept} of {len(ratios)} shapes within "
+            f"{100 * (WITHIN - 1):.0f} % of the best; the median is {ratios[len(ratios) // 2]:.3f} times as long, the worst "
+            f"{ratios[-1]:.3f}"
+        )
+    return lines
 
 
 def check_line(one: Checked, device: str) -> str:

@@ -1,1 +1,1 @@
-"""What an ideal device could do: pure functions that need no device and no measurement."""
+"""Bounds on what an ideal device could do: pure functions that need no device and no measurement."""

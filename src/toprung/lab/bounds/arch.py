@@ -92,7 +92,7 @@ class Architecture:
         return Unknown(tuple(f"{name} of {self.title}" for name in names if getattr(self, name) is None))
 
     def source_of(self, name: str) -> str:
-        """Where a figure is from; empty if it is unknown."""
+        """Return the source of a figure; empty if it is unknown."""
         return "" if getattr(self, name) is None else self.sources.get(name, self.sources.get("", ""))
 
     def table(self) -> list[tuple[str, str, str]]:
@@ -229,7 +229,7 @@ def card(name: str) -> tuple[float | None, int | None, str]:
 
 
 def vendor_figures(device: Device) -> Figures:
-    """What the vendor says of a device; of one whose architecture is not in the model what its driver says."""
+    """Return the vendor's figures of a device; for one whose architecture is not in the model, its driver's."""
     bandwidth, cache, source = card(device.name)
     sources = dict.fromkeys(("dram_read_bytes_per_s", "l2_bytes"), source) | {"ffma_per_clock": ARITHMETIC}
     own = Figures(

@@ -1,4 +1,4 @@
-"""How often local memory must be asked for one access of a warp: the bank-conflict calculator.
+"""Bank-conflict calculator: how often local memory must be asked for one access of a warp.
 
 Local memory is a row of banks; float number a lies in bank a mod 32. A bank gives one float a turn, to every lane that asks for
 that float. Lanes that want different floats of one bank wait for each other: that is a conflict.
@@ -20,7 +20,7 @@ WARP = 32
 
 @dataclass(frozen=True)
 class Access:
-    """What one access of a warp costs.
+    """Cost of one access of a warp.
 
     Attributes
     ----------
@@ -63,7 +63,7 @@ def access(addresses: Sequence[int | None], width: int = 1, banks: int = BANKS) 
 
 
 def warp_access(address: Callable[[int], int | None], width: int = 1) -> Access:
-    """The same from a function of the lane."""
+    """Return the cost of an access whose addresses are a function of the lane."""
     return access([address(lane) for lane in range(WARP)], width)
 
 

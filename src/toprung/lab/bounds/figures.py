@@ -1,4 +1,4 @@
-"""What a device can do, as figures: measured by the probe, said by its vendor, or unknown. Bounds are computed from these."""
+"""Figures of a device: measured by the probe, said by its vendor, or unknown. Bounds are computed from these."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class Figures:
         return Unknown(tuple(n for n in names if getattr(self, n) is None or getattr(self, n) == {}))
 
     def source_of(self, name: str) -> str:
-        """Where one figure comes from; empty if it is unknown."""
+        """Return the source of one figure; empty if it is unknown."""
         value = getattr(self, name)
         return "" if value is None or value == {} else self.sources.get(name, self.source)
 

@@ -1,4 +1,4 @@
-"""How fast a kernel can be at most, level by level: from its compiled code and its tile, and from what the device can do.
+"""Upper bounds on a kernel's speed, level by level: from its compiled code and its tile, and from what the device can do.
 
 Every level counts what the kernel cannot do without and divides by the rate that the device cannot exceed. The slowest level is the
 limiter; its time is the bound. What caches may save is taken as saved, and what several warps may share as shared, so that no
@@ -32,12 +32,12 @@ ADVICE: Mapping[str, str] = MappingProxyType({
     "DRAM": "nothing in the kernel: the operands must cross the memory interface once; only a smaller data type or fusion helps.",
     "launch": "fewer launches: a batch, or a graph of them.",
 })  # fmt: skip
-"""What would have to change next, by limiter."""
+"""Advice on what would have to change next, by limiter."""
 
 
 @dataclass(frozen=True)
 class KernelWork:
-    """What is known of a kernel on a product C = A·B of M×N×K.
+    """Facts about a kernel on a product C = A·B of M×N×K.
 
     Attributes
     ----------
@@ -78,7 +78,7 @@ class KernelWork:
 
     @property
     def flops(self) -> int:
-        """Of the problem: 2·M·N·K for each product of the batch, unless it is said otherwise."""
+        """Operations of the problem: 2·M·N·K for each product of the batch, unless it is said otherwise."""
         return self.useful_flops if self.useful_flops is not None else 2 * self.batch * self.M * self.N * self.K
 
     @property
@@ -134,18 +134,18 @@ class Bound:
 
     @property
     def seconds(self) -> float | Unknown:
-        """What a call takes at least."""
+        """Least seconds of a call."""
         found, gone = self.limiter, missing(self.levels)
         return found.seconds if found else gone if gone.missing else 0.0
 
     @property
     def gflops(self) -> float | Unknown:
-        """What it computes at most."""
+        """Most GFLOP/s of a call."""
         return rate(self.work, self.seconds)
 
     @property
     def advice(self) -> str:
-        """What would have to change next, by the limiter."""
+        """Advice on what would have to change next, by the limiter."""
         found = self.limiter
         return ADVICE.get(found.name, "") if found else ""
 
@@ -161,7 +161,7 @@ def rate(work: KernelWork, seconds: float | Unknown) -> float | Unknown:
 
 
 def missing(found: tuple[Level, ...]) -> Unknown:
-    """What all unknown levels lack together."""
+    """Return what all unknown levels lack together."""
     return Unknown(tuple(dict.fromkeys(m for level in found if isinstance(level.seconds, Unknown) for m in level.seconds.missing)))
 
 
@@ -351,7 +351,7 @@ def _l2(work: KernelWork, figures: Figures) -> Level:
 
 
 def _dram(work: KernelWork, figures: Figures) -> Level:
-    """What must cross the memory interface: all but what the last cache may have kept since the last call."""
+    """Return the bytes that must cross the memory interface: all but what L2 may have kept since the last call."""
     known = [r for r in (figures.dram_read_bytes_per_s, figures.dram_copy_bytes_per_s) if r is not None]
     what = "each operand once"
     if not known or figures.l2_bytes is None:

@@ -1,4 +1,4 @@
-"""How many blocks a multiprocessor holds at once, and what keeps it from holding more.
+"""Occupancy: the number of blocks that an SM holds at once, and what keeps it from holding more.
 
 The figures are those of NVIDIA's CUDA C++ Programming Guide, table "Technical Specifications per Compute Capability", and the rules
 those of its occupancy calculator: a warp gets registers in units of 256, so 8 a thread; a block gets shared memory in units, and
@@ -20,7 +20,7 @@ RESERVED_BYTES = 1024
 
 @dataclass(frozen=True)
 class Room:
-    """What a multiprocessor has.
+    """Resources of an SM.
 
     Attributes
     ----------
@@ -56,7 +56,7 @@ ROOMS = MappingProxyType({
 
 @dataclass(frozen=True)
 class Occupancy:
-    """What fits.
+    """Blocks and warps that fit.
 
     Attributes
     ----------

@@ -26,7 +26,7 @@ MIXES: Mapping[str, Mapping[int, tuple[int, float]]] = MappingProxyType(
 """Measured by the paper's authors on a GTX 580: for each width of LDS, the FFMAs beside one of it in a loop of B_R = 6, and how
 many instructions of single threads such a loop completes per shader clock and multiprocessor."""
 PURE_LDS_128 = 2.0
-"""The same for a loop of LDS.128 alone."""
+"""Value of the constant above for a loop of LDS.128 alone."""
 BUDGET: Mapping[str, int] = MappingProxyType({
     "C": 36, "prefetch of A and B": 12, "a column of A": 6, "a pair of B": 2, "addresses in global memory": 2, "end of the loop": 1,
     "addresses to write shared memory": 2, "and to read it": 2,
@@ -42,7 +42,7 @@ CARD_MHZ = 1566
 
 @dataclass(frozen=True)
 class Blocking:
-    """How a product is cut up.
+    """Blocking of a product.
 
     Attributes
     ----------
@@ -107,12 +107,12 @@ class Blocking:
 
     @property
     def least_registers(self) -> int:
-        """What a thread needs without prefetch: C, a column of one operand and an element of the other."""
+        """Registers that a thread needs without prefetch: C, a column of one operand and an element of the other."""
         return self.tile + min(self.TM, self.TN) + 1
 
     @property
     def tight_registers(self) -> int:
-        """What it needs with prefetch and addresses."""
+        """Registers that a thread needs with prefetch and addresses."""
         return self.least_registers + self.prefetch + self.index
 
     @property
@@ -164,7 +164,7 @@ class Analysis:
 
     @property
     def possible(self) -> bool | None:
-        """Whether every condition holds; None where none fails and some are unknown."""
+        """True if every condition holds; None where none fails and some are unknown."""
         held = [c.holds for c in self.conditions if c.number <= 7]
         return False if False in held else None if None in held else True
 

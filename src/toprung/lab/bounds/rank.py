@@ -47,7 +47,7 @@ Options = Mapping[str, int]
 
 @dataclass(frozen=True)
 class Code:
-    """What a compiler made of a tile, or what it is expected to.
+    """Code that a compiler made of a tile, or is predicted to make.
 
     Attributes
     ----------
@@ -142,7 +142,7 @@ def machine(figures: Figures) -> Machine | Unknown:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What the model says of a tile on a product.
+    """Prediction of the model for a tile on a product.
 
     Attributes
     ----------
@@ -161,7 +161,7 @@ class Prediction:
 
     @property
     def limiter(self) -> str:
-        """What a turn asks most for."""
+        """Resource that an iteration asks most of."""
         return max(self.asks, key=lambda name: self.asks[name])
 
 
@@ -246,7 +246,7 @@ def _fetching(loads: int, width: int, deep: int, across: int, padded: int, threa
 
 @lru_cache(REMEMBERED)
 def asked(tile: Tile, trans_a: bool, trans_b: bool) -> Asked:
-    """What a tile makes a warp ask for."""
+    """Return what a tile makes a warp ask for."""
     t: Any = tile
     down, across = t.WM // t.TM, t.WN // t.TN
     rows_a, rows_b = t.BM + (t.PADA or 0), t.BN + (t.PADB or 0)
@@ -286,7 +286,7 @@ def granted(of: Room, threads: int, resident: int) -> int:
 
 
 def expected(tile: Tile, options: Options, of: Room, trans_a: bool = False, trans_b: bool = False) -> Code:
-    """What the compiler will make of a tile, roughly.
+    """Predict roughly what the compiler will make of a tile.
 
     The counts of loads, reads and writes are exact. The numbers above were fitted, by least squares, to what NVRTC 13.0 made of 300
     tiles for SM 9.0 (``benchmarks/rank.py code.json --compile-only sm_90 --count 300 --seed 7``); no measurement is in them.
@@ -317,7 +317,7 @@ def expected(tile: Tile, options: Options, of: Room, trans_a: bool = False, tran
 
 
 def predict(on: Machine, work: GemmDesc, tile: Tile, options: Options, code: Code | None = None) -> Prediction:
-    """How long a tile takes; without ``code``, as it is expected to be compiled."""
+    """Predict how long a tile takes; without ``code``, as it is predicted to be compiled."""
     t: Any = tile
     made = code or expected(tile, options, on.room, work.trans_a, work.trans_b)
     ask, warps, slices = asked(tile, work.trans_a, work.trans_b), -(-tile.work_items // WARP), tile.SPLIT_K or 1

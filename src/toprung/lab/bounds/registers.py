@@ -1,4 +1,4 @@
-"""What reading registers costs: the banks of the register file, and the cache that ``.reuse`` fills.
+"""Costs of reading registers: the banks of the register file, and the cache that ``.reuse`` fills.
 
 A multiply-add reads three registers. Since Volta the register file has two banks, even and odd numbers. On Volta, where a warp's
 multiply-add occupies its scheduler's 16 lanes for two cycles, each bank gives two registers meanwhile: conflicts occur only where
@@ -53,7 +53,7 @@ Sources = tuple[Register | None, ...]
 
 @dataclass(frozen=True)
 class Reads:
-    """What multiply-adds of a stretch of code ask of the register file.
+    """Demand of a stretch of code's multiply-adds on the register file.
 
     Attributes
     ----------
@@ -122,7 +122,7 @@ def register_reads(code: Sequence[Sources | None], banks: int = BANKS, reads: in
 
 
 def _wanted(code: Sequence[Sources | None], banks: int, by_bank: bool) -> Iterator[list[int] | None]:
-    """Of every multiply-add the registers that are not at hand."""
+    """Yield the registers of every multiply-add that are not at hand."""
     at_hand: dict[tuple[int, int], int] = {}
 
     def key(place: int, number: int) -> tuple[int, int]:

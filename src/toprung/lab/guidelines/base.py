@@ -30,11 +30,11 @@ HOLDS, FAILS, UNTESTED, WRONG = "holds", "does not hold here", "not testable her
 UNDECIDED = "undecided: too much noise"
 FASTER, NO_SLOWER = "faster", "no slower"
 MARGIN = 0.1
-"""What advice must be worth: a case that is faster by less counts as no faster, and one slower by less as no slower."""
+"""Least relative gain that counts: a case that is faster by less counts as no faster, and one slower by less as no slower."""
 TURNS = 2 * SAMPLES + 1
 """Samples of each case: a verdict hangs on the interval, not only on the median."""
 UNWRITTEN = np.float32(np.nan)
-"""What an output is full of before the run that is verified."""
+"""Fill of an output before the run that is verified."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Guideline:
     name: str = ""
 
     def source(self, case: Case) -> Source:
-        """What is compiled for a case."""
+        """Sources that are compiled for a case."""
         path = TEXTS / f"{self.text or self.name}.cl"
         return Source(f"guidelines/{path.stem}", path.read_text(), "trial", case.defines, flags=case.flags)
 
@@ -156,7 +156,7 @@ class Way:
 
 @dataclass(frozen=True)
 class Finding:
-    """What became of a guideline on a device.
+    """Finding about a guideline on a device.
 
     Attributes
     ----------
@@ -283,7 +283,7 @@ class Trial(BoundCompetitor):
 
 
 class Lab:
-    """What an experiment works with: a session, and the guideline's kernels compiled for it."""
+    """Tools of an experiment: a session, and the guideline's kernels compiled for it."""
 
     def __init__(self, guideline: Guideline, session: Session) -> None:
         self.guideline, self.session, self.device = guideline, session, session.device
@@ -341,7 +341,7 @@ class Lab:
 
 
 def steps(values: NDArray[np.uint32], count: int) -> F32:
-    """What the text ``work`` computes for each value: a chain of ``count`` multiply-adds in whole numbers."""
+    """Compute as the source ``work`` does for each value: a chain of ``count`` multiply-adds in whole numbers."""
     known = np.arange(int(values.max()) + 1, dtype=np.uint32)  # few, so that a long chain is soon computed
     v = known.copy()
     for _ in range(count):

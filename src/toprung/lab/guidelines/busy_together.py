@@ -51,20 +51,19 @@ def _seconds(session: Session, launch: Launch) -> float:
 
 
 def _share(groups: int, device: float, host: _Host) -> int:
-    """Return how many groups the host can do while the device does the others: its time is a line over the groups it takes."""
-    times = []
-    few, many = 1, max(2, min(groups // 2, 64))
-    for count in (few, few, many):
+    """Return how many groups the host can do while the device does all, timed at about that share: overhead counts as it will."""
+    share = max(1, groups // 64)
+    for _ in range(4):
         start = time.perf_counter()
-        host.work(GROUP * count)
-        times.append(time.perf_counter() - start)
-    slope = max((times[2] - times[1]) / (many - few), 1e-9)
-    return int(np.clip((device - times[1]) / (slope + device / groups), 1, groups // 2))
+        host.work(GROUP * share)
+        took = time.perf_counter() - start
+        share = int(np.clip(share * device / took, 1, groups // 2))
+    return share
 
 
 def _experiment(lab: Lab) -> list[Trial]:
-    # long enough that the host's share is more than the overhead of its loop
-    groups, count = lab.pick(gpu=1 << 18, cpu=1 << 7), lab.pick(gpu=8192, cpu=2048)
+    # the host's share is a thousandth of a large GPU's: items enough that each of its threads has more than calls' overhead
+    groups, count = lab.pick(gpu=1 << 20, cpu=1 << 7), lab.pick(gpu=1024, cpu=2048)
     n = GROUP * groups
     x = np.random.default_rng(0).integers(0, 1024, n).astype(np.uint32)
     placed, output, expected, queue = lab.place(x), lab.session.allocate(4 * n), steps(x, count), lab.queue()

@@ -9,7 +9,7 @@ from typing import Any
 from toprung.backends.base import Session
 from toprung.device import Device
 from toprung.lab.competitor import Competitor
-from toprung.lab.harness.compare import PlacedProblem, Plan, Row, compare
+from toprung.lab.harness.compare import ComparisonPlan, PlacedProblem, Row, compare
 from toprung.oracle.check import Verdict
 from toprung.oracle.data import DISTRIBUTIONS
 from toprung.oracle.gemm import Gemm
@@ -80,7 +80,7 @@ def sweep(
     OutOfDeviceMemory
         the operands of a K do not fit
     """
-    device, plan = session.device, Plan(samples={"warm": 0})
+    device, plan = session.device, ComparisonPlan(samples={"warm": 0})
     present = [who for who in competing if not who.absent(device)]
     for depth in depths:
         problem = Gemm(side, side, depth)

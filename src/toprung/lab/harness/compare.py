@@ -18,6 +18,7 @@ from types import MappingProxyType
 
 from toprung.backends.base import Resources, Session
 from toprung.errors import ToprungError, Unsupported
+from toprung.lab.baselines import Peer
 from toprung.lab.competitor import BoundCompetitor, Competitor, Rotating, RungCompetitor, refuse_what_cannot_fit
 from toprung.lab.harness.measure import BURST, HELD, SUSTAINED, Measurement, SamplingPlan, Timing
 from toprung.lab.harness.power import Meter, clock_reader
@@ -39,6 +40,10 @@ SETTLE_SECONDS: Mapping[str, float] = MappingProxyType({"gpu": 0.1, "cpu": 0.005
 """Least seconds that a competitor runs before each of its samples, by kind of device. On a GPU the power it draws must settle, on a
 CPU its caches and threads. ``benchmarks/settling.py`` measures how much an H200 needs."""
 
+PEER_SETTLE_SECONDS: Mapping[str, float] = MappingProxyType({"gpu": 0.5, "cpu": 0.005, "other": 0.05})
+"""The same for peers, which others are measured against: long enough on an H200 that cuBLAS, beside any neighbour, is within 1 % of
+itself alone. There are few of them: as much before each sample of each rung would make a ladder take five times as long."""
+
 COLD_BYTES: Mapping[str, int] = MappingProxyType({"gpu": 256 << 20, "cpu": 128 << 20, "other": 256 << 20})
 """Bytes of operands that rotate in ``cold`` mode: more than twice the L2, or a CPU's last cache, of any device of the kind so far
 (an H200's L2 has 50 MB, a B200's 126). A problem that is this large by itself is cold already."""
@@ -55,7 +60,7 @@ QUIET = ("absent", "unsupported")
 
 
 @dataclass(frozen=True)
-class Plan:
+class ComparisonPlan:
     """Plan of a comparison: modes, samples, and what is tolerated.
 
     Attributes
@@ -79,12 +84,12 @@ class Plan:
         """Return the number of samples in a mode."""
         return self.samples.get(mode, SAMPLES[mode])
 
-    def sampling_on(self, kind: str, mode: str) -> SamplingPlan:
-        """Return how samples are taken in a mode on a kind of device."""
+    def sampling_on(self, kind: str, mode: str, of_peer: bool = False) -> SamplingPlan:
+        """Return how samples are taken in a mode on a kind of device, of a peer or of anybody else."""
         if (given := self.sampling.get(mode)) is not None:
             return given
-        usual = SAMPLING[mode]
-        return replace(usual, settle_seconds=max(usual.settle_seconds, SETTLE_SECONDS[kind]))
+        usual, least = SAMPLING[mode], (PEER_SETTLE_SECONDS if of_peer else SETTLE_SECONDS)[kind]
+        return replace(usual, settle_seconds=max(usual.settle_seconds, least))
 
     def rows(self, competitors: Sequence[Competitor]) -> list[Row]:
         """Return a row for each mode and competitor."""
@@ -217,7 +222,7 @@ class PlacedProblem:
         return self._copies[shared]
 
 
-def compare(problem: PlacedProblem, rows: Sequence[Row], plan: Plan = Plan()) -> Iterator[Row]:  # frozen
+def compare(problem: PlacedProblem, rows: Sequence[Row], plan: ComparisonPlan = ComparisonPlan()) -> Iterator[Row]:  # frozen
     """Verify the competitors of all rows, then time those that were right in turns, mode by mode; yields a row at each change.
 
     A row is yielded before each step that may take long or crash, with the step as its state, and when a sample has come in. Who
@@ -233,7 +238,7 @@ def compare(problem: PlacedProblem, rows: Sequence[Row], plan: Plan = Plan()) ->
         yield from _timed(problem, [r for r in rows if r.mode == mode and r.state == "timing"], plan, mode)
 
 
-def _verified(problem: PlacedProblem, row: Row, plan: Plan) -> Iterator[Row]:
+def _verified(problem: PlacedProblem, row: Row, plan: ComparisonPlan) -> Iterator[Row]:
     """Prepare a competitor, run it once and grade it by its own promise; its state says ``timing`` if it was right."""
     if row.bound is not None and row.verdict is not None:
         row.state = "timing"
@@ -264,14 +269,13 @@ def _verified(problem: PlacedProblem, row: Row, plan: Plan) -> Iterator[Row]:
     yield row
 
 
-def _timed(problem: PlacedProblem, rows: Sequence[Row], plan: Plan, mode: str) -> Iterator[Row]:
+def _timed(problem: PlacedProblem, rows: Sequence[Row], plan: ComparisonPlan, mode: str) -> Iterator[Row]:
     """Warm up, then sample in turns; operands of the mode's own are given back at its end."""
     device, count = problem.session.device, plan.count(mode)
     if not count:
         for row in rows:
             row.state = "done"
         return
-    sampling = plan.sampling_on(device.kind, mode)
     sets = problem.copies(plan.shared) if mode == "cold" else []
     meter = Meter(device) if mode == "sustained" else None
     joules = meter.joules if meter and not meter.absent else None
@@ -282,6 +286,7 @@ def _timed(problem: PlacedProblem, rows: Sequence[Row], plan: Plan, mode: str) -
         if row.state == "dropped":
             continue
         try:
+            sampling = plan.sampling_on(device.kind, mode, isinstance(row.who, Peer))
             row.timing = Timing(Rotating([row.who.prepare(s) for s in sets]) if sets else row.bound, plan=sampling)
             row.timing.warm_up()
             row.state = "timing"

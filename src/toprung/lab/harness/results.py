@@ -171,6 +171,9 @@ def problem_name(problem: Mapping[str, Any]) -> str:
     sizes = [problem[k] for k in "MNK" if k in problem]
     text = str(sizes[0]) if len(set(sizes)) == 1 else "×".join(map(str, sizes))
     usual = {"trans": "NN", "batch": 1, "alpha": 1, "beta": 0}
-    return text + "".join(
-        f" {problem[k]}" if k == "trans" else f" {k}={problem[k]:g}" for k, v in usual.items() if problem.get(k, v) != v
+    types = f" {problem['type_a']}·{problem['type_b']}" if "type_a" in problem else ""
+    return (
+        text
+        + "".join(f" {problem[k]}" if k == "trans" else f" {k}={problem[k]:g}" for k, v in usual.items() if problem.get(k, v) != v)
+        + types
     )

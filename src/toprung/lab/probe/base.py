@@ -1,4 +1,4 @@
-"""What a microbenchmark is: cases, each a kernel whose work is known, with a check that all of the work was done."""
+"""Microbenchmarks: cases, each a kernel whose work is known, with a check that all of the work was done."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Unit:
-    """How work and time make a figure.
+    """Rule by which work and time make a figure.
 
     Attributes
     ----------

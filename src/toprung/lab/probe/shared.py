@@ -55,7 +55,7 @@ def case(device: Device, label: str, ratio: int, width: int, stride: int, each: 
 def _results(
     data: F32, lanes: np.ndarray[tuple[int, ...], np.dtype[np.int64]], ratio: int, width: int, stride: int, loops: int
 ) -> tuple[F64, F64]:
-    """What threads write: the sums of what is loaded last, and the sum of all squares; and how far rounding may move each."""
+    """Return what threads write, sums of what is loaded last and the sum of all squares, and how far rounding may move each."""
     at = lanes[:, None, None] * stride + np.arange(STEPS)[None, :, None] * width + np.arange(width)
     v = data[at].astype(np.float64)  # of a thread, by step and element
     last = v[:, :AHEAD]

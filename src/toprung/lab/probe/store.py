@@ -42,7 +42,7 @@ def record(
 
 
 def path_of(slug: str, backend: str) -> Path:
-    """Where a device's record lies."""
+    """Return the path of a device's record."""
     return data_dir() / "probes" / f"{slug}-{backend}.json"
 
 
@@ -92,7 +92,7 @@ def records_for(device: Device, complaints: list[str] | None = None) -> Iterator
 
 
 def figures_for(device: Device, complaints: list[str] | None = None) -> Figures | None:
-    """What was measured of a device, as the bounds take it; None if nothing was.
+    """Return what was measured of a device, as the bounds take it; None if nothing was.
 
     A figure that one record lacks is taken from the next.
     """

@@ -1,4 +1,4 @@
-"""What a compiler made of a kernel: registers, spills and instruction counts, read from the machine code. Needs no GPU.
+"""Machine code of a kernel: registers, spills and instruction counts, read from a compiler's output. Needs no GPU.
 
 Counts are static: an instruction in a loop counts once. The main loop is the one that does most of the arithmetic itself.
 """
@@ -41,7 +41,7 @@ ALONE = (
     "UTMALDG", "SYNCS", "WARPGROUP", "USETMAXREG",
 )  # fmt: skip
 ARITHMETIC = ("HGMMA", "HMMA", "FFMA")
-"""What a kernel is there for: the first of these that it has."""
+"""Instructions that a kernel is there for: the first of these that it has."""
 
 INSTRUCTION = re.compile(r"^\s*/\*([0-9a-f]{4,})\*/\s+(@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)(.*?);")
 LABEL = re.compile(r"^(\.L_x_\d+):")
@@ -58,7 +58,7 @@ class Loop:
 
     @property
     def instructions(self) -> int:
-        """How many there are."""
+        """Number of instructions."""
         return sum(self.counts.values())
 
     @property
@@ -186,7 +186,7 @@ def disassemble(cubin: bytes) -> str:
 
 
 def disassembler() -> str:
-    """Where nvdisasm lies, or MissingExtra."""
+    """Return the path of nvdisasm, or raise MissingExtra."""
     return _tool("nvdisasm", 'pip install "toprung[cuda]"')
 
 
@@ -211,7 +211,7 @@ def assemble_ptx(text: str, arch: str, kernel: str = "PTX") -> Cubin:
 
 
 def _tool(name: str, how: str) -> str:
-    """Where one of CUDA's programs lies: in a wheel, in a toolkit, or on the path."""
+    """Return the path of one of CUDA's programs: in a wheel, in a toolkit, or on the path."""
     wheels = importlib.util.find_spec("nvidia")
     folders = [Path(p) / "cu13" / "bin" for p in (wheels.submodule_search_locations or [])] if wheels else []
     found = shutil.which(name, path=os.pathsep.join(map(str, folders))) if folders else None

@@ -81,10 +81,16 @@ class Stored:
 
 @dataclass(frozen=True)
 class Complaint:
-    """A file that is not in the report, and why."""
+    """A file that is not in the report, and why.
+
+    Attributes
+    ----------
+    elsewhere : whether nothing is wrong with it but that it is of another device
+    """
 
     name: str
     reason: str
+    elsewhere: bool = False
 
     def __str__(self) -> str:
         return f"{self.name}: {self.reason}"
@@ -210,7 +216,7 @@ def gather(paths: Sequence[Path], device: str | None = None) -> Gathered:
     slug = chosen(found, device)
     own = [r for r in found if r.slug == slug]
     complaints += [
-        Complaint(r.name, f"is of another device, {r.device['short_name']}: --device {r.slug} makes its report")
+        Complaint(r.name, f"is of another device, {r.device['short_name']}: --device {r.slug} makes its report", True)
         for r in found
         if r.slug != slug
     ]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from toprung.errors import MissingExtra
+from toprung.errors import MissingExtra, NotWritten
 from toprung.paths import publish
 from toprung.report.html.chart import PALETTE, Chart, source
 from toprung.report.html.charts import beside, errors, known_ladders, roofline, sizes, tuning
@@ -94,9 +94,12 @@ def render(gathered: Gathered, limits: Limits, comparison: Comparison | None = N
 
 
 def write(folder: Path, text: str) -> Path:
-    """``index.html`` in a folder, whole or not at all."""
+    """Write ``index.html`` into a folder, whole or not at all; NotWritten if that is impossible."""
     path = folder / "index.html"
-    publish(path, text.encode())
+    try:
+        publish(path, text.encode())
+    except OSError as error:
+        raise NotWritten(f"{path} cannot be written ({error.strerror}): name another folder with --out") from None
     return path
 
 

@@ -79,7 +79,7 @@ def _case(device: Device, level: Level, kind: int) -> Case:
 
 
 def numbers(places: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> F64:
-    """What the fill writes at these places."""
+    """Return the values that the fill writes at these places."""
     i = (places & 0xFFFFFFFF).astype(np.uint64)
     for factor, shift in ((2654435761, 15), (2246822519, 13)):
         i = i * np.uint64(factor) & np.uint64(0xFFFFFFFF)

@@ -57,7 +57,7 @@ def _cases(device: Device) -> list[Case]:
 
 
 def _sum(start: F32, step: F32, loops: int, multiply: Multiply) -> F32:
-    """What one work-item writes."""
+    """Return the value that one work-item writes."""
     factors = np.float32(1) - np.float32(0.0625) * np.arange(CHAINS, dtype=np.float32)
     ends = chaos(start[:, None] * factors, step[:, None], loops * REPEAT, multiply)
     total = np.zeros(start.size, np.float32)

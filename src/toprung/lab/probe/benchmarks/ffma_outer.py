@@ -47,7 +47,7 @@ def _case(device: Device, rows: int, cols: int, order: int) -> Case:
 
 
 def _sum(start: F32, step: F32, rows: int, cols: int, loops: int) -> tuple[F64, F64]:
-    """What one work-item writes, and how far rounding may move it.
+    """Return the value that one work-item writes, and how far rounding may move it.
 
     The operands are followed to the last bit; the accumulators, which depend on them alone, in float64.
     """

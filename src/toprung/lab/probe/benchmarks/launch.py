@@ -1,4 +1,4 @@
-"""What a launch costs that has nothing to do."""
+"""Cost of a launch that has nothing to do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many bytes shared memory gives, by width of the access and by stride between the lanes."""
+"""Bandwidth of shared memory, by width of the access and by stride between the lanes."""
 
 from __future__ import annotations
 

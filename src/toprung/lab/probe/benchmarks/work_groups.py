@@ -1,4 +1,4 @@
-"""How fast work-groups that do next to nothing follow each other."""
+"""Rate at which work-groups that do next to nothing follow each other."""
 
 from __future__ import annotations
 

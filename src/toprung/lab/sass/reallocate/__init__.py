@@ -26,7 +26,7 @@ from toprung.lab.sass.reallocate.webs import webs
 
 @dataclass(frozen=True)
 class Report:
-    """What became of a kernel's main loop.
+    """Report on a kernel's changed main loop.
 
     Attributes
     ----------

@@ -27,7 +27,7 @@ def sources_of(one: Instruction) -> Sources | None:
 
 
 def reads(lines: Iterable[Instruction], ports: int, by_bank: bool = True) -> Reads:
-    """What the multiply-adds of a stretch ask of the register file."""
+    """Return what the multiply-adds of a stretch ask of the register file."""
     return register_reads([sources_of(one) for one in lines], reads=ports, by_bank=by_bank)
 
 
@@ -121,5 +121,5 @@ def _chain(start: int, here: int, there: int, inside: Sequence[int], near: Seque
 
 
 def _clears(begun: int, here: int, there: int) -> bool:
-    """Whether what begins with zero still does: instructions that clear registers stay, so such webs change in pairs."""
+    """Return True if what begins with zero still does: instructions that clear registers stay, so such webs change in pairs."""
     return (begun & here).bit_count() == (begun & there).bit_count()

@@ -23,7 +23,7 @@ from toprung.lab.sass.machine_code import disassemble
 
 BYTES = 16
 WRITTEN, FIRST, SECOND, THIRD = 16, 24, 32, 64
-"""Where the numbers of registers stand in an instruction, in bits."""
+"""Bit positions of the numbers of registers in an instruction."""
 PLACES = (FIRST, SECOND, THIRD)
 ZERO = 255
 NONE = 7
@@ -99,7 +99,7 @@ class Instruction:
 
     @property
     def multiplies(self) -> bool:
-        """Whether it is a multiply-add of three registers."""
+        """True if it is a multiply-add of three registers."""
         return self.word & 0xFFF == 0x223
 
     @property
@@ -109,12 +109,12 @@ class Instruction:
 
     @property
     def stays(self) -> bool:
-        """Whether the scheduler is told to stay with this warp."""
+        """True if the scheduler is told to stay with this warp."""
         return bool(self.word >> CONTROL + 4 & 1)
 
     @property
     def passes(self) -> bool:
-        """Whether the next instruction follows at once, so that what is marked is still at hand."""
+        """True if the next instruction follows at once, so that what is marked is still at hand."""
         return self.stall == 1 and self.stays
 
     @property
@@ -144,7 +144,7 @@ class Instruction:
 
     @property
     def target(self) -> int:
-        """What a multiply-add writes."""
+        """Register that a multiply-add writes."""
         return self.word >> WRITTEN & 255
 
     def with_register(self, place: int, number: int) -> Instruction:
@@ -248,7 +248,7 @@ def decode(whole: bytes, kernel: str, name: str = "cubin") -> Code:
 
 
 def _asked(one: Instruction) -> int:
-    """How many registers ``USETMAXREG`` gives a thread; where it only tries, control stays there until it has them."""
+    """Return the registers that ``USETMAXREG`` gives a thread; where it only tries, control stays there until it has them."""
     found = re.search(r"(?:^|\s)0x([0-9a-f]+)$", one.operands)
     if not found or one.guard:
         raise BadCubin(f"{one.name} {one.operands}: how many registers it gives is not known, and the code is left as it is")
@@ -283,7 +283,7 @@ def _next(one: Instruction, labels: Mapping[str, int], count: int) -> tuple[int,
 
 
 def _operands(one: Instruction) -> Instruction:
-    """What an instruction reads and writes."""
+    """Return the registers that an instruction reads and writes."""
     words = [w.strip() for w in _split(one.operands)]
     named = [(int(m[1]), bool(m[2])) for m in NAMED.finditer(one.operands)]
     modifiers = one.name.split(".")[1:]
@@ -329,7 +329,7 @@ def _unknown(one: Instruction, named: Sequence[tuple[int, bool]]) -> Instruction
 
 
 def _places(one: Instruction, words: Sequence[str]) -> dict[int, int]:
-    """Where the registers of a simple instruction stand; empty where the listing says otherwise than the bits."""
+    """Return the places of a simple instruction's registers; empty where the listing says otherwise than the bits."""
     form = one.word >> 9 & 7
     if one.kind == "FFMA":
         at = {1: (FIRST, SECOND, THIRD), 2: (FIRST, THIRD, SECOND), 3: (FIRST, THIRD, SECOND)}.get(form, (FIRST, SECOND, THIRD))

@@ -20,7 +20,7 @@ from toprung.lab.sass.reallocate.proof import BETWEEN, stretches
 from toprung.lab.sass.reallocate.webs import LATENCY, Webs, reachable, until_waited
 
 WINDOWS = (96, 48, 24, 16)
-"""How many of the next multiply-adds of the old order are looked at for a place."""
+"""Number of the next multiply-adds of the old order that are looked at for a place."""
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Whether changed machine code does what it did: read anew from its bytes, and shown without asking how it was made.
+"""Proof that changed machine code does what it did: read anew from its bytes, and shown without asking how it was made.
 
 Four things are shown. Every instruction is the old one but for its registers, its marks, and where it stands. Every register
 that it reads holds what the old one's held: from the start on, which new register holds what which old one holds is followed
@@ -16,7 +16,7 @@ from toprung.lab.sass.reallocate.code import AT_ONCE, CONTROL, PLACES, SIMPLE, S
 from toprung.lab.sass.reallocate.webs import LATENCY, bits, reachable, until_waited
 
 BETWEEN = ("FFMA", "LDS", "LDG", "STS")
-"""What may stand between a mark in the loop and its use; the compiler allows itself more."""
+"""Instructions that may stand between a mark in the loop and its use; the compiler allows itself more."""
 AHEAD = 32
 """Instructions after which a mark in the loop is used at the latest. The compiler's go further: 36 at the first place and 61 at the
 second were seen, across loads and across instructions that wait."""
@@ -47,7 +47,7 @@ def prove(before: Code, after: Code, order: Sequence[int] | None = None) -> None
 
 
 def _same(was: Instruction, now: Instruction) -> None:
-    """The same instruction but for registers that may be others, marks, and how it waits."""
+    """Check that an instruction is the same but for registers that may be others, marks, and how it waits."""
     if (was.name, was.guard, _shape(was)) != (now.name, now.guard, _shape(now)):
         raise Unproven(f"{_say(now)} was {_say(was)}: another instruction")
     mask = SAME
@@ -128,7 +128,7 @@ def stretches(code: Code) -> list[tuple[int, int]]:
 
 
 def _holds(old: Sequence[Instruction], after: Code) -> None:
-    """What each instruction reads is what it read: for each register now, a bit for every one that held the same before."""
+    """Check that each instruction reads what it read: for each register now, a bit for every one that held the same before."""
     lines = after.instructions
     everything = (1 << 256) - 1
     into: list[tuple[list[int], int, int] | None] = [None] * len(lines)
