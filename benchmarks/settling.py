@@ -21,7 +21,7 @@ from toprung import backends
 from toprung.lab import baselines
 from toprung.lab.harness import results
 from toprung.lab.harness.bench import competitors
-from toprung.lab.harness.compare import PlacedProblem, Plan, compare
+from toprung.lab.harness.compare import ComparisonPlan, PlacedProblem, Row, compare
 from toprung.lab.harness.environment import environment
 from toprung.lab.harness.measure import SamplingPlan
 from toprung.lab.routines.gemm import from_size
@@ -29,40 +29,43 @@ from toprung.lab.routines.gemm import from_size
 TIMES = (0.0, 0.02, 0.05, 0.1, 0.2, 0.5)
 NEIGHBOURS = {"gpu": ("cublas_fp16", "cublas_tf32", "hopper/r05", "hopper/r06", "turing/r17"), "cpu": ("scipy", "kepler/r04")}
 SAMPLES = 9
-ALONE = 1.0
+ALONE = 0.5
 """Settling seconds of who is measured alone."""
 WITHIN = 0.01
 
 
-def median(problem, session, who, settle, beside=()):
-    """Return the samples of a competitor with a settling time; sys.exit if it, or a neighbour, is wrong."""
-    plan = Plan(samples={"warm": SAMPLES}, sampling={"warm": SamplingPlan(settle_seconds=settle)})
-    rows = plan.rows([who, *beside])
-    for _ in compare(PlacedProblem(problem, session), rows, plan):
+def sampled(placed, verified, who, settle, beside=()):
+    """Return the samples of a competitor with a settling time; sys.exit if it, or a neighbour, is wrong.
+
+    ``verified``: rows of this problem by name; who has one is not prepared and verified again, who has none gets one.
+    """
+    plan = ComparisonPlan(samples={"warm": SAMPLES}, sampling={"warm": SamplingPlan(settle_seconds=settle)})
+    rows = [verified.setdefault(one.name, Row(one)) for one in (who, *beside)]
+    for _ in compare(placed, rows, plan):
         pass
     for row in rows:
         if row.measurement is None:
-            sys.exit(f"{row.who.name} at {problem}: {row.state}: {row.note}")
+            sys.exit(f"{row.who.name} at {placed.problem}: {row.state}: {row.note}")
     return list(rows[0].measurement.seconds)
 
 
 def study(session, who, neighbours, sizes):
-    """Return a row for each size, neighbour and settling time."""
+    """Yield, after each neighbour of each size, a row for each size, neighbour and settling time so far."""
     found = []
     for size in sizes:
-        problem = from_size((size,))
-        alone = median(problem, session, who, ALONE)
+        placed, verified = PlacedProblem(from_size((size,)), session), {}
+        alone = sampled(placed, verified, who, ALONE)
         for neighbour in neighbours:
             for settle in TIMES:
-                seconds = median(problem, session, who, settle, [neighbour])
+                seconds = sampled(placed, verified, who, settle, [neighbour])
                 found.append({"size": size, "neighbour": neighbour.name, "settle_seconds": settle, "seconds": seconds})
                 print(f"  {size} beside {neighbour.name} after {settle:g} s", flush=True)
-            again = median(problem, session, who, ALONE)  # a device warms up: between neighbours anew
+            again = sampled(placed, verified, who, ALONE)  # a device warms up: between neighbours anew
             level = statistics.median([*alone, *again])
             for row in found[-len(TIMES) :]:
                 row["alone"], row["speed"] = [*alone, *again], level / statistics.median(row["seconds"])
             alone = again
-    return found
+            yield found
 
 
 def table(found):
@@ -76,7 +79,7 @@ def table(found):
 
 
 def records(session, who, folder):
-    """Return a row for each record and size that has the vendor, with its figure over the one alone."""
+    """Yield, after each, a row for each record and size so far that has the vendor, with its figure over the one alone."""
     device, found, alone = session.device, [], {}
     for path, record in results.read_all([folder]):
         if isinstance(record, results.BadRecord) or record.get("kind"):
@@ -88,13 +91,13 @@ def records(session, who, folder):
                 continue
             sizes = tuple(m.problem[k] for k in "MNK")
             if sizes not in alone:
-                alone[sizes] = statistics.median(median(from_size(sizes), session, who, ALONE))
+                alone[sizes] = statistics.median(sampled(PlacedProblem(from_size(sizes), session), {}, who, ALONE))
             found.append(
                 {"record": path.name, "size": "×".join(map(str, sizes)), "settle_seconds": m.settle_seconds,
                  "speed": alone[sizes] / m.median}
             )  # fmt: skip
             print(f"  {path.name} at {found[-1]['size']}", flush=True)
-    return found
+            yield found
 
 
 def main():
@@ -110,12 +113,13 @@ def main():
         sys.exit(reason)
     with backends.opened(device) as session:
         if options.records:
-            found = records(session, who, options.records)
+            measured = records(session, who, options.records)
         else:
             wanted = [c for c in competitors(NEIGHBOURS[device.kind]) if not c.absent(device)]
-            found = study(session, who, wanted, [int(s) for s in options.sizes.split(",")])
-        command = shlex.join(["python", "benchmarks/settling.py", *sys.argv[1:]])
-        results.write(options.out, results.record(command, environment(session), [], kind="settling", settling=found))
+            measured = study(session, who, wanted, [int(s) for s in options.sizes.split(",")])
+        command, found = shlex.join(["python", "benchmarks/settling.py", *sys.argv[1:]]), []
+        for found in measured:  # stored as it goes: who ends it keeps what was measured
+            results.write(options.out, results.record(command, environment(session), [], kind="settling", settling=found))
     if not options.records:
         table(found)
         return 0
