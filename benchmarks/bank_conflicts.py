@@ -1,4 +1,4 @@
-"""What the hardware counts of local memory's bank conflicts, for every rung of a ladder: a record.
+"""Hardware counters of local memory's bank conflicts, for every rung of a ladder: a record.
 
     python benchmarks/bank_conflicts.py OUT.json [--ladder turing] [--size 1024] [--device cuda:0]
 

@@ -14,7 +14,7 @@ import tiles
 from toprung import backends
 from toprung.dispatch.heuristic import select_own
 from toprung.lab.harness import results
-from toprung.lab.harness.compare import PlacedProblem, Plan, compare
+from toprung.lab.harness.compare import ComparisonPlan, PlacedProblem, compare
 from toprung.lab.harness.environment import environment
 from toprung.lab.harness.measure import SamplingPlan
 from toprung.tune.measure import Trialled
@@ -24,7 +24,7 @@ PROBLEMS = (
     "2624x59x93:TT", "464x1088x15:TN", "64x64x64*4096", "128x128x128*256", "256x256x256*64", "1024x1024x64*64:NT",
     "1024x64x1024*64", "1000x1000x1000*8", "1500x1500x300*4", "511x2049x2363", "1273x152x2589", "300x300x20000",
 )  # fmt: skip
-PLAN = Plan(("held",), {"held": 5}, {"held": SamplingPlan(sample_seconds=0.004, held=True)})
+PLAN = ComparisonPlan(("held",), {"held": 5}, {"held": SamplingPlan(sample_seconds=0.004, held=True)})
 
 
 def main() -> int:

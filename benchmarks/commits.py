@@ -11,6 +11,8 @@ The checkout that this file lies in is the new one. With ``--old-env`` one check
 
 Device times are of CUDA graphs of several calls, which have no host in them; each sample follows a settling run of the same side,
 because the card's clock gives way to what ran before. The host's time is of a call in a loop.
+
+It keeps a loop of its own, for the two sides are programs of their own.
 """
 
 from __future__ import annotations

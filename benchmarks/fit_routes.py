@@ -50,11 +50,11 @@ GOOD, LITTLE = 1.3, 0.4
 """Candidates up to this many times as slow as the best (first number) weigh fully, the others this much (second)."""
 SOFT, PULL = 0.08, 0.1
 FOREIGN = 0.4
-"""How much a time of ``tiles.json`` counts: few products, each with many tiles."""
+"""Weight of a time of ``tiles.json``: few products, each with many tiles."""
 LOSS, DOUBT = 3.0, 0.03
-"""How much that loss counts, and the error of a time by which the probability falls to a third."""
+"""Weight of that loss, and the error of a time by which the probability falls to a third."""
 HOPELESS = 4.0
-"""What one call alone showed to be so many times as slow was not timed properly."""
+"""Ratio to the fastest from which one call alone ruled a candidate out, so that it was not timed properly."""
 HELD_UP = 50e-6
 """A single sample below this may be the host's."""
 LARGE = 4_000_000

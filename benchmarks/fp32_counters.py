@@ -31,7 +31,7 @@ from toprung.lab.harness import results
 from toprung.lab.harness.environment import environment
 
 SECTION = "WarpStateStats"
-"""What warps wait for; the rest is counted metric by metric, since a section's many take too many runs."""
+"""Section of ncu on what warps wait for; the rest is counted metric by metric, since a section's many take too many runs."""
 TAKEN = "gpu__time_duration.sum"
 OWN = ("lay", "ffma")
 """Our launches of a product, as they come."""

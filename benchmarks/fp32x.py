@@ -16,6 +16,8 @@ The first three go into fp32x-sustained.json, the fourth into fp32x-accuracy.jso
 and before each call a kernel changes its set in place: it negates 4,096 elements of A and of B spread over them. Its time,
 measured alone in the same way, is subtracted from the sample; both are in the record. Every call splits both operands.
 All parts but the last take about eight minutes; ``--parts squares,accuracy`` about three.
+
+It keeps a loop of its own, for operands change in place between timed calls.
 """
 
 import argparse
@@ -191,7 +193,7 @@ class Runner:
         self.seconds.append(taken - self.changing)
 
     def measurement(self, verdict):
-        """What has come in."""
+        """Return what has come in."""
         p = self.problem
         found = Measurement(
             self.who, p.describe(), p.flops, p.min_bytes, verdict, tuple(self.seconds), (), self.calls, tuple(self.clocks),

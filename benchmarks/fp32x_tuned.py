@@ -41,7 +41,7 @@ SHAPES = (
 
 
 def proved(device) -> str:
-    """What is wrong with the way of a stale entry through the library; empty: nothing."""
+    """Return what is wrong with the way of a stale entry through the library; empty: nothing."""
     candidate = Candidate(family("hopper_fp32x"), Fp32xConfig(Variant(CONSUMERS=1, BN=64, STAGES=4, GROUP=4)))
     problem = Gemm(700, 500, 900)
     Store.default().add(

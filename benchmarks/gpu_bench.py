@@ -1,4 +1,4 @@
-"""Who is how fast and how accurate on this machine's NVIDIA GPU: four records in a folder, in less than six minutes.
+"""Speed and accuracy of all competitors on this machine's NVIDIA GPU: four records in a folder, in less than six minutes.
 
     python benchmarks/gpu_bench.py results/nvidia-h200
 
@@ -16,7 +16,7 @@ from toprung import backends
 from toprung.lab.baselines import peers
 from toprung.lab.harness import results
 from toprung.lab.harness.bench import competitors
-from toprung.lab.harness.compare import PlacedProblem, Plan, compare
+from toprung.lab.harness.compare import ComparisonPlan, PlacedProblem, compare
 from toprung.oracle.gemm import TRANSPOSES, Gemm
 
 BUDGET = 350.0
@@ -34,7 +34,7 @@ def verify(device, names):
     wrong = []
     with backends.opened(device) as session:
         for problem in HOSTILE:
-            plan = Plan(samples={"warm": 0})
+            plan = ComparisonPlan(samples={"warm": 0})
             rows = plan.rows(competitors(names))
             for _ in compare(PlacedProblem(problem, session), rows, plan):
                 pass

@@ -1,4 +1,4 @@
-"""What the library promises of arrays on an NVIDIA GPU, checked one by one: a line for each, exit code 1 if one fails.
+"""Check each promise of the library about arrays on an NVIDIA GPU: a line for each, exit code 1 if one fails.
 
     python benchmarks/gpu_library.py [--device 0] [--small]
 

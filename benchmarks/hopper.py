@@ -7,6 +7,8 @@ takes nothing else with it. Prints a line a check, saying what was found where i
 into OUT/hopper-<step>.json as well. Under compute-sanitizer, one step at a time:
 
     compute-sanitizer --tool racecheck python benchmarks/hopper.py OUT --small --inside right --number 0
+
+It keeps a loop of its own, for it times each launch of a plan alone, in a process that may hang.
 """
 
 import argparse
@@ -101,7 +103,7 @@ def swizzled(tile: np.ndarray) -> np.ndarray:
 
 
 def found_instead(got: np.ndarray, data: np.ndarray) -> str:
-    """Where in the source the first chunks of 8 lie that came out wrong."""
+    """Return the places in the source of the first chunks of 8 that came out wrong."""
     where = {tuple(row): divmod(8 * i, data.shape[1]) for i, row in enumerate(data.reshape(-1, 8).tolist())}
     lines = [
         f"({i // 8},{i % 8})<-{where.get(tuple(chunk), chunk[:3])}" for i, chunk in enumerate(got.reshape(-1, 8).tolist()[:20])
@@ -181,7 +183,7 @@ def step_multicast(session: Any, report: dict[str, Any]) -> bool:
 
 
 def step_bits(session: Any, report: dict[str, Any]) -> bool:
-    """How the unit adds: small products beside a large one and beside a large accumulator; says what is kept, judges nothing.
+    """Show how the unit adds: small products beside a large one and beside a large accumulator; says what is kept, judges nothing.
 
     Element (0, j): accumulator 1 (or a product 1·1) plus a product 2^-i, i = j; compared with the emulation in toprung.split.
     """

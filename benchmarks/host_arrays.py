@@ -5,6 +5,8 @@
 Both write into an array that is there; results are compared with float64 before anything is timed. They take turns, a burst of
 calls each, in an order drawn anew each time. A pause and an untimed call come before a burst: NumPy's BLAS and OpenCL have a thread
 for each core, and those of NumPy's wait busily for a while for the next product.
+
+It keeps a loop of its own, for competitors must take turns in a drawn order with pauses between.
 """
 
 import argparse

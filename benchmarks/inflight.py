@@ -5,6 +5,8 @@
 First each block is held against float64 on small products in every layout and alignment, and on hostile values. Then each shape's
 candidates take turns with PyTorch's own product and toprung's other path, each a CUDA graph of several calls; errors are stored
 with times. Kernels are compiled by several processes beforehand.
+
+It keeps a loop of its own, for arms are CUDA graphs of PyTorch's and toprung's calls.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ def calls(device: str) -> None:
 
 
 def captured(device: str) -> str:
-    """What is wrong with what a session says of a stream's capture; empty: nothing."""
+    """Return what is wrong with what a session says of a stream's capture; empty: nothing."""
     session = backends.session_for(backends.find(device))
     if session.device.backend != "cuda":
         return ""

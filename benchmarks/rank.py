@@ -6,9 +6,9 @@
     python benchmarks/rank.py results/nvidia-h200/rank.json --describe-again
 
 The sample is drawn by a fixed seed from everything that is legal, whatever it makes of registers: what spills stays in. Everything
-is compiled beforehand by all cores, and what the compiler made of it is stored with it. The float64 oracle checks the first result
-of a problem, every other one is compared with that, and only then timed. What does not compile, does not run or computes
-something wrong is stored as such. The record is written every few seconds.
+is compiled beforehand by all cores, and what the compiler made of it is stored with it. The float64 oracle checks every result
+before its tile is timed. What does not compile, does not run or computes something wrong is stored as such. The record is written
+every few seconds.
 
 ``--describe-again`` is for a record from before something was counted in machine code that is counted now. Its tiles are compiled
 once more, without a GPU, and described as they would be today; whatever else was described of them must be what it was.
@@ -26,8 +26,6 @@ from itertools import islice
 from multiprocessing import get_context
 from pathlib import Path
 
-import numpy as np
-
 from toprung import backends
 from toprung.backends import nvrtc
 from toprung.dispatch.select import select
@@ -37,22 +35,18 @@ from toprung.kernels.build import keep
 from toprung.kernels.registry import family
 from toprung.kernels.tiled.family import draws
 from toprung.lab.harness import environment, results
-from toprung.lab.harness.library import Toprung
-from toprung.lab.harness.measure import SamplingPlan, Timing
-from toprung.lab.harness.power import clock_reader
+from toprung.lab.harness.compare import ComparisonPlan, PlacedProblem, Row, compare
+from toprung.lab.harness.measure import SamplingPlan
 from toprung.lab.sass.machine_code import read
-from toprung.oracle.check import Oracle, hostile, view
 from toprung.oracle.gemm import Gemm
-from toprung.oracle.placed import OnDevice
-from toprung.oracle.problem import UNIT_ROUNDOFF
+from toprung.tune.measure import WHOLE, Trialled
 
 TILED = family("tiled")
 PROBLEMS = ("1000", "4096")
 SEED, COUNT = 20260, 200
-PLAN = SamplingPlan(sample_seconds=0.006)
-SAMPLES = 5
+PLAN = ComparisonPlan(samples={"warm": 5}, sampling={"warm": SamplingPlan(sample_seconds=0.006)}, tolerates=(ToprungError,))
 SLOW, SLOW_SAMPLES = 0.02, 2
-"""A call this long gets so many samples."""
+"""Seconds from which a call gets fewer samples, and their number."""
 STORE_EVERY = 15.0
 
 
@@ -63,7 +57,7 @@ def parse(text):
 
 
 def code_key(config):
-    """What a binary depends on: how many slices there are is the launch's affair."""
+    """Return what a binary depends on: the number of slices is the launch's affair."""
     return replace(config.tile, SPLIT_K=None), config.options
 
 
@@ -96,47 +90,17 @@ def compile_all(device, configs, workers, fingerprint=""):
         return dict(zip(keys, pool.map(compile_one, jobs, chunksize=1), strict=True))
 
 
-class Trial:
-    """One problem with its operands in place."""
-
-    def __init__(self, session, problem):
-        self.session, self.problem = session, problem
-        self.operands = hostile(problem)
-        self.placed = OnDevice(self.operands, session)
-        self.clock = clock_reader(session)
-        self.right = None
-
-    def wrong(self, prepared):
-        """What is wrong with a result, or nothing."""
-        flat = prepared.fetch()
-        found = view(self.problem.output, flat)
-        if self.right is None:
-            verdict = Oracle(self.operands).verify(flat)
-            if verdict.right:
-                self.right = found.copy()
-            return "; ".join(verdict.problems)
-        # two right results are this close: 16 of U(-1,1)'s grades each, of sums of K/4 on average
-        near = float(np.max(np.abs(found - self.right))) <= 32 * UNIT_ROUNDOFF * max(self.problem.K, 64) / 2
-        return "" if near else "its result is not that of the first"
-
-    def time(self, candidate):
-        """Samples of a candidate, its clocks and what keeps it from being timed."""
-        entry = {"seconds": [], "clocks_mhz": [], "problem": ""}
-        try:
-            prepared = Toprung(candidate=candidate).prepare(self.placed)
-            prepared.reset()
-            slow = prepared.time(1) > SLOW
-            entry["problem"] = self.wrong(prepared)
-            if not entry["problem"]:
-                timing = Timing(prepared, plan=PLAN)
-                if not slow:
-                    timing.warm_up()
-                for _ in range(SLOW_SAMPLES if slow else SAMPLES):
-                    timing.sample(self.clock)
-                entry |= {"seconds": timing.seconds, "clocks_mhz": timing.clocks, "calls": timing.calls}
-        except ToprungError as error:
-            entry["problem"] = str(error)[:300]
-        return entry
+def timed(at, candidate):
+    """Return samples of a candidate on a placed problem, its clocks, and what keeps it from being timed."""
+    row = Row(Trialled(candidate))
+    for _ in compare(at, [row], PLAN):
+        if row.state == "timing" and row.timing and len(row.timing.seconds) >= SLOW_SAMPLES and row.timing.seconds[-1] > SLOW:
+            row.state = "dropped"
+    wrong = "; ".join(row.verdict.problems) if row.verdict else row.note
+    m = row.measurement
+    if m is None:
+        return {"seconds": [], "clocks_mhz": [], "problem": (wrong or row.note)[:300]}
+    return {"seconds": list(m.seconds), "clocks_mhz": list(m.clocks_mhz), "problem": "", "calls": m.calls}
 
 
 def describe(config, code):
@@ -146,7 +110,7 @@ def describe(config, code):
 
 
 def same(old, new):
-    """Whether all that was described is described now, and as it was."""
+    """Return True if all that was described is described now, and as it was."""
     if isinstance(old, dict):
         return isinstance(new, dict) and all(same(value, new.get(name)) for name, value in old.items())
     return old == new
@@ -239,10 +203,10 @@ def main():
             results.write(wanted.out, record)
 
         for number, (problem, configs) in enumerate(zip(problems, samples, strict=True)):
-            trial, rows = Trial(session, problem), []
+            at, rows = PlacedProblem(problem, session, whole=WHOLE), []
             own = select(device, problem.desc).candidate
             made.append({"problem": problem.describe(), "flops": problem.flops, "tiles": rows})
-            made[-1]["own"] = describe(own.config, (None, 0.0, "")) | trial.time(own)  # for comparison, not of the sample
+            made[-1]["own"] = describe(own.config, (None, 0.0, "")) | timed(at, own)  # for comparison, not of the sample
             end = time.monotonic() + (start + wanted.seconds - time.monotonic()) * (0.35 if number + 1 < len(problems) else 1.0)
             for config in configs:
                 if time.monotonic() > end:
@@ -250,7 +214,7 @@ def main():
                     break
                 row = describe(config, codes.get(code_key(config), (None, 0.0, "")))
                 rows.append(
-                    row | trial.time(Candidate(TILED, config)) if not row["problem"] else row | {"seconds": [], "clocks_mhz": []}
+                    row | timed(at, Candidate(TILED, config)) if not row["problem"] else row | {"seconds": [], "clocks_mhz": []}
                 )
                 if time.monotonic() - stored > STORE_EVERY:
                     store(True)

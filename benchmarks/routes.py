@@ -60,7 +60,7 @@ MORE = (  # block, warp, work-item, stages
 )  # fmt: skip
 BEST, OTHER_SLICES, CHANCE, MOST = 12, 3, 3, 22
 FAR = 2.0
-"""What the model finds so many times as slow as its best is left to chance."""
+"""Ratio of predicted time to the best from which candidates are left to chance."""
 LARGEST = 60_000_000
 """Elements of an operand: larger ones take longer to make than to measure."""
 TURNS, SAMPLE_SECONDS, HOPELESS = 5, 0.002, 1.5

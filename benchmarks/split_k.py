@@ -11,6 +11,8 @@
 
 Everything goes into OUT/split-k.json as well: for each configuration the medians of the whole call and of each launch alone, and
 what the family's cost model predicts, so that its constants can be fitted.
+
+It keeps a loop of its own, for it times each launch of a plan alone and takes sets of operands in turn.
 """
 
 import argparse

@@ -158,7 +158,7 @@ def errors(a: F32, b: F32, c: F32) -> tuple[float, float]:
 
 
 def statistics(x: F32) -> tuple[I32, I32, I32]:
-    """What the guard knows of each row: its exponent, how many elements are too small to be carried, how many are not its bulk."""
+    """Return facts of each row for the guard: its exponent, how many elements are too small to carry, how many are not its bulk."""
     e = exponents(x)
     size = np.abs(x.astype(np.float64))
     lost = (size > 0) & (size < np.ldexp(1.0, e - CARRIED)[:, None])
@@ -167,7 +167,7 @@ def statistics(x: F32) -> tuple[I32, I32, I32]:
 
 
 def refused(a: F32, b: F32) -> bool:
-    """Whether the guard sends a product, taken as one tile, to plain fp32."""
+    """Return True if the guard sends a product, taken as one tile, to plain fp32."""
     if not (np.isfinite(a).all() and np.isfinite(b).all()):
         return True
     (ea, lost_a, thin_a), (eb, lost_b, thin_b) = statistics(a), statistics(np.ascontiguousarray(b.T))

@@ -5,9 +5,9 @@ kernels/skinny_model.py.
     python benchmarks/tiles.py tiles.json --problems 1024 4096:TT 128x128x65536 64x64x64*10000 --device cuda
 
 For each problem: every block shape with a few numbers of slices first, then variants (stages, order, registers, reading ahead,
-rasterisation) of the fastest shapes; the best few are timed again in turns with the vendor's library (A B A B ...). Each is
-compared with the first one's result, which the float64 oracle has checked, before it is timed. Binaries are compiled beforehand
-by all cores. Problems share the time; each is stored as it is done.
+rasterisation) of the fastest shapes; the best few are timed again in turns with the vendor's library (A B A B ...). The float64
+oracle checks the result of each before it is timed. Binaries are compiled beforehand by all cores. Problems share the time; each is
+stored as it is done.
 """
 
 import argparse
@@ -38,16 +38,13 @@ from toprung.kernels.tiled.family import configured
 from toprung.kernels.tiled.record import RECORD
 from toprung.lab.baselines import vendor
 from toprung.lab.harness import environment, results
-from toprung.lab.harness.compare import PlacedProblem, Plan, compare
-from toprung.lab.harness.library import Toprung
-from toprung.lab.harness.measure import SamplingPlan, Timing
+from toprung.lab.harness.compare import ComparisonPlan, PlacedProblem, Row, compare
+from toprung.lab.harness.measure import SamplingPlan
 from toprung.lab.harness.stats import paired_ratio
-from toprung.oracle.check import Oracle, view
 from toprung.oracle.gemm import Gemm
-from toprung.oracle.problem import UNIT_ROUNDOFF
 from toprung.tile import Tile, broken
 from toprung.tune.compiler import compile_one
-from toprung.tune.measure import Trialled
+from toprung.tune.measure import WHOLE, Trialled
 
 TILED, SKINNY = family("tiled"), family("skinny")
 PROBLEMS = (
@@ -64,7 +61,8 @@ SHAPES = (  # block, warp, work-item
     (64, 64, 32, 32, 32, 8, 4), (32, 32, 16, 16, 16, 2, 4),
 )  # fmt: skip
 SHOWN = ("ORDER", "AHEAD", "RESIDENT", "GROUP_M", "VC", "SMALL")
-QUICK, GOOD = SamplingPlan(sample_seconds=0.002), SamplingPlan(sample_seconds=0.01)
+QUICK = ComparisonPlan(samples={"warm": 3}, sampling={"warm": SamplingPlan(sample_seconds=0.002)}, tolerates=(ToprungError,))
+GOOD = ComparisonPlan(samples={"warm": 7}, sampling={"warm": SamplingPlan(sample_seconds=0.01)})
 SHORTLIST, FINALISTS = 3, 4
 
 
@@ -162,55 +160,32 @@ class Trial:
 
     def __init__(self, session, problem):
         self.session, self.problem, self.desc = session, problem, problem.desc
-        self.at = PlacedProblem(problem, session)
-        self.operands, self.placed = self.at.operands, self.at.memory
-        self.right, self.checked = None, 0
-
-    def prepare(self, candidate):
-        """Ready to run and found right, or None."""
-        try:
-            prepared = Toprung(candidate=candidate).prepare(self.placed)
-            prepared.reset()
-            prepared.time(1)
-        except ToprungError as error:
-            print("refused:", str(error)[:200])
-            return None
-        flat = prepared.fetch()
-        found = view(self.problem.output, flat)
-        if self.right is None:
-            verdict = Oracle(self.operands).verify(flat)
-            if not verdict.right:
-                print("WRONG:", candidate, verdict.problems)
-                return None
-            self.right = found.copy()
-        # two right results are this close: 16 of U(-1,1)'s grades each, of sums of K/4 on average
-        elif not float(np.max(np.abs(found - self.right))) <= 32 * UNIT_ROUNDOFF * max(self.problem.K, 64) / 2:
-            print("WRONG:", candidate)
-            return None
-        self.checked += 1
-        return prepared
+        self.at, self.checked = PlacedProblem(problem, session, whole=WHOLE), 0
 
     def quick(self, candidates, end):
-        """Best of three short samples for each; as many as there is time for."""
+        """Return the best of three short samples of each, fastest first; of as many as there is time for."""
         found = []
-        for candidate in candidates:
+        for number, candidate in enumerate(candidates):
             if time.monotonic() > end:
-                print(f"  out of time: {len(candidates) - len(found)} not tried")
+                print(f"  out of time: {len(candidates) - number} not tried")
                 break
-            if prepared := self.prepare(candidate):
-                timing = Timing(prepared, plan=QUICK)
-                timing.warm_up()
-                found.append((min(prepared.time(timing.calls) for _ in range(3)), candidate))
+            row = Row(Trialled(candidate))
+            for _ in compare(self.at, [row], QUICK):
+                pass
+            if row.measurement is None:
+                print("WRONG:" if row.state == "wrong" else "refused:", candidate, row.note[:200])
+                continue
+            self.checked += 1
+            found.append((row.measurement.best, candidate))
         return sorted(found, key=lambda f: f[0])
 
-    def final(self, candidates, turns=7):
+    def final(self, candidates):
         """In turns with the vendor's library, which comes first."""
         peer, reason = vendor(self.session.device, "gemm")
         if peer is None:
             print("  no vendor library:", reason)
-        plan = Plan(samples={"warm": turns}, sampling={"warm": GOOD})
-        rows = plan.rows([*([peer] if peer else []), *map(Trialled, candidates)])
-        for _ in compare(self.at, rows, plan):
+        rows = GOOD.rows([*([peer] if peer else []), *map(Trialled, candidates)])
+        for _ in compare(self.at, rows, GOOD):
             pass
         for row in rows:
             if row.failed:

@@ -13,12 +13,12 @@ import sys
 from toprung import backends
 from toprung.cli.common import parse_sizes
 from toprung.lab.harness.climb import problem_of, refusals, variants
-from toprung.lab.harness.compare import PlacedProblem, Plan, compare
+from toprung.lab.harness.compare import ComparisonPlan, PlacedProblem, compare
 from toprung.lab.rung import ladder, select
 
 
 def alone(number: int, chosen: argparse.Namespace, device: str) -> bool:
-    """Whether a rung in a process of its own failed."""
+    """Return True if a rung in a process of its own failed."""
     words = [
         sys.executable,
         __file__,
@@ -54,7 +54,7 @@ def main() -> int:
         print(*reasons, sep="\n")
     with backends.opened(device) as session:
         for size in parse_sizes(chosen.sizes):
-            plan = Plan(samples={"warm": 0})
+            plan = ComparisonPlan(samples={"warm": 0})
             rows = plan.rows(variants(select(found.rungs, numbers), device))
             for _ in compare(PlacedProblem(problem_of(found, size), session), rows, plan):
                 pass

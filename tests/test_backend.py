@@ -41,7 +41,7 @@ def started(script: str, *args: object, **env: str) -> subprocess.Popen[str]:
 
 
 def output(process: subprocess.Popen[str], status: int = 0) -> str:
-    """What a process prints, if it ends within a minute and with this status."""
+    """Return what a process prints, if it ends within a minute and with this status."""
     try:
         out, err = process.communicate(timeout=60)
     finally:

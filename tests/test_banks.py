@@ -167,7 +167,7 @@ def test_the_rungs_after_it_stay_free_of_conflicts(one):
 
 
 def test_warp_tiles_read_fewer_floats():
-    """What rung 9 is about: the floats a warp reads for one k, and the turns if equal parts are served together."""
+    """Rung 9's idea: the floats a warp reads for one k, and the turns if equal parts are served together."""
 
     def reads(name: str) -> tuple[int, int]:
         one = rung(name)

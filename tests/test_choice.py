@@ -124,7 +124,7 @@ def share(problem: Gemm, timed: list[Trial]) -> float | None:
 
 
 def known_shares() -> dict[str, float]:
-    """Of the problems whose choice was timed."""
+    """Return the shares of problems whose choice was timed, by name."""
     return {name: found for name, one in problems().items() if (found := share(*one)) is not None}
 
 
@@ -150,7 +150,7 @@ def held() -> tuple[Device, list[Drawn]]:
 
 
 def kept(shares: list[float | None], within: float = 1.05) -> float:
-    """How many are within that of the best, of those that were measured."""
+    """Return the share of the measured problems that are within this ratio of the best."""
     known = [s for s in shares if s is not None]
     return sum(s <= within for s in known) / len(known)
 

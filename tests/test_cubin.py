@@ -23,7 +23,7 @@ from toprung.errors import BadCubin, BadRecord, UnknownName
 from toprung.kernels.build import build
 from toprung.kernels.record import Own, kernel_source
 from toprung.lab.harness import results
-from toprung.lab.harness.compare import PlacedProblem, Plan, compare
+from toprung.lab.harness.compare import ComparisonPlan, PlacedProblem, compare
 from toprung.lab.harness.environment import environment
 from toprung.lab.harness.single import FILE, HERE, LoadedRung
 from toprung.lab.rung import rung
@@ -180,7 +180,7 @@ def test_run_command_verifies_and_times_one_kernel(device: Device, tmp_path: Pat
 def test_two_forms_of_a_rung_are_compared_in_turns(session: Session, tmp_path: Path) -> None:
     """On PoCL both forms are compiled here: what is tested is the comparison and its table."""
     which, problem = rung("kepler/r01"), Gemm(40, 40, 40)
-    tile, plan = which.tile_for(session.device), Plan(samples={"warm": 5}, tolerates=())
+    tile, plan = which.tile_for(session.device), ComparisonPlan(samples={"warm": 5}, tolerates=())
     forms = [LoadedRung(label, which, {}, tile) for label in (HERE, FILE)]
     rows = plan.rows(forms)
     assert [r.state for r in compare(PlacedProblem(problem, session), rows, plan)].count("done") == 2

@@ -35,7 +35,7 @@ def page_of(rung: Rung) -> Path:
 
 
 def anchors(page: Path) -> set[str]:
-    """What GitHub calls the headings of a page."""
+    """Return GitHub's anchors of a page's headings."""
     headings = re.findall(r"^#+ (.+)$", FENCE.sub("", page.read_text()), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in headings}
 

@@ -569,7 +569,7 @@ def test_a_bug_planted_into_a_kernel_for_short_sides_is_caught(
 
 
 def test_another_order_of_slices_gives_other_bits(session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the fixed order is for: backwards is as accurate and not the same."""
+    """The fixed order is needed: backwards is as accurate and not the same."""
     problem = Gemm(40, 44, 2000)
     candidate = forced(session, problem, slices=7)
     expected = run(session, problem, candidate)

@@ -152,6 +152,13 @@ ALLOWED = {
     ("store/versions.py", "stream_k"),
     ("store/versions.py", "hopper_sgemm"),
     ("store/versions.py", "hopper_fp32x"),
+    # built on it
+    *((f"kernels/hopper_strassen/{file}.py", "hopper_fp32x") for file in ("cost", "family", "launches", "sizes", "sources")),
+    *(
+        (f"kernels/hopper_presplit/{file}.py", f"hopper_{on}")
+        for file in ("config", "family", "launches")
+        for on in ("fp32x", "inflight")
+    ),
 }
 
 

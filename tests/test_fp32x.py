@@ -130,8 +130,27 @@ def test_tf32_is_cublas_and_says_what_it_is_not(h200: Device, monkeypatch: pytes
     assert vector.precision == "fp32" and "with a vector memory is the limit" in vector.why
 
 
+def test_strassen_is_taken_where_it_is_asked_for_and_gains(h200: Device, session: Session) -> None:
+    large = GemmDesc(8192, 12288, 16384)
+    for own in (True, False):
+        found = select(h200, large, own, "fp32x-strassen")
+        assert (found.family.name, found.precision) == ("hopper_strassen", "fp32x-strassen") and "asked for" in found.why
+    scratch = found.family.workspace_bytes(h200, large, found.config)
+    assert scratch == pytest.approx(7 * (8 * 16 + 12 * 16 + 8 * 12) * 2**20, rel=1e-3)
+    assert found.family.launch_count(h200, dataclasses.replace(large, K=32768, lda=32768), found.config) == 8
+    assert select(h200, large, True, "auto").precision == "fp32x"
+    for desc, says in (
+        (GemmDesc(8191, 8192, 8192), "8192 rows"), (dataclasses.replace(large, batch=2, stride_c=1 << 27), "a batch"),
+    ):  # fmt: skip
+        found = select(h200, desc, True, "fp32x-strassen")
+        assert found.precision == "fp32x" and says in found.why and "fp32x ran in its place" in found.why
+    for device, desc in ((h200, GemvDesc(64, 64)), (h200, GemmDesc(8192, 8192, 32)), (session.device, large)):
+        found = select(device, desc, True, "fp32x-strassen")
+        assert found.precision == "fp32" and "fp32 ran in its place" in found.why
+
+
 def test_an_unknown_precision_is_refused(h200: Device) -> None:
-    with pytest.raises(errors.Unsupported, match="auto, fp32, fp32x, tf32"):
+    with pytest.raises(errors.Unsupported, match="auto, fp32, fp32x, fp32x-strassen, tf32"):
         select(h200, GemmDesc(64, 64, 64), True, "fp64")
 
 

@@ -12,6 +12,7 @@ import pytest
 import hopper_on_cpu
 import test_hopper_fp32_on_cpu
 import test_hopper_inflight_on_cpu
+import test_presplit_on_cpu
 from conftest import require
 from hopper_on_cpu import aligned
 from toprung.gemm.desc import GemmDesc
@@ -24,6 +25,9 @@ from toprung.kernels.hopper_fp32x import launches as of_fp32x
 from toprung.kernels.hopper_fp32x.config import Fp32xConfig, Variant
 from toprung.kernels.hopper_inflight import family as inflight
 from toprung.kernels.hopper_inflight.config import InflightConfig
+from toprung.kernels.hopper_presplit import family as presplit
+from toprung.kernels.hopper_presplit import launches as of_presplit
+from toprung.kernels.hopper_presplit.config import PresplitConfig
 from toprung.kernels.hopper_sgemm import family as sgemm
 from toprung.kernels.hopper_sgemm import launches as of_sgemm
 from toprung.kernels.hopper_sgemm.config import SgemmConfig
@@ -36,6 +40,7 @@ WAYS = {
     "in flight": (inflight.FAMILY, InflightConfig(1, 32, 5, 2), test_hopper_inflight_on_cpu.Folder),
     "in flight, columns in fours": (inflight.FAMILY, InflightConfig(1, 64, 4, 2), test_hopper_inflight_on_cpu.Folder),
     "in flight, clusters": (inflight.FAMILY, InflightConfig(1, 32, 5, 2, 2), test_hopper_inflight_on_cpu.Folder),
+    "presplit": (presplit.FAMILY, PresplitConfig(1, 64, 3, 2), test_presplit_on_cpu.Folder),
     "plain": (sgemm.FAMILY, SgemmConfig(STAGES=2, GROUP=2), test_hopper_fp32_on_cpu.Folder),
 }
 """Families with a configuration, and what builds their kernels for the CPU."""
@@ -51,11 +56,12 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 @pytest.fixture(autouse=True)
 def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (of_fp32x, of_sgemm, inflight):
+    for module in (of_fp32x, of_sgemm, of_presplit, inflight):
         launch = test_hopper_fp32_on_cpu.Launch if module is of_sgemm else hopper_on_cpu.Launch
         monkeypatch.setattr(module, "Overlapping", lambda *what, launch=launch: launch(*what[:6], True))
         monkeypatch.setattr(module, "kernel_of", lambda session, source: source)
-    monkeypatch.setattr(of_fp32x, "spread", lambda K, across: (1, 32))
+    for module in (of_fp32x, of_presplit):
+        monkeypatch.setattr(module, "spread", lambda K, across: (1, 32))
 
 
 def finished(x: Any, activation: str) -> Any:

@@ -21,7 +21,7 @@ from toprung.device import Device
 from toprung.dispatch.heuristic import select_own
 from toprung.lab.competitor import AT_ONCE, BoundCompetitor, HostClock
 from toprung.lab.harness.bench import competitors
-from toprung.lab.harness.compare import PlacedProblem, Plan, Row, compare
+from toprung.lab.harness.compare import ComparisonPlan, PlacedProblem, Row, compare
 from toprung.lab.harness.environment import environment
 from toprung.lab.harness.measure import SamplingPlan, Timing
 from toprung.lab.harness.results import read, record, write
@@ -86,7 +86,7 @@ def test_a_held_queue_waits(held: Held) -> None:
 
 
 def test_the_hosts_time_is_apart(held: Held) -> None:
-    """What the host takes for calls is none of the device's time."""
+    """Time that the host takes for calls is none of the device's."""
     lazy = Steps(held, lambda: time.sleep(0.02))
     device, host = lazy.time_held(10)
     assert host >= 0.02 and device < 0.018 and lazy.time(10) >= 0.018
@@ -140,7 +140,7 @@ def test_samples_keep_both(held: Held) -> None:
 
 def compared(problem: Gemm, held: Held) -> list[Row]:
     """Return NumPy's rows and ours, warm and held."""
-    plan = Plan(("warm", "held"), THREE)
+    plan = ComparisonPlan(("warm", "held"), THREE)
     rows = plan.rows(competitors(["numpy", "toprung"]))
     for _ in compare(PlacedProblem(problem, held), rows, plan):
         pass

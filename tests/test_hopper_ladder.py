@@ -1,4 +1,4 @@
-"""What is particular to the hopper ladder: what its kernels are made of, what it says elsewhere, two vendors, tables of fp32x."""
+"""Particulars of the hopper ladder: what its kernels are made of, what it says elsewhere, two vendors, tables of fp32x."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def compiled(name: str) -> MachineCode:
 
 
 def test_promises() -> None:
-    assert [r.precision for r in RUNGS] == ["fp16"] * 5 + ["fp32x"] * 5
+    assert [r.precision for r in RUNGS] == ["fp16"] * 5 + ["fp32x"] * 5 + ["fp32x-strassen"]
     assert [RungCompetitor(r).promise.precision for r in RUNGS] == [r.precision for r in RUNGS]
     assert all(hasattr(method(r), "BRINGS") for r in RUNGS)
     assert routine("gemm") is method(rung("kepler/r01"))
@@ -65,7 +65,7 @@ def test_two_blocks_of_rung_3_fit() -> None:
 
 @pytest.mark.slow
 def test_products_a_step_are_those_the_pages_say() -> None:
-    """Of 16 of K each: 128×128×64 by instructions of 64×128 or of 64×256 for each of two consumers; three products of 32."""
+    """Instructions of 16 of K each: 128×128×64 by those of 64×128 or of 64×256 for each of two consumers; three products of 32."""
     assert [compiled(f"hopper/r{n:02}").loop.counts["HGMMA"] for n in (1, 2, 3, 4, 5, 6)] == [8, 8, 8, 4, 4, 6]
     assert compiled("hopper/r06").loop.counts["FADD"] == 64  # every sum is promoted once a step
 

@@ -69,7 +69,7 @@ def test_every_rung_is_clean_on_other_sizes(tmp_path: Path) -> None:
 
 
 def test_planted_faults_are_found(tmp_path: Path) -> None:
-    """What the simulator is for, and that it is looking: the right kernel between two wrong ones is clean."""
+    """The simulator is looking: the right kernel between two wrong ones is clean."""
     plants: list[tuple[list[tuple[str, str]], str]] = [
         ([(LOADED, "")], "data race"),
         ([], ""),

@@ -67,7 +67,7 @@ def stored(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Store]:
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[Desc]:
-    """What is measured from here on."""
+    """Note what is measured from here on."""
     descs: list[Desc] = []
     real = autotune.HERE.planner.measure
 

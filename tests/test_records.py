@@ -112,7 +112,7 @@ def test_only_tests_of_pages_name_result_files() -> None:
     ("source", "count"),
     [
         ('read(trial.ROOT / "results/nvidia-h200/tiles.json")', 2), ('Path(__file__).parents[1] / "results" / "nvidia-h200"', 1),
-        ('STORED = "results/nvidia-h200/fp32-leads.json"', 1), ('"""Of results/amd-epyc/tune.json."""', 1),
+        ('STORED = "results/nvidia-h200/fp32-leads.json"', 1), ('"""Taken from results/amd-epyc/tune.json."""', 1),
         ('(tmp_path / "results").mkdir()', 0), ('typed("results", "list")', 0),
         ('trial.fixture("h200-results/nvidia-h200/probe-cuda.json")', 0),
     ],

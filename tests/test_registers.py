@@ -1,4 +1,4 @@
-"""What reading registers costs, on machine code written by hand; and how many blocks a multiprocessor holds."""
+"""Costs of reading registers, on machine code written by hand; and the number of blocks that an SM holds."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from toprung.lab.sass.reallocate.code import decode
 
 
 def reads(*lines: str) -> Reads:
-    """What is counted of a loop with these instructions."""
+    """Return what is counted of a loop with these instructions."""
     code = [".L_x_0:", *lines, "@P0 BRA `(.L_x_0)"]
     text = [line if line.startswith(".L") else f"        /*{16 * i:04x}*/      {line} ;" for i, line in enumerate(code)]
     (loop,) = innermost_loops("\n".join(["//------ .text.f   ------", *text]), "f")
@@ -167,7 +167,7 @@ def test_the_rule_gives_the_speed_of_outer_products_on_an_h200() -> None:
 
 @pytest.mark.slow
 def test_by_bank_the_rule_gives_the_speed_of_columns_too() -> None:
-    """What is at hand only for the next instruction is too little for outer products in columns; by bank, both are right."""
+    """A cache that lasts for the next instruction only is too little for outer products in columns; by bank, both are right."""
     require(not nvrtc.missing(), f"CUDA: {nvrtc.missing()}")
     record = read(trial.fixture("h200-results/nvidia-h200/probe-cuda.json"))
     measured = {p["label"]: p["value"] for p in record["probe"]}

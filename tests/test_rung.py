@@ -19,7 +19,7 @@ LADDERS = ladder_names()
 NAIVE = rung("kepler/r01").source
 ALL = [r for name in LADDERS for r in ladder(name).rungs]
 FORMULAS = {"gemm": "C = alpha * A * B + beta * C"}
-"""How the first line of a kernel spells its routine; a routine that is not here must say something with a = in it."""
+"""Spelling of a routine in a kernel's first line; a routine that is not here must say something with a = in it."""
 
 RECORD = '''
 """A rung from elsewhere."""

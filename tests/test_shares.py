@@ -17,7 +17,7 @@ from toprung.backends.base import Session
 from toprung.lab.competitor import BoundCompetitor, Clock, RungCompetitor
 from toprung.lab.harness import results
 from toprung.lab.harness.bandwidth import Bandwidth, Rate
-from toprung.lab.harness.compare import PlacedProblem, Plan, Row, compare
+from toprung.lab.harness.compare import ComparisonPlan, PlacedProblem, Row, compare
 from toprung.lab.harness.measure import Measurement
 from toprung.lab.rung import rung
 from toprung.oracle.gemm import Gemm
@@ -152,7 +152,7 @@ def test_marks_around_each_call_are_part_of_each_call() -> None:
 
 def test_both_ways_are_sampled_and_tabulated(session: Session, tmp_path: Path) -> None:
     for each in (False, True):
-        plan = Plan(samples={"warm": 3}, each=each)
+        plan = ComparisonPlan(samples={"warm": 3}, each=each)
         rows = plan.rows([RungCompetitor(rung("kepler/r01"))])
         assert list(compare(PlacedProblem(Gemm(33, 17, 9), session), rows, plan))[-1].state == "done"
         m = rows[0].measurement

@@ -211,7 +211,7 @@ def test_a_killed_worker_costs_nothing_that_was_learnt(device: Device, tmp_path:
 
 
 class Cluster(NamedTuple):
-    """Of Dask: where it is and its processes."""
+    """Dask's address and its processes."""
 
     address: str
     scheduler: subprocess.Popen[str]

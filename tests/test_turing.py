@@ -1,4 +1,4 @@
-"""What is particular to the turing ladder: its users' complaints, what each rung promises of its machine code, planted bugs.
+"""Particulars of the turing ladder: its users' complaints, what each rung promises of its machine code, planted bugs.
 
 That every rung is right for every shape, 35×79×19 and 3×3×431 among them, is tested with all other ladders.
 """
@@ -105,7 +105,7 @@ def test_there_is_room_for_two() -> None:
 
 
 def test_bands_visit_every_block_once() -> None:
-    """What rung 16 computes of its work-group's number, for grids that are whole bands and that are not."""
+    """Rung 16's computation from its work-group's number, for grids that are whole bands and that are not."""
     text = rung("turing/r16").source.read_text()
     assert "order % (BAND * blocks_n) % high" in text and "order % (BAND * blocks_n) / high" in text
     for rows, columns in ((8, 3), (9, 5), (1, 7), (17, 1), (16, 16)):
@@ -157,7 +157,7 @@ def test_planted_bugs_are_caught(name: str, fragment: str, replacement: str, til
 
 
 def test_planted_races_are_found(tmp_path: Path) -> None:
-    """What a CPU may not show, because it runs one work-item after the other: a buffer overwritten while others read it."""
+    """A fault that a CPU may not show, as it runs one work-item after the other: a buffer overwritten while others read it."""
     plants = [
         ("turing/r10", ["barrier(CLK_LOCAL_MEM_FENCE); // nobody reads the tiles any more", ""]),
         ("turing/r15", ["barrier(CLK_LOCAL_MEM_FENCE); // nobody reads the tiles any more", ""]),

@@ -34,7 +34,7 @@ print(toprung.__file__, *ladder_names(), verdict.right, *verdict.problems, sep="
 
 
 def run(*command: object, **env: str) -> str:
-    """What a command prints; its errors are the test's."""
+    """Return what a command prints; its errors are the test's."""
     clean = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "TOPRUNG_LADDERS")}
     done = subprocess.run(
         [str(word) for word in command], capture_output=True, text=True, cwd=env.pop("cwd"), env={**clean, **env}, timeout=120

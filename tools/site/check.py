@@ -13,7 +13,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 SHOWN = {("script", "src"), ("img", "src"), ("link", "href"), ("source", "src"), ("iframe", "src")}
-"""What a browser fetches by itself."""
+"""Elements and attributes whose addresses a browser fetches by itself."""
 
 
 class Reader(HTMLParser):
@@ -41,7 +41,7 @@ def read(page: Path) -> Reader:
 
 
 def check(site: Path) -> list[str]:
-    """What is wrong with a site, a sentence each."""
+    """Return what is wrong with a site, a sentence each."""
     site = site.resolve()
     pages = {page: read(page) for page in sorted(site.rglob("*.html"))}
     wrong = [] if pages else [f"{site} has no pages"]

@@ -37,7 +37,7 @@ def flat(text: str | None) -> str:
 
 
 def cell(text: str) -> str:
-    """The same inside a table, where < begins no tag and a bar no column."""
+    """Return the text as it stands inside a table, where < begins no tag and a bar no column."""
     return html.escape(flat(text), quote=False).replace("|", "&#124;")
 
 

@@ -55,6 +55,6 @@ else:
         """Rewrites every docstring that griffe has read."""
 
         def on_object(self, *, obj: Object, **_: object) -> None:
-            """Of a module, a class, a function or an attribute."""
+            """Handle the docstring of a module, a class, a function or an attribute."""
             if obj.docstring:
                 obj.docstring.value = markdown(obj.docstring.value)

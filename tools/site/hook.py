@@ -1,4 +1,4 @@
-"""What MkDocs calls while it builds the site: the navigation from docs/index.md, pages rewritten, records and examples copied."""
+"""Hooks of MkDocs: the navigation from docs/index.md, pages rewritten, records and examples copied."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a page's Markdown becomes on its way from the repository, where it is read as it stands, to the site."""
+"""Changes to a page's Markdown on its way from the repository, where it is read as it stands, to the site."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def for_site(text: str, page: str, root: Path, commands: Callable[[], str]) -> s
 
 
 def directive(heading: str | None, name: str, members: list[str]) -> str:
-    """What mkdocstrings replaces by a name's docstring, and by those of some of its members; the heading's anchor stays."""
+    """Return what mkdocstrings replaces by a name's docstring, and by those of some of its members; the heading's anchor stays."""
     anchor = f'<a id="{heading.lower()}"></a>\n\n' if heading else ""
     listed = "\n".join(f"        - {member}" for member in members)
     return f"{anchor}::: {name}\n    options:\n      members:" + (f"\n{listed}" if members else " false")

@@ -14,8 +14,10 @@ A marker names what to show and the records it comes from, relative to the repos
     <!-- toprung:overhead results/<device>/overhead.json … -->
     <!-- toprung:host_arrays results/<device>/host-arrays.json -->
     <!-- toprung:torch_models [eager|compiled|graphed …] results/<device>/torch-models.json -->
+    <!-- toprung:torch_profile profile.svg results/<device>/torch-profile.json? -->
     <!-- toprung:torch_products results/<device>/torch-products.json -->
     <!-- toprung:cupy_products results/<device>/cupy-products.json -->
+    <!-- toprung:grouped results/<device>/grouped.json -->
     <!-- toprung:installations results/<device>/install-sizes.json -->
     <!-- toprung:commits results/<device>/<record>.json -->
     <!-- toprung:library results/<device>/library.json … -->

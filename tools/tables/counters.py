@@ -1,4 +1,4 @@
-"""What hardware counters say of local memory, as a Markdown table: records of benchmarks/bank_conflicts.py."""
+"""Hardware counters of local memory, as a Markdown table: records of benchmarks/bank_conflicts.py."""
 
 from __future__ import annotations
 

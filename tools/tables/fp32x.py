@@ -1,4 +1,4 @@
-"""What fp32 out of matrix units gives and costs: tables from ``benchmarks/fp32x.py``, ``fp32x_study.py``, ``split_k.py``."""
+"""Gains and costs of fp32 out of matrix units: tables from ``benchmarks/fp32x.py``, ``fp32x_study.py``, ``split_k.py``."""
 
 from __future__ import annotations
 

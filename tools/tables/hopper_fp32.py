@@ -119,7 +119,7 @@ def _shapes(shapes: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _graded(shapes: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether errors are stored beside times: not in the first records."""
+    """Return True if errors are stored beside times: not in the first records."""
     return all("frobenius" in row for shape in shapes for row in shape["rows"])
 
 
@@ -153,7 +153,7 @@ COUNTERS = (
 )
 """Rows of a table of counters: what it is, a factor, a metric by ncu's name, and what it is a share of."""
 METRICS = tuple(dict.fromkeys(name for *_, one, of in COUNTERS for name in (one, of) if name))
-"""What they need."""
+"""Metrics that they need."""
 
 STALLED = re.compile(r"smsp__average_warps_issue_stalled_(\w+?)_per_issue_active\.ratio")
 FIRST = 5
@@ -184,13 +184,13 @@ def _sides(shape: Mapping[str, Any]) -> str:
 
 
 def _ratio(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> str:
-    """How many times as fast as cuBLAS, and between what."""
+    """Return the speed over cuBLAS's, and its interval."""
     ratio = paired_ratio(*([s["seconds"] for s in row["samples"]] for row in (theirs, ours)))
     return f"{ratio.value:.3f} ({ratio.low:.3f} to {ratio.high:.3f})"
 
 
 def _beside(shape: Mapping[str, Any], both: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What both tables begin with: size, layout, speeds and their ratio."""
+    """Return the first cells of both tables: size, layout, speeds and their ratio."""
     speeds = [f"{_speed(row, shape['flops']):.1f}" for row in both]
     return [_sides(shape), shape["problem"]["trans"], *speeds, _ratio(*both)]
 

@@ -157,12 +157,12 @@ def _which(m: Measurement, record: Mapping[str, Any]) -> str:
 
 
 def _shown(m: Measurement) -> float:
-    """What a table of a ladder shows: without helpers where operands are narrowed."""
+    """Return the figure that a table of a ladder shows: without helpers where operands are narrowed."""
     return m.alone if m.narrow else m.figure
 
 
 def _said(limits: Limits, record: Mapping[str, Any]) -> str:
-    """What stands in brackets."""
+    """Return the text in brackets."""
     if "% of read" in (names := limits.names(record)):
         assert limits.memory
         return f"In brackets: share of the read bandwidth, measured in the same run ({limits.memory})."
@@ -170,7 +170,7 @@ def _said(limits: Limits, record: Mapping[str, Any]) -> str:
 
 
 def _facts(words: Sequence[str], root: Path) -> str:
-    """What a rung's record promises and demands: prediction, tiles, operands, legality, switches."""
+    """Return what a rung's record promises and demands: prediction, tiles, operands, legality, switches."""
     found = rung(*words)
     tiles = [(k.upper() + ", else" * (i > 0), t) for k, choices in found.tiles.items() for i, t in enumerate(choices)]
     tiles += [("published", found.published)] if found.published else []

@@ -19,7 +19,7 @@ from toprung.report.text import gflops_text, size_of, source_line, speed_source
 
 
 def _overhead(words: Sequence[str], root: Path) -> str:
-    """What calls of the library cost on the host, a row for each kind of array and call; from benchmarks/overhead.py."""
+    """Costs of the library's calls on the host, a row for each kind of array and call; from benchmarks/overhead.py."""
     if not words:
         return NOTHING
     lines = ["| device | arrays | call | µs |", "|---|---|---|---:|"]

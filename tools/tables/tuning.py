@@ -95,7 +95,7 @@ def _check(record: Mapping[str, Any]) -> list[str]:
         mine = [one for one in record["shapes"] if _path(one) == path and not one["trouble"]]
         classes: dict[str, list[Mapping[str, Any]]] = {}
         for one in mine:
-            classes.setdefault(one["class"].split()[0], []).append(one)
+            classes.setdefault(one.get("kind", one["class"].split()[0]), []).append(one)
         for name, found in [*sorted(classes.items()), *([("all", mine)] if several else [])]:
             ratios = sorted(one["ratio"]["value"] for one in found if one["ratio"])
             kept = sum(not one["broken"] for one in found)
