@@ -185,6 +185,26 @@ def test_a_sweep_has_a_picture_for_each_rung_and_one_with_all(tmp_path: Path) ->
     assert plot.pictures(one, tmp_path / "one.svg") == [tmp_path / "one.svg"] and not list(tmp_path.glob("one-*"))
 
 
+def test_a_sweep_of_several_records_names_what_none_has(tmp_path: Path) -> None:
+    environment = results.read(stored(tmp_path))["environment"]
+    for name, sizes in (("a.json", (128, 256)), ("b.json", (64, 320))):
+        own = [measured(n, Gemm(size, size, size), 1e-3) for size in sizes for n in (0, 1, 2)]
+        results.write(tmp_path / name, results.record(f"toprung ladder x --json {name}", environment, own))
+    text = refresh("<!-- toprung:sweep s.svg a.json+b.json -->\n<!-- toprung:end -->\n", tmp_path)
+    said = "2 rungs over 4 sizes, 64 to 320 in steps of 64; not measured: 192"
+    assert f"![{said}](s.svg)" in text and all(f"--json {name}`, stored in `{name}`" in text for name in ("a.json", "b.json"))
+
+
+def test_a_curve_goes_from_left_to_right_whatever_was_measured_first(tmp_path: Path) -> None:
+    sizes = (192, 64, 128)
+    jumbled, sorted_ = (
+        results.read(stored(tmp_path, *(measured(1, Gemm(n, n, n), 1e-3 / n) for n in order))) for order in (sizes, sorted(sizes))
+    )
+    plot.ladder(jumbled, tmp_path / "j.svg")
+    plot.ladder(sorted_, tmp_path / "s.svg")
+    assert (tmp_path / "j.svg").read_text() == (tmp_path / "s.svg").read_text()
+
+
 def test_a_matvec_ladder_measures_the_memory_in_the_same_run(typed: Typed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("toprung.lab.harness.bandwidth.BYTES", {"cpu": 1 << 20})
     out = tmp_path / "o.json"

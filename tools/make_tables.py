@@ -20,8 +20,8 @@ PICTURES = {
     "docs/hopper/ladder.svg": ("results/nvidia-h200/hopper-cuda.json", "4096"),
 }
 """Picture: the record it is drawn from, or several with ``+``, and the size."""
-SWEEP = (ROOT / "docs/turing/sweep.svg", ROOT / "results/nvidia-h200/turing-sweep.json")
-"""The turing ladder from 256 to 6144 in steps of 256, where that was measured."""
+SWEEP = (ROOT / "docs/turing/sweep.svg", "results/nvidia-h200/turing-sweep.json+results/nvidia-h200/turing-sweep-2.json")
+"""Picture of the turing ladder over sizes from 256 to 6144, and the records that it is drawn from, for ``ladder_record``."""
 SQUARES = (ROOT / "docs/transposes.svg", ROOT / "results/nvidia-h200/library.json")
 """The library beside cuBLAS over the size of squares, in four transposes: what the device takes."""
 FP32 = (ROOT / "docs/fp32-transposes.svg", ROOT / "results/nvidia-h200/fp32-sustained.json")
@@ -69,9 +69,8 @@ def main() -> int:
             record, _ = ladder_record(stored, ROOT)
             record["measurements"] = [m for m in record["measurements"] if size_of(m) == size]
             plot.ladder(record, ROOT / name)
-        picture, source = SWEEP
-        if source.exists():
-            plot.ladder(results.read(source), picture)
+        picture, parts = SWEEP
+        plot.ladder(ladder_record(parts, ROOT)[0], picture)
         bound_plot.sweep(FERMI, [Blocking.square(b) for b in range(1, 17)], ROOT / "docs/bound.svg")
         picture, source = SQUARES
         record = results.read(source)

@@ -8,6 +8,8 @@ A marker names what to show and the records it comes from, relative to the repos
     <!-- toprung:rung r07 results/<device>/<record>.json … -->
     <!-- toprung:each results/<device>/<record>.json … -->
     <!-- toprung:bench results/<device>/<record>.json -->
+    <!-- toprung:versus results/<device>/<record>.json -->
+    <!-- toprung:settling results/<device>/settling.json -->
     <!-- toprung:counters results/<device>/<record>.json -->
     <!-- toprung:probe ffma_chain,ffma_outer results/<device>/<record>.json … -->
     <!-- toprung:loads kepler/r07 results/<device>/<record>.json -->

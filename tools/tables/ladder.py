@@ -133,15 +133,24 @@ def _each(words: Sequence[str], root: Path) -> str:
 
 
 def _sweep(words: Sequence[str], root: Path) -> str:
-    """A picture of a ladder over many sizes, which ``make tables`` draws beside the page, and where it comes from."""
+    """A picture of a ladder over many sizes, which ``make tables`` draws beside the page, and where it comes from.
+
+    A record that ended early is followed by others with ``+``, as in ``toprung:ladder``; steps that none has are named.
+    """
     name, *paths = words
     if not paths:
         return NOTHING
-    record = read(root / paths[0])
+    record, from_others = ladder_record(paths[0], root)
+    parts = [read(root / part) for part in paths[0].split("+")]
     sizes = sorted({int(size_of(m)) for m in record["measurements"]})
     rungs = {m.competitor["number"] for m in record["measurements"]} - {0}
-    said = f"{len(rungs)} rungs over {len(sizes)} sizes, {sizes[0]} to {sizes[-1]}"
-    return f"![{said}]({name})\n\n{said}. {speed_source(paths[0], record)}"
+    step = math.gcd(*sizes)
+    missing = [str(size) for size in range(sizes[0], sizes[-1], step) if size not in sizes]
+    said = f"{len(rungs)} rungs over {len(sizes)} sizes, {sizes[0]} to {sizes[-1]} in steps of {step}"
+    said += f"; not measured: {', '.join(missing)}" * bool(missing)
+    commands = [f"`{r['what']}`, stored in `{part}`" for part, r in zip(paths[0].split("+"), parts, strict=True)][1:]
+    source = " and ".join([speed_source(paths[0].split("+")[0], parts[0]).rstrip().removesuffix("."), *commands])
+    return f"![{said}]({name})\n\n{said}. {source}. {from_others}".rstrip() + "  "
 
 
 def each_text(m: Measurement) -> str:

@@ -195,6 +195,29 @@ def _bench(words: Sequence[str], root: Path) -> str:
     return "\n".join([*lines, speed_source(words[0], record)])
 
 
+def _versus(words: Sequence[str], root: Path) -> str:
+    """A record of ``toprung bench`` with two competitors, a row for each product: both speeds, their ratio, the first's error."""
+    record = read(root / words[0])
+    measurements: list[Measurement] = record["measurements"]
+    first, second = dict.fromkeys(m.competitor["name"] for m in measurements)
+    lines = [
+        f"| size | precision of {first} | {first} | {second} | times as fast, 95 % interval | {names.FROBENIUS} of {first} |",
+        "|---|---|---:|---:|---:|---:|",
+    ]
+    for size in dict.fromkeys(size_of(m) for m in measurements):
+        own = {m.competitor["name"]: m for m in measurements if size_of(m) == size}
+        if len(own) != 2:
+            continue
+        ours, theirs = own[first], own[second]
+        ratio = paired_ratio(theirs.seconds, ours.seconds)
+        speeds = " | ".join(f"{gflops_text(m.figure)} ± {50 * m.spread:.1f} %" for m in (ours, theirs))
+        lines.append(
+            f"| {size} | {ours.competitor['precision']} | {speeds} | {ratio.value:.2f} ({ratio.low:.2f} to {ratio.high:.2f}) | "
+            f"{ours.verdict['frobenius']:.2e} |"
+        )
+    return "\n".join([*lines, "", speed_source(words[0], record)])
+
+
 def _with_host(m: Measurement) -> str:
     """The speed, and the host's microseconds where they are known."""
     return gflops_text(m.figure) + (f" ({1e6 * m.host:.1f})" if m.host else "")
@@ -270,6 +293,7 @@ TABLES = {
     "installations": _installations,
     "commits": _commits,
     "bench": _bench,
+    "versus": _versus,
     "probe": _probe,
     "loads": _loads,
 }

@@ -37,6 +37,9 @@ def ladder(record: dict[str, Any], path: Path) -> None:
     plt = matplotlib_pyplot()
     figure, axes = plt.subplots(figsize=(8.4, 4.6), layout="constrained")
     sizes = list(dict.fromkeys(size_of(m) for m in measurements))
+    if all(s.isdecimal() for s in sizes):  # curves go from left to right in whatever order sizes were measured
+        sizes.sort(key=int)
+        measurements.sort(key=lambda m: int(size_of(m)))
     if not measurements:
         axes.text(0.5, 0.5, "nothing was measured", ha="center", transform=axes.transAxes)
     elif len(sizes) == 1:
