@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from command import Typed
+from records import climbed
 from toprung.cli import app, common
 from toprung.cli.bound import conditions, inputs
 from toprung.lab.bounds.arch import ARCHITECTURES, architecture
@@ -20,10 +21,10 @@ from toprung.report import findings
 from toprung.report.bound_table import overview
 from toprung.report.grid import Grid
 from toprung.report.probe_table import probe_table
-from trial import ROOT
+from trial import fixture
 
 WIDTHS = (80, 100, 120)
-STORED = ROOT / "results" / "nvidia-h200"
+KEPLER = "h200-results/nvidia-h200/kepler-cuda.json"
 
 
 @pytest.fixture
@@ -104,22 +105,25 @@ def test_bounds_have_whole_formulas(printed, arch: str, width: int | None) -> No
 
 
 @pytest.mark.parametrize("width", [*WIDTHS, None])
-@pytest.mark.parametrize("path", sorted(STORED.glob("probe-*.json")), ids=lambda p: p.stem)
-def test_probes_have_whole_numbers(printed, path: Path, width: int | None) -> None:
-    grid = probe_table(read(path)["probe"], "a device")
+@pytest.mark.parametrize("name", ["h200-probe.json", "h200-probe-webgpu.json"])
+def test_probes_have_whole_numbers(printed, name: str, width: int | None) -> None:
+    grid = probe_table(read(fixture(name))["probe"], "a device")
     fits(printed(grid, width), grid, width)
 
 
-@pytest.mark.parametrize("name", ["probe-cuda", "bounds-kepler", "guidelines-cuda", "overhead", "turing-cuda"])
-def test_every_kind_of_record_can_be_shown(typed: Typed, name: str) -> None:
-    code, text = typed("results", "show", STORED / f"{name}.json")
-    expected = {
-        "probe-cuda": "L1 read",
-        "bounds-kepler": "a record of bounds with",
-        "guidelines-cuda": "against",
-        "overhead": "a record of",
-    }
-    assert code == 0 and "NVIDIA H200 (cuda)" in text and expected.get(name, "± %") in text
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("h200-probe.json", "L1 read"),
+        ("h200-turing.json", "± %"),
+        ("h200-bounds-kepler.json", "a record of bounds with"),
+        ("h200-guidelines.json", "against"),
+        ("h200-overhead.json", "a record of"),
+    ],
+)
+def test_every_kind_of_record_can_be_shown(typed: Typed, name: str, expected: str) -> None:
+    code, text = typed("results", "show", fixture(name))
+    assert code == 0 and "NVIDIA H200 (cuda)" in text and expected in text
 
 
 def test_an_overview_of_bounds_has_its_unit_and_the_spread() -> None:
@@ -148,13 +152,14 @@ def test_an_overview_of_bounds_has_its_unit_and_the_spread() -> None:
 )
 def test_bad_input_is_said_in_a_line_or_two(typed: Typed, tmp_path: Path, words: tuple[str, ...], said: str) -> None:
     (tmp_path / "broken.json").write_text('{"a":')
-    good = STORED / "kepler-cuda.json"
+    good = fixture(KEPLER)
     code, text = typed(*(word.format(folder=tmp_path, good=good) for word in words))
     assert code == 2 and said in text and "Traceback" not in text and len(text) < 700
 
 
 def test_files_of_another_device_take_a_line_of_the_report(typed: Typed, tmp_path: Path) -> None:
-    words = [ROOT / "results" / "amd-epyc", STORED / "kepler-cuda.json", "--device", "nvidia-h200", "--no-code"]
+    others = [climbed(tmp_path / "records" / name, device={"slug": "other"}).parent for name in ("a.json", "b.json")]
+    words = [others[0], fixture(KEPLER), "--device", "nvidia-h200", "--no-code"]
     code, text = typed("report", *words, "--out", tmp_path)
     assert code == 0 and text.count("is of another device") == 1 and re.search(r"skipped: \S+ and \d+ more: ", text)
 
