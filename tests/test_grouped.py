@@ -69,13 +69,22 @@ def test_what_is_wrong_with_a_pair_is_said_and_nothing_is_written(device: Device
         (errors.BadArgument, "a has 2 arrays and b has 1", (a, b[:1], outs), {}),
         (errors.BadArgument, "a sequence of arrays", (drawn(2, 3, 4), b), {}),
         (errors.BadArgument, "a sequence of arrays", (a, iter(b)), {}),
+        (errors.BadArgument, "a sequence of arrays, not dict: pass a list", (dict(enumerate(a)), b), {}),
+        (errors.BadArgument, "a sequence of arrays, not set: pass a list", (a, set("ab")), {}),
         (errors.BadArgument, "activation", (a, b, outs), {"activation": "selu"}),
+        (errors.BadArgument, "^activation is one of .*, not list", (a, b, outs), {"activation": ["relu"]}),
+        (errors.BadArgument, "^precision is one of", (a, b, outs), {"precision": ["fp32"]}),
+        (errors.BadArgument, "^precision is one of", ([], []), {"precision": "fp64"}),
+        (errors.BadArray, "pair 0: bias is prepacked", (a, b, outs), {"bias": [toprung.prepack(b[0]), None]}),
     )  # fmt: skip
     for more in ({}, {"own": True, "device": device.id}):
         for error, says, arguments, options in bad:
             with pytest.raises(error, match=says):
                 toprung.matmul_grouped(*arguments, **options, **more)
         assert all((x == 7).all() for x in outs)
+    with pytest.raises(errors.BadArgument, match=r"^own is True or False"):
+        toprung.matmul_grouped(a, b, outs, own=[1])  # type: ignore[arg-type]
+    assert all((x == 7).all() for x in outs)
 
 
 def test_a_result_in_another_pairs_operand_is_refused() -> None:

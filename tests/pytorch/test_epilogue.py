@@ -66,10 +66,13 @@ def test_what_does_not_fit_is_refused_where_gradients_are_recorded() -> None:
     for error, options in (
         (errors.BadShape, {"bias": drawn(4)}), (errors.BadShape, {"bias": drawn(1, 1, 3)}),
         (errors.BadArray, {"bias": drawn(3).double()}), (errors.BadArray, {"bias": [1.0, 2.0, 3.0]}),
-        (errors.BadArgument, {"activation": "elu"}),
+        (errors.BadArgument, {"activation": "elu"}), (errors.BadArgument, {"activation": ["relu"]}),
+        (errors.BadArgument, {"activation": torch.relu}),
     ):  # fmt: skip
         with pytest.raises(error):
             toprung.matmul(a, b, **options)
+    with pytest.raises(errors.BadShape, match="pair 1: "):
+        toprung.matmul_grouped([a, a], [b, b.T])
 
 
 def test_a_group_records_the_gradients_of_each_pair() -> None:

@@ -12,7 +12,7 @@ from toprung.arrays.sessions import session_at
 from toprung.blas.operands import Arranged, How, View, arranged, same_memory, sizes, strict, taken, together
 from toprung.blas.packed import PackedOperand
 from toprung.blas.product import Call, OnDevice, copy, decided, follow, fused
-from toprung.errors import BadArgument, BadShape
+from toprung.errors import BadArgument, BadArray, BadShape
 from toprung.execute.executor import executor_of
 from toprung.gemm import overlap
 from toprung.gemm.lowering import Place, Program, copies_between
@@ -23,13 +23,16 @@ def known_activation(activation: Any) -> str:
     """Return the name of a function, empty for None; raise BadArgument for one that there is not."""
     if activation is None:
         return ""
-    if activation not in ACTIVATIONS:
-        raise BadArgument(f"activation is one of {', '.join(ACTIVATIONS)}, or None, not {activation!r}")
-    return str(activation)
+    if not isinstance(activation, str) or activation not in ACTIVATIONS:
+        given = repr(activation) if isinstance(activation, str) else type(activation).__name__
+        raise BadArgument(f"activation is one of {', '.join(ACTIVATIONS)}, or None, not {given}")
+    return activation
 
 
 def added(bias: Any, given: Arranged, how: How) -> View:
     """Return what is added to a result as a view of its shape; raise what ``matmul`` raises of an operand that does not fit."""
+    if isinstance(bias, PackedOperand):
+        raise BadArray("bias is prepacked, and only b can be: pass the array itself as bias")
     operand, shape = strict(bias, "bias"), given.result.shape
     together([given.first, operand], replace(how, names=(how.names[0], "bias", "")))
     try:
@@ -37,7 +40,7 @@ def added(bias: Any, given: Arranged, how: How) -> View:
     except ValueError:
         fits = False
     if not fits:
-        raise BadShape(f"bias is {sizes(operand.shape)} and the result is {sizes(shape)}: it must broadcast to that")
+        raise BadShape(f"bias is {sizes(operand.shape)} and does not broadcast to the result, {sizes(shape)}: (N,) or (M, 1) would")
     result = given.result.address, shape, given.result.strides
     if same_memory(given.result, operand) and overlap.share(result, (operand.address, operand.shape, operand.strides)):
         raise overlap.refuse("out", "bias")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -22,7 +22,7 @@ from toprung.blas.product import Call, follow
 from toprung.blas.receipt import Receipt
 from toprung.blas.routines import RECORDERS, matmul
 from toprung.device import Device
-from toprung.dispatch.select import group_family
+from toprung.dispatch.select import group_family, known_precision
 from toprung.errors import BadArgument, Overlap, ToprungError
 from toprung.gemm import overlap
 from toprung.gemm.desc import GemmDesc
@@ -73,7 +73,7 @@ def matmul_grouped(
     for given, name in ((b, "b"), (outs, "out"), (biases, "bias")):
         if len(_sequence(given, name)) != count:
             raise BadArgument(f"a has {count} arrays and {name} has {len(given)}: a group has as many of each")
-    function, how = epilogue.known_activation(activation), How("matmul_grouped", precision, own, device)
+    function, how = epilogue.known_activation(activation), How("matmul_grouped", known_precision(precision), own, device)
     key, at = _seen(a, b, out, bias, (function, precision, own, device))
     if key is not None:
         kept: _Decided | None = calls.groups.get(key)
@@ -85,7 +85,11 @@ def matmul_grouped(
     pairs = list(zip(a, b, outs, biases, strict=True))
     if key is None and any(_is_recorded(thing) for pair in pairs for thing in pair):
         more: dict[str, Any] = {"activation": activation, "precision": precision, "own": own, "device": device}
-        return [matmul(x, y, z, bias=v, **more) for x, y, z, v in pairs]
+        recorded = []
+        for i, (x, y, z, v) in enumerate(pairs):
+            with _numbered(i):
+                recorded.append(matmul(x, y, z, bias=v, **more))
+        return recorded
     checked = []
     for i, (x, y, z, v) in enumerate(pairs):
         with _numbered(i):
@@ -127,7 +131,7 @@ def _seen(
     """
     count, biases = len(a), bias or (None,) * len(a)
     adapter = calls.adapter_of([*a, *b, *(out or ()), *(x for x in biases if x is not None)])
-    if adapter is None:
+    if adapter is None or not all(isinstance(option, Hashable) for option in options):
         return None, None
     signature, address = adapter.signature, adapter.address
     likes = [*map(signature, a), *map(signature, b)]
@@ -381,8 +385,11 @@ def _sequence(given: Any, name: str) -> Sequence[Any]:
     """Return a sequence of arrays; raise BadArgument for anything else, an array too, whose rows would be taken for arrays."""
     if type(given) in (list, tuple):
         return given  # type: ignore[no-any-return]
-    if arrays.adapter_of(given) is not None or isinstance(given, (str, bytes)) or not hasattr(given, "__len__"):
+    if arrays.adapter_of(given) is not None:
         raise BadArgument(f"{name} is a sequence of arrays, not {type(given).__name__}: for a batch of equal ones call matmul")
+    # of a dict the keys would be taken, and a set has no order by which two could be paired
+    if isinstance(given, (str, bytes, Mapping, Set)) or not hasattr(given, "__len__") or not hasattr(given, "__getitem__"):
+        raise BadArgument(f"{name} is a sequence of arrays, not {type(given).__name__}: pass a list")
     return given  # type: ignore[no-any-return]
 
 
@@ -395,9 +402,11 @@ def _is_recorded(thing: Any) -> bool:
 
 @contextmanager
 def _numbered(i: int) -> Iterator[None]:
-    """Put the number of a pair in front of an error's message."""
+    """Put the number of a pair in front of an error's message, unless it is about an option, which all pairs share."""
     try:
         yield
+    except BadArgument:
+        raise
     except ToprungError as error:
         if error.args and isinstance(error.args[0], str):
             error.args = (f"pair {i}: {error.args[0]}", *error.args[1:])

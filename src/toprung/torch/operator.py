@@ -62,7 +62,7 @@ def finished(made: Any, bias: Any, activation: str) -> Any:
             raise BadArray(f"bias is {type(bias).__name__}, not a tensor as the product is")
         shape = tuple(made.shape)
         if len(bias.shape) > len(shape) or any(n not in (1, m) for n, m in zip(bias.shape[::-1], shape[::-1], strict=False)):
-            raise BadShape(f"bias is {tuple(bias.shape)} and the result is {shape}: it must broadcast to that")
+            raise BadShape(f"bias is {tuple(bias.shape)} and does not broadcast to the result, {shape}: (N,) or (M, 1) would")
         if bias.dtype != torch.float32:
             raise BadArray(f"bias is {bias.dtype}, not float32: convert it")
         made = made + bias
