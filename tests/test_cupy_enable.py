@@ -320,7 +320,8 @@ def test_the_report_says_what_ran(over_host: None) -> None:
     a @ b.T
     assert toprung.cupy.report().taken == 4
     toprung.cupy.enable(**EVERY)
-    assert toprung.cupy.report().rows == ()
+    assert toprung.cupy.report().rows == () and "no float32 product of CuPy arrays has run" in str(toprung.cupy.report())
+    assert max(map(len, str(found).splitlines())) <= 80
 
 
 def test_what_fails_is_computed_by_cupy(over_host: None, theirs: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -405,6 +406,9 @@ def test_blocks_nest_and_decorate(over_host: None, theirs: list[str]) -> None:
         {"min_flops": -1},
         {"min_flops": float("nan")},
         {"min_flops": True},
+        {"min_flops": "many"},
+        {"own": None},
+        {"precision": len},
     ],
 )
 def test_options_that_there_are_not(given: dict[str, Any]) -> None:

@@ -163,6 +163,11 @@ def test_the_precision_goes_by_the_error(error: float, name: str) -> None:
     assert _computed_in(error, {"TF32": 3e-4, "bf16": 2.4e-3}, "cpu") == name
 
 
+def test_what_is_no_function_is_refused() -> None:
+    with pytest.raises(errors.BadArgument, match="fn is a function to run, not Tensor: pass lambda"):
+        toprung.torch.audit(torch.ones(3, device=DEVICE))
+
+
 @pytest.mark.parametrize("how", [{"rows": 0}, {"rows": True}, {"precision": "fp8"}])
 def test_bad_options_are_refused_before_anything_runs(how: dict[str, Any]) -> None:
     with pytest.raises(errors.ToprungError):
@@ -194,7 +199,25 @@ def test_a_program_is_audited_without_an_edit(tmp_path: Path) -> None:
     assert done.returncode == 0 and done.stdout == "trained\n"
     assert "Linear" in done.stderr and "addmm" in done.stderr and "fp32" in done.stderr
     assert max(map(len, done.stderr.splitlines())) <= 80
+    short = run("--audit")
+    assert (short.returncode, short.stdout) == (0, "trained\n") and short.stderr.splitlines()[0] == done.stderr.splitlines()[0]
+    assert program.read_text(encoding="utf-8").startswith("import torch")
     assert run("--audit", "found.json").returncode == 0
     assert json.loads((tmp_path / "found.json").read_text(encoding="utf-8"))["rows"][0]["op"] == "addmm"
     both = run("--audit", "-", "--report", "-")
     assert both.returncode == 2 and "exclude each other" in both.stderr
+    page = run("--audit", "found.html")
+    assert page.returncode == 2 and "found.json" in page.stderr and not (tmp_path / "found.html").exists()
+
+
+def test_the_largest_errors_come_first_and_columns_stay_in_line(step: Any) -> None:
+    found = toprung.torch.audit(step)
+    head, largest, columns, *lines = str(found).splitlines()
+    assert head == "23 products, none in less than the type of its operands"
+    assert largest == f"largest error of fp32 products: PyTorch's {max(r.error for r in found.rows):.1e}, toprung's " + (
+        f"{max(r.ours for r in found.rows):.1e}"
+    )
+    rows = [line for line in lines if line.startswith("  ") and "fp32" in line]
+    assert len(rows) == len(found.rows) and {len(line) for line in [columns, *rows]} == {len(columns)} and len(columns) <= 80
+    assert "convolution: 2 calls" in str(found) and max(map(len, str(found).splitlines())) <= 80
+    assert str(toprung.torch.audit(lambda: None)) == "0 products, none in less than the type of its operands"

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import toprung.torch
-from toprung.errors import MissingExtra
+from toprung.errors import BadArgument, MissingExtra
 from toprung.torch import products, timing
 from toprung.torch.report import Row
 from torch_device import DEVICE, EVERY
@@ -61,6 +61,39 @@ def test_nothing_is_measured_unless_it_is_asked_for() -> None:
     found = toprung.torch.report()
     assert all(math.isnan(row.seconds) and math.isnan(row.their_seconds) for row in found.rows) and "µs" not in str(found)
     assert json.loads(json.dumps(found.to_json(), allow_nan=False))["rows"][0]["seconds"] is None
+
+
+@pytest.mark.parametrize("measure", ["yes", 1, None, len])
+def test_measure_is_true_or_false(measure: Any) -> None:
+    with pytest.raises(BadArgument, match="measure is True or False"):
+        toprung.torch.report(measure)
+
+
+def test_where_nothing_ran_it_is_said() -> None:
+    toprung.torch.enable(device_types=(DEVICE,))
+    text = str(toprung.torch.report())
+    assert text.startswith("0 products on toprung's kernels, 0 on PyTorch's, 0 too small\n")
+    assert f"no fp32 matrix product of tensors on {DEVICE} has run" in text and "operator" not in text
+    torch.mm(torch.ones(3, 3, device=DEVICE), torch.ones(3, 3, device=DEVICE))
+    assert "has run" not in str(toprung.torch.report())
+
+
+def test_why_some_calls_of_a_kind_were_pytorchs_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = Row("mm", "9×9×9", "NN", "cuda:0", 3, 2, "hopper_fp32x", "", True, "fp32x")
+    assert row.line() == "hopper_fp32x (fp32x); PyTorch's own ran 2 times: the kernel was not ready"
+    toprung.torch.enable(**EVERY)
+    a, b = torch.randn(9, 5, device=DEVICE), torch.randn(5, 7, device=DEVICE)
+    torch.mm(a, b)
+
+    def full(*_: Any) -> Any:
+        raise torch.OutOfMemoryError("no room")
+
+    (entry,) = next(p for p in products.every() if p.entries).entries.values()
+    with monkeypatch.context() as there:
+        there.setattr(type(entry.call), "start", full)
+        torch.testing.assert_close(torch.mm(a, b), a @ b)
+    (row,) = toprung.torch.report().rows
+    assert (row.taken, row.left) == (1, 2) and "ran 2 times: there was no memory for what toprung needs" in row.line()
 
 
 def test_what_pytorch_ran_has_pytorchs_time_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -137,6 +137,8 @@ def test_only_what_ops_and_device_types_name_is_taken() -> None:
         {"precision": "fp8"}, {"precision": "tf32"}, {"precision": "fp32x-strassen"}, {"ops": ()}, {"ops": ("mm", "conv2d")},
         {"device_types": ("tpu",)}, {"own": "yes"},
         {"min_flops": -1}, {"min_flops": float("nan")}, {"min_flops": "many"}, {"reproducible": 3},
+        {"ops": None}, {"ops": 3}, {"ops": [["mm"]]}, {"ops": (torch.mm,)}, {"device_types": None}, {"device_types": "cuda:0"},
+        {"device_types": (torch.device("cpu"),)}, {"precision": None}, {"precision": ["fp32"]}, {"modules": "net"},
     ],
 )  # fmt: skip
 def test_options_that_there_are_not(given: dict[str, Any]) -> None:
@@ -145,6 +147,11 @@ def test_options_that_there_are_not(given: dict[str, Any]) -> None:
             call(**given)
         assert next(iter(given)) in str(caught.value) or "precision" in str(caught.value)
     assert not toprung.torch.is_enabled()
+
+
+def test_a_block_that_decorates_without_being_called_says_so() -> None:
+    with pytest.raises(errors.BadArgument, match=r"@toprung\.torch\.use\(\)"):
+        toprung.torch.use(pytest.fail)
 
 
 def test_pytorch_warns_of_nothing() -> None:
@@ -246,7 +253,13 @@ def test_a_program_that_is_not_edited(tmp_path: Path) -> None:
     assert done.returncode == 3 and "rows" in record.read_text()
 
 
-@pytest.mark.parametrize("command", [["missing.py"], ["--precision", "fp9", "x.py"], [], ["--report", "/", "x.py"]])
+@pytest.mark.parametrize(
+    "command",
+    [
+        [], ["missing.py"], ["."], ["--report", "missing.py"], ["--precision", "fp9", "x.py"], ["--report", "/", "x.py"],
+        ["--measure", "x.py"],
+    ],
+)  # fmt: skip
 def test_programs_that_cannot_run(command: list[str], tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "toprung.torch", *command], capture_output=True, text=True, cwd=tmp_path, env=ELSEWHERE, check=False

@@ -11,6 +11,12 @@ from typing import Any, Generic, Protocol, TypeVar
 from toprung.blas.product import Call
 from toprung.dispatch import autotune
 
+WIDTH = 78
+"""Characters in a line of a printed report."""
+
+LEGEND = "layout of A and B: N by rows, T by columns, S with gaps; the rest counts calls"
+"""Last line of a printed report with rows."""
+
 
 class CountedEntry:
     """A kind of product: shapes, strides, alignment, place.
@@ -134,6 +140,9 @@ class _Counts(Protocol):
     @property
     def taken(self) -> int: ...
 
+    @property
+    def left(self) -> int: ...
+
 
 R = TypeVar("R", bound=_Counts)
 
@@ -158,6 +167,18 @@ class CountedReport(Generic[R]):
         """Calls that ran on toprung's kernels."""
         return sum(row.taken for row in self.rows)
 
+    @property
+    def left(self) -> int:
+        """Calls that the other library's own ran, those too small not counted."""
+        return sum(row.left for row in self.rows) + sum(self.refused.values())
+
+    def left_to(self, library: str) -> list[str]:
+        """Return the lines of a printed report about what the program asked for."""
+        lines = list[str]()
+        for reason, count in self.refused.items():
+            lines += [f"{count} call{'s' * (count > 1)} left to {library}:", *indented(reason)]
+        return lines
+
     def to_json(self) -> dict[str, Any]:
         """Return the report as plain data."""
         return {**asdict(self), "taken": self.taken}
@@ -173,6 +194,6 @@ def not_by_kind(products: Iterable[CountedProducts[Any]]) -> tuple[int, dict[str
     return small, refused
 
 
-def indented(text: str, width: int) -> list[str]:
-    """Return a text as indented lines of at most ``width`` characters."""
-    return textwrap.wrap(text, width, initial_indent="    ", subsequent_indent="    ")
+def indented(text: str) -> list[str]:
+    """Return a text as indented lines of a printed report."""
+    return textwrap.wrap(text, WIDTH, initial_indent="    ", subsequent_indent="    ")

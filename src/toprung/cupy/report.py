@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from toprung.blas.counted import CountedReport, indented, not_by_kind
+from toprung.blas.counted import LEGEND, CountedReport, indented, not_by_kind
 from toprung.cupy import products
-
-WIDTH = 100
-"""Characters in a line of the printed report."""
 
 
 @dataclass(frozen=True)
@@ -37,14 +34,17 @@ class Report(CountedReport[Row]):
     """Counts of float32 products since ``enable``, by kind; ``print`` it, or take ``to_json()``."""
 
     def __str__(self) -> str:
-        left = sum(row.left for row in self.rows)
-        lines = [f"{self.taken} products on toprung's kernels, {left} that were CuPy's, {self.small} small"]
-        lines.append(f"{'product':40} {'lie':3} {'ours':>8} {'theirs':>8}")
+        lines = [f"{self.taken} products on toprung's kernels, {self.left} on CuPy's, {self.small} too small"]
+        if self.rows:
+            lines.append(f"{'product':40} {'layout':6} {'toprung':>8} {'CuPy':>8}")
         for row in self.rows:
-            lines.append(f"{row.problem:40} {row.layout:3} {row.taken:8} {row.left:8}")
-            lines += indented(row.kernel or row.why, WIDTH)
-        for reason, count in self.refused.items():
-            lines += [f"{count} calls left to CuPy:", *indented(reason, WIDTH)]
+            lines.append(f"{row.problem:40} {row.layout:6} {row.taken:8} {row.left:8}")
+            lines += indented(row.kernel or row.why)
+        lines += self.left_to("CuPy")
+        if self.rows:
+            lines.append(LEGEND)
+        elif not (self.small or self.refused):
+            lines += indented("no float32 product of CuPy arrays has run since enable")
         return "\n".join(lines)
 
 

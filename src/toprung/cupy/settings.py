@@ -35,6 +35,10 @@ class Settings:
     @classmethod
     def of(cls, precision: str, own: bool, min_flops: int | None) -> Settings:
         """Return settings from what a caller gave."""
+        if callable(precision):
+            raise BadArgument(
+                "precision is a name, not a function: to decorate one, write @toprung.cupy.use(), with its parentheses"
+            )
         if known_precision(precision) == "tf32":
             raise BadArgument("precision 'tf32' is CuPy's own: set CUPY_TF32=1 in the environment")
         if precision in ON_REQUEST:

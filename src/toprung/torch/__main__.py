@@ -18,35 +18,44 @@ FAREWELL = 10.0
 
 EXAMPLES = """examples:
   python -m toprung.torch train.py --lr 1e-3
-  python -m toprung.torch --report - train.py     at the end: what ran where
-  python -m toprung.torch --audit - train.py      which products PyTorch computes in TF32
+  python -m toprung.torch --report train.py               at the end: what ran where, as a table on stderr
+  python -m toprung.torch --report ran.html --measure train.py    the same as a page, with times
+  python -m toprung.torch --audit train.py                which products PyTorch computes in TF32
   python -m toprung.torch --precision fp32 -m package.train --epochs 3
   torchrun --nproc-per-node 2 -m toprung.torch train.py
 
+FILE may be left out before a program whose name ends with .py.
 Processes that the program starts by itself enable toprung themselves: toprung.torch.enable()."""
+
+VALUED = ("--precision", "--min-flops", "--report", "--audit")
+"""Options that a value follows."""
 
 
 def main(given: list[str] | None = None) -> None:
     """Run a program with toprung enabled. The exit status is the program's; 2 for options that there are not."""
     parser = argparse.ArgumentParser(
         prog="python -m toprung.torch", description="Run a program with its fp32 matrix products through toprung, without an edit.",
-        epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False,
     )  # fmt: skip
     parser.add_argument("--precision", default="auto", help="auto (default), fp32x or fp32: see toprung.torch.enable")
     parser.add_argument("--own", action="store_true", help="run toprung's kernels also where PyTorch's own are as fast")
     parser.add_argument("--min-flops", type=float, metavar="N", help="operations below which PyTorch's own run")
     parser.add_argument("--cpu", action="store_true", help="take products on the CPU, too")
-    parser.add_argument("--report", metavar="FILE", help="write what ran as JSON, or a page to FILE.html; - for a table on stderr")
+    parser.add_argument(
+        "--report", metavar="FILE", nargs="?", const="-",
+        help="say at the end what ran: as JSON in FILE, as a page in FILE.html, or as a table on stderr (no FILE, or -)",
+    )  # fmt: skip
     parser.add_argument("--measure", action="store_true", help="with --report: how long each kind takes on toprung's and PyTorch's")
     parser.add_argument("--modules", action="store_true", help="with --report: name the modules that make the products")
     parser.add_argument(
-        "--audit", metavar="FILE",
-        help="take nothing, and write in which precision PyTorch computes each product, with its error; - for a table on stderr",
+        "--audit", metavar="FILE", nargs="?", const="-",
+        help="run on PyTorch's own kernels, and say in which precision each product was computed, with its error: as JSON in "
+        "FILE, or as a table on stderr (no FILE, or -)",
     )  # fmt: skip
     parser.add_argument("-m", dest="module", action="store_true", help="the program is a module, not a file")
     parser.add_argument("program", help="file, or module with -m")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="what the program is given")
-    options = parser.parse_args(given)
+    options = parser.parse_args(_with_files(sys.argv[1:] if given is None else given))
     try:
         import torch  # noqa: F401
     except ImportError:
@@ -54,6 +63,10 @@ def main(given: list[str] | None = None) -> None:
     try:
         if options.report is not None and options.audit is not None:
             parser.error("--report and --audit exclude each other: an audited program runs on PyTorch's own kernels")
+        if options.measure and options.report is None:
+            parser.error("--measure belongs to --report, which writes the times")
+        if options.audit is not None and options.audit.endswith(".html"):
+            parser.error(f"an audit is a table or JSON, not a page: name a file like {Path(options.audit).with_suffix('.json')}")
         named = options.audit if options.report is None else options.report
         file = None if named in (None, "-") else result_file(Path(named))
         from toprung.torch import enable
@@ -64,8 +77,9 @@ def main(given: list[str] | None = None) -> None:
         enable(options.precision, device_types=kinds, own=options.own, min_flops=options.min_flops, modules=options.modules)
     except ToprungError as error:
         parser.error(str(error))
-    if not options.module and not Path(options.program).exists():
-        parser.error(f"there is no file {options.program}: name a program, or a module after -m")
+    program = Path(options.program)
+    if not options.module and not (program.is_file() or (program / "__main__.py").is_file()):
+        parser.error(f"there is no program {options.program}: name a file, or a module after -m")
     sys.argv[:] = [options.program, *options.arguments]
     try:
         with auditing or contextlib.nullcontext():
@@ -78,6 +92,16 @@ def main(given: list[str] | None = None) -> None:
     finally:
         if named is not None:
             _written(file, auditing and auditing.found, options.measure)
+
+
+def _with_files(given: list[str]) -> list[str]:
+    """Return arguments in which ``-`` stands behind a ``--report`` or ``--audit`` that the program follows directly."""
+    at = 0
+    while at < len(given) and given[at].startswith("-"):
+        if given[at] in ("--report", "--audit") and given[at + 1 : at + 2] and given[at + 1].endswith(".py"):
+            return [*given[: at + 1], "-", *given[at + 1 :]]
+        at += 2 if given[at] in VALUED else 1
+    return given
 
 
 def _written(file: Path | None, audited: Any, measure: bool) -> None:

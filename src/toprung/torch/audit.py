@@ -119,25 +119,41 @@ class Audit:
         calls = sum(row.count for row in self.rows)
         low = sum(row.count for row in self.lowered)
         said = f"{calls} products, none in less than the type of its operands"
-        lines = [
-            f"{low} of {calls} products had fp32 operands and were computed in less than fp32" if low else said,
-            f"{'operator':12} {'batch×M×N×K':22} {'lie':3} {'calls':>6} {'computed in':13} {'error':>8} {'ours':>8}",
-        ]
+        lines = [f"{low} of {calls} products had fp32 operands and were computed in less than fp32" if low else said]
+        worst = [_figure(max((x for x in errors if not math.isnan(x)), default=math.nan)) for errors in self._errors]
+        if all(worst):
+            lines.append(f"largest error of fp32 products: PyTorch's {worst[0]}, toprung's {worst[1]}")
+        if self.rows:
+            lines.append(
+                f"{'operator':12} {'batch×M×N×K':20} {'layout':6} {'calls':>5} {'computed in':13} {'PyTorch':>8} {'toprung':>8}"
+            )
         for module in dict.fromkeys(row.module for row in self.rows):
             lines.append(module or "(no module)")
             for row in self.rows:
                 if row.module == module:
                     mark = "!" if row.lowered else " "
-                    op = row.op + (" ←" if row.backward else "")
+                    what = f"{row.op + ' ←' * row.backward:10} {row.problem}"
                     lines.append(
-                        f"{mark} {op:10} {row.problem:22} {row.layout:3} {row.count:6} {row.precision:13} "
+                        f"{mark} {what:31} {row.layout:6} {row.count:5} {row.precision:13} "
                         f"{_figure(row.error):>8} {_figure(row.ours):>8}"
                     )
         for why in dict.fromkeys(row.why for row in self.rows if row.why):
-            lines += textwrap.wrap(f"ours is missing where {why}", 78, subsequent_indent="    ")
+            lines += textwrap.wrap(f"toprung's error is missing where {why}", 78, subsequent_indent="    ")
         if self.hidden:
-            lines += ["not looked into:", *(f"    {name}: {count} calls" for name, count in self.hidden.items())]
-        return "\n".join([*lines, "← in the backward pass; ! in less than fp32; errors of sampled rows"])
+            lines.append("not looked into, because they multiply inside of other libraries:")
+            lines += [f"    {name}: {count} call{'s' * (count > 1)}" for name, count in self.hidden.items()]
+        if self.rows:
+            lines += [
+                "layout of A and B: N by rows, T by columns, S with gaps; ← in the backward pass",
+                "! in less than fp32; last two columns: errors of sampled rows against float64",
+            ]
+        return "\n".join(lines)
+
+    @property
+    def _errors(self) -> tuple[list[float], list[float]]:
+        """PyTorch's errors and toprung's, of the kinds of which there are both."""
+        both = [row for row in self.rows if not math.isnan(row.ours)]
+        return [row.error for row in both], [row.ours for row in both]
 
 
 def _figure(x: float) -> str:
@@ -161,7 +177,7 @@ def audit(fn: Callable[..., Any], *args: Any, precision: str = "auto", rows: int
     Raises
     ------
     BadArgument
-        a precision that there is not, or no rows
+        no function, a precision that there is not, or no rows
 
     Examples
     --------
@@ -169,6 +185,8 @@ def audit(fn: Callable[..., Any], *args: Any, precision: str = "auto", rows: int
     >>> print(found)  # doctest: +SKIP
     >>> assert not found.lowered  # nobody has switched on TF32  # doctest: +SKIP
     """
+    if not callable(fn):
+        raise BadArgument(f"fn is a function to run, not {type(fn).__name__}: pass lambda: loss(model(x)).backward(), say")
     known_precision(precision)
     if isinstance(rows, bool) or not isinstance(rows, int) or rows < 1:
         raise BadArgument(f"rows is a number of rows from 1 on, not {rows!r}")

@@ -201,6 +201,7 @@ def multiply(
         made = started(entry, call, a, b, bias, beta, alpha, out, inplace, at_a, at_b)
     if made is None:
         entry.left += 1
+        entry.why = entry.why or "there was no memory for what toprung needs beside the result"
     else:
         entry.taken += 1
     return made

@@ -6,12 +6,10 @@ import math
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from toprung.blas.counted import CountedReport, indented, not_by_kind
+from toprung.blas.counted import LEGEND, CountedReport, indented, not_by_kind
+from toprung.errors import BadArgument
 from toprung.torch import products, timing
 from toprung.torch.texts import UNSEEN
-
-WIDTH = 76
-"""Characters in a line of the printed report."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +56,9 @@ class Row:
             found += f": {1e6 * self.seconds:.1f} µs"
         if not math.isnan(self.their_seconds):
             found += f"; PyTorch's{f' {self.their_kernel}' * bool(self.their_kernel)}: {1e6 * self.their_seconds:.1f} µs"
+        if self.kernel and self.left:
+            times = "once" if self.left == 1 else f"{self.left} times"
+            found += f"; PyTorch's own ran {times}: {self.why or 'the kernel was not ready'}"
         if self.escalated:
             found += f"; {self.escalated:,} pieces were computed again in plain fp32, for their numbers lie too far apart"
         return found
@@ -65,7 +66,14 @@ class Row:
 
 @dataclass(frozen=True)
 class Report(CountedReport[Row]):
-    """Counts of products since ``enable``, by kind; ``print`` it, or take ``to_json()`` or ``to_html()``."""
+    """Counts of products since ``enable``, by kind; ``print`` it, or take ``to_json()`` or ``to_html()``.
+
+    Attributes
+    ----------
+    device_types : devices whose tensors are taken, by any of the settings that were active
+    """
+
+    device_types: tuple[str, ...] = ()
 
     @property
     def eligible(self) -> int:
@@ -84,19 +92,21 @@ class Report(CountedReport[Row]):
         return page.rendered(self)
 
     def __str__(self) -> str:
-        lines = [
-            f"{self.taken} products on toprung's kernels, {self.eligible - self.taken} that might have been, {self.small} small",
-            f"{'operator':18} {'batch×M×N×K':24} {'lie':3} {'ours':>8} {'theirs':>8}",
-        ]
+        lines = [f"{self.taken} products on toprung's kernels, {self.left} on PyTorch's, {self.small} too small"]
+        if self.rows:
+            lines.append(f"{'operator':18} {'batch×M×N×K':24} {'layout':6} {'toprung':>8} {'PyTorch':>8}")
         for row in self.rows:
-            lines.append(f"{row.op:18} {row.problem:24} {row.layout:3} {row.taken:8} {row.left:8}")
-            lines += indented(row.line(), WIDTH)
+            lines.append(f"{row.op:18} {row.problem:24} {row.layout:6} {row.taken:8} {row.left:8}")
+            lines += indented(row.line())
             if row.modules:
                 first, *others = row.modules
                 more = f" and {len(others)} more" if others else ""
-                lines += indented(f"in {first or 'no module'}{more}", WIDTH)
-        for reason, count in self.refused.items():
-            lines += [f"{count} calls left to PyTorch:", *indented(reason, WIDTH)]
+                lines += indented(f"in {first or 'no module'}{more}")
+        lines += self.left_to("PyTorch")
+        if self.rows:
+            lines.append(LEGEND)
+        elif not (self.small or self.refused):
+            lines += indented(f"no fp32 matrix product of tensors on {' or '.join(self.device_types) or 'any device'} has run")
         return "\n".join([*lines, "not seen:", *(f"    {what}" for what in UNSEEN)])
 
 
@@ -117,7 +127,14 @@ def report(measure: bool = False) -> Report:
     ----------
     measure : True to run each kind of product anew, on random operands that lie alike, and say how long toprung's kernels and
         PyTorch's own take; some tenths of a second for each
+
+    Raises
+    ------
+    BadArgument
+        another value of ``measure``
     """
+    if not isinstance(measure, bool):
+        raise BadArgument(f"measure is True or False, not {measure!r}: the report is of all products since enable")
     kinds: dict[tuple[str, ...], list[Any]] = {}
     for one in products.every():
         for entry in [*one.past.values(), *one.entries.values()]:
@@ -130,4 +147,6 @@ def report(measure: bool = False) -> Report:
         )
         for (op, problem, layout, device, kernel, why), entries in kinds.items()
     ]  # fmt: skip
-    return Report(tuple(sorted(rows, key=lambda row: -(row.taken + row.left))), *not_by_kind(products.every()))
+    kinds_of_device = dict.fromkeys(kind for one in products.every() for kind in one.settings.device_types)
+    ordered = sorted(rows, key=lambda row: -(row.taken + row.left))
+    return Report(tuple(ordered), *not_by_kind(products.every()), tuple(kinds_of_device))

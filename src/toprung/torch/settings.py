@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from toprung.dispatch.select import ON_REQUEST, known_precision
@@ -52,6 +52,10 @@ class Settings:
         reproducible: bool | None, modules: bool = False,
     ) -> Settings:  # fmt: skip
         """Return settings from what a caller gave."""
+        if callable(precision):
+            raise BadArgument(
+                "precision is a name, not a function: to decorate one, write @toprung.torch.use(), with its parentheses"
+            )
         if known_precision(precision) == "tf32":
             raise BadArgument("precision 'tf32' is PyTorch's own: set torch.backends.cuda.matmul.fp32_precision = 'tf32'")
         if precision in ON_REQUEST:
@@ -70,7 +74,8 @@ class Settings:
 
 def _words(name: str, given: Collection[str], known: tuple[str, ...]) -> tuple[str, ...]:
     """Return names that exist, in their usual order; raise BadArgument for others, or for none."""
-    words = {given} if isinstance(given, str) else set(given)
-    if not words or not words <= set(known):
-        raise BadArgument(f"{name} are some of {', '.join(known)}, not {', '.join(map(repr, words - set(known))) or 'none'}")
+    words = [given] if isinstance(given, str) else list(given) if isinstance(given, Iterable) else [given]
+    unknown = [word for word in words if not isinstance(word, str) or word not in known]
+    if unknown or not words:
+        raise BadArgument(f"{name} are some of {', '.join(known)}, not {', '.join(map(repr, unknown)) or 'none'}")
     return tuple(word for word in known if word in words)
