@@ -163,6 +163,19 @@ def test_the_precision_goes_by_the_error(error: float, name: str) -> None:
     assert _computed_in(error, {"TF32": 3e-4, "bf16": 2.4e-3}, "cpu") == name
 
 
+def test_solvers_and_decompositions_are_counted() -> None:
+    x = torch.randn(6, 6, device=DEVICE)
+
+    def solved() -> None:
+        lower = torch.linalg.cholesky(x @ x.T + 6 * torch.eye(6, device=DEVICE))
+        torch.linalg.solve_triangular(lower, x, upper=False)
+        torch.linalg.qr(x)
+
+    found = toprung.torch.audit(solved)
+    assert found.hidden == {"linalg_cholesky_ex": 1, "linalg_solve_triangular": 1, "linalg_qr": 1} and len(found.rows) == 1
+    assert "linalg_qr: 1 call\n" in str(found)
+
+
 def test_what_is_no_function_is_refused() -> None:
     with pytest.raises(errors.BadArgument, match="fn is a function to run, not Tensor: pass lambda"):
         toprung.torch.audit(torch.ones(3, device=DEVICE))
