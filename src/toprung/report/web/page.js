@@ -3,7 +3,7 @@
 const data = JSON.parse(document.getElementById("data").textContent);
 const $ = id => document.getElementById(id);
 const ROUNDING = 2 ** -24, SAMPLE = 0.03, ROUNDS = 4, CHECKED = 8, GRADE = 16;
-const rungs = data.rungs, edits = {}, chosen = {}, rows = {};
+const rungs = data.rungs, edits = {}, chosen = {}, rows = {}, trials = {};
 let gpu = null, opening = null, current = rungs[0], job = 0, operands = null, figures = null, shared = null;
 
 // small things
@@ -33,7 +33,7 @@ const missing = (why, what) => {
     $("missing").hidden = false;
     $("missing-why").textContent = why;
     $("missing-what").replaceChildren(...what.map(line => el("li", {}, line)));
-    for (const id of ["climb", "run", "versus", "stop"]) $(id).disabled = true;
+    for (const id of ["climb", "run", "versus", "vary", "stop"]) $(id).disabled = true;
     $("device").hidden = true;
     say("no WebGPU here");
     state("missing");
@@ -204,7 +204,7 @@ const steps = async (rung, text, tile, n) => {
     const kernel = await build(text, {...d, ...rung.options}, "gemm");
     const main = bound(kernel, [M, N, K, f(1), a.ld, b.ld, f(0), target.ld], [a.buffer, b.buffer, target.buffer], [up(N, d.BN) / d.BN, up(M, d.BM) / d.BM]);
     const padded = target === c ? null : {buffer: target.buffer, elements: target.rows * target.cols};
-    return {all: [...before, main, ...after], helpers: [...before, ...after], padded, free: () => scratch.forEach(m => m.destroy())};
+    return {all: [...before, main, ...after], main: [main], helped: before.length + after.length > 0, padded, free: () => scratch.forEach(m => m.destroy())};
 };
 
 // measuring
@@ -337,6 +337,18 @@ const timed = async (make, work, mine) => {
     const more = [seconds, await sample([launch], 1, mine), await sample([launch], 1, mine)];
     return work(loops) / Math.min(...more);
 };
+// the fewest workgroups that give nine tenths of the speed of many: about as many as the GPU has units to run them on
+const groupsToFill = async (kernel, loops, buffers, most, mine) => {
+    const speeds = [];
+    for (let power = 1; power <= most; power *= 2) {
+        for (const g of power > 1 && power < most ? [power, 1.5 * power] : [power]) {
+            const launch = bound(kernel, [loops], buffers, [g]);
+            speeds.push([g, g / Math.min(await sample([launch], 1, mine), await sample([launch], 1, mine))]);
+        }
+    }
+    const best = Math.max(...speeds.map(([, s]) => s));
+    return speeds.find(([, s]) => s >= 0.9 * best)[0];
+};
 const probe = async mine => {
     const cpu = gpu.kind === "cpu", local = Math.min(256, gpu.limits.maxComputeInvocationsPerWorkgroup), made = [];
     const take = bytes => { const b = buffer(bytes); made.push(b); return b; };
@@ -357,6 +369,7 @@ const probe = async mine => {
             }
             return sum;
         });
+        found.busy = await groupsToFill(kernel, ran, [start, step, out], groups, mine);
         found.fused = ends[0] === ends[1] ? null : value === ends[1] ? true : value === ends[0] ? false : null;
     }
     for (const [name, mib, passes] of [["memory", cpu ? 16 : 128, 1], ["cache", cpu ? 1 : 4, 8]]) {
@@ -398,10 +411,12 @@ const counts = (text, tile) => {
 const NAMES = {multiply: "multiply-adds", memory: "memory, each matrix once", cache: "reads of buffers, through the caches", workgroup: "reads of workgroup memory"};
 const model = (text, tile, n) => {
     const {buffers, workgroup} = counts(text, tile);
-    if (!figures) return {buffers, workgroup, seconds: NaN, limiter: "", levels: {}};
-    const levels = {multiply: 2 * n ** 3 / figures.multiply, memory: 12 * n * n / figures.memory, cache: buffers * n ** 3 / figures.cache, workgroup: workgroup * n ** 3 / figures.workgroup};
+    const groups = Math.ceil(n / tile.defines.BM) * Math.ceil(n / tile.defines.BN);
+    if (!figures) return {buffers, workgroup, groups, filled: 1, seconds: NaN, limiter: "", levels: {}};
+    const filled = Math.min(1, groups / figures.busy); // a workgroup runs on one unit: with fewer of them some have nothing to do
+    const levels = {multiply: 2 * n ** 3 / figures.multiply / filled, memory: 12 * n * n / figures.memory, cache: buffers * n ** 3 / figures.cache, workgroup: workgroup * n ** 3 / figures.workgroup / filled};
     const known = Object.entries(levels).filter(([, s]) => s > 0), [limiter, seconds] = known.reduce((a, b) => b[1] > a[1] ? b : a, ["multiply", 0]);
-    return {buffers, workgroup, levels, limiter, seconds};
+    return {buffers, workgroup, groups, filled, levels, limiter, seconds};
 };
 const speed = (seconds, n) => 2 * n ** 3 / seconds / 1e9;
 const ceiling = n => speed(Math.max(2 * n ** 3 / figures.multiply, 12 * n * n / figures.memory), n);
@@ -425,7 +440,7 @@ const show = tile => Object.entries(tile.given).map(([k, v]) => `${k}=${v}`).joi
 // climbing
 
 const buttons = busy => {
-    $("climb").disabled = $("run").disabled = $("versus").disabled = busy;
+    for (const id of ["climb", "run", "versus", "vary"]) $(id).disabled = busy;
     $("stop").disabled = !busy;
 };
 const work = async action => {
@@ -452,7 +467,7 @@ const work = async action => {
     }
 };
 const attempt = async (rung, n, mine) => {
-    const row = rows[rung.stem] = {rung, n, tile: tileOf(rung), text: textOf(rung), yours: textOf(rung) !== rung.text, seconds: [], helpers: [], calls: 1, state: "building", failure: ""};
+    const row = rows[rung.stem] = {rung, n, tile: tileOf(rung), text: textOf(rung), yours: textOf(rung) !== rung.text, seconds: [], kernel: [], calls: 1, state: "building", failure: ""};
     draw();
     const reason = refusal(rung);
     if (reason) { row.state = "absent"; row.failure = reason; draw(); return row; }
@@ -485,7 +500,7 @@ const again = async (some, mine) => {
             if (row.state !== "timed") continue;
             say(`Timing in turns: ${turn + 1} of ${ROUNDS}, rung ${row.rung.number}`);
             row.seconds.push(await sample(row.launches.all, row.calls, mine));
-            if (row.launches.helpers.length) row.helpers.push(await sample(row.launches.helpers, row.calls, mine));
+            row.kernel.push(row.launches.helped ? await sample(row.launches.main, row.calls, mine) : row.seconds.at(-1));
             draw();
         }
     }
@@ -497,16 +512,38 @@ const measured = async (mine, rung) => {
     drawFigures();
     draw();
 };
-const climb = () => work(async (mine, n) => {
+const ofBound = row => speedOf(row) / speed(model(row.text, row.tile, row.n).seconds, row.n);
+// a rung beyond its bound may mean that something else ran while the figures were taken: they are taken once more, and the better kept
+const remeasured = async mine => {
+    if (!Object.values(rows).some(row => speedOf(row) && ofBound(row) > 1.02)) return;
+    say("A rung passed its bound: measuring again what your GPU can do …");
+    const second = await probe(mine);
+    for (const level of ["multiply", "memory", "cache", "workgroup", "busy"]) figures[level] = Math.max(figures[level], second[level]);
+    drawFigures();
+    draw();
+};
+// a large GPU has too little to do at the size that suits a small one: what the page climbs at unasked grows until rung 1 takes a while
+const grown = (n, seconds) => n >= 1024 && n < 4096 && seconds < 0.003 ? 2 * n : n;
+const climb = (asked = true) => work(async (mine, n) => {
     for (const stem of Object.keys(rows)) { rows[stem].launches?.free(); delete rows[stem]; }
     say("Making operands, and the float64 product of some rows …");
     prepare(n);
     for (const rung of rungs) {
         say(`Rung ${rung.number} of ${rungs.length}: ${rung.idea}`);
-        await attempt(rung, n, mine);
+        let row = await attempt(rung, n, mine);
+        while (!asked && !shared && rung === rungs[0] && row.seconds.length) {
+            const more = grown(n, median(row.seconds));
+            if (more === n || ![...$("size").options].some(o => Number(o.value) === more)) break;
+            row.launches.free();
+            n = more;
+            $("size").value = String(n);
+            prepare(n);
+            row = await attempt(rung, n, mine);
+        }
         if (rung === rungs[0]) await measured(mine);
     }
     await again(Object.values(rows), mine);
+    await remeasured(mine);
 });
 const runOne = () => work(async (mine, n) => {
     prepare(n);
@@ -544,13 +581,15 @@ const versus = () => work(async (mine, n) => {
 
 const sizes = () => {
     const known = [100, 256, 512, 1000, 1024, 2048, 4096], most = gpu ? gpu.limits.maxStorageBufferBindingSize : Infinity;
-    const wanted = $("size").value || String(gpu?.kind === "gpu" ? 1024 : 256);
+    const brought = known.includes(shared?.n) ? shared.n : 0, wanted = $("size").value || String(brought || (gpu?.kind === "gpu" ? 1024 : 256));
     $("size").replaceChildren(...known.filter(n => 4 * n * n <= most).map(n => el("option", {value: n, selected: String(n) === wanted}, n % 16 ? `${n} (no whole tiles)` : String(n))));
 };
 const drawFigures = () => {
-    const cards = [["Multiply-adds", `${figure(figures.multiply / 1e9)} GFLOP/s${figures.fused === null ? "" : figures.fused ? ", fused" : ", rounded twice"}`], ["Memory, read", `${figure(figures.memory / 1e9)} GB/s`],
-        ["Caches, read", `${figure(figures.cache / 1e9)} GB/s`], ["Workgroup memory, read", `${figure(figures.workgroup / 1e9)} GB/s`]];
-    $("figures").replaceChildren(...cards.map(([name, text]) => el("div", {}, el("dt", {}, name), el("dd", {}, text))));
+    const rate = (value, unit) => figures ? `${figure(value / 1e9)} ${unit}` : "…", rounded = figures?.fused === true ? "fused: rounded once" : figures?.fused === false ? "rounded twice" : "";
+    const cards = [["Multiply-adds", rate(figures?.multiply, "GFLOP/s"), rounded], ["Memory, read", rate(figures?.memory, "GB/s")], ["Caches, read", rate(figures?.cache, "GB/s")], ["Workgroup memory, read", rate(figures?.workgroup, "GB/s")],
+        ["Busy from", figures ? `${figures.busy} workgroup${figures.busy === 1 ? "" : "s"}` : "…", "on: fewer leave it idle"]];
+    $("figures").replaceChildren(...cards.map(([name, text, more]) => el("div", {}, el("dt", {}, name), el("dd", {}, text), ...(more ? [el("dd", {className: "said"}, more)] : []))));
+    if (!figures) return;
     const each = figures.workgroup / (figures.multiply / 2);
     $("ceiling").textContent = `For each multiply-add that it could do, ${gpu.label} gets ${each.toPrecision(2)} bytes from workgroup memory and ${(figures.cache / (figures.multiply / 2)).toPrecision(2)} from its caches. Rung 1 asks for 8 bytes from the caches: that gap is what the ladder closes.`;
 };
@@ -558,11 +597,11 @@ const speedOf = row => row?.state === "timed" && row.seconds.length ? speed(medi
 const draw = () => {
     const n = Object.values(rows)[0]?.n ?? 0, best = Math.max(0, ...Object.values(rows).map(speedOf)), top = figures && n ? ceiling(n) : 0;
     const near = best > 0.15 * top, full = Math.max(best, near ? top : 0, 1e-9) * (near ? 1.02 : 1.25);
+    const focused = document.activeElement?.closest?.("#rungs tr")?.id; // the rows are made anew while somebody may walk through them
     $("rungs").tBodies[0].replaceChildren(...rungs.map(rung => {
         const row = rowOf(rung), got = speedOf(row), last = speedOf(rowOf(before(rung) ?? rung));
-        const track = el("div", {className: "track"});
+        const track = el("div", {className: "track"}), limit = got && figures ? speed(model(row.text, row.tile, row.n).seconds, row.n) : 0;
         if (got) {
-            const limit = figures ? speed(model(row.text, row.tile, row.n).seconds, row.n) : 0;
             track.append(el("div", {className: row.yours ? "fill yours" : "fill", style: `width:${100 * Math.min(1, got / full)}%`}), el("b", {}, `${figure(got)}${row.yours ? ", yours" : ""}`));
             if (limit && limit <= full) track.append(el("div", {className: "tick", style: `left:calc(${100 * limit / full}% - 2px)`, title: `bound of this rung: ${figure(limit)} GFLOP/s`}));
         }
@@ -570,12 +609,15 @@ const draw = () => {
         const button = el("button", {type: "button", "aria-current": String(rung === current)}, `${rung.number}  ${rung.idea}`);
         button.addEventListener("click", () => choose(rung));
         return el("tr", {className: rung === current ? "chosen" : "", id: `row-${rung.stem}`}, el("td", {}, button), el("td", {className: "bars"}, track),
+            el("td", {className: "number", title: limit ? `its bound is ${figure(limit)} GFLOP/s` : ""}, ...(limit ? [percent(got / limit), el("span", {className: "narrow"}, " of its bound")] : [])),
             el("td", {className: "number"}, got && last && rung !== rungs[0] ? `× ${(got / last).toFixed(2)}` : ""), el("td", {className: outcome[0], title: row?.failure ?? ""}, outcome[1]));
     }));
+    if (focused) document.querySelector(`#${focused} button`)?.focus();
     $("scale").textContent = !top ? "" : near ? `Your GPU's bound at ${n} is ${figure(top)} GFLOP/s; the bars' right end. The best rung reaches ${(100 * best / top).toFixed(0)} % of it.`
         : best ? `Your GPU's bound at ${n} is ${figure(top)} GFLOP/s, ${(top / best).toFixed(0)} times beyond the longest bar: bars are drawn against the best rung.` : "";
     if (best && !document.documentElement.dataset.first) document.documentElement.dataset.first = String(Math.round(performance.now() - started));
     explain();
+    drawShared();
 };
 const lines = (own, other) => { // which lines of own are not in other: the longest common subsequence, by dynamic programming
     const a = own.split("\n"), b = other.split("\n"), flat = line => line.trim().replace(/\s+/g, " ");
@@ -597,37 +639,116 @@ const header = rung => {
     const flat = idea.replace(/\s+/g, " ");
     return {picture: text.slice(1, end < 0 ? 1 : end).join("\n").replace(/^\n+|\n+$/g, ""), idea: flat[0].toUpperCase() + flat.slice(1)};
 };
+const part = x => x.toPrecision(3).replace(/\.?0+$/, "");
+const bytes = x => `${part(x)} byte${x === 1 ? "" : "s"}`;
+const percent = x => `${(100 * x).toFixed(0)} %`;
+const BEYOND = "That is more than its reads, counted one by one, would allow: invocations side by side want the same numbers, and a GPU reads those once; or the compiler joins reads of neighbours.";
+const alone = row => row?.kernel.length ? median(row.kernel) : 0;
 const explain = () => {
-    const rung = current, previous = before(rung), tile = tileOf(rung), n = Number($("size").value) || 1024, points = [];
+    const rung = current, previous = before(rung), tile = tileOf(rung), n = Number($("size").value) || 1024;
     const now = model(textOf(rung), tile, n), then = previous && model(textOf(previous), tileOf(previous), n);
-    const part = x => x.toPrecision(3).replace(/\.?0+$/, ""), row = rowOf(rung), old = previous && rowOf(previous), got = speedOf(row), was = speedOf(old);
-    points.push(header(rung).idea);
-    points.push(`Predicted before anything was timed: ${rung.expects}.`);
-    if (then) {
-        const bytes = x => `${part(x)} byte${x === 1 ? "" : "s"}`, compared = (word, a, b) => a === b ? `${bytes(b)} of ${word}, as before` : `${bytes(b)} of ${word} in place of ${part(a)}`;
-        points.push(`For each multiply-add it asks for ${compared("workgroup memory", then.workgroup, now.workgroup)}, and for ${compared("buffers", then.buffers, now.buffers)}, with the tile ${show(tile)}.`);
-    } else points.push(`For each multiply-add it asks for ${part(now.buffers)} bytes of buffers and none of workgroup memory.`);
-    if (figures && now.limiter) {
-        const limit = speed(now.seconds, n);
-        points.push(`On your GPU its bound at ${n} is ${figure(limit)} GFLOP/s, set by ${NAMES[now.limiter]}${then ? `; rung ${previous.number}'s was ${figure(speed(then.seconds, n))}, set by ${NAMES[then.limiter]}` : ""}.`);
-        if (got) {
-            const share = got / speed(now.seconds, row.n);
-            points.push(`Measured: ${figure(got)} GFLOP/s, ${(100 * share).toFixed(0)} % of that bound${was ? `, and ${(got / was).toFixed(2)} times rung ${previous.number}` : ""}${row.helpers.length ? `; ${(100 * median(row.helpers) / median(row.seconds)).toFixed(0)} % of its time goes into padding and transposing` : ""}.`);
-            if (was && then) points.push(reason(got / was, then, now, share, n));
-            else if (share < 0.3) points.push("Far below its bound: something that the count of bytes does not see limits it, such as address arithmetic, the checks of every index, or too few invocations in flight.");
-        }
-    }
-    if (row?.failure) points.push(row.state === "absent" ? `Left out: ${row.failure}.` : `It ${row.state === "wrong" ? "gives a wrong result" : "fails"}: ${row.failure}`);
+    const same = row => row?.n === n && row.tile === tileOf(row.rung) ? row : undefined; // another size or tile explains nothing of this one
+    const row = same(rowOf(rung)), old = previous && same(rowOf(previous)), got = speedOf(row), was = speedOf(old), limit = speed(now.seconds, n);
+    const own = alone(row), olds = alone(old), kernel = own && olds ? olds / own : got && was ? got / was : 0, helped = Boolean(row?.launches?.helped || old?.launches?.helped);
+    const asks = m => `${m.workgroup ? `${bytes(m.workgroup)} of workgroup memory and ` : ""}${bytes(m.buffers)} of buffers`;
+    const stops = m => `${NAMES[m.limiter]}${m.filled < 1 && m.limiter !== "cache" ? `, with ${m.groups} workgroups where your GPU needs about ${figures.busy} to be busy,` : ""}`;
+
     $("detail-title").textContent = `Rung ${rung.number}: ${rung.idea}`;
-    $("why").replaceChildren(el("ul", {}, ...points.map(p => el("li", {}, p))));
+    $("verdict").textContent = !got ? (row?.failure ? (row.state === "absent" ? `Left out here: ${row.failure}.` : `It ${row.state === "wrong" ? "gives a wrong result" : "fails"}: ${row.failure}`)
+        : gpu ? `Not measured at ${n} yet.` : "Not measured here.")
+        : `On your GPU at ${n}: ${figure(got)} GFLOP/s${was ? `, ${(got / was).toFixed(2)} times rung ${previous.number}` : ""}${kernel && helped && olds ? `; the kernel alone, without padding and transposing, ${kernel.toFixed(2)} times` : ""}.`;
+
+    $("held-title").textContent = previous ? `What held rung ${previous.number} back` : "What comes before";
+    $("held").textContent = !previous ? "Nothing: it is the loop that everybody writes first."
+        : `For each multiply-add rung ${previous.number} reads ${asks(then)}.${!figures ? "" : then.limiter === "multiply" ? ` By that count multiply-adds are its limit on your GPU${then.filled < 1 ? `, of which ${then.groups} workgroups use a part` : ""}.`
+            : ` By that count ${stops(then)} limit it on your GPU: the multipliers have work for ${percent(2 * n ** 3 / figures.multiply / then.seconds)} of the time.`}${was && figures ? ` It reaches ${percent(was / speed(then.seconds, n))} of what that allows.` : ""}`;
+    $("idea").textContent = header(rung).idea;
+    const rise = then && then.seconds / now.seconds;
+    $("predicted").textContent = `Written before anything was timed: “${rung.expects}”. For each multiply-add it asks for ${asks(now)}, with the tile ${show(tile)}.${!figures || !now.limiter ? ""
+        : ` So its bound on your GPU is ${figure(limit)} GFLOP/s, set by ${stops(now).replace(/,$/, "")}${then ? `: ${rise.toFixed(2)} times that of rung ${previous.number}` : ""}.`}`;
+    $("happened").textContent = !got ? $("verdict").textContent : `Measured: ${figure(got)} GFLOP/s${figures ? `, ${percent(got / limit)} of that bound` : ""}${was ? `, and ${(got / was).toFixed(2)} times rung ${previous.number}` : ""}.`
+        + `${figures && got > 1.05 * limit ? ` ${BEYOND}` : ""}${own && row.launches.helped ? ` Padding and transposing take ${percent(Math.max(0, 1 - own / median(row.seconds)))} of its time; without them the kernel reaches ${figure(speed(own, n))} GFLOP/s${olds ? `, ${kernel.toFixed(2)} times rung ${previous.number}'s` : ""}.` : ""}`;
+    $("reason").textContent = !figures || !got ? "Climb, and this says which of its reads, instructions or idle units decide it on your GPU." : was && then ? reason(kernel, then, now, got / limit, tile)
+        : got / limit < 0.3 ? "Far below its bound: something that the count of bytes does not see limits it, such as address arithmetic, the checks of every index, or too few invocations in flight." : "Its reads set the pace.";
+    $("limits").textContent = !figures || !now.limiter ? `${now.workgroup ? `Reads of workgroup memory: ${bytes(now.workgroup)}` : `Reads of buffers: ${bytes(now.buffers)}`} for each multiply-add.`
+        : `By the count of bytes, ${stops(now).replace(/,$/, "")}: ${figure(limit)} GFLOP/s at most, where ${figure(ceiling(n))} is all that your GPU can do.${got ? (got / limit < 0.5 ? ` It is at ${percent(got / limit)} of that, so what the count does not see weighs more: instructions beside the multiply-adds, waiting at barriers${helped ? ", padding and transposing" : ""}.` : got / limit > 1.05 ? " It is beyond that already, so these reads cost it less than the count says." : ` It is at ${percent(got / limit)} of that.`) : ""}`;
+    drawTrials();
 };
-const reason = (gain, then, now, share, n) => {
-    const allowed = then.seconds / now.seconds, fewer = now.workgroup < then.workgroup && then.workgroup > 0, ratio = then.workgroup / now.workgroup;
-    if (gain > 1.05 && fewer) return `Why it gains here: it reads workgroup memory ${ratio.toFixed(2)} times less for the same work${allowed > 1.02 ? `, and the bound rises ${allowed.toFixed(2)} times` : ""}. ${gain > 1.15 * ratio ? "It gains more than that: each read also cost instructions (an address, a check), and there are fewer of those." : gain < 0.85 * ratio ? `It gains less than that: ${now.limiter === "workgroup" ? "registers or waiting hold it back" : `now ${NAMES[now.limiter]} stop it first`}.` : "That is about what it gains, so those reads were what held the rung before."}`;
-    if (gain > 1.05) return `Why it gains here: the bytes are the same${now.workgroup === then.workgroup ? "" : " or more"}, so it is not traffic but the number of instructions and of waits around it that fell.`;
-    if (gain < 0.95 && allowed > 1.05) return `Why it loses here although its bound is higher: the reads it saves were not what held the rung before on this GPU, and what it adds (${now.buffers < then.buffers ? "staging and barriers" : "registers, narrower or more accesses"}) costs more. It reaches ${(100 * share).toFixed(0)} % of its bound.`;
+// why a kernel gains or loses here; gain is that of the kernel alone, for both rungs may be padded and transposed for
+const reason = (gain, then, now, share, tile) => {
+    const allowed = then.seconds / now.seconds, fewer = then.workgroup > 0 && now.workgroup < then.workgroup, ratio = then.workgroup / now.workgroup;
+    const idle = now.filled < 1 && now.filled < then.filled ? ` Its larger blocks leave ${now.groups} workgroups, and your GPU needs about ${figures.busy} to be busy, so part of it has nothing to do: take a larger size, or a smaller BM and BN below.` : "";
+    if (gain > 1.05 && fewer) {
+        const more = gain > 1.15 * ratio ? "The kernel gains more than that: each read also cost instructions (an address, a check of the index), and there are fewer of those."
+            : gain < 0.85 * ratio ? `The kernel gains less than that, ${gain.toFixed(2)} times: ${now.limiter === "workgroup" ? "registers, instructions or waiting hold it back" : `now ${NAMES[now.limiter]} stop it first`}.` : `That is about what the kernel gains, ${gain.toFixed(2)} times: those reads were what held the rung before.`;
+        return `Why it gains here: every number read from workgroup memory serves more multiply-adds${tile.defines.TM ? `, since an invocation keeps ${tile.defines.TM} × ${tile.defines.TN ?? 1} sums in registers` : ""}. It reads ${ratio.toFixed(2)} times fewer bytes for the same work. ${more}${idle}`;
+    }
+    if (gain > 1.05) return `Why it gains here: the bytes of workgroup memory are ${now.workgroup === then.workgroup ? "the same" : "more"}${then.workgroup ? "" : ", but those of buffers are fewer"}, so it is ${then.workgroup ? "the number of instructions and of waits around them that fell" : "reads through the caches that it saves"}.${idle}`;
+    if (idle) return `Why it ${gain < 0.95 ? "loses" : "gains nothing"} here:${idle}`;
+    if (gain < 0.95 && allowed > 1.05) return `Why it loses here although its bound is higher: the reads it saves were not what held the rung before on this GPU, and what it adds (${now.buffers < then.buffers ? "staging and barriers" : "registers, narrower or more accesses"}) costs more. It reaches ${percent(share)} of its bound.`;
     if (gain < 0.95) return "Why it loses here: it asks for no fewer bytes, and adds work beside the multiplications: more or narrower accesses, more registers, fewer workgroups at once.";
     return `Why it changes little here: ${allowed > 1.05 ? "what it saves was not what held the rung before on this GPU" : "the same level limits both"}.`;
+};
+
+// the explanation put to the test: the same code with other TM and TN reads other numbers of bytes for the same work
+
+const variations = rung => {
+    const tile = tileOf(rung), rest = t => Object.entries(t.given).filter(([k]) => k !== "TM" && k !== "TN").join(), found = rung.tiles.filter(t => fits(t) && rest(t) === rest(tile));
+    return found.length < 2 ? [] : found.sort((a, b) => counts(rung.text, b).workgroup - counts(rung.text, a).workgroup || a.items[0] - b.items[0]);
+};
+const blockOf = tile => `${tile.defines.TM ?? 1} × ${tile.defines.TN ?? 1}`;
+const vary = () => work(async (mine, n) => {
+    const rung = current, text = textOf(rung), found = [];
+    prepare(n);
+    await measured(mine);
+    trials[rung.stem] = {n, text, tile: tileOf(rung), found};
+    for (const tile of variations(rung)) {
+        const one = {tile, bytes: counts(text, tile).workgroup, seconds: [], failure: ""};
+        found.push(one);
+        say(`Block ${blockOf(tile)}: ${found.length} of ${variations(rung).length}`);
+        try {
+            one.launches = await steps(rung, text, tile, n);
+            const verdict = await verify(one.launches.all, one.launches.padded);
+            if (!verdict.right) throw new Refused(verdict.problems[0]);
+            const first = await sample(one.launches.main, 1, mine);
+            one.calls = Math.max(1, Math.min(500, Math.ceil(SAMPLE / first)));
+            one.seconds.push(await sample(one.launches.main, one.calls, mine));
+        } catch (error) {
+            if (error instanceof Stopped || gpu?.lost || !gpu) throw new Stopped();
+            one.failure = error.messages?.[0]?.text ?? error.message;
+        }
+        drawTrials();
+    }
+    for (let turn = 0; turn < ROUNDS; turn++) {
+        for (const one of found.filter(o => o.seconds.length)) {
+            say(`Blocks in turns: ${turn + 1} of ${ROUNDS}`);
+            one.seconds.push(await sample(one.launches.main, one.calls, mine));
+        }
+        drawTrials();
+    }
+    found.forEach(o => o.launches?.free());
+    trials[rung.stem].done = true;
+    drawTrials();
+});
+const drawTrials = () => {
+    const rung = current, n = Number($("size").value), held = trials[rung.stem], previous = before(rung);
+    const known = held && held.n === n && held.text === textOf(rung) ? held : null, some = variations(rung), old = previous && counts(textOf(previous), tileOf(previous)).workgroup;
+    $("trial").hidden = !known && !some.length;
+    $("trial-what").textContent = some.length ? `Runs this kernel with the blocks ${some.map(blockOf).join(", ")}: if reads of workgroup memory set the pace, fewer bytes must mean more speed.` : "";
+    $("trials").hidden = !known;
+    $("trial-said").textContent = "";
+    if (!known) return;
+    const rated = known.found.map(o => ({...o, rate: o.seconds.length ? speed(median(o.seconds), n) : 0})), best = rated.reduce((a, b) => b.rate > a.rate ? b : a);
+    $("trials").caption.textContent = `Rung ${rung.number} at ${n}; only TM and TN differ.`;
+    $("trials").tBodies[0].replaceChildren(...rated.map(o => el("tr", {}, el("td", {}, blockOf(o.tile), ...(o.bytes === old ? [el("div", {className: "said"}, `reads as rung ${previous.number}`)] : [])), el("td", {className: "number"}, String((o.tile.defines.TM ?? 1) * (o.tile.defines.TN ?? 1))),
+        el("td", {className: "number"}, part(o.bytes)), el("td", {className: "bars"}, el("div", {className: "track", title: o.failure}, el("div", {className: o === best ? "fill best" : "fill", style: `width:${best.rate ? 98 * o.rate / best.rate : 0}%`}), el("b", {}, o.rate ? figure(o.rate) : o.failure ? "fails" : "…"))))));
+    const right = rated.filter(o => o.rate);
+    if (!known.done || right.length < 2) return;
+    const most = right.filter(o => o.bytes === right[0].bytes).reduce((a, b) => b.rate > a.rate ? b : a), gain = best.rate / most.rate, ratio = most.bytes / best.bytes;
+    const beyond = right.filter(o => o.bytes < best.bytes && o.rate < 0.95 * best.rate).at(-1);
+    $("trial-said").textContent = (ratio > 1 && gain > 1.1 ? `From ${blockOf(most.tile)} to ${blockOf(best.tile)} the bytes fall ${ratio.toFixed(2)} times, and the kernel runs ${gain.toFixed(2)} times as fast: ${gain > 0.7 * ratio ? "the explanation holds here" : "the explanation holds in part; instructions and waiting that do not shrink with the reads hold the rest"}.`
+        : `From ${part(right[0].bytes)} to ${part(right.at(-1).bytes)} bytes the speed does not rise: reads of workgroup memory do not set the pace here.`)
+        + (beyond ? ` At ${blockOf(beyond.tile)} it is slower again though it reads less: ${beyond.tile.defines.TM * (beyond.tile.defines.TN ?? 1)} sums want more registers than an invocation gets, or too few invocations are left to hide waiting.` : "");
 };
 const drawCode = () => {
     const rung = current, previous = before(rung), text = textOf(rung), wrong = new Set((rowOf(rung)?.errors ?? []).map(e => e.line));
@@ -651,26 +772,46 @@ const showErrors = (rung, messages) => {
     }));
     drawCode();
 };
-// a workgroup's block of C with what one invocation owns of it, and what it reads of A and B for one k
-const drawBlock = (rung, tile, title) => {
-    const d = tile.defines, [BM, BN, TM, TN, DM, DN] = [d.BM, d.BN, d.TM ?? 1, d.TN ?? 1, d.DM, d.DN], side = 150, gap = 26;
+// what an invocation reads and keeps for one k, and where that lies in a workgroup's block of C
+const drawing = (width, height, label) => {
+    const make = (name, set, ...inside) => { const e = document.createElementNS("http://www.w3.org/2000/svg", name); for (const [k, v] of Object.entries(set)) e.setAttribute(k, v); e.append(...inside); return e; };
+    const svg = make("svg", {viewBox: `-1 -1 ${width + 2} ${height + 2}`, role: "img", "aria-label": label});
+    return {svg, box: (x, y, w, h, name) => svg.append(make("rect", {x, y, width: Math.max(w, 1), height: Math.max(h, 1), class: name})), word: (x, y, text) => svg.append(make("text", {x, y}, text))};
+};
+const drawRegisters = (TM, TN, title) => {
+    const side = 190, gap = 24, cell = Math.min(16, (side - gap) / Math.max(TM, TN)), {svg, box, word} = drawing(side, side, `${title}: ${TM} numbers of A and ${TN} of B are read for ${TM} by ${TN} sums`);
+    for (let i = 0; i < TM; i++) box(gap - cell - 4, gap + i * cell, cell - 1, cell - 1, "reads");
+    for (let j = 0; j < TN; j++) box(gap + j * cell, gap - cell - 4, cell - 1, cell - 1, "reads");
+    for (let i = 0; i < TM; i++) for (let j = 0; j < TN; j++) box(gap + j * cell, gap + i * cell, cell - 1, cell - 1, "owns");
+    word(0, gap + TM * cell + 12, "A");
+    word(gap + TN * cell + 3, 13, "B");
+    return svg;
+};
+const drawBlock = (tile, title) => {
+    const d = tile.defines, [BM, BN, TM, TN, DM, DN] = [d.BM, d.BN, d.TM ?? 1, d.TN ?? 1, d.DM, d.DN], side = 150, gap = 40;
     const high = d.VA ?? 1, wide = d.VEC ?? d.VB ?? 1, [tm, tn] = [Math.min(1, DM - 1), Math.min(1, DN - 1)];
     const own = Array.from({length: TM}, (_, i) => (tm + Math.floor(i / high) * DM) * high + i % high);
     const across = Array.from({length: TN}, (_, j) => (tn + Math.floor(j / wide) * DN) * wide + j % wide);
-    const most = Math.max(BM, BN), scale = side / most, make = (name, set) => { const e = document.createElementNS("http://www.w3.org/2000/svg", name); for (const [k, v] of Object.entries(set)) e.setAttribute(k, v); return e; };
-    const svg = make("svg", {viewBox: `0 0 ${side + gap + 4} ${side + gap + 4}`, role: "img", "aria-label": `${title}: an invocation owns ${TM} rows by ${TN} columns of a block of ${BM} by ${BN}`});
-    const box = (x, y, w, h, name) => svg.append(make("rect", {x, y, width: Math.max(w, 1), height: Math.max(h, 1), class: name}));
+    const scale = side / Math.max(BM, BN), {svg, box, word} = drawing(side + gap, side + gap + 18, `${title}: an invocation owns ${TM} rows by ${TN} columns of a block of ${BM} by ${BN}`);
     box(gap, gap, BN * scale, BM * scale, "block");
-    box(0, gap, gap - 8, BM * scale, "block");
-    box(gap, 0, BN * scale, gap - 8, "block");
-    for (const m of own) box(0, gap + m * scale, gap - 8, scale, "reads");
-    for (const n of across) box(gap + n * scale, 0, scale, gap - 8, "reads");
+    box(gap - 24, gap, 16, BM * scale, "block");
+    box(gap, gap - 24, BN * scale, 16, "block");
+    for (const m of own) box(gap - 24, gap + m * scale, 16, scale, "reads");
+    for (const n of across) box(gap + n * scale, gap - 24, scale, 16, "reads");
     for (const m of own) for (const n of across) box(gap + n * scale, gap + m * scale, scale, scale, "owns");
-    return el("figure", {}, svg, el("figcaption", {}, el("b", {}, title), el("br"), `${TM} + ${TN} = ${TM + TN} numbers read, ${TM} × ${TN} = ${TM * TN} multiply-adds: ${((TM + TN) / TM / TN).toPrecision(3).replace(/\.?0+$/, "")} reads for each`));
+    word(0, gap + 14, "A");
+    word(gap + 2, 12, "B");
+    word(gap, gap + BM * scale + 15, `C, ${BM} × ${BN}`);
+    return svg;
+};
+const drawRung = rung => {
+    const tile = tileOf(rung), TM = tile.defines.TM ?? 1, TN = tile.defines.TN ?? 1, title = `Rung ${rung.number}`, from = !counts(rung.text, tile).workgroup ? " from buffers" : needsSubgroups(rung) ? ", A's by shuffles" : "";
+    return el("figure", {}, el("div", {className: "pair"}, drawRegisters(TM, TN, title), drawBlock(tile, title)),
+        el("figcaption", {}, el("b", {}, title), `: ${TM} + ${TN} = ${TM + TN} numbers read${from}, ${TM} × ${TN} = ${TM * TN} multiply-add${TM * TN > 1 ? "s" : ""}: ${part((TM + TN) / TM / TN)} reads for each`));
 };
 const drawTile = () => {
     const older = before(current);
-    $("blocks").replaceChildren(...[older, current].filter(Boolean).map(r => drawBlock(r, tileOf(r), `Rung ${r.number}`)));
+    $("blocks").replaceChildren(...[older, current].filter(Boolean).map(drawRung));
     drawControls();
 };
 const drawControls = () => {
@@ -739,13 +880,21 @@ const opened = () => {
         if (found.v !== 1 || !Array.isArray(found.rows)) throw new Error();
         shared = found;
         $("shared-title").textContent = `What the link brought: ${String(found.gpu)} at ${Number(found.n)}`;
-        $("shared-table").tHead.replaceChildren(el("tr", {}, ...["rung", "idea", "GFLOP/s", "tile"].map(t => el("th", {scope: "col"}, t))));
-        $("shared-table").tBodies[0].replaceChildren(...found.rows.map(([number, got, yours, tile]) => el("tr", {}, el("td", {}, String(number)),
-            el("td", {}, (rungs.find(r => r.number === number)?.idea ?? "") + (yours ? ", changed" : "")), el("td", {className: "number"}, figure(Number(got))), el("td", {}, String(tile)))));
         $("shared").hidden = false;
+        drawShared();
     } catch {
         $("shared-said").textContent = "The link's outcome is damaged: ask for it again.";
     }
+};
+const drawShared = () => {
+    if (!shared) return;
+    const n = Number(shared.n), head = ["rung", "idea", "GFLOP/s there", "yours", "tile there"];
+    $("shared-table").tHead.replaceChildren(el("tr", {}, ...head.map((t, i) => el("th", {scope: "col", className: i === 2 || i === 3 ? "number" : ""}, t))));
+    $("shared-table").tBodies[0].replaceChildren(...shared.rows.map(([number, got, changed, tile]) => {
+        const rung = rungs.find(r => r.number === number), row = rung && rowOf(rung), own = row?.n === n ? speedOf(row) : 0;
+        return el("tr", {}, el("td", {}, String(number)), el("td", {}, (rung?.idea ?? "") + (changed ? ", changed" : "")), el("td", {className: "number"}, figure(Number(got))),
+            el("td", {className: "number"}, own ? figure(own) : "–"), el("td", {className: "said"}, String(tile)));
+    }));
 };
 const record = () => {
     const browser = (navigator.userAgentData?.brands ?? []).filter(b => !/not.*brand/i.test(b.brand)).map(b => `${b.brand} ${b.version}`).join(", ") || navigator.userAgent;
@@ -756,12 +905,12 @@ const record = () => {
             competitor: {kind: "rung", name: rung.name, ladder: data.ladder.name, rung: rung.stem, number: rung.number, idea: rung.idea, variant: row.yours ? "changed on the page" : "",
                 tile: row.tile.given, options: rung.options, precision: "fp32", resources: {}, ...(row.yours ? {text: row.text} : {})},
             problem: {...data.problem, M: n, N: n, K: n, lda: n, ldb: n, ldc: n}, flops, min_bytes: least, verdict: row.verdict, calls: row.calls, seconds,
-            helper_seconds: row.helpers, clocks_mhz: [], mode: "warm", joules: [], each_seconds: [], host_seconds: [], median_seconds: typical,
+            helper_seconds: row.launches.helped ? row.kernel.map((s, i) => Math.max(0, seconds[seconds.length - row.kernel.length + i] - s)) : [], clocks_mhz: [], mode: "warm", joules: [], each_seconds: [], host_seconds: [], median_seconds: typical,
             best_seconds: Math.min(...seconds), gflops: flops / typical / 1e9, gbytes_per_s: least / typical / 1e9,
         };
     });
     return {
-        notes: [`${data.ladder.name} promises ${data.ladder.note}`, "made by the page of toprung web; results were checked against float64 on some rows"], format: data.format, what: "toprung web",
+        notes: [`${data.ladder.name} promises ${data.ladder.note}`, "made by the page of toprung web; results were checked against float64 on some rows; a helper's seconds are those of the whole product less those of the kernel alone"], format: data.format, what: "toprung web",
         environment: {date: new Date().toISOString().replace(/\.\d+Z/, "+00:00"), commit: data.commit, packages: {toprung: data.version}, python: "", system: navigator.platform, cores: navigator.hardwareConcurrency,
             device: {name: gpu.label, short_name: gpu.label, slug: slug || "gpu", kind: gpu.kind, arch: "", backend: "webgpu", runtime: `WebGPU in ${browser}`, driver: [gpu.info.vendor, gpu.info.architecture].filter(Boolean).join(" ") || "unknown", compute_units: 0, clock_mhz: 0, peak_gflops: null}},
         figures, interrupted: false, failures: Object.values(rows).filter(r => ["wrong", "failed"].includes(r.state)).map(r => `${r.rung.name} at ${r.n}: ${r.failure}`), measurements,
@@ -799,6 +948,7 @@ $("stop").addEventListener("click", () => { job++; buttons(false); say("Stopped;
 $("size").addEventListener("change", explain);
 $("run").addEventListener("click", runOne);
 $("versus").addEventListener("click", versus);
+$("vary").addEventListener("click", vary);
 $("link").addEventListener("click", link);
 $("save").addEventListener("click", save);
 $("edit").addEventListener("click", () => editing($("editor").hidden));
@@ -810,8 +960,9 @@ $("editor").addEventListener("input", () => {
 addEventListener("hashchange", opened);
 opened();
 sizes();
+drawFigures();
 choose(rungs.find(r => r.number === 6) ?? rungs[0], false);
-window.toprung = {data, composed, rows, record, outcome, pack, unpack, value, lines, get gpu() { return gpu; }, get figures() { return figures; }};
+window.toprung = {data, composed, rows, record, outcome, pack, unpack, value, lines, model, reason, grown, get gpu() { return gpu; }, get figures() { return figures; }};
 document.documentElement.dataset.ready = "1";
-climb().then(() => { drawTile(); });
+climb(false).then(() => { drawTile(); });
 })();

@@ -59,7 +59,7 @@ def render(name: str = LADDER) -> str:
     parts = {
         "CSS": (HERE / "page.css").read_text(),
         "SCRIPT": (HERE / "page.js").read_text(),
-        "DATA": json.dumps(data, ensure_ascii=False).replace("</", "<\\/"),
+        "DATA": json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("</", "<\\/"),
     }
     text = (HERE / "page.html").read_text()
     for key, value in parts.items():

@@ -15,7 +15,7 @@ RUNG = Rung(
     },
     local_bytes=padded_tiles,
     rules=EQUAL_SHARES,
-    space={"BM": (32, 64, 128), "BN": (32, 64, 128), "BK": (8, 16, 32), "TM": (4, 8), "TN": (4, 8), "PADA": (0, 1)},
+    space={"BM": (32, 64, 128), "BN": (32, 64, 128), "BK": (8, 16, 32), "TM": (4, 8, 16), "TN": (4, 8, 16), "PADA": (0, 1)},
     switches=(LOOPS,),
     whole="ABC",
     transposed="A",
