@@ -1,11 +1,13 @@
 """Time products of an A split in flight and a B split beforehand, beside the other two ways to fp32's accuracy, cuBLAS and TF32.
 
-    python benchmarks/presplit.py results/nvidia-h200/presplit.json
+    python benchmarks/presplit.py results/nvidia-h200/presplit-launch.json
 
 First each block is held against float64 in every layout, type of A and alignment, on small products with edges, β and Inf. Then
-each shape's arms take turns, each a CUDA graph of several calls: every block, with the splitting pass on B and with a B prepacked;
+each shape's arms take turns, each a CUDA graph of several calls: every block, with B split in the launch itself where its K runs
+along memory ("one"), by a pass before it ("presplit"), and prepacked;
 fp32x with both operands split beforehand; the in-flight block that its cost model likes best; and PyTorch's products in fp32 and
 in TF32 (of a bfloat16 A: converted in the graph). Errors against float64 are stored, too.
+``presplit.json`` beside it was measured before the launch split B itself, on the products of a GPT's step besides.
 """
 
 from __future__ import annotations
@@ -35,17 +37,20 @@ from toprung.kernels.hopper_inflight.cost import configs, seconds
 from toprung.kernels.hopper_inflight.family import FAMILY as INFLIGHT
 from toprung.kernels.hopper_presplit.config import BLOCKS, PresplitConfig, product_source
 from toprung.kernels.hopper_presplit.family import FAMILY
+from toprung.kernels.hopper_presplit.launches import PresplitLaunches
 from toprung.kernels.launch import launches_of
 from toprung.lab.harness import results
 from toprung.lab.harness.environment import environment
 
 SHAPES = (
     ("f", "NT", 4096, 256, 7168), ("b", "NT", 4096, 256, 7168), ("f", "NT", 16384, 128, 2048), ("f", "NT", 4096, 1024, 1024),
-    ("f", "NT", 4096, 3072, 1024), ("f", "NT", 4096, 1024, 4096), ("f", "NT", 4096, 4096, 1024), ("f", "NN", 4096, 1024, 3072),
-    ("f", "TN", 1024, 3072, 4096), ("f", "TN", 4096, 1024, 4096), ("f", "TN", 1024, 1024, 4096), ("f", "NN", 1024, 1024, 1024),
-    ("f", "NN", 2048, 2048, 2048), ("f", "NN", 8192, 8192, 8192), ("b", "NT", 16384, 256, 4096),
+    ("f", "NT", 1024, 256, 7168), ("b", "NT", 16384, 64, 2048), ("b", "NT", 16384, 256, 4096), ("f", "NN", 4096, 256, 7168),
+    ("f", "NT", 4096, 768, 2048), ("b", "NT", 4096, 64, 7168), ("b", "NT", 1024, 768, 2048), ("f", "TN", 1024, 1024, 4096),
+    ("f", "NT", 1024, 1024, 1024), ("b", "NN", 2048, 512, 4096), ("f", "NT", 2048, 2048, 2048), ("f", "TN", 4096, 512, 1024),
+    ("h", "NT", 4096, 512, 4096), ("f", "TT", 3000, 384, 5000), ("b", "NT", 128, 768, 7168), ("f", "NT", 512, 512, 8192),
+    ("f", "NN", 8192, 192, 3072), ("b", "TN", 6000, 320, 2560), ("f", "NT", 32768, 96, 1024), ("b", "NT", 4096, 128, 4096),
 )  # fmt: skip
-"""Type of A, layout, M, N and K: routers, the products of a step of a GPT of width 1024 on 4096 tokens, and squares."""
+"""Type of A, layout, M, N and K: routers and heads, products of a GPT's step, squares, and drawn ones."""
 
 NAMES = {"f": "float32", "h": "float16", "b": "bfloat16"}
 KINDS = {"f": torch.float32, "h": torch.float16, "b": torch.bfloat16}
@@ -68,7 +73,7 @@ def blocks(slices: tuple[int, ...] = (1,)) -> list[PresplitConfig]:
 def tried(desc: GemmDesc) -> list[PresplitConfig]:
     """Return the blocks that take part: with slices where tiles are fewer than SMs."""
     found = []
-    for config in blocks((1, 2, 4)):
+    for config in blocks((1, 2, 4, 8)):
         count = -(-desc.M // config.BM) * -(-desc.N // config.BN)
         if config.SLICES == 1 or count * config.SLICES <= UNITS * config.resident:
             found.append(config)
@@ -120,6 +125,27 @@ def wrong(session: Any, config: PresplitConfig, kind: str, layout: str, padding:
     return ""
 
 
+def at_once(session: Any, streams: int = 4, times: int = 40) -> str:
+    """Return what is wrong with launches that split B themselves on several streams at once, more blocks than SMs have room for."""
+    rng, todo = torch.Generator("cuda").manual_seed(2), []
+    for n in range(streams):
+        m, cols, k = 4096 - 300 * n, 256 + 40 * n, 1024 * (1 + n % 3)
+        a, b = (torch.randn(shape, generator=rng, device="cuda") for shape in ((m, k), (cols, k)))
+        launch = started(session, FAMILY, desc_of("f", "NT", m, cols, k), PresplitConfig())
+        todo.append((torch.cuda.Stream(), launch, a, b, torch.full((m, cols), math.nan, device="cuda")))
+    torch.cuda.synchronize()
+    for _ in range(times):
+        for stream, launch, a, b, out in todo:
+            with torch.cuda.stream(stream):
+                launch(a, b.mT, out)
+    torch.cuda.synchronize()
+    for _, _, a, b, out in todo:
+        exact = a.double() @ b.mT.double()
+        if not float((out.double() - exact).norm() / exact.norm()) < 1e-6:
+            return f"{tuple(a.shape)} x {tuple(b.shape)}: wrong beside other streams"
+    return ""
+
+
 def cases() -> list[tuple[PresplitConfig, str, str, int]]:
     """Return what is held against float64: every block in each layout, some with other types, paddings and slices."""
     found = [(one, kind, layout, 0) for one in blocks() for layout in ("NN", "NT", "TN", "TT") for kind in "fb"]
@@ -142,9 +168,16 @@ def measured(session: Any, shape: tuple[Any, ...]) -> dict[str, Any]:
     packed = SplitOperand(
         session, desc_of("f", *shape[1:]), b.data_ptr(), queue=torch.cuda.current_stream().cuda_stream, copied=True
     )
+    scratch = torch.empty(FAMILY.workspace_bytes(session.device, desc, PresplitConfig()) // 4 + 64, device="cuda")
     for config in tried(desc):
-        launch = started(session, FAMILY, desc, config)
-        arms[f"presplit {config}"] = lambda launch=launch: launch(a, b, out)  # type: ignore[misc]
+        for name in ("one", "presplit")[layout[1] == "N" :]:
+            own = PresplitLaunches(session, desc, config, is_one=name == "one").starter()
+
+            def direct(run: Any = own) -> None:
+                stream = torch.cuda.current_stream().cuda_stream
+                run(a.data_ptr(), 0, b.data_ptr(), 0, out.data_ptr(), 0, 1.0, 0.0, stream, scratch.data_ptr())
+
+            arms[f"{name} {config}"] = direct
         run = launches_of(session, desc, FAMILY, config).starter()
 
         def prepacked(run: Any = run) -> None:
@@ -190,29 +223,31 @@ def line(row: dict[str, Any]) -> str:
     def best(of: str) -> tuple[float, str]:
         return min(((t, name[len(of) + 1 :]) for name, t in times.items() if name.startswith(of)), default=(math.nan, ""))
 
-    (whole, which), (packed, _) = best("presplit"), best("prepacked")
+    (whole, which), (packed, _), (one, also) = best("presplit"), best("prepacked"), best("one")
     others = " ".join(f"{times.get(name, math.nan):8.1f}" for name in ("fp32x", "in flight", "torch fp32", "torch TF32"))
-    errors = max((e for name, e in row["error"].items() if name.startswith("pre")), default=math.nan), row["error"]["torch fp32"]
+    ours = max((e for name, e in row["error"].items() if name.startswith(("pre", "one"))), default=math.nan)
     name = f"{row['type_a'][0]} {row['layout']} {'×'.join(map(str, row['size']))}"
     wrong = f" WRONG {row['wrong']}" * bool(row["wrong"])
-    return f"{name:24} {whole:8.1f} {packed:8.1f} {others}  {errors[0]:.1e} {errors[1]:.1e}  {which}{wrong}"
+    theirs = row["error"]["torch fp32"]
+    return f"{name:24} {one:8.1f} {whole:8.1f} {packed:8.1f} {others}  {ours:.1e} {theirs:.1e}  {also or which}{wrong}"
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("out", type=Path)
     parser.add_argument("--limit", type=float, default=60.0, help="seconds after which no further shape is begun")
+    parser.add_argument("--cases", type=int, default=0, help="check every nth small product and end, for a sanitizer")
     parser.add_argument("--jobs", type=int, default=16)
     options = parser.parse_args()
     start = time.perf_counter()
     session = session_at(Home("cuda", 0))
-    checked = cases()
+    checked = cases()[:: options.cases or 1]
     sources = []
     for config, kind, layout, padding in checked:
         width = {0: 4, 1: 1, 2: 2}[padding]
         ld = {"align_a": width, "align_b": width, "type_a": NAMES[kind]}
         sources.append(product_source(config, GemmDesc(64, 64, 64, 1, layout[0] == "T", layout[1] == "T", **ld)))
-    for shape in SHAPES:
+    for shape in () if options.cases else SHAPES:
         desc = desc_of(*shape)
         sources += [product_source(config, desc) for config in tried(desc)]
         sources.append(inflight_source(other(desc), desc.trans_a, desc.trans_b, *aligned(desc), **types(desc)))
@@ -224,9 +259,12 @@ def main() -> int:
             bad += 1
             print(f"WRONG {case[0]} {case[1]} {case[2]} padding {case[3]}: {reason}", flush=True)
     print(f"{len(checked) - bad} of {len(checked)} small products are right, after {time.perf_counter() - start:.0f} s", flush=True)
-    if bad:
-        return 1
-    print("µs: best block with the pass on B, with B prepacked; both split beforehand; in flight; torch fp32, TF32; errors; which")
+    if reason := "" if options.cases else at_once(session):
+        bad += 1
+        print(reason)
+    if bad or options.cases:
+        return int(bad > 0)
+    print("µs: best block with B split in the launch, by a pass, prepacked; both split; in flight; torch fp32, TF32; errors; which")
     what, rows = f"python benchmarks/presplit.py results/{session.device.slug}/{options.out.name}", []
     for shape in SHAPES:
         if time.perf_counter() - start > options.limit:

@@ -1,11 +1,12 @@
-"""Time the splitting pass against its floor, a copy of as many bytes: rows along K, across it, and the pass that streams these.
+"""Time the splitting pass against its floor, a copy of as many bytes: rows along K, and across it with blocks of several sizes.
 
-    python benchmarks/splitting.py results/nvidia-h200/splitting.json
+    python benchmarks/splitting.py results/nvidia-h200/splitting-blocks.json
 
-First the streaming pass (``kernels/hopper_fp32x/across.cu``) is compared with the shipped one bit by bit, on small operands with
-edges, Inf, NaN and rows that begin anywhere. Then arms take turns, each a CUDA graph of several launches; "cold" ones go around
-operands and terms that L2 does not hold together, "warm" ones work on one. The floor is a device-to-device copy of the operand:
-it reads and writes as many bytes.
+First the other sizes are compared with the shipped one bit by bit, on small operands with edges, Inf, NaN and rows that begin
+anywhere. Then arms take turns, each a CUDA graph of several launches; "cold" ones go around operands and terms that L2 does not
+hold together, "warm" ones work on one. The floor is a device-to-device copy of the operand: it reads and writes as many bytes.
+``splitting.json`` beside it has a form besides, in which clusters stayed and streamed strips through shared memory; it was slower
+everywhere, and is gone.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from toprung.backends.overlap import Overlapping
 from toprung.kernels.build import kernel_of
 from toprung.kernels.hopper import ceil
 from toprung.kernels.hopper_fp32x.sizes import width
-from toprung.kernels.hopper_fp32x.sources import SPLIT_THREADS, Splitting, across_source, split_source, spread
+from toprung.kernels.hopper_fp32x.sources import SPLIT_HELD, SPLIT_THREADS, Splitting, split_source, spread
 from toprung.lab.harness import results
 from toprung.lab.harness.environment import environment
 
@@ -47,6 +48,8 @@ SHAPES = (
 """Rows and K of operands of a GPT's step on 4096 tokens, of squares and of a router."""
 COLD = 160 << 20
 """Bytes of operands and of terms that cold launches go around: three times what L2 holds."""
+OTHERS = (256, 1024)
+"""Threads of a block that is tried beside the shipped one."""
 UNITS = 132
 ROUNDS = 7
 
@@ -54,15 +57,16 @@ Arm = Callable[[int, int, int, int], None]
 """A launch by the addresses of operand, terms and what stands beside them, and a stream."""
 
 
-def shipped(session: Any, rows: int, K: int, ld: int, across: bool) -> Arm:
-    """Return the shipped pass."""
-    i, long, walk, how = np.int32, np.int64, Splitting.of(rows, 1, K, across, UNITS), spread(K, across)
+def shipped(session: Any, rows: int, K: int, ld: int, across: bool, threads: int = SPLIT_THREADS) -> Arm:
+    """Return the pass; across K with blocks of ``threads``, in clusters that have all of K where eight blocks can."""
+    i, long, walk = np.int32, np.int64, Splitting.of(rows, 1, K, across, UNITS)
+    how = spread(K, across) if threads == SPLIT_THREADS else (clusters(K, threads), SPLIT_HELD)
     made: dict[tuple[int, int], Any] = {}
 
     def launch(x: int, terms: int, info: int, stream: int) -> None:
         if (terms, info) not in made:
             made[terms, info] = Overlapping(
-                session, kernel_of(session, split_source(*how)), walk.blocks(how[0]), SPLIT_THREADS, "PPf",
+                session, kernel_of(session, split_source(*how, threads)), walk.blocks(how[0]), threads, "PPf",
                 (
                     np.uint64(0), np.uint64(0), np.uint64(terms), np.uint64(info), i(K), i(K), i(1), i(0), long(1), long(0), i(1),
                     i(0), i(0), long(ld), long(0), i(rows), i(1), i(walk.lanes),
@@ -73,27 +77,9 @@ def shipped(session: Any, rows: int, K: int, ld: int, across: bool) -> Arm:
     return launch
 
 
-def streaming(session: Any, rows: int, K: int, ld: int, cluster: int, stages: int) -> Arm:
-    """Return the pass that streams, with as many clusters as there are strips, or as run at once."""
-    i, long = np.int32, np.int64
-    workers = min(ceil(rows, 32), UNITS // cluster)
-    made: dict[tuple[int, int], Any] = {}
-
-    def launch(x: int, terms: int, info: int, stream: int) -> None:
-        if (terms, info) not in made:
-            made[terms, info] = Overlapping(
-                session, kernel_of(session, across_source(cluster, stages)), workers * cluster, SPLIT_THREADS, "Pf",
-                (np.uint64(terms), np.uint64(info), i(K), i(K), i(1), long(ld), long(0), i(rows), i(1)), True,
-            )  # fmt: skip
-        made[terms, info](stream, x, 1.0)
-
-    return launch
-
-
-def variants(K: int) -> list[tuple[int, int]]:
-    """Return clusters that have all of K, and stages of the ring."""
-    least = next(c for c in (1, 2, 4, 8) if c * SPLIT_THREADS >= K)
-    return [(c, stages) for c in (least, 2 * least) if c <= 8 for stages in (2, 3)]
+def clusters(K: int, threads: int) -> int:
+    """Return the blocks of a cluster that has all of K, 8 at most: a thread holds 32 of it."""
+    return next((c for c in (1, 2, 4) if c * threads >= K), 8)
 
 
 def memory(rows: int, K: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -111,13 +97,13 @@ def wrong(session: Any, rows: int, K: int, ld: int, skip: int) -> str:
     stream, bad = torch.cuda.current_stream().cuda_stream, []
     terms, info = memory(rows, K)
     shipped(session, rows, K, ld, True)(base[skip:].data_ptr(), terms.data_ptr(), info.data_ptr(), stream)
-    for cluster, stages in variants(K):
+    for threads in OTHERS:
         again, beside = memory(rows, K)
-        launch = streaming(session, rows, K, ld, cluster, stages)
+        launch = shipped(session, rows, K, ld, True, threads)
         launch(base[skip:].data_ptr(), again.data_ptr(), beside.data_ptr(), stream)
         torch.cuda.synchronize()
         if not (torch.equal(terms, again) and torch.equal(info, beside)):
-            bad.append(f"{cluster} blocks, {stages} stages")
+            bad.append(f"{threads} threads")
     return ", ".join(bad)
 
 
@@ -127,8 +113,8 @@ def measured(session: Any, rows: int, K: int) -> dict[str, Any]:
     operands = [torch.randn((K, rows), device="cuda") for _ in range(copies)]
     left = [memory(rows, K) for _ in range(copies)]
     arms: dict[str, Arm] = {"along": shipped(session, rows, K, K, False), "across": shipped(session, rows, K, rows, True)}
-    for cluster, stages in variants(K):
-        arms[f"streamed {cluster} {stages}"] = streaming(session, rows, K, rows, cluster, stages)
+    for threads in OTHERS:
+        arms[f"across, {threads} threads"] = shipped(session, rows, K, rows, True, threads)
     row: dict[str, Any] = {"rows": rows, "K": K, "seconds": {}}
     graphs: dict[str, tuple[torch.cuda.CUDAGraph, int]] = {}
     for (name, arm), cold in itertools.product([*arms.items(), ("copy", None)], (True, False)):
@@ -171,10 +157,8 @@ def line(row: dict[str, Any]) -> str:
     cells = [f"{row['rows']:6}×{row['K']:<5}"]
     for heat in ("cold", "warm"):
         floor = times[f"copy, {heat}"]
-        streamed = {name: t for name, t in times.items() if name.startswith("streamed") and name.endswith(heat)}
-        best = min(streamed, key=streamed.__getitem__)
-        ratios = (times[f"along, {heat}"], times[f"across, {heat}"], streamed[best])
-        cells.append(f"{floor:8.1f} " + " ".join(f"{t / floor:6.2f}" for t in ratios) + f" ({best.split(',')[0][9:]})")
+        arms = ("along", "across", *(f"across, {threads} threads" for threads in OTHERS))
+        cells.append(f"{floor:8.1f} " + " ".join(f"{times[f'{arm}, {heat}'] / floor:6.2f}" for arm in arms))
     return " | ".join(cells)
 
 
@@ -185,8 +169,8 @@ def main() -> int:
     options = parser.parse_args()
     start = time.perf_counter()
     session = session_at(Home("cuda", 0))
-    sources = [across_source(c, stages) for c in (1, 2, 4, 8) for stages in (2, 3)]
-    compile_all([*sources, *(split_source(c) for c in (1, 2, 4, 8))], options.jobs)
+    sizes = itertools.product((1, 2, 4, 8), (SPLIT_THREADS, *OTHERS))
+    compile_all([split_source(c, SPLIT_HELD, threads) for c, threads in sizes], options.jobs)
     cases = ((70, 200, 72, 0), (37, 77, 39, 0), (37, 77, 40, 1), (1000, 1000, 1000, 0), (333, 4096, 333, 2), (4096, 2048, 4096, 0))
     bad = [f"{case}: {reason}" for case in cases if (reason := wrong(session, *case))]
     print(
@@ -196,7 +180,7 @@ def main() -> int:
     if bad:
         print("\n".join(bad))
         return 1
-    print("rows×K | cold: copy, µs; along, across, streamed (blocks of a cluster, stages) as multiples of it | warm: the same")
+    print("rows×K | cold: copy, µs; along, across with 512, 256, 1024 threads as multiples of it | warm: the same")
     what, rows = f"python benchmarks/splitting.py results/{session.device.slug}/{options.out.name}", []
     for shape in SHAPES:
         rows.append(measured(session, *shape))

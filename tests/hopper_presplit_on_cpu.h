@@ -14,3 +14,14 @@ static void swizzled_load(uint to, const TensorMap *map, int x, int y, uint bar)
 #define tma_load swizzled_load
 
 static uint by_residual(uint two) { return pair_of(wide(two & 0xffff) / 2048, wide(two >> 16) / 2048); }
+
+// --- claimed.cuh -----------------------------------------------------------------------------------------------------------------
+
+static uint atomicAdd(uint *p, uint more) { return __atomic_fetch_add(p, more, __ATOMIC_SEQ_CST); }
+static uint acquired(const uint *word) {
+    std::this_thread::yield();
+    return __atomic_load_n(word, __ATOMIC_SEQ_CST);
+}
+static void __trap() { abort(); }
+static void __threadfence() {}
+static void global_proxy_fence() {}

@@ -18,10 +18,16 @@ from toprung.backends.base import Source
 from toprung.kernels.hopper_fp32x import launches as fp32x
 from toprung.kernels.hopper_fp32x.launches import SplitOperand
 from toprung.kernels.hopper_presplit import launches
-from toprung.kernels.hopper_presplit.config import BLOCKS, PresplitConfig
-from toprung.kernels.hopper_presplit.launches import PresplitLaunches
+from toprung.kernels.hopper_presplit.config import BLOCKS, PresplitConfig, product_source
+from toprung.kernels.hopper_presplit.launches import CHUNK_WORDS, Claims, PresplitLaunches
 
-SMALL = PresplitConfig(1, 64, 3, GROUP=2)
+SMALL = PresplitConfig(2, 64, 3, GROUP=2)
+
+SHORT_ROW = 256
+"""K up to which a warp has a row of B for itself where a thread holds two float4, as these tests have it: 16 take long on a CPU."""
+
+INSTRUCTIONS = ("by_residual", "global_proxy_fence", "acquired", "group_sync")
+"""Functions that the shim has in place of a GPU's instructions."""
 
 
 class Folder(hopper_on_cpu.Folder):
@@ -31,7 +37,7 @@ class Folder(hopper_on_cpu.Folder):
         if source.kernel == "split":
             return hopper_on_cpu.translated(source)
         shim = Path(__file__).with_name("hopper_presplit_on_cpu.h")
-        return hopper_on_cpu.translated(source, shim, "epilogue.cuh", (*GONE, "by_residual"))
+        return hopper_on_cpu.translated(source, shim, "epilogue.cuh", (*GONE, *INSTRUCTIONS))
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +52,7 @@ def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "Overlapping", Launch)
         monkeypatch.setattr(module, "kernel_of", lambda session, source: source)
         monkeypatch.setattr(module, "spread", lambda K, across: (1, 32))  # a cluster's blocks would have to run at once
+    monkeypatch.setattr(launches, "product_source", lambda *what, **more: product_source(*what, **more, HELD_FOURS=2))
     monkeypatch.setattr(fp32x, "_copied", lambda session, to, source, nbytes, queue: ctypes.memmove(to, source, nbytes))
 
 
@@ -55,6 +62,7 @@ class Presplit(Product):
 
     type_a: str = "float32"
     prepare: bool = False
+    is_one: bool = True
 
     def run(self, folder: Any, config: Any, alpha: float = 1.0, beta: float = 0.0) -> Any:
         turned = self.trans[0] == "T", self.trans[1] == "T"
@@ -77,7 +85,7 @@ class Presplit(Product):
         desc = aligned(
             M, N, K, batch, *turned, *lds, *strides, align_a=align, align_b=align, align_c=align, type_a=self.type_a
         )  # fmt: skip
-        made = PresplitLaunches(folder, desc, config)
+        made = PresplitLaunches(folder, desc, config, is_one=self.is_one)
         plain = dataclasses.replace(desc, type_a="float32")
         second = SplitOperand(folder, plain, b.ctypes.data) if self.prepare else b.ctypes.data
         made.starter()(a.ctypes.data, 0, second, 0, c.ctypes.data, 0, alpha, beta)
@@ -91,10 +99,11 @@ class Presplit(Product):
 
 
 EVERY = [(PresplitConfig(*block, 3, 2), *how) for i, block in enumerate(BLOCKS) for how in LAYOUTS[3 * (i % 2) : 3 * (i % 2) + 6]]
+QUICK = (SMALL, "NN", 0), (SMALL, "NT", 0)
 
 
 @pytest.mark.parametrize(
-    "config, trans, skip", [pytest.param(*p, marks=[] if p == (SMALL, "NN", 1) else [pytest.mark.slow]) for p in EVERY], ids=str
+    "config, trans, skip", [pytest.param(*p, marks=[] if p in QUICK else [pytest.mark.slow]) for p in EVERY], ids=str
 )
 def test_layouts_alignments_and_edges(folder: Folder, config: PresplitConfig, trans: str, skip: int) -> None:
     """Rows, columns and K end inside a block, a piece of four floats and a stage; products of the batch follow each other."""
@@ -117,13 +126,58 @@ def test_chunks_of_every_parity_batches_and_prepacked(folder: Folder) -> None:
                 assert np.array_equal(packed.run(folder, SMALL), found)
 
 
+def split_apart(one: Presplit, folder: Any, config: Any = SMALL) -> Any:
+    """Return the result of the launch that splits B itself, which must be that of two launches, bit by bit."""
+    found = one.run(folder, config)
+    assert np.array_equal(dataclasses.replace(one, is_one=False).run(folder, config), found, equal_nan=True)
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("K", [75, SHORT_ROW, SHORT_ROW + 5, 4 * SHORT_ROW + 70])
+def test_a_launch_splits_b_as_the_splitting_pass_does(folder: Folder, K: int) -> None:
+    """Rows for a warp and for four, held in registers and read again, of several matrices, whose number is no multiple of four."""
+    for few_b, skip in ((1, 0), (3, 1)):
+        one = Presplit.like(Product.of(35, 35, K, 1, few_b, trans="NT", padding=4 - skip, skip=skip))
+        one.b[-1, 5:, 7] *= np.float32(2.0**40)
+        one.b[0, 9, 3] = np.inf
+        assert close(split_apart(one, folder), one)
+
+
+def words_of(made: PresplitLaunches) -> Any:
+    """Return the words in which blocks claim pieces, of all steps so far."""
+    claims = Claims.of(made.session)
+    return np.ctypeslib.as_array((ctypes.c_uint32 * CHUNK_WORDS).from_address(claims._chunks[-1].pointer))  # type: ignore[attr-defined]
+
+
+@pytest.mark.slow
+def test_claims_are_ready_for_the_next_launch(folder: Folder) -> None:
+    """The same launches on another B: what was claimed before is claimed anew, and alpha = 0 claims nothing."""
+    made = PresplitLaunches(folder, aligned(130, 70, 96, 1, False, True), SMALL)
+    run, rng = made.starter(), np.random.default_rng(1)
+    for alpha in (1.0, 0.0, 1.0):
+        a, b = (rng.standard_normal(shape).astype(np.float32) for shape in ((130, 96), (70, 96)))
+        c = np.full((130, 70), np.nan, np.float32)
+        run(a.ctypes.data, 0, b.ctypes.data, 0, c.ctypes.data, 0, alpha, 0.0)
+        exact = alpha * (a.astype(float) @ b.T.astype(float))
+        assert np.abs(c - exact).max() <= 1e-5 * np.sqrt(96)
+        assert not words_of(made).any()
+
+
+def test_where_no_words_are_left_b_is_split_by_a_launch_of_its_own(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Claims, "take", lambda self: 0)
+    one = Presplit.like(Product.of(70, 40, 75, trans="NT"))
+    assert close(one.run(folder, SMALL), one)
+
+
 @pytest.mark.slow
 def test_clusters_add_their_slices(folder: Folder) -> None:
     for slices in (2, 4):
         config = dataclasses.replace(SMALL, SLICES=slices)
-        one = Presplit.like(Product.of(70, 40, 32 * 3 * slices + 3, trans="TN"))
-        found = one.run(folder, config, 1.0, -1.0)
-        assert close(found, one, 1.0, -1.0) and np.array_equal(found, one.run(folder, config, 1.0, -1.0))
+        for trans in ("TN", "NT"):
+            one = Presplit.like(Product.of(70, 40, 32 * 3 * slices + 3, trans=trans))
+            found = one.run(folder, config, 1.0, -1.0)
+            assert close(found, one, 1.0, -1.0) and np.array_equal(found, one.run(folder, config, 1.0, -1.0))
 
 
 @pytest.mark.slow
@@ -166,7 +220,10 @@ PLANTS = (
     ("its.exponent - (its.exponent >> 1)", "its.exponent >> 1"), ("a.back[i / 2 % 2]", "a.back[0]"),
     ("of.matrix * apart_b + of.n, at.full()", "of.n, at.full()"), ("info_b + of.matrix * apart_b", "info_b"),
     ("low[s][h + 2] = by_residual(hi[s][h + 2])", "low[s][h + 2] = 0"), ("64 * (begin + j), of.matrix", "64 * j, of.matrix"),
-    ("most[1] = fmaxf(most[1], a.back[1])", "most[1] = 0.0f"),
+    ("most[1] = fmaxf(most[1], a.back[1])", "most[1] = 0.0f"), ("claims[0] = claims[1] = claims[2] = 0", ""),
+    ("4 * (int)piece + (int)threadIdx.x / 32 % 4", "4 * (int)piece"), ("row / rows * stride", "0"),
+    ("k < K; k += 4 * lanes) largest", "k < 0; k += 4 * lanes) largest"), ("both(mine, shared[i])", "mine"),
+    ("if (alpha == 0.0f) claims = 0", ""),
 )  # fmt: skip
 
 
@@ -187,6 +244,9 @@ def test_a_planted_bug_is_found(folder: Folder, monkeypatch: pytest.MonkeyPatch,
         test_layouts_alignments_and_edges(folder, SMALL, "TT", 0)
         test_chunks_of_every_parity_batches_and_prepacked(folder)
         test_clusters_add_their_slices(folder)
+        test_claims_are_ready_for_the_next_launch(folder)
+        for K in (75, 4 * SHORT_ROW + 70):
+            test_a_launch_splits_b_as_the_splitting_pass_does(folder, K)
         for row in (30, 38):  # the second of a thread's two rows
             one = Presplit.like(Product.of(70, 50, 200))
             one.b[0, 1:, 9] *= np.float32(1e-25)

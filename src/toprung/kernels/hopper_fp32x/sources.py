@@ -13,18 +13,18 @@ from toprung.kernels.hopper_fp32x.config import CHUNK, Variant
 FOLDER = Path(__file__).parent
 INCLUDE = FOLDER.parent / "include"
 HEADERS = INCLUDE / "hopper.cuh", INCLUDE / "halves.cuh", INCLUDE / "epilogue.cuh", FOLDER / "terms.cuh"
+ROWS = FOLDER / "rows.cuh"
+"""The header of kernels that split rows, behind those."""
 SPLIT_THREADS = 512
 SPLIT_HELD = 32
 """Elements a thread of the splitting pass holds in registers. Twice as many leave room for half the threads: slower at any K."""
-ACROSS_STAGES = 3
-"""Strips that a warp asks for beforehand."""
 PATCH_BYTES = SPLIT_THREADS * 144
 """Shared memory in which the warps of the splitting pass turn their tiles."""
 
 
-def source(file: str | Path, kernel: str, defines: Mapping[str, int], title: str = "") -> Source:
-    """Return a source behind the common headers; ``file`` is a name in this folder, or a path."""
-    files = (*HEADERS, FOLDER / file)
+def source(file: str, kernel: str, defines: Mapping[str, int], title: str = "", headers: tuple[Path, ...] = ()) -> Source:
+    """Return the source in a file of this folder behind the common headers, and some more."""
+    files = (*HEADERS, *headers, FOLDER / file)
     text = "\n".join(f'#line 1 "{one.name}"\n{one.read_text()}' for one in files)
     return Source(f"hopper_fp32x/{kernel}", text, kernel, defines, "cuda", title=title or f"fp32x_{kernel}")
 
@@ -35,22 +35,12 @@ def product_source(variant: Variant, **more: int) -> Source:
     return source("fp32x.cu", "fp32x", {**variant.defines(**more), DYNAMIC_SHARED: variant.shared_bytes}, title)
 
 
-def split_source(cluster: int = 1, held: int = SPLIT_HELD) -> Source:
+def split_source(cluster: int = 1, held: int = SPLIT_HELD, threads: int = SPLIT_THREADS) -> Source:
     """Return the splitting pass; ``cluster`` blocks together have the rows whose K runs across memory."""
-    defines = {"ARCH_SPECIFIC": 1, "CLUSTER": cluster, "HELD": held, DYNAMIC_SHARED: PATCH_BYTES}
-    return source("split.cu", "split", defines)
-
-
-def across_source(cluster: int, stages: int = ACROSS_STAGES) -> Source:
-    """Return the splitting pass of one operand whose K runs across memory, up to 512 of K for each block of a cluster.
-
-    **Not measured yet**, and used by ``benchmarks/splitting.py`` alone.
-    """
-    files = (HEADERS[0], INCLUDE / "hopper_rs.cuh", *HEADERS[1:], FOLDER / "split.cu", FOLDER / "across.cu")
-    text = "\n".join(f'#line 1 "{one.name}"\n{one.read_text()}' for one in files)
-    shared = SPLIT_THREADS // 32 * (stages * 4096 + 256) + 512 * cluster
-    defines = {"ARCH_SPECIFIC": 1, "CLUSTER": cluster, "HELD": SPLIT_HELD, "STAGES": stages, DYNAMIC_SHARED: shared}
-    return Source("hopper_fp32x/across", text, "across", defines, "cuda", title="fp32x_split_across")
+    defines = {"ARCH_SPECIFIC": 1, "CLUSTER": cluster, "HELD": held, DYNAMIC_SHARED: PATCH_BYTES * threads // SPLIT_THREADS}
+    if threads != SPLIT_THREADS:
+        defines["THREADS"] = threads
+    return source("split.cu", "split", defines, headers=(ROWS,))
 
 
 def reduce_source(**more: int) -> Source:

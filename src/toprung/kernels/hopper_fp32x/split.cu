@@ -8,7 +8,9 @@
 // registers (HELD a thread) from the search for the largest to the splitting; longer rows are read again, from the L2 cache.
 // Wants: any sizes, strides and alignment; blocks_a a multiple of CLUSTER.
 
+#ifndef THREADS
 #define THREADS 512
+#endif
 #define WARPS (THREADS / 32)
 #define PATCH 144 // bytes of a row of a warp's turned tile: 64 of hi, 64 of lo, and 16 against bank conflicts
 
@@ -19,53 +21,6 @@ struct Operand {
     unsigned short *terms;
     Row *info;
 };
-
-// bits of the largest |x| of a row -> what its elements are multiplied by is 2^shift
-inline int shift_of(uint largest) {
-    if (largest >= 0x7f800000) return TOP;
-    return TOP - (largest >> 23 ? (int)(largest >> 23) - 127 : largest ? 31 - __clz(largest) - 149 : -149);
-}
-
-struct Scale {
-    float first, second; // both together; one would be too much for a float
-};
-
-inline Scale scale_of(int shift) { return Scale{power_of_two(shift >> 1), power_of_two(shift - (shift >> 1))}; }
-
-// the terms of two elements; counts those that are lost (in LOST) and those that are not the row's bulk
-inline void split_two(float x, float y, const Scale &s, uint &hi, uint &lo, uint &losses) {
-    float u = x * s.first * s.second, v = y * s.first * s.second;
-    hi = pair_of(u, v);
-    lo = pair_of((u - from_half(hi & 0xffff)) * (float)RESIDUAL, (v - from_half(hi >> 16)) * (float)RESIDUAL);
-    losses += (fabsf(u) < 2.0f) + (fabsf(v) < 2.0f);
-    if ((fabsf(u) < 0x1p-14f && x != 0.0f) || (fabsf(v) < 0x1p-14f && y != 0.0f)) losses |= LOST;
-}
-
-// losses of two parts of a row
-inline uint both(uint x, uint y) { return ((x & THIN) + (y & THIN)) | ((x | y) & LOST); }
-
-// what is known of a whole row; zeros behind K were counted, too
-inline Row known(uint largest, uint losses, int behind) {
-    uint thin = (losses & THIN) - behind;
-    return Row{-shift_of(largest), (largest ? thin : 0) | (losses & LOST) | (largest >= 0x7f800000 ? SPECIAL : 0)};
-}
-
-// four elements along memory from k on
-inline float4 four(const float *from, int k, int K, bool wide) {
-    if (wide && k + 3 < K) return *(const float4 *)(from + k);
-    return make_float4(k < K ? from[k] : 0.0f, k + 1 < K ? from[k + 1] : 0.0f, k + 2 < K ? from[k + 2] : 0.0f, k + 3 < K ? from[k + 3] : 0.0f);
-}
-
-inline uint largest_of(float4 v) { return max(max(size_bits(v.x), size_bits(v.y)), max(size_bits(v.z), size_bits(v.w))); }
-
-inline void store_four(float4 v, const Scale &s, unsigned short *to, int k, uint &losses) {
-    uint2 hi, lo;
-    split_two(v.x, v.y, s, hi.x, lo.x, losses);
-    split_two(v.z, v.w, s, hi.y, lo.y, losses);
-    unsigned short *at = to + k / 32 * 64 + k % 32;
-    *(uint2 *)at = hi;
-    *(uint2 *)(at + 32) = lo;
-}
 
 // K along memory: element (row, k) at row * ld + k
 inline void along(const Operand &o, int block, int K, int depth, int slices, int whole, uint *shared) {
@@ -216,7 +171,7 @@ extern "C" __global__ void
 #if CLUSTER > 1
 __cluster_dims__(CLUSTER, 1, 1)
 #endif
-__launch_bounds__(THREADS, HELD > 32 ? 1 : 2)
+__launch_bounds__(THREADS, (HELD > 32 ? 512 : 1024) / THREADS)
 split(const float *A, const float *B, float alpha, unsigned short *terms_a, Row *info_a, unsigned short *terms_b, Row *info_b,
       int K, int depth, int slices, int blocks_a, long long lda, long long stride_a, int M, int matrices_a, int lanes_a,
       long long ldb, long long stride_b, int N, int matrices_b, int lanes_b) {

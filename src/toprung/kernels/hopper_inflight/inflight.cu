@@ -19,6 +19,7 @@
 // not scaled (but where B was split beforehand); bf16 is widened and scaled as fp32 is, after which its 8 bits fit hi as far as 2^-31 times the largest.
 // B_TYPE 3: B was split beforehand, as hopper_fp32x/split.cu leaves it, a scale for all of a column: the copy engine fetches its terms, there
 // is no splitter, and partial sums are promoted by the scale of the row alone. Its lo is multiplied by 2^11, so A has a third term, hi * 2^-11.
+// With ``claims``, not 0, and K along memory, the launch splits B itself before it multiplies (hopper_presplit/claimed.cuh).
 // Wants: operands aligned to ALIGN_A and ALIGN_B words of 4 bytes, with leading dimensions and strides. alpha = 0: A and B are not read.
 
 #ifndef A_TYPE
@@ -179,7 +180,7 @@ template <class Element, bool IS_A, bool ALONG, int ROWS, int WORDS> struct Copi
 
 // --- into terms -------------------------------------------------------------------------------------------------------------------
 
-struct Scale {
+struct ChunkScale {
     float times, back; // what elements are multiplied by, and its inverse
 };
 
@@ -190,10 +191,10 @@ inline uint largest_of(float x, float y, float z, float w) {
 
 // The scale of 32 elements by the bits of the largest |x|; NaN for a thread whose four or more elements' largest, not 0, would lose
 // bits in its terms that fp32 has. ``smallest`` is the bits of that, less 1: what is 0 loses nothing.
-inline Scale scale_of(uint largest, uint smallest) {
+inline ChunkScale scale_of(uint largest, uint smallest) {
     uint least = largest < (uint)LEAST << 23 ? (uint)LEAST << 23 : largest - ((uint)SPREAD << 23);
     int e = max((int)(largest >> 23), LEAST);
-    Scale s;
+    ChunkScale s;
     s.times = smallest < least ? __int_as_float(0x7fffffff) : __int_as_float((254 + TOP - e) << 23);
     s.back = __int_as_float((e - TOP) << 23);
     return s;
@@ -248,7 +249,7 @@ inline void split_columns(uint tile, uint scales) {
     }
 #pragma unroll
     for (int other = B_TYPE == 1 ? 32 : LANES; other < 32; other *= 2) largest = max(largest, __shfl_xor_sync(0xffffffffu, largest, other));
-    Scale s = scale_of(largest, smallest);
+    ChunkScale s = scale_of(largest, smallest);
     if (part == 0 && B_TYPE != 1) shared_put(scales + 4 * column, s.back);
     __syncwarp(); // all have read what is overwritten now
     // word p of each 16 of K: piece p / 4 of two; hi, and 64 bytes further lo
@@ -283,7 +284,7 @@ inline void split_columns(uint tile, uint scales) {
 
 struct RowsOfA { // of A, 32 of K: the thread's elements of its two rows, as they come
     float v[2][8];
-    Scale scale[2];
+    ChunkScale scale[2];
 
     inline void fetch(uint tile) {
         int lane = threadIdx.x % 32, c = lane % 4, m = threadIdx.x / 32 * 16;
@@ -720,7 +721,7 @@ struct Columns { // tiles of a product, one column of C after the other: those t
 #endif
 
 #if B_IS_SPLIT
-#define SPLIT_PARAMETERS , const Row *info_b, int apart_b, const __grid_constant__ TensorMap map_b
+#define SPLIT_PARAMETERS , Row *info_b, int apart_b, unsigned short *terms_b, uint *claims, const __grid_constant__ TensorMap map_b
 #else
 #define SPLIT_PARAMETERS
 #endif
@@ -756,10 +757,22 @@ inflight(ulong *count, const __grid_constant__ Group group) {
     int chunks = alpha == 0.0f ? 0 : (K + 31) / 32, each = (chunks + SLICES - 1) / SLICES, begin = min(slice * each, chunks);
     chunks = min(each, chunks - begin);
 #endif
+#if B_IS_SPLIT && TRANS_B
+    if (alpha == 0.0f) claims = 0; // B is not read
+    int rows_b = N * (apart_b ? batch : 1);
+    if (claims) { // B's scales have no place in the ring here
+        uint *meeting = (uint *)(memory + (at.first - shared_address(memory)) + RING_BYTES);
+        split_claimed(B, ldb, stride_b, N, rows_b, K, terms_b, info_b, claims, THREADS / 128, meeting);
+    }
+#endif
 
     if (warpgroup >= CONSUMERS) {
         if (warpgroup == CONSUMERS) { // the copier
             fewer_registers<COPIER_REGISTERS>();
+#if B_IS_SPLIT && TRANS_B
+            // the other threads of the warpgroup go on with A; who reads info_b does so behind a stage's barrier
+            if (claims && threadIdx.x % 128 == 0) wait_for_claimed(claims, pieces_of(rows_b, K), THREADS / 128);
+#endif
             for (int tile = worker; tile < tiles; tile += workers) {
                 FIND_PRODUCT(tile)
                 PRODUCT

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from toprung.backends.base import Source
 from toprung.gemm.desc import GemmDesc
 from toprung.kernels.hopper_fp32x.sources import FOLDER as FP32X
+from toprung.kernels.hopper_fp32x.sources import ROWS
 from toprung.kernels.hopper_inflight.config import AGAIN_BYTES, CHUNK, REGISTERS, TYPES, InflightConfig, aligned, inflight_source
 
+CLAIMED = Path(__file__).with_name("claimed.cuh")
+"""How a launch splits B itself."""
 PRESPLIT = 3
 """The kernel's number for a B of terms (``B_TYPE``)."""
-BLOCKS = {(2, 128): 5, (2, 64): 7, (1, 64): 5}
+BLOCKS = {(2, 128): 5, (2, 64): 7}
 """Blocks that are built, as consumers and columns, and the stages of the ring that fit."""
 
 
@@ -41,14 +45,13 @@ class PresplitConfig(InflightConfig):
     def refused(self) -> str:
         """Return why no kernel is built with these parameters, as a sentence; empty where one is."""
         if (self.CONSUMERS, self.BN) not in BLOCKS:
-            return f"a block has 128×128, 128×64 or 64×64 of C, not {self.BM}×{self.BN}"
+            return f"a block has 128×128 or 128×64 of C, not {self.BM}×{self.BN}"
         return super().refused()
 
 
 def product_source(config: PresplitConfig, desc: GemmDesc, **more: int) -> Source:
     """Return the product's kernel; ``more``: macros."""
-    found = inflight_source(
-        config, desc.trans_a, desc.trans_b, aligned(desc)[0], 1, (FP32X / "terms.cuh",), A_TYPE=TYPES[desc.type_a], B_TYPE=PRESPLIT,
-        **more,
-    )  # fmt: skip
+    headers = FP32X / "terms.cuh", ROWS, CLAIMED
+    kinds = {"A_TYPE": TYPES[desc.type_a], "B_TYPE": PRESPLIT}
+    found = inflight_source(config, desc.trans_a, desc.trans_b, aligned(desc)[0], 1, headers, **kinds, **more)
     return replace(found, name="hopper_presplit/inflight", title=f"presplit_{config.BM}x{config.BN}x{CHUNK}")

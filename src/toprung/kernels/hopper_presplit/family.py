@@ -47,7 +47,7 @@ class HopperPresplit(KernelFamily):
             return f"fp32x is promised for K from {SHALLOWEST} to {DEEPEST:,}, not for {desc.K}"
         if min(desc.M, desc.N) <= FEW:
             return f"a side is {FEW} or shorter: memory is the limit, and plain fp32 reads the large operand once"
-        if max(desc.M, desc.N) * desc.batch >= 1 << 31 or tiles(desc, PresplitConfig(1, 64)) >= 1 << 31:
+        if max(desc.M, desc.N) * desc.batch >= 1 << 31 or tiles(desc, PresplitConfig(2, 64)) >= 1 << 31:
             return "rows and tiles are counted with 31 bits"
         if (least := workspace_bytes(desc)) > LIMIT:
             return f"B's terms would need {least:,} bytes, more than {LIMIT:,}"

@@ -1,13 +1,16 @@
-"""Launches of a product whose A is split in flight: the splitting pass on B, unless B was prepacked, and the product."""
+"""Launches of a product whose A is split in flight: one, in which B is split first if its K runs along memory or it is prepacked.
+
+Where K runs across memory, a splitting pass on B goes before it.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from toprung.backends.base import Session
+from toprung.backends.base import Buffer, Session
 from toprung.backends.overlap import Overlapping
 from toprung.gemm.desc import ELEMENT_BYTES, GemmDesc
 from toprung.gemm.epilogue import Epilogue
@@ -21,6 +24,41 @@ from toprung.kernels.hopper_fp32x.sizes import matrices, terms_bytes, width
 from toprung.kernels.hopper_fp32x.sources import split_source, spread
 from toprung.kernels.hopper_inflight.config import blocks
 from toprung.kernels.hopper_presplit.config import PresplitConfig, product_source
+
+CLAIM_WORDS = 4
+"""32-bit words in which the blocks of a launch claim pieces of B; one is spare, so that 16 bytes are never shared."""
+CHUNK_WORDS = 1 << 14
+"""Words that are allocated at a time."""
+
+
+class Claims:
+    """Words of a session, all 0, each given out once and never freed: a graph that was captured may use them long afterwards."""
+
+    _of: ClassVar[WeakKeyDictionary[Session, Claims]] = WeakKeyDictionary()
+
+    def __init__(self) -> None:
+        self._chunks: list[Buffer] = []
+        self._next = self._end = 0
+
+    @classmethod
+    def of(cls, session: Session) -> Claims:
+        """Return a session's."""
+        return cls._of.setdefault(session, Claims())
+
+    def prepare(self, session: Session) -> None:
+        """Allocate words for a step for each workspace that is kept. Call it where memory may be allocated and written."""
+        if self._end - self._next < 4 * CLAIM_WORDS * KEPT_STEPS:
+            self._chunks.append(session.allocate(4 * CHUNK_WORDS))
+            session.upload(self._chunks[-1], np.zeros(CHUNK_WORDS, np.uint32))
+            self._next = address_of(self._chunks[-1])
+            self._end = self._next + 4 * CHUNK_WORDS
+
+    def take(self) -> int:
+        """Return the address of a step's words; 0 where none are left, since a capture allows no allocation."""
+        if self._next == self._end:
+            return 0
+        self._next += 4 * CLAIM_WORDS
+        return self._next - 4 * CLAIM_WORDS
 
 
 class Step:
@@ -36,8 +74,11 @@ class Step:
         info = terms + whole(2 * wide * rows)
         i, long = np.int32, np.int64
         maps: Any = session
-        self.split = None
-        if prepared is None:
+        self.split, claims = None, 0
+        if prepared is None and plan.is_one and desc.trans_b:
+            with guard:
+                claims = Claims.of(session).take()
+        if prepared is None and not claims:
             how = spread(desc.K, not desc.trans_b)
             self.split = splitting(session, desc, (0, 0, terms, info), (0, 1, desc.N, count), how, True)
         self.multiply = Overlapping(
@@ -46,7 +87,7 @@ class Step:
             (
                 *epilogues.strides(plan.epilogue), np.uint64(address_of(plan.count.buffer)), i(desc.M), i(desc.N), i(desc.K),
                 i(desc.batch), long(desc.lda), long(desc.stride_a), long(desc.ldb), long(desc.stride_b), i(desc.ldc),
-                long(desc.stride_c), np.uint64(info), i(desc.N if desc.stride_b else 0),
+                long(desc.stride_c), np.uint64(info), i(desc.N if desc.stride_b else 0), np.uint64(terms), np.uint64(claims),
                 maps.tensor_map(CUDABuffer(terms, 0), rows, wide, (config.BN, 64)),
             ), True,
         )  # fmt: skip
@@ -59,14 +100,24 @@ class Step:
 
 
 class PresplitLaunches(Launches):
-    """A product that is ready to run, as often as wanted, from any thread, on any stream of its session's context."""
+    """A product that is ready to run, as often as wanted, from any thread, on any stream of its session's context.
 
-    def __init__(self, session: Session, desc: GemmDesc, config: PresplitConfig, epilogue: Epilogue | None = None) -> None:
+    Attributes
+    ----------
+    is_one : False if B is to be split by a launch of its own wherever it is not prepacked
+    """
+
+    def __init__(
+        self, session: Session, desc: GemmDesc, config: PresplitConfig, epilogue: Epilogue | None = None, is_one: bool = True
+    ) -> None:  # fmt: skip
+        self.is_one = is_one
         self.session, self.call, self.config, self.epilogue = session, desc, config, epilogue
         self.workspace_bytes = workspace_bytes(desc)
         self.count = Counter(session)
         self.product = kernel_of(session, product_source(config, desc, **epilogues.defines(epilogue)))
         kernel_of(session, split_source(*spread(desc.K, not desc.trans_b)))
+        with guard:
+            Claims.of(session).prepare(session)
         self._size_a = ELEMENT_BYTES[desc.type_a]
         self._steps: dict[int, Step] = {}
         self._with: WeakKeyDictionary[SplitOperand, Step] = WeakKeyDictionary()

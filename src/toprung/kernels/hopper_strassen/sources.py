@@ -8,7 +8,7 @@ from pathlib import Path
 from toprung.backends.base import DYNAMIC_SHARED, Source
 from toprung.kernels.hopper_fp32x.config import CHUNK, Variant
 from toprung.kernels.hopper_fp32x.sources import FOLDER as FP32X
-from toprung.kernels.hopper_fp32x.sources import HEADERS, PATCH_BYTES
+from toprung.kernels.hopper_fp32x.sources import HEADERS, PATCH_BYTES, ROWS
 from toprung.kernels.hopper_strassen.form import STRASSEN, Form
 
 FOLDER = Path(__file__).parent
@@ -20,7 +20,7 @@ def sums_source(signs: int, across: bool, cluster: int = 1) -> Source:
     """Return the splitting pass of one operand; ``cluster`` blocks together have the rows whose K runs across memory."""
     shape = {"ACROSS": int(across), "ALONG": ALONG, "CLUSTER": cluster if across else 1, "HELD": 32}
     defines = {"ARCH_SPECIFIC": 1, "SIGNS": signs, **shape, DYNAMIC_SHARED: PATCH_BYTES if across else 0}
-    return _source((FP32X / "split.cu", FOLDER / "sums.cu"), "sums", defines)
+    return _source((ROWS, FP32X / "split.cu", FOLDER / "sums.cu"), "sums", defines)
 
 
 def product_source(variant: Variant) -> Source:
