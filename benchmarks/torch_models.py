@@ -418,6 +418,16 @@ def table(rows):
     return "\n".join(lines)
 
 
+def means(rows):
+    """Return a line for each mode: the geometric mean of the speed-ups over fp32 of all programs in the result file."""
+    lines = []
+    for mode in MODES:
+        found = [row["speedup"][0] for row in rows if row["mode"] == mode and "speedup" in row]
+        if found:
+            lines.append(f"{mode}: {len(found)} programs, geometric mean of the speed-ups {statistics.geometric_mean(found):.2f}")
+    return "\n".join(lines)
+
+
 def listed(known):
     """Return a parser of comma-separated names out of ``known``."""
 
@@ -492,7 +502,7 @@ def main():
             gc.collect()
             if given.device == "cuda":
                 torch.cuda.empty_cache()
-    print(*notes, table(here), sep="\n")
+    print(*notes, table(here), means(rows.values()), sep="\n")
     return int(any(row["failures"] for row in here))
 
 
