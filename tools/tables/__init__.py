@@ -26,6 +26,8 @@ A marker names what to show and the records it comes from, relative to the repos
     <!-- toprung:rank results/<device>/rank.json results/<device>/probe-<backend>.json -->
     <!-- toprung:leads [run=7] results/<device>/<record>.json -->
     <!-- toprung:facts kepler/r07 -->
+    <!-- toprung:changes webgpu/r06 -->
+    <!-- toprung:webgpu_reads 4096 results/<device>/<record>.json results/<device>/<probe>.json -->
     <!-- toprung:guidelines [NAME] results/<device>/<record>.json … -->
     <!-- toprung:fp32x grade|frobenius|accuracy|sustained|burst|matmul|slices results/<folder>/<record>.json -->
     <!-- toprung:hopper_fp32 sustained|shapes|tried|counters results/<device>/<record>.json -->
