@@ -10,11 +10,14 @@ from rich.console import Console
 
 from records import around, of_rung, peer
 from toprung.cli import progress
+from toprung.cli.common import say
 from toprung.lab.competitor import RungCompetitor
-from toprung.lab.harness.compare import Row
-from toprung.lab.harness.measure import Measurement
+from toprung.lab.harness.compare import ComparisonPlan, Row
+from toprung.lab.harness.measure import Measurement, Timing
 from toprung.lab.rung import ladder
+from toprung.oracle.gemm import Gemm
 from toprung.report import names
+from toprung.report.bench_table import bench_table
 from toprung.report.grid import Column, Grid, left_out
 from toprung.report.table import ladder_table, sweep_tables
 from toprung.report.text import Limits, ms_text
@@ -93,7 +96,7 @@ def test_what_is_left_is_estimated_by_kind(monkeypatch: pytest.MonkeyPatch) -> N
     now = [100.0]
     monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
     one = progress.Progress({"verdict": 4.0, "sample": 40.0})
-    assert one.line() == "0 s"
+    assert one.line() == "0 s" and one.left() == 44, "as predicted"
     for kind, seconds in (("verdict", 10.0), ("verdict", 10.0), ("sample", 1.0), ("sample", 1.0)):
         now[0] += seconds
         one.step("a", 1.0, kind)
@@ -101,3 +104,56 @@ def test_what_is_left_is_estimated_by_kind(monkeypatch: pytest.MonkeyPatch) -> N
     one.leave_out({"verdict": 2.0, "sample": 30.0})
     assert one.left() == pytest.approx(8)
     assert [progress.duration(s) for s in (0.4, 59.4, 60, 200, 3900)] == ["0 s", "59 s", "1 min", "3 min 20 s", "1 h 5 min"]
+
+
+def test_what_is_left_of_slow_samples_is_known_from_the_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rung whose sample takes 2 s, where planning had guessed hundredths: known before its first sample is over."""
+    now = [100.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    plan, problem = ComparisonPlan(samples={"warm": 5}), Gemm(64, 64, 64)
+    row = Row(RungCompetitor(ladder("kepler").rungs[0]), state="timing")
+    one = progress.Progress(plan.expected(problem, 1, "cpu"))
+    pace = progress.Pace(one, plan, problem, "cpu", 1)
+    now[0] += 1.0
+    assert pace.step(row, "is right")
+    now[0] += 6.0  # the warm-up
+    row.timing = Timing(None, calls=1, call_seconds=2.0, plan=plan.sampling_on("cpu", "warm"))  # type: ignore[arg-type]
+    assert not pace.step(row, "warmed up")
+    assert row.timing.sample_seconds == pytest.approx(4), "a call to settle, and a call"
+    assert one.left() == pytest.approx(20)
+    now[0] += 4.0
+    row.timing.seconds.append(2.0)
+    assert pace.step(row, "timed 1 ×") and one.left() == pytest.approx(16) and pace.left["sample"] == pytest.approx(16)
+
+
+def test_a_table_is_drawn_while_samples_come_in() -> None:
+    """A live table is drawn by another thread: each look at a row may give another measurement."""
+
+    class Busy(Row):
+        @property  # type: ignore[misc]
+        def measurement(self) -> Measurement:
+            return peer("numpy", around(1e-3))
+
+        @measurement.setter
+        def measurement(self, value: object) -> None:
+            pass
+
+    row = Busy(RungCompetitor(ladder("kepler").rungs[0]), state="timing")
+    assert "kepler/r01" in printed(bench_table([row, row], "t", "cpu"), None)[0]
+
+
+def test_texts_are_broken_between_words_on_a_terminal_alone() -> None:
+    path = "/a/path/that/is/longer/than/the/terminal/is/wide"
+    for terminal in (True, False):
+        out = io.StringIO()
+        say(
+            f"main loop  one two three four five six seven {path}",
+            indent=11,
+            to=Console(file=out, width=30, force_terminal=terminal),
+        )
+        lines = out.getvalue().splitlines()
+        assert path in " ".join(lines), "whole, so that it can be copied"
+        if terminal:
+            assert lines[0] == "main loop  one two three four" and lines[1].startswith(" " * 11 + "five")
+        else:
+            assert len(lines) == 1

@@ -15,7 +15,7 @@ from typing import Annotated
 
 import typer
 
-from toprung.cli.common import TERMINATED, errors_console
+from toprung.cli.common import TERMINATED, errors_console, say
 from toprung.errors import ToprungError
 from toprung.store.entry import version
 
@@ -93,5 +93,5 @@ def main() -> None:
         with _ended_as_by_ctrl_c():
             app()
     except ToprungError as error:
-        errors_console.print(f"toprung: {error}", markup=False, highlight=False, soft_wrap=True)
+        say(f"toprung: {error}", to=errors_console)
         sys.exit(2)

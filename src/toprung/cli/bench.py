@@ -15,8 +15,8 @@ from rich.console import Group
 
 from toprung import backends
 from toprung.backends.base import Session
-from toprung.cli.common import INTERRUPTED, WIDE, console, errors_console, json_option, parse_seconds, parse_sizes, show
-from toprung.cli.progress import Progress, duration, total
+from toprung.cli.common import INTERRUPTED, WIDE, console, errors_console, json_option, parse_seconds, parse_sizes, say, show
+from toprung.cli.progress import Pace, Progress, duration, total
 from toprung.device import Device
 from toprung.errors import BadSize, OutOfDeviceMemory, ToprungError, UnknownName
 from toprung.lab.competitor import Competitor
@@ -37,6 +37,8 @@ from toprung.report import bench_plot
 from toprung.report import plot as pictures
 from toprung.report.bench_table import accuracy_table, bench_table, to_csv
 
+FIXED_DEPTH = 1024
+"""Part of a step of ``toprung accuracy`` that does not depend on K, as the K that takes as long: operands, and checking C."""
 WORTH_SAYING = 5.0
 """Seconds from which on a run says beforehand how long it takes."""
 DEFAULT_SIZES = {"gpu": "1024,2048,4096", "cpu": "256,512", "other": "256,512"}
@@ -149,13 +151,13 @@ def accuracy_command(
     interrupted = False
     with backends.opened(where) as session:
         try:
-            with Progress(sum(map(float, depths)) * len(names) * len(competing)) as progress:
+            with Progress(sum(depth + FIXED_DEPTH for depth in depths) * len(names) * len(competing)) as progress:
                 progress.table = lambda: accuracy_table(graded, str(where)).fitted(console.width)[0]
                 for depth in depths:
                     try:
                         for one in sweep(competing, session, [depth], names):
                             graded.append(one)
-                            progress.step(f"K = {depth}: {_who(one)} on {one.distribution}", depth)
+                            progress.step(f"K = {depth}: {_who(one)} on {one.distribution}", depth + FIXED_DEPTH)
                     except (OutOfDeviceMemory, MemoryError) as error:
                         failures.append(f"K = {depth}: skipped: {error}")
         except KeyboardInterrupt:
@@ -213,10 +215,10 @@ class _Run:
         if seconds > WORTH_SAYING:
             many = f"{len(self.problems)} products, {len(self.competing)} competitors" if len(self.problems) > 1 else "this"
             said = f"{many}: about {duration(seconds)}; Ctrl-C or --budget ends it earlier and keeps what was measured"
-            errors_console.print(said, style="dim", markup=False, highlight=False, soft_wrap=True)
+            say(said, "dim", to=errors_console)
         kind = self.session.device.kind
         with Progress(total(self.expected)) as progress:
-            for at, (problem, expected) in enumerate(zip(self.problems, self.expected, strict=True)):
+            for at, problem in enumerate(self.problems):
                 if self.budget is not None and progress.elapsed > self.budget:
                     self.cut = True
                 if self.cut:
@@ -225,16 +227,11 @@ class _Run:
                     break
                 rows = self.plan.rows(self.competing)
                 progress.table = functools.partial(self._fitted, rows, problem)
-                rest = dict(expected)
+                pace = Pace(progress, self.plan, problem, kind, len(self.competing))
                 try:
                     progress.step(f"{problem}: making the operands")
                     for row in compare(PlacedProblem(problem, self.session), rows, self.plan):
-                        one = 0.0
-                        if came := row.came_in():
-                            verdict = expected["verdict"] / len(self.competing)
-                            one = verdict if came == "verdict" else self.plan.sample_seconds(problem, kind, row.mode)
-                            rest[came] -= one
-                        progress.step(f"{problem}: {row.who.name} {row.mode} {row.state}", one, came)
+                        came = pace.step(row, f"{problem}: {row.who.name} {row.mode} {row.state}")
                         if came and self.budget is not None and progress.elapsed > self.budget:
                             self.cut = True
                             break
@@ -242,14 +239,14 @@ class _Run:
                     self.notes[f"{problem}: skipped: {error}"] = None
                     if not any(r.measurement for r in rows):  # what was done before it, in another mode, is kept
                         progress.table = None
-                        progress.leave_out(rest)
+                        progress.leave_out(pace.left)
                         continue
                 except KeyboardInterrupt:
                     progress.table = None
                     self._finish(rows, problem)
                     return True
                 progress.table = None
-                progress.leave_out(rest)
+                progress.leave_out(pace.left)
                 self._finish(rows, problem)
                 store(self.cut or at + 1 < len(self.problems))
         return False
@@ -266,7 +263,7 @@ class _Run:
         first = next(((r.who.name, r.measurement) for r in rows if r.measurement), None)
         for line in watched(self.session.device, [first] if first else []):
             self.doubts.append(line)
-            console.print(line, style="yellow", markup=False, highlight=False, soft_wrap=True)
+            say(line, "yellow")
         self.failures += dict.fromkeys(f"{r.who.name} at {problem}: {r.note}" for r in rows if r.failed)
         self.notes |= dict.fromkeys(r.note for r in rows if r.state == "unsupported")
 
@@ -325,9 +322,9 @@ def _command() -> str:
 
 def _say(notes: Sequence[str], failures: Sequence[str]) -> None:
     for line in notes:
-        console.print(line, style="dim", markup=False, highlight=False, soft_wrap=True)
+        say(line, "dim")
     for line in failures:
-        console.print(line, style="bold red", markup=False, highlight=False, soft_wrap=True)
+        say(line, "bold red")
 
 
 def _store(path: Path | None, content: dict[str, Any]) -> None:

@@ -11,7 +11,7 @@ import typer
 from rich.text import Text
 
 from toprung import backends
-from toprung.cli.common import WIDE, console, parse_tile, show, table_width
+from toprung.cli.common import WIDE, console, parse_tile, say, show, table_width
 from toprung.errors import BadSize, UnknownName, Unsupported
 from toprung.lab.bounds.arch import ARCHITECTURES, Architecture, architecture, card
 from toprung.lab.bounds.figures import Unknown
@@ -48,7 +48,7 @@ def bound_command(
     plot: Annotated[Path | None, typer.Option(help="draw the sweep: a .png or .svg file")] = None,
     wide: Annotated[bool, WIDE] = False,
 ) -> None:
-    """The upper bound of Lai and Seznec's paper: inputs, every condition with its numbers, the resulting peak and its limiter.
+    """Show the upper bound of Lai and Seznec's paper: inputs, conditions with their numbers, the resulting peak and its limiter.
 
     Examples:
 
@@ -93,17 +93,17 @@ def bound_command(
     known, sources = inputs(of)
     show(known, wide)
     for line in sources:
-        console.print(line, style="dim", markup=False, highlight=False, soft_wrap=True)
+        say(line, "dim")
     console.print()
     beside = conditions(analysis)
     fits = (edge := table_width(wide)) is None or beside.fitted(None)[2] <= edge
     show(beside if fits else conditions(analysis, stacked=True), wide)
     console.print()
-    console.print(verdict(analysis), markup=False, highlight=False, soft_wrap=True)
+    say(verdict(analysis))
 
 
 def _architecture(name: str) -> tuple[Architecture, float | None]:
-    """An architecture, and the clocks of a multiply-add where they were measured."""
+    """Return an architecture, and the clocks of a multiply-add where they were measured."""
     if name != "here":
         return architecture(name), None
     device = backends.find()
@@ -166,7 +166,7 @@ def conditions(analysis: Analysis, stacked: bool = False) -> Grid:
 
 
 def verdict(analysis: Analysis) -> str:
-    """One line: the potential, and what sets it."""
+    """Return the potential and what sets it, in one line."""
     most, peak = analysis.potential, analysis.of.peak_gflops
     if isinstance(most, Unknown):
         return f"P_potential is {most}"

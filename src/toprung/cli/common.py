@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import textwrap
 from collections.abc import Sequence
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
@@ -59,8 +60,23 @@ def show(grid: Grid, wide: bool) -> tuple[str, ...]:
     put(table)
     console.width = before
     if hidden:
-        console.print(left_out(hidden, width), style="dim", markup=False, highlight=False, soft_wrap=True)
+        say(left_out(hidden, width), "dim")
     return hidden
+
+
+def say(text: str, style: str = "", indent: int = 0, to: Console | None = None) -> None:
+    """Print a line of text: on a terminal broken between words, elsewhere whole.
+
+    Parameters
+    ----------
+    indent : cells that its second line and those behind it begin with
+    to : the console, by default that of standard output
+    """
+    to = to or console
+    if to.is_terminal:
+        broken = textwrap.TextWrapper(to.width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)
+        text = "\n".join(broken.fill(line) for line in text.split("\n"))
+    to.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
 
 
 def parse_seconds(text: str) -> float:
@@ -102,7 +118,7 @@ def json_option(text: str) -> Any:
 
 
 def parse_sizes(text: str) -> list[tuple[int, ...]]:
-    """``512``, ``35x79x19``, ``256:1024:256`` (both ends included), or several of these with commas.
+    """Parse ``512``, ``35x79x19``, ``256:1024:256`` (both ends included), or several of these with commas.
 
     Raises
     ------
@@ -131,12 +147,12 @@ def _number(text: str, word: str) -> int:
 
 
 def size_name(size: tuple[int, ...]) -> str:
-    """A size as a person writes it."""
+    """Return a size as a person writes it."""
     return "×".join(map(str, size))
 
 
 def parse_numbers(text: str, known: Sequence[int], what: str) -> list[int]:
-    """``3``, ``1-5``, or several of these with commas; every number must be known.
+    """Parse ``3``, ``1-5``, or several of these with commas; every number must be known.
 
     Raises
     ------
@@ -158,7 +174,7 @@ def parse_numbers(text: str, known: Sequence[int], what: str) -> list[int]:
 
 
 def parse_switches(words: Sequence[str]) -> dict[str, int]:
-    """``NAME`` or ``NAME=VALUE``, each once.
+    """Parse ``NAME`` or ``NAME=VALUE``, each once.
 
     Raises
     ------
@@ -175,7 +191,7 @@ def parse_switches(words: Sequence[str]) -> dict[str, int]:
 
 
 def parse_tile(words: Sequence[str]) -> dict[str, int]:
-    """``NAME=VALUE`` for parameters of a tile, which have no value of their own.
+    """Parse ``NAME=VALUE`` for parameters of a tile, which have no value of their own.
 
     Raises
     ------
@@ -188,7 +204,7 @@ def parse_tile(words: Sequence[str]) -> dict[str, int]:
 
 
 def with_settings(problem: Problem, words: Sequence[str]) -> Problem:
-    """A problem with some of its attributes, other than its sizes, set by ``NAME=VALUE``.
+    """Return a problem with some of its attributes, other than its sizes, set by ``NAME=VALUE``.
 
     Raises
     ------

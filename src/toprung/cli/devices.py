@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from toprung import backends
-from toprung.cli.common import WIDE, console, show
+from toprung.cli.common import WIDE, say, show
 from toprung.errors import NoDevice
 from toprung.report.grid import Column, Grid
 
@@ -38,4 +38,4 @@ def devices(wide: Annotated[bool, WIDE] = False) -> None:
         })  # fmt: skip
     show(grid, wide)
     for line in advice:
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        say(line)

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from toprung import backends
 from toprung.backends import nvrtc
-from toprung.cli.common import WIDE, console, json_option, parse_sizes, parse_switches, parse_tile, put, show, size_name
+from toprung.cli.common import WIDE, console, json_option, parse_sizes, parse_switches, parse_tile, put, say, show, size_name
 from toprung.cli.progress import Progress
 from toprung.device import Device
 from toprung.errors import BadSize, IllegalTile
@@ -92,13 +92,13 @@ def explain_command(
         notes += [note for _, e in found for note in e.notes]
         show(overview(found, f"{of.name} at {size_name(sizes[0])} on {where.short_name}"), wide)
     for note in dict.fromkeys(notes):
-        console.print(note, style="dim", markup=False, highlight=False, soft_wrap=True)
+        say(note, "dim")
     if json is not None:
         results.write(json, bounds_record(shlex.join(["toprung", *sys.argv[1:]]), where, found))
 
 
 def _device(name: str | None, stored: Path, rungs: Sequence[Rung]) -> Device:
-    """The device named, or the best one; a CPU beside which nothing is known of machine code gives way to the H100's documents."""
+    """Return the device named, or the best one; an H100, by its documents, in place of a CPU whose machine code is not counted."""
     if name is not None:
         return backends.find(name)
     where = best_for(rungs)
@@ -108,7 +108,7 @@ def _device(name: str | None, stored: Path, rungs: Sequence[Rung]) -> Device:
 
 def _detail(e: Explanation, size: str) -> None:
     figures = e.figures
-    console.print(f"{e.rung.name}: {e.rung.idea}", style="bold", markup=False, highlight=False, soft_wrap=True)
+    say(f"{e.rung.name}: {e.rung.idea}", "bold")
     lines = [
         f"on {e.device.short_name} at {size}; figures: {figures.source}",
         f"tile       {e.tile}, {e.tile.work_items} work-items",
@@ -119,9 +119,7 @@ def _detail(e: Explanation, size: str) -> None:
         lines.append(f"resources  {code.registers} registers{spills}, {code.shared_bytes:,} bytes of shared memory a block")
         if (key := figures.arch.rstrip("af")) in ROOMS:
             held = occupancy(key, e.tile.work_items, code.registers, code.shared_bytes)
-            lines.append(
-                f"occupancy  {held.blocks} blocks a multiprocessor, {100 * held.share:.0f} % of its warps; scarcest: {held.limiter}"
-            )
+            lines.append(f"occupancy  {held.blocks} blocks an SM, {100 * held.share:.0f} % of its warps; scarcest: {held.limiter}")
         if code.loop.instructions:
             mix = ", ".join(f"{n} {kind}" for kind, n in sorted(code.loop.counts.items(), key=lambda item: -item[1]))
             lines.append(f"main loop  {mix}")
@@ -130,36 +128,34 @@ def _detail(e: Explanation, size: str) -> None:
                 f"the one before, {reads.conflicts_each:.2f} cycles each lost to register banks"
             )
     for line in lines:
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        say(line, indent=11)
     put(_levels(e))
     most, found = e.bound.gflops, e.bound.limiter
     memory = e.without_caches
     if not isinstance(memory, Unknown):
         text = f"without caches, as the paper counts (equation 10): {memory:,.0f} GFLOP/s from memory"
-        console.print(text, style="dim", highlight=False, soft_wrap=True)
+        say(text, "dim")
     if found and not isinstance(most, Unknown):
         console.print(f"bound      {most:,.0f} GFLOP/s, limited by {found.name}", style="bold", highlight=False)
     else:
-        console.print(f"bound      {most}", style="bold", highlight=False, soft_wrap=True)
+        say(f"bound      {most}", "bold")
     if e.measured and e.share is not None:
         helpers = f", {100 * e.measured.helpers:.0f} % of its time in helpers" if e.measured.helpers else ""
         where = f" ({e.record})" if e.record else ""
-        console.print(
+        say(
             f"measured   {e.measured.gflops:,.0f} GFLOP/s ± {50 * e.measured.spread:.1f} %, {100 * e.share:.1f} % of the bound"
-            f"{helpers}{where}",
-            highlight=False,
-            soft_wrap=True,
+            f"{helpers}{where}"
         )
     else:
         console.print("measured   nothing stored for this tile, size and device", highlight=False)
     if e.bound.advice:
-        console.print(f"next       {e.bound.advice}", highlight=False, soft_wrap=True)
+        say(f"next       {e.bound.advice}")
     for note in e.notes:
-        console.print(note, style="dim", markup=False, highlight=False, soft_wrap=True)
+        say(note, "dim")
 
 
 def _levels(e: Explanation) -> Table:
-    """Every level's limit as a bar; what was measured cannot be longer than the shortest."""
+    """Return a table of every level's limit as a bar; what was measured cannot be longer than the shortest."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     longest = max(LEAST_BAR, min(BAR, console.width - REST))
     table.add_column("level", no_wrap=True)

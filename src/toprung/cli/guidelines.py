@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from toprung import backends
-from toprung.cli.common import INTERRUPTED, WIDE, console, json_option, show, table_width
+from toprung.cli.common import INTERRUPTED, WIDE, console, json_option, say, show, table_width
 from toprung.cli.progress import Progress
 from toprung.lab import guidelines
 from toprung.lab.guidelines.base import WRONG, Finding
@@ -67,7 +67,7 @@ def guidelines_command(
     if json is not None:
         results.write(json, stored)
     for line in failures:
-        console.print(line, style="bold red", markup=False, highlight=False, soft_wrap=True)
+        say(line, "bold red")
     if interrupted:
         console.print("interrupted: what is above is what had been measured", style="yellow")
         raise typer.Exit(INTERRUPTED)

@@ -13,7 +13,7 @@ from rich import box
 from rich.table import Table
 
 from toprung.backends.nvrtc import compile_cubin, device_of, version
-from toprung.cli.common import WIDE, console, json_option, parse_switches, parse_tile, put, result_file, show
+from toprung.cli.common import WIDE, json_option, parse_switches, parse_tile, put, result_file, say, show
 from toprung.cli.progress import Progress
 from toprung.errors import ToprungError, UnknownName, Unsupported
 from toprung.kernels.record import kernel_source
@@ -104,16 +104,16 @@ def inspect(
         work = _work(code for _, code in found)
         said = [f"{work} and what is right of it: the main loop, as it stands in the code", "4×128: four of 128 bits"]
         said += [f"{column}: {text}" for column, text in MEANT.items() if column not in hidden]
-        console.print("; ".join(said), style="dim", markup=False, highlight=False, soft_wrap=True)
+        say("; ".join(said), "dim")
     if cubin is not None:
         entry = found[0][0]
         assert entry.tile is not None
         change = dump(entry.rung, entry.tile, entry.options, arch, cubin, reallocate or reorder, reorder)
         if change is not None:
             put(_change(change))
-        console.print(f"stored as {cubin}, and beside it what it was made from", markup=False, highlight=False, soft_wrap=True)
+        say(f"stored as {cubin}, and beside it what it was made from")
     for line in failures:
-        console.print(line, style="bold red", markup=False, highlight=False, soft_wrap=True)
+        say(line, "bold red")
     if json is not None:
         records = [
             {
@@ -143,7 +143,7 @@ def dump(
 
 
 def _change(report: Report) -> Table:
-    """The main loop before and after its registers were changed."""
+    """Return the main loop before and after its registers were changed."""
     table = Table(title=f"{report.kernel} with other registers", title_justify="left", box=box.SIMPLE_HEAD)
     for column in ("main loop", "before", "after"):
         table.add_column(column, justify="left" if column == "main loop" else "right")
@@ -227,5 +227,5 @@ def _detail(entry: RungCompetitor, code: MachineCode) -> Table:
         table.add_row("blocks an SM holds", "", f"{held.blocks}")
         table.add_row("warps an SM holds", "", f"{held.warps}")
         table.add_row("occupancy, %", "", f"{100 * held.share:.0f}")
-        table.add_row("kept from more by", "", held.limiter)
+        table.add_row("limited by", "", held.limiter)
     return table

@@ -23,12 +23,13 @@ from toprung.cli.common import (
     parse_seconds,
     parse_sizes,
     parse_switches,
+    say,
     show,
     size_name,
     table_width,
     with_settings,
-)  # fmt: skip
-from toprung.cli.progress import Progress, duration, total
+)
+from toprung.cli.progress import Pace, Progress, duration, total
 from toprung.device import Device
 from toprung.errors import BuildError, LaunchError, OutOfDeviceMemory, WrongResult
 from toprung.lab.competitor import Competitor
@@ -116,7 +117,7 @@ def ladder_command(
         baselines, why_not = vendors[where.id]
         competing: list[Competitor] = [*(baselines if 0 in chosen or climbed else []), *variants(climbed, where, switches)]
         if said := out_of_place(climbed, where.kind):
-            console.print(said, style="dim", markup=False, highlight=False, soft_wrap=True)
+            say(said, "dim")
         with backends.opened(where) as session:
             memory, failed = _memory(session, problems.values())
             run = _Run(found, problems, session, competing, memory, each_launch, wide, seconds)
@@ -132,11 +133,11 @@ def ladder_command(
                 **({"bandwidth": memory.describe()} if memory else {}),
             )
         if why_not:
-            console.print(f"rung 0: {why_not}", markup=False, highlight=False, soft_wrap=True)
+            say(f"rung 0: {why_not}")
         if found.note:
-            console.print(f"{found.name} promises {found.note}", style="dim", markup=False, highlight=False, soft_wrap=True)
+            say(f"{found.name} promises {found.note}", "dim")
         for line in [] if switches else refusals(climbed, where):
-            console.print(f"not on {where.id}: {line}", style="dim", markup=False, highlight=False, soft_wrap=True)
+            say(f"not on {where.id}: {line}", "dim")
         if json is not None:
             results.write(_named(json, where, places), stored)
         if plot is not None:
@@ -146,14 +147,11 @@ def ladder_command(
         if interrupted:
             break
     for where in idle:
-        console.print(
-            f"not on {where.id}: no rung of {name} runs there: {climbed[0].needs(where)}",
-            style="dim", markup=False, highlight=False, soft_wrap=True,
-        )  # fmt: skip
+        say(f"not on {where.id}: no rung of {name} runs there: {climbed[0].needs(where)}", "dim")
     for grid in sweep_tables(everything, table_width(wide)) if len(everything) > 1 else ():
         show(grid, wide)
     for line in failures:
-        console.print(line, style="bold red", markup=False, highlight=False, soft_wrap=True)
+        say(line, "bold red")
     if interrupted:
         console.print("interrupted: what is above is what had been measured", style="yellow")
         raise typer.Exit(INTERRUPTED)
@@ -162,7 +160,7 @@ def ladder_command(
 
 
 def _devices(names: str | None, found: Ladder) -> list[Device]:
-    """The devices named; by default the best one that runs the ladder and, where it is a GPU, the same GPU through the others."""
+    """Return the devices named; by default the best one that runs the ladder, and a GPU through the other backends, too."""
     if names is not None:
         return [backends.find(name) for name in names.split(",")]
     best = best_for(found.rungs)
@@ -172,7 +170,7 @@ def _devices(names: str | None, found: Ladder) -> list[Device]:
 
 
 def _named(path: Path, where: Device, places: list[Device]) -> Path:
-    """The file for one of several devices: the name given for the first, with the backend behind it for the others."""
+    """Return the file for one of several devices: the name given for the first, with the backend behind it for the others."""
     return path if where is places[0] else path.with_stem(f"{path.stem}-{where.backend}")
 
 
@@ -228,28 +226,25 @@ class _Run:
                     break
                 self.done[size] = rows = self.plan.rows(self.competing)
                 progress.table = functools.partial(self._fitted, rows, size, problem)
-                left = expected[size]
-                one = {"verdict": left["verdict"] / max(1, count), "sample": self.plan.sample_seconds(problem, kind, "warm")}
+                pace = Pace(progress, self.plan, problem, kind, count)
                 try:
                     progress.step(f"{size}: making the operands")
                     for row in compare(PlacedProblem(problem, self.session), rows, self.plan):
-                        if came := row.came_in():
-                            left[came] -= one[came]
-                        progress.step(_said(row, size), one.get(came, 0.0), came)
+                        came = pace.step(row, _said(row, size))
                         if came and self.budget is not None and progress.elapsed > self.budget:
                             self.cut = True
                             break
                 except OutOfDeviceMemory as error:
                     self.failures.append(f"{size}: skipped: {error}")
                     del self.done[size]
-                    progress.leave_out(left)
+                    progress.leave_out(pace.left)
                     continue
                 except KeyboardInterrupt:
                     progress.table = None
                     self._print(rows, size, problem)
                     return True
                 progress.table = None
-                progress.leave_out(left)
+                progress.leave_out(pace.left)
                 self._print(rows, size, problem)
         if self.cut:
             skipped = [size for size in self.problems if size not in self.done]
@@ -283,7 +278,7 @@ class _Run:
 
     def _note(self, line: str, style: str = "dim") -> None:
         self.notes.append(line)
-        console.print(line, style=style, markup=False, highlight=False, soft_wrap=True)
+        say(line, style)
 
 
 def _said(row: Row, size: str) -> str:
@@ -291,4 +286,5 @@ def _said(row: Row, size: str) -> str:
     name = f"{row.who.name} {row.variant}".rstrip()
     if row.timing is None:
         return f"{size}: {name} {row.state if row.state != 'timing' else 'is right'}"
-    return f"{size}: {name} timed {len(row.timing.seconds)} ×"
+    times = len(row.timing.seconds)
+    return f"{size}: {name} timed {times} ×" if times else f"{size}: {name} warmed up"

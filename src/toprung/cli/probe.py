@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from toprung import backends
-from toprung.cli.common import INTERRUPTED, WIDE, console, json_option, show
+from toprung.cli.common import INTERRUPTED, WIDE, console, json_option, say, show
 from toprung.cli.progress import Progress
 from toprung.lab.harness import results
 from toprung.lab.harness.environment import environment
@@ -73,9 +73,9 @@ def probe_command(
         content["interrupted"] = interrupted
     show(probe_table(content["probe"], f"{where}, {content['took_seconds']:.0f} s"), wide)
     for name, reason in notes.items():
-        console.print(f"not {name}: {reason}", style="dim", markup=False, highlight=False, soft_wrap=True)
+        say(f"left out: {name}: {reason}", "dim", indent=2)
     for line in content["failures"]:
-        console.print(line, style="bold red", markup=False, highlight=False, soft_wrap=True)
+        say(line, "bold red")
     if json is not None:
         results.write(json, content)
     if interrupted or only:
@@ -83,7 +83,7 @@ def probe_command(
     else:
         path = store.path_of(where.slug, where.backend)
         results.write(path, content)
-        console.print(f"kept as {path}", markup=False, highlight=False, soft_wrap=True)
+        say(f"kept as {path}")
     if plot is not None:
         mixes(content, plot)
     if interrupted:

@@ -10,7 +10,9 @@ from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from toprung.cli.common import console, errors_console
+from toprung.cli.common import console, errors_console, say
+from toprung.lab.harness.compare import ComparisonPlan, Row
+from toprung.oracle.problem import Problem
 
 QUIET_SECONDS = 2.0
 """Seconds between two lines, and before the first: what is over sooner needs none."""
@@ -43,12 +45,14 @@ class Progress:
 
     Parameters
     ----------
-    total : size of all steps together in any unit, or of the steps of each kind; nothing where it is not known. What is left of a
-        kind is estimated by how long its steps have taken so far: kernels may be built slowly and then run fast
+    total : size of all steps together in any unit, or, as predicted seconds, of the steps of each kind; nothing where it is not
+        known. What is left of a kind is estimated by how long its steps have taken so far: kernels may be built slowly and then run
+        fast. A kind of which no step is over takes as long as predicted
     """
 
     def __init__(self, total: float | Mapping[str, float] = 0.0) -> None:
         self._total = dict(total) if isinstance(total, Mapping) else {"": total}
+        self._unbegun = 1.0 if isinstance(total, Mapping) else 0.0
         self._done, self._took = dict.fromkeys(self._total, 0.0), dict.fromkeys(self._total, 0.0)
         self._text, self._stepped = "", time.monotonic()
         self._start = self._said = time.monotonic()
@@ -80,7 +84,11 @@ class Progress:
             self._stepped = now
         if text and self._live is None and now - self._said >= QUIET_SECONDS:
             self._said = now
-            errors_console.print(self.line(), markup=False, highlight=False, soft_wrap=True)
+            say(self.line(), to=errors_console)
+
+    def pause(self) -> None:
+        """Count the time since the last step to no kind: it says nothing about how long later steps take."""
+        self._stepped = time.monotonic()
 
     def leave_out(self, sizes: Mapping[str, float]) -> None:
         """Leave out what is left of a part: steps by kind."""
@@ -89,11 +97,9 @@ class Progress:
 
     def left(self) -> float:
         """Return about how many seconds are left; 0 where nothing is known."""
-        done, took = sum(self._done.values()), sum(self._took.values())
         seconds = 0.0
         for kind, total in self._total.items():
-            # of a kind that has not begun no more is known than of all together
-            a_unit = self._took[kind] / self._done[kind] if self._done[kind] else took / done if done else 0.0
+            a_unit = self._took[kind] / self._done[kind] if self._done[kind] else self._unbegun
             seconds += max(0.0, total - self._done[kind]) * a_unit
         return seconds
 
@@ -106,3 +112,34 @@ class Progress:
     def _drawn(self) -> RenderableType:
         line = Text(self.line(), style="dim", no_wrap=True, overflow="ellipsis")
         return Group(self.table(), line) if self.table else line if self._text else Text("")
+
+
+class Pace:
+    """Steps of one problem's comparison, sized in seconds: as planned, and for samples by the warm-up once that is over.
+
+    Attributes
+    ----------
+    left : what is left of each kind, for ``Progress.leave_out`` where a comparison ends early
+    """
+
+    def __init__(self, progress: Progress, plan: ComparisonPlan, problem: Problem, kind: str, competitors: int) -> None:
+        self.progress, self.plan, self.problem, self.kind = progress, plan, problem, kind
+        self.left = plan.expected(problem, competitors, kind)
+        self._verdict = self.left["verdict"] / max(1, competitors)
+        self._samples: dict[int, float] = {}
+
+    def step(self, row: Row, said: str) -> bool:
+        """Say what happened to a row; return True if a verdict or a sample has come in."""
+        timing, planned = row.timing, self.plan.sample_seconds(self.problem, self.kind, row.mode)
+        if row.state == "timing" and timing is not None and not timing.seconds:  # its warm-up is over
+            known = self._samples[id(row)] = timing.sample_seconds
+            more = self.plan.count(row.mode) * (known - planned)
+            self.left["sample"] += more
+            self.progress.leave_out({"sample": -more})
+            self.progress.pause()
+        came = row.came_in()
+        size = {"verdict": self._verdict, "sample": self._samples.get(id(row), planned), "": 0.0}[came]
+        if came:
+            self.left[came] -= size
+        self.progress.step(said, size, came)
+        return bool(came)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from toprung.cli.common import console, errors_console
+from toprung.cli.common import console, errors_console, say
 from toprung.cli.progress import Progress
 from toprung.errors import BadRecord
 from toprung.lab.harness import results
@@ -70,7 +70,7 @@ def report_command(
         if complaint.elsewhere and more < 0:
             continue  # its device has been named
         who = f"{complaint.name} and {more} more" if more > 0 else complaint.name
-        errors_console.print(f"skipped: {who}: {complaint.reason}", markup=False, highlight=False, soft_wrap=True)
+        say(f"skipped: {who}: {complaint.reason}", to=errors_console)
     with Progress() as progress:
         progress.step("making the page")
         limits = Limits(found, code, lambda rung: progress.step(f"reading the machine code of {rung}"))
@@ -78,10 +78,10 @@ def report_command(
         if picture is not None and (drawn := page.picture(found, limits)) is not None:
             publish(picture, drawn.encode())
     for note in limits.notes:
-        errors_console.print(note, style="dim", markup=False, highlight=False, soft_wrap=True)
+        say(note, "dim", to=errors_console)
     if not found.records:
         console.print("no measurements: the page says how to make some", style="yellow")
-    console.print(f"{path}: {path.stat().st_size / 1e6:.1f} MB", markup=False, highlight=False, soft_wrap=True)
+    say(f"{path}: {path.stat().st_size / 1e6:.1f} MB; open it in a browser")
     if records and found.complaints and not found.records:
         raise typer.Exit(1)  # none of what was named could be read
     if comparison:
@@ -91,7 +91,7 @@ def report_command(
 
 
 def _compared(paths: list[Path], names: tuple[str, str], tolerance: float, device: str | None) -> tuple[page.Comparison, Gathered]:
-    """Both sides compared, and side B for the rest of the page."""
+    """Return both sides compared, and side B for the rest of the page."""
     among, complaints = read_sound(paths)
     if device is not None:
         slug = chosen(among, device)

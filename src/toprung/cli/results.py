@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from toprung.cli.common import WIDE, console, errors_console, show, table_width
+from toprung.cli.common import WIDE, console, errors_console, say, show, table_width
 from toprung.errors import BadRecord
 from toprung.lab.harness import results
 from toprung.lab.harness.accuracy import Graded
@@ -80,13 +80,13 @@ def show_command(file: Annotated[Path, typer.Argument(help="a record")], wide: A
         count = f"{len(record['shapes'])} shapes" if record.get("shapes") else f"{len(record.get('bounds', ()))} bounds"
         held = count if record.get("shapes") or record.get("bounds") else "no measurements of competitors"
         text = f"{title}: a record of {record.get('kind', 'another kind')} with {held}: toprung report draws what it can of it"
-        console.print(text, markup=False, highlight=False, soft_wrap=True)
+        say(text)
     lines = [record["what"], f"{e['date']}, commit {e.get('commit')}, {device['runtime']}, driver {device['driver']}"]
     lines += [", ".join(f"{k} {v}" for k, v in e["packages"].items())]
     if record["interrupted"]:
         lines.append("interrupted before the end")
     for line in [*lines, *record.get("notes", []), *record["failures"]]:
-        console.print(line, style="dim", markup=False, highlight=False, soft_wrap=True)
+        say(line, "dim")
 
 
 def compare_command(
@@ -130,7 +130,7 @@ def plot_command(
 
 
 def _side(name: str, folder: Path) -> list[dict[str, Any]]:
-    """The records a user means by a file, a folder or a commit."""
+    """Return the records that a user means by a file, a folder or a commit."""
     path = Path(name)
     if path.is_file():
         return [results.read(path)]
@@ -144,11 +144,11 @@ def _side(name: str, folder: Path) -> list[dict[str, Any]]:
 
 
 def _records(paths: Sequence[Path]) -> list[tuple[Path, dict[str, Any]]]:
-    """Every good record; the others are named on stderr."""
+    """Return every good record; name the others on stderr."""
     found = []
     for path, record in results.read_all(paths):
         if isinstance(record, BadRecord):
-            errors_console.print(f"skipped: {record}", markup=False, highlight=False, soft_wrap=True)
+            say(f"skipped: {record}", to=errors_console)
         else:
             found.append((path, record))
     return found

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from toprung import backends
 from toprung.backends import cubin as machine
-from toprung.cli.common import WIDE, console, json_option, parse_sizes, parse_switches, parse_tile, show
+from toprung.cli.common import WIDE, console, json_option, parse_sizes, parse_switches, parse_tile, say, show
 from toprung.cli.progress import Progress
 from toprung.errors import BadCubin, BadSize, Unsupported
 from toprung.kernels.record import Own
@@ -112,7 +112,7 @@ def run_command(
         ratio = paired_ratio(measured[0].seconds, measured[1].seconds)
         console.print(f"speed {FILE} / {HERE}: {ratio.value:.4f}, 95 % interval {ratio.low:.4f} to {ratio.high:.4f}")
     for line in wrong:
-        console.print(line, style="bold red", markup=False, highlight=False, soft_wrap=True)
+        say(line, "bold red")
     if json is not None:
         results.write(json, content)
     if wrong:

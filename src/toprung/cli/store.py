@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from toprung.cli.common import WIDE, console, errors_console, json_option, show
+from toprung.cli.common import WIDE, console, errors_console, json_option, say, show
 from toprung.dispatch.tuned import refusal
 from toprung.errors import StoreError
 from toprung.report import names
@@ -88,9 +88,9 @@ def list_command(
         }
         found = _chosen(chosen, best, complaints, **filters)
     for text in complaints:
-        errors_console.print(text, markup=False, highlight=False, soft_wrap=True)
+        say(text, to=errors_console)
     if not found:
-        console.print(f"no such entries in {chosen.path}: toprung tune makes some", markup=False, highlight=False, soft_wrap=True)
+        say(f"no such entries in {chosen.path}: toprung tune makes some")
     else:
         show(_table(found), wide)
         console.print(f"{len(found)} entries", highlight=False)
@@ -120,11 +120,11 @@ def export_command(
     filters = {"device": device, "backend": backend, "problem_class": problem_class, "kernel": _family(kernel), "status": status}
     found = _chosen(chosen, best, complaints, **filters)
     for text in complaints:
-        errors_console.print(text, markup=False, highlight=False, soft_wrap=True)
+        say(text, to=errors_console)
     if not found:
         raise StoreError(f"no such entries in {chosen.path}: nothing was written")
     count = chosen.export(sys.stdout if file == "-" else Path(file), found)
-    errors_console.print(f"{count} entries written to {file}", markup=False, highlight=False, soft_wrap=True)
+    say(f"{count} entries written to {file}", to=errors_console)
 
 
 def import_command(
@@ -181,7 +181,7 @@ def clear_command(
             raise StoreError(f"{what} of {chosen.path} would be removed, and there is nobody to ask: add --yes")
         typer.confirm(f"Remove {what} of {chosen.path}?", abort=True)
     done = chosen.clear_damaged() if damaged else f"{chosen.clear(None, **filters)} entries were removed from {chosen.path}"
-    console.print(done, markup=False, highlight=False, soft_wrap=True)
+    say(done)
 
 
 def _store(path: Path | None) -> Store:
@@ -202,9 +202,9 @@ def _chosen(store: Store, best: int | None, complaints: list[str], **filters: st
 def _say(done: Imported, where: Path) -> None:
     """Print how many entries were taken, and each that was refused; exit with code 2 if there were any."""
     text = f"{done.taken} entries taken from {where}, {done.known} were known, {len(done.refused)} refused"
-    console.print(text, markup=False, highlight=False, soft_wrap=True)
+    say(text)
     for at, reason in done.refused:
-        errors_console.print(f"refused: {at}: {reason}", markup=False, highlight=False, soft_wrap=True)
+        say(f"refused: {at}: {reason}", to=errors_console)
     if done.refused:
         raise typer.Exit(2)
 

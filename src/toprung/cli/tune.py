@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from toprung import backends
-from toprung.cli.common import INTERRUPTED, WIDE, console, json_option, parse_sizes, show
+from toprung.cli.common import INTERRUPTED, WIDE, console, json_option, parse_sizes, say, show
 from toprung.cli.progress import Progress
 from toprung.device import Device
 from toprung.dispatch.autotune import HERE, known_level
@@ -40,6 +40,8 @@ BUDGET, CHECK_BUDGET = "60s", "30m"
 """Default budgets of a run and of a check."""
 AMOUNT = re.compile(r"(\d+(?:\.\d+)?)([smh]?)")
 UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+LINES = 20
+"""Most configurations that are printed below a table too narrow for them."""
 
 
 def register(app: typer.Typer) -> None:
@@ -135,10 +137,10 @@ def tune_command(
     finally:
         executor.close()
     for text in tuner.notes:
-        console.print(text, style="dim", markup=False, highlight=False, soft_wrap=True)
+        say(text, "dim")
     for text in map(report.exhausted_line, tuner.shapes):
         if text:
-            console.print(text, markup=False, highlight=False, soft_wrap=True)
+            say(text)
     stored = record(tuner, where, interrupted)
     if json is not None:
         results.write(json, stored)
@@ -228,17 +230,20 @@ def _run(tuner: Tuner, seconds: float, wide: bool) -> bool:
                 now = progress.elapsed
                 over = sum(s.state not in ("waiting", "running") for s in tuner.shapes)
                 late = ", finishing what was begun" if seconds and now > seconds else ""
-                progress.step(f"{over} of {len(tuner.shapes)} shapes, {tuner.tried} configurations{late}", now - passed)
+                progress.step(f"{report.counted(over, len(tuner.shapes))}, {report.configurations(tuner)}{late}", now - passed)
                 passed = now
                 is_over = changed is not None and changed.state not in ("running", "waiting")
                 if not console.is_terminal and is_over and changed and said.get(id(changed)) != (text := report.line(changed)):
                     said[id(changed)] = text
-                    console.print(text, markup=False, highlight=False, soft_wrap=True)
+                    say(text)
     except KeyboardInterrupt:
         interrupted = True
     finally:
         steps.close()  # type: ignore[attr-defined]
-    show(report.progress_table(tuner), wide)
+    if "configuration" in show(report.progress_table(tuner), wide):
+        for shape in tuner.shapes[:LINES]:
+            if shape.candidate:
+                say(f"{report.shape_name(shape)}: {report.choice_text(shape.candidate)}")
     return interrupted
 
 
@@ -272,7 +277,7 @@ def _check(
             for one in check(lane, problems, store, limit=limit, seed=seed, precision=precision, measuring=measuring):
                 found.append(one)
                 if one.broken or one.trouble:
-                    console.print(report.check_line(one, device.id), style="red", markup=False, highlight=False, soft_wrap=True)
+                    say(report.check_line(one, device.id), "red")
                 if len(found) < len(left) and time.monotonic() - start >= seconds:
                     notes.append(f"the time was over after {len(found)} of {len(left)}: give --check a longer --budget")
                     break
@@ -296,11 +301,11 @@ def _check(
         title = f"{path}, planned by measuring" if measuring else path
         of_path = [c for c in found if c.precision == path]
         for text in (report.checked_line(of_path, title), *report.kind_lines(of_path)):
-            console.print(text, highlight=False, soft_wrap=True)
+            say(text)
     if not measuring and any(c.broken for c in found):
         notes.append('calls can be planned by measuring, as toprung.planning("measure") has it: check that with --planning measure')
     for text in (*notes, f"{len(found)} of {len(left)} in {time.monotonic() - start:.0f} s"):
-        console.print(text, style="dim", markup=False, highlight=False, soft_wrap=True)
+        say(text, "dim")
     if interrupted:
         raise typer.Exit(INTERRUPTED)
     raise typer.Exit(int(len(found) < len(left) or any(c.broken or c.trouble for c in found)))

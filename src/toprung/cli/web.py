@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from toprung.cli.common import console
+from toprung.cli.common import say
 from toprung.report.web import page
 
 
@@ -32,4 +32,4 @@ def web_command(
     """
     path = page.write(out, page.render(name))
     size = path.stat().st_size / 1e3
-    console.print(f"{path}: {size:.0f} kB; open it in a browser", markup=False, highlight=False, soft_wrap=True)
+    say(f"{path}: {size:.0f} kB; open it in a browser")

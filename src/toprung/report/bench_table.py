@@ -22,7 +22,9 @@ from toprung.report.text import gflops_text, ms_text
 
 def bench_table(rows: Sequence[Row], title: str, kind: str) -> Grid:
     """A row for each competitor and mode, as far as it has got. ``kind``: of device; GPUs are given in TFLOP/s."""
-    measured = [r.measurement for r in rows if r.measurement]
+    # read once: a live table is drawn by another thread, while samples come in
+    taken = [(row, row.measurement) for row in rows]
+    measured = [m for _, m in taken if m]
     speeds = dict(zip(map(id, measured), ratios(measured), strict=True))
     modes = len({r.mode for r in rows}) > 1
     energy, held = any(m.joules for m in measured), any(any(m.host_seconds) for m in measured)
@@ -34,10 +36,10 @@ def bench_table(rows: Sequence[Row], title: str, kind: str) -> Grid:
         Column(names.FROBENIUS, 4), Column(names.CLOCK, 6), *[Column("J", 1), Column("pJ/flop", 1)] * energy,
         *[Column(names.HOST, 1)] * held,
     ])  # fmt: skip
-    for row in rows:
+    for row, m in taken:
         if row.state in QUIET:
             continue
-        m, label = row.measurement, Text(row.precision)
+        label = Text(row.precision)
         if not PRECISIONS[row.precision].accurate:
             label.stylize("yellow")
         cells: dict[str, str | Text] = {"who": row.who.name, "precision": label, "mode": row.mode}

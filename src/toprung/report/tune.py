@@ -61,9 +61,19 @@ def summary(tuner: Tuner) -> str:
     each = tuner.tried / tuner.elapsed if tuner.elapsed else 0.0
     bad = sum(n for s in tuner.shapes for status, n in s.counts.items() if status != "right")
     return (
-        f"{done} of {len(tuner.shapes)} shapes, {tuner.tried} configurations ({bad} not right) in {tuner.elapsed:.0f} s, "
-        f"{each:.1f} a second"
+        f"{counted(done, len(tuner.shapes))}, {configurations(tuner)} ({bad} not right) in {tuner.elapsed:.0f} s, "
+        f"{each:.1f} of them a second"
     )
+
+
+def counted(done: int, count: int) -> str:
+    """Return the number of shapes that are over, of all, as text."""
+    return f"{done} of {count} shape{'s' * (count != 1)}"
+
+
+def configurations(tuner: Tuner) -> str:
+    """Return the number of configurations tried, as text."""
+    return f"{tuner.tried} configuration{'s' * (tuner.tried != 1)}"
 
 
 def progress_table(tuner: Tuner) -> Grid:
@@ -72,7 +82,7 @@ def progress_table(tuner: Tuner) -> Grid:
     cold = any(cold_of(s) for s in tuner.shapes)
     grid = Grid(summary(tuner), [
         Column("shape", right=False), *[Column("device", 1, right=False)] * several, Column("best so far"), Column(names.SPREAD),
-        Column("× untuned (95 %)"), *[Column("cold", 4)] * cold, Column("configuration", 2, right=False, text=True),
+        Column("× untuned (95 %)"), *[Column("cold", 4)] * cold, Column("configuration", 2, right=False),
         Column("tried", 3, right=False), Column("state", 1, right=False),
     ])  # fmt: skip
     for s in tuner.shapes:

@@ -206,6 +206,7 @@ class Timing:
     each_seconds: list[float] = field(default_factory=list)
     plan: SamplingPlan = BURST
     host_seconds: list[float] = field(default_factory=list)
+    call_seconds: float = 0.0
 
     def warm_up(self) -> None:
         """Run once to load code and data, then find how many calls make a sample."""
@@ -214,6 +215,13 @@ class Timing:
         if first < long:
             first = self.prepared.time(max(1, min(10, int(long / max(first, 1e-9)))))
         self.calls = max(1, min(self.plan.longest_loop, math.ceil(long / max(first, 1e-9))))
+        self.call_seconds = first
+
+    @property
+    def sample_seconds(self) -> float:
+        """About how long a sample and its settling take, by the warm-up; 0 before it."""
+        settling = max(self.plan.settle_seconds, self.call_seconds) if self.plan.settle_seconds else 0.0
+        return settling + self.calls * self.call_seconds if self.call_seconds else 0.0
 
     def sample(self, clock: Callable[[], float | None] | None = None, joules: Callable[[], float] | None = None) -> None:
         """Take one more sample.
