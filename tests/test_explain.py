@@ -102,7 +102,7 @@ def test_no_figure_of_the_sweep_is_cut_at_80_columns() -> None:
 def test_levels_are_counted_in_whole_words_at_80_columns(compiler: None, typed: Typed, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(console, "width", 80)
     _, text = typed("explain", "turing/r09", "--arch", "sm_90", "--size", "4096", "--results", STORED)
-    assert "one lane a multiply-add," in text
+    assert "one lane a multiply-add;" in text
 
 
 def test_a_rung_is_explained_without_a_gpu(compiler: None, typed: Typed, tmp_path: Path) -> None:

@@ -58,11 +58,11 @@ class HostClock:
     """The host's clock, for what is done when the call returns."""
 
     def mark(self) -> float:
-        """Now."""
+        """Return the host's time now."""
         return time.perf_counter()
 
     def seconds(self, start: float, end: float) -> float:
-        """From one to the other."""
+        """Return the seconds from one mark to another."""
         return end - start
 
     def hold(self) -> None:

@@ -136,7 +136,7 @@ class Figures:
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Figures:
-        """From JSON.
+        """Return figures from JSON.
 
         Raises
         ------

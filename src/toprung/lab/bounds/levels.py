@@ -231,7 +231,7 @@ def _per_sm(
     if each is None or sms is None or clock is None or per_clock is None:
         return Level(name, Unknown(gone), what)
     seconds = busiest(work, sms) * each / (per_clock * clock * 1e6)
-    return Level(name, seconds, f"{what}, {per_clock:.4g} {unit} a clock and multiprocessor")
+    return Level(name, seconds, f"{what}; {unit} a clock and SM: {per_clock:.4g}")
 
 
 CODE = Unknown(("the compiled code's main loop",))
@@ -275,9 +275,7 @@ def _sums(work: KernelWork, figures: Figures) -> Level:
         return Level("dependent sums", Unknown(gone + ("registers of the kernel",) * (at_once is None)), what)
     turns = ceil(blocks(work) / (sms * at_once))
     seconds = turns * depth(work) * latency / (clock * 1e6)
-    return Level(
-        "dependent sums", seconds, f"{what}, {latency:.3g} clocks each; {at_once} blocks a multiprocessor at once, {turns} waves"
-    )
+    return Level("dependent sums", seconds, f"{what}, {latency:.3g} clocks each; {at_once} blocks an SM at once, {turns} waves")
 
 
 def warp_tile(tile: Tile) -> tuple[int, int]:
@@ -289,7 +287,7 @@ def warp_tile(tile: Tile) -> tuple[int, int]:
 
 
 def _shared(work: KernelWork, figures: Figures) -> Level:
-    """Turns of shared memory: a load or a store takes one at least, and no turn hands out more than its bytes."""
+    """Wavefronts of shared memory: a load or a store takes one at least, and none hands out more than its bytes."""
     name = "shared memory"
     if work.tile is None or not work.staged:
         return Level(name, 0.0, "nothing goes through it")
@@ -300,9 +298,9 @@ def _shared(work: KernelWork, figures: Figures) -> Level:
     rate_of, per_clock = figures.lds_per_clock.get("32"), figures.shared_bytes_per_clock
     if per_clock is None:
         return Level(name, figures.lacking("shared_bytes_per_clock"), "loads and stores of the main loop")
-    full = max(rate_of or 0.0, per_clock / (WORD * WARP))  # turns a clock
+    full = max(rate_of or 0.0, per_clock / (WORD * WARP))  # wavefronts a clock
     rows, cols = warp_tile(work.tile)
-    # different floats that a warp needs of A and B for its rows·cols multiply-adds of one k: no turn brings more than 32 of them
+    # different floats that a warp needs of A and B for its rows·cols multiply-adds of one k: a wavefront brings 32 at most
     least = (rows + cols) / (rows * cols)
     if not loads:
         least = 0.0
@@ -312,12 +310,12 @@ def _shared(work: KernelWork, figures: Figures) -> Level:
     if least / WARP > (turns + conflicts) / WARP:
         what = f"{least:.3f} floats a multiply-add"
     if conflicts:
-        what += f", {work.shared_turns:.3g} turns a load"
-    return _per_sm(work, figures, name, each, what, full, "turns", NOTHING)
+        what += f", {work.shared_turns:.3g} wavefronts a load"
+    return _per_sm(work, figures, name, each, what, full, "wavefronts", NOTHING)
 
 
 def _l1(work: KernelWork, figures: Figures) -> Level:
-    """Loads from global memory: a turn at least each, and as many as the floats that must come need at 32 a turn."""
+    """Loads from global memory: a wavefront at least each, and as many as the floats that must come need at 32 a wavefront."""
     loads = work.count("LDG", "LD", "LDGSTS")
     what = "loads from global memory in the main loop"
     if work.tile is None:
@@ -330,7 +328,7 @@ def _l1(work: KernelWork, figures: Figures) -> Level:
     rows, cols = (work.tile.BM, work.tile.BN) if work.staged else warp_tile(work.tile)
     least = (rows + cols) / (rows * cols) if loads else 0.0  # floats that a block, or without shared memory a warp, must get
     counted = f"{loads:.4f} loads a multiply-add" if loads >= least else f"{least:.4f} floats a multiply-add"
-    return _per_sm(work, figures, "L1", max(loads, least) / WARP, counted, max(known) / (WORD * WARP), "turns", NOTHING)
+    return _per_sm(work, figures, "L1", max(loads, least) / WARP, counted, max(known) / (WORD * WARP), "wavefronts", NOTHING)
 
 
 def _l2(work: KernelWork, figures: Figures) -> Level:

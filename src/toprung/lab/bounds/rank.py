@@ -69,7 +69,7 @@ class Code:
 
     @classmethod
     def read(cls, described: Mapping[str, Any]) -> Code:
-        """From ``MachineCode.describe()``."""
+        """Return what ``MachineCode.describe()`` wrote."""
         loop: Mapping[str, int] = described["loop"]
         return cls(
             registers=described["registers"], local_bytes=described["stack_bytes"], shared_bytes=described["shared_bytes"],

@@ -24,7 +24,7 @@ def guidelines() -> tuple[Guideline, ...]:
 
 
 def select(names: Sequence[str] | None) -> tuple[Guideline, ...]:
-    """Guidelines by name; all of them without names. Raises UnknownName."""
+    """Return guidelines by name, all of them without names. Raises UnknownName."""
     known = {g.name: g for g in guidelines()}
     for name in names or ():
         if name not in known:

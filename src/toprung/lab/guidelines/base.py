@@ -81,7 +81,7 @@ class Guideline:
     name: str = ""
 
     def source(self, case: Case) -> Source:
-        """Sources that are compiled for a case."""
+        """Return the source that is compiled for a case."""
         path = TEXTS / f"{self.text or self.name}.cl"
         return Source(f"guidelines/{path.stem}", path.read_text(), "trial", case.defines, flags=case.flags)
 
@@ -147,7 +147,7 @@ class Way:
         return self.amount / statistics.median(self.seconds) if self.seconds else math.nan
 
     def describe(self) -> dict[str, Any]:
-        """As JSON."""
+        """Return it as JSON."""
         return {
             "label": self.label, "amount": self.amount, "seconds": list(self.seconds), "calls": self.calls,
             "on_host": self.on_host, "error": self.error, "clocks_mhz": list(self.clocks_mhz), "figure": self.figure,
@@ -181,7 +181,7 @@ class Finding:
     speed: Interval | None = None
 
     def describe(self) -> dict[str, Any]:
-        """As JSON."""
+        """Return it as JSON."""
         return {
             "name": self.name, "title": self.title, "paper": self.paper, "unit": self.unit, "verdict": self.verdict,
             "reason": self.reason, "ways": [w.describe() for w in self.ways], "advised": self.advised, "against": self.against,
@@ -190,7 +190,7 @@ class Finding:
 
     @staticmethod
     def read(entry: Mapping[str, Any]) -> Finding:
-        """The inverse of ``describe``; KeyError or TypeError if the entry is damaged."""
+        """Return what ``describe`` wrote; raises KeyError or TypeError if the entry is damaged."""
         ways = tuple(
             Way(
                 w["label"], float(w["amount"]), tuple(map(float, w["seconds"])), int(w["calls"]), bool(w["on_host"]),
@@ -212,7 +212,7 @@ class Queues:
         self._queues = queues
 
     def mark(self) -> float:
-        """When all that was in them is done."""
+        """Return the host's time once all queues are empty."""
         for queue in self._queues:
             queue.submit()
         for queue in self._queues:
@@ -220,11 +220,11 @@ class Queues:
         return time.perf_counter()
 
     def seconds(self, start: float, end: float) -> float:
-        """From one to the other."""
+        """Return the seconds from one mark to another."""
         return end - start
 
     def hold(self) -> None:
-        """Each has its own."""
+        """Hold nothing: each queue of several would need a gate of its own."""
 
 
 class Trial(BoundCompetitor):
@@ -256,11 +256,11 @@ class Trial(BoundCompetitor):
         self._session.upload(self._output, np.full(self._expected.size, UNWRITTEN, np.float32))
 
     def run(self) -> None:
-        """One call."""
+        """Run the case once."""
         self._call()
 
     def fetch(self) -> F32:
-        """The output as it is now."""
+        """Return the output as it is now."""
         result = np.empty(self._expected.size, np.float32)
         self._session.download(self._output, result)
         return result
@@ -290,25 +290,25 @@ class Lab:
         self._queues: list[Session] = []
 
     def pick(self, gpu: int, cpu: int) -> int:
-        """A size for the device at hand."""
+        """Return the size for the kind of device at hand."""
         return cpu if self.device.kind == "cpu" else gpu
 
     def kernel(self, case: Case) -> Kernel:
-        """A case's kernel, compiled or from the cache."""
+        """Return a case's kernel, compiled or from the cache."""
         return source_kernel(self.guideline.source(case), self.session)
 
     def place(self, array: NDArray[Any]) -> Buffer:
-        """An array in device memory."""
+        """Return an array's copy in device memory."""
         buffer = self.session.allocate(array.nbytes)
         self.session.upload(buffer, array)
         return buffer
 
     def launch(self, case: Case, groups: int, local: int, *args: Buffer | np.generic) -> Launch:
-        """A case's kernel on ``groups`` work-groups of ``local``."""
+        """Launch a case's kernel on ``groups`` work-groups of ``local``."""
         return self.session.bind(self.kernel(case), (groups,), (local,), args)
 
     def queue(self) -> Session:
-        """Another queue of the session, closed with the lab."""
+        """Open another queue of the session, closed with the lab."""
         self._queues.append(self.session.branch())
         return self._queues[-1]
 
@@ -327,7 +327,7 @@ class Lab:
         limit: float = 0.0,
         queues: Sequence[Session] = (),
     ) -> Trial:
-        """A case that can be timed.
+        """Return a case that can be timed.
 
         Parameters
         ----------

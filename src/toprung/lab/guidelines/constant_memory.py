@@ -7,7 +7,7 @@ from toprung.oracle.problem import F32
 
 
 def _expected(count: int, uniform: int) -> F32:
-    """One work-group's results; 0.5 * v is exact, so that one rounding or two make no difference."""
+    """Return one work-group's results; 0.5 * v is exact, so that one rounding or two make no difference."""
     table, tid = (np.arange(1024) * 37 % 64).astype(np.float32), np.arange(256)
     v = (tid % 64).astype(np.float32)
     for k in range(count):

@@ -41,8 +41,9 @@ SETTLE_SECONDS: Mapping[str, float] = MappingProxyType({"gpu": 0.1, "cpu": 0.005
 CPU its caches and threads. ``benchmarks/settling.py`` measures how much an H200 needs."""
 
 PEER_SETTLE_SECONDS: Mapping[str, float] = MappingProxyType({"gpu": 0.5, "cpu": 0.005, "other": 0.05})
-"""The same for peers, which others are measured against: long enough on an H200 that cuBLAS, beside any neighbour, is within 1 % of
-itself alone. There are few of them: as much before each sample of each rung would make a ladder take five times as long."""
+"""Least settling seconds of peers, which others are measured against: long enough on an H200 that cuBLAS, beside any neighbour, is
+within 1 % of itself alone. There are few of them: as much before each sample of each rung would make a ladder take five times as
+long."""
 
 COLD_BYTES: Mapping[str, int] = MappingProxyType({"gpu": 256 << 20, "cpu": 128 << 20, "other": 256 << 20})
 """Bytes of operands that rotate in ``cold`` mode: more than twice the L2, or a CPU's last cache, of any device of the kind so far

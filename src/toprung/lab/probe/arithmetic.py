@@ -14,7 +14,7 @@ Multiply = Callable[[F32, F32, F32], F32]
 
 
 def fused(a: F32, b: F32, c: F32) -> F32:
-    """a · b + c with one rounding, as a fused multiply-add has it.
+    """Return a · b + c with one rounding, as a fused multiply-add has it.
 
     In float64 the product is exact. Their sum is rounded to odd (Boldo, Melquiond 2008), so that rounding it once more, to
     float32, gives what one rounding would have given.
@@ -30,30 +30,30 @@ def fused(a: F32, b: F32, c: F32) -> F32:
 
 
 def separate(a: F32, b: F32, c: F32) -> F32:
-    """a · b + c with two roundings: what a CPU without fused multiply-adds does."""
+    """Return a · b + c with two roundings, as a CPU without fused multiply-adds computes it."""
     return a * b + c
 
 
 def chaos(x: F32, c: F32, steps: int, multiply: Multiply = fused) -> F32:
-    """x ← x · x + c, so often."""
+    """Return x after ``steps`` iterations of x ← x · x + c."""
     for _ in range(steps):
         x = multiply(x, x, c)
     return x
 
 
 def starts(items: int, seed: int) -> tuple[F32, F32]:
-    """Random starting points, and steps for which the sequence stays random and below 2."""
+    """Return random starting points, and steps for which the sequence stays random and below 2."""
     rng = np.random.default_rng(seed)
     return rng.uniform(-1, 1, items).astype(np.float32), rng.uniform(-1.95, -1.6, items).astype(np.float32)
 
 
 def sampled(items: int, count: int = 16) -> NDArray[Any]:
-    """Some work-items, first and last among them."""
+    """Return some work-items, first and last among them."""
     return np.unique(np.concatenate(([0, items - 1], np.random.default_rng(items).integers(0, items, count))))
 
 
 def differing(found: NDArray[Any], expected: NDArray[Any], tolerance: NDArray[Any] | float, items: NDArray[Any]) -> str:
-    """The first of some work-items whose result is too far off, as a sentence; NaN is too far off."""
+    """Return the first of some work-items whose result is too far off, as a sentence; NaN is too far off."""
     fits = np.abs(found.astype(np.float64) - expected) <= tolerance
     if fits.all():
         return ""

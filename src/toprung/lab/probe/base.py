@@ -82,7 +82,7 @@ class Unit:
     inverse: bool = False
 
     def figure(self, work: float, seconds: float, clock_mhz: float | None, units: int) -> float | None:
-        """The figure of one sample; None where it needs a clock that nobody can read."""
+        """Return the figure of one sample; None where it needs a clock that nobody can read."""
         if self.inverse:
             return self.scale * seconds / work
         if not self.per_clock:
@@ -129,7 +129,7 @@ def benchmarks() -> tuple[Benchmark, ...]:
 
 
 def benchmark(name: str) -> Benchmark:
-    """A microbenchmark by name, or UnknownName."""
+    """Return a microbenchmark by name; raises UnknownName."""
     for one in benchmarks():
         if one.name == name:
             return one
@@ -137,7 +137,7 @@ def benchmark(name: str) -> Benchmark:
 
 
 def source(stem: str, label: str, defines: Mapping[str, int], device: Device) -> Source:
-    """The kernel of a benchmark with its macros, in a language that the device compiles; Unsupported if there is none."""
+    """Return a benchmark's kernel with its macros, in a language that the device compiles; Unsupported if there is none."""
     if reason := _unwritten(stem, device):
         raise Unsupported(reason)
     path = next(p for language in backends.languages(device) for p in _kernels(stem) if LANGUAGES[p.suffix] == language)
@@ -145,7 +145,7 @@ def source(stem: str, label: str, defines: Mapping[str, int], device: Device) ->
 
 
 def _kernels(stem: str) -> list[Path]:
-    """Files of a benchmark's kernel, one for each language."""
+    """Return the files of a benchmark's kernel, one for each language."""
     return [p for suffix in LANGUAGES if (p := FOLDER / f"{stem}{suffix}").exists()]
 
 
@@ -162,10 +162,10 @@ def _needs(one: Benchmark, stem: str, device: Device) -> str:
 
 
 def only_gpus(what: str) -> Callable[[Device], str]:
-    """The refusal of a benchmark that says nothing about a CPU."""
+    """Return the refusal of a benchmark that says nothing about a CPU."""
     return lambda d: "" if d.kind == "gpu" else f"{what}; a CPU has no such thing"
 
 
 def only_cuda(what: str) -> Callable[[Device], str]:
-    """The refusal of a benchmark that is written in CUDA C++."""
-    return lambda d: "" if d.backend == "cuda" else f"{what}, which OpenCL C cannot say: use a CUDA device"
+    """Return the refusal of a benchmark that is written in CUDA C++."""
+    return lambda d: "" if d.backend == "cuda" else f"{what}, for which OpenCL C has no equivalent: use a CUDA device"

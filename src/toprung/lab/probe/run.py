@@ -70,7 +70,7 @@ class Finding:
         return (max(self.values) - min(self.values)) / self.value if self.values else math.nan
 
     def describe(self) -> dict[str, Any]:
-        """As JSON."""
+        """Return it as JSON."""
         c, unit = self.case, self.benchmark.unit
         return {
             "benchmark": self.benchmark.name, "title": self.benchmark.title, "label": c.label, "params": dict(c.params),
@@ -89,16 +89,16 @@ class Bound(BoundCompetitor):
         self.clock = HostClock() if synchronous else session
 
     def reset(self) -> None:
-        """A launch writes everything anew."""
+        """Do nothing: a launch writes everything anew."""
 
     def run(self) -> None:
-        """One launch."""
+        """Launch the kernel once."""
         self._launch()
         if self._synchronous:
             self._session.synchronize()
 
     def fetch(self) -> F32:
-        """The case's own check looks at what it wrote."""
+        """Return nothing: the case's own check looks at what it wrote."""
         return np.empty(0, np.float32)
 
 
@@ -113,7 +113,7 @@ def probe(session: Session, wanted: Sequence[Benchmark], samples: int = SAMPLES,
 
 
 def refusals(session: Session, wanted: Sequence[Benchmark]) -> Mapping[str, str]:
-    """The benchmarks that a device cannot run, with the reason."""
+    """Return the benchmarks that a device cannot run, with the reason."""
     return {one.name: reason for one in wanted if (reason := one.needs(session.device))}
 
 
@@ -185,7 +185,7 @@ def _prepare(finding: Finding, session: Session) -> tuple[Placed, Bound]:
 
 
 def _power(timing: Timing, meter: Meter) -> float:
-    """Watts over half a second of the same launches, after as long again."""
+    """Return watts over ``POWER_SECONDS`` of launches, after half as long of the same."""
     for measured in (False, True):
         before, start = meter.joules(), time.perf_counter()
         while time.perf_counter() - start < POWER_SECONDS / (1 if measured else 2):

@@ -16,7 +16,7 @@ TURNS = 16384
 
 
 def case(device: Device, label: str, ratio: int, width: int, stride: int, each: int, vendor: float | None = None) -> Case:
-    """One mix.
+    """Return the case of one mix.
 
     Parameters
     ----------

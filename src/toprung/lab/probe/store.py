@@ -25,7 +25,7 @@ WARP = 32
 def record(
     what: str, environment: dict[str, Any], findings: Sequence[Finding], notes: Mapping[str, str], seconds: float
 ) -> dict[str, Any]:
-    """A record of one probe.
+    """Return a record of one probe.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ def path_of(slug: str, backend: str) -> Path:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """A probe record.
+    """Read a probe record.
 
     Raises
     ------
@@ -71,7 +71,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def records_for(device: Device, complaints: list[str] | None = None) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """Every usable record of a device: the user's own before those shipped, its own backend's before the others'.
+    """Yield every usable record of a device: the user's own before those shipped, its own backend's before the others'.
 
     What is damaged or of another device is passed over; ``complaints`` gets the reason.
     """
@@ -104,7 +104,7 @@ def figures_for(device: Device, complaints: list[str] | None = None) -> Figures 
 
 
 def figures(content: Mapping[str, Any]) -> Figures:
-    """The figures of one record: medians, per clock with the clock while they were measured."""
+    """Return the figures of one record: medians, per clock with the clock while they were measured."""
     environment = content["environment"]
     device = environment["device"]
     sms = int(device["compute_units"])
@@ -151,12 +151,12 @@ def figures(content: Mapping[str, Any]) -> Figures:
 
 
 def _case(content: Mapping[str, Any], benchmark: str, label: str = "") -> Mapping[str, Any] | None:
-    """One finding."""
+    """Return a record's first finding of a benchmark, with a word in its label; None without one."""
     return next((p for p in content["probe"] if p["benchmark"] == benchmark and label in ("", p["label"])), None)
 
 
 def _by_label(content: Mapping[str, Any], benchmark: str, figure: Callable[[Mapping[str, Any]], float | None]) -> dict[str, float]:
-    """A figure of every case by the first word of its label: a level, a number of threads."""
+    """Return a figure of every case by the first word of its label: a level, a number of threads."""
     cases = [p for p in content["probe"] if p["benchmark"] == benchmark]
     return {str(p["label"]).split()[0]: value for p in cases if (value := figure(p)) is not None}
 
@@ -171,7 +171,7 @@ def _clock(one: Mapping[str, Any]) -> float | None:
 
 
 def _per_clock(one: Mapping[str, Any], sms: int) -> float | None:
-    """A finding's work per clock and multiprocessor."""
+    """Return a finding's work per clock and SM."""
     clock = _clock(one)
     if clock is None or not one["values"]:
         return None

@@ -11,7 +11,7 @@ ARCH = {"ARCH_SPECIFIC": 1}
 def needs(device: Device) -> str:
     """CUDA, and the one architecture that has these instructions."""
     if device.backend != "cuda":
-        return "warpgroup matrix instructions are written in CUDA C++; OpenCL C cannot say them"
+        return "warpgroup matrix instructions are written in CUDA C++; OpenCL C has no equivalent"
     if device.arch != "sm_90":
         return f"warpgroup matrix instructions are SM 9.0's (Hopper's) alone, and this is {device.arch}"
     return ""

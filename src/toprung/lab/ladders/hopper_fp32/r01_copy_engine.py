@@ -11,7 +11,7 @@ WHOLE = {"ARCH_SPECIFIC": 1, "GROUP": 8, "CUT": 0}
 def needs(device: Device) -> str:
     """CUDA, and the one architecture that has these instructions."""
     if device.backend != "cuda":
-        return "the copy engine is told what to do in CUDA C++; OpenCL C cannot say it"
+        return "the copy engine is used from CUDA C++; OpenCL C has no equivalent"
     if device.arch != "sm_90":
         return f"the exchange of registers is SM 9.0's (Hopper's), and this is {device.arch}"
     return ""

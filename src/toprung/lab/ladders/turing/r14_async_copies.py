@@ -14,7 +14,7 @@ def ring(tile: Tile) -> int:
 def needs(device: Device) -> str:
     """CUDA, and an architecture that has the copies."""
     if device.backend != "cuda":
-        return "asynchronous copies into shared memory are written in CUDA C++; OpenCL C cannot say them"
+        return "asynchronous copies into shared memory are written in CUDA C++; OpenCL C has no equivalent"
     if int(device.arch.removeprefix("sm_") or 0) < 80:
         return f"asynchronous copies into shared memory came with SM 8.0, and this is {device.arch}"
     return ""

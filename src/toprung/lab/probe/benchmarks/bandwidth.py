@@ -88,7 +88,7 @@ def numbers(places: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> F64:
 
 
 def _check_read(session: Session, out: Buffer, groups: int, vectors: int, vec: int, passes: int, jump: int) -> str:
-    """Some work-items' sums."""
+    """Check some work-items' sums."""
     found = np.empty((groups * LOCAL, vec), np.float32)
     session.download(out, found)
     some = sampled(groups * LOCAL, 6)
@@ -103,7 +103,7 @@ def _check_read(session: Session, out: Buffer, groups: int, vectors: int, vec: i
 
 
 def _check_copy(session: Session, out: Buffer, groups: int, vectors: int, vec: int, passes: int, jump: int) -> str:
-    """The first and last slice."""
+    """Check the first and the last slice."""
     length = vectors * vec
     for first in (0, (groups - 1) * length):
         found = np.empty(length, np.float32)

@@ -17,7 +17,7 @@ STEPS = 4096
 
 
 def chain(links: int, stride: int) -> NDArray[np.uint32]:
-    """A ring through all links in random order, as numbers' places."""
+    """Return a ring through all links in random order, as the index of each link's successor."""
     order = np.random.default_rng(SEED).permutation(links)
     made = np.zeros(links * stride, np.uint32)
     made[order * stride] = np.roll(order, -1) * stride

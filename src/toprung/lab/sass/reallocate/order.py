@@ -25,7 +25,7 @@ WINDOWS = (96, 48, 24, 16)
 
 @dataclass
 class _Limits:
-    """When a multiply-add may stand: from a place on, up to one, and so many cycles after others."""
+    """Places where a multiply-add may stand: from a place on, up to one, and so many cycles after others."""
 
     first: int
     last: int
