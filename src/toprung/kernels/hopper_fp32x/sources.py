@@ -35,11 +35,9 @@ def product_source(variant: Variant, **more: int) -> Source:
     return source("fp32x.cu", "fp32x", {**variant.defines(**more), DYNAMIC_SHARED: variant.shared_bytes}, title)
 
 
-def split_source(cluster: int = 1, held: int = SPLIT_HELD, threads: int = SPLIT_THREADS) -> Source:
+def split_source(cluster: int = 1, held: int = SPLIT_HELD) -> Source:
     """Return the splitting pass; ``cluster`` blocks together have the rows whose K runs across memory."""
-    defines = {"ARCH_SPECIFIC": 1, "CLUSTER": cluster, "HELD": held, DYNAMIC_SHARED: PATCH_BYTES * threads // SPLIT_THREADS}
-    if threads != SPLIT_THREADS:
-        defines["THREADS"] = threads
+    defines = {"ARCH_SPECIFIC": 1, "CLUSTER": cluster, "HELD": held, DYNAMIC_SHARED: PATCH_BYTES}
     return source("split.cu", "split", defines, headers=(ROWS,))
 
 

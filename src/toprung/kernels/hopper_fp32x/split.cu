@@ -8,9 +8,7 @@
 // registers (HELD a thread) from the search for the largest to the splitting; longer rows are read again, from the L2 cache.
 // Wants: any sizes, strides and alignment; blocks_a a multiple of CLUSTER.
 
-#ifndef THREADS
 #define THREADS 512
-#endif
 #define WARPS (THREADS / 32)
 #define PATCH 144 // bytes of a row of a warp's turned tile: 64 of hi, 64 of lo, and 16 against bank conflicts
 
@@ -171,7 +169,7 @@ extern "C" __global__ void
 #if CLUSTER > 1
 __cluster_dims__(CLUSTER, 1, 1)
 #endif
-__launch_bounds__(THREADS, (HELD > 32 ? 512 : 1024) / THREADS)
+__launch_bounds__(THREADS, HELD > 32 ? 1 : 2)
 split(const float *A, const float *B, float alpha, unsigned short *terms_a, Row *info_a, unsigned short *terms_b, Row *info_b,
       int K, int depth, int slices, int blocks_a, long long lda, long long stride_a, int M, int matrices_a, int lanes_a,
       long long ldb, long long stride_b, int N, int matrices_b, int lanes_b) {

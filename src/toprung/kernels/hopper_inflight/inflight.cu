@@ -411,16 +411,23 @@ inline void step(float (&sum)[BN / 2], const Fragments &a, Fragments &next, floa
 // is off by 2^-36 at most there, where a largest one has 2^15, so a sum of K products by K * 2^-21 * ``most``, less than the last of
 // fp32's 24 bits of 8 * K * ``most`` and more.
 inline void scale_columns(float (&sum)[BN / 2], const float (&most)[2], const Row *columns, int cols, int K) {
+    // A lane fetches each 32nd column for all of its warp: fetched where they are used, they would be waited for one after the other.
+    int known[BN / 32]; // 2 * exponent, and whether the column has lost something
 #pragma unroll
-    for (int i = 0; i < BN / 4; ++i) { // the thread's column i % 2 of eight columns i / 2
-        int col = 8 * (i / 2) + 2 * (threadIdx.x % 4) + i % 2;
+    for (int g = 0; g < BN / 32; ++g) {
+        int col = 32 * g + threadIdx.x % 32;
         Row its{0, 0};
         if (col < cols) its = columns[col];
-        float first = power_of_two(its.exponent >> 1), second = power_of_two(its.exponent - (its.exponent >> 1)); // both together may be no float
+        known[g] = 2 * its.exponent + (its.losses & LOST ? 1 : 0);
+    }
+#pragma unroll
+    for (int i = 0; i < BN / 4; ++i) { // the thread's column i % 2 of eight columns i / 2
+        int its = __shfl_sync(0xffffffffu, known[i / 8], 8 * (i / 2 % 4) + 2 * (threadIdx.x % 4) + i % 2), exponent = its >> 1;
+        float first = power_of_two(exponent >> 1), second = power_of_two(exponent - (exponent >> 1)); // both together may be no float
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
             float &x = sum[4 * (i / 2) + 2 * h + i % 2];
-            bool lost = its.losses & LOST && fabsf(x) < 8.0f * (float)K * most[h];
+            bool lost = its & 1 && fabsf(x) < 8.0f * (float)K * most[h];
             x = lost ? __int_as_float(0x7fffffff) : x * first * second;
         }
     }
