@@ -179,6 +179,8 @@ def _bench(words: Sequence[str], root: Path) -> str:
     """A record of ``toprung bench``: everybody's speed over the sizes, and the Frobenius error at the last."""
     record = read(root / words[0])
     measurements: list[Measurement] = record["measurements"]
+    if len({m.competitor["name"] for m in measurements}) == len({m.mode for m in measurements}) == 1:
+        return _alone(words[0], record)
     columns = list(dict.fromkeys((size_of(m), m.mode) for m in measurements))
     heads = [size if mode == "warm" else f"{size} {mode}" for size, mode in columns]
     lines = ["| who | precision | " + " | ".join(heads) + f" | {names.FROBENIUS} |", "|---|---|" + "---:|" * (len(heads) + 1)]
@@ -193,6 +195,17 @@ def _bench(words: Sequence[str], root: Path) -> str:
     else:
         lines.append("")
     return "\n".join([*lines, speed_source(words[0], record)])
+
+
+def _alone(path: str, record: dict[str, Any]) -> str:
+    """A record of ``toprung bench`` with one competitor: its speed, a row for each size and a column for each transpose."""
+    speeds: dict[str, dict[str, str]] = {}
+    for m in record["measurements"]:
+        speeds.setdefault(size_of(m).split(" ")[0], {})[m.problem["trans"]] = gflops_text(m.figure)
+    transposes = list(dict.fromkeys(trans for row in speeds.values() for trans in row))
+    lines = ["| size | " + " | ".join(transposes) + " |", "|---|" + "---:|" * len(transposes)]
+    lines += [f"| {size} | " + " | ".join(row.get(t, "–") for t in transposes) + " |" for size, row in speeds.items()]
+    return "\n".join([*lines, "", speed_source(path, record)])
 
 
 def _versus(words: Sequence[str], root: Path) -> str:

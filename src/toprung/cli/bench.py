@@ -277,7 +277,7 @@ def _problems(device: Device, sizes: str | None, suite_name: str | None, trans: 
     found, left_out = fitting(suite(suite_name, trans), device.kind)
     if left_out:
         count = f"{len(left_out)} of {len(found) + len(left_out)}"
-        console.print(f"{count} products have more than {CPU_FLOPS:.2g} operations and are left out on this device", style="dim")
+        say(f"{count} products have more than {CPU_FLOPS:,} operations and are left out on this device", "dim")
     if not found:
         raise BadSize(f"every product of {suite_name} is too large for {device}; choose --sizes")
     return found
