@@ -168,6 +168,8 @@ def accuracy_command(
             _command(), environment(session), [], [*failures, *wrong], interrupted, kind="accuracy", notes=notes, graded=entries
         )
     show(accuracy_table(graded, str(where)), wide)
+    if others := list(dict.fromkeys(g.problem["K"] for g in graded))[:-1]:
+        say(f"graded at K = {', '.join(map(str, others))}, too: --plot draws the grade over K, --json stores it", "dim")
     _say(notes, [*failures, *wrong])
     _store(json, stored)
     if plot is not None:

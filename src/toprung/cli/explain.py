@@ -130,6 +130,8 @@ def _detail(e: Explanation, size: str) -> None:
     for line in lines:
         say(line, indent=11)
     put(_levels(e))
+    if not figures.source.startswith("probe") and any(isinstance(level.seconds, Unknown) for level in e.bound.levels):
+        say("unknown figures are measured by toprung probe, on the device itself", "dim")
     most, found = e.bound.gflops, e.bound.limiter
     memory = e.without_caches
     if not isinstance(memory, Unknown):

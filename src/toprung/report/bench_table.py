@@ -66,7 +66,10 @@ def accuracy_table(graded: Sequence[Graded], title: str) -> Grid:
     deepest = max((g.problem["K"] for g in graded), default=0)
     who = {competitor_name(g.competitor): g.competitor["precision"] for g in graded}
     heads = {name: f"{name} ({precision})" for name, precision in who.items()}
-    grid = Grid(f"{title}: grade ratio at K = {deepest}", [Column("inputs", right=False), *(Column(h, 1) for h in heads.values())])
+    grid = Grid(
+        f"{title}: grade ratio" + f" at K = {deepest}" * bool(graded),
+        [Column("inputs", right=False), *(Column(h, 1) for h in heads.values())],
+    )
     of = {(competitor_name(g.competitor), g.distribution): g for g in graded if g.problem["K"] == deepest}
     for distribution in dict.fromkeys(g.distribution for g in graded):
         cells: dict[str, str | Text] = {"inputs": distribution}
