@@ -10,6 +10,7 @@ A marker names what to show and the records it comes from, relative to the repos
     <!-- toprung:bench results/<device>/<record>.json -->
     <!-- toprung:versus results/<device>/<record>.json -->
     <!-- toprung:settling results/<device>/settling.json -->
+    <!-- toprung:agreement cublas results/<device> -->
     <!-- toprung:counters results/<device>/<record>.json -->
     <!-- toprung:probe ffma_chain,ffma_outer results/<device>/<record>.json … -->
     <!-- toprung:loads kepler/r07 results/<device>/<record>.json -->

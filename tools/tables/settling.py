@@ -1,4 +1,4 @@
-"""Tables of what benchmarks/settling.py measured: a baseline beside its neighbours, and in stored records, over itself alone."""
+"""Tables of how far a baseline agrees with itself: beside its neighbours, in stored records, and between them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from toprung.lab.harness.results import read
+from toprung.errors import BadRecord
+from toprung.lab.harness.results import read, read_all
 from toprung.report.text import source_line
 
 WITHIN = 0.01
@@ -54,10 +55,36 @@ def _of_records(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return lines
 
 
+def _agreement(words: Sequence[str], root: Path) -> str:
+    """Return a row for each square that several settled records of a folder have a peer on: their figures, and how far apart.
+
+    Parameters
+    ----------
+    words : the peer, and a folder of records
+    """
+    name, folder = words
+    found: dict[tuple[str, int], list[tuple[str, float]]] = {}
+    for path, record in read_all([root / folder]):
+        if isinstance(record, BadRecord):
+            continue
+        for m in record["measurements"]:
+            sides = {m.problem.get(k) for k in "MNK"}
+            plain = m.problem.get("trans") == "NN" and m.problem.get("batch", 1) == 1 and len(sides) == 1
+            if m.competitor["name"] == name and m.mode == "warm" and m.settle_seconds and plain:
+                found.setdefault((record["environment"]["device"]["backend"], m.problem["M"]), []).append((path.name, m.figure))
+    lines = ["| size | records | least, GFLOP/s | most, GFLOP/s | apart |", "|---|---|---:|---:|---:|"]
+    for (_, size), figures in sorted(found.items()):
+        if len(figures) > 1:
+            least, most = min(f for _, f in figures), max(f for _, f in figures)
+            names = ", ".join(f"`{file}`" for file, _ in figures)
+            lines.append(f"| {size} | {names} | {least:,.0f} | {most:,.0f} | {100 * (most / least - 1):.1f} % |")
+    return "\n".join([*lines, "", f"Medians of {name} with a settling run, from all records in `{folder}`.  "])
+
+
 def _short(size: str) -> str:
     """Return a square's side, or the three sides of any other product."""
     sides = size.split("×")
     return sides[0] if len(set(sides)) == 1 else size
 
 
-TABLES = {"settling": _settling}
+TABLES = {"settling": _settling, "agreement": _agreement}
