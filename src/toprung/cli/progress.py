@@ -107,7 +107,7 @@ class Progress:
         """Return what is being done, the time so far, and an estimate of the rest."""
         passed, left = self.elapsed, self.left()
         said = f"{self._text}: {duration(passed)}" if self._text else duration(passed)
-        return said + (f", about {duration(left)} to go" if left and passed > 1 else "")
+        return said + (f", about {duration(left)} to go" if left >= 0.5 and passed > 1 else "")
 
     def _drawn(self) -> RenderableType:
         line = Text(self.line(), style="dim", no_wrap=True, overflow="ellipsis")
