@@ -325,7 +325,8 @@ def test_other_blocks_test_the_explanation(browser: Browser) -> None:
     browser.press("#vary")
     assert browser.settled() == "done", browser.text("#status")
     cells = "[...document.querySelectorAll('#trials tbody tr')].map(r => [...r.cells].map(c => c.innerText))"
-    rows = browser(cells)
+    old, *rows = browser(cells)
+    assert old[0] == "rung 5: 8 × 4" and float(old[3]) > 0, "the rung before takes its turns with them"
     asked = [float(bytes_read) for _, _, bytes_read, _ in rows]
     assert len(rows) >= 4 and asked == sorted(asked, reverse=True) and {1.5, 1.0} <= set(asked)
     assert all(float(figure) > 0 for *_, figure in rows), "every block is right and timed"
@@ -361,6 +362,21 @@ def test_a_large_gpu_climbs_at_a_larger_size_unasked(browser: Browser) -> None:
     assert browser("[[1024, 0.001], [2048, 0.002], [4096, 0.001], [1024, 0.02], [256, 0.001]].map(a => toprung.grown(...a))") == [
         2048, 4096, 4096, 1024, 256,
     ]  # fmt: skip
+
+
+@pytest.mark.slow
+def test_blocks_of_a_large_gpu_reach_what_the_rung_before_reads(browser: Browser) -> None:
+    """Its own tile has no smaller block with whole shares: those of another depth take its place, and it stands beside them."""
+    browser.open()
+    browser.until("document.documentElement.dataset.first")
+    browser.press("#stop")
+    browser.driver.execute_script(
+        "toprung.gpu.kind = 'gpu'; toprung.gpu.limits = {maxComputeWorkgroupStorageSize: 32768, maxComputeInvocationsPerWorkgroup: 1024,"
+        "maxComputeWorkgroupSizeX: 1024, maxComputeWorkgroupSizeY: 1024}"
+    )
+    blocks = browser("toprung.variations(toprung.data.rungs[5]).map(t => [t.given.BM, t.given.BK, t.given.TM, t.given.TN])")
+    assert [128, 8, 8, 8] in blocks and {(16, 4, 8), (16, 8, 4), (16, 8, 8)} <= {tuple(b[1:]) for b in blocks}
+    assert {b[0] for b in blocks} == {128}
 
 
 @pytest.mark.slow

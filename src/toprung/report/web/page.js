@@ -2,7 +2,7 @@
 (() => {
 const data = JSON.parse(document.getElementById("data").textContent);
 const $ = id => document.getElementById(id);
-const ROUNDING = 2 ** -24, SAMPLE = 0.03, ROUNDS = 4, CHECKED = 8, GRADE = 16;
+const ROUNDING = 2 ** -24, SAMPLE = 0.03, ROUNDS = 4, CHECKED = 8, GRADE = 16, OPENED = 6;
 const rungs = data.rungs, edits = {}, chosen = {}, rows = {}, trials = {};
 let gpu = null, opening = null, current = rungs[0], job = 0, operands = null, figures = null, shared = null;
 
@@ -87,6 +87,7 @@ const ready = async () => {
         opening = null;
     }
     $("gpu").textContent = gpu.label;
+    drawTile(); // a tile that this GPU can run
     return gpu;
 };
 
@@ -544,6 +545,7 @@ const climb = (asked = true) => work(async (mine, n) => {
     }
     await again(Object.values(rows), mine);
     await remeasured(mine);
+    if (!asked && current.number === OPENED && variations(current).length) await tryBlocks(current, mine, n); // whoever opens the page sees the reason tested
 });
 const runOne = () => work(async (mine, n) => {
     prepare(n);
@@ -574,7 +576,7 @@ const versus = () => work(async (mine, n) => {
     ratios.sort((a, b) => a - b); // of nine values the second and the eighth hold the median with 96 %
     const [low, middle, high] = [ratios[1], ratios[4], ratios[7]], names = both.map(r => `rung ${r.rung.number}`);
     const verdict = low > 1 ? `${names[1]} is faster` : high < 1 ? `${names[1]} is slower` : "no difference is proved";
-    $("ratio").textContent = `At ${n}: ${names[1]} runs at ${middle.toFixed(3)} times the speed of ${names[0]} (${low.toFixed(3)} to ${high.toFixed(3)}, 96 %): ${verdict}.`;
+    $("ratio").textContent = `At ${n}: ${names[1]} runs at ${middle.toFixed(3)} times the speed of ${names[0]} (${low.toFixed(3)} to ${high.toFixed(3)}, 96 %): ${verdict}.${both.some(r => r.launches.helped) ? " Padding and transposing are part of both." : ""}`;
 });
 
 // drawing
@@ -587,7 +589,7 @@ const sizes = () => {
 const drawFigures = () => {
     const rate = (value, unit) => figures ? `${figure(value / 1e9)} ${unit}` : "…", rounded = figures?.fused === true ? "fused: rounded once" : figures?.fused === false ? "rounded twice" : "";
     const cards = [["Multiply-adds", rate(figures?.multiply, "GFLOP/s"), rounded], ["Memory, read", rate(figures?.memory, "GB/s")], ["Caches, read", rate(figures?.cache, "GB/s")], ["Workgroup memory, read", rate(figures?.workgroup, "GB/s")],
-        ["Busy from", figures ? `${figures.busy} workgroup${figures.busy === 1 ? "" : "s"}` : "…", "on: fewer leave it idle"]];
+        ["Busy from", figures ? `${figures.busy} workgroup${figures.busy === 1 ? "" : "s"}` : "…", figures?.busy === 1 ? "on" : "on: fewer leave it idle"]];
     $("figures").replaceChildren(...cards.map(([name, text, more]) => el("div", {}, el("dt", {}, name), el("dd", {}, text), ...(more ? [el("dd", {className: "said"}, more)] : []))));
     if (!figures) return;
     const each = figures.workgroup / (figures.multiply / 2);
@@ -649,7 +651,9 @@ const explain = () => {
     const now = model(textOf(rung), tile, n), then = previous && model(textOf(previous), tileOf(previous), n);
     const same = row => row?.n === n && row.tile === tileOf(row.rung) ? row : undefined; // another size or tile explains nothing of this one
     const row = same(rowOf(rung)), old = previous && same(rowOf(previous)), got = speedOf(row), was = speedOf(old), limit = speed(now.seconds, n);
-    const own = alone(row), olds = alone(old), kernel = own && olds ? olds / own : got && was ? got / was : 0, helped = Boolean(row?.launches?.helped || old?.launches?.helped);
+    const turns = trials[rung.stem], tried = of => turns?.done && turns.n === n && turns.text === textOf(rung) ? median(turns.found.find(o => o.of === of && o.tile === tileOf(of) && o.text === textOf(of))?.seconds ?? [0]) || 0 : 0;
+    const compared = previous && tried(rung) && tried(previous); // timed in turns with each other: better than what the climb has
+    const own = compared ? tried(rung) : alone(row), olds = compared ? tried(previous) : alone(old), kernel = own && olds ? olds / own : got && was ? got / was : 0, helped = Boolean(row?.launches?.helped || old?.launches?.helped);
     const asks = m => `${m.workgroup ? `${bytes(m.workgroup)} of workgroup memory and ` : ""}${bytes(m.buffers)} of buffers`;
     const stops = m => `${NAMES[m.limiter]}${m.filled < 1 && m.limiter !== "cache" ? `, with ${m.groups} workgroups where your GPU needs about ${figures.busy} to be busy,` : ""}`;
 
@@ -667,8 +671,8 @@ const explain = () => {
     $("predicted").textContent = `Written before anything was timed: “${rung.expects}”. For each multiply-add it asks for ${asks(now)}, with the tile ${show(tile)}.${!figures || !now.limiter ? ""
         : ` So its bound on your GPU is ${figure(limit)} GFLOP/s, set by ${stops(now).replace(/,$/, "")}${then ? `: ${rise.toFixed(2)} times that of rung ${previous.number}` : ""}.`}`;
     $("happened").textContent = !got ? $("verdict").textContent : `Measured: ${figure(got)} GFLOP/s${figures ? `, ${percent(got / limit)} of that bound` : ""}${was ? `, and ${(got / was).toFixed(2)} times rung ${previous.number}` : ""}.`
-        + `${figures && got > 1.05 * limit ? ` ${BEYOND}` : ""}${own && row.launches.helped ? ` Padding and transposing take ${percent(Math.max(0, 1 - own / median(row.seconds)))} of its time; without them the kernel reaches ${figure(speed(own, n))} GFLOP/s${olds ? `, ${kernel.toFixed(2)} times rung ${previous.number}'s` : ""}.` : ""}`;
-    $("reason").textContent = !figures || !got ? "Climb, and this says which of its reads, instructions or idle units decide it on your GPU." : was && then ? reason(kernel, then, now, got / limit, tile)
+        + `${figures && got > 1.05 * limit ? ` ${BEYOND}` : ""}${own && row.launches.helped ? ` Padding and transposing take ${percent(Math.max(0, 1 - (alone(row) || own) / median(row.seconds)))} of its time; without them the kernel reaches ${figure(speed(own, n))} GFLOP/s${olds ? `, ${kernel.toFixed(2)} times rung ${previous.number}'s` : ""}.` : ""}`;
+    $("reason").textContent = !figures || !got ? row?.failure ? "There is nothing to explain before it runs: mend it or undo the changes below." : "Once it is measured, this says whether its reads, its instructions or idle units decide it on your GPU." : was && then ? reason(kernel, then, now, got / limit, tile)
         : got / limit < 0.3 ? "Far below its bound: something that the count of bytes does not see limits it, such as address arithmetic, the checks of every index, or too few invocations in flight." : "Its reads set the pace.";
     $("limits").textContent = !figures || !now.limiter ? `${now.workgroup ? `Reads of workgroup memory: ${bytes(now.workgroup)}` : `Reads of buffers: ${bytes(now.buffers)}`} for each multiply-add.`
         : `By the count of bytes, ${stops(now).replace(/,$/, "")}: ${figure(limit)} GFLOP/s at most, where ${figure(ceiling(n))} is all that your GPU can do.${got ? (got / limit < 0.5 ? ` It is at ${percent(got / limit)} of that, so what the count does not see weighs more: instructions beside the multiply-adds, waiting at barriers${helped ? ", padding and transposing" : ""}.` : got / limit > 1.05 ? " It is beyond that already, so these reads cost it less than the count says." : ` It is at ${percent(got / limit)} of that.`) : ""}`;
@@ -693,21 +697,28 @@ const reason = (gain, then, now, share, tile) => {
 // the explanation put to the test: the same code with other TM and TN reads other numbers of bytes for the same work
 
 const variations = rung => {
-    const tile = tileOf(rung), rest = t => Object.entries(t.given).filter(([k]) => k !== "TM" && k !== "TN").join(), found = rung.tiles.filter(t => fits(t) && rest(t) === rest(tile));
-    return found.length < 2 ? [] : found.sort((a, b) => counts(rung.text, b).workgroup - counts(rung.text, a).workgroup || a.items[0] - b.items[0]);
+    const tile = tileOf(rung), previous = before(rung), reads = t => counts(rung.text, t).workgroup, families = new Map();
+    const rest = t => Object.entries(t.given).filter(([k]) => k !== "TM" && k !== "TN").join();
+    for (const t of rung.tiles.filter(fits)) families.set(rest(t), [...(families.get(rest(t)) ?? []), t]);
+    let found = families.get(rest(tile)) ?? [];
+    const old = previous ? counts(previous.text, tileOf(previous)).workgroup : 0, asOld = f => f.some(t => reads(t) >= old), of = t => `${t.given.TM} ${t.given.TN}`;
+    if (!asOld(found)) { // none reads as much as the rung before: the depth or padding of another family allows smaller blocks
+        const others = [...families.values()].filter(f => asOld(f) && f[0].given.BM === tile.given.BM && f[0].given.BN === tile.given.BN && f.some(t => of(t) === of(tile)));
+        if (others.length) found = [tile, ...others.sort((a, b) => a[0].given.BK - b[0].given.BK || b.length - a.length).find(f => f[0].given.BK >= tile.given.BK) ?? others[0]];
+    }
+    return found.length < 2 ? [] : found.sort((a, b) => reads(b) - reads(a) || a.items[0] - b.items[0]);
 };
 const blockOf = tile => `${tile.defines.TM ?? 1} × ${tile.defines.TN ?? 1}`;
-const vary = () => work(async (mine, n) => {
-    const rung = current, text = textOf(rung), found = [];
-    prepare(n);
-    await measured(mine);
-    trials[rung.stem] = {n, text, tile: tileOf(rung), found};
-    for (const tile of variations(rung)) {
-        const one = {tile, bytes: counts(text, tile).workgroup, seconds: [], failure: ""};
+const restOf = tile => Object.entries(tile.given).filter(([k]) => k !== "TM" && k !== "TN").map(([k, v]) => `${k}=${v}`).join(" ");
+const tryBlocks = async (rung, mine, n) => {
+    const found = [], previous = before(rung), some = variations(rung);
+    trials[rung.stem] = {n, text: textOf(rung), found};
+    for (const [of, tile] of [...(previous && !refusal(previous) ? [[previous, tileOf(previous)]] : []), ...some.map(t => [rung, t])]) {
+        const one = {of, tile, text: textOf(of), bytes: counts(textOf(of), tile).workgroup, seconds: [], failure: ""};
         found.push(one);
-        say(`Block ${blockOf(tile)}: ${found.length} of ${variations(rung).length}`);
+        say(of === rung ? `Block ${blockOf(tile)}: ${found.filter(o => o.of === rung).length} of ${some.length}` : `Rung ${of.number}, to compare with`);
         try {
-            one.launches = await steps(rung, text, tile, n);
+            one.launches = await steps(of, one.text, tile, n);
             const verdict = await verify(one.launches.all, one.launches.padded);
             if (!verdict.right) throw new Refused(verdict.problems[0]);
             const first = await sample(one.launches.main, 1, mine);
@@ -728,20 +739,26 @@ const vary = () => work(async (mine, n) => {
     }
     found.forEach(o => o.launches?.free());
     trials[rung.stem].done = true;
-    drawTrials();
+    explain();
+};
+const vary = () => work(async (mine, n) => {
+    prepare(n);
+    await measured(mine);
+    await tryBlocks(current, mine, n);
 });
 const drawTrials = () => {
     const rung = current, n = Number($("size").value), held = trials[rung.stem], previous = before(rung);
     const known = held && held.n === n && held.text === textOf(rung) ? held : null, some = variations(rung), old = previous && counts(textOf(previous), tileOf(previous)).workgroup;
     $("trial").hidden = !known && !some.length;
-    $("trial-what").textContent = some.length ? `Runs this kernel with the blocks ${some.map(blockOf).join(", ")}: if reads of workgroup memory set the pace, fewer bytes must mean more speed.` : "";
+    $("trial-what").textContent = some.length ? `Runs this kernel with the blocks ${[...new Set(some.map(blockOf))].join(", ")}: if reads of workgroup memory set the pace, fewer bytes must mean more speed.` : "";
     $("trials").hidden = !known;
     $("trial-said").textContent = "";
     if (!known) return;
-    const rated = known.found.map(o => ({...o, rate: o.seconds.length ? speed(median(o.seconds), n) : 0})), best = rated.reduce((a, b) => b.rate > a.rate ? b : a);
-    $("trials").caption.textContent = `Rung ${rung.number} at ${n}; only TM and TN differ.`;
-    $("trials").tBodies[0].replaceChildren(...rated.map(o => el("tr", {}, el("td", {}, blockOf(o.tile), ...(o.bytes === old ? [el("div", {className: "said"}, `reads as rung ${previous.number}`)] : [])), el("td", {className: "number"}, String((o.tile.defines.TM ?? 1) * (o.tile.defines.TN ?? 1))),
-        el("td", {className: "number"}, part(o.bytes)), el("td", {className: "bars"}, el("div", {className: "track", title: o.failure}, el("div", {className: o === best ? "fill best" : "fill", style: `width:${best.rate ? 98 * o.rate / best.rate : 0}%`}), el("b", {}, o.rate ? figure(o.rate) : o.failure ? "fails" : "…"))))));
+    const all = known.found.map(o => ({...o, rate: o.seconds.length ? speed(median(o.seconds), n) : 0})), rated = all.filter(o => o.of === rung);
+    const best = rated.reduce((a, b) => b.rate > a.rate ? b : a, {rate: 0}), top = Math.max(...all.map(o => o.rate));
+    $("trials").caption.textContent = `Rung ${rung.number} at ${n}; ${[...new Set(rated.map(o => restOf(o.tile)))].length > 1 ? "only TM and TN differ but for the row marked as climbed" : "only TM and TN differ"}.${previous ? ` Rung ${previous.number} takes its turns with them.` : ""}`;
+    $("trials").tBodies[0].replaceChildren(...all.map(o => el("tr", {}, el("td", {}, o.of === rung ? blockOf(o.tile) : `rung ${o.of.number}: ${blockOf(o.tile)}`, ...(o.of === rung && o.tile === tileOf(rung) ? [el("div", {className: "said"}, `as climbed${restOf(o.tile) === restOf(rated.at(-1).tile) ? "" : `, ${restOf(o.tile)}`}`)] : o.of === rung && o.bytes === old ? [el("div", {className: "said"}, `reads as rung ${previous.number}`)] : [])), el("td", {className: "number"}, String((o.tile.defines.TM ?? 1) * (o.tile.defines.TN ?? 1))),
+        el("td", {className: "number"}, part(o.bytes)), el("td", {className: "bars"}, el("div", {className: "track", title: o.failure}, el("div", {className: o === best ? "fill best" : "fill", style: `width:${top ? 98 * o.rate / top : 0}%`}), el("b", {}, o.rate ? figure(o.rate) : o.failure ? "fails" : "…"))))));
     const right = rated.filter(o => o.rate);
     if (!known.done || right.length < 2) return;
     const most = right.filter(o => o.bytes === right[0].bytes).reduce((a, b) => b.rate > a.rate ? b : a), gain = best.rate / most.rate, ratio = most.bytes / best.bytes;
@@ -961,8 +978,8 @@ addEventListener("hashchange", opened);
 opened();
 sizes();
 drawFigures();
-choose(rungs.find(r => r.number === 6) ?? rungs[0], false);
-window.toprung = {data, composed, rows, record, outcome, pack, unpack, value, lines, model, reason, grown, get gpu() { return gpu; }, get figures() { return figures; }};
+choose(rungs.find(r => r.number === OPENED) ?? rungs[0], false);
+window.toprung = {data, composed, rows, record, outcome, pack, unpack, value, lines, model, reason, grown, variations, get gpu() { return gpu; }, get figures() { return figures; }};
 document.documentElement.dataset.ready = "1";
 climb(false).then(() => { drawTile(); });
 })();
