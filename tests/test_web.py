@@ -371,8 +371,8 @@ def test_blocks_of_a_large_gpu_reach_what_the_rung_before_reads(browser: Browser
     browser.until("document.documentElement.dataset.first")
     browser.press("#stop")
     browser.driver.execute_script(
-        "toprung.gpu.kind = 'gpu'; toprung.gpu.limits = {maxComputeWorkgroupStorageSize: 32768, maxComputeInvocationsPerWorkgroup: 1024,"
-        "maxComputeWorkgroupSizeX: 1024, maxComputeWorkgroupSizeY: 1024}"
+        "toprung.gpu.kind = 'gpu'; toprung.gpu.limits = {maxComputeWorkgroupStorageSize: 32768,"
+        "maxComputeInvocationsPerWorkgroup: 1024, maxComputeWorkgroupSizeX: 1024, maxComputeWorkgroupSizeY: 1024}"
     )
     blocks = browser("toprung.variations(toprung.data.rungs[5]).map(t => [t.given.BM, t.given.BK, t.given.TM, t.given.TN])")
     assert [128, 8, 8, 8] in blocks and {(16, 4, 8), (16, 8, 4), (16, 8, 8)} <= {tuple(b[1:]) for b in blocks}
