@@ -48,8 +48,8 @@ def _reads(words: Sequence[str], root: Path) -> str:
     record, probe = read(root / path), read_probe(root / probed)
     bandwidth = next(one["value"] for one in probe["probe"] if one["benchmark"] == "workgroup_memory")
     lines = [
-        f"| rung | idea | bytes a multiply-add | bound by them | measured at {size} | % of it | workgroups at 1024 |",
-        "|---|---|---:|---:|---:|---:|---:|",
+        f"| rung | bytes a multiply-add | bound by them | measured at {size} | % of it | workgroups at 1024 |",
+        "|---|---:|---:|---:|---:|---:|",
     ]
     for m in record["measurements"]:
         of = m.competitor
@@ -64,7 +64,7 @@ def _reads(words: Sequence[str], root: Path) -> str:
             else ("–", gflops_text(m.figure), "–")
         )
         groups = -(-1024 // tile.BM) * -(-1024 // tile.BN)
-        lines.append(f"| {of['number']} | {of['idea']} | {each:.3g} | " + " | ".join(shown) + f" | {groups:,} |")
+        lines.append(f"| {of['number']} | {each:.3g} | " + " | ".join(shown) + f" | {groups:,} |")
     return "\n".join([*lines, "", "GFLOP/s.  ", source_line(path, record), source_line(probed, probe)])
 
 

@@ -80,7 +80,7 @@ class WebGPUBackend:
     )
 
     def devices(self) -> list[Device]:
-        """Every adapter, in wgpu's order."""
+        """Return every adapter, in wgpu's order."""
         wgpu = _wgpu()
         if isinstance(wgpu, str):
             return []
@@ -106,7 +106,7 @@ class WebGPUBackend:
 
 
 def backend() -> WebGPUBackend:
-    """This module's backend."""
+    """Return this module's backend."""
     return WebGPUBackend()
 
 
@@ -235,7 +235,7 @@ class WebGPUSession:
         self._period = self._ticks() if self._stamped else 1.0
 
     def fingerprint(self) -> str:
-        """wgpu, driver and adapter: what is cached is the text that compiled."""
+        """Return wgpu, driver and adapter: what is cached is the text that compiled."""
         d = self.device
         return "\n".join((d.runtime, d.driver, d.name))
 
@@ -288,7 +288,7 @@ class WebGPUSession:
             raise BuildError(source.name, source.defines_text(), str(self.device), _located(error, source)) from None
 
     def allocate(self, nbytes: int) -> WebGPUBuffer:
-        """Device memory, refused before the runtime is asked for more than it has."""
+        """Allocate device memory; more than the device has is refused before the runtime is asked."""
         self._alive()
         device, size = self.device, max(-(-nbytes // 4) * 4, 4)
         if nbytes > device.max_buffer_bytes:
@@ -310,7 +310,7 @@ class WebGPUSession:
         self._allocated -= nbytes
 
     def upload(self, buffer: Buffer, array: NDArray[Any]) -> None:
-        """Host to device, behind what is in the queue."""
+        """Copy from host to device, behind what is in the queue."""
         self.submit()
         if array.nbytes:
             assert isinstance(buffer, WebGPUBuffer)
@@ -320,7 +320,7 @@ class WebGPUSession:
                 raise self._lost(error) from None
 
     def download(self, buffer: Buffer, array: NDArray[Any]) -> None:
-        """Device to host; waits."""
+        """Copy from device to host, and wait for it."""
         self.submit()
         if array.nbytes:
             assert isinstance(buffer, WebGPUBuffer)
@@ -427,7 +427,7 @@ class WebGPUSession:
         return LaunchError(f"{self.device} refuses: {_log(error)}. {advice}")
 
     def mark(self) -> object:
-        """An empty pass that writes a time stamp at its end; without time stamps the host's clock when the queue is empty."""
+        """Record a pass that writes a time stamp at its end; without time stamps, read the host's clock when the queue is empty."""
         if not self._stamped:
             self.synchronize()
             return Mark(seconds=time.perf_counter())
@@ -442,7 +442,7 @@ class WebGPUSession:
         return mark
 
     def seconds(self, start: Any, end: Any) -> float:
-        """Read both time stamps."""
+        """Return the seconds between two time stamps; waits for both."""
         return self._stamp(end) - self._stamp(start)
 
     def _stamp(self, mark: Mark) -> float:
@@ -463,7 +463,7 @@ class WebGPUSession:
         return float(lib.wgpuQueueGetTimestampPeriod(self._device.queue._internal))
 
     def hold(self) -> None:
-        """There is none: what was submitted runs."""
+        """Do nothing: WebGPU cannot hold a queue, and what was submitted runs."""
 
     def synchronize(self) -> None:
         """Submit, and wait for a copy behind it."""
@@ -472,11 +472,11 @@ class WebGPUSession:
         self._read(done, 0, 4)
 
     def clock_mhz(self) -> float | None:
-        """WebGPU cannot read it; others can."""
+        """Return the clock that another interface to the device reads: WebGPU has none."""
         return clock_from_outside(self.device)
 
     def close(self) -> None:
-        """Finish; memory goes when its last buffer does."""
+        """Drop what was not submitted; memory goes when its last buffer does."""
         if os.getpid() == _process:
             self._encoder = self._pass = None
 
@@ -488,57 +488,57 @@ class WebGPUSession:
         raise Unsupported(f"WebGPU has no {what}: {self.device} runs ladders and probes; use an OpenCL or CUDA device")
 
     def bind_unsized(self, kernel: Kernel, items: Sequence[int], args: Sequence[Buffer | np.generic]) -> Launch:
-        """Refused: a WGSL kernel states its work-group size."""
+        """Refuse: a WGSL kernel states its work-group size."""
         self._refuse("work-group size that the runtime selects")
 
     def branch(self) -> Session:
-        """Refused."""
+        """Refuse."""
         self._refuse("second queue")
 
     def pinned(self, nbytes: int) -> NDArray[np.uint8]:
-        """Refused."""
+        """Refuse."""
         self._refuse("page-locked host memory")
 
     def start_upload(self, buffer: Buffer, array: NDArray[Any]) -> None:
-        """As ``upload``: writing to a buffer is staged, and does not wait for the device."""
+        """Do what ``upload`` does: writing to a buffer is staged, and does not wait for the device."""
         self.upload(buffer, array)
 
     def relaunch(
         self, kernel: Kernel, groups: Sequence[int], local: Sequence[int], kinds: str, fixed: Sequence[np.generic]
     ) -> Relaunch:
-        """Refused: these are the library's launches."""
+        """Refuse: these are the library's launches."""
         self._refuse("launches of the library")
 
     def foreign(self, handle: Any, nbytes: int) -> Buffer:
-        """Refused."""
+        """Refuse."""
         self._refuse("memory of other libraries")
 
     def workspace(self, queue: Any, nbytes: int) -> Workspace:
-        """Refused."""
+        """Refuse."""
         self._refuse("launches of the library")
 
     def new_queue(self) -> Any:
-        """Refused."""
+        """Refuse."""
         self._refuse("second queue")
 
     def copy_in(self, queue: Any, buffer: Buffer, offset: int, array: NDArray[Any]) -> None:
-        """Refused."""
+        """Refuse."""
         self._refuse("second queue")
 
     def copy_out(self, queue: Any, array: NDArray[Any], buffer: Buffer, offset: int) -> None:
-        """Refused."""
+        """Refuse."""
         self._refuse("second queue")
 
     def record(self, queue: Any) -> Any:
-        """Refused."""
+        """Refuse."""
         self._refuse("event of a second queue")
 
     def wait(self, queue: Any, event: Any) -> None:
-        """Refused."""
+        """Refuse."""
         self._refuse("event of a second queue")
 
     def settle(self, event: Any) -> None:
-        """Refused."""
+        """Refuse."""
         self._refuse("event of a second queue")
 
     def settle_queue(self, queue: Any) -> None:
@@ -546,7 +546,7 @@ class WebGPUSession:
         self.synchronize()
 
     def capturing(self, queue: Any) -> bool:
-        """WebGPU captures nothing into graphs."""
+        """Return False: WebGPU captures nothing into graphs."""
         return False
 
 

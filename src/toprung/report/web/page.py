@@ -78,7 +78,7 @@ def write(folder: Path, text: str) -> Path:
 
 
 def _rung(rung: Rung) -> dict[str, Any]:
-    """A rung as the page takes it: its text, and every tile of its own or of its space that some device can run."""
+    """Return a rung as the page takes it: its text, and every tile of its own or of its space that some device can run."""
     options = {s.name: s.default for s in rung.switches}
     own = {kind: list(tiles) for kind, tiles in rung.tiles.items()}
     tiles = list(dict.fromkeys([*(t for choices in own.values() for t in choices), *_space(rung, options)]))
@@ -101,7 +101,7 @@ def _space(rung: Rung, options: dict[str, int]) -> Iterator[Tile]:
 
 
 def _tile(rung: Rung, tile: Tile, options: dict[str, int]) -> dict[str, Any] | None:
-    """A tile with what decides whether a device can run it; ``subgroup`` is the size that the adapter's smallest must reach."""
+    """Return a tile with what decides if a device can run it; ``subgroup`` is the size that the adapter's smallest must reach."""
     for size in SUBGROUPS:
         device = replace(ANY, subgroup=size)
         if not rung.needs(device) and not broken(rung.all_rules(options), tile, device):
