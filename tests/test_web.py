@@ -465,6 +465,11 @@ def test_it_fits_and_every_control_has_a_name(browser: Browser, size: tuple[int,
     assert browser.climb() == "done"
     browser.shot(f"web-{size[0]}-{'dark' if dark else 'light'}")
     assert browser("document.documentElement.scrollWidth") <= size[0], "it scrolls sideways"
+    browser.press("#vary")
+    assert browser.settled() == "done"
+    browser.shot(f"web-tested-{size[0]}-{'dark' if dark else 'light'}")
+    assert browser("document.querySelector('#trials .track').getBoundingClientRect().right") <= size[0], "bars are cut off"
+    assert browser("document.documentElement.scrollWidth") <= size[0], "it scrolls sideways"
     nameless = """[...document.querySelectorAll('button, select, textarea, a')].filter(e => !e.hidden && !(e.innerText?.trim()
         || e.closest('label')?.innerText.trim() || e.getAttribute('aria-label'))).map(e => e.outerHTML.slice(0, 80))"""
     assert browser(nameless) == []
