@@ -156,7 +156,7 @@ ALLOWED = {
     *((f"kernels/hopper_strassen/{file}.py", "hopper_fp32x") for file in ("cost", "family", "launches", "sizes", "sources")),
     *(
         (f"kernels/hopper_presplit/{file}.py", f"hopper_{on}")
-        for file in ("config", "family", "launches")
+        for file in ("config", "cost", "family", "launches")
         for on in ("fp32x", "inflight")
     ),
 }

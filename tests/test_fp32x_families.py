@@ -1,4 +1,4 @@
-"""Two families of one accuracy class: which is selected, by the cost model and by what a store knows of one of them."""
+"""Families of one accuracy class: which is selected, by the cost model and by what a store knows of one of them."""
 
 from __future__ import annotations
 
@@ -33,13 +33,14 @@ def batch(count: int, m: int, n: int, k: int, trans: str = "NN") -> Any:
     [
         (batch(64, 1024, 1024, 64, "NT"), "hopper_inflight"), (batch(64, 1024, 64, 1024), "hopper_inflight"),
         (batch(32, 512, 512, 512), "hopper_inflight"), (gemm(512, 512, 512), "hopper_inflight"),
-        (gemm(128, 4096, 4096), "hopper_inflight"), (gemm(4096, 256, 7168, "NT"), "hopper_inflight"),
+        (gemm(128, 4096, 4096), "hopper_inflight"), (gemm(4096, 256, 7168, "NT"), "hopper_presplit"),
+        (gemm(16384, 128, 2048, "NT"), "hopper_presplit"),
         (gemm(2048, 2048, 2048), "hopper_fp32x"), (gemm(4096, 3072, 1024, "NT"), "hopper_fp32x"),
         (gemm(64, 64, 64), "plain"), (gemm(16, 4096, 4096), "plain"), (gemm(512, 512, 63), "plain"),
     ],
     ids=str,
 )  # fmt: skip
-def test_auto_takes_the_faster_of_three(desc: Any, family: str) -> None:
+def test_auto_takes_the_fastest_of_four(desc: Any, family: str) -> None:
     """Which that is was measured on an H200."""
     found = select(H200, desc, True, "auto")
     assert found.family.name == family or (family == "plain" and found.precision == "fp32")
@@ -64,7 +65,7 @@ def test_auto_never_takes_it_where_the_vendor_was_faster(monkeypatch: pytest.Mon
         found = select(H200, desc, False, "auto")
         if found.family is IN_FLIGHT:
             taken[desc] = seconds_of[str(found.config)] / seconds_of["fp32"]
-    assert len(taken) > 35 and max(taken.values()) <= 1.0, taken
+    assert len(taken) > 30 and max(taken.values()) <= 1.0, taken
 
 
 def test_asked_for_it_is_the_faster_of_both() -> None:

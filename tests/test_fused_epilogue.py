@@ -40,7 +40,7 @@ WAYS = {
     "in flight": (inflight.FAMILY, InflightConfig(1, 32, 5, 2), test_hopper_inflight_on_cpu.Folder),
     "in flight, columns in fours": (inflight.FAMILY, InflightConfig(1, 64, 4, 2), test_hopper_inflight_on_cpu.Folder),
     "in flight, clusters": (inflight.FAMILY, InflightConfig(1, 32, 5, 2, 2), test_hopper_inflight_on_cpu.Folder),
-    "presplit": (presplit.FAMILY, PresplitConfig(1, 64, 3, 2), test_presplit_on_cpu.Folder),
+    "presplit": (presplit.FAMILY, PresplitConfig(2, 64, 3, 2), test_presplit_on_cpu.Folder),
     "plain": (sgemm.FAMILY, SgemmConfig(STAGES=2, GROUP=2), test_hopper_fp32_on_cpu.Folder),
 }
 """Families with a configuration, and what builds their kernels for the CPU."""

@@ -125,7 +125,7 @@ def test_memory_behind_halves_is_no_overlap() -> None:
 
 def test_the_router_is_read_as_it_lies() -> None:
     found = mixed.select(H200, ROUTER, "auto")
-    assert isinstance(found, Selection) and found.family.name == "hopper_inflight" and found.precision == "fp32x"
+    assert isinstance(found, Selection) and found.family.name == "hopper_presplit" and found.precision == "fp32x"
     for precision in ("fp32", "tf32"):
         assert isinstance(mixed.select(H200, ROUTER, precision), str)
     assert isinstance(mixed.select(golden.devices()["pocl"], ROUTER, "auto"), str)
@@ -178,4 +178,4 @@ def test_two_products_take_less_than_three() -> None:
     halves = mixed.select(H200, ROUTER, "fp32x")
     assert isinstance(halves, Selection)
     seconds = min(family.cost(H200, plain, c) for c in family.candidates(H200, plain))
-    assert family.name == "hopper_inflight" and family.cost(H200, ROUTER, halves.config) < 0.9 * seconds
+    assert family.name == "hopper_presplit" and family.cost(H200, ROUTER, halves.config) < 0.9 * seconds

@@ -70,10 +70,11 @@ def select(
         return ranking.ranked(device, desc, own=own or None)[0].seconds
 
     refused: PassedOver = ()
+    measured: PassedOver = ()  # what the store refuses: told last, as it says most
     slower: set[str] = set()  # families that were measured and took longer than plain fp32
     best: KernelFamily | None = None
     passed: PassedOver = ()
-    for family in (f for f in faster_families(precision) if f.measured):
+    for family in faster_families(precision):
         reason, told = family.supports(device, desc), None
         if not reason and precision == "auto":
             told = store.slower_than_fp32(device, desc, own, family)
@@ -81,7 +82,9 @@ def select(
         if told:
             slower.add(family.name)
         if reason:
-            if precision != "auto" or not family.supports(device, ORDINARY):
+            if told:
+                measured += ((family.precision, reason),)
+            elif precision != "auto" or not family.supports(device, ORDINARY):
                 refused += ((family.precision, reason),)
         elif best is None:
             best = family
@@ -97,7 +100,7 @@ def select(
     plain_one = _fp32(device, desc, own, store)
     if precision != "auto" and refused:  # asked for, and not had: the first thing to be told
         return replace(plain_one, why=f"{refused[0][1]}; fp32 ran in its place. {plain_one.why}".strip())
-    return replace(plain_one, passed_over=(*plain_one.passed_over, *refused))
+    return replace(plain_one, passed_over=(*plain_one.passed_over, *refused, *measured))
 
 
 def group_family(device: Device, desc: Desc, precision: str, needs: frozenset[str]) -> KernelFamily | None:

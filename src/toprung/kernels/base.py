@@ -161,7 +161,6 @@ class KernelFamily(ABC):
     memory : where operands lie, ``"device"`` or ``"host"``
     operand_dtypes : names of the types that A and B may have, in any mix; only of those that it takes is it asked anything
     epilogues : what it can do with α·op(A)·op(B) on the way out, beside adding β·C: ``ADDEND`` and names of activations
-    measured : False as long as its cost is unknown: ``auto`` does not weigh it, measuring and the stores still may take it
     reproducible : ``"run"`` if the same product on the same device gives the same bits each time, ``""`` if nothing is promised
     """
 
@@ -171,7 +170,6 @@ class KernelFamily(ABC):
     memory: ClassVar[str] = "device"
     operand_dtypes: ClassVar[frozenset[str]] = frozenset({"float32"})
     epilogues: ClassVar[frozenset[str]] = frozenset()
-    measured: ClassVar[bool] = True
     reproducible: ClassVar[str] = "run"
 
     # what selection asks

@@ -10,7 +10,7 @@ from itertools import islice
 from toprung.device import Device
 from toprung.dispatch import mixed
 from toprung.dispatch.heuristic import first_candidates, select_own
-from toprung.dispatch.ranking import members, promising
+from toprung.dispatch.ranking import members, promising, ranked
 from toprung.dispatch.select import FASTER, faster_families, select
 from toprung.dispatch.selection import Candidate, Selection
 from toprung.dispatch.tuned import HERE, fitted, is_ours
@@ -78,7 +78,9 @@ def check_candidates(
         if not family.supports(device, desc) and (precision != "auto" or promising(device, desc, family)):
             space = CallSpace(device, desc, precision=family.precision)
             known = {mine.candidate, *others}
-            others += islice((c for c in space.ranked() if c not in known), FASTER_CANDIDATES)
+            if not any(c.family is family for c in known):  # what is said of one family says nothing of another
+                others += [p.candidate for p in ranked(device, desc, family.precision) if p.candidate.family is family][:1]
+            others += islice((c for c in space.ranked() if c not in {*known, *others}), FASTER_CANDIDATES)
     if order is not None:
         try:
             others += order.result()[:CANDIDATES]
@@ -106,8 +108,8 @@ def first_use_candidates(
     suited = any(not f.supports(device, desc) for f in faster_families("auto"))
     found: list[Candidate] = []
     for path in dict.fromkeys((precision, *(("fp32",) if precision not in FASTER else ()))) if suited else ("fp32",):
-        ranked = order if path == "fp32" else None
-        mine, others = check_candidates(device, problem, path, selected(device, problem, path), store, machine, ranked)
+        plain = order if path == "fp32" else None
+        mine, others = check_candidates(device, problem, path, selected(device, problem, path), store, machine, plain)
         found += [mine.candidate, *others]
     if not suited or precision not in FASTER:
         found += first_candidates(device, desc, NEXT)

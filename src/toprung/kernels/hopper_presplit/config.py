@@ -49,9 +49,14 @@ class PresplitConfig(InflightConfig):
         return super().refused()
 
 
+def aligned_a(desc: GemmDesc) -> int:
+    """Return the words of 4 bytes to which every row of A is aligned."""
+    return aligned(desc)[0]
+
+
 def product_source(config: PresplitConfig, desc: GemmDesc, **more: int) -> Source:
     """Return the product's kernel; ``more``: macros."""
     headers = FP32X / "terms.cuh", ROWS, CLAIMED
     kinds = {"A_TYPE": TYPES[desc.type_a], "B_TYPE": PRESPLIT}
-    found = inflight_source(config, desc.trans_a, desc.trans_b, aligned(desc)[0], 1, headers, **kinds, **more)
+    found = inflight_source(config, desc.trans_a, desc.trans_b, aligned_a(desc), 1, headers, **kinds, **more)
     return replace(found, name="hopper_presplit/inflight", title=f"presplit_{config.BM}x{config.BN}x{CHUNK}")

@@ -1,7 +1,7 @@
 """fp32 accuracy on Hopper's Tensor Cores where B is split beforehand, and A on its way to them.
 
-For products whose A is read few times, or only once, while B is small or prepacked: a splitting pass reads and writes B alone. A
-may be of halves. **Not measured yet**: selection by estimate never takes it, as its cost is unknown.
+For products whose A is read few times, or only once, while B is small or prepacked: only B is read and written to be split, by the
+product's own launch where K runs along B's memory. A may be of halves.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from toprung.device import Device
 from toprung.gemm.classes import FEW
 from toprung.gemm.desc import ELEMENT_BYTES, Desc, GemmDesc
 from toprung.gemm.epilogue import Epilogue
+from toprung.kernels import cost_model
 from toprung.kernels.base import TEST_EDGE, TEST_SLICES, KernelConfig, KernelFamily, Launches
 from toprung.kernels.epilogue import EVERY
 from toprung.kernels.hopper import is_hopper
@@ -22,7 +23,8 @@ from toprung.kernels.hopper_fp32x.sizes import LIMIT
 from toprung.kernels.hopper_fp32x.sources import split_source
 from toprung.kernels.hopper_inflight.config import CHUNK, on_words, tiles
 from toprung.kernels.hopper_inflight.family import DEEPEST, SHALLOWEST
-from toprung.kernels.hopper_presplit.config import BLOCKS, PresplitConfig, product_source
+from toprung.kernels.hopper_presplit.config import PresplitConfig, product_source
+from toprung.kernels.hopper_presplit.cost import configs, seconds, split_seconds
 from toprung.kernels.hopper_presplit.launches import PresplitLaunches, workspace_bytes
 
 
@@ -33,7 +35,6 @@ class HopperPresplit(KernelFamily):
     precision = "fp32x"
     operand_dtypes = frozenset(ELEMENT_BYTES)
     epilogues = EVERY
-    measured = False
 
     def supports(self, device: Device, desc: Desc) -> str:
         """Return why the device has no such Tensor Cores, or the product is not one that the promise covers."""
@@ -54,22 +55,33 @@ class HopperPresplit(KernelFamily):
         return ""
 
     def candidates(self, device: Device, desc: Desc) -> Iterable[PresplitConfig]:
-        """Return the blocks there are, each with all of K."""
-        return [PresplitConfig(consumers, cols, stages) for (consumers, cols), stages in BLOCKS.items()]
+        """Return the blocks that are weighed, each with the clusters that SMs are left for.
+
+        There are none where each product of a batch has a B of its own: in flight that takes as long by both models, and there it
+        was measured.
+        """
+        assert isinstance(desc, GemmDesc)
+        if desc.batch > 1 and desc.stride_b:
+            return []
+        return configs(desc, device.compute_units)
 
     def cost(self, device: Device, desc: Desc, config: KernelConfig) -> float:
-        """Return infinity: nothing was measured."""
-        return float("inf")
+        """Return the seconds of all launches, or the host's where that is the limit; the device's break ties."""
+        assert isinstance(desc, GemmDesc) and isinstance(config, PresplitConfig)
+        on_device, units = seconds(desc, config, device.compute_units), device.compute_units
+        host = cost_model.HOST.launch * launches_of(desc, config, units)
+        return max(on_device, host) + cost_model.TIE * on_device
 
     def compile(self, session: Session, desc: Desc, config: KernelConfig) -> Launches:
         """Return the launches."""
         assert isinstance(desc, GemmDesc) and isinstance(config, PresplitConfig)
-        return PresplitLaunches(session, desc, config)
+        return PresplitLaunches(session, desc, config, is_one=launches_of(desc, config, session.device.compute_units) == 1)
 
     def fused(self, session: Session, desc: Desc, config: KernelConfig, epilogue: Epilogue) -> Launches:
         """Return the launches with an epilogue."""
         assert isinstance(desc, GemmDesc) and isinstance(config, PresplitConfig)
-        return PresplitLaunches(session, desc, config, epilogue)
+        is_one = launches_of(desc, config, session.device.compute_units) == 1
+        return PresplitLaunches(session, desc, config, epilogue, is_one)
 
     def prepack(self, session: Session, desc: Desc, b: int, queue: Any = None) -> SplitOperand:
         """Return B's terms, which ``hopper_fp32x`` takes, too."""
@@ -82,8 +94,9 @@ class HopperPresplit(KernelFamily):
         return workspace_bytes(desc)
 
     def launch_count(self, device: Device, desc: Desc, config: KernelConfig) -> int:
-        """Return two."""
-        return 2
+        """Return one where the product splits B itself, else two."""
+        assert isinstance(desc, GemmDesc) and isinstance(config, PresplitConfig)
+        return launches_of(desc, config, device.compute_units)
 
     def decode(self, tile: Mapping[str, int], options: Mapping[str, int]) -> KernelConfig:
         """Return a configuration."""
@@ -103,6 +116,12 @@ class HopperPresplit(KernelFamily):
         """Return the product's source, of operands that lie as they come."""
         assert isinstance(config, PresplitConfig)
         return product_source(config, GemmDesc(1, 1, 1))
+
+
+def launches_of(desc: GemmDesc, config: PresplitConfig, units: int) -> int:
+    """Return the launches of a product whose B is not prepacked: one where that is predicted to split B sooner than a pass."""
+    inside, before = split_seconds(desc, config, units)
+    return 1 if inside <= before else 2
 
 
 FAMILY = HopperPresplit()
