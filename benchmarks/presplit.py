@@ -252,7 +252,8 @@ def main() -> int:
         sources += [product_source(config, desc) for config in tried(desc)]
         sources.append(inflight_source(other(desc), desc.trans_a, desc.trans_b, *aligned(desc), **types(desc)))
         sources += [fp32x_source(config.variant) for config in FP32X.candidates(session.device, desc)]
-    compile_all(sources, options.jobs)
+    if not options.cases:  # a sanitizer follows no other processes
+        compile_all(sources, options.jobs)
     bad = 0
     for case in checked:
         if reason := wrong(session, *case):
