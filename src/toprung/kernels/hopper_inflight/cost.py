@@ -44,8 +44,11 @@ CLUSTERED = {1: 1.0, 2: 1.0, 4: 0.91, 8: 0.91, 16: 0.85}
 """Share of the SMs that clusters of so many blocks can have at once: they lie in one GPC, and not all have a multiple of four."""
 GPC = 8
 """SMs of a GPC that a cluster may take up: not every GPU has more in each."""
-UNSHARED = {**CLUSTERED, 2: 0.91}
-"""Share of the SMs up to which each block has one to itself: of 64 clusters of two, some shared theirs while other SMs had none."""
+UNSHARED, PACKED = 0.5, 0.8
+"""Share of the SMs up to which each block of clusters has one to itself, and share of ``TIMES`` beyond it: blocks of a cluster that
+an SM has room for may lie on one, while other SMs have none. By the shapes of ``results/nvidia-h200/tune-check-seed31.json``."""
+ODD = 0.35e-9
+"""Seconds of an SM for each result of C whose rows begin anywhere, written one float at a time, where K is not sliced; by the same."""
 
 
 def at_once(config: InflightConfig, units: int) -> int:
@@ -80,9 +83,13 @@ def seconds(desc: GemmDesc, config: InflightConfig, units: int) -> float:
     chunk, tile = times(config, *aligned(desc), ELEMENT_BYTES[desc.type_a], ELEMENT_BYTES[desc.type_b])
     blocks = tiles(desc, config) * config.SLICES
     each = ceil(ceil(desc.K, CHUNK), config.SLICES) * chunk + tile
-    if config.resident > 1 and blocks <= units * UNSHARED[config.SLICES]:
+    if config.resident > 1 and config.SLICES > 1:
+        each *= ALONE if blocks <= units * UNSHARED else PACKED if blocks <= units * CLUSTERED[config.SLICES] else 1.0
+    elif config.resident > 1 and blocks <= units:
         each *= ALONE
     work = ceil(blocks, at_once(config, units)) * each
+    if config.SLICES == 1 and desc.widths[2] == 1:
+        work += ODD * desc.M * desc.N * desc.batch / units
     if config.SLICES > 1:
         work += MEET * config.SLICES
     moved = (desc.bytes_read + 4 * desc.M * desc.N * desc.batch) / MEMORY_RATE
