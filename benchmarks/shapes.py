@@ -1,4 +1,4 @@
-"""Time products of PyTorch programs as ``toprung.matmul`` does them, beside PyTorch in fp32 and in TF32, and say the geometric mean.
+"""Time products of PyTorch programs by ``toprung.matmul``, PyTorch in fp32 and PyTorch in TF32, and say the geometric mean.
 
     python benchmarks/shapes.py results/nvidia-h200/shapes.json
 

@@ -86,7 +86,7 @@ def test_what_a_store_says_of_one_family_it_does_not_say_of_another(stored: Stor
 
 
 def test_a_family_that_was_not_measured_is_taken_where_it_is_clearly_faster(stored: Store) -> None:  # noqa: F811
-    problem = Gemm(512, 512, 512, batch=32)
+    problem = Gemm(256, 256, 256, batch=64)
     (config,) = BEFOREHAND.candidates(H200, problem.desc)
     made = config.encode()
     stored.add(entry(H200, problem, "hopper_fp32x", Tile(**made["tile"]), 1e-4, options=made["options"]))

@@ -33,7 +33,8 @@ def select(device: Device, desc: Desc, precision: str, own: bool = False) -> Sel
             f"as that is predicted to take {converted * 1e6:.0f} us with the product, and {ours.candidate} {ours.seconds * 1e6:.0f}"
         )
     against = ("converted first", f"{converted / ours.seconds:.1f} times as long by the cost model")
-    return Selection(ours.candidate, "halves are read as they lie, on Tensor Cores", (against,))
+    halves = [f"{name} is read as {kind}" for name, kind in (("A", desc.type_a), ("B", desc.type_b)) if kind != "float32"]
+    return Selection(ours.candidate, f"{' and '.join(halves)}, as it lies, on Tensor Cores", (against,))
 
 
 def ranked(device: Device, desc: GemmDesc, precision: str, own: bool = False) -> tuple[list[ranking.Predicted], str]:
