@@ -47,7 +47,7 @@ GPC = 8
 UNSHARED, PACKED = 0.5, 0.8
 """Share of the SMs up to which each block of clusters has one to itself, and share of ``TIMES`` beyond it: blocks of a cluster that
 an SM has room for may lie on one, while other SMs have none. By the shapes of ``results/nvidia-h200/tune-check-seed31.json``."""
-ODD = 0.35e-9
+ODD = 0.2e-9
 """Seconds of an SM for each result of C whose rows begin anywhere, written float by float, where K is not sliced; by the same."""
 
 

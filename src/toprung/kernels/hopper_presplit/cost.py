@@ -19,9 +19,9 @@ TIMES: Mapping[tuple[int, int], tuple[float, float]] = {
     (128, 4): (0.76e-6, 8.6e-6), (128, 2): (0.575e-6, 8.0e-6), (64, 4): (0.60e-6, 5.0e-6), (64, 2): (0.455e-6, 5.3e-6),
 }  # fmt: skip
 """Seconds of 32 of K and of a tile, by BN and the bytes of an element of A, on an SM."""
-WIDEST: Mapping[int, int] = {4: 256, 2: 768}
-"""Columns of C up to which the family is weighed, by the bytes of an element of A: with more of them A is read so often that a pass
-over it pays, and these seconds were not fitted to such products, which draw more power."""
+NARROWEST, WIDEST = 33, {4: 256, 2: 768}
+"""Columns of C from which and up to which the family is weighed, the latter by the bytes of an element of A: with more of them A is
+read so often that a pass over it pays. Outside these seconds were not fitted: large products draw more power, and take longer."""
 FIRST = 0.7e-6
 """Seconds of a launch beyond those of its tiles."""
 PASS, ALONG_RATE, ACROSS_RATE = 9.5e-6, 3.6e12, 2.6e12
@@ -33,9 +33,9 @@ PIECES = 4
 
 
 def configs(desc: GemmDesc, units: int) -> list[PresplitConfig]:
-    """Return what is weighed: each block with all of K, and with slices while they leave SMs idle; nothing where C is too wide."""
+    """Return what is weighed: each block with all of K, and with slices while they leave SMs idle; nothing for other widths of C."""
     found: list[PresplitConfig] = []
-    if desc.N > WIDEST[ELEMENT_BYTES[desc.type_a]]:
+    if not NARROWEST <= desc.N <= WIDEST[ELEMENT_BYTES[desc.type_a]]:
         return found
     for (consumers, cols), stages in BLOCKS.items():
         for slices in CLUSTERS[:4]:
