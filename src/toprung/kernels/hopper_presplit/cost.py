@@ -33,7 +33,7 @@ PIECES = 4
 
 
 def configs(desc: GemmDesc, units: int) -> list[PresplitConfig]:
-    """Return what is weighed: each block with all of K, and with slices while they leave SMs idle; nothing for other widths of C."""
+    """Return what is weighed: each block with all of K, and with slices while they leave SMs idle; nothing for other N."""
     found: list[PresplitConfig] = []
     if not NARROWEST <= desc.N <= WIDEST[ELEMENT_BYTES[desc.type_a]]:
         return found
