@@ -226,6 +226,7 @@ def test_a_full_disk_costs_the_cache_and_no_kernel(device: Device, monkeypatch: 
         (lambda a: toprung.matmul(a.astype(np.complex64), a), errors.BadArray, "complex64"),
         (lambda a: toprung.matmul(toprung.prepack(a), a), errors.BadArray, "only b can be"),
         (lambda a: toprung.plan(toprung.prepack(a), a), errors.BadArray, "only b can be"),
+        (lambda a: toprung.prepack(a, trans="N"), errors.BadArgument, "trans is True or False, not 'N'"),
         (lambda a: toprung.matmul(np.zeros((2, 2), [("x", "f4"), ("y", "f4")]), a), errors.BadArray, "has fields, x, y: pass one"),
         (lambda a: toprung.matmul(a, a, device=""), errors.UnknownName, "there is no device ''"),
         (lambda a: toprung.matmul(a, a, own="yes"), errors.BadArgument, "own is True or False, not 'yes'"),

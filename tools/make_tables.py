@@ -20,7 +20,10 @@ PICTURES = {
     "docs/hopper/ladder.svg": ("results/nvidia-h200/hopper-cuda.json", "4096"),
 }
 """Picture: the record it is drawn from, or several with ``+``, and the size."""
-SWEEP = (ROOT / "docs/turing/sweep.svg", "results/nvidia-h200/turing-sweep.json+results/nvidia-h200/turing-sweep-2.json")
+SWEEP = (
+    ROOT / "docs/turing/sweep.svg",
+    "+".join(f"results/nvidia-h200/turing-sweep{part}.json" for part in ("", "-2", "-3")),
+)
 """Picture of the turing ladder over sizes from 256 to 6144, and the records that it is drawn from, for ``ladder_record``."""
 SQUARES = (ROOT / "docs/transposes.svg", ROOT / "results/nvidia-h200/library.json")
 """The library beside cuBLAS over the size of squares, in four transposes: what the device takes."""

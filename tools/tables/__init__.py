@@ -21,6 +21,8 @@ A marker names what to show and the records it comes from, relative to the repos
     <!-- toprung:torch_products results/<device>/torch-products.json -->
     <!-- toprung:cupy_products results/<device>/cupy-products.json -->
     <!-- toprung:grouped results/<device>/grouped.json -->
+    <!-- toprung:shapes results/<device>/shapes.json -->
+    <!-- toprung:presplit results/<device>/presplit-launch.json -->
     <!-- toprung:installations results/<device>/install-sizes.json -->
     <!-- toprung:commits results/<device>/<record>.json -->
     <!-- toprung:library results/<device>/library.json … -->

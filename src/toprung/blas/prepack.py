@@ -11,7 +11,7 @@ from toprung.blas.operands import View, sizes, strict
 from toprung.blas.packed import PackedOperand
 from toprung.blas.product import copy
 from toprung.dispatch.select import ORDINARY, faster_families, known_precision
-from toprung.errors import BadShape
+from toprung.errors import BadArgument, BadShape
 from toprung.gemm.desc import GemmDesc
 from toprung.gemm.lowering import Addressed, addressed
 
@@ -54,6 +54,8 @@ def prepack(b: Any, *, trans: bool = False, precision: str = "fp32x") -> PackedO
     array([[64., 64., 64.]], dtype=float32)
     """
     known_precision(precision)
+    if not isinstance(trans, bool):
+        raise BadArgument(f"trans is True or False, not {trans!r}")
     library, origin = adapter_of(b), None
     changed = None if library is None else library.watch(b)
     if library is not None and library.is_recorded(b):

@@ -1,0 +1,67 @@
+"""Tables of single products on a GPU: nineteen of programs beside PyTorch, and those with one operand split beforehand."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from toprung.lab.harness.results import read
+
+
+def _shapes(words: Sequence[str], root: Path) -> str:
+    """Return a row for each product of a record of ``benchmarks/shapes.py``, and the geometric mean over all of them."""
+    record = read(root / words[0])
+    lines = ["| product | `matmul`, µs | PyTorch fp32 | TF32 | over TF32 | kernel |", "|---|---:|---:|---:|---:|---|"]
+    shares = []
+    for row in record["shapes"]:
+        ours, fp32, tf32 = (_us(row, name) for name in ("toprung", "torch fp32", "torch TF32"))
+        shares.append(ours / tf32)
+        size = "×".join(map(str, row["size"] if row["size"][0] > 1 else row["size"][1:]))
+        kernel = row["kernel"].split(" in ")[0].split(" STAGES")[0].replace("x", "×").replace("fp32×", "fp32x")
+        lines.append(f"| {size} {row['layout']} | **{ours:.1f}** | {fp32:.1f} | {tf32:.1f} | {ours / tf32:.2f} | `{kernel}` |")
+    slower = sum(_us(row, "toprung") > _us(row, "torch fp32") for row in record["shapes"])
+    errors = [row["error"]["toprung"] / row["error"]["torch fp32"] for row in record["shapes"]]
+    text = (
+        f"Geometric mean of `matmul` over TF32: {statistics.geometric_mean(shares):.2f}; {slower} of {len(shares)} slower than "
+        f"PyTorch in fp32; errors {min(errors):.2f} to {max(errors):.2f} of PyTorch's in fp32."
+    )
+    return "\n".join([*lines, "", text, "", _source(record, words[0])])
+
+
+def _presplit(words: Sequence[str], root: Path) -> str:
+    """Return a row for each product of a record of ``benchmarks/presplit.py``: the best block of each way to fp32's accuracy."""
+    record = read(root / words[0])
+    lines = [
+        "| A, product | in the launch, µs | by a pass | prepacked | in flight | both split |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
+    for row in record["presplit"]:
+        found = {name: _least(row, name) for name in ("one", "presplit", "prepacked", "in flight", "fp32x")}
+        best = min(t for name, t in found.items() if name != "prepacked" and not math.isnan(t))
+        cells = [f"**{t:.1f}**" if t == best else "" if math.isnan(t) else f"{t:.1f}" for t in found.values()]
+        name = f"{row['type_a']}, {'×'.join(map(str, row['size']))} {row['layout']}"
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join([*lines, "", _source(record, words[0])])
+
+
+def _us(row: dict[str, Any], name: str) -> float:
+    return 1e6 * float(statistics.median(row["seconds"][name]))
+
+
+def _least(row: dict[str, Any], of: str) -> float:
+    """Return the median of the fastest arm whose name begins with ``of``, in µs; NaN where there is none."""
+    return min((_us(row, name) for name in row["seconds"] if name == of or name.startswith(f"{of} ")), default=math.nan)
+
+
+def _source(record: dict[str, Any], word: str) -> str:
+    device, e = record["environment"]["device"], record["environment"]
+    return (
+        f"Medians by CUDA graph, in turns: {device['short_name']}, driver {device['driver']}, PyTorch {e['packages']['torch']}, "
+        f"{e['date'][:10]}, commit {e['commit']}, `{record['what']}`, stored in `{word}`.  "
+    )
+
+
+TABLES = {"shapes": _shapes, "presplit": _presplit}
