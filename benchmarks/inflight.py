@@ -12,13 +12,14 @@ It keeps a loop of its own, for arms are CUDA graphs of PyTorch's and toprung's 
 from __future__ import annotations
 
 import argparse
+import functools
 import itertools
 import math
 import multiprocessing
 import random
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -214,8 +215,36 @@ def seconds_of(graph: torch.cuda.CUDAGraph) -> float:
     return start.elapsed_time(end) * 1e-3 / CALLS
 
 
+def in_turns(
+    row: dict[str, Any],
+    arms: Mapping[str, Callable[[], None]],
+    out: torch.Tensor,
+    exact: Callable[[str], torch.Tensor],
+    rounds: int,
+) -> None:
+    """Verify arms that write ``out``, time those that are right in turns, a graph of ``CALLS`` each, and fill in a row.
+
+    ``exact``: the float64 result by an arm's name. An arm is wrong above a Frobenius error of 5e-6, with TF32 in its name above
+    1e-2.
+    """
+    graphs = {}
+    for name, run in arms.items():
+        out.fill_(math.nan)
+        graphs[name] = graph_of(run)
+        graphs[name].replay()
+        right = exact(name)
+        row["error"][name] = error = float((out.double() - right).norm() / right.norm())
+        if not error < (1e-2 if "tf32" in name.lower() else 5e-6):
+            row["wrong"].append(name)
+            del graphs[name]
+    row["seconds"] = {name: [] for name in graphs}
+    for _ in range(rounds):
+        for name, graph in graphs.items():
+            row["seconds"][name].append(seconds_of(graph))
+
+
 def measured(session: Any, shape: tuple[Any, ...]) -> dict[str, Any]:
-    """Times and errors of a shape's arms in turns."""
+    """Return times and errors of a shape's arms in turns."""
     layout, batch, m, n, k = shape
     a, b = operands(*shape)
     exact = a.double() @ b.double()
@@ -239,22 +268,8 @@ def measured(session: Any, shape: tuple[Any, ...]) -> dict[str, Any]:
         arms[str(config)] = lambda out, launch=launch: launch(a, b, out)  # type: ignore[misc]
     row: dict[str, Any] = {"layout": layout, "size": [batch, m, n, k], "seconds": {}, "error": {}, "wrong": [], "predicted": {}}
     row["predicted"] = {str(c): FAMILY.cost(session.device, desc, c) for c in weighed}
-    graphs = {}
     out = torch.empty(exact.shape, device="cuda")
-    for name, run in arms.items():
-        out.fill_(math.nan)
-        graphs[name] = graph_of(lambda run=run: run(out))  # type: ignore[misc]
-        graphs[name].replay()
-        error = float((out.double() - exact).norm() / exact.norm())
-        row["error"][name] = error
-        if not error < (1e-2 if name == "tf32" else 5e-6):
-            row["wrong"].append(name)
-            del graphs[name]
-    samples: dict[str, list[float]] = {name: [] for name in graphs}
-    for _ in range(ROUNDS):
-        for name, graph in graphs.items():
-            samples[name].append(seconds_of(graph))
-    row["seconds"] = samples
+    in_turns(row, {name: functools.partial(run, out) for name, run in arms.items()}, out, lambda name: exact, ROUNDS)
     return row
 
 

@@ -22,7 +22,7 @@ import torch
 
 import inflight
 import toprung
-from inflight import compile_all, graph_of, seconds_of, started
+from inflight import compile_all, in_turns, started
 from toprung.arrays.base import Home
 from toprung.arrays.sessions import session_at
 from toprung.gemm.desc import GemmDesc
@@ -156,21 +156,7 @@ def measured(session: Any, shape: tuple[int, int, int], library: bool) -> dict[s
 
             arms[f"{pair} torch {name}"] = theirs
     row: dict[str, Any] = {"size": list(shape), "seconds": {}, "error": {}, "wrong": [], "predicted": predicted}
-    graphs = {}
-    for name, run in arms.items():
-        out.fill_(math.nan)
-        right = exact[name[:2]]
-        graphs[name] = graph_of(run)
-        graphs[name].replay()
-        row["error"][name] = error = float((out.double() - right).norm() / right.norm())
-        if not error < (1e-2 if "TF32" in name else 5e-6):
-            row["wrong"].append(name)
-            del graphs[name]
-    samples: dict[str, list[float]] = {name: [] for name in graphs}
-    for _ in range(ROUNDS):
-        for name, graph in graphs.items():
-            samples[name].append(seconds_of(graph))
-    row["seconds"] = samples
+    in_turns(row, arms, out, lambda name: exact[name[:2]], ROUNDS)
     return row
 
 

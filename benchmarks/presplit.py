@@ -24,7 +24,7 @@ from typing import Any
 import torch
 
 import inflight
-from inflight import compile_all, graph_of, seconds_of, started
+from inflight import compile_all, in_turns, started
 from toprung.arrays.base import Home
 from toprung.arrays.sessions import session_at
 from toprung.gemm.desc import GemmDesc
@@ -199,20 +199,7 @@ def measured(session: Any, shape: tuple[Any, ...]) -> dict[str, Any]:
 
         arms[name] = theirs
     row: dict[str, Any] = {"type_a": NAMES[kind], "layout": layout, "size": [m, n, k], "seconds": {}, "error": {}, "wrong": []}
-    graphs = {}
-    for name, go in arms.items():
-        out.fill_(math.nan)
-        graphs[name] = graph_of(go)
-        graphs[name].replay()
-        row["error"][name] = error = float((out.double() - exact).norm() / exact.norm())
-        if not error < (1e-2 if "TF32" in name else 5e-6):
-            row["wrong"].append(name)
-            del graphs[name]
-    samples: dict[str, list[float]] = {name: [] for name in graphs}
-    for _ in range(ROUNDS):
-        for name, graph in graphs.items():
-            samples[name].append(seconds_of(graph))
-    row["seconds"] = samples
+    in_turns(row, arms, out, lambda name: exact, ROUNDS)
     return row
 
 

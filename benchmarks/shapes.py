@@ -9,7 +9,6 @@ with float64 first; then the three take turns, each a CUDA graph of several call
 from __future__ import annotations
 
 import argparse
-import math
 import statistics
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +18,7 @@ import torch
 
 import inflight
 import toprung
-from inflight import graph_of, seconds_of
+from inflight import in_turns
 from toprung.arrays.base import Home
 from toprung.arrays.sessions import session_at
 from toprung.lab.harness import results
@@ -61,21 +60,9 @@ def measured(count: int, m: int, n: int, k: int, layout: str) -> dict[str, Any]:
 
     arms = {"toprung": lambda: toprung.matmul(a, b, out=out), "torch fp32": theirs(False), "torch TF32": theirs(True)}
     row: dict[str, Any] = {"size": [count, m, n, k], "layout": layout, "seconds": {}, "error": {}, "wrong": []}
-    graphs = {}
-    for name, go in arms.items():
-        out.fill_(math.nan)
-        graphs[name] = graph_of(go)
-        graphs[name].replay()
-        row["error"][name] = error = float((out.double() - exact).norm() / exact.norm())
-        if not error < (1e-2 if "TF32" in name else 5e-6):
-            row["wrong"].append(name)
+    in_turns(row, arms, out, lambda name: exact, ROUNDS)
     receipt = toprung.last_receipt()
     row["kernel"] = "" if receipt is None else ", ".join(receipt.kernels)
-    samples: dict[str, list[float]] = {name: [] for name in graphs}
-    for _ in range(ROUNDS):
-        for name, graph in graphs.items():
-            samples[name].append(seconds_of(graph))
-    row["seconds"] = samples
     return row
 
 

@@ -145,7 +145,7 @@ class Call:
 
 
 class PlainCall:
-    """The same in plain fp32, where sums of quarters are passes of their own."""
+    """Return it in plain fp32, where sums of quarters are passes of their own."""
 
     def __init__(self, session: Any, n: int) -> None:
         self.n, self.plans, half = n, {}, n // 2

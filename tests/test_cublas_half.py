@@ -123,7 +123,7 @@ class Library:
 
 
 class FakeSession:
-    """What ``gemm_ex`` asks of a session of CUDA's."""
+    """A session of CUDA's, as far as ``gemm_ex`` asks it."""
 
     _context, queue = 7, 5
 
@@ -154,7 +154,7 @@ def test_what_reaches_the_library(monkeypatch: pytest.MonkeyPatch, kind: str, nu
 
 
 def test_the_executable_is_cublas(monkeypatch: pytest.MonkeyPatch) -> None:
-    """From layouts to the call, with a transposed A."""
+    """Follow layouts to the call, with a transposed A."""
     library = Library()
     monkeypatch.setattr(cublas, "_handles", {(7, 5): ctypes.c_void_p(1)})
     with golden.recording():

@@ -127,7 +127,7 @@ def loop_begin(source: Source) -> int:
 
 @each([v for v in VARIANTS if not v.TURN_A])
 def test_a_narrow_c_leaves_the_loop_as_it_is(variant: SgemmConfig) -> None:
-    """Where it was in its line of 128 bytes, too, which the instructions in front of it see to."""
+    """The loop keeps its place in a line of 128 bytes, too, which the instructions in front of it see to."""
     sources = [product_source(variant, **more) for more in ({"NARROW_C": 1}, {})]
     narrow, base = (inspect_source(source, "sm_90") for source in sources)
     judged(narrow)

@@ -152,7 +152,7 @@ def words_of(made: PresplitLaunches) -> Any:
 
 @pytest.mark.slow
 def test_claims_are_ready_for_the_next_launch(folder: Folder) -> None:
-    """The same launches on another B: what was claimed before is claimed anew, and alpha = 0 claims nothing."""
+    """Run the same launches on another B: what was claimed before is claimed anew, and alpha = 0 claims nothing."""
     made = PresplitLaunches(folder, aligned(130, 70, 96, 1, False, True), SMALL)
     run, rng = made.starter(), np.random.default_rng(1)
     for alpha in (1.0, 0.0, 1.0):

@@ -67,7 +67,7 @@ def test_every_layout_into_nan(size: tuple[int, int, int], dtype: Any) -> None:
 @pytest.mark.parametrize("dtype", KINDS, ids=str)
 @pytest.mark.parametrize("depth", [4096, DEEPEST])
 def test_sums_that_only_grow(dtype: Any, depth: int) -> None:
-    """Where Tensor Cores cut what they add, errors do not cancel."""
+    """Take numbers of one sign: where Tensor Cores cut what they add, errors do not cancel."""
     a, b = drawn(128, depth, dtype=dtype, signed=False), drawn(depth, 128, dtype=dtype, signed=False)
     held(toprung.matmul(a, b), a, b, signed=False)
     assert "cublas_half" in ran()

@@ -12,7 +12,7 @@ from toprung.kernels.hopper_fp32x.sources import ROWS
 from toprung.kernels.hopper_inflight.config import AGAIN_BYTES, CHUNK, REGISTERS, TYPES, InflightConfig, aligned, inflight_source
 
 CLAIMED = Path(__file__).with_name("claimed.cuh")
-"""How a launch splits B itself."""
+"""Header of a launch that splits B itself."""
 PRESPLIT = 3
 """The kernel's number for a B of terms (``B_TYPE``)."""
 BLOCKS = {(2, 128): 5, (2, 64): 7}
