@@ -230,8 +230,8 @@ def right(folder: Any) -> None:
 def test_a_planted_bug_is_found(folder: Any, monkeypatch: pytest.MonkeyPatch, file: str, good: str, bad: str, test: Any) -> None:
     original = sources.source
 
-    def planted(name: str, kernel: str, defines: Any, title: str = "") -> Any:
-        found = original(name, kernel, defines, title)
+    def planted(name: str, *what: Any, **more: Any) -> Any:
+        found = original(name, *what, **more)
         return dataclasses.replace(found, text=found.text.replace(good, bad)) if name == file else found
 
     assert good in original(file, "", {}).text
