@@ -96,7 +96,7 @@ def test_a_family_in_a_folder_is_selected_by_its_cost_and_named(dropped: Path) -
 def test_a_family_in_a_folder_is_tuned_stored_and_verified(dropped: Path) -> None:
     # tuned and stored
     said = toprung(dropped, "tune", "gemm", "--sizes", "48x56x40", "--device", "pocl", "--budget", "6", "--precision", "fp32")
-    assert "1 of 1 shapes" in said
+    assert "1 of 1 shape," in said
     export = dropped.parent / "export.json"
     toprung(dropped, "store", "export", str(export), "--kernel", "outer")
     entries = json.loads(export.read_text())["entries"]
