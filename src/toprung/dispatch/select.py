@@ -71,16 +71,18 @@ def select(
 
     refused: PassedOver = ()
     measured: PassedOver = ()  # what the store refuses: told last, as it says most
-    slower: set[str] = set()  # families that were measured and took longer than plain fp32
+    without: set[str] = set()  # families that were measured, and took longer than plain fp32 or went wrong
     best: KernelFamily | None = None
     passed: PassedOver = ()
     for family in faster_families(precision):
         reason, told = family.supports(device, desc), None
-        if not reason and precision == "auto":
+        if not reason and (reason := store.failed(device, desc, family)):
+            without.add(family.name)
+        elif not reason and precision == "auto":
             told = store.slower_than_fp32(device, desc, own, family)
             reason = heuristic.slower_than_fp32(device, desc, family, plain) if told is None else told
         if told:
-            slower.add(family.name)
+            without.add(family.name)
         if reason:
             if told:
                 measured += ((family.precision, reason),)
@@ -94,7 +96,7 @@ def select(
                 ours, theirs = ranking.against_fp32(device, desc, family, plain)
                 passed = (("fp32", f"{theirs / ours:.1f} times as long by the cost model"),)
     if best is not None:
-        found = of_precision(device, desc, best.precision, store, slower)
+        found = of_precision(device, desc, best.precision, store, without)
         why = f"as accurate as fp32, on Tensor Cores, {found.why}"
         return replace(found, why=why, passed_over=(*passed, *found.passed_over))
     plain_one = _fp32(device, desc, own, store)

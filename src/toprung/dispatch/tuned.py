@@ -60,7 +60,7 @@ class Known:
     stamp : what the user's file looked like when it was read
     proofs : (entry, version of its family now) → what was wrong with it here, empty: nothing
     host : True if the host's BLAS was measured on anything
-    failed : (kernel, problem class, sizes) of what is installed that went wrong when it was measured with this very driver
+    failed : (kernel, problem class, sizes) of families that went wrong when they were measured with this very driver
     """
 
     machine: Machine
@@ -118,7 +118,7 @@ class TunedStore:
         try:
             own = store.fastest(machine, complaints=complaints)
             proofs = store.proofs(machine)
-            for name, status in itertools.product((f.name for f in families() if not f.own), stores.STATUSES):
+            for name, status in itertools.product((f.name for f in families()), stores.STATUSES):
                 if status != "right":
                     failed += (e for e in store.entries(machine, kernel=name, status=status) if e.machine == machine)
         except StoreError as error:
@@ -197,8 +197,11 @@ class TunedStore:
         return None, passed
 
     def failed(self, device: Device, desc: Desc, family: KernelFamily) -> str:
-        """Return why what is installed is not to be trusted with a product: it went wrong on these sizes; else empty."""
-        found = (family.name, class_of(desc), desc.sizes) in self.known(device).failed
+        """Return why a family is not to be trusted with a product: it went wrong on these sizes, and nothing of it right; else empty."""
+        here = self.known(device)
+        found = (family.name, class_of(desc), desc.sizes) in here.failed
+        if found and family.own and any(e.kernel == family.name for e in here.book.at(class_of(desc), desc.sizes)):
+            return ""  # another of its configurations was right
         return "went wrong when it was measured on these very sizes" if found else ""
 
     def slower_than_fp32(self, device: Device, desc: Desc, own: bool, family: KernelFamily) -> str | None:
