@@ -127,6 +127,7 @@ def test_layouts_alignments_and_edges(folder: Folder, config: InflightConfig, tr
         (2 * config.BM if config == SMALL else config.BM) + 9, config.BN + 6, 75, 2, 2, trans=trans, padding=4 - skip, skip=skip
     )
     assert close(one.run(folder, config, 0.5, 2.0), one, 0.5, 2.0) and not one.counted
+    assert close(one.run(folder, config), one) and not one.counted, "C not read goes through shared memory"
 
 
 @pytest.mark.slow
@@ -214,6 +215,8 @@ PLANTS = (
     ("max(largest, __shfl_xor_sync(0xffffffffu, largest, other))", "largest"), ("r < SLICES; ++r", "r < SLICES - 1; ++r"),
     ("i * STEP < count);", "i * STEP <= count);"),
     ("bool there = k0 + k < K && c < cols", "bool there = k0 + k < K - 1 && c < cols"),
+    ("there = min(cols, BN)", "there = min(cols, BN) - 1"), ("row < min(rows, 16); ++row", "row < min(rows, 16) - 1; ++row"),
+    ("PITCH * row + lane + x)", "PITCH * row + lane)"),
 )  # fmt: skip
 
 

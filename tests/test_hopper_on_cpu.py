@@ -107,6 +107,18 @@ def test_sums_are_those_of_float64(folder: Any, slices: int, turned: str) -> Non
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("variant", [SMALL, WIDE], ids=str)
+@pytest.mark.parametrize("padding", [2, 3, 4])
+def test_rows_of_c_begin_anywhere(folder: Any, variant: Variant, padding: int) -> None:
+    """C on 4, 8 and 16 bytes, read and not, ends inside a tile and inside the 16 columns that are turned at a time."""
+    for M, N in ((70, 50), (130, 77), (64, 96)):
+        one = dataclasses.replace(Operands.of(M, N, 1100 if variant.INTERVAL > 1 else 100, 2, 1), padding=padding)
+        plan = Fp32xLaunches(folder, one.call(), variant)
+        for alpha, beta in ((1.0, 0.0), (0.5, 2.0)):
+            assert close(one.run(plan, alpha, beta), one.reference(alpha, beta)) and not counted(plan)
+
+
+@pytest.mark.slow
 def test_batches_share_operands_in_slices(folder: Any) -> None:
     for few_a, few_b in ((3, 1), (1, 3)):
         one = Operands.of(66, 40, 100, few_a, few_b)
@@ -216,6 +228,10 @@ def right(folder: Any) -> None:
     test_sums_are_those_of_float64(folder, 3, "NN")
 
 
+def odd(folder: Any) -> None:
+    test_rows_of_c_begin_anywhere(folder, SMALL, 3)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "file, good, bad, test",
@@ -225,6 +241,9 @@ def right(folder: Any) -> None:
         ("fp32x.cu", "lost |= is_lost", "is_lost", test_the_guard_in_slices),
         ("fp32x.cu", "fabsf(sum) < 16.0f", "fabsf(sum) < 0.0f", lambda folder: lost_alone(folder, 1e-12)),
         ("reduce.cu", "s < slices; ++s", "s < slices - 1; ++s", right),
+        ("fp32x.cu", "(i % 2 ? Bs : As)[consumer] + 16 * warp", "(i % 2 ? Bs : As)[consumer]", odd),
+        ("fp32x.cu", "x / 4 * 8 + 2 * (lane % 4)", "2 * (lane % 4)", odd),
+        ("fp32x.cu", "? M - top - 16 * warp", "? M - top - 16 * warp - 1", odd),
     ],
 )  # fmt: skip
 def test_a_planted_bug_is_found(folder: Any, monkeypatch: pytest.MonkeyPatch, file: str, good: str, bad: str, test: Any) -> None:

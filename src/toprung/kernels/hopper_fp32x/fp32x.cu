@@ -12,6 +12,9 @@
 //
 // With slices > 1 it multiplies ``depth`` of K at a time: C is then a result for each slice and product of the batch, which
 // reduce.cu adds up, and a slice's rows of terms have their own exponents. ``count`` counts slices.
+//
+// ODD_C: for a C whose rows begin anywhere. Results go through shared memory, and 16 lanes write 16 neighbours: a thread's own ones,
+// written one by one, would each be half of the 32 bytes that memory takes at a time.
 
 #define THREADS (128 * (CONSUMERS + 1))
 #define BM (64 * CONSUMERS)
@@ -21,6 +24,10 @@
 #define GRANULE (BN < 64 ? BN : 64) // columns that are refused together
 #define GRANULES (BN / GRANULE)
 #define DEPTH 16   // of K at a time in plain fp32
+#define PITCH 17   // floats from row to row where a warp turns 16 rows x 16 columns of C
+#ifndef ODD_C
+#define ODD_C 0
+#endif
 #define CHAIN 32   // of K added up by themselves there, as in include/block.cl: errors grow with CHAIN + K / CHAIN, not with K
 
 struct Place {
@@ -264,6 +271,30 @@ fp32x(const float *A, const float *B, float *C, float alpha, float beta ADDED_PA
             for (int h = 0; h < (EPILOGUE == 2 ? 1 : 2); ++h)
                 if (beta != 0 && (EPILOGUE == 2 || top + row + 8 * h < M)) added.fetch(given[h], row + 8 * h, N - left, column);
 #endif
+#if ODD_C
+            static_assert(4 * 16 * PITCH <= DEPTH * (64 + 4), "four warps turn their rows where operands in plain fp32 lie");
+#pragma unroll
+            for (int i = 0; i < BN / 16; ++i) { // columns left + 16 * i …; every second time in the same place, so that nobody still reads there
+                float(*turned)[PITCH] = (float(*)[PITCH])(i % 2 ? Bs : As)[consumer] + 16 * warp;
+#pragma unroll
+                for (int x = 0; x < 8; ++x) {
+                    int down = lane / 4 + x / 2 % 2 * 8, on = x / 4 * 8 + 2 * (lane % 4) + x % 2, col = 16 * i + on;
+                    float result = sum[8 * i + x];
+#if EPILOGUE
+                    if (beta != 0) result = fmaf(beta, given[EPILOGUE == 2 ? 0 : x / 2 % 2][4 * i + x / 4 * 2 + x % 2], result);
+#else
+                    if (beta != 0 && top + 16 * warp + down < M && left + col < N) result = fmaf(beta, out[(long long)(16 * warp + down) * ldc + col], result);
+#endif
+                    turned[down][on] = activated(result);
+                }
+                __syncwarp();
+                int col = 16 * i + lane % 16, rows = left + col < N && !(skip >> (col / GRANULE) & 1) ? M - top - 16 * warp : 0;
+#pragma unroll
+                for (int down = lane / 16; down < 16; down += 2)
+                    if (down < rows) out[(long long)(16 * warp + down) * ldc + col] = turned[down][lane % 16];
+            }
+            together(1 + consumer); // others of the warpgroup write there, too
+#else
             bool pairs = ldc % 2 == 0 && (ulong)out % 8 == 0;
 #pragma unroll
             for (int i = 0; i < BN / 8; ++i) {
@@ -297,6 +328,7 @@ fp32x(const float *A, const float *B, float *C, float alpha, float beta ADDED_PA
                     }
                 }
             }
+#endif
             for (int i = 0; skip >> i; ++i) {
                 if (!(skip >> i & 1)) continue;
                 long long col = left + GRANULE * i;

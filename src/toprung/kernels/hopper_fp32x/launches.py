@@ -142,7 +142,8 @@ class Fp32xLaunches(Launches):
         self._with: WeakKeyDictionary[SplitOperand, dict[int, list[Step]]] = WeakKeyDictionary()
         if self.panels:
             last = epilogues.defines(epilogue)  # of the launch that writes C
-            self.product = kernel_of(session, product_source(self.variant, **more, **(last if self.slices == 1 else {})))
+            writes = {**last, **({"ODD_C": 1} if call.widths[2] == 1 else {})}
+            self.product = kernel_of(session, product_source(self.variant, **more, **(writes if self.slices == 1 else {})))
             kernel_of(session, split_source(self.cluster, self.held))
             if self.slices > 1:
                 self.reduce = kernel_of(session, reduce_source(**last))

@@ -14,6 +14,8 @@
 // its column of B alone. ``count`` grows by one for each 16 x 32 of C that has such elements.
 //
 // SLICES > 1: a cluster has a tile, each block a slice of K; the blocks' sums meet in their shared memory, in the order of slices.
+// IN_PARTS: K is cut into ``batch`` parts of whole 32, of which the last may be shorter; each is a product with a C of its own, ``stride_a``
+// and ``stride_b`` lead from part to part, and hopper_fp32x/reduce.cu adds the results up.
 // GROUPED: that many products at most in one launch, of sizes of their own, C = f(A*B + D); all have the same layouts and alignments.
 // A_TYPE, B_TYPE: 0 for fp32, 1 for fp16, 2 for bf16. A half has one term, and its lo's product falls away: fp16 is its own term and is
 // not scaled (but where B was split beforehand); bf16 is widened and scaled as fp32 is, after which its 8 bits fit hi as far as 2^-31 times the largest.
@@ -494,8 +496,11 @@ struct Out { // a warp's 16 x BN of C
     int wide; // floats that may be stored at a time
     Added added;
 
-    // whether all of it is there, may be stored as fast as can be, and is not read
-    inline bool simple() const { return rows >= 16 && cols >= BN && wide >= (FOURS ? 4 : 2) && (EPILOGUE || beta == 0.0f); }
+    // whether ``store_all`` may store it: C is not read, and where sums do not go through shared memory all of it is there, in pairs
+    inline bool simple() const {
+        if (FOURS && SLICES == 1) return EPILOGUE || beta == 0.0f;
+        return rows >= 16 && cols >= BN && wide >= 2 && (EPILOGUE || beta == 0.0f);
+    }
 
     // two results next to each other; d: what is added
     inline float2 two(float x, float y, const float *d) const {
@@ -504,8 +509,8 @@ struct Out { // a warp's 16 x BN of C
         return make_float2(activated(v.x), activated(v.y));
     }
 
-    // All sums of a thread, where that is so and all are numbers. The copy engine has the warp's rows from ``memory`` on, and the warp
-    // goes on: it may not write there before ``bulk_wait``.
+    // All sums of a thread, where that is so and all are numbers. The warp's rows go through ``memory``: on 16 bytes the copy engine has
+    // them, and the warp goes on, but may not write there before ``bulk_wait``; elsewhere 32 lanes write 32 neighbours.
     inline void store_all(const float *v, uint memory) const {
         if (FOURS) {
             bulk_wait();
@@ -515,7 +520,7 @@ struct Out { // a warp's 16 x BN of C
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
 #if EPILOGUE
-            if (beta != 0.0f && (EPILOGUE == 1 || h == 0)) added.fetch(d, row_of(h), BN, column_of);
+            if (beta != 0.0f && (EPILOGUE == 1 ? row_of(h) < rows : h == 0)) added.fetch(d, row_of(h), cols, column_of);
 #endif
             float *to = at + (long long)row_of(h) * ldc;
             uint near = memory + 4 * PITCH * row_of(h);
@@ -530,11 +535,21 @@ struct Out { // a warp's 16 x BN of C
                 } else *(float2 *)(to + col) = one;
             }
         }
-        if (FOURS) {
-            int row = threadIdx.x % 32;
+        if (!FOURS) return;
+        int lane = threadIdx.x % 32, there = min(cols, BN);
+        if (wide == 4 && there % 4 == 0) {
             proxy_fence();
             __syncwarp();
-            if (row < 16) bulk_store(at + (long long)row * ldc, memory + 4 * PITCH * row, 4 * BN);
+            if (lane < min(rows, 16)) bulk_store(at + (long long)lane * ldc, memory + 4 * PITCH * lane, 4 * there);
+            return;
+        }
+        __syncwarp();
+        float *to = at + lane;
+#pragma unroll 4
+        for (int row = 0; row < min(rows, 16); ++row, to += ldc) {
+#pragma unroll
+            for (int x = 0; x < BN; x += 32)
+                if (lane + x < there) to[x] = shared_one(memory + 4 * (PITCH * row + lane + x));
         }
     }
 
@@ -657,6 +672,15 @@ struct Walk {
 #ifndef GROUPED
 #define GROUPED 0
 #endif
+#ifndef IN_PARTS
+#define IN_PARTS 0
+#endif
+#if IN_PARTS
+static_assert(SLICES == 1, "a part is no cluster's");
+#define K_OF(matrix) min(32 * chunks, K - 32 * chunks * (matrix)) // of a part
+#else
+#define K_OF(matrix) K
+#endif
 #if GROUPED
 struct Member { // one product of a group, as group.py packs it
     const float *a, *b;
@@ -762,7 +786,11 @@ inflight(ulong *count, const __grid_constant__ Group group) {
     Walk walk((M + BM - 1) / BM, (N + BN - 1) / BN);
     int tiles = (int)walk.matrix.by * batch, slice = blockIdx.x % SLICES, worker = blockIdx.x / SLICES, workers = gridDim.x / SLICES;
     int chunks = alpha == 0.0f ? 0 : (K + 31) / 32, each = (chunks + SLICES - 1) / SLICES, begin = min(slice * each, chunks);
+#if IN_PARTS
+    chunks = (chunks + batch - 1) / batch;
+#else
     chunks = min(each, chunks - begin);
+#endif
 #endif
 #if B_IS_SPLIT && TRANS_B
     if (alpha == 0.0f) claims = 0; // B is not read
@@ -799,8 +827,8 @@ inflight(ulong *count, const __grid_constant__ Group group) {
                     }
                     a.fetch(at.tile(), 32 * (begin + j), K);
 #else
-                    a.fetch(at.tile(), 32 * (begin + j), K);
-                    b.fetch(at.tile() + A_BYTES, 32 * (begin + j), K);
+                    a.fetch(at.tile(), 32 * (begin + j), K_OF(of.matrix));
+                    b.fetch(at.tile() + A_BYTES, 32 * (begin + j), K_OF(of.matrix));
 #endif
                     barrier_arrive_copied(at.full());
                     at.advance();
@@ -913,7 +941,7 @@ inflight(ulong *count, const __grid_constant__ Group group) {
                 if (threadIdx.x % 32 == 0) atomicAdd(count, 1ull);
                 again(A + of.matrix * stride_a + (TRANS_A ? top : top * lda), TRANS_A ? 1 : lda, TRANS_A ? lda : 1,
                       B + of.matrix * stride_b + (TRANS_B ? col * ldb : col), TRANS_B ? ldb : 1, TRANS_B ? 1 : ldb,
-                      K, out, GRANULE * g, wanted, at.spare(threadIdx.x / 32));
+                      K_OF(of.matrix), out, GRANULE * g, wanted, at.spare(threadIdx.x / 32));
             }
         }
         if (tile + workers >= tiles) bulk_wait(); // behind the loop the compiler would give consumers the launch's registers only
