@@ -16,6 +16,7 @@ from toprung.backends import opened
 from toprung.backends.base import Session
 from toprung.device import Device
 from toprung.kernels.hopper_inflight.family import HopperInflight
+from toprung.kernels.hopper_inflight_split_k.family import HopperInflightSplitK
 from toprung.kernels.hopper_presplit.family import HopperPresplit
 
 os.environ.pop("COLUMNS", None)  # of the terminal that pytest's workers think they have; tables take a pipe's width
@@ -88,5 +89,5 @@ def session(device: Device) -> Iterator[Session]:
 @pytest.fixture
 def beforehand_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out the families that split in flight: of fp32x there is the one that splits both operands beforehand."""
-    for family in (HopperInflight, HopperPresplit):
+    for family in (HopperInflight, HopperInflightSplitK, HopperPresplit):
         monkeypatch.setattr(family, "supports", lambda *what: "left out")

@@ -155,10 +155,15 @@ ALLOWED = {
     # built on it
     *((f"kernels/hopper_strassen/{file}.py", "hopper_fp32x") for file in ("cost", "family", "launches", "sizes", "sources")),
     *(
-        (f"kernels/hopper_presplit/{file}.py", f"hopper_{on}")
-        for file in ("config", "cost", "family", "launches")
+        (f"kernels/hopper_{name}/{file}.py", f"hopper_{on}")
+        for name, files in (
+            ("presplit", ("config", "cost", "family", "launches")),
+            ("inflight_split_k", ("cost", "family", "launches")),
+        )
+        for file in files
         for on in ("fp32x", "inflight")
     ),
+    ("kernels/hopper_inflight_split_k/config.py", "hopper_inflight"),
 }
 
 

@@ -12,6 +12,7 @@ import pytest
 import hopper_on_cpu
 import test_hopper_fp32_on_cpu
 import test_hopper_inflight_on_cpu
+import test_inflight_split_k_on_cpu
 import test_presplit_on_cpu
 from conftest import require
 from hopper_on_cpu import aligned
@@ -25,6 +26,9 @@ from toprung.kernels.hopper_fp32x import launches as of_fp32x
 from toprung.kernels.hopper_fp32x.config import Fp32xConfig, Variant
 from toprung.kernels.hopper_inflight import family as inflight
 from toprung.kernels.hopper_inflight.config import InflightConfig
+from toprung.kernels.hopper_inflight_split_k import family as split_k
+from toprung.kernels.hopper_inflight_split_k import launches as of_split_k
+from toprung.kernels.hopper_inflight_split_k.config import PartsConfig
 from toprung.kernels.hopper_presplit import family as presplit
 from toprung.kernels.hopper_presplit import launches as of_presplit
 from toprung.kernels.hopper_presplit.config import PresplitConfig
@@ -40,6 +44,7 @@ WAYS = {
     "in flight": (inflight.FAMILY, InflightConfig(1, 32, 5, 2), test_hopper_inflight_on_cpu.Folder),
     "in flight, columns in fours": (inflight.FAMILY, InflightConfig(1, 64, 4, 2), test_hopper_inflight_on_cpu.Folder),
     "in flight, clusters": (inflight.FAMILY, InflightConfig(1, 32, 5, 2, 2), test_hopper_inflight_on_cpu.Folder),
+    "in flight, parts": (split_k.FAMILY, PartsConfig(1, 64, 4, 2, PARTS=3), test_inflight_split_k_on_cpu.Folder),
     "presplit": (presplit.FAMILY, PresplitConfig(2, 64, 3, 2), test_presplit_on_cpu.Folder),
     "plain": (sgemm.FAMILY, SgemmConfig(STAGES=2, GROUP=2), test_hopper_fp32_on_cpu.Folder),
 }
@@ -56,7 +61,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 @pytest.fixture(autouse=True)
 def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (of_fp32x, of_sgemm, of_presplit, inflight):
+    for module in (of_fp32x, of_sgemm, of_presplit, of_split_k, inflight):
         launch = test_hopper_fp32_on_cpu.Launch if module is of_sgemm else hopper_on_cpu.Launch
         monkeypatch.setattr(module, "Overlapping", lambda *what, launch=launch: launch(*what[:6], True))
         monkeypatch.setattr(module, "kernel_of", lambda session, source: source)
@@ -131,7 +136,7 @@ def test_what_is_computed_again_has_its_epilogue(place: Any, way: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("way, good, bad", [
-    ("fp32x", "int h = 0; h < (EPILOGUE == 2 ? 1 : 2)", "int h = 0; h < 1"), ("in flight", "(EPILOGUE == 1 || h == 0)", "h == 0"),
+    ("fp32x", "int h = 0; h < (EPILOGUE == 2 ? 1 : 2)", "int h = 0; h < 1"), ("in flight", "(EPILOGUE == 1 ? row_of(h) < rows : h == 0)", "h == 0"),
     ("fp32x, wide tiles", "added.from(0, GRANULE * i)", "added"),
     ("in flight", "ADDED(of.matrix, top, of.n)", "ADDED(of.matrix, top, 0)"),
     ("fp32x sliced", "Added added = ADDED(product, row, col)", "Added added = ADDED(product, col, row)"),

@@ -1,0 +1,50 @@
+"""Cost model: predicted seconds of the product's launch and of the one that adds results up, and the parts that are weighed."""
+
+from __future__ import annotations
+
+import math
+
+from toprung.gemm.desc import GemmDesc
+from toprung.kernels.hopper import ceil
+from toprung.kernels.hopper_fp32x.cost import REDUCE_RATE
+from toprung.kernels.hopper_fp32x.sizes import padded
+from toprung.kernels.hopper_inflight.config import CHUNK, InflightConfig, aligned, tiles
+from toprung.kernels.hopper_inflight.cost import ALONE, LAUNCH, MEMORY_RATE, STAGES, times
+from toprung.kernels.hopper_inflight_split_k.config import PartsConfig
+from toprung.kernels.split_k import whole_slices
+
+SHORTEST = 256
+"""Least K of a part: below, a tile's beginning and end are most of its time."""
+CHUNK_SHARE, ADDING = 0.96, 4e-6
+"""Share of a block's seconds for 32 of K where it works on one part for long, and seconds of the launch that adds results up beyond
+what its bytes take: fitted to ``results/nvidia-h200/deep-and-odd.json``, all within a fifth."""
+
+
+def configs(desc: GemmDesc, units: int) -> list[PartsConfig]:
+    """Return what is weighed: each block, with parts of K that give the SMs as many blocks as they can have, or twice as many.
+
+    Their results take no more memory than the operands. There are none for batches, which have blocks enough.
+    """
+    found: list[PartsConfig] = []
+    if desc.batch > 1:
+        return found
+    most = min(desc.K // SHORTEST, desc.K * (desc.M + desc.N) // (desc.M * padded(desc.N)))
+    for (consumers, cols), stages in STAGES.items():
+        whole = InflightConfig(consumers, cols, stages)
+        counts = {min(turns * whole.resident * units // tiles(desc, whole), most) for turns in (1, 2)}
+        parts = {whole_slices(desc.K, CHUNK, count) for count in counts if count > 1}
+        found += [PartsConfig(consumers, cols, stages, PARTS=count) for count in sorted(parts) if count > 1]
+    return found
+
+
+def seconds(desc: GemmDesc, config: PartsConfig, units: int) -> float:
+    """Return the predicted seconds of both launches."""
+    chunk, tile = times(config, *aligned(desc))
+    blocks = tiles(desc, config) * config.PARTS
+    each = config.depth(desc.K) // CHUNK * CHUNK_SHARE * chunk + tile
+    if config.resident > 1 and blocks <= units:
+        each *= ALONE
+    work = ceil(blocks, config.resident * units) * each
+    results = 4 * config.PARTS * desc.M * desc.N
+    moved = (desc.bytes_read + results) / MEMORY_RATE
+    return LAUNCH + math.hypot(work, moved) + ADDING + (results + 4 * desc.M * desc.N) / REDUCE_RATE

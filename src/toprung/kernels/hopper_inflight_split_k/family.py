@@ -1,0 +1,113 @@
+"""fp32 accuracy on Hopper's Tensor Cores, operands split in flight and K cut into parts whose results a second launch adds up.
+
+For a small C and a deep K: gradients of a layer's weights, sums over all edges of a graph. In flight a cluster of 16 blocks at most
+shares a tile, which leaves SMs idle there; splitting operands beforehand takes longer than multiplying them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from toprung.backends.base import Session, Source
+from toprung.device import Device
+from toprung.gemm.classes import FEW
+from toprung.gemm.desc import Desc, GemmDesc
+from toprung.gemm.epilogue import Epilogue
+from toprung.kernels import cost_model
+from toprung.kernels.base import TEST_EDGE, TEST_SLICES, KernelConfig, KernelFamily, Launches
+from toprung.kernels.epilogue import EVERY
+from toprung.kernels.hopper import is_hopper
+from toprung.kernels.hopper_fp32x.sizes import DEEPEST
+from toprung.kernels.hopper_fp32x.sources import reduce_source
+from toprung.kernels.hopper_inflight.config import CHUNK, InflightConfig, tiles
+from toprung.kernels.hopper_inflight_split_k.config import PartsConfig, parts_source
+from toprung.kernels.hopper_inflight_split_k.cost import SHORTEST, configs, seconds
+from toprung.kernels.hopper_inflight_split_k.launches import PartsLaunches, workspace_bytes
+from toprung.kernels.split_k import whole_slices
+
+
+class HopperInflightSplitK(KernelFamily):
+    """fp32-accurate products on Hopper's Tensor Cores, split in flight, a launch for all parts of K and one that adds them."""
+
+    name = "hopper_inflight_split_k"
+    precision = "fp32x"
+    epilogues = EVERY
+
+    def supports(self, device: Device, desc: Desc) -> str:
+        """Return why the device has no such Tensor Cores, or the product is not one that the promise covers."""
+        if not isinstance(desc, GemmDesc):
+            return "fp32x is for products of matrices: with a vector memory is the limit"
+        if not is_hopper(device):
+            return f"fp32x needs Hopper's Tensor Cores; {device} has none"
+        if desc.batch > 1:
+            return "products of a batch have all of K"
+        if desc.is_empty or not 2 * SHORTEST <= desc.K <= DEEPEST:
+            return f"K is cut into parts from {2 * SHORTEST} to {DEEPEST:,} on, not at {desc.K}"
+        if min(desc.M, desc.N) <= FEW:
+            return f"a side is {FEW} or shorter: memory is the limit, and plain fp32 reads the large operand once"
+        if max(desc.M, desc.N) >= 1 << 31 or tiles(desc, InflightConfig(1, 32)) >= 1 << 24:
+            return "rows and tiles of all parts are counted with 31 bits"
+        return ""
+
+    def candidates(self, device: Device, desc: Desc) -> Iterable[PartsConfig]:
+        """Return the blocks that are weighed, each with parts for one turn of blocks and for two."""
+        assert isinstance(desc, GemmDesc)
+        return configs(desc, device.compute_units)
+
+    def cost(self, device: Device, desc: Desc, config: KernelConfig) -> float:
+        """Return the seconds of both launches, or the host's where that is the limit; the device's break ties."""
+        assert isinstance(desc, GemmDesc) and isinstance(config, PartsConfig)
+        on_device = seconds(desc, config, device.compute_units)
+        return max(on_device, 2 * cost_model.HOST.launch) + cost_model.TIE * on_device
+
+    def compile(self, session: Session, desc: Desc, config: KernelConfig) -> Launches:
+        """Return the launches."""
+        assert isinstance(desc, GemmDesc) and isinstance(config, PartsConfig)
+        return PartsLaunches(session, desc, config)
+
+    def fused(self, session: Session, desc: Desc, config: KernelConfig, epilogue: Epilogue) -> Launches:
+        """Return the launches, with an epilogue in the second."""
+        assert isinstance(desc, GemmDesc) and isinstance(config, PartsConfig)
+        return PartsLaunches(session, desc, config, epilogue)
+
+    def workspace_bytes(self, device: Device, desc: Desc, config: KernelConfig) -> int:
+        """Return the bytes of the parts' results."""
+        assert isinstance(desc, GemmDesc) and isinstance(config, PartsConfig)
+        return workspace_bytes(desc, config)
+
+    def launch_count(self, device: Device, desc: Desc, config: KernelConfig) -> int:
+        """Return two."""
+        return 2
+
+    def decode(self, tile: Mapping[str, int], options: Mapping[str, int]) -> KernelConfig:
+        """Return a configuration."""
+        return PartsConfig.decode(tile, options)
+
+    def adapt(self, device: Device, desc: Desc, config: KernelConfig, measured: Desc, exact: bool) -> KernelConfig | str:
+        """Return the block with as many parts of K as give the product's tiles as many blocks, none of them empty or short."""
+        if reason := self.supports(device, desc):
+            return reason
+        assert isinstance(desc, GemmDesc) and isinstance(measured, GemmDesc) and isinstance(config, PartsConfig)
+        wanted = config.PARTS if exact else round(config.PARTS * tiles(measured, config) / tiles(desc, config))
+        parts = whole_slices(desc.K, CHUNK, max(1, min(wanted, desc.K // SHORTEST)))
+        return replace(config, PARTS=parts) if parts > 1 else "its tiles are as many as there are SMs: K is not cut"
+
+    def texts(self, backend: str) -> Iterable[str]:
+        """Return both sources; CUDA C++ has no prelude."""
+        return [source.text for source in (parts_source(PartsConfig(), GemmDesc(1, 1, 1)), reduce_source())]
+
+    def test_problem(self, desc: Desc, config: KernelConfig) -> tuple[tuple[int, int, int], KernelConfig]:
+        """Return a block and an edge each way, and as many parts as are tried elsewhere."""
+        assert isinstance(config, PartsConfig)
+        depth = 2 * SHORTEST + TEST_EDGE
+        parts = whole_slices(depth, CHUNK, min(config.PARTS, TEST_SLICES))
+        return (config.BM + TEST_EDGE, config.BN + TEST_EDGE, depth), replace(config, PARTS=parts)
+
+    def source(self, device: Device, config: KernelConfig) -> Source | None:
+        """Return the product's source, of operands that lie as they come."""
+        assert isinstance(config, PartsConfig)
+        return parts_source(config, GemmDesc(1, 1, 1))
+
+
+FAMILY = HopperInflightSplitK()

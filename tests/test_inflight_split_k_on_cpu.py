@@ -1,0 +1,166 @@
+"""Products in flight whose K is cut into parts, on a CPU by the kernels' own texts: layouts, uneven parts, hostile values."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hopper_on_cpu
+from conftest import require
+from hopper_on_cpu import Launch, aligned
+from test_choice import H200
+from test_hopper_inflight_on_cpu import GONE, NAMES, Product, close, hostile
+from toprung.backends.base import Source
+from toprung.gemm.desc import GemmDesc
+from toprung.kernels.hopper_inflight_split_k import launches
+from toprung.kernels.hopper_inflight_split_k.config import PartsConfig
+from toprung.kernels.hopper_inflight_split_k.cost import SHORTEST, configs
+from toprung.kernels.hopper_inflight_split_k.family import FAMILY
+from toprung.kernels.hopper_inflight_split_k.launches import PartsLaunches
+
+SMALL = PartsConfig(1, 32, 5, GROUP=2, PARTS=3)
+
+
+class Folder(hopper_on_cpu.Folder):
+    """Folder in which both kernels are built for the CPU."""
+
+    def translated(self, source: Source) -> tuple[str, int]:
+        if source.kernel == "reduce":
+            return hopper_on_cpu.translated(source)
+        shim = Path(__file__).with_name("hopper_inflight_on_cpu.h")
+        return hopper_on_cpu.translated(source, shim, "epilogue.cuh", GONE)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Folder:
+    require(not hopper_on_cpu.missing(), hopper_on_cpu.missing())
+    return Folder(tmp_path_factory.mktemp("inflight_split_k"), units=2)
+
+
+@pytest.fixture(autouse=True)
+def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launches, "Overlapping", Launch)
+    monkeypatch.setattr(launches, "kernel_of", lambda session, source: source)
+
+
+@dataclasses.dataclass
+class InParts(Product):
+    """A product of two matrices, computed in parts of K."""
+
+    def run(self, folder: Any, config: Any, alpha: float = 1.0, beta: float = 0.0) -> Any:
+        turned = self.trans[0] == "T", self.trans[1] == "T"
+        a, b, c = self.laid(self.a, turned[0]), self.laid(self.b, turned[1]), self.laid(self.c, False)
+        (_, M, K), N = self.a.shape, self.b.shape[2]
+        if not beta:
+            c[...] = np.nan
+        align = next(w for w in (4, 2, 1) if (self.skip % w, self.padding % w) == (0, 0))
+        lds, how = (x.shape[2] for x in (a, b, c)), {"align_a": align, "align_b": align, "align_c": align}
+        made = PartsLaunches(folder, aligned(M, N, K, 1, *turned, *lds, **how), config)
+        made.starter()(a.ctypes.data, 0, b.ctypes.data, 0, c.ctypes.data, 0, alpha, beta)
+        self.counted = int(np.ctypeslib.as_array((ctypes.c_uint64 * 1).from_address(made.count.buffer.pointer))[0])  # type: ignore[attr-defined]
+        assert np.isnan(c[:, :, N:]).all(), "written outside"
+        return c[:, :, :N]
+
+    @staticmethod
+    def like(one: Product) -> InParts:
+        return InParts(one.a, one.b, one.c, one.trans, one.padding, one.skip)
+
+
+QUICK = (SMALL, "TN", 1)
+EVERY = [QUICK, (SMALL, "NT", 0), (SMALL, "NN", 2), (SMALL, "TT", 1), (PartsConfig(2, 128, 4, 2, PARTS=2), "TN", 0)]
+EVERY += [(PartsConfig(2, 64, 3, 2, PARTS=4), "NN", 1), (PartsConfig(1, 64, 4, 2, PARTS=2), "NT", 1)]
+
+
+@pytest.mark.parametrize(
+    "config, trans, skip", [p if p == QUICK else pytest.param(*p, marks=pytest.mark.slow) for p in EVERY], ids=str
+)
+def test_layouts_alignments_and_edges(folder: Folder, config: PartsConfig, trans: str, skip: int) -> None:
+    """The last part is shorter, by whole chunks and by some of K; rows and columns end inside a block."""
+    one = InParts.like(Product.of(config.BM + 9, config.BN + 6, 200 + 5, trans=trans, padding=4 - skip, skip=skip))
+    found = one.run(folder, config, 0.5, 2.0)
+    assert close(found, one, 0.5, 2.0) and not one.counted
+    assert np.array_equal(found, one.run(folder, config, 0.5, 2.0)), "other bits the second time"
+    assert close(one.run(folder, config), one)
+    assert np.array_equal(one.run(folder, config, 0.0, 2.0), 2 * one.c)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("K", [64, 65, 96, 320, 333])
+def test_parts_of_every_length(folder: Folder, K: int) -> None:
+    for parts in (2, 3, 5):
+        if parts * 32 < K + 32:
+            one = InParts.like(Product.of(40, 40, K))
+            assert close(one.run(folder, dataclasses.replace(SMALL, PARTS=parts)), one), parts
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_hostile_values(folder: Folder, name: str) -> None:
+    one = InParts.like(hostile(name))
+    if name == "special":
+        one.b[0, 90, 20] = np.inf  # in the second part
+    assert close(one.run(folder, dataclasses.replace(SMALL, PARTS=2)), one)
+    assert (one.counted > 0) == (name in ("special", "wide", "subnormal", "huge", "both"))
+
+
+PLANTS = (
+    ("min(32 * chunks, K - 32 * chunks * (matrix))", "32 * chunks"), ("(chunks + batch - 1) / batch", "chunks / batch"),
+    ("A + of.matrix * stride_a, lda", "A, lda"), ("s < slices; ++s", "s < slices - 1; ++s"),
+    ("B + of.matrix * stride_b + (TRANS_B", "B + (TRANS_B"),
+)  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("good, bad", PLANTS, ids=lambda text: text[:24])
+def test_a_planted_bug_is_found(folder: Folder, monkeypatch: pytest.MonkeyPatch, good: str, bad: str) -> None:
+    texts = []
+
+    def planted(session: Any, source: Source) -> Source:
+        texts.append(source.text)
+        return dataclasses.replace(source, text=source.text.replace(good, bad))
+
+    monkeypatch.setattr(launches, "kernel_of", planted)
+    with pytest.raises(AssertionError):
+        test_layouts_alignments_and_edges(folder, SMALL, "TN", 1)
+        test_hostile_values(folder, "special")
+    assert any(good in text for text in texts)
+
+
+def test_no_part_that_is_weighed_is_empty_or_short() -> None:
+    for K in (512, 600, 4096, 61981, 262144, 1 << 24):
+        for M, N in ((256, 256), (40, 1000), (1405, 399)):
+            desc = GemmDesc(M, N, K)
+            for config in configs(desc, 132):
+                assert config.PARTS > 1 and (config.PARTS - 1) * config.depth(K) < K, (desc, config)
+                assert config.depth(K) >= SHORTEST, (desc, config)
+                assert config == PartsConfig.decode(**{name: dict(what) for name, what in config.encode().items()})
+    assert configs(GemmDesc(256, 256, 511), 132) == [] == configs(GemmDesc(256, 256, 4096, 2, stride_c=65536), 132)
+
+
+def test_parts_follow_the_sizes_they_are_adapted_to() -> None:
+    config, measured = PartsConfig(PARTS=33), GemmDesc(256, 256, 262144)
+    for desc, parts in (
+        (measured, 33),
+        (GemmDesc(256, 512, 262144), 16),
+        (GemmDesc(128, 256, 262144), 66),
+        (GemmDesc(256, 256, 600), 2),
+    ):
+        found = FAMILY.adapt(H200, desc, config, measured, desc == measured)
+        assert isinstance(found, PartsConfig) and found.PARTS == parts and (parts - 1) * found.depth(desc.K) < desc.K
+    assert isinstance(FAMILY.adapt(H200, GemmDesc(4096, 4096, 4096), config, measured, False), str)
+    assert isinstance(FAMILY.adapt(H200, GemmDesc(256, 256, 500), config, measured, False), str)
+
+
+def test_what_cannot_be_cut_is_refused() -> None:
+    for change in ({"PARTS": 1}, {"SLICES": 2}, {"STAGES": 2}):
+        assert dataclasses.replace(SMALL, **change).refused()
+    with pytest.raises(ValueError, match="SPLIT_K"):
+        PartsConfig.decode({"BM": 64, "BN": 32, "BK": 32, "STAGES": 5}, {"GROUP": 8})
+    with pytest.raises(ValueError, match="multiple of 64 rows"):
+        PartsConfig.decode({"BM": 65, "BN": 32, "BK": 32, "STAGES": 5, "SPLIT_K": 2}, {"GROUP": 8})
+    assert "SPLIT_K" in FAMILY.decode(*SMALL.encode().values()).tile.given()  # type: ignore[attr-defined]
