@@ -5,7 +5,8 @@
 The two take turns, each a CUDA graph of several launches; "cold" ones go around operands and terms that L2 does not hold together,
 "warm" ones work on one. The floor is a device-to-device copy of the operand: it reads and writes as many bytes. Two records beside
 it have forms of the pass across K that were slower, and are gone: ``splitting.json`` clusters that stayed and streamed strips
-through shared memory, ``splitting-blocks.json`` blocks of 256 and of 1024 threads.
+through shared memory, ``splitting-blocks.json`` blocks of 256 and of 1024 threads. In both, blocks of a cluster also met behind
+their stores, which cost more than all of that.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from toprung.backends.overlap import Overlapping
 from toprung.kernels.build import kernel_of
 from toprung.kernels.hopper import ceil
 from toprung.kernels.hopper_fp32x.sizes import width
-from toprung.kernels.hopper_fp32x.sources import SPLIT_THREADS, Splitting, split_source, spread
+from toprung.kernels.hopper_fp32x.sources import LARGEST_CLUSTER, SPLIT_THREADS, Splitting, split_source, spread
 from toprung.lab.harness import results
 from toprung.lab.harness.environment import environment
 
@@ -135,7 +136,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=16)
     options = parser.parse_args()
     session = session_at(Home("cuda", 0))
-    compile_all([split_source(c) for c in (1, 2, 4, 8)], options.jobs)
+    compile_all([split_source(c) for c in range(1, LARGEST_CLUSTER + 1)], options.jobs)
     print("rows×K | cold: copy, µs; along, across as multiples of it | warm: the same")
     what, rows = f"python benchmarks/splitting.py results/{session.device.slug}/{options.out.name}", []
     for shape in SHAPES:

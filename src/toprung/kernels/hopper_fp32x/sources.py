@@ -18,6 +18,8 @@ ROWS = FOLDER / "rows.cuh"
 SPLIT_THREADS = 512
 SPLIT_HELD = 32
 """Elements a thread of the splitting pass holds in registers. Twice as many leave room for half the threads: slower at any K."""
+LARGEST_CLUSTER = 8
+"""Blocks of a cluster that every GPU of the architecture can run."""
 PATCH_BYTES = SPLIT_THREADS * 144
 """Shared memory in which the warps of the splitting pass turn their tiles."""
 
@@ -80,7 +82,4 @@ class Splitting:
 
 def spread(K: int, across: bool) -> tuple[int, int]:
     """Return the blocks of a cluster and the elements that a thread holds: K across memory is read once up to 4096."""
-    cluster = 1
-    while across and cluster < 8 and cluster * SPLIT_THREADS < K:
-        cluster *= 2
-    return cluster, SPLIT_HELD
+    return max(1, min(ceil(K, SPLIT_THREADS), LARGEST_CLUSTER)) if across else 1, SPLIT_HELD

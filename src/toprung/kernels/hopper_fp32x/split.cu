@@ -4,8 +4,9 @@
 //
 // A slice of K (``depth`` of it) is a matrix of its own, with its own exponents. The first blocks take rows of A, the rest those of B. Where K runs along memory, ``lanes`` threads have a row. Where it runs
 // across, a cluster has 32 rows: a warp takes 32 of K of all of them (a lane has a row) and turns them in its own shared memory,
-// and the cluster's blocks tell each other their maxima. The one idea: every element is read from memory once and held in
+// and the cluster's blocks send each other their maxima. The one idea: every element is read from memory once and held in
 // registers (HELD a thread) from the search for the largest to the splitting; longer rows are read again, from the L2 cache.
+// No block waits for another but for its maxima: where all met behind their stores as well, the pass took half as long again.
 // Wants: any sizes, strides and alignment; blocks_a a multiple of CLUSTER.
 
 #define THREADS 512
@@ -113,7 +114,7 @@ inline void store_chunk(const Chunk &c, const Scale &s, char *patch, unsigned sh
     __syncwarp();
 }
 
-// over the warps of the block (MAX: the largest, else losses together) and the blocks of the cluster; ``shared``: (WARPS + 1) x 32
+// over the warps of the block (MAX: the largest, else losses together); ``shared``: WARPS x 32
 template <bool MAX> inline uint gathered(uint mine, uint *shared) {
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     shared[32 * warp + lane] = mine;
@@ -121,21 +122,61 @@ template <bool MAX> inline uint gathered(uint mine, uint *shared) {
     mine = 0;
 #pragma unroll
     for (int w = 0; w < WARPS; ++w) mine = MAX ? max(mine, shared[32 * w + lane]) : both(mine, shared[32 * w + lane]);
-#if CLUSTER > 1
-    if (warp == 0) shared[32 * WARPS + lane] = mine;
-    cluster_sync();
-    mine = 0;
-#pragma unroll
-    for (int r = 0; r < CLUSTER; ++r) {
-        uint theirs = read_remote(shared + 32 * WARPS + lane, r);
-        mine = MAX ? max(mine, theirs) : both(mine, theirs);
-    }
-#endif
     return mine;
 }
 
+#if CLUSTER > 1
+// the two halves of a meeting of the cluster: the first orders nothing but barriers that were initialised, behind their fence
+inline void cluster_arrive() { asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory"); }
+inline void cluster_wait() { asm volatile("barrier.cluster.wait.acquire;" ::: "memory"); }
+
+// a word into the same place of another block, whose barrier in the same place as ``bar`` counts its four bytes once it is there
+inline void send_remote(uint to, uint value, uint bar, uint rank) {
+    asm volatile("{\n.reg .b32 there, full;\nmapa.shared::cluster.u32 there, %0, %3;\nmapa.shared::cluster.u32 full, %2, %3;\n"
+                 "st.async.shared::cluster.mbarrier::complete_tx::bytes.u32 [there], %1, [full];\n}" ::"r"(to), "r"(value), "r"(bar), "r"(rank) : "memory");
+}
+
+struct Mail { // what a block's others send it, 32 words each, and barriers that count the bytes
+    uint maxima[CLUSTER][32], losses[CLUSTER][32];
+    ulong full[2];
+};
+
+// Others may send once each block of the cluster is here: whoever sends waits for that with ``cluster_wait``. Losses are the first block's.
+inline void mail_open(Mail &mail) {
+    if (threadIdx.x == 0) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) barrier_init(shared_address(mail.full + i), 1);
+        barrier_init_fence();
+#pragma unroll
+        for (int i = 0; i < 2; ++i) barrier_expect(shared_address(mail.full + i), (CLUSTER - 1) * 32 * 4);
+    }
+    cluster_arrive();
+}
+
+// a warp's words, one of each lane, to a block
+inline void mail_send(uint (*words)[32], ulong *full, uint mine, uint from, uint to) {
+    send_remote(shared_address(words[from] + threadIdx.x % 32), mine, shared_address(full), to);
+}
+
+// over the blocks of the cluster, what ``gathered`` gave each
+inline uint largest_of_cluster(Mail &mail, uint largest, int rank) {
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    cluster_wait();
+    if (warp < CLUSTER && warp != rank) mail_send(mail.maxima, mail.full, largest, rank, warp);
+    barrier_wait(shared_address(mail.full), 0);
+#pragma unroll
+    for (int r = 0; r < CLUSTER; ++r) largest = r == rank ? largest : max(largest, mail.maxima[r][lane]);
+    return largest;
+}
+#endif
+
 // K across memory: element (row, k) at k * ld + row
 inline void across(const Operand &o, int block, int K, int depth, int slices, int whole, uint *shared, char *patches) {
+#if CLUSTER > 1
+    __shared__ Mail mail;
+    mail_open(mail);
+    int rank = block % CLUSTER;
+#endif
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32, strips = (o.rows + 31) / 32, strip = block / CLUSTER;
     int matrix = strip / strips, first = strip % strips * 32, step = 32 * CLUSTER * WARPS, k0 = 32 * (warp * CLUSTER + block % CLUSTER);
     int begin = matrix % slices * depth, limit = first + lane < o.rows ? min(depth, K - begin) : 0;
@@ -148,6 +189,9 @@ inline void across(const Operand &o, int block, int K, int depth, int slices, in
     for (int i = 0; i < HELD / 32; ++i) largest = max(largest, largest_of(held[i]));
     for (int k = k0 + HELD / 32 * step; k < limit; k += step) largest = max(largest, largest_in(from, k, limit, o.ld));
     largest = gathered<true>(largest, shared);
+#if CLUSTER > 1
+    largest = largest_of_cluster(mail, largest, rank);
+#endif
     Scale s = scale_of(shift_of(largest));
     unsigned short *to = o.terms + ((long long)matrix * o.rows + first) * 2 * whole;
     char *patch = patches + warp * 32 * PATCH;
@@ -158,11 +202,18 @@ inline void across(const Operand &o, int block, int K, int depth, int slices, in
     }
     for (int k = k0 + HELD / 32 * step; k < whole; k += step)
         store_chunk(chunk_of(from, k, limit, o.ld), s, patch, to + 2 * k, whole, o.rows - first, losses);
-    losses = gathered<false>(losses, shared + 32 * (WARPS + 1));
-    if (warp == 0 && block % CLUSTER == 0 && limit) o.info[(long long)matrix * o.rows + first + lane] = known(largest, losses, whole - limit);
+    losses = gathered<false>(losses, shared + 32 * WARPS);
+    if (warp) return;
 #if CLUSTER > 1
-    cluster_sync(); // nobody leaves while others may still read its shared memory
+    if (rank) { // nobody sends this block anything any more: it may leave
+        mail_send(mail.losses, mail.full + 1, losses, rank, 0);
+        return;
+    }
+    barrier_wait(shared_address(mail.full + 1), 0);
+#pragma unroll
+    for (int r = 1; r < CLUSTER; ++r) losses = both(losses, mail.losses[r][lane]);
 #endif
+    if (limit) o.info[(long long)matrix * o.rows + first + lane] = known(largest, losses, whole - limit);
 }
 
 extern "C" __global__ void
@@ -174,7 +225,7 @@ split(const float *A, const float *B, float alpha, unsigned short *terms_a, Row 
       int K, int depth, int slices, int blocks_a, long long lda, long long stride_a, int M, int matrices_a, int lanes_a,
       long long ldb, long long stride_b, int N, int matrices_b, int lanes_b) {
     extern __shared__ __align__(16) char patches[]; // WARPS * 32 * PATCH
-    __shared__ uint shared[2 * 32 * (WARPS + 1)];
+    __shared__ uint shared[2 * 32 * WARPS];
     let_next_start();
     wait_for_previous();
     if (alpha == 0.0f) return; // A and B are not looked at

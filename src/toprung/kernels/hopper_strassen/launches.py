@@ -17,7 +17,7 @@ from toprung.kernels.hopper import address as address_of
 from toprung.kernels.hopper_fp32x.config import Variant
 from toprung.kernels.hopper_fp32x.launches import KEPT_STEPS
 from toprung.kernels.hopper_fp32x.sizes import ROW_BYTES, width
-from toprung.kernels.hopper_fp32x.sources import SPLIT_THREADS
+from toprung.kernels.hopper_fp32x.sources import SPLIT_THREADS, spread
 from toprung.kernels.hopper_strassen.form import PRODUCTS, STRASSEN, Form
 from toprung.kernels.hopper_strassen.sizes import LONGEST, Piece, half, parts_bytes, pieces, workspace_bytes
 from toprung.kernels.hopper_strassen.sources import ALONG, combine_source, product_source, sums_source
@@ -28,10 +28,7 @@ PLACES = 16, 32
 
 def cluster_of(half_k: int) -> int:
     """Return the work-groups that have the same rows where K runs across memory."""
-    cluster = 1
-    while cluster < 8 and cluster * SPLIT_THREADS < half_k:
-        cluster *= 2
-    return cluster
+    return spread(half_k, True)[0]
 
 
 class StrassenLaunches(Launches):

@@ -93,12 +93,19 @@ inline Chunk chunk_of_sum(const Quarters &o, uint signs, int row, int k) {
 }
 
 inline void across_sums(const Quarters &o, int block, uint *shared, char *patches) {
+#if CLUSTER > 1
+    __shared__ Mail mail;
+    mail_open(mail);
+#endif
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32, group = block / CLUSTER, product = group % PRODUCTS;
     int first = group / PRODUCTS * 32, step = 32 * CLUSTER * WARPS, k0 = 32 * (warp * CLUSTER + block % CLUSTER), end = o.half_depth;
     uint signs = signs_of(product), largest = 0, losses = 0;
 #pragma unroll 1
     for (int k = k0; k < end; k += step) largest = max(largest, largest_of(chunk_of_sum(o, signs, first + lane, k)));
     largest = gathered<true>(largest, shared);
+#if CLUSTER > 1
+    largest = largest_of_cluster(mail, largest, block % CLUSTER);
+#endif
     int shift = shift_of(largest);
     Scale s = scale_of(shift);
     long long to = (long long)product * o.half_rows + first;
@@ -111,9 +118,6 @@ inline void across_sums(const Quarters &o, int block, uint *shared, char *patche
         store_chunk(chunk_of_sum(o, signs, row, k), s, patch, terms + 2 * k, end, 32, losses);
     }
     if (warp == 0 && block % CLUSTER == 0) o.info[to + lane] = Row{-shift, 0};
-#if CLUSTER > 1
-    cluster_sync(); // nobody leaves while others may still read its shared memory
-#endif
 }
 
 extern "C" __global__ void
