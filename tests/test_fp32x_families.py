@@ -33,14 +33,15 @@ def batch(count: int, m: int, n: int, k: int, trans: str = "NN") -> Any:
     [
         (batch(64, 1024, 1024, 64, "NT"), "hopper_inflight"), (batch(64, 1024, 64, 1024), "hopper_inflight"),
         (batch(32, 512, 512, 512), "hopper_inflight"), (gemm(512, 512, 512), "hopper_inflight"),
-        (gemm(128, 4096, 4096), "hopper_inflight"), (gemm(4096, 256, 7168, "NT"), "hopper_presplit"),
+        (gemm(128, 4096, 4096), "hopper_inflight_split_k"), (gemm(256, 256, 262144, "TN"), "hopper_inflight_split_k"),
+        (gemm(1024, 1024, 4096, "TN"), "hopper_inflight"), (gemm(4096, 256, 7168, "NT"), "hopper_presplit"),
         (gemm(16384, 128, 2048, "NT"), "hopper_presplit"),
         (gemm(2048, 2048, 2048), "hopper_fp32x"), (gemm(4096, 3072, 1024, "NT"), "hopper_fp32x"),
         (gemm(64, 64, 64), "plain"), (gemm(16, 4096, 4096), "plain"), (gemm(512, 512, 63), "plain"),
     ],
     ids=str,
 )  # fmt: skip
-def test_auto_takes_the_fastest_of_four(desc: Any, family: str) -> None:
+def test_auto_takes_the_fastest_of_five(desc: Any, family: str) -> None:
     """Which that is was measured on an H200."""
     found = select(H200, desc, True, "auto")
     assert found.family.name == family or (family == "plain" and found.precision == "fp32")

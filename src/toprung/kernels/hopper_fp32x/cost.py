@@ -12,7 +12,7 @@ from toprung.kernels.hopper_fp32x.config import TWICE, Fp32xConfig, Variant
 from toprung.kernels.hopper_fp32x.sizes import depth_of, matrices, padded, trimmed
 
 COSTS: Mapping[Variant, float] = {
-    Variant(): 20.0,
+    Variant(): 17.6,
     Variant(BN=64, STAGES=8): 11.2,
     Variant(CONSUMERS=1, BN=64, STAGES=8, GROUP=16): 6.8,
     Variant(CONSUMERS=1, BN=32, STAGES=8, GROUP=16): 4.5,
@@ -21,16 +21,17 @@ BY_AREA: Mapping[int, float] = {v.BM * v.BN: cost for v, cost in COSTS.items()}
 """``COSTS``: tiles that are weighed, each with the nanoseconds that an element of K takes where every SM has one.
 
 Here and below, where nothing else is said: fitted to bursts of 512 to 4096 cubed on an H200 (``benchmarks/hopper.py``),
-which they meet within a tenth. ``BY_AREA``: the same by a tile's elements, for those that only a tuner tries."""
+which they meet within a tenth; 128 x 128 to those of ``tune-check-seed31.json`` and ``deep-and-odd.json``.
+``BY_AREA``: the same by a tile's elements, for those that only a tuner tries."""
 TAIL = 0.15
 """Nanoseconds for each element of a tile's C, once."""
 LAUNCH = 4e-6
 """Seconds of a launch that does nothing."""
-SPLIT_RATE, ACROSS_RATE = 3.6e12, 2.6e12
+SPLIT_RATE, ACROSS_RATE = 3.6e12, 3.2e12
 """Bytes a second of the splitting pass, what it reads and what it writes: of rows that lie along K, and of those that lie across.
 
-Fitted to the launch alone on an H200 (``results/nvidia-h200/split-k.json``), in the slices chosen there and 65536 x 64 x 4096;
-64 x 65536 x 4096 of ``fp32x-sustained.json``, nearly all across, takes longer than that by what they say."""
+The first fitted to the launch alone on an H200 (``results/nvidia-h200/split-k.json``), in the slices chosen there and 65536 x 64 x
+4096; the second is as much less as operands of 64 MB and more take longer in ``splitting-pass.json``."""
 REDUCE_RATE = 4.3e12
 """Bytes a second at which the results of slices are read and added: fitted to ``split-k.json``, where there are 50 MB and more."""
 SHORT, SHORT_TAIL = 512, 0.2
@@ -39,6 +40,9 @@ SHORT, SHORT_TAIL = 512, 0.2
 With ``LEAST_ROW`` fitted to K from 64 to 256 in ``results/nvidia-h200/torch-products.json``, which both meet within a sixth."""
 LEAST_ROW = 0.75e-9
 """Least seconds of a row that lies along K in the splitting pass."""
+ODD = 0.12e-9
+"""Seconds of an SM for each result of C whose rows begin anywhere: by 262144 x 513 x 256 and 4096 x 50257 x 1024 of
+``results/nvidia-h200/deep-and-odd.json``."""
 SHORTEST = 256
 """Least K of a slice: below, a tile's beginning and end are most of its time."""
 
@@ -80,9 +84,10 @@ def most_slices(desc: GemmDesc) -> int:
 def product_time(desc: GemmDesc, config: Fp32xConfig, units: int) -> float:
     """Return the seconds of the second launch beyond its start, and all of the third."""
     variant, slices = config.variant, config.slices
+    odd = ODD * desc.M * desc.N * desc.batch / units if slices == 1 and desc.widths[2] == 1 else 0.0
     tile = 1e-9 * (BY_AREA[variant.BM * variant.BN] * depth_of(desc.K, slices) + TAIL * variant.BM * variant.BN)
     multiply = max(waves(desc, variant, units, slices) * tile, 4 * desc.rows_read * desc.K / MEMORY_RATE)
-    return multiply + (LAUNCH + 4 * (slices + 1) * desc.M * desc.N * desc.batch / REDUCE_RATE if slices > 1 else 0.0)
+    return multiply + odd + (LAUNCH + 4 * (slices + 1) * desc.M * desc.N * desc.batch / REDUCE_RATE if slices > 1 else 0.0)
 
 
 def split_time(desc: GemmDesc) -> float:

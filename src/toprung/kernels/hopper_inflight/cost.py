@@ -26,8 +26,10 @@ TIMES: Mapping[tuple[int, int], tuple[float, float]] = {
 HALVES = {(4, 4): 1.0, (2, 4): 0.86, (4, 2): 0.87, (2, 2): 0.75}
 """Share of those seconds of 32 of K where elements of A and of B have so many bytes: two products in place of three, or one.
 Medians of ``benchmarks/mixed.py`` over blocks that take 30 µs or more (0.81 to 0.93); that of two halves was not measured."""
-COPY = 13e-9
-"""Seconds of 32 of K for each copy that a thread of the copier makes beyond those of operands aligned to 16 bytes."""
+COPY = 6e-9
+"""Seconds of 32 of K for each copy that a thread of the copier makes beyond those of operands aligned to 16 bytes.
+
+Fitted, with ``ODD``, to ``results/nvidia-h200/deep-and-odd.json``: within a third of all."""
 ALONE = 0.66
 """Share of those seconds that a block takes which has an SM to itself, where two could share it."""
 LAUNCH = 2.7e-6
@@ -48,7 +50,7 @@ UNSHARED, PACKED = 0.5, 0.8
 """Share of the SMs up to which each block of clusters has one to itself, and share of ``TIMES`` beyond it: blocks of a cluster that
 an SM has room for may lie on one, while other SMs have none. By the shapes of ``results/nvidia-h200/tune-check-seed31.json``."""
 ODD = 0.2e-9
-"""Seconds of an SM for each result of C whose rows begin anywhere, written float by float, where K is not sliced; by the same."""
+"""Seconds of an SM for each result of C whose rows begin anywhere: blocks of 32 columns with all of K write it float by float."""
 
 
 def at_once(config: InflightConfig, units: int) -> int:
@@ -88,7 +90,7 @@ def seconds(desc: GemmDesc, config: InflightConfig, units: int) -> float:
     elif config.resident > 1 and blocks <= units:
         each *= ALONE
     work = ceil(blocks, at_once(config, units)) * each
-    if config.SLICES == 1 and desc.widths[2] == 1:
+    if config.SLICES == 1 and config.BN == 32 and desc.widths[2] == 1:
         work += ODD * desc.M * desc.N * desc.batch / units
     if config.SLICES > 1:
         work += MEET * config.SLICES

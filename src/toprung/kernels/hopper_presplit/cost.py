@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from toprung.gemm.desc import ELEMENT_BYTES, GemmDesc
 from toprung.kernels.hopper import ceil
+from toprung.kernels.hopper_fp32x.cost import ACROSS_RATE, SPLIT_RATE
 from toprung.kernels.hopper_fp32x.sizes import matrices
 from toprung.kernels.hopper_inflight.config import CHUNK, CLUSTERS, tiles
 from toprung.kernels.hopper_inflight.cost import COPY, MEMORY_RATE, SHORTEST, at_once
@@ -24,8 +25,8 @@ NARROWEST, WIDEST = 33, {4: 256, 2: 768}
 read so often that a pass over it pays. Outside these seconds were not fitted: large products draw more power, and take longer."""
 FIRST = 0.7e-6
 """Seconds of a launch beyond those of its tiles."""
-PASS, ALONG_RATE, ACROSS_RATE = 9.5e-6, 3.6e12, 2.6e12
-"""Seconds that a launch before the product adds, and bytes a second that it reads and writes, K along memory and across."""
+PASS = 9.5e-6
+"""Seconds that a launch before the product adds, beyond what its bytes take."""
 ROUND, SHORT_ROUND, SHORT = 7.0e-6, 4.2e-6, 2048
 """Seconds in which each warpgroup splits what it claims at a time, from this K on and at K = 0."""
 PIECES = 4
@@ -49,7 +50,7 @@ def configs(desc: GemmDesc, units: int) -> list[PresplitConfig]:
 def split_seconds(desc: GemmDesc, config: PresplitConfig, units: int) -> tuple[float, float]:
     """Return the seconds in which B is split: by the product's launch, infinite where K runs across memory, and by one before."""
     rows = desc.N * matrices(desc.stride_b, desc.batch)
-    before = PASS + 8 * rows * desc.K / (ALONG_RATE if desc.trans_b else ACROSS_RATE)
+    before = PASS + 8 * rows * desc.K / (SPLIT_RATE if desc.trans_b else ACROSS_RATE)
     if not desc.trans_b:
         return float("inf"), before
     blocks = min(tiles(desc, config) * config.SLICES, at_once(config, units))
