@@ -431,8 +431,11 @@ def test_who_is_taken_into_a_group() -> None:
         GemmDesc(16384, 16384, 16384, align_a=4, align_b=4, align_c=4): False, GemmDesc(64, 64, 64, 65, stride_c=4096): False,
     }  # fmt: skip
     for desc, wanted in taken.items():
-        assert (group_family(hopper, desc, "auto", none) is not None) == wanted, desc
-        assert group_family(hopper, desc, "fp32", none) is None and group_family(hopper, desc, "auto", frozenset({"tanh"})) is None
+        assert (group_family(hopper, desc, "auto", none) is FAMILY) == wanted, desc
+        assert (
+            group_family(hopper, desc, "fp32", none) is not FAMILY
+            and group_family(hopper, desc, "auto", frozenset({"tanh"})) is None
+        )
     assert FAMILY.group_share(hopper, GemvDesc(100, 100)) == np.inf
 
 
