@@ -3,7 +3,7 @@
     python benchmarks/grouped.py results/nvidia-h200/grouped.json
 
 Each arm is held against float64 first. Then arms take turns, as calls one after the other and as CUDA graphs, which leave out what
-the host does. The table has microseconds of a group, medians.
+the host does. The table has microseconds of a group, medians; each group has a second line for ``precision="fp32"``.
 
 It keeps a loop of its own, for a group of unequal products is no problem that ``compare`` can place.
 """
@@ -77,15 +77,18 @@ def measured(shapes: list[Shape]) -> dict[str, Any]:
     out = [torch.empty(m, n, device="cuda") for m, n, _ in shapes]
     exact = [x.double() @ y.double() for x, y in zip(a, b, strict=True)]
 
-    def each() -> None:
+    def each(precision: str = "auto") -> None:
         for x, y, z in zip(a, b, out, strict=True):
-            toprung.matmul(x, y, z)
+            toprung.matmul(x, y, z, precision=precision)
 
     def theirs() -> None:
         for x, y, z in zip(a, b, out, strict=True):
             torch.mm(x, y, out=z)
 
-    arms: dict[str, Callable[[], Any]] = {"group": lambda: toprung.matmul_grouped(a, b, out), "each": each, "torch": theirs}
+    arms: dict[str, Callable[[], Any]] = {
+        "group": lambda: toprung.matmul_grouped(a, b, out), "each": each, "torch": theirs,
+        "group, fp32": lambda: toprung.matmul_grouped(a, b, out, precision="fp32"), "each, fp32": lambda: each("fp32"),
+    }  # fmt: skip
     row: dict[str, Any] = {"shapes": shapes, "error": {}, "wrong": [], "seconds": {}, "launches": {}, "kernels": {}}
     timed: dict[str, Callable[[], Any]] = {}
     for name, run in arms.items():
@@ -94,7 +97,7 @@ def measured(shapes: list[Shape]) -> dict[str, Any]:
         run()
         error = max(float((x.double() - y).norm() / y.norm()) for x, y in zip(out, exact, strict=True))
         row["error"][name] = error
-        if name == "group":
+        if name.startswith("group"):
             left = toprung.last_receipt()
             assert left is not None
             row["launches"][name], row["kernels"][name] = left.launches, list(left.kernels)
@@ -127,7 +130,8 @@ def main() -> int:
     rows = []
     for name, shapes in groups().items():
         rows.append({"group": name, **measured(shapes)})
-        print(f"{name}: {rows[-1]['launches'].get('group')} launches of {rows[-1]['kernels'].get('group')}", flush=True)
+        for arm, kernels in rows[-1]["kernels"].items():
+            print(f"{name}, {arm}: {rows[-1]['launches'][arm]} launches of {kernels}", flush=True)
     what = f"python benchmarks/grouped.py results/{session.device.slug}/{options.out.name}"
     results.write(options.out, results.record(what, environment(session), [], grouped=rows))
     names = ("group", "each", "torch")
@@ -135,8 +139,11 @@ def main() -> int:
     wrong = False
     for row in rows:
         found = {name: 1e6 * statistics.median(samples) for name, samples in row["seconds"].items()}
-        cells = "".join(f"{found.get(name, math.nan):10.1f}{found.get(f'{name}, graph', math.nan):8.1f}" for name in names)
-        print(f"{row['group']:28}{cells}  {row['error']['group']:.1e} {row['error']['torch']:.1e}" + " WRONG" * bool(row["wrong"]))
+        for title, suffix in ((row["group"], ""), ("    fp32", ", fp32")):
+            arms = [name if name == "torch" else name + suffix for name in names]
+            cells = "".join(f"{found.get(arm, math.nan):10.1f}{found.get(f'{arm}, graph', math.nan):8.1f}" for arm in arms)
+            errors = f"{row['error'][arms[0]]:.1e} {row['error']['torch']:.1e}"
+            print(f"{title:28}{cells}  {errors}" + " WRONG" * bool(row["wrong"]))
         wrong |= bool(row["wrong"])
     return int(wrong)
 

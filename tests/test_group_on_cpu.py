@@ -29,6 +29,7 @@ from toprung.dispatch.select import group_family
 from toprung.gemm.desc import GemmDesc, GemvDesc
 from toprung.gemm.epilogue import Epilogue
 from toprung.gemm.overlap import array_at
+from toprung.kernels import group as packed
 from toprung.kernels.base import Member
 from toprung.kernels.helpers import ACTIVATIONS
 from toprung.kernels.hopper_inflight import cost, group
@@ -68,9 +69,9 @@ class Launch(hopper_on_cpu.Launch):
 @pytest.fixture
 def folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Folder:
     require(not hopper_on_cpu.missing(), hopper_on_cpu.missing())
-    monkeypatch.setattr(group, "Overlapping", lambda *what: Launch(*what, True))
-    monkeypatch.setattr(group, "kernel_of", lambda session, source: source)
-    monkeypatch.setattr(group, "has_large_parameters", lambda: True)
+    monkeypatch.setattr(packed, "Overlapping", Launch)
+    monkeypatch.setattr(packed, "kernel_of", lambda session, source: source)
+    monkeypatch.setattr(packed, "has_large_parameters", lambda: True)
     monkeypatch.setattr(group, "group_config", lambda *what: SMALL)
     Launch.count = 0
     return Folder(tmp_path_factory.getbasetemp(), units=2)
@@ -262,7 +263,7 @@ class Computed(Launch):
 
 @pytest.fixture
 def by_numpy(device: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group, "Overlapping", lambda *what: Computed(*what, True))
+    monkeypatch.setattr(packed, "Overlapping", Computed)
     monkeypatch.setattr(group, "product_source", lambda *what, **macros: (what, macros))
 
 
@@ -384,7 +385,7 @@ def test_layouts_and_blocks(folder: Folder, monkeypatch: pytest.MonkeyPatch, con
 
 @pytest.mark.slow
 def test_batches_and_more_than_parameters_have_room_for(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group, "has_large_parameters", lambda: False)
+    monkeypatch.setattr(packed, "has_large_parameters", lambda: False)
     several = Group([(5 + i % 7, 9, 64 + i) for i in range(40)], batch=2)
     assert several.run(folder).launches == Launch.count == 2, "80 products, and 64 to a launch"
     several.check()
@@ -404,11 +405,11 @@ def test_alignments_share_a_launch_where_that_is_faster() -> None:
 
 
 def test_parameters_fit_and_hold_what_the_kernel_reads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group, "has_large_parameters", lambda: True)
-    assert [group.member_type(fused).itemsize for fused in (False, True)] == [56, 80]
+    monkeypatch.setattr(packed, "has_large_parameters", lambda: True)
+    assert [packed.member_type(fused).itemsize for fused in (False, True)] == [56, 80]
     for fused in (False, True):
-        for capacity, limit in zip(group.capacities(fused), group.PARAMETER_BYTES, strict=False):
-            assert 16 + capacity * (4 + group.member_type(fused).itemsize) <= limit
+        for capacity, limit in zip(packed.capacities(fused), packed.PARAMETER_BYTES, strict=False):
+            assert 16 + capacity * (4 + packed.member_type(fused).itemsize) <= limit
 
 
 def test_the_cost_model_counts_the_first_blocks_turns() -> None:
@@ -430,8 +431,11 @@ def test_who_is_taken_into_a_group() -> None:
         GemmDesc(16384, 16384, 16384, align_a=4, align_b=4, align_c=4): False, GemmDesc(64, 64, 64, 65, stride_c=4096): False,
     }  # fmt: skip
     for desc, wanted in taken.items():
-        assert (group_family(hopper, desc, "auto", none) is not None) == wanted, desc
-        assert group_family(hopper, desc, "fp32", none) is None and group_family(hopper, desc, "auto", frozenset({"tanh"})) is None
+        assert (group_family(hopper, desc, "auto", none) is FAMILY) == wanted, desc
+        assert (
+            group_family(hopper, desc, "fp32", none) is not FAMILY
+            and group_family(hopper, desc, "auto", frozenset({"tanh"})) is None
+        )
     assert FAMILY.group_share(hopper, GemvDesc(100, 100)) == np.inf
 
 

@@ -1,4 +1,7 @@
-"""matmul_grouped of PyTorch's tensors on a Hopper GPU: one launch beside float64, in a CUDA graph, of 1 to 300 products."""
+"""matmul_grouped of PyTorch's tensors on a GPU: one launch beside float64, in a CUDA graph, of 1 to 300 products.
+
+In fp32x on a Hopper GPU, and in plain fp32 on any NVIDIA GPU.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +13,20 @@ import torch
 
 import toprung
 
-HOPPER = torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0)
-pytestmark = pytest.mark.skipif(not HOPPER, reason="one launch for a group needs a Hopper GPU")
+CUDA = torch.cuda.is_available() and torch.cuda.get_device_capability() >= (7, 0)
+HOPPER = CUDA and torch.cuda.get_device_capability() == (9, 0)
+pytestmark = pytest.mark.skipif(not CUDA, reason="one launch for a group needs an NVIDIA GPU")
+on_hopper = pytest.mark.skipif(not HOPPER, reason="one launch in fp32x needs a Hopper GPU")
 
 
 class Group:
     """Products of drawn sizes; results full of NaN, each between columns that nobody may write."""
 
-    def __init__(self, count: int, trans: str = "NN", biased: bool = False, largest: int = 300) -> None:
+    def __init__(
+        self, count: int, trans: str = "NN", biased: bool = False, largest: int = 300, least: tuple[int, int, int] = (2, 2, 64)
+    ) -> None:
         rng, self.generator = random.Random(count), torch.Generator("cuda").manual_seed(count)
-        shapes = [tuple(rng.randint(low, largest) for low in (2, 2, 64)) for _ in range(count)]
+        shapes = [tuple(rng.randint(low, largest) for low in least) for _ in range(count)]
         self.a = [self.drawn(m, k, trans[0] == "T") for m, n, k in shapes]
         self.b = [self.drawn(k, n, trans[1] == "T") for m, n, k in shapes]
         self.bias = [self.drawn(n) if i % 3 else None for i, (_, n, _) in enumerate(shapes)] if biased else None
@@ -31,8 +38,10 @@ class Group:
         made = torch.rand(*(sizes[::-1] if turned else sizes), device="cuda", generator=self.generator) - 0.5
         return made.mT if turned else made
 
-    def run(self, activation: str | None = None) -> None:
-        found = toprung.matmul_grouped(self.a, self.b, self.out, bias=self.bias, activation=activation)
+    def run(self, activation: str | None = None, precision: str = "auto") -> None:
+        found = toprung.matmul_grouped(
+            self.a, self.b, self.out, bias=self.bias, activation=activation, precision=precision, own=precision == "fp32"
+        )
         assert all(x is y for x, y in zip(found, self.out, strict=True))
 
     def check(self, activation: str | None = None) -> None:
@@ -51,6 +60,7 @@ class Group:
             assert bool(edge.isnan().all()), "written outside"
 
 
+@on_hopper
 @pytest.mark.parametrize("trans", ["NN", "NT", "TN", "TT"])
 @pytest.mark.parametrize("count", [1, 2, 7, 300])
 def test_groups_are_float64s(count: int, trans: str) -> None:
@@ -65,6 +75,7 @@ def test_groups_are_float64s(count: int, trans: str) -> None:
         assert 1 <= left.launches <= min(count, 9)
 
 
+@on_hopper
 def test_aligned_ones_are_one_launch() -> None:
     weights = [torch.rand(256, 512, device="cuda") for _ in range(64)]
     tokens = [torch.rand(random.Random(i).randint(2, 200), 256, device="cuda") for i in range(64)]
@@ -76,6 +87,7 @@ def test_aligned_ones_are_one_launch() -> None:
         torch.testing.assert_close(z.double(), x.double() @ y.double(), rtol=1e-5, atol=1e-5)
 
 
+@on_hopper
 @pytest.mark.parametrize("activation", [None, "relu", "gelu"])
 def test_epilogues(activation: str | None) -> None:
     group = Group(40, biased=True)
@@ -83,6 +95,7 @@ def test_epilogues(activation: str | None) -> None:
     group.check(activation)
 
 
+@on_hopper
 def test_hostile_values_are_computed_again_and_counted() -> None:
     group = Group(7)
     group.run()
@@ -95,6 +108,7 @@ def test_hostile_values_are_computed_again_and_counted() -> None:
     assert toprung.last_receipt().escalated > before  # type: ignore[union-attr]
 
 
+@on_hopper
 @pytest.mark.parametrize("count", [2, 300])
 def test_a_graph_holds_a_group(count: int) -> None:
     group = Group(count)
@@ -118,6 +132,7 @@ def test_a_graph_holds_a_group(count: int) -> None:
     other.check()
 
 
+@on_hopper
 def test_large_ones_batches_and_vectors_go_as_they_did() -> None:
     a = [torch.rand(*s, device="cuda") for s in ((8192, 4096), (3, 70, 80), (90,), (0, 64), (40, 3), (50, 64), (60, 64))]
     b = [torch.rand(*s, device="cuda") for s in ((4096, 8192), (3, 80, 50), (90, 7), (64, 5), (3, 5), (64, 33), (64, 70))]
@@ -128,6 +143,7 @@ def test_large_ones_batches_and_vectors_go_as_they_did() -> None:
     assert left is not None and left.precision == "fp32" and len(found) == len(a)
 
 
+@on_hopper
 @pytest.mark.parametrize("activation", [None, "relu"])
 def test_groups_like_earlier_ones_of_tensors_elsewhere(activation: str | None) -> None:
     """Also products that go alone, with what is added, in a stream of their own, and into new tensors."""
@@ -150,3 +166,112 @@ def test_groups_like_earlier_ones_of_tensors_elsewhere(activation: str | None) -
         toprung.matmul_grouped(
             a, weights, [x[:, : y.shape[1]] if x.shape[1] >= y.shape[1] else z for x, y, z in zip(a, weights, found, strict=True)]
         )
+
+
+# plain fp32
+
+
+LEAST = 1, 1, 1
+"""Single rows and columns, and K of 1, are in a group, too."""
+
+
+def one_launch(count: int) -> None:
+    left = toprung.last_receipt()
+    assert left is not None and (left.operation, left.precision, left.own) == ("matmul_grouped", "fp32", True)
+    assert left.launches == 1 and left.kernels[0].startswith("tiled_group ") and f"{count} products in 1 launch" in left.why, left
+
+
+@pytest.mark.parametrize("trans", ["NN", "NT", "TN", "TT"])
+@pytest.mark.parametrize("count", [2, 7, 300])
+def test_plain_groups_are_float64s(count: int, trans: str) -> None:
+    group = Group(count, trans, least=LEAST)
+    group.run(precision="fp32")
+    group.check()
+    if trans == "NN":  # a transposed single row is a row: elsewhere there may be a launch for each pair of transposes
+        one_launch(count)
+
+
+@pytest.mark.parametrize("largest", [20, 700])
+@pytest.mark.parametrize("activation", [None, "relu", "gelu"])
+def test_plain_groups_with_epilogues(activation: str | None, largest: int) -> None:
+    """Small products and large ones, for which other blocks are selected."""
+    group = Group(40, biased=True, largest=largest, least=LEAST)
+    group.run(activation, "fp32")
+    group.check(activation)
+    one_launch(40)
+
+
+@pytest.mark.parametrize("block", range(5))
+def test_every_block_of_plain_groups(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    from toprung.blas import calls
+    from toprung.kernels.tiled_group import config, family
+
+    monkeypatch.setattr(family, "group_block", lambda *what: config.BLOCKS[block])
+    calls.forget()
+    for trans in ("NN", "TT"):
+        group = Group(60, trans, biased=True, least=LEAST)
+        group.run("relu", "fp32")
+        group.check("relu")
+        left = toprung.last_receipt()
+        assert left is not None and left.kernels == (f"tiled_group {config.BLOCKS[block]}",)
+    calls.forget()
+
+
+def test_plain_groups_keep_what_is_no_number() -> None:
+    group = Group(7, least=(2, 2, 8))
+    group.a[3][1, 5], group.b[5][7, 0], group.a[6][0] = torch.inf, torch.nan, 1e-42
+    group.run(precision="fp32")
+    group.check()
+    one_launch(7)
+
+
+@pytest.mark.parametrize("count", [2, 300])
+def test_a_graph_holds_a_plain_group(count: int) -> None:
+    group = Group(count, biased=True, least=LEAST)
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        group.run("relu", "fp32")
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        group.run("relu", "fp32")
+    one_launch(count)
+    other = Group(count + 1, least=LEAST)  # the same kernel with other parameters between capture and replay
+    other.run(precision="fp32")
+    for x in group.a:
+        x.mul_(2)
+    for x in group.out:
+        x.fill_(torch.nan)
+    graph.replay()
+    torch.cuda.synchronize()
+    group.check("relu")
+    other.check()
+
+
+def test_more_products_than_parameters_have_room_for() -> None:
+    group = Group(1200, largest=40, least=LEAST)
+    group.run(precision="fp32")
+    group.check()
+    left = toprung.last_receipt()
+    assert left is not None and 1 < left.launches < 30
+
+
+@pytest.mark.skipif(HOPPER, reason="there fp32x is taken")
+def test_auto_is_plain_where_there_is_no_hopper() -> None:
+    group = Group(30)
+    toprung.matmul_grouped(group.a, group.b, group.out, own=True)
+    group.check()
+    one_launch(30)
+
+
+@on_hopper
+def test_a_short_k_is_one_launch_beside_fp32x() -> None:
+    """With ``auto`` products that fp32x is not promised for are a launch in plain fp32, all of them."""
+    a = [torch.rand(m, k, device="cuda") for m, k in ((40, 64), (50, 128), (60, 32), (1, 12), (33, 3))]
+    b = [torch.rand(x.shape[1], 24, device="cuda") for x in a]
+    found = toprung.matmul_grouped(a, b)
+    for x, y, z in zip(a, b, found, strict=True):
+        torch.testing.assert_close(z.double(), x.double() @ y.double(), rtol=1e-5, atol=1e-5)
+    left = toprung.last_receipt()
+    assert left is not None and left.launches == 2 and left.precision == "fp32x and fp32", left

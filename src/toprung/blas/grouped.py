@@ -37,11 +37,11 @@ def matmul_grouped(
 ) -> list[Any]:  # fmt: skip
     """Return the products of pairs of float32 arrays whose shapes may all differ: experts, heads, blocks of a sparse matrix.
 
-    Every product is checked and decided before the first is launched: an error leaves all of ``out`` as it was. On a Hopper GPU
-    through CUDA, products in fp32x go into one launch, whatever their shapes: where K is 64 or more, matrices are row-major or
-    transposed, and each is not so large that it is faster by itself. The others go into the library's stream one after the other,
-    each a launch of its own kernel. The receipt is that of all together. A group like an earlier one, of arrays that lie elsewhere,
-    costs the host least.
+    Every product is checked and decided before the first is launched: an error leaves all of ``out`` as it was. On NVIDIA GPUs
+    through CUDA, products go into one launch, whatever their shapes: where matrices are row-major or transposed, and each is not
+    so large that it is faster by itself. With ``auto`` on Hopper it is one of fp32x, and another of plain fp32 where K is below 64.
+    The others go into the library's stream one after the other, each a launch of its own kernel. The receipt is that of all
+    together. A group like an earlier one, of arrays that lie elsewhere, costs the host least.
 
     Parameters
     ----------
@@ -333,7 +333,7 @@ def _member(product: epilogue.Checked, device: Device) -> tuple[KernelFamily, Me
     if lowered is None:
         return None
     desc, added = lowered
-    family = group_family(device, desc, how.precision, added.needs if added else frozenset())
+    family = group_family(device, desc, how.precision, added.needs if added else frozenset(), how.own)
     return None if family is None else (family, Member(desc, added))
 
 
@@ -345,7 +345,7 @@ def _lowered(
 
     ``d``: strides of what is added, in C's shape.
     """
-    program = lower(a, b, c, 0.0)
+    program = lower(a, b, c, 0.0, vectors=False)
     if not program.is_direct or not isinstance(desc := program.descs[0], GemmDesc) or desc.is_mixed:
         return None
     if d is None and not activation:

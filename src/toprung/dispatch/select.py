@@ -25,6 +25,9 @@ PRECISIONS = ("auto", "fp32", "fp32x", "fp32x-strassen", "tf32")
 FASTER = ("fp32x",)
 """Accuracy classes beside plain fp32 that are as accurate as it: ``auto`` takes the fastest."""
 
+GROUPED = {"auto": (*FASTER, "fp32"), "fp32": ("fp32",), **{name: (name,) for name in FASTER}}
+"""Accuracy classes whose families may compute a group of a precision in one launch, in the order in which they are asked."""
+
 INSTEAD = {"fp32x-strassen": "fp32x"}
 """Precisions that promise less than fp32's accuracy, with what runs where they do not apply."""
 
@@ -105,25 +108,41 @@ def select(
     return replace(plain_one, passed_over=(*plain_one.passed_over, *refused, *measured))
 
 
-def group_family(device: Device, desc: Desc, precision: str, needs: frozenset[str]) -> KernelFamily | None:
+def group_family(
+    device: Device, desc: Desc, precision: str, needs: frozenset[str], own: bool = True
+) -> KernelFamily | None:  # fmt: skip
     """Return the family that computes a product best in one launch with others; None if it is faster by itself, or none can.
 
-    ``needs``: abilities that its epilogue asks for, see ``Epilogue.needs``.
+    With ``auto`` plain fp32 is asked only where no faster class can have the product: products of one call share few launches then.
+
+    Parameters
+    ----------
+    needs : abilities that its epilogue asks for, see ``Epilogue.needs``
+    own : by itself, only kernels of toprung's may run it; else what is installed, too
     """
-    return _group_family(device, desc, precision, tuple(f for f in faster_families(precision) if needs <= f.epilogues))
+    for name in GROUPED.get(precision, ()):
+        families = tuple(f for f in ranking.members(name) if needs <= f.epilogues)
+        possible, best = _group_family(device, desc, precision, families, own)
+        if possible:
+            return best
+    return None
 
 
 @functools.lru_cache(4096)
-def _group_family(device: Device, desc: Desc, precision: str, families: tuple[KernelFamily, ...]) -> KernelFamily | None:
+def _group_family(
+    device: Device, desc: Desc, precision: str, families: tuple[KernelFamily, ...], own: bool
+) -> tuple[bool, KernelFamily | None]:  # fmt: skip
+    """Return True if one of the families can have a product in a group, and that one unless the product is faster by itself."""
     able = [(f.group_share(device, desc), f) for f in families]
     share, best = min(able, key=lambda one: one[0], default=(math.inf, None))
     if share == math.inf:
-        return None
+        return False, None
     if share < LONG:
-        return best
+        return True, best
     classes = ("fp32", *FASTER) if precision == "auto" else (precision,)
-    alone = min((p.seconds for name in classes for p in ranking.ranked(device, desc, name)[:1]), default=math.inf)
-    return best if share <= alone else None
+    order = (ranking.ranked(device, desc, name, own or None) for name in classes)
+    alone = min((some[0].seconds for some in order if some), default=math.inf)
+    return True, best if share <= alone else None
 
 
 def of_precision(

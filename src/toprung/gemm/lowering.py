@@ -263,7 +263,7 @@ def epilogue_of(
     return Epilogue(True, down, on, step if batched else 0, activation)
 
 
-def lower(a: Layout, b: Layout, c: Layout, beta: float, reads: bool = True) -> Program:
+def lower(a: Layout, b: Layout, c: Layout, beta: float, reads: bool = True, vectors: bool = True) -> Program:
     """Return the steps of C = α·A·B + β·C.
 
     Parameters
@@ -271,6 +271,7 @@ def lower(a: Layout, b: Layout, c: Layout, beta: float, reads: bool = True) -> P
     a, b, c : layouts with the same batch dimensions (a broadcast one has stride 0). A program for halves can run if it is direct
     beta : 0, 1, or any other number for all others
     reads : False if α = 0, when A and B are not read
+    vectors : False if a result of one row or column is to be a matrix like any other
     """
     (rows, depth), cols = a.shape[-2:], b.shape[-1]
     low = _Lowering()
@@ -284,7 +285,7 @@ def lower(a: Layout, b: Layout, c: Layout, beta: float, reads: bool = True) -> P
             low.steps += copies_between(c.shape, places[2], c.strides, places[2], c.strides, beta=True)
         return Program(tuple(low.steps))
     target, at_c = c, places[2]
-    vector = math.prod(c.shape[:-2]) == 1 and 1 in (rows, cols)
+    vector = vectors and math.prod(c.shape[:-2]) == 1 and 1 in (rows, cols)
     why = "" if vector and _increment(c) is not None else _unaddressed(c)
     if why:
         places[2] = low.temporary(c.shape)

@@ -1,0 +1,87 @@
+"""Plain fp32 products of unequal shapes in one CUDA launch, in tiles; a product by itself is left to the other families.
+
+One kernel for every layout, alignment and shape (``tiled_group.cu``), on any NVIDIA GPU from Volta on. OpenCL's buffers have no
+addresses that could stand in a launch's parameters: there each product is a launch of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from toprung.backends import nvrtc
+from toprung.backends.base import Session
+from toprung.device import Device
+from toprung.errors import Unsupported
+from toprung.gemm.desc import LARGEST, Desc, GemmDesc
+from toprung.kernels import epilogue as epilogues
+from toprung.kernels.base import GroupLaunches, KernelConfig, KernelFamily, Launches, Member
+from toprung.kernels.group import Matrix, PackedGroup, matrices
+from toprung.kernels.tiled_group.config import BLOCKS, TiledForm, text
+from toprung.kernels.tiled_group.cost import group_block, share, tiles
+
+OLDEST = (7, 0)
+"""Least compute capability with parameters that a kernel reads where they are (``__grid_constant__``)."""
+
+MOST_MATRICES = 64
+"""Matrices of a batch that are taken into a group, one by one; a larger batch keeps the device busy by itself."""
+
+LARGEST_SIDE, MOST_TILES = LARGEST - 256, 1 << 20
+"""Largest side, to which the kernel adds a tile's with 31 bits; and tiles of a product, of which a group counts all with 32."""
+
+
+class TiledGroup(KernelFamily):
+    """Plain fp32 products in tiles, only ever together."""
+
+    name = "tiled_group"
+    epilogues = epilogues.EVERY
+
+    def supports(self, device: Device, desc: Desc) -> str:
+        """Return that no product is computed by itself."""
+        return "it computes products that share a launch, none by itself"
+
+    def candidates(self, device: Device, desc: Desc) -> Iterable[KernelConfig]:
+        """Return nothing."""
+        return ()
+
+    def cost(self, device: Device, desc: Desc, config: KernelConfig) -> float:
+        """Return infinity."""
+        return float("inf")
+
+    def compile(self, session: Session, desc: Desc, config: KernelConfig) -> Launches:
+        """Raise Unsupported."""
+        raise Unsupported(f"{self.name}: {self.supports(session.device, desc)}")
+
+    # groups
+
+    def group_share(self, device: Device, desc: Desc) -> float:
+        """Return the seconds that a product adds to a group on an NVIDIA GPU through CUDA."""
+        if device.backend != "cuda" or nvrtc.capability(device.arch) < OLDEST:
+            return float("inf")
+        if not isinstance(desc, GemmDesc) or desc.is_empty or desc.is_mixed or desc.batch > MOST_MATRICES:
+            return float("inf")
+        if max(desc.M, desc.N, desc.K) > LARGEST_SIDE or max(tiles(desc, block) for block in BLOCKS) > MOST_TILES:
+            return float("inf")
+        return share(device, desc)
+
+    def grouped(self, session: Session, members: Sequence[Member]) -> GroupLaunches:
+        """Return a launch for each pair of transposes, and for each so many products as parameters have room for."""
+
+        def form(trans: tuple[bool, bool], some: Sequence[Matrix]) -> TiledForm:
+            return TiledForm(group_block(session.device, [m.desc for m in some]), *trans)
+
+        return PackedGroup(session, self.name, members, classes(members), form)
+
+    def texts(self, backend: str) -> Iterable[str]:
+        """Return the source; CUDA C++ has no prelude."""
+        return [text()]
+
+
+def classes(members: Sequence[Member]) -> Iterator[tuple[tuple[bool, bool], list[Matrix]]]:
+    """Yield the products of a launch, batches matrix by matrix, with their transposes, which are compiled in."""
+    found: dict[tuple[bool, bool], list[Matrix]] = {}
+    for product, member in enumerate(members):
+        found.setdefault((member.desc.trans_a, member.desc.trans_b), []).extend(matrices(product, member))
+    yield from found.items()
+
+
+FAMILY = TiledGroup()
