@@ -335,6 +335,7 @@ def test_addmm_makes_no_pass_of_its_own() -> None:
     with torch.no_grad(), toprung.torch.use(precision="fp32x", own=True, min_flops=0, reproducible=True):
         run = lambda: (layer(x), torch.addmm(old, square, square, beta=-2.0, alpha=0.5))  # noqa: E731
         run()
+        toprung.torch.wait()  # what is prepared on other threads copies, too
         torch.cuda.synchronize()
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
             y, z = run()

@@ -22,6 +22,10 @@ def _grouped(words: Sequence[str], root: Path) -> str:
         cells = [f"{times.get(name, 'wrong')} / {times.get(f'{name}, graph', 'wrong')}" for name in ("group", "each", "torch")]
         errors = f"{row['error']['group']:.1e} / {row['error']['torch']:.1e}"
         lines.append(f"| {row['group']} | {row['launches']['group']} | {' | '.join(cells)} | {errors} |")
+        if "group, fp32" in row["launches"]:
+            cells = [f"{times.get(arm, 'wrong')} / {times.get(f'{arm}, graph', 'wrong')}" for arm in ("group, fp32", "each, fp32")]
+            errors = f"{row['error']['group, fp32']:.1e} / {row['error']['torch']:.1e}"
+            lines.append(f"| the same in plain fp32 | {row['launches']['group, fp32']} | {' | '.join(cells)} | | {errors} |")
     samples = max(len(found) for row in record["grouped"] for found in row["seconds"].values())
     source = (
         f"Microseconds of a call / of the same in a CUDA graph, medians of {samples} samples in turns. "

@@ -1,4 +1,4 @@
-"""Tables of single products on a GPU: nineteen of programs beside PyTorch, and those with one operand split beforehand."""
+"""Tables of single products on a GPU: those of programs beside PyTorch, ways to fp32's accuracy, and the splitting pass."""
 
 from __future__ import annotations
 
@@ -47,6 +47,36 @@ def _presplit(words: Sequence[str], root: Path) -> str:
     return "\n".join([*lines, "", _source(record, words[0])])
 
 
+WAYS = {"both beforehand": "hopper_fp32x", "in flight": "hopper_inflight", "in flight, parts": "hopper_inflight_split_k"}
+"""Columns of ``_deep_and_odd``, and the families that they show."""
+
+
+def _deep_and_odd(words: Sequence[str], root: Path) -> str:
+    """Return a row for each product of a record of ``benchmarks/deep_and_odd.py``: the fastest of each way to fp32's accuracy."""
+    record = read(root / words[0])
+    lines = [f"| product | cuBLAS fp32, µs | TF32 | {' | '.join(WAYS)} | by the model |", f"|---|{'---:|' * (2 + len(WAYS))}---|"]
+    for row in record["deep_and_odd"]:
+        found = {way: _least(row, family) for way, family in WAYS.items()}
+        best, guess = min(t for t in found.values() if not math.isnan(t)), min(row["predicted"], key=row["predicted"].__getitem__)
+        cells = [f"**{t:.1f}**" if t == best else "" if math.isnan(t) else f"{t:.1f}" for t in found.values()]
+        size = "×".join(map(str, row["size"] if row["size"][0] > 1 else row["size"][1:]))
+        told = "the fastest" if _us(row, guess) <= 1.02 * best else f"{_us(row, guess) / best:.2f} times as long"
+        lines.append(
+            f"| {size} {row['layout']} | {_us(row, 'fp32'):.1f} | {_us(row, 'tf32'):.1f} | {' | '.join(cells)} | {told} |"
+        )
+    return "\n".join([*lines, "", _source(record, words[0])])
+
+
+def _splitting(words: Sequence[str], root: Path) -> str:
+    """Return a row for each operand of a record of ``benchmarks/splitting.py``: the pass over a copy of as many bytes."""
+    record = read(root / words[0])
+    lines = ["| rows × K | a copy, µs | the pass, K along memory, over it | K across memory |", "|---|---:|---:|---:|"]
+    for row in record["splitting"]:
+        copy, *arms = (_us(row, f"{arm}, cold") for arm in ("copy", "along", "across"))
+        lines.append(f"| {row['rows']}×{row['K']} | {copy:.1f} | {' | '.join(f'{t / copy:.2f}' for t in arms)} |")
+    return "\n".join([*lines, "", _source(record, words[0])])
+
+
 def _us(row: dict[str, Any], name: str) -> float:
     return 1e6 * float(statistics.median(row["seconds"][name]))
 
@@ -64,4 +94,4 @@ def _source(record: dict[str, Any], word: str) -> str:
     )
 
 
-TABLES = {"shapes": _shapes, "presplit": _presplit}
+TABLES = {"shapes": _shapes, "presplit": _presplit, "deep_and_odd": _deep_and_odd, "splitting": _splitting}

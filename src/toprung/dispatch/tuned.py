@@ -197,7 +197,7 @@ class TunedStore:
         return None, passed
 
     def failed(self, device: Device, desc: Desc, family: KernelFamily) -> str:
-        """Return why a family is not to be trusted with a product: it went wrong on these sizes, and nothing of it right; else empty."""
+        """Return why a family is not to be trusted with a product: it went wrong on these sizes, none of it right; else empty."""
         here = self.known(device)
         found = (family.name, class_of(desc), desc.sizes) in here.failed
         if found and family.own and any(e.kernel == family.name for e in here.book.at(class_of(desc), desc.sizes)):
