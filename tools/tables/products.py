@@ -61,9 +61,7 @@ def _deep_and_odd(words: Sequence[str], root: Path) -> str:
         cells = [f"**{t:.1f}**" if t == best else "" if math.isnan(t) else f"{t:.1f}" for t in found.values()]
         size = "×".join(map(str, row["size"] if row["size"][0] > 1 else row["size"][1:]))
         told = "the fastest" if _us(row, guess) <= 1.02 * best else f"{_us(row, guess) / best:.2f} times as long"
-        lines.append(
-            f"| {size} {row['layout']} | {_us(row, 'fp32'):.1f} | {_us(row, 'tf32'):.1f} | {' | '.join(cells)} | {told} |"
-        )
+        lines.append(f"| {size} {row['layout']} | {_us(row, 'fp32'):.1f} | {_us(row, 'tf32'):.1f} | {' | '.join(cells)} | {told} |")
     return "\n".join([*lines, "", _source(record, words[0])])
 
 
