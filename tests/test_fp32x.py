@@ -162,15 +162,18 @@ def test_what_is_predicted_is_a_time_that_a_gpu_could_take(shape: tuple[int, int
 
 
 def test_what_is_predicted_is_what_was_measured() -> None:
-    """Whole products of the record that the constants are fitted to, what is taken among them; the longer side counts, too."""
+    """Whole products of the record that the constants are fitted to, what is taken among them; the longer side counts, too.
+
+    The pass across memory has become an eighth to a quarter faster since, so that a product may be predicted to take that much less.
+    """
     record = results.read(trial.fixture("h200-split-k.json"))
     for row in record["shapes"]:
         desc = aligned(*row["shape"])
         taken = select_config(desc, 132)
         way = next(w for w in row["ways"] if (w["tile"], w["slices"]) == (str(taken.variant), taken.slices))
         assert way["seconds"] <= 1.05 * min(w["seconds"] for w in row["ways"])
-        assert ranking.against_fp32(H200, desc, FP32X)[0] == pytest.approx(way["seconds"], rel=0.12), desc
-    assert split_time(aligned(64, 65536, 4096)) > 1.2 * split_time(aligned(65536, 64, 4096))
+        assert 0.86 * way["seconds"] <= ranking.against_fp32(H200, desc, FP32X)[0] <= 1.12 * way["seconds"], desc
+    assert split_time(aligned(64, 65536, 4096)) > 1.15 * split_time(aligned(65536, 64, 4096))
 
 
 def test_two_chunks_stay_in_the_unit_only_where_sums_are_long() -> None:

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+import golden
 import hopper_on_cpu
 from conftest import require
 from hopper_on_cpu import Launch, aligned
-from test_choice import H200
 from test_hopper_inflight_on_cpu import GONE, NAMES, Product, close, hostile
 from toprung.backends.base import Source
 from toprung.gemm.desc import GemmDesc
@@ -23,6 +23,7 @@ from toprung.kernels.hopper_inflight_split_k.cost import SHORTEST, configs
 from toprung.kernels.hopper_inflight_split_k.family import FAMILY
 from toprung.kernels.hopper_inflight_split_k.launches import PartsLaunches
 
+H200 = golden.devices()["h200-cuda"]
 SMALL = PartsConfig(1, 32, 5, GROUP=2, PARTS=3)
 
 

@@ -10,7 +10,7 @@ from toprung.lab.harness.results import read
 
 
 def _grouped(words: Sequence[str], root: Path) -> str:
-    """Return a row for each group: a call and a CUDA graph of one launch, of a launch each, and of PyTorch's loop."""
+    """Return rows for each group, by default and in plain fp32: a call and a CUDA graph of few launches, of one each, and PyTorch's."""
     record = read(root / words[0])
     device, e = record["environment"]["device"], record["environment"]
     lines = [

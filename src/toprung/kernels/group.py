@@ -26,6 +26,8 @@ from toprung.kernels.base import GroupLaunches, Member
 from toprung.kernels.build import guard, kernel_of
 from toprung.kernels.hopper import Counter, address
 
+MOST_MATRICES = 64
+"""Matrices of a batch that are taken into a group, one by one; a larger batch keeps the device busy by itself."""
 PARAMETER_BYTES = 4096, 32764
 """Bytes that the parameters of a kernel may have: everywhere, and since CUDA 12.1."""
 BESIDE = 24

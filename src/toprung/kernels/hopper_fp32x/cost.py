@@ -27,7 +27,7 @@ TAIL = 0.15
 """Nanoseconds for each element of a tile's C, once."""
 LAUNCH = 4e-6
 """Seconds of a launch that does nothing."""
-SPLIT_RATE, ACROSS_RATE = 3.6e12, 3.2e12
+SPLIT_RATE, ACROSS_RATE = 3.6e12, 3.0e12
 """Bytes a second of the splitting pass, what it reads and what it writes: of rows that lie along K, and of those that lie across.
 
 The first fitted to the launch alone on an H200 (``results/nvidia-h200/split-k.json``), in the slices chosen there and 65536 x 64 x

@@ -23,9 +23,12 @@ TIMES: Mapping[tuple[int, int], tuple[float, float]] = {
     (1, 32): (0.67e-6, 0.61e-6),
 }  # fmt: skip
 """Seconds of 32 of K and of a tile, by consumers and BN, on an SM that has as many blocks as it can, operands aligned."""
-HALVES = {(4, 4): 1.0, (2, 4): 0.86, (4, 2): 0.87, (2, 2): 0.75}
+HALVES = {(4, 4): 1.0, (2, 4): 0.86, (4, 2): 0.87, (2, 2): 0.7}
 """Share of those seconds of 32 of K where elements of A and of B have so many bytes: two products in place of three, or one.
-Medians of ``benchmarks/mixed.py`` over blocks that take 30 µs or more (0.81 to 0.93); that of two halves was not measured."""
+Medians of ``benchmarks/mixed.py`` over blocks that take 30 µs or more (0.81 to 0.93), and of two bfloat16 of
+``benchmarks/cublas_half.py`` from 4096 x 4096 x 1024 on (0.65 to 0.77)."""
+UNSCALED = 0.45
+"""The share where both are float16, which nothing is scaled of: 0.40 to 0.53 by the same."""
 COPY = 6e-9
 """Seconds of 32 of K for each copy that a thread of the copier makes beyond those of operands aligned to 16 bytes.
 
@@ -72,17 +75,23 @@ def configs(desc: GemmDesc, units: int) -> list[InflightConfig]:
     return found
 
 
-def times(config: InflightConfig, align_a: int, align_b: int, size_a: int = 4, size_b: int = 4) -> tuple[float, float]:
-    """Return the seconds of 32 of K and of a tile, with operands aligned to so many words, whose elements have so many bytes."""
+def times(
+    config: InflightConfig, align_a: int, align_b: int, size_a: int = 4, size_b: int = 4, unscaled: bool = False
+) -> tuple[float, float]:  # fmt: skip
+    """Return the seconds of 32 of K and of a tile, with operands aligned to so many words, whose elements have so many bytes.
+
+    ``unscaled``: both are of float16.
+    """
     chunk, tile = TIMES[config.CONSUMERS, config.BN]
     words_a, words_b = config.BM * size_a / 4, config.BN * size_b / 4
     copies = (words_a / align_a + words_b / align_b) / 4 - (words_a + words_b) / 16
-    return chunk * HALVES[size_a, size_b] + COPY * copies, tile
+    return chunk * (UNSCALED if unscaled else HALVES[size_a, size_b]) + COPY * copies, tile
 
 
 def seconds(desc: GemmDesc, config: InflightConfig, units: int) -> float:
     """Return the predicted seconds of the launch."""
-    chunk, tile = times(config, *aligned(desc), ELEMENT_BYTES[desc.type_a], ELEMENT_BYTES[desc.type_b])
+    unscaled = desc.type_a == desc.type_b == "float16"
+    chunk, tile = times(config, *aligned(desc), ELEMENT_BYTES[desc.type_a], ELEMENT_BYTES[desc.type_b], unscaled)
     blocks = tiles(desc, config) * config.SLICES
     each = ceil(ceil(desc.K, CHUNK), config.SLICES) * chunk + tile
     if config.resident > 1 and config.SLICES > 1:

@@ -33,6 +33,7 @@ from toprung.kernels.base import (
     Run,
 )
 from toprung.kernels.build import kernel_of
+from toprung.kernels.group import MOST_MATRICES
 from toprung.kernels.hopper import Counter, address, ceil, is_hopper, narrow
 from toprung.kernels.hopper_inflight.config import (
     CHUNK,
@@ -50,9 +51,6 @@ from toprung.kernels.hopper_inflight.group import InflightGroup
 
 SHALLOWEST, DEEPEST = 64, 1 << 20
 """The promise holds from this K on; K up to which chunks are counted with 31 bits whatever the tiles."""
-
-MOST_MATRICES = 64
-"""Matrices of a batch that are taken into a group, one by one; a larger batch keeps the device busy by itself."""
 
 SPACE = {"CONSUMERS": (2, 1), "BN": (128, 64, 32), "STAGES": (4, 6, 8, 5, 3), "GROUP": (8, 16, 4, 1), "SLICES": CLUSTERS}
 """See ``InflightConfig``."""

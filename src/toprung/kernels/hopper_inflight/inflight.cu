@@ -640,16 +640,6 @@ inline void again(const ElementA *a, long long down_a, long long on_a, const Ele
 
 // --- the kernel -------------------------------------------------------------------------------------------------------------------
 
-struct Divisor { // of numbers under 2^31, without a division
-    uint by, inverse;
-    inline Divisor() {}
-    inline Divisor(uint by_) : by(by_), inverse(0xffffffffu / by_ + 1) {}
-    inline uint of(uint n) const {
-        uint q = by == 1 ? n : __umulhi(n, inverse);
-        return q - (q * by > n); // the inverse is rounded up: q is right or one too many
-    }
-};
-
 struct Place {
     int matrix, m, n;
 };
@@ -669,9 +659,6 @@ struct Walk {
     }
 };
 
-#ifndef GROUPED
-#define GROUPED 0
-#endif
 #ifndef IN_PARTS
 #define IN_PARTS 0
 #endif
@@ -682,41 +669,10 @@ static_assert(SLICES == 1, "a part is no cluster's");
 #define K_OF(matrix) K
 #endif
 #if GROUPED
-struct Member { // one product of a group, as group.py packs it
-    const float *a, *b;
-    float *c;
-#if EPILOGUE
-    const float *d; // nothing is added where this is 0
-    long long down, on;
-#endif
-    int M, N, K, lda, ldb, ldc;
-    uint tiles_m, inverse; // tiles down C, as a Divisor has them
-};
-
-// All of a group, in the launch's own parameters: nothing is uploaded, and a graph that is captured has a copy.
-struct Group {
-    uint count, tiles;
-    uint ends[GROUPED]; // tiles of a product and of all before it; by themselves, so that a search reads few lines of the cache
-    Member of[GROUPED];
-
-    // the product that has a tile; none before ``from`` has
-    inline uint member(uint tile, uint from) const {
-        uint last = count - 1;
-        while (from < last) {
-            uint middle = (from + last) / 2;
-            if (ends[middle] > tile) last = middle;
-            else from = middle + 1;
-        }
-        return from;
-    }
-};
-
 struct Columns { // tiles of a product, one column of C after the other: those that run at once share B's columns
     uint first;
     Divisor down;
-    inline Columns(const Group &group, uint member) : first(member ? group.ends[member - 1] : 0) {
-        down.by = group.of[member].tiles_m, down.inverse = group.of[member].inverse;
-    }
+    inline Columns(const Group &group, uint member) : first(member ? group.ends[member - 1] : 0), down(group.of[member].by_tiles()) {}
     inline Place place(uint tile) const {
         uint in = tile - first, column = down.of(in);
         return Place{0, (int)(in - column * down.by) * BM, (int)column * BN};

@@ -15,15 +15,12 @@ from toprung.errors import Unsupported
 from toprung.gemm.desc import LARGEST, Desc, GemmDesc
 from toprung.kernels import epilogue as epilogues
 from toprung.kernels.base import GroupLaunches, KernelConfig, KernelFamily, Launches, Member
-from toprung.kernels.group import Matrix, PackedGroup, matrices
+from toprung.kernels.group import MOST_MATRICES, Matrix, PackedGroup, matrices
 from toprung.kernels.tiled_group.config import BLOCKS, TiledForm, text
 from toprung.kernels.tiled_group.cost import group_block, share, tiles
 
 OLDEST = (7, 0)
 """Least compute capability with parameters that a kernel reads where they are (``__grid_constant__``)."""
-
-MOST_MATRICES = 64
-"""Matrices of a batch that are taken into a group, one by one; a larger batch keeps the device busy by itself."""
 
 LARGEST_SIDE, MOST_TILES = LARGEST - 256, 1 << 20
 """Largest side, to which the kernel adds a tile's with 31 bits; and tiles of a product, of which a group counts all with 32."""

@@ -23,6 +23,7 @@
 typedef unsigned int uint;
 typedef unsigned long long ulong;
 #include "../include/epilogue.cuh"
+#include "../include/group.cuh"
 
 #define THREADS (BM * BN / (TM * TN))
 #define PITCH_A (BM + 4) // floats from one of K to the next: what is written across K meets in few banks, and rows begin on 16 bytes
@@ -33,43 +34,6 @@ typedef unsigned long long ulong;
 
 static_assert(BM % (4 * TM) == 0 && BN % (8 * TN) == 0 && TM % 4 == 0 && TN % 4 == 0, "warps of 4 x 8 threads with pieces of 4 x 4");
 static_assert(SHORT_CHAIN % BK == 0 && LONG_CHAIN % BK == 0, "chains end with a tile of K");
-
-struct Divisor { // of numbers under 2^31, without a division
-    uint by, inverse;
-    inline uint of(uint n) const {
-        uint q = by == 1 ? n : __umulhi(n, inverse);
-        return q - (q * by > n); // the inverse is rounded up: q is right or one too many
-    }
-};
-
-struct Member { // one product, as kernels/group.py packs it
-    const float *a, *b;
-    float *c;
-#if EPILOGUE
-    const float *d; // nothing is added where this is 0
-    long long down, on;
-#endif
-    int M, N, K, lda, ldb, ldc;
-    uint tiles_m, inverse; // tiles down C, as a Divisor has them
-};
-
-// All of a group, in the launch's own parameters: nothing is uploaded, and a graph that is captured has a copy.
-struct Group {
-    uint count, tiles;
-    uint ends[GROUPED]; // tiles of a product and of all before it; by themselves, so that a search reads few lines of the cache
-    Member of[GROUPED];
-
-    // the product that has a tile; none before ``from`` has
-    inline uint member(uint tile, uint from) const {
-        uint last = count - 1;
-        while (from < last) {
-            uint middle = (from + last) / 2;
-            if (ends[middle] > tile) last = middle;
-            else from = middle + 1;
-        }
-        return from;
-    }
-};
 
 // What a thread fetches of ROWS rows of A (columns of B) x BK of K, in pieces of 4 along memory, into [k][row] of shared memory.
 template <bool ALONG, int ROWS, int PITCH> struct Tile { // ALONG: K runs along memory
@@ -137,7 +101,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) tiled_group(cons
         const Member &of = group.of[member];
         const int K = of.K, chain = K <= SHORT_K ? SHORT_CHAIN : LONG_CHAIN;
         // tiles of a product one column of C after the other: those that run at once share B's columns
-        const uint in = tile - (member ? group.ends[member - 1] : 0), column = Divisor{of.tiles_m, of.inverse}.of(in);
+        const uint in = tile - (member ? group.ends[member - 1] : 0), column = of.by_tiles().of(in);
         const int m0 = (int)(in - column * of.tiles_m) * BM, n0 = (int)column * BN;
 
         Tile<!TRANS_A, BM, PITCH_A> a(of.a, of.lda, m0, of.M);
