@@ -164,7 +164,7 @@ def test_what_is_predicted_is_a_time_that_a_gpu_could_take(shape: tuple[int, int
 def test_what_is_predicted_is_what_was_measured() -> None:
     """Whole products of the record that the constants are fitted to, what is taken among them; the longer side counts, too.
 
-    The pass across memory has become an eighth to a quarter faster since, so that a product may be predicted to take that much less.
+    The pass across memory has become an eighth to a quarter faster since, so that a product may be predicted to take less.
     """
     record = results.read(trial.fixture("h200-split-k.json"))
     for row in record["shapes"]:

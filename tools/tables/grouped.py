@@ -10,7 +10,7 @@ from toprung.lab.harness.results import read
 
 
 def _grouped(words: Sequence[str], root: Path) -> str:
-    """Return rows for each group, by default and in plain fp32: a call and a CUDA graph of few launches, of one each, and PyTorch's."""
+    """Return rows for each group, by default and in plain fp32: a call and a graph of few launches, of one each, of PyTorch's."""
     record = read(root / words[0])
     device, e = record["environment"]["device"], record["environment"]
     lines = [
