@@ -137,7 +137,7 @@ def test_what_is_computed_again_has_its_epilogue(place: Any, way: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("way, good, bad", [
     ("fp32x", "int h = 0; h < (EPILOGUE == 2 ? 1 : 2)", "int h = 0; h < 1"),
-    ("in flight", "(EPILOGUE == 1 ? row_of(h) < rows : h == 0)", "h == 0"),
+    ("in flight", "(EPILOGUE == 1 || h == 0)", "h == 0"),
     ("fp32x, wide tiles", "added.from(0, GRANULE * i)", "added"),
     ("in flight", "ADDED(of.matrix, top, of.n)", "ADDED(of.matrix, top, 0)"),
     ("fp32x sliced", "Added added = ADDED(product, row, col)", "Added added = ADDED(product, col, row)"),

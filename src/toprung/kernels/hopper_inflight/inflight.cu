@@ -496,10 +496,11 @@ struct Out { // a warp's 16 x BN of C
     int wide; // floats that may be stored at a time
     Added added;
 
-    // whether ``store_all`` may store it: C is not read, and where sums do not go through shared memory all of it is there, in pairs
+    // whether ``store_all`` may store it: C is not read, and all of it is there, in pairs where sums do not go through shared memory;
+    // where they do, and nothing is added, it may also end inside (D's columns are not counted there, for want of registers)
     inline bool simple() const {
-        if (FOURS && SLICES == 1) return EPILOGUE || beta == 0.0f;
-        return rows >= 16 && cols >= BN && wide >= 2 && (EPILOGUE || beta == 0.0f);
+        bool through = FOURS && SLICES == 1, whole = rows >= 16 && cols >= BN;
+        return EPILOGUE ? whole && (through || wide >= 2) : beta == 0.0f && (through || (whole && wide >= 2));
     }
 
     // two results next to each other; d: what is added
@@ -520,7 +521,7 @@ struct Out { // a warp's 16 x BN of C
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
 #if EPILOGUE
-            if (beta != 0.0f && (EPILOGUE == 1 ? row_of(h) < rows : h == 0)) added.fetch(d, row_of(h), cols, column_of);
+            if (beta != 0.0f && (EPILOGUE == 1 || h == 0)) added.fetch(d, row_of(h), BN, column_of);
 #endif
             float *to = at + (long long)row_of(h) * ldc;
             uint near = memory + 4 * PITCH * row_of(h);
