@@ -496,11 +496,11 @@ struct Out { // a warp's 16 x BN of C
     int wide; // floats that may be stored at a time
     Added added;
 
-    // whether ``store_all`` may store it: C is not read, and all of it is there, in pairs where sums do not go through shared memory;
-    // where they do, and nothing is added, it may also end inside (D's columns are not counted there, for want of registers)
+    // whether ``store_all`` may store it: C is not read, and all of it is there and may be stored as fast as can be; where sums go
+    // through shared memory and nothing is added, it may begin anywhere and end inside: with D there are no registers for that
     inline bool simple() const {
-        bool through = FOURS && SLICES == 1, whole = rows >= 16 && cols >= BN;
-        return EPILOGUE ? whole && (through || wide >= 2) : beta == 0.0f && (through || (whole && wide >= 2));
+        if (FOURS && SLICES == 1 && !EPILOGUE) return beta == 0.0f;
+        return rows >= 16 && cols >= BN && wide >= (FOURS ? 4 : 2) && (EPILOGUE || beta == 0.0f);
     }
 
     // two results next to each other; d: what is added
