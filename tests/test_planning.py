@@ -422,6 +422,25 @@ def test_what_goes_wrong_at_the_second_look_is_not_selected(status: str, stored:
     }
 
 
+def test_a_family_that_went_wrong_is_not_selected_by_estimate(stored: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of it was right on these very sizes; where another of its configurations was, or the sizes are others, it may be."""
+    install_cublas(monkeypatch)
+    problem, other = Gemm(256, 256, 65536, trans="TN"), Gemm(256, 256, 65600, trans="TN")
+    first = select(H200, problem.desc, False, "auto").candidate
+    failed = entry_of(Machine.of(H200), problem, first, Sampled("wrong", "planted"))
+    stored.add(failed)
+    afresh()
+    found = select(H200, problem.desc, False, "auto")
+    assert first.kernel == "hopper_inflight_split_k" and found.candidate.kernel != first.kernel and found.precision == "fp32x"
+    assert select(H200, other.desc, False, "auto").candidate.kernel == first.kernel
+    right = replace(first, config=replace(first.config, PARTS=16))  # type: ignore[call-arg]
+    stored.add(
+        entry_of(Machine.of(H200), problem, right, Sampled("right", seconds=(5e-5,) * 5, marked=(False,) * 5, turns=(0,) * 5))
+    )
+    afresh()
+    assert select(H200, problem.desc, False, "auto").candidate.kernel == first.kernel
+
+
 @pytest.mark.parametrize("precision", ["fp32", "auto"])
 def test_whatever_the_times_are_a_check_that_plans_first_keeps_the_promise(
     precision: str, stored: Store, monkeypatch: pytest.MonkeyPatch

@@ -175,7 +175,7 @@ inline void across(const Operand &o, int block, int K, int depth, int slices, in
 #if CLUSTER > 1
     __shared__ Mail mail;
     mail_open(mail);
-    int rank = block % CLUSTER;
+    int rank = block % CLUSTER; // its place in the cluster: blocks_a is a multiple of CLUSTER
 #endif
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32, strips = (o.rows + 31) / 32, strip = block / CLUSTER;
     int matrix = strip / strips, first = strip % strips * 32, step = 32 * CLUSTER * WARPS, k0 = 32 * (warp * CLUSTER + block % CLUSTER);
