@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from toprung.cli import main
 from toprung.cli.common import parse_numbers, parse_sizes, parse_switches
 from toprung.errors import BadSize, UnknownName
 
@@ -106,11 +107,19 @@ def test_too_large_a_size_is_skipped_with_the_bytes():
         (["ladder", "kepler", "--plot", "x.bmp"], "no kind of picture '.bmp'"),
     ],
 )
-def test_bad_input_is_refused_before_anything_runs(words, message):
-    done = toprung(*words)
-    assert done.returncode == 2
-    assert message in done.stderr.replace("\n", " ")
-    assert "Traceback" not in done.stderr and done.stdout == ""
+def test_bad_input_is_refused_before_anything_runs(words, message, monkeypatch, capfd):
+    monkeypatch.setattr(sys, "argv", ["toprung", *words])
+    with pytest.raises(SystemExit) as ended:  # here, not in a process for each: of those the other tests are
+        main()
+    out, err = capfd.readouterr()
+    assert ended.value.code == 2
+    assert message in err.replace("\n", " ") and out == ""
+
+
+def test_a_process_that_refuses_its_input_shows_no_traceback():
+    done = toprung("ladder", "keplr")
+    assert done.returncode == 2 and done.stdout == ""
+    assert "no ladder 'keplr'" in done.stderr and "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

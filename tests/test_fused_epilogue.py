@@ -50,7 +50,7 @@ WAYS = {
 }
 """Families with a configuration, and what builds their kernels for the CPU."""
 
-QUICK = ("fp32x", "in flight, columns in fours", "plain")
+QUICK = ("in flight, columns in fours", "plain")
 
 
 @pytest.fixture(scope="module")

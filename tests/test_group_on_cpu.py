@@ -166,6 +166,7 @@ def test_bits_are_those_of_a_launch_of_its_own(folder: Folder, monkeypatch: pyte
     assert np.array_equal(one.run(plain, SMALL)[0], several.c[0][0])
 
 
+@pytest.mark.slow
 def test_what_is_computed_again_and_epilogues(folder: Folder) -> None:
     several = Group(SHAPES, activation="relu", biased=(0, 1, 3, 5), pad=1)
     several.a[3][0, 1, 3], several.b[3][0, 5, 30], several.a[5][0, 16, 60] = np.inf, np.nan, -np.inf

@@ -60,7 +60,7 @@ CYCLES, SHARE = 1.2, 0.93
 CACHE = 32 << 10
 """Bytes of instructions that a loop may have."""
 RUNGS = ladder("hopper_fp32").rungs
-QUICK = (VARIANTS[0], *(v for v in VARIANTS if v.TURN_A))
+QUICK = (VARIANTS[0],)
 
 
 def device() -> Any:

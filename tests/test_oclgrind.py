@@ -50,6 +50,7 @@ def assert_clean(found: list[dict[str, Any]], jobs: list[dict[str, Any]]) -> Non
     assert all(f["right"] for f in found)
 
 
+@pytest.mark.slow
 def test_every_rung_is_clean(tmp_path: Path) -> None:
     jobs = [*jobs_for(SIZE), {"rung": "kepler/r01", "size": (33, 5, 0), "tile": {"BM": 4, "BN": 8}}]
     found = simulate(tmp_path, jobs)

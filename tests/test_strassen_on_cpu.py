@@ -57,8 +57,10 @@ def run(plan: Any, one: Operands, alpha: float = 1.0, beta: float = 0.0) -> Any:
 @pytest.mark.parametrize(
     "sizes, turned, form",
     [
-        ((100, 70, 90), "NN", STRASSEN), ((33, 97, 161), "TN", STRASSEN), ((64, 128, 64), "NT", WINOGRAD),
-        ((97, 65, 130), "TT", WINOGRAD),
+        pytest.param((100, 70, 90), "NN", STRASSEN, marks=pytest.mark.slow),
+        ((33, 97, 161), "TN", STRASSEN),
+        pytest.param((64, 128, 64), "NT", WINOGRAD, marks=pytest.mark.slow),
+        pytest.param((97, 65, 130), "TT", WINOGRAD, marks=pytest.mark.slow),
     ],
 )  # fmt: skip
 def test_sums_are_those_of_float64(folder: Any, sizes: tuple[int, int, int], turned: str, form: Form) -> None:

@@ -107,7 +107,7 @@ ALIGNED = ((128, 64, 48), (36, 132, 32), (4, 4, 4), (20, 40, 100), (130, 68, 8))
 """Pieces of four throughout, with edges at the end of a tile and inside."""
 
 
-@pytest.mark.parametrize("trans", ["NN", "NT", "TN", "TT"])
+@pytest.mark.parametrize("trans", ["NN", *(pytest.param(trans, marks=pytest.mark.slow) for trans in ("NT", "TN", "TT"))])
 def test_aligned_operands_are_fetched_at_once(folder: Folder, trans: str) -> None:
     for skip, pad in ((0, 0), (0, 4), (1, 0), (2, 4)):
         several = Group(ALIGNED, trans, pad, skip=skip)
