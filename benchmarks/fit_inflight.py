@@ -22,7 +22,7 @@ from toprung.kernels.hopper_inflight.config import InflightConfig
 
 SHAPES = 19
 """Shapes of a record that are for testing, its first."""
-OTHERS = "COPY", "ALONE", "LAUNCH", "MEET", "MEMORY_RATE"
+OTHERS = "COPY", "ALONE", "SPREAD", "PACKED", "MET", "LAUNCH", "MEET", "MEMORY_RATE"
 """Constants of the model beside TIMES."""
 STEPS = 12000
 """Random steps of the fit."""

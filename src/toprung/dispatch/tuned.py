@@ -237,7 +237,7 @@ class TunedStore:
                 passed += more
             elif not chosen[1].candidate["tile"]:
                 return None, passed + more  # what the cost model takes was faster there
-            elif reason := _unmeasured(device, desc, chosen[0].candidate, {e.kernel for e in entries} | set(without)):
+            elif reason := _unmeasured(device, desc, chosen[0].candidate, {e.kernel for e in entries}, without):
                 passed += ((_name(chosen[1]), reason), *more)
             else:
                 found, entry = chosen
@@ -425,11 +425,15 @@ def _strayed(device: Device, desc: Desc, candidate: Candidate, entry: Entry) -> 
     return f"tuned on {_where(entry, False)}; {lost:.2f} times as long as another by the cost model here"
 
 
-def _unmeasured(device: Device, desc: Desc, candidate: Candidate, measured: Collection[str]) -> str:
-    """Return why an entry is left for the heuristic: a family that was not measured there is predicted to be clearly faster."""
+def _unmeasured(device: Device, desc: Desc, candidate: Candidate, measured: Collection[str], without: Collection[str]) -> str:
+    """Return why an entry is left for the heuristic: a family that was not measured there is predicted to be clearly faster.
+
+    Faster than each family that was measured, too: of a prediction that is no better than that of one that lost, nothing is expected.
+    """
     order = ranking.ranked(device, desc, candidate.family.precision)
-    other = next((p for p in order if p.candidate.family.name not in measured), None)
-    ours = candidate.family.cost(device, desc, candidate.config)
+    other = next((p for p in order if p.candidate.family.name not in {*measured, *without}), None)
+    predicted = [p.seconds for p in order if p.candidate.family.name in measured]
+    ours = min([candidate.family.cost(device, desc, candidate.config), *predicted])
     if other is None or ours < CLEARLY * other.seconds:
         return ""
     return f"{ours / other.seconds:.1f} times as long as {other.candidate} by the cost model, which was not measured there"

@@ -19,8 +19,8 @@ from toprung.kernels.hopper import ceil
 from toprung.kernels.hopper_inflight.config import CHUNK, CLUSTERS, InflightConfig, aligned, tiles
 
 TIMES: Mapping[tuple[int, int], tuple[float, float]] = {
-    (2, 128): (1.03e-6, 2.65e-6), (2, 64): (0.725e-6, 1.38e-6), (2, 32): (0.59e-6, 0.59e-6), (1, 64): (0.83e-6, 1.21e-6),
-    (1, 32): (0.67e-6, 0.61e-6),
+    (2, 128): (1.03e-6, 2.4e-6), (2, 64): (0.725e-6, 1.24e-6), (2, 32): (0.59e-6, 0.53e-6), (1, 64): (0.83e-6, 1.09e-6),
+    (1, 32): (0.67e-6, 0.55e-6),
 }  # fmt: skip
 """Seconds of 32 of K and of a tile, by consumers and BN, on an SM that has as many blocks as it can, operands aligned."""
 HALVES = {(4, 4): 1.0, (2, 4): 0.86, (4, 2): 0.87, (2, 2): 0.7}
@@ -29,19 +29,23 @@ Medians of ``benchmarks/mixed.py`` over blocks that take 30 µs or more (0.81 to
 ``benchmarks/cublas_half.py`` from 4096 x 4096 x 1024 on (0.65 to 0.77)."""
 UNSCALED = 0.45
 """The share where both are float16, which nothing is scaled of: 0.40 to 0.53 by the same."""
-COPY = 6e-9
-"""Seconds of 32 of K for each copy that a thread of the copier makes beyond those of operands aligned to 16 bytes.
-
-Fitted, with ``ODD``, to ``results/nvidia-h200/deep-and-odd.json``: within a third of all."""
-ALONE = 0.66
+COPY = 9e-9
+"""Seconds of 32 of K for each copy that a thread of the copier makes beyond those of operands aligned to 16 bytes."""
+ALONE = 0.63
 """Share of those seconds that a block takes which has an SM to itself, where two could share it."""
+SPREAD, PACKED = 0.4, 0.78
+"""Blocks for each SM up to which each has one to itself, and from which on some share one, for whom the launch waits: the blocks of
+a cluster lie in one GPC, and blocks of the launch before may still be there.
+
+With ``ALONE``, ``COPY``, ``MET``, ``MEET`` and the seconds of tiles fitted to all blocks of ``inflight.json``,
+``deep-and-odd.json`` and the checks of seeds 31 and 41 in ``results/nvidia-h200``."""
 LAUNCH = 2.7e-6
 """Seconds of a launch."""
-MEET = 59e-9
-"""Seconds for each slice in which the blocks of a cluster add up their sums."""
+MET, MEET = 0.33e-6, 54e-9
+"""Seconds in which the blocks of a cluster wait for each other, and for each slice in which they add up their sums."""
 MEMORY_RATE = 4.6e12
 """Bytes a second of operands and results."""
-SHORTEST = 128
+SHORTEST = 32
 """Least K of a slice."""
 STAGES: Mapping[tuple[int, int], int] = {(2, 128): 4, (2, 64): 6, (2, 32): 8, (1, 64): 5, (1, 32): 8}
 """Stages of the ring: as many as fit."""
@@ -49,9 +53,6 @@ CLUSTERED = {1: 1.0, 2: 1.0, 4: 0.91, 8: 0.91, 16: 0.85}
 """Share of the SMs that clusters of so many blocks can have at once: they lie in one GPC, and not all have a multiple of four."""
 GPC = 8
 """SMs of a GPC that a cluster may take up: not every GPU has more in each."""
-UNSHARED, PACKED = 0.5, 0.8
-"""Share of the SMs up to which each block of clusters has one to itself, and share of ``TIMES`` beyond it: blocks of a cluster that
-an SM has room for may lie on one, while other SMs have none. By the shapes of ``results/nvidia-h200/tune-check-seed31.json``."""
 ODD = 0.2e-9
 """Seconds of an SM for each result of C whose rows begin anywhere: blocks of 32 columns with all of K write it float by float."""
 
@@ -88,21 +89,25 @@ def times(
     return chunk * (UNSCALED if unscaled else HALVES[size_a, size_b]) + COPY * copies, tile
 
 
+def crowding(config: InflightConfig, blocks: int, units: int) -> float:
+    """Return the share of ``TIMES`` that each of so many blocks takes: less than 1 where those that an SM has room for are few."""
+    if config.resident == 1 or blocks > units:
+        return 1.0
+    packed = (blocks / units - SPREAD) / (PACKED - SPREAD)
+    return ALONE + (1 - ALONE) * min(1.0, max(0.0, packed))
+
+
 def seconds(desc: GemmDesc, config: InflightConfig, units: int) -> float:
     """Return the predicted seconds of the launch."""
     unscaled = desc.type_a == desc.type_b == "float16"
     chunk, tile = times(config, *aligned(desc), ELEMENT_BYTES[desc.type_a], ELEMENT_BYTES[desc.type_b], unscaled)
     blocks = tiles(desc, config) * config.SLICES
     each = ceil(ceil(desc.K, CHUNK), config.SLICES) * chunk + tile
-    if config.resident > 1 and config.SLICES > 1:
-        each *= ALONE if blocks <= units * UNSHARED else PACKED if blocks <= units * CLUSTERED[config.SLICES] else 1.0
-    elif config.resident > 1 and blocks <= units:
-        each *= ALONE
-    work = ceil(blocks, at_once(config, units)) * each
+    work = ceil(blocks, at_once(config, units)) * each * crowding(config, blocks, units)
     if config.SLICES == 1 and config.BN == 32 and desc.widths[2] == 1:
         work += ODD * desc.M * desc.N * desc.batch / units
     if config.SLICES > 1:
-        work += MEET * config.SLICES
+        work += MET + MEET * config.SLICES
     moved = (desc.bytes_read + 4 * desc.M * desc.N * desc.batch) / MEMORY_RATE
     return LAUNCH + math.hypot(work, moved)  # neither hides the other altogether
 
@@ -137,8 +142,7 @@ class Sizes:
         ends = np.cumsum(-(-self.M // config.BM) * -(-self.N // config.BN))
         turns = np.arange(0, ends[-1], config.resident * units)
         work = float((-(-self.K[np.searchsorted(ends, turns, "right")] // CHUNK) * chunk + tile).sum())
-        if config.resident > 1 and ends[-1] <= units:
-            work *= ALONE
+        work *= crowding(config, int(ends[-1]), units)
         moved = 4 * float(((self.M + self.N) * self.K + self.M * self.N).sum()) / MEMORY_RATE
         return LAUNCH + math.hypot(work, moved)
 

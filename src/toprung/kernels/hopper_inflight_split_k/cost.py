@@ -9,7 +9,7 @@ from toprung.kernels.hopper import ceil
 from toprung.kernels.hopper_fp32x.cost import REDUCE_RATE
 from toprung.kernels.hopper_fp32x.sizes import padded
 from toprung.kernels.hopper_inflight.config import CHUNK, InflightConfig, aligned, tiles
-from toprung.kernels.hopper_inflight.cost import ALONE, LAUNCH, MEMORY_RATE, STAGES, times
+from toprung.kernels.hopper_inflight.cost import LAUNCH, MEMORY_RATE, STAGES, crowding, times
 from toprung.kernels.hopper_inflight_split_k.config import PartsConfig
 from toprung.kernels.split_k import whole_slices
 
@@ -42,9 +42,7 @@ def seconds(desc: GemmDesc, config: PartsConfig, units: int) -> float:
     chunk, tile = times(config, *aligned(desc))
     blocks = tiles(desc, config) * config.PARTS
     each = config.depth(desc.K) // CHUNK * CHUNK_SHARE * chunk + tile
-    if config.resident > 1 and blocks <= units:
-        each *= ALONE
-    work = ceil(blocks, config.resident * units) * each
+    work = ceil(blocks, config.resident * units) * each * crowding(config, blocks, units)
     results = 4 * config.PARTS * desc.M * desc.N
     moved = (desc.bytes_read + results) / MEMORY_RATE
     return LAUNCH + math.hypot(work, moved) + ADDING + (results + 4 * desc.M * desc.N) / REDUCE_RATE

@@ -13,7 +13,7 @@ from toprung.kernels.hopper import ceil
 from toprung.kernels.hopper_fp32x.cost import ACROSS_RATE, SPLIT_RATE
 from toprung.kernels.hopper_fp32x.sizes import matrices
 from toprung.kernels.hopper_inflight.config import CHUNK, CLUSTERS, tiles
-from toprung.kernels.hopper_inflight.cost import COPY, MEMORY_RATE, SHORTEST, at_once
+from toprung.kernels.hopper_inflight.cost import COPY, MEMORY_RATE, at_once
 from toprung.kernels.hopper_presplit.config import BLOCKS, PresplitConfig, aligned_a
 
 TIMES: Mapping[tuple[int, int], tuple[float, float]] = {
@@ -29,6 +29,8 @@ PASS = 9.5e-6
 """Seconds that a launch before the product adds, beyond what its bytes take."""
 ROUND, SHORT_ROUND, SHORT = 7.0e-6, 4.2e-6, 2048
 """Seconds in which each warpgroup splits what it claims at a time, from this K on and at K = 0."""
+SHORTEST = 128
+"""Least K of a slice."""
 PIECES = 4
 """Rows that a warpgroup claims at a time up to that K, as ``claimed.cuh`` has it."""
 
