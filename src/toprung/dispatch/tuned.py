@@ -428,7 +428,7 @@ def _strayed(device: Device, desc: Desc, candidate: Candidate, entry: Entry) -> 
 def _unmeasured(device: Device, desc: Desc, candidate: Candidate, measured: Collection[str], without: Collection[str]) -> str:
     """Return why an entry is left for the heuristic: a family that was not measured there is predicted to be clearly faster.
 
-    Faster than each family that was measured, too: of a prediction that is no better than that of one that lost, nothing is expected.
+    Faster than each family that was measured, too: a prediction no better than that of one that lost says nothing.
     """
     order = ranking.ranked(device, desc, candidate.family.precision)
     other = next((p for p in order if p.candidate.family.name not in {*measured, *without}), None)
