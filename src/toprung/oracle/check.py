@@ -36,7 +36,9 @@ CANARY = np.uint32(0x3F9E0651)
 WHOLE_UP_TO = 4096
 """Outputs with more rows or columns than this are checked on sampled rows and columns, and by Freivalds' test as a whole."""
 
-SAMPLED = 64
+SAMPLED, MOST_SAMPLED = 64, 1 << 20
+"""Rows and columns of an output that are sampled, and elements of them from which on there are fewer: of the many short rows of a
+batch a column has millions, and each kernel is compared with each."""
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 
@@ -179,7 +181,7 @@ class Oracle:
         if max(out.rows, out.cols) <= (self.whole_up_to or WHOLE_UP_TO):
             blocks: list[tuple[Any, Any]] = [(everything, everything)]
         else:
-            blocks = [(_sample(out.rows), everything), (everything, _sample(out.cols))]
+            blocks = [(_sample(out.rows, out.cols), everything), (everything, _sample(out.cols, out.rows))]
         self._parts = [(block, *problem.reference(matrices, *block)) for block in blocks]
         if len(blocks) > 1:
             self._projection = self._project()
@@ -280,11 +282,12 @@ class Oracle:
         return [f"Freivalds' test fails in {int((~fits).sum())} rows, the first {int(np.argmin(fits))}"]
 
 
-def _sample(count: int) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """``SAMPLED`` indices below ``count``, both edges among them."""
+def _sample(count: int, long: int = 1) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Return at most ``SAMPLED`` indices below ``count``, both edges among them, of rows or columns that are ``long``."""
     edges = np.array([0, 1, count - 2, count - 1])
     drawn = np.random.default_rng(count).choice(count, min(SAMPLED, count), replace=False)
-    return np.unique(np.concatenate((drawn[: SAMPLED - 4], edges[(edges >= 0) & (edges < count)])))
+    others = max(0, min(SAMPLED, MOST_SAMPLED // max(long, 1)) - 4)
+    return np.unique(np.concatenate((drawn[:others], edges[(edges >= 0) & (edges < count)])))
 
 
 def _where(matrix: Matrix, offset: int) -> str:
