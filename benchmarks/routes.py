@@ -253,7 +253,7 @@ def main():
                 tried = choices(device, problem, wanted.seed)
                 for one in tried:
                     if binary(one) not in futures:
-                        futures[binary(one)] = compiler.ahead(one, fingerprint)
+                        futures[binary(one)] = compiler.ahead(one, problem.desc, fingerprint)
                 plans.append((problem, tried))
             problem, tried = plans.pop(0)
             if (rest := end - time.monotonic()) <= 0:

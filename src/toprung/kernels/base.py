@@ -295,6 +295,11 @@ class KernelFamily(ABC):
         """Return the source of the launch that takes longest to compile; None where nothing of ours is compiled."""
         return None
 
+    def sources(self, device: Device, desc: Desc, config: KernelConfig) -> list[Source]:
+        """Return what ``compile`` will compile for a product, so that others can do it before; small launches may be missing."""
+        one = self.source(device, config)
+        return [one] if one is not None else []
+
     def space(self, device: Device, desc: Desc) -> Axes:
         """Return the axes of a search for a product; empty where there is nothing to search."""
         return {}

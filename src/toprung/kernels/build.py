@@ -23,7 +23,7 @@ from toprung.kernels.record import KernelRecord, LibraryKernel, Options, Own, ke
 from toprung.paths import cache_dir, publish
 from toprung.tile import Tile
 
-__all__ = ["Compiled", "Own", "build", "guard", "keep", "kernel_of", "loaded", "source_kernel"]
+__all__ = ["Compiled", "Own", "build", "guard", "is_kept", "keep", "kernel_of", "loaded", "source_kernel"]
 
 FORMAT = "toprung binary 4"
 
@@ -106,6 +106,11 @@ def keep(source: Source, fingerprint: str, binary: bytes) -> None:
     """
     with suppress(OSError):
         publish(_place(source, fingerprint), hashlib.sha256(binary).digest() + binary)
+
+
+def is_kept(source: Source, fingerprint: str) -> bool:
+    """Return True if a binary is in the cache under a session's fingerprint; whoever loads it finds out whether it is whole."""
+    return _place(source, fingerprint).exists()
 
 
 def _place(source: Source, fingerprint: str) -> Path:

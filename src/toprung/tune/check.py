@@ -143,7 +143,9 @@ def check(
                     others = [c for c in first_use_candidates(device, problem, path, store, machine, order) if c != mine.candidate]
                 else:
                     mine, others = check_candidates(device, problem, path, mine, store, machine, order)
-                plans.append((problem, path, mine, others, [compiler.ahead(c, fingerprint) for c in (mine.candidate, *others)]))
+                plans.append(
+                    (problem, path, mine, others, [compiler.ahead(c, problem.desc, fingerprint) for c in (mine.candidate, *others)])
+                )
             if not plans:
                 return
             problem, path, mine, others, futures = plans.pop(0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from collections.abc import Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
@@ -16,7 +17,8 @@ from toprung.backends.base import Source
 from toprung.device import Device
 from toprung.dispatch.selection import Candidate
 from toprung.errors import ToprungError
-from toprung.kernels.build import keep
+from toprung.gemm.desc import Desc
+from toprung.kernels.build import is_kept, keep
 from toprung.oracle.problem import Problem
 from toprung.tune.worker import outlive_nobody
 
@@ -37,10 +39,16 @@ def cores() -> int:
 def compile_one(source: Source, arch: str, fingerprint: str) -> str:
     """Compile one binary into the cache; return the error message, empty on success. Runs in a process of its own."""
     try:
-        keep(source, fingerprint, nvrtc.compile_cubin(source, arch).code)
+        if not is_kept(source, fingerprint):
+            keep(source, fingerprint, nvrtc.compile_cubin(source, arch).code)
     except ToprungError as error:
         return str(error)
     return ""
+
+
+def compile_all(sources: Sequence[Source], arch: str, fingerprint: str) -> str:
+    """Compile what a product's launches need, up to the first that does not compile; return its message."""
+    return next(filter(None, (compile_one(source, arch, fingerprint) for source in sources)), "")
 
 
 def rank_one(device: Device, problem: Problem) -> list[Candidate]:
@@ -60,18 +68,18 @@ class Compiler:
         if device.kind == "gpu":
             self._pool = ProcessPoolExecutor(self.width, get_context("spawn"), _behind)
 
-    def ahead(self, candidate: Candidate, fingerprint: str) -> Future[str] | None:
-        """Start compiling a candidate; return None where the worker has to compile it."""
+    def ahead(self, candidate: Candidate, desc: Desc, fingerprint: str) -> Future[str] | None:
+        """Start compiling a product's candidate; return None where the worker has to compile it."""
         if self._pool is None or self._device.backend != "cuda" or not fingerprint:
             return None
         try:
-            source = candidate.family.source(self._device, candidate.config)
+            sources = candidate.family.sources(self._device, desc, candidate.config)
         except ToprungError:
             return None  # the worker reports the error
-        if source is None:
+        if not sources:
             return None
         try:
-            return self._pool.submit(compile_one, source, self._device.arch, fingerprint)
+            return self._pool.submit(compile_all, sources, self._device.arch, fingerprint)
         except (BrokenProcessPool, RuntimeError):
             return None  # a compiler that crashed: the worker finds out by itself, where a crash is recorded
 

@@ -89,7 +89,7 @@ def plan(lane: Lane, compiler: Compiler, problem: Problem, precision: str, store
     for known in (None, order) if order else (None,):  # compile what needs no ranking meanwhile
         for candidate in first_use_candidates(lane.device, problem, precision, store, lane.machine, known):
             if candidate not in made:
-                made[candidate] = compiler.ahead(candidate, fingerprint)
+                made[candidate] = compiler.ahead(candidate, problem.desc, fingerprint)
     for future in made.values():
         if future is not None:
             future.exception()  # wait; the worker reports an error itself

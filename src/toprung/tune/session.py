@@ -405,7 +405,7 @@ class Tuner:
                     if over():
                         break
                     continue
-                pending.append((candidate, compiler.ahead(candidate, fingerprint)))
+                pending.append((candidate, compiler.ahead(candidate, shape.problem.desc, fingerprint)))
             if not pending:
                 break
             candidate, message = _first_ready(pending)

@@ -20,7 +20,7 @@ from toprung.kernels.base import TEST_EDGE, TEST_SLICES, Axes, KernelConfig, Ker
 from toprung.kernels.epilogue import EVERY
 from toprung.kernels.hopper_fp32x.config import CHUNK, TWICE, Fp32xConfig, Variant
 from toprung.kernels.hopper_fp32x.cost import COSTS, configs, most_slices, seconds, select_config, waves
-from toprung.kernels.hopper_fp32x.launches import Fp32xLaunches, SplitOperand
+from toprung.kernels.hopper_fp32x.launches import Fp32xLaunches, SplitOperand, sources_of
 from toprung.kernels.hopper_fp32x.sizes import LIMIT, panels, supported, trimmed, workspace_bytes
 from toprung.kernels.hopper_fp32x.sources import product_source, reduce_source, split_source
 from toprung.kernels.split_k import whole_slices
@@ -133,6 +133,12 @@ class HopperFp32x(KernelFamily):
     def source(self, device: Device, config: KernelConfig) -> Source | None:
         """Return the product's source."""
         return product_source(config.variant) if isinstance(config, Fp32xConfig) else None
+
+    def sources(self, device: Device, desc: Desc, config: KernelConfig) -> list[Source]:
+        """Return the sources of all launches."""
+        assert isinstance(desc, GemmDesc)
+        taken = _as_taken(device, desc, config)
+        return sources_of(desc, taken.variant, trimmed(desc.K, taken.slices))
 
     def space(self, device: Device, desc: Desc) -> Axes:
         """Return the variants' axes, and slices that fill the device or are few."""

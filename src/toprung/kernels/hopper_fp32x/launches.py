@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from toprung.backends.base import Session
+from toprung.backends.base import Session, Source
 from toprung.backends.overlap import Overlapping
 from toprung.errors import LaunchError, Unsupported
 from toprung.gemm.desc import GemmDesc
@@ -102,6 +102,22 @@ def _copied(session: Session, to: int, source: int, nbytes: int, queue: Any) -> 
         raise LaunchError(f"the operand cannot be copied: {status.name}")
 
 
+def sources_of(
+    call: GemmDesc, variant: Variant, slices: int, splitting: tuple[int, int] | None = None, epilogue: Epilogue | None = None,
+    **more: int,
+) -> list[Source]:  # fmt: skip
+    """Return the sources of the product, of the splitting pass and, with several slices of K, of what adds them."""
+    last = epilogues.defines(epilogue)  # of the launch that writes C
+    writes = {**last, **({"ODD_C": 1} if call.widths[2] == 1 else {})}
+    product = product_source(variant, **more, **(writes if slices == 1 else {}))
+    return [product, split_source(*(splitting or pass_of(call, slices))), *([reduce_source(**last)] if slices > 1 else [])]
+
+
+def pass_of(call: GemmDesc, slices: int) -> tuple[int, int]:
+    """Return the blocks of a cluster and the elements that a thread holds in the splitting pass of both operands."""
+    return spread(depth_of(call.K, slices), call.trans_a or not call.trans_b)
+
+
 class Fp32xLaunches(Launches):
     """A product that is ready to run, as often as wanted, from any thread, on any stream of its session's context.
 
@@ -135,18 +151,15 @@ class Fp32xLaunches(Launches):
         self.why += f" and {self.slices} slices of K" * (self.slices > 1)
         self.panels = panels(call, limit) if call.M and call.N else []
         self.workspace_bytes = workspace_bytes(call, limit, self.slices)
-        across = call.trans_a or not call.trans_b
-        self.cluster, self.held = splitting or spread(depth_of(call.K, self.slices), across)
+        self.cluster, self.held = splitting or pass_of(call, self.slices)
         self._count = Counter(session)
         self._steps: dict[int, list[Step]] = {}
         self._with: WeakKeyDictionary[SplitOperand, dict[int, list[Step]]] = WeakKeyDictionary()
         if self.panels:
-            last = epilogues.defines(epilogue)  # of the launch that writes C
-            writes = {**last, **({"ODD_C": 1} if call.widths[2] == 1 else {})}
-            self.product = kernel_of(session, product_source(self.variant, **more, **(writes if self.slices == 1 else {})))
-            kernel_of(session, split_source(self.cluster, self.held))
-            if self.slices > 1:
-                self.reduce = kernel_of(session, reduce_source(**last))
+            sources = sources_of(call, self.variant, self.slices, (self.cluster, self.held), epilogue, **more)
+            self.product, _, *adding = (kernel_of(session, source) for source in sources)
+            if adding:
+                self.reduce = adding[0]
 
     def starter(self) -> Run:
         """Return ``run``, which serves all threads: it holds the stream's workspace while it launches."""

@@ -56,13 +56,18 @@ SPACE = {"CONSUMERS": (2, 1), "BN": (128, 64, 32), "STAGES": (4, 6, 8, 5, 3), "G
 """See ``InflightConfig``."""
 
 
+def source_of(desc: GemmDesc, config: InflightConfig, epilogue: Epilogue | None = None) -> Source:
+    """Return the source of a product's launch."""
+    macros = {**epilogues.defines(epilogue), **types(desc)}
+    return product_source(config, desc.trans_a, desc.trans_b, *aligned(desc), **macros)
+
+
 class InflightLaunches(Launches):
     """The one launch of a product."""
 
     def __init__(self, session: Session, desc: GemmDesc, config: InflightConfig, epilogue: Epilogue | None = None) -> None:
-        macros = {**epilogues.defines(epilogue), **types(desc)}
         size_a, size_b = ELEMENT_BYTES[desc.type_a], ELEMENT_BYTES[desc.type_b]
-        kernel = kernel_of(session, product_source(config, desc.trans_a, desc.trans_b, *aligned(desc), **macros))
+        kernel = kernel_of(session, source_of(desc, config, epilogue))
         groups = blocks(desc, config, session.device.compute_units)
         i, long = np.int32, np.int64
         self._count = Counter(session)
@@ -185,6 +190,11 @@ class HopperInflight(KernelFamily):
         """Return the kernel, of operands that lie as they come."""
         assert isinstance(config, InflightConfig)
         return product_source(config)
+
+    def sources(self, device: Device, desc: Desc, config: KernelConfig) -> list[Source]:
+        """Return the kernel, of operands that lie as the product's."""
+        assert isinstance(desc, GemmDesc) and isinstance(config, InflightConfig)
+        return [source_of(desc, config)]
 
     def space(self, device: Device, desc: Desc) -> Axes:
         """Return the axes of ``InflightConfig``."""

@@ -109,5 +109,10 @@ class HopperInflightSplitK(KernelFamily):
         assert isinstance(config, PartsConfig)
         return parts_source(config, GemmDesc(1, 1, 1))
 
+    def sources(self, device: Device, desc: Desc, config: KernelConfig) -> list[Source]:
+        """Return the sources of both launches."""
+        assert isinstance(desc, GemmDesc) and isinstance(config, PartsConfig)
+        return [parts_source(config, desc), reduce_source()]
+
 
 FAMILY = HopperInflightSplitK()

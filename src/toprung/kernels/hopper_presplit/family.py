@@ -20,7 +20,7 @@ from toprung.kernels.epilogue import EVERY
 from toprung.kernels.hopper import is_hopper
 from toprung.kernels.hopper_fp32x.launches import SplitOperand
 from toprung.kernels.hopper_fp32x.sizes import LIMIT
-from toprung.kernels.hopper_fp32x.sources import split_source
+from toprung.kernels.hopper_fp32x.sources import split_source, spread
 from toprung.kernels.hopper_inflight.config import CHUNK, on_words, tiles
 from toprung.kernels.hopper_inflight.family import DEEPEST, SHALLOWEST
 from toprung.kernels.hopper_presplit.config import PresplitConfig, product_source
@@ -116,6 +116,11 @@ class HopperPresplit(KernelFamily):
         """Return the product's source, of operands that lie as they come."""
         assert isinstance(config, PresplitConfig)
         return product_source(config, GemmDesc(1, 1, 1))
+
+    def sources(self, device: Device, desc: Desc, config: KernelConfig) -> list[Source]:
+        """Return the sources of the product and of the pass that splits B."""
+        assert isinstance(desc, GemmDesc) and isinstance(config, PresplitConfig)
+        return [product_source(config, desc), split_source(*spread(desc.K, not desc.trans_b))]
 
 
 def launches_of(desc: GemmDesc, config: PresplitConfig, units: int) -> int:

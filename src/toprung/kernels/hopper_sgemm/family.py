@@ -22,7 +22,7 @@ from toprung.kernels.base import TEST_EDGE, TEST_SLICES, Axes, KernelConfig, Ker
 from toprung.kernels.epilogue import EVERY
 from toprung.kernels.hopper_sgemm.config import FIRST, LARGEST_STEP, SgemmConfig, lay_source, product_source
 from toprung.kernels.hopper_sgemm.cost import direct_a, direct_b, narrow_c, predicted, select_variant, supported, unfit
-from toprung.kernels.hopper_sgemm.launches import SgemmLaunches, launches, panels, workspace_bytes
+from toprung.kernels.hopper_sgemm.launches import SgemmLaunches, launches, panels, product_defines, workspace_bytes
 
 LEAST = 1 << 19
 """Results of C from which on the kernel is weighed: below, adding parts of its large tiles takes longer than computing them,
@@ -128,6 +128,12 @@ class HopperSgemm(KernelFamily):
         """Return the product's source."""
         assert isinstance(config, SgemmConfig)
         return product_source(config)
+
+    def sources(self, device: Device, desc: Desc, config: KernelConfig) -> list[Source]:
+        """Return the sources of the product with β = 0 and, where there is something to lay out, of the layout pass."""
+        assert isinstance(desc, GemmDesc) and isinstance(config, SgemmConfig)
+        laid = [] if direct_a(desc, config) and direct_b(desc) else [lay_source()]
+        return [product_source(config, **product_defines(desc, config, device.compute_units)), *laid]
 
     def space(self, device: Device, desc: Desc) -> Axes:
         """Return the axes for large products, where the device has what the kernel is written for."""
