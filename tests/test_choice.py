@@ -155,7 +155,13 @@ def kept(shares: list[float | None], within: float = 1.05) -> float:
     return sum(s <= within for s in known) / len(known)
 
 
-def test_what_runs_is_near_the_best_on_shapes_it_was_not_fitted_to() -> None:
+@pytest.fixture
+def with_gaps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Predict for the text that was recorded, which wrote narrow pieces of C directly."""
+    monkeypatch.setattr(blocks, "is_regrouped", lambda tile, vc: False)
+
+
+def test_what_runs_is_near_the_best_on_shapes_it_was_not_fitted_to(with_gaps: None) -> None:
     device, shapes = held()
     shares = [one.shares(now(device, one.problem)) for one in shapes]
     known = [s for s in shares if s is not None]
@@ -166,14 +172,14 @@ def test_what_runs_is_near_the_best_on_shapes_it_was_not_fitted_to() -> None:
     assert kept(shares) >= max(before, theirs) + 0.25
 
 
-def test_large_tiles_alone_are_noticed_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_tiles_alone_are_noticed_there(with_gaps: None, monkeypatch: pytest.MonkeyPatch) -> None:
     device, shapes = held()
     all_tiles = kept([one.shares(now(device, one.problem)) for one in shapes])
     monkeypatch.setattr(blocks, "BLOCKS", tuple(c for c in blocks.BLOCKS if c.tile.BM * c.tile.BN >= 64 * 64))
     assert kept([one.shares(now(device, one.problem)) for one in shapes]) < all_tiles - 0.08
 
 
-def test_cublas_is_told_from_ours_where_they_differ() -> None:
+def test_cublas_is_told_from_ours_where_they_differ(with_gaps: None) -> None:
     device, shapes = held()
     sides: dict[bool, list[bool]] = {True: [], False: []}
     for one in shapes:

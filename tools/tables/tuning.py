@@ -17,7 +17,8 @@ from toprung.dispatch.ranking import members, ratio
 from toprung.dispatch.selection import Candidate, decoded
 from toprung.errors import BadRecord, UnknownName
 from toprung.gemm.classes import problem_class
-from toprung.kernels.base import NoConfig
+from toprung.kernels.base import NoConfig, TileConfig
+from toprung.kernels.blocks import is_regrouped
 from toprung.lab.harness.results import problem_name, read
 from toprung.oracle.gemm import Gemm
 from toprung.oracle.gemv import Gemv
@@ -219,12 +220,19 @@ def vendor() -> Candidate:
     return Candidate(members("fp32", own=False)[0], NoConfig())
 
 
+def outdated(candidate: Candidate) -> bool:
+    """Return True if a time of ``routes.json`` is not a candidate's any more: its lanes exchange narrow pieces of C since."""
+    config = candidate.config
+    return isinstance(config, TileConfig) and candidate.kernel == "tiled" and is_regrouped(config.tile, dict(config.options)["VC"])
+
+
 def _routes(record: Mapping[str, Any]) -> list[str]:
     device, classes = device_of(record), dict[str, list[tuple[float | None, ...]]]()
     for one in drawn(record):
         if one.held:
-            ways = (one.timed[0][0], vendor(), now(device, one.problem))
-            classes.setdefault(problem_class(one.problem.desc), []).append(tuple(one.shares(way) for way in ways))
+            today = now(device, one.problem)
+            ways = one.shares(one.timed[0][0]), one.shares(vendor()), None if outdated(today) else one.shares(today)
+            classes.setdefault(problem_class(one.problem.desc), []).append(ways)
     lines = ["| class | shapes | ours before | always cuBLAS | now | of them not measured |", "|---|---:|---:|---:|---:|---:|"]
     everything = [s for found in classes.values() for s in found]
     for title, shares in [*sorted(classes.items()), ("all", everything)]:

@@ -113,15 +113,16 @@ def block_cycles(
     units: int,
     lanes: int,
     p: BlockModel = BLOCK,
+    regrouped: bool = False,
 ) -> float:
     """Return the cycles of a block kernel.
 
     Blocks are dealt out in waves of ``resident`` an SM, the last wave with what is left, not evenly if there were
     others. A wave takes as long as its multiply-adds on the lanes that its work-items fill, at the tile's efficiency, better
     where they fill only some, longer where operands are read in narrow pieces, and waits in each iteration of its loop; then it
-    writes, ``vc`` floats at a time. Slices add a second pass, which moves the parts, or computes where in C its accesses lie, for
-    ``wide`` floats at a time. Nothing takes less than memory needs for the operands, and the L2 for what each block reads
-    of them.
+    writes, ``vc`` floats at a time, neighbours side by side where they are ``regrouped``. Slices add a second pass, which moves the
+    parts, or computes where in C its accesses lie, for ``wide`` floats at a time. Nothing takes less than memory needs for the
+    operands, and the L2 for what each block reads of them.
     """
     bk, items = tile.BK or 1, tile.work_items
     iterations = math.ceil(math.ceil(desc.K / bk) / slices)
@@ -133,9 +134,10 @@ def block_cycles(
     each += p.narrow["BT" if desc.trans_b else "B"] * (1 / vb - 0.25) / tile.BM
     waiting = iterations * (p.iteration + p.load * (tile.BM * bk / va + bk * tile.BN / vb) / items)
     pieces = vec / min(vc, vec)
+    gaps = 1.0 if regrouped else pieces
     stores = (tile.TM or 1) * (tile.TN or 1) / vec * pieces
 
-    each_result = p.result * math.pow(pieces, p.scattered) * math.pow((tile.TM or 1) * (tile.TN or 1) / 32, p.piece)
+    each_result = p.result * math.pow(gaps, p.scattered) * math.pow((tile.TM or 1) * (tile.TN or 1) / 32, p.piece)
 
     def wave(count: int) -> float:
         results = count * block
@@ -147,7 +149,7 @@ def block_cycles(
     rest = min(resident, math.ceil(left / units + (UNEVEN if whole and left else 0.0)))
     total = (whole * wave(resident) if whole else 0.0) + (wave(rest) if rest else 0.0)
     read, made = desc.batch * (desc.M + desc.N) * desc.K, desc.batch * desc.M * desc.N
-    written = made * p.written * (math.pow(pieces, p.scattered_memory) if slices == 1 else 1.0)
+    written = made * p.written * (math.pow(gaps, p.scattered_memory) if slices == 1 else 1.0)
     memory = 4 * (read + written) / p.memory
     cache = 4 * groups * depth * (tile.BM + tile.BN) / p.cache
     total = math.pow(total**FUNNEL + memory**FUNNEL + cache**FUNNEL, 1 / FUNNEL)

@@ -23,8 +23,19 @@
 // Idea: one text for every layout and shape. Both operands end as As[k][m] and Bs[k][n], however they are stored. Rows and columns
 // beyond the edge are the last ones again, computed and not stored: a minimum, taken before the loop. The incomplete tile
 // of K comes first, zeros filled in, so that no other load in the loop is guarded, at the edge or inside.
+// Where C is written in narrower accesses than pieces (VC < VEC), lanes of a warp exchange what they have through the local memory
+// where the tiles were, so that neighbours write neighbours: written directly, every access of a warp has gaps.
 
 #include "../include/block.cl"
+
+#define IN_A (STAGES * BK * (BM + PADA) >= ALL * VEC) // there is room in As for a piece of each work-item
+#define IN_B (STAGES * BK * (BN + PADB) >= ALL * VEC)
+#define REGROUPED (VC < VEC && VEC <= 4 && (IN_A || IN_B)) // blocks.is_regrouped says the same; longer vectors are a CPU's
+#ifdef __OPENCL_VERSION__
+#define LANES_MEET barrier(CLK_LOCAL_MEM_FENCE)
+#else
+#define LANES_MEET __syncwarp()
+#endif
 
 __kernel __attribute__((room_for(DM * DN, 1, 1, RESIDENT))) void
 gemm(__global const float *restrict A, const ulong offset_a, __global const float *restrict B, const ulong offset_b,
@@ -131,6 +142,28 @@ gemm(__global const float *restrict A, const ulong offset_a, __global const floa
     }
 
     C += offset_c + which * stride_c + get_group_id(1) * stride_slice;
+#if REGROUPED
+    LPTR float *row = IN_A ? &As[0][0][0] : &Bs[0][0][0];
+    row += warp * (LM * LN * VEC);
+    const uint m1 = m0 + warp / (BN / WN) * WM, n1 = n0 + warp % (BN / WN) * WN;
+    UNROLL for (int i = 0; i < TM; ++i) {
+        UNROLL for (int j = 0; j < TN / VEC; ++j) {
+            LOCAL_V(VEC, &row[lane * VEC]) = alpha * whole[i][j];
+            LANES_MEET; // their pieces are LM rows of SN floats now
+            UNROLL for (int f = 0; f < VEC / VC; ++f) {
+                const int at = (f * (LM * LN) + lane) * VC;
+                const uint m = m1 + at / SN * VM + i / VM * SM + i % VM, n = n1 + j * SN + at % SN;
+                if (m < M && n < N) {
+                    const index_t c = (index_t)m * ldc + n;
+                    VECTOR(VC) result = LOCAL_V(VC, &row[at]);
+                    if (beta != 0.0f) result = MULTIPLY_ADD(VC, beta, GLOBAL_V(VC, &C[c]), result);
+                    GLOBAL_V(VC, &C[c]) = result;
+                }
+            }
+            LANES_MEET;
+        }
+    }
+#else
     UNROLL for (int i = 0; i < TM; ++i) {
         const uint m = m0 + tm + i / VM * SM + i % VM;
         if (m < M) {
@@ -147,4 +180,5 @@ gemm(__global const float *restrict A, const ulong offset_a, __global const floa
             }
         }
     }
+#endif
 }
