@@ -115,7 +115,7 @@ class Uncompiled:
     def __init__(self, device: Any) -> None:
         """Nothing to start."""
 
-    def ahead(self, candidate: Candidate, fingerprint: str) -> None:
+    def ahead(self, candidate: Candidate, desc: Any, fingerprint: str) -> None:
         """Nothing is compiled."""
 
     def close(self) -> None:

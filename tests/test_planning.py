@@ -358,7 +358,7 @@ class Uncompiled:
     def __init__(self, device: Device) -> None:
         """Nothing to start."""
 
-    def ahead(self, candidate: Candidate, fingerprint: str) -> None:
+    def ahead(self, candidate: Candidate, desc: Any, fingerprint: str) -> None:
         """Nothing is compiled."""
 
     def rank(self, problem: Problem) -> None:
