@@ -251,6 +251,11 @@ class TestSampled:
             assert len(set(drawn.tolist())) == len(drawn) <= 16
             assert {0, count - 1} <= set(drawn.tolist()) <= set(range(count))
 
+    def test_of_very_long_columns_the_edges_are_left(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert check._sample(150, check.MOST_SAMPLED).tolist() == [0, 1, 148, 149]
+        monkeypatch.setattr(check, "MOST_SAMPLED", 1000)
+        assert not verdict(self.problem, lambda c, flat: c.__setitem__((103, 85), 7.0)).right
+
 
 def test_distributions_by_name() -> None:
     assert distribution("T2") is DISTRIBUTIONS["T2"]

@@ -1,0 +1,92 @@
+"""``tiled`` where C is written in narrower accesses than pieces: lanes exchange their results, whatever tile, edge and stride."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import trial
+from conftest import require
+from toprung.backends import nvrtc
+from toprung.backends.base import Session, Source
+from toprung.device import Device
+from toprung.dispatch.selection import Candidate
+from toprung.kernels import blocks
+from toprung.kernels.base import TileConfig
+from toprung.kernels.tiled import family as tiled
+from toprung.kernels.tiled.family import FAMILY, configured
+from toprung.kernels.tiled.record import RECORD
+from toprung.oracle.gemm import Gemm
+from toprung.tune.measure import Measurer
+from toprung.tune.trial import Sampled, Trial
+
+PRODUCTS = (
+    Gemm(67, 61, 37), Gemm(33, 46, 20, ldc=50, alpha=-2.0, beta=0.5), Gemm(19, 53, 9, trans="TT", batch=3, beta=1.0),
+    Gemm(130, 131, 19, trans="TN", ldc=259), Gemm(5, 3, 7, trans="NT", batch=9), Gemm(65, 66, 300),
+)  # fmt: skip
+
+
+def configs(device: Device, product: Gemm, step: int) -> list[TileConfig]:
+    """Return every so many of the table's tiles, with accesses as narrow as the product asks for, where the device allows them."""
+    a, b, _ = product.desc.widths
+    found = []
+    for one in blocks.BLOCKS[::step]:
+        tile = replace(one.tile, VA=min(a, one.tile.TM or 1), VB=min(b, one.tile.TN or 1))
+        config = configured(device, product.desc, replace(one, tile=tile), 1)
+        if not RECORD.refused(config, device):
+            found.append(config)
+    return found
+
+
+def results(session: Session, product: Gemm, step: int) -> list[Sampled]:
+    """Return what verification says of each tile."""
+    candidates = tuple(Candidate(FAMILY, config) for config in configs(session.device, product, step))
+    trial_ = Trial(product, candidates, turns=1, least=1, sample_seconds=1e-4)
+    return list(Measurer(session).run(trial_).sampled)
+
+
+@pytest.mark.parametrize("product", PRODUCTS[1:3], ids=str)
+def test_every_result_is_where_it_belongs(session: Session, product: Gemm) -> None:
+    found = results(session, product, 9)
+    assert len(found) >= 2 and [s.message for s in found if s.status != "right"] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("product", PRODUCTS, ids=str)
+def test_every_result_is_where_it_belongs_with_every_tile(session: Session, product: Gemm) -> None:
+    found = results(session, product, 1)
+    assert len(found) >= 12 and [s.message for s in found if s.status != "right"] == []
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("at / SN * VM", "at / SN"),
+        ("if (m < M && n < N) {", "if (m < M) {"),
+        ("&row[lane * VEC]", "&row[(lane ^ 1) * VEC]"),
+        ("row += warp * (LM * LN * VEC);", ""),
+    ],
+)
+def test_a_planted_bug_is_found(
+    session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, right: str, wrong: str
+) -> None:  # fmt: skip
+    monkeypatch.setattr(tiled, "RECORD", trial.altered(RECORD, tmp_path, (right, wrong)))
+    assert {s.status for s in results(session, Gemm(67, 61, 37, ldc=70), 13)} == {"wrong"}
+
+
+def test_the_text_exchanges_where_the_model_says_so() -> None:
+    require(not nvrtc.missing(), f"CUDA: {nvrtc.missing()}")
+    device, answers = nvrtc.device_of("sm_90"), set()
+    tight = replace(blocks.BLOCKS[0], tile=replace(blocks.BLOCKS[13].tile, BM=16, BN=16, BK=4, STAGES=1, PADA=0, PADB=0))
+    for product in (Gemm(64, 64, 64), Gemm(64, 62, 64), Gemm(63, 61, 59)):
+        for one in (*blocks.BLOCKS[::9], tight):
+            config = configured(device, product.desc, replace(one, tile=replace(one.tile, VA=1, VB=1)), 1)
+            said = blocks.is_regrouped(config.tile, dict(config.options)["VC"])
+            made = FAMILY.source(device, config)
+            head = made.text[: made.text.index("__kernel __attribute__")]
+            check = f"{head}\n#if REGROUPED != {int(said)}\n#error the model says otherwise\n#endif\n__kernel void gemm() {{}}\n"
+            assert nvrtc.compile_cubin(Source("head", check, "gemm", made.defines, made.language), "sm_90").code
+            answers.add(said)
+    assert answers == {True, False}
