@@ -65,8 +65,8 @@ def test_every_result_is_where_it_belongs_with_every_tile(session: Session, prod
     [
         ("at / SN * VM", "at / SN"),
         ("if (m < M && n < N) {", "if (m < M) {"),
-        ("&row[lane * VEC]", "&row[(lane ^ 1) * VEC]"),
-        ("row += warp * (LM * LN * VEC);", ""),
+        ("PLACE(mine + lane * VEC)", "PLACE(mine + (lane ^ 1) * VEC)"),
+        ("mine = warp * (LM * LN * VEC)", "mine = 0"),
     ],
 )
 def test_a_planted_bug_is_found(

@@ -159,8 +159,7 @@ def width_of_c(desc: GemmDesc, tile: Tile, slices: int) -> int:
 def is_regrouped(tile: Tile, vc: int) -> bool:
     """Return True if ``tiled``'s lanes exchange results to write ``vc`` floats at a time; its text (REGROUPED) says the same."""
     vec, deep = tile.VEC or 1, (tile.STAGES or 1) * (tile.BK or 1)
-    room = deep * max(tile.BM + (tile.PADA or 0), tile.BN + (tile.PADB or 0))
-    return vc < vec <= 4 and room >= tile.work_items * vec
+    return vc < vec <= 4 and deep * max(tile.BM, tile.BN) >= tile.work_items * vec
 
 
 def layout_options(desc: GemmDesc, tile: Tile, options: dict[str, int], width: int) -> tuple[tuple[str, int], ...]:

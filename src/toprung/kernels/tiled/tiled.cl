@@ -28,8 +28,9 @@
 
 #include "../include/block.cl"
 
-#define IN_A (STAGES * BK * (BM + PADA) >= ALL * VEC) // there is room in As for a piece of each work-item
-#define IN_B (STAGES * BK * (BN + PADB) >= ALL * VEC)
+#define IN_A (STAGES * BK * BM >= ALL * VEC) // there is room in As for a piece of each work-item
+#define IN_B (STAGES * BK * BN >= ALL * VEC)
+#define PLACE(l) (IN_A ? &As[(l) / (BK * BM)][(l) / BM % BK][(l) % BM] : &Bs[(l) / (BK * BN)][(l) / BN % BK][(l) % BN])
 #define REGROUPED (VC < VEC && VEC <= 4 && (IN_A || IN_B)) // blocks.is_regrouped says the same; longer vectors are a CPU's
 #ifdef __OPENCL_VERSION__
 #define LANES_MEET barrier(CLK_LOCAL_MEM_FENCE)
@@ -143,19 +144,18 @@ gemm(__global const float *restrict A, const ulong offset_a, __global const floa
 
     C += offset_c + which * stride_c + get_group_id(1) * stride_slice;
 #if REGROUPED
-    LPTR float *row = IN_A ? &As[0][0][0] : &Bs[0][0][0];
-    row += warp * (LM * LN * VEC);
+    const int mine = warp * (LM * LN * VEC); // of this warp, from here on
     const uint m1 = m0 + warp / (BN / WN) * WM, n1 = n0 + warp % (BN / WN) * WN;
     UNROLL for (int i = 0; i < TM; ++i) {
         UNROLL for (int j = 0; j < TN / VEC; ++j) {
-            LOCAL_V(VEC, &row[lane * VEC]) = alpha * whole[i][j];
+            LOCAL_V(VEC, PLACE(mine + lane * VEC)) = alpha * whole[i][j];
             LANES_MEET; // their pieces are LM rows of SN floats now
             UNROLL for (int f = 0; f < VEC / VC; ++f) {
                 const int at = (f * (LM * LN) + lane) * VC;
                 const uint m = m1 + at / SN * VM + i / VM * SM + i % VM, n = n1 + j * SN + at % SN;
                 if (m < M && n < N) {
                     const index_t c = (index_t)m * ldc + n;
-                    VECTOR(VC) result = LOCAL_V(VC, &row[at]);
+                    VECTOR(VC) result = LOCAL_V(VC, PLACE(mine + at));
                     if (beta != 0.0f) result = MULTIPLY_ADD(VC, beta, GLOBAL_V(VC, &C[c]), result);
                     GLOBAL_V(VC, &C[c]) = result;
                 }
