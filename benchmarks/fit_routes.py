@@ -169,6 +169,7 @@ class Products(Fit):
     def model(self, values):
         """See ``Fit``."""
         values = {**self.fixed, **values}
+        # the records are of a text whose lanes did not exchange narrow results: ``regrouped`` stays False
         p, found = built(cost_model.BLOCK, {n: values[n] for n in self.cycles}), []
         units, lanes, hz = self.device.compute_units, self.device.lanes or 128, cost_model.hz(self.device)
         for (desc, tile, i, slices, vc), t, *_ in self.rows:

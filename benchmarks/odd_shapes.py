@@ -24,15 +24,14 @@ import torch
 import toprung
 from toprung.arrays.base import Home
 from toprung.arrays.sessions import session_at
-from toprung.backends.base import Session, Source
+from toprung.backends.base import Session
 from toprung.device import Device
 from toprung.dispatch.ranking import ranked
 from toprung.dispatch.selection import Candidate
 from toprung.execute.executable import Executable
 from toprung.gemm.desc import GemmDesc
 from toprung.kernels.hopper_sgemm import cost
-from toprung.kernels.hopper_sgemm.config import VARIANTS, lay_source, product_source
-from toprung.kernels.hopper_sgemm.launches import product_defines
+from toprung.kernels.hopper_sgemm.config import VARIANTS
 from toprung.kernels.registry import family
 from toprung.lab.harness import results
 from toprung.lab.harness.environment import environment
@@ -79,19 +78,10 @@ def candidates(device: Device, desc: GemmDesc) -> list[Candidate]:
     return list(dict.fromkeys(found))
 
 
-def sources_of(device: Device, desc: GemmDesc, candidate: Candidate) -> list[Source | None]:
-    """Return the sources that take longest to compile, as the launches will ask for them."""
-    config: Any = candidate.config
-    if candidate.kernel != "hopper_sgemm":
-        return [candidate.family.source(device, config)]
-    return [product_source(config, **product_defines(desc, config, device.compute_units))]
-
-
 def compile_all(session: Session, asked: list[tuple[GemmDesc, list[Candidate]]]) -> None:
     """Compile everything on all cores into the build cache."""
     device, fingerprint = session.device, session.fingerprint()
-    wanted = {str(s): s for desc, some in asked for one in some for s in sources_of(device, desc, one) if s is not None}
-    wanted["lay"] = lay_source()
+    wanted = {str(s): s for desc, some in asked for one in some for s in one.family.sources(device, desc, one.config)}
     with ProcessPoolExecutor(cores(), get_context("spawn")) as pool:
         todo: list[Future[str]] = [pool.submit(compile_one, s, device.arch, fingerprint) for s in wanted.values()]
         print(f"{len(todo)} sources, {sum(bool(f.result()) for f in todo)} not compiled", flush=True)

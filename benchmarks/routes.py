@@ -34,7 +34,7 @@ from toprung.kernels.hopper_sgemm.family import LEAST
 from toprung.kernels.registry import family
 from toprung.kernels.skinny_model import MOST_SLICES, block_count, iteration_depth, team_tile
 from toprung.kernels.split_k import whole_slices
-from toprung.kernels.tiled.family import configured
+from toprung.kernels.tiled.family import configured, is_regrouped
 from toprung.kernels.tiled.record import RECORD
 from toprung.lab.harness import environment, results
 from toprung.tile import Tile, broken
@@ -99,7 +99,7 @@ def cycles(device, desc, one, slices):
     """Return what the cost model counts of a block. It leaves out the host, the limit of short calls."""
     return cost_model.block_cycles(
         desc, one.tile, one.efficiency, one.resident, slices, width_of_c(desc, one.tile, slices), desc.widths[2],
-        device.compute_units, device.lanes or 128,
+        device.compute_units, device.lanes or 128, regrouped=is_regrouped(configured(device, desc, one, slices)),
     )  # fmt: skip
 
 
@@ -252,15 +252,15 @@ def main():
                 problem = left.pop(0)
                 tried = choices(device, problem, wanted.seed)
                 for one in tried:
-                    if binary(one) not in futures:
-                        futures[binary(one)] = compiler.ahead(one, problem.desc, fingerprint)
+                    if (binary(one), problem.desc) not in futures:
+                        futures[binary(one), problem.desc] = compiler.ahead(one, problem.desc, fingerprint)
                 plans.append((problem, tried))
             problem, tried = plans.pop(0)
             if (rest := end - time.monotonic()) <= 0:
                 print("out of time:", 1 + len(plans) + len(left), "shapes were not measured")
                 break
             for one in tried:
-                future = futures[binary(one)]
+                future = futures[binary(one), problem.desc]
                 if future is not None:
                     future.exception(max(1.0, rest))
             trial = Trial(

@@ -1,4 +1,4 @@
-"""What is compiled ahead of a measurement is what a product's launches ask for, however its operands lie."""
+"""Sources compiled ahead of a measurement are those that a product's launches ask for, however its operands lie."""
 
 from __future__ import annotations
 

@@ -30,6 +30,7 @@ from toprung.kernels.helpers import ADD
 from toprung.kernels.hopper_sgemm import cost as sgemm_cost
 from toprung.kernels.registry import family
 from toprung.kernels.skinny.family import SkinnyConfig
+from toprung.kernels.tiled import family as tiled_family
 from toprung.kernels.tiled.record import RECORD as TILED
 from toprung.lab.harness.results import read
 from toprung.oracle.gemm import Gemm
@@ -158,7 +159,7 @@ def kept(shares: list[float | None], within: float = 1.05) -> float:
 @pytest.fixture
 def with_gaps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Predict for the text that was recorded, which wrote narrow pieces of C directly."""
-    monkeypatch.setattr(blocks, "is_regrouped", lambda tile, vc: False)
+    monkeypatch.setattr(tiled_family, "is_regrouped", lambda config: False)
 
 
 def test_what_runs_is_near_the_best_on_shapes_it_was_not_fitted_to(with_gaps: None) -> None:

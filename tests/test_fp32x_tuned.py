@@ -117,7 +117,7 @@ def test_no_space_has_kernels_of_another_path(device: Device) -> None:
 def test_what_only_a_tuner_tries_compiles_without_spills(variant: Variant) -> None:
     require(not nvrtc.missing(), f"CUDA: {nvrtc.missing()}")
     source = FAMILY.source(H200, Fp32xConfig(variant))
-    assert source is not None and source.defines == product_source(variant).defines, "what is compiled ahead is what runs"
+    assert source is not None and source.defines == product_source(variant).defines
     code = inspect_source(source, "sm_90")
     assert code.spills == 0 and code.counts["HGMMA"] == 6 and code.shared_bytes <= SHARED_BYTES
 

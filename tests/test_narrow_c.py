@@ -18,6 +18,7 @@ from toprung.kernels.base import TileConfig
 from toprung.kernels.tiled import family as tiled
 from toprung.kernels.tiled.family import FAMILY, configured
 from toprung.kernels.tiled.record import RECORD
+from toprung.lab.sass.machine_code import inspect_source
 from toprung.oracle.gemm import Gemm
 from toprung.tune.measure import Measurer
 from toprung.tune.trial import Sampled, Trial
@@ -83,10 +84,23 @@ def test_the_text_exchanges_where_the_model_says_so() -> None:
     for product in (Gemm(64, 64, 64), Gemm(64, 62, 64), Gemm(63, 61, 59)):
         for one in (*blocks.BLOCKS[::9], tight):
             config = configured(device, product.desc, replace(one, tile=replace(one.tile, VA=1, VB=1)), 1)
-            said = blocks.is_regrouped(config.tile, dict(config.options)["VC"])
+            said = tiled.is_regrouped(config)
             made = FAMILY.source(device, config)
             head = made.text[: made.text.index("__kernel __attribute__")]
             check = f"{head}\n#if REGROUPED != {int(said)}\n#error the model says otherwise\n#endif\n__kernel void gemm() {{}}\n"
             assert nvrtc.compile_cubin(Source("head", check, "gemm", made.defines, made.language), "sm_90").code
             answers.add(said)
     assert answers == {True, False}
+
+
+@pytest.mark.parametrize("product", [Gemm(99, 101, 103, batch=100), Gemm(235, 222, 32, trans="TN", batch=9)], ids=str)
+def test_the_exchange_spills_nothing_and_waits_for_lanes_alone(product: Gemm) -> None:
+    require(not nvrtc.missing(), f"CUDA: {nvrtc.missing()}")
+    device = nvrtc.device_of("sm_90")
+    for config in configs(device, product, 8):
+        made = FAMILY.source(device, config)
+        direct = inspect_source(replace(made, text=made.text.replace("#if REGROUPED", "#if 0")), "sm_90").counts
+        code = inspect_source(made, "sm_90")
+        assert code.spills == 0 and code.counts["BAR"] == direct["BAR"], config
+        stored = [sum(n for name, n in counts.items() if name.startswith("STS")) for counts in (code.counts, direct)]
+        assert (stored[0] > stored[1]) == tiled.is_regrouped(config), config

@@ -18,7 +18,7 @@ from toprung.dispatch.selection import Candidate, decoded
 from toprung.errors import BadRecord, UnknownName
 from toprung.gemm.classes import problem_class
 from toprung.kernels.base import NoConfig, TileConfig
-from toprung.kernels.blocks import is_regrouped
+from toprung.kernels.tiled.family import Tiled, is_regrouped
 from toprung.lab.harness.results import problem_name, read
 from toprung.oracle.gemm import Gemm
 from toprung.oracle.gemv import Gemv
@@ -222,8 +222,7 @@ def vendor() -> Candidate:
 
 def outdated(candidate: Candidate) -> bool:
     """Return True if a time of ``routes.json`` is not a candidate's any more: its lanes exchange narrow pieces of C since."""
-    config = candidate.config
-    return isinstance(config, TileConfig) and candidate.kernel == "tiled" and is_regrouped(config.tile, dict(config.options)["VC"])
+    return isinstance(candidate.family, Tiled) and isinstance(candidate.config, TileConfig) and is_regrouped(candidate.config)
 
 
 def _routes(record: Mapping[str, Any]) -> list[str]:

@@ -156,12 +156,6 @@ def width_of_c(desc: GemmDesc, tile: Tile, slices: int) -> int:
     return min(desc.widths[2] if slices == 1 else widest(desc.N), tile.VEC or 1)
 
 
-def is_regrouped(tile: Tile, vc: int) -> bool:
-    """Return True if ``tiled``'s lanes exchange results to write ``vc`` floats at a time; its text (REGROUPED) says the same."""
-    vec, deep = tile.VEC or 1, (tile.STAGES or 1) * (tile.BK or 1)
-    return vc < vec <= 4 and deep * max(tile.BM, tile.BN) >= tile.work_items * vec
-
-
 def layout_options(desc: GemmDesc, tile: Tile, options: dict[str, int], width: int) -> tuple[tuple[str, int], ...]:
     """Return switches as a product's layout asks for: transposes, accesses to C of at most ``width`` floats, 64-bit offsets."""
     options["TRANS_A"], options["TRANS_B"] = int(desc.trans_a), int(desc.trans_b)
@@ -329,18 +323,21 @@ def split_k_factors(desc: GemmDesc, tile: Tile, compute_units: int) -> list[int]
     return sorted({whole_slices(desc.K, piece, min(n, most)) for n in wanted if n >= 1})
 
 
-def block_seconds(device: Device, desc: GemmDesc, block: Block, tile: Tile, slices: int, aligned: bool = False) -> float:
+def block_seconds(
+    device: Device, desc: GemmDesc, block: Block, tile: Tile, slices: int, aligned: bool = False, regrouped: bool = False
+) -> float:  # fmt: skip
     """Return the predicted seconds of a product by blocks on a GPU.
 
     Parameters
     ----------
     tile : the block's, with accesses as wide as they will be
     aligned : predict as if operands and C were aligned, by the numbers of a vendor's kernels
+    regrouped : lanes exchange results, so that neighbours are written side by side
     """
     vc, wide = (4, 4) if aligned else (width_of_c(desc, tile, slices), desc.widths[2])
     cycles = cost_model.block_cycles(
         desc, tile, block.efficiency, block.resident, slices, vc, wide, device.compute_units, device.lanes or 128,
-        cost_model.VENDOR_BLOCK if aligned else cost_model.BLOCK, is_regrouped(tile, vc),
+        cost_model.VENDOR_BLOCK if aligned else cost_model.BLOCK, regrouped,
     )  # fmt: skip
     return cost_model.seconds(cycles, min(slices, 2), cost_model.hz(device))
 

@@ -72,7 +72,8 @@ class Tiled(KernelFamily):
         pieces = chain_lengths(desc.K, blocks.longest_launch(config.options) * config.slices)
         lengths = {depth: pieces.count(depth) for depth in pieces}
         return sum(
-            count * blocks.block_seconds(device, replace(desc, K=depth), like, config.tile, config.slices)
+            count
+            * blocks.block_seconds(device, replace(desc, K=depth), like, config.tile, config.slices, regrouped=is_regrouped(config))
             for depth, count in lengths.items()
         )
 
@@ -209,6 +210,16 @@ class Tiled(KernelFamily):
     def blocked(self, config: KernelConfig) -> TileConfig | None:
         """Return the configuration: it is what the ranking model is of."""
         return config if isinstance(config, TileConfig) else None
+
+
+def is_regrouped(config: TileConfig) -> bool:
+    """Return True if lanes exchange results before they write them: C's accesses are narrower than pieces, and there is room.
+
+    ``REGROUPED`` in ``tiled.cl`` says the same.
+    """
+    tile, vc = config.tile, dict(config.options)["VC"]
+    vec, deep = tile.VEC or 1, (tile.STAGES or 1) * (tile.BK or 1)
+    return vc < vec <= 4 and deep * max(tile.BM, tile.BN) >= tile.work_items * vec
 
 
 def configuration(device: Device, desc: GemmDesc, tile: Tile, switches: Mapping[str, int]) -> TileConfig:

@@ -30,12 +30,13 @@
 
 #define IN_A (STAGES * BK * BM >= ALL * VEC) // there is room in As for a piece of each work-item
 #define IN_B (STAGES * BK * BN >= ALL * VEC)
-#define PLACE(l) (IN_A ? &As[(l) / (BK * BM)][(l) / BM % BK][(l) % BM] : &Bs[(l) / (BK * BN)][(l) / BN % BK][(l) % BN])
-#define REGROUPED (VC < VEC && VEC <= 4 && (IN_A || IN_B)) // blocks.is_regrouped says the same; longer vectors are a CPU's
-#ifdef __OPENCL_VERSION__
+#define REGROUPED (VC < VEC && VEC <= 4 && (IN_A || IN_B)) // is_regrouped says the same; longer vectors are a CPU's
+#ifdef __OPENCL_VERSION__ // no lanes that run in step; and an index must stay within its row, as oclgrind checks
 #define LANES_MEET barrier(CLK_LOCAL_MEM_FENCE)
-#else
+#define PLACE(l) (IN_A ? &As[(l) / (BK * BM)][(l) / BM % BK][(l) % BM] : &Bs[(l) / (BK * BN)][(l) / BN % BK][(l) % BN])
+#else // without divisions, which were up to half of all instructions
 #define LANES_MEET __syncwarp()
+#define PLACE(l) ((IN_A ? &As[0][0][0] : &Bs[0][0][0]) + (l))
 #endif
 
 __kernel __attribute__((room_for(DM * DN, 1, 1, RESIDENT))) void
