@@ -217,7 +217,7 @@ def is_regrouped(config: TileConfig) -> bool:
 
     ``REGROUPED`` in ``tiled.cl`` says the same.
     """
-    tile, vc = config.tile, dict(config.options)["VC"]
+    tile, vc = config.tile, dict(config.options).get("VC", 1)  # what the text has where no switch says otherwise
     vec, deep = tile.VEC or 1, (tile.STAGES or 1) * (tile.BK or 1)
     return vc < vec <= 4 and deep * max(tile.BM, tile.BN) >= tile.work_items * vec
 
