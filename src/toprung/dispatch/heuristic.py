@@ -14,9 +14,6 @@ from toprung.kernels.base import KernelFamily
 SHOWN = 4
 """Candidates passed over that a selection names, beside the best of each other family."""
 
-MARGIN = 1.2
-"""Factor by which a family of another precision must be faster than plain fp32 by its prediction to be taken."""
-
 
 def select_own(device: Device, desc: Desc, precision: str = "fp32", order: list[Predicted] | None = None) -> Selection:
     """Return toprung's own kernel for a product that nobody has tuned, whatever is stored; ``order``: ``ranked``, if at hand."""
@@ -56,6 +53,6 @@ def slower_than_fp32(device: Device, desc: Desc, family: KernelFamily, weighed: 
     if not desc.result.elements:
         return "the result is empty"
     ours, plain = against_fp32(device, desc, family, weighed)
-    if ours * MARGIN <= plain:
+    if ours * family.margin <= plain:
         return ""
     return f"{family.precision} would take about {ours * 1e6:.0f} us with all its launches, plain fp32 {plain * 1e6:.0f}"

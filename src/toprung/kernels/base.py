@@ -160,6 +160,7 @@ class KernelFamily(ABC):
     own : True for kernels of toprung's own, False for what is installed
     memory : where operands lie, ``"device"`` or ``"host"``
     operand_dtypes : names of the types that A and B may have, in any mix; only of those that it takes is it asked anything
+    margin : factor by which its prediction must be below plain fp32's for ``auto`` to take it, where its class is not fp32
     epilogues : what it can do with α·op(A)·op(B) on the way out, beside adding β·C: ``ADDEND`` and names of activations
     reproducible : ``"run"`` if the same product on the same device gives the same bits each time, ``""`` if nothing is promised
     """
@@ -169,6 +170,7 @@ class KernelFamily(ABC):
     own: ClassVar[bool] = True
     memory: ClassVar[str] = "device"
     operand_dtypes: ClassVar[frozenset[str]] = frozenset({"float32"})
+    margin: ClassVar[float] = 1.2
     epilogues: ClassVar[frozenset[str]] = frozenset()
     reproducible: ClassVar[str] = "run"
 

@@ -31,6 +31,13 @@ SHORT, SHORT_TIMES = 64, {False: 1.07, True: 1.10}
 """Largest K of products whose time is that of writing C, and cuBLAS's factor for them, more where B lies along K. Fitted to
 ``results/nvidia-h200/torch-products.json``."""
 
+LARGE, LEAST_DEPTH, LARGE_TIMES = 1e9, 256, 0.95
+"""Operations, and K, from which on its time is LARGE_TIMES of that where no side is shorter than SPLIT_SIDE."""
+
+DEEP, DEEP_TIMES = 20_000, 1.15
+"""Least K of products of which it takes DEEP_TIMES as long where B lies along K, too. Fitted, as LARGE_TIMES, to
+``results/nvidia-h100-80gb-hbm3/tune-check-seed73.json``, and tested on the checks of other seeds beside it and of an H200."""
+
 
 class CuBLAS(KernelFamily):
     """``cublasGemmEx``, or its strided batch."""
@@ -59,8 +66,13 @@ class CuBLAS(KernelFamily):
         least = min(times) + MORE
         if not desc.is_vector and 1 < min(desc.M, desc.N) <= NARROW:
             least *= NARROW_TIMES
-        elif isinstance(desc, GemmDesc) and desc.K <= SHORT:
-            least *= SHORT_TIMES[desc.trans_b]
+        elif isinstance(desc, GemmDesc):
+            if desc.K <= SHORT:
+                least *= SHORT_TIMES[desc.trans_b]
+            elif desc.K >= DEEP:
+                least *= DEEP_TIMES if desc.trans_b else 1.0
+            elif desc.K >= LEAST_DEPTH and desc.flops >= LARGE and min(desc.M, desc.N) >= SPLIT_SIDE:
+                least *= LARGE_TIMES
         return max(least, cost_model.HOST.cublas)
 
     def reason(self, device: Device, desc: Desc, config: KernelConfig) -> str:
