@@ -18,7 +18,7 @@ import pytest
 import trial
 from tables.tuning import Drawn, device_of, drawn, now
 from toprung.device import Device
-from toprung.dispatch.heuristic import select_own
+from toprung.dispatch.heuristic import select_own, slower_than_fp32
 from toprung.dispatch.ranking import Predicted, ranked, ratio
 from toprung.dispatch.select import select
 from toprung.dispatch.selection import Candidate, Selection, decoded
@@ -408,7 +408,7 @@ def test_operands_along_k_cost_cublas_less_than_ours(monkeypatch: pytest.MonkeyP
 
 
 def lost_to_cublas(seeds: set[int]) -> int:
-    """How many of the large and deep products of checks lose more than 5 % by the model's choice between ours and cuBLAS."""
+    """Return how many large and deep products of checks lose more than 5 % by the model's choice between ours and cuBLAS."""
     lost = 0
     for one in json.loads(trial.fixture("checks-large-and-deep.json").read_text())["shapes"]:
         if one["seed"] in seeds:
@@ -423,6 +423,21 @@ def test_fewer_large_and_deep_products_lose_to_cublas(monkeypatch: pytest.Monkey
     lost = lost_to_cublas(fitted), lost_to_cublas(others)
     monkeypatch.setattr(cublas, name, 1.0)
     assert lost_to_cublas(fitted) > lost[0] and lost_to_cublas(others) > lost[1]
+
+
+def test_a_large_product_with_a_short_side_is_not_left_to_cublas(monkeypatch: pytest.MonkeyPatch) -> None:
+    short, wide = (Gemm(m, 896, 6464, trans="TN").desc for m in (108, 128))  # routes.json: at 108 cuBLAS takes 1.5 times our time
+    before = cublas_seconds(HOPPER, short), cublas_seconds(HOPPER, wide)
+    assert cublas_is_slower(HOPPER, short)
+    monkeypatch.setattr(cublas, "LARGE_TIMES", 0.5)
+    assert cublas_seconds(HOPPER, short) == before[0] and cublas_seconds(HOPPER, wide) < before[1]
+
+
+def test_one_launch_in_flight_needs_a_smaller_margin(monkeypatch: pytest.MonkeyPatch) -> None:
+    desc = Gemm(172, 87, 3811, trans="TN").desc  # tune-check-seed73.json: plain fp32 takes 1.73 times as long
+    assert slower_than_fp32(HOPPER, desc, family("hopper_inflight")) == ""
+    monkeypatch.setattr(type(family("hopper_inflight")), "margin", family("hopper_fp32x").margin)
+    assert slower_than_fp32(HOPPER, desc, family("hopper_inflight"))
 
 
 def sgemm_seconds(desc: Desc) -> float:

@@ -285,4 +285,29 @@ BLOCKS = {
 """Tables by the marker's second word: the kind of result file, and the function that makes the lines."""
 
 
-TABLES = {"tune": block}
+def chosen(paths: Sequence[str], root: Path) -> str:
+    """Return how many plain fp32 choices of checks were within the promise, and how many by their times would be now.
+
+    ``paths`` are records of ``tune --check --planning estimate``. A choice is today's on the record's GPU without any store entry.
+    """
+    lines = [
+        "| check | shapes | within the promise as checked | now | no time of what is chosen now |",
+        "|---|---:|---:|---:|---:|",
+    ]
+    for path in paths:
+        record = read(root / path)
+        device, then, ratios = device_of(record), 0, list[float | None]()
+        for shape in record["shapes"]:
+            right = (one for one in shape["measured"] if one["status"] == "right" and one["seconds"])
+            timed = {decoded(one): statistics.median(one["seconds"]) for one in right}
+            if timed and _path(shape) == "fp32":
+                took = timed.get(now(device, problem_of(shape["problem"])))
+                ratios.append(took and took / min(timed.values()))
+                then += not shape["broken"]
+        kept, unknown = sum(r is not None and r <= WITHIN for r in ratios), ratios.count(None)
+        lines.append(f"| `{path.removeprefix('results/')}` | {len(ratios)} | {then} | {kept} | {unknown} |")
+    last = f"Medians of the records' times; the promise is a choice that takes at most {WITHIN:g} times as long as the best."
+    return "\n".join([*lines, "", last])
+
+
+TABLES = {"tune": block, "chosen": chosen}
