@@ -15,9 +15,11 @@ from toprung.kernels.split_k import whole_slices
 
 SHORTEST = 256
 """Least K of a part: below, a tile's beginning and end are most of its time."""
-CHUNK_SHARE, ADDING = 0.96, 4e-6
-"""Share of a block's seconds for 32 of K where it works on one part for long, and seconds of the launch that adds results up beyond
-what its bytes take: fitted to ``results/nvidia-h200/deep-and-odd.json``, all within a fifth."""
+ADDING, EACH = 2.5e-6, 0.11e-6
+"""Seconds of the launch that adds results up, and of each part, beyond what their bytes take.
+
+Fitted to 110 times of an H100, in ``tune-check-seed57.json``, ``61`` and ``73``, and tested on 124 of an H200, in
+``deep-and-odd.json``. Why a part takes that is not known: adding 128 takes 2 µs more than adding two (``split-k.json``)."""
 
 
 def configs(desc: GemmDesc, units: int) -> list[PartsConfig]:
@@ -41,8 +43,8 @@ def seconds(desc: GemmDesc, config: PartsConfig, units: int) -> float:
     """Return the predicted seconds of both launches."""
     chunk, tile = times(config, *aligned(desc))
     blocks = tiles(desc, config) * config.PARTS
-    each = config.depth(desc.K) // CHUNK * CHUNK_SHARE * chunk + tile
+    each = config.depth(desc.K) // CHUNK * chunk + tile
     work = ceil(blocks, config.resident * units) * each * crowding(config, blocks, units)
     results = 4 * config.PARTS * desc.M * desc.N
     moved = (desc.bytes_read + results) / MEMORY_RATE
-    return LAUNCH + math.hypot(work, moved) + ADDING + (results + 4 * desc.M * desc.N) / REDUCE_RATE
+    return LAUNCH + math.hypot(work, moved) + ADDING + EACH * config.PARTS + (results + 4 * desc.M * desc.N) / REDUCE_RATE
