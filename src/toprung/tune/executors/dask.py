@@ -71,8 +71,12 @@ class DaskLane:
             if self._client.status != "running":
                 raise LaneLost("the cluster lost its scheduler")
             try:
-                # scheduler_info would wait for a scheduler that is gone
-                seen = self._client.sync(self._client.scheduler.identity, n_workers=-1, callback_timeout=ANSWER)
+                try:  # scheduler_info would wait for a scheduler that is gone
+                    seen = self._client.sync(self._client.scheduler.identity, n_workers=-1, callback_timeout=ANSWER)
+                except TimeoutError:
+                    continue
+                except OSError as error:  # the connection broke before the client noticed
+                    raise LaneLost(f"the cluster lost its scheduler: {error}") from error
                 if self._address not in seen["workers"]:
                     future.cancel()
                     raise LaneLost(f"the cluster lost its worker {self._address}")
