@@ -386,6 +386,8 @@ def test_a_lost_device_can_be_opened_again(browser: Browser) -> None:
     browser.driver.execute_script("window.toprung.gpu.device.destroy()")
     browser.until("document.documentElement.dataset.state === 'lost'")
     assert "The GPU was lost" in browser.text("#status") and browser("document.getElementById('climb').disabled") is False
+    at_once = "document.getElementById('climb').click(); return document.documentElement.dataset.state"
+    assert browser.driver.execute_script(at_once) == "climbing", "while a GPU is opened, too"
     assert browser.climb() == "done" and browser.row(10)[4] == "✓ right"
 
 

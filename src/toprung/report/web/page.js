@@ -448,6 +448,7 @@ const work = async action => {
     const mine = ++job;
     try {
         buttons(true);
+        state("climbing"); // before a GPU is opened: who looks meanwhile must not see what was before
         try {
             await ready();
         } catch (error) {
@@ -455,7 +456,6 @@ const work = async action => {
             return;
         }
         sizes();
-        state("climbing");
         await action(mine, Number($("size").value));
         if (mine === job) { say("Done."); state("done"); }
     } catch (error) {
