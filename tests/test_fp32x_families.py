@@ -71,7 +71,7 @@ def test_auto_never_takes_it_where_the_vendor_was_faster(monkeypatch: pytest.Mon
     assert len(taken) > 28 and max(taken.values()) <= 1.0, taken
 
 
-def test_many_parts_of_k_take_long_to_add_up() -> None:
+def test_parts_of_k_are_predicted_as_they_were_measured_however_many() -> None:
     """Hold the model against 124 times of an H200: it is fitted to others, of an H100."""
     ratios = {}
     for one in json.loads(trial.fixture("h200-parts-of-k.json").read_text())["products"]:
@@ -82,7 +82,7 @@ def test_many_parts_of_k_take_long_to_add_up() -> None:
             if took := one["microseconds"].get(str(config)):
                 ratios[desc, config.PARTS, str(config)] = 1e6 * in_parts.seconds(desc, config, H200.compute_units) / took
     assert len(ratios) == 124 and 0.97 < statistics.median(ratios.values()) < 1.03
-    assert 0.7 < min(ratios.values()) and max(ratios.values()) < 1.5, ratios
+    assert all(0.7 < ratio < 1.5 for ratio in ratios.values()), ratios
     many = [ratio for (_, parts, _), ratio in ratios.items() if parts > 50]
     assert len(many) > 8 and statistics.geometric_mean(many) == pytest.approx(1.0, abs=0.1)
 

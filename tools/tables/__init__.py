@@ -23,6 +23,7 @@ A marker names what to show and the records it comes from, relative to the repos
     <!-- toprung:grouped results/<device>/grouped.json -->
     <!-- toprung:shapes results/<device>/shapes.json -->
     <!-- toprung:presplit results/<device>/presplit-launch.json -->
+    <!-- toprung:chosen results/<device>/<check>.json … -->
     <!-- toprung:deep_and_odd results/<device>/deep-and-odd.json -->
     <!-- toprung:splitting results/<device>/splitting-pass.json -->
     <!-- toprung:installations results/<device>/install-sizes.json -->

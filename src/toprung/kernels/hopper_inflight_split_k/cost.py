@@ -15,11 +15,11 @@ from toprung.kernels.split_k import whole_slices
 
 SHORTEST = 256
 """Least K of a part: below, a tile's beginning and end are most of its time."""
-ADDING, EACH = 2.5e-6, 0.11e-6
+ADDING, PART = 2.5e-6, 0.11e-6
 """Seconds of the launch that adds results up, and of each part, beyond what their bytes take.
 
-Fitted to 110 times of an H100, in ``tune-check-seed57.json``, ``61`` and ``73``, and tested on 124 of an H200, in
-``deep-and-odd.json``. Why a part takes that is not known: adding 128 takes 2 µs more than adding two (``split-k.json``)."""
+Fitted by ``benchmarks/fit_parts.py`` to 110 times of an H100, and tested on 124 of an H200. Why a part takes that is not known:
+adding 128 takes 2 µs more than adding two (``results/nvidia-h200/split-k.json``)."""
 
 
 def configs(desc: GemmDesc, units: int) -> list[PartsConfig]:
@@ -47,4 +47,4 @@ def seconds(desc: GemmDesc, config: PartsConfig, units: int) -> float:
     work = ceil(blocks, config.resident * units) * each * crowding(config, blocks, units)
     results = 4 * config.PARTS * desc.M * desc.N
     moved = (desc.bytes_read + results) / MEMORY_RATE
-    return LAUNCH + math.hypot(work, moved) + ADDING + EACH * config.PARTS + (results + 4 * desc.M * desc.N) / REDUCE_RATE
+    return LAUNCH + math.hypot(work, moved) + ADDING + PART * config.PARTS + (results + 4 * desc.M * desc.N) / REDUCE_RATE
