@@ -99,6 +99,11 @@ def _named(device: Device, wanted: str) -> bool:
     return wanted in (device.id, device.backend, device.slug) or wanted in device.name.lower() or wanted in device.runtime.lower()
 
 
+def _is_no_lost_connection(record: logging.LogRecord) -> bool:
+    """Return True if a log record does not report a broken connection."""
+    return not (record.exc_info and isinstance(record.exc_info[1], OSError))
+
+
 class Dask:
     """Executor on every worker of a cluster, with one device each: the one that ``device`` names, or the worker's best.
 
@@ -115,8 +120,11 @@ class Dask:
             import distributed
         except ImportError:
             raise MissingExtra('--scheduler needs Dask: pip install "toprung[tune]"') from None
-        for name in ("distributed", "distributed.client"):  # what is lost the run says itself, without a traceback
+        # what is lost the run says itself, without a traceback
+        for name in ("distributed", "distributed.client"):
             logging.getLogger(name).setLevel(logging.CRITICAL)
+        for name in ("tornado.application", "asyncio"):  # the client's event loop
+            logging.getLogger(name).addFilter(_is_no_lost_connection)
         try:
             make: Any = distributed.Client
             self._client: Any = make(address, timeout=FIND, set_as_default=False)
