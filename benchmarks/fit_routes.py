@@ -1,29 +1,26 @@
 """Fit the cost model of selection (kernels/cost_model.py, ``BLOCKS`` of kernels/blocks.py) to recorded times, and say how well it
 selects.
 
-    python benchmarks/fit_routes.py results/nvidia-h200/routes.json results/nvidia-h200/tune-check.json \
-        --tiles results/nvidia-h200/tiles.json
+    python benchmarks/fit_routes.py results/nvidia-h100-80gb-hbm3/routes.json results/nvidia-h100-80gb-hbm3/tune-check-seed73.json
 
 Records are of ``benchmarks/routes.py`` and of ``toprung tune --check``. A third of the drawn shapes, by a hash of each, is held
-out: nothing is fitted to it, and the table in docs/tuning.md is about it.
+out: nothing is fitted to it.
 Relative errors of times are made small, all candidates of a shape counting, the slow ones less; a soft loss keeps outliers from
 deciding, and a weak pull keeps numbers that the data do not determine where they were. What selection loses by them counts
 besides: a shape's mean loss where every candidate is taken with a probability that falls with its time by the model. What comes
-out is printed to be put into the source. What stands there is, for the skinny kernels, what ``routes.json`` and a check from
-seed 1 gave; for the block kernels what ``routes.json`` alone gave: with the check's times it selected no better on the third; but
-for a few numbers, which both gave with the others held:
+out is printed to be put into the source.
 
-    --free '^(alone|iteration|launch|tile (8|9|1[0-4]|16|19))$'
-    --free '^(second|adding)$'
+What stands there for blocks and for cuBLAS is what the H100's ``routes.json`` and checks of seeds 57, 61, 73 and 97 gave, without
+``memory``, ``scattered`` and ``scattered_memory``, which are of an H200:
 
-the latter, and the numbers of ``rows`` and ``columns``, with checks of three seeds (1, 2 and 3). ``tune-check.json`` is that of
-seed 2, and only the repository's history has that of seed 1.
-For cuBLAS beside ours it is what loses least on all shapes, the third included.
+    --free '^(launch|iteration|load|alone|narrow|store|result$|piece|second|adding|written|cache|slices|layouts|tile)'
+
+For teams, ``rows`` are of both devices' records and ``columns`` of the H100's, with the H200's ``memory``, ``cached`` and
+``flight``. Batches and K from DEEP on and up to SHORT have a factor more for cuBLAS, with which the least is lost
+(``kernels/cublas/family.py``).
 """
 
 import argparse
-import itertools
-import math
 import re
 import statistics
 from dataclasses import fields, replace
@@ -33,14 +30,15 @@ from types import MappingProxyType
 import numpy as np
 from scipy.optimize import least_squares
 
-from tables.tuning import device_of, drawn, held_out, now
-from toprung.dispatch.ranking import ranked
+from tables.tuning import device_of, held_out, now
 from toprung.dispatch.selection import decoded
+from toprung.gemm.desc import GemmDesc
 from toprung.kernels import cost_model
-from toprung.kernels.blocks import BLOCKS, listed
-from toprung.kernels.cublas.family import aligned
+from toprung.kernels.blocks import BLOCKS, aligned_blocks, listed
+from toprung.kernels.cublas import family as theirs
 from toprung.kernels.hopper_sgemm.cost import predicted
 from toprung.kernels.registry import family
+from toprung.kernels.tiled.family import is_regrouped
 from toprung.lab.harness.results import read
 from toprung.oracle.problems import problem_of
 
@@ -71,7 +69,12 @@ def timed(record):
     if record["kind"] == "tune-check":
         found = ((problem_of(s["problem"]), [one for m in s["measured"] if (one := sampled(m))]) for s in record["shapes"])
         return [(problem, candidates) for problem, candidates in found if candidates]
-    return [(one.problem, one.timed) for one in drawn(record)]
+    choices, found = [decoded(c) for c in record["choices"]], []
+    for one in record["shapes"]:
+        right = [(choices[n], s) for n, status, s in one["measured"] if status == "right" and s]
+        candidates = [(c, Once(s[0]) if len(s) == 1 else statistics.median(s)) for c, s in right]
+        found.append((problem_of(one["problem"]), candidates))
+    return found
 
 
 def sampled(measured):
@@ -85,11 +88,21 @@ def sampled(measured):
         return candidate, Held(statistics.median(measured["device_seconds"]))
     seconds = sorted(measured["seconds"])
     few = len(seconds) == 1 and seconds[0] < HELD_UP and candidate.family is not CUBLAS
-    return None if measured["status"] != "right" or not seconds or few else (candidate, seconds[len(seconds) // 4])
+    if measured["status"] != "right" or not seconds or few:
+        return None
+    return candidate, Once(seconds[0]) if len(seconds) == 1 else seconds[len(seconds) // 4]
+
+
+CALLED = 25e-6
+"""Seconds from which on a call of cuBLAS takes the device longer than the host."""
 
 
 class Held(float):
     """Seconds that the device took, the host apart."""
+
+
+class Once(float):
+    """Seconds of one call, of a library's perhaps the first, which loads its kernel."""
 
 
 class Fit:
@@ -158,8 +171,8 @@ class Products(Fit):
                 config = candidate.config
                 i = self.table.get(listed(config.tile)) if candidate.family is TILED else None
                 if i is not None and seconds < HOPELESS * best:
-                    vc = dict(config.options)["VC"]
-                    rows.append(((desc, replace(config.tile, SPLIT_K=None), i, config.slices, vc), seconds, best, own))
+                    how = dict(config.options)["VC"], is_regrouped(config)
+                    rows.append(((desc, replace(config.tile, SPLIT_K=None), i, config.slices, *how), seconds, best, own))
         start = numbers(cost_model.BLOCK) | {f"tile {i}": c.efficiency for i, c in enumerate(BLOCKS)}
         start |= {"host": cost_model.HOST.launch, "two": cost_model.HOST.two}
         self.fixed = {n: v for n, v in start.items() if not re.search(free, n)}
@@ -169,12 +182,11 @@ class Products(Fit):
     def model(self, values):
         """See ``Fit``."""
         values = {**self.fixed, **values}
-        # the records are of a text whose lanes did not exchange narrow results: ``regrouped`` stays False
         p, found = built(cost_model.BLOCK, {n: values[n] for n in self.cycles}), []
         units, lanes, hz = self.device.compute_units, self.device.lanes or 128, cost_model.hz(self.device)
-        for (desc, tile, i, slices, vc), t, *_ in self.rows:
-            wide, efficiency = desc.widths[2], values[f"tile {i}"]
-            cycles = cost_model.block_cycles(desc, tile, efficiency, BLOCKS[i].resident, slices, vc, wide, units, lanes, p)
+        for (desc, tile, i, slices, vc, regrouped), t, *_ in self.rows:
+            wide, own, resident = desc.widths[2], values[f"tile {i}"], BLOCKS[i].resident
+            cycles = cost_model.block_cycles(desc, tile, own, resident, slices, vc, wide, units, lanes, p, regrouped)
             host = 0.0 if isinstance(t, Held) else values["host"] if slices == 1 else values["two"]
             found.append(max(cycles / hz, host))
         return found
@@ -224,30 +236,47 @@ def quality(fit, values):
     return f"{len(errors)} times, median error {middle:.1f} %, nine in ten below {most:.0f} %"
 
 
-def cublas(device, training, rest):
-    """``TIMES``, ``MORE`` and ``SPLIT_MORE`` of cuBLAS with which the least time is lost to the slower of the two."""
+class Vendor(Fit):
+    """cuBLAS, by tiles that stand for its: the cycles of ``VENDOR_BLOCK`` and the constants of ``kernels/cublas/family.py``."""
 
-    def weighed(shapes):
-        for problem, found, _ in shapes:
-            theirs = next((t for c, t in found if c.family is CUBLAS), None)
-            ours = min((t for c, t in found if c.family is not CUBLAS), default=None)
-            if theirs and ours:
-                desc = problem.desc
-                kernels = [(seconds, slices > 1) for slices, seconds in aligned(device, desc)]
-                yield ranked(device, desc)[0].seconds, kernels, math.log(ours / theirs)
+    FREE = "launch|iteration|load|alone|store|result|piece|second|adding|memory|cache|slices|layouts"
 
-    def losses(known, times, more, split_more):
-        for own, kernels, lead in known:
-            theirs = max(min(times * t + split_more * split for t, split in kernels) + more, cost_model.HOST.cublas)
-            yield max(0.0, lead if theirs >= own else -lead)
+    def __init__(self, device, shapes):
+        self.device, rows = device, []
+        for problem, found, own in shapes:
+            desc = problem.desc
+            if not isinstance(desc, GemmDesc) or min(desc.M, desc.N) <= theirs.NARROW:
+                continue
+            for seconds in (
+                t for c, t in found if c.family is CUBLAS and (isinstance(t, Held) or (t > CALLED and not isinstance(t, Once)))
+            ):
+                side = theirs.SIDE if desc.batch == 1 else theirs.SIDE_OF_BATCHES
+                weighed = [
+                    (block, slices)
+                    for block, slices, _ in aligned_blocks(device, desc, side)
+                    if slices == 1 or max(block.tile.BM, block.tile.BN) >= theirs.SPLIT_SIDE
+                ]
+                rows.append(((desc, weighed), seconds, seconds, own))
+        start = numbers(cost_model.VENDOR_BLOCK)
+        self.fixed = {n: v for n, v in start.items() if not re.match(self.FREE, n)}
+        start = {n: v for n, v in start.items() if n not in self.fixed}
+        super().__init__(start | {"TIMES": theirs.TIMES, "MORE": theirs.MORE, "SPLIT_MORE": theirs.SPLIT_MORE}, rows)
 
-    known, others = list(weighed(training)), list(weighed(rest))
-    grid = itertools.product(np.arange(0.9, 1.121, 0.01), np.arange(0, 4.1e-6, 0.5e-6), np.arange(0, 4.1e-6, 1e-6))
-    best = min(grid, key=lambda constants: sum(losses(known, *constants)))
-    print(f"cuBLAS: TIMES={best[0]:.2f}, MORE={best[1]:.1e}, SPLIT_MORE={best[2]:.1e}")
-    for name, shapes in (("", known), ("held out: ", others)):
-        lost = list(losses(shapes, *best))
-        print(f"  {name}{sum(one > math.log(WITHIN) for one in lost)} of {len(lost)} lose 5 %, the worst {math.exp(max(lost)):.2f}")
+    def model(self, values):
+        """See ``Fit``."""
+        all_values = {**self.fixed, **values}
+        p = built(cost_model.VENDOR_BLOCK, {n: v for n, v in all_values.items() if not n.isupper()})
+        units, lanes, hz = self.device.compute_units, self.device.lanes or 128, cost_model.hz(self.device)
+        found = []
+        for (desc, weighed), *_ in self.rows:
+            least = min(
+                values["TIMES"] / hz
+                * cost_model.block_cycles(desc, b.tile, b.efficiency, b.resident, slices, 4, 4, units, lanes, p)
+                + values["SPLIT_MORE"] * (slices > 1)
+                for b, slices in weighed
+            )  # fmt: skip
+            found.append(least + values["MORE"])
+        return found
 
 
 def writing(device, shapes):
@@ -284,7 +313,10 @@ def main():
         print(f"  {name} = {value:.4g}" + (f"   # {BLOCKS[int(name.split()[1])].tile}" if name.startswith("tile ") else ""))
     drawn_ones = [one for one in training if one[2] == 1.0]
     writing(device, drawn_ones)
-    cublas(device, drawn_ones, rest)
+    vendor = Vendor(device, drawn_ones)
+    values = vendor.run()
+    print("cuBLAS:", quality(vendor, values), "; held out:", quality(Vendor(device, rest), values))
+    print("  " + ", ".join(f"{n}={v:.4g}" for n, v in values.items()))
     for kernel in cost_model.SKINNY:
         short = Shorts(device, training, kernel)
         values = short.run()

@@ -73,7 +73,7 @@ def test_auto_takes_it_where_it_is_faster(h200: Device, shape: tuple[int, int, i
 
 
 def test_a_batch_counts_as_the_work_it_is(h200: Device) -> None:
-    desc = GemmDesc(384, 384, 1024, 64, stride_a=1 << 19, stride_b=1 << 19, stride_c=1 << 18)
+    desc = GemmDesc(256, 256, 1024, 64, stride_a=1 << 19, stride_b=1 << 19, stride_c=1 << 18)
     assert select(h200, desc, True, "auto").precision == "fp32x"
     assert select(h200, dataclasses.replace(desc, batch=1), True, "auto").precision == "fp32"
 

@@ -27,6 +27,8 @@ CHAINED_SUMS = 64
 """Sums of a GPU's work-item up to which there are registers for a second set of them, to which chains are added."""
 UNCUT = 1 << 22
 """Results of C from which on cuBLAS's sums are one chain, as in batches: ours may be there, in tiles that are faster so."""
+SHALLOW, UNCUT_SHALLOW = 128, 1 << 20
+"""K up to which that begins with fewer results: there is nothing to cut."""
 
 LARGEST_PIECE, DEEPEST = 1024, 512
 """Results of a work-item, and K of a tile, beyond which nothing is built: compilers unroll both."""
@@ -46,7 +48,8 @@ def has_many_sums(tile: Tile, most: int = CHAINED_SUMS) -> bool:
 
 def may_be_uncut(desc: GemmDesc, tile: Tile) -> bool:
     """Return True if a tile's sums may be one chain: a vendor's are, and K is not cut."""
-    return (desc.batch > 1 or desc.M * desc.N >= UNCUT) and (tile.SPLIT_K or 1) == 1
+    least = UNCUT_SHALLOW if desc.K <= SHALLOW else UNCUT
+    return (desc.batch > 1 or desc.M * desc.N >= least) and (tile.SPLIT_K or 1) == 1
 
 
 def chain_of(desc: GemmDesc, tile: Tile) -> int | None:
@@ -214,35 +217,40 @@ def _tile(bm: int, bn: int, bk: int, warp: tuple[int, int], piece: tuple[int, in
 
 
 BLOCKS: tuple[Block, ...] = (
-    Block(_tile(128, 256, 8, (64, 64), (8, 16)), 0.852, 1, chained=False),
-    Block(_tile(128, 128, 8, (32, 64), (8, 8)), 0.844, 2, asked=2, order=1, chained=False),
-    Block(_tile(64, 128, 16, (32, 64), (8, 8)), 0.767, 3, chained=False),
-    Block(_tile(64, 128, 8, (32, 64), (8, 8)), 0.756, 4, asked=4, chained=False),
-    Block(_tile(64, 64, 8, (32, 64), (8, 8)), 0.728, 6, chained=False),
-    Block(_tile(128, 128, 16, (32, 64), (8, 8), 2), 0.756, 1, order=1),
-    Block(_tile(64, 128, 16, (32, 64), (8, 8), 2), 0.714, 2, order=1),
-    Block(_tile(128, 64, 16, (32, 64), (8, 8), 2), 0.74, 2, order=1),
-    Block(_tile(64, 64, 16, (32, 64), (8, 8)), 0.72, 4, order=1),
-    Block(_tile(64, 64, 16, (32, 32), (8, 4), 2), 0.69, 4),
-    Block(_tile(32, 64, 32, (16, 32), (4, 4), 2), 0.54, 4, asked=4),
-    Block(_tile(64, 32, 16, (16, 32), (4, 4), 2), 0.55, 5),
-    Block(_tile(32, 32, 32, (16, 32), (4, 4), 2), 0.467, 6, asked=6, order=1),
-    Block(_tile(16, 16, 16, (8, 16), (2, 2), 2), 0.231, 16),
-    Block(_tile(16, 16, 32, (8, 16), (2, 2), 2), 0.239, 12),
-    Block(_tile(16, 32, 16, (8, 16), (2, 2), 2), 0.278, 11),
-    Block(_tile(16, 32, 32, (8, 16), (2, 2), 2), 0.276, 8),
-    Block(_tile(32, 16, 16, (16, 8), (2, 2), 2), 0.275, 11),
-    Block(_tile(32, 16, 32, (16, 8), (2, 2), 2), 0.264, 8),
-    Block(_tile(32, 64, 16, (16, 32), (4, 4), 2), 0.552, 5),
-    Block(_tile(64, 32, 16, (64, 16), (4, 8)), 0.595, 6),
-    Block(_tile(64, 32, 8, (16, 32), (4, 4), 2), 0.556, 8),
-    Block(_tile(64, 64, 32, (32, 32), (8, 4)), 0.607, 3, order=1),
-    Block(_tile(128, 32, 16, (32, 32), (8, 4), 2), 0.666, 3),
-    Block(_tile(32, 128, 16, (32, 32), (4, 8), 2), 0.589, 3),
-    Block(_tile(128, 16, 16, (32, 16), (4, 4), 2), 0.53, 4, asked=4),
-    Block(_tile(16, 128, 16, (16, 32), (4, 4), 2), 0.52, 4, asked=4),
+    Block(_tile(128, 256, 8, (64, 64), (8, 16)), 0.769, 1, chained=False),
+    Block(_tile(128, 128, 8, (32, 64), (8, 8)), 0.828, 2, asked=2, order=1, chained=False),
+    Block(_tile(64, 128, 16, (32, 64), (8, 8)), 0.805, 3, chained=False),
+    Block(_tile(64, 128, 8, (32, 64), (8, 8)), 0.764, 4, asked=4, chained=False),
+    Block(_tile(64, 64, 8, (32, 64), (8, 8)), 0.727, 6, chained=False),
+    Block(_tile(128, 128, 16, (32, 64), (8, 8), 2), 0.73, 1, order=1),
+    Block(_tile(64, 128, 16, (32, 64), (8, 8), 2), 0.723, 2, order=1),
+    Block(_tile(128, 64, 16, (32, 64), (8, 8), 2), 0.729, 2, order=1),
+    Block(_tile(64, 64, 16, (32, 64), (8, 8)), 0.747, 4, order=1),
+    Block(_tile(64, 64, 16, (32, 32), (8, 4), 2), 0.638, 4),
+    Block(_tile(32, 64, 32, (16, 32), (4, 4), 2), 0.491, 4, asked=4),
+    Block(_tile(64, 32, 16, (16, 32), (4, 4), 2), 0.522, 5),
+    Block(_tile(32, 32, 32, (16, 32), (4, 4), 2), 0.523, 6, asked=6, order=1),
+    Block(_tile(16, 16, 16, (8, 16), (2, 2), 2), 0.248, 16),
+    Block(_tile(16, 16, 32, (8, 16), (2, 2), 2), 0.185, 12),
+    Block(_tile(16, 32, 16, (8, 16), (2, 2), 2), 0.27, 11),
+    Block(_tile(16, 32, 32, (8, 16), (2, 2), 2), 0.241, 8),
+    Block(_tile(32, 16, 16, (16, 8), (2, 2), 2), 0.267, 11),
+    Block(_tile(32, 16, 32, (16, 8), (2, 2), 2), 0.251, 8),
+    Block(_tile(32, 64, 16, (16, 32), (4, 4), 2), 0.526, 5),
+    Block(_tile(64, 32, 16, (64, 16), (4, 8)), 0.638, 6),
+    Block(_tile(64, 32, 8, (16, 32), (4, 4), 2), 0.557, 8),
+    Block(_tile(64, 64, 32, (32, 32), (8, 4)), 0.636, 3, order=1),
+    Block(_tile(128, 32, 16, (32, 32), (8, 4), 2), 0.62, 3),
+    Block(_tile(32, 128, 16, (32, 32), (4, 8), 2), 0.56, 3),
+    Block(_tile(128, 16, 16, (32, 16), (4, 4), 2), 0.454, 4, asked=4),
+    Block(_tile(16, 128, 16, (16, 32), (4, 4), 2), 0.516, 4, asked=4),
+    Block(_tile(32, 16, 32, (32, 8), (2, 4), 2), 0.334, 12),
+    Block(_tile(32, 32, 32, (32, 8), (2, 4), 2), 0.435, 8),
+    Block(_tile(64, 16, 16, (64, 8), (4, 4), 2), 0.476, 10),
+    Block(_tile(64, 32, 16, (64, 8), (4, 4), 2), 0.606, 6),
+    Block(_tile(32, 64, 16, (16, 64), (8, 4), 2), 0.602, 7),
 )
-"""Efficiencies as ``benchmarks/fit_routes.py`` printed them, times what chains took of one product; not fitted since."""
+"""Efficiencies as ``benchmarks/fit_routes.py`` printed them for an H100's ``routes.json`` and checks of four seeds."""
 
 VENDOR_BLOCKS: tuple[Block, ...] = (
     Block(_tile(128, 256, 8, (64, 64), (8, 16)), 0.852, 1),

@@ -1,15 +1,16 @@
 """Cost model of a product on a GPU, in cycles: one of block kernels, one of skinny kernels, one of plain fp32 whatever runs it.
 
 The models order candidates and say where a vendor's library is likely to be faster; nobody reads times from them. Their numbers
-were fitted by ``benchmarks/fit_routes.py`` to what ``benchmarks/routes.py`` and ``benchmarks/tiles.py`` measured on an H200. They
-count a device's own cycles on its own number of SMs, so that another device gets an answer of its own, a rougher one.
+were fitted by ``benchmarks/fit_routes.py`` to what ``benchmarks/routes.py`` and checks measured on an H100, but for the rates of
+memory, which are an H200's. They count a device's own cycles on its own number of SMs, so that another device gets an answer of its
+own, a rougher one.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from toprung.device import Device
@@ -77,28 +78,43 @@ class BlockModel:
     layouts : efficiency of the other transposes over that of NN
     """
 
-    launch: float = 4903.0
-    iteration: float = 266.0
-    load: float = 4.37
-    alone: float = 0.481
-    narrow: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({"A": 8.63, "AT": 1.16, "B": 0.689, "BT": 14.3}))
-    store: float = 8.5
-    result: float = 0.123
-    piece: float = 0.457
+    launch: float = 4664.0
+    iteration: float = 219.9
+    load: float = 12.2
+    alone: float = 0.377
+    narrow: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({"A": 8.43, "AT": 0.965, "B": 1.01, "BT": 6.78}))
+    store: float = 57.5
+    result: float = 0.179
+    piece: float = 0.0225
     scattered: float = 1.32
-    second: float = 5625.0
-    adding: float = 1000.0
+    second: float = 4921.0
+    adding: float = 1379.0
     memory: float = 3205.0
-    written: float = 3.16
+    written: float = 2.87
     scattered_memory: float = 0.756
-    cache: float = 1851.0
-    slices: float = 4289.0
-    layouts: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({"NT": 0.924, "TN": 1.05, "TT": 1.0}))
+    cache: float = 1909.0
+    slices: float = 5558.0
+    layouts: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({"NT": 0.922, "TN": 1.05, "TT": 0.997}))
 
 
 BLOCK = BlockModel()
-VENDOR_BLOCK = replace(BLOCK, layouts=MappingProxyType({**BLOCK.layouts, "NT": 0.97}))
-"""The block model of a vendor's library, which is weighed by tiles of ours: operands that both lie along K cost it less."""
+VENDOR_BLOCK = BlockModel(
+    launch=4168.0,
+    iteration=261.7,
+    load=4.32,
+    alone=0.481,
+    store=8.31,
+    result=0.333,
+    piece=0.0995,
+    second=5264.0,
+    adding=799.1,
+    memory=3696.0,
+    cache=2685.0,
+    slices=5556.0,
+    written=3.16,
+    layouts=MappingProxyType({"NT": 0.946, "TN": 1.04, "TT": 0.958}),
+)
+"""The block model of a vendor's library, fitted to cuBLAS's times by tiles that stand for its own."""
 HOST = Host()
 
 
@@ -204,35 +220,35 @@ class SkinnyModel:
 SKINNY: Mapping[str, SkinnyModel] = MappingProxyType(
     {
         "rows": SkinnyModel(
-            iteration=44.84,
-            each=40.62,
-            small=83.31,
-            load=0.236,
-            reduce=76.35,
-            wave=156.5,
-            second=6859.0,
+            iteration=28.67,
+            each=39.43,
+            small=97.35,
+            load=0.2577,
+            reduce=81.15,
+            wave=633.6,
+            second=5182.0,
             memory=2002.0,
             cached=3038.0,
             flight=9690.0,
-            far=81.04,
-            narrow=0.2289,
-            access=7.28,
-            once=0.774,
+            far=125.6,
+            narrow=0.1353,
+            access=0.2182,
+            once=0.7447,
             hidden=2.0,
         ),
         "columns": SkinnyModel(
-            iteration=121.0,
-            each=21.76,
-            small=22.65,
-            load=0.4155,
-            reduce=16.17,
-            wave=2141.0,
-            second=6685.0,
+            iteration=165.7,
+            each=18.25,
+            small=27.78,
+            load=0.5587,
+            reduce=15.51,
+            wave=1440.0,
+            second=4603.0,
             memory=2250.0,
             cached=3038.0,
             flight=526000.0,
-            far=66.79,
-            narrow=0.1032,
+            far=95.37,
+            narrow=0.04691,
         ),
     }
 )

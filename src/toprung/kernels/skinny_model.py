@@ -14,7 +14,11 @@ SMALL = (1, 2, 4, 8, 16)
 """Rows of the small operand that there is a kernel for; between them the next larger is taken."""
 
 TEAMS: Mapping[str, tuple[Mapping[str, int], ...]] = {
-    "rows": ({"ITEMS": 256, "TEAM": 32, "TM": 4}, {"ITEMS": 128, "TEAM": 32, "TM": 1}),
+    "rows": (
+        {"ITEMS": 256, "TEAM": 32, "TM": 4},
+        {"ITEMS": 128, "TEAM": 32, "TM": 4},
+        {"ITEMS": 128, "TEAM": 32, "TM": 1},
+    ),
     "columns": ({"ACROSS": 32, "DN": 4, "TN": 16, "KU": 4}, {"ACROSS": 32, "DN": 8, "TN": 32, "KU": 8}),
 }
 """Work-groups that are weighed on a GPU: ``ITEMS`` in teams of ``TEAM`` that share TM rows; ``ACROSS`` work-items side by side."""

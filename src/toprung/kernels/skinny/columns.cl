@@ -14,7 +14,7 @@
 // Idea: the sums run down the columns, so work-items lie side by side along L, read whole pieces of X's rows, once, and need
 // nobody's help but at the end; Y is the same for all of a row. Columns beyond the last are the last again, not stored.
 
-#define CHAIN 32 // products that a work-item adds up by themselves, with FOLD: where many more are a work-item's
+#define CHAIN 32 // products that a work-item adds up by themselves, with FOLD and one row: where many more are a work-item's
 #if SMALL > 1
 #define PIECE BN                          // of Y in local memory
 #define SMALL_Y(s, k) Ys[k][s]
@@ -23,6 +23,13 @@
 #define PIECE slice
 #define SMALL_Y(s, k) Y[(k0 + (k)) * on_y]
 #endif
+
+#define MULTIPLY(first) /* KU rows of X by Y, from a work-item's row ``first`` on */ \
+    VECTOR(VA) x[KU]; \
+    UNROLL for (int u = 0; u < KU; ++u) x[u] = READ_V(VA, &from[u * down]); \
+    UNROLL for (int u = 0; u < KU; ++u) \
+        UNROLL for (int s = 0; s < SMALL; ++s) acc[s] += x[u] * SMALL_Y(s, (first) + u * DN); \
+    from += KU * down;
 
 __kernel __attribute__((reqd_work_group_size(DM * DN, 1, 1))) void
 columns(__global const float *restrict X, const ulong offset_x, __global const float *restrict Y, const ulong offset_y,
@@ -52,7 +59,6 @@ columns(__global const float *restrict X, const ulong offset_x, __global const f
 #if FOLD
     VECTOR(VA) whole[SMALL]; // the chains before this one
     UNROLL for (int s = 0; s < SMALL; ++s) whole[s] = ZERO(VA);
-    uint left = CHAIN / KU;
 #endif
     for (uint k0 = begin; k0 < end; k0 += PIECE) {
         const uint count = end - k0 < PIECE ? end - k0 : PIECE;
@@ -65,27 +71,29 @@ columns(__global const float *restrict X, const ulong offset_x, __global const f
 #endif
         __global const float *from = X + (ulong)(k0 + dn) * ldx;
         uint k = dn;
-        for (; k + (KU - 1) * DN < count; k += KU * DN) {
-            VECTOR(VA) x[KU];
-            UNROLL for (int u = 0; u < KU; ++u) x[u] = READ_V(VA, &from[u * down]);
-            UNROLL for (int u = 0; u < KU; ++u)
-                UNROLL for (int s = 0; s < SMALL; ++s) acc[s] += x[u] * SMALL_Y(s, k + u * DN);
-            from += KU * down;
-#if FOLD
-            if (--left == 0) {
-                left = CHAIN / KU;
-                UNROLL for (int s = 0; s < SMALL; ++s) {
-                    whole[s] += acc[s];
-                    acc[s] = ZERO(VA);
-                }
+#if FOLD && SMALL == 1
+        for (; k + (CHAIN - 1) * DN < count; k += CHAIN * DN) { // whole chains: no branch keeps loads from coming together
+            UNROLL for (int f = 0; f < CHAIN; f += KU) {
+                MULTIPLY(k + f * DN)
             }
+            whole[0] += acc[0];
+            acc[0] = ZERO(VA);
+        }
 #endif
+        for (; k + (KU - 1) * DN < count; k += KU * DN) {
+            MULTIPLY(k)
         }
         for (; k < count; k += DN) {
             const VECTOR(VA) x = READ_V(VA, from);
             UNROLL for (int s = 0; s < SMALL; ++s) acc[s] += x * SMALL_Y(s, k);
             from += down;
         }
+#if FOLD && SMALL > 1
+        UNROLL for (int s = 0; s < SMALL; ++s) { // a piece is a chain: TN products
+            whole[s] += acc[s];
+            acc[s] = ZERO(VA);
+        }
+#endif
 #if SMALL > 1
         barrier(CLK_LOCAL_MEM_FENCE); // nobody reads it any more
 #endif

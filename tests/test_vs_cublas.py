@@ -1,0 +1,36 @@
+"""Factors of cuBLAS's predicted time, by what an H100 measured of it and of ours on drawn shapes."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+
+import trial
+from test_choice import CUBLAS, HOPPER
+from toprung.dispatch.ranking import ratio
+from toprung.kernels.cublas import family as cublas
+from toprung.oracle.problems import problem_of
+
+
+def lost_to_cublas(seeds: set[int]) -> float:
+    """Return the sum of logarithms of what an H100's short, deep and batched products lose by the choice of ours or cuBLAS."""
+    lost = 0.0
+    for one in json.loads(trial.fixture("h100-vs-cublas.json").read_text())["shapes"]:
+        if one["seed"] in seeds:
+            taken = one["ours" if ratio(HOPPER, problem_of(one["problem"]).desc, CUBLAS.family) >= 1 else "cublas"]
+            lost += math.log(taken / min(one["ours"], one["cublas"]))
+    return lost
+
+
+def test_factors_of_cublas_lose_less_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    fitted, others = {13, 57, 61, 73, 97}, {113, 131}
+    best = lost_to_cublas(fitted), lost_to_cublas(others)
+    assert best[0] < 4.2 and best[1] < 2.5
+    for name in ("BATCHED_TIMES", "SHORT_TIMES", "DEEP_TIMES"):
+        with monkeypatch.context() as without:
+            without.setattr(cublas, name, 1.0)
+            assert lost_to_cublas(fitted) > 1.1 * best[0], name
+    monkeypatch.setattr(cublas, "DEEP_TIMES", 1.0)  # the one that gains where it was not fitted, too
+    assert lost_to_cublas(others) > 1.3 * best[1]
