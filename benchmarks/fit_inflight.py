@@ -1,9 +1,11 @@
 """Fit the in-flight family's cost model to the drawn shapes of a record, and test it on the others.
 
     python benchmarks/fit_inflight.py results/nvidia-h200/inflight.json
+    python benchmarks/fit_inflight.py results/<device>/tune-check-seed*.json --tested results/<device>/tune-check-seed151.json
 
-The record is one of ``benchmarks/inflight.py --parts time,fit``. Prints the constants of ``kernels/hopper_inflight/cost.py`` and,
-for each shape, the time of the block that the model chooses over that of the best.
+A record is one of ``benchmarks/inflight.py --parts time,fit``, whose first shapes are for testing, or of ``toprung tune --check``.
+Prints the constants of ``kernels/hopper_inflight/cost.py`` and, for each shape of the former, the time of the block that the model
+chooses over that of the best. What stands in the source is of checks, with ``MEMORY_RATE`` as it was.
 """
 
 from __future__ import annotations
@@ -16,9 +18,12 @@ import statistics
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from toprung.dispatch.selection import decoded
 from toprung.gemm.desc import GemmDesc
 from toprung.kernels.hopper_inflight import cost
 from toprung.kernels.hopper_inflight.config import InflightConfig
+from toprung.kernels.hopper_inflight.family import FAMILY
+from toprung.oracle.problems import problem_of
 
 SHAPES = 19
 """Shapes of a record that are for testing, its first."""
@@ -37,9 +42,20 @@ class Sample(NamedTuple):
     seconds: float
 
 
-def samples(record: dict[str, Any], units: int) -> list[Sample]:
+def samples(record: dict[str, Any], units: int, tested: bool) -> list[Sample]:
     found = []
-    for i, row in enumerate(record["inflight"]):
+    for shape in record.get("shapes", ()):
+        times: dict[InflightConfig, list[float]] = {}
+        for one in [*shape["measured"], *shape["again"]]:
+            if one["kernel"] == FAMILY.name and one["status"] == "right" and len(one["device_seconds"]) > 1:
+                config = decoded(one).config
+                assert isinstance(config, InflightConfig)
+                times.setdefault(config, []).extend(one["device_seconds"])
+        desc = problem_of(shape["problem"]).desc
+        for config, seconds in times.items():
+            assert isinstance(desc, GemmDesc)
+            found.append(Sample(0 if tested else SHAPES, desc, config, statistics.median(seconds)))
+    for i, row in enumerate(record.get("inflight", ())):
         batch, m, n, k = row["size"]
         turned, strides = (row["layout"][0] == "T", row["layout"][1] == "T"), (m * k, k * n, m * n) if batch > 1 else (0, 0, 0)
         desc = GemmDesc(m, n, k, batch, *turned, 0, 0, 0, *strides, 4, 4, 4)
@@ -64,11 +80,12 @@ def off(of: list[Sample], units: int) -> float:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("record", type=Path)
+    parser.add_argument("records", type=Path, nargs="+")
+    parser.add_argument("--tested", type=Path, nargs="*", default=[], help="checks to test on, not fitted to")
     options = parser.parse_args()
-    record = json.loads(options.record.read_text())
+    records = [(json.loads(path.read_text()), path in options.tested) for path in {*options.records, *options.tested}]
     units = 132
-    every = samples(record, units)
+    every = [s for record, tested in records for s in samples(record, units, tested)]
     fitted, tested = [s for s in every if s.shape >= SHAPES], [s for s in every if s.shape < SHAPES]
 
     at = [x for pair in cost.TIMES.values() for x in pair] + [getattr(cost, name) for name in OTHERS]
@@ -89,7 +106,7 @@ def main() -> int:
     print("TIMES", {block: tuple(f"{x:.3g}" for x in pair) for block, pair in cost.TIMES.items()})
     print(*(f"{name} {getattr(cost, name):.2g}" for name in OTHERS))
     print(f"off by {best:.4f} where fitted, {off(tested, units):.4f} where tested")
-    for i, row in enumerate(record["inflight"]):
+    for i, row in enumerate(row for record, _ in records for row in record.get("inflight", ())):
         own = [s for s in every if s.shape == i]
         chosen, fastest = min(own, key=lambda s: cost.seconds(s.desc, s.config, units)), min(own, key=lambda s: s.seconds)
         predicted = cost.seconds(chosen.desc, chosen.config, units)

@@ -410,7 +410,7 @@ def test_a_large_product_with_a_short_side_is_not_left_to_cublas() -> None:
 
 
 def test_one_launch_in_flight_needs_a_smaller_margin(monkeypatch: pytest.MonkeyPatch) -> None:
-    desc = Gemm(172, 87, 3811, trans="TN").desc  # tune-check-seed73.json: plain fp32 takes 1.73 times as long
+    desc = Gemm(456, 112, 908, trans="TN").desc  # tune-check-seed151.json: plain fp32 takes 1.22 times as long
     assert slower_than_fp32(HOPPER, desc, family("hopper_inflight")) == ""
     monkeypatch.setattr(type(family("hopper_inflight")), "margin", family("hopper_fp32x").margin)
     assert slower_than_fp32(HOPPER, desc, family("hopper_inflight"))

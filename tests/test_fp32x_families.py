@@ -158,5 +158,5 @@ def test_clusters_are_weighed_while_there_is_room() -> None:
     assert slices == {1, 2, 4, 8, 16}
     assert max(c.SLICES for c in configs(gemm(64, 256, 7168, "NT"), 132) if c.resident == 1) == 8
     assert {c.SLICES for c in configs(gemm(4096, 4096, 4096), 132)} == {1}
-    ours, plain = ranking.against_fp32(H200, gemm(64, 256, 7168, "NT"), IN_FLIGHT)
+    ours, plain = ranking.against_fp32(H200, gemm(128, 256, 7168, "NT"), IN_FLIGHT)
     assert ours < plain
