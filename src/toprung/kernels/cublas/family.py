@@ -53,10 +53,10 @@ class CuBLAS(KernelFamily):
         return [] if desc.is_empty else [NoConfig()]
 
     def cost(self, device: Device, desc: Desc, config: KernelConfig) -> float:
-        """Return the seconds of our best kernel as if operands were aligned, in the tiles that cuBLAS may have.
+        """Return the seconds of the best block or team that cuBLAS may have, as if operands were aligned.
 
-        cuBLAS takes narrow operands as it takes wide ones, in large tiles, and a program takes longer to call it. That both times
-        come from one model is the point: where it errs it errs on both.
+        cuBLAS takes narrow operands as it takes wide ones, in large tiles, and a program takes longer to call it. Its blocks have
+        cycles of their own, fitted to its times; its teams are ours.
         """
         times = [seconds + (SPLIT_MORE if slices > 1 else 0.0) for slices, seconds in aligned(device, desc)]
         if not times:
