@@ -5,7 +5,8 @@
 
 A record is one of ``benchmarks/inflight.py --parts time,fit``, whose first shapes are for testing, or of ``toprung tune --check``.
 Prints the constants of ``kernels/hopper_inflight/cost.py`` and, for each shape of the former, the time of the block that the model
-chooses over that of the best. What stands in the source is of checks, with ``MEMORY_RATE`` as it was.
+chooses over that of the best. This counts every time alike and fits all constants; what stands in the source was fitted with
+the times of an H200 counting as much as an H100's, ``deep-and-odd.json`` among them, and ``MEMORY_RATE`` held.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from toprung.oracle.problems import problem_of
 
 SHAPES = 19
 """Shapes of a record that are for testing, its first."""
+OF_CHECK = 1 << 30
+"""Number that stands for a shape of a check; -1 where it is for testing. The table below is of the others alone."""
 OTHERS = "COPY", "ALONE", "SPREAD", "PACKED", "MET", "LAUNCH", "MEET", "MEMORY_RATE"
 """Constants of the model beside TIMES."""
 STEPS = 12000
@@ -54,7 +57,7 @@ def samples(record: dict[str, Any], units: int, tested: bool) -> list[Sample]:
         desc = problem_of(shape["problem"]).desc
         for config, seconds in times.items():
             assert isinstance(desc, GemmDesc)
-            found.append(Sample(0 if tested else SHAPES, desc, config, statistics.median(seconds)))
+            found.append(Sample(-1 if tested else OF_CHECK, desc, config, statistics.median(seconds)))
     for i, row in enumerate(record.get("inflight", ())):
         batch, m, n, k = row["size"]
         turned, strides = (row["layout"][0] == "T", row["layout"][1] == "T"), (m * k, k * n, m * n) if batch > 1 else (0, 0, 0)
@@ -83,7 +86,9 @@ def main() -> int:
     parser.add_argument("records", type=Path, nargs="+")
     parser.add_argument("--tested", type=Path, nargs="*", default=[], help="checks to test on, not fitted to")
     options = parser.parse_args()
-    records = [(json.loads(path.read_text()), path in options.tested) for path in {*options.records, *options.tested}]
+    records = [
+        (json.loads(path.read_text()), path in options.tested) for path in dict.fromkeys([*options.records, *options.tested])
+    ]
     units = 132
     every = [s for record, tested in records for s in samples(record, units, tested)]
     fitted, tested = [s for s in every if s.shape >= SHAPES], [s for s in every if s.shape < SHAPES]

@@ -34,7 +34,7 @@ from tables.tuning import device_of, held_out, now
 from toprung.dispatch.selection import decoded
 from toprung.gemm.desc import GemmDesc
 from toprung.kernels import cost_model
-from toprung.kernels.blocks import BLOCKS, aligned_blocks, listed
+from toprung.kernels.blocks import BLOCKS, listed
 from toprung.kernels.cublas import family as theirs
 from toprung.kernels.hopper_sgemm.cost import predicted
 from toprung.kernels.registry import family
@@ -250,12 +250,7 @@ class Vendor(Fit):
             for seconds in (
                 t for c, t in found if c.family is CUBLAS and (isinstance(t, Held) or (t > CALLED and not isinstance(t, Once)))
             ):
-                side = theirs.SIDE if desc.batch == 1 else theirs.SIDE_OF_BATCHES
-                weighed = [
-                    (block, slices)
-                    for block, slices, _ in aligned_blocks(device, desc, side)
-                    if slices == 1 or max(block.tile.BM, block.tile.BN) >= theirs.SPLIT_SIDE
-                ]
+                weighed = [(block, slices) for block, slices, _ in theirs.blocks(device, desc)]
                 rows.append(((desc, weighed), seconds, seconds, own))
         start = numbers(cost_model.VENDOR_BLOCK)
         self.fixed = {n: v for n, v in start.items() if not re.match(self.FREE, n)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -9,6 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toprung.device import Device
+from toprung.kernels import blocks
+from toprung.oracle.gemm import Gemm
 from toprung.tile import COMMON, Tile, broken, divides, fits_local, legal_tiles
 
 DEVICE = Device(
@@ -106,3 +109,11 @@ def test_a_device_tells_its_peak_only_where_it_is_known() -> None:
 )
 def test_a_devices_folder_name(name: str, slug: str) -> None:
     assert replace(DEVICE, name=name).slug == slug
+
+
+def test_sums_of_a_large_shallow_product_may_be_one_chain() -> None:
+    tile = next(one.tile for one in blocks.BLOCKS if (one.tile.TM, one.tile.TN) == (8, 8))
+    side = math.isqrt(blocks.UNCUT_SHALLOW)
+    for m, k, slices, chain in ((side, 128, 1, True), (side - 1, 128, 1, False), (side, 129, 1, False), (side, 128, 2, False)):
+        found = blocks.chain_of(Gemm(m, side, k).desc, replace(tile, SPLIT_K=slices))
+        assert (found == 0) is chain, (m, k, slices)

@@ -7,6 +7,7 @@ Faults are real: a copy of the package whose product crashes, hangs, does not bu
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -28,6 +29,7 @@ from toprung.dispatch.selection import decoded
 from toprung.oracle.gemm import Gemm
 from toprung.oracle.problem import Problem
 from toprung.store import Store
+from toprung.tune.executors import dask
 from toprung.tune.executors.base import LaneLost
 from toprung.tune.executors.dask import DaskLane
 from toprung.tune.executors.local import Local
@@ -314,3 +316,12 @@ def test_a_cluster_that_loses_its_scheduler_ends_the_run_and_keeps_what_was_lear
     assert run.returncode == 0 and "scheduler" in text and "Traceback" not in text, text
     assert json.loads(file.read_text())["configurations"] >= 3
     assert not [e for e in stored(tmp_path) if e.status != "right"], "a lost scheduler is nobody's crash"
+
+
+@pytest.mark.parametrize(
+    ("error", "kept"), [(None, True), (ValueError("a bug"), True), (ConnectionResetError("by the scheduler"), False)]
+)
+def test_only_a_lost_connection_is_left_out_of_the_log(error: Exception | None, kept: bool) -> None:
+    found = (type(error), error, None) if error else None
+    record = logging.LogRecord("tornado.application", logging.ERROR, "", 0, "callback", (), found)
+    assert dask._is_no_lost_connection(record) is kept

@@ -28,7 +28,7 @@ CHAINED_SUMS = 64
 UNCUT = 1 << 22
 """Results of C from which on cuBLAS's sums are one chain, as in batches: ours may be there, in tiles that are faster so."""
 SHALLOW, UNCUT_SHALLOW = 128, 1 << 20
-"""K up to which that begins with fewer results: there is nothing to cut."""
+"""K up to which so many results are enough for that: a vendor has nothing to cut there either."""
 
 LARGEST_PIECE, DEEPEST = 1024, 512
 """Results of a work-item, and K of a tile, beyond which nothing is built: compilers unroll both."""

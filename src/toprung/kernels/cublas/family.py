@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from toprung.backends import cublas
 from toprung.backends.base import Session
@@ -11,7 +11,7 @@ from toprung.gemm.classes import is_skinny
 from toprung.gemm.desc import Desc, GemmDesc
 from toprung.kernels import cost_model
 from toprung.kernels.base import KernelConfig, KernelFamily, Launches, NoConfig
-from toprung.kernels.blocks import aligned_blocks
+from toprung.kernels.blocks import Block, aligned_blocks
 from toprung.kernels.skinny_model import aligned_teams
 
 TIMES, MORE, SPLIT_MORE = 0.944, 1.74e-6, 1.90e-6
@@ -19,7 +19,7 @@ TIMES, MORE, SPLIT_MORE = 0.944, 1.74e-6, 1.90e-6
 ``benchmarks/fit_routes.py``."""
 
 TEAM_TIMES = 1.01
-"""The same of our best aligned teams, of vectors and short sides."""
+"""Factor of the time of our best aligned teams, where a side is short or there is a vector."""
 
 SIDE, SIDE_OF_BATCHES = 64, 32
 """It is weighed by those of our tiles whose sides have at least so many elements: for batches it has narrower ones."""
@@ -89,9 +89,14 @@ def aligned(device: Device, desc: Desc) -> Iterable[tuple[int, float]]:
         for slices, seconds in aligned_teams(device, desc):
             yield slices, TEAM_TIMES * seconds
     if isinstance(desc, GemmDesc) and min(desc.M, desc.N) > 1:
-        for block, slices, seconds in aligned_blocks(device, desc, SIDE if desc.batch == 1 else SIDE_OF_BATCHES):
-            if slices == 1 or max(block.tile.BM, block.tile.BN) >= SPLIT_SIDE:
-                yield slices, TIMES * seconds
+        yield from ((slices, TIMES * seconds) for _, slices, seconds in blocks(device, desc))
+
+
+def blocks(device: Device, desc: GemmDesc) -> Iterator[tuple[Block, int, float]]:
+    """Yield the blocks that stand for cuBLAS's, K slices, and the block model's seconds."""
+    for block, slices, seconds in aligned_blocks(device, desc, SIDE if desc.batch == 1 else SIDE_OF_BATCHES):
+        if slices == 1 or max(block.tile.BM, block.tile.BN) >= SPLIT_SIDE:
+            yield block, slices, seconds
 
 
 FAMILY = CuBLAS()
