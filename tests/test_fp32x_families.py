@@ -21,6 +21,7 @@ from toprung.kernels.hopper_inflight.config import InflightConfig
 from toprung.kernels.hopper_inflight.cost import CLUSTERED, at_once, configs, seconds
 from toprung.kernels.hopper_inflight.family import FAMILY as IN_FLIGHT
 from toprung.kernels.hopper_inflight_split_k import cost as in_parts
+from toprung.kernels.hopper_presplit import cost as presplit
 from toprung.oracle.gemm import Gemm
 from toprung.store import Store
 from toprung.tile import Tile
@@ -43,6 +44,14 @@ def batch(count: int, m: int, n: int, k: int, trans: str = "NN") -> Any:
     ],
     ids=str,
 )  # fmt: skip
+def test_rows_of_a_deep_b_are_split_no_faster_than_their_bytes() -> None:
+    def first(K: int) -> float:
+        return presplit.split_seconds(gemm(208, 372, K, "TT"), config, 132)[0]
+
+    config = next(c for c in presplit.configs(gemm(208, 372, 41240, "TT"), 132) if c.BN == 64 and c.SLICES == 8)
+    assert first(8192) == first(4096) and first(40960) == pytest.approx(5 * first(8192))
+
+
 def test_auto_takes_the_fastest_of_five(desc: Any, family: str) -> None:
     """Which that is was measured on an H200."""
     found = select(H200, desc, True, "auto")

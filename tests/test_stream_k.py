@@ -15,6 +15,7 @@ from conftest import require
 from test_tune import H200
 from toprung.backends import nvrtc
 from toprung.backends.base import Buffer, Session, Workspace
+from toprung.dispatch.ranking import ranked
 from toprung.dispatch.selection import Candidate
 from toprung.gemm.desc import GemmDesc
 from toprung.kernels.base import TileConfig
@@ -139,6 +140,23 @@ def test_what_is_offered_on_an_h200() -> None:
         assert FAMILY.adapt(H200, large, found, large, exact) == found
     narrow = replace(large, lda=4097, align_a=1)
     assert "wider" in str(FAMILY.adapt(H200, narrow, found, large, False))
+
+
+def test_shallow_products_are_weighed_unmeasured() -> None:
+    shallow = GemmDesc(2432, 11008, 56, align_a=4, align_b=4, align_c=4)
+    (config,) = FAMILY.candidates(H200, shallow)
+    assert dict(config.options)["CHAIN"] == 0 and (config.tile.BM, config.tile.BN) == (128, 128)
+    assert FAMILY.cost(H200, shallow, config) == next(p.seconds for p in ranked(H200, shallow) if p.candidate.kernel == "stream_k")
+    # an H100 has 86 µs for it (tune-check-seed223.json)
+    assert 75e-6 < FAMILY.cost(H200, shallow, config) < 100e-6
+    left = (
+        replace(shallow, K=47, lda=0),
+        replace(shallow, K=132, lda=0),
+        replace(shallow, N=11009, ldb=0, ldc=0),
+        replace(shallow, M=64),
+    )
+    for other in (*left, replace(shallow, batch=2, stride_a=1 << 20, stride_b=1 << 21, stride_c=1 << 25)):
+        assert not list(FAMILY.candidates(H200, other))
 
 
 @pytest.mark.parametrize("trans", [(False, False), (True, True)])

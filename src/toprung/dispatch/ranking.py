@@ -53,11 +53,19 @@ def ratio(device: Device, desc: Desc, theirs: KernelFamily, order: list[Predicte
     return min(costs, default=math.inf) / ours[0].seconds if ours and ours[0].seconds < math.inf else 0.0
 
 
-def loss(device: Device, desc: Desc, candidate: Candidate) -> float | None:
-    """Return how many times as long as the best prediction a candidate takes; None where its family's model cannot tell."""
+def loss(device: Device, desc: Desc, candidate: Candidate, in_family: bool = False) -> float | None:
+    """Return how many times as long as the best prediction a candidate takes; None where its family's model cannot tell.
+
+    ``in_family``: the best of its own family, else of its accuracy class.
+    """
     mine = candidate.family.relative_cost(device, desc, candidate.config)
-    best = ranked(device, desc, candidate.family.precision)
-    return mine / best[0].seconds if mine is not None and best and 0 < best[0].seconds < math.inf else None
+    if mine is None:
+        return None
+    if in_family:
+        best = min((candidate.family.cost(device, desc, c) for c in candidate.family.candidates(device, desc)), default=0.0)
+    else:
+        best = next((p.seconds for p in ranked(device, desc, candidate.family.precision)), 0.0)
+    return mine / best if 0 < best < math.inf else None
 
 
 def against_fp32(

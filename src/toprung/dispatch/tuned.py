@@ -237,7 +237,9 @@ class TunedStore:
                 passed += more
             elif not chosen[1].candidate["tile"]:
                 return None, passed + more  # what the cost model takes was faster there
-            elif reason := _unmeasured(device, desc, chosen[0].candidate, {e.kernel for e in entries}, without):
+            elif reason := ("" if exact else _strayed(device, desc, chosen[0].candidate, chosen[1])) or _unmeasured(
+                device, desc, chosen[0].candidate, {e.kernel for e in entries}, without
+            ):
                 passed += ((_name(chosen[1]), reason), *more)
             else:
                 found, entry = chosen
@@ -417,12 +419,14 @@ def _strayed(device: Device, desc: Desc, candidate: Candidate, entry: Entry) -> 
 
     What it loses by prediction where it was the fastest measured is the model's error and comes off.
     """
-    there = described(entry.shape)
-    here, before = ranking.loss(device, desc, candidate), ranking.loss(device, there, decoded(entry.candidate))
-    lost = here / max(before, 1.0) if here and before else 1.0
-    if lost <= STRAYED:
-        return ""
-    return f"tuned on {_where(entry, False)}; {lost:.2f} times as long as another by the cost model here"
+    there, measured = described(entry.shape), decoded(entry.candidate)
+    for in_family in (False, True):
+        here, before = (ranking.loss(device, *one, in_family) for one in ((desc, candidate), (there, measured)))
+        lost = here / max(before, 1.0) if here and before else 1.0
+        if lost > STRAYED:
+            other = "another of its tiles" if in_family else "another"
+            return f"tuned on {_where(entry, False)}; {lost:.2f} times as long as {other} by the cost model here"
+    return ""
 
 
 def _unmeasured(device: Device, desc: Desc, candidate: Candidate, measured: Collection[str], without: Collection[str]) -> str:

@@ -194,6 +194,7 @@ class Block:
     asked : how many the compiler is told to leave registers for; 0: as it comes
     ahead, order : switches of the kernel
     chained : False for a tile whose sums are one chain, for products of which a vendor's are
+    wide : True for a tile that has registers for accesses of four floats alone
     """
 
     tile: Tile
@@ -203,6 +204,7 @@ class Block:
     ahead: int = 1
     order: int = 0
     chained: bool = True
+    wide: bool = False
 
     def chain(self, desc: GemmDesc) -> int:
         """Return the products of a chain in this tile; 0: all."""
@@ -217,38 +219,44 @@ def _tile(bm: int, bn: int, bk: int, warp: tuple[int, int], piece: tuple[int, in
 
 
 BLOCKS: tuple[Block, ...] = (
-    Block(_tile(128, 256, 8, (64, 64), (8, 16)), 0.769, 1, chained=False),
-    Block(_tile(128, 128, 8, (32, 64), (8, 8)), 0.828, 2, asked=2, order=1, chained=False),
-    Block(_tile(64, 128, 16, (32, 64), (8, 8)), 0.805, 3, chained=False),
-    Block(_tile(64, 128, 8, (32, 64), (8, 8)), 0.764, 4, asked=4, chained=False),
-    Block(_tile(64, 64, 8, (32, 64), (8, 8)), 0.727, 6, chained=False),
-    Block(_tile(128, 128, 16, (32, 64), (8, 8), 2), 0.73, 1, order=1),
-    Block(_tile(64, 128, 16, (32, 64), (8, 8), 2), 0.723, 2, order=1),
-    Block(_tile(128, 64, 16, (32, 64), (8, 8), 2), 0.729, 2, order=1),
-    Block(_tile(64, 64, 16, (32, 64), (8, 8)), 0.747, 4, order=1),
-    Block(_tile(64, 64, 16, (32, 32), (8, 4), 2), 0.638, 4),
-    Block(_tile(32, 64, 32, (16, 32), (4, 4), 2), 0.491, 4, asked=4),
-    Block(_tile(64, 32, 16, (16, 32), (4, 4), 2), 0.522, 5),
-    Block(_tile(32, 32, 32, (16, 32), (4, 4), 2), 0.523, 6, asked=6, order=1),
-    Block(_tile(16, 16, 16, (8, 16), (2, 2), 2), 0.248, 16),
-    Block(_tile(16, 16, 32, (8, 16), (2, 2), 2), 0.185, 12),
-    Block(_tile(16, 32, 16, (8, 16), (2, 2), 2), 0.27, 11),
-    Block(_tile(16, 32, 32, (8, 16), (2, 2), 2), 0.241, 8),
+    Block(_tile(128, 256, 8, (64, 64), (8, 16)), 0.773, 1, chained=False),
+    Block(_tile(128, 128, 8, (32, 64), (8, 8)), 0.842, 2, asked=2, order=1, chained=False),
+    Block(_tile(64, 128, 16, (32, 64), (8, 8)), 0.792, 3, chained=False),
+    Block(_tile(64, 128, 8, (32, 64), (8, 8)), 0.76, 4, asked=4, chained=False),
+    Block(_tile(64, 64, 8, (32, 64), (8, 8)), 0.724, 6, chained=False),
+    Block(_tile(128, 128, 16, (32, 64), (8, 8), 2), 0.734, 1, order=1),
+    Block(_tile(64, 128, 16, (32, 64), (8, 8), 2), 0.722, 2, order=1),
+    Block(_tile(128, 64, 16, (32, 64), (8, 8), 2), 0.731, 2, order=1),
+    Block(_tile(64, 64, 16, (32, 64), (8, 8)), 0.73, 4, order=1),
+    Block(_tile(64, 64, 16, (32, 32), (8, 4), 2), 0.636, 4),
+    Block(_tile(32, 64, 32, (16, 32), (4, 4), 2), 0.488, 4, asked=4),
+    Block(_tile(64, 32, 16, (16, 32), (4, 4), 2), 0.513, 5),
+    Block(_tile(32, 32, 32, (16, 32), (4, 4), 2), 0.48, 6, asked=6, order=1),
+    Block(_tile(16, 16, 16, (8, 16), (2, 2), 2), 0.237, 16),
+    Block(_tile(16, 16, 32, (8, 16), (2, 2), 2), 0.192, 12),
+    Block(_tile(16, 32, 16, (8, 16), (2, 2), 2), 0.269, 11),
+    Block(_tile(16, 32, 32, (8, 16), (2, 2), 2), 0.251, 8),
     Block(_tile(32, 16, 16, (16, 8), (2, 2), 2), 0.267, 11),
-    Block(_tile(32, 16, 32, (16, 8), (2, 2), 2), 0.251, 8),
-    Block(_tile(32, 64, 16, (16, 32), (4, 4), 2), 0.526, 5),
-    Block(_tile(64, 32, 16, (64, 16), (4, 8)), 0.638, 6),
-    Block(_tile(64, 32, 8, (16, 32), (4, 4), 2), 0.557, 8),
-    Block(_tile(64, 64, 32, (32, 32), (8, 4)), 0.636, 3, order=1),
-    Block(_tile(128, 32, 16, (32, 32), (8, 4), 2), 0.62, 3),
-    Block(_tile(32, 128, 16, (32, 32), (4, 8), 2), 0.56, 3),
-    Block(_tile(128, 16, 16, (32, 16), (4, 4), 2), 0.454, 4, asked=4),
-    Block(_tile(16, 128, 16, (16, 32), (4, 4), 2), 0.516, 4, asked=4),
-    Block(_tile(32, 16, 32, (32, 8), (2, 4), 2), 0.334, 12),
-    Block(_tile(32, 32, 32, (32, 8), (2, 4), 2), 0.435, 8),
-    Block(_tile(64, 16, 16, (64, 8), (4, 4), 2), 0.476, 10),
-    Block(_tile(64, 32, 16, (64, 8), (4, 4), 2), 0.596, 5),
-    Block(_tile(32, 64, 16, (16, 64), (8, 4), 2), 0.682, 6),
+    Block(_tile(32, 16, 32, (16, 8), (2, 2), 2), 0.24, 8),
+    Block(_tile(32, 64, 16, (16, 32), (4, 4), 2), 0.51, 5),
+    Block(_tile(64, 32, 16, (64, 16), (4, 8)), 0.631, 6),
+    Block(_tile(64, 32, 8, (16, 32), (4, 4), 2), 0.534, 8),
+    Block(_tile(64, 64, 32, (32, 32), (8, 4)), 0.623, 3, order=1),
+    Block(_tile(128, 32, 16, (32, 32), (8, 4), 2), 0.621, 3),
+    Block(_tile(32, 128, 16, (32, 32), (4, 8), 2), 0.559, 3),
+    Block(_tile(128, 16, 16, (32, 16), (4, 4), 2), 0.455, 4, asked=4),
+    Block(_tile(16, 128, 16, (16, 32), (4, 4), 2), 0.478, 4, asked=4),
+    Block(_tile(32, 16, 32, (32, 8), (2, 4), 2), 0.346, 12),
+    Block(_tile(32, 32, 32, (32, 8), (2, 4), 2), 0.421, 8),
+    Block(_tile(64, 16, 16, (64, 8), (4, 4), 2), 0.497, 10),
+    Block(_tile(64, 32, 16, (64, 8), (4, 4), 2), 0.583, 5),
+    Block(_tile(32, 64, 16, (16, 64), (8, 4), 2), 0.601, 6),
+    Block(_tile(64, 32, 32, (64, 8), (4, 4), 2), 0.575, 4),
+    Block(_tile(32, 16, 16, (32, 8), (2, 4), 2), 0.442, 12),
+    Block(_tile(16, 128, 16, (16, 64), (8, 4)), 0.572, 6),
+    Block(_tile(64, 64, 16, (64, 16), (4, 8), 2), 0.66, 4),
+    Block(_tile(128, 32, 16, (128, 16), (8, 8), 2), 0.661, 4, wide=True),
+    Block(_tile(32, 128, 16, (16, 128), (8, 8), 2), 0.623, 4, wide=True),
 )
 """Efficiencies as ``benchmarks/fit_routes.py`` printed them for an H100's ``routes.json`` and checks of four seeds."""
 
@@ -317,6 +325,8 @@ def narrowed(device: Device, a: int, b: int, vendor: bool = False) -> tuple[Bloc
     if known is None or known[0] is not table:
         narrower, found = [(va, vb) for va in (4, 2, 1) if va <= a for vb in (4, 2, 1) if vb <= b], []
         for one in table:
+            if one.wide and min(a, b) < 4:
+                continue
             fit = (replace(one.tile, VA=va, VB=vb) for va, vb in narrower)
             found += [replace(one, tile=tile) for tile in fit if not broken(_rules, tile, device)][:1]
         known = _narrow[device, a, b, vendor] = table, tuple(found)

@@ -78,23 +78,23 @@ class BlockModel:
     layouts : efficiency of the other transposes over that of NN
     """
 
-    launch: float = 4664.0
-    iteration: float = 219.9
-    load: float = 12.2
-    alone: float = 0.377
-    narrow: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({"A": 8.43, "AT": 0.965, "B": 1.01, "BT": 6.78}))
-    store: float = 57.5
-    result: float = 0.179
-    piece: float = 0.0225
+    launch: float = 4572.0
+    iteration: float = 224.0
+    load: float = 11.5
+    alone: float = 0.401
+    narrow: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({"A": 9.38, "AT": 1.14, "B": 1.194, "BT": 7.445}))
+    store: float = 63.63
+    result: float = 0.1833
+    piece: float = 0.006778
     scattered: float = 1.32
-    second: float = 4921.0
-    adding: float = 1379.0
+    second: float = 5006.0
+    adding: float = 1295.0
     memory: float = 3205.0
-    written: float = 2.87
+    written: float = 2.27
     scattered_memory: float = 0.756
-    cache: float = 1909.0
-    slices: float = 5558.0
-    layouts: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({"NT": 0.922, "TN": 1.05, "TT": 0.997}))
+    cache: float = 2242.0
+    slices: float = 5834.0
+    layouts: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({"NT": 0.923, "TN": 1.039, "TT": 0.982}))
 
 
 BLOCK = BlockModel()

@@ -7,6 +7,7 @@ by ``benchmarks/cublas_half.py`` (results/nvidia-h200/cublas-half.json).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 from toprung.backends import cublas
@@ -16,11 +17,21 @@ from toprung.gemm.desc import Desc, GemmDesc
 from toprung.kernels import cost_model
 from toprung.kernels.base import KernelConfig, KernelFamily, Launches, NoConfig
 
-RATE = 7.43e14
-"""Operations a second of large products on an H200."""
+RATES = {16: 7.43e14, 8: 1.9e14, 2: 1.2e14}
+"""Operations a second of large products by the bytes on which all rows of both operands begin. The first was measured by
+``benchmarks/cublas_half.py`` on an H200, the others are of checks (results/*/tune-check-*.json): there few tiles are slower."""
+
+TILE = 128
+"""Side of tiles by which products are taken to be few."""
+
+CALL = 17e-6
+"""Seconds of a call on the host, the median of what checks have where the device takes less."""
 
 START = 3.2e-6
 """Seconds of a call beyond operations and bytes: those of the smallest product."""
+
+HALF = 2
+"""Bytes of an element."""
 
 DEEPEST = 8192
 """Largest K: there errors on random signs come near fp32's limit, with float16 within a tenth of it."""
@@ -53,7 +64,12 @@ class CuBLASHalf(KernelFamily):
         """Return the seconds of operations or bytes, whichever take longer, or of the host's call."""
         assert isinstance(desc, GemmDesc)
         moved = desc.bytes_read + 4 * desc.result.elements
-        return max(START + max(desc.flops / RATE, moved / cost_model.MEMORY_RATE), cost_model.HOST.cublas)
+        known = (8 if align == 4 else align for align in (desc.align_a, desc.align_b))  # 4: or more
+        begins = HALF * math.gcd(desc.lda, desc.ldb, desc.stride_a, desc.stride_b, *known)
+        size = next(size for size in RATES if begins % size == 0)
+        tiles = -(-desc.M // TILE) * -(-desc.N // TILE) * desc.batch
+        filled = 1.0 if size == max(RATES) else math.sqrt(min(1.0, tiles / device.compute_units))
+        return max(START + max(desc.flops / (RATES[size] * filled), moved / cost_model.MEMORY_RATE), CALL)
 
     def reason(self, device: Device, desc: Desc, config: KernelConfig) -> str:
         """Return that the model decided."""

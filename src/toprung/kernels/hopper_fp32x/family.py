@@ -59,6 +59,10 @@ class HopperFp32x(KernelFamily):
         assert isinstance(desc, GemmDesc)
         return seconds(desc, _as_taken(device, desc, config), device.compute_units)
 
+    def relative_cost(self, device: Device, desc: Desc, config: KernelConfig) -> float | None:
+        """Return ``cost``."""
+        return self.cost(device, desc, config)
+
     def reason(self, device: Device, desc: Desc, config: KernelConfig) -> str:
         """Return tiles and slices."""
         assert isinstance(desc, GemmDesc)

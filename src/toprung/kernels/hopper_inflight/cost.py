@@ -19,30 +19,32 @@ from toprung.kernels.hopper import ceil
 from toprung.kernels.hopper_inflight.config import CHUNK, CLUSTERS, InflightConfig, aligned, tiles
 
 TIMES: Mapping[tuple[int, int], tuple[float, float]] = {
-    (2, 128): (0.997e-6, 2.56e-6), (2, 64): (0.695e-6, 1.4e-6), (2, 32): (0.588e-6, 0.545e-6), (1, 64): (0.83e-6, 1.19e-6),
-    (1, 32): (0.67e-6, 0.548e-6),
+    (2, 128): (1.01e-6, 3.15e-6), (2, 64): (0.68e-6, 1.84e-6), (2, 32): (0.576e-6, 0.754e-6), (1, 64): (0.825e-6, 1.65e-6),
+    (1, 32): (0.656e-6, 0.927e-6),
 }  # fmt: skip
 """Seconds of 32 of K and of a tile, by consumers and BN, on an SM that has as many blocks as it can, operands aligned."""
-HALVES = {(4, 4): 1.0, (2, 4): 0.86, (4, 2): 0.87, (2, 2): 0.7}
-"""Share of those seconds of 32 of K where elements of A and of B have so many bytes: two products in place of three, or one.
-Medians of ``benchmarks/mixed.py`` over blocks that take 30 µs or more (0.81 to 0.93), and of two bfloat16 of
-``benchmarks/cublas_half.py`` from 4096 x 4096 x 1024 on (0.65 to 0.77)."""
-UNSCALED = 0.45
-"""The share where both are float16, which nothing is scaled of: 0.40 to 0.53 by the same."""
-COPY = 9.4e-9
+SHARES: Mapping[tuple[str, str], float] = {
+    ("float32", "float32"): 1.0, ("float32", "bfloat16"): 0.87, ("float32", "float16"): 0.75,
+    ("bfloat16", "float32"): 0.84, ("bfloat16", "bfloat16"): 0.71, ("bfloat16", "float16"): 0.62,
+    ("float16", "float32"): 0.7, ("float16", "bfloat16"): 0.59, ("float16", "float16"): 0.44,
+}  # fmt: skip
+"""Share of those seconds of 32 of K by the types of A and B: two products in place of three, or one; float16 needs no scales."""
+COPY = 9.08e-9
 """Seconds of 32 of K for each copy that a thread of the copier makes beyond those of operands aligned to 16 bytes."""
-ALONE = 0.577
+AGAIN = 0.53
+"""Share of a tile's own seconds that each tile after a block's first takes: it begins while the one before ends."""
+ALONE = 0.558
 """Share of those seconds that a block takes which has an SM to itself, where two could share it."""
-SPREAD, PACKED = 0.16, 1.13
+SPREAD, PACKED = 0.121, 0.947
 """Blocks for each SM up to which each has one to itself, and from which on some share one, for whom the launch waits: the blocks of
 a cluster lie in one GPC, and blocks of the launch before may still be there.
 
 With ``TIMES``, ``ALONE``, ``COPY``, ``LAUNCH``, ``MET`` and ``MEET`` fitted to both of an H200's ``inflight.json``,
 ``deep-and-odd.json`` and check of seed 31, and an H100's checks of seeds 57, 61, 73, 97 and 131, each device counting as much, and
 tested on checks of other seeds."""
-LAUNCH = 2.73e-6
+LAUNCH = 2.52e-6
 """Seconds of a launch."""
-MET, MEET = 1.12e-6, 45e-9
+MET, MEET = 1.02e-6, 42e-9
 """Seconds in which the blocks of a cluster wait for each other, and for each slice in which they add up their sums."""
 MEMORY_RATE = 4.6e12
 """Bytes a second of operands and results."""
@@ -78,16 +80,13 @@ def configs(desc: GemmDesc, units: int) -> list[InflightConfig]:
 
 
 def times(
-    config: InflightConfig, align_a: int, align_b: int, size_a: int = 4, size_b: int = 4, unscaled: bool = False
+    config: InflightConfig, align_a: int, align_b: int, type_a: str = "float32", type_b: str = "float32"
 ) -> tuple[float, float]:  # fmt: skip
-    """Return the seconds of 32 of K and of a tile, with operands aligned to so many words, whose elements have so many bytes.
-
-    ``unscaled``: both are of float16.
-    """
+    """Return the seconds of 32 of K and of a tile, with operands of such types, aligned to so many words."""
     chunk, tile = TIMES[config.CONSUMERS, config.BN]
-    words_a, words_b = config.BM * size_a / 4, config.BN * size_b / 4
+    words_a, words_b = config.BM * ELEMENT_BYTES[type_a] / 4, config.BN * ELEMENT_BYTES[type_b] / 4
     copies = (words_a / align_a + words_b / align_b) / 4 - (words_a + words_b) / 16
-    return chunk * (UNSCALED if unscaled else HALVES[size_a, size_b]) + COPY * copies, tile
+    return chunk * SHARES[type_a, type_b] + COPY * copies, tile
 
 
 def crowding(config: InflightConfig, blocks: int, units: int) -> float:
@@ -100,11 +99,11 @@ def crowding(config: InflightConfig, blocks: int, units: int) -> float:
 
 def seconds(desc: GemmDesc, config: InflightConfig, units: int) -> float:
     """Return the predicted seconds of the launch."""
-    unscaled = desc.type_a == desc.type_b == "float16"
-    chunk, tile = times(config, *aligned(desc), ELEMENT_BYTES[desc.type_a], ELEMENT_BYTES[desc.type_b], unscaled)
+    chunk, tile = times(config, *aligned(desc), desc.type_a, desc.type_b)
     blocks = tiles(desc, config) * config.SLICES
-    each = ceil(ceil(desc.K, CHUNK), config.SLICES) * chunk + tile
-    work = ceil(blocks, at_once(config, units)) * each * crowding(config, blocks, units)
+    turns = ceil(blocks, at_once(config, units))
+    work = turns * ceil(ceil(desc.K, CHUNK), config.SLICES) * chunk + tile * (1 + AGAIN * (turns - 1))
+    work *= crowding(config, blocks, units)
     if config.SLICES == 1 and config.BN == 32 and desc.widths[2] == 1:
         work += ODD * desc.M * desc.N * desc.batch / units
     if config.SLICES > 1:
@@ -142,7 +141,8 @@ class Sizes:
         chunk, tile = times(config, align_a, align_b)
         ends = np.cumsum(-(-self.M // config.BM) * -(-self.N // config.BN))
         turns = np.arange(0, ends[-1], config.resident * units)
-        work = float((-(-self.K[np.searchsorted(ends, turns, "right")] // CHUNK) * chunk + tile).sum())
+        work = float((-(-self.K[np.searchsorted(ends, turns, "right")] // CHUNK) * chunk).sum())
+        work += tile * (1 + AGAIN * (len(turns) - 1))
         work *= crowding(config, int(ends[-1]), units)
         moved = 4 * float(((self.M + self.N) * self.K + self.M * self.N).sum()) / MEMORY_RATE
         return LAUNCH + math.hypot(work, moved)

@@ -146,6 +146,10 @@ class HopperInflight(KernelFamily):
 
     # running
 
+    def relative_cost(self, device: Device, desc: Desc, config: KernelConfig) -> float | None:
+        """Return ``cost``."""
+        return self.cost(device, desc, config)
+
     def compile(self, session: Session, desc: Desc, config: KernelConfig) -> Launches:
         """Return the launch."""
         assert isinstance(desc, GemmDesc) and isinstance(config, InflightConfig)

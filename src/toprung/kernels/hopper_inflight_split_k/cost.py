@@ -9,13 +9,13 @@ from toprung.kernels.hopper import ceil
 from toprung.kernels.hopper_fp32x.cost import REDUCE_RATE
 from toprung.kernels.hopper_fp32x.sizes import padded
 from toprung.kernels.hopper_inflight.config import CHUNK, InflightConfig, aligned, tiles
-from toprung.kernels.hopper_inflight.cost import LAUNCH, MEMORY_RATE, STAGES, crowding, times
+from toprung.kernels.hopper_inflight.cost import AGAIN, LAUNCH, MEMORY_RATE, STAGES, crowding, times
 from toprung.kernels.hopper_inflight_split_k.config import PartsConfig
 from toprung.kernels.split_k import whole_slices
 
 SHORTEST = 256
 """Least K of a part: below, a tile's beginning and end are most of its time."""
-ADDING, PART = 2.5e-6, 0.11e-6
+ADDING, PART = 1.81e-6, 0.145e-6
 """Seconds of the launch that adds results up, and of each part, beyond what their bytes take.
 
 Fitted by ``benchmarks/fit_parts.py`` to 110 times of an H100, and tested on 124 of an H200. Why a part takes that is not known:
@@ -43,8 +43,9 @@ def seconds(desc: GemmDesc, config: PartsConfig, units: int) -> float:
     """Return the predicted seconds of both launches."""
     chunk, tile = times(config, *aligned(desc))
     blocks = tiles(desc, config) * config.PARTS
-    each = config.depth(desc.K) // CHUNK * chunk + tile
-    work = ceil(blocks, config.resident * units) * each * crowding(config, blocks, units)
+    turns = ceil(blocks, config.resident * units)
+    work = turns * (config.depth(desc.K) // CHUNK) * chunk + tile * (1 + AGAIN * (turns - 1))
+    work *= crowding(config, blocks, units)
     results = 4 * config.PARTS * desc.M * desc.N
     moved = (desc.bytes_read + results) / MEMORY_RATE
     return LAUNCH + math.hypot(work, moved) + ADDING + PART * config.PARTS + (results + 4 * desc.M * desc.N) / REDUCE_RATE

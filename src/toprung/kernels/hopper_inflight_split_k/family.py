@@ -62,6 +62,10 @@ class HopperInflightSplitK(KernelFamily):
         on_device = seconds(desc, config, device.compute_units)
         return max(on_device, 2 * cost_model.HOST.launch) + cost_model.TIE * on_device
 
+    def relative_cost(self, device: Device, desc: Desc, config: KernelConfig) -> float | None:
+        """Return ``cost``."""
+        return self.cost(device, desc, config)
+
     def compile(self, session: Session, desc: Desc, config: KernelConfig) -> Launches:
         """Return the launches."""
         assert isinstance(desc, GemmDesc) and isinstance(config, PartsConfig)

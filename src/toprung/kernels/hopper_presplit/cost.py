@@ -27,8 +27,9 @@ FIRST = 0.7e-6
 """Seconds of a launch beyond those of its tiles."""
 PASS = 9.5e-6
 """Seconds that a launch before the product adds, beyond what its bytes take."""
-ROUND, SHORT_ROUND, SHORT = 7.0e-6, 4.2e-6, 2048
-"""Seconds in which each warpgroup splits what it claims at a time, from this K on and at K = 0."""
+ROUND, SHORT_ROUND, SHORT, LONG = 7.0e-6, 4.2e-6, 2048, 8192
+"""Seconds in which each warpgroup splits what it claims at a time: from the one K on and at K = 0. Beyond the other, the longest K
+that they were fitted to, they grow with it, as checks show."""
 SHORTEST = 128
 """Least K of a slice."""
 PIECES = 4
@@ -57,7 +58,8 @@ def split_seconds(desc: GemmDesc, config: PresplitConfig, units: int) -> tuple[f
         return float("inf"), before
     blocks = min(tiles(desc, config) * config.SLICES, at_once(config, units))
     rounds = ceil(ceil(rows, PIECES) if desc.K <= SHORT else rows, blocks * (config.CONSUMERS + 1))
-    return rounds * (SHORT_ROUND + (ROUND - SHORT_ROUND) * min(desc.K / SHORT, 1.0)), before
+    each = SHORT_ROUND + (ROUND - SHORT_ROUND) * min(desc.K / SHORT, 1.0)
+    return rounds * each * max(desc.K / LONG, 1.0), before
 
 
 def product_seconds(desc: GemmDesc, config: PresplitConfig, units: int) -> float:
