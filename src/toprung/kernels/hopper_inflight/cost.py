@@ -39,9 +39,8 @@ SPREAD, PACKED = 0.121, 0.947
 """Blocks for each SM up to which each has one to itself, and from which on some share one, for whom the launch waits: the blocks of
 a cluster lie in one GPC, and blocks of the launch before may still be there.
 
-With ``TIMES``, ``ALONE``, ``COPY``, ``LAUNCH``, ``MET`` and ``MEET`` fitted to both of an H200's ``inflight.json``,
-``deep-and-odd.json`` and check of seed 31, and an H100's checks of seeds 57, 61, 73, 97 and 131, each device counting as much, and
-tested on checks of other seeds."""
+With all the constants here but ``MEMORY_RATE`` and ``ODD`` fitted to an H200's ``inflight.json``, ``deep-and-odd.json`` and checks
+of seeds 31 and 211, and an H100's checks of seeds 57 to 191, each device counting as much."""
 LAUNCH = 2.52e-6
 """Seconds of a launch."""
 MET, MEET = 1.02e-6, 42e-9

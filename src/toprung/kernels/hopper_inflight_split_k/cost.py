@@ -18,8 +18,8 @@ SHORTEST = 256
 ADDING, PART = 1.81e-6, 0.145e-6
 """Seconds of the launch that adds results up, and of each part, beyond what their bytes take.
 
-Fitted by ``benchmarks/fit_parts.py`` to 110 times of an H100, and tested on 124 of an H200. Why a part takes that is not known:
-adding 128 takes 2 µs more than adding two (``results/nvidia-h200/split-k.json``)."""
+Fitted with in flight's own by ``benchmarks/fit_inflight.py``. Why a part takes that is not known: adding 128 takes 2 µs more than
+adding two (``results/nvidia-h200/split-k.json``)."""
 
 
 def configs(desc: GemmDesc, units: int) -> list[PartsConfig]:
