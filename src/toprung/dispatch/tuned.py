@@ -235,15 +235,15 @@ class TunedStore:
             chosen, more = self._first(here, device, desc, entries, exact)
             if chosen is None:
                 passed += more
-            elif not chosen[1].candidate["tile"]:
+                continue
+            found, entry = chosen
+            if not entry.candidate["tile"]:
                 return None, passed + more  # what the cost model takes was faster there
-            elif reason := ("" if exact else _strayed(device, desc, chosen[0].candidate, chosen[1])) or _unmeasured(
-                device, desc, chosen[0].candidate, {e.kernel for e in entries}, without
-            ):
-                passed += ((_name(chosen[1]), reason), *more)
-            else:
-                found, entry = chosen
+            reason = "" if exact else _strayed(device, desc, found.candidate, entry)
+            reason = reason or _unmeasured(device, desc, found.candidate, {e.kernel for e in entries}, without)
+            if not reason:
                 return replace(found, why=f"tuned on {_where(entry, exact)}: {_milliseconds(entry)}", passed_over=more), passed
+            passed += ((_name(entry), reason), *more)
         return None, passed
 
     def settled(self, device: Device, desc: Desc, classes: Sequence[str]) -> bool:

@@ -2,8 +2,8 @@
 
 The models order candidates and say where a vendor's library is likely to be faster; nobody reads times from them. Their numbers
 were fitted by ``benchmarks/fit_routes.py`` to what ``benchmarks/routes.py`` and checks measured on an H200 and an H100, those of a
-vendor's to the latter alone, but for the rates of memory, which are the former's. They count a device's own cycles on its own number
-of SMs, so that another device gets an answer of its own, a rougher one.
+vendor's to the latter alone, but for the rates of memory, which are the former's. They count a device's own cycles on its own
+number of SMs, so that another device gets an answer of its own, a rougher one.
 """
 
 from __future__ import annotations

@@ -94,9 +94,7 @@ class StreamK(KernelFamily):
         return "there is nothing to multiply" if desc.is_empty else ""
 
     def candidates(self, device: Device, desc: Desc) -> Iterator[TileConfig]:
-        """Yield the deeper tile for shallow products, where blocks that stay begin and end less often; else only what was measured
-        is followed.
-        """
+        """Yield the deeper tile for shallow products; for others only what was measured is followed."""
         if self._is_shallow(device, desc) and (found := self.at(device, desc, FIRST)) is not None:
             yield found
 
