@@ -22,6 +22,7 @@ from toprung.kernels.base import TileConfig
 from toprung.kernels.record import kernel_source
 from toprung.kernels.stream_k import family as stream_k
 from toprung.kernels.stream_k.family import FAMILY, RECORD
+from toprung.kernels.stream_k.work import uploaded
 from toprung.lab.harness.library import Toprung
 from toprung.lab.sass.machine_code import inspect_source
 from toprung.oracle.check import Oracle, hostile
@@ -140,6 +141,15 @@ def test_what_is_offered_on_an_h200() -> None:
         assert FAMILY.adapt(H200, large, found, large, exact) == found
     narrow = replace(large, lda=4097, align_a=1)
     assert "wider" in str(FAMILY.adapt(H200, narrow, found, large, False))
+
+
+def test_tables_stay_for_graphs_that_read_them(poisoned: Session) -> None:
+    table = np.arange(12, dtype=np.int32)
+    kept = uploaded(table, poisoned)
+    back = np.zeros_like(table)
+    poisoned.download(kept, back)
+    assert (back == table).all() and uploaded(table.copy(), poisoned) is kept
+    assert uploaded(table + 1, poisoned) is not kept
 
 
 def test_shallow_products_are_weighed_unmeasured() -> None:
