@@ -152,16 +152,6 @@ def test_the_very_sizes_then_a_neighbour_then_the_cost_model(stored: Store) -> N
     assert "in tiles of" in select(H200, far, True, "fp32x").why
 
 
-def test_a_neighbour_is_left_where_its_tiles_need_another_turn(stored: Store) -> None:  # noqa: F811
-    small = of(Variant(BN=64, STAGES=4, INTERVAL=2))  # 128 tiles at 1024 cubed, 153 at 1040, on 132 SMs
-    stored.add(named(Gemm(1024, 1024, 1024), small))
-    assert select(H200, Gemm(1024, 1024, 1024).desc, True, "fp32x").candidate == small
-    assert select(H200, Gemm(1020, 1000, 1024).desc, True, "fp32x").candidate == small
-    found = select(H200, Gemm(1040, 1040, 1040).desc, True, "fp32x")
-    assert (found.config.variant.BM, found.config.variant.BN) == (128, 128)
-    assert any("tuned on 1024×1024×1024" in why and "by the cost model here" in why for _, why in found.passed_over)
-
-
 def test_slices_of_a_neighbour_keep_the_device_as_full(stored: Store) -> None:  # noqa: F811
     stored.add(named(DEEP, of(Variant(), 96)))
     exact, near, shallow = (

@@ -319,7 +319,10 @@ _narrow: dict[tuple[Device, int, int, bool], tuple[tuple[Block, ...], tuple[Bloc
 
 
 def narrowed(device: Device, a: int, b: int, vendor: bool = False) -> tuple[Block, ...]:
-    """Return ``BLOCKS`` (``VENDOR_BLOCKS``) with the widest accesses that are legal, none wider than ``a`` and ``b`` floats."""
+    """Return ``BLOCKS`` (``VENDOR_BLOCKS``) with the widest accesses that are legal, none wider than ``a`` and ``b`` floats.
+
+    Tiles that are for wide accesses alone are left out where those are narrower.
+    """
     table = VENDOR_BLOCKS if vendor else BLOCKS
     known = _narrow.get((device, a, b, vendor))
     if known is None or known[0] is not table:

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from toprung.backends import cublas
 from toprung.backends.base import Session
 from toprung.device import Device
-from toprung.gemm.desc import Desc, GemmDesc
+from toprung.gemm.desc import ELEMENT_BYTES, Desc, GemmDesc
 from toprung.kernels import cost_model
 from toprung.kernels.base import KernelConfig, KernelFamily, Launches, NoConfig
 
@@ -29,9 +29,6 @@ CALL = 17e-6
 
 START = 3.2e-6
 """Seconds of a call beyond operations and bytes: those of the smallest product."""
-
-HALF = 2
-"""Bytes of an element."""
 
 DEEPEST = 8192
 """Largest K: there errors on random signs come near fp32's limit, with float16 within a tenth of it."""
@@ -65,7 +62,7 @@ class CuBLASHalf(KernelFamily):
         assert isinstance(desc, GemmDesc)
         moved = desc.bytes_read + 4 * desc.result.elements
         known = (8 if align == 4 else align for align in (desc.align_a, desc.align_b))  # 4: or more
-        begins = HALF * math.gcd(desc.lda, desc.ldb, desc.stride_a, desc.stride_b, *known)
+        begins = ELEMENT_BYTES[desc.type_a] * math.gcd(desc.lda, desc.ldb, desc.stride_a, desc.stride_b, *known)
         size = next(size for size in RATES if begins % size == 0)
         tiles = -(-desc.M // TILE) * -(-desc.N // TILE) * desc.batch
         filled = 1.0 if size == max(RATES) else math.sqrt(min(1.0, tiles / device.compute_units))
