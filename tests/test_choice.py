@@ -30,7 +30,6 @@ from toprung.kernels.helpers import ADD
 from toprung.kernels.hopper_sgemm import cost as sgemm_cost
 from toprung.kernels.registry import family
 from toprung.kernels.skinny.family import SkinnyConfig
-from toprung.kernels.tiled import family as tiled_family
 from toprung.kernels.tiled.record import RECORD as TILED
 from toprung.lab.harness.results import read
 from toprung.oracle.gemm import Gemm
@@ -41,6 +40,8 @@ from toprung.tile import Tile
 
 SWITCHES = ("ORDER", "RESIDENT", "AHEAD", "GROUP_M", "SMALL")
 ROUTES = trial.fixture("h200-routes.json")
+PRESENT = trial.fixture("h100-routes.json")
+"""A record of the kernels' present text, on an H100."""
 LEAST, LEAST_MEAN = 0.86, 0.97
 
 Trial = Mapping[str, Any]
@@ -51,6 +52,9 @@ H200 = Device(
     "cuda:0", "cuda", "NVIDIA H200", "NVIDIA", "", "", "gpu", 132, 1980, 128, 49152, 140 << 30, 140 << 30, 1024, (1024, 1024, 64),
     256, (1, 2, 4), 32, "sm_89",
 )  # fmt: skip
+
+
+TABLE, CHAINED = blocks.BLOCKS, blocks.CHAINED_SUMS
 
 
 @pytest.fixture(autouse=True)
@@ -85,11 +89,13 @@ def cublas_is_slower(device: Device, desc: Desc) -> bool:
     return ratio(device, desc, CUBLAS.family) >= 1
 
 
-def cycles(device: Device, desc: Desc, block: Block, tile: Tile, slices: int) -> float:
+def cycles(
+    device: Device, desc: Desc, block: Block, tile: Tile, slices: int, p: cost_model.BlockModel = cost_model.BLOCK
+) -> float:  # fmt: skip
     """Cycles of a block by the cost model, which no host's time hides."""
     assert isinstance(desc, GemmDesc)
     vc, wide, units = width_of_c(desc, tile, slices), desc.widths[2], device.compute_units
-    return cost_model.block_cycles(desc, tile, block.efficiency, block.resident, slices, vc, wide, units, device.lanes or 128)
+    return cost_model.block_cycles(desc, tile, block.efficiency, block.resident, slices, vc, wide, units, device.lanes or 128, p)
 
 
 def kernel_of(selected: Selection | Candidate) -> str:
@@ -146,7 +152,7 @@ def test_a_worse_table_is_noticed(monkeypatch: pytest.MonkeyPatch):
 @functools.cache
 def held() -> tuple[Device, list[Drawn]]:
     """The drawn shapes that the model was not fitted to, and where they were measured."""
-    record = read(ROUTES)
+    record = read(PRESENT)
     return device_of(record), [one for one in drawn(record) if one.held]
 
 
@@ -157,30 +163,29 @@ def kept(shares: list[float | None], within: float = 1.05) -> float:
 
 
 @pytest.fixture
-def with_gaps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Predict for the text that was recorded, which wrote narrow pieces of C directly."""
-    monkeypatch.setattr(tiled_family, "is_regrouped", lambda config: False)
+def table_of_now(table_of_then: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tiles that are weighed now, for the record of them."""
+    monkeypatch.setattr(blocks, "BLOCKS", TABLE)
+    monkeypatch.setattr(blocks, "CHAINED_SUMS", CHAINED)
 
 
-def test_what_runs_is_near_the_best_on_shapes_it_was_not_fitted_to(with_gaps: None) -> None:
+def test_what_runs_is_near_the_best_on_shapes_it_was_not_fitted_to(table_of_now: None) -> None:
     device, shapes = held()
     shares = [one.shares(now(device, one.problem)) for one in shapes]
     known = [s for s in shares if s is not None]
-    assert len(shapes) >= 80 and len(known) >= 0.8 * len(shapes)
-    assert kept(shares) >= 0.8 and kept(shares, 1.1) >= 0.9 and max(known) <= 1.45
-    before = kept([one.shares(one.timed[0][0]) for one in shapes])
-    theirs = kept([one.shares(CUBLAS) for one in shapes])
-    assert kept(shares) >= max(before, theirs) + 0.25
+    assert len(shapes) >= 120 and len(known) >= 0.95 * len(shapes)
+    assert kept(shares) >= 0.85 and kept(shares, 1.1) >= 0.92 and max(known) <= 1.6
+    assert kept(shares) >= kept([one.shares(CUBLAS) for one in shapes]) + 0.25
 
 
-def test_large_tiles_alone_are_noticed_there(with_gaps: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_tiles_alone_are_noticed_there(table_of_now: None, monkeypatch: pytest.MonkeyPatch) -> None:
     device, shapes = held()
     all_tiles = kept([one.shares(now(device, one.problem)) for one in shapes])
     monkeypatch.setattr(blocks, "BLOCKS", tuple(c for c in blocks.BLOCKS if c.tile.BM * c.tile.BN >= 64 * 64))
-    assert kept([one.shares(now(device, one.problem)) for one in shapes]) < all_tiles - 0.08
+    assert kept([one.shares(now(device, one.problem)) for one in shapes]) < all_tiles - 0.05
 
 
-def test_cublas_is_told_from_ours_where_they_differ(with_gaps: None) -> None:
+def test_cublas_is_told_from_ours_where_they_differ(table_of_now: None) -> None:
     device, shapes = held()
     sides: dict[bool, list[bool]] = {True: [], False: []}
     for one in shapes:
@@ -188,8 +193,8 @@ def test_cublas_is_told_from_ours_where_they_differ(with_gaps: None) -> None:
         ours = min(s for c, s in one.timed if c.kernel != "cublas")
         if theirs and not 1 / 1.08 <= theirs / ours <= 1.08:
             sides[theirs > ours].append(cublas_is_slower(device, one.problem.desc) == (theirs > ours))
-    assert len(sides[True]) >= 50 and statistics.mean(sides[True]) >= 0.95
-    assert len(sides[False]) >= 5 and statistics.mean(sides[False]) >= 0.5
+    assert len(sides[True]) >= 20 and statistics.mean(sides[True]) >= 0.95
+    assert not sides[False], "no product of this third is cuBLAS's by more"
 
 
 def cublas_errors() -> list[float]:
@@ -230,7 +235,11 @@ def test_few_work_items_have_more_of_a_multiprocessor_each() -> None:
     assert block_count(call, half) <= H200.compute_units
     first, second = block_like(half), block_like(whole)
     assert first and second
-    assert cycles(H200, call, first, half, 1) < 0.97 * cycles(H200, call, second, whole, 1)
+
+    def halved(p: cost_model.BlockModel = cost_model.BLOCK) -> float:
+        return cycles(H200, call, first, half, 1, p) / cycles(H200, call, second, whole, 1, p)
+
+    assert halved() < 0.95 * halved(replace(cost_model.BLOCK, alone=0.0))
 
 
 def last_waves() -> list[float]:
@@ -278,10 +287,11 @@ def rows_of_scattered_vectors(models: Any = cost_model.SKINNY) -> list[float]:
 
 
 def test_elements_of_the_short_operand_that_lie_in_one_bank_are_read_one_after_the_other() -> None:
-    known = rows_of_scattered_vectors()
+    then = replace(cost_model.SKINNY["rows"], launch=4000.0, wave=633.6, small=97.35, once=0.7447)  # of the record's launches
+    known = rows_of_scattered_vectors({"rows": then})
     assert len(known) >= 10 and 0.8 <= statistics.median(known) <= 1.15
-    at_once = {"rows": replace(cost_model.SKINNY["rows"], once=0.0)}
-    assert statistics.median(rows_of_scattered_vectors(at_once)) < 0.6
+    assert statistics.median(rows_of_scattered_vectors({"rows": replace(then, once=0.0)})) < 0.6
+    assert cost_model.SKINNY["rows"].once > 0.5
 
 
 def test_narrow_rows_are_read_for_several_sums_by_few_work_items() -> None:
@@ -350,7 +360,11 @@ def sums_of_odd_rows(p: cost_model.BlockModel = cost_model.BLOCK) -> list[float]
 
 
 def test_adding_parts_of_odd_rows_takes_as_long_as_finding_where_they_belong() -> None:
-    then = replace(cost_model.BLOCK, adding=1731.0)  # the record is of a text that divided numbers of 64 bits
+    then = replace(  # the record is of a text that divided numbers of 64 bits, and of launches that waited for each other
+        cost_model.BLOCK, launch=4572.0, iteration=224.0, load=11.5, alone=0.401, store=63.63, result=0.1833, piece=0.006778,
+        scattered=1.32, exchanged=0.0, short_row=0.0, second=5006.0, adding=1731.0, written=2.27, scattered_memory=0.756,
+        cache=2242.0, slices=5834.0,
+    )  # fmt: skip
     assert cost_model.BLOCK.adding < then.adding
     known, without = sums_of_odd_rows(then), sums_of_odd_rows(replace(then, adding=0.0))
     assert len(known) >= 20 and 0.93 <= statistics.median(known) <= 1.07
@@ -369,9 +383,9 @@ def cublas_with_few() -> list[float]:
 
 
 def test_cublas_is_not_made_for_a_side_of_few(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert 0.7 < statistics.median(cublas_with_few()) <= 1.05
+    assert 0.65 < statistics.median(cublas_with_few()) <= 1.05
     monkeypatch.setattr(cublas, "NARROW_TIMES", 1.0)
-    assert statistics.median(cublas_with_few()) < 0.7
+    assert statistics.median(cublas_with_few()) < 0.65
 
 
 def cublas_with_deep(trans: str, sides: range) -> float:
@@ -410,7 +424,7 @@ def test_a_large_product_with_a_short_side_is_not_left_to_cublas() -> None:
 
 
 def test_one_launch_in_flight_needs_a_smaller_margin(monkeypatch: pytest.MonkeyPatch) -> None:
-    desc = Gemm(456, 112, 908, trans="TN").desc  # tune-check-seed151.json: plain fp32 takes 1.22 times as long
+    desc = Gemm(433, 65, 640, trans="TN").desc  # tune-check-seed241.json: plain fp32 takes 1.20 times as long
     assert slower_than_fp32(HOPPER, desc, family("hopper_inflight")) == ""
     monkeypatch.setattr(type(family("hopper_inflight")), "margin", family("hopper_fp32x").margin)
     assert slower_than_fp32(HOPPER, desc, family("hopper_inflight"))
@@ -435,7 +449,7 @@ def test_a_slower_clock_and_fewer_multiprocessors_take_longer() -> None:
     for problem in (Gemm(64, 64, 4096), Gemm(1024, 1024, 1024), Gemm(1, 8192, 8192), Gemm(8192, 8192, 64, trans="NT")):
         call = problem.desc
         first = best(H200, call).seconds
-        assert best(replace(H200, clock_mhz=990), call).seconds > 1.2 * first or first < cost_model.HOST.two
+        assert best(replace(H200, clock_mhz=990), call).seconds > 1.2 * first or first < 1.1 * cost_model.HOST.two
         assert best(replace(H200, compute_units=66), call).seconds >= first
 
 

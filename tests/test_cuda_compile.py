@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -17,13 +18,20 @@ from toprung import cli
 from toprung.backends import cuda, nvrtc
 from toprung.backends.base import Source
 from toprung.errors import BuildError, IllegalTile, MissingExtra, SwitchRefused, UnknownName
-from toprung.kernels.record import kernel_source
+from toprung.kernels.blocks import narrowed
+from toprung.kernels.helpers import ADD
+from toprung.kernels.plain.family import RECORD as PLAIN_RECORD
+from toprung.kernels.record import LibraryKernel, kernel_source
+from toprung.kernels.skinny.record import COLUMNS, ROWS
+from toprung.kernels.stream_k.family import COLLECT
+from toprung.kernels.stream_k.family import RECORD as STREAM_K
+from toprung.kernels.tiled.record import RECORD as TILED
 from toprung.lab.competitor import RungCompetitor
 from toprung.lab.harness.climb import variants as every_variant
 from toprung.lab.routines.base import KERNELS, shared_source
 from toprung.lab.routines.gemm import PLAIN
 from toprung.lab.rung import ladder, ladder_names, rung
-from toprung.lab.sass.machine_code import assemble_ptx, classify, counted, inspect_source
+from toprung.lab.sass.machine_code import assemble_ptx, classify, counted, disassemble, inspect_source
 from toprung.tile import Tile
 
 WIDE = ("LDG.128", "STS.128", "LDS.128")
@@ -111,6 +119,41 @@ def test_rung_keeps_its_promises(entry: RungCompetitor) -> None:
 def test_shared_kernel_compiles(name: str) -> None:
     code = inspect_source(shared_source(name, PLAIN, nvrtc.device_of("sm_90")), "sm_90")
     assert code.spills == 0 and code.registers > 0 and number(code.counts, "STG.32") > 0
+
+
+OVERLAPPING = [
+    *((TILED, one.tile) for one in narrowed(nvrtc.device_of("sm_90"), 4, 4)),
+    *((record, tile) for record in (STREAM_K, COLLECT, ADD, PLAIN_RECORD, ROWS, COLUMNS) for tile in record.tiles["gpu"]),
+]
+"""Kernels that are launched with ``overlaps``, in each of their tiles."""
+
+
+def accesses_before_the_wait(source: Source) -> list[str]:
+    """What a kernel reads and writes of global memory before it has waited for the previous one."""
+    listing = disassemble(nvrtc.compile_cubin(source, "sm_90").code)
+    found = re.findall(r"/\*[0-9a-f]{4,}\*/ +(?:@!?U?P\w+ +)?([A-Z][A-Z0-9_.]*)", listing)
+    wait = found.index("ACQBULK")  # griddepcontrol.wait
+    return [one for one in found[:wait] if re.match(r"LDG|STG|LD\b|ST\b|LDGSTS|ATOM|RED\b", one)]
+
+
+@pytest.mark.parametrize(
+    ("record", "tile"),
+    [
+        pytest.param(
+            *one, id=f"{one[0].name} {one[1]}", marks=[pytest.mark.slow] * (one[0] is TILED and one[1].BM * one[1].BN != 4096)
+        )
+        for one in OVERLAPPING
+    ],
+)
+def test_nothing_is_read_before_the_previous_kernel_is_done(record: LibraryKernel, tile: Tile) -> None:
+    assert accesses_before_the_wait(record.source_for(tile, (), nvrtc.device_of("sm_90"))) == []
+
+
+def test_a_read_before_the_wait_is_seen() -> None:
+    source = ADD.source_for(ADD.tiles["gpu"][0], (), nvrtc.device_of("sm_90"))
+    wait, end = "    wait_for_previous();\n", "    if (i >= total) return;\n"
+    assert wait in source.text and end in source.text
+    assert accesses_before_the_wait(replace(source, text=source.text.replace(wait, "").replace(end, wait + end)))
 
 
 @pytest.mark.parametrize(("switch", "reason"), [("BANK_WIDTH", "only Kepler"), ("PTX32", "removed from NVIDIA's compilers")])

@@ -171,9 +171,14 @@ class Session(Protocol):
         """Hand the work in the queue to the device now, without waiting."""
 
     def relaunch(
-        self, kernel: Kernel, groups: Sequence[int], local: Sequence[int], kinds: str, fixed: Sequence[np.generic]
-    ) -> Relaunch:
-        """Return a launch that takes new leading arguments of these ``kinds`` (see ``SLOTS``) each time; ``fixed`` ones follow."""
+        self, kernel: Kernel, groups: Sequence[int], local: Sequence[int], kinds: str, fixed: Sequence[np.generic],
+        overlaps: bool = False,
+    ) -> Relaunch:  # fmt: skip
+        """Return a launch that takes new leading arguments of these ``kinds`` (see ``SLOTS``) each time; ``fixed`` ones follow.
+
+        With ``overlaps`` it may start before the kernel before it in the queue is done, where the backend can do that: its kernel
+        calls ``wait_for_previous`` before it touches memory.
+        """
 
     def foreign(self, handle: Any, nbytes: int) -> Buffer:
         """Return somebody else's memory on this device as a buffer that does not own it; ``handle`` as in ``Buffer``."""

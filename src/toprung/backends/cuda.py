@@ -47,6 +47,8 @@ TENSOR_MAP_BYTES = 128
 HOLD = Path(__file__).with_name("hold.cu")
 PORTABLE_CLUSTER = 8
 """Largest cluster that every GPU with clusters can run; larger ones are asked for by name."""
+OVERLAPS = (9, 0)
+"""Compute capability from which on a kernel may start before the previous one in its stream is done (programmatic launch)."""
 ALL_SHARED = 100
 """Per cent of the L1 cache that CARVEOUT turns into shared memory, as far as the hardware goes."""
 
@@ -294,6 +296,7 @@ class CUDASession:
         self._last = "the queue"
         self._workspaces: dict[int, Workspace] = {}
         self._workspace_lock = threading.Lock()
+        self._can_overlap = nvrtc.capability(device.arch) >= OVERLAPS
         self._gate: tuple[Kernel, NDArray[Any], Iterator[int]] | None = None
 
     def fingerprint(self) -> str:
@@ -489,8 +492,9 @@ class CUDASession:
         self._alive()
 
     def relaunch(
-        self, kernel: Kernel, groups: Sequence[int], local: Sequence[int], kinds: str, fixed: Sequence[np.generic]
-    ) -> Relaunch:
+        self, kernel: Kernel, groups: Sequence[int], local: Sequence[int], kinds: str, fixed: Sequence[np.generic],
+        overlaps: bool = False,
+    ) -> Relaunch:  # fmt: skip
         """Eight bytes an argument, whose addresses the driver is given once; a launch only fills in the leading ones."""
         self._alive()
         assert isinstance(kernel, CUDAKernel)
@@ -504,9 +508,23 @@ class CUDASession:
             memory[leading + i : leading + i + 1].view(value.dtype)[0] = value
         pack = struct.Struct("<" + "".join(SLOTS[k] for k in kinds)).pack_into
         function, dynamic, at, own = kernel.function, kernel.dynamic, int(addresses.ctypes.data), self.queue
-        current, enter, start = driver.cuCtxGetCurrent, driver.cuCtxSetCurrent, driver.cuLaunchKernel
+        current, enter = driver.cuCtxGetCurrent, driver.cuCtxSetCurrent
         context, number = self._context, int(self._context)
         kept = (kernel, memory, addresses)
+        start: Callable[[Any], tuple[Any]]  # in a stream
+        if overlaps and self._can_overlap:
+            config = launch_config(driver, kernel, grid, block, True)
+            given = None
+
+            def start(stream: Any) -> tuple[Any]:
+                nonlocal given
+                if stream != given:
+                    given, config.hStream = stream, driver.CUstream(int(stream))
+                return driver.cuLaunchKernelEx(config, function, at, 0)  # type: ignore[no-any-return]
+        else:
+
+            def start(stream: Any) -> tuple[Any]:
+                return driver.cuLaunchKernel(function, *grid, *block, dynamic, stream, at, 0)  # type: ignore[no-any-return]
 
         def launch(queue: Any, *values: Any) -> None:
             try:
@@ -515,10 +533,10 @@ class CUDASession:
                 pack(raw, 0, *(_narrowed(k, v) for k, v in zip(kinds, values, strict=True)))
             before = current()[1]
             if int(before) == number:
-                (status,) = start(function, *grid, *block, dynamic, own if queue is None else queue, at, 0)
+                (status,) = start(own if queue is None else queue)
             else:  # another device's turn, or no one's yet: leave things as they were
                 enter(context)
-                (status,) = start(function, *grid, *block, dynamic, own if queue is None else queue, at, 0)
+                (status,) = start(own if queue is None else queue)
                 enter(before)
             if status:
                 raise LaunchError(f"{what} with {len(kept[1])} arguments: {_text(driver, status)}")
@@ -686,6 +704,21 @@ def _checked(what: str, kernel: CUDAKernel, groups: Sequence[int], local: Sequen
     if math.prod(block) > kernel.largest:
         raise LaunchError(f"{what}: work-groups of {math.prod(block)}, but it was compiled for {kernel.largest} at most")
     return grid, block
+
+
+def launch_config(driver: Any, kernel: CUDAKernel, grid: Sequence[int], block: Sequence[int], overlaps: bool) -> Any:
+    """A launch's sizes for cuLaunchKernelEx; with ``overlaps`` it may start before the kernel before it in its stream is done."""
+    config = driver.CUlaunchConfig()
+    config.gridDimX, config.gridDimY, config.gridDimZ = grid
+    config.blockDimX, config.blockDimY, config.blockDimZ = block
+    config.sharedMemBytes = kernel.dynamic
+    if overlaps:
+        attribute = driver.CUlaunchAttribute()
+        attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+        attribute.value.programmaticStreamSerializationAllowed = 1
+        config.attrs = [attribute]
+        config.numAttrs = 1
+    return config
 
 
 def _narrowed(kind: str, value: Any) -> Any:

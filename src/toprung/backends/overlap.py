@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toprung.backends.base import Kernel, Session
-from toprung.backends.cuda import _argument, _text
+from toprung.backends.cuda import _argument, _text, launch_config
 from toprung.errors import LaunchError
 
 SLOTS = {"P": "Q", "l": "q", "f": "f4x"}
@@ -50,18 +50,9 @@ class Overlapping:
         self._kept = (session, kernel, memory, values)
         self._at = int(self._addresses.ctypes.data)
         self._pack = struct.Struct("<" + "".join(SLOTS[k] for k in kinds)).pack_into
-        self._config = config = driver.CUlaunchConfig()
-        config.gridDimX, config.gridDimY, config.gridDimZ = groups, 1, 1
-        config.blockDimX, config.blockDimY, config.blockDimZ = local, 1, 1
-        config.sharedMemBytes = found[1].dynamic
+        self._config = config = launch_config(driver, found[1], (groups, 1, 1), (local, 1, 1), overlap)
         self._queue = self._own
         config.hStream = driver.CUstream(self._own)
-        if overlap:
-            attribute = driver.CUlaunchAttribute()
-            attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
-            attribute.value.programmaticStreamSerializationAllowed = 1
-            config.attrs = [attribute]
-            config.numAttrs = 1
 
     def replace(self, place: int, value: np.generic | NDArray[Any]) -> None:
         """Set another value of the same kind for one of the ``fixed`` arguments, from the next launch on."""

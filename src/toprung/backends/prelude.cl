@@ -14,6 +14,9 @@
 //                  compiler can be told (NVIDIA's; for OpenCL the backend tells it)
 // KEEP(x)          the 32-bit variable x is held in a register from here on: not computed anew at each use to save one
 // MULTIPLY_ADD(W, a, v, w)  a * v + w for a float a and W floats v and w, rounded once: what a * b + c * d leaves to the compiler
+// wait_for_previous()  the kernel before this one in the queue is done, and what it wrote is seen: stands before the first access to
+//                  memory of a kernel that the backend may start earlier (``overlaps`` of its launch)
+// let_next_start() the next kernel may start where this one leaves room; it waits for this one by itself
 // LANE_READ(v, l)  the value of v in lane l of this sub-group, with SHUFFLE=1
 
 // a * b + c is one fused multiply-add; fma() is not used because some CPU runtimes call a function for it
@@ -36,6 +39,8 @@ typedef float float1;
 #define LPTR __local
 #define room_for(x, y, z, n) reqd_work_group_size(x, y, z)
 #define KEEP(x)
+#define wait_for_previous() // kernels of a queue follow each other
+#define let_next_start()
 #define MULTIPLY_ADD(W, a, v, w) fma((VECTOR(W))(a), v, w)
 
 #ifdef __NV_CL_C_VERSION

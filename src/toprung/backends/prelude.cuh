@@ -60,6 +60,13 @@ inline float4 multiply_add(float a, float4 v, float4 w) {
     return make_float4(fmaf(a, v.x, w.x), fmaf(a, v.y, w.y), fmaf(a, v.z, w.z), fmaf(a, v.w, w.w));
 }
 #define MULTIPLY_ADD(W, a, v, w) multiply_add(a, v, w)
+#if __CUDA_ARCH__ >= 900
+inline void wait_for_previous() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+inline void let_next_start() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+#else
+inline void wait_for_previous() {}
+inline void let_next_start() {}
+#endif
 #define KEEP(x) asm volatile("" : "+r"(x))
 
 #if defined(READ_ONLY) && READ_ONLY

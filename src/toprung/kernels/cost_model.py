@@ -48,8 +48,8 @@ class Host:
     cublas : a call of cuBLAS
     """
 
-    launch: float = 4.92e-6
-    two: float = 9.99e-6
+    launch: float = 4.0e-6
+    two: float = 8.4e-6
     cublas: float = 14e-6
 
 
@@ -69,6 +69,8 @@ class BlockModel:
     result : each result that an SM writes
     piece : power by which that grows with a work-item's results, of 32
     scattered : power by which that grows where C is written in narrower pieces than a work-item's
+    exchanged : power of the ratio of pieces to accesses that is left of it where lanes exchange results before
+    short_row : share by which writing takes longer in rows of 16, less in longer ones: they begin and end within a sector
     second : a second launch
     adding : a round of its work-items, each of which finds out where in C an access of its lies, and adds the lanes' sums
     memory : bytes a cycle that the GPU moves from and to its memory or L2
@@ -78,23 +80,27 @@ class BlockModel:
     layouts : efficiency of the other transposes over that of NN
     """
 
-    launch: float = 4572.0
-    iteration: float = 224.0
-    load: float = 11.5
-    alone: float = 0.401
-    narrow: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({"A": 9.38, "AT": 1.14, "B": 1.194, "BT": 7.445}))
-    store: float = 63.63
-    result: float = 0.1833
-    piece: float = 0.006778
-    scattered: float = 1.32
-    second: float = 5006.0
-    adding: float = 1295.0
+    launch: float = 1664.0
+    iteration: float = 285.8
+    load: float = 8.014
+    alone: float = 0.3076
+    narrow: Mapping[str, float] = field(
+        default_factory=lambda: MappingProxyType({"A": 13.64, "AT": 2.099, "B": 0.2962, "BT": 4.376})
+    )
+    store: float = 66.51
+    result: float = 0.1855
+    piece: float = 0.008765
+    scattered: float = 0.4255
+    exchanged: float = 0.191
+    short_row: float = 0.5378
+    second: float = 3208.0
+    adding: float = 1303.0
     memory: float = 3205.0
-    written: float = 2.27
-    scattered_memory: float = 0.756
-    cache: float = 2242.0
-    slices: float = 5834.0
-    layouts: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({"NT": 0.923, "TN": 1.039, "TT": 0.982}))
+    written: float = 1.802
+    scattered_memory: float = 3.085
+    cache: float = 2635.0
+    slices: float = 4592.0
+    layouts: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({"NT": 0.904, "TN": 1.019, "TT": 0.9875}))
 
 
 BLOCK = BlockModel()
@@ -111,6 +117,7 @@ VENDOR_BLOCK = BlockModel(
     memory=3696.0,
     cache=2685.0,
     slices=5556.0,
+    short_row=0.0,
     written=3.16,
     layouts=MappingProxyType({"NT": 0.946, "TN": 1.04, "TT": 0.958}),
 )
@@ -150,10 +157,11 @@ def block_cycles(
     each += p.narrow["BT" if desc.trans_b else "B"] * (1 / vb - 0.25) / tile.BM
     waiting = iterations * (p.iteration + p.load * (tile.BM * bk / va + bk * tile.BN / vb) / items)
     pieces = vec / min(vc, vec)
-    gaps = 1.0 if regrouped else pieces
+    gaps = math.pow(pieces, p.exchanged) if regrouped else pieces
     stores = (tile.TM or 1) * (tile.TN or 1) / vec * pieces
 
     each_result = p.result * math.pow(gaps, p.scattered) * math.pow((tile.TM or 1) * (tile.TN or 1) / 32, p.piece)
+    each_result *= 1 + p.short_row * 16 / tile.BN
 
     def wave(count: int) -> float:
         results = count * block
@@ -165,7 +173,7 @@ def block_cycles(
     rest = min(resident, math.ceil(left / units + (UNEVEN if whole and left else 0.0)))
     total = (whole * wave(resident) if whole else 0.0) + (wave(rest) if rest else 0.0)
     read, made = desc.batch * (desc.M + desc.N) * desc.K, desc.batch * desc.M * desc.N
-    written = made * p.written * (math.pow(gaps, p.scattered_memory) if slices == 1 else 1.0)
+    written = made * p.written * (math.pow(gaps, p.scattered_memory) if slices == 1 else 1.0) * (1 + p.short_row * 16 / tile.BN)
     memory = 4 * (read + written) / p.memory
     cache = 4 * groups * depth * (tile.BM + tile.BN) / p.cache
     total = math.pow(total**FUNNEL + memory**FUNNEL + cache**FUNNEL, 1 / FUNNEL)
@@ -214,7 +222,7 @@ class SkinnyModel:
     once: float = 0.0
     hidden: float = 1.0
     multiply: float = 1.0
-    launch: float = 4000.0
+    launch: float = 3200.0
 
 
 SKINNY: Mapping[str, SkinnyModel] = MappingProxyType(
@@ -222,18 +230,18 @@ SKINNY: Mapping[str, SkinnyModel] = MappingProxyType(
         "rows": SkinnyModel(
             iteration=28.67,
             each=39.43,
-            small=97.35,
+            small=88.0,
             load=0.2577,
             reduce=81.15,
-            wave=633.6,
-            second=5182.0,
+            wave=136.0,
+            second=3000.0,
             memory=2002.0,
             cached=3038.0,
             flight=9690.0,
             far=125.6,
             narrow=0.1353,
             access=0.2182,
-            once=0.7447,
+            once=0.7,
             hidden=2.0,
         ),
         "columns": SkinnyModel(
@@ -243,7 +251,7 @@ SKINNY: Mapping[str, SkinnyModel] = MappingProxyType(
             load=0.5587,
             reduce=15.51,
             wave=1440.0,
-            second=4603.0,
+            second=2800.0,
             memory=2250.0,
             cached=3038.0,
             flight=526000.0,

@@ -159,8 +159,9 @@ def direct(
     session: Session, record: LibraryKernel, config: TileConfig, groups: tuple[int, ...], size: tuple[int, ...],
     fixed: Sequence[np.generic],
 ) -> Run:  # fmt: skip
-    """Return one launch with A, B and C as they come."""
-    launch = session.relaunch(loaded(session, record, config.tile, config.options), groups, size, "PlPlPlff", fixed)
+    """Return one launch with A, B and C as they come, of a kernel that waits for the previous one."""
+    kernel = loaded(session, record, config.tile, config.options)
+    launch = session.relaunch(kernel, groups, size, "PlPlPlff", fixed, overlaps=True)
 
     def run(
         a: Any, offset_a: int, b: Any, offset_b: int, c: Any, offset_c: int, alpha: float, beta: float, queue: Any = None,
@@ -255,7 +256,7 @@ def summed(session: Session, desc: Desc, slices: int, main: Callable[[], Run]) -
 
     def make() -> Run:
         multiply = main()
-        add = session.relaunch(loaded(session, ADD, tile, switches), groups, (tile.work_items,), "PlPlff", fixed)
+        add = session.relaunch(loaded(session, ADD, tile, switches), groups, (tile.work_items,), "PlPlff", fixed, overlaps=True)
 
         def run(
             a: Any, offset_a: int, b: Any, offset_b: int, c: Any, offset_c: int, alpha: float, beta: float, queue: Any = None,

@@ -27,11 +27,11 @@ SIDE, SIDE_OF_BATCHES = 64, 32
 SPLIT_SIDE = 128
 """Least side of its tiles where it splits sums over K: that is why it takes long for deep products with a short side."""
 
-NARROW, NARROW_TIMES = 4, 1.4
+NARROW, NARROW_TIMES = 4, 1.5
 """Products with a side from two to NARROW elements take it about NARROW_TIMES as long: its tiles stay large."""
 
 BATCHED_TIMES = 1.1
-SHORT, SHORT_TIMES = 100, 0.95
+SHORT, SHORT_TIMES = 100, 1.1
 DEEP, DEEP_TIMES = 5_000, 1.1
 """Factors for batches, and up to and from such a K on, where its time is now and then up to four times what the model has. With
 these the least is lost to the slower of the two on the H100's ``routes.json`` and its checks of seeds 57, 61, 73 and 97."""

@@ -10,11 +10,12 @@
 // beta = 0 never reads C.
 
 __kernel __attribute__((reqd_work_group_size(DM * DN, 1, 1))) void
-add(__global const float *restrict parts, const ulong offset_parts, __global float *restrict C, const ulong offset_c,
+add(__global const float *parts, const ulong offset_parts, __global float *restrict C, const ulong offset_c,
     const float alpha, const float beta, const uint N, const uint slices, const ulong area, const ulong total, const ulong ldc,
     const ulong on_c, const ulong stride_c)
 {
     __local float sums[DM][DN * VC] ALIGNED(VC); // sums[lane][element]
+    wait_for_previous();
     const uint dn = get_local_id(0) % DN;
     const uint lane = get_local_id(0) / DN;
     const ulong i = ((ulong)get_group_id(0) * DN + dn) * VC;

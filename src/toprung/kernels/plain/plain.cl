@@ -10,11 +10,12 @@
 #define CHAIN 32 // products of a sum that are added up by themselves, as in include/block.cl
 
 __kernel __attribute__((reqd_work_group_size(BM * BN, 1, 1))) void
-gemm(__global const float *restrict A, const ulong offset_a, __global const float *restrict B, const ulong offset_b,
+gemm(__global const float *A, const ulong offset_a, __global const float *B, const ulong offset_b,
      __global float *restrict C, const ulong offset_c, const float alpha, const float beta,
      const uint M, const uint N, const uint K, const ulong batch, const ulong down_a, const ulong on_a, const ulong stride_a,
      const ulong down_b, const ulong on_b, const ulong stride_b, const ulong ldc, const ulong stride_c)
 {
+    wait_for_previous();
     const ulong area = (ulong)M * N;
     const ulong step = (ulong)get_num_groups(0) * (BM * BN);
     for (ulong i = (ulong)get_group_id(0) * (BM * BN) + get_local_id(0); i < area * batch; i += step) {

@@ -32,7 +32,7 @@
     from += KU * down;
 
 __kernel __attribute__((reqd_work_group_size(DM * DN, 1, 1))) void
-columns(__global const float *restrict X, const ulong offset_x, __global const float *restrict Y, const ulong offset_y,
+columns(__global const float *X, const ulong offset_x, __global const float *Y, const ulong offset_y,
         __global float *restrict C, const ulong offset_c, const float alpha, const float beta, const uint L, const uint few,
         const uint K, const uint blocks, const uint slice, const ulong ldx, const ulong stride_x, const ulong down_y,
         const ulong on_y, const ulong stride_y, const ulong down_c, const ulong on_c, const ulong stride_c,
@@ -42,6 +42,7 @@ columns(__global const float *restrict X, const ulong offset_x, __global const f
 #if SMALL > 1
     __local float Ys[BN][SMALL + PAD] ALIGNED(4); // Ys[k][s]
 #endif
+    if (get_num_groups(1) > 1) let_next_start();
     const uint dm = get_local_id(0) % DM;
     const uint dn = get_local_id(0) / DM;
     const uint which = get_group_id(0) / blocks;
@@ -60,6 +61,7 @@ columns(__global const float *restrict X, const ulong offset_x, __global const f
     VECTOR(VA) whole[SMALL]; // the chains before this one
     UNROLL for (int s = 0; s < SMALL; ++s) whole[s] = ZERO(VA);
 #endif
+    wait_for_previous();
     for (uint k0 = begin; k0 < end; k0 += PIECE) {
         const uint count = end - k0 < PIECE ? end - k0 : PIECE;
 #if SMALL > 1

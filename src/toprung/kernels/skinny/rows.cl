@@ -40,12 +40,13 @@ float team_sum(float acc, LPTR float *partial, const uint team, const uint lane)
 }
 
 __kernel __attribute__((reqd_work_group_size(DM * DN, 1, 1))) void
-rows(__global const float *restrict X, const ulong offset_x, __global const float *restrict Y, const ulong offset_y,
+rows(__global const float *X, const ulong offset_x, __global const float *Y, const ulong offset_y,
      __global float *restrict C, const ulong offset_c, const float alpha, const float beta, const uint L, const uint few,
      const uint K, const uint blocks, const uint slice, const ulong ldx, const ulong stride_x, const ulong down_y, const ulong on_y,
      const ulong stride_y, const ulong down_c, const ulong on_c, const ulong stride_c, const ulong stride_slice)
 {
     __local float partial[DM * DN];
+    if (get_num_groups(1) > 1) let_next_start();
     const uint lane = get_local_id(0) % DN;
     const uint team = get_local_id(0) / DN;
     const uint which = get_group_id(0) / blocks;
@@ -67,6 +68,7 @@ rows(__global const float *restrict X, const ulong offset_x, __global const floa
     uint left = CHAIN / VA;
 #endif
 
+    wait_for_previous();
     uint k = begin + lane * VA;
     for (; k + VA <= end; k += DN * VA) {
 #if FOLD

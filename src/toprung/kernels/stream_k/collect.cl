@@ -6,9 +6,10 @@
 // N and BN. The order of the sum is that of the parts: the same call, the same bits.
 
 __kernel __attribute__((reqd_work_group_size(DM * DN, 1, 1))) void
-collect(__global float *restrict C, const ulong offset_c, __global const int *restrict blocks,
-        __global const float *restrict parts, const uint M, const uint N, const uint ldc)
+collect(__global float *C, const ulong offset_c, __global const int *blocks,
+        __global const float *parts, const uint M, const uint N, const uint ldc)
 {
+    wait_for_previous();
     __global const int *block = blocks + 4 * get_group_id(1);
     const uint element = (get_group_id(0) * (DM * DN) + get_local_id(0)) * VC;
     const uint m = block[0] + element / BN, n = block[1] + element % BN;

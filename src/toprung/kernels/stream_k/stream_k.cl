@@ -13,20 +13,40 @@
 
 #include "../include/block.cl"
 
+// acc becomes, or has added, row k of the tiles multiplied
+#if ORDER
+#define MULTIPLY(becomes)                                                                                                           \
+    UNROLL for (int j = 0; j < TN; j += 2)                                                                                          \
+        UNROLL for (int step = 0; step < TM; ++step) {                                                                              \
+            const int i = j % 4 ? TM - 1 - step : step;                /* every other pair of columns runs upwards */               \
+            const int first = j + step % 2, second = j + 1 - step % 2; /* and its rows as the ox ploughs */                         \
+            ELEMENT(acc[i][first / VEC], first % VEC) becomes                                                                       \
+                ELEMENT(a[at][i / VM], i % VM) * ELEMENT(b[at][first / VEC], first % VEC);                                          \
+            ELEMENT(acc[i][second / VEC], second % VEC) becomes                                                                     \
+                ELEMENT(a[at][i / VM], i % VM) * ELEMENT(b[at][second / VEC], second % VEC);                                        \
+        }
+#else
+#define MULTIPLY(becomes)                                                                                                           \
+    UNROLL for (int i = 0; i < TM; ++i)                                                                                             \
+        UNROLL for (int j = 0; j < TN / VEC; ++j) acc[i][j] becomes ELEMENT(a[at][i / VM], i % VM) * b[at][j];
+#endif
+
 __kernel __attribute__((room_for(DM * DN, 1, 1, RESIDENT))) void
-stream_k(__global const float *restrict A, const ulong offset_a, __global const float *restrict B, const ulong offset_b,
-         __global float *C, const ulong offset_c, const float alpha, const float beta, __global const int *restrict work,
+stream_k(__global const float *A, const ulong offset_a, __global const float *B, const ulong offset_b,
+         __global float *C, const ulong offset_c, const float alpha, const float beta, __global const int *work,
          __global float *parts, const uint M, const uint N, const uint lda, const uint ldb, const uint rows_c)
 {
     __local float As[STAGES][BK][BM + PADA] ALIGNED(4);   // As[buffer][k][m]
     __local float Bs[STAGES][BK][BN + PADB] ALIGNED(VEC); // Bs[buffer][k][n]
 
-    const int tid = get_local_id(0);
+    if ((__global const void *)parts != (__global const void *)work) let_next_start();
+    const uint tid = get_local_id(0);
     const int lane = tid % (LM * LN);
     const int warp = tid / (LM * LN);
     int tn = warp % (BN / WN) * WN + lane % LN * VEC;
     int tm = warp / (BN / WN) * WM + lane / LN * VM;
 
+    wait_for_previous();
     __global const int *piece = work + 5 * get_group_id(0);
     const uint m0 = piece[0], n0 = piece[1], k0 = piece[2], depth = piece[3] - piece[2];
     const int part = piece[4];
@@ -44,20 +64,20 @@ stream_k(__global const float *restrict A, const ulong offset_a, __global const 
     VECTOR(VA) coming_a[LA];
     VECTOR(VB) coming_b[LB];
     UNROLL for (int f = 0; f < FA; ++f) {
-        const uint m = m0 + A_M(A_LOAD(f * (LA / FA))), k = A_K(A_LOAD(f * (LA / FA)));
+        const uint m = m0 + A_M(f * (LA / FA)), k = A_K(f * (LA / FA));
         at_a[f] = A_AT(m < M ? m : M - A_LAST, k);
     }
     UNROLL for (int f = 0; f < FB; ++f) {
-        const uint n = n0 + B_N(B_LOAD(f * (LB / FB))), k = B_K(B_LOAD(f * (LB / FB)));
+        const uint n = n0 + B_N(f * (LB / FB)), k = B_K(f * (LB / FB));
         at_b[f] = B_AT(k, n < N ? n : N - B_LAST);
     }
     UNROLL for (int i = 0; i < LA; ++i) {
         coming_a[i] = ZERO(VA);
-        if (A_K(A_LOAD(i)) >= BK - first) coming_a[i] = READ_V(VA, A_FROM(i));
+        if (A_K(i) >= BK - first) coming_a[i] = READ_V(VA, A_FROM(i));
     }
     UNROLL for (int i = 0; i < LB; ++i) {
         coming_b[i] = ZERO(VB);
-        if (B_K(B_LOAD(i)) >= BK - first) coming_b[i] = READ_V(VB, B_FROM(i));
+        if (B_K(i) >= BK - first) coming_b[i] = READ_V(VB, B_FROM(i));
     }
     A += A_AT(0, BK);
     B += B_AT(BK, 0);
@@ -90,32 +110,23 @@ stream_k(__global const float *restrict A, const ulong offset_a, __global const 
         UNROLL for (int k = 0; k < BK; ++k) {
             const int at = k % 2;
             if (k + 1 < BK) read(a[1 - at], b[1 - at], As[now], Bs[now], k + 1, tm, tn);
-#if ORDER
-            UNROLL for (int j = 0; j < TN; j += 2)
-                UNROLL for (int step = 0; step < TM; ++step) {
-                    const int i = j % 4 ? TM - 1 - step : step;                // every other pair of columns runs upwards
-                    const int first = j + step % 2, second = j + 1 - step % 2; // and its rows as the ox ploughs
-                    ELEMENT(acc[i][first / VEC], first % VEC) +=
-                        ELEMENT(a[at][i / VM], i % VM) * ELEMENT(b[at][first / VEC], first % VEC);
-                    ELEMENT(acc[i][second / VEC], second % VEC) +=
-                        ELEMENT(a[at][i / VM], i % VM) * ELEMENT(b[at][second / VEC], second % VEC);
-                }
-#else
-            UNROLL for (int i = 0; i < TM; ++i)
-                UNROLL for (int j = 0; j < TN / VEC; ++j) acc[i][j] += ELEMENT(a[at][i / VM], i % VM) * b[at][j];
-#endif
+            if (BEGINS_CHAIN(k, left)) {
+                BEGIN_CHAIN
+            } else {
+                MULTIPLY(+=)
+            }
             END_CHAIN_AT(k)
         }
-        END_CHAIN_BEFORE(left - 1)
 #if STAGES > 1
         now = 1 - now;
 #else
         barrier(CLK_LOCAL_MEM_FENCE); // nobody reads the tiles any more
 #endif
-        if (left > 1) pack(As[now], Bs[now], coming_a, coming_b, tid);
+        pack(As[now], Bs[now], coming_a, coming_b, tid);
         barrier(CLK_LOCAL_MEM_FENCE); // the next tiles are complete; with two buffers, nobody reads these any more
     }
 
+    END_LAST_CHAIN
     UNROLL for (int i = 0; i < TM; ++i) {
         const uint m = tm + i / VM * SM + i % VM;
         if (m0 + m < M) {

@@ -39,8 +39,22 @@
 #define PLACE(l) ((IN_A ? &As[0][0][0] : &Bs[0][0][0]) + (l))
 #endif
 
+// acc becomes, or has added, row k of the tiles multiplied
+#if ORDER
+#define MULTIPLY(becomes)                                                                                                           \
+    UNROLL for (int i = 0; i < TM; ++i)                                                                                             \
+        UNROLL for (int step = 0; step < TN; ++step) {                                                                              \
+            const int j = i % 2 ? TN - 1 - step : step; /* odd rows run from right to left */                                       \
+            ELEMENT(acc[i][j / VEC], j % VEC) becomes ELEMENT(a[at][i / VM], i % VM) * ELEMENT(b[at][j / VEC], j % VEC);            \
+        }
+#else
+#define MULTIPLY(becomes)                                                                                                           \
+    UNROLL for (int i = 0; i < TM; ++i)                                                                                             \
+        UNROLL for (int j = 0; j < TN / VEC; ++j) acc[i][j] becomes ELEMENT(a[at][i / VM], i % VM) * b[at][j];
+#endif
+
 __kernel __attribute__((room_for(DM * DN, 1, 1, RESIDENT))) void
-gemm(__global const float *restrict A, const ulong offset_a, __global const float *restrict B, const ulong offset_b,
+gemm(__global const float *A, const ulong offset_a, __global const float *B, const ulong offset_b,
      __global float *restrict C, const ulong offset_c, const float alpha, const float beta, const uint M, const uint N, const uint K,
      const uint lda, const uint ldb, const uint ldc, const uint tiles_m, const uint tiles_n, const uint slice, const ulong stride_a,
      const ulong stride_b, const ulong stride_c, const ulong stride_slice)
@@ -48,7 +62,8 @@ gemm(__global const float *restrict A, const ulong offset_a, __global const floa
     __local float As[STAGES][BK][BM + PADA] ALIGNED(4);  // As[buffer][k][m]
     __local float Bs[STAGES][BK][BN + PADB] ALIGNED(VEC); // Bs[buffer][k][n]
 
-    const int tid = get_local_id(0);
+    if (get_num_groups(1) > 1) let_next_start();
+    const uint tid = get_local_id(0);
     const int lane = tid % (LM * LN);
     const int warp = tid / (LM * LN);
     int tn = warp % (BN / WN) * WN + lane % LN * VEC;
@@ -74,20 +89,21 @@ gemm(__global const float *restrict A, const ulong offset_a, __global const floa
     VECTOR(VA) coming_a[LA];
     VECTOR(VB) coming_b[LB];
     UNROLL for (int f = 0; f < FA; ++f) {
-        const uint m = m0 + A_M(A_LOAD(f * (LA / FA))), k = A_K(A_LOAD(f * (LA / FA)));
+        const uint m = m0 + A_M(f * (LA / FA)), k = A_K(f * (LA / FA));
         at_a[f] = A_AT(m < M ? m : M - A_LAST, k);
     }
     UNROLL for (int f = 0; f < FB; ++f) {
-        const uint n = n0 + B_N(B_LOAD(f * (LB / FB))), k = B_K(B_LOAD(f * (LB / FB)));
+        const uint n = n0 + B_N(f * (LB / FB)), k = B_K(f * (LB / FB));
         at_b[f] = B_AT(k, n < N ? n : N - B_LAST);
     }
+    wait_for_previous();
     UNROLL for (int i = 0; i < LA; ++i) {
         coming_a[i] = ZERO(VA);
-        if (A_K(A_LOAD(i)) >= BK - first) coming_a[i] = READ_V(VA, A_FROM(i));
+        if (A_K(i) >= BK - first) coming_a[i] = READ_V(VA, A_FROM(i));
     }
     UNROLL for (int i = 0; i < LB; ++i) {
         coming_b[i] = ZERO(VB);
-        if (B_K(B_LOAD(i)) >= BK - first) coming_b[i] = READ_V(VB, B_FROM(i));
+        if (B_K(i) >= BK - first) coming_b[i] = READ_V(VB, B_FROM(i));
     }
     A += A_AT(0, BK);
     B += B_AT(BK, 0);
@@ -120,29 +136,24 @@ gemm(__global const float *restrict A, const ulong offset_a, __global const floa
         UNROLL for (int k = 0; k < BK; ++k) {
             const int at = AHEAD ? k % 2 : 0;
             if (AHEAD && k + 1 < BK) read(a[AHEAD - at], b[AHEAD - at], As[now], Bs[now], k + 1, tm, tn);
-#if ORDER
-            UNROLL for (int i = 0; i < TM; ++i)
-                UNROLL for (int step = 0; step < TN; ++step) {
-                    const int j = i % 2 ? TN - 1 - step : step; // odd rows run from right to left
-                    ELEMENT(acc[i][j / VEC], j % VEC) += ELEMENT(a[at][i / VM], i % VM) * ELEMENT(b[at][j / VEC], j % VEC);
-                }
-#else
-            UNROLL for (int i = 0; i < TM; ++i)
-                UNROLL for (int j = 0; j < TN / VEC; ++j) acc[i][j] += ELEMENT(a[at][i / VM], i % VM) * b[at][j];
-#endif
-            if (!AHEAD && k + 1 < BK) read(a[0], b[0], As[now], Bs[now], k + 1, tm, tn);
+            if (BEGINS_CHAIN(k, left)) {
+                BEGIN_CHAIN
+            } else {
+                MULTIPLY(+=)
+            }
             END_CHAIN_AT(k)
+            if (!AHEAD && k + 1 < BK) read(a[0], b[0], As[now], Bs[now], k + 1, tm, tn);
         }
-        END_CHAIN_BEFORE(left - 1)
 #if STAGES > 1
         now = 1 - now;
 #else
         barrier(CLK_LOCAL_MEM_FENCE); // nobody reads the tiles any more
 #endif
-        if (left > 1) pack(As[now], Bs[now], coming_a, coming_b, tid);
+        pack(As[now], Bs[now], coming_a, coming_b, tid);
         barrier(CLK_LOCAL_MEM_FENCE); // the next tiles are complete; with two buffers, nobody reads these any more
     }
 
+    END_LAST_CHAIN
     C += offset_c + which * stride_c + get_group_id(1) * stride_slice;
 #if REGROUPED
     const int mine = warp * (LM * LN * VEC); // of this warp, from here on
