@@ -258,7 +258,7 @@ BLOCKS: tuple[Block, ...] = (
     Block(_tile(128, 32, 16, (128, 16), (8, 8), 2), 0.702, 4, wide=True),
     Block(_tile(32, 128, 16, (16, 128), (8, 8), 2), 0.695, 4, wide=True),
 )
-"""Efficiencies as ``benchmarks/fit_routes.py`` printed them for records of an H200 and an H100."""
+"""Efficiencies as ``benchmarks/fit_routes.py`` printed them for an H100's ``routes-2026-11-26.json``."""
 
 VENDOR_BLOCKS: tuple[Block, ...] = (
     Block(_tile(128, 256, 8, (64, 64), (8, 16)), 0.852, 1),

@@ -1,9 +1,9 @@
 """Cost model of a product on a GPU, in cycles: one of block kernels, one of skinny kernels, one of plain fp32 whatever runs it.
 
 The models order candidates and say where a vendor's library is likely to be faster; nobody reads times from them. Their numbers
-were fitted by ``benchmarks/fit_routes.py`` to what ``benchmarks/routes.py`` and checks measured on an H200 and an H100, those of a
-vendor's to the latter alone, but for the rates of memory, which are the former's. They count a device's own cycles on its own
-number of SMs, so that another device gets an answer of its own, a rougher one.
+were fitted by ``benchmarks/fit_routes.py`` to what ``benchmarks/routes.py`` and checks measured on an H100, those of teams on an
+H200, too; the rates of memory are the latter's. They count a device's own cycles on its own number of SMs, so that another device
+gets an answer of its own, a rougher one.
 """
 
 from __future__ import annotations

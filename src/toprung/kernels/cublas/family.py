@@ -34,7 +34,7 @@ BATCHED_TIMES = 1.1
 SHORT, SHORT_TIMES = 100, 1.1
 DEEP, DEEP_TIMES = 5_000, 1.1
 """Factors for batches, and up to and from such a K on, where its time is now and then up to four times what the model has. With
-these the least is lost to the slower of the two on the H100's ``routes.json`` and its checks of seeds 57, 61, 73 and 97."""
+each less is lost to the slower of the two on an H100's ``routes-2026-11-26.json`` and checks of seeds 241 and 251."""
 
 
 class CuBLAS(KernelFamily):
