@@ -47,8 +47,9 @@ TENSOR_MAP_BYTES = 128
 HOLD = Path(__file__).with_name("hold.cu")
 PORTABLE_CLUSTER = 8
 """Largest cluster that every GPU with clusters can run; larger ones are asked for by name."""
-OVERLAPS = (9, 0)
-"""Compute capability from which on a kernel may start before the previous one in its stream is done (programmatic launch)."""
+OVERLAPS, CAPTURES_OVERLAPS = (9, 0), 12030
+"""Compute capability from which on a kernel may start before the previous one in its stream is done (programmatic launch), and
+driver from which on such launches can be captured in a graph."""
 ALL_SHARED = 100
 """Per cent of the L1 cache that CARVEOUT turns into shared memory, as far as the hardware goes."""
 
@@ -296,7 +297,7 @@ class CUDASession:
         self._last = "the queue"
         self._workspaces: dict[int, Workspace] = {}
         self._workspace_lock = threading.Lock()
-        self._can_overlap = nvrtc.capability(device.arch) >= OVERLAPS
+        self._can_overlap = nvrtc.capability(device.arch) >= OVERLAPS and _call(driver.cuDriverGetVersion()) >= CAPTURES_OVERLAPS
         self._gate: tuple[Kernel, NDArray[Any], Iterator[int]] | None = None
 
     def fingerprint(self) -> str:
@@ -511,7 +512,6 @@ class CUDASession:
         current, enter = driver.cuCtxGetCurrent, driver.cuCtxSetCurrent
         context, number = self._context, int(self._context)
         kept = (kernel, memory, addresses)
-        start: Callable[[Any], tuple[Any]]  # in a stream
         if overlaps and self._can_overlap:
             config = launch_config(driver, kernel, grid, block, True)
             given = None

@@ -16,7 +16,8 @@
 // MULTIPLY_ADD(W, a, v, w)  a * v + w for a float a and W floats v and w, rounded once: what a * b + c * d leaves to the compiler
 // wait_for_previous()  the kernel before this one in the queue is done, and what it wrote is seen: stands before the first access to
 //                  memory of a kernel that the backend may start earlier (``overlaps`` of its launch)
-// let_next_start() the next kernel may start where this one leaves room; it waits for this one by itself
+// let_next_start() the next kernel may start where this one leaves room; it waits for this one by itself. For a second pass alone:
+//                  work-groups of a product that come early crowd where room is first, and stay there
 // LANE_READ(v, l)  the value of v in lane l of this sub-group, with SHUFFLE=1
 
 // a * b + c is one fused multiply-add; fma() is not used because some CPU runtimes call a function for it

@@ -42,7 +42,7 @@ columns(__global const float *X, const ulong offset_x, __global const float *Y, 
 #if SMALL > 1
     __local float Ys[BN][SMALL + PAD] ALIGNED(4); // Ys[k][s]
 #endif
-    if (get_num_groups(1) > 1) let_next_start();
+    if (get_num_groups(1) > 1) let_next_start(); // slices: a second pass follows
     const uint dm = get_local_id(0) % DM;
     const uint dn = get_local_id(0) / DM;
     const uint which = get_group_id(0) / blocks;

@@ -46,7 +46,7 @@ rows(__global const float *X, const ulong offset_x, __global const float *Y, con
      const ulong stride_y, const ulong down_c, const ulong on_c, const ulong stride_c, const ulong stride_slice)
 {
     __local float partial[DM * DN];
-    if (get_num_groups(1) > 1) let_next_start();
+    if (get_num_groups(1) > 1) let_next_start(); // slices: a second pass follows
     const uint lane = get_local_id(0) % DN;
     const uint team = get_local_id(0) / DN;
     const uint which = get_group_id(0) / blocks;

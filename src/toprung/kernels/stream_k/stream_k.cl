@@ -39,7 +39,7 @@ stream_k(__global const float *A, const ulong offset_a, __global const float *B,
     __local float As[STAGES][BK][BM + PADA] ALIGNED(4);   // As[buffer][k][m]
     __local float Bs[STAGES][BK][BN + PADB] ALIGNED(VEC); // Bs[buffer][k][n]
 
-    if ((__global const void *)parts != (__global const void *)work) let_next_start();
+    if ((__global const void *)parts != (__global const void *)work) let_next_start(); // something is cut, and collected next
     const uint tid = get_local_id(0);
     const int lane = tid % (LM * LN);
     const int warp = tid / (LM * LN);

@@ -62,7 +62,7 @@ gemm(__global const float *A, const ulong offset_a, __global const float *B, con
     __local float As[STAGES][BK][BM + PADA] ALIGNED(4);  // As[buffer][k][m]
     __local float Bs[STAGES][BK][BN + PADB] ALIGNED(VEC); // Bs[buffer][k][n]
 
-    if (get_num_groups(1) > 1) let_next_start();
+    if (get_num_groups(1) > 1) let_next_start(); // slices: a second pass follows
     const uint tid = get_local_id(0);
     const int lane = tid % (LM * LN);
     const int warp = tid / (LM * LN);
