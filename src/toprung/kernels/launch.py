@@ -159,9 +159,9 @@ def direct(
     session: Session, record: LibraryKernel, config: TileConfig, groups: tuple[int, ...], size: tuple[int, ...],
     fixed: Sequence[np.generic],
 ) -> Run:  # fmt: skip
-    """Return one launch with A, B and C as they come, of a kernel that waits for the previous one."""
+    """Return one launch with A, B and C as they come; it may overlap the previous one if the kernel's text waits for that."""
     kernel = loaded(session, record, config.tile, config.options)
-    launch = session.relaunch(kernel, groups, size, "PlPlPlff", fixed, overlaps=True)
+    launch = session.relaunch(kernel, groups, size, "PlPlPlff", fixed, overlaps="wait_for_previous();" in record.text())
 
     def run(
         a: Any, offset_a: int, b: Any, offset_b: int, c: Any, offset_c: int, alpha: float, beta: float, queue: Any = None,
