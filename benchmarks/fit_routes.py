@@ -16,9 +16,9 @@ seeds 57, 61, 73 and 97 did, both without ``memory``, which is of an H200:
     --free '^(?!memory|host|two)'
 
 For teams, ``rows`` are of both devices' older records and ``columns`` of the H100's, with the H200's ``memory``, ``cached`` and
-``flight``; their ``launch`` and ``second`` are less since launches overlap, and ``small``, ``once`` and ``wave`` of ``rows`` are
-as printed for the newest. Batches and K from DEEP on and up to SHORT have a factor more for cuBLAS, with which the least is lost
-(``kernels/cublas/family.py``).
+``flight``. Since launches overlap, their ``launch`` and ``second`` are less, and ``small``, ``once`` and ``wave`` of ``rows``: set
+by hand, the last three near what the newest record gives. Batches and K from DEEP on and up to SHORT have a factor more for cuBLAS,
+with which the least is lost (``kernels/cublas/family.py``).
 """
 
 import argparse

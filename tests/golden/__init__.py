@@ -220,9 +220,7 @@ class Recorder:
         """Nothing to make current."""
         return contextlib.nullcontext()
 
-    def relaunch(
-        self, kernel: Any, groups: Sequence[int], local: Sequence[int], kinds: str, fixed: Sequence[Any], overlaps: bool = False
-    ) -> Any:
+    def relaunch(self, kernel: Any, groups: Sequence[int], local: Sequence[int], kinds: str, fixed: Sequence[Any]) -> Any:
         """Keep what is launched, with all its arguments."""
         return lambda queue, *values: self.keep(kernel.source, tuple(groups), tuple(local), fixed, values)
 

@@ -241,7 +241,8 @@ def _routes(record: Mapping[str, Any]) -> list[str]:
     return [
         *lines,
         "",
-        f"Shapes within {WITHIN:g} of the best of all that was measured, and the worst; medians of the recorded times. "
+        f"Shapes within {WITHIN:g} of the best of all that was measured, and the worst; medians of the recorded times, "
+        "which are of the kernels' texts then. "
         "An odd C is written otherwise since: what writes one now counts as not measured.",
     ]
 

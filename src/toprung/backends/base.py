@@ -65,6 +65,11 @@ class Source:
         """Name of the function in CUDA's machine code."""
         return f"toprung_{self.title}" if self.title else self.kernel
 
+    @property
+    def waits(self) -> bool:
+        """True if the kernel waits for the one before it in its queue, so that a backend may start it before that one is done."""
+        return "wait_for_previous();" in self.text
+
     def defines_text(self) -> str:
         """Return macros and flags as readable text."""
         return " ".join([*(f"{k}={v}" for k, v in self.defines.items()), *self.flags])
@@ -171,13 +176,11 @@ class Session(Protocol):
         """Hand the work in the queue to the device now, without waiting."""
 
     def relaunch(
-        self, kernel: Kernel, groups: Sequence[int], local: Sequence[int], kinds: str, fixed: Sequence[np.generic],
-        overlaps: bool = False,
-    ) -> Relaunch:  # fmt: skip
+        self, kernel: Kernel, groups: Sequence[int], local: Sequence[int], kinds: str, fixed: Sequence[np.generic]
+    ) -> Relaunch:
         """Return a launch that takes new leading arguments of these ``kinds`` (see ``SLOTS``) each time; ``fixed`` ones follow.
 
-        With ``overlaps`` it may start before the kernel before it in the queue is done, where the backend can do that: its kernel
-        calls ``wait_for_previous`` before it touches memory.
+        It may start before the kernel before it in the queue is done, where the backend can do that and ``Source.waits``.
         """
 
     def foreign(self, handle: Any, nbytes: int) -> Buffer:

@@ -493,9 +493,8 @@ class CUDASession:
         self._alive()
 
     def relaunch(
-        self, kernel: Kernel, groups: Sequence[int], local: Sequence[int], kinds: str, fixed: Sequence[np.generic],
-        overlaps: bool = False,
-    ) -> Relaunch:  # fmt: skip
+        self, kernel: Kernel, groups: Sequence[int], local: Sequence[int], kinds: str, fixed: Sequence[np.generic]
+    ) -> Relaunch:
         """Eight bytes an argument, whose addresses the driver is given once; a launch only fills in the leading ones."""
         self._alive()
         assert isinstance(kernel, CUDAKernel)
@@ -508,23 +507,18 @@ class CUDASession:
         for i, value in enumerate(fixed):
             memory[leading + i : leading + i + 1].view(value.dtype)[0] = value
         pack = struct.Struct("<" + "".join(SLOTS[k] for k in kinds)).pack_into
-        function, dynamic, at, own = kernel.function, kernel.dynamic, int(addresses.ctypes.data), self.queue
+        function, at, own = kernel.function, int(addresses.ctypes.data), self.queue
         current, enter = driver.cuCtxGetCurrent, driver.cuCtxSetCurrent
         context, number = self._context, int(self._context)
         kept = (kernel, memory, addresses)
-        if overlaps and self._can_overlap:
-            config = launch_config(driver, kernel, grid, block, True)
-            given = None
+        config = launch_config(driver, kernel, grid, block, self._can_overlap and kernel.source.waits)
+        last = None
 
-            def start(stream: Any) -> tuple[Any]:
-                nonlocal given
-                if stream != given:
-                    given, config.hStream = stream, driver.CUstream(int(stream))
-                return driver.cuLaunchKernelEx(config, function, at, 0)  # type: ignore[no-any-return]
-        else:
-
-            def start(stream: Any) -> tuple[Any]:
-                return driver.cuLaunchKernel(function, *grid, *block, dynamic, stream, at, 0)  # type: ignore[no-any-return]
+        def start(stream: Any) -> tuple[Any]:
+            nonlocal last
+            if stream != last:
+                last, config.hStream = stream, driver.CUstream(int(stream))
+            return driver.cuLaunchKernelEx(config, function, at, 0)  # type: ignore[no-any-return]
 
         def launch(queue: Any, *values: Any) -> None:
             try:

@@ -441,9 +441,8 @@ class OpenCLSession:
         self.queue.flush()
 
     def relaunch(
-        self, kernel: Kernel, groups: Sequence[int], local: Sequence[int], kinds: str, fixed: Sequence[np.generic],
-        overlaps: bool = False,
-    ) -> Relaunch:  # fmt: skip
+        self, kernel: Kernel, groups: Sequence[int], local: Sequence[int], kinds: str, fixed: Sequence[np.generic]
+    ) -> Relaunch:
         """A kernel object of its own, whose leading arguments are set anew each time."""
         self._alive()
         assert isinstance(kernel, OpenCLKernel)

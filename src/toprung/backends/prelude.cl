@@ -14,8 +14,9 @@
 //                  compiler can be told (NVIDIA's; for OpenCL the backend tells it)
 // KEEP(x)          the 32-bit variable x is held in a register from here on: not computed anew at each use to save one
 // MULTIPLY_ADD(W, a, v, w)  a * v + w for a float a and W floats v and w, rounded once: what a * b + c * d leaves to the compiler
-// wait_for_previous()  the kernel before this one in the queue is done, and what it wrote is seen: stands before the first access to
-//                  memory of a kernel that the backend may start earlier (``overlaps`` of its launch)
+// wait_for_previous()  the kernel before this one in the queue is done, and what it wrote is seen. A backend may start a kernel
+//                  earlier that has this (Source.waits): it must stand before the first access to memory, and no pointer to what
+//                  another kernel may have written is const restrict, or the compiler reads it before the wait
 // let_next_start() the next kernel may start where this one leaves room; it waits for this one by itself. For a second pass alone:
 //                  work-groups of a product that come early crowd where room is first, and stay there
 // LANE_READ(v, l)  the value of v in lane l of this sub-group, with SHUFFLE=1

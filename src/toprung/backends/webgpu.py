@@ -504,9 +504,8 @@ class WebGPUSession:
         self.upload(buffer, array)
 
     def relaunch(
-        self, kernel: Kernel, groups: Sequence[int], local: Sequence[int], kinds: str, fixed: Sequence[np.generic],
-        overlaps: bool = False,
-    ) -> Relaunch:  # fmt: skip
+        self, kernel: Kernel, groups: Sequence[int], local: Sequence[int], kinds: str, fixed: Sequence[np.generic]
+    ) -> Relaunch:
         """Refuse: these are the library's launches."""
         self._refuse("launches of the library")
 

@@ -44,7 +44,7 @@ class Host:
 
     Attributes
     ----------
-    launch, two : one launch of ours, and two
+    launch, two : one launch of ours, and two: the least of records of two machines with an H100, averaged
     cublas : a call of cuBLAS
     """
 
@@ -161,7 +161,8 @@ def block_cycles(
     stores = (tile.TM or 1) * (tile.TN or 1) / vec * pieces
 
     each_result = p.result * math.pow(gaps, p.scattered) * math.pow((tile.TM or 1) * (tile.TN or 1) / 32, p.piece)
-    each_result *= 1 + p.short_row * 16 / tile.BN
+    ends = 1 + p.short_row * 16 / tile.BN
+    each_result *= ends
 
     def wave(count: int) -> float:
         results = count * block
@@ -173,7 +174,7 @@ def block_cycles(
     rest = min(resident, math.ceil(left / units + (UNEVEN if whole and left else 0.0)))
     total = (whole * wave(resident) if whole else 0.0) + (wave(rest) if rest else 0.0)
     read, made = desc.batch * (desc.M + desc.N) * desc.K, desc.batch * desc.M * desc.N
-    written = made * p.written * (math.pow(gaps, p.scattered_memory) if slices == 1 else 1.0) * (1 + p.short_row * 16 / tile.BN)
+    written = made * p.written * ends * (math.pow(gaps, p.scattered_memory) if slices == 1 else 1.0)
     memory = 4 * (read + written) / p.memory
     cache = 4 * groups * depth * (tile.BM + tile.BN) / p.cache
     total = math.pow(total**FUNNEL + memory**FUNNEL + cache**FUNNEL, 1 / FUNNEL)

@@ -159,9 +159,8 @@ def direct(
     session: Session, record: LibraryKernel, config: TileConfig, groups: tuple[int, ...], size: tuple[int, ...],
     fixed: Sequence[np.generic],
 ) -> Run:  # fmt: skip
-    """Return one launch with A, B and C as they come; it may overlap the previous one if the kernel's text waits for that."""
-    kernel = loaded(session, record, config.tile, config.options)
-    launch = session.relaunch(kernel, groups, size, "PlPlPlff", fixed, overlaps="wait_for_previous();" in record.text())
+    """Return one launch with A, B and C as they come."""
+    launch = session.relaunch(loaded(session, record, config.tile, config.options), groups, size, "PlPlPlff", fixed)
 
     def run(
         a: Any, offset_a: int, b: Any, offset_b: int, c: Any, offset_c: int, alpha: float, beta: float, queue: Any = None,
@@ -256,7 +255,7 @@ def summed(session: Session, desc: Desc, slices: int, main: Callable[[], Run]) -
 
     def make() -> Run:
         multiply = main()
-        add = session.relaunch(loaded(session, ADD, tile, switches), groups, (tile.work_items,), "PlPlff", fixed, overlaps=True)
+        add = session.relaunch(loaded(session, ADD, tile, switches), groups, (tile.work_items,), "PlPlff", fixed)
 
         def run(
             a: Any, offset_a: int, b: Any, offset_b: int, c: Any, offset_c: int, alpha: float, beta: float, queue: Any = None,

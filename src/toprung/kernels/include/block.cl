@@ -20,6 +20,13 @@
 // A sum is added up in chains of CHAIN products, each by itself and then to those before it: its error grows with CHAIN + K / CHAIN,
 // not with K. Chains end where a multiple of CHAIN is left, so that their order is the same whatever the tile. CHAIN = 0: one chain,
 // for whoever has no registers for two sets of sums; a launch has a short K then (blocks.ONE_CHAIN).
+//
+// BEGIN_CHAINS            before the loop: the second set of sums
+// BEGINS_CHAIN(k, left)   whether k is the first of a chain, with so many tiles left; then BEGIN_CHAIN in place of MULTIPLY(+=)
+// END_CHAIN_AT(k)         after the multiplications of k
+// END_LAST_CHAIN          behind the loop: ``whole`` has all
+//
+// MULTIPLY(becomes) is the kernel's: acc = or += row k of the tiles multiplied. A chain begins with products: sums need no zeros.
 #if CHAIN
 #define BEGIN_CHAINS                                                                                                                \
     VECTOR(VEC) whole[TM][TN / VEC]; /* the chains before this one */                                                              \

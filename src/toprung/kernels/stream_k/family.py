@@ -218,7 +218,7 @@ def _launches(session: Session, desc: GemmDesc, config: TileConfig) -> Launches:
     def make() -> Run:
         main = session.relaunch(
             loaded(session, RECORD, tile, config.options), (len(todo.groups),), (tile.work_items,), "PlPlPlffPP",
-            uints(desc.M, desc.N, desc.lda, desc.ldb, desc.ldc), overlaps=True,
+            uints(desc.M, desc.N, desc.lda, desc.ldb, desc.ldc),
         )  # fmt: skip
         if not todo.parts:
 
@@ -233,7 +233,7 @@ def _launches(session: Session, desc: GemmDesc, config: TileConfig) -> Launches:
         groups_each = -(-tile.BM * tile.BN // (tile.work_items * options["VC"]))
         add = session.relaunch(
             loaded(session, COLLECT, tile, {"VC": options["VC"]}), (groups_each, len(todo.added)), (tile.work_items, 1), "PlPP",
-            uints(desc.M, desc.N, desc.ldc), overlaps=True,
+            uints(desc.M, desc.N, desc.ldc),
         )  # fmt: skip
 
         def run(

@@ -149,7 +149,7 @@ gemm(__global const float *A, const ulong offset_a, __global const float *B, con
 #else
         barrier(CLK_LOCAL_MEM_FENCE); // nobody reads the tiles any more
 #endif
-        pack(As[now], Bs[now], coming_a, coming_b, tid);
+        pack(As[now], Bs[now], coming_a, coming_b, tid); // after the last tile, too: a branch would part it from the multiplications
         barrier(CLK_LOCAL_MEM_FENCE); // the next tiles are complete; with two buffers, nobody reads these any more
     }
 
