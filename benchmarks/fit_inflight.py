@@ -1,7 +1,7 @@
 """Fit the cost models of in flight, its parts of K included, to recorded times, and test them on products held out.
 
     python benchmarks/fit_inflight.py results/nvidia-h200/inflight.json results/nvidia-h200/deep-and-odd.json \\
-        results/nvidia-h200/tune-check-seed211.json results/nvidia-h100-80gb-hbm3/tune-check-seed*.json
+        results/nvidia-h200/tune-check-seed{211,229}.json results/nvidia-h100-80gb-hbm3/tune-check-seed{57,61,223,263,271}.json
 
 Records are of ``benchmarks/inflight.py --parts time,fit``, ``benchmarks/deep_and_odd.py`` and ``toprung tune --check``. A third
 of the products, by a hash of each, is held out. Each device counts as much as any other, each time of it alike; a soft loss keeps
@@ -36,11 +36,12 @@ UNITS = 132
 """SMs of the GPUs that the records are of."""
 MODELS: dict[str, ModuleType] = {"hopper_inflight": cost, "hopper_inflight_split_k": parts}
 NUMBERS: dict[str, tuple[ModuleType, str]] = {
-    **{name: (cost, name) for name in ("COPY", "ALONE", "SPREAD", "PACKED", "AGAIN", "LAUNCH", "MET", "MEET")},
+    **{name: (cost, name) for name in ("COPY", "ALONE", "SPREAD", "PACKED", "AGAIN", "LAUNCH", "MET", "MEET", "PASS")},
     "ADDING": (parts, "ADDING"),
     "PART": (parts, "PART"),
 }
 """Constants of the models beside ``TIMES`` and ``SHARES``; ``MEMORY_RATE`` is held, and what is imported follows its module."""
+SINGLE = "float32", "float32"
 FOLLOW = ("AGAIN", "LAUNCH")
 """Constants of in flight that the model of parts imports."""
 WORST, SOFT, PULL = 1.6, 0.08, 0.3
@@ -107,11 +108,20 @@ def samples(record: dict[str, Any]) -> list[Sample]:
     return of_rows(record, rows) if rows else of_check(record)
 
 
+def numbers() -> NDArray[np.float64]:
+    """Return the models' constants: logarithms of what is positive, and behind them the powers of ``SHARES``."""
+    found = [x for pair in cost.TIMES.values() for x in pair]
+    found += [share for types, (share, _) in cost.SHARES.items() if types != SINGLE]
+    found += [getattr(*where) for where in NUMBERS.values()]
+    return np.concatenate([np.log(found), [wider for types, (_, wider) in cost.SHARES.items() if types != SINGLE]])
+
+
 def use(values: NDArray[np.float64]) -> None:
-    """Make ``values`` the constants of the models."""
-    rest = iter(float(v) for v in values)
+    """Make ``values``, as ``numbers`` has them, the constants of the models."""
+    powers = len(cost.SHARES) - 1
+    rest, wider = iter(np.exp(values[:-powers]).tolist()), iter(values[-powers:].tolist())
     cost.TIMES = {block: (next(rest), next(rest)) for block in cost.TIMES}
-    cost.SHARES = {types: 1.0 if types == ("float32", "float32") else next(rest) for types in cost.SHARES}
+    cost.SHARES = {types: (1.0, 0.0) if types == SINGLE else (next(rest), next(wider)) for types in cost.SHARES}
     for name, (model, constant) in NUMBERS.items():
         value = next(rest)
         setattr(model, constant, value)
@@ -142,20 +152,18 @@ def main() -> int:
     counts = {device: sum(s.device == device for s in fitted) for device in {s.device for s in fitted}}
     weights = np.array([math.sqrt(len(fitted) / len(counts) / counts[s.device]) for s in fitted])
 
-    start = [x for pair in cost.TIMES.values() for x in pair]
-    start += [share for types, share in cost.SHARES.items() if types != ("float32", "float32")]
-    start += [getattr(*where) for where in NUMBERS.values()]
+    start = numbers()
     print(f"before: fitted {quality(fitted)}\n        held out {quality(tested)}")
 
     def errors(x: NDArray[np.float64]) -> NDArray[np.float64]:
-        use(np.exp(x))
-        return np.concatenate([weights * logs(fitted), PULL * (x - np.log(start))])
+        use(x)
+        return np.concatenate([weights * logs(fitted), PULL * (x - start)])
 
-    best = least_squares(errors, np.log(start), loss="soft_l1", f_scale=SOFT, max_nfev=30)
-    use(np.exp(best.x))
+    best = least_squares(errors, start, loss="soft_l1", f_scale=SOFT, max_nfev=30)
+    use(best.x)
     print(f"after:  fitted {quality(fitted)}\n        held out {quality(tested)}")
     print("TIMES", {block: tuple(float(f"{x:.3g}") for x in pair) for block, pair in cost.TIMES.items()})
-    print("SHARES", {types: float(f"{x:.2g}") for types, x in cost.SHARES.items()})
+    print("SHARES", {types: (float(f"{x:.2g}"), round(wider, 3)) for types, (x, wider) in cost.SHARES.items()})
     print(*(f"{name} {getattr(*where):.3g}" for name, where in NUMBERS.items()))
     return 0
 

@@ -1,7 +1,8 @@
-"""Fit the cost model of selection (kernels/cost_model.py, ``BLOCKS`` of kernels/blocks.py) to recorded times, and say how well it
+r"""Fit the cost model of selection (kernels/cost_model.py, ``BLOCKS`` of kernels/blocks.py) to recorded times, and say how well it
 selects.
 
-    python benchmarks/fit_routes.py results/nvidia-h100-80gb-hbm3/routes.json results/nvidia-h100-80gb-hbm3/tune-check-seed73.json
+    python benchmarks/fit_routes.py results/nvidia-h100-80gb-hbm3/routes-clusters.json \
+        results/nvidia-h100-80gb-hbm3/routes-2026-11-26.json
 
 Records are of ``benchmarks/routes.py`` and of ``toprung tune --check``. A third of the drawn shapes, by a hash of each, is held
 out: nothing is fitted to it.
@@ -10,8 +11,8 @@ deciding, and a weak pull keeps numbers that the data do not determine where the
 besides: a shape's mean loss where every candidate is taken with a probability that falls with its time by the model. What comes
 out is printed to be put into the source.
 
-What stands there for blocks is what an H100's ``routes-2026-11-26.json`` gave, for cuBLAS what its ``routes.json`` and checks of
-seeds 57, 61, 73 and 97 did, both without ``memory``, which is of an H200:
+What stands there for blocks is what these two records of an H100 gave, for cuBLAS what an older one and checks of seeds 57, 61, 73
+and 97 did (in the repository's history), both without ``memory``, which is of an H200:
 
     --free '^(?!memory|host|two)'
 
@@ -43,7 +44,7 @@ from toprung.kernels.tiled.family import is_regrouped
 from toprung.lab.harness.results import read
 from toprung.oracle.problems import problem_of
 
-TILED, SKINNY, SGEMM, CUBLAS = family("tiled"), family("skinny"), family("hopper_sgemm"), family("cublas")
+TILED, CLUSTER, SKINNY, SGEMM, CUBLAS = (family(n) for n in ("tiled", "tiled_cluster", "skinny", "hopper_sgemm", "cublas"))
 WITHIN = 1.05
 GOOD, LITTLE = 1.3, 0.4
 """Candidates up to this many times as slow as the best (first number) weigh fully, the others this much (second)."""
@@ -170,9 +171,9 @@ class Products(Fit):
             best = min(t for _, t in found)
             for candidate, seconds in found:
                 config = candidate.config
-                i = self.table.get(listed(config.tile)) if candidate.family is TILED else None
+                i = self.table.get(listed(config.tile)) if candidate.family in (TILED, CLUSTER) else None
                 if i is not None and seconds < HOPELESS * best:
-                    how = dict(config.options)["VC"], is_regrouped(config)
+                    how = dict(config.options)["VC"], is_regrouped(config), candidate.family is CLUSTER
                     rows.append(((desc, replace(config.tile, SPLIT_K=None), i, config.slices, *how), seconds, best, own))
         start = numbers(cost_model.BLOCK) | {f"tile {i}": c.efficiency for i, c in enumerate(BLOCKS)}
         start |= {"host": cost_model.HOST.launch, "two": cost_model.HOST.two}
@@ -185,10 +186,10 @@ class Products(Fit):
         values = {**self.fixed, **values}
         p, found = built(cost_model.BLOCK, {n: values[n] for n in self.cycles}), []
         units, lanes, hz = self.device.compute_units, self.device.lanes or 128, cost_model.hz(self.device)
-        for (desc, tile, i, slices, vc, regrouped), t, *_ in self.rows:
+        for (desc, tile, i, slices, vc, *how), t, *_ in self.rows:
             wide, own, resident = desc.widths[2], values[f"tile {i}"], BLOCKS[i].resident
-            cycles = cost_model.block_cycles(desc, tile, own, resident, slices, vc, wide, units, lanes, p, regrouped)
-            host = 0.0 if isinstance(t, Held) else values["host"] if slices == 1 else values["two"]
+            cycles = cost_model.block_cycles(desc, tile, own, resident, slices, vc, wide, units, lanes, p, *how)
+            host = 0.0 if isinstance(t, Held) else values["host"] if slices == 1 or how[-1] else values["two"]
             found.append(max(cycles / hz, host))
         return found
 

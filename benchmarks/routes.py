@@ -4,10 +4,10 @@
     python benchmarks/routes.py routes.json --device pocl --shapes 5 --seed 3
 
 Shapes are drawn as ``toprung tune --check`` draws them, from another seed. For each: what the heuristic selects, cuBLAS, the tiles
-that the cost model finds best (of its table and of ``MORE``, each with its slices and some with others), a few tiles by chance, so
-that the model is not asked alone, Hopper's kernel, and for short sides and vectors teams and slices around the usual ones. The
-tuner's worker verifies each before it is timed in turns with the others; binaries are compiled by the other cores meanwhile. The
-record is written every few seconds. ``benchmarks/fit_routes.py`` fits the cost model to it.
+that the cost model finds best (of its table and of ``MORE``, each with its slices and some with others; with slices in clusters), a
+few tiles by chance, so that the model is not asked alone, Hopper's kernel, and for short sides and vectors teams and slices around
+the usual ones. The tuner's worker verifies each before it is timed in turns with the others; binaries are compiled by the other
+cores meanwhile. The record is written every few seconds. ``benchmarks/fit_routes.py`` fits the cost model to it.
 """
 
 import argparse
@@ -44,7 +44,7 @@ from toprung.tune.shapes import drawn
 from toprung.tune.trial import Trial
 
 SEED, SHAPES = 11, 320
-SKINNY, SGEMM, TILED = family("skinny"), family("hopper_sgemm"), family("tiled")
+SKINNY, SGEMM, TILED, CLUSTER = (family(name) for name in ("skinny", "hopper_sgemm", "tiled", "tiled_cluster"))
 MORE = (  # block, warp, work-item, stages
     (16, 16, 16, 8, 16, 2, 2, 2), (16, 16, 32, 8, 16, 2, 2, 2), (16, 32, 16, 8, 16, 2, 2, 2), (16, 32, 32, 8, 16, 2, 2, 2),
     (32, 16, 16, 16, 8, 2, 2, 2), (32, 16, 32, 16, 8, 2, 2, 2), (32, 32, 16, 16, 16, 2, 4, 2), (32, 32, 32, 16, 16, 2, 4, 2),
@@ -61,6 +61,7 @@ MORE = (  # block, warp, work-item, stages
     (32, 16, 16, 32, 8, 2, 4, 2), (32, 256, 8, 16, 128, 8, 8, 2), (64, 64, 16, 64, 16, 4, 8, 2), (16, 32, 8, 16, 32, 8, 2, 2),
 )  # fmt: skip
 BEST, OTHER_SLICES, CHANCE, MOST = 12, 3, 3, 22
+CLUSTERS, CHANCE_CLUSTERS = 6, 3
 FAR = 2.0
 """Ratio of predicted time to the best from which candidates are left to chance."""
 LARGEST = 60_000_000
@@ -126,6 +127,19 @@ def products(device, desc, rng, best):
     return list(found)
 
 
+def clusters(device, desc, rng):
+    """Tiles with their slices in clusters: those that the model likes best, and a few by chance."""
+    if CLUSTER.supports(device, desc):
+        return []
+    costs = {config: CLUSTER.cost(device, desc, config) for config in CLUSTER.candidates(device, desc)}
+    best = {}
+    for config in sorted(costs, key=costs.__getitem__):
+        best.setdefault(replace(config.tile, SPLIT_K=None), config)
+    found = list(best.values())[:CLUSTERS]
+    rest = [config for config in costs if config not in found and costs[config] < FAR * costs[found[0]]]
+    return [Candidate(CLUSTER, config) for config in (*found, *rng.sample(rest, min(CHANCE_CLUSTERS, len(rest))))]
+
+
 def hopper(device, desc):
     """The two best variants of Hopper's kernel, where it is not out of the question."""
     if desc.M * desc.N < LEAST // 4 or SGEMM.supports(device, desc):
@@ -167,14 +181,15 @@ def choices(device, problem, seed):
         found += skinny(device, desc, rng)
     if isinstance(desc, GemmDesc) and min(desc.M, desc.N) > 1:
         found += hopper(device, desc)
+        found += clusters(device, desc, rng)
         found += products(device, desc, rng, BEST if min(desc.M, desc.N) > FEW else BEST // 2)
-    return list(dict.fromkeys(found))[: MOST + short]
+    return list(dict.fromkeys(found))[: MOST + CLUSTERS + CHANCE_CLUSTERS + short]
 
 
 def binary(candidate):
-    """Return what a candidate's binary depends on: slices are not part of it, because only the launch knows them."""
+    """Return what a candidate's binary depends on: slices are not part of it where only the launch knows them."""
     config = candidate.config
-    if isinstance(config, TileConfig):
+    if isinstance(config, TileConfig) and candidate.family is not CLUSTER:
         config = replace(config, tile=replace(config.tile, SPLIT_K=None))
     return candidate.family, config
 

@@ -30,10 +30,10 @@ typedef unsigned long long word;
 #define __align__(n) __attribute__((aligned(n)))
 
 struct Index {
-    int x;
+    int x, y, z;
 };
 static thread_local Index threadIdx, blockIdx;
-static Index gridDim;
+static Index gridDim, blockDim;
 
 struct float2 {
     float x, y;

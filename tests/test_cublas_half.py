@@ -78,7 +78,8 @@ def test_the_faster_by_the_cost_model_is_selected() -> None:
     config = NoConfig()
     found = mixed.select(H200, LARGE, "auto")
     assert isinstance(found, Selection) and found.family is half.FAMILY
-    assert half.FAMILY.cost(H200, LARGE, config) == pytest.approx(half.START + LARGE.flops / half.RATES[16])
+    waiting = half.START + half.EACH * (LARGE.M // half.TILE) * (LARGE.N // half.TILE) / H200.compute_units
+    assert half.FAMILY.cost(H200, LARGE, config) == pytest.approx(waiting + LARGE.flops / half.RATES[16])
     small = replace(LARGE, M=256, N=256, K=128, lda=0, ldb=0, ldc=0)
     few = mixed.select(H200, small, "auto")
     assert isinstance(few, Selection) and few.family.name == "hopper_inflight"  # a launch of ours costs the host less
@@ -95,12 +96,22 @@ def test_rows_that_begin_anywhere_take_longer() -> None:
     aligned, eight, odd = (replace(LARGE, lda=lda) for lda in (4096, 4100, 4097))
     assert seconds(aligned) < 0.4 * seconds(eight) < 0.4 * seconds(odd)
     assert seconds(replace(aligned, align_a=1)) == seconds(odd)  # wherever the first element lies
+    assert seconds(replace(aligned, ldc=4097)) == seconds(odd)  # and the result's rows
     few = replace(odd, M=512, N=512, ldc=0)
     assert seconds(few) / few.flops > 1.5 * seconds(odd) / odd.flops
     # a record of an H100 has 800 µs for 3615 cubed with odd rows, and 82 for 2004 cubed with rows of 4008 bytes
     assert 600e-6 < seconds(GemmDesc(3615, 3615, 3615, type_a="float16", type_b="float16")) < 1000e-6
     two = GemmDesc(2004, 2004, 2004, align_a=4, align_b=4, type_a="bfloat16", type_b="bfloat16")
     assert 65e-6 < seconds(two) < 105e-6
+
+
+def test_times_that_an_h100_has_of_results_with_rows_that_begin_anywhere_and_of_small_batches() -> None:
+    # tune-check-seed271.json: 55 and 277 µs
+    odd = GemmDesc(448, 795, 4416, trans_b=True, ldc=799, align_a=4, align_b=4, type_a="bfloat16", type_b="bfloat16")
+    assert 40e-6 < half.FAMILY.cost(H200, odd, NoConfig()) < 75e-6
+    strides = {"stride_a": 12 * 147, "stride_b": 272 * 147, "stride_c": 12 * 272}
+    small = GemmDesc(12, 272, 144, 3324, trans_b=True, lda=147, ldb=147, **strides, type_a="float16", type_b="float16")
+    assert 140e-6 < half.FAMILY.cost(H200, small, NoConfig()) < 350e-6
 
 
 def test_deeper_sums_are_not_left_to_tensor_cores() -> None:

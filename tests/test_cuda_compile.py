@@ -27,6 +27,7 @@ from toprung.kernels.skinny.record import COLUMNS, ROWS
 from toprung.kernels.stream_k.family import COLLECT
 from toprung.kernels.stream_k.family import RECORD as STREAM_K
 from toprung.kernels.tiled.record import RECORD as TILED
+from toprung.kernels.tiled_cluster.family import RECORDS as CLUSTERS
 from toprung.lab.competitor import RungCompetitor
 from toprung.lab.harness.climb import variants as every_variant
 from toprung.lab.routines.base import KERNELS, shared_source
@@ -127,9 +128,15 @@ def waiting() -> list[Any]:
     if nvrtc.missing():
         return []
     tiles = [(TILED, one.tile) for one in narrowed(nvrtc.device_of("sm_90"), 4, 4)]
+    tiles += [(CLUSTERS[2], one.tile) for one in narrowed(nvrtc.device_of("sm_90"), 4, 4) if one.chained]
     tiles += [(record, tile) for record in (STREAM_K, COLLECT, ADD, PLAIN_RECORD, ROWS, COLUMNS) for tile in record.tiles["gpu"]]
     return [
-        pytest.param(record, tile, id=f"{record.name} {tile}", marks=[pytest.mark.slow] * (record is TILED and tile.BM != tile.BN))
+        pytest.param(
+            record,
+            tile,
+            id=f"{record.name} {tile}",
+            marks=[pytest.mark.slow] * (record in (TILED, CLUSTERS[2]) and tile.BM != tile.BN),
+        )
         for record, tile in tiles
     ]
 

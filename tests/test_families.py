@@ -164,6 +164,7 @@ ALLOWED = {
         for on in ("fp32x", "inflight")
     ),
     ("kernels/hopper_inflight_split_k/config.py", "hopper_inflight"),
+    ("kernels/tiled_cluster/family.py", "tiled"),
 }
 
 

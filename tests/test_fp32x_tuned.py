@@ -100,7 +100,8 @@ def test_every_point_is_a_kernel_that_fits_and_keeps_the_promise(problem: Proble
 
 
 def test_no_space_has_kernels_of_another_path(device: Device) -> None:
-    assert {f.name for f, _ in CallSpace(H200, LARGE.desc, UNKNOWN)._parts} == {"tiled", "hopper_sgemm", "stream_k"}
+    own = {"tiled", "tiled_cluster", "hopper_sgemm", "stream_k"}
+    assert {f.name for f, _ in CallSpace(H200, LARGE.desc, UNKNOWN)._parts} == own
     assert {f.name for f, _ in CallSpace(H200, LARGE.desc, precision="fp32x")._parts} == {"hopper_fp32x"}
     for place, problem in ((device, LARGE), (H200, Gemv(500, 600)), (H200, Gemm(500, 600, 63))):
         assert not CallSpace(place, problem.desc, precision="fp32x")._parts, "what has no fp32x is not searched for it"

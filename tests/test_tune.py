@@ -22,7 +22,7 @@ from toprung.dispatch.heuristic import select_own
 from toprung.dispatch.selection import Candidate, Selection, decoded
 from toprung.errors import BadArgument, BadSize, UnknownName
 from toprung.gemm.classes import class_of
-from toprung.kernels.base import KernelConfig, NoConfig, TileConfig
+from toprung.kernels.base import NoConfig, TileConfig
 from toprung.kernels.plain.family import RECORD as PLAIN
 from toprung.kernels.record import LibraryKernel
 from toprung.kernels.registry import family
@@ -31,6 +31,7 @@ from toprung.kernels.skinny.record import RECORDS
 from toprung.kernels.skinny_cpu.family import CpuSkinnyConfig
 from toprung.kernels.skinny_cpu.record import RECORDS as ON_CPU
 from toprung.kernels.tiled.record import RECORD as TILED
+from toprung.kernels.tiled_cluster.family import RECORDS as CLUSTERS
 from toprung.oracle.gemm import Gemm
 from toprung.oracle.gemv import Gemv
 from toprung.oracle.problem import Problem
@@ -48,7 +49,7 @@ from toprung.tune.trial import Outcome, Sampled, Trial, mark
 
 H200 = Device(
     "cuda:0", "cuda", "NVIDIA H200", "NVIDIA", "", "", "gpu", 132, 1980, 128, 49152, 140 << 30, 140 << 30, 1024, (1024, 1024, 64),
-    256, (1, 2, 4), 32, "sm_90",
+    256, (1, 2, 4), 32, "sm_90", 232448,
 )  # fmt: skip
 PROBLEMS = (
     Gemm(200, 200, 200), Gemm(128, 128, 8192, trans="TN"), Gemm(16, 300, 256), Gemm(300, 3, 64, trans="TT"),
@@ -56,8 +57,12 @@ PROBLEMS = (
 )  # fmt: skip
 
 
-def record_of(config: KernelConfig) -> LibraryKernel:
-    """Return the record of the kernel that a tile is of."""
+def record_of(candidate: Candidate) -> LibraryKernel:
+    """Return the record of the kernel that a candidate is of."""
+    config = candidate.config
+    if candidate.kernel == "tiled_cluster":
+        assert isinstance(config, TileConfig)
+        return CLUSTERS[config.slices]
     if isinstance(config, CpuSkinnyConfig):
         return ON_CPU[config.kernel]
     return RECORDS[config.kernel] if isinstance(config, SkinnyConfig) else TILED
@@ -77,8 +82,8 @@ def test_every_point_of_a_space_can_be_launched(problem: Problem, kind: str, dev
     tried = [*first, *drawn, *space.neighbours(start)]
     assert len(drawn) == 20 and len(set(tried)) > 10
     for candidate in tried:
-        assert candidate.kernel in ("tiled", "skinny", "skinny_cpu") and isinstance(candidate.config, TileConfig)
-        record, config = record_of(candidate.config), candidate.config
+        assert candidate.kernel in ("tiled", "tiled_cluster", "skinny", "skinny_cpu") and isinstance(candidate.config, TileConfig)
+        record, config = record_of(candidate), candidate.config
         options = record.options(place, dict(config.options))
         record.check(config.tile, options, place)
         assert dict(config.options) == options
@@ -91,11 +96,12 @@ def test_every_point_of_a_space_can_be_launched(problem: Problem, kind: str, dev
 def test_the_model_orders_tiles_and_bounds_them(device: Device) -> None:
     space = CallSpace(H200, Gemm(1024, 1024, 1024).desc)
     order = list(islice(space.ranked(), 200))
-    kernels = [c.kernel for c in order[:3]]
-    assert set(kernels) == {"tiled", "hopper_sgemm", "stream_k"}, "the best of each kernel before the second of one"
+    kernels = [c.kernel for c in order[:4]]
+    each = {"tiled", "tiled_cluster", "hopper_sgemm", "stream_k"}
+    assert set(kernels) == each, "the best of each kernel before the second of one"
     predicted = [space.model.predict(c) for c in order]
-    assert predicted[:3] == sorted(predicted[:3]) and predicted[0] == min(predicted)
-    assert predicted[3:] == sorted(predicted[3:]) and predicted[0] < predicted[-1]
+    assert predicted[:4] == sorted(predicted[:4]) and predicted[0] == min(predicted)
+    assert predicted[4:] == sorted(predicted[4:]) and predicted[0] < predicted[-1]
     by_kernel = {k: [p for c, p in zip(order, predicted, strict=True) if c.kernel == k] for k in kernels}
     assert all(own[0] == min(own) for own in by_kernel.values())
     assert all(0 < space.model.bound(c) <= space.model.predict(c) for c in order)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tables.library import pairs
+from toprung.backends import nvrtc
 from toprung.device import Device
 from toprung.dispatch.heuristic import select_own
 from toprung.dispatch.ranking import members, ratio
@@ -203,9 +204,10 @@ def held_out(problem: Gemm | Gemv) -> bool:
 def device_of(record: Mapping[str, Any]) -> Device:
     """Return the GPU of a result file, with the properties that the model needs."""
     d = record["environment"]["device"]
+    dynamic = 1024 * nvrtc.DYNAMIC_LOCAL_KB.get(nvrtc.capability(d["arch"]), 0)
     return Device(
         "cuda:0", d["backend"], d["name"], "NVIDIA", "", "", d["kind"], d["compute_units"], d["clock_mhz"], 128, 49152, 1 << 36,
-        1 << 36, 1024, (1024, 1024, 64), 256, (1, 2, 4), 32, d["arch"],
+        1 << 36, 1024, (1024, 1024, 64), 256, (1, 2, 4), 32, d["arch"], dynamic_local_bytes=dynamic,
     )  # fmt: skip
 
 

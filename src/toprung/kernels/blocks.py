@@ -219,46 +219,47 @@ def _tile(bm: int, bn: int, bk: int, warp: tuple[int, int], piece: tuple[int, in
 
 
 BLOCKS: tuple[Block, ...] = (
-    Block(_tile(128, 256, 8, (64, 64), (8, 16)), 0.828, 1, chained=False),
-    Block(_tile(128, 128, 8, (32, 64), (8, 8)), 0.886, 2, asked=2, order=1, chained=False),
-    Block(_tile(64, 128, 16, (32, 64), (8, 8)), 0.701, 3, chained=False),
-    Block(_tile(64, 128, 8, (32, 64), (8, 8)), 0.82, 4, asked=4, chained=False),
-    Block(_tile(64, 64, 8, (32, 64), (8, 8)), 0.783, 6, chained=False),
-    Block(_tile(128, 128, 16, (32, 64), (8, 8), 2), 0.818, 1, order=1),
-    Block(_tile(64, 128, 16, (32, 64), (8, 8), 2), 0.806, 2, order=1),
-    Block(_tile(128, 64, 16, (32, 64), (8, 8), 2), 0.824, 2, order=1),
-    Block(_tile(64, 64, 16, (32, 64), (8, 8)), 0.789, 4, order=1),
-    Block(_tile(64, 64, 16, (32, 32), (8, 4), 2), 0.713, 4),
-    Block(_tile(32, 64, 32, (16, 32), (4, 4), 2), 0.475, 4, asked=4),
-    Block(_tile(64, 32, 16, (16, 32), (4, 4), 2), 0.53, 5),
-    Block(_tile(32, 32, 32, (16, 32), (4, 4), 2), 0.453, 6, asked=6, order=1),
-    Block(_tile(16, 16, 16, (8, 16), (2, 2), 2), 0.247, 16),
-    Block(_tile(16, 16, 32, (8, 16), (2, 2), 2), 0.191, 12),
-    Block(_tile(16, 32, 16, (8, 16), (2, 2), 2), 0.287, 11),
-    Block(_tile(16, 32, 32, (8, 16), (2, 2), 2), 0.275, 8),
-    Block(_tile(32, 16, 16, (16, 8), (2, 2), 2), 0.305, 11),
-    Block(_tile(32, 16, 32, (16, 8), (2, 2), 2), 0.233, 8),
-    Block(_tile(32, 64, 16, (16, 32), (4, 4), 2), 0.559, 5),
-    Block(_tile(64, 32, 16, (64, 16), (4, 8)), 0.719, 6),
-    Block(_tile(64, 32, 8, (16, 32), (4, 4), 2), 0.64, 8),
-    Block(_tile(64, 64, 32, (32, 32), (8, 4)), 0.657, 3, order=1),
-    Block(_tile(128, 32, 16, (32, 32), (8, 4), 2), 0.687, 3),
-    Block(_tile(32, 128, 16, (32, 32), (4, 8), 2), 0.601, 3),
-    Block(_tile(128, 16, 16, (32, 16), (4, 4), 2), 0.486, 4, asked=4),
-    Block(_tile(16, 128, 16, (16, 32), (4, 4), 2), 0.483, 4, asked=4),
-    Block(_tile(32, 16, 32, (32, 8), (2, 4), 2), 0.337, 12),
-    Block(_tile(32, 32, 32, (32, 8), (2, 4), 2), 0.415, 8),
-    Block(_tile(64, 16, 16, (64, 8), (4, 4), 2), 0.609, 10),
-    Block(_tile(64, 32, 16, (64, 8), (4, 4), 2), 0.639, 5),
-    Block(_tile(32, 64, 16, (16, 64), (8, 4), 2), 0.649, 6),
-    Block(_tile(64, 32, 32, (64, 8), (4, 4), 2), 0.548, 4),
-    Block(_tile(32, 16, 16, (32, 8), (2, 4), 2), 0.456, 12),
-    Block(_tile(16, 128, 16, (16, 64), (8, 4)), 0.559, 6),
-    Block(_tile(64, 64, 16, (64, 16), (4, 8), 2), 0.728, 4),
-    Block(_tile(128, 32, 16, (128, 16), (8, 8), 2), 0.702, 4, wide=True),
-    Block(_tile(32, 128, 16, (16, 128), (8, 8), 2), 0.695, 4, wide=True),
+    Block(_tile(128, 256, 8, (64, 64), (8, 16)), 0.825, 1, chained=False),
+    Block(_tile(128, 128, 8, (32, 64), (8, 8)), 0.896, 2, asked=2, order=1, chained=False),
+    Block(_tile(64, 128, 16, (32, 64), (8, 8)), 0.717, 3, chained=False),
+    Block(_tile(64, 128, 8, (32, 64), (8, 8)), 0.826, 4, asked=4, chained=False),
+    Block(_tile(64, 64, 8, (32, 64), (8, 8)), 0.788, 6, chained=False),
+    Block(_tile(128, 128, 16, (32, 64), (8, 8), 2), 0.824, 1, order=1),
+    Block(_tile(64, 128, 16, (32, 64), (8, 8), 2), 0.812, 2, order=1),
+    Block(_tile(128, 64, 16, (32, 64), (8, 8), 2), 0.821, 2, order=1),
+    Block(_tile(64, 64, 16, (32, 64), (8, 8)), 0.773, 4, order=1),
+    Block(_tile(64, 64, 16, (32, 32), (8, 4), 2), 0.725, 4),
+    Block(_tile(32, 64, 32, (16, 32), (4, 4), 2), 0.483, 4, asked=4),
+    Block(_tile(64, 32, 16, (16, 32), (4, 4), 2), 0.548, 5),
+    Block(_tile(32, 32, 32, (16, 32), (4, 4), 2), 0.506, 6, asked=6, order=1),
+    Block(_tile(16, 16, 16, (8, 16), (2, 2), 2), 0.256, 16),
+    Block(_tile(16, 16, 32, (8, 16), (2, 2), 2), 0.199, 12),
+    Block(_tile(16, 32, 16, (8, 16), (2, 2), 2), 0.29, 11),
+    Block(_tile(16, 32, 32, (8, 16), (2, 2), 2), 0.249, 8),
+    Block(_tile(32, 16, 16, (16, 8), (2, 2), 2), 0.314, 11),
+    Block(_tile(32, 16, 32, (16, 8), (2, 2), 2), 0.241, 8),
+    Block(_tile(32, 64, 16, (16, 32), (4, 4), 2), 0.554, 5),
+    Block(_tile(64, 32, 16, (64, 16), (4, 8)), 0.729, 6),
+    Block(_tile(64, 32, 8, (16, 32), (4, 4), 2), 0.66, 8),
+    Block(_tile(64, 64, 32, (32, 32), (8, 4)), 0.65, 3, order=1),
+    Block(_tile(128, 32, 16, (32, 32), (8, 4), 2), 0.696, 3),
+    Block(_tile(32, 128, 16, (32, 32), (4, 8), 2), 0.595, 3),
+    Block(_tile(128, 16, 16, (32, 16), (4, 4), 2), 0.521, 4, asked=4),
+    Block(_tile(16, 128, 16, (16, 32), (4, 4), 2), 0.485, 4, asked=4),
+    Block(_tile(32, 16, 32, (32, 8), (2, 4), 2), 0.354, 12),
+    Block(_tile(32, 32, 32, (32, 8), (2, 4), 2), 0.397, 8),
+    Block(_tile(64, 16, 16, (64, 8), (4, 4), 2), 0.613, 10),
+    Block(_tile(64, 32, 16, (64, 8), (4, 4), 2), 0.652, 5),
+    Block(_tile(32, 64, 16, (16, 64), (8, 4), 2), 0.656, 6),
+    Block(_tile(64, 32, 32, (64, 8), (4, 4), 2), 0.553, 4),
+    Block(_tile(32, 16, 16, (32, 8), (2, 4), 2), 0.476, 12),
+    Block(_tile(16, 128, 16, (16, 64), (8, 4)), 0.577, 6),
+    Block(_tile(64, 64, 16, (64, 16), (4, 8), 2), 0.736, 4),
+    Block(_tile(128, 32, 16, (128, 16), (8, 8), 2), 0.703, 4, wide=True),
+    Block(_tile(32, 128, 16, (16, 128), (8, 8), 2), 0.703, 4, wide=True),
 )
-"""Efficiencies as ``benchmarks/fit_routes.py`` printed them for an H100's ``routes-2026-11-26.json``."""
+"""Efficiencies as ``benchmarks/fit_routes.py`` printed them for an H100's ``routes-clusters.json`` and ``routes-2026-11-26.json``,
+the one of products with and without clusters, the other of those without."""
 
 VENDOR_BLOCKS: tuple[Block, ...] = (
     Block(_tile(128, 256, 8, (64, 64), (8, 16)), 0.852, 1),
@@ -345,7 +346,8 @@ def split_k_factors(desc: GemmDesc, tile: Tile, compute_units: int) -> list[int]
 
 
 def block_seconds(
-    device: Device, desc: GemmDesc, block: Block, tile: Tile, slices: int, aligned: bool = False, regrouped: bool = False
+    device: Device, desc: GemmDesc, block: Block, tile: Tile, slices: int, aligned: bool = False, regrouped: bool = False,
+    clustered: bool = False,
 ) -> float:  # fmt: skip
     """Return the predicted seconds of a product by blocks on a GPU.
 
@@ -354,13 +356,15 @@ def block_seconds(
     tile : the block's, with accesses as wide as they will be
     aligned : predict as if operands and C were aligned, by the numbers of a vendor's kernels
     regrouped : lanes exchange results, so that neighbours are written side by side
+    clustered : slices are the blocks of a cluster, and add up in the product's launch
     """
-    vc, wide = (4, 4) if aligned else (width_of_c(desc, tile, slices), desc.widths[2])
+    launches = 1 if clustered else min(slices, 2)
+    vc, wide = (4, 4) if aligned else (width_of_c(desc, tile, launches), desc.widths[2])
     cycles = cost_model.block_cycles(
         desc, tile, block.efficiency, block.resident, slices, vc, wide, device.compute_units, device.lanes or 128,
-        cost_model.VENDOR_BLOCK if aligned else cost_model.BLOCK, regrouped,
+        cost_model.VENDOR_BLOCK if aligned else cost_model.BLOCK, regrouped, clustered,
     )  # fmt: skip
-    return cost_model.seconds(cycles, min(slices, 2), cost_model.hz(device))
+    return cost_model.seconds(cycles, launches, cost_model.hz(device))
 
 
 def aligned_blocks(device: Device, desc: GemmDesc, side: int) -> Iterator[tuple[Block, int, float]]:

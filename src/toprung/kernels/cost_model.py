@@ -30,6 +30,16 @@ UNEVEN = 0.5
 """Extra work-groups the busiest SM gets in the last, incomplete wave: the scheduler hands them out first come, first served."""
 ADDERS = 8
 """Work-items of the second pass that share an access to C where the parts are more than few (``kernels/add.py``)."""
+CLUSTERS: Mapping[int, tuple[int, ...]] = MappingProxyType(
+    {
+        2: (66, 132, 198, 264), 3: (39, 79, 124, 163), 4: (30, 62, 92, 124), 5: (22, 47, 69, 94), 6: (17, 39, 62, 79),
+        7: (15, 32, 47, 69), 8: (15, 30, 45, 62),
+    }
+)  # fmt: skip
+"""Clusters of so many blocks that an H100 runs at once where an SM has room for one block, two, three and four: each lies in one of
+its GPCs, which differ. Until there are as many, no SM has a block more (``benchmarks/clusters.py``)."""
+OF_SMS = 132
+"""SMs of that H100."""
 BANKS = 32
 """Banks of the L1, each a float wide; what lies in the same one is read one after the other."""
 FUNNEL = 4
@@ -77,30 +87,34 @@ class BlockModel:
     written : how many bytes read one written counts for, with ``scattered_memory`` as the power
     cache : bytes a cycle from the L2, to all SMs
     slices : bytes a cycle of slices, while the cache holds them
+    meeting : a cluster, whose blocks begin together and meet when they are done
+    passing : each result of a slice that an SM gets from the others of the cluster, or has itself
     layouts : efficiency of the other transposes over that of NN
     """
 
-    launch: float = 1664.0
-    iteration: float = 285.8
-    load: float = 8.014
-    alone: float = 0.3076
+    launch: float = 1762.0
+    iteration: float = 298.7
+    load: float = 6.383
+    alone: float = 0.3607
     narrow: Mapping[str, float] = field(
-        default_factory=lambda: MappingProxyType({"A": 13.64, "AT": 2.099, "B": 0.2962, "BT": 4.376})
+        default_factory=lambda: MappingProxyType({"A": 13.57, "AT": 1.864, "B": 0.2539, "BT": 6.187})
     )
-    store: float = 66.51
-    result: float = 0.1855
-    piece: float = 0.008765
-    scattered: float = 0.4255
-    exchanged: float = 0.191
-    short_row: float = 0.5378
-    second: float = 3208.0
-    adding: float = 1303.0
+    store: float = 72.98
+    result: float = 0.1752
+    piece: float = 0.008934
+    scattered: float = 0.3843
+    exchanged: float = 0.1591
+    short_row: float = 0.8062
+    second: float = 3340.0
+    adding: float = 1284.0
     memory: float = 3205.0
-    written: float = 1.802
-    scattered_memory: float = 3.085
-    cache: float = 2635.0
-    slices: float = 4592.0
-    layouts: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({"NT": 0.904, "TN": 1.019, "TT": 0.9875}))
+    written: float = 1.781
+    scattered_memory: float = 2.855
+    cache: float = 2463.0
+    slices: float = 5024.0
+    meeting: float = 1862.0
+    passing: float = 0.4489
+    layouts: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({"NT": 0.9334, "TN": 1.017, "TT": 0.9796}))
 
 
 BLOCK = BlockModel()
@@ -137,6 +151,7 @@ def block_cycles(
     lanes: int,
     p: BlockModel = BLOCK,
     regrouped: bool = False,
+    clustered: bool = False,
 ) -> float:
     """Return the cycles of a block kernel.
 
@@ -144,7 +159,8 @@ def block_cycles(
     others. A wave takes as long as its multiply-adds on the lanes that its work-items fill, at the tile's efficiency, better
     where they fill only some, longer where operands are read in narrow pieces, and waits in each iteration of its loop; then it
     writes, ``vc`` floats at a time, neighbours side by side where they are ``regrouped``. Slices add a second pass, which moves the
-    parts, or computes where in C its accesses lie, for ``wide`` floats at a time. Nothing takes less than memory needs for the
+    parts, or computes where in C its accesses lie, for ``wide`` floats at a time; where they are ``clustered``, blocks pass each
+    other their sums, and each writes its share. Nothing takes less than memory needs for the
     operands, and the L2 for what each block reads of them.
     """
     bk, items = tile.BK or 1, tile.work_items
@@ -164,26 +180,40 @@ def block_cycles(
     ends = 1 + p.short_row * 16 / tile.BN
     each_result *= ends
 
+    shares = slices if clustered else 1
+    at_once = places(resident, shares, units)
+
     def wave(count: int) -> float:
         results = count * block
         filled = min(1.0, count * items / lanes)
         multiplying = results * depth / lanes * math.pow(filled, p.alone - 1) * each
-        return multiplying + waiting + p.store * stores + each_result * results
+        writing = (p.store * stores + each_result * results) / shares
+        return multiplying + waiting + writing + (p.meeting + p.passing * results * (1 - 1 / slices) if clustered else 0.0)
 
-    whole, left = divmod(groups, resident * units)
-    rest = min(resident, math.ceil(left / units + (UNEVEN if whole and left else 0.0)))
+    whole, left = divmod(groups, at_once)
+    left += UNEVEN * units if whole and left else 0.0
+    rest = next((n for n in range(math.ceil(left / units), resident) if places(n, shares, units) >= left), resident) if left else 0
     total = (whole * wave(resident) if whole else 0.0) + (wave(rest) if rest else 0.0)
     read, made = desc.batch * (desc.M + desc.N) * desc.K, desc.batch * desc.M * desc.N
-    written = made * p.written * ends * (math.pow(gaps, p.scattered_memory) if slices == 1 else 1.0)
+    written = made * p.written * ends * (math.pow(gaps, p.scattered_memory) if slices == shares else 1.0)
     memory = 4 * (read + written) / p.memory
     cache = 4 * groups * depth * (tile.BM + tile.BN) / p.cache
     total = math.pow(total**FUNNEL + memory**FUNNEL + cache**FUNNEL, 1 / FUNNEL)
-    if slices > 1:
+    if slices > shares:
         parts = 4 * slices * made
         moving = (2 * parts + 4 * made) / (p.slices if parts <= CACHED else p.memory)
         rounds = made / wide * (ADDERS if slices > FEW_PARTS else 1) / (units * THREADS)
         total += p.second + math.pow(moving**FUNNEL + (p.adding * rounds) ** FUNNEL, 1 / FUNNEL)
     return p.launch + total
+
+
+def places(each: int, slices: int, units: int) -> float:
+    """Return how many blocks run at once in clusters of ``slices`` where an SM has ``each`` of them at most."""
+    if slices == 1:
+        return each * units
+    known = CLUSTERS[slices]
+    clusters = known[each - 1] if each <= len(known) else known[-1] * each / len(known)
+    return clusters * slices * units / OF_SMS
 
 
 @dataclass(frozen=True)

@@ -30,11 +30,12 @@ SPLIT_SIDE = 128
 NARROW, NARROW_TIMES = 4, 1.5
 """Products with a side from two to NARROW elements take it about NARROW_TIMES as long: its tiles stay large."""
 
-BATCHED_TIMES = 1.1
+BATCHED_TIMES = 1.15
 SHORT, SHORT_TIMES = 100, 1.1
 DEEP, DEEP_TIMES = 5_000, 1.1
 """Factors for batches, and up to and from such a K on, where its time is now and then up to four times what the model has. With
-each less is lost to the slower of the two on an H100's ``routes-2026-11-26.json`` and checks of seeds 241 and 251."""
+each less is lost to the slower of the two on an H100's ``routes-2026-11-26.json``, ``routes-clusters.json`` and checks of seeds 263
+and 271."""
 
 
 class CuBLAS(KernelFamily):

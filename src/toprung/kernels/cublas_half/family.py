@@ -1,8 +1,8 @@
 """cuBLAS on two halves of one type, with sums and result in fp32: one product on Tensor Cores, where in flight has scales besides.
 
 Tensor Cores truncate what they add to a sum, and cuBLAS, unlike in flight, may leave sums to them for much of K (``docs/fp32x.md``,
-Promote): errors stay below fp32's limit, and are larger than those of our own kernels, and grow with K. What follows was measured
-by ``benchmarks/cublas_half.py`` (results/nvidia-h200/cublas-half.json).
+Promote): errors stay below fp32's limit, and are larger than those of our own kernels, and grow with K
+(``benchmarks/cublas_half.py``, results/nvidia-h200/cublas-half.json).
 """
 
 from __future__ import annotations
@@ -17,18 +17,21 @@ from toprung.gemm.desc import ELEMENT_BYTES, Desc, GemmDesc
 from toprung.kernels import cost_model
 from toprung.kernels.base import KernelConfig, KernelFamily, Launches, NoConfig
 
-RATES = {16: 7.43e14, 8: 1.9e14, 2: 1.2e14}
-"""Operations a second of large products by the bytes on which all rows of both operands begin. The first was measured by
-``benchmarks/cublas_half.py`` on an H200, the others are of checks (results/*/tune-check-*.json): there few tiles are slower."""
+RATES = {16: 8.5e14, 8: 2.3e14, 2: 1.4e14}
+"""Operations a second of whole tiles, by the bytes on which all rows of operands and result would begin if all were halves."""
 
-TILE = 128
-"""Side of tiles by which products are taken to be few."""
+TILE, EACH = 64, 0.76e-6
+"""Side of the tiles that operations are counted in, and seconds of an SM for each."""
+
+FILLED = 128
+"""Side of tiles by which products whose rows begin anywhere are taken to be few."""
 
 CALL = 17e-6
 """Seconds of a call on the host, the median of what checks have where the device takes less."""
 
-START = 3.2e-6
-"""Seconds of a call beyond operations and bytes: those of the smallest product."""
+START = 4e-6
+"""Seconds of a call beyond operations and bytes. With ``RATES`` and ``EACH`` fitted to 113 times in nine checks of an H200 and an
+H100 (results/*/tune-check-*.json), none held out: median error 13 %."""
 
 DEEPEST = 8192
 """Largest K: there errors on random signs come near fp32's limit, with float16 within a tenth of it."""
@@ -58,15 +61,18 @@ class CuBLASHalf(KernelFamily):
         return [NoConfig()]
 
     def cost(self, device: Device, desc: Desc, config: KernelConfig) -> float:
-        """Return the seconds of operations or bytes, whichever take longer, or of the host's call."""
+        """Return the seconds of tiles or bytes, whichever take longer, or of the host's call."""
         assert isinstance(desc, GemmDesc)
         moved = desc.bytes_read + 4 * desc.result.elements
         known = (8 if align == 4 else align for align in (desc.align_a, desc.align_b))  # 4: or more
-        begins = ELEMENT_BYTES[desc.type_a] * math.gcd(desc.lda, desc.ldb, desc.stride_a, desc.stride_b, *known)
+        strides = desc.stride_a, desc.stride_b
+        begins = ELEMENT_BYTES[desc.type_a] * math.gcd(desc.lda, desc.ldb, desc.ldc, *strides, *known)
         size = next(size for size in RATES if begins % size == 0)
-        tiles = -(-desc.M // TILE) * -(-desc.N // TILE) * desc.batch
-        filled = 1.0 if size == max(RATES) else math.sqrt(min(1.0, tiles / device.compute_units))
-        return max(START + max(desc.flops / (RATES[size] * filled), moved / cost_model.MEMORY_RATE), CALL)
+        few = min(1.0, _tiles(desc, FILLED) / device.compute_units)
+        rate = RATES[size] * (1.0 if size == max(RATES) else math.sqrt(few))
+        tiles = _tiles(desc, TILE)
+        computing = 2.0 * tiles * TILE * TILE * desc.K / rate + EACH * tiles / device.compute_units
+        return max(START + max(computing, moved / cost_model.MEMORY_RATE), CALL)
 
     def reason(self, device: Device, desc: Desc, config: KernelConfig) -> str:
         """Return that the model decided."""
@@ -79,6 +85,11 @@ class CuBLASHalf(KernelFamily):
     def version(self, backend: str) -> str:
         """Return the library's version."""
         return cublas.version()
+
+
+def _tiles(desc: GemmDesc, side: int) -> int:
+    """Return the tiles of C, squares with that side."""
+    return -(-desc.M // side) * -(-desc.N // side) * desc.batch
 
 
 FAMILY = CuBLASHalf()

@@ -19,32 +19,35 @@ from toprung.kernels.hopper import ceil
 from toprung.kernels.hopper_inflight.config import CHUNK, CLUSTERS, InflightConfig, aligned, tiles
 
 TIMES: Mapping[tuple[int, int], tuple[float, float]] = {
-    (2, 128): (1.01e-6, 3.15e-6), (2, 64): (0.68e-6, 1.84e-6), (2, 32): (0.576e-6, 0.754e-6), (1, 64): (0.825e-6, 1.65e-6),
-    (1, 32): (0.656e-6, 0.927e-6),
+    (2, 128): (1.05e-6, 2.9e-6), (2, 64): (0.712e-6, 1.87e-6), (2, 32): (0.591e-6, 0.935e-6), (1, 64): (0.835e-6, 1.69e-6),
+    (1, 32): (0.663e-6, 1.1e-6),
 }  # fmt: skip
 """Seconds of 32 of K and of a tile, by consumers and BN, on an SM that has as many blocks as it can, operands aligned."""
-SHARES: Mapping[tuple[str, str], float] = {
-    ("float32", "float32"): 1.0, ("float32", "bfloat16"): 0.87, ("float32", "float16"): 0.75,
-    ("bfloat16", "float32"): 0.84, ("bfloat16", "bfloat16"): 0.71, ("bfloat16", "float16"): 0.62,
-    ("float16", "float32"): 0.7, ("float16", "bfloat16"): 0.59, ("float16", "float16"): 0.44,
+SHARES: Mapping[tuple[str, str], tuple[float, float]] = {
+    ("float32", "float32"): (1.0, 0.0), ("float32", "bfloat16"): (0.86, -0.074), ("float32", "float16"): (0.73, -0.115),
+    ("bfloat16", "float32"): (0.83, -0.033), ("bfloat16", "bfloat16"): (0.7, -0.172), ("bfloat16", "float16"): (0.63, -0.222),
+    ("float16", "float32"): (0.74, 0.097), ("float16", "bfloat16"): (0.6, 0.061), ("float16", "float16"): (0.44, -0.027),
 }  # fmt: skip
-"""Share of those seconds of 32 of K by the types of A and B: two products in place of three, or one; float16 needs no scales."""
-COPY = 9.08e-9
+"""Share of those seconds of 32 of K by the types of A and B, in tiles of 64 columns: two products in place of three, or one;
+float16 needs no scales. Then the power of BN / 64 with which it grows: what a type saves, it saves in A, in B or in products."""
+COPY = 7.99e-9
 """Seconds of 32 of K for each copy that a thread of the copier makes beyond those of operands aligned to 16 bytes."""
-AGAIN = 0.53
+AGAIN = 0.569
 """Share of a tile's own seconds that each tile after a block's first takes: it begins while the one before ends."""
-ALONE = 0.558
+ALONE = 0.575
 """Share of those seconds that a block takes which has an SM to itself, where two could share it."""
-SPREAD, PACKED = 0.121, 0.947
+SPREAD, PACKED = 0.133, 0.876
 """Blocks for each SM up to which each has one to itself, and from which on some share one, for whom the launch waits: the blocks of
 a cluster lie in one GPC, and blocks of the launch before may still be there.
 
-With all the constants here but ``MEMORY_RATE`` and ``ODD`` fitted to an H200's ``inflight.json``, ``deep-and-odd.json`` and checks
-of seeds 31 and 211, and an H100's checks of seeds 57 to 191, each device counting as much."""
-LAUNCH = 2.52e-6
+With all the constants here but ``MEMORY_RATE`` and ``ODD`` fitted by ``benchmarks/fit_inflight.py`` to an H200's ``inflight.json``,
+``deep-and-odd.json`` and checks of seeds 211 and 229, and an H100's checks of seeds 57, 61, 223, 263 and 271, each device counting
+as much."""
+LAUNCH = 2.32e-6
 """Seconds of a launch."""
-MET, MEET = 1.02e-6, 42e-9
-"""Seconds in which the blocks of a cluster wait for each other, and for each slice in which they add up their sums."""
+MET, MEET, PASS = 0.757e-6, 32e-9, 71e-12
+"""Seconds in which the blocks of a cluster wait for each other, and more for each slice; and those of an SM for each sum that its
+blocks get from others of their clusters."""
 MEMORY_RATE = 4.6e12
 """Bytes a second of operands and results."""
 SHORTEST = 32
@@ -85,7 +88,8 @@ def times(
     chunk, tile = TIMES[config.CONSUMERS, config.BN]
     words_a, words_b = config.BM * ELEMENT_BYTES[type_a] / 4, config.BN * ELEMENT_BYTES[type_b] / 4
     copies = (words_a / align_a + words_b / align_b) / 4 - (words_a + words_b) / 16
-    return chunk * SHARES[type_a, type_b] + COPY * copies, tile
+    share, wider = SHARES[type_a, type_b]
+    return chunk * share * (config.BN / 64) ** wider + COPY * copies, tile
 
 
 def crowding(config: InflightConfig, blocks: int, units: int) -> float:
@@ -106,7 +110,8 @@ def seconds(desc: GemmDesc, config: InflightConfig, units: int) -> float:
     if config.SLICES == 1 and config.BN == 32 and desc.widths[2] == 1:
         work += ODD * desc.M * desc.N * desc.batch / units
     if config.SLICES > 1:
-        work += MET + MEET * config.SLICES
+        passed = config.BM * config.BN * (1 - 1 / config.SLICES) * config.resident
+        work += MET + MEET * config.SLICES + PASS * passed
     moved = (desc.bytes_read + 4 * desc.M * desc.N * desc.batch) / MEMORY_RATE
     return LAUNCH + math.hypot(work, moved)  # neither hides the other altogether
 

@@ -15,7 +15,7 @@ from toprung.kernels.split_k import whole_slices
 
 SHORTEST = 256
 """Least K of a part: below, a tile's beginning and end are most of its time."""
-ADDING, PART = 1.81e-6, 0.145e-6
+ADDING, PART = 1.76e-6, 0.146e-6
 """Seconds of the launch that adds results up, and of each part, beyond what their bytes take.
 
 Fitted with in flight's own by ``benchmarks/fit_inflight.py``. Why a part takes that is not known: adding 128 takes 2 µs more than

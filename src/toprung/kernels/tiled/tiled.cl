@@ -53,16 +53,23 @@
         UNROLL for (int j = 0; j < TN / VEC; ++j) acc[i][j] becomes ELEMENT(a[at][i / VM], i % VM) * b[at][j];
 #endif
 
+#ifndef TILES // ../tiled_cluster/tiled_cluster.cl has others of these
+#define TILES                                                                                                                       \
+    __local float As[STAGES][BK][BM + PADA] ALIGNED(4);   /* As[buffer][k][m] */                                                    \
+    __local float Bs[STAGES][BK][BN + PADB] ALIGNED(VEC); /* Bs[buffer][k][n] */
+#define SECOND_PASS (get_num_groups(1) > 1) // whether one follows that adds up slices
+#define ADD_SLICES                          // here, for the rows of sums that this work-group
+#define WRITES(i) 1                         // writes
+#endif
+
 __kernel __attribute__((room_for(DM * DN, 1, 1, RESIDENT))) void
 gemm(__global const float *A, const ulong offset_a, __global const float *B, const ulong offset_b,
      __global float *restrict C, const ulong offset_c, const float alpha, const float beta, const uint M, const uint N, const uint K,
      const uint lda, const uint ldb, const uint ldc, const uint tiles_m, const uint tiles_n, const uint slice, const ulong stride_a,
      const ulong stride_b, const ulong stride_c, const ulong stride_slice)
 {
-    __local float As[STAGES][BK][BM + PADA] ALIGNED(4);  // As[buffer][k][m]
-    __local float Bs[STAGES][BK][BN + PADB] ALIGNED(VEC); // Bs[buffer][k][n]
-
-    if (get_num_groups(1) > 1) let_next_start(); // slices: a second pass follows
+    TILES
+    if (SECOND_PASS) let_next_start();
     const uint tid = get_local_id(0);
     const int lane = tid % (LM * LN);
     const int warp = tid / (LM * LN);
@@ -154,11 +161,13 @@ gemm(__global const float *A, const ulong offset_a, __global const float *B, con
     }
 
     END_LAST_CHAIN
+    ADD_SLICES
     C += offset_c + which * stride_c + get_group_id(1) * stride_slice;
 #if REGROUPED
     const int mine = warp * (LM * LN * VEC); // of this warp, from here on
     const uint m1 = m0 + warp / (BN / WN) * WM, n1 = n0 + warp % (BN / WN) * WN;
     UNROLL for (int i = 0; i < TM; ++i) {
+        if (!WRITES(i)) continue;
         UNROLL for (int j = 0; j < TN / VEC; ++j) {
             LOCAL_V(VEC, PLACE(mine + lane * VEC)) = alpha * whole[i][j];
             LANES_MEET; // their pieces are LM rows of SN floats now
@@ -178,7 +187,7 @@ gemm(__global const float *A, const ulong offset_a, __global const float *B, con
 #else
     UNROLL for (int i = 0; i < TM; ++i) {
         const uint m = m0 + tm + i / VM * SM + i % VM;
-        if (m < M) {
+        if (WRITES(i) && m < M) {
             UNROLL for (int j = 0; j < TN / VC; ++j) {
                 const int e = j * VC % VEC;
                 const uint n = n0 + tn + j * VC / VEC * SN + e;

@@ -1,0 +1,215 @@
+"""Tiled in clusters: the tunable block kernel with its slices of K in the blocks of a cluster, which add up in the same launch.
+
+For products whose blocks are too few for the GPU, of 300 to 1,000 cubed and the like: a second launch, and memory for the slices,
+would take a tenth of their time. From compute capability 9.0 on, through CUDA.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from toprung import backends
+from toprung.backends import nvrtc
+from toprung.backends.base import Session, Source
+from toprung.device import Device
+from toprung.errors import LaunchError
+from toprung.gemm.desc import Desc, GemmDesc
+from toprung.kernels import blocks
+from toprung.kernels.base import TEST_EDGE, Axes, KernelConfig, KernelFamily, Launches, Point, TileConfig, tile_of
+from toprung.kernels.blocks import BLOCKS, block_count, tile_grid, tiles_bytes
+from toprung.kernels.launch import MOST_GROUPS, direct, longs, uints
+from toprung.kernels.record import LibraryKernel
+from toprung.kernels.split_k import LEAST_ITERATIONS, adapted_slices, slice_depth, whole_slices
+from toprung.kernels.tiled.family import configured, is_regrouped
+from toprung.kernels.tiled.record import RECORD as TILED
+from toprung.tile import Rule, Tile
+
+SLICES = (2, 3, 4, 6, 8)
+"""Blocks of a cluster that are weighed; 8 is what every GPU with clusters has room for."""
+LARGEST = 8
+PER_UNIT = 6
+"""Blocks for each SM up to which more slices are weighed."""
+
+
+def local_bytes(tile: Tile, slices: int) -> int:
+    """Return the shared memory of a block: its tiles, and a slot for each slice of what it adds up."""
+    rows = -(-(tile.TM or 1) // slices)
+    return tiles_bytes(tile) + 4 * rows * slices * (tile.TN or 1) * tile.work_items
+
+
+def _record(slices: int) -> LibraryKernel:
+    return LibraryKernel(
+        idea="slices of K in the blocks of a cluster",
+        expects="a launch and a pass through the L2 less than tiled with as many slices",
+        tiles={"gpu": TILED.tiles["gpu"]},
+        local_bytes=lambda tile: local_bytes(tile, slices),
+        rules=(*TILED.rules, Rule("SLICES ≤ TM", "each block adds up rows", lambda t, d: slices <= (t.TM or 1))),
+        switches=TILED.switches,
+        dynamic=True,
+        needs=_no_clusters,
+        defines={"SLICES": slices},
+        stem="tiled_cluster",
+        source=Path(__file__).with_name("tiled_cluster.cl"),
+        routine="gemm",
+    )
+
+
+def _no_clusters(device: Device) -> str:
+    """Return why a device has no clusters; empty if it has."""
+    if device.backend == "cuda" and nvrtc.capability(device.arch) >= (9, 0):
+        return ""
+    return "clusters are of compute capability 9.0 and on, through CUDA"
+
+
+RECORDS = {slices: _record(slices) for slices in range(2, LARGEST + 1)}
+
+
+class TiledCluster(KernelFamily):
+    """The tunable block kernel with slices of K in clusters."""
+
+    name = "tiled_cluster"
+
+    def supports(self, device: Device, desc: Desc) -> str:
+        """Return why there is no product of matrices to compute, or that the device has no clusters."""
+        if not isinstance(desc, GemmDesc) or min(desc.M, desc.N) == 1:
+            return "it multiplies matrices"
+        return "there is nothing to multiply" if desc.is_empty else _no_clusters(device)
+
+    def candidates(self, device: Device, desc: Desc) -> Iterator[TileConfig]:
+        """Yield each block of the table in clusters of each size, where blocks of C alone are few."""
+        assert isinstance(desc, GemmDesc)
+        a, b, _ = desc.widths
+        most = PER_UNIT * device.compute_units
+        for one in blocks.narrowed(device, a, b):
+            count = block_count(desc, one.tile)
+            if not one.chained or 2 * count > most:
+                continue
+            for slices in SLICES:
+                if slices * count <= most and self._fits(device, desc, one.tile, slices):
+                    yield with_cluster(configured(device, desc, one, 1), slices)
+
+    def _fits(self, device: Device, desc: GemmDesc, tile: Tile, slices: int) -> bool:
+        """Return True if each block has rows to add up, memory for them, and a slice that is worth it, none of them empty."""
+        piece = tile.BK or 1
+        if slices > (tile.TM or 1) or local_bytes(tile, slices) > device.dynamic_local_bytes:
+            return False
+        return desc.K >= slices * LEAST_ITERATIONS * piece and whole_slices(desc.K, piece, slices) == slices
+
+    def cost(self, device: Device, desc: Desc, config: KernelConfig) -> float:
+        """Return the block model's seconds; infinity for a tile that is not in its table."""
+        assert isinstance(desc, GemmDesc) and isinstance(config, TileConfig)
+        like = blocks.block_like(config.tile)
+        if like is None:
+            return float("inf")
+        regrouped = is_regrouped(config)
+        return blocks.block_seconds(device, desc, like, config.tile, config.slices, regrouped=regrouped, clustered=True)
+
+    def relative_cost(self, device: Device, desc: Desc, config: KernelConfig) -> float | None:
+        """Return ``cost`` of a tile that is in the model's table."""
+        found = self.cost(device, desc, config)
+        return found if found < float("inf") else None
+
+    def reason(self, device: Device, desc: Desc, config: KernelConfig) -> str:
+        """Return how many blocks there are for how many SMs."""
+        assert isinstance(config, TileConfig)
+        groups = block_count(desc, config.tile) * config.slices
+        return (
+            f"least by the cost model: {groups} blocks for {device.compute_units} SMs, {config.slices} slices of K in each cluster"
+        )
+
+    # running
+
+    def compile(self, session: Session, desc: Desc, config: KernelConfig) -> Launches:
+        """Return one launch. Raises LaunchError if a block of the cluster had no slice."""
+        assert isinstance(desc, GemmDesc) and isinstance(config, TileConfig)
+        tile, slices = config.tile, config.slices
+        if (whole := whole_slices(desc.K, tile.BK or 1, slices)) != slices:
+            raise LaunchError(f"{desc}: K makes {whole} slices of whole tiles, and not {slices}, as clusters have blocks")
+        tiles_m, tiles_n = tile_grid(desc, tile)
+        groups = tiles_m * tiles_n * desc.batch
+        if groups > MOST_GROUPS:
+            raise LaunchError(f"{desc}: {groups:,} work-groups where a launch has {MOST_GROUPS:,} at most")
+        fixed = [
+            *uints(desc.M, desc.N, desc.K, desc.lda, desc.ldb, desc.ldc, tiles_m, tiles_n),
+            *uints(slice_depth(desc.K, tile.BK or 1, slices)),
+            *longs(desc.stride_a, desc.stride_b, desc.stride_c, 0),
+        ]
+        return Launches(lambda: direct(session, RECORDS[slices], config, (groups, slices), (tile.work_items,), fixed))
+
+    # the store
+
+    def decode(self, tile: Mapping[str, int], options: Mapping[str, int]) -> TileConfig:
+        """Return a tile with its switches and slices, if it could ever be built."""
+        made = TileConfig(tile_of(tile), tuple(sorted(options.items())))
+        if made.slices not in RECORDS:
+            raise ValueError(f"tiled_cluster needs a tile with SPLIT_K of 2 to {LARGEST}")
+        blocks.check_candidate(TILED, made.tile, made.options)
+        return made
+
+    def adapt(self, device: Device, desc: Desc, config: KernelConfig, measured: Desc, exact: bool) -> KernelConfig | str:
+        """Return the tile with the switches of the product's layout, and slices that give its blocks as many work-groups."""
+        assert isinstance(config, TileConfig)
+        if reason := self.supports(device, desc):
+            return reason
+        assert isinstance(desc, GemmDesc) and isinstance(measured, GemmDesc)
+        tile = config.tile
+        if reason := blocks.too_wide(desc, tile):
+            return reason
+        here, there = block_count(desc, tile), block_count(measured, tile)
+        slices = adapted_slices(desc.K, tile.BK or 1, config.slices, here, there, exact)
+        slices = min(slices, LARGEST, tile.TM or 1)
+        if slices < 2 or not self._fits(device, desc, tile, slices):
+            return "it would have no slices of K"
+        options = blocks.layout_options(desc, tile, dict(config.options), desc.widths[2])
+        made = with_cluster(TileConfig(tile, options), slices)
+        complete = tuple(sorted(TILED.options(device, dict(options)).items()))
+        return RECORDS[slices].refused(made, device) or replace(made, options=complete)
+
+    def texts(self, backend: str) -> Iterable[str]:
+        """Return the kernel's source."""
+        return [backends.prelude(backend), RECORDS[2].text()]
+
+    # verification and the tuner
+
+    def test_problem(self, desc: Desc, config: KernelConfig) -> tuple[tuple[int, int, int], KernelConfig]:
+        """Return a block and an edge each way, and as many slices, of two tiles each but for the last."""
+        assert isinstance(config, TileConfig)
+        tile = config.tile
+        return (tile.BM + TEST_EDGE, tile.BN + TEST_EDGE, 2 * config.slices * (tile.BK or 1) - 4), config
+
+    def source(self, device: Device, config: KernelConfig) -> Source:
+        """Return the kernel's source for a tile and switches."""
+        assert isinstance(config, TileConfig)
+        return RECORDS[config.slices].source_for(config.tile, config.options, device)
+
+    def space(self, device: Device, desc: Desc) -> Axes:
+        """Return the blocks of the table, by number, and the sizes of clusters."""
+        if self.supports(device, desc):
+            return {}
+        return {"BLOCK": tuple(i for i, one in enumerate(BLOCKS) if one.chained), "SPLIT_K": tuple(RECORDS)}
+
+    def at(self, device: Device, desc: Desc, point: Point) -> TileConfig | None:
+        """Return a point with accesses as wide as operands and tile allow."""
+        assert isinstance(desc, GemmDesc)
+        one, slices = BLOCKS[point["BLOCK"]], point["SPLIT_K"]
+        a, b, _ = desc.widths
+        found = next((n for n in blocks.narrowed(device, a, b) if blocks.listed(n.tile) == one.tile), None)
+        if found is None or not self._fits(device, desc, found.tile, slices):
+            return None
+        return with_cluster(configured(device, desc, found, 1), slices)
+
+    def point(self, config: KernelConfig) -> Point:
+        """Return the number of the block and the size of the cluster."""
+        assert isinstance(config, TileConfig)
+        like = blocks.block_like(config.tile)
+        return {"BLOCK": BLOCKS.index(like) if like else 0, "SPLIT_K": config.slices}
+
+
+def with_cluster(config: TileConfig, slices: int) -> TileConfig:
+    """Return a configuration with so many slices of K."""
+    return replace(config, tile=replace(config.tile, SPLIT_K=slices))
+
+
+FAMILY = TiledCluster()

@@ -1,0 +1,250 @@
+"""Tiles whose slices of K are the blocks of a cluster, by the kernel's own text on a CPU: layouts, edges, strides, β, narrow C."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import golden
+import hopper_on_cpu
+from conftest import require
+from toprung import backends
+from toprung.backends import nvrtc
+from toprung.backends.base import Source
+from toprung.device import Device
+from toprung.errors import LaunchError
+from toprung.gemm.desc import GemmDesc, GemvDesc
+from toprung.kernels import launch
+from toprung.kernels.base import TileConfig
+from toprung.kernels.blocks import BLOCKS, narrowed
+from toprung.kernels.cost_model import CLUSTERS, OF_SMS, places
+from toprung.kernels.split_k import whole_slices
+from toprung.kernels.tiled.family import configured
+from toprung.kernels.tiled_cluster.family import FAMILY, LARGEST, RECORDS, SLICES, local_bytes, with_cluster
+from toprung.lab.sass.machine_code import inspect_source
+from toprung.tile import Tile
+
+SHIM = Path(__file__).with_name("tiled_cluster_on_cpu.h")
+GONE = ("cluster_arrive", "cluster_wait", "address_in", "put", "put")
+"""Functions that are instructions of a GPU, and stand in the header."""
+KINDS = {"P": np.uint64, "l": np.int64, "f": np.float32}
+GPUS = golden.devices()
+H200 = GPUS["h200-cuda"]
+TILES = {str(one.tile).split(" WM")[0]: one.tile for one in BLOCKS if one.chained}
+SMALL, WIDE, PAIRS, TALL = TILES["32×32×32 4×4 v4"], TILES["64×64×16 8×8 v4"], TILES["16×16×16 2×2 v2/4"], TILES["64×32×16 4×8 v4"]
+
+
+class Folder(hopper_on_cpu.Folder):
+    """Folder in which the kernel is built for the CPU, and the session that launches it."""
+
+    changed: tuple[str, str] = "", ""
+
+    def translated(self, source: Source) -> tuple[str, int]:
+        """C++ of the prelude and the kernel's text."""
+        text = source.text
+        if self.changed[0]:
+            assert self.changed[0] in text
+            text = text.replace(*self.changed)
+        for name in GONE:
+            text = re.sub(rf"^inline \w+ {name}\(.*?^(?=\s*$)", "", text, count=1, flags=re.M | re.S)
+        assert "asm volatile" not in text
+        text = text.replace("extern __shared__ __align__(16) char memory[];", "char *memory = dynamic_shared;")
+        parameters = re.search(r"\bgemm\(([^)]*)\)\n\{", text)
+        assert parameters
+        kinds = [re.sub(r"(__global|restrict|const (?=\w+ \w+$))|\w+$", "", p.strip()).strip() for p in parameters[1].split(",")]
+        values = ", ".join(f"*({kind}*)values[{i}]" for i, kind in enumerate(kinds))
+        prelude = re.sub(r"^inline ", "static inline ", backends.prelude("cuda"), flags=re.M)
+        defines = "".join(f"#define {name} {value}\n" for name, value in source.defines.items())
+        call = f"each_slice(groups, {source.defines['SLICES']}, threads, [&] {{ gemm({values}); }});"
+        run = f'extern "C" void run(int groups, int threads, void **values) {{ {call} }}'
+        return f'#include "{SHIM}"\n{defines}{prelude}\n{text}\n{run}\n', len(kinds)
+
+    def relaunch(self, source: Source, groups: Sequence[int], size: Sequence[int], kinds: str, fixed: Sequence[Any]) -> Any:
+        """A launch, as a session's."""
+        library, arguments = self.built(source)
+        assert arguments == len(kinds) + len(fixed) and groups[1] == source.defines["SLICES"]
+        kept = [np.atleast_1d(x) for x in fixed]
+
+        def run(queue: Any, *values: Any) -> None:
+            everything = [*(np.array([v], KINDS[kind]) for kind, v in zip(kinds, values, strict=True)), *kept]
+            library.run(groups[0], size[0], (ctypes.c_void_p * len(everything))(*(x.ctypes.data for x in everything)))
+
+        return run
+
+
+@pytest.fixture
+def folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Folder:
+    require(not hopper_on_cpu.missing(), hopper_on_cpu.missing())
+    monkeypatch.setattr(launch, "loaded", lambda session, record, tile, options: record.source_for(tile, options, session.device))
+    return Folder(tmp_path_factory.getbasetemp())
+
+
+def config_for(device: Device, desc: GemmDesc, tile: Tile, slices: int) -> TileConfig:
+    """Return a tile of the table with accesses as wide as the product has them."""
+    a, b, _ = desc.widths
+    one = next(one for one in narrowed(device, a, b) if replace(one.tile, VA=4, VB=4) == tile)
+    return with_cluster(configured(device, desc, one, 1), slices)
+
+
+def worst(
+    folder: Folder, tile: Tile, slices: int, sizes: tuple[int, int, int], trans: str = "NN", batch: int = 1, pad: int = 0,
+    beta: float = 0.0,
+) -> float:  # fmt: skip
+    """Return the largest error of a product in units of the bound; NaN counts as infinite. Nothing outside C may change."""
+    M, N, K = sizes
+    rng = np.random.default_rng(M + N + K + slices)
+
+    def stored(rows: int, cols: int, turned: bool) -> tuple[Any, Any]:
+        rows, cols = (cols, rows) if turned else (rows, cols)
+        whole = np.full(batch * rows * (cols + pad) + 64, np.nan, np.float32)
+        first = -whole.ctypes.data % 16 // 4 + 16
+        lies = whole[first : first + batch * rows * (cols + pad)].reshape(batch, rows, cols + pad)
+        lies[:, :, :cols] = rng.standard_normal((batch, rows, cols), np.float32)
+        return lies, lies[:, :, :cols].transpose(0, 2, 1) if turned else lies[:, :, :cols]
+
+    turned = trans[0] == "T", trans[1] == "T"
+    (a, op_a), (b, op_b), (c, old) = stored(M, K, turned[0]), stored(K, N, turned[1]), stored(M, N, False)
+    before = old.astype(np.float64)
+    if not beta:
+        c[...] = np.nan
+    lda, ldb, ldc = (x.shape[2] for x in (a, b, c))
+    strides = {"stride_a": a[0].size, "stride_b": b[0].size, "stride_c": c[0].size} if batch > 1 else {}
+    align = {"align_a": 4, "align_b": 4, "align_c": 4}
+    desc = GemmDesc(M, N, K, batch, *turned, lda, ldb, ldc, **strides, **align)
+    config = config_for(folder.device, desc, tile, slices)
+    run = FAMILY.compile(folder, desc, config).starter()  # type: ignore[arg-type]
+    run(a.ctypes.data, 0, b.ctypes.data, 0, c.ctypes.data, 0, 1.5, beta)
+    assert np.isnan(c[:, :, N:]).all(), "written outside"
+    exact = 1.5 * op_a.astype(np.float64) @ op_b.astype(np.float64) + (beta * before if beta else 0)
+    magnitude = 1.5 * np.abs(op_a).astype(np.float64) @ np.abs(op_b).astype(np.float64) + (abs(beta * before) if beta else 0)
+    error = np.abs(c[:, :, :N] - exact) / (12 * 2.0**-24 * magnitude)
+    return float(np.where(np.isnan(error), np.inf, error).max())
+
+
+QUICK = [
+    (SMALL, 4, (50, 45, 300), "NN", 0, 0.0),
+    (TALL, 3, (70, 37, 291), "TN", 1, 0.5),
+    (PAIRS, 2, (17, 33, 130), "NT", 0, -1.0),
+]
+SLOW = [
+    (SMALL, 2, (33, 31, 257), "TT", 3, 1.0),
+    (SMALL, 3, (64, 64, 384), "NT", 0, 0.0),
+    (WIDE, 8, (66, 65, 509), "NN", 0, 0.0),
+    (WIDE, 6, (64, 128, 379), "TT", 4, 2.0),
+    (WIDE, 5, (70, 66, 330), "TN", 1, 0.0),
+    (WIDE, 7, (20, 200, 445), "NT", 2, 0.0),
+    (TALL, 4, (65, 33, 257), "NN", 1, 0.0),
+    (TALL, 2, (128, 64, 128), "NT", 0, 0.0),
+    (PAIRS, 2, (40, 40, 129), "TN", 1, 0.0),
+]
+
+
+@pytest.mark.parametrize(
+    ("tile", "slices", "sizes", "trans", "pad", "beta"), [*QUICK, *(pytest.param(*one, marks=pytest.mark.slow) for one in SLOW)]
+)
+def test_products(
+    folder: Folder, tile: Tile, slices: int, sizes: tuple[int, int, int], trans: str, pad: int, beta: float
+) -> None:  # fmt: skip
+    assert worst(folder, tile, slices, sizes, trans, pad=pad, beta=beta) < 1
+
+
+def test_batches(folder: Folder) -> None:
+    assert worst(folder, SMALL, 4, (40, 33, 250), "TN", batch=3, beta=0.25) < 1
+
+
+def test_planted_bugs_are_found(folder: Folder) -> None:
+    text = RECORDS[4].text()
+    met = re.search(r"    cluster_arrive\(\); +\\\n    cluster_wait\(\);", text)
+    assert met
+    for was, now in (
+        (met[0], "\\\n"),  # nobody waits for the others' sums
+        ("(slice) * ROWS + (i) / SLICES", "(i) / SLICES"),  # all slices write to one place
+        ("slice = 1; slice < SLICES", "slice = 2; slice < SLICES"),  # one is left out
+        ("    if (WRITES(i) && m < M)", "    if (m < M)"),  # each block writes all rows
+    ):
+        folder.changed = was, now
+        assert worst(folder, SMALL, 4, (50, 44, 300)) >= 1, now
+
+
+def test_a_slice_that_would_be_empty_is_refused(folder: Folder) -> None:
+    desc = GemmDesc(64, 64, 150)  # five tiles of K: two for each of three blocks
+    with pytest.raises(LaunchError, match="3 slices"):
+        FAMILY.compile(folder, desc, config_for(folder.device, desc, SMALL, 4))  # type: ignore[arg-type]
+
+
+# without a GPU, by the compiler and the models
+
+
+def test_what_is_weighed_has_work_for_each_block() -> None:
+    for sizes in ((300, 300, 300), (739, 739, 739), (64, 64, 700), (8191, 129, 1023), (64, 40, 190)):
+        desc = GemmDesc(*sizes)
+        found = list(FAMILY.candidates(H200, desc))
+        assert found
+        for config in found:
+            tile, slices = config.tile, config.slices
+            assert slices in SLICES and slices <= (tile.TM or 0) and whole_slices(desc.K, tile.BK or 1, slices) == slices
+            assert not RECORDS[slices].refused(config, H200)
+            assert FAMILY.decode(**config.encode()) == config
+            assert FAMILY.at(H200, desc, FAMILY.point(config)) == config
+            assert 1e-6 < FAMILY.cost(H200, desc, config) < 1e-2
+    assert not list(FAMILY.candidates(H200, GemmDesc(8192, 8192, 8192)))  # blocks enough
+    assert not list(FAMILY.candidates(H200, GemmDesc(64, 64, 60)))  # nothing to cut
+
+
+def test_devices_without_clusters_and_vectors_are_refused() -> None:
+    desc = GemmDesc(64, 64, 640)
+    for name, device in GPUS.items():
+        has = device.backend == "cuda" and nvrtc.capability(device.arch) >= (9, 0)
+        assert bool(FAMILY.supports(device, desc)) != has, name
+    assert FAMILY.supports(H200, GemvDesc(64, 64)) and FAMILY.supports(H200, GemmDesc(64, 1, 640))
+    assert not FAMILY.space(GPUS["pocl"], desc) if "pocl" in GPUS else True
+
+
+def test_what_was_measured_follows_to_other_sizes() -> None:
+    measured = GemmDesc(512, 512, 512)
+    config = config_for(H200, measured, WIDE, 4)
+    assert FAMILY.adapt(H200, measured, config, measured, True) == config
+    near = FAMILY.adapt(H200, GemmDesc(620, 640, 640), config, measured, False)
+    assert isinstance(near, TileConfig) and near.slices == 3  # more blocks: fewer slices
+    for desc, why in (
+        (GemmDesc(4096, 4096, 512), "no slices"),
+        (GemmDesc(512, 512, 64), "no slices"),
+        (GemvDesc(64, 64), "matrices"),
+    ):
+        found = FAMILY.adapt(H200, desc, config, measured, False)
+        assert isinstance(found, str) and why in found
+    for tile in ({}, config.tile.given() | {"SPLIT_K": LARGEST + 1}, replace(config.tile, SPLIT_K=None).given()):
+        with pytest.raises(ValueError, match=r"tiled_cluster|tile"):
+            FAMILY.decode(tile, dict(config.options))
+
+
+def test_verification_has_edges_and_the_same_kernel() -> None:
+    for slices in RECORDS:
+        config = config_for(H200, GemmDesc(512, 512, 512), WIDE, slices)
+        (M, N, K), same = FAMILY.test_problem(GemmDesc(512, 512, 512), config)
+        assert same == config and whole_slices(K, WIDE.BK or 1, slices) == slices
+        assert M % WIDE.BM and N % WIDE.BN and K % (WIDE.BK or 1)
+
+
+def test_clusters_that_run_at_once() -> None:
+    assert places(2, 1, 132) == 264 and places(1, 8, 132) == 120 and places(4, 4, 132) == 496 and places(8, 4, 132) == 992
+    for slices, counts in CLUSTERS.items():
+        assert list(counts) == sorted(counts) and all(n * slices <= each * OF_SMS for each, n in enumerate(counts, 1))
+
+
+@pytest.mark.parametrize("slices", [2, pytest.param(8, marks=pytest.mark.slow)])
+def test_machine_code(slices: int) -> None:
+    """Sums go to other blocks 16 bytes at a time, blocks meet twice, nothing spills, and memory is what the record says."""
+    desc = GemmDesc(512, 512, 512, align_a=4, align_b=4, align_c=4)
+    config = config_for(H200, desc, WIDE, slices)
+    source = FAMILY.source(H200, config)
+    found = inspect_source(source, "sm_90")
+    assert source.waits and found.spills == 0
+    assert source.defines["DYNAMIC_SHARED"] == local_bytes(WIDE, slices) <= H200.dynamic_local_bytes
