@@ -160,7 +160,7 @@ def test_shallow_products_are_weighed_unmeasured() -> None:
     # an H100 has 86 µs for it (tune-check-seed223.json)
     assert 75e-6 < FAMILY.cost(H200, shallow, config) < 100e-6
     left = (
-        replace(shallow, K=47, lda=0),
+        replace(shallow, K=19, lda=0),
         replace(shallow, K=132, lda=0),
         replace(shallow, N=11009, ldb=0, ldc=0),
         replace(shallow, M=64),
