@@ -1,7 +1,7 @@
 """Fit the cost models of in flight, its parts of K included, to recorded times, and test them on products held out.
 
     python benchmarks/fit_inflight.py results/nvidia-h200/inflight.json results/nvidia-h200/deep-and-odd.json \\
-        results/nvidia-h200/tune-check-seed{211,229}.json results/nvidia-h100-80gb-hbm3/tune-check-seed{57,61,223,263,271}.json
+        results/nvidia-h200/tune-check-seed{211,229}.json results/nvidia-h100-80gb-hbm3/tune-check-seed{57,61,263,271}.json
 
 Records are of ``benchmarks/inflight.py --parts time,fit``, ``benchmarks/deep_and_odd.py`` and ``toprung tune --check``. A third
 of the products, by a hash of each, is held out. Each device counts as much as any other, each time of it alike; a soft loss keeps

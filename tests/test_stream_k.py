@@ -157,7 +157,7 @@ def test_shallow_products_are_weighed_unmeasured() -> None:
     (config,) = FAMILY.candidates(H200, shallow)
     assert dict(config.options)["CHAIN"] == 0 and (config.tile.BM, config.tile.BN) == (128, 128)
     assert FAMILY.cost(H200, shallow, config) == next(p.seconds for p in ranked(H200, shallow) if p.candidate.kernel == "stream_k")
-    # an H100 has 86 µs for it (tune-check-seed223.json)
+    # an H100 has 86 µs for it (a check of seed 223)
     assert 75e-6 < FAMILY.cost(H200, shallow, config) < 100e-6
     left = (
         replace(shallow, K=19, lda=0),
