@@ -37,6 +37,7 @@ from toprung.kernels.skinny.record import COLUMNS, ROWS
 from toprung.kernels.skinny_cpu.record import RECORDS as ON_CPU
 from toprung.kernels.stream_k import family as stream_k
 from toprung.kernels.tiled import family as tiled
+from toprung.kernels.tiled_cluster.family import RECORDS as CLUSTERS
 from toprung.lab.harness.library import BoundProduct, Toprung
 from toprung.lab.sass.machine_code import inspect_source
 from toprung.oracle.check import GUARD, Oracle, hostile, view
@@ -481,7 +482,7 @@ OTHERS = (ADD, helpers.SCALE, helpers.MOVE, ROWS, COLUMNS, plain.RECORD, stream_
 def test_no_kernel_is_left_out_below() -> None:
     folder = trial.ROOT / "src" / "toprung" / "kernels"
     files = {file for file in folder.rglob("*.cl") if file.parent.name not in ("include", "skinny_cpu")}  # nothing for a GPU
-    assert files == {record.source for record in (tiled.RECORD, *OTHERS)}
+    assert files == {record.source for record in (tiled.RECORD, CLUSTERS[2], *OTHERS)}  # the second has the first's text
 
 
 @pytest.mark.slow
