@@ -2,9 +2,9 @@
 
     python benchmarks/clusters.py results/nvidia-h100-80gb-hbm3/clusters.json
 
-Blocks wait some microseconds each. ``at_once`` is the largest number of clusters that take as long as one does, ``counted`` what
-the driver says, and ``spread`` up to how many clusters no SM has more than one block, two and so on. ``CLUSTERS`` of
-``kernels/cost_model.py`` is such a count.
+``counted`` is what the driver says, and ``CLUSTERS`` of ``kernels/cost_model.py``. Blocks that wait some microseconds confirm it:
+``at_once`` is the largest number of clusters that take as long as one does, and ``spread`` up to how many clusters no SM has more
+than one block, two and so on.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from toprung.lab.harness.environment import environment
 SIZES = range(2, 9)
 ROOM = {1: 120_000, 2: 100_000, 3: 70_000, 4: 54_000}
 """Shared memory of a block by the blocks that an SM then has room for."""
-CYCLES, LONGER, TRIES = 40_000, 1.4, 3
+CYCLES, LONGER, TRIES = 40_000, 1.4, 9
 TEXT = """
 extern "C" __global__ __cluster_dims__(SIZE, 1, 1) void wait_a_while(unsigned *sms, long long cycles) {
     unsigned sm;

@@ -42,6 +42,7 @@ NUMBERS: dict[str, tuple[ModuleType, str]] = {
 }
 """Constants of the models beside ``TIMES`` and ``SHARES``; ``MEMORY_RATE`` is held, and what is imported follows its module."""
 SINGLE = "float32", "float32"
+"""Types whose share is 1 by definition."""
 FOLLOW = ("AGAIN", "LAUNCH")
 """Constants of in flight that the model of parts imports."""
 WORST, SOFT, PULL = 1.6, 0.08, 0.3

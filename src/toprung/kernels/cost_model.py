@@ -192,6 +192,7 @@ def block_cycles(
 
     whole, left = divmod(groups, at_once)
     left += UNEVEN * units if whole and left else 0.0
+    # the fewest blocks on the busiest SM with which all that are left run at once
     rest = next((n for n in range(math.ceil(left / units), resident) if places(n, shares, units) >= left), resident) if left else 0
     total = (whole * wave(resident) if whole else 0.0) + (wave(rest) if rest else 0.0)
     read, made = desc.batch * (desc.M + desc.N) * desc.K, desc.batch * desc.M * desc.N

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from toprung import backends
 from toprung.backends.base import Session, Source
 from toprung.device import Device
@@ -248,6 +250,18 @@ def draws(device: Device, desc: GemmDesc, seed: int) -> Iterator[TileConfig]:
             yield found
 
 
+def arguments(desc: GemmDesc, tile: Tile, slices: int, ldc: int, stride_c: int, stride_slice: int) -> list[np.generic]:
+    """Return the kernel's arguments behind β: sizes, leading dimensions, blocks down and across, depth of a slice, and strides.
+
+    ``ldc``, ``stride_c`` and ``stride_slice`` are of where results are written: C, or scratch memory for each slice.
+    """
+    depth = slice_depth(desc.K, tile.BK or 1, slices)
+    return [
+        *uints(desc.M, desc.N, desc.K, desc.lda, desc.ldb, ldc, *tile_grid(desc, tile), depth),
+        *longs(desc.stride_a, desc.stride_b, stride_c, stride_slice),
+    ]
+
+
 def _launches(session: Session, desc: GemmDesc, config: TileConfig) -> Launches:
     """Return the launches of a K that may be one chain: all slices of it in one, with a second pass."""
     tile = config.tile
@@ -258,10 +272,7 @@ def _launches(session: Session, desc: GemmDesc, config: TileConfig) -> Launches:
     at_once = MOST_GROUPS // (tiles_m * tiles_n)  # products in a launch
     if not at_once:
         raise LaunchError(f"{desc}: {tiles_m * tiles_n:,} work-groups where a launch has {MOST_GROUPS:,} at most")
-    fixed = [
-        *uints(desc.M, desc.N, desc.K, desc.lda, desc.ldb, ldc, tiles_m, tiles_n, slice_depth(desc.K, tile.BK or 1, slices)),
-        *longs(desc.stride_a, desc.stride_b, stride_c, stride_slice),
-    ]
+    fixed = arguments(desc, tile, slices, ldc, stride_c, stride_slice)
 
     def some(count: int) -> Run:
         return direct(session, RECORD, config, (tiles_m * tiles_n * count, slices), (tile.work_items,), fixed)

@@ -19,18 +19,19 @@ from toprung.gemm.desc import Desc, GemmDesc
 from toprung.kernels import blocks
 from toprung.kernels.base import TEST_EDGE, Axes, KernelConfig, KernelFamily, Launches, Point, TileConfig, tile_of
 from toprung.kernels.blocks import BLOCKS, block_count, tile_grid, tiles_bytes
-from toprung.kernels.launch import MOST_GROUPS, direct, longs, uints
+from toprung.kernels.launch import MOST_GROUPS, direct
 from toprung.kernels.record import LibraryKernel
-from toprung.kernels.split_k import LEAST_ITERATIONS, adapted_slices, slice_depth, whole_slices
-from toprung.kernels.tiled.family import configured, is_regrouped
+from toprung.kernels.split_k import LEAST_ITERATIONS, adapted_slices, whole_slices, with_slices
+from toprung.kernels.tiled.family import arguments, configured, is_regrouped
 from toprung.kernels.tiled.record import RECORD as TILED
 from toprung.tile import Rule, Tile
 
 SLICES = (2, 3, 4, 6, 8)
-"""Blocks of a cluster that are weighed; 8 is what every GPU with clusters has room for."""
+"""Cluster sizes that are weighed, one slice of K for each block."""
 LARGEST = 8
+"""Largest cluster that every GPU with clusters can run (CUDA's portable size)."""
 PER_UNIT = 6
-"""Blocks for each SM up to which more slices are weighed."""
+"""Blocks per SM, all slices together, up to which a cluster size is weighed: about as many as an SM holds of any tile."""
 
 
 def local_bytes(tile: Tile, slices: int) -> int:
@@ -131,11 +132,7 @@ class TiledCluster(KernelFamily):
         groups = tiles_m * tiles_n * desc.batch
         if groups > MOST_GROUPS:
             raise LaunchError(f"{desc}: {groups:,} work-groups where a launch has {MOST_GROUPS:,} at most")
-        fixed = [
-            *uints(desc.M, desc.N, desc.K, desc.lda, desc.ldb, desc.ldc, tiles_m, tiles_n),
-            *uints(slice_depth(desc.K, tile.BK or 1, slices)),
-            *longs(desc.stride_a, desc.stride_b, desc.stride_c, 0),
-        ]
+        fixed = arguments(desc, tile, slices, desc.ldc, desc.stride_c, 0)  # slices lie in no memory: no stride between them
         return Launches(lambda: direct(session, RECORDS[slices], config, (groups, slices), (tile.work_items,), fixed))
 
     # the store
@@ -208,8 +205,8 @@ class TiledCluster(KernelFamily):
 
 
 def with_cluster(config: TileConfig, slices: int) -> TileConfig:
-    """Return a configuration with so many slices of K."""
-    return replace(config, tile=replace(config.tile, SPLIT_K=slices))
+    """Return a configuration with its ``SPLIT_K``, the size of the cluster, replaced."""
+    return replace(config, tile=with_slices(config.tile, slices))
 
 
 FAMILY = TiledCluster()
