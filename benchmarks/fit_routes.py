@@ -16,9 +16,11 @@ and 97 did (in the repository's history), both without ``memory``, which is of a
 
     --free '^(?!memory|host|two)'
 
-For teams, ``rows`` are of both devices' older records and ``columns`` of the H100's, with the H200's ``memory``, ``cached`` and
-``flight``. Since launches overlap, their ``launch`` and ``second`` are less, and ``small``, ``once`` and ``wave`` of ``rows``: set
-by hand, the last three near what the newest record gives. Batches and K from DEEP on and up to SHORT have a factor more for cuBLAS,
+Teams have about what their own record gives:
+
+    python benchmarks/fit_routes.py results/nvidia-h100-80gb-hbm3/routes-short.json --short
+
+but for ``memory``, which is an H200's again. Batches and K from DEEP on and up to SHORT have a factor more for cuBLAS,
 with which the least is lost (``kernels/cublas/family.py``).
 """
 
@@ -40,11 +42,14 @@ from toprung.kernels.blocks import BLOCKS, listed
 from toprung.kernels.cublas import family as theirs
 from toprung.kernels.hopper_sgemm.cost import predicted
 from toprung.kernels.registry import family
+from toprung.kernels.skinny_model import teams
 from toprung.kernels.tiled.family import is_regrouped
 from toprung.lab.harness.results import read
 from toprung.oracle.problems import problem_of
 
-TILED, CLUSTER, SKINNY, SGEMM, CUBLAS = (family(n) for n in ("tiled", "tiled_cluster", "skinny", "hopper_sgemm", "cublas"))
+TILED, CLUSTER, SKINNY, SHORT_CLUSTER, SGEMM, CUBLAS = (
+    family(n) for n in ("tiled", "tiled_cluster", "skinny", "skinny_cluster", "hopper_sgemm", "cublas")
+)
 WITHIN = 1.05
 GOOD, LITTLE = 1.3, 0.4
 """Candidates up to this many times as slow as the best (first number) weigh fully, the others this much (second)."""
@@ -55,11 +60,13 @@ LOSS, DOUBT = 3.0, 0.03
 """Weight of that loss, and the error of a time by which the probability falls to a third."""
 HOPELESS = 4.0
 """Ratio to the fastest from which one call alone ruled a candidate out, so that it was not timed properly."""
+SMOOTH = 16
+"""Power by which the larger of the host's time and the device's counts."""
 HELD_UP = 50e-6
 """A single sample below this may be the host's."""
 LARGE = 4_000_000
 """Results of C from which on writing them is seen in Hopper's kernel."""
-FIXED = {"launch", "multiply", "hidden"}
+FIXED = {"launch", "multiply", "hidden", "eager"}
 """Constants of the skinny kernels that are not fitted: no measurement tells them from the rest, and ``hidden`` is the form of the
 count. Nor are those fitted that are 0."""
 
@@ -110,6 +117,8 @@ class Once(float):
 class Fit:
     """Something with numbers in it, what was measured of it, and what it makes of that."""
 
+    loss, steps = LOSS, 25
+
     def __init__(self, start, rows):
         self.names, self.start, self.rows = list(start), np.log([start[n] for n in start]), rows
 
@@ -137,9 +146,9 @@ class Fit:
             np.minimum.at(least, shape, model)
             likely = np.exp((least[shape] - model) / DOUBT)
             losses = np.bincount(shape, likely * np.minimum(lost, GOOD), count) / np.bincount(shape, likely, count)
-            return np.concatenate([weights * (model - measured), LOSS * share * losses, PULL * (x - self.start)])
+            return np.concatenate([weights * (model - measured), self.loss * share * losses, PULL * (x - self.start)])
 
-        found = least_squares(errors, self.start, loss="soft_l1", f_scale=SOFT, max_nfev=25)
+        found = least_squares(errors, self.start, loss="soft_l1", f_scale=SOFT, max_nfev=self.steps)
         return {n: float(v) for n, v in zip(self.names, np.exp(found.x), strict=True)}
 
 
@@ -195,30 +204,50 @@ class Products(Fit):
 
 
 class Shorts(Fit):
-    """One of the skinny kernels."""
+    """One of the skinny kernels, in the teams that are weighed. The host's part is each record's own: the least of its times."""
+
+    loss, steps = 8.0, 60
 
     def __init__(self, device, shapes, kernel):
         self.device, self.kernel, rows = device, kernel, []
+        least = host_of(shapes)
         for problem, found, own in shapes:
             best = min(t for _, t in found)
             for candidate, seconds in found:
                 config = candidate.config
-                if candidate.family is SKINNY and config.kernel == kernel and seconds < HOPELESS * best:
+                if candidate.family in (SKINNY, SHORT_CLUSTER) and config.kernel == kernel and seconds < HOPELESS * best:
                     tile, small = replace(config.tile, SPLIT_K=None), dict(config.options)["SMALL"]
-                    rows.append(((problem.desc.skinny, tile, small, config.slices), seconds, best, own))
+                    meet, s = candidate.family is SHORT_CLUSTER, problem.desc.skinny
+                    host = 0.0 if isinstance(seconds, Held) else least[launches(candidate)]
+                    if tile in teams(s):
+                        rows.append(((s, tile, small, config.slices, meet, host), seconds, best, own))
         super().__init__({n: v for n, v in numbers(cost_model.SKINNY[kernel]).items() if v and n not in FIXED}, rows)
 
     def model(self, values):
         """See ``Fit``."""
         own = {self.kernel: replace(cost_model.SKINNY[self.kernel], **values)}
         units, hz, found = self.device.compute_units, cost_model.hz(self.device), []
-        for (s, tile, small, slices), t, *_ in self.rows:
+        for (s, tile, small, slices, meet, host), *_ in self.rows:
             cycles = cost_model.skinny_cycles(
-                self.kernel, tile, s.length, s.few, small, s.depth, s.on, s.batch, slices, units, own
+                self.kernel, tile, s.length, s.few, small, s.depth, s.on, s.batch, slices, units, own, meet
             )  # fmt: skip
-            host = 0.0 if isinstance(t, Held) else cost_model.HOST.launch if slices == 1 else cost_model.HOST.two
-            found.append(max(cycles / hz, host))
+            found.append(((cycles / hz) ** SMOOTH + host**SMOOTH) ** (1 / SMOOTH))
         return found
+
+
+def launches(candidate):
+    """Return how many launches a skinny kernel takes."""
+    return 2 if candidate.family is SKINNY and candidate.config.slices > 1 else 1
+
+
+def host_of(shapes):
+    """Return the host's seconds for one launch and for two, nearly the least of what was timed."""
+    times = {1: [], 2: []}
+    for _, found, _ in shapes:
+        for candidate, seconds in found:
+            if candidate.family in (SKINNY, SHORT_CLUSTER) and not isinstance(seconds, Held):
+                times[launches(candidate)].append(seconds)
+    return {n: float(np.quantile(ones, 0.03)) if ones else 0.0 for n, ones in times.items()}
 
 
 def kept(device, shapes):
@@ -289,11 +318,27 @@ def writing(device, shapes):
     print("hopper_sgemm: RESULT:", ", ".join(f"{np.median(found[wide]):.2f} of {len(found[wide])}" for wide in (False, True)))
 
 
+def blocks_and_vendor(device, training, rest, free):
+    """Fit and print the block kernels and cuBLAS."""
+    products = Products(device, training, free)
+    values = products.run()
+    print("blocks:", quality(products, values), "; held out:", quality(Products(device, rest, free), values))
+    for name, value in values.items():
+        print(f"  {name} = {value:.4g}" + (f"   # {BLOCKS[int(name.split()[1])].tile}" if name.startswith("tile ") else ""))
+    drawn_ones = [one for one in training if one[2] == 1.0]
+    writing(device, drawn_ones)
+    vendor = Vendor(device, drawn_ones)
+    values = vendor.run()
+    print("cuBLAS:", quality(vendor, values), "; held out:", quality(Vendor(device, rest), values))
+    print("  " + ", ".join(f"{n}={v:.4g}" for n, v in values.items()))
+
+
 def main():
     """Fit and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("routes", type=Path, nargs="+")
     parser.add_argument("--tiles", type=Path)
+    parser.add_argument("--short", action="store_true", help="fit the kernels for short sides alone")
     parser.add_argument("--free", default="", help="fit only those of the block model's numbers whose names match this pattern")
     wanted = parser.parse_args()
     records = [read(path) for path in wanted.routes]
@@ -303,17 +348,8 @@ def main():
     tiles = timed(read(wanted.tiles)) if wanted.tiles else []
     training += [(p, found, FOREIGN) for p, found in tiles]
     print("the selection is kept on", kept(device, training), "; held out:", kept(device, rest))
-    products = Products(device, training, wanted.free)
-    values = products.run()
-    print("blocks:", quality(products, values), "; held out:", quality(Products(device, rest, wanted.free), values))
-    for name, value in values.items():
-        print(f"  {name} = {value:.4g}" + (f"   # {BLOCKS[int(name.split()[1])].tile}" if name.startswith("tile ") else ""))
-    drawn_ones = [one for one in training if one[2] == 1.0]
-    writing(device, drawn_ones)
-    vendor = Vendor(device, drawn_ones)
-    values = vendor.run()
-    print("cuBLAS:", quality(vendor, values), "; held out:", quality(Vendor(device, rest), values))
-    print("  " + ", ".join(f"{n}={v:.4g}" for n, v in values.items()))
+    if not wanted.short:
+        blocks_and_vendor(device, training, rest, wanted.free)
     for kernel in cost_model.SKINNY:
         short = Shorts(device, training, kernel)
         values = short.run()

@@ -1,6 +1,7 @@
 """Times of what else a call could have run: cuBLAS and many candidates of ours on drawn shapes, for the cost model of selection.
 
     python benchmarks/routes.py results/nvidia-h200/routes.json --seconds 200
+    python benchmarks/routes.py routes-short.json --short
     python benchmarks/routes.py routes.json --device pocl --shapes 5 --seed 3
 
 Shapes are drawn as ``toprung tune --check`` draws them, from another seed. For each: what the heuristic selects, cuBLAS, the tiles
@@ -23,7 +24,7 @@ from toprung import backends
 from toprung.dispatch.heuristic import installed, select_own
 from toprung.dispatch.selection import Candidate
 from toprung.errors import ToprungError
-from toprung.gemm.classes import FEW, class_of
+from toprung.gemm.classes import FEW, class_of, is_skinny
 from toprung.gemm.desc import GemmDesc
 from toprung.kernels import cost_model
 from toprung.kernels.base import TileConfig
@@ -32,7 +33,8 @@ from toprung.kernels.hopper_sgemm.config import VARIANTS
 from toprung.kernels.hopper_sgemm.cost import predicted, unfit
 from toprung.kernels.hopper_sgemm.family import LEAST
 from toprung.kernels.registry import family
-from toprung.kernels.skinny_model import MOST_SLICES, block_count, iteration_depth, team_tile
+from toprung.kernels.skinny_cluster.family import SLICES
+from toprung.kernels.skinny_model import MOST_SLICES, block_count, iteration_depth, refused, team_tile
 from toprung.kernels.split_k import whole_slices
 from toprung.kernels.tiled.family import configured, is_regrouped
 from toprung.kernels.tiled.record import RECORD
@@ -44,7 +46,9 @@ from toprung.tune.shapes import drawn
 from toprung.tune.trial import Trial
 
 SEED, SHAPES = 11, 320
-SKINNY, SGEMM, TILED, CLUSTER = (family(name) for name in ("skinny", "hopper_sgemm", "tiled", "tiled_cluster"))
+SKINNY, IN_CLUSTERS, SGEMM, TILED, CLUSTER = (
+    family(name) for name in ("skinny", "skinny_cluster", "hopper_sgemm", "tiled", "tiled_cluster")
+)
 MORE = (  # block, warp, work-item, stages
     (16, 16, 16, 8, 16, 2, 2, 2), (16, 16, 32, 8, 16, 2, 2, 2), (16, 32, 16, 8, 16, 2, 2, 2), (16, 32, 32, 8, 16, 2, 2, 2),
     (32, 16, 16, 16, 8, 2, 2, 2), (32, 16, 32, 16, 8, 2, 2, 2), (32, 32, 16, 16, 16, 2, 4, 2), (32, 32, 32, 16, 16, 2, 4, 2),
@@ -62,6 +66,7 @@ MORE = (  # block, warp, work-item, stages
 )  # fmt: skip
 BEST, OTHER_SLICES, CHANCE, MOST = 12, 3, 3, 22
 CLUSTERS, CHANCE_CLUSTERS = 6, 3
+LISTED_TEAMS, CHANCE_TEAMS = 20, 5
 FAR = 2.0
 """Ratio of predicted time to the best from which candidates are left to chance."""
 LARGEST = 60_000_000
@@ -149,54 +154,72 @@ def hopper(device, desc):
 
 
 def skinny(device, desc, rng):
-    """One thing changed after the other around a usual candidate, then some by chance; slices for a few waves."""
+    """Some of what is weighed and some by chance; slices for a few waves, or in clusters."""
     s = desc.skinny
     if s.by_rows:
-        first = {"ITEMS": 256, "TEAM": 32, "TM": 4, "WAVES": 1.0}
-        values = {"ITEMS": (64, 128), "TEAM": (8, 16), "TM": (1, 2, 8), "WAVES": (0.0, 0.5, 2.0, 4.0)}
+        first = {"ITEMS": 256, "TEAM": 32, "TM": 4, "AT_ONCE": 1, "WAVES": 1.0}
+        values = {
+            "ITEMS": (64, 128, 512), "TEAM": (8, 16, 64, 128, 256), "TM": (1, 2, 8), "AT_ONCE": (2, 4),
+            "WAVES": (0.0, 0.5, 2.0, 4.0),
+        }  # fmt: skip
     else:
         first = {"ACROSS": 32, "DN": 4, "TN": 16, "KU": 4, "WAVES": 1.0}
-        values = {"ACROSS": (16, 64), "DN": (2, 8), "TN": (8, 32), "KU": (2, 8), "WAVES": (0.0, 0.5, 2.0, 4.0)}
+        values = {"ACROSS": (8, 16, 64), "DN": (2, 8, 16, 32), "TN": (8, 32), "KU": (2, 8), "WAVES": (0.0, 0.5, 2.0, 4.0)}
 
-    def made(at):
+    def made(at, clustered=0):
+        if refused(s, at):
+            return None
         tile = team_tile(s, at, *s.widths)
+        if clustered:
+            config = IN_CLUSTERS.at(device, desc, {**at, "SPLIT_K": clustered})
+            return None if config is None else Candidate(IN_CLUSTERS, config)
         at_once = max(1, cost_model.THREADS // tile.work_items) * device.compute_units
         wanted = round(at["WAVES"] * at_once / block_count(s, tile))
         slices = max(1, min(wanted, s.depth // (2 * iteration_depth(tile)), MOST_SLICES))
-        return SKINNY.at(device, desc, {**at, "SPLIT_K": slices})
+        config = SKINNY.at(device, desc, {**at, "SPLIT_K": slices})
+        return None if config is None else Candidate(SKINNY, config)
 
-    points = [first, *({**first, name: v} for name, vs in values.items() for v in vs)]
-    points += [{name: rng.choice((first[name], *vs)) for name, vs in values.items()} for _ in range(6)]
-    return list(dict.fromkeys(Candidate(SKINNY, config) for at in points if (config := made(at)) is not None))
+    def drawn_point():
+        return {name: rng.choice((first[name], *vs)) for name, vs in values.items()}
+
+    found = [made(first), *(made(drawn_point()) for _ in range(CHANCE_TEAMS))]
+    for kernels in (SKINNY, IN_CLUSTERS):
+        if not kernels.supports(device, desc):
+            listed_ones = list(kernels.candidates(device, desc))
+            found += [Candidate(kernels, c) for c in rng.sample(listed_ones, min(LISTED_TEAMS, len(listed_ones)))]
+            found += [made(drawn_point(), rng.choice(SLICES)) for _ in range(CHANCE_TEAMS if kernels is IN_CLUSTERS else 0)]
+    return list(dict.fromkeys(candidate for candidate in found if candidate is not None))
 
 
-def choices(device, problem, seed):
-    """The heuristic's own first, then cuBLAS, then everything else."""
+def choices(device, problem, seed, short):
+    """The heuristic's own first, then cuBLAS, then everything else; ``short``: of the kernels for short sides alone."""
     desc, rng = problem.desc, random.Random(f"{seed} {problem}")
     found = [select_own(device, desc).candidate]
     if device.kind == "gpu" and (theirs := installed(device, desc)):
         found.append(theirs.candidate)
-    short = not SKINNY.supports(device, desc)
-    if short:
+    if not SKINNY.supports(device, desc):
         found += skinny(device, desc, rng)
+    if short:
+        return list(dict.fromkeys(found))
     if isinstance(desc, GemmDesc) and min(desc.M, desc.N) > 1:
         found += hopper(device, desc)
         found += clusters(device, desc, rng)
         found += products(device, desc, rng, BEST if min(desc.M, desc.N) > FEW else BEST // 2)
-    return list(dict.fromkeys(found))[: MOST + CLUSTERS + CHANCE_CLUSTERS + short]
+    return list(dict.fromkeys(found))[: MOST + CLUSTERS + CHANCE_CLUSTERS]
 
 
 def binary(candidate):
     """Return what a candidate's binary depends on: slices are not part of it where only the launch knows them."""
     config = candidate.config
-    if isinstance(config, TileConfig) and candidate.family is not CLUSTER:
+    if isinstance(config, TileConfig) and candidate.family not in (CLUSTER, IN_CLUSTERS):
         config = replace(config, tile=replace(config.tile, SPLIT_K=None))
     return candidate.family, config
 
 
-def suitable(device, count, seed):
-    """The drawn shapes whose operands are quickly made."""
-    fit = (p for p in drawn(device, 2 * count, seed) if max(m.rows * m.cols for m in p.matrices) <= LARGEST)
+def suitable(device, count, seed, short):
+    """The drawn shapes whose operands are quickly made; ``short``: those with a short side."""
+    wanted = (p for p in drawn(device, (8 if short else 2) * count, seed) if not short or is_skinny(p.desc))
+    fit = (p for p in wanted if max(m.rows * m.cols for m in p.matrices) <= LARGEST)
     return [p for p, _ in zip(fit, range(count), strict=False)]
 
 
@@ -255,11 +278,14 @@ def main():
     parser.add_argument("out", type=Path)
     parser.add_argument("--shapes", type=int, default=SHAPES)
     parser.add_argument("--seed", type=int, default=SEED)
+    parser.add_argument(
+        "--short", action="store_true", help="products with a short side alone, by the kernels for those and cuBLAS"
+    )
     parser.add_argument("--device")
     parser.add_argument("--seconds", type=float, default=200.0)
     wanted = parser.parse_args()
     device, end = backends.find(wanted.device), time.monotonic() + wanted.seconds
-    problems = suitable(device, wanted.shapes, wanted.seed)
+    problems = suitable(device, wanted.shapes, wanted.seed, wanted.short)
     lane, compiler = LocalLane(device), Compiler(device, max(1, cores() - 2))
     record = Record(wanted.out, device, wanted.seed)
     try:
@@ -267,7 +293,7 @@ def main():
         while left or plans:
             while left and len(plans) < AHEAD:
                 problem = left.pop(0)
-                tried = choices(device, problem, wanted.seed)
+                tried = choices(device, problem, wanted.seed, wanted.short)
                 for one in tried:
                     if (binary(one), problem.desc) not in futures:
                         futures[binary(one), problem.desc] = compiler.ahead(one, problem.desc, fingerprint)

@@ -165,6 +165,7 @@ ALLOWED = {
     ),
     ("kernels/hopper_inflight_split_k/config.py", "hopper_inflight"),
     ("kernels/tiled_cluster/family.py", "tiled"),
+    ("kernels/skinny_cluster/family.py", "skinny"),
 }
 
 

@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import ctypes
 import re
-from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
+import clusters_on_cpu
 import golden
-import hopper_on_cpu
 import trial
+from clusters_on_cpu import Folder, folder_for
 from conftest import require
-from toprung import backends
 from toprung.backends import nvrtc
-from toprung.backends.base import Source
 from toprung.device import Device
 from toprung.errors import LaunchError
 from toprung.gemm.desc import GemmDesc, GemvDesc
-from toprung.kernels import launch
 from toprung.kernels.base import TileConfig
 from toprung.kernels.blocks import BLOCKS, narrowed
 from toprung.kernels.cost_model import CLUSTERS, OF_SMS, places
@@ -33,59 +27,15 @@ from toprung.lab.harness import results
 from toprung.lab.sass.machine_code import disassemble, inspect_source
 from toprung.tile import Tile
 
-SHIM = Path(__file__).with_name("tiled_cluster_on_cpu.h")
-GONE = ("cluster_begin", "cluster_arrive", "cluster_wait", "address_in", "put", "put")
-"""Functions that are instructions of a GPU, and stand in the header."""
-KINDS = {"P": np.uint64, "l": np.int64, "f": np.float32}
 GPUS = golden.devices()
 H200 = GPUS["h200-cuda"]
 TILES = {str(one.tile).split(" WM")[0]: one.tile for one in BLOCKS if one.chained}
 SMALL, WIDE, PAIRS, TALL = TILES["32×32×32 4×4 v4"], TILES["64×64×16 8×8 v4"], TILES["16×16×16 2×2 v2/4"], TILES["64×32×16 4×8 v4"]
 
 
-class Folder(hopper_on_cpu.Folder):
-    """Folder in which the kernel is built for the CPU, and the session that launches it."""
-
-    changed: tuple[str, str] = "", ""
-
-    def translated(self, source: Source) -> tuple[str, int]:
-        """C++ of the prelude and the kernel's text."""
-        text = source.text
-        if self.changed[0]:
-            assert self.changed[0] in text
-            text = text.replace(*self.changed)
-        for name in GONE:
-            text = re.sub(rf"^inline \w+ {name}\(.*?^(?=\s*$)", "", text, count=1, flags=re.M | re.S)
-        assert "asm volatile" not in text
-        text = text.replace("extern __shared__ __align__(16) char memory[];", "char *memory = dynamic_shared;")
-        parameters = re.search(r"\bgemm\(([^)]*)\)\n\{", text)
-        assert parameters
-        kinds = [re.sub(r"(__global|restrict|const (?=\w+ \w+$))|\w+$", "", p.strip()).strip() for p in parameters[1].split(",")]
-        values = ", ".join(f"*({kind}*)values[{i}]" for i, kind in enumerate(kinds))
-        prelude = re.sub(r"^inline ", "static inline ", backends.prelude("cuda"), flags=re.M)
-        defines = "".join(f"#define {name} {value}\n" for name, value in source.defines.items())
-        call = f"each_slice(groups, {source.defines['SLICES']}, threads, [&] {{ gemm({values}); }});"
-        run = f'extern "C" void run(int groups, int threads, void **values) {{ {call} }}'
-        return f'#include "{SHIM}"\n{defines}{prelude}\n{text}\n{run}\n', len(kinds)
-
-    def relaunch(self, source: Source, groups: Sequence[int], size: Sequence[int], kinds: str, fixed: Sequence[Any]) -> Any:
-        """A launch, as a session's."""
-        library, arguments = self.built(source)
-        assert arguments == len(kinds) + len(fixed) and groups[1] == source.defines["SLICES"]
-        kept = [np.atleast_1d(x) for x in fixed]
-
-        def run(queue: Any, *values: Any) -> None:
-            everything = [*(np.array([v], KINDS[kind]) for kind, v in zip(kinds, values, strict=True)), *kept]
-            library.run(groups[0], size[0], (ctypes.c_void_p * len(everything))(*(x.ctypes.data for x in everything)))
-
-        return run
-
-
 @pytest.fixture
 def folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Folder:
-    require(not hopper_on_cpu.missing(), hopper_on_cpu.missing())
-    monkeypatch.setattr(launch, "loaded", lambda session, record, tile, options: record.source_for(tile, options, session.device))
-    return Folder(tmp_path_factory.getbasetemp())
+    return folder_for(tmp_path_factory.getbasetemp(), monkeypatch)
 
 
 def config_for(device: Device, desc: GemmDesc, tile: Tile, slices: int) -> TileConfig:
@@ -95,39 +45,9 @@ def config_for(device: Device, desc: GemmDesc, tile: Tile, slices: int) -> TileC
     return with_cluster(configured(device, desc, one, 1), slices)
 
 
-def worst(
-    folder: Folder, tile: Tile, slices: int, sizes: tuple[int, int, int], trans: str = "NN", batch: int = 1, pad: int = 0,
-    beta: float = 0.0,
-) -> float:  # fmt: skip
-    """Return the largest error of a product in units of the bound; NaN counts as infinite. Nothing outside C may change."""
-    M, N, K = sizes
-    rng = np.random.default_rng(M + N + K + slices)
-
-    def stored(rows: int, cols: int, turned: bool) -> tuple[Any, Any]:
-        rows, cols = (cols, rows) if turned else (rows, cols)
-        whole = np.full(batch * rows * (cols + pad) + 64, np.nan, np.float32)
-        first = -whole.ctypes.data % 16 // 4 + 16
-        lies = whole[first : first + batch * rows * (cols + pad)].reshape(batch, rows, cols + pad)
-        lies[:, :, :cols] = rng.standard_normal((batch, rows, cols), np.float32)
-        return lies, lies[:, :, :cols].transpose(0, 2, 1) if turned else lies[:, :, :cols]
-
-    turned = trans[0] == "T", trans[1] == "T"
-    (a, op_a), (b, op_b), (c, old) = stored(M, K, turned[0]), stored(K, N, turned[1]), stored(M, N, False)
-    before = old.astype(np.float64)
-    if not beta:
-        c[...] = np.nan
-    lda, ldb, ldc = (x.shape[2] for x in (a, b, c))
-    strides = {"stride_a": a[0].size, "stride_b": b[0].size, "stride_c": c[0].size} if batch > 1 else {}
-    align = {"align_a": 4, "align_b": 4, "align_c": 4}
-    desc = GemmDesc(M, N, K, batch, *turned, lda, ldb, ldc, **strides, **align)
-    config = config_for(folder.device, desc, tile, slices)
-    run = FAMILY.compile(folder, desc, config).starter()  # type: ignore[arg-type]
-    run(a.ctypes.data, 0, b.ctypes.data, 0, c.ctypes.data, 0, 1.5, beta)
-    assert np.isnan(c[:, :, N:]).all(), "written outside"
-    exact = 1.5 * op_a.astype(np.float64) @ op_b.astype(np.float64) + (beta * before if beta else 0)
-    magnitude = 1.5 * np.abs(op_a).astype(np.float64) @ np.abs(op_b).astype(np.float64) + (abs(beta * before) if beta else 0)
-    error = np.abs(c[:, :, :N] - exact) / (12 * 2.0**-24 * magnitude)
-    return float(np.where(np.isnan(error), np.inf, error).max())
+def worst(folder: Folder, tile: Tile, slices: int, *product: Any, **more: Any) -> float:
+    """Return the largest error of a product in units of the bound."""
+    return clusters_on_cpu.worst(folder, FAMILY, lambda desc: config_for(folder.device, desc, tile, slices), *product, **more)
 
 
 QUICK = [

@@ -82,7 +82,9 @@ def test_every_point_of_a_space_can_be_launched(problem: Problem, kind: str, dev
     tried = [*first, *drawn, *space.neighbours(start)]
     assert len(drawn) == 20 and len(set(tried)) > 10
     for candidate in tried:
-        assert candidate.kernel in ("tiled", "tiled_cluster", "skinny", "skinny_cpu") and isinstance(candidate.config, TileConfig)
+        assert candidate.kernel in ("tiled", "tiled_cluster", "skinny", "skinny_cluster", "skinny_cpu") and isinstance(
+            candidate.config, TileConfig
+        )
         record, config = record_of(candidate), candidate.config
         options = record.options(place, dict(config.options))
         record.check(config.tile, options, place)

@@ -22,10 +22,8 @@ HZ = 1.98e9
 """Cycles a second of a device that does not say: an H200's."""
 CACHED = 32 << 20
 """Bytes of K slices that the L2 holds until they are added."""
-OPERAND, MISSING = 50e6, 6
-"""Bytes of a large operand of which half still comes from the L2 when it is read again; and how sharply that ends."""
-THREADS, REGISTERS = 2048, 1 << 16
-"""Threads and registers of an SM."""
+THREADS, REGISTERS, MOST_GROUPS = 2048, 1 << 16, 32
+"""Threads, registers and work-groups of an SM, at most."""
 UNEVEN = 0.5
 """Extra work-groups the busiest SM gets in the last, incomplete wave: the scheduler hands them out first come, first served."""
 ADDERS = 8
@@ -112,7 +110,7 @@ class BlockModel:
     scattered_memory: float = 2.855
     cache: float = 2463.0
     slices: float = 5024.0
-    meeting: float = 1862.0
+    meeting: float = 1160.0
     passing: float = 0.4489
     layouts: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({"NT": 0.9334, "TN": 1.017, "TT": 0.9796}))
 
@@ -224,8 +222,9 @@ class SkinnyModel:
     Attributes
     ----------
     launch : a launch; ``second`` : another one
+    meeting : of a cluster's blocks, in place of that; ``passing`` : of each sum that a work-item sends there
     wave : of work-groups, before its loop and after it
-    iteration : one of the loop over K, waiting for memory
+    iteration, gone : one of the loop over K, waiting for memory; more where the large operand is not in the L2
     each, far : for each float of the large operand that a work-item reads in an iteration; more where it is not in the L2
     small : for each access to the small operand
     load, multiply, reduce : that a sub-group is busy with a float of the large operand for each lane, a multiply-add of them, and
@@ -236,6 +235,9 @@ class SkinnyModel:
     memory, cached : bytes a cycle of a large operand from beyond the L2 and from it
     flight : bytes on their way with which half of these arrive: what memory's latency takes
     narrow : share that is moved besides for each float of an access that is missing, at 1/width − 1/4
+    short : the same where neighbours read less than 512 bytes in a row, at 512/bytes − 1
+    operand, sharp : bytes of a large operand of which half still comes from the L2 when it is read again; how sharply that ends
+    eager : whether all loads of an iteration are asked for before one is waited for, which takes registers
     """
 
     iteration: float
@@ -250,48 +252,48 @@ class SkinnyModel:
     flight: float
     far: float
     narrow: float
+    gone: float = 0.0
+    short: float = 0.0
     access: float = 0.0
     once: float = 0.0
     hidden: float = 1.0
     multiply: float = 1.0
     launch: float = 3200.0
+    meeting: float = 0.0
+    passing: float = 0.0
+    operand: float = 50e6
+    sharp: float = 6.0
+    eager: bool = True
 
 
 SKINNY: Mapping[str, SkinnyModel] = MappingProxyType(
     {
         "rows": SkinnyModel(
-            iteration=28.67,
-            each=39.43,
-            small=88.0,
-            load=0.2577,
-            reduce=81.15,
-            wave=136.0,
-            second=3000.0,
-            memory=2002.0,
-            cached=3038.0,
-            flight=9690.0,
-            far=125.6,
-            narrow=0.1353,
-            access=0.2182,
-            once=0.7,
-            hidden=2.0,
+            iteration=194.9, gone=271.2, each=5.085, far=35.84, small=27.83, load=0.7188, reduce=23.12, wave=515.1, second=4802.0,
+            meeting=1370.0, passing=4.605, memory=2150.0, cached=4535.0, flight=5.822e5, narrow=0.05258, short=0.02427,
+            access=0.9181, once=0.7672, hidden=2.0, operand=4.074e7, sharp=14.81,
         ),
         "columns": SkinnyModel(
-            iteration=165.7,
-            each=18.25,
-            small=27.78,
-            load=0.5587,
-            reduce=15.51,
-            wave=1440.0,
-            second=2800.0,
-            memory=2250.0,
-            cached=3038.0,
-            flight=526000.0,
-            far=95.37,
-            narrow=0.04691,
+            iteration=285.5, gone=723.9, each=2.493, far=6.454, small=14.63, load=5.452, reduce=6.217, wave=321.1, second=5461.0,
+            meeting=197.6, passing=3.755, memory=2250.0, cached=5780.0, flight=8.848e5, narrow=1.795, short=0.04483,
+            operand=4.175e7, sharp=28.97,
         ),
     }
-)
+)  # fmt: skip
+
+VENDOR_SKINNY: Mapping[str, SkinnyModel] = MappingProxyType(
+    {
+        "rows": SkinnyModel(
+            iteration=28.67, each=39.43, far=125.6, small=88.0, load=0.2577, reduce=81.15, wave=136.0, second=3000.0, memory=2002.0,
+            cached=3038.0, flight=9690.0, narrow=0.1353, access=0.2182, once=0.7, hidden=2.0, eager=False,
+        ),
+        "columns": SkinnyModel(
+            iteration=165.7, each=18.25, far=95.37, small=27.78, load=0.5587, reduce=15.51, wave=1440.0, second=2800.0,
+            memory=2250.0, cached=3038.0, flight=5.26e5, narrow=0.04691, eager=False,
+        ),
+    }
+)  # fmt: skip
+"""Cycles of what stands for cuBLAS's kernels: ours of before, which asked for one load at a time."""
 
 
 def skinny_cycles(
@@ -306,6 +308,7 @@ def skinny_cycles(
     slices: int,
     units: int,
     models: Mapping[str, SkinnyModel] = SKINNY,
+    clustered: bool = False,
 ) -> float:
     """Return the cycles of the skinny kernel ``rows`` or ``columns``: ``few`` sums for each of ``length`` rows or columns.
 
@@ -313,6 +316,7 @@ def skinny_cycles(
     ----------
     small : rows of the small operand that the kernel is compiled for
     on : elements from one of the small operand to the next along K
+    clustered : slices are the blocks of clusters, which meet once, in place of a second launch
 
     Notes
     -----
@@ -322,39 +326,52 @@ def skinny_cycles(
     How many there are in a wave follows from registers, about as the compiler allots them. Calls are taken to follow each other on
     the same operands, as they were measured.
     """
-    s, wide, own = models[kernel], tile.VA or 1, tile.TM or 1
+    s, wide, own = models[kernel], tile.VEC or tile.VA or 1, tile.TM or 1
     if kernel == "rows":
-        at_once, down, reads = own, tile.DN * wide, small * (1 if (tile.VB or 1) > 1 else wide)
-        ends, registers = small * own, min(128, 26 + own * wide + 3 * own * small // 2)
-        conflicts = max(1, tile.DN * math.gcd(wide * on, BANKS) // BANKS)
-        passes = own * (wide + (wide < 4)) + reads * (wide if (tile.VB or 1) > 1 else conflicts)
+        each = (tile.TN or 1) // wide
+        at_once, down, reads = own * each, tile.BN, small * each * (1 if (tile.VB or 1) > 1 else wide)
+        ends = small * own
+        registers = own * each * wide + (38 + small * (own + each * wide) if s.eager else 26 + 3 * own * small // 2)
+        lanes = min(tile.DN, BANKS)
+        conflicts = max(1, lanes * math.gcd(wide * on, BANKS) // BANKS)
+        passes = own * each * (wide + (wide < 4)) + reads * (wide if (tile.VB or 1) > 1 else conflicts)
+        together = lanes * wide
     else:
         at_once = tile.KU or 1
         down, reads = tile.DN * at_once, small * at_once
-        ends, registers = small * tile.DN, 12 + small * (wide + 3)
-        passes = 0
+        ends, registers = small * tile.DN, 30 + at_once * wide + 2 * small * wide if s.eager else 12 + small * (wide + 3)
+        passes, together = 0, tile.BM
     iterations = math.ceil(math.ceil(depth / down) / slices)
     items = tile.work_items
-    resident = max(1, min(THREADS // items, REGISTERS // (items * 8 * -(-max(32, registers) // 8))))
+    warps = max(items, 32) / 32
+    registers = min(128, registers)
+    resident = int(max(1, min(MOST_GROUPS, THREADS // items, REGISTERS // (warps * 256 * -(-max(32, registers) // 8)))))
     groups = -(-length // tile.BM) * batch * slices
     floats = at_once * wide
     busy = iterations * (floats * (s.load + small * s.multiply) + (at_once + reads) * s.access) + ends * s.reduce
 
     moved = 4 * batch * length * depth
-    missed = 1 / (1 + math.pow(OPERAND / moved, MISSING))
+    missed = 1 / (1 + math.pow(min(s.operand / moved, 4.0), s.sharp))
+    more = s.narrow * (1 / wide - 0.25) + s.short * max(0.0, 4 * BANKS / together - 1)
+    reading = moved * ((1 - missed) / s.cached + missed / s.memory) * (1 + more) / groups
 
-    reading = moved * ((1 - missed) / s.cached + missed / s.memory) * (1 + s.narrow * (1 / wide - 0.25)) / groups
-
-    def wave(count: int, dealt: int) -> float:
-        working = count * items / 32 * (busy / 4 + iterations * passes * s.once)
-        waiting = iterations * (s.iteration + floats * (s.each + missed * s.far) + reads * s.small)
+    def wave(count: int, dealt: float) -> float:
+        working = count * warps * (busy / 4 + iterations * passes * s.once)
+        waiting = iterations * (s.iteration + missed * s.gone + floats * (s.each + missed * s.far) + reads * s.small)
         least = s.wave + math.pow(working**s.hidden + waiting**s.hidden, 1 / s.hidden)
         memory = dealt * reading * (1 + s.flight / (4 * floats * items * dealt))
         return math.pow(least**SHARPER + memory**SHARPER, 1 / SHARPER)
 
-    whole, left = divmod(groups, resident * units)
-    total = (whole * wave(resident, resident * units) if whole else 0.0) + (wave(math.ceil(left / units), left) if left else 0.0)
-    return s.launch + total + (s.second + 8 * slices * length * few * batch / BLOCK.slices if slices > 1 else 0.0)
+    room = max(slices, places(resident, slices, units)) if clustered else resident * units
+    whole, left = divmod(groups, room)
+    total = (whole * wave(min(resident, math.ceil(room / units)), room) if whole else 0.0) + (
+        wave(math.ceil(left / units), left) if left else 0.0
+    )
+    if slices > 1 and clustered:
+        total += s.meeting + s.passing * small * tile.BM / items
+    elif slices > 1:
+        total += s.second + 8 * slices * length * few * batch / BLOCK.slices
+    return s.launch + total
 
 
 PLAIN_RATE, PLAIN_START = 51e12, 1e-5

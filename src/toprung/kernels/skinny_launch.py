@@ -13,18 +13,21 @@ from toprung.kernels.record import LibraryKernel
 from toprung.kernels.split_k import slice_depth
 
 
-def skinny_launches(session: Session, desc: Desc, record: LibraryKernel, config: TileConfig, piece: int) -> Launches:
+def skinny_launches(
+    session: Session, desc: Desc, record: LibraryKernel, config: TileConfig, piece: int, meet: bool = False
+) -> Launches:  # fmt: skip
     """Return one launch; where the large operand is B, the operands change places.
 
     Parameters
     ----------
     piece : elements along K of which slices are multiples
+    meet : the kernel adds its slices up itself; else they go to scratch memory, and a second launch does
     """
     s, c, tile, slices = desc.skinny, desc.result, config.tile, config.slices
     blocks = -(-s.length // tile.BM)
     if blocks * c.batch > MOST_GROUPS:
         raise LaunchError(f"{desc}: {blocks * c.batch:,} work-groups where a launch has {MOST_GROUPS:,} at most")
-    if slices > 1:
+    if slices > 1 and not meet:
         down, on, stride, stride_slice = c.cols, 1, c.rows * c.cols, c.elements
     else:
         down, on, stride, stride_slice = c.down, c.on, c.stride, 0
@@ -47,4 +50,4 @@ def skinny_launches(session: Session, desc: Desc, record: LibraryKernel, config:
 
         return swapped
 
-    return summed(session, desc, slices, make)
+    return summed(session, desc, 1 if meet else slices, make)

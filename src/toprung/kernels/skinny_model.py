@@ -8,20 +8,32 @@ from toprung.device import Device
 from toprung.gemm.desc import Desc, Skinny
 from toprung.kernels import cost_model
 from toprung.kernels.split_k import LEAST_ITERATIONS, whole_slices
-from toprung.tile import COMMON, Tile, broken
+from toprung.tile import Tile
 
 SMALL = (1, 2, 4, 8, 16)
 """Rows of the small operand that there is a kernel for; between them the next larger is taken."""
 
+_ROWS = ((128, 32, 4, 1), (256, 32, 1, 4), (256, 64, 4, 2), (256, 128, 2, 2), (128, 128, 1, 4), (256, 8, 4, 1))
+_COLUMNS = ((32, 4, 16, 4), (32, 8, 32, 8), (16, 16, 16, 4), (8, 16, 16, 4), (8, 32, 16, 8), (16, 4, 8, 4))
 TEAMS: Mapping[str, tuple[Mapping[str, int], ...]] = {
+    "rows": tuple(dict(zip(("ITEMS", "TEAM", "TM", "AT_ONCE"), at, strict=True)) for at in _ROWS),
+    "columns": tuple(dict(zip(("ACROSS", "DN", "TN", "KU"), at, strict=True)) for at in _COLUMNS),
+}
+"""Work-groups that are weighed on a GPU: ``ITEMS`` in teams of ``TEAM`` that share TM rows, with ``AT_ONCE`` loads of each on their
+way; ``ACROSS`` work-items side by side, ``DN`` of them below each other, each with TN rows of a piece, KU of them on their way."""
+
+MOST_UNROLLED = 64
+"""Accesses to the large operand in an iteration, times the sums that each of their floats goes to, at most: the loop's text grows
+with it, and takes longer to fetch than to run, and a minute to compile."""
+
+VENDOR_TEAMS: Mapping[str, tuple[Mapping[str, int], ...]] = {
     "rows": (
-        {"ITEMS": 256, "TEAM": 32, "TM": 4},
-        {"ITEMS": 128, "TEAM": 32, "TM": 4},
-        {"ITEMS": 128, "TEAM": 32, "TM": 1},
+        {"ITEMS": 256, "TEAM": 32, "TM": 4, "AT_ONCE": 1},
+        {"ITEMS": 128, "TEAM": 32, "TM": 4, "AT_ONCE": 1},
     ),
     "columns": ({"ACROSS": 32, "DN": 4, "TN": 16, "KU": 4}, {"ACROSS": 32, "DN": 8, "TN": 32, "KU": 8}),
 }
-"""Work-groups that are weighed on a GPU: ``ITEMS`` in teams of ``TEAM`` that share TM rows; ``ACROSS`` work-items side by side."""
+"""Those that stand for cuBLAS's."""
 
 WAVES = (0.5, 1.0, 2.0, 4.0)
 """Split-K factors to try, as work-items per SM, in units of what an SM holds."""
@@ -42,22 +54,33 @@ def small_of(s: Skinny) -> int:
 
 def iteration_depth(tile: Tile) -> int:
     """Return the elements along K that a work-group takes at a time: slices are multiples of it, so that they begin aligned."""
-    return tile.DN * (tile.KU or tile.VA or 1)
+    return tile.DN * (tile.KU or tile.VEC or 1)
 
 
 def team_tile(s: Skinny, at: Mapping[str, int], wide: int, together: int) -> Tile:
     """Return the tile of a team, with accesses of ``wide`` floats to the large operand and ``together`` to the small one."""
     if s.by_rows:
         rows = at["ITEMS"] // at["TEAM"] * at["TM"]
-        return Tile(BM=rows, BN=at["TEAM"] * wide, TM=at["TM"], TN=wide, VA=wide, VB=together)
+        floats = at["AT_ONCE"] * wide
+        return Tile(BM=rows, BN=at["TEAM"] * floats, TM=at["TM"], TN=floats, VEC=wide, VB=together)
     return Tile(BM=at["ACROSS"] * wide, BN=at["DN"] * at["TN"], TM=wide, TN=at["TN"], VA=wide, KU=at["KU"])
 
 
-def teams(s: Skinny, aligned: bool = False) -> Iterator[Tile]:
-    """Yield the tiles that are weighed on a GPU; ``aligned``: as if the operands were."""
-    wide, together = (4, 4 if s.by_rows else 1) if aligned else s.widths
+def teams(s: Skinny) -> Iterator[Tile]:
+    """Yield the tiles that are weighed on a GPU."""
     for at in TEAMS[reader(s)]:
-        yield team_tile(s, at, wide, together)
+        if not refused(s, at):
+            yield team_tile(s, at, *s.widths)
+
+
+def refused(s: Skinny, at: Mapping[str, int]) -> str:
+    """Return why there is no such team; empty where there is."""
+    if s.by_rows and at["ITEMS"] % at["TEAM"]:
+        return "a work-group has whole teams"
+    if not s.by_rows and at["TN"] % at["KU"]:
+        return "a work-item takes whole pieces"
+    unrolled = small_of(s) * at.get("TM", 1) * at.get("AT_ONCE", at.get("KU", 1))
+    return f"its loop's text would be {unrolled} long" if unrolled > MOST_UNROLLED else ""
 
 
 def block_count(s: Skinny, tile: Tile) -> int:
@@ -73,19 +96,23 @@ def split_k_factors(s: Skinny, tile: Tile, compute_units: int) -> list[int]:
     return sorted({whole_slices(s.depth, iteration_depth(tile), max(1, min(n, most))) for n in wanted})
 
 
-def skinny_seconds(device: Device, s: Skinny, tile: Tile, slices: int) -> float:
-    """Return the predicted seconds on a GPU."""
+def skinny_seconds(device: Device, s: Skinny, tile: Tile, slices: int, clustered: bool = False) -> float:
+    """Return the predicted seconds on a GPU; ``clustered``: slices meet in clusters, in one launch."""
     cycles = cost_model.skinny_cycles(
-        reader(s), tile, s.length, s.few, small_of(s), s.depth, s.on, s.batch, slices, device.compute_units
+        reader(s), tile, s.length, s.few, small_of(s), s.depth, s.on, s.batch, slices, device.compute_units, cost_model.SKINNY,
+        clustered,
     )  # fmt: skip
-    return cost_model.seconds(cycles, min(slices, 2), cost_model.hz(device))
+    return cost_model.seconds(cycles, 1 if clustered else min(slices, 2), cost_model.hz(device))
 
 
 def aligned_teams(device: Device, desc: Desc) -> Iterator[tuple[int, float]]:
     """Yield K slices and predicted seconds of what a vendor's library may have, as if operands were aligned."""
     s = desc.skinny
-    for tile in teams(s, aligned=True):
-        if broken(COMMON, tile, device):
-            continue
+    for at in VENDOR_TEAMS[reader(s)]:
+        tile = team_tile(s, at, 4, 4 if s.by_rows else 1)
         for slices in split_k_factors(s, tile, device.compute_units):
-            yield slices, skinny_seconds(device, s, tile, slices)
+            cycles = cost_model.skinny_cycles(
+                reader(s), tile, s.length, s.few, small_of(s), s.depth, s.on, s.batch, slices, device.compute_units,
+                cost_model.VENDOR_SKINNY,
+            )  # fmt: skip
+            yield slices, cost_model.seconds(cycles, min(slices, 2), cost_model.hz(device))

@@ -14,6 +14,8 @@
 // Idea: the sums run down the columns, so work-items lie side by side along L, read whole pieces of X's rows, once, and need
 // nobody's help but at the end; Y is the same for all of a row. Columns beyond the last are the last again, not stored.
 
+#include "finish.cl"
+
 #define CHAIN 32 // products that a work-item adds up by themselves, with FOLD and one row: where many more are a work-item's
 #if SMALL > 1
 #define PIECE BN                          // of Y in local memory
@@ -24,14 +26,9 @@
 #define SMALL_Y(s, k) Y[(k0 + (k)) * on_y]
 #endif
 
-#define MULTIPLY(first) /* KU rows of X by Y, from a work-item's row ``first`` on */ \
-    VECTOR(VA) x[KU]; \
-    UNROLL for (int u = 0; u < KU; ++u) x[u] = READ_V(VA, &from[u * down]); \
-    UNROLL for (int u = 0; u < KU; ++u) \
-        UNROLL for (int s = 0; s < SMALL; ++s) acc[s] += x[u] * SMALL_Y(s, (first) + u * DN); \
-    from += KU * down;
+#define INSIDE(u) (k + (u) * DN < count)
 
-__kernel __attribute__((reqd_work_group_size(DM * DN, 1, 1))) void
+__kernel __attribute__((room_for(DM * DN, 1, 1, RESIDENT))) void
 columns(__global const float *X, const ulong offset_x, __global const float *Y, const ulong offset_y,
         __global float *restrict C, const ulong offset_c, const float alpha, const float beta, const uint L, const uint few,
         const uint K, const uint blocks, const uint slice, const ulong ldx, const ulong stride_x, const ulong down_y,
@@ -42,7 +39,8 @@ columns(__global const float *X, const ulong offset_x, __global const float *Y, 
 #if SMALL > 1
     __local float Ys[BN][SMALL + PAD] ALIGNED(4); // Ys[k][s]
 #endif
-    if (get_num_groups(1) > 1) let_next_start(); // slices: a second pass follows
+    MEETING_PLACE
+    if (SECOND_PASS) let_next_start();
     const uint dm = get_local_id(0) % DM;
     const uint dn = get_local_id(0) / DM;
     const uint which = get_group_id(0) / blocks;
@@ -60,6 +58,7 @@ columns(__global const float *X, const ulong offset_x, __global const float *Y, 
 #if FOLD
     VECTOR(VA) whole[SMALL]; // the chains before this one
     UNROLL for (int s = 0; s < SMALL; ++s) whole[s] = ZERO(VA);
+    uint left = CHAIN / KU;
 #endif
     wait_for_previous();
     for (uint k0 = begin; k0 < end; k0 += PIECE) {
@@ -72,23 +71,19 @@ columns(__global const float *X, const ulong offset_x, __global const float *Y, 
         barrier(CLK_LOCAL_MEM_FENCE); // the piece of Y is complete
 #endif
         __global const float *from = X + (ulong)(k0 + dn) * ldx;
-        uint k = dn;
+        for (uint k = dn; k < count; k += KU * DN) {
 #if FOLD && SMALL == 1
-        for (; k + (CHAIN - 1) * DN < count; k += CHAIN * DN) { // whole chains: no branch keeps loads from coming together
-            UNROLL for (int f = 0; f < CHAIN; f += KU) {
-                MULTIPLY(k + f * DN)
+            if (left-- == 0) {
+                left = CHAIN / KU - 1;
+                whole[0] += acc[0];
+                acc[0] = ZERO(VA);
             }
-            whole[0] += acc[0];
-            acc[0] = ZERO(VA);
-        }
 #endif
-        for (; k + (KU - 1) * DN < count; k += KU * DN) {
-            MULTIPLY(k)
-        }
-        for (; k < count; k += DN) {
-            const VECTOR(VA) x = READ_V(VA, from);
-            UNROLL for (int s = 0; s < SMALL; ++s) acc[s] += x * SMALL_Y(s, k);
-            from += down;
+            VECTOR(VA) x[KU]; // guarded, which keeps the compiler from waiting for one before it asks for the next
+            UNROLL for (int u = 0; u < KU; ++u) x[u] = INSIDE(u) ? READ_V(VA, &from[u * down]) : ZERO(VA);
+            UNROLL for (int u = 0; u < KU; ++u)
+                UNROLL for (int s = 0; s < SMALL; ++s) acc[s] += x[u] * (INSIDE(u) ? SMALL_Y(s, k + u * DN) : 0.0f);
+            from += KU * down;
         }
 #if FOLD && SMALL > 1
         UNROLL for (int s = 0; s < SMALL; ++s) { // a piece is a chain: TN products
@@ -105,19 +100,19 @@ columns(__global const float *X, const ulong offset_x, __global const float *Y, 
     UNROLL for (int s = 0; s < SMALL; ++s) acc[s] += whole[s];
 #endif
     C += offset_c + which * stride_c + get_group_id(1) * stride_slice;
+    BEFORE_TAKING
     UNROLL for (int s = 0; s < SMALL; ++s) {
         LOCAL_V(VA, &partial[dn][dm * VA]) = acc[s];
         barrier(CLK_LOCAL_MEM_FENCE); // the partial sums are complete
-        for (uint i = get_local_id(0); i < BM; i += DM * DN) {
-            float sum = 0.0f;
-            UNROLL for (int other = 0; other < DN; ++other) sum += partial[other][i];
-            if (s < few && l0 + i < L) {
-                const ulong c = s * down_c + (l0 + i) * on_c;
-                float result = alpha * sum;
-                if (beta != 0.0f) result = MULTIPLY_ADD(1, beta, C[c], result); // beta = 0 never reads C
-                C[c] = result;
+        UNROLL for (int n = 0; n < (BM + DM * DN - 1) / (DM * DN); ++n) {
+            const uint i = get_local_id(0) + n * DM * DN;
+            if (i < BM) {
+                float sum = 0.0f;
+                UNROLL for (int other = 0; other < DN; ++other) sum += partial[other][i];
+                TAKE(s * BM + i, sum);
             }
         }
         barrier(CLK_LOCAL_MEM_FENCE); // nobody reads them any more
     }
+    ADD_SLICES
 }

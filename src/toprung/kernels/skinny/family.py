@@ -17,13 +17,14 @@ from toprung.kernels.base import TEST_EDGE, TEST_SLICES, Axes, KernelConfig, Ker
 from toprung.kernels.blocks import CPU_RATE, check_candidate
 from toprung.kernels.helpers import ADD
 from toprung.kernels.launch import split_k_bytes
-from toprung.kernels.skinny.record import COLUMNS, FOLD, RECORDS, ROWS, SPACES
+from toprung.kernels.skinny.record import COLUMNS, FOLD, RECORDS, ROOM, ROWS, SPACES
 from toprung.kernels.skinny_launch import skinny_launches
 from toprung.kernels.skinny_model import (
     MOST_SLICES,
     block_count,
     iteration_depth,
     reader,
+    refused,
     skinny_seconds,
     small_of,
     split_k_factors,
@@ -35,6 +36,8 @@ from toprung.tile import Tile
 
 ONE_CHAIN = 64
 """Products that a work-item adds up in one chain of multiply-adds; more are folded every 32, which takes registers."""
+HELD = 512
+"""Work-items that an SM must have registers for, 128 each; half of them where 16 sums and their chains need more."""
 
 
 @dataclass(frozen=True)
@@ -102,11 +105,8 @@ class SkinnyFamily(KernelFamily):
     def compile(self, session: Session, desc: Desc, config: KernelConfig) -> Launches:
         """Return one launch; where the large operand is B, the operands change places."""
         assert isinstance(config, SkinnyConfig)
-        piece = iteration_depth(config.tile)
-        mine = slice_depth(desc.skinny.depth, piece, config.slices) // config.tile.DN
-        if mine > ONE_CHAIN:
-            config = replace(config, options=_complete(dict(config.options) | {FOLD.name: 1}))
-        return skinny_launches(session, desc, RECORDS[config.kernel], config, piece)
+        config = launched(session.device, desc, config)
+        return skinny_launches(session, desc, RECORDS[config.kernel], config, iteration_depth(config.tile))
 
     def workspace_bytes(self, device: Device, desc: Desc, config: KernelConfig) -> int:
         """Return what split-K needs."""
@@ -122,7 +122,12 @@ class SkinnyFamily(KernelFamily):
         """Return a tile of one of the kernels with its switches, if it could ever be built."""
         if not tile:
             raise ValueError("skinny needs a tile")
-        made = SkinnyConfig(tile_of(tile), _complete({FOLD.name: FOLD.default, **options}))  # older entries do not name it
+        if "KU" not in tile and "VEC" not in tile and "VA" in tile:  # older entries have the width of rows' accesses there
+            tile = {**tile, "VEC": tile["VA"]}
+            del tile["VA"]
+        made = SkinnyConfig(
+            tile_of(tile), _complete({FOLD.name: FOLD.default, ROOM.name: ROOM.default, **options})
+        )  # older entries do not name them
         check_candidate(RECORDS[made.kernel], made.tile, made.options)
         return made
 
@@ -133,7 +138,7 @@ class SkinnyFamily(KernelFamily):
         if s.few > FEW or reader(s) != config.kernel:
             return f"skinny/{config.kernel} does not compute such a product"
         wide, together = s.widths
-        if (tile.VA or 1) > wide or (s.by_rows and (tile.VB or 1) > together):
+        if (tile.VEC or tile.VA or 1) > wide or (s.by_rows and (tile.VB or 1) > together):
             return "its accesses are wider than the operands allow"
         measured_blocks = -(-measured.skinny.length // tile.BM) * measured.batch
         slices = adapted_slices(s.depth, iteration_depth(tile), config.slices, block_count(s, tile), measured_blocks, exact)
@@ -170,6 +175,8 @@ class SkinnyFamily(KernelFamily):
     def at(self, device: Device, desc: Desc, point: Point) -> SkinnyConfig | None:
         """Return a point with the widest accesses, if it is legal and no slice is empty."""
         s, options = desc.skinny, self._options(device, desc)
+        if refused(s, point):
+            return None
         tile, slices = team_tile(s, point, *s.widths), point["SPLIT_K"]
         piece = iteration_depth(tile)
         if slices > MOST_SLICES or slices * piece > max(s.depth, piece) or not RECORDS[reader(s)].allows(tile, options, device):
@@ -185,11 +192,27 @@ class SkinnyFamily(KernelFamily):
         assert isinstance(config, SkinnyConfig)
         t = config.tile
         if config.kernel == "rows":
-            return {"ITEMS": t.work_items, "TEAM": t.DN, "TM": t.TM or 1, "SPLIT_K": t.SPLIT_K or 1}
+            at_once = (t.TN or 1) // (t.VEC or 1)
+            return {"ITEMS": t.work_items, "TEAM": t.DN, "TM": t.TM or 1, "AT_ONCE": at_once, "SPLIT_K": t.SPLIT_K or 1}
         return {"ACROSS": t.DM, "DN": t.DN, "TN": t.TN or 1, "KU": t.KU or 1, "SPLIT_K": t.SPLIT_K or 1}
 
     def _options(self, device: Device, desc: Desc) -> tuple[tuple[str, int], ...]:
         return _complete(RECORDS[reader(desc.skinny)].options(device, {"SMALL": small_of(desc.skinny)}))
+
+
+def launched(device: Device, desc: Desc, config: SkinnyConfig) -> SkinnyConfig:
+    """Return the configuration with the switches that a product's launch needs.
+
+    It has chains where one would be too long, and room for few work-items on a GPU: told so, CUDA's compiler asks for all the loads
+    of an iteration before it waits for one. Left alone it saves registers, and waits for them one after the other.
+    """
+    mine = slice_depth(desc.skinny.depth, iteration_depth(config.tile), config.slices) // config.tile.DN
+    more = {FOLD.name: 1} if mine > ONE_CHAIN else {}
+    if device.kind == "gpu":
+        crowded = dict(config.options)["SMALL"] == FEW and more
+        held = HELD // 2 if crowded else HELD
+        more[ROOM.name] = min(max(1, held // config.tile.work_items), ROOM.values[-1])
+    return replace(config, options=_complete({**dict(config.options), **more}))
 
 
 def _complete(options: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
@@ -202,7 +225,7 @@ def _cpu_tile(device: Device, desc: Desc) -> Tile:
     wide, together = s.widths
     tile = RECORDS[reader(s)].tile_for(device, {"SMALL": small_of(s)})
     if s.by_rows:
-        return replace(tile, VA=wide, VB=together, BN=tile.DN * wide, TN=wide)
+        return replace(tile, VEC=wide, VB=together, BN=tile.DN * wide, TN=wide)
     return replace(tile, VA=wide, TM=wide, BM=tile.DM * wide)
 
 

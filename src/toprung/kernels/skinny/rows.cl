@@ -1,35 +1,48 @@
 // C[s][l] = alpha * (sum over k of Y[s][k] * X[l][k]) + beta * C[s][l]       X: large, its rows along K; Y: few rows
 //
-//              |==|
-//    l    . . .oooo. . .  \
-//    l+1  . . .oooo. . .   |  a team of DN lanes: TM rows of X at once, VA elements a lane, and the same VA elements
-//    l+2  . . .oooo. . .   |  of each of SMALL rows of Y
-//    l+3  . . .oooo. . .  /
-//    l+4  ...                 the next team; DM teams a work-group
+//              |==|            |==|
+//    l    . . .oooo. . .  . . .oooo. . .  \
+//    l+1  . . .oooo. . .  . . .oooo. . .   |  a team of DN lanes: TM rows of X at once, TN / VEC vectors a lane of each, and the
+//    l+2  . . .oooo. . .  . . .oooo. . .   |  same elements of each of SMALL rows of Y
+//    l+3  . . .oooo. . .  . . .oooo. . .  /
+//    l+4  ...                                 the next team; DM teams a work-group
 //
-// Element (s, k) of Y lies at s * down_y + k * on_y, (s, l) of C at s * down_c + l * on_c; X is row-major (ldx). VA divides ldx and
-// X's alignment, VB (1 or VA) is how many elements of Y lie together, aligned.
-// Work-group: DM teams of DN work-items, DN a power of two and within a sub-group, for BM = DM * TM rows of one slice of K.
+// Element (s, k) of Y lies at s * down_y + k * on_y, (s, l) of C at s * down_c + l * on_c; X is row-major (ldx). VEC divides ldx and
+// X's alignment, VB (1 or VEC) is how many elements of Y lie together, aligned.
+// Work-group: DM teams of DN work-items, DN a power of two, for BM = DM * TM rows of one slice of K, which begins on STEP.
 // Grid: (blocks * batch, slices). With several slices C is scratch memory, stride_slice elements for each.
 // Idea: X is read once, with wide loads, whatever else there is: memory is the limit where one side is short. A matrix times a
-// vector is SMALL = 1. Rows beyond the last are the last again, not stored.
+// vector is SMALL = 1. Where K is short, its latency is: TN / VEC loads of a row are on their way together, and a team may be as
+// large as a work-group. Rows beyond the last are the last again, not stored.
+
+#include "finish.cl"
 
 #define CHAIN 32 // products that a lane adds up by themselves, with FOLD: where many more are a lane's
+#define STEP (DN * VEC)
+#define AT_ONCE (TN / VEC)
+#define INSIDE(u) ((u) == 0 || k + (u) * STEP + VEC <= end)
+#if SHUFFLE && DN > SUBGROUP
+#define PARTS (DN / SUBGROUP) // of a team's sum: one of each sub-group
+#else
+#define PARTS 1
+#endif
+#define LANES (DN / PARTS)
 
-// The sum of acc over the DN work-items of a team, in its lane 0; the others get anything. All of the work-group must call it.
-float team_sum(float acc, LPTR float *partial, const uint team, const uint lane)
+// The sum of acc over LANES neighbours, in the first of them; the others get anything. All of the work-group must call it.
+float sum_of_lanes(float acc, LPTR float *partial, const uint id)
 {
-#if DN == 1
+    const uint lane = id % LANES;
+#if LANES == 1
     return acc;
 #elif SHUFFLE
-    const uint first = (team * DN + lane) % SUBGROUP - lane; // teams lie side by side in a sub-group
-    for (uint stride = DN / 2; stride > 0; stride /= 2) acc += LANE_READ(acc, first + (lane ^ stride));
+    const uint first = id % SUBGROUP - lane;
+    for (uint stride = LANES / 2; stride > 0; stride /= 2) acc += LANE_READ(acc, first + (lane ^ stride));
     return acc;
 #else
-    partial += team * DN;
+    partial += id - lane;
     partial[lane] = acc;
     barrier(CLK_LOCAL_MEM_FENCE); // the partial sums are complete
-    for (uint stride = DN / 2; stride > 0; stride /= 2) {
+    for (uint stride = LANES / 2; stride > 0; stride /= 2) {
         if (lane < stride) partial[lane] += partial[lane + stride];
         barrier(CLK_LOCAL_MEM_FENCE); // this level of the tree is complete
     }
@@ -39,18 +52,20 @@ float team_sum(float acc, LPTR float *partial, const uint team, const uint lane)
 #endif
 }
 
-__kernel __attribute__((reqd_work_group_size(DM * DN, 1, 1))) void
+__kernel __attribute__((room_for(DM * DN, 1, 1, RESIDENT))) void
 rows(__global const float *X, const ulong offset_x, __global const float *Y, const ulong offset_y,
      __global float *restrict C, const ulong offset_c, const float alpha, const float beta, const uint L, const uint few,
      const uint K, const uint blocks, const uint slice, const ulong ldx, const ulong stride_x, const ulong down_y, const ulong on_y,
      const ulong stride_y, const ulong down_c, const ulong on_c, const ulong stride_c, const ulong stride_slice)
 {
+    __local float sums[PARTS][SMALL * BM]; // sums[part][s * BM + row]
     __local float partial[DM * DN];
-    if (get_num_groups(1) > 1) let_next_start(); // slices: a second pass follows
-    const uint lane = get_local_id(0) % DN;
-    const uint team = get_local_id(0) / DN;
+    MEETING_PLACE
+    if (SECOND_PASS) let_next_start();
+    const uint id = get_local_id(0), lane = id % DN;
     const uint which = get_group_id(0) / blocks;
-    const uint l0 = get_group_id(0) % blocks * BM + team * TM;
+    const uint l0 = get_group_id(0) % blocks * BM;
+    const uint first = id / DN * TM; // of the team's rows in the block
     const uint begin = get_group_id(1) * slice;
     const uint end = K - begin < slice ? K : begin + slice;
 
@@ -58,22 +73,21 @@ rows(__global const float *X, const ulong offset_x, __global const float *Y, con
     Y += offset_y + which * stride_y;
     __global const float *row[TM];
     float acc[SMALL][TM];
-    UNROLL for (int i = 0; i < TM; ++i) row[i] = X + (ulong)(l0 + i < L ? l0 + i : L - 1) * ldx;
+    UNROLL for (int i = 0; i < TM; ++i) row[i] = X + (ulong)(l0 + first + i < L ? l0 + first + i : L - 1) * ldx;
     UNROLL for (int s = 0; s < SMALL; ++s)
         UNROLL for (int i = 0; i < TM; ++i) acc[s][i] = 0.0f;
 #if FOLD
     float whole[SMALL][TM]; // the chains before this one
     UNROLL for (int s = 0; s < SMALL; ++s)
         UNROLL for (int i = 0; i < TM; ++i) whole[s][i] = 0.0f;
-    uint left = CHAIN / VA;
+    uint left = CHAIN / TN;
 #endif
 
     wait_for_previous();
-    uint k = begin + lane * VA;
-    for (; k + VA <= end; k += DN * VA) {
+    for (uint k = begin + lane * VEC; k + VEC <= end; k += AT_ONCE * STEP) {
 #if FOLD
         if (left-- == 0) {
-            left = CHAIN / VA - 1;
+            left = CHAIN / TN - 1;
             UNROLL for (int s = 0; s < SMALL; ++s)
                 UNROLL for (int i = 0; i < TM; ++i) {
                     whole[s][i] += acc[s][i];
@@ -81,37 +95,47 @@ rows(__global const float *X, const ulong offset_x, __global const float *Y, con
                 }
         }
 #endif
-        VECTOR(VA) x[TM];
-        UNROLL for (int i = 0; i < TM; ++i) x[i] = READ_V(VA, &row[i][k]);
-        UNROLL for (int s = 0; s < SMALL; ++s) {
-            __global const float *from = Y + (s < few ? s : few - 1) * down_y + k * on_y;
-            VECTOR(VA) y = ZERO(VA);
-#if VB > 1
-            y = READ_V(VA, from);
-#else
-            for (int e = 0; e < VA; ++e) ELEMENT(y, e) = from[e * on_y];
-#endif
-            UNROLL for (int i = 0; i < TM; ++i)
-                UNROLL for (int e = 0; e < VA; ++e) acc[s][i] += ELEMENT(x[i], e) * ELEMENT(y, e);
-        }
-    }
-    for (; k < end; ++k) // the last, incomplete vector is one lane's
+        VECTOR(VEC) x[AT_ONCE][TM];
+        UNROLL for (int u = 0; u < AT_ONCE; ++u)
+            UNROLL for (int i = 0; i < TM; ++i) x[u][i] = INSIDE(u) ? READ_V(VEC, &row[i][k + u * STEP]) : ZERO(VEC);
         UNROLL for (int s = 0; s < SMALL; ++s)
-            UNROLL for (int i = 0; i < TM; ++i) acc[s][i] += row[i][k] * Y[(s < few ? s : few - 1) * down_y + k * on_y];
-
-#if FOLD
-    UNROLL for (int s = 0; s < SMALL; ++s)
-        UNROLL for (int i = 0; i < TM; ++i) acc[s][i] += whole[s][i];
+            UNROLL for (int u = 0; u < AT_ONCE; ++u) {
+                __global const float *from = Y + (s < few ? s : few - 1) * down_y + (k + u * STEP) * on_y;
+                VECTOR(VEC) y = ZERO(VEC);
+                if (INSIDE(u)) {
+#if VB > 1
+                    y = READ_V(VEC, from);
+#else
+                    for (int e = 0; e < VEC; ++e) ELEMENT(y, e) = from[e * on_y];
 #endif
-    C += offset_c + which * stride_c + get_group_id(1) * stride_slice;
+                }
+                UNROLL for (int i = 0; i < TM; ++i)
+                    UNROLL for (int e = 0; e < VEC; ++e) acc[s][i] += ELEMENT(x[u][i], e) * ELEMENT(y, e);
+            }
+    }
+    if ((end - begin) / VEC % DN == lane) // the last, incomplete vector is one lane's
+        for (uint k = end - (end - begin) % VEC; k < end; ++k)
+            UNROLL for (int s = 0; s < SMALL; ++s)
+                UNROLL for (int i = 0; i < TM; ++i) acc[s][i] += row[i][k] * Y[(s < few ? s : few - 1) * down_y + k * on_y];
+
     UNROLL for (int s = 0; s < SMALL; ++s)
         UNROLL for (int i = 0; i < TM; ++i) {
-            const float sum = team_sum(acc[s][i], partial, team, lane);
-            if (lane == 0 && s < few && l0 + i < L) {
-                const ulong c = s * down_c + (l0 + i) * on_c;
-                float result = alpha * sum;
-                if (beta != 0.0f) result = MULTIPLY_ADD(1, beta, C[c], result); // beta = 0 never reads C
-                C[c] = result;
-            }
+#if FOLD
+            acc[s][i] += whole[s][i];
+#endif
+            const float sum = sum_of_lanes(acc[s][i], partial, id);
+            if (lane % LANES == 0) sums[lane / LANES][s * BM + first + i] = sum;
         }
+    barrier(CLK_LOCAL_MEM_FENCE); // the sums are complete
+    C += offset_c + which * stride_c + get_group_id(1) * stride_slice;
+    BEFORE_TAKING
+    UNROLL for (int n = 0; n < (SMALL * BM + DM * DN - 1) / (DM * DN); ++n) {
+        const uint at = id + n * DM * DN;
+        if (at < SMALL * BM) {
+            float sum = sums[0][at];
+            UNROLL for (int part = 1; part < PARTS; ++part) sum += sums[part][at];
+            TAKE(at, sum);
+        }
+    }
+    ADD_SLICES
 }

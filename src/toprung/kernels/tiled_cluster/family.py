@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from toprung import backends
-from toprung.backends import nvrtc
 from toprung.backends.base import Session, Source
 from toprung.device import Device
 from toprung.errors import LaunchError
@@ -19,6 +18,7 @@ from toprung.gemm.desc import Desc, GemmDesc
 from toprung.kernels import blocks
 from toprung.kernels.base import TEST_EDGE, Axes, KernelConfig, KernelFamily, Launches, Point, TileConfig, tile_of
 from toprung.kernels.blocks import BLOCKS, block_count, tile_grid, tiles_bytes
+from toprung.kernels.cluster import LARGEST, no_clusters
 from toprung.kernels.launch import MOST_GROUPS, direct
 from toprung.kernels.record import LibraryKernel
 from toprung.kernels.split_k import LEAST_ITERATIONS, adapted_slices, whole_slices, with_slices
@@ -28,8 +28,6 @@ from toprung.tile import Rule, Tile
 
 SLICES = (2, 3, 4, 6, 8)
 """Cluster sizes that are weighed, one slice of K for each block."""
-LARGEST = 8
-"""Largest cluster that every GPU with clusters can run (CUDA's portable size)."""
 PER_UNIT = 6
 """Blocks per SM, all slices together, up to which a cluster size is weighed: about as many as an SM holds of any tile."""
 
@@ -49,19 +47,12 @@ def _record(slices: int) -> LibraryKernel:
         rules=(*TILED.rules, Rule("SLICES ≤ TM", "each block adds up rows", lambda t, d: slices <= (t.TM or 1))),
         switches=TILED.switches,
         dynamic=True,
-        needs=_no_clusters,
+        needs=no_clusters,
         defines={"SLICES": slices},
         stem="tiled_cluster",
         source=Path(__file__).with_name("tiled_cluster.cl"),
         routine="gemm",
     )
-
-
-def _no_clusters(device: Device) -> str:
-    """Return why a device has no clusters; empty if it has."""
-    if device.backend == "cuda" and nvrtc.capability(device.arch) >= (9, 0):
-        return ""
-    return "clusters are of compute capability 9.0 and on, through CUDA"
 
 
 RECORDS = {slices: _record(slices) for slices in range(2, LARGEST + 1)}
@@ -76,7 +67,7 @@ class TiledCluster(KernelFamily):
         """Return why there is no product of matrices to compute, or that the device has no clusters."""
         if not isinstance(desc, GemmDesc) or min(desc.M, desc.N) == 1:
             return "it multiplies matrices"
-        return "there is nothing to multiply" if desc.is_empty else _no_clusters(device)
+        return "there is nothing to multiply" if desc.is_empty else no_clusters(device)
 
     def candidates(self, device: Device, desc: Desc) -> Iterator[TileConfig]:
         """Yield each block of the table in clusters of each size, where blocks of C alone are few."""

@@ -1,4 +1,4 @@
-// What the text of the tiled kernel in clusters needs besides hopper_on_cpu.h and prelude.cuh: a cluster's slices lie along y.
+// What texts of kernels with slices in clusters need besides hopper_on_cpu.h and prelude.cuh: a cluster's slices lie along y.
 
 #include "hopper_on_cpu.h"
 
@@ -10,9 +10,23 @@ static void cluster_wait() { cluster_sync(); }
 template <class V> static void put(const float *here, uint rank, V v) {
     memcpy(blocks[rank].memory + ((const char *)here - mine->memory), &v, sizeof v);
 }
+static thread_local uint own_taken;
+static void *own_memory(uint bytes) {
+    void *at = mine->memory + own_taken;
+    own_taken += (bytes + 15) / 16 * 16;
+    return at;
+}
+static float __shfl_sync(uint, float v, uint lane) {
+    memcpy(&mine->exchanged[threadIdx.x], &v, sizeof v);
+    __syncwarp();
+    uint found = mine->exchanged[threadIdx.x / 32 * 32 + lane % 32];
+    __syncwarp();
+    return bits_as<float>(found);
+}
 template <class F> static void each_slice(int groups, int slices, int threads, F kernel) {
     each_cluster(slices, groups * slices, threads, [&] {
         blockIdx.y = blockIdx.x % slices, blockIdx.x /= slices;
+        own_taken = 0;
         kernel();
     });
 }
