@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import tempfile
@@ -10,20 +11,26 @@ from collections.abc import Iterator
 import hypothesis
 import pytest
 
+import once
 import trial
 from toprung import store
-from toprung.backends import opened
+from toprung.backends import nvrtc, opened
 from toprung.backends.base import Session
 from toprung.device import Device
 from toprung.kernels.hopper_inflight.family import HopperInflight
 from toprung.kernels.hopper_inflight_split_k.family import HopperInflightSplitK
 from toprung.kernels.hopper_presplit.family import HopperPresplit
+from toprung.lab.sass import machine_code
 
 os.environ.pop("COLUMNS", None)  # of the terminal that pytest's workers think they have; tables take a pipe's width
 
 # the same examples in every run, none kept, and no deadline: the machine may be busy
 hypothesis.settings.register_profile("steady", derandomize=True, database=None, deadline=None)
 hypothesis.settings.load_profile("steady")
+
+# many tests look at the machine code of the same kernels
+nvrtc._compiled = once.called(nvrtc._compiled)
+machine_code.disassemble = once.called(machine_code.disassemble)
 
 
 def require(condition: object, reason: str) -> None:
@@ -51,6 +58,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("on_device")
 
 
+def pytest_collection_finish() -> None:
+    """Have Python's collector leave alone what there is now: thousands of tests, which it would look at again and again."""
+    gc.collect()
+    gc.freeze()
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Give toprung and PoCL fresh caches. Parallel workers inherit them, so that no kernel is built twice.
 
@@ -60,7 +73,7 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ[store.VARIABLE] = "off"
     if not config.getoption("optimised"):
         os.environ.setdefault(BUILD, "-cl-opt-disable")
-    fresh = [name for name in ("TOPRUNG_CACHE", "POCL_CACHE_DIR", "TOPRUNG_DATA") if name not in os.environ]
+    fresh = [name for name in ("TOPRUNG_CACHE", "POCL_CACHE_DIR", "TOPRUNG_DATA", once.VARIABLE) if name not in os.environ]
     if not fresh:
         return
     folder = tempfile.mkdtemp(prefix="toprung-tests-")

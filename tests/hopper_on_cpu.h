@@ -10,9 +10,11 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <pthread.h>
 #include <thread>
 #include <vector>
 
@@ -188,11 +190,18 @@ template <int N> static void wgmma(float (&d)[N / 2], word a, word b, int accumu
 static void wait_for_previous() {}
 static void let_next_start() {}
 
+struct Thread {
+    std::function<void()> body;
+    pthread_t id;
+};
+static void *begin_thread(void *one) { return ((Thread *)one)->body(), nullptr; }
+
+// Threads are made once a launch, for all of its clusters, and with stacks so small that the library keeps them for the next launch:
+// making them took longer than what they do.
 template <class F> static void each_cluster(int size, int groups, int threads, F kernel) {
     gridDim.x = groups, threads_of_block = threads;
-    for (int first = 0; first < groups; first += size) {
+    auto prepare = [&]() noexcept {
         of_cluster = std::make_unique<std::barrier<>>(size * threads);
-        std::vector<std::thread> running;
         for (int r = 0; r < size; ++r) {
             Block &b = blocks[r];
             b.all = std::make_unique<std::barrier<>>(threads);
@@ -200,14 +209,24 @@ template <class F> static void each_cluster(int size, int groups, int threads, F
             for (int i = 0; i < threads; i += 32) b.warps.push_back(std::make_unique<std::barrier<>>(32));
             for (int i = 0; i < threads; i += 128) b.warpgroups.push_back(std::make_unique<std::barrier<>>(128));
         }
-        for (int r = 0; r < size; ++r)
-            for (int t = 0; t < threads; ++t)
-                running.emplace_back([&, r, t] {
-                    rank = r, mine = &blocks[r];
-                    threadIdx.x = t, blockIdx.x = first + r;
-                    kernel();
-                });
-        for (auto &thread : running) thread.join();
+    };
+    prepare();
+    std::barrier between(size * threads, prepare);
+    std::vector<Thread> running(size * threads);
+    pthread_attr_t small;
+    pthread_attr_init(&small), pthread_attr_setstacksize(&small, 1 << 17);
+    for (int i = 0; i < size * threads; ++i) {
+        running[i].body = [&, i] {
+            rank = i / threads, mine = &blocks[rank];
+            for (int first = 0; first < groups; first += size) {
+                threadIdx = {i % threads, 0, 0}, blockIdx = {first + rank, 0, 0};
+                kernel();
+                between.arrive_and_wait();
+            }
+        };
+        if (pthread_create(&running[i].id, &small, begin_thread, &running[i])) fprintf(stderr, "no more threads\n"), abort();
     }
+    for (auto &thread : running) pthread_join(thread.id, nullptr);
+    pthread_attr_destroy(&small);
 }
 template <class F> static void each_block(int groups, int threads, F kernel) { each_cluster(1, groups, threads, kernel); }

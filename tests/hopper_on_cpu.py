@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+import once
 from toprung.backends import nvrtc
 from toprung.backends.base import Source
 from toprung.gemm.desc import GemmDesc
@@ -62,6 +63,19 @@ def translated(source: Source, shim: Path = SHIM, begin: str = "epilogue.cuh", g
     return f'#include "{shim}"\n{defines}{text}\n{run}\n', len(kinds)
 
 
+def compiled(text: str, path: Path, *words: str | Path) -> Path:
+    """C++ compiled into a file, beside which the text lies."""
+    stem, flags = path.with_suffix(""), ["-std=c++20", "-O1", "-ffp-contract=off", "-fpermissive", "-w", "-fPIC", "-pthread"]
+    written = once.file(stem, lambda new: new.write_text(text))
+    return once.file(path, lambda new: subprocess.run([COMPILER, *flags, *words, "-o", new, written], check=True))
+
+
+def headers() -> Path:
+    """The standard headers that a shim includes, compiled once for all kernels: they take longer than a kernel."""
+    text = "".join(re.findall(r"^#include <.*\n", SHIM.read_text(), re.M))
+    return compiled(text, once.folder() / "headers.h.gch", "-x", "c++-header").with_suffix("")
+
+
 class Folder:
     """Return the path of what was built, and the session's stand-in, of so many SMs."""
 
@@ -78,12 +92,8 @@ class Folder:
     def built(self, source: Source) -> tuple[Any, int]:
         """A library, and how many arguments its kernel takes."""
         text, arguments = self.translated(source)
-        stem = self.path / f"{source.kernel}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
-        library = stem.with_suffix(".so")
-        if not library.exists():
-            stem.with_suffix(".cpp").write_text(text)
-            words = ["-std=c++20", "-O1", "-ffp-contract=off", "-fpermissive", "-w", "-shared", "-fPIC", "-pthread"]
-            subprocess.run([COMPILER, *words, "-o", library, stem.with_suffix(".cpp")], check=True)
+        path = once.folder() / f"{source.kernel}-{hashlib.sha256(text.encode()).hexdigest()[:16]}.cpp.so"
+        library = compiled(text, path, "-shared", "-include", headers())
         return ctypes.CDLL(str(library)), arguments
 
     def allocate(self, nbytes: int) -> Any:

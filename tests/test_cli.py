@@ -15,12 +15,14 @@ from toprung.cli.common import parse_numbers, parse_sizes, parse_switches
 from toprung.errors import BadSize, UnknownName
 
 RUNGS = "0,1,4,10"
+PROGRAM = "import sys; sys.modules['wgpu'] = None; from toprung.cli import main; main()"
+"""The command line without wgpu: half a second of each start, and no test here needs it; those in test_webgpu.py do."""
 KEPLER = Path(__file__).parent.parent / "src/toprung/lab/ladders/kepler"
 
 
 def toprung(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", "from toprung.cli import main; main()", *words],
+        [sys.executable, "-c", PROGRAM, *words],
         capture_output=True, text=True, timeout=240, env={**os.environ, **environment},
     )  # fmt: skip
 
@@ -122,12 +124,12 @@ def test_a_process_that_refuses_its_input_shows_no_traceback():
     assert "no ladder 'keplr'" in done.stderr and "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow)])
 def test_a_signal_keeps_what_was_measured(number, code, tmp_path):
     out = tmp_path / "out.json"
     words = ["ladder", "kepler", "--sizes", "32,2048", "--rungs", "1", "--json", str(out)]
     process = subprocess.Popen(
-        [sys.executable, "-c", "from toprung.cli import main; main()", *words],
+        [sys.executable, "-c", PROGRAM, *words],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -56,7 +56,7 @@ def wrong(one: Rung, problems: list[tuple[Gemv, str]], session: Session, tile: T
 @each_rung
 def test_shapes_layouts_and_scalars(one: Rung, session: Session) -> None:
     rng = random.Random(one.number)
-    sizes = NOTED + rng.sample(list(itertools.product(LENGTHS, repeat=2)), 16)
+    sizes = NOTED + rng.sample(list(itertools.product(LENGTHS, repeat=2)), 8)
     assert wrong(one, [(layout(s, t, rng), "uniform") for s in sizes for t in "NT"], session) == []
     scalars = itertools.product(trial.SCALARS, repeat=2)
     assert wrong(one, [(Gemv(33, 70, a, b, 72, 2, 3, "NT"[i % 2]), "normal") for i, (a, b) in enumerate(scalars)], session) == []

@@ -221,7 +221,7 @@ def drawn(seed: int, *shapes: tuple[int, ...]) -> list[Any]:
 
 
 @pytest.mark.usefixtures("device")
-@pytest.mark.parametrize("into", [True, False])
+@pytest.mark.parametrize("into", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_group_like_an_earlier_one_is_not_looked_at_again(into: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = []
     for seed in range(5):

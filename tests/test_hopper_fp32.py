@@ -136,7 +136,7 @@ def test_a_narrow_c_leaves_the_loop_as_it_is(variant: SgemmConfig) -> None:
     assert narrow.counts["STG.32"] < base.counts["STG.32"] / 2, "a row at a time, in a loop"
 
 
-@pytest.mark.parametrize("one", RUNGS, ids=str)
+@pytest.mark.parametrize("one", [pytest.param(r, id=str(r), marks=[pytest.mark.slow] * (r.number in (2, 3, 5))) for r in RUNGS])
 def test_rungs_are_multiply_adds(one: Any) -> None:
     code = inspect_source(kernel_source(one, one.tile_for(device()), {}), "sm_90")
     judged(code)

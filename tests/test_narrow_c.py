@@ -74,7 +74,7 @@ def test_a_planted_bug_is_found(
     session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, right: str, wrong: str
 ) -> None:  # fmt: skip
     monkeypatch.setattr(tiled, "RECORD", trial.altered(RECORD, tmp_path, (right, wrong)))
-    assert {s.status for s in results(session, Gemm(67, 61, 37, ldc=70), 8, 13)} == {"wrong"}
+    assert {s.status for s in results(session, Gemm(67, 61, 37, ldc=70), 16, 13)} == {"wrong"}
 
 
 def test_the_text_exchanges_where_the_model_says_so() -> None:
@@ -93,11 +93,12 @@ def test_the_text_exchanges_where_the_model_says_so() -> None:
     assert answers == {True, False}
 
 
+@pytest.mark.parametrize("step", [19, pytest.param(8, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("product", [Gemm(99, 101, 103, batch=100), Gemm(235, 222, 32, trans="TN", batch=9)], ids=str)
-def test_the_exchange_spills_nothing_and_waits_for_lanes_alone(product: Gemm) -> None:
+def test_the_exchange_spills_nothing_and_waits_for_lanes_alone(product: Gemm, step: int) -> None:
     require(not nvrtc.missing(), f"CUDA: {nvrtc.missing()}")
     device = nvrtc.device_of("sm_90")
-    for config in configs(device, product, 8):
+    for config in configs(device, product, step):
         made = FAMILY.source(device, config)
         direct = inspect_source(replace(made, text=made.text.replace("#if REGROUPED", "#if 0")), "sm_90").counts
         code = inspect_source(made, "sm_90")

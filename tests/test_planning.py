@@ -321,14 +321,17 @@ def test_a_problem_has_the_class_and_the_sizes_of_its_call(align: int) -> None:
             assert all(0 <= getattr(found, n) - max(getattr(call, n), 1) < 256 for n in ("lda", "ldb", "ldc"))
 
 
-@pytest.mark.parametrize("precision", ["fp32", "auto", "fp32x"])
+@pytest.mark.parametrize(
+    ("precision", "count"),
+    [("fp32", 30), ("auto", 8), ("fp32x", 8), *(pytest.param(p, 30, marks=pytest.mark.slow) for p in ("auto", "fp32x"))],
+)
 def test_whatever_was_fastest_in_a_plan_is_what_runs_on_a_gpu(
-    precision: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    precision: str, count: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:  # fmt: skip
     install_cublas(monkeypatch)
     machine, store = Machine.of(H200), Store(tmp_path / "tuned.sqlite")
     seen, directions = set(), set()
-    for problem in shapes.drawn(H200, 30, 11):
+    for problem in shapes.drawn(H200, count, 11):
         desc = problem.desc
         if precision not in asked_of(H200, problem, precision):
             continue
@@ -441,7 +444,7 @@ def test_a_family_that_went_wrong_is_not_selected_by_estimate(stored: Store, mon
     assert select(H200, problem.desc, False, "auto").candidate.kernel == first.kernel
 
 
-@pytest.mark.parametrize("precision", ["fp32", "auto"])
+@pytest.mark.parametrize("precision", ["fp32", pytest.param("auto", marks=pytest.mark.slow)])
 def test_whatever_the_times_are_a_check_that_plans_first_keeps_the_promise(
     precision: str, stored: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

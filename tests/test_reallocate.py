@@ -53,6 +53,18 @@ def compiled(name: str) -> bytes:
     return nvrtc.compile_cubin(source(name), "sm_90").code
 
 
+@cache
+def decoded(name: str) -> Code:
+    return decode(compiled(name), "gemm")
+
+
+@cache
+def sound() -> Code:
+    code = decoded("turing/r15")
+    prove(code, code)
+    return code
+
+
 @pytest.mark.parametrize("name", [*QUICK, *(pytest.param(n, marks=pytest.mark.slow) for n in SLOW)])
 def test_fewer_cycles_are_lost_to_banks_and_the_proof_holds(name: str) -> None:
     code, symbol = compiled(name), source(name).symbol
@@ -74,7 +86,7 @@ def test_fewer_cycles_are_lost_to_banks_and_the_proof_holds(name: str) -> None:
 @pytest.mark.parametrize("name", [*QUICK, pytest.param("turing/r15", marks=pytest.mark.slow)])
 def test_the_compilers_own_marks_follow_the_rule(name: str) -> None:
     """Each is met by the next multiply-add that reads that bank at that place; and so are all that are found anew."""
-    code = decode(compiled(name), "gemm")
+    code = decoded(name)
     own = [code.instructions[i].reuse for i in code.loop if code.instructions[i].multiplies]
     ours = [one.reuse for one in (marked(code).instructions[i] for i in code.loop) if one.multiplies]
     agreed = sum(a == b for a, b in zip(own, ours, strict=True))
@@ -91,7 +103,7 @@ def test_nothing_is_changed_twice() -> None:
 
 
 def test_values_that_are_alive_together_are_in_different_registers() -> None:
-    found = webs(decode(compiled("turing/r15"), "gemm"))
+    found = webs(decoded("turing/r15"))
     free = [w for w, web in enumerate(found.all) if web.free and web.uses]
     assert len(free) > 500
     for w in free:
@@ -140,8 +152,7 @@ FAULTS: dict[str, tuple[Callable[[Code], Code], str]] = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_planted_fault_is_found(fault: str) -> None:
-    code = decode(compiled("turing/r15"), "gemm")
-    prove(code, code)
+    code = sound()
     plant, says = FAULTS[fault]
     with pytest.raises(Unproven, match=says):
         prove(code, plant(code))
@@ -159,7 +170,7 @@ def proved(code: Code, order: Sequence[int]) -> None:
 
 
 def test_only_an_order_that_keeps_what_depends_is_proved() -> None:
-    code = decode(compiled("turing/r15"), "gemm")
+    code = decoded("turing/r15")
     count, lines = len(code.instructions), ffmas(code)
     proved(code, exchanged(lines[20].index, lines[21].index, count))
     first = lines[0]
@@ -179,7 +190,7 @@ def test_only_an_order_that_keeps_what_depends_is_proved() -> None:
 
 def test_a_load_that_has_read_has_not_written() -> None:
     """A load may have a barrier for either: a multiply-add that waits for its sources to be read has no data yet."""
-    code = decode(compiled("turing/r15"), "gemm")
+    code = decoded("turing/r15")
     load, waiting = next(
         (load, w) for w in ffmas(code)[10:] if w.waits and code.instructions[w.index - 1].multiplies
         for load in code.instructions[w.index - 40 : w.index - 8] if load.kind == "LDS" and load.written
@@ -253,7 +264,7 @@ def test_what_is_not_understood_is_left_as_it_is() -> None:
 
 
 def test_what_is_counted_is_what_the_listing_says() -> None:
-    code = decode(compiled("turing/r15"), "gemm")
+    code = decoded("turing/r15")
     listed = inspect_source(source("turing/r15"), "sm_90").loop
     lines = [code.instructions[i] for i in code.loop]
     assert reads(lines, 1, by_bank=False) == listed.reads
