@@ -129,7 +129,7 @@ def skinny(device, desc, own):
     for items in (64, 128, 256, 512):
         for n in (1, 2, 4, 8):
             if config.kernel == "rows":
-                wide = config.tile.VA
+                wide = config.tile.VEC
                 tile = replace(config.tile, BM=items // 32 * n, TM=n, BN=32 * wide, TN=wide)
             else:
                 tile = replace(config.tile, BN=items // 32 * 16, TN=16, KU=n)

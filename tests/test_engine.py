@@ -33,8 +33,11 @@ from toprung.kernels.helpers import ADD
 from toprung.kernels.plain import family as plain
 from toprung.kernels.record import LibraryKernel, kernel_source
 from toprung.kernels.registry import family
+from toprung.kernels.skinny.family import SkinnyConfig
 from toprung.kernels.skinny.record import COLUMNS, ROWS
+from toprung.kernels.skinny_cluster.family import RECORDS as IN_CLUSTERS
 from toprung.kernels.skinny_cpu.record import RECORDS as ON_CPU
+from toprung.kernels.skinny_model import TEAMS
 from toprung.kernels.stream_k import family as stream_k
 from toprung.kernels.tiled import family as tiled
 from toprung.kernels.tiled_cluster.family import RECORDS as CLUSTERS
@@ -185,6 +188,28 @@ def test_short_sides_on_a_cpu(session: Session, trans: str) -> None:
 def test_skinny_of_every_width(session: Session, trans: str, name: str) -> None:
     for M, N, K, batch in ((1, 70, 33, 1), (70, 1, 64, 1), (3, 68, 2100, 1), (130, 5, 36, 2), (64, 9, 260, 3), (2, 64, 64, 1)):
         run_short(session, gemm(M, N, K, trans, alpha=0.7, beta=1.3, batch=batch), name)
+
+
+TEAM_NUMBERS = [(k, n) for k, ones in TEAMS.items() for n in range(len(ones))]
+QUICK_TEAMS = (("rows", 2), ("rows", 4), ("columns", 1))
+
+
+@pytest.mark.parametrize(
+    ("kernel", "number"), [pytest.param(*one, marks=[] if one in QUICK_TEAMS else pytest.mark.slow) for one in TEAM_NUMBERS]
+)
+def test_teams_that_are_weighed(session: Session, kernel: str, number: int) -> None:
+    """Two blocks and an edge of each; iterations that are whole, and one of which some loads are outside; chains, and slices."""
+    at, skinny = TEAMS[kernel][number], family("skinny")
+    if kernel == "rows":
+        lanes, step, block = at["TEAM"], 4 * at["TEAM"] * at["AT_ONCE"], at["ITEMS"] // at["TEAM"] * at["TM"]
+    else:
+        lanes, step, block = at["DN"], at["DN"] * at["TN"], 4 * at["ACROSS"]
+    for few, more, slices in ((1, 7, 1), (3, 8, 2), (2, 64 * lanes, 1)):  # the last has more than one chain
+        rows, K = 2 * block + 3, 2 * step + lanes + more
+        problem = gemm(few, rows, K, "NT" if kernel == "rows" else "NN", (0, 0, 1), alpha=0.7, beta=1.3)
+        config = skinny.at(session.device, problem.desc, {**at, "SPLIT_K": slices})
+        assert isinstance(config, SkinnyConfig) and config.kernel == kernel and config.slices == slices
+        run(session, problem, Candidate(skinny, config))
 
 
 @pytest.mark.parametrize("name", SKINNY)
@@ -476,7 +501,8 @@ def test_no_candidate_spills(block: Block) -> None:
     assert tried >= 2
 
 
-OTHERS = (ADD, helpers.SCALE, helpers.MOVE, ROWS, COLUMNS, plain.RECORD, stream_k.RECORD, stream_k.COLLECT)
+SHORT = (ROWS, COLUMNS, IN_CLUSTERS["rows", 2], IN_CLUSTERS["columns", 2])
+OTHERS = (ADD, helpers.SCALE, helpers.MOVE, *SHORT, plain.RECORD, stream_k.RECORD, stream_k.COLLECT)
 
 
 def test_no_kernel_is_left_out_below() -> None:
@@ -486,7 +512,7 @@ def test_no_kernel_is_left_out_below() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("found", OTHERS, ids=lambda record: record.stem)
+@pytest.mark.parametrize("found", OTHERS, ids=str)
 def test_the_other_kernels_compile_for_cuda(found: LibraryKernel) -> None:
     require(not nvrtc.missing(), f"CUDA: {nvrtc.missing()}")
     for small in (1, 16) if any(s.name == "SMALL" for s in found.switches) else (None,):
@@ -495,7 +521,7 @@ def test_the_other_kernels_compile_for_cuda(found: LibraryKernel) -> None:
         code = inspect_source(kernel_source(found, tile, options), "sm_90")
         # stream-K has one work-group an SM, which holds two sets of sums; of the others at least two fit
         assert code.spills == 0 and code.registers * tile.work_items * (1 if found is stream_k.RECORD else 2) <= 65536
-        if found in (ROWS, COLUMNS):
+        if found in SHORT:
             assert any(k.startswith("LDG.128") for k in code.counts)
 
 

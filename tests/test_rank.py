@@ -280,10 +280,12 @@ def test_choices_are_ranked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     assert set(ordered) == set(choices) and model.seconds(ordered[0]) == min(map(model.seconds, choices))
     assert all(0 < model.least(c) <= model.seconds(c) for c in choices)
     # it is of the block kernel alone: the tuner asks it of nothing else
-    columns, tuner = SkinnyConfig(replace(GOOD, KU=4)), tuning(H200, call)
+    columns, short = SkinnyConfig(replace(GOOD, KU=4)), Gemm(1000, 4, 1000).desc
     assert [f.name for f in families() if f.blocked(columns)] == ["tiled"]
-    assert tuner.predict(Candidate(family("tiled"), choices[0])) == model.seconds(choices[0])
-    assert tuner.predict(Candidate(family("skinny"), columns)) == 0.0 != model.seconds(columns)
+    assert tuning(H200, call).predict(Candidate(family("tiled"), choices[0])) == model.seconds(choices[0])
+    for kernels in (family("skinny"), family("skinny_cluster")):
+        one = next(iter(kernels.candidates(H200, short)))
+        assert tuning(H200, short).predict(Candidate(kernels, one)) == kernels.cost(H200, short, one)
     with pytest.raises(Unsupported, match=r"latency_clocks.*toprung probe"):
         Ranking.of(replace(H200, name="Some GPU"), call)
 

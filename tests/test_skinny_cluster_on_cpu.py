@@ -52,9 +52,9 @@ def worst(folder: Folder, at: Point, slices: int, *product: Any, **more: Any) ->
 
 
 QUICK = [
-    (LANES, 3, (5, 300, 700), "TT", 0, 0.0),
-    (LARGE, 2, (70, 1, 2100), "NN", 1, 0.5),
-    (FLAT, 4, (3, 130, 259), "NN", 0, -1.0),
+    (LANES, 3, (5, 33, 700), "TT", 0, 0.0),
+    (LARGE, 2, (15, 1, 2100), "NN", 1, 0.5),
+    (FLAT, 4, (3, 70, 259), "NN", 0, -1.0),
     (TALL, 2, (90, 8, 300), "TT", 1, 0.0),
 ]
 SLOW = [
@@ -78,7 +78,7 @@ def test_products(
 
 
 def test_batches(folder: Folder) -> None:
-    assert worst(folder, LANES, 2, (3, 40, 300), "NT", batch=3, beta=0.25) < 1
+    assert worst(folder, LANES, 2, (3, 13, 300), "NT", batch=3, beta=0.25) < 1
     assert worst(folder, FLAT, 3, (3, 40, 150), "NN", batch=2) < 1
 
 
@@ -99,13 +99,13 @@ def test_planted_bugs_are_found(folder: Folder, at: Point, trans: str) -> None:
         ("at = get_group_id(1) * SHARE + i", "at = i"),  # all blocks write the first's
     ):
         folder.changed = changed
-        assert worst(folder, at, 4, (3, 50, 1000), trans) >= 1, changed
+        assert worst(folder, at, 4, (3, 14, 1000), trans) >= 1, changed
 
 
 def test_a_vector_cut_by_the_end_that_no_lane_takes_is_found(folder: Folder) -> None:
     folder.changed = "(end - begin) / VEC % DN == lane", "lane == DN"
-    assert worst(folder, LANES, 2, (1, 40, 703), "NT") < 1  # one float an access: no vector is cut
-    assert worst(folder, LANES, 2, (1, 40, 702), "NT", pad=2) >= 1
+    assert worst(folder, LANES, 2, (1, 14, 703), "NT") < 1  # one float an access: no vector is cut
+    assert worst(folder, LANES, 2, (1, 14, 702), "NT", pad=2) >= 1
 
 
 def test_a_slice_that_would_be_empty_is_refused(folder: Folder) -> None:

@@ -14,7 +14,7 @@
 // Idea: the sums run down the columns, so work-items lie side by side along L, read whole pieces of X's rows, once, and need
 // nobody's help but at the end; Y is the same for all of a row. Columns beyond the last are the last again, not stored.
 
-#include "finish.cl"
+#include "../include/sums.cl"
 
 #define CHAIN 32 // products that a work-item adds up by themselves, with FOLD and one row: where many more are a work-item's
 #if SMALL > 1

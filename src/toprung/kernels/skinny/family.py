@@ -184,8 +184,8 @@ class SkinnyFamily(KernelFamily):
         return SkinnyConfig(with_slices(tile, whole_slices(s.depth, piece, slices)), options)
 
     def search_cost(self, device: Device, desc: Desc, config: KernelConfig) -> float:
-        """Return 0: the space is small, and all of it comes before that of the block kernels."""
-        return 0.0
+        """Return ``cost``; on a CPU 0: the space is small there, and all of it comes before that of the block kernels."""
+        return self.cost(device, desc, config) if device.kind == "gpu" else 0.0
 
     def point(self, config: KernelConfig) -> Point:
         """Return teams and rows, or the work-group's shape in work-items."""

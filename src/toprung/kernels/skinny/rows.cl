@@ -15,7 +15,7 @@
 // vector is SMALL = 1. Where K is short, its latency is: TN / VEC loads of a row are on their way together, and a team may be as
 // large as a work-group. Rows beyond the last are the last again, not stored.
 
-#include "finish.cl"
+#include "../include/sums.cl"
 
 #define CHAIN 32 // products that a lane adds up by themselves, with FOLD: where many more are a lane's
 #define STEP (DN * VEC)

@@ -1,3 +1,3 @@
 // skinny's columns, with slices of K in clusters
-#include "meet.cl"
+#include "../include/sums_in_cluster.cl"
 #include "../skinny/columns.cl"

@@ -1,3 +1,3 @@
 // skinny's rows, with slices of K in clusters
-#include "meet.cl"
+#include "../include/sums_in_cluster.cl"
 #include "../skinny/rows.cl"

@@ -28,4 +28,4 @@
         } \
     }
 
-#include "../include/cluster.cuh"
+#include "cluster.cuh"
