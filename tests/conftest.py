@@ -64,6 +64,11 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def pytest_sessionfinish() -> None:
+    """Let the collector have them again: libraries report what is left as leaked."""
+    gc.unfreeze()
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Give toprung and PoCL fresh caches. Parallel workers inherit them, so that no kernel is built twice.
 
