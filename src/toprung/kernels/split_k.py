@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import replace
 
@@ -24,8 +25,9 @@ def whole_slices(depth: int, piece: int, slices: int) -> int:
     return -(-depth // slice_depth(depth, piece, slices))
 
 
+@functools.lru_cache(1 << 14)
 def with_slices(tile: Tile, slices: int) -> Tile:
-    """Return a tile with its number of slices; one slice is no split."""
+    """Return a tile with its number of slices; one slice is no split. Every selection asks for some hundred of the same."""
     return replace(tile, SPLIT_K=slices if slices > 1 else None)
 
 

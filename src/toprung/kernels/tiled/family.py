@@ -71,12 +71,13 @@ class Tiled(KernelFamily):
         like = block_like(config.tile)
         if like is None:
             return float("inf")
-        pieces = chain_lengths(desc.K, blocks.longest_launch(config.options) * config.slices)
+        regrouped, slices = is_regrouped(config), config.slices
+        pieces = chain_lengths(desc.K, blocks.longest_launch(config.options) * slices)
         lengths = {depth: pieces.count(depth) for depth in pieces}
         return sum(
-            count
-            * blocks.block_seconds(device, replace(desc, K=depth), like, config.tile, config.slices, regrouped=is_regrouped(config))
+            count * blocks.block_seconds(device, piece, like, config.tile, slices, regrouped=regrouped)
             for depth, count in lengths.items()
+            for piece in (desc if depth == desc.K else replace(desc, K=depth),)  # the same product keeps what it knows of itself
         )
 
     def relative_cost(self, device: Device, desc: Desc, config: KernelConfig) -> float | None:
