@@ -1,4 +1,4 @@
-"""What is made once in a run of the tests, whichever worker is the first to ask for it."""
+"""Files and results that a run of the tests makes once, for all of its workers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def file(path: Path, make: Callable[[Path], Any]) -> Path:
 
 
 def called(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The same function of strings and bytes, which is not called again with the same. What it raises is not kept."""
+    """Return the function with its results kept for the whole run, by its arguments. Errors are raised again each time."""
 
     @functools.wraps(function)
     def kept(*given: Any, **named: Any) -> Any:

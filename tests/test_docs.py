@@ -27,7 +27,7 @@ SOURCES = ("K40m", "GTX 280", "GTX 580", "GTX 680", "RTX 2080")
 """Devices of published work: a figure may be typed on a line that names one, because it is not ours to measure again."""
 
 ladder_record = functools.cache(tables.ladder.ladder_record)
-"""The same for every page of a ladder."""
+"""Record of a ladder, read once for all of its pages."""
 
 RUNGS = [r for name in ladder_names() for r in ladder(name).rungs]
 

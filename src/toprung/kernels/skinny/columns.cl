@@ -11,6 +11,8 @@
 // Work-group: DM x DN work-items, for BM = DM * TM columns (TM = VA) of one slice of K. TN rows of a piece of Y (BN
 // long, in local memory where it has several rows) are a work-item's, KU of them in flight.
 // Grid: (blocks * batch, slices). With several slices C is scratch memory, stride_slice elements for each.
+// RESIDENT: work-groups that an SM must have registers for. Told that they are few, CUDA's compiler asks for all KU rows before it
+// waits for one; left alone it saves registers, and has two on their way.
 // Idea: the sums run down the columns, so work-items lie side by side along L, read whole pieces of X's rows, once, and need
 // nobody's help but at the end; Y is the same for all of a row. Columns beyond the last are the last again, not stored.
 
@@ -79,7 +81,7 @@ columns(__global const float *X, const ulong offset_x, __global const float *Y, 
                 acc[0] = ZERO(VA);
             }
 #endif
-            VECTOR(VA) x[KU]; // guarded, which keeps the compiler from waiting for one before it asks for the next
+            VECTOR(VA) x[KU]; // guarded: what is left of K is an iteration like the others
             UNROLL for (int u = 0; u < KU; ++u) x[u] = INSIDE(u) ? READ_V(VA, &from[u * down]) : ZERO(VA);
             UNROLL for (int u = 0; u < KU; ++u)
                 UNROLL for (int s = 0; s < SMALL; ++s) acc[s] += x[u] * (INSIDE(u) ? SMALL_Y(s, k + u * DN) : 0.0f);

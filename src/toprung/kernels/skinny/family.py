@@ -125,9 +125,8 @@ class SkinnyFamily(KernelFamily):
         if "KU" not in tile and "VEC" not in tile and "VA" in tile:  # older entries have the width of rows' accesses there
             tile = {**tile, "VEC": tile["VA"]}
             del tile["VA"]
-        made = SkinnyConfig(
-            tile_of(tile), _complete({FOLD.name: FOLD.default, ROOM.name: ROOM.default, **options})
-        )  # older entries do not name them
+        later = {FOLD.name: FOLD.default, ROOM.name: ROOM.default}  # older entries do not name them
+        made = SkinnyConfig(tile_of(tile), _complete({**later, **options}))
         check_candidate(RECORDS[made.kernel], made.tile, made.options)
         return made
 

@@ -11,6 +11,8 @@
 // X's alignment, VB (1 or VEC) is how many elements of Y lie together, aligned.
 // Work-group: DM teams of DN work-items, DN a power of two, for BM = DM * TM rows of one slice of K, which begins on STEP.
 // Grid: (blocks * batch, slices). With several slices C is scratch memory, stride_slice elements for each.
+// RESIDENT: work-groups that an SM must have registers for. Told that they are few, CUDA's compiler asks for all loads of an
+// iteration before it waits for one; left alone it saves registers, and has two on their way.
 // Idea: X is read once, with wide loads, whatever else there is: memory is the limit where one side is short. A matrix times a
 // vector is SMALL = 1. Where K is short, its latency is: TN / VEC loads of a row are on their way together, and a team may be as
 // large as a work-group. Rows beyond the last are the last again, not stored.

@@ -1,3 +1,4 @@
-// skinny's rows, with slices of K in clusters
+// C = alpha * Y * op(X) + beta * C as in ../skinny/rows.cl, which has the picture and the preconditions, but the slices of K are the
+// blocks of a cluster and add up in one launch, as ../include/sums_in_cluster.cl says.
 #include "../include/sums_in_cluster.cl"
 #include "../skinny/rows.cl"
