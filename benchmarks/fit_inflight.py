@@ -1,7 +1,8 @@
 """Fit the cost models of in flight, its parts of K included, to recorded times, and test them on products held out.
 
     python benchmarks/fit_inflight.py results/nvidia-h200/inflight.json results/nvidia-h200/deep-and-odd.json \\
-        results/nvidia-h200/tune-check-seed{211,229}.json results/nvidia-h100-80gb-hbm3/tune-check-seed{57,61,263,271}.json
+        results/nvidia-h200/tune-check-seed{211,229}.json results/nvidia-h100-80gb-hbm3/inflight.json \\
+        results/nvidia-h100-80gb-hbm3/tune-check-seed{57,61,281,293}.json
 
 Records are of ``benchmarks/inflight.py --parts time,fit``, ``benchmarks/deep_and_odd.py`` and ``toprung tune --check``. A third
 of the products, by a hash of each, is held out. Each device counts as much as any other, each time of it alike; a soft loss keeps
@@ -29,6 +30,7 @@ from scipy.optimize import least_squares
 from toprung.dispatch.selection import decoded
 from toprung.gemm.desc import GemmDesc
 from toprung.kernels.hopper_inflight import cost
+from toprung.kernels.hopper_inflight.config import tiles
 from toprung.kernels.hopper_inflight_split_k import cost as parts
 from toprung.oracle.problems import problem_of
 
@@ -36,14 +38,14 @@ UNITS = 132
 """SMs of the GPUs that the records are of."""
 MODELS: dict[str, ModuleType] = {"hopper_inflight": cost, "hopper_inflight_split_k": parts}
 NUMBERS: dict[str, tuple[ModuleType, str]] = {
-    **{name: (cost, name) for name in ("COPY", "ALONE", "SPREAD", "PACKED", "AGAIN", "LAUNCH", "MET", "MEET", "PASS")},
+    **{name: (cost, name) for name in ("COPY", "ALONE", "AGAIN", "LAUNCH", "MET", "MEET", "PASS")},
     "ADDING": (parts, "ADDING"),
     "PART": (parts, "PART"),
 }
 """Constants of the models beside ``TIMES`` and ``SHARES``; ``MEMORY_RATE`` is held, and what is imported follows its module."""
 SINGLE = "float32", "float32"
 """Types whose share is 1 by definition."""
-FOLLOW = ("AGAIN", "LAUNCH")
+FOLLOW = ("AGAIN", "ALONE", "LAUNCH")
 """Constants of in flight that the model of parts imports."""
 WORST, SOFT, PULL = 1.6, 0.08, 0.3
 """Times the best of its product from which a time is left out; errors from which they count less; weight of where numbers were."""
@@ -67,6 +69,12 @@ def held_out(product: str) -> bool:
     return int(hashlib.sha256(product.encode()).hexdigest(), 16) % 3 == 0
 
 
+def shares(desc: GemmDesc, config: Any) -> bool:
+    """Return True for a time of before there were long rings, of a block that has an SM to itself now."""
+    alone = None if config.is_alone else cost.with_long_ring(config)
+    return alone is not None and cost.fits(alone, tiles(desc, alone) * getattr(config, "PARTS", 1), UNITS)
+
+
 def of_check(record: dict[str, Any]) -> list[Sample]:
     """Return the medians of the device's seconds."""
     found, device = [], record["environment"]["device"]["name"]
@@ -80,6 +88,8 @@ def of_check(record: dict[str, Any]) -> list[Sample]:
         for candidate, seconds in medians.items():
             if candidate.kernel in MODELS and seconds < WORST * min(medians.values()):
                 assert isinstance(desc, GemmDesc)
+                if shares(desc, candidate.config):
+                    continue
                 tested = held_out(str(shape["problem"]))
                 found.append(Sample(device, candidate.kernel, desc, candidate.config, seconds, tested))
     return found

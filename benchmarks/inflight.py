@@ -31,7 +31,7 @@ from toprung.gemm.desc import GemmDesc
 from toprung.kernels.build import kernel_of
 from toprung.kernels.hopper_fp32x.family import FAMILY as BEFOREHAND
 from toprung.kernels.hopper_inflight.config import InflightConfig, aligned, product_source
-from toprung.kernels.hopper_inflight.cost import STAGES, configs
+from toprung.kernels.hopper_inflight.cost import RINGS, configs
 from toprung.kernels.hopper_inflight.family import FAMILY
 from toprung.kernels.launch import launches_of
 from toprung.lab.harness import results
@@ -113,9 +113,8 @@ def started(session: Any, family: Any, desc: GemmDesc, config: Any) -> Callable[
 
 
 def blocks() -> Iterator[InflightConfig]:
-    for (consumers, cols), stages in STAGES.items():
-        for slices in (1, 2, 8, 16):
-            yield InflightConfig(consumers, cols, stages, SLICES=slices)
+    for ring, slices in itertools.product(RINGS, (1, 2, 8, 16)):
+        yield InflightConfig(*ring, SLICES=slices)
 
 
 def layouts() -> Iterator[tuple[str, int]]:

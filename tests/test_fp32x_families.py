@@ -17,7 +17,7 @@ from toprung.dispatch import ranking
 from toprung.dispatch.select import select
 from toprung.gemm.desc import GemmDesc
 from toprung.kernels.hopper_fp32x.family import FAMILY as BEFOREHAND
-from toprung.kernels.hopper_inflight.config import InflightConfig
+from toprung.kernels.hopper_inflight.config import InflightConfig, tiles
 from toprung.kernels.hopper_inflight.cost import CLUSTERED, at_once, configs, seconds
 from toprung.kernels.hopper_inflight.family import FAMILY as IN_FLIGHT
 from toprung.kernels.hopper_inflight_split_k import cost as in_parts
@@ -174,10 +174,25 @@ def test_more_work_takes_no_less_time(desc: Any) -> None:
         assert config.SLICES in CLUSTERED and at_once(config, 132) % config.SLICES == 0
 
 
+@pytest.mark.parametrize("units", [114, 132])
+@pytest.mark.parametrize("desc", [gemm(512, 512, 512), gemm(64, 448, 8192), gemm(43, 204, 72848), batch(16, 36, 300, 268)], ids=str)
+def test_no_two_blocks_share_an_sm_where_each_can_have_one(desc: Any, units: int) -> None:
+    """The ring is so long then that a second one does not fit; a cluster of 16 needs as many SMs in one GPC for that."""
+    found = [c for c in configs(desc, units) if c.most > 1]
+    for config in found:
+        blocks = tiles(desc, config) * config.SLICES
+        room = blocks <= int(units * CLUSTERED[config.SLICES]) // config.SLICES * config.SLICES
+        assert config.is_alone == (room and (units == 132 or config.SLICES <= 8)), config
+        assert (config.shared_bytes > 113 * 1024) == config.is_alone and not config.refused()
+    assert any(c.is_alone for c in found)
+    assert {c.registers for c in found if c.BN == 64} == {InflightConfig(1, 64, 5).registers}, "the text is the same"
+
+
 def test_clusters_are_weighed_while_there_is_room() -> None:
     slices = {c.SLICES for c in configs(gemm(64, 256, 7168, "NT"), 132)}
     assert slices == {1, 2, 4, 8, 16}
-    assert max(c.SLICES for c in configs(gemm(64, 256, 7168, "NT"), 132) if c.resident == 1) == 8
+    for units, most in ((132, 16), (114, 8)):
+        assert max(c.SLICES for c in configs(gemm(64, 256, 7168, "NT"), units) if c.resident == 1) == most
     assert {c.SLICES for c in configs(gemm(4096, 4096, 4096), 132)} == {1}
     ours, plain = ranking.against_fp32(H200, gemm(256, 256, 7168, "NT"), IN_FLIGHT)
     assert ours < plain

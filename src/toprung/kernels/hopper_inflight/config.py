@@ -56,9 +56,14 @@ class InflightConfig(KernelConfig):
         return 64 * self.CONSUMERS
 
     @property
-    def resident(self) -> int:
-        """Blocks that an SM runs at once."""
+    def most(self) -> int:
+        """Blocks that an SM has registers for."""
         return 3 - self.CONSUMERS
+
+    @property
+    def resident(self) -> int:
+        """Blocks that an SM runs at once: registers decide, or a ring so long that there is room for one."""
+        return max(1, min(self.most, (SHARED_BYTES + 1024) // (self.shared_bytes + 1024)))
 
     @property
     def threads(self) -> int:
@@ -80,7 +85,7 @@ class InflightConfig(KernelConfig):
     @property
     def registers(self) -> tuple[int, int, int]:
         """Registers of a thread that copies, that splits, and of a consumer: all that the launch gave, shared out anew."""
-        each = REGISTERS // (self.threads * self.resident) // 8 * 8 * (self.CONSUMERS + 2)
+        each = REGISTERS // (self.threads * self.most) // 8 * 8 * (self.CONSUMERS + 2)
         copier, splitter = 40, {128: 88, 64: 72, 32: 56}[self.BN]
         return copier, splitter, (each - copier - splitter) // self.CONSUMERS // 8 * 8
 
@@ -94,7 +99,7 @@ class InflightConfig(KernelConfig):
         copier, splitter, consumer = self.registers
         return {
             "ARCH_SPECIFIC": 1, "CONSUMERS": self.CONSUMERS, "BN": self.BN, "STAGES": self.STAGES, "GROUP": self.GROUP,
-            "SLICES": self.SLICES, "RESIDENT": self.resident, "COPIER_REGISTERS": copier, "SPLITTER_REGISTERS": splitter,
+            "SLICES": self.SLICES, "RESIDENT": self.most, "COPIER_REGISTERS": copier, "SPLITTER_REGISTERS": splitter,
             "CONSUMER_REGISTERS": consumer, "TRANS_A": int(trans_a), "TRANS_B": int(trans_b), "ALIGN_A": align_a,
             "ALIGN_B": align_b, "SPARE_BYTES": self.spare_bytes, "SPIN_LIMIT": SPIN_LIMIT,
             DYNAMIC_SHARED: self.shared_bytes,
@@ -108,8 +113,9 @@ class InflightConfig(KernelConfig):
             return f"1, 2, 4, 8 or 16 blocks share a tile, and 1 to {LARGEST_GROUP} rows of tiles are walked together, not {self}"
         if self.STAGES < 3:
             return "one stage of the ring is filled and one split while a third is multiplied"
-        if (used := self.resident * (self.shared_bytes + 1024)) > SHARED_BYTES + 1024:
-            return f"{self.STAGES} stages of {self.BM}×{self.BN} take {used:,} bytes of shared memory; there are {SHARED_BYTES:,}"
+        if self.shared_bytes > SHARED_BYTES:
+            used = f"{self.shared_bytes:,} bytes of shared memory"
+            return f"{self.STAGES} stages of {self.BM}×{self.BN} take {used}; there are {SHARED_BYTES:,}"
         return ""
 
     def encode(self) -> dict[str, dict[str, int]]:
@@ -128,8 +134,14 @@ class InflightConfig(KernelConfig):
             raise ValueError(reason)
         return found
 
+    @property
+    def is_alone(self) -> bool:
+        """Whether its ring leaves no room for a second block, for which an SM has registers."""
+        return self.resident < self.most
+
     def __str__(self) -> str:
-        return f"{self.BM}x{self.BN}x{CHUNK}" + f" in {self.SLICES} slices of K" * (self.SLICES > 1)
+        alone = " alone on an SM" * self.is_alone
+        return f"{self.BM}x{self.BN}x{CHUNK}{alone}" + f" in {self.SLICES} slices of K" * (self.SLICES > 1)
 
 
 def aligned(desc: GemmDesc) -> tuple[int, int]:

@@ -46,13 +46,15 @@ from toprung.kernels.hopper_inflight.config import (
     tiles,
     types,
 )
-from toprung.kernels.hopper_inflight.cost import STAGES, configs, seconds, share
+from toprung.kernels.hopper_inflight.cost import LONG, RINGS, configs, seconds, share
 from toprung.kernels.hopper_inflight.group import InflightGroup
 
 SHALLOWEST, DEEPEST = 64, 1 << 20
 """The promise holds from this K on; K up to which chunks are counted with 31 bits whatever the tiles."""
 
-SPACE = {"CONSUMERS": (2, 1), "BN": (128, 64, 32), "STAGES": (4, 6, 8, 5, 3), "GROUP": (8, 16, 4, 1), "SLICES": CLUSTERS}
+SPACE = {
+    "CONSUMERS": (2, 1), "BN": (128, 64, 32), "STAGES": (4, 6, 8, 5, 3, *LONG.values()), "GROUP": (8, 16, 4, 1), "SLICES": CLUSTERS,
+}  # fmt: skip
 """See ``InflightConfig``."""
 
 
@@ -218,10 +220,10 @@ class HopperInflight(KernelFamily):
         return {name: getattr(config, name) for name in SPACE}
 
     def starts(self, device: Device, desc: Desc) -> Iterator[Point]:
-        """Yield every block that is weighed, with the ring that fits, in all clusters."""
+        """Yield every block that is weighed, with the rings that it has, in all clusters."""
         assert isinstance(desc, GemmDesc)
-        for (consumers, cols), slices in itertools.product(STAGES, CLUSTERS):
-            yield {"CONSUMERS": consumers, "BN": cols, "STAGES": STAGES[consumers, cols], "GROUP": 8, "SLICES": slices}
+        for (consumers, cols, stages), slices in itertools.product(RINGS, CLUSTERS):
+            yield {"CONSUMERS": consumers, "BN": cols, "STAGES": stages, "GROUP": 8, "SLICES": slices}
 
 
 FAMILY = HopperInflight()

@@ -55,7 +55,7 @@ class PartsConfig(InflightConfig):
         return found
 
     def __str__(self) -> str:
-        return f"{self.BM}x{self.BN}x{CHUNK} in {self.PARTS} parts of K"
+        return f"{super().__str__()} in {self.PARTS} parts of K"
 
 
 def parts_source(config: PartsConfig, desc: GemmDesc) -> Source:

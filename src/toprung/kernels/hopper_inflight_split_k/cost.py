@@ -9,13 +9,13 @@ from toprung.kernels.hopper import ceil
 from toprung.kernels.hopper_fp32x.cost import REDUCE_RATE
 from toprung.kernels.hopper_fp32x.sizes import padded
 from toprung.kernels.hopper_inflight.config import CHUNK, InflightConfig, aligned, tiles
-from toprung.kernels.hopper_inflight.cost import AGAIN, LAUNCH, MEMORY_RATE, STAGES, crowding, times
+from toprung.kernels.hopper_inflight.cost import AGAIN, ALONE, LAUNCH, MEMORY_RATE, RINGS, times
 from toprung.kernels.hopper_inflight_split_k.config import PartsConfig
 from toprung.kernels.split_k import whole_slices
 
 SHORTEST = 256
 """Least K of a part: below, a tile's beginning and end are most of its time."""
-ADDING, PART = 1.76e-6, 0.146e-6
+ADDING, PART = 1.84e-6, 0.148e-6
 """Seconds of the launch that adds results up, and of each part, beyond what their bytes take.
 
 Fitted with in flight's own by ``benchmarks/fit_inflight.py``. Why a part takes that is not known: adding 128 takes 2 µs more than
@@ -23,7 +23,8 @@ adding two (``results/nvidia-h200/split-k.json``)."""
 
 
 def configs(desc: GemmDesc, units: int) -> list[PartsConfig]:
-    """Return what is weighed: each block, with parts of K that give the SMs as many blocks as they can have, or twice as many.
+    """Return what is weighed: each block, with parts of K that give the SMs as many blocks as they can have, or twice as many, and
+    with a long ring parts that give each SM one.
 
     Their results take no more memory than the operands. There are none for batches, which have blocks enough.
     """
@@ -31,11 +32,12 @@ def configs(desc: GemmDesc, units: int) -> list[PartsConfig]:
     if desc.batch > 1:
         return found
     most = min(desc.K // SHORTEST, desc.K * (desc.M + desc.N) // (desc.M * padded(desc.N)))
-    for (consumers, cols), stages in STAGES.items():
-        whole = InflightConfig(consumers, cols, stages)
-        counts = {min(turns * whole.resident * units // tiles(desc, whole), most) for turns in (1, 2)}
+    for ring in RINGS:
+        whole = InflightConfig(*ring)
+        turns = (1,) if whole.is_alone else (1, 2)
+        counts = {min(n * whole.resident * units // tiles(desc, whole), most) for n in turns}
         parts = {whole_slices(desc.K, CHUNK, count) for count in counts if count > 1}
-        found += [PartsConfig(consumers, cols, stages, PARTS=count) for count in sorted(parts) if count > 1]
+        found += [PartsConfig(*ring, PARTS=count) for count in sorted(parts) if count > 1]
     return found
 
 
@@ -45,7 +47,7 @@ def seconds(desc: GemmDesc, config: PartsConfig, units: int) -> float:
     blocks = tiles(desc, config) * config.PARTS
     turns = ceil(blocks, config.resident * units)
     work = turns * (config.depth(desc.K) // CHUNK) * chunk + tile * (1 + AGAIN * (turns - 1))
-    work *= crowding(config, blocks, units)
+    work *= ALONE if config.is_alone else 1.0
     results = 4 * config.PARTS * desc.M * desc.N
     moved = (desc.bytes_read + results) / MEMORY_RATE
     return LAUNCH + math.hypot(work, moved) + ADDING + PART * config.PARTS + (results + 4 * desc.M * desc.N) / REDUCE_RATE
