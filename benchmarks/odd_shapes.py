@@ -1,6 +1,6 @@
 """Time plain fp32 on odd shapes: cuBLAS, what toprung takes by itself, and the candidates of its own that it passed over.
 
-    python benchmarks/odd_shapes.py results/nvidia-h200/odd-shapes.json [--shapes 413x732x61981,100*99x101x103]
+    python benchmarks/odd_shapes.py results/nvidia-h200/odd-shapes.json [--shapes 413x732x61981,100*99x101x103,TT:1405x399x71663]
 
 Each arm is held against float64 first. Then arms take turns as CUDA graphs, which leave out what the host does. The table has µs
 of a product, medians, cuBLAS's time over that of each arm, and Frobenius errors over cuBLAS's: the default may be slower than the
@@ -42,30 +42,29 @@ SHAPES = (
     "1023x1025x1027,999x4001x333,8191x129x1023,3520x11229x59,4096x100x4096,600x600x3000,130x130x100000"
 )
 FIRST, VARIED = 4, 2
-"""Candidates of the ranking, and variants of ``hopper_sgemm``, that are timed."""
+"""Candidates of the ranking, and variants of ``hopper_sgemm`` with and without copies, that are timed."""
 ROUNDS, BURST, LIMIT = 7, 3e-3, 5e-6
 """Samples of each arm; seconds of a sample; the largest error, in norms."""
 
-Shape = tuple[int, int, int, int]
+Shape = tuple[int, int, int, int, str]
 Arm = Callable[[], Any]
 
 
 def parsed(text: str) -> list[Shape]:
-    """Return batch, M, N and K of each product."""
+    """Return batch, M, N, K and layout of each product."""
     found = []
     for one in text.split(","):
-        batch, _, sizes = one.rpartition("*")
+        trans, _, rest = one.rpartition(":")
+        batch, _, sizes = rest.rpartition("*")
         m, n, k = map(int, sizes.split("x"))
-        found.append((int(batch or 1), m, n, k))
+        found.append((int(batch or 1), m, n, k, trans or "NN"))
     return found
 
 
 def desc_of(shape: Shape) -> GemmDesc:
-    batch, m, n, k = shape
+    batch, m, n, k, trans = shape
     strides = (m * k, k * n, m * n) if batch > 1 else (0, 0, 0)
-    return GemmDesc(
-        m, n, k, batch, stride_a=strides[0], stride_b=strides[1], stride_c=strides[2], align_a=4, align_b=4, align_c=4,
-    )  # fmt: skip
+    return GemmDesc(m, n, k, batch, trans[0] == "T", trans[1] == "T", 0, 0, 0, *strides, 4, 4, 4)
 
 
 def candidates(device: Device, desc: GemmDesc) -> list[Candidate]:
@@ -74,7 +73,7 @@ def candidates(device: Device, desc: GemmDesc) -> list[Candidate]:
     sgemm = family("hopper_sgemm")
     if not sgemm.supports(device, desc):
         fit = sorted((v for v in VARIANTS if not cost.unfit(desc, v)), key=lambda v: cost.predicted(desc, device.compute_units, v))
-        found += [Candidate(sgemm, v) for v in fit[:VARIED]]
+        found += [Candidate(sgemm, v) for copy in (0, 1) for v in [v for v in fit if v.COPY == copy][:VARIED]]
     return list(dict.fromkeys(found))
 
 
@@ -120,11 +119,13 @@ def own_run(session: Session, desc: GemmDesc, candidate: Candidate, tensors: tup
 
 def measured(session: Session, shape: Shape, desc: GemmDesc, some: list[Candidate]) -> dict[str, Any]:
     """Return errors and samples of every arm; an arm that is wrong has no samples."""
-    batch, m, n, k = shape
+    batch, m, n, k, trans = shape
     generator = torch.Generator("cuda").manual_seed(m + n + k)
-    a, b = (torch.rand(batch, *size, device="cuda", generator=generator) - 0.5 for size in ((m, k), (k, n)))
+    stored = [size[::-1] if t == "T" else size for t, size in zip(trans, ((m, k), (k, n)), strict=True)]
+    a, b = (torch.rand(batch, *size, device="cuda", generator=generator) - 0.5 for size in stored)
     out = torch.empty(batch, m, n, device="cuda")
-    x, y, z = (a, b, out) if batch > 1 else (a[0], b[0], out[0])
+    x, y = (one.mT if t == "T" else one for t, one in zip(trans, (a, b), strict=True))
+    x, y, z = (x, y, out) if batch > 1 else (x[0], y[0], out[0])
     exact = x.double() @ y.double()
     theirs = torch.bmm if batch > 1 else torch.mm
     arms: dict[str, Callable[[], Arm]] = {
@@ -171,11 +172,11 @@ def measured(session: Session, shape: Shape, desc: GemmDesc, some: list[Candidat
 
 def table(rows: list[dict[str, Any]]) -> None:
     for row in rows:
-        batch, m, n, k = row["shape"]
+        batch, m, n, k, trans = row["shape"]
         found = {name: 1e6 * statistics.median(samples) for name, samples in row["seconds"].items()}
         theirs, error = found.get("cublas", math.nan), row["error"]["cublas"]
         print(
-            f"{f'{batch}*' * (batch > 1)}{m}x{n}x{k}: cuBLAS {theirs:.1f} µs, error {error:.1e}"
+            f"{f'{trans}:' * (trans != 'NN')}{f'{batch}*' * (batch > 1)}{m}x{n}x{k}: cuBLAS {theirs:.1f} µs, error {error:.1e}"
             + f" WRONG {row['wrong']}" * bool(row["wrong"])
         )
         for name in sorted(found, key=found.__getitem__):

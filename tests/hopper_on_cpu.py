@@ -53,6 +53,10 @@ def translated(source: Source, shim: Path = SHIM, begin: str = "epilogue.cuh", g
     split = re.search(r"define SPLIT_PARAMETERS (,.+)\n", text)
     if split:
         kernel = kernel.replace(" SPLIT_PARAMETERS", split[1] if source.defines.get("B_TYPE") == PRESPLIT else "")
+    copied = re.search(r"define COPIED_PARAMETERS (,.+)\n", text)
+    if copied:
+        some = source.defines.get("COPY_A") or source.defines.get("COPY_B")
+        kernel = kernel.replace("COPIED_PARAMETERS", copied[1] if some else "")
     parameters = re.search(rf"\b{source.kernel}\(([^)]*)\) \{{", kernel)
     assert parameters
     kinds = [re.sub(r"\w+$", "", p.replace("__grid_constant__", "").strip()).strip() for p in parameters[1].split(",")]

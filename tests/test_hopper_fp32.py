@@ -8,6 +8,7 @@ import itertools
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,7 @@ from toprung.kernels.hopper_sgemm.config import (
     CHAIN,
     FOLDER,
     SHORT_CHAIN,
+    UNCOPIED,
     VARIANTS,
     SgemmConfig,
     lay_source,
@@ -38,13 +40,18 @@ from toprung.kernels.hopper_sgemm.config import (
     ring,
 )
 from toprung.kernels.hopper_sgemm.cost import (
+    COPYING,
+    SLOW_COPYING,
     Schedule,
     chain_of,
+    copied,
+    copying,
     schedule,
     schedules,
     select_variant,
     supported,
     tiles_of,
+    unfit,
 )
 from toprung.kernels.hopper_sgemm.launches import panels, workspace_bytes
 from toprung.kernels.record import kernel_source
@@ -60,7 +67,7 @@ CYCLES, SHARE = 1.2, 0.93
 CACHE = 32 << 10
 """Bytes of instructions that a loop may have."""
 RUNGS = ladder("hopper_fp32").rungs
-QUICK = (VARIANTS[0],)
+QUICK = (UNCOPIED[0],)
 
 
 def device() -> Any:
@@ -89,7 +96,7 @@ def judged(code: MachineCode, own_bytes: int = 0, spills: int = 0) -> None:
     assert not any(kind.startswith(("STG", "LDG", "STS", "BAR", "STL", "LDL")) for kind in code.loop.counts)
 
 
-@each(VARIANTS)
+@each(UNCOPIED)
 def test_the_loop_is_multiply_adds(variant: SgemmConfig) -> None:
     code = compiled(variant)
     judged(code, 512 * variant.TURN_A)  # where the ring leaves no room for the sums of a chain's links
@@ -98,7 +105,7 @@ def test_the_loop_is_multiply_adds(variant: SgemmConfig) -> None:
     assert variant.refused() == "" and variant.threads == 384
 
 
-@each(VARIANTS)
+@each(UNCOPIED)
 def test_what_adds_to_c_waits_for_several_rows_at_once(variant: SgemmConfig) -> None:
     code = inspect_source(product_source(variant, ROWS=ADDED_ROWS), "sm_90")
     judged(code, 512 * variant.TURN_A, spills=8)  # two registers, outside of the loop
@@ -125,7 +132,7 @@ def loop_begin(source: Source) -> int:
     return min(loops)[1]
 
 
-@each([v for v in VARIANTS if not v.TURN_A])
+@each([v for v in UNCOPIED if not v.TURN_A])
 def test_a_narrow_c_leaves_the_loop_as_it_is(variant: SgemmConfig) -> None:
     """The loop keeps its place in a line of 128 bytes, too, which the instructions in front of it see to."""
     sources = [product_source(variant, **more) for more in ({"NARROW_C": 1}, {})]
@@ -134,6 +141,40 @@ def test_a_narrow_c_leaves_the_loop_as_it_is(variant: SgemmConfig) -> None:
     assert narrow.loop.counts["FFMA"] == base.loop.counts["FFMA"] and narrow.loop.instructions <= base.loop.instructions + 4
     assert loop_begin(sources[0]) % 128 == loop_begin(sources[1]) % 128
     assert narrow.counts["STG.32"] < base.counts["STG.32"] / 2, "a row at a time, in a loop"
+
+
+COPIES = ((1, 2), (2, 1), (2, 2), (1, 1), (1, 0), (0, 1), (2, 0), (0, 2))
+
+
+@pytest.mark.parametrize(
+    ("variant", "how"),
+    [
+        pytest.param(v, how, id=f"{v.text} {how}", marks=[pytest.mark.slow] * ((v, how) != (replace(UNCOPIED[0], COPY=1), (1, 2))))
+        for v in VARIANTS
+        for how in COPIES
+        if v.COPY
+    ],
+)
+def test_copies_are_the_producer_s_and_leave_the_loop_as_it_is(variant: SgemmConfig, how: tuple[int, int]) -> None:
+    """A thread asks for each float of its own once, with all of them in the text twice: whole stages, and the last one."""
+    code = inspect_source(product_source(variant, COPY_A=how[0], COPY_B=how[1]), "sm_90")
+    judged(code)
+    assert code.loop.counts["FFMA"] == variant.BK * 128 and code.loop.counts["LDS.128"] == variant.BK * 6
+    floats = sum(side * variant.BK for side, one in zip((variant.BM, variant.BN), how, strict=True) if one)
+    assert code.counts["LDGSTS"] == 2 * floats // 128
+
+
+def test_a_copy_is_weighed_where_a_pass_takes_long() -> None:
+    """A deep K under a small C, with rows that begin anywhere; not where K runs along memory in many rows or on 16 bytes."""
+    assert select_variant(aligned(1405, 399, 71663), 132) == replace(SgemmConfig(), COPY=1)
+    assert not select_variant(aligned(2049, 2049, 2049), 132).COPY
+    assert not select_variant(aligned(1404, 400, 71664), 132).COPY
+    wide, high = (replace(SgemmConfig(*block), COPY=1) for block in ((128, 256), (256, 128)))
+    turned = aligned(1405, 399, 71663, 1, True, True)
+    assert copied(turned, wide) == (2, 1) and copied(aligned(1405, 399, 71663), wide) == (1, 2)
+    assert copying(turned, wide) == SLOW_COPYING and copying(turned, high) == 1 + COPYING
+    assert copying(aligned(1405, 399, 71664), wide) == SLOW_COPYING
+    assert unfit(aligned(128, 256, 64, 1, True), wide) and copied(aligned(128, 256, 64, 1, True), wide) == (0, 0)
 
 
 @pytest.mark.parametrize("one", [pytest.param(r, id=str(r), marks=[pytest.mark.slow] * (r.number in (2, 3, 5))) for r in RUNGS])
@@ -151,7 +192,7 @@ def loads_in_a_row(source: Source) -> int:
     return sum(kind == "LDS.128" and "LDS.128" in kinds[i + 1 : i + 4] for i, kind in enumerate(kinds))
 
 
-@each((*VARIANTS, SgemmConfig(BK=16, STAGES=5, WAIT_AT=8)))
+@each((*UNCOPIED, SgemmConfig(BK=16, STAGES=5, WAIT_AT=8)))
 def test_loads_in_order_are_loads_apart(variant: SgemmConfig) -> None:
     """But for a few; the compiler's own order has dozens in a row, here and there."""
     device()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +137,55 @@ def test_a_turned_in_flight(folder: Folder, bm: int) -> None:
         return
     plan = product(folder, bm + 8, AREA // bm + 4, 52, "NN", variant=variant)
     assert plan.launches == 1
+
+
+COPYING = replace(TINY, COPY=1)
+
+
+@pytest.mark.parametrize("trans", ["NN", "TT", *(pytest.param(t, marks=pytest.mark.slow) for t in ("NT", "TN"))])
+def test_operands_are_copied_where_they_lie(folder: Folder, trans: str) -> None:
+    """Rows begin anywhere, tiles and stages have edges, links of a chain and parts of tiles; padding is NaN and goes nowhere."""
+    plan = product(folder, 133, 261, 99, trans, alpha=0.5, beta=-1.0, pad=(1, 2, 1), skip=(1, 3), variant=COPYING, LINK=2)
+    assert plan.launches == 1 and plan.workspace_bytes < 4 * 4 * 128 * 256 + 1024, "nothing is laid out"
+    assert plan.kernel(False).defines["COPY_A"] == 1 + (trans[0] == "T")  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("trans", ["NN", pytest.param("TT", marks=pytest.mark.slow)])
+def test_one_operand_is_copied_and_the_copy_engine_fetches_the_other(folder: Folder, trans: str) -> None:
+    plan = product(folder, 132, 260, 50, trans, variant=COPYING)
+    found = plan.kernel(False).defines  # type: ignore[attr-defined]
+    assert (found["COPY_A"], found["COPY_B"]) == {"NN": (1, 0), "TT": (0, 1)}[trans]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", [(512, 64), (256, 128), (64, 512)])
+@pytest.mark.parametrize("trans", ["NN", "TT"])
+def test_block_shapes_copy_their_panels(folder: Folder, shape: tuple[int, int], trans: str) -> None:
+    for k in (1, 59):
+        product(folder, shape[0] + 3, shape[1] + 5, k, trans, variant=SgemmConfig(*shape, BK=10, STAGES=2, WAIT_AT=5, COPY=1))
+
+
+PLANTS = [
+    ("line + k < some", "line + k <= some"),  # one of K too many, which is NaN
+    ("left = rows - first - row", "left = rows - first - row - 1"),
+    ("t / 32 * WIDE + t % WIDE", "t / 32 * WIDE + t % (WIDE - 1)"),
+    ("from += ALONG ? BK : BK * ld", "from += BK"),
+    ("row / PANEL * (BK * PANEL)", "row / PANEL * BK"),
+]
+
+
+@pytest.mark.parametrize(("good", "bad"), [pytest.param(*p, marks=[pytest.mark.slow] * (i > 0)) for i, p in enumerate(PLANTS)])
+def test_a_planted_bug_of_copies_is_found(folder: Folder, monkeypatch: pytest.MonkeyPatch, good: str, bad: str) -> None:
+    def planted(session: Any, source: Source) -> Source:
+        assert good in source.text
+        return replace(source, text=source.text.replace(good, bad))
+
+    monkeypatch.setattr(launches, "kernel_of", planted)
+    wide = SgemmConfig(512, 64, BK=10, STAGES=2, WAIT_AT=5, COPY=1)
+    with pytest.raises(AssertionError):
+        product(folder, 133, 261, 33, "NN", pad=(1, 2, 1), variant=COPYING)
+        product(folder, 261, 69, 33, "TT", pad=(3, 2, 1), variant=wide)
+        product(folder, 500, 69, 33, "NN", pad=(1, 2, 1), variant=wide)
 
 
 def test_more_tiles_than_blocks(folder: Folder) -> None:

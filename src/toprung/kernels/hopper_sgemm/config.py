@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from toprung.backends.base import DYNAMIC_SHARED, Source
@@ -42,6 +42,7 @@ class SgemmConfig(KernelConfig):
     WAIT_AT : the k in a stage before which the next stage is waited for
     GROUP : rows of tiles that are walked together
     TURN_A : 1: A is stored M×K, on 16 bytes, and turned in shared memory stage by stage, not by a pass beforehand
+    COPY : 1: operands that the copy engine cannot fetch are copied into the ring by threads, not laid out by a pass beforehand
     """
 
     BM: int = 128
@@ -51,6 +52,7 @@ class SgemmConfig(KernelConfig):
     WAIT_AT: int = 7
     GROUP: int = 8
     TURN_A: int = 0
+    COPY: int = 0
 
     @property
     def shared_bytes(self) -> int:
@@ -84,14 +86,16 @@ class SgemmConfig(KernelConfig):
         return self.BM * self.BN // 128 + 128
 
     def encode(self) -> dict[str, dict[str, int]]:
-        """Return the tile, and the parameters that no tile has."""
-        return {"tile": self.tile.given(), "options": {"GROUP": self.GROUP, "TURN_A": self.TURN_A, "WAIT_AT": self.WAIT_AT}}
+        """Return the tile, and the parameters that no tile has; ``COPY`` where it is 1."""
+        options = {"GROUP": self.GROUP, "TURN_A": self.TURN_A, "WAIT_AT": self.WAIT_AT}
+        return {"tile": self.tile.given(), "options": options | ({"COPY": self.COPY} if self.COPY else {})}
 
     @classmethod
     def decode(cls, tile: Mapping[str, int], options: Mapping[str, int]) -> SgemmConfig:
         """Return the inverse of ``encode``; ValueError for anything else, or for a kernel that is not built."""
         try:
-            made = cls(tile["BM"], tile["BN"], tile["BK"], tile["STAGES"], options["WAIT_AT"], options["GROUP"], options["TURN_A"])
+            block = tile["BM"], tile["BN"], tile["BK"], tile["STAGES"]
+            made = cls(*block, options["WAIT_AT"], options["GROUP"], options["TURN_A"], options.get("COPY", 0))
         except KeyError:
             raise ValueError(
                 "hopper_sgemm needs a tile with BM, BN, BK and STAGES, and options GROUP, TURN_A and WAIT_AT"
@@ -120,6 +124,8 @@ class SgemmConfig(KernelConfig):
             return "what turns A meets no bank of shared memory twice where a stage is 12 deep, and only there"
         if self.TURN_A and self.BM % 128:
             return "what turns A takes 128 rows at a time"
+        if self.COPY not in (0, 1) or (self.COPY and self.TURN_A):
+            return "operands are copied, or A is turned"
         return "a ring has two stages at least" if self.STAGES < 2 else ""
 
     def defines(self, **more: int) -> dict[str, int]:
@@ -127,12 +133,14 @@ class SgemmConfig(KernelConfig):
         pads = NARROW_PADS if more.get("NARROW_C") else ADDING_PADS if more.get("ROWS") else PADS
         pad = pads.get((self.BM, self.BK), 0)
         chain = {"LINK": self.link, "HELD": self.held}
-        return {"ARCH_SPECIFIC": 1, "IN_ORDER": 1, "APART": 1, "PAD": pad, **chain, **asdict(self), **more}
+        own = {name: n for name, n in asdict(self).items() if name != "COPY"}  # which operands are copied follows the product
+        return {"ARCH_SPECIFIC": 1, "IN_ORDER": 1, "APART": 1, "PAD": pad, **chain, **own, **more}
 
     @property
     def text(self) -> str:
         """All parameters in one word each; the variant itself prints as its tile, as receipts have it."""
-        return f"{self.BM}x{self.BN}x{self.BK} S{self.STAGES} W{self.WAIT_AT} G{self.GROUP}" + " turns A" * self.TURN_A
+        more = " turns A" * self.TURN_A + " copies" * self.COPY
+        return f"{self.BM}x{self.BN}x{self.BK} S{self.STAGES} W{self.WAIT_AT} G{self.GROUP}{more}"
 
     def __str__(self) -> str:
         return str(self.tile)
@@ -148,7 +156,7 @@ NARROW_PADS = {(64, 14): 2, (128, 14): 3, (128, 10): 3, (256, 14): 6, (512, 14):
 ADDED_ROWS = 2
 """Rows of C that this kernel fetches together. Its loop takes up to a hundredth longer than that of the kernel that only writes."""
 FIRST = SgemmConfig()
-VARIANTS = (
+UNCOPIED = (
     FIRST,
     SgemmConfig(256, 128),
     SgemmConfig(512, 64, STAGES=3, GROUP=4),
@@ -156,13 +164,17 @@ VARIANTS = (
     SgemmConfig(512, 64, BK=12, STAGES=4, WAIT_AT=11, GROUP=4, TURN_A=1),
     SgemmConfig(BK=10, STAGES=6, WAIT_AT=5, GROUP=16),
 )
-"""Block shapes that are weighed; and shorter stages, of which a short K leaves less empty."""
+VARIANTS = (*UNCOPIED, *(replace(v, COPY=1) for v in UNCOPIED if not v.TURN_A))
+"""Block shapes that are weighed; and shorter stages, of which a short K leaves less empty. Each with what the
+copy engine cannot fetch laid out first, or copied."""
 
 
 def product_source(variant: SgemmConfig, **more: int) -> Source:
-    """Return the product's kernel."""
-    headers = "../include/hopper.cuh", "../include/epilogue.cuh", "ffma.cuh", "share.cuh", "turn.cuh"
-    text = "".join(f'#include "{name}"\n' for name in (*headers, "ffma.cu"))
+    """Return the product's kernel; ``more``: macros, as ``COPY_A`` and ``COPY_B`` for operands that are copied."""
+    copies = bool(more.get("COPY_A") or more.get("COPY_B"))
+    headers = ["../include/hopper.cuh", *["../include/hopper_rs.cuh"] * copies, "../include/epilogue.cuh"]
+    headers += ["ffma.cuh", "share.cuh", "turn.cuh", *["copies.cuh"] * copies, "ffma.cu"]
+    text = "".join(f'#include "{name}"\n' for name in headers)
     defines = {**variant.defines(**more), DYNAMIC_SHARED: variant.shared_bytes}
     title = f"hopper_sgemm_{variant.BM}x{variant.BN}x{variant.BK}"
     return Source("hopper_sgemm/ffma", with_includes(text, FOLDER), "ffma", defines, "cuda", title=title)

@@ -23,8 +23,8 @@ TILE = 2e-6
 """Seconds in which an SM writes a tile."""
 PART = 3e-6
 """Seconds in which it adds a part that another left."""
-LAY_RATE = 4e12
-"""Bytes a second of the layout pass, what it reads and what it writes."""
+LAY_RATE = 3.3e12
+"""Bytes a second of the layout pass, what it reads and what it writes: between an H100's 2.6e12 and an H200's 4e12."""
 LAY_START = 4e-6
 """Seconds of the layout pass's launch."""
 BROAD = 32
@@ -34,6 +34,10 @@ MEMORY_RATE = 4e12
 """Bytes a second of memory."""
 TURNING = 1.1
 """Times as long as without: a product that turns A."""
+COPYING, SLOW_COPYING, COPIED_ROWS = 0.11, 1.5, 128
+"""Share by which a product takes longer whose threads copy both operands of 128×256 into the ring, others by their rows of a stage;
+times as long where K runs along memory and a stage has more than so many rows, or they begin on 16 bytes, most often at a power of
+two (``odd-shapes-copies.json`` of results/nvidia-h100-80gb-hbm3)."""
 SHORTER = 1.02
 """Times as long as with stages of 14: a product with stages of 10, which waits oftener. 1.005 to 1.012 where K is long, by the
 checks of the promise (``tune-check*.json`` of results/nvidia-h200); a little more, so that they are for what they clearly save."""
@@ -124,9 +128,11 @@ def select_variant(desc: GemmDesc, units: int) -> SgemmConfig:
 def predicted(desc: GemmDesc, units: int, variant: SgemmConfig | None = None) -> float:
     """Return the predicted seconds of a product, the layout pass included."""
     variant = variant or select_variant(desc, units)
-    laid = 8.0 * desc.K * ((0 if direct_a(desc, variant) else desc.M) + (0 if direct_b(desc) else desc.N))
-    time = product_time(desc, variant, units) * (TURNING if variant.TURN_A else SHORTER if variant.BK < FIRST.BK else 1.0)
-    return time + (LAY_START + laid / LAY_RATE if laid else 0.0)
+    lay_a, lay_b = laid_out(desc, variant)
+    moved = 8.0 * desc.K * (lay_a * desc.M + lay_b * desc.N)
+    slower = TURNING if variant.TURN_A else SHORTER if variant.BK < FIRST.BK else 1.0
+    time = product_time(desc, variant, units) * slower * copying(desc, variant)
+    return time + (LAY_START + moved / LAY_RATE if moved else 0.0)
 
 
 def direct_a(desc: GemmDesc, variant: SgemmConfig = FIRST) -> bool:
@@ -143,12 +149,34 @@ def narrow_c(desc: GemmDesc, variant: SgemmConfig = FIRST) -> bool:
 
 def unfit(desc: GemmDesc, variant: SgemmConfig) -> str:
     """Return why a variant cannot compute a product; empty where it can."""
+    if variant.COPY and not any(copied(desc, variant)):
+        return "the copy engine fetches both operands as they lie"
     return "it turns A, which must be M×K on 16 bytes" if variant.TURN_A and not direct_a(desc, variant) else ""
 
 
 def direct_b(desc: GemmDesc) -> bool:
     """Return True if B is read where it lies: K×N, every row on 16 bytes."""
     return not desc.trans_b and desc.ldb % 4 == 0 and desc.ldb >= desc.N and desc.align_b == 4
+
+
+def laid_out(desc: GemmDesc, variant: SgemmConfig = FIRST) -> tuple[bool, bool]:
+    """Return whether A is laid out by a pass beforehand, and whether B is."""
+    return not (variant.COPY or direct_a(desc, variant)), not (variant.COPY or direct_b(desc))
+
+
+def copied(desc: GemmDesc, variant: SgemmConfig) -> tuple[int, int]:
+    """Return how A is copied into the ring, and how B: 0 if the copy engine fetches it, 1 if K runs along memory, 2 if across."""
+    a, b = ((not direct) * variant.COPY for direct in (direct_a(desc, variant), direct_b(desc)))
+    return a * (2 if desc.trans_a else 1), b * (1 if desc.trans_b else 2)
+
+
+def copying(desc: GemmDesc, variant: SgemmConfig) -> float:
+    """Return how many times as long a product takes for what its threads copy."""
+    a, b = copied(desc, variant)
+    along = [(rows, ld) for how, rows, ld in ((a, variant.BM, desc.lda), (b, variant.BN, desc.ldb)) if how == 1]
+    if any(rows > COPIED_ROWS or ld % 4 == 0 for rows, ld in along):
+        return SLOW_COPYING
+    return 1 + COPYING * (variant.BM * (a > 0) + variant.BN * (b > 0)) / (FIRST.BM + FIRST.BN)
 
 
 class Piece(NamedTuple):

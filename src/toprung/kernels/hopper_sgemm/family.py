@@ -21,7 +21,7 @@ from toprung.kernels import cost_model
 from toprung.kernels.base import TEST_EDGE, TEST_SLICES, Axes, KernelConfig, KernelFamily, Launches, Point
 from toprung.kernels.epilogue import EVERY
 from toprung.kernels.hopper_sgemm.config import FIRST, LARGEST_STEP, SgemmConfig, lay_source, product_source
-from toprung.kernels.hopper_sgemm.cost import direct_a, direct_b, narrow_c, predicted, select_variant, supported, unfit
+from toprung.kernels.hopper_sgemm.cost import copied, laid_out, narrow_c, predicted, select_variant, supported, unfit
 from toprung.kernels.hopper_sgemm.launches import SgemmLaunches, launches, panels, product_defines, workspace_bytes
 
 LEAST = 1 << 19
@@ -34,7 +34,9 @@ RESULT = (1.7, 0.13)
 """Cycles of an SM for each result of C beyond what the model counts: written one or two floats at a time, and four, or through
 shared memory (benchmarks/odd_shapes.py)."""
 
-SPACE = {"BM": (128, 256, 512, 64), "BK": (14, 12, 10, 16, 8), "WAIT": (1, 2, 3), "GROUP": (8, 4, 16), "TURN_A": (0, 1)}
+SPACE = {
+    "BM": (128, 256, 512, 64), "BK": (14, 12, 10, 16, 8), "WAIT": (1, 2, 3), "GROUP": (8, 4, 16), "TURN_A": (0, 1), "COPY": (0, 1),
+}  # fmt: skip
 """``WAIT``: in which quarter of a stage the next one is waited for. Eight warps own BM × BN of C, so that BN follows from BM."""
 
 AREA = FIRST.BM * FIRST.BN
@@ -71,10 +73,10 @@ class HopperSgemm(KernelFamily):
     def reason(self, device: Device, desc: Desc, config: KernelConfig) -> str:
         """Return how many blocks there are, and what is laid out first."""
         assert isinstance(desc, GemmDesc) and isinstance(config, SgemmConfig)
-        direct = {"A": direct_a(desc, config), "B": direct_b(desc)}
-        laid = [name for name, aligned in direct.items() if not aligned]
+        which = copied(desc, config) if config.COPY else laid_out(desc, config)
+        names = " and ".join(name for name, one in zip("AB", which, strict=True) if one)
         why = f"least by the cost model: TMA feeds {device.compute_units} blocks that stay"
-        return why + (f"; {' and '.join(laid)} laid out first" if laid else "")
+        return why + (f"; {names} {'copied by threads' if config.COPY else 'laid out first'}" if names else "")
 
     # running
 
@@ -114,8 +116,8 @@ class HopperSgemm(KernelFamily):
         return config.refused() or unfit(desc, config) or config
 
     def texts(self, backend: str) -> Iterable[str]:
-        """Return the sources of the product and of the layout pass; CUDA C++ has no prelude."""
-        return [source.text for source in (product_source(FIRST), lay_source())]
+        """Return the sources of the product, with operands copied, and of the layout pass; CUDA C++ has no prelude."""
+        return [source.text for source in (product_source(FIRST, COPY_A=1, COPY_B=2), lay_source())]
 
     # verification and the tuner
 
@@ -132,7 +134,7 @@ class HopperSgemm(KernelFamily):
     def sources(self, device: Device, desc: Desc, config: KernelConfig) -> list[Source]:
         """Return the sources of the product with β = 0 and, where there is something to lay out, of the layout pass."""
         assert isinstance(desc, GemmDesc) and isinstance(config, SgemmConfig)
-        laid = [] if direct_a(desc, config) and direct_b(desc) else [lay_source()]
+        laid = [lay_source()] if any(laid_out(desc, config)) else []
         return [product_source(config, **product_defines(desc, config, device.compute_units)), *laid]
 
     def space(self, device: Device, desc: Desc) -> Axes:
@@ -143,7 +145,7 @@ class HopperSgemm(KernelFamily):
         """Return a point with as many stages as there is room for; None if it does not suit."""
         assert isinstance(desc, GemmDesc)
         bm, bk = point["BM"], point["BK"]
-        made = SgemmConfig(bm, AREA // bm, bk, 2, point["WAIT"] * bk // 4, point["GROUP"], point["TURN_A"])
+        made = SgemmConfig(bm, AREA // bm, bk, 2, point["WAIT"] * bk // 4, point["GROUP"], point["TURN_A"], point["COPY"])
         fit = [variant for n in range(2, LARGEST_STEP) if not (variant := replace(made, STAGES=n)).refused()]
         return fit[-1] if fit and not unfit(desc, fit[-1]) else None
 
@@ -151,15 +153,16 @@ class HopperSgemm(KernelFamily):
         """Return the point nearest to a variant."""
         assert isinstance(config, SgemmConfig)
         wait = min(3, max(1, round(4 * config.WAIT_AT / config.BK)))
-        return {"BM": config.BM, "BK": config.BK, "WAIT": wait, "GROUP": config.GROUP, "TURN_A": config.TURN_A}
+        rest = {"GROUP": config.GROUP, "TURN_A": config.TURN_A, "COPY": config.COPY}
+        return {"BM": config.BM, "BK": config.BK, "WAIT": wait, **rest}
 
     def starts(self, device: Device, desc: Desc) -> Iterator[Point]:
         """Yield a wait in the middle and the usual raster, the block shapes that fit best."""
         assert isinstance(desc, GemmDesc)
         units = device.compute_units
         shapes = sorted(SPACE["BM"], key=lambda bm: predicted(desc, units, SgemmConfig(bm, AREA // bm)))
-        for bm, bk, turn in itertools.product(shapes[:2], SPACE["BK"][:2], SPACE["TURN_A"]):
-            yield {"BM": bm, "BK": bk, "WAIT": 2, "GROUP": 8, "TURN_A": turn}
+        for bm, bk, (turn, copy) in itertools.product(shapes[:2], SPACE["BK"][:2], ((0, 0), (1, 0), (0, 1))):
+            yield {"BM": bm, "BK": bk, "WAIT": 2, "GROUP": 8, "TURN_A": turn, "COPY": copy}
 
 
 FAMILY = HopperSgemm()

@@ -3,14 +3,21 @@
 //     stage s      | k = 0 1 2 ... WAIT_AT ............ BK - 1 |        the wait for stage s + 1 stands in the middle of stage s,
 //     fragments of |     1 2 3 ...    ^ wait        ... 0 of s + 1      where nothing needs it yet; the loop's edge is like any k
 //
-// Wants: SM 9.0; K from 1 on; map_a, map_b: tensor maps of KxM and KxN in boxes of BK rows; flags: 0. Leaves flags 0.
+// Wants: SM 9.0; K from 1 on; map_a, map_b: tensor maps of KxM and KxN in boxes of BK rows, not read of an operand that is copied
+// (copies.cuh); flags: 0. Leaves flags 0.
 //
 // Idea: the loop has no edge. The fragments of the next stage's first k are fetched during this one's last, and the next piece's
 // while this one's sums are written: the producer adds a stage of nothing behind the last.
 
+#if COPIED
+#define COPIED_PARAMETERS , const float *A, const float *B, long long lda, long long ldb
+#else
+#define COPIED_PARAMETERS
+#endif
+
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
-ffma(float *C, float alpha, float beta ADDED_PARAMETERS, const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b,
-     int ldc, int M, int N, int K, float *parts, uint *flags, int shared, int each, int extra) {
+ffma(float *C, float alpha, float beta ADDED_PARAMETERS, const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b
+     COPIED_PARAMETERS, int ldc, int M, int N, int K, float *parts, uint *flags, int shared, int each, int extra) {
     extern __shared__ char memory[];
     Ring ring(memory);
     if (threadIdx.x == 0) ring.init();
@@ -25,6 +32,9 @@ ffma(float *C, float alpha, float beta ADDED_PARAMETERS, const __grid_constant__
     Walk walk(M, N, K, shared, each, extra);
     if (threadIdx.x >= 32 * WARPS) {
         fewer_registers<PRODUCER_REGISTERS>();
+#if COPIED
+        copy_all(ring, walk, &map_a, &map_b, A, B, lda, ldb, M, N, K);
+#else
         if (threadIdx.x == 32 * WARPS) {
             while (walk.step())
                 for (int j = walk.from; j < walk.to; ++j) ring.fetch(&map_a, &map_b, walk.m, walk.n, j * BK);
@@ -33,6 +43,7 @@ ffma(float *C, float alpha, float beta ADDED_PARAMETERS, const __grid_constant__
             if (TURN_A) barrier_arrive(ring.came());
         }
         if (TURN_A && threadIdx.x >= 32 * WARPS + 32) turn_all(ring, walk.stages());
+#endif
         return;
     }
     more_registers<CONSUMER_REGISTERS>();

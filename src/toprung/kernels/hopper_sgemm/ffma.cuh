@@ -29,6 +29,12 @@
 #define TURN_A 0 // 1: A is stored MxK, and three warps turn each stage of it, see turn.cuh
 #endif
 #define TURNERS 3
+#ifndef COPY_A
+#define COPY_A 0 // 1 and 2: the operand is copied four bytes at a time, see copies.cuh
+#define COPY_B 0
+#endif
+#define COPIED (COPY_A || COPY_B)
+#define TMA_BYTES (!COPY_A * A_BYTES + !COPY_B * (4 * BN * BK)) // of a stage, that the copy engine brings where an operand is copied
 #define TURNED_BYTES (TURN_A * A_BYTES) // of a stage as it arrives
 #ifndef IN_ORDER
 #define IN_ORDER 0 // 1: loads of fragments, registers of sums and barriers have their places, see rung 5
@@ -102,7 +108,10 @@ struct Ring { // where things lie in shared memory, and the stage that is next
     }
 #endif
     inline void init() {
-        for (int s = 0; s < STAGES; ++s, advance()) barrier_init(full(), 1 + TURN_A * TURNERS), barrier_init(empty(), WARPS), barrier_init(came(), 1);
+        for (int s = 0; s < STAGES; ++s, advance()) {
+            barrier_init(full(), COPIED ? 128 + !!TMA_BYTES : 1 + TURN_A * TURNERS);
+            barrier_init(empty(), WARPS), barrier_init(came(), 1);
+        }
         phase = 0;
         barrier_init_fence();
     }
@@ -110,17 +119,23 @@ struct Ring { // where things lie in shared memory, and the stage that is next
     inline void wait_empty() { barrier_wait(empty(), phase ^ 1); }
     // the producer's thread: BK of K from k on, of the tile at (m, n), into the next stage; what lies outside arrives as zeros
     inline void fetch(const TensorMap *a, const TensorMap *b, int m, int n, int k) {
-        uint to = base(), bar = full();
         wait_empty();
-        barrier_expect(bar, DATA_BYTES - TURNED_BYTES);
+        barrier_expect(full(), DATA_BYTES - TURNED_BYTES);
         if (TURN_A) barrier_expect(came(), A_BYTES);
+        fetch_a(a, m, k);
+        fetch_b(b, n, k);
+        advance();
+    }
+    inline void fetch_a(const TensorMap *a, int m, int k) {
+        uint to = TURN_A ? arrived() : base();
 #pragma unroll
         for (int p = 0; p < BM / PANEL_M; ++p)
-            if (TURN_A) tma_load(arrived() + p * 4 * BK * PANEL_M, a, k, m + p * PANEL_M, came());
-            else tma_load(to + p * 4 * BK * PANEL_M, a, m + p * PANEL_M, k, bar);
+            if (TURN_A) tma_load(to + p * 4 * BK * PANEL_M, a, k, m + p * PANEL_M, came());
+            else tma_load(to + p * 4 * BK * PANEL_M, a, m + p * PANEL_M, k, full());
+    }
+    inline void fetch_b(const TensorMap *b, int n, int k) {
 #pragma unroll
-        for (int p = 0; p < BN / PANEL_N; ++p) tma_load(to + A_BYTES + p * 4 * BK * PANEL_N, b, n + p * PANEL_N, k, bar);
-        advance();
+        for (int p = 0; p < BN / PANEL_N; ++p) tma_load(base() + A_BYTES + p * 4 * BK * PANEL_N, b, n + p * PANEL_N, k, full());
     }
 };
 

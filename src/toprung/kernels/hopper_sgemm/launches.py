@@ -22,8 +22,10 @@ from toprung.kernels.hopper_sgemm.config import ADDED_ROWS, FIRST, SgemmConfig, 
 from toprung.kernels.hopper_sgemm.cost import (
     Piece,
     chain_of,
+    copied,
     direct_a,
     direct_b,
+    laid_out,
     narrow_c,
     schedule,
     schedules,
@@ -73,7 +75,7 @@ def panels(call: GemmDesc, limit: int = LIMIT, variant: SgemmConfig = FIRST) -> 
 
     Pieces are multiples of 32 high and wide: operands that are read where they lie stay on 16 bytes.
     """
-    turn_a, turn_b = not direct_a(call, variant), not direct_b(call)
+    turn_a, turn_b = laid_out(call, variant)
     rows, cols = call.M, call.N
 
     def needed() -> int:
@@ -109,14 +111,15 @@ def workspace_bytes(call: GemmDesc, variant: SgemmConfig, units: int, limit: int
 
 def _parts(call: GemmDesc, p: Panel, variant: SgemmConfig, units: int, cut: bool) -> tuple[int, int, int]:
     """Return the bytes of the workspace for A, for B, and for parts of tiles, where the largest panel is ``p``."""
-    a = 0 if direct_a(call, variant) else laid_bytes(p.rows, call.K)
-    b = 0 if direct_b(call) else laid_bytes(p.cols, call.K)
+    a, b = (laid_bytes(n, call.K) * lay for n, lay in zip((p.rows, p.cols), laid_out(call, variant), strict=True))
     return a, b, 4 * units * variant.BM * variant.BN if cut else 0
 
 
 def product_defines(call: GemmDesc, variant: SgemmConfig, units: int) -> dict[str, int]:
     """Return the macros of a product's kernel beyond those of the variant."""
     found = {"LINK": variant.stages(chain_of(call, variant, units))}
+    if variant.COPY:
+        found["COPY_A"], found["COPY_B"] = copied(call, variant)
     return {**found, "NARROW_C": 1} if narrow_c(call, variant) else found
 
 
@@ -162,7 +165,7 @@ class SgemmLaunches(Launches):
         self.kernel(False)
         if not call.beta_zero:
             self.kernel(True)
-        self.lay = None if direct_a(call, self.variant) and direct_b(call) else kernel_of(session, lay_source())
+        self.lay = kernel_of(session, lay_source()) if any(laid_out(call, self.variant)) else None
         self._steps: dict[tuple[int, int], list[Step]] = {}
         self._flags: dict[int, Buffer] = {}
 
@@ -306,13 +309,15 @@ class Step:
         self.schedule = schedule(piece, v, plan.units) if plan.cut else schedules(piece, v, plan.units)[0]
         each, extra = divmod(self.schedule.shared * ceil(call.K, v.BK), self.schedule.grid)
         self._direct = direct_a(call, v), direct_b(call)
+        self._copied = any(copied(call, v))
         self._depth, self._stage, self._sides = call.K, v.BK, ((p.rows, v.BM), (p.cols, v.BN))
         self._lds = call.lda if self._direct[0] else pitch(p.rows), call.ldb if self._direct[1] else pitch(p.cols)
         nothing = np.void(bytes(128))
         self._maps: tuple[dict[int, np.void], dict[int, np.void]] = {}, {}
         self._fixed = [
             *self._strides,
-            *(nothing if direct else self._map(which, (laid_a, laid_b)[which]) for which, direct in enumerate(self._direct)),
+            *(self._map(which, (laid_a, laid_b)[which]) if lay else nothing for which, lay in enumerate(laid_out(call, v))),
+            *((address(0), address(0), long(call.lda), long(call.ldb)) if self._copied else ()),
             i(call.ldc), i(p.rows), i(p.cols), i(call.K), address(laid_b + bytes_b), address(flags),
             i(self.schedule.shared), i(each), i(extra),
         ]  # fmt: skip
@@ -330,12 +335,16 @@ class Step:
             self._lay(queue, a + self._from_a, b + self._from_b)
 
     def multiply_only(self, a: int, b: int, c: int, alpha: float, beta: float, queue: Any, addend: int = 0) -> None:
-        """The other one."""
+        """The other one; the addresses of operands that the layout pass left are known beforehand."""
         launch, at = self.launch(beta != 0.0), self._at[beta != 0.0]
         for which, address in enumerate((a + self._from_a, b + self._from_b)) if alpha != 0.0 else ():
-            if self._direct[which] and at[which] != address:
+            if at[which] == address:
+                continue
+            if self._direct[which]:
                 launch.replace(len(self._strides) + which, self._look_at(which, address))
-                at[which] = address
+            elif self._copied:
+                launch.replace(len(self._strides) + 2 + which, np.uint64(address))
+            at[which] = address
         launch(queue, c + self._from_c, alpha, beta, *epilogues.addresses(self._plan.epilogue, addend + self._from_d))
 
     def launch(self, adding: bool) -> Overlapping:
