@@ -38,10 +38,10 @@ def class_of(desc: Desc) -> str:
 
 
 def is_skinny(desc: Desc) -> bool:
-    """Return True for a vector, and if one side is short, the other is not, and K has a term to add for each lane of a team."""
+    """Return True for a vector, and if one side is short, the other twice as long, and K has a term for each lane of a team."""
     if desc.is_vector:
         return True
     few, many = sorted((desc.M, desc.N))
     if few == 1:
         return True
-    return few <= FEW and many >= 4 * few and (desc.depth >= SHORTEST or not desc.skinny.by_rows)
+    return few <= FEW and many >= 2 * few and (desc.depth >= SHORTEST or not desc.skinny.by_rows)

@@ -35,6 +35,8 @@ VENDOR_TEAMS: Mapping[str, tuple[Mapping[str, int], ...]] = {
 }
 """Those that stand for cuBLAS's."""
 
+SECTOR = 32
+"""Bytes that the L2 takes at a time."""
 WAVES = (0.5, 1.0, 2.0, 4.0)
 """Split-K factors to try, as work-items per SM, in units of what an SM holds."""
 
@@ -102,7 +104,20 @@ def skinny_seconds(device: Device, s: Skinny, tile: Tile, slices: int, clustered
         reader(s), tile, s.length, s.few, small_of(s), s.depth, s.on, s.batch, slices, device.compute_units, cost_model.SKINNY,
         clustered,
     )  # fmt: skip
-    return cost_model.seconds(cycles, 1 if clustered else min(slices, 2), cost_model.hz(device))
+    return cost_model.seconds(cycles + written_cycles(s), 1 if clustered else min(slices, 2), cost_model.hz(device))
+
+
+def written_cycles(s: Skinny) -> float:
+    """Return the cycles in which ``columns`` writes its results, which a short K does not hide.
+
+    Where the short side runs along memory, neighbouring work-items write to rows of their own, a sector for each result: 2,876
+    products of 256×14×8 took 128 µs, where 27 were predicted without this and 105 are with it (``tune-check-seed307.json``, an
+    H100). ``rows`` has few results for what it reads.
+    """
+    if s.by_rows:
+        return 0.0
+    each = SECTOR if s.few > 1 and not s.swapped else 4
+    return each * s.length * s.few * s.batch / cost_model.SKINNY["columns"].memory
 
 
 def aligned_teams(device: Device, desc: Desc) -> Iterator[tuple[int, float]]:
