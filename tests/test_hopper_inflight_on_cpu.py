@@ -199,6 +199,35 @@ def test_hostile_values(folder: Folder, name: str, config: InflightConfig) -> No
     assert (one.counted > 0) == (name in ("special", "wide", "subnormal", "huge", "both"))
 
 
+@pytest.mark.parametrize(
+    ("trans", "K", "few", "again"),
+    [
+        ("NN", 69, 1, False), ("TN", 67, 1, False),  # the last four of A has one element
+        ("NN", 70, 2, True), ("TN", 74, 2, True),  # or two, as small
+        pytest.param("NN", 73, -1, False, marks=pytest.mark.slow),  # of B
+        pytest.param("NT", 73, -1, False, marks=pytest.mark.slow),
+        pytest.param("NT", 74, -2, True, marks=pytest.mark.slow),
+        pytest.param("NN", 96, 0, True, marks=pytest.mark.slow),  # zeros beside it, not the end of K
+    ],
+)  # fmt: skip
+def test_one_element_behind_the_last_four_of_k_is_no_reason_to_compute_again(
+    folder: Folder, trans: str, K: int, few: int, again: bool
+) -> None:
+    """It is by itself under 2^-17 of the largest in one row of 2^17: a batch of many rows always had some."""
+    one = Product.of(70, 40, K, trans=trans)
+    if few > 0:
+        one.a[:, :, K - few :] *= np.float32(2.0**-20)
+    elif few < 0:
+        one.b[:, K + few :] *= np.float32(2.0**-20)
+    else:
+        one.a[:, :, 93:] = 0
+        one.a[:, :, 92] *= np.float32(2.0**-20)
+    if trans == "TN" and few == 2:
+        one.a[:, :, 64 + 1 : 64 + 10 : 4] *= np.float32(2.0**-20)  # 65, 69 and 73 are a four across K
+    assert close(one.run(folder, SMALL), one)
+    assert (one.counted > 0) == again
+
+
 @pytest.mark.slow
 def test_integers_are_exact(folder: Folder) -> None:
     one, rng = Product.of(70, 40, 100, trans="TN"), np.random.default_rng(1)
@@ -216,7 +245,7 @@ PLANTS = (
     ("i * STEP < count);", "i * STEP <= count);"),
     ("bool there = k0 + k < K && c < cols", "bool there = k0 + k < K - 1 && c < cols"),
     ("there = min(cols, BN)", "there = min(cols, BN) - 1"), ("row < min(rows, 16); ++row", "row < min(rows, 16) - 1; ++row"),
-    ("PITCH * row + lane + x)", "PITCH * row + lane)"),
+    ("PITCH * row + lane + x)", "PITCH * row + lane)"), ("rest == 4 * c + 1;", "rest <= 4 * c + 2;"),
 )  # fmt: skip
 
 
@@ -225,8 +254,8 @@ PLANTS = (
 def test_a_planted_bug_is_found(folder: Folder, monkeypatch: pytest.MonkeyPatch, good: str, bad: str) -> None:
     original = configs.product_source
 
-    def planted(*what: Any) -> Source:
-        found = original(*what)
+    def planted(*what: Any, **macros: Any) -> Source:
+        found = original(*what, **macros)
         if good not in found.text:
             raise LookupError(f"{good} is not in the text")
         return dataclasses.replace(found, text=found.text.replace(good, bad))
@@ -237,5 +266,6 @@ def test_a_planted_bug_is_found(folder: Folder, monkeypatch: pytest.MonkeyPatch,
         test_layouts_alignments_and_edges(folder, SMALL, "TT", 0)
         test_layouts_alignments_and_edges(folder, BLOCKS[3], "NT", 0)
         test_clusters_add_their_slices(folder, 4)
+        test_one_element_behind_the_last_four_of_k_is_no_reason_to_compute_again(folder, "NN", 70, 2, True)
         for name in ("special", "subnormal", "wide"):
             test_hostile_values(folder, name, SMALL)

@@ -30,6 +30,13 @@
 #ifndef B_TYPE
 #define B_TYPE 0
 #endif
+#ifndef TAIL
+#if GROUPED
+#define TAIL 1 // K may end within 32, see has_one
+#else
+#define TAIL 0
+#endif
+#endif
 
 #define B_IS_SPLIT (B_TYPE == 3)
 #define THREADS (128 * (CONSUMERS + 2 - B_IS_SPLIT))
@@ -214,8 +221,8 @@ template <int TYPE> inline void split_two(float x, float y, float times, uint &h
     lo = TYPE ? 0 : pair_of(u - from_half(hi & 0xffff), v - from_half(hi >> 16));
 }
 
-// B's columns of a stage, where they lie; and the scale of each
-inline void split_columns(uint tile, uint scales) {
+// B's columns of a stage, where they lie; and the scale of each. ``left``: of K, from the stage on
+inline void split_columns(uint tile, uint scales, int left) {
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4, row = warp * LANES + lane % LANES, part = lane / LANES;
     int column = (int)lies_there(row);
     float v[EACH];
@@ -248,6 +255,12 @@ inline void split_columns(uint tile, uint scales) {
     for (int i = 0; i < (B_TYPE == 1 ? 0 : EACH / 4); ++i) { // fp16 is not scaled
         uint four = largest_of(v[4 * i], v[4 * i + 1], v[4 * i + 2], v[4 * i + 3]);
         largest = max(largest, four), smallest = min(smallest, four - 1);
+    }
+    if (TAIL && left < 32 && B_TYPE != 1) { // the last of K: one element by itself is not asked to be near the largest, see ``has_one``
+        smallest = ~0u;
+#pragma unroll
+        for (int i = 0; i < EACH / 4; ++i)
+            if (left != part * EACH + 4 * i + 1) smallest = min(smallest, largest_of(v[4 * i], v[4 * i + 1], v[4 * i + 2], v[4 * i + 3]) - 1);
     }
 #pragma unroll
     for (int other = B_TYPE == 1 ? 32 : LANES; other < 32; other *= 2) largest = max(largest, __shfl_xor_sync(0xffffffffu, largest, other));
@@ -282,6 +295,14 @@ inline void split_columns(uint tile, uint scales) {
             if (!B_TYPE) shared_put(at + ((5 + 2 * whole) ^ turn) * 16 + half, lo[2], lo[3]);
         }
     }
+}
+
+// Whether K ends behind the first of the thread's four in the 16 of K from ``s`` on, with ``left`` of K from the 32 on. That element counts
+// as one of the four before it: by itself it would be under 2^-SPREAD of the largest in one row of 2^SPREAD, and a random product of many
+// rows, some of them computed again in plain fp32, would take as long as that does.
+inline bool has_one(int left, int s) {
+    int c = threadIdx.x % 4, rest = left - 16 * s;
+    return B_IS_SPLIT ? rest == 2 * c + 1 : TRANS_A ? (uint)(rest - c - 1) < 4 : rest == 4 * c + 1;
 }
 
 struct RowsOfA { // of A, 32 of K: the thread's elements of its two rows, as they come
@@ -327,7 +348,7 @@ struct RowsOfA { // of A, 32 of K: the thread's elements of its two rows, as the
             }
     }
 
-    inline void weigh() {
+    inline void weigh(int left) { // ``left``: of K, from the first of these 32 on
         if (A_UNSCALED) return; // its scale is 1
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
@@ -336,7 +357,12 @@ struct RowsOfA { // of A, 32 of K: the thread's elements of its two rows, as the
             uint largest = max(one, two); // of the four lanes that have the row
             largest = max(largest, __shfl_xor_sync(0xffffffffu, largest, 1));
             largest = max(largest, __shfl_xor_sync(0xffffffffu, largest, 2));
-            scale[h] = scale_of(largest, min(one - 1, two - 1));
+            one -= 1, two -= 1;
+            if (TAIL && left < 32) {
+                if (has_one(left, 0)) one = ~0u;
+                if (has_one(left, 1)) two = ~0u;
+            }
+            scale[h] = scale_of(largest, min(one, two));
             if (A_TYPE) {
 #pragma unroll
                 for (int i = 0; i < 8; ++i) x[i] *= scale[h].times;
@@ -378,8 +404,8 @@ struct Fragments { // their terms
 
 #if B_IS_SPLIT
 // 32 of K: what ``a`` has of A, times the stage's B; meanwhile ``next`` gets the next stage's, if there is one. ``most``: the largest scales
-// of the thread's two rows so far.
-inline void step(float (&sum)[BN / 2], const Fragments &a, Fragments &next, float (&most)[2], bool more, Ring &at) {
+// of the thread's two rows so far; ``left``: of K, from the next stage on.
+inline void step(float (&sum)[BN / 2], const Fragments &a, Fragments &next, float (&most)[2], bool more, int left, Ring &at) {
     ulong b = tile_at(at.tile() + A_BYTES); // 16 of K further: 32 bytes, 2 in a descriptor; lo: 64 bytes
     uint empty = at.empty();
     float partial[BN / 2];
@@ -398,7 +424,7 @@ inline void step(float (&sum)[BN / 2], const Fragments &a, Fragments &next, floa
     if (more) barrier_wait(at.full(), at.phase);
     RowsOfA rows;
     rows.fetch(at.tile()); // behind the last stage: what was there before
-    rows.weigh();
+    rows.weigh(left);
     next.split(rows);
     wgmma_wait<0>();
     pin(partial);
@@ -437,7 +463,8 @@ inline void scale_columns(float (&sum)[BN / 2], const float (&most)[2], const Ro
 #else
 // 32 of K: what ``a`` has of A, times the stage's B; then ``a`` gets the next stage's, if there is one. While the matrix units work
 // for this warpgroup, others have the schedulers; then two streams of instructions, promoting and splitting, fill each other's gaps.
-inline void step(float (&sum)[BN / 2], Fragments &a, bool more, Ring &at) {
+// ``left``: of K, from the next stage on.
+inline void step(float (&sum)[BN / 2], Fragments &a, bool more, int left, Ring &at) {
     ulong b = tile_at(at.tile() + A_BYTES); // 16 of K further: 32 bytes, 2 in a descriptor; lo: 64 bytes
     uint empty = at.empty(), scales = at.scales();
     float partial[BN / 2], times[2] = {a.back[0], a.back[1]};
@@ -459,11 +486,11 @@ inline void step(float (&sum)[BN / 2], Fragments &a, bool more, Ring &at) {
     if (more) barrier_wait(at.full(), at.phase);
     RowsOfA rows;
     rows.fetch(at.tile()); // behind the last stage: what was there before
-    if (EARLY) rows.weigh();
+    if (EARLY) rows.weigh(left);
     if (A_TYPE) pin(rows.v[0]), pin(rows.v[1]); // rounded behind the wait: what matrix units read is not made while they work
     wgmma_wait<0>();
     pin(partial);
-    if (!EARLY) rows.weigh();
+    if (!EARLY) rows.weigh(left);
     a.split(rows);
 #pragma unroll
     for (int i = 0; i < BN / 8; i += 2) {
@@ -669,6 +696,14 @@ static_assert(SLICES == 1, "a part is no cluster's");
 #else
 #define K_OF(matrix) K
 #endif
+// of the product, or part of K, that a tile is of
+#if GROUPED
+#define DEPTH_OF(tile) group.of[member].K
+#elif IN_PARTS
+#define DEPTH_OF(tile) K_OF(walk.place(tile).matrix)
+#else
+#define DEPTH_OF(tile) K
+#endif
 #if GROUPED
 struct Columns { // tiles of a product, one column of C after the other: those that run at once share B's columns
     uint first;
@@ -797,10 +832,11 @@ inflight(ulong *count, const __grid_constant__ Group group) {
             fewer_registers<SPLITTER_REGISTERS>();
             for (int tile = worker; tile < tiles; tile += workers) {
                 FIND_PRODUCT(tile)
+                int depth = DEPTH_OF(tile);
 #pragma unroll 1
                 for (int j = 0; j < chunks; ++j) {
                     barrier_wait(at.full(), at.phase);
-                    split_columns(at.tile() + A_BYTES, at.scales());
+                    split_columns(at.tile() + A_BYTES, at.scales(), depth - 32 * (begin + j));
                     proxy_fence(); // the matrix units read what was written here
                     __syncwarp();
                     if (threadIdx.x % 32 == 0) barrier_arrive(at.ready());
@@ -822,11 +858,12 @@ inflight(ulong *count, const __grid_constant__ Group group) {
         barrier_wait(at.full(), at.phase);
         RowsOfA rows;
         rows.fetch(at.tile());
-        rows.weigh();
+        rows.weigh(DEPTH_OF(worker) - 32 * begin);
         a.split(rows);
     }
     for (int tile = worker; tile < tiles; tile += workers) {
         FIND_PRODUCT(tile)
+        int rest = DEPTH_OF(tile) - 32 * begin; // of K; a tile's first 32 are whole, but where they are its cluster's last
         float sum[BN / 2];
 #pragma unroll
         for (int i = 0; i < BN / 2; ++i) sum[i] = 0.0f;
@@ -836,13 +873,13 @@ inflight(ulong *count, const __grid_constant__ Group group) {
         bool last = tile + workers >= tiles;
 #pragma unroll 1
         for (int j = 0; j < chunks; j += 2) {
-            step(sum, a, next, most, j + 1 < chunks || !last, at);
-            if (j + 1 < chunks) step(sum, next, a, most, j + 2 < chunks || !last, at);
+            step(sum, a, next, most, j + 1 < chunks || !last, rest -= 32, at);
+            if (j + 1 < chunks) step(sum, next, a, most, j + 2 < chunks || !last, rest -= 32, at);
         }
         if (chunks % 2) a = next;
 #else
 #pragma unroll 1
-        for (int j = 0; j < chunks; ++j) step(sum, a, j + 1 < chunks || tile + workers < tiles, at);
+        for (int j = 0; j < chunks; ++j) step(sum, a, j + 1 < chunks || tile + workers < tiles, rest -= 32, at);
 #endif
 
         PRODUCT

@@ -9,7 +9,16 @@ from toprung.backends.base import Source
 from toprung.gemm.desc import GemmDesc
 from toprung.kernels.hopper_fp32x.sources import FOLDER as FP32X
 from toprung.kernels.hopper_fp32x.sources import ROWS
-from toprung.kernels.hopper_inflight.config import AGAIN_BYTES, CHUNK, REGISTERS, TYPES, InflightConfig, aligned, inflight_source
+from toprung.kernels.hopper_inflight.config import (
+    AGAIN_BYTES,
+    CHUNK,
+    REGISTERS,
+    TYPES,
+    InflightConfig,
+    aligned,
+    inflight_source,
+    tail,
+)
 
 CLAIMED = Path(__file__).with_name("claimed.cuh")
 """Header of a launch that splits B itself."""
@@ -57,6 +66,6 @@ def aligned_a(desc: GemmDesc) -> int:
 def product_source(config: PresplitConfig, desc: GemmDesc, **more: int) -> Source:
     """Return the product's kernel; ``more``: macros."""
     headers = FP32X / "terms.cuh", ROWS, CLAIMED
-    kinds = {"A_TYPE": TYPES[desc.type_a], "B_TYPE": PRESPLIT}
+    kinds = {"A_TYPE": TYPES[desc.type_a], "B_TYPE": PRESPLIT, **tail(desc)}
     found = inflight_source(config, desc.trans_a, desc.trans_b, aligned_a(desc), 1, headers, **kinds, **more)
     return replace(found, name="hopper_presplit/inflight", title=f"presplit_{config.BM}x{config.BN}x{CHUNK}")
