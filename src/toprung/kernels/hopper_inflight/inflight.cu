@@ -298,8 +298,8 @@ inline void split_columns(uint tile, uint scales, int left) {
 }
 
 // Whether K ends behind the first of the thread's four in the 16 of K from ``s`` on, with ``left`` of K from the 32 on. That element counts
-// as one of the four before it: by itself it would be under 2^-SPREAD of the largest in one row of 2^SPREAD, and a random product of many
-// rows, some of them computed again in plain fp32, would take as long as that does.
+// as one of the four before it. By itself it would be under 2^-SPREAD of the largest in one row of 2^SPREAD, so that random products of
+// many rows always had a piece to be computed again in plain fp32, for which the launch waits.
 inline bool has_one(int left, int s) {
     int c = threadIdx.x % 4, rest = left - 16 * s;
     return B_IS_SPLIT ? rest == 2 * c + 1 : TRANS_A ? (uint)(rest - c - 1) < 4 : rest == 4 * c + 1;

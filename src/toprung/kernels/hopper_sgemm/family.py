@@ -1,7 +1,8 @@
 """Plain fp32 on Hopper: fused multiply-adds alone, operands fed by TMA, for large products one at a time.
 
 The product wants A as K×M and B as K×N, on 16 bytes. An operand that lies otherwise goes through a layout pass first, into a
-workspace; one launch lays out both. The product's blocks stay, each with its share of the tiles; where tiles do not fill whole
+workspace; one launch lays out both. Where that would take long beside the product, the producer's threads copy such an operand
+into the ring instead. The product's blocks stay, each with its share of the tiles; where tiles do not fill whole
 waves, some are cut along K and their parts added in a fixed order, so that results repeat to the bit. Long sums are added up in
 links of a chain, in shared memory beside the ring, so that errors are no larger than cuBLAS's. The workspace is the session's for a
 stream and serves all products there in turn.
