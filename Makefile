@@ -13,6 +13,9 @@ PIP := -m pip install -q --disable-pip-version-check
 ladder: $(VENV)/ready $(GPU)
 	$(BIN)/toprung ladder kepler
 
+# Tests start many processes, each of which would compile the package again if the environment kept Python from storing bytecode
+test test-slow: export PYTHONDONTWRITEBYTECODE :=
+
 test: lint
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not slow"
 
