@@ -91,7 +91,11 @@ def test_the_fastest_way_is_the_ceiling() -> None:
     ]
 
 
-@pytest.mark.parametrize("way", WAYS["gpu"], ids=str)
+QUICK = (WAYS["gpu"][0], WAYS["gpu"][4])
+"""Of one tile, once with so many work-groups for each SM: other ways differ by numbers in the same text, and are slow."""
+
+
+@pytest.mark.parametrize("way", [pytest.param(w, id=str(w), marks=[pytest.mark.slow] * (w not in QUICK)) for w in WAYS["gpu"]])
 @pytest.mark.parametrize("name", ["stream_copy", "stream_read"])
 def test_loads_are_wide_and_in_flight_on_a_gpu(name: str, way: Way) -> None:
     require(not nvrtc.missing(), "NVRTC is not installed")

@@ -612,7 +612,7 @@ def away(session: Session, problem: Gemm, candidate: Candidate) -> float:
     return Oracle(hostile(problem, "normal")).verify(run(session, problem, candidate, "normal")).frobenius
 
 
-@pytest.mark.parametrize("K", [20, 60, 1003])
+@pytest.mark.parametrize("K", [pytest.param(20, marks=pytest.mark.slow), pytest.param(60, marks=pytest.mark.slow), 1003])
 def test_the_order_of_a_sum_is_the_same_whatever_the_tile(session: Session, K: int) -> None:
     """Chains end where a multiple of their length is left, within a tile of K or behind several."""
     problem = Gemm(70, 75, K)

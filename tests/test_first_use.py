@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pytest
 import toprung
 from toprung import backends, errors, paths
 from toprung.arrays import sessions
+from toprung.cli import main
 from toprung.device import Device
 
 PROGRAM = """
@@ -218,6 +220,22 @@ def test_a_full_disk_costs_the_cache_and_no_kernel(device: Device, monkeypatch: 
 
 # what a newcomer types
 
+Typed = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def typed(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Typed:
+    """Return a command line in this process: a start takes longer than what is asked here. The version is asked of a real one."""
+
+    def ended(*words: object) -> subprocess.CompletedProcess[str]:
+        monkeypatch.setattr(sys, "argv", ["toprung", *map(str, words)])
+        with pytest.raises(SystemExit) as end:
+            main()
+        out, err = capfd.readouterr()
+        return subprocess.CompletedProcess(words, int(end.value.code or 0), out, err)
+
+    return ended
+
 
 @pytest.mark.parametrize(
     ("call", "error", "says"),
@@ -293,16 +311,14 @@ def test_a_ladder_that_does_not_load_is_named(monkeypatch: pytest.MonkeyPatch, t
         ("report {bad}", "bad.json: is no record of toprung's"),
     ],
 )
-def test_commands_say_what_is_wrong_in_a_line(words: str, says: str, tmp_path: Path, device: Device) -> None:
+def test_commands_say_what_is_wrong_in_a_line(
+    words: str, says: str, tmp_path: Path, device: Device, typed: Typed, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bad = tmp_path / "bad.json"
     bad.write_text("[1]")
-    command = [sys.executable, "-m", "toprung", *words.format(bad=bad).split()]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path)
+    monkeypatch.chdir(tmp_path)
+    done = typed(*words.format(bad=bad).split())
     assert done.returncode in (1, 2) and says in done.stderr and "Traceback" not in done.stderr, done.stdout + done.stderr
-
-
-def typed(*words: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "toprung", *map(str, words)], capture_output=True, text=True, timeout=120)
 
 
 def test_the_version_is_said_in_every_way() -> None:
@@ -311,13 +327,16 @@ def test_the_version_is_said_in_every_way() -> None:
     import trial
 
     version = tomllib.loads((trial.ROOT / "pyproject.toml").read_text())["project"]["version"]
-    done = typed("--version")
+    command = [sys.executable, "-m", "toprung", "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout) == (0, f"toprung {version}\n") and toprung.__version__ == version
     assert f"version: {version}\n" in (trial.ROOT / "CITATION.cff").read_text()
     assert f"## {version}" in (trial.ROOT / "CHANGELOG.md").read_text()
 
 
-def test_a_result_file_that_cannot_be_written_is_refused_before_anything_is_measured(tmp_path: Path, device: Device) -> None:
+def test_a_result_file_that_cannot_be_written_is_refused_before_anything_is_measured(
+    tmp_path: Path, device: Device, typed: Typed
+) -> None:
     (tmp_path / "file").write_text("")
     for path, says in ((tmp_path, "is a folder"), (tmp_path / "file" / "a.json", "is no folder")):
         done = typed("run", "kepler/r01", "--size", 64, "--device", device.id, "--json", path)
@@ -333,7 +352,7 @@ def test_a_record_that_cannot_be_written_in_the_end_is_kept(tmp_path: Path) -> N
     assert '"a test"' in Path(str(caught.value).rpartition(" ")[2]).read_text()
 
 
-def test_a_rung_without_a_number_is_told_which_there_are() -> None:
+def test_a_rung_without_a_number_is_told_which_there_are(typed: Typed) -> None:
     done = typed("run", "kepler")
     assert done.returncode == 2 and "there is no rung 'kepler'; there is: kepler/r01, kepler/r02" in done.stderr
 

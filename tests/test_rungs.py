@@ -26,15 +26,18 @@ NARROW = ("uniform", "normal", "positive", "integers")
 """Distributions whose numbers fp16 reaches: what a rung with such operands is held to."""
 
 
-def each(variants, slow=""):
+def each(variants, slow=lambda v: False):
     """Parametrise by variant; what shares a rung runs in one worker (--dist loadgroup), so that no kernel is built twice."""
-    marks = ((v, [pytest.mark.xdist_group(v.rung.name), *[pytest.mark.slow] * (v.rung.ladder == slow)]) for v in variants)
+    marks = ((v, [pytest.mark.xdist_group(v.rung.name), *[pytest.mark.slow] * slow(v)]) for v in variants)
     marked = [pytest.param(v, id=str(v), marks=m) for v, m in marks]
     return pytest.mark.parametrize("variant", marked)
 
 
-each_variant = each(trial.variants(trial.tested()))
-each_rung = each((v for v in trial.variants(trial.tested()) if not v.options), slow="turing")  # whose tiles take seconds to compile
+VARIANTS = trial.variants(trial.tested())
+each_variant = each(VARIANTS)
+each_default = each(VARIANTS, slow=lambda v: bool(v.options))  # scalars and data meet switches in test_shapes_and_layouts too
+# turing's tiles take seconds to compile
+each_rung = each((v for v in VARIANTS if not v.options), slow=lambda v: v.rung.ladder == "turing")
 
 
 @pytest.fixture
@@ -77,7 +80,7 @@ def test_every_small_shape_and_many_large_ones(variant: trial.Variant, session: 
     assert_right(trial.make(variant.rung, session, variant.options), [hostile_layout(s, rng) for s in sizes], session)
 
 
-@each_variant
+@each_default
 def test_scalars(variant: trial.Variant, session: Session) -> None:
     """Every α with every β; β = 0 over a C full of NaN, α = 0 over A and B full of NaN."""
     scalars = itertools.product(trial.SCALARS, repeat=2)
@@ -88,7 +91,7 @@ def test_scalars(variant: trial.Variant, session: Session) -> None:
     )
 
 
-@each_variant
+@each_default
 def test_distributions(variant: trial.Variant, session: Session) -> None:
     compiled = trial.make(variant.rung, session, variant.options)
     failures = []
