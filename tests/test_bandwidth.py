@@ -92,7 +92,7 @@ def test_the_fastest_way_is_the_ceiling() -> None:
 
 
 QUICK = (WAYS["gpu"][0], WAYS["gpu"][4])
-"""Of one tile, once with so many work-groups for each SM: other ways differ by numbers in the same text, and are slow."""
+"""Ways of the fast run, without and with a number of work-groups for each SM: others differ by numbers in the same text."""
 
 
 @pytest.mark.parametrize("way", [pytest.param(w, id=str(w), marks=[pytest.mark.slow] * (w not in QUICK)) for w in WAYS["gpu"]])

@@ -144,6 +144,7 @@ def test_a_narrow_c_leaves_the_loop_as_it_is(variant: SgemmConfig) -> None:
 
 
 COPIES = ((1, 2), (2, 1), (2, 2), (1, 1), (1, 0), (0, 1), (2, 0), (0, 2))
+"""Values of ``COPY_A`` and ``COPY_B`` with which something is copied."""
 
 
 @pytest.mark.parametrize(

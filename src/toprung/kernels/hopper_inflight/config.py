@@ -136,7 +136,7 @@ class InflightConfig(KernelConfig):
 
     @property
     def is_alone(self) -> bool:
-        """Whether its ring leaves no room for a second block, for which an SM has registers."""
+        """True if the ring leaves no room for a second block, though an SM has registers for it."""
         return self.resident < self.most
 
     def __str__(self) -> str:

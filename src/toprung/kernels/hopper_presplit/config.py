@@ -47,7 +47,7 @@ class PresplitConfig(InflightConfig):
     @property
     def registers(self) -> tuple[int, int, int]:
         """Registers of a thread that copies, that splits (there is none), and of a consumer."""
-        each = REGISTERS // (self.threads * self.resident) // 8 * 8 * (self.CONSUMERS + 1)
+        each = REGISTERS // (self.threads * self.most) // 8 * 8 * (self.CONSUMERS + 1)
         copier = 40
         return copier, 0, min((each - copier) // self.CONSUMERS // 8 * 8, 240)
 
