@@ -15,9 +15,10 @@ from conftest import require
 from hopper_on_cpu import Launch, aligned
 from toprung.backends.base import Source
 from toprung.kernels.hopper_inflight import config as configs
-from toprung.kernels.hopper_inflight import family
+from toprung.kernels.hopper_inflight import cost, family
 from toprung.kernels.hopper_inflight.config import InflightConfig
 from toprung.kernels.hopper_inflight.family import InflightLaunches
+from toprung.lab.sass.machine_code import inspect_source
 
 GONE = ("consumers_meet",)
 SMALL = InflightConfig(1, 32, 5, GROUP=2)
@@ -226,6 +227,19 @@ def test_one_element_behind_the_last_four_of_k_is_no_reason_to_compute_again(
         one.a[:, :, 64 + 1 : 64 + 10 : 4] *= np.float32(2.0**-20)  # 65, 69 and 73 are a four across K
     assert close(one.run(folder, SMALL), one)
     assert (one.counted > 0) == again
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tail", [{}, {"TAIL": 1}], ids=["whole", "tail"])
+@pytest.mark.parametrize("block", cost.STAGES, ids=str)
+def test_the_kernels_keep_their_sums_in_registers(block: tuple[int, int], tail: dict[str, int]) -> None:
+    """Nothing spills, but a few words where rows of K lie across memory and are copied one by one; a step reads one of those."""
+    config = InflightConfig(*block, cost.STAGES[block])
+    for trans_a, trans_b, align in ((0, 0, 4), (0, 1, 4), (1, 0, 4), (0, 0, 1), (1, 0, 1), (1, 1, 1)):
+        code = inspect_source(configs.product_source(config, bool(trans_a), bool(trans_b), align, align, **tail), "sm_90")
+        narrow = align == 1 and (trans_a or not trans_b)
+        assert code.spills <= 56 * narrow, (trans_a, trans_b, align, code)
+        assert sum(n for kind, n in code.loop.counts.items() if kind.startswith(("LDL", "STL"))) <= narrow, code
 
 
 @pytest.mark.slow

@@ -878,8 +878,12 @@ inflight(ulong *count, const __grid_constant__ Group group) {
         }
         if (chunks % 2) a = next;
 #else
+        int end = rest - 32 * chunks; // counted down: a count of its own has no register in the kernel of groups
 #pragma unroll 1
-        for (int j = 0; j < chunks; ++j) step(sum, a, j + 1 < chunks || tile + workers < tiles, rest -= 32, at);
+        while (rest > end) {
+            rest -= 32;
+            step(sum, a, rest > end || tile + workers < tiles, rest, at);
+        }
 #endif
 
         PRODUCT
