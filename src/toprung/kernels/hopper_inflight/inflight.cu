@@ -174,16 +174,14 @@ template <class Element, bool IS_A, bool ALONG, int ROWS, int WORDS> struct Copi
         }
         int rest = K - k - (int)(ALONG ? on : line), wide = ALONG ? min(max(rest, 0), WIDTH) : left; // of a piece, all that there is
         int count = wide ? ALONG ? left : rest : 0; // of rows or of K, as many as there are
-        if (wide % WIDTH == 0) {
+        if (WIDTH == 1 || !__any_sync(0xffffffffu, wide % WIDTH)) {
 #pragma unroll(COUNT < 16 ? COUNT : 16)
             for (int i = 0; i < COUNT; ++i, x += STEP * ld) copy_async_if<4 * WORDS>(to + SIZE * place_of(i), (const float *)x, i * STEP < count);
             return;
         }
-#pragma unroll 1
-        for (int i = 0; i < COUNT; ++i) {
-            bool there = i * STEP < count;
-            copy_async<4 * WORDS>(to + SIZE * place_of(i), (const float *)(there ? x + i * STEP * ld : x), there ? SIZE * wide : 0);
-        }
+#pragma unroll(COUNT < 16 ? COUNT : 16) // across K this is every stage of a tile at the edge, for all lanes at once
+        for (int i = 0; i < COUNT; ++i, x += STEP * ld)
+            copy_async<4 * WORDS>(to + SIZE * place_of(i), (const float *)x, i * STEP < count ? SIZE * wide : 0);
     }
 };
 
