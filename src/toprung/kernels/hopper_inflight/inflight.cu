@@ -179,7 +179,9 @@ template <class Element, bool IS_A, bool ALONG, int ROWS, int WORDS> struct Copi
             for (int i = 0; i < COUNT; ++i, x += STEP * ld) copy_async_if<4 * WORDS>(to + SIZE * place_of(i), (const float *)x, i * STEP < count);
             return;
         }
-#pragma unroll(COUNT < 16 ? COUNT : 16) // across K this is every stage of a tile at the edge, for all lanes at once
+        // A row ends inside a piece: across K in every stage of a tile at C's edge. Lanes with whole pieces copy here, too: else they and
+        // the others would take turns.
+#pragma unroll(COUNT < 16 ? COUNT : 16)
         for (int i = 0; i < COUNT; ++i, x += STEP * ld)
             copy_async<4 * WORDS>(to + SIZE * place_of(i), (const float *)x, i * STEP < count ? SIZE * wide : 0);
     }
