@@ -150,7 +150,7 @@ def test_every_half_is_its_own_term(folder: Folder) -> None:
 PLANTS = (
     ("v[1][4 * s + q] = high_of<A_TYPE>(both)", "v[1][4 * s + q] = low_of<A_TYPE>(both)"),
     ("x[i] *= scale[h].times;", ";"), ("^ (part ^ warp) % TURNS)", "^ 0)"),
-    ("s * (4 / A_SIZE)", "s"), ("there ? SIZE * wide : 0", "there ? 4 * wide : 0"),
+    ("s * (4 / A_SIZE)", "s"), ("< count ? SIZE * wide : 0", "< count ? 4 * wide : 0"),
     ("there ? widened<TYPE>(*from) : 0.0f", "there ? widened<TYPE>(*from & 0xff80) : 0.0f"),
     ("wgmma_rs<BN>(partial, a.hi[0], b + 4, !A_TYPE);", ""), ("HALF * 4 * (row % 2)", "0"),
 )  # fmt: skip
