@@ -10,10 +10,9 @@ static void cluster_wait() { cluster_sync(); }
 template <class V> static void put(const float *here, uint rank, V v) {
     memcpy(blocks[rank].memory + ((const char *)here - mine->memory), &v, sizeof v);
 }
-static thread_local uint own_taken;
 static void *own_memory(uint bytes) {
-    void *at = mine->memory + own_taken;
-    own_taken += (bytes + 15) / 16 * 16;
+    void *at = mine->memory + self->taken;
+    self->taken += (bytes + 15) / 16 * 16;
     return at;
 }
 static float __shfl_sync(uint, float v, uint lane) {
@@ -26,7 +25,6 @@ static float __shfl_sync(uint, float v, uint lane) {
 template <class F> static void each_slice(int groups, int slices, int threads, F kernel) {
     each_cluster(slices, groups * slices, threads, [&] {
         blockIdx.y = blockIdx.x % slices, blockIdx.x /= slices;
-        own_taken = 0;
         kernel();
     });
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -56,7 +55,7 @@ class Folder(hopper_on_cpu.Folder):
         prelude = re.sub(r"^inline ", "static inline ", backends.prelude("cuda"), flags=re.M)
         defines = "".join(f"#define {name} {value}\n" for name, value in source.defines.items())
         call = f"each_slice(groups, {source.defines['SLICES']}, threads, [&] {{ {source.kernel}({values}); }});"
-        run = f'extern "C" void run(int groups, int threads, void **values) {{ {call} }}'
+        run = f'extern "C" int run(int groups, int threads, void **values) {{ {call} return waiting_for_ever; }}'
         return f'#include "{SHIM}"\n{defines}{prelude}\n{text}\n{run}\n', len(kinds)
 
     def relaunch(self, source: Source, groups: Sequence[int], size: Sequence[int], kinds: str, fixed: Sequence[Any]) -> Any:
@@ -67,7 +66,7 @@ class Folder(hopper_on_cpu.Folder):
 
         def run(queue: Any, *values: Any) -> None:
             everything = [*(np.array([v], KINDS[kind]) for kind, v in zip(kinds, values, strict=True)), *kept]
-            library.run(groups[0], size[0], (ctypes.c_void_p * len(everything))(*(x.ctypes.data for x in everything)))
+            hopper_on_cpu.start(library, groups[0], size[0], everything)
 
         return run
 

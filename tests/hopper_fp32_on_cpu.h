@@ -35,7 +35,7 @@ static uint peek(const uint *flag) {
     abort();
 }
 static void poke(uint *flag, uint v) { __atomic_store_n(flag, v, __ATOMIC_SEQ_CST); }
-static std::barrier<> consumers(256);
+static Meeting consumers{256, 256};
 static void consumers_meet() { consumers.arrive_and_wait(); }
 static void __threadfence() {}
 static void __trap() { abort(); }

@@ -38,8 +38,8 @@ static bool __any_sync(uint, bool own) {
 static bool __all_sync(uint, bool own) {
     return over_warp(own, [](uint x, uint y) { return x & y; });
 }
-static std::vector<Meeting> all_consumers;
-static void consumers_meet() { all_consumers[rank]->arrive_and_wait(); }
+static Meeting all_consumers[16];
+static void consumers_meet() { all_consumers[rank].arrive_and_wait(); }
 
 static uint fragments[16][1024][4];
 template <int N> static void wgmma_rs(float (&d)[N / 2], const uint (&a)[4], word b, int accumulate) {
@@ -62,6 +62,5 @@ template <int N> static void wgmma_rs(float (&d)[N / 2], const uint (&a)[4], wor
 }
 
 #define each_block(groups, threads, kernel)                                                                                        \
-    all_consumers.clear();                                                                                                         \
-    for (int r = 0; r < SLICES; ++r) all_consumers.push_back(std::make_unique<std::barrier<>>(128 * CONSUMERS));                   \
+    for (Meeting &one : all_consumers) one.begin(128 * CONSUMERS);                                                                 \
     each_cluster(SLICES, groups, threads, kernel)

@@ -1,22 +1,14 @@
-// What the texts of the hopper ladder's fp32x kernels need, for a CPU: a cluster at a time, a thread for each of its threads. Shared
+// What the texts of the hopper ladder's fp32x kernels need, for a CPU: a cluster at a time, a coroutine for each of its threads. Shared
 // memory is static; the copy engine copies at once and does not swizzle; a matrix instruction is a loop over 16 of K, for
-// the elements that its thread holds. Barriers and the order of memory are those of the host's threads.
+// the elements that its thread holds.
 
 #include <algorithm>
-#include <barrier>
-#include <chrono>
 #include <cmath>
-#include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <functional>
-#include <map>
-#include <memory>
-#include <mutex>
-#include <pthread.h>
-#include <thread>
-#include <vector>
+#include <sys/mman.h>
+#include <ucontext.h>
 
 using std::max;
 using std::min;
@@ -34,7 +26,6 @@ typedef unsigned long long word;
 struct Index {
     int x, y, z;
 };
-static thread_local Index threadIdx, blockIdx;
 static Index gridDim, blockDim;
 
 struct float2 {
@@ -67,47 +58,109 @@ static int __clz(int x) { return x ? __builtin_clz((uint)x) : 32; }
 template <class T> static T __ldcg(const T *p) { return *p; }
 static word atomicAdd(word *p, word more) { return __atomic_fetch_add(p, more, __ATOMIC_SEQ_CST); }
 
-// fp16
-static float wide(unsigned short half) { return (float)bits_as<_Float16>(half); }
+// fp16; a table of all, as many CPUs convert them in software
+static struct Halves {
+    float wide[1 << 16];
+    Halves() {
+        for (int i = 0; i < 1 << 16; ++i) wide[i] = (float)bits_as<_Float16>((unsigned short)i);
+    }
+} halves;
+static float wide(unsigned short half) { return halves.wide[half]; }
 static uint pair_of(float low, float high) {
     return bits_as<unsigned short>((_Float16)low) | (uint)bits_as<unsigned short>((_Float16)high) << 16;
 }
 static float from_half(uint half) { return wide((unsigned short)half); }
 static uint size_bits(float x) { return bits_as<uint>(x) & 0x7fffffff; }
 
-// --- threads of a block that meet ----------------------------------------------------------------------------------------------
+// --- threads -------------------------------------------------------------------------------------------------------------------
 
-typedef std::unique_ptr<std::barrier<>> Meeting;
+// A thread runs until it waits, or lets others go on. Who does is drawn from those that can, in every launch alike: four of them, of
+// whom the least late one goes on, where blocks and warps have drawn how late they are. So what lacks a barrier meets an order that
+// shows it. If nobody can go on, they wait for each other for ever, and the launch ends.
+struct Thread {
+    ucontext_t context;
+    Index index, block;
+    int rank; // of its block in the cluster
+    int late;
+    uint taken;   // bytes of the block's memory that it was given, see clusters_on_cpu.h
+    Thread *next; // who waits for the same
+};
+static Thread *self, *ready[16 * 1024];
+static uint ready_count;
+static Thread host; // who launches
+static int running, waiting_for_ever; // threads of the cluster, and of the launch
+static word drawn;
+#define threadIdx self->index
+#define blockIdx self->block
+
+struct Waiting {
+    Thread *last;
+    void stop() {
+        self->next = last, last = self;
+        stop_self();
+    }
+    void wake() {
+        for (; last; last = last->next) ready[ready_count++] = last;
+    }
+    static void stop_self();
+};
 struct Barrier { // a phase ends when nobody is missing and no bytes are
+    uint at;
     int arrivals, missing, phase;
     long long bytes;
+    Waiting waiting;
+};
+struct Meeting {
+    int threads, missing;
+    Waiting waiting;
+    void begin(int n) { *this = {n, n}; }
+    void arrive_and_wait();
 };
 struct Block {
-    Meeting all;
-    std::vector<Meeting> warps, warpgroups;
+    Meeting all, warps[32], warpgroups[8];
     uint exchanged[1024];
-    std::map<uint, Barrier> barriers;
+    Barrier barriers[64];
+    int count;
     __align__(1024) char memory[1 << 18];
 };
 static Block blocks[16]; // of a cluster
 static Meeting of_cluster;
-static thread_local int rank;
-static thread_local Block *mine = blocks;
+static int rank;
+static Block *mine = blocks;
 #define dynamic_shared (mine->memory)
 
-static void __syncthreads() { mine->all->arrive_and_wait(); }
-static void __syncwarp() { mine->warps[threadIdx.x / 32]->arrive_and_wait(); }
-static void group_sync() { mine->warpgroups[threadIdx.x / 128]->arrive_and_wait(); }
-static void cluster_sync() { of_cluster->arrive_and_wait(); }
+static uint draw(uint n) { return (uint)((drawn = drawn * 6364136223846793005u + 1442695040888963407u) >> 33) % n; }
+void Waiting::stop_self() { // until somebody makes it ready
+    Thread *stopped = self;
+    if (!ready_count) waiting_for_ever = running, setcontext(&host.context);
+    uint chosen = draw(ready_count);
+    for (int i = 1; i < 4; ++i) {
+        uint other = draw(ready_count);
+        if (ready[other]->late < ready[chosen]->late) chosen = other;
+    }
+    self = ready[chosen], ready[chosen] = ready[--ready_count];
+    rank = self->rank, mine = &blocks[rank];
+    if (self != stopped) swapcontext(&stopped->context, &self->context);
+}
+static void others_first() { ready[ready_count++] = self, Waiting::stop_self(); }
+void Meeting::arrive_and_wait() {
+    if (--missing) return waiting.stop();
+    missing = threads, waiting.wake(), others_first();
+}
+
+static void __syncthreads() { mine->all.arrive_and_wait(); }
+static void __syncwarp() { mine->warps[threadIdx.x / 32].arrive_and_wait(); }
+static void group_sync() { mine->warpgroups[threadIdx.x / 128].arrive_and_wait(); }
+static void cluster_sync() { of_cluster.arrive_and_wait(); }
 static void together(int) { group_sync(); }
 
 template <class F> static uint over(Meeting &who, int first, int threads, uint own, F f) {
     uint *exchanged = mine->exchanged;
     exchanged[threadIdx.x] = own;
-    who->arrive_and_wait();
+    who.arrive_and_wait();
     uint found = exchanged[first];
     for (int i = 1; i < threads; ++i) found = f(found, exchanged[first + i]);
-    who->arrive_and_wait();
+    who.arrive_and_wait();
     return found;
 }
 template <class F> static uint over_warp(uint own, F f) { return over(mine->warps[threadIdx.x / 32], threadIdx.x / 32 * 32, 32, own, f); }
@@ -132,28 +185,24 @@ static uint __reduce_add_sync(uint, uint x) {
 
 static uint shared_address(const void *p) { return (uint)((const char *)p - dynamic_shared); }
 
-static std::mutex guard;
-static std::condition_variable passed;
-
+static Barrier &barrier_at(uint at) {
+    for (int i = 0; i < mine->count; ++i)
+        if (mine->barriers[i].at == at) return mine->barriers[i];
+    return mine->barriers[mine->count++] = Barrier{at};
+}
 static void changed(uint bar, int arrived, long long bytes) {
-    std::lock_guard<std::mutex> lock(guard);
-    Barrier &b = mine->barriers[bar];
+    Barrier &b = barrier_at(bar);
     b.missing -= arrived, b.bytes += bytes;
-    if (b.missing || b.bytes) return;
-    b.phase ^= 1, b.missing = b.arrivals;
-    passed.notify_all();
+    if (!b.missing && !b.bytes) b.phase ^= 1, b.missing = b.arrivals, b.waiting.wake();
+    if (draw(2)) others_first();
 }
-static void barrier_init(uint bar, uint arrivals) {
-    std::lock_guard<std::mutex> lock(guard);
-    mine->barriers[bar] = Barrier{(int)arrivals, (int)arrivals, 0, 0};
-}
+static void barrier_init(uint bar, uint arrivals) { barrier_at(bar) = Barrier{bar, (int)arrivals, (int)arrivals}; }
 static void barrier_init_fence() {}
 static void barrier_expect(uint bar, uint bytes) { changed(bar, 1, bytes); }
 static void barrier_arrive(uint bar) { changed(bar, 1, 0); }
 static void barrier_wait(uint bar, uint parity) {
-    std::unique_lock<std::mutex> lock(guard);
-    bool came = passed.wait_for(lock, std::chrono::minutes(3), [&] { return mine->barriers[bar].phase != (int)parity; });
-    if (!came) fprintf(stderr, "thread %d of block %d waits at %u for ever\n", threadIdx.x, blockIdx.x, bar), abort();
+    Barrier &b = barrier_at(bar);
+    while (b.phase == (int)parity) b.waiting.stop();
 }
 
 struct TensorMap {
@@ -190,43 +239,53 @@ template <int N> static void wgmma(float (&d)[N / 2], word a, word b, int accumu
 static void wait_for_previous() {}
 static void let_next_start() {}
 
-struct Thread {
-    std::function<void()> body;
-    pthread_t id;
-};
-static void *begin_thread(void *one) { return ((Thread *)one)->body(), nullptr; }
+// --- launches ------------------------------------------------------------------------------------------------------------------
 
-// Threads are made once a launch, for all of its clusters, and with stacks so small that the library keeps them for the next launch:
-// making them took longer than what they do.
+template <class F> static F *body;
+template <class F> static void run_body() {
+    (*body<F>)();
+    if (--running) Waiting::stop_self(); // nobody makes it ready again
+    setcontext(&host.context);
+}
+
+struct Stacks { // each behind memory that nothing may touch
+    static constexpr size_t SIZE = 1 << 17, FREE = 1 << 14;
+    size_t bytes;
+    char *first;
+    explicit Stacks(int n) : bytes(n * SIZE) {
+        first = (char *)mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        for (int i = 0; i < n; ++i)
+            if (first == MAP_FAILED || mprotect(of(i) + FREE, SIZE - FREE, PROT_READ | PROT_WRITE)) perror("stacks"), abort();
+    }
+    ~Stacks() { munmap(first, bytes); }
+    char *of(int i) const { return first + i * SIZE; }
+};
+
 template <class F> static void each_cluster(int size, int groups, int threads, F kernel) {
-    gridDim.x = groups, threads_of_block = threads;
-    auto prepare = [&]() noexcept {
-        of_cluster = std::make_unique<std::barrier<>>(size * threads);
+    gridDim.x = groups, threads_of_block = threads, drawn = 1, waiting_for_ever = 0, body<F> = &kernel;
+    static Thread all[16 * 1024];
+    Stacks stacks(size * threads);
+    for (int first = 0; first < groups && !waiting_for_ever; first += size) {
+        of_cluster.begin(size * threads);
         for (int r = 0; r < size; ++r) {
             Block &b = blocks[r];
-            b.all = std::make_unique<std::barrier<>>(threads);
-            b.warps.clear(), b.warpgroups.clear(), b.barriers.clear();
-            for (int i = 0; i < threads; i += 32) b.warps.push_back(std::make_unique<std::barrier<>>(32));
-            for (int i = 0; i < threads; i += 128) b.warpgroups.push_back(std::make_unique<std::barrier<>>(128));
+            b.all.begin(threads), b.count = 0;
+            for (Meeting &warp : b.warps) warp.begin(32);
+            for (Meeting &group : b.warpgroups) group.begin(128);
         }
-    };
-    prepare();
-    std::barrier between(size * threads, prepare);
-    std::vector<Thread> running(size * threads);
-    pthread_attr_t small;
-    pthread_attr_init(&small), pthread_attr_setstacksize(&small, 1 << 17);
-    for (int i = 0; i < size * threads; ++i) {
-        running[i].body = [&, i] {
-            rank = i / threads, mine = &blocks[rank];
-            for (int first = 0; first < groups; first += size) {
-                threadIdx = {i % threads, 0, 0}, blockIdx = {first + rank, 0, 0};
-                kernel();
-                between.arrive_and_wait();
-            }
-        };
-        if (pthread_create(&running[i].id, &small, begin_thread, &running[i])) fprintf(stderr, "no more threads\n"), abort();
+        for (int i = 0, late_block, late_warp; i < size * threads; ++i) {
+            if (i % threads == 0) late_block = draw(4);
+            if (i % threads % 32 == 0) late_warp = draw(4);
+            Thread &t = all[i];
+            t.index = {i % threads, 0, 0}, t.block = {first + i / threads, 0, 0}, t.rank = i / threads, t.taken = 0;
+            t.late = 4 * late_block + late_warp;
+            getcontext(&t.context);
+            t.context.uc_stack.ss_sp = stacks.of(i), t.context.uc_stack.ss_size = stacks.SIZE;
+            makecontext(&t.context, run_body<F>, 0);
+            ready[ready_count++] = &t;
+        }
+        running = size * threads, self = &host;
+        Waiting::stop_self();
     }
-    for (auto &thread : running) pthread_join(thread.id, nullptr);
-    pthread_attr_destroy(&small);
 }
 template <class F> static void each_block(int groups, int threads, F kernel) { each_cluster(1, groups, threads, kernel); }

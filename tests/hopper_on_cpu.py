@@ -63,13 +63,13 @@ def translated(source: Source, shim: Path = SHIM, begin: str = "epilogue.cuh", g
     values = ", ".join(f"*({kind}*)values[{i}]" for i, kind in enumerate(kinds))
     call = f"each_block(groups, threads, [&] {{ {source.kernel}({values}); }});"
     defines = "".join(f"#define {k} {v}\n" for k, v in source.defines.items())
-    run = f'extern "C" void run(int groups, int threads, void **values) {{ {call} }}'
+    run = f'extern "C" int run(int groups, int threads, void **values) {{ {call} return waiting_for_ever; }}'
     return f'#include "{shim}"\n{defines}{text}\n{run}\n', len(kinds)
 
 
 def compiled(text: str, path: Path, *words: str | Path) -> Path:
     """C++ compiled into a file, beside which the text lies."""
-    stem, flags = path.with_suffix(""), ["-std=c++20", "-O1", "-ffp-contract=off", "-fpermissive", "-w", "-fPIC", "-pthread"]
+    stem, flags = path.with_suffix(""), ["-std=c++20", "-Og", "-ffp-contract=off", "-fpermissive", "-w", "-fPIC"]
     written = once.file(stem, lambda new: new.write_text(text))
     return once.file(path, lambda new: subprocess.run([COMPILER, *flags, *words, "-o", new, written], check=True))
 
@@ -124,6 +124,12 @@ class Folder:
         return contextlib.nullcontext()
 
 
+def start(library: Any, groups: int, threads: int, values: list[Any]) -> None:
+    """Run a kernel that was built, and see that its threads come to an end."""
+    for_ever = library.run(groups, threads, (ctypes.c_void_p * len(values))(*(x.ctypes.data for x in values)))
+    assert not for_ever, f"{for_ever} threads wait for each other for ever"
+
+
 KINDS = {"P": np.uint64, "f": np.float32}
 """Arguments that change from launch to launch."""
 
@@ -139,4 +145,4 @@ class Launch:
     def __call__(self, queue: Any, *values: Any) -> None:
         changing = [np.array([v], KINDS[kind]) for kind, v in zip(self._kinds, values, strict=True)]
         everything = [*changing, *self._fixed]
-        self._library.run(*self._size, (ctypes.c_void_p * len(everything))(*(x.ctypes.data for x in everything)))
+        start(self._library, *self._size, everything)

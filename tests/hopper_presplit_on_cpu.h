@@ -27,7 +27,7 @@ static int __shfl_sync(uint, int x, int from) {
 
 static uint atomicAdd(uint *p, uint more) { return __atomic_fetch_add(p, more, __ATOMIC_SEQ_CST); }
 static uint acquired(const uint *word) {
-    std::this_thread::yield();
+    others_first();
     return __atomic_load_n(word, __ATOMIC_SEQ_CST);
 }
 static void __trap() { abort(); }

@@ -148,8 +148,20 @@ def test_clusters_add_their_slices(folder: Folder, slices: int) -> None:
     found = one.run(folder, config, 1.0, -1.0)
     assert close(found, one, 1.0, -1.0)
     assert np.array_equal(found, one.run(folder, config, 1.0, -1.0)), "other bits the second time"
-    deep = Product.of(5, 7, 100)  # some slices have nothing
-    assert close(deep.run(folder, config), deep)
+    few = Product.of(5, 7, 100)  # some slices have nothing
+    assert close(few.run(folder, config), few)
+    tall = dataclasses.replace(BLOCKS[2], SLICES=slices)
+    deep = Product.of(130, 40, slices * 32 * (tall.STAGES + 1))  # they end in the stage where they put their sums
+    assert close(deep.run(folder, tall), deep)
+
+
+@pytest.mark.slow
+def test_rows_of_c_go_through_shared_memory(folder: Folder) -> None:
+    """On 16 bytes the copy engine writes them, else 32 lanes do; some tiles are whole and some are not."""
+    config = BLOCKS[3]
+    for more, padding in ((12, 4), (10, 4), (11, 5)):
+        one = Product.of(3 * config.BM + 9, 2 * config.BN + more, 40, padding=padding)
+        assert close(one.run(folder, config), one) and not one.counted
 
 
 @pytest.mark.slow
@@ -269,6 +281,14 @@ PLANTS = (
     ("bool there = k0 + k < K && c < cols", "bool there = k0 + k < K - 1 && c < cols"),
     ("there = min(cols, BN)", "there = min(cols, BN) - 1"), ("row < min(rows, 16); ++row", "row < min(rows, 16) - 1; ++row"),
     ("PITCH * row + lane + x)", "PITCH * row + lane)"), ("rest == 4 * c + 1;", "rest <= 4 * c + 2;"),
+    # threads that do not wait for each other
+    ("__syncwarp(); // all have read what", "// all have read what"), ("consumers_meet(); // the ring", "// the ring"),
+    ("__syncwarp();\n            if (lane < min", "if (lane < min"), ("__syncwarp();\n        float *to =", "float *to ="),
+    ("__syncwarp();\n    if (threadIdx.x % 32 == 0) barrier", "if (threadIdx.x % 32 == 0) barrier"),
+    ("__syncwarp(); // nobody reads", "// nobody reads"), ("copies_wait();\n        __syncwarp();", ""),
+    ("if (more) barrier_wait(at.full(), at.phase);", ""), ("barrier_wait(at.empty(), at.phase ^ 1);", ""),
+    ("barrier_wait(at.ready(), at.phase);", ""), ("if (threadIdx.x % 32 == 0) barrier_arrive(at.ready());", ""),
+    ("read what was written here\n                    __syncwarp();", "read what was written here"),
 )  # fmt: skip
 
 
@@ -288,6 +308,8 @@ def test_a_planted_bug_is_found(folder: Folder, monkeypatch: pytest.MonkeyPatch,
         test_layouts_alignments_and_edges(folder, SMALL, "NN", 1)
         test_layouts_alignments_and_edges(folder, SMALL, "TT", 0)
         test_layouts_alignments_and_edges(folder, BLOCKS[3], "NT", 0)
+        test_layouts_alignments_and_edges(folder, BLOCKS[0], "NN", 1)
+        test_rows_of_c_go_through_shared_memory(folder)
         test_a_rows_last_piece_is_not_whole(folder, "NN", 3)
         test_clusters_add_their_slices(folder, 4)
         test_one_element_behind_the_last_four_of_k_is_no_reason_to_compute_again(folder, "NN", 70, 2, True)

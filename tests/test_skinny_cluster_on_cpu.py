@@ -84,11 +84,8 @@ def test_batches(folder: Folder) -> None:
 
 @pytest.mark.parametrize(("at", "trans"), [(LANES, "NT"), (FLAT, "NN")])
 def test_planted_bugs_are_found(folder: Folder, at: Point, trans: str) -> None:
-    late = "if (get_group_id(1)) std::this_thread::sleep_for(std::chrono::milliseconds(30));"
     for changed in (
         (  # nobody waits for those who are late
-            "long ago */",
-            f"long ago */ {late}",
             "cluster_arrive(); /* what was sent is visible to those who wait */",
             "",
             "    cluster_wait(); \\\n    UNROLL",
