@@ -126,7 +126,8 @@ def twin(device: Device, backend: str) -> Device | None:
     """Return a device as another backend sees it, None if that does not see it. Equal devices are matched by their order."""
     if device.backend == backend:
         return device
-    alike = [d for b in backends() for d in b.devices() if d.slug == device.slug and d.kind == device.kind]
+    both = (b for b in backends() if b.name in (device.backend, backend))
+    alike = [d for b in both for d in b.devices() if d.slug == device.slug and d.kind == device.kind]
     here = [d.id for d in alike if d.backend == device.backend]
     there = [d for d in alike if d.backend == backend]
     place = here.index(device.id) if device.id in here else 0

@@ -164,6 +164,8 @@ def _devices(names: str | None, found: Ladder) -> list[Device]:
     if names is not None:
         return [backends.find(name) for name in names.split(",")]
     best = best_for(found.rungs)
+    if best.kind != "gpu":
+        return [best]  # without asking backends that take a second to say what they see
     same = [d for d in backends.devices() if d.kind == "gpu" and d.slug == best.slug and d.backend != best.backend]
     others = {d.backend: d for d in reversed(same)}
     return [best, *others.values()]
