@@ -77,7 +77,7 @@ def test_links_and_images_lead_somewhere(page: Path) -> None:
         assert not anchor or anchor in anchors(other), f"{name(page)} links to {target}: no such heading"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name)
+@pytest.mark.parametrize("page", [pytest.param(p, marks=[pytest.mark.slow] * (p.stem == "lab-notes")) for p in PAGES], ids=name)
 def test_generated_tables_are_up_to_date(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     order = functools.cache(ranking.ranked)  # tables ask for it twice for every product
     for module in (ranking, heuristic):

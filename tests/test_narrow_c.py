@@ -94,7 +94,11 @@ def test_the_text_exchanges_where_the_model_says_so() -> None:
 
 
 @pytest.mark.parametrize("step", [19, pytest.param(8, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("product", [Gemm(99, 101, 103, batch=100), Gemm(235, 222, 32, trans="TN", batch=9)], ids=str)
+@pytest.mark.parametrize(
+    "product",
+    [Gemm(99, 101, 103, batch=100), pytest.param(Gemm(235, 222, 32, trans="TN", batch=9), marks=pytest.mark.slow)],
+    ids=str,
+)
 def test_the_exchange_spills_nothing_and_waits_for_lanes_alone(product: Gemm, step: int) -> None:
     require(not nvrtc.missing(), f"CUDA: {nvrtc.missing()}")
     device = nvrtc.device_of("sm_90")

@@ -127,6 +127,7 @@ def test_what_is_installed_is_measured_for_arrays_on_the_host(
         assert left.kernel == "tiled" and left.why.startswith(EXACT)
 
 
+@pytest.mark.slow
 def test_batches_vectors_and_both_kinds_of_result_are_measured(session: Session, stored: Store, asked: list[Desc]) -> None:
     toprung.planning("measure")
     calls = (

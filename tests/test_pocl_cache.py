@@ -38,7 +38,7 @@ def builder(device: Device) -> "subprocess.Popen[str]":
     return process
 
 
-@pytest.mark.parametrize("cached", (False, True), ids=("compiled", "loaded"))
+@pytest.mark.parametrize("cached", (pytest.param(False, marks=pytest.mark.slow), True), ids=("compiled", "loaded"))
 def test_who_builds_waits_for_who_builds_the_same(
     cached: bool, device: Device, session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -83,7 +83,8 @@ def test_fewer_cycles_are_lost_to_banks_and_the_proof_holds(name: str) -> None:
     assert after.loop.reads.extra_cycles < 1.3 * before.loop.reads.extra_cycles  # marks held for one instruction only
 
 
-@pytest.mark.parametrize("name", [*QUICK, pytest.param("turing/r15", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*QUICK, "turing/r15"])
 def test_the_compilers_own_marks_follow_the_rule(name: str) -> None:
     """Each is met by the next multiply-add that reads that bank at that place; and so are all that are found anew."""
     code = decoded(name)

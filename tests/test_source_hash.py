@@ -173,6 +173,7 @@ def test_a_store_of_before_is_followed_as_it_was(before: Store) -> None:
     assert followed() == recorded()
 
 
+@pytest.mark.slow
 def test_an_export_of_before_is_followed_as_it_was(before: Store) -> None:
     proofs = {machine: before.proofs(machine) for machine in {e.machine for e in before.entries()}}
     before.path.unlink()

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import trial
-from toprung.backends import devices, opened
+from toprung.backends import find, opened
 from toprung.backends.base import Session
 from toprung.dispatch.selection import Candidate
 from toprung.kernels.tiled import family as tiled
@@ -87,7 +87,7 @@ def run(job: dict[str, Any], session: Session, folder: Path) -> dict[str, Any]:
 
 
 def main(log: Path, jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    (device,) = (one for one in devices() if one.backend == "opencl")
+    device = find("opencl")
     assert "oclgrind" in device.runtime.lower(), f"this is {device.runtime}, not the simulator"
     done, read = [], 0
     with opened(device) as session:
