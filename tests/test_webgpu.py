@@ -103,6 +103,23 @@ except toprung.errors.NoDevice as error:
     assert said.startswith("no device found") and "has no .icd file" in said and "WebGPU" not in said and said.endswith("False\n")
 
 
+def test_a_ladder_on_a_cpu_does_not_look_for_it(device: Device) -> None:
+    """Who climbs another ladder there need not wait until wgpu is loaded."""
+    if backends.find().kind == "gpu":
+        pytest.skip("a GPU is climbed through all backends")
+    script = """
+import sys
+from toprung.cli import main
+sys.argv = ["toprung", "ladder", "kepler", "--sizes", "40", "--rungs", "1"]
+try:
+    main()
+finally:
+    print("wgpu" in sys.modules)
+"""
+    said = ended(script)
+    assert "one work-item per element" in said and said.endswith("False\n")
+
+
 def test_without_an_adapter_it_says_what_to_install(adapter: Device) -> None:
     script = "from toprung.backends.webgpu import backend; print(backend().devices(), *backend().advice())"
     said = ended(script, VK_DRIVER_FILES="/nonexistent.json", VK_ICD_FILENAMES="/nonexistent.json")
