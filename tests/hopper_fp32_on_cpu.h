@@ -11,24 +11,27 @@ struct TensorMap {
     const float *from;
     long long rows, cols, ld, box_rows, box_cols;
 };
-static void tma_load(uint to, const TensorMap *map, int x, int y, uint bar) {
-    for (int r = 0; r < map->box_rows; ++r)
-        for (int c = 0; c < map->box_cols; ++c) {
-            bool inside = y + r < map->rows && x + c < map->cols;
-            ((float *)(dynamic_shared + to))[map->box_cols * r + c] = inside ? map->from[(y + r) * map->ld + x + c] : 0.0f;
-        }
-    changed(bar, 0, -4 * map->box_rows * map->box_cols);
+static void tma_load(uint to, const TensorMap *of, int x, int y, uint bar) {
+    later([=, map = *of] {
+        for (int r = 0; r < map.box_rows; ++r)
+            for (int c = 0; c < map.box_cols; ++c) {
+                bool inside = y + r < map.rows && x + c < map.cols;
+                ((float *)(dynamic_shared + to))[map.box_cols * r + c] = inside ? map.from[(y + r) * map.ld + x + c] : 0.0f;
+            }
+        changed(bar, 0, -4 * map.box_rows * map.box_cols);
+    });
 }
 
 static float4 lds(uint at) { return *(const float4 *)(dynamic_shared + at); }
 static void sts(uint at, float x, float y, float z, float w) { *(float4 *)(dynamic_shared + at) = make_float4(x, y, z, w); }
 static void pad() {}
 template <int BYTES> static void copy_async_if(uint to, const float *from, bool there) {
-    if (there) memcpy(dynamic_shared + to, from, BYTES);
-    else memset(dynamic_shared + to, 0, BYTES);
+    later([=] {
+        if (there) memcpy(dynamic_shared + to, from, BYTES);
+        else memset(dynamic_shared + to, 0, BYTES);
+    });
 }
 template <int BYTES> static void copy_async(uint to, const float *from, int) { copy_async_if<BYTES>(to, from, true); }
-static void barrier_arrive_copied(uint bar) { barrier_arrive(bar); }
 static uint peek(const uint *flag) {
     if (uint v = __atomic_load_n(flag, __ATOMIC_SEQ_CST)) return v;
     fprintf(stderr, "block %d waits for one that has not begun\n", blockIdx.x);

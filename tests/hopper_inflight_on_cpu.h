@@ -5,12 +5,13 @@
 
 static char *at_byte(uint at) { return dynamic_shared + at; }
 template <int BYTES> static void copy_async(uint to, const float *from, int valid) {
-    memset(at_byte(to), 0, BYTES);
-    if (valid) memcpy(at_byte(to), from, valid);
+    later([=] {
+        memset(at_byte(to), 0, BYTES);
+        if (valid) memcpy(at_byte(to), from, valid);
+    });
 }
 template <int BYTES> static void copy_async_if(uint to, const float *from, bool there) { copy_async<BYTES>(to, from, there ? BYTES : 0); }
-static void copies_wait() {}
-static void barrier_arrive_copied(uint bar) { barrier_arrive(bar); }
+static void copies_wait() { make_own_copies(); }
 static float4 shared_four(uint at) { return *(float4 *)at_byte(at); }
 static float2 shared_two(uint at) { return *(float2 *)at_byte(at); }
 static uint shared_half(uint at) { return *(unsigned short *)at_byte(at); }
@@ -18,8 +19,10 @@ static float shared_one(uint at) { return *(float *)at_byte(at); }
 static void shared_put(uint at, uint a, uint b, uint c, uint d) { *(uint4 *)at_byte(at) = make_uint4(a, b, c, d); }
 static void shared_put(uint at, uint a, uint b) { *(uint2 *)at_byte(at) = uint2{a, b}; }
 static void shared_put(uint at, float4 v) { *(float4 *)at_byte(at) = v; }
-static void bulk_store(float *to, uint from, uint bytes) { memcpy(to, at_byte(from), bytes); }
-static void bulk_wait() {}
+static void bulk_store(float *to, uint from, uint bytes) {
+    later([=] { memcpy(to, at_byte(from), bytes); });
+}
+static void bulk_wait() { make_own_copies(); }
 static void shared_put(uint at, float v) { *(float *)at_byte(at) = v; }
 static float shared_of(uint at, uint rank) { return *(float *)(blocks[rank].memory + at); }
 static void proxy_fence() {}

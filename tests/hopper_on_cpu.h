@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <new>
 #include <sys/mman.h>
 #include <ucontext.h>
 
@@ -77,6 +78,12 @@ static uint size_bits(float x) { return bits_as<uint>(x) & 0x7fffffff; }
 // A thread runs until it waits, or lets others go on. Who does is drawn from those that can, in every launch alike: four of them, of
 // whom the least late one goes on, where blocks and warps have drawn how late they are. So what lacks a barrier meets an order that
 // shows it. If nobody can go on, they wait for each other for ever, and the launch ends.
+struct Copy {
+    void (*make)(Copy *);
+    struct Block *block;
+    Copy *next;
+    __align__(8) char what[96];
+};
 struct Thread {
     ucontext_t context;
     Index index, block;
@@ -84,9 +91,10 @@ struct Thread {
     int late;
     uint taken;   // bytes of the block's memory that it was given, see clusters_on_cpu.h
     Thread *next; // who waits for the same
+    Copy *first, *last; // copies that it asked for
 };
-static Thread *self, *ready[16 * 1024];
-static uint ready_count;
+static Thread *self, *ready[16 * 1024], *copying[16 * 1024];
+static uint ready_count, copying_count, copies_a_turn;
 static Thread host; // who launches
 static int running, waiting_for_ever; // threads of the cluster, and of the launch
 static word drawn;
@@ -130,15 +138,51 @@ static Block *mine = blocks;
 #define dynamic_shared (mine->memory)
 
 static uint draw(uint n) { return (uint)((drawn = drawn * 6364136223846793005u + 1442695040888963407u) >> 33) % n; }
+static Thread *&drawn_of(Thread **some, uint count) {
+    Thread **found = some + draw(count);
+    for (int i = 1; i < 4; ++i) {
+        Thread **other = some + draw(count);
+        if ((*other)->late < (*found)->late) found = other;
+    }
+    return *found;
+}
+
+// What copies asynchronously copies later, in each thread's order: at once, while others go on, or when nobody can, as each cluster has drawn.
+static void make_copy(Thread *of) {
+    Copy *copy = of->first;
+    Block *was = mine;
+    of->first = copy->next, mine = copy->block;
+    copy->make(copy);
+    mine = was;
+    delete copy;
+}
+static void make_a_copy() { // anybody's
+    Thread *&one = drawn_of(copying, copying_count);
+    make_copy(one);
+    if (!one->first) one = copying[--copying_count];
+}
+static void make_own_copies() {
+    if (!self->first) return;
+    while (self->first) make_copy(self);
+    *std::find(copying, copying + copying_count, self) = copying[copying_count - 1], --copying_count;
+}
+template <class F> static void later(F f) {
+    static_assert(sizeof f <= sizeof Copy::what);
+    if (copies_a_turn > 1) return f();
+    Copy *copy = new Copy{[](Copy *copy) { (*(F *)copy->what)(); }, mine};
+    new (copy->what) F(f);
+    if (!self->first) self->first = copy, copying[copying_count++] = self;
+    else self->last->next = copy;
+    self->last = copy;
+}
+
 void Waiting::stop_self() { // until somebody makes it ready
     Thread *stopped = self;
+    if (copies_a_turn && copying_count) make_a_copy();
+    while (!ready_count && copying_count) make_a_copy();
     if (!ready_count) waiting_for_ever = running, setcontext(&host.context);
-    uint chosen = draw(ready_count);
-    for (int i = 1; i < 4; ++i) {
-        uint other = draw(ready_count);
-        if (ready[other]->late < ready[chosen]->late) chosen = other;
-    }
-    self = ready[chosen], ready[chosen] = ready[--ready_count];
+    Thread *&next = drawn_of(ready, ready_count);
+    self = next, next = ready[--ready_count];
     rank = self->rank, mine = &blocks[rank];
     if (self != stopped) swapcontext(&stopped->context, &self->context);
 }
@@ -194,12 +238,15 @@ static void changed(uint bar, int arrived, long long bytes) {
     Barrier &b = barrier_at(bar);
     b.missing -= arrived, b.bytes += bytes;
     if (!b.missing && !b.bytes) b.phase ^= 1, b.missing = b.arrivals, b.waiting.wake();
+}
+static void others_perhaps() {
     if (draw(2)) others_first();
 }
 static void barrier_init(uint bar, uint arrivals) { barrier_at(bar) = Barrier{bar, (int)arrivals, (int)arrivals}; }
 static void barrier_init_fence() {}
-static void barrier_expect(uint bar, uint bytes) { changed(bar, 1, bytes); }
-static void barrier_arrive(uint bar) { changed(bar, 1, 0); }
+static void barrier_expect(uint bar, uint bytes) { changed(bar, 1, bytes), others_perhaps(); }
+static void barrier_arrive(uint bar) { changed(bar, 1, 0), others_perhaps(); }
+static void barrier_arrive_copied(uint bar) { later([=] { changed(bar, 1, 0); }), others_perhaps(); }
 static void barrier_wait(uint bar, uint parity) {
     Barrier &b = barrier_at(bar);
     while (b.phase == (int)parity) b.waiting.stop();
@@ -210,13 +257,15 @@ struct TensorMap {
     long long rows, cols, box;
 };
 static void tma_prefetch(const TensorMap *) {}
-static void tma_load(uint to, const TensorMap *map, int x, int y, uint bar) {
-    for (int r = 0; r < map->box; ++r)
-        for (int c = 0; c < 64; ++c) {
-            bool inside = y + r < map->rows && x + c < map->cols;
-            ((unsigned short *)(dynamic_shared + to))[64 * r + c] = inside ? map->from[(y + r) * map->cols + x + c] : 0;
-        }
-    changed(bar, 0, -128 * map->box);
+static void tma_load(uint to, const TensorMap *of, int x, int y, uint bar) {
+    later([=, map = *of] {
+        for (int r = 0; r < map.box; ++r)
+            for (int c = 0; c < 64; ++c) {
+                bool inside = y + r < map.rows && x + c < map.cols;
+                ((unsigned short *)(dynamic_shared + to))[64 * r + c] = inside ? map.from[(y + r) * map.cols + x + c] : 0;
+            }
+        changed(bar, 0, -128 * map.box);
+    });
 }
 
 static word tile_at(uint address) { return address >> 4; }
@@ -266,7 +315,7 @@ template <class F> static void each_cluster(int size, int groups, int threads, F
     static Thread all[16 * 1024];
     Stacks stacks(size * threads);
     for (int first = 0; first < groups && !waiting_for_ever; first += size) {
-        of_cluster.begin(size * threads);
+        of_cluster.begin(size * threads), copies_a_turn = draw(3);
         for (int r = 0; r < size; ++r) {
             Block &b = blocks[r];
             b.all.begin(threads), b.count = 0;
@@ -278,7 +327,7 @@ template <class F> static void each_cluster(int size, int groups, int threads, F
             if (i % threads % 32 == 0) late_warp = draw(4);
             Thread &t = all[i];
             t.index = {i % threads, 0, 0}, t.block = {first + i / threads, 0, 0}, t.rank = i / threads, t.taken = 0;
-            t.late = 4 * late_block + late_warp;
+            t.late = 4 * late_block + late_warp, t.first = nullptr;
             getcontext(&t.context);
             t.context.uc_stack.ss_sp = stacks.of(i), t.context.uc_stack.ss_size = stacks.SIZE;
             makecontext(&t.context, run_body<F>, 0);
@@ -286,6 +335,7 @@ template <class F> static void each_cluster(int size, int groups, int threads, F
         }
         running = size * threads, self = &host;
         Waiting::stop_self();
+        while (copying_count) make_a_copy();
     }
 }
 template <class F> static void each_block(int groups, int threads, F kernel) { each_cluster(1, groups, threads, kernel); }

@@ -2,14 +2,16 @@
 
 #include "hopper_inflight_on_cpu.h"
 
-static void swizzled_load(uint to, const TensorMap *map, int x, int y, uint bar) {
-    for (int r = 0; r < map->box; ++r)
-        for (int c = 0; c < 64; ++c) {
-            bool inside = y + r < map->rows && x + c < map->cols;
-            unsigned short *row = (unsigned short *)(dynamic_shared + to) + 64 * r;
-            row[(c / 8 ^ r % 8) * 8 + c % 8] = inside ? map->from[(y + r) * map->cols + x + c] : 0;
-        }
-    changed(bar, 0, -128 * map->box);
+static void swizzled_load(uint to, const TensorMap *of, int x, int y, uint bar) {
+    later([=, map = *of] {
+        for (int r = 0; r < map.box; ++r)
+            for (int c = 0; c < 64; ++c) {
+                bool inside = y + r < map.rows && x + c < map.cols;
+                unsigned short *row = (unsigned short *)(dynamic_shared + to) + 64 * r;
+                row[(c / 8 ^ r % 8) * 8 + c % 8] = inside ? map.from[(y + r) * map.cols + x + c] : 0;
+            }
+        changed(bar, 0, -128 * map.box);
+    });
 }
 #define tma_load swizzled_load
 
