@@ -4,16 +4,9 @@
 
 #define wait_for_previous prelude_waits // the prelude has its own of both
 #define let_next_start prelude_lets
-static void cluster_begin() {}
-static void cluster_arrive() {}
-static void cluster_wait() { cluster_sync(); }
+static void cluster_begin() { cluster_arrive(); }
 template <class V> static void put(const float *here, uint rank, V v) {
     memcpy(blocks[rank].memory + ((const char *)here - mine->memory), &v, sizeof v);
-}
-static void *own_memory(uint bytes) {
-    void *at = mine->memory + self->taken;
-    self->taken += (bytes + 15) / 16 * 16;
-    return at;
 }
 static float __shfl_sync(uint, float v, uint lane) {
     memcpy(&mine->exchanged[threadIdx.x], &v, sizeof v);

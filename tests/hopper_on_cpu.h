@@ -89,7 +89,8 @@ struct Thread {
     Index index, block;
     int rank; // of its block in the cluster
     int late;
-    uint taken;   // bytes of the block's memory that it was given, see clusters_on_cpu.h
+    int arrived;  // at the cluster's meeting, how often all had come before
+    uint taken;   // bytes of the block's memory that it was given, see ``own_memory``
     Thread *next; // who waits for the same
     Copy *first, *last; // copies that it asked for
 };
@@ -119,17 +120,23 @@ struct Barrier { // a phase ends when nobody is missing and no bytes are
     Waiting waiting;
 };
 struct Meeting {
-    int threads, missing;
+    int threads, missing, met;
     Waiting waiting;
     void begin(int n) { *this = {n, n}; }
-    void arrive_and_wait();
+    int arrive() {
+        int before = met;
+        if (!--missing) missing = threads, ++met, waiting.wake();
+        return before;
+    }
+    void wait(int before);
+    void arrive_and_wait() { wait(arrive()); }
 };
 struct Block {
     Meeting all, warps[32], warpgroups[8];
     uint exchanged[1024];
     Barrier barriers[64];
     int count;
-    __align__(1024) char memory[1 << 18];
+    __align__(1024) char memory[1 << 19];
 };
 static Block blocks[16]; // of a cluster
 static Meeting of_cluster;
@@ -168,7 +175,11 @@ static void make_own_copies() {
 }
 template <class F> static void later(F f) {
     static_assert(sizeof f <= sizeof Copy::what);
-    if (copies_a_turn > 1) return f();
+    Block *was = mine;
+    if (copies_a_turn > 1) {
+        f(), mine = was;
+        return;
+    }
     Copy *copy = new Copy{[](Copy *copy) { (*(F *)copy->what)(); }, mine};
     new (copy->what) F(f);
     if (!self->first) self->first = copy, copying[copying_count++] = self;
@@ -187,15 +198,22 @@ void Waiting::stop_self() { // until somebody makes it ready
     if (self != stopped) swapcontext(&stopped->context, &self->context);
 }
 static void others_first() { ready[ready_count++] = self, Waiting::stop_self(); }
-void Meeting::arrive_and_wait() {
-    if (--missing) return waiting.stop();
-    missing = threads, waiting.wake(), others_first();
+void Meeting::wait(int before) {
+    if (met != before) others_first();
+    else waiting.stop();
+}
+static void *own_memory(uint bytes) { // of a block, behind what is dynamic
+    void *at = mine->memory + (1 << 18) + self->taken;
+    self->taken += (bytes + 15) / 16 * 16;
+    return at;
 }
 
 static void __syncthreads() { mine->all.arrive_and_wait(); }
 static void __syncwarp() { mine->warps[threadIdx.x / 32].arrive_and_wait(); }
 static void group_sync() { mine->warpgroups[threadIdx.x / 128].arrive_and_wait(); }
 static void cluster_sync() { of_cluster.arrive_and_wait(); }
+static void cluster_arrive() { self->arrived = of_cluster.arrive(); }
+static void cluster_wait() { of_cluster.wait(self->arrived); }
 static void together(int) { group_sync(); }
 
 template <class F> static uint over(Meeting &who, int first, int threads, uint own, F f) {
@@ -250,6 +268,14 @@ static void barrier_arrive_copied(uint bar) { later([=] { changed(bar, 1, 0); })
 static void barrier_wait(uint bar, uint parity) {
     Barrier &b = barrier_at(bar);
     while (b.phase == (int)parity) b.waiting.stop();
+}
+
+static void send_remote(uint to, uint value, uint bar, uint rank) {
+    later([=] {
+        mine = &blocks[rank];
+        memcpy(mine->memory + to, &value, sizeof value);
+        changed(bar, 0, -(int)sizeof value);
+    });
 }
 
 struct TensorMap {

@@ -24,7 +24,7 @@ from toprung.kernels.hopper_presplit.config import PRESPLIT
 
 SHIM = Path(__file__).with_suffix(".h")
 COMPILER = shutil.which("g++")
-GONE = ("together",)
+GONE = ("together", "cluster_arrive", "send_remote")
 """Functions that are instructions of a GPU, and stand in the header under the same names."""
 
 
@@ -62,9 +62,18 @@ def translated(source: Source, shim: Path = SHIM, begin: str = "epilogue.cuh", g
     kinds = [re.sub(r"\w+$", "", p.replace("__grid_constant__", "").strip()).strip() for p in parameters[1].split(",")]
     values = ", ".join(f"*({kind}*)values[{i}]" for i, kind in enumerate(kinds))
     call = f"each_block(groups, threads, [&] {{ {source.kernel}({values}); }});"
+    if cluster := source.defines.get("CLUSTER"):
+        text = re.sub(r"(?<!extern )__shared__ (\w+) (\w+)(\[.*\])?;", _own, text)
+        call = call.replace("each_block(", f"each_cluster({cluster}, ")
     defines = "".join(f"#define {k} {v}\n" for k, v in source.defines.items())
     run = f'extern "C" int run(int groups, int threads, void **values) {{ {call} return waiting_for_ever; }}'
     return f'#include "{shim}"\n{defines}{text}\n{run}\n', len(kinds)
+
+
+def _own(found: re.Match[str]) -> str:
+    """C++ of a variable in shared memory that each block of a cluster has."""
+    kind, name, dims = found[1], found[2], found[3] or ""
+    return f"typedef {kind} Own_{name}{dims}; Own_{name} &{name} = *(Own_{name} *)own_memory(sizeof(Own_{name}));"
 
 
 def compiled(text: str, path: Path, *words: str | Path) -> Path:

@@ -65,8 +65,6 @@ def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
         launch = test_hopper_fp32_on_cpu.Launch if module is of_sgemm else hopper_on_cpu.Launch
         monkeypatch.setattr(module, "Overlapping", lambda *what, launch=launch: launch(*what[:6], True))
         monkeypatch.setattr(module, "kernel_of", lambda session, source: source)
-    for module in (of_fp32x, of_presplit):
-        monkeypatch.setattr(module, "spread", lambda K, across: (1, 32))
 
 
 def finished(x: Any, activation: str) -> Any:

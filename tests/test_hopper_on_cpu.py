@@ -34,7 +34,6 @@ def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launches, "Overlapping", Launch)
     monkeypatch.setattr(launches, "kernel_of", lambda session, source: source)
     monkeypatch.setattr(launches, "_copied", lambda session, to, source, nbytes, queue: ctypes.memmove(to, source, nbytes))
-    monkeypatch.setattr(launches, "spread", lambda K, across: (1, 32))  # a cluster's blocks would have to run at once
 
 
 @dataclass
@@ -107,6 +106,24 @@ def test_sums_are_those_of_float64(folder: Any, slices: int, turned: str) -> Non
 
 
 @pytest.mark.slow
+@pytest.mark.slow
+@pytest.mark.parametrize("turned", ["NN", "TT"])
+def test_long_operands_are_split_by_several_warps_and_in_clusters(folder: Any, turned: str) -> None:
+    """Warps share a row that lies along memory, and blocks of a cluster one across: its largest element, and what is lost."""
+    one = Operands.of(70, 50, 1100, turned=turned)
+    one.a[0, 9, 1070] *= np.float32(2.0**30)
+    one.b[0, 40, 11] *= np.float32(2.0**30)
+    plan = Fp32xLaunches(folder, one.call(), SMALL, slices=1)
+    assert close(one.run(plan), one.reference())
+    for of_a in (True, False):
+        lost = Operands.of(70, 50, 1100, turned=turned)
+        own, other = (lost.a[0].T, lost.b[0]) if of_a else (lost.b[0], lost.a[0].T)
+        own[32:64, 9] *= np.float32(2.0**-40)  # of one warp and one block: the others' meet zeros
+        other[:32] = other[64:] = 0
+        before = counted(plan)
+        assert grade(lost, lost.run(plan)) < 8 and counted(plan) > before
+
+
 @pytest.mark.parametrize("variant", [SMALL, WIDE], ids=str)
 @pytest.mark.parametrize("padding", [2, 3, 4])
 def test_rows_of_c_begin_anywhere(folder: Any, variant: Variant, padding: int) -> None:
@@ -228,6 +245,10 @@ def right(folder: Any) -> None:
     test_sums_are_those_of_float64(folder, 3, "NN")
 
 
+def long(folder: Any) -> None:
+    test_long_operands_are_split_by_several_warps_and_in_clusters(folder, "NN")
+
+
 def odd(folder: Any) -> None:
     test_rows_of_c_begin_anywhere(folder, SMALL, 3)
 
@@ -238,6 +259,13 @@ def odd(folder: Any) -> None:
     [
         ("fp32x.cu", "slice * below_a + at.m", "at.m", right), ("fp32x.cu", "along_b + 64 * j", "64 * j", right),
         ("split.cu", "matrix % slices * depth", "0", right),
+        ("split.cu", "shared[warp] = largest;\n        __syncthreads();", "shared[warp] = largest;", long),
+        ("split.cu", "shared[32 * warp + lane] = mine;\n    __syncthreads();", "shared[32 * warp + lane] = mine;", long),
+        ("split.cu", "int lane = threadIdx.x % 32, warp = threadIdx.x / 32;\n    cluster_wait();",
+         "int lane = threadIdx.x % 32, warp = threadIdx.x / 32;", long),
+        ("split.cu", "barrier_wait(shared_address(mail.full), 0);", "", long),
+        ("split.cu", "barrier_wait(shared_address(mail.full + 1), 0);", "", long),
+        ("split.cu", "losses = both(losses, mail.losses[r][lane])", "losses = losses", long),
         ("fp32x.cu", "lost |= is_lost", "is_lost", test_the_guard_in_slices),
         ("fp32x.cu", "fabsf(sum) < 16.0f", "fabsf(sum) < 0.0f", lambda folder: lost_alone(folder, 1e-12)),
         ("reduce.cu", "s < slices; ++s", "s < slices - 1; ++s", right),
