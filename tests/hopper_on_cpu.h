@@ -1,6 +1,6 @@
 // What the texts of the hopper ladder's fp32x kernels need, for a CPU: a cluster at a time, a coroutine for each of its threads. Shared
-// memory is static; the copy engine copies at once and does not swizzle; a matrix instruction is a loop over 16 of K, for
-// the elements that its thread holds.
+// memory is static where it is not dynamic, each block's own in clusters; the copy engine does not swizzle; a matrix instruction is done
+// at once, a loop over 16 of K for the elements that its thread holds.
 
 #include <algorithm>
 #include <cmath>
@@ -78,21 +78,15 @@ static uint size_bits(float x) { return bits_as<uint>(x) & 0x7fffffff; }
 // A thread runs until it waits, or lets others go on. Who does is drawn from those that can, in every launch alike: four of them, of
 // whom the least late one goes on, where blocks and warps have drawn how late they are. So what lacks a barrier meets an order that
 // shows it. If nobody can go on, they wait for each other for ever, and the launch ends.
-struct Copy {
-    void (*make)(Copy *);
-    struct Block *block;
-    Copy *next;
-    __align__(8) char what[96];
-};
 struct Thread {
     ucontext_t context;
     Index index, block;
     int rank; // of its block in the cluster
     int late;
-    int arrived;  // at the cluster's meeting, how often all had come before
-    uint taken;   // bytes of the block's memory that it was given, see ``own_memory``
-    Thread *next; // who waits for the same
-    Copy *first, *last; // copies that it asked for
+    int arrived;               // at the cluster's meeting, how often all had come before
+    uint taken;                // bytes of the block's memory that it was given, see ``own_memory``
+    Thread *next;              // who waits for the same
+    struct Copy *first, *last; // what it asked for and was not copied yet
 };
 static Thread *self, *ready[16 * 1024], *copying[16 * 1024];
 static uint ready_count, copying_count, copies_a_turn;
@@ -154,7 +148,14 @@ static Thread *&drawn_of(Thread **some, uint count) {
     return *found;
 }
 
-// What copies asynchronously copies later, in each thread's order: at once, while others go on, or when nobody can, as each cluster has drawn.
+// What copies asynchronously copies later, in each thread's order: at once, while others go on, or when nobody can, as each cluster has
+// drawn.
+struct Copy {
+    void (*make)(Copy *);
+    Block *block; // whose memory is meant
+    Copy *next;
+    __align__(8) char what[96];
+};
 static void make_copy(Thread *of) {
     Copy *copy = of->first;
     Block *was = mine;
