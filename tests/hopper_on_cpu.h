@@ -298,7 +298,7 @@ static void tma_load(uint to, const TensorMap *of, int x, int y, uint bar) {
 static word tile_at(uint address) { return address >> 4; }
 static void wgmma_fence() {}
 static void wgmma_commit() {}
-template <int LEFT> static void wgmma_wait() { group_sync(); } // all have read what may be overwritten behind this
+template <int LEFT> static void wgmma_wait() { __syncwarp(); } // one instruction of a warp: all its lanes have read
 template <int N> static void pin(float (&)[N]) {}
 template <int REGISTERS> static void more_registers() {}
 template <int REGISTERS> static void fewer_registers() {}
