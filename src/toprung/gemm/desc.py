@@ -192,7 +192,7 @@ class GemmDesc:
         """Number of rows of A and columns of B, those of a matrix that the batch shares counted once."""
         return self.M * (self.batch if self.stride_a else 1) + self.N * (self.batch if self.stride_b else 1)
 
-    @property
+    @functools.cached_property
     def index32(self) -> bool:
         """True if offsets within each matrix, in elements, fit 31 bits."""
         return max(*self.extents, self.M * self.N) < 2**31
@@ -368,7 +368,10 @@ def described(shape: Mapping[str, Any], align: int = ALIGNED) -> Desc:
 
 def widest(*numbers: int) -> int:
     """Return the widest access, in floats, that divides all numbers: 4, 2 or 1."""
-    return next(w for w in (4, 2, 1) if all(n % w == 0 for n in numbers))
+    bits = 0
+    for number in numbers:
+        bits |= number
+    return 1 if bits & 1 else 2 if bits & 2 else 4
 
 
 STRIDES = ("stride_a", "stride_b", "stride_c")
