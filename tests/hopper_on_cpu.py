@@ -25,7 +25,7 @@ from toprung.kernels.hopper_presplit.config import PRESPLIT
 SHIM = Path(__file__).with_suffix(".h")
 COMPILER = shutil.which("g++")
 GONE = ("together", "cluster_arrive", "send_remote")
-"""Functions that are instructions of a GPU, and stand in the header under the same names."""
+"""Functions that are instructions of a GPU, and stand in the header; each goes with what follows up to an empty line."""
 
 
 def aligned(M: int, N: int, K: int, *layout: Any, **more: Any) -> GemmDesc:
@@ -61,10 +61,11 @@ def translated(source: Source, shim: Path = SHIM, begin: str = "epilogue.cuh", g
     assert parameters
     kinds = [re.sub(r"\w+$", "", p.replace("__grid_constant__", "").strip()).strip() for p in parameters[1].split(",")]
     values = ", ".join(f"*({kind}*)values[{i}]" for i, kind in enumerate(kinds))
-    call = f"each_block(groups, threads, [&] {{ {source.kernel}({values}); }});"
+    each = "each_block("
     if cluster := source.defines.get("CLUSTER"):
         text = re.sub(r"(?<!extern )__shared__ (\w+) (\w+)(\[.*\])?;", _own, text)
-        call = call.replace("each_block(", f"each_cluster({cluster}, ")
+        each = f"each_cluster({cluster}, "
+    call = f"{each}groups, threads, [&] {{ {source.kernel}({values}); }});"
     defines = "".join(f"#define {k} {v}\n" for k, v in source.defines.items())
     run = f'extern "C" int run(int groups, int threads, void **values) {{ {call} return waiting_for_ever; }}'
     return f'#include "{shim}"\n{defines}{text}\n{run}\n', len(kinds)

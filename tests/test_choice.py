@@ -17,6 +17,7 @@ import pytest
 import trial
 from tables.tuning import Drawn, device_of, drawn, now
 from toprung.device import Device
+from toprung.dispatch import ranking
 from toprung.dispatch.heuristic import select_own, slower_than_fp32
 from toprung.dispatch.ranking import Predicted, ranked, ratio
 from toprung.dispatch.select import select
@@ -558,3 +559,17 @@ def test_hopper_s_kernel_is_not_chosen_where_it_is_reckoned_slower(monkeypatch: 
     monkeypatch.setattr(sgemm_cost, "RATE", sgemm_cost.RATE / 2)
     found = on_hopper(8192, 8192, 8192)
     assert kernel_of(found) == "tiled" and found.passed_over[0][0].startswith("hopper_sgemm")
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_nothing_is_ranked_twice_for_one_product(own: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Candidates of plain fp32 are weighed against those of fp32x, and one of them is taken."""
+    asked: list[tuple[str, bool]] = []
+
+    def counted(device: Device, desc: Desc, precision: str = "fp32", own: bool | None = True) -> list[Predicted]:
+        asked.extend((precision, one) for one in (True, False) if own in (one, None))
+        return ranked(device, desc, precision, own)
+
+    monkeypatch.setattr(ranking, "ranked", counted)
+    found = select(HOPPER, GemmDesc(64, 500, 3000), own, "auto")
+    assert found.precision == "fp32" and ("fp32", True) in asked and len(asked) == len(set(asked)), asked

@@ -106,7 +106,6 @@ def test_sums_are_those_of_float64(folder: Any, slices: int, turned: str) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 @pytest.mark.parametrize("turned", ["NN", "TT"])
 def test_long_operands_are_split_by_several_warps_and_in_clusters(folder: Any, turned: str) -> None:
     """Warps share a row that lies along memory, and blocks of a cluster one across: its largest element, and what is lost."""
@@ -124,6 +123,7 @@ def test_long_operands_are_split_by_several_warps_and_in_clusters(folder: Any, t
         assert grade(lost, lost.run(plan)) < 8 and counted(plan) > before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", [SMALL, WIDE], ids=str)
 @pytest.mark.parametrize("padding", [2, 3, 4])
 def test_rows_of_c_begin_anywhere(folder: Any, variant: Variant, padding: int) -> None:

@@ -104,7 +104,7 @@ except toprung.errors.NoDevice as error:
 
 
 def test_a_ladder_on_a_cpu_does_not_look_for_it(device: Device) -> None:
-    """Who climbs another ladder there need not wait until wgpu is loaded."""
+    """A ladder of another backend is climbed without loading wgpu."""
     if backends.find().kind == "gpu":
         pytest.skip("a GPU is climbed through all backends")
     script = """

@@ -199,10 +199,12 @@ def _fp32(
 ) -> Selection:  # fmt: skip
     """Return the selection of plain fp32: the store's, else the heuristic's, beside what is installed.
 
-    ``ours``: returns the ``ranked``, if anybody else asks for it.
+    ``ours``: returns the product's ``ranking.ranked``, where the caller keeps it.
     """
     found, passed_over = store.fp32(device, desc, own)
-    order = None if found is not None and (own or found.weighed) else ours() if ours else ranking.ranked(device, desc)
+    order = None
+    if found is None or not (own or found.weighed):
+        order = ours() if ours else ranking.ranked(device, desc)
     found = found or heuristic.select_own(device, desc, order=order)
     found = replace(found, passed_over=(*found.passed_over, *passed_over))
     for family in ranking.members("fp32", own=False):
