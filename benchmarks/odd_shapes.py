@@ -1,6 +1,9 @@
-"""Time plain fp32 on odd shapes: cuBLAS, what toprung takes by itself, and the candidates of its own that it passed over.
+"""Time odd shapes: cuBLAS in fp32, what toprung takes by itself, and the candidates of its own that it passed over.
 
     python benchmarks/odd_shapes.py results/nvidia-h200/odd-shapes.json [--shapes 413x732x61981,100*99x101x103,TT:1405x399x71663]
+    python benchmarks/odd_shapes.py results/nvidia-h200/rows.json --precision fp32x --shapes 2452x43x2648+0+3,126*154x56x260
+
+``+0+3``: stored rows of A and B are so many elements longer than they need be; NaN stands there.
 
 Each arm is held against float64 first. Then arms take turns as CUDA graphs, which leave out what the host does. The table has µs
 of a product, medians, cuBLAS's time over that of each arm, and Frobenius errors over cuBLAS's: the default may be slower than the
@@ -46,32 +49,41 @@ FIRST, VARIED = 4, 2
 ROUNDS, BURST, LIMIT = 7, 3e-3, 5e-6
 """Samples of each arm; seconds of a sample; the largest error, in norms."""
 
-Shape = tuple[int, int, int, int, str]
+Shape = tuple[int, int, int, int, str, int, int]
 Arm = Callable[[], Any]
 
 
 def parsed(text: str) -> list[Shape]:
-    """Return batch, M, N, K and layout of each product."""
+    """Return batch, M, N, K, layout and what rows of A and B are longer, of each product."""
     found = []
     for one in text.split(","):
         trans, _, rest = one.rpartition(":")
+        rest, *longer = rest.split("+")
         batch, _, sizes = rest.rpartition("*")
         m, n, k = map(int, sizes.split("x"))
-        found.append((int(batch or 1), m, n, k, trans or "NN"))
+        found.append((int(batch or 1), m, n, k, trans or "NN", *map(int, longer or (0, 0))))
     return found
 
 
+def stored_sizes(shape: Shape) -> list[tuple[int, int]]:
+    """Return rows of A and of B in memory, and elements from one to the next."""
+    _, m, n, k, trans, *longer = shape
+    turned = (size[::-1] if t == "T" else size for t, size in zip(trans, ((m, k), (k, n)), strict=True))
+    return [(rows, cols + more) for (rows, cols), more in zip(turned, longer, strict=True)]
+
+
 def desc_of(shape: Shape) -> GemmDesc:
-    batch, m, n, k, trans = shape
-    strides = (m * k, k * n, m * n) if batch > 1 else (0, 0, 0)
-    return GemmDesc(m, n, k, batch, trans[0] == "T", trans[1] == "T", 0, 0, 0, *strides, 4, 4, 4)
+    batch, m, n, k, trans, *_ = shape
+    (rows_a, lda), (rows_b, ldb) = stored_sizes(shape)
+    strides = (rows_a * lda, rows_b * ldb, m * n) if batch > 1 else (0, 0, 0)
+    return GemmDesc(m, n, k, batch, trans[0] == "T", trans[1] == "T", lda, ldb, 0, *strides, 4, 4, 4)
 
 
-def candidates(device: Device, desc: GemmDesc) -> list[Candidate]:
-    """Return the first of the ranking, and the variants of Hopper's kernel that are predicted fastest, weighed or not."""
-    found = [p.candidate for p in ranked(device, desc)[:FIRST] if p.seconds < math.inf]
+def candidates(device: Device, desc: GemmDesc, precision: str) -> list[Candidate]:
+    """Return the first of the ranking; in fp32 also the variants of Hopper's kernel that are predicted fastest, weighed or not."""
+    found = [p.candidate for p in ranked(device, desc, precision)[:FIRST] if p.seconds < math.inf]
     sgemm = family("hopper_sgemm")
-    if not sgemm.supports(device, desc):
+    if precision == sgemm.precision and not sgemm.supports(device, desc):
         fit = sorted((v for v in VARIANTS if not cost.unfit(desc, v)), key=lambda v: cost.predicted(desc, device.compute_units, v))
         found += [Candidate(sgemm, v) for copy in (0, 1) for v in [v for v in fit if v.COPY == copy][:VARIED]]
     return list(dict.fromkeys(found))
@@ -117,20 +129,22 @@ def own_run(session: Session, desc: GemmDesc, candidate: Candidate, tensors: tup
     return lambda: made.run(a, 0, b, 0, c, 0, 1.0, 0.0, torch.cuda.current_stream().cuda_stream, None, lent.data_ptr())
 
 
-def measured(session: Session, shape: Shape, desc: GemmDesc, some: list[Candidate]) -> dict[str, Any]:
+def measured(session: Session, shape: Shape, desc: GemmDesc, some: list[Candidate], precision: str) -> dict[str, Any]:
     """Return errors and samples of every arm; an arm that is wrong has no samples."""
-    batch, m, n, k, trans = shape
+    batch, m, n, k, trans, *longer = shape
     generator = torch.Generator("cuda").manual_seed(m + n + k)
-    stored = [size[::-1] if t == "T" else size for t, size in zip(trans, ((m, k), (k, n)), strict=True)]
-    a, b = (torch.rand(batch, *size, device="cuda", generator=generator) - 0.5 for size in stored)
+    a, b = (torch.rand(batch, *size, device="cuda", generator=generator) - 0.5 for size in stored_sizes(shape))
+    for one, more in zip((a, b), longer, strict=True):
+        one[:, :, one.shape[2] - more :] = math.nan
     out = torch.empty(batch, m, n, device="cuda")
-    x, y = (one.mT if t == "T" else one for t, one in zip(trans, (a, b), strict=True))
+    rows = (one[:, :, : one.shape[2] - more] for one, more in zip((a, b), longer, strict=True))
+    x, y = (one.mT if t == "T" else one for t, one in zip(trans, rows, strict=True))
     x, y, z = (x, y, out) if batch > 1 else (x[0], y[0], out[0])
     exact = x.double() @ y.double()
     theirs = torch.bmm if batch > 1 else torch.mm
     arms: dict[str, Callable[[], Arm]] = {
         "cublas": lambda: lambda: theirs(x, y, out=z),
-        "default": lambda: lambda: toprung.matmul(x, y, z, precision="fp32", own=True),
+        "default": lambda: lambda: toprung.matmul(x, y, z, precision=precision, own=True),
     }
     for one in some:
         config: Any = one.config
@@ -172,11 +186,12 @@ def measured(session: Session, shape: Shape, desc: GemmDesc, some: list[Candidat
 
 def table(rows: list[dict[str, Any]]) -> None:
     for row in rows:
-        batch, m, n, k, trans = row["shape"]
+        batch, m, n, k, trans, *longer = row["shape"]
         found = {name: 1e6 * statistics.median(samples) for name, samples in row["seconds"].items()}
+        sizes = f"{m}x{n}x{k}" + "".join(f"+{more}" for more in longer) * any(longer)
         theirs, error = found.get("cublas", math.nan), row["error"]["cublas"]
         print(
-            f"{f'{trans}:' * (trans != 'NN')}{f'{batch}*' * (batch > 1)}{m}x{n}x{k}: cuBLAS {theirs:.1f} µs, error {error:.1e}"
+            f"{f'{trans}:' * (trans != 'NN')}{f'{batch}*' * (batch > 1)}{sizes}: cuBLAS {theirs:.1f} µs, error {error:.1e}"
             + f" WRONG {row['wrong']}" * bool(row["wrong"])
         )
         for name in sorted(found, key=found.__getitem__):
@@ -188,17 +203,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("out", type=Path)
     parser.add_argument("--shapes", default=SHAPES)
+    parser.add_argument("--precision", default="fp32", choices=("fp32", "fp32x"))
     options = parser.parse_args()
     torch.backends.cuda.matmul.allow_tf32 = False
     begin = time.monotonic()
     session = session_at(Home("cuda", 0))
-    asked = [(desc, candidates(session.device, desc)) for desc in map(desc_of, parsed(options.shapes))]
+    asked = [(desc, candidates(session.device, desc, options.precision)) for desc in map(desc_of, parsed(options.shapes))]
     compile_all(session, asked)
     print(f"compiled after {time.monotonic() - begin:.0f} s", flush=True)
     rows: list[dict[str, Any]] = []
     what = f"python benchmarks/odd_shapes.py results/{session.device.slug}/{options.out.name}"
     for shape, (desc, some) in zip(parsed(options.shapes), asked, strict=True):
-        rows.append(measured(session, shape, desc, some))
+        rows.append(measured(session, shape, desc, some, options.precision))
         results.write(options.out, results.record(what, environment(session), [], odd_shapes=rows))
     print(f"measured after {time.monotonic() - begin:.0f} s", flush=True)
     table(rows)

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from odd_shapes import BURST, LIMIT, ROUNDS, captured, desc_of, own_run, parsed, seconds
+from odd_shapes import BURST, LIMIT, ROUNDS, Shape, captured, desc_of, own_run, parsed, seconds
 from toprung.arrays.base import Home
 from toprung.arrays.sessions import session_at
 from toprung.backends.base import Session
@@ -36,9 +36,9 @@ ROWS = 64
 """Rows of a result that are held against float64."""
 
 
-def measured(session: Session, shape: tuple[int, int, int, int]) -> dict[str, Any]:
+def measured(session: Session, shape: Shape) -> dict[str, Any]:
     """Return the configuration, and errors and samples of each number of stages that fits."""
-    _, m, n, k = shape
+    _, m, n, k, *_ = shape
     desc, family_ = desc_of(shape), family("hopper_fp32x")
     generator = torch.Generator("cuda").manual_seed(m + n + k)
     a, b = (torch.rand(*size, device="cuda", generator=generator) - 0.5 for size in ((m, k), (k, n)))
@@ -83,7 +83,7 @@ def main() -> int:
     for row in rows:
         found = {stages: f"{1e6 * statistics.median(samples):10.1f}" for stages, samples in row["seconds"].items()}
         wrong = "" if len(found) == len(row["error"]) else "  WRONG"
-        print(f"{'x'.join(map(str, row['shape'][1:])):20} {row['config']:40}", *(f"{s}:{t}" for s, t in found.items()), wrong)
+        print(f"{'x'.join(map(str, row['shape'][1:4])):20} {row['config']:40}", *(f"{s}:{t}" for s, t in found.items()), wrong)
     return int(any(len(row["seconds"]) < len(row["error"]) for row in rows))
 
 
