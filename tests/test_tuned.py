@@ -259,10 +259,23 @@ def test_a_neighbour_s_comparison_is_carried_over_by_the_cost_model(stored: Stor
         assert theirs.name == "cublas"
         return ratios[Gemm(desc.M, desc.N, desc.K)]
 
-    monkeypatch.setattr(tuned, "ranking", SimpleNamespace(ratio=ratio, loss=ranking.loss))
+    monkeypatch.setattr(tuned, "ranking", SimpleNamespace(ratio=ratio, loss=ranking.loss, ranked=ranking.ranked))
     assert select(H200, here.desc, own=False).family.name == "hopper_sgemm", "there our lead is larger"
     ratios[here] = 1.01
     assert select(H200, here.desc, own=False).family.name == "cublas"
+
+
+def test_a_neighbour_says_nothing_of_a_family_that_was_not_measured_there(stored: Store) -> None:
+    there, here = Gemm(512, 512, 512), Gemm(416, 416, 416)
+    order = [p.candidate for p in ranking.ranked(H200, there.desc)]
+    one = next(c for c in order if str(c) == "tiled 32×64×32 4×4 v4 WM16 WN32 STAGES2")
+    stored.add(replace(entry(H200, there, seconds=12e-6), candidate=one.encode()))
+    found = select(H200, here.desc)
+    assert found.family.name == "tiled_cluster" and any("not measured there" in why for _, why in found.passed_over)
+    assert select(H200, there.desc).family.name == "tiled", "these very sizes were measured"
+    other = next(c for c in order if c.kernel == "tiled_cluster")
+    stored.add(replace(entry(H200, there, other.kernel, seconds=13e-6), candidate=other.encode()))
+    assert (found := select(H200, here.desc)).family.name == "tiled" and "nearest" in found.why, "it was, and was slower"
 
 
 def large_tile() -> dict[str, int]:

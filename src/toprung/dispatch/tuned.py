@@ -276,12 +276,16 @@ class TunedStore:
         self, here: Known, device: Device, desc: Desc, own: bool, entries: Sequence[Entry], exact: bool
     ) -> tuple[Selection | None, PassedOver]:
         """Return the best that entries of one size allow in plain fp32; None where none is of any use."""
-        chosen, passed = self._first(here, device, desc, _of(entries, "fp32"), exact)
+        plain = _of(entries, "fp32")
+        chosen, passed = self._first(here, device, desc, plain, exact)
         if chosen is None:
             return None, passed
         found, entry = chosen
         where = _where(entry, exact)
-        if not exact and (reason := _strayed(device, desc, found.candidate, entry)):
+        if not exact and (
+            reason := _strayed(device, desc, found.candidate, entry)
+            or _unmeasured(device, desc, found.candidate, {e.kernel for e in plain})
+        ):
             return None, ((_name(entry), reason), *passed)
         theirs = (e for e in entries if not own and not is_ours(e.kernel, "fp32") and _may(e, device, desc, own) and not refusal(e))
         if (vendor := next(theirs, None)) is not None:
@@ -429,7 +433,9 @@ def _strayed(device: Device, desc: Desc, candidate: Candidate, entry: Entry) -> 
     return ""
 
 
-def _unmeasured(device: Device, desc: Desc, candidate: Candidate, measured: Collection[str], without: Collection[str]) -> str:
+def _unmeasured(
+    device: Device, desc: Desc, candidate: Candidate, measured: Collection[str], without: Collection[str] = ()
+) -> str:  # fmt: skip
     """Return why an entry is left for the heuristic: a family that was not measured there is predicted to be clearly faster.
 
     Faster than each family that was measured, too: a prediction no better than that of one that lost says nothing.
