@@ -2,12 +2,13 @@
 
     python benchmarks/remeasure.py src/toprung/store/shipped/nvidia-h200-cuda.json nvidia-h200-cuda.json --device cuda:0
 
-For each shape of the file: its entries whose configurations can still be built, and the cost model's first ``FIRST`` of plain fp32,
-verified and timed in turns. The file that is written has the fastest of toprung's own in plain fp32, and each entry of another
-precision or a vendor's, with the new samples.
+For each shape of the file: its entries whose configurations can still be built, and the cost model's first ``FIRST`` of each
+accuracy class that the shape has entries of, compiled on all cores, then verified and timed in turns. The file that is written has
+the fastest of each of toprung's kernel families, and each entry of a vendor's, with the new samples.
 """
 
 import argparse
+import math
 from pathlib import Path
 
 from toprung import backends
@@ -16,6 +17,7 @@ from toprung.dispatch.selection import decoded
 from toprung.oracle.problems import problem_of
 from toprung.store.entry import Entry, Machine
 from toprung.store.exchange import read_exchange, write_exchange
+from toprung.tune.compiler import Compiler
 from toprung.tune.measure import Measurer
 from toprung.tune.trial import Trial, entry_of
 
@@ -30,29 +32,30 @@ def candidates_of(device, problem, entries):
         fit = candidate.family.adapt(device, problem.desc, candidate.config, problem.desc, True)
         if not isinstance(fit, str):
             found.append(candidate)
-    found += [p.candidate for p in ranked(device, problem.desc)[:FIRST]]
+    for precision in dict.fromkeys(candidate.family.precision for candidate in found):
+        found += [p.candidate for p in ranked(device, problem.desc, precision)[:FIRST] if p.seconds < math.inf]
     return tuple(dict.fromkeys(found))
 
 
-def again(session, measurer, problem, entries):
+def again(session, measurer, problem, candidates, entries):
     """Return a problem's entries, measured now."""
-    candidates = candidates_of(session.device, problem, entries)
     outcome = measurer.run(Trial(problem, candidates, turns=9, hopeless=1.2))
-    machine, plain, kept = Machine.of(session), [], []
-    for candidate, sampled in zip(candidates, outcome.sampled, strict=True):
-        if sampled.status != "right":
+    machine, fastest, kept = Machine.of(session), {}, []
+    for candidate, sampled in sorted(zip(candidates, outcome.sampled, strict=True), key=lambda one: one[1].median):
+        if sampled.status != "right" or not sampled.seconds:
             print(f"  {candidate}: {sampled.status} {sampled.message}")
-            continue
-        own = candidate.family.own and candidate.family.precision == "fp32"
-        (plain if own else kept).append((sampled.median, candidate, sampled))
-    best = sorted(plain, key=lambda one: one[0])[:1]
+        elif candidate.family.own:
+            fastest.setdefault(candidate.kernel, (sampled.median, candidate, sampled))
+        else:
+            kept.append((sampled.median, candidate, sampled))
     before = {entry.candidate["kernel"]: entry.median for entry in entries}
-    for seconds, candidate, _ in (*best, *kept):
+    kept = [*fastest.values(), *kept]
+    for seconds, candidate, _ in kept:
         was = before.get(candidate.kernel)
         print(
             f"{problem!s:32} {seconds * 1e6:9.1f} µs {f'{seconds / was:.3f} of before' if was else '':>15}  {candidate}", flush=True
         )
-    return [entry_of(machine, problem, candidate, sampled) for _, candidate, sampled in (*best, *kept)]
+    return [entry_of(machine, problem, candidate, sampled) for _, candidate, sampled in kept]
 
 
 def main():
@@ -66,9 +69,19 @@ def main():
         shapes.setdefault(str(sorted(entry.shape.items())), []).append(entry)
     found = []
     with backends.opened(backends.find(chosen.device)) as session:
-        measurer = Measurer(session)
-        for entries in shapes.values():
-            found += again(session, measurer, problem_of(entries[0].shape), entries)
+        measurer, compiler = Measurer(session), Compiler(session.device)
+        asked = [(problem_of(entries[0].shape), entries) for entries in shapes.values()]
+        candidates = [candidates_of(session.device, problem, entries) for problem, entries in asked]
+        made = [
+            compiler.ahead(candidate, problem.desc, session.fingerprint())
+            for (problem, _), some in zip(asked, candidates, strict=True)
+            for candidate in some
+        ]
+        for future in filter(None, made):
+            future.exception()  # what is wrong with it is said where it is measured
+        compiler.close()
+        for (problem, entries), some in zip(asked, candidates, strict=True):
+            found += again(session, measurer, problem, some, entries)
             write_exchange(chosen.out, found)
 
 
