@@ -56,6 +56,7 @@ QUICK = [
     (LARGE, 2, (15, 1, 2100), "NN", 1, 0.5),
     (FLAT, 4, (3, 70, 259), "NN", 0, -1.0),
     (TALL, 2, (90, 8, 300), "TT", 1, 0.0),
+    (FLAT, 3, (9, 70, 259), "NN", 0, 0.5),
 ]
 SLOW = [
     (LANES, 8, (1, 33, 2049), "NT", 0, 1.0),
@@ -64,6 +65,10 @@ SLOW = [
     (NARROW, 2, (8, 65, 256), "NT", 0, 0.0),
     (FLAT, 7, (1, 64, 515), "TN", 2, 0.0),
     (FLAT, 8, (130, 2, 640), "TN", 0, 1.0),
+    (FLAT, 2, (130, 6, 700), "TN", 1, 0.0),
+    (LANES, 2, (16, 33, 300), "NT", 0, 0.0),
+    (NARROW, 2, (4, 65, 256), "NT", 1, 0.0),
+    (LARGE, 2, (15, 20, 1100), "TT", 1, 0.0),
     (TALL, 6, (8, 100, 1000), "NN", 1, 0.0),
 ]
 
@@ -97,6 +102,25 @@ def test_planted_bugs_are_found(folder: Folder, at: Point, trans: str) -> None:
     ):
         folder.changed = changed
         assert worst(folder, at, 4, (3, 14, 1000), trans) >= 1, changed
+
+
+def test_rows_that_are_asked_for_ahead_are_those_that_come(folder: Folder) -> None:
+    folder.changed = "asked += KU * down", "asked += down"
+    assert worst(folder, FLAT, 2, (3, 40, 150), "NN") < 1, "a few rows of Y: nothing is asked for ahead"
+    assert worst(folder, FLAT, 2, (7, 40, 150), "NN") >= 1
+
+
+def test_lanes_that_exchange_sums_end_with_each_of_them(folder: Folder) -> None:
+    bugs = (
+        ("kept += upper ? LEFT(step) / 2 : 0", "", (LANES, NARROW)),
+        ("upper ? low : high, there", "upper ? high : low, there", (LANES, NARROW)),
+        ("lane % SHARING == 0", "lane % LANES == 0", (LANES, NARROW)),
+        ("id % SUBGROUP ^ APART(step)", "lane ^ APART(step)", (NARROW,)),  # teams smaller than a sub-group
+    )
+    for old, new, teams in bugs:
+        folder.changed = old, new
+        for at in teams:
+            assert worst(folder, at, 2, (2, 40, 600), "NT") >= 1, (old, at)
 
 
 def test_a_vector_cut_by_the_end_that_no_lane_takes_is_found(folder: Folder) -> None:

@@ -29,6 +29,7 @@
 #endif
 
 #define INSIDE(u) (k + (u) * DN < count)
+#define AHEAD (SMALL >= 8 && KU <= 4) // X is asked for an iteration ahead, while registers last, past a piece of Y, too
 
 __kernel __attribute__((room_for(DM * DN, 1, 1, RESIDENT))) void
 columns(__global const float *X, const ulong offset_x, __global const float *Y, const ulong offset_y,
@@ -63,6 +64,16 @@ columns(__global const float *X, const ulong offset_x, __global const float *Y, 
     uint left = CHAIN / KU;
 #endif
     wait_for_previous();
+#if AHEAD
+#define ASK_FOR(row) \
+    do { \
+        UNROLL for (int u = 0; u < KU; ++u) next[u] = (row) + u * DN < end ? READ_V(VA, &asked[u * down]) : ZERO(VA); \
+        asked += KU * down; \
+    } while (0)
+    VECTOR(VA) next[KU];
+    __global const float *asked = X + (ulong)(begin + dn) * ldx;
+    ASK_FOR(begin + dn);
+#endif
     for (uint k0 = begin; k0 < end; k0 += PIECE) {
         const uint count = end - k0 < PIECE ? end - k0 : PIECE;
 #if SMALL > 1
@@ -72,6 +83,15 @@ columns(__global const float *X, const ulong offset_x, __global const float *Y, 
         }
         barrier(CLK_LOCAL_MEM_FENCE); // the piece of Y is complete
 #endif
+#if AHEAD
+        for (uint k = dn; k < count; k += KU * DN) {
+            VECTOR(VA) x[KU];
+            UNROLL for (int u = 0; u < KU; ++u) x[u] = next[u];
+            ASK_FOR(k0 + k + KU * DN);
+            UNROLL for (int u = 0; u < KU; ++u) // beyond the end both are 0
+                UNROLL for (int s = 0; s < SMALL; ++s) acc[s] += x[u] * SMALL_Y(s, k + u * DN);
+        }
+#else
         __global const float *from = X + (ulong)(k0 + dn) * ldx;
         for (uint k = dn; k < count; k += KU * DN) {
 #if FOLD && SMALL == 1
@@ -87,6 +107,7 @@ columns(__global const float *X, const ulong offset_x, __global const float *Y, 
                 UNROLL for (int s = 0; s < SMALL; ++s) acc[s] += x[u] * (INSIDE(u) ? SMALL_Y(s, k + u * DN) : 0.0f);
             from += KU * down;
         }
+#endif
 #if FOLD && SMALL > 1
         UNROLL for (int s = 0; s < SMALL; ++s) { // a piece is a chain: TN products
             whole[s] += acc[s];

@@ -30,17 +30,37 @@
 #endif
 #define LANES (DN / PARTS)
 
+#define SUMS (SMALL * TM)                         // of a lane: a power of two
+#define SHARING (SUMS < LANES ? LANES / SUMS : 1) // lanes that end with the same sum
+
+#if LANES == 1
+#define ADD_UP(step)
+#elif SHUFFLE
+// A step of adding up over the lanes of v: two lanes each keep half of their sums, and give the other half to the other one; where
+// they have one each, both add it up. Afterwards ``kept`` is the first sum that a lane has. Steps are macros, so that v stays in
+// registers.
+#define LEFT(step) (SUMS >> (step))
+#define APART(step) (LANES >> ((step) + 1))
+#define ADD_UP(step) \
+    do { \
+        if (APART(step) == 0) break; \
+        const uint there = id % SUBGROUP ^ APART(step); \
+        const bool upper = (lane & APART(step)) != 0; \
+        if (LEFT(step) > 1) { \
+            UNROLL for (int j = 0; j < LEFT(step) / 2; ++j) { \
+                const float low = v[j], high = v[j + LEFT(step) / 2]; \
+                v[j] = (upper ? high : low) + LANE_READ(upper ? low : high, there); \
+            } \
+            kept += upper ? LEFT(step) / 2 : 0; \
+        } else { \
+            v[0] += LANE_READ(v[0], there); \
+        } \
+    } while (0)
+#else
 // The sum of acc over LANES neighbours, in the first of them; the others get anything. All of the work-group must call it.
 float sum_of_lanes(float acc, LPTR float *partial, const uint id)
 {
     const uint lane = id % LANES;
-#if LANES == 1
-    return acc;
-#elif SHUFFLE
-    const uint first = id % SUBGROUP - lane;
-    for (uint stride = LANES / 2; stride > 0; stride /= 2) acc += LANE_READ(acc, first + (lane ^ stride));
-    return acc;
-#else
     partial += id - lane;
     partial[lane] = acc;
     barrier(CLK_LOCAL_MEM_FENCE); // the partial sums are complete
@@ -51,8 +71,8 @@ float sum_of_lanes(float acc, LPTR float *partial, const uint id)
     acc = partial[0];
     barrier(CLK_LOCAL_MEM_FENCE); // nobody reads them any more
     return acc;
-#endif
 }
+#endif
 
 __kernel __attribute__((room_for(DM * DN, 1, 1, RESIDENT))) void
 rows(__global const float *X, const ulong offset_x, __global const float *Y, const ulong offset_y,
@@ -120,14 +140,31 @@ rows(__global const float *X, const ulong offset_x, __global const float *Y, con
             UNROLL for (int s = 0; s < SMALL; ++s)
                 UNROLL for (int i = 0; i < TM; ++i) acc[s][i] += row[i][k] * Y[(s < few ? s : few - 1) * down_y + k * on_y];
 
+#if FOLD
+    UNROLL for (int s = 0; s < SMALL; ++s)
+        UNROLL for (int i = 0; i < TM; ++i) acc[s][i] += whole[s][i];
+#endif
+#if SHUFFLE || LANES == 1
+    float v[SUMS]; // v[s * TM + i]
+    uint kept = 0;
+    UNROLL for (int s = 0; s < SMALL; ++s)
+        UNROLL for (int i = 0; i < TM; ++i) v[s * TM + i] = acc[s][i];
+    ADD_UP(0);
+    ADD_UP(1);
+    ADD_UP(2);
+    ADD_UP(3);
+    ADD_UP(4);
+    ADD_UP(5);
+    if (lane % SHARING == 0)
+        UNROLL for (int j = 0; j < (SUMS > LANES ? SUMS / LANES : 1); ++j)
+            sums[lane / LANES][(kept + j) / TM * BM + first + (kept + j) % TM] = v[j];
+#else
     UNROLL for (int s = 0; s < SMALL; ++s)
         UNROLL for (int i = 0; i < TM; ++i) {
-#if FOLD
-            acc[s][i] += whole[s][i];
-#endif
             const float sum = sum_of_lanes(acc[s][i], partial, id);
             if (lane % LANES == 0) sums[lane / LANES][s * BM + first + i] = sum;
         }
+#endif
     barrier(CLK_LOCAL_MEM_FENCE); // the sums are complete
     C += offset_c + which * stride_c + get_group_id(1) * stride_slice;
     BEFORE_TAKING
