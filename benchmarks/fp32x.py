@@ -30,6 +30,7 @@ import numpy as np
 from toprung import backends
 from toprung.backends.base import Source
 from toprung.dispatch.heuristic import slower_than_fp32
+from toprung.dispatch.selection import Candidate
 from toprung.errors import Unsupported
 from toprung.kernels.build import source_kernel
 from toprung.kernels.hopper_fp32x.launches import Fp32xLaunches
@@ -39,11 +40,12 @@ from toprung.lab.competitor import BoundOnDevice, Promise
 from toprung.lab.harness import results
 from toprung.lab.harness.accuracy import sweep
 from toprung.lab.harness.environment import environment
+from toprung.lab.harness.library import Toprung
 from toprung.lab.harness.measure import Measurement
 from toprung.lab.harness.power import Meter
 from toprung.oracle.gemm import TRANSPOSES, Gemm
 
-FP32X = family("hopper_fp32x")
+FP32X, IN_FLIGHT = family("hopper_fp32x"), family("hopper_inflight")
 SIZES = (512, 1024, 2048, 4096, 8192, 16384)
 RECTANGLES = (
     (4096, 4096, 512), (65536, 64, 4096), (64, 65536, 4096), (128, 128, 65536), (256, 256, 131072), (512, 512, 16384),
@@ -95,6 +97,29 @@ class Ours:
         return {
             "kind": "library", "name": "fp32x", "number": 0, "idea": self.title, "variant": variant, "tile": {}, "options": {},
             "precision": "fp32x", "deterministic": True, "note": "",
+        }  # fmt: skip
+
+
+class InFlight:
+    """fp32x in flight as a competitor, in the block that its model takes."""
+
+    name, title, promise = "fp32x in flight", "two fp16 terms on matrix units, split on the way", Promise("fp32x")
+    config = None
+
+    def absent(self, device):
+        return IN_FLIGHT.supports(device, Gemm(128, 128, 128).desc)
+
+    def prepare(self, placed):
+        device, desc = placed.session.device, placed.operands.problem.desc
+        if reason := IN_FLIGHT.supports(device, desc):
+            raise Unsupported(reason)
+        self.config = min(IN_FLIGHT.candidates(device, desc), key=lambda config: IN_FLIGHT.cost(device, desc, config))
+        return Toprung(candidate=Candidate(IN_FLIGHT, self.config)).prepare(placed)
+
+    def describe(self, device):
+        return {
+            "kind": "library", "name": self.name, "number": 0, "idea": self.title, "variant": str(self.config or ""), "tile": {},
+            "options": {}, "precision": "fp32x", "deterministic": True, "note": "",
         }  # fmt: skip
 
 
@@ -328,10 +353,10 @@ def told(found, problem):
     return found
 
 
-def accuracy(session, folder, what):
+def accuracy(session, folder, what, depths):
     """Every distribution over K."""
-    rivals = [baselines.peer("cublas"), Ours()]
-    graded = list(sweep(rivals, session, DEPTHS, side=SIDE))
+    rivals = [baselines.peer("cublas"), Ours(), InFlight()]
+    graded = list(sweep(rivals, session, depths, side=SIDE))
     results.write(
         folder / "fp32x-accuracy.json",
         results.record(what, environment(session), [], kind="fp32x-accuracy", graded=[g.describe() for g in graded]),
@@ -340,9 +365,9 @@ def accuracy(session, folder, what):
     for g in graded:
         pairs.setdefault((g.problem["K"], g.distribution), {})[g.competitor["name"]] = g
     good = True
-    print(f"{'K':>6} {'distribution':12} {'grade':>9} {'cuBLAS':>9} {'F':>9} {'cuBLAS':>9}")
-    for (depth, name), both in pairs.items():
-        ours, theirs = both.get("fp32x"), both.get("cublas")
+    print(f"{'K':>6} {'distribution':12} {'':16} {'grade':>9} {'cuBLAS':>9} {'F':>9} {'cuBLAS':>9}")
+    for (depth, name), both, who in ((at, both, one.name) for at, both in pairs.items() for one in rivals[1:]):
+        ours, theirs = both.get(who), both.get("cublas")
         if not ours or not ours.verdict or not theirs or not theirs.verdict:
             print(f"{depth:6} {name:12} {[(g.competitor['name'], g.note) for g in both.values()]}")
             good = False
@@ -351,7 +376,7 @@ def accuracy(session, folder, what):
         within = x.right and x.grade <= max(2 * y.grade, 1e-9) and x.frobenius <= max(y.frobenius * 1.0001, 1e-12)
         good &= x.right and x.grade <= max(2 * y.grade, 1e-9)
         mark = "" if within else "  <-- " + (x.problems[0][:120] if x.problems else "over cuBLAS")
-        print(f"{depth:6} {name:12} {x.grade:9.3g} {y.grade:9.3g} {x.frobenius:9.2e} {y.frobenius:9.2e}{mark}", flush=True)
+        print(f"{depth:6} {name:12} {who:16} {x.grade:9.3g} {y.grade:9.3g} {x.frobenius:9.2e} {y.frobenius:9.2e}{mark}", flush=True)
     return good
 
 
@@ -360,6 +385,7 @@ def main():
     arguments.add_argument("folder", type=Path)
     arguments.add_argument("--parts", default="accuracy,squares,rectangles,transposes,matmul")
     arguments.add_argument("--sizes", default=",".join(map(str, SIZES)))
+    arguments.add_argument("--depths", default=",".join(map(str, DEPTHS)), help="K of accuracy")
     chosen = arguments.parse_args()
     device = next((d for d in backends.devices() if d.backend == "cuda"), None)
     if device is None:
@@ -367,7 +393,7 @@ def main():
     if reason := Ours().absent(device):
         raise SystemExit(reason)
     start, parts = time.monotonic(), chosen.parts.split(",")
-    what = f"python benchmarks/fp32x.py --parts {chosen.parts} --sizes {chosen.sizes}"
+    what = f"python benchmarks/fp32x.py --parts {chosen.parts} --sizes {chosen.sizes} --depths {chosen.depths}"
     sizes = [int(n) for n in chosen.sizes.split(",")]
     cases = []
     if "squares" in parts:
@@ -379,7 +405,7 @@ def main():
     measured, multiplied, failures, good = [], [], [], True
     with backends.opened(device) as session:
         if "accuracy" in parts:
-            good = accuracy(session, chosen.folder, what)
+            good = accuracy(session, chosen.folder, what, [int(k) for k in chosen.depths.split(",")])
         meter = Meter(device)
         kernels = {k: source_kernel(Source(f"benchmarks/{k}", KERNELS, k, {}, "cuda"), session) for k in ("fill", "change")}
         for problem, vendor, interleaved in cases:

@@ -8,6 +8,7 @@ Needs no device: ``toprung.split`` computes what the units compute, truncation i
 import argparse
 import datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -55,11 +56,9 @@ def study() -> list[dict[str, object]]:
     return found
 
 
-def main() -> None:
-    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("path", type=Path, nargs="?", default=Path("results/model/fp32x-study.json"))
-    path = arguments.parse_args().path
-    environment = {  # as toprung.lab.harness.environment says it of a device
+def numpy_environment() -> dict[str, Any]:
+    """Return NumPy's circumstances, as ``toprung.lab.harness.environment`` says them of a device."""
+    return {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "commit": commit(),
         "packages": packages(),
@@ -77,8 +76,14 @@ def main() -> None:
             "peak_gflops": None,
         },
     }
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("path", type=Path, nargs="?", default=Path("results/model/fp32x-study.json"))
+    path = arguments.parse_args().path
     what = "python benchmarks/fp32x_study.py"
-    results.write(path, results.record(what, environment, [], kind="fp32x-study", side=SIDE, study=study()))
+    results.write(path, results.record(what, numpy_environment(), [], kind="fp32x-study", side=SIDE, study=study()))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""Gains and costs of fp32 out of matrix units: tables from ``benchmarks/fp32x.py``, ``fp32x_study.py``, ``split_k.py``."""
+"""Gains and costs of fp32 out of matrix units: tables from ``benchmarks/fp32x.py``, ``fp32x_study.py``, ``inflight_study.py`` and
+``split_k.py``."""
 
 from __future__ import annotations
 
@@ -15,10 +16,11 @@ from toprung.report.text import gflops_text, size_of
 
 
 def block(words: Sequence[str], root: Path) -> str:
-    """``grade`` or ``frobenius`` (of the study), ``accuracy``, ``sustained``, ``burst``, ``matmul`` or ``slices``, and a record."""
+    """``grade``, ``frobenius`` or ``lost`` (of the studies), ``accuracy``, ``sustained``, ``burst``, ``matmul`` or ``slices``, and a record."""
     makers: dict[str, Callable[[Mapping[str, Any]], list[str]]] = {
         "grade": functools.partial(_study, "grade", 1.0),
         "frobenius": functools.partial(_study, "frobenius", 0.0),
+        "lost": _lost,
         "accuracy": _accuracy,
         "sustained": functools.partial(_sustained, "fp32x", "cublas", "cuBLAS fp32"),
         "burst": functools.partial(_sustained, "fp32x", "cublas", "cuBLAS fp32"),
@@ -52,6 +54,23 @@ def _study(error: str, least: float, record: Mapping[str, Any]) -> list[str]:
             cells.append(f"({text})" if any(s["refused"] for s in own) else text)
         lines.append(f"| {scheme} | " + " | ".join(cells) + " |")
     return lines
+
+
+def _lost(record: Mapping[str, Any]) -> list[str]:
+    """A row an input, a column a K: the largest grade ratio, and elements whose is over twice plain fp32's, and over K + 2."""
+    found = record["study"]
+    depths, names = (list(dict.fromkeys(s[key] for s in found)) for key in ("K", "distribution"))
+    lines = ["| input | " + " | ".join(f"K = {k}" for k in depths) + " |", "|---|" + "---:|" * len(depths)]
+    for name in names:
+        of = {s["K"]: s for s in found if s["distribution"] == name}
+        cells = (f"{of[k]['grade']:.2g} / {of[k]['plain_grade']:.2g}; {of[k]['over_twice']}, {of[k]['over_limit']}" for k in depths)
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    elements = {s["elements"] for s in found}
+    return [
+        *lines,
+        "",
+        f"Largest grade ratio, in flight / one chain in fp32; elements over twice the latter, and over K + 2, of {max(elements):,}.  ",
+    ]
 
 
 def _accuracy(record: Mapping[str, Any]) -> list[str]:
