@@ -2,7 +2,7 @@
 
     python benchmarks/fit_inflight.py results/nvidia-h200/inflight.json results/nvidia-h200/deep-and-odd.json \\
         results/nvidia-h200/tune-check-seed{211,229}.json results/nvidia-h100-80gb-hbm3/inflight.json \\
-        results/nvidia-h100-80gb-hbm3/tune-check-seed{57,61,281,293}.json
+        results/nvidia-h100-80gb-hbm3/tune-check-seed{57,61,293}.json
 
 Records are of ``benchmarks/inflight.py --parts time,fit``, ``benchmarks/deep_and_odd.py`` and ``toprung tune --check``. A third
 of the products, by a hash of each, is held out. Each device counts as much as any other, each time of it alike; a soft loss keeps

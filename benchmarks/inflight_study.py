@@ -81,7 +81,8 @@ def study() -> list[dict[str, object]]:
             found.append(
                 {
                     "K": depth, "distribution": name, "elements": ours.size, "grade": float(ours.max()), "plain_grade": plain,
-                    "over_twice": int((ours > 2 * max(plain, 1.0)).sum()), "over_limit": int((ours > depth + 2).sum()), "again": again,
+                    "over_twice": int((ours > 2 * max(plain, 1.0)).sum()), "over_limit": int((ours > depth + 2).sum()),
+                    "again": again,
                 }
             )  # fmt: skip
             print(*found[-1].values(), flush=True)

@@ -213,6 +213,7 @@ def main() -> int:
     print(f"compiled after {time.monotonic() - begin:.0f} s", flush=True)
     rows: list[dict[str, Any]] = []
     what = f"python benchmarks/odd_shapes.py results/{session.device.slug}/{options.out.name}"
+    what += f" --precision {options.precision} --shapes {options.shapes}"
     for shape, (desc, some) in zip(parsed(options.shapes), asked, strict=True):
         rows.append(measured(session, shape, desc, some, options.precision))
         results.write(options.out, results.record(what, environment(session), [], odd_shapes=rows))

@@ -16,7 +16,7 @@ from toprung.report.text import gflops_text, size_of
 
 
 def block(words: Sequence[str], root: Path) -> str:
-    """``grade``, ``frobenius`` or ``lost`` (of the studies), ``accuracy``, ``sustained``, ``burst``, ``matmul`` or ``slices``, and a record."""
+    """``grade``, ``frobenius`` or ``lost``, ``accuracy``, ``sustained``, ``burst``, ``matmul`` or ``slices``; a record."""
     makers: dict[str, Callable[[Mapping[str, Any]], list[str]]] = {
         "grade": functools.partial(_study, "grade", 1.0),
         "frobenius": functools.partial(_study, "frobenius", 0.0),
@@ -65,11 +65,11 @@ def _lost(record: Mapping[str, Any]) -> list[str]:
         of = {s["K"]: s for s in found if s["distribution"] == name}
         cells = (f"{of[k]['grade']:.2g} / {of[k]['plain_grade']:.2g}; {of[k]['over_twice']}, {of[k]['over_limit']}" for k in depths)
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
-    elements = {s["elements"] for s in found}
+    most = max(s["elements"] for s in found)
     return [
         *lines,
         "",
-        f"Largest grade ratio, in flight / one chain in fp32; elements over twice the latter, and over K + 2, of {max(elements):,}.  ",
+        f"Largest grade ratio, in flight / one chain in fp32; elements over twice the latter, and over K + 2, of {most:,}.  ",
     ]
 
 

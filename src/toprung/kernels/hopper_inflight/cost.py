@@ -38,8 +38,8 @@ ALONE = 0.605
 """Share of those seconds that a block takes which has an SM to itself, where others of its kind share one.
 
 With all the constants here but ``MEMORY_RATE`` and ``ODD`` fitted by ``benchmarks/fit_inflight.py`` to an H200's ``inflight.json``,
-``deep-and-odd.json`` and checks of seeds 211 and 229, and an H100's ``inflight.json`` and checks of seeds 57, 61, 281, 293, 271 and
-277 (the last two in the repository's history), each device counting as much."""
+``deep-and-odd.json`` and checks of seeds 211 and 229, and an H100's ``inflight.json`` and checks of seeds 57, 61, 293, 271, 277
+and 281 (the last three in the repository's history), each device counting as much."""
 LAUNCH = 2.2e-6
 """Seconds of a launch."""
 MET, MEET, PASS = 0.95e-6, 22.4e-9, 70.5e-12
