@@ -123,6 +123,12 @@ def test_lanes_that_exchange_sums_end_with_each_of_them(folder: Folder) -> None:
             assert worst(folder, at, 2, (2, 40, 600), "NT") >= 1, (old, at)
 
 
+def test_lanes_exchange_halves_of_a_power_of_two(folder: Folder) -> None:
+    desc = GemmDesc(2, 64, 640, trans_b=True)
+    assert FAMILY.at(folder.device, desc, {**LANES, "TM": 4, "SPLIT_K": 2})
+    assert FAMILY.at(folder.device, desc, {**LANES, "TM": 3, "SPLIT_K": 2}) is None
+
+
 def test_a_vector_cut_by_the_end_that_no_lane_takes_is_found(folder: Folder) -> None:
     folder.changed = "(end - begin) / VEC % DN == lane", "lane == DN"
     assert worst(folder, LANES, 2, (1, 14, 703), "NT") < 1  # one float an access: no vector is cut

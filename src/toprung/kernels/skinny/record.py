@@ -42,6 +42,7 @@ ROWS = LibraryKernel(
         POWER_OF_TWO,
         WHOLE_SUBGROUPS,
         Rule(f"TN ≤ {MOST_AT_ONCE}", "chains end between iterations", lambda t, d: (t.TN or 1) <= MOST_AT_ONCE),
+        Rule("TM is a power of two", "lanes exchange halves of their sums", lambda t, d: (t.TM or 1) & ((t.TM or 1) - 1) == 0),
     ),
     switches=(SHUFFLE, FEW, FOLD, ROOM),
     family="skinny",
