@@ -57,19 +57,21 @@ def _study(error: str, least: float, record: Mapping[str, Any]) -> list[str]:
 
 
 def _lost(record: Mapping[str, Any]) -> list[str]:
-    """A row an input, a column a K: the largest grade ratio, and elements whose is over twice plain fp32's, and over K + 2."""
-    found = record["study"]
-    depths, names = (list(dict.fromkeys(s[key] for s in found)) for key in ("K", "distribution"))
-    lines = ["| input | " + " | ".join(f"K = {k}" for k in depths) + " |", "|---|" + "---:|" * len(depths)]
-    for name in names:
-        of = {s["K"]: s for s in found if s["distribution"] == name}
-        cells = (f"{of[k]['grade']:.2g} / {of[k]['plain_grade']:.2g}; {of[k]['over_twice']}, {of[k]['over_limit']}" for k in depths)
-        lines.append(f"| {name} | " + " | ".join(cells) + " |")
-    most = max(s["elements"] for s in found)
+    """A row an input and K, of inputs with elements over twice fp32's largest grade ratio: both largest ones, and how many are over."""
+    found, lines = (
+        record["study"],
+        ["| input | K | in flight | fp32 | over twice that | over K + 2 |", "|---|---:|---:|---:|---:|---:|"],
+    )
+    some = {s["distribution"] for s in found if s["over_twice"]}
+    for s in sorted(found, key=lambda s: str(s["distribution"])):
+        if s["distribution"] in some:
+            grades = (f"{s[key]:.{0 if s[key] >= 10 else 1}f}" for key in ("grade", "plain_grade"))
+            lines.append(f"| {s['distribution']} | {s['K']} | {' | '.join(grades)} | {s['over_twice']} | {s['over_limit']} |")
+    others = ", ".join(dict.fromkeys(s["distribution"] for s in found if s["distribution"] not in some))
     return [
         *lines,
         "",
-        f"Largest grade ratio, in flight / one chain in fp32; elements over twice the latter, and over K + 2, of {most:,}.  ",
+        f"Largest grade ratio, and elements of {found[0]['elements']:,}. None of {others} is over twice fp32's largest.  ",
     ]
 
 
