@@ -57,7 +57,7 @@ def _study(error: str, least: float, record: Mapping[str, Any]) -> list[str]:
 
 
 def _lost(record: Mapping[str, Any]) -> list[str]:
-    """A row an input and K, of inputs with elements over twice fp32's largest grade ratio: both largest ones, and how many are over."""
+    """A row an input and K, of inputs with elements over twice fp32's largest grade: both largest ones, and how many are over."""
     found, lines = (
         record["study"],
         ["| input | K | in flight | fp32 | over twice that | over K + 2 |", "|---|---:|---:|---:|---:|---:|"],
