@@ -250,6 +250,17 @@ def test_one_element_behind_the_last_four_of_k_is_no_reason_to_compute_again(
     assert (one.counted > 0) == again
 
 
+def test_a_small_element_among_large_ones_is_carried_to_39_bits_of_the_largest(folder: Folder) -> None:
+    """What in flight can lose: fp32 has 24 bits of each, however large its neighbours are."""
+    one = Product.of(70, 40, 96)
+    one.a[:, :, 1::4] *= np.float32(2.0**-22)
+    one.b[...] = np.arange(96)[:, None] == 1 + 2 * np.arange(40)  # picks an element of each row, every second one small
+    found, largest = one.run(folder, SMALL), np.abs(one.a.reshape(1, 70, 3, 32)).max(-1)
+    off = np.abs(found - one.reference())
+    assert (off <= 2.0**-39 * largest[:, :, (1 + 2 * np.arange(40)) // 32] + 2.0**-22 * np.abs(one.reference())).all()
+    assert off.max() > 0 and one.counted == 0
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("tail", [{}, {"TAIL": 1}], ids=["whole", "tail"])
 @pytest.mark.parametrize("block", cost.STAGES, ids=str)
