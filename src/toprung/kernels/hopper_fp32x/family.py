@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from toprung.backends.base import Session, Source
@@ -106,13 +107,18 @@ class HopperFp32x(KernelFamily):
         return Fp32xConfig.decode(tile, options)
 
     def adapt(self, device: Device, desc: Desc, config: KernelConfig, measured: Desc, exact: bool) -> KernelConfig | str:
-        """Return the variant with as many slices as give the product's tiles as many blocks; the model's where none is named."""
+        """Return the variant with as many slices as give the product's tiles as many blocks; the model's where none is named.
+
+        Two chunks stay in the matrix unit only where K is long enough for the promise; elsewhere each is promoted.
+        """
         if not isinstance(desc, GemmDesc) or not isinstance(measured, GemmDesc):
             return "it multiplies matrices"
         if reason := supported(device, desc):
             return reason
         taken = _as_taken(device, desc, config)
         variant, slices = taken.variant, taken.slices
+        if desc.K < TWICE:
+            variant = replace(variant, INTERVAL=1)
         if reason := variant.unfit(desc):
             return reason
         if isinstance(config, Fp32xConfig) and not exact:
