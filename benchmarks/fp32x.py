@@ -22,6 +22,7 @@ It keeps a loop of its own, for operands change in place between timed calls.
 
 import argparse
 import gc
+import itertools
 import time
 from pathlib import Path
 
@@ -75,6 +76,14 @@ extern "C" __global__ void change(float *a, unsigned long long na, float *b, uns
 """
 
 
+def described(who, variant):
+    """Return a competitor of ours as records have it."""
+    return {
+        "kind": "library", "name": who.name, "number": 0, "idea": who.title, "variant": variant, "tile": {}, "options": {},
+        "precision": "fp32x", "deterministic": True, "note": "",
+    }  # fmt: skip
+
+
 class Ours:
     """fp32x as a competitor."""
 
@@ -93,11 +102,8 @@ class Ours:
         return BoundOnDevice(placed, lambda: plan.run(a, 0, b, 0, c, 0, problem.alpha, problem.beta))
 
     def describe(self, device):
-        variant = f"{self.plan.variant}{f' in {self.plan.slices}' * (self.plan.slices > 1)}" if self.plan else ""
-        return {
-            "kind": "library", "name": "fp32x", "number": 0, "idea": self.title, "variant": variant, "tile": {}, "options": {},
-            "precision": "fp32x", "deterministic": True, "note": "",
-        }  # fmt: skip
+        plan = self.plan
+        return described(self, f"{plan.variant}{f' in {plan.slices}' * (plan.slices > 1)}" if plan else "")
 
 
 class InFlight:
@@ -117,10 +123,7 @@ class InFlight:
         return Toprung(candidate=Candidate(IN_FLIGHT, self.config)).prepare(placed)
 
     def describe(self, device):
-        return {
-            "kind": "library", "name": self.name, "number": 0, "idea": self.title, "variant": str(self.config or ""), "tile": {},
-            "options": {}, "precision": "fp32x", "deterministic": True, "note": "",
-        }  # fmt: skip
+        return described(self, str(self.config or ""))
 
 
 class Set:
@@ -355,18 +358,18 @@ def told(found, problem):
 
 def accuracy(session, folder, what, depths):
     """Every distribution over K."""
-    rivals = [baselines.peer("cublas"), Ours(), InFlight()]
-    graded = list(sweep(rivals, session, depths, side=SIDE))
+    candidates = [Ours(), InFlight()]
+    graded = list(sweep([baselines.peer("cublas"), *candidates], session, depths, side=SIDE))
     results.write(
         folder / "fp32x-accuracy.json",
         results.record(what, environment(session), [], kind="fp32x-accuracy", graded=[g.describe() for g in graded]),
     )
-    pairs = {}
+    graded_of = {}
     for g in graded:
-        pairs.setdefault((g.problem["K"], g.distribution), {})[g.competitor["name"]] = g
+        graded_of.setdefault((g.problem["K"], g.distribution), {})[g.competitor["name"]] = g
     good = True
     print(f"{'K':>6} {'distribution':12} {'':16} {'grade':>9} {'cuBLAS':>9} {'F':>9} {'cuBLAS':>9}")
-    for (depth, name), both, who in ((at, both, one.name) for at, both in pairs.items() for one in rivals[1:]):
+    for ((depth, name), both), who in itertools.product(graded_of.items(), (one.name for one in candidates)):
         ours, theirs = both.get(who), both.get("cublas")
         if not ours or not ours.verdict or not theirs or not theirs.verdict:
             print(f"{depth:6} {name:12} {[(g.competitor['name'], g.note) for g in both.values()]}")

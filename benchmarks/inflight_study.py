@@ -3,8 +3,9 @@
     python benchmarks/inflight_study.py [results/model/inflight-study.json]
 
 Needs no device: two fp16 terms of each 32 of K, scaled by the largest, and what is sent to plain fp32, as
-``kernels/hopper_inflight`` has them; sums are exact, so that what shows is what the terms lose. ``picked``: normal numbers times a
-matrix that picks one of each row, which fp32 gives exactly. A few minutes on one core.
+``kernels/hopper_inflight`` has them where K runs along memory and is a multiple of 32; sums are exact, so that what shows is what
+the terms lose. ``picked``: normal numbers times a matrix that picks one of each row, which fp32 gives exactly. Two minutes on one
+core.
 """
 
 from __future__ import annotations
@@ -18,19 +19,22 @@ from numpy.typing import NDArray
 
 import split_model as split
 from fp32x_study import numpy_environment
+from toprung.kernels.hopper_inflight.config import CHUNK
 from toprung.lab.harness import results
 from toprung.oracle.data import DISTRIBUTIONS
 from toprung.oracle.gemm import Gemm
 from toprung.oracle.problem import F32, F64
 
 SIDE, SEED = 2048, 1
-DEPTHS = (48, 64, 96, 128, 256, 512)
+DEPTHS = (64, 128, 256, 512)
 NAMES = ("normal", "phi2", "phi4", "T1", "T2", "picked")
-CHUNK, NEIGHBOURS, SMALL = 32, 4, -17
-"""Elements that share a scale; those that send a row to plain fp32 if all are nonzero and below 2^SMALL of the largest."""
+NEIGHBOURS, SPREAD = 4, 17
+"""Elements that send a row to plain fp32 if all are below 2^-SPREAD of the largest of their chunk, and not all 0, as
+``kernels/hopper_inflight/inflight.cu`` has it; ``tests/test_hopper_inflight_on_cpu.py`` holds this model to that source."""
 
 
 def operands(name: str, depth: int) -> tuple[F32, F32]:
+    """Return A and B of SIDE rows and columns."""
     if name == "picked":
         chosen = np.arange(SIDE) % depth
         return operands("normal", depth)[0], np.asarray(np.arange(depth)[:, None] == chosen, np.float32)
@@ -49,7 +53,7 @@ def terms(x: F32) -> tuple[F64, F64, NDArray[Any], NDArray[Any]]:
     scaled = np.ldexp(chunks, (split.TOP - e)[..., None])
     hi = scaled.astype(np.float16).astype(np.float64)
     together = np.abs(chunks).reshape(rows, -1, CHUNK // NEIGHBOURS, NEIGHBOURS).max(-1)
-    sent = ((together < np.ldexp(largest, SMALL)[..., None]) & (together > 0)).any((-1, -2))
+    sent = ((together < np.ldexp(largest, -SPREAD)[..., None]) & (together > 0)).any((-1, -2))
     return hi, (scaled - hi).astype(np.float16).astype(np.float64), e - split.TOP, sent
 
 
@@ -71,6 +75,7 @@ def grades(a: F32, b: F32, c: F32) -> F64:
 
 
 def study() -> list[dict[str, object]]:
+    """Return every input at every K: the largest grade ratios, in flight and of a chain in fp32, and elements beyond them."""
     found: list[dict[str, object]] = []
     for depth in DEPTHS:
         for name in NAMES:

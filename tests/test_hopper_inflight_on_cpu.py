@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import hopper_on_cpu
+import inflight_study
 from conftest import require
 from hopper_on_cpu import Launch, aligned
 from toprung.backends.base import Source
@@ -251,7 +252,7 @@ def test_one_element_behind_the_last_four_of_k_is_no_reason_to_compute_again(
 
 
 def test_a_small_element_among_large_ones_is_carried_to_39_bits_of_the_largest(folder: Folder) -> None:
-    """What in flight can lose: fp32 has 24 bits of each, however large its neighbours are."""
+    """fp32 has 24 bits of each element, however large its neighbours are. The model in NumPy loses the same."""
     one = Product.of(70, 40, 96)
     one.a[:, :, 1::4] *= np.float32(2.0**-22)
     one.b[...] = np.arange(96)[:, None] == 1 + 2 * np.arange(40)  # picks an element of each row, every second one small
@@ -259,6 +260,11 @@ def test_a_small_element_among_large_ones_is_carried_to_39_bits_of_the_largest(f
     off = np.abs(found - one.reference())
     assert (off <= 2.0**-39 * largest[:, :, (1 + 2 * np.arange(40)) // 32] + 2.0**-22 * np.abs(one.reference())).all()
     assert off.max() > 0 and one.counted == 0
+    model, again = inflight_study.in_flight(one.a[0], one.b[0])
+    assert (np.abs(found[0] - model) <= 2.0**-23 * np.abs(model)).all() and again == 0
+    one.a[0, 3, 8:12] *= np.float32(2.0**-20)  # four neighbours
+    assert close(one.run(folder, SMALL)[:, 3:4], dataclasses.replace(one, a=one.a[:, 3:4], c=one.c[:, 3:4])) and one.counted > 0
+    assert inflight_study.in_flight(one.a[0], one.b[0])[1] == 1 / 70
 
 
 @pytest.mark.slow

@@ -1,5 +1,4 @@
-"""Gains and costs of fp32 out of matrix units: tables from ``benchmarks/fp32x.py``, ``fp32x_study.py``, ``inflight_study.py`` and
-``split_k.py``."""
+"""Gains and costs of fp32 out of matrix units: tables of ``fp32x``, ``fp32x_study``, ``inflight_study`` and ``split_k``."""
 
 from __future__ import annotations
 
@@ -58,21 +57,15 @@ def _study(error: str, least: float, record: Mapping[str, Any]) -> list[str]:
 
 def _lost(record: Mapping[str, Any]) -> list[str]:
     """A row an input and K, of inputs with elements over twice fp32's largest grade: both largest ones, and how many are over."""
-    found, lines = (
-        record["study"],
-        ["| input | K | in flight | fp32 | over twice that | over K + 2 |", "|---|---:|---:|---:|---:|---:|"],
-    )
-    some = {s["distribution"] for s in found if s["over_twice"]}
-    for s in sorted(found, key=lambda s: str(s["distribution"])):
-        if s["distribution"] in some:
-            grades = (f"{s[key]:.{0 if s[key] >= 10 else 1}f}" for key in ("grade", "plain_grade"))
-            lines.append(f"| {s['distribution']} | {s['K']} | {' | '.join(grades)} | {s['over_twice']} | {s['over_limit']} |")
-    others = ", ".join(dict.fromkeys(s["distribution"] for s in found if s["distribution"] not in some))
-    return [
-        *lines,
-        "",
-        f"Largest grade ratio, and elements of {found[0]['elements']:,}. None of {others} is over twice fp32's largest.  ",
-    ]
+    found = record["study"]
+    lost = {s["distribution"] for s in found if s["over_twice"]}
+    lines = ["| input | K | in flight | fp32 | over twice that | over K + 2 |", "|---|---:|---:|---:|---:|---:|"]
+    for s in sorted((s for s in found if s["distribution"] in lost), key=lambda s: str(s["distribution"])):
+        grades = (f"{s[key]:.{0 if s[key] >= 10 else 1}f}" for key in ("grade", "plain_grade"))
+        lines.append(f"| {s['distribution']} | {s['K']} | {' | '.join(grades)} | {s['over_twice']} | {s['over_limit']} |")
+    others = ", ".join(dict.fromkeys(s["distribution"] for s in found if s["distribution"] not in lost))
+    below = f"None of {others} is over twice fp32's largest."
+    return [*lines, "", f"Largest grade ratio, and elements of {found[0]['elements']:,}. {below}  "]
 
 
 def _accuracy(record: Mapping[str, Any]) -> list[str]:

@@ -282,7 +282,7 @@ class TunedStore:
             return None, passed
         found, entry = chosen
         where = _where(entry, exact)
-        if not exact and (
+        if not exact and (  # a measurement of the very sizes stands against any prediction
             reason := _strayed(device, desc, found.candidate, entry)
             or _unmeasured(device, desc, found.candidate, {e.kernel for e in plain})
         ):

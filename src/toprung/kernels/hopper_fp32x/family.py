@@ -117,10 +117,8 @@ class HopperFp32x(KernelFamily):
             return reason
         taken = _as_taken(device, desc, config)
         variant, slices = taken.variant, taken.slices
-        if desc.K < TWICE:
+        if variant.unfit(desc):
             variant = replace(variant, INTERVAL=1)
-        if reason := variant.unfit(desc):
-            return reason
         if isinstance(config, Fp32xConfig) and not exact:
             blocks, were = (waves(one, variant, 1) for one in (desc, measured))
             slices = round(slices * were / max(blocks, 1))

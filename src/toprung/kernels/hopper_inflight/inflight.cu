@@ -61,7 +61,8 @@
 #define FOURS (LANES >= 16 && !B_IS_SPLIT) // whether a thread's sums are four columns next to each other
 #define PITCH (BN + 16)       // floats from row to row of what a warp hands to the copy engine: eight rows meet in no bank
 #define TOP 14                // the largest element of a scaled row lies in [2^TOP, 2^(TOP + 1))
-#define SPREAD 17             // times 2^-SPREAD the largest: four neighbours under that have fewer bits in their terms than fp32 has
+#define SPREAD 17             // times 2^-SPREAD the largest: four neighbours under that have fewer bits in their terms than fp32 has. One
+                              // by itself is not seen: it is off by 2^-39 of the largest (docs/fp32x.md, benchmarks/inflight_study.py)
 #define LEAST 25              // least biased exponent of a row's largest: below, terms or scaled sums would be subnormal
 
 // what a consumer warp has for operands of what it computes again, and for rows that it hands to the copy engine

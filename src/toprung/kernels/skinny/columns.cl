@@ -8,6 +8,8 @@
 //
 // Element (s, k) of Y lies at s * down_y + k * on_y, (s, l) of C at s * down_c + l * on_c; X is row-major (ldx). VA divides L, ldx
 // and X's alignment.
+// With eight rows of Y and more the next KU rows of X are asked for before these are multiplied, past the end of a piece of Y, too:
+// so many sums leave room for few work-items, and else nothing of X would be on its way while a piece of Y is fetched.
 // Work-group: DM x DN work-items, for BM = DM * TM columns (TM = VA) of one slice of K. TN rows of a piece of Y (BN
 // long, in local memory where it has several rows) are a work-item's, KU of them in flight.
 // Grid: (blocks * batch, slices). With several slices C is scratch memory, stride_slice elements for each.
@@ -29,7 +31,7 @@
 #endif
 
 #define INSIDE(u) (k + (u) * DN < count)
-#define AHEAD (SMALL >= 8 && KU <= 4) // X is asked for an iteration ahead, while registers last, past a piece of Y, too
+#define AHEAD (SMALL >= 8 && KU <= 4) // eight rows ahead spill
 
 __kernel __attribute__((room_for(DM * DN, 1, 1, RESIDENT))) void
 columns(__global const float *X, const ulong offset_x, __global const float *Y, const ulong offset_y,

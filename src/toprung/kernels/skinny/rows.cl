@@ -34,7 +34,7 @@
 #define SHARING (SUMS < LANES ? LANES / SUMS : 1) // lanes that end with the same sum
 
 #if LANES == 1
-#define ADD_UP(step)
+#define ADD_UP(step) // a lane has all of its sums
 #elif SHUFFLE
 // A step of adding up over the lanes of v: two lanes each keep half of their sums, and give the other half to the other one; where
 // they have one each, both add it up. Afterwards ``kept`` is the first sum that a lane has. Steps are macros, so that v stays in
