@@ -339,7 +339,7 @@ AT_THE_END = """
 import ctypes, mmap, sys
 from pathlib import Path
 import numpy as np
-sys.path.insert(0, {tests!r})
+sys.path[:] = {path!r}
 import test_tiled_group_on_cpu as here
 from toprung.kernels import group as packed
 from toprung.kernels.tiled_group import config, family
@@ -384,7 +384,7 @@ print("done")
 def test_nothing_is_read_beyond_an_operand(tmp_path: Path, good: str, bad: str) -> None:
     """Each operand ends where a page ends that the next one may not be read behind: what is read there ends the process."""
     require(not hopper_on_cpu.missing(), hopper_on_cpu.missing())
-    program = AT_THE_END.format(tests=str(Path(__file__).parent), folder=str(tmp_path), good=good, bad=bad)
+    program = AT_THE_END.format(path=sys.path, folder=str(tmp_path), good=good, bad=bad)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=600)
     assert ("done" in done.stdout) == (not good), done.stdout + done.stderr
     assert not good or done.returncode < 0, done.stderr
