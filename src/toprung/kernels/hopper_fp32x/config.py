@@ -71,7 +71,7 @@ class Variant:
         return ""
 
     def unfit(self, desc: GemmDesc) -> str:
-        """Return why the variant is not as accurate as fp32 on a product; empty where it is."""
+        """Return why the variant is not as accurate as fp32 on a product; empty where it is, as always with an INTERVAL of 1."""
         if self.INTERVAL > 1 and desc.K < TWICE:
             return f"two chunks may stay in the Tensor Core from K = {TWICE} on"
         return ""
