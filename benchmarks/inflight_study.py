@@ -4,8 +4,8 @@
 
 Needs no device: two fp16 terms of each 32 of K, scaled by the largest, and what is sent to plain fp32, as
 ``kernels/hopper_inflight`` has them where K runs along memory and is a multiple of 32; sums are exact, so that what shows is what
-the terms lose. ``picked``: normal numbers times a matrix that picks one of each row, which fp32 gives exactly. Two minutes on one
-core.
+the terms lose. ``picked``: normal numbers times a matrix that picks one of each row, which fp32 gives exactly. ``relu``: of normal
+numbers in A, what is negative is 0. Two minutes on one core.
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ from toprung.oracle.problem import F32, F64
 
 SIDE, SEED = 2048, 1
 DEPTHS = (64, 128, 256, 512)
-NAMES = ("normal", "phi2", "phi4", "T1", "T2", "picked")
-NEIGHBOURS, SPREAD = 4, 17
-"""Elements that send a row to plain fp32 if all are below 2^-SPREAD of the largest of their chunk, and not all 0, as
-``kernels/hopper_inflight/inflight.cu`` has it; ``tests/test_hopper_inflight_on_cpu.py`` holds this model to that source."""
+NAMES = ("normal", "relu", "phi2", "phi4", "T1", "T2", "picked")
+NEIGHBOURS, SPREAD, FEW = 4, 17, 4
+"""Elements that send a row to plain fp32: neighbours all of which are 0 or small, below 2^-SPREAD of the largest of their chunk,
+and not all 0, in a chunk with so many small ones, as ``kernels/hopper_inflight/inflight.cu`` has it;
+``tests/test_hopper_inflight_on_cpu.py`` holds this model to that source."""
 
 
 def operands(name: str, depth: int) -> tuple[F32, F32]:
@@ -38,6 +39,9 @@ def operands(name: str, depth: int) -> tuple[F32, F32]:
     if name == "picked":
         chosen = np.arange(SIDE) % depth
         return operands("normal", depth)[0], np.asarray(np.arange(depth)[:, None] == chosen, np.float32)
+    if name == "relu":
+        a, b = operands("normal", depth)
+        return np.maximum(a, np.float32(0)), b
     found = DISTRIBUTIONS[name].operands(Gemm(SIDE, SIDE, depth), SEED)
     return found["A"], found["B"]
 
@@ -52,8 +56,10 @@ def terms(x: F32) -> tuple[F64, F64, NDArray[Any], NDArray[Any]]:
     e = np.where(largest > 0, np.frexp(largest)[1] - 1, 0)
     scaled = np.ldexp(chunks, (split.TOP - e)[..., None])
     hi = scaled.astype(np.float16).astype(np.float64)
+    limit = np.ldexp(largest, -SPREAD)[..., None]
+    few = ((np.abs(chunks) < limit) & (chunks != 0)).sum(-1) >= FEW
     together = np.abs(chunks).reshape(rows, -1, CHUNK // NEIGHBOURS, NEIGHBOURS).max(-1)
-    sent = ((together < np.ldexp(largest, -SPREAD)[..., None]) & (together > 0)).any((-1, -2))
+    sent = (((together < limit) & (together > 0)).any(-1) & few).any(-1)
     return hi, (scaled - hi).astype(np.float16).astype(np.float64), e - split.TOP, sent
 
 

@@ -3,7 +3,8 @@
     python benchmarks/odd_shapes.py results/nvidia-h200/odd-shapes.json [--shapes 413x732x61981,100*99x101x103,TT:1405x399x71663]
     python benchmarks/odd_shapes.py results/nvidia-h200/rows.json --precision fp32x --shapes 2452x43x2648+0+3,126*154x56x260
 
-``+0+3``: stored rows of A and B are so many elements longer than they need be; NaN stands there.
+``+0+3``: stored rows of A and B are so many elements longer than they need be; NaN stands there. ``--data relu``: of A, what is
+negative is 0.
 
 Each arm is held against float64 first. Then arms take turns as CUDA graphs, which leave out what the host does. The table has µs
 of a product, medians, cuBLAS's time over that of each arm, and Frobenius errors over cuBLAS's: the default may be slower than the
@@ -129,11 +130,13 @@ def own_run(session: Session, desc: GemmDesc, candidate: Candidate, tensors: tup
     return lambda: made.run(a, 0, b, 0, c, 0, 1.0, 0.0, torch.cuda.current_stream().cuda_stream, None, lent.data_ptr())
 
 
-def measured(session: Session, shape: Shape, desc: GemmDesc, some: list[Candidate], precision: str) -> dict[str, Any]:
+def measured(session: Session, shape: Shape, desc: GemmDesc, some: list[Candidate], precision: str, data: str) -> dict[str, Any]:
     """Return errors and samples of every arm; an arm that is wrong has no samples."""
     batch, m, n, k, trans, *longer = shape
     generator = torch.Generator("cuda").manual_seed(m + n + k)
     a, b = (torch.rand(batch, *size, device="cuda", generator=generator) - 0.5 for size in stored_sizes(shape))
+    if data == "relu":
+        a.relu_()
     for one, more in zip((a, b), longer, strict=True):
         one[:, :, one.shape[2] - more :] = math.nan
     out = torch.empty(batch, m, n, device="cuda")
@@ -204,6 +207,7 @@ def main() -> int:
     parser.add_argument("out", type=Path)
     parser.add_argument("--shapes", default=SHAPES)
     parser.add_argument("--precision", default="fp32", choices=("fp32", "fp32x"))
+    parser.add_argument("--data", default="uniform", choices=("uniform", "relu"))
     options = parser.parse_args()
     torch.backends.cuda.matmul.allow_tf32 = False
     begin = time.monotonic()
@@ -213,9 +217,9 @@ def main() -> int:
     print(f"compiled after {time.monotonic() - begin:.0f} s", flush=True)
     rows: list[dict[str, Any]] = []
     what = f"python benchmarks/odd_shapes.py results/{session.device.slug}/{options.out.name}"
-    what += f" --precision {options.precision} --shapes {options.shapes}"
+    what += f" --precision {options.precision} --data {options.data} --shapes {options.shapes}"
     for shape, (desc, some) in zip(parsed(options.shapes), asked, strict=True):
-        rows.append(measured(session, shape, desc, some, options.precision))
+        rows.append(measured(session, shape, desc, some, options.precision, options.data))
         results.write(options.out, results.record(what, environment(session), [], odd_shapes=rows))
     print(f"measured after {time.monotonic() - begin:.0f} s", flush=True)
     table(rows)

@@ -35,6 +35,11 @@ static uint __shfl_xor_sync(uint, uint x, int other) {
     __syncwarp();
     return found;
 }
+static int __ffs(uint x) { return __builtin_ffs((int)x); }
+static int __popc(uint x) { return __builtin_popcount(x); }
+static uint __ballot_sync(uint, bool own) {
+    return over_warp((uint)own << threadIdx.x % 32, [](uint x, uint y) { return x | y; });
+}
 static bool __any_sync(uint, bool own) {
     return over_warp(own, [](uint x, uint y) { return x | y; });
 }

@@ -14,7 +14,7 @@ import golden
 import hopper_on_cpu
 from conftest import require
 from hopper_on_cpu import Launch, aligned
-from test_hopper_inflight_on_cpu import GONE, NAMES, Product, close, hostile
+from test_hopper_inflight_on_cpu import GONE, NAMES, Product, close, four_are_seen, hostile
 from toprung.backends.base import Source
 from toprung.gemm.desc import GemmDesc
 from toprung.kernels.hopper_inflight_split_k import launches
@@ -109,7 +109,18 @@ def test_hostile_values(folder: Folder, name: str) -> None:
     assert (one.counted > 0) == (name in ("special", "wide", "subnormal", "huge", "both"))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("trans", ["NN", "TN"])
+@pytest.mark.parametrize("few", [3, 4])
+def test_three_small_elements_among_zeros_are_no_reason_to_compute_again(folder: Folder, trans: str, few: int) -> None:
+    """They lie in the second part, or the third."""
+    for parts in (2, 3):
+        one = InParts.like(Product.of(70, 40, 96, trans=trans))
+        four_are_seen(one, "a", few, folder, dataclasses.replace(SMALL, PARTS=parts))
+
+
 PLANTS = (
+    ("rows_lost(small, A + of.matrix * stride_a +", "rows_lost(small, A +"),
     ("min(32 * chunks, K - 32 * chunks * (matrix))", "32 * chunks"), ("(chunks + batch - 1) / batch", "chunks / batch"),
     ("A + of.matrix * stride_a, lda", "A, lda"), ("s < slices; ++s", "s < slices - 1; ++s"),
     ("B + of.matrix * stride_b + (TRANS_B", "B + (TRANS_B"),
@@ -129,6 +140,7 @@ def test_a_planted_bug_is_found(folder: Folder, monkeypatch: pytest.MonkeyPatch,
     with pytest.raises(AssertionError):
         test_layouts_alignments_and_edges(folder, SMALL, "TN", 1)
         test_hostile_values(folder, "special")
+        test_three_small_elements_among_zeros_are_no_reason_to_compute_again(folder, "NN", 4)
     assert any(good in text for text in texts)
 
 

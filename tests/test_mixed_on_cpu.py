@@ -122,6 +122,14 @@ def test_clusters_add_their_slices(folder: Folder, types: tuple[str, str]) -> No
     assert close(one.run(folder, dataclasses.replace(SMALL, SLICES=4), 1.0, -1.0), one, 1.0, -1.0)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("trans", ["NN", "NT", "TN"])
+def test_three_small_elements_among_zeros_are_no_reason_to_compute_again(folder: Folder, trans: str) -> None:
+    for few in (3, 4):
+        inflight.four_are_seen(Mixed.like(Product.of(70, 40, 96, trans=trans), "bfloat16", "float32"), "a", few, folder, SMALL)
+        inflight.four_are_seen(Mixed.like(Product.of(70, 40, 96, trans=trans), "float32", "bfloat16"), "b", few, folder, SMALL)
+
+
 HOSTILE = [(name, types) for name in inflight.NAMES for types in (("bfloat16", "float32"), ("float32", "bfloat16"))]
 HOSTILE += [(name, types) for name in ("special", "zeros") for types in (("float16", "float32"), ("bfloat16", "float16"))]
 
@@ -153,6 +161,7 @@ PLANTS = (
     ("s * (4 / A_SIZE)", "s"), ("< count ? SIZE * wide : 0", "< count ? 4 * wide : 0"),
     ("there ? widened<TYPE>(*from) : 0.0f", "there ? widened<TYPE>(*from & 0xff80) : 0.0f"),
     ("wgmma_rs<BN>(partial, a.hi[0], b + 4, !A_TYPE);", ""), ("HALF * 4 * (row % 2)", "0"),
+    ("B_SIZE * lane +", "4 * lane +"), ("(own % 2 ^ own / 4 % 2) * 64", "0"), ("widened<A_TYPE>((uint)x)", "widened<1>((uint)x)"),
 )  # fmt: skip
 
 
@@ -173,3 +182,5 @@ def test_a_planted_bug_is_found(folder: Folder, monkeypatch: pytest.MonkeyPatch,
             test_types_layouts_alignments_and_edges(folder, SMALL, trans, 0, "bfloat16", "float32")
             test_types_layouts_alignments_and_edges(folder, SMALL, trans, 1, "float32", "bfloat16")
         test_hostile_values(folder, "subnormal", ("bfloat16", "float32"))
+        for trans in ("NT", "TN"):
+            test_three_small_elements_among_zeros_are_no_reason_to_compute_again(folder, trans)

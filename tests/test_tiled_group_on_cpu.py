@@ -336,7 +336,7 @@ def test_what_does_not_compile_says_so() -> None:
 
 
 AT_THE_END = """
-import ctypes, mmap, sys
+import sys
 from pathlib import Path
 import numpy as np
 sys.path[:] = {path!r}
@@ -346,20 +346,13 @@ from toprung.kernels.tiled_group import config, family
 
 packed.Overlapping, packed.kernel_of, packed.has_large_parameters = here.Launch, lambda session, source: source, lambda: True
 family.group_block = lambda *what: here.SMALL
-libc, kept, page = ctypes.CDLL(None, use_errno=True), [], mmap.PAGESIZE
 
 
 class Group(here.Group):
     def placed(self, batch, rows, cols, pad, turned):
         # the matrix ends where memory ends
         rows, cols = (cols, rows) if turned else (rows, cols)
-        count = batch * rows * (cols + pad) - pad
-        pages = -(-4 * count // page) + 1
-        memory = mmap.mmap(-1, (pages + 1) * page)
-        at = ctypes.addressof(ctypes.c_char.from_buffer(memory))
-        assert libc.mprotect(ctypes.c_void_p(at + pages * page), page, 0) == 0
-        whole = np.frombuffer(memory, np.float32, count, pages * page - 4 * count)
-        kept.append((memory, whole))
+        whole = here.hopper_on_cpu.ends_with_memory(batch * rows * (cols + pad) - pad)
         self.kept.append(np.full(16, np.nan, np.float32))
         stored = np.lib.stride_tricks.as_strided(whole, (batch, rows, cols + pad), (0, 4 * (cols + pad), 4))
         return stored, stored[:, :, :cols].transpose(0, 2, 1) if turned else stored[:, :, :cols]
@@ -382,7 +375,7 @@ print("done")
                   ("min(first + on(), rows - 4)", "first + on()"), ("on() + e), rows - 1)", "on() + e), rows)")],
 )  # fmt: skip
 def test_nothing_is_read_beyond_an_operand(tmp_path: Path, good: str, bad: str) -> None:
-    """Each operand ends where a page ends that the next one may not be read behind: what is read there ends the process."""
+    """Each operand ends where memory ends: what is read behind it ends the process."""
     require(not hopper_on_cpu.missing(), hopper_on_cpu.missing())
     program = AT_THE_END.format(path=sys.path, folder=str(tmp_path), good=good, bad=bad)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=600)

@@ -163,11 +163,6 @@ def types(desc: GemmDesc) -> dict[str, int]:
     return found if desc.is_mixed else {}
 
 
-def tail(desc: GemmDesc) -> dict[str, int]:
-    """Return the macro for a K that ends within a chunk; none for others, whose loop is shorter without it."""
-    return {"TAIL": 1} if desc.K % CHUNK else {}
-
-
 def product_source(
     config: InflightConfig, trans_a: bool = False, trans_b: bool = False, align_a: int = 4, align_b: int = 4, **more: int
 ) -> Source:

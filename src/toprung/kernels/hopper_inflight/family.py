@@ -43,7 +43,6 @@ from toprung.kernels.hopper_inflight.config import (
     blocks,
     on_words,
     product_source,
-    tail,
     tiles,
     types,
 )
@@ -61,7 +60,7 @@ SPACE = {
 
 def source_of(desc: GemmDesc, config: InflightConfig, epilogue: Epilogue | None = None) -> Source:
     """Return the source of a product's launch."""
-    macros = {**epilogues.defines(epilogue), **types(desc), **tail(desc)}
+    macros = {**epilogues.defines(epilogue), **types(desc)}
     return product_source(config, desc.trans_a, desc.trans_b, *aligned(desc), **macros)
 
 

@@ -9,7 +9,7 @@
 //
 // The one idea: a power of two for each row of A, each column of B and each 32 of K brings the largest to 2^14, and is taken back as
 // partial sums are promoted to fp32, so that nothing has to be known of an operand beforehand. What such sums cannot hold (Inf, NaN,
-// numbers whose largest is under 2^-102, or so far apart that small ones keep too few bits) makes them infinite or NaN; those elements,
+// numbers whose largest is under 2^-102, or so far apart that some small ones keep too few bits) makes them infinite or NaN; those elements,
 // and no others, are computed again in plain fp32, short chains of fused multiply-adds. An element's bits depend on its row of A and
 // its column of B alone. ``count`` grows by one for each 16 x 32 of C that has such elements.
 //
@@ -29,13 +29,6 @@
 #endif
 #ifndef B_TYPE
 #define B_TYPE 0
-#endif
-#ifndef TAIL
-#if GROUPED
-#define TAIL 1 // K may end within 32, see has_one
-#else
-#define TAIL 0
-#endif
 #endif
 
 #define B_IS_SPLIT (B_TYPE == 3)
@@ -61,8 +54,9 @@
 #define FOURS (LANES >= 16 && !B_IS_SPLIT) // whether a thread's sums are four columns next to each other
 #define PITCH (BN + 16)       // floats from row to row of what a warp hands to the copy engine: eight rows meet in no bank
 #define TOP 14                // the largest element of a scaled row lies in [2^TOP, 2^(TOP + 1))
-#define SPREAD 17             // times 2^-SPREAD the largest: four neighbours under that have fewer bits in their terms than fp32 has. One
-                              // by itself is not seen: it is off by 2^-39 of the largest (docs/fp32x.md, benchmarks/inflight_study.py)
+#define SPREAD 17             // small, under 2^-SPREAD times the largest: an element has fewer bits in its terms than fp32 has
+#define FEW 4                 // small ones of 32 that are seen, and more are, if four neighbours are small or 0. Others are not: each is
+                              // off by 2^-39 of the largest (docs/fp32x.md, benchmarks/inflight_study.py)
 #define LEAST 25              // least biased exponent of a row's largest: below, terms or scaled sums would be subnormal
 
 // what a consumer warp has for operands of what it computes again, and for rows that it hands to the copy engine
@@ -164,26 +158,34 @@ template <class Element, bool IS_A, bool ALONG, int ROWS, int WORDS> struct Copi
         return EVEN ? place(line, on) + i * STEP * APART : place(line + i * STEP, on);
     }
 
+    // To the next piece; in a small block in a way that cannot be seen through: addresses would be multiplied there, each anew.
+    inline void further(const Element *&x) const {
+        x += STEP * ld;
+        if (CONSUMERS == 1 || B_IS_SPLIT) {
+            asm volatile("" : "+l"(x));
+        }
+    }
+
     // the next 32 of K, k to k + 31; beyond K zeros
     inline void fetch(uint to, int k, int K) {
         const Element *x = from;
         from += ALONG ? 32 : 32 * ld;
         if (all && k + 32 <= K) {
 #pragma unroll(COUNT < 16 ? COUNT : 16)
-            for (int i = 0; i < COUNT; ++i, x += STEP * ld) copy_async<4 * WORDS>(to + SIZE * place_of(i), (const float *)x, 4 * WORDS);
+            for (int i = 0; i < COUNT; ++i, further(x)) copy_async<4 * WORDS>(to + SIZE * place_of(i), (const float *)x, 4 * WORDS);
             return;
         }
         int rest = K - k - (int)(ALONG ? on : line), wide = ALONG ? min(max(rest, 0), WIDTH) : left; // of a piece, all that there is
         int count = wide ? ALONG ? left : rest : 0; // of rows or of K, as many as there are
         if (WIDTH == 1 || !__any_sync(0xffffffffu, wide % WIDTH)) {
 #pragma unroll(COUNT < 16 ? COUNT : 16)
-            for (int i = 0; i < COUNT; ++i, x += STEP * ld) copy_async_if<4 * WORDS>(to + SIZE * place_of(i), (const float *)x, i * STEP < count);
+            for (int i = 0; i < COUNT; ++i, further(x)) copy_async_if<4 * WORDS>(to + SIZE * place_of(i), (const float *)x, i * STEP < count);
             return;
         }
         // A row ends inside a piece: across K in every stage of a tile at C's edge. Lanes with whole pieces copy here, too: else they and
         // the others would take turns.
 #pragma unroll(COUNT < 16 ? COUNT : 16)
-        for (int i = 0; i < COUNT; ++i, x += STEP * ld)
+        for (int i = 0; i < COUNT; ++i, further(x))
             copy_async<4 * WORDS>(to + SIZE * place_of(i), (const float *)x, i * STEP < count ? SIZE * wide : 0);
     }
 };
@@ -199,21 +201,26 @@ inline uint largest_of(float x, float y, float z, float w) {
     return __float_as_uint(fmaxf(fmaxf(fabsf(x), fabsf(y)), fmaxf(fabsf(z), fabsf(w))));
 }
 
-// The scale of 32 elements by the bits of the largest |x|; NaN for a thread whose four or more elements' largest, not 0, would lose
-// bits in its terms that fp32 has. ``smallest`` is the bits of that, less 1: what is 0 loses nothing.
-inline ChunkScale scale_of(uint largest, uint smallest) {
-    uint least = largest < (uint)LEAST << 23 ? (uint)LEAST << 23 : largest - ((uint)SPREAD << 23);
+// the scale of 32 elements by the bits of the largest |x|
+inline ChunkScale scale_of(uint largest) {
     int e = max((int)(largest >> 23), LEAST);
-    ChunkScale s;
-    s.times = smallest < least ? __int_as_float(0x7fffffff) : __int_as_float((254 + TOP - e) << 23);
-    s.back = __int_as_float((e - TOP) << 23);
-    return s;
+    return ChunkScale{__int_as_float((254 + TOP - e) << 23), __int_as_float((e - TOP) << 23)};
+}
+
+// Whether one of them is small; ``less``: the bits of |x|, less 1, for what is 0 loses nothing.
+inline bool is_small(uint less, uint largest) {
+    return less < (largest < (uint)LEAST << 23 ? (uint)LEAST << 23 : largest - ((uint)SPREAD << 23));
 }
 
 // halves as fp32: one, and the two of a word
 template <int TYPE> inline float widened(uint half) { return TYPE == 1 ? from_half(half) : __uint_as_float(half << 16); }
 template <int TYPE> inline float low_of(uint word) { return TYPE == 1 ? from_half(word & 0xffff) : __uint_as_float(word << 16); }
 template <int TYPE> inline float high_of(uint word) { return TYPE == 1 ? from_half(word >> 16) : __uint_as_float(word & 0xffff0000); }
+
+// Which of 32 elements are small, by bits; ``size``: the bits of the lane's |x|. Zeros around it leave a small element alone in one four of
+// 2^SPREAD and more often, and so does a K that ends there: were one enough, and not FEW, products of what ReLU leaves would always have
+// pieces to be computed again in plain fp32, for which the launch waits.
+inline uint small_ones(uint size) { return __ballot_sync(0xffffffffu, is_small(size - 1, __reduce_max_sync(0xffffffffu, size))); }
 
 // the terms of two elements, or of two halves their one; TYPE 1: as they are
 template <int TYPE> inline void split_two(float x, float y, float times, uint &hi, uint &lo) {
@@ -222,8 +229,8 @@ template <int TYPE> inline void split_two(float x, float y, float times, uint &h
     lo = TYPE ? 0 : pair_of(u - from_half(hi & 0xffff), v - from_half(hi >> 16));
 }
 
-// B's columns of a stage, where they lie; and the scale of each. ``left``: of K, from the stage on
-inline void split_columns(uint tile, uint scales, int left) {
+// B's columns of a stage, where they lie; and the scale of each
+inline void split_columns(uint tile, uint scales) {
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4, row = warp * LANES + lane % LANES, part = lane / LANES;
     int column = (int)lies_there(row);
     float v[EACH];
@@ -257,15 +264,22 @@ inline void split_columns(uint tile, uint scales, int left) {
         uint four = largest_of(v[4 * i], v[4 * i + 1], v[4 * i + 2], v[4 * i + 3]);
         largest = max(largest, four), smallest = min(smallest, four - 1);
     }
-    if (TAIL && left < 32 && B_TYPE != 1) { // the last of K: one element by itself is not asked to be near the largest, see ``has_one``
-        smallest = ~0u;
-#pragma unroll
-        for (int i = 0; i < EACH / 4; ++i)
-            if (left != part * EACH + 4 * i + 1) smallest = min(smallest, largest_of(v[4 * i], v[4 * i + 1], v[4 * i + 2], v[4 * i + 3]) - 1);
-    }
 #pragma unroll
     for (int other = B_TYPE == 1 ? 32 : LANES; other < 32; other *= 2) largest = max(largest, __shfl_xor_sync(0xffffffffu, largest, other));
-    ChunkScale s = scale_of(largest, smallest);
+    ChunkScale s = scale_of(largest);
+    bool small = B_TYPE != 1 && is_small(smallest, largest);
+    if (__any_sync(0xffffffffu, small)) {
+        uint few = 0; // columns by bits
+#pragma unroll 1
+        for (uint rest = __reduce_or_sync(0xffffffffu, (uint)small << lane % LANES); rest; rest &= rest - 1) {
+            int one = __ffs(rest) - 1, own = warp * LANES + one; // its elements of K in any order
+            uint from = TRANS_B ? own * 128 + B_SIZE * lane + (B_TYPE ? (own % 2 ^ own / 4 % 2) * 64 : 0)
+                                : warp * (128 * LANES) + B_SIZE * ((lane ^ (lane / EACH ^ warp) % TURNS) * LANES + (int)lies_there(own) % LANES);
+            float x = B_TYPE ? widened<B_TYPE>(shared_half(tile + from)) : shared_one(tile + from);
+            if (__popc(small_ones(size_bits(x))) >= FEW) few |= 1u << one;
+        }
+        if (small && few >> lane % LANES & 1) s.times = __int_as_float(0x7fffffff);
+    }
     if (part == 0 && B_TYPE != 1) shared_put(scales + 4 * column, s.back);
     __syncwarp(); // all have read what is overwritten now
     // word p of each 16 of K: piece p / 4 of two; hi, and 64 bytes further lo
@@ -298,17 +312,10 @@ inline void split_columns(uint tile, uint scales, int left) {
     }
 }
 
-// Whether K ends behind the first of the thread's four in the 16 of K from ``s`` on, with ``left`` of K from the 32 on. That element counts
-// as one of the four before it. By itself it would be under 2^-SPREAD of the largest in one row of 2^SPREAD, so that random products of
-// many rows always had a piece to be computed again in plain fp32, for which the launch waits.
-inline bool has_one(int left, int s) {
-    int c = threadIdx.x % 4, rest = left - 16 * s;
-    return B_IS_SPLIT ? rest == 2 * c + 1 : TRANS_A ? (uint)(rest - c - 1) < 4 : rest == 4 * c + 1;
-}
-
 struct RowsOfA { // of A, 32 of K: the thread's elements of its two rows, as they come
     float v[2][8];
     ChunkScale scale[2];
+    bool small; // whether four of a row are small or 0, and not all 0
 
     inline void fetch(uint tile) {
         int lane = threadIdx.x % 32, c = lane % 4, m = threadIdx.x / 32 * 16;
@@ -349,7 +356,8 @@ struct RowsOfA { // of A, 32 of K: the thread's elements of its two rows, as the
             }
     }
 
-    inline void weigh(int left) { // ``left``: of K, from the first of these 32 on
+    inline void weigh() {
+        small = false;
         if (A_UNSCALED) return; // its scale is 1
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
@@ -358,12 +366,8 @@ struct RowsOfA { // of A, 32 of K: the thread's elements of its two rows, as the
             uint largest = max(one, two); // of the four lanes that have the row
             largest = max(largest, __shfl_xor_sync(0xffffffffu, largest, 1));
             largest = max(largest, __shfl_xor_sync(0xffffffffu, largest, 2));
-            one -= 1, two -= 1;
-            if (TAIL && left < 32) {
-                if (has_one(left, 0)) one = ~0u;
-                if (has_one(left, 1)) two = ~0u;
-            }
-            scale[h] = scale_of(largest, min(one, two));
+            scale[h] = scale_of(largest);
+            small |= is_small(min(one - 1, two - 1), largest);
             if (A_TYPE) {
 #pragma unroll
                 for (int i = 0; i < 8; ++i) x[i] *= scale[h].times;
@@ -385,8 +389,10 @@ struct Fragments { // their terms
     uint low[2][4]; // hi, for B's lo
 #endif
     float back[2];
+    bool small; // of RowsOfA
 
     inline void split(const RowsOfA &rows) {
+        small = rows.small;
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
             const float(&v)[8] = rows.v[h];
@@ -403,10 +409,42 @@ struct Fragments { // their terms
     }
 };
 
+// The rows of a warp, by bits, of which some 32 of K from ``first`` to ``end`` have FEW small ones or more, and a thread's four that are small
+// or 0; of those rows that lanes have ``asked`` for, two each. ``a`` points to the first of ``rows`` that are there.
+inline uint rows_lost(bool asked, const ElementA *a, long long lda, int rows, int first, int end) {
+    constexpr int NEXT = TRANS_A && !B_IS_SPLIT ? 4 : 1, AFTER = TRANS_A || B_IS_SPLIT ? 8 : 2; // from one to the second, and both to the others
+    constexpr uint FIRST = B_IS_SPLIT ? 0x00550055 : TRANS_A ? 0x000f000f : 0x11111111; // of each four
+    uint lost = 0, rest = __reduce_or_sync(0xffffffffu, asked ? 1u << row_of(0) | 1u << row_of(1) : 0);
+    if (rows < 16) rest &= (1u << max(rows, 0)) - 1;
+#pragma unroll 1
+    for (; rest; rest &= rest - 1) {
+        int row = __ffs(rest) - 1;
+        bool is_lost = false;
+#pragma unroll 1
+        for (int k = first + threadIdx.x % 32; __any_sync(0xffffffffu, k < end) && !is_lost; k += 128) {
+            uint size[4];
+#pragma unroll
+            for (int i = 0; i < 4; ++i) { // asked for together
+                ElementA x = k + 32 * i < end ? a[TRANS_A ? (k + 32 * i) * lda + row : row * lda + k + 32 * i] : 0;
+                size[i] = size_bits(A_TYPE ? widened<A_TYPE>((uint)x) : (float)x);
+            }
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                uint small = small_ones(size[i]), some = small, low = small | __ballot_sync(0xffffffffu, size[i] == 0);
+                low &= low >> NEXT, low &= low >> AFTER;
+                some |= some >> NEXT, some |= some >> AFTER;
+                is_lost |= __popc(small) >= FEW && low & some & FIRST;
+            }
+        }
+        if (is_lost) lost |= 1u << row;
+    }
+    return lost;
+}
+
 #if B_IS_SPLIT
 // 32 of K: what ``a`` has of A, times the stage's B; meanwhile ``next`` gets the next stage's, if there is one. ``most``: the largest scales
-// of the thread's two rows so far; ``left``: of K, from the next stage on.
-inline void step(float (&sum)[BN / 2], const Fragments &a, Fragments &next, float (&most)[2], bool more, int left, Ring &at) {
+// of the thread's two rows so far; ``small``: whether they had fours of small ones.
+inline void step(float (&sum)[BN / 2], const Fragments &a, Fragments &next, float (&most)[2], bool &small, bool more, Ring &at) {
     ulong b = tile_at(at.tile() + A_BYTES); // 16 of K further: 32 bytes, 2 in a descriptor; lo: 64 bytes
     uint empty = at.empty();
     float partial[BN / 2];
@@ -425,7 +463,7 @@ inline void step(float (&sum)[BN / 2], const Fragments &a, Fragments &next, floa
     if (more) barrier_wait(at.full(), at.phase);
     RowsOfA rows;
     rows.fetch(at.tile()); // behind the last stage: what was there before
-    rows.weigh(left);
+    rows.weigh();
     next.split(rows);
     wgmma_wait<0>();
     pin(partial);
@@ -434,6 +472,7 @@ inline void step(float (&sum)[BN / 2], const Fragments &a, Fragments &next, floa
 #pragma unroll
     for (int i = 0; i < BN / 2; ++i) sum[i] = fmaf(partial[i], a.back[i / 2 % 2], sum[i]);
     most[0] = fmaxf(most[0], a.back[0]), most[1] = fmaxf(most[1], a.back[1]);
+    small |= a.small;
 }
 
 // Sums as B's columns scale them. Those become NaN in which something may be seen that a column's two terms cannot carry: an element
@@ -464,11 +503,12 @@ inline void scale_columns(float (&sum)[BN / 2], const float (&most)[2], const Ro
 #else
 // 32 of K: what ``a`` has of A, times the stage's B; then ``a`` gets the next stage's, if there is one. While the matrix units work
 // for this warpgroup, others have the schedulers; then two streams of instructions, promoting and splitting, fill each other's gaps.
-// ``left``: of K, from the next stage on.
-inline void step(float (&sum)[BN / 2], Fragments &a, bool more, int left, Ring &at) {
+// ``small``: whether the thread's two rows had fours of small ones.
+inline void step(float (&sum)[BN / 2], Fragments &a, bool &small, bool more, Ring &at) {
     ulong b = tile_at(at.tile() + A_BYTES); // 16 of K further: 32 bytes, 2 in a descriptor; lo: 64 bytes
     uint empty = at.empty(), scales = at.scales();
     float partial[BN / 2], times[2] = {a.back[0], a.back[1]};
+    small |= a.small;
     barrier_wait(at.ready(), at.phase);
     pin(partial);
     wgmma_fence();
@@ -487,11 +527,11 @@ inline void step(float (&sum)[BN / 2], Fragments &a, bool more, int left, Ring &
     if (more) barrier_wait(at.full(), at.phase);
     RowsOfA rows;
     rows.fetch(at.tile()); // behind the last stage: what was there before
-    if (EARLY) rows.weigh(left);
+    if (EARLY) rows.weigh();
     if (A_TYPE) pin(rows.v[0]), pin(rows.v[1]); // rounded behind the wait: what matrix units read is not made while they work
     wgmma_wait<0>();
     pin(partial);
-    if (!EARLY) rows.weigh(left);
+    if (!EARLY) rows.weigh();
     a.split(rows);
 #pragma unroll
     for (int i = 0; i < BN / 8; i += 2) {
@@ -697,14 +737,6 @@ static_assert(SLICES == 1, "a part is no cluster's");
 #else
 #define K_OF(matrix) K
 #endif
-// of the product, or part of K, that a tile is of
-#if GROUPED
-#define DEPTH_OF(tile) group.of[member].K
-#elif IN_PARTS
-#define DEPTH_OF(tile) K_OF(walk.place(tile).matrix)
-#else
-#define DEPTH_OF(tile) K
-#endif
 #if GROUPED
 struct Columns { // tiles of a product, one column of C after the other: those that run at once share B's columns
     uint first;
@@ -833,11 +865,10 @@ inflight(ulong *count, const __grid_constant__ Group group) {
             fewer_registers<SPLITTER_REGISTERS>();
             for (int tile = worker; tile < tiles; tile += workers) {
                 FIND_PRODUCT(tile)
-                int depth = DEPTH_OF(tile);
 #pragma unroll 1
                 for (int j = 0; j < chunks; ++j) {
                     barrier_wait(at.full(), at.phase);
-                    split_columns(at.tile() + A_BYTES, at.scales(), depth - 32 * (begin + j));
+                    split_columns(at.tile() + A_BYTES, at.scales());
                     proxy_fence(); // the matrix units read what was written here
                     __syncwarp();
                     if (threadIdx.x % 32 == 0) barrier_arrive(at.ready());
@@ -859,32 +890,28 @@ inflight(ulong *count, const __grid_constant__ Group group) {
         barrier_wait(at.full(), at.phase);
         RowsOfA rows;
         rows.fetch(at.tile());
-        rows.weigh(DEPTH_OF(worker) - 32 * begin);
+        rows.weigh();
         a.split(rows);
     }
     for (int tile = worker; tile < tiles; tile += workers) {
         FIND_PRODUCT(tile)
-        int rest = DEPTH_OF(tile) - 32 * begin; // of K; a tile's first 32 are whole, but where they are its cluster's last
         float sum[BN / 2];
 #pragma unroll
         for (int i = 0; i < BN / 2; ++i) sum[i] = 0.0f;
+        bool last = tile + workers >= tiles, small = false;
 #if B_IS_SPLIT
         float most[2] = {};
         Fragments next;
-        bool last = tile + workers >= tiles;
 #pragma unroll 1
         for (int j = 0; j < chunks; j += 2) {
-            step(sum, a, next, most, j + 1 < chunks || !last, rest -= 32, at);
-            if (j + 1 < chunks) step(sum, next, a, most, j + 2 < chunks || !last, rest -= 32, at);
+            step(sum, a, next, most, small, j + 1 < chunks || !last, at);
+            if (j + 1 < chunks) step(sum, next, a, most, small, j + 2 < chunks || !last, at);
         }
         if (chunks % 2) a = next;
 #else
-        int end = rest - 32 * chunks; // counted down: a count of its own has no register in the kernel of groups
 #pragma unroll 1
-        while (rest > end) {
-            rest -= 32;
-            step(sum, a, rest > end || tile + workers < tiles, rest, at);
-        }
+        for (int left = 2 * chunks + !last; left > 1;) // two for each stage and one for another tile: one register for both
+            step(sum, a, small, (left -= 2) > 0, at);
 #endif
 
         PRODUCT
@@ -894,6 +921,13 @@ inflight(ulong *count, const __grid_constant__ Group group) {
         if (chunks) scale_columns(sum, most, info_b + of.matrix * apart_b + of.n, N - of.n, 32 * chunks);
 #endif
         int top = of.m + 64 * warpgroup + threadIdx.x / 32 % 4 * 16;
+        if (__any_sync(0xffffffffu, small)) { // outside the loop, which it would make longer
+            int end = min(32 * (begin + chunks), K_OF(of.matrix));
+            uint lost = rows_lost(small, A + of.matrix * stride_a + (TRANS_A ? top : top * lda), lda, M - top, 32 * begin, end);
+#pragma unroll
+            for (int i = 0; i < BN / 2; ++i)
+                if (lost >> row_of(i / 2 % 2) & 1) sum[i] = __int_as_float(0x7fffffff);
+        }
         float *c = C + of.matrix * stride_c + (long long)top * ldc + of.n;
         ulong low = (ulong)c | 4u * ldc; // of addresses of rows
         Out out{c, ldc, M - top, N - of.n, alpha, beta, low % 16 == 0 ? 4 : low % 8 == 0 ? 2 : 1, ADDED(of.matrix, top, of.n)};

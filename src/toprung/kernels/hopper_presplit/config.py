@@ -17,7 +17,6 @@ from toprung.kernels.hopper_inflight.config import (
     InflightConfig,
     aligned,
     inflight_source,
-    tail,
 )
 
 CLAIMED = Path(__file__).with_name("claimed.cuh")
@@ -66,6 +65,6 @@ def aligned_a(desc: GemmDesc) -> int:
 def product_source(config: PresplitConfig, desc: GemmDesc, **more: int) -> Source:
     """Return the product's kernel; ``more``: macros."""
     headers = FP32X / "terms.cuh", ROWS, CLAIMED
-    kinds = {"A_TYPE": TYPES[desc.type_a], "B_TYPE": PRESPLIT, **tail(desc)}
+    kinds = {"A_TYPE": TYPES[desc.type_a], "B_TYPE": PRESPLIT}
     found = inflight_source(config, desc.trans_a, desc.trans_b, aligned_a(desc), 1, headers, **kinds, **more)
     return replace(found, name="hopper_presplit/inflight", title=f"presplit_{config.BM}x{config.BN}x{CHUNK}")
