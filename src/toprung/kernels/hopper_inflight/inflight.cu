@@ -412,6 +412,7 @@ struct Fragments { // their terms
 // The rows of a warp, by bits, of which some 32 of K from ``first`` to ``end`` have FEW small ones or more, and a thread's four that are small
 // or 0; of those rows that lanes have ``asked`` for, two each. ``a`` points to the first of ``rows`` that are there.
 inline uint rows_lost(bool asked, const ElementA *a, long long lda, int rows, int first, int end) {
+    constexpr int TOGETHER = 16; // times 32 of K are asked for at once
     constexpr int NEXT = TRANS_A && !B_IS_SPLIT ? 4 : 1, AFTER = TRANS_A || B_IS_SPLIT ? 8 : 2; // from one to the second, and both to the others
     constexpr uint FIRST = B_IS_SPLIT ? 0x00550055 : TRANS_A ? 0x000f000f : 0x11111111; // of each four
     uint lost = 0, rest = __reduce_or_sync(0xffffffffu, asked ? 1u << row_of(0) | 1u << row_of(1) : 0);
@@ -421,15 +422,15 @@ inline uint rows_lost(bool asked, const ElementA *a, long long lda, int rows, in
         int row = __ffs(rest) - 1;
         bool is_lost = false;
 #pragma unroll 1
-        for (int k = first + threadIdx.x % 32; __any_sync(0xffffffffu, k < end) && !is_lost; k += 128) {
-            uint size[4];
+        for (int k = first + threadIdx.x % 32; __any_sync(0xffffffffu, k < end) && !is_lost; k += 32 * TOGETHER) {
+            uint size[TOGETHER];
 #pragma unroll
-            for (int i = 0; i < 4; ++i) { // asked for together
+            for (int i = 0; i < TOGETHER; ++i) {
                 ElementA x = k + 32 * i < end ? a[TRANS_A ? (k + 32 * i) * lda + row : row * lda + k + 32 * i] : 0;
                 size[i] = size_bits(A_TYPE ? widened<A_TYPE>((uint)x) : (float)x);
             }
 #pragma unroll
-            for (int i = 0; i < 4; ++i) {
+            for (int i = 0; i < TOGETHER; ++i) {
                 uint small = small_ones(size[i]), some = small, low = small | __ballot_sync(0xffffffffu, size[i] == 0);
                 low &= low >> NEXT, low &= low >> AFTER;
                 some |= some >> NEXT, some |= some >> AFTER;
