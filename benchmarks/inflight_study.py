@@ -28,7 +28,7 @@ from toprung.oracle.problem import F32, F64
 SIDE, SEED = 2048, 1
 DEPTHS = (64, 128, 256, 512)
 NAMES = ("normal", "relu", "phi2", "phi4", "T1", "T2", "picked")
-NEIGHBOURS, SPREAD, FEW = 4, 17, 4
+NEIGHBOURS, SPREAD, FEW = 4, 17, 2
 """Elements that send a row to plain fp32: neighbours all of which are 0 or small, below 2^-SPREAD of the largest of their chunk,
 and not all 0, in a chunk with so many small ones, as ``kernels/hopper_inflight/inflight.cu`` has it;
 ``tests/test_hopper_inflight_on_cpu.py`` holds this model to that source."""

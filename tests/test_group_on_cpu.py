@@ -175,15 +175,15 @@ def test_what_is_computed_again_and_epilogues(folder: Folder) -> None:
     assert counted(made) > 0 and made.launches == 1
 
 
-@pytest.mark.parametrize("few", [3, 4])
-def test_three_small_elements_among_zeros_are_no_reason_to_compute_again(folder: Folder, few: int) -> None:
+@pytest.mark.parametrize("few", [1, 2])
+def test_one_small_element_among_zeros_is_no_reason_to_compute_again(folder: Folder, few: int) -> None:
     several = Group(SHAPES)
     row = several.a[3][0, 65]  # of a product's second tile
     row[104:] = 0
-    row[[104, 109, 112, 117][:few]] = 2.0**-20
+    row[[112, 117][:few]] = 2.0**-20
     made = several.run(folder)
     several.check()
-    assert (counted(made) > 0) == (few == 4)
+    assert (counted(made) > 0) == (few == 2)
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ import golden
 import hopper_on_cpu
 from conftest import require
 from hopper_on_cpu import Launch, aligned
-from test_hopper_inflight_on_cpu import GONE, NAMES, Product, close, four_are_seen, hostile
+from test_hopper_inflight_on_cpu import GONE, NAMES, Product, close, hostile, two_are_seen
 from toprung.backends.base import Source
 from toprung.gemm.desc import GemmDesc
 from toprung.kernels.hopper_inflight_split_k import launches
@@ -111,12 +111,12 @@ def test_hostile_values(folder: Folder, name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("trans", ["NN", "TN"])
-@pytest.mark.parametrize("few", [3, 4])
-def test_three_small_elements_among_zeros_are_no_reason_to_compute_again(folder: Folder, trans: str, few: int) -> None:
+@pytest.mark.parametrize("few", [1, 2])
+def test_one_small_element_among_zeros_is_no_reason_to_compute_again(folder: Folder, trans: str, few: int) -> None:
     """They lie in the second part, or the third."""
     for parts in (2, 3):
         one = InParts.like(Product.of(70, 40, 96, trans=trans))
-        four_are_seen(one, "a", few, folder, dataclasses.replace(SMALL, PARTS=parts))
+        two_are_seen(one, "a", few, folder, dataclasses.replace(SMALL, PARTS=parts))
 
 
 PLANTS = (
@@ -140,7 +140,7 @@ def test_a_planted_bug_is_found(folder: Folder, monkeypatch: pytest.MonkeyPatch,
     with pytest.raises(AssertionError):
         test_layouts_alignments_and_edges(folder, SMALL, "TN", 1)
         test_hostile_values(folder, "special")
-        test_three_small_elements_among_zeros_are_no_reason_to_compute_again(folder, "NN", 4)
+        test_one_small_element_among_zeros_is_no_reason_to_compute_again(folder, "NN", 2)
     assert any(good in text for text in texts)
 
 

@@ -124,10 +124,10 @@ def test_clusters_add_their_slices(folder: Folder, types: tuple[str, str]) -> No
 
 @pytest.mark.slow
 @pytest.mark.parametrize("trans", ["NN", "NT", "TN"])
-def test_three_small_elements_among_zeros_are_no_reason_to_compute_again(folder: Folder, trans: str) -> None:
-    for few in (3, 4):
-        inflight.four_are_seen(Mixed.like(Product.of(70, 40, 96, trans=trans), "bfloat16", "float32"), "a", few, folder, SMALL)
-        inflight.four_are_seen(Mixed.like(Product.of(70, 40, 96, trans=trans), "float32", "bfloat16"), "b", few, folder, SMALL)
+def test_one_small_element_among_zeros_is_no_reason_to_compute_again(folder: Folder, trans: str) -> None:
+    for few in (1, 2):
+        inflight.two_are_seen(Mixed.like(Product.of(70, 40, 96, trans=trans), "bfloat16", "float32"), "a", few, folder, SMALL)
+        inflight.two_are_seen(Mixed.like(Product.of(70, 40, 96, trans=trans), "float32", "bfloat16"), "b", few, folder, SMALL)
 
 
 HOSTILE = [(name, types) for name in inflight.NAMES for types in (("bfloat16", "float32"), ("float32", "bfloat16"))]
@@ -183,4 +183,4 @@ def test_a_planted_bug_is_found(folder: Folder, monkeypatch: pytest.MonkeyPatch,
             test_types_layouts_alignments_and_edges(folder, SMALL, trans, 1, "float32", "bfloat16")
         test_hostile_values(folder, "subnormal", ("bfloat16", "float32"))
         for trans in ("NT", "TN"):
-            test_three_small_elements_among_zeros_are_no_reason_to_compute_again(folder, trans)
+            test_one_small_element_among_zeros_is_no_reason_to_compute_again(folder, trans)

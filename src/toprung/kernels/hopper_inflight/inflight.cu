@@ -55,7 +55,7 @@
 #define PITCH (BN + 16)       // floats from row to row of what a warp hands to the copy engine: eight rows meet in no bank
 #define TOP 14                // the largest element of a scaled row lies in [2^TOP, 2^(TOP + 1))
 #define SPREAD 17             // small, under 2^-SPREAD times the largest: an element has fewer bits in its terms than fp32 has
-#define FEW 4                 // small ones of 32 that are seen, and more are, if four neighbours are small or 0. Others are not: each is
+#define FEW 2                 // small ones of 32 that are seen, and more are, if four neighbours are small or 0. Others are not: each is
                               // off by 2^-39 of the largest (docs/fp32x.md, benchmarks/inflight_study.py)
 #define LEAST 25              // least biased exponent of a row's largest: below, terms or scaled sums would be subnormal
 
@@ -158,7 +158,7 @@ template <class Element, bool IS_A, bool ALONG, int ROWS, int WORDS> struct Copi
         return EVEN ? place(line, on) + i * STEP * APART : place(line + i * STEP, on);
     }
 
-    // To the next piece; in a small block in a way that cannot be seen through: addresses would be multiplied there, each anew.
+    // to the next piece; where the compiler would multiply addresses, each anew, in a way that it does not see through
     inline void further(const Element *&x) const {
         x += STEP * ld;
         if (CONSUMERS == 1 || B_IS_SPLIT) {
@@ -217,10 +217,13 @@ template <int TYPE> inline float widened(uint half) { return TYPE == 1 ? from_ha
 template <int TYPE> inline float low_of(uint word) { return TYPE == 1 ? from_half(word & 0xffff) : __uint_as_float(word << 16); }
 template <int TYPE> inline float high_of(uint word) { return TYPE == 1 ? from_half(word >> 16) : __uint_as_float(word & 0xffff0000); }
 
-// Which of 32 elements are small, by bits; ``size``: the bits of the lane's |x|. Zeros around it leave a small element alone in one four of
-// 2^SPREAD and more often, and so does a K that ends there: were one enough, and not FEW, products of what ReLU leaves would always have
-// pieces to be computed again in plain fp32, for which the launch waits.
-inline uint small_ones(uint size) { return __ballot_sync(0xffffffffu, is_small(size - 1, __reduce_max_sync(0xffffffffu, size))); }
+// Which of 32 elements are small, by bits, and all if the largest is too small itself; ``size``: the bits of the lane's |x|. Zeros around it
+// leave a small element alone in one four of 2^SPREAD and more often, and so does a K that ends there: were one enough, and not FEW,
+// products of what ReLU leaves would always have pieces to be computed again in plain fp32, for which the launch waits.
+inline uint small_ones(uint size) {
+    uint largest = __reduce_max_sync(0xffffffffu, size), ones = __ballot_sync(0xffffffffu, is_small(size - 1, largest));
+    return ones && largest < (uint)LEAST << 23 ? ~0u : ones;
+}
 
 // the terms of two elements, or of two halves their one; TYPE 1: as they are
 template <int TYPE> inline void split_two(float x, float y, float times, uint &hi, uint &lo) {
