@@ -10,6 +10,7 @@ import mmap
 import re
 import shutil
 import subprocess
+import sys
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -34,7 +35,15 @@ def aligned(M: int, N: int, K: int, *layout: Any, **more: Any) -> GemmDesc:
     return GemmDesc(M, N, K, *layout, **{"align_a": 4, "align_b": 4, "align_c": 4, **more})
 
 
+def reads_behind_memory(program: str) -> bool:
+    """Return True if a program ends by a signal, as a read behind ``ends_with_memory`` makes it; another failure is an error."""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=600)
+    assert done.returncode <= 0, done.stdout + done.stderr
+    return done.returncode < 0
+
+
 KEPT: list[mmap.mmap] = []
+"""Memory of operands, which lasts as long as the process."""
 
 
 def ends_with_memory(count: int) -> Any:

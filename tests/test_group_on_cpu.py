@@ -479,9 +479,11 @@ def test_a_planted_bug_is_found(folder: Folder, monkeypatch: pytest.MonkeyPatch,
 @pytest.mark.slow
 @pytest.mark.parametrize("block", cost.STAGES, ids=str)
 def test_the_kernel_of_groups_keeps_its_sums_in_registers(block: tuple[int, int]) -> None:
-    """Sizes and addresses are read again behind the sums, where they would have no registers; no step reads what spills."""
+    """Sizes and addresses are read again behind the sums: they would have no registers. What spills in one block no step reads."""
     config = InflightConfig(*block, cost.STAGES[block])
     for capacity, macros in ((544, {}), (384, {"EPILOGUE": 1, "ACTIVATION": 2})):
         for layout in ((False, False, 4, 4), (True, True, 1, 1)):
             code = inspect_source(product_source(config, *layout, GROUPED=capacity, **macros), "sm_90")
-            assert code.spills <= 64 and not any(kind.startswith(("LDL", "STL")) for kind in code.loop.counts), code
+            assert code.spills <= 60 * (block == (1, 64)) and not any(
+                kind.startswith(("LDL", "STL")) for kind in code.loop.counts
+            ), code

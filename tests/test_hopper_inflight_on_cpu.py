@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import itertools
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -247,7 +246,9 @@ def two_are_seen(one: Product, operand: str, few: int, folder: Any, config: Any)
 )  # fmt: skip
 def test_one_small_element_among_zeros_is_no_reason_to_compute_again(folder: Folder, trans: str, operand: str, few: int) -> None:
     """One of four is under 2^-17 of the largest, the others 0, in one row of 2^17: what ReLU leaves always had such rows."""
-    two_are_seen(Product.of(70, 40, 96, trans=trans), operand, few, folder, SMALL)
+    one = Product.of(70, 40, 96, trans=trans)
+    two_are_seen(one, operand, few, folder, SMALL)
+    assert (inflight_study.in_flight(one.a[0], one.b[0])[1] > 0) == (few == 2)
     if operand == "a" and few == 2:  # of the second slice of K
         two_are_seen(Product.of(70, 40, 96, trans=trans), operand, few, folder, dataclasses.replace(SMALL, SLICES=2))
 
@@ -290,11 +291,12 @@ def test_a_small_element_among_large_ones_is_carried_to_39_bits_of_the_largest(f
 @pytest.mark.slow
 @pytest.mark.parametrize("block", cost.STAGES, ids=str)
 def test_the_kernels_keep_their_sums_in_registers(block: tuple[int, int]) -> None:
-    """Nothing spills but a few words that no step reads again."""
+    """Nothing spills but a few words where K runs across memory in rows off 16 bytes, and no step reads them again."""
     config = InflightConfig(*block, cost.STAGES[block])
     for trans_a, trans_b, align in ((0, 0, 4), (0, 1, 4), (1, 0, 4), (0, 0, 2), (1, 1, 2), (0, 0, 1), (1, 0, 1), (1, 1, 1)):
         code = inspect_source(configs.product_source(config, bool(trans_a), bool(trans_b), align, align), "sm_90")
-        assert code.spills <= 56, (trans_a, trans_b, align, code)
+        narrow = align < 4 and (trans_a or not trans_b)
+        assert code.spills <= 56 * narrow, (trans_a, trans_b, align, code)
         assert not any(kind.startswith(("LDL", "STL")) for kind in code.loop.counts), code
 
 
@@ -337,7 +339,6 @@ for trans in ("NN", "TT"):
         one.a[0, -1, 72:] = one.b[0, 72:, -1] = 0
         one.a[0, -1, [80, 85]] = one.b[0, [80, 85], -1] = 2.0**-20
         assert here.close(one.run(folder, here.SMALL), one) and one.counted
-print("done")
 """
 
 
@@ -349,9 +350,7 @@ def test_nothing_is_read_beyond_an_operand(tmp_path: Path, good: str, bad: str) 
     """Each operand ends where memory ends: what is read behind it ends the process."""
     require(not hopper_on_cpu.missing(), hopper_on_cpu.missing())
     program = AT_THE_END.format(path=sys.path, folder=str(tmp_path), good=good, bad=bad)
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=600)
-    assert ("done" in done.stdout) == (not good), done.stdout + done.stderr
-    assert not good or done.returncode < 0, done.stderr
+    assert hopper_on_cpu.reads_behind_memory(program) == bool(good)
 
 
 PLANTS = (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -365,7 +364,6 @@ folder = here.Folder(Path({folder!r}), units=2)
 for trans in ("NN", "NT", "TN", "TT"):
     for shapes, pad in ((here.SHAPES, 0), (here.ALIGNED, 0), (((33, 21, 18), (12, 20, 24)), 3)):
         Group(shapes, trans, pad).run(folder)
-print("done")
 """
 
 
@@ -378,6 +376,4 @@ def test_nothing_is_read_beyond_an_operand(tmp_path: Path, good: str, bad: str) 
     """Each operand ends where memory ends: what is read behind it ends the process."""
     require(not hopper_on_cpu.missing(), hopper_on_cpu.missing())
     program = AT_THE_END.format(path=sys.path, folder=str(tmp_path), good=good, bad=bad)
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=600)
-    assert ("done" in done.stdout) == (not good), done.stdout + done.stderr
-    assert not good or done.returncode < 0, done.stderr
+    assert hopper_on_cpu.reads_behind_memory(program) == bool(good)
