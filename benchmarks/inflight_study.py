@@ -2,7 +2,7 @@
 
     python benchmarks/inflight_study.py [results/model/inflight-study.json]
 
-Needs no device: two fp16 terms of each 32 of K, scaled by the largest, and what is sent to plain fp32, as
+Needs no device: two fp16 terms of each 32 of K, scaled by the largest, what is made up for and what is sent to plain fp32, as
 ``kernels/hopper_inflight`` has them where K runs along memory and is a multiple of 32; sums are exact, so that what shows is what
 the terms lose. ``picked``: normal numbers times a matrix that picks one of each row, which fp32 gives exactly. ``relu``: of normal
 numbers in A, what is negative is 0. Two minutes on one core.
@@ -29,9 +29,14 @@ SIDE, SEED = 2048, 1
 DEPTHS = (64, 128, 256, 512)
 NAMES = ("normal", "relu", "phi2", "phi4", "T1", "T2", "picked")
 NEIGHBOURS, SPREAD, FEW = 4, 17, 2
-"""Elements that send a row to plain fp32: neighbours all of which are 0 or small, below 2^-SPREAD of the largest of their chunk,
-and not all 0, in a chunk with so many small ones, as ``kernels/hopper_inflight/inflight.cu`` has it;
-``tests/test_hopper_inflight_on_cpu.py`` holds this model to that source."""
+"""Small elements that are made up for: below 2^-SPREAD of the largest of their chunk, FEW of it or more, where so many neighbours
+are 0 or small, and not all 0, as ``kernels/hopper_inflight/inflight.cu`` has it; ``tests/test_hopper_inflight_on_cpu.py`` holds
+this model to that source."""
+
+
+def most(depth: int) -> int:
+    """Return how many of them a row may have in so many of K; with more it is sent to plain fp32."""
+    return 8 + depth // 128
 
 
 def operands(name: str, depth: int) -> tuple[F32, F32]:
@@ -47,7 +52,7 @@ def operands(name: str, depth: int) -> tuple[F32, F32]:
 
 
 def terms(x: F32) -> tuple[F64, F64, NDArray[Any], NDArray[Any]]:
-    """Return hi and lo of each row's chunks, their exponents, and which rows are sent to plain fp32."""
+    """Return hi and the rest of each row's chunks, their exponents, and which rows are sent to plain fp32."""
     rows, depth = x.shape
     whole = np.zeros((rows, -(-depth // CHUNK) * CHUNK))
     whole[:, :depth] = x
@@ -57,10 +62,12 @@ def terms(x: F32) -> tuple[F64, F64, NDArray[Any], NDArray[Any]]:
     scaled = np.ldexp(chunks, (split.TOP - e)[..., None])
     hi = scaled.astype(np.float16).astype(np.float64)
     limit = np.ldexp(largest, -SPREAD)[..., None]
-    few = ((np.abs(chunks) < limit) & (chunks != 0)).sum(-1) >= FEW
+    small = (np.abs(chunks) < limit) & (chunks != 0)
     together = np.abs(chunks).reshape(rows, -1, CHUNK // NEIGHBOURS, NEIGHBOURS).max(-1)
-    sent = (((together < limit) & (together > 0)).any(-1) & few).any(-1)
-    return hi, (scaled - hi).astype(np.float16).astype(np.float64), e - split.TOP, sent
+    seen = ((together < limit) & (together > 0)).any(-1) & (small.sum(-1) >= FEW)
+    made_up = small & seen[..., None]
+    rest = np.where(made_up, scaled - hi, (scaled - hi).astype(np.float16).astype(np.float64))
+    return hi, rest, e - split.TOP, made_up.sum((1, 2)) > most(depth)
 
 
 def in_flight(a: F32, b: F32) -> tuple[F32, float]:

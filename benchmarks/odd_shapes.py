@@ -4,7 +4,7 @@
     python benchmarks/odd_shapes.py results/nvidia-h200/rows.json --precision fp32x --shapes 2452x43x2648+0+3,126*154x56x260
 
 ``+0+3``: stored rows of A and B are so many elements longer than they need be; NaN stands there. ``--data relu``: of A, what is
-negative is 0.
+negative is 0; ``wide``: besides, all are multiplied by e^(2N), N normal numbers.
 
 Each arm is held against float64 first. Then arms take turns as CUDA graphs, which leave out what the host does. The table has µs
 of a product, medians, cuBLAS's time over that of each arm, and Frobenius errors over cuBLAS's: the default may be slower than the
@@ -135,7 +135,9 @@ def measured(session: Session, shape: Shape, desc: GemmDesc, some: list[Candidat
     batch, m, n, k, trans, *longer = shape
     generator = torch.Generator("cuda").manual_seed(m + n + k)
     a, b = (torch.rand(batch, *size, device="cuda", generator=generator) - 0.5 for size in stored_sizes(shape))
-    if data == "relu":
+    if data == "wide":
+        a, b = (x * torch.exp(2 * torch.randn(x.shape, device="cuda", generator=generator)) for x in (a, b))
+    if data != "uniform":
         a.relu_()
     for one, more in zip((a, b), longer, strict=True):
         one[:, :, one.shape[2] - more :] = math.nan
@@ -207,7 +209,7 @@ def main() -> int:
     parser.add_argument("out", type=Path)
     parser.add_argument("--shapes", default=SHAPES)
     parser.add_argument("--precision", default="fp32", choices=("fp32", "fp32x"))
-    parser.add_argument("--data", default="uniform", choices=("uniform", "relu"))
+    parser.add_argument("--data", default="uniform", choices=("uniform", "relu", "wide"))
     options = parser.parse_args()
     torch.backends.cuda.matmul.allow_tf32 = False
     begin = time.monotonic()

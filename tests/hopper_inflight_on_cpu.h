@@ -3,6 +3,7 @@
 
 #include "hopper_on_cpu.h"
 
+#define __noinline__
 static char *at_byte(uint at) { return dynamic_shared + at; }
 template <int BYTES> static void copy_async(uint to, const float *from, int valid) {
     later([=] {
@@ -32,6 +33,13 @@ static uint __shfl_xor_sync(uint, uint x, int other) {
     exchanged[threadIdx.x] = x;
     __syncwarp();
     uint found = exchanged[threadIdx.x ^ other];
+    __syncwarp();
+    return found;
+}
+static float __shfl_sync(uint, float x, int lane) {
+    mine->exchanged[threadIdx.x] = __float_as_uint(x);
+    __syncwarp();
+    float found = __uint_as_float(mine->exchanged[threadIdx.x / 32 * 32 + lane]);
     __syncwarp();
     return found;
 }

@@ -18,6 +18,7 @@ import toprung
 from conftest import require
 from hopper_on_cpu import aligned
 from test_fused_epilogue import finished
+from test_hopper_inflight_on_cpu import picked, spilled
 from toprung import errors
 from toprung.arrays.base import Home
 from toprung.arrays.numpy import adapter as numpy_adapter
@@ -175,15 +176,14 @@ def test_what_is_computed_again_and_epilogues(folder: Folder) -> None:
     assert counted(made) > 0 and made.launches == 1
 
 
-@pytest.mark.parametrize("few", [1, 2])
-def test_one_small_element_among_zeros_is_no_reason_to_compute_again(folder: Folder, few: int) -> None:
+@pytest.mark.parametrize("operand", ["a", pytest.param("b", marks=pytest.mark.slow)])
+def test_small_elements_among_zeros_are_made_up_for(folder: Folder, operand: str) -> None:
+    """Of one product of several, in its last tile."""
     several = Group(SHAPES)
-    row = several.a[3][0, 65]  # of a product's second tile
-    row[104:] = 0
-    row[[112, 117][:few]] = 2.0**-20
+    picked(SimpleNamespace(a=several.a[3], b=several.b[3]), operand, 2, first=96)  # type: ignore[arg-type]
     made = several.run(folder)
     several.check()
-    assert (counted(made) > 0) == (few == 2)
+    assert counted(made) == 0
 
 
 @pytest.fixture
@@ -479,11 +479,11 @@ def test_a_planted_bug_is_found(folder: Folder, monkeypatch: pytest.MonkeyPatch,
 @pytest.mark.slow
 @pytest.mark.parametrize("block", cost.STAGES, ids=str)
 def test_the_kernel_of_groups_keeps_its_sums_in_registers(block: tuple[int, int]) -> None:
-    """Sizes and addresses are read again behind the sums: they would have no registers. What spills in one block no step reads."""
+    """Sizes and addresses are read again behind the sums: they would have no registers. In small blocks a few words spill."""
     config = InflightConfig(*block, cost.STAGES[block])
     for capacity, macros in ((544, {}), (384, {"EPILOGUE": 1, "ACTIVATION": 2})):
         for layout in ((False, False, 4, 4), (True, True, 1, 1)):
             code = inspect_source(product_source(config, *layout, GROUPED=capacity, **macros), "sm_90")
-            assert code.spills <= 60 * (block == (1, 64)) and not any(
-                kind.startswith(("LDL", "STL")) for kind in code.loop.counts
-            ), code
+            assert spilled(code, config) <= 32 * (block[0] == 1), code
+            in_loop = sum(n for kind, n in code.loop.counts.items() if kind.startswith(("LDL", "STL")))
+            assert in_loop <= 2 * (block == (1, 64) and bool(macros)), code

@@ -13,7 +13,7 @@ import pytest
 import hopper_on_cpu
 from conftest import require
 from hopper_on_cpu import Launch, aligned
-from test_hopper_inflight_on_cpu import GONE, LAYOUTS, Product, close, hostile, two_are_seen
+from test_hopper_inflight_on_cpu import GONE, LAYOUTS, SMALL_ONE, SMALLER_HALF, Product, are_made_up_for, close, hostile
 from toprung.backends.base import Source
 from toprung.kernels.hopper_fp32x import launches as fp32x
 from toprung.kernels.hopper_fp32x.launches import SplitOperand
@@ -198,11 +198,13 @@ def test_halves_of_a(folder: Folder, kind: str, trans: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("trans", ["NN", "TT"])
 @pytest.mark.parametrize("kind", ["float32", "bfloat16"])
-def test_one_small_element_among_zeros_is_no_reason_to_compute_again(folder: Folder, trans: str, kind: str) -> None:
+def test_small_elements_among_zeros_are_made_up_for(folder: Folder, trans: str, kind: str) -> None:
     for few in (1, 2):
         one = Presplit.like(Product.of(70, 40, 96, trans=trans), type_a=kind)
         one.a = (one.a.view(np.uint32) & 0xFFFF0000).view(np.float32)
-        two_are_seen(one, "a", few, folder, SMALL)
+        small = SMALL_ONE if kind == "float32" else SMALLER_HALF
+        are_made_up_for(one, "a", few, folder, SMALL, small=small)
+        are_made_up_for(one, "a", few, folder, dataclasses.replace(SMALL, SLICES=2), small=small)
 
 
 HOSTILE = ("special", "scales", "wide", "tiny", "huge", "subnormal", "both", "zeros")
@@ -236,7 +238,8 @@ PLANTS = (
     ("low[s][h + 2] = by_residual(hi[s][h + 2])", "low[s][h + 2] = 0"), ("64 * (begin + j), of.matrix", "64 * j, of.matrix"),
     ("most[1] = fmaxf(most[1], a.back[1])", "most[1] = 0.0f"), ("claims[0] = claims[1] = claims[2] = 0", ""),
     ("4 * (int)piece + (int)threadIdx.x / 32 % 4", "4 * (int)piece"), ("row / rows * stride", "0"),
-    ("small |= a.small;", ""), ("* lda + row :", "* lda :"),
+    ("seen |= a.small & mark;", ""), ("k * lda + row]", "k * lda]"), ("B_IS_SPLIT ? 0x00550055", "B_IS_SPLIT ? 0x11111111"),
+    ("TRANS_A || B_IS_SPLIT ? 8 : 2", "TRANS_A ? 8 : 2"),
     ("k < K; k += 4 * lanes) largest", "k < 0; k += 4 * lanes) largest"), ("both(mine, shared[i])", "mine"),
 )  # fmt: skip
 
@@ -259,7 +262,7 @@ def test_a_planted_bug_is_found(folder: Folder, monkeypatch: pytest.MonkeyPatch,
         test_chunks_of_every_parity_batches_and_prepacked(folder)
         test_clusters_add_their_slices(folder)
         test_claims_are_ready_for_the_next_launch(folder)
-        test_one_small_element_among_zeros_is_no_reason_to_compute_again(folder, "TT", "float32")
+        test_small_elements_among_zeros_are_made_up_for(folder, "TT", "float32")
         for K in (75, 4 * SHORT_ROW + 64):
             test_a_launch_splits_b_as_the_splitting_pass_does(folder, K)
         for row in (30, 38):  # the second of a thread's two rows

@@ -8,10 +8,11 @@
 //      partial = lo.hi + hi.lo + hi.hi of 32 of K, from zero;  sum += partial * scale of the column * scale of the row
 //
 // The one idea: a power of two for each row of A, each column of B and each 32 of K brings the largest to 2^14, and is taken back as
-// partial sums are promoted to fp32, so that nothing has to be known of an operand beforehand. What such sums cannot hold (Inf, NaN,
-// numbers whose largest is under 2^-102, or so far apart that some small ones keep too few bits) makes them infinite or NaN; those elements,
-// and no others, are computed again in plain fp32, short chains of fused multiply-adds. An element's bits depend on its row of A and
-// its column of B alone. ``count`` grows by one for each 16 x 32 of C that has such elements.
+// partial sums are promoted to fp32, so that nothing has to be known of an operand beforehand. Elements far below the largest of their 32
+// lose bits in two terms; where they are noticed, what they lose is multiplied and added at a tile's end. What sums cannot hold (Inf, NaN,
+// numbers whose largest is under 2^-102) and lines with many such elements make sums infinite or NaN; those elements of C, and no others,
+// are computed again in plain fp32, short chains of fused multiply-adds. An element's bits depend on its row of A and its column of B
+// alone. ``count`` grows by one for each 16 x 32 of C that has such elements.
 //
 // SLICES > 1: a cluster has a tile, each block a slice of K; the blocks' sums meet in their shared memory, in the order of slices.
 // IN_PARTS: K is cut into ``batch`` parts of whole 32, of which the last may be shorter; each is a product with a C of its own, ``stride_a``
@@ -41,6 +42,7 @@
 #define B_BYTES (BN * 128) // for terms, whatever B's elements are
 #define STAGE_BYTES (A_BYTES + B_BYTES)
 #define RING_BYTES (STAGES * STAGE_BYTES)
+#define NOTICED_BYTES (B_IS_SPLIT ? 0 : 64 * STAGES)
 #define LANES (BN / 4)        // columns of B that a warp splits: lane / LANES is the thread's part of each
 #define PARTS (128 / BN)      // threads that split a column together
 #define EACH (32 / PARTS)     // of K that each has of it
@@ -49,14 +51,18 @@
 #define DEPTH (BN < 64 ? 16 : 32) // of K at a time in plain fp32
 #define CHAIN 32              // of K added up by themselves there, as in include/block.cl
 #define GRANULE 32            // columns computed again together
+#define ONE_BY_ONE 16         // elements of them, at most, that are computed one after the other: a microsecond each for 1,024 of K
 #define PITCH_A 17            // floats from one of K to the next of 16 rows of A and of GRANULE columns of B: copies along K or across
 #define PITCH_B 34            // it meet in few banks
 #define FOURS (LANES >= 16 && !B_IS_SPLIT) // whether a thread's sums are four columns next to each other
 #define PITCH (BN + 16)       // floats from row to row of what a warp hands to the copy engine: eight rows meet in no bank
 #define TOP 14                // the largest element of a scaled row lies in [2^TOP, 2^(TOP + 1))
 #define SPREAD 17             // small, under 2^-SPREAD times the largest: an element has fewer bits in its terms than fp32 has
-#define FEW 2                 // small ones of 32 that are seen, and more are, if four neighbours are small or 0. Others are not: each is
-                              // off by 2^-39 of the largest (docs/fp32x.md, benchmarks/inflight_study.py)
+// Small elements of 32 are made up for if four neighbours are small or 0, and there are FEW or more: what ReLU leaves has one among zeros in
+// every few hundred rows, and a launch would wait some microseconds for it. Others are off by 2^-39 of the largest (docs/fp32x.md,
+// benchmarks/inflight_study.py). A row or column that has more than MOST in all of its K is computed again, which takes no longer.
+#define FEW 2
+#define MOST(depth) (8 + (depth) / 128)
 #define LEAST 25              // least biased exponent of a row's largest: below, terms or scaled sums would be subnormal
 
 // what a consumer warp has for operands of what it computes again, and for rows that it hands to the copy engine
@@ -81,14 +87,16 @@ inline int k_of(int p, int e) { return TRANS_A ? p % 4 + 8 * (p / 4) + 4 * e : 4
 
 // The column of C that the matrix units give a thread first of each eight, 8 i + 2 (lane % 4): B's columns lie in an order in which
 // those of two such eights follow each other, and a thread stores four at once.
-inline int column_of(int i) { return FOURS ? 16 * (i / 2) + threadIdx.x % 4 * 4 + 2 * (i % 2) : 8 * i + 2 * (threadIdx.x % 4); }
+inline int column_of(int i, uint thread = threadIdx.x) {
+    return FOURS ? 16 * (i / 2) + thread % 4 * 4 + 2 * (i % 2) : 8 * i + 2 * (thread % 4);
+}
 
 // where column c lies in that order, and its inverse
 inline uint lies_at(uint c) { return FOURS ? (c & ~15u) + c / 2 % 2 * 8 + c / 4 % 4 * 2 + c % 2 : c; }
 inline uint lies_there(uint r) { return FOURS ? (r & ~15u) + r / 2 % 4 * 4 + r / 8 % 2 * 2 + r % 2 : r; }
 
 // of the warp's 16 rows, those of a thread: h = 0 and 1
-inline int row_of(int h) { return TRANS_A ? threadIdx.x % 32 / 4 * 2 + h : threadIdx.x % 32 / 4 + 8 * h; }
+inline int row_of(int h, uint thread = threadIdx.x) { return TRANS_A ? thread % 32 / 4 * 2 + h : thread % 32 / 4 + 8 * h; }
 
 struct Ring { // where things lie in shared memory, and the stage that is next
     uint first, phase;
@@ -97,9 +105,12 @@ struct Ring { // where things lie in shared memory, and the stage that is next
     inline uint tile() const { return first + stage * STAGE_BYTES; } // A, and B behind it
     inline uint scales() const { return first + RING_BYTES + stage * (4 * BN); }
     inline uint spare(int warp) const { return first + RING_BYTES + STAGES * (4 * BN) + warp * SPARE_BYTES; }
-    inline uint full() const { return spare(4 * CONSUMERS) + 8 * stage; }   // copies are there
-    inline uint ready() const { return full() + 8 * STAGES; }               // B is split
-    inline uint empty() const { return full() + 16 * STAGES; }              // and nobody reads the stage any more
+    // Which of a tile's columns of B have small elements, and where: four words each, one of each splitting warp. By the stage behind
+    // the tile's last, and by phase: consumers look when they have left the last.
+    inline uint noticed() const { return spare(4 * CONSUMERS) + 32 * (phase * STAGES + stage); }
+    inline uint full() const { return spare(4 * CONSUMERS) + NOTICED_BYTES + 8 * stage; } // copies are there
+    inline uint ready() const { return full() + 8 * STAGES; }  // B is split
+    inline uint empty() const { return full() + 16 * STAGES; } // and nobody reads the stage any more
     inline void advance() {
         if (++stage == STAGES) stage = 0, phase ^= 1;
     }
@@ -217,13 +228,9 @@ template <int TYPE> inline float widened(uint half) { return TYPE == 1 ? from_ha
 template <int TYPE> inline float low_of(uint word) { return TYPE == 1 ? from_half(word & 0xffff) : __uint_as_float(word << 16); }
 template <int TYPE> inline float high_of(uint word) { return TYPE == 1 ? from_half(word >> 16) : __uint_as_float(word & 0xffff0000); }
 
-// Which of 32 elements are small, by bits, and all if the largest is too small itself; ``size``: the bits of the lane's |x|. Zeros around it
-// leave a small element alone in one four of 2^SPREAD and more often, and so does a K that ends there: were one enough, and not FEW,
-// products of what ReLU leaves would always have pieces to be computed again in plain fp32, for which the launch waits.
-inline uint small_ones(uint size) {
-    uint largest = __reduce_max_sync(0xffffffffu, size), ones = __ballot_sync(0xffffffffu, is_small(size - 1, largest));
-    return ones && largest < (uint)LEAST << 23 ? ~0u : ones;
-}
+// an element of an operand as fp32
+template <int TYPE> inline float element(float x) { return x; }
+template <int TYPE> inline float element(unsigned short x) { return widened<TYPE>(x); }
 
 // the terms of two elements, or of two halves their one; TYPE 1: as they are
 template <int TYPE> inline void split_two(float x, float y, float times, uint &hi, uint &lo) {
@@ -232,8 +239,68 @@ template <int TYPE> inline void split_two(float x, float y, float times, uint &h
     lo = TYPE ? 0 : pair_of(u - from_half(hi & 0xffff), v - from_half(hi >> 16));
 }
 
-// B's columns of a stage, where they lie; and the scale of each
-inline void split_columns(uint tile, uint scales) {
+// the K that a tile's sums have: ``chunks`` times 32 of it, from ``first`` to ``end``; whether another tile ``follows``
+struct Span {
+    int first, end, chunks;
+    bool follows;
+};
+
+// What is ahead: 2 for each 32 of K that a tile has left, and 1 if another tile follows, in the lower 24 bits, and 8 bits of its complement
+// in the upper. Words that are or-ed together tell which they were, nearly: ``may_be`` is true of those, and of a few others if they are several.
+struct Ahead {
+    uint word;
+    inline Ahead(int chunks, bool follows) { // fewer chunks than 2^23
+        uint count = 2 * chunks + follows;
+        word = count | ~count << 24;
+    }
+    inline bool of_tile() const { return word & 0xfffffe; }
+    inline bool any() const { return word & 0xffffff; }
+    inline void next() { word += (2u << 24) - 2; }
+    inline bool may_be(uint of) const { return !(word & ~of); }
+};
+
+// Looks again at a row of A or a column of B, whose elements ``at`` returns by k: at those 32 of K that may be in ``seen``, words of Ahead where
+// small ones were noticed. ``add`` gets, by k, what terms lose of each small element of these that is to be made up for. Returns whether
+// the line must be computed again: by what is in it alone, however much was added.
+// NEXT, AFTER: from the first of four neighbours to the second, and from both to the others; FIRST: the first of each four, by bits.
+template <int NEXT, int AFTER, uint FIRST, class At, class Add>
+inline bool made_up(const Span &of, uint seen, uint thread, At at, Add add) {
+    int lane = thread % 32, most = MOST(of.end - of.first);
+#pragma unroll 1
+    for (int j = 0; j < of.chunks; j += 32) {
+        uint maybe = __ballot_sync(0xffffffffu, Ahead(of.chunks - j - lane, of.follows).may_be(seen)); // or it lies behind the last
+#pragma unroll 1
+        for (; maybe; maybe &= maybe - 1) {
+            int k = of.first + 32 * (j + __ffs(maybe) - 1);
+            float x = k + lane < of.end ? at(k + lane) : 0.0f;
+            uint size = size_bits(x), largest = __reduce_max_sync(0xffffffffu, size);
+            uint small = __ballot_sync(0xffffffffu, is_small(size - 1, largest)), some = small;
+            uint low = small | __ballot_sync(0xffffffffu, size == 0);
+            low &= low >> NEXT, low &= low >> AFTER;
+            some |= some >> NEXT, some |= some >> AFTER;
+            if (!(low & some & FIRST)) continue;
+            if (largest < (uint)LEAST << 23) return true; // all of them are too small
+            int count = __popc(small);
+            if (count < FEW) continue;
+            if ((most -= count) < 0) return true;
+            ChunkScale s = scale_of(largest);
+            uint hi, lo;
+            x *= s.times;
+            split_two<0>(x, 0.0f, 1.0f, hi, lo); // a half's lo is 0
+            float lost = (x - from_half(hi & 0xffff) - from_half(lo & 0xffff)) * s.back;
+            small &= __ballot_sync(0xffffffffu, lost != 0.0f); // halves lose nothing but where they are smaller still
+#pragma unroll 1
+            for (; small; small &= small - 1) {
+                int one = __ffs(small) - 1;
+                add(k + one, __shfl_sync(0xffffffffu, lost, one));
+            }
+        }
+    }
+    return false;
+}
+
+// B's columns of a stage, where they lie; and the scale of each. Returns the warp's in which small elements were noticed, by bits.
+inline uint split_columns(uint tile, uint scales) {
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4, row = warp * LANES + lane % LANES, part = lane / LANES;
     int column = (int)lies_there(row);
     float v[EACH];
@@ -271,18 +338,6 @@ inline void split_columns(uint tile, uint scales) {
     for (int other = B_TYPE == 1 ? 32 : LANES; other < 32; other *= 2) largest = max(largest, __shfl_xor_sync(0xffffffffu, largest, other));
     ChunkScale s = scale_of(largest);
     bool small = B_TYPE != 1 && is_small(smallest, largest);
-    if (__any_sync(0xffffffffu, small)) {
-        uint few = 0; // columns by bits
-#pragma unroll 1
-        for (uint rest = __reduce_or_sync(0xffffffffu, (uint)small << lane % LANES); rest; rest &= rest - 1) {
-            int one = __ffs(rest) - 1, own = warp * LANES + one; // its elements of K in any order
-            uint from = TRANS_B ? own * 128 + B_SIZE * lane + (B_TYPE ? (own % 2 ^ own / 4 % 2) * 64 : 0)
-                                : warp * (128 * LANES) + B_SIZE * ((lane ^ (lane / EACH ^ warp) % TURNS) * LANES + (int)lies_there(own) % LANES);
-            float x = B_TYPE ? widened<B_TYPE>(shared_half(tile + from)) : shared_one(tile + from);
-            if (__popc(small_ones(size_bits(x))) >= FEW) few |= 1u << one;
-        }
-        if (small && few >> lane % LANES & 1) s.times = __int_as_float(0x7fffffff);
-    }
     if (part == 0 && B_TYPE != 1) shared_put(scales + 4 * column, s.back);
     __syncwarp(); // all have read what is overwritten now
     // word p of each 16 of K: piece p / 4 of two; hi, and 64 bytes further lo
@@ -313,6 +368,7 @@ inline void split_columns(uint tile, uint scales) {
             if (!B_TYPE) shared_put(at + ((5 + 2 * whole) ^ turn) * 16 + half, lo[2], lo[3]);
         }
     }
+    return B_TYPE == 1 ? 0 : __reduce_or_sync(0xffffffffu, (uint)small << lane % LANES);
 }
 
 struct RowsOfA { // of A, 32 of K: the thread's elements of its two rows, as they come
@@ -392,10 +448,10 @@ struct Fragments { // their terms
     uint low[2][4]; // hi, for B's lo
 #endif
     float back[2];
-    bool small; // of RowsOfA
+    uint small; // of RowsOfA: no bit or all
 
     inline void split(const RowsOfA &rows) {
-        small = rows.small;
+        small = rows.small ? ~0u : 0;
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
             const float(&v)[8] = rows.v[h];
@@ -412,43 +468,91 @@ struct Fragments { // their terms
     }
 };
 
-// The rows of a warp, by bits, of which some 32 of K from ``first`` to ``end`` have FEW small ones or more, and a thread's four that are small
-// or 0; of those rows that lanes have ``asked`` for, two each. ``a`` points to the first of ``rows`` that are there.
-inline uint rows_lost(bool asked, const ElementA *a, long long lda, int rows, int first, int end) {
-    constexpr int TOGETHER = 16; // times 32 of K are asked for at once
-    constexpr int NEXT = TRANS_A && !B_IS_SPLIT ? 4 : 1, AFTER = TRANS_A || B_IS_SPLIT ? 8 : 2; // from one to the second, and both to the others
-    constexpr uint FIRST = B_IS_SPLIT ? 0x00550055 : TRANS_A ? 0x000f000f : 0x11111111; // of each four
-    uint lost = 0, rest = __reduce_or_sync(0xffffffffu, asked ? 1u << row_of(0) | 1u << row_of(1) : 0);
-    if (rows < 16) rest &= (1u << max(rows, 0)) - 1;
+// What the terms of small elements lose of a warp's 16 x BN of C: of those in A, times B's rows, and of those in B, times A's columns. NaN for
+// the elements of C that must be computed again.
+struct Loss {
+    alignas(16) float sum[BN / 2]; // for each sum of the thread; in local memory, for registers belong to the loop over K
+    uint thread;
+    const ElementA *a; // of the warp's ``rows`` that are there, the first
+    const ElementB *b; // of the tile's ``cols`` that are there, the first
+    long long lda, ldb;
+    int rows, cols;
+    Span of;
+
+    inline ElementA of_a(int row, int k) const { return TRANS_A ? a[k * lda + row] : a[row * lda + k]; }
+    inline ElementB of_b(int k, int col) const { return TRANS_B ? b[col * ldb + k] : b[k * ldb + col]; }
+
+    // ``seen``: where small elements of the thread's two rows were
+    inline void add_of_rows(uint seen) {
+        constexpr int NEXT = TRANS_A && !B_IS_SPLIT ? 4 : 1, AFTER = TRANS_A || B_IS_SPLIT ? 8 : 2;
+        constexpr uint FIRST = B_IS_SPLIT ? 0x00550055 : TRANS_A ? 0x000f000f : 0x11111111;
+        uint rest = __reduce_or_sync(0xffffffffu, seen ? 1u << row_of(0, thread) | 1u << row_of(1, thread) : 0);
+        if (rows < 16) rest &= (1u << max(rows, 0)) - 1;
 #pragma unroll 1
-    for (; rest; rest &= rest - 1) {
-        int row = __ffs(rest) - 1;
-        bool is_lost = false;
+        for (; rest; rest &= rest - 1) {
+            int row = __ffs(rest) - 1;
+            bool mine = row_of(0, thread) == row || row_of(1, thread) == row;
+            float *own = sum + (row_of(1, thread) == row ? 2 : 0);
+            auto add = [&](int k, float by) {
+                float y[BN / 32]; // of B's row
+#pragma unroll
+                for (int g = 0; g < BN / 32; ++g) {
+                    int col = 32 * g + thread % 32;
+                    y[g] = col < cols ? by * element<B_TYPE>(of_b(k, col)) : 0.0f;
+                }
+#pragma unroll
+                for (int x = 0; x < BN / 4; ++x) { // the thread's column x % 2 of eight columns x / 2
+                    float more = __shfl_sync(0xffffffffu, y[x / 8], (column_of(x / 2, thread) + x % 2) % 32);
+                    own[4 * (x / 2) + x % 2] += mine ? more : 0.0f;
+                }
+            };
+            auto at = [&](int k) { return element<A_TYPE>(of_a(row, k)); };
+            if (made_up<NEXT, AFTER, FIRST>(of, __reduce_or_sync(0xffffffffu, mine ? seen : 0), thread, at, add) && mine)
 #pragma unroll 1
-        for (int k = first + threadIdx.x % 32; __any_sync(0xffffffffu, k < end) && !is_lost; k += 32 * TOGETHER) {
-            uint size[TOGETHER];
-#pragma unroll
-            for (int i = 0; i < TOGETHER; ++i) {
-                ElementA x = k + 32 * i < end ? a[TRANS_A ? (k + 32 * i) * lda + row : row * lda + k + 32 * i] : 0;
-                size[i] = size_bits(A_TYPE ? widened<A_TYPE>((uint)x) : (float)x);
-            }
-#pragma unroll
-            for (int i = 0; i < TOGETHER; ++i) {
-                uint small = small_ones(size[i]), some = small, low = small | __ballot_sync(0xffffffffu, size[i] == 0);
-                low &= low >> NEXT, low &= low >> AFTER;
-                some |= some >> NEXT, some |= some >> AFTER;
-                is_lost |= __popc(small) >= FEW && low & some & FIRST;
-            }
+                for (int i = 0; i < BN / 2; i += 4) own[i] = own[i + 1] = __int_as_float(0x7fffffff);
         }
-        if (is_lost) lost |= 1u << row;
     }
-    return lost;
+
+    // ``noticed``: address of eight words: of each splitting warp, columns that have some, by bits; and of each, where
+    inline void add_of_columns(uint noticed) {
+#pragma unroll 1
+        for (int warp = 0; warp < 4; ++warp)
+#pragma unroll 1
+            for (uint rest = __float_as_uint(shared_one(noticed + 4 * warp)); rest; rest &= rest - 1) {
+                int column = (int)lies_there(warp * LANES + __ffs(rest) - 1);
+                // where the column is the thread's, its sums are at ``place`` and two further
+                int place = FOURS ? column / 16 * 8 + column / 2 % 2 * 4 + column % 2 : column / 8 * 4 + column % 2;
+                bool mine = (FOURS ? column / 4 : column / 2) % 4 == thread % 4;
+                auto add = [&](int k, float by) {
+#pragma unroll
+                    for (int h = 0; h < 2; ++h)
+                        if (mine && row_of(h, thread) < rows) sum[place + 2 * h] += element<A_TYPE>(of_a(row_of(h, thread), k)) * by;
+                };
+                auto at = [&](int k) { return element<B_TYPE>(of_b(k, column)); };
+                if (made_up<1, 2, 0x11111111>(of, __float_as_uint(shared_one(noticed + 16 + 4 * warp)), thread, at, add) && mine)
+                    sum[place] = sum[place + 2] = __int_as_float(0x7fffffff);
+            }
+    }
+};
+
+#if B_IS_SPLIT
+inline
+#else
+__noinline__ // as so much text before a tile's stores makes the loop 1 to 2 % slower; with B split beforehand a call does
+#endif
+void add_losses(Loss &loss, uint seen, uint in_columns) {
+#pragma unroll
+    for (int i = 0; i < BN / 2; ++i) loss.sum[i] = 0.0f;
+    loss.add_of_rows(seen);
+    if (in_columns) loss.add_of_columns(in_columns);
 }
 
 #if B_IS_SPLIT
 // 32 of K: what ``a`` has of A, times the stage's B; meanwhile ``next`` gets the next stage's, if there is one. ``most``: the largest scales
-// of the thread's two rows so far; ``small``: whether they had fours of small ones.
-inline void step(float (&sum)[BN / 2], const Fragments &a, Fragments &next, float (&most)[2], bool &small, bool more, Ring &at) {
+// of the thread's two rows so far; ``seen``: the words of ``ahead`` where they had fours of small elements.
+inline void step(float (&sum)[BN / 2], const Fragments &a, Fragments &next, float (&most)[2], uint &seen, Ahead &ahead, Ring &at) {
+    uint mark = ahead.word;
+    ahead.next();
     ulong b = tile_at(at.tile() + A_BYTES); // 16 of K further: 32 bytes, 2 in a descriptor; lo: 64 bytes
     uint empty = at.empty();
     float partial[BN / 2];
@@ -464,7 +568,7 @@ inline void step(float (&sum)[BN / 2], const Fragments &a, Fragments &next, floa
     wgmma_rs<BN>(partial, a.hi[1], b + 2, 1);
     wgmma_commit();
     at.advance();
-    if (more) barrier_wait(at.full(), at.phase);
+    if (ahead.any()) barrier_wait(at.full(), at.phase);
     RowsOfA rows;
     rows.fetch(at.tile()); // behind the last stage: what was there before
     rows.weigh();
@@ -476,7 +580,7 @@ inline void step(float (&sum)[BN / 2], const Fragments &a, Fragments &next, floa
 #pragma unroll
     for (int i = 0; i < BN / 2; ++i) sum[i] = fmaf(partial[i], a.back[i / 2 % 2], sum[i]);
     most[0] = fmaxf(most[0], a.back[0]), most[1] = fmaxf(most[1], a.back[1]);
-    small |= a.small;
+    seen |= a.small & mark;
 }
 
 // Sums as B's columns scale them. Those become NaN in which something may be seen that a column's two terms cannot carry: an element
@@ -507,12 +611,13 @@ inline void scale_columns(float (&sum)[BN / 2], const float (&most)[2], const Ro
 #else
 // 32 of K: what ``a`` has of A, times the stage's B; then ``a`` gets the next stage's, if there is one. While the matrix units work
 // for this warpgroup, others have the schedulers; then two streams of instructions, promoting and splitting, fill each other's gaps.
-// ``small``: whether the thread's two rows had fours of small ones.
-inline void step(float (&sum)[BN / 2], Fragments &a, bool &small, bool more, Ring &at) {
+// ``seen``: the words of ``ahead`` where the thread's two rows had fours of small elements.
+inline void step(float (&sum)[BN / 2], Fragments &a, uint &seen, Ahead &ahead, Ring &at) {
     ulong b = tile_at(at.tile() + A_BYTES); // 16 of K further: 32 bytes, 2 in a descriptor; lo: 64 bytes
     uint empty = at.empty(), scales = at.scales();
     float partial[BN / 2], times[2] = {a.back[0], a.back[1]};
-    small |= a.small;
+    seen |= a.small & ahead.word;
+    ahead.next();
     barrier_wait(at.ready(), at.phase);
     pin(partial);
     wgmma_fence();
@@ -528,7 +633,7 @@ inline void step(float (&sum)[BN / 2], Fragments &a, bool &small, bool more, Rin
     wgmma_rs<BN>(partial, a.hi[1], b + 2, 1);
     wgmma_commit();
     at.advance();
-    if (more) barrier_wait(at.full(), at.phase);
+    if (ahead.any()) barrier_wait(at.full(), at.phase);
     RowsOfA rows;
     rows.fetch(at.tile()); // behind the last stage: what was there before
     if (EARLY) rows.weigh();
@@ -593,7 +698,7 @@ struct Out { // a warp's 16 x BN of C
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
 #if EPILOGUE
-            if (beta != 0.0f && (EPILOGUE == 1 || h == 0)) added.fetch(d, row_of(h), BN, column_of);
+            if (beta != 0.0f && (EPILOGUE == 1 || h == 0)) added.fetch(d, row_of(h), BN, [](int i) { return column_of(i); });
 #endif
             float *to = at + (long long)row_of(h) * ldc;
             uint near = memory + 4 * PITCH * row_of(h);
@@ -658,10 +763,47 @@ template <int TYPE> inline void copy_widened(uint to, const unsigned short *from
     shared_put(to, there ? widened<TYPE>(*from) : 0.0f);
 }
 
-// GRANULE columns of a warp's C in plain fp32, of which those elements are stored whose bits are set in ``wanted`` (four for each
-// column_of(i), as ``Out::store`` gives them). a and b point to the first row and column; ``at``: SPARE_BYTES of shared memory.
+// Element ``i`` of 16 of a thread (four for each column_of(i / 4), as ``Out::store`` has them), of GRANULE columns from ``first`` on: stores it.
+inline void store_again(const Out &out, int first, int i, float sum) {
+    int row = row_of(i / 2 % 2), col = first + column_of(i / 4) + i % 2;
+    float *to = out.at + (long long)row * out.ldc + col, result = out.alpha * sum;
+    *to = activated(out.beta != 0.0f ? fmaf(out.beta, out.added.one(to, row, col), result) : result);
+}
+
+// What ``again`` computes, where few elements are wanted: one after the other, each lane a chain; the same bits.
+inline void one_by_one(const ElementA *a, long long down_a, long long on_a, const ElementB *b, long long down_b, long long on_b, int K,
+                       const Out &out, int first, uint wanted) {
+    int lane = threadIdx.x % 32;
+#pragma unroll 1
+    for (uint owners = __ballot_sync(0xffffffffu, wanted != 0); owners; owners &= owners - 1) {
+        int owner = __ffs(owners) - 1;
+#pragma unroll 1
+        for (uint rest = __reduce_or_sync(0xffffffffu, lane == owner ? wanted : 0); rest; rest &= rest - 1) {
+            int i = __ffs(rest) - 1;
+            const ElementA *x = a + row_of(i / 2 % 2, owner) * down_a;
+            const ElementB *y = b + (column_of(i / 4, owner) + i % 2) * down_b;
+            float total = 0.0f;
+#pragma unroll 1
+            for (int k0 = 0; k0 < K; k0 += 32 * CHAIN) {
+                int k = k0 + lane * CHAIN;
+                float acc = 0.0f;
+#pragma unroll 16
+                for (int j = 0; j < CHAIN; ++j, ++k)
+                    if (k < K) acc = fmaf(element<A_TYPE>(x[k * on_a]), element<B_TYPE>(y[k * on_b]), acc);
+                int chains = min((K - k0 + CHAIN - 1) / CHAIN, 32);
+#pragma unroll 4
+                for (int one = 0; one < chains; ++one) total += __shfl_sync(0xffffffffu, acc, one);
+            }
+            if (lane == owner) store_again(out, first, i, total);
+        }
+    }
+}
+
+// GRANULE columns of a warp's C in plain fp32, of which those elements are stored whose bits are set in ``wanted``. a and b point to the first
+// row and column; ``at``: SPARE_BYTES of shared memory.
 inline void again(const ElementA *a, long long down_a, long long on_a, const ElementB *b, long long down_b, long long on_b, int K, const Out &out,
                   int first, uint wanted, uint at) {
+    if (__reduce_add_sync(0xffffffffu, __popc(wanted)) <= ONE_BY_ONE) return one_by_one(a, down_a, on_a, b, down_b, on_b, K, out, first, wanted);
     int lane = threadIdx.x % 32, cols = out.cols - first;
     uint As = at, Bs = at + 4 * DEPTH * PITCH_A;
     float acc[GRANULE / 2] = {}, sum[GRANULE / 2] = {};
@@ -703,12 +845,8 @@ inline void again(const ElementA *a, long long down_a, long long on_a, const Ele
         }
     }
 #pragma unroll
-    for (int i = 0; i < GRANULE / 2; ++i) {
-        if (!(wanted >> i & 1)) continue;
-        int row = row_of(i / 2 % 2), col = first + column_of(i / 4) + i % 2;
-        float *to = out.at + (long long)row * out.ldc + col, result = out.alpha * (sum[i] + acc[i]);
-        *to = activated(out.beta != 0.0f ? fmaf(out.beta, out.added.one(to, row, col), result) : result);
-    }
+    for (int i = 0; i < GRANULE / 2; ++i)
+        if (wanted >> i & 1) store_again(out, first, i, sum[i] + acc[i]);
 }
 
 // --- the kernel -------------------------------------------------------------------------------------------------------------------
@@ -869,14 +1007,22 @@ inflight(ulong *count, const __grid_constant__ Group group) {
             fewer_registers<SPLITTER_REGISTERS>();
             for (int tile = worker; tile < tiles; tile += workers) {
                 FIND_PRODUCT(tile)
+                uint noticed = 0, seen = 0;
 #pragma unroll 1
-                for (int j = 0; j < chunks; ++j) {
+                for (Ahead ahead(chunks, tile + workers < tiles); ahead.of_tile();) {
                     barrier_wait(at.full(), at.phase);
-                    split_columns(at.tile() + A_BYTES, at.scales());
+                    uint columns = split_columns(at.tile() + A_BYTES, at.scales());
+                    noticed |= columns, seen |= columns ? ahead.word : 0;
+                    ahead.next();
                     proxy_fence(); // the matrix units read what was written here
                     __syncwarp();
-                    if (threadIdx.x % 32 == 0) barrier_arrive(at.ready());
+                    uint ready = at.ready();
                     at.advance();
+                    if (threadIdx.x % 32 == 0) {
+                        uint to = at.noticed() + threadIdx.x / 32 % 4 * 4;
+                        if (!ahead.of_tile()) shared_put(to, __uint_as_float(noticed)), shared_put(to + 16, __uint_as_float(seen));
+                        barrier_arrive(ready);
+                    }
                 }
             }
         }
@@ -902,20 +1048,20 @@ inflight(ulong *count, const __grid_constant__ Group group) {
         float sum[BN / 2];
 #pragma unroll
         for (int i = 0; i < BN / 2; ++i) sum[i] = 0.0f;
-        bool last = tile + workers >= tiles, small = false;
+        Ahead ahead(chunks, tile + workers < tiles);
+        uint seen = 0;
 #if B_IS_SPLIT
         float most[2] = {};
         Fragments next;
 #pragma unroll 1
-        for (int j = 0; j < chunks; j += 2) {
-            step(sum, a, next, most, small, j + 1 < chunks || !last, at);
-            if (j + 1 < chunks) step(sum, next, a, most, small, j + 2 < chunks || !last, at);
+        while (ahead.of_tile()) {
+            step(sum, a, next, most, seen, ahead, at);
+            if (ahead.of_tile()) step(sum, next, a, most, seen, ahead, at);
         }
         if (chunks % 2) a = next;
 #else
 #pragma unroll 1
-        for (int left = 2 * chunks + !last; left > 1;) // two for each stage and one for another tile: one register for both
-            step(sum, a, small, (left -= 2) > 0, at);
+        while (ahead.of_tile()) step(sum, a, seen, ahead, at);
 #endif
 
         PRODUCT
@@ -925,12 +1071,23 @@ inflight(ulong *count, const __grid_constant__ Group group) {
         if (chunks) scale_columns(sum, most, info_b + of.matrix * apart_b + of.n, N - of.n, 32 * chunks);
 #endif
         int top = of.m + 64 * warpgroup + threadIdx.x / 32 % 4 * 16;
-        if (__any_sync(0xffffffffu, small)) { // outside the loop, which it would make longer
-            int end = min(32 * (begin + chunks), K_OF(of.matrix));
-            uint lost = rows_lost(small, A + of.matrix * stride_a + (TRANS_A ? top : top * lda), lda, M - top, 32 * begin, end);
+        bool in_rows = !A_UNSCALED && __any_sync(0xffffffffu, seen != 0);
+        uint in_columns = 0;
+#if !B_IS_SPLIT && B_TYPE != 1
+        if (chunks) {
+            float4 words = shared_four(at.noticed());
+            uint any = __float_as_uint(words.x) | __float_as_uint(words.y) | __float_as_uint(words.z) | __float_as_uint(words.w);
+            in_columns = any ? at.noticed() : 0;
+        }
+#endif
+        if (in_rows || in_columns) {
+            Loss loss;
+            loss.thread = threadIdx.x, loss.lda = lda, loss.ldb = ldb, loss.rows = M - top, loss.cols = N - of.n;
+            loss.a = A + of.matrix * stride_a + (TRANS_A ? top : top * lda), loss.b = B + of.matrix * stride_b + (TRANS_B ? of.n * ldb : of.n);
+            loss.of = Span{32 * begin, min(32 * (begin + chunks), K_OF(of.matrix)), chunks, tile + workers < tiles};
+            add_losses(loss, seen, in_columns);
 #pragma unroll
-            for (int i = 0; i < BN / 2; ++i)
-                if (lost >> row_of(i / 2 % 2) & 1) sum[i] = __int_as_float(0x7fffffff);
+            for (int i = 0; i < BN / 2; ++i) sum[i] += loss.sum[i];
         }
         float *c = C + of.matrix * stride_c + (long long)top * ldc + of.n;
         ulong low = (ulong)c | 4u * ldc; // of addresses of rows
