@@ -207,6 +207,17 @@ def test_small_elements_among_zeros_are_made_up_for(folder: Folder, trans: str, 
         are_made_up_for(one, "a", few, folder, dataclasses.replace(SMALL, SLICES=2), small=small)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("trans", ["NN", "TT"])
+def test_four_neighbours_are_those_of_a_thread(folder: Folder, trans: str) -> None:
+    """Two of K and the two that are eight further, among large ones."""
+    one = Presplit.like(Product.of(70, 40, 96, trans=trans))
+    one.a[0, 33, 64:] = 1
+    one.a[0, 33, [82, 83, 90, 91]] = SMALL_ONE, 0, SMALL_ONE, 0
+    one.b[...] = np.arange(96)[:, None] == 64 + np.arange(40) % 32
+    assert close(one.run(folder, SMALL), one) and not one.counted
+
+
 HOSTILE = ("special", "scales", "wide", "tiny", "huge", "subnormal", "both", "zeros")
 
 
@@ -263,6 +274,7 @@ def test_a_planted_bug_is_found(folder: Folder, monkeypatch: pytest.MonkeyPatch,
         test_clusters_add_their_slices(folder)
         test_claims_are_ready_for_the_next_launch(folder)
         test_small_elements_among_zeros_are_made_up_for(folder, "TT", "float32")
+        test_four_neighbours_are_those_of_a_thread(folder, "NN")
         for K in (75, 4 * SHORT_ROW + 64):
             test_a_launch_splits_b_as_the_splitting_pass_does(folder, K)
         for row in (30, 38):  # the second of a thread's two rows
