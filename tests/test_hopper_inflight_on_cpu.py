@@ -255,6 +255,9 @@ def are_made_up_for(one: Product, operand: str, few: int, folder: Any, config: A
     setattr(plain, other, getattr(one, other))
     before, found = plain.run(folder, config), one.run(folder, config)
     assert close(found, one) == (few > 1) and one.counted == 0
+    assert (np.abs(found - one.reference()) <= 2.0**-20 * np.abs(one.reference()) + 2.0**-39).all(), (
+        "more than a residual is missing"
+    )
     axis = 1 if operand == "a" else 2
     assert np.array_equal(np.delete(found[-1], lines, axis - 1), np.delete(before[-1], lines, axis - 1))
 
@@ -269,7 +272,7 @@ def are_made_up_for(one: Product, operand: str, few: int, folder: Any, config: A
     ],
 )  # fmt: skip
 def test_small_elements_among_zeros_are_made_up_for(folder: Folder, trans: str, operand: str, few: int) -> None:
-    """But one alone is not: what ReLU leaves has some everywhere. Nothing is computed again."""
+    """Residuals are added from two small elements on; one alone is left, as what ReLU leaves has some everywhere."""
     one = Product.of(70, 40, 96, trans=trans)
     are_made_up_for(one, operand, few, folder, SMALL)
     assert inflight_study.in_flight(one.a[0], one.b[0])[1] == 0
@@ -281,7 +284,7 @@ def test_small_elements_among_zeros_are_made_up_for(folder: Folder, trans: str, 
 @pytest.mark.parametrize("config", BLOCKS, ids=str)
 @pytest.mark.parametrize("operand", "ab")
 def test_small_elements_are_made_up_for_in_every_block(folder: Folder, config: InflightConfig, operand: str) -> None:
-    """Of the last product of three, whose tiles follow others'; places are all that 32 of K have, in two fours or more."""
+    """The last product of three has them, whose tiles follow others', in two fours of a row's 32 and more."""
     for places in ((12, 31), (17, 18, 19, 20, 22)):
         for trans in ("NN", "TT"):
             one = Product.of(config.BM + 40, config.BN + 36, 100, 3, 3, trans=trans)
@@ -292,7 +295,7 @@ def test_small_elements_are_made_up_for_in_every_block(folder: Folder, config: I
 @pytest.mark.parametrize("first", [0, 32, 128 * 32, 130 * 32])
 @pytest.mark.parametrize("operand", "ab")
 def test_small_elements_are_found_wherever_they_are_in_a_deep_k(folder: Folder, first: int, operand: str) -> None:
-    """Words tell 128 times 32 of K apart; others of the line are looked at, too, and have nothing to be made up for."""
+    """Words of ``Ahead`` tell 128 times 32 of K apart; other 32 of the line may be looked at, too, and change nothing."""
     one = Product.of(70, 40, 131 * 32 + 5)
     line = (one.a if operand == "a" else one.b.transpose(0, 2, 1))[0, 33]
     line[2048:2080] = 0
@@ -315,7 +318,7 @@ def test_each_of_many_short_tiles_has_its_own_small_elements(folder: Folder, dep
 
 @pytest.mark.parametrize("trans", ["NT", pytest.param("TN", marks=pytest.mark.slow)])
 def test_few_elements_are_computed_again_as_many_are(folder: Folder, trans: str) -> None:
-    """One after the other, each lane a chain, or all of 16 rows and 32 columns together: with the same bits."""
+    """Elements have the same bits one after the other, a lane for each chain, as 16 rows and 32 columns together."""
     one = Product.of(70, 40, 1100, trans=trans)
     one.a[0, [3, 60]] *= np.float32(1e-37)
     found = one.run(folder, SMALL, 0.5, 2.0)
@@ -327,7 +330,7 @@ def test_few_elements_are_computed_again_as_many_are(folder: Folder, trans: str)
 
 @pytest.mark.parametrize("operand", ["a", pytest.param("b", marks=pytest.mark.slow)])
 def test_a_line_with_many_small_elements_is_computed_again(folder: Folder, operand: str) -> None:
-    """With eight of them in 96 of K it is not; the model says the same."""
+    """Nine small elements in 96 of K are too many, eight are not; the model says the same."""
     for few in (8, 9):
         one = Product.of(70, 40, 96)
         picked(one, operand, few, range(10, 20))
@@ -382,7 +385,7 @@ def test_a_small_element_among_large_ones_is_carried_to_39_bits_of_the_largest(f
 
 
 def spilled(code: Any, config: InflightConfig) -> int:
-    """Return the bytes of a thread's local memory but those of ``Loss``, which is there only where small elements were noticed."""
+    """Return the bytes of a thread's local memory but those of ``Residuals``, which few tiles read and write."""
     return int(code.spills) - (2 * config.BN + 64)
 
 
@@ -478,12 +481,12 @@ PLANTS = (
     ("y[x / 8]", "y[0]"), ("mine ? more : 0.0f", "more"), ("thread), k)) * by", "thread), k))"),
     ("column / 16 * 8 + column / 2 % 2 * 4", "column / 16 * 8"), ("column / 8 * 4 + column % 2", "column / 8 * 4"),
     ("% 4 == thread % 4", "% 4 < 4"), ("sum[place + 2 * h] +=", "sum[place] +="), ("noticed + 16 + 4 * warp", "noticed + 16"),
-    ("shared_one(noticed + 4 * warp)", "shared_one(noticed)"), ("sum[i] += loss.sum[i]", "sum[i] += 0.0f"),
+    ("shared_one(noticed + 4 * warp)", "shared_one(noticed)"), ("sum[i] += residuals.sum[i]", "sum[i] += 0.0f"),
     ("noticed |= columns, seen", "noticed = columns, seen"), ("seen |= columns ? ahead", "seen = columns ? ahead"),
     ("seen |= a.small & ahead.word;", "seen = a.small & ahead.word;"),
     ("Ahead(of.chunks - j - lane", "Ahead(of.chunks - lane"),
     ("32 * (phase * STAGES + stage)", "32 * stage"),
-    ("loss.sum[i] = 0.0f", "loss.sum[i] = 1e-6f"),
+    ("residuals.sum[i] = 0.0f", "residuals.sum[i] = 1e-6f"),
     # threads that do not wait for each other
     ("consumers_meet(); // the ring", "// the ring"),
     ("__syncwarp();\n            if (lane < min", "if (lane < min"), ("__syncwarp();\n        float *to =", "float *to ="),

@@ -121,7 +121,7 @@ def test_small_elements_among_zeros_are_made_up_for(folder: Folder, trans: str, 
 
 
 PLANTS = (
-    ("loss.a = A + of.matrix * stride_a", "loss.a = A"), ("loss.b = B + of.matrix * stride_b", "loss.b = B"),
+    ("residuals.a = A + of.matrix * stride_a", "residuals.a = A"), ("residuals.b = B + of.matrix * stride_b", "residuals.b = B"),
     ("min(32 * chunks, K - 32 * chunks * (matrix))", "32 * chunks"), ("(chunks + batch - 1) / batch", "chunks / batch"),
     ("A + of.matrix * stride_a, lda", "A, lda"), ("s < slices; ++s", "s < slices - 1; ++s"),
     ("B + of.matrix * stride_b + (TRANS_B", "B + (TRANS_B"),

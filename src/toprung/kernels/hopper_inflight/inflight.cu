@@ -9,7 +9,7 @@
 //
 // The one idea: a power of two for each row of A, each column of B and each 32 of K brings the largest to 2^14, and is taken back as
 // partial sums are promoted to fp32, so that nothing has to be known of an operand beforehand. Elements far below the largest of their 32
-// lose bits in two terms; where they are noticed, what they lose is multiplied and added at a tile's end. What sums cannot hold (Inf, NaN,
+// lose bits in two terms; where they are noticed, their residuals, x - hi - lo, are multiplied and added at a tile's end (compensated). What sums cannot hold (Inf, NaN,
 // numbers whose largest is under 2^-102) and lines with many such elements make sums infinite or NaN; those elements of C, and no others,
 // are computed again in plain fp32, short chains of fused multiply-adds. An element's bits depend on its row of A and its column of B
 // alone. ``count`` grows by one for each 16 x 32 of C that has such elements.
@@ -260,11 +260,11 @@ struct Ahead {
 };
 
 // Looks again at a row of A or a column of B, whose elements ``at`` returns by k: at those 32 of K that may be in ``seen``, words of Ahead where
-// small ones were noticed. ``add`` gets, by k, what terms lose of each small element of these that is to be made up for. Returns whether
+// small ones were noticed. ``add`` gets, by k, the residual of each small element of these that is to be made up for. Returns whether
 // the line must be computed again: by what is in it alone, however much was added.
 // NEXT, AFTER: from the first of four neighbours to the second, and from both to the others; FIRST: the first of each four, by bits.
 template <int NEXT, int AFTER, uint FIRST, class At, class Add>
-inline bool made_up(const Span &of, uint seen, uint thread, At at, Add add) {
+inline bool scan_line(const Span &of, uint seen, uint thread, At at, Add add) {
     int lane = thread % 32, most = MOST(of.end - of.first);
 #pragma unroll 1
     for (int j = 0; j < of.chunks; j += 32) {
@@ -287,12 +287,12 @@ inline bool made_up(const Span &of, uint seen, uint thread, At at, Add add) {
             uint hi, lo;
             x *= s.times;
             split_two<0>(x, 0.0f, 1.0f, hi, lo); // a half's lo is 0
-            float lost = (x - from_half(hi & 0xffff) - from_half(lo & 0xffff)) * s.back;
-            small &= __ballot_sync(0xffffffffu, lost != 0.0f); // halves lose nothing but where they are smaller still
+            float residual = (x - from_half(hi & 0xffff) - from_half(lo & 0xffff)) * s.back;
+            small &= __ballot_sync(0xffffffffu, residual != 0.0f); // halves lose nothing but where they are smaller still
 #pragma unroll 1
             for (; small; small &= small - 1) {
                 int one = __ffs(small) - 1;
-                add(k + one, __shfl_sync(0xffffffffu, lost, one));
+                add(k + one, __shfl_sync(0xffffffffu, residual, one));
             }
         }
     }
@@ -468,9 +468,9 @@ struct Fragments { // their terms
     }
 };
 
-// What the terms of small elements lose of a warp's 16 x BN of C: of those in A, times B's rows, and of those in B, times A's columns. NaN for
-// the elements of C that must be computed again.
-struct Loss {
+// Residuals, x - hi - lo, of small elements as they count in a warp's 16 x BN of C: those of A times B's rows, and those of B times A's
+// columns. NaN for the elements of C that must be computed again.
+struct Residuals {
     alignas(16) float sum[BN / 2]; // for each sum of the thread; in local memory, for registers belong to the loop over K
     uint thread;
     const ElementA *a; // of the warp's ``rows`` that are there, the first
@@ -507,7 +507,7 @@ struct Loss {
                 }
             };
             auto at = [&](int k) { return element<A_TYPE>(of_a(row, k)); };
-            if (made_up<NEXT, AFTER, FIRST>(of, __reduce_or_sync(0xffffffffu, mine ? seen : 0), thread, at, add) && mine)
+            if (scan_line<NEXT, AFTER, FIRST>(of, __reduce_or_sync(0xffffffffu, mine ? seen : 0), thread, at, add) && mine)
 #pragma unroll 1
                 for (int i = 0; i < BN / 2; i += 4) own[i] = own[i + 1] = __int_as_float(0x7fffffff);
         }
@@ -529,7 +529,7 @@ struct Loss {
                         if (mine && row_of(h, thread) < rows) sum[place + 2 * h] += element<A_TYPE>(of_a(row_of(h, thread), k)) * by;
                 };
                 auto at = [&](int k) { return element<B_TYPE>(of_b(k, column)); };
-                if (made_up<1, 2, 0x11111111>(of, __float_as_uint(shared_one(noticed + 16 + 4 * warp)), thread, at, add) && mine)
+                if (scan_line<1, 2, 0x11111111>(of, __float_as_uint(shared_one(noticed + 16 + 4 * warp)), thread, at, add) && mine)
                     sum[place] = sum[place + 2] = __int_as_float(0x7fffffff);
             }
     }
@@ -540,11 +540,11 @@ inline
 #else
 __noinline__ // as so much text before a tile's stores makes the loop 1 to 2 % slower; with B split beforehand a call does
 #endif
-void add_losses(Loss &loss, uint seen, uint in_columns) {
+void add_residuals(Residuals &residuals, uint seen, uint in_columns) {
 #pragma unroll
-    for (int i = 0; i < BN / 2; ++i) loss.sum[i] = 0.0f;
-    loss.add_of_rows(seen);
-    if (in_columns) loss.add_of_columns(in_columns);
+    for (int i = 0; i < BN / 2; ++i) residuals.sum[i] = 0.0f;
+    residuals.add_of_rows(seen);
+    if (in_columns) residuals.add_of_columns(in_columns);
 }
 
 #if B_IS_SPLIT
@@ -1081,13 +1081,13 @@ inflight(ulong *count, const __grid_constant__ Group group) {
         }
 #endif
         if (in_rows || in_columns) {
-            Loss loss;
-            loss.thread = threadIdx.x, loss.lda = lda, loss.ldb = ldb, loss.rows = M - top, loss.cols = N - of.n;
-            loss.a = A + of.matrix * stride_a + (TRANS_A ? top : top * lda), loss.b = B + of.matrix * stride_b + (TRANS_B ? of.n * ldb : of.n);
-            loss.of = Span{32 * begin, min(32 * (begin + chunks), K_OF(of.matrix)), chunks, tile + workers < tiles};
-            add_losses(loss, seen, in_columns);
+            Residuals residuals;
+            residuals.thread = threadIdx.x, residuals.lda = lda, residuals.ldb = ldb, residuals.rows = M - top, residuals.cols = N - of.n;
+            residuals.a = A + of.matrix * stride_a + (TRANS_A ? top : top * lda), residuals.b = B + of.matrix * stride_b + (TRANS_B ? of.n * ldb : of.n);
+            residuals.of = Span{32 * begin, min(32 * (begin + chunks), K_OF(of.matrix)), chunks, tile + workers < tiles};
+            add_residuals(residuals, seen, in_columns);
 #pragma unroll
-            for (int i = 0; i < BN / 2; ++i) sum[i] += loss.sum[i];
+            for (int i = 0; i < BN / 2; ++i) sum[i] += residuals.sum[i];
         }
         float *c = C + of.matrix * stride_c + (long long)top * ldc + of.n;
         ulong low = (ulong)c | 4u * ldc; // of addresses of rows
