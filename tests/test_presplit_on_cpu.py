@@ -210,7 +210,7 @@ def test_small_elements_among_zeros_are_made_up_for(folder: Folder, trans: str, 
 @pytest.mark.slow
 @pytest.mark.parametrize("trans", ["NN", "TT"])
 def test_four_neighbours_are_those_of_a_thread(folder: Folder, trans: str) -> None:
-    """Two of K and the two that are eight further, among large ones."""
+    """A thread has two neighbours of K and the two that are eight further; here all others are large."""
     one = Presplit.like(Product.of(70, 40, 96, trans=trans))
     one.a[0, 33, 64:] = 1
     one.a[0, 33, [82, 83, 90, 91]] = SMALL_ONE, 0, SMALL_ONE, 0
