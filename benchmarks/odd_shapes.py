@@ -4,7 +4,8 @@
     python benchmarks/odd_shapes.py results/nvidia-h200/rows.json --precision fp32x --shapes 2452x43x2648+0+3,126*154x56x260
 
 ``+0+3``: stored rows of A and B are so many elements longer than they need be; NaN stands there. ``--data relu``: of A, what is
-negative is 0; ``wide``: besides, all are multiplied by e^(2N), N normal numbers.
+negative is 0; ``wide``: besides, all are multiplied by e^(2N), N normal numbers; ``softmax:4``: A's rows in memory are the
+softmax of normal numbers with that standard deviation; ``gradient:4``: B's are what such a softmax passes back of random gradients.
 
 Each arm is held against float64 first. Then arms take turns as CUDA graphs, which leave out what the host does. The table has µs
 of a product, medians, cuBLAS's time over that of each arm, and Frobenius errors over cuBLAS's: the default may be slower than the
@@ -49,6 +50,8 @@ FIRST, VARIED = 4, 2
 """Candidates of the ranking, and variants of ``hopper_sgemm`` with and without copies, that are timed."""
 ROUNDS, BURST, LIMIT = 7, 3e-3, 5e-6
 """Samples of each arm; seconds of a sample; the largest error, in norms."""
+
+DATA = ("uniform", "relu", "wide", "softmax", "gradient")
 
 Shape = tuple[int, int, int, int, str, int, int]
 Arm = Callable[[], Any]
@@ -135,10 +138,18 @@ def measured(session: Session, shape: Shape, desc: GemmDesc, some: list[Candidat
     batch, m, n, k, trans, *longer = shape
     generator = torch.Generator("cuda").manual_seed(m + n + k)
     a, b = (torch.rand(batch, *size, device="cuda", generator=generator) - 0.5 for size in stored_sizes(shape))
-    if data == "wide":
+    kind, _, deviation = data.partition(":")
+    if kind == "wide":
         a, b = (x * torch.exp(2 * torch.randn(x.shape, device="cuda", generator=generator)) for x in (a, b))
-    if data != "uniform":
+    if kind in ("relu", "wide"):
         a.relu_()
+    if kind in ("softmax", "gradient"):
+        like = a if kind == "softmax" else b
+        weights = (float(deviation) * torch.randn(like.shape, device="cuda", generator=generator)).softmax(2)
+        if kind == "gradient":
+            given = torch.randn(like.shape, device="cuda", generator=generator)
+            weights *= given - (weights * given).sum(2, keepdim=True)
+        like.copy_(weights)
     for one, more in zip((a, b), longer, strict=True):
         one[:, :, one.shape[2] - more :] = math.nan
     out = torch.empty(batch, m, n, device="cuda")
@@ -209,8 +220,10 @@ def main() -> int:
     parser.add_argument("out", type=Path)
     parser.add_argument("--shapes", default=SHAPES)
     parser.add_argument("--precision", default="fp32", choices=("fp32", "fp32x"))
-    parser.add_argument("--data", default="uniform", choices=("uniform", "relu", "wide"))
+    parser.add_argument("--data", default="uniform", help="uniform, relu, wide, softmax:X or gradient:X")
     options = parser.parse_args()
+    if options.data.partition(":")[0] not in DATA:
+        parser.error(f"--data is one of {', '.join(DATA)}, not {options.data}")
     torch.backends.cuda.matmul.allow_tf32 = False
     begin = time.monotonic()
     session = session_at(Home("cuda", 0))
