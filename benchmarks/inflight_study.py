@@ -2,7 +2,7 @@
 
     python benchmarks/inflight_study.py [results/model/inflight-study.json]
 
-Needs no device: two fp16 terms of each 32 of K, scaled by the largest, what is made up for and what is sent to plain fp32, as
+Needs no device: two fp16 terms of each 32 of K, scaled by the largest, and what is computed again in plain fp32, as
 ``kernels/hopper_inflight`` has them where K runs along memory and is a multiple of 32; sums are exact, so that what shows is what
 the terms lose. ``picked``: normal numbers times a matrix that picks one of each row, which fp32 gives exactly. ``relu``: of normal
 numbers in A, what is negative is 0. Two minutes on one core.
@@ -28,15 +28,12 @@ from toprung.oracle.problem import F32, F64
 SIDE, SEED = 2048, 1
 DEPTHS = (64, 128, 256, 512)
 NAMES = ("normal", "relu", "phi2", "phi4", "T1", "T2", "picked")
-NEIGHBOURS, SPREAD, FEW = 4, 17, 2
-"""Small elements that are made up for: below 2^-SPREAD of the largest of their chunk, FEW of it or more, where so many neighbours
-are 0 or small, and not all 0, as ``kernels/hopper_inflight/inflight.cu`` has it; ``tests/test_hopper_inflight_on_cpu.py`` holds
-this model to that source."""
-
-
-def most(depth: int) -> int:
-    """Return how many of them a row may have in so many of K; with more it is sent to plain fp32."""
-    return 8 + depth // 128
+NEIGHBOURS, SPREAD, LEAST, UNITS = 4, 17, -102, 8
+"""Small elements, below 2^-SPREAD of the largest of their chunk, are noticed where so many neighbours are 0 or small, not all 0;
+the largest counts as 2^LEAST at least. A sum that what they lose may change by more than UNITS in its last place is computed again.
+As ``kernels/hopper_inflight/inflight.cu`` has it; ``tests/test_hopper_inflight_on_cpu.py`` holds this model to that source."""
+ROW = 8
+"""Elements of a chunk of A's row that a thread has: two fours, 16 of K apart."""
 
 
 def operands(name: str, depth: int) -> tuple[F32, F32]:
@@ -51,34 +48,54 @@ def operands(name: str, depth: int) -> tuple[F32, F32]:
     return found["A"], found["B"]
 
 
-def terms(x: F32) -> tuple[F64, F64, NDArray[Any], NDArray[Any]]:
-    """Return hi and the rest of each row's chunks, their exponents, and which rows are sent to plain fp32."""
+def chunks_of(x: F32) -> tuple[F64, NDArray[Any]]:
+    """Return the chunks of each row, as if there were zeros behind K, and the exponent of the largest of each."""
     rows, depth = x.shape
     whole = np.zeros((rows, -(-depth // CHUNK) * CHUNK))
     whole[:, :depth] = x
     chunks = whole.reshape(rows, -1, CHUNK)
-    largest = np.abs(chunks).max(-1)
-    e = np.where(largest > 0, np.frexp(largest)[1] - 1, 0)
+    return chunks, np.maximum(np.frexp(np.abs(chunks).max(-1))[1] - 1, LEAST)
+
+
+def terms(x: F32) -> tuple[F64, F64, NDArray[Any]]:
+    """Return hi and lo of each row's chunks, and their exponents."""
+    chunks, e = chunks_of(x)
     scaled = np.ldexp(chunks, (split.TOP - e)[..., None])
     hi = scaled.astype(np.float16).astype(np.float64)
-    limit = np.ldexp(largest, -SPREAD)[..., None]
-    small = (np.abs(chunks) < limit) & (chunks != 0)
-    together = np.abs(chunks).reshape(rows, -1, CHUNK // NEIGHBOURS, NEIGHBOURS).max(-1)
-    seen = ((together < limit) & (together > 0)).any(-1) & (small.sum(-1) >= FEW)
-    made_up = small & seen[..., None]
-    rest = np.where(made_up, scaled - hi, (scaled - hi).astype(np.float16).astype(np.float64))
-    return hi, rest, e - split.TOP, made_up.sum((1, 2)) > most(depth)
+    return hi, (scaled - hi).astype(np.float16).astype(np.float64), e - split.TOP
 
 
-def in_flight(a: F32, b: F32) -> tuple[F32, float]:
-    """Return a @ b, and the share of it that is computed in plain fp32, taken as exact here."""
-    (ah, al, ea, sent_a), (bh, bl, eb, sent_b) = terms(a), terms(np.ascontiguousarray(b.T))
-    total = np.zeros((len(a), b.shape[1]))
+def lost(x: F32, each: int, apart: bool) -> tuple[F64, F64]:
+    """Return of each row the power of two above its largest element, and what its small elements lose at most.
+
+    A thread has ``each`` elements of a chunk, fours of them side by side or half a chunk ``apart``.
+    """
+    chunks, e = chunks_of(x)
+    fours = np.abs(chunks).reshape(*e.shape, -1, NEIGHBOURS).max(-1)
+    limit = np.ldexp(np.maximum(np.abs(chunks).max(-1), 2.0**LEAST), -SPREAD)[..., None]
+    small = (fours < limit) & (fours > 0)
+    threads = small.reshape(*e.shape, 2, -1).any(2) if apart else small.reshape(*e.shape, CHUNK // each, -1).any(-1)
+    weight = np.ldexp(threads.sum(-1).astype(np.float64), e - split.TOP).sum(-1)
+    return np.where(chunks.any((1, 2)), np.ldexp(1.0, e.max(-1) + 1), 0.0), weight * each * 2.0**-25
+
+
+def rounded(x: F64) -> F64:
+    """Return the power of two above each number, or 0: as the kernel keeps what it knows of columns."""
+    return np.where(x > 0, np.ldexp(1.0, np.frexp(x)[1]), 0.0)
+
+
+def in_flight(a: F32, b: F32, each: int = CHUNK) -> tuple[F32, NDArray[np.bool_]]:
+    """Return a @ b, and what of it is computed again, taken as exact here. ``each``: of a column's chunk that a thread has."""
+    columns = np.ascontiguousarray(b.T)
+    (ah, al, ea), (bh, bl, eb) = terms(a), terms(columns)
+    total = np.zeros((len(a), len(columns)))
     for c in range(ah.shape[1]):
         part = ah[:, c] @ bh[:, c].T + ah[:, c] @ bl[:, c].T + al[:, c] @ bh[:, c].T
         total += np.ldexp(part, ea[:, c, None] + eb[None, :, c])
-    again = sent_a[:, None] | sent_b[None]
-    return np.where(again, a.astype(np.float64) @ b.astype(np.float64), total).astype(np.float32), float(again.mean())
+    (most_a, lost_a), (_, lost_b) = lost(a, ROW, True), lost(columns, each, False)
+    most_b = rounded(np.abs(columns).max(1).astype(np.float64))
+    again = np.abs(total) < 2.0**24 / UNITS * (lost_a[:, None] * most_b + most_a[:, None] * rounded(lost_b))
+    return np.where(again, a.astype(np.float64) @ b.astype(np.float64), total).astype(np.float32), again
 
 
 def grades(a: F32, b: F32, c: F32) -> F64:
@@ -100,7 +117,7 @@ def study() -> list[dict[str, object]]:
                 {
                     "K": depth, "distribution": name, "elements": ours.size, "grade": float(ours.max()), "plain_grade": plain,
                     "over_twice": int((ours > 2 * max(plain, 1.0)).sum()), "over_limit": int((ours > depth + 2).sum()),
-                    "again": again,
+                    "again": float(again.mean()),
                 }
             )  # fmt: skip
             print(*found[-1].values(), flush=True)

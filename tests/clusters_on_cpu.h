@@ -8,13 +8,6 @@ static void cluster_begin() { cluster_arrive(); }
 template <class V> static void put(const float *here, uint rank, V v) {
     memcpy(blocks[rank].memory + ((const char *)here - mine->memory), &v, sizeof v);
 }
-static float __shfl_sync(uint, float v, uint lane) {
-    memcpy(&mine->exchanged[threadIdx.x], &v, sizeof v);
-    __syncwarp();
-    uint found = mine->exchanged[threadIdx.x / 32 * 32 + lane % 32];
-    __syncwarp();
-    return bits_as<float>(found);
-}
 template <class F> static void each_slice(int groups, int slices, int threads, F kernel) {
     each_cluster(slices, groups * slices, threads, [&] {
         blockIdx.y = blockIdx.x % slices, blockIdx.x /= slices;

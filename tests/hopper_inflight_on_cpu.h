@@ -3,7 +3,6 @@
 
 #include "hopper_on_cpu.h"
 
-#define __noinline__
 static char *at_byte(uint at) { return dynamic_shared + at; }
 template <int BYTES> static void copy_async(uint to, const float *from, int valid) {
     later([=] {
@@ -24,36 +23,18 @@ static void bulk_store(float *to, uint from, uint bytes) {
     later([=] { memcpy(to, at_byte(from), bytes); });
 }
 static void bulk_wait() { make_own_copies(); }
+static void shared_put_half(uint at, uint v) { *(unsigned short *)at_byte(at) = (unsigned short)v; }
 static void shared_put(uint at, float v) { *(float *)at_byte(at) = v; }
 static float shared_of(uint at, uint rank) { return *(float *)(blocks[rank].memory + at); }
 static void proxy_fence() {}
+static uint __vmaxu2(uint x, uint y) { return std::max(x & 0xffff, y & 0xffff) | std::max(x >> 16, y >> 16) << 16; }
+static uint __byte_perm(uint x, uint y, uint which) {
+    unsigned long long both = x | (unsigned long long)y << 32;
+    uint found = 0;
+    for (int i = 0; i < 4; ++i) found |= (uint)(both >> 8 * (which >> 4 * i & 7) & 0xff) << 8 * i;
+    return found;
+}
 static uint __umulhi(uint x, uint y) { return (uint)((unsigned long long)x * y >> 32); }
-static uint __shfl_xor_sync(uint, uint x, int other) {
-    uint *exchanged = mine->exchanged;
-    exchanged[threadIdx.x] = x;
-    __syncwarp();
-    uint found = exchanged[threadIdx.x ^ other];
-    __syncwarp();
-    return found;
-}
-static float __shfl_sync(uint, float x, int lane) {
-    mine->exchanged[threadIdx.x] = __float_as_uint(x);
-    __syncwarp();
-    float found = __uint_as_float(mine->exchanged[threadIdx.x / 32 * 32 + lane]);
-    __syncwarp();
-    return found;
-}
-static int __ffs(uint x) { return __builtin_ffs((int)x); }
-static int __popc(uint x) { return __builtin_popcount(x); }
-static uint __ballot_sync(uint, bool own) {
-    return over_warp((uint)own << threadIdx.x % 32, [](uint x, uint y) { return x | y; });
-}
-static bool __any_sync(uint, bool own) {
-    return over_warp(own, [](uint x, uint y) { return x | y; });
-}
-static bool __all_sync(uint, bool own) {
-    return over_warp(own, [](uint x, uint y) { return x & y; });
-}
 static Meeting all_consumers[16];
 static void consumers_meet() { all_consumers[rank].arrive_and_wait(); }
 

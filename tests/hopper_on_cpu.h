@@ -45,6 +45,7 @@ static float2 make_float2(float x, float y) { return {x, y}; }
 static float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 static uint4 make_uint4(uint x, uint y, uint z, uint w) { return {x, y, z, w}; }
 
+#define __noinline__
 template <class To, class From> static To bits_as(From from) {
     static_assert(sizeof(To) == sizeof(From));
     To to;
@@ -55,6 +56,10 @@ static uint __float_as_uint(float x) { return bits_as<uint>(x); }
 static float __uint_as_float(uint x) { return bits_as<float>(x); }
 static float __int_as_float(int x) { return bits_as<float>(x); }
 static double __hiloint2double(int high, int low) { return bits_as<double>((word)(uint)high << 32 | (uint)low); }
+static int __ffs(uint x) { return __builtin_ffs((int)x); }
+static int __ffsll(word x) { return __builtin_ffsll((long long)x); }
+static int __popc(uint x) { return __builtin_popcount(x); }
+static int __popcll(word x) { return __builtin_popcountll(x); }
 static int __clz(int x) { return x ? __builtin_clz((uint)x) : 32; }
 template <class T> static T __ldcg(const T *p) { return *p; }
 static word atomicAdd(word *p, word more) { return __atomic_fetch_add(p, more, __ATOMIC_SEQ_CST); }
@@ -243,6 +248,24 @@ static uint __reduce_or_sync(uint, uint x) {
 static uint __reduce_add_sync(uint, uint x) {
     return over_warp(x, [](uint x, uint y) { return x + y; });
 }
+static uint __ballot_sync(uint, bool own) {
+    return over_warp((uint)own << threadIdx.x % 32, [](uint x, uint y) { return x | y; });
+}
+static bool __any_sync(uint, bool own) {
+    return over_warp(own, [](uint x, uint y) { return x | y; });
+}
+static bool __all_sync(uint, bool own) {
+    return over_warp(own, [](uint x, uint y) { return x & y; });
+}
+template <class T> static T __shfl_sync(uint, T x, uint lane) { // another lane's four bytes
+    uint *exchanged = mine->exchanged;
+    exchanged[threadIdx.x] = bits_as<uint>(x);
+    __syncwarp();
+    uint found = exchanged[threadIdx.x / 32 * 32 + lane % 32];
+    __syncwarp();
+    return bits_as<T>(found);
+}
+template <class T> static T __shfl_xor_sync(uint all, T x, int other) { return __shfl_sync(all, x, threadIdx.x % 32 ^ other); }
 
 // --- hopper.cuh ----------------------------------------------------------------------------------------------------------------
 

@@ -90,6 +90,7 @@ def translated(source: Source, shim: Path = SHIM, begin: str = "epilogue.cuh", g
         each = f"each_cluster({cluster}, "
     call = f"{each}groups, threads, [&] {{ {source.kernel}({values}); }});"
     defines = "".join(f"#define {k} {v}\n" for k, v in source.defines.items())
+    defines += "".join(re.findall(r"^#define UNITS .+\n", source.text, re.M))  # of a header before
     run = f'extern "C" int run(int groups, int threads, void **values) {{ {call} return waiting_for_ever; }}'
     return f'#include "{shim}"\n{defines}{text}\n{run}\n', len(kinds)
 

@@ -16,14 +16,6 @@ static void swizzled_load(uint to, const TensorMap *of, int x, int y, uint bar) 
 #define tma_load swizzled_load
 
 static uint by_residual(uint two) { return pair_of(wide(two & 0xffff) / 2048, wide(two >> 16) / 2048); }
-static int __shfl_sync(uint, int x, int from) {
-    uint *exchanged = mine->exchanged;
-    exchanged[threadIdx.x] = (uint)x;
-    __syncwarp();
-    int found = (int)exchanged[threadIdx.x / 32 * 32 + from];
-    __syncwarp();
-    return found;
-}
 
 // --- claimed.cuh -----------------------------------------------------------------------------------------------------------------
 

@@ -177,13 +177,13 @@ def test_what_is_computed_again_and_epilogues(folder: Folder) -> None:
 
 
 @pytest.mark.parametrize("operand", ["a", pytest.param("b", marks=pytest.mark.slow)])
-def test_small_elements_among_zeros_are_made_up_for(folder: Folder, operand: str) -> None:
+def test_small_elements_among_zeros_are_computed_again(folder: Folder, operand: str) -> None:
     """One product of several has them, in its last tile."""
     several = Group(SHAPES)
     picked(SimpleNamespace(a=several.a[3], b=several.b[3]), operand, 2, first=96)  # type: ignore[arg-type]
     made = several.run(folder)
     several.check()
-    assert counted(made) == 0
+    assert counted(made) > 0
 
 
 @pytest.fixture

@@ -221,7 +221,7 @@ NAMES = ("special", "wide", "scales", "tiny", "subnormal", "huge", "both", "zero
 def test_hostile_values(folder: Folder, name: str, config: InflightConfig) -> None:
     one = hostile(name)
     assert close(one.run(folder, config), one)
-    assert (one.counted > 0) == (name in ("special", "wide", "subnormal", "huge", "both"))
+    assert (one.counted > 0) == (name in ("special", "wide", "subnormal", "huge"))
 
 
 SMALL_ONE = np.float32(2.0**-20 * (1.25 + 3 * 2.0**-14 + 15 * 2.0**-23))
@@ -247,17 +247,14 @@ def picked(one: Product, operand: str, few: int, places: Any = (16, 21), first: 
     return np.append(lines, (7, 9))
 
 
-def are_made_up_for(one: Product, operand: str, few: int, folder: Any, config: Any, **how: Any) -> None:
-    """Assert that small elements among zeros have all of fp32's bits if they are two or more, and change no other results."""
+def are_computed_again(one: Product, operand: str, few: int, folder: Any, config: Any, **how: Any) -> None:
+    """Assert that sums of small elements among zeros have all of fp32's bits, and that no other sums change."""
     plain = dataclasses.replace(one, a=one.a.copy(), b=one.b.copy())
     lines = picked(one, operand, few, **how)
     other = "b" if operand == "a" else "a"
     setattr(plain, other, getattr(one, other))
     before, found = plain.run(folder, config), one.run(folder, config)
-    assert close(found, one) == (few > 1) and one.counted == 0
-    assert (np.abs(found - one.reference()) <= 2.0**-20 * np.abs(one.reference()) + 2.0**-39).all(), (
-        "more than a residual is missing"
-    )
+    assert close(found, one) and one.counted > 0 and plain.counted == 0
     axis = 1 if operand == "a" else 2
     assert np.array_equal(np.delete(found[-1], lines, axis - 1), np.delete(before[-1], lines, axis - 1))
 
@@ -271,36 +268,69 @@ def are_made_up_for(one: Product, operand: str, few: int, folder: Any, config: A
           if (trans, operand, few) not in (("TN", "a", 2), ("NT", "b", 2))),
     ],
 )  # fmt: skip
-def test_small_elements_among_zeros_are_made_up_for(folder: Folder, trans: str, operand: str, few: int) -> None:
-    """Residuals are added from two small elements on; one alone is left, as what ReLU leaves has some everywhere."""
-    one = Product.of(70, 40, 96, trans=trans)
-    are_made_up_for(one, operand, few, folder, SMALL)
-    assert inflight_study.in_flight(one.a[0], one.b[0])[1] == 0
+def test_small_elements_among_zeros_are_computed_again(folder: Folder, trans: str, operand: str, few: int) -> None:
+    are_computed_again(Product.of(70, 40, 96, trans=trans), operand, few, folder, SMALL)
     if few == 2:  # of the second slice of K
-        are_made_up_for(Product.of(70, 40, 96, trans=trans), operand, few, folder, dataclasses.replace(SMALL, SLICES=2))
+        are_computed_again(Product.of(70, 40, 96, trans=trans), operand, few, folder, dataclasses.replace(SMALL, SLICES=2))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("config", BLOCKS, ids=str)
 @pytest.mark.parametrize("operand", "ab")
-def test_small_elements_are_made_up_for_in_every_block(folder: Folder, config: InflightConfig, operand: str) -> None:
+def test_small_elements_are_computed_again_in_every_block(folder: Folder, config: InflightConfig, operand: str) -> None:
     """The last product of three has them, whose tiles follow others', in two fours of a row's 32 and more."""
     for places in ((12, 31), (17, 18, 19, 20, 22)):
         for trans in ("NN", "TT"):
             one = Product.of(config.BM + 40, config.BN + 36, 100, 3, 3, trans=trans)
-            are_made_up_for(one, operand, len(places), folder, config, places=places)
+            are_computed_again(one, operand, len(places), folder, config, places=places)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", [0, 32, 128 * 32, 130 * 32])
+@pytest.mark.parametrize("first", [0, 32, 130 * 32])
 @pytest.mark.parametrize("operand", "ab")
 def test_small_elements_are_found_wherever_they_are_in_a_deep_k(folder: Folder, first: int, operand: str) -> None:
-    """Words of ``Ahead`` tell 128 times 32 of K apart; other 32 of the line may be looked at, too, and change nothing."""
-    one = Product.of(70, 40, 131 * 32 + 5)
-    line = (one.a if operand == "a" else one.b.transpose(0, 2, 1))[0, 33]
-    line[2048:2080] = 0
-    line[[2048, 2060, 2070]] = 1, SMALL_ONE, SMALL_ONE  # not picked
-    are_made_up_for(one, operand, 2, folder, SMALL, first=first)
+    are_computed_again(Product.of(70, 40, 131 * 32 + 5), operand, 2, folder, SMALL, first=first)
+
+
+def in_doubt(one: Product, config: InflightConfig, product: int = 0) -> Any:
+    """Return which elements of a product's C are computed again, by the model."""
+    return inflight_study.in_flight(one.a[product], one.b[product], min(config.BN // 4, 32))[1]
+
+
+def pieces(doubt: Any) -> int:
+    """Return how many 16×32 of C have such elements."""
+    whole = np.pad(doubt, [(0, -size % step) for size, step in zip(doubt.shape, (16, 32), strict=True)])
+    return int(whole.reshape(len(whole) // 16, 16, -1, 32).any((1, 3)).sum())
+
+
+SPREADS = (("a", (2.5, 1.5)), ("b", (1.0, 2.0)), ("both", (2.0, 2.0)))
+
+
+@pytest.mark.parametrize("config", [SMALL, *(pytest.param(block, marks=pytest.mark.slow) for block in BLOCKS[:4])], ids=str)
+@pytest.mark.parametrize("name, spreads", [SPREADS[0], *(pytest.param(*one, marks=pytest.mark.slow) for one in SPREADS[1:])])
+def test_sums_in_doubt_are_those_of_the_model(
+    folder: Folder, name: str, spreads: tuple[float, float], config: InflightConfig
+) -> None:
+    """Rows and columns span many powers of two, each in another way; few of their sums can show what is lost."""
+    one = Product.of(150, 140, 192, 2, 2, trans="NN" if config == SMALL else "NT")
+    rng = np.random.default_rng(5)
+    for x, spread in zip((one.a, one.b), spreads, strict=True):
+        x *= np.exp(spread * rng.standard_normal(x.shape)).astype(np.float32)
+        x[rng.random(x.shape) < 0.6 * (spread > 0)] = 0
+    one.a *= np.exp2(rng.integers(-30, 31, (2, 150, 1))).astype(np.float32)
+    one.b *= np.exp2(rng.integers(-30, 31, (2, 1, 140))).astype(np.float32)
+    count = sum(pieces(in_doubt(one, config, product)) for product in range(2))
+    assert close(one.run(folder, config), one) and one.counted == count and 0 < count < 80
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("operand", "ab")
+def test_what_no_sum_can_show_is_not_computed_again(folder: Folder, operand: str) -> None:
+    """Each line has small elements, four neighbours of them, and large ones that its sums are made of."""
+    one = Product.of(70, 40, 96)
+    (one.a if operand == "a" else one.b.transpose(0, 2, 1))[:, :, 40:44] *= np.float32(2.0**-21)
+    one.a, one.b = np.abs(one.a), np.abs(one.b)
+    assert close(one.run(folder, SMALL), one) and one.counted == 0 and not in_doubt(one, SMALL).any()
 
 
 @pytest.mark.slow
@@ -313,29 +343,29 @@ def test_each_of_many_short_tiles_has_its_own_small_elements(folder: Folder, dep
     one.b[0, 0, columns] = 1
     one.b[0, 16, columns] = one.b[0, 21, columns] = SMALL_ONE
     one.a[...] = np.arange(depth) == (16 + 5 * (np.arange(70)[:, None] % 2))
-    assert close(one.run(folder, SMALL), one) and one.counted == 0
+    assert close(one.run(folder, SMALL), one) and one.counted == 5 * 40 == pieces(in_doubt(one, SMALL))
 
 
+@pytest.mark.parametrize("config", [SMALL, pytest.param(dataclasses.replace(SMALL, SLICES=2), marks=pytest.mark.slow)], ids=str)
 @pytest.mark.parametrize("trans", ["NT", pytest.param("TN", marks=pytest.mark.slow)])
-def test_few_elements_are_computed_again_as_many_are(folder: Folder, trans: str) -> None:
+def test_few_elements_are_computed_again_as_many_are(folder: Folder, trans: str, config: InflightConfig) -> None:
     """Elements have the same bits one after the other, a lane for each chain, as 16 rows and 32 columns together."""
     one = Product.of(70, 40, 1100, trans=trans)
-    one.a[0, [3, 60]] *= np.float32(1e-37)
-    found = one.run(folder, SMALL, 0.5, 2.0)
-    assert close(found, one, 0.5, 2.0) and one.counted == 4
+    one.a[0, [3, 5, 60]] *= np.float32(1e-37)
+    found = one.run(folder, config, 0.5)
+    assert close(found, one, 0.5) and one.counted >= 4  # each slice counts what it stores
     for columns in (slice(0, 1), slice(37, 40)):
         part = dataclasses.replace(one, b=one.b[:, :, columns], c=one.c[:, :, columns])
-        assert np.array_equal(part.run(folder, SMALL, 0.5, 2.0), found[:, :, columns]) and part.counted == 2
+        assert np.array_equal(part.run(folder, config, 0.5), found[:, :, columns]) and part.counted >= 2
 
 
-@pytest.mark.parametrize("operand", ["a", pytest.param("b", marks=pytest.mark.slow)])
-def test_a_line_with_many_small_elements_is_computed_again(folder: Folder, operand: str) -> None:
-    """Nine small elements in 96 of K are too many, eight are not; the model says the same."""
-    for few in (8, 9):
-        one = Product.of(70, 40, 96)
-        picked(one, operand, few, range(10, 20))
-        assert close(one.run(folder, SMALL), one) and (one.counted > 0) == (few == 9)
-        assert (inflight_study.in_flight(one.a[0], one.b[0])[1] > 0) == (few == 9)
+@pytest.mark.slow
+def test_a_column_whose_largest_has_no_power_of_two_above_it(folder: Folder) -> None:
+    """It counts as infinite, and a row that loses nothing loses nothing of it."""
+    one = Product.of(70, 40, 96)
+    one.a[0, :, 64], one.b[0, :, 9] = 0, 0
+    one.b[0, 64, 9], one.b[0, 72:76, 9] = 2.0**127, SMALL_ONE * np.float32(2.0**127)
+    assert close(one.run(folder, SMALL), one) and one.counted > 0
 
 
 @pytest.mark.slow
@@ -375,18 +405,18 @@ def test_a_small_element_among_large_ones_is_carried_to_39_bits_of_the_largest(f
     off = np.abs(found - one.reference())
     assert (off <= 2.0**-39 * largest[:, :, (1 + 2 * np.arange(40)) // 32] + 2.0**-22 * np.abs(one.reference())).all()
     assert off.max() > 0 and one.counted == 0
-    model, share = inflight_study.in_flight(one.a[0], one.b[0])
-    assert (np.abs(found[0] - model) <= 2.0**-23 * np.abs(model)).all() and share == 0
+    model, doubt = inflight_study.in_flight(one.a[0], one.b[0], SMALL.BN // 4)
+    assert (np.abs(found[0] - model) <= 2.0**-23 * np.abs(model)).all() and not doubt.any()
     one.a[0, 3, 8:12] *= np.float32(2.0**-20)  # four neighbours, and others of its; other rows stay as they are
     again = one.run(folder, SMALL)
     assert close(again[:, 3:4], dataclasses.replace(one, a=one.a[:, 3:4], c=one.c[:, 3:4])) and one.counted > 0
     assert np.array_equal(np.delete(again, 3, 1), np.delete(found, 3, 1))
-    assert inflight_study.in_flight(one.a[0], one.b[0])[1] == 1 / 70
+    assert in_doubt(one, SMALL).any(1).nonzero()[0].tolist() == [3]
 
 
 def spilled(code: Any, config: InflightConfig) -> int:
-    """Return the bytes of a thread's local memory but those of ``Residuals``, which few tiles read and write."""
-    return int(code.spills) - (2 * config.BN + 64)
+    """Return the bytes of a thread's local memory but those of ``Doubts``, which few tiles read and write."""
+    return int(code.spills) - (2 * config.BN + 112)
 
 
 @pytest.mark.slow
@@ -437,10 +467,10 @@ folder = here.Folder(Path({folder!r}), units=2)
 for trans in ("NN", "TT"):
     for M, N, K in ((68, 36, 96), (67, 37, 101)):
         one = here.Product.of(M, N, K, trans=trans, padding=0)
-        for line in (one.a[0, -1], one.b[0, :, -1]):
-            line[72:] = 0
-            line[[-5, -4, -1]] = 1, here.SMALL_ONE, here.SMALL_ONE  # the last of K, too, whichever four are neighbours
-        assert here.close(one.run(folder, here.SMALL), one) and not one.counted
+        for line, large in ((one.a[0, -1], -5), (one.b[0, :, -1], -6)):  # of their product small ones are left alone
+            line[:] = 0
+            line[[large, -4, -1]] = 1, here.SMALL_ONE, here.SMALL_ONE
+        assert here.close(one.run(folder, here.SMALL), one) and one.counted
 """
 
 
@@ -448,8 +478,7 @@ for trans in ("NN", "TT"):
 @pytest.mark.parametrize(
     "good, bad",
     [
-        ("", ""), ("if (rows < 16) rest &=", "if (false) rest &="), ("x = k + lane < of.end ?", "x = true ?"),
-        ("col < cols ? by", "true ? by"), ("mine && row_of(h, thread) < rows", "mine"),
+        ("", ""), ("bool there = CHAIN * i < left;", "bool there = true;"),
     ],
 )  # fmt: skip
 def test_nothing_is_read_beyond_an_operand(tmp_path: Path, good: str, bad: str) -> None:
@@ -464,40 +493,40 @@ PLANTS = (
     ("return less <", "return false && less <"), ("c / 2 % 2 * 8", "0"),
     ("__umulhi(n, inverse)", "__umulhi(n, inverse - 1)"), ("(whole ? GROUP : last.by)", "GROUP"),
     ("int rest = K - k -", "int rest = K + 1 - k -"), ("hi[s][h + 2], lo[s][h + 2]", "hi[s][h], lo[s][h]"),
-    ("? (uint)LEAST << 23 :", "? 0 :"), ("left |= (one ? 0", "left |= (true ? 0"),
+    ("max(largest, (uint)LEAST << 23) & 0x7f800000", "largest & 0x7f800000"), ("left |= (one ? 0", "left |= (true ? 0"),
     ("max(largest, __shfl_xor_sync(0xffffffffu, largest, other))", "largest"), ("r < SLICES; ++r", "r < SLICES - 1; ++r"),
     ("i * STEP < count);", "i * STEP <= count);"), ("count ? SIZE * wide : 0", "count ? 4 * WORDS : 0"),
     ("bool there = k0 + k < K && c < cols", "bool there = k0 + k < K - 1 && c < cols"),
     ("there = min(cols, BN)", "there = min(cols, BN) - 1"), ("row < min(rows, 16); ++row", "row < min(rows, 16) - 1; ++row"),
     ("PITCH * row + lane + x)", "PITCH * row + lane)"),
-    # what is made up for
-    ("1u << row_of(0, thread) | ", ""), ("a[row * lda + k];", "a[k];"), ("a[k * lda + row]", "a[k * lda]"),
-    ("b[col * ldb + k]", "b[col * ldb]"), ("b[k * ldb + col]", "b[k * ldb]"), ("if (count < FEW) continue;", ""),
-    ("count < FEW", "count <= FEW"), ("MOST(depth) (8", "MOST(depth) (7"), ("MOST(depth) (8", "MOST(depth) (9"),
-    ("if (largest < (uint)LEAST << 23) return true;", ""), ("TRANS_A && !B_IS_SPLIT ? 4 : 1, AFTER", "4, AFTER"),
-    ("0x000f000f : 0x11111111", "0x000f000f : 0x01010101"), ("1, 2, 0x11111111>", "1, 2, 0x01010101>"),
-    ("- from_half(lo & 0xffff)) * s.back", ") * s.back"), ("- from_half(lo & 0xffff)) * s.back", "- from_half(lo & 0xffff))"),
-    ("row_of(1, thread) == row ? 2 : 0", "0"), ("(column_of(x / 2, thread) + x % 2) % 32", "column_of(x / 2, thread) % 32"),
-    ("y[x / 8]", "y[0]"), ("mine ? more : 0.0f", "more"), ("thread), k)) * by", "thread), k))"),
-    ("column / 16 * 8 + column / 2 % 2 * 4", "column / 16 * 8"), ("column / 8 * 4 + column % 2", "column / 8 * 4"),
-    ("% 4 == thread % 4", "% 4 < 4"), ("sum[place + 2 * h] +=", "sum[place] +="), ("noticed + 16 + 4 * warp", "noticed + 16"),
-    ("shared_one(noticed + 4 * warp)", "shared_one(noticed)"), ("sum[i] += residuals.sum[i]", "sum[i] += 0.0f"),
-    ("noticed |= columns, seen", "noticed = columns, seen"), ("seen |= columns ? ahead", "seen = columns ? ahead"),
-    ("seen |= a.small & ahead.word;", "seen = a.small & ahead.word;"),
-    ("Ahead(of.chunks - j - lane", "Ahead(of.chunks - lane"),
-    ("32 * (phase * STAGES + stage)", "32 * stage"),
-    ("residuals.sum[i] = 0.0f", "residuals.sum[i] = 1e-6f"),
+    # what may be lost, and where it may be seen
+    ("weight[0] += a.weight[0]", "weight[0] = a.weight[0]"), ("rows.small[h] ? back[h]", "rows.small[0] ? back[h]"),
+    ("all += __shfl_xor_sync(0xffffffffu, all, 1);", ""), ("all += __shfl_xor_sync(0xffffffffu, all, 2);", ""),
+    ("all * (8 * 0x1p-25f)", "all * 0x1p-25f"), ("h ? scales & 0xffff0000u", "!h ? scales & 0xffff0000u"),
+    ("65504.0f : most * 0x1p15f", "65504.0f : most * 0x1p13f"), ("(may_be_0[h] | (sum != 0.0f))", "true"),
+    ("__vmaxu2(scales, ", "__vmaxu2(0, "), ("2 * col);", "2 * (col ^ 1));"), ("of_byte(its >> 8)", "of_byte(its & 0xff)"),
+    ("weight * (EACH * 0x1p-25f)", "weight * 0x1p-25f"), ("weight += __shfl_xor_sync(0xffffffffu, weight, other);", ""),
+    ("most = max(most, largest);", "most = largest;"), ("weight += small ?", "weight = small ?"),
+    ("lies_there(warp * LANES + lane), bytes", "(warp * LANES + lane), bytes"),
+    ("KNOWN_BYTES * (phase * STAGES + stage)", "KNOWN_BYTES * stage"), ("noticed |= split_columns", "noticed = split_columns"),
+    ("(0x1p24f / UNITS)", "(0x1p21f / UNITS)"), ("(0x1p24f / UNITS)", "(0x1p27f / UNITS)"),
+    ("one.lost > 0.0f ? one.lost * other.largest : 0.0f", "one.lost * other.largest"),
+    ("row_of(h, owner) * in.down_a", "row_of(0, owner) * in.down_a"), ("x / 2, owner) + x % 2)", "x / 2, owner))"),
+    ("if (thread % 32 == owner) in.sum", "in.sum"), ("bool few = SLICES == 1 &&", "bool few ="),
+    ("sum[i] = doubts.sum[i]", "sum[i] = sum[i]"), ("doubts.a = A + of.matrix * stride_a", "doubts.a = A"),
+    ("doubts.down_b = TRANS_B ? ldb : 1", "doubts.down_b = 1"), ("pieces |= (uint)lost << col / GRANULE", "pieces |= (uint)lost"),
     # threads that do not wait for each other
     ("consumers_meet(); // the ring", "// the ring"),
     ("__syncwarp();\n            if (lane < min", "if (lane < min"), ("__syncwarp();\n        float *to =", "float *to ="),
     ("__syncwarp();\n    if (threadIdx.x % 32 == 0) barrier", "if (threadIdx.x % 32 == 0) barrier"),
     ("__syncwarp(); // nobody reads", "// nobody reads"), ("copies_wait();\n        __syncwarp();", ""),
     ("if (ahead.any()) barrier_wait(at.full(), at.phase);", ""), ("barrier_wait(at.empty(), at.phase ^ 1);", ""),
-    ("barrier_wait(at.ready(), at.phase);", ""), ("barrier_arrive(ready);", ""),
+    ("barrier_wait(at.ready(), at.phase);", ""), ("barrier_arrive(ready);", ";"),
     # few elements, one after the other
-    ("int k = k0 + lane * CHAIN;", "int k = k0 + lane * (CHAIN - 1);"),
-    ("K - k0 + CHAIN - 1", "K - k0"), ("row_of(i / 2 % 2, owner)", "row_of(0, owner)"), ("i / 4, owner) + i % 2", "i / 4, owner)"),
-    ("total += __shfl_sync(0xffffffffu, acc, one)", "total += __shfl_sync(0xffffffffu, acc, one ^ 1)"),
+    ("bool there = CHAIN * i < left;", "bool there = CHAIN * i < left - 1;"),
+    ("row_of(i / 2 % 2, owner)", "row_of(0, owner)"), ("i / 4, owner) + i % 2", "i / 4, owner)"),
+    ("total += __shfl_sync(0xffffffffu, acc, i)", "total += __shfl_sync(0xffffffffu, acc, i ^ 1)"),
+    ("copies_wait();\n        __syncwarp();\n        int depth", "int depth"),
 )  # fmt: skip
 
 
@@ -522,13 +551,17 @@ def test_a_planted_bug_is_found(folder: Folder, monkeypatch: pytest.MonkeyPatch,
         test_a_rows_last_piece_is_not_whole(folder, "NN", 3)
         test_clusters_add_their_slices(folder, 4)
         for operand, few in itertools.product("ab", (1, 2)):
-            test_small_elements_among_zeros_are_made_up_for(folder, "NN" if few == 2 else "TT", operand, few)
+            test_small_elements_among_zeros_are_computed_again(folder, "NN" if few == 2 else "TT", operand, few)
         for operand in "ab":
-            test_a_line_with_many_small_elements_is_computed_again(folder, operand)
-            test_small_elements_are_made_up_for_in_every_block(folder, BLOCKS[3], operand)
-            test_small_elements_are_found_wherever_they_are_in_a_deep_k(folder, 130 * 32, operand)
+            test_small_elements_are_computed_again_in_every_block(folder, BLOCKS[3], operand)
+        for name, spreads in SPREADS:
+            test_sums_in_doubt_are_those_of_the_model(folder, name, spreads, SMALL)
+        test_sums_in_doubt_are_those_of_the_model(folder, *SPREADS[1], BLOCKS[3])
+        test_sums_in_doubt_are_those_of_the_model(folder, *SPREADS[2], BLOCKS[0])
+        test_a_column_whose_largest_has_no_power_of_two_above_it(folder)
         test_each_of_many_short_tiles_has_its_own_small_elements(folder, 32)
-        test_few_elements_are_computed_again_as_many_are(folder, "NT")
+        test_few_elements_are_computed_again_as_many_are(folder, "NT", SMALL)
+        test_few_elements_are_computed_again_as_many_are(folder, "TN", dataclasses.replace(SMALL, SLICES=2))
         test_a_small_element_among_large_ones_is_carried_to_39_bits_of_the_largest(folder)
         test_one_element_too_small_for_terms_among_zeros_is_computed_again(folder, "a")
         for name in ("special", "subnormal", "wide"):

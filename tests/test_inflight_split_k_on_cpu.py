@@ -14,7 +14,7 @@ import golden
 import hopper_on_cpu
 from conftest import require
 from hopper_on_cpu import Launch, aligned
-from test_hopper_inflight_on_cpu import GONE, NAMES, Product, are_made_up_for, close, hostile
+from test_hopper_inflight_on_cpu import GONE, NAMES, Product, are_computed_again, close, hostile
 from toprung.backends.base import Source
 from toprung.gemm.desc import GemmDesc
 from toprung.kernels.hopper_inflight_split_k import launches
@@ -106,22 +106,22 @@ def test_hostile_values(folder: Folder, name: str) -> None:
     if name == "special":
         one.b[0, 90, 20] = np.inf  # in the second part
     assert close(one.run(folder, dataclasses.replace(SMALL, PARTS=2)), one)
-    assert (one.counted > 0) == (name in ("special", "wide", "subnormal", "huge", "both"))
+    assert (one.counted > 0) == (name in ("special", "wide", "subnormal", "huge"))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("trans", ["NN", "TN"])
 @pytest.mark.parametrize("operand", "ab")
-def test_small_elements_among_zeros_are_made_up_for(folder: Folder, trans: str, operand: str) -> None:
+def test_small_elements_among_zeros_are_computed_again(folder: Folder, trans: str, operand: str) -> None:
     """They lie in the second part, or the third."""
     for parts in (2, 3):
-        are_made_up_for(
+        are_computed_again(
             InParts.like(Product.of(70, 40, 96, trans=trans)), operand, 2, folder, dataclasses.replace(SMALL, PARTS=parts)
         )
 
 
 PLANTS = (
-    ("residuals.a = A + of.matrix * stride_a", "residuals.a = A"), ("residuals.b = B + of.matrix * stride_b", "residuals.b = B"),
+    ("doubts.a = A + of.matrix * stride_a", "doubts.a = A"), ("doubts.b = B + of.matrix * stride_b", "doubts.b = B"),
     ("min(32 * chunks, K - 32 * chunks * (matrix))", "32 * chunks"), ("(chunks + batch - 1) / batch", "chunks / batch"),
     ("A + of.matrix * stride_a, lda", "A, lda"), ("s < slices; ++s", "s < slices - 1; ++s"),
     ("B + of.matrix * stride_b + (TRANS_B", "B + (TRANS_B"),
@@ -142,7 +142,7 @@ def test_a_planted_bug_is_found(folder: Folder, monkeypatch: pytest.MonkeyPatch,
         test_layouts_alignments_and_edges(folder, SMALL, "TN", 1)
         test_hostile_values(folder, "special")
         for operand in "ab":
-            test_small_elements_among_zeros_are_made_up_for(folder, "NN", operand)
+            test_small_elements_among_zeros_are_computed_again(folder, "NN", operand)
     assert any(good in text for text in texts)
 
 

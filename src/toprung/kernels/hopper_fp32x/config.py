@@ -13,7 +13,7 @@ CHUNK = 32
 """Elements of K in a stage of the ring: 32 hi and 32 lo are a row of 128 bytes."""
 SHARED_BYTES = 227 * 1024
 """Shared memory that a block may have."""
-PLAIN_BYTES = 2 * 16 * 68 * 4
+PLAIN_BYTES = 2 * 16 * 68 * 4 + 16
 """Shared memory of a consumer for what it computes again in plain fp32."""
 LARGEST_GROUP = 1 << 10
 """Rows of tiles that are walked together at most."""

@@ -8,7 +8,7 @@
 // The one idea: the partial sums are added to registers while the unit works on the cross terms, which are 2^-11 of the result and
 // may stay in its truncating accumulator for all of K. What two terms cannot carry (see ``is_lost``) a consumer computes again in
 // plain fp32, short chains of fused multiply-adds for each element from A and B as they were given; ``count`` grows by one for each
-// 64 x min(64, BN) of C. Wants: rows of the split operands padded with zeros to 32 of K. With alpha = 0 A and B are not looked at.
+// 64 x min(64, BN) of C that has such elements. Wants: rows of the split operands padded with zeros to 32 of K. With alpha = 0 A and B are not looked at.
 //
 // With slices > 1 it multiplies ``depth`` of K at a time: C is then a result for each slice and product of the batch, which
 // reduce.cu adds up, and a slice's rows of terms have their own exponents. ``count`` counts slices.
@@ -28,6 +28,7 @@
 #ifndef ODD_C
 #define ODD_C 0
 #endif
+#define FEW 64     // elements of a granule, at most, that are computed one after the other, by four warps in turn
 #define CHAIN 32   // of K added up by themselves there, as in include/block.cl: errors grow with CHAIN + K / CHAIN, not with K
 
 struct Place {
@@ -59,14 +60,69 @@ inline void release(uint empty) {
 
 inline void together(int group) { asm volatile("bar.sync %0, 128;" ::"r"(group) : "memory"); } // the 128 threads of a warpgroup
 
-// bits that any thread of a warpgroup has; ``shared``: four words of its own
-inline uint any_of(uint bits, uint *shared, int group) {
-    bits = __reduce_or_sync(0xffffffffu, bits);
-    if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32 % 4] = bits;
+// what the threads of a warpgroup have, added up; ``shared``: four words of its own
+inline uint sum_of(uint mine, uint *shared, int group) {
+    mine = __reduce_add_sync(0xffffffffu, mine);
+    if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32 % 4] = mine;
     together(group);
-    bits = shared[0] | shared[1] | shared[2] | shared[3];
+    mine = shared[0] + shared[1] + shared[2] + shared[3];
     together(group); // the words may be written again
-    return bits;
+    return mine;
+}
+
+// where a thread's sum ``i`` lies in the 64 x BN of its warpgroup
+inline int row_of(int i, int thread) { return thread / 32 % 4 * 16 + thread % 32 / 4 + i / 2 % 2 * 8; }
+inline int column_of(int i, int thread) { return i / 4 * 8 + thread % 4 * 2 + i % 2; }
+
+// A warpgroup's 64 x BN of C of which some sums are computed again; in local memory, for registers belong to the loop over K.
+struct Again {
+    float sum[BN / 2]; // those of the thread
+    ulong lost;        // which of them are computed again, by bits
+    const float *a, *b; // the first row and column
+    long long down_a, on_a, down_b, on_b;
+    int K;
+    float alpha, *as, *bs; // the warp's memory, CHAINS * (CHAIN + 1) each
+};
+
+#define CHAINS 8 // of CHAIN elements each of a row and a column, that a warp has room for
+static_assert(CHAINS * (CHAIN + 1) <= DEPTH / 4 * (64 + 4), "four warps share what operands in plain fp32 have");
+
+// The sums that are lost in plain fp32, each by its warp, a lane for each chain: what ``plain`` gives, to the last bit.
+__noinline__ void one_by_one(Again &in) {
+    int thread = threadIdx.x, lane = thread % 32;
+    float *As = in.as, *Bs = in.bs;
+#pragma unroll 1
+    for (uint owners = __ballot_sync(0xffffffffu, in.lost != 0); owners; owners &= owners - 1) {
+        int owner = __ffs(owners) - 1;
+        ulong rest = (ulong)__shfl_sync(0xffffffffu, (uint)(in.lost >> 32), owner) << 32 | __shfl_sync(0xffffffffu, (uint)in.lost, owner);
+#pragma unroll 1
+        for (; rest; rest &= rest - 1) {
+            int i = __ffsll(rest) - 1, of = thread - lane + owner;
+            const float *a = in.a + row_of(i, of) * in.down_a, *b = in.b + column_of(i, of) * in.down_b;
+            float total = 0.0f;
+#pragma unroll 1
+            for (int k0 = 0; k0 < in.K; k0 += CHAINS * CHAIN) {
+                __syncwarp(); // nobody reads what was there before
+                float x[CHAINS], y[CHAINS];
+#pragma unroll
+                for (int j = 0; j < CHAINS; ++j) {
+                    long long k = k0 + CHAIN * j + lane;
+                    x[j] = k < in.K ? a[k * in.on_a] : 0.0f, y[j] = k < in.K ? b[k * in.on_b] : 0.0f;
+                }
+#pragma unroll
+                for (int j = 0; j < CHAINS; ++j) As[(CHAIN + 1) * j + lane] = x[j], Bs[(CHAIN + 1) * j + lane] = y[j];
+                __syncwarp();
+                int depth = lane < CHAINS ? min(CHAIN, in.K - k0 - CHAIN * lane) : 0;
+                float acc = 0.0f;
+#pragma unroll 8
+                for (int j = 0; j < CHAIN; ++j)
+                    if (j < depth) acc = fmaf(As[(CHAIN + 1) * lane + j], Bs[(CHAIN + 1) * lane + j], acc);
+                int count = min((in.K - k0 + CHAIN - 1) / CHAIN, CHAINS);
+                for (int j = 0; j < count; ++j) total += __shfl_sync(0xffffffffu, acc, j);
+            }
+            if (lane == owner) in.sum[i] = in.alpha * total;
+        }
+    }
 }
 
 // 64 x GRANULE of C by a warpgroup in plain fp32; a, b and c point to the first row, column and element
@@ -127,6 +183,7 @@ fp32x(const float *A, const float *B, float *C, float alpha, float beta ADDED_PA
       int ldc, long long stride_c) {
     extern __shared__ char memory[];
     __shared__ float As[CONSUMERS][DEPTH][64 + 4], Bs[CONSUMERS][DEPTH][64 + 4];
+    __shared__ uint words[CONSUMERS][4];
     uint ring = (shared_address(memory) + 1023) & ~1023u, full = ring + STAGES * STAGE_BYTES, empty = full + 8 * STAGES;
     int warpgroup = threadIdx.x / 128;
     if (threadIdx.x == 0) {
@@ -237,15 +294,21 @@ fp32x(const float *A, const float *B, float *C, float alpha, float beta ADDED_PA
                     }
             }
             int row = 16 * warp + lane / 4;
+            ulong lost = 0; // sums that are computed again, by bits: a granule has 32 of them at most
             if (doubt &= ~skip) {
-                uint lost = 0;
 #pragma unroll
                 for (int i = 0; i < BN / 2; ++i) {
                     int r = row + i / 2 % 2 * 8, col = i / 4 * 8 + 2 * (lane % 4) + i % 2;
                     if (!(doubt >> (col / GRANULE) & 1) || top + r >= M || left + col >= N) continue;
-                    lost |= is_lost(rows[r], cols[col], sum[i], of_k.depth) << (col / GRANULE);
+                    lost |= (ulong)is_lost(rows[r], cols[col], sum[i], of_k.depth) << i;
                 }
-                skip |= any_of(lost, (uint *)As[consumer], 1 + consumer);
+                uint counts = sum_of(__popcll(lost & 0xffffffff) | __popcll(lost >> 32) << 16, words[consumer], 1 + consumer);
+#pragma unroll
+                for (int i = 0; i < GRANULES; ++i) {
+                    uint found = counts >> 16 * i & 0xffff;
+                    if (found > FEW) skip |= 1u << i, lost &= ~(0xffffffffull << 32 * i);
+                    else if (found && threadIdx.x % 128 == 0) atomicAdd(count, 1ull);
+                }
             }
             // all that the results need is fetched before the first of them is stored: behind a store, which might have changed it,
             // each load would wait for memory
@@ -263,6 +326,18 @@ fp32x(const float *A, const float *B, float *C, float alpha, float beta ADDED_PA
                 int a = ea[i / 2 % 2], b = eb[i / 4 * 2 + i % 2];
                 if (!far) sum[i] = alpha * (sum[i] * power_of_two(a) * power_of_two(b));
                 else sum[i] = alpha * (float)((double)sum[i] * __hiloint2double((a + b + 1023) << 20, 0)); // rounded once
+            }
+            if (__any_sync(0xffffffffu, lost != 0)) {
+                Again again;
+                again.lost = lost, again.K = of_k.depth, again.alpha = alpha, again.as = As[consumer][4 * warp], again.bs = Bs[consumer][4 * warp];
+                again.a = A + product * stride_a + (across_a ? top + of_k.first * lda : top * lda + of_k.first);
+                again.b = B + product * stride_b + (across_b ? left + of_k.first * ldb : left * ldb + of_k.first);
+                again.down_a = across_a ? 1 : lda, again.on_a = across_a ? lda : 1, again.down_b = across_b ? 1 : ldb, again.on_b = across_b ? ldb : 1;
+#pragma unroll
+                for (int i = 0; i < BN / 2; ++i) again.sum[i] = sum[i];
+                one_by_one(again);
+#pragma unroll
+                for (int i = 0; i < BN / 2; ++i) sum[i] = again.sum[i];
             }
 #if EPILOGUE
             float given[EPILOGUE == 2 ? 1 : 2][BN / 4] = {}; // D, of both rows of the thread
@@ -329,6 +404,7 @@ fp32x(const float *A, const float *B, float *C, float alpha, float beta ADDED_PA
                 }
             }
 #endif
+            if (skip) together(1 + consumer); // other warps may still compute elements again, in the same memory
             for (int i = 0; skip >> i; ++i) {
                 if (!(skip >> i & 1)) continue;
                 long long col = left + GRANULE * i;

@@ -41,9 +41,12 @@ inline bool may_overflow(Rows a, Rows b, int K) {
 // both that is near the largest
 inline bool may_lose(Rows a, Rows b, int K) { return (a.flags | b.flags) & LOST && 2 * ((ulong)a.thin + b.thin) > (ulong)K; }
 
-// Whether what two terms lose of a row or a column can be seen in this sum of K products of their scaled terms. An element that they
-// cannot carry in full is off by 2^-36 at most, where a largest one has 2^15: both sides together by 2^-20 for each k, which is less
-// than the last of fp32's 24 bits of a sum of 16 and more for each k.
-inline bool is_lost(const Row &a, const Row &b, float sum, int K) { return (a.losses | b.losses) & LOST && fabsf(sum) < 16.0f * (float)K; }
+// Whether what two terms lose of a row or a column may be seen in this sum of K products of their scaled terms. An element that they
+// cannot carry in full is off by 2^-36 at most, where a largest one has 2^15: each side by 2^-21 for each k, which is UNITS in the last place of
+// a sum of 8 / UNITS.
+inline bool is_lost(const Row &a, const Row &b, float sum, int K) {
+    int sides = (a.losses & LOST ? 1 : 0) + (b.losses & LOST ? 1 : 0);
+    return fabsf(sum) < (8.0f / UNITS) * (float)(sides * (long long)K);
+}
 
 inline float power_of_two(int e) { return __int_as_float((e + 127) << 23); } // -126 … 127

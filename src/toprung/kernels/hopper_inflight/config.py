@@ -72,8 +72,9 @@ class InflightConfig(KernelConfig):
 
     @property
     def shared_bytes(self) -> int:
-        """Shared memory: the ring on 1024 bytes; B's scales, where it has small elements and barriers; what consumer warps have."""
-        ring = self.STAGES * (4 * CHUNK * (self.BM + self.BN) + 4 * self.BN + 24 + 64)  # three barriers; eight words in each phase
+        """Shared memory: the ring on 1024 bytes; B's scales, what is known of columns, and barriers; what consumer warps have."""
+        known = 2 * (16 + 2 * self.BN)  # of columns, in each phase
+        ring = self.STAGES * (4 * CHUNK * (self.BM + self.BN) + 4 * self.BN + 24 + known)  # three barriers
         return 1024 + ring + 4 * self.CONSUMERS * self.spare_bytes
 
     @property

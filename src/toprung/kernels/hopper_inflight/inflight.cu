@@ -9,10 +9,9 @@
 //
 // The one idea: a power of two for each row of A, each column of B and each 32 of K brings the largest to 2^14, and is taken back as
 // partial sums are promoted to fp32, so that nothing has to be known of an operand beforehand. Elements far below the largest of their 32
-// lose bits in two terms; where they are noticed, their residuals, x - hi - lo, are multiplied and added at a tile's end (compensated). What sums cannot hold (Inf, NaN,
-// numbers whose largest is under 2^-102) and lines with many such elements make sums infinite or NaN; those elements of C, and no others,
-// are computed again in plain fp32, short chains of fused multiply-adds. An element's bits depend on its row of A and its column of B
-// alone. ``count`` grows by one for each 16 x 32 of C that has such elements.
+// lose bits in two terms; where they are noticed, sums in which that may be seen are found at a tile's end. Those elements of C, those that are
+// Inf or NaN, and no others, are computed again in plain fp32, short chains of fused multiply-adds. An element's bits depend on its row
+// of A and its column of B alone. ``count`` grows by one for each 16 x 32 of C that has such elements.
 //
 // SLICES > 1: a cluster has a tile, each block a slice of K; the blocks' sums meet in their shared memory, in the order of slices.
 // IN_PARTS: K is cut into ``batch`` parts of whole 32, of which the last may be shorter; each is a product with a C of its own, ``stride_a``
@@ -42,7 +41,7 @@
 #define B_BYTES (BN * 128) // for terms, whatever B's elements are
 #define STAGE_BYTES (A_BYTES + B_BYTES)
 #define RING_BYTES (STAGES * STAGE_BYTES)
-#define NOTICED_BYTES (B_IS_SPLIT ? 0 : 64 * STAGES)
+#define KNOWN_BYTES (16 + 2 * BN) // of what is known of the columns of B of a tile
 #define LANES (BN / 4)        // columns of B that a warp splits: lane / LANES is the thread's part of each
 #define PARTS (128 / BN)      // threads that split a column together
 #define EACH (32 / PARTS)     // of K that each has of it
@@ -51,19 +50,17 @@
 #define DEPTH (BN < 64 ? 16 : 32) // of K at a time in plain fp32
 #define CHAIN 32              // of K added up by themselves there, as in include/block.cl
 #define GRANULE 32            // columns computed again together
-#define ONE_BY_ONE 16         // elements of them, at most, that are computed one after the other: a microsecond each for 1,024 of K
+#define ONE_BY_ONE(K) (8 + min((K) / 32, 88)) // of them, at most, that are computed one after the other: a microsecond each for 1,024 of K
 #define PITCH_A 17            // floats from one of K to the next of 16 rows of A and of GRANULE columns of B: copies along K or across
 #define PITCH_B 34            // it meet in few banks
 #define FOURS (LANES >= 16 && !B_IS_SPLIT) // whether a thread's sums are four columns next to each other
 #define PITCH (BN + 16)       // floats from row to row of what a warp hands to the copy engine: eight rows meet in no bank
 #define TOP 14                // the largest element of a scaled row lies in [2^TOP, 2^(TOP + 1))
 #define SPREAD 17             // small, under 2^-SPREAD times the largest: an element has fewer bits in its terms than fp32 has
-// Small elements of 32 are made up for if four neighbours are small or 0, and there are FEW or more: what ReLU leaves has one among zeros in
-// every few hundred rows, and a launch would wait some microseconds for it. Others are off by 2^-39 of the largest (docs/fp32x.md,
-// benchmarks/inflight_study.py). A row or column that has more than MOST in all of its K is computed again, which takes no longer.
-#define FEW 2
-#define MOST(depth) (8 + (depth) / 128)
+// What small elements lose, x - hi - lo, is looked for in sums where four neighbours are small or 0, and not all 0. Single ones are off by
+// 2^-39 of the largest, unseen (docs/fp32x.md, benchmarks/inflight_study.py).
 #define LEAST 25              // least biased exponent of a row's largest: below, terms or scaled sums would be subnormal
+#define LEAST_LARGEST 0x1p-101f // as much as the largest may be then
 
 // what a consumer warp has for operands of what it computes again, and for rows that it hands to the copy engine
 static_assert(SPARE_BYTES >= 4 * DEPTH * (PITCH_A + PITCH_B) && (!FOURS || SLICES > 1 || SPARE_BYTES >= 64 * PITCH), "it has too little");
@@ -105,10 +102,10 @@ struct Ring { // where things lie in shared memory, and the stage that is next
     inline uint tile() const { return first + stage * STAGE_BYTES; } // A, and B behind it
     inline uint scales() const { return first + RING_BYTES + stage * (4 * BN); }
     inline uint spare(int warp) const { return first + RING_BYTES + STAGES * (4 * BN) + warp * SPARE_BYTES; }
-    // Which of a tile's columns of B have small elements, and where: four words each, one of each splitting warp. By the stage behind
-    // the tile's last, and by phase: consumers look when they have left the last.
-    inline uint noticed() const { return spare(4 * CONSUMERS) + 32 * (phase * STAGES + stage); }
-    inline uint full() const { return spare(4 * CONSUMERS) + NOTICED_BYTES + 8 * stage; } // copies are there
+    // What is known of a tile's columns of B: a word of each splitting warp, which have small elements, and two bytes of each (``Line``). By the
+    // stage behind the tile's last, and by phase: consumers look when they have left the last.
+    inline uint known() const { return spare(4 * CONSUMERS) + KNOWN_BYTES * (phase * STAGES + stage); }
+    inline uint full() const { return spare(4 * CONSUMERS) + (B_IS_SPLIT ? 0 : 2 * STAGES * KNOWN_BYTES) + 8 * stage; } // copies are there
     inline uint ready() const { return full() + 8 * STAGES; }  // B is split
     inline uint empty() const { return full() + 16 * STAGES; } // and nobody reads the stage any more
     inline void advance() {
@@ -214,13 +211,13 @@ inline uint largest_of(float x, float y, float z, float w) {
 
 // the scale of 32 elements by the bits of the largest |x|
 inline ChunkScale scale_of(uint largest) {
-    int e = max((int)(largest >> 23), LEAST);
-    return ChunkScale{__int_as_float((254 + TOP - e) << 23), __int_as_float((e - TOP) << 23)};
+    uint exponent = max(largest, (uint)LEAST << 23) & 0x7f800000;
+    return ChunkScale{__uint_as_float(((uint)(254 + TOP) << 23) - exponent), __uint_as_float(exponent - ((uint)TOP << 23))};
 }
 
 // Whether one of them is small; ``less``: the bits of |x|, less 1, for what is 0 loses nothing.
 inline bool is_small(uint less, uint largest) {
-    return less < (largest < (uint)LEAST << 23 ? (uint)LEAST << 23 : largest - ((uint)SPREAD << 23));
+    return less < max(largest, (uint)LEAST << 23) - ((uint)SPREAD << 23);
 }
 
 // halves as fp32: one, and the two of a word
@@ -239,68 +236,34 @@ template <int TYPE> inline void split_two(float x, float y, float times, uint &h
     lo = TYPE ? 0 : pair_of(u - from_half(hi & 0xffff), v - from_half(hi >> 16));
 }
 
-// the K that a tile's sums have: ``chunks`` times 32 of it, from ``first`` to ``end``; whether another tile ``follows``
-struct Span {
-    int first, end, chunks;
-    bool follows;
-};
-
-// What is ahead: 2 for each 32 of K that a tile has left, and 1 if another tile follows, in the lower 24 bits, and 8 bits of its complement
-// in the upper. Words that are or-ed together tell which they were, nearly: ``may_be`` is true of those, and of a few others if they are several.
+// What is ahead: 2 for each 32 of K that a tile has left, and 1 if another tile follows.
 struct Ahead {
     uint word;
-    inline Ahead(int chunks, bool follows) { // fewer chunks than 2^23
-        uint count = 2 * chunks + follows;
-        word = count | ~count << 24;
-    }
-    inline bool of_tile() const { return word & 0xfffffe; }
-    inline bool any() const { return word & 0xffffff; }
-    inline void next() { word += (2u << 24) - 2; }
-    inline bool may_be(uint of) const { return !(word & ~of); }
+    inline Ahead(int chunks, bool follows) : word(2 * chunks + follows) {}
+    inline bool of_tile() const { return word > 1; }
+    inline bool any() const { return word; }
+    inline void next() { word -= 2; }
 };
 
-// Looks again at a row of A or a column of B, whose elements ``at`` returns by k: at those 32 of K that may be in ``seen``, words of Ahead where
-// small ones were noticed. ``add`` gets, by k, the residual of each small element of these that is to be made up for. Returns whether
-// the line must be computed again: by what is in it alone, however much was added.
-// NEXT, AFTER: from the first of four neighbours to the second, and from both to the others; FIRST: the first of each four, by bits.
-template <int NEXT, int AFTER, uint FIRST, class At, class Add>
-inline bool scan_line(const Span &of, uint seen, uint thread, At at, Add add) {
-    int lane = thread % 32, most = MOST(of.end - of.first);
-#pragma unroll 1
-    for (int j = 0; j < of.chunks; j += 32) {
-        uint maybe = __ballot_sync(0xffffffffu, Ahead(of.chunks - j - lane, of.follows).may_be(seen)); // or it lies behind the last
-#pragma unroll 1
-        for (; maybe; maybe &= maybe - 1) {
-            int k = of.first + 32 * (j + __ffs(maybe) - 1);
-            float x = k + lane < of.end ? at(k + lane) : 0.0f;
-            uint size = size_bits(x), largest = __reduce_max_sync(0xffffffffu, size);
-            uint small = __ballot_sync(0xffffffffu, is_small(size - 1, largest)), some = small;
-            uint low = small | __ballot_sync(0xffffffffu, size == 0);
-            low &= low >> NEXT, low &= low >> AFTER;
-            some |= some >> NEXT, some |= some >> AFTER;
-            if (!(low & some & FIRST)) continue;
-            if (largest < (uint)LEAST << 23) return true; // all of them are too small
-            int count = __popc(small);
-            if (count < FEW) continue;
-            if ((most -= count) < 0) return true;
-            ChunkScale s = scale_of(largest);
-            uint hi, lo;
-            x *= s.times;
-            split_two<0>(x, 0.0f, 1.0f, hi, lo); // a half's lo is 0
-            float residual = (x - from_half(hi & 0xffff) - from_half(lo & 0xffff)) * s.back;
-            small &= __ballot_sync(0xffffffffu, residual != 0.0f); // halves lose nothing but where they are smaller still
-#pragma unroll 1
-            for (; small; small &= small - 1) {
-                int one = __ffs(small) - 1;
-                add(k + one, __shfl_sync(0xffffffffu, residual, one));
-            }
-        }
-    }
-    return false;
-}
+// What is known of a row of A or a column of B: its largest |x|, or more, and what its small elements lose together, |x - hi - lo|, or more.
+// For that 2^-25 of the scale are counted, for each element that a thread has of 32 of K where it noticed small ones.
+struct Line {
+    float largest, lost;
+};
 
-// B's columns of a stage, where they lie; and the scale of each. Returns the warp's in which small elements were noticed, by bits.
-inline uint split_columns(uint tile, uint scales) {
+// as a byte: a power of two that is no less
+inline uint byte_of(float x) { return min((__float_as_uint(x) >> 23) + (x != 0.0f), 255u); }
+inline float of_byte(uint byte) { return __uint_as_float(byte << 23); }
+
+// what a product may lose of one line, or 0 where that loses nothing, whatever the other is
+inline float lost_by(const Line &one, const Line &other) { return one.lost > 0.0f ? one.lost * other.largest : 0.0f; }
+
+// what a sum must have at least, if so much may be lost of it
+inline float least_of(float lost) { return (0x1p24f / UNITS) * lost; }
+
+// B's columns of a stage, where they lie; and the scale of each. Returns the warp's in which small elements were noticed, by bits; of what the
+// thread has of its column, ``weight`` gets the scales with which it noticed them, added up, and ``most`` is the largest |x| so far.
+inline uint split_columns(uint tile, uint scales, float &weight, uint &most) {
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4, row = warp * LANES + lane % LANES, part = lane / LANES;
     int column = (int)lies_there(row);
     float v[EACH];
@@ -330,14 +293,16 @@ inline uint split_columns(uint tile, uint scales) {
         }
     }
 #pragma unroll
-    for (int i = 0; i < (B_TYPE == 1 ? 0 : EACH / 4); ++i) { // fp16 is not scaled
+    for (int i = 0; i < EACH / 4; ++i) {
         uint four = largest_of(v[4 * i], v[4 * i + 1], v[4 * i + 2], v[4 * i + 3]);
         largest = max(largest, four), smallest = min(smallest, four - 1);
     }
 #pragma unroll
-    for (int other = B_TYPE == 1 ? 32 : LANES; other < 32; other *= 2) largest = max(largest, __shfl_xor_sync(0xffffffffu, largest, other));
+    for (int other = B_TYPE == 1 ? 32 : LANES; other < 32; other *= 2) // fp16 is not scaled
+        largest = max(largest, __shfl_xor_sync(0xffffffffu, largest, other));
     ChunkScale s = scale_of(largest);
     bool small = B_TYPE != 1 && is_small(smallest, largest);
+    weight += small ? s.back : 0.0f, most = max(most, largest);
     if (part == 0 && B_TYPE != 1) shared_put(scales + 4 * column, s.back);
     __syncwarp(); // all have read what is overwritten now
     // word p of each 16 of K: piece p / 4 of two; hi, and 64 bytes further lo
@@ -371,10 +336,24 @@ inline uint split_columns(uint tile, uint scales) {
     return B_TYPE == 1 ? 0 : __reduce_or_sync(0xffffffffu, (uint)small << lane % LANES);
 }
 
+// What ``split_columns`` gave of a tile, for consumers to look at.
+inline void put_known(uint known, uint noticed, float weight, uint most) {
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
+#pragma unroll
+    for (int other = LANES; other < 32; other *= 2) {
+        weight += __shfl_xor_sync(0xffffffffu, weight, other);
+        most = max(most, __shfl_xor_sync(0xffffffffu, most, other));
+    }
+    uint bytes = byte_of(__uint_as_float(most)) | byte_of(weight * (EACH * 0x1p-25f)) << 8;
+    if (lane < LANES) shared_put_half(known + 16 + 2 * lies_there(warp * LANES + lane), bytes);
+    if (lane == 0) shared_put(known + 4 * warp, __uint_as_float(noticed));
+    __syncwarp(); // one lane arrives for all
+}
+
 struct RowsOfA { // of A, 32 of K: the thread's elements of its two rows, as they come
     float v[2][8];
     ChunkScale scale[2];
-    bool small; // whether four of a row are small or 0, and not all 0
+    bool small[2]; // whether four of a row are small or 0, and not all 0
 
     inline void fetch(uint tile) {
         int lane = threadIdx.x % 32, c = lane % 4, m = threadIdx.x / 32 * 16;
@@ -416,7 +395,6 @@ struct RowsOfA { // of A, 32 of K: the thread's elements of its two rows, as the
     }
 
     inline void weigh() {
-        small = false;
         if (A_UNSCALED) return; // its scale is 1
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
@@ -426,7 +404,7 @@ struct RowsOfA { // of A, 32 of K: the thread's elements of its two rows, as the
             largest = max(largest, __shfl_xor_sync(0xffffffffu, largest, 1));
             largest = max(largest, __shfl_xor_sync(0xffffffffu, largest, 2));
             scale[h] = scale_of(largest);
-            small |= is_small(min(one - 1, two - 1), largest);
+            small[h] = is_small(min(one - 1, two - 1), largest);
             if (A_TYPE) {
 #pragma unroll
                 for (int i = 0; i < 8; ++i) x[i] *= scale[h].times;
@@ -447,15 +425,14 @@ struct Fragments { // their terms
 #if B_IS_SPLIT
     uint low[2][4]; // hi, for B's lo
 #endif
-    float back[2];
-    uint small; // of RowsOfA: no bit or all
+    float back[2], weight[2]; // weight: the same where some are small, else 0
 
     inline void split(const RowsOfA &rows) {
-        small = rows.small ? ~0u : 0;
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
             const float(&v)[8] = rows.v[h];
             back[h] = A_UNSCALED ? 1.0f : rows.scale[h].back;
+            weight[h] = !A_UNSCALED && rows.small[h] ? back[h] : 0.0f;
 #pragma unroll
             for (int s = 0; s < 2; ++s) {
                 split_two<A_TYPE != 0>(v[4 * s], v[4 * s + 1], rows.scale[h].times, hi[s][h], lo[s][h]);
@@ -468,90 +445,127 @@ struct Fragments { // their terms
     }
 };
 
-// Residuals, x - hi - lo, of small elements as they count in a warp's 16 x BN of C: those of A times B's rows, and those of B times A's
-// columns. NaN for the elements of C that must be computed again.
-struct Residuals {
-    alignas(16) float sum[BN / 2]; // for each sum of the thread; in local memory, for registers belong to the loop over K
-    uint thread;
-    const ElementA *a; // of the warp's ``rows`` that are there, the first
-    const ElementB *b; // of the tile's ``cols`` that are there, the first
-    long long lda, ldb;
-    int rows, cols;
-    Span of;
+// What is known of the thread's two rows: their largest scales so far, and added up those with which it noticed small elements.
+struct Known {
+    float weight[2] = {};
+    uint scales = 0; // 16 bits of each are all of a power of two: one register, one instruction
 
-    inline ElementA of_a(int row, int k) const { return TRANS_A ? a[k * lda + row] : a[row * lda + k]; }
-    inline ElementB of_b(int k, int col) const { return TRANS_B ? b[col * ldb + k] : b[k * ldb + col]; }
-
-    // ``seen``: where small elements of the thread's two rows were
-    inline void add_of_rows(uint seen) {
-        constexpr int NEXT = TRANS_A && !B_IS_SPLIT ? 4 : 1, AFTER = TRANS_A || B_IS_SPLIT ? 8 : 2;
-        constexpr uint FIRST = B_IS_SPLIT ? 0x00550055 : TRANS_A ? 0x000f000f : 0x11111111;
-        uint rest = __reduce_or_sync(0xffffffffu, seen ? 1u << row_of(0, thread) | 1u << row_of(1, thread) : 0);
-        if (rows < 16) rest &= (1u << max(rows, 0)) - 1;
-#pragma unroll 1
-        for (; rest; rest &= rest - 1) {
-            int row = __ffs(rest) - 1;
-            bool mine = row_of(0, thread) == row || row_of(1, thread) == row;
-            float *own = sum + (row_of(1, thread) == row ? 2 : 0);
-            auto add = [&](int k, float by) {
-                float y[BN / 32]; // of B's row
-#pragma unroll
-                for (int g = 0; g < BN / 32; ++g) {
-                    int col = 32 * g + thread % 32;
-                    y[g] = col < cols ? by * element<B_TYPE>(of_b(k, col)) : 0.0f;
-                }
-#pragma unroll
-                for (int x = 0; x < BN / 4; ++x) { // the thread's column x % 2 of eight columns x / 2
-                    float more = __shfl_sync(0xffffffffu, y[x / 8], (column_of(x / 2, thread) + x % 2) % 32);
-                    own[4 * (x / 2) + x % 2] += mine ? more : 0.0f;
-                }
-            };
-            auto at = [&](int k) { return element<A_TYPE>(of_a(row, k)); };
-            if (scan_line<NEXT, AFTER, FIRST>(of, __reduce_or_sync(0xffffffffu, mine ? seen : 0), thread, at, add) && mine)
-#pragma unroll 1
-                for (int i = 0; i < BN / 2; i += 4) own[i] = own[i + 1] = __int_as_float(0x7fffffff);
-        }
+    inline void add(const Fragments &a) {
+        if (A_UNSCALED) return;
+        weight[0] += a.weight[0], weight[1] += a.weight[1];
+        scales = __vmaxu2(scales, __byte_perm(__float_as_uint(a.back[0]), __float_as_uint(a.back[1]), 0x7632));
     }
 
-    // ``noticed``: address of eight words: of each splitting warp, columns that have some, by bits; and of each, where
-    inline void add_of_columns(uint noticed) {
-#pragma unroll 1
-        for (int warp = 0; warp < 4; ++warp)
-#pragma unroll 1
-            for (uint rest = __float_as_uint(shared_one(noticed + 4 * warp)); rest; rest &= rest - 1) {
-                int column = (int)lies_there(warp * LANES + __ffs(rest) - 1);
-                // where the column is the thread's, its sums are at ``place`` and two further
-                int place = FOURS ? column / 16 * 8 + column / 2 % 2 * 4 + column % 2 : column / 8 * 4 + column % 2;
-                bool mine = (FOURS ? column / 4 : column / 2) % 4 == thread % 4;
-                auto add = [&](int k, float by) {
-#pragma unroll
-                    for (int h = 0; h < 2; ++h)
-                        if (mine && row_of(h, thread) < rows) sum[place + 2 * h] += element<A_TYPE>(of_a(row_of(h, thread), k)) * by;
-                };
-                auto at = [&](int k) { return element<B_TYPE>(of_b(k, column)); };
-                if (scan_line<1, 2, 0x11111111>(of, __float_as_uint(shared_one(noticed + 16 + 4 * warp)), thread, at, add) && mine)
-                    sum[place] = sum[place + 2] = __int_as_float(0x7fffffff);
-            }
+    // of the lanes that have the row together, each with 8 of its 32 elements
+    inline Line row(int h) const {
+        float most = __uint_as_float(h ? scales & 0xffff0000u : scales << 16), all = weight[h];
+        all += __shfl_xor_sync(0xffffffffu, all, 1);
+        all += __shfl_xor_sync(0xffffffffu, all, 2);
+        return Line{A_UNSCALED ? 65504.0f : most * 0x1p15f, all * (8 * 0x1p-25f)};
     }
 };
 
-#if B_IS_SPLIT
-inline
-#else
-__noinline__ // as so much text before a tile's stores makes the loop 1 to 2 % slower; with B split beforehand a call does
-#endif
-void add_residuals(Residuals &residuals, uint seen, uint in_columns) {
-#pragma unroll
-    for (int i = 0; i < BN / 2; ++i) residuals.sum[i] = 0.0f;
-    residuals.add_of_rows(seen);
-    if (in_columns) residuals.add_of_columns(in_columns);
+// an element into shared memory as fp32, or 0: there after ``copies_wait``
+template <int TYPE> inline void copy_widened(uint to, const float *from, bool there) { copy_async_if<4>(to, from, there); }
+template <int TYPE> inline void copy_widened(uint to, const unsigned short *from, bool there) {
+    shared_put(to, there ? widened<TYPE>(*from) : 0.0f);
 }
 
+// A row of A times a column of B in plain fp32, by a warp, each lane a chain of 32 of K at a time; what ``again`` gives, to the last bit.
+// ``at``: SPARE_BYTES of shared memory, where all of both is on its way before any of it is waited for.
+#if B_IS_SPLIT || SLICES > 1
+inline
+#else
+__noinline__ // or the loop over K gets other registers; a call would do as much where B is split beforehand
+#endif
+float chains(const ElementA *x, long long on_a, const ElementB *y, long long on_b, int K, uint at) {
+    constexpr int APART = CHAIN + 1, ROOM = SPARE_BYTES / (8 * APART), MOST = ROOM < 32 ? ROOM : 32; // chains at a time; they meet in no bank
+    int lane = threadIdx.x % 32;
+    uint As = at, Bs = at + 4 * APART * MOST;
+    float total = 0.0f;
+    bulk_wait(); // of a tile before, the copy engine may still read what is overwritten here
+#pragma unroll 1
+    for (int k0 = 0; k0 < K; k0 += MOST * CHAIN) {
+        int count = min((K - k0 + CHAIN - 1) / CHAIN, MOST), left = K - k0 - lane;
+        const ElementA *one = x + (k0 + lane) * on_a;
+        const ElementB *two = y + (k0 + lane) * on_b;
+        __syncwarp(); // nobody reads what was there before
+#pragma unroll 4
+        for (int i = 0; i < count; ++i, one += CHAIN * on_a, two += CHAIN * on_b) {
+            bool there = CHAIN * i < left;
+            copy_widened<A_TYPE>(As + 4 * (APART * i + lane), there ? one : x, there);
+            copy_widened<B_TYPE>(Bs + 4 * (APART * i + lane), there ? two : y, there);
+        }
+        copies_wait();
+        __syncwarp();
+        int depth = lane < count ? min(CHAIN, K - k0 - CHAIN * lane) : 0;
+        float acc = 0.0f;
+#pragma unroll 8
+        for (int j = 0; j < CHAIN; ++j)
+            if (j < depth) acc = fmaf(shared_one(As + 4 * (APART * lane + j)), shared_one(Bs + 4 * (APART * lane + j)), acc);
+#pragma unroll 4
+        for (int i = 0; i < count; ++i) total += __shfl_sync(0xffffffffu, acc, i);
+    }
+    return total;
+}
+
+#if !B_IS_SPLIT
+// A warp's 16 x BN of C in doubt, in local memory, for registers belong to the loop over K.
+struct Doubts {
+    alignas(16) float sum[BN / 2];
+    Line rows[2];
+    uint known, spare; // addresses: what the ring has of the columns, and the warp's memory
+    const ElementA *a; // the first of the warp's rows and of the tile's columns
+    const ElementB *b;
+    long long down_a, on_a, down_b, on_b;
+    int K;
+    ulong *count;
+};
+
+// Looks for sums in which may be seen what rows or columns lose. A few are computed again at once; many become NaN, and those of a slice of K,
+// for what is stored is the sum of all slices.
+__noinline__ void refuse(Doubts &in) {
+    uint thread = threadIdx.x, refused[2] = {}, pieces = 0; // refused: of the row h bit x, of the thread's column x % 2 of eight columns x / 2
+    const Line rows[2] = {in.rows[0], in.rows[1]};
+    bool may_be_0[2]; // the sums of a row that has lost all; a row of zeros has the least scale, and nothing to lose
+#pragma unroll
+    for (int h = 0; h < 2; ++h) may_be_0[h] = rows[h].lost > 0.0f || rows[h].largest > LEAST_LARGEST;
+#pragma unroll 4
+    for (int x = 0; x < BN / 4; ++x) {
+        int col = column_of(x / 2, thread) + x % 2;
+        uint its = shared_half(in.known + 16 + 2 * col);
+        Line column{of_byte(its & 0xff), of_byte(its >> 8)};
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            float sum = in.sum[4 * (x / 2) + 2 * h + x % 2], least = least_of(lost_by(rows[h], column) + lost_by(column, rows[h]));
+            bool lost = (fabsf(sum) < least) & (may_be_0[h] | (sum != 0.0f));
+            refused[h] |= (uint)lost << x, pieces |= (uint)lost << col / GRANULE;
+        }
+    }
+    uint found = __reduce_add_sync(0xffffffffu, __popc(refused[0]) + __popc(refused[1]));
+    if (!found) return;
+    bool few = SLICES == 1 && found <= (BN / GRANULE) * ONE_BY_ONE(in.K);
+    pieces = __popc(__reduce_or_sync(0xffffffffu, pieces));
+    if (few && thread % 32 == 0) atomicAdd(in.count, (ulong)pieces);
+#pragma unroll 1
+    for (int h = 0; h < 2; ++h)
+#pragma unroll 1
+        for (uint owners = __ballot_sync(0xffffffffu, refused[h] != 0); owners; owners &= owners - 1) {
+            uint owner = __ffs(owners) - 1;
+#pragma unroll 1
+            for (uint rest = __shfl_sync(0xffffffffu, refused[h], owner); rest; rest &= rest - 1) {
+                int x = __ffs(rest) - 1;
+                float again = __int_as_float(0x7fffffff);
+                if (few) again = chains(in.a + row_of(h, owner) * in.down_a, in.on_a, in.b + (column_of(x / 2, owner) + x % 2) * in.down_b, in.on_b, in.K, in.spare);
+                if (thread % 32 == owner) in.sum[4 * (x / 2) + 2 * h + x % 2] = again;
+            }
+        }
+}
+#endif
+
 #if B_IS_SPLIT
-// 32 of K: what ``a`` has of A, times the stage's B; meanwhile ``next`` gets the next stage's, if there is one. ``most``: the largest scales
-// of the thread's two rows so far; ``seen``: the words of ``ahead`` where they had fours of small elements.
-inline void step(float (&sum)[BN / 2], const Fragments &a, Fragments &next, float (&most)[2], uint &seen, Ahead &ahead, Ring &at) {
-    uint mark = ahead.word;
+// 32 of K: what ``a`` has of A, times the stage's B; meanwhile ``next`` gets the next stage's, if there is one.
+inline void step(float (&sum)[BN / 2], const Fragments &a, Fragments &next, Known &known, Ahead &ahead, Ring &at) {
     ahead.next();
     ulong b = tile_at(at.tile() + A_BYTES); // 16 of K further: 32 bytes, 2 in a descriptor; lo: 64 bytes
     uint empty = at.empty();
@@ -579,14 +593,19 @@ inline void step(float (&sum)[BN / 2], const Fragments &a, Fragments &next, floa
     if (threadIdx.x % 32 == 0) barrier_arrive(empty);
 #pragma unroll
     for (int i = 0; i < BN / 2; ++i) sum[i] = fmaf(partial[i], a.back[i / 2 % 2], sum[i]);
-    most[0] = fmaxf(most[0], a.back[0]), most[1] = fmaxf(most[1], a.back[1]);
-    seen |= a.small & mark;
+    known.add(a);
 }
 
-// Sums as B's columns scale them. Those become NaN in which something may be seen that a column's two terms cannot carry: an element
-// is off by 2^-36 at most there, where a largest one has 2^15, so a sum of K products by K * 2^-21 * ``most``, less than the last of
-// fp32's 24 bits of 8 * K * ``most`` and more.
-inline void scale_columns(float (&sum)[BN / 2], const float (&most)[2], const Row *columns, int cols, int K) {
+// Sums as B's columns scale them. Those become NaN in which something may be seen that two terms cannot carry. Of a column an element is off by
+// 2^-36 at most, where a largest one has 2^15; of a row half as much again is lost as ``Line`` has, by its third term.
+inline void scale_columns(float (&sum)[BN / 2], const Known &of_rows, const Row *columns, int cols, int K) {
+    float least[2], if_lost[2]; // what sums must have, also of a column that has lost something
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+        Line row = of_rows.row(h);
+        least[h] = least_of(1.5f * row.lost * 0x1p15f);
+        if_lost[h] = least[h] + least_of((float)K * 0x1p-36f * row.largest);
+    }
     // A lane fetches each 32nd column for all of its warp: fetched where they are used, they would be waited for one after the other.
     int known[BN / 32]; // 2 * exponent, and whether the column has lost something
 #pragma unroll
@@ -603,20 +622,18 @@ inline void scale_columns(float (&sum)[BN / 2], const float (&most)[2], const Ro
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
             float &x = sum[4 * (i / 2) + 2 * h + i % 2];
-            bool lost = its & 1 && fabsf(x) < 8.0f * (float)K * most[h];
-            x = lost ? __int_as_float(0x7fffffff) : x * first * second;
+            x = fabsf(x) < (its & 1 ? if_lost[h] : least[h]) ? __int_as_float(0x7fffffff) : x * first * second;
         }
     }
 }
 #else
 // 32 of K: what ``a`` has of A, times the stage's B; then ``a`` gets the next stage's, if there is one. While the matrix units work
 // for this warpgroup, others have the schedulers; then two streams of instructions, promoting and splitting, fill each other's gaps.
-// ``seen``: the words of ``ahead`` where the thread's two rows had fours of small elements.
-inline void step(float (&sum)[BN / 2], Fragments &a, uint &seen, Ahead &ahead, Ring &at) {
+inline void step(float (&sum)[BN / 2], Fragments &a, Known &known, Ahead &ahead, Ring &at) {
     ulong b = tile_at(at.tile() + A_BYTES); // 16 of K further: 32 bytes, 2 in a descriptor; lo: 64 bytes
     uint empty = at.empty(), scales = at.scales();
     float partial[BN / 2], times[2] = {a.back[0], a.back[1]};
-    seen |= a.small & ahead.word;
+    known.add(a);
     ahead.next();
     barrier_wait(at.ready(), at.phase);
     pin(partial);
@@ -757,12 +774,6 @@ struct Out { // a warp's 16 x BN of C
     }
 };
 
-// an element into shared memory as fp32, or 0: there after ``copies_wait``
-template <int TYPE> inline void copy_widened(uint to, const float *from, bool there) { copy_async_if<4>(to, from, there); }
-template <int TYPE> inline void copy_widened(uint to, const unsigned short *from, bool there) {
-    shared_put(to, there ? widened<TYPE>(*from) : 0.0f);
-}
-
 // Element ``i`` of 16 of a thread (four for each column_of(i / 4), as ``Out::store`` has them), of GRANULE columns from ``first`` on: stores it.
 inline void store_again(const Out &out, int first, int i, float sum) {
     int row = row_of(i / 2 % 2), col = first + column_of(i / 4) + i % 2;
@@ -772,7 +783,7 @@ inline void store_again(const Out &out, int first, int i, float sum) {
 
 // What ``again`` computes, where few elements are wanted: one after the other, each lane a chain; the same bits.
 inline void one_by_one(const ElementA *a, long long down_a, long long on_a, const ElementB *b, long long down_b, long long on_b, int K,
-                       const Out &out, int first, uint wanted) {
+                       const Out &out, int first, uint wanted, uint at) {
     int lane = threadIdx.x % 32;
 #pragma unroll 1
     for (uint owners = __ballot_sync(0xffffffffu, wanted != 0); owners; owners &= owners - 1) {
@@ -780,20 +791,7 @@ inline void one_by_one(const ElementA *a, long long down_a, long long on_a, cons
 #pragma unroll 1
         for (uint rest = __reduce_or_sync(0xffffffffu, lane == owner ? wanted : 0); rest; rest &= rest - 1) {
             int i = __ffs(rest) - 1;
-            const ElementA *x = a + row_of(i / 2 % 2, owner) * down_a;
-            const ElementB *y = b + (column_of(i / 4, owner) + i % 2) * down_b;
-            float total = 0.0f;
-#pragma unroll 1
-            for (int k0 = 0; k0 < K; k0 += 32 * CHAIN) {
-                int k = k0 + lane * CHAIN;
-                float acc = 0.0f;
-#pragma unroll 16
-                for (int j = 0; j < CHAIN; ++j, ++k)
-                    if (k < K) acc = fmaf(element<A_TYPE>(x[k * on_a]), element<B_TYPE>(y[k * on_b]), acc);
-                int chains = min((K - k0 + CHAIN - 1) / CHAIN, 32);
-#pragma unroll 4
-                for (int one = 0; one < chains; ++one) total += __shfl_sync(0xffffffffu, acc, one);
-            }
+            float total = chains(a + row_of(i / 2 % 2, owner) * down_a, on_a, b + (column_of(i / 4, owner) + i % 2) * down_b, on_b, K, at);
             if (lane == owner) store_again(out, first, i, total);
         }
     }
@@ -803,7 +801,7 @@ inline void one_by_one(const ElementA *a, long long down_a, long long on_a, cons
 // row and column; ``at``: SPARE_BYTES of shared memory.
 inline void again(const ElementA *a, long long down_a, long long on_a, const ElementB *b, long long down_b, long long on_b, int K, const Out &out,
                   int first, uint wanted, uint at) {
-    if (__reduce_add_sync(0xffffffffu, __popc(wanted)) <= ONE_BY_ONE) return one_by_one(a, down_a, on_a, b, down_b, on_b, K, out, first, wanted);
+    if (__reduce_add_sync(0xffffffffu, __popc(wanted)) <= ONE_BY_ONE(K)) return one_by_one(a, down_a, on_a, b, down_b, on_b, K, out, first, wanted, at);
     int lane = threadIdx.x % 32, cols = out.cols - first;
     uint As = at, Bs = at + 4 * DEPTH * PITCH_A;
     float acc[GRANULE / 2] = {}, sum[GRANULE / 2] = {};
@@ -1007,22 +1005,19 @@ inflight(ulong *count, const __grid_constant__ Group group) {
             fewer_registers<SPLITTER_REGISTERS>();
             for (int tile = worker; tile < tiles; tile += workers) {
                 FIND_PRODUCT(tile)
-                uint noticed = 0, seen = 0;
+                uint noticed = 0, most = 0;
+                float weight = 0.0f;
 #pragma unroll 1
                 for (Ahead ahead(chunks, tile + workers < tiles); ahead.of_tile();) {
                     barrier_wait(at.full(), at.phase);
-                    uint columns = split_columns(at.tile() + A_BYTES, at.scales());
-                    noticed |= columns, seen |= columns ? ahead.word : 0;
+                    noticed |= split_columns(at.tile() + A_BYTES, at.scales(), weight, most);
                     ahead.next();
                     proxy_fence(); // the matrix units read what was written here
                     __syncwarp();
                     uint ready = at.ready();
                     at.advance();
-                    if (threadIdx.x % 32 == 0) {
-                        uint to = at.noticed() + threadIdx.x / 32 % 4 * 4;
-                        if (!ahead.of_tile()) shared_put(to, __uint_as_float(noticed)), shared_put(to + 16, __uint_as_float(seen));
-                        barrier_arrive(ready);
-                    }
+                    if (!ahead.of_tile()) put_known(at.known(), noticed, weight, most);
+                    if (threadIdx.x % 32 == 0) barrier_arrive(ready);
                 }
             }
         }
@@ -1049,46 +1044,45 @@ inflight(ulong *count, const __grid_constant__ Group group) {
 #pragma unroll
         for (int i = 0; i < BN / 2; ++i) sum[i] = 0.0f;
         Ahead ahead(chunks, tile + workers < tiles);
-        uint seen = 0;
+        Known known;
 #if B_IS_SPLIT
-        float most[2] = {};
         Fragments next;
 #pragma unroll 1
         while (ahead.of_tile()) {
-            step(sum, a, next, most, seen, ahead, at);
-            if (ahead.of_tile()) step(sum, next, a, most, seen, ahead, at);
+            step(sum, a, next, known, ahead, at);
+            if (ahead.of_tile()) step(sum, next, a, known, ahead, at);
         }
         if (chunks % 2) a = next;
 #else
 #pragma unroll 1
-        while (ahead.of_tile()) step(sum, a, seen, ahead, at);
+        while (ahead.of_tile()) step(sum, a, known, ahead, at);
 #endif
 
         PRODUCT
         WALK
         Place of = walk.place(tile);
 #if B_IS_SPLIT
-        if (chunks) scale_columns(sum, most, info_b + of.matrix * apart_b + of.n, N - of.n, 32 * chunks);
+        if (chunks) scale_columns(sum, known, info_b + of.matrix * apart_b + of.n, N - of.n, 32 * chunks);
 #endif
         int top = of.m + 64 * warpgroup + threadIdx.x / 32 % 4 * 16;
-        bool in_rows = !A_UNSCALED && __any_sync(0xffffffffu, seen != 0);
-        uint in_columns = 0;
-#if !B_IS_SPLIT && B_TYPE != 1
+#if !B_IS_SPLIT
         if (chunks) {
-            float4 words = shared_four(at.noticed());
-            uint any = __float_as_uint(words.x) | __float_as_uint(words.y) | __float_as_uint(words.z) | __float_as_uint(words.w);
-            in_columns = any ? at.noticed() : 0;
+            float4 words = shared_four(at.known());
+            uint some = __float_as_uint(words.x) | __float_as_uint(words.y) | __float_as_uint(words.z) | __float_as_uint(words.w);
+            if (some || (!A_UNSCALED && __any_sync(0xffffffffu, known.weight[0] + known.weight[1] > 0.0f))) {
+                Doubts doubts;
+                doubts.rows[0] = known.row(0), doubts.rows[1] = known.row(1), doubts.known = at.known(), doubts.spare = at.spare(threadIdx.x / 32);
+                doubts.count = count, doubts.K = K_OF(of.matrix);
+                doubts.a = A + of.matrix * stride_a + (TRANS_A ? top : top * lda), doubts.b = B + of.matrix * stride_b + (TRANS_B ? of.n * ldb : of.n);
+                doubts.down_a = TRANS_A ? 1 : lda, doubts.on_a = TRANS_A ? lda : 1, doubts.down_b = TRANS_B ? ldb : 1, doubts.on_b = TRANS_B ? 1 : ldb;
+#pragma unroll
+                for (int i = 0; i < BN / 2; ++i) doubts.sum[i] = sum[i];
+                refuse(doubts);
+#pragma unroll
+                for (int i = 0; i < BN / 2; ++i) sum[i] = doubts.sum[i];
+            }
         }
 #endif
-        if (in_rows || in_columns) {
-            Residuals residuals;
-            residuals.thread = threadIdx.x, residuals.lda = lda, residuals.ldb = ldb, residuals.rows = M - top, residuals.cols = N - of.n;
-            residuals.a = A + of.matrix * stride_a + (TRANS_A ? top : top * lda), residuals.b = B + of.matrix * stride_b + (TRANS_B ? of.n * ldb : of.n);
-            residuals.of = Span{32 * begin, min(32 * (begin + chunks), K_OF(of.matrix)), chunks, tile + workers < tiles};
-            add_residuals(residuals, seen, in_columns);
-#pragma unroll
-            for (int i = 0; i < BN / 2; ++i) sum[i] += residuals.sum[i];
-        }
         float *c = C + of.matrix * stride_c + (long long)top * ldc + of.n;
         ulong low = (ulong)c | 4u * ldc; // of addresses of rows
         Out out{c, ldc, M - top, N - of.n, alpha, beta, low % 16 == 0 ? 4 : low % 8 == 0 ? 2 : 1, ADDED(of.matrix, top, of.n)};

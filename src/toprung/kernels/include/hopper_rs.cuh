@@ -57,6 +57,8 @@ inline void shared_put(uint at, float4 v) {
     asm volatile("st.shared.v4.f32 [%0], {%1,%2,%3,%4};" ::"r"(at), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w) : "memory");
 }
 
+inline void shared_put_half(uint at, uint v) { asm volatile("st.shared.u16 [%0], %1;" ::"r"(at), "h"((unsigned short)v) : "memory"); }
+
 inline void shared_put(uint at, float v) { asm volatile("st.shared.f32 [%0], %1;" ::"r"(at), "f"(v) : "memory"); }
 
 // bytes, a multiple of 16, from shared to global memory, both aligned to 16 bytes; the copy engine reads them later
