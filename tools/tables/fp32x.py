@@ -1,10 +1,11 @@
-"""Gains and costs of fp32 out of matrix units: tables of ``fp32x``, ``fp32x_study``, ``inflight_study`` and ``split_k``."""
+"""Gains and costs of fp32 out of matrix units: of ``fp32x``, ``fp32x_study``, ``inflight_study``, ``split_k`` and ``odd_shapes``."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from toprung.errors import BadRecord, UnknownName
@@ -15,7 +16,7 @@ from toprung.report.text import gflops_text, size_of
 
 
 def block(words: Sequence[str], root: Path) -> str:
-    """``grade``, ``frobenius`` or ``lost``, ``accuracy``, ``sustained``, ``burst``, ``matmul`` or ``slices``; a record."""
+    """``grade``, ``frobenius`` or ``lost``, ``accuracy``, ``sustained``, ``burst``, ``matmul``, ``slices`` or ``odd``; a record."""
     makers: dict[str, Callable[[Mapping[str, Any]], list[str]]] = {
         "grade": functools.partial(_study, "grade", 1.0),
         "frobenius": functools.partial(_study, "frobenius", 0.0),
@@ -24,6 +25,7 @@ def block(words: Sequence[str], root: Path) -> str:
         "sustained": functools.partial(_sustained, "fp32x", "cublas", "cuBLAS fp32"),
         "burst": functools.partial(_sustained, "fp32x", "cublas", "cuBLAS fp32"),
         "slices": _slices,
+        "odd": _odd,
         "matmul": functools.partial(_sustained, "toprung", "torch", "torch fp32"),
     }
     what, path = words[0], words[-1]
@@ -66,6 +68,17 @@ def _lost(record: Mapping[str, Any]) -> list[str]:
     others = ", ".join(dict.fromkeys(s["distribution"] for s in found if s["distribution"] not in lost))
     below = f"None of {others} is over twice fp32's largest."
     return [*lines, "", f"Largest grade ratio, and elements of {found[0]['elements']:,}. {below}  "]
+
+
+def _odd(record: Mapping[str, Any]) -> list[str]:
+    """A row a product: what toprung takes by itself, in microseconds of the device, and cuBLAS in fp32 beside it."""
+    lines = ["| product | `matmul`, µs | cuBLAS fp32 | times as fast | error over cuBLAS's | kernel |", "|---|---:|---:|---:|---:|---|"]
+    for row in record["odd_shapes"]:
+        batch, m, n, k, layout, *_ = row["shape"]
+        ours, theirs = (1e6 * median(row["seconds"][name]) for name in ("default", "cublas"))
+        size, error = f"{batch}×" * (batch > 1) + f"{m}×{n}×{k} {layout}", row["error"]["default"] / row["error"]["cublas"]
+        lines.append(f"| {size} | **{ours:.1f}** | {theirs:.1f} | {theirs / ours:.2f} | {error:.2f} | `{row['selected']}` |")
+    return lines
 
 
 def _accuracy(record: Mapping[str, Any]) -> list[str]:
