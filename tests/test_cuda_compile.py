@@ -99,8 +99,8 @@ def test_nothing_spills_on_ampere(entry: RungCompetitor) -> None:
     assert "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads" in log.replace("  ", " ")
 
 
-OWN_BYTES = {"hopper/r10": 320}
-"""Bytes of a thread's own memory that a rung is written with: what few tiles add to sums."""
+OWN_BYTES = dict.fromkeys((6, 7, 9), 336) | {8: 208, 10: 368}
+"""Bytes of a thread's own memory that rungs of the hopper ladder are written with: sums of which some are computed again."""
 
 
 @pytest.mark.parametrize("entry", variants("sm_90"))
@@ -108,11 +108,11 @@ def test_rung_keeps_its_promises(entry: RungCompetitor) -> None:
     name = str(entry)
     tile = entry.rung.tile_for(nvrtc.device_of("sm_90"), entry.options)
     code = inspect_source(kernel_source(entry.rung, tile, entry.options), "sm_90")
-    own = OWN_BYTES.get(name, 0)
+    own = OWN_BYTES.get(entry.rung.number, 0) if entry.rung.ladder == "hopper" else 0
     assert (code.spill_stores, code.spill_loads, code.stack_bytes) == (0, 0, own)
     assert not any(kind.startswith(("LDL", "STL")) for kind in (code.loop.counts if own else code.counts))
     assert 0 < code.registers <= 255
-    fixed = 2 * 8704 if entry.rung.precision == "fp32x" else 0  # what two consumers need for what is refused
+    fixed = 2 * 8720 if entry.rung.precision == "fp32x" else 0  # what two consumers need for what is refused
     assert code.shared_bytes <= min(entry.rung.local_bytes(tile) + fixed, 227 * 1024)
     for kind in PROMISES.get(name, ()):
         assert number(code.counts, kind) > 0, kind

@@ -215,6 +215,23 @@ def test_lost_elements_that_meet_large_ones_alone_are_computed_again(folder: Any
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("turned", ["NN", "TT"])
+def test_few_lost_elements_are_computed_again_as_many_are(folder: Any, turned: str) -> None:
+    """One row's sums go one after the other, those of three rows, 96 of 64×32, all together: the same bits."""
+    found = []
+    for rows in ((9,), (9, 10, 40)):
+        one = Operands.of(70, 50, 600, turned=turned)
+        one.a[0, rows, 1:] *= np.float32(1e-9)
+        one.a[0, :, 500:] = 0
+        one.b[0, :98] = 0
+        plan = Fp32xLaunches(folder, one.call(), SMALL, slices=1)
+        before = counted(plan)
+        found.append(one.run(plan, 0.5, 2.0))
+        assert close(found[-1], one.reference(0.5, 2.0)) and counted(plan) == before + 2
+    assert np.array_equal(*(result[0, 9] for result in found))
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("slices", [1, 3])
 def test_what_may_overflow_is_computed_again(folder: Any, slices: int) -> None:
     """Half of the elements pass float32's range on the way, or not, by the order of their terms; the others are right."""
@@ -239,6 +256,10 @@ def test_two_consumers_and_wide_tiles(folder: Any) -> None:
 
 
 lost_alone = test_lost_elements_that_meet_large_ones_alone_are_computed_again
+
+
+def few_lost(folder: Any) -> None:
+    test_few_lost_elements_are_computed_again_as_many_are(folder, "TT")
 
 
 def right(folder: Any) -> None:
@@ -268,6 +289,10 @@ def odd(folder: Any) -> None:
         ("split.cu", "losses = both(losses, mail.losses[r][lane])", "losses = losses", long),
         ("fp32x.cu", "lost |= (ulong)is_lost", "(ulong)is_lost", test_the_guard_in_slices),
         ("fp32x.cu", "fabsf(sum) < (8.0f / UNITS)", "fabsf(sum) < 0.0f", lambda folder: lost_alone(folder, 1e-12)),
+        ("fp32x.cu", "row_of(i, of) * in.down_a", "row_of(0, of) * in.down_a", lambda folder: lost_alone(folder, 1e-12)),
+        ("fp32x.cu", "column_of(i, of) * in.down_b", "column_of(0, of) * in.down_b", lambda folder: lost_alone(folder, 1e-12)),
+        ("fp32x.cu", "in.alpha * total", "total", few_lost),
+        ("fp32x.cu", "CHAIN * j + lane;", "CHAIN * j;", few_lost),
         ("reduce.cu", "s < slices; ++s", "s < slices - 1; ++s", right),
         ("fp32x.cu", "(i % 2 ? Bs : As)[consumer] + 16 * warp", "(i % 2 ? Bs : As)[consumer]", odd),
         ("fp32x.cu", "x / 4 * 8 + 2 * (lane % 4)", "2 * (lane % 4)", odd),

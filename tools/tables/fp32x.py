@@ -1,4 +1,4 @@
-"""Gains and costs of fp32 out of matrix units: of ``fp32x``, ``fp32x_study``, ``inflight_study``, ``split_k`` and ``odd_shapes``."""
+"""Gains and costs of fp32 out of matrix units: ``fp32x``, ``fp32x_study``, ``inflight_study``, ``split_k`` and ``odd_shapes``."""
 
 from __future__ import annotations
 
@@ -72,7 +72,10 @@ def _lost(record: Mapping[str, Any]) -> list[str]:
 
 def _odd(record: Mapping[str, Any]) -> list[str]:
     """A row a product: what toprung takes by itself, in microseconds of the device, and cuBLAS in fp32 beside it."""
-    lines = ["| product | `matmul`, µs | cuBLAS fp32 | times as fast | error over cuBLAS's | kernel |", "|---|---:|---:|---:|---:|---|"]
+    lines = [
+        "| product | `matmul`, µs | cuBLAS fp32 | times as fast | error over cuBLAS's | kernel |",
+        "|---|---:|---:|---:|---:|---|",
+    ]
     for row in record["odd_shapes"]:
         batch, m, n, k, layout, *_ = row["shape"]
         ours, theirs = (1e6 * median(row["seconds"][name]) for name in ("default", "cublas"))

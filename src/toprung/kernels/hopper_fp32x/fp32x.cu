@@ -327,7 +327,7 @@ fp32x(const float *A, const float *B, float *C, float alpha, float beta ADDED_PA
                 if (!far) sum[i] = alpha * (sum[i] * power_of_two(a) * power_of_two(b));
                 else sum[i] = alpha * (float)((double)sum[i] * __hiloint2double((a + b + 1023) << 20, 0)); // rounded once
             }
-            if (__any_sync(0xffffffffu, lost != 0)) {
+            if (doubt && __any_sync(0xffffffffu, lost != 0)) {
                 Again again;
                 again.lost = lost, again.K = of_k.depth, again.alpha = alpha, again.as = As[consumer][4 * warp], again.bs = Bs[consumer][4 * warp];
                 again.a = A + product * stride_a + (across_a ? top + of_k.first * lda : top * lda + of_k.first);

@@ -9,6 +9,7 @@
 // and added to fp32 registers, while the unit works on the cross terms, which are so small that they may stay.
 
 #include "../../../kernels/include/hopper.cuh"
+#include "../../../kernels/include/halves.cuh"
 #include "../../../kernels/include/epilogue.cuh"
 #include "../../../kernels/hopper_fp32x/terms.cuh"
 #undef BM // the shared text counts consumers, and has a TN of its own

@@ -11,6 +11,7 @@
 // data is decided where sums leave the registers, on the device: nobody asks the host, and no further launch stands by.
 
 #include "../../../kernels/include/hopper.cuh"
+#include "../../../kernels/include/halves.cuh"
 #include "../../../kernels/include/epilogue.cuh"
 #include "../../../kernels/hopper_fp32x/terms.cuh"
 #undef BM // the shared text counts consumers, and has a TN of its own

@@ -9,6 +9,7 @@
 // cannot spread over the device; the library weighs both for every problem.
 
 #include "../../../kernels/include/hopper.cuh"
+#include "../../../kernels/include/halves.cuh"
 #include "../../../kernels/include/epilogue.cuh"
 #include "../../../kernels/hopper_fp32x/terms.cuh"
 #undef BM // the shared text counts consumers, and has a TN of its own

@@ -10,6 +10,7 @@
 // their order, by a launch of its own in which the whole device takes part, so no block waits for others or counts them.
 
 #include "../../../kernels/include/hopper.cuh"
+#include "../../../kernels/include/halves.cuh"
 #include "../../../kernels/include/epilogue.cuh"
 #include "../../../kernels/hopper_fp32x/terms.cuh"
 #undef BM // the shared text counts consumers, and has a TN of its own

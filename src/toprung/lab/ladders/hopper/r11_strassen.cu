@@ -11,6 +11,7 @@
 // Idea: where power is the limit, the only faster product is one with fewer operations: seven of half the size in place of eight.
 
 #include "../../../kernels/include/hopper.cuh"
+#include "../../../kernels/include/halves.cuh"
 #include "../../../kernels/include/epilogue.cuh"
 #include "../../../kernels/hopper_fp32x/terms.cuh"
 #undef BM // the shared text counts consumers, and has a TN of its own
