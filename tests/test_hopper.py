@@ -216,7 +216,8 @@ def check_product(variant: Variant) -> None:
     require(not nvrtc.missing(), f"CUDA: {nvrtc.missing()}")
     source = product_source(variant)
     code = inspect_source(source, "sm_90")
-    assert code.spills == 0
+    assert code.spills == 2 * variant.BN + 80, "beyond what one_by_one has of a thread's sums"
+    assert not any(kind.startswith(("LDL", "STL")) for kind in code.loop.counts)
     assert code.counts["HGMMA"] == 6
     assert code.shared_bytes <= SHARED_BYTES
     assert "serialized" not in compile_cubin(source, "sm_90").log
