@@ -58,15 +58,15 @@ def _study(error: str, least: float, record: Mapping[str, Any]) -> list[str]:
 
 
 def _lost(record: Mapping[str, Any]) -> list[str]:
-    """A row an input and K, of inputs with elements over twice fp32's largest grade: both largest ones, and how many are over."""
+    """A row an input and K with elements over twice fp32's largest grade: both largest ones, and how many are over."""
     found = record["study"]
     lost = {s["distribution"] for s in found if s["over_twice"]}
     lines = ["| input | K | in flight | fp32 | over twice that | over K + 2 |", "|---|---:|---:|---:|---:|---:|"]
-    for s in sorted((s for s in found if s["distribution"] in lost), key=lambda s: str(s["distribution"])):
+    for s in sorted((s for s in found if s["over_twice"]), key=lambda s: str(s["distribution"])):
         grades = (f"{s[key]:.{0 if s[key] >= 10 else 1}f}" for key in ("grade", "plain_grade"))
         lines.append(f"| {s['distribution']} | {s['K']} | {' | '.join(grades)} | {s['over_twice']} | {s['over_limit']} |")
     others = ", ".join(dict.fromkeys(s["distribution"] for s in found if s["distribution"] not in lost))
-    below = f"None of {others} is over twice fp32's largest."
+    below = f"At other K, and of {others}, none is over twice fp32's largest."
     return [*lines, "", f"Largest grade ratio, and elements of {found[0]['elements']:,}. {below}  "]
 
 
