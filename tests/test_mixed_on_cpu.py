@@ -164,7 +164,6 @@ PLANTS = (
     ("s * (4 / A_SIZE)", "s"), ("< count ? SIZE * wide : 0", "< count ? 4 * wide : 0"),
     ("there ? widened<TYPE>(*from) : 0.0f", "there ? widened<TYPE>(*from & 0xff80) : 0.0f"),
     ("wgmma_rs<BN>(partial, a.hi[0], b + 4, !A_TYPE);", ""), ("HALF * 4 * (row % 2)", "0"),
-    ("element(unsigned short x) { return widened<TYPE>(x)", "element(unsigned short x) { return widened<1>(x)"),
 )  # fmt: skip
 
 

@@ -225,10 +225,6 @@ template <int TYPE> inline float widened(uint half) { return TYPE == 1 ? from_ha
 template <int TYPE> inline float low_of(uint word) { return TYPE == 1 ? from_half(word & 0xffff) : __uint_as_float(word << 16); }
 template <int TYPE> inline float high_of(uint word) { return TYPE == 1 ? from_half(word >> 16) : __uint_as_float(word & 0xffff0000); }
 
-// an element of an operand as fp32
-template <int TYPE> inline float element(float x) { return x; }
-template <int TYPE> inline float element(unsigned short x) { return widened<TYPE>(x); }
-
 // the terms of two elements, or of two halves their one; TYPE 1: as they are
 template <int TYPE> inline void split_two(float x, float y, float times, uint &hi, uint &lo) {
     float u = TYPE == 1 ? x : x * times, v = TYPE == 1 ? y : y * times;
