@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import re
 import statistics
 import time
 from collections.abc import Callable
@@ -50,8 +51,6 @@ FIRST, VARIED = 4, 2
 """Candidates of the ranking, and variants of ``hopper_sgemm`` with and without copies, that are timed."""
 ROUNDS, BURST, LIMIT = 7, 3e-3, 5e-6
 """Samples of each arm; seconds of a sample; the largest error, in norms."""
-
-DATA = ("uniform", "relu", "wide", "softmax", "gradient")
 
 Shape = tuple[int, int, int, int, str, int, int]
 Arm = Callable[[], Any]
@@ -222,8 +221,8 @@ def main() -> int:
     parser.add_argument("--precision", default="fp32", choices=("fp32", "fp32x"))
     parser.add_argument("--data", default="uniform", help="uniform, relu, wide, softmax:X or gradient:X")
     options = parser.parse_args()
-    if options.data.partition(":")[0] not in DATA:
-        parser.error(f"--data is one of {', '.join(DATA)}, not {options.data}")
+    if not re.fullmatch(r"uniform|relu|wide|(softmax|gradient):\d+(\.\d+)?", options.data):
+        parser.error(f"--data is uniform, relu, wide, softmax:X or gradient:X with a number X, not {options.data}")
     torch.backends.cuda.matmul.allow_tf32 = False
     begin = time.monotonic()
     session = session_at(Home("cuda", 0))

@@ -131,6 +131,12 @@ def test_small_elements_among_zeros_are_computed_again(folder: Folder, trans: st
             for few in (1, 2):
                 one = Mixed.like(Product.of(70, 40, 96, trans=trans), *types)
                 inflight.are_computed_again(one, operand, few, folder, SMALL, small=small)
+    for types, operand in (
+        (("float32", "float16"), "a"),
+        (("float16", "float32"), "b"),
+    ):  # the half is not scaled, but its largest counts
+        one = Mixed.like(Product.of(70, 40, 96, trans=trans), *types)
+        inflight.are_computed_again(one, operand, 2, folder, SMALL)
 
 
 HOSTILE = [(name, types) for name in inflight.NAMES for types in (("bfloat16", "float32"), ("float32", "bfloat16"))]

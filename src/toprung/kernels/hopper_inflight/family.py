@@ -1,8 +1,8 @@
 """fp32 accuracy on Hopper's Tensor Cores in one launch: operands are split into two fp16 terms on their way to them.
 
-No splitting pass, no workspace and no guard: a power of two for each row of A, each column of B and each 32 of K scales what is
-split, and is taken back as partial sums are promoted to fp32 (``inflight.cu``). For products whose operands are read once or twice:
-batches, small and memory-bound ones. Large ones are faster split beforehand.
+No splitting pass, no workspace, and nothing known beforehand: a power of two for each row of A, each column of B and each 32 of K
+scales what is split, and is taken back as partial sums are promoted to fp32 (``inflight.cu``). For products whose operands are
+read once or twice: batches, small and memory-bound ones. Large ones are faster split beforehand.
 """
 
 from __future__ import annotations

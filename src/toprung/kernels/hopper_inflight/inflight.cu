@@ -62,6 +62,9 @@
 #define LEAST 25              // least biased exponent of a row's largest: below, terms or scaled sums would be subnormal
 #define LEAST_LARGEST 0x1p-101f // as much as the largest may be then
 
+static_assert(1024 + RING_BYTES + STAGES * (4 * BN + 24) + 4 * CONSUMERS * SPARE_BYTES + (B_IS_SPLIT ? 0 : 2 * STAGES * KNOWN_BYTES) <= DYNAMIC_SHARED,
+              "the ring, scales and barriers, consumers' memory, and what is known of columns");
+
 // what a consumer warp has for operands of what it computes again, and for rows that it hands to the copy engine
 static_assert(SPARE_BYTES >= 4 * DEPTH * (PITCH_A + PITCH_B) && (!FOURS || SLICES > 1 || SPARE_BYTES >= 64 * PITCH), "it has too little");
 
