@@ -20,7 +20,8 @@ test: lint
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not slow"
 
 test-slow: $(VENV)/ready-dev
-	$(BIN)/python -m pytest -n 2 --dist loadgroup --optimised -m "slow or on_device"
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "slow"
+	$(BIN)/python -m pytest -n 2 --dist loadgroup --optimised -m "on_device and not slow"
 
 # PyTorch with toprung's kernels below it: its own samples of operators, gradients, compilation; CUDA graphs where there is a GPU
 test-torch: $(TORCH)/ready

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <new>
+#include <setjmp.h>
 #include <sys/mman.h>
 #include <ucontext.h>
 
@@ -84,7 +85,9 @@ static uint size_bits(float x) { return bits_as<uint>(x) & 0x7fffffff; }
 // whom the least late one goes on, where blocks and warps have drawn how late they are. So what lacks a barrier meets an order that
 // shows it. If nobody can go on, they wait for each other for ever, and the launch ends.
 struct Thread {
-    ucontext_t context;
+    ucontext_t context; // where it begins
+    jmp_buf at;         // where it goes on: no system call in between, as between contexts
+    bool began;
     Index index, block;
     int rank; // of its block in the cluster
     int late;
@@ -161,6 +164,10 @@ struct Copy {
     Copy *next;
     __align__(8) char what[96];
 };
+static void go_on(Thread *with) {
+    if (with->began) _longjmp(with->at, 1);
+    with->began = true, setcontext(&with->context);
+}
 static void make_copy(Thread *of) {
     Copy *copy = of->first;
     Block *was = mine;
@@ -197,11 +204,11 @@ void Waiting::stop_self() { // until somebody makes it ready
     Thread *stopped = self;
     if (copies_a_turn && copying_count) make_a_copy();
     while (!ready_count && copying_count) make_a_copy();
-    if (!ready_count) waiting_for_ever = running, setcontext(&host.context);
+    if (!ready_count) waiting_for_ever = running, go_on(&host);
     Thread *&next = drawn_of(ready, ready_count);
     self = next, next = ready[--ready_count];
     rank = self->rank, mine = &blocks[rank];
-    if (self != stopped) swapcontext(&stopped->context, &self->context);
+    if (self != stopped && !_setjmp(stopped->at)) go_on(self);
 }
 static void others_first() { ready[ready_count++] = self, Waiting::stop_self(); }
 void Meeting::wait(int before) {
@@ -344,7 +351,7 @@ template <class F> static F *body;
 template <class F> static void run_body() {
     (*body<F>)();
     if (--running) Waiting::stop_self(); // nobody makes it ready again
-    setcontext(&host.context);
+    go_on(&host);
 }
 
 struct Stacks { // each behind memory that nothing may touch
@@ -377,13 +384,13 @@ template <class F> static void each_cluster(int size, int groups, int threads, F
             if (i % threads % 32 == 0) late_warp = draw(4);
             Thread &t = all[i];
             t.index = {i % threads, 0, 0}, t.block = {first + i / threads, 0, 0}, t.rank = i / threads, t.taken = 0;
-            t.late = 4 * late_block + late_warp, t.first = nullptr;
+            t.late = 4 * late_block + late_warp, t.first = nullptr, t.began = false;
             getcontext(&t.context);
             t.context.uc_stack.ss_sp = stacks.of(i), t.context.uc_stack.ss_size = stacks.SIZE;
             makecontext(&t.context, run_body<F>, 0);
             ready[ready_count++] = &t;
         }
-        running = size * threads, self = &host;
+        running = size * threads, self = &host, host.began = true;
         Waiting::stop_self();
         while (copying_count) make_a_copy();
     }

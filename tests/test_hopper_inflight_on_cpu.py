@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
-import itertools
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -440,6 +440,7 @@ def test_integers_are_exact(folder: Folder) -> None:
 
 AT_THE_END = """
 import sys
+from collections.abc import Callable
 from pathlib import Path
 import numpy as np
 sys.path[:] = {path!r}
@@ -488,51 +489,89 @@ def test_nothing_is_read_beyond_an_operand(tmp_path: Path, good: str, bad: str) 
     assert hopper_on_cpu.reads_behind_memory(program) == bool(good)
 
 
-PLANTS = (
-    ("lo[p]);", "lo[p]); lo[p] = 0;"), ("(k ^ (k / EACH ^ warp) % TURNS)", "k"),
-    ("return less <", "return false && less <"), ("c / 2 % 2 * 8", "0"),
-    ("__umulhi(n, inverse)", "__umulhi(n, inverse - 1)"), ("(whole ? GROUP : last.by)", "GROUP"),
-    ("int rest = K - k -", "int rest = K + 1 - k -"), ("hi[s][h + 2], lo[s][h + 2]", "hi[s][h], lo[s][h]"),
-    ("max(largest, (uint)LEAST << 23) & 0x7f800000", "largest & 0x7f800000"), ("left |= (one ? 0", "left |= (true ? 0"),
-    ("max(largest, __shfl_xor_sync(0xffffffffu, largest, other))", "largest"), ("r < SLICES; ++r", "r < SLICES - 1; ++r"),
-    ("i * STEP < count);", "i * STEP <= count);"), ("count ? SIZE * wide : 0", "count ? 4 * WORDS : 0"),
-    ("bool there = k0 + k < K && c < cols", "bool there = k0 + k < K - 1 && c < cols"),
-    ("there = min(cols, BN)", "there = min(cols, BN) - 1"), ("row < min(rows, 16); ++row", "row < min(rows, 16) - 1; ++row"),
-    ("PITCH * row + lane + x)", "PITCH * row + lane)"),
+PLANTS: tuple[tuple[Callable[..., None], tuple[Any, ...], tuple[tuple[str, str], ...]], ...] = (
+    (test_layouts_alignments_and_edges, (SMALL, "NN", 1), (
+        ("lo[p]);", "lo[p]); lo[p] = 0;"), ("(k ^ (k / EACH ^ warp) % TURNS)", "k"),
+        ("__umulhi(n, inverse)", "__umulhi(n, inverse - 1)"),
+        ("(whole ? GROUP : last.by)", "GROUP"), ("int rest = K - k -", "int rest = K + 1 - k -"),
+        ("hi[s][h + 2], lo[s][h + 2]", "hi[s][h], lo[s][h]"), ("i * STEP < count);", "i * STEP <= count);"),
+        ("max(largest, __shfl_xor_sync(0xffffffffu, largest, other))", "largest"),
+    )),
+    (test_layouts_alignments_and_edges, (BLOCKS[3], "NT", 0), (
+        ("c / 2 % 2 * 8", "0"), ("there = min(cols, BN)", "there = min(cols, BN) - 1"),
+        ("row < min(rows, 16); ++row", "row < min(rows, 16) - 1; ++row"), ("PITCH * row + lane + x)", "PITCH * row + lane)"),
+        ("__syncwarp();\n        float *to =", "float *to ="),
+    )),
+    (test_a_rows_last_piece_is_not_whole, ("NN", 3), (("count ? SIZE * wide : 0", "count ? 4 * WORDS : 0"),)),
+    (test_clusters_add_their_slices, (4,), (("r < SLICES; ++r", "r < SLICES - 1; ++r"),)),
     # what may be lost, and where it may be seen
-    ("weight[0] += a.weight[0]", "weight[0] = a.weight[0]"), ("rows.small[h] ? back[h]", "rows.small[0] ? back[h]"),
-    ("all += __shfl_xor_sync(0xffffffffu, all, 1);", ""), ("all += __shfl_xor_sync(0xffffffffu, all, 2);", ""),
-    ("all * (8 * 0x1p-25f)", "all * 0x1p-25f"), ("h ? scales & 0xffff0000u", "!h ? scales & 0xffff0000u"),
-    ("65504.0f : most * 0x1p15f", "65504.0f : most * 0x1p13f"), ("(may_be_0[h] | (sum != 0.0f))", "true"),
-    ("__vmaxu2(scales, ", "__vmaxu2(0, "), ("2 * col);", "2 * (col ^ 1));"), ("of_byte(its >> 8)", "of_byte(its & 0xff)"),
-    ("weight * (EACH * 0x1p-25f)", "weight * 0x1p-25f"), ("weight += __shfl_xor_sync(0xffffffffu, weight, other);", ""),
-    ("most = max(most, largest);", "most = largest;"), ("weight += small ?", "weight = small ?"),
-    ("lies_there(warp * LANES + lane), bytes", "(warp * LANES + lane), bytes"),
-    ("KNOWN_BYTES * (phase * STAGES + stage)", "KNOWN_BYTES * stage"), ("noticed |= split_columns", "noticed = split_columns"),
-    ("(0x1p24f / UNITS)", "(0x1p21f / UNITS)"), ("(0x1p24f / UNITS)", "(0x1p27f / UNITS)"),
-    ("one.lost > 0.0f ? one.lost * other.largest : 0.0f", "one.lost * other.largest"),
-    ("row_of(h, owner) * in.down_a", "row_of(0, owner) * in.down_a"), ("x / 2, owner) + x % 2)", "x / 2, owner))"),
-    ("if (thread % 32 == owner) in.sum", "in.sum"), ("bool few = SLICES == 1 &&", "bool few ="),
-    ("sum[i] = doubts.sum[i]", "sum[i] = sum[i]"), ("doubts.a = A + of.matrix * stride_a", "doubts.a = A"),
-    ("doubts.down_b = TRANS_B ? ldb : 1", "doubts.down_b = 1"), ("pieces |= (uint)lost << col / GRANULE", "pieces |= (uint)lost"),
+    (test_sums_in_doubt_are_those_of_the_model, (*SPREADS[0], SMALL), (
+        ("return less <", "return false && less <"), ("weight[0] += a.weight[0]", "weight[0] = a.weight[0]"),
+        ("rows.small[h] ? back[h]", "rows.small[0] ? back[h]"), ("all += __shfl_xor_sync(0xffffffffu, all, 1);", ""),
+        ("all += __shfl_xor_sync(0xffffffffu, all, 2);", ""), ("all * (8 * 0x1p-25f)", "all * 0x1p-25f"),
+        ("h ? scales & 0xffff0000u", "!h ? scales & 0xffff0000u"), ("65504.0f : most * 0x1p15f", "65504.0f : most * 0x1p13f"),
+        ("(may_be_0[h] | (sum != 0.0f))", "true"), ("2 * col);", "2 * (col ^ 1));"), ("of_byte(its >> 8)", "of_byte(its & 0xff)"),
+        ("weight * (EACH * 0x1p-25f)", "weight * 0x1p-25f"), ("weight += __shfl_xor_sync(0xffffffffu, weight, other);", ""),
+        ("most = max(most, largest);", "most = largest;"), ("weight += small ?", "weight = small ?"),
+        ("(0x1p24f / UNITS)", "(0x1p21f / UNITS)"), ("(0x1p24f / UNITS)", "(0x1p27f / UNITS)"),
+    )),
+    (test_sums_in_doubt_are_those_of_the_model, (*SPREADS[2], SMALL), (
+        ("__vmaxu2(scales, ", "__vmaxu2(0, "), ("noticed |= split_columns", "noticed = split_columns"),
+    )),
+    (test_sums_in_doubt_are_those_of_the_model, (*SPREADS[1], BLOCKS[3]), (
+        ("lies_there(warp * LANES + lane), bytes", "(warp * LANES + lane), bytes"),
+        ("__syncwarp();\n            if (lane < min", "if (lane < min"),
+    )),
+    (test_sums_in_doubt_are_those_of_the_model, (*SPREADS[2], BLOCKS[0]), (
+        ("pieces |= (uint)lost << col / GRANULE", "pieces |= (uint)lost"),
+    )),
+    (test_each_of_many_short_tiles_has_its_own_small_elements, (32,), (
+        ("KNOWN_BYTES * (phase * STAGES + stage)", "KNOWN_BYTES * stage"),
+    )),
+    (test_a_column_whose_largest_has_no_power_of_two_above_it, (), (
+        ("one.lost > 0.0f ? one.lost * other.largest : 0.0f", "one.lost * other.largest"),
+    )),
+    # sums that are computed again, many together or few one after the other
+    (test_sums_in_doubt_are_those_of_the_model, (*SPREADS[0], SMALL), (
+        ("row_of(h, owner) * in.down_a", "row_of(0, owner) * in.down_a"), ("x / 2, owner) + x % 2)", "x / 2, owner))"),
+        ("if (thread % 32 == owner) in.sum", "in.sum"), ("doubts.a = A + of.matrix * stride_a", "doubts.a = A"),
+        ("bool there = CHAIN * i < left;", "bool there = CHAIN * i < left - 1;"),
+    )),
+    (test_sums_in_doubt_are_those_of_the_model, (*SPREADS[1], BLOCKS[3]), (
+        ("doubts.down_b = TRANS_B ? ldb : 1", "doubts.down_b = 1"),
+    )),
+    (test_few_elements_are_computed_again_as_many_are, ("NT", SMALL), (
+        ("max(largest, (uint)LEAST << 23) & 0x7f800000", "largest & 0x7f800000"), ("left |= (one ? 0", "left |= (true ? 0"),
+        ("bool there = k0 + k < K && c < cols", "bool there = k0 + k < K - 1 && c < cols"),
+        ("sum[i] = doubts.sum[i]", "sum[i] = sum[i]"),
+        ("total += __shfl_sync(0xffffffffu, acc, i)", "total += __shfl_sync(0xffffffffu, acc, i ^ 1)"),
+    )),
+    (test_few_elements_are_computed_again_as_many_are, ("TN", dataclasses.replace(SMALL, SLICES=2)), (
+        ("bool few = SLICES == 1 &&", "bool few ="),
+    )),
+    (test_small_elements_among_zeros_are_computed_again, ("NN", "a", 2), (("i / 4, owner) + i % 2", "i / 4, owner)"),)),
+    (test_small_elements_among_zeros_are_computed_again, ("NN", "b", 2), (("row_of(i / 2 % 2, owner)", "row_of(0, owner)"),)),
     # threads that do not wait for each other
-    ("consumers_meet(); // the ring", "// the ring"),
-    ("__syncwarp();\n            if (lane < min", "if (lane < min"), ("__syncwarp();\n        float *to =", "float *to ="),
-    ("__syncwarp();\n    if (threadIdx.x % 32 == 0) barrier", "if (threadIdx.x % 32 == 0) barrier"),
-    ("__syncwarp(); // nobody reads", "// nobody reads"), ("copies_wait();\n        __syncwarp();", ""),
-    ("if (ahead.any()) barrier_wait(at.full(), at.phase);", ""), ("barrier_wait(at.empty(), at.phase ^ 1);", ""),
-    ("barrier_wait(at.ready(), at.phase);", ""), ("barrier_arrive(ready);", ";"),
-    # few elements, one after the other
-    ("bool there = CHAIN * i < left;", "bool there = CHAIN * i < left - 1;"),
-    ("row_of(i / 2 % 2, owner)", "row_of(0, owner)"), ("i / 4, owner) + i % 2", "i / 4, owner)"),
-    ("total += __shfl_sync(0xffffffffu, acc, i)", "total += __shfl_sync(0xffffffffu, acc, i ^ 1)"),
-    ("copies_wait();\n        __syncwarp();\n        int depth", "int depth"),
+    (test_small_elements_among_zeros_are_computed_again, ("NN", "a", 2), (("consumers_meet(); // the ring", "// the ring"),)),
+    (test_few_elements_are_computed_again_as_many_are, ("NT", SMALL), (("__syncwarp(); // nobody reads", "// nobody reads"),)),
+    (test_sums_in_doubt_are_those_of_the_model, (*SPREADS[0], SMALL), (
+        ("__syncwarp();\n    if (threadIdx.x % 32 == 0) barrier", "if (threadIdx.x % 32 == 0) barrier"),
+        ("copies_wait();\n        __syncwarp();", ""), ("if (ahead.any()) barrier_wait(at.full(), at.phase);", ""),
+        ("barrier_wait(at.empty(), at.phase ^ 1);", ""), ("barrier_wait(at.ready(), at.phase);", ""),
+        ("barrier_arrive(ready);", ";"), ("copies_wait();\n        __syncwarp();\n        int depth", "int depth"),
+    )),
 )  # fmt: skip
+"""Checks, what they are given, and bugs in the kernel's text that each of them finds: a text, and what it becomes."""
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("good, bad", PLANTS, ids=lambda text: text[:24])
-def test_a_planted_bug_is_found(folder: Folder, monkeypatch: pytest.MonkeyPatch, good: str, bad: str) -> None:
+@pytest.mark.parametrize(
+    "check, given, good, bad",
+    [pytest.param(check, given, *plant, id=plant[0][:24]) for check, given, plants in PLANTS for plant in plants],
+)
+def test_a_planted_bug_is_found(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch, check: Callable[..., None], given: tuple[Any, ...], good: str, bad: str
+) -> None:
     original = configs.product_source
 
     def planted(*what: Any, **macros: Any) -> Source:
@@ -543,26 +582,4 @@ def test_a_planted_bug_is_found(folder: Folder, monkeypatch: pytest.MonkeyPatch,
 
     monkeypatch.setattr(family, "product_source", planted)
     with pytest.raises(AssertionError):
-        test_layouts_alignments_and_edges(folder, SMALL, "NN", 1)
-        test_layouts_alignments_and_edges(folder, SMALL, "TT", 0)
-        test_layouts_alignments_and_edges(folder, BLOCKS[3], "NT", 0)
-        test_layouts_alignments_and_edges(folder, BLOCKS[0], "NN", 1)
-        test_rows_of_c_go_through_shared_memory(folder)
-        test_a_rows_last_piece_is_not_whole(folder, "NN", 3)
-        test_clusters_add_their_slices(folder, 4)
-        for operand, few in itertools.product("ab", (1, 2)):
-            test_small_elements_among_zeros_are_computed_again(folder, "NN" if few == 2 else "TT", operand, few)
-        for operand in "ab":
-            test_small_elements_are_computed_again_in_every_block(folder, BLOCKS[3], operand)
-        for name, spreads in SPREADS:
-            test_sums_in_doubt_are_those_of_the_model(folder, name, spreads, SMALL)
-        test_sums_in_doubt_are_those_of_the_model(folder, *SPREADS[1], BLOCKS[3])
-        test_sums_in_doubt_are_those_of_the_model(folder, *SPREADS[2], BLOCKS[0])
-        test_a_column_whose_largest_has_no_power_of_two_above_it(folder)
-        test_each_of_many_short_tiles_has_its_own_small_elements(folder, 32)
-        test_few_elements_are_computed_again_as_many_are(folder, "NT", SMALL)
-        test_few_elements_are_computed_again_as_many_are(folder, "TN", dataclasses.replace(SMALL, SLICES=2))
-        test_a_small_element_among_large_ones_is_carried_to_39_bits_of_the_largest(folder)
-        test_one_element_too_small_for_terms_among_zeros_is_computed_again(folder, "a")
-        for name in ("special", "subnormal", "wide"):
-            test_hostile_values(folder, name, SMALL)
+        check(folder, *given)
