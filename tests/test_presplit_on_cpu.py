@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -228,34 +229,59 @@ def test_hostile_operands(folder: Folder, name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("tiny", [1e-4, 1e-6, 1e-9, 1e-25])
-def test_elements_of_b_that_terms_lose_are_found_where_they_are_seen(folder: Folder, tiny: float) -> None:
-    """A column's large elements meet zeros of a row, so that its result is made of what two terms hardly carry, or not at all."""
+@pytest.mark.parametrize("tiny, row", [(1e-4, 30), (1e-6, 30), (1e-9, 30), (1e-25, 30), (1e-25, 38)])
+def test_elements_of_b_that_terms_lose_are_found_where_they_are_seen(folder: Folder, tiny: float, row: int) -> None:
+    """A column's large elements meet zeros of a row, so that its result is made of what two terms hardly carry, or not at all.
+
+    The row is the first or the second of a thread's two.
+    """
     one = Presplit.like(Product.of(70, 50, 200))
     one.b[0, 1:, 9] *= np.float32(tiny)
-    one.a[0, 30, 0] = 0
+    one.a[0, row, 0] = 0
     found = one.run(folder, SMALL)
     assert close(found, one)
     assert (one.counted > 0) == (tiny < 1e-6)
 
 
-PLANTS = (
-    ("a.lo[1], b + 2, 1", "a.lo[1], b, 1"), ("turned = 8 *", "turned = 0 *"), ("k / 2 % 4 : k % 4", "k % 4 : k % 4"),
-    ("if (chunks % 2) a = next;", ""), ("least_of((float)K * 0x1p-36f * row.largest)", "0.0f"),
-    ("exponent - (exponent >> 1)", "exponent >> 1"), ("8 * (i / 2 % 4) + 2", "2"),
-    ("32 * g + threadIdx.x % 32;", "threadIdx.x % 32;"), ("a.back[i / 2 % 2]", "a.back[0]"),
-    ("of.matrix * apart_b + of.n, at.full()", "of.n, at.full()"), ("info_b + of.matrix * apart_b", "info_b"),
-    ("low[s][h + 2] = by_residual(hi[s][h + 2])", "low[s][h + 2] = 0"), ("64 * (begin + j), of.matrix", "64 * j, of.matrix"),
-    ("__vmaxu2(scales, ", "__vmaxu2(0, "), ("claims[0] = claims[1] = claims[2] = 0", ""),
-    ("4 * (int)piece + (int)threadIdx.x / 32 % 4", "4 * (int)piece"), ("row / rows * stride", "0"),
-    ("least_of(1.5f * row.lost * 0x1p15f)", "0.0f"), ("its & 1 ? if_lost[h]", "false ? if_lost[h]"),
-    ("k < K; k += 4 * lanes) largest", "k < 0; k += 4 * lanes) largest"), ("both(mine, shared[i])", "mine"),
+PLANTS: tuple[tuple[Callable[..., None], tuple[Any, ...], tuple[tuple[str, str], ...]], ...] = (
+    (test_layouts_alignments_and_edges, (SMALL, "NN", 1), (
+        ("a.lo[1], b + 2, 1", "a.lo[1], b, 1"), ("turned = 8 *", "turned = 0 *"), ("if (chunks % 2) a = next;", ""),
+        ("exponent - (exponent >> 1)", "exponent >> 1"), ("of.matrix * apart_b + of.n, at.full()", "of.n, at.full()"),
+        ("low[s][h + 2] = by_residual(hi[s][h + 2])", "low[s][h + 2] = 0"),
+    )),
+    (test_layouts_alignments_and_edges, (SMALL, "TT", 0), (
+        ("k / 2 % 4 : k % 4", "k % 4 : k % 4"), ("row / rows * stride", "0"),
+    )),
+    (test_clusters_add_their_slices, (), (("64 * (begin + j), of.matrix", "64 * j, of.matrix"),)),
+    (test_small_elements_among_zeros_are_computed_again, ("TT", "float32"), (
+        ("a.back[i / 2 % 2]", "a.back[0]"), ("least_of(1.5f * row.lost * 0x1p15f)", "0.0f"),
+    )),
+    (test_elements_of_b_that_terms_lose_are_found_where_they_are_seen, (1e-25, 38), (
+        ("least_of((float)K * 0x1p-36f * row.largest)", "0.0f"), ("8 * (i / 2 % 4) + 2", "2"),
+        ("its & 1 ? if_lost[h]", "false ? if_lost[h]"),
+    )),
+    (test_a_launch_splits_b_as_the_splitting_pass_does, (75,), (
+        ("info_b + of.matrix * apart_b", "info_b"), ("__vmaxu2(scales, ", "__vmaxu2(0, "),
+    )),
+    (test_a_launch_splits_b_as_the_splitting_pass_does, (4 * SHORT_ROW + 64,), (
+        ("k < K; k += 4 * lanes) largest", "k < 0; k += 4 * lanes) largest"), ("both(mine, shared[i])", "mine"),
+    )),
+    (test_claims_are_ready_for_the_next_launch, (), (
+        ("32 * g + threadIdx.x % 32;", "threadIdx.x % 32;"), ("claims[0] = claims[1] = claims[2] = 0", ""),
+        ("4 * (int)piece + (int)threadIdx.x / 32 % 4", "4 * (int)piece"),
+    )),
 )  # fmt: skip
+"""Checks, what they are given, and bugs in the kernel's text that each of them finds: a text, and what it becomes."""
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("good, bad", PLANTS, ids=lambda text: text[:24])
-def test_a_planted_bug_is_found(folder: Folder, monkeypatch: pytest.MonkeyPatch, good: str, bad: str) -> None:
+@pytest.mark.parametrize(
+    "check, given, good, bad",
+    [pytest.param(check, given, *plant, id=plant[0][:24]) for check, given, plants in PLANTS for plant in plants],
+)
+def test_a_planted_bug_is_found(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch, check: Callable[..., None], given: tuple[Any, ...], good: str, bad: str
+) -> None:
     original = launches.product_source
 
     def planted(*what: Any, **more: Any) -> Source:
@@ -266,17 +292,4 @@ def test_a_planted_bug_is_found(folder: Folder, monkeypatch: pytest.MonkeyPatch,
 
     monkeypatch.setattr(launches, "product_source", planted)
     with pytest.raises(AssertionError):
-        test_layouts_alignments_and_edges(folder, SMALL, "NN", 1)
-        test_layouts_alignments_and_edges(folder, SMALL, "TT", 0)
-        test_chunks_of_every_parity_batches_and_prepacked(folder)
-        test_clusters_add_their_slices(folder)
-        test_claims_are_ready_for_the_next_launch(folder)
-        test_small_elements_among_zeros_are_computed_again(folder, "TT", "float32")
-        test_four_neighbours_are_those_of_a_thread(folder, "NN")
-        for K in (75, 4 * SHORT_ROW + 64):
-            test_a_launch_splits_b_as_the_splitting_pass_does(folder, K)
-        for row in (30, 38):  # the second of a thread's two rows
-            one = Presplit.like(Product.of(70, 50, 200))
-            one.b[0, 1:, 9] *= np.float32(1e-25)
-            one.a[0, row, 0] = 0
-            assert close(one.run(folder, SMALL), one)
+        check(folder, *given)
