@@ -460,8 +460,7 @@ def test_an_outcome_travels_in_a_link(browser: Browser) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-@pytest.mark.parametrize("size", [DESK, PHONE], ids=["desk", "phone"])
+@pytest.mark.parametrize("size, dark", [(DESK, False), (PHONE, True)], ids=["desk-light", "phone-dark"])
 def test_it_fits_and_every_control_has_a_name(browser: Browser, size: tuple[int, int], dark: bool) -> None:
     browser.open(size=size, dark=dark)
     assert browser.climb() == "done"
