@@ -13,7 +13,7 @@ from toprung import backends
 from toprung.backends.base import Buffer, Kernel, Launch, Session, Source
 from toprung.device import Device
 from toprung.errors import UnknownName, Unsupported
-from toprung.kernels.build import Compiled, source_kernel
+from toprung.kernels.build import Compiled, kernel_of
 from toprung.kernels.record import LANGUAGES
 from toprung.lab.rung import Rung
 from toprung.oracle.problem import Problem
@@ -79,4 +79,4 @@ def shared_source(name: str, tile: Tile, device: Device) -> Source:
 
 def shared_kernel(name: str, tile: Tile, session: Session) -> Kernel:
     """Return one of the kernels that rungs and routines share, by its file's stem in ``toprung/lab/routines/kernels``."""
-    return source_kernel(shared_source(name, tile, session.device), session)
+    return kernel_of(session, shared_source(name, tile, session.device))
