@@ -19,6 +19,7 @@ test test-slow: export PYTHONDONTWRITEBYTECODE :=
 test: lint
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not slow"
 
+# PoCL's optimiser takes 3 s a kernel: long tests, which compile hundreds, and planted bugs go without it
 test-slow: $(VENV)/ready-dev
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "slow"
 	$(BIN)/python -m pytest -n 2 --dist loadgroup --optimised -m "on_device and not slow" -k "not planted"

@@ -86,7 +86,7 @@ static uint size_bits(float x) { return bits_as<uint>(x) & 0x7fffffff; }
 // shows it. If nobody can go on, they wait for each other for ever, and the launch ends.
 struct Thread {
     ucontext_t context; // where it begins
-    jmp_buf at;         // where it goes on: no system call in between, as between contexts
+    jmp_buf at;         // where it goes on; swapcontext would make a system call for each change of threads
     bool began;
     Index index, block;
     int rank; // of its block in the cluster

@@ -12,11 +12,13 @@ import shutil
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pytest
 
 import once
 from toprung.backends import nvrtc
@@ -162,6 +164,27 @@ def start(library: Any, groups: int, threads: int, values: list[Any]) -> None:
     """Run a kernel that was built, and see that its threads come to an end."""
     for_ever = library.run(groups, threads, (ctypes.c_void_p * len(values))(*(x.ctypes.data for x in values)))
     assert not for_ever, f"{for_ever} threads wait for each other for ever"
+
+
+Plants = tuple[tuple[Callable[..., None], tuple[Any, ...], tuple[tuple[str, str], ...]], ...]
+"""Checks, what they are given after the folder, and bugs that each of them finds: a text of the kernel's, and what it becomes."""
+
+
+def each_plant(plants: Plants) -> list[Any]:
+    """Return a parameter for each bug, alone with the check that finds it: with all checks for each a bug took half a minute."""
+    return [pytest.param(check, given, *bug, id=bug[0][:24]) for check, given, bugs in plants for bug in bugs]
+
+
+def planted(original: Callable[..., Source], good: str, bad: str) -> Callable[..., Source]:
+    """Return what makes the same kernel with a bug in its text; LookupError where the text to replace is not there."""
+
+    def source(*given: Any, **named: Any) -> Source:
+        found = original(*given, **named)
+        if good not in found.text:  # no assertion, which would count as the bug's discovery
+            raise LookupError(f"{good} is not in the text")
+        return dataclasses.replace(found, text=found.text.replace(good, bad))
+
+    return source
 
 
 KINDS = {"P": np.uint64, "f": np.float32}

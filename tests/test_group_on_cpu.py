@@ -16,7 +16,7 @@ import hopper_on_cpu
 import test_hopper_inflight_on_cpu
 import toprung
 from conftest import require
-from hopper_on_cpu import aligned
+from hopper_on_cpu import aligned, planted
 from test_fused_epilogue import finished
 from test_hopper_inflight_on_cpu import picked, spilled
 from toprung import errors
@@ -462,15 +462,7 @@ PLANTS = (
 @pytest.mark.slow
 @pytest.mark.parametrize("good, bad", PLANTS, ids=lambda text: text[:24])
 def test_a_planted_bug_is_found(folder: Folder, monkeypatch: pytest.MonkeyPatch, good: str, bad: str) -> None:
-    original = group.product_source
-
-    def planted(*what: Any, **more: Any) -> Any:
-        found = original(*what, **more)
-        if good not in found.text:
-            raise LookupError(f"{good} is not in the text")
-        return dataclasses.replace(found, text=found.text.replace(good, bad))
-
-    monkeypatch.setattr(group, "product_source", planted)
+    monkeypatch.setattr(group, "product_source", planted(group.product_source, good, bad))
     with pytest.raises(AssertionError):
         test_unequal_shapes_in_one_launch(folder)
         test_what_is_computed_again_and_epilogues(folder)

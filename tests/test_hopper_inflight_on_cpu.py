@@ -15,7 +15,7 @@ import pytest
 import hopper_on_cpu
 import inflight_study
 from conftest import require
-from hopper_on_cpu import Launch, aligned
+from hopper_on_cpu import Launch, Plants, aligned, each_plant, planted
 from toprung.backends.base import Source
 from toprung.kernels.hopper_inflight import config as configs
 from toprung.kernels.hopper_inflight import cost, family
@@ -440,7 +440,6 @@ def test_integers_are_exact(folder: Folder) -> None:
 
 AT_THE_END = """
 import sys
-from collections.abc import Callable
 from pathlib import Path
 import numpy as np
 sys.path[:] = {path!r}
@@ -489,7 +488,7 @@ def test_nothing_is_read_beyond_an_operand(tmp_path: Path, good: str, bad: str) 
     assert hopper_on_cpu.reads_behind_memory(program) == bool(good)
 
 
-PLANTS: tuple[tuple[Callable[..., None], tuple[Any, ...], tuple[tuple[str, str], ...]], ...] = (
+PLANTS: Plants = (
     (test_layouts_alignments_and_edges, (SMALL, "NN", 1), (
         ("lo[p]);", "lo[p]); lo[p] = 0;"), ("(k ^ (k / EACH ^ warp) % TURNS)", "k"),
         ("__umulhi(n, inverse)", "__umulhi(n, inverse - 1)"),
@@ -561,25 +560,13 @@ PLANTS: tuple[tuple[Callable[..., None], tuple[Any, ...], tuple[tuple[str, str],
         ("barrier_arrive(ready);", ";"), ("copies_wait();\n        __syncwarp();\n        int depth", "int depth"),
     )),
 )  # fmt: skip
-"""Checks, what they are given, and bugs in the kernel's text that each of them finds: a text, and what it becomes."""
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "check, given, good, bad",
-    [pytest.param(check, given, *plant, id=plant[0][:24]) for check, given, plants in PLANTS for plant in plants],
-)
+@pytest.mark.parametrize("check, given, good, bad", each_plant(PLANTS))
 def test_a_planted_bug_is_found(
     folder: Folder, monkeypatch: pytest.MonkeyPatch, check: Callable[..., None], given: tuple[Any, ...], good: str, bad: str
 ) -> None:
-    original = configs.product_source
-
-    def planted(*what: Any, **macros: Any) -> Source:
-        found = original(*what, **macros)
-        if good not in found.text:
-            raise LookupError(f"{good} is not in the text")
-        return dataclasses.replace(found, text=found.text.replace(good, bad))
-
-    monkeypatch.setattr(family, "product_source", planted)
+    monkeypatch.setattr(family, "product_source", planted(configs.product_source, good, bad))
     with pytest.raises(AssertionError):
         check(folder, *given)

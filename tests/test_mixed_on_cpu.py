@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 import test_hopper_inflight_on_cpu as inflight
-from hopper_on_cpu import aligned
+from hopper_on_cpu import aligned, planted
 from test_hopper_inflight_on_cpu import BLOCKS, SMALL, Folder, Product, close
-from toprung.backends.base import Source
 from toprung.kernels.hopper_inflight import config as configs
 from toprung.kernels.hopper_inflight import family
 from toprung.kernels.hopper_inflight.config import InflightConfig
@@ -176,15 +175,7 @@ PLANTS = (
 @pytest.mark.slow
 @pytest.mark.parametrize("good, bad", PLANTS, ids=lambda text: text[:24])
 def test_a_planted_bug_is_found(folder: Folder, monkeypatch: pytest.MonkeyPatch, good: str, bad: str) -> None:
-    original = configs.product_source
-
-    def planted(*what: Any, **more: Any) -> Source:
-        found = original(*what, **more)
-        if good not in found.text:
-            raise LookupError(f"{good} is not in the text")
-        return dataclasses.replace(found, text=found.text.replace(good, bad))
-
-    monkeypatch.setattr(family, "product_source", planted)
+    monkeypatch.setattr(family, "product_source", planted(configs.product_source, good, bad))
     with pytest.raises(AssertionError):
         for trans in ("NN", "TT"):
             test_types_layouts_alignments_and_edges(folder, SMALL, trans, 0, "bfloat16", "float32")

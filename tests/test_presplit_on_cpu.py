@@ -13,7 +13,7 @@ import pytest
 
 import hopper_on_cpu
 from conftest import require
-from hopper_on_cpu import Launch, aligned
+from hopper_on_cpu import Launch, Plants, aligned, each_plant, planted
 from test_hopper_inflight_on_cpu import GONE, LAYOUTS, SMALL_ONE, SMALLER_HALF, Product, are_computed_again, close, hostile
 from toprung.backends.base import Source
 from toprung.kernels.hopper_fp32x import launches as fp32x
@@ -243,7 +243,7 @@ def test_elements_of_b_that_terms_lose_are_found_where_they_are_seen(folder: Fol
     assert (one.counted > 0) == (tiny < 1e-6)
 
 
-PLANTS: tuple[tuple[Callable[..., None], tuple[Any, ...], tuple[tuple[str, str], ...]], ...] = (
+PLANTS: Plants = (
     (test_layouts_alignments_and_edges, (SMALL, "NN", 1), (
         ("a.lo[1], b + 2, 1", "a.lo[1], b, 1"), ("turned = 8 *", "turned = 0 *"), ("if (chunks % 2) a = next;", ""),
         ("exponent - (exponent >> 1)", "exponent >> 1"), ("of.matrix * apart_b + of.n, at.full()", "of.n, at.full()"),
@@ -271,25 +271,13 @@ PLANTS: tuple[tuple[Callable[..., None], tuple[Any, ...], tuple[tuple[str, str],
         ("4 * (int)piece + (int)threadIdx.x / 32 % 4", "4 * (int)piece"),
     )),
 )  # fmt: skip
-"""Checks, what they are given, and bugs in the kernel's text that each of them finds: a text, and what it becomes."""
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "check, given, good, bad",
-    [pytest.param(check, given, *plant, id=plant[0][:24]) for check, given, plants in PLANTS for plant in plants],
-)
+@pytest.mark.parametrize("check, given, good, bad", each_plant(PLANTS))
 def test_a_planted_bug_is_found(
     folder: Folder, monkeypatch: pytest.MonkeyPatch, check: Callable[..., None], given: tuple[Any, ...], good: str, bad: str
 ) -> None:
-    original = launches.product_source
-
-    def planted(*what: Any, **more: Any) -> Source:
-        found = original(*what, **more)
-        if good not in found.text:
-            raise LookupError(f"{good} is not in the text")
-        return dataclasses.replace(found, text=found.text.replace(good, bad))
-
-    monkeypatch.setattr(launches, "product_source", planted)
+    monkeypatch.setattr(launches, "product_source", planted(launches.product_source, good, bad))
     with pytest.raises(AssertionError):
         check(folder, *given)

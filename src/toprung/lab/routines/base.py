@@ -78,5 +78,8 @@ def shared_source(name: str, tile: Tile, device: Device) -> Source:
 
 
 def shared_kernel(name: str, tile: Tile, session: Session) -> Kernel:
-    """Return one of the kernels that rungs and routines share, by its file's stem in ``toprung/lab/routines/kernels``."""
+    """Return one of the kernels that rungs and routines share, by its file's stem in ``toprung/lab/routines/kernels``.
+
+    It is loaded once a session: a product copies and pads with the same few.
+    """
     return kernel_of(session, shared_source(name, tile, session.device))
