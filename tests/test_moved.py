@@ -32,7 +32,7 @@ def test_the_documented_imports_of_before_work_as_a_user_wrote_them() -> None:
         "from toprung import climb, results\n"
         "from toprung.rung import Rung, Switch, rung\nfrom toprung.tile import Rule, Tile\n"
         "from toprung.competitor import BoundCompetitor\nfrom toprung.peers import Peer\nfrom toprung.peers._host import Stacks\n"
-        "from toprung.build import Own, build\nfrom toprung.reallocate import reallocate\n"
+        "from toprung.build import Own, build\n"
         "from toprung.routines.gemm import Gemm\nprint(rung('kepler/r01').idea, Gemm(2, 3, 4))\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

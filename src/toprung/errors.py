@@ -150,7 +150,3 @@ class StaleOperand(ToprungError, ValueError):
 
 class StoreError(ToprungError, ValueError):
     """A store of tuned entries, or an entry, that cannot be read or written: damaged, foreign, newer, read-only, the disk full."""
-
-
-class Unproven(ToprungError):
-    """Changed machine code that is not shown to do what it did before; it is not used."""

@@ -37,7 +37,6 @@ MOVED: Mapping[str, str] = MappingProxyType(
         "precision": "oracle.precision",
         "probe": "lab.probe",
         "problem": "oracle.problem",
-        "reallocate": "lab.sass.reallocate",
         "results": "lab.harness.results",
         "routines": "lab.routines",
         "rung": "lab.rung",

@@ -23,8 +23,6 @@ from toprung.lab.harness.climb import variants
 from toprung.lab.harness.single import Note, note_path, tile_of
 from toprung.lab.rung import Rung, ladder, rung
 from toprung.lab.sass.machine_code import MachineCode, inspect_source
-from toprung.lab.sass.reallocate import Report
-from toprung.lab.sass.reallocate import reallocate as reallocated
 from toprung.paths import publish
 from toprung.report import names
 from toprung.report.grid import Column, Grid
@@ -54,8 +52,6 @@ def inspect(
     cubin: Annotated[
         Path | None, typer.Option(help="store the machine code in this file, for toprung run --cubin", callback=result_file)
     ] = None,
-    reallocate: Annotated[bool, typer.Option("--reallocate", help="give its values other registers first")] = False,
-    reorder: Annotated[bool, typer.Option("--reorder", help="and its multiply-adds another order")] = False,
     wide: Annotated[bool, WIDE] = False,
 ) -> None:
     """Show the machine code of a rung, compiled as CUDA: registers, spills, instructions, occupancy. No GPU is needed.
@@ -69,11 +65,7 @@ def inspect(
       toprung inspect kepler/r08 --arch sm_80 --switch SHUFFLE=1 --tile BK=8
 
       toprung inspect kepler/r07 --cubin r07.cubin
-
-      toprung inspect turing/r10 --cubin r10.cubin --reallocate --reorder
     """
-    if (reallocate or reorder) and cubin is None:
-        raise UnknownName("file for the changed machine code", "", ["--cubin FILE"])
     if cubin is not None and "/" not in name:
         raise UnknownName("rung to store the machine code of", name, ["a rung such as kepler/r07"])
     device = device_of(arch)
@@ -108,9 +100,7 @@ def inspect(
     if cubin is not None:
         entry = found[0][0]
         assert entry.tile is not None
-        change = dump(entry.rung, entry.tile, entry.options, arch, cubin, reallocate or reorder, reorder)
-        if change is not None:
-            put(_change(change))
+        dump(entry.rung, entry.tile, entry.options, arch, cubin)
         say(f"stored as {cubin}, and beside it what it was made from")
     for line in failures:
         say(line, "bold red")
@@ -128,32 +118,11 @@ def inspect(
         raise typer.Exit(1)
 
 
-def dump(
-    which: Rung, tile: Tile, options: Mapping[str, int], arch: str, path: Path, change: bool = False, reorder: bool = False
-) -> Report | None:
-    """Store a rung's machine code, and beside it what ``toprung run`` must know to launch it; what was changed, if it was to be."""
-    source = kernel_source(which, tile, options)
-    code, report = compile_cubin(source, arch).code, None
-    if change:
-        code, report = reallocated(code, source.symbol, reorder=reorder)
-    publish(path, code)
+def dump(which: Rung, tile: Tile, options: Mapping[str, int], arch: str, path: Path) -> None:
+    """Store a rung's machine code, and beside it what ``toprung run`` must know to launch it."""
+    publish(path, compile_cubin(kernel_source(which, tile, options), arch).code)
     note = Note(which.name, tile.given(), dict(options), which.routine)
     publish(note_path(path), (jsonlib.dumps(note.describe(), indent=1) + "\n").encode())
-    return report
-
-
-def _change(report: Report) -> Table:
-    """Return the main loop before and after its registers were changed."""
-    table = Table(title=f"{report.kernel} with other registers", title_justify="left", box=box.SIMPLE_HEAD)
-    for column in ("main loop", "before", "after"):
-        table.add_column(column, justify="left" if column == "main loop" else "right")
-    both = report.before, report.after
-    table.add_row("registers read by an FFMA", *(f"{reads.reads_each:.2f}" for reads in both))
-    table.add_row("cycles of an FFMA by bank conflicts", *(f"{1 + reads.conflicts_each:.3f}" for reads in both))
-    table.add_row("cycles of the loop", *(str(report.instructions + reads.extra_cycles) for reads in both), end_section=True)
-    table.add_row("values in other registers", "", str(report.renamed))
-    table.add_row("FFMA in other places", "", str(report.moved))
-    return table
 
 
 def _work(codes: Iterable[MachineCode]) -> str:
