@@ -37,7 +37,6 @@ from toprung.lab.harness.results import read
 from toprung.oracle.gemm import Gemm
 from toprung.oracle.gemv import Gemv
 from toprung.oracle.problems import problem_of
-from toprung.store.versions import renamed
 from toprung.tile import Tile
 
 SWITCHES = ("ORDER", "RESIDENT", "AHEAD", "GROUP_M", "SMALL")
@@ -116,7 +115,7 @@ def kernel_of(selected: Selection | Candidate) -> str:
 def problems() -> dict[str, tuple[Gemm, list[Trial]]]:
     """Name → problem, and the candidates that benchmarks/tiles.py timed, fastest first."""
     record, found = read(trial.fixture("h200-tiles.json")), {}
-    candidates = [{**(old := renamed(c)), **decoded(old).encode()} for c in record["choices"]]
+    candidates = [{**c, **decoded(c).encode()} for c in record["choices"]]
     for entry in record["problems"]:
         values = {k: v for k, v in entry["problem"].items() if k != "routine"}
         problem = Gemm(**values)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from toprung import errors, moved
+from toprung import errors
 from toprung.backends import devices
 from toprung.blas import epilogue, routines
 from toprung.blas.grouped import matmul_grouped
@@ -61,7 +61,6 @@ def _traced(
 autotune.HERE.make_planner = _planner
 routines.RECORDERS["PyTorch"] = _recorded
 matmul._torchdynamo_inline = _traced  # type: ignore[attr-defined]  # where Dynamo looks for what it traces instead
-moved.install()
 
 
 __version__: str
@@ -72,4 +71,4 @@ def __getattr__(name: str) -> Any:
         from toprung.store.entry import version
 
         return version()
-    return moved.renamed(name)
+    raise AttributeError(f"module 'toprung' has no attribute {name!r}")

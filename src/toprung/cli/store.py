@@ -18,7 +18,6 @@ from toprung.report import names
 from toprung.report.grid import Column, Grid
 from toprung.report.text import ms_text
 from toprung.store import STATUSES, Entry, Imported, Machine, Store, shipped
-from toprung.store.versions import RENAMED
 from toprung.tile import Tile
 
 _STORE = typer.Option("--store", help="the database, where it is not the user's own")
@@ -32,14 +31,6 @@ _BEST = typer.Option("--best", min=1, help="only so many right entries of each s
 
 SHOWN = 60
 """Number of characters of a message that a table has room for."""
-
-
-def _family(kernel: str | None) -> str | None:
-    """Return the family that ``--kernel`` means; an older name is accepted, with a note on standard error."""
-    name = RENAMED.get(kernel, kernel) if kernel else kernel
-    if name != kernel:
-        errors_console.print(f"{kernel} is called {name} now: use --kernel {name}", markup=False, highlight=False)
-    return name
 
 
 def register(app: typer.Typer) -> None:
@@ -83,7 +74,7 @@ def list_command(
             "device": device,
             "backend": backend,
             "problem_class": problem_class,
-            "kernel": _family(kernel),
+            "kernel": kernel,
             "status": status,
         }
         found = _chosen(chosen, best, complaints, **filters)
@@ -117,7 +108,7 @@ def export_command(
       toprung store export src/toprung/store/shipped/nvidia-h200-cuda.json --device nvidia-h200 --backend cuda --best 2
     """
     chosen, complaints = _store(store), []  # type: tuple[Store, list[str]]
-    filters = {"device": device, "backend": backend, "problem_class": problem_class, "kernel": _family(kernel), "status": status}
+    filters = {"device": device, "backend": backend, "problem_class": problem_class, "kernel": kernel, "status": status}
     found = _chosen(chosen, best, complaints, **filters)
     for text in complaints:
         say(text, to=errors_console)
@@ -172,7 +163,7 @@ def clear_command(
       toprung store clear --damaged --yes
     """
     chosen = _store(store)
-    filters = {"device": device, "backend": backend, "problem_class": problem_class, "kernel": _family(kernel), "status": status}
+    filters = {"device": device, "backend": backend, "problem_class": problem_class, "kernel": kernel, "status": status}
     if damaged and any(filters.values()):
         raise StoreError("--damaged goes alone: what is damaged has no device or kernel to be chosen by")
     what = "what is damaged" if damaged else "these entries" if any(filters.values()) else "every entry"

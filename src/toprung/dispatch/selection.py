@@ -8,10 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from toprung.kernels.base import KernelConfig, KernelFamily
 from toprung.kernels.registry import family
-from toprung.store.versions import renamed
 
 if TYPE_CHECKING:
     from toprung.store import Entry
+
+RENAMED = {
+    "gemm": "tiled", "rows": "skinny", "columns": "skinny", "pieces": "stream_k", "ffma": "hopper_sgemm", "fp32x": "hopper_fp32x",
+}  # fmt: skip
+"""Names of kernel families in result files of before 24 November 2026, each with today's."""
 
 PassedOver = tuple[tuple[str, str], ...]
 """Candidates that were not taken, and why not, in pairs."""
@@ -38,7 +42,7 @@ class Candidate:
 
 
 def decoded(stored: Mapping[str, Any]) -> Candidate:
-    """Return the inverse of ``Candidate.encode``; names of older records are understood.
+    """Return the inverse of ``Candidate.encode``; names in older result files are understood.
 
     Raises
     ------
@@ -47,9 +51,9 @@ def decoded(stored: Mapping[str, Any]) -> Candidate:
     ValueError
         a configuration that the family can never have
     """
-    known = renamed(stored)
-    one = family(str(known["kernel"]))
-    return Candidate(one, one.decode(known.get("tile") or {}, known.get("options") or {}))
+    kernel = str(stored["kernel"])
+    one = family(RENAMED.get(kernel, kernel))
+    return Candidate(one, one.decode(stored.get("tile") or {}, stored.get("options") or {}))
 
 
 @dataclass(frozen=True)

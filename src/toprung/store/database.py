@@ -14,7 +14,6 @@ from toprung.paths import data_dir
 from toprung.store import plain, tables
 from toprung.store.entry import Book, Entry, Machine, Proof, shape_text
 from toprung.store.exchange import Imported, Vet, read_exchange, write_exchange
-from toprung.store.migration import CONTENT
 from toprung.store.switch import FILE
 
 EACH = 4
@@ -83,7 +82,7 @@ class Store:
         where, values = tables.where_clause(machine, {**filters, "status": "right"})
         place = "row_number() OVER (PARTITION BY shape, kernel, source, machine ORDER BY median)"
         ranked = f"SELECT rowid, content, median, {place} AS place FROM entries{where}"
-        query = f"SELECT rowid, {CONTENT} FROM ({ranked}) WHERE place <= ? ORDER BY median"
+        query = f"SELECT rowid, {tables.CONTENT} FROM ({ranked}) WHERE place <= ? ORDER BY median"
         return [entry for _, entry in self._entries(query, [*values, each], complaints) if entry is not None]
 
     def best(self, machine: Machine, shape: Mapping[str, Any]) -> Entry | None:
@@ -207,7 +206,7 @@ class Store:
     ) -> list[tuple[int, Entry | None]]:
         """Return row numbers with their entries, None for a damaged one."""
         where, values = tables.where_clause(machine, filters)
-        return self._entries(f"SELECT rowid, {CONTENT} FROM entries{where} ORDER BY rowid", values, complaints)
+        return self._entries(f"SELECT rowid, {tables.CONTENT} FROM entries{where} ORDER BY rowid", values, complaints)
 
     def _entries(self, query: str, values: Sequence[Any], complaints: list[str] | None) -> list[tuple[int, Entry | None]]:
         with self._reading() as db:
@@ -232,16 +231,8 @@ class Store:
             db = tables.open_to_read(self.path)
             with closing(db):
                 tables.refuse(db, self.path)
-                schema = db.execute("PRAGMA user_version").fetchone()[0]
-                if not schema:  # a process that was killed while it made the file leaves it empty
-                    yield None
-                elif schema == tables.SCHEMA:
-                    yield db
-                else:  # an older store is migrated when it is next written; until then in memory, because it may be read-only
-                    with closing(sqlite3.connect(":memory:", isolation_level=None)) as copy:
-                        db.backup(copy)
-                        tables.migrate(copy, self.path)
-                        yield copy
+                # a process that was killed while it made the file leaves it empty
+                yield db if db.execute("PRAGMA user_version").fetchone()[0] else None
 
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
@@ -254,7 +245,7 @@ class Store:
                 db.execute("PRAGMA synchronous = NORMAL")
                 db.execute("BEGIN IMMEDIATE")
                 try:
-                    tables.migrate(db, self.path)
+                    tables.create(db, self.path)
                     yield db
                     db.execute("COMMIT")
                 except BaseException:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,13 +12,9 @@ from toprung.paths import publish
 from toprung.store import plain
 from toprung.store.entry import Entry, Machine, version
 from toprung.store.plain import shown
-from toprung.store.versions import upgraded
 
 FORMAT = "toprung store 2"
-"""Format of the exchange files that are written."""
-
-OLDER: Mapping[str, Callable[[Any], Any]] = {"toprung store 1": upgraded}
-"""Older formats that can be read, each with the function that upgrades an entry to today's format."""
+"""Format of exchange files."""
 
 SHIPPED = Path(__file__).parent / "shipped"
 """Folder of the entries that come with the package, in files ``<device>-<backend>.json``."""
@@ -78,14 +74,14 @@ def read_exchange(path: Path, refused: list[tuple[str, str]]) -> list[Entry]:
         raise StoreError(f"{path} cannot be read: {error.strerror}") from None
     except StoreError as error:
         raise StoreError(f"{path} is not taken: {error}") from None
-    known = isinstance(content, dict) and content.get("format") in (FORMAT, *OLDER)
+    known = isinstance(content, dict) and content.get("format") == FORMAT
     if not known or not isinstance(content.get("entries"), list):
         given = content.get("format") if isinstance(content, dict) else content
         raise StoreError(f"{path} is no export of a store, which has the format {FORMAT!r}, not {shown(given)}: nothing was taken")
-    found, change = [], OLDER.get(content["format"], lambda entry: entry)
+    found = []
     for i, one in enumerate(content["entries"], start=1):
         try:
-            found.append(Entry.read(change(one)))
+            found.append(Entry.read(one))
         except StoreError as error:
             refused.append((f"entry {i} of {path}", str(error)))
     return found

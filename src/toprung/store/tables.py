@@ -1,4 +1,4 @@
-"""SQLite file of a store: opened, told from other databases, migrated, and with advice on its errors."""
+"""SQLite file of a store: made, opened, told from other databases, and with advice on its errors."""
 
 from __future__ import annotations
 
@@ -11,11 +11,27 @@ from pathlib import Path
 from toprung.errors import StoreError
 from toprung.store import plain
 from toprung.store.entry import Entry, Machine, shape_text
-from toprung.store.migration import MIGRATIONS as MIGRATIONS
-from toprung.store.migration import SCHEMA as SCHEMA
 
 APPLICATION = 0x746F7072
 """Value of the database's ``application_id``: the letters "topr" in ASCII."""
+
+SCHEMA = 2
+"""Schema of the tables, stored as the database's ``user_version``."""
+
+TABLES = """
+CREATE TABLE entries (
+  id TEXT PRIMARY KEY, device TEXT NOT NULL, backend TEXT NOT NULL, machine TEXT NOT NULL, problem_class TEXT NOT NULL,
+  shape TEXT NOT NULL, kernel TEXT NOT NULL, source TEXT NOT NULL, key TEXT NOT NULL, status TEXT NOT NULL, median REAL,
+  date TEXT NOT NULL, content TEXT NOT NULL);
+CREATE INDEX entries_of ON entries (device, backend, status);
+CREATE INDEX entries_tried ON entries (machine, shape);
+CREATE TABLE proofs (
+  entry TEXT NOT NULL, machine TEXT NOT NULL, source TEXT NOT NULL, message TEXT NOT NULL, date TEXT NOT NULL,
+  PRIMARY KEY (entry, machine, source))
+"""
+
+CONTENT = "CAST(content AS BLOB)"
+"""SQL expression for an entry's content as bytes: content that is no valid text must not keep other rows from being read."""
 
 BUSY, BUSY_READING = 30.0, 3.0
 """Seconds to wait for another writer: to write, and to read where there is no write-ahead log and a writer locks readers out."""
@@ -81,16 +97,17 @@ def log_beside(db: sqlite3.Connection) -> None:
 
 
 def refuse(db: sqlite3.Connection, path: Path) -> None:
-    """Raise StoreError for a database that is not a store, or one of a newer toprung."""
+    """Raise StoreError for a database that is not a store, or one with another schema."""
     tables, application, schema = db.execute(
         "SELECT (SELECT count(*) FROM sqlite_master), application_id, user_version FROM pragma_application_id, pragma_user_version"
     ).fetchone()
     if application != APPLICATION and (application or tables):
         raise StoreError(f"{path} is a database of another program and was left alone: move it, or {MOVE}")
-    if schema > SCHEMA:
+    if schema not in (0, SCHEMA):
+        age, update = ("a newer", "update toprung, or ") if schema > SCHEMA else ("an older, unreleased", "")
         raise StoreError(
-            f"{path} was written by a newer toprung (schema {schema}, this one knows {SCHEMA}) and was left alone: "
-            "update toprung, or set TOPRUNG_DATA to another folder for this version"
+            f"{path} was written by {age} toprung (schema {schema}, this one knows {SCHEMA}) and was left alone: "
+            f"{update}set TOPRUNG_DATA to another folder for this version"
         )
 
 
@@ -108,14 +125,12 @@ def healthy(path: Path) -> bool:
     return sound and (application != APPLICATION or schema > SCHEMA or tables >= {"entries", "proofs"})
 
 
-def migrate(db: sqlite3.Connection, path: Path) -> None:
-    """Upgrade an older database to this schema, within the caller's transaction."""
-    schema = db.execute("PRAGMA user_version").fetchone()[0]
-    if schema > SCHEMA:  # another process was quicker
-        refuse(db, path)
-    for step in range(schema, SCHEMA):
-        MIGRATIONS[step](db)
-    if schema < SCHEMA:
+def create(db: sqlite3.Connection, path: Path) -> None:
+    """Create the tables of a new database, within the caller's transaction; leave those of a store as they are."""
+    refuse(db, path)  # another process may have been quicker
+    if not db.execute("PRAGMA user_version").fetchone()[0]:
+        for statement in TABLES.split(";"):
+            db.execute(statement)
         db.execute(f"PRAGMA application_id = {APPLICATION}")
         db.execute(f"PRAGMA user_version = {SCHEMA}")
 
