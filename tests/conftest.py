@@ -7,6 +7,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import hypothesis
 import pytest
@@ -29,8 +30,8 @@ hypothesis.settings.register_profile("steady", derandomize=True, database=None, 
 hypothesis.settings.load_profile("steady")
 
 # many tests look at the machine code of the same kernels
-nvrtc._compiled = once.called(nvrtc._compiled)
-machine_code.disassemble = once.called(machine_code.disassemble)
+nvrtc._compiled = once.nvrtc(nvrtc._compiled)
+machine_code.disassemble = once.disassembled(machine_code.disassemble, machine_code.disassembler)
 
 
 def require(condition: object, reason: str) -> None:
@@ -74,7 +75,7 @@ def pytest_sessionfinish() -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Give toprung and PoCL fresh caches. Parallel workers inherit them, so that no kernel is built twice.
+    """Give toprung and PoCL the store's caches, and a fresh folder of data, all of which workers inherit.
 
     What this machine's user has tuned, and what ships with the package, must not decide what tests see. Kernels are compiled
     without PoCL's optimiser unless ``--optimised`` is given: a build takes 0.2 s, not 3, and a kernel's mistakes are the same.
@@ -83,14 +84,13 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # there is a worker for each core: NumPy's threads would only wait
     if not config.getoption("optimised"):
         os.environ.setdefault(BUILD, "-cl-opt-disable")
-    fresh = [name for name in ("TOPRUNG_CACHE", "POCL_CACHE_DIR", "TOPRUNG_DATA", once.VARIABLE) if name not in os.environ]
-    if not fresh:
-        return
-    folder = tempfile.mkdtemp(prefix="toprung-tests-")
-    config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
-    for name in fresh:
-        os.environ[name] = os.path.join(folder, name.lower())  # noqa: PTH118
-        os.mkdir(os.environ[name])  # noqa: PTH102
+    os.environ[once.VARIABLE] = str(once.folder())  # tests may move the user's folders
+    once.prune()
+    for name, folder in once.caches().items():
+        Path(os.environ.setdefault(name, folder)).mkdir(parents=True, exist_ok=True)
+    if "TOPRUNG_DATA" not in os.environ:
+        os.environ["TOPRUNG_DATA"] = data = tempfile.mkdtemp(prefix="toprung-tests-")
+        config.add_cleanup(lambda: shutil.rmtree(data, ignore_errors=True))
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import dataclasses
-import hashlib
 import mmap
 import re
 import shutil
@@ -27,7 +26,6 @@ from toprung.gemm.desc import GemmDesc
 from toprung.kernels.hopper_presplit.config import PRESPLIT
 
 SHIM = Path(__file__).with_suffix(".h")
-COMPILER = shutil.which("g++")
 GONE = ("together", "cluster_arrive", "send_remote")
 """Functions that are instructions of a GPU, and stand in the header; each goes with what follows up to an empty line."""
 
@@ -60,7 +58,7 @@ def ends_with_memory(count: int) -> Any:
 
 def missing() -> str:
     """Why nothing can be run."""
-    return nvrtc.missing() or ("" if COMPILER else "no g++")
+    return nvrtc.missing() or ("" if shutil.which("g++") else "no g++")
 
 
 def translated(source: Source, shim: Path = SHIM, begin: str = "epilogue.cuh", gone: tuple[str, ...] = GONE) -> tuple[str, int]:
@@ -103,19 +101,6 @@ def _own(found: re.Match[str]) -> str:
     return f"typedef {kind} Own_{name}{dims}; Own_{name} &{name} = *(Own_{name} *)own_memory(sizeof(Own_{name}));"
 
 
-def compiled(text: str, path: Path, *words: str | Path) -> Path:
-    """C++ compiled into a file, beside which the text lies."""
-    stem, flags = path.with_suffix(""), ["-std=c++20", "-Og", "-ffp-contract=off", "-fpermissive", "-w", "-fPIC"]
-    written = once.file(stem, lambda new: new.write_text(text))
-    return once.file(path, lambda new: subprocess.run([COMPILER, *flags, *words, "-o", new, written], check=True))
-
-
-def headers() -> Path:
-    """The standard headers that a shim includes, compiled once for all kernels: they take longer than a kernel."""
-    text = "".join(re.findall(r"^#include <.*\n", SHIM.read_text(), re.M))
-    return compiled(text, once.folder() / "headers.h.gch", "-x", "c++-header").with_suffix("")
-
-
 class Folder:
     """Return the path of what was built, and the session's stand-in, of so many SMs."""
 
@@ -132,9 +117,9 @@ class Folder:
     def built(self, source: Source) -> tuple[Any, int]:
         """A library, and how many arguments its kernel takes."""
         text, arguments = self.translated(source)
-        path = once.folder() / f"{source.kernel}-{hashlib.sha256(text.encode()).hexdigest()[:16]}.cpp.so"
-        library = compiled(text, path, "-shared", "-include", headers())
-        return ctypes.CDLL(str(library)), arguments
+        headers = "".join(re.findall(r"^#include <.*\n", SHIM.read_text(), re.M))  # they take longer than a kernel
+        flags = ("-std=c++20", "-Og", "-ffp-contract=off", "-fpermissive", "-w", "-fPIC")
+        return ctypes.CDLL(str(once.shared_object(text, flags, headers))), arguments
 
     def allocate(self, nbytes: int) -> Any:
         """Memory that nobody has written yet, on 256 bytes."""

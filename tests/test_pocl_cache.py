@@ -93,6 +93,16 @@ def test_a_lock_is_given_back_after_an_error_and_by_who_dies(tmp_path: Path, mon
     waiting.join()
 
 
+def test_binaries_are_named_by_what_the_environment_adds_to_a_build(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A binary that was compiled without PoCL's optimiser is never loaded by who has it on."""
+    monkeypatch.delenv("POCL_EXTRA_BUILD_FLAGS", raising=False)
+    names = set()
+    for name in ("POCL_DEBUG", "POCL_CACHE_DIR", "POCL_EXTRA_BUILD_FLAGS", "POCL_WORK_GROUP_METHOD", "PYOPENCL_BUILD_OPTIONS"):
+        monkeypatch.setenv(name, "-cl-opt-disable")
+        names.add(session.fingerprint())
+    assert len(names) == 4
+
+
 def test_where_nothing_can_be_locked_builds_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("POCL_CACHE_DIR", str(tmp_path / "file" / "pocl"))

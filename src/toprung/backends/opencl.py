@@ -258,9 +258,9 @@ class OpenCLSession:
         self._workspace_lock = threading.Lock()
 
     def fingerprint(self) -> str:
-        """Runtime, driver, device and prelude."""
+        """Runtime, driver, device, prelude, and environment variables that change what the runtime compiles."""
         d = self.device
-        return "\n".join((d.runtime, d.driver, d.name, d.arch, str(d.subgroup), PRELUDE.read_text()))
+        return "\n".join((d.runtime, d.driver, d.name, d.arch, str(d.subgroup), PRELUDE.read_text(), *pocl_cache.settings()))
 
     def compile(self, source: Source) -> bytes:
         """Build for this device; returns the runtime's binary."""

@@ -34,6 +34,12 @@ def make_writable() -> None:
         os.environ[VARIABLE] = folder
 
 
+def settings() -> list[str]:
+    """Return PoCL's and pyopencl's environment variables that are set, but for those that leave machine code as it is."""
+    names = sorted(name for name in os.environ if name.startswith("POCL_") or name == "PYOPENCL_BUILD_OPTIONS")
+    return [f"{name}={os.environ[name]}" for name in names if name not in (VARIABLE, "POCL_DEBUG")]
+
+
 @contextmanager
 def alone(options: str) -> Iterator[None]:
     """Keep other processes and threads from building the same program for the length of a ``with`` block.

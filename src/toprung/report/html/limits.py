@@ -123,7 +123,7 @@ def kept(source: Source, arch: str) -> MachineCode:
     BuildError, MissingExtra, UnknownName
         as ``machine_code.inspect_source``
     """
-    what = (source.text, sorted(source.defines.items()), source.kernel, source.language, source.binary.hex(), arch, nvrtc.version())
+    what = (source.text, source.defines_text(), source.kernel, source.language, source.binary.hex(), arch, nvrtc.version())
     reader = Path(machine_code.__file__).read_bytes() + nvrtc.PRELUDE.read_bytes()
     path = cache_dir() / "machine-code" / f"{hashlib.sha256(repr(what).encode() + reader).hexdigest()}.json"
     try:
