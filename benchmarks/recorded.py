@@ -29,7 +29,6 @@ class Table:
         self._points = {c: {**c.encode()["tile"], **c.encode()["options"]} for c in seconds}
         names = list(dict.fromkeys(n for p in self._points.values() for n in p))
         self.axes: Axes = {n: tuple(sorted({p.get(n, 1) for p in self._points.values()})) for n in names}
-        self._by_point = {self._key(p): c for c, p in self._points.items()}
         self._order = sorted(seconds, key=predict) if predict else list(seconds)
         self._predict = predict
 
@@ -65,18 +64,9 @@ class Table:
         """Return a random candidate, None if the table is empty."""
         return rng.choice(self._order) if self._order else None
 
-    def at(self, point: Mapping[str, int]) -> Candidate | None:
-        """Return the candidate of a point, or the nearest one: a sample holds next to none of the points of its axes."""
-        if (found := self._by_point.get(self._key(point))) is not None:
-            return found
-        return min(self._order, key=lambda c: self._far(point, self._points[c]), default=None)
-
     def _far(self, here: Mapping[str, int], there: Mapping[str, int]) -> tuple[int, int]:
         steps = [abs(v.index(here.get(n, 1)) - v.index(there.get(n, 1))) for n, v in self.axes.items()]
         return sum(s > 0 for s in steps), sum(steps)
-
-    def _key(self, point: Mapping[str, int]) -> tuple[int, ...]:
-        return tuple(point.get(n, 1) for n in self.axes)
 
 
 def course(table: Table, search: Strategy, evaluations: int) -> list[float]:

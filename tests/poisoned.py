@@ -11,10 +11,10 @@ from toprung.dispatch.selection import Candidate
 from toprung.kernels.base import TileConfig
 
 FAULTS = {
-    "build": ("BK == 64", "#error planted"),
-    "crashed": ("BK == 32", "*(volatile __global float *)8 = 1.0f;"),
-    "timeout": ("BK == 8 && AHEAD == 1", "volatile int forever = 1; while (forever) {}"),
-    "wrong": ("BK == 8 && AHEAD == 0 && ORDER == 1", "#define alpha (1.01f * alpha)"),
+    "build": ("AHEAD && !ORDER && GROUP_M > 1", "#error planted"),
+    "crashed": ("!AHEAD && !ORDER && GROUP_M == 1", "*(volatile __global float *)8 = 1.0f;"),
+    "timeout": ("AHEAD && ORDER", "volatile int forever = 1; while (forever) {}"),
+    "wrong": ("!AHEAD && ORDER", "#define alpha (1.01f * alpha)"),
 }
 """By what becomes of it: which tiles are poisoned, and with what."""
 
@@ -24,13 +24,11 @@ def fate(candidate: Candidate) -> str:
     config = candidate.config
     assert isinstance(config, TileConfig)
     switches = dict(config.options)
-    if config.tile.BK == 64:
-        return "build"
-    if config.tile.BK == 32:
-        return "crashed"
-    if config.tile.BK == 8:
-        return "timeout" if switches["AHEAD"] else "wrong" if switches["ORDER"] else "right"
-    return "right"
+    if switches["ORDER"]:
+        return "timeout" if switches["AHEAD"] else "wrong"
+    if switches["AHEAD"]:
+        return "build" if switches["GROUP_M"] > 1 else "right"
+    return "crashed" if switches["GROUP_M"] == 1 else "right"
 
 
 def package(folder: Path) -> Path:

@@ -169,7 +169,7 @@ def test_optional_packages_are_imported_only_where_they_are_used() -> None:
 
     ``toprung.torch`` and ``toprung.cupy`` are for those who have PyTorch or CuPy, and nothing else imports them but in functions.
     """
-    optional = {"matplotlib", "cuda", "cupy", "torch", "pyopencl", "jinja2", "vl_convert", "markupsafe", "distributed", "optuna"}
+    optional = {"matplotlib", "cuda", "cupy", "torch", "pyopencl", "jinja2", "vl_convert", "markupsafe", "distributed"}
     for module, path in modules(PACKAGE).items():
         if module.split(".")[0] in ("torch", "cupy"):
             continue

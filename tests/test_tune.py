@@ -122,9 +122,6 @@ def hills() -> Table:
 
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_a_strategy_tries_everything_once(name: str) -> None:
-    if name == "optuna":
-        optuna = pytest.importorskip("optuna", reason="Optuna is not installed: pip install toprung[tune]")
-        assert optuna
     table = hills()
     seen = next(table.ranked())
     search = STRATEGIES[name](table, 3, lambda c: c == seen)
@@ -133,8 +130,7 @@ def test_a_strategy_tries_everything_once(name: str) -> None:
         asked.append(candidate)
         search.tell(candidate, table.seconds[candidate])
     assert len(asked) == len(set(asked)) and seen not in asked
-    if name in ("ranked", "climb"):
-        assert len(asked) == len(table.seconds) - 1, "a small space is exhausted"
+    assert len(asked) == len(table.seconds) - 1, "a small space is exhausted"
 
 
 def test_a_climb_finds_the_top_sooner_than_chance() -> None:
@@ -146,7 +142,8 @@ def test_a_climb_finds_the_top_sooner_than_chance() -> None:
         best = course(table, STRATEGIES[name](table, seed), len(order))
         return best.index(1.0)
 
-    climb, chance = (sum(needed(name, seed) for seed in range(20)) for name in ("climb", "random"))
+    # the model's order is shuffled: to follow it is to draw
+    climb, chance = (sum(needed(name, seed) for seed in range(20)) for name in ("climb", "ranked"))
     assert climb < chance
 
 

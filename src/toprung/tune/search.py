@@ -7,10 +7,10 @@ import math
 import random
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Protocol
 
 from toprung.dispatch.selection import Candidate
-from toprung.errors import MissingExtra, UnknownName
+from toprung.errors import UnknownName
 from toprung.tune.space import Space
 
 NEIGHBOURS = 24
@@ -100,25 +100,6 @@ class Exhaustive(Unseen):
         """Ignore the seconds: this strategy does not learn."""
 
 
-class Random(Unseen):
-    """Strategy that draws legal points at random: the baseline that the others must beat."""
-
-    def __init__(self, space: Space, seed: int = 0, seen: Callable[[Candidate], bool] = lambda candidate: False) -> None:
-        super().__init__(seen)
-        self._space, self._rng = space, random.Random(seed)
-
-    def ask(self) -> Candidate | None:
-        """Return a new random candidate, None after ``REFUSED`` draws without one."""
-        for _ in range(REFUSED):
-            found = self._space.draw(self._rng)
-            if found is not None and self.fresh(found):
-                return found
-        return None
-
-    def tell(self, candidate: Candidate, seconds: float) -> None:
-        """Ignore the seconds: this strategy does not learn."""
-
-
 class Climb(Unseen):
     """Hill climbing with restarts: neighbours of the best alternate with the next starts of the model's order.
 
@@ -184,46 +165,7 @@ class Climb(Unseen):
         return True
 
 
-class Optuna(Unseen):
-    """Optuna's tree-structured Parzen estimator over the axes; it learns from refusals which points are legal."""
-
-    def __init__(self, space: Space, seed: int = 0, seen: Callable[[Candidate], bool] = lambda candidate: False) -> None:
-        super().__init__(seen)
-        try:
-            import optuna
-        except ImportError:
-            raise MissingExtra('the strategy optuna needs Optuna: pip install "toprung[tune]"') from None
-        optuna.logging.set_verbosity(optuna.logging.ERROR)
-        self._optuna: Any = optuna
-        self._space = space
-        self._study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=seed, constant_liar=True, multivariate=True))
-        self._open: dict[Candidate, Any] = {}
-
-    def ask(self) -> Candidate | None:
-        """Return Optuna's next suggestion that is legal and new, None after ``REFUSED`` others."""
-        for _ in range(REFUSED):
-            trial = self._study.ask()
-            found = self._space.at({name: trial.suggest_categorical(name, list(v)) for name, v in self._space.axes.items()})
-            if found is not None and self.fresh(found):
-                self._open[found] = trial
-                return found
-            self._study.tell(trial, state=self._optuna.trial.TrialState.PRUNED)
-        return None
-
-    def tell(self, candidate: Candidate, seconds: float) -> None:
-        """Report the logarithm of the seconds, so that a factor counts the same everywhere."""
-        trial = self._open.pop(candidate, None)
-        if trial is None:
-            return
-        if math.isfinite(seconds):
-            self._study.tell(trial, math.log(seconds))
-        else:
-            self._study.tell(trial, state=self._optuna.trial.TrialState.FAIL)
-
-
-STRATEGIES: Mapping[str, Callable[..., Strategy]] = MappingProxyType(
-    {"climb": Climb, "ranked": Ranked, "random": Random, "optuna": Optuna}
-)
+STRATEGIES: Mapping[str, Callable[..., Strategy]] = MappingProxyType({"climb": Climb, "ranked": Ranked})
 """Every strategy by its name."""
 
 

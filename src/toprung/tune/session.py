@@ -178,8 +178,7 @@ class Ordered:
 
     def __init__(self, space: CallSpace, first: Sequence[Candidate]) -> None:
         self._space, self._first = space, first
-        self.axes, self.neighbours, self.draw, self.at = space.axes, space.neighbours, space.draw, space.at
-        self.size, self.all = space.size, space.all
+        self.neighbours, self.draw, self.size, self.all = space.neighbours, space.draw, space.size, space.all
 
     def ranked(self) -> Iterator[Candidate]:
         """Yield the given candidates, then all others in the space's own order."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Protocol
 
 from toprung.device import Device
@@ -30,10 +30,6 @@ DRAWN = 4000
 class Space(Protocol):
     """A search space, as a strategy sees it."""
 
-    @property
-    def axes(self) -> Axes:
-        """Every parameter with its values."""
-
     def ranked(self) -> Iterator[Candidate]:
         """Yield candidates to start a search from, the most promising first."""
 
@@ -50,13 +46,6 @@ class Space(Protocol):
     def draw(self, rng: random.Random) -> Candidate | None:
         """Return a random legal candidate, None if none is found."""
 
-    def at(self, point: Mapping[str, int]) -> Candidate | None:
-        """Return the candidate of a point of the axes, None if it is not legal."""
-
-
-KERNEL = "kernel"
-"""Name of the axis that selects the kernel, by its number."""
-
 
 class CallSpace:
     """The space of one call on one device: the kernels of one precision path, ``fp32`` or ``fp32x``."""
@@ -66,15 +55,6 @@ class CallSpace:
         self.model = expected or model(device, desc, precision)
         known = [f for f in families() if f.own and f.precision == precision]
         self._parts: list[tuple[KernelFamily, Axes]] = [(f, a) for f in known if (a := f.space(device, desc))]
-
-    @property
-    def axes(self) -> Axes:
-        """Parameters of all kernels with their values; a kernel ignores those that it does not have."""
-        found: dict[str, tuple[int, ...]] = {KERNEL: tuple(range(len(self._parts)))} if len(self._parts) > 1 else {}
-        for _, axes in self._parts:
-            for name, values in axes.items():
-                found[name] = tuple(dict.fromkeys((*found.get(name, ()), *values)))
-        return found
 
     @property
     def size(self) -> int:
@@ -95,16 +75,6 @@ class CallSpace:
                 drawn = ({name: rng.choice(values) for name, values in axes.items()} for _ in range(DRAWN))
                 found += points * sum(self._make(t, point) is not None for point in drawn) / DRAWN
         return int(float(f"{found:.2g}")) if found > COUNTED else round(found)
-
-    def at(self, point: Mapping[str, int]) -> Candidate | None:
-        """Return the candidate of a point of ``axes``, None if it is not legal."""
-        if not self._parts:
-            return None
-        family, axes = self._parts[point.get(KERNEL, 0)]
-        own = {name: point[name] for name in axes}
-        if any(value not in axes[name] for name, value in own.items()):
-            return None
-        return self._make(family, own)
 
     def ranked(self) -> Iterator[Candidate]:
         """Yield the best point of each kernel by the cost model, then all coarse points and the neighbours of the best of them.
