@@ -13,15 +13,17 @@ import toprung.torch
 from toprung import errors
 from toprung.torch import products
 from toprung.torch.overloads import OVERLOADS
-from torch_device import DEVICE, EVERY, left
+from torch_device import DEVICE, EVERY, Eligible, left
 
 NAN, INF = math.nan, math.inf
 
 
 @pytest.fixture(autouse=True)
-def enabled() -> Iterator[None]:
+def eligible(monkeypatch: pytest.MonkeyPatch) -> Iterator[Eligible]:
+    """Enable toprung, and count the products that it must take."""
+    counted = Eligible(monkeypatch)
     toprung.torch.enable(**EVERY)
-    yield
+    yield counted
     toprung.torch.disable()
 
 
@@ -62,7 +64,7 @@ def taken() -> int:
 
 @pytest.mark.parametrize("lie", LAYOUTS)
 @pytest.mark.parametrize("other", LAYOUTS)
-def test_layouts(lie: str, other: str) -> None:
+def test_layouts(lie: str, other: str, eligible: Eligible) -> None:
     for shapes in (((7, 33), (33, 18)), ((3, 7, 33), (3, 33, 18))):
         a, b = (LAYOUTS[how](drawn(*shape)) for how, shape in zip((lie, other), shapes, strict=True))
         multiply = torch.mm if a.dim() == 2 else torch.bmm
@@ -73,12 +75,12 @@ def test_layouts(lie: str, other: str) -> None:
         out, whole = guarded(*made.shape)
         assert multiply(a, b, out=out) is out and torch.equal(out, made)
         assert (whole[:32] == 7.5).all() and (whole[-32:] == 7.5).all()
-    assert toprung.torch.report().eligible == taken() == 4, left()
+    assert eligible.count == taken() == 4, left()
 
 
 @pytest.mark.parametrize("beta", [0, 1, 0.5, -2, True])
 @pytest.mark.parametrize("alpha", [1, -0.7, 3])
-def test_sums_of_products(alpha: float, beta: float) -> None:
+def test_sums_of_products(alpha: float, beta: float, eligible: Eligible) -> None:
     a, b, x = drawn(9, 40), drawn(40, 21), drawn(40)
     batch, other = drawn(4, 9, 40), drawn(4, 40, 21)
     nothing = beta == 0
@@ -103,7 +105,7 @@ def test_sums_of_products(alpha: float, beta: float) -> None:
         agree(torch.addmv(c, a, x, beta=beta, alpha=alpha), oracle, 40)
     agree(drawn(9).addmv_(a, x), drawn(9).double() + a.double() @ x.double(), 40)
     agree(a.T.mv(drawn(9)[:9]), a.T.double() @ drawn(9).double(), 9)
-    assert taken() > 20 and toprung.torch.report().eligible == taken(), left()
+    assert taken() > 20 and eligible.count == taken(), left()
 
 
 def test_activations() -> None:
@@ -151,7 +153,9 @@ CALLS: dict[str, Callable[[], Any]] = {
     "an out of another dtype": lambda: torch.mm(drawn(3, 4), drawn(4, 5), out=torch.empty(3, 5, device=DEVICE).double()),
     "an out of columns": lambda: torch.mm(drawn(3, 4), drawn(4, 5), out=torch.empty(5, 3, device=DEVICE).T),
     "an out with gaps": lambda: torch.mm(drawn(3, 4), drawn(4, 5), out=torch.empty(3, 10, device=DEVICE)[:, ::2]),
-    "an out that is an operand": lambda: _into_operand(),
+    "an out that is the first operand": lambda: _into_operand(0),
+    "an out that is the second operand": lambda: _into_operand(1),
+    "an out that begins in the second operand": lambda: _into_operand(1, 1),
     "an out that is what is added": lambda: _into_bias(drawn(3, 5)),
     "an out that is a part of what is added": lambda: _into_bias(drawn(4, 5)[:3]),
     "an out that is expanded": lambda: torch.mm(drawn(3, 4), drawn(4, 5), out=torch.empty(1, 5, device=DEVICE).expand(3, 5)),
@@ -171,9 +175,13 @@ class Named(torch.Tensor):
     """A subclass as users write them."""
 
 
-def _into_operand() -> Any:
-    a = drawn(4, 4)
-    return torch.mm(a, drawn(4, 4, seed=1), out=a)
+def _into_operand(which: int, shift: int = 0) -> Any:
+    """Multiply into an operand, when a like product into memory of its own has been remembered."""
+    memory = drawn(1, 200)[0]
+    a, b = memory[:16].view(4, 4), memory[64:80].view(4, 4)
+    first = 64 * which + 4 * shift
+    torch.mm(a, b, out=memory[128:144].view(4, 4))
+    return torch.mm(a, b, out=memory[first : first + 16].view(4, 4))
 
 
 def _into_bias(bias: torch.Tensor) -> Any:
@@ -214,7 +222,7 @@ def test_a_kernel_that_fails_leaves_the_product_to_pytorch(monkeypatch: pytest.M
     assert (row.taken, row.left, row.why) == (1, 1, "it does not start")
 
 
-def test_products_that_differ_in_one_thing_are_not_taken_for_each_other() -> None:
+def test_products_that_differ_in_one_thing_are_not_taken_for_each_other(eligible: Eligible) -> None:
     """Shapes, strides and alignment of each operand, of the result and of what is added; each is met twice."""
     firsts = [LAYOUTS[lie](drawn(12, 36)) for lie in ("rows", "columns", "padded", "gaps")]
     seconds = [LAYOUTS[lie](drawn(36, 20, seed=1)) for lie in ("rows", "columns", "padded", "gaps")]
@@ -235,16 +243,49 @@ def test_products_that_differ_in_one_thing_are_not_taken_for_each_other() -> Non
                 old = torch.full_like(out, NAN) if beta == 0 else drawn(12, 20, seed=4)
                 out.copy_(old)
                 agree(out.addmm_(a, b, beta=beta), oracle + (0 if beta == 0 else beta * old.double()), 36)
-    assert toprung.torch.report().eligible == taken(), left()
+    assert eligible.count == taken(), left()
 
 
-def test_an_operand_that_lies_otherwise_in_memory_is_another_product() -> None:
-    base, other = drawn(1, 16 * 36 + 1)[0], drawn(1, 36 * 20 + 1)[0]
-    for a in (base[:-1].view(16, 36), base[1:].view(16, 36)):
-        for b in (other[:-1].view(36, 20), other[1:].view(36, 20)):
-            agree(torch.mm(a, b), a.double() @ b.double(), 36)
-            agree(torch.mm(a, b), a.double() @ b.double(), 36)
-    assert len(products.now.entries) == 4 and taken() == 8
+BASES = [drawn(30, 30, seed=i) for i in range(4)]
+LIES = {"shape": lambda t: t[:7, :8], "stride": lambda t: t[:16:2, :8], "alignment": lambda t: t[:8, 1:9]}
+
+
+def test_a_product_is_found_again_by_all_that_decides_it() -> None:
+    """Two that differ in one thing are two entries."""
+    a, b, c, out = plain = [t[:8, :8] for t in BASES]
+    calls: dict[str, Callable[[], Any]] = {
+        "mm": lambda: torch.mm(a, b), "bmm": lambda: torch.bmm(a[None], b[None]), "mm into": lambda: torch.mm(a, b, out=out),
+        "addmm": lambda: torch.addmm(c, a, b), "addmm with another beta": lambda: torch.addmm(c, a, b, beta=0.5),
+        "addmm without": lambda: torch.addmm(c, a, b, beta=0), "addmm into": lambda: torch.addmm(c, a, b, out=out),
+        "relu": lambda: torch.ops.aten._addmm_activation(c[0], a, b), "row": lambda: torch.addmm(c[0], a, b),
+        "gelu": lambda: torch.ops.aten._addmm_activation(c[0], a, b, use_gelu=True), "in place": lambda: out.addmm_(a, b),
+        "in place without": lambda: out.addmm_(a, b, beta=0), "in place, halved": lambda: out.addmm_(a, b, beta=0.5),
+        "gaps added": lambda: torch.addmm(BASES[2][:16:2, :8], a, b),
+    }  # fmt: skip
+    for i, name in enumerate("ab"):
+        for differs in ("stride", "alignment"):
+            given = [LIES[differs](t) if i == j else t for j, t in enumerate((BASES[0], BASES[1]))]
+            x, y = (t if i == j else plain[j] for j, t in enumerate(given))
+            calls[f"{differs} of {name}"] = lambda x=x, y=y: torch.mm(x, y)
+    calls["shape of a"], calls["shape of b"] = lambda: torch.mm(a[:7], b), lambda: torch.mm(a, b[:, :7])
+    for differs in ("stride", "alignment"):
+        calls[f"{differs} of the result"] = lambda lies=LIES[differs]: torch.mm(a, b, out=lies(BASES[3]))
+        calls[f"{differs} of the result in place"] = lambda lies=LIES[differs]: lies(BASES[3]).addmm_(a, b)
+    for count, (name, call) in enumerate(calls.items(), 1):
+        for _ in range(2):
+            call()
+            assert len(products.now.entries) == count, name
+    assert taken() == 2 * len(calls), left()
+
+
+def test_a_pending_sign_is_never_taken_for_none() -> None:
+    b, pair = drawn(4, 4), torch.complex(drawn(4, 4, seed=1), drawn(4, 4, seed=2))
+    plain, turned = pair.imag, pair.conj().imag
+    assert turned.is_neg() and (plain.stride(), plain.data_ptr()) == (turned.stride(), turned.data_ptr())
+    for x, sign in ((plain, 1), (turned, -1)) * 2:
+        agree(torch.mm(x, b), sign * (plain.double() @ b.double()), 4)
+        agree(torch.mm(b, x), sign * (b.double() @ plain.double()), 4)
+        agree(torch.addmm(x, b, b), sign * plain.double() + b.double() @ b.double(), 4)
 
 
 def test_threads_multiply_at_once() -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 from typing import Any
 
+import pytest
 import torch
 
 import toprung.torch
+from toprung.torch import overloads, products
 
 _entries = filter(None, os.getenv("PYTHONPATH", "").split(os.pathsep))
 ELSEWHERE = {**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, _entries))}
@@ -22,3 +24,23 @@ EVERY: dict[str, Any] = {"own": True, "min_flops": 0, "device_types": (DEVICE,),
 def left() -> str:
     """Return the rows of the report of products that PyTorch ran, as text."""
     return "\n".join(f"{r.op} {r.problem}: {r.why}" for r in toprung.torch.report().rows if r.left)
+
+
+class Eligible:
+    """Count of the products that toprung must take, by types and shapes of their tensors alone, whatever it says itself."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.count, self._multiply = 0, overloads.multiply
+        monkeypatch.setattr(overloads, "multiply", self)
+
+    def __call__(
+        self, op: str, a: Any, b: Any, bias: Any = None, beta: Any = 1, alpha: Any = 1, out: Any = None, *rest: Any, **more: Any
+    ) -> Any:  # fmt: skip
+        tensors = [t for t in (a, b, bias, out) if t is not None]
+        plain = all(t.dtype == torch.float32 and t.layout == torch.strided and t.device.type == DEVICE for t in tensors)
+        if products.now is not None and plain and alpha != 0 and 0 not in (*a.shape, *b.shape) and a.dim() in (2, 3) and b.dim():
+            deep, cols = (b.shape[0], b.shape[1:]) if b.dim() < 3 else (b.shape[1], b.shape[2:])
+            fits = b.dim() == a.dim() or (a.dim(), b.dim()) == (2, 1)
+            fits = fits and a.shape[-1] == deep and (a.dim() == 2 or a.shape[0] == b.shape[0])
+            self.count += fits and (out is None or tuple(out.shape) == (*a.shape[:-1], *cols))
+        return self._multiply(op, a, b, bias, beta, alpha, out, *rest, **more)

@@ -161,7 +161,9 @@ def multiply(
             None if bias is None else (
                 bias.dtype, bias.shape, bias.stride(), bias.get_device(), 2 if beta not in (0, 1) else beta, activation
             ),
-            None if result is None else (result.dtype, result.shape, result.stride(), result.data_ptr() & 15, result.get_device()),
+            None if result is None else (
+                result.dtype, result.shape, result.stride(), result.data_ptr() & 15, result.get_device(), inplace
+            ),
         )  # fmt: skip
     entry = products.entries.get(key)
     if entry is None:
@@ -300,7 +302,7 @@ def _unfit(settings: Settings, op: str, a: Any, b: Any, bias: Any, result: Any, 
     others = [t for t in (b, bias, result) if t is not None]
     if any(t.device != a.device for t in others):
         return "its operands lie on different devices"
-    if any(t.layout != torch.strided or t.dtype != FLOAT32 or t.is_neg() for t in (a, *others)):
+    if any(t.layout != torch.strided or t.dtype != FLOAT32 for t in (a, *others)):
         return "an operand is not a plain fp32 tensor"
     batched = "bmm" in op
     if (a.dim(), b.dim()) != ((3, 3) if batched else (2, 1) if op == "addmv" else (2, 2)):
