@@ -147,11 +147,8 @@ ALLOWED = {
     ("backends/cuda_libraries.py", "cublas"),
     ("gemm/classes.py", "skinny"),  # a class of products
     ("tune/shapes.py", "skinny"),
-    ("store/versions.py", "tiled"),  # what older stores call them
-    ("store/versions.py", "skinny"),
-    ("store/versions.py", "stream_k"),
-    ("store/versions.py", "hopper_sgemm"),
-    ("store/versions.py", "hopper_fp32x"),
+    # what older result files call them
+    *(("dispatch/selection.py", name) for name in ("tiled", "skinny", "stream_k", "hopper_sgemm", "hopper_fp32x")),
     # built on it
     *((f"kernels/hopper_strassen/{file}.py", "hopper_fp32x") for file in ("cost", "family", "launches", "sizes", "sources")),
     *(
