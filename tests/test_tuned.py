@@ -189,7 +189,25 @@ def test_entries_of_every_kernel_are_followed_and_verified(
     assert hash(first) == hash(replace(first, unproven=None)), "what is kept of selections is kept of those, too"
     assert verify.problems(session, desc, first.candidate) == ()
     made = executor_of(session).product(desc)
-    assert made.kernels == (str(first),) and made.selections[desc].unproven is None and "these very sizes" in made.why
+    assert made.kernels == (str(first),) and made.selections[desc].unproven is None
+    assert "tuned on these sizes, with an older source" in made.why
+
+
+def test_samples_of_an_older_source_decide_nothing_by_themselves(stored: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Like a neighbour's they must be ``MARGIN`` faster than what is installed, and planning by measuring takes new ones."""
+    device, problem = H200, Gemm(4096, 4096, 4096)
+    install_cublas(monkeypatch)
+    tile = Tile(BM=32, BN=32, BK=16, WM=16, WN=32, TM=4, TN=4, VEC=4, VA=4, VB=4, STAGES=1, PADA=4, PADB=4)
+    now = entry(device, problem, "tiled", tile)
+    old = replace(now, source="another text")
+    stored.add(old, entry(device, problem, "cublas", None, 1.01e-3))
+    assert tuned.HERE.fp32(device, problem.desc, False)[0] is None
+    assert not tuned.HERE.settled(device, problem.desc, ("fp32",))
+    stored.add(now)
+    tuned.HERE.forget()
+    found, _ = tuned.HERE.fp32(device, problem.desc, False)
+    assert found is not None and "these very sizes" in found.why
+    assert tuned.HERE.settled(device, problem.desc, ("fp32",))
 
 
 def test_slices_of_a_neighbour_keep_the_device_as_full(stored: Store) -> None:
@@ -347,7 +365,7 @@ def test_a_changed_kernel_is_verified_once_and_remembered(device: Device, stored
 
     monkeypatch.setattr(verify, "problems", counted)
     for _ in range(2):
-        assert "these very sizes" in multiplied(device, 64, 64, 64).why
+        assert "an older source" in multiplied(device, 64, 64, 64).why
         assert "tuned on 64×64×64" in multiplied(device, 72, 64, 64).why
         afresh()  # as another process would begin
     assert count == 1
@@ -474,7 +492,7 @@ def test_a_proof_that_cannot_be_kept_is_no_error(
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("TOPRUNG_DATA", str(tmp_path / "file" / "folder"))
     with pytest.warns(RuntimeWarning, match="cannot be written"):
-        assert "these very sizes" in multiplied(device, 64, 64, 64).why
+        assert "an older source" in multiplied(device, 64, 64, 64).why
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert "tuned on 64×64×64" in multiplied(device, 72, 64, 64).why

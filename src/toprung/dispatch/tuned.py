@@ -46,6 +46,9 @@ STRAYED = 1.1
 CLEARLY = 1.2
 """Factor by which a family must be faster by its prediction to be taken where another was measured and it was not."""
 
+OLDER = ", with an older source of the kernel"
+"""Words of a receipt for samples of a kernel whose source has changed since."""
+
 SHOWN = 3
 """Entries passed over for a faster one that a receipt names."""
 
@@ -218,7 +221,8 @@ class TunedStore:
                 if ours.median <= plain.median:
                     return ""
                 share = f"{ours.median / plain.median:.2f} times as long as {_name(plain)}"
-                return f"{family.precision} took {share} when both were measured on {_shape(ours)}"
+                older = OLDER if any(e.kernel in _own() and not _current(e) for e in (ours, plain)) else ""
+                return f"{family.precision} took {share} when both were measured on {_shape(ours)}{older}"
         return None
 
     def of_precision(
@@ -239,7 +243,7 @@ class TunedStore:
             found, entry = chosen
             if not entry.candidate["tile"]:
                 return None, passed + more  # what the cost model takes was faster there
-            reason = "" if exact else _strayed(device, desc, found.candidate, entry)
+            reason = "" if exact and _current(entry) else _strayed(device, desc, found.candidate, entry)
             reason = reason or _unmeasured(device, desc, found.candidate, {e.kernel for e in entries}, without)
             if not reason:
                 return replace(found, why=f"tuned on {_where(entry, exact)}: {_milliseconds(entry)}", passed_over=more), passed
@@ -255,7 +259,8 @@ class TunedStore:
             wanted = "fp32" in classes and counts and not family.supports(device, desc)
             if wanted and not any(e.kernel == family.name for e in entries):
                 return False
-        return all(self._first(here, device, desc, _of(entries, one), True)[0] for one in classes)
+        firsts = (self._first(here, device, desc, _of(entries, one), True)[0] for one in classes)
+        return all(first is not None and _current(first[1]) for first in firsts)
 
     def knows_host(self, device: Device) -> bool:
         """Return True if the host's BLAS was measured beside ours on a device."""
@@ -269,7 +274,7 @@ class TunedStore:
             theirs = next((e for e in entries if e.kernel in on_host), None)
             ours = next((e for e in entries if _may(e, device, desc, own=True)), None)
             if theirs and ours:
-                return ours.median * (1.0 if exact else MARGIN) > theirs.median
+                return ours.median * (1.0 if exact and _current(ours) else MARGIN) > theirs.median
         return None
 
     def _of_spot(
@@ -282,6 +287,7 @@ class TunedStore:
             return None, passed
         found, entry = chosen
         where = _where(entry, exact)
+        exact = exact and _current(entry)
         if not exact and (  # a measurement of the very sizes stands against any prediction
             reason := _strayed(device, desc, found.candidate, entry)
             or _unmeasured(device, desc, found.candidate, {e.kernel for e in plain})
@@ -451,7 +457,15 @@ def _unmeasured(
 
 def _fresh(entry: Entry, machine: Machine) -> bool:
     """Return True if an entry was measured with this driver and compiler, and its family's sources as they are."""
-    return entry.machine == machine and bool(entry.source) and version(entry.kernel, entry.machine.backend) == entry.source
+    return entry.machine == machine and _current(entry)
+
+
+def _current(entry: Entry) -> bool:
+    """Return True if an entry was measured with its family's sources as they are.
+
+    Samples of other sources suggest a candidate, but decide as little as those of a neighbour: a prediction can overrule them.
+    """
+    return bool(entry.source) and version(entry.kernel, entry.machine.backend) == entry.source
 
 
 def fitted(device: Device, desc: Desc, entry: Entry, exact: bool) -> Candidate | str:
@@ -473,7 +487,9 @@ def _name(entry: Entry) -> str:
 
 
 def _where(entry: Entry, exact: bool) -> str:
-    return "these very sizes" if exact else f"{_shape(entry)}, the nearest of its class that were tuned"
+    if not exact:
+        return f"{_shape(entry)}, the nearest of its class that were tuned{'' if _current(entry) else OLDER}"
+    return "these very sizes" if _current(entry) else f"these sizes{OLDER}"
 
 
 def _shape(entry: Entry) -> str:

@@ -1,0 +1,210 @@
+"""Find results whose label changed while their samples stayed: the source hash of a shipped entry, the commit of a result file.
+
+    python tools/relabelled.py             list them; exit code 1 if there are any
+    python tools/relabelled.py --restore   put hashes of shipped entries back to those that came with the samples
+    python tools/relabelled.py --compare   compile those of CUDA as they were and as they are, and keep in same-code.json which
+                                           have the same instructions: these may carry the new hash
+
+Needs the whole history, and for --compare NVRTC and nvdisasm; no GPU.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import re
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+SHIPPED = ("src/toprung/store/shipped", "src/toprung/tuned")
+"""Folders of the shipped entries, today's and the one before."""
+SAME = Path(__file__).with_name("same-code.json")
+"""Entries by their samples, each with the hashes whose machine code is the same as that of the first."""
+
+LISTER = """
+import json, sys
+from tests import golden
+from toprung.dispatch.selection import decoded
+from toprung.execute.executable import Executable
+from toprung.gemm.desc import described
+
+class Session(golden.Recorder):
+    def load(self, binary, source):
+        found.append({"text": source.text, "kernel": source.kernel, "language": source.language, "flags": list(source.flags),
+                      "defines": dict(sorted(source.defines.items()))})
+        return super().load(binary, source)
+
+for entry in json.load(sys.stdin):
+    found = []
+    with golden.recording():
+        session = Session(golden.devices()["h200-cuda"])
+        made = Executable.of(session, described(entry["shape"]), decoded(entry["candidate"]))
+        made.run(1 << 30, 0, 2 << 30, 0, 3 << 30, 0, 1.0, 0.0)
+    print(json.dumps(found))
+"""
+"""Program that prints the sources of an entry's launches, a line each; it runs in the tree of either commit."""
+
+
+def git(root: Path, *words: str, given: str = "") -> bytes:
+    """Return what a git command prints."""
+    return subprocess.run(["git", "-C", str(root), *words], input=given.encode(), capture_output=True, check=True).stdout
+
+
+def is_whole(root: Path) -> bool:
+    """Return True in a clone with all of its history."""
+    done = subprocess.run(["git", "-C", str(root), "rev-parse", "--is-shallow-repository"], capture_output=True, text=True)
+    return done.stdout.strip() == "false"
+
+
+def versions(root: Path, *paths: str) -> Iterator[tuple[str, str, bytes]]:
+    """Yield commit, path and content of every version of the JSON files below some paths, oldest first."""
+    log = git(root, "log", "--reverse", "--topo-order", "-m", "--raw", "--no-abbrev", "--no-renames", "--format=%H", "--", *paths)
+    found, commit = [], ""
+    for line in log.decode().splitlines():
+        if line.startswith(":"):
+            blob, path = line.split(" ", 4)[3], line.split("\t")[-1]
+            if set(blob) != {"0"} and path.endswith(".json"):
+                found.append((commit, path, blob))
+        elif line:
+            commit = line
+    contents = io.BytesIO(git(root, "cat-file", "--batch", given="\n".join(blob for *_, blob in found)))
+    for commit, path, _ in found:
+        size = int(contents.readline().split()[2])
+        yield commit, path, contents.read(size + 1)
+
+
+def key_of(entry: Mapping[str, Any]) -> str:
+    """Return a digest of an entry's samples, with their problem and tile."""
+    what = [entry["shape"], entry["candidate"].get("tile"), entry["seconds"], entry["date"][:13]]
+    return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class Relabelled:
+    """A shipped entry that carries another hash than the one that came with its samples.
+
+    Attributes
+    ----------
+    commit : the first with these samples
+    """
+
+    path: Path
+    entry: Mapping[str, Any]
+    commit: str
+    before: str
+
+
+def entries(root: Path = ROOT, same: Path = SAME) -> list[Relabelled]:
+    """Return the shipped entries with another hash than that of their samples, unless the machine code was shown to be the same."""
+    first: dict[str, tuple[str, str]] = {}
+    for commit, _, content in versions(root, *SHIPPED):
+        for entry in json.loads(content)["entries"]:
+            first.setdefault(key_of(entry), (commit, entry["source"]))
+    shown = json.loads(same.read_text())["entries"] if same.exists() else {}
+    found = []
+    for path in sorted((root / SHIPPED[0]).glob("*.json")):
+        for entry in json.loads(path.read_text())["entries"]:
+            commit, source = first.get(key_of(entry), ("", entry["source"]))
+            if source != entry["source"] and entry["source"] not in shown.get(key_of(entry), {}):
+                found.append(Relabelled(path, entry, commit, source))
+    return found
+
+
+def records(root: Path = ROOT) -> list[str]:
+    """Return the result files of which one run was said to be of two commits, a line each."""
+    first: dict[tuple[str, str], str] = {}
+    found: dict[str, None] = {}
+    for commit, path, content in versions(root, "results"):
+        named = re.search(rb'"date": "([^"]*)",\s*"commit": "?([^",]*)', content)
+        if named:
+            date, label = (one.decode() for one in named.groups())
+            before = first.setdefault((path, date), label)
+            if before != label:
+                found[f"{path} of {date}: commit {before}, since {commit[:12]} {label}"] = None
+    return list(found)
+
+
+def restore(found: list[Relabelled]) -> None:
+    """Write the hashes that came with the samples; every entry is a line of its file."""
+    for one in found:
+        lines = one.path.read_text().splitlines(keepends=True)
+        for i, line in enumerate(lines):
+            if line.startswith('{"candidate"') and json.loads(line.rstrip(",\n]}") + "}") == one.entry:
+                lines[i] = line.replace(f'"source":"{one.entry["source"]}"', f'"source":"{one.before}"')
+        one.path.write_text("".join(lines))
+
+
+def listed(tree: Path, found: list[Relabelled]) -> list[list[dict[str, Any]]]:
+    """Return the sources of each entry's launches in a tree."""
+    given = json.dumps([{"shape": one.entry["shape"], "candidate": one.entry["candidate"]} for one in found])
+    done = subprocess.run(
+        [sys.executable, "-c", LISTER], input=given, cwd=tree, env={"PYTHONPATH": f"{tree / 'src'}:{tree}:{tree / 'tests'}"},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def compare(found: list[Relabelled]) -> dict[str, dict[str, str]]:
+    """Return for each entry whose instructions are those of its samples today's hash, and the digest of the instructions."""
+    from toprung.backends import nvrtc
+    from toprung.backends.base import Source
+    from toprung.kernels.tokens import tokens
+    from toprung.lab.sass.machine_code import disassemble
+
+    compiled: dict[str, str] = {}
+
+    def instructions(source: dict[str, Any]) -> str:
+        made = json.dumps([tokens(source["text"]), source["kernel"], source["defines"], source["flags"]])
+        if made not in compiled:
+            code = nvrtc.compile_cubin(Source("compared", **source), "sm_90").code
+            compiled[made] = hashlib.sha256(disassemble(code).encode()).hexdigest()
+        return compiled[made]
+
+    shown: dict[str, dict[str, str]] = {}
+    for commit in dict.fromkeys(one.commit for one in found):
+        mine = [one for one in found if one.commit == commit and one.entry["machine"]["backend"] == "cuda"]
+        with tempfile.TemporaryDirectory() as folder:
+            with tarfile.open(fileobj=io.BytesIO(git(ROOT, "archive", commit, "src", "tests"))) as packed:
+                packed.extractall(folder, filter="data")
+            pairs = zip(mine, listed(Path(folder), mine), listed(ROOT, mine), strict=True)
+            for one, old, new in pairs:
+                same = len(old) == len(new) and all(instructions(a) == instructions(b) for a, b in zip(old, new, strict=True))
+                print(one.entry["candidate"]["kernel"], one.entry["shape"], "same" if same else "differs", flush=True)
+                if same:
+                    digest = hashlib.sha256("".join(map(instructions, new)).encode()).hexdigest()[:16]
+                    shown[key_of(one.entry)] = {one.entry["source"]: digest}
+    return shown
+
+
+def main() -> int:
+    """List, restore or compare; return 1 if something is relabelled."""
+    if not is_whole(ROOT):
+        print("the history is not whole: git fetch --unshallow")
+        return 1
+    if "--compare" in sys.argv:
+        from toprung.backends import nvrtc
+
+        kept = json.loads(SAME.read_text()) if SAME.exists() else {"entries": {}}
+        kept["entries"] |= compare(entries())
+        SAME.write_text(json.dumps({"compiler": nvrtc.version(), "arch": "sm_90", **kept}, indent=1) + "\n")
+    found = entries()
+    for one in found:
+        print(f"{one.path.name}: {one.entry['candidate']['kernel']}, {one.entry['problem_class']}: samples of "
+              f"{one.entry['date']} came with {one.before[:8]} in {one.commit[:12]}, now {one.entry['source'][:8]}")  # fmt: skip
+    others = records()
+    print(*others, f"{len(found)} shipped entries and {len(others)} result files are relabelled", sep="\n")
+    if "--restore" in sys.argv:
+        restore(found)
+    return 1 if found or others else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
