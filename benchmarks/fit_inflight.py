@@ -2,7 +2,7 @@
 
     python benchmarks/fit_inflight.py results/nvidia-h200/inflight.json results/nvidia-h200/deep-and-odd.json \\
         results/nvidia-h200/tune-check-seed{211,229}.json results/nvidia-h100-80gb-hbm3/inflight.json \\
-        results/nvidia-h100-80gb-hbm3/tune-check-seed{57,61,293}.json
+        results/nvidia-h100-80gb-hbm3/tune-check-seed{57,61}.json
 
 Records are of ``benchmarks/inflight.py --parts time,fit``, ``benchmarks/deep_and_odd.py`` and ``toprung tune --check``. A third
 of the products, by a hash of each, is held out. Each device counts as much as any other, each time of it alike; a soft loss keeps
@@ -27,12 +27,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
-from toprung.dispatch.selection import decoded
 from toprung.gemm.desc import GemmDesc
 from toprung.kernels.hopper_inflight import cost
 from toprung.kernels.hopper_inflight.config import tiles
 from toprung.kernels.hopper_inflight_split_k import cost as parts
 from toprung.oracle.problems import problem_of
+from toprung.tune.rows import read as read_rows
 
 UNITS = 132
 """SMs of the GPUs that the records are of."""
@@ -49,8 +49,6 @@ FOLLOW = ("AGAIN", "ALONE", "LAUNCH")
 """Constants of in flight that the model of parts imports."""
 WORST, SOFT, PULL = 1.6, 0.08, 0.3
 """Times the best of its product from which a time is left out; errors from which they count less; weight of where numbers were."""
-HELD_TIMES = 2
-"""Samples of the device's own time that a time needs."""
 
 
 class Sample(NamedTuple):
@@ -76,15 +74,14 @@ def shares(desc: GemmDesc, config: Any) -> bool:
 
 
 def of_check(record: dict[str, Any]) -> list[Sample]:
-    """Return the medians of the device's seconds."""
+    """Return the medians of the device's seconds; of a candidate that was sampled twice, what lies between both."""
     found, device = [], record["environment"]["device"]["name"]
-    for shape in record["shapes"]:
+    for shape, timed in zip(record["shapes"], read_rows(record), strict=True):
         desc, times = problem_of(shape["problem"]).desc, defaultdict(list)
-        every = [one for one in [*shape["measured"], *shape["again"]] if one["status"] == "right"]
-        for one in every:
-            seconds = one["device_seconds"] if len(one["device_seconds"]) >= HELD_TIMES else one["seconds"][1:]
-            times[decoded(one)] += seconds
-        medians = {c: statistics.median(some) for c, some in times.items() if some}
+        for row in timed:
+            if row.status == "right" and row.device:
+                times[row.candidate].append(row.device)
+        medians = {c: statistics.median(some) for c, some in times.items()}
         for candidate, seconds in medians.items():
             if candidate.kernel in MODELS and seconds < WORST * min(medians.values()):
                 assert isinstance(desc, GemmDesc)

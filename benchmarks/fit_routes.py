@@ -26,7 +26,6 @@ with which the least is lost (``kernels/cublas/family.py``).
 
 import argparse
 import re
-import statistics
 from dataclasses import fields, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -46,6 +45,7 @@ from toprung.kernels.skinny_model import teams
 from toprung.kernels.tiled.family import is_regrouped
 from toprung.lab.harness.results import read
 from toprung.oracle.problems import problem_of
+from toprung.tune.rows import read as read_rows
 
 TILED, CLUSTER, SKINNY, SHORT_CLUSTER, SGEMM, CUBLAS = (
     family(n) for n in ("tiled", "tiled_cluster", "skinny", "skinny_cluster", "hopper_sgemm", "cublas")
@@ -75,31 +75,28 @@ def timed(record):
     """(problem, [(candidate, seconds)]) of each shape."""
     if record["kind"] == "tiles":
         return [(problem_of(p["problem"]), [(decoded(t), t["seconds"]) for t in p["quick"]]) for p in record["problems"]]
-    if record["kind"] == "tune-check":
-        found = ((problem_of(s["problem"]), [one for m in s["measured"] if (one := sampled(m))]) for s in record["shapes"])
-        return [(problem, candidates) for problem, candidates in found if candidates]
-    choices, found = [decoded(c) for c in record["choices"]], []
-    for one in record["shapes"]:
-        right = [(choices[n], s) for n, status, s in one["measured"] if status == "right" and s]
-        candidates = [(c, Once(s[0]) if len(s) == 1 else statistics.median(s)) for c, s in right]
-        found.append((problem_of(one["problem"]), candidates))
+    of_row = sampled if record["kind"] == "tune-check" else lambda row: Once(row.seconds) if row.samples == 1 else row.seconds
+    found = []
+    for shape, tried in zip(record["shapes"], read_rows(record, again=False), strict=True):
+        candidates = [
+            (row.candidate, seconds) for row in tried if row.status == "right" and row.samples and (seconds := of_row(row))
+        ]
+        if candidates:
+            found.append((problem_of(shape["problem"]), candidates))
     return found
 
 
-def sampled(measured):
-    """(candidate, seconds) of what a check measured; None where that says little.
+def sampled(row):
+    """Return the seconds of what a check measured; None where that says little.
 
     While it measures, it compiles what comes next, which holds up the host of short calls for some turns: so not the median. With
     the queue held the host has no part in it, and the device's time counts, as ``Held``.
     """
-    candidate = decoded(measured)
-    if measured["status"] == "right" and len(measured.get("device_seconds", ())) > 1 and measured["host_seconds"]:
-        return candidate, Held(statistics.median(measured["device_seconds"]))
-    seconds = sorted(measured["seconds"])
-    few = len(seconds) == 1 and seconds[0] < HELD_UP and candidate.family is not CUBLAS
-    if measured["status"] != "right" or not seconds or few:
-        return None
-    return candidate, Once(seconds[0]) if len(seconds) == 1 else seconds[len(seconds) // 4]
+    if row.device:
+        return Held(row.device)
+    if row.samples > 1:
+        return row.low
+    return None if row.seconds < HELD_UP and row.candidate.family is not CUBLAS else Once(row.seconds)
 
 
 CALLED = 25e-6

@@ -7,7 +7,7 @@ each shape's arms take turns, each a CUDA graph of several calls: every block, w
 along memory ("one"), by a pass before it ("presplit"), and prepacked;
 fp32x with both operands split beforehand; the in-flight block that its cost model likes best; and PyTorch's products in fp32 and
 in TF32 (of a bfloat16 A: converted in the graph). Errors against float64 are stored, too.
-``presplit.json`` beside it was measured before the launch split B itself, on the products of a GPT's step besides.
+``presplit.json``, in the repository's history, was measured before the launch split B itself, on a GPT's step besides.
 """
 
 from __future__ import annotations

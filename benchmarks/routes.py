@@ -14,7 +14,6 @@ cores meanwhile. The record is written every few seconds. ``benchmarks/fit_route
 import argparse
 import random
 import shlex
-import statistics
 import sys
 import time
 from dataclasses import replace
@@ -42,6 +41,7 @@ from toprung.lab.harness import environment, results
 from toprung.tile import Tile, broken
 from toprung.tune.compiler import Compiler, cores
 from toprung.tune.executors.local import LocalLane
+from toprung.tune.rows import Choices
 from toprung.tune.shapes import drawn
 from toprung.tune.trial import Trial
 
@@ -228,19 +228,18 @@ class Record:
 
     def __init__(self, out, device, seed):
         self.out, self.device, self.seed = out, device, seed
-        self.choices, self.shapes, self.failures, self.written = {}, [], [], time.monotonic()
+        self.choices, self.shapes, self.failures, self.written = Choices(), [], [], time.monotonic()
 
     def add(self, problem, tried, outcome):
         """One shape."""
         if outcome.trouble or not outcome.sampled:
             self.failures.append(f"{problem}: {outcome.trouble}")
             return
-        measured = []
-        for candidate, one in zip(tried, outcome.sampled, strict=True):
-            number = self.choices.setdefault(candidate, len(self.choices))
-            measured.append([number, one.status, list(one.seconds)])
+        sampled = list(zip(tried, outcome.sampled, strict=True))
+        for candidate, one in sampled:
             if one.status not in ("right", ""):
                 self.failures.append(f"{problem}: {candidate} is {one.status}: {one.message[:200]}")
+        measured = self.choices.rows(sampled)
         self.shapes.append({"problem": problem.describe(), "class": class_of(problem.desc), "measured": measured})
 
     def write(self):
@@ -250,7 +249,7 @@ class Record:
             self.out,
             results.record(
                 what, environment.environment(self.device), [], self.failures, kind="routes", seed=self.seed,
-                choices=[c.encode() for c in self.choices], shapes=self.shapes,
+                choices=self.choices.describe(), shapes=self.shapes,
             ),
         )  # fmt: skip
         self.written = time.monotonic()
@@ -261,7 +260,7 @@ def table(record):
     rows = {}
     names = [c.kernel for c in record.choices]
     for shape in record.shapes:
-        times = [(statistics.median(s), names[n]) for n, status, s in shape["measured"] if status == "right" and s]
+        times = [(row[3], names[row[0]]) for row in shape["measured"] if row[1] == "right" and row[2]]
         if not times or shape["measured"][0][1] != "right":
             continue
         best, own = min(times)[0], times[0][0]

@@ -3,10 +3,10 @@
     python benchmarks/splitting.py results/nvidia-h200/splitting-pass.json
 
 The two take turns, each a CUDA graph of several launches; "cold" ones go around operands and terms that L2 does not hold together,
-"warm" ones work on one. The floor is a device-to-device copy of the operand: it reads and writes as many bytes. Two records beside
-it have forms of the pass across K that were slower, and are gone: ``splitting.json`` clusters that stayed and streamed strips
-through shared memory, ``splitting-blocks.json`` blocks of 256 and of 1024 threads. In both, blocks of a cluster also met behind
-their stores, which cost more than all of that.
+"warm" ones work on one. The floor is a device-to-device copy of the operand: it reads and writes as many bytes. Two records in the
+repository's history have forms of the pass across K that were slower, and are gone: ``splitting.json`` clusters that stayed and
+streamed strips through shared memory, ``splitting-blocks.json`` blocks of 256 and of 1024 threads. In both, blocks of a cluster
+also met behind their stores, which cost more than all of that.
 """
 
 from __future__ import annotations

@@ -29,6 +29,7 @@ from toprung.tune import check as checking
 from toprung.tune import shapes
 from toprung.tune.candidates import selected
 from toprung.tune.check import Checked, asked, check
+from toprung.tune.rows import Choices
 from toprung.tune.trial import Sampled
 
 H200, POCL = golden.devices()["h200-cuda"], golden.devices()["pocl"]
@@ -125,7 +126,7 @@ class Uncompiled:
 def test_a_slower_block_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own = selected(H200, ROUTER, "auto").candidate
     found = checked(lambda c: 2e-3 if c == own else 1e-3, tmp_path, monkeypatch)
-    assert found.broken and found.selected == own and found.kind == found.describe()["kind"] == "mixed"
+    assert found.broken and found.selected == own and found.kind == found.describe(Choices())["kind"] == "mixed"
     assert len(found.sampled) >= 4 and {c.kernel for c, _ in found.sampled} == {"hopper_inflight", "hopper_presplit"}
     kept = checked(lambda c: 1e-3 if c == own else 2e-3, tmp_path, monkeypatch)
     assert not kept.broken and not kept.trouble

@@ -38,6 +38,7 @@ from toprung.oracle.gemm import Gemm
 from toprung.oracle.gemv import Gemv
 from toprung.oracle.problems import problem_of
 from toprung.tile import Tile
+from toprung.tune import rows
 
 SWITCHES = ("ORDER", "RESIDENT", "AHEAD", "GROUP_M", "SMALL")
 ROUTES = trial.fixture("h200-routes.json")
@@ -323,13 +324,12 @@ def checked() -> dict[str, Any]:
 def uncut_rows_beside_cut_ones() -> list[float]:
     """Logarithms of the model's times over the checks', of uncut rows over those of the same in two slices, from 300 MB on."""
     found, units = [], device_of(checked()).compute_units
-    for shape in checked()["shapes"]:
+    for shape, tried in zip(checked()["shapes"], rows.read(checked()), strict=True):
         problem, timed = problem_of(shape["problem"]), dict[Tile, float]()
-        for one in shape["measured"]:
-            config = decoded(one).config
-            rows = isinstance(config, SkinnyConfig) and config.kernel == "rows"
-            if rows and one["seconds"] and one["status"] == "right":
-                timed[config.tile] = statistics.median(one["seconds"])
+        for candidate, seconds in rows.right(tried):
+            config = candidate.config
+            if isinstance(config, SkinnyConfig) and config.kernel == "rows":
+                timed[config.tile] = seconds
         if isinstance(problem, Gemv) and 4 * problem.M * problem.N > 300e6:
             s = problem.desc.skinny
             for tile, seconds in timed.items():
@@ -405,9 +405,8 @@ def test_cublas_is_not_made_for_a_side_of_few(monkeypatch: pytest.MonkeyPatch) -
 def cublas_with_deep(trans: str, sides: range) -> float:
     """The median of the model's times of cuBLAS over the records', of deep products with such a shorter side, from 20 µs on."""
     theirs = [(one.problem, one.seconds(CUBLAS)) for one in drawn(read(ROUTES))]
-    for shape in checked()["shapes"]:
-        timed = [one["seconds"] for one in shape["measured"] if one["kernel"] == "cublas" and one["status"] == "right"]
-        theirs += [(problem_of(shape["problem"]), statistics.median(s) if s else None) for s in timed]
+    for shape, tried in zip(checked()["shapes"], rows.read(checked()), strict=True):
+        theirs += [(problem_of(shape["problem"]), seconds) for one, seconds in rows.right(tried) if one.kernel == "cublas"]
     found = []
     for problem, seconds in theirs:
         mine = isinstance(problem, Gemm) and problem.batch == 1 and min(problem.M, problem.N) in sides

@@ -370,7 +370,7 @@ def test_the_check_holds_the_selection_of_a_path_against_the_other(stored: Store
     found = checked(stored, Given(slow_fp32x), LARGE, "auto", monkeypatch)
     assert found.selected.kernel == "hopper_fp32x" and found.broken
     assert found.ratio is not None and found.ratio.value == pytest.approx(2)
-    assert found.best is not None and found.best.kernel != "hopper_fp32x" and found.describe()["precision"] == "auto"
+    assert found.best is not None and found.best.kernel != "hopper_fp32x" and found.precision == "auto"
     stored.add(named(LARGE, by_cost(LARGE.desc), 2e-3), entry(H200, LARGE, tile=Tile(**large_tile())))
     kept = checked(stored, Given(slow_fp32x), LARGE, "auto", monkeypatch)
     assert kept.selected.kernel != "hopper_fp32x" and not kept.broken and not kept.trouble

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -57,12 +58,23 @@ def noisy(seed: int, mean: float = 1e-3, spread: float = 0.01) -> list[float]:
 def test_a_record_reads_as_it_was_written(tmp_path: Path) -> None:
     m = measured("numpy", noisy(0), mode="cold")
     record = results.read(stored(tmp_path / "a.json", m))
-    assert record["measurements"] == [m] and record["kind"] == "bench"
+    digits = [float(f"{s:.9g}") for s in m.seconds]
+    assert record["measurements"] == [replace(m, seconds=tuple(digits))] and record["kind"] == "bench"
     old = json.loads((tmp_path / "a.json").read_text())
     for key in ("mode", "joules"):  # what records of ladders did not have at first
         del old["measurements"][0][key]
     (tmp_path / "a.json").write_text(json.dumps(old))
     assert results.read(tmp_path / "a.json")["measurements"][0].mode == "warm"
+
+
+def test_a_file_has_a_line_for_each_row_and_nine_digits(tmp_path: Path) -> None:
+    rows = [[n, "right", 1 / 3, 2.0**40, {"é": [None, True]}] for n in range(30)]
+    results.write(tmp_path / "a.json", {"empty": {}, "rows": rows, "inner": {str(n): "x" * 30 for n in range(9)}})
+    lines = (tmp_path / "a.json").read_text().splitlines()
+    assert lines[:3] == ["{", ' "empty": {},', ' "rows": [']
+    assert lines[4] == '  [1, "right", 0.333333333, 1099511627776.0, {"é": [null, true]}],' and len(lines) == 2 + 1 + 32 + 11
+    content = json.loads("\n".join(lines))
+    assert content["rows"][29] == [29, "right", 0.333333333, 2.0**40, {"é": [None, True]}] and len(content["inner"]) == 9
 
 
 def test_a_slowdown_is_flagged_and_noise_is_not(tmp_path: Path, typed: Typed) -> None:

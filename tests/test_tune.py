@@ -42,6 +42,7 @@ from toprung.tune import shapes
 from toprung.tune.check import check
 from toprung.tune.measure import Measurer
 from toprung.tune.model import UNKNOWN
+from toprung.tune.rows import Choices, read, right
 from toprung.tune.search import STRATEGIES
 from toprung.tune.session import Budget, Shape, Tuner
 from toprung.tune.space import CallSpace
@@ -236,6 +237,24 @@ def test_cold_samples_are_taken_where_the_budget_suffices(
     assert bool([e.kernel for e in Store(tmp_path / "tuned.sqlite").entries() if e.cold_seconds]) == bool(samples)
 
 
+def test_rows_keep_median_spread_and_the_device_s_time(device: Device) -> None:
+    one, other = Candidate(family("plain"), TileConfig(PLAIN.tile_for(device))), select_own(device, Gemm(64, 64, 64).desc).candidate
+    held = Sampled("right", seconds=(5.0, 1.0, 4.0, 2.0, 3.0), device_seconds=(0.5, 0.1, 0.4, 0.2, 0.3), host_seconds=1.0)
+    timed = [
+        (one, held), (other, replace(held, host_seconds=0.0)), (one, replace(held, seconds=(7.0,), device_seconds=(7.0,))),
+        (other, Sampled("wrong", "a message")), (one, Sampled()), (other, replace(held, status="wrong", message="late")),
+    ]  # fmt: skip
+    measured = (choices := Choices()).rows(timed)
+    record = {"choices": choices.describe(), "shapes": [{"measured": measured[:4], "again": measured[4:]}, {"measured": []}]}
+    (found, nothing), (first, _) = read(json.loads(json.dumps(record))), read(record, again=False)
+    expected = [
+        (one, "right", 5, 3.0, 2.0, 4.0, 0.3), (other, "right", 5, 3.0, 2.0, 4.0, None), (one, "right", 1, 7.0),
+        (other, "wrong", 0, None, None, None, None, "a message"), (one, "", 0), (other, "wrong", 5, 3.0, 2.0, 4.0, 0.3, "late"),
+    ]  # fmt: skip
+    assert [tuple(row)[: len(want)] for row, want in zip(found, expected, strict=True)] == expected and not nothing
+    assert len(first) == 4 and right(found) == [(one, 3.0), (other, 3.0), (one, 7.0)]
+
+
 def test_the_check_finds_a_choice_that_is_too_slow(session: Session, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from toprung.tune import check as checking
 
@@ -243,8 +262,9 @@ def test_the_check_finds_a_choice_that_is_too_slow(session: Session, monkeypatch
     monkeypatch.setattr(checking, "selected", lambda device, problem, precision="fp32": Selection(slow, "planted"))
     (found,) = check(InProcess(session), [problem], Store(tmp_path / "tuned.sqlite"))
     assert found.broken and found.ratio is not None and found.ratio.low > 1.05 and found.best != slow
-    assert found.describe()["why"] == "planted"
-    assert next(c.kernel for c, _ in found.again) == "plain" and len(found.describe()["again"]) >= 2
+    described = found.describe(choices := Choices())
+    assert described["why"] == "planted" and choices[slow] == described["routed"] == 0 != described["best"]
+    assert [row[0] for row in described["again"]] == [choices[c] for c, _ in found.again] and len(found.again) >= 2
 
 
 def test_a_host_that_is_disturbed_once_breaks_no_promise(session: Session, tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from toprung.dispatch.selection import Candidate, decoded
 from toprung.oracle.gemm import Gemm
 from toprung.oracle.problem import Problem
 from toprung.store import Store
+from toprung.tune import rows
 from toprung.tune.executors import dask
 from toprung.tune.executors.base import LaneLost
 from toprung.tune.executors.dask import DaskLane
@@ -98,8 +99,9 @@ def test_the_check_stores_what_ran_and_why(device: Device, tmp_path: Path) -> No
     broken = sum(shape["broken"] or bool(shape["trouble"]) for shape in record["shapes"])
     assert run.returncode == int(broken > 0) and f"{4 - broken} of 4 shapes within 5 %" in text
     assert ("calls can be planned by measuring" in text) == any(shape["broken"] for shape in record["shapes"])
-    for shape in record["shapes"]:
-        assert shape["why"] and shape["ratio"]["value"] >= 1 and shape["measured"][0]["kernel"] == shape["routed"]["kernel"]
+    for shape, timed in zip(record["shapes"], rows.read(record), strict=True):
+        assert shape["why"] and shape["ratio"]["value"] >= 1 and shape["measured"][0][0] == shape["routed"]
+        assert all(row.status == "right" and row.seconds for row in timed)
         assert shape["broken"] == (shape["ratio"]["value"] > 1.05)
     assert "promised is 1.05" in tune_table.block(["check", "check.json"], tmp_path)
 

@@ -25,6 +25,8 @@ from toprung.oracle.gemm import Gemm
 from toprung.oracle.gemv import Gemv
 from toprung.oracle.problems import problem_of
 from toprung.report.tune import choice_text
+from toprung.tune.rows import read as read_rows
+from toprung.tune.rows import right
 
 WITHIN = 1.05
 """Promised ratio: time of the selected candidate / time of the best one, at most."""
@@ -187,10 +189,9 @@ class Drawn:
 
 def drawn(record: Mapping[str, Any]) -> list[Drawn]:
     """Return every shape of a result file of ``benchmarks/routes.py`` that has a right candidate."""
-    choices, found = [decoded(c) for c in record["choices"]], []
-    for one in record["shapes"]:
-        timed = [(choices[n], statistics.median(s)) for n, status, s in one["measured"] if status == "right" and s]
-        if timed:
+    found = []
+    for one, tried in zip(record["shapes"], read_rows(record), strict=True):
+        if timed := right(tried):
             problem = problem_of(one["problem"])
             found.append(Drawn(problem, timed, held_out(problem)))
     return found
@@ -300,9 +301,8 @@ def chosen(paths: Sequence[str], root: Path) -> str:
     for path in paths:
         record = read(root / path)
         device, then, ratios = device_of(record), 0, list[float | None]()
-        for shape in record["shapes"]:
-            right = (one for one in shape["measured"] if one["status"] == "right" and one["seconds"])
-            timed = {decoded(one): statistics.median(one["seconds"]) for one in right}
+        for shape, tried in zip(record["shapes"], read_rows(record, again=False), strict=True):
+            timed = dict(right(tried))
             if timed and _path(shape) == "fp32":
                 took = timed.get(now(device, problem_of(shape["problem"])))
                 ratios.append(took and took / min(timed.values()))

@@ -33,6 +33,7 @@ from toprung.tune import shapes
 from toprung.tune.check import SHAPES, WITHIN, Checked, asked, check
 from toprung.tune.executors.base import Executor
 from toprung.tune.executors.local import Local, LocalLane
+from toprung.tune.rows import Choices
 from toprung.tune.search import STRATEGIES, strategy
 from toprung.tune.session import PRECISIONS, Budget, Tuner
 
@@ -288,12 +289,13 @@ def _check(
         notes.append(str(error))
     finally:
         lane.close()
+    choices = Choices()
     stored = results.record(
         shlex.join(["toprung", *sys.argv[1:]]), environment(device), [],
         [report.check_line(c, device.id) for c in found if c.broken or c.trouble], interrupted,
         kind="tune-check", notes=notes, precision=precision, planning=planned, seed=seed, within=WITHIN,
         seconds=time.monotonic() - start, wanted=len(left),
-        shapes=[c.describe() for c in found],
+        shapes=[c.describe(choices) for c in found], choices=choices.describe(),
     )  # fmt: skip
     if json is not None:
         results.write(json, stored)

@@ -26,6 +26,7 @@ from toprung.tune.candidates import check_candidates, first_use_candidates, sele
 from toprung.tune.compiler import Compiler
 from toprung.tune.executors.base import Lane
 from toprung.tune.plan import measure, surviving
+from toprung.tune.rows import Choices
 from toprung.tune.trial import Sampled, Trial, pairs
 
 WITHIN = 1.05
@@ -80,26 +81,15 @@ class Checked:
         desc = self.problem.desc
         return "mixed" if isinstance(desc, GemmDesc) and desc.is_mixed else problem_class(desc)
 
-    def describe(self) -> dict[str, Any]:
-        """Return the result as JSON-ready data."""
+    def describe(self, choices: Choices) -> dict[str, Any]:
+        """Return the result as JSON-ready data, candidates as their numbers in ``choices``."""
         return {
             "problem": self.problem.describe(), "precision": self.precision, "class": class_of(self.problem.desc),
-            "routed": self.selected.encode(),
-            "why": self.why, "best": self.best.encode() if self.best else None,
+            "routed": choices[self.selected], "why": self.why, "best": choices[self.best] if self.best else None,
             "ratio": vars(self.ratio) if self.ratio else None, "kind": self.kind, "device_ratio": self.device_ratio,
             "broken": self.broken, "trouble": self.trouble,
-            "measured": _described(self.sampled), "again": _described(self.again),
+            "measured": choices.rows(self.sampled), "again": choices.rows(self.again),
         }  # fmt: skip
-
-
-def _described(sampled: Sequence[tuple[Candidate, Sampled]]) -> list[dict[str, Any]]:
-    return [
-        {
-            **c.encode(), "status": s.status, "message": s.message, "seconds": list(s.seconds),
-            "device_seconds": list(s.device_seconds), "host_seconds": s.host_seconds,
-        }
-        for c, s in sampled
-    ]  # fmt: skip
 
 
 def asked(device: Device, problem: Problem, precision: str) -> list[str]:

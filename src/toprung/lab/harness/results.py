@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ from toprung.lab.harness.stats import Interval, ratio
 from toprung.paths import publish
 
 FORMAT = "toprung record 1"
+LINE = 160
+"""Characters of a line in a result file that may hold several values."""
 
 
 def record(
@@ -56,13 +59,33 @@ def write(path: Path, content: dict[str, Any]) -> None:
     NotWritten
         the file cannot be written; the record lies in a temporary folder, which the message names
     """
-    text = (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode()
+    text = (_text(_rounded(content)) + "\n").encode()
     try:
         publish(path, text)
     except OSError as error:
         instead = Path(tempfile.mkdtemp(prefix="toprung-")) / path.name
         publish(instead, text)
         raise NotWritten(f"{path} cannot be written ({error.strerror}): the record is kept in {instead}") from None
+
+
+def _rounded(value: Any) -> Any:
+    """Return JSON data with nine significant digits of each number: more than any clock or sensor here has."""
+    if isinstance(value, float) and math.isfinite(value) and not value.is_integer():
+        return float(f"{value:.9g}")
+    if isinstance(value, Mapping):
+        return {str(key): _rounded(one) for key, one in value.items()}
+    return [_rounded(one) for one in value] if isinstance(value, list | tuple) else value
+
+
+def _text(value: Any, depth: int = 0) -> str:
+    """Return JSON in which whatever fits into a line has one, so that a difference of two files shows a row as a row."""
+    line = json.dumps(value, ensure_ascii=False)
+    if depth + len(line) <= LINE or not isinstance(value, dict | list):
+        return line
+    keyed = value.items() if isinstance(value, dict) else ((None, one) for one in value)
+    inner = (("" if key is None else f"{json.dumps(key, ensure_ascii=False)}: ") + _text(one, depth + 1) for key, one in keyed)
+    begin = "\n" + " " * depth
+    return line[0] + ",".join(f"{begin} {one}" for one in inner) + begin + line[-1]
 
 
 def read(path: Path) -> dict[str, Any]:
