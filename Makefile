@@ -8,25 +8,34 @@ TORCH := .venv-torch
 GPU := $(if $(wildcard /dev/nvidiactl /proc/driver/nvidia/version),$(VENV)/ready-gpu)
 PIP := -m pip install -q --disable-pip-version-check
 
-.PHONY: ladder test test-slow test-torch fuzz lint tables report site lock clean
+.PHONY: ladder test test-slow test-torch test-all fuzz lint tables report site lock clean
 
 ladder: $(VENV)/ready $(GPU)
 	$(BIN)/toprung ladder kepler
 
 # Tests start many processes, each of which would compile the package again if the environment kept Python from storing bytecode
-test test-slow: export PYTHONDONTWRITEBYTECODE :=
+test test-slow test-torch test-all: export PYTHONDONTWRITEBYTECODE :=
+
+# Each test file in a process of its own; what passed here with the same inputs is taken as passed (ALL=--all: nothing is)
+ALL ?=
+RUN = $(BIN)/python tests/run.py $(ALL) --preload numpy --preload hypothesis --preload pyopencl --without tests/pytorch
 
 test: lint
-	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not slow"
+	$(RUN) -m "not slow and not drawn" tests
 
 # PoCL's optimiser takes 3 s a kernel: long tests, which compile hundreds, and planted bugs go without it
 test-slow: $(VENV)/ready-dev
-	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "slow"
-	$(BIN)/python -m pytest -n 2 --dist loadgroup --optimised -m "on_device and not slow" -k "not planted"
+	$(RUN) -m "slow and not drawn" tests
+	$(RUN) --optimised -m "on_device and not slow and not drawn" -k "not planted" tests
 
 # PyTorch with toprung's kernels below it: its own samples of operators, gradients, compilation; CUDA graphs where there is a GPU
 test-torch: $(TORCH)/ready
-	$(TORCH)/bin/python -m pytest -n 2 --dist loadgroup --disable-warnings tests/pytorch
+	$(TORCH)/bin/python tests/run.py $(ALL) --preload torch --disable-warnings tests/pytorch
+
+# Everything, whatever passed before, and tests that draw seeds of their own
+test-all: ALL = --all
+test-all: test test-slow test-torch
+	$(RUN) -m drawn tests
 
 # Random products beside float64 and the vendor's on the same data, for as long as wanted: make fuzz MINUTES=30
 MINUTES ?= 1

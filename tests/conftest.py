@@ -13,14 +13,10 @@ import hypothesis
 import pytest
 
 import once
-import trial
 from toprung import store
 from toprung.backends import nvrtc, opened
 from toprung.backends.base import Session
 from toprung.device import Device
-from toprung.kernels.hopper_inflight.family import HopperInflight
-from toprung.kernels.hopper_inflight_split_k.family import HopperInflightSplitK
-from toprung.kernels.hopper_presplit.family import HopperPresplit
 from toprung.lab.sass import machine_code
 
 os.environ.pop("COLUMNS", None)  # of the terminal that pytest's workers think they have; tables take a pipe's width
@@ -96,6 +92,8 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.fixture(scope="session")
 def device() -> Device:
     """The device the tests run on."""
+    import trial  # what conftest imports is an input of every test file: no more than the stores need
+
     found = trial.tested()
     require(found, "no PoCL device: pip install pocl-binary-distribution")
     assert found is not None
@@ -112,5 +110,9 @@ def session(device: Device) -> Iterator[Session]:
 @pytest.fixture
 def beforehand_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out the families that split in flight: of fp32x there is the one that splits both operands beforehand."""
+    from toprung.kernels.hopper_inflight.family import HopperInflight
+    from toprung.kernels.hopper_inflight_split_k.family import HopperInflightSplitK
+    from toprung.kernels.hopper_presplit.family import HopperPresplit
+
     for family in (HopperInflight, HopperInflightSplitK, HopperPresplit):
         monkeypatch.setattr(family, "supports", lambda *what: "left out")

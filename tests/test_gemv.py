@@ -29,8 +29,7 @@ SIXTEEN = (10, 1, 8, -1, 0, -2, 3, 5, -2, -3, 2, 7, 0, 11, 0, 2)
 
 
 def each_rung(function):
-    marked = [pytest.param(r, id=str(r), marks=pytest.mark.xdist_group(r.name)) for r in RUNGS]
-    return pytest.mark.parametrize("one", marked)(function)
+    return pytest.mark.parametrize("one", RUNGS, ids=str)(function)
 
 
 def layout(size: tuple[int, int], trans: str, rng: random.Random) -> Gemv:

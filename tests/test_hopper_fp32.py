@@ -82,9 +82,9 @@ def compiled(variant: SgemmConfig) -> MachineCode:
 
 
 def each(variants: Sequence[SgemmConfig]) -> Any:
-    """Parametrise by variant; what shares one runs in one worker, so that it is not compiled twice."""
-    marks = {v: [pytest.mark.xdist_group(f"ffma {v}"), *[pytest.mark.slow] * (v not in QUICK)] for v in variants}
-    return pytest.mark.parametrize("variant", [pytest.param(v, id=str(v), marks=m) for v, m in marks.items()])
+    """Parametrise by variant."""
+    marked = [pytest.param(v, id=str(v), marks=[pytest.mark.slow] * (v not in QUICK)) for v in variants]
+    return pytest.mark.parametrize("variant", marked)
 
 
 def judged(code: MachineCode, own_bytes: int = 0, spills: int = 0) -> None:

@@ -21,7 +21,7 @@ import once
 import trial
 from conftest import require
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("install")]
+pytestmark = pytest.mark.slow
 
 QUICKLY = ("--disable-pip-version-check", "--use-feature=fast-deps")  # metadata alone, not whole wheels
 

@@ -133,7 +133,6 @@ def test_planted_bugs_are_caught(fragment: str, replacement: str, poisoned: Sess
     assert not trial.attempt(planted, Gemm(*CUT[-1], 0.7, 1.3), poisoned).verdict.right
 
 
-@pytest.mark.xdist_group("oclgrind")
 def test_every_access_of_a_cut_block_is_inside(tmp_path: Path) -> None:
     """In the simulator, and a planted bug writes beyond the workspace."""
     tile = {"BM": 16, "BN": 32, "BK": 8, "WM": 8, "WN": 32, "TM": 4, "TN": 8, "VA": 4, "VB": 4, "PADA": 4}

@@ -15,8 +15,6 @@ import pytest
 import trial
 from conftest import require
 
-pytestmark = pytest.mark.xdist_group("oclgrind")
-
 SIZE = (33, 35, 37)
 TILE = {"BM": 16, "BN": 16, "BK": 16}
 LOCAL_BYTES = 49152

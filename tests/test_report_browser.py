@@ -22,7 +22,7 @@ from toprung.report.html import compare, page
 from toprung.report.html.gather import Gathered, gather
 from toprung.report.html.limits import Limits
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]
+pytestmark = pytest.mark.slow
 
 H200 = trial.ROOT / "docs" / "report" / "index.html"
 PHONE, DESK = (375, 800), (1280, 900)

@@ -27,9 +27,8 @@ NARROW = ("uniform", "normal", "positive", "integers")
 
 
 def each(variants, slow=lambda v: False):
-    """Parametrise by variant; what shares a rung runs in one worker (--dist loadgroup), so that no kernel is built twice."""
-    marks = ((v, [pytest.mark.xdist_group(v.rung.name), *[pytest.mark.slow] * slow(v)]) for v in variants)
-    marked = [pytest.param(v, id=str(v), marks=m) for v, m in marks]
+    """Parametrise by variant."""
+    marked = [pytest.param(v, id=str(v), marks=[pytest.mark.slow] * slow(v)) for v in variants]
     return pytest.mark.parametrize("variant", marked)
 
 

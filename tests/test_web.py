@@ -26,8 +26,6 @@ from toprung.lab.harness import results
 from toprung.lab.rung import ladder
 from toprung.report.web import page
 
-pytestmark = pytest.mark.xdist_group("web")
-
 PHONE, DESK = (375, 800), (1280, 900)
 SOFTWARE = (
     "--enable-unsafe-webgpu", "--enable-features=Vulkan", "--use-vulkan=swiftshader", "--use-webgpu-adapter=swiftshader",

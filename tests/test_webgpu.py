@@ -31,8 +31,6 @@ from toprung.lab.probe.run import probe, refusals
 from toprung.lab.rung import Rung, ladder, rung
 from toprung.oracle.gemm import Gemm
 
-pytestmark = pytest.mark.xdist_group("webgpu")
-
 FILL = Source(
     "fill",
     """@group(0) @binding(1) var<storage, read_write> p: array<i32>;

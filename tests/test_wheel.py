@@ -52,7 +52,6 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.xdist_group("wheel")
 def test_the_wheel_has_every_file_of_the_package(wheel: Path) -> None:
     package = trial.ROOT / "src" / "toprung"
     files = {p.relative_to(package.parent).as_posix() for p in package.rglob("*") if p.is_file() and p.suffix != ".pyc"}
@@ -64,7 +63,6 @@ def test_the_wheel_has_every_file_of_the_package(wheel: Path) -> None:
     assert any(f.endswith("licenses/LICENSE") for f in packed)
 
 
-@pytest.mark.xdist_group("wheel")
 def test_the_installed_wheel_runs_a_rung(wheel: Path, tmp_path: Path, device: Device) -> None:
     """toprung comes from the wheel; what it depends on is lent by this environment, so that nothing is fetched."""
     new = tmp_path / "env"
