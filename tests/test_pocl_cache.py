@@ -22,8 +22,8 @@ TILE = Tile(BM=4, BN=8)
 BUILDER = """
 import sys
 from toprung.backends import find, opened
-from toprung.build import build
-from toprung.rung import rung
+from toprung.kernels.build import build
+from toprung.lab.rung import rung
 from toprung.tile import Tile
 with opened(find(sys.argv[1])) as session:
     print("ready", flush=True)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+DAMAGE = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
+"""Errors of reading a file that anybody may have written."""
+
 
 class ToprungError(Exception):
     """Base of every error raised by toprung itself."""

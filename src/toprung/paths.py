@@ -6,8 +6,10 @@ import functools
 import os
 import stat
 import tempfile
+import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Literal
 
@@ -93,15 +95,60 @@ def _warn(problem: str) -> None:
         warnings.warn(text, RuntimeWarning, stacklevel=4)
 
 
+STALE = 60.0
+"""Seconds after which an empty temporary file is left over: its writer locks it long before."""
+
+
 def publish(path: Path, content: bytes) -> None:
-    """Write a file so that any reader sees all of it or none: written beside, then renamed."""
+    """Write a file so that any reader sees all of it or none: written beside, then renamed. Links are followed, pipes written to.
+
+    What killed processes left half written in the folder is removed.
+    """
+    if path.exists() and not path.is_file():
+        path.write_bytes(content)  # a rename would put a file in place of a device or a pipe
+        return
+    path = Path(os.path.realpath(path))
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    _clean(path.parent)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:50]}.", suffix=".part")
+    temporary = Path(name)
     try:
-        with os.fdopen(handle, "wb") as file:
+        with os.fdopen(handle, "wb") as file, locked(temporary):
             file.write(content)
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(path)
+            file.close()  # Windows renames no open file
+            temporary.chmod(0o644)
+            temporary.replace(path)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
+
+
+@contextmanager
+def locked(path: Path, wait: bool = True) -> Iterator[None]:
+    """Lock a file, made if it is missing, for the length of a ``with`` block; the system unlocks it if the process dies.
+
+    Where nothing can be locked (no such locks on this system, a folder that cannot be written) nothing is; without ``wait``, and
+    for a file that another holds, that is an OSError.
+    """
+    with ExitStack() as held:
+        try:
+            import fcntl
+
+            file = held.enter_context(path.open("a"))
+            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            held.callback(fcntl.flock, file, fcntl.LOCK_UN)  # closing alone would leave it to a child that was forked meanwhile
+        except (ImportError, OSError) as error:
+            if not wait:
+                raise OSError(str(error)) from None
+        yield
+
+
+@functools.cache
+def _clean(folder: Path) -> None:
+    """Remove temporary files of ``publish`` that no process holds, once for each folder."""
+    for left in folder.glob(".*.part"):
+        with suppress(OSError):
+            facts = left.stat()
+            if facts.st_size or time.time() - facts.st_mtime > STALE:
+                with locked(left, wait=False):
+                    left.unlink()

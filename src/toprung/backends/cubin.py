@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
-from toprung.errors import BadCubin, UnknownName
+from toprung.errors import DAMAGE, BadCubin, UnknownName
 
 CUDA_MACHINE = 190
 NOBITS = 8
@@ -70,7 +70,7 @@ def facts(code: bytes, name: str) -> Facts:
         raise BadCubin(f"{name} is no cubin: it does not begin like an ELF file; nvcc -cubin or toprung inspect --cubin makes one")
     try:
         return _facts(code, name)
-    except (struct.error, IndexError, UnicodeDecodeError, ValueError) as error:
+    except (struct.error, *DAMAGE) as error:
         if isinstance(error, BadCubin):
             raise
         raise BadCubin(f"{name} is damaged or cut off ({type(error).__name__}: {error}): make it anew") from None

@@ -10,12 +10,12 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import platformdirs
 
-from toprung.paths import of_user, writable
+from toprung.paths import locked, of_user, writable
 
 PLATFORM = "Portable Computing Language"
 LOCKS = 64
@@ -51,15 +51,10 @@ def alone(options: str) -> Iterator[None]:
     options : of the program. PoCL's name for it is made of them and of the text without comments; who has the same program has
         the same options, and programs that share only those seldom are built at once
     """
-    with ExitStack() as held:
-        with suppress(ImportError, OSError):
-            import fcntl
-
-            path = lock_of(options)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            file = held.enter_context(path.open("a"))
-            fcntl.flock(file, fcntl.LOCK_EX)  # given back by the system if the process dies
-            held.callback(fcntl.flock, file, fcntl.LOCK_UN)  # closing alone would leave it to a child that was forked meanwhile
+    path = lock_of(options)
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    with locked(path):
         yield
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import pkgutil
 import re
@@ -89,9 +90,12 @@ def _ended_as_by_ctrl_c() -> Iterator[None]:
 
 def main() -> None:
     """Run the command line. Exit 0: every result was verified; 1: one was wrong; 2: bad input; 130, 143: Ctrl-C, SIGTERM."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # names of files may be no text
     try:
         with _ended_as_by_ctrl_c():
             app()
-    except ToprungError as error:
+    except (ToprungError, OSError) as error:  # a full disk, a folder that went: where it is read or written it is not foreseen
         say(f"toprung: {error}", to=errors_console)
         sys.exit(2)

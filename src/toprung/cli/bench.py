@@ -15,7 +15,18 @@ from rich.console import Group
 
 from toprung import backends
 from toprung.backends.base import Session
-from toprung.cli.common import INTERRUPTED, WIDE, console, errors_console, json_option, parse_seconds, parse_sizes, say, show
+from toprung.cli.common import (
+    INTERRUPTED,
+    WIDE,
+    console,
+    errors_console,
+    json_option,
+    parse_seconds,
+    parse_sizes,
+    result_file,
+    say,
+    show,
+)
 from toprung.cli.progress import Pace, Progress, duration, total
 from toprung.device import Device
 from toprung.errors import BadSize, OutOfDeviceMemory, ToprungError, UnknownName
@@ -46,7 +57,7 @@ DEFAULT_SIZES = {"gpu": "1024,2048,4096", "cpu": "256,512", "other": "256,512"}
 _PEERS = typer.Option(help="who takes part, with commas: matmul, toprung, cublas, numpy, …, a rung (kepler/r07), a ladder (kepler)")
 _DEVICE = typer.Option(help="an id, or a part of a name (see toprung devices)")
 _JSON = json_option("store every sample and all circumstances in this file")
-_PLOT = typer.Option(help="draw the result: a .png or .svg file")
+_PLOT = typer.Option(help="draw the result: a .png or .svg file", callback=result_file)
 
 
 def register(app: typer.Typer) -> None:
@@ -71,7 +82,7 @@ def bench_command(
         bool, typer.Option("--held", help="also with the queue held until calls are in it: the device's time without the host's")
     ] = False,
     json: Annotated[Path | None, _JSON] = None,
-    csv: Annotated[Path | None, typer.Option(help="a line a measurement, for spreadsheets")] = None,
+    csv: Annotated[Path | None, typer.Option(help="a line a measurement, for spreadsheets", callback=result_file)] = None,
     plot: Annotated[Path | None, _PLOT] = None,
     budget: Annotated[str | None, typer.Option(help="end after about 60s, 5m, 1h; what was measured by then is kept")] = None,
     wide: Annotated[bool, WIDE] = False,

@@ -11,7 +11,7 @@ import typer
 from rich.text import Text
 
 from toprung import backends
-from toprung.cli.common import WIDE, console, parse_tile, say, show, table_width
+from toprung.cli.common import WIDE, console, parse_tile, result_file, say, show, table_width
 from toprung.errors import BadSize, UnknownName, Unsupported
 from toprung.lab.bounds.arch import ARCHITECTURES, Architecture, architecture, card
 from toprung.lab.bounds.figures import Unknown
@@ -45,7 +45,7 @@ def bound_command(
     latency: Annotated[float | None, typer.Option(help="clocks of a multiply-add, for condition 1")] = None,
     mix: Annotated[float | None, typer.Option(help="part of the issue rate that FFMA beside LDS reach, for equation 9")] = None,
     sweep: Annotated[bool, typer.Option(help="FFMA share and potential over the register blocking factor")] = False,
-    plot: Annotated[Path | None, typer.Option(help="draw the sweep: a .png or .svg file")] = None,
+    plot: Annotated[Path | None, typer.Option(help="draw the sweep: a .png or .svg file", callback=result_file)] = None,
     wide: Annotated[bool, WIDE] = False,
 ) -> None:
     """Show the upper bound of Lai and Seznec's paper: inputs, conditions with their numbers, the resulting peak and its limiter.

@@ -28,9 +28,12 @@ INTERRUPTED, TERMINATED = 130, 143
 WIDE = typer.Option("--wide", help="show every column, however wide the terminal is")
 """Option of commands that show tables."""
 
-_AMOUNT = re.compile(r"(\d+(?:\.\d+)?)([smh])")
+_AMOUNT = re.compile(r"(\d{1,9}(?:\.\d+)?)([smh])")
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
+
+MOST_SIZES, DIGITS = 10_000, 18
+"""Sizes of a range, and digits of a whole number, that are not taken for a slip of the hand."""
 
 MOST_TEXT = 100
 """Cells of a text in a table that goes to a file or a pipe; ``--wide`` shows all of it."""
@@ -132,8 +135,8 @@ def parse_sizes(text: str) -> list[tuple[int, ...]]:
             if len(bounds) != 3:
                 raise BadSize(f"a range of sizes is first:last:step, not {word!r}")
             first, last, step = bounds
-            if first > last:
-                raise BadSize(f"the range {word!r} is empty")
+            if not 0 < (last - first) // step + 1 <= MOST_SIZES:
+                raise BadSize(f"the range {word!r} is empty" if first > last else f"{word!r} is more than {MOST_SIZES} sizes")
             sizes += [(n,) for n in range(first, last + 1, step)]
         else:
             sizes.append(tuple(_number(part, word) for part in word.lower().split("x")))
@@ -141,9 +144,14 @@ def parse_sizes(text: str) -> list[tuple[int, ...]]:
 
 
 def _number(text: str, word: str) -> int:
-    if not text.strip().isdecimal() or not text.isascii() or int(text) == 0:
+    if not is_whole(text.strip()) or int(text) == 0:
         raise BadSize(f"sizes are positive whole numbers such as 512, 35x79x19 or 256:1024:256, not {word!r}")
     return int(text)
+
+
+def is_whole(text: str) -> bool:
+    """Return True for the digits of a whole number, of which there are not too many for one of anything."""
+    return text.isascii() and text.isdecimal() and len(text) <= DIGITS
 
 
 def size_name(size: tuple[int, ...]) -> str:
@@ -162,7 +170,7 @@ def parse_numbers(text: str, known: Sequence[int], what: str) -> list[int]:
     chosen: list[int] = []
     for word in text.split(","):
         first, dash, last = word.partition("-")
-        if not first.isdecimal() or (dash and not last.isdecimal()):
+        if not is_whole(first) or (dash and not is_whole(last)):
             raise UnknownName(what, word, map(str, known))
         if last and int(last) < int(first):
             raise UnknownName(what, word, [f"{last}-{first}"])
@@ -184,7 +192,7 @@ def parse_switches(words: Sequence[str]) -> dict[str, int]:
     chosen = {}
     for word in words:
         name, equals, value = word.partition("=")
-        if equals and not value.isdecimal():
+        if equals and not is_whole(value):
             raise UnknownName(f"value of {name}", value, ["whole numbers"])
         chosen[name] = int(value or 1)
     return chosen

@@ -23,6 +23,7 @@ from toprung.cli.common import (
     parse_seconds,
     parse_sizes,
     parse_switches,
+    result_file,
     say,
     show,
     size_name,
@@ -68,7 +69,10 @@ def ladder_command(
         json_option("store every sample and all circumstances in this file; a further device's backend is added to the name"),
     ] = None,
     plot: Annotated[
-        Path | None, typer.Option(help="draw the result: a .png or .svg file; for several sizes, one more for each rung beside it")
+        Path | None,
+        typer.Option(
+            help="draw the result: a .png or .svg file; for several sizes, one more for each rung beside it", callback=result_file
+        ),
     ] = None,
     each_launch: Annotated[
         bool, typer.Option("--each-launch", help="time also by marks around each call, to see what that adds to the loop's time")

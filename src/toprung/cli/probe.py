@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from toprung import backends
-from toprung.cli.common import INTERRUPTED, WIDE, console, json_option, say, show
+from toprung.cli.common import INTERRUPTED, WIDE, console, json_option, result_file, say, show
 from toprung.cli.progress import Progress
 from toprung.lab.harness import results
 from toprung.lab.harness.environment import environment
@@ -34,7 +34,8 @@ def probe_command(
     only: Annotated[str | None, typer.Option(help="some microbenchmarks, with commas; they are shown and not kept")] = None,
     json: Annotated[Path | None, json_option("store every sample and all circumstances in this file, too")] = None,
     plot: Annotated[
-        Path | None, typer.Option(help="draw multiply-adds beside loads from shared memory: a .png or .svg file")
+        Path | None,
+        typer.Option(help="draw multiply-adds beside loads from shared memory (.png, .svg)", callback=result_file),
     ] = None,
     wide: Annotated[bool, WIDE] = False,
 ) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from toprung.cli.common import WIDE, console, errors_console, say, show, table_width
+from toprung.cli.common import WIDE, console, errors_console, result_file, say, show, table_width
 from toprung.errors import BadRecord
 from toprung.lab.harness import results
 from toprung.lab.harness.accuracy import Graded
@@ -16,11 +16,10 @@ from toprung.lab.probe import store as probes
 from toprung.report import bench_plot, findings
 from toprung.report.bench_table import accuracy_table, compare_table, measurements_table
 from toprung.report.grid import Column, Grid
+from toprung.report.html.gather import sound
 from toprung.report.probe_table import probe_table
 
 FOLDER = Path("results")
-HOLDS = ("measurements", "graded", "findings", "probe", "shapes", "bounds")
-"""Keys of a record below which its entries are."""
 
 _FOLDER = typer.Option("--dir", help="where the records lie")
 
@@ -48,7 +47,7 @@ def list_command(folder: Annotated[Path, _FOLDER] = FOLDER, wide: Annotated[bool
     found = _records([folder])
     for path, record in found:
         e = record["environment"]
-        entries = max(len(record[key]) for key in HOLDS if key in record)
+        entries = max(len(record[key]) for key in results.HOLDS if key in record)
         device = f"{e['device']['short_name']} ({e['device']['backend']})"
         grid.add({
             "file": str(path), "date": e["date"][:10], "commit": str(e.get("commit")), "device": device,
@@ -64,7 +63,7 @@ def show_command(file: Annotated[Path, typer.Argument(help="a record")], wide: A
 
     Example: toprung results show out.json
     """
-    record = results.read(file)
+    record = sound(file)
     e = record["environment"]
     device = e["device"]
     title = f"{device['short_name']} ({device['backend']})"
@@ -76,7 +75,7 @@ def show_command(file: Annotated[Path, typer.Argument(help="a record")], wide: A
         show(measurements_table(record["measurements"], title, device["kind"]), wide)
     if record.get("probe"):
         show(probe_table(probes.read(file)["probe"], title), wide)
-    if not any(record.get(key) for key in HOLDS[:4]):
+    if not any(record.get(key) for key in results.HOLDS[:4]):
         count = f"{len(record['shapes'])} shapes" if record.get("shapes") else f"{len(record.get('bounds', ()))} bounds"
         held = count if record.get("shapes") or record.get("bounds") else "no measurements of competitors"
         text = f"{title}: a record of {record.get('kind', 'another kind')} with {held}: toprung report draws what it can of it"
@@ -120,20 +119,20 @@ def compare_command(
 
 def plot_command(
     file: Annotated[Path, typer.Argument(help="a record")],
-    out: Annotated[Path, typer.Option(help="a .png, .svg or .pdf file")],
+    out: Annotated[Path, typer.Option(help="a .png, .svg or .pdf file", callback=result_file)],
 ) -> None:
     """Draw a record again, without the machine it was measured on.
 
     Example: toprung results plot out.json --out out.svg
     """
-    bench_plot.record(results.read(file), out)
+    bench_plot.record(sound(file), out)
 
 
 def _side(name: str, folder: Path) -> list[dict[str, Any]]:
     """Return the records that a user means by a file, a folder or a commit."""
     path = Path(name)
     if path.is_file():
-        return [results.read(path)]
+        return [sound(path)]
     if path.is_dir():
         found = [r for _, r in _records([path])]
     else:
@@ -146,7 +145,7 @@ def _side(name: str, folder: Path) -> list[dict[str, Any]]:
 def _records(paths: Sequence[Path]) -> list[tuple[Path, dict[str, Any]]]:
     """Return every good record; name the others on stderr."""
     found = []
-    for path, record in results.read_all(paths):
+    for path, record in results.read_all(paths, sound):
         if isinstance(record, BadRecord):
             say(f"skipped: {record}", to=errors_console)
         else:

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from toprung import backends
-from toprung.cli.common import INTERRUPTED, WIDE, console, json_option, parse_sizes, say, show
+from toprung.cli.common import INTERRUPTED, MOST_SIZES, WIDE, console, json_option, parse_sizes, result_file, say, show
 from toprung.cli.progress import Progress
 from toprung.device import Device
 from toprung.dispatch.autotune import HERE, known_level
@@ -39,7 +39,7 @@ from toprung.tune.session import PRECISIONS, Budget, Tuner
 
 BUDGET, CHECK_BUDGET = "60s", "30m"
 """Default budgets of a run and of a check."""
-AMOUNT = re.compile(r"(\d+(?:\.\d+)?)([smh]?)")
+AMOUNT = re.compile(r"(\d{1,9}(?:\.\d+)?)([smh]?)")
 UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 LINES = 20
 """Most configurations that are printed below a table too narrow for them."""
@@ -83,7 +83,9 @@ def tune_command(
     ] = None,
     count: Annotated[int, typer.Option("--shapes", help="how many shapes --check draws")] = SHAPES,
     json: Annotated[Path | None, json_option("store the whole run in this file")] = None,
-    plot: Annotated[Path | None, typer.Option(help="draw the best so far over time: a .png or .svg file")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="draw the best so far over time: a .png or .svg file", callback=result_file)
+    ] = None,
     wide: Annotated[bool, WIDE] = False,
 ) -> None:
     """Search for faster configurations on this machine and remember them: every later program uses them.
@@ -111,8 +113,8 @@ def tune_command(
         raise UnknownName("precision to be tuned", precision, PRECISIONS)
     if checked and allowed.seconds is None:
         raise BadArgument(f"--check takes a time as its --budget, such as {CHECK_BUDGET}")
-    if limit <= 0 or count < 1:
-        raise BadArgument("--limit and --shapes are above 0")
+    if not 0 < limit < 1e6 or not 0 < count <= MOST_SIZES:
+        raise BadArgument(f"--limit and --shapes are above 0, --limit below 1e6 and --shapes at most {MOST_SIZES}")
     if off() and not checked:
         raise BadArgument("TOPRUNG_STORE=off leaves nothing to remember what is learnt: unset it to tune")
     if planning is not None and not checked:

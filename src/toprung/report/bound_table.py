@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from toprung.device import Device
-from toprung.errors import BadRecord
+from toprung.errors import DAMAGE, BadRecord
 from toprung.lab.bounds.figures import Unknown
 from toprung.lab.bounds.levels import rate
 from toprung.lab.explain import Explanation
@@ -69,6 +69,6 @@ def read_bounds(path: Path) -> dict[str, Any]:
                 if b[key] is not None and not 0 <= float(b[key]) < float("inf"):
                     raise ValueError(f"{b['rung']}: {key} is {b[key]}")
             str(b["figures"]["source"])
-    except (ValueError, KeyError, TypeError) as error:
+    except DAMAGE as error:
         raise BadRecord(f"{path} is no record of bounds ({type(error).__name__}: {error}): toprung explain LADDER --json") from None
     return content

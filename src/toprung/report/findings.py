@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.text import Text
 
-from toprung.errors import BadRecord
+from toprung.errors import DAMAGE, BadRecord
 from toprung.lab.guidelines.base import FAILS, HOLDS, WRONG, Finding, Way
 from toprung.report import names
 from toprung.report.grid import Column, Grid
@@ -24,7 +24,7 @@ def read(record: Mapping[str, Any]) -> list[Finding]:
     """A record's findings, or BadRecord."""
     try:
         return [Finding.read(f) for f in record["findings"]]
-    except (KeyError, TypeError, ValueError) as error:
+    except DAMAGE as error:
         raise BadRecord(f"the record's findings are damaged ({type(error).__name__}: {error}): measure again") from None
 
 

@@ -260,7 +260,7 @@ class Store:
             yield
         except OSError as error:
             raise StoreError(f"{self.path} cannot be {what}: {error.strerror}; {tables.MOVE}") from None
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeError) as error:
             raise StoreError(f"{self.path} cannot be {what}: {error}; {tables.advice(error, self.path)}") from None
 
     def _move_aside(self) -> Path:

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from toprung.errors import StoreError
+from toprung.errors import DAMAGE, StoreError
 from toprung.tile import Tile
 
 MOST_SAMPLES = 100_000
@@ -38,7 +38,7 @@ def parsed(text: str | bytes) -> Any:
 
     try:
         return json.loads(text, parse_constant=refuse)
-    except (ValueError, TypeError, RecursionError) as error:
+    except DAMAGE as error:
         raise StoreError(f"it is no JSON ({type(error).__name__}: {str(error)[:200]})") from None
 
 

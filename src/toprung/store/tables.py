@@ -135,7 +135,7 @@ def create(db: sqlite3.Connection, path: Path) -> None:
         db.execute(f"PRAGMA user_version = {SCHEMA}")
 
 
-def advice(error: sqlite3.Error, path: Path) -> str:
+def advice(error: Exception, path: Path) -> str:
     """Return advice on an error of SQLite's, as the end of a sentence."""
     text = str(error)
     if DAMAGED.search(text):

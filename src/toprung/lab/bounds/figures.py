@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import Any
 
-from toprung.errors import BadRecord
+from toprung.errors import DAMAGE, BadRecord
 
 FORMAT = "toprung figures 1"
 
@@ -148,7 +148,7 @@ class Figures:
             if (form := values.pop("format")) != FORMAT:
                 raise BadRecord(f"these figures are {form!r}, and this toprung reads {FORMAT!r}: probe the device again")
             return cls(**values)
-        except (KeyError, TypeError, AttributeError, ValueError) as error:
+        except DAMAGE as error:
             if isinstance(error, BadRecord):
                 raise
             raise BadRecord(f"these figures are damaged ({type(error).__name__}: {error}): probe the device again") from None

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from toprung.device import Device
+from toprung.errors import DAMAGE
 from toprung.lab.harness.measure import Measurement
 from toprung.lab.harness.results import competitor_name, problem_name
 from toprung.paths import data_dir
@@ -28,7 +29,7 @@ class BaselineLog:
     def usual(self, device: Device, m: Measurement) -> float | None:
         """Return the median seconds of earlier runs of the same competitor, problem and mode; None where there are too few."""
         try:
-            lines = self.path.read_text().splitlines()
+            lines = self.path.read_text(errors="replace").splitlines()
         except OSError:
             return None
         found, key = [], _key(device, m)
@@ -37,7 +38,7 @@ class BaselineLog:
                 entry = json.loads(line)
                 if entry["key"] == key:
                     found.append(float(entry["seconds"]))
-            except (ValueError, KeyError, TypeError):  # half a line, from a run that was killed
+            except DAMAGE:  # half a line, from a run that was killed
                 continue
         return statistics.median(found[-KEPT:]) if len(found) >= LEAST else None
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import math
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from toprung.errors import BadRecord, NotWritten
+from toprung.errors import DAMAGE, BadRecord, NotWritten
 from toprung.lab.harness.bandwidth import Bandwidth
 from toprung.lab.harness.measure import Measurement
 from toprung.lab.harness.stats import Interval, ratio
@@ -19,6 +19,8 @@ from toprung.paths import publish
 FORMAT = "toprung record 1"
 LINE = 160
 """Characters of a line in a result file that may hold several values."""
+HOLDS = ("measurements", "graded", "findings", "probe", "shapes", "bounds")
+"""Keys of a record below which its entries are."""
 
 
 def record(
@@ -59,7 +61,7 @@ def write(path: Path, content: dict[str, Any]) -> None:
     NotWritten
         the file cannot be written; the record lies in a temporary folder, which the message names
     """
-    text = (_text(_rounded(content)) + "\n").encode()
+    text = (_text(_rounded(content)) + "\n").encode(errors="replace")
     try:
         publish(path, text)
     except OSError as error:
@@ -110,17 +112,19 @@ def read(path: Path) -> dict[str, Any]:
         raise
     except OSError as error:
         raise BadRecord(f"{path} cannot be read: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError) as error:
+    except DAMAGE as error:
         raise BadRecord(f"{path} is damaged ({type(error).__name__}: {error}): measure again") from None
     return dict(content)
 
 
-def read_all(paths: Sequence[Path]) -> Iterator[tuple[Path, dict[str, Any] | BadRecord]]:
+def read_all(
+    paths: Sequence[Path], reader: Callable[[Path], dict[str, Any]] = read
+) -> Iterator[tuple[Path, dict[str, Any] | BadRecord]]:  # fmt: skip
     """Every record of some files and folders (searched for ``*.json``), or why it is none."""
     for path in paths:
         for file in sorted(path.rglob("*.json")) if path.is_dir() else [path]:
             try:
-                yield file, read(file)
+                yield file, reader(file)
             except BadRecord as error:
                 yield file, error
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from toprung.backends.base import Session
 from toprung.device import Device
-from toprung.errors import BadArgument, BadCubin, UnknownName
+from toprung.errors import DAMAGE, BadArgument, BadCubin, UnknownName
 from toprung.kernels.build import Compiled
 from toprung.kernels.record import Own, kernel_source
 from toprung.lab.competitor import RungCompetitor
@@ -118,7 +118,7 @@ class Note:
             )  # fmt: skip
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (OSError, *DAMAGE) as error:
             raise BadCubin(
                 f"{path} is damaged ({type(error).__name__}: {error}): name the rung, its tile and its switches"
             ) from None

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from toprung.errors import BadSize, UnknownName
+from toprung.errors import DAMAGE, BadSize, UnknownName
 from toprung.oracle.gemm import TRANSPOSES, Gemm
 
 CPU_FLOPS = 2 * 1024**3
@@ -134,7 +134,7 @@ def _read(path: Path) -> list[Gemm]:
         entries = json.loads(path.read_text())
     except OSError as error:
         raise BadSize(f"the suite {path} cannot be read: {error.strerror}") from None
-    except ValueError as error:
+    except DAMAGE as error:
         raise BadSize(f"the suite {path} is not JSON ({error}): it should be {form}") from None
     if not isinstance(entries, list) or not entries:
         raise BadSize(f"the suite {path} should be {form}")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from toprung.device import Device
-from toprung.errors import BadRecord
+from toprung.errors import DAMAGE, BadRecord
 from toprung.lab.bounds.figures import Figures
 from toprung.lab.harness import results
 from toprung.lab.probe.run import Finding
@@ -65,7 +65,7 @@ def read(path: Path) -> dict[str, Any]:
                 raise ValueError(f"{one['benchmark']} {one['label']} holds a figure that is no positive number")
     except KeyError as error:
         raise BadRecord(f"{path} is no record of a probe, it has no {error}: run toprung probe") from None
-    except (ValueError, TypeError, AttributeError) as error:
+    except DAMAGE as error:
         raise BadRecord(f"{path} is damaged ({type(error).__name__}: {error}): run toprung probe") from None
     return content
 

@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from toprung.device import Device
-from toprung.errors import BadRecord, UnknownName
+from toprung.errors import DAMAGE, BadRecord, UnknownName
 from toprung.lab.bounds.arch import vendor_figures
 from toprung.lab.bounds.figures import Figures
 from toprung.lab.harness import results
 from toprung.lab.harness.accuracy import Graded
 from toprung.lab.harness.bandwidth import Bandwidth
 from toprung.lab.harness.measure import Measurement
+from toprung.lab.harness.results import problem_name
 from toprung.lab.probe import store
 from toprung.oracle.precision import precision
 from toprung.paths import data_dir
@@ -172,7 +173,7 @@ def read_sound(paths: Sequence[Path]) -> tuple[list[Stored], list[Complaint]]:
                 continue
             name = _name(path, given)
             try:
-                good[path.resolve()] = Stored(name, _sound(path))
+                good[path.resolve()] = Stored(name, sound(path))
             except BadRecord as error:
                 bad.append(Complaint(name, str(error).replace(str(path), "it").removeprefix("it ")))
     return list(good.values()), bad
@@ -231,7 +232,7 @@ def _name(path: Path, given: Path) -> str:
     return (Path(given.resolve().name) / below if given.is_absolute() else given / below).as_posix()
 
 
-def _sound(path: Path) -> dict[str, Any]:
+def sound(path: Path) -> dict[str, Any]:
     """A record in which a report finds everything where it looks for it, or BadRecord."""
     try:
         content = results.read(path)
@@ -250,10 +251,19 @@ def _sound(path: Path) -> dict[str, Any]:
         for m in content["measurements"]:
             _check(m)
         for g in content.get("graded", ()):
-            Graded.read(g)
+            one = Graded.read(g)
+            _check_name(one.competitor)
+            problem_name(one.problem)
+            _number(one.problem["K"])
+            _text(one.distribution)
+            _text(one.note)
+        for text in (content["what"], content["environment"]["date"], *(content.get("notes") or ()), *content["failures"]):
+            _text(text)
+        for key in results.HOLDS:
+            len(content.get(key, ()))
     except BadRecord:
         raise
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except DAMAGE as error:
         raise BadRecord(f"{path} is damaged ({type(error).__name__}: {error}): measure again") from None
     return content
 
@@ -261,14 +271,8 @@ def _sound(path: Path) -> dict[str, Any]:
 def _check(m: Measurement) -> None:
     """KeyError, TypeError or ValueError unless a measurement can be shown."""
     who, problem, verdict = m.competitor, m.problem, m.verdict
-    for key in ("kind", "name", "idea", "variant", "precision"):
-        _text(who[key])
-    precision(who["precision"])
-    if not isinstance(who["number"], int):
-        raise TypeError("a competitor's number is no whole number")
+    _check_name(who)
     if who["kind"] == "rung":
-        for key in ("ladder", "rung"):
-            _text(who[key])
         Tile(**who["tile"])
         dict(who["options"])
     for key in ("M", "N", *(k for k in ("K", "batch") if k in problem)):
@@ -283,6 +287,15 @@ def _check(m: Measurement) -> None:
         _number(value)
     for value in (*m.helper_seconds, *(c for c in m.clocks_mhz if c is not None), *m.joules):
         _number(value, least=0.0)
+
+
+def _check_name(who: Mapping[str, Any]) -> None:
+    """KeyError, TypeError or ValueError unless a competitor can be named."""
+    for key in ("kind", "name", "idea", "variant", "precision", *(("ladder", "rung") if who["kind"] == "rung" else ())):
+        _text(who[key])
+    precision(who["precision"])
+    if not isinstance(who["number"], int):
+        raise TypeError("a competitor's number is no whole number")
 
 
 def _text(value: object) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from toprung.backends import nvrtc
 from toprung.backends.base import Source
-from toprung.errors import BuildError, MissingExtra, ToprungError, UnknownName
+from toprung.errors import DAMAGE, BuildError, MissingExtra, ToprungError, UnknownName
 from toprung.kernels.record import kernel_source
 from toprung.lab.bounds.figures import Figures, Unknown
 from toprung.lab.bounds.levels import Bound, bound
@@ -128,7 +128,7 @@ def kept(source: Source, arch: str) -> MachineCode:
     path = cache_dir() / "machine-code" / f"{hashlib.sha256(repr(what).encode() + reader).hexdigest()}.json"
     try:
         return _read(json.loads(path.read_bytes()))
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, *DAMAGE):
         code = inspect_source(source, arch)
         publish(path, json.dumps(code.describe()).encode())
         return code

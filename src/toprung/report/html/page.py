@@ -97,7 +97,7 @@ def write(folder: Path, text: str) -> Path:
     """Write ``index.html`` into a folder, whole or not at all; NotWritten if that is impossible."""
     path = folder / "index.html"
     try:
-        publish(path, text.encode())
+        publish(path, text.encode(errors="replace"))
     except OSError as error:
         raise NotWritten(f"{path} cannot be written ({error.strerror}): name another folder with --out") from None
     return path

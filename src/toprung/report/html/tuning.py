@@ -38,8 +38,8 @@ def _gains(content: Mapping[str, Any]) -> Iterator[Gain]:
         flops = 2.0 * math.prod(float(problem[k]) for k in "MNK" if k in problem) * float(problem.get("batch", 1))
         trace = [(float(elapsed), float(seconds)) for elapsed, seconds in shape["trace"] if seconds is not None]
         for i, (elapsed, seconds) in enumerate(trace):
-            if not (0 <= elapsed < math.inf and 0 < seconds < math.inf):
-                raise ValueError("a gain's time is no positive number")
+            if not (0 <= elapsed < math.inf and 0 < seconds < math.inf and 0 < flops < math.inf):
+                raise ValueError("a gain's time or size is no positive number")
             tile = best["tile"] if best and i == len(trace) - 1 else {}
             block = "×".join(str(tile[k]) for k in ("BM", "BN", "BK") if k in tile)
             yield Gain(problem_name(problem), elapsed, flops / seconds / 1e9, f"{best['kernel']} {block}".strip() if tile else "")
