@@ -302,8 +302,7 @@ def test_the_library_beside_another(typed: Typed, tmp_path: Path) -> None:
     lines = library.block(parts, tmp_path).splitlines()
     assert [line.split("|")[1].strip() for line in lines[2:5]] == ["16", "24×40×48", "1×64×64"]
     assert "| numpy TFLOP/s | toprung TFLOP/s |" in lines[0]
-    assert "`tiled` " in lines[3]
-    assert "`skinny_cpu` " in lines[2] and "`skinny_cpu` " in lines[4]
+    assert "`tiled` " in lines[2] and "`tiled` " in lines[3] and "`skinny` " in lines[4]
     ratios = [float(line.split("|")[4].split()[0]) for line in lines[2:5]]
     mean = float(lines[6].removeprefix("Geometric mean of 3 ratios ").split(",")[0])
     assert mean == pytest.approx(math.prod(ratios) ** (1 / 3), abs=2e-3)

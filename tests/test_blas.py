@@ -457,7 +457,7 @@ def test_the_receipt_says_what_ran() -> None:
     assert receipt is not None
     text = str(receipt)
     assert "matmul 2×2 · 2×2 in fp32 on opencl" in text and f"ran: {receipt.kernel} " in text and "copied: A 2×2: neither" in text
-    assert receipt.own and receipt.kernel == "skinny_cpu" and receipt.launches == 2
+    assert receipt.own and receipt.kernel == "tiled" and receipt.launches == 2
     other: list[Any] = []
     worker = threading.Thread(target=lambda: other.append(last_receipt()))
     worker.start()

@@ -36,7 +36,6 @@ from toprung.kernels.registry import family
 from toprung.kernels.skinny.family import SkinnyConfig
 from toprung.kernels.skinny.record import COLUMNS, ROWS
 from toprung.kernels.skinny_cluster.family import RECORDS as IN_CLUSTERS
-from toprung.kernels.skinny_cpu.record import RECORDS as ON_CPU
 from toprung.kernels.skinny_model import TEAMS
 from toprung.kernels.stream_k import family as stream_k
 from toprung.kernels.tiled import family as tiled
@@ -146,48 +145,27 @@ def test_switches(session: Session, variant: dict[str, int]) -> None:
         run(session, problem, forced(session, problem, tile, **options))
 
 
-SKINNY = ["skinny", "skinny_cpu"]
-"""Families for short sides: the GPUs' runs on a CPU as well."""
-
-
-def run_short(session: Session, problem: Problem, name: str) -> Candidate:
-    """Run a problem by a family's first candidate, where the device has that family."""
-    found = family(name)
-    if name == "skinny_cpu" and session.device.kind != "cpu":
-        pytest.skip("a family for CPUs")
+def run_short(session: Session, problem: Problem) -> Candidate:
+    """Run a problem by the first candidate of the family for short sides."""
+    found = family("skinny")
     assert not found.supports(session.device, problem.desc)
     candidate = Candidate(found, next(iter(found.candidates(session.device, problem.desc))))
     run(session, problem, candidate)
     return candidate
 
 
-@pytest.mark.parametrize("name", SKINNY)
 @pytest.mark.parametrize("trans", SOME)
-def test_skinny(session: Session, trans: str, name: str) -> None:
+def test_skinny(session: Session, trans: str) -> None:
     """Few rows or few columns, with every number of sums a work-item may have; cut, and in a batch."""
     for M, N, K, batch in ((70, 1, 64, 1), (3, 68, 2100, 1)) if trans == "NN" else ((1, 70, 33, 1), (64, 9, 260, 3)):
-        run_short(session, gemm(M, N, K, trans, alpha=0.7, beta=1.3, batch=batch), name)
-
-
-def test_short_sides_have_a_family_of_their_own_on_a_cpu(session: Session) -> None:
-    wanted = "skinny_cpu" if session.device.kind == "cpu" else "skinny"
-    problems = Gemm(4096, 16, 4096), Gemm(16, 4096, 4096), Gemm(1, 4096, 4096), Gemv(4096, 4096), Gemv(4096, 4096, trans="T")
-    assert {select(session.device, p.desc).family.name for p in problems} == {wanted}
-
-
-@pytest.mark.parametrize("trans", SOME)
-def test_short_sides_on_a_cpu(session: Session, trans: str) -> None:
-    """Two blocks and an edge, rows and columns beyond the last block, more than a piece of K; fewer columns than a vector has."""
-    for M, N, K, batch in ((150, 16, 300, 1), (2, 133, 100, 2), (1, 5, 9000, 1), (1, 3, 17, 1), (13, 2060, 21, 1)):
-        run_short(session, gemm(M, N, K, trans, (1, 3, 2), alpha=-1.0, beta=1.3, batch=batch), "skinny_cpu")
+        run_short(session, gemm(M, N, K, trans, alpha=0.7, beta=1.3, batch=batch))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", SKINNY)
 @pytest.mark.parametrize("trans", TRANSPOSES)
-def test_skinny_of_every_width(session: Session, trans: str, name: str) -> None:
+def test_skinny_of_every_width(session: Session, trans: str) -> None:
     for M, N, K, batch in ((1, 70, 33, 1), (70, 1, 64, 1), (3, 68, 2100, 1), (130, 5, 36, 2), (64, 9, 260, 3), (2, 64, 64, 1)):
-        run_short(session, gemm(M, N, K, trans, alpha=0.7, beta=1.3, batch=batch), name)
+        run_short(session, gemm(M, N, K, trans, alpha=0.7, beta=1.3, batch=batch))
 
 
 TEAM_NUMBERS = [(k, n) for k, ones in TEAMS.items() for n in range(len(ones))]
@@ -212,20 +190,18 @@ def test_teams_that_are_weighed(session: Session, kernel: str, number: int) -> N
         run(session, problem, Candidate(skinny, config))
 
 
-@pytest.mark.parametrize("name", SKINNY)
 @pytest.mark.parametrize("trans", ["N", "T"])
-def test_vectors(session: Session, trans: str, name: str) -> None:
+def test_vectors(session: Session, trans: str) -> None:
     for M, N in ((1, 1), (64, 64), (35, 79), (3, 2500), (2500, 3), (129, 36)):
         for more, incx, incy, alpha, beta in ((0, 1, 1, 1.0, 0.0), (3, 2, 3, 0.7, 1.3), (4, 1, 2, -1.0, 0.0)):
-            run_short(session, Gemv(M, N, alpha, beta, lda=N + more, incx=incx, incy=incy, trans=trans), name)
+            run_short(session, Gemv(M, N, alpha, beta, lda=N + more, incx=incx, incy=incy, trans=trans))
 
 
-@pytest.mark.parametrize("name", SKINNY)
-def test_cut_vectors(session: Session, name: str) -> None:
+def test_cut_vectors(session: Session) -> None:
     """Slices of both kinds, which only long sums get by themselves."""
     for trans, M, N in (("N", 5, 30000), ("T", 30000, 5)):
         problem = Gemv(M, N, 0.7, 1.3, trans=trans, incy=2)
-        assert run_short(session, problem, name).config.slices > 1
+        assert run_short(session, problem).config.slices > 1
 
 
 def memory(buffers: list[Buffer], *first: int) -> tuple[Any, ...]:
@@ -507,7 +483,7 @@ OTHERS = (ADD, helpers.SCALE, helpers.MOVE, *SHORT, plain.RECORD, stream_k.RECOR
 
 def test_no_kernel_is_left_out_below() -> None:
     folder = trial.ROOT / "src" / "toprung" / "kernels"
-    files = {file for file in folder.rglob("*.cl") if file.parent.name not in ("include", "skinny_cpu")}  # nothing for a GPU
+    files = {file for file in folder.rglob("*.cl") if file.parent.name != "include"}
     assert files == {record.source for record in (tiled.RECORD, CLUSTERS[2], *OTHERS)}  # the second has the first's text
 
 
@@ -572,31 +548,6 @@ def test_a_planted_bug_is_caught(
         run(session, problem, forced(session, problem, slices=slices))
 
 
-SHORT_PLANTS = (
-    (
-        "rows",
-        ("few ? Y[s * down_y + (k0 + k) * on_y] : 0.0f", "few && k ? Y[s * down_y + (k0 + k) * on_y] : 0.0f"),
-        Gemm(70, 5, 30),
-    ),
-    ("rows", ("i < high", "i < BM"), Gemm(70, 5, 30)),
-    ("dots", ("last < count", "last + 1 < count"), Gemv(70, 30)),
-    ("dots", ("if (beta != 0.0f) result =", "result ="), Gemv(70, 30)),
-    ("columns", ("e = l0 + v * VA - l; e", "e = 0; e"), Gemm(5, 70, 30, 1.0, 0.5)),
-    ("columns", ("min(l0 + v * VA, L - VA)", "(l0 + v * VA)"), Gemm(5, 70, 30)),
-)
-
-
-@pytest.mark.parametrize("bug", SHORT_PLANTS, ids=lambda p: f"{p[0]} {p[1][1][:16]}")
-def test_a_bug_planted_into_a_kernel_for_short_sides_is_caught(
-    bug: tuple[str, tuple[str, str], Problem], session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stem, change, problem = bug
-    run_short(session, problem, "skinny_cpu")
-    monkeypatch.setitem(ON_CPU, stem, trial.altered(ON_CPU[stem], tmp_path, change))
-    with pytest.raises(AssertionError):
-        run_short(session, problem, "skinny_cpu")
-
-
 def test_another_order_of_slices_gives_other_bits(session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The fixed order is needed: backwards is as accurate and not the same."""
     problem = Gemm(40, 44, 2000)
@@ -637,12 +588,10 @@ def test_where_sums_are_one_chain_a_launch_has_a_short_k(session: Session, trans
     assert dict(alone.config.options)["CHAIN"] > 0, "cuBLAS cuts sums of one small product"  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("kernel", ["tiled", "plain", "skinny", "skinny_cpu"])
+@pytest.mark.parametrize("kernel", ["tiled", "plain", "skinny"])
 def test_errors_of_long_sums_grow_with_the_chain_and_not_with_k(session: Session, kernel: str) -> None:
     """Sums of positive numbers: one chain of multiply-adds errs several times as much."""
-    problem = Gemm(*{"skinny": (200, 3, 6000), "skinny_cpu": (200, 3, 6000)}.get(kernel, (40, 44, 6000)))
-    if kernel == "skinny_cpu" and session.device.kind != "cpu":
-        pytest.skip("a family for CPUs")
+    problem = Gemm(200, 3, 6000) if kernel == "skinny" else Gemm(40, 44, 6000)
     found = family(kernel)
     candidate = Candidate(found, next(iter(found.candidates(session.device, problem.desc))))
     operands = hostile(problem, "positive")

@@ -185,26 +185,23 @@ def test_what_measures_does_not_have_itself_measured(
 
 def test_a_kernel_that_is_wrong_or_crashes_is_never_selected(device: Device, stored: Store, tmp_path: Path) -> None:
     copy = poisoned.package(tmp_path)
-    text = copy / "toprung" / "kernels" / "skinny_cpu" / "rows.cl"
-    right = text.read_text()
-    wrong = right.replace("alpha * sums", "1.01f * alpha * sums")
-    crashing = wrong.replace(
-        "            float result", "#if BK > 256\n*(volatile __global float *)8 = 1.0f;\n#endif\n float result"
-    )
-    assert right != wrong != crashing
-    text.write_text(crashing)
-    problem = Gemm(16, 16, 16)
+    source = copy / "toprung" / "kernels" / "skinny" / "columns.cl"
+    text, right = source.read_text(), "TAKE(s * BM + i, sum);"
+    assert text.count(right) == 1
+    crash = "\n#if KU == 1\n*(volatile __global float *)8 = 1.0f;\n#endif\n"
+    source.write_text(text.replace(right, f"{crash}TAKE(s * BM + i, 1.01f * sum);"))
+    problem = Gemm(4, 64, 64)
     own = select_own(device, problem.desc).candidate
-    assert str(own).startswith("skinny_cpu rows"), "the heuristic's own candidate is the one that is wrong"
+    assert str(own).startswith("skinny columns"), "the heuristic's own candidate is the one that is wrong"
     program = f"""
 import numpy as np, toprung
-a, b = np.ones((16, 16), np.float32), np.ones((16, 16), np.float32)
-assert (toprung.matmul(a, b, own=True, device={device.id!r}) == 16).all()
+a, b = np.ones((4, 64), np.float32), np.ones((64, 64), np.float32)
+assert (toprung.matmul(a, b, own=True, device={device.id!r}) == 64).all()
 print(toprung.last_receipt().kernels[0], toprung.last_receipt().why)
 """
     environment = {**poisoned.environment(copy, tmp_path), autotune.VARIABLE: "measure"}
     run = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=100)
-    assert run.returncode == 0 and EXACT in run.stdout and "skinny_cpu" not in run.stdout, run.stdout + run.stderr
+    assert run.returncode == 0 and EXACT in run.stdout and "skinny" not in run.stdout, run.stdout + run.stderr
     entries = {decoded(e.candidate): e.status for e in stored.entries() if e.kernel != "numpy"}
     assert entries[own] == "wrong" and sorted(entries.values()) == ["crashed", "right", "wrong"]
 

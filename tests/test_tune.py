@@ -28,8 +28,6 @@ from toprung.kernels.record import LibraryKernel
 from toprung.kernels.registry import family
 from toprung.kernels.skinny.family import SkinnyConfig
 from toprung.kernels.skinny.record import RECORDS
-from toprung.kernels.skinny_cpu.family import CpuSkinnyConfig
-from toprung.kernels.skinny_cpu.record import RECORDS as ON_CPU
 from toprung.kernels.tiled.record import RECORD as TILED
 from toprung.kernels.tiled_cluster.family import RECORDS as CLUSTERS
 from toprung.oracle.gemm import Gemm
@@ -64,8 +62,6 @@ def record_of(candidate: Candidate) -> LibraryKernel:
     if candidate.kernel == "tiled_cluster":
         assert isinstance(config, TileConfig)
         return CLUSTERS[config.slices]
-    if isinstance(config, CpuSkinnyConfig):
-        return ON_CPU[config.kernel]
     return RECORDS[config.kernel] if isinstance(config, SkinnyConfig) else TILED
 
 
@@ -83,7 +79,7 @@ def test_every_point_of_a_space_can_be_launched(problem: Problem, kind: str, dev
     tried = [*first, *drawn, *space.neighbours(start)]
     assert len(drawn) == 20 and len(set(tried)) > 10
     for candidate in tried:
-        assert candidate.kernel in ("tiled", "tiled_cluster", "skinny", "skinny_cluster", "skinny_cpu") and isinstance(
+        assert candidate.kernel in ("tiled", "tiled_cluster", "skinny", "skinny_cluster") and isinstance(
             candidate.config, TileConfig
         )
         record, config = record_of(candidate), candidate.config

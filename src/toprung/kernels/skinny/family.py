@@ -84,7 +84,7 @@ class SkinnyFamily(KernelFamily):
                     yield SkinnyConfig(with_slices(tile, slices), options)
 
     def cost(self, device: Device, desc: Desc, config: KernelConfig) -> float:
-        """Return the skinny model's seconds; on a CPU, whose kernels for short sides are another family's, those of one core."""
+        """Return the skinny model's seconds; on a CPU those of one core at a rate that orders and promises nothing."""
         assert isinstance(config, SkinnyConfig)
         if device.kind != "gpu":
             return desc.flops / CPU_RATE

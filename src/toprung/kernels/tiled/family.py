@@ -15,7 +15,6 @@ from toprung import backends
 from toprung.backends.base import Session, Source
 from toprung.device import Device
 from toprung.errors import LaunchError
-from toprung.gemm.classes import is_skinny
 from toprung.gemm.desc import Desc, GemmDesc, widest
 from toprung.kernels import blocks
 from toprung.kernels.base import TEST_EDGE, TEST_SLICES, Axes, KernelConfig, KernelFamily, Launches, Point, Run, TileConfig, tile_of
@@ -50,10 +49,9 @@ class Tiled(KernelFamily):
             return
         a, b, _ = desc.widths
         if device.kind != "gpu":
-            if not is_skinny(desc):
-                for tile in (replace(tile, VA=a, VB=b) for tile in RECORD.tiles["cpu"]):
-                    if RECORD.allows(tile, (), device):
-                        yield configured(device, desc, Block(tile, 1.0, ahead=0), _cpu_slices(device, desc, tile))
+            for tile in (replace(tile, VA=a, VB=b) for tile in RECORD.tiles["cpu"]):
+                if RECORD.allows(tile, (), device):
+                    yield configured(device, desc, Block(tile, 1.0, ahead=0), _cpu_slices(device, desc, tile))
             return
         for one in blocks.narrowed(device, a, b):
             if not one.chain(desc):
