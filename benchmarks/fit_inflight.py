@@ -4,7 +4,7 @@
         results/nvidia-h200/tune-check-seed{211,229}.json results/nvidia-h100-80gb-hbm3/inflight.json \\
         results/nvidia-h100-80gb-hbm3/tune-check-seed{57,61}.json
 
-Records are of ``benchmarks/inflight.py --parts time,fit``, ``benchmarks/deep_and_odd.py`` and ``toprung tune --check``. A third
+Records are of ``benchmarks/candidates.py --shapes deep,drawn`` and ``toprung tune --check``. A third
 of the products, by a hash of each, is held out. Each device counts as much as any other, each time of it alike; a soft loss keeps
 outliers from deciding, and a weak pull keeps numbers that the data do not determine where they were. Prints the constants of
 ``kernels/hopper_inflight/cost.py`` and ``kernels/hopper_inflight_split_k/cost.py`` to be put into the source, and errors before
@@ -112,7 +112,7 @@ def of_rows(record: dict[str, Any], rows: list[dict[str, Any]]) -> list[Sample]:
 
 def samples(record: dict[str, Any]) -> list[Sample]:
     """Return what a record has of the two families."""
-    rows = record.get("inflight") or record.get("deep_and_odd")
+    rows = record.get("candidates") or record.get("inflight") or record.get("deep_and_odd")
     return of_rows(record, rows) if rows else of_check(record)
 
 

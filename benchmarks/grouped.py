@@ -22,6 +22,7 @@ from typing import Any
 import torch
 
 import toprung
+from candidates import captured
 from toprung.arrays.base import Home
 from toprung.arrays.sessions import session_at
 from toprung.lab.harness import results
@@ -44,20 +45,6 @@ def groups() -> dict[str, list[Shape]]:
         "96 heads, length 64…1024": [(n, n, 64) for n in (rng.randint(16, 256) * 4 for _ in range(96))],
         "300 small": [(rng.randint(17, 96), rng.randint(17, 96), rng.randint(64, 256)) for _ in range(300)],
     }
-
-
-def captured(run: Callable[[], Any]) -> torch.cuda.CUDAGraph:
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        run()
-        run()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for _ in range(CALLS):
-            run()
-    return graph
 
 
 def seconds(run: Callable[[], Any]) -> float:
@@ -105,7 +92,7 @@ def measured(shapes: list[Shape]) -> dict[str, Any]:
             row["wrong"].append(name)
             continue
         timed[name] = lambda run=run: [run() for _ in range(CALLS)]  # type: ignore[misc]
-        graph = captured(run)
+        graph = captured(run, CALLS)
         for x in out:
             x.fill_(math.nan)
         graph.replay()

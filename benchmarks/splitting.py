@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from inflight import compile_all
+from candidates import compile_all
 from toprung.arrays.base import Home
 from toprung.arrays.sessions import session_at
 from toprung.backends.overlap import Overlapping
@@ -133,10 +133,9 @@ def line(row: dict[str, Any]) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("out", type=Path)
-    parser.add_argument("--jobs", type=int, default=16)
     options = parser.parse_args()
     session = session_at(Home("cuda", 0))
-    compile_all([split_source(c) for c in range(1, LARGEST_CLUSTER + 1)], options.jobs)
+    compile_all(session, [split_source(c) for c in range(1, LARGEST_CLUSTER + 1)])
     print("rows×K | cold: copy, µs; along, across as multiples of it | warm: the same")
     what, rows = f"python benchmarks/splitting.py results/{session.device.slug}/{options.out.name}", []
     for shape in SHAPES:

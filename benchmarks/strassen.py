@@ -1,13 +1,11 @@
 """A level of Strassen over fp32x beside fp32x and cuBLAS fp32: errors by distribution, then speed and energy under load, in turns.
 
     python benchmarks/strassen.py results/nvidia-h200/strassen.json [--parts right,errors,steps,time] [--sizes 8192,12288,16384]
-    python benchmarks/strassen.py results/nvidia-h200/strassen-fp32.json --parts plain --sizes 8192,16384
 
 ``right``    odd sizes, layouts, alpha and beta, pieces, Inf and NaN, and ``matmul``, against float64; ends the run where it fails
 ``errors``   by input distribution at 8192: Frobenius, the largest over K · max|A| · max|B|, the largest over |A|·|B|
 ``steps``    each launch alone, after a pause
 ``time``     two rounds of 1.5 s of the same call and then a sample of 0.7 s, with joules and the clock
-``plain``    the same for plain fp32: toprung's own kernel, and seven products by it with sums by PyTorch; only where it is named
 
 About 80 seconds in all, the last part 20 a size. Two forms of the seven products take part; the library has Strassen's.
 """
@@ -144,46 +142,7 @@ class Call:
         self.run["cuBLAS fp32"] = lambda: torch.mm(self.a, self.b, out=self.c)
 
 
-class PlainCall:
-    """Return it in plain fp32, where sums of quarters are passes of their own."""
-
-    def __init__(self, session: Any, n: int) -> None:
-        self.n, self.plans, half = n, {}, n // 2
-        self.a, self.b, self.c = (torch.empty(n, n, device="cuda") for _ in "ABC")
-        self.left, self.right = (torch.empty(half, half, device="cuda") for _ in range(2))
-        self.products = [torch.empty(half, half, device="cuda") for _ in STRASSEN.a]
-        self.run: dict[str, Callable[[], Any]] = {
-            "fp32": lambda: self.multiply(self.a, self.b, self.c),
-            "strassen": self.seven,
-            "cuBLAS fp32": lambda: torch.mm(self.a, self.b, out=self.c),
-        }
-
-    def multiply(self, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> None:
-        """Multiply by toprung's own kernel."""
-        toprung.matmul(a, b, c, precision="fp32", own=True)
-
-    def quarters(self, x: torch.Tensor) -> list[torch.Tensor]:
-        """Return 11, 12, 21 and 22."""
-        return [part for rows in x.chunk(2, 0) for part in rows.chunk(2, 1)]
-
-    def summed(self, signs: tuple[int, ...], parts: list[torch.Tensor], out: torch.Tensor) -> torch.Tensor:
-        """Return a sum of parts, in ``out`` unless it is a part itself."""
-        (first, *more) = sorted(((sign, x) for sign, x in zip(signs, parts, strict=True) if sign), key=lambda one: -one[0])
-        total = first[1]
-        for sign, x in more:
-            total = torch.add(total, x, alpha=sign, out=out)
-        return total
-
-    def seven(self) -> None:
-        """Multiply by Strassen's form."""
-        a, b = self.quarters(self.a), self.quarters(self.b)
-        for left, right, product in zip(STRASSEN.a, STRASSEN.b, self.products, strict=True):
-            self.multiply(self.summed(left, a, self.left), self.summed(right, b, self.right), product)
-        for signs, c in zip(STRASSEN.c, self.quarters(self.c), strict=True):
-            self.summed(signs, self.products, c)
-
-
-def errors(call: Call | PlainCall, name: str) -> dict[str, float]:
+def errors(call: Call, name: str) -> dict[str, float]:
     """Return the errors of C on some rows of both halves: relative in the Frobenius norm, normwise and elementwise."""
     rows = torch.linspace(0, call.n - 1, ROWS, device="cuda").long()
     x, y = call.a[rows].double(), call.b.double()
@@ -237,7 +196,7 @@ def steps(call: Call) -> dict[str, float]:
     return found
 
 
-def timed(session: Any, call: Call | PlainCall, meter: Meter) -> dict[str, dict[str, Any]]:
+def timed(session: Any, call: Call, meter: Meter) -> dict[str, dict[str, Any]]:
     """Return seconds, joules and clocks of each, under load and in turns."""
     found: dict[str, dict[str, Any]] = {name: {"seconds": [], "joules": [], "clocks_mhz": []} for name in call.run}
     for _ in range(ROUNDS):
@@ -283,15 +242,15 @@ def main() -> int:
         lines.insert(0, f"errors at {call.n}: Frobenius, normwise, grade of " + ", ".join(call.run))
         del call
     meter = Meter(session.device)
-    for n in sizes if {"steps", "time", "plain"} & set(parts) else ():
+    for n in sizes if {"steps", "time"} & set(parts) else ():
         torch.cuda.empty_cache()
-        call = PlainCall(session, n) if "plain" in parts else Call(session, n)
+        call = Call(session, n)
         call.a.uniform_(-1, 1), call.b.uniform_(-1, 1)
         record["workspace_bytes"][str(n)] = {name: plan.workspace_bytes for name, plan in call.plans.items()}
-        if "steps" in parts and isinstance(call, Call):
+        if "steps" in parts:
             found_steps = record["steps"][str(n)] = steps(call)
             lines.append(f"{n}: " + ", ".join(f"{name} {1e3 * t:.3f} ms" for name, t in found_steps.items()))
-        if {"time", "plain"} & set(parts):
+        if "time" in parts:
             off = record["errors_of_times"][str(n)] = {name: errors(call, name) for name in call.run}
             found_times = record["times"][str(n)] = timed(session, call, meter)
             for name, one in found_times.items():

@@ -55,3 +55,41 @@ def ladder_record(word: str, root: Path) -> tuple[dict[str, Any], str]:
     chosen.sort(key=lambda m: (order.get(problem_name(m.problem), len(order)), m.competitor["number"]))
     said = f"Rung 0 is from `{'`, `'.join(others)}`." if others else ""
     return {**base, "measurements": chosen}, said
+
+
+NAMES = {
+    "deep_and_odd": {"torch fp32": "fp32", "torch TF32": "tf32"},
+    "inflight": {"torch fp32": "fp32", "torch TF32": "tf32", "hopper_fp32x ": "beforehand", "hopper_inflight ": ""},
+    "odd_shapes": {"torch fp32": "cublas", "toprung": "default"},
+    "presplit": {
+        "one hopper_presplit ": "one ", "pass hopper_presplit ": "presplit ", "prepacked hopper_presplit ": "prepacked ",
+        "hopper_inflight ": "in flight ", "hopper_fp32x ": "fp32x ",
+    },
+    "mixed": {"toprung": "{types} matmul", "torch fp32": "{types} torch fp32", "torch TF32": "{types} torch TF32"},
+}  # fmt: skip
+"""Beginnings of arms' names in records of ``benchmarks/candidates.py``, with the names in records of scripts before it, by key.
+
+What follows a beginning is kept behind a name that is empty or ends with a blank."""
+TYPES = {"f": "float32", "h": "float16", "b": "bfloat16"}
+
+
+def product_rows(record: dict[str, Any], key: str) -> list[dict[str, Any]]:
+    """Return a record's rows of products under the key, and with the arms, that its script had before ``candidates.py``."""
+    if key in record:
+        return list(record[key])
+
+    def named(name: str, types: str) -> str:
+        for begin, to in NAMES.get(key, {}).items():
+            if name.startswith(begin):
+                return to.format(types=types) + name[len(begin) :] * (to[-1:] in ("", " "))
+        return name
+
+    rows = []
+    for row in record["candidates"]:
+        arms = {part: {named(n, row["types"]): x for n, x in row[part].items()} for part in ("seconds", "error", "predicted")}
+        shape = [*row["size"], row["layout"]]
+        row = {**row, **arms, "shape": shape, "selected": row["kernel"], "type_a": TYPES[row["types"][0]]}
+        if key in ("presplit", "mixed"):
+            row["size"] = row["size"][1:]
+        rows.append(row)
+    return rows

@@ -1,4 +1,4 @@
-"""Hardware counters of local memory, as a Markdown table: records of benchmarks/bank_conflicts.py."""
+"""Hardware counters of local memory, as a Markdown table: records of benchmarks/bank_conflicts.py of 32569d8."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gains and costs of fp32 out of matrix units: ``fp32x``, ``fp32x_study``, ``inflight_study``, ``split_k`` and ``odd_shapes``."""
+"""Gains and costs of fp32 out of matrix units: ``fp32x``, ``fp32x_study``, ``inflight_study``, slices and odd shapes."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from tables.common import product_rows
 from toprung.errors import BadRecord, UnknownName
 from toprung.lab.harness.accuracy import Graded
 from toprung.lab.harness.measure import Measurement
@@ -17,7 +18,7 @@ from toprung.report.text import gflops_text, size_of
 
 def block(words: Sequence[str], root: Path) -> str:
     """``grade``, ``frobenius`` or ``lost``, ``accuracy``, ``sustained``, ``burst``, ``matmul``, ``slices`` or ``odd``; a record."""
-    makers: dict[str, Callable[[Mapping[str, Any]], list[str]]] = {
+    makers: dict[str, Callable[[dict[str, Any]], list[str]]] = {
         "grade": functools.partial(_study, "grade", 1.0),
         "frobenius": functools.partial(_study, "frobenius", 0.0),
         "lost": _lost,
@@ -70,13 +71,13 @@ def _lost(record: Mapping[str, Any]) -> list[str]:
     return [*lines, "", f"Largest grade ratio, and elements of {found[0]['elements']:,}. {below}  "]
 
 
-def _odd(record: Mapping[str, Any]) -> list[str]:
+def _odd(record: dict[str, Any]) -> list[str]:
     """A row a product: what toprung takes by itself, in microseconds of the device, and cuBLAS in fp32 beside it."""
     lines = [
         "| product | `matmul`, µs | cuBLAS fp32 | times as fast | error over cuBLAS's | kernel |",
         "|---|---:|---:|---:|---:|---|",
     ]
-    for row in record["odd_shapes"]:
+    for row in product_rows(record, "odd_shapes"):
         batch, m, n, k, layout, *_ = row["shape"]
         ours, theirs = (1e6 * median(row["seconds"][name]) for name in ("default", "cublas"))
         size, error = f"{batch}×" * (batch > 1) + f"{m}×{n}×{k} {layout}", row["error"]["default"] / row["error"]["cublas"]

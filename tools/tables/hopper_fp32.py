@@ -1,4 +1,4 @@
-"""Plain fp32 on Hopper beside cuBLAS: tables and a picture of the records of ``benchmarks/hopper_fp32.py``."""
+"""Plain fp32 on Hopper beside cuBLAS: tables and a picture of the records of ``benchmarks/hopper_fp32.py`` of 32569d8."""
 
 from __future__ import annotations
 
@@ -152,8 +152,6 @@ COUNTERS = (
     ("moved from and to memory, GB", 1e-9, "dram__bytes.sum", None),
 )
 """Rows of a table of counters: what it is, a factor, a metric by ncu's name, and what it is a share of."""
-METRICS = tuple(dict.fromkeys(name for *_, one, of in COUNTERS for name in (one, of) if name))
-"""Metrics that they need."""
 
 STALLED = re.compile(r"smsp__average_warps_issue_stalled_(\w+?)_per_issue_active\.ratio")
 FIRST = 5

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tables.common import NOTHING
+from tables.common import NOTHING, product_rows
 from toprung.gemm.desc import GemmDesc
 from toprung.kernels.hopper_inflight.cost import configs, seconds
 from toprung.lab.bounds.in_flight import SCHEMES, cycles
@@ -29,7 +29,7 @@ def _limits(words: Sequence[str], root: Path) -> str:
 
 
 OTHERS = ("fp32", "tf32", "beforehand")
-"""Arms of a record of ``benchmarks/inflight.py`` that are not the kernel's."""
+"""Arms of a record that are not the kernel's."""
 
 
 def _times(words: Sequence[str], root: Path) -> str:
@@ -47,7 +47,7 @@ def _times(words: Sequence[str], root: Path) -> str:
         "|---|---:|---:|---:|---:|---|---:|---:|---|",
     ]
     over, errors, chosen_over = [], [], []
-    for i, row in enumerate(record["inflight"]):
+    for i, row in enumerate(product_rows(record, "inflight")):
         batch, m, n, k = row["size"]
         times = {name: 1e6 * statistics.median(found) for name, found in row["seconds"].items()}
         ours = {name: t for name, t in times.items() if name not in OTHERS}
@@ -86,7 +86,7 @@ def _steps(words: Sequence[str], root: Path) -> str:
         return NOTHING
     records = [read(root / word) for word in words]
     lines = ["| product | " + " | ".join(f"{i + 1}, µs" for i in range(len(records))) + " |", "|---|" + "---:|" * len(records)]
-    for rows in zip(*(record["inflight"] for record in records), strict=False):  # drawn products follow in some
+    for rows in zip(*(product_rows(record, "inflight") for record in records), strict=False):  # drawn products follow in some
         times = [min(statistics.median(found) for name, found in row["seconds"].items() if name not in OTHERS) for row in rows]
         lines.append(f"| {_product(rows[0])} | " + " | ".join(f"{1e6 * t:.1f}" for t in times) + " |")
     commits = ", ".join(record["environment"]["commit"] for record in records)

@@ -8,22 +8,24 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from tables.common import product_rows
 from toprung.lab.harness.results import read
 
 
 def _shapes(words: Sequence[str], root: Path) -> str:
-    """Return a row for each product of a record of ``benchmarks/shapes.py``, and the geometric mean over all of them."""
+    """Return a row for each product of a record of ``benchmarks/candidates.py``, and the geometric mean over all of them."""
     record = read(root / words[0])
     lines = ["| product | `matmul`, µs | PyTorch fp32 | TF32 | over TF32 | kernel |", "|---|---:|---:|---:|---:|---|"]
     shares = []
-    for row in record["shapes"]:
+    rows = product_rows(record, "shapes")
+    for row in rows:
         ours, fp32, tf32 = (_us(row, name) for name in ("toprung", "torch fp32", "torch TF32"))
         shares.append(ours / tf32)
         size = "×".join(map(str, row["size"] if row["size"][0] > 1 else row["size"][1:]))
         kernel = row["kernel"].split(" in ")[0].split(" STAGES")[0].replace("x", "×").replace("fp32×", "fp32x")
         lines.append(f"| {size} {row['layout']} | **{ours:.1f}** | {fp32:.1f} | {tf32:.1f} | {ours / tf32:.2f} | `{kernel}` |")
-    slower = sum(_us(row, "toprung") > _us(row, "torch fp32") for row in record["shapes"])
-    errors = [row["error"]["toprung"] / row["error"]["torch fp32"] for row in record["shapes"]]
+    slower = sum(_us(row, "toprung") > _us(row, "torch fp32") for row in rows)
+    errors = [row["error"]["toprung"] / row["error"]["torch fp32"] for row in rows]
     text = (
         f"Geometric mean of `matmul` over TF32: {statistics.geometric_mean(shares):.2f}; {slower} of {len(shares)} slower than "
         f"PyTorch in fp32; errors {min(errors):.2f} to {max(errors):.2f} of PyTorch's in fp32."
@@ -32,13 +34,13 @@ def _shapes(words: Sequence[str], root: Path) -> str:
 
 
 def _presplit(words: Sequence[str], root: Path) -> str:
-    """Return a row for each product of a record of ``benchmarks/presplit.py``: the best block of each way to fp32's accuracy."""
+    """Return a row for each product of a record of ``benchmarks/candidates.py``: the best block of each way to fp32's accuracy."""
     record = read(root / words[0])
     lines = [
         "| A, product | in the launch, µs | by a pass | prepacked | in flight | both split |",
         "|---|---:|---:|---:|---:|---:|",
     ]
-    for row in record["presplit"]:
+    for row in product_rows(record, "presplit"):
         found = {name: _least(row, name) for name in ("one", "presplit", "prepacked", "in flight", "fp32x")}
         best = min(t for name, t in found.items() if name != "prepacked" and not math.isnan(t))
         cells = [f"**{t:.1f}**" if t == best else "" if math.isnan(t) else f"{t:.1f}" for t in found.values()]
@@ -52,10 +54,10 @@ WAYS = {"both beforehand": "hopper_fp32x", "in flight": "hopper_inflight", "in f
 
 
 def _deep_and_odd(words: Sequence[str], root: Path) -> str:
-    """Return a row for each product of a record of ``benchmarks/deep_and_odd.py``: the fastest of each way to fp32's accuracy."""
+    """Return a row for each product of a record of ``benchmarks/candidates.py``: the fastest of each way to fp32's accuracy."""
     record = read(root / words[0])
     lines = [f"| product | cuBLAS fp32, µs | TF32 | {' | '.join(WAYS)} | by the model |", f"|---|{'---:|' * (2 + len(WAYS))}---|"]
-    for row in record["deep_and_odd"]:
+    for row in product_rows(record, "deep_and_odd"):
         found = {way: _least(row, family) for way, family in WAYS.items()}
         best, guess = min(t for t in found.values() if not math.isnan(t)), min(row["predicted"], key=row["predicted"].__getitem__)
         cells = [f"**{t:.1f}**" if t == best else "" if math.isnan(t) else f"{t:.1f}" for t in found.values()]

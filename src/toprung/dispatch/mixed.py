@@ -14,7 +14,7 @@ from toprung.kernels.registry import families
 
 CONVERT_RATE, CONVERT_START = 2e12, 2e-6
 """Bytes a second, read and written, and seconds besides that PyTorch takes to convert an operand on an H200, by
-``benchmarks/mixed.py``."""
+``benchmarks/candidates.py --shapes routers``."""
 
 
 def select(device: Device, desc: Desc, precision: str, own: bool = False) -> Selection | str:

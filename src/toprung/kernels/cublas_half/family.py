@@ -2,7 +2,7 @@
 
 Tensor Cores truncate what they add to a sum, and cuBLAS, unlike in flight, may leave sums to them for much of K (``docs/fp32x.md``,
 Promote): errors stay below fp32's limit, and are larger than those of our own kernels, and grow with K
-(``benchmarks/cublas_half.py``, results/nvidia-h200/cublas-half.json).
+(``benchmarks/candidates.py --shapes halves``, results/nvidia-h200/cublas-half.json).
 """
 
 from __future__ import annotations

@@ -19,10 +19,10 @@ COSTS: Mapping[Variant, float] = {
 }
 BY_AREA: Mapping[int, float] = {v.BM * v.BN: cost for v, cost in COSTS.items()}
 """``COSTS``: tiles that are weighed, each with the nanoseconds that an element of K takes where every SM has one. Those
-128 high have stages that leave part of an SM's shared memory: with more they were as fast at best (``benchmarks/stages.py``), and
-with slices of K slower.
+128 high have stages that leave part of an SM's shared memory: with more they were as fast at best (``stages.json``, see ``MANY``),
+and with slices of K slower.
 
-Here and below, where nothing else is said: fitted to bursts of 512 to 4096 cubed on an H200 (``benchmarks/hopper.py``),
+Here and below, where nothing else is said: fitted to bursts of 512 to 4096 cubed on an H200 (``benchmarks/hopper.py`` of 32569d8),
 which they meet within a tenth; 128 x 128 to those of ``tune-check-seed31.json`` and ``deep-and-odd.json``.
 ``BY_AREA``: the same by a tile's elements, for those that only a tuner tries."""
 MANY = 64

@@ -1,7 +1,7 @@
 """Cost model: predicted seconds of the product, and of B's splitting in its launch or before it.
 
 Fitted to ``results/nvidia-h200/presplit-launch.json``, an H200, where it is within a tenth of three in four and within a quarter
-of all; ``benchmarks/presplit.py`` measures them.
+of all; ``benchmarks/candidates.py --shapes presplit`` measures them.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ DEEP = 1 << 32
 
 RESULT = (1.7, 0.13)
 """Cycles of an SM for each result of C beyond what the model counts: written one or two floats at a time, and four, or through
-shared memory (benchmarks/odd_shapes.py)."""
+shared memory (``benchmarks/candidates.py --shapes odd``)."""
 
 SPACE = {
     "BM": (128, 256, 512, 64), "BK": (14, 12, 10, 16, 8), "WAIT": (1, 2, 3), "GROUP": (8, 4, 16), "TURN_A": (0, 1), "COPY": (0, 1),
