@@ -101,7 +101,7 @@ TYPES = {"f": torch.float32, "h": torch.float16, "b": torch.bfloat16}
 PEERS = {"fp32": "torch fp32", "tf32": "torch TF32", "half": "torch half"}
 """Arms of PyTorch's; ``half`` multiplies two halves as they are, the others convert them in the same graph."""
 SAMPLE_SECONDS, LOWEST = 3e-3, 2.0**-149
-UNIT, TF32_GRADE = 2.0**-24, 2.0**14
+UNIT, TF32_GRADE = 2.0**-24, 2.0**15
 SAMPLED, WHOLE = 64, 1 << 34
 """Rows of C that are compared with float64 where a product has more than so many multiply-adds."""
 
