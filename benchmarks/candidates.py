@@ -13,7 +13,7 @@ bfloat16), ``NT``, elements by which stored rows are longer than they need be, w
 A name of ``SHAPES`` stands for its products. A candidate is ``default`` (what ``toprung.matmul`` selects), ``rank:N`` (the first N
 of the cost model's order), ``FAMILY``, ``FAMILY:N`` (N of least predicted time) or ``FAMILY=TEXT`` (configurations that print so).
 ``prepacked/`` in front of a family gives it B split beforehand; ``one/`` and ``pass/`` have hopper_presplit split it in its own
-launch and in one before that.
+launch and in one before that; ``any/`` takes all that a tuner may try, or N drawn of that, also of small products.
 
 Each arm is held against float64: Inf and NaN where it has them, errors, nothing written beside C, the same bits twice, α and β.
 On CUDA arms then take turns as graphs, which leave out the host's time. The record has seconds, errors and predictions by arm.
@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import itertools
 import math
 import random
 import statistics
@@ -291,10 +292,17 @@ def configured(device: Device, desc: GemmDesc, text: str, precision: str) -> Ite
     name, _, wanted = word.partition("=")
     name, _, most = name.partition(":")
     one = family(name)
-    if one.supports(device, desc) or (how == "one" and not desc.trans_b):
+    if (how != "any" and one.supports(device, desc)) or (how == "one" and not desc.trans_b):
         return
-    found = [c for c in one.candidates(device, desc) if wanted in str(c)]
-    if most:
+    tried: Any = one.candidates(device, desc)
+    if how == "any":  # legal points of the axes, also of a product so small that the family has none
+        axes = one.space(device, replace(desc, M=4096, N=4096, K=4096, batch=1, lda=4096, ldb=4096, ldc=4096))
+        points = (dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values()))
+        tried = dict.fromkeys(c for point in points if (c := one.at(device, desc, point)) is not None)
+    found = [c for c in tried if wanted in str(c)]
+    if most and how == "any":
+        found = random.Random(str(desc)).sample(found, min(int(most), len(found)))
+    elif most:
         found = sorted(found, key=lambda c: one.cost(device, desc, c))[: int(most)]
     yield from ((f"{how} " if how else "", Candidate(one, config)) for config in found)
 
@@ -311,7 +319,7 @@ def executable(placed: Placed, how: str, one: Candidate) -> Arm:
         b, skip_b = one.family.prepack(session, stored, b + 4 * skip_b, torch.cuda.current_stream().cuda_stream), 0
         if not made.accepts(b):
             raise SystemExit(f"{one} takes no prepacked B")
-    elif how:
+    elif how in ("one ", "pass "):
         run = PresplitLaunches(session, desc, one.config, is_one=how == "one ").starter()  # type: ignore[arg-type]
 
     def arm(alpha: float, beta: float) -> None:

@@ -36,7 +36,7 @@ def upload(session: Any, array: np.ndarray) -> Any:
 
 def check_kernel(session: Any, name: str, **defines: int) -> Any:
     return source_kernel(
-        source(CHECKS, name, {"ARCH_SPECIFIC": 1, "SPIN_LIMIT": SPIN, "CHECK_N": 64, **defines, DYNAMIC_SHARED: 60_000}),
+        source(str(CHECKS), name, {"ARCH_SPECIFIC": 1, "SPIN_LIMIT": SPIN, "CHECK_N": 64, **defines, DYNAMIC_SHARED: 60_000}),
         session,
     )
 
