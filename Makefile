@@ -51,14 +51,18 @@ lint: $(VENV)/ready-dev
 tables: $(VENV)/ready
 	$(BIN)/python tools/make_tables.py
 
+# The report that pages link to: compiles every rung, for which no GPU is needed; machine code is kept in the user's cache
+REPORT := $(BIN)/toprung report results/nvidia-h200 --out docs/report
+
 # The documentation as a site in site/: fails on dead links and anchors, and on pages that docs/index.md does not name
-site: $(VENV)/ready-site
+site: $(VENV)/ready-dev $(VENV)/ready-site
+	$(REPORT)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	$(BIN)/python tools/site/check.py site
 
-# Make the page in docs/report anew from results/: compiles every rung, for which no GPU is needed
+# Make the report and its picture in docs/report anew from results/
 report: $(VENV)/ready-dev
-	$(BIN)/toprung report results/nvidia-h200 --out docs/report --picture docs/report/ladders.svg
+	$(REPORT) --picture docs/report/ladders.svg
 
 # Pin what pyproject.toml asks for, with hashes and without naming any package host
 COMPILE := uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url \

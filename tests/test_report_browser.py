@@ -6,8 +6,10 @@ import base64
 import csv
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,6 @@ from toprung.report.html.limits import Limits
 
 pytestmark = pytest.mark.slow
 
-H200 = trial.ROOT / "docs" / "report" / "index.html"
 PHONE, DESK = (375, 800), (1280, 900)
 FAR = "window.outside = []; addEventListener('securitypolicyviolation', e => window.outside.push(e.violatedDirective));"
 
@@ -102,6 +103,32 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="module")
+def limits() -> Limits:
+    """The bounds of the H200's rungs, which are compiled."""
+    with chdir(trial.ROOT):  # records are called as they are on the command line
+        return Limits(gather([Path("results/nvidia-h200")]))
+
+
+@pytest.fixture(scope="module")
+def h200(limits: Limits, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page that ``make site`` makes."""
+    return page.write(tmp_path_factory.mktemp("h200"), page.render(limits.gathered, limits))
+
+
+def test_the_page_of_the_site_has_every_record_and_every_rung(limits: Limits, h200: Path) -> None:
+    text, records = h200.read_text(), limits.gathered.records
+    missing = [r.name for r in records if not re.search(rf"/{re.escape(Path(r.name).name)}: [^<]*commit {r.commit}", text)]
+    assert len(records) > 50 and not missing and not limits.gathered.complaints and "was not compiled" not in text
+
+
+def test_the_picture_in_the_documentation_is_up_to_date(limits: Limits) -> None:
+    """Texts are compared, those for who listens among them: where they stand depends on the machine's fonts."""
+    said = re.compile(r'aria-label="([^"]*)"|>([^<>]+)<')
+    kept, made = (trial.ROOT / "docs" / "report" / "ladders.svg").read_text(), page.picture(limits.gathered, limits)
+    assert made and "% of bound: " in kept and said.findall(made) == said.findall(kept), "out of date: make report"
+
+
+@pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     """A page from records that were made up."""
 
@@ -114,8 +141,8 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("size", [DESK, PHONE], ids=["desk", "phone"])
-def test_it_opens_and_every_chart_is_drawn(browser: Browser, size: tuple[int, int], dark: bool) -> None:
-    browser.open(H200, size, dark)
+def test_it_opens_and_every_chart_is_drawn(browser: Browser, h200: Path, size: tuple[int, int], dark: bool) -> None:
+    browser.open(h200, size, dark)
     assert browser("document.querySelectorAll('.plot').length") >= 8 and browser.undrawn() == []
     assert browser("document.documentElement.scrollWidth") <= size[0], "it scrolls sideways"
     wide = """[...document.querySelectorAll('main *')].filter(e => !e.closest('.scroll, pre, details:not([open]), .vega-bindings')
@@ -129,8 +156,8 @@ def test_it_opens_and_every_chart_is_drawn(browser: Browser, size: tuple[int, in
     browser.shot(f"{'phone' if size == PHONE else 'desk'}-{'dark' if dark else 'light'}")
 
 
-def test_every_view_of_every_chart_is_drawn(browser: Browser) -> None:
-    browser.open(H200)
+def test_every_view_of_every_chart_is_drawn(browser: Browser, h200: Path) -> None:
+    browser.open(h200)
     seen = 0
     for chart in browser("[...document.querySelectorAll('select[id^=view-]')].map(s => s.id.slice(5))"):
         for i in range(browser(f"document.getElementById('view-{chart}').options.length")):
@@ -143,8 +170,8 @@ def test_every_view_of_every_chart_is_drawn(browser: Browser) -> None:
     assert seen > 40 and browser.problems() == []
 
 
-def test_a_step_opens_its_rung_and_so_does_its_address(browser: Browser) -> None:
-    browser.open(H200)
+def test_a_step_opens_its_rung_and_so_does_its_address(browser: Browser, h200: Path) -> None:
+    browser.open(h200)
     step = """[...document.querySelectorAll('#stairs-kepler svg .mark-rect.role-mark path')].filter(
         p => p.__data__?.datum?.open === 'rung-kepler-r07')[1]"""
     assert not browser("document.getElementById('rung-kepler-r07').open")
@@ -161,12 +188,12 @@ def test_a_step_opens_its_rung_and_so_does_its_address(browser: Browser) -> None
     assert 0 <= top < 200 and browser("location.hash") == "#rung-kepler-r07"
     browser.shot("rung")
     browser.driver.get("about:blank")
-    browser.driver.get(H200.as_uri() + "#rung-turing-r15")
+    browser.driver.get(h200.as_uri() + "#rung-turing-r15")
     browser.until("document.getElementById('rung-turing-r15').open")
     assert browser.problems() == []
 
 
-def test_values_are_shown_on_hover_and_on_touch(browser: Browser) -> None:
+def test_values_are_shown_on_hover_and_on_touch(browser: Browser, h200: Path) -> None:
     from selenium.webdriver.common.actions.action_builder import ActionBuilder
     from selenium.webdriver.common.actions.pointer_input import PointerInput
 
@@ -180,7 +207,7 @@ def test_values_are_shown_on_hover_and_on_touch(browser: Browser) -> None:
         actions.perform()
 
     for size, kind in ((DESK, "mouse"), (PHONE, "touch")):
-        browser.open(H200, size)
+        browser.open(h200, size)
         bars = browser.driver.find_elements("css selector", "#stairs-turing svg .mark-rect.role-mark path")
         target = next(
             b for b in bars if browser.driver.execute_script("return arguments[0].__data__.datum.name", b) == "turing/r08"
@@ -197,8 +224,8 @@ def test_values_are_shown_on_hover_and_on_touch(browser: Browser) -> None:
     browser.until("document.getElementById('rung-turing-r08').open")
 
 
-def test_the_scheme_can_be_changed(browser: Browser) -> None:
-    browser.open(H200)
+def test_the_scheme_can_be_changed(browser: Browser, h200: Path) -> None:
+    browser.open(h200)
     before = browser.colour("body", "background-color")
     browser.find("#theme").click()
     browser.until("document.documentElement.dataset.ready === 'dark'")
