@@ -8,7 +8,7 @@ TORCH := .venv-torch
 GPU := $(if $(wildcard /dev/nvidiactl /proc/driver/nvidia/version),$(VENV)/ready-gpu)
 PIP := -m pip install -q --disable-pip-version-check
 
-.PHONY: ladder test test-slow test-torch test-all fuzz lint tables report site lock clean
+.PHONY: ladder test test-slow test-torch test-all fuzz faults lint tables report site lock clean
 
 ladder: $(VENV)/ready $(GPU)
 	$(BIN)/toprung ladder kepler
@@ -41,6 +41,12 @@ test-all: test test-slow test-torch
 MINUTES ?= 1
 fuzz: $(VENV)/ready-dev
 	$(BIN)/python benchmarks/fuzz.py --minutes $(MINUTES)
+
+# Commands killed at drawn moments, and with KINDS="words results store" given drawn words and damaged files: make faults TIMES=200
+TIMES ?= 10
+KINDS ?= kill
+faults: $(VENV)/ready-dev
+	$(BIN)/python tests/faults.py $(KINDS) --times $(TIMES) $(if $(SEED),--seed $(SEED)) $(if $(JSON),--json $(JSON))
 
 lint: $(VENV)/ready-dev
 	$(BIN)/ruff check .

@@ -1,4 +1,4 @@
-"""Files are written whole, whatever ends a process, and what is damaged or has no end is refused."""
+"""Files are written whole, whatever ends a process; ten faults of each kind are drawn anew in every run of ``make test-all``."""
 
 from __future__ import annotations
 
@@ -17,10 +17,24 @@ from toprung import paths
 from toprung.errors import DAMAGE
 from toprung.lab.harness.baseline import BaselineLog
 
+SEED = "TOPRUNG_TESTS_SEED"
+"""Environment variable: the seed that a failed test printed, to draw the same faults again."""
+
 
 @pytest.fixture
 def typed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Typed:
     return Typed(capsys, monkeypatch)
+
+
+@pytest.mark.drawn
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("kind", ("kill", "words", "results", "store"))
+def test_drawn_faults_lose_nothing_and_the_next_start_works(kind: str) -> None:
+    seed = ("--seed", os.environ[SEED]) if SEED in os.environ else ()
+    script = str(Path(__file__).with_name("faults.py"))
+    done = subprocess.run([sys.executable, script, kind, *seed], capture_output=True, text=True)
+    print(done.stdout)
+    assert done.returncode == 0, f"{SEED}: {done.stdout}{done.stderr}"
 
 
 def test_what_a_killed_writer_left_is_removed_and_what_a_living_one_writes_is_not(tmp_path: Path) -> None:
