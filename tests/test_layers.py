@@ -219,3 +219,17 @@ def test_a_planted_host_is_found(file: str, line: str, tmp_path: Path) -> None:
     with (tmp_path / file).open("a") as target:
         target.write(f"\n{line}\n")
     assert hosts(tmp_path) == [file]
+
+
+def test_a_public_method_is_documented_there_or_where_it_is_declared() -> None:
+    """In place of ruff's D102: what overrides or implements a documented method of the package needs no docstring."""
+    methods = [
+        (f"{one.name}.{method.name}", method.name, ast.get_docstring(method))
+        for path in modules(PACKAGE).values()
+        for one in ast.walk(ast.parse(path.read_text()))
+        if isinstance(one, ast.ClassDef)
+        for method in one.body
+        if isinstance(method, ast.FunctionDef | ast.AsyncFunctionDef) and not method.name.startswith("_")
+    ]
+    declared = {name for _, name, text in methods if text}
+    assert len(methods) > 1000 and [place for place, name, _ in methods if place[0] != "_" and name not in declared] == []

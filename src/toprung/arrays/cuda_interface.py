@@ -46,11 +46,11 @@ class CUDAInterface(Adapter):
     speaks = ("__cuda_array_interface__",)
 
     def half(self, thing: Any) -> str:
-        """Return an empty text: halves are not widened here."""
+        # an empty text: halves are not widened here
         return ""
 
     def operand(self, thing: Any, name: str) -> Operand:
-        """Return the array as it describes itself; raise BadArray for a mask or another type than float32."""
+        # the array as it describes itself; raise BadArray for a mask or another type than float32
         from toprung.backends import cuda  # loaded for whoever has such an array
 
         facts = thing.__cuda_array_interface__
@@ -69,7 +69,6 @@ class CUDAInterface(Adapter):
         )
 
     def empty(self, like: Operand, shape: tuple[int, ...], fortran: bool = False) -> Any:
-        """Return a new DeviceArray, ready on the stream of ``like``."""
         return own_array(like, shape, fortran)
 
 

@@ -18,19 +18,17 @@ class CuPy(Adapter):
     type_name = "ndarray"
 
     def operand(self, thing: Any, name: str) -> Operand:
-        """Return the array's memory as an Operand on CuPy's current stream; raise BadArray for another type than float32."""
+        # the array's memory as an Operand on CuPy's current stream; raise BadArray for another type than float32
         if thing.dtype != "float32":
             raise refuse_dtype(name, thing.dtype, f"{name}.astype(cupy.float32)")
         return self._operand(thing, "float32")
 
     def widened(self, thing: Any) -> Any:
-        """Return a float32 array on the device of the array."""
         cupy = sys.modules["cupy"]
         with cupy.cuda.Device(thing.device.id):
             return thing.astype(cupy.float32)
 
     def half_operand(self, thing: Any, name: str) -> Operand:
-        """Return the array's memory as an Operand on CuPy's current stream."""
         return self._operand(thing, self.half(thing))
 
     def _operand(self, thing: Any, dtype: str) -> Operand:
@@ -39,27 +37,22 @@ class CuPy(Adapter):
         return Operand(self, thing, thing.shape, strides, home, thing.data.ptr, queue=self.queue(thing, home), dtype=dtype)
 
     def empty(self, like: Operand, shape: tuple[int, ...], fortran: bool = False) -> Any:
-        """Return a new array from CuPy's memory pool for the current stream, on the device of ``like``."""
         cupy = sys.modules["cupy"]
         with cupy.cuda.Device(like.home.number):
             return cupy.empty(shape, cupy.float32, order="F" if fortran else "C")
 
     def signature(self, thing: Any, writable: bool = False) -> Hashable:
-        """Return type, shape, strides in bytes and device number."""
         return thing.dtype.name, thing.shape, thing.strides, thing.device.id
 
     def address(self, thing: Any) -> int:
-        """Return the address of the first element, in bytes."""
         return int(thing.data.ptr)
 
     def fresh(self, thing: Any, shape: tuple[int, ...]) -> Any:
-        """Return a new array from CuPy's memory pool, on the device of ``thing``."""
         cupy = sys.modules["cupy"]
         with cupy.cuda.Device(thing.device.id):
             return cupy.empty(shape, cupy.float32)
 
     def queue(self, thing: Any, home: Home) -> Any:
-        """Return the handle of CuPy's current stream on a device (CuPy keeps one for each thread)."""
         cupy = sys.modules["cupy"]
         return cupy.cuda.get_current_stream(home.number).ptr
 

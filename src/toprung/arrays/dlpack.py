@@ -67,11 +67,11 @@ class DLPack(Adapter):
     speaks = ("__dlpack__",)
 
     def half(self, thing: Any) -> str:
-        """Return an empty text: halves are not widened here."""
+        # an empty text: halves are not widened here
         return ""
 
     def operand(self, thing: Any, name: str) -> Operand:
-        """Return the array as its capsule describes it; raise BadArray for a device that toprung does not reach or another type."""
+        # the array as its capsule describes it; raise BadArray for a device that toprung does not reach or another type
         if isinstance(thing, DeviceArray):  # what ``empty`` made where the library cannot
             return cuda_interface.adapter.operand(thing, name)
         kind, number = (int(x) for x in thing.__dlpack_device__())
@@ -103,7 +103,7 @@ class DLPack(Adapter):
         )  # fmt: skip
 
     def empty(self, like: Operand, shape: tuple[int, ...], fortran: bool = False) -> Any:
-        """Return a new array from the array's own library if it follows the array API; else NumPy's, or a DeviceArray on a GPU."""
+        # a new array from the array's own library if it follows the array API; else NumPy's, or a DeviceArray on a GPU
         thing = like.thing[0] if isinstance(like.thing, tuple) else like.thing
         space = getattr(thing, "__array_namespace__", None)
         if like.host is not None:
@@ -114,7 +114,6 @@ class DLPack(Adapter):
         return space().empty(shape, dtype=space().float32, device=thing.device)
 
     def returned(self, made: Any, like: Operand) -> Any:
-        """Return a result that NumPy made as an array of the operand's own library, and any other result as it is."""
         thing = like.thing[0] if isinstance(like.thing, tuple) else like.thing
         space = getattr(thing, "__array_namespace__", None)
         return space().from_dlpack(made) if space is not None and isinstance(made, np.ndarray) else made

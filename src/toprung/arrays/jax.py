@@ -22,19 +22,17 @@ class JAX(DLPack):
     order = 0
 
     def knows(self, kind: type) -> bool:
-        """Return True for the types of JAX's arrays, and of what stands for them while JAX traces a function."""
         return any(c.__name__ in TYPES and c.__module__.partition(".")[0] in PACKAGES for c in kind.__mro__)
 
     def half(self, thing: Any) -> str:
-        """Return the type of halves; a tracer is refused as any is."""
+        # the type of halves; a tracer is refused as any is
         return "" if any(c.__name__ == "Tracer" for c in type(thing).__mro__) else Adapter.half(self, thing)
 
     def widened(self, thing: Any) -> Any:
-        """Return a float32 array where the array lies."""
         return thing if thing.is_deleted() else thing.astype("float32")
 
     def operand(self, thing: Any, name: str) -> Operand:
-        """Return the array; raise BadArray for a tracer, what is deleted or spread over devices, and for another type or place."""
+        # the array; raise BadArray for a tracer, what is deleted or spread over devices, and for another type or place
         if any(c.__name__ == "Tracer" for c in type(thing).__mro__):
             raise BadArray(
                 f"{name} is traced by JAX (jit, grad, vmap), and toprung multiplies arrays: call it outside of the traced "

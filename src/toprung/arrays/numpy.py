@@ -24,11 +24,10 @@ class NumPy(Adapter):
     name = "NumPy"
 
     def knows(self, kind: type) -> bool:
-        """Return True for types of NumPy arrays and array scalars."""
         return issubclass(kind, (np.ndarray, np.generic))
 
     def operand(self, thing: Any, name: str) -> Operand:
-        """Return the array as an Operand; raise BadArray for a masked array or another type than native float32."""
+        # the array as an Operand; raise BadArray for a masked array or another type than native float32
         masked = sys.modules.get("numpy.ma")  # whoever has a masked array has loaded it; nobody else should
         if masked is not None and isinstance(thing, masked.MaskedArray):
             raise BadArray(f"{name} is a masked array, whose mask would be lost: pass {name}.filled(0) or {name}.data")
@@ -40,37 +39,32 @@ class NumPy(Adapter):
         return host_operand(self, thing, array)
 
     def half(self, thing: Any) -> str:
-        """Return the type of halves; a masked array is refused as any is."""
+        # the type of halves; a masked array is refused as any is
         return "" if hasattr(thing, "mask") else super().half(thing)
 
     def widened(self, thing: Any) -> Any:
-        """Return a float32 array."""
         return np.asarray(thing).astype(np.float32)
 
     def empty(self, like: Operand, shape: tuple[int, ...], fortran: bool = False) -> Any:
-        """Return a new NumPy array; column-major if ``fortran`` is True."""
+        # a new NumPy array; column-major if `fortran` is True
         return np.empty(shape, np.float32, order="F" if fortran else "C")
 
     def scalar(self, thing: Any) -> Any:
-        """Return a NumPy scalar, as NumPy does."""
         return thing[()]
 
     def signature(self, thing: Any, writable: bool = False) -> Hashable:
-        """Return shape and strides in bytes of a native float32 array; None for everything else, subclasses too."""
+        # shape and strides in bytes of a native float32 array; None for everything else, subclasses too
         if type(thing) is not np.ndarray or thing.dtype is not FLOAT32 or (writable and not thing.flags.writeable):
             return None
         return thing.shape, thing.strides
 
     def address(self, thing: Any) -> int:
-        """Return the address of the first element, in bytes."""
         return thing.__array_interface__["data"][0]  # type: ignore[no-any-return]
 
     def on_host(self, thing: Any) -> NDArray[np.float32]:
-        """Return the array itself."""
         return thing  # type: ignore[no-any-return]
 
     def fresh(self, thing: Any, shape: tuple[int, ...]) -> Any:
-        """Return a new row-major NumPy array."""
         return np.empty(shape, FLOAT32)
 
 

@@ -20,11 +20,11 @@ class PyOpenCL(Adapter):
     has_memory_objects = True
 
     def half(self, thing: Any) -> str:
-        """Return an empty text: halves are not widened here."""
+        # an empty text: halves are not widened here
         return ""
 
     def operand(self, thing: Any, name: str) -> Operand:
-        """Return the array's buffer as an Operand; raise BadArray without queue or buffer, or for another type than float32."""
+        # the array's buffer as an Operand; raise BadArray without queue or buffer, or for another type than float32
         if thing.dtype != "float32":
             raise refuse_dtype(name, thing.dtype, f"{name}.astype(numpy.float32)")
         if thing.queue is None:
@@ -37,32 +37,28 @@ class PyOpenCL(Adapter):
         return Operand(self, thing, thing.shape, strides, home, thing.offset, memory, thing.queue)
 
     def empty(self, like: Operand, shape: tuple[int, ...], fortran: bool = False) -> Any:
-        """Return a new array on the queue of ``like``, from its allocator; column-major if ``fortran`` is True."""
+        # a new array on the queue of `like`, from its allocator; column-major if `fortran` is True
         array = sys.modules["pyopencl.array"]
         thing = like.thing
         return array.Array(like.queue, shape, "float32", order="F" if fortran else "C", allocator=getattr(thing, "allocator", None))
 
     def signature(self, thing: Any, writable: bool = False) -> Hashable:
-        """Return shape, strides in bytes and queue of a float32 array; None without a queue or in shared virtual memory."""
+        # shape, strides in bytes and queue of a float32 array; None without a queue or in shared virtual memory
         queue = thing.queue
         if queue is None or thing.dtype is not FLOAT32 or not hasattr(thing.base_data, "int_ptr"):
             return None
         return thing.shape, thing.strides, queue.int_ptr
 
     def address(self, thing: Any) -> int:
-        """Return the offset of the first element in its buffer, in bytes."""
         return int(thing.offset)
 
     def memory(self, thing: Any) -> Any:
-        """Return the pyopencl buffer that holds the array."""
         return thing.base_data
 
     def fresh(self, thing: Any, shape: tuple[int, ...]) -> Any:
-        """Return a new array on the queue of ``thing``, from its allocator."""
         return sys.modules["pyopencl.array"].Array(thing.queue, shape, FLOAT32, allocator=getattr(thing, "allocator", None))
 
     def queue(self, thing: Any, home: Home) -> Any:
-        """Return the queue that the array carries."""
         return thing.queue
 
 

@@ -37,17 +37,15 @@ class Torch(Adapter):
     _modes: tuple[Callable[[], int], Any] | None = None
 
     def operand(self, thing: Any, name: str) -> Operand:
-        """Return the tensor's memory as an Operand; raise BadArray for a gradient to record, no strides, another type or device."""
+        # the tensor's memory as an Operand; raise BadArray for a gradient to record, no strides, another type or device
         if thing.dtype != _torch().float32:
             raise refuse_dtype(name, thing.dtype, f"{name}.float()")
         return self._operand(thing, name, "float32")
 
     def widened(self, thing: Any) -> Any:
-        """Return a float32 tensor, dense in the same order."""
         return thing.detach().float()
 
     def half_operand(self, thing: Any, name: str) -> Operand:
-        """Return the tensor's memory as an Operand, under the conditions of ``operand``."""
         return self._operand(thing, name, self.half(thing))
 
     def _operand(self, thing: Any, name: str, dtype: str) -> Operand:
@@ -70,14 +68,13 @@ class Torch(Adapter):
         )  # fmt: skip
 
     def empty(self, like: Operand, shape: tuple[int, ...], fortran: bool = False) -> Any:
-        """Return a new tensor from PyTorch's allocator for the current stream, on the device of ``like``."""
         torch, device = _torch(), like.thing.device
         if fortran:
             return torch.empty(shape[::-1], dtype=torch.float32, device=device).permute(*range(len(shape) - 1, -1, -1))
         return torch.empty(shape, dtype=torch.float32, device=device)
 
     def signature(self, thing: Any, writable: bool = False) -> Hashable:
-        """Return type, shape, strides in elements, device; None without strides, with a gradient to lose, or a pending sign."""
+        # type, shape, strides in elements, device; None without strides, with a gradient to lose, or a pending sign
         if (thing.requires_grad and _torch().is_grad_enabled()) or thing.is_neg():
             return None
         try:
@@ -86,7 +83,6 @@ class Torch(Adapter):
             return None
 
     def is_watching(self) -> bool:
-        """Return True in a dispatch mode (fake tensors, tracing, counting), and where forward mode has begun."""
         if self._modes is None:
             torch = _torch()
             self._modes = torch._C._len_torch_dispatch_stack, torch.autograd.forward_ad
@@ -94,7 +90,6 @@ class Torch(Adapter):
         return depth() > 0 or forward._current_level >= 0
 
     def is_recorded(self, thing: Any) -> bool:
-        """Return True for a gradient to record, while PyTorch watches, for tensors of ``torch.func``, fake ones and subclasses."""
         torch = _torch()
         if (thing.requires_grad and torch.is_grad_enabled()) or self.is_watching():
             return True
@@ -103,7 +98,6 @@ class Torch(Adapter):
         return thing.layout == torch.strided and not torch._C._has_storage(thing)
 
     def detached(self, thing: Any) -> Any:
-        """Return the tensor without its history."""
         return thing.detach()
 
     def watch(self, thing: Any) -> Callable[[], bool] | None:
@@ -123,23 +117,19 @@ class Torch(Adapter):
         return changed
 
     def address(self, thing: Any) -> int:
-        """Return the address of the first element, in bytes."""
         return int(thing.data_ptr())
 
     def on_host(self, thing: Any) -> NDArray[np.float32]:
-        """Return the tensor's memory as a NumPy array, not copied."""
         return thing.detach().numpy()  # type: ignore[no-any-return]
 
     def fresh(self, thing: Any, shape: tuple[int, ...]) -> Any:
-        """Return a new tensor from PyTorch's allocator, on the device of ``thing``."""
         return thing.new_empty(shape) if thing.dtype is _torch().float32 else thing.new_empty(shape, dtype=_torch().float32)
 
     def queue(self, thing: Any, home: Home) -> Any:
-        """Return the handle of PyTorch's current stream on a device."""
         return _stream_of()(home.number)
 
     def lend(self, thing: Any, nbytes: int) -> tuple[Any, int]:
-        """Return memory of PyTorch's caching allocator; of the graph's own pool while the stream is captured."""
+        # memory of PyTorch's caching allocator; of the graph's own pool while the stream is captured
         made = thing.new_empty(-(-nbytes // thing.element_size()))
         return made, made.data_ptr()
 

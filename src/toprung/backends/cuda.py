@@ -254,11 +254,9 @@ class CUDABuffer:
 
     @property
     def handle(self) -> int:
-        """The address."""
         return self.pointer
 
     def part(self, offset: int, nbytes: int) -> CUDABuffer:
-        """Return a view of the memory from an offset on."""
         return CUDABuffer(self.pointer + offset, nbytes, self)
 
 
@@ -301,12 +299,11 @@ class CUDASession:
         self._gate: tuple[Kernel, NDArray[Any], Iterator[int]] | None = None
 
     def fingerprint(self) -> str:
-        """Compiler, driver, architecture, flags and prelude."""
         d = self.device
         return "\n".join((d.runtime, d.driver, d.arch, *nvrtc.FLAGS, nvrtc.PRELUDE.read_text()))
 
     def compile(self, source: Source) -> bytes:
-        """A cubin for this GPU's architecture: compiled, or checked where it is machine code already."""
+        # a cubin for this GPU's architecture: compiled, or checked where it is machine code already
         self._alive()
         if source.language == "cubin":
             cubin.check(source.binary, source.name, self.device.arch, source.symbol)
@@ -314,7 +311,6 @@ class CUDASession:
         return nvrtc.compile_cubin(source, self.device.arch, str(self.device)).code
 
     def load(self, binary: bytes, source: Source) -> CUDAKernel:
-        """Load a cubin, check it against the device's limits, and opt in to the dynamic shared memory it asks for."""
         self._alive()
         driver, device = self._driver, self.device
         what, codes = _described(source), driver.CUresult
@@ -356,7 +352,6 @@ class CUDASession:
         return kernel
 
     def allocate(self, nbytes: int) -> CUDABuffer:
-        """Device memory, refused before the driver is asked for more than is free."""
         self._alive()
         driver = self._driver
         with beside_captures():
@@ -375,7 +370,6 @@ class CUDASession:
         return buffer
 
     def upload(self, buffer: Buffer, array: NDArray[Any]) -> None:
-        """Host to device."""
         self._alive()
         if array.nbytes:
             source = np.ascontiguousarray(array)
@@ -384,7 +378,6 @@ class CUDASession:
                 self.synchronize()
 
     def download(self, buffer: Buffer, array: NDArray[Any]) -> None:
-        """Device to host."""
         self._alive()
         if array.nbytes:
             self._do(self._driver.cuMemcpyDtoHAsync(array.ctypes.data, _pointer(buffer), array.nbytes, self.queue))
@@ -398,7 +391,7 @@ class CUDASession:
         args: Sequence[Buffer | np.generic],
         options: Mapping[str, int] | None = None,
     ) -> Launch:
-        """Lay the arguments out once, so that a launch is one call."""
+        # lay the arguments out once, so that a launch is one call
         self._alive()
         assert isinstance(kernel, CUDAKernel)
         driver, what = self._driver, f"{_described(kernel.source)} on {self.device}"
@@ -471,11 +464,9 @@ class CUDASession:
         return np.void(b"".join(int(word).to_bytes(8, "little") for word in found.opaque))
 
     def bind_unsized(self, kernel: Kernel, items: Sequence[int], args: Sequence[Buffer | np.generic]) -> Launch:
-        """There is none."""
         raise Unsupported("CUDA has no launch without a block size")
 
     def branch(self) -> CUDASession:
-        """Another stream in the same context."""
         self._alive()
         other = copy.copy(self)
         other._stream = self._gpu.create_stream()
@@ -483,19 +474,19 @@ class CUDASession:
         return other
 
     def start_upload(self, buffer: Buffer, array: NDArray[Any]) -> None:
-        """Host to device, not waited for; from memory that is not pinned the driver waits by itself."""
+        # host to device, not waited for; from memory that is not pinned the driver waits by itself
         self._alive()
         if array.nbytes:
             self._do(self._driver.cuMemcpyHtoDAsync(_pointer(buffer), array.ctypes.data, array.nbytes, self.queue))
 
     def submit(self) -> None:
-        """Nothing to do: a stream passes on what it is given."""
+        # nothing to do: a stream passes on what it is given
         self._alive()
 
     def relaunch(
         self, kernel: Kernel, groups: Sequence[int], local: Sequence[int], kinds: str, fixed: Sequence[np.generic]
     ) -> Relaunch:
-        """Eight bytes an argument, whose addresses the driver is given once; a launch only fills in the leading ones."""
+        # eight bytes an argument, whose addresses the driver is given once; a launch only fills in the leading ones
         self._alive()
         assert isinstance(kernel, CUDAKernel)
         driver, what = self._driver, f"{_described(kernel.source)} on {self.device}"
@@ -549,11 +540,10 @@ class CUDASession:
             self._driver.cuCtxSetCurrent(before)
 
     def foreign(self, handle: Any, nbytes: int) -> CUDABuffer:
-        """An address of somebody else's."""
         return CUDABuffer(int(handle), nbytes)
 
     def workspace(self, queue: Any, nbytes: int) -> Workspace:
-        """One for each stream, which doubles at least when it grows; what it outgrew stays, for graphs keep the addresses."""
+        # one for each stream, which doubles at least when it grows; what it outgrew stays, for graphs keep the addresses
         key = int(self.queue if queue is None else queue)
         found = self._workspaces.get(key)
         if found is None or found.buffer.nbytes < nbytes:
@@ -569,19 +559,16 @@ class CUDASession:
         return found
 
     def mark(self) -> object:
-        """An event with a time."""
         self._alive()
         return self._stream.record(options=self._timed)
 
     def seconds(self, start: Any, end: Any) -> float:
-        """From one event to another."""
         self._alive()
         self._do(self._driver.cuEventSynchronize(end.handle))
         elapsed: float = (end - start) * 1e-3
         return elapsed
 
     def hold(self) -> Launch:
-        """A kernel that looks for a number in the host's memory stands in front."""
         if self._gate is None:
             source = Source(HOLD.stem, HOLD.read_text(), HOLD.stem, {}, "cuda")
             self._gate = self.load(self.compile(source), source), self.pinned(8).view(np.int64), itertools.count(1)
@@ -597,12 +584,10 @@ class CUDASession:
         return release
 
     def synchronize(self) -> None:
-        """Wait for the stream."""
         self._alive()
         self._do(self._driver.cuStreamSynchronize(self.queue))
 
     def pinned(self, nbytes: int) -> NDArray[np.uint8]:
-        """Page-locked host memory, which copies run from and to at full speed and beside kernels."""
         self._alive()
         driver = self._driver
         try:
@@ -614,57 +599,53 @@ class CUDASession:
         return np.ctypeslib.as_array(memory)[:nbytes]
 
     def new_queue(self) -> Any:
-        """One more stream, kept as long as the session; it waits for no other."""
+        # one more stream, kept as long as the session; it waits for no other
         self._alive()
         stream = _call(self._driver.cuStreamCreate(self._driver.CUstream_flags.CU_STREAM_NON_BLOCKING))
         weakref.finalize(self, _release, self._driver.cuStreamDestroy, stream, self._context)
         return stream
 
     def copy_in(self, queue: Any, buffer: Buffer, offset: int, array: NDArray[Any]) -> None:
-        """Put a copy of pinned memory to byte ``offset`` of a buffer into a queue; does not wait."""
+        # put a copy of pinned memory to byte `offset` of a buffer into a queue; does not wait
         self._alive()
         self._do(self._driver.cuMemcpyHtoDAsync(_pointer(buffer) + offset, array.ctypes.data, array.nbytes, queue))
 
     def copy_out(self, queue: Any, array: NDArray[Any], buffer: Buffer, offset: int) -> None:
-        """Put a copy from byte ``offset`` of a buffer to pinned memory into a queue; does not wait."""
+        # put a copy from byte `offset` of a buffer to pinned memory into a queue; does not wait
         self._alive()
         self._do(self._driver.cuMemcpyDtoHAsync(array.ctypes.data, _pointer(buffer) + offset, array.nbytes, queue))
 
     def record(self, queue: Any) -> Any:
-        """An event behind what is in a queue now."""
         self._alive()
         event = _call(self._driver.cuEventCreate(self._driver.CUevent_flags.CU_EVENT_DISABLE_TIMING))
         self._do(self._driver.cuEventRecord(event, queue))
         return _Event(event, self._context)
 
     def wait(self, queue: Any, event: Any) -> None:
-        """Make what comes into a queue from now on wait for an event; the host does not."""
+        # make what comes into a queue from now on wait for an event; the host does not
         self._alive()
         self._do(self._driver.cuStreamWaitEvent(queue, event.handle, 0))
 
     def settle(self, event: Any) -> None:
-        """The host waits for an event."""
         self._alive()
         self._do(self._driver.cuEventSynchronize(event.handle))
 
     def settle_queue(self, queue: Any) -> None:
-        """The host waits for a queue."""
         self._alive()
         self._do(self._driver.cuStreamSynchronize(queue))
 
     def capturing(self, queue: Any) -> bool:
-        """Return True if a stream is being captured; the default stream may not be used while any is, and counts as captured."""
+        # true if a stream is being captured; the default stream may not be used while any is, and counts as captured
         self._alive()
         driver = self._driver
         status, *found = driver.cuStreamIsCapturing(self.queue if queue is None else queue)
         return bool(status) or found[0] != driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE
 
     def clock_mhz(self) -> float | None:
-        """Return what NVML says of the SMs."""
         return clock_mhz(self.device)
 
     def close(self) -> None:
-        """Finish; memory goes when its last buffer does."""
+        # finish; memory goes when its last buffer does
         if not _forked:
             self._driver.cuStreamSynchronize(self.queue)
             self._stream.close()

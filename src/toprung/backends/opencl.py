@@ -230,7 +230,7 @@ class OpenCLBuffer:
         self.nbytes, self._whole = nbytes, whole
 
     def part(self, offset: int, nbytes: int) -> OpenCLBuffer:
-        """A sub-buffer; an empty part still is one word long, because OpenCL has no empty buffers."""
+        # a sub-buffer; an empty part still is one word long, because OpenCL has no empty buffers
         return OpenCLBuffer(self.raw.get_sub_region(offset, max(nbytes, 4)), nbytes, self)
 
 
@@ -258,12 +258,11 @@ class OpenCLSession:
         self._workspace_lock = threading.Lock()
 
     def fingerprint(self) -> str:
-        """Runtime, driver, device, prelude, and environment variables that change what the runtime compiles."""
         d = self.device
         return "\n".join((d.runtime, d.driver, d.name, d.arch, str(d.subgroup), PRELUDE.read_text(), *pocl_cache.settings()))
 
     def compile(self, source: Source) -> bytes:
-        """Build for this device; returns the runtime's binary."""
+        # build for this device; returns the runtime's binary
         self._alive()
         cl = self._cl
         if source.language == "cubin":
@@ -291,7 +290,6 @@ class OpenCLSession:
         return used.encode() + b"\n" + binary
 
     def load(self, binary: bytes, source: Source) -> OpenCLKernel:
-        """Load a binary and check it against the device's limits, past which some runtimes crash."""
         self._alive()
         cl = self._cl
         self._need_linker(source)
@@ -343,7 +341,6 @@ class OpenCLSession:
         return options
 
     def allocate(self, nbytes: int) -> OpenCLBuffer:
-        """Device memory, refused before the runtime is asked for more than it has."""
         self._alive()
         cl, device = self._cl, self.device
         if nbytes > device.max_buffer_bytes:
@@ -363,13 +360,11 @@ class OpenCLSession:
         self._allocated -= nbytes
 
     def upload(self, buffer: Buffer, array: NDArray[Any]) -> None:
-        """Host to device."""
         self._alive()
         if array.nbytes:
             self._cl.enqueue_copy(self.queue, _raw(buffer), np.ascontiguousarray(array), is_blocking=True)
 
     def download(self, buffer: Buffer, array: NDArray[Any]) -> None:
-        """Device to host."""
         self._alive()
         if array.nbytes:
             self._cl.enqueue_copy(self.queue, array, _raw(buffer), is_blocking=True)
@@ -382,12 +377,10 @@ class OpenCLSession:
         args: Sequence[Buffer | np.generic],
         options: Mapping[str, int] | None = None,
     ) -> Launch:
-        """Bind arguments to a kernel object of the launch's own."""
         total = tuple(g * n for g, n in zip(groups, local, strict=True))
         return self._bound(kernel, total, tuple(local), args)
 
     def bind_unsized(self, kernel: Kernel, items: Sequence[int], args: Sequence[Buffer | np.generic]) -> Launch:
-        """A launch with NULL for the work-group size."""
         return self._bound(kernel, tuple(items), None, args)
 
     def _bound(
@@ -410,14 +403,13 @@ class OpenCLSession:
         return launch
 
     def branch(self) -> OpenCLSession:
-        """Another queue in the same context, without profiling: time stamps may keep queues from running side by side."""
+        # another queue in the same context, without profiling: time stamps may keep queues from running side by side
         self._alive()
         other = copy.copy(self)
         other.queue, other._uploads = self._cl.CommandQueue(self._context), []
         return other
 
     def pinned(self, nbytes: int) -> NDArray[np.uint8]:
-        """A buffer of the host's (CL_MEM_ALLOC_HOST_PTR), mapped as long as the array lives."""
         self._alive()
         cl = self._cl
         try:
@@ -429,21 +421,18 @@ class OpenCLSession:
         return array
 
     def start_upload(self, buffer: Buffer, array: NDArray[Any]) -> None:
-        """Host to device, not waited for."""
         self._alive()
         if array.nbytes:
             event = self._cl.enqueue_copy(self.queue, _raw(buffer), array, is_blocking=False)
             self._uploads.append(event)  # pyopencl waits for the copy when its event goes
 
     def submit(self) -> None:
-        """Flush the queue."""
         self._alive()
         self.queue.flush()
 
     def relaunch(
         self, kernel: Kernel, groups: Sequence[int], local: Sequence[int], kinds: str, fixed: Sequence[np.generic]
     ) -> Relaunch:
-        """A kernel object of its own, whose leading arguments are set anew each time."""
         self._alive()
         assert isinstance(kernel, OpenCLKernel)
         cl, own = self._cl, self.queue
@@ -473,11 +462,10 @@ class OpenCLSession:
         return launch
 
     def foreign(self, handle: Any, nbytes: int) -> OpenCLBuffer:
-        """A memory object of somebody else's in this session's context."""
         return OpenCLBuffer(handle, nbytes)
 
     def workspace(self, queue: Any, nbytes: int) -> Workspace:
-        """One for each queue, which grows; the runtime keeps the smaller one until its last launch is done."""
+        # one for each queue, which grows; the runtime keeps the smaller one until its last launch is done
         key = (self.queue if queue is None else queue).int_ptr
         with self._workspace_lock:
             found = self._workspaces.get(key)
@@ -489,12 +477,10 @@ class OpenCLSession:
         return found
 
     def mark(self) -> object:
-        """A marker event."""
         self._alive()
         return self._cl.enqueue_marker(self.queue)
 
     def seconds(self, start: Any, end: Any) -> float:
-        """From the end of one marker to the end of another."""
         end.wait()
         elapsed: float = (end.profile.end - start.profile.end) * 1e-9
         return elapsed
@@ -503,7 +489,6 @@ class OpenCLSession:
         """There is none: behind a user event runtimes keep commands to themselves, and hand them over when that has happened."""
 
     def synchronize(self) -> None:
-        """Wait for the queue."""
         self._alive()
         self.queue.finish()
         self._uploads.clear()
@@ -525,54 +510,49 @@ class OpenCLSession:
         self.queue.finish()
 
     def new_queue(self) -> Any:
-        """One more in-order queue."""
         self._alive()
         return self._cl.CommandQueue(self._context, device=self._handle)
 
     def copy_in(self, queue: Any, buffer: Buffer, offset: int, array: NDArray[Any]) -> None:
-        """Put a copy of host memory to byte ``offset`` of a buffer into a queue; does not wait."""
+        # put a copy of host memory to byte `offset` of a buffer into a queue; does not wait
         self._alive()
         self._cl.enqueue_copy(queue, _raw(buffer), array, dst_offset=offset, is_blocking=False)
         queue.flush()
 
     def copy_out(self, queue: Any, array: NDArray[Any], buffer: Buffer, offset: int) -> None:
-        """Put a copy from byte ``offset`` of a buffer to host memory into a queue; does not wait."""
+        # put a copy from byte `offset` of a buffer to host memory into a queue; does not wait
         self._alive()
         self._cl.enqueue_copy(queue, array, _raw(buffer), src_offset=offset, is_blocking=False)
         queue.flush()
 
     def record(self, queue: Any) -> Any:
-        """An event behind what is in a queue now."""
         self._alive()
         event = self._cl.enqueue_marker(queue)
         queue.flush()
         return event
 
     def wait(self, queue: Any, event: Any) -> None:
-        """Make what comes into a queue from now on wait for an event; the host does not."""
+        # make what comes into a queue from now on wait for an event; the host does not
         self._alive()
         self._cl.enqueue_barrier(queue, wait_for=[event])
 
     def settle(self, event: Any) -> None:
-        """The host waits for an event."""
         self._alive()
         event.wait()
 
     def settle_queue(self, queue: Any) -> None:
-        """The host waits for a queue."""
         self._alive()
         queue.finish()
 
     def capturing(self, queue: Any) -> bool:
-        """OpenCL has no graphs here."""
         return False
 
     def clock_mhz(self) -> float | None:
-        """OpenCL cannot read it; others can."""
+        # OpenCL cannot read it; others can
         return clock_from_outside(self.device)
 
     def close(self) -> None:
-        """Finish; memory goes when its last buffer does."""
+        # finish; memory goes when its last buffer does
         if not _forked:
             self.queue.finish()
 

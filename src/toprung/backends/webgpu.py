@@ -192,7 +192,7 @@ class WebGPUBuffer:
         self.handle = raw, offset
 
     def part(self, offset: int, nbytes: int) -> WebGPUBuffer:
-        """Return a part; bindings name an offset and a size, so nothing is made."""
+        # a part; bindings name an offset and a size, so nothing is made
         return WebGPUBuffer(self.raw, self.offset + offset, nbytes, self)
 
 
@@ -235,12 +235,12 @@ class WebGPUSession:
         self._period = self._ticks() if self._stamped else 1.0
 
     def fingerprint(self) -> str:
-        """Return wgpu, driver and adapter: what is cached is the text that compiled."""
+        # wgpu, driver and adapter: what is cached is the text that compiled
         d = self.device
         return "\n".join((d.runtime, d.driver, d.name))
 
     def compile(self, source: Source) -> bytes:
-        """Check a text; WebGPU has no binaries, so the text with its constants is what ``load`` takes."""
+        # check a text; WebGPU has no binaries, so the text with its constants is what `load` takes
         self._alive()
         if source.language not in WebGPUBackend.languages:
             what = {"opencl": "OpenCL C", "cuda": "CUDA C++", "cubin": "machine code"}.get(source.language, source.language)
@@ -256,7 +256,7 @@ class WebGPUSession:
         return text.encode()
 
     def load(self, binary: bytes, source: Source) -> WebGPUKernel:
-        """Make a pipeline, with the layout that the text declares: what a kernel declares and does not use is bound, too."""
+        # make a pipeline, with the layout that the text declares: what a kernel declares and does not use is bound, too
         self._alive()
         try:
             text = binary.decode()
@@ -288,7 +288,7 @@ class WebGPUSession:
             raise BuildError(source.name, source.defines_text(), str(self.device), _located(error, source)) from None
 
     def allocate(self, nbytes: int) -> WebGPUBuffer:
-        """Allocate device memory; more than the device has is refused before the runtime is asked."""
+        # allocate device memory; more than the device has is refused before the runtime is asked
         self._alive()
         device, size = self.device, max(-(-nbytes // 4) * 4, 4)
         if nbytes > device.max_buffer_bytes:
@@ -310,7 +310,6 @@ class WebGPUSession:
         self._allocated -= nbytes
 
     def upload(self, buffer: Buffer, array: NDArray[Any]) -> None:
-        """Copy from host to device, behind what is in the queue."""
         self.submit()
         if array.nbytes:
             assert isinstance(buffer, WebGPUBuffer)
@@ -320,7 +319,6 @@ class WebGPUSession:
                 raise self._lost(error) from None
 
     def download(self, buffer: Buffer, array: NDArray[Any]) -> None:
-        """Copy from device to host, and wait for it."""
         self.submit()
         if array.nbytes:
             assert isinstance(buffer, WebGPUBuffer)
@@ -341,7 +339,7 @@ class WebGPUSession:
         args: Sequence[Buffer | np.generic],
         options: Mapping[str, int] | None = None,
     ) -> Launch:
-        """Put scalars into a uniform buffer, and it and the buffers into a bind group; ``local`` is the text's own affair."""
+        # put scalars into a uniform buffer, and it and the buffers into a bind group; `local` is the text's own affair
         self._alive()
         assert isinstance(kernel, WebGPUKernel)
         what = f"{kernel.source.name} with {kernel.source.defines_text()}"
@@ -427,7 +425,7 @@ class WebGPUSession:
         return LaunchError(f"{self.device} refuses: {_log(error)}. {advice}")
 
     def mark(self) -> object:
-        """Record a pass that writes a time stamp at its end; without time stamps, read the host's clock when the queue is empty."""
+        # record a pass that writes a time stamp at its end; without time stamps, read the host's clock when the queue is empty
         if not self._stamped:
             self.synchronize()
             return Mark(seconds=time.perf_counter())
@@ -442,7 +440,7 @@ class WebGPUSession:
         return mark
 
     def seconds(self, start: Any, end: Any) -> float:
-        """Return the seconds between two time stamps; waits for both."""
+        # the seconds between two time stamps; waits for both
         return self._stamp(end) - self._stamp(start)
 
     def _stamp(self, mark: Mark) -> float:
@@ -466,17 +464,16 @@ class WebGPUSession:
         """Do nothing: WebGPU cannot hold a queue, and what was submitted runs."""
 
     def synchronize(self) -> None:
-        """Submit, and wait for a copy behind it."""
         self.submit()
         done = self._device.create_buffer(size=4, usage=USAGE)
         self._read(done, 0, 4)
 
     def clock_mhz(self) -> float | None:
-        """Return the clock that another interface to the device reads: WebGPU has none."""
+        # the clock that another interface to the device reads: WebGPU has none
         return clock_from_outside(self.device)
 
     def close(self) -> None:
-        """Drop what was not submitted; memory goes when its last buffer does."""
+        # drop what was not submitted; memory goes when its last buffer does
         if os.getpid() == _process:
             self._encoder = self._pass = None
 
@@ -488,65 +485,54 @@ class WebGPUSession:
         raise Unsupported(f"WebGPU has no {what}: {self.device} runs ladders and probes; use an OpenCL or CUDA device")
 
     def bind_unsized(self, kernel: Kernel, items: Sequence[int], args: Sequence[Buffer | np.generic]) -> Launch:
-        """Refuse: a WGSL kernel states its work-group size."""
+        # refuse: a WGSL kernel states its work-group size
         self._refuse("work-group size that the runtime selects")
 
     def branch(self) -> Session:
-        """Refuse."""
         self._refuse("second queue")
 
     def pinned(self, nbytes: int) -> NDArray[np.uint8]:
-        """Refuse."""
         self._refuse("page-locked host memory")
 
     def start_upload(self, buffer: Buffer, array: NDArray[Any]) -> None:
-        """Do what ``upload`` does: writing to a buffer is staged, and does not wait for the device."""
+        # do what `upload` does: writing to a buffer is staged, and does not wait for the device
         self.upload(buffer, array)
 
     def relaunch(
         self, kernel: Kernel, groups: Sequence[int], local: Sequence[int], kinds: str, fixed: Sequence[np.generic]
     ) -> Relaunch:
-        """Refuse: these are the library's launches."""
+        # refuse: these are the library's launches
         self._refuse("launches of the library")
 
     def foreign(self, handle: Any, nbytes: int) -> Buffer:
-        """Refuse."""
         self._refuse("memory of other libraries")
 
     def workspace(self, queue: Any, nbytes: int) -> Workspace:
-        """Refuse."""
         self._refuse("launches of the library")
 
     def new_queue(self) -> Any:
-        """Refuse."""
         self._refuse("second queue")
 
     def copy_in(self, queue: Any, buffer: Buffer, offset: int, array: NDArray[Any]) -> None:
-        """Refuse."""
         self._refuse("second queue")
 
     def copy_out(self, queue: Any, array: NDArray[Any], buffer: Buffer, offset: int) -> None:
-        """Refuse."""
         self._refuse("second queue")
 
     def record(self, queue: Any) -> Any:
-        """Refuse."""
         self._refuse("event of a second queue")
 
     def wait(self, queue: Any, event: Any) -> None:
-        """Refuse."""
         self._refuse("event of a second queue")
 
     def settle(self, event: Any) -> None:
-        """Refuse."""
         self._refuse("event of a second queue")
 
     def settle_queue(self, queue: Any) -> None:
-        """Wait for the only queue."""
         self.synchronize()
 
     def capturing(self, queue: Any) -> bool:
-        """Return False: WebGPU captures nothing into graphs."""
+        # false: WebGPU captures nothing into graphs
         return False
 
 

@@ -126,7 +126,7 @@ class OnDevice(Call):
     def run(
         self, alpha: float, a: View, b: View, beta: float, c: View, packed: Any = None, addend: View | None = None
     ) -> None:  # fmt: skip
-        """Compute the product; queues of other operands wait for it and it for them. ``addend``: D of a fused epilogue."""
+        # compute the product; queues of other operands wait for it and it for them. `addend`: D of a fused epilogue
         operand, session, others = a.operand, self.executable.session, (b, c) if addend is None else (b, c, addend)
         for view in others:
             follow(session, operand.queue, view.operand.queue)
@@ -151,7 +151,7 @@ class OnDevice(Call):
     def start(
         self, a: Any, b: Any, c: Any, at_a: int, at_b: Any, at_c: int, alpha: float = 1.0, beta: float = 0.0, *addend: int
     ) -> None:  # fmt: skip
-        """Launch in the library's current stream; ``addend``: the address of D, with a fused epilogue."""
+        # launch in the library's current stream; `addend`: the address of D, with a fused epilogue
         adapter, executable = self.adapter, self.executable
         owner = lent = None
         if executable.lent_bytes and (given := adapter.lend(a, executable.lent_bytes)):
@@ -175,7 +175,6 @@ class OnDevice(Call):
         receipt.leave(self._left)
 
     def receipt(self) -> Receipt:
-        """Return the executable's."""
         return self.written(self.executable)
 
     def split_beforehand(self) -> Receipt:
@@ -192,12 +191,10 @@ class OnHost(Call):
         self.blas, self.device, self.why = blas, device, why
 
     def run(self, alpha: float, a: View, b: View, beta: float, c: View, packed: Any = None) -> None:
-        """Compute the product with NumPy."""
         host.numpy_product(alpha, a.on_host, b.on_host, beta, c.on_host)
         receipt.leave(self._left)
 
     def start(self, a: Any, b: Any, c: Any, at_a: int, at_b: Any, at_c: int, alpha: float = 1.0, beta: float = 0.0) -> None:
-        """Compute the product with NumPy, which handles batches and vectors as ``matmul`` promises."""
         if (alpha, beta) == (1.0, 0.0):
             view = self.adapter.on_host
             with np.errstate(all="ignore"):
@@ -208,7 +205,7 @@ class OnHost(Call):
         receipt.leave(self._left)
 
     def product(self, a: Any, b: Any, at_a: int, at_b: Any) -> Any:
-        """Return what NumPy makes of NumPy's own arrays; of others a new array of their kind."""
+        # what NumPy makes of NumPy's own arrays; of others a new array of their kind
         if self.adapter is not numpy_adapter:
             return super().product(a, b, at_a, at_b)
         with np.errstate(all="ignore"):
@@ -217,7 +214,6 @@ class OnHost(Call):
         return made
 
     def receipt(self) -> Receipt:
-        """Return the host's."""
         blas, device, why = self.blas, self.device, self.why
         why += ", and that has no fp32x: fp32 ran in its place" if self.how.precision.startswith("fp32x") else ""
         ours = f"on {device}; own=True, or device={device.id!r}, runs it" if device else "own=True runs it on a device"
@@ -238,11 +234,9 @@ class InPlace(Call):
         self.nothing = 0 in c.shape
 
     def run(self, alpha: float, a: View, b: View, beta: float, c: View, packed: Any = None) -> None:
-        """Compute the product on three addresses."""
         self._compute(alpha, a.address, b.address, beta, c.address)
 
     def start(self, a: Any, b: Any, c: Any, at_a: int, at_b: Any, at_c: int, alpha: float = 1.0, beta: float = 0.0) -> None:
-        """Compute the product on three addresses."""
         self._compute(alpha, at_a, at_b, beta, at_c)
 
     def _compute(self, alpha: float, a: int, b: int, beta: float, c: int) -> None:
@@ -275,13 +269,11 @@ class InPlace(Call):
         receipt.leave(self._left)
 
     def receipt(self) -> Receipt:
-        """Return the executable's."""
         left = self.written(self.executable)
         slower = ((self.slower.name, "slower when both were measured"),) if self.slower else ()
         return replace(left, passed_over=(*left.passed_over, *slower))
 
     def is_valid(self) -> bool:
-        """Return True as long as no limit asks for copies."""
         return staging.limit() is None
 
 
@@ -296,11 +288,9 @@ class Staged(Call):
         self._done: tuple[Executable, str] | None = None
 
     def run(self, alpha: float, a: View, b: View, beta: float, c: View, packed: Any = None) -> None:
-        """Compute the product in panels."""
         self._compute(alpha, a.on_host, b.on_host, beta, c.on_host)
 
     def start(self, a: Any, b: Any, c: Any, at_a: int, at_b: Any, at_c: int, alpha: float = 1.0, beta: float = 0.0) -> None:
-        """Compute the product in panels."""
         x, y, z = self.matrices((a, b, c), (at_a, at_b, at_c))
         self._compute(alpha, x, y, beta, z)
 
@@ -310,14 +300,13 @@ class Staged(Call):
         receipt.leave(lambda: self.written(done, *([moved] if moved else [])))
 
     def receipt(self) -> Receipt | None:
-        """Return the last panel's, with all that was moved; None before the first run."""
+        # the last panel's, with all that was moved; None before the first run
         if self._done is None:
             return None
         done, moved = self._done
         return self.written(done, *([moved] if moved else []))
 
     def is_valid(self) -> bool:
-        """Return True as long as the same limit holds."""
         return staging.limit() == self.limited
 
 
@@ -333,12 +322,10 @@ class Widened(Call):
         self._done: Call | None = None
 
     def run(self, alpha: float, a: View, b: View, beta: float, c: View, packed: Any = None) -> None:
-        """Convert, then compute the product."""
         first, second = (self._operand(v.operand, name) for v, name in ((a, "a"), (b, "b")))
         self._compute(alpha, first, second, beta, c.operand, packed)
 
     def start(self, a: Any, b: Any, c: Any, at_a: int, at_b: Any, at_c: int, alpha: float = 1.0, beta: float = 0.0) -> None:
-        """Convert, then compute the product."""
         x, y = (self.adapter.widened(t) if kind != "float32" else t for t, kind in zip((a, b), self.types, strict=True))
         if self._inner is not None:
             address = self.adapter.address
@@ -365,7 +352,7 @@ class Widened(Call):
         receipt.leave(self._left)
 
     def receipt(self) -> Receipt | None:
-        """Return the product's, with what was converted; None before the first run."""
+        # the product's, with what was converted; None before the first run
         left = self._done.receipt() if self._done is not None else None
         if left is None:
             return None
@@ -374,7 +361,6 @@ class Widened(Call):
         return replace(left, copies=(*moved, *left.copies), launches=left.launches + len(moved))
 
     def is_valid(self) -> bool:
-        """Return True if the product of what is converted is valid."""
         return self._inner is None or self._inner.is_valid()
 
 

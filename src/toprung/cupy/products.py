@@ -47,7 +47,7 @@ class Entry(CountedEntry):
 
     @property
     def kernel(self) -> str:
-        """Kernels that run it, with their tiles and their path; empty if CuPy's own does."""
+        # kernels that run it, with their tiles and their path; empty if CuPy's own does
         left = self.call.receipt() if self.call is not None else None
         return f"{', '.join(left.kernels)} ({left.precision})" if left is not None else ""
 

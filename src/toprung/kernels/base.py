@@ -72,12 +72,10 @@ class TileConfig(KernelConfig):
     options: Switches = ()
 
     def encode(self) -> dict[str, dict[str, int]]:
-        """Return tile and switches."""
         return {"tile": self.tile.given(), "options": dict(self.options)}
 
     @property
     def slices(self) -> int:
-        """``SPLIT_K``, or 1."""
         return self.tile.SPLIT_K or 1
 
     def __str__(self) -> str:
@@ -89,7 +87,6 @@ class NoConfig(KernelConfig):
     """The configuration of somebody else's kernel: there is nothing of ours to choose."""
 
     def encode(self) -> dict[str, dict[str, int]]:
-        """Return neither tile nor switches."""
         return {"tile": {}, "options": {}}
 
     def __str__(self) -> str:

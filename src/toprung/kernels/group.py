@@ -194,7 +194,6 @@ class PackedGroup(GroupLaunches):
         self._launches.append((kernel, group, names, np.array([m.product for m in members]), offsets))
 
     def start(self, queue: Any, addresses: NDArray[np.int64]) -> None:
-        """Put the launches into a queue."""
         for kernel, laid, names, products, offsets in self._launches:
             group = laid.copy()  # another thread may have other addresses
             of = group["of"][: len(products)]
@@ -205,7 +204,7 @@ class PackedGroup(GroupLaunches):
 
     @property
     def counters(self) -> tuple[Callable[[], int], ...]:
-        """Functions that return how many pieces of C were computed again by kernels of these launches; they wait for the device."""
+        # functions that return how many pieces of C were computed again by kernels of these launches; they wait for the device
         found = dict.fromkeys(kernel.counter for kernel, *_ in self._launches if kernel.counter is not None)
         return tuple(counter.read for counter in found)
 

@@ -51,7 +51,7 @@ class _Any(Launches):
         self.product = None if desc.is_empty else family.compile(session, desc, config)
 
     def starter(self) -> Run:
-        """Return a function that starts the product; for one thread."""
+        # A function that starts the product; for one thread
         if not self._desc.result.elements:
             return _nothing
         scale = _scale(self._session, self._desc)
@@ -73,18 +73,15 @@ class _Any(Launches):
         return run
 
     def reserve(self, queue: Any = None) -> None:
-        """Allocate the queue's workspace, and what the family needs."""
         if self._workspace:
             self._session.workspace(queue, self._workspace)
         if self.product is not None:
             self.product.reserve(queue)
 
     def accepts(self, packed: Any) -> bool:
-        """Return True if the family takes ``packed`` in B's place."""
         return self.product is not None and self.product.accepts(packed)
 
     def escalated(self) -> int:
-        """Return the family's count."""
         return self.product.escalated() if self.product is not None else 0
 
 
@@ -96,19 +93,16 @@ class _Fused(Launches):
         self.product = family.fused(session, desc, config, epilogue)
 
     def reserve(self, queue: Any = None) -> None:
-        """Allocate what the family needs."""
         self.product.reserve(queue)
 
     def accepts(self, packed: Any) -> bool:
-        """Return True if the family takes ``packed`` in B's place."""
         return self.product.accepts(packed)
 
     def escalated(self) -> int:
-        """Return the family's count."""
         return self.product.escalated()
 
     def starter(self) -> Run:
-        """Return a function that starts the product; for one thread."""
+        # A function that starts the product; for one thread
         multiply, takes_workspace = self.product.starter(), self._takes_workspace
 
         def run(
@@ -212,7 +206,7 @@ class _InChains(Launches):
         self._step_a, self._step_b = desc.lda if desc.trans_a else 1, 1 if desc.trans_b else desc.ldb
 
     def starter(self) -> Run:
-        """Return a function that starts all launches; for one thread."""
+        # A function that starts all launches; for one thread
         runs = {depth: piece.starter() for depth, piece in self._pieces.items()}
 
         def run(
@@ -226,7 +220,6 @@ class _InChains(Launches):
         return run
 
     def reserve(self, queue: Any = None) -> None:
-        """Allocate what the pieces need."""
         for piece in self._pieces.values():
             piece.reserve(queue)
 

@@ -182,7 +182,7 @@ class LibraryKernel(KernelRecord):
 
     @property
     def name(self) -> str:
-        """Name of the kernel in messages: ``skinny/rows``."""
+        # name of the kernel in messages: `skinny/rows`
         return f"{self.family}/{self.stem}" if self.family else self.stem
 
     def __eq__(self, other: object) -> bool:

@@ -58,11 +58,9 @@ class HostClock:
     """The host's clock, for what is done when the call returns."""
 
     def mark(self) -> float:
-        """Return the host's time now."""
         return time.perf_counter()
 
     def seconds(self, start: float, end: float) -> float:
-        """Return the seconds from one mark to another."""
         return end - start
 
     def hold(self) -> None:
@@ -187,15 +185,12 @@ class BoundOnDevice(BoundCompetitor):
         self.placed = placed  # keeps the memory alive, too
 
     def reset(self) -> None:
-        """Put the output back."""
         self.placed.reset()
 
     def run(self) -> None:
-        """One call."""
         self._launch()
 
     def fetch(self) -> F32:
-        """The output's backing array."""
         return self.placed.fetch()
 
 
@@ -211,20 +206,16 @@ class BoundRung(BoundCompetitor):
         self._placed = placed
 
     def reset(self) -> None:
-        """Put the output back."""
         self._placed.reset()
 
     def fetch(self) -> F32:
-        """The output's backing array."""
         return self._placed.fetch()
 
     def run(self) -> None:
-        """Every launch of a call."""
         for launch in self._launches:
             launch()
 
     def helper_time(self, calls: int) -> float:
-        """Device seconds a call of the pads, transposes and crops alone."""
         return self._timed(self._lay_out, calls) if self._helpers else 0.0
 
     def _lay_out(self) -> None:
@@ -239,20 +230,16 @@ class Rotating(BoundCompetitor):
         self.clock, self._sets, self._turn = sets[0].clock, sets, itertools.cycle(sets)
 
     def reset(self) -> None:
-        """Put every output back."""
         for one in self._sets:
             one.reset()
 
     def run(self) -> None:
-        """One call on the next set."""
         next(self._turn).run()
 
     def helper_time(self, calls: int) -> float:
-        """That of the first set, warm."""
         return self._sets[0].helper_time(calls)
 
     def fetch(self) -> F32:
-        """The first set's output."""
         return self._sets[0].fetch()
 
 
@@ -274,7 +261,7 @@ class RungCompetitor:
         return f"{self.name} {self.variant}".rstrip()
 
     def absent(self, device: Device) -> str:
-        """Return what the rung needs that the device lacks, or why no tile of it is legal there; empty if it can run."""
+        # what the rung needs that the device lacks, or why no tile of it is legal there; empty if it can run
         if reason := self.rung.needs(device):
             return reason
         try:
@@ -284,7 +271,6 @@ class RungCompetitor:
         return ""
 
     def prepare(self, placed: OnDevice) -> BoundRung:
-        """Build and bind."""
         device, wanted = placed.session.device, placed.operands.problem.routine
         if wanted != self.rung.routine:
             raise Unsupported(f"{self.name} computes {self.rung.routine}, not {wanted}")
@@ -299,7 +285,6 @@ class RungCompetitor:
         return build(self.rung, tile, options, session)
 
     def describe(self, device: Device) -> dict[str, Any]:
-        """The rung, its tile and its switches."""
         options = self.rung.options(device, self.options)
         return describe_rung(self.rung, self._tile_for(device), options, self.variant, self.resources)
 

@@ -62,7 +62,6 @@ class Rung(KernelRecord):
 
     @property
     def name(self) -> str:
-        """``ladder/rNN``, as a user names it."""
         return f"{self.ladder}/{self.stem[:3]}"
 
     def whole_operands(self, options: Options) -> str:

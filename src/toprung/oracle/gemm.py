@@ -67,7 +67,6 @@ class Gemm(Problem):
 
     @property
     def matrices(self) -> tuple[Matrix, ...]:
-        """A, B and C."""
         lda, ldb, ldc = self.lda or 1, self.ldb or 1, self.ldc or 1
         a = (self.M, self.K) if self.trans[0] == "N" else (self.K, self.M)
         b = (self.K, self.N) if self.trans[1] == "N" else (self.N, self.K)
@@ -85,22 +84,18 @@ class Gemm(Problem):
 
     @property
     def depth(self) -> int:
-        """K."""
         return self.K
 
     @property
     def flops(self) -> int:
-        """2·M·N·K, for each product of the batch."""
         return 2 * self.batch * self.M * self.N * self.K
 
     @property
     def min_bytes(self) -> int:
-        """A and B read once, C written once, and read once where β ≠ 0."""
         a, b, c = self.M * self.K * ELEMENT_BYTES[self.type_a], self.K * self.N * ELEMENT_BYTES[self.type_b], 4 * self.M * self.N
         return self.batch * (a + b + (2 * c if self.beta else c))
 
     def reference(self, operands: dict[str, F32], rows: Any = slice(None), cols: Any = slice(None)) -> tuple[F64, F64]:
-        """α·op(A)·op(B) + β·C in float64, and |α|·|A|·|B| + |β|·|C|, for the given rows and columns of C."""
         left, right, _ = self.stacks(operands)
         old = operands["C"][rows][:, cols]
         result, magnitude = np.zeros(old.shape), np.zeros(old.shape)
@@ -123,7 +118,6 @@ class Gemm(Problem):
         return result, magnitude
 
     def project(self, operands: dict[str, F32], vector: F64) -> tuple[F64, F64]:
-        """``reference`` times a vector of ±1 and the magnitude's row sums, by products of matrices with vectors."""
         left, right, old = self.stacks(operands)
         alpha, beta = self._scalars
         expected, bound = np.zeros((self.batch, self.M, 1)), np.zeros((self.batch, self.M, 1))
@@ -152,7 +146,7 @@ class Gemm(Problem):
         return (self.type_a, self.type_b) != ("float32", "float32")
 
     def describe(self) -> dict[str, Any]:
-        """Sizes, strides and scalars; types where an operand has halves."""
+        # sizes, strides and scalars; types where an operand has halves
         types = {"type_a": self.type_a, "type_b": self.type_b} if self.is_mixed else {}
         return {
             "routine": self.routine, "M": self.M, "N": self.N, "K": self.K, "alpha": self.alpha, "beta": self.beta,

@@ -58,12 +58,11 @@ class Gemv(Problem):
 
     @property
     def depth(self) -> int:
-        """Elements of x: terms in the sum that makes one element of y."""
+        # elements of x: terms in the sum that makes one element of y
         return self.N if self.trans == "N" else self.M
 
     @property
     def matrices(self) -> tuple[Matrix, ...]:
-        """A, x and y."""
         return (
             Matrix("A", self.M, self.N, self.lda or 1),
             Matrix("x", self.depth, 1, self.incx),
@@ -72,16 +71,14 @@ class Gemv(Problem):
 
     @property
     def flops(self) -> int:
-        """2·M·N."""
         return 2 * self.M * self.N
 
     @property
     def min_bytes(self) -> int:
-        """A and x read once, y written once, and read once where β ≠ 0."""
         return 4 * (self.M * self.N + self.depth + (2 if self.beta else 1) * self.length)
 
     def reference(self, operands: dict[str, F32], rows: Any = slice(None), cols: Any = slice(None)) -> tuple[F64, F64]:
-        """α·op(A)·x + β·y in float64, and |α|·|op(A)|·|x| + |β|·|y|, for the given elements of y: a panel of A at a time."""
+        # α·op(A)·x + β·y in float64, and |α|·|op(A)|·|x| + |β|·|y|, for the given elements of y: a panel of A at a time
         a = operands["A"] if self.trans == "N" else operands["A"].T
         a, x, old = a[rows], operands["x"].astype(np.float64), operands["y"][rows].astype(np.float64)
         result, magnitude = np.zeros(old.shape), np.zeros(old.shape)
@@ -97,7 +94,6 @@ class Gemv(Problem):
         return result[:, cols], magnitude[:, cols]
 
     def describe(self) -> dict[str, Any]:
-        """Sizes, strides and scalars."""
         return {
             "routine": self.routine, "M": self.M, "N": self.N, "alpha": self.alpha, "beta": self.beta, "lda": self.lda,
             "incx": self.incx, "incy": self.incy, "trans": self.trans, "measured_in": self.measured_in,

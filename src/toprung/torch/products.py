@@ -86,11 +86,9 @@ class Entry(CountedEntry):
 
     @property
     def kind(self) -> tuple[str, ...]:
-        """Texts that retired entries are counted together by."""
         return self.op, self.problem, self.layout, self.device, self.kernel
 
     def absorb(self, other: Entry) -> None:
-        """Add the counts of a later entry of the same kind, those by module, too."""
         super().absorb(other)
         for module, count in other.modules.items():
             self.modules[module] = self.modules.get(module, 0) + count

@@ -81,7 +81,7 @@ class Report(CountedReport[Row]):
         return sum(row.taken + row.left for row in self.rows if row.eligible)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the report as plain data; NaN is None."""
+        # the report as plain data; NaN is None
         rows = [{k: None if v != v else v for k, v in asdict(row).items()} for row in self.rows]
         return {**super().to_json(), "rows": rows, "not_seen": list(UNSEEN)}
 

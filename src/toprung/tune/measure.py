@@ -51,11 +51,10 @@ class Trialled:
         self.first: BoundCompetitor | None = None
 
     def absent(self, device: Device) -> str:
-        """Return no reason: candidates are of this device."""
+        # no reason: candidates are of this device
         return ""
 
     def prepare(self, placed: OnDevice) -> BoundCompetitor:
-        """Build and bind."""
         if isinstance(self.first, BoundProduct):
             return self.first.elsewhere(placed)
         family, routine = self.candidate.family, placed.operands.problem.routine
@@ -68,7 +67,6 @@ class Trialled:
         return bound
 
     def describe(self, device: Device) -> dict[str, Any]:
-        """Return the candidate as JSON."""
         return {"kind": "candidate", "name": self.name, "number": 0, "precision": self.promise.precision, **self.candidate.encode()}
 
 

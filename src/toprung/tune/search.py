@@ -59,7 +59,6 @@ class Ranked(Unseen):
         self._order = space.ranked()
 
     def ask(self) -> Candidate | None:
-        """Return the next candidate of the order, None at its end."""
         return next((c for c in self._order if self.fresh(c)), None)
 
     def tell(self, candidate: Candidate, seconds: float) -> None:
@@ -93,7 +92,6 @@ class Exhaustive(Unseen):
             yield point
 
     def ask(self) -> Candidate | None:
-        """Return the next candidate, None if there is no more."""
         return next((c for c in self._order if self.fresh(c)), None)
 
     def tell(self, candidate: Candidate, seconds: float) -> None:
@@ -123,7 +121,7 @@ class Climb(Unseen):
                 yield found
 
     def ask(self) -> Candidate | None:
-        """Return a neighbour of where the climb stands, or the next start; None if there is no more."""
+        # A neighbour of where the climb stands, or the next start; None if there is no more
         self._turn += 1
         if self._told and (len(self._asked) >= FIRST) and self._turn % 2:
             if not self._around:
@@ -142,7 +140,7 @@ class Climb(Unseen):
                 return None
 
     def tell(self, candidate: Candidate, seconds: float) -> None:
-        """Record a candidate's seconds; a new best becomes where the climb stands."""
+        # record a candidate's seconds; a new best becomes where the climb stands
         self._told[candidate] = seconds
         if math.isfinite(seconds) and (self._here is None or seconds < self._here[0]) and self._asked_enough():
             self._stand(candidate, seconds)

@@ -181,7 +181,6 @@ class Ordered:
         self.neighbours, self.draw, self.size, self.all = space.neighbours, space.draw, space.size, space.all
 
     def ranked(self) -> Iterator[Candidate]:
-        """Yield the given candidates, then all others in the space's own order."""
         yield from self._first
         yield from self._space.ranked()
 

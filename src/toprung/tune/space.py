@@ -58,7 +58,6 @@ class CallSpace:
 
     @property
     def size(self) -> int:
-        """Number of combinations of parameters, legal or not."""
         return sum(math.prod(len(v) for v in axes.values()) for _, axes in self._parts)
 
     @property
@@ -95,7 +94,6 @@ class CallSpace:
         yield from dict.fromkeys((*first.values(), *order))
 
     def all(self) -> Iterator[Candidate]:
-        """Yield every legal candidate once."""
         seen = set()
         for t, axes in self._parts:
             for values in itertools.product(*axes.values()):
@@ -105,7 +103,6 @@ class CallSpace:
                     yield found
 
     def neighbours(self, candidate: Candidate) -> list[Candidate]:
-        """Return legal candidates with one parameter changed to any other value, or two by one step each, best predicted first."""
         part = next(((t, axes) for t, axes in self._parts if t is candidate.family), None)
         if part is None:
             return []
@@ -119,7 +116,7 @@ class CallSpace:
         return sorted(found, key=self.model.predict)
 
     def draw(self, rng: random.Random) -> Candidate | None:
-        """Return a random legal candidate, each kernel and each of its points as likely as any other; None if none is found."""
+        # A random legal candidate, each kernel and each of its points as likely as any other; None if none is found
         for _ in range(DRAWS if self._parts else 0):
             family, axes = rng.choice(self._parts)
             if found := self._make(family, {name: rng.choice(values) for name, values in axes.items()}):

@@ -46,11 +46,10 @@ class CuBLAS(KernelFamily):
     reproducible = ""
 
     def supports(self, device: Device, desc: Desc) -> str:
-        """Return why cuBLAS is not there, or does not take the product."""
         return cublas.unsupported(device, desc)
 
     def candidates(self, device: Device, desc: Desc) -> Iterable[NoConfig]:
-        """Return the one there is, unless nothing is to be multiplied: β·C is ours."""
+        # the one there is, unless nothing is to be multiplied: β·C is ours
         return [] if desc.is_empty else [NoConfig()]
 
     def cost(self, device: Device, desc: Desc, config: KernelConfig) -> float:
@@ -72,15 +71,12 @@ class CuBLAS(KernelFamily):
         return max(least, cost_model.HOST.cublas)
 
     def reason(self, device: Device, desc: Desc, config: KernelConfig) -> str:
-        """Return that the model decided."""
         return "it is installed, and by the cost model the faster"
 
     def compile(self, session: Session, desc: Desc, config: KernelConfig) -> Launches:
-        """Return the call of the library. A vector is a matrix with one column."""
         return Launches(lambda: cublas.gemm_ex(session, desc, cublas.COMPUTE_32F))
 
     def version(self, backend: str) -> str:
-        """Return the library's version."""
         return cublas.version()
 
 

@@ -47,7 +47,6 @@ class CuBLASHalf(KernelFamily):
     reproducible = ""
 
     def supports(self, device: Device, desc: Desc) -> str:
-        """Return why cuBLAS is not there, or does not take the product."""
         if not isinstance(desc, GemmDesc):
             return "with a vector memory is the limit"
         if desc.type_a not in self.operand_dtypes or desc.type_a != desc.type_b:
@@ -57,11 +56,9 @@ class CuBLASHalf(KernelFamily):
         return cublas.unsupported(device, desc) or ("there is nothing to multiply" if desc.is_empty else "")
 
     def candidates(self, device: Device, desc: Desc) -> Iterable[NoConfig]:
-        """Return the one there is."""
         return [NoConfig()]
 
     def cost(self, device: Device, desc: Desc, config: KernelConfig) -> float:
-        """Return the seconds of tiles or bytes, whichever take longer, or of the host's call."""
         assert isinstance(desc, GemmDesc)
         moved = desc.bytes_read + 4 * desc.result.elements
         known = (8 if align == 4 else align for align in (desc.align_a, desc.align_b))  # 4: or more
@@ -75,15 +72,12 @@ class CuBLASHalf(KernelFamily):
         return max(START + max(computing, moved / cost_model.MEMORY_RATE), CALL)
 
     def reason(self, device: Device, desc: Desc, config: KernelConfig) -> str:
-        """Return that the model decided."""
         return "both operands are halves of one type, and by the cost model cuBLAS is the faster"
 
     def compile(self, session: Session, desc: Desc, config: KernelConfig) -> Launches:
-        """Return the call of the library."""
         return Launches(lambda: cublas.gemm_ex(session, desc, cublas.COMPUTE_32F))
 
     def version(self, backend: str) -> str:
-        """Return the library's version."""
         return cublas.version()
 
 

@@ -21,29 +21,24 @@ class CuBLASTF32(KernelFamily):
     reproducible = ""
 
     def supports(self, device: Device, desc: Desc) -> str:
-        """Return why cuBLAS is not there, or that a vector gains nothing."""
         if reason := cublas.unsupported(device, desc):
             return reason
         return "with a vector memory is the limit, and fp32 as fast as TF32" if desc.is_vector else ""
 
     def candidates(self, device: Device, desc: Desc) -> Iterable[NoConfig]:
-        """Return the one there is."""
         return [NoConfig()]
 
     def cost(self, device: Device, desc: Desc, config: KernelConfig) -> float:
-        """Return the seconds of a call: nothing else computes in TF32 that it could be weighed against."""
+        # the seconds of a call: nothing else computes in TF32 that it could be weighed against
         return cost_model.HOST.cublas
 
     def reason(self, device: Device, desc: Desc, config: KernelConfig) -> str:
-        """Return what was asked for."""
         return "asked for: operands cut to 11 bits, NOT as accurate as fp32"
 
     def compile(self, session: Session, desc: Desc, config: KernelConfig) -> Launches:
-        """Return the call of the library."""
         return Launches(lambda: cublas.gemm_ex(session, desc, cublas.COMPUTE_TF32))
 
     def version(self, backend: str) -> str:
-        """Return the library's version."""
         return cublas.version()
 
 

@@ -98,7 +98,6 @@ class Fp32xConfig(KernelConfig):
         return Tile(v.BM, v.BN, CHUNK, STAGES=v.STAGES, SPLIT_K=self.slices if self.slices > 1 else None)
 
     def encode(self) -> dict[str, dict[str, int]]:
-        """Return the tile, and the parameters that no tile has."""
         return {"tile": self.tile.given(), "options": {name: getattr(self.variant, name) for name in OPTIONS}}
 
     @classmethod

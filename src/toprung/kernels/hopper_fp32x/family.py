@@ -41,7 +41,6 @@ class HopperFp32x(KernelFamily):
     epilogues = EVERY
 
     def supports(self, device: Device, desc: Desc) -> str:
-        """Return why the device has no such Tensor Cores, or the product is not one that the promise covers."""
         if not isinstance(desc, GemmDesc):
             return "fp32x is for products of matrices: with a vector memory is the limit"
         if (reason := supported(device, desc)) or not 0 < min(desc.M, desc.N) <= FEW:
@@ -51,21 +50,17 @@ class HopperFp32x(KernelFamily):
     # selection
 
     def candidates(self, device: Device, desc: Desc) -> Iterable[Fp32xConfig]:
-        """Return the tile and slices with which the fullest SM is done first."""
         assert isinstance(desc, GemmDesc)
         return [select_config(desc, device.compute_units)]
 
     def cost(self, device: Device, desc: Desc, config: KernelConfig) -> float:
-        """Return the seconds of all launches."""
         assert isinstance(desc, GemmDesc)
         return seconds(desc, _as_taken(device, desc, config), device.compute_units)
 
     def relative_cost(self, device: Device, desc: Desc, config: KernelConfig) -> float | None:
-        """Return ``cost``."""
         return self.cost(device, desc, config)
 
     def reason(self, device: Device, desc: Desc, config: KernelConfig) -> str:
-        """Return tiles and slices."""
         assert isinstance(desc, GemmDesc)
         taken = _as_taken(device, desc, config)
         tile = taken.variant
@@ -74,34 +69,30 @@ class HopperFp32x(KernelFamily):
     # running
 
     def compile(self, session: Session, desc: Desc, config: KernelConfig) -> Launches:
-        """Return the launches: for each panel the splitting pass, the product, and what adds slices."""
+        # the launches: for each panel the splitting pass, the product, and what adds slices
         assert isinstance(desc, GemmDesc) and isinstance(config, Fp32xConfig)
         return Fp32xLaunches(session, desc, config.variant, slices=config.slices)
 
     def fused(self, session: Session, desc: Desc, config: KernelConfig, epilogue: Epilogue) -> Launches:
-        """Return the same launches, with an epilogue in the one that writes C."""
         assert isinstance(desc, GemmDesc) and isinstance(config, Fp32xConfig)
         return Fp32xLaunches(session, desc, config.variant, slices=config.slices, epilogue=epilogue)
 
     def prepack(self, session: Session, desc: Desc, b: int, queue: Any = None) -> SplitOperand:
-        """Return B's terms."""
         assert isinstance(desc, GemmDesc)
         return SplitOperand(session, desc, b, queue=queue, copied=True)
 
     def workspace_bytes(self, device: Device, desc: Desc, config: KernelConfig) -> int:
-        """Return the bytes of both operands' terms, four an element, and of the results of slices."""
         assert isinstance(desc, GemmDesc)
         return workspace_bytes(desc, slices=config.slices)
 
     def launch_count(self, device: Device, desc: Desc, config: KernelConfig) -> int:
-        """Return two for each panel, three with slices."""
         assert isinstance(desc, GemmDesc)
         return (3 if config.slices > 1 else 2) * len(panels(desc, LIMIT)) if desc.M and desc.N else 0
 
     # the store
 
     def decode(self, tile: Mapping[str, int], options: Mapping[str, int]) -> KernelConfig:
-        """Return a variant and slices; without a tile ``NoConfig``: an entry of what the cost model took then."""
+        # a variant and slices; without a tile `NoConfig`: an entry of what the cost model took then
         if not tile and options.keys() <= {"SLICES"}:
             return NoConfig()
         return Fp32xConfig.decode(tile, options)
@@ -125,13 +116,12 @@ class HopperFp32x(KernelFamily):
         return Fp32xConfig(variant, trimmed(desc.K, min(slices, most_slices(desc))))
 
     def texts(self, backend: str) -> Iterable[str]:
-        """Return the sources of all three launches; CUDA C++ has no prelude."""
+        # the sources of all three launches; CUDA C++ has no prelude
         return [source.text for source in (product_source(Variant()), split_source(), reduce_source())]
 
     # verification and the tuner
 
     def test_problem(self, desc: Desc, config: KernelConfig) -> tuple[tuple[int, int, int], KernelConfig]:
-        """Return a block and an edge each way, deep enough for the variant's promise."""
         assert isinstance(config, Fp32xConfig)
         variant, depth = config.variant, TEST_SLICES * CHUNK + TEST_EDGE
         depth += TWICE if variant.INTERVAL > 1 else 0
@@ -139,17 +129,14 @@ class HopperFp32x(KernelFamily):
         return (variant.BM + TEST_EDGE, variant.BN + TEST_EDGE, depth), Fp32xConfig(variant, slices)
 
     def source(self, device: Device, config: KernelConfig) -> Source | None:
-        """Return the product's source."""
         return product_source(config.variant) if isinstance(config, Fp32xConfig) else None
 
     def sources(self, device: Device, desc: Desc, config: KernelConfig) -> list[Source]:
-        """Return the sources of all launches."""
         assert isinstance(desc, GemmDesc)
         taken = _as_taken(device, desc, config)
         return sources_of(desc, taken.variant, trimmed(desc.K, taken.slices))
 
     def space(self, device: Device, desc: Desc) -> Axes:
-        """Return the variants' axes, and slices that fill the device or are few."""
         if not isinstance(desc, GemmDesc) or not (desc.M and desc.N) or supported(device, desc):
             return {}
         filling = {config.slices for config in configs(desc, device.compute_units)}
@@ -157,7 +144,6 @@ class HopperFp32x(KernelFamily):
         return {**SPACE, "INTERVAL": SPACE["INTERVAL"] if desc.K >= TWICE else (1,), "SLICES": tuple(sorted(filling | few))}
 
     def at(self, device: Device, desc: Desc, point: Point) -> Fp32xConfig | None:
-        """Return a point if its ring fits, it is as accurate as fp32, and none of its slices is empty or too short."""
         assert isinstance(desc, GemmDesc)
         variant = Variant(**{name: point[name] for name in SPACE})
         slices = trimmed(desc.K, point["SLICES"])
@@ -166,12 +152,11 @@ class HopperFp32x(KernelFamily):
         return Fp32xConfig(variant, slices)
 
     def point(self, config: KernelConfig) -> Point:
-        """Return the parameters of a configuration."""
         assert isinstance(config, Fp32xConfig)
         return {**{name: getattr(config.variant, name) for name in SPACE}, "SLICES": config.slices}
 
     def starts(self, device: Device, desc: Desc) -> Iterator[Point]:
-        """Yield every block that is weighed, its ring and raster as they are, in all slices; and with more in the Tensor Core."""
+        # every block that is weighed, its ring and raster as they are, in all slices; and with more in the Tensor Core
         known = self.space(device, desc)
         for variant, interval, slices in itertools.product(COSTS, known["INTERVAL"], known["SLICES"]):
             yield {**{name: getattr(variant, name) for name in SPACE}, "INTERVAL": interval, "SLICES": slices}

@@ -162,11 +162,10 @@ class Fp32xLaunches(Launches):
                 self.reduce = adding[0]
 
     def starter(self) -> Run:
-        """Return ``run``, which serves all threads: it holds the stream's workspace while it launches."""
+        # `run`, which serves all threads: it holds the stream's workspace while it launches
         return self.run
 
     def accepts(self, packed: Any) -> bool:
-        """Return True if ``packed`` may be B."""
         return isinstance(packed, SplitOperand) and not self._refused(packed)
 
     def reserve(self, queue: Any = None) -> None:
@@ -222,7 +221,7 @@ class Fp32xLaunches(Launches):
         return SplitOperand(self.session, self.call, b, offset_b, queue)
 
     def escalated(self) -> int:
-        """Return how many pieces of C were computed in plain fp32 since the launches were made; waits for the device."""
+        # how many pieces of C were computed in plain fp32 since the launches were made; waits for the device
         return self._count.read()
 
     def steps(self, queue: Any = None) -> Sequence[Step]:

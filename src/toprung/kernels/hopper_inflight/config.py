@@ -120,7 +120,6 @@ class InflightConfig(KernelConfig):
         return ""
 
     def encode(self) -> dict[str, dict[str, int]]:
-        """Return the tile, and the parameters that no tile has."""
         return {"tile": self.tile.given(), "options": {"GROUP": self.GROUP, "SLICES": self.SLICES}}
 
     @classmethod

@@ -94,7 +94,7 @@ class InflightLaunches(Launches):
         super().__init__(make)
 
     def escalated(self) -> int:
-        """Return how many pieces of C had elements computed in plain fp32 since the launches were made; waits for the device."""
+        # how many pieces of C had elements computed in plain fp32 since the launches were made; waits for the device
         return self._count.read()
 
 
@@ -108,7 +108,6 @@ class HopperInflight(KernelFamily):
     epilogues = epilogues.EVERY
 
     def supports(self, device: Device, desc: Desc) -> str:
-        """Return why the device has no such Tensor Cores, or the product is not one that the promise covers."""
         if reason := self._uncomputed(device, desc):
             return reason
         assert isinstance(desc, GemmDesc)
@@ -136,12 +135,11 @@ class HopperInflight(KernelFamily):
     # selection
 
     def candidates(self, device: Device, desc: Desc) -> Iterable[InflightConfig]:
-        """Return the blocks that are weighed, each with the clusters that SMs are left for."""
         assert isinstance(desc, GemmDesc)
         return configs(desc, device.compute_units)
 
     def cost(self, device: Device, desc: Desc, config: KernelConfig) -> float:
-        """Return the seconds of the launch, or the host's where that is the limit; the device's break ties."""
+        # the seconds of the launch, or the host's where that is the limit; the device's break ties
         assert isinstance(desc, GemmDesc) and isinstance(config, InflightConfig)
         on_device = seconds(desc, config, device.compute_units)
         return max(on_device, cost_model.HOST.launch) + cost_model.TIE * on_device
@@ -149,21 +147,18 @@ class HopperInflight(KernelFamily):
     # running
 
     def relative_cost(self, device: Device, desc: Desc, config: KernelConfig) -> float | None:
-        """Return ``cost``."""
         return self.cost(device, desc, config)
 
     def compile(self, session: Session, desc: Desc, config: KernelConfig) -> Launches:
-        """Return the launch."""
         assert isinstance(desc, GemmDesc) and isinstance(config, InflightConfig)
         return InflightLaunches(session, desc, config)
 
     def fused(self, session: Session, desc: Desc, config: KernelConfig, epilogue: Epilogue) -> Launches:
-        """Return the launch with an epilogue."""
         assert isinstance(desc, GemmDesc) and isinstance(config, InflightConfig)
         return InflightLaunches(session, desc, config, epilogue)
 
     def group_share(self, device: Device, desc: Desc) -> float:
-        """Return the seconds that a product adds to a group: with a short side, too, because a launch of its own costs more."""
+        # the seconds that a product adds to a group: with a short side, too, because a launch of its own costs more
         if self._uncomputed(device, desc):
             return float("inf")
         assert isinstance(desc, GemmDesc)
@@ -172,55 +167,46 @@ class HopperInflight(KernelFamily):
         return share(desc, device.compute_units)
 
     def grouped(self, session: Session, members: Sequence[Member]) -> GroupLaunches:
-        """Return the launches of a group."""
         return InflightGroup(session, members)
 
     # the store
 
     def decode(self, tile: Mapping[str, int], options: Mapping[str, int]) -> KernelConfig:
-        """Return a configuration."""
         return InflightConfig.decode(tile, options)
 
     def texts(self, backend: str) -> Iterable[str]:
-        """Return the source; CUDA C++ has no prelude."""
+        # the source; CUDA C++ has no prelude
         return [product_source(InflightConfig()).text]
 
     # verification and the tuner
 
     def test_problem(self, desc: Desc, config: KernelConfig) -> tuple[tuple[int, int, int], KernelConfig]:
-        """Return a block and an edge each way, deep enough for each slice to have chunks."""
         assert isinstance(config, InflightConfig)
         depth = max(TEST_SLICES, config.SLICES) * CHUNK + TEST_EDGE
         return (config.BM + TEST_EDGE, config.BN + TEST_EDGE, depth), config
 
     def source(self, device: Device, config: KernelConfig) -> Source | None:
-        """Return the kernel, of operands that lie as they come."""
         assert isinstance(config, InflightConfig)
         return product_source(config)
 
     def sources(self, device: Device, desc: Desc, config: KernelConfig) -> list[Source]:
-        """Return the kernel, of operands that lie as the product's."""
         assert isinstance(desc, GemmDesc) and isinstance(config, InflightConfig)
         return [source_of(desc, config)]
 
     def space(self, device: Device, desc: Desc) -> Axes:
-        """Return the axes of ``InflightConfig``."""
         legal = isinstance(desc, GemmDesc) and not self.supports(device, desc)
         return SPACE if legal else {}
 
     def at(self, device: Device, desc: Desc, point: Point) -> InflightConfig | None:
-        """Return a point if such a kernel is built, and no slice of K is empty."""
         assert isinstance(desc, GemmDesc)
         config = InflightConfig(**point)
         return None if config.refused() or config.SLICES > ceil(desc.K, CHUNK) else config
 
     def point(self, config: KernelConfig) -> Point:
-        """Return the parameters of a configuration."""
         assert isinstance(config, InflightConfig)
         return {name: getattr(config, name) for name in SPACE}
 
     def starts(self, device: Device, desc: Desc) -> Iterator[Point]:
-        """Yield every block that is weighed, with the rings that it has, in all clusters."""
         assert isinstance(desc, GemmDesc)
         for (consumers, cols, stages), slices in itertools.product(RINGS, CLUSTERS):
             yield {"CONSUMERS": consumers, "BN": cols, "STAGES": stages, "GROUP": 8, "SLICES": slices}

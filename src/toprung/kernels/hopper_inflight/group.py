@@ -33,11 +33,9 @@ class InflightForm(GroupForm):
 
     @property
     def block(self) -> Block:
-        """Block of the configuration."""
         return Block(self.config.BM, self.config.BN, self.config.threads, self.config.resident)
 
     def source(self, **macros: int) -> Source:
-        """Return the kernel."""
         trans_a, trans_b, align_a, align_b = self.layout
         return product_source(self.config, trans_a, trans_b, align_a, align_b, **macros)
 

@@ -25,7 +25,6 @@ class PartsConfig(InflightConfig):
 
     @property
     def tile(self) -> Tile:
-        """The block as a tile, with ``SPLIT_K``."""
         return replace(super().tile, SPLIT_K=self.PARTS)
 
     def depth(self, K: int) -> int:
@@ -33,18 +32,15 @@ class PartsConfig(InflightConfig):
         return slice_depth(K, CHUNK, self.PARTS)
 
     def refused(self) -> str:
-        """Return why no kernel is built with these parameters, as a sentence; empty where one is."""
         if self.SLICES > 1 or self.PARTS < 2:
             return f"K is cut into two parts or more, each of which one block has for itself, not into {self.PARTS}"
         return super().refused()
 
     def encode(self) -> dict[str, dict[str, int]]:
-        """Return the tile, and the parameter that no tile has."""
         return {"tile": self.tile.given(), "options": {"GROUP": self.GROUP}}
 
     @classmethod
     def decode(cls, tile: Mapping[str, int], options: Mapping[str, int]) -> PartsConfig:
-        """Return the inverse of ``encode``; ValueError for anything else, or for a kernel that is not built."""
         if tile.keys() != {"BM", "BN", "BK", "STAGES", "SPLIT_K"} or options.keys() != {"GROUP"}:
             raise ValueError("hopper_inflight_split_k needs a tile with BM, BN, BK, STAGES and SPLIT_K, and the option GROUP")
         if tile["BM"] % 64 or tile["BK"] != CHUNK:

@@ -36,7 +36,6 @@ class HopperInflightSplitK(KernelFamily):
     epilogues = EVERY
 
     def supports(self, device: Device, desc: Desc) -> str:
-        """Return why the device has no such Tensor Cores, or the product is not one that the promise covers."""
         if not isinstance(desc, GemmDesc):
             return "fp32x is for products of matrices: with a vector memory is the limit"
         if not is_hopper(device):
@@ -52,45 +51,37 @@ class HopperInflightSplitK(KernelFamily):
         return ""
 
     def candidates(self, device: Device, desc: Desc) -> Iterable[PartsConfig]:
-        """Return the blocks that are weighed, each with parts for one turn of blocks and for two."""
         assert isinstance(desc, GemmDesc)
         return configs(desc, device.compute_units)
 
     def cost(self, device: Device, desc: Desc, config: KernelConfig) -> float:
-        """Return the seconds of both launches, or the host's where that is the limit; the device's break ties."""
+        # the seconds of both launches, or the host's where that is the limit; the device's break ties
         assert isinstance(desc, GemmDesc) and isinstance(config, PartsConfig)
         on_device = seconds(desc, config, device.compute_units)
         return max(on_device, 2 * cost_model.HOST.launch) + cost_model.TIE * on_device
 
     def relative_cost(self, device: Device, desc: Desc, config: KernelConfig) -> float | None:
-        """Return ``cost``."""
         return self.cost(device, desc, config)
 
     def compile(self, session: Session, desc: Desc, config: KernelConfig) -> Launches:
-        """Return the launches."""
         assert isinstance(desc, GemmDesc) and isinstance(config, PartsConfig)
         return PartsLaunches(session, desc, config)
 
     def fused(self, session: Session, desc: Desc, config: KernelConfig, epilogue: Epilogue) -> Launches:
-        """Return the launches, with an epilogue in the second."""
         assert isinstance(desc, GemmDesc) and isinstance(config, PartsConfig)
         return PartsLaunches(session, desc, config, epilogue)
 
     def workspace_bytes(self, device: Device, desc: Desc, config: KernelConfig) -> int:
-        """Return the bytes of the parts' results."""
         assert isinstance(desc, GemmDesc) and isinstance(config, PartsConfig)
         return workspace_bytes(desc, config)
 
     def launch_count(self, device: Device, desc: Desc, config: KernelConfig) -> int:
-        """Return two."""
         return 2
 
     def decode(self, tile: Mapping[str, int], options: Mapping[str, int]) -> KernelConfig:
-        """Return a configuration."""
         return PartsConfig.decode(tile, options)
 
     def adapt(self, device: Device, desc: Desc, config: KernelConfig, measured: Desc, exact: bool) -> KernelConfig | str:
-        """Return the block with as many parts of K as give the product's tiles as many blocks, none of them empty or short."""
         if reason := self.supports(device, desc):
             return reason
         assert isinstance(desc, GemmDesc) and isinstance(measured, GemmDesc) and isinstance(config, PartsConfig)
@@ -99,23 +90,20 @@ class HopperInflightSplitK(KernelFamily):
         return replace(config, PARTS=parts) if parts > 1 else "its tiles are as many as there are SMs: K is not cut"
 
     def texts(self, backend: str) -> Iterable[str]:
-        """Return both sources; CUDA C++ has no prelude."""
+        # both sources; CUDA C++ has no prelude
         return [source.text for source in (parts_source(PartsConfig(), GemmDesc(1, 1, 1)), reduce_source())]
 
     def test_problem(self, desc: Desc, config: KernelConfig) -> tuple[tuple[int, int, int], KernelConfig]:
-        """Return a block and an edge each way, and as many parts as are tried elsewhere."""
         assert isinstance(config, PartsConfig)
         depth = 2 * SHORTEST + TEST_EDGE
         parts = whole_slices(depth, CHUNK, min(config.PARTS, TEST_SLICES))
         return (config.BM + TEST_EDGE, config.BN + TEST_EDGE, depth), replace(config, PARTS=parts)
 
     def source(self, device: Device, config: KernelConfig) -> Source | None:
-        """Return the product's source, of operands that lie as they come."""
         assert isinstance(config, PartsConfig)
         return parts_source(config, GemmDesc(1, 1, 1))
 
     def sources(self, device: Device, desc: Desc, config: KernelConfig) -> list[Source]:
-        """Return the sources of both launches."""
         assert isinstance(desc, GemmDesc) and isinstance(config, PartsConfig)
         return [parts_source(config, desc), reduce_source()]
 

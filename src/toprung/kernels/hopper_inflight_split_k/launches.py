@@ -39,11 +39,11 @@ class PartsLaunches(Launches):
         self._steps: dict[int, tuple[Overlapping, Overlapping]] = {}
 
     def starter(self) -> Run:
-        """Return ``run``, which serves all threads: it holds the stream's workspace while it launches."""
+        # `run`, which serves all threads: it holds the stream's workspace while it launches
         return self.run
 
     def reserve(self, queue: Any = None) -> None:
-        """Allocate what a stream needs, so that nothing is when ``run`` is captured into a graph."""
+        # allocate what a stream needs, so that nothing is when `run` is captured into a graph
         work = self.session.workspace(queue, self.workspace_bytes)
         with work.lock:
             self._at(address_of(work.buffer))
@@ -65,7 +65,7 @@ class PartsLaunches(Launches):
             self._launch(address_of(work.buffer), at, alpha, beta, queue, addend)
 
     def escalated(self) -> int:
-        """Return how many pieces of results were computed in plain fp32 since the launches were made; waits for the device."""
+        # how many pieces of results were computed in plain fp32 since the launches were made; waits for the device
         return self.count.read()
 
     def _launch(self, workspace: int, at: list[int], alpha: float, beta: float, queue: Any, addend: int) -> None:

@@ -35,23 +35,20 @@ class PresplitConfig(InflightConfig):
 
     @property
     def threads(self) -> int:
-        """Threads of a block: a warpgroup that copies, and the consumers."""
+        # threads of a block: a warpgroup that copies, and the consumers
         return 128 * (self.CONSUMERS + 1)
 
     @property
     def spare_bytes(self) -> int:
-        """Shared memory of a consumer warp, for operands of what it computes again."""
         return AGAIN_BYTES * 32
 
     @property
     def registers(self) -> tuple[int, int, int]:
-        """Registers of a thread that copies, that splits (there is none), and of a consumer."""
         each = REGISTERS // (self.threads * self.most) // 8 * 8 * (self.CONSUMERS + 1)
         copier = 40
         return copier, 0, min((each - copier) // self.CONSUMERS // 8 * 8, 240)
 
     def refused(self) -> str:
-        """Return why no kernel is built with these parameters, as a sentence; empty where one is."""
         if (self.CONSUMERS, self.BN) not in BLOCKS:
             return f"a block has 128×128 or 128×64 of C, not {self.BM}×{self.BN}"
         return super().refused()

@@ -37,7 +37,6 @@ class HopperPresplit(KernelFamily):
     epilogues = EVERY
 
     def supports(self, device: Device, desc: Desc) -> str:
-        """Return why the device has no such Tensor Cores, or the product is not one that the promise covers."""
         if not isinstance(desc, GemmDesc):
             return "fp32x is for products of matrices: with a vector memory is the limit"
         if not is_hopper(device):
@@ -66,59 +65,50 @@ class HopperPresplit(KernelFamily):
         return configs(desc, device.compute_units)
 
     def cost(self, device: Device, desc: Desc, config: KernelConfig) -> float:
-        """Return the seconds of all launches, or the host's where that is the limit; the device's break ties."""
+        # the seconds of all launches, or the host's where that is the limit; the device's break ties
         assert isinstance(desc, GemmDesc) and isinstance(config, PresplitConfig)
         on_device, units = seconds(desc, config, device.compute_units), device.compute_units
         host = cost_model.HOST.launch * launches_of(desc, config, units)
         return max(on_device, host) + cost_model.TIE * on_device
 
     def compile(self, session: Session, desc: Desc, config: KernelConfig) -> Launches:
-        """Return the launches."""
         assert isinstance(desc, GemmDesc) and isinstance(config, PresplitConfig)
         return PresplitLaunches(session, desc, config, is_one=launches_of(desc, config, session.device.compute_units) == 1)
 
     def fused(self, session: Session, desc: Desc, config: KernelConfig, epilogue: Epilogue) -> Launches:
-        """Return the launches with an epilogue."""
         assert isinstance(desc, GemmDesc) and isinstance(config, PresplitConfig)
         is_one = launches_of(desc, config, session.device.compute_units) == 1
         return PresplitLaunches(session, desc, config, epilogue, is_one)
 
     def prepack(self, session: Session, desc: Desc, b: int, queue: Any = None) -> SplitOperand:
-        """Return B's terms, which ``hopper_fp32x`` takes, too."""
         assert isinstance(desc, GemmDesc)
         return SplitOperand(session, desc, b, queue=queue, copied=True)
 
     def workspace_bytes(self, device: Device, desc: Desc, config: KernelConfig) -> int:
-        """Return the bytes of B's terms, four an element."""
         assert isinstance(desc, GemmDesc)
         return workspace_bytes(desc)
 
     def launch_count(self, device: Device, desc: Desc, config: KernelConfig) -> int:
-        """Return one where the product splits B itself, else two."""
         assert isinstance(desc, GemmDesc) and isinstance(config, PresplitConfig)
         return launches_of(desc, config, device.compute_units)
 
     def decode(self, tile: Mapping[str, int], options: Mapping[str, int]) -> KernelConfig:
-        """Return a configuration."""
         return PresplitConfig.decode(tile, options)
 
     def texts(self, backend: str) -> Iterable[str]:
-        """Return both sources; CUDA C++ has no prelude."""
+        # both sources; CUDA C++ has no prelude
         return [source.text for source in (product_source(PresplitConfig(), GemmDesc(1, 1, 1)), split_source())]
 
     def test_problem(self, desc: Desc, config: KernelConfig) -> tuple[tuple[int, int, int], KernelConfig]:
-        """Return a block and an edge each way, deep enough for each slice to have chunks."""
         assert isinstance(config, PresplitConfig)
         depth = max(TEST_SLICES, config.SLICES) * CHUNK + TEST_EDGE
         return (config.BM + TEST_EDGE, config.BN + TEST_EDGE, depth), config
 
     def source(self, device: Device, config: KernelConfig) -> Source | None:
-        """Return the product's source, of operands that lie as they come."""
         assert isinstance(config, PresplitConfig)
         return product_source(config, GemmDesc(1, 1, 1))
 
     def sources(self, device: Device, desc: Desc, config: KernelConfig) -> list[Source]:
-        """Return the sources of the product and of the pass that splits B."""
         assert isinstance(desc, GemmDesc) and isinstance(config, PresplitConfig)
         return [product_source(config, desc), split_source(*spread(desc.K, not desc.trans_b))]
 

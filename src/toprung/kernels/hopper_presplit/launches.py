@@ -123,15 +123,14 @@ class PresplitLaunches(Launches):
         self._with: WeakKeyDictionary[SplitOperand, Step] = WeakKeyDictionary()
 
     def starter(self) -> Run:
-        """Return ``run``, which serves all threads: it holds the stream's workspace while it launches."""
+        # `run`, which serves all threads: it holds the stream's workspace while it launches
         return self.run
 
     def accepts(self, packed: Any) -> bool:
-        """Return True if ``packed`` may be B."""
         return isinstance(packed, SplitOperand) and not packed.refused(self.session, self.call)
 
     def reserve(self, queue: Any = None) -> None:
-        """Allocate what a stream needs, so that nothing is when ``run`` is captured into a graph."""
+        # allocate what a stream needs, so that nothing is when `run` is captured into a graph
         work = self.session.workspace(queue, self.workspace_bytes)
         with work.lock:
             self._at(address_of(work.buffer))
@@ -160,7 +159,7 @@ class PresplitLaunches(Launches):
             self._at(address_of(work.buffer)).run(queue, at_a, at_b, at_c, *last)
 
     def escalated(self) -> int:
-        """Return how many pieces of C had elements computed in plain fp32 since the launches were made; waits for the device."""
+        # how many pieces of C had elements computed in plain fp32 since the launches were made; waits for the device
         return self.count.read()
 
     def _at(self, workspace: int) -> Step:

@@ -86,7 +86,7 @@ class SgemmConfig(KernelConfig):
         return self.BM * self.BN // 128 + 128
 
     def encode(self) -> dict[str, dict[str, int]]:
-        """Return the tile, and the parameters that no tile has; ``COPY`` where it is 1."""
+        # the tile, and the parameters that no tile has; `COPY` where it is 1
         options = {"GROUP": self.GROUP, "TURN_A": self.TURN_A, "WAIT_AT": self.WAIT_AT}
         return {"tile": self.tile.given(), "options": options | ({"COPY": self.COPY} if self.COPY else {})}
 

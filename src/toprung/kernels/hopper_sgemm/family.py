@@ -55,24 +55,20 @@ class HopperSgemm(KernelFamily):
     epilogues = EVERY
 
     def supports(self, device: Device, desc: Desc) -> str:
-        """Return why the device lacks what the kernel is written for, or the product is none of its kind."""
         return supported(device, desc) if isinstance(desc, GemmDesc) else "it multiplies matrices"
 
     # selection
 
     def candidates(self, device: Device, desc: Desc) -> Iterable[SgemmConfig]:
-        """Return the variant that suits the product, where C is large."""
         assert isinstance(desc, GemmDesc)
         return [select_variant(desc, device.compute_units)] if is_large(desc) else []
 
     def cost(self, device: Device, desc: Desc, config: KernelConfig) -> float:
-        """Return the seconds of all launches, and what writing C adds."""
         assert isinstance(desc, GemmDesc) and isinstance(config, SgemmConfig)
         each, units = RESULT[desc.widths[2] == 4 or narrow_c(desc, config)], device.compute_units
         return predicted(desc, units, config) + each * desc.M * desc.N / (units * cost_model.hz(device))
 
     def reason(self, device: Device, desc: Desc, config: KernelConfig) -> str:
-        """Return how many blocks there are, and what is laid out first."""
         assert isinstance(desc, GemmDesc) and isinstance(config, SgemmConfig)
         which = copied(desc, config) if config.COPY else laid_out(desc, config)
         names = " and ".join(name for name, one in zip("AB", which, strict=True) if one)
@@ -82,22 +78,19 @@ class HopperSgemm(KernelFamily):
     # running
 
     def compile(self, session: Session, desc: Desc, config: KernelConfig) -> Launches:
-        """Return the launches: for each panel the layout pass, where there is something to lay out, and the product's."""
+        # the launches: for each panel the layout pass, where there is something to lay out, and the product's
         assert isinstance(desc, GemmDesc) and isinstance(config, SgemmConfig)
         return SgemmLaunches(session, desc, config)
 
     def fused(self, session: Session, desc: Desc, config: KernelConfig, epilogue: Epilogue) -> Launches:
-        """Return the same launches, with an epilogue in the one that writes C."""
         assert isinstance(desc, GemmDesc) and isinstance(config, SgemmConfig)
         return SgemmLaunches(session, desc, config, epilogue=epilogue)
 
     def workspace_bytes(self, device: Device, desc: Desc, config: KernelConfig) -> int:
-        """Return the bytes of operands laid out and of parts of tiles."""
         assert isinstance(desc, GemmDesc) and isinstance(config, SgemmConfig)
         return workspace_bytes(desc, config, device.compute_units)
 
     def launch_count(self, device: Device, desc: Desc, config: KernelConfig) -> int:
-        """Return the launches of all panels."""
         assert isinstance(desc, GemmDesc) and isinstance(config, SgemmConfig)
         if not (desc.M and desc.N):
             return 0
@@ -106,44 +99,38 @@ class HopperSgemm(KernelFamily):
     # the store
 
     def decode(self, tile: Mapping[str, int], options: Mapping[str, int]) -> SgemmConfig:
-        """Return a variant."""
         return SgemmConfig.decode(tile, options)
 
     def adapt(self, device: Device, desc: Desc, config: KernelConfig, measured: Desc, exact: bool) -> KernelConfig | str:
-        """Return the variant as it is, if it can read the product's operands."""
         if reason := self.supports(device, desc):
             return reason
         assert isinstance(desc, GemmDesc) and isinstance(config, SgemmConfig)
         return config.refused() or unfit(desc, config) or config
 
     def texts(self, backend: str) -> Iterable[str]:
-        """Return the sources of the product, with operands copied, and of the layout pass; CUDA C++ has no prelude."""
+        # the sources of the product, with operands copied, and of the layout pass; CUDA C++ has no prelude
         return [source.text for source in (product_source(FIRST, COPY_A=1, COPY_B=2), lay_source())]
 
     # verification and the tuner
 
     def test_problem(self, desc: Desc, config: KernelConfig) -> tuple[tuple[int, int, int], KernelConfig]:
-        """Return a block and an edge each way."""
         assert isinstance(config, SgemmConfig)
         return (config.BM + TEST_EDGE, config.BN + TEST_EDGE, TEST_SLICES * config.BK + TEST_EDGE), config
 
     def source(self, device: Device, config: KernelConfig) -> Source:
-        """Return the product's source."""
         assert isinstance(config, SgemmConfig)
         return product_source(config)
 
     def sources(self, device: Device, desc: Desc, config: KernelConfig) -> list[Source]:
-        """Return the sources of the product with β = 0 and, where there is something to lay out, of the layout pass."""
         assert isinstance(desc, GemmDesc) and isinstance(config, SgemmConfig)
         laid = [lay_source()] if any(laid_out(desc, config)) else []
         return [product_source(config, **product_defines(desc, config, device.compute_units)), *laid]
 
     def space(self, device: Device, desc: Desc) -> Axes:
-        """Return the axes for large products, where the device has what the kernel is written for."""
         return {} if self.supports(device, desc) or not is_large(desc) else SPACE
 
     def at(self, device: Device, desc: Desc, point: Point) -> SgemmConfig | None:
-        """Return a point with as many stages as there is room for; None if it does not suit."""
+        # A point with as many stages as there is room for; None if it does not suit
         assert isinstance(desc, GemmDesc)
         bm, bk = point["BM"], point["BK"]
         made = SgemmConfig(bm, AREA // bm, bk, 2, point["WAIT"] * bk // 4, point["GROUP"], point["TURN_A"], point["COPY"])
@@ -151,14 +138,12 @@ class HopperSgemm(KernelFamily):
         return fit[-1] if fit and not unfit(desc, fit[-1]) else None
 
     def point(self, config: KernelConfig) -> Point:
-        """Return the point nearest to a variant."""
         assert isinstance(config, SgemmConfig)
         wait = min(3, max(1, round(4 * config.WAIT_AT / config.BK)))
         rest = {"GROUP": config.GROUP, "TURN_A": config.TURN_A, "COPY": config.COPY}
         return {"BM": config.BM, "BK": config.BK, "WAIT": wait, **rest}
 
     def starts(self, device: Device, desc: Desc) -> Iterator[Point]:
-        """Yield a wait in the middle and the usual raster, the block shapes that fit best."""
         assert isinstance(desc, GemmDesc)
         units = device.compute_units
         shapes = sorted(SPACE["BM"], key=lambda bm: predicted(desc, units, SgemmConfig(bm, AREA // bm)))

@@ -187,7 +187,7 @@ class SgemmLaunches(Launches):
         return launches(self.panels)
 
     def starter(self) -> Run:
-        """Return ``run``, which serves all threads: it holds the stream's workspace while it launches."""
+        # `run`, which serves all threads: it holds the stream's workspace while it launches
         return self.run
 
     def reserve(self, queue: Any = None) -> None:

@@ -31,51 +31,42 @@ class HopperStrassen(KernelFamily):
     precision = "fp32x-strassen"
 
     def supports(self, device: Device, desc: Desc) -> str:
-        """Return why fp32x cannot compute the product, or why a level of Strassen gains nothing on it."""
         if not isinstance(desc, GemmDesc):
             return "Strassen's form is for products of matrices"
         return supported(device, desc)
 
     def candidates(self, device: Device, desc: Desc) -> Iterable[NoConfig]:
-        """Return the one there is: large products have one tile."""
+        # the one there is: large products have one tile
         return [NoConfig()]
 
     def cost(self, device: Device, desc: Desc, config: KernelConfig) -> float:
-        """Return the seconds of all launches."""
         assert isinstance(desc, GemmDesc)
         return seconds(desc, device.compute_units)
 
     def reason(self, device: Device, desc: Desc, config: KernelConfig) -> str:
-        """Return what was asked for."""
         return "asked for: seven products of sums of quarters, errors are small beside the norms of A and B alone"
 
     def compile(self, session: Session, desc: Desc, config: KernelConfig) -> Launches:
-        """Return the launches, of smaller products than ``supports`` allows, too."""
         assert isinstance(desc, GemmDesc)
         return StrassenLaunches(session, desc)
 
     def workspace_bytes(self, device: Device, desc: Desc, config: KernelConfig) -> int:
-        """Return the bytes of seven operands of each side, four an element, and of seven products."""
         assert isinstance(desc, GemmDesc)
         return workspace_bytes(desc)
 
     def launch_count(self, device: Device, desc: Desc, config: KernelConfig) -> int:
-        """Return four for each piece."""
         assert isinstance(desc, GemmDesc)
         return LAUNCHES * len(pieces(desc)) if desc.M and desc.N else 0
 
     def texts(self, backend: str) -> Iterable[str]:
-        """Return the sources of all launches, and the tables of signs that are their macros."""
         signs = " ".join(str(STRASSEN.signs(which)) for which in "abc")
         return [*(source.text for source in (product_source(Variant()), sums_source(0, False), combine_source())), signs]
 
     def test_problem(self, desc: Desc, config: KernelConfig) -> tuple[tuple[int, int, int], KernelConfig]:
-        """Return two tiles and an edge each way."""
         tile = Variant()
         return (2 * tile.BM + TEST_EDGE, 2 * tile.BN + TEST_EDGE, 6 * CHUNK + TEST_EDGE), config
 
     def source(self, device: Device, config: KernelConfig) -> Source | None:
-        """Return the products' source."""
         return product_source(Variant())
 
 

@@ -54,11 +54,11 @@ class StrassenLaunches(Launches):
         self._steps: dict[int, list[Step]] = {}
 
     def starter(self) -> Run:
-        """Return ``run``, which serves all threads: it holds the stream's workspace while it launches."""
+        # `run`, which serves all threads: it holds the stream's workspace while it launches
         return self.run
 
     def reserve(self, queue: Any = None) -> None:
-        """Allocate what a stream needs, so that nothing is when ``run`` is captured into a graph."""
+        # allocate what a stream needs, so that nothing is when `run` is captured into a graph
         self.steps(queue)
 
     def run(
@@ -82,7 +82,7 @@ class StrassenLaunches(Launches):
                 step.run(*places, alpha, beta, queue)
 
     def escalated(self) -> int:
-        """Return how many pieces of C had elements that were computed in plain fp32; waits for the device."""
+        # how many pieces of C had elements that were computed in plain fp32; waits for the device
         return self._count.read()
 
     def steps(self, queue: Any = None) -> list[Step]:

@@ -26,28 +26,24 @@ class HostBLAS(KernelFamily):
     reproducible = ""
 
     def supports(self, device: Device, desc: Desc) -> str:
-        """Return empty: it takes every product of host arrays, wherever a device would be."""
+        # empty: it takes every product of host arrays, wherever a device would be
         return ""
 
     def candidates(self, device: Device, desc: Desc) -> Iterable[NoConfig]:
-        """Return the one there is."""
         return [NoConfig()]
 
     def cost(self, device: Device, desc: Desc, config: KernelConfig) -> float:
-        """Return the seconds on all cores that the process may use."""
         return self.host_seconds(desc.flops)
 
     def host_seconds(self, flops: int) -> float:
-        """Return the seconds of so many operations on all cores that the process may use."""
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         return flops / (FLOPS_PER_CYCLE * CLOCK * cores)
 
     def compile(self, session: Session, desc: Desc, config: KernelConfig) -> Launches:
-        """Raise Unsupported: host arrays need no session (``toprung.execute.host.numpy_product``)."""
+        # raise Unsupported: host arrays need no session (`toprung.execute.host.numpy_product`)
         raise Unsupported("NumPy multiplies arrays in the host's memory, and these are on a device")
 
     def version(self, backend: str) -> str:
-        """Return NumPy's version."""
         return f"numpy {np.__version__}"
 
 

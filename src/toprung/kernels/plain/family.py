@@ -32,23 +32,20 @@ class Plain(KernelFamily):
     name = "plain"
 
     def supports(self, device: Device, desc: Desc) -> str:
-        """Return empty: it computes everything."""
+        # empty: it computes everything
         return ""
 
     def candidates(self, device: Device, desc: Desc) -> Iterable[TileConfig]:
-        """Return its one tile."""
         return [TileConfig(RECORD.tile_for(device))]
 
     def cost(self, device: Device, desc: Desc, config: KernelConfig) -> float:
-        """Return infinity: anything else that can run is better."""
+        # infinity: anything else that can run is better
         return math.inf
 
     def reason(self, device: Device, desc: Desc, config: KernelConfig) -> str:
-        """Return why nothing else ran."""
         return "" if desc.is_empty else "no tile of the faster kernels is legal here"
 
     def compile(self, session: Session, desc: Desc, config: KernelConfig) -> Launches:
-        """Return one launch over all elements of C."""
         assert isinstance(config, TileConfig)
         if isinstance(desc, GemmDesc):
             a = (1, desc.lda) if desc.trans_a else (desc.lda, 1)
@@ -63,7 +60,7 @@ class Plain(KernelFamily):
         return Launches(lambda: direct(session, RECORD, config, groups, (items,), fixed))
 
     def decode(self, tile: Mapping[str, int], options: Mapping[str, int]) -> TileConfig:
-        """Return a tile; there are no switches."""
+        # A tile; there are no switches
         if not tile:
             raise ValueError("plain needs a tile")
         made = TileConfig(tile_of(tile), tuple(sorted(options.items())))
@@ -71,22 +68,19 @@ class Plain(KernelFamily):
         return made
 
     def adapt(self, device: Device, desc: Desc, config: KernelConfig, measured: Desc, exact: bool) -> KernelConfig | str:
-        """Return the tile as it is, if it is legal on the device."""
         assert isinstance(config, TileConfig)
         return RECORD.refused(config, device) or config
 
     def texts(self, backend: str) -> Iterable[str]:
-        """Return the kernel's source."""
         return [backends.prelude(backend), RECORD.text()]
 
     def test_problem(self, desc: Desc, config: KernelConfig) -> tuple[tuple[int, int, int], KernelConfig]:
-        """Return a few elements more than a work-group has; of a vector a hundred."""
+        # A few elements more than a work-group has; of a vector a hundred
         assert isinstance(config, TileConfig)
         rows = 100 if desc.is_vector else config.tile.BM + TEST_EDGE
         return (rows, config.tile.BN + TEST_EDGE, TEST_SLICES + TEST_EDGE), config
 
     def source(self, device: Device, config: KernelConfig) -> Source | None:
-        """Return the kernel's source."""
         assert isinstance(config, TileConfig)
         return RECORD.source_for(config.tile, config.options, device)
 

@@ -59,7 +59,6 @@ class SkinnyFamily(KernelFamily):
     name = "skinny"
 
     def supports(self, device: Device, desc: Desc) -> str:
-        """Return why no side is short."""
         if desc.is_empty:
             return "there is nothing to multiply"
         s = desc.skinny
@@ -68,7 +67,7 @@ class SkinnyFamily(KernelFamily):
     # selection
 
     def candidates(self, device: Device, desc: Desc) -> Iterator[SkinnyConfig]:
-        """Yield teams in numbers of K slices that fill a GPU; on a CPU the kernel's own tile."""
+        # teams in numbers of K slices that fill a GPU; on a CPU the kernel's own tile
         if not is_skinny(desc):
             return
         s = desc.skinny
@@ -84,14 +83,13 @@ class SkinnyFamily(KernelFamily):
                     yield SkinnyConfig(with_slices(tile, slices), options)
 
     def cost(self, device: Device, desc: Desc, config: KernelConfig) -> float:
-        """Return the skinny model's seconds; on a CPU those of one core at a rate that orders and promises nothing."""
+        # the skinny model's seconds; on a CPU those of one core at a rate that orders and promises nothing
         assert isinstance(config, SkinnyConfig)
         if device.kind != "gpu":
             return desc.flops / CPU_RATE
         return skinny_seconds(device, desc.skinny, config.tile, config.slices)
 
     def reason(self, device: Device, desc: Desc, config: KernelConfig) -> str:
-        """Return which side is short."""
         assert isinstance(config, SkinnyConfig)
         blocks = block_count(desc.skinny, config.tile)
         why = f"one side is {desc.skinny.few}: memory is the limit, and the large operand is read once"
@@ -103,23 +101,20 @@ class SkinnyFamily(KernelFamily):
     # running
 
     def compile(self, session: Session, desc: Desc, config: KernelConfig) -> Launches:
-        """Return one launch; where the large operand is B, the operands change places."""
+        # one launch; where the large operand is B, the operands change places
         assert isinstance(config, SkinnyConfig)
         config = launched(session.device, desc, config)
         return skinny_launches(session, desc, RECORDS[config.kernel], config, iteration_depth(config.tile))
 
     def workspace_bytes(self, device: Device, desc: Desc, config: KernelConfig) -> int:
-        """Return what split-K needs."""
         return split_k_bytes(desc, config.slices)
 
     def launch_count(self, device: Device, desc: Desc, config: KernelConfig) -> int:
-        """Return one, or two with split-K."""
         return 2 if config.slices > 1 else 1
 
     # the store
 
     def decode(self, tile: Mapping[str, int], options: Mapping[str, int]) -> SkinnyConfig:
-        """Return a tile of one of the kernels with its switches, if it could ever be built."""
         if not tile:
             raise ValueError("skinny needs a tile")
         if "KU" not in tile and "VEC" not in tile and "VA" in tile:  # older entries have the width of rows' accesses there
@@ -131,7 +126,6 @@ class SkinnyFamily(KernelFamily):
         return made
 
     def adapt(self, device: Device, desc: Desc, config: KernelConfig, measured: Desc, exact: bool) -> KernelConfig | str:
-        """Return the tile with as many K slices as give the product's blocks as many work-groups."""
         assert isinstance(config, SkinnyConfig)
         s, tile = desc.skinny, config.tile
         if s.few > FEW or reader(s) != config.kernel:
@@ -146,13 +140,11 @@ class SkinnyFamily(KernelFamily):
         return record.refused(made, device) or replace(made, options=_complete(record.options(device, dict(made.options))))
 
     def texts(self, backend: str) -> Iterable[str]:
-        """Return the sources of both kernels and of split-K's second pass."""
         return [backends.prelude(backend), ROWS.text(), COLUMNS.text(), ADD.text()]
 
     # verification and the tuner
 
     def test_problem(self, desc: Desc, config: KernelConfig) -> tuple[tuple[int, int, int], KernelConfig]:
-        """Return two blocks and an edge along the large operand, and as many K slices as the product has, up to three."""
         assert isinstance(config, SkinnyConfig)
         s, tile = desc.skinny, config.tile
         length, piece = 2 * tile.BM + TEST_EDGE, iteration_depth(tile)
@@ -161,18 +153,15 @@ class SkinnyFamily(KernelFamily):
         return ((s.few, length, depth) if s.swapped else (length, s.few, depth)), small
 
     def source(self, device: Device, config: KernelConfig) -> Source:
-        """Return the kernel's source for a tile and switches."""
         assert isinstance(config, SkinnyConfig)
         return RECORDS[config.kernel].source_for(config.tile, config.options, device)
 
     def space(self, device: Device, desc: Desc) -> Axes:
-        """Return the space of the kernel that reads the large operand as it lies."""
         if self.supports(device, desc):
             return {}
         return SPACES[reader(desc.skinny), "gpu" if device.kind == "gpu" else "cpu"]
 
     def at(self, device: Device, desc: Desc, point: Point) -> SkinnyConfig | None:
-        """Return a point with the widest accesses, if it is legal and no slice is empty."""
         s, options = desc.skinny, self._options(device, desc)
         if refused(s, point):
             return None
@@ -183,11 +172,10 @@ class SkinnyFamily(KernelFamily):
         return SkinnyConfig(with_slices(tile, whole_slices(s.depth, piece, slices)), options)
 
     def search_cost(self, device: Device, desc: Desc, config: KernelConfig) -> float:
-        """Return ``cost``; on a CPU 0: the space is small there, and all of it comes before that of the block kernels."""
+        # `cost`; on a CPU 0: the space is small there, and all of it comes before that of the block kernels
         return self.cost(device, desc, config) if device.kind == "gpu" else 0.0
 
     def point(self, config: KernelConfig) -> Point:
-        """Return teams and rows, or the work-group's shape in work-items."""
         assert isinstance(config, SkinnyConfig)
         t = config.tile
         if config.kernel == "rows":

@@ -55,11 +55,9 @@ class SkinnyCluster(SkinnyFamily):
     name = "skinny_cluster"
 
     def supports(self, device: Device, desc: Desc) -> str:
-        """Return why no side is short, or that the device has no clusters."""
         return no_clusters(device) or super().supports(device, desc)
 
     def candidates(self, device: Device, desc: Desc) -> Iterator[SkinnyConfig]:
-        """Yield teams in clusters of each size, where their blocks alone are few."""
         if not is_skinny(desc):
             return
         s = desc.skinny
@@ -71,12 +69,10 @@ class SkinnyCluster(SkinnyFamily):
                     yield SkinnyConfig(with_slices(tile, slices), options)
 
     def cost(self, device: Device, desc: Desc, config: KernelConfig) -> float:
-        """Return the skinny model's seconds."""
         assert isinstance(config, SkinnyConfig)
         return skinny_seconds(device, desc.skinny, config.tile, config.slices, clustered=True)
 
     def reason(self, device: Device, desc: Desc, config: KernelConfig) -> str:
-        """Return which side is short, and how many blocks there are."""
         assert isinstance(config, SkinnyConfig)
         blocks = block_count(desc.skinny, config.tile)
         return (
@@ -87,7 +83,6 @@ class SkinnyCluster(SkinnyFamily):
     # running
 
     def compile(self, session: Session, desc: Desc, config: KernelConfig) -> Launches:
-        """Return one launch. Raises LaunchError if a block of the cluster had no slice."""
         assert isinstance(config, SkinnyConfig)
         slices, piece = config.slices, iteration_depth(config.tile)
         if (whole := whole_slices(desc.skinny.depth, piece, slices)) != slices:
@@ -96,24 +91,21 @@ class SkinnyCluster(SkinnyFamily):
         return skinny_launches(session, desc, self._record(config.tile, slices), config, piece, meet=True)
 
     def workspace_bytes(self, device: Device, desc: Desc, config: KernelConfig) -> int:
-        """Return 0: slices meet in shared memory."""
+        # 0: slices meet in shared memory
         return 0
 
     def launch_count(self, device: Device, desc: Desc, config: KernelConfig) -> int:
-        """Return one."""
         return 1
 
     # the store
 
     def decode(self, tile: Mapping[str, int], options: Mapping[str, int]) -> SkinnyConfig:
-        """Return a tile of one of the kernels with its switches and slices, if it could ever be built."""
         made = super().decode(tile, options)
         if not 2 <= made.slices <= LARGEST:
             raise ValueError(f"skinny_cluster needs a tile with SPLIT_K of 2 to {LARGEST}")
         return made
 
     def adapt(self, device: Device, desc: Desc, config: KernelConfig, measured: Desc, exact: bool) -> KernelConfig | str:
-        """Return the tile with slices that give the product's blocks as many work-groups."""
         if reason := self.supports(device, desc):
             return reason
         made = super().adapt(device, desc, config, measured, exact)
@@ -127,29 +119,24 @@ class SkinnyCluster(SkinnyFamily):
         return self._record(made.tile, slices).refused(made, device) or made
 
     def texts(self, backend: str) -> Iterable[str]:
-        """Return the sources of both kernels."""
         return [backends.prelude(backend), *(RECORDS[kernel, 2].text() for kernel in record.RECORDS)]
 
     # verification and the tuner
 
     def test_problem(self, desc: Desc, config: KernelConfig) -> tuple[tuple[int, int, int], KernelConfig]:
-        """Return two blocks and an edge along the large operand, and as many slices, of a piece or more each."""
         assert isinstance(config, SkinnyConfig)
         (M, N, _), _ = super().test_problem(desc, config)
         return (M, N, 2 * config.slices * iteration_depth(config.tile) - 3), config
 
     def source(self, device: Device, config: KernelConfig) -> Source:
-        """Return the kernel's source for a tile and switches."""
         assert isinstance(config, SkinnyConfig)
         return self._record(config.tile, config.slices).source_for(config.tile, config.options, device)
 
     def space(self, device: Device, desc: Desc) -> Axes:
-        """Return the space of the kernel that reads the large operand as it lies, in clusters of each size."""
         found = super().space(device, desc)
         return {**found, "SPLIT_K": tuple(range(2, LARGEST + 1))} if found else {}
 
     def at(self, device: Device, desc: Desc, point: Point) -> SkinnyConfig | None:
-        """Return a point with the widest accesses, if it is legal and no slice is empty."""
         made = super().at(device, desc, point)
         if (
             made is None

@@ -88,13 +88,12 @@ class StreamK(KernelFamily):
     name = "stream_k"
 
     def supports(self, device: Device, desc: Desc) -> str:
-        """Return why there is no single product of matrices to compute."""
         if desc.is_vector or desc.batch > 1:
             return "it multiplies two matrices"
         return "there is nothing to multiply" if desc.is_empty else ""
 
     def candidates(self, device: Device, desc: Desc) -> Iterator[TileConfig]:
-        """Yield the deeper tile for shallow products; for others only what was measured is followed."""
+        # the deeper tile for shallow products; for others only what was measured is followed
         if self._is_shallow(device, desc) and (found := self.at(device, desc, FIRST)) is not None:
             yield found
 
@@ -105,7 +104,6 @@ class StreamK(KernelFamily):
         return LEAST_SHALLOW <= desc.K <= blocks.SHALLOW and desc.widths[2] == 4 and desc.M * desc.N >= blocks.UNCUT_SHALLOW
 
     def cost(self, device: Device, desc: Desc, config: KernelConfig) -> float:
-        """Return the block model's seconds of a shallow product, else those at ``PEAK_SHARE`` of the device's peak."""
         assert isinstance(config, TileConfig)
         if self._is_shallow(device, desc):
             assert isinstance(desc, GemmDesc)
@@ -114,22 +112,18 @@ class StreamK(KernelFamily):
         return desc.flops / (1e9 * peak * PEAK_SHARE) if peak else math.inf
 
     def compile(self, session: Session, desc: Desc, config: KernelConfig) -> Launches:
-        """Return both launches, or the one where nothing is cut."""
         assert isinstance(desc, GemmDesc) and isinstance(config, TileConfig)
         return in_chains(desc, longest_launch(config.options), lambda piece: _launches(session, piece, config))
 
     def workspace_bytes(self, device: Device, desc: Desc, config: KernelConfig) -> int:
-        """Return the bytes of the parts that are added."""
         assert isinstance(config, TileConfig)
         return 4 * config.tile.BM * config.tile.BN * max((work.parts for work in _lists(device, desc, config)), default=0)
 
     def launch_count(self, device: Device, desc: Desc, config: KernelConfig) -> int:
-        """Return two where something is cut, else one, as often as K is cut into chains."""
         assert isinstance(config, TileConfig)
         return sum(2 if work.parts else 1 for work in _lists(device, desc, config))
 
     def decode(self, tile: Mapping[str, int], options: Mapping[str, int]) -> TileConfig:
-        """Return a tile with its switches, if it could ever be built."""
         if not tile:
             raise ValueError("stream_k needs a tile")
         made = TileConfig(tile_of(tile), tuple(sorted(options.items())))
@@ -137,7 +131,6 @@ class StreamK(KernelFamily):
         return made
 
     def adapt(self, device: Device, desc: Desc, config: KernelConfig, measured: Desc, exact: bool) -> KernelConfig | str:
-        """Return the tile with the switches of the product's layout."""
         assert isinstance(config, TileConfig)
         if not isinstance(desc, GemmDesc) or desc.batch > 1:
             return "it multiplies two matrices"
@@ -149,27 +142,22 @@ class StreamK(KernelFamily):
         return RECORD.refused(made, device) or replace(made, options=complete)
 
     def texts(self, backend: str) -> Iterable[str]:
-        """Return the sources of the product and of what adds parts."""
         return [backends.prelude(backend), RECORD.text(), COLLECT.text()]
 
     def test_problem(self, desc: Desc, config: KernelConfig) -> tuple[tuple[int, int, int], KernelConfig]:
-        """Return a block and an edge each way."""
         assert isinstance(config, TileConfig)
         tile = config.tile
         return (tile.BM + TEST_EDGE, tile.BN + TEST_EDGE, TEST_SLICES * (tile.BK or 1) + TEST_EDGE), config
 
     def source(self, device: Device, config: KernelConfig) -> Source:
-        """Return the product's source for a tile and switches."""
         assert isinstance(config, TileConfig)
         return RECORD.source_for(config.tile, config.options, device)
 
     def space(self, device: Device, desc: Desc) -> Axes:
-        """Return how deep tiles are, the order of multiplications and the bands, for a large product on a GPU."""
         large = device.kind == "gpu" and not self.supports(device, desc) and desc.M * desc.N >= LEAST
         return SPACE if large else {}
 
     def at(self, device: Device, desc: Desc, point: Point) -> TileConfig | None:
-        """Return a point with accesses as wide as the operands allow, two work-groups per SM."""
         assert isinstance(desc, GemmDesc)
         tile = fitted(desc, replace(RECORD.tiles["gpu"][0], BK=point["BK"]))
         if point["INDEX32"] > int(desc.index32) or not RECORD.allows(tile, (), device):
@@ -183,7 +171,6 @@ class StreamK(KernelFamily):
         return TileConfig(tile, tuple(sorted(options.items())))
 
     def point(self, config: KernelConfig) -> Point:
-        """Return the point of a configuration."""
         assert isinstance(config, TileConfig)
         options = dict(config.options)
         return {"BK": config.tile.BK or 1, **{name: options[name] for name in ("ORDER", "INDEX32", "GROUP_M")}}

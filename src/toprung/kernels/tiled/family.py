@@ -35,7 +35,6 @@ class Tiled(KernelFamily):
     name = "tiled"
 
     def supports(self, device: Device, desc: Desc) -> str:
-        """Return why there is no product of matrices to compute."""
         if desc.is_vector:
             return "it multiplies matrices"
         return "there is nothing to multiply" if desc.is_empty else ""
@@ -43,7 +42,7 @@ class Tiled(KernelFamily):
     # selection
 
     def candidates(self, device: Device, desc: Desc) -> Iterator[TileConfig]:
-        """Yield each block of the table in each number of K slices; on a CPU the kernel's own tiles."""
+        # each block of the table in each number of K slices; on a CPU the kernel's own tiles
         assert isinstance(desc, GemmDesc)
         if min(desc.M, desc.N) == 1:  # a vector: most of every tile would be empty
             return
@@ -62,7 +61,7 @@ class Tiled(KernelFamily):
                 yield configured(device, desc, one, slices)
 
     def cost(self, device: Device, desc: Desc, config: KernelConfig) -> float:
-        """Return the block model's seconds; infinity for a tile that is not in its table."""
+        # the block model's seconds; infinity for a tile that is not in its table
         assert isinstance(desc, GemmDesc) and isinstance(config, TileConfig)
         if device.kind != "gpu":
             return blocks.cpu_work(device, desc, config.tile, config.slices) / blocks.CPU_RATE
@@ -79,14 +78,12 @@ class Tiled(KernelFamily):
         )
 
     def relative_cost(self, device: Device, desc: Desc, config: KernelConfig) -> float | None:
-        """Return ``cost`` of a tile on a GPU that is in the model's table."""
         if device.kind != "gpu" or desc.is_vector:
             return None
         found = self.cost(device, desc, config)
         return found if found < float("inf") else None
 
     def reason(self, device: Device, desc: Desc, config: KernelConfig) -> str:
-        """Return how many work-groups there are for how many compute units."""
         assert isinstance(config, TileConfig)
         groups = block_count(desc, config.tile) * config.slices
         why = f"least by the cost model: {groups} work-groups for {device.compute_units} compute units"
@@ -95,18 +92,15 @@ class Tiled(KernelFamily):
     # running
 
     def compile(self, session: Session, desc: Desc, config: KernelConfig) -> Launches:
-        """Return one launch for all products of the batch, or as many as a grid's limit asks for."""
         assert isinstance(desc, GemmDesc) and isinstance(config, TileConfig)
         return in_chains(
             desc, blocks.longest_launch(config.options) * config.slices, lambda piece: _launches(session, piece, config)
         )
 
     def workspace_bytes(self, device: Device, desc: Desc, config: KernelConfig) -> int:
-        """Return what split-K needs."""
         return split_k_bytes(desc, config.slices)
 
     def launch_count(self, device: Device, desc: Desc, config: KernelConfig) -> int:
-        """Return one, or two with split-K, as often as K is cut into chains."""
         assert isinstance(config, TileConfig)
         longest = blocks.longest_launch(config.options) * config.slices
         return (2 if config.slices > 1 else 1) * len(chain_lengths(desc.depth, longest))
@@ -114,7 +108,6 @@ class Tiled(KernelFamily):
     # the store
 
     def decode(self, tile: Mapping[str, int], options: Mapping[str, int]) -> TileConfig:
-        """Return a tile with its switches, if it could ever be built."""
         if not tile:
             raise ValueError("tiled needs a tile")
         made = TileConfig(tile_of(tile), tuple(sorted(options.items())))
@@ -122,7 +115,6 @@ class Tiled(KernelFamily):
         return made
 
     def adapt(self, device: Device, desc: Desc, config: KernelConfig, measured: Desc, exact: bool) -> KernelConfig | str:
-        """Return the tile with the switches of the product's layout, and slices that give its blocks as many work-groups."""
         assert isinstance(config, TileConfig)
         if not isinstance(desc, GemmDesc):
             return "it multiplies matrices"
@@ -138,25 +130,21 @@ class Tiled(KernelFamily):
         return RECORD.refused(TileConfig(made, options), device) or TileConfig(made, _complete(device, options))
 
     def texts(self, backend: str) -> Iterable[str]:
-        """Return the kernel's source and that of split-K's second pass."""
         return [backends.prelude(backend), RECORD.text(), ADD.text()]
 
     # verification and the tuner
 
     def test_problem(self, desc: Desc, config: KernelConfig) -> tuple[tuple[int, int, int], KernelConfig]:
-        """Return a block and an edge each way, and as many K slices as the product has, up to three."""
         assert isinstance(config, TileConfig)
         tile, depth = config.tile, TEST_SLICES * (config.tile.BK or 1) + TEST_EDGE
         slices = whole_slices(depth, tile.BK or 1, min(config.slices, TEST_SLICES))
         return (tile.BM + TEST_EDGE, tile.BN + TEST_EDGE, depth), replace(config, tile=with_slices(tile, slices))
 
     def source(self, device: Device, config: KernelConfig) -> Source:
-        """Return the kernel's source for a tile and switches."""
         assert isinstance(config, TileConfig)
         return RECORD.source_for(config.tile, config.options, device)
 
     def space(self, device: Device, desc: Desc) -> Axes:
-        """Return the record's space, with the K slices that this product may need."""
         if self.supports(device, desc):
             return {}
         assert isinstance(desc, GemmDesc)
@@ -165,7 +153,6 @@ class Tiled(KernelFamily):
         return {**base, "SPLIT_K": tuple(sorted({*base["SPLIT_K"], *slices}))}
 
     def at(self, device: Device, desc: Desc, point: Point) -> TileConfig | None:
-        """Return a point with accesses as wide as operands and tile allow."""
         assert isinstance(desc, GemmDesc)
         tile = Tile(**{k: v for k, v in point.items() if k not in SEARCHED})
         if (tile.SPLIT_K or 1) > 1 and (tile.SPLIT_K or 1) * (tile.BK or 1) > desc.K:
@@ -175,13 +162,11 @@ class Tiled(KernelFamily):
         return configuration(device, desc, tile, {k: v for k, v in point.items() if k in SEARCHED})
 
     def point(self, config: KernelConfig) -> Point:
-        """Return the tile and those of the switches that are searched."""
         assert isinstance(config, TileConfig)
         found = {**config.tile.given(), **{k: v for k, v in config.options if k in SEARCHED}}
         return {"SPLIT_K": 1, **{k: v for k, v in found.items() if k not in ("VA", "VB")}}
 
     def starts(self, device: Device, desc: Desc) -> Iterator[Point]:
-        """Yield every legal block in one and two buffers with the slices that suit it, everything else at its first value."""
         assert isinstance(desc, GemmDesc)
         known = self.space(device, desc)
         first = {name: values[0] for name, values in known.items()} | ({"PADA": 4, "PADB": 4} if device.kind == "gpu" else {})
@@ -198,7 +183,7 @@ class Tiled(KernelFamily):
                         yield {**at, "STAGES": stages, "SPLIT_K": slices}
 
     def search_cost(self, device: Device, desc: Desc, config: KernelConfig) -> float:
-        """Return ``cost``; on a CPU what the busiest core computes, where small pieces read more for each multiplication."""
+        # `cost`; on a CPU what the busiest core computes, where small pieces read more for each multiplication
         assert isinstance(config, TileConfig)
         if device.kind == "gpu":
             return self.cost(device, desc, config)
@@ -209,7 +194,7 @@ class Tiled(KernelFamily):
         return waves * tile.BM * tile.BN * depth * reads / blocks.CPU_RATE
 
     def blocked(self, config: KernelConfig) -> TileConfig | None:
-        """Return the configuration: it is what the ranking model is of."""
+        # the configuration: it is what the ranking model is of
         return config if isinstance(config, TileConfig) else None
 
 

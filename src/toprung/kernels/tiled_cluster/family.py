@@ -64,13 +64,11 @@ class TiledCluster(KernelFamily):
     name = "tiled_cluster"
 
     def supports(self, device: Device, desc: Desc) -> str:
-        """Return why there is no product of matrices to compute, or that the device has no clusters."""
         if not isinstance(desc, GemmDesc) or min(desc.M, desc.N) == 1:
             return "it multiplies matrices"
         return "there is nothing to multiply" if desc.is_empty else no_clusters(device)
 
     def candidates(self, device: Device, desc: Desc) -> Iterator[TileConfig]:
-        """Yield each block of the table in clusters of each size, where blocks of C alone are few."""
         assert isinstance(desc, GemmDesc)
         a, b, _ = desc.widths
         most = PER_UNIT * device.compute_units
@@ -90,7 +88,7 @@ class TiledCluster(KernelFamily):
         return desc.K >= slices * LEAST_ITERATIONS * piece and whole_slices(desc.K, piece, slices) == slices
 
     def cost(self, device: Device, desc: Desc, config: KernelConfig) -> float:
-        """Return the block model's seconds; infinity for a tile that is not in its table."""
+        # the block model's seconds; infinity for a tile that is not in its table
         assert isinstance(desc, GemmDesc) and isinstance(config, TileConfig)
         like = blocks.block_like(config.tile)
         if like is None:
@@ -99,12 +97,10 @@ class TiledCluster(KernelFamily):
         return blocks.block_seconds(device, desc, like, config.tile, config.slices, regrouped=regrouped, clustered=True)
 
     def relative_cost(self, device: Device, desc: Desc, config: KernelConfig) -> float | None:
-        """Return ``cost`` of a tile that is in the model's table."""
         found = self.cost(device, desc, config)
         return found if found < float("inf") else None
 
     def reason(self, device: Device, desc: Desc, config: KernelConfig) -> str:
-        """Return how many blocks there are for how many SMs."""
         assert isinstance(config, TileConfig)
         groups = block_count(desc, config.tile) * config.slices
         return (
@@ -114,7 +110,6 @@ class TiledCluster(KernelFamily):
     # running
 
     def compile(self, session: Session, desc: Desc, config: KernelConfig) -> Launches:
-        """Return one launch. Raises LaunchError if a block of the cluster had no slice."""
         assert isinstance(desc, GemmDesc) and isinstance(config, TileConfig)
         tile, slices = config.tile, config.slices
         if (whole := whole_slices(desc.K, tile.BK or 1, slices)) != slices:
@@ -129,7 +124,6 @@ class TiledCluster(KernelFamily):
     # the store
 
     def decode(self, tile: Mapping[str, int], options: Mapping[str, int]) -> TileConfig:
-        """Return a tile with its switches and slices, if it could ever be built."""
         made = TileConfig(tile_of(tile), tuple(sorted(options.items())))
         if made.slices not in RECORDS:
             raise ValueError(f"tiled_cluster needs a tile with SPLIT_K of 2 to {LARGEST}")
@@ -137,7 +131,6 @@ class TiledCluster(KernelFamily):
         return made
 
     def adapt(self, device: Device, desc: Desc, config: KernelConfig, measured: Desc, exact: bool) -> KernelConfig | str:
-        """Return the tile with the switches of the product's layout, and slices that give its blocks as many work-groups."""
         assert isinstance(config, TileConfig)
         if reason := self.supports(device, desc):
             return reason
@@ -156,30 +149,25 @@ class TiledCluster(KernelFamily):
         return RECORDS[slices].refused(made, device) or replace(made, options=complete)
 
     def texts(self, backend: str) -> Iterable[str]:
-        """Return the kernel's source."""
         return [backends.prelude(backend), RECORDS[2].text()]
 
     # verification and the tuner
 
     def test_problem(self, desc: Desc, config: KernelConfig) -> tuple[tuple[int, int, int], KernelConfig]:
-        """Return a block and an edge each way, and as many slices, of two tiles each but for the last."""
         assert isinstance(config, TileConfig)
         tile = config.tile
         return (tile.BM + TEST_EDGE, tile.BN + TEST_EDGE, 2 * config.slices * (tile.BK or 1) - 4), config
 
     def source(self, device: Device, config: KernelConfig) -> Source:
-        """Return the kernel's source for a tile and switches."""
         assert isinstance(config, TileConfig)
         return RECORDS[config.slices].source_for(config.tile, config.options, device)
 
     def space(self, device: Device, desc: Desc) -> Axes:
-        """Return the blocks of the table, by number, and the sizes of clusters."""
         if self.supports(device, desc):
             return {}
         return {"BLOCK": tuple(i for i, one in enumerate(BLOCKS) if one.chained), "SPLIT_K": tuple(RECORDS)}
 
     def at(self, device: Device, desc: Desc, point: Point) -> TileConfig | None:
-        """Return a point with accesses as wide as operands and tile allow."""
         assert isinstance(desc, GemmDesc)
         one, slices = BLOCKS[point["BLOCK"]], point["SPLIT_K"]
         a, b, _ = desc.widths
@@ -189,7 +177,6 @@ class TiledCluster(KernelFamily):
         return with_cluster(configured(device, desc, found, 1), slices)
 
     def point(self, config: KernelConfig) -> Point:
-        """Return the number of the block and the size of the cluster."""
         assert isinstance(config, TileConfig)
         like = blocks.block_like(config.tile)
         return {"BLOCK": BLOCKS.index(like) if like else 0, "SPLIT_K": config.slices}

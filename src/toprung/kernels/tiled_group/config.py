@@ -62,11 +62,9 @@ class TiledForm(GroupForm):
 
     @property
     def block(self) -> Block:
-        """Block of the kernel."""
         return Block(self.tile.BM, self.tile.BN, self.tile.threads, self.tile.resident)
 
     def source(self, **macros: int) -> Source:
-        """Return the kernel."""
         tile = self.tile
         defines = {
             "BM": tile.BM, "BN": tile.BN, "BK": tile.BK, "TM": tile.TM, "TN": tile.TN, "RESIDENT": tile.resident,

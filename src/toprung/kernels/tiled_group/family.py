@@ -33,25 +33,20 @@ class TiledGroup(KernelFamily):
     epilogues = epilogues.EVERY
 
     def supports(self, device: Device, desc: Desc) -> str:
-        """Return that no product is computed by itself."""
         return "it computes products that share a launch, none by itself"
 
     def candidates(self, device: Device, desc: Desc) -> Iterable[KernelConfig]:
-        """Return nothing."""
         return ()
 
     def cost(self, device: Device, desc: Desc, config: KernelConfig) -> float:
-        """Return infinity."""
         return float("inf")
 
     def compile(self, session: Session, desc: Desc, config: KernelConfig) -> Launches:
-        """Raise Unsupported."""
         raise Unsupported(f"{self.name}: {self.supports(session.device, desc)}")
 
     # groups
 
     def group_share(self, device: Device, desc: Desc) -> float:
-        """Return the seconds that a product adds to a group on an NVIDIA GPU through CUDA."""
         if device.backend != "cuda" or nvrtc.capability(device.arch) < OLDEST:
             return float("inf")
         if not isinstance(desc, GemmDesc) or desc.is_empty or desc.is_mixed or desc.batch > MOST_MATRICES:
@@ -61,15 +56,13 @@ class TiledGroup(KernelFamily):
         return share(device, desc)
 
     def grouped(self, session: Session, members: Sequence[Member]) -> GroupLaunches:
-        """Return a launch for each pair of transposes, and for each so many products as parameters have room for."""
-
         def form(trans: tuple[bool, bool], some: Sequence[Matrix]) -> TiledForm:
             return TiledForm(group_block(session.device, [m.desc for m in some]), *trans)
 
         return PackedGroup(session, self.name, members, classes(members), form)
 
     def texts(self, backend: str) -> Iterable[str]:
-        """Return the source; CUDA C++ has no prelude."""
+        # the source; CUDA C++ has no prelude
         return [text()]
 
 

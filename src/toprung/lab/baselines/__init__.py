@@ -45,7 +45,6 @@ class Peer(ABC):
         return False
 
     def describe(self, device: Device) -> dict[str, Any]:
-        """Describe it as JSON."""
         return {
             "kind": "peer", "name": self.name, "number": 0, "idea": self.title, "variant": "",
             "precision": self.promise.precision, "deterministic": self.promise.deterministic, "note": self.promise.note,

@@ -28,17 +28,16 @@ class CuBLASPeer(Peer):
         self.name, self.title, self.promise, self._compute, self._type = name, title, promise, compute, operands
 
     def absent(self, device: Device) -> str:
-        """Return why there is no GPU for it, or no library; empty if both are there."""
+        # why there is no GPU for it, or no library; empty if both are there
         if reason := no_cuda(device):
             return reason
         return "" if library() else MISSING
 
     def is_vendor_of(self, device: Device, routine: str) -> bool:
-        """In fp32, of an NVIDIA GPU."""
         return self.promise.precision == "fp32" and routine == "gemm" and "nvidia" in device.vendor.lower() and device.kind == "gpu"
 
     def prepare(self, placed: OnDevice) -> BoundCompetitor:
-        """Bind the session's memory; narrower operands are made once, beforehand."""
+        # bind the session's memory; narrower operands are made once, beforehand
         problem = self.product(placed)
         placed = placed_through(placed, "cuda")
         session: Any = placed.session

@@ -23,13 +23,10 @@ class BoundOnHost(BoundCompetitor):
         self._call = bind(problem.stacks(matrices))
 
     def reset(self) -> None:
-        """Put the output back."""
         self._flat[...] = self._old
 
     def run(self) -> None:
-        """One call."""
         self._call()
 
     def fetch(self) -> F32:
-        """The output's backing array."""
         return self._flat

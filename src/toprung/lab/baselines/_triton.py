@@ -48,13 +48,11 @@ class TritonPeer(Peer):
         self._chosen: dict[tuple[int | str, ...], Choice] = {}
 
     def absent(self, device: Device) -> str:
-        """Triton needs PyTorch for memory and streams."""
         if reason := no_torch_cuda(device):
             return reason
         return "" if importlib.util.find_spec("triton") else "Triton is not installed; pip install triton"
 
     def prepare(self, placed: OnDevice) -> BoundCompetitor:
-        """Wrap the session's memory and choose a tile, by timing each, once for a problem."""
         problem = self.product(placed, beta=False, batch=False, zero=False)
         if max(m.extent for m in problem.matrices) >= 2**31:
             raise Unsupported(f"{self.title} computes offsets in 32 bits, and {problem} has a matrix past 2³¹ elements")

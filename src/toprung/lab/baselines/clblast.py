@@ -49,13 +49,12 @@ class CLBlastPeer(Peer):
     kinds = ("gpu",)
 
     def absent(self, device: Device) -> str:
-        """Return why the library is missing, or OpenCL does not reach the device; empty if all is there."""
+        # why the library is missing, or OpenCL does not reach the device; empty if all is there
         if backends.twin(device, "opencl") is None:
             return "OpenCL does not reach this device; see toprung devices"
         return "" if _library() else "the CLBlast library is not installed; apt install libclblast1, or brew install clblast"
 
     def prepare(self, placed: OnDevice) -> BoundCompetitor:
-        """Bind the session's memory."""
         problem = self.product(placed)
         placed = placed_through(placed, "opencl")
         session: Any = placed.session

@@ -24,17 +24,15 @@ class CuBLASGemvPeer(Peer):
     kinds = ()  # gemv has no bench of its own
 
     def absent(self, device: Device) -> str:
-        """Return why there is no GPU for it, or no library; empty if both are there."""
+        # why there is no GPU for it, or no library; empty if both are there
         if reason := no_cuda(device):
             return reason
         return "" if library() else MISSING
 
     def is_vendor_of(self, device: Device, routine: str) -> bool:
-        """Return True for an NVIDIA GPU."""
         return routine == "gemv" and "nvidia" in device.vendor.lower() and device.kind == "gpu"
 
     def prepare(self, placed: OnDevice) -> BoundCompetitor:
-        """Bind the session's memory."""
         problem = placed.operands.problem
         if not isinstance(problem, Gemv):
             raise Unsupported(f"{self.name} multiplies a matrix and a vector; {problem} is another routine's")

@@ -20,13 +20,13 @@ class CuPyPeer(Peer):
     kinds = ("gpu",)
 
     def absent(self, device: Device) -> str:
-        """Return why CuPy is missing, or a GPU for it; empty if both are there."""
+        # why CuPy is missing, or a GPU for it; empty if both are there
         if reason := no_cuda(device):
             return reason
         return "" if importlib.util.find_spec("cupy") else "CuPy is not installed; pip install cupy-cuda13x"
 
     def prepare(self, placed: OnDevice) -> BoundCompetitor:
-        """Wrap the session's memory; CuPy works on the session's stream from here on."""
+        # wrap the session's memory; CuPy works on the session's stream from here on
         import cupy
 
         problem = self.product(placed, alpha=False, beta=False)

@@ -20,15 +20,13 @@ class NumPyPeer(Peer):
     title = "NumPy"
 
     def absent(self, device: Device) -> str:
-        """Always there: toprung needs NumPy itself."""
+        # always there: toprung needs NumPy itself
         return ""
 
     def is_vendor_of(self, device: Device, routine: str) -> bool:
-        """Return True for a CPU."""
         return device.kind == "cpu" and routine == "gemm"
 
     def prepare(self, placed: OnDevice) -> BoundCompetitor:
-        """Take the host's own arrays."""
         problem = self.product(placed)
         alpha, beta = np.float32(problem.alpha), np.float32(problem.beta)
 

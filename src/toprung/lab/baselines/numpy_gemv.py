@@ -22,15 +22,13 @@ class NumPyGemvPeer(Peer):
     kinds = ()  # gemv has no bench of its own
 
     def absent(self, device: Device) -> str:
-        """Always there: toprung needs NumPy itself."""
+        # always there: toprung needs NumPy itself
         return ""
 
     def is_vendor_of(self, device: Device, routine: str) -> bool:
-        """Return True for a CPU."""
         return device.kind == "cpu" and routine == "gemv"
 
     def prepare(self, placed: OnDevice) -> BoundCompetitor:
-        """Take the host's own arrays."""
         problem = placed.operands.problem
         if not isinstance(problem, Gemv):
             raise Unsupported(f"{self.name} multiplies a matrix and a vector; {problem} is another routine's")

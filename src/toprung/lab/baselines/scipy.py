@@ -19,11 +19,11 @@ class SciPyPeer(Peer):
     title = "SciPy BLAS"
 
     def absent(self, device: Device) -> str:
-        """Return how to get SciPy; empty if it is installed."""
+        # how to get SciPy; empty if it is installed
         return "" if importlib.util.find_spec("scipy") else "SciPy is not installed; pip install scipy"
 
     def prepare(self, placed: OnDevice) -> BoundCompetitor:
-        """Take the host's own arrays; leading dimensions beyond the width cost SciPy copies, as they cost its users."""
+        # take the host's own arrays; leading dimensions beyond the width cost SciPy copies, as they cost its users
         from scipy.linalg.blas import sgemm
 
         problem = self.product(placed, batch=False, zero=False)

@@ -23,11 +23,10 @@ class TorchPeer(Peer):
     kinds = ("cpu", "gpu")
 
     def absent(self, device: Device) -> str:
-        """Return why PyTorch is missing or cannot use the device; empty if it can."""
+        # why PyTorch is missing or cannot use the device; empty if it can
         return no_torch_cuda(device) if device.kind == "gpu" else no_torch()
 
     def prepare(self, placed: OnDevice) -> BoundCompetitor:
-        """Wrap the session's memory on a GPU, the host's own arrays elsewhere."""
         import torch
 
         problem = self.product(placed, zero=False)

@@ -212,7 +212,6 @@ class Queues:
         self._queues = queues
 
     def mark(self) -> float:
-        """Return the host's time once all queues are empty."""
         for queue in self._queues:
             queue.submit()
         for queue in self._queues:
@@ -220,7 +219,6 @@ class Queues:
         return time.perf_counter()
 
     def seconds(self, start: float, end: float) -> float:
-        """Return the seconds from one mark to another."""
         return end - start
 
     def hold(self) -> None:
@@ -252,15 +250,12 @@ class Trial(BoundCompetitor):
         self._session, self._call, self._output, self._expected, self._limit = session, call, output, expected, limit
 
     def reset(self) -> None:
-        """Fill the output with what is no result."""
         self._session.upload(self._output, np.full(self._expected.size, UNWRITTEN, np.float32))
 
     def run(self) -> None:
-        """Run the case once."""
         self._call()
 
     def fetch(self) -> F32:
-        """Return the output as it is now."""
         result = np.empty(self._expected.size, np.float32)
         self._session.download(self._output, result)
         return result

@@ -239,11 +239,9 @@ class _Stream(BoundCompetitor):
         """Return True if the last run left what it should."""
 
     def run(self) -> None:
-        """One call."""
         self._launch()
 
     def fetch(self) -> F32:
-        """Return what was written, word by word."""
         words = np.empty(self.target.nbytes // 4, np.float32)
         self.memory.session.download(self.target, words)
         return words
@@ -265,11 +263,9 @@ class Copy(_Stream):
         return self.memory.upper
 
     def reset(self) -> None:
-        """Zeros in the upper half."""
         self.memory.poison()
 
     def right(self) -> bool:
-        """Return True if the upper half is the lower half, bit for bit."""
         return self.memory.copied()
 
 
@@ -289,11 +285,9 @@ class Read(_Stream):
         return self.memory.session.allocate(4 * self.groups)
 
     def reset(self) -> None:
-        """Poison the sums."""
         self.memory.session.upload(self.target, np.full(self.groups, POISON))
 
     def right(self) -> bool:
-        """Return True if the sums add up to that of all words."""
         return (int(self.fetch().view(np.uint32).sum(dtype=np.uint64)) - 2 * self.memory.sum) % 2**32 == 0
 
 

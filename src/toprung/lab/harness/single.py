@@ -45,7 +45,6 @@ class LoadedRung(RungCompetitor):
         self.load_seconds: list[float] = []
 
     def compiled(self, tile: Tile, options: Options, session: Session) -> Compiled[Rung]:
-        """Compile, and load several times."""
         self.rung.check(tile, options, session.device)
         source = kernel_source(self.rung, tile, options, self.own)
         start = time.perf_counter()

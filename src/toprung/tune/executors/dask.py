@@ -56,11 +56,11 @@ class DaskLane:
         self._closed = False
 
     def start(self) -> str:
-        """Return no fingerprint: the first trial starts the process, and binaries are compiled where they are used."""
+        # no fingerprint: the first trial starts the process, and binaries are compiled where they are used
         return ""
 
     def run(self, trial: Trial) -> Outcome:
-        """Run a trial on the cluster's worker; raise LaneLost if that goes."""
+        # run a trial on the cluster's worker; raise LaneLost if that goes
         future = self._client.submit(
             run_here, self.device.id, trial, workers=[self._address], allow_other_workers=False, pure=False, retries=0
         )  # fmt: skip
@@ -90,7 +90,6 @@ class DaskLane:
                     raise LaneLost(f"{self.name}: {type(error).__name__}: {error}") from error
 
     def close(self) -> None:
-        """Take no more trials."""
         self._closed = True
 
 
@@ -141,11 +140,10 @@ class Dask:
             raise NoDevice(f"none of the {len(found)} workers at {address} has {what}: start workers where the devices are")
 
     def lanes(self) -> Sequence[DaskLane]:
-        """Return one lane for each worker."""
         return self._lanes
 
     def close(self) -> None:
-        """End the processes that measure; the cluster stays."""
+        # end the processes that measure; the cluster stays
         for lane in self._lanes:
             lane.close()
         if self._client.status == "running":

@@ -18,16 +18,14 @@ class LocalLane:
         self._worker = Worker(device.id)
 
     def start(self) -> str:
-        """Start the measuring process; return its session's fingerprint."""
+        # start the measuring process; return its session's fingerprint
         self._worker.start()
         return self._worker.fingerprint
 
     def run(self, trial: Trial) -> Outcome:
-        """Run a trial in the measuring process."""
         return self._worker.run(trial)
 
     def close(self) -> None:
-        """End the measuring process."""
         self._worker.close()
 
 
@@ -38,10 +36,8 @@ class Local:
         self._lanes = [LocalLane(d) for d in devices]
 
     def lanes(self) -> Sequence[LocalLane]:
-        """Return one lane for each device."""
         return self._lanes
 
     def close(self) -> None:
-        """End every process."""
         for lane in self._lanes:
             lane.close()
