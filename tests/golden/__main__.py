@@ -1,6 +1,6 @@
 """Write the golden files anew, or compare a device's results with them.
 
-python -m tests.golden                              what is selected and launched, and bits of results on PoCL
+python -m tests.golden                              what is selected and launched, what is asked of CUDA's driver, and bits on PoCL
 python -m tests.golden --device cuda:0              bits of results on this device alone
 python -m tests.golden --device cuda:0 --check      the same, compared with what is stored; nothing is written
 """
@@ -8,6 +8,7 @@ python -m tests.golden --device cuda:0 --check      the same, compared with what
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import sys
@@ -32,6 +33,8 @@ def main() -> None:
     os.environ[store.VARIABLE] = "off"
     if not given.device and not given.check:
         write(golden.SELECTED, golden.all_selected())
+        sys.path.append(str(Path(__file__).parents[1]))
+        importlib.import_module("driver").write()
     device = backends.find(given.device or "pocl")
     if given.describe:
         known = json.loads(golden.DEVICES.read_text()) if golden.DEVICES.exists() else {}

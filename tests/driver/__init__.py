@@ -1,0 +1,61 @@
+"""Driver's calls: products on a stand-in for NVIDIA's driver library (libcuda.c), which writes down what it is asked to do.
+
+``launches.txt`` in ``tests/golden`` has the calls of each product of ``products.py``; ``python -m tests.golden`` writes it anew.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import once
+from toprung import store
+from toprung.backends import nvrtc
+
+SOURCE = Path(__file__).with_name("libcuda.c")
+GOLDEN = SOURCE.parents[1] / "golden" / "launches.txt"
+FLAGS = ("-x", "c", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror", "-Wl,-soname,libcuda.so.1")
+Fault = tuple[str, str, str]
+
+
+def recorded(jobs: Sequence[tuple[Sequence[str], Sequence[Fault]]]) -> list[dict[str, str]]:
+    """Return what each job's cases, all if it names none, ask of the driver, with a job's faults planted; by name of the case."""
+    with tempfile.TemporaryDirectory() as folder:
+        library = once.shared_object(SOURCE.read_text(), (*FLAGS, *(f"-I{p}" for p in nvrtc.include_paths())), compiler="gcc")
+        Path(folder, "libcuda.so.1").symlink_to(library)
+        paths = {"PYTHONPATH": str(SOURCE.parents[1]), "LD_LIBRARY_PATH": folder}
+        more = {name: os.pathsep.join(filter(None, (path, os.environ.get(name)))) for name, path in paths.items()}
+        env = {**os.environ, **more, store.VARIABLE: "off", "TOPRUNG_DRIVER_LOG": str(Path(folder, "log"))}
+        done = subprocess.run(
+            [sys.executable, "-m", "driver.products"],
+            input=json.dumps(jobs),
+            env=env,
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
+        )
+    return json.loads(done.stdout)  # type: ignore[no-any-return]
+
+
+def golden() -> dict[str, str]:
+    """Return what is recorded; with another NVRTC than then, without the hashes of machine code."""
+    release, *cases = GOLDEN.read_text().split("\n# ")
+    return {name: comparable(calls.rstrip("\n"), release) for name, _, calls in (case.partition("\n") for case in cases)}
+
+
+def comparable(calls: str, release: str = "") -> str:
+    """Return calls as they can be compared with those that were recorded with a release of NVRTC."""
+    release = release or GOLDEN.read_text().partition("\n")[0]
+    return calls if release == f"NVRTC {nvrtc.version()}" else re.sub(r"^(launch \S+) \w+", r"\1", calls, flags=re.M)
+
+
+def write() -> None:
+    """Write what is recorded anew."""
+    (found,) = recorded([([], [])])
+    GOLDEN.write_text("\n# ".join([f"NVRTC {nvrtc.version()}", *("\n".join(filter(None, one)) for one in found.items())]) + "\n")

@@ -1,0 +1,95 @@
+"""What products ask of CUDA's driver is, byte for byte, as ``tests/golden/launches.txt`` has it: no GPU is needed.
+
+A difference is a decision: when it is meant, ``python -m tests.golden`` writes the file anew, and the commit says why.
+"""
+
+from __future__ import annotations
+
+import difflib
+
+import driver
+
+CUDA, EXECUTABLE, STAGING, PRODUCT = "backends/cuda.py", "execute/executable.py", "execute/staging.py", "blas/product.py"
+GROUPED, LAUNCH, OVERLAP, EPILOGUE = "blas/grouped.py", "kernels/launch.py", "backends/overlap.py", "blas/epilogue.py"
+
+FAULTS = [  # beginning of the name of the case that finds it; file, text, what replaces it
+    ("tiled, split-K", CUDA, "config.gridDimX, config.gridDimY, config", "config.gridDimY, config.gridDimX, config"),
+    ("tiled:", CUDA, "config.blockDimX, config.blockDimY, config", "config.blockDimY, config.blockDimX, config"),
+    ("tiled_cluster", CUDA, "    config.sharedMemBytes = kernel.dynamic\n", ""),
+    ("tiled:", CUDA, "config.numAttrs = 1", "pass"),
+    ("tiled:", CUDA, "self._can_overlap and kernel.source.waits", "not (self._can_overlap and kernel.source.waits)"),
+    ("tiled:", CUDA, "memory[leading + i : leading + i + 1]", "memory[i : i + 1]"),
+    ("tiled:", CUDA, "enumerate(fixed):", "enumerate(fixed[::-1]):"),
+    ("current streams", CUDA, "        if stream != last:", "        if last is None:"),
+    ("current streams", CUDA, "key = int(self.queue if queue is None else queue)", "key = 0"),
+    ("scalars of every", CUDA, "pack(raw, 0, *(_narrowed(k, v)", "pack(raw, 0, *(0 * v"),
+    ("scalars of every", CUDA, "max(nbytes, 2 * found.buffer.nbytes)", "nbytes"),
+    ("contexts", CUDA, "                enter(before)\n", ""),
+    ("contexts", CUDA, "                enter(context)\n", ""),
+    ("a launch of the lab", CUDA, "start(function, *grid, *block, dynamic", "start(function, *grid[::-1], *block, dynamic"),
+    ("a launch of the lab", CUDA, "[_argument(a) for a in args]", "[_argument(a) for a in args[::-1]]"),
+    ("hopper_sgemm: 4096", CUDA, "[d.cuuint64_t(cols), d.cuuint64_t(rows)]", "[d.cuuint64_t(rows), d.cuuint64_t(cols + 1)]"),
+    ("hopper_sgemm: 4096", CUDA, "(rows, cols), 4 * ld, box", "(rows, cols), 2 * ld, box"),
+    ("hopper_sgemm: 4096", CUDA, "cuuint32_t(box[1]), d.cuuint32_t(box[0])", "cuuint32_t(box[0]), d.cuuint32_t(box[1])"),
+    ("hopper_inflight:", OVERLAP, "+ 8 * i for i in range(leading)", "for i in range(leading)"),
+    ("hopper_inflight:", OVERLAP, "ctypes.data for value in values)", "ctypes.data for value in values[::-1])"),
+    ("current streams", OVERLAP, "if number != self._queue:", "if False:"),
+    ("contexts", OVERLAP, "        if away:\n            driver.cuCtxSetCurrent(before)\n", ""),
+    ("groups", OVERLAP, "kept = self._kept[3][place]", "kept = self._kept[3][place].copy()"),
+    ("operands that are", EXECUTABLE, "4 * sum(program.temporaries)", "sum(program.temporaries)"),
+    ("operands that are", EXECUTABLE, "beta if scaled else 1.0", "beta"),
+    ("broadcast", EXECUTABLE, "first[a] + at_a, handles[b]", "first[a], handles[b]"),
+    ("two threads", EXECUTABLE, "threading.local()", "type('', (), {})()"),
+    ("two threads", PRODUCT, "threading.local()", "type('', (), {})()"),
+    ("host arrays", STAGING, "            session.settle(slot.ready)", "            pass"),
+    ("host arrays", STAGING, "            session.wait(lane.inward, slot.free)", "            pass"),
+    ("host arrays", STAGING, "        session.wait(lane.work, slot.ready)\n", ""),
+    ("host arrays", STAGING, "self.session.wait(self.lane.work, slot.ready)", "pass"),
+    ("host arrays", STAGING, "        session.wait(lane.outward, out.free)\n", ""),
+    ("host arrays", STAGING, "            self.session.settle(event)\n", ""),
+    ("host arrays", STAGING, "            session.wait(lane.work, out.free)", "            pass"),
+    ("host arrays", STAGING, "beta = self.beta if r == 0 else 1.0", "beta = self.beta"),
+    ("host arrays", STAGING, "target, keep=1)", "target, keep=2)"),
+    ("operands on several", PRODUCT, "follow(session, operand.queue, view.operand.queue)", "pass"),
+    ("operands on several", PRODUCT, "follow(session, view.operand.queue, operand.queue)", "pass"),
+    ("operands on several", PRODUCT, "(b, c) if addend is None else (b, c, addend)", "(b, c)"),
+    ("operands on several", PRODUCT, "if any(v.operand.unordered for v in (a, *others)):", "if False:"),
+    ("operands on several", EPILOGUE, "follow(session, bias.operand.queue, c.operand.queue)", "pass"),
+    ("operands on several", EPILOGUE, "follow(session, a.queue, bias.operand.queue)", "pass"),
+    ("operands on several", EPILOGUE, "    follow(session, c.operand.queue, a.queue)\n", ""),
+    ("groups on several", GROUPED, "follow(self.session, queue, other)", "pass"),
+    ("groups on several", GROUPED, "follow(self.session, other, queue)", "pass"),
+    ("groups on several", GROUPED, "if any(operand.unordered for operand in operands):", "if False:"),
+    ("groups", GROUPED, "more = (1.0, 1.0, at_d) if is_added else ()", "more = ()"),
+    ("groups", GROUPED, "at[:, group.numbers])\n        for i", "at)\n        for i"),
+    ("broadcast", "blas/operands.py", "tuple(0 if n == 1 else s for n, s in zip(own", "tuple(s for n, s in zip(own"),
+    ("broadcast", "blas/operands.py", "(*(0,) * missing, *steps,", "(*(1,) * missing, *steps,"),
+    ("scalars of a fused", LAUNCH, "alpha, beta, queue, *lent, addend", "1.0, beta, queue, *lent, addend"),
+    ("scalars of a fused", LAUNCH, "alpha, beta, queue, *lent, addend", "alpha, 1.0, queue, *lent, addend"),
+    ("scalars of a fused", PRODUCT, "alpha, beta, queue, lent, *addend)", "1.0, beta, queue, lent, *addend)"),
+    ("scalars of every", LAUNCH, "add(queue, workspace, 0, c, offset_c, alpha", "add(queue, workspace, 0, c, offset_c, 1.0"),
+    ("scalars of every", LAUNCH, "launch(queue, c, offset_c, beta)", "launch(queue, c, 0, beta)"),
+    ("scalars of every", LAUNCH, "-SMALLEST <= alpha <= SMALLEST", "False"),
+    ("bias:", EPILOGUE, "1.0 if bias is not None else 0.0, c, packed, bias)", "0.0, c, packed, bias)"),
+    ("bias and relu", EPILOGUE, "1.0 if bias is not None else 0.0, c, packed)", "0.0, c, packed)"),
+    ("another alignment", "blas/calls.py", "like_c, at_c & 15, precision", "like_c, precision"),
+    ("prepacked", PRODUCT, "packed if taken else at_b", "at_b"),
+    ("prepacked", "blas/plan.py", "out, at_a, at_b if self._terms is None else self._terms", "out, at_a, at_b"),
+    ("plans", "blas/plan.py", "(at_c := address(out)) % least_c", "(at_c := address(out)) % 1"),
+    ("escalations", "kernels/hopper.py", "driver.cuCtxSynchronize()", "pass"),
+]  # fmt: skip
+
+
+def test_calls_of_the_driver_are_as_recorded() -> None:
+    (found,), wanted = driver.recorded([([], [])]), driver.golden()
+    assert not [line for calls in found.values() for line in calls.splitlines() if "REFUSED" in line or "FREED" in line]
+    for name in dict.fromkeys((*wanted, *found)):
+        now = driver.comparable(found.get(name, "")).splitlines()
+        assert "\n".join(difflib.unified_diff(wanted.get(name, "").splitlines(), now, name, lineterm="", n=1)) == ""
+
+
+def test_planted_faults_are_found() -> None:
+    wanted = driver.golden()
+    names = [next(name for name in wanted if name.startswith(case)) for case, *_ in FAULTS]
+    found = driver.recorded([([name], [fault]) for name, (_, *fault) in zip(names, FAULTS, strict=True)])
+    assert [f for n, one, f in zip(names, found, FAULTS, strict=True) if driver.comparable(one[n]) == wanted[n]] == []
