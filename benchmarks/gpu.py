@@ -33,16 +33,8 @@ def run(words: list[str], log: Path, **environment: str) -> bool:
 
 def sanitize(tool: str, device: str, ladder: str, out: Path) -> bool:
     """Every rung once under one of compute-sanitizer's tools; findings count as failure."""
-    verify = [
-        sys.executable,
-        str(ROOT / "benchmarks/verify.py"),
-        "--device",
-        device,
-        "--ladder",
-        ladder,
-        "--sizes",
-        CHECKED[find(ladder).routine],
-    ]
+    words = ("--device", device, "--ladder", ladder, "--sizes", CHECKED[find(ladder).routine])
+    verify = [sys.executable, str(ROOT / "benchmarks/verify.py"), *words]
     return run(["compute-sanitizer", "--tool", tool, "--error-exitcode", "3", *verify], out / f"{ladder}-{tool}.log")
 
 
@@ -58,18 +50,7 @@ def main() -> int:
     logs.mkdir(parents=True, exist_ok=True)
     good = True
     for device in chosen.devices.split(","):
-        words = [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-n",
-            "6",
-            "--dist",
-            "loadgroup",
-            "-m",
-            "not slow",
-            str(ROOT / "tests/test_rungs.py"),
-        ]
+        words = [sys.executable, "-m", "pytest", "-m", "not slow", str(ROOT / "tests/test_rungs.py")]
         right = run(words, logs / f"hostile-{device.replace(':', '')}.log", TOPRUNG_TEST_DEVICE=device)
         good &= right
         if not right:
