@@ -4,7 +4,7 @@
     python benchmarks/candidates.py OUT.json --shapes odd --precision fp32 --own --candidates default,rank:4,hopper_sgemm:4
     python benchmarks/candidates.py OUT.json --shapes routers --data normal --candidates default,hopper_inflight:2
     python benchmarks/candidates.py OUT.json --shapes presplit --data normal --candidates \\
-        one/hopper_presplit,pass/hopper_presplit,prepacked/hopper_presplit,hopper_inflight:1,hopper_fp32x
+        one/hopper_presplit,pass/hopper_presplit,prepacked/hopper_presplit,hopper_inflight:1,hopper_fp32x:1
     python benchmarks/candidates.py OUT.json --shapes deep,drawn --candidates hopper_fp32x,hopper_inflight,hopper_inflight_split_k
     python benchmarks/candidates.py OUT.json --shapes edges --data special,wide,tiny --rounds 0 --candidates hopper_inflight
 
