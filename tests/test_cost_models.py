@@ -1,0 +1,158 @@
+"""Cost models by their directions, not by figures: more of what takes time takes longer, and faster memory never does."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields, is_dataclass, replace
+from pathlib import Path
+from types import MappingProxyType, ModuleType
+from typing import Any
+
+import pytest
+
+from toprung.backends import nvrtc
+from toprung.gemm.desc import GemmDesc
+from toprung.kernels import cost_model
+from toprung.kernels.base import KernelConfig, KernelFamily
+from toprung.kernels.hopper_inflight import cost as inflight
+from toprung.kernels.registry import families
+from toprung.kernels.tiled_group import cost as tiled_group
+
+HOPPER = replace(nvrtc.device_of("sm_90"), backend="cuda", compute_units=132)
+WELL = {"align_a": 4, "align_b": 4, "align_c": 4}
+HALVES = {"type_a": "float16", "type_b": "bfloat16"}
+DESCS = [
+    GemmDesc(1024, 1024, 1024, **WELL), GemmDesc(256, 256, 64, **WELL), GemmDesc(128, 96, 30000, **WELL),
+    GemmDesc(2000, 2000, 160, trans_a=True, ldc=2003), GemmDesc(5001, 6, 333), GemmDesc(8192, 8192, 512, 1, True, True, **WELL),
+    GemmDesc(300, 300, 300, 40, False, True, stride_a=90000, stride_b=90000, stride_c=90000, **WELL),
+    GemmDesc(64, 64, 2048, 64, stride_a=1 << 17, stride_c=4096, **WELL), GemmDesc(4096, 3, 4096, **WELL),
+    GemmDesc(1, 5000, 2000, **WELL), GemmDesc(40, 40, 20000), GemmDesc(100000, 40, 64, **WELL),
+    GemmDesc(16384, 16384, 16384, **WELL),
+    GemmDesc(3000, 3000, 3000, trans_a=True, lda=3001), GemmDesc(7000, 7000, 7000, **WELL), GemmDesc(200, 200, 4096, **WELL),
+    GemmDesc(512, 512, 512, **WELL, type_a="bfloat16"), GemmDesc(1024, 1000, 4100, trans_b=True, align_a=4, align_b=4, **HALVES),
+]  # fmt: skip
+
+FASTER = {
+    "HZ", "CLUSTERED", "EFFICIENCY", "RATES", "alone", "memory", "cache", "slices", "layouts", "cached", "hidden", "operand",
+}  # fmt: skip
+"""Constants of which more means less time, besides those that are called a rate: rates, shares of a GPU that work, what hides."""
+SHAPES = {"piece", "sharp"}
+"""Constants that decide how a time grows, above a size and below it: more of them is more here and less there."""
+STILL = {
+    "COSTS",  # BY_AREA is made of it
+    "FILLED", "ROUND", "SHORT_ROUND", "SLOW_COPYING", "WAVES",  # decide what is built, not how long it takes
+    "CLOCK", "CPU_RATE", "PEAK_SHARE",  # of a CPU, and of the reason that is told
+}  # fmt: skip
+"""Constants that move no time of these products on a Hopper."""
+
+
+@functools.cache
+def weighed() -> list[tuple[KernelFamily, GemmDesc, list[KernelConfig]]]:
+    """Return each family with each product and the candidates for it, those of libraries that are not here, too."""
+    pairs = [(f, desc) for f in families() if f.memory == "device" for desc in DESCS]
+    return [(f, d, list(f.candidates(HOPPER, d))) for f, d in pairs if not f.supports(HOPPER, d) or not f.own]
+
+
+def seconds() -> dict[Any, float]:
+    """Return every predicted time: of candidates, of shares in a group, of groups and of plain fp32."""
+    found = {
+        (f.name, desc, i): f.cost(HOPPER, desc, c)
+        for f, desc, configs in weighed()
+        for i, c in enumerate(configs[:: 5 if len(configs) > 20 else 1])
+    }
+    found |= {(f.name, desc, "share"): f.group_share(HOPPER, desc) for f in families() if f.memory == "device" for desc in DESCS}
+    found |= {("plain fp32", desc, 0): cost_model.plain_fp32_seconds(desc) for desc in DESCS}
+    for some in (DESCS[:2], DESCS[1:6]):
+        sizes = tiled_group.group_sizes(some)
+        found |= {("group", i, 0): tiled_group.group_cycles(HOPPER, sizes, b) for i, b in enumerate(tiled_group.BLOCKS)}
+        for config in inflight.configs(DESCS[0], HOPPER.compute_units):
+            found["group", config, len(some)] = inflight.Sizes.of(some).seconds(config, 4, 4, HOPPER.compute_units)
+    return {key: one for key, one in found.items() if one < math.inf}
+
+
+def scaled(value: Any) -> Any:
+    """Return a constant that is a third larger; None for what is no time, rate or factor."""
+    if isinstance(value, float):
+        return 1.3 * value
+    if isinstance(value, tuple) and value and all(isinstance(x, float) for x in value):
+        return tuple(1.3 * x for x in value)
+    if isinstance(value, Mapping) and value and all(scaled(x) is not None for x in value.values()):
+        return MappingProxyType({key: scaled(x) for key, x in value.items()})
+    return None
+
+
+def constants() -> Iterator[tuple[str, Callable[[pytest.MonkeyPatch], None]]]:
+    """Yield the name of each constant of the cost models, and a function that puts a larger one into its place."""
+    root = Path(cost_model.__file__).parent
+    files = [*root.glob("*/cost.py"), *root.glob("*/family.py"), *(root / f"{name}.py" for name in ("cost_model", "skinny_model"))]
+    modules = [
+        importlib.import_module(".".join(["toprung", *f.relative_to(root.parent).with_suffix("").parts])) for f in sorted(files)
+    ]
+    for module in modules:
+        for name, value in vars(module).items():
+            if name.isupper() and (more := scaled(value)) is not None:
+                yield f"{module.__name__}.{name}", functools.partial(_set, [module], name, more)
+    for name in ("BLOCK", "VENDOR_BLOCK", "HOST", "SKINNY", "VENDOR_SKINNY"):
+        whole = getattr(cost_model, name)
+        users = [module for module in modules if vars(module).get(name) is whole]
+        for kind, model in whole.items() if isinstance(whole, Mapping) else [("", whole)]:
+            assert is_dataclass(model)
+            for field in fields(model):
+                value = getattr(model, field.name)
+                if (more := scaled(value)) is not None and value and not (isinstance(value, Mapping) and name == "VENDOR_BLOCK"):
+                    new = replace(model, **{field.name: more})  # type: ignore[type-var]
+                    put = functools.partial(_set, users, name, MappingProxyType({**whole, kind: new}) if kind else new)
+                    yield f"{name}.{kind}.{field.name}", put
+
+
+def _set(modules: list[ModuleType], name: str, value: Any, patched: pytest.MonkeyPatch) -> None:
+    for module in modules:
+        patched.setattr(module, name, value)
+
+
+def test_more_of_a_constant_moves_every_time_in_its_own_direction(monkeypatch: pytest.MonkeyPatch) -> None:
+    before, wrong, still, count = seconds(), [], set(), 0
+    for name, put in constants():
+        last = name.rpartition(".")[2]
+        with monkeypatch.context() as patched:
+            put(patched)
+            now = seconds()
+        ratios = [now[key] / before[key] for key in before]
+        more, less = max(ratios) > 1 + 1e-12, min(ratios) < 1 - 1e-12
+        falls = last in FASTER or "RATE" in last
+        if last not in SHAPES and (more if falls else less):
+            wrong.append(name)
+        if not (more or less):
+            still.add(last)
+        count += 1
+    assert not wrong and count > 100 and len(before) > 500
+    unused = {"alone", "scattered", "exchanged", "scattered_memory", "short_row", "meeting", "passing", "narrow", "access", "once"}
+    assert still - unused <= STILL | {"two", "MEMORY_RATE", "SPLIT_RATE"}, still
+
+
+def twice(desc: GemmDesc, side: str, times: int = 2) -> GemmDesc:
+    """Return one product without gaps, of which a side is so many times as long."""
+    return replace(
+        desc, **{side: times * getattr(desc, side)}, lda=0, ldb=0, ldc=0, batch=1, stride_a=0, stride_b=0, stride_c=0
+    )  # fmt: skip
+
+
+def test_more_work_takes_longer() -> None:
+    """Twice the rows, columns or depth by the same candidate; a twentieth is left to rows that are read in wider pieces then."""
+    large = set()
+    for family, desc, configs in weighed():
+        for side in "MNK":
+            less, more = twice(desc, side, 1), twice(desc, side)
+            assert family.group_share(HOPPER, less) <= family.group_share(HOPPER, more), (family.name, desc, side)
+            if family.name.startswith("cublas"):  # whose narrow products have factors of their own
+                continue
+            for config in configs:
+                before, after = (family.cost(HOPPER, one, config) for one in (less, more))
+                assert before <= 1.05 * after, (family.name, desc, side, config)
+                if desc == DESCS[0] and before < math.inf:
+                    assert family.cost(HOPPER, twice(desc, side, 64), config) > 16 * before, (family.name, side, config)
+                    large.add(family.name)
+    assert len(large) > 5
