@@ -55,8 +55,7 @@ class Folder(hopper_on_cpu.Folder):
         prelude = re.sub(r"^inline ", "static inline ", backends.prelude("cuda"), flags=re.M)
         defines = "".join(f"#define {name} {value}\n" for name, value in source.defines.items())
         call = f"each_slice(groups, {source.defines['SLICES']}, threads, [&] {{ {source.kernel}({values}); }});"
-        run = f'extern "C" int run(int groups, int threads, void **values) {{ {call} return waiting_for_ever; }}'
-        return f'#include "{SHIM}"\n{defines}{prelude}\n{text}\n{run}\n', len(kinds)
+        return hopper_on_cpu.whole(SHIM, f"{defines}{prelude}\n{text}", call), len(kinds)
 
     def relaunch(self, source: Source, groups: Sequence[int], size: Sequence[int], kinds: str, fixed: Sequence[Any]) -> Any:
         """A launch, as a session's."""

@@ -37,11 +37,11 @@ static uint peek(const uint *flag) {
     fprintf(stderr, "block %d waits for one that has not begun\n", blockIdx.x);
     abort();
 }
-static void poke(uint *flag, uint v) { __atomic_store_n(flag, v, __ATOMIC_SEQ_CST); }
+static void poke(uint *flag, uint v) { published(0, 256), __atomic_store_n(flag, v, __ATOMIC_SEQ_CST); }
 static Meeting consumers{256, 256};
 static void consumers_meet() { consumers.arrive_and_wait(); }
-static void __threadfence() {}
+static void __threadfence() { self->unknown = false; }
 static void __trap() { abort(); }
-static void __stcg(float *to, float v) { *to = v; }
+static void __stcg(float *to, float v) { *to = v, self->unknown = true; }
 
 #define ffma ffma_kernel // the C library has another one

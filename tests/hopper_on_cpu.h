@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <new>
+#include <vector>
 #include <setjmp.h>
 #include <sys/mman.h>
 #include <ucontext.h>
@@ -92,14 +93,27 @@ struct Thread {
     int rank; // of its block in the cluster
     int late;
     int arrived;               // at the cluster's meeting, how often all had come before
+    uint epoch, fences;        // how often its warp has waited for all its lanes, and it for its writes to be seen; see ``Note``
+    uint let_go;               // the epoch of its last arrival anywhere
+    bool may_multiply;         // its registers are the matrix units' since its last ``wgmma_fence``
+    bool unknown, unseen, stale; // writes of its to global memory that others, and copies, do not see; copies do not see what it waited for
     uint taken;                // bytes of the block's memory that it was given, see ``own_memory``
     Thread *next;              // who waits for the same
     struct Copy *first, *last; // what it asked for and was not copied yet
+    std::vector<std::pair<uint, uint>> copies, stores; // bytes of shared memory that it copies into, and those that are copied from
 };
 static Thread *self, *ready[16 * 1024], *copying[16 * 1024];
 static uint ready_count, copying_count, copies_a_turn;
 static Thread host; // who launches
 static int running, waiting_for_ever; // threads of the cluster, and of the launch
+// What a kernel does without the fence or the wait that a GPU needs, though it goes well here; the first counts.
+enum Lack { BARRIERS_NOT_SHOWN = 1, REGISTERS_NOT_FENCED, WRITES_NOT_FENCED, LANES_NOT_WAITED_FOR, GLOBAL_NOT_FENCED };
+static int lacking;
+static void lacks(Lack one) {
+    if (!lacking) lacking = one;
+}
+static int outcome() { return waiting_for_ever ? waiting_for_ever : -lacking; }
+static uint epochs; // of the clusters before
 static word drawn;
 #define threadIdx self->index
 #define blockIdx self->block
@@ -118,6 +132,7 @@ struct Waiting {
 struct Barrier { // a phase ends when nobody is missing and no bytes are
     uint at;
     int arrivals, missing, phase;
+    bool shown; // to other blocks and to what copies
     long long bytes;
     Waiting waiting;
 };
@@ -139,6 +154,8 @@ struct Block {
     Barrier barriers[64];
     int count;
     __align__(1024) char memory[1 << 19];
+    struct Note *notes; // of each two bytes of it
+    uint let_go[32];    // the epoch of each warp's last arrival by any lane
 };
 static Block blocks[16]; // of a cluster
 static Meeting of_cluster;
@@ -221,12 +238,14 @@ static void *own_memory(uint bytes) { // of a block, behind what is dynamic
     return at;
 }
 
-static void __syncthreads() { mine->all.arrive_and_wait(); }
-static void __syncwarp() { mine->warps[threadIdx.x / 32].arrive_and_wait(); }
-static void group_sync() { mine->warpgroups[threadIdx.x / 128].arrive_and_wait(); }
-static void cluster_sync() { of_cluster.arrive_and_wait(); }
-static void cluster_arrive() { self->arrived = of_cluster.arrive(); }
-static void cluster_wait() { of_cluster.wait(self->arrived); }
+static void lets_go() { self->let_go = mine->let_go[threadIdx.x / 32] = self->epoch; }
+static void warp_meets() { mine->warps[threadIdx.x / 32].arrive_and_wait(); } // and orders no memory
+static void __syncthreads() { lets_go(), mine->all.arrive_and_wait(), ++self->epoch; }
+static void __syncwarp() { warp_meets(), ++self->epoch; }
+static void group_sync() { lets_go(), mine->warpgroups[threadIdx.x / 128].arrive_and_wait(), ++self->epoch; }
+static void cluster_sync() { lets_go(), of_cluster.arrive_and_wait(), ++self->epoch; }
+static void cluster_arrive() { lets_go(), self->arrived = of_cluster.arrive(); }
+static void cluster_wait() { of_cluster.wait(self->arrived), ++self->epoch; }
 static void together(int) { group_sync(); }
 
 template <class F> static uint over(Meeting &who, int first, int threads, uint own, F f) {
@@ -267,12 +286,66 @@ static bool __all_sync(uint, bool own) {
 template <class T> static T __shfl_sync(uint, T x, uint lane) { // another lane's four bytes
     uint *exchanged = mine->exchanged;
     exchanged[threadIdx.x] = bits_as<uint>(x);
-    __syncwarp();
+    warp_meets();
     uint found = exchanged[threadIdx.x / 32 * 32 + lane % 32];
-    __syncwarp();
+    warp_meets();
     return bits_as<T>(found);
 }
 template <class T> static T __shfl_xor_sync(uint all, T x, int other) { return __shfl_sync(all, x, threadIdx.x % 32 ^ other); }
+
+// --- who may read and write ------------------------------------------------------------------------------------------------------
+
+// Lanes of a warp see each other's writes to shared memory, and may overwrite what others have read, only behind a wait of the warp, as
+// shuffles and votes order nothing. Other warps do so behind an arrival of that thread, or of a lane of its warp that has waited for it;
+// where they wait for that is not looked at. What copies and multiplies sees only what the writing thread has fenced since.
+struct Note {
+    uint written, fences, read, lanes; // epochs of the last write and read, fences of the writer by then, and the lanes that read
+    unsigned short writer, warp;       // the writer, and the readers' warp
+};
+static Note *notes(uint at) {
+    if (!mine->notes) mine->notes = (Note *)calloc(sizeof mine->memory / 2, sizeof(Note));
+    return mine->notes + at / 2;
+}
+static Thread *of_block();
+static bool is_let_go(uint thread, uint epoch) {
+    return epoch <= epochs || epoch < mine->let_go[thread / 32] || epoch <= of_block()[thread].let_go;
+}
+static bool may_follow_write(const Note &n) { // of the thread that runs, behind the last write
+    if (n.writer / 32 == threadIdx.x / 32) return n.written != self->epoch || n.writer == threadIdx.x;
+    return is_let_go(n.writer, n.written);
+}
+static bool may_follow_reads(const Note &n) {
+    if (n.warp == threadIdx.x / 32) return n.read != self->epoch || !(n.lanes & ~(1u << threadIdx.x % 32));
+    for (uint lane = 0; lane < 32; ++lane)
+        if (n.lanes >> lane & 1 && !is_let_go(32 * n.warp + lane, n.read)) return false;
+    return true;
+}
+static void reads(uint at, uint bytes) {
+    unsigned short warp = threadIdx.x / 32;
+    for (Note *n = notes(at), *end = n + bytes / 2; n < end; ++n) {
+        if (!may_follow_write(*n)) lacks(LANES_NOT_WAITED_FOR);
+        if (n->read != self->epoch || n->warp != warp) n->read = self->epoch, n->warp = warp, n->lanes = 0;
+        n->lanes |= 1u << threadIdx.x % 32;
+    }
+}
+static void writes(uint at, uint bytes) {
+    for (Note *n = notes(at), *end = n + bytes / 2; n < end; ++n) {
+        if (!may_follow_write(*n) || !may_follow_reads(*n)) lacks(LANES_NOT_WAITED_FOR);
+        n->written = self->epoch, n->writer = threadIdx.x, n->fences = self->fences;
+    }
+}
+static void asynchronously_written(uint at, uint bytes) {
+    for (Note *n = notes(at), *end = n + bytes / 2; n < end; ++n) n->written = n->read = 0;
+}
+static void asynchronously_read(uint at, uint bytes) {
+    for (Note *n = notes(at), *end = n + bytes / 2; n < end; ++n)
+        if (n->written > epochs && of_block()[n->writer].fences == n->fences) lacks(WRITES_NOT_FENCED);
+}
+static void proxy_fence() { ++self->fences; }
+static void published(int first, int threads) { // what threads of the block wrote to global memory, before a flag says so
+    for (Thread *t = of_block() + first, *end = t + threads; t < end; ++t)
+        if (t->unknown || t->unseen) lacks(GLOBAL_NOT_FENCED);
+}
 
 // --- hopper.cuh ----------------------------------------------------------------------------------------------------------------
 
@@ -285,6 +358,7 @@ static Barrier &barrier_at(uint at) {
 }
 static void changed(uint bar, int arrived, long long bytes) {
     Barrier &b = barrier_at(bar);
+    if (!b.shown) lacks(BARRIERS_NOT_SHOWN);
     b.missing -= arrived, b.bytes += bytes;
     if (!b.missing && !b.bytes) b.phase ^= 1, b.missing = b.arrivals, b.waiting.wake();
 }
@@ -292,10 +366,12 @@ static void others_perhaps() {
     if (draw(2)) others_first();
 }
 static void barrier_init(uint bar, uint arrivals) { barrier_at(bar) = Barrier{bar, (int)arrivals, (int)arrivals}; }
-static void barrier_init_fence() {}
-static void barrier_expect(uint bar, uint bytes) { changed(bar, 1, bytes), others_perhaps(); }
-static void barrier_arrive(uint bar) { changed(bar, 1, 0), others_perhaps(); }
-static void barrier_arrive_copied(uint bar) { later([=] { changed(bar, 1, 0); }), others_perhaps(); }
+static void barrier_init_fence() {
+    for (int i = 0; i < mine->count; ++i) mine->barriers[i].shown = true;
+}
+static void barrier_expect(uint bar, uint bytes) { lets_go(), changed(bar, 1, bytes), others_perhaps(); }
+static void barrier_arrive(uint bar) { lets_go(), changed(bar, 1, 0), others_perhaps(); }
+static void barrier_arrive_copied(uint bar) { lets_go(), later([=] { changed(bar, 1, 0); }), others_perhaps(); }
 static void barrier_wait(uint bar, uint parity) {
     Barrier &b = barrier_at(bar);
     while (b.phase == (int)parity) b.waiting.stop();
@@ -321,18 +397,25 @@ static void tma_load(uint to, const TensorMap *of, int x, int y, uint bar) {
                 bool inside = y + r < map.rows && x + c < map.cols;
                 ((unsigned short *)(dynamic_shared + to))[64 * r + c] = inside ? map.from[(y + r) * map.cols + x + c] : 0;
             }
+        asynchronously_written(to, 128 * map.box);
         changed(bar, 0, -128 * map.box);
     });
 }
 
 static word tile_at(uint address) { return address >> 4; }
-static void wgmma_fence() {}
+static void wgmma_fence() { self->may_multiply = true; }
 static void wgmma_commit() {}
-template <int LEFT> static void wgmma_wait() { __syncwarp(); } // one instruction of a warp: all its lanes have read
+template <int LEFT> static void wgmma_wait() { // one instruction of a warp: all its lanes have read
+    warp_meets(), self->may_multiply = false;
+}
+static void multiplies() {
+    if (!self->may_multiply) lacks(REGISTERS_NOT_FENCED);
+}
 template <int N> static void pin(float (&)[N]) {}
 template <int REGISTERS> static void more_registers() {}
 template <int REGISTERS> static void fewer_registers() {}
 template <int N> static void wgmma(float (&d)[N / 2], word a, word b, int accumulate) {
+    multiplies();
     int lane = threadIdx.x % 32, row = threadIdx.x / 32 % 4 * 16 + lane / 4;
     for (int i = 0; i < N / 2; ++i) {
         const unsigned short *x = (unsigned short *)(dynamic_shared + (a << 4)) + 64 * (row + (i & 2) * 4);
@@ -344,6 +427,9 @@ template <int N> static void wgmma(float (&d)[N / 2], word a, word b, int accumu
 }
 static void wait_for_previous() {}
 static void let_next_start() {}
+
+static Thread all[16 * 1024];
+static Thread *of_block() { return all + (mine - blocks) * threads_of_block; }
 
 // --- launches ------------------------------------------------------------------------------------------------------------------
 
@@ -368,14 +454,15 @@ struct Stacks { // each behind memory that nothing may touch
 };
 
 template <class F> static void each_cluster(int size, int groups, int threads, F kernel) {
-    gridDim.x = groups, threads_of_block = threads, drawn = 1, waiting_for_ever = 0, body<F> = &kernel;
-    static Thread all[16 * 1024];
+    gridDim.x = groups, threads_of_block = threads, drawn = 1, waiting_for_ever = lacking = 0, body<F> = &kernel;
     Stacks stacks(size * threads);
     for (int first = 0; first < groups && !waiting_for_ever; first += size) {
         of_cluster.begin(size * threads), copies_a_turn = draw(3);
+        uint last = epochs;
         for (int r = 0; r < size; ++r) {
             Block &b = blocks[r];
             b.all.begin(threads), b.count = 0;
+            memset(b.let_go, 0, sizeof b.let_go);
             for (Meeting &warp : b.warps) warp.begin(32);
             for (Meeting &group : b.warpgroups) group.begin(128);
         }
@@ -384,7 +471,8 @@ template <class F> static void each_cluster(int size, int groups, int threads, F
             if (i % threads % 32 == 0) late_warp = draw(4);
             Thread &t = all[i];
             t.index = {i % threads, 0, 0}, t.block = {first + i / threads, 0, 0}, t.rank = i / threads, t.taken = 0;
-            t.late = 4 * late_block + late_warp, t.first = nullptr, t.began = false;
+            t.late = 4 * late_block + late_warp, t.first = nullptr, t.began = t.may_multiply = t.unknown = t.unseen = t.stale = false;
+            t.epoch = epochs + 1, t.fences = t.let_go = 0, t.copies.clear(), t.stores.clear();
             getcontext(&t.context);
             t.context.uc_stack.ss_sp = stacks.of(i), t.context.uc_stack.ss_size = stacks.SIZE;
             makecontext(&t.context, run_body<F>, 0);
@@ -393,6 +481,8 @@ template <class F> static void each_cluster(int size, int groups, int threads, F
         running = size * threads, self = &host, host.began = true;
         Waiting::stop_self();
         while (copying_count) make_a_copy();
+        for (int i = 0; i < size * threads; ++i) last = max(last, all[i].epoch);
+        epochs = last;
     }
 }
 template <class F> static void each_block(int groups, int threads, F kernel) { each_cluster(1, groups, threads, kernel); }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import dataclasses
+import itertools
 import mmap
 import re
 import shutil
@@ -28,6 +29,16 @@ from toprung.kernels.hopper_presplit.config import PRESPLIT
 SHIM = Path(__file__).with_suffix(".h")
 GONE = ("together", "cluster_arrive", "send_remote")
 """Functions that are instructions of a GPU, and stand in the header; each goes with what follows up to an empty line."""
+FENCES = re.compile(
+    r"\b(__syncwarp|__threadfence|proxy_fence|global_proxy_fence|wgmma_fence|barrier_init_fence|consumers_meet)\(\);"
+)
+"""Calls that order what threads write and read, each of which ``unneeded`` leaves out in turn."""
+LACKING = {
+    -1: "a barrier is used that no fence has shown to other blocks", -2: "matrix units are given registers without a fence",
+    -3: "copies or matrix units read what was written without a fence", -4: "threads read or overwrite what others have not let go",
+    -5: "a flag says that global memory is written, which others or copies may not see yet",
+}  # fmt: skip
+"""Meanings of what ``run`` returns below 0: what would be wrong on a GPU alone."""
 
 
 def aligned(M: int, N: int, K: int, *layout: Any, **more: Any) -> GemmDesc:
@@ -91,8 +102,15 @@ def translated(source: Source, shim: Path = SHIM, begin: str = "epilogue.cuh", g
     call = f"{each}groups, threads, [&] {{ {source.kernel}({values}); }});"
     defines = "".join(f"#define {k} {v}\n" for k, v in source.defines.items())
     defines += "".join(re.findall(r"^#define UNITS .+\n", source.text, re.M))  # of a header before
-    run = f'extern "C" int run(int groups, int threads, void **values) {{ {call} return waiting_for_ever; }}'
-    return f'#include "{shim}"\n{defines}{text}\n{run}\n', len(kinds)
+    return whole(shim, defines + text, call), len(kinds)
+
+
+def whole(shim: Path, text: str, call: str) -> str:
+    """C++ of a kernel's text with ``run``, which calls it, and ``left_out``, the number of the fence that is none; -1 for none."""
+    count, names = itertools.count(), " ".join([re.findall(r"\{ (\w+)\(", call)[0], *FENCES.findall(text)])
+    text = FENCES.sub(lambda found: f"(left_out == {next(count)} ? (void)0 : {found[1]}());", text)
+    run = f'const char *fences = "{names}"; int run(int groups, int threads, void **values) {{ {call} return outcome(); }}'
+    return f'#include "{shim}"\nextern "C" {{ int left_out = -1; }}\n{text}\nextern "C" {{ {run} }}\n'
 
 
 def _own(found: re.Match[str]) -> str:
@@ -119,7 +137,8 @@ class Folder:
         text, arguments = self.translated(source)
         headers = "".join(re.findall(r"^#include <.*\n", SHIM.read_text(), re.M))  # they take longer than a kernel
         flags = ("-std=c++20", "-Og", "-ffp-contract=off", "-fpermissive", "-w", "-fPIC")
-        return ctypes.CDLL(str(once.shared_object(text, flags, headers))), arguments
+        library = ctypes.CDLL(str(once.shared_object(text, flags, headers)))
+        return library, arguments
 
     def allocate(self, nbytes: int) -> Any:
         """Memory that nobody has written yet, on 256 bytes."""
@@ -147,8 +166,40 @@ class Folder:
 
 def start(library: Any, groups: int, threads: int, values: list[Any]) -> None:
     """Run a kernel that was built, and see that its threads come to an end."""
-    for_ever = library.run(groups, threads, (ctypes.c_void_p * len(values))(*(x.ctypes.data for x in values)))
-    assert not for_ever, f"{for_ever} threads wait for each other for ever"
+    RAN[library._name] = library
+    found = library.run(groups, threads, (ctypes.c_void_p * len(values))(*(x.ctypes.data for x in values)))
+    assert not found, LACKING.get(found, f"{found} threads wait for each other for ever")
+
+
+RAN: dict[str, Any] = {}
+"""Libraries that were run, by their files."""
+
+
+def unneeded(*checks: Callable[[], None], names: str = "") -> list[str]:
+    """Return the fences and waits, by their place in a kernel's text, without which all checks pass in each build that they run.
+
+    ``names`` : pattern of those that are left out at all
+    """
+    RAN.clear()
+    for check in checks:
+        check()
+    found, needed = set[str](), set[str]()
+    for library in list(RAN.values()):
+        left_out = ctypes.c_int.in_dll(library, "left_out")
+        kernel, *fences = ctypes.c_char_p.in_dll(library, "fences").value.decode().split()
+        for number, name in enumerate(fences):
+            if (one := f"{kernel} {number} {name}") in needed or not re.search(names, name):
+                continue
+            found.add(one)
+            left_out.value = number
+            try:
+                for check in checks:
+                    check()
+            except AssertionError:
+                needed.add(one)
+            finally:
+                left_out.value = -1
+    return sorted(found - needed, key=lambda one: (one.split()[0], int(one.split()[1])))
 
 
 Plants = tuple[tuple[Callable[..., None], tuple[Any, ...], tuple[tuple[str, str], ...]], ...]

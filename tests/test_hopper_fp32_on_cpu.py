@@ -117,6 +117,14 @@ def test_sizes(folder: Folder, shape: tuple[int, int, int]) -> None:
     product(folder, *shape, "NT", pad=(4, 1, 3), parts=False)
 
 
+def test_every_fence_is_needed(folder: Folder) -> None:
+    def check() -> None:
+        product(folder, 132, 260, 100, "TN", alpha=0.5, beta=-1.0)
+        product(folder, 260, 260, 200, "TN", beta=-1.0)
+
+    assert hopper_on_cpu.unneeded(check, names="fence") == []
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("shape", [(512, 64), (256, 128), (64, 512)])
 def test_block_shapes(folder: Folder, shape: tuple[int, int]) -> None:

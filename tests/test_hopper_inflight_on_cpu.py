@@ -438,6 +438,34 @@ def test_integers_are_exact(folder: Folder) -> None:
     assert np.array_equal(one.run(folder, SMALL), one.reference())
 
 
+def test_every_fence_and_wait_is_needed(folder: Folder) -> None:
+    """All but those of a B that was split beforehand, which test_presplit_on_cpu.py has, and of clusters, which are slow."""
+    wide, deep = BLOCKS[3], Product.of(70, 40, 260)
+    deep.b[0, 3, 7] = np.nan
+    both = [Product.of(wide.BM + 9, wide.BN + more, 40, 3, 1, padding=padding) for more, padding in ((12, 4), (11, 5))]
+
+    def small() -> None:
+        are_computed_again(Product.of(70, 40, 96), "a", 2, folder, SMALL)
+        assert close(deep.run(folder, SMALL), deep)
+
+    def large() -> None:
+        assert all(close(one.run(folder, wide), one) for one in both)
+
+    assert hopper_on_cpu.unneeded(small, large) == [
+        "inflight 5 wgmma_fence", "inflight 6 __syncwarp", "inflight 17 consumers_meet",
+    ]  # fmt: skip
+
+
+@pytest.mark.slow
+def test_consumers_of_a_cluster_meet_before_they_leave_their_sums(folder: Folder) -> None:
+    one, config = Product.of(70, 40, 200), dataclasses.replace(SMALL, SLICES=2)
+
+    def check() -> None:
+        assert close(one.run(folder, config), one)
+
+    assert hopper_on_cpu.unneeded(check, names="consumers_meet") == []
+
+
 AT_THE_END = """
 import sys
 from pathlib import Path

@@ -105,6 +105,18 @@ def test_sums_are_those_of_float64(folder: Any, slices: int, turned: str) -> Non
     assert np.array_equal(nothing, -one.c)
 
 
+def test_every_fence_is_needed(folder: Any) -> None:
+    one = Operands.of(70, 50, 200)
+    plan = Fp32xLaunches(folder, one.call(), SMALL, slices=3)
+    across = Operands.of(70, 50, 1100)  # B's columns, by the blocks of a cluster
+    clustered = Fp32xLaunches(folder, across.call(), SMALL, slices=1)
+
+    def check() -> None:
+        assert close(one.run(plan), one.reference()) and close(across.run(clustered), across.reference())
+
+    assert hopper_on_cpu.unneeded(check, names="fence") == []
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("turned", ["NN", "TT"])
 def test_long_operands_are_split_by_several_warps_and_in_clusters(folder: Any, turned: str) -> None:

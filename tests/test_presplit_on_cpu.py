@@ -38,6 +38,8 @@ class Folder(hopper_on_cpu.Folder):
         if source.kernel == "split":
             return hopper_on_cpu.translated(source)
         shim = Path(__file__).with_name("hopper_presplit_on_cpu.h")
+        text = source.text.replace("unsigned short *to = terms +", "writes_terms();\nunsigned short *to = terms +")
+        source = dataclasses.replace(source, text=text)
         return hopper_on_cpu.translated(source, shim, "epilogue.cuh", (*GONE, *INSTRUCTIONS))
 
 
@@ -112,6 +114,18 @@ def test_layouts_alignments_and_edges(folder: Folder, config: PresplitConfig, tr
     one = Presplit.like(drawn)
     assert close(one.run(folder, config, 0.5, 2.0), one, 0.5, 2.0) and not one.counted
     assert np.array_equal(one.run(folder, config, 0.0, 2.0), 2 * one.c)
+
+
+def test_every_fence_of_a_launch_that_splits_b_itself_is_needed(folder: Folder) -> None:
+    """All but those of the launch that splits both, which test_hopper_inflight_on_cpu.py has."""
+    one = Presplit.like(Product.of(137, 70, 300, 1, 1, trans="NT"))
+
+    def check() -> None:
+        assert close(one.run(folder, SMALL), one)
+
+    left = hopper_on_cpu.unneeded(check, names="fence|syncwarp")
+    others = ["inflight 10 wgmma_fence", "inflight 13 proxy_fence", "inflight 18 proxy_fence"]
+    assert [one for one in left if "fence" in one] == others and "inflight 9 __syncwarp" not in left
 
 
 @pytest.mark.slow
