@@ -99,7 +99,6 @@ def test_matmul(pair: tuple[np.ndarray, np.ndarray], kind: str, layout: str, int
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1200)  # compiles some hundred kernels
 @given(operands(), KIND, LAYOUT, st.booleans())
 @settings(max_examples=700)
 def test_matmul_long(pair: tuple[np.ndarray, np.ndarray], kind: str, layout: str, into: bool) -> None:
@@ -140,7 +139,6 @@ def test_sgemm(sizes: Any, scalars: Any, kind: str, layouts: Any, flags: Any) ->
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1200)  # compiles some hundred kernels
 @given(st.tuples(SIDES, SIDES, SIDES), *GEMM)
 @settings(max_examples=700)
 def test_sgemm_long(sizes: Any, scalars: Any, kind: str, layouts: Any, flags: Any) -> None:

@@ -24,7 +24,7 @@ PROGRAMS = sorted(p.name for p in EXAMPLES.glob("*.py"))
 def ran(name: str, *words: object, status: int = 0) -> str:
     """Return what an example prints, if it ends with this status."""
     command = [sys.executable, EXAMPLES / name, *map(str, words)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
+    done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == status, f"{done.returncode}: {done.stdout}{done.stderr}"
     return done.stdout + done.stderr
 
@@ -106,6 +106,6 @@ def test_the_notebook_runs(device: Device, monkeypatch: pytest.MonkeyPatch) -> N
     nbformat.validate(notebook)
     for name, value in (("CLIMB_SIZE", "96"), ("CLIMB_DEVICE", device.id), ("MPLBACKEND", "agg")):
         monkeypatch.setenv(name, value)
-    nbclient.NotebookClient(notebook, timeout=240, kernel_name="python3").execute(env=dict(os.environ))
+    nbclient.NotebookClient(notebook, timeout=None, kernel_name="python3").execute(env=dict(os.environ))
     printed = ["".join(o.get("text", "") for o in c.outputs) for c in notebook.cells if c.cell_type == "code"]
     assert "all verified" in printed[-1] and str(device) in printed[0]

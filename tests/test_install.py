@@ -37,7 +37,7 @@ def run(*command: object, cwd: Path, **env: str) -> str:
     """Return what a command prints; its errors are the test's."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "TOPRUNG", "PYOPENCL"))}
     words = [str(word) for word in command]
-    done = subprocess.run(words, capture_output=True, text=True, cwd=cwd, env={**kept, **env}, timeout=280)
+    done = subprocess.run(words, capture_output=True, text=True, cwd=cwd, env={**kept, **env})
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -46,7 +46,7 @@ def run(*command: object, cwd: Path, **env: str) -> str:
 def index_answers() -> bool:
     """Return True if pip finds a package that is not installed."""
     words = [sys.executable, "-m", "pip", "index", "versions", "iniconfig"]
-    return subprocess.run(words, capture_output=True, timeout=60).returncode == 0
+    return subprocess.run(words, capture_output=True).returncode == 0
 
 
 @pytest.fixture(scope="module")
@@ -140,7 +140,6 @@ def test_no_extra_holds_cuda_to_one_release() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="asked of Linux's packages")
-@pytest.mark.timeout(600)
 def test_cuda_12_compiles_every_kernel_and_is_used_where_pytorch_has_it(built: dict[str, Path], tmp_path: Path) -> None:
     """The oldest NVRTC that is promised: little is spilled, and no product of the matrix units waits for another."""
     old = "nvidia-cuda-nvrtc-cu12==12.6.*", "nvidia-cuda-runtime-cu12==12.6.*"

@@ -145,7 +145,7 @@ def test_processes_and_threads_lose_nothing(store: Store) -> None:
     for thread in threads:
         thread.join()
     for other in others:
-        assert other.wait(timeout=60) == 0, other.stderr and other.stderr.read()
+        assert other.wait() == 0, other.stderr and other.stderr.read()
     expected = {1000 * i + n for i in (1, 2, 3) for n in range(20)} | {10_000 * i + n for i in (1, 2, 3) for n in range(20)}
     assert {e.sizes[0] for e in store.entries()} == expected
 
@@ -281,7 +281,7 @@ def test_a_read_only_folder_can_be_read(public: Path) -> None:
     store.path.chmod(0o444)
     public.chmod(0o555)
     before = store.path.read_bytes()
-    out, err = child(NOBODY, store.path).communicate(timeout=60)
+    out, err = child(NOBODY, store.path).communicate()
     count, *said = out.splitlines()
     assert count == "1", err
     assert len(said) == 2 and all("cannot be written" in line and "TOPRUNG_DATA" in line for line in said)
@@ -319,7 +319,7 @@ print(len(list(store.entries())))
 
 
 def test_a_full_disk_loses_nothing(store: Store) -> None:
-    out, err = child(FULL, store.path).communicate(timeout=60)
+    out, err = child(FULL, store.path).communicate()
     *done, said, count = out.splitlines()
     assert done and "nothing of it was lost" in said and "make room" in said, out + err
     assert int(count) == 1 + 10 * len(done)

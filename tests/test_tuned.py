@@ -400,7 +400,7 @@ verify.problems = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 executor_of(backends.session_for(backends.find(sys.argv[1]))).product(GemmDesc(64, 64, 64, align_a=4, align_b=4, align_c=4))
 """
     other = child(program, device.id)
-    _, err = other.communicate(timeout=60)
+    _, err = other.communicate()
     assert other.returncode == -signal.SIGKILL, err
     left = multiplied(device, 64, 64, 64)
     assert "by the cost model" in left.why and any("did not end" in why for _, why in left.passed_over)
@@ -504,7 +504,7 @@ def test_what_another_process_tuned_is_seen(device: Device, stored: Store) -> No
         "import test_store", "import test_tuned\nfrom toprung.backends import find\nfrom toprung.lab.routines.gemm import Gemm"
     )
     other = child(program, stored.path, 640, 1, device.id)
-    _, err = other.communicate(timeout=60)
+    _, err = other.communicate()
     assert other.returncode == 0, err
     assert "these very sizes" in select(device, desc).why
 

@@ -66,7 +66,7 @@ def loaded(session: Session, source: Source = FILL):
 
 def ended(script: str, **env: str) -> str:
     """Return the output of a Python process of its own that ends well."""
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env={**os.environ, **env}, timeout=120)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env={**os.environ, **env})
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout
 

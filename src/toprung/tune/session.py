@@ -106,6 +106,7 @@ class Shape:
     behind: Interval | None = None
     legal: int = 0
     recalled: bool = False
+    _until: int = field(default=0, repr=False)
     _order: Future[list[Candidate]] | None = field(default=None, repr=False)
     _final: Candidate | None = field(default=None, repr=False)
     _search: Any = field(default=None, repr=False)
@@ -343,7 +344,11 @@ class Tuner:
             rest = self._begin + self._budget.seconds - time.monotonic()
             return Budget(seconds=max(0.0, rest) * part * min(lanes, len(waiting) + 1))
         if self._budget.trials is not None:
-            return Budget(trials=max(1, math.ceil((self._budget.trials - self.tried) * part)))
+            # what running shapes have left is theirs: promised twice, it left none for the last shape when lanes raced
+            promised = sum(max(0, s._until - s.tried) for s in self.shapes if s.state == "running")
+            trials = max(1, math.ceil((self._budget.trials - self.tried - promised) * part))
+            shape._until = shape.tried + trials
+            return Budget(trials=trials)
         return Budget()
 
     def _was_tried(self, shape: Shape) -> bool:
