@@ -33,10 +33,12 @@ VARIABLE = "TOPRUNG_TESTS_ONCE"
 """Environment variable that moves the store."""
 DAYS = 30
 ROOT = Path(__file__).parents[1]
+LOCKS = ("", "-dev", "-torch", "-gpu")
+"""Lock files, by what follows their common name; the folder is not listed, as that would be an input of every test file."""
 COMPILING = re.compile(r"cuda|nvidia|pocl|pyopencl|numpy|torch|triton|wgpu", re.IGNORECASE)
 """Installed packages that compile, or bind a compiler: others, such as the site's, must not empty the store."""
-READING = ("backends", "lab/sass", "lab/bounds/registers.py", "kernels/build.py", "report/html/limits.py")
-"""Parts of the package that decide what its own caches hold for a key."""
+READING = ("backends", "kernels/build.py")
+"""Parts of the package that decide what its caches hold for a key. Each is an input of every test file: no more than needed."""
 
 
 def folder() -> Path:
@@ -82,7 +84,7 @@ def kept(make: Callable[[], bytes], *parts: str | bytes) -> bytes:
 @functools.cache
 def machine() -> str:
     """Return what every entry depends on: CPU, system's libraries, interpreter, packages that compile, lock files."""
-    locks = [file_hash(path) for path in sorted(ROOT.glob("requirements*.lock"))]
+    locks = [file_hash(path) for name in LOCKS if (path := ROOT / f"requirements{name}.lock").exists()]
     return json.dumps([cpu(), platform.libc_ver(), platform.machine(), sys.version, packages(), locks])
 
 

@@ -106,7 +106,7 @@ BOTH: dict[str, tuple[Use, Use | None, Change | None]] = {
     "interpreter": (plain, None, patched(sys, "version", "4.0")),
     "C library": (plain, None, patched(platform, "libc_ver", lambda: ("glibc", "9"))),
     "lock file": (plain, None, written("requirements.lock", "numpy==2.1")),
-    "new lock file": (plain, None, written("requirements-new.lock", "")),
+    "new lock file": (plain, None, written("requirements-torch.lock", "")),
     "C++": (shared(), shared("int f() { return 2; }"), None),
     "C++ flags": (shared(), shared(flags=("-O2",)), None),
     "C++ headers": (shared(), shared(headers="#include <cmath>\n"), None),

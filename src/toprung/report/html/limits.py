@@ -14,6 +14,7 @@ from toprung.backends import nvrtc
 from toprung.backends.base import Source
 from toprung.errors import DAMAGE, BuildError, MissingExtra, ToprungError, UnknownName
 from toprung.kernels.record import kernel_source
+from toprung.lab.bounds import registers
 from toprung.lab.bounds.figures import Figures, Unknown
 from toprung.lab.bounds.levels import Bound, bound
 from toprung.lab.bounds.registers import Reads
@@ -124,7 +125,7 @@ def kept(source: Source, arch: str) -> MachineCode:
         as ``machine_code.inspect_source``
     """
     what = (source.text, source.defines_text(), source.kernel, source.language, source.binary.hex(), arch, nvrtc.version())
-    reader = Path(machine_code.__file__).read_bytes() + nvrtc.PRELUDE.read_bytes()
+    reader = b"".join(Path(file).read_bytes() for file in (__file__, machine_code.__file__, registers.__file__, nvrtc.PRELUDE))
     path = cache_dir() / "machine-code" / f"{hashlib.sha256(repr(what).encode() + reader).hexdigest()}.json"
     try:
         return _read(json.loads(path.read_bytes()))
