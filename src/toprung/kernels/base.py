@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,6 +41,12 @@ Axes = Mapping[str, tuple[int, ...]]
 
 Point = Mapping[str, int]
 """One value for each axis."""
+
+
+OwnDesc: TypeAlias = Any
+"""Type of the products that a family computes, which it names: ``GemmDesc`` or ``Desc``."""
+OwnConfig: TypeAlias = Any
+"""Type of a family's own configurations, which it names."""
 
 
 class KernelConfig(ABC):
@@ -178,14 +184,14 @@ class KernelFamily(ABC):
         """Return why the family cannot compute a product on a device, as a sentence; empty if it can."""
 
     @abstractmethod
-    def candidates(self, device: Device, desc: Desc) -> Iterable[KernelConfig]:
+    def candidates(self, device: Device, desc: OwnDesc) -> Iterable[KernelConfig]:
         """Return the configurations worth considering for a product that ``supports`` allows; of equal cost the first counts."""
 
     @abstractmethod
-    def cost(self, device: Device, desc: Desc, config: KernelConfig) -> float:
+    def cost(self, device: Device, desc: OwnDesc, config: OwnConfig) -> float:
         """Return the predicted seconds of a product; infinite where nothing is known of the configuration."""
 
-    def relative_cost(self, device: Device, desc: Desc, config: KernelConfig) -> float | None:
+    def relative_cost(self, device: Device, desc: OwnDesc, config: OwnConfig) -> float | None:
         """Return ``cost`` if the model tells configurations apart well enough to overrule a measured neighbour; else None."""
         return None
 
@@ -193,14 +199,14 @@ class KernelFamily(ABC):
         """Return the predicted seconds of a product of host arrays by its operations, for families with ``memory = "host"``."""
         return float("inf")
 
-    def reason(self, device: Device, desc: Desc, config: KernelConfig) -> str:
+    def reason(self, device: Device, desc: OwnDesc, config: OwnConfig) -> str:
         """Return why the model would take a configuration, a sentence for the receipt."""
         return ""
 
     # what running asks
 
     @abstractmethod
-    def compile(self, session: Session, desc: Desc, config: KernelConfig) -> Launches:
+    def compile(self, session: Session, desc: OwnDesc, config: OwnConfig) -> Launches:
         """Compile and lay out the launches. α = 0, K = 0 and empty results never get here.
 
         Raises
@@ -209,7 +215,7 @@ class KernelFamily(ABC):
             the device cannot run the configuration; nothing was launched
         """
 
-    def fused(self, session: Session, desc: Desc, config: KernelConfig, epilogue: Epilogue) -> Launches:
+    def fused(self, session: Session, desc: OwnDesc, config: OwnConfig, epilogue: Epilogue) -> Launches:
         """Compile and lay out launches that compute an epilogue, too; ``epilogues`` has all that it needs.
 
         Their ``Run`` takes one argument more, ``addend``: the address of D, which is read where β is not 0. α = 0 gets here.
@@ -221,7 +227,7 @@ class KernelFamily(ABC):
         """
         raise NotImplementedError
 
-    def group_share(self, device: Device, desc: Desc) -> float:
+    def group_share(self, device: Device, desc: OwnDesc) -> float:
         """Return the predicted seconds that a product adds to a launch with others; infinite if it cannot be one of a group."""
         return float("inf")
 
@@ -237,18 +243,18 @@ class KernelFamily(ABC):
         """
         raise NotImplementedError
 
-    def prepack(self, session: Session, desc: Desc, b: int, queue: Any = None) -> Any:
+    def prepack(self, session: Session, desc: OwnDesc, b: int, queue: Any = None) -> Any:
         """Return a second operand laid out for any number of products, B at address ``b``; None if the family has no such layout.
 
         ``Launches.accepts`` says which products take it. B stays as it is as long as what is returned.
         """
         return None
 
-    def workspace_bytes(self, device: Device, desc: Desc, config: KernelConfig) -> int:
+    def workspace_bytes(self, device: Device, desc: OwnDesc, config: OwnConfig) -> int:
         """Return the scratch memory of a product, in bytes."""
         return 0
 
-    def launch_count(self, device: Device, desc: Desc, config: KernelConfig) -> int:
+    def launch_count(self, device: Device, desc: OwnDesc, config: OwnConfig) -> int:
         """Return how many kernels a product starts."""
         return 1
 
@@ -266,7 +272,7 @@ class KernelFamily(ABC):
             raise ValueError(f"{self.name} has neither tile nor switches of ours")
         return NoConfig()
 
-    def adapt(self, device: Device, desc: Desc, config: KernelConfig, measured: Desc, exact: bool) -> KernelConfig | str:
+    def adapt(self, device: Device, desc: OwnDesc, config: OwnConfig, measured: OwnDesc, exact: bool) -> KernelConfig | str:
         """Return a configuration measured on one product as it suits another, or why it does not.
 
         Parameters
@@ -286,40 +292,40 @@ class KernelFamily(ABC):
 
     # what verification and the tuner ask
 
-    def test_problem(self, desc: Desc, config: KernelConfig) -> tuple[tuple[int, int, int], KernelConfig]:
+    def test_problem(self, desc: OwnDesc, config: OwnConfig) -> tuple[tuple[int, int, int], KernelConfig]:
         """Return rows and columns of C and K of a small problem with edges in every direction, and the configuration for it."""
         raise NotImplementedError
 
-    def source(self, device: Device, config: KernelConfig) -> Source | None:
+    def source(self, device: Device, config: OwnConfig) -> Source | None:
         """Return the source of the launch that takes longest to compile; None where nothing of ours is compiled."""
         return None
 
-    def sources(self, device: Device, desc: Desc, config: KernelConfig) -> list[Source]:
+    def sources(self, device: Device, desc: OwnDesc, config: OwnConfig) -> list[Source]:
         """Return what ``compile`` will compile for a product, so that others can do it before; small launches may be missing."""
         one = self.source(device, config)
         return [one] if one is not None else []
 
-    def space(self, device: Device, desc: Desc) -> Axes:
+    def space(self, device: Device, desc: OwnDesc) -> Axes:
         """Return the axes of a search for a product; empty where there is nothing to search."""
         return {}
 
-    def at(self, device: Device, desc: Desc, point: Point) -> KernelConfig | None:
+    def at(self, device: Device, desc: OwnDesc, point: Point) -> KernelConfig | None:
         """Return the configuration at a point of the axes; None if it is not legal."""
         return None
 
-    def point(self, config: KernelConfig) -> Point:
+    def point(self, config: OwnConfig) -> Point:
         """Return the point nearest to a configuration: the inverse of ``at``."""
         raise NotImplementedError
 
-    def starts(self, device: Device, desc: Desc) -> Iterator[Point] | None:
+    def starts(self, device: Device, desc: OwnDesc) -> Iterator[Point] | None:
         """Return points from which a search starts; None for all of the space."""
         return None
 
-    def search_cost(self, device: Device, desc: Desc, config: KernelConfig) -> float:
+    def search_cost(self, device: Device, desc: OwnDesc, config: OwnConfig) -> float:
         """Return the prediction by which a search orders configurations; what is small is tried first."""
         return self.cost(device, desc, config)
 
-    def blocked(self, config: KernelConfig) -> TileConfig | None:
+    def blocked(self, config: OwnConfig) -> TileConfig | None:
         """Return the configuration as ``toprung.lab.bounds.rank`` can predict it, a tunable block; None if it cannot."""
         return None
 

@@ -58,8 +58,7 @@ class CuBLASHalf(KernelFamily):
     def candidates(self, device: Device, desc: Desc) -> Iterable[NoConfig]:
         return [NoConfig()]
 
-    def cost(self, device: Device, desc: Desc, config: KernelConfig) -> float:
-        assert isinstance(desc, GemmDesc)
+    def cost(self, device: Device, desc: GemmDesc, config: KernelConfig) -> float:
         moved = desc.bytes_read + 4 * desc.result.elements
         known = (8 if align == 4 else align for align in (desc.align_a, desc.align_b))  # 4: or more
         strides = desc.stride_a, desc.stride_b

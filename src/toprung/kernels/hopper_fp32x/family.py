@@ -49,44 +49,36 @@ class HopperFp32x(KernelFamily):
 
     # selection
 
-    def candidates(self, device: Device, desc: Desc) -> Iterable[Fp32xConfig]:
-        assert isinstance(desc, GemmDesc)
+    def candidates(self, device: Device, desc: GemmDesc) -> Iterable[Fp32xConfig]:
         return [select_config(desc, device.compute_units)]
 
-    def cost(self, device: Device, desc: Desc, config: KernelConfig) -> float:
-        assert isinstance(desc, GemmDesc)
+    def cost(self, device: Device, desc: GemmDesc, config: KernelConfig) -> float:
         return seconds(desc, _as_taken(device, desc, config), device.compute_units)
 
-    def relative_cost(self, device: Device, desc: Desc, config: KernelConfig) -> float | None:
+    def relative_cost(self, device: Device, desc: GemmDesc, config: KernelConfig) -> float | None:
         return self.cost(device, desc, config)
 
-    def reason(self, device: Device, desc: Desc, config: KernelConfig) -> str:
-        assert isinstance(desc, GemmDesc)
+    def reason(self, device: Device, desc: GemmDesc, config: KernelConfig) -> str:
         taken = _as_taken(device, desc, config)
         tile = taken.variant
         return f"in tiles of {tile.BM}×{tile.BN}" + f" and {taken.slices} slices of K" * (taken.slices > 1)
 
     # running
 
-    def compile(self, session: Session, desc: Desc, config: KernelConfig) -> Launches:
+    def compile(self, session: Session, desc: GemmDesc, config: Fp32xConfig) -> Launches:
         # the launches: for each panel the splitting pass, the product, and what adds slices
-        assert isinstance(desc, GemmDesc) and isinstance(config, Fp32xConfig)
         return Fp32xLaunches(session, desc, config.variant, slices=config.slices)
 
-    def fused(self, session: Session, desc: Desc, config: KernelConfig, epilogue: Epilogue) -> Launches:
-        assert isinstance(desc, GemmDesc) and isinstance(config, Fp32xConfig)
+    def fused(self, session: Session, desc: GemmDesc, config: Fp32xConfig, epilogue: Epilogue) -> Launches:
         return Fp32xLaunches(session, desc, config.variant, slices=config.slices, epilogue=epilogue)
 
-    def prepack(self, session: Session, desc: Desc, b: int, queue: Any = None) -> SplitOperand:
-        assert isinstance(desc, GemmDesc)
+    def prepack(self, session: Session, desc: GemmDesc, b: int, queue: Any = None) -> SplitOperand:
         return SplitOperand(session, desc, b, queue=queue, copied=True)
 
-    def workspace_bytes(self, device: Device, desc: Desc, config: KernelConfig) -> int:
-        assert isinstance(desc, GemmDesc)
+    def workspace_bytes(self, device: Device, desc: GemmDesc, config: KernelConfig) -> int:
         return workspace_bytes(desc, slices=config.slices)
 
-    def launch_count(self, device: Device, desc: Desc, config: KernelConfig) -> int:
-        assert isinstance(desc, GemmDesc)
+    def launch_count(self, device: Device, desc: GemmDesc, config: KernelConfig) -> int:
         return (3 if config.slices > 1 else 2) * len(panels(desc, LIMIT)) if desc.M and desc.N else 0
 
     # the store
@@ -121,8 +113,7 @@ class HopperFp32x(KernelFamily):
 
     # verification and the tuner
 
-    def test_problem(self, desc: Desc, config: KernelConfig) -> tuple[tuple[int, int, int], KernelConfig]:
-        assert isinstance(config, Fp32xConfig)
+    def test_problem(self, desc: Desc, config: Fp32xConfig) -> tuple[tuple[int, int, int], KernelConfig]:
         variant, depth = config.variant, TEST_SLICES * CHUNK + TEST_EDGE
         depth += TWICE if variant.INTERVAL > 1 else 0
         slices = whole_slices(depth, CHUNK, min(config.slices, TEST_SLICES))
@@ -131,8 +122,7 @@ class HopperFp32x(KernelFamily):
     def source(self, device: Device, config: KernelConfig) -> Source | None:
         return product_source(config.variant) if isinstance(config, Fp32xConfig) else None
 
-    def sources(self, device: Device, desc: Desc, config: KernelConfig) -> list[Source]:
-        assert isinstance(desc, GemmDesc)
+    def sources(self, device: Device, desc: GemmDesc, config: KernelConfig) -> list[Source]:
         taken = _as_taken(device, desc, config)
         return sources_of(desc, taken.variant, trimmed(desc.K, taken.slices))
 
@@ -143,16 +133,14 @@ class HopperFp32x(KernelFamily):
         few = {trimmed(desc.K, min(n, most_slices(desc))) for n in FEW_SLICES}
         return {**SPACE, "INTERVAL": SPACE["INTERVAL"] if desc.K >= TWICE else (1,), "SLICES": tuple(sorted(filling | few))}
 
-    def at(self, device: Device, desc: Desc, point: Point) -> Fp32xConfig | None:
-        assert isinstance(desc, GemmDesc)
+    def at(self, device: Device, desc: GemmDesc, point: Point) -> Fp32xConfig | None:
         variant = Variant(**{name: point[name] for name in SPACE})
         slices = trimmed(desc.K, point["SLICES"])
         if variant.refused() or variant.unfit(desc) or slices > most_slices(desc):
             return None
         return Fp32xConfig(variant, slices)
 
-    def point(self, config: KernelConfig) -> Point:
-        assert isinstance(config, Fp32xConfig)
+    def point(self, config: Fp32xConfig) -> Point:
         return {**{name: getattr(config.variant, name) for name in SPACE}, "SLICES": config.slices}
 
     def starts(self, device: Device, desc: Desc) -> Iterator[Point]:

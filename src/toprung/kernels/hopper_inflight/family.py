@@ -134,34 +134,29 @@ class HopperInflight(KernelFamily):
 
     # selection
 
-    def candidates(self, device: Device, desc: Desc) -> Iterable[InflightConfig]:
-        assert isinstance(desc, GemmDesc)
+    def candidates(self, device: Device, desc: GemmDesc) -> Iterable[InflightConfig]:
         return configs(desc, device.compute_units)
 
-    def cost(self, device: Device, desc: Desc, config: KernelConfig) -> float:
+    def cost(self, device: Device, desc: GemmDesc, config: InflightConfig) -> float:
         # the seconds of the launch, or the host's where that is the limit; the device's break ties
-        assert isinstance(desc, GemmDesc) and isinstance(config, InflightConfig)
         on_device = seconds(desc, config, device.compute_units)
         return max(on_device, cost_model.HOST.launch) + cost_model.TIE * on_device
 
     # running
 
-    def relative_cost(self, device: Device, desc: Desc, config: KernelConfig) -> float | None:
+    def relative_cost(self, device: Device, desc: GemmDesc, config: InflightConfig) -> float | None:
         return self.cost(device, desc, config)
 
-    def compile(self, session: Session, desc: Desc, config: KernelConfig) -> Launches:
-        assert isinstance(desc, GemmDesc) and isinstance(config, InflightConfig)
+    def compile(self, session: Session, desc: GemmDesc, config: InflightConfig) -> Launches:
         return InflightLaunches(session, desc, config)
 
-    def fused(self, session: Session, desc: Desc, config: KernelConfig, epilogue: Epilogue) -> Launches:
-        assert isinstance(desc, GemmDesc) and isinstance(config, InflightConfig)
+    def fused(self, session: Session, desc: GemmDesc, config: InflightConfig, epilogue: Epilogue) -> Launches:
         return InflightLaunches(session, desc, config, epilogue)
 
-    def group_share(self, device: Device, desc: Desc) -> float:
+    def group_share(self, device: Device, desc: GemmDesc) -> float:
         # the seconds that a product adds to a group: with a short side, too, because a launch of its own costs more
         if self._uncomputed(device, desc):
             return float("inf")
-        assert isinstance(desc, GemmDesc)
         if desc.batch > MOST_MATRICES or desc.is_mixed:
             return float("inf")
         return share(desc, device.compute_units)
@@ -180,34 +175,28 @@ class HopperInflight(KernelFamily):
 
     # verification and the tuner
 
-    def test_problem(self, desc: Desc, config: KernelConfig) -> tuple[tuple[int, int, int], KernelConfig]:
-        assert isinstance(config, InflightConfig)
+    def test_problem(self, desc: Desc, config: InflightConfig) -> tuple[tuple[int, int, int], KernelConfig]:
         depth = max(TEST_SLICES, config.SLICES) * CHUNK + TEST_EDGE
         return (config.BM + TEST_EDGE, config.BN + TEST_EDGE, depth), config
 
-    def source(self, device: Device, config: KernelConfig) -> Source | None:
-        assert isinstance(config, InflightConfig)
+    def source(self, device: Device, config: InflightConfig) -> Source | None:
         return product_source(config)
 
-    def sources(self, device: Device, desc: Desc, config: KernelConfig) -> list[Source]:
-        assert isinstance(desc, GemmDesc) and isinstance(config, InflightConfig)
+    def sources(self, device: Device, desc: GemmDesc, config: InflightConfig) -> list[Source]:
         return [source_of(desc, config)]
 
     def space(self, device: Device, desc: Desc) -> Axes:
         legal = isinstance(desc, GemmDesc) and not self.supports(device, desc)
         return SPACE if legal else {}
 
-    def at(self, device: Device, desc: Desc, point: Point) -> InflightConfig | None:
-        assert isinstance(desc, GemmDesc)
+    def at(self, device: Device, desc: GemmDesc, point: Point) -> InflightConfig | None:
         config = InflightConfig(**point)
         return None if config.refused() or config.SLICES > ceil(desc.K, CHUNK) else config
 
-    def point(self, config: KernelConfig) -> Point:
-        assert isinstance(config, InflightConfig)
+    def point(self, config: InflightConfig) -> Point:
         return {name: getattr(config, name) for name in SPACE}
 
-    def starts(self, device: Device, desc: Desc) -> Iterator[Point]:
-        assert isinstance(desc, GemmDesc)
+    def starts(self, device: Device, desc: GemmDesc) -> Iterator[Point]:
         for (consumers, cols, stages), slices in itertools.product(RINGS, CLUSTERS):
             yield {"CONSUMERS": consumers, "BN": cols, "STAGES": stages, "GROUP": 8, "SLICES": slices}
 

@@ -50,29 +50,24 @@ class HopperInflightSplitK(KernelFamily):
             return "rows and tiles of all parts are counted with 31 bits"
         return ""
 
-    def candidates(self, device: Device, desc: Desc) -> Iterable[PartsConfig]:
-        assert isinstance(desc, GemmDesc)
+    def candidates(self, device: Device, desc: GemmDesc) -> Iterable[PartsConfig]:
         return configs(desc, device.compute_units)
 
-    def cost(self, device: Device, desc: Desc, config: KernelConfig) -> float:
+    def cost(self, device: Device, desc: GemmDesc, config: PartsConfig) -> float:
         # the seconds of both launches, or the host's where that is the limit; the device's break ties
-        assert isinstance(desc, GemmDesc) and isinstance(config, PartsConfig)
         on_device = seconds(desc, config, device.compute_units)
         return max(on_device, 2 * cost_model.HOST.launch) + cost_model.TIE * on_device
 
-    def relative_cost(self, device: Device, desc: Desc, config: KernelConfig) -> float | None:
+    def relative_cost(self, device: Device, desc: GemmDesc, config: PartsConfig) -> float | None:
         return self.cost(device, desc, config)
 
-    def compile(self, session: Session, desc: Desc, config: KernelConfig) -> Launches:
-        assert isinstance(desc, GemmDesc) and isinstance(config, PartsConfig)
+    def compile(self, session: Session, desc: GemmDesc, config: PartsConfig) -> Launches:
         return PartsLaunches(session, desc, config)
 
-    def fused(self, session: Session, desc: Desc, config: KernelConfig, epilogue: Epilogue) -> Launches:
-        assert isinstance(desc, GemmDesc) and isinstance(config, PartsConfig)
+    def fused(self, session: Session, desc: GemmDesc, config: PartsConfig, epilogue: Epilogue) -> Launches:
         return PartsLaunches(session, desc, config, epilogue)
 
-    def workspace_bytes(self, device: Device, desc: Desc, config: KernelConfig) -> int:
-        assert isinstance(desc, GemmDesc) and isinstance(config, PartsConfig)
+    def workspace_bytes(self, device: Device, desc: GemmDesc, config: PartsConfig) -> int:
         return workspace_bytes(desc, config)
 
     def launch_count(self, device: Device, desc: Desc, config: KernelConfig) -> int:
@@ -81,10 +76,9 @@ class HopperInflightSplitK(KernelFamily):
     def decode(self, tile: Mapping[str, int], options: Mapping[str, int]) -> KernelConfig:
         return PartsConfig.decode(tile, options)
 
-    def adapt(self, device: Device, desc: Desc, config: KernelConfig, measured: Desc, exact: bool) -> KernelConfig | str:
+    def adapt(self, device: Device, desc: GemmDesc, config: PartsConfig, measured: GemmDesc, exact: bool) -> KernelConfig | str:
         if reason := self.supports(device, desc):
             return reason
-        assert isinstance(desc, GemmDesc) and isinstance(measured, GemmDesc) and isinstance(config, PartsConfig)
         wanted = config.PARTS if exact else round(config.PARTS * tiles(measured, config) / tiles(desc, config))
         parts = whole_slices(desc.K, CHUNK, max(1, min(wanted, desc.K // SHORTEST)))
         return replace(config, PARTS=parts) if parts > 1 else "its tiles are as many as there are SMs: K is not cut"
@@ -93,18 +87,15 @@ class HopperInflightSplitK(KernelFamily):
         # both sources; CUDA C++ has no prelude
         return [source.text for source in (parts_source(PartsConfig(), GemmDesc(1, 1, 1)), reduce_source())]
 
-    def test_problem(self, desc: Desc, config: KernelConfig) -> tuple[tuple[int, int, int], KernelConfig]:
-        assert isinstance(config, PartsConfig)
+    def test_problem(self, desc: Desc, config: PartsConfig) -> tuple[tuple[int, int, int], KernelConfig]:
         depth = 2 * SHORTEST + TEST_EDGE
         parts = whole_slices(depth, CHUNK, min(config.PARTS, TEST_SLICES))
         return (config.BM + TEST_EDGE, config.BN + TEST_EDGE, depth), replace(config, PARTS=parts)
 
-    def source(self, device: Device, config: KernelConfig) -> Source | None:
-        assert isinstance(config, PartsConfig)
+    def source(self, device: Device, config: PartsConfig) -> Source | None:
         return parts_source(config, GemmDesc(1, 1, 1))
 
-    def sources(self, device: Device, desc: Desc, config: KernelConfig) -> list[Source]:
-        assert isinstance(desc, GemmDesc) and isinstance(config, PartsConfig)
+    def sources(self, device: Device, desc: GemmDesc, config: PartsConfig) -> list[Source]:
         return [parts_source(config, desc), reduce_source()]
 
 

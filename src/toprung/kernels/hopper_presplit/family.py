@@ -53,43 +53,36 @@ class HopperPresplit(KernelFamily):
             return f"B's terms would need {least:,} bytes, more than {LIMIT:,}"
         return ""
 
-    def candidates(self, device: Device, desc: Desc) -> Iterable[PresplitConfig]:
+    def candidates(self, device: Device, desc: GemmDesc) -> Iterable[PresplitConfig]:
         """Return the blocks that are weighed, each with the clusters that SMs are left for.
 
         There are none where each product of a batch has a B of its own: in flight that takes as long by both models, and there it
         was measured.
         """
-        assert isinstance(desc, GemmDesc)
         if desc.batch > 1 and desc.stride_b:
             return []
         return configs(desc, device.compute_units)
 
-    def cost(self, device: Device, desc: Desc, config: KernelConfig) -> float:
+    def cost(self, device: Device, desc: GemmDesc, config: PresplitConfig) -> float:
         # the seconds of all launches, or the host's where that is the limit; the device's break ties
-        assert isinstance(desc, GemmDesc) and isinstance(config, PresplitConfig)
         on_device, units = seconds(desc, config, device.compute_units), device.compute_units
         host = cost_model.HOST.launch * launches_of(desc, config, units)
         return max(on_device, host) + cost_model.TIE * on_device
 
-    def compile(self, session: Session, desc: Desc, config: KernelConfig) -> Launches:
-        assert isinstance(desc, GemmDesc) and isinstance(config, PresplitConfig)
+    def compile(self, session: Session, desc: GemmDesc, config: PresplitConfig) -> Launches:
         return PresplitLaunches(session, desc, config, is_one=launches_of(desc, config, session.device.compute_units) == 1)
 
-    def fused(self, session: Session, desc: Desc, config: KernelConfig, epilogue: Epilogue) -> Launches:
-        assert isinstance(desc, GemmDesc) and isinstance(config, PresplitConfig)
+    def fused(self, session: Session, desc: GemmDesc, config: PresplitConfig, epilogue: Epilogue) -> Launches:
         is_one = launches_of(desc, config, session.device.compute_units) == 1
         return PresplitLaunches(session, desc, config, epilogue, is_one)
 
-    def prepack(self, session: Session, desc: Desc, b: int, queue: Any = None) -> SplitOperand:
-        assert isinstance(desc, GemmDesc)
+    def prepack(self, session: Session, desc: GemmDesc, b: int, queue: Any = None) -> SplitOperand:
         return SplitOperand(session, desc, b, queue=queue, copied=True)
 
-    def workspace_bytes(self, device: Device, desc: Desc, config: KernelConfig) -> int:
-        assert isinstance(desc, GemmDesc)
+    def workspace_bytes(self, device: Device, desc: GemmDesc, config: KernelConfig) -> int:
         return workspace_bytes(desc)
 
-    def launch_count(self, device: Device, desc: Desc, config: KernelConfig) -> int:
-        assert isinstance(desc, GemmDesc) and isinstance(config, PresplitConfig)
+    def launch_count(self, device: Device, desc: GemmDesc, config: PresplitConfig) -> int:
         return launches_of(desc, config, device.compute_units)
 
     def decode(self, tile: Mapping[str, int], options: Mapping[str, int]) -> KernelConfig:
@@ -99,17 +92,14 @@ class HopperPresplit(KernelFamily):
         # both sources; CUDA C++ has no prelude
         return [source.text for source in (product_source(PresplitConfig(), GemmDesc(1, 1, 1)), split_source())]
 
-    def test_problem(self, desc: Desc, config: KernelConfig) -> tuple[tuple[int, int, int], KernelConfig]:
-        assert isinstance(config, PresplitConfig)
+    def test_problem(self, desc: Desc, config: PresplitConfig) -> tuple[tuple[int, int, int], KernelConfig]:
         depth = max(TEST_SLICES, config.SLICES) * CHUNK + TEST_EDGE
         return (config.BM + TEST_EDGE, config.BN + TEST_EDGE, depth), config
 
-    def source(self, device: Device, config: KernelConfig) -> Source | None:
-        assert isinstance(config, PresplitConfig)
+    def source(self, device: Device, config: PresplitConfig) -> Source | None:
         return product_source(config, GemmDesc(1, 1, 1))
 
-    def sources(self, device: Device, desc: Desc, config: KernelConfig) -> list[Source]:
-        assert isinstance(desc, GemmDesc) and isinstance(config, PresplitConfig)
+    def sources(self, device: Device, desc: GemmDesc, config: PresplitConfig) -> list[Source]:
         return [product_source(config, desc), split_source(*spread(desc.K, not desc.trans_b))]
 
 

@@ -59,17 +59,14 @@ class HopperSgemm(KernelFamily):
 
     # selection
 
-    def candidates(self, device: Device, desc: Desc) -> Iterable[SgemmConfig]:
-        assert isinstance(desc, GemmDesc)
+    def candidates(self, device: Device, desc: GemmDesc) -> Iterable[SgemmConfig]:
         return [select_variant(desc, device.compute_units)] if is_large(desc) else []
 
-    def cost(self, device: Device, desc: Desc, config: KernelConfig) -> float:
-        assert isinstance(desc, GemmDesc) and isinstance(config, SgemmConfig)
+    def cost(self, device: Device, desc: GemmDesc, config: SgemmConfig) -> float:
         each, units = RESULT[desc.widths[2] == 4 or narrow_c(desc, config)], device.compute_units
         return predicted(desc, units, config) + each * desc.M * desc.N / (units * cost_model.hz(device))
 
-    def reason(self, device: Device, desc: Desc, config: KernelConfig) -> str:
-        assert isinstance(desc, GemmDesc) and isinstance(config, SgemmConfig)
+    def reason(self, device: Device, desc: GemmDesc, config: SgemmConfig) -> str:
         which = copied(desc, config) if config.COPY else laid_out(desc, config)
         names = " and ".join(name for name, one in zip("AB", which, strict=True) if one)
         why = f"least by the cost model: TMA feeds {device.compute_units} blocks that stay"
@@ -77,21 +74,17 @@ class HopperSgemm(KernelFamily):
 
     # running
 
-    def compile(self, session: Session, desc: Desc, config: KernelConfig) -> Launches:
+    def compile(self, session: Session, desc: GemmDesc, config: SgemmConfig) -> Launches:
         # the launches: for each panel the layout pass, where there is something to lay out, and the product's
-        assert isinstance(desc, GemmDesc) and isinstance(config, SgemmConfig)
         return SgemmLaunches(session, desc, config)
 
-    def fused(self, session: Session, desc: Desc, config: KernelConfig, epilogue: Epilogue) -> Launches:
-        assert isinstance(desc, GemmDesc) and isinstance(config, SgemmConfig)
+    def fused(self, session: Session, desc: GemmDesc, config: SgemmConfig, epilogue: Epilogue) -> Launches:
         return SgemmLaunches(session, desc, config, epilogue=epilogue)
 
-    def workspace_bytes(self, device: Device, desc: Desc, config: KernelConfig) -> int:
-        assert isinstance(desc, GemmDesc) and isinstance(config, SgemmConfig)
+    def workspace_bytes(self, device: Device, desc: GemmDesc, config: SgemmConfig) -> int:
         return workspace_bytes(desc, config, device.compute_units)
 
-    def launch_count(self, device: Device, desc: Desc, config: KernelConfig) -> int:
-        assert isinstance(desc, GemmDesc) and isinstance(config, SgemmConfig)
+    def launch_count(self, device: Device, desc: GemmDesc, config: SgemmConfig) -> int:
         if not (desc.M and desc.N):
             return 0
         return launches(panels(desc, variant=config))
@@ -101,10 +94,9 @@ class HopperSgemm(KernelFamily):
     def decode(self, tile: Mapping[str, int], options: Mapping[str, int]) -> SgemmConfig:
         return SgemmConfig.decode(tile, options)
 
-    def adapt(self, device: Device, desc: Desc, config: KernelConfig, measured: Desc, exact: bool) -> KernelConfig | str:
+    def adapt(self, device: Device, desc: GemmDesc, config: SgemmConfig, measured: Desc, exact: bool) -> KernelConfig | str:
         if reason := self.supports(device, desc):
             return reason
-        assert isinstance(desc, GemmDesc) and isinstance(config, SgemmConfig)
         return config.refused() or unfit(desc, config) or config
 
     def texts(self, backend: str) -> Iterable[str]:
@@ -113,38 +105,32 @@ class HopperSgemm(KernelFamily):
 
     # verification and the tuner
 
-    def test_problem(self, desc: Desc, config: KernelConfig) -> tuple[tuple[int, int, int], KernelConfig]:
-        assert isinstance(config, SgemmConfig)
+    def test_problem(self, desc: Desc, config: SgemmConfig) -> tuple[tuple[int, int, int], KernelConfig]:
         return (config.BM + TEST_EDGE, config.BN + TEST_EDGE, TEST_SLICES * config.BK + TEST_EDGE), config
 
-    def source(self, device: Device, config: KernelConfig) -> Source:
-        assert isinstance(config, SgemmConfig)
+    def source(self, device: Device, config: SgemmConfig) -> Source:
         return product_source(config)
 
-    def sources(self, device: Device, desc: Desc, config: KernelConfig) -> list[Source]:
-        assert isinstance(desc, GemmDesc) and isinstance(config, SgemmConfig)
+    def sources(self, device: Device, desc: GemmDesc, config: SgemmConfig) -> list[Source]:
         laid = [lay_source()] if any(laid_out(desc, config)) else []
         return [product_source(config, **product_defines(desc, config, device.compute_units)), *laid]
 
     def space(self, device: Device, desc: Desc) -> Axes:
         return {} if self.supports(device, desc) or not is_large(desc) else SPACE
 
-    def at(self, device: Device, desc: Desc, point: Point) -> SgemmConfig | None:
+    def at(self, device: Device, desc: GemmDesc, point: Point) -> SgemmConfig | None:
         # A point with as many stages as there is room for; None if it does not suit
-        assert isinstance(desc, GemmDesc)
         bm, bk = point["BM"], point["BK"]
         made = SgemmConfig(bm, AREA // bm, bk, 2, point["WAIT"] * bk // 4, point["GROUP"], point["TURN_A"], point["COPY"])
         fit = [variant for n in range(2, LARGEST_STEP) if not (variant := replace(made, STAGES=n)).refused()]
         return fit[-1] if fit and not unfit(desc, fit[-1]) else None
 
-    def point(self, config: KernelConfig) -> Point:
-        assert isinstance(config, SgemmConfig)
+    def point(self, config: SgemmConfig) -> Point:
         wait = min(3, max(1, round(4 * config.WAIT_AT / config.BK)))
         rest = {"GROUP": config.GROUP, "TURN_A": config.TURN_A, "COPY": config.COPY}
         return {"BM": config.BM, "BK": config.BK, "WAIT": wait, **rest}
 
-    def starts(self, device: Device, desc: Desc) -> Iterator[Point]:
-        assert isinstance(desc, GemmDesc)
+    def starts(self, device: Device, desc: GemmDesc) -> Iterator[Point]:
         units = device.compute_units
         shapes = sorted(SPACE["BM"], key=lambda bm: predicted(desc, units, SgemmConfig(bm, AREA // bm)))
         for bm, bk, (turn, copy) in itertools.product(shapes[:2], SPACE["BK"][:2], ((0, 0), (1, 0), (0, 1))):

@@ -39,23 +39,19 @@ class HopperStrassen(KernelFamily):
         # the one there is: large products have one tile
         return [NoConfig()]
 
-    def cost(self, device: Device, desc: Desc, config: KernelConfig) -> float:
-        assert isinstance(desc, GemmDesc)
+    def cost(self, device: Device, desc: GemmDesc, config: KernelConfig) -> float:
         return seconds(desc, device.compute_units)
 
     def reason(self, device: Device, desc: Desc, config: KernelConfig) -> str:
         return "asked for: seven products of sums of quarters, errors are small beside the norms of A and B alone"
 
-    def compile(self, session: Session, desc: Desc, config: KernelConfig) -> Launches:
-        assert isinstance(desc, GemmDesc)
+    def compile(self, session: Session, desc: GemmDesc, config: KernelConfig) -> Launches:
         return StrassenLaunches(session, desc)
 
-    def workspace_bytes(self, device: Device, desc: Desc, config: KernelConfig) -> int:
-        assert isinstance(desc, GemmDesc)
+    def workspace_bytes(self, device: Device, desc: GemmDesc, config: KernelConfig) -> int:
         return workspace_bytes(desc)
 
-    def launch_count(self, device: Device, desc: Desc, config: KernelConfig) -> int:
-        assert isinstance(desc, GemmDesc)
+    def launch_count(self, device: Device, desc: GemmDesc, config: KernelConfig) -> int:
         return LAUNCHES * len(pieces(desc)) if desc.M and desc.N else 0
 
     def texts(self, backend: str) -> Iterable[str]:

@@ -45,8 +45,7 @@ class Plain(KernelFamily):
     def reason(self, device: Device, desc: Desc, config: KernelConfig) -> str:
         return "" if desc.is_empty else "no tile of the faster kernels is legal here"
 
-    def compile(self, session: Session, desc: Desc, config: KernelConfig) -> Launches:
-        assert isinstance(config, TileConfig)
+    def compile(self, session: Session, desc: Desc, config: TileConfig) -> Launches:
         if isinstance(desc, GemmDesc):
             a = (1, desc.lda) if desc.trans_a else (desc.lda, 1)
             b = (1, desc.ldb) if desc.trans_b else (desc.ldb, 1)
@@ -67,21 +66,18 @@ class Plain(KernelFamily):
         check_candidate(RECORD, made.tile, made.options)
         return made
 
-    def adapt(self, device: Device, desc: Desc, config: KernelConfig, measured: Desc, exact: bool) -> KernelConfig | str:
-        assert isinstance(config, TileConfig)
+    def adapt(self, device: Device, desc: Desc, config: TileConfig, measured: Desc, exact: bool) -> KernelConfig | str:
         return RECORD.refused(config, device) or config
 
     def texts(self, backend: str) -> Iterable[str]:
         return [backends.prelude(backend), RECORD.text()]
 
-    def test_problem(self, desc: Desc, config: KernelConfig) -> tuple[tuple[int, int, int], KernelConfig]:
+    def test_problem(self, desc: Desc, config: TileConfig) -> tuple[tuple[int, int, int], KernelConfig]:
         # A few elements more than a work-group has; of a vector a hundred
-        assert isinstance(config, TileConfig)
         rows = 100 if desc.is_vector else config.tile.BM + TEST_EDGE
         return (rows, config.tile.BN + TEST_EDGE, TEST_SLICES + TEST_EDGE), config
 
-    def source(self, device: Device, config: KernelConfig) -> Source | None:
-        assert isinstance(config, TileConfig)
+    def source(self, device: Device, config: TileConfig) -> Source | None:
         return RECORD.source_for(config.tile, config.options, device)
 
 

@@ -82,15 +82,13 @@ class SkinnyFamily(KernelFamily):
                 for slices in split_k_factors(s, tile, device.compute_units):
                     yield SkinnyConfig(with_slices(tile, slices), options)
 
-    def cost(self, device: Device, desc: Desc, config: KernelConfig) -> float:
+    def cost(self, device: Device, desc: Desc, config: SkinnyConfig) -> float:
         # the skinny model's seconds; on a CPU those of one core at a rate that orders and promises nothing
-        assert isinstance(config, SkinnyConfig)
         if device.kind != "gpu":
             return desc.flops / CPU_RATE
         return skinny_seconds(device, desc.skinny, config.tile, config.slices)
 
-    def reason(self, device: Device, desc: Desc, config: KernelConfig) -> str:
-        assert isinstance(config, SkinnyConfig)
+    def reason(self, device: Device, desc: Desc, config: SkinnyConfig) -> str:
         blocks = block_count(desc.skinny, config.tile)
         why = f"one side is {desc.skinny.few}: memory is the limit, and the large operand is read once"
         if config.slices > 1:
@@ -100,9 +98,8 @@ class SkinnyFamily(KernelFamily):
 
     # running
 
-    def compile(self, session: Session, desc: Desc, config: KernelConfig) -> Launches:
+    def compile(self, session: Session, desc: Desc, config: SkinnyConfig) -> Launches:
         # one launch; where the large operand is B, the operands change places
-        assert isinstance(config, SkinnyConfig)
         config = launched(session.device, desc, config)
         return skinny_launches(session, desc, RECORDS[config.kernel], config, iteration_depth(config.tile))
 
@@ -125,8 +122,7 @@ class SkinnyFamily(KernelFamily):
         check_candidate(RECORDS[made.kernel], made.tile, made.options)
         return made
 
-    def adapt(self, device: Device, desc: Desc, config: KernelConfig, measured: Desc, exact: bool) -> KernelConfig | str:
-        assert isinstance(config, SkinnyConfig)
+    def adapt(self, device: Device, desc: Desc, config: SkinnyConfig, measured: Desc, exact: bool) -> KernelConfig | str:
         s, tile = desc.skinny, config.tile
         if s.few > FEW or reader(s) != config.kernel:
             return f"skinny/{config.kernel} does not compute such a product"
@@ -144,16 +140,14 @@ class SkinnyFamily(KernelFamily):
 
     # verification and the tuner
 
-    def test_problem(self, desc: Desc, config: KernelConfig) -> tuple[tuple[int, int, int], KernelConfig]:
-        assert isinstance(config, SkinnyConfig)
+    def test_problem(self, desc: Desc, config: SkinnyConfig) -> tuple[tuple[int, int, int], KernelConfig]:
         s, tile = desc.skinny, config.tile
         length, piece = 2 * tile.BM + TEST_EDGE, iteration_depth(tile)
         depth = TEST_SLICES * piece + TEST_EDGE
         small = replace(config, tile=with_slices(tile, whole_slices(depth, piece, min(config.slices, TEST_SLICES))))
         return ((s.few, length, depth) if s.swapped else (length, s.few, depth)), small
 
-    def source(self, device: Device, config: KernelConfig) -> Source:
-        assert isinstance(config, SkinnyConfig)
+    def source(self, device: Device, config: SkinnyConfig) -> Source:
         return RECORDS[config.kernel].source_for(config.tile, config.options, device)
 
     def space(self, device: Device, desc: Desc) -> Axes:
@@ -171,12 +165,11 @@ class SkinnyFamily(KernelFamily):
             return None
         return SkinnyConfig(with_slices(tile, whole_slices(s.depth, piece, slices)), options)
 
-    def search_cost(self, device: Device, desc: Desc, config: KernelConfig) -> float:
+    def search_cost(self, device: Device, desc: Desc, config: SkinnyConfig) -> float:
         # `cost`; on a CPU 0: the space is small there, and all of it comes before that of the block kernels
         return self.cost(device, desc, config) if device.kind == "gpu" else 0.0
 
-    def point(self, config: KernelConfig) -> Point:
-        assert isinstance(config, SkinnyConfig)
+    def point(self, config: SkinnyConfig) -> Point:
         t = config.tile
         if config.kernel == "rows":
             at_once = (t.TN or 1) // (t.VEC or 1)

@@ -68,12 +68,10 @@ class SkinnyCluster(SkinnyFamily):
                 if few and _fits(s, tile, slices) and self._record(tile, slices).allows(tile, options, device):
                     yield SkinnyConfig(with_slices(tile, slices), options)
 
-    def cost(self, device: Device, desc: Desc, config: KernelConfig) -> float:
-        assert isinstance(config, SkinnyConfig)
+    def cost(self, device: Device, desc: Desc, config: SkinnyConfig) -> float:
         return skinny_seconds(device, desc.skinny, config.tile, config.slices, clustered=True)
 
-    def reason(self, device: Device, desc: Desc, config: KernelConfig) -> str:
-        assert isinstance(config, SkinnyConfig)
+    def reason(self, device: Device, desc: Desc, config: SkinnyConfig) -> str:
         blocks = block_count(desc.skinny, config.tile)
         return (
             f"one side is {desc.skinny.few}: memory is the limit, and the large operand is read once; {blocks} work-groups are too "
@@ -82,8 +80,7 @@ class SkinnyCluster(SkinnyFamily):
 
     # running
 
-    def compile(self, session: Session, desc: Desc, config: KernelConfig) -> Launches:
-        assert isinstance(config, SkinnyConfig)
+    def compile(self, session: Session, desc: Desc, config: SkinnyConfig) -> Launches:
         slices, piece = config.slices, iteration_depth(config.tile)
         if (whole := whole_slices(desc.skinny.depth, piece, slices)) != slices:
             raise LaunchError(f"{desc}: K makes {whole} slices of whole pieces, and not {slices}, as clusters have blocks")
@@ -105,7 +102,7 @@ class SkinnyCluster(SkinnyFamily):
             raise ValueError(f"skinny_cluster needs a tile with SPLIT_K of 2 to {LARGEST}")
         return made
 
-    def adapt(self, device: Device, desc: Desc, config: KernelConfig, measured: Desc, exact: bool) -> KernelConfig | str:
+    def adapt(self, device: Device, desc: Desc, config: SkinnyConfig, measured: Desc, exact: bool) -> KernelConfig | str:
         if reason := self.supports(device, desc):
             return reason
         made = super().adapt(device, desc, config, measured, exact)
@@ -123,13 +120,11 @@ class SkinnyCluster(SkinnyFamily):
 
     # verification and the tuner
 
-    def test_problem(self, desc: Desc, config: KernelConfig) -> tuple[tuple[int, int, int], KernelConfig]:
-        assert isinstance(config, SkinnyConfig)
+    def test_problem(self, desc: Desc, config: SkinnyConfig) -> tuple[tuple[int, int, int], KernelConfig]:
         (M, N, _), _ = super().test_problem(desc, config)
         return (M, N, 2 * config.slices * iteration_depth(config.tile) - 3), config
 
-    def source(self, device: Device, config: KernelConfig) -> Source:
-        assert isinstance(config, SkinnyConfig)
+    def source(self, device: Device, config: SkinnyConfig) -> Source:
         return self._record(config.tile, config.slices).source_for(config.tile, config.options, device)
 
     def space(self, device: Device, desc: Desc) -> Axes:

@@ -92,7 +92,7 @@ class StreamK(KernelFamily):
             return "it multiplies two matrices"
         return "there is nothing to multiply" if desc.is_empty else ""
 
-    def candidates(self, device: Device, desc: Desc) -> Iterator[TileConfig]:
+    def candidates(self, device: Device, desc: GemmDesc) -> Iterator[TileConfig]:
         # the deeper tile for shallow products; for others only what was measured is followed
         if self._is_shallow(device, desc) and (found := self.at(device, desc, FIRST)) is not None:
             yield found
@@ -103,24 +103,20 @@ class StreamK(KernelFamily):
             return False
         return LEAST_SHALLOW <= desc.K <= blocks.SHALLOW and desc.widths[2] == 4 and desc.M * desc.N >= blocks.UNCUT_SHALLOW
 
-    def cost(self, device: Device, desc: Desc, config: KernelConfig) -> float:
-        assert isinstance(config, TileConfig)
+    def cost(self, device: Device, desc: Desc, config: TileConfig) -> float:
         if self._is_shallow(device, desc):
             assert isinstance(desc, GemmDesc)
             return blocks.block_seconds(device, desc, Block(config.tile, EFFICIENCY, PER_UNIT), config.tile, 1)
         peak = device.peak_gflops
         return desc.flops / (1e9 * peak * PEAK_SHARE) if peak else math.inf
 
-    def compile(self, session: Session, desc: Desc, config: KernelConfig) -> Launches:
-        assert isinstance(desc, GemmDesc) and isinstance(config, TileConfig)
+    def compile(self, session: Session, desc: GemmDesc, config: TileConfig) -> Launches:
         return in_chains(desc, longest_launch(config.options), lambda piece: _launches(session, piece, config))
 
-    def workspace_bytes(self, device: Device, desc: Desc, config: KernelConfig) -> int:
-        assert isinstance(config, TileConfig)
+    def workspace_bytes(self, device: Device, desc: Desc, config: TileConfig) -> int:
         return 4 * config.tile.BM * config.tile.BN * max((work.parts for work in _lists(device, desc, config)), default=0)
 
-    def launch_count(self, device: Device, desc: Desc, config: KernelConfig) -> int:
-        assert isinstance(config, TileConfig)
+    def launch_count(self, device: Device, desc: Desc, config: TileConfig) -> int:
         return sum(2 if work.parts else 1 for work in _lists(device, desc, config))
 
     def decode(self, tile: Mapping[str, int], options: Mapping[str, int]) -> TileConfig:
@@ -130,8 +126,7 @@ class StreamK(KernelFamily):
         blocks.check_candidate(RECORD, made.tile, made.options)
         return made
 
-    def adapt(self, device: Device, desc: Desc, config: KernelConfig, measured: Desc, exact: bool) -> KernelConfig | str:
-        assert isinstance(config, TileConfig)
+    def adapt(self, device: Device, desc: Desc, config: TileConfig, measured: Desc, exact: bool) -> KernelConfig | str:
         if not isinstance(desc, GemmDesc) or desc.batch > 1:
             return "it multiplies two matrices"
         if reason := blocks.too_wide(desc, config.tile):
@@ -144,21 +139,18 @@ class StreamK(KernelFamily):
     def texts(self, backend: str) -> Iterable[str]:
         return [backends.prelude(backend), RECORD.text(), COLLECT.text()]
 
-    def test_problem(self, desc: Desc, config: KernelConfig) -> tuple[tuple[int, int, int], KernelConfig]:
-        assert isinstance(config, TileConfig)
+    def test_problem(self, desc: Desc, config: TileConfig) -> tuple[tuple[int, int, int], KernelConfig]:
         tile = config.tile
         return (tile.BM + TEST_EDGE, tile.BN + TEST_EDGE, TEST_SLICES * (tile.BK or 1) + TEST_EDGE), config
 
-    def source(self, device: Device, config: KernelConfig) -> Source:
-        assert isinstance(config, TileConfig)
+    def source(self, device: Device, config: TileConfig) -> Source:
         return RECORD.source_for(config.tile, config.options, device)
 
     def space(self, device: Device, desc: Desc) -> Axes:
         large = device.kind == "gpu" and not self.supports(device, desc) and desc.M * desc.N >= LEAST
         return SPACE if large else {}
 
-    def at(self, device: Device, desc: Desc, point: Point) -> TileConfig | None:
-        assert isinstance(desc, GemmDesc)
+    def at(self, device: Device, desc: GemmDesc, point: Point) -> TileConfig | None:
         tile = fitted(desc, replace(RECORD.tiles["gpu"][0], BK=point["BK"]))
         if point["INDEX32"] > int(desc.index32) or not RECORD.allows(tile, (), device):
             return None
@@ -170,8 +162,7 @@ class StreamK(KernelFamily):
         }  # fmt: skip
         return TileConfig(tile, tuple(sorted(options.items())))
 
-    def point(self, config: KernelConfig) -> Point:
-        assert isinstance(config, TileConfig)
+    def point(self, config: TileConfig) -> Point:
         options = dict(config.options)
         return {"BK": config.tile.BK or 1, **{name: options[name] for name in ("ORDER", "INDEX32", "GROUP_M")}}
 

@@ -41,9 +41,8 @@ class Tiled(KernelFamily):
 
     # selection
 
-    def candidates(self, device: Device, desc: Desc) -> Iterator[TileConfig]:
+    def candidates(self, device: Device, desc: GemmDesc) -> Iterator[TileConfig]:
         # each block of the table in each number of K slices; on a CPU the kernel's own tiles
-        assert isinstance(desc, GemmDesc)
         if min(desc.M, desc.N) == 1:  # a vector: most of every tile would be empty
             return
         a, b, _ = desc.widths
@@ -60,9 +59,8 @@ class Tiled(KernelFamily):
             for slices in split_k_factors(desc, one.tile, device.compute_units):
                 yield configured(device, desc, one, slices)
 
-    def cost(self, device: Device, desc: Desc, config: KernelConfig) -> float:
+    def cost(self, device: Device, desc: GemmDesc, config: TileConfig) -> float:
         # the block model's seconds; infinity for a tile that is not in its table
-        assert isinstance(desc, GemmDesc) and isinstance(config, TileConfig)
         if device.kind != "gpu":
             return blocks.cpu_work(device, desc, config.tile, config.slices) / blocks.CPU_RATE
         like = block_like(config.tile)
@@ -77,22 +75,20 @@ class Tiled(KernelFamily):
             for piece in (desc if depth == desc.K else replace(desc, K=depth),)  # the same product keeps what it knows of itself
         )
 
-    def relative_cost(self, device: Device, desc: Desc, config: KernelConfig) -> float | None:
+    def relative_cost(self, device: Device, desc: GemmDesc, config: TileConfig) -> float | None:
         if device.kind != "gpu" or desc.is_vector:
             return None
         found = self.cost(device, desc, config)
         return found if found < float("inf") else None
 
-    def reason(self, device: Device, desc: Desc, config: KernelConfig) -> str:
-        assert isinstance(config, TileConfig)
+    def reason(self, device: Device, desc: Desc, config: TileConfig) -> str:
         groups = block_count(desc, config.tile) * config.slices
         why = f"least by the cost model: {groups} work-groups for {device.compute_units} compute units"
         return why + (f", sums split over K into {config.slices} to have that many" if config.slices > 1 else "")
 
     # running
 
-    def compile(self, session: Session, desc: Desc, config: KernelConfig) -> Launches:
-        assert isinstance(desc, GemmDesc) and isinstance(config, TileConfig)
+    def compile(self, session: Session, desc: GemmDesc, config: TileConfig) -> Launches:
         return in_chains(
             desc, blocks.longest_launch(config.options) * config.slices, lambda piece: _launches(session, piece, config)
         )
@@ -100,8 +96,7 @@ class Tiled(KernelFamily):
     def workspace_bytes(self, device: Device, desc: Desc, config: KernelConfig) -> int:
         return split_k_bytes(desc, config.slices)
 
-    def launch_count(self, device: Device, desc: Desc, config: KernelConfig) -> int:
-        assert isinstance(config, TileConfig)
+    def launch_count(self, device: Device, desc: Desc, config: TileConfig) -> int:
         longest = blocks.longest_launch(config.options) * config.slices
         return (2 if config.slices > 1 else 1) * len(chain_lengths(desc.depth, longest))
 
@@ -114,8 +109,7 @@ class Tiled(KernelFamily):
         blocks.check_candidate(RECORD, made.tile, made.options)
         return made
 
-    def adapt(self, device: Device, desc: Desc, config: KernelConfig, measured: Desc, exact: bool) -> KernelConfig | str:
-        assert isinstance(config, TileConfig)
+    def adapt(self, device: Device, desc: Desc, config: TileConfig, measured: Desc, exact: bool) -> KernelConfig | str:
         if not isinstance(desc, GemmDesc):
             return "it multiplies matrices"
         tile = config.tile
@@ -134,26 +128,22 @@ class Tiled(KernelFamily):
 
     # verification and the tuner
 
-    def test_problem(self, desc: Desc, config: KernelConfig) -> tuple[tuple[int, int, int], KernelConfig]:
-        assert isinstance(config, TileConfig)
+    def test_problem(self, desc: Desc, config: TileConfig) -> tuple[tuple[int, int, int], KernelConfig]:
         tile, depth = config.tile, TEST_SLICES * (config.tile.BK or 1) + TEST_EDGE
         slices = whole_slices(depth, tile.BK or 1, min(config.slices, TEST_SLICES))
         return (tile.BM + TEST_EDGE, tile.BN + TEST_EDGE, depth), replace(config, tile=with_slices(tile, slices))
 
-    def source(self, device: Device, config: KernelConfig) -> Source:
-        assert isinstance(config, TileConfig)
+    def source(self, device: Device, config: TileConfig) -> Source:
         return RECORD.source_for(config.tile, config.options, device)
 
-    def space(self, device: Device, desc: Desc) -> Axes:
+    def space(self, device: Device, desc: GemmDesc) -> Axes:
         if self.supports(device, desc):
             return {}
-        assert isinstance(desc, GemmDesc)
         base: Axes = {**RECORD.space, **SEARCHED} if device.kind == "gpu" else ON_CPU
         slices = {n for tile in SIZES for n in split_k_factors(desc, tile, device.compute_units)}
         return {**base, "SPLIT_K": tuple(sorted({*base["SPLIT_K"], *slices}))}
 
-    def at(self, device: Device, desc: Desc, point: Point) -> TileConfig | None:
-        assert isinstance(desc, GemmDesc)
+    def at(self, device: Device, desc: GemmDesc, point: Point) -> TileConfig | None:
         tile = Tile(**{k: v for k, v in point.items() if k not in SEARCHED})
         if (tile.SPLIT_K or 1) > 1 and (tile.SPLIT_K or 1) * (tile.BK or 1) > desc.K:
             return None
@@ -161,13 +151,11 @@ class Tiled(KernelFamily):
             return None
         return configuration(device, desc, tile, {k: v for k, v in point.items() if k in SEARCHED})
 
-    def point(self, config: KernelConfig) -> Point:
-        assert isinstance(config, TileConfig)
+    def point(self, config: TileConfig) -> Point:
         found = {**config.tile.given(), **{k: v for k, v in config.options if k in SEARCHED}}
         return {"SPLIT_K": 1, **{k: v for k, v in found.items() if k not in ("VA", "VB")}}
 
-    def starts(self, device: Device, desc: Desc) -> Iterator[Point]:
-        assert isinstance(desc, GemmDesc)
+    def starts(self, device: Device, desc: GemmDesc) -> Iterator[Point]:
         known = self.space(device, desc)
         first = {name: values[0] for name, values in known.items()} | ({"PADA": 4, "PADB": 4} if device.kind == "gpu" else {})
         for values in itertools.product(*(known[name] for name in SEARCHED_BLOCKS)):
@@ -182,9 +170,8 @@ class Tiled(KernelFamily):
                     for slices in split_k_factors(desc, tile, device.compute_units):
                         yield {**at, "STAGES": stages, "SPLIT_K": slices}
 
-    def search_cost(self, device: Device, desc: Desc, config: KernelConfig) -> float:
+    def search_cost(self, device: Device, desc: GemmDesc, config: TileConfig) -> float:
         # `cost`; on a CPU what the busiest core computes, where small pieces read more for each multiplication
-        assert isinstance(config, TileConfig)
         if device.kind == "gpu":
             return self.cost(device, desc, config)
         tile = config.tile

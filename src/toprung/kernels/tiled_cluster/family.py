@@ -68,8 +68,7 @@ class TiledCluster(KernelFamily):
             return "it multiplies matrices"
         return "there is nothing to multiply" if desc.is_empty else no_clusters(device)
 
-    def candidates(self, device: Device, desc: Desc) -> Iterator[TileConfig]:
-        assert isinstance(desc, GemmDesc)
+    def candidates(self, device: Device, desc: GemmDesc) -> Iterator[TileConfig]:
         a, b, _ = desc.widths
         most = PER_UNIT * device.compute_units
         for one in blocks.narrowed(device, a, b):
@@ -87,21 +86,19 @@ class TiledCluster(KernelFamily):
             return False
         return desc.K >= slices * LEAST_ITERATIONS * piece and whole_slices(desc.K, piece, slices) == slices
 
-    def cost(self, device: Device, desc: Desc, config: KernelConfig) -> float:
+    def cost(self, device: Device, desc: GemmDesc, config: TileConfig) -> float:
         # the block model's seconds; infinity for a tile that is not in its table
-        assert isinstance(desc, GemmDesc) and isinstance(config, TileConfig)
         like = blocks.block_like(config.tile)
         if like is None:
             return float("inf")
         regrouped = is_regrouped(config)
         return blocks.block_seconds(device, desc, like, config.tile, config.slices, regrouped=regrouped, clustered=True)
 
-    def relative_cost(self, device: Device, desc: Desc, config: KernelConfig) -> float | None:
+    def relative_cost(self, device: Device, desc: GemmDesc, config: TileConfig) -> float | None:
         found = self.cost(device, desc, config)
         return found if found < float("inf") else None
 
-    def reason(self, device: Device, desc: Desc, config: KernelConfig) -> str:
-        assert isinstance(config, TileConfig)
+    def reason(self, device: Device, desc: Desc, config: TileConfig) -> str:
         groups = block_count(desc, config.tile) * config.slices
         return (
             f"least by the cost model: {groups} blocks for {device.compute_units} SMs, {config.slices} slices of K in each cluster"
@@ -109,8 +106,7 @@ class TiledCluster(KernelFamily):
 
     # running
 
-    def compile(self, session: Session, desc: Desc, config: KernelConfig) -> Launches:
-        assert isinstance(desc, GemmDesc) and isinstance(config, TileConfig)
+    def compile(self, session: Session, desc: GemmDesc, config: TileConfig) -> Launches:
         tile, slices = config.tile, config.slices
         if (whole := whole_slices(desc.K, tile.BK or 1, slices)) != slices:
             raise LaunchError(f"{desc}: K makes {whole} slices of whole tiles, and not {slices}, as clusters have blocks")
@@ -130,11 +126,9 @@ class TiledCluster(KernelFamily):
         blocks.check_candidate(TILED, made.tile, made.options)
         return made
 
-    def adapt(self, device: Device, desc: Desc, config: KernelConfig, measured: Desc, exact: bool) -> KernelConfig | str:
-        assert isinstance(config, TileConfig)
+    def adapt(self, device: Device, desc: GemmDesc, config: TileConfig, measured: GemmDesc, exact: bool) -> KernelConfig | str:
         if reason := self.supports(device, desc):
             return reason
-        assert isinstance(desc, GemmDesc) and isinstance(measured, GemmDesc)
         tile = config.tile
         if reason := blocks.too_wide(desc, tile):
             return reason
@@ -153,13 +147,11 @@ class TiledCluster(KernelFamily):
 
     # verification and the tuner
 
-    def test_problem(self, desc: Desc, config: KernelConfig) -> tuple[tuple[int, int, int], KernelConfig]:
-        assert isinstance(config, TileConfig)
+    def test_problem(self, desc: Desc, config: TileConfig) -> tuple[tuple[int, int, int], KernelConfig]:
         tile = config.tile
         return (tile.BM + TEST_EDGE, tile.BN + TEST_EDGE, 2 * config.slices * (tile.BK or 1) - 4), config
 
-    def source(self, device: Device, config: KernelConfig) -> Source:
-        assert isinstance(config, TileConfig)
+    def source(self, device: Device, config: TileConfig) -> Source:
         return RECORDS[config.slices].source_for(config.tile, config.options, device)
 
     def space(self, device: Device, desc: Desc) -> Axes:
@@ -167,8 +159,7 @@ class TiledCluster(KernelFamily):
             return {}
         return {"BLOCK": tuple(i for i, one in enumerate(BLOCKS) if one.chained), "SPLIT_K": tuple(RECORDS)}
 
-    def at(self, device: Device, desc: Desc, point: Point) -> TileConfig | None:
-        assert isinstance(desc, GemmDesc)
+    def at(self, device: Device, desc: GemmDesc, point: Point) -> TileConfig | None:
         one, slices = BLOCKS[point["BLOCK"]], point["SPLIT_K"]
         a, b, _ = desc.widths
         found = next((n for n in blocks.narrowed(device, a, b) if blocks.listed(n.tile) == one.tile), None)
@@ -176,8 +167,7 @@ class TiledCluster(KernelFamily):
             return None
         return with_cluster(configured(device, desc, found, 1), slices)
 
-    def point(self, config: KernelConfig) -> Point:
-        assert isinstance(config, TileConfig)
+    def point(self, config: TileConfig) -> Point:
         like = blocks.block_like(config.tile)
         return {"BLOCK": BLOCKS.index(like) if like else 0, "SPLIT_K": config.slices}
 
