@@ -14,6 +14,7 @@ import pytest
 
 from command import Typed
 from toprung import paths
+from toprung.dispatch.tuned import TunedStore
 from toprung.errors import DAMAGE
 from toprung.lab.harness.baseline import BaselineLog
 
@@ -102,6 +103,12 @@ def test_a_damaged_line_among_speeds_of_baselines_is_passed_over(
 def test_numbers_without_end_are_refused(words: list[str], says: str, typed: Typed) -> None:
     code, text = typed(*words)
     assert code == 2 and says in text
+
+
+def test_a_data_folder_that_may_not_be_looked_at_has_no_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOPRUNG_DATA", "/" + "x" * 300)  # too long a name, which root, too, may not look at
+    monkeypatch.setenv("TOPRUNG_STORE", "on")
+    assert not TunedStore().is_there()
 
 
 def test_every_error_of_a_parser_counts_as_damage() -> None:

@@ -122,6 +122,24 @@ def test_commits_are_found_in_the_folder(tmp_path: Path, typed: Typed) -> None:
     assert typed("results", "compare", tmp_path / "m", tmp_path / "m/a.json")[0] == 0
 
 
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"alpha": 1.0', '"alpha": [1]'), ('"kind": "peer"', '"sort": "peer"'), ('"what": "toprung bench"', '"what": null'),
+        ('"M": 64', '"M": 0'), ('"M": 64', f'"M": {"9" * 400}'), ('"failures": []', f'"failures": {"[" * 100_000}'),
+        ('"failures": []', '"failures": [], "graded": 5'), ('"failures": []', '"failures": [], "shapes": 1'),
+        ('"failures": []', '"failures": [], "notes": [{}]'),
+    ],
+)  # fmt: skip
+def test_a_damaged_value_is_refused_and_no_traceback(old: str, new: str, tmp_path: Path, typed: Typed) -> None:
+    good = stored(tmp_path / "good.json", measured("a", noisy(0)))
+    (tmp_path / "bad.json").write_text(text := good.read_text().replace(old, new))
+    assert text != good.read_text()
+    for command in (("show",), ("plot", "--out", tmp_path / "x.svg"), ("compare", good)):
+        code, said = typed("results", *command, tmp_path / "bad.json")
+        assert code == 2 and "damaged" in said, command
+
+
 def test_damaged_and_foreign_records_are_named_and_skipped(tmp_path: Path, typed: Typed) -> None:
     good = stored(tmp_path / "good.json", measured("a", noisy(0)))
     (tmp_path / "cut.json").write_text(good.read_text()[:300])

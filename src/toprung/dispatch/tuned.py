@@ -100,7 +100,7 @@ class TunedStore:
 
     def is_there(self) -> bool:
         """Return True if the user has a store, and it is not switched off."""
-        return not stores.off() and (data_dir() / stores.FILE).exists()
+        return not stores.off() and any(_stamp(data_dir() / stores.FILE)[1:])  # none that may not be looked at
 
     def ready(self) -> None:
         """Raise StoreError unless the user's store can be written."""
@@ -348,7 +348,7 @@ HERE = TunedStore()
 """This process's lookup; selection takes another one where it is given one."""
 
 
-def _stamp(path: Path) -> object:
+def _stamp(path: Path) -> tuple[object, ...]:
     """Return something that changes when a database does, its log included."""
     stamps: list[object] = [str(path)]
     for one in (path, path.with_name(f"{path.name}-wal")):

@@ -12,6 +12,7 @@ from typing import Any
 
 from toprung.cli.common import errors_console, result_file
 from toprung.errors import ToprungError
+from toprung.paths import publish
 
 FAREWELL = 10.0
 """Seconds that the report waits for kernels that are still being prepared."""
@@ -113,8 +114,8 @@ def _written(file: Path | None, audited: Any, measure: bool) -> None:
     if file is None:
         errors_console.print(str(found), markup=False, highlight=False, soft_wrap=True)
         return
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(found.to_html() if file.suffix == ".html" and not audited else json.dumps(found.to_json(), indent=1) + "\n")
+    text = found.to_html() if file.suffix == ".html" and not audited else json.dumps(found.to_json(), indent=1) + "\n"
+    publish(file, text.encode(errors="replace"))
 
 
 if __name__ == "__main__":

@@ -279,6 +279,7 @@ def _check(m: Measurement) -> None:
         _number(problem[key])
     for key in ("routine", *(k for k in ("trans", "measured_in") if k in problem)):
         _text(problem[key])
+    problem_name(problem)
     _number(verdict["frobenius"], least=0.0)
     _number(verdict["grade"], least=0.0)
     if not m.seconds:
