@@ -15,7 +15,7 @@ import numpy as np
 import split_model as split
 from split_model import Scheme
 from toprung.lab.harness import results
-from toprung.lab.harness.environment import commit, packages
+from toprung.lab.harness.environment import packages, source
 from toprung.oracle.data import DISTRIBUTIONS
 from toprung.oracle.gemm import Gemm
 
@@ -60,7 +60,7 @@ def numpy_environment() -> dict[str, Any]:
     """Return NumPy's circumstances, as ``toprung.lab.harness.environment`` says them of a device."""
     return {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "commit": commit(),
+        **source(),
         "packages": packages(),
         "device": {
             "name": "NumPy model",

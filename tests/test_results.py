@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +14,9 @@ import numpy as np
 import pytest
 
 from command import Typed
-from toprung.lab.harness import results
+from toprung.kernels import build
+from toprung.kernels.tiled.record import RECORD
+from toprung.lab.harness import environment, results
 from toprung.lab.harness.measure import Measurement
 from toprung.oracle.gemm import Gemm
 
@@ -46,13 +50,38 @@ def measured(name: str, seconds: Sequence[float], problem: Gemm | None = None, m
 
 
 def stored(path: Path, *measurements: Measurement, commit: str = "abc123", **device: Any) -> Path:
-    environment = {"date": "2026-01-02T03:04:05", "commit": commit, "packages": {"toprung": "1"}, "device": {**DEVICE, **device}}
-    results.write(path, results.record("toprung bench", environment, measurements, kind="bench"))
+    facts = {"date": "2026-01-02T03:04:05", "commit": commit, "packages": {"toprung": "1"}, "device": {**DEVICE, **device}}
+    results.write(path, results.record("toprung bench", facts, measurements, kind="bench"))
     return path
 
 
 def noisy(seed: int, mean: float = 1e-3, spread: float = 0.01) -> list[float]:
     return [float(x) for x in np.random.default_rng(seed).normal(mean, spread * mean, 9)]
+
+
+def git(*words: str) -> str:
+    return subprocess.run(["git", *words], capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_a_record_names_its_code_as_git_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``src`` is the tree, a kernel its blob: of the files as they are, an include among them, and a user's rung by its name."""
+    package = tmp_path / "src" / "toprung"
+    shutil.copytree(environment.PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__"))
+    (package / "empty" / "__pycache__").mkdir(parents=True)
+    at = "-C", str(tmp_path)
+    git("init", "-q", str(tmp_path))
+    git(*at, "add", ".")
+    src = git(*at, "write-tree", "--prefix=src/")[:12]
+    assert environment.source.__wrapped__()["src"] == src
+
+    monkeypatch.setattr(build, "LOADED", {RECORD.text(): "tiled", "int own;": "mine/r01"})
+    name = "kernels/tiled/tiled.cl"
+    found = results.read(stored(tmp_path / "a.json"))["environment"]["kernels"]
+    assert set(found) == {name, "kernels/include/block.cl", "mine/r01"}
+    assert found[name] == git("hash-object", str(package / name))[:12]
+    monkeypatch.setattr(environment, "PACKAGE", package)
+    (package / "kernels" / "tiled" / "tiled.cl").write_text("int other;")
+    assert name not in environment.kernels() and environment.source.__wrapped__()["src"] != src
 
 
 def test_a_record_reads_as_it_was_written(tmp_path: Path) -> None:

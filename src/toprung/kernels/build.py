@@ -54,6 +54,10 @@ class Compiled(Generic[Record]):
         return self.kernel.resources
 
 
+LOADED: dict[str, str] = {}
+"""Texts of all kernels that this process has loaded, each with a name, for the records that it writes."""
+
+
 def build(record: Record, tile: Tile, options: Options, session: Session, own: Own | None = None) -> Compiled[Record]:
     """Compile a kernel, or load its binary from the cache; ``own`` is machine code to be used in its place.
 
@@ -82,6 +86,7 @@ def source_kernel(source: Source, session: Session) -> Kernel:
 def _kernel(source: Source, session: Session) -> tuple[Kernel, bool]:
     if source.language == "cubin":  # nothing to compile, and nothing to keep
         return session.load(session.compile(source), source), False
+    LOADED[source.text] = source.name
     path = _place(source, session.fingerprint())
     try:
         stored = path.read_bytes()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from toprung.lab.bounds.figures import Unknown
 from toprung.lab.bounds.levels import rate
 from toprung.lab.explain import Explanation
 from toprung.lab.harness import results
-from toprung.lab.harness.environment import commit, packages
+from toprung.lab.harness.environment import environment
 from toprung.report import names
 from toprung.report.grid import Column, Grid
 
@@ -45,17 +44,9 @@ def _short(value: float | Unknown) -> str:
 
 def bounds_record(what: str, device: Device, found: Sequence[tuple[str, Explanation]]) -> dict[str, Any]:
     """Return every bound as a record (``toprung.lab.harness.results``), with ``bounds`` and without measurements of its own."""
-    circumstances = {
-        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"), "commit": commit(), "packages": packages(),
-        "device": {
-            "name": device.name, "short_name": device.short_name, "slug": device.slug, "kind": device.kind, "arch": device.arch,
-            "backend": device.backend, "runtime": device.runtime, "driver": device.driver, "compute_units": device.compute_units,
-            "clock_mhz": device.clock_mhz, "peak_gflops": device.peak_gflops,
-        },
-    }  # fmt: skip
     notes = {f"{e.rung.name} {variant}".rstrip(): " ".join(e.notes) for variant, e in found if e.notes}
     entries = [{"variant": variant, **e.describe()} for variant, e in found]
-    return results.record(what, circumstances, (), kind="bounds", notes=notes, bounds=entries)
+    return results.record(what, environment(device), (), kind="bounds", notes=notes, bounds=entries)
 
 
 def read_bounds(path: Path) -> dict[str, Any]:

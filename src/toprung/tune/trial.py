@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from toprung.dispatch.selection import Candidate
 from toprung.dispatch.tuned import version
 from toprung.gemm.classes import class_of
+from toprung.kernels import build
 from toprung.oracle.problem import Problem
 from toprung.store import Entry, Machine
 
@@ -126,6 +127,8 @@ def pairs(first: Sampled, other: Sampled) -> tuple[list[float], list[float]]:
 
 def entry_of(machine: Machine, problem: Problem, candidate: Candidate, sampled: Sampled) -> Entry:
     """Return a candidate's result as an entry of the store."""
+    # a worker loaded the kernel: the record of the run, which this process writes, would not name it
+    build.LOADED.update(dict.fromkeys(candidate.family.texts(machine.backend), candidate.kernel))
     return Entry(
         machine=machine, problem_class=class_of(problem.desc), shape=problem.describe(), candidate=candidate.encode(),
         source=version(candidate.kernel, machine.backend), seconds=sampled.seconds, cold_seconds=sampled.cold_seconds,

@@ -1,18 +1,23 @@
-"""Circumstances that a measurement depends on besides the code that is measured: recorded with it, never set."""
+"""Circumstances that a measurement depends on, and what identifies the code that is measured: recorded with it, never set."""
 
 from __future__ import annotations
 
 import datetime
 import functools
+import hashlib
 import importlib.metadata
 import os
 import platform
 import subprocess
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from toprung.backends.base import Session
 from toprung.device import Device
+from toprung.kernels import build
+from toprung.kernels.record import INCLUDE
 
 PACKAGES = (
     "numpy", "scipy", "pyopencl", "pocl-binary-distribution", "intel-opencl-rt", "cuda-core", "cuda-bindings", "nvidia-cuda-nvrtc",
@@ -20,23 +25,63 @@ PACKAGES = (
 )  # fmt: skip
 
 
+PACKAGE = Path(__file__).parents[2]
+SOURCES = (".cl", ".cu", ".cuh", ".wgsl")
+"""Suffixes of kernel sources and of what they include."""
+
+
 @functools.cache
-def commit() -> str | None:
-    """The commit this copy of toprung was taken from, ``+`` behind it if files have changed since; None if unknown.
+def source() -> dict[str, str]:
+    """Return what identifies the code: its commit, and ``src``, git's hash of that folder, which survives a rebase.
 
-    ``TOPRUNG_COMMIT`` says it where the sources lie outside a repository.
+    The commit has ``+`` behind it if files have changed since, and is "unknown" outside a clone unless ``TOPRUNG_COMMIT`` says it.
+    ``src`` is of the files as they are: it is in the history (``git rev-parse COMMIT:src``) if they were committed so.
     """
-    if given := os.environ.get("TOPRUNG_COMMIT"):
-        return given
-    folder = Path(__file__).parents[2]
+    commit = os.environ.get("TOPRUNG_COMMIT", "")
+    with suppress(OSError, subprocess.CalledProcessError):
+        commit = commit or _git("rev-parse", "--short=12", "HEAD") + (
+            "+" if _git("status", "--porcelain", "--", str(PACKAGE)) else ""
+        )
+    src = _object("tree", b"40000 toprung\0" + _tree(PACKAGE))
+    return {"commit": commit or "unknown", "src": src.hex()[:12]}
 
-    def git(*words: str) -> str:
-        return subprocess.run(["git", "-C", str(folder), *words], capture_output=True, text=True, check=True).stdout.strip()
 
-    try:
-        return git("rev-parse", "--short=12", "HEAD") + ("+" if git("status", "--porcelain", "--", str(folder)) else "")
-    except (OSError, subprocess.CalledProcessError):
-        return None
+def _git(*words: str) -> str:
+    return subprocess.run(["git", "-C", str(PACKAGE), *words], capture_output=True, text=True, check=True).stdout.strip()
+
+
+def _object(kind: str, content: bytes) -> bytes:
+    """Return the digest that git names an object by."""
+    return hashlib.sha1(f"{kind} {len(content)}\0".encode() + content).digest()
+
+
+def _tree(folder: Path) -> bytes:
+    """Return git's digest of a folder of plain files; empty if git would not keep it, as one of bytecode alone."""
+    found = []
+    for path in folder.iterdir():
+        digest = _tree(path) if path.is_dir() else _object("blob", path.read_bytes())
+        if digest and path.name != "__pycache__":
+            # git sorts a folder as if its name ended in a slash
+            mode, order = ("40000", path.name + "/") if path.is_dir() else ("100644", path.name)
+            found.append((order.encode(), f"{mode} {path.name}\0".encode() + digest))
+    return _object("tree", b"".join(entry for _, entry in sorted(found))) if found else b""
+
+
+def kernels(texts: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return git's blob hashes of kernel sources, includes too, by their paths within the package.
+
+    ``texts`` has names by text, by default of all that this process has loaded (``build.LOADED``). A text that is made of no file
+    of the package, such as a user's own rung, is hashed itself and has its name.
+    """
+    left = dict(build.LOADED if texts is None else texts)
+    found, known = {}, set()
+    for path in sorted(p for p in PACKAGE.rglob("*") if left and p.suffix in SOURCES):
+        parts = [part for part in INCLUDE.split(path.read_text())[::2] if part.strip()]
+        mine = {text for text in left if all(part in text for part in parts)} if parts else set()
+        if mine:
+            found[path.relative_to(PACKAGE).as_posix()] = _object("blob", path.read_bytes()).hex()[:12]
+            known |= mine
+    return found | {name: _object("blob", text.encode()).hex()[:12] for text, name in left.items() if text not in known}
 
 
 def packages() -> dict[str, str]:
@@ -51,11 +96,11 @@ def packages() -> dict[str, str]:
 
 
 def environment(where: Session | Device) -> dict[str, Any]:
-    """Device, driver, versions, date and commit, as JSON."""
+    """Return device, driver, versions, date and code, as JSON."""
     d = where if isinstance(where, Device) else where.device
     return {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "commit": commit(),
+        **source(),
         "packages": packages(),
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",

@@ -12,6 +12,7 @@ from typing import Any
 
 from toprung.errors import DAMAGE, BadRecord, NotWritten
 from toprung.lab.harness.bandwidth import Bandwidth
+from toprung.lab.harness.environment import kernels
 from toprung.lab.harness.measure import Measurement
 from toprung.lab.harness.stats import Interval, ratio
 from toprung.paths import publish
@@ -36,7 +37,7 @@ def record(
     Parameters
     ----------
     what : the command that was run, as a user types it
-    environment : from ``toprung.lab.harness.environment``
+    environment : from ``toprung.lab.harness.environment``; the kernels that this process has loaded are added
     failures : what did not work, a sentence each
     interrupted : whether the user stopped it before the end
     more : further entries, JSON already: ``notes`` (who did not take part and why), ``graded`` (of ``toprung accuracy``),
@@ -46,7 +47,7 @@ def record(
         **more,
         "format": FORMAT,
         "what": what,
-        "environment": environment,
+        "environment": {"kernels": kernels(), **environment},
         "interrupted": interrupted,
         "failures": list(failures),
         "measurements": [m if isinstance(m, Mapping) else m.describe() for m in measurements],

@@ -928,7 +928,7 @@ const record = () => {
     });
     return {
         notes: [`${data.ladder.name} promises ${data.ladder.note}`, "made by the page of toprung web; results were checked against float64 on some rows; a helper's seconds are those of the whole product less those of the kernel alone"], format: data.format, what: "toprung web",
-        environment: {date: new Date().toISOString().replace(/\.\d+Z/, "+00:00"), commit: data.commit, packages: {toprung: data.version}, python: "", system: navigator.platform, cores: navigator.hardwareConcurrency,
+        environment: {date: new Date().toISOString().replace(/\.\d+Z/, "+00:00"), ...data.code, packages: {toprung: data.version}, python: "", system: navigator.platform, cores: navigator.hardwareConcurrency,
             device: {name: gpu.label, short_name: gpu.label, slug: slug || "gpu", kind: gpu.kind, arch: "", backend: "webgpu", runtime: `WebGPU in ${browser}`, driver: [gpu.info.vendor, gpu.info.architecture].filter(Boolean).join(" ") || "unknown", compute_units: 0, clock_mhz: 0, peak_gflops: null}},
         figures, interrupted: false, failures: Object.values(rows).filter(r => ["wrong", "failed"].includes(r.state)).map(r => `${r.rung.name} at ${r.n}: ${r.failure}`), measurements,
     };
@@ -955,7 +955,7 @@ const save = () => {
 
 let started = performance.now();
 $("note").textContent = `The ladder promises ${data.ladder.note}.`;
-$("version").textContent = [data.version, data.commit && `(${data.commit})`].filter(Boolean).join(" ");
+$("version").textContent = [data.version, `(${data.code.commit})`].filter(Boolean).join(" ");
 for (const id of ["a", "b"]) {
     $(id).replaceChildren(...rungs.map(r => el("option", {}, `${r.number}  ${r.idea}`)));
     $(id).addEventListener("change", drawDiff);

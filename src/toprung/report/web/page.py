@@ -12,7 +12,7 @@ import toprung.lab.routines.base as shared
 from toprung.device import Device
 from toprung.errors import NotWritten, Unsupported
 from toprung.kernels.record import LANGUAGES
-from toprung.lab.harness.environment import commit, packages
+from toprung.lab.harness.environment import kernels, packages, source
 from toprung.lab.harness.results import FORMAT
 from toprung.lab.probe import base as probes
 from toprung.lab.routines.gemm import PLAIN, from_size
@@ -47,8 +47,9 @@ def render(name: str = LADDER) -> str:
     found = ladder(name)
     if not found.rungs or any(LANGUAGES[r.source.suffix] != "wgsl" for r in found.rungs):
         raise Unsupported(f"{name} is not written in WGSL, which is what a browser compiles: toprung web {LADDER}")
+    texts = {r.source.read_text(): r.name for r in found.rungs}
     data = {
-        "version": packages().get("toprung", ""), "commit": commit(), "format": FORMAT,
+        "version": packages().get("toprung", ""), "code": {**source(), "kernels": kernels(texts)}, "format": FORMAT,
         "ladder": {"name": found.name, "title": found.title, "note": found.note},
         "rungs": [_rung(r) for r in found.rungs],
         "helpers": {stem: (shared.KERNELS / f"{stem}.wgsl").read_text() for stem in HELPERS},
