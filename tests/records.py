@@ -57,13 +57,14 @@ def stored(
     path: Path,
     *measurements: Measurement,
     commit: str = "abc123",
+    src: str = "def456",
     date: str = "2026-01-02T03:04:05",
     what: str = "toprung ladder",
     device: dict[str, Any] | None = None,
     **more: Any,
 ) -> Path:
     """A record in a file."""
-    environment = {"date": date, "commit": commit, "packages": {"numpy": "2"}, "device": {**DEVICE, **(device or {})}}
+    environment = {"date": date, "commit": commit, "src": src, "packages": {"numpy": "2"}, "device": {**DEVICE, **(device or {})}}
     results.write(path, results.record(what, environment, measurements, **more))
     return path
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import json
 import re
 from collections import defaultdict
 from pathlib import Path
@@ -13,7 +14,9 @@ import pytest
 from records import around, of_rung, peer, stored
 from tables import BLOCK, headlines, refresh
 from tables.common import ladder_record
+from toprung.errors import BadRecord
 from toprung.lab.harness import results
+from toprung.lab.harness.environment import PACKAGE, blob
 from toprung.lab.harness.measure import Measurement
 from toprung.lab.rung import ladder
 from toprung.oracle.gemm import Gemm
@@ -29,6 +32,7 @@ ROOT = Path(__file__).resolve().parents[1]
 H200 = ROOT / "results" / "nvidia-h200"
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
 P = Gemm(4096, 4096, 4096)
+R01 = "lab/ladders/kepler/r01_naive.cl"
 
 
 def settled(m: Measurement, seconds: float = 0.1) -> Measurement:
@@ -47,8 +51,8 @@ def rows_of(body: str) -> list[list[str]]:
 def test_headlines_on_all_pages_are_those_of_the_report() -> None:
     """The cards of the report, and every generated table of headlines, are what the records give by the one function."""
     gathered = gather([H200])
-    expected = [(one.what, one.problem, one.who, one.figure, one.share) for one in of_views(gathered, Views(gathered))]
-    assert len(expected) >= 7 and expected[0][2] == "toprung.matmul"
+    expected = [(one.what, one.problem, one.who, one.figure, one.share) for one in of_views(gathered)]
+    assert len(expected) >= 5 and expected[0][2] == "toprung.matmul"
     tables = blocks("headlines")
     assert {page.name for page, _, _ in tables} >= {"README.md", "measuring.md"}
     for page, _, body in tables:
@@ -64,7 +68,7 @@ def test_headlines_on_all_pages_are_those_of_the_report() -> None:
 def test_whole_calls_have_one_figure_on_every_page() -> None:
     """README, the library's page and that of fp32x have tables of whole calls, the report and the headlines a figure of them."""
     gathered = gather([H200])
-    one = of_views(gathered, Views(gathered))[0]
+    one = of_views(gathered)[0]
     found = set()
     for _, words, body in blocks("fp32x"):
         if words[0] == "matmul":
@@ -143,6 +147,14 @@ def test_the_rule(better: dict[str, Any], worse: dict[str, Any], tmp_path: Path)
     assert vendor.median == pytest.approx(1e-3, rel=0.02)
 
 
+def test_a_record_whose_code_is_unknown_feeds_no_headline(tmp_path: Path) -> None:
+    for name, seconds, src in (("a", 1e-3, "abc"), ("b", 1e-4, "unknown")):
+        own = [peer("cublas", around(1e-3), P, idea="cuBLAS"), of_rung(f"kepler/r0{len(name)}", around(seconds), P)]
+        stored(tmp_path / f"{name}.json", *own, src=src, date=f"2026-0{1 + (src == 'unknown')}-01")
+    (one,) = of_views(gather([tmp_path]))
+    assert one.times == pytest.approx(1, rel=0.05) and [Path(name).name for name in one.records] == ["a.json"]
+
+
 def test_rungs_of_several_records_are_in_one_table_once(tmp_path: Path) -> None:
     first = [of_rung(f"kepler/r0{n}", around(1e-3 / n), P) for n in (1, 2, 3)]
     stored(tmp_path / "a.json", peer("cublas", around(1e-4), P), *first)
@@ -153,6 +165,51 @@ def test_rungs_of_several_records_are_in_one_table_once(tmp_path: Path) -> None:
     assert [row[0] for row in rows_of(text)[2:]] == ["0", "1", "2", "3", "4"]
     third = float(rows_of(text)[5][2].split(" ")[0].replace(",", "").strip("*"))
     assert third == pytest.approx(P.flops / (1e-3 / 3) / 1e9, rel=0.03), "of the record with more rungs"
+
+
+@pytest.mark.parametrize(
+    ("kernels", "src", "said"),
+    [
+        ({R01: "now"}, "abc", ""),
+        (
+            {R01: "older", "kernels/tiled/tiled.cl": "older", "gone.cl": "now"},
+            "abc",
+            "changed since: r01, `tiled.cl`, `gone.cl`.\n",
+        ),
+        ({f"{i}.cl": "now" for i in range(8)}, "abc", "`4.cl`, `5.cl` and 2 more.\n"),
+        ({R01: "now"}, "unknown", "Code not in the history: `a.json`.\n"),
+    ],
+)
+def test_a_table_says_by_itself_that_its_kernels_have_changed(kernels: dict[str, str], src: str, said: str, tmp_path: Path) -> None:
+    path = stored(tmp_path / "a.json", of_rung("kepler/r01", around(1e-3), P), src=src)
+    now = {
+        name: blob((PACKAGE / name).read_bytes()) for name, state in kernels.items() if state == "now" and (PACKAGE / name).exists()
+    }
+    content = json.loads(path.read_text())
+    content["environment"]["kernels"] = {**dict.fromkeys(kernels, "0" * 12), **now}
+    path.write_text(json.dumps(content))
+    text = refresh("<!-- toprung:ladder a.json -->\n<!-- toprung:end -->\n", tmp_path)
+    assert text.count("changed since") == ("changed" in said or "more" in said) and text.count("not in the history") == (
+        "not" in said
+    )
+    assert text.endswith(f"{said}<!-- toprung:end -->\n")
+
+
+def test_figures_of_two_cards_never_stand_in_one_column(tmp_path: Path) -> None:
+    """A table with a row for a device is made once for each; any other is refused."""
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        stored(tmp_path / name / "a.json", of_rung("kepler/r01", around(1e-3), P), device={"slug": name, "short_name": name})
+    blocks = "<!-- toprung:{} one/a.json two/a.json -->\n<!-- toprung:end -->\n"
+    for table in refresh(blocks.format("rung r01"), tmp_path).split("\n\n| device")[:2]:
+        assert ("| one, cuda" in table) != ("| two, cuda" in table)
+    with pytest.raises(BadRecord, match="one and two in one column"):
+        refresh(blocks.format("ladder"), tmp_path)
+
+
+def test_every_result_file_lies_in_the_folder_of_its_card() -> None:
+    folders = {path.parent.name: read["environment"]["device"]["slug"] for path, read in results.read_all([ROOT / "results"])}
+    assert {folder: slug for folder, slug in folders.items() if folder != slug} == {}
 
 
 def test_a_planted_disagreement_is_found(tmp_path: Path) -> None:
@@ -171,7 +228,7 @@ def test_a_planted_disagreement_is_found(tmp_path: Path) -> None:
         settled(peer("cublas", around(1e-3), P, idea="cuBLAS")),
         settled(of_rung("kepler/r02", around(2e-3), P)),
     )
-    (one,) = of_views(gathered := gather([tmp_path]), Views(gathered))
+    (one,) = of_views(gathered := gather([tmp_path]))
     assert one.times == pytest.approx(1.0, rel=0.05) and one.who == "kepler/r01", "and not twice as fast, as in its own record"
     assert headlines.headline_table(["."], tmp_path).count(one.share) == 1
     assert one.share in html.unescape(render(gathered, Limits(gathered, False)))

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import relabelled
+from toprung.lab.harness import results
 
 
 @pytest.fixture
@@ -20,6 +21,17 @@ def whole() -> None:
 @pytest.mark.usefixtures("whole")
 def test_no_shipped_entry_has_another_hash_than_came_with_its_samples() -> None:
     assert [(one.path.name, one.entry["candidate"]) for one in relabelled.entries()] == []
+
+
+@pytest.mark.usefixtures("whole")
+def test_every_result_file_names_code_that_is_in_the_history_or_says_that_it_is_not() -> None:
+    """And none that was said to be of another commit than at first counts as known."""
+    commits = relabelled.git(relabelled.ROOT, "log", "--format=%H:src").decode()
+    trees = relabelled.git(relabelled.ROOT, "cat-file", "--batch-check=%(objectname)", given=commits).decode().split("\n")
+    there = {tree[:12] for tree in trees} | {"unknown"}
+    named = {str(path): results.read(path)["environment"].get("src") for path in (relabelled.ROOT / "results").rglob("*.json")}
+    assert len(named) > 100 and {path: src for path, src in named.items() if src not in there} == {}
+    assert relabelled.records() == []
 
 
 @pytest.mark.parametrize("fault", ["", "hash", "samples", "commit", "date"])

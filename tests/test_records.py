@@ -16,7 +16,14 @@ from toprung.report.bound_table import read_bounds
 
 STORED = trial.ROOT / "results"
 
-OF_PAGES = {"test_headlines.py", "test_docs.py", "test_records.py", "test_report_browser.py", "test_report_page.py"}
+OF_PAGES = {
+    "test_headlines.py",
+    "test_docs.py",
+    "test_history.py",
+    "test_records.py",
+    "test_report_browser.py",
+    "test_report_page.py",
+}
 """Test modules that may name result files: their subject is the pages made of them, or the files themselves."""
 
 

@@ -119,17 +119,18 @@ def entries(root: Path = ROOT, same: Path = SAME) -> list[Relabelled]:
 
 
 def records(root: Path = ROOT) -> list[str]:
-    """Return the result files of which one run was said to be of two commits, a line each."""
+    """Return the result files of which one run was said to be of two commits, a line each, unless they are marked unknown."""
     first: dict[tuple[str, str], str] = {}
-    found: dict[str, None] = {}
+    found: dict[str, str] = {}
     for commit, path, content in versions(root, "results"):
         named = re.search(rb'"date": "([^"]*)",\s*"commit": "?([^",]*)', content)
         if named:
             date, label = (one.decode() for one in named.groups())
             before = first.setdefault((path, date), label)
             if before != label:
-                found[f"{path} of {date}: commit {before}, since {commit[:12]} {label}"] = None
-    return list(found)
+                found[path] = f"{path} of {date}: commit {before}, since {commit[:12]} {label}"
+    now = ((root / path, line) for path, line in found.items())
+    return [line for path, line in now if path.exists() and '"src": "unknown"' not in path.read_text()]
 
 
 def restore(found: list[Relabelled]) -> None:

@@ -45,6 +45,8 @@ A marker names what to show and the records it comes from, relative to the repos
 ``facts`` needs no record: it shows what a rung's own file says; nor does ``bound``, which is computed. A record whose name ends
 in ``?`` may be missing: a block without any says that nothing has been measured yet.
 
+Below a table stands which kernels have changed since they were measured, and which records' code is not in the history.
+
 Makers are found by looking: each module of this folder with ``TABLES``, a table's name → the function that makes it.
 """
 
@@ -57,10 +59,14 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
-from tables.common import NOTHING
+from tables.common import NOTHING, about_code, of_one_card
 from toprung.errors import UnknownName
+from toprung.lab.harness.results import read
 
 BLOCK = re.compile(r"(<!-- toprung:(?!end)(?P<what>\w+) (?P<words>[^>]*?) ?-->\n)(?P<body>.*?)(<!-- toprung:end -->)", re.DOTALL)
+ROWS = ("rung", "overhead")
+"""Tables with a row, not a column, for each device."""
+
 Maker = Callable[[Sequence[str], Path], str]
 """Function ``(words of the marker, root of the repository)`` → Markdown."""
 
@@ -74,13 +80,31 @@ def makers() -> Mapping[str, Maker]:
     return found
 
 
+def _by_card(what: str, words: Sequence[str]) -> list[Sequence[str]]:
+    """Return the words of each table: of those with a row for a device, every card has one of its own."""
+    folders = list(dict.fromkeys(Path(w).parent for w in words if w.endswith(".json")))
+    if what not in ROWS or len(folders) < 2:
+        return [words]
+    return [[w for w in words if not w.endswith(".json") or Path(w).parent == folder] for folder in folders]
+
+
+def _made(what: str, words: Sequence[str], root: Path) -> str:
+    """Return a table, and what must be said of the code that was measured."""
+    body = makers()[what](words, root)
+    records = {path: read(root / path) for word in words if word.endswith(".json") for path in word.split("+")}
+    of_one_card(records, body)
+    said = about_code(records, words[0] if what == "rung" else "")
+    # behind the row of a table it would be a row of it
+    return "\n".join(filter(None, (body + "\n" * bool(said and body.rpartition("\n")[2].startswith("|")), said)))
+
+
 def refresh(text: str, root: Path) -> str:
     """Return ``text`` with every generated table made anew.
 
     Raises
     ------
     BadRecord
-        a record that is missing or damaged
+        a record that is missing or damaged; figures of two devices in one column
     UnknownName
         a marker for a table or a rung that does not exist
     """
@@ -91,7 +115,7 @@ def refresh(text: str, root: Path) -> str:
         if what not in makers():
             raise UnknownName("generated table", what, makers())
         whole = len(words) == len(given) or any(w.endswith(".json") for w in words)
-        body = makers()[what](words, root) if whole else NOTHING
-        return f"{match[1]}{body}\n{match[5]}"
+        bodies = [_made(what, some, root) for some in _by_card(what, words)] if whole else [NOTHING]
+        return "\n\n".join(bodies).join((match[1], f"\n{match[5]}"))
 
     return BLOCK.sub(table, text)

@@ -1,18 +1,54 @@
-"""Rule that all makers of tables share: which record a figure comes from."""
+"""Rules that all tables share: which record a figure comes from, what is said of its code, and no two cards in a column."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from toprung.errors import BadRecord
+from toprung.lab.harness.environment import PACKAGE, blob
 from toprung.lab.harness.measure import Measurement
-from toprung.lab.harness.results import problem_name, read
-from toprung.report.headline import by_rule, ladder_of
+from toprung.lab.harness.results import known, problem_name, read
+from toprung.report.headline import Record, by_rule, ladder_of
 
 NOTHING = "Not measured yet."
 """A table of records that are not there."""
+
+
+MOST = 6
+"""Kernels that a table names of those that have changed since."""
+
+
+def about_code(records: Mapping[str, Record], rung: str = "") -> str:
+    """Return what a table must say of the code that was measured: kernels that have changed since, or that it cannot be found.
+
+    ``records`` by their paths; ``rung``: the one rung that the table is about.
+    """
+    changed: dict[str, None] = {}
+    for record in records.values():
+        for name, measured in record["environment"].get("kernels", {}).items():
+            path, file = PACKAGE / name, Path(name)
+            of_ladder = "ladders" in file.parts and file.suffix != ".cuh" and file.name[0] == "r"
+            if of_ladder and not file.name.startswith(rung):
+                continue
+            if not path.exists() or blob(path.read_bytes()) != measured:
+                changed[file.name.partition("_")[0] if of_ladder else f"`{file.name}`"] = None
+    named = ", ".join(list(changed)[:MOST]) + f" and {len(changed) - MOST} more" * (len(changed) > MOST)
+    said = f"Measured with kernels that have changed since: {named}." if changed else ""
+    lost = [f"`{Path(path).name}`" for path, record in records.items() if not known(record)]
+    return "  \n".join(filter(None, (said, f"Code not in the history: {', '.join(lost)}." if lost else "")))
+
+
+def of_one_card(records: Mapping[str, Record], table: str) -> None:
+    """Raise BadRecord where figures of two devices stand in one column: several may share a table whose head names each."""
+    devices = {
+        record["environment"]["device"]["slug"]: record["environment"]["device"]["short_name"] for record in records.values()
+    }
+    head = next((line for line in table.splitlines() if line.startswith("|")), "")
+    if len(devices) > 1 and not all(name in head for name in devices.values()):
+        raise BadRecord(f"figures of {' and '.join(devices.values())} in one column: give each a table, or columns, of its own")
 
 
 @cache

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from toprung.report.html.gather import gather
-from toprung.report.html.views import Views, headlines
+from toprung.report.html.views import headlines
 
 
 def headline_table(words: Sequence[str], root: Path) -> str:
@@ -14,9 +14,9 @@ def headline_table(words: Sequence[str], root: Path) -> str:
     folder, *device = words
     gathered = gather([root / folder], *device)
     lines = ["| what | size | best | speed | beside the vendor |", "|---|---|---|---:|---:|"]
-    for one in headlines(gathered, Views(gathered)):
+    for one in headlines(gathered):
         lines.append(f"| {one.what} | {one.problem} | `{one.who}` | {one.figure} | {one.share or '–'} |")
-    names = sorted({Path(name).name for one in headlines(gathered, Views(gathered)) for name in one.records})
+    names = sorted({Path(name).name for one in headlines(gathered) for name in one.records})
     return "\n".join([*lines, "", f"From {', '.join(f'`{folder}/{name}`' for name in names)}.  "])
 
 

@@ -9,6 +9,8 @@ Where several records of one device and backend have a competitor on a problem i
 
 Tables, pictures, the report and README all take figures by it. A baseline is therefore the same figure wherever it stands, whatever
 ladder it stands beside.
+
+Headlines are taken by it among the records whose code is in the history (``results.known``).
 """
 
 from __future__ import annotations

@@ -67,6 +67,11 @@ def _tree(folder: Path) -> bytes:
     return _object("tree", b"".join(entry for _, entry in sorted(found))) if found else b""
 
 
+def blob(content: bytes) -> str:
+    """Return git's hash of a file with this content, 12 digits."""
+    return _object("blob", content).hex()[:12]
+
+
 def kernels(texts: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return git's blob hashes of kernel sources, includes too, by their paths within the package.
 
@@ -79,9 +84,9 @@ def kernels(texts: Mapping[str, str] | None = None) -> dict[str, str]:
         parts = [part for part in INCLUDE.split(path.read_text())[::2] if part.strip()]
         mine = {text for text in left if all(part in text for part in parts)} if parts else set()
         if mine:
-            found[path.relative_to(PACKAGE).as_posix()] = _object("blob", path.read_bytes()).hex()[:12]
+            found[path.relative_to(PACKAGE).as_posix()] = blob(path.read_bytes())
             known |= mine
-    return found | {name: _object("blob", text.encode()).hex()[:12] for text, name in left.items() if text not in known}
+    return found | {name: blob(text.encode()) for text, name in left.items() if text not in known}
 
 
 def packages() -> dict[str, str]:

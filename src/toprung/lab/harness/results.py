@@ -18,6 +18,9 @@ from toprung.lab.harness.stats import Interval, ratio
 from toprung.paths import publish
 
 FORMAT = "toprung record 1"
+
+UNKNOWN = "unknown"
+"""``src`` of an older record whose code cannot be found: its commit is missing or gone, or files had changed."""
 LINE = 160
 """Characters of a line in a result file that may hold several values."""
 HOLDS = ("measurements", "graded", "findings", "probe", "shapes", "bounds")
@@ -116,6 +119,11 @@ def read(path: Path) -> dict[str, Any]:
     except DAMAGE as error:
         raise BadRecord(f"{path} is damaged ({type(error).__name__}: {error}): measure again") from None
     return dict(content)
+
+
+def known(record: Mapping[str, Any]) -> bool:
+    """Return True if the code that was measured is in the history: a record without may feed no headline."""
+    return bool(record["environment"].get("src", UNKNOWN) != UNKNOWN)
 
 
 def read_all(

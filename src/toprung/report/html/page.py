@@ -174,7 +174,7 @@ class Card:
 
 def _cards(gathered: Gathered, views: Views, charts: Mapping[str, Chart]) -> Iterator[Card]:
     """Return the headlines: the library's whole calls, then each ladder's fastest rung of each precision."""
-    for one in headlines(gathered, views):
+    for one in headlines(gathered):
         chart = charts.get(one.what.partition(",")[0])
         row = next((r for r in chart.rows if r["view"] == one.problem and r.get("name") == one.who), None) if chart else None
         bound = f"{row['share']:.0f} % of its bound" if row and row["share"] else ""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from toprung.lab.harness.measure import Measurement
-from toprung.lab.harness.results import competitor_name, problem_name
+from toprung.lab.harness.results import competitor_name, known, problem_name
 from toprung.report.headline import Headline, by_rule, key_of, ladder_of, library_headline
 from toprung.report.html.chart import Spec
 from toprung.report.html.gather import Gathered, Stored
@@ -79,8 +80,13 @@ def words(text: Spec, encoding: Spec, transform: Sequence[Spec]) -> list[Spec]:
     return [{"transform": transform, "mark": {"type": "text", **mark}, "encoding": encoding} for mark in (halo, text)]
 
 
-def headlines(gathered: Gathered, views: Views) -> list[Headline]:
-    """Return the library's whole calls, and of each ladder and precision the fastest rung, at what is shown of them first."""
+def headlines(gathered: Gathered) -> list[Headline]:
+    """Return the library's whole calls, and of each ladder and precision the fastest rung, at what is shown of them first.
+
+    Records whose code is not in the history are left out.
+    """
+    gathered = replace(gathered, records=tuple(stored for stored in gathered.records if known(stored.content)))
+    views = Views(gathered)
     found: list[Headline] = []
     size = int(views.usual) if views.usual.isdecimal() else 4096
     measured = [(_Named(stored), m) for stored in gathered.records for m in stored.measurements]
