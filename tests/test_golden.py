@@ -57,6 +57,14 @@ def test_four_hundred_products_are_recorded() -> None:
     assert {len(found) >= 160 for found in recorded(golden.BITS).values()} == {True}
 
 
+def test_bits_of_a_gpu_are_of_todays_configurations() -> None:
+    """Stale ones are taken out, or made anew: ``python -m tests.golden --device cuda:0``, on an H200; ``--check`` compares."""
+    of_gpus = {name: set(bits) for name, bits in recorded(golden.BITS).items() if name != "pocl"}
+    if not of_gpus:
+        pytest.skip("no result bits of a GPU are stored")
+    assert of_gpus == {name: {str(one) for one in golden.forced(golden.devices()[name])} for name in of_gpus}
+
+
 def forced_bits(session: Session, cases: list[tuple[str, str]]) -> None:
     made = {text: golden.bits(session, golden.Forced.read(text)) for text, _ in cases}
     assert "\n".join(told_apart(made, dict(cases))) == ""

@@ -42,6 +42,8 @@ def main() -> None:
     name = {"cuda": "h200-cuda", "opencl": "h200-opencl" if device.kind == "gpu" else "pocl"}[device.backend]
     kept = json.loads(golden.BITS.read_text()) if golden.BITS.exists() else {}
     with backends.opened(device) as session:
+        if given.check and name not in kept:
+            sys.exit(f"{golden.BITS} has no results of {name}: make them without --check")
         if given.check:
             found = {text: golden.bits(session, golden.Forced.read(text)) for text in kept[name]}
             wrong = [text for text, bits in kept[name].items() if found[text] != bits]
