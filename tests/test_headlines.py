@@ -195,6 +195,18 @@ def test_a_table_says_by_itself_that_its_kernels_have_changed(kernels: dict[str,
     assert text.endswith(f"{said}<!-- toprung:end -->\n")
 
 
+def test_the_newest_step_of_several_records_is_shown(tmp_path: Path) -> None:
+    for name, ms, date in (("a", 60, "2026-01-02"), ("b", 70, "2026-01-03"), ("c", 50, "2026-01-01")):
+        row = {"model": "gpt", "mode": "eager", "title": "GPT", "steps": 1, "date": date, "commit": name, "errors": {}}
+        stored(tmp_path / f"{name}.json", torch_models=[{**row, "seconds": {"toprung": [ms / 1e3]}}])
+        content = json.loads((tmp_path / f"{name}.json").read_text())
+        content["environment"] |= {"python": "3", "packages": {"torch": "2"}}
+        (tmp_path / f"{name}.json").write_text(json.dumps(content))
+    for words in ("a.json+b.json+c.json", "b.json+a.json"):
+        text = refresh(f"<!-- toprung:torch_models {words} -->\n<!-- toprung:end -->\n", tmp_path)
+        assert "| 70.0 |" in text and "60.0" not in text and "commit b" in text
+
+
 def test_figures_of_two_cards_never_stand_in_one_column(tmp_path: Path) -> None:
     """A table with a row for a device is made once for each; any other is refused."""
     for name in ("one", "two"):

@@ -61,8 +61,12 @@ def _host_arrays(words: Sequence[str], root: Path) -> str:
 
 
 def _torch_models(words: Sequence[str], root: Path) -> str:
-    """Training steps under PyTorch, a row for each model and named mode (all if none is); from benchmarks/torch_models.py."""
-    *modes, path = words
+    """Training steps under PyTorch, a row for each model and named mode (all if none is); from benchmarks/torch_models.py.
+
+    Of several records with ``+`` between them the newest row of each model and mode is shown.
+    """
+    *modes, word = words
+    path, *more = word.split("+")
     record = read(root / path)
     e, device = record["environment"], record["environment"]["device"]
     lines = [
@@ -70,7 +74,14 @@ def _torch_models(words: Sequence[str], root: Path) -> str:
         "gradient error fp32 / TF32 / toprung |",
         "|---|---:|---:|---:|---:|---|",
     ]
-    rows = [row for row in record["torch_models"] if not modes or row["mode"] in modes]
+    newest = {(row["model"], row["mode"]): row for row in record["torch_models"] if not modes or row["mode"] in modes}
+    others = ""
+    for other in more:
+        for row in read(root / other)["torch_models"]:
+            if row["date"] > newest.get((row["model"], row["mode"]), {}).get("date", "9"):
+                newest[row["model"], row["mode"]] = row
+                others += f"{row['title'].partition(',')[0]}: {row['date'][:10]}, commit {row['commit']}, `{other}`.  "
+    rows = list(newest.values())
     if not rows:
         raise BadRecord(f"{path} holds no step that is {' or '.join(modes)}")
     for row in rows:
@@ -85,7 +96,7 @@ def _torch_models(words: Sequence[str], root: Path) -> str:
         )
         lines.append("| " + " | ".join(cells) + " |")
     samples = max((len(t) for row in rows for t in row["seconds"].values()), default=0)
-    commits = ", ".join(dict.fromkeys(str(row["commit"]) for row in rows))
+    commits = ", ".join(dict.fromkeys(str(row["commit"]) for row in rows if row in record["torch_models"]))
     source = (
         f"Medians of {samples} samples of {rows[0]['steps']} steps each, the three in turns; errors are Frobenius norms over all "
         f"parameters' gradients, or results where there are none, against float64: {device['short_name']}, "
@@ -93,7 +104,7 @@ def _torch_models(words: Sequence[str], root: Path) -> str:
         f"Python {e['python']}, "
         f"{e['date'][:10]}, commit {commits}, `{record['what']}`, stored in `{path}`.  "
     )
-    return "\n".join([*lines, "", source])
+    return "\n".join([*lines, "", source, *([others] if others else [])])
 
 
 def _torch_curves(words: Sequence[str], root: Path) -> str:
