@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import pytest
 
 import trial
-from toprung.lab.bounds.banks import Access, access, bank_rows, warp_access
+from toprung.lab.bounds.banks import Access, access, warp_access
 from toprung.lab.harness.results import read
 from toprung.lab.rung import Rung, ladder, rung
 from toprung.tile import Tile
@@ -42,9 +42,8 @@ def test_known_patterns(name, addresses, width, turns, ways, least):
     assert found.turns >= found.ideal and found.turns >= found.least
 
 
-def test_the_function_form_and_the_picture():
+def test_the_function_form_and_wrong_widths():
     assert warp_access(lambda lane: 2 * lane) == access(list(range(0, 64, 2)))
-    assert bank_rows([0, 32, 1]) == {0: [0, 1], 1: [2]}
     with pytest.raises(ValueError, match="1, 2 or 4"):
         access([0], 3)
 

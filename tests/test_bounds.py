@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 import pytest
@@ -13,7 +12,7 @@ from toprung.lab.bounds import in_flight, paper
 from toprung.lab.bounds.arch import ARCHITECTURES, FERMI, GT200, KEPLER, architecture, vendor_figures
 from toprung.lab.bounds.figures import FIGURES, Figures, Unknown
 from toprung.lab.bounds.levels import ADVICE, KernelWork, bound, levels
-from toprung.lab.bounds.paper import ACHIEVED, BUDGET, CARD_MHZ, MIXES, PURE_LDS_128, Blocking, analyse, ffma_share
+from toprung.lab.bounds.paper import ACHIEVED, BUDGET, MIXES, Blocking, analyse, ffma_share
 from toprung.tile import Tile
 
 SIX = Blocking.square(6)
@@ -31,8 +30,6 @@ def condition(analysis: paper.Analysis, number: int) -> paper.Condition:
     [
         ("FFMA share of B_R = 6 with LDS", 100 * ffma_share(6, 6, 32), 75),
         ("with LDS.64", 100 * ffma_share(6, 6, 64), 85.7),
-        ("largest B_R by equation 4", paper.largest_blocking(FERMI, prefetch=False), 7),
-        ("largest B_R by equation 7", paper.largest_blocking(FERMI), 6),
         ("registers for prefetch", SIX.prefetch, 12),
         ("register budget", sum(BUDGET.values()), 63),
         ("B_Sh", SIX.BM, 96),
@@ -53,10 +50,8 @@ def condition(analysis: paper.Analysis, number: int) -> paper.Condition:
         ("GTX 280", GT200.peak_gflops, 933),
         ("GTX 580", FERMI.peak_gflops, 1581),
         ("GTX 680", KEPLER.peak_gflops, 3090),
-        ("the paper's own card", replace(FERMI, clock_mhz=CARD_MHZ).peak_gflops, 1604),
+        ("the paper's own card", replace(FERMI, clock_mhz=1566).peak_gflops, 1604),
         ("achieved on it, %", 100 * ACHIEVED["NT"][0] / 1603.6, 73.1),
-        ("Kepler: lanes busy beside LDS at 3:1, %", 100 * paper.lds_ceiling(KEPLER, 3), 50),
-        ("pure LDS.128", PURE_LDS_128, 2),
     ],
 )
 def test_golden_numbers(name, found, expected):
@@ -193,24 +188,16 @@ H200 = Device(
 )  # fmt: skip
 
 
-def test_figures_go_through_json():
-    assert Figures.from_record(json.loads(json.dumps(FULL.describe()))) == FULL
-    assert Figures.from_record(Figures("x", "").describe()) == Figures("x", "")
-
-
 @pytest.mark.parametrize(
     ("change", "says"),
     [
         ({"sms": float("nan")}, "positive"), ({"sms": -1}, "positive"), ({"clock_mhz": "fast"}, "positive"),
-        ({"sms": True}, "positive"), ({"lds_per_clock": {"32": 0}}, "positive"), ({"format": "other"}, "reads"),
-        ({"speed": 1}, "damaged"), ({"name": 3}, "text"), ({"lds_per_clock": [1]}, "damaged"),
+        ({"sms": True}, "positive"), ({"lds_per_clock": {"32": 0}}, "positive"), ({"name": 3}, "text"),
     ],
 )  # fmt: skip
 def test_damaged_figures_are_refused(change, says):
     with pytest.raises(BadRecord, match=says):
-        Figures.from_record(FULL.describe() | change)
-    with pytest.raises(BadRecord, match="damaged"):
-        Figures.from_record({"name": "x"})
+        replace(FULL, **change)
 
 
 def test_measured_figures_come_before_the_vendors():

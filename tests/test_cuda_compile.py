@@ -18,7 +18,7 @@ from conftest import require
 from toprung import cli
 from toprung.backends import cuda, nvrtc
 from toprung.backends.base import Source
-from toprung.errors import BuildError, IllegalTile, MissingExtra, SwitchRefused, UnknownName
+from toprung.errors import BuildError, IllegalTile, SwitchRefused, UnknownName
 from toprung.kernels.blocks import narrowed
 from toprung.kernels.helpers import ADD
 from toprung.kernels.plain.family import RECORD as PLAIN_RECORD
@@ -34,7 +34,7 @@ from toprung.lab.harness.climb import variants as every_variant
 from toprung.lab.routines.base import KERNELS, shared_source
 from toprung.lab.routines.gemm import PLAIN
 from toprung.lab.rung import ladder, ladder_names, rung
-from toprung.lab.sass.machine_code import assemble_ptx, classify, counted, disassemble, inspect_source
+from toprung.lab.sass.machine_code import classify, counted, disassemble, inspect_source
 from toprung.tile import Tile
 
 WIDE = ("LDG.128", "STS.128", "LDS.128")
@@ -275,19 +275,6 @@ def test_inspect_refuses_what_there_is_not() -> None:
     ):
         result = CliRunner().invoke(cli.app, ["inspect", *arguments])
         assert isinstance(result.exception, kind), (arguments, result.output)
-
-
-def test_ptx_is_assembled_or_the_assembler_is_named() -> None:
-    """NVIDIA's OpenCL gives PTX. Its assembler is part of the CUDA toolkit, which need not be here."""
-    text = ".version 7.0\n.target sm_80\n.address_size 64\n.visible .entry f() { ret; }\n"
-    try:
-        cubin = assemble_ptx(text, "sm_80")
-    except MissingExtra as error:
-        assert "ptxas is not installed; it comes with the CUDA toolkit" in str(error)
-    else:
-        assert cubin.code.startswith(b"\x7fELF") and "Used" in cubin.log
-        with pytest.raises(BuildError, match="not_an_instruction"):
-            assemble_ptx(text.replace("ret", "not_an_instruction"), "sm_80")
 
 
 def test_cuda_is_imported_when_it_is_needed_and_missing_says_how_to_get_it() -> None:

@@ -100,7 +100,6 @@ def test_the_best_goes_by_right_and_unmarked_samples(store: Store) -> None:
     assert store.best(HERE, shape) == slow
     assert store.best(HERE, {**shape, "alpha": 1}) == slow, "1 and 1.0 are one α"
     assert store.best(HERE, {**shape, "trans": "NT"}) is None
-    assert store.best_of_class(HERE, "tiny NN v444") == [slow]
     assert store.fastest(HERE, 1, kernel="tiled") == [slow]
 
 

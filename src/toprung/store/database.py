@@ -89,13 +89,6 @@ class Store:
         """Return the fastest right entry of a shape, by the median of its unmarked samples; None if there is none."""
         return min(self.fastest(machine, 1, shape=shape_text(shape)), key=lambda e: e.median, default=None)
 
-    def best_of_class(self, machine: Machine, problem_class: str) -> list[Entry]:
-        """Return the fastest right entry of each shape of a class, fastest first."""
-        best: dict[str, Entry] = {}
-        for entry in self.fastest(machine, 1, problem_class=problem_class):
-            best.setdefault(shape_text(entry.shape), entry)
-        return list(best.values())
-
     def neighbours(
         self, machine: Machine, problem_class: str, sizes: tuple[int, int, int, int], factor: float = 2.0,
         kept: Callable[[Entry], bool] = lambda entry: True,

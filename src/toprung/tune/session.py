@@ -233,7 +233,6 @@ class Tuner:
         self._stop, self._lock = threading.Event(), threading.Lock()
         self._error: Exception | None = None
         self._begin, self.elapsed = 0.0, 0.0
-        self._round = 0
 
     @property
     def tried(self) -> int:

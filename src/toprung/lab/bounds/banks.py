@@ -11,7 +11,7 @@ on it, ``least`` is what remains if it always happens. NVIDIA's GPUs have had 32
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 BANKS = 32
@@ -65,14 +65,6 @@ def access(addresses: Sequence[int | None], width: int = 1, banks: int = BANKS) 
 def warp_access(address: Callable[[int], int | None], width: int = 1) -> Access:
     """Return the cost of an access whose addresses are a function of the lane."""
     return access([address(lane) for lane in range(WARP)], width)
-
-
-def bank_rows(addresses: Iterable[int], banks: int = BANKS) -> dict[int, list[int]]:
-    """Which lanes meet in each bank: what a picture of a conflict shows."""
-    found: dict[int, list[int]] = defaultdict(list)
-    for lane, address in enumerate(addresses):
-        found[address % banks].append(lane)
-    return dict(found)
 
 
 def _turns(addresses: Sequence[int], width: int, banks: int) -> int:

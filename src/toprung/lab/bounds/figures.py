@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import Any
 
-from toprung.errors import DAMAGE, BadRecord
+from toprung.errors import BadRecord
 
 FORMAT = "toprung figures 1"
 
@@ -133,25 +133,6 @@ class Figures:
         """As JSON."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         return {"format": FORMAT} | {k: dict(v) if isinstance(v, Mapping) else v for k, v in values.items()}
-
-    @classmethod
-    def from_record(cls, record: Mapping[str, Any]) -> Figures:
-        """Return figures from JSON.
-
-        Raises
-        ------
-        BadRecord
-            of another format, damaged, or a figure that is no positive number
-        """
-        try:
-            values = dict(record)
-            if (form := values.pop("format")) != FORMAT:
-                raise BadRecord(f"these figures are {form!r}, and this toprung reads {FORMAT!r}: probe the device again")
-            return cls(**values)
-        except DAMAGE as error:
-            if isinstance(error, BadRecord):
-                raise
-            raise BadRecord(f"these figures are damaged ({type(error).__name__}: {error}): probe the device again") from None
 
 
 MAPPINGS = ("ffma_outer_per_clock", "lds_per_clock", "latency_clocks", "barrier_clocks", "groups_per_clock")

@@ -25,8 +25,6 @@ MIXES: Mapping[str, Mapping[int, tuple[int, float]]] = MappingProxyType(
 )
 """Measured by the paper's authors on a GTX 580: for each width of LDS, the FFMAs beside one of it in a loop of B_R = 6, and how
 many instructions of single threads such a loop completes per shader clock and multiprocessor."""
-PURE_LDS_128 = 2.0
-"""Value of the constant above for a loop of LDS.128 alone."""
 BUDGET: Mapping[str, int] = MappingProxyType({
     "C": 36, "prefetch of A and B": 12, "a column of A": 6, "a pair of B": 2, "addresses in global memory": 2, "end of the loop": 1,
     "addresses to write shared memory": 2, "and to read it": 2,
@@ -35,9 +33,7 @@ BUDGET: Mapping[str, int] = MappingProxyType({
 ACHIEVED: Mapping[str, tuple[float, float]] = MappingProxyType(
     {"NN": (1165, 11), "TN": (1157, 4.5), "NT": (1173, 3), "TT": (1163, 9)}
 )
-"""GFLOP/s of its kernels at 4800×4800, and by how many per cent they beat cuBLAS 4.1, on its own card."""
-CARD_MHZ = 1566
-"""Shader clock of that card, in place of the 1544 of the table."""
+"""GFLOP/s of its kernels at 4800×4800, and by how many per cent they beat cuBLAS 4.1, on its own card of 1566 MHz."""
 
 
 @dataclass(frozen=True)
@@ -282,13 +278,6 @@ def mix_throughput(of: Architecture, width: int) -> float:
     return 1.0 if mix is None or of.issue_lanes is None else mix[1] / of.issue_lanes
 
 
-def lds_ceiling(of: Architecture, ffma_each: float) -> float | Unknown:
-    """The part of the fp32 units that ``ffma_each`` multiply-adds beside one LDS can keep busy with the LD/ST units there are."""
-    if of.ldst_units is None or of.lanes is None:
-        return of.lacking("ldst_units", "lanes")
-    return min(1.0, ffma_each * of.ldst_units / of.lanes)
-
-
 def p_mem(of: Architecture, plan: Blocking) -> float | Unknown:
     """Equation 10: GFLOP/s that global memory feeds without any cache."""
     if of.dram_bytes_per_s is None:
@@ -309,18 +298,6 @@ def p_sm(of: Architecture, plan: Blocking, throughput: float = 1.0) -> float | U
         return peak
     slots = of.issue_lanes / of.ffma_lanes
     return min(1.0, slots * ffma_share(plan.TM, plan.TN, plan.width)) * throughput * peak
-
-
-def largest_blocking(of: Architecture, T_B: int = 256, L: int = 16, index: int = 7, prefetch: bool = True) -> int | Unknown:
-    """The largest B_R that registers allow: by equation 7, or without prefetch by the loose equation 4."""
-    if of.registers_thread is None:
-        return of.lacking("registers_thread")
-    best = 0
-    for B_R in range(1, 64):
-        plan = Blocking.square(B_R, T_B, L, index=index)
-        met = plan.tight_registers <= of.registers_thread if prefetch else plan.least_registers < of.registers_thread
-        best = B_R if met else best
-    return best
 
 
 def smaller(a: float | Unknown, b: float | Unknown) -> float | Unknown:

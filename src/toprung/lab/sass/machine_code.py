@@ -22,7 +22,7 @@ from toprung.backends import cubin as cubin_file
 from toprung.backends.base import DYNAMIC_SHARED, Source
 from toprung.backends.nvrtc import Cubin, capability, compile_cubin
 from toprung.device import FP32_LANES
-from toprung.errors import BadCubin, BuildError, MissingExtra
+from toprung.errors import BadCubin, MissingExtra
 from toprung.lab.bounds.registers import READS, Reads, Register, Sources, reads_of, register_reads
 
 INTEGER = (
@@ -186,38 +186,13 @@ def disassemble(cubin: bytes) -> str:
 
 
 def disassembler() -> str:
-    """Return the path of nvdisasm, or raise MissingExtra."""
-    return _tool("nvdisasm", 'pip install "toprung[cuda]"')
-
-
-def assemble_ptx(text: str, arch: str, kernel: str = "PTX") -> Cubin:
-    """Machine code for PTX, which is what NVIDIA's OpenCL gives as a binary.
-
-    Raises
-    ------
-    BuildError
-        with the assembler's log
-    MissingExtra
-        ptxas is not installed
-    """
-    ptxas = _tool("ptxas", "it comes with the CUDA toolkit, or pip install nvidia-cuda-nvcc")
-    with tempfile.TemporaryDirectory() as folder:
-        source, cubin = Path(folder) / "kernel.ptx", Path(folder) / "kernel.cubin"
-        source.write_text(text)
-        done = subprocess.run([ptxas, "-v", f"-arch={arch}", str(source), "-o", str(cubin)], capture_output=True, text=True)
-        if done.returncode:
-            raise BuildError(kernel, "", arch, done.stderr)
-        return Cubin(cubin.read_bytes(), done.stderr)
-
-
-def _tool(name: str, how: str) -> str:
-    """Return the path of one of CUDA's programs: in a wheel, in a toolkit, or on the path."""
+    """Return the path of nvdisasm, in a wheel, in a toolkit, or on the path; or raise MissingExtra."""
     wheels = importlib.util.find_spec("nvidia")
     folders = [Path(p) / "cu13" / "bin" for p in (wheels.submodule_search_locations or [])] if wheels else []
-    found = shutil.which(name, path=os.pathsep.join(map(str, folders))) if folders else None
-    found = found or shutil.which(name) or shutil.which(name, path="/usr/local/cuda/bin")
+    found = shutil.which("nvdisasm", path=os.pathsep.join(map(str, folders))) if folders else None
+    found = found or shutil.which("nvdisasm") or shutil.which("nvdisasm", path="/usr/local/cuda/bin")
     if not found:
-        raise MissingExtra(f"{name} is not installed; {how}")
+        raise MissingExtra('nvdisasm is not installed; pip install "toprung[cuda]"')
     return found
 
 
