@@ -170,8 +170,10 @@ def changed_words(words: tuple[str, ...], draw: random.Random) -> tuple[str, ...
 
 
 def words(home: Any, draw: random.Random, at: int) -> dict[str, Any]:
-    """Change some words of a command, and run it."""
-    return home.outcome(changed_words(WORDS[at] if at < len(WORDS) else draw.choice(WORDS), draw))
+    """Change some words of a command, run it, and run one as it is meant."""
+    found = home.outcome(changed_words(WORDS[at] if at < len(WORDS) else draw.choice(WORDS), draw))
+    again = home.outcome(draw.choice((("store", "list"), ("results", "list"), ("devices",), RUN)), (0,))
+    return {**found, "faults": [*found["faults"], *again["faults"]]}
 
 
 def results(home: Any, draw: random.Random, at: int) -> dict[str, Any]:
