@@ -28,7 +28,6 @@ def typed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.drawn
-@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("kind", ("kill", "words", "results", "store"))
 def test_drawn_faults_lose_nothing_and_the_next_start_works(kind: str) -> None:
     seed = ("--seed", os.environ[SEED]) if SEED in os.environ else ()
