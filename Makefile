@@ -82,7 +82,7 @@ lock: $(VENV)/ready-dev
 	$(BIN)/$(COMPILE) --group pytorch -o requirements-torch.lock
 
 clean:
-	rm -rf $(VENV) $(TORCH) dist build site
+	rm -rf $(VENV) $(TORCH) dist build site docs/report/index.html
 
 $(VENV)/ready: requirements.lock pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
