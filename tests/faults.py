@@ -52,8 +52,7 @@ class Home:
     def __init__(self, folder: Path) -> None:
         self.folder, self.work, self.told = folder, folder / "here" / "work", folder / "told"
         self.events = mmap.mmap(-1, 8)
-        self.normal: dict[str, tuple[int, float]] = {}
-        self.good: dict[str, bytes] = {}
+        self.normal, self.good = dict[str, tuple[int, float]](), dict[str, bytes]()
         for name in ("data/probes", "cache", "pocl", "tmp", "here/work/results"):
             (folder / name).mkdir(parents=True, exist_ok=True)
 
@@ -61,7 +60,11 @@ class Home:
         """Run a command in a forked process, which kills itself before its ``at``-th write, or in its ``-at``-th."""
         os.setsid()
         os.environ |= {"TOPRUNG_DATA": str(self.folder / "data"), "TOPRUNG_CACHE": str(self.folder / "cache")}
-        os.environ |= {"POCL_CACHE_DIR": str(self.folder / "pocl"), "XDG_CACHE_HOME": str(self.folder / "cache/others")}
+        os.environ |= {
+            "TOPRUNG_STORE": "on",
+            "POCL_CACHE_DIR": str(self.folder / "pocl"),
+            "XDG_CACHE_HOME": str(self.folder / "cache/others"),
+        }
         tempfile.tempdir = os.environ["TMPDIR"] = str(self.folder / "tmp")
         os.chdir(self.work)
         for number, name in ((0, os.devnull), (1, self.told), (2, self.told)):
