@@ -103,19 +103,16 @@ _handles: dict[tuple[int, int], Any] = {}
 """Handles by context and stream."""
 
 
-def _handle(context: int, stream: int) -> Any:
-    if (context, stream) not in _handles:
-        _handles[context, stream] = create_handle(stream)
-    return _handles[context, stream]
-
-
 def gemm_ex(session: Session, desc: Desc, kind: int) -> Callable[..., None]:
     """Return a function that calls ``cublasGemmEx``, or its strided batch, in a stream; ``kind``: a ``cublasComputeType_t``.
 
     C is float32, and A and B are of the descriptor's types: cuBLAS takes two of one type.
     """
     found: Any = library()
-    g = desc if isinstance(desc, GemmDesc) else _as_product(desc)
+    if isinstance(desc, GemmDesc):
+        g = desc
+    else:  # x is a column whose rows are incx apart; negative increments never get here
+        g = GemmDesc(desc.length, 1, desc.depth, trans_a=desc.trans, lda=desc.lda, ldb=desc.incx, ldc=desc.incy)
     # column-major: Cᵀ = op(B)ᵀ · op(A)ᵀ, so B comes first and M and N change places
     shape = (int(g.trans_b), int(g.trans_a), g.N, g.M, g.K)
     alpha, beta = ctypes.c_float(), ctypes.c_float()
@@ -133,7 +130,10 @@ def gemm_ex(session: Session, desc: Desc, kind: int) -> Callable[..., None]:
         out = c + 4 * offset_c, R_32F, g.ldc
         with _lock, current():
             alpha.value, beta.value = first, second
-            handle = _handle(context, int(session.queue if queue is None else queue))
+            stream = int(session.queue if queue is None else queue)
+            if (context, stream) not in _handles:
+                _handles[context, stream] = create_handle(stream)
+            handle = _handles[context, stream]
             if g.batch == 1:
                 status = simple(handle, *shape, pa, *left, *right, pb, *out, kind, algorithm)
             else:
@@ -143,8 +143,3 @@ def gemm_ex(session: Session, desc: Desc, kind: int) -> Callable[..., None]:
             check(status, f"cuBLAS for {desc}")
 
     return run
-
-
-def _as_product(desc: GemvDesc) -> GemmDesc:
-    """Return a GEMV as a GEMM: x a column whose rows are incx apart. Negative increments never get here."""
-    return GemmDesc(desc.length, 1, desc.depth, trans_a=desc.trans, lda=desc.lda, ldb=desc.incx, ldc=desc.incy)

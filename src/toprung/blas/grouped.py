@@ -101,7 +101,9 @@ def matmul_grouped(
     for i in left:
         with _numbered(i):
             alone.append(epilogue.ready(checked[i]))
-    addresses = _addresses(checked)
+    # of A, B, C and D of each product, a row each; 0 where nothing is added
+    views = ((p.given.a, p.given.b, p.given.c, p.bias) for p in checked)
+    addresses = np.array([[0 if v is None else v.address for v in row] for row in views], np.int64).reshape(-1, 4).T
     for group in groups:
         group.run(checked, addresses)
     for one in alone:
@@ -267,12 +269,6 @@ def _operands(product: epilogue.Checked) -> list[Operand]:
     """Return the operands of a product, and what is added to it."""
     given, bias = product.given, product.bias
     return [given.first, given.second, given.result, *(() if bias is None else (bias.operand,))]
-
-
-def _addresses(checked: list[epilogue.Checked]) -> NDArray[np.int64]:
-    """Return the addresses of A, B, C and D of each product, a row each; 0 where nothing is added."""
-    views = ((p.given.a, p.given.b, p.given.c, p.bias) for p in checked)
-    return np.array([[0 if v is None else v.address for v in row] for row in views], np.int64).reshape(-1, 4).T
 
 
 class _Group(NamedTuple):

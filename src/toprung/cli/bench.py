@@ -173,7 +173,11 @@ def accuracy_command(
                         failures.append(f"K = {depth}: skipped: {error}")
         except KeyboardInterrupt:
             interrupted = True
-        wrong = [f"{_who(g)} on {g.distribution} at K = {g.problem['K']}: {_why(g)}" for g in graded if g.broken]
+        wrong = [
+            f"{_who(g)} on {g.distribution} at K = {g.problem['K']}: "
+            + (g.verdict.problems[0] if g.verdict and g.verdict.problems else g.note)
+            for g in graded if g.broken
+        ]  # fmt: skip
         entries = [g.describe() for g in graded]
         stored = results.record(
             _command(), environment(session), [], [*failures, *wrong], interrupted, kind="accuracy", notes=notes, graded=entries
@@ -323,10 +327,6 @@ def _depth(size: tuple[int, ...]) -> int:
 
 def _who(graded: Graded) -> str:
     return results.competitor_name(graded.competitor)
-
-
-def _why(graded: Graded) -> str:
-    return graded.verdict.problems[0] if graded.verdict and graded.verdict.problems else graded.note
 
 
 def _command() -> str:

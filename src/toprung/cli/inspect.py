@@ -21,12 +21,11 @@ from toprung.lab.bounds.occupancy import Occupancy, occupancy
 from toprung.lab.competitor import RungCompetitor
 from toprung.lab.harness.climb import variants
 from toprung.lab.harness.single import Note, note_path, tile_of
-from toprung.lab.rung import Rung, ladder, rung
+from toprung.lab.rung import ladder, rung
 from toprung.lab.sass.machine_code import MachineCode, inspect_source
 from toprung.paths import publish
 from toprung.report import names
 from toprung.report.grid import Column, Grid
-from toprung.tile import Tile
 
 SHOWN = {"FFMA": ("LDS", "STS", "LDG"), "HGMMA": ("SYNCS", "WARPGROUP", "UTMALDG")}
 """Instruction that a main loop is there for, and those with columns of their own beside it in a ladder's table."""
@@ -100,7 +99,10 @@ def inspect(
     if cubin is not None:
         entry = found[0][0]
         assert entry.tile is not None
-        dump(entry.rung, entry.tile, entry.options, arch, cubin)
+        publish(cubin, compile_cubin(kernel_source(entry.rung, entry.tile, entry.options), arch).code)
+        # what toprung run must know to launch it
+        note = Note(entry.rung.name, entry.tile.given(), dict(entry.options), entry.rung.routine)
+        publish(note_path(cubin), (jsonlib.dumps(note.describe(), indent=1) + "\n").encode())
         say(f"stored as {cubin}, and beside it what it was made from")
     for line in failures:
         say(line, "bold red")
@@ -116,13 +118,6 @@ def inspect(
         publish(json, (jsonlib.dumps(records, indent=1) + "\n").encode())
     if failures:
         raise typer.Exit(1)
-
-
-def dump(which: Rung, tile: Tile, options: Mapping[str, int], arch: str, path: Path) -> None:
-    """Store a rung's machine code, and beside it what ``toprung run`` must know to launch it."""
-    publish(path, compile_cubin(kernel_source(which, tile, options), arch).code)
-    note = Note(which.name, tile.given(), dict(options), which.routine)
-    publish(note_path(path), (jsonlib.dumps(note.describe(), indent=1) + "\n").encode())
 
 
 def _work(codes: Iterable[MachineCode]) -> str:

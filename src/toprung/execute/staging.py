@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from toprung.backends.base import Buffer, Session
+from toprung.backends.base import Buffer
 from toprung.dispatch.select import ORDINARY, faster_families
 from toprung.errors import BadArgument, OutOfDeviceMemory
 from toprung.execute.executable import Executable
@@ -81,11 +81,6 @@ def cut(batch: int, rows: int, cols: int, depth: int, budget: int, piece: int = 
     return 1, m, w, k
 
 
-def budget_of(session: Session) -> int:
-    """Return the bytes of device memory that a product of host arrays may take."""
-    return limit() or int(SHARE * session.device.memory_bytes)
-
-
 def staged(
     executor: Executor, alpha: float, a: Array, b: Array, beta: float, c: Array, own: bool, precision: str
 ) -> tuple[Executable, str]:
@@ -129,7 +124,7 @@ class _Staged:
         a, b, c = self.arrays
         total = math.prod(self.batch)
         reads = self.alpha != 0 and self.depth > 0
-        budget = budget_of(session)
+        budget = limit() or int(SHARE * session.device.memory_bytes)
         if any(not f.supports(session.device, ORDINARY) for f in faster_families(self.precision)):
             budget = budget * 2 // 3  # for the split operands of a panel: half of what their two places take
         n, m, w, k = cut(total, self.rows, self.cols, self.depth if reads else 0, budget)

@@ -147,7 +147,9 @@ class Entry:
     @property
     def id(self) -> str:
         """Hash of machine, shape, candidate and source together."""
-        return plain.digest(plain.canonical(self._identity()))
+        m = self.machine
+        identity = [m.device, m.backend, m.driver, m.compiler, dict(self.shape), dict(self.candidate), self.source]
+        return plain.digest(plain.canonical(identity))
 
     @property
     def median(self) -> float:
@@ -201,10 +203,6 @@ class Entry:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Entry.read, (self.describe(),)  # read-only mappings cannot be pickled
-
-    def _identity(self) -> list[Any]:
-        m = self.machine
-        return [m.device, m.backend, m.driver, m.compiler, dict(self.shape), dict(self.candidate), self.source]
 
 
 @dataclass(frozen=True)

@@ -180,7 +180,10 @@ def multiply(
         return products.refuse("PyTorch's deterministic mode is on: enable(reproducible=True) takes these products, too")
     call = entry.call
     if call is None:
-        _settle(entry, products.settings)
+        job, settings = entry.job, products.settings
+        # take over what has been prepared; wait for it where the result must not depend on time
+        if job is not None and (job.done.is_set() or (settings.reproducible and not capturing(entry.device) and job.done.wait())):
+            entry.job = None
         call = entry.call
         if call is None:
             entry.left += 1
@@ -236,13 +239,6 @@ def started(
             entry.call, entry.why = None, str(error)
         return None
     return made
-
-
-def _settle(entry: Entry, settings: Settings) -> None:
-    """Take over what has been prepared; wait for it where the settings say that the result must not depend on time."""
-    job = entry.job
-    if job is not None and (job.done.is_set() or (settings.reproducible and not capturing(entry.device) and job.done.wait())):
-        entry.job = None
 
 
 def capturing(device: str) -> bool:
@@ -403,15 +399,11 @@ def common(number: int, settings: Settings) -> None:
         # forward, and both gradients
         for turned_a, turned_b in ((False, True), (False, False), (True, False)):
             (a, b, c) = (
-                _placed(*_like(m, n, turned), home, 0, None)
+                _placed((m, n), (1, m) if turned else (n, 1), home, 0, None)
                 for m, n, turned in ((rows, depth, turned_a), (depth, cols, turned_b), (rows, cols, False))
             )
             entry = Entry("mm", "", "", f"cuda:{number}", (rows, cols))
             background.do(functools.partial(_prepare, entry, settings, a, b, c, 0.0), background.LATER)
-
-
-def _like(rows: int, cols: int, turned: bool) -> tuple[tuple[int, int], tuple[int, int]]:
-    return (rows, cols), (1, rows) if turned else (cols, 1)
 
 
 _by_settings: BySettings[Settings, Products] = BySettings(Products)

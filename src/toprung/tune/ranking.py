@@ -138,15 +138,13 @@ def predictions(on: Machine, desc: GemmDesc, rows: Sequence[Timed], compiled: bo
     return [predict(on, desc, t.tile, t.options, t.code if compiled else None).seconds for t in rows]
 
 
-def _no_waits(on: Machine) -> Machine:
-    return replace(on, waits=dict.fromkeys(on.waits, 0.0), barriers=dict.fromkeys(on.barriers, 0.0))
-
-
 WITHOUT: Mapping[str, Callable[[Machine, Code], tuple[Machine, Code]]] = MappingProxyType({
     "turns of shared memory": lambda on, code: (replace(on, shared=math.inf), code),
     "registers of one bank": lambda on, code: (on, replace(code, extra_cycles=0)),
     "spills": lambda on, code: (on, replace(code, local_accesses=0, instructions=code.instructions - code.local_accesses)),
-    "latencies and barriers": lambda on, code: (_no_waits(on), code),
+    "latencies and barriers": lambda on, code: (
+        replace(on, waits=dict.fromkeys(on.waits, 0.0), barriers=dict.fromkeys(on.barriers, 0.0)), code
+    ),
     "the shared cache and memory": lambda on, code: (
         replace(on, near=math.inf, far=math.inf, near_copy=math.inf, far_copy=math.inf), code
     ),

@@ -108,17 +108,13 @@ class Climb(Unseen):
     def __init__(self, space: Space, seed: int = 0, seen: Callable[[Candidate], bool] = lambda candidate: False) -> None:
         super().__init__(seen)
         self._space, self._rng = space, random.Random(seed)
-        self._starts: Iterator[Candidate] = itertools.chain(space.ranked(), self._drawn())
+        drawn = (found for _ in range(REFUSED) if (found := space.draw(self._rng)))
+        self._starts: Iterator[Candidate] = itertools.chain(space.ranked(), drawn)
         self._told: dict[Candidate, float] = {}
         self._climbed: set[Candidate] = set()
         self._here: tuple[float, Candidate] | None = None
         self._around: list[Candidate] = []
         self._turn = 0
-
-    def _drawn(self) -> Iterator[Candidate]:
-        for _ in range(REFUSED):
-            if found := self._space.draw(self._rng):
-                yield found
 
     def ask(self) -> Candidate | None:
         # A neighbour of where the climb stands, or the next start; None if there is no more
@@ -142,11 +138,9 @@ class Climb(Unseen):
     def tell(self, candidate: Candidate, seconds: float) -> None:
         # record a candidate's seconds; a new best becomes where the climb stands
         self._told[candidate] = seconds
-        if math.isfinite(seconds) and (self._here is None or seconds < self._here[0]) and self._asked_enough():
+        enough = len(self._told) >= min(FIRST, len(self._asked))
+        if enough and math.isfinite(seconds) and (self._here is None or seconds < self._here[0]):
             self._stand(candidate, seconds)
-
-    def _asked_enough(self) -> bool:
-        return len(self._told) >= min(FIRST, len(self._asked))
 
     def _stand(self, candidate: Candidate, seconds: float) -> None:
         self._here = seconds, candidate

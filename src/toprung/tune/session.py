@@ -475,7 +475,10 @@ class Tuner:
         self._learn(shape, candidate, sampled)
         if shape._search is not None:
             shape._search.tell(candidate, sampled.median)
-        better = sampled.status == "right" and (shape.candidate is None or _faster(outcome))
+        better = sampled.status == "right"
+        if better and shape.candidate is not None:  # faster than the incumbent by the whole confidence interval
+            mine, theirs = pairs(outcome.sampled[0], outcome.sampled[-1])
+            better = bool(mine) and paired_ratio(mine, theirs).low > 1
         if better:
             shape.candidate = candidate
         self._say(shape, mark=better)
@@ -570,12 +573,6 @@ def _doubtful(outcome: Outcome, with_incumbent: bool) -> bool:
     if any(signal in one for one in said for signal in ("SIGKILL", "SIGTERM")):
         return True
     return with_incumbent and bool(outcome.sampled) and outcome.sampled[0].status not in ("right", "")
-
-
-def _faster(outcome: Outcome) -> bool:
-    """Return True if the last candidate is faster than the first by the whole confidence interval."""
-    mine, theirs = pairs(outcome.sampled[0], outcome.sampled[-1])
-    return bool(mine) and paired_ratio(mine, theirs).low > 1
 
 
 def _first_ready(pending: list[tuple[Candidate, Future[str] | None]]) -> tuple[Candidate, str]:

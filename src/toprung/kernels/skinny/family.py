@@ -75,7 +75,10 @@ class SkinnyFamily(KernelFamily):
         if device.kind != "gpu":
             tile = _cpu_tile(device, desc)
             if RECORDS[reader(s)].allows(tile, options, device):
-                yield SkinnyConfig(with_slices(tile, _cpu_slices(device, desc, tile)), options)
+                # slices give every core something to do: more cost more than they even out
+                piece = iteration_depth(tile)
+                wanted = min(round(device.compute_units / block_count(s, tile)), s.depth // (LEAST_ITERATIONS * piece), MOST_SLICES)
+                yield SkinnyConfig(with_slices(tile, whole_slices(s.depth, piece, max(1, wanted))), options)
             return
         for tile in teams(s):
             if record.allows(tile, options, device):
@@ -207,13 +210,6 @@ def _cpu_tile(device: Device, desc: Desc) -> Tile:
     if s.by_rows:
         return replace(tile, VEC=wide, VB=together, BN=tile.DN * wide, TN=wide)
     return replace(tile, VA=wide, TM=wide, BM=tile.DM * wide)
-
-
-def _cpu_slices(device: Device, desc: Desc, tile: Tile) -> int:
-    """Return as many K slices as give every core something to do: more cost more than they even out."""
-    s, piece = desc.skinny, iteration_depth(tile)
-    wanted = min(round(device.compute_units / block_count(s, tile)), s.depth // (LEAST_ITERATIONS * piece), MOST_SLICES)
-    return whole_slices(s.depth, piece, max(1, wanted))
 
 
 FAMILY = SkinnyFamily()

@@ -15,7 +15,7 @@ from types import MappingProxyType
 
 from toprung.errors import BadSize
 from toprung.lab.bounds.figures import Figures, Unknown
-from toprung.lab.bounds.occupancy import ROOMS, Room, occupancy
+from toprung.lab.bounds.occupancy import ROOMS, occupancy
 from toprung.tile import Tile
 
 WARP = 32
@@ -86,12 +86,6 @@ class KernelWork:
         """Multiply-adds of a thread in a turn of the main loop."""
         loop = self.loop or {}
         return loop.get("FFMA", 0) + 2 * loop.get("FFMA2", 0)
-
-    @property
-    def per_multiplication(self) -> float | None:
-        """Instructions of a warp for one multiply-add of each of its threads, in the main loop."""
-        own = self.multiplications
-        return sum((self.loop or {}).values()) / own if own else None
 
     def count(self, *names: str) -> float | None:
         """Instructions of some classes (``LDS``: of every width) for one multiply-add; None without a main loop."""
@@ -212,14 +206,10 @@ def _full(work: KernelWork, tile: Tile) -> tuple[int, int, int]:
 
 def resident(work: KernelWork, figures: Figures) -> int | None:
     """Blocks that a multiprocessor holds at once; None where its room or the kernel's needs are unknown."""
-    of = _room(figures)
+    of = ROOMS.get(figures.arch.rstrip("af"))
     if of is None or work.tile is None or work.registers is None:
         return None
     return max(1, occupancy(of, work.tile.work_items, work.registers, work.shared_bytes or 0).blocks)
-
-
-def _room(figures: Figures) -> Room | None:
-    return ROOMS.get(figures.arch.rstrip("af"))
 
 
 def _per_sm(
@@ -244,7 +234,8 @@ def _lanes(work: KernelWork, figures: Figures) -> Level:
 
 
 def _issue(work: KernelWork, figures: Figures) -> Level:
-    each = work.per_multiplication
+    own = work.multiplications
+    each = sum((work.loop or {}).values()) / own if own else None
     if each is None:
         return Level("issue slots", CODE, "instructions of the main loop")
     lacks = figures.lacking("issue_per_clock")

@@ -201,7 +201,7 @@ def analyse(
     if issue_clocks is None and of.ffma_lanes is not None:
         issue_clocks = WARP / of.ffma_lanes
     measured = mix_throughput(of, plan.width) if throughput is None else throughput
-    factor, low = loads_factor(plan), min(plan.TM, plan.TN)
+    factor, low = 32 / plan.width, min(plan.TM, plan.TN)  # loads for each float of an operand: 1, 1/2, 1/4
     P_mem, P_SM = p_mem(of, plan), p_sm(of, plan, measured)
 
     rule = "T_SM ≥ 32 · pipeline latency / issue latency"
@@ -260,11 +260,6 @@ def resident(of: Architecture, plan: Blocking) -> int | Unknown:
     fits += [of.threads // plan.threads] if of.threads is not None else []
     fits += [of.blocks] if of.blocks is not None else []
     return max(1, min(fits))
-
-
-def loads_factor(plan: Blocking) -> float:
-    """Instructions that fetch one float of an operand from shared memory: 1, 1/2, 1/4 by their width."""
-    return 32 / plan.width
 
 
 def ffma_share(TM: int, TN: int, width: int = 32) -> float:

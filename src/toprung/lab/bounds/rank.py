@@ -357,7 +357,10 @@ def predict(on: Machine, work: GemmDesc, tile: Tile, options: Options, code: Cod
     clocks = whole * wave(resident) + (wave(resident if whole and in_step else rest) if rest else 0.0)
     seconds = on.launch + max(clocks / on.clock, _compulsory(on, work))
     if slices > 1:
-        seconds += on.launch + _second_pass(on, work, slices)
+        # a second launch reads the results of all slices and writes their sum
+        parts = WORD * slices * work.M * work.N * work.batch
+        rate = on.near_copy if parts <= on.shared_cache else on.far_copy
+        seconds += on.launch + (parts + parts / slices) / (rate * on.sms * on.clock)
     asks = _asks(on, made, ask, warps, resident, far)
     waiting = max(0.0, chain - pace(resident) * resident / neighbours(resident))
     return Prediction(seconds, resident, fullest, MappingProxyType(dict(asks)), waiting)
@@ -491,10 +494,3 @@ def _compulsory(on: Machine, work: GemmDesc) -> float:
     """Seconds of memory for operands that no cache holds from one call to the next."""
     needed = WORD * work.batch * (work.M * work.K + work.K * work.N + work.M * work.N)
     return max(0, needed - on.shared_cache) / (on.far * on.sms * on.clock)
-
-
-def _second_pass(on: Machine, work: GemmDesc, slices: int) -> float:
-    """Seconds of reading the results of all slices and writing their sum."""
-    parts = WORD * slices * work.M * work.N * work.batch
-    rate = on.near_copy if parts <= on.shared_cache else on.far_copy
-    return (parts + parts / slices) / (rate * on.sms * on.clock)

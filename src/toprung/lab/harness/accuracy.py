@@ -7,14 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from toprung.backends.base import Session
-from toprung.device import Device
 from toprung.lab.competitor import Competitor
 from toprung.lab.harness.compare import ComparisonPlan, PlacedProblem, Row, compare
 from toprung.oracle.check import Verdict
 from toprung.oracle.data import DISTRIBUTIONS
 from toprung.oracle.gemm import Gemm
 from toprung.oracle.precision import PRECISIONS
-from toprung.oracle.problem import Problem
 
 SIDE = 128
 """M and N: sixteen thousand sums of K terms at each point."""
@@ -92,8 +90,5 @@ def sweep(
                     pass
                 row.bound = None
                 if row.state != "unsupported":
-                    yield _graded(row, device, problem, name, placed.oracle.limit(who.promise.precision))
-
-
-def _graded(row: Row, device: Device, problem: Problem, distribution: str, limit: float) -> Graded:
-    return Graded(row.who.describe(device), problem.describe(), distribution, limit, row.verdict, row.note)
+                    limit = placed.oracle.limit(who.promise.precision)
+                    yield Graded(who.describe(device), problem.describe(), name, limit, row.verdict, row.note)

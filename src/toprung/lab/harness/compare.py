@@ -96,10 +96,6 @@ class ComparisonPlan:
         """Return a row for each mode and competitor."""
         return [Row(who, mode) for mode in self.modes for who in competitors]
 
-    def verify_seconds(self, problem: Problem, kind: str) -> float:
-        """Return about how long it takes to build and verify a competitor, for estimates while a comparison runs."""
-        return BUILD_SECONDS + 3 * problem.flops / CALL_FLOPS[kind]
-
     def sample_seconds(self, problem: Problem, kind: str, mode: str) -> float:
         """Return about how long a sample and its settling take, for the same."""
         call, sampling = problem.flops / CALL_FLOPS[kind], self.sampling_on(kind, mode)
@@ -108,7 +104,8 @@ class ComparisonPlan:
     def expected(self, problem: Problem, competitors: int, kind: str) -> dict[str, float]:
         """Return about how many seconds all verdicts and all samples of a problem take, by what ``Row.came_in`` says of them."""
         samples = sum(self.count(mode) * self.sample_seconds(problem, kind, mode) for mode in self.modes)
-        verdicts = competitors * self.verify_seconds(problem, kind) + problem.flops / REFERENCE_FLOPS
+        verify = BUILD_SECONDS + 3 * problem.flops / CALL_FLOPS[kind]
+        verdicts = competitors * verify + problem.flops / REFERENCE_FLOPS
         return {"verdict": verdicts, "sample": competitors * samples}
 
 

@@ -139,7 +139,8 @@ def _inspect_own(source: Source, arch: str) -> MachineCode:
 
 def read(cubin: Cubin, kernel: str, arch: str) -> MachineCode:
     """Read one kernel of a cubin, and what its compiler's log says about it."""
-    used = _of_kernel(cubin.log, kernel)
+    parts = cubin.log.split("Compiling entry function ")
+    used = next((p for p in parts[1:] if p.startswith(f"'{kernel}'")), "")
     whole, loop, straight = _read_code(disassemble(cubin.code), kernel, reads_of(FP32_LANES.get(capability(arch))))
     return MachineCode(
         kernel=kernel,
@@ -194,12 +195,6 @@ def disassembler() -> str:
     if not found:
         raise MissingExtra('nvdisasm is not installed; pip install "toprung[cuda]"')
     return found
-
-
-def _of_kernel(log: str, kernel: str) -> str:
-    """The part of a ptxas log that concerns a kernel."""
-    parts = log.split("Compiling entry function ")
-    return next((p for p in parts[1:] if p.startswith(f"'{kernel}'")), "")
 
 
 def _number(pattern: str, text: str) -> int:

@@ -111,10 +111,12 @@ def picture(gathered: Gathered, limits: Limits) -> str | None:
     if chart is None:
         return None
     palette = PALETTE["light"]
+    names = sorted({str(r["record"]) for r in chart.rows if r.get("record")})
+    subtitle = f"A step a rung, above it the room to its bound (orange), dashed the vendor. From {' and '.join(names)}"
     spec = {
         "$schema": "https://vega.github.io/schema/vega-lite/v6.json", "background": palette["page"], "padding": 12,
         "data": {"values": list(chart.rows)}, **chart.spec,
-        "title": {"text": chart.title, "subtitle": _subtitle(chart), "anchor": "start", "offset": 14},
+        "title": {"text": chart.title, "subtitle": subtitle, "anchor": "start", "offset": 14},
     }  # fmt: skip
     return str(vl_convert.vegalite_to_svg(_tinted(spec, palette), vl_version=VEGA_LITE, config=config(palette)))
 
@@ -154,11 +156,6 @@ def _tinted(value: Any, palette: Mapping[str, str]) -> Any:
     if isinstance(value, Mapping):
         return {k: v if k == "values" else _tinted(v, palette) for k, v in value.items()}
     return [_tinted(v, palette) for v in value] if isinstance(value, list | tuple) else value
-
-
-def _subtitle(chart: Chart) -> str:
-    names = sorted({str(r["record"]) for r in chart.rows if r.get("record")})
-    return f"A step a rung, above it the room to its bound (orange), dashed the vendor. From {' and '.join(names)}"
 
 
 @dataclass(frozen=True)

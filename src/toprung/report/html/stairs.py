@@ -143,12 +143,7 @@ def stairs(views: Views, limits: Limits, name: str) -> Chart:
 
 
 def _head(name: str) -> str:
-    return f"{name}: {title_of(name)}"
-
-
-def title_of(name: str) -> str:
-    """Return a ladder's title; empty where this toprung has it no more."""
-    return ladder(name).title if name in ladder_names() else ""
+    return f"{name}: {ladder(name).title if name in ladder_names() else ''}"  # this toprung may have it no more
 
 
 def hero(views: Views, limits: Limits) -> Chart | None:

@@ -93,11 +93,6 @@ class DaskLane:
         self._closed = True
 
 
-def _named(device: Device, wanted: str) -> bool:
-    """Return True if a user's lower-case name means a device, by the rules of ``backends.find``."""
-    return wanted in (device.id, device.backend, device.slug) or wanted in device.name.lower() or wanted in device.runtime.lower()
-
-
 def _is_no_lost_connection(record: logging.LogRecord) -> bool:
     """Return True if a log record does not report a broken connection."""
     return not (record.exc_info and isinstance(record.exc_info[1], OSError))
@@ -131,8 +126,13 @@ class Dask:
             raise NoDevice(f"no Dask scheduler answers at {address}: {error}") from None
         found = self._client.run(devices_here)
         self._lanes: list[DaskLane] = []
+        wanted = (device or "").lower()
         for where, devices in sorted(found.items()):
-            if named := [d for d in devices if device is None or _named(d, device.lower())]:
+            named = [  # by the rules of backends.find; any if none is wanted
+                d for d in devices
+                if wanted in (d.id, d.backend, d.slug) or wanted in d.name.lower() or wanted in d.runtime.lower()
+            ]  # fmt: skip
+            if named:
                 self._lanes.append(DaskLane(self._client, where, named[0]))
         if not self._lanes:
             self._client.close()
