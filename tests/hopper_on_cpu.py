@@ -58,12 +58,13 @@ KEPT: list[mmap.mmap] = []
 
 
 def ends_with_memory(count: int) -> Any:
-    """Return so many floats, the last at the end of a page: to read behind it ends the process."""
+    """Return so many floats, the last at the end of a page: to read behind it ends the process. In front of them is NaN."""
     pages = -(-4 * count // mmap.PAGESIZE) + 1
     KEPT.append(mmap.mmap(-1, (pages + 1) * mmap.PAGESIZE))
     behind = ctypes.addressof(ctypes.c_char.from_buffer(KEPT[-1])) + pages * mmap.PAGESIZE
     if ctypes.CDLL(None).mprotect(ctypes.c_void_p(behind), mmap.PAGESIZE, 0):
         raise OSError("a page cannot be protected")
+    np.frombuffer(KEPT[-1], np.float32, pages * mmap.PAGESIZE // 4)[...] = np.nan
     return np.frombuffer(KEPT[-1], np.float32, count, pages * mmap.PAGESIZE - 4 * count)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 import math
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from command import Typed
 from planted import Failing, Planted, bf16, fp16
 from toprung.backends.base import Session
+from toprung.cli import bench
 from toprung.errors import BadSize, UnknownName
 from toprung.lab.competitor import Competitor, RungCompetitor
 from toprung.lab.harness import compare as comparing
@@ -180,6 +182,21 @@ def test_a_size_that_does_not_fit_is_skipped_and_said(typed: Typed) -> None:
     assert code == 0 and "300000: skipped:" in text and "cannot allocate 360,000,000,000 bytes" in text and "16 on opencl:" in text
     code, text = typed("bench", "--sizes", "300000", "--peers", "numpy", "--device", "opencl")
     assert code == 1 and "skipped" in text
+
+
+@pytest.mark.parametrize("reads", [2, 1])
+def test_a_budget_that_is_over_within_the_last_product_leaves_an_interrupted_record(
+    typed: Typed, tmp_path: Path, reads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    """The clock jumps behind so many looks: while the only product is measured, or before it."""
+    looks = itertools.chain([0.0] * (reads - 1), itertools.repeat(1e6))
+    monkeypatch.setattr(bench.Progress, "elapsed", property(lambda _: next(looks)))
+    out, kept = tmp_path / "cut.json", []
+    publish = bench._store
+    monkeypatch.setattr(bench, "_store", lambda path, content: (kept.append(content["interrupted"]), publish(path, content)))
+    typed("bench", "--sizes", "64", "--peers", "numpy", "--sustained", "--cold", "--budget", "60s", "--json", out)
+    assert kept and all(kept) and results.read(out)["interrupted"]
+    assert any("not begun" in note for note in results.read(out)["notes"]) == (reads == 1)
 
 
 def test_a_suite_says_how_long_it_takes_and_can_be_cut_short(typed: Typed, tmp_path: Path) -> None:

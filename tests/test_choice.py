@@ -10,6 +10,7 @@ import math
 import statistics
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -45,6 +46,10 @@ ROUTES = trial.fixture("h200-routes.json")
 PRESENT = trial.fixture("h100-routes.json")
 """A record of the kernels' present text, on an H100."""
 LEAST, LEAST_MEAN = 0.86, 0.97
+WORST = {"3168×16×2928 NT": 1.60, "7083×1472": 1.39}
+"""Drawn shapes on which what is selected takes more than 1.3 times as long as the best that was measured."""
+ENGINE = Path(__file__).parents[1] / "docs" / "engine.md"
+"""The page that names them."""
 
 Trial = Mapping[str, Any]
 
@@ -186,7 +191,9 @@ def test_what_runs_is_near_the_best_on_shapes_it_was_not_fitted_to(table_of_now:
     shares = [one.shares(now(device, one.problem)) for one in shapes]
     known = [s for s in shares if s is not None]
     assert len(shapes) >= 120 and len(known) >= 0.94 * len(shapes)  # what came since the record has no time there
-    assert kept(shares) >= 0.8 and kept(shares, 1.1) >= 0.9 and max(known) <= 1.65
+    assert kept(shares) >= 0.8 and kept(shares, 1.1) >= 0.9
+    worst = {str(one.problem): round(s, 2) for one, s in zip(shapes, shares, strict=True) if s is not None and not s <= 1.3}
+    assert worst == WORST and all(f"{name} | {s:.2f}" in ENGINE.read_text() for name, s in worst.items())
     assert kept(shares) >= kept([one.shares(CUBLAS) for one in shapes]) + 0.25
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import signal
 import warnings
 from collections.abc import Iterator
@@ -507,6 +509,34 @@ def test_what_another_process_tuned_is_seen(device: Device, stored: Store) -> No
     _, err = other.communicate()
     assert other.returncode == 0, err
     assert "these very sizes" in select(device, desc).why
+
+
+@pytest.mark.parametrize("change", ["an entry in the log", "another size", "another time", "another file", "none", "another path"])
+def test_a_store_is_read_again_where_its_file_or_its_log_changed(
+    change: str, device: Device, stored: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    stored.add(entry(device, Gemm(64, 64, 64)))
+    path, log = stored.path, stored.path.with_name(f"{stored.path.name}-wal")
+    log.touch()
+    known = tuned.HERE.known(device)
+    assert tuned.HERE.known(device) is known and len(list(known.book.at(class_of(Gemm(64, 64, 64).desc), (64, 64, 64, 1)))) == 1
+    status = path.stat()
+    if change == "an entry in the log":
+        log.write_bytes(b"more")
+    elif change == "another size":
+        path.write_bytes(path.read_bytes() + bytes(16))
+        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    elif change == "another time":
+        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns + 1))
+    elif change == "another file":
+        shutil.copy2(path, tmp_path / "other")
+        (tmp_path / "other").replace(path)
+        assert path.stat().st_mtime_ns == status.st_mtime_ns
+    elif change == "none":
+        path.rename(tmp_path / "gone")
+    else:
+        monkeypatch.setenv("TOPRUNG_DATA", str(tmp_path / "elsewhere"))
+    assert tuned.HERE.known(device) is not known
 
 
 # what comes with the package
