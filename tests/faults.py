@@ -59,13 +59,10 @@ class Home:
     def child(self, words: tuple[str, ...], at: int) -> None:
         """Run a command in a forked process, which kills itself before its ``at``-th write, or in its ``-at``-th."""
         os.setsid()
-        os.environ |= {"TOPRUNG_DATA": str(self.folder / "data"), "TOPRUNG_CACHE": str(self.folder / "cache")}
-        os.environ |= {
-            "TOPRUNG_STORE": "on",
-            "POCL_CACHE_DIR": str(self.folder / "pocl"),
-            "XDG_CACHE_HOME": str(self.folder / "cache/others"),
-        }
-        tempfile.tempdir = os.environ["TMPDIR"] = str(self.folder / "tmp")
+        for name, folder in (("TOPRUNG_DATA", "data"), ("TOPRUNG_CACHE", "cache"), ("POCL_CACHE_DIR", "pocl"), ("TMPDIR", "tmp")):
+            os.environ[name] = str(self.folder / folder)
+        os.environ |= {"XDG_CACHE_HOME": str(self.folder / "cache/others"), "TOPRUNG_STORE": "on"}
+        tempfile.tempdir = os.environ["TMPDIR"]
         os.chdir(self.work)
         for number, name in ((0, os.devnull), (1, self.told), (2, self.told)):
             os.dup2(os.open(name, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644), number)
