@@ -9,6 +9,7 @@ from typing import Any
 
 from tables.common import NOTHING
 from toprung.errors import BadRecord
+from toprung.kernels.registry import families
 from toprung.lab.bounds.registers import Reads
 from toprung.lab.harness.measure import Measurement
 from toprung.lab.harness.results import read
@@ -45,7 +46,10 @@ def _host_arrays(words: Sequence[str], root: Path) -> str:
     record = read(root / words[0])
     e, device = record["environment"], record["environment"]["device"]
     lines = ["| product | kernel | ms | NumPy's ms | of NumPy's time, 95 % interval |", "|---|---|---:|---:|---:|"]
+    here = {one.name for one in families()}
     for row in record["host_arrays"]:
+        if row["kernel"].split()[0] not in here:  # of a family that is gone
+            continue
         ours, theirs = row["seconds"]["toprung"], row["seconds"]["numpy"]
         ratio = paired_ratio(ours, theirs)
         product = f"{row['M']}×{row['N']}×{row['K']}" + ("" if row["trans"] == "NN" else " " + row["trans"])
