@@ -77,7 +77,8 @@ def pytest_configure(config: pytest.Config) -> None:
     without PoCL's optimiser unless ``--optimised`` is given: a build takes 0.2 s, not 3, and a kernel's mistakes are the same.
     """
     os.environ[store.VARIABLE] = "off"
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # there is a worker for each core: NumPy's threads would only wait
+    for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):  # files run side by side: threads of NumPy and PyTorch would only wait
+        os.environ.setdefault(name, "1")
     if not config.getoption("optimised"):
         os.environ.setdefault(BUILD, "-cl-opt-disable")
     os.environ[once.VARIABLE] = str(once.folder())  # tests may move the user's folders
