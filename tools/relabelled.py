@@ -3,7 +3,8 @@
     python tools/relabelled.py             list them; exit code 1 if there are any
     python tools/relabelled.py --restore   put hashes of shipped entries back to those that came with the samples
     python tools/relabelled.py --compare   compile those of CUDA as they were and as they are, and keep in same-code.json which
-                                           have the same instructions: these may carry the new hash
+                                           have the same instructions: these may carry the new hash; delete the file to
+                                           compare again what it has
 
 Needs the whole history, and for --compare NVRTC and nvdisasm; no GPU.
 """
