@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toprung import backends
-from toprung.backends.base import Buffer, Kernel, Launch, Relaunch, Resources, Session, Source, Workspace
+from toprung.backends.base import Buffer, Kernel, Launch, Resources, Session, Source
 from toprung.backends.opencl import clock_from_outside
 from toprung.backends.stderr import captured_stderr
 from toprung.backends.unrolled import NotUnrolled, unrolled
@@ -211,6 +211,15 @@ class Mark:
     queries: Any = None
     index: int = 0
     seconds: float | None = None
+
+
+def _without(what: str) -> Any:
+    """Return a method that refuses what WebGPU has not, and what only the library asks for."""
+
+    def refuse(session: WebGPUSession, *given: object, **named: object) -> NoReturn:
+        raise Unsupported(f"WebGPU has no {what}: {session.device} runs ladders and probes; use an OpenCL or CUDA device")
+
+    return refuse
 
 
 class WebGPUSession:
@@ -481,52 +490,15 @@ class WebGPUSession:
         if os.getpid() != _process:
             raise ForkedDevice(str(self.device))
 
-    def _refuse(self, what: str) -> NoReturn:
-        raise Unsupported(f"WebGPU has no {what}: {self.device} runs ladders and probes; use an OpenCL or CUDA device")
-
-    def bind_unsized(self, kernel: Kernel, items: Sequence[int], args: Sequence[Buffer | np.generic]) -> Launch:
-        # refuse: a WGSL kernel states its work-group size
-        self._refuse("work-group size that the runtime selects")
-
-    def branch(self) -> Session:
-        self._refuse("second queue")
-
-    def pinned(self, nbytes: int) -> NDArray[np.uint8]:
-        self._refuse("page-locked host memory")
-
     def start_upload(self, buffer: Buffer, array: NDArray[Any]) -> None:
-        # do what `upload` does: writing to a buffer is staged, and does not wait for the device
+        # writing to a buffer is staged, and does not wait for the device
         self.upload(buffer, array)
 
-    def relaunch(
-        self, kernel: Kernel, groups: Sequence[int], local: Sequence[int], kinds: str, fixed: Sequence[np.generic]
-    ) -> Relaunch:
-        # refuse: these are the library's launches
-        self._refuse("launches of the library")
-
-    def foreign(self, handle: Any, nbytes: int) -> Buffer:
-        self._refuse("memory of other libraries")
-
-    def workspace(self, queue: Any, nbytes: int) -> Workspace:
-        self._refuse("launches of the library")
-
-    def new_queue(self) -> Any:
-        self._refuse("second queue")
-
-    def copy_in(self, queue: Any, buffer: Buffer, offset: int, array: NDArray[Any]) -> None:
-        self._refuse("second queue")
-
-    def copy_out(self, queue: Any, array: NDArray[Any], buffer: Buffer, offset: int) -> None:
-        self._refuse("second queue")
-
-    def record(self, queue: Any) -> Any:
-        self._refuse("event of a second queue")
-
-    def wait(self, queue: Any, event: Any) -> None:
-        self._refuse("event of a second queue")
-
-    def settle(self, event: Any) -> None:
-        self._refuse("event of a second queue")
+    bind_unsized = _without("work-group size that the runtime selects")  # a WGSL kernel states its own
+    branch = new_queue = copy_in = copy_out = _without("second queue")
+    record = wait = settle = _without("event of a second queue")
+    relaunch = workspace = _without("launches of the library")
+    pinned, foreign = _without("page-locked host memory"), _without("memory of other libraries")
 
     def settle_queue(self, queue: Any) -> None:
         self.synchronize()

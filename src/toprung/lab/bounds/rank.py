@@ -206,8 +206,8 @@ def piece(size: int) -> int:
 
 
 @lru_cache(REMEMBERED)
-def _reading(warp: int, own: int, width: int, lanes: int, other_lanes: int, padded: int, along_n: bool) -> tuple[int, int]:
-    """Reads of one operand for one k, and their turns: a warp's tile has ``warp`` floats of it, a thread ``own``."""
+def _reading(own: int, width: int, lanes: int, other_lanes: int, padded: int, along_n: bool) -> tuple[int, int]:
+    """Reads of one operand for one k, and their turns: a thread has ``own`` floats of it."""
     if lanes == 1 and padded % 4 == 0 and own % 4 == 0:
         width = 4  # pieces lie side by side, and the compiler joins them
 
@@ -250,8 +250,8 @@ def asked(tile: Tile, trans_a: bool, trans_b: bool) -> Asked:
     t: Any = tile
     down, across = t.WM // t.TM, t.WN // t.TN
     rows_a, rows_b = t.BM + (t.PADA or 0), t.BN + (t.PADB or 0)
-    a = _reading(t.WM, t.TM, piece(t.TM), down, across, rows_a, False)
-    b = _reading(t.WN, t.TN, t.VEC, across, across, rows_b, True)
+    a = _reading(t.TM, piece(t.TM), down, across, rows_a, False)
+    b = _reading(t.TN, t.VEC, across, across, rows_b, True)
     fa = _fetching(t.LA, t.VA, t.BK, t.BM, rows_a, t.work_items, trans_a)
     fb = _fetching(t.LB, t.VB, t.BK, t.BN, rows_b, t.work_items, not trans_b)
     return Asked(
