@@ -8,7 +8,7 @@ TORCH := .venv-torch
 GPU := $(if $(wildcard /dev/nvidiactl /proc/driver/nvidia/version),$(VENV)/ready-gpu)
 PIP := -m pip install -q --disable-pip-version-check
 
-.PHONY: ladder test test-slow test-torch test-all fuzz faults lint tables report site lock clean
+.PHONY: ladder test test-slow test-torch test-gpu test-all fuzz faults lint tables report site lock clean
 
 ladder: $(VENV)/ready $(GPU)
 	$(BIN)/toprung ladder kepler
@@ -28,9 +28,16 @@ test-slow: $(VENV)/ready-dev
 	$(RUN) -m "slow and not drawn" tests
 	$(RUN) --optimised -m "on_device and not slow and not drawn" -k "not planted" tests
 
-# PyTorch with toprung's kernels below it: its own samples of operators, gradients, compilation; CUDA graphs where there is a GPU
+# PyTorch with toprung's kernels below it: its own samples of operators, gradients, compilation; CUDA graphs where there is a GPU.
+# JAX's arrays, NumPy's bfloat16, and tensors in the tests of remembered calls are here, too
 test-torch: $(TORCH)/ready
-	$(TORCH)/bin/python tests/run.py $(ALL) --preload torch --disable-warnings tests/pytorch
+	$(TORCH)/bin/python tests/run.py $(ALL) --preload torch --disable-warnings -m "not slow and not drawn" tests/pytorch \
+	  tests/test_jax.py tests/test_mixed.py tests/test_warm.py tests/test_keys.py
+
+# What needs an NVIDIA GPU, CuPy's tests among it: the log is kept in results/<device>. GPU_PYTHON has PyTorch, CuPy and JAX for CUDA
+GPU_PYTHON ?= $(TORCH)/bin/python
+test-gpu:
+	$(GPU_PYTHON) tools/gpu_tests.py
 
 # Everything, whatever passed before, and tests that draw seeds of their own
 test-all: ALL = --all

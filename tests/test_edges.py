@@ -95,8 +95,9 @@ def main() -> None:
         found, exact = multiplied(session, desc, candidate)
         assert np.allclose(found, exact, rtol=0, atol=1e-6 * desc.K), "wrong"
     print("copies", flush=True)
-    a, b, c = (ends_with_memory(rows * 2 * cols).reshape(rows, 2 * cols)[:, 1::2] for rows, cols in ((13, 7), (7, 11), (13, 11)))
-    a[...], b[...] = np.arange(91).reshape(13, 7), np.arange(77).reshape(7, 11)
+    sizes = (13, 7), (7, 11), (13, 11)
+    a, b, c = (ends_with_memory(4 * (m + 1) * n).reshape(2, m + 1, 2 * n)[:, :m, 1::2] for m, n in sizes)
+    a[...], b[...] = np.arange(182).reshape(2, 13, 7), np.arange(154).reshape(2, 7, 11)
     assert np.array_equal(toprung.matmul(a, b, c, own=True, device=device), a @ b), "wrong"
 
 
