@@ -30,9 +30,12 @@ typedef struct {
 } Thing;
 
 static Thing things[65536];
-static int made, numbers[128], meets;
+static int made, numbers[128], alive[128], meets;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_barrier_t meeting;
+static __thread CUcontext current;
+static __thread CUstreamCaptureMode capture_mode;
+static int loaded, unloaded;
 
 static FILE *out(void) {
     static FILE *file;
@@ -75,7 +78,7 @@ static uint64_t make(char kind, size_t size) {
     pthread_mutex_lock(&lock);
     uint64_t at = ((uint64_t)(kind - 'a' + 32) << 40) + 0xa500000000 + next[(int)kind];
     next[(int)kind] += (size + 0x3fffff) & ~0x1fffffull;
-    things[made++] = (Thing){kind, "", at, size, 0, 0};
+    things[made++] = (Thing){kind, "", at, size, 0, 0}, alive[(int)kind]++;
     pthread_mutex_unlock(&lock);
     int how = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE;
     if (kind != 's' && kind != 'e' && mmap((void *)at, size, PROT_READ | PROT_WRITE, how, -1, 0) != (void *)at) abort();
@@ -85,6 +88,7 @@ static uint64_t make(char kind, size_t size) {
 static CUresult drop(uint64_t at) {
     Thing *found = find(at);
     if (!found || found->at != at || found->freed) SAY("FREED what is not there: %lx\n", at);
+    alive[(int)found->kind]--;
     GIVE(&found->freed, 1);
 }
 
@@ -98,7 +102,13 @@ void driver_note(const char *text) {
 uint64_t driver_array(size_t size, const char *name) {
     uint64_t at = make('m', size);
     strncpy(find(at)->name, name, sizeof find(at)->name - 1);
+    alive['m'] -= *name != 0;
     return at;
+}
+
+void driver_end(void) {
+    fprintf(out(), "left: %d m, %d h, %d s, %d e", alive['m'], alive['h'], alive['s'], alive['e']);
+    fprintf(out(), ", %d of %d modules, capture mode %d\n", loaded - unloaded, loaded, capture_mode);
 }
 
 void driver_meet(int threads) {
@@ -116,7 +126,6 @@ typedef struct {
 
 static Function functions[4096];
 static int function_count;
-static __thread CUcontext current;
 
 CUresult cuModuleLoadData(CUmodule *module, const void *image) {
     const char *code = image;
@@ -147,6 +156,7 @@ CUresult cuModuleLoadData(CUmodule *module, const void *image) {
             const char *name = code + all[head->e_shstrndx].sh_offset + one->sh_name;
             if (!strncmp(name, ".nv.shared.", 11) && !strcmp(name + 11, f->name)) f->shared = one->sh_size;
         }
+    loaded++;
     GIVE(module, (CUmodule)first);
 }
 
@@ -156,7 +166,7 @@ CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *
     return CUDA_ERROR_NOT_FOUND;
 }
 
-CUresult cuModuleUnload(CUmodule module UNUSED) { return CUDA_SUCCESS; }
+CUresult cuModuleUnload(CUmodule module UNUSED) { GIVE(&unloaded, unloaded + 1); }
 
 CUresult cuFuncGetAttribute(int *value, CUfunction_attribute which, CUfunction function) {
     Function *f = (Function *)function;
@@ -167,8 +177,8 @@ CUresult cuFuncGetAttribute(int *value, CUfunction_attribute which, CUfunction f
 }
 
 CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute which, int value) {
-    if (which == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES) ((Function *)function)->dynamic = value;
-    return CUDA_SUCCESS;
+    if (which == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES) GIVE(&((Function *)function)->dynamic, value);
+    SAY("attribute %d of %s: %d\n", which, ((Function *)function)->name, value);
 }
 
 CUresult cuFuncGetParamInfo(CUfunction function, size_t index, size_t *offset, size_t *size) {
@@ -227,7 +237,11 @@ CUresult cuTensorMapEncodeTiled(CUtensorMap *map, CUtensorMapDataType type, cuui
 
 /* Memory, streams, events. Nothing is captured. */
 
-CUresult cuMemAlloc(CUdeviceptr *at, size_t size) { SAY("allocate %s %zu\n", named(*at = make('m', size)), size); }
+CUresult cuMemAlloc(CUdeviceptr *at, size_t size) {
+    *at = make('m', size);
+    SAY("allocate %s %zu%s\n", named(*at), size, capture_mode == CU_STREAM_CAPTURE_MODE_RELAXED ? "" : ", would end a capture");
+}
+
 CUresult cuMemHostAlloc(void **at, size_t size, unsigned flags UNUSED) { GIVE(at, (void *)make('h', size)); }
 CUresult cuMemFree(CUdeviceptr at) { return drop(at); }
 CUresult cuMemFreeHost(void *at) { return drop((uint64_t)at); }
@@ -264,7 +278,12 @@ CUresult cuCtxSynchronize(void) { SAY("synchronize all\n"); }
 CUresult cuEventRecord(CUevent event, CUstream stream) { SAY("record %s in %s\n", S(event), S(stream)); }
 CUresult cuStreamWaitEvent(CUstream s, CUevent event, unsigned flags UNUSED) { SAY("%s waits for %s\n", S(s), S(event)); }
 CUresult cuStreamIsCapturing(CUstream stream UNUSED, CUstreamCaptureStatus *is) { GIVE(is, CU_STREAM_CAPTURE_STATUS_NONE); }
-CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode UNUSED) { return CUDA_SUCCESS; }
+
+CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode) {
+    CUstreamCaptureMode before = capture_mode;
+    capture_mode = *mode;
+    GIVE(mode, before);
+}
 
 /* The device, with one context */
 
