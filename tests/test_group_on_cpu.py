@@ -18,7 +18,7 @@ import toprung
 from conftest import require
 from hopper_on_cpu import aligned, planted
 from test_fused_epilogue import finished
-from test_hopper_inflight_on_cpu import picked, spilled
+from test_hopper_inflight_on_cpu import picked
 from toprung import errors
 from toprung.arrays.base import Home
 from toprung.arrays.numpy import adapter as numpy_adapter
@@ -34,10 +34,9 @@ from toprung.kernels import group as packed
 from toprung.kernels.base import Member
 from toprung.kernels.helpers import ACTIVATIONS
 from toprung.kernels.hopper_inflight import cost, group
-from toprung.kernels.hopper_inflight.config import InflightConfig, product_source, tiles
+from toprung.kernels.hopper_inflight.config import InflightConfig, tiles
 from toprung.kernels.hopper_inflight.cost import Sizes
 from toprung.kernels.hopper_inflight.family import FAMILY
-from toprung.lab.sass.machine_code import inspect_source
 
 SMALL, FOURS = InflightConfig(1, 32, 5), InflightConfig(1, 64, 5)
 SHAPES = ((70, 40, 100), (3, 5, 64), (1, 1, 75), (66, 33, 130), (64, 32, 65), (17, 66, 64), (9, 7, 331))
@@ -466,16 +465,3 @@ def test_a_planted_bug_is_found(folder: Folder, monkeypatch: pytest.MonkeyPatch,
     with pytest.raises(AssertionError):
         test_unequal_shapes_in_one_launch(folder)
         test_what_is_computed_again_and_epilogues(folder)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("block", cost.STAGES, ids=str)
-def test_the_kernel_of_groups_keeps_its_sums_in_registers(block: tuple[int, int]) -> None:
-    """Sizes and addresses are read again behind the sums: they would have no registers. In small blocks a few words spill."""
-    config = InflightConfig(*block, cost.STAGES[block])
-    for capacity, macros in ((544, {}), (384, {"EPILOGUE": 1, "ACTIVATION": 2})):
-        for layout in ((False, False, 4, 4), (True, True, 1, 1)):
-            code = inspect_source(product_source(config, *layout, GROUPED=capacity, **macros), "sm_90")
-            assert spilled(code, config) <= 32 * (block[0] == 1), code
-            in_loop = sum(n for kind, n in code.loop.counts.items() if kind.startswith(("LDL", "STL")))
-            assert in_loop <= 2 * (block == (1, 64) and bool(macros)), code

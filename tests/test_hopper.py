@@ -212,6 +212,13 @@ def test_adding_up_has_one_order() -> None:
     assert re.findall(r"\b(?:REDG?|ATOM[GS]?)\.E\S+", listing) == []
 
 
+TRIED = (
+    Variant(CONSUMERS=1, STAGES=8), Variant(BN=32, STAGES=8, INTERVAL=2), Variant(CONSUMERS=1, BN=32, STAGES=4, INTERVAL=2),
+    Variant(CONSUMERS=1, BN=64, STAGES=12, INTERVAL=2, GROUP=1),
+)  # fmt: skip
+"""Variants that only a tuner tries."""
+
+
 def check_product(variant: Variant) -> None:
     require(not nvrtc.missing(), f"CUDA: {nvrtc.missing()}")
     source = product_source(variant)
@@ -228,7 +235,7 @@ def test_product_keeps_the_matrix_units_busy() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("variant", list(COSTS)[1:], ids=str)
+@pytest.mark.parametrize("variant", [*list(COSTS)[1:], *TRIED], ids=str)
 def test_other_tiles_do_so_too(variant: Variant) -> None:
     check_product(variant)
 

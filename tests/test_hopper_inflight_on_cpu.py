@@ -18,10 +18,9 @@ from conftest import require
 from hopper_on_cpu import Launch, Plants, aligned, each_plant, planted
 from toprung.backends.base import Source
 from toprung.kernels.hopper_inflight import config as configs
-from toprung.kernels.hopper_inflight import cost, family
+from toprung.kernels.hopper_inflight import family
 from toprung.kernels.hopper_inflight.config import InflightConfig
 from toprung.kernels.hopper_inflight.family import InflightLaunches
-from toprung.lab.sass.machine_code import inspect_source
 
 GONE = ("consumers_meet",)
 SMALL = InflightConfig(1, 32, 5, GROUP=2)
@@ -412,23 +411,6 @@ def test_a_small_element_among_large_ones_is_carried_to_39_bits_of_the_largest(f
     assert close(again[:, 3:4], dataclasses.replace(one, a=one.a[:, 3:4], c=one.c[:, 3:4])) and one.counted > 0
     assert np.array_equal(np.delete(again, 3, 1), np.delete(found, 3, 1))
     assert in_doubt(one, SMALL).any(1).nonzero()[0].tolist() == [3]
-
-
-def spilled(code: Any, config: InflightConfig) -> int:
-    """Return the bytes of a thread's local memory but those of ``Doubts``, which few tiles read and write."""
-    return int(code.spills) - (2 * config.BN + 112)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("block", cost.STAGES, ids=str)
-def test_the_kernels_keep_their_sums_in_registers(block: tuple[int, int]) -> None:
-    """Nothing spills but a few words where K runs across memory in rows off 16 bytes, and no step reads them again."""
-    config = InflightConfig(*block, cost.STAGES[block])
-    for trans_a, trans_b, align in ((0, 0, 4), (0, 1, 4), (1, 0, 4), (0, 0, 2), (1, 1, 2), (0, 0, 1), (1, 0, 1), (1, 1, 1)):
-        code = inspect_source(configs.product_source(config, bool(trans_a), bool(trans_b), align, align), "sm_90")
-        narrow = align < 4 and (trans_a or not trans_b)
-        assert spilled(code, config) <= 32 * narrow, (trans_a, trans_b, align, code)
-        assert not any(kind.startswith(("LDL", "STL")) for kind in code.loop.counts), code
 
 
 @pytest.mark.slow

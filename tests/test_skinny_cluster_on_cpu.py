@@ -20,7 +20,7 @@ from toprung.kernels.cost_model import SKINNY
 from toprung.kernels.registry import family
 from toprung.kernels.skinny.family import HELD, SkinnyConfig, launched
 from toprung.kernels.skinny_cluster.family import FAMILY, RECORDS, SLICES
-from toprung.kernels.skinny_model import MOST_UNROLLED, SMALL, TEAMS, iteration_depth, refused
+from toprung.kernels.skinny_model import MOST_UNROLLED, iteration_depth, refused
 from toprung.kernels.split_k import whole_slices
 from toprung.lab.sass.machine_code import disassemble, inspect_source
 
@@ -266,20 +266,3 @@ def test_machine_code(at: Point) -> None:
     assert source.waits and listing.count("UCGABAR_ARV") == listing.count("UCGABAR_WAIT") == 2
     assert listing.count("MEMBAR") == 1, "only what was sent has to be visible"
     assert not inspect_source(source, "sm_90").spills
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("few", SMALL)
-@pytest.mark.parametrize("kernel", ["rows", "columns"])
-def test_teams_that_are_weighed_do_not_spill(kernel: str, few: int) -> None:
-    """As launched, with one chain and with several; rows of eight sums and more miss a few of their 128 registers."""
-    require(not nvrtc.missing(), f"CUDA: {nvrtc.missing()}")
-    skinny, most = family("skinny"), {8: 132, 16: 20}.get(few, 0) if kernel == "rows" else 0
-    for K in (2048, 200_000):
-        for trans_a in (False, True):  # the short operand as it is read, and across
-            desc = wide(GemmDesc(few, 2048, K, trans_a=trans_a, trans_b=kernel == "rows"))
-            for at in TEAMS[kernel]:
-                if (config := skinny.at(H200, desc, {**at, "SPLIT_K": 1})) is not None:
-                    assert isinstance(config, SkinnyConfig) and config.kernel == kernel
-                    code = inspect_source(skinny.source(H200, launched(H200, desc, config)), "sm_90")
-                    assert code.spills <= most, (config, K, trans_a)

@@ -24,7 +24,7 @@ from toprung.kernels.split_k import whole_slices
 from toprung.kernels.tiled.family import configured
 from toprung.kernels.tiled_cluster.family import FAMILY, LARGEST, RECORDS, SLICES, local_bytes, with_cluster
 from toprung.lab.harness import results
-from toprung.lab.sass.machine_code import disassemble, inspect_source
+from toprung.lab.sass.machine_code import disassemble
 from toprung.tile import Tile
 
 GPUS = golden.devices()
@@ -182,18 +182,3 @@ def test_machine_code(slices: int) -> None:
     assert listing.count("UCGABAR_ARV") == listing.count("UCGABAR_WAIT") == 2
     assert listing.count("MEMBAR") == 1, "only what was sent has to be visible"
     assert source.defines["DYNAMIC_SHARED"] == local_bytes(WIDE, slices) <= H200.dynamic_local_bytes
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("tile", TILES.values(), ids=str)
-def test_no_tile_spills(tile: Tile) -> None:
-    """In clusters of two and of as many as it can have, with wide and narrow accesses; a few where the compiler is held to few."""
-    require(not nvrtc.missing(), f"CUDA: {nvrtc.missing()}")
-    asked = next(one.asked for one in BLOCKS if one.tile == tile)
-    for n, align in ((1024, 4), (1023, 1)):
-        desc = GemmDesc(n, n, n, align_a=align, align_b=align, align_c=align)
-        if replace(tile, VA=4, VB=4) not in [replace(one.tile, VA=4, VB=4) for one in narrowed(H200, *desc.widths[:2])]:
-            continue  # a tile for wide accesses alone
-        for slices in {2, min(LARGEST, tile.TM or 1)}:
-            code = inspect_source(FAMILY.source(H200, config_for(H200, desc, tile, slices)), "sm_90")
-            assert code.spills <= (32 if asked else 0 if align == 4 else 8), (slices, code)
