@@ -211,18 +211,14 @@ def _table(entries: Sequence[Entry]) -> Grid:
         sizes = "×".join(str(e.shape[n]) for n in ("M", "N", "K") if n in e.shape)
         sizes += f" ×{e.shape['batch']}" if e.shape.get("batch", 1) != 1 else ""
         tile = str(Tile(**e.candidate["tile"])) if e.candidate["tile"] else ""
+        said = " ".join(e.message.split())[:SHOWN]  # the beginning of an error message
         spread = 50 * (max(e.seconds) - min(e.seconds)) / e.median if e.seconds else 0.0
         grid.add({
             "device": Text(str(e.machine)), "class": e.problem_class, "problem": sizes,
             "candidate": Text(f"{e.kernel} {tile}".rstrip()), names.MS: ms_text(e.median) if e.seconds else "",
             names.SPREAD: f"{spread:.1f}" if e.seconds else "",
             "cold ms": ms_text(statistics.median(e.cold_seconds)) if e.cold_seconds else "",
-            names.GRADE: f"{e.grade:.3g}" if e.grade else "", "status": Text(_status(e)), "date": e.date[:10],
+            names.GRADE: f"{e.grade:.3g}" if e.grade else "", "date": e.date[:10],
+            "status": Text(f"{e.status}: {said}" if said else e.status),
         })  # fmt: skip
     return grid
-
-
-def _status(entry: Entry) -> str:
-    """Return an entry's status, with the beginning of its error message."""
-    first = " ".join(entry.message.split())[:SHOWN]
-    return f"{entry.status}: {first}" if first else entry.status

@@ -157,7 +157,10 @@ class PackedGroup(GroupLaunches):
         form: Callable[[Any, Sequence[Matrix]], GroupForm],
     ) -> None:
         self._launches: list[tuple[GroupKernel, NDArray[Any], str, NDArray[Any], NDArray[Any]]] = []
-        fused = common_epilogue(members)
+        # an epilogue that all products can have; None if none has any
+        (activation,) = {m.epilogue.activation if m.epilogue else "" for m in members}
+        any_fused = bool(activation) or any(m.epilogue is not None and m.epilogue.addend for m in members)
+        fused = Epilogue(True, activation=activation) if any_fused else None
         largest = capacities(fused is not None)[-1]
         for traits, mine in classes:
             mine.sort(key=lambda one: -one.desc.K)
@@ -207,10 +210,3 @@ class PackedGroup(GroupLaunches):
         # functions that return how many pieces of C were computed again by kernels of these launches; they wait for the device
         found = dict.fromkeys(kernel.counter for kernel, *_ in self._launches if kernel.counter is not None)
         return tuple(counter.read for counter in found)
-
-
-def common_epilogue(members: Sequence[Member]) -> Epilogue | None:
-    """Return an epilogue that all products can have; None if none has any."""
-    (activation,) = {m.epilogue.activation if m.epilogue else "" for m in members}
-    fused = bool(activation) or any(m.epilogue is not None and m.epilogue.addend for m in members)
-    return Epilogue(True, activation=activation) if fused else None

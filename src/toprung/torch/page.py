@@ -26,7 +26,11 @@ def rendered(report: Any) -> str:
     except ImportError:
         raise MissingExtra('jinja2 is not installed; pip install "toprung[report]"') from None
 
-    rows = [_cells(row) for row in report.rows]
+    rows = []
+    for row in report.rows:  # seconds of all its calls; 0 where nothing was measured
+        calls = row.taken + row.left
+        ours, theirs = (0.0 if math.isnan(s) else calls * s for s in (row.seconds, row.their_seconds))
+        rows.append({"row": row, "calls": calls, "ours": ours, "theirs": theirs})
     longest = max((max(row["ours"], row["theirs"]) for row in rows), default=0.0)
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("toprung.torch", ""), autoescape=True, trim_blocks=True, undefined=jinja2.StrictUndefined
@@ -38,10 +42,3 @@ def rendered(report: Any) -> str:
         style=(HERE / "page.css").read_text(),
         colours={name: "; ".join(f"--{k}: {v}" for k, v in palette.items()) for name, palette in PALETTE.items()},
     )  # fmt: skip
-
-
-def _cells(row: Any) -> dict[str, Any]:
-    """Return a row with the seconds of all its calls, on toprung's kernels and on PyTorch's; 0 where nothing was measured."""
-    calls = row.taken + row.left
-    ours, theirs = (0.0 if math.isnan(s) else calls * s for s in (row.seconds, row.their_seconds))
-    return {"row": row, "calls": calls, "ours": ours, "theirs": theirs}

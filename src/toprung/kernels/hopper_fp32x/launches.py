@@ -87,16 +87,12 @@ def _of_b(call: GemmDesc) -> tuple[int, int, bool, int]:
     return call.N, call.K, call.trans_b, call.ldb
 
 
-def _current(session: Session) -> Any:
-    found: Any = session
-    return found.current()
-
-
 def _copied(session: Session, to: int, source: int, nbytes: int, queue: Any) -> None:
     """Copy device to device, in a queue."""
     from cuda.bindings import driver
 
-    with _current(session):
+    on_cuda: Any = session
+    with on_cuda.current():
         (status,) = driver.cuMemcpyDtoDAsync(to, source, nbytes, session.queue if queue is None else queue)
     if status:
         raise LaunchError(f"the operand cannot be copied: {status.name}")
