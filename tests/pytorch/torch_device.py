@@ -27,20 +27,28 @@ def left() -> str:
 
 
 class Eligible:
-    """Count of the products that toprung must take, by types and shapes of their tensors alone, whatever it says itself."""
+    """Count of the products that toprung must take, by types and shapes of their tensors alone, whatever it says itself.
+
+    One into the memory of its own operands or of what is added is PyTorch's.
+    """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.count, self._multiply = 0, overloads.multiply
+        self.count, self.taken, self._multiply = 0, 0, overloads.multiply
         monkeypatch.setattr(overloads, "multiply", self)
 
     def __call__(
         self, op: str, a: Any, b: Any, bias: Any = None, beta: Any = 1, alpha: Any = 1, out: Any = None, *rest: Any, **more: Any
     ) -> Any:  # fmt: skip
         tensors = [t for t in (a, b, bias, out) if t is not None]
-        plain = all(t.dtype == torch.float32 and t.layout == torch.strided and t.device.type == DEVICE for t in tensors)
+        others = [t.untyped_storage().data_ptr() for t in (a, b, bias) if t is not None and t.layout == torch.strided]
+        apart = out is None or out.untyped_storage().data_ptr() not in others
+        plain = apart and all(t.dtype == torch.float32 and t.layout == torch.strided and t.device.type == DEVICE for t in tensors)
+        counts = False
         if products.now is not None and plain and alpha != 0 and 0 not in (*a.shape, *b.shape) and a.dim() in (2, 3) and b.dim():
             deep, cols = (b.shape[0], b.shape[1:]) if b.dim() < 3 else (b.shape[1], b.shape[2:])
             fits = b.dim() == a.dim() or (a.dim(), b.dim()) == (2, 1)
             fits = fits and a.shape[-1] == deep and (a.dim() == 2 or a.shape[0] == b.shape[0])
-            self.count += fits and (out is None or tuple(out.shape) == (*a.shape[:-1], *cols))
-        return self._multiply(op, a, b, bias, beta, alpha, out, *rest, **more)
+            counts = fits and (out is None or tuple(out.shape) == (*a.shape[:-1], *cols))
+        made = self._multiply(op, a, b, bias, beta, alpha, out, *rest, **more)
+        self.count, self.taken = self.count + counts, self.taken + (counts and made is not None)
+        return made
