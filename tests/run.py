@@ -264,7 +264,7 @@ def main() -> int:
             outcome["seconds"] = time.time() - at
             good = outcome["status"] in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
             if good:
-                kept.keep(file, outcome, (folder / "record").read_text().splitlines(), at)
+                kept.keep(file, outcome, (folder / "record").read_text(errors="surrogateescape").splitlines(), at)
             else:
                 wrong.append(file)
                 total["failed"] += not outcome["failed"]

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
+DEPENDS_ON = ("tests/run.py", "tests/recording/*.py")
 
 TREE = {
     "pyproject.toml": '[tool.pytest.ini_options]\naddopts = "-q -p no:cacheprovider"\npythonpath = ["lib"]\n',

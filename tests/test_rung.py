@@ -23,7 +23,7 @@ FORMULAS = {"gemm": "C = alpha * A * B + beta * C"}
 
 RECORD = '''
 """A rung from elsewhere."""
-from toprung.rung import Rung
+from toprung.lab.rung import Rung
 from toprung.tile import Tile
 RUNG = Rung(idea="one more", expects="nothing", tiles={"gpu": (Tile(BM=4, BN=8),)}, space={"BM": (1, 4)})
 '''

@@ -56,7 +56,7 @@ def start(record: str) -> None:
     def line(kind: str, what: str) -> None:
         if (kind, what) not in seen and "__pycache__" not in what:
             seen.add((kind, what))
-            os.write(out, f"{kind}\t{what}\n".encode())
+            os.write(out, os.fsencode(f"{kind}\t{what}\n"))
 
     def started(program: Any, words: Any, env: Any) -> None:
         words = [words] if isinstance(words, str | bytes | os.PathLike) else list(words)

@@ -153,6 +153,8 @@ def multiply(
     else:
         if not isinstance(beta, int | float) or not isinstance(alpha, int | float) or alpha == 0:
             return None
+        if out is bias:  # as in place; another tensor of the same memory is left to PyTorch below
+            out, inplace = None, True
         result = bias if inplace else out
         key = (
             op, a.shape, a.stride(), at_a & 15, shape_b, b.stride(), at_b & 15, number, b.get_device(),
