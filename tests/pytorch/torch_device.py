@@ -29,7 +29,7 @@ def left() -> str:
 class Eligible:
     """Count of the products that toprung must take, by types and shapes of their tensors alone, whatever it says itself.
 
-    One into the memory of its own operands or of what is added is PyTorch's.
+    One into the memory of its own operands is PyTorch's, and one into what is added, unless it is that very tensor.
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,7 +41,7 @@ class Eligible:
     ) -> Any:  # fmt: skip
         tensors = [t for t in (a, b, bias, out) if t is not None]
         others = [t.untyped_storage().data_ptr() for t in (a, b, bias) if t is not None and t.layout == torch.strided]
-        apart = out is None or out.untyped_storage().data_ptr() not in others
+        apart = out is None or out is bias or out.untyped_storage().data_ptr() not in others
         plain = apart and all(t.dtype == torch.float32 and t.layout == torch.strided and t.device.type == DEVICE for t in tensors)
         counts = False
         if products.now is not None and plain and alpha != 0 and 0 not in (*a.shape, *b.shape) and a.dim() in (2, 3) and b.dim():
