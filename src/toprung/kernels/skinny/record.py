@@ -30,12 +30,13 @@ def sums_of_rows(tile: Tile) -> int:
     return 4 * tile.work_items + 4 * SMALL[-1] * tile.BM * max(1, tile.DN // 32)
 
 
+# On a CPU, too, work-items share a sum: in one chain, a few hundred products err more than NumPy's, which adds up vectors
 ROWS = LibraryKernel(
     idea="the large operand once, row by row",
     expects="the speed of memory, whatever the small side",
     tiles={
         "gpu": (Tile(BM=32, BN=128, TM=4, TN=4, VEC=4, VB=4),),
-        "cpu": (Tile(BM=64, BN=4, TM=4, TN=4, VEC=4, VB=4), Tile(BM=4, BN=4, TM=4, TN=4, VEC=4, VB=4)),
+        "cpu": (Tile(BM=16, BN=64, TM=4, TN=4, VEC=4, VB=4), Tile(BM=4, BN=4, TM=4, TN=4, VEC=4, VB=4)),
     },
     local_bytes=sums_of_rows,
     rules=(
@@ -62,7 +63,7 @@ COLUMNS = LibraryKernel(
     expects="the speed of memory, whatever the small side",
     tiles={
         "gpu": (Tile(BM=128, BN=64, TM=4, TN=16, VA=4, KU=4),),
-        "cpu": (Tile(BM=64, BN=16, TM=4, TN=16, VA=4, KU=4),),
+        "cpu": (Tile(BM=64, BN=64, TM=4, TN=8, VA=4, KU=4),),
     },
     local_bytes=sums_and_piece,
     rules=(
@@ -87,9 +88,9 @@ SPACES = {
         "AT_ONCE": (1, 2, 4),
         "SPLIT_K": SLICES,
     },
-    ("rows", "cpu"): {"ITEMS": (16, 1, 4, 8, 64), "TEAM": (1,), "TM": (4, 1, 2, 8), "AT_ONCE": (1,), "SPLIT_K": (1, 2, 4)},
+    ("rows", "cpu"): {"ITEMS": (64, 16, 32, 128), "TEAM": (16, 8), "TM": (4, 1, 2, 8), "AT_ONCE": (1,), "SPLIT_K": (1, 2, 4)},
     ("columns", "gpu"): {"ACROSS": (32, 16, 64), "DN": (4, 2, 8, 16), "TN": (16, 8, 32), "KU": (4, 1, 2, 8), "SPLIT_K": SLICES},
-    ("columns", "cpu"): {"ACROSS": (16, 4, 8, 32), "DN": (1, 2), "TN": (16, 8), "KU": (4, 1, 2, 8), "SPLIT_K": (1, 2, 4)},
+    ("columns", "cpu"): {"ACROSS": (16, 4, 8, 32), "DN": (8, 4, 2), "TN": (8, 16), "KU": (4, 1, 2, 8), "SPLIT_K": (1, 2, 4)},
 }
 """Spaces of a search: ``ITEMS`` of a work-group, in teams of ``TEAM`` that share TM rows, with ``AT_ONCE`` loads of each on their
 way; ``ACROSS`` work-items side by side, ``DN`` of them below each other."""
