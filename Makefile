@@ -23,10 +23,13 @@ RUN = $(BIN)/python tests/run.py $(ALL) --preload numpy --preload hypothesis --p
 test: lint
 	$(RUN) -m "not slow and not drawn" tests
 
-# PoCL's optimiser takes 3 s a kernel: long tests, which compile hundreds, and planted bugs go without it
+# Tests of what the host decides, remembers and stores: whatever their kernels are compiled with
+HOST := bench cli faults first_use keys planning shares store tune tune_runs tuned warm
+
+# PoCL's optimiser takes 3 s a kernel: long tests, which compile hundreds, planted bugs, and tests of the host go without it
 test-slow: $(VENV)/ready-dev
 	$(RUN) -m "slow and not drawn" tests
-	$(RUN) --optimised -m "on_device and not slow and not drawn" -k "not planted" tests
+	$(RUN) $(HOST:%=--without tests/test_%.py) --optimised -m "on_device and not slow and not drawn" -k "not planted" tests
 
 # PyTorch with toprung's kernels below it: its own samples of operators, gradients, compilation; CUDA graphs where there is a GPU.
 # JAX's arrays, NumPy's bfloat16, and tensors in the tests of remembered calls are here, too
