@@ -42,7 +42,7 @@ def check_kernel(session: Any, name: str, **defines: int) -> Any:
 
 
 def swizzled(tile: np.ndarray) -> np.ndarray:
-    """Rows of 64 fp16 as the copy engine lays them with 128-byte swizzling: chunk c of row r at c ^ (r % 8)."""
+    """Rows of 64 fp16 as TMA stores them with 128-byte swizzling: chunk c of row r at c ^ (r % 8)."""
     chunks = tile.reshape(tile.shape[0], 8, 8)
     out = np.empty_like(chunks)
     for r in range(tile.shape[0]):
@@ -61,7 +61,7 @@ def found_instead(got: np.ndarray, data: np.ndarray) -> str:
 
 
 def load(session: Any) -> bool:
-    """The copy engine: a box in the middle of a matrix, one across its edge, and the swizzle."""
+    """TMA: a box in the middle of a matrix, one across its edge, and the swizzle."""
     rows, cols = 300, 192
     data = (np.arange(rows * cols) % 2039).astype(np.float16).reshape(rows, cols)
     buffer, out = upload(session, data), session.allocate(16384)
@@ -81,7 +81,7 @@ def load(session: Any) -> bool:
 
 
 def wgmma(session: Any) -> bool:
-    """One matrix instruction of each width, at each of the four places along a row of 64 of K."""
+    """One matrix instruction of each width, at each of the four places along a row of 64 elements of K."""
     rng, good = np.random.default_rng(0), True
     for n in (64, 96, 128, 192, 256):
         a, b = rng.integers(-8, 9, (64, 64)).astype(np.float16), rng.integers(-8, 9, (n, 64)).astype(np.float16)

@@ -151,7 +151,7 @@ def child(path: str, options: list[str], folder: Path) -> None:
 
 
 class Kept:
-    """What passed before, in the user's cache."""
+    """Test files that passed before, with their inputs then, in the user's cache."""
 
     def __init__(self, options: list[str]) -> None:
         self.folder = Path(os.environ.get("TOPRUNG_TESTS_ONCE") or user_cache_dir("toprung-tests")) / "passed"
