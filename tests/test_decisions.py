@@ -1,4 +1,4 @@
-"""What a prediction decides, on both sides of its limit: ours or a library's, fp32x or fp32, together or alone, host or device."""
+"""Decisions by prediction, on both sides of each limit: ours or a library's, fp32x or fp32, together or alone, host or device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What products ask of CUDA's driver is, byte for byte, as ``tests/golden/launches.txt`` has it: no GPU is needed.
+"""Calls of CUDA's driver are compared, byte for byte, with those in ``tests/golden/launches.txt``: no GPU is needed.
 
 A difference is a decision: when it is meant, ``python -m tests.golden`` writes the file anew, and the commit says why.
 """
