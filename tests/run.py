@@ -61,7 +61,7 @@ def environment() -> str:
     pinned = {name.lower() for path in locks for name in re.findall(r"^[\w.-]+(?===)", path.read_text(), re.M)}
     packages = sorted((d.metadata["Name"], d.version) for d in importlib.metadata.distributions())
     packages = [x for x in packages if x[0].lower().replace("_", "-") in pinned]
-    prefixes = ("TOPRUNG_TEST", "POCL_", "OCL_", "OPENCL", "CUDA", "OPENBLAS", "CI", "LD_", "PYOPENCL", "NVIDIA")
+    prefixes = ("TOPRUNG_", "PYTHON", "POCL_", "OCL_", "OPENCL", "CUDA", "OPENBLAS", "CI", "LD_", "PYOPENCL", "NVIDIA")
     variables = sorted((k, v) for k, v in os.environ.items() if k.startswith(prefixes) and k != recorder.VARIABLE)
     programs = []
     for name in ("g++", "oclgrind", "chromium", "chromedriver", "nvidia-smi", "git", "make"):

@@ -103,7 +103,12 @@ def test_a_change_of_an_input_is_found(root: Path, file: str, text: str, expecte
 
 
 def test_options_and_variables_are_inputs(root: Path) -> None:
-    for more, variables in ((["-k", "looks"], {}), (["--all"], {}), ([], {"POCL_EXTRA_BUILD_FLAGS": "-w"}), ([], {"CI": "no"})):
+    for more, variables in (
+        (["-k", "looks"], {}),
+        (["--all"], {}),
+        ([], {"POCL_EXTRA_BUILD_FLAGS": "-w"}),
+        ([], {"PYTHONPATH": "elsewhere"}),
+    ):
         assert changed(root, *more, **variables) == {"reads", "starts", "depends"}
     assert changed(root) == set()
 
