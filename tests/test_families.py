@@ -12,6 +12,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +25,13 @@ from toprung.dispatch import ranking
 from toprung.dispatch.select import select
 from toprung.dispatch.selection import Candidate, decoded
 from toprung.errors import UnknownName
-from toprung.gemm.desc import GemmDesc, GemvDesc
+from toprung.execute.verify import small_problem
+from toprung.gemm.desc import GemmDesc, GemvDesc, described
 from toprung.kernels import registry
 from toprung.kernels.base import KernelConfig, KernelFamily
 from toprung.kernels.hopper_inflight import family as inflight
 from toprung.kernels.registry import families, family
+from toprung.kernels.skinny.family import SkinnyConfig
 
 PACKAGE = trial.ROOT / "src" / "toprung"
 FOLDERS = sorted(file.parent for file in (PACKAGE / "kernels").glob("*/family.py"))
@@ -256,6 +259,21 @@ def test_points_of_a_space_are_configurations_and_back(one: KernelFamily) -> Non
             assert one.source(device, made) is not None
             rows, cols, depth = one.test_problem(desc, made)[0]
             assert 0 < rows * cols * depth < 1e9
+
+
+@pytest.mark.parametrize("one", [f for f in families() if f.own and f.name != "plain"], ids=lambda f: f.name)
+def test_a_test_problem_allows_accesses_as_wide_as_the_products(one: KernelFamily) -> None:
+    """Verification on first use runs the very binary of the product: a misaligned vector would end the session's context."""
+    device = golden.devices()["h200-cuda"]
+    products = [golden.gemm(*s) for s in ((1, 4096, 4096), (4096, 1, 4096), (1024, 1024, 2048), (16384, 16384, 16384))]
+    products += [golden.gemm(m, 4096, 4096, trans) for m in (8, 512) for trans in ("NT", "TN", "TT")]
+    for desc in (*products, *(GemvDesc(4096, 4096, trans, align_a=4, align_x=4) for trans in (False, True))):
+        for config in () if one.supports(device, desc) else one.candidates(device, desc):
+            problem, _ = small_problem(desc, Candidate(one, config), 1.0, 0.0)
+            small = described(problem.describe())
+            small = replace(small, **{name: 4 for name in ("align_a", "align_b", "align_c", "align_x") if hasattr(small, name)})
+            have, need = (d.skinny.widths if isinstance(config, SkinnyConfig) else d.widths for d in (small, desc))
+            assert all(h >= n for h, n in zip(have, need, strict=True)), config
 
 
 @pytest.mark.parametrize("one", families(), ids=lambda f: f.name)

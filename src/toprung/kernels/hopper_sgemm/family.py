@@ -106,7 +106,9 @@ class HopperSgemm(KernelFamily):
     # verification and the tuner
 
     def test_problem(self, desc: Desc, config: SgemmConfig) -> tuple[tuple[int, int, int], KernelConfig]:
-        return (config.BM + TEST_EDGE, config.BN + TEST_EDGE, TEST_SLICES * config.BK + TEST_EDGE), config
+        # rows of whole vectors, as the TMA reads them: others would be laid out again first, by another binary than the product's
+        depth = -(-TEST_SLICES * config.BK // 4) * 4 + TEST_EDGE
+        return (config.BM + TEST_EDGE, config.BN + TEST_EDGE, depth), config
 
     def source(self, device: Device, config: SgemmConfig) -> Source:
         return product_source(config)

@@ -122,7 +122,8 @@ class SkinnyCluster(SkinnyFamily):
 
     def test_problem(self, desc: Desc, config: SkinnyConfig) -> tuple[tuple[int, int, int], KernelConfig]:
         (M, N, _), _ = super().test_problem(desc, config)
-        return (M, N, 2 * config.slices * iteration_depth(config.tile) - 3), config
+        # K is no multiple of a slice, but of the widest access: rows that run along K begin where operands of the product may
+        return (M, N, 2 * config.slices * iteration_depth(config.tile) - 4), config
 
     def source(self, device: Device, config: SkinnyConfig) -> Source:
         return self._record(config.tile, config.slices).source_for(config.tile, config.options, device)
