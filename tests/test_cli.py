@@ -37,10 +37,12 @@ def planted_ladder(folder: Path, old: str, new: str) -> str:
     return str(folder)
 
 
-def test_devices_lists_what_can_be_used():
-    done = toprung("devices")
+def test_devices_lists_what_can_be_used_and_what_tells_devices_of_one_name_apart():
+    done = toprung("devices", COLUMNS="80")
     assert done.returncode == 0, done.stderr
-    assert "opencl:0" in done.stdout and "driver" in done.stdout
+    heading = next(line for line in done.stdout.splitlines() if "units" in line)
+    assert "opencl:0" in done.stdout and "driver" in heading and "runtime" in heading
+    assert "unknown" not in done.stdout and "faster" not in done.stdout
 
 
 def test_without_any_runtime_it_says_how_to_get_one(tmp_path):

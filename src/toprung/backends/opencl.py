@@ -122,7 +122,7 @@ class OpenCLBackend:
         return found
 
     def advice(self) -> list[str]:
-        """Return advice on getting a CPU runtime, and Intel's where it would help."""
+        """Return advice on getting a CPU runtime where there is no device."""
         lines = []
         if _pyopencl() is None:
             installed = importlib.util.find_spec("pyopencl") is not None
@@ -130,8 +130,6 @@ class OpenCLBackend:
             lines.append(f"OpenCL: pyopencl {reason} pip install pyopencl")
         elif not self.devices():
             lines.append(f"OpenCL: {_no_runtime()}")
-        elif _show_intel_runtime() is None and sys.platform == "linux" and os.uname().machine == "x86_64":
-            lines.append("Intel's CPU runtime: not installed; pip install 'toprung[intel]' (several times faster than PoCL)")
         return lines
 
     def open(self, device: Device) -> Session:

@@ -25,16 +25,18 @@ def devices(wide: Annotated[bool, WIDE] = False) -> None:
     found, advice = backends.devices(), backends.advice()
     if not found:
         raise NoDevice("no device found. " + " ".join(advice))
+    # driver and runtime tell devices of one name apart, so that what a runtime does not say goes first
     grid = Grid("", [
-        Column("device", right=False), Column("name", right=False, text=True), Column("units"), Column("MHz", 1),
-        Column("local KB", 2), Column("memory GB"), Column("fp32 TFLOP/s"), Column("driver", 3, right=False),
-        Column("runtime", 4, right=False, text=True),
+        Column("device", right=False), Column("name", right=False, text=True), Column("units"), Column("MHz", 4),
+        Column("local KB", 3), Column("memory GB", 2),
+        *([Column("fp32 TFLOP/s", 1)] if any(d.peak_gflops for d in found) else []),
+        Column("driver", right=False, text=True), Column("runtime", right=False, text=True),
     ])  # fmt: skip
     for d in found:
         grid.add({
             "device": d.id, "name": d.name, "runtime": d.runtime, "driver": d.driver, "units": str(d.compute_units),
-            "MHz": f"{d.clock_mhz:.0f}", "local KB": f"{d.local_bytes // 1024}", "memory GB": f"{d.memory_bytes / 2**30:.1f}",
-            "fp32 TFLOP/s": f"{d.peak_gflops / 1e3:.1f}" if d.peak_gflops else "unknown",
+            "MHz": f"{d.clock_mhz:.0f}" if d.clock_mhz else "–", "local KB": f"{d.local_bytes // 1024}",
+            "memory GB": f"{d.memory_bytes / 2**30:.1f}", "fp32 TFLOP/s": f"{d.peak_gflops / 1e3:.1f}" if d.peak_gflops else "–",
         })  # fmt: skip
     show(grid, wide)
     for line in advice:
