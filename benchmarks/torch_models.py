@@ -8,9 +8,10 @@ A step is forward, loss and backward, as written (eager), through ``torch.compil
 The three arms then take turns in one process. If toprung's gradients are further off than 1.1 times PyTorch fp32's, the result file
 says so and the exit status is 1. A second run adds its models and modes to OUT.json and replaces those that it measured again.
 
-``gpt`` and ``open``, the same without a causal mask, are written out below, ``vit``, ``graph``, ``pca``, ``muon`` and ``gp`` (with
-gpytorch, if that is installed) in ``torch_programs.py``; ``gpt2`` and ``bert`` come from transformers, if that
-is installed, with random weights: nothing is downloaded. Attention is two matrix products around a softmax, and dropout is 0.
+``gpt`` and ``open``, the same without a causal mask, are written out below, ``vit``, ``graph``, ``pca`` and ``muon`` in
+``torch_programs.py``; ``gpt2`` and ``bert`` come from transformers, ``swin`` from timm, ``conformer`` from torchaudio and ``gp``
+from gpytorch, each if that is installed, with random weights: nothing is downloaded. Attention written here is two matrix products
+around a softmax, and dropout is 0. ``--arms`` can add ``bf16``: PyTorch in fp32 under autocast to bfloat16.
 
 It keeps a loop of its own: what is timed is a whole step, forward and backward, which is no product of ``compare``.
 """
@@ -43,10 +44,10 @@ from toprung.lab.harness.environment import environment
 from toprung.lab.harness.stats import paired_ratio
 from torch_programs import PROGRAMS, Block, Learning
 
-ARMS = ("fp32", "tf32", "toprung")
+ARMS = ("fp32", "tf32", "toprung", "bf16")
 MODES = ("eager", "compiled", "graphed")
 
-WRONG = {"fp32": 1e-4, "tf32": 1e-2, "toprung": 1e-4}
+WRONG = {"fp32": 1e-4, "tf32": 1e-2, "toprung": 1e-4, "bf16": 1e-1}
 """Relative gradient error from which on an arm counts as wrong and is not timed."""
 
 TOLERATED = 1.1
@@ -264,6 +265,9 @@ def arm(name, device, small):
         if name == "toprung":
             with toprung.torch.use(**options(device, small)):
                 yield
+        elif name == "bf16":
+            with torch.autocast(device.type, torch.bfloat16, cache_enabled=False):  # a graph may hold no cached weights
+                yield
         else:
             yield
     finally:
@@ -353,7 +357,7 @@ def measured(mode, training, exact, place, device, given):
     """Return what is stored of a model in a mode: errors of all arms and their samples, taken in turns."""
     row = {"errors": {}, "preparation_seconds": {}, "seconds": {}, "clocks_mhz": {}, "failures": []}
     steps = {}
-    for name in ARMS:
+    for name in given.arms:
         try:
             step, facts = prepared(name, mode, training, exact, device, given.small)
         except Exception as error:  # out of memory, a capture that fails: the other arms can still be measured
@@ -407,7 +411,7 @@ def earlier(out, facts, small):
 
 def table(rows):
     """Return a short table: ms, speed-up over fp32 and gradient errors of the three arms."""
-    heads = " ".join(f"{head:>8}" for head in ("fp32 ms", "tf32 ms", "toprung", "speed-up"))
+    heads = " ".join(f"{head:>8}" for head in ("fp32 ms", "tf32 ms", "toprung", "bf16 ms", "speed-up"))
     lines = [f"{'model':5} {'mode':8}{heads}   gradient errors"]
     for row in rows:
         times = [row["seconds"].get(name) for name in ARMS]
@@ -445,6 +449,7 @@ def main():
     parser.add_argument("out", type=Path)
     parser.add_argument("--models", type=listed([*SIZES, *PROGRAMS]), default=[*SIZES, *PROGRAMS])
     parser.add_argument("--modes", type=listed(MODES), default=list(MODES))
+    parser.add_argument("--arms", type=listed(ARMS), default=list(ARMS[:3]))
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--small", action="store_true", help="tiny models, with every product by toprung's own kernels")
     parser.add_argument("--rounds", type=int, default=6, help="samples of each arm")
@@ -460,7 +465,7 @@ def main():
         facts["packages"]["transformers"] = importlib.metadata.version("transformers")
     rows, notes = earlier(given.out, facts, given.small)
     notes = [one for one in notes if one.partition(":")[0] not in (*given.models, *given.modes)]
-    words = [f"--models {','.join(given.models)}", f"--modes {','.join(given.modes)}"] + ["--small"] * given.small
+    words = [f"--{name} {','.join(getattr(given, name))}" for name in ("models", "modes", "arms")] + ["--small"] * given.small
     what = " ".join(["python benchmarks/torch_models.py", f"results/{place.slug}/{given.out.name}", *words])
     if given.device == "cpu" and "graphed" in given.modes:
         given.modes.remove("graphed")

@@ -1,4 +1,4 @@
-"""Programs for ``torch_models.py`` that are no language models: images, graphs, low rank, an optimizer's step, a Gaussian process.
+"""Programs for ``torch_models.py`` that are no language models: images, speech, graphs, low rank, an optimizer, a Gaussian process.
 
 Each is built by a function of the device and a switch for tiny sizes, and has what a ``Training`` of ``torch_models.py`` has:
 ``title``, ``names`` and ``outcome()``, the tensors that are compared with float64's, ``step``, ``exact`` and ``forget``.
@@ -241,4 +241,43 @@ def gp(device, small):
     return made
 
 
-PROGRAMS = {"vit": vit, "graph": graph, "pca": pca, "muon": muon, "gp": gp}
+class Classifying(nn.Module):
+    """A model with the cross entropy of its outcome's last axis."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, labels, *inputs):
+        found = self.model(*inputs)
+        logits = found[0] if isinstance(found, tuple) else found
+        return F.cross_entropy(logits.flatten(0, -2), labels)
+
+
+def swin(device, small):
+    """timm's Swin transformer, of kernels so small that an eager step waits for the host; raise ImportError without timm."""
+    from timm.models.swin_transformer import SwinTransformer
+
+    tiny = {"img_size": 64, "window_size": 4, "embed_dim": 16, "depths": (1, 1), "num_heads": (2, 2)}
+    images, side, sizes = (2, 64, tiny) if small else (32, 224, {})  # without sizes it is timm's swin_tiny
+    inputs = torch.randint(1000, (images,), device=device), torch.randn(images, 3, side, side, device=device)
+    model = Classifying(SwinTransformer(drop_path_rate=0.0, **sizes)).to(device)
+    return Learning(f"Swin transformer of timm, tiny, {images} images of {side}²", model, inputs)
+
+
+def conformer(device, small):
+    """torchaudio's Conformer, which waits for the host, too, and reads lengths back; raise ImportError without torchaudio."""
+    from torchaudio.models import Conformer
+
+    width, heads, layers, batch, length = (16, 2, 1, 2, 20) if small else (512, 8, 8, 16, 256)
+    inputs = (
+        torch.randint(width, (batch * length,), device=device), torch.randn(batch, length, width, device=device),
+        torch.full((batch,), length, device=device),
+    )  # fmt: skip
+    model = Classifying(Conformer(width, heads, 4 * width, layers, 31)).to(device)
+    made = Learning(f"Conformer of torchaudio, {layers} layers, d {width}, {batch}×{length} frames", model, inputs)
+    made.modes = ("eager",)
+    return made
+
+
+PROGRAMS = {"vit": vit, "swin": swin, "conformer": conformer, "graph": graph, "pca": pca, "muon": muon, "gp": gp}
