@@ -10,9 +10,11 @@ import contextlib
 import ctypes
 import functools
 import gc
+import hashlib
 import json
 import math
 import os
+import re
 import signal
 import sys
 import threading
@@ -376,8 +378,24 @@ def recorded(name: str, faults: list[tuple[str, str, str]]) -> str:
     return "\n".join(sorted(lines) if "threads" in name else lines)
 
 
+def signatures(compiled: Callable[..., tuple[str, bytes]]) -> Callable[..., tuple[str, bytes]]:
+    """Return ``nvrtc._compiled`` for kernels that return at once: the stand-in reads parameters and attributes, and compiles fast.
+
+    What replaces the machine code's hash is that of all macros, in four unused bytes of the file's beginning.
+    """
+
+    def through(text: str, name: str, flags: tuple[str, ...], ptx: bool = False) -> tuple[str, bytes]:
+        if ptx:
+            return compiled(text, name, flags, ptx)
+        log, code = compiled(re.sub(r"^(?!#).*(?:__kernel|__global__)[^{;]*\{", r"\g<0> return;", text, flags=re.M), name, flags)
+        macros = hashlib.sha256(repr([name, *sorted(f for f in flags if f.startswith("--define"))]).encode()).digest()[:4]
+        return log, code and code[:12] + macros + code[16:]
+
+    return through
+
+
 if __name__ == "__main__":
-    nvrtc._compiled = once.nvrtc(nvrtc._compiled)
+    nvrtc._compiled = signatures(once.nvrtc(nvrtc._compiled))
     nvrtc.version(), nvrtc.architectures(), families(), functions()  # once for all children
     gc.freeze()
     json.dump([{name: recorded(name, faults) for name in names or CASES} for names, faults in json.load(sys.stdin)], sys.stdout)
