@@ -15,7 +15,7 @@ from toprung.lab.harness import results
 from toprung.paths import publish
 from toprung.report.html import compare as sides
 from toprung.report.html import page
-from toprung.report.html.gather import Complaint, Gathered, chosen, default_paths, gather, read_sound
+from toprung.report.html.gather import Gathered, chosen, default_paths, gather
 from toprung.report.html.limits import Limits
 
 
@@ -51,7 +51,7 @@ def report_command(
 
       toprung report results/nvidia-h200 --out docs/report
 
-      toprung report --compare 1a2b3c 4d5e6f --fail-on-regression
+      toprung report --compare HEAD~1 HEAD --fail-on-regression
     """
     page.needed()
     if not 0 <= tolerance < 100:
@@ -94,17 +94,10 @@ def report_command(
 
 def _compared(paths: list[Path], names: tuple[str, str], tolerance: float, device: str | None) -> tuple[page.Comparison, Gathered]:
     """Return both sides compared, and side B for the rest of the page."""
-    among, complaints = read_sound(paths)
-    if device is not None:
-        slug = chosen(among, device)
-        among = [r for r in among if r.slug == slug]
-    a, wrong_a = sides.side(names[0], among)
-    b, wrong_b = sides.side(names[1], among)
+    (a, b), complaints = sides.both(names, paths, device)
     changes, alone = sides.compare(a, b, tolerance)
     if not changes:
         raise BadRecord(f"{names[0]} and {names[1]} have no competitor and problem in common: nothing can be compared")
-    counts = {v: sum(c.verdict == v for c in changes) for v in ("slower", "faster", "same")}
     slug = chosen(b, None)
-    named: list[Complaint] = list(dict.fromkeys([*complaints, *wrong_a, *wrong_b]))
-    found = Gathered(tuple(r for r in b if r.slug == slug), tuple(named), slug)
-    return page.Comparison(sides.chart(names, a, b, changes, tolerance), counts, alone), found
+    found = Gathered(tuple(r for r in b if r.slug == slug), tuple(complaints), slug)
+    return page.Comparison(sides.chart(names, a, b, changes, tolerance), results.counts(changes), alone), found

@@ -16,12 +16,13 @@ from toprung.lab.probe import store as probes
 from toprung.report import bench_plot, findings
 from toprung.report.bench_table import accuracy_table, compare_table, measurements_table
 from toprung.report.grid import Column, Grid
-from toprung.report.html.gather import sound
+from toprung.report.html import compare as sides
+from toprung.report.html.gather import default_paths, sound
 from toprung.report.probe_table import probe_table
 
 FOLDER = Path("results")
 
-_FOLDER = typer.Option("--dir", help="where the records lie")
+_FOLDER = typer.Option("--dir", help="folder with records [default: ./results and the user's own]")
 
 
 def register(app: typer.Typer) -> None:
@@ -89,29 +90,33 @@ def show_command(file: Annotated[Path, typer.Argument(help="a record")], wide: A
 
 
 def compare_command(
-    old: Annotated[str, typer.Argument(help="a record, a folder of records, or a commit found in --dir")],
+    old: Annotated[str, typer.Argument(help="a record, a folder of records, or a commit of those: 1a2b3c, HEAD~1, a tag")],
     new: Annotated[str, typer.Argument(help="the same")],
     tolerance: Annotated[float, typer.Option(help="change in per cent that proves nothing by itself")] = 100 * results.TOLERANCE,
-    folder: Annotated[Path, _FOLDER] = FOLDER,
+    folder: Annotated[Path | None, _FOLDER] = None,
     wide: Annotated[bool, WIDE] = False,
 ) -> None:
     """Say what became faster or slower between two records or commits, beyond noise. Exit code 1 if anything became slower.
 
-    A change counts when the whole 95 % bootstrap interval of the ratio of the medians lies beyond the tolerance.
+    A change counts when the whole 95 % bootstrap interval of the ratio of the medians lies beyond the tolerance; where the interval
+    lies across it, noise decides nothing.
 
     Examples:
 
       toprung results compare before.json after.json
 
-      toprung results compare 1a2b3c 4d5e6f
+      toprung results compare HEAD~1 HEAD
     """
     if not 0 <= tolerance < 100:
         raise BadRecord(f"a tolerance is between 0 and 100 per cent, not {tolerance:g}")
-    changes, alone = results.compare(_side(old, folder), _side(new, folder), tolerance / 100)
+    (a, b), complaints = sides.both((old, new), [folder] if folder else default_paths())
+    for complaint in complaints:
+        say(f"skipped: {complaint}", to=errors_console)
+    changes, alone = results.compare([r.content for r in a], [r.content for r in b], tolerance / 100)
     if not changes:
         raise BadRecord(f"{old} and {new} have no competitor, problem and device in common: nothing can be compared")
     show(compare_table(changes), wide)
-    counts = {v: sum(c.verdict == v for c in changes) for v in ("slower", "faster", "same")}
+    counts = results.counts(changes)
     console.print(", ".join(f"{n} {v}" for v, n in counts.items()) + f"; {alone} on one side only", highlight=False)
     if counts["slower"]:
         raise typer.Exit(1)
@@ -126,20 +131,6 @@ def plot_command(
     Example: toprung results plot out.json --out out.svg
     """
     bench_plot.record(sound(file), out)
-
-
-def _side(name: str, folder: Path) -> list[dict[str, Any]]:
-    """Return the records that a user means by a file, a folder or a commit."""
-    path = Path(name)
-    if path.is_file():
-        return [sound(path)]
-    if path.is_dir():
-        found = [r for _, r in _records([path])]
-    else:
-        found = [r for _, r in _records([folder]) if str(r["environment"].get("commit") or "").startswith(name)]
-    if not found:
-        raise BadRecord(f"{name} is neither a record, nor a folder with records, nor a commit with records in {folder}")
-    return found
 
 
 def _records(paths: Sequence[Path]) -> list[tuple[Path, dict[str, Any]]]:

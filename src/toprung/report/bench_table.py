@@ -90,7 +90,7 @@ def compare_table(changes: Sequence[Change]) -> Grid:
         Column("mode", 2, right=False),
         Column("new / old speed (95 %)"), Column("verdict", right=False),
     ])  # fmt: skip
-    styles = {"slower": "bold red", "faster": "green", "same": "dim"}
+    styles = {"slower": "bold red", "faster": "green", "same": "dim", "undecided": "dim italic"}
     for c in sorted(changes, key=lambda c: (list(styles).index(c.verdict), c.speed.value)):
         grid.add({
             "device": c.device, "who": c.competitor, "problem": c.problem, "mode": c.mode,

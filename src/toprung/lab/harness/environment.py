@@ -46,6 +46,13 @@ def source() -> dict[str, str]:
     return {"commit": commit or "unknown", "src": src.hex()[:12]}
 
 
+def revision(name: str) -> tuple[str, str]:
+    """Return the digits of a commit, and ``src`` of it, by any name git has for it (HEAD~1, a tag); empty where git has none."""
+    with suppress(OSError, subprocess.CalledProcessError):
+        return _git("rev-parse", "--verify", "--quiet", f"{name}^{{commit}}"), _git("rev-parse", f"{name}:src")[:12]
+    return "", ""
+
+
 def _git(*words: str) -> str:
     return subprocess.run(["git", "-C", str(PACKAGE), *words], capture_output=True, text=True, check=True).stdout.strip()
 

@@ -126,12 +126,19 @@ def known(record: Mapping[str, Any]) -> bool:
     return bool(record["environment"].get("src", UNKNOWN) != UNKNOWN)
 
 
+def files(path: Path) -> list[Path]:
+    """Return a file itself, or a folder's ``*.json``; hidden folders, such as .venv, hold none of ours."""
+    if not path.is_dir():
+        return [path]
+    return sorted(p for p in path.rglob("*.json") if not any(part.startswith(".") for part in p.relative_to(path).parts[:-1]))
+
+
 def read_all(
     paths: Sequence[Path], reader: Callable[[Path], dict[str, Any]] = read
 ) -> Iterator[tuple[Path, dict[str, Any] | BadRecord]]:  # fmt: skip
-    """Every record of some files and folders (searched for ``*.json``), or why it is none."""
+    """Every record of some files and folders, or why it is none."""
     for path in paths:
-        for file in sorted(path.rglob("*.json")) if path.is_dir() else [path]:
+        for file in files(path):
             try:
                 yield file, reader(file)
             except BadRecord as error:
@@ -145,7 +152,7 @@ class Change:
     Attributes
     ----------
     speed : new speed / old speed with its interval (old seconds / new seconds)
-    verdict : ``faster``, ``slower`` or ``same``
+    verdict : one of ``VERDICTS``
     """
 
     device: str
@@ -155,6 +162,9 @@ class Change:
     speed: Interval
     verdict: str
 
+
+VERDICTS = ("slower", "faster", "same", "undecided")
+"""Verdicts by where the interval lies: beyond the tolerance on one side, within it, or across its edge, which is too much noise."""
 
 TOLERANCE = 0.03
 """Change between two runs that proves nothing by itself: clocks and temperatures differ more from run to run than the samples
@@ -166,8 +176,8 @@ def compare(
 ) -> tuple[list[Change], int]:
     """Return what changed for every competitor that both sides measured on the same problem and device in the same mode.
 
-    A change counts as one when the whole bootstrap interval of the ratio of the medians lies beyond ``tolerance``; samples of
-    several records of one side are taken together.
+    A change counts as one when the whole bootstrap interval of the ratio of the medians lies beyond ``tolerance``, and two speeds
+    as the same when it lies within; samples of several records of one side are taken together.
 
     Returns
     -------
@@ -178,10 +188,17 @@ def compare(
     for key in before:
         if key in after:
             speed = ratio(before[key], after[key])
-            verdict = "slower" if speed.high < 1 - tolerance else "faster" if speed.low > 1 + tolerance else "same"
+            least, most = 1 - tolerance, 1 + tolerance
+            within = least <= speed.low and speed.high <= most
+            verdict = VERDICTS[0 if speed.high < least else 1 if speed.low > most else 2 if within else 3]
             device, who, problem, mode = key
             changes.append(Change(device, who, problem, mode, speed, verdict))
     return changes, len(before.keys() ^ after.keys())
+
+
+def counts(changes: Sequence[Change]) -> dict[str, int]:
+    """Return how many changes have each verdict."""
+    return {v: sum(c.verdict == v for c in changes) for v in VERDICTS}
 
 
 def _by_key(records: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str, str, str], list[float]]:

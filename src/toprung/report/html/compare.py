@@ -2,15 +2,37 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from toprung.errors import BadRecord
-from toprung.lab.harness import results
+from toprung.lab.harness import environment, results
 from toprung.lab.harness.results import Change
 from toprung.report.html.chart import Chart, Column, Row, source, tooltip
-from toprung.report.html.gather import Complaint, Stored, read_sound
+from toprung.report.html.gather import Complaint, Stored, chosen, read_sound, sound
+
+
+def both(names: tuple[str, str], folders: Sequence[Path], device: str | None = None) -> tuple[list[list[Stored]], list[Complaint]]:
+    """Return the records of two sides, each a file or a folder, or a device or commit of the folders' records; and what is none.
+
+    Raises
+    ------
+    BadRecord
+        nothing is called that
+    UnknownName
+        no record in the folders is of ``device``
+    """
+    for name in names:
+        if not Path(name).exists() and (name.endswith(".json") or "/" in name):
+            raise BadRecord(f"there is neither a file nor a folder {name}: toprung results list says what there is")
+    among, complaints = read_sound([] if all(Path(name).exists() for name in names) else folders)
+    if device is not None:
+        slug = chosen(among, device)
+        among = [r for r in among if r.slug == slug]
+    found = [side(name, among) for name in names]
+    return [records for records, _ in found], list(dict.fromkeys([*complaints, *found[0][1], *found[1][1]]))
 
 
 def side(name: str, among: Sequence[Stored]) -> tuple[list[Stored], list[Complaint]]:
@@ -22,13 +44,35 @@ def side(name: str, among: Sequence[Stored]) -> tuple[list[Stored], list[Complai
         nothing is called that
     """
     path = Path(name)
-    found, complaints = read_sound([path]) if path.exists() else ([], [])
-    if not path.exists():
-        found = [r for r in among if r.slug == name] or [r for r in among if r.commit.startswith(name)]
+    found, complaints = [Stored(name, sound(path))] if path.is_file() else [], []
+    if path.is_dir():
+        found, complaints = read_sound([path])
+    elif not found:
+        found = [r for r in among if r.slug == name] or _at(name, among)
     if not any(r.measurements for r in found):
-        why = "; ".join(map(str, complaints)) or f"there is {', '.join(sorted({r.slug for r in among}) or ['nothing'])}"
-        raise BadRecord(f"{name} is no record, folder, device or commit with measurements: {why}")
+        timed = sorted((r for r in among if r.measurements), key=lambda r: r.date, reverse=True)
+        named = [
+            ", ".join(list(dict.fromkeys(words))[:MOST_NAMED]) for words in ((r.slug for r in timed), (r.commit for r in timed))
+        ]
+        why = "; ".join(map(str, complaints)) or (
+            f"devices that can be named: {named[0]}; commits, newest first: {named[1]}" if timed else "no measurements were found"
+        )
+        raise BadRecord(f"{name} is no record, folder, device or commit with measurements. {why}")
     return found, complaints
+
+
+MOST_NAMED = 8
+"""Devices, and commits, that a refusal lists."""
+
+
+def _at(name: str, among: Sequence[Stored]) -> list[Stored]:
+    """Return the records of a commit: of its very code, and those that name it; if there are none, those of files changed since."""
+    digits, src = environment.revision(name)
+    if not digits and re.fullmatch("[0-9a-f]{4,40}", name):
+        digits = name  # of a commit that is not in this clone
+    same = [r for r in among if src and r.content["environment"].get("src") == src]
+    of = [r for r in among if digits and (c := r.commit.rstrip("+")) and (digits.startswith(c) or c.startswith(digits))]
+    return same + [r for r in of if r not in same and not r.commit.endswith("+")] or of
 
 
 def compare(a: Sequence[Stored], b: Sequence[Stored], tolerance: float) -> tuple[list[Change], int]:
@@ -55,7 +99,12 @@ def _under(stored: Stored, slug: str, backend: str) -> Mapping[str, Any]:
 
 def chart(names: tuple[str, str], a: Sequence[Stored], b: Sequence[Stored], changes: Sequence[Change], tolerance: float) -> Chart:
     """The ratio of every pair with its interval, the slowest first."""
-    verdicts = {"slower": "slower beyond noise", "faster": "faster beyond noise", "same": "within noise"}
+    verdicts = {
+        "slower": "slower beyond noise",
+        "faster": "faster beyond noise",
+        "same": "within the band",
+        "undecided": "undecided: too much noise",
+    }
     rows: list[Row] = []
     several = len({c.device for c in changes}) > 1
     for c in sorted(changes, key=lambda c: (c.speed.value, c.device, c.competitor, c.problem, c.mode)):
@@ -77,17 +126,17 @@ def chart(names: tuple[str, str], a: Sequence[Stored], b: Sequence[Stored], chan
         "field": "ratio",
         "type": "quantitative",
         "title": "speed of B / speed of A",
-        "scale": {"zero": False, "padding": 10},
+        "scale": {"type": "log", "nice": False, "padding": 10},
     }
     tone = {
         "field": "verdict", "type": "nominal", "title": None, "legend": {"orient": "bottom", "columns": 1},
-        "scale": {"domain": list(verdicts.values()), "range": ["@slower", "@faster", "@c6"]},
+        "scale": {"domain": list(verdicts.values()), "range": ["@slower", "@faster", "@c6", "@muted"]},
     }  # fmt: skip
     shape = {
         "field": "verdict",
         "type": "nominal",
         "title": None,
-        "scale": {"domain": list(verdicts.values()), "range": ["triangle-left", "triangle-right", "circle"]},
+        "scale": {"domain": list(verdicts.values()), "range": ["triangle-left", "triangle-right", "circle", "cross"]},
     }
     spec = {
         "height": {"step": 17},
@@ -103,7 +152,7 @@ def chart(names: tuple[str, str], a: Sequence[Stored], b: Sequence[Stored], chan
     said = (
         f"A is {names[0]}, B is {names[1]}. The line is the 95 % bootstrap interval of the ratio of the medians, from the stored "
         f"samples; the band is what two runs may differ by without any reason ({100 * tolerance:g} %). A change counts when the "
-        "whole interval lies outside the band."
+        "whole interval lies outside the band; where it lies across an edge of the band, the samples do not decide."
     )
     both = [f"{letter}: {source(r, r.measurements)}" for letter, side in (("A", a), ("B", b)) for r in side if r.measurements]
     return Chart("compare", f"{names[0]} beside {names[1]}", said, spec, rows, columns, "ladder",

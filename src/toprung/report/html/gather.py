@@ -168,7 +168,7 @@ def read_sound(paths: Sequence[Path]) -> tuple[list[Stored], list[Complaint]]:
     for given in paths:
         if not given.exists():
             raise BadRecord(f"there is neither a file nor a folder {given}: toprung report takes records that --json stored")
-        for path in sorted(given.rglob("*.json")) if given.is_dir() else [given]:
+        for path in results.files(given):
             if path.resolve() in good:
                 continue
             name = _name(path, given)

@@ -47,7 +47,7 @@ class Comparison:
 
     Attributes
     ----------
-    counts : how many pairs are ``slower``, ``faster`` and the ``same``
+    counts : how many pairs have each verdict
     alone : measurements on one side only
     """
 
