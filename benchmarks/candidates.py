@@ -45,6 +45,7 @@ from toprung.backends.base import Session, Source
 from toprung.device import Device
 from toprung.dispatch.ranking import ranked
 from toprung.dispatch.selection import Candidate
+from toprung.errors import LaunchError, Unsupported
 from toprung.execute.executable import Executable
 from toprung.gemm.desc import GemmDesc
 from toprung.gemm.lowering import aligned
@@ -429,7 +430,11 @@ def measured(placed: Placed, options: argparse.Namespace) -> dict[str, Any]:
             continue  # two words of --candidates may mean it
         print(f"{product.text} {placed.data} {name}", flush=True)  # whoever ends the process is the last one named
         is_ours = not name.startswith("torch") and name != "toprung"
-        arm = make()
+        try:
+            arm = make()
+        except (LaunchError, Unsupported) as error:  # a tuner may try it, and this product is none for it
+            print(f"  {error}", flush=True)
+            continue
         reason, row["error"][name], row["grade"][name] = placed.fault(arm, 1.0, 0.0, limit, is_ours)
         if name == "toprung" and (left := toprung.last_receipt()) is not None:
             row["kernel"] = "; ".join(left.kernels)

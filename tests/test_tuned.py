@@ -194,6 +194,17 @@ def test_entries_of_every_kernel_are_followed_and_verified(
     assert "tuned on these sizes, with an older source" in made.why
 
 
+def test_nothing_is_verified_in_a_capture(session: Session, stored: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing may wait for the device there: an unproven entry is passed over."""
+    problem = Gemm(64, 64, 64, trans="TT")
+    stored.add(replace(entry(session.device, problem, "tiled", SMALL, options={}), source="another text"))
+    monkeypatch.setattr(verify, "problems", lambda *_: pytest.fail("it was verified"))
+    with monkeypatch.context() as patched:
+        patched.setattr(session, "capturing", lambda queue: True)
+        captured = executor_of(session).product(problem.desc)
+    assert captured.kernels != (f"tiled {SMALL}",) and "must be verified before a capture" in captured.why
+
+
 def test_samples_of_an_older_source_decide_nothing_by_themselves(stored: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Like a neighbour's they must be ``MARGIN`` faster than what is installed, and planning by measuring takes new ones."""
     device, problem = H200, Gemm(4096, 4096, 4096)

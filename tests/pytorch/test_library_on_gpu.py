@@ -347,7 +347,9 @@ def test_fp32x_computes_again_what_two_terms_cannot_carry(size: tuple[int, int, 
     found = matmul(*wide, precision="fp32x")
     assert grade(found, *wide) <= max(2 * grade(wide[0] @ wide[1], *wide), 2.0)
     huge = a * 1e30, b * 1e30
-    assert torch.equal(classes(matmul(*huge, precision="fp32x")), classes(matmul(*huge)))
+    split, plain = matmul(*huge, precision="fp32x"), matmul(*huge)
+    unlike = (classes(split) != classes(plain)).nonzero()
+    assert not len(unlike), [(at, float(split[*at]), float(plain[*at])) for at in unlike[:8].tolist()]
     for tiny in ((a * 1e-30, b * 1e-14), (a * 0, b), (a * 1e-44, b * 1e30)):
         right(matmul(*tiny, precision="fp32x"), *tiny)
 
@@ -355,14 +357,16 @@ def test_fp32x_computes_again_what_two_terms_cannot_carry(size: tuple[int, int, 
 @on_hopper
 def test_a_prepacked_operand_is_what_it_was() -> None:
     b = uniform(300, 200)
-    kept, ready, turned = b.clone(), toprung.prepack(b), toprung.prepack(b, trans=True)
-    b.fill_(math.nan)
+    ready, turned = toprung.prepack(b), toprung.prepack(b, trans=True)
     for m in (1, 7, 300, 1000):
         a, narrow = uniform(m, 300), uniform(m, 200)
-        right(toprung.matmul(a, ready, own=True), a, kept)
-        right(toprung.matmul(narrow, turned, own=True), narrow, kept.t())
+        right(toprung.matmul(a, ready, own=True), a, b)
+        right(toprung.matmul(narrow, turned, own=True), narrow, b.t())
     a = uniform(4, 50, 300)
-    right(toprung.matmul(a, ready, own=True), a, kept)
+    right(toprung.matmul(a, ready, own=True), a, b)
+    b.fill_(math.nan)
+    with pytest.raises(errors.StaleOperand):
+        toprung.matmul(a, ready, own=True)
 
 
 @on_hopper
@@ -380,14 +384,15 @@ def test_launches_that_split_b_themselves_on_several_streams_at_once() -> None:
     from toprung.arrays.sessions import session_at
     from toprung.gemm.desc import GemmDesc
     from toprung.kernels.hopper_presplit.config import PresplitConfig
-    from toprung.kernels.hopper_presplit.launches import PresplitLaunches
+    from toprung.kernels.hopper_presplit.launches import PresplitLaunches, workspace_bytes
 
     session, todo = session_at(Home("cuda", 0)), []
     for n in range(4):  # more blocks than SMs have room for
         m, cols, k = 4096 - 300 * n, 256 + 40 * n, 1024 * (1 + n % 3)
         a, b, out = uniform(m, k), uniform(cols, k), torch.full((m, cols), math.nan, device=DEVICE)
         desc = GemmDesc(m, cols, k, 1, False, True, align_a=4, align_b=4, align_c=4)
-        run, work = PresplitLaunches(session, desc, PresplitConfig()).starter(), torch.empty(cols * k + 64, device=DEVICE)
+        run = PresplitLaunches(session, desc, PresplitConfig()).starter()
+        work = torch.empty(workspace_bytes(desc), dtype=torch.uint8, device=DEVICE)
         todo.append((torch.cuda.Stream(), run, a, b, out, work))
     torch.cuda.synchronize()
     for _ in range(40):

@@ -344,6 +344,13 @@ class TunedStore:
         return Selection(found, unproven=entry if stale else None) if isinstance(found, Candidate) else found
 
 
+class Untuned(TunedStore):
+    """Lookup that finds nothing: for a call that can follow no entry."""
+
+    def known(self, device: Device) -> Known:
+        return Known(stores.Machine.of(device), None, stores.Book())
+
+
 HERE = TunedStore()
 """This process's lookup; selection takes another one where it is given one."""
 

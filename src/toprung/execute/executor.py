@@ -9,7 +9,7 @@ from typing import Any
 from weakref import WeakSet
 
 from toprung.backends.base import Session
-from toprung.dispatch import autotune, mixed
+from toprung.dispatch import autotune, mixed, tuned
 from toprung.dispatch.autotune import Autotuner
 from toprung.dispatch.select import select
 from toprung.dispatch.selection import Selection
@@ -106,6 +106,9 @@ class Executor:
         unmeasured = self.autotuner.measured(device, desc, precision, self.session, queue)
         found = select(device, desc, own, precision, store)
         while found.unproven is not None and not store.proved(found.unproven, device):
+            if self.session.capturing(queue):  # to verify is to wait for the device, which would end the capture
+                found = select(device, desc, own, precision, tuned.Untuned())
+                return replace(found, why=f"{found.why}; a tuned entry is passed over: it must be verified before a capture")
             from toprung.execute import verify  # the oracle comes along: only if something must be verified
 
             with store.verifying(found.unproven, device) as problems:
