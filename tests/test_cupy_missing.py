@@ -1,4 +1,4 @@
-"""``import toprung.cupy`` says what to do where CuPy is not installed, or is too old to be taken."""
+"""``toprung.cupy``, loaded when it is asked for, says what to do where CuPy is not installed, or is too old."""
 
 from __future__ import annotations
 
@@ -24,7 +24,17 @@ class _core:
 )
 def test_it_says_what_to_install(there: str, says: str, tmp_path: Path) -> None:
     (tmp_path / "cupy.py").write_text(there)
-    code = "import toprung\ntry:\n    import toprung.cupy\nexcept toprung.errors.MissingExtra as error:\n    print(error)"
+    code = "import toprung\ntry:\n    toprung.cupy.enable()\nexcept toprung.errors.MissingExtra as error:\n    print(error)"
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True)
     assert done.returncode == 0 and says in done.stdout, done.stdout + done.stderr
+
+
+def test_a_program_run_by_toprung_torch_says_in_one_line_that_pytorch_is_missing(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("raise ImportError")
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [sys.executable, "-m", "toprung.torch", "train.py"], env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True,
+        cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 2 and done.stderr == "toprung.torch needs PyTorch, which is not installed: pip install torch\n"

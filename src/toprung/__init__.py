@@ -1,5 +1,6 @@
 """toprung: a laboratory and library for single-precision matrix multiplication on GPUs."""
 
+import importlib
 from typing import Any
 
 from toprung import errors
@@ -71,4 +72,6 @@ def __getattr__(name: str) -> Any:
         from toprung.store.entry import version
 
         return version()
+    if name in ("torch", "cupy"):  # they import PyTorch and CuPy, which a program without them need not have
+        return importlib.import_module(f"toprung.{name}")
     raise AttributeError(f"module 'toprung' has no attribute {name!r}")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,6 +20,8 @@ from toprung import errors
 from toprung.blas import routines
 from toprung.torch.audit import _computed_in, _rounded
 from torch_device import DEVICE, ELSEWHERE, EVERY
+
+audit = functools.partial(toprung.torch.audit, device_types=(DEVICE,))
 
 
 class Block(torch.nn.Module):
@@ -55,7 +59,7 @@ def lowered() -> Iterator[None]:
 
 
 def test_each_module_has_its_products_forward_and_backward(step: Any) -> None:
-    found = toprung.torch.audit(step)
+    found = audit(step)
     made = {(row.module, row.backward): set() for row in found.rows}
     for row in found.rows:
         made[row.module, row.backward].add(row.op)
@@ -70,29 +74,36 @@ def test_each_module_has_its_products_forward_and_backward(step: Any) -> None:
 
 @pytest.mark.usefixtures("lowered")
 def test_products_in_tf32_are_found(step: Any) -> None:
-    found = toprung.torch.audit(step)
+    found = audit(step)
     low = {row.op for row in found.lowered}
     assert low == {"mm"} and {row.precision for row in found.lowered} == {"TF32"}
     assert all(1e-5 < row.error < 1e-3 and row.ours < 1e-6 for row in found.lowered)
     assert str(found).splitlines()[0].endswith("computed in less than fp32") and "! mm" in str(found)
 
 
+@pytest.mark.skipif(DEVICE != "cpu", reason="tensors on the host are those that nobody takes")
+def test_no_error_is_shown_of_products_that_are_never_taken(step: Any) -> None:
+    text = str(toprung.torch.audit(step))
+    assert "largest error" not in text and "toprung's error is missing where tensors on cpu are left alone" in text
+    assert not re.search(r"fp32 +\S+ +\S", text)
+
+
 @pytest.mark.skipif(DEVICE != "cuda", reason="TF32 is CUDA's")
 def test_tf32_that_somebody_switched_on_is_found(step: Any) -> None:
     torch.backends.cuda.matmul.fp32_precision = "tf32"
     try:
-        found = toprung.torch.audit(step)
+        found = audit(step)
     finally:
         torch.backends.cuda.matmul.fp32_precision = "ieee"
     # where cuBLAS has no better kernel for a small product it stays in fp32
     assert {row.precision for row in found.rows} <= {"TF32", "fp32"} and len(found.lowered) > len(found.rows) / 2
-    assert not toprung.torch.audit(step).lowered
+    assert not audit(step).lowered
 
 
 def test_what_is_enabled_does_not_run_and_is_enabled_again(step: Any) -> None:
     with toprung.torch.use(**EVERY):
         before = toprung.torch.report().taken
-        toprung.torch.audit(step)
+        audit(step)
         assert toprung.torch.report().taken == before and toprung.torch.is_enabled()
 
 
@@ -104,7 +115,7 @@ def test_a_compiled_function_runs_uncompiled() -> None:
         return graph
 
     twice = torch.compile(lambda x: 2 * (x @ x), backend=backend)
-    (row,) = toprung.torch.audit(twice, x).rows
+    (row,) = audit(twice, x).rows
     assert (row.op, row.problem, row.layout) == ("mm", "32×32×32", "NN") and not compiled
     twice(x)
     assert compiled, "it stays uncompiled"
@@ -112,18 +123,18 @@ def test_a_compiled_function_runs_uncompiled() -> None:
 
 def test_other_types_have_their_own_precision() -> None:
     a, b = torch.randn(16, 24, device=DEVICE), torch.randn(24, 8, device=DEVICE)
-    found = toprung.torch.audit(lambda: (a.bfloat16() @ b.bfloat16(), a.double() @ b.double(), a @ b[:, 0]))
+    found = audit(lambda: (a.bfloat16() @ b.bfloat16(), a.double() @ b.double(), a @ b[:, 0]))
     assert [row.precision for row in found.rows] == ["bfloat16", "float64", "fp32"]
     assert [math.isnan(row.ours) for row in found.rows] == [True, True, False] and not found.lowered
     if DEVICE == "cpu":
-        (row,) = toprung.torch.audit(lambda: torch.ones(3, 3, dtype=torch.int64) @ torch.ones(3, 3, dtype=torch.int64)).rows
+        (row,) = audit(lambda: torch.ones(3, 3, dtype=torch.int64) @ torch.ones(3, 3, dtype=torch.int64)).rows
         assert row.precision == "int64" and math.isnan(row.error)
 
 
 @pytest.mark.parametrize("fill", [0.0, 3.0, math.nan, 1e-30, 1e30])
 def test_hard_values(fill: float) -> None:
     a, b = torch.full((9, 5), fill, device=DEVICE), torch.randn(5, 7, device=DEVICE)
-    (row,) = toprung.torch.audit(torch.mm, a, b).rows
+    (row,) = audit(torch.mm, a, b).rows
     assert row.precision == "fp32" and (math.isnan(row.error) if math.isnan(fill) else row.error < 1e-6)
 
 
@@ -137,18 +148,18 @@ def test_a_result_that_is_no_number_is_an_infinite_error(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(routines, "computed", computed)
     a, b = torch.randn(9, 5, device=DEVICE), torch.randn(5, 7, device=DEVICE)
-    (row,) = toprung.torch.audit(torch.mm, a, b).rows
+    (row,) = audit(torch.mm, a, b).rows
     assert row.error < 1e-6 and math.isinf(row.ours)
     assert _computed_in(math.inf, {"TF32": 3e-4, "bf16": 2.4e-3}, "cpu") == "?"
 
 
 def test_no_rows_in_empty_products_and_the_result_comes_back() -> None:
-    found = toprung.torch.audit(torch.mm, torch.ones(0, 3, device=DEVICE), torch.ones(3, 2, device=DEVICE))
+    found = audit(torch.mm, torch.ones(0, 3, device=DEVICE), torch.ones(3, 2, device=DEVICE))
     assert found.result.shape == (0, 2) and found.rows[0].count == 1 and math.isnan(found.rows[0].error)
 
 
 def test_json_has_no_nan(step: Any) -> None:
-    found = toprung.torch.audit(step).to_json()
+    found = audit(step).to_json()
     text = json.dumps(found, allow_nan=False)
     assert json.loads(text)["rows"][0]["module"] == "Sequential.0.into" and found["lowered"] == 0
 
@@ -171,20 +182,20 @@ def test_solvers_and_decompositions_are_counted() -> None:
         torch.linalg.solve_triangular(lower, x, upper=False)
         torch.linalg.qr(x)
 
-    found = toprung.torch.audit(solved)
+    found = audit(solved)
     assert found.hidden == {"linalg_cholesky_ex": 1, "linalg_solve_triangular": 1, "linalg_qr": 1} and len(found.rows) == 1
     assert "linalg_qr: 1 call\n" in str(found)
 
 
 def test_what_is_no_function_is_refused() -> None:
     with pytest.raises(errors.BadArgument, match="fn is a function to run, not Tensor: pass lambda"):
-        toprung.torch.audit(torch.ones(3, device=DEVICE))
+        audit(torch.ones(3, device=DEVICE))
 
 
-@pytest.mark.parametrize("how", [{"rows": 0}, {"rows": True}, {"precision": "fp8"}])
+@pytest.mark.parametrize("how", [{"rows": 0}, {"rows": True}, {"precision": "fp8"}, {"device_types": ("tpu",)}])
 def test_bad_options_are_refused_before_anything_runs(how: dict[str, Any]) -> None:
     with pytest.raises(errors.ToprungError):
-        toprung.torch.audit(pytest.fail, "it ran", **how)
+        audit(pytest.fail, "it ran", **how)
 
 
 def test_an_error_of_the_program_is_its_own_and_leaves_nothing_behind() -> None:
@@ -192,7 +203,7 @@ def test_an_error_of_the_program_is_its_own_and_leaves_nothing_behind() -> None:
         raise KeyError("theirs")
 
     with pytest.raises(KeyError):
-        toprung.torch.audit(broken)
+        audit(broken)
     assert torch._C._len_torch_dispatch_stack() == 0
 
 
@@ -224,7 +235,7 @@ def test_a_program_is_audited_without_an_edit(tmp_path: Path) -> None:
 
 
 def test_the_largest_errors_come_first_and_columns_stay_in_line(step: Any) -> None:
-    found = toprung.torch.audit(step)
+    found = audit(step)
     head, largest, columns, *lines = str(found).splitlines()
     assert head == "23 products, none in less than the type of its operands"
     assert largest == f"largest error of fp32 products: PyTorch's {max(r.error for r in found.rows):.1e}, toprung's " + (
@@ -233,4 +244,4 @@ def test_the_largest_errors_come_first_and_columns_stay_in_line(step: Any) -> No
     rows = [line for line in lines if line.startswith("  ") and "fp32" in line]
     assert len(rows) == len(found.rows) and {len(line) for line in [columns, *rows]} == {len(columns)} and len(columns) <= 80
     assert "convolution: 2 calls" in str(found) and max(map(len, str(found).splitlines())) <= 80
-    assert str(toprung.torch.audit(lambda: None)) == "0 products, none in less than the type of its operands"
+    assert str(audit(lambda: None)) == "0 products, none in less than the type of its operands"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import subprocess
 import sys
 import threading
@@ -250,7 +251,40 @@ def test_a_program_that_is_not_edited(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "toprung.torch", "--report", str(record), str(program)], capture_output=True, text=True, check=False
     )
-    assert done.returncode == 3 and "rows" in record.read_text()
+    assert done.returncode == 3 and "rows" in record.read_text() and f"the report is in {record}\n" in done.stderr
+
+
+def test_an_error_of_a_program_shows_the_programs_own_lines_alone(tmp_path: Path) -> None:
+    program = tmp_path / "train.py"
+    program.write_text("import toprung\ntoprung.torch.enable()\nraise KeyError('theirs')\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "toprung.torch", str(program)], capture_output=True, text=True, env=ELSEWHERE, check=False
+    )
+    told = [] if DEVICE == "cuda" else ["toprung: all products stay PyTorch's: PyTorch sees no CUDA device"]
+    lines = done.stderr.splitlines()
+    assert lines[: len(told)] == told and done.stderr.count("toprung: ") == len(told), "once for a process"
+    assert lines[len(told) :] == [
+        "Traceback (most recent call last):", f'  File "{program}", line 3, in <module>', "    raise KeyError('theirs')",
+        "KeyError: 'theirs'",
+    ]  # fmt: skip
+
+
+def test_a_page_of_a_program_without_products_says_why(tmp_path: Path) -> None:
+    if importlib.util.find_spec("jinja2") is None:
+        pytest.skip("jinja2 is not installed")
+    program, page = tmp_path / "train.py", tmp_path / "ran.html"
+    program.touch()
+    done = subprocess.run(
+        [sys.executable, "-m", "toprung.torch", "--report", str(page), str(program)], capture_output=True, text=True,
+        env=ELSEWHERE, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0 and done.stderr.endswith(f"the report is in {page}\n")
+    assert "toprung took no product: no fp32 matrix product of tensors on cuda has run" in page.read_text()
+    assert DEVICE == "cuda" or "PyTorch sees no CUDA device" in page.read_text()
+    given = ["--report", str(page), str(program)]
+    without = f"import sys; sys.modules['jinja2'] = None; from toprung.torch.__main__ import main; main({given})"
+    done = subprocess.run([sys.executable, "-c", without], capture_output=True, text=True, env=ELSEWHERE, check=False)
+    assert done.returncode == 2 and "toprung[report]" in done.stderr and "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize(

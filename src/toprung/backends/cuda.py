@@ -74,16 +74,25 @@ class _DriverError(LaunchError):
         super().__init__(text)
 
 
+def uninstalled() -> str:
+    """Return the package that CUDA lacks here, as a sentence; empty if it has all. The driver is not started."""
+    try:
+        if importlib.util.find_spec("cuda.core") is None:  # importing it takes longer than listing devices does
+            raise ImportError
+        import cuda.bindings.driver  # noqa: F401
+    except ImportError:
+        return f"cuda-core is not installed; {INSTALL}"
+    return nvrtc.missing()
+
+
 @functools.cache
 def _driver() -> Any:
     """The driver API, started; or the sentence that says why there is none."""
     global _started
-    try:
-        if importlib.util.find_spec("cuda.core") is None:  # importing it takes longer than listing devices does
-            raise ImportError
-        from cuda.bindings import driver
-    except ImportError:
-        return f"cuda-core is not installed; {INSTALL}"
+    if missing := uninstalled():
+        return missing
+    from cuda.bindings import driver
+
     try:
         (status,) = driver.cuInit(0)
     except RuntimeError:  # the driver's library is looked for at the first call
@@ -111,8 +120,8 @@ def _call(result: tuple[Any, ...]) -> Any:
 def _look() -> tuple[tuple[Device, ...], tuple[str, ...]]:
     """Devices that can be used, and a sentence for each reason why one cannot."""
     driver = _driver()
-    if isinstance(driver, str) or nvrtc.missing():
-        return (), (f"CUDA: {driver if isinstance(driver, str) else nvrtc.missing()}",)
+    if isinstance(driver, str):
+        return (), (f"CUDA: {driver}",)
     usable: list[Device] = []
     advice: list[str] = []
     compiled_for = nvrtc.architectures()

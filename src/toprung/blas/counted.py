@@ -156,11 +156,13 @@ class CountedReport(Generic[R]):
     rows : kinds of products, the most frequent first
     small : calls with fewer operations than ``min_flops``
     refused : calls that the other library's own ran because of what the program asked for, by the reason
+    idle : reason of this machine's why no product was taken; empty where one was
     """
 
     rows: tuple[R, ...]
     small: int
     refused: dict[str, int]
+    idle: str = ""
 
     @property
     def taken(self) -> int:
@@ -173,8 +175,8 @@ class CountedReport(Generic[R]):
         return sum(row.left for row in self.rows) + sum(self.refused.values())
 
     def left_to(self, library: str) -> list[str]:
-        """Return the lines of a printed report about what the program asked for."""
-        lines = list[str]()
+        """Return the lines of a printed report about this machine and what the program asked for."""
+        lines = indented(self.idle)
         for reason, count in self.refused.items():
             lines += [f"{count} call{'s' * (count > 1)} left to {library}:", *indented(reason)]
         return lines

@@ -13,6 +13,7 @@ import cupy
 
 from toprung.arrays.cuda_interface import LEGACY
 from toprung.arrays.cupy import adapter
+from toprung.blas import idle
 from toprung.blas.counted import BySettings, CountedEntry, CountedProducts
 from toprung.blas.installed import slower
 from toprung.blas.operands import How, arranged
@@ -122,6 +123,11 @@ def multiply(a: Any, b: Any, out: Any = None) -> Any:
     return made
 
 
+def gpus() -> int:
+    """Return a number of CUDA devices without starting CUDA: where there is none, CuPy makes no array and says so itself."""
+    return 1
+
+
 def asked_for(number: int) -> str:
     """Return what the program asks for, now and on this thread, that makes the product CuPy's; empty if nothing does."""
     if compute_type(FLOAT32) not in AS_FP32:
@@ -138,6 +144,8 @@ def asked_for(number: int) -> str:
 def _new(products: Products, key: Hashable, a: Any, b: Any, out: Any) -> Entry | None:
     """Return the entry of a product that is seen for the first time, decided and compiled; None if it must not be kept."""
     settings = products.settings
+    if not settings.own and settings.precision != "fp32":
+        idle.tell("CuPy", gpus, a.data.device_id)
     entry = Entry(problem_of(a, b), lie(a) + lie(b))
     how = How("matmul", settings.precision, settings.own)
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from toprung.blas import idle
 from toprung.blas.counted import LEGEND, CountedReport, indented, not_by_kind
 from toprung.cupy import products
 
@@ -56,4 +57,5 @@ def report() -> Report:
         for entry in (*one.past.values(), *one.entries.values())
     ]
     rows.sort(key=lambda row: -row.taken - row.left)
-    return Report(tuple(rows), *not_by_kind(products.every()))
+    why = "" if any(row.taken for row in rows) else idle.reason("CuPy", products.gpus)
+    return Report(tuple(rows), *not_by_kind(products.every()), why)

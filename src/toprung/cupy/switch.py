@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import cupy
 
+from toprung.blas import idle
 from toprung.blas.switch import Block, Switch
 from toprung.cupy import products
 from toprung.cupy.seams import Installed
@@ -16,6 +17,8 @@ _installed: list[Installed] = []
 def _apply(active: Settings | None, there: list[Settings]) -> None:
     """Make active settings hold from now on; CuPy's functions are replaced as long as some settings may become active."""
     products.now = None if active is None else products.products_of(active)
+    if active is not None:
+        idle.tell("CuPy", products.gpus)
     if there and not _installed:
         _installed.append(Installed())
     elif not there and _installed:

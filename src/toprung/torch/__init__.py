@@ -14,14 +14,23 @@ Examples
 >>> print(toprung.torch.report())  # doctest: +SKIP
 """
 
+import sys
+
 from toprung.errors import MissingExtra
 
 try:
     import torch
-except ImportError:
-    raise MissingExtra("toprung.torch needs PyTorch, which is not installed: pip install torch") from None
-if not hasattr(torch.library, "get_kernel"):
-    raise MissingExtra(f"toprung.torch needs a newer PyTorch than {torch.__version__}: pip install --upgrade torch")
+
+    if not hasattr(torch.library, "get_kernel"):
+        raise MissingExtra(f"toprung.torch needs a newer PyTorch than {torch.__version__}: pip install --upgrade torch")
+except ImportError as error:
+    text = (
+        str(error) if isinstance(error, MissingExtra) else "toprung.torch needs PyTorch, which is not installed: pip install torch"
+    )
+    if sys.argv[:1] == ["-m"] and ("-m", __name__) in zip(sys.orig_argv, sys.orig_argv[1:], strict=False):
+        print(text, file=sys.stderr)  # an error would stand below eight lines of runpy's
+        sys.exit(2)
+    raise MissingExtra(text) from None
 
 from toprung.torch import operator as _operator  # noqa: F401  # registers it: a graph that was exported with it can be loaded
 from toprung.torch.audit import Audit, audit

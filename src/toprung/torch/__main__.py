@@ -8,11 +8,14 @@ import json
 import runpy
 import sys
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 from toprung.cli.common import errors_console, result_file
 from toprung.errors import ToprungError
 from toprung.paths import publish
+from toprung.torch import enable, report, wait
+from toprung.torch.audit import Auditing
 
 FAREWELL = 10.0
 """Seconds that the report waits for kernels that are still being prepared."""
@@ -58,10 +61,6 @@ def main(given: list[str] | None = None) -> None:
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="what the program is given")
     options = parser.parse_args(_with_files(sys.argv[1:] if given is None else given))
     try:
-        import torch  # noqa: F401
-    except ImportError:
-        parser.error("PyTorch is not installed: pip install torch")
-    try:
         if options.report is not None and options.audit is not None:
             parser.error("--report and --audit exclude each other: an audited program runs on PyTorch's own kernels")
         if options.measure and options.report is None:
@@ -70,18 +69,20 @@ def main(given: list[str] | None = None) -> None:
             parser.error(f"an audit is a table or JSON, not a page: name a file like {Path(options.audit).with_suffix('.json')}")
         named = options.audit if options.report is None else options.report
         file = None if named in (None, "-") else result_file(Path(named))
-        from toprung.torch import enable
-        from toprung.torch.audit import Auditing
+        if named is not None and named.endswith(".html"):
+            from toprung.torch import page  # with the report's style, which a program that only trains does not need
 
-        auditing = Auditing(options.precision) if options.audit is not None else None
+            page.environment()  # refused now, not when the program has run
+        program = Path(options.program)
+        if not options.module and not (program.is_file() or (program / "__main__.py").is_file()):
+            parser.error(f"there is no program {options.program}: name a file, or a module after -m")
         kinds = ("cuda", "cpu") if options.cpu else ("cuda",)
+        auditing = Auditing(options.precision, device_types=kinds) if options.audit is not None else None
         enable(options.precision, device_types=kinds, own=options.own, min_flops=options.min_flops, modules=options.modules)
     except ToprungError as error:
         parser.error(str(error))
-    program = Path(options.program)
-    if not options.module and not (program.is_file() or (program / "__main__.py").is_file()):
-        parser.error(f"there is no program {options.program}: name a file, or a module after -m")
     sys.argv[:] = [options.program, *options.arguments]
+    sys.excepthook = _without_ours
     try:
         with auditing or contextlib.nullcontext():
             if options.module:
@@ -93,6 +94,13 @@ def main(given: list[str] | None = None) -> None:
     finally:
         if named is not None:
             _written(file, auditing and auditing.found, options.measure)
+
+
+def _without_ours(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Print a program's error without the frames of runpy and of this file, which come before its own."""
+    while trace is not None and trace.tb_frame.f_code.co_filename in (__file__, runpy.run_path.__code__.co_filename):
+        trace = trace.tb_next
+    sys.__excepthook__(kind, error.with_traceback(trace), trace)
 
 
 def _with_files(given: list[str]) -> list[str]:
@@ -107,8 +115,6 @@ def _with_files(given: list[str]) -> list[str]:
 
 def _written(file: Path | None, audited: Any, measure: bool) -> None:
     """Write what ran, or what an audit found, to a file, or as a table to stderr."""
-    from toprung.torch import report, wait
-
     wait(FAREWELL)  # OpenCL's compilers keep stderr to themselves as long as they are at work
     found = audited or report(measure)
     if file is None:
@@ -116,6 +122,7 @@ def _written(file: Path | None, audited: Any, measure: bool) -> None:
         return
     text = found.to_html() if file.suffix == ".html" and not audited else json.dumps(found.to_json(), indent=1) + "\n"
     publish(file, text.encode(errors="replace"))
+    print(f"toprung: the {'audit' if audited else 'report'} is in {file}", file=sys.stderr)
 
 
 if __name__ == "__main__":

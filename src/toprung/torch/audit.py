@@ -6,7 +6,7 @@ import functools
 import math
 import os
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -18,6 +18,7 @@ from toprung.dispatch.select import known_precision
 from toprung.errors import BadArgument, ToprungError
 from toprung.torch.modules import Modules
 from toprung.torch.products import lie, problem_of
+from toprung.torch.settings import ALL, Settings
 from toprung.torch.switch import exclude
 from toprung.torch.texts import UNSEEN
 
@@ -70,7 +71,7 @@ class Row:
     precision : what PyTorch computed in: ``fp32``, ``TF32``, ``bf16``, ``emulated fp32``, or for other types their own; ``?`` if
         its result is no number where it should be one
     error : ‖C − C_ref‖ / ‖C_ref‖ of PyTorch's result against float64, over the sampled rows; NaN if none are finite
-    ours : the same of toprung's result; NaN for types that are not fp32, and where toprung refused
+    ours : the same of toprung's result; NaN for types that are not fp32, on devices that are not taken, and where toprung refused
     why : the reason why ``ours`` is missing
     """
 
@@ -163,7 +164,10 @@ def _figure(x: float) -> str:
     return "" if math.isnan(x) else f"{x:.1e}"
 
 
-def audit(fn: Callable[..., Any], *args: Any, precision: str = "auto", rows: int = 64, **kwargs: Any) -> Audit:
+def audit(
+    fn: Callable[..., Any], *args: Any, precision: str = "auto", rows: int = 64, device_types: Collection[str] = ("cuda",),
+    **kwargs: Any,
+) -> Audit:  # fmt: skip
     """Run a function once and return, for each matrix product it makes, the precision PyTorch uses and its error and toprung's.
 
     PyTorch's own kernels run, whatever is enabled, and compiled functions run uncompiled. The first product of each kind and
@@ -176,11 +180,12 @@ def audit(fn: Callable[..., Any], *args: Any, precision: str = "auto", rows: int
     args, kwargs : what it is given
     precision : path of toprung's products, as for ``toprung.matmul``
     rows : rows of each result that are compared with float64
+    device_types : devices whose tensors toprung multiplies, too, as for ``enable``
 
     Raises
     ------
     BadArgument
-        no function, a precision that there is not, or no rows
+        no function, a precision or a type of device that there is not, or no rows
 
     Examples
     --------
@@ -191,9 +196,10 @@ def audit(fn: Callable[..., Any], *args: Any, precision: str = "auto", rows: int
     if not callable(fn):
         raise BadArgument(f"fn is a function to run, not {type(fn).__name__}: pass lambda: loss(model(x)).backward(), say")
     known_precision(precision)
+    device_types = Settings.of("auto", ALL, device_types, False, None, None).device_types
     if isinstance(rows, bool) or not isinstance(rows, int) or rows < 1:
         raise BadArgument(f"rows is a number of rows from 1 on, not {rows!r}")
-    auditing = Auditing(precision, rows)
+    auditing = Auditing(precision, rows, device_types)
     with auditing:
         auditing.found.result = fn(*args, **kwargs)
     return auditing.found
@@ -202,10 +208,10 @@ def audit(fn: Callable[..., Any], *args: Any, precision: str = "auto", rows: int
 class Auditing(TorchDispatchMode):  # type: ignore[misc]
     """A block in which each product is looked at; ``found`` has what ``audit`` returns."""
 
-    def __init__(self, precision: str = "auto", rows: int = 64) -> None:
+    def __init__(self, precision: str = "auto", rows: int = 64, device_types: Collection[str] = ("cuda",)) -> None:
         super().__init__()
         self.found = Audit()
-        self._precision, self._sampled = precision, rows
+        self._precision, self._sampled, self._device_types = precision, rows, device_types
         self._kinds: dict[tuple[Any, ...], Row] = {}
         self._modules = Modules()
         self._around: tuple[Any, ...] = ()
@@ -263,6 +269,9 @@ class Auditing(TorchDispatchMode):  # type: ignore[misc]
                 return
             rounded = {name: _error(exact(functools.partial(_rounded, bits=bits)), exact(_as_is)) for name, bits in BITS.items()}
             row.precision = _computed_in(row.error, rounded, a.device.type)
+            if a.device.type not in self._device_types:
+                row.why = f"tensors on {a.device.type} are left alone"
+                return
             try:
                 row.ours = _error(picked(routines.computed(a, b, None, self._precision, False, None)), exact(_as_is))
             except ToprungError as error:

@@ -13,8 +13,8 @@ from toprung.torch.texts import UNSEEN
 TEMPLATE = "torch.html.jinja"
 
 
-def rendered(report: Any) -> str:
-    """Return the page's text of a ``Report``.
+def environment() -> Any:
+    """Return jinja2's environment of the page.
 
     Raises
     ------
@@ -25,20 +25,24 @@ def rendered(report: Any) -> str:
         import jinja2
     except ImportError:
         raise MissingExtra('jinja2 is not installed; pip install "toprung[report]"') from None
+    return jinja2.Environment(
+        loader=jinja2.PackageLoader("toprung.torch", ""), autoescape=True, trim_blocks=True, undefined=jinja2.StrictUndefined
+    )
 
+
+def rendered(report: Any) -> str:
+    """Return the page's text of a ``Report``; MissingExtra without jinja2."""
     rows = []
     for row in report.rows:  # seconds of all its calls; 0 where nothing was measured
         calls = row.taken + row.left
         ours, theirs = (0.0 if math.isnan(s) else calls * s for s in (row.seconds, row.their_seconds))
         rows.append({"row": row, "calls": calls, "ours": ours, "theirs": theirs})
     longest = max((max(row["ours"], row["theirs"]) for row in rows), default=0.0)
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("toprung.torch", ""), autoescape=True, trim_blocks=True, undefined=jinja2.StrictUndefined
-    )
     timed = [row for row in rows if row["ours"] and row["theirs"]]
-    return environment.get_template(TEMPLATE).render(
+    page: str = environment().get_template(TEMPLATE).render(
         report=report, rows=sorted(rows, key=lambda row: -max(row["ours"], row["theirs"])), longest=longest, unseen=UNSEEN,
         ours=sum(row["ours"] for row in timed), theirs=sum(row["theirs"] for row in timed), measured=longest > 0,
         style=(HERE / "page.css").read_text(),
         colours={name: "; ".join(f"--{k}: {v}" for k, v in palette.items()) for name, palette in PALETTE.items()},
     )  # fmt: skip
+    return page

@@ -15,6 +15,7 @@ import torch
 
 from toprung.arrays.base import HOST, Home, Operand
 from toprung.arrays.torch import adapter
+from toprung.blas import idle
 from toprung.blas.counted import BySettings, CountedEntry, CountedProducts
 from toprung.blas.installed import slower
 from toprung.blas.operands import How, View
@@ -377,6 +378,11 @@ def _prepare(
         entry.call = call
 
 
+def gpus() -> int:
+    """Return the number of CUDA devices that PyTorch uses, which NVML tells it before CUDA is started."""
+    return int(torch.cuda.device_count()) if torch.version.cuda else 0
+
+
 # kernels that most programs want
 
 
@@ -396,6 +402,8 @@ def common(number: int, settings: Settings) -> None:
         if (number, settings) in _built:
             return
         _built.add((number, settings))
+    if not settings.own and settings.precision != "fp32":
+        idle.tell("PyTorch", gpus, number)
     home = Home("cuda", number)
     for rows, cols, depth in COMMON:
         # forward, and both gradients

@@ -6,6 +6,9 @@ import math
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+import torch
+
+from toprung.blas import idle
 from toprung.blas.counted import LEGEND, CountedReport, indented, not_by_kind
 from toprung.errors import BadArgument
 from toprung.torch import products, timing
@@ -76,6 +79,13 @@ class Report(CountedReport[Row]):
     device_types: tuple[str, ...] = ()
 
     @property
+    def nothing(self) -> str:
+        """Sentence that no product has run; empty where one has."""
+        if self.rows or self.small or self.refused:
+            return ""
+        return f"no fp32 matrix product of tensors on {' or '.join(self.device_types) or 'any device'} has run"
+
+    @property
     def eligible(self) -> int:
         """Calls that toprung could have computed."""
         return sum(row.taken + row.left for row in self.rows if row.eligible)
@@ -105,8 +115,7 @@ class Report(CountedReport[Row]):
         lines += self.left_to("PyTorch")
         if self.rows:
             lines.append(LEGEND)
-        elif not (self.small or self.refused):
-            lines += indented(f"no fp32 matrix product of tensors on {' or '.join(self.device_types) or 'any device'} has run")
+        lines += indented(self.nothing)
         return "\n".join([*lines, "not seen:", *(f"    {what}" for what in UNSEEN)])
 
 
@@ -149,4 +158,7 @@ def report(measure: bool = False) -> Report:
     ]  # fmt: skip
     kinds_of_device = dict.fromkeys(kind for one in products.every() for kind in one.settings.device_types)
     ordered = sorted(rows, key=lambda row: -(row.taken + row.left))
-    return Report(tuple(ordered), *not_by_kind(products.every()), tuple(kinds_of_device))
+    why = ""
+    if "cpu" not in kinds_of_device and not any(row.taken for row in rows):
+        why = idle.reason("PyTorch", products.gpus, torch.cuda.current_device() if torch.cuda.is_initialized() else None)
+    return Report(tuple(ordered), *not_by_kind(products.every()), why, tuple(kinds_of_device))

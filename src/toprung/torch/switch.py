@@ -8,6 +8,7 @@ from collections.abc import Collection
 
 import torch
 
+from toprung.blas import idle
 from toprung.blas.switch import Block, Switch
 from toprung.torch import caches, products
 from toprung.torch.modules import Modules
@@ -54,6 +55,8 @@ def _apply(active: Settings | None, there: list[Settings]) -> None:
     for kind in _overriding.keys() - wanted:
         _overriding.pop(kind).end()
     caches.tag(active)
+    if active is not None and "cpu" not in active.device_types:
+        idle.tell("PyTorch", products.gpus)
     if active is not None and "cuda" in active.device_types and torch.cuda.is_initialized():
         products.common(torch.cuda.current_device(), active)
 

@@ -1,0 +1,43 @@
+"""Reasons why another library's products gain nothing on this machine: told once on standard error, and written in reports."""
+
+from __future__ import annotations
+
+import functools
+import multiprocessing
+import sys
+from collections.abc import Callable
+
+from toprung.backends import cuda
+from toprung.dispatch.select import ORDINARY, unsuited
+
+_told: set[str] = set()
+
+
+def reason(theirs: str, gpus: Callable[[], int], number: int | None = None) -> str:
+    """Return why all or most products on GPUs stay another library's, as a sentence; empty where toprung is faster.
+
+    Parameters
+    ----------
+    theirs : the library's name
+    gpus : returns the number of CUDA devices that it can use
+    number : the one that it computes on; None where CUDA must not be started, for the program may still fork
+    """
+    if not gpus():
+        return f"all products stay {theirs}'s: {theirs} sees no CUDA device"
+    if missing := cuda.uninstalled():
+        return f"all products stay {theirs}'s: {missing}"
+    if number is None:
+        return ""
+    device = next((d for d in cuda.backend().devices() if d.handle == number), None)
+    if device is None:
+        return f"all products stay {theirs}'s: {' '.join(cuda.backend().advice())}"
+    why = unsuited(device, ORDINARY, "fp32x")
+    return f"most products stay {theirs}'s: {why}" if why else ""
+
+
+@functools.cache
+def tell(theirs: str, gpus: Callable[[], int], number: int | None = None) -> None:
+    """Write the reason to standard error, one line for each library and process; nothing in a worker that Python started."""
+    if multiprocessing.parent_process() is None and theirs not in _told and (why := reason(theirs, gpus, number)):
+        _told.add(theirs)
+        print(f"toprung: {why}", file=sys.stderr)
