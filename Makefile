@@ -12,6 +12,7 @@ PIP := -m pip install -q --disable-pip-version-check
 
 ladder: $(VENV)/ready $(GPU)
 	$(BIN)/toprung ladder kepler
+	@echo "now: . $(BIN)/activate; toprung explain kepler/r09 (why a rung stops where it does); toprung report (a page of what is kept)"
 
 # Tests start many processes, each of which would compile the package again if the environment kept Python from storing bytecode
 test test-slow test-torch test-all: export PYTHONDONTWRITEBYTECODE :=

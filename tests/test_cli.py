@@ -87,9 +87,12 @@ def test_a_rung_that_does_not_build_shows_the_log_and_the_rest_runs(tmp_path):
     assert next(line for line in done.stdout.splitlines() if line.strip().startswith("1 ")).split()[-1] != "failed"
 
 
-def test_too_large_a_size_is_skipped_with_the_bytes():
-    done = toprung("ladder", "kepler", "--sizes", "300000,48", "--rungs", "1")
+def test_too_large_a_size_is_skipped_with_the_bytes(tmp_path):
+    """What was measured all the same is kept in the user's own folder, as no file was named."""
+    done = toprung("ladder", "kepler", "--sizes", "300000,48", "--rungs", "1", TOPRUNG_DATA=str(tmp_path))
     assert done.returncode == 1
+    (kept,) = (tmp_path / "results").rglob("kepler-*.json")
+    assert len(json.loads(kept.read_text())["measurements"]) == 2 and f"kept in {kept}" in done.stdout
     assert "360,000,000,000 bytes" in done.stdout and "one work-item per element" in done.stdout
 
 

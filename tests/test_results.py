@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from command import Typed
+from toprung.device import Device
 from toprung.kernels import build
 from toprung.kernels.tiled.record import RECORD
 from toprung.lab.harness import environment, results
@@ -215,6 +216,27 @@ def test_damaged_and_foreign_records_are_named_and_skipped(tmp_path: Path, typed
     assert code == 2 and "no records in" in text
     code, text = typed("results", "show", tmp_path / "absent.json")
     assert code == 2 and "cannot be read" in text
+
+
+def test_records_of_this_machine_come_first_and_not_those_of_a_cpu_with_its_name(
+    tmp_path: Path, typed: Typed, monkeypatch: pytest.MonkeyPatch, device: Device
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TOPRUNG_DATA", str(tmp_path / "data"))
+    here = environment.environment(device)["device"]
+    other = {**here, "runtime": here["runtime"].replace("HSTR", "another CPU's HSTR"), "compute_units": here["compute_units"] + 1}
+    for name, facts in (("results/other.json", other), ("results/h200.json", {})):
+        stored(tmp_path / name, *(measured("a", noisy(i)) for i in range(9)), **facts)
+    code, text = typed("results", "list")
+    assert code == 0 and "nothing of this machine is stored" in text and "2 records of other machines in results" in text
+    assert "nothing of this machine" in typed("report", "--no-code")[1]
+    stored(tmp_path / "data/results/own.json", measured("a", noisy(0)), **here)
+    code, text = typed("results", "list")
+    assert code == 0 and "own.json" in text and "other.json" not in text and "2 records of other machines" in text
+    code, text = typed("report", "--no-code")
+    assert code == 0 and "skipped: results/h200.json: is of another device" in text
+    assert "results/other.json: is of another machine whose CPU has this name" in text
+    assert "other.json" in typed("results", "list", "--dir", "results")[1]
 
 
 def test_a_record_is_shown_and_drawn_without_the_machine(tmp_path: Path, typed: Typed) -> None:

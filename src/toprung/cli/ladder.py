@@ -66,7 +66,9 @@ def ladder_command(
     setting: Annotated[list[str] | None, typer.Option("--set", help="NAME=VALUE of the problem: trans=T, beta=1, lda=…")] = None,
     json: Annotated[
         Path | None,
-        json_option("store every sample and all circumstances in this file; a further device's backend is added to the name"),
+        json_option(
+            "store every sample and all circumstances in this file, not the user's own folder; a further device's backend is added"
+        ),
     ] = None,
     plot: Annotated[
         Path | None,
@@ -144,6 +146,8 @@ def ladder_command(
             say(f"not on {where.id}: {line}", "dim")
         if json is not None:
             results.write(_named(json, where, places), stored)
+        elif stored["measurements"]:
+            say(results.keep(stored, name), "dim")
         if plot is not None:
             pictures.pictures(stored, _named(plot, where, places))
         failures += failed

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from toprung import backends
 from toprung.cli.common import console, errors_console, result_file, say
 from toprung.cli.progress import Progress
 from toprung.errors import BadRecord
@@ -15,7 +16,7 @@ from toprung.lab.harness import results
 from toprung.paths import publish
 from toprung.report.html import compare as sides
 from toprung.report.html import page
-from toprung.report.html.gather import Gathered, chosen, default_paths, gather
+from toprung.report.html.gather import Gathered, chosen, gather
 from toprung.report.html.limits import Limits
 
 
@@ -26,10 +27,12 @@ def register(app: typer.Typer) -> None:
 
 def report_command(
     records: Annotated[
-        list[Path] | None, typer.Argument(help="records, and folders with records; by default ./results and the user's own")
+        list[Path] | None, typer.Argument(help="records, and folders with records; by default the user's own and ./results")
     ] = None,
     out: Annotated[Path, typer.Option(help="folder that index.html is written to")] = Path("report"),
-    device: Annotated[str | None, typer.Option(help="whose records: a slug such as nvidia-h200, or a part of a name")] = None,
+    device: Annotated[
+        str | None, typer.Option(help="whose records: a slug such as nvidia-h200, or a part of a name; by default this machine's")
+    ] = None,
     compare: Annotated[
         tuple[str, str] | None,
         typer.Option(metavar="A B", help="two records, folders, devices or commits side by side: what B made faster or slower"),
@@ -60,12 +63,20 @@ def report_command(
         raise BadRecord(f"the picture is written as .svg, not as {picture.name}")
     if fail and compare is None:
         raise BadRecord("--fail-on-regression says what --compare A B shall do: give both")
-    paths = records or default_paths()
+    paths = records or results.folders()
+    present = [] if records or device or compare else backends.devices()
     comparison: page.Comparison | None = None
     if compare is None:
-        found = gather(paths, device)
+        found = gather(paths, device, present=present)
     else:
         comparison, found = _compared(paths, compare, tolerance / 100, device)
+    if present and found.records and not found.mine:
+        of = found.records[0].device["short_name"]
+        here = ", ".join(dict.fromkeys(d.short_name for d in present))
+        say(
+            f"nothing of this machine ({here}) is stored: toprung ladder kepler keeps a first record. The page is about {of}",
+            "yellow",
+        )
     elsewhere = Counter(c.reason for c in found.complaints if c.elsewhere)
     for complaint in found.complaints:
         more = elsewhere.pop(complaint.reason, 0) - 1

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from toprung import backends
 from toprung.cli.common import WIDE, console, errors_console, result_file, say, show, table_width
 from toprung.errors import BadRecord
 from toprung.lab.harness import results
@@ -17,12 +18,10 @@ from toprung.report import bench_plot, findings
 from toprung.report.bench_table import accuracy_table, compare_table, measurements_table
 from toprung.report.grid import Column, Grid
 from toprung.report.html import compare as sides
-from toprung.report.html.gather import default_paths, sound
+from toprung.report.html.gather import sound
 from toprung.report.probe_table import probe_table
 
-FOLDER = Path("results")
-
-_FOLDER = typer.Option("--dir", help="folder with records [default: ./results and the user's own]")
+_FOLDER = typer.Option("--dir", help="folder with records [default: the user's own, and ./results]")
 
 
 def register(app: typer.Typer) -> None:
@@ -35,18 +34,24 @@ def register(app: typer.Typer) -> None:
     app.add_typer(group, name="results")
 
 
-def list_command(folder: Annotated[Path, _FOLDER] = FOLDER, wide: Annotated[bool, WIDE] = False) -> None:
-    """List the records of a folder; a damaged or foreign one is named and skipped.
+def list_command(folder: Annotated[Path | None, _FOLDER] = None, wide: Annotated[bool, WIDE] = False) -> None:
+    """List the records of this machine's devices, or all in a folder; a damaged or foreign one is named and skipped.
 
-    Example: toprung results list
+    Examples:
+
+      toprung results list
+
+      toprung results list --dir results
     """
     grid = Grid("", [
         Column("file", right=False), Column("date", right=False), Column("commit", 3, right=False),
         Column("device", 2, right=False),
         Column("entries", 1), Column("command", 4, right=False, text=True),
     ])  # fmt: skip
-    found = _records([folder])
-    for path, record in found:
+    found, places = _records([folder] if folder else results.folders()), " and ".join(map(str, results.folders()))
+    present = [] if folder else backends.devices()
+    listed = found if folder else [(p, r) for p, r in found if any(results.is_of(r, d) for d in present)]
+    for path, record in listed:
         e = record["environment"]
         entries = max(len(record[key]) for key in results.HOLDS if key in record)
         device = f"{e['device']['short_name']} ({e['device']['backend']})"
@@ -55,8 +60,13 @@ def list_command(folder: Annotated[Path, _FOLDER] = FOLDER, wide: Annotated[bool
             "entries": str(entries or "–"), "command": record["what"],
         })  # fmt: skip
     if not found:
-        raise BadRecord(f"no records in {folder}: store some with --json, or say where they are with --dir")
-    show(grid, wide)
+        raise BadRecord(f"no records in {folder or places or 'results'}: store some with --json, or say where they are with --dir")
+    if listed:
+        show(grid, wide)
+    else:
+        say("nothing of this machine is stored: toprung ladder kepler keeps a first record")
+    if others := len(found) - len(listed):
+        say(f"{others} records of other machines in {places}: --dir lists a folder whole", "dim")
 
 
 def show_command(file: Annotated[Path, typer.Argument(help="a record")], wide: Annotated[bool, WIDE] = False) -> None:
@@ -109,7 +119,7 @@ def compare_command(
     """
     if not 0 <= tolerance < 100:
         raise BadRecord(f"a tolerance is between 0 and 100 per cent, not {tolerance:g}")
-    (a, b), complaints = sides.both((old, new), [folder] if folder else default_paths())
+    (a, b), complaints = sides.both((old, new), [folder] if folder else results.folders())
     for complaint in complaints:
         say(f"skipped: {complaint}", to=errors_console)
     changes, alone = results.compare([r.content for r in a], [r.content for r in b], tolerance / 100)

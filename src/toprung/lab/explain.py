@@ -191,8 +191,8 @@ def device_for(arch: str, folder: Path | None = None) -> Device:
 
 
 def records(folder: Path | None) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """Every record under a folder that can be read."""
-    for path, record in results.read_all([folder]) if folder and folder.is_dir() else ():
+    """Every record under a folder, and in the user's own, that can be read."""
+    for path, record in results.read_all(results.folders(folder)) if folder else ():
         if not isinstance(record, BadRecord):
             yield path, record
 
@@ -203,7 +203,7 @@ def measured(
     """The fastest stored measurement of a rung with this tile and these switches on this problem and device."""
     best: tuple[Path, Measurement] | None = None
     for path, record in records(folder):
-        if (known := record["environment"]["device"])["slug"] != device.slug or known["backend"] != device.backend:
+        if not results.is_of(record, device) or record["environment"]["device"]["backend"] != device.backend:
             continue
         for m in record["measurements"]:
             who = m.competitor

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from toprung.device import Device
 from toprung.errors import DAMAGE, BadRecord, NotWritten
 from toprung.lab.harness.bandwidth import Bandwidth
 from toprung.lab.harness.environment import kernels
 from toprung.lab.harness.measure import Measurement
 from toprung.lab.harness.stats import Interval, ratio
-from toprung.paths import publish
+from toprung.paths import data_dir, publish
 
 FORMAT = "toprung record 1"
 
@@ -111,7 +113,9 @@ def read(path: Path) -> dict[str, Any]:
         content["measurements"] = [Measurement.read(m) for m in content["measurements"]]
         Bandwidth.of(content)
         device = content["environment"]["device"]
-        str(content["what"]), content["environment"]["date"], device["slug"], device["backend"], device["short_name"]
+        str(content["what"]), str(content["environment"]["date"])
+        for key in ("slug", "backend", "short_name", "runtime", "compute_units"):
+            device[key]
     except BadRecord:
         raise
     except OSError as error:
@@ -124,6 +128,32 @@ def read(path: Path) -> dict[str, Any]:
 def known(record: Mapping[str, Any]) -> bool:
     """Return True if the code that was measured is in the history: a record without may feed no headline."""
     return bool(record["environment"].get("src", UNKNOWN) != UNKNOWN)
+
+
+def folders(stored: Path = Path("results")) -> list[Path]:
+    """Return the folders with records: the user's own, in which ladders are kept by themselves, and ``./results`` or another."""
+    return [p for p in (data_dir(), stored) if p.is_dir()]
+
+
+def keep(content: dict[str, Any], name: str) -> str:
+    """Write a record into the user's own folder, a file for each run; return where it is, a sentence."""
+    of, date = content["environment"]["device"], re.sub("[^0-9]", "", content["environment"]["date"][:19])
+    path = data_dir() / "results" / of["slug"] / f"{name}-{of['backend']}-{date}.json"
+    try:
+        write(path, content)
+    except NotWritten as error:
+        return str(error)
+    return f"kept in {path}: toprung report makes a page of what is kept"
+
+
+def is_of(content: Mapping[str, Any], device: Device) -> bool:
+    """Return True if a record is of a device, whatever reached it.
+
+    Other CPUs share its name ("AMD EPYC"): their target, which PoCL's runtime names, is another, or they have other cores.
+    """
+    of = content["environment"]["device"]
+    alike = device.kind != "cpu" or all(of[k] == getattr(device, k) for k in ("backend", "runtime", "compute_units"))
+    return bool(of["slug"] == device.slug and alike)
 
 
 def files(path: Path) -> list[Path]:

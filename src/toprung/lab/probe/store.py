@@ -82,8 +82,9 @@ def records_for(device: Device, complaints: list[str] | None = None) -> Iterator
         for path in paths:
             try:
                 content = read(path)
-                if (slug := content["environment"]["device"]["slug"]) != device.slug:
-                    raise BadRecord(f"{path} is of {slug}, not of {device.slug}: it was passed over")
+                if not results.is_of(content, device):
+                    of = content["environment"]["device"]
+                    raise BadRecord(f"{path} is of another device, {of['slug']} through {of['runtime']}, not of {device}")
             except BadRecord as error:
                 if complaints is not None:
                     complaints.append(str(error))

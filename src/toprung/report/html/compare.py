@@ -44,7 +44,8 @@ def side(name: str, among: Sequence[Stored]) -> tuple[list[Stored], list[Complai
         nothing is called that
     """
     path = Path(name)
-    found, complaints = [Stored(name, sound(path))] if path.is_file() else [], []
+    found = [Stored(name, sound(path))] if path.is_file() else []
+    complaints: list[Complaint] = []
     if path.is_dir():
         found, complaints = read_sound([path])
     elif not found:

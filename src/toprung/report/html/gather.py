@@ -20,12 +20,9 @@ from toprung.lab.harness.measure import Measurement
 from toprung.lab.harness.results import problem_name
 from toprung.lab.probe import store
 from toprung.oracle.precision import precision
-from toprung.paths import data_dir
 from toprung.report.bound_table import read_bounds
 from toprung.report.html.tuning import read_tuning
 from toprung.tile import Tile
-
-FOLDER = Path("results")
 
 
 @dataclass(frozen=True)
@@ -104,11 +101,13 @@ class Gathered:
     Attributes
     ----------
     slug : the device's; empty where nothing was found
+    mine : whether it is a device of this machine, as far as that was asked
     """
 
     records: tuple[Stored, ...] = ()
     complaints: tuple[Complaint, ...] = ()
     slug: str = ""
+    mine: bool = False
 
     def of(self, kind: str) -> list[Stored]:
         """The records of one kind."""
@@ -148,11 +147,6 @@ def as_device(known: Mapping[str, Any]) -> Device:
         kind=known["kind"], compute_units=units, clock_mhz=clock, lanes=lanes, local_bytes=0, memory_bytes=0, max_buffer_bytes=0,
         max_work_group=0, max_items=(), base_align=1, vector_widths=(1,), arch=known["arch"],
     )  # fmt: skip
-
-
-def default_paths() -> list[Path]:
-    """Return the folders of measurements when nobody says: ``./results`` and the user's data folder."""
-    return [p for p in (FOLDER, data_dir()) if p.is_dir()]
 
 
 def read_sound(paths: Sequence[Path]) -> tuple[list[Stored], list[Complaint]]:
@@ -199,12 +193,13 @@ def chosen(found: Sequence[Stored], device: str | None) -> str:
     return max(slugs, key=lambda s: (counts[s], s), default="")
 
 
-def gather(paths: Sequence[Path], device: str | None = None) -> Gathered:
+def gather(paths: Sequence[Path], device: str | None = None, *, present: Sequence[Device] = ()) -> Gathered:
     """Return what some files and folders hold of one device.
 
     Parameters
     ----------
     device : its slug or a part of its name; by default the one with the most measurements
+    present : devices of this machine; what is stored of one of them goes before what is stored of any other
 
     Raises
     ------
@@ -214,14 +209,20 @@ def gather(paths: Sequence[Path], device: str | None = None) -> Gathered:
         no record is of such a device
     """
     found, complaints = read_sound(paths)
-    slug = chosen(found, device)
-    own = [r for r in found if r.slug == slug]
+    mine = [r for r in found if any(results.is_of(r.content, d) for d in present)]
+    slug = chosen(mine or found, device)
+    own = [r for r in mine or found if r.slug == slug]
     complaints += [
         Complaint(r.name, f"is of another device, {r.device['short_name']}: --device {r.slug} makes its report", True)
         for r in found
         if r.slug != slug
     ]
-    return Gathered(tuple(own), tuple(complaints), slug)
+    complaints += [
+        Complaint(r.name, f"is of another machine whose CPU has this name: --device {slug} takes it in", True)
+        for r in found
+        if r.slug == slug and r not in own
+    ]
+    return Gathered(tuple(own), tuple(complaints), slug, any(r in mine for r in own))
 
 
 def _name(path: Path, given: Path) -> str:
