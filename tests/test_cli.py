@@ -153,6 +153,43 @@ def test_a_signal_keeps_what_was_measured(number, code, tmp_path):
     assert [m["problem"]["M"] for m in record["measurements"] if m["competitor"]["number"] == 1] == [32]
 
 
+ENDLESS = "k < K; ++k)", "k >= 0; k += 0)"
+
+
+@pytest.mark.parametrize(
+    ("words", "signals", "code"),
+    [
+        (["ladder", "kepler", "--rungs", "1,90", "--sizes", "32"], [signal.SIGTERM], 143),
+        pytest.param(["run", "kepler/r90", "--size", "32"], [signal.SIGINT], 130, marks=pytest.mark.slow),
+        pytest.param(["bench", "--peers", "numpy,kepler/r90", "--sizes", "32"], [signal.SIGINT], 130, marks=pytest.mark.slow),
+        pytest.param(["ladder", "kepler", "--rungs", "90", "--sizes", "32"], [signal.SIGINT] * 2, 130, marks=pytest.mark.slow),
+    ],
+)
+def test_a_kernel_that_does_not_end_is_stopped_and_named(words, signals, code, tmp_path):
+    root, out = planted_ladder(tmp_path, *ENDLESS), tmp_path / "out.json"
+    program = f"import toprung.cli.progress as p; p.QUIET_SECONDS = 0.0; {PROGRAM}"
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, *words, "--json", str(out)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "TOPRUNG_LADDERS": root},
+    )  # fmt: skip
+    try:
+        assert process.stderr is not None
+        next(line for line in process.stderr if "r90" in line and "running" in line)
+        for number in signals:
+            time.sleep(0.2)
+            process.send_signal(number)
+        said, _ = process.communicate(timeout=30)
+    finally:
+        process.kill()
+    assert process.returncode == code
+    if len(signals) == 1:
+        record = json.loads(out.read_text())
+        assert record["interrupted"] and ["did not end: it was stopped" in line for line in record["failures"]] == [True]
+        assert "failed" in said.lower() and record["failures"][0] in said and "interrupted" in said
+    else:
+        assert said == "" and not out.exists(), "a second Ctrl-C waits for nothing"
+
+
 def test_a_budget_ends_a_ladder_and_keeps_what_was_measured(tmp_path):
     out = tmp_path / "out.json"
     done = toprung("ladder", "kepler", "--sizes", "32,33,34", "--rungs", "1", "--budget", "0.05s", "--json", str(out))

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from toprung.backends import waiting
 from toprung.backends.base import Backend, Session
 from toprung.device import Device, rank
 from toprung.errors import NoDevice, ToprungError, UnknownName
@@ -175,9 +176,12 @@ def adopt(queue: Any) -> Session:
 
 @contextmanager
 def opened(device: Device) -> Iterator[Session]:
-    """Open a device for the length of a ``with`` block."""
+    """Open a device for the length of a ``with`` block, in which Ctrl-C ends the wait for a kernel or a compiler."""
     session = open_device(device)
+    for name in ("seconds", "compile"):
+        setattr(session, name, functools.partial(waiting.patiently, getattr(session, name)))
     try:
         yield session
     finally:
-        session.close()
+        if not waiting.abandoned():
+            session.close()

@@ -9,16 +9,23 @@ import pkgutil
 import re
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from inspect import cleandoc
 from typing import Annotated
 
 import typer
 
-from toprung.cli.common import TERMINATED, errors_console, say
+from toprung.backends import waiting
+from toprung.cli.common import INTERRUPTED, TERMINATED, console, errors_console, say
 from toprung.errors import ToprungError
 from toprung.store.entry import version
+
+ENDED: Mapping[int, int] = {signal.SIGINT: INTERRUPTED, signal.SIGTERM: TERMINATED}
+"""Exit codes of signals."""
+
+SHOW_CURSOR = b"\x1b[?25h"
+"""Text that shows a terminal's cursor, which live tables hide."""
 
 app = typer.Typer(
     name="toprung",
@@ -64,28 +71,36 @@ def _root(
 
 
 @contextmanager
-def _ended_as_by_ctrl_c() -> Iterator[None]:
-    """Make SIGTERM end a command as Ctrl-C does, which keeps what was measured; the exit code says which it was."""
-    own, came = os.getpid(), False
+def _ended_by_signals() -> Iterator[None]:
+    """Make Ctrl-C and SIGTERM end a command and keep what was measured, and a second of them end it at once.
+
+    The exit code says which it was. So it does where a kernel does not end: then nothing is waited for but what is to be written.
+    """
+    own, came = os.getpid(), 0
 
     def end(number: int, _: object) -> None:
         nonlocal came
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a second one ends it at once
-        if os.getpid() != own:  # a forked worker has nothing to keep
-            os.kill(os.getpid(), number)
-            return
-        came = True
+        if came or os.getpid() != own:  # a forked worker has nothing to keep
+            if console.is_terminal:
+                os.write(1, SHOW_CURSOR)
+            os._exit(ENDED[number])
+        came = number
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, end)
+    before = {number: signal.signal(number, end) for number in ENDED}
     try:
         yield
     except (SystemExit, KeyboardInterrupt):
+        if waiting.abandoned():
+            for stream in (sys.stdout, sys.stderr):
+                stream.flush()
+            os._exit(ENDED[came])
         if came:
-            sys.exit(TERMINATED)
+            sys.exit(ENDED[came])
         raise
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def main() -> None:
@@ -94,7 +109,7 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # names of files may be no text
     try:
-        with _ended_as_by_ctrl_c():
+        with _ended_by_signals():
             app()
     except (ToprungError, OSError) as error:  # a full disk, a folder that went: where it is read or written it is not foreseen
         say(f"toprung: {error}", to=errors_console)

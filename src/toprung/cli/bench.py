@@ -16,7 +16,6 @@ from rich.console import Group
 from toprung import backends
 from toprung.backends.base import Session
 from toprung.cli.common import (
-    INTERRUPTED,
     WIDE,
     console,
     errors_console,
@@ -25,6 +24,7 @@ from toprung.cli.common import (
     parse_sizes,
     result_file,
     say,
+    say_interrupted,
     show,
 )
 from toprung.cli.progress import Pace, Progress, duration, total
@@ -347,7 +347,6 @@ def _store(path: Path | None, content: dict[str, Any]) -> None:
 
 def _end(interrupted: bool, failed: bool) -> None:
     if interrupted:
-        console.print("interrupted: what is above is what had been measured", style="yellow")
-        raise typer.Exit(INTERRUPTED)
+        say_interrupted()
     if failed:
         raise typer.Exit(1)

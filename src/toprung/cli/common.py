@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import typer
 from rich.console import Console, RenderableType
@@ -80,6 +80,12 @@ def say(text: str, style: str = "", indent: int = 0, to: Console | None = None) 
         broken = textwrap.TextWrapper(to.width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)
         text = "\n".join(broken.fill(line) for line in text.split("\n"))
     to.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+
+
+def say_interrupted() -> NoReturn:
+    """Exit a command that Ctrl-C or SIGTERM ended, and whose results are shown and stored."""
+    console.print("interrupted: what is above is what had been measured", style="yellow")
+    raise typer.Exit(INTERRUPTED)
 
 
 def parse_seconds(text: str) -> float:

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from toprung import backends
-from toprung.cli.common import INTERRUPTED, WIDE, console, json_option, say, show, table_width
+from toprung.cli.common import WIDE, json_option, say, say_interrupted, show, table_width
 from toprung.cli.progress import Progress
 from toprung.lab import guidelines
 from toprung.lab.guidelines.base import WRONG, Finding
@@ -69,7 +69,6 @@ def guidelines_command(
     for line in failures:
         say(line, "bold red")
     if interrupted:
-        console.print("interrupted: what is above is what had been measured", style="yellow")
-        raise typer.Exit(INTERRUPTED)
+        say_interrupted()
     if failures:
         raise typer.Exit(1)

@@ -15,7 +15,6 @@ from rich.console import Group
 from toprung import backends
 from toprung.backends.base import Session
 from toprung.cli.common import (
-    INTERRUPTED,
     WIDE,
     console,
     json_option,
@@ -25,6 +24,7 @@ from toprung.cli.common import (
     parse_switches,
     result_file,
     say,
+    say_interrupted,
     show,
     size_name,
     table_width,
@@ -161,8 +161,7 @@ def ladder_command(
     for line in failures:
         say(line, "bold red")
     if interrupted:
-        console.print("interrupted: what is above is what had been measured", style="yellow")
-        raise typer.Exit(INTERRUPTED)
+        say_interrupted()
     if failures:
         raise typer.Exit(1)
 

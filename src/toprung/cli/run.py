@@ -14,7 +14,7 @@ from rich.text import Text
 
 from toprung import backends
 from toprung.backends import cubin as machine
-from toprung.cli.common import WIDE, console, json_option, parse_sizes, parse_switches, parse_tile, say, show
+from toprung.cli.common import WIDE, console, json_option, parse_sizes, parse_switches, parse_tile, say, say_interrupted, show
 from toprung.cli.progress import Progress
 from toprung.errors import BadCubin, BadSize, Unsupported
 from toprung.kernels.record import Own
@@ -27,6 +27,7 @@ from toprung.lab.harness.stats import paired_ratio
 from toprung.lab.rung import ladder, rung
 from toprung.report import names
 from toprung.report.grid import Column, Grid
+from toprung.report.table import STATES
 from toprung.report.text import gflops_text, ms_text
 
 
@@ -95,16 +96,20 @@ def run_command(
         ]  # fmt: skip
         plan = ComparisonPlan(samples={"warm": SAMPLES}, tolerates=())
         rows = plan.rows(forms)
-        with Progress(len(forms) * (4 + SAMPLES)) as progress:
-            progress.step(f"{problem}: making the operands")
-            for row in compare(PlacedProblem(problem, session), rows, plan):
-                progress.step(f"{which} {row.variant} {row.state}", float(row.state != "sampling"))
+        interrupted = False
+        try:
+            with Progress(len(forms) * (4 + SAMPLES)) as progress:
+                progress.step(f"{problem}: making the operands")
+                for row in compare(PlacedProblem(problem, session), rows, plan):
+                    progress.step(f"{which} {row.variant} {row.state}", float(row.state != "sampling"))
+        except KeyboardInterrupt:
+            interrupted = True
         if reasons := [row.note for row in rows if row.state in QUIET]:
             raise Unsupported(reasons[0])
-        wrong = [f"{which} {row.variant}: {row.note}" for row in rows if row.state == "wrong"]
+        wrong = [f"{which} {row.variant}: {row.note}" for row in rows if row.failed]
         measured = [row.measurement for row in rows if row.measurement]
         content = results.record(
-            shlex.join(["toprung", *sys.argv[1:]]), environment(session), measured, wrong, kind="run",
+            shlex.join(["toprung", *sys.argv[1:]]), environment(session), measured, wrong, interrupted, kind="run",
             loads=[{"label": f.label, "compile_seconds": f.compile_seconds, "load_seconds": f.load_seconds} for f in forms],
         )  # fmt: skip
     show(_grid(rows, f"{which} {chosen} on {problem} on {where}"), wide)
@@ -115,6 +120,8 @@ def run_command(
         say(line, "bold red")
     if json is not None:
         results.write(json, content)
+    if interrupted:
+        say_interrupted()
     if wrong:
         raise typer.Exit(1)
 
@@ -130,13 +137,13 @@ def _grid(rows: Sequence[Row], title: str) -> Grid:
         assert isinstance(form, LoadedRung)
         used = form.resources
         cells: dict[str, str | Text] = {
-            "code": form.label, "load ms": ms_text(statistics.median(form.load_seconds)),
+            "code": form.label, "load ms": ms_text(statistics.median(form.load_seconds)) if form.load_seconds else "–",
             names.REGISTERS: str((used and used.registers) or "–"),
             "local bytes": str(used.local_bytes) if used and used.local_bytes is not None else "–",
             names.GRADE: f"{row.verdict.grade:.2g}" if row.verdict else "",
         }  # fmt: skip
         if m is None:
-            cells[unit] = Text("WRONG", "bold red")
+            cells[unit] = Text(STATES.get(row.state, ""), "bold red" if row.failed else "dim")
         else:
             cells |= {names.MS: ms_text(m.median), unit: gflops_text(m.figure), names.SPREAD: f"{50 * m.spread:.1f}"}
         grid.add(cells)

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from toprung.backends.base import Resources, Session
+from toprung.backends.waiting import NotEnded
 from toprung.errors import ToprungError, Unsupported
 from toprung.lab.baselines import Peer
 from toprung.lab.competitor import BoundCompetitor, Competitor, Rotating, RungCompetitor, refuse_what_cannot_fit
@@ -55,6 +56,9 @@ CALL_FLOPS: Mapping[str, float] = MappingProxyType({"gpu": 1e13, "cpu": 2e10, "o
 BUILD_SECONDS, REFERENCE_FLOPS = 1.0, 2e10
 """Rough speeds of a kernel, by kind of device, and of the float64 reference, in operations a second, and the time of a build, for
 estimates of how long a comparison takes."""
+
+STEPS = ("building", "running", "checking", "warming", "sampling")
+"""States of a competitor in a step that may take long or crash."""
 
 QUIET = ("absent", "unsupported")
 """States of competitors that do not take part, which is no failure."""
@@ -227,13 +231,18 @@ def compare(problem: PlacedProblem, rows: Sequence[Row], plan: ComparisonPlan = 
     iterates may set a row's state to ``dropped``: it gets no further sample. Ending the iteration early loses no sample either.
     """
     first: dict[int, Row] = {}
-    for row in rows:
-        if (same := first.setdefault(id(row.who), row)) is row:
-            yield from _verified(problem, row, plan)
-        else:  # the same competitor in another mode
-            row.state, row.note, row.verdict, row.bound = same.state, same.note, same.verdict, same.bound
-    for mode in plan.modes:
-        yield from _timed(problem, [r for r in rows if r.mode == mode and r.state == "timing"], plan, mode)
+    try:
+        for row in rows:
+            if (same := first.setdefault(id(row.who), row)) is row:
+                yield from _verified(problem, row, plan)
+            else:  # the same competitor in another mode
+                row.state, row.note, row.verdict, row.bound = same.state, same.note, same.verdict, same.bound
+        for mode in plan.modes:
+            yield from _timed(problem, [r for r in rows if r.mode == mode and r.state == "timing"], plan, mode)
+    except NotEnded as error:
+        row = next(r for r in rows if r.state in STEPS)
+        row.state, row.note = "failed", str(error)
+        raise
 
 
 def _verified(problem: PlacedProblem, row: Row, plan: ComparisonPlan) -> Iterator[Row]:
