@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +15,9 @@ import numpy as np
 import pytest
 
 import toprung
+from command import Typed
 from toprung import backends, errors, paths
 from toprung.arrays import sessions
-from toprung.cli import main
 from toprung.device import Device
 
 PROGRAM = """
@@ -219,21 +218,10 @@ def test_a_full_disk_costs_the_cache_and_no_kernel(device: Device, monkeypatch: 
 
 # what a newcomer types
 
-Typed = Callable[..., "subprocess.CompletedProcess[str]"]
-
 
 @pytest.fixture
 def typed(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Typed:
-    """Return a command line in this process: a start takes longer than what is asked here."""
-
-    def ended(*words: object) -> subprocess.CompletedProcess[str]:
-        monkeypatch.setattr(sys, "argv", ["toprung", *map(str, words)])
-        with pytest.raises(SystemExit) as end:
-            main()
-        out, err = capfd.readouterr()
-        return subprocess.CompletedProcess(words, int(end.value.code or 0), out, err)
-
-    return ended
+    return Typed(capfd, monkeypatch)
 
 
 @pytest.mark.parametrize(
@@ -315,7 +303,7 @@ def test_commands_say_what_is_wrong_in_a_line(
     bad = tmp_path / "bad.json"
     bad.write_text("[1]")
     monkeypatch.chdir(tmp_path)
-    done = typed(*words.format(bad=bad).split())
+    done = typed.done(*words.format(bad=bad).split())
     assert done.returncode in (1, 2) and says in done.stderr and "Traceback" not in done.stderr, done.stdout + done.stderr
 
 
@@ -325,7 +313,7 @@ def test_the_version_is_said_in_every_way(typed: Typed) -> None:
     import trial
 
     version = tomllib.loads((trial.ROOT / "pyproject.toml").read_text())["project"]["version"]
-    done = typed("--version")
+    done = typed.done("--version")
     assert (done.returncode, done.stdout) == (0, f"toprung {version}\n") and toprung.__version__ == version
     assert f"version: {version}\n" in (trial.ROOT / "CITATION.cff").read_text()
     assert f"## {version}" in (trial.ROOT / "CHANGELOG.md").read_text()
@@ -336,7 +324,7 @@ def test_a_result_file_that_cannot_be_written_is_refused_before_anything_is_meas
 ) -> None:
     (tmp_path / "file").write_text("")
     for path, says in ((tmp_path, "is a folder"), (tmp_path / "file" / "a.json", "is no folder")):
-        done = typed("run", "kepler/r01", "--size", 64, "--device", device.id, "--json", path)
+        done = typed.done("run", "kepler/r01", "--size", 64, "--device", device.id, "--json", path)
         assert done.returncode == 2 and says in done.stderr and done.stdout == "", done.stderr
 
 
@@ -350,7 +338,7 @@ def test_a_record_that_cannot_be_written_in_the_end_is_kept(tmp_path: Path) -> N
 
 
 def test_a_rung_without_a_number_is_told_which_there_are(typed: Typed) -> None:
-    done = typed("run", "kepler")
+    done = typed.done("run", "kepler")
     assert done.returncode == 2 and "there is no rung 'kepler'; there is: kepler/r01, kepler/r02" in done.stderr
 
 
