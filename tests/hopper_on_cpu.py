@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import dataclasses
+import functools
 import itertools
 import mmap
 import re
@@ -120,6 +121,14 @@ def _own(found: re.Match[str]) -> str:
     return f"typedef {kind} Own_{name}{dims}; Own_{name} &{name} = *(Own_{name} *)own_memory(sizeof(Own_{name}));"
 
 
+@functools.cache
+def library(text: str) -> ctypes.CDLL:
+    """Return the library that is built of a text; once in a process, for the store reads and hashes all of it."""
+    headers = "".join(re.findall(r"^#include <.*\n", SHIM.read_text(), re.M))  # they take longer than a kernel
+    flags = ("-std=c++20", "-Og", "-ffp-contract=off", "-fpermissive", "-w", "-fPIC")
+    return ctypes.CDLL(str(once.shared_object(text, flags, headers)))
+
+
 class Folder:
     """Return the path of what was built, and the session's stand-in, of so many SMs."""
 
@@ -136,10 +145,7 @@ class Folder:
     def built(self, source: Source) -> tuple[Any, int]:
         """A library, and how many arguments its kernel takes."""
         text, arguments = self.translated(source)
-        headers = "".join(re.findall(r"^#include <.*\n", SHIM.read_text(), re.M))  # they take longer than a kernel
-        flags = ("-std=c++20", "-Og", "-ffp-contract=off", "-fpermissive", "-w", "-fPIC")
-        library = ctypes.CDLL(str(once.shared_object(text, flags, headers)))
-        return library, arguments
+        return library(text), arguments
 
     def allocate(self, nbytes: int) -> Any:
         """Memory that nobody has written yet, on 256 bytes."""

@@ -169,22 +169,27 @@ def disassembled(disassemble: Callable[[bytes], str], tool: Callable[[], str]) -
 
 def shared_object(text: str, flags: Iterable[str], headers: str = "", compiler: str = "g++") -> Path:
     """Return the library that g++ makes of a text with its includes; ``headers``, a text, is compiled once for all libraries."""
-    flags, text = [*flags], with_includes(text)
+    flags, text = (*flags,), with_includes(text)
 
-    def run(content: str, *words: str | Path) -> Callable[[Path], object]:
-        def make(new: Path) -> None:
-            with tempfile.NamedTemporaryFile("w", suffix=".cc") as written:
-                written.write(content)
-                written.flush()
-                subprocess.run([compiler, *flags, *words, "-o", new, written.name], check=True)
+    def make(new: Path) -> None:
+        words = ("-include", _header(folder(), compiler, flags, headers).with_suffix("")) if headers else ()
+        _run(new, text, compiler, *flags, "-shared", *words)
 
-        return make
+    return file(make, "g++", version(compiler), version("ld"), *flags, headers, text, suffix=".so")
 
-    words, parts = [], ["g++", version(compiler), version("ld"), *flags]
-    if headers:
-        header = file(run(headers, "-x", "c++-header"), *parts, headers, suffix=".h.gch")
-        words = ["-include", header.with_suffix("")]
-    return file(run(text, "-shared", *words), *parts, headers, text, suffix=".so")
+
+@functools.cache
+def _header(where: Path, compiler: str, flags: tuple[str, ...], headers: str) -> Path:
+    """Return what is compiled of headers, read and hashed once in a process: it is as large as fifty libraries."""
+    words = compiler, *flags, "-x", "c++-header"
+    return file(lambda new: _run(new, headers, *words), "g++", version(compiler), version("ld"), *flags, headers, suffix=".h.gch")
+
+
+def _run(new: Path, text: str, *words: str | Path) -> None:
+    with tempfile.NamedTemporaryFile("w", suffix=".cc") as written:
+        written.write(text)
+        written.flush()
+        subprocess.run([*words, "-o", new, written.name], check=True)
 
 
 def caches() -> dict[str, str]:

@@ -12,6 +12,7 @@ import re
 import subprocess
 import sys
 import tomllib
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -59,17 +60,27 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {"wheel": next(folder.glob("*.whl")), "sdist": next(folder.glob("*.tar.gz"))}
 
 
+def pip(python: Path, *words: object) -> None:
+    """Run this environment's pip on another one."""
+    run(sys.executable, "-m", "pip", "-q", "--disable-pip-version-check", "--python", python, *words, cwd=python.parent)
+
+
 def environment(folder: Path, *packages: object) -> Path:
     """Return the Python of a new environment with packages in it."""
-    run(sys.executable, "-m", "venv", folder, cwd=folder.parent)
+    run(sys.executable, "-m", "venv", "--without-pip", folder, cwd=folder.parent)
     python = folder / ("Scripts" if os.name == "nt" else "bin") / Path(sys.executable).name
-    run(python, "-m", "pip", "install", "-q", "--disable-pip-version-check", *packages, cwd=folder)
+    pip(python, "install", "--no-compile", *packages)
     return python
 
 
-@pytest.mark.parametrize("form", ["wheel", "sdist"])
-def test_what_is_built_works_in_a_clean_environment(form: str, built: dict[str, Path], tmp_path: Path) -> None:
-    python = environment(tmp_path / "env", built[form])
+def test_the_sdist_builds_the_same_wheel(built: dict[str, Path], tmp_path: Path) -> None:
+    pip(Path(sys.executable), "wheel", "--no-deps", "-w", tmp_path, built["sdist"])
+    here, there = (zipfile.ZipFile(path) for path in (built["wheel"], next(tmp_path.glob("*.whl"))))
+    assert {x.filename: x.CRC for x in here.infolist()} == {x.filename: x.CRC for x in there.infolist()}
+
+
+def test_what_is_built_works_in_a_clean_environment(built: dict[str, Path], tmp_path: Path) -> None:
+    python = environment(tmp_path / "env", built["wheel"])
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     data = {"TOPRUNG_DATA": str(tmp_path / "data")}
@@ -81,7 +92,7 @@ def test_what_is_built_works_in_a_clean_environment(form: str, built: dict[str, 
     assert "kepler at 64" in run(python, "-m", "toprung", *ladder, cwd=elsewhere, **data)
     (measured,) = [m for m in json.loads((elsewhere / "record.json").read_text())["measurements"] if "r01" in str(m)]
     assert measured["verdict"]["right"]
-    run(python, "-m", "pip", "check", cwd=elsewhere)
+    pip(python, "check")
 
 
 # CUDA beside PyTorch
@@ -122,6 +133,8 @@ def resolved(tmp_path_factory: pytest.TempPathFactory) -> Resolve:
     ],
 )  # fmt: skip
 def test_beside_pytorch_its_packages_stay_what_they_were(torch: str, name: str, resolved: Resolve) -> None:
+    if resolved("torch")["torch"].startswith(torch[7:-1]):
+        torch = "torch"  # the newest, which is looked at anyway
     alone, together = resolved(torch), resolved(torch, *extra(name))
     assert alone == {package: together[package] for package in alone}
 
@@ -157,8 +170,7 @@ def test_cuda_12_compiles_every_kernel_and_is_used_where_pytorch_has_it(built: d
     known = re.compile(rf"{wide}|{flying}|{fp32x}|hopper_sgemm 512×64×12 8×16 STAGES4: 512 bytes spilled, ")
     assert all(known.fullmatch(line) for line in said[1:-1]), said[1:]
     # CUDA 13 beside it: cuda-bindings are 12's; then a PyTorch of 13, and one of 12 with bindings of 13
-    pip = (python, "-m", "pip", "install", "-q", "--disable-pip-version-check")
-    run(*pip, "nvidia-cuda-nvrtc==13.*", cwd=tmp_path)
+    pip(python, "install", "nvidia-cuda-nvrtc==13.*")
     version = "from toprung.backends import nvrtc; print(nvrtc.version().split('.')[0])"
     torch = tmp_path / "torch"
     torch.mkdir()
@@ -166,7 +178,7 @@ def test_cuda_12_compiles_every_kernel_and_is_used_where_pytorch_has_it(built: d
     assert run(python, "-c", version, cwd=tmp_path / "env").strip() == "12"
     (torch / "version.py").write_text("from typing import Optional\ncuda: Optional[str] = '13.0'\n")
     assert run(python, "-c", version, cwd=tmp_path).strip() == "13"
-    run(*pip, "cuda-bindings==13.*", cwd=tmp_path)
+    pip(python, "install", "cuda-bindings==13.*")
     assert run(python, "-c", version, cwd=tmp_path / "env").strip() == "13"
     (torch / "version.py").write_text("from typing import Optional\ncuda: Optional[str] = '12.8'\n")
     assert run(python, "-c", version, cwd=tmp_path).strip() == "12"
