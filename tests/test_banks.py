@@ -6,11 +6,14 @@ import itertools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import pytest
 
 import trial
-from toprung.lab.bounds.banks import Access, access, warp_access
+from test_bounds import H200
+from toprung.lab.bounds.banks import Access, SharedAccesses, access, traffic, warp_access
+from toprung.lab.bounds.levels import step
 from toprung.lab.harness.results import read
 from toprung.lab.rung import Rung, ladder, rung
 from toprung.tile import Tile
@@ -179,13 +182,50 @@ def test_warp_tiles_read_fewer_floats():
     assert reads("turing/r09") == (96, 4)
 
 
-def test_the_hardware_counts_what_the_calculator_says() -> None:
-    """The stored counters: rung 4's loads are free of conflicts, and rung 2 waits as often as its subscripts say."""
-    record = read(trial.fixture("h200-bank-conflicts.json"))
-    turns = {c["rung"]: c["load_wavefronts"] / c["load_instructions"] for c in record["counted"] if c["load_instructions"]}
-    free = access([0] * 32).turns  # of As all lanes read one float, of Bs neighbours
-    assert free == access(list(range(32))).turns == 1
-    assert free <= turns["turing/r04"] <= 1.01
-    column = access(list(range(0, 1024, 32))).turns  # Bs[tn][k]: every lane another row, all in one bank
-    shared = 2  # of As, 128 bits that all lanes share: the counters show two
-    assert turns["turing/r02"] == pytest.approx((column + shared) / 2, rel=0.01)
+def said(one: Rung, tile: Tile, tid: int) -> SharedAccesses:
+    assert one.shared_accesses is not None
+    return one.shared_accesses(tile, one.options(H200), tid)
+
+
+@pytest.mark.parametrize("one", [r for r in ladder("turing").rungs if 2 <= r.number <= 13], ids=str)
+def test_a_rung_says_what_its_text_does(one: Rung) -> None:
+    """The subscripts in a rung's .py conflict as those in its kernel."""
+    tile = one.tiles["gpu"][0]
+    found = ways(one.name)
+    warps = ([said(one, tile, 32 * warp + lane) for lane in range(32)] for warp in (0, tile.work_items // 32 - 1))
+    worst = {"read": 0, "store": 0}
+    for lanes in warps:
+        for kind, what in enumerate(worst):
+            for same in zip(*(lane[kind] for lane in lanes), strict=True):
+                worst[what] = max(worst[what], access([at for at, _ in same], same[0][1]).ways)
+    assert worst == {what: max(found[f"As {what}"], found[f"Bs {what}"]) for what in worst}
+
+
+def test_the_hardware_counts_what_the_subscripts_say() -> None:
+    """The stored counters of an H200: wavefronts of loads and stores, rung by rung."""
+    compared = 0
+    for c in read(trial.fixture("h200-bank-conflicts.json"))["counted"]:
+        one = rung(c["rung"])
+        if one.shared_accesses is None:
+            assert not c["load_wavefronts"]
+            continue
+        tile = one.tiles["gpu"][0]
+        found = traffic(partial(said, one, tile), tile.work_items)
+        steps = c["size"] ** 3 / 32 / step(tile)
+        assert found.loads == pytest.approx(c["load_instructions"] / steps, rel=0.04)
+        assert found.load_wavefronts == pytest.approx(c["load_wavefronts"] / steps, rel=0.01)
+        # the counters have a few of stores that another access was in the way of
+        assert found.store_wavefronts == pytest.approx(c["store_wavefronts"] / steps, rel=0.14)
+        compared += 1
+    assert compared >= 13
+
+
+def test_single_floats_are_joined_where_all_lanes_allow_it() -> None:
+    def side_by_side(tid: int) -> SharedAccesses:
+        return [(33 * tid + i, 1) for i in range(2)] + [(8 * tid + i, 1) for i in range(6)], [(4 * tid, 16)]
+
+    found = traffic(side_by_side, 32)
+    assert (found.loads, found.stores) == (2 + 2, 4)  # 33 apart: none is aligned; six: a vector of four and one of two
+    assert traffic(side_by_side, 32, joined=False).loads == 8
+    column = traffic(lambda tid: ([(32 * tid, 1)], ()), 40)  # the second warp has eight lanes
+    assert (column.load_wavefronts, column.conflicts) == ((32 + 8) / 2, 1 - 2 / 40)

@@ -10,6 +10,7 @@ from toprung.device import Device
 from toprung.errors import BadRecord, BadSize, UnknownName
 from toprung.lab.bounds import in_flight, paper
 from toprung.lab.bounds.arch import ARCHITECTURES, FERMI, GT200, KEPLER, architecture, vendor_figures
+from toprung.lab.bounds.banks import Traffic
 from toprung.lab.bounds.figures import FIGURES, Figures, Unknown
 from toprung.lab.bounds.levels import ADVICE, KernelWork, bound, levels
 from toprung.lab.bounds.paper import ACHIEVED, BUDGET, MIXES, Blocking, analyse, ffma_share
@@ -256,7 +257,7 @@ def test_each_level_counts_what_it_says():
     [
         ("FFMA lanes", {}, {"issue_per_clock": 40, "ffma_outer_per_clock": {}}),
         ("register operands", {}, {"issue_per_clock": 4.4}),
-        ("shared memory", {"shared_turns": 8.0}, {}),
+        ("shared memory", {"traffic": Traffic(32, 5, 32 * 32, 8, 0.9)}, {}),
         ("shared memory", {"loop": {"FFMA": 4, "LDS.32": 8}}, {}),
         ("L1", {"loop": {"FFMA": 4, "LDG.32": 8, "integer": 1}, "staged": False, "tile": Tile(BM=32, BN=32)}, {}),
         ("L2", {}, {"l2_read_bytes_per_s": 1e11}),

@@ -232,6 +232,7 @@ def test_no_measured_rung_beats_its_bound(name: str, compiler: None, monkeypatch
             codes[key], note = compiled(one, tile, options, device)
             assert not note
         work = work_of(one, tile, options, Gemm(sizes["M"], sizes["N"], sizes["K"]), codes[key])
+        assert work.traffic or not work.staged, one  # the compiled loop has as many loads as the subscripts say
         for known in figures:
             seconds = bound(work, known).seconds
             assert not isinstance(seconds, Unknown)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,9 @@ from toprung.device import Device
 from toprung.errors import BadRecord, BuildError, MissingExtra, UnknownName, Unsupported
 from toprung.kernels.record import LANGUAGES, kernel_source
 from toprung.lab.bounds.arch import ARCHITECTURES, vendor_figures
+from toprung.lab.bounds.banks import Traffic, traffic
 from toprung.lab.bounds.figures import Figures, Unknown
-from toprung.lab.bounds.levels import Bound, KernelWork, bound, warp_tile
+from toprung.lab.bounds.levels import Bound, KernelWork, bound, step, warp_tile
 from toprung.lab.competitor import RungCompetitor
 from toprung.lab.harness import results
 from toprung.lab.harness.compare import Row
@@ -22,6 +24,9 @@ from toprung.lab.rung import Options, Rung
 from toprung.lab.sass.machine_code import MachineCode, inspect_source
 from toprung.oracle.problem import Problem
 from toprung.tile import Tile
+
+ALIKE = 0.05
+"""Part by which loads counted from subscripts and in machine code may differ: a pipelined loop has a few of its own."""
 
 
 @dataclass(frozen=True)
@@ -138,16 +143,29 @@ def work_of(rung: Rung, tile: Tile, options: Options, problem: Problem, code: Ma
     sizes: Any = problem
     if rung.routine != "gemm":  # one product of a matrix and a vector; its tile means something else
         return KernelWork(sizes.M, 1, sizes.N, problem.min_bytes)
+    loop = code.loop.counts if code and code.loop.counts else None
     whole = rung.whole_operands(options)
     bm, bn, bk = tile.BM, tile.BN, tile.BK or 1
     M, N = (-(-sizes.M // bm) * bm, -(-sizes.N // bn) * bn) if "C" in whole else (sizes.M, sizes.N)
     K = -(-sizes.K // bk) * bk if "B" in whole else sizes.K
-    return KernelWork(
-        M, N, K, problem.min_bytes, tile, whole="C" in whole, staged=rung.local_bytes(tile) > 0,
-        loop=code.loop.counts if code and code.loop.counts else None, registers=code.registers if code else None,
+    work = KernelWork(
+        M, N, K, problem.min_bytes, tile, whole="C" in whole, even=rung.even, staged=rung.local_bytes(tile) > 0,
+        loop=loop, registers=code.registers if code else None,
         shared_bytes=code.shared_bytes if code else rung.local_bytes(tile), batch=getattr(problem, "batch", 1),
         useful_flops=problem.flops,
     )  # fmt: skip
+    return replace(work, traffic=_traffic(rung, tile, options, work.count("LDS")))
+
+
+def _traffic(rung: Rung, tile: Tile, options: Options, loads: float | None) -> Traffic | None:
+    """Return the wavefronts that a rung's subscripts ask for, if the compiled code has as many ``loads`` a multiply-add as they."""
+    if rung.shared_accesses is None or loads is None:
+        return None
+    for joined in (True, False):  # compilers differ in whether they make one load of neighbouring floats
+        found = traffic(partial(rung.shared_accesses, tile, options), tile.work_items, joined)
+        if abs(found.loads / step(tile) - loads) < ALIKE * loads:
+            return found
+    return None
 
 
 def figures_of(device: Device, folder: Path | None = None) -> Figures:

@@ -21,6 +21,7 @@ from toprung import backends
 from toprung.device import Device
 from toprung.errors import BadRung, UnknownName
 from toprung.kernels.record import LANGUAGES, SHUFFLE, KernelRecord, Options, Switch
+from toprung.lab.bounds.banks import SharedAccesses
 from toprung.tile import Tile
 
 STEM = re.compile(r"r(\d\d)_[a-z0-9_]+")
@@ -41,6 +42,9 @@ class Rung(KernelRecord):
     method : module of ``toprung.lab.routines`` that brings its kernel to bear, where that is not its routine's own
     more_items : work-items of a work-group that own nothing of the tile: they fetch for those that do
     maps : its operands come as tensor maps, for TMA
+    shared_accesses : accesses of shared memory by a work-item, by its linear index, in one step over BK of a tile; None:
+        unsaid, and its bank conflicts are not in its bound
+    even : its last wave of blocks is cut along K, so that all SMs have equal shares
     made_for : kind of device that its idea is for, ``"gpu"``; elsewhere it runs, and may be far behind. Empty: any kind
     ladder : the ladder it belongs to; like ``stem``, ``source`` and ``routine`` it is filled in by discovery
     """
@@ -52,6 +56,8 @@ class Rung(KernelRecord):
     method: str = ""
     more_items: int = 0
     maps: bool = False
+    shared_accesses: Callable[[Tile, Options, int], SharedAccesses] | None = None
+    even: bool = False
     made_for: str = ""
     ladder: str = ""
 

@@ -14,6 +14,7 @@ from math import ceil
 from types import MappingProxyType
 
 from toprung.errors import BadSize
+from toprung.lab.bounds.banks import Traffic
 from toprung.lab.bounds.figures import Figures, Unknown
 from toprung.lab.bounds.occupancy import ROOMS, occupancy
 from toprung.tile import Tile
@@ -45,10 +46,11 @@ class KernelWork:
     min_bytes : bytes that must cross the memory interface once
     tile : None for a kernel without (then only its arithmetic and its compulsory bytes count)
     whole : the kernel computes whole tiles, padding included; otherwise nothing beyond the edges
+    even : all SMs have equal shares; otherwise the busiest one has whole blocks
     staged : operands go through shared memory once a block; otherwise each warp loads its own
     loop : instructions of one turn of the main loop by class, as ``machine_code`` counts them; None: unknown
     registers, shared_bytes : of a thread and of a block; None: unknown
-    shared_turns : how often shared memory is asked for one load on average, more than one where banks conflict
+    traffic : wavefronts of shared memory in one step over BK, from the subscripts; None: unknown
     cluster : blocks that may get their tiles with one read
     launches : of a call
     useful_flops : operations of the problem, without padding; None: 2·M·N·K
@@ -60,11 +62,12 @@ class KernelWork:
     min_bytes: int
     tile: Tile | None = None
     whole: bool = False
+    even: bool = False
     staged: bool = True
     loop: Mapping[str, int] | None = None
     registers: int | None = None
     shared_bytes: int | None = None
-    shared_turns: float | None = None
+    traffic: Traffic | None = None
     batch: int = 1
     cluster: int = 1
     launches: int = 1
@@ -188,9 +191,7 @@ def busiest(work: KernelWork, sms: int) -> float:
     """Multiply-adds that the busiest multiprocessor does at least: whole blocks where there are any, an even share otherwise."""
     tile = work.tile
     even = work.batch * work.M * work.N * work.K / sms
-    if tile is None:
-        return even
-    if (tile.SPLIT_K or 1) > 1:  # the last slice may be shorter
+    if tile is None or work.even or (tile.SPLIT_K or 1) > 1:  # the last slice may be shorter
         return even
     rows, cols, full = _full(work, tile)
     return max(even, ceil(full / sms) * rows * cols * depth(work))
@@ -264,9 +265,10 @@ def _sums(work: KernelWork, figures: Figures) -> Level:
     if work.tile is None or latency is None or clock is None or at_once is None or sms is None:
         gone = figures.lacking("ffma_latency_clocks", "clock_mhz", "sms").missing
         return Level("dependent sums", Unknown(gone + ("registers of the kernel",) * (at_once is None)), what)
-    turns = ceil(blocks(work) / (sms * at_once))
+    waves = blocks(work) / (sms * at_once)
+    turns = waves if work.even else ceil(waves)
     seconds = turns * depth(work) * latency / (clock * 1e6)
-    return Level("dependent sums", seconds, f"{what}, {latency:.3g} clocks each; {at_once} blocks an SM at once, {turns} waves")
+    return Level("dependent sums", seconds, f"{what}, {latency:.3g} clocks each; {at_once} blocks an SM at once, {turns:.4g} waves")
 
 
 def warp_tile(tile: Tile) -> tuple[int, int]:
@@ -290,19 +292,22 @@ def _shared(work: KernelWork, figures: Figures) -> Level:
     if per_clock is None:
         return Level(name, figures.lacking("shared_bytes_per_clock"), "loads and stores of the main loop")
     full = max(rate_of or 0.0, per_clock / (WORD * WARP))  # wavefronts a clock
+    if (found := work.traffic) is not None:  # wavefronts of a warp for one multiply-add of each of its threads
+        each = (found.load_wavefronts + found.store_wavefronts) / step(work.tile)
+        what = f"{each:.3f} wavefronts a multiply-add, {100 * found.conflicts:.0f} % of them bank conflicts"
+        return _per_sm(work, figures, name, each / WARP, what, full, "wavefronts", NOTHING)
     rows, cols = warp_tile(work.tile)
     # different floats that a warp needs of A and B for its rows·cols multiply-adds of one k: a wavefront brings 32 at most
-    least = (rows + cols) / (rows * cols)
-    if not loads:
-        least = 0.0
-    conflicts = loads * (work.shared_turns - 1) if work.shared_turns else 0.0
-    each = max((turns + conflicts) / WARP, least / WARP)
-    what = f"{turns:.3f} loads and stores a multiply-add"
-    if least / WARP > (turns + conflicts) / WARP:
-        what = f"{least:.3f} floats a multiply-add"
-    if conflicts:
-        what += f", {work.shared_turns:.3g} wavefronts a load"
-    return _per_sm(work, figures, name, each, what, full, "wavefronts", NOTHING)
+    least = (rows + cols) / (rows * cols) if loads else 0.0
+    what = f"{turns:.3f} loads and stores a multiply-add" if turns >= least else f"{least:.3f} floats a multiply-add"
+    return _per_sm(
+        work, figures, name, max(turns, least) / WARP, f"{what}, bank conflicts not counted", full, "wavefronts", NOTHING
+    )
+
+
+def step(tile: Tile) -> int:
+    """Multiply-adds of a work-item in one step over BK."""
+    return (tile.TM or 1) * (tile.TN or 1) * (tile.BK or 1)
 
 
 def _l1(work: KernelWork, figures: Figures) -> Level:

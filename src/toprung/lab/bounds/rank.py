@@ -25,7 +25,7 @@ from types import MappingProxyType
 from typing import Any
 
 from toprung.gemm.desc import GemmDesc
-from toprung.lab.bounds.banks import BANKS, warp_access
+from toprung.lab.bounds.banks import BANKS, wavefronts
 from toprung.lab.bounds.figures import Figures, Unknown
 from toprung.lab.bounds.occupancy import REGISTER_UNIT, ROOMS, Room, occupancy, room
 from toprung.tile import Tile
@@ -35,7 +35,7 @@ WORD = 4
 SECTOR = 32
 """Bytes that the shared cache hands out together."""
 LINE = 128
-"""Bytes of a line of the L1 cache; an access to global memory takes a turn for each line it touches."""
+"""Bytes of a line of the L1 cache; an access to global memory takes a turn for each line it shared_accesses."""
 MOST_REGISTERS = 255
 REMEMBERED = 1 << 15
 """Tiles whose accesses are kept."""
@@ -176,7 +176,7 @@ class Asked:
     ----------
     reads, writes, loads : of shared memory, and of global memory
     read_turns, write_turns : of shared memory, a warp's
-    lines, sectors : of global memory that a warp touches
+    lines, sectors : of global memory that a warp shared_accesses
     """
 
     reads: int
@@ -189,15 +189,8 @@ class Asked:
 
 
 def turns(address: Callable[[int], int], width: int) -> int:
-    """Turns of a warp's access to shared memory, ``width`` floats a lane.
-
-    An access of 2 or 4 floats takes half the turns where neighbours, or every second lane, want the same: on an H200 NVIDIA's
-    counters show two for LDS.128 then, and four otherwise.
-    """
-    found = warp_access(address, width).turns
-    at = [address(lane) for lane in range(WARP)]
-    paired = width > 1 and any(all(at[i] == at[i ^ other] for i in range(WARP)) for other in (1, 2))
-    return max(1, found // 2) if paired else found
+    """Turns of a warp's access to shared memory, ``width`` floats a lane."""
+    return wavefronts([address(lane) for lane in range(WARP)], width)
 
 
 def piece(size: int) -> int:

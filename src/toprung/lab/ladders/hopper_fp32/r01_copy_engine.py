@@ -1,7 +1,8 @@
 """Rung 1: a warpgroup that only fetches, through the copy engine, and eight warps of 64×64."""
 
 from toprung.device import Device
-from toprung.lab.rung import Rung
+from toprung.lab.bounds.banks import SharedAccesses
+from toprung.lab.rung import Options, Rung
 from toprung.tile import Rule, Tile
 
 WHOLE = {"ARCH_SPECIFIC": 1, "GROUP": 8, "CUT": 0}
@@ -20,6 +21,14 @@ def needs(device: Device) -> str:
 def ring(tile: Tile) -> int:
     """Bytes of STAGES tiles of A and B in fp32, of the alignment they need, and of three barriers a stage."""
     return (tile.STAGES or 1) * (4 * (tile.BM + tile.BN) * (tile.BK or 0) + 24) + 128
+
+
+def shared_accesses(t: Tile, options: Options, tid: int, apart: bool = False) -> SharedAccesses:
+    """Reads by a lane of a warp's 64×64, four floats each; TMA writes what arrives. ``apart``: rung 6's lanes."""
+    lane, deep = tid % 32, range(t.BK or 1)
+    down, right = (lane % 4 + lane // 16 * 4, (lane ^ lane // 4) % 4) if apart else (lane // 4, lane % 4)
+    a = [(k * t.BM + i * 32 + down * 4, 4) for k in deep for i in range(2)]
+    return a + [(k * t.BN + j * 16 + right * 4, 4) for k in deep for j in range(4)], ()
 
 
 RULES = (
@@ -43,6 +52,7 @@ RUNG = Rung(
     kernel="ffma",
     defines=WHOLE,
     more_items=128,
+    shared_accesses=shared_accesses,
     rules=RULES,
     space={"BM": (64, 128, 256, 512), "BN": (64, 128, 256, 512), "STAGES": (3, 4, 5)},
 )

@@ -12,4 +12,5 @@ RUNG = replace(
     expects="all multiprocessors end together: 1.02 times rung 1 at 4096 and 8192, where whole waves leave 3 % idle; several times "
     "where C has few tiles",
     defines=CUT,
+    even=True,
 )

@@ -1,6 +1,6 @@
 """Rung 3: a strip of rows for each work-item."""
 
-from toprung.lab.ladders.kepler.r02_local_tiles import SQUARE, two_tiles
+from toprung.lab.ladders.kepler.r02_local_tiles import SQUARE, shared_accesses, two_tiles
 from toprung.lab.rung import Rung
 from toprung.tile import Tile
 
@@ -12,6 +12,7 @@ RUNG = Rung(
         "cpu": (Tile(BM=32, BN=32, BK=32, TM=8),),
     },
     local_bytes=two_tiles,
+    shared_accesses=shared_accesses,
     published=Tile(BM=32, BN=32, BK=32, TM=8),
     rules=(SQUARE,),
     space={"BM": (16, 32, 64), "BN": (16, 32, 64), "BK": (16, 32, 64), "TM": (2, 4, 8, 16)},

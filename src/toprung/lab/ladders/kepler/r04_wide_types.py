@@ -1,6 +1,6 @@
 """Rung 4: vectors in place of single floats."""
 
-from toprung.lab.ladders.kepler.r02_local_tiles import SQUARE, two_tiles
+from toprung.lab.ladders.kepler.r02_local_tiles import SQUARE, shared_accesses, two_tiles
 from toprung.lab.rung import Rung
 from toprung.tile import Rule, Tile
 
@@ -14,6 +14,7 @@ RUNG = Rung(
         "cpu": (Tile(BM=32, BN=32, BK=32, TM=8, TN=16, VEC=16),),
     },
     local_bytes=two_tiles,
+    shared_accesses=shared_accesses,
     published=Tile(BM=32, BN=32, BK=32, TM=1, TN=4, VEC=4),
     rules=(SQUARE, ONE_VECTOR),
     space={

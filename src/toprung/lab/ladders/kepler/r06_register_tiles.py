@@ -1,6 +1,6 @@
 """Rung 6: TM × TN accumulators in registers."""
 
-from toprung.lab.ladders.kepler.r05_transposed import EQUAL_SHARES, padded_tiles
+from toprung.lab.ladders.kepler.r05_transposed import EQUAL_SHARES, padded_tiles, shared_accesses
 from toprung.lab.rung import Rung
 from toprung.tile import Tile
 
@@ -12,6 +12,7 @@ RUNG = Rung(
         "cpu": (Tile(BM=32, BN=32, BK=32, TM=8, TN=32, VEC=16, PADA=1),),
     },
     local_bytes=padded_tiles,
+    shared_accesses=shared_accesses,
     published=Tile(BM=128, BN=128, BK=16, TM=8, TN=8, VEC=1, PADA=2),
     rules=EQUAL_SHARES,
     space={

@@ -1,8 +1,9 @@
 """Rung 7: tiles loaded VA and VB floats at a time."""
 
+from toprung.lab.bounds.banks import SharedAccesses
 from toprung.lab.ladders.kepler.r02_local_tiles import two_tiles
 from toprung.lab.ladders.kepler.r05_transposed import EQUAL_SHARES
-from toprung.lab.rung import Rung
+from toprung.lab.rung import Options, Rung
 from toprung.tile import Tile
 
 TILES = {
@@ -15,11 +16,25 @@ SPACE = {
     "VB": (4, 16),
 }  # fmt: skip
 
+
+def shared_accesses(t: Tile, options: Options, tid: int) -> SharedAccesses:
+    """vectors of As[k][m] and Bs[k][n], as in the rungs after this one, too."""
+    va, vb, deep, (tm, tn) = t.VA or 1, t.VB or 1, range(t.BK or 1), divmod(tid, t.DN)
+    a = [(k * t.BM + tm * va + i * t.DM * va, va) for k in deep for i in range((t.TM or 1) // va)]
+    if options.get("SHUFFLE"):  # one element of A, the others through registers
+        mine = tn % (t.TM or 1)
+        a = [(k * t.BM + tm * va + mine // va * t.DM * va + mine % va, 1) for k in deep]
+    b = [(k * t.BN + tn * vb + j * t.DN * vb, vb) for k in deep for j in range((t.TN or 1) // vb)]
+    own = [tid + i * t.work_items for i in range(max(t.LA, t.LB))]
+    return a + b, [(at * va, va) for at in own[: t.LA]] + [(at * vb, vb) for at in own[: t.LB]]
+
+
 RUNG = Rung(
     idea="wide loads, register tiles",
     expects="a quarter of the load and store instructions at width 4",
     tiles=TILES,
     local_bytes=two_tiles,
+    shared_accesses=shared_accesses,
     published=PUBLISHED,
     rules=EQUAL_SHARES,
     space=SPACE,

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from toprung.device import Device
 from toprung.lab.ladders.kepler.r02_local_tiles import two_tiles
 from toprung.lab.ladders.kepler.r05_transposed import EQUAL_SHARES
-from toprung.lab.ladders.kepler.r07_wide_loads import PUBLISHED, SPACE, TILES
+from toprung.lab.ladders.kepler.r07_wide_loads import PUBLISHED, SPACE, TILES, shared_accesses
 from toprung.lab.rung import Rung, Switch
 from toprung.tile import Rule
 
@@ -23,6 +23,7 @@ RUNG = Rung(
     expects="read-only loads some 7 % on Kepler, nothing where all loads take that way; shuffles cost instructions",
     tiles=TILES,
     local_bytes=two_tiles,
+    shared_accesses=shared_accesses,
     published=PUBLISHED,
     rules=EQUAL_SHARES,
     space=SPACE,

@@ -2,7 +2,7 @@
 
 from toprung.lab.ladders.kepler.r02_local_tiles import two_tiles
 from toprung.lab.ladders.kepler.r05_transposed import EQUAL_SHARES
-from toprung.lab.ladders.kepler.r07_wide_loads import PUBLISHED, SPACE, TILES
+from toprung.lab.ladders.kepler.r07_wide_loads import PUBLISHED, SPACE, TILES, shared_accesses
 from toprung.lab.rung import Rung
 from toprung.tile import Tile
 
@@ -18,6 +18,7 @@ RUNG = Rung(
     "halves the work-groups (it did on Kepler)",
     tiles=TILES,
     local_bytes=two_buffers,
+    shared_accesses=shared_accesses,
     published=PUBLISHED,
     rules=EQUAL_SHARES,
     space=SPACE,

@@ -1,7 +1,7 @@
 """Rung 10: any M, N and K, by padding as published or by predication."""
 
 from toprung.lab.ladders.kepler.r05_transposed import EQUAL_SHARES
-from toprung.lab.ladders.kepler.r07_wide_loads import PUBLISHED, SPACE, TILES
+from toprung.lab.ladders.kepler.r07_wide_loads import PUBLISHED, SPACE, TILES, shared_accesses
 from toprung.lab.ladders.kepler.r09_prefetch import two_buffers
 from toprung.lab.rung import Rung, Switch
 
@@ -10,6 +10,7 @@ RUNG = Rung(
     expects="nothing where sizes are whole tiles; elsewhere predication saves the passes that pad B and C and crop C",
     tiles=TILES,
     local_bytes=two_buffers,
+    shared_accesses=shared_accesses,
     published=PUBLISHED,
     rules=EQUAL_SHARES,
     space=SPACE,

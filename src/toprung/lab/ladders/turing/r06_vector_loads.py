@@ -1,6 +1,7 @@
 """Rung 6: vectors of VEC floats between global memory, local memory and registers."""
 
 from toprung.lab.ladders.turing.r02_local_tiles import tiles_bytes
+from toprung.lab.ladders.turing.r04_no_conflicts import shared_accesses
 from toprung.lab.ladders.turing.r05_micro_1x4 import ONE_ROW
 from toprung.lab.rung import Rung
 from toprung.tile import EQUAL_SHARES, Rule, Tile, divides
@@ -13,6 +14,7 @@ RUNG = Rung(
         "cpu": (Tile(BM=32, BN=32, BK=32, TM=1, TN=16, VEC=16, PADA=1),),
     },
     local_bytes=tiles_bytes,
+    shared_accesses=shared_accesses,
     published=Tile(BM=32, BN=32, BK=32, TM=1, TN=4, VEC=4, PADA=0),
     rules=(
         ONE_ROW,

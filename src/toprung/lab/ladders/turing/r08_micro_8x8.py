@@ -1,7 +1,7 @@
 """Rung 8: several vectors a side for each work-item."""
 
 from toprung.lab.ladders.turing.r02_local_tiles import tiles_bytes
-from toprung.lab.ladders.turing.r07_micro_4x4 import ALIGNED_ROWS, WHOLE_LOADS
+from toprung.lab.ladders.turing.r07_micro_4x4 import ALIGNED_ROWS, WHOLE_LOADS, shared_accesses
 from toprung.lab.rung import Rung
 from toprung.tile import EQUAL_SHARES, Tile
 
@@ -13,6 +13,7 @@ RUNG = Rung(
         "cpu": (Tile(BM=32, BN=64, BK=16, TM=8, TN=32, VA=4, VB=16, PADA=4),),
     },
     local_bytes=tiles_bytes,
+    shared_accesses=shared_accesses,
     published=Tile(BM=128, BN=128, BK=8, TM=8, TN=8, VA=4, VB=4, PADA=0),
     rules=(WHOLE_LOADS, ALIGNED_ROWS, *EQUAL_SHARES),
     space={

@@ -1,7 +1,7 @@
 """Rung 9: the lanes of a warp share one tile that is as square as it can be."""
 
 from toprung.lab.ladders.turing.r02_local_tiles import tiles_bytes
-from toprung.lab.ladders.turing.r07_micro_4x4 import ALIGNED_ROWS, WHOLE_LOADS
+from toprung.lab.ladders.turing.r07_micro_4x4 import ALIGNED_ROWS, WHOLE_LOADS, shared_accesses
 from toprung.lab.rung import Rung
 from toprung.tile import EQUAL_SHARES, Tile, divides
 
@@ -30,6 +30,7 @@ RUNG = Rung(
     "local memory limits; nothing on a CPU",
     tiles=TILES,
     local_bytes=tiles_bytes,
+    shared_accesses=shared_accesses,
     published=PUBLISHED,
     rules=RULES,
     space=SPACE,

@@ -1,6 +1,7 @@
 """Rung 11: two buffers in local memory, one barrier a tile."""
 
 from toprung.lab.ladders.turing.r02_local_tiles import tiles_bytes
+from toprung.lab.ladders.turing.r07_micro_4x4 import shared_accesses
 from toprung.lab.ladders.turing.r09_warp_tiles import PUBLISHED, RULES, SPACE, TILES
 from toprung.lab.rung import Rung, Switch
 from toprung.tile import Tile
@@ -22,6 +23,7 @@ RUNG = Rung(
     expects="one barrier a tile in place of two: a few per cent",
     tiles=TILES,
     local_bytes=two_buffers,
+    shared_accesses=shared_accesses,
     published=PUBLISHED,
     rules=RULES,
     space=SPACE,

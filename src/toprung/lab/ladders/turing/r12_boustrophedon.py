@@ -1,5 +1,6 @@
 """Rung 12: the multiplications of a thread tile as the ox ploughs."""
 
+from toprung.lab.ladders.turing.r07_micro_4x4 import shared_accesses
 from toprung.lab.ladders.turing.r09_warp_tiles import RULES, SPACE
 from toprung.lab.ladders.turing.r11_double_buffer import INDEX32, two_buffers
 from toprung.lab.rung import Rung
@@ -16,6 +17,7 @@ RUNG = Rung(
     "in a kernel the compiler orders anew, so between nothing and a tenth; on a CPU it takes vectors apart: a large loss",
     tiles=TILES,
     local_bytes=two_buffers,
+    shared_accesses=shared_accesses,
     rules=RULES,
     space={**SPACE, "TN": (4, 8, 16)},
     whole="ABC",

@@ -1,5 +1,6 @@
 """Rung 13: a thread tile twice as wide as it is high."""
 
+from toprung.lab.ladders.turing.r07_micro_4x4 import shared_accesses
 from toprung.lab.ladders.turing.r09_warp_tiles import RULES, SPACE
 from toprung.lab.ladders.turing.r11_double_buffer import two_buffers
 from toprung.lab.rung import Rung
@@ -17,6 +18,7 @@ RUNG = Rung(
         "cpu": (Tile(BM=32, BN=32, BK=8, WM=16, WN=32, TM=8, TN=16, VA=4, VB=16, PADA=4),),
     },
     local_bytes=two_buffers,
+    shared_accesses=shared_accesses,
     rules=RULES,
     space={**SPACE, "BN": (64, 128, 256), "BK": (8, 16), "WN": (64, 128), "TN": (8, 16)},
     whole="ABC",

@@ -1,7 +1,8 @@
 """Rung 14: tiles copied by the hardware, several of them under way. CUDA only."""
 
 from toprung.device import Device
-from toprung.lab.rung import Rung
+from toprung.lab.bounds.banks import SharedAccesses
+from toprung.lab.rung import Options, Rung
 from toprung.tile import EQUAL_SHARES, Rule, Tile, divides
 
 
@@ -9,6 +10,15 @@ def ring(tile: Tile) -> int:
     """Bytes of STAGES buffers for As, which is padded along k, and for Bs."""
     bk = tile.BK or 0
     return 4 * (tile.STAGES or 0) * (tile.BM * (bk + (tile.PADA or 0)) + bk * tile.BN)
+
+
+def shared_accesses(t: Tile, options: Options, tid: int) -> SharedAccesses:
+    """Reads: four k of each row of As[m][k], and vectors of Bs[k][n]; what arrives passes the threads by."""
+    high, wide, bk = (t.WM or 1) // (t.TM or 1), (t.WN or 1) // (t.TN or 1), t.BK or 1
+    (warp, lane), across, pitch = divmod(tid, high * wide), t.BN // (t.WN or 1), bk + (t.PADA or 0)
+    tm, tn = warp // across * (t.WM or 0) + lane // wide, warp % across * (t.WN or 0) + lane % wide * 4
+    a = [((tm + i * high) * pitch + k, 4) for k in range(0, bk, 4) for i in range(t.TM or 1)]
+    return a + [(k * t.BN + tn + j * wide, 4) for k in range(bk) for j in range(0, t.TN or 1, 4)], ()
 
 
 def needs(device: Device) -> str:
@@ -30,6 +40,7 @@ RUNG = Rung(
         ),
     },
     local_bytes=ring,
+    shared_accesses=shared_accesses,
     dynamic=True,
     needs=needs,
     rules=(

@@ -1,6 +1,7 @@
 """Rung 16: work-groups that run at one time lie together."""
 
 from toprung.lab.ladders.turing.r02_local_tiles import tiles_bytes
+from toprung.lab.ladders.turing.r07_micro_4x4 import shared_accesses
 from toprung.lab.ladders.turing.r09_warp_tiles import RULES, SPACE
 from toprung.lab.ladders.turing.r12_boustrophedon import TILES
 from toprung.lab.rung import Rung
@@ -12,6 +13,7 @@ RUNG = Rung(
     "cache; 1.01 to 1.03 times at 8192",
     tiles=TILES,
     local_bytes=tiles_bytes,
+    shared_accesses=shared_accesses,
     rules=RULES,
     space={**SPACE, "TN": (4, 8, 16)},
     whole="ABC",

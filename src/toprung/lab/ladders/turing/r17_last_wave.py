@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from toprung.lab.ladders.turing.r02_local_tiles import tiles_bytes
+from toprung.lab.ladders.turing.r07_micro_4x4 import shared_accesses
 from toprung.lab.ladders.turing.r09_warp_tiles import RULES, SPACE
 from toprung.lab.ladders.turing.r12_boustrophedon import TILES
 from toprung.lab.rung import Rung
@@ -20,6 +21,7 @@ RUNG = Rung(
     "place of 115, another 1.06 times as CUDA",
     tiles={**TILES, "gpu": (*DEEP, *FLAT)},
     local_bytes=tiles_bytes,
+    shared_accesses=shared_accesses,
     rules=(
         *RULES,
         Rule("TN % 2 = 0", "columns go in pairs", lambda t, d: (t.TN or 1) % 2 == 0),
@@ -32,5 +34,6 @@ RUNG = Rung(
     space={**SPACE, "TN": (4, 8, 16)},
     whole="ABC",
     method="gemm_last_wave",
+    even=True,
     made_for="gpu",
 )
