@@ -49,7 +49,7 @@ def main() -> None:
                 said = nvrtc.compile_cubin(source, "sm_90").log
                 spills = max(int(n) for n in re.findall(r"(\d+) bytes (?:stack|spill)", said))
                 if spills > 64 or "serialized" in said:
-                    print(f"{family.name} {config}: {spills} bytes spilled, {'serialized' * ('serialized' in said)}")
+                    print(f"{family.name} {config}: {spills} bytes of local memory, {'serialized' * ('serialized' in said)}")
     print(f"{len(compiled)} compiled")
 
 

@@ -100,6 +100,6 @@ QUICK = (WAYS["gpu"][0], WAYS["gpu"][4])
 def test_loads_are_wide_and_in_flight_on_a_gpu(name: str, way: Way) -> None:
     require(not nvrtc.missing(), "NVRTC is not installed")
     code = inspect_source(shared_source(name, way.tile, nvrtc.device_of("sm_90")), "sm_90")
-    assert code.spills == 0 and code.registers <= 32 * 2048 // (2048 if way.per_unit else 1024)
+    assert code.local_bytes == 0 and code.registers <= 32 * 2048 // (2048 if way.per_unit else 1024)
     wide = [op for op in code.counts if op.startswith("LDG")]
     assert wide and all(op.startswith("LDG.128") for op in wide) and sum(code.counts[op] for op in wide) > way.in_flight

@@ -18,6 +18,7 @@ from conftest import require
 from toprung import cli
 from toprung.backends import cuda, nvrtc
 from toprung.backends.base import Source
+from toprung.cli.inspect import _overview
 from toprung.errors import BuildError, IllegalTile, SwitchRefused, UnknownName
 from toprung.kernels.blocks import narrowed
 from toprung.kernels.helpers import ADD
@@ -134,7 +135,7 @@ def test_rung_keeps_its_promises(entry: RungCompetitor) -> None:
 @pytest.mark.parametrize("name", sorted(p.stem for p in KERNELS.glob("*.cl") if not p.stem.startswith("stream_")))
 def test_shared_kernel_compiles(name: str) -> None:
     code = inspect_source(shared_source(name, PLAIN, nvrtc.device_of("sm_90")), "sm_90")
-    assert code.spills == 0 and code.registers > 0 and number(code.counts, "STG.32") > 0
+    assert code.local_bytes == 0 and code.registers > 0 and number(code.counts, "STG.32") > 0
 
 
 def waiting() -> list[Any]:
@@ -196,7 +197,7 @@ def planted(replacement: str) -> Source:
 def test_a_planted_spill_is_seen() -> None:
     code = inspect_source(planted("launch_bounds(1024, 2)"), "sm_90")  # leaves a thread 32 registers
     assert code.registers <= 32
-    assert code.spill_stores > 0 and code.spill_loads > 0 and code.spills > 0
+    assert code.spill_stores > 0 and code.spill_loads > 0 and code.local_bytes > 0
     assert any(kind.startswith("STL") for kind in code.counts)
 
 
@@ -205,7 +206,10 @@ def test_a_planted_private_array_in_memory_is_seen() -> None:
     text = "__kernel void f(__global float *p, int n) { float a[32]; for (int i = 0; i < n; ++i) a[i % 32] = p[i]; p[0] = a[n]; }"
     code = inspect_source(Source("f", text, "f", {}), "sm_90")
     assert (code.spill_stores, code.spill_loads) == (0, 0)
-    assert code.spills == code.stack_bytes == 128
+    assert code.local_bytes == code.stack_bytes == 128
+    which = rung("kepler/r07")
+    table = _overview([(RungCompetitor(which, {}, "", which.tiles["gpu"][0]), code)], "the same in a ladder's table")
+    assert (table.rows[0][0]["spill"], table.rows[0][0]["stack"]) == ("0", "128")
 
 
 def test_an_error_in_the_text_is_named() -> None:

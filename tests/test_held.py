@@ -218,7 +218,7 @@ def test_the_kernel_that_waits_asks_the_hosts_memory_in_its_loop(arch: str) -> N
     """One load that no cache answers, between where the loop begins and where it goes back."""
     require(not nvrtc.missing(), f"CUDA: {nvrtc.missing()}")
     source = Source(HOLD.stem, HOLD.read_text(), HOLD.stem, {}, "cuda")
-    assert not inspect_source(source, arch).spills
+    assert not inspect_source(source, arch).local_bytes
     listing = disassemble(nvrtc.compile_cubin(source, arch).code)
     back = re.search(r"BRA.*`\((\.L_x_\d+)\)", listing)
     assert back

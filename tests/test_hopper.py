@@ -207,7 +207,7 @@ def test_adding_up_has_one_order() -> None:
     """Nothing is added in memory, and the loads of eight slices are in flight at once."""
     require(not nvrtc.missing(), f"CUDA: {nvrtc.missing()}")
     code = inspect_source(reduce_source(), "sm_90")
-    assert code.spills == 0 and code.counts["LDG.128"] >= 8
+    assert code.local_bytes == 0 and code.counts["LDG.128"] >= 8
     listing = disassemble(compile_cubin(reduce_source(), "sm_90").code)
     assert re.findall(r"\b(?:REDG?|ATOM[GS]?)\.E\S+", listing) == []
 
@@ -223,7 +223,7 @@ def check_product(variant: Variant) -> None:
     require(not nvrtc.missing(), f"CUDA: {nvrtc.missing()}")
     source = product_source(variant)
     code = inspect_source(source, "sm_90")
-    assert code.spills == 2 * variant.BN + 80, "beyond what one_by_one has of a thread's sums"
+    assert code.local_bytes == 2 * variant.BN + 80, "beyond what one_by_one has of a thread's sums"
     assert not any(kind.startswith(("LDL", "STL")) for kind in code.loop.counts)
     assert code.counts["HGMMA"] == 6
     assert code.shared_bytes <= SHARED_BYTES
@@ -245,5 +245,5 @@ def test_other_tiles_do_so_too(variant: Variant) -> None:
 def test_splitting_holds_its_elements_in_registers(how: tuple[int, int]) -> None:
     require(not nvrtc.missing(), f"CUDA: {nvrtc.missing()}")
     code = inspect_source(split_source(*how), "sm_90")
-    assert code.spills <= 48  # bytes, outside the loops: a few addresses
+    assert code.local_bytes <= 48  # bytes, outside the loops: a few addresses
     assert code.shared_bytes * (2 if how[1] == 32 else 1) <= SHARED_BYTES

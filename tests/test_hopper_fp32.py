@@ -225,7 +225,7 @@ def test_lanes_apart_take_the_turns_that_there_are() -> None:
 def test_the_layout_pass_holds_its_elements_in_registers() -> None:
     device()
     code = inspect_source(lay_source(), "sm_90")
-    assert code.spills == 0 and code.shared_bytes == 0
+    assert code.local_bytes == 0 and code.shared_bytes == 0
     assert code.counts["LDG.128"] >= 8 and code.counts["STG.128"] >= 8
 
 

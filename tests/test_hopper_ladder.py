@@ -85,7 +85,7 @@ def test_the_narrowing_helper_compiles_for_any_gpu() -> None:
     require(not nvrtc.missing(), f"CUDA: {nvrtc.missing()}")
     text = RUNGS[0].source.with_name("narrow.cu").read_text()
     code = inspect_source(Source("hopper/narrow", text, "narrow", {}, "cuda"), "sm_90")
-    assert code.spills == 0 and code.shared_bytes == 64 * 66 * 2
+    assert code.local_bytes == 0 and code.shared_bytes == 64 * 66 * 2
 
 
 def test_includes_become_part_of_the_text(tmp_path: Path) -> None:

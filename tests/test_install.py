@@ -164,10 +164,10 @@ def test_cuda_12_compiles_every_kernel_and_is_used_where_pytorch_has_it(built: d
     assert re.fullmatch(r"\d\d+ compiled", said[-1]), said[1:]
     # The widest blocks of two families, which 13.0 compiles without, spill with 12.6: slower there, and no less right. What turns A
     # has the sums of a chain's links in each thread's memory, as it is written, and fp32x sums of which some are computed again.
-    wide = r"hopper_(inflight|inflight_split_k|presplit) 128x128x32.*: \d{3,4} bytes spilled, "
-    flying = r"hopper_(inflight|inflight_split_k|presplit) \d+x(32|64)x32.*: (176|240) bytes spilled, "
-    fp32x = r"hopper_fp32x \d+×\d+×32.*: (144|208|336) bytes spilled, "
-    known = re.compile(rf"{wide}|{flying}|{fp32x}|hopper_sgemm 512×64×12 8×16 STAGES4: 512 bytes spilled, ")
+    wide = r"hopper_(inflight|inflight_split_k|presplit) 128x128x32.*: \d{3,4} bytes of local memory, "
+    flying = r"hopper_(inflight|inflight_split_k|presplit) \d+x(32|64)x32.*: (176|240) bytes of local memory, "
+    fp32x = r"hopper_fp32x \d+×\d+×32.*: (144|208|336) bytes of local memory, "
+    known = re.compile(rf"{wide}|{flying}|{fp32x}|hopper_sgemm 512×64×12 8×16 STAGES4: 512 bytes of local memory, ")
     assert all(known.fullmatch(line) for line in said[1:-1]), said[1:]
     # CUDA 13 beside it: cuda-bindings are 12's; then a PyTorch of 13, and one of 12 with bindings of 13
     pip(python, "install", "nvidia-cuda-nvrtc==13.*")

@@ -85,7 +85,7 @@ def test_the_loop_is_deeper_and_no_longer() -> None:
     for one in (rung("turing/r16"), RUNG):
         codes.append(inspect_source(kernel_source(one, one.tile_for(device), one.options(device)), "sm_90"))
     before, after = codes
-    assert after.registers <= 128 and after.spills == 0
+    assert after.registers <= 128 and after.local_bytes == 0
     for kind in ("FFMA", "LDS.128", "STS.128", "STS.32"):
         assert after.loop.counts[kind] == 2 * before.loop.counts[kind], kind
     assert after.loop.counts["BAR"] == before.loop.counts["BAR"]

@@ -106,6 +106,6 @@ def test_the_exchange_spills_nothing_and_waits_for_lanes_alone(product: Gemm, st
         made = FAMILY.source(device, config)
         direct = inspect_source(replace(made, text=made.text.replace("#if REGROUPED", "#if 0")), "sm_90").counts
         code = inspect_source(made, "sm_90")
-        assert code.spills == 0 and code.counts["BAR"] == direct["BAR"], config
+        assert code.local_bytes == 0 and code.counts["BAR"] == direct["BAR"], config
         stored = [sum(n for name, n in counts.items() if name.startswith("STS")) for counts in (code.counts, direct)]
         assert (stored[0] > stored[1]) == tiled.is_regrouped(config), config

@@ -55,7 +55,7 @@ def compiled(source: Source) -> tuple[list[Loop], int]:
     """The innermost loops of a kernel, and the bytes it spilled."""
     cubin = nvrtc.compile_cubin(source, "sm_90")
     code = inspect_source(source, "sm_90")
-    return innermost_loops(disassemble(cubin.code), source.kernel), code.spills
+    return innermost_loops(disassemble(cubin.code), source.kernel), code.local_bytes
 
 
 def times(loop: Loop, kind: str) -> int:

@@ -265,4 +265,4 @@ def test_machine_code(at: Point) -> None:
     listing = disassemble(nvrtc.compile_cubin(source, "sm_90").code)
     assert source.waits and listing.count("UCGABAR_ARV") == listing.count("UCGABAR_WAIT") == 2
     assert listing.count("MEMBAR") == 1, "only what was sent has to be visible"
-    assert not inspect_source(source, "sm_90").spills
+    assert not inspect_source(source, "sm_90").local_bytes

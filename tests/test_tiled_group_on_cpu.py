@@ -318,7 +318,7 @@ def compiled(arch: str, block: GroupBlock, trans: tuple[bool, bool], macros: dic
         pytest.skip(f"this NVRTC compiles for none older than {nvrtc.architectures()[0]}")
     capacity = packed.PARAMETER_BYTES[1] // (packed.member_type(bool(macros)).itemsize + 4) // 16 * 16
     code = inspect_source(TiledForm(block, *trans).source(GROUPED=capacity, **macros), arch)
-    assert (code.spills, code.loop.counts.get("LDS.32", 0)) == (0, 0)
+    assert (code.local_bytes, code.loop.counts.get("LDS.32", 0)) == (0, 0)
     warps = block.resident * block.threads // 32
     assert warps * 32 * -(-code.registers // 8) * 8 <= 65536, "so many blocks are launched as fit"
     assert code.counts["LDG.128"] >= 2 and code.counts["STG.128"] >= block.TM * block.TN // 4

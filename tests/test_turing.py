@@ -122,7 +122,7 @@ def test_asynchronous_copies_pass_the_registers() -> None:
         code = compiled("turing/r14", arch)
         tile = ASYNC.tile_for(nvrtc.device_of(arch))
         assert code.loop.counts["LDGSTS"] == tile.LA + tile.LB
-        assert wide(code, "LDG.128") == wide(code, "STS.128") == code.spills == 0
+        assert wide(code, "LDG.128") == wide(code, "STS.128") == code.local_bytes == 0
 
 
 def test_a_rung_that_needs_cuda_says_so(session: Session) -> None:

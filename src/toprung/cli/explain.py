@@ -115,8 +115,9 @@ def _detail(e: Explanation, size: str) -> None:
     ]
     if e.code:
         code, reads = e.code, e.code.loop.reads
-        spills = f", {code.spills} bytes spilled" if code.spills else ""
-        lines.append(f"resources  {code.registers} registers{spills}, {code.shared_bytes:,} bytes of shared memory a block")
+        spilled = max(code.spill_stores, code.spill_loads)
+        beside = f", {spilled} bytes spilled" * bool(spilled) + f", {code.stack_bytes} bytes of stack" * bool(code.stack_bytes)
+        lines.append(f"resources  {code.registers} registers{beside}, {code.shared_bytes:,} bytes of shared memory a block")
         if (key := figures.arch.rstrip("af")) in ROOMS:
             held = occupancy(key, e.tile.work_items, code.registers, code.shared_bytes)
             lines.append(f"occupancy  {held.blocks} blocks an SM, {100 * held.share:.0f} % of its warps; scarcest: {held.limiter}")

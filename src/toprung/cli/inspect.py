@@ -31,6 +31,7 @@ SHOWN = {"FFMA": ("LDS", "STS", "LDG"), "HGMMA": ("SYNCS", "WARPGROUP", "UTMALDG
 """Instruction that a main loop is there for, and those with columns of their own beside it in a ladder's table."""
 
 MEANT = {
+    "spill": "bytes of a thread stored or loaded because registers ran out", "stack": "bytes of its arrays and of what was spilled",
     "kept": "% of FFMA's sources that need no read", "bank": "cycles lost to register banks",
     "held": "blocks that an SM holds at once",
 }  # fmt: skip
@@ -129,7 +130,8 @@ def _overview(found: list[tuple[RungCompetitor, MachineCode]], title: str) -> Gr
     work = _work(code for _, code in found)
     share = f"{work} %"
     grid = Grid(title, [
-        Column("rung", right=False), Column(names.TILE, 8, right=False), Column(names.REGISTERS), Column("spill"), Column("shared"),
+        Column("rung", right=False), Column(names.TILE, 8, right=False), Column(names.REGISTERS), Column("spill"),
+        Column("stack"), Column("shared"),
         Column(work, 1), *(Column(name, 2) for name in SHOWN[work]), Column("rest", 5), Column("kept", 4), Column("bank", 4),
         Column("held", 3), Column(share),
     ])  # fmt: skip
@@ -139,7 +141,8 @@ def _overview(found: list[tuple[RungCompetitor, MachineCode]], title: str) -> Gr
         rest = loop.instructions - sum(count for kind, count in loop.counts.items() if kind.split(".")[0] in columns)
         grid.add({
             "rung": f"{entry.number} {entry.variant}".rstrip(), names.TILE: str(entry.tile), names.REGISTERS: str(code.registers),
-            "spill": str(code.spills), "shared": str(code.shared_bytes), **{name: _count(loop.counts, name) for name in columns},
+            "spill": str(max(code.spill_stores, code.spill_loads)), "stack": str(code.stack_bytes),
+            "shared": str(code.shared_bytes), **{name: _count(loop.counts, name) for name in columns},
             "rest": str(rest), "kept": f"{100 * loop.reads.kept_share:.0f}", "bank": str(loop.reads.extra_cycles),
             "held": str(held.blocks) if held else "?", share: f"{100 * loop.share(work):.1f}",
         })  # fmt: skip

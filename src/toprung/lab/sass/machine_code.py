@@ -78,7 +78,8 @@ class MachineCode:
     Attributes
     ----------
     registers : of a thread
-    spill_stores, spill_loads, stack_bytes : bytes of a thread that went to memory because registers ran out or were indexed
+    spill_stores, spill_loads : bytes of a thread that are stored and loaded because registers ran out
+    stack_bytes : of a thread, in memory: its arrays that are indexed by a variable, and what was spilled
     shared_bytes : shared memory of a block, with what a launch adds
     counts : instructions of the whole kernel by class, such as ``"LDS.128"``
     loop : those of the main loop; empty where there is none
@@ -98,8 +99,8 @@ class MachineCode:
     straight: int = 0
 
     @property
-    def spills(self) -> int:
-        """Bytes of a thread that live in memory in place of registers."""
+    def local_bytes(self) -> int:
+        """Bytes of a thread that live in memory in place of registers, spilled or on its stack."""
         return max(self.spill_stores, self.spill_loads, self.stack_bytes)
 
     def describe(self) -> dict[str, Any]:
