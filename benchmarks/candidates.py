@@ -170,9 +170,9 @@ def drawn(seed: int = 11, count: int = 48, odd: int = 16) -> str:
     return ",".join(found)
 
 
-SIGNED = ("uniform", "normal", "wide", "special", "tiny", "huge", "subnormal", "rising", "falling", "zeros")
-"""Values with random signs, whose errors stay below ``SIGNED_GRADE`` units."""
-DATA = (*SIGNED, "positive", "relu", "softmax", "gradient")
+SIGNED = ("uniform", "normal", "special", "tiny", "huge", "subnormal", "rising", "falling", "zeros")
+"""Values with random signs and of one size, whose errors stay below ``SIGNED_GRADE`` units."""
+DATA = (*SIGNED, "wide", "positive", "relu", "softmax", "gradient")
 
 
 def values(product: Product, data: str, rng: torch.Generator) -> list[torch.Tensor]:
@@ -293,6 +293,8 @@ def configured(device: Device, desc: GemmDesc, text: str, precision: str) -> Ite
     name, _, wanted = word.partition("=")
     name, _, most = name.partition(":")
     one = family(name)
+    if not {desc.type_a, desc.type_b} <= one.operand_dtypes:
+        return
     if (how != "any" and one.supports(device, desc)) or (how == "one" and not desc.trans_b):
         return
     tried: Any = one.candidates(device, desc)

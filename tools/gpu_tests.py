@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -45,7 +46,9 @@ def main(words: list[str]) -> int:
     head = [f"{key}: {known[key]}" for key in ("date", "commit", "src", "python", "device", "driver") if key in known]
     log = ROOT / "results" / device.slug / "gpu-tests.txt"
     log.parent.mkdir(exist_ok=True)
-    log.write_text("\n".join([*head, f"packages: {packages}", f"tests: {' '.join([*TESTS, *words])}", "", done.stdout]))
+    # what failed (the headings of tracebacks), what was skipped, and the count; tracebacks name folders of the machine
+    said = [one for one in done.stdout.splitlines() if re.match(r"_{2,} \S.* _{2,}$|SKIPPED|\d+ (passed|failed)", one)]
+    log.write_text("\n".join([*head, f"packages: {packages}", f"tests: {' '.join([*TESTS, *words])}", "", *said, ""]))
     print(f"kept in {log.relative_to(ROOT)}")
     return done.returncode
 

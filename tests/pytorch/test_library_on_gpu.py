@@ -347,9 +347,8 @@ def test_fp32x_computes_again_what_two_terms_cannot_carry(size: tuple[int, int, 
     found = matmul(*wide, precision="fp32x")
     assert grade(found, *wide) <= max(2 * grade(wide[0] @ wide[1], *wide), 2.0)
     huge = a * 1e30, b * 1e30
-    split, plain = matmul(*huge, precision="fp32x"), matmul(*huge)
-    unlike = (classes(split) != classes(plain)).nonzero()
-    assert not len(unlike), [(at, float(split[*at]), float(plain[*at])) for at in unlike[:8].tolist()]
+    # Inf or NaN by the order of the sums: an exact product too large for fp32 leaves an infinite sum of the other sign as it is
+    assert not matmul(*huge, precision="fp32x").isfinite().any() and not matmul(*huge).isfinite().any()
     for tiny in ((a * 1e-30, b * 1e-14), (a * 0, b), (a * 1e-44, b * 1e30)):
         right(matmul(*tiny, precision="fp32x"), *tiny)
 
