@@ -176,6 +176,9 @@ def test_the_column_of_a_ladder(device: Device, monkeypatch: pytest.MonkeyPatch,
     bounds.figures = replace(vendor_figures(device), sms=1, clock_mhz=1000.0, ffma_per_clock=32.0)
     least = problem.flops / 2 / 32e9
     assert bounds.share(entry, problem) == pytest.approx(least / 1e-3)
+    assert bounds.share(replace(entry, measurement=replace(m, seconds=(least / 2,))), problem) is None, "no part is above 100 %"
+    (wrong,) = bounds.notes
+    assert "kepler/r01 at 256" in wrong and "the model is wrong about FFMA lanes" in wrong
     table = ladder_table([entry], "x", bound=lambda e: bounds.share(e, problem))
     assert table.rows[0][0]["% of bound"] == f"{100 * least / 1e-3:.1f}"
     assert bounds.share(replace(entry, state="building"), problem) is None

@@ -90,6 +90,7 @@ def explain_command(
                     notes.append(str(error))
                 progress.step(f"{entry} explained", 1.0)
         notes += [note for _, e in found for note in e.notes]
+        notes += [f"{e.rung} {variant}".rstrip() + f": {e.beaten}" for variant, e in found if e.beaten]
         show(overview(found, f"{of.name} at {size_name(sizes[0])} on {where.short_name}"), wide)
     for note in dict.fromkeys(notes):
         say(note, "dim")
@@ -142,16 +143,16 @@ def _detail(e: Explanation, size: str) -> None:
         console.print(f"bound      {most:,.0f} GFLOP/s, limited by {found.name}", style="bold", highlight=False)
     else:
         say(f"bound      {most}", "bold")
-    if e.measured and e.share is not None:
+    if e.measured:
+        share = f", {100 * e.share:.1f} % of the bound" if e.share is not None else ""
         helpers = f", {100 * e.measured.helpers:.0f} % of its time in helpers" if e.measured.helpers else ""
         where = f" ({e.record})" if e.record else ""
-        say(
-            f"measured   {e.measured.gflops:,.0f} GFLOP/s ± {50 * e.measured.spread:.1f} %, {100 * e.share:.1f} % of the bound"
-            f"{helpers}{where}"
-        )
+        say(f"measured   {e.measured.gflops:,.0f} GFLOP/s ± {50 * e.measured.spread:.1f} %{share}{helpers}{where}")
+        if e.beaten:
+            say(e.beaten, "yellow", indent=11)
     else:
         console.print("measured   nothing stored for this tile, size and device", highlight=False)
-    if e.bound.advice:
+    if e.bound.advice and e.device.kind == "gpu" and not e.beaten:  # a CPU's machine code is not read: most levels are unknown
         say(f"next       {e.bound.advice}")
     for note in e.notes:
         say(note, "dim")

@@ -280,6 +280,9 @@ class _Run:
         vendors = [(row.idea, row.measurement) for row in rows if row.number == 0 and row.measurement]
         for line in watched(self.session.device, vendors):
             self._note(line, "yellow")
+        for line in self.bounds.notes:
+            self._note(line, "yellow")
+        self.bounds.notes.clear()
         for row in rows:
             if row.state in QUIET:
                 self._note(f"{row.who.name} {row.variant}".rstrip() + f" at {size}: {row.note}")

@@ -54,9 +54,14 @@ class Explanation:
 
     @property
     def share(self) -> float | None:
-        """The bound's time as a part of the measured one: 1 would be a kernel that reaches its bound."""
+        """The bound's time as a part of the measured one; None where it is unknown or ``beaten``."""
         seconds = self.bound.seconds
-        return None if self.measured is None or isinstance(seconds, Unknown) else seconds / self.measured.median
+        return None if self.measured is None or isinstance(seconds, Unknown) or self.beaten else seconds / self.measured.median
+
+    @property
+    def beaten(self) -> str:
+        """Which assumption of the model is wrong, where the rung was faster than its bound; empty where it was not."""
+        return self.bound.beaten(self.measured.median) if self.measured else ""
 
     @property
     def without_caches(self) -> float | Unknown:
@@ -118,12 +123,9 @@ def explain(
     code, note = compiled(rung, chosen, options, device)
     work = work_of(rung, chosen, options, problem, code)
     found = measured(rung, chosen, options, problem, device, folder) if folder else None
-    notes = [note] if note else []
-    if device.kind != "gpu":
-        notes.append("on a CPU the probe says what one compiled loop reached, not what the cores can: take this for no bound")
     return Explanation(
         rung, chosen, options, device, problem, known, bound(work, known), code, found[1] if found else None,
-        found[0] if found else None, tuple(notes),
+        found[0] if found else None, (note,) if note else (),
     )  # fmt: skip
 
 
@@ -236,8 +238,10 @@ class RungBounds:
 
     def __init__(self, device: Device) -> None:
         self._device = device
-        found = measured_figures(device) if device.kind == "gpu" else None  # see the note of ``explain``
+        found = measured_figures(device)
         self.figures = found.or_else(vendor_figures(device)) if found else None
+        self.notes: dict[str, None] = {}
+        """Which assumptions were wrong: rungs that were faster than their bounds."""
         self._codes: dict[tuple[Any, ...], MachineCode | None] = {}
         self._known: dict[tuple[Any, ...], Bound] = {}
 
@@ -254,7 +258,7 @@ class RungBounds:
         return self._known[key]
 
     def share(self, row: Row, problem: Problem) -> float | None:
-        """The bound's time as a part of the measured one; None for a peer, and where either is missing.
+        """The bound's time as a part of the measured one; None for a peer, where either is missing, and where it is beaten.
 
         The bound is computed the first time that a row is seen with a tile, which is before it is timed.
         """
@@ -264,7 +268,9 @@ class RungBounds:
         found = self.of(who.rung, who.tile, who.options, problem)
         if found is None or isinstance(found.seconds, Unknown) or row.measurement is None:
             return None
-        return found.seconds / row.measurement.median
+        if (wrong := found.beaten(row.measurement.median)) and row.state == "done":
+            self.notes[f"{who.name} {who.variant}".rstrip() + f" at {problem}: {wrong}"] = None
+        return None if wrong else found.seconds / row.measurement.median
 
 
 def _recorded(known: Mapping[str, Any]) -> Device:

@@ -140,6 +140,17 @@ class Bound:
         """Most GFLOP/s of a call."""
         return rate(self.work, self.seconds)
 
+    def beaten(self, seconds: float) -> str:
+        """Return which assumption is wrong, where a call took less than the bound allows; empty where it did not."""
+        found = self.limiter
+        if found is None or seconds >= _seconds(found):
+            return ""
+        least = f"{rate(self.work, found.seconds):,.0f} GFLOP/s"
+        return (
+            f"faster than its bound of {least}: the model is wrong about {found.name} ({found.counted}). "
+            "The device does more than the probe saw (toprung probe measures it again), or the kernel needs less"
+        )
+
     @property
     def advice(self) -> str:
         """Advice on what would have to change next, by the limiter."""

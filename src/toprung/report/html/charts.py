@@ -286,11 +286,12 @@ def roofline(views: Views, limits: Limits) -> Chart:
                 if isinstance(through, float) and through > 0 and figures.l2_read_bytes_per_s:
                     intensity[TILES] = m.flops / (through * figures.l2_read_bytes_per_s)
                 for view, ratio in intensity.items():
+                    share = 100 * _gflops(m) / min(peak, ratio * (speeds[view] or math.inf) / 1e9)
                     rows.append({
                         "view": view, "kind": "rung", "name": name_of(m), "idea": m.competitor["variant"] or m.competitor["idea"],
                         "ladder": name if rung else "vendor", "x": ratio, "speed": _gflops(m),
                         "precision": m.competitor["precision"],
-                        "share": 100 * _gflops(m) / min(peak, ratio * (speeds[view] or math.inf) / 1e9), "problem": key[2],
+                        "share": share if share <= 100 else None, "problem": key[2],  # above it: caches kept what is counted
                         "label": name_of(m) if m is best else "", "side": ("left", "right")[i % 2], "record": stored.name,
                         "open": page_of(m.competitor["name"]) if rung else None,
                     })  # fmt: skip

@@ -9,6 +9,9 @@
 // slice, so that what is re-read comes from the cache all share and not from one of its own. Filled by the device itself with
 // numbers that the host can compute from their place.
 
+#undef UNROLL // PoCL's compiler unrolls only what it is told to, and sums in a loop are in memory
+#define UNROLL _Pragma("unroll")
+
 float number(uint i)
 {
     i *= 2654435761u;

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from toprung import backends
 from toprung.backends.base import Buffer, Session
 from toprung.device import Device
 from toprung.kernels.build import source_kernel
@@ -14,7 +15,7 @@ from toprung.lab.probe.arithmetic import differing, sampled
 from toprung.lab.probe.base import GBYTES, Benchmark, Case, Placed, source
 from toprung.oracle.problem import F64, UNIT_ROUNDOFF
 
-LOCAL, DEEP = 256, 8
+DEEP = 8
 FILL, READ, COPY = 0, 1, 2
 KINDS = {READ: "read", COPY: "copy"}
 
@@ -31,20 +32,25 @@ class Level:
 
 
 GPU = (Level("L1", 2, 32, 512, own=True), Level("L2", 4, 32, 128), Level("memory", 8, 2048, 1))
-CPU = (Level("cache", 4, 128, 32), Level("memory", 16, 8192, 1))
-"""132 multiprocessors: 64 KiB each, 16.5 MiB together, 2 GiB. Two cores: 1 MiB, 256 MiB."""
+CPU = (Level("L1", 1, 16, 4096, own=True), Level("L2", 1, 256, 256, own=True), Level("memory", 16, 8192, 1))
+"""132 multiprocessors: 64 KiB each, 16.5 MiB together, 2 GiB. Each core: 16 KiB, 256 KiB, 128 MiB."""
 
 
 def _cases(device: Device) -> list[Case]:
     found = []
-    for level in GPU if device.kind == "gpu" else CPU:
+    for level in CPU if _in_turn(device) else GPU:
         for kind in (READ,) if level.own else (READ, COPY):
             found.append(_case(device, level, kind))
     return found
 
 
+def _in_turn(device: Device) -> bool:
+    """Return True for a CPU that runs work-items one after the other: several would each stride through the whole slice."""
+    return device.kind == "cpu" and "opencl" in backends.languages(device)
+
+
 def _case(device: Device, level: Level, kind: int) -> Case:
-    vec = 4 if device.kind == "gpu" or 8 not in device.vector_widths else 8
+    local, vec = (1, 16) if _in_turn(device) else (256, 4)
     halved = kind == COPY and level.passes > 1  # both halves of a copy share the cache
     groups = device.compute_units * (level.each // 2 if halved else level.each)
     vectors = level.kib * 1024 // (4 * vec)
@@ -55,18 +61,20 @@ def _case(device: Device, level: Level, kind: int) -> Case:
     nbytes = groups * each
     # a pass that is not the group's own takes the slice of one far away; a prime divides no number of groups
     jump = groups if level.own else 10007
-    defines = {"KIND": kind, "SLICE": vectors, "VEC": vec, "LOCAL": LOCAL, "DEEP": DEEP, "JUMP": jump}
+    defines = {"KIND": kind, "SLICE": vectors, "VEC": vec, "LOCAL": local, "DEEP": DEEP, "JUMP": jump}
     label = f"{level.name} {KINDS[kind]}"
 
     def place(session: Session) -> Placed:
         data = session.allocate(nbytes)
         fill = source_kernel(source("bandwidth", "fill", {**defines, "KIND": FILL}, device), session)
         unread = session.allocate(4 * vec)  # one buffer as both is what WebGPU forbids
-        session.bind(fill, (groups,), (LOCAL,), (np.int32(1), unread, data))()
-        out = session.allocate(nbytes if kind == COPY else 4 * vec * LOCAL * groups)
+        session.bind(fill, (groups,), (local,), (np.int32(1), unread, data))()
+        out = session.allocate(nbytes if kind == COPY else 4 * vec * local * groups)
 
         def check() -> str:
-            return (_check_copy if kind == COPY else _check_read)(session, out, groups, vectors, vec, level.passes, jump)
+            if kind == COPY:
+                return _check_copy(session, out, groups, vectors * vec)
+            return _check_read(session, out, groups, local, vectors, vec, level.passes, jump)
 
         return Placed((np.int32(level.passes), data, out), check)
 
@@ -74,7 +82,7 @@ def _case(device: Device, level: Level, kind: int) -> Case:
     memory = card(device.name)[0] if level.name == "memory" else None
     vendor = None if memory is None else memory / 1e9
     return Case(
-        label, {**defines, "groups": groups}, source("bandwidth", label, defines, device), groups, LOCAL, work, place, vendor
+        label, {**defines, "groups": groups}, source("bandwidth", label, defines, device), groups, local, work, place, vendor
     )
 
 
@@ -87,24 +95,25 @@ def numbers(places: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> F64:
     return (i >> np.uint64(8)).astype(np.float64) * 2.0**-23 - 1.0
 
 
-def _check_read(session: Session, out: Buffer, groups: int, vectors: int, vec: int, passes: int, jump: int) -> str:
+def _check_read(
+    session: Session, out: Buffer, groups: int, local: int, vectors: int, vec: int, passes: int, jump: int
+) -> str:  # fmt: skip
     """Check some work-items' sums."""
-    found = np.empty((groups * LOCAL, vec), np.float32)
+    found = np.empty((groups * local, vec), np.float32)
     session.download(out, found)
-    some = sampled(groups * LOCAL, 6)
+    some = sampled(groups * local, 6)
     expected, sizes = np.zeros((2, some.size, vec))
     for place, item in enumerate(some):
-        slices = (item // LOCAL + np.arange(passes) * jump) % groups
-        mine = (np.arange(item % LOCAL, vectors, LOCAL)[:, None] * vec + np.arange(vec))[None]
+        slices = (item // local + np.arange(passes) * jump) % groups
+        mine = (np.arange(item % local, vectors, local)[:, None] * vec + np.arange(vec))[None]
         values = numbers(slices[:, None, None] * vectors * vec + mine)
         expected[place], sizes[place] = values.sum((0, 1)), np.abs(values).sum((0, 1))
-    terms = passes * vectors // (LOCAL * DEEP) + DEEP
+    terms = passes * vectors // (local * DEEP) + DEEP
     return differing(found[some], expected, terms * UNIT_ROUNDOFF * sizes, some)
 
 
-def _check_copy(session: Session, out: Buffer, groups: int, vectors: int, vec: int, passes: int, jump: int) -> str:
+def _check_copy(session: Session, out: Buffer, groups: int, length: int) -> str:
     """Check the first and the last slice."""
-    length = vectors * vec
     for first in (0, (groups - 1) * length):
         found = np.empty(length, np.float32)
         session.download(out.part(4 * first, 4 * length), found)
