@@ -125,10 +125,34 @@ def test_a_rung_is_explained_without_a_gpu(compiler: None, typed: Typed, tmp_pat
     assert only["measured_gflops"] == pytest.approx(only["share"] * only["bound_gflops"])
 
 
+@pytest.mark.parametrize(
+    ("words", "name", "unknown"),
+    [
+        (("--device", "nvidia-h200"), "NVIDIA H200", 0), (("--arch", "sm_90"), "NVIDIA H200", 0),
+        (("--device", "a100"), "Ampere (A100 SXM, 40 GB)", 4), (("--arch", "sm_80"), "Ampere (A100 SXM, 40 GB)", 4),
+    ],
+)  # fmt: skip
+def test_a_device_that_is_not_here_has_its_figures_wherever_one_stands(
+    words: tuple[str, ...], name: str, unknown: int, compiler: None, typed: Typed
+) -> None:
+    """Those of the probe that comes with the package, or its vendor's: the folder is empty, as outside a clone."""
+    code, text = typed("explain", "turing/r09", *words, "--size", "4096")
+    assert code == 0 and f"on {name} at 4096" in text
+    assert text.count("unknown:") == unknown and "last cache may have kept" in text, "DRAM is known of both"
+    code, text = typed("bound", *(words if "--device" in words else ("--device", name)), "--tile", "BM=128", "--tile", "BN=128",
+                       "--tile", "BK=16", "--tile", "TM=8", "--tile", "TN=8")  # fmt: skip
+    assert code == 0 and "P_potential = " in text
+
+
 def test_what_was_not_measured_is_said(compiler: None, typed: Typed, tmp_path: Path) -> None:
     words = ("explain", "kepler/r01", "--arch", "sm_100", "--size", "4096", "--results", tmp_path / "nothing")
     code, text = typed(*words)
-    assert code == 0 and "nothing stored" in text and "bound unknown: sms, clock_mhz" in text
+    assert (
+        code == 0
+        and "nothing stored" in text
+        and "bound unknown: sms, clock_mhz" in text
+        and "of Blackwell (B200), which no" in text
+    )
 
 
 @pytest.mark.parametrize(
@@ -136,6 +160,7 @@ def test_what_was_not_measured_is_said(compiler: None, typed: Typed, tmp_path: P
     [
         (("turing/r99",), "there is no rung of turing 99"), (("nobody/r01",), "there is no ladder 'nobody'"),
         (("turing/r09", "--arch", "sm_12"), "there is no architecture 'sm_12'"),
+        (("turing/r09", "--device", "abacus"), "nvidia-h200, Turing (RTX 2080 Ti)"),
         (("turing/r09", "--arch", "sm_90", "--device", "pocl"), "not both"),
         (("turing/r09", "--arch", "sm_90", "--size", "1,2"), "one size"),
         (("turing", "--arch", "sm_90", "--tile", "BM=1"), "name the rung"),
@@ -221,7 +246,7 @@ def test_a_damaged_record_of_bounds_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["kepler", "turing"])
 def test_no_measured_rung_beats_its_bound(name: str, compiler: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TOPRUNG_DATA", str(tmp_path))
-    device = device_for("sm_90", STORED)
+    device = device_for("sm_90")
     assert device.name == "NVIDIA H200"
     figures = (vendor_figures(device), figures_of(device, STORED))
     compared, codes = [], {}

@@ -13,10 +13,10 @@ from rich.text import Text
 from toprung import backends
 from toprung.cli.common import WIDE, console, parse_tile, result_file, say, show, table_width
 from toprung.errors import BadSize, UnknownName, Unsupported
-from toprung.lab.bounds.arch import ARCHITECTURES, Architecture, architecture, card
+from toprung.lab.bounds.arch import ARCHITECTURES, Architecture, architecture
 from toprung.lab.bounds.figures import Unknown
 from toprung.lab.bounds.paper import WIDTHS, Analysis, Blocking, analyse, ffma_share
-from toprung.lab.explain import figures_of
+from toprung.lab.explain import device_named, figures_of
 from toprung.report import bound_plot
 from toprung.report.grid import Column, Grid
 
@@ -33,7 +33,12 @@ def register(app: typer.Typer) -> None:
 
 
 def bound_command(
-    arch: Annotated[str, typer.Option(help="gt200, fermi, kepler, sm_75 … sm_100, or here: the best device")] = "fermi",
+    arch: Annotated[
+        str | None, typer.Option(help="gt200, fermi, kepler, sm_75 … sm_100, or here: the best device [default: fermi]")
+    ] = None,
+    on: Annotated[
+        str | None, typer.Option("--device", help="a device by a part of its name, here or on record: nvidia-h200")
+    ] = None,
     br: Annotated[int | None, typer.Option("--BR", help="register blocking factor B_R of a square tile [default: 6]")] = None,
     tb: Annotated[int | None, typer.Option("--TB", help="threads of a square block, T_B [default: 256]")] = None,
     stride: Annotated[int | None, typer.Option("--L", help="steps of K fetched at a time [default: 16]")] = None,
@@ -60,7 +65,9 @@ def bound_command(
 
       toprung bound --sweep --plot figure1.svg
     """
-    of, clocks = _architecture(arch)
+    if on is not None and arch is not None:
+        raise BadSize("give --device or --arch, not both")
+    of, clocks = _architecture(arch or "fermi", on)
     latency = latency if latency is not None else clocks
     changes = parse_tile(tile or [])
     if changes and (br, tb, stride) != (None, None, None):
@@ -102,21 +109,20 @@ def bound_command(
     say(verdict(analysis))
 
 
-def _architecture(name: str) -> tuple[Architecture, float | None]:
-    """Return an architecture, and the clocks of a multiply-add where they were measured."""
-    if name != "here":
+def _architecture(name: str, on: str | None) -> tuple[Architecture, float | None]:
+    """Return an architecture, or that of a device with its figures, and the clocks of a multiply-add where they were measured."""
+    if on is None and name != "here":
         return architecture(name), None
-    device = backends.find()
+    device = device_named(on, Path("results")) if on is not None else backends.find()
     if not device.arch:
         raise Unsupported(f"the model is of NVIDIA's GPUs, and {device} is none: give --arch one of {', '.join(ARCHITECTURES)}")
     figures = figures_of(device)
-    _, cache, source = card(device.name)
     memory = figures.dram_read_bytes_per_s
     of = replace(
         architecture(device.arch), title=device.short_name, sms=device.compute_units, clock_mhz=figures.clock_mhz,
-        dram_bytes_per_s=memory, l2_bytes=cache,
+        dram_bytes_per_s=memory, l2_bytes=figures.l2_bytes,
     )  # fmt: skip
-    said = {"sms": "the device", "clock_mhz": figures.source_of("clock_mhz"), "l2_bytes": source}
+    said = {"sms": "the device", "clock_mhz": figures.source_of("clock_mhz"), "l2_bytes": figures.source_of("l2_bytes")}
     return replace(
         of, sources={**of.sources, **said, "dram_bytes_per_s": figures.source_of("dram_read_bytes_per_s")}
     ), figures.ffma_latency_clocks

@@ -13,7 +13,6 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from toprung import backends
 from toprung.backends import nvrtc
 from toprung.cli.common import WIDE, console, json_option, parse_sizes, parse_switches, parse_tile, put, say, show, size_name
 from toprung.cli.progress import Progress
@@ -23,7 +22,7 @@ from toprung.kernels.record import LANGUAGES
 from toprung.lab.bounds.figures import Unknown
 from toprung.lab.bounds.levels import rate
 from toprung.lab.bounds.occupancy import ROOMS, occupancy
-from toprung.lab.explain import Explanation, device_for, explain
+from toprung.lab.explain import Explanation, device_for, device_named, explain
 from toprung.lab.harness import results
 from toprung.lab.harness.climb import best_for, default_sizes, problem_of, variants
 from toprung.lab.harness.single import tile_of
@@ -41,7 +40,10 @@ def register(app: typer.Typer) -> None:
 
 def explain_command(
     name: Annotated[str, typer.Argument(metavar="RUNG", help="a rung such as turing/r09, or a ladder")],
-    device: Annotated[str | None, typer.Option(help="an id, or a part of a name (see toprung devices)")] = None,
+    device: Annotated[
+        str | None,
+        typer.Option(help="an id, or a part of a name (see toprung devices); also one that is not here: nvidia-h200, a100"),
+    ] = None,
     arch: Annotated[str | None, typer.Option(help="sm_80, sm_90, …: no such GPU is needed")] = None,
     size: Annotated[str | None, typer.Option(help="512, or 35x79x19 (M x N x K)")] = None,
     switch: Annotated[list[str] | None, typer.Option(help="NAME=VALUE of a rung's switch; may be repeated")] = None,
@@ -58,6 +60,8 @@ def explain_command(
 
       toprung explain turing/r09
 
+      toprung explain turing/r09 --device nvidia-h200
+
       toprung explain turing/r09 --arch sm_90 --size 4096
 
       toprung explain turing --arch sm_90 --size 4096
@@ -66,7 +70,7 @@ def explain_command(
         raise BadSize("give --device or --arch, not both")
     one = rung(name) if "/" in name else None
     of = ladder(name.partition("/")[0])
-    where = device_for(arch, stored) if arch is not None else _device(device, stored, [one] if one else of.rungs)
+    where = device_for(arch) if arch is not None else _device(device, stored, [one] if one else of.rungs)
     sizes = parse_sizes(size) if size is not None else [default_sizes(of, where)[-1]]
     if len(sizes) != 1:
         raise BadSize(f"toprung explain takes one size, not {len(sizes)}")
@@ -99,12 +103,12 @@ def explain_command(
 
 
 def _device(name: str | None, stored: Path, rungs: Sequence[Rung]) -> Device:
-    """Return the device named, or the best one; an H100, by its documents, in place of a CPU whose machine code is not counted."""
+    """Return the device named, or the best one; in place of a CPU, whose machine code is not counted, the GPU that we probed."""
     if name is not None:
-        return backends.find(name)
+        return device_named(name, stored)
     where = best_for(rungs)
     as_cuda = any(LANGUAGES[r.source.suffix] in nvrtc.LANGUAGES for r in rungs)
-    return where if where.kind == "gpu" or not as_cuda else device_for("sm_90", stored)
+    return where if where.kind == "gpu" or not as_cuda else device_for("sm_90")
 
 
 def _detail(e: Explanation, size: str) -> None:
@@ -141,8 +145,8 @@ def _detail(e: Explanation, size: str) -> None:
         say(text, "dim")
     if found and not isinstance(most, Unknown):
         console.print(f"bound      {most:,.0f} GFLOP/s, limited by {found.name}", style="bold", highlight=False)
-    else:
-        say(f"bound      {most}", "bold")
+    elif isinstance(most, Unknown):
+        say(f"bound      {most} of {figures.name}, which no probe and no document gives; toprung probe measures them there", "bold")
     if e.measured:
         share = f", {100 * e.share:.1f} % of the bound" if e.share is not None else ""
         helpers = f", {100 * e.measured.helpers:.0f} % of its time in helpers" if e.measured.helpers else ""

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from toprung import backends
 from toprung.backends import nvrtc
 from toprung.device import Device
-from toprung.errors import BadRecord, BuildError, MissingExtra, UnknownName, Unsupported
+from toprung.errors import BadRecord, BuildError, MissingExtra, NoDevice, UnknownName, Unsupported
 from toprung.kernels.record import LANGUAGES, kernel_source
 from toprung.lab.bounds.arch import ARCHITECTURES, vendor_figures
 from toprung.lab.bounds.banks import Traffic, traffic
@@ -20,6 +22,7 @@ from toprung.lab.competitor import RungCompetitor
 from toprung.lab.harness import results
 from toprung.lab.harness.compare import Row
 from toprung.lab.harness.measure import Measurement
+from toprung.lab.probe import store
 from toprung.lab.rung import Options, Rung
 from toprung.lab.sass.machine_code import MachineCode, inspect_source
 from toprung.oracle.problem import Problem
@@ -179,8 +182,6 @@ def figures_of(device: Device, folder: Path | None = None) -> Figures:
 
 def measured_figures(device: Device, folder: Path | None = None) -> Figures | None:
     """Return a probe's figures of a device: the user's own, the package's, or those under a folder of results."""
-    from toprung.lab.probe import store
-
     if found := store.figures_for(device):
         return found
     for path in sorted(folder.glob(f"{device.slug}/probe-*.json")) if folder else ():
@@ -191,8 +192,8 @@ def measured_figures(device: Device, folder: Path | None = None) -> Figures | No
     return None
 
 
-def device_for(arch: str, folder: Path | None = None) -> Device:
-    """An architecture as a device: that of a stored CUDA record where there is one, else that of the vendor's documents.
+def device_for(arch: str) -> Device:
+    """An architecture as a device: one of it that was probed, here or by us, else the chip that the vendor's documents describe.
 
     Raises
     ------
@@ -200,14 +201,32 @@ def device_for(arch: str, folder: Path | None = None) -> Device:
         an architecture nothing can be compiled for
     """
     device = nvrtc.device_of(arch)
-    for _, record in records(folder):
-        known = record["environment"]["device"]
-        if known["arch"] == arch and known["backend"] == "cuda":
-            return _recorded(known)
-    of = ARCHITECTURES.get(arch)
-    if of is None:
-        return device
-    return replace(device, name=of.title, compute_units=of.sms or 0, clock_mhz=of.clock_mhz or 0.0)
+    probed = (_recorded(content) for _, content in store.records_for(None) if content["environment"]["device"]["arch"] == arch)
+    return next(filter(None, probed), None) or _chip(arch) or device
+
+
+def device_named(name: str, folder: Path) -> Device:
+    """The device a user means: one that is here, one of which there are records, or a chip of the vendor's documents.
+
+    Raises
+    ------
+    UnknownName
+        none of these has the name
+    """
+    try:
+        return backends.find(name)
+    except (UnknownName, NoDevice):
+        pass
+    wanted, known = name.lower().strip(), [str(d) for d in backends.devices()]
+    for _, content in itertools.chain(store.records_for(None), records(folder)):
+        of = content["environment"]["device"]
+        if (device := _recorded(content)) and (wanted == of["slug"] or wanted in device.name.lower()):
+            return device
+        known += [of["slug"]] if device else []
+    titles = {of.title: key for key, of in ARCHITECTURES.items() if key in nvrtc.architectures()}
+    if found := next((key for title, key in titles.items() if wanted and wanted in title.lower()), None):
+        return _chip(found) or nvrtc.device_of(found)
+    raise UnknownName("device", name, dict.fromkeys([*known, *titles]))
 
 
 def records(folder: Path | None) -> Iterator[tuple[Path, dict[str, Any]]]:
@@ -273,9 +292,16 @@ class RungBounds:
         return None if wrong else found.seconds / row.measurement.median
 
 
-def _recorded(known: Mapping[str, Any]) -> Device:
-    """The device of a record, as far as it is written down."""
-    return replace(
-        nvrtc.device_of(known["arch"]), id=known["slug"], name=known["name"], compute_units=known["compute_units"],
-        clock_mhz=known["clock_mhz"],
-    )  # fmt: skip
+def _recorded(content: Mapping[str, Any]) -> Device | None:
+    """The NVIDIA GPU of a record, as far as it is written down; None for another device, or one reached otherwise."""
+    of = content["environment"]["device"]
+    if of["backend"] != "cuda" or of["arch"] not in nvrtc.architectures():
+        return None
+    chip = nvrtc.device_of(of["arch"])
+    return replace(chip, id=of["slug"], name=of["name"], compute_units=of["compute_units"], clock_mhz=of["clock_mhz"])
+
+
+def _chip(arch: str) -> Device | None:
+    """The chip that stands for an architecture in the vendor's documents; None where none does."""
+    of = ARCHITECTURES.get(arch.rstrip("af"))
+    return of and replace(nvrtc.device_of(arch), name=of.title, compute_units=of.sms or 0, clock_mhz=of.clock_mhz or 0.0)

@@ -239,5 +239,8 @@ def vendor_figures(device: Device) -> Figures:
     key = device.arch.rstrip("af")
     if key not in ARCHITECTURES:
         return own
+    of = ARCHITECTURES[key]
+    if device.name == of.title:
+        return of.figures()
     # the memory and the cache of the architecture's record are those of another card
-    return own.or_else(replace(ARCHITECTURES[key].figures(), dram_read_bytes_per_s=None, l2_bytes=None, sms=None, clock_mhz=None))
+    return own.or_else(replace(of.figures(), dram_read_bytes_per_s=None, l2_bytes=None, sms=None, clock_mhz=None))

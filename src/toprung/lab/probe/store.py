@@ -70,19 +70,18 @@ def read(path: Path) -> dict[str, Any]:
     return content
 
 
-def records_for(device: Device, complaints: list[str] | None = None) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """Yield every usable record of a device: the user's own before those shipped, its own backend's before the others'.
+def records_for(device: Device | None, complaints: list[str] | None = None) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """Yield every usable record of a device, or of all: the user's own before those shipped, its own backend's before the others'.
 
     What is damaged or of another device is passed over; ``complaints`` gets the reason.
     """
     for folder in (data_dir() / "probes", KNOWN):
-        paths = sorted(
-            folder.glob(f"{device.slug}-*.json"), key=lambda p: (p != folder / f"{device.slug}-{device.backend}.json", p)
-        )
-        for path in paths:
+        paths = folder.glob(f"{device.slug}-*.json" if device else "*.json")
+        first = f"{device.slug}-{device.backend}.json" if device else ""
+        for path in sorted(paths, key=lambda p: (p.name != first, p)):
             try:
                 content = read(path)
-                if not results.is_of(content, device):
+                if device and not results.is_of(content, device):
                     of = content["environment"]["device"]
                     raise BadRecord(f"{path} is of another device, {of['slug']} through {of['runtime']}, not of {device}")
             except BadRecord as error:
