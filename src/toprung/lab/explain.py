@@ -304,4 +304,6 @@ def _recorded(content: Mapping[str, Any]) -> Device | None:
 def _chip(arch: str) -> Device | None:
     """The chip that stands for an architecture in the vendor's documents; None where none does."""
     of = ARCHITECTURES.get(arch.rstrip("af"))
-    return of and replace(nvrtc.device_of(arch), name=of.title, compute_units=of.sms or 0, clock_mhz=of.clock_mhz or 0.0)
+    if of is None:
+        return None
+    return replace(nvrtc.device_of(arch), name=of.title, compute_units=of.sms or 0, clock_mhz=of.clock_mhz or 0.0)
