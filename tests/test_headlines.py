@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from records import around, of_rung, peer, stored
-from tables import BLOCK, headlines, refresh
+from tables import BLOCK, climb, headlines, refresh
 from tables.common import ladder_record
 from toprung.errors import BadRecord
 from toprung.lab.harness import results
@@ -54,7 +54,7 @@ def test_headlines_on_all_pages_are_those_of_the_report() -> None:
     expected = [(one.what, one.problem, one.who, one.figure, one.share) for one in of_views(gathered)]
     assert len(expected) >= 7 and expected[0][2] == "toprung.matmul"
     tables = blocks("headlines")
-    assert {page.name for page, _, _ in tables} >= {"README.md", "measuring.md"}
+    assert {page.name for page, _, _ in tables} >= {"measuring.md"}
     for page, _, body in tables:
         found = [(w, s, b.strip("`"), f, "" if v == "–" else v) for w, s, b, f, v in rows_of(body)[2:]]
         assert found == expected, page
@@ -66,7 +66,7 @@ def test_headlines_on_all_pages_are_those_of_the_report() -> None:
 
 
 def test_whole_calls_have_one_figure_on_every_page() -> None:
-    """README, the library's page and that of fp32x have tables of whole calls, the report and the headlines a figure of them."""
+    """The library's page and that of fp32x have tables of whole calls, the report and the headlines a figure of them."""
     gathered = gather([H200])
     one = of_views(gathered)[0]
     found: dict[str, set[str]] = defaultdict(set)
@@ -77,8 +77,42 @@ def test_whole_calls_have_one_figure_on_every_page() -> None:
             if {"toprung", "torch fp32", "times as fast"} <= set(head):
                 found[page.name] |= {row[head.index("times as fast")] for row in rows if row[0] == one.problem}
     stated = {name: figures for name, figures in found.items() if figures}
-    assert stated.keys() >= {"README.md", "fp32x.md", "library.md", "measuring.md"}
+    assert stated.keys() >= {"fp32x.md", "library.md", "measuring.md"}
     assert all(figures == {f"{one.times:.2f}"} for figures in stated.values()), stated
+
+
+def test_the_readme_promises_what_the_records_hold() -> None:
+    """Its words, its table of gains and its picture say what whole calls, steps and the ladder have on the other pages."""
+    readme, gathered = (ROOT / "README.md").read_text(), gather([H200])
+    gains = {row[0].strip("*"): row[1:] for row in rows_of(next(b for p, _, b in blocks("gains") if p.name == "README.md"))[2:]}
+    whole = next(rows_of(b) for p, words, b in blocks("fp32x") if p.name == "library.md" and words[0] == "matmul")
+    times = sorted((row[whole[0].index("times as fast")] for row in whole[2:]), key=float)
+    assert f"{times[0]} to {times[-1]} ×" in gains["NVIDIA H200"][0]
+    assert "two to four times as fast" in " ".join(readme.split()) and float(times[0]) >= 2 and float(times[-1]) <= 4
+    steps = {
+        row[0].split(" ")[0] + row[0].split(", ")[-1]: row
+        for p, _, b in blocks("torch_models")
+        if p.name == "README.md"
+        for row in rows_of(b)[2:]
+    }
+    eager, graphed = (float(steps[f"Swin{mode}"][5]) for mode in ("eager", "graphed"))
+    assert 0.75 <= eager < 1 < graphed, "up to a quarter slower, and as a CUDA graph it gains"
+    assert f"bound by the host {eager:.2f} ×; that as a CUDA graph {graphed:.2f} ×" in gains["NVIDIA H200"][1]
+    for unmeasured, kind in (("A100, RTX 4090", "predicted"), ("B200, other NVIDIA cards", "not measured"), ("a CPU", "nothing")):
+        assert gains[unmeasured][0].startswith(kind) and gains[unmeasured][1] == "nothing"
+    best = next(one for one in of_views(gathered) if one.what == "turing, fp32")
+    picture = next(body for p, _, body in blocks("climb") if p.name == "README.md")
+    assert f"to {float(best.figure.split(' ')[0].replace(',', '')) / 1e3:.1f} with" in picture
+
+
+def test_the_pictures_of_a_ladder_are_up_to_date() -> None:
+    found = {page.parent / name: (size, path) for page, (name, size, path), _ in blocks("climb")}
+    assert found
+    for picture, words in found.items():
+        text = picture.read_text()
+        assert text == climb.drawn(*words, ROOT), f"{picture} is out of date: make tables"
+        width = re.search(r'width="(\d+)"', text)
+        assert width and int(width[1]) <= 900 and "prefers-color-scheme:dark" in text
 
 
 def test_a_vendor_is_the_same_figure_beside_every_ladder() -> None:

@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from tables import hopper_fp32, rank, refresh
+from tables import BLOCK, climb, hopper_fp32, rank, refresh
 from tables.common import ladder_record
 from toprung.lab.bounds.arch import FERMI
 from toprung.lab.bounds.paper import Blocking
@@ -61,6 +61,9 @@ def main() -> int:
     for page in pages():
         old = page.read_text()
         new = refresh(old, ROOT)
+        if "--check" not in sys.argv:
+            for name, size, stored in (one["words"].split() for one in BLOCK.finditer(new) if one["what"] == "climb"):
+                (page.parent / name).write_text(climb.drawn(size, stored, ROOT))
         if new != old:
             stale.append(page.relative_to(ROOT))
             if "--check" not in sys.argv:

@@ -3,6 +3,8 @@
 A marker names what to show and the records it comes from, relative to the repository::
 
     <!-- toprung:headlines results/<device> -->
+    <!-- toprung:gains results/<device>/<record>.json … -->
+    <!-- toprung:climb climb.svg 4096 results/<device>/<record>.json[+<another>.json] -->
     <!-- toprung:ladder [sizes=1024,4096] results/<device>/<record>.json[+<another>.json] … -->
     <!-- toprung:sweep sweep.svg results/<device>/<record>.json? -->
     <!-- toprung:rung r07 results/<device>/<record>.json … -->
@@ -16,7 +18,7 @@ A marker names what to show and the records it comes from, relative to the repos
     <!-- toprung:loads kepler/r07 results/<device>/<record>.json -->
     <!-- toprung:overhead results/<device>/overhead.json … -->
     <!-- toprung:host_arrays results/<device>/host-arrays.json -->
-    <!-- toprung:torch_models [eager|compiled|graphed …] results/<device>/torch-models.json[+<another>.json] -->
+    <!-- toprung:torch_models [eager|compiled|graphed …] [models=gpt2,vit] results/<device>/torch-models.json[+<another>.json] -->
     <!-- toprung:torch_profile profile.svg results/<device>/torch-profile.json? -->
     <!-- toprung:torch_products results/<device>/torch-products.json -->
     <!-- toprung:cupy_products results/<device>/cupy-products.json -->
@@ -67,6 +69,9 @@ BLOCK = re.compile(r"(<!-- toprung:(?!end)(?P<what>\w+) (?P<words>[^>]*?) ?-->\n
 ROWS = ("rung", "overhead")
 """Tables with a row, not a column, for each device."""
 
+CARDS = ("gains",)
+"""Tables that are about the difference between devices: each row names its own."""
+
 Maker = Callable[[Sequence[str], Path], str]
 """Function ``(words of the marker, root of the repository)`` → Markdown."""
 
@@ -92,7 +97,8 @@ def _made(what: str, words: Sequence[str], root: Path) -> str:
     """Return a table, and what must be said of the code that was measured."""
     body = makers()[what](words, root)
     records = {path: read(root / path) for word in words if word.endswith(".json") for path in word.split("+")}
-    of_one_card(records, body)
+    if what not in CARDS:
+        of_one_card(records, body)
     said = about_code(records, words[0] if what == "rung" else "")
     # behind the row of a table it would be a row of it
     return "\n".join(filter(None, (body + "\n" * bool(said and body.rpartition("\n")[2].startswith("|")), said)))

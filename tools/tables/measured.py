@@ -67,33 +67,40 @@ def _host_arrays(words: Sequence[str], root: Path) -> str:
 def _torch_models(words: Sequence[str], root: Path) -> str:
     """Training steps under PyTorch, a row for each model and named mode (all if none is); from benchmarks/torch_models.py.
 
-    Of several records with ``+`` between them the newest row of each model and mode is shown.
+    Of several records with ``+`` between them the newest row of each model and mode is shown; ``models=gpt2,vit`` takes only those,
+    in brief, and a step under bf16 is shown where all have one.
     """
     *modes, word = words
+    wanted = {name for w in modes if w.startswith("models=") for name in w.removeprefix("models=").split(",")}
+    modes = [w for w in modes if "=" not in w]
     path, *more = word.split("+")
     record = read(root / path)
     e, device = record["environment"], record["environment"]["device"]
-    lines = [
-        "| model, mode | PyTorch fp32, ms | PyTorch TF32, ms | toprung, ms | speed-up over fp32, 95 % interval | "
-        "gradient error fp32 / TF32 / toprung |",
-        "|---|---:|---:|---:|---:|---|",
-    ]
     newest = {(row["model"], row["mode"]): row for row in record["torch_models"] if not modes or row["mode"] in modes}
-    others = ""
+    newest = {key: row for key, row in newest.items() if not wanted or key[0] in wanted}
+    others = {}
     for other in more:
         for row in read(root / other)["torch_models"]:
-            if row["date"] > newest.get((row["model"], row["mode"]), {}).get("date", "9"):
-                newest[row["model"], row["mode"]] = row
-                others += f"{row['title'].partition(',')[0]}: {row['date'][:10]}, commit {row['commit']}, `{other}`.  "
+            if row["date"] > newest.get(key := (row["model"], row["mode"]), {}).get("date", "9"):
+                newest[key] = row
+                others[key] = f"{row['title'].partition(',')[0]}: {row['date'][:10]}, commit {row['commit']}, `{other}`.  "
     rows = list(newest.values())
     if not rows:
         raise BadRecord(f"{path} holds no step that is {' or '.join(modes)}")
+    bf16 = {"bf16": "bf16"} if all("bf16" in row["seconds"] for row in rows) else {}
+    arms = {"fp32": "fp32", "tf32": "TF32", **bf16, "toprung": "toprung"}
+    heads = "".join(f"{'PyTorch ' * (name != 'toprung')}{title}, ms | " for name, title in arms.items())
+    interval = "" if wanted else ", 95 % interval"
+    lines = [
+        f"| model, mode | {heads}speed-up over fp32{interval} | gradient error {' / '.join(arms.values())} |",
+        "|---|" + "---:|" * (len(arms) + 1) + "---|",
+    ]
     for row in rows:
-        times = [row["seconds"].get(name) for name in ("fp32", "tf32", "toprung")]
-        errors = [row["errors"].get(name) for name in ("fp32", "tf32", "toprung")]
-        speedup = "{:.2f} ({:.2f} to {:.2f})".format(*row["speedup"]) if "speedup" in row else "–"
+        times = [row["seconds"].get(name) for name in arms]
+        errors = [row["errors"].get(name) for name in arms]
+        speedup = ("{:.2f}" + " ({:.2f} to {:.2f})" * (not wanted)).format(*row["speedup"]) if "speedup" in row else "–"
         cells = (
-            f"{row['title']}, {row['mode']}",
+            f"{row['title'].partition(',')[0] if wanted else row['title']}, {row['mode']}",
             *(f"{1e3 * statistics.median(t):.1f}" if t else "–" for t in times),
             speedup,
             " / ".join(f"{one['gradient']:.1e}" if one else "–" for one in errors),
@@ -101,14 +108,15 @@ def _torch_models(words: Sequence[str], root: Path) -> str:
         lines.append("| " + " | ".join(cells) + " |")
     samples = max((len(t) for row in rows for t in row["seconds"].values()), default=0)
     commits = ", ".join(dict.fromkeys(str(row["commit"]) for row in rows if row in record["torch_models"]))
+    transformers = e["packages"].get("transformers", "absent")
+    versions = "" if wanted else f"driver {device['driver']}, transformers {transformers}, Python {e['python']}, "
+    told = "" if wanted else f"`{record['what']}`, stored in "
     source = (
-        f"Medians of {samples} samples of {rows[0]['steps']} steps each, the three in turns; errors are Frobenius norms over all "
-        f"parameters' gradients, or results where there are none, against float64: {device['short_name']}, "
-        f"driver {device['driver']}, PyTorch {e['packages']['torch']}, transformers {e['packages'].get('transformers', 'absent')}, "
-        f"Python {e['python']}, "
-        f"{e['date'][:10]}, commit {commits}, `{record['what']}`, stored in `{path}`.  "
+        f"Medians of {samples} samples of {rows[0]['steps']} steps each, in turns; errors are Frobenius norms over all parameters' "
+        f"gradients, or results where there are none, against float64: {device['short_name']}, {versions}PyTorch "
+        f"{e['packages']['torch']}, {e['date'][:10]}, commit {commits}, {told}`{path}`.  "
     )
-    return "\n".join([*lines, "", source, *([others] if others else [])])
+    return "\n".join([*lines, "", source, *others.values()])
 
 
 def _torch_curves(words: Sequence[str], root: Path) -> str:

@@ -149,7 +149,7 @@ def _head(name: str) -> str:
 
 
 def hero(views: Views, limits: Limits) -> Chart | None:
-    """The ladders of products beside each other at the usual problem: the picture of the README."""
+    """The ladders of products beside each other at the usual problem: the picture that ``report --picture`` draws."""
     keys = [k for name in views.ladders if (k := views.first(name)) and k[2] == views.usual]
     keys = [k for k in keys if views.of[k][0][1].measured_in == "GFLOP/s" and not any(m.narrow for _, m in views.of[k])]
     if not keys:

@@ -1,0 +1,94 @@
+"""What each card gains: measured, predicted or nothing; the README's answer to whom it helps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from tables.common import product_rows
+from tables.tuning import device_of
+from toprung.dispatch.ranking import ratio
+from toprung.gemm.desc import GemmDesc
+from toprung.kernels.registry import family
+from toprung.lab.bounds.arch import architecture
+from toprung.lab.harness.results import read
+from toprung.report.text import size_of
+
+SQUARES = (1024, 2048, 4096, 8192)
+"""Sides of the squares that are predicted."""
+
+PREDICTED = {"A100": "sm_80", "RTX 4090": "sm_89"}
+"""Cards that CUDA kernels are compiled for and nobody has measured, with their architectures."""
+
+LARGE, HOST = ("gpt", "open", "gpt2", "bert", "vit"), ("swin", "conformer")
+"""Programs of ``benchmarks/torch_models.py``: transformers whose time goes into products, and programs that wait for the host."""
+
+LADDERS = "ladders, `inspect`, `explain`"
+
+
+def _gains(words: Sequence[str], root: Path) -> str:
+    """Return a row for each kind of card; words: records of ``benchmarks/fp32x.py``, ``candidates.py`` and ``torch_models.py``."""
+    records = [(word, read(root / word)) for word in words]
+    lines = ["| you have | fp32 products | training steps | and besides |", "|---|---|---|---|"]
+    for name in dict.fromkeys(record["environment"]["device"]["short_name"] for _, record in records):
+        own = [record for _, record in records if record["environment"]["device"]["short_name"] == name]
+        products = "; ".join(filter(None, map(_products, own))) or "not measured"
+        lines.append(f"| **{name}** | measured: {products} | {_steps(own)} | {LADDERS} |")
+    ratios = [found for arch in PREDICTED.values() for found in _predicted(records[0][1], arch)]
+    lines += [
+        f"| {', '.join(PREDICTED)} | predicted: {_range(ratios)}, nothing gained yet | nothing | {LADDERS} |",
+        f"| B200, other NVIDIA cards | not measured, nothing gained yet | nothing | {LADDERS} |",
+        "| an AMD, Intel or Apple GPU | nothing gained yet | nothing | ladders through OpenCL or WebGPU |",
+        "| a CPU | nothing gained yet | nothing | ladders through OpenCL (PoCL comes along) |",
+    ]
+    said = ", ".join(f"`{Path(word).name}` ({record['environment']['date'][:10]})" for word, record in records)
+    return "\n".join([*lines, "", f"How many times as fast as PyTorch in fp32. From {said}; predicted by the cost model.  "])
+
+
+def _products(record: dict[str, Any]) -> str:
+    """Return the least and the most that products gain: squares of whole calls, or the products of models."""
+    if "shapes" in record:
+        rows = product_rows(record, "shapes")
+        found = [median(row["seconds"]["torch fp32"]) / median(row["seconds"]["toprung"]) for row in rows]
+        return f"{_range(found)} ({len(found)} products of transformers)"
+    both: dict[str, dict[str, float]] = {}
+    for m in record["measurements"]:
+        both.setdefault(size_of(m), {})[m.competitor["name"]] = m.gflops
+    squares = {int(size): own for size, own in both.items() if size.isdecimal() and {"toprung", "torch"} <= own.keys()}
+    found = [own["toprung"] / own["torch"] for own in squares.values()]
+    return f"{_range(found)} (squares of {min(squares)} to {max(squares)})" if found else ""
+
+
+def _steps(records: Iterable[Mapping[str, Any]]) -> str:
+    """Return what steps of programs gain, those apart that wait for the host; of each program its newest measurement."""
+    rows = sorted((row for record in records for row in record.get("torch_models", ())), key=lambda row: row["date"])
+    newest = {(row["model"], row["mode"]): row["speedup"][0] for row in rows if row.get("speedup")}
+    parts = [
+        (text, [found for (model, of), found in newest.items() if model in models and of == mode])
+        for text, models, mode in (
+            ("large transformers {}", LARGE, "eager"),
+            ("bound by the host {}", HOST, "eager"),
+            ("that as a CUDA graph {}", HOST, "graphed"),
+        )
+    ]
+    return "; ".join(text.format(_range(found)) for text, found in parts if found) or "not measured"
+
+
+def _range(found: Iterable[float]) -> str:
+    low, *_, high = (values := sorted(found)) * 2
+    return f"{low:.2f}" + f" to {high:.2f}" * (len(values) > 1) + " ×"
+
+
+def _predicted(record: Mapping[str, Any], arch: str) -> list[float]:
+    """Return cuBLAS's predicted time over that of toprung's best kernel, for squares; ``record``: of another card, for the rest."""
+    card = architecture(arch)
+    own = {"arch": arch, "compute_units": card.sms, "clock_mhz": card.clock_mhz}
+    device = replace(device_of({"environment": {"device": record["environment"]["device"] | own}}), lanes=card.lanes)
+    squares = (GemmDesc(n, n, n, lda=n, ldb=n, ldc=n, align_a=4, align_b=4, align_c=4) for n in SQUARES)
+    return [ratio(device, desc, family("cublas")) for desc in squares]
+
+
+TABLES = {"gains": _gains}
