@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 DAMAGE = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
 """Errors of reading a file that anybody may have written."""
@@ -10,6 +11,21 @@ DAMAGE = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, R
 
 class ToprungError(Exception):
     """Base of every error raised by toprung itself."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Python would call the constructor with the finished text, and a pool whose worker's error cannot be made waits for ever
+        made: Any = super().__reduce__()
+        return _again, (type(self), made[1]), *made[2:]
+
+
+def _again(kind: type[ToprungError], args: tuple[Any, ...]) -> ToprungError:
+    """Return an error with a finished text, in the process that unpickles it or for a copy."""
+    native: Any = kind
+    while native.__module__ != "builtins":  # the class that lays it out makes it: kind.__new__ may be that of another base
+        native = native.__base__
+    error: ToprungError = native.__new__(kind, *args)
+    super(ToprungError, error).__init__(*args)
+    return error
 
 
 class UnknownName(ToprungError, ValueError):
