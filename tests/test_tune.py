@@ -33,7 +33,7 @@ from toprung.kernels.tiled_cluster.family import RECORDS as CLUSTERS
 from toprung.oracle.gemm import Gemm
 from toprung.oracle.gemv import Gemv
 from toprung.oracle.problem import Problem
-from toprung.report.tune import best_over_time
+from toprung.report.tune import best_over_time, noisy_line
 from toprung.store import Machine, Store
 from toprung.tile import Tile
 from toprung.tune import shapes
@@ -366,3 +366,17 @@ def test_the_last_comparison_decides_what_is_best(device: Device) -> None:
     ):
         assert found.candidate == choice and found.gain is not None and found.gain.value == pytest.approx(gain)
         assert (found.behind.value if found.behind else None) == (behind and pytest.approx(behind))
+
+
+def test_samples_of_a_busy_machine_are_warned_of_and_give_way_to_quiet_ones(session: Session, tmp_path: Path) -> None:
+    lanes, store = SimpleNamespace(lanes=lambda: [InProcess(session)]), Store(tmp_path / "tuned.sqlite")
+    tuner = Tuner([Gemm(64, 64, 64)], lanes, store, Budget(trials=1))  # type: ignore[arg-type]
+    (shape,), quiet, busy = tuner.shapes, (1.0, 1.01, 1.02, 1.03, 9.0), (1.0, 1.5, 2.0, 60.0, 90.0)
+    candidate = select_own(session.device, shape.problem.desc).candidate
+    for seconds, kept in ((busy, busy), (quiet, quiet), (quiet, quiet * 2)):
+        sampled = Sampled("right", seconds=seconds, clocks_mhz=(None,) * 5, marked=(False,) * 5)
+        tuner._learn(shape, candidate, sampled)
+        shape.finals = {"best": replace(sampled, seconds=quiet), "numpy": sampled}
+        (entry,) = store.entries()
+        assert entry.seconds == kept and entry.noisy == (kept == busy)
+        assert ("samples of 1 of 1 shapes scatter, most by ± 1462 % (those of numpy at 64)" in noisy_line(tuner)) == entry.noisy

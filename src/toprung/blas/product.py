@@ -427,9 +427,13 @@ def _decided_on_host(alpha: float, a: View, b: View, beta: float, c: View, how: 
         why = host.preferred(blas, device, a.shape, b.shape)
         unmeasured = ""
         if why:
-            faster, unmeasured = _measured(device, a, b, c, how.precision)
+            beside, unmeasured = _measured(device, a, b, c, how.precision)
+            if beside:
+                ours, theirs = beside
+                faster = theirs < ours or host.product_seconds(a.on_host, b.on_host, ours) < ours
+                again = "both were" if theirs < ours else "it was, again, in this process,"
+                why = f"NumPy's BLAS was faster when {again} measured"
         if why and faster is not False:
-            why = "NumPy's BLAS was faster when both were measured" if faster else why
             return OnHost(blas, device, why + (f"; not measured: {unmeasured}" if unmeasured else ""), a, b, c, how)
     else:
         device = chosen(how.device) if how.device is not None else best()
@@ -442,8 +446,8 @@ def _decided_on_host(alpha: float, a: View, b: View, beta: float, c: View, how: 
     return Staged(session, a, b, c, how)
 
 
-def _measured(device: Device, a: View, b: View, c: View, precision: str) -> tuple[bool | None, str]:
-    """Return True if NumPy measured faster than ours on a CPU, None if unknown; and why autotuning failed, empty if it did not."""
+def _measured(device: Device, a: View, b: View, c: View, precision: str) -> tuple[tuple[float, float] | None, str]:
+    """Return the seconds of ours and NumPy's on a CPU, None if unknown; and why autotuning failed, empty if it did not."""
     tuner = autotune.HERE
     if device.kind != "cpu" or 0 in c.shape or not (tuner.level() == "measure" or tuner.store.knows_host(device)):
         return None, ""
@@ -451,7 +455,7 @@ def _measured(device: Device, a: View, b: View, c: View, precision: str) -> tupl
     if len(descs) != 1:
         return None, ""
     unmeasured = tuner.measured(device, descs[0], precision)
-    return tuner.store.host_is_faster(device, descs[0]), unmeasured
+    return tuner.store.beside_host(device, descs[0]), unmeasured
 
 
 def follow(session: Session, queue: Any, other: Any) -> None:

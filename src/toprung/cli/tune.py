@@ -144,6 +144,9 @@ def tune_command(
     for text in map(report.exhausted_line, tuner.shapes):
         if text:
             say(text)
+    if warning := report.noisy_line(tuner):
+        tuner.notes.append(warning)
+        say(warning, "yellow")
     stored = record(tuner, where, interrupted)
     if json is not None:
         results.write(json, stored)

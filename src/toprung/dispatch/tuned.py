@@ -63,6 +63,7 @@ class Known:
     proofs : (entry, version of its family now) → what was wrong with it here, empty: nothing
     host : True if the host's BLAS was measured on anything
     failed : (kernel, problem class, sizes) of families that went wrong when they were measured with this very driver
+    noisy : the user's entries whose samples scatter too much to be followed
     """
 
     machine: Machine
@@ -71,6 +72,7 @@ class Known:
     proofs: dict[tuple[str, str], str] = field(default_factory=dict)
     host: bool = False
     failed: frozenset[tuple[str, str, tuple[int, int, int, int]]] = frozenset()
+    noisy: Book = field(default_factory=lambda: stores.Book())
 
 
 class TunedStore:
@@ -115,10 +117,12 @@ class TunedStore:
     def _read(self, machine: Machine, store: Store, stamp: object) -> Known:
         complaints: list[str] = []
         own: list[Entry] = []
+        noisy: list[Entry] = []
         proofs: list[Proof] = []
         failed: list[Entry] = []
         try:
-            own = store.fastest(machine, complaints=complaints)
+            for entry in store.fastest(machine, complaints=complaints):
+                (noisy if entry.noisy else own).append(entry)
             proofs = store.proofs(machine)
             for status in stores.STATUSES:
                 if status != "right":
@@ -133,7 +137,7 @@ class TunedStore:
         on_host = {f.name for f in families() if f.memory == "host"}
         wrong = {(p.entry, p.source): p.message for p in proofs}
         return Known(
-            machine, stamp, stores.Book(entries), wrong,
+            machine, stamp, stores.Book(entries), wrong, noisy=stores.Book(noisy),
             host=any(e.kernel in on_host for e in entries),
             failed=frozenset((e.kernel, e.problem_class, e.sizes) for e in failed),
         )  # fmt: skip
@@ -253,7 +257,7 @@ class TunedStore:
     def settled(self, device: Device, desc: Desc, classes: Sequence[str]) -> bool:
         """Return True if the store has an exact-size entry for every accuracy class, and of what is installed for plain fp32."""
         here = self.known(device)
-        entries = here.book.at(class_of(desc), desc.sizes)
+        entries = [e for book in (here.book, here.noisy) for e in book.at(class_of(desc), desc.sizes)]
         for family in families():
             counts = not family.own and family.precision == "fp32" and (family.memory == "device" or device.kind == "cpu")
             wanted = "fp32" in classes and counts and not family.supports(device, desc)
@@ -266,15 +270,15 @@ class TunedStore:
         """Return True if the host's BLAS was measured beside ours on a device."""
         return self.known(device).host
 
-    def host_is_faster(self, device: Device, desc: Desc) -> bool | None:
-        """Return True if the host's BLAS was faster than ours on a CPU device, for host arrays; None where it is not known."""
+    def beside_host(self, device: Device, desc: Desc) -> tuple[float, float] | None:
+        """Return the measured seconds of ours and of the host's BLAS on a CPU device, for host arrays; None where not known."""
         here = self.known(device)
         on_host = {f.name for f in families() if f.memory == "host"}
         for exact, entries in _spots(here, desc):
             theirs = next((e for e in entries if e.kernel in on_host), None)
             ours = next((e for e in entries if _may(e, device, desc, own=True)), None)
             if theirs and ours:
-                return ours.median * (1.0 if exact and _current(ours) else MARGIN) > theirs.median
+                return ours.median * (1.0 if exact and _current(ours) else MARGIN), theirs.median
         return None
 
     def _of_spot(

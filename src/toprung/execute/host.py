@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,10 @@ LINK = 2.0e10
 """Bytes per second between host and device that ``is_small`` assumes."""
 STARTING = 6e-5
 """Least seconds of a product through a device's memory that ``is_small`` assumes."""
+
+
+AGAIN, AGAIN_SECONDS = 10, 0.1
+"""Calls of NumPy, and seconds after which there is no other, before it is passed over for what was tuned."""
 
 
 def host_blas() -> KernelFamily | None:
@@ -37,6 +42,21 @@ def preferred(blas: KernelFamily, device: Device, a: tuple[int, ...], b: tuple[i
     if device.kind != "gpu":
         return "the arrays are on the host and there is no GPU: NumPy's BLAS is what was there already"
     return f"moving the arrays to {device} would take longer than NumPy's BLAS does" if is_small(blas, a, b) else ""
+
+
+def product_seconds(a: NDArray[np.float32], b: NDArray[np.float32], enough: float) -> float:
+    """Return the fewest seconds of a few calls of NumPy's product, the last of which took fewer than ``enough``, if one did.
+
+    Whoever tunes on a machine in use may find NumPy slow for that alone, for its threads wait for each other.
+    """
+    best, begin = math.inf, time.perf_counter()
+    for _ in range(AGAIN):
+        start = time.perf_counter()
+        np.matmul(a, b)
+        best = min(best, (end := time.perf_counter()) - start)
+        if best < enough or end - begin > AGAIN_SECONDS:
+            break
+    return best
 
 
 def numpy_product(

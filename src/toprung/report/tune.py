@@ -16,6 +16,7 @@ from toprung.lab.harness.stats import Interval
 from toprung.oracle.problem import Problem
 from toprung.report import names, plot
 from toprung.report.grid import Column, Grid
+from toprung.store.entry import NOISY
 from toprung.tune.check import HOST_LIMITED, WITHIN, Checked
 from toprung.tune.session import Shape, Tuner
 
@@ -120,6 +121,19 @@ def spread_of(shape: Shape) -> str:
     if not best or not best.seconds:
         return ""
     return f"{50 * (max(best.seconds) - min(best.seconds)) / statistics.median(best.seconds):.1f}"
+
+
+def noisy_line(tuner: Tuner) -> str:
+    """Return a warning where samples of the last comparisons scatter, as they do on a machine in use; empty if none do."""
+    noisy = [(*s.scatter, shape_name(s)) for s in tuner.shapes if s.scatter[0] > NOISY / 2]
+    if not noisy:
+        return ""
+    most, who, where = max(noisy)
+    return (
+        f"something else used this machine: samples of {len(noisy)} of {len(tuner.shapes)} shapes scatter, most by "
+        f"± {100 * most:.0f} % (those of {who} at {where}). From ± {100 * NOISY:.0f} % on they are kept and not followed: end "
+        "other programs and run the same command again"
+    )
 
 
 def exhausted_line(shape: Shape) -> str:

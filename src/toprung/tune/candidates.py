@@ -44,10 +44,10 @@ def selected(device: Device, problem: Problem, precision: str = "fp32") -> Selec
             raise Unsupported(f"{problem}: its halves are converted first, {halves}")
         return halves
     if device.kind == "cpu" and isinstance(problem, Gemm):
-        faster = HERE.host_is_faster(device, desc)
-        if faster is not False:
+        beside = HERE.beside_host(device, desc)
+        if beside is None or beside[1] < beside[0]:
             measured = (
-                "it was faster when both were measured" if faster else "the arrays are on the host, and nothing says ours is faster"
+                "it was faster when both were measured" if beside else "the arrays are on the host, and nothing says ours is faster"
             )
             return Selection(host_candidates()[0], f"the host's BLAS: {measured}")
     return select(device, desc, False, precision)

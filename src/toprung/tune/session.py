@@ -23,6 +23,7 @@ from toprung.gemm.classes import class_of
 from toprung.lab.harness.stats import Interval, paired_ratio
 from toprung.oracle.problem import Problem
 from toprung.store import Entry, Machine, Store, candidate_key, shape_text
+from toprung.store.entry import NOISY, scatter
 from toprung.tune.candidates import host_candidates, installed
 from toprung.tune.compiler import Compiler
 from toprung.tune.executors.base import Executor, Lane, LaneLost
@@ -118,6 +119,11 @@ class Shape:
     def tried(self) -> int:
         """Number of configurations that this run tried, right or not."""
         return sum(self.counts.values())
+
+    @property
+    def scatter(self) -> tuple[float, str]:
+        """The largest scatter of samples in the last comparison, and the name of the candidate that has it."""
+        return max(((scatter(s.seconds), name) for name, s in self.finals.items()), default=(0.0, ""))
 
     @property
     def weight(self) -> float:
@@ -500,7 +506,8 @@ class Tuner:
         if shape.candidate is None or shape.start is None:
             return
         finalists = {"best": shape.candidate, "untuned": shape.start, **self._others(lane.device, shape)}
-        compared = shape.tried == 0 and all(self._known(shape, c) for c in finalists.values())  # in an earlier run
+        kept = [shape._kept.get(c) for c in finalists.values()]
+        compared = shape.tried == 0 and all(e is not None and not e.noisy for e in kept)  # in an earlier run
         if shape._final == shape.candidate or compared:
             return
         candidates = tuple(dict.fromkeys(finalists.values()))
@@ -508,6 +515,8 @@ class Tuner:
             shape.problem, candidates, FINAL_TURNS, 7, hopeless=100.0, limit=self._limit, cold=cold, seed=self._seed
         )  # fmt: skip
         outcome = lane.run(trial)
+        if any(scatter(s.seconds) > NOISY for s in outcome.sampled):  # another program was busy, and may be no longer
+            outcome = lane.run(trial)
         if not outcome.sampled:
             return
         shape._final = shape.candidate
@@ -549,13 +558,13 @@ class Tuner:
 
     def _learn(self, shape: Shape, candidate: Candidate, sampled: Sampled, again: bool = False) -> None:
         """Store an outcome, joined with the samples that this and earlier runs took of the same configuration."""
-        old = shape._kept.get(candidate)
-        if old is not None and old.status == "right" == sampled.status:
-            sampled = replace(
-                sampled, seconds=old.seconds + sampled.seconds, cold_seconds=old.cold_seconds + sampled.cold_seconds,
-                clocks_mhz=old.clocks_mhz + sampled.clocks_mhz, marked=old.marked + sampled.marked,
+        old, entry = shape._kept.get(candidate), entry_of(shape.machine, shape.problem, candidate, sampled)
+        # what was measured while another program was busy is forgotten once it can be
+        if old is not None and old.status == "right" == sampled.status and (entry.noisy or not old.noisy):
+            entry = replace(
+                entry, seconds=old.seconds + entry.seconds, cold_seconds=old.cold_seconds + entry.cold_seconds,
+                clocks_mhz=old.clocks_mhz + entry.clocks_mhz, marked=old.marked + entry.marked,
             )  # fmt: skip
-        entry = entry_of(shape.machine, shape.problem, candidate, sampled)
         self._store.add(entry)
         shape._kept[candidate] = entry
         shape._seen.add(entry.key)
