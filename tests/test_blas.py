@@ -149,27 +149,51 @@ LENGTHS = st.sampled_from([1, 2, 5, 33])
 STEPS = st.sampled_from([1, 2, 3, -1, -2])
 
 
-@given(st.tuples(LENGTHS, LENGTHS), st.tuples(SCALARS, SCALARS), st.tuples(STEPS, STEPS), st.tuples(*[st.integers(0, 2)] * 4),
-       st.booleans(), LAYOUT)  # fmt: skip
-@settings(max_examples=120)
-def test_sgemv_is_scipys(sizes: Any, scalars: Any, steps: Any, more: Any, with_y: bool, layout: str) -> None:
-    """Result, untouched elements and shape, element for element; β = 0 over NaN."""
-    (rows, cols), (alpha, beta), (incx, incy), (offx, offy, trans, extra) = sizes, scalars, steps, more
+def drawn(rng: np.random.Generator, least: int, extra: int, fold: int, layout: str) -> np.ndarray:
+    """Return ``least + extra`` elements, rounded up to a multiple of ``fold``, as a vector or in so many rows or blocks."""
+    shape = {0: (), 1: (1,), 4: (2, 2)}.get(fold, (fold,))
+    count = -(-max(least + extra, 0) // max(fold, 1))
+    return hold(values(rng, *shape, count), layout)
+
+
+def either(call: Callable[[], Any], refusal: type[Exception]) -> Any:
+    """Return what a call returns, or that it was refused."""
+    try:
+        return call()
+    except refusal:
+        return "refused"
+
+
+OFFSETS = st.sampled_from([0, 1, 2, None])
+FOLDS = st.tuples(st.sampled_from([-1, 0, 2]), st.sampled_from([0, 1, 2, 3, 4]), LAYOUT)
+
+
+@given(st.tuples(LENGTHS, LENGTHS), st.tuples(SCALARS, SCALARS | st.none()), st.tuples(*[STEPS | st.none()] * 2),
+       st.tuples(OFFSETS, OFFSETS, OFFSETS), FOLDS, FOLDS | st.none(), LAYOUT)  # fmt: skip
+@settings(max_examples=200)
+def test_sgemv_is_scipys(sizes: Any, scalars: Any, steps: Any, more: Any, of_x: Any, of_y: Any, layout: str) -> None:
+    """Result, untouched elements, shape and refusal; vectors, matrices and blocks as x and y, None for what has a default."""
+    (rows, cols), (alpha, beta), (incx, incy), (offx, offy, trans) = sizes, scalars, steps, more
     rng = np.random.default_rng(rows + 100 * cols)
     a = hold(values(rng, rows, cols), layout)
     length, depth = (cols, rows) if trans else (rows, cols)
-    x = values(rng, offx + 1 + (depth - 1) * abs(incx) + extra)
-    y = values(rng, offy + 1 + (length - 1) * abs(incy) + extra) if with_y else None
-    given_ = (y, offx, incx, offy, incy, trans)
-    expected = scipy_blas.dgemv(alpha, a.astype(np.float64), x.astype(np.float64), beta, y, *given_[1:])
-    found = sgemv(alpha, a, x, beta, *given_)
+    x, y = (
+        of and drawn(rng, (off or 0) + 1 + (n - 1) * abs(inc or 1), *of)
+        for of, off, n, inc in ((of_x, offx, depth, incx), (of_y, offy, length, incy))
+    )
+    more = (offx, incx, offy, incy, trans)
+    expected = either(lambda: scipy_blas.dgemv(alpha, a.astype(float), x.astype(float), beta, y, *more), Exception)
+    found = either(lambda: sgemv(alpha, a, x, beta, y, *more), ValueError)
+    if isinstance(expected, str) or isinstance(found, str):
+        assert found is expected, (found, expected)
+        return
     assert found.shape == expected.shape and found.dtype == np.float32
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
     receipt = last_receipt()
     assert receipt is not None and receipt.own
     if y is not None:
-        mine = y.copy()
-        assert sgemv(alpha, a, x, beta, mine, *given_[1:], overwrite_y=1) is mine
+        mine = np.array(y, order="F")
+        assert sgemv(alpha, a, x, beta, mine, *more, overwrite_y=1) is mine
         np.testing.assert_array_equal(mine, found)
 
 
@@ -179,6 +203,10 @@ def test_a_vector_of_any_kind(kind: str) -> None:
     a, x, y = values(rng, 9, 7), values(rng, 7), values(rng, 9)
     result = KINDS[kind][1](sgemv(0.7, *kinds(kind, a, x), 1.3, *kinds(kind, y)))
     graded(result[:, None], a, x[:, None], 0.7, 1.3, y[:, None])
+    x, y = values(rng, 7, 2), values(rng, 3, 3)  # rows that lie one after another: their columns are joined
+    result = KINDS[kind][1](sgemv(0.7, *kinds(kind, a, x), 1.3, *kinds(kind, y)))
+    joined = (v.reshape(-1, 1, order="F") for v in (x, y))
+    graded(result.reshape(-1, 1, order="F"), a, next(joined)[:7], 0.7, 1.3, next(joined))
 
 
 def test_what_scipys_users_pass() -> None:
@@ -187,7 +215,8 @@ def test_what_scipys_users_pass() -> None:
     assert sgemm(alpha=2, a=np.arange(4).reshape(2, 2), b=[[1, 0], [0, 1]]).tolist() == [[0, 2], [4, 6]]
     assert sgemm(np.array([2.0]), [[1]], [[1.5]], True, [5]).tolist() == [8.0]
     assert sgemv(1, [1, 2], [3]).tolist() == [3, 6]
-    assert sgemv(1, [[1, 2]], np.arange(4).reshape(2, 2)).tolist() == [2]
+    assert sgemv(1, [[1, 2]], np.arange(4).reshape(2, 2)).tolist() == [4]
+    assert sgemm(1, [[1]], [[2]], None, None, None, None).tolist() == [[2]]
     c = np.ones((2, 2), np.float32, order="F")
     eye = np.eye(2, dtype=np.float32)
     assert sgemm(1, eye, eye, 1, c, overwrite_c=1) is c

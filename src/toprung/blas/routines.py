@@ -120,10 +120,10 @@ def _multiply(alpha: float, a: View, b: View, beta: float, c: View, how: How) ->
     decided(alpha, a, b, beta, c, how).run(alpha, a, b, beta, c)
 
 
-def _scalar(value: Any, name: str) -> float:
-    """Return a number, or an array of one, as a float; raise BadArgument for anything else, as SciPy does."""
+def _scalar(value: Any, name: str, default: float | None = None) -> float:
+    """Return a number, or an array of one, as a float, and the default for None; raise BadArgument for anything else."""
     try:
-        return float(value)
+        return float(default if value is None else value)  # type: ignore[arg-type]
     except (TypeError, ValueError):
         pass
     try:
@@ -132,10 +132,10 @@ def _scalar(value: Any, name: str) -> float:
         raise BadArgument(f"{name} must be a real number, not {value!r}") from None
 
 
-def _whole(value: Any, name: str) -> int:
-    """Return an integer, converted as SciPy converts it; raise BadArgument if it cannot be."""
+def _whole(value: Any, name: str, default: int | None = None) -> int:
+    """Return an integer, converted as SciPy converts it, and the default for None; raise BadArgument if it cannot be."""
     try:
-        return operator.index(value)
+        return operator.index(default if value is None else value)  # type: ignore[arg-type]
     except TypeError:
         pass
     try:
@@ -148,7 +148,7 @@ def _whole(value: Any, name: str) -> int:
 
 def _transposed(value: Any, name: str, keyword: str) -> bool:
     """Return True for 1, and for 2, the conjugate transpose, which for real numbers is the transpose; False for 0."""
-    number = _whole(value, name)
+    number = _whole(value, name, 0)
     if number not in (0, 1, 2):
         raise BadArgument(f"{name} is 0, 1 or 2, not {number} ({name}>=0 && {name}<=2 failed for {keyword} {name})")
     return number != 0
@@ -228,7 +228,7 @@ def sgemm(
     """
     how = How("sgemm", precision, own, device, ("a", "b", "c"))
     known_precision(precision)
-    factor, keep = _scalar(alpha, "alpha"), _scalar(beta, "beta")
+    factor, keep = _scalar(alpha, "alpha"), _scalar(beta, "beta", 0.0)
     turn_a, turn_b = _transposed(trans_a, "trans_a", "3rd keyword"), _transposed(trans_b, "trans_b", "4th keyword")
     may_write = bool(_whole(overwrite_c, "overwrite_c"))
     first, second = loose(a, "a"), loose(b, "b")
@@ -297,11 +297,11 @@ def sgemv(
     """
     how = How("sgemv", precision, own, device, ("a", "x", "y"))
     known_precision(precision)
-    factor, keep = _scalar(alpha, "alpha"), _scalar(beta, "beta")
+    factor, keep = _scalar(alpha, "alpha"), _scalar(beta, "beta", 0.0)
     turn = _transposed(trans, "trans", "7th keyword")
     may_write = bool(_whole(overwrite_y, "overwrite_y"))
-    steps = [_whole(v, n) for v, n in ((incx, "incx"), (incy, "incy"))]
-    starts = [_whole(v, n) for v, n in ((offx, "offx"), (offy, "offy"))]
+    steps = [_whole(v, n, 1) for v, n in ((incx, "incx"), (incy, "incy"))]
+    starts = [_whole(v, n, 0) for v, n in ((offx, "offx"), (offy, "offy"))]
     for step, name, place in zip(steps, ("incx", "incy"), ("4th", "6th"), strict=True):
         if step == 0:
             raise BadArgument(f"{name} must not be 0 ({name}>0||{name}<0 failed for {place} keyword {name})")
@@ -325,11 +325,11 @@ def sgemv(
     else:
         flat = _flat(third, "y")
         view = _strided(flat, rows, starts[1], steps[1], "y", "2nd keyword")
-        if may_write and third.thing is y and flat is third and third.writable and dense(third.shape, third.strides):
+        if may_write and third.thing is y and third.writable and dense(third.shape, third.strides, fortran=True):
             apart(third, (first, second), how, "y")
             made = y
         else:
-            made = third.adapter.empty(third, third.shape)
+            made = third.adapter.empty(third, third.shape, fortran=True)
             target = _flat(third.adapter.operand(made, "the result"), "y")
             if keep != 0 or flat.shape[0] > rows:
                 copy(View(flat, (*flat.shape, 1), (*flat.strides, 0)), View(target, (*target.shape, 1), (*target.strides, 0)))
@@ -339,23 +339,14 @@ def sgemv(
 
 
 def _flat(operand: Operand, name: str) -> Operand:
-    """Return an operand with one dimension: more are joined in row-major order, copied if they cannot be (NumPy only)."""
+    """Return an operand with one dimension: the columns of a matrix are joined as Fortran joins them, in a copy if need be."""
     if len(operand.shape) == 1:
         return operand
-    count = math.prod(operand.shape)
-    dims = [(n, s) for n, s in zip(operand.shape, operand.strides, strict=True) if n != 1]
-    if len(dims) <= 1:
-        step = dims[0][1] if dims else 1
-    elif dense(operand.shape, operand.strides):
-        step = 1
-    elif operand.host is not None:
-        return numpy_adapter.operand(np.ascontiguousarray(operand.host).reshape(-1), name)
-    else:
-        raise BadShape(f"{name} is {sizes(operand.shape)}, and this routine takes a vector: flatten it")
-    return Operand(
-        operand.adapter, operand.thing, (count,), (step,), operand.home, operand.address, operand.memory, operand.queue,
-        operand.writable, operand.host, operand.unordered,
-    )  # fmt: skip
+    if not dense(operand.shape, operand.strides, fortran=True):
+        joined = operand.adapter.operand(operand.adapter.empty(operand, operand.shape, fortran=True), name)
+        copy(View(operand, operand.shape, operand.strides), View(joined, joined.shape, joined.strides))
+        operand = joined
+    return replace(operand, shape=(math.prod(operand.shape),), strides=(1,))
 
 
 def _strided(flat: Operand, count: int, start: int, step: int, name: str, which: str) -> View:
