@@ -40,7 +40,7 @@ def main() -> None:
         for family in families():
             if not family.own or family.supports(H200, desc):
                 continue
-            best = sorted(family.candidates(H200, desc), key=lambda config: family.cost(H200, desc, config))[:3]
+            best = sorted(family.candidates(H200, desc), key=lambda config: family.cost(H200, desc, config))[:2]
             for config in best:
                 source = family.source(H200, config)
                 if source is None or str(source) in compiled:

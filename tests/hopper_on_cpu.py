@@ -187,11 +187,14 @@ def unneeded(*checks: Callable[[], None], names: str = "") -> list[str]:
 
     ``names`` : pattern of those that are left out at all
     """
-    RAN.clear()
+    users: dict[str, tuple[Any, list[Callable[[], None]]]] = {}
     for check in checks:
+        RAN.clear()
         check()
+        for file, library in RAN.items():
+            users.setdefault(file, (library, []))[1].append(check)
     found, needed = set[str](), set[str]()
-    for library in list(RAN.values()):
+    for library, uses in users.values():
         left_out = ctypes.c_int.in_dll(library, "left_out")
         kernel, *fences = ctypes.c_char_p.in_dll(library, "fences").value.decode().split()
         for number, name in enumerate(fences):
@@ -200,7 +203,7 @@ def unneeded(*checks: Callable[[], None], names: str = "") -> list[str]:
             found.add(one)
             left_out.value = number
             try:
-                for check in checks:
+                for check in uses:
                     check()
             except AssertionError:
                 needed.add(one)

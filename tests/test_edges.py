@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-import toprung
 import trial
 from conftest import require
 from hopper_on_cpu import ends_with_memory
@@ -21,6 +20,7 @@ from toprung.backends.base import Session
 from toprung.dispatch.selection import Candidate
 from toprung.execute.executable import Executable
 from toprung.gemm.desc import GemmDesc
+from toprung.gemm.lowering import Copy, Program
 from toprung.kernels.registry import family
 from toprung.kernels.stream_k import family as stream_k
 from toprung.kernels.tiled import family as tiled
@@ -94,11 +94,14 @@ def main() -> None:
         print(name, desc, candidate, flush=True)
         found, exact = multiplied(session, desc, candidate)
         assert np.allclose(found, exact, rtol=0, atol=1e-6 * desc.K), "wrong"
-    print("copies", flush=True)
-    sizes = (13, 7), (7, 11), (13, 11)
-    a, b, c = (ends_with_memory(4 * (m + 1) * n).reshape(2, m + 1, 2 * n)[:, :m, 1::2] for m, n in sizes)
-    a[...], b[...] = np.arange(182).reshape(2, 13, 7), np.arange(154).reshape(2, 7, 11)
-    assert np.array_equal(toprung.matmul(a, b, c, own=True, device=device), a @ b), "wrong"
+    print("a copy", flush=True)
+    src, dst = (ends_with_memory(2 * rows * cols).reshape(2, rows, cols) for rows, cols in ((14, 22), (11, 13)))
+    src[...] = np.arange(616).reshape(src.shape)
+    step = Copy((0, 1), (2, 0), (2, 13, 11), (14 * 22, 22, 2), (11 * 13, 1, 13))  # transposed, of every other column
+    buffers = [session.over_host(x.ctypes.data, x.nbytes) for x in (src, dst)]
+    Executable(session, Program((step,)), {}).run(buffers[0].handle, 0, None, 0, buffers[1].handle, 0, 1.0, 0.0)
+    session.in_sight(buffers[1])
+    assert np.array_equal(dst, src[:, :13, 1::2].swapaxes(1, 2)), "wrong"
 
 
 def test_nothing_is_read_or_written_behind_an_operand() -> None:

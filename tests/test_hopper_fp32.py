@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import itertools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -66,7 +66,6 @@ CYCLES, SHARE = 1.2, 0.93
 CACHE = 32 << 10
 """Bytes of instructions that a loop may have."""
 RUNGS = ladder("hopper_fp32").rungs
-QUICK = (UNCOPIED[0],)
 
 
 def device() -> Any:
@@ -80,12 +79,6 @@ def compiled(variant: SgemmConfig) -> MachineCode:
     return inspect_source(product_source(variant), "sm_90")
 
 
-def each(variants: Sequence[SgemmConfig]) -> Any:
-    """Parametrise by variant."""
-    marked = [pytest.param(v, id=str(v), marks=[pytest.mark.slow] * (v not in QUICK)) for v in variants]
-    return pytest.mark.parametrize("variant", marked)
-
-
 def judged(code: MachineCode, own_bytes: int = 0, spills: int = 0) -> None:
     """Nothing spills, the exchange of registers adds up, and the loop is multiply-adds; ``own_bytes``: of a thread's own memory."""
     assert code.spill_stores <= spills and code.registers == 168 and code.counts["USETMAXREG"] == 2
@@ -95,7 +88,7 @@ def judged(code: MachineCode, own_bytes: int = 0, spills: int = 0) -> None:
     assert not any(kind.startswith(("STG", "LDG", "STS", "BAR", "STL", "LDL")) for kind in code.loop.counts)
 
 
-@each(UNCOPIED)
+@pytest.mark.parametrize("variant", [pytest.param(v, marks=[pytest.mark.slow] * (v != UNCOPIED[0])) for v in UNCOPIED], ids=str)
 def test_the_loop_is_multiply_adds(variant: SgemmConfig) -> None:
     code = compiled(variant)
     judged(code, 512 * variant.TURN_A)  # where the ring leaves no room for the sums of a chain's links
@@ -104,7 +97,8 @@ def test_the_loop_is_multiply_adds(variant: SgemmConfig) -> None:
     assert variant.refused() == "" and variant.threads == 384
 
 
-@each(UNCOPIED)
+@pytest.mark.slow
+@pytest.mark.parametrize("variant", UNCOPIED, ids=str)
 def test_what_adds_to_c_waits_for_several_rows_at_once(variant: SgemmConfig) -> None:
     code = inspect_source(product_source(variant, ROWS=ADDED_ROWS), "sm_90")
     judged(code, 512 * variant.TURN_A, spills=8)  # two registers, outside of the loop
@@ -131,7 +125,8 @@ def loop_begin(source: Source) -> int:
     return min(loops)[1]
 
 
-@each([v for v in UNCOPIED if not v.TURN_A])
+@pytest.mark.slow
+@pytest.mark.parametrize("variant", [v for v in UNCOPIED if not v.TURN_A], ids=str)
 def test_a_narrow_c_leaves_the_loop_as_it_is(variant: SgemmConfig) -> None:
     """The loop keeps its place in a line of 128 bytes, too, which the instructions in front of it see to."""
     sources = [product_source(variant, **more) for more in ({"NARROW_C": 1}, {})]
@@ -177,7 +172,7 @@ def test_a_copy_is_weighed_where_a_pass_takes_long() -> None:
     assert unfit(aligned(128, 256, 64, 1, True), wide) and copied(aligned(128, 256, 64, 1, True), wide) == (0, 0)
 
 
-@pytest.mark.parametrize("one", [pytest.param(r, id=str(r), marks=[pytest.mark.slow] * (r.number in (2, 3, 5))) for r in RUNGS])
+@pytest.mark.parametrize("one", [pytest.param(r, id=str(r), marks=[pytest.mark.slow] * (r.number != 1)) for r in RUNGS])
 def test_rungs_are_multiply_adds(one: Any) -> None:
     code = inspect_source(kernel_source(one, one.tile_for(device()), {}), "sm_90")
     judged(code)
@@ -192,7 +187,8 @@ def loads_in_a_row(source: Source) -> int:
     return sum(kind == "LDS.128" and "LDS.128" in kinds[i + 1 : i + 4] for i, kind in enumerate(kinds))
 
 
-@each((*UNCOPIED, SgemmConfig(BK=16, STAGES=5, WAIT_AT=8)))
+@pytest.mark.slow
+@pytest.mark.parametrize("variant", (*UNCOPIED, SgemmConfig(BK=16, STAGES=5, WAIT_AT=8)), ids=str)
 def test_loads_in_order_are_loads_apart(variant: SgemmConfig) -> None:
     """But for a few; the compiler's own order has dozens in a row, here and there."""
     device()
@@ -201,6 +197,7 @@ def test_loads_in_order_are_loads_apart(variant: SgemmConfig) -> None:
         assert loads_in_a_row(product_source(variant, LINK=0, IN_ORDER=0)) >= 30
 
 
+@pytest.mark.slow
 def test_lanes_apart_change_nothing_in_the_loop() -> None:
     device()
     here, before = (inspect_source(product_source(SgemmConfig(), **one), "sm_90").loop for one in ({}, {"APART": 0, "PAD": 6}))

@@ -122,7 +122,14 @@ def test_every_fence_is_needed(folder: Folder) -> None:
         product(folder, 132, 260, 100, "TN", alpha=0.5, beta=-1.0)
         product(folder, 260, 260, 200, "TN", beta=-1.0)
 
-    assert hopper_on_cpu.unneeded(check, names="fence") == []
+    def narrow() -> None:
+        product(folder, 263, 519, 75, "TN", LINK=2, pad=(1, 1, 0), NARROW_C=1)
+
+    def turning() -> None:
+        product(folder, 136, 260, 52, variant=SgemmConfig(128, 256, BK=12, STAGES=2, WAIT_AT=11, TURN_A=1))
+
+    left = hopper_on_cpu.unneeded(check, narrow, turning, names="fence|syncwarp")
+    assert left == ["ffma 3 __syncwarp"], "in front of the next tile's loop, in which warps meet before they write there"
 
 
 @pytest.mark.slow
