@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,9 @@ from toprung.gemm.desc import GemmDesc
 from toprung.kernels.registry import family
 from toprung.lab.bounds.arch import architecture
 from toprung.lab.harness.results import read
-from toprung.report.text import size_of
+
+LARGE_PRODUCT = 1e10
+"""Operations from which on a product counts as large: 2048×2048×2048 has 1.7e10."""
 
 SQUARES = (1024, 2048, 4096, 8192)
 """Sides of the squares that are predicted."""
@@ -30,7 +33,7 @@ LADDERS = "ladders, `inspect`, `explain`"
 
 
 def _gains(words: Sequence[str], root: Path) -> str:
-    """Return a row for each kind of card; words: records of ``benchmarks/fp32x.py``, ``candidates.py`` and ``torch_models.py``."""
+    """Return a row for each kind of card; words: records of ``benchmarks/candidates.py`` and ``torch_models.py``."""
     records = [(word, read(root / word)) for word in words]
     lines = ["| you have | fp32 products | training steps | and besides |", "|---|---|---|---|"]
     for name in dict.fromkeys(record["environment"]["device"]["short_name"] for _, record in records):
@@ -44,22 +47,18 @@ def _gains(words: Sequence[str], root: Path) -> str:
         "| an AMD, Intel or Apple GPU | nothing gained yet | nothing | ladders through OpenCL or WebGPU |",
         "| a CPU | nothing gained yet | nothing | ladders through OpenCL (PoCL comes along) |",
     ]
-    said = ", ".join(f"`{Path(word).name}` ({record['environment']['date'][:10]})" for word, record in records)
-    return "\n".join([*lines, "", f"How many times as fast as PyTorch in fp32. From {said}; predicted by the cost model.  "])
+    said = ", ".join(f"`{word.removeprefix('results/')}` ({record['environment']['date'][:10]})" for word, record in records)
+    lines += ["", "How many times as fast as PyTorch in fp32; large products have 10¹⁰ operations (2·M·N·K) and more."]
+    return "\n".join([*lines, f"Predicted: by the cost model. Measured: {said}.  "])
 
 
 def _products(record: dict[str, Any]) -> str:
-    """Return the least and the most that products gain: squares of whole calls, or the products of models."""
-    if "shapes" in record:
-        rows = product_rows(record, "shapes")
-        found = [median(row["seconds"]["torch fp32"]) / median(row["seconds"]["toprung"]) for row in rows]
-        return f"{_range(found)} ({len(found)} products of transformers)"
-    both: dict[str, dict[str, float]] = {}
-    for m in record["measurements"]:
-        both.setdefault(size_of(m), {})[m.competitor["name"]] = m.gflops
-    squares = {int(size): own for size, own in both.items() if size.isdecimal() and {"toprung", "torch"} <= own.keys()}
-    found = [own["toprung"] / own["torch"] for own in squares.values()]
-    return f"{_range(found)} (squares of {min(squares)} to {max(squares)})" if found else ""
+    """Return the least and the most that products of models gain, large ones and the others."""
+    parts: dict[bool, list[float]] = {True: [], False: []}
+    for row in product_rows(record, "shapes") if {"shapes", "candidates"} & record.keys() else ():
+        operations = 2 * math.prod(row["size"])
+        parts[operations >= LARGE_PRODUCT].append(median(row["seconds"]["torch fp32"]) / median(row["seconds"]["toprung"]))
+    return f"large {_range(parts[True])}; smaller {_range(parts[False])}" if all(parts.values()) else ""
 
 
 def _steps(records: Iterable[Mapping[str, Any]]) -> str:
