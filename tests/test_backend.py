@@ -60,9 +60,12 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_best_device_comes_first_and_is_found_by_any_name(device: Device) -> None:
     present = devices()
     assert find() == present[0] and device in present
-    for name in (device.id, device.id.upper(), device.slug, device.name, "portable computing"):
+    for name in (device.id, device.id.upper(), device.slug, device.name, "portable computing", device.kind):
         assert find(name) == device
     assert find("opencl").backend == "opencl"
+    if not any(d.kind == "gpu" for d in present):
+        with pytest.raises(UnknownName, match="no device 'gpu'"):
+            find("gpu")  # and not that of wgpu, of which it is a part
     with pytest.raises(UnknownName) as caught:
         find("GeForce 256")
     assert str(caught.value) == f"there is no device 'GeForce 256'; there is: {', '.join(map(str, present))}"
@@ -172,6 +175,8 @@ def test_a_kernel_that_does_not_build(bad: Rung, session: Session, capfd: pytest
         build(bad, TINY, {}, session)
     error = caught.value
     assert "nonsense" in error.log and error.log.strip() in str(error)
+    line = bad.source.read_text().partition("nonsense")[0].count("\n") + 1
+    assert str(error).splitlines()[0] == f"{bad.source}:{line}:17: use of undeclared identifier 'nonsense'"
     assert error.kernel == "kepler/r01" and "BM=4 BN=8 DM=4 DN=8" in error.defines
     assert str(session.device) in str(error) and error.defines in str(error)
     seen = capfd.readouterr()

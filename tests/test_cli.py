@@ -87,7 +87,8 @@ def test_a_rung_that_does_not_build_shows_the_log_and_the_rest_runs(typed, tmp_p
     root = planted_ladder(tmp_path, "float acc", "flaot acc")
     done = typed.done("ladder", "kepler", "--sizes", "48", "--rungs", "1,90", TOPRUNG_LADDERS=root)
     assert done.returncode == 1
-    assert "flaot" in done.stdout and "BM=32 BN=32" in done.stdout and "opencl:0" in done.stdout
+    assert f"kepler/r90 at 48: {root}/kepler" in done.stdout and ": use of undeclared identifier 'flaot'" in done.stdout
+    assert "BM=32 BN=32" in done.stdout and "opencl:0" in done.stdout
     assert done.stdout.count("GFLOP/s") and "1 warning" not in done.stderr
     assert next(line for line in done.stdout.splitlines() if line.strip().startswith("1 ")).split()[-1] != "failed"
 
@@ -104,6 +105,9 @@ def test_too_large_a_size_is_skipped_with_the_bytes(typed, tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        (["ladder"], "name a ladder, or a rung such as kepler/r07; there is: hopper,"),
+        (["explain"], "name a ladder, or a rung"),
+        (["inspect"], "name a ladder, or a rung"),
         (["ladder", "keplr"], "no ladder 'keplr'; there is:"),
         (["ladder", "kepler", "--rungs", "99"], "no rung of kepler '99'"),
         (["ladder", "kepler", "--rungs", "5-3"], "no rung of kepler"),

@@ -213,10 +213,12 @@ def test_a_planted_private_array_in_memory_is_seen() -> None:
 
 
 def test_an_error_in_the_text_is_named() -> None:
-    broken = replace(planted("reqd_work_group_size(DN, DM, 1)"), text="\n\n__kernel void gemm(int M) { return nonsense; }")
+    text, file = "\n\n__kernel void gemm(int M) { int unused; return nonsense; }", "mine/r07.cl"
+    broken = replace(planted("reqd_work_group_size(DN, DM, 1)"), text=text, file=file)
     with pytest.raises(BuildError) as caught:
         nvrtc.compile_cubin(broken, "sm_90", "cuda:0 (some GPU)")
     assert "kepler/r07.cl(3): error" in caught.value.log and "nonsense" in caught.value.log
+    assert str(caught.value).startswith('mine/r07.cl:3: identifier "nonsense" is undefined\n')
     assert "kepler/r07" in str(caught.value) and "BM=128" in str(caught.value) and "cuda:0 (some GPU)" in str(caught.value)
 
 

@@ -95,9 +95,10 @@ class BuildError(ToprungError):
     log : the compiler's output
     """
 
-    def __init__(self, kernel: str, defines: str, device: str, log: str) -> None:
+    def __init__(self, kernel: str, defines: str, device: str, log: str, first: str = "") -> None:
+        """``first``: the first error with its place in the user's file, the first line of the message."""
         self.kernel, self.defines, self.device, self.log = kernel, defines, device, log
-        super().__init__(f"{kernel} does not build with {defines or 'no definitions'} on {device}:\n{log.strip()}")
+        super().__init__(f"{first}\n{kernel} does not build with {defines or 'no definitions'} on {device}:\n{log.strip()}".strip())
 
 
 class BadCubin(ToprungError, ValueError):

@@ -147,6 +147,7 @@ def test_options_that_there_are_not(given: dict[str, Any]) -> None:
         with pytest.raises(errors.BadArgument) as caught:
             call(**given)
         assert next(iter(given)) in str(caught.value) or "precision" in str(caught.value)
+        assert given != {"precision": "fp8"} or str(caught.value) == "precision is one of auto, fp32, fp32x, not 'fp8'"
     assert not toprung.torch.is_enabled()
 
 

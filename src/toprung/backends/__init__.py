@@ -115,10 +115,12 @@ def find(name: str | None = None, ladders: bool = True) -> Device:
 
 
 def _named(wanted: str, present: list[Device]) -> Device | None:
-    """Return the device with this id, backend or slug, else the first with this in its name or runtime."""
+    """Return the device with this id, backend or slug, the best of a kind, else the first with this in its name or runtime."""
     for device in present:
-        if wanted in (device.id, device.backend, device.slug):
+        if wanted in (device.id, device.backend, device.slug, device.kind):
             return device
+    if wanted in ("gpu", "cpu"):
+        return None  # "gpu" is a part of "wgpu", the runtime of every WebGPU device
     return next((d for d in present if wanted in d.name.lower() or wanted in d.runtime.lower()), None)
 
 

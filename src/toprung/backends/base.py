@@ -5,15 +5,18 @@ To support another kind of device, add a module with a function ``backend()`` to
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from toprung.device import Device
+from toprung.errors import BuildError
 
 DYNAMIC_SHARED = "DYNAMIC_SHARED"
 """Name of the macro with the bytes of dynamic shared memory that a CUDA source asks for, the only way past 48 KB."""
@@ -35,6 +38,14 @@ SLOTS = {"P": "Q", "l": "q", "f": "f4x"}
 """Kinds of arguments that a ``Relaunch`` takes (a buffer's handle, a 64-bit integer, a float), and how each fills 8 bytes."""
 
 
+_FIRST_ERROR = re.compile(
+    r"^(?:.*error: (?P<before>.+)\n\s*┌─ )?(?:error: )?(?P<file>[^\s(:]*)[(:](?P<line>\d+)(?:[:,](?P<column>\d+))?"
+    r"(?(before)|\)?: (?:fatal )?(?:error: )?(?P<what>(?!warning|note|remark).+))$",
+    re.MULTILINE,
+)
+"""The first error of a compiler's log: clang's ``file:7:51: error: …``, NVRTC's ``file(7): error: …``, or naga's above ``┌─``."""
+
+
 @dataclass(frozen=True)
 class Source:
     """A kernel's source to compile, or its machine code.
@@ -49,6 +60,7 @@ class Source:
     binary : machine code of a ``"cubin"``
     flags : build options by their names in ``FLAGS``
     title : name by which a profiler on CUDA shows the kernel, behind ``toprung_``; empty: the function's own
+    file : path of the text, for messages; empty where it has none
     """
 
     name: str
@@ -59,6 +71,7 @@ class Source:
     flags: tuple[str, ...] = ()
     binary: bytes = b""
     title: str = ""
+    file: str = field(default="", compare=False)
 
     @property
     def symbol(self) -> str:
@@ -73,6 +86,16 @@ class Source:
     def defines_text(self) -> str:
         """Return macros and flags as readable text."""
         return " ".join([*(f"{k}={v}" for k, v in self.defines.items()), *self.flags])
+
+    def failed(self, device: object, log: str) -> BuildError:
+        """Return the error of a text that does not compile; its message begins with the first error's place in the file."""
+        first, path = "", Path(self.file)
+        if self.file and (found := _FIRST_ERROR.search(log)):
+            here = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+            where = found["file"] if '#line 1 "' in self.text else here  # lines behind an include are the compiler's to name
+            column = f":{found['column']}" if found["column"] else ""
+            first = f"{where}:{found['line']}{column}: {found['what'] or found['before']}"
+        return BuildError(self.name, self.defines_text(), str(device), log, first)
 
 
 @dataclass(frozen=True)

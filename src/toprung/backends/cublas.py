@@ -90,7 +90,7 @@ def create_handle(stream: int) -> ctypes.c_void_p:
 def unsupported(device: Device, desc: Desc) -> str:
     """Return the reason why cuBLAS is missing or does not support a product; empty if it does."""
     if device.backend != "cuda":
-        return "it works in CUDA's memory, and this is a session of another kind"
+        return f"cuBLAS multiplies on CUDA devices, and {device} is none"
     if not library():
         return MISSING
     return "negative increments" if isinstance(desc, GemvDesc) and (desc.incx < 0 or desc.incy < 0) else ""

@@ -38,7 +38,7 @@ from toprung.backends.base import (
     Workspace,
 )
 from toprung.device import FP32_LANES, Device
-from toprung.errors import BuildError, ForkedDevice, LaunchError, NoDevice, OutOfDeviceMemory, Unsupported
+from toprung.errors import ForkedDevice, LaunchError, NoDevice, OutOfDeviceMemory, Unsupported
 
 INSTALL = 'pip install "toprung[cuda]"'
 MAX_GROUPS = (2**31 - 1, 65535, 65535)
@@ -332,7 +332,7 @@ class CUDASession:
                 raise LaunchError(
                     f"{what}: the binary is for another architecture than {device.arch} of {device}; compile it for that"
                 ) from None
-            raise BuildError(source.name, source.defines_text(), str(device), f"the binary does not load: {error}") from None
+            raise source.failed(device, f"the binary does not load: {error}") from None
 
         def fact(name: str) -> int:
             return int(

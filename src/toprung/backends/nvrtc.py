@@ -11,7 +11,7 @@ from typing import Any
 from toprung.backends import cuda_libraries
 from toprung.backends.base import Source
 from toprung.device import FP32_LANES, Device
-from toprung.errors import BuildError, MissingExtra, UnknownName
+from toprung.errors import MissingExtra, UnknownName
 
 PRELUDE = Path(__file__).with_name("prelude.cuh")
 FLAGS = (
@@ -107,7 +107,7 @@ def compile_cubin(source: Source, arch: str, device: str = "") -> Cubin:
         raise UnknownName("architecture", arch, architectures())
     if source.language not in LANGUAGES:
         log = f"NVRTC compiles OpenCL C and CUDA C++, and this is {source.language}: open it on a device of its own backend"
-        raise BuildError(source.name, source.defines_text(), device or arch, log)
+        raise source.failed(device or arch, log)
     text = source.text
     if source.language == "opencl":
         text = f'{PRELUDE.read_text()}\n#line 1 "{source.name}.cl"\n{text}'
@@ -121,7 +121,7 @@ def compile_cubin(source: Source, arch: str, device: str = "") -> Cubin:
         flags.append(f"--define-macro={source.kernel}={source.symbol}")
     log, code = _compiled(text, source.name, tuple(flags))
     if not code:
-        raise BuildError(source.name, source.defines_text(), device or arch, log)
+        raise source.failed(device or arch, log)
     return Cubin(code, log)
 
 

@@ -28,7 +28,7 @@ from toprung.backends import cuda, pocl_cache, pocl_cpu
 from toprung.backends.base import Buffer, Kernel, Launch, Relaunch, Resources, Session, Source, Workspace
 from toprung.backends.stderr import captured_stderr
 from toprung.device import FP32_LANES, Device
-from toprung.errors import BadCubin, BuildError, ForkedDevice, LaunchError, NoDevice, OutOfDeviceMemory
+from toprung.errors import BadCubin, ForkedDevice, LaunchError, NoDevice, OutOfDeviceMemory
 from toprung.paths import cache_dir, of_user, publish, unwritable
 
 PRELUDE = Path(__file__).with_name("prelude.cl")
@@ -268,9 +268,7 @@ class OpenCLSession:
                 f"{source.name} is machine code for CUDA, and {self.device} is reached through OpenCL: use a CUDA device"
             )
         if source.language != "opencl":
-            raise BuildError(
-                source.name, source.defines_text(), str(self.device), "OpenCL cannot compile CUDA C++; use a CUDA device"
-            )
+            raise source.failed(self.device, "OpenCL cannot compile CUDA C++; use a CUDA device")
         self._need_linker(source)
         text = f"{PRELUDE.read_text()}\n#line 1\n{source.text}"
         with self._alone(source):
@@ -279,7 +277,7 @@ class OpenCLSession:
                     program = cl.Program(self._context, text).build(self._options(source), cache_dir=False)
                 except cl.Error as error:
                     log = f"{error}\n{chatter()}"
-                    raise BuildError(source.name, source.defines_text(), str(self.device), log) from None
+                    raise source.failed(self.device, log) from None
             used = self._registers(program)  # only this log says it: a line in front of the binary keeps it
             binary: bytes = program.get_info(cl.program_info.BINARIES)[0]  # PoCL compiles to machine code only here
         if room := ROOM_FOR.search(source.text):  # an NVIDIA binary is PTX, which can say what OpenCL C cannot
@@ -297,7 +295,7 @@ class OpenCLSession:
                 program = cl.Program(self._context, [self.device.handle], [binary]).build(self._options(source), cache_dir=False)
             kernel = cl.Kernel(program, source.kernel)
         except cl.Error as error:
-            raise BuildError(source.name, source.defines_text(), str(self.device), str(error)) from None
+            raise source.failed(self.device, str(error)) from None
         info, what = cl.kernel_work_group_info, self.device.handle
         local = int(kernel.get_work_group_info(info.LOCAL_MEM_SIZE, what))
         if local > self.device.local_bytes:
@@ -314,7 +312,7 @@ class OpenCLSession:
         links = self.device.kind == "cpu" and self.device.runtime.startswith(pocl_cache.PLATFORM)
         if links and shutil.which("ld", path=os.environ.get("PATH", "")) is None:
             advice = "PoCL links kernels with ld, which is not on the PATH: install your system's package binutils"
-            raise BuildError(source.name, source.defines_text(), str(self.device), advice)
+            raise source.failed(self.device, advice)
 
     def _registers(self, program: Any) -> str:
         """Registers of a work-item as NVIDIA's build log gives them; empty where it does not."""

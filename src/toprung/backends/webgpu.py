@@ -29,7 +29,7 @@ from toprung.backends.opencl import clock_from_outside
 from toprung.backends.stderr import captured_stderr
 from toprung.backends.unrolled import NotUnrolled, unrolled
 from toprung.device import Device
-from toprung.errors import BuildError, ForkedDevice, LaunchError, NoDevice, OutOfDeviceMemory, Unsupported
+from toprung.errors import ForkedDevice, LaunchError, NoDevice, OutOfDeviceMemory, Unsupported
 
 INSTALL = 'pip install "toprung[webgpu]"'
 APIS = {"Vulkan": "Vulkan", "Metal": "Metal", "D3D12": "DX12"}
@@ -253,14 +253,12 @@ class WebGPUSession:
         self._alive()
         if source.language not in WebGPUBackend.languages:
             what = {"opencl": "OpenCL C", "cuda": "CUDA C++", "cubin": "machine code"}.get(source.language, source.language)
-            raise BuildError(
-                source.name, source.defines_text(), str(self.device), f"WebGPU compiles WGSL, not {what}; use another device"
-            )
+            raise source.failed(self.device, f"WebGPU compiles WGSL, not {what}; use another device")
         try:
             text = composed(source)
         except NotUnrolled as error:
             log = f"wgsl:{error.line}: {error}"
-            raise BuildError(source.name, source.defines_text(), str(self.device), log) from None
+            raise source.failed(self.device, log) from None
         self._module(text, source)
         return text.encode()
 
@@ -270,9 +268,9 @@ class WebGPUSession:
         try:
             text = binary.decode()
         except UnicodeDecodeError as error:
-            raise BuildError(source.name, source.defines_text(), str(self.device), str(error)) from None
+            raise source.failed(self.device, str(error)) from None
         if text != composed(source):  # kept by another version: it is compiled anew
-            raise BuildError(source.name, source.defines_text(), str(self.device), "the text was composed in another way")
+            raise source.failed(self.device, "the text was composed in another way")
         entries: list[dict[str, Any]] = []
         for number, space, access in BINDING.findall(text):
             kind = "uniform" if space == "uniform" else "storage" if access == "read_write" else "read-only-storage"
@@ -285,7 +283,7 @@ class WebGPUSession:
                 compute={"module": module, "entry_point": source.kernel},
             )
         except self._wgpu.GPUError as error:
-            raise BuildError(source.name, source.defines_text(), str(self.device), _located(error, source)) from None
+            raise source.failed(self.device, _located(error, source)) from None
         return WebGPUKernel(pipeline, layout, tuple(sorted(e["binding"] for e in entries)), source)
 
     def _module(self, text: str, source: Source) -> Any:
@@ -294,7 +292,7 @@ class WebGPUSession:
                 return _trusted(self._device, text, indices=left_out == 2)
             return self._device.create_shader_module(code=text)
         except self._wgpu.GPUError as error:
-            raise BuildError(source.name, source.defines_text(), str(self.device), _located(error, source)) from None
+            raise source.failed(self.device, _located(error, source)) from None
 
     def allocate(self, nbytes: int) -> WebGPUBuffer:
         # allocate device memory; more than the device has is refused before the runtime is asked

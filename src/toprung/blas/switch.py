@@ -8,7 +8,24 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
+from toprung.dispatch.select import ON_REQUEST, PRECISIONS
+from toprung.errors import BadArgument
+
 S = TypeVar("S")
+
+
+def check_precision(precision: str, module: str, tf32: str) -> None:
+    """Raise BadArgument for a precision in which another library's products are not taken; ``tf32``: whose that is, and how."""
+    if callable(precision):
+        raise BadArgument(
+            f"precision is a name, not a function: to decorate one, write @toprung.{module}.use(), with its parentheses"
+        )
+    if precision == "tf32":
+        raise BadArgument(f"precision 'tf32' is {tf32}")
+    if precision in ON_REQUEST:
+        raise BadArgument(f"precision {precision!r} promises less than fp32: ask toprung.matmul for it, product by product")
+    if precision not in (known := [name for name in PRECISIONS if name not in ON_REQUEST]):
+        raise BadArgument(f"precision is one of {', '.join(known)}, not {precision!r}")
 
 
 class Switch(Generic[S]):

@@ -61,6 +61,12 @@ def _show_version(wanted: bool) -> None:
         raise typer.Exit
 
 
+@app.command("version", hidden=True)
+def _version() -> None:
+    """Show the version, as --version does."""
+    _show_version(True)
+
+
 @app.callback()
 def _root(
     show: Annotated[

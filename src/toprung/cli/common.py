@@ -25,6 +25,9 @@ errors_console = Console(stderr=True)
 INTERRUPTED, TERMINATED = 130, 143
 """Exit codes after Ctrl-C, and after SIGTERM, which ends a command the same way."""
 
+LADDERS = "hopper, hopper_fp32, kepler, matvec, turing, webgpu, or one of the folders in TOPRUNG_LADDERS"
+"""Help of an argument that names a ladder."""
+
 WIDE = typer.Option("--wide", help="show every column, however wide the terminal is")
 """Option of commands that show tables."""
 

@@ -39,7 +39,7 @@ def register(app: typer.Typer) -> None:
 
 
 def explain_command(
-    name: Annotated[str, typer.Argument(metavar="RUNG", help="a rung such as turing/r09, or a ladder")],
+    name: Annotated[str, typer.Argument(metavar="RUNG", help="a rung such as turing/r09, or a ladder", show_default=False)] = "",
     device: Annotated[
         str | None,
         typer.Option(help="an id, or a part of a name (see toprung devices); also one that is not here: nvidia-h200, a100"),

@@ -44,7 +44,7 @@ def register(app: typer.Typer) -> None:
 
 
 def inspect(
-    name: Annotated[str, typer.Argument(metavar="RUNG", help="a rung such as kepler/r07, or a ladder")],
+    name: Annotated[str, typer.Argument(metavar="RUNG", help="a rung such as kepler/r07, or a ladder", show_default=False)] = "",
     arch: Annotated[str, typer.Option(help="sm_80, sm_90, …")] = "sm_90",
     switch: Annotated[list[str] | None, typer.Option(help="NAME=VALUE of a rung's switch; may be repeated")] = None,
     tile: Annotated[list[str] | None, typer.Option(help="NAME=VALUE of a tile parameter; may be repeated")] = None,

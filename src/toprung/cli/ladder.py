@@ -15,6 +15,7 @@ from rich.console import Group
 from toprung import backends
 from toprung.backends.base import Session
 from toprung.cli.common import (
+    LADDERS,
     WIDE,
     console,
     json_option,
@@ -55,7 +56,7 @@ def register(app: typer.Typer) -> None:
 
 
 def ladder_command(
-    name: Annotated[str, typer.Argument(metavar="LADDER", help="kepler, …")],
+    name: Annotated[str, typer.Argument(metavar="LADDER", help=LADDERS, show_default=False)] = "",
     device: Annotated[
         str | None,
         typer.Option(help="id or part of a name, several with commas; by default the best, through every backend"),

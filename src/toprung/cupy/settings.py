@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from toprung.dispatch.select import ON_REQUEST, known_precision
+from toprung.blas.switch import check_precision
 from toprung.errors import BadArgument
 
 LEAST = 4_000_000
@@ -35,14 +35,7 @@ class Settings:
     @classmethod
     def of(cls, precision: str, own: bool, min_flops: int | None) -> Settings:
         """Return settings from what a caller gave."""
-        if callable(precision):
-            raise BadArgument(
-                "precision is a name, not a function: to decorate one, write @toprung.cupy.use(), with its parentheses"
-            )
-        if known_precision(precision) == "tf32":
-            raise BadArgument("precision 'tf32' is CuPy's own: set CUPY_TF32=1 in the environment")
-        if precision in ON_REQUEST:
-            raise BadArgument(f"precision {precision!r} promises less than fp32: ask toprung.matmul for it, product by product")
+        check_precision(precision, "cupy", "CuPy's own: set CUPY_TF32=1 in the environment")
         if not isinstance(own, bool):
             raise BadArgument(f"own is True or False, not {own!r}")
         if min_flops is None:

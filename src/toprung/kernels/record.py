@@ -249,7 +249,10 @@ def kernel_source(record: KernelRecord, tile: Tile, options: Options, own: Own |
         )
     text = with_includes(record.source.read_text(), record.source.parent)
     title = record.title(tile) if isinstance(record, LibraryKernel) else ""
-    return Source(record.name, text, record.kernel or record.routine, defines, LANGUAGES[record.source.suffix], title=title)
+    return Source(
+        record.name, text, record.kernel or record.routine, defines, LANGUAGES[record.source.suffix], title=title,
+        file=str(record.source),
+    )  # fmt: skip
 
 
 def with_includes(text: str, folder: Path) -> str:

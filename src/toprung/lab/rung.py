@@ -19,7 +19,7 @@ from types import ModuleType
 
 from toprung import backends
 from toprung.device import Device
-from toprung.errors import BadRung, UnknownName
+from toprung.errors import BadArgument, BadRung, UnknownName
 from toprung.kernels.record import LANGUAGES, SHUFFLE, KernelRecord, Options, Switch
 from toprung.lab.bounds.banks import SharedAccesses
 from toprung.tile import Tile
@@ -121,12 +121,14 @@ def ladder(name: str) -> Ladder:
 
     Raises
     ------
-    UnknownName
-        no such ladder
+    UnknownName, BadArgument
+        no such ladder; none was named
     BadRung
         a rung without kernel source or RUNG record, or two with one number; a ladder without TITLE and ROUTINE; a file that does
         not load
     """
+    if not name:
+        raise BadArgument(f"name a ladder, or a rung such as kepler/r07; there is: {', '.join(ladder_names())}")
     if name not in ladder_names():
         raise UnknownName("ladder", name, ladder_names())
     folders = [root / name for root in roots() if (root / name).is_dir()]

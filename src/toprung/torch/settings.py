@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from toprung.dispatch.select import ON_REQUEST, known_precision
+from toprung.blas.switch import check_precision
 from toprung.errors import BadArgument
 
 ALL = ("mm", "bmm", "addmm", "baddbmm", "_addmm_activation", "addmv")
@@ -52,14 +52,7 @@ class Settings:
         reproducible: bool | None, modules: bool = False,
     ) -> Settings:  # fmt: skip
         """Return settings from what a caller gave."""
-        if callable(precision):
-            raise BadArgument(
-                "precision is a name, not a function: to decorate one, write @toprung.torch.use(), with its parentheses"
-            )
-        if known_precision(precision) == "tf32":
-            raise BadArgument("precision 'tf32' is PyTorch's own: set torch.backends.cuda.matmul.fp32_precision = 'tf32'")
-        if precision in ON_REQUEST:
-            raise BadArgument(f"precision {precision!r} promises less than fp32: ask toprung.matmul for it, product by product")
+        check_precision(precision, "torch", "PyTorch's own: set torch.backends.cuda.matmul.fp32_precision = 'tf32'")
         taken = _words("ops", ops, ALL)
         types = _words("device_types", device_types, DEVICE_TYPES)
         for name, value in (("own", own), ("reproducible", reproducible), ("modules", modules)):

@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from toprung import backends
+from toprung.backends import nvrtc
 from toprung.device import Device
 from toprung.errors import UnknownName, Unsupported
+from toprung.kernels.record import LANGUAGES
 from toprung.lab import baselines
 from toprung.lab.baselines import Peer
 from toprung.lab.competitor import RungCompetitor
@@ -79,10 +81,13 @@ def runnable(rungs: Sequence[Rung], devices: Sequence[Device]) -> list[Device]:
     found = [d for d in devices if not rungs or any(not r.needs(d) for r in rungs)]
     if not found:
         reasons = dict.fromkeys(f"{d}: {r.needs(d)}" for d in devices for r in rungs)
-        raise Unsupported(
-            f"no rung of {rungs[0].ladder} that was asked for runs here. {'; '.join(reasons)}. "
-            f"`toprung inspect {rungs[0].ladder}` shows the machine code without such a device"
-        )
+        said = [f"no rung of {rungs[0].ladder} that was asked for runs here. {'; '.join(reasons)}"]
+        languages = {LANGUAGES[r.source.suffix] for r in rungs}
+        if not any(languages & set(backends.languages(d)) for d in backends.devices()):
+            said += [line for b in backends.backends() if languages & set(b.languages) for line in b.advice()]
+        if languages & set(nvrtc.LANGUAGES):
+            said.append(f"`toprung inspect {rungs[0].ladder}` shows the machine code without such a device")
+        raise Unsupported(". ".join(said))
     return found
 
 
