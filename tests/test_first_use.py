@@ -174,14 +174,14 @@ def test_a_runtime_that_fails_in_its_own_way_hides_no_other_device(monkeypatch: 
     assert device in toprung.devices()
     assert "broken: its runtime fails (AttributeError: 'Cache' object has no attribute 'mutex')" in backends.advice()
     monkeypatch.setattr(backends, "backends", lambda: there[-1:])
-    sessions._looked.cache_clear()
+    sessions.best.cache_clear()
     toprung.blas.calls.forget()
     wide = np.ones((700, 700), np.float32)
     np.testing.assert_array_equal(toprung.matmul(wide, wide), wide @ wide)
     assert "there is no other: no device found. broken" in toprung.last_receipt().why  # type: ignore[union-attr]
     with pytest.raises(errors.NoDevice, match="broken: its runtime fails"):
         toprung.matmul(wide, wide, own=True)
-    sessions._looked.cache_clear()
+    sessions.best.cache_clear()
     toprung.blas.calls.forget()
 
 

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+import signal
+import traceback
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 DAMAGE = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
 """Errors of reading a file that anybody may have written."""
+
+DISTURBANCES = (MemoryError, RecursionError, TimeoutError, Warning)
+"""Errors that say nothing about a device: memory or stack ran out, an alarm went off, a warning was made an error."""
+
+
+def let_through(error: BaseException) -> None:
+    """Raise an error again that is the program's and no answer of a runtime: a disturbance, or what a signal's handler raised."""
+    handlers = {getattr(signal.getsignal(number), "__code__", None) for number in signal.valid_signals()}
+    if isinstance(error, DISTURBANCES) or any(frame.f_code in handlers for frame, _ in traceback.walk_tb(error.__traceback__)):
+        raise error
 
 
 class ToprungError(Exception):

@@ -30,15 +30,6 @@ def session_at(home: Home, queue: Any = None) -> Session:
     raise NoDevice(f"the array is on {home}, which toprung cannot open. " + " ".join(backends.advice()))
 
 
-@functools.cache
-def _looked() -> tuple[Device | None, str]:
-    """Return the best device there is, or the reason why there is none."""
-    try:
-        return backends.find(ladders=False), ""
-    except NoDevice as error:
-        return None, str(error)
-
-
 def _usable(device: Device) -> Device:
     """Return a device that the library computes on; NoDevice for one that only the ladders use."""
     if reason := backends.ladders_only(device):
@@ -46,12 +37,10 @@ def _usable(device: Device) -> Device:
     return device
 
 
+@functools.cache
 def best() -> Device:
-    """Return the best device there is, looked for once; NoDevice if there is none."""
-    device, reason = _looked()
-    if device is None:
-        raise NoDevice(reason)
-    return device
+    """Return the best device there is; NoDevice if there is none, which is looked for again at the next call."""
+    return backends.find(ladders=False)
 
 
 def chosen(device: Device | str | None) -> Device:

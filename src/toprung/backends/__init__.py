@@ -13,7 +13,7 @@ from typing import Any
 from toprung.backends import waiting
 from toprung.backends.base import Backend, Session
 from toprung.device import Device, rank
-from toprung.errors import NoDevice, ToprungError, UnknownName
+from toprung.errors import NoDevice, ToprungError, UnknownName, let_through
 
 
 @functools.cache
@@ -59,16 +59,18 @@ def languages(device: Device) -> tuple[str, ...]:
 
 
 _broken: dict[str, str] = {}
-"""Backends whose runtime fails in a way that nobody foresaw, with the error."""
+"""Backends whose runtime failed, when it was last asked, in a way that nobody foresaw, with the error."""
 
 
 def _seen(backend: Backend) -> list[Device]:
     """Return a backend's devices; none if its runtime is broken, which must not keep the others from being used."""
+    _broken.pop(backend.name, None)
     try:
         return backend.devices()
     except ToprungError:
         raise
     except Exception as error:  # somebody else's code: whatever it raises, there is no device
+        let_through(error)
         _broken[backend.name] = f"{type(error).__name__}: {error}"
         return []
 

@@ -13,7 +13,7 @@ from toprung.backends import cuda_libraries
 from toprung.backends.base import Session
 from toprung.backends.cuda import beside_captures
 from toprung.device import Device
-from toprung.errors import LaunchError
+from toprung.errors import LaunchError, let_through
 from toprung.gemm.desc import ELEMENT_BYTES, Desc, GemmDesc, GemvDesc
 
 MISSING = "no cuBLAS library is installed; pip install nvidia-cublas (PyTorch brings it, too)"
@@ -45,7 +45,8 @@ def library() -> Any:
     cuda_libraries.prefer("cublas")
     try:
         library = ctypes.CDLL(load_nvidia_dynamic_lib("cublas").abs_path)
-    except (DynamicLibNotFoundError, OSError, RuntimeError):
+    except (DynamicLibNotFoundError, OSError, RuntimeError) as error:
+        let_through(error)
         return None
     library.cublasCreate_v2.argtypes = [_POINTER]
     library.cublasSetStream_v2.argtypes = [_POINTER, _POINTER]

@@ -38,7 +38,7 @@ from toprung.backends.base import (
     Workspace,
 )
 from toprung.device import FP32_LANES, Device
-from toprung.errors import ForkedDevice, LaunchError, NoDevice, OutOfDeviceMemory, Unsupported
+from toprung.errors import ForkedDevice, LaunchError, NoDevice, OutOfDeviceMemory, Unsupported, let_through
 
 INSTALL = 'pip install "toprung[cuda]"'
 MAX_GROUPS = (2**31 - 1, 65535, 65535)
@@ -95,7 +95,8 @@ def _driver() -> Any:
 
     try:
         (status,) = driver.cuInit(0)
-    except RuntimeError:  # the driver's library is looked for at the first call
+    except RuntimeError as error:  # the driver's library is looked for at the first call
+        let_through(error)
         return "no NVIDIA driver found; an NVIDIA GPU needs one, other devices do not"
     _started = True
     if status:
@@ -297,6 +298,7 @@ class CUDASession:
             gpu.set_current()  # cuda.core keeps the primary context until the process ends
             self._stream = gpu.create_stream()
         except Exception as error:  # cuda.core's own type for these is not public
+            let_through(error)
             raise NoDevice(f"{device} cannot be opened: {error}") from None
         self._context = _call(driver.cuCtxGetCurrent())
         self.queue = self._stream.handle

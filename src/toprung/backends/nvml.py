@@ -7,6 +7,8 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+from toprung.errors import let_through
+
 
 def driver_version() -> str | None:
     """The driver's own version, where the operating system shows it."""
@@ -23,7 +25,8 @@ def clock_mhz(bus: str) -> float | None:
     read = _reader(bus)
     try:
         return read() if read else None
-    except Exception:  # each package has errors of its own, and none matters: the clock is then unknown
+    except Exception as error:  # each package has errors of its own, and none matters: the clock is then unknown
+        let_through(error)
         return None
 
 
@@ -33,7 +36,8 @@ def _reader(bus: str) -> Callable[[], float] | None:
     for open_gpu in (_through_pynvml, _through_bindings):
         try:
             return open_gpu(bus)
-        except Exception:  # not installed, or no such library on this machine
+        except Exception as error:  # not installed, or no such library on this machine
+            let_through(error)
             continue
     return None
 

@@ -11,7 +11,7 @@ from typing import Any
 from toprung.backends import cuda_libraries
 from toprung.backends.base import Source
 from toprung.device import FP32_LANES, Device
-from toprung.errors import MissingExtra, UnknownName
+from toprung.errors import MissingExtra, UnknownName, let_through
 
 PRELUDE = Path(__file__).with_name("prelude.cuh")
 FLAGS = (
@@ -51,7 +51,8 @@ def _nvrtc() -> Any:
     cuda_libraries.prefer("nvrtc")
     try:
         nvrtc.nvrtcVersion()
-    except RuntimeError:  # the library is looked for at the first call
+    except RuntimeError as error:  # the library is looked for at the first call
+        let_through(error)
         return 'NVRTC is not installed; pip install "toprung[cuda]"'
     return nvrtc
 

@@ -18,6 +18,8 @@ from pathlib import Path
 
 import numpy as np
 
+from toprung.errors import let_through
+
 SYMBOL = b"_ZN4llvm3sys14getHostCPUNameEv"
 KNOWN_AT_A_PLACE = b"POclIcdGetPlatformIDsKHR"
 UNKNOWN = b"generic"
@@ -56,7 +58,8 @@ def help_if_unknown() -> str:
         if ctypes.string_at(said.data, said.length) != UNKNOWN:
             return ""
         _answer(address, name.encode())
-    except (OSError, KeyError, ValueError, AttributeError, struct.error):
+    except (OSError, KeyError, ValueError, AttributeError, struct.error) as error:
+        let_through(error)
         return ""
     return name
 

@@ -29,7 +29,7 @@ from toprung.backends.opencl import clock_from_outside
 from toprung.backends.stderr import captured_stderr
 from toprung.backends.unrolled import NotUnrolled, unrolled
 from toprung.device import Device
-from toprung.errors import ForkedDevice, LaunchError, NoDevice, OutOfDeviceMemory, Unsupported
+from toprung.errors import ForkedDevice, LaunchError, NoDevice, OutOfDeviceMemory, Unsupported, let_through
 
 INSTALL = 'pip install "toprung[webgpu]"'
 APIS = {"Vulkan": "Vulkan", "Metal": "Metal", "D3D12": "DX12"}
@@ -61,6 +61,7 @@ def _wgpu() -> Any:
             extras.set_instance_extras(backends=list(APIS.values()))
             wgpu.gpu.enumerate_adapters_sync()
     except Exception as error:  # a library that does not load, or a driver that does not start: nobody lists what they raise
+        let_through(error)
         return f"wgpu does not start ({type(error).__name__}: {error})"
     return wgpu
 
@@ -233,6 +234,7 @@ class WebGPUSession:
         try:
             self._device = adapter.request_device_sync(required_features=features, required_limits=dict(adapter.limits))
         except Exception as error:  # wgpu raises RuntimeError and its own, of no common base
+            let_through(error)
             raise NoDevice(f"{device} cannot be opened: {error}") from None
         self._stamped = TIMESTAMPS in features
         self._groups = int(adapter.limits["max-compute-workgroups-per-dimension"])

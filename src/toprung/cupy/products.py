@@ -19,7 +19,7 @@ from toprung.blas.installed import slower
 from toprung.blas.operands import How, arranged
 from toprung.blas.product import decided
 from toprung.cupy.settings import Settings
-from toprung.errors import Overlap, ToprungError
+from toprung.errors import Overlap, ToprungError, let_through
 
 KEPT = 4096
 """Kinds of products that are remembered for a set of settings; past that all are selected anew, and only counts are kept."""
@@ -163,6 +163,7 @@ def _new(products: Products, key: Hashable, a: Any, b: Any, out: Any) -> Entry |
     except cupy.cuda.memory.OutOfMemoryError:  # of the result, which CuPy's own will raise in its own way
         return None
     except Exception as error:
+        let_through(error)
         entry.why = f"{type(error).__name__}: {error}"
         if not isinstance(error, ToprungError):  # a fault of ours, which CuPy's users need not suffer from, but should see
             warnings.warn(f"toprung leaves {entry.problem} to CuPy: {entry.why}", RuntimeWarning, stacklevel=2)

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from toprung.errors import BadFamily, UnknownName
+from toprung.errors import BadFamily, UnknownName, let_through
 from toprung.kernels.base import KernelFamily
 
 VARIABLE = "TOPRUNG_KERNELS"
@@ -90,6 +90,7 @@ def _load(file: Path, ours: bool) -> KernelFamily:
             spec.loader.exec_module(module)
         except Exception as error:
             del sys.modules[name]  # the next who looks meets the error again, not half a module
+            let_through(error)
             raise BadFamily(f"{file} does not load: {type(error).__name__}: {error}") from error
     one = getattr(sys.modules[name], "FAMILY", None)
     if not isinstance(one, KernelFamily):
