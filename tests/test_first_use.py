@@ -87,6 +87,23 @@ def test_a_user_without_a_name_or_a_home_multiplies() -> None:
     assert not Path("~").exists()
 
 
+def test_below_the_home_of_another_user_nothing_is_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container whose HOME is root's and whose user is not."""
+    home = tmp_path / "home"
+    home.mkdir(mode=0)
+    for name in ("TOPRUNG_DATA", "XDG_DATA_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(home))
+    other = paths._temporary() / "data"
+    user = os.geteuid()
+    try:
+        if user == 0:
+            os.seteuid(65534)  # root may look into every folder
+        assert paths.data_dir() == other
+    finally:
+        os.seteuid(user)
+
+
 def test_without_opencl_numpy_multiplies_and_own_says_the_reason() -> None:
     done = run(OCL_ICD_VENDORS=NOWHERE)
     assert done.returncode == 0 and done.stdout.endswith("\n0\n"), done.stderr
@@ -323,7 +340,9 @@ def test_a_result_file_that_cannot_be_written_is_refused_before_anything_is_meas
     tmp_path: Path, device: Device, typed: Typed
 ) -> None:
     (tmp_path / "file").write_text("")
-    for path, says in ((tmp_path, "is a folder"), (tmp_path / "file" / "a.json", "is no folder")):
+    refused = [(tmp_path, "is a folder"), (tmp_path / "file" / "a.json", "is no folder")]
+    refused += [(Path("/proc/a.json"), "cannot be written")] * Path("/proc").exists()  # root may write there, and nobody can
+    for path, says in refused:
         done = typed.done("run", "kepler/r01", "--size", 64, "--device", device.id, "--json", path)
         assert done.returncode == 2 and says in done.stderr and done.stdout == "", done.stderr
 
@@ -332,7 +351,7 @@ def test_a_record_that_cannot_be_written_in_the_end_is_kept(tmp_path: Path) -> N
     from toprung.lab.harness import results
 
     (tmp_path / "file").write_text("")
-    with pytest.raises(errors.NotWritten, match="the record is kept in") as caught:
+    with pytest.raises(errors.NotWritten, match="its content is kept in") as caught:
         results.write(tmp_path / "file" / "a.json", {"format": 1, "what": "a test"})
     assert '"a test"' in Path(str(caught.value).rpartition(" ")[2]).read_text()
 

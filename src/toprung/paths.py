@@ -15,6 +15,8 @@ from typing import Literal
 
 import platformdirs
 
+from toprung.errors import NotWritten
+
 SET = "TOPRUNG_CACHE, POCL_CACHE_DIR (PoCL's) and XDG_CACHE_HOME (pyopencl's)"
 """Environment variables that move caches of compiled kernels."""
 
@@ -25,9 +27,23 @@ def cache_dir() -> Path:
 
 
 def data_dir() -> Path:
-    """Return the folder of what was measured on this machine (``TOPRUNG_DATA`` moves it)."""
-    given = os.environ.get("TOPRUNG_DATA") or of_user(platformdirs.user_data_dir, "toprung")
-    return Path(given) if given else _temporary() / "data"
+    """Return the folder of what was measured on this machine (``TOPRUNG_DATA`` moves it); a temporary one below another's home."""
+    if given := os.environ.get("TOPRUNG_DATA"):
+        return Path(given)
+    home = of_user(platformdirs.user_data_dir, "toprung")
+    return Path(home) if home and _may_look(home) else _temporary() / "data"
+
+
+@functools.cache
+def _may_look(folder: str) -> bool:
+    """Return True unless this user may not look into a folder, or into one above it: HOME may be another user's."""
+    try:
+        Path(folder, "any file").stat()
+    except PermissionError:
+        return False
+    except OSError:
+        pass  # it is made when something is stored
+    return True
 
 
 def of_user(folder: Callable[[str, Literal[False]], str], program: str) -> str:
@@ -121,6 +137,22 @@ def publish(path: Path, content: bytes) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def deliver(path: Path, content: bytes) -> None:
+    """Publish a file that somebody asked for.
+
+    Raises
+    ------
+    NotWritten
+        it cannot be written; its content lies in a temporary folder, which the message names
+    """
+    try:
+        publish(path, content)
+    except OSError as error:
+        instead = Path(tempfile.mkdtemp(prefix="toprung-")) / path.name
+        publish(instead, content)
+        raise NotWritten(f"{path} cannot be written ({error.strerror}): its content is kept in {instead}") from None
 
 
 @contextmanager

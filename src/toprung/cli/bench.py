@@ -43,7 +43,7 @@ from toprung.lab.harness.suites import CPU_FLOPS, SUITES, TIGHT, fitting, suite
 from toprung.lab.routines.gemm import from_size
 from toprung.oracle.data import DISTRIBUTIONS
 from toprung.oracle.gemm import TRANSPOSES, Gemm
-from toprung.paths import publish
+from toprung.paths import deliver
 from toprung.report import bench_plot
 from toprung.report import plot as pictures
 from toprung.report.bench_table import accuracy_table, bench_table, to_csv
@@ -127,7 +127,7 @@ def bench_command(
     _say([*notes, *run.notes], run.failures)
     _store(json, content)
     if csv is not None:
-        publish(csv, to_csv(run.measured).encode())
+        deliver(csv, to_csv(run.measured).encode())
     if plot is not None:
         bench_plot.bench(content, plot)
     _end(interrupted, bool(run.failures) or not run.measured)

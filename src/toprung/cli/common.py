@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import tempfile
 import textwrap
 from collections.abc import Sequence
 from dataclasses import fields, is_dataclass, replace
@@ -115,11 +116,21 @@ def result_file(path: Path | None) -> Path | None:
     """
     if path is None:
         return None
-    there = next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.exists())
     if path.is_dir():
         raise BadArgument(f"{path} is a folder: name a file in it")
-    if not os.access(there, os.W_OK) or not (there.is_dir() or there == path.absolute()):
-        reason = "permission denied" if there.is_dir() or there == path.absolute() else f"{there} is no folder"
+    target = Path(os.path.realpath(path))
+    there = next(folder for folder in target.parents if folder.exists())
+    reason = ""
+    if path.exists() and not path.is_file():
+        reason = "" if os.access(path, os.W_OK) else "permission denied"  # a device or a pipe is written to as it is
+    elif not there.is_dir():
+        reason = f"{there} is no folder"
+    else:
+        try:
+            tempfile.TemporaryFile(dir=there).close()  # /proc lets root write, it says, and makes no file
+        except OSError as error:
+            reason = (error.strerror or str(error)).lower()
+    if reason:
         raise BadArgument(f"{path} cannot be written ({reason}): name a file in another folder")
     return path
 

@@ -23,7 +23,7 @@ from toprung.lab.harness.climb import variants
 from toprung.lab.harness.single import Note, note_path, tile_of
 from toprung.lab.rung import ladder, rung
 from toprung.lab.sass.machine_code import MachineCode, inspect_source
-from toprung.paths import publish
+from toprung.paths import deliver
 from toprung.report import names
 from toprung.report.grid import Column, Grid
 
@@ -100,10 +100,10 @@ def inspect(
     if cubin is not None:
         entry = found[0][0]
         assert entry.tile is not None
-        publish(cubin, compile_cubin(kernel_source(entry.rung, entry.tile, entry.options), arch).code)
+        deliver(cubin, compile_cubin(kernel_source(entry.rung, entry.tile, entry.options), arch).code)
         # what toprung run must know to launch it
         note = Note(entry.rung.name, entry.tile.given(), dict(entry.options), entry.rung.routine)
-        publish(note_path(cubin), (jsonlib.dumps(note.describe(), indent=1) + "\n").encode())
+        deliver(note_path(cubin), (jsonlib.dumps(note.describe(), indent=1) + "\n").encode())
         say(f"stored as {cubin}, and beside it what it was made from")
     for line in failures:
         say(line, "bold red")
@@ -116,7 +116,7 @@ def inspect(
             }
             for e, m in found
         ]  # fmt: skip
-        publish(json, (jsonlib.dumps(records, indent=1) + "\n").encode())
+        deliver(json, (jsonlib.dumps(records, indent=1) + "\n").encode())
     if failures:
         raise typer.Exit(1)
 

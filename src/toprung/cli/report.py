@@ -13,7 +13,7 @@ from toprung.cli.common import console, errors_console, result_file, say
 from toprung.cli.progress import Progress
 from toprung.errors import BadRecord
 from toprung.lab.harness import results
-from toprung.paths import publish
+from toprung.paths import deliver
 from toprung.report.html import compare as sides
 from toprung.report.html import page
 from toprung.report.html.gather import Gathered, chosen, gather
@@ -89,7 +89,7 @@ def report_command(
         limits = Limits(found, code, lambda rung: progress.step(f"reading the machine code of {rung}"))
         path = page.write(out, page.render(found, limits, comparison))
         if picture is not None and (drawn := page.picture(found, limits)) is not None:
-            publish(picture, drawn.encode())
+            deliver(picture, drawn.encode())
     for note in limits.notes:
         say(note, "dim", to=errors_console)
     if not found.records:

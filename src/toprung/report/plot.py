@@ -10,7 +10,7 @@ from typing import Any
 
 from toprung.errors import MissingExtra, UnknownName
 from toprung.lab.harness.measure import Measurement
-from toprung.paths import publish
+from toprung.paths import deliver
 from toprung.report.text import Limits, gflops_text, size_of
 
 FORMATS = (".png", ".svg", ".pdf")
@@ -153,7 +153,7 @@ def save(figure: Any, path: Path) -> None:
     with plt.rc_context({"svg.hashsalt": "toprung"}):
         figure.savefig(content, format=kind, dpi=160, metadata={"Date": None} if kind == "svg" else None)
     plt.close(figure)
-    publish(path, content.getvalue())
+    deliver(path, content.getvalue())
 
 
 def matplotlib_pyplot() -> Any:

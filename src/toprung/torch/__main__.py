@@ -12,8 +12,8 @@ from types import TracebackType
 from typing import Any
 
 from toprung.cli.common import errors_console, result_file
-from toprung.errors import ToprungError
-from toprung.paths import publish
+from toprung.errors import NotWritten, ToprungError
+from toprung.paths import deliver
 from toprung.torch import enable, report, wait
 from toprung.torch.audit import Auditing
 
@@ -121,8 +121,12 @@ def _written(file: Path | None, audited: Any, measure: bool) -> None:
         errors_console.print(str(found), markup=False, highlight=False, soft_wrap=True)
         return
     text = found.to_html() if file.suffix == ".html" and not audited else json.dumps(found.to_json(), indent=1) + "\n"
-    publish(file, text.encode(errors="replace"))
-    print(f"toprung: the {'audit' if audited else 'report'} is in {file}", file=sys.stderr)
+    said = f"the {'audit' if audited else 'report'} is in {file}"
+    try:
+        deliver(file, text.encode(errors="replace"))
+    except NotWritten as error:  # the program has run, and its exit status is its own
+        said = str(error)
+    print(f"toprung: {said}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import re
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,7 @@ from toprung.lab.harness.bandwidth import Bandwidth
 from toprung.lab.harness.environment import kernels
 from toprung.lab.harness.measure import Measurement
 from toprung.lab.harness.stats import Interval, ratio
-from toprung.paths import data_dir, publish
+from toprung.paths import data_dir, deliver
 
 FORMAT = "toprung record 1"
 
@@ -67,13 +66,7 @@ def write(path: Path, content: dict[str, Any]) -> None:
     NotWritten
         the file cannot be written; the record lies in a temporary folder, which the message names
     """
-    text = (_text(_rounded(content)) + "\n").encode(errors="replace")
-    try:
-        publish(path, text)
-    except OSError as error:
-        instead = Path(tempfile.mkdtemp(prefix="toprung-")) / path.name
-        publish(instead, text)
-        raise NotWritten(f"{path} cannot be written ({error.strerror}): the record is kept in {instead}") from None
+    deliver(path, (_text(_rounded(content)) + "\n").encode(errors="replace"))
 
 
 def _rounded(value: Any) -> Any:
