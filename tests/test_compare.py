@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from conftest import require
 from planted import Failing, Planted, fp16
 from records import around, peer
 from toprung.backends.base import Session
 from toprung.device import Device
 from toprung.errors import OutOfDeviceMemory
+from toprung.lab.baselines.numpy import NumPyPeer, openblas
 from toprung.lab.harness import compare as loop
 from toprung.lab.harness.baseline import LEAST, BaselineLog, doubts, movement, watched
 from toprung.lab.harness.bench import competitors
@@ -18,6 +20,7 @@ from toprung.lab.harness.compare import SETTLE_SECONDS, ComparisonPlan, PlacedPr
 from toprung.lab.harness.library import Matmul, _product, arrays_on
 from toprung.lab.harness.measure import Measurement, SamplingPlan
 from toprung.oracle.gemm import Gemm
+from toprung.report.table import ladder_table
 
 SHORT = SamplingPlan(sample_seconds=0.001)
 PLAN = ComparisonPlan(samples={"warm": 3}, sampling={"warm": SHORT})
@@ -143,13 +146,18 @@ def test_a_baseline_that_moves_is_doubted() -> None:
     (said,) = doubts(peer("cublas", moving), "cuBLAS", None)
     assert said.startswith("cuBLAS at 1024 moved by ")
     (said,) = doubts(peer("cublas", still), "cuBLAS", 0.8)
-    assert "in earlier runs on this machine" in said
+    assert "in earlier runs on this machine: something else uses it now" in said
+    (said,) = doubts(peer("cublas", still), "cuBLAS", 1.4)
+    assert "in earlier runs on this machine: other programs used it then" in said, "it is the faster now"
     assert doubts(peer("cublas", still), "cuBLAS", 0.95) == []
 
 
 def test_a_machine_knows_how_fast_its_baseline_is(device: Device, tmp_path: Path) -> None:
     log = BaselineLog(tmp_path / "below" / "b.jsonl")
     usual = peer("numpy", around(1e-3))
+    for _ in range(LEAST):
+        (said,) = watched(device, [("NumPy", peer("numpy", [1.0, 1.0, 1.0, 9.0, 9.0, 9.0]))], log)
+        assert "moved by" in said and not log.path.exists(), "a run beside other programs says nothing of what is usual"
     for _ in range(LEAST):
         assert watched(device, [("NumPy", usual)], log) == []
     with log.path.open("a") as file:
@@ -158,6 +166,29 @@ def test_a_machine_knows_how_fast_its_baseline_is(device: Device, tmp_path: Path
     assert "in earlier runs" in said
     assert watched(device, [("NumPy", peer("numpy", around(1.4e-3), Gemm(8, 8, 8)))], log) == [], "another problem"
     assert watched(device, [("NumPy", usual)], BaselineLog(Path("/dev/null/nowhere"))) == []
+
+
+def test_numpy_takes_one_thread_where_several_wait_for_each_other(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    blas = openblas()
+    require(blas is not None and blas[0]() > 1 and session.device.kind == "cpu", "needs OpenBLAS in several threads beside a CPU")
+    assert blas is not None
+    numpy, most, used = NumPyPeer(), blas[0](), []
+    for fastest in (1, most):
+        bound = numpy.prepare(PlacedProblem(Gemm(8, 8, 8), session).memory)
+        monkeypatch.setattr(bound, "_seconds", lambda put, threads, fastest=fastest: abs(threads - fastest))
+        bound.time(3, lambda: used.append(blas[0]()))
+        assert used[-1] == fastest and blas[0]() == most, "others have all of them"
+        assert numpy.describe(session.device).get("threads") == (1 if fastest == 1 else None)
+    bound = numpy.prepare(PlacedProblem(Gemm(8, 8, 8), session).memory)
+    assert bound.time(3) > 0 and numpy.threads in (1, most), "measured"
+
+
+def test_no_ratio_to_a_baseline_that_scatters() -> None:
+    rows = [
+        Row(NumPyPeer(), state="done", measurement=peer("numpy", s)) for s in ([1.0, 1.0, 1.1, 1.2, 9.0], [0.1, 0.2, 1.0, 3.0, 9.0])
+    ]
+    shown = [ladder_table([row], "").rows[0][0] for row in rows]
+    assert [cells["% of NumPy"] for cells in shown] == ["100.0", "–"]
 
 
 def test_a_sample_of_tiles_tells_wrong_from_right(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:

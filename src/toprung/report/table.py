@@ -10,6 +10,7 @@ from toprung.lab.harness.compare import Row
 from toprung.report import names
 from toprung.report.grid import GAP, LEAST, Column, Grid
 from toprung.report.text import Limits, gflops_text, ms_text
+from toprung.store.entry import NOISY, scatter
 
 STATES: Mapping[str, str] = {
     "waiting": "",
@@ -69,7 +70,7 @@ def ladder_table(
             cells |= {
                 names.MS: ms_text(m.median), measured_in: gflops_text(m.figure), names.SPREAD: f"{50 * m.spread:.1f}",
                 names.ALONE: gflops_text(m.alone), names.PREVIOUS: f"{m.figure / before.figure:.2f}" if before else "–",
-                against: f"{100 * m.share_of(baseline):.1f}" if baseline else "–",
+                against: f"{100 * m.share_of(baseline):.1f}" if baseline and scatter(baseline.seconds) <= NOISY else "–",
                 **{name: f"{100 * known[name]:.1f}" if name in known else "–" for name in shares},
                 names.EACH: f"{100 * (m.each / m.median - 1):+.1f} %" if m.each else "–",
                 names.BOUND: f"{100 * share:.1f}" if share is not None else "",

@@ -76,18 +76,24 @@ def doubts(m: Measurement, name: str, usual: float | None) -> list[str]:
         )
     if usual and abs(m.median / usual - 1) > MOVED:
         before = m.figure * m.median / usual
+        why = "other programs used it then" if m.median < usual else "something else uses it now"
         found.append(
             f"{name} at {problem_name(m.problem)} reads {m.figure:,.4g} {m.measured_in}, and {before:,.4g} in earlier runs on this "
-            "machine: something else uses it now, or its clock is another"
+            f"machine: {why}, or its clock was another"
+        )
+    if m.competitor.get("threads"):
+        found.append(
+            f"{name} at {problem_name(m.problem)} was faster in one thread than in several: something else uses this machine"
         )
     return found
 
 
 def watched(device: Device, baselines: Sequence[tuple[str, Measurement]], log: BaselineLog | None = None) -> list[str]:
-    """Return the doubts about the baselines of a run, and remember how fast they were."""
+    """Return the doubts about the baselines of a run, and remember how fast undisturbed ones were."""
     kept, found = log or BaselineLog(), []
     for name, m in baselines:
         found += doubts(m, name, kept.usual(device, m))
     for _, m in baselines:
-        kept.add(device, m)
+        if movement(m.seconds) <= MOVED and not m.competitor.get("threads"):  # else it says nothing of what is usual
+            kept.add(device, m)
     return found
