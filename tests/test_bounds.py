@@ -12,7 +12,7 @@ from toprung.lab.bounds import in_flight, paper
 from toprung.lab.bounds.arch import ARCHITECTURES, FERMI, GT200, KEPLER, architecture, vendor_figures
 from toprung.lab.bounds.banks import Traffic
 from toprung.lab.bounds.figures import FIGURES, Figures, Unknown
-from toprung.lab.bounds.levels import ADVICE, KernelWork, bound, levels
+from toprung.lab.bounds.levels import ADVICE, KernelWork, VectorWork, bound, levels, tensor_work
 from toprung.lab.bounds.paper import ACHIEVED, BUDGET, MIXES, Blocking, analyse, ffma_share
 from toprung.tile import Tile
 
@@ -246,10 +246,10 @@ def test_each_level_counts_what_it_says():
         "DRAM": (3 * 4 * 4096**2 - (50 << 20)) / 4.3e12,
         "launch": 2e-6,
     })  # fmt: skip
-    assert set(found) == set(ADVICE)
+    assert set(found) == set(ADVICE) - {"Tensor Cores", "latency"}
     best = bound(WORK, FULL)
     assert best.limiter and best.limiter.name == "issue slots" and best.seconds == max(found.values())
-    assert best.gflops == pytest.approx(2 * 4096**3 / max(found.values()) / 1e9) and best.advice == ADVICE["issue slots"]
+    assert best.figure == pytest.approx(2 * 4096**3 / max(found.values()) / 1e9) and best.advice == ADVICE["issue slots"]
 
 
 @pytest.mark.parametrize(
@@ -271,8 +271,42 @@ def test_the_limiter_is_named(limiter, work, figures):
     assert found.limiter is not None and found.limiter.name == limiter and found.advice
 
 
-RANKING = ("l2_copy_bytes_per_s", "latency_clocks", "barrier_clocks", "groups_per_clock")
-"""Figures that only the model that ranks tiles asks for (tests/test_rank.py)."""
+def test_tensor_cores_by_hand() -> None:
+    """128×128×4096 in one block, three products of two terms: what the units, shared memory, slots and L2 take for one of K."""
+    tile = Tile(BM=128, BN=128, BK=32, TM=2, TN=32)
+    work = KernelWork(128, 128, 4096, 10**6, tile, tensor=tensor_work(tile, 3, 2), registers=168, loop={"HGMMA": 6, "integer": 156})
+    known = replace(FULL, tensor_per_clock=2048)
+    found, clock = seconds(work, known), 4096 / 1980e6
+    assert found["Tensor Cores"] == pytest.approx(clock * 3 * 128 * 128 / 2048)
+    assert found["shared memory"] == pytest.approx(clock * (3 * 2 * (128 + 2 * 128) + 4 * 256) / 128)
+    # two groups of four warps, 162 instructions for six instructions of 64×128×16: 32 of K in three products
+    assert found["issue slots"] == pytest.approx(clock * 2 * 4 * 162 / 32 / 4)
+    assert found["L2"] == pytest.approx(4096 * 4 * 256 / 5.5e12)
+    best = bound(work, known)
+    assert best.limiter and best.limiter.name == "shared memory" and "block" in best.advice
+    unknown = [level for level in levels(work, FULL) if isinstance(level.seconds, Unknown)]
+    assert [level.seconds.missing for level in unknown] == [("tensor_per_clock",)]
+
+
+def test_a_product_with_a_vector_by_hand() -> None:
+    asks = VectorWork(wavefronts=2e6, loads=100, waits={"FADD": 50, "shared": 2, "barrier": 3}, work_items=300, lines=32)
+    work = KernelWork(8192, 1, 8192, 2 * (50 << 20), vector=asks)
+    known = replace(FULL, latency_clocks={"shared": 30, "L2": 300, "memory": 700}, barrier_clocks={"128": 20, "512": 45})
+    found = seconds(work, known)
+    assert found["L1"] == pytest.approx(2e6 / 1980e6)
+    # half of what is read may lie in the last cache; barriers of 300 cost at least those of 128
+    assert found["latency"] == pytest.approx((100 * 500 + 50 * 4 + 2 * 30 + 3 * 20) / 1980e6)
+    best = bound(work, known)
+    assert best.limiter and best.limiter.name == "L1" and best.figure == pytest.approx(work.min_bytes / found["L1"] / 1e9)
+    assert isinstance(next(v for v in levels(work, FULL) if v.name == "latency").seconds, Unknown)
+
+
+def test_memory_is_as_fast_as_its_interface_and_not_as_a_probe_found_it() -> None:
+    assert seconds(WORK, replace(FULL, dram_bytes_per_s=4.8e12))["DRAM"] == pytest.approx(seconds()["DRAM"] * 4.3 / 4.8)
+
+
+RANKING = ("l2_copy_bytes_per_s", "latency_clocks", "barrier_clocks", "groups_per_clock", "tensor_per_clock", "dram_bytes_per_s")
+"""Figures that a product on fp32 lanes does without: other models ask for them, or another figure stands in."""
 LEVELS = [n for n in FIGURES if n not in RANKING]
 
 
@@ -299,10 +333,10 @@ def test_without_a_figure_its_level_is_unknown_and_says_so(name):
 
 def test_nothing_known_gives_no_bound():
     nothing = bound(WORK, Figures("x", "sm_90"))
-    assert nothing.limiter is None and isinstance(nothing.gflops, Unknown) and "clock_mhz" in nothing.gflops.missing
+    assert nothing.limiter is None and isinstance(nothing.figure, Unknown) and "clock_mhz" in nothing.figure.missing
     assert nothing.advice == ""
     naive = bound(replace(WORK, staged=False), Figures("x", "sm_90"))  # shared memory takes no time, which is no bound
-    assert naive.limiter is None and isinstance(naive.gflops, Unknown)
+    assert naive.limiter is None and isinstance(naive.figure, Unknown)
     assert bound(replace(WORK, M=0, N=0, K=0, min_bytes=0, launches=1), replace(FULL, launch_seconds=1e-6)).seconds == 1e-6
     blind = bound(replace(WORK, loop=None, registers=None), FULL)
     assert {level.name for level in blind.known} == {"FFMA lanes", "register operands", "DRAM", "launch"}

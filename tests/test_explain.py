@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,10 +21,10 @@ from toprung.device import Device
 from toprung.errors import BadRecord, UnknownName
 from toprung.lab.bounds.arch import architecture, vendor_figures
 from toprung.lab.bounds.figures import Unknown
-from toprung.lab.bounds.levels import bound
+from toprung.lab.bounds.levels import Bound, KernelWork, bound
 from toprung.lab.bounds.paper import Blocking
 from toprung.lab.competitor import RungCompetitor
-from toprung.lab.explain import RungBounds, compiled, device_for, figures_of, work_of
+from toprung.lab.explain import RungBounds, compiled, device_for, figures_of, next_step, reached, work_of
 from toprung.lab.harness import results
 from toprung.lab.harness.compare import Row
 from toprung.lab.harness.measure import Measurement
@@ -175,16 +176,16 @@ def test_bad_questions(words: tuple[str, ...], says: str, compiler: None, typed:
 # --- what a rung asks for ---------------------------------------------------------------------------------------------------------
 
 
-def test_the_work_of_a_rung() -> None:
+def test_the_work_of_a_rung(device: Device) -> None:
     one, nine = rung("turing/r01"), rung("turing/r09")
     tile = nine.tiles["gpu"][0]
-    padded = work_of(nine, tile, {}, Gemm(130, 100, 9), None)
+    padded = work_of(nine, tile, {}, Gemm(130, 100, 9), None, device)
     assert (padded.M, padded.N, padded.K, padded.whole, padded.staged) == (256, 128, 16, True, True)
     assert padded.flops == 2 * 130 * 100 * 9  # speeds count the problem, times the padding
-    plain = work_of(one, Tile(BM=32, BN=32), {}, Gemm(130, 100, 9, batch=3, beta=1.0), None)
+    plain = work_of(one, Tile(BM=32, BN=32), {}, Gemm(130, 100, 9, batch=3, beta=1.0), None, device)
     assert (plain.M, plain.N, plain.K, plain.whole, plain.staged, plain.batch) == (130, 100, 9, False, False, 3)
     assert plain.min_bytes == Gemm(130, 100, 9, batch=3, beta=1.0).min_bytes
-    vector = work_of(rung("matvec/r01"), Tile(BM=1, BN=1), {}, Gemv(1000, 200), None)
+    vector = work_of(rung("matvec/r01"), Tile(BM=1, BN=1), {}, Gemv(1000, 200), None, device)
     assert (vector.M, vector.N, vector.K, vector.tile, vector.flops) == (1000, 1, 200, None, 2 * 1000 * 200)
 
 
@@ -243,15 +244,16 @@ def test_a_damaged_record_of_bounds_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["kepler", "turing"])
+@pytest.mark.parametrize("name", ["kepler", "turing", "hopper_fp32", "hopper", "matvec"])
 def test_no_measured_rung_beats_its_bound(name: str, compiler: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    path = STORED / "nvidia-h200" / f"{name}-cuda.json" if name in ("kepler", "turing") else trial.fixture(f"h200-{name}.json")
     monkeypatch.setenv("TOPRUNG_DATA", str(tmp_path))
     device = device_for("sm_90")
     assert device.name == "NVIDIA H200"
     figures = (vendor_figures(device), figures_of(device, STORED))
     compared, codes = [], {}
-    for m in results.read(STORED / "nvidia-h200" / f"{name}-cuda.json")["measurements"]:
-        who, sizes = m.competitor, m.problem
+    for m in results.read(path)["measurements"]:
+        who = m.competitor
         if who["kind"] != "rung":
             continue
         one, tile, options = rung(who["name"]), Tile(**who["tile"]), who["options"]
@@ -259,12 +261,55 @@ def test_no_measured_rung_beats_its_bound(name: str, compiler: None, monkeypatch
         if key not in codes:
             codes[key], note = compiled(one, tile, options, device)
             assert not note
-        work = work_of(one, tile, options, Gemm(sizes["M"], sizes["N"], sizes["K"]), codes[key])
-        assert work.traffic or not work.staged, one  # the compiled loop has as many loads as the subscripts say
+        work = work_of(one, tile, options, problem_of(m), codes[key], device)
+        assert work.traffic or work.tensor or work.vector or not work.staged, (
+            one
+        )  # the compiled loop has as many loads as the subscripts say
         for known in figures:
-            seconds = bound(work, known).seconds
-            assert not isinstance(seconds, Unknown)
-            assert 0 < seconds <= m.best, (one.name, who["variant"], sizes["M"])
-        compared.append(seconds / m.median)
-    assert len(compared) > 50
+            found = bound(work, known)
+            part = reached(found, m)
+            assert part and part * m.median <= m.best, (one.name, who["variant"], m.problem)
+            assert next_step(found, m, known)
+        compared.append(part)
+    assert len(compared) > 10
     assert sorted(compared)[-3] > 0.75  # and the best come near it
+
+
+def problem_of(m: Measurement) -> Any:
+    """The problem that was measured."""
+    of = Gemm if m.problem["routine"] == "gemm" else Gemv
+    return of(**{f.name: m.problem[f.name] for f in fields(of) if f.name in m.problem})
+
+
+# --- what to do next --------------------------------------------------------------------------------------------------------------
+
+NINE = KernelWork(
+    4096, 4096, 4096, 1, rung("turing/r09").tiles["gpu"][0], registers=117, shared_bytes=8320, loop={"FFMA": 1, "BAR": 2}
+)
+
+
+def measured_at(share: float, of: Bound, helpers: float = 0.0, clock: float = 1980.0, precision: str = "fp32") -> Measurement:
+    """A measurement that reaches a share of a bound, of which helpers took a part."""
+    assert not isinstance(of.seconds, Unknown)
+    taken = of.seconds / share
+    return Measurement(
+        {"kind": "rung", "precision": precision}, Gemm(1, 1, 1).describe(), 1, 1, {}, (taken,), (helpers * taken,), 1, (clock,)
+    )
+
+
+def test_what_to_do_next_looks_at_the_measurement_first() -> None:
+    figures = architecture("sm_90").figures()
+    found = bound(NINE, figures)
+    assert found.limiter and found.limiter.name == "issue slots"
+    assert next_step(found, None, figures) == next_step(found, measured_at(0.8, found), figures) == found.advice
+    far = next_step(found, measured_at(0.3, found), figures)
+    assert "far below its bound, at 30 %" in far and "occupancy (16 warps an SM, 25 %" in far and "barriers (2" in far
+    helped = next_step(found, measured_at(0.3, found, helpers=0.6), figures)
+    assert "take 60 % of the time" in helped and "the kernel itself is at 75 %" in helped
+    assert reached(found, measured_at(0.3, found, helpers=0.6, precision="fp16")) == pytest.approx(0.75)
+    slow = next_step(found, measured_at(0.6, found, clock=1386.0), figures)
+    assert "clock at 1,386 of 1,980 MHz" in slow and "the kernel itself is at 86 %" in slow and found.advice.rstrip(".") in slow
+    memory = bound(replace(NINE, min_bytes=10**12), figures)
+    assert memory.limiter and memory.limiter.name == "DRAM"
+    assert "nothing in the kernel" not in next_step(memory, measured_at(0.17, memory), figures)
+    assert next_step(memory, measured_at(0.9, memory), figures).startswith("nothing in the kernel")

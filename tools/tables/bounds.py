@@ -18,7 +18,8 @@ NAMES = {
     "issue_per_dispatch": "warp instructions a dispatch unit and core clock", "sms": "multiprocessors",
     "schedulers": "warp schedulers",
     "dispatch_units": "dispatch units", "issue_lanes": "thread instructions issued a clock", "lanes": "fp32 lanes (SPs)",
-    "ffma_lanes": "FFMA a clock", "ldst_units": "LD/ST units", "lds_lanes": "LDS a clock", "sfus": "SFUs",
+    "ffma_lanes": "FFMA a clock", "tensor_fp16": "fp16 multiply-adds on Tensor Cores a clock",
+    "ldst_units": "LD/ST units", "lds_lanes": "LDS a clock", "sfus": "SFUs",
     "shared_bytes": "shared memory, KB", "shared_bytes_per_clock": "shared memory, bytes a clock", "registers": "registers, K",
     "registers_thread": "registers a thread", "threads": "threads", "blocks": "blocks", "l2_bytes": "last cache, MiB",
 }  # fmt: skip

@@ -124,40 +124,39 @@ def _detail(e: Explanation, size: str) -> None:
         beside = f", {spilled} bytes spilled" * bool(spilled) + f", {code.stack_bytes} bytes of stack" * bool(code.stack_bytes)
         lines.append(f"resources  {code.registers} registers{beside}, {code.shared_bytes:,} bytes of shared memory a block")
         if (key := figures.arch.rstrip("af")) in ROOMS:
-            held = occupancy(key, e.tile.work_items, code.registers, code.shared_bytes)
+            held = occupancy(key, e.tile.work_items + e.rung.more_items, code.registers, code.shared_bytes)
             lines.append(f"occupancy  {held.blocks} blocks an SM, {100 * held.share:.0f} % of its warps; scarcest: {held.limiter}")
         if code.loop.instructions:
             mix = ", ".join(f"{n} {kind}" for kind, n in sorted(code.loop.counts.items(), key=lambda item: -item[1]))
             lines.append(f"main loop  {mix}")
-            lines.append(
-                f"           {100 * code.loop.ffma_share:.1f} % FFMA; {100 * reads.kept_share:.0f} % of their sources kept from "
-                f"the one before, {reads.conflicts_each:.2f} cycles each lost to register banks"
-            )
+            kept = f"{100 * reads.kept_share:.0f} % of their sources kept from the one before"
+            lost = f"{reads.conflicts_each:.2f} cycles each lost to register banks"
+            lines += [] if e.rung.tensor else [f"           {100 * code.loop.ffma_share:.1f} % FFMA; {kept}, {lost}"]
     for line in lines:
         say(line, indent=11)
     put(_levels(e))
     if not figures.source.startswith("probe") and any(isinstance(level.seconds, Unknown) for level in e.bound.levels):
         say("unknown figures are measured by toprung probe, on the device itself", "dim")
-    most, found = e.bound.gflops, e.bound.limiter
+    most, found, unit = e.bound.figure, e.bound.limiter, e.bound.work.unit
     memory = e.without_caches
     if not isinstance(memory, Unknown):
         text = f"without caches, as the paper counts (equation 10): {memory:,.0f} GFLOP/s from memory"
         say(text, "dim")
     if found and not isinstance(most, Unknown):
-        console.print(f"bound      {most:,.0f} GFLOP/s, limited by {found.name}", style="bold", highlight=False)
+        console.print(f"bound      {most:,.0f} {unit}, limited by {found.name}", style="bold", highlight=False)
     elif isinstance(most, Unknown):
         say(f"bound      {most} of {figures.name}, which no probe and no document gives; toprung probe measures them there", "bold")
-    if e.measured:
+    if e.measured and e.speed is not None:
         share = f", {100 * e.share:.1f} % of the bound" if e.share is not None else ""
         helpers = f", {100 * e.measured.helpers:.0f} % of its time in helpers" if e.measured.helpers else ""
         where = f" ({e.record})" if e.record else ""
-        say(f"measured   {e.measured.gflops:,.0f} GFLOP/s ± {50 * e.measured.spread:.1f} %{share}{helpers}{where}")
+        say(f"measured   {e.speed:,.0f} {unit} ± {50 * e.measured.spread:.1f} %{share}{helpers}{where}")
         if e.beaten:
             say(e.beaten, "yellow", indent=11)
     else:
         console.print("measured   nothing stored for this tile, size and device", highlight=False)
-    if e.bound.advice and e.device.kind == "gpu" and not e.beaten:  # a CPU's machine code is not read: most levels are unknown
-        say(f"next       {e.bound.advice}")
+    if e.next and e.device.kind == "gpu" and not e.beaten:  # a CPU's machine code is not read: most levels are unknown
+        say(f"next       {e.next}", indent=11)
     for note in e.notes:
         say(note, "dim")
 
@@ -167,7 +166,7 @@ def _levels(e: Explanation) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     longest = max(LEAST_BAR, min(BAR, console.width - REST))
     table.add_column("level", no_wrap=True)
-    table.add_column("GFLOP/s", justify="right", no_wrap=True)
+    table.add_column(e.bound.work.unit, justify="right", no_wrap=True)
     table.add_column("busy at\nthe bound", no_wrap=True, min_width=longest)
     table.add_column("counted", overflow="fold")
     slowest = e.bound.seconds

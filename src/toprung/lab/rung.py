@@ -12,7 +12,7 @@ import itertools
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
@@ -22,6 +22,7 @@ from toprung.device import Device
 from toprung.errors import BadArgument, BadRung, UnknownName
 from toprung.kernels.record import LANGUAGES, SHUFFLE, KernelRecord, Options, Switch
 from toprung.lab.bounds.banks import SharedAccesses
+from toprung.lab.bounds.levels import TensorWork
 from toprung.tile import Tile
 
 STEM = re.compile(r"r(\d\d)_[a-z0-9_]+")
@@ -44,6 +45,8 @@ class Rung(KernelRecord):
     maps : its operands come as tensor maps, for TMA
     shared_accesses : accesses of shared memory by a work-item, by its linear index, in one step over BK of a tile; None:
         unsaid, and its bank conflicts are not in its bound
+    tensor : work of a block on Tensor Cores for one of K; None: it multiplies on fp32 lanes, or is not bounded
+    waits : events that a work-group of a product with a vector waits for in turn, for each of its rows or blocks of rows
     even : its last wave of blocks is cut along K, so that all SMs have equal shares
     made_for : kind of device that its idea is for, ``"gpu"``; elsewhere it runs, and may be far behind. Empty: any kind
     ladder : the ladder it belongs to; like ``stem``, ``source`` and ``routine`` it is filled in by discovery
@@ -57,6 +60,8 @@ class Rung(KernelRecord):
     more_items: int = 0
     maps: bool = False
     shared_accesses: Callable[[Tile, Options, int], SharedAccesses] | None = None
+    tensor: Callable[[Tile], TensorWork] | None = None
+    waits: Callable[[Tile, Options], Mapping[str, float]] | None = None
     even: bool = False
     made_for: str = ""
     ladder: str = ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,13 +17,16 @@ from toprung.lab.harness.environment import environment
 from toprung.report import names
 from toprung.report.grid import Column, Grid
 
-CHECKED = ("FFMA lanes", "issue slots", "register operands", "shared memory", "L1", "L2")
+CHECKED = ("Tensor Cores", "FFMA lanes", "issue slots", "register operands", "shared memory", "L1", "L2")
 
 
 def overview(found: Sequence[tuple[str, Explanation]], title: str) -> Grid:
     """A ladder's rungs with their bounds, a row each."""
-    grid = Grid(f"{title}, GFLOP/s", [
-        Column("rung", right=False), Column("idea", right=False, text=True), *(Column(name, 3) for name in CHECKED),
+    limiters = {e.bound.limiter.name for _, e in found if e.bound.limiter}
+    shown = [n for n in dict.fromkeys(v.name for _, e in found for v in e.bound.levels) if n in CHECKED or n in limiters]
+    unit = found[0][1].bound.work.unit if found else "GFLOP/s"
+    grid = Grid(f"{title}, {unit}", [
+        Column("rung", right=False), Column("idea", right=False, text=True), *(Column(name, 3) for name in shown),
         Column("limiter", right=False), Column("bound"), Column("measured"), Column(names.SPREAD, 1),
         Column(names.BOUND),
     ])  # fmt: skip
@@ -30,8 +34,9 @@ def overview(found: Sequence[tuple[str, Explanation]], title: str) -> Grid:
         rates = {level.name: rate(e.bound.work, level.seconds) for level in e.bound.levels}
         grid.add({
             "rung": f"{'  ' if variant else ''}{e.rung.number}", "idea": variant or e.rung.idea,
-            **{name: _short(rates[name]) for name in CHECKED}, "limiter": e.bound.limiter.name if e.bound.limiter else "unknown",
-            "bound": _short(e.bound.gflops), "measured": f"{e.measured.gflops:,.0f}" if e.measured else "–",
+            **{name: _short(rates.get(name, math.inf)) for name in shown},
+            "limiter": e.bound.limiter.name if e.bound.limiter else "unknown",
+            "bound": _short(e.bound.figure), "measured": f"{e.speed:,.0f}" if e.speed is not None else "–",
             names.SPREAD: f"{50 * e.measured.spread:.1f}" if e.measured else "–",
             names.BOUND: f"{100 * e.share:.1f}" if e.share is not None else "–",
         }, "dim" if variant else "")  # fmt: skip

@@ -40,6 +40,7 @@ class Architecture:
     lanes : fp32 units; each starts an instruction a clock
     flops_per_lane : operations such an instruction counts for in the theoretical peak
     ffma_lanes, lds_lanes : fused multiply-adds and 32-bit loads from shared memory of single threads, per clock
+    tensor_fp16 : multiply-adds of fp16 numbers on Tensor Cores, per clock
     ldst_units, sfus : load/store and special function units
     shared_bytes, shared_bytes_block : shared memory of a multiprocessor, and the most that one block may have
     shared_bytes_per_clock : what shared memory hands out
@@ -64,6 +65,7 @@ class Architecture:
     flops_per_lane: int = 2
     ffma_lanes: int | None = None
     lds_lanes: int | None = None
+    tensor_fp16: int | None = None
     ldst_units: int | None = None
     sfus: int | None = None
     shared_bytes: int | None = None
@@ -120,8 +122,10 @@ class Architecture:
             "clock_mhz": (self.clock_mhz, "clock_mhz"),
             "issue_per_clock": (None if self.issue_lanes is None else self.issue_lanes / WARP, "issue_lanes"),
             "ffma_per_clock": (self.ffma_lanes, "ffma_lanes"),
+            "tensor_per_clock": (self.tensor_fp16, "tensor_fp16"),
             "shared_bytes_per_clock": (self.shared_bytes_per_clock, "shared_bytes_per_clock"),
             "l2_bytes": (self.l2_bytes, "l2_bytes"),
+            "dram_bytes_per_s": (self.dram_bytes_per_s, "dram_bytes_per_s"),
             "dram_read_bytes_per_s": (self.dram_bytes_per_s, "dram_bytes_per_s"),
         }
         values = {k: v for k, (v, _) in mine.items()}
@@ -179,13 +183,13 @@ ARCHITECTURES: Mapping[str, Architecture] = MappingProxyType({
         _today("sm_75", "Turing (RTX 2080 Ti)", "NVIDIA Turing GPU architecture white paper", sms=68, clock_mhz=1545,
                dram_bytes_per_s=616e9, l2_bytes=5632 * KIB, shared_bytes_per_clock=64, lds_lanes=16, sfus=16),
         _today("sm_80", "Ampere (A100 SXM, 40 GB)", "NVIDIA A100 Tensor Core GPU architecture white paper", sms=108, clock_mhz=1410,
-               dram_bytes_per_s=1555e9, l2_bytes=40 * MIB, sfus=16),
+               dram_bytes_per_s=1555e9, l2_bytes=40 * MIB, sfus=16, tensor_fp16=1024),
         _today("sm_86", "Ampere (RTX 3090)", "NVIDIA Ampere GA102 GPU architecture white paper", sms=82, clock_mhz=1695,
                dram_bytes_per_s=936e9, l2_bytes=6 * MIB, sfus=16),
         _today("sm_89", "Ada (RTX 4090)", "NVIDIA Ada GPU architecture white paper", sms=128, clock_mhz=2520,
                dram_bytes_per_s=1008e9, l2_bytes=72 * MIB, sfus=16),
         _today("sm_90", "Hopper (H100 SXM)", "NVIDIA H100 Tensor Core GPU architecture white paper and data sheet", sms=132,
-               clock_mhz=1980, dram_bytes_per_s=3350e9, l2_bytes=50 * MIB, sfus=16),
+               clock_mhz=1980, dram_bytes_per_s=3350e9, l2_bytes=50 * MIB, sfus=16, tensor_fp16=2048),
         _today("sm_100", "Blackwell (B200)", "NVIDIA HGX B200 data sheet", dram_bytes_per_s=8000e9),
     )
 })  # fmt: skip
@@ -231,10 +235,10 @@ def card(name: str) -> tuple[float | None, int | None, str]:
 def vendor_figures(device: Device) -> Figures:
     """Return the vendor's figures of a device; for one whose architecture is not in the model, its driver's."""
     bandwidth, cache, source = card(device.name)
-    sources = dict.fromkeys(("dram_read_bytes_per_s", "l2_bytes"), source) | {"ffma_per_clock": ARITHMETIC}
+    sources = dict.fromkeys(("dram_bytes_per_s", "dram_read_bytes_per_s", "l2_bytes"), source) | {"ffma_per_clock": ARITHMETIC}
     own = Figures(
         device.name, device.arch, sms=device.compute_units or None, clock_mhz=device.clock_mhz or None, ffma_per_clock=device.lanes,
-        dram_read_bytes_per_s=bandwidth, l2_bytes=cache, source="the device's driver", sources=sources,
+        dram_bytes_per_s=bandwidth, dram_read_bytes_per_s=bandwidth, l2_bytes=cache, source="the device's driver", sources=sources,
     )  # fmt: skip
     key = device.arch.rstrip("af")
     if key not in ARCHITECTURES:
@@ -243,4 +247,5 @@ def vendor_figures(device: Device) -> Figures:
     if device.name == of.title:
         return of.figures()
     # the memory and the cache of the architecture's record are those of another card
-    return own.or_else(replace(of.figures(), dram_read_bytes_per_s=None, l2_bytes=None, sms=None, clock_mhz=None))
+    same = replace(of.figures(), dram_bytes_per_s=None, dram_read_bytes_per_s=None)
+    return own.or_else(replace(same, l2_bytes=None, sms=None, clock_mhz=None))

@@ -36,11 +36,13 @@ class Figures:
     issue_per_clock : warp instructions
     ffma_per_clock : fused multiply-adds of single threads that all read one register
     ffma_outer_per_clock : the same as outer products of two register vectors, by shape and order, ``"8x8 boustrophedon"``
+    tensor_per_clock : multiply-adds of fp16 numbers on Tensor Cores, summed in fp32
     shared_bytes_per_clock : bytes that shared memory hands out without conflicts
     lds_per_clock : warp-wide loads from shared memory without conflicts, by bits a thread: ``"32"``, ``"64"``, ``"128"``
     l1_bytes_per_clock : bytes that global loads get from the L1 cache
     l2_bytes : what the last cache holds
     l2_read_bytes_per_s, dram_read_bytes_per_s : the whole device's
+    dram_bytes_per_s : of the memory interface, by the vendor: no access is faster, as what a probe reached may be exceeded
     l2_copy_bytes_per_s, dram_copy_bytes_per_s : bytes read plus bytes written
     launch_seconds : between two launches that do nothing
     ffma_latency_clocks : until a fused multiply-add may use the result of the one before
@@ -58,12 +60,14 @@ class Figures:
     issue_per_clock: float | None = None
     ffma_per_clock: float | None = None
     ffma_outer_per_clock: Mapping[str, float] = field(default_factory=dict)
+    tensor_per_clock: float | None = None
     shared_bytes_per_clock: float | None = None
     lds_per_clock: Mapping[str, float] = field(default_factory=dict)
     l1_bytes_per_clock: float | None = None
     l2_bytes: int | None = None
     l2_read_bytes_per_s: float | None = None
     l2_copy_bytes_per_s: float | None = None
+    dram_bytes_per_s: float | None = None
     dram_read_bytes_per_s: float | None = None
     dram_copy_bytes_per_s: float | None = None
     launch_seconds: float | None = None

@@ -16,24 +16,81 @@ from types import MappingProxyType
 from toprung.errors import BadSize
 from toprung.lab.bounds.banks import Traffic
 from toprung.lab.bounds.figures import Figures, Unknown
-from toprung.lab.bounds.occupancy import ROOMS, occupancy
+from toprung.lab.bounds.occupancy import ROOMS, Occupancy, occupancy
 from toprung.tile import Tile
 
 WARP = 32
 WORD = 4
+LINE = 32
+"""Floats of a line of memory."""
+INSTRUCTION_ROWS, INSTRUCTION_DEPTH = 64, 16
+"""Rows of C and elements of K of a warpgroup's matrix instruction; its columns are the tile's."""
+
+CONFLICTS = 0.25
+"""Part of the wavefronts from which bank conflicts are what to change."""
 
 ADVICE: Mapping[str, str] = MappingProxyType({
-    "FFMA lanes": "nothing on these lanes, which multiply in every clock: faster means another algorithm or matrix units.",
+    "Tensor Cores": "nothing in the kernel, whose products fill them: fewer products of terms, or the clock, which power limits.",
+    "FFMA lanes": "nothing on these lanes, which multiply in every clock: faster means another algorithm or Tensor Cores.",
     "issue slots": "fewer instructions beside the multiplications: a larger thread tile, wider loads, simpler addresses.",
     "register operands": "another order of the multiplications or another thread tile, so that neighbours share an operand.",
     "dependent sums": "more warps on a multiprocessor, or several independent sums an element: each waits for its own last result.",
-    "shared memory": "fewer reads of shared memory and fewer conflicts: a larger or squarer thread and warp tile, padding.",
-    "L1": "fewer loads from global memory for a multiplication: tiles in shared memory, several elements a thread, wider loads.",
+    "shared memory": "fewer bytes of shared memory for a multiplication: a larger or squarer thread, warp or block tile.",
+    "L1": "fewer wavefronts of global loads: coalesced reads, tiles in shared memory, several elements a thread, wider loads.",
     "L2": "larger blocks, so that each reads less of A and B for what it computes, or blocks that share what they read.",
+    "latency": "more loads under way: more work-items or slices, several loads before a use, fewer barriers and sums in turn.",
     "DRAM": "nothing in the kernel: the operands must cross the memory interface once; only a smaller data type or fusion helps.",
     "launch": "fewer launches: a batch, or a graph of them.",
 })  # fmt: skip
 """Advice on what would have to change next, by limiter."""
+
+
+@dataclass(frozen=True)
+class TensorWork:
+    """Work of a block on Tensor Cores for one of K.
+
+    Attributes
+    ----------
+    multiply_adds : of fp16 numbers
+    shared_bytes : that shared memory takes in and hands out
+    fetched_bytes : that come from the L2 cache
+    instructions : of single threads, beside those of the main loop; 0: not counted
+    """
+
+    multiply_adds: float
+    shared_bytes: float
+    fetched_bytes: float
+    instructions: float = 0.0
+
+
+def tensor_work(tile: Tile, products: float = 1, terms: int = 1) -> TensorWork:
+    """Return the work of ``products`` of fp16 terms, ``terms`` of each operand, that instructions read from shared memory.
+
+    An instruction has 64 rows; each reads its rows of A and all columns of B.
+    """
+    read = 2 * products * (tile.BM + tile.BM / INSTRUCTION_ROWS * tile.BN)
+    fetched = 2 * terms * (tile.BM + tile.BN)
+    return TensorWork(products * tile.BM * tile.BN, read + fetched, fetched)
+
+
+@dataclass(frozen=True)
+class VectorWork:
+    """Work of y = A·x on the busiest SM, and of the work-group with the longest chain of waits.
+
+    Attributes
+    ----------
+    wavefronts : of the L1 cache, for A and x
+    loads : loads from memory of a work-item of which each waits for the one before
+    waits : events that a work-group waits for one after the other: ``FADD``, ``shared``, ``barrier``
+    work_items : of a work-group
+    lines : of memory that a warp's load of A touches
+    """
+
+    wavefronts: float
+    loads: float
+    waits: Mapping[str, float]
+    work_items: int
+    lines: int
 
 
 @dataclass(frozen=True)
@@ -53,6 +110,8 @@ class KernelWork:
     traffic : wavefronts of shared memory in one step over BK, from the subscripts; None: unknown
     cluster : blocks that may get their tiles with one read
     launches : of a call
+    tensor : work on Tensor Cores; None for a kernel that multiplies on fp32 lanes
+    vector : work of a product with a vector, whose speed is in GB/s; None for others
     useful_flops : operations of the problem, without padding; None: 2·M·N·K
     """
 
@@ -71,6 +130,8 @@ class KernelWork:
     batch: int = 1
     cluster: int = 1
     launches: int = 1
+    tensor: TensorWork | None = None
+    vector: VectorWork | None = None
     useful_flops: int | None = None
 
     def __post_init__(self) -> None:
@@ -83,6 +144,11 @@ class KernelWork:
     def flops(self) -> int:
         """Operations of the problem: 2·M·N·K for each product of the batch, unless it is said otherwise."""
         return self.useful_flops if self.useful_flops is not None else 2 * self.batch * self.M * self.N * self.K
+
+    @property
+    def unit(self) -> str:
+        """Unit of its speed."""
+        return "GB/s" if self.vector else "GFLOP/s"
 
     @property
     def multiplications(self) -> int:
@@ -136,8 +202,8 @@ class Bound:
         return found.seconds if found else gone if gone.missing else 0.0
 
     @property
-    def gflops(self) -> float | Unknown:
-        """Most GFLOP/s of a call."""
+    def figure(self) -> float | Unknown:
+        """Highest speed of a call, in the work's unit."""
         return rate(self.work, self.seconds)
 
     def beaten(self, seconds: float) -> str:
@@ -145,7 +211,7 @@ class Bound:
         found = self.limiter
         if found is None or seconds >= _seconds(found):
             return ""
-        least = f"{rate(self.work, found.seconds):,.0f} GFLOP/s"
+        least = f"{rate(self.work, found.seconds):,.0f} {self.work.unit}"
         return (
             f"faster than its bound of {least}: the model is wrong about {found.name} ({found.counted}). "
             "The device does more than the probe saw (toprung probe measures it again), or the kernel needs less"
@@ -154,7 +220,11 @@ class Bound:
     @property
     def advice(self) -> str:
         """Advice on what would have to change next, by the limiter."""
-        found = self.limiter
+        found, traffic = self.limiter, self.work.traffic
+        if found and found.name == "shared memory" and traffic and traffic.conflicts > CONFLICTS:
+            return (
+                f"fewer bank conflicts, {100 * traffic.conflicts:.0f} % of the wavefronts: another layout of the tile, or padding."
+            )
         return ADVICE.get(found.name, "") if found else ""
 
 
@@ -164,8 +234,9 @@ def bound(work: KernelWork, figures: Figures) -> Bound:
 
 
 def rate(work: KernelWork, seconds: float | Unknown) -> float | Unknown:
-    """GFLOP/s of a call that takes this long."""
-    return seconds if isinstance(seconds, Unknown) else work.flops / seconds / 1e9 if seconds else float("inf")
+    """Speed of a call that takes this long, in the work's unit."""
+    amount = work.min_bytes if work.vector else work.flops
+    return seconds if isinstance(seconds, Unknown) else amount / seconds / 1e9 if seconds else float("inf")
 
 
 def missing(found: tuple[Level, ...]) -> Unknown:
@@ -175,6 +246,16 @@ def missing(found: tuple[Level, ...]) -> Unknown:
 
 def levels(work: KernelWork, figures: Figures) -> tuple[Level, ...]:
     """All levels, from the arithmetic outwards."""
+    if work.tensor and work.tile:
+        return (
+            _tensor(work, figures, work.tensor, work.tile), _issue(work, figures), _fed(work, figures, work.tensor, work.tile),
+            _l2(work, figures), _dram(work, figures), _launch(work, figures),
+        )  # fmt: skip
+    if work.vector:
+        return (
+            _lanes(work, figures), _wavefronts(work, figures, work.vector), _latency(work, figures, work.vector),
+            _dram(work, figures), _launch(work, figures),
+        )  # fmt: skip
     return (
         _lanes(work, figures), _issue(work, figures), _operands(work, figures), _sums(work, figures), _shared(work, figures),
         _l1(work, figures), _l2(work, figures), _dram(work, figures), _launch(work, figures),
@@ -216,12 +297,17 @@ def _full(work: KernelWork, tile: Tile) -> tuple[int, int, int]:
     return rows, cols, work.batch * (work.M // rows) * (work.N // cols) * (tile.SPLIT_K or 1)
 
 
+def held(work: KernelWork, figures: Figures) -> Occupancy | None:
+    """Return what a multiprocessor holds at once; None where its room or the kernel's needs are unknown."""
+    of, sized = ROOMS.get(figures.arch.rstrip("af")), work.tile or work.vector
+    if of is None or sized is None or work.registers is None:
+        return None
+    return occupancy(of, sized.work_items, work.registers, work.shared_bytes or 0)
+
+
 def resident(work: KernelWork, figures: Figures) -> int | None:
     """Blocks that a multiprocessor holds at once; None where its room or the kernel's needs are unknown."""
-    of = ROOMS.get(figures.arch.rstrip("af"))
-    if of is None or work.tile is None or work.registers is None:
-        return None
-    return max(1, occupancy(of, work.tile.work_items, work.registers, work.shared_bytes or 0).blocks)
+    return None if (found := held(work, figures)) is None else max(1, found.blocks)
 
 
 def _per_sm(
@@ -245,9 +331,56 @@ def _lanes(work: KernelWork, figures: Figures) -> Level:
     return _per_sm(work, figures, "FFMA lanes", 1.0, what, figures.ffma_per_clock, "FFMA", figures.lacking("ffma_per_clock"))
 
 
+def _tensor(work: KernelWork, figures: Figures, asks: TensorWork, tile: Tile) -> Level:
+    each = asks.multiply_adds / (tile.BM * tile.BN)
+    what = f"{each:.3g} multiply-adds of fp16 numbers for each of the product"
+    lacks = figures.lacking("tensor_per_clock")
+    return _per_sm(work, figures, "Tensor Cores", each, what, figures.tensor_per_clock, "multiply-adds", lacks)
+
+
+def _fed(work: KernelWork, figures: Figures, asks: TensorWork, tile: Tile) -> Level:
+    """Shared memory of a block whose Tensor Cores read from it what TMA writes there."""
+    each = asks.shared_bytes / (tile.BM * tile.BN)
+    what = f"{each:.3g} bytes a multiply-add, written and read"
+    lacks = figures.lacking("shared_bytes_per_clock")
+    return _per_sm(work, figures, "shared memory", each, what, figures.shared_bytes_per_clock, "bytes", lacks)
+
+
+def _wavefronts(work: KernelWork, figures: Figures, asks: VectorWork) -> Level:
+    """Wavefronts of loads from global memory on the busiest SM: lanes that are rows apart meet in a bank of the L1 cache."""
+    sms, clock, known = figures.sms, figures.clock_mhz, figures.l1_bytes_per_clock or figures.shared_bytes_per_clock
+    what = f"{asks.wavefronts:,.0f} wavefronts of loads on the busiest SM"
+    if sms is None or clock is None or known is None:
+        return Level("L1", figures.lacking("sms", "clock_mhz", "l1_bytes_per_clock"), what)
+    per_clock = max(known, figures.shared_bytes_per_clock or 0.0) / (WORD * WARP)
+    return Level("L1", asks.wavefronts / (per_clock * clock * 1e6), f"{what}; wavefronts a clock: {per_clock:.4g}")
+
+
+def _latency(work: KernelWork, figures: Figures, asks: VectorWork) -> Level:
+    """Chain of loads and sums of a work-group, each of which waits for the one before."""
+    clock, sum_clocks, cache = figures.clock_mhz, figures.ffma_latency_clocks, figures.l2_bytes
+    if clock is None or sum_clocks is None or cache is None or {"shared", "L2", "memory"} - set(figures.latency_clocks):
+        return Level("latency", figures.lacking("clock_mhz", "ffma_latency_clocks", "latency_clocks", "l2_bytes"), "loads in turn")
+    near, far = figures.latency_clocks["L2"], figures.latency_clocks["memory"]
+    load = near + (far - near) * max(0.0, 1 - cache / work.min_bytes)  # what the last cache may have kept comes sooner
+    barriers = {int(n): clocks for n, clocks in figures.barrier_clocks.items() if int(n) <= asks.work_items}
+    of = {"FADD": sum_clocks, "shared": figures.latency_clocks["shared"], "barrier": barriers[max(barriers)] if barriers else 0.0}
+    clocks = asks.loads * load + sum(n * of[event] for event, n in asks.waits.items())
+    said = "".join(f", {n:,.0f} × {event}" for event, n in asks.waits.items())
+    return Level(
+        "latency", clocks / (clock * 1e6), f"{asks.loads:,.0f} loads of {load:.0f} clocks{said}, each after the one before"
+    )
+
+
 def _issue(work: KernelWork, figures: Figures) -> Level:
-    own = work.multiplications
+    own: float = work.multiplications
+    if (asks := work.tensor) and work.tile:  # four warps share a matrix instruction
+        block = work.tile.BM * work.tile.BN
+        whole = INSTRUCTION_ROWS * INSTRUCTION_DEPTH * work.tile.BN * block / asks.multiply_adds
+        own = (work.loop or {}).get("HGMMA", 0) * whole / (4 * WARP)
     each = sum((work.loop or {}).values()) / own if own else None
+    if each is not None and asks and work.tile:
+        each = max(each, asks.instructions / block)
     if each is None:
         return Level("issue slots", CODE, "instructions of the main loop")
     lacks = figures.lacking("issue_per_clock")
@@ -351,13 +484,15 @@ def _l2(work: KernelWork, figures: Figures) -> Level:
     ways = [(r, -(-together // r)) for r in range(1, together + 1)]
     rows, cols, full = _full(work, tile)
     least = min((r * rows + c * cols) / (r * c) for r, c in ways)
-    bytes_read = full * least * (work.K // (tile.SPLIT_K or 1)) * WORD
+    each = work.tensor.fetched_bytes / (tile.BM + tile.BN) if work.tensor else WORD
+    bytes_read = full * least * (work.K // (tile.SPLIT_K or 1)) * each
     return Level("L2", bytes_read / speed, f"{bytes_read / 1e9:.4g} GB of {what}, {speed / 1e9:,.0f} GB/s")
 
 
 def _dram(work: KernelWork, figures: Figures) -> Level:
     """Return the bytes that must cross the memory interface: all but what L2 may have kept since the last call."""
-    known = [r for r in (figures.dram_read_bytes_per_s, figures.dram_copy_bytes_per_s) if r is not None]
+    rates = (figures.dram_bytes_per_s, figures.dram_read_bytes_per_s, figures.dram_copy_bytes_per_s)
+    known = [r for r in rates if r is not None]
     what = "each operand once"
     if not known or figures.l2_bytes is None:
         gone = () if known else ("dram_read_bytes_per_s",)

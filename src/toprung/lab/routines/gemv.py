@@ -80,12 +80,7 @@ def steps(compiled: Compiled[Rung], problem: Gemv, buffers: Mapping[str, Buffer]
         tight = session.allocate(4 * depth)
         before.append(Step("gather", _line(session, "gather", depth, np.uint32(depth), x, np.int32(incx), tight)))
         x, incx = tight, 1
-    groups = round_up(length, tile.BM) // tile.BM
-    if tile.BM == 1:
-        groups = min(groups, resident(session.device, tile))
-    if per_unit := compiled.options.get("GROUPS_PER_UNIT"):
-        groups = per_unit * session.device.compute_units
-    slices = slices_for(tile, groups, depth, session.device, 0.5 if rung.meets else 2)
+    groups, slices = grid(rung, tile, compiled.options, length, depth, session.device)
     sums = session.allocate(4 * slices * length) if slices > 1 else y
     target, inc_target = (sums, np.int32(1)) if slices > 1 and not rung.meets else (y, incy)
     args: list[Buffer | np.generic] = [
@@ -107,6 +102,16 @@ def steps(compiled: Compiled[Rung], problem: Gemv, buffers: Mapping[str, Buffer]
         add = _line(session, "reduce", length, np.uint32(length), np.uint32(slices), alpha, target, beta, y, incy)
         found.append(Step("reduce", add, helper=False))
     return found
+
+
+def grid(rung: Rung, tile: Tile, options: Mapping[str, int], length: int, depth: int, device: Device) -> tuple[int, int]:
+    """Return the work-groups along y and the slices of the sums."""
+    groups = round_up(length, tile.BM) // tile.BM
+    if tile.BM == 1:
+        groups = min(groups, resident(device, tile))
+    if per_unit := options.get("GROUPS_PER_UNIT"):
+        groups = per_unit * device.compute_units
+    return groups, slices_for(tile, groups, depth, device, 0.5 if rung.meets else 2)
 
 
 def resident(device: Device, tile: Tile) -> int:

@@ -18,7 +18,7 @@ from toprung.lab.bounds import registers
 from toprung.lab.bounds.figures import Figures, Unknown
 from toprung.lab.bounds.levels import Bound, bound
 from toprung.lab.bounds.registers import Reads
-from toprung.lab.explain import work_of
+from toprung.lab.explain import bounded, work_of
 from toprung.lab.harness.measure import Measurement
 from toprung.lab.routines.base import routine
 from toprung.lab.rung import Rung, rung
@@ -92,13 +92,15 @@ class Limits:
         return self._codes[key]
 
     def bound(self, m: Measurement, backend: str) -> Bound | None:
-        """Return the bound of what was measured; None where the model or the figures do not tell: matrix units, other backends."""
-        if self.figures is None or m.competitor["precision"] != "fp32" or (of := self.rung_of(m)) is None:
+        """Return the bound of what was measured; None where the model or the figures do not tell."""
+        if self.figures is None or (of := self.rung_of(m)) is None or not bounded(of):
             return None
-        if (code := self.code(m, backend)) is None:
+        if (code := self.code(m, backend)) is None or self._device is None:
             return None
         try:
-            return bound(work_of(of, Tile(**m.competitor["tile"]), m.competitor["options"], _problem(m), code), self.figures)
+            return bound(
+                work_of(of, Tile(**m.competitor["tile"]), m.competitor["options"], _problem(m), code, self._device), self.figures
+            )
         except (ToprungError, ValueError, TypeError, KeyError):
             return None
 
@@ -113,7 +115,7 @@ class Limits:
         stored = self._stored.get(_key(m.competitor["name"], m.competitor["variant"], m.problem))
         if stored is None or stored["bound_gflops"] is None or stored["tile"] != m.competitor["tile"]:
             return None
-        return float(stored["bound_gflops"]), str(stored["limiter"])
+        return m.figure / m.gflops * float(stored["bound_gflops"]), str(stored["limiter"])
 
 
 def kept(source: Source, arch: str) -> MachineCode:

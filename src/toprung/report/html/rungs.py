@@ -7,8 +7,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from toprung.errors import ToprungError
-from toprung.lab.bounds.figures import Unknown
+from toprung.lab.bounds.figures import Figures, Unknown
 from toprung.lab.bounds.levels import Bound, rate
+from toprung.lab.explain import next_step
+from toprung.lab.harness.measure import Measurement
 from toprung.lab.rung import Rung, ladder
 from toprung.lab.sass.machine_code import MachineCode
 from toprung.report.html.chart import Row
@@ -84,7 +86,7 @@ def pages(views: Views, limits: Limits, name: str) -> Iterator[Page]:
         m = m or next((m for (_, n, v), m in taken.items() if n == who["name"] and not v), None)
         code = limits.code(m, first[1]) if m and first else None
         found = limits.bound(m, first[1]) if m and first else None
-        levels, most, advice = _levels(found) if found else ((), "", "")
+        levels, most, advice = _levels(found, m, limits.figures) if found else ((), "", "")
         yield Page(
             page_of(who["name"]), who["name"], who["idea"], who["precision"], of, before.name if before and of else "", _source(of),
             _diff(before, of), own, unit, code, _mix(code) if code else (), levels, most, advice,
@@ -130,7 +132,7 @@ def _mix(code: MachineCode) -> list[Bar]:
     return bars
 
 
-def _levels(found: Bound) -> tuple[list[Bar], str, str]:
+def _levels(found: Bound, m: Measurement | None, figures: Figures | None) -> tuple[list[Bar], str, str]:
     """Every level's time as a part of the bound's, the bound in words, and what would have to change."""
     slowest, bars = found.seconds, []
     for level in found.levels:
@@ -142,6 +144,10 @@ def _levels(found: Bound) -> tuple[list[Bar], str, str]:
         text = "–" if isinstance(most, Unknown) or most == float("inf") else f"{most:,.0f}"
         strong = found.limiter is not None and level.name == found.limiter.name
         bars.append(Bar(level.name, text, part, level.counted, strong))
-    most = found.gflops
-    words = str(most) if isinstance(most, Unknown) else f"{most:,.0f} GFLOP/s"
-    return bars, words + (f", limited by {found.limiter.name}" if found.limiter else ""), found.advice
+    most = found.figure
+    words = str(most) if isinstance(most, Unknown) else f"{most:,.0f} {found.work.unit}"
+    return (
+        bars,
+        words + (f", limited by {found.limiter.name}" if found.limiter else ""),
+        next_step(found, m, figures) if figures else "",
+    )

@@ -38,7 +38,7 @@ def stair_rows(key: tuple[str, str, str, str], taken: Sequence[Taken], limits: L
         who = m.competitor
         rung, variant = who["kind"] == "rung", bool(who["variant"])
         ceiling = limits.ceiling(m, backend) if rung else None
-        beaten = ceiling is not None and m.figure > ceiling[0]
+        beaten = ceiling is not None and shown(m) > ceiling[0]
         limiter = f"faster than {ceiling[1]} should allow: the model is wrong" if ceiling and beaten else ceiling and ceiling[1]
         baseline = m.baseline(both) if rung else None
         row = {
@@ -46,7 +46,7 @@ def stair_rows(key: tuple[str, str, str, str], taken: Sequence[Taken], limits: L
             "name": name_of(m), "idea": who["variant"] or who["idea"], "speed": shown(m), "ms": 1e3 * m.median,
             "spread": 50 * m.spread, "previous": shown(m) / shown(base) if base and rung else None,
             "vendor": 100 * m.share_of(baseline) if baseline else None, "ceiling": ceiling[0] if ceiling else None,
-            "share": 100 * m.figure / ceiling[0] if ceiling and not beaten else None, "precision": who["precision"],
+            "share": 100 * shown(m) / ceiling[0] if ceiling and not beaten else None, "precision": who["precision"],
             "baseline": name_of(baseline) if baseline else None, "limiter": limiter,
             "error": m.verdict["frobenius"], "grade": m.verdict["grade"], "layout": 100 * m.helpers, "clock": m.clock,
             "tile": " ".join(f"{k}={v}" for k, v in who["tile"].items()) if rung else None, "record": stored.name,

@@ -1,6 +1,7 @@
 """Rung 1: one matrix instruction at a time, fp16 in and fp32 out."""
 
 from toprung.device import Device
+from toprung.lab.bounds.levels import tensor_work
 from toprung.lab.rung import Rung
 from toprung.tile import Rule, Tile
 
@@ -50,6 +51,7 @@ RUNG = Rung(
     needs=needs,
     precision="fp16",
     method="gemm_fp16",
+    tensor=tensor_work,
     defines=ARCH,
     rules=(*shaped(2, 128), ONE),
     space={"BN": (128,)},

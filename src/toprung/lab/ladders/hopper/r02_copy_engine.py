@@ -1,5 +1,6 @@
 """Rung 2: the copy engine fills a ring of tiles while the units work."""
 
+from toprung.lab.bounds.levels import tensor_work
 from toprung.lab.ladders.hopper.r01_wgmma import ARCH, ONE, needs, ring, shaped
 from toprung.lab.rung import Rung
 from toprung.tile import Rule, Tile
@@ -15,6 +16,7 @@ RUNG = Rung(
     needs=needs,
     precision="fp16",
     method="gemm_fp16",
+    tensor=tensor_work,
     defines=ARCH,
     maps=True,
     rules=(*shaped(2, 128), ONE, DEEP),

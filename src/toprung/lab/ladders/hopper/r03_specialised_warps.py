@@ -1,5 +1,6 @@
 """Rung 3: a warpgroup that only fetches, one that only multiplies, and registers that change hands."""
 
+from toprung.lab.bounds.levels import tensor_work
 from toprung.lab.ladders.hopper.r01_wgmma import ARCH, ONE, needs, ring, shaped
 from toprung.lab.ladders.hopper.r02_copy_engine import DEEP
 from toprung.lab.rung import Rung
@@ -14,6 +15,7 @@ RUNG = Rung(
     needs=needs,
     precision="fp16",
     method="gemm_fp16",
+    tensor=tensor_work,
     defines=ARCH,
     maps=True,
     more_items=128,

@@ -1,5 +1,6 @@
 """Rung 4: wider tiles, two consumers, and clusters whose blocks fetch for each other."""
 
+from toprung.lab.bounds.levels import tensor_work
 from toprung.lab.ladders.hopper.r01_wgmma import ARCH, needs, ring, shaped
 from toprung.lab.ladders.hopper.r02_copy_engine import DEEP
 from toprung.lab.rung import Rung, Switch
@@ -18,6 +19,7 @@ RUNG = Rung(
     needs=needs,
     precision="fp16",
     method="gemm_fp16",
+    tensor=tensor_work,
     defines=ARCH,
     maps=True,
     more_items=128,

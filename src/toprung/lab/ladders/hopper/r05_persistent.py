@@ -1,5 +1,6 @@
 """Rung 5: blocks that stay and take tile after tile, band by band."""
 
+from toprung.lab.bounds.levels import tensor_work
 from toprung.lab.ladders.hopper.r01_wgmma import ARCH, needs, ring, shaped
 from toprung.lab.ladders.hopper.r02_copy_engine import DEEP
 from toprung.lab.ladders.hopper.r04_clusters import CLUSTER, TWO
@@ -16,6 +17,7 @@ RUNG = Rung(
     needs=needs,
     precision="fp16",
     method="gemm_fp16",
+    tensor=tensor_work,
     defines=ARCH,
     maps=True,
     more_items=128,

@@ -1,10 +1,15 @@
 """Rung 6: three fp16 products that make one as accurate as fp32."""
 
+from functools import partial
+
+from toprung.lab.bounds.levels import tensor_work
 from toprung.lab.ladders.hopper.r01_wgmma import ARCH, needs
 from toprung.lab.rung import Rung
 from toprung.tile import Rule, Tile
 
 TWO_CONSUMERS = {**ARCH, "CONSUMERS": 2, "GROUP": 8, "INTERVAL": 1, "PRODUCER_REGISTERS": 24, "CONSUMER_REGISTERS": 240}
+
+THREE = partial(tensor_work, products=3, terms=2)
 
 
 def ring(tile: Tile) -> int:
@@ -34,6 +39,7 @@ RUNG = Rung(
     needs=needs,
     precision="fp32x",
     method="gemm_fp32x",
+    tensor=THREE,
     kernel="fp32x",
     defines=TWO_CONSUMERS,
     more_items=128,

@@ -1,7 +1,7 @@
 """Rung 7: the product's launch hides behind the splitting pass; the guard is part of it."""
 
 from toprung.lab.ladders.hopper.r01_wgmma import needs
-from toprung.lab.ladders.hopper.r06_three_products import TWO_CONSUMERS, ring, shaped
+from toprung.lab.ladders.hopper.r06_three_products import THREE, TWO_CONSUMERS, ring, shaped
 from toprung.lab.rung import Rung, Switch
 from toprung.tile import Tile
 
@@ -14,6 +14,7 @@ RUNG = Rung(
     needs=needs,
     precision="fp32x",
     method="gemm_fp32x",
+    tensor=THREE,
     kernel="fp32x",
     defines=TWO_CONSUMERS,
     more_items=128,

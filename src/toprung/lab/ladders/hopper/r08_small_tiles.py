@@ -1,7 +1,7 @@
 """Rung 8: small tiles, for problems that large ones do not spread over the device."""
 
 from toprung.lab.ladders.hopper.r01_wgmma import ARCH, needs
-from toprung.lab.ladders.hopper.r06_three_products import ring, shaped
+from toprung.lab.ladders.hopper.r06_three_products import THREE, ring, shaped
 from toprung.lab.rung import Rung, Switch
 from toprung.tile import Tile
 
@@ -14,6 +14,7 @@ RUNG = Rung(
     needs=needs,
     precision="fp32x",
     method="gemm_fp32x",
+    tensor=THREE,
     kernel="fp32x",
     defines={**ARCH, "CONSUMERS": 1, "GROUP": 16, "PRODUCER_REGISTERS": 0, "CONSUMER_REGISTERS": 0, "INTERVAL": 1},
     more_items=128,

@@ -1,7 +1,7 @@
 """Rung 9: K in slices, for problems that have too few tiles of any useful size."""
 
 from toprung.lab.ladders.hopper.r01_wgmma import needs
-from toprung.lab.ladders.hopper.r06_three_products import TWO_CONSUMERS, ring, shaped
+from toprung.lab.ladders.hopper.r06_three_products import THREE, TWO_CONSUMERS, ring, shaped
 from toprung.lab.rung import Rung, Switch
 from toprung.tile import Tile
 
@@ -16,6 +16,8 @@ RUNG = Rung(
     needs=needs,
     precision="fp32x",
     method="gemm_fp32x",
+    tensor=THREE,
+    even=True,
     kernel="fp32x",
     defines=TWO_CONSUMERS,
     more_items=128,

@@ -2,6 +2,8 @@
 
 from toprung.backends.base import DYNAMIC_SHARED
 from toprung.kernels.hopper_inflight.config import InflightConfig
+from toprung.lab.bounds import in_flight
+from toprung.lab.bounds.levels import TensorWork
 from toprung.lab.ladders.hopper.r01_wgmma import needs
 from toprung.lab.rung import Rung
 from toprung.tile import Rule, Tile
@@ -15,6 +17,14 @@ def ring(tile: Tile) -> int:
     return InflightConfig(tile.BM // 64, tile.BN, tile.STAGES or 0).shared_bytes
 
 
+def in_terms(tile: Tile) -> TensorWork:
+    """Three products whose operands come as fp32 and are split on their way."""
+    clocks = in_flight.cycles(in_flight.SCHEMES[0], tile.BM, tile.BN)
+    each = {what: n / in_flight.DEPTH for what, n in clocks.items()}
+    shared, instructions = each["shared memory"] * in_flight.BANKS, each["instructions"] * in_flight.LANES
+    return TensorWork(3 * tile.BM * tile.BN, shared, 4 * (tile.BM + tile.BN), instructions)
+
+
 RUNG = Rung(
     idea="split in flight, one launch",
     expects="1.2 times rung 7 at 1024 and 1.1 times at 2048, where the splitting pass is a third and a fifth of the call; 0.9 "
@@ -26,6 +36,7 @@ RUNG = Rung(
     needs=needs,
     precision="fp32x",
     method="gemm_inflight",
+    tensor=in_terms,
     kernel="inflight",
     defines={name: n for name, n in FIXED.items() if name not in ("BN", "STAGES", DYNAMIC_SHARED)},
     more_items=256,

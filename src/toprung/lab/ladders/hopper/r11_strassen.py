@@ -1,9 +1,17 @@
 """Rung 11: seven products of half the size in place of eight."""
 
+from toprung.lab.bounds.levels import TensorWork
 from toprung.lab.ladders.hopper.r01_wgmma import needs
-from toprung.lab.ladders.hopper.r06_three_products import TWO_CONSUMERS, ring, shaped
+from toprung.lab.ladders.hopper.r06_three_products import THREE, TWO_CONSUMERS, ring, shaped
 from toprung.lab.rung import Rung, Switch
 from toprung.tile import Tile
+
+
+def seven_eighths(tile: Tile) -> TensorWork:
+    """Seven products of half the sides, in place of eight."""
+    all_eight = THREE(tile)
+    return TensorWork(*(7 / 8 * n for n in (all_eight.multiply_adds, all_eight.shared_bytes, all_eight.fetched_bytes)))
+
 
 RUNG = Rung(
     idea="a level of Strassen",
@@ -16,6 +24,8 @@ RUNG = Rung(
     needs=needs,
     precision="fp32x-strassen",
     method="gemm_strassen",
+    tensor=seven_eighths,
+    even=True,
     kernel="fp32x",
     defines=TWO_CONSUMERS,
     more_items=128,

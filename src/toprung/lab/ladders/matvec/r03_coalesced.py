@@ -13,6 +13,7 @@ RUNG = Rung(
     expects="a read of a warp takes 4 pieces of memory in place of 32: several times; rows of few elements lose to the serial sum",
     tiles=TILES,
     local_bytes=partial_sums,
+    waits=lambda tile, options: {"shared": 1, "FADD": tile.work_items, "barrier": 2},
     published=PUBLISHED,
     space=SPACE,
 )

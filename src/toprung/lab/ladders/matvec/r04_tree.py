@@ -1,14 +1,24 @@
 """Rung 4: partial sums added in a tree over neighbours."""
 
+from collections.abc import Mapping
+
 from toprung.lab.ladders.matvec.r03_coalesced import PUBLISHED, SPACE, TILES
-from toprung.lab.rung import Rung
-from toprung.tile import POWER_OF_TWO, partial_sums
+from toprung.lab.rung import Options, Rung
+from toprung.tile import POWER_OF_TWO, Tile, partial_sums
+
+
+def tree(tile: Tile, options: Options) -> Mapping[str, float]:
+    """Waits of a sum over DN partial sums in a tree: a read, an addition and a barrier for each level, in rung 5, too."""
+    levels = tile.DN.bit_length() - 1
+    return {"shared": levels, "FADD": levels, "barrier": levels + 2}
+
 
 RUNG = Rung(
     idea="tree reduction",
     expects="log2(DN) steps in place of DN at every row's end: three times at 1100 elements a row, little at 32768",
     tiles=TILES,
     local_bytes=partial_sums,
+    waits=tree,
     published=PUBLISHED,
     rules=(POWER_OF_TWO,),
     space=SPACE,

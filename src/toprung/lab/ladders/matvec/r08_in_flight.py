@@ -1,6 +1,6 @@
 """Rung 8: KU independent loads in flight."""
 
-from toprung.lab.ladders.matvec.r06_subgroups import WHOLE_SUBGROUPS
+from toprung.lab.ladders.matvec.r06_subgroups import WHOLE_SUBGROUPS, sums
 from toprung.lab.rung import SHUFFLE, Rung
 from toprung.tile import POWER_OF_TWO, Rule, Tile, partial_sums
 
@@ -12,6 +12,7 @@ RUNG = Rung(
         "cpu": (Tile(BM=1, BN=128, TN=32, VEC=16, KU=2),),
     },
     local_bytes=partial_sums,
+    waits=sums,
     rules=(
         POWER_OF_TWO,
         WHOLE_SUBGROUPS,
