@@ -353,6 +353,9 @@ def test_stored_bounds_are_the_ceilings_where_nothing_is_compiled(tmp_path: Path
     stored(tmp_path / "in/b.json", kind="bounds", bounds=[{**bound, "tile": {"BM": 1, "BN": 1}}])
     (row,) = [r for r in made(tmp_path / "in").charts["stairs-kepler"]["rows"] if r["name"] == "kepler/r07"]
     assert row["ceiling"] is None, "the bound of another tile is no ceiling of this one"
+    stored(tmp_path / "in/b.json", kind="bounds", bounds=[{**bound, "bound_gflops": 20000.0}])
+    (row,) = [r for r in made(tmp_path / "in").charts["stairs-kepler"]["rows"] if r["name"] == "kepler/r07"]
+    assert row["share"] is None and row["limiter"] == "faster than issue slots should allow: the model is wrong"
 
 
 def test_the_picture_is_the_same_twice(tmp_path: Path) -> None:

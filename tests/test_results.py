@@ -151,7 +151,7 @@ def test_commits_are_found_in_the_folder(tmp_path: Path, typed: Typed) -> None:
     assert code == 1 and "1 slower" in text
     for name in ("cccc", "a", "HEAD"):
         code, text = typed("results", "compare", "aaaa", name, "--dir", tmp_path)
-        assert code == 2 and f"{name} is no record" in text and "commits, newest first: aaaa11112222, bbbb11112222+" in text
+        assert code == 2 and f"{name} is no record" in text and "newest first, the commits aaaa11112222, bbbb11112222+" in text
     assert "neither a file nor a folder b.json" in typed("results", "compare", "aaaa", "b.json")[1]
     assert typed("results", "compare", tmp_path / "m", tmp_path / "m/a.json")[0] == 0
 

@@ -154,7 +154,7 @@ def _detail(e: Explanation, size: str) -> None:
         if e.beaten:
             say(e.beaten, "yellow", indent=11)
     else:
-        console.print("measured   nothing stored for this tile, size and device", highlight=False)
+        console.print("measured   nothing stored here for this tile, size and device", highlight=False)
     if e.next and e.device.kind == "gpu" and not e.beaten:  # a CPU's machine code is not read: most levels are unknown
         say(f"next       {e.next}", indent=11)
     for note in e.notes:

@@ -60,7 +60,9 @@ def list_command(folder: Annotated[Path | None, _FOLDER] = None, wide: Annotated
             "entries": str(entries or "–"), "command": record["what"],
         })  # fmt: skip
     if not found:
-        raise BadRecord(f"no records in {folder or places or 'results'}: store some with --json, or say where they are with --dir")
+        raise BadRecord(
+            f"no records in {folder or places or 'results'}: toprung ladder kepler keeps one, and --dir names another folder"
+        )
     if listed:
         show(grid, wide)
     else:

@@ -95,7 +95,7 @@ def sizes(views: Views) -> Chart:
     )
     first = f"{longest[0]} through {longest[1]}" if longest else ""
     return Chart("sizes", "Each rung over sizes", said, spec, rows, columns, "ladder", sources(used), first,
-                 "toprung ladder turing --sizes 256,1024,4096 --json results/turing.json", "sizes")  # fmt: skip
+                 "toprung ladder turing --sizes 256,1024,4096", "sizes")  # fmt: skip
 
 
 def _swept(rows: Sequence[Row]) -> list[Row]:
@@ -339,7 +339,7 @@ def roofline(views: Views, limits: Limits) -> Chart:
         "lies far left. Only matrix units compute above the fp32 peak."
     )
     return Chart("roofline", "Roofline", said, spec, rows, columns, "bytes", dict.fromkeys((TILES, ONCE), used), TILES,
-                 "toprung probe --json results/probe.json; toprung ladder turing --json results/turing.json",
+                 "toprung probe --json results/probe.json; toprung ladder turing",
                  "roofline")  # fmt: skip
 
 

@@ -52,18 +52,17 @@ def side(name: str, among: Sequence[Stored]) -> tuple[list[Stored], list[Complai
         found = [r for r in among if r.slug == name] or _at(name, among)
     if not any(r.measurements for r in found):
         timed = sorted((r for r in among if r.measurements), key=lambda r: r.date, reverse=True)
-        named = [
-            ", ".join(list(dict.fromkeys(words))[:MOST_NAMED]) for words in ((r.slug for r in timed), (r.commit for r in timed))
-        ]
+        words = [r.slug for r in timed], [r.commit[:SHORT] + "+" * r.commit.endswith("+") for r in timed]
+        there = [", ".join(list(dict.fromkeys(some))[:MOST_NAMED]) for some in words]
         why = "; ".join(map(str, complaints)) or (
-            f"devices that can be named: {named[0]}; commits, newest first: {named[1]}" if timed else "no measurements were found"
+            f"Measured were the devices {there[0]}; and, newest first, the commits {there[1]}" if timed else "There are none"
         )
         raise BadRecord(f"{name} is no record, folder, device or commit with measurements. {why}")
     return found, complaints
 
 
-MOST_NAMED = 8
-"""Devices, and commits, that a refusal lists."""
+MOST_NAMED, SHORT = 8, 12
+"""Devices, and commits, that a refusal lists, and digits of a commit."""
 
 
 def _at(name: str, among: Sequence[Stored]) -> list[Stored]:

@@ -24,7 +24,7 @@ from toprung.report.html.views import Views, headlines
 HERE = Path(__file__).parent
 VEGA_LITE = "6.1"
 COMMANDS = (
-    ("toprung ladder kepler --json results/kepler.json", "a ladder: its rungs verified and timed beside the vendor"),
+    ("toprung ladder kepler", "a ladder: its rungs verified and timed beside the vendor"),
     ("toprung bench --suite squares --json results/bench.json", "ours beside other people's routines: speed, error, energy"),
     ("toprung probe --json results/probe.json", "what the device can do: the ceilings"),
     ("toprung tune gemm --json results/tune.json", "the tuner's search"),
