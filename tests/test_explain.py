@@ -140,6 +140,7 @@ def test_a_device_that_is_not_here_has_its_figures_wherever_one_stands(
     code, text = typed("explain", "turing/r09", *words, "--size", "4096")
     assert code == 0 and f"on {name} at 4096" in text
     assert text.count("unknown:") == unknown and "last cache may have kept" in text, "DRAM is known of both"
+    assert ("% of the bound" in text) == (name == "NVIDIA H200"), "measurements come along, too"
     code, text = typed("bound", *(words if "--device" in words else ("--device", name)), "--tile", "BM=128", "--tile", "BN=128",
                        "--tile", "BK=16", "--tile", "TM=8", "--tile", "TN=8")  # fmt: skip
     assert code == 0 and "P_potential = " in text
@@ -161,7 +162,7 @@ def test_what_was_not_measured_is_said(compiler: None, typed: Typed, tmp_path: P
     [
         (("turing/r99",), "there is no rung of turing 99"), (("nobody/r01",), "there is no ladder 'nobody'"),
         (("turing/r09", "--arch", "sm_12"), "there is no architecture 'sm_12'"),
-        (("turing/r09", "--device", "abacus"), "nvidia-h200, Turing (RTX 2080 Ti)"),
+        (("turing/r09", "--device", "abacus"), "Turing (RTX 2080 Ti), Ampere (A100 SXM, 40 GB)"),
         (("turing/r09", "--arch", "sm_90", "--device", "pocl"), "not both"),
         (("turing/r09", "--arch", "sm_90", "--size", "1,2"), "one size"),
         (("turing", "--arch", "sm_90", "--tile", "BM=1"), "name the rung"),

@@ -63,7 +63,7 @@ def report_command(
         raise BadRecord(f"the picture is written as .svg, not as {picture.name}")
     if fail and compare is None:
         raise BadRecord("--fail-on-regression says what --compare A B shall do: give both")
-    paths = records or results.folders()
+    paths = records or results.folders(ours=device is not None)
     present = [] if records or device or compare else backends.devices()
     comparison: page.Comparison | None = None
     if compare is None:

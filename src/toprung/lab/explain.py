@@ -346,8 +346,8 @@ def device_named(name: str, folder: Path) -> Device:
 
 
 def records(folder: Path | None) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """Every record under a folder, and in the user's own, that can be read."""
-    for path, record in results.read_all(results.folders(folder)) if folder else ():
+    """Every record under a folder, in the user's own and of ours, that can be read."""
+    for path, record in results.read_all(results.folders(folder, ours=True)) if folder else ():
         if not isinstance(record, BadRecord):
             yield path, record
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import sysconfig
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any
 from toprung.device import Device
 from toprung.errors import DAMAGE, BadRecord, NotWritten
 from toprung.lab.harness.bandwidth import Bandwidth
-from toprung.lab.harness.environment import kernels
+from toprung.lab.harness.environment import PACKAGE, kernels
 from toprung.lab.harness.measure import Measurement
 from toprung.lab.harness.stats import Interval, ratio
 from toprung.paths import data_dir, deliver
@@ -123,9 +124,15 @@ def known(record: Mapping[str, Any]) -> bool:
     return bool(record["environment"].get("src", UNKNOWN) != UNKNOWN)
 
 
-def folders(stored: Path = Path("results")) -> list[Path]:
-    """Return the folders with records: the user's own, in which ladders are kept by themselves, and ``./results`` or another."""
-    return [p for p in (data_dir(), stored) if p.is_dir()]
+def folders(stored: Path = Path("results"), ours: bool = False) -> list[Path]:
+    """Return the folders with records: the user's own, in which ladders are kept by themselves, and ``./results`` or another.
+
+    ``ours``: also the folder that came along, the clone's or the wheel's, for what is asked about a device that is not here.
+    """
+    places = [data_dir(), stored]
+    if ours:
+        places += [PACKAGE.parents[1] / "results", Path(sysconfig.get_path("data")) / "share/toprung/results"]
+    return list({p.resolve(): p for p in reversed(places) if p.is_dir()}.values())[::-1]
 
 
 def keep(content: dict[str, Any], name: str) -> str:
