@@ -123,7 +123,7 @@ def test_a_rung_is_explained_without_a_gpu(compiler: None, typed: Typed, tmp_pat
         assert part in text, part
     (only,) = read_bounds(tmp_path / "b.json")["bounds"]
     assert only["limiter"] == "issue slots" and 0 < only["share"] <= 1
-    assert only["measured_gflops"] == pytest.approx(only["share"] * only["bound_gflops"])
+    assert only["measured"] == pytest.approx(only["share"] * only["bound"]) and only["unit"] == "GFLOP/s"
 
 
 @pytest.mark.parametrize(
@@ -232,7 +232,7 @@ def test_bad_markers_are_refused(marker: str, error: type[Exception], tmp_path: 
 def test_a_damaged_record_of_bounds_is_refused(tmp_path: Path) -> None:
     good = json.loads(trial.fixture("h200-bounds.json").read_text())
     path = tmp_path / "b.json"
-    for damage in ({"share": -1}, {"bound_gflops": "fast"}, {"share": float("nan")}, {"figures": None}):
+    for damage in ({"share": -1}, {"bound": "fast"}, {"share": float("nan")}, {"figures": None}):
         path.write_text(json.dumps({**good, "bounds": [{**good["bounds"][0], **damage}]}))
         with pytest.raises(BadRecord, match="toprung explain"):
             read_bounds(path)

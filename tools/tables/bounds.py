@@ -109,20 +109,23 @@ def markdown_paper(words: Sequence[str], root: Path) -> str:
 def markdown_beside(words: Sequence[str], root: Path) -> str:
     """``beside results/<device>/bounds-<ladder>.json``: prediction beside measurement for every rung."""
     record = read_bounds(root / words[0])
+    lanes = any(b["no_cache_gflops"] for b in record["bounds"])  # of a ladder on fp32 lanes
     lines = [
-        "| rung | idea | registers | FFMA share, % | no caches (10) | bound | limiter | measured | % of bound |",
-        "|---:|---|---:|---:|---:|---:|---|---:|---:|",
+        "| rung | idea | registers | " + "FFMA share, % | no caches (10) | " * lanes + "bound | limiter | measured | % of bound |",
+        "|---:|---|---:|" + "---:|---:|" * lanes + "---:|---|---:|---:|",
     ]
     for b in record["bounds"]:
         idea = f"`{b['variant']}`" if b["variant"] else b["idea"]
+        of_lanes = (_number(b["ffma_share"], 100, 1), _number(b["no_cache_gflops"])) if lanes else ()
         cells = (
-            str(b["number"]), idea, _number(b["registers"]), _number(b["ffma_share"], 100, 1), _number(b["no_cache_gflops"]),
-            _number(b["bound_gflops"]), b["limiter"] or "unknown", _number(b["measured_gflops"]), _number(b["share"], 100, 1),
+            str(b["number"]), idea, _number(b["registers"]), *of_lanes, _number(b["bound"]), b["limiter"] or "unknown",
+            _number(b["measured"]), _number(b["share"], 100, 1),
         )  # fmt: skip
         lines.append("| " + " | ".join(cells) + " |")
     known, source = record["environment"], record["bounds"][0]["figures"]["source"] if record["bounds"] else "nothing"
+    units = " and ".join(dict.fromkeys(b["unit"] for b in record["bounds"]))
     end = (
-        f"GFLOP/s: {known['device']['short_name']}, figures from {source}, {known['date'][:10]}, commit {known['commit']}, "
+        f"{units}: {known['device']['short_name']}, figures from {source}, {known['date'][:10]}, commit {known['commit']}, "
         f"`{record['what']}`, stored in `{words[0]}`."
     )
     return "\n".join([*lines, "", end])

@@ -95,12 +95,12 @@ class Explanation:
 
     def describe(self) -> dict[str, Any]:
         """As JSON."""
-        seconds, found = self.bound.seconds, self.bound.limiter
-        most = None if isinstance(seconds, Unknown) or not seconds else self.bound.work.flops / seconds / 1e9
+        most, found = self.bound.figure, self.bound.limiter
         return {
             "rung": self.rung.name, "number": self.rung.number, "idea": self.rung.idea, "tile": self.tile.given(),
             "options": dict(self.options), "problem": self.problem.describe(), "arch": self.device.arch,
-            "bound_gflops": most, "limiter": found.name if found else None,
+            "unit": self.bound.work.unit, "bound": None if isinstance(most, Unknown) else most,
+            "limiter": found.name if found else None,
             "levels": [
                 {"name": v.name, "counted": v.counted}
                 | ({"missing": list(v.seconds.missing)} if isinstance(v.seconds, Unknown) else {"seconds": v.seconds})
@@ -110,7 +110,7 @@ class Explanation:
             "registers": self.code.registers if self.code else None,
             "ffma_share": self.code.loop.ffma_share if self.code else None,
             "kept_share": self.code.loop.reads.kept_share if self.code else None,
-            "measured_gflops": self.measured.gflops if self.measured else None, "share": self.share, "unit": self.bound.work.unit,
+            "measured": self.speed, "share": self.share,
             "next": self.next,
             "figures": self.figures.describe(), "notes": list(self.notes),
         }  # fmt: skip

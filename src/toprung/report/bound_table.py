@@ -61,7 +61,10 @@ def read_bounds(path: Path) -> dict[str, Any]:
         for b in content["bounds"]:
             for key in ("rung", "number", "idea", "variant", "limiter"):
                 b[key]
-            for key in ("bound_gflops", "measured_gflops", "share", "no_cache_gflops", "registers", "ffma_share"):
+            for key in ("bound", "measured"):  # records of before had one unit
+                b.setdefault(key, b.get(f"{key}_gflops"))
+            b.setdefault("unit", "GFLOP/s")
+            for key in ("bound", "measured", "share", "no_cache_gflops", "registers", "ffma_share"):
                 if b[key] is not None and not 0 <= float(b[key]) < float("inf"):
                     raise ValueError(f"{b['rung']}: {key} is {b[key]}")
             str(b["figures"]["source"])

@@ -113,9 +113,9 @@ class Limits:
                 return None
             return m.figure * m.median / found.seconds, found.limiter.name
         stored = self._stored.get(_key(m.competitor["name"], m.competitor["variant"], m.problem))
-        if stored is None or stored["bound_gflops"] is None or stored["tile"] != m.competitor["tile"]:
+        if stored is None or stored["bound"] is None or stored["tile"] != m.competitor["tile"]:
             return None
-        return m.figure / m.gflops * float(stored["bound_gflops"]), str(stored["limiter"])
+        return float(stored["bound"]), str(stored["limiter"])
 
 
 def kept(source: Source, arch: str) -> MachineCode:
