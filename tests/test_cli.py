@@ -165,7 +165,7 @@ ENDLESS = "k < K; ++k)", "k >= 0; k += 0)"
         pytest.param(["ladder", "kepler", "--rungs", "90", "--sizes", "32"], [signal.SIGINT] * 2, 130, marks=pytest.mark.slow),
     ],
 )
-def test_a_kernel_that_does_not_end_is_stopped_and_named(words, signals, code, tmp_path):
+def test_a_kernel_that_does_not_end_is_stopped_and_named(words, signals, code, tmp_path, capsys, monkeypatch):
     root, out = planted_ladder(tmp_path, *ENDLESS), tmp_path / "out.json"
     program = f"import toprung.cli.progress as p; p.QUIET_SECONDS = 0.0; {PROGRAM}"
     process = subprocess.Popen(
@@ -175,6 +175,8 @@ def test_a_kernel_that_does_not_end_is_stopped_and_named(words, signals, code, t
     try:
         assert process.stderr is not None
         next(line for line in process.stderr if "r90" in line and "running" in line)
+        refused, why = Typed(capsys, monkeypatch)(*words, "--json", out)  # one of two records would be lost
+        assert refused == 2 and f"{out} is what another command writes that runs now: name another file" in why
         for number in signals:
             time.sleep(0.2)
             process.send_signal(number)

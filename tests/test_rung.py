@@ -71,6 +71,13 @@ def test_a_rung_without_kernel(folder: Path) -> None:
         ladder("kepler")
 
 
+def test_a_kernel_without_its_rung(folder: Path) -> None:
+    add(folder, "r42_mine")
+    (folder / "r42_mine.py").unlink()
+    with pytest.raises(BadRung, match=r"r42_mine\.cl has no record beside it: add r42_mine\.py, which defines RUNG"):
+        ladder("kepler")
+
+
 @pytest.mark.parametrize("record", ["", "RUNG = 7\n", "rung = None\n"])
 def test_a_rung_without_record(folder: Path, record: str) -> None:
     add(folder, "r43_mine", record)

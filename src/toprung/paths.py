@@ -159,8 +159,8 @@ def deliver(path: Path, content: bytes) -> None:
 def locked(path: Path, wait: bool = True) -> Iterator[None]:
     """Lock a file, made if it is missing, for the length of a ``with`` block; the system unlocks it if the process dies.
 
-    Where nothing can be locked (no such locks on this system, a folder that cannot be written) nothing is; without ``wait``, and
-    for a file that another holds, that is an OSError.
+    Where nothing can be locked (no such locks on this system, a folder that cannot be written) nothing is; without ``wait``
+    that is an OSError, and a file that another holds a BlockingIOError.
     """
     with ExitStack() as held:
         try:
@@ -171,7 +171,7 @@ def locked(path: Path, wait: bool = True) -> Iterator[None]:
             held.callback(fcntl.flock, file, fcntl.LOCK_UN)  # closing alone would leave it to a child that was forked meanwhile
         except (ImportError, OSError) as error:
             if not wait:
-                raise OSError(str(error)) from None
+                raise error if isinstance(error, OSError) else OSError(str(error)) from None
         yield
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import tempfile
 import textwrap
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -16,6 +18,7 @@ from rich.console import Console, RenderableType
 
 from toprung.errors import BadArgument, BadSize, UnknownName
 from toprung.oracle.problem import Problem
+from toprung.paths import cache_dir, locked
 from toprung.report.grid import Grid, left_out
 
 console = Console()
@@ -135,9 +138,30 @@ def result_file(path: Path | None) -> Path | None:
     return path
 
 
+def record_file(context: typer.Context, path: Path | None) -> Path | None:
+    """Return the path of a record to be written, which is this command's until it ends: of two, one would lose its record.
+
+    Raises
+    ------
+    BadArgument
+        another command writes it, or as for ``result_file``
+    """
+    if result_file(path) is not None and path is not None:
+        mark = cache_dir() / "writing" / hashlib.sha256(os.path.realpath(path).encode(errors="replace")).hexdigest()
+        with suppress(OSError):
+            mark.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            context.with_resource(locked(mark, wait=False))
+        except BlockingIOError:
+            raise BadArgument(f"{path} is what another command writes that runs now: name another file") from None
+        except OSError:
+            pass  # no locks here
+    return path
+
+
 def json_option(text: str) -> Any:
     """Return the option ``--json`` of a command; ``text`` is its help."""
-    return typer.Option("--json", help=text, callback=result_file)
+    return typer.Option("--json", help=text, callback=record_file)
 
 
 def parse_sizes(text: str) -> list[tuple[int, ...]]:

@@ -142,6 +142,9 @@ def ladder(name: str) -> Ladder:
         raise BadRung(
             f"{head.__file__} defines no {' and no '.join(lacking)}: say what the ladder is, and which routine it computes"
         )
+    files = [path for folder in folders for path in folder.glob("r[0-9][0-9]_*") if path.suffix in LANGUAGES]
+    if alone := [path for path in files if not path.with_suffix(".py").exists()]:
+        raise BadRung(f"{alone[0]} has no record beside it: add {alone[0].stem}.py, which defines RUNG = Rung(...)")
     rungs = sorted(
         (_rung(name, head.ROUTINE, path) for f in folders for path in f.glob("r[0-9][0-9]_*.py")), key=lambda r: r.number
     )
