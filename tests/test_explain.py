@@ -24,9 +24,10 @@ from toprung.lab.bounds.figures import Unknown
 from toprung.lab.bounds.levels import Bound, KernelWork, bound
 from toprung.lab.bounds.paper import Blocking
 from toprung.lab.competitor import RungCompetitor
-from toprung.lab.explain import RungBounds, compiled, device_for, figures_of, next_step, reached, work_of
+from toprung.lab.explain import RungBounds, compiled, device_for, figures_of, measured, next_step, reached, work_of
 from toprung.lab.harness import results
 from toprung.lab.harness.compare import Row
+from toprung.lab.harness.environment import environment
 from toprung.lab.harness.measure import Measurement
 from toprung.lab.rung import Rung, rung
 from toprung.oracle.gemm import Gemm
@@ -188,6 +189,21 @@ def test_the_work_of_a_rung(device: Device) -> None:
     assert plain.min_bytes == Gemm(130, 100, 9, batch=3, beta=1.0).min_bytes
     vector = work_of(rung("matvec/r01"), Tile(BM=1, BN=1), {}, Gemv(1000, 200), None, device)
     assert (vector.M, vector.N, vector.K, vector.tile, vector.flops) == (1000, 1, 200, None, 2 * 1000 * 200)
+
+
+def test_measurements_of_another_cpu_of_the_name_are_not_taken(
+    device: Device, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TOPRUNG_DATA", str(tmp_path / "data"))
+    problem, who = Gemm(77, 77, 77), rung("kepler/r01")
+    competitor = {"kind": "rung", "name": who.name, "tile": {"BM": 16, "BN": 16}, "options": {}}
+    m = Measurement(competitor, problem.describe(), problem.flops, problem.min_bytes, {"grade": 1.0}, (1e-3,), (0.0,), 1, (None,))
+    facts = environment(device)
+    for runtime, taken in ((device.runtime, True), (f"{device.runtime} of another CPU", False)):
+        of = {**facts["device"], "runtime": runtime}
+        results.write(tmp_path / "a.json", results.record("toprung ladder kepler", {**facts, "device": of}, [m]))
+        found = measured(who, Tile(BM=16, BN=16), {}, problem, device, tmp_path)
+        assert (found is not None) == (taken or device.kind != "cpu")
 
 
 def test_the_column_of_a_ladder(device: Device, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

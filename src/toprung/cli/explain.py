@@ -145,7 +145,8 @@ def _detail(e: Explanation, size: str) -> None:
     if found and not isinstance(most, Unknown):
         console.print(f"bound      {most:,.0f} {unit}, limited by {found.name}", style="bold", highlight=False)
     elif isinstance(most, Unknown):
-        say(f"bound      {most} of {figures.name}, which no probe and no document gives; toprung probe measures them there", "bold")
+        where = f"{figures.name}, which no probe and no document gives; toprung probe measures them there"
+        say(f"bound      {most} of {where}", "bold", indent=11)
     if e.measured and e.speed is not None:
         share = f", {100 * e.share:.1f} % of the bound" if e.share is not None else ""
         helpers = f", {100 * e.measured.helpers:.0f} % of its time in helpers" if e.measured.helpers else ""
