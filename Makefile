@@ -24,8 +24,9 @@ RUN = $(BIN)/python tests/run.py $(ALL) --preload numpy --preload hypothesis --p
 test: lint
 	$(RUN) -m "not slow and not drawn" tests
 
-# Tests of what the host decides, remembers and stores: whatever their kernels are compiled with
-HOST := bench cli faults first_use keys planning shares store tune tune_runs tuned warm
+# Tests of what the host decides, remembers and stores, and of what measures: whatever their kernels are compiled with
+HOST := bandwidth banks bench cli explain faults first_use guidelines held keys planning probe results shares site store tune \
+  tune_runs tuned warm
 
 # PoCL's optimiser takes 3 s a kernel: long tests, which compile hundreds, planted bugs, and tests of the host go without it
 test-slow: $(VENV)/ready-dev

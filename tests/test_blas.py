@@ -594,7 +594,7 @@ def test_a_forked_child_is_told_so() -> None:
     results = context.SimpleQueue()
     child = context.Process(target=_in_child, args=(results, there))
     child.start()
-    child.join(60)
+    child.join(600)
     assert child.exitcode == 0
     assert "spawn" in results.get()
     assert "spawn" in results.get()

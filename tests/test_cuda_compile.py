@@ -72,7 +72,7 @@ def variants(arch: str, plain: bool = False) -> list[object]:
     wanted = [e for e in found if e.variant not in launch and not (plain and e.variant)]
     # of turing and matvec nothing is asked that is not asked of kepler: the last rung will do, and plain, none spills on Ampere
     last = {name: ladder(name).rungs[-1].number for name in ("turing", "matvec")}
-    alike = [not plain and e.number != last.get(e.rung.ladder, e.number) for e in wanted]
+    alike = [(e.number < 8) if plain else e.number != last.get(e.rung.ladder, e.number) for e in wanted]
     return [pytest.param(e, id=str(e), marks=[pytest.mark.slow] * (a or takes_long(e))) for e, a in zip(wanted, alike, strict=True)]
 
 

@@ -311,7 +311,7 @@ def test_a_ladder_that_does_not_load_is_named(monkeypatch: pytest.MonkeyPatch, t
         SLOW("ladder kepler --rungs 5-2", "there is: 2-5"),
         ("ladder kepler --device= --rungs 1", "there is no device ''"),
         ("results compare {bad} {bad}", "bad.json is no record of toprung's"),
-        ("report {bad}", "bad.json: is no record of toprung's"),
+        SLOW("report {bad}", "bad.json: is no record of toprung's"),
     ],
 )
 def test_commands_say_what_is_wrong_in_a_line(

@@ -133,9 +133,9 @@ def test_what_fails_is_made_small_and_printed_as_a_program(session: Session, mon
 
 def test_a_product_that_ends_its_process_costs_only_itself(session: Session) -> None:
     """Children that are killed are started anew."""
-    numbers = iter([(1, n) for n in range(3)])
+    numbers = iter([(1, n) for n in range(2)])
     found = [(number, outcome["failures"]) for _, number, outcome in fuzz.outcomes(numbers, "no such device", 100, 1)]
-    assert [number for number, _ in found] == [0, 1, 2] and all("the process ended with status" in f[0] for _, f in found)
+    assert [number for number, _ in found] == [0, 1] and all("the process ended with status" in f[0] for _, f in found)
 
 
 def test_a_record_is_read_as_it_was_written() -> None:

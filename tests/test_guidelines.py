@@ -28,7 +28,7 @@ from toprung.report import findings as report
 
 ALL = guidelines.guidelines()
 UNTESTED_ON_CPU = {"pinned_memory"}
-QUICK = {"concurrent_kernels", "divergence", "left_size", "pinned_memory"}
+QUICK = {"divergence", "left_size", "pinned_memory"}
 EACH = [pytest.param(g, id=g.name, marks=() if g.name in QUICK else pytest.mark.slow) for g in ALL]
 """Every guideline; those that take longer to build or to run are for the slow tests."""
 

@@ -89,7 +89,7 @@ def test_a_lock_is_given_back_after_an_error_and_by_who_dies(tmp_path: Path, mon
     assert not taken.wait(0.5)
     holder.kill()
     holder.wait()
-    assert taken.wait(60)
+    assert taken.wait(600)
     waiting.join()
 
 

@@ -98,7 +98,7 @@ SWEEPS: list[tuple[Callable[[Any, str], Found], list[Any], tuple[str, ...]]] = [
     (in_groups, list(cost.STAGES), ("sm_90",)),
     (in_clusters, list(TILES.values()), ("sm_90",)),
     (skinny, [(kernel, few) for kernel in ("rows", "columns") for few in SMALL], ("sm_90",)),
-    (groups, list(tiled_group.config.BLOCKS), ("sm_75", "sm_80", "sm_86", "sm_90")),
+    (groups, list(tiled_group.config.BLOCKS), ("sm_75", "sm_80", "sm_90")),
 ]
 
 

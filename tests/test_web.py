@@ -165,7 +165,7 @@ def chromium(path: Path, *words: str) -> Iterator[Browser]:
         options.add_argument(word)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     driver = webdriver.Chrome(options=options, service=Service(shutil.which("chromedriver")))
-    driver.set_script_timeout(60)
+    driver.set_script_timeout(600)
     try:
         yield Browser(driver, path)
     finally:

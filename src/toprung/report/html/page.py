@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from toprung.errors import MissingExtra, NotWritten
-from toprung.paths import publish
+from toprung.paths import cache_dir, publish
 from toprung.report.html.chart import PALETTE, Chart, source
 from toprung.report.html.charts import beside, errors, known_ladders, roofline, sizes, tuning
 from toprung.report.html.gather import Gathered, Stored
@@ -56,6 +56,19 @@ class Comparison:
     alone: int
 
 
+def _library() -> str:
+    """Return Vega-Lite's JavaScript, kept in the cache: it takes seconds to put together."""
+    import vl_convert
+
+    path = cache_dir() / "javascript" / f"vega-lite {VEGA_LITE}, vl-convert {vl_convert.__version__}.js"
+    try:
+        return path.read_text()
+    except OSError:
+        made = vl_convert.javascript_bundle(vl_version=VEGA_LITE)  # type: ignore[call-arg]  # its stub asks for a snippet
+        publish(path, made.encode())
+        return made
+
+
 def render(gathered: Gathered, limits: Limits, comparison: Comparison | None = None) -> str:
     """The page's text: the same for the same records, toprung and libraries.
 
@@ -64,7 +77,6 @@ def render(gathered: Gathered, limits: Limits, comparison: Comparison | None = N
     limits : of the same records; may compile each rung once
     """
     import jinja2
-    import vl_convert
 
     views = Views(gathered)
     ladders = [(name, stairs(views, limits, name), list(pages(views, limits, name))) for name in views.ladders]
@@ -72,7 +84,7 @@ def render(gathered: Gathered, limits: Limits, comparison: Comparison | None = N
     drawn = [
         c for c in (comparison.chart if comparison else None, *(c for _, c, _ in ladders), *charts) if c is not None and c.rows
     ]
-    library = vl_convert.javascript_bundle(vl_version=VEGA_LITE)  # type: ignore[call-arg]  # its stub asks for a snippet
+    library = _library()
     script = (HERE / "page.js").read_text()
     style = (HERE / "page.css").read_text()
     colours = {name: "; ".join(f"--{k}: {v}" for k, v in palette.items()) for name, palette in PALETTE.items()}
