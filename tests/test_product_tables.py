@@ -53,7 +53,7 @@ def renewed(key: str, row: dict[str, Any], types: str) -> dict[str, Any]:
 
 
 def record(rows: list[dict[str, Any]], key: str) -> str:
-    device = {"slug": "x", "backend": "cuda", "short_name": "X", "name": "X", "driver": "1", "compute_units": 132}
+    device = {"slug": "x", "backend": "cuda", "short_name": "X", "name": "X", "driver": "1", "runtime": "1", "compute_units": 132}
     environment = {"date": "2026-11-28T00:00:00", "commit": "abc", "packages": {"torch": "2"}, "device": device}
     return json.dumps({"format": FORMAT, "what": "x", "environment": environment, "measurements": [], key: rows})
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import importlib
+import importlib.metadata
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -60,7 +61,8 @@ def _library() -> str:
     """Return Vega-Lite's JavaScript, kept in the cache: it takes seconds to put together."""
     import vl_convert
 
-    path = cache_dir() / "javascript" / f"vega-lite {VEGA_LITE}, vl-convert {vl_convert.__version__}.js"
+    release = importlib.metadata.version("vl-convert-python")
+    path = cache_dir() / "javascript" / f"vega-lite {VEGA_LITE}, vl-convert {release}.js"
     try:
         return path.read_text()
     except OSError:
