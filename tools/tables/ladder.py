@@ -135,14 +135,14 @@ def _each(words: Sequence[str], root: Path) -> str:
 def _sweep(words: Sequence[str], root: Path) -> str:
     """A picture of a ladder over many sizes, which ``make tables`` draws beside the page, and where it comes from.
 
-    A record that ended early is followed by others with ``+``, as in ``toprung:ladder``; steps that none has are named.
+    A record that ended early is followed by others with ``+``, as in ``toprung:ladder``; steps at which none has a rung are named.
     """
     name, *paths = words
     if not paths:
         return NOTHING
     record, from_others = ladder_record(paths[0], root)
     parts = [read(root / part) for part in paths[0].split("+")]
-    sizes = sorted({int(size_of(m)) for m in record["measurements"]})
+    sizes = sorted({int(size_of(m)) for m in record["measurements"] if m.competitor["number"]})
     rungs = {m.competitor["number"] for m in record["measurements"]} - {0}
     step = math.gcd(*sizes)
     missing = [str(size) for size in range(sizes[0], sizes[-1], step) if size not in sizes]
