@@ -113,6 +113,14 @@ def test_every_rung_has_a_page_that_quotes_it_right(rung: Rung) -> None:
     assert misquoted(text, rung.source.read_text(), before) == []
 
 
+def test_words_of_the_prelude_that_rungs_use_are_in_the_glossary() -> None:
+    prelude = (ROOT / "src/toprung/backends/prelude.cl").read_text()
+    words = set(re.findall(r"^#define ([A-Z][A-Z_]+)\b", prelude, re.MULTILINE))
+    texts = " ".join(r.source.read_text() for r in RUNGS if r.source.suffix == ".cl")
+    glossary = (ROOT / "docs" / "glossary.md").read_text()
+    assert [w for w in sorted(words) if re.search(rf"\b{w}\b", texts) and not re.search(rf"`{w}[`(]", glossary)] == []
+
+
 def test_a_wrong_quotation_is_noticed() -> None:
     page = "```diff\n+    a = b;\n-    c =  d;\n+ e\n- a = b;\n```\n"
     assert misquoted(page, "{ a = b; }", "{ c = d; }") == ["+ e", "- a = b;"]

@@ -14,6 +14,7 @@ from toprung.blas import idle
 @pytest.fixture(autouse=True)
 def nothing_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(idle, "_told", set())
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
     idle.tell.cache_clear()
 
 
@@ -45,6 +46,12 @@ def test_one_line_names_the_missing_extra_once(monkeypatch: pytest.MonkeyPatch, 
     said = capsys.readouterr()
     assert said.err == 'toprung: all products stay CuPy\'s: cuda-core is not installed; pip install "toprung[cuda]"\n'
     assert not said.out
+
+
+def test_the_other_ranks_of_a_machine_say_nothing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    idle.tell("PyTorch", lambda: 0)
+    assert capsys.readouterr().err == ""
 
 
 def test_no_gpu_comes_before_what_is_not_installed_for_one(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import multiprocessing
+import os
 import sys
 from collections.abc import Callable
 
@@ -37,7 +38,8 @@ def reason(theirs: str, gpus: Callable[[], int], number: int | None = None) -> s
 
 @functools.cache
 def tell(theirs: str, gpus: Callable[[], int], number: int | None = None) -> None:
-    """Write the reason to standard error, one line for each library and process; nothing in a worker that Python started."""
-    if multiprocessing.parent_process() is None and theirs not in _told and (why := reason(theirs, gpus, number)):
+    """Write the reason to standard error, once for each library; not in workers, nor in ranks of torchrun but a machine's first."""
+    first = multiprocessing.parent_process() is None and os.environ.get("LOCAL_RANK", "0") == "0"
+    if first and theirs not in _told and (why := reason(theirs, gpus, number)):
         _told.add(theirs)
         print(f"toprung: {why}", file=sys.stderr)
