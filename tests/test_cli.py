@@ -61,7 +61,7 @@ def test_ladder_verifies_and_records_rungs(typed, tmp_path):
         "ladder", "kepler", "--sizes", "35x79x19,3x3x431", "--rungs", RUNGS, "--json", str(out), "--plot", str(picture)
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "GFLOP/s over size" in done.stdout
+    assert "GFLOP/s over size" in done.stdout and f"{out.parent} is not there, and will be made" in done.stderr
     record = json.loads(out.read_text())
     assert record["failures"] == [] and record["interrupted"] is False
     assert record["environment"]["device"]["slug"] and record["environment"]["date"]
@@ -120,6 +120,8 @@ def test_too_large_a_size_is_skipped_with_the_bytes(typed, tmp_path):
         (["ladder", "kepler", "--switch", "TURBO"], "no switch"),
         (["ladder", "kepler", "--switch", "INDEX32=7"], "no value of INDEX32 '7'; there is: 0, 1"),
         (["ladder", "kepler", "--switch", "BANK_WIDTH"], "only Kepler"),
+        (["ladder", "kepler", "--sizes", "300000"], "360,000,000,000 bytes"),
+        (["ladder", "kepler", "--budget", "5"], "'5': a number alone is of configurations"),
         (["ladder", "kepler", "--plot", "x.bmp"], "no kind of picture '.bmp'"),
     ],
 )
@@ -165,7 +167,7 @@ ENDLESS = "k < K; ++k)", "k >= 0; k += 0)"
         pytest.param(["ladder", "kepler", "--rungs", "90", "--sizes", "32"], [signal.SIGINT] * 2, 130, marks=pytest.mark.slow),
     ],
 )
-def test_a_kernel_that_does_not_end_is_stopped_and_named(words, signals, code, tmp_path, capsys, monkeypatch):
+def test_a_kernel_that_does_not_end_is_stopped_and_named(words, signals, code, tmp_path, typed):
     root, out = planted_ladder(tmp_path, *ENDLESS), tmp_path / "out.json"
     program = f"import toprung.cli.progress as p; p.QUIET_SECONDS = 0.0; {PROGRAM}"
     process = subprocess.Popen(
@@ -175,7 +177,7 @@ def test_a_kernel_that_does_not_end_is_stopped_and_named(words, signals, code, t
     try:
         assert process.stderr is not None
         next(line for line in process.stderr if "r90" in line and "running" in line)
-        refused, why = Typed(capsys, monkeypatch)(*words, "--json", out)  # one of two records would be lost
+        refused, why = typed(*words, "--json", out)  # one of two records would be lost
         assert refused == 2 and f"{out} is what another command writes that runs now: name another file" in why
         for number in signals:
             time.sleep(0.2)
@@ -215,8 +217,10 @@ def test_a_pipe_hears_how_far_a_command_is_and_gets_the_table_alone(typed, monke
     narrow = typed.done(*words, COLUMNS="80")
     assert "left out at 80 columns: tile" in narrow.stdout and "--wide shows them" in narrow.stdout
     assert max(len(line) for line in narrow.stdout.splitlines() if line[:2] in ("0 ", "1 ", "7 ")) <= 80
-    wide = typed.done(*words, "--wide")
+    wide = typed.done(*words[:-1], "1,7-8", "--wide")
     assert "left out" not in wide.stdout and "32×32×64 8×32 v8/16" in wide.stdout
+    assert ": kepler/r08 READ_ONLY; kepler/r08 SHUFFLE; " in wide.stdout and wide.stdout.count("not on") == 1
+    assert wide.stdout.count(" (1) ") == 1, "rung 7 is held against rung 1, rung 8 against rung 7"
 
 
 def test_sizes_numbers_and_switches_as_written():

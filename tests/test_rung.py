@@ -106,7 +106,7 @@ def test_rungs_for_gpus_say_so_on_a_cpu(device: Device) -> None:
 
 
 def test_unknown_names_list_what_exists() -> None:
-    for name in ("keppler", "", "../kepler", "__pycache__"):
+    for name in ("keppler", "../kepler", "__pycache__"):
         with pytest.raises(UnknownName, match=f"there is no ladder '{name}'; there is: .*kepler"):
             ladder(name)
     with pytest.raises(UnknownName, match="there is no rung of kepler '99'; there is: 1, 2, 3"):

@@ -33,7 +33,7 @@ from toprung.kernels.tiled_cluster.family import RECORDS as CLUSTERS
 from toprung.oracle.gemm import Gemm
 from toprung.oracle.gemv import Gemv
 from toprung.oracle.problem import Problem
-from toprung.report.tune import best_over_time, noisy_line
+from toprung.report.tune import best_over_time, noisy_line, progress_table
 from toprung.store import Machine, Store
 from toprung.tile import Tile
 from toprung.tune import shapes
@@ -373,6 +373,7 @@ def test_samples_of_a_busy_machine_are_warned_of_and_give_way_to_quiet_ones(sess
     tuner = Tuner([Gemm(64, 64, 64)], lanes, store, Budget(trials=1))  # type: ignore[arg-type]
     (shape,), quiet, busy = tuner.shapes, (1.0, 1.01, 1.02, 1.03, 9.0), (1.0, 1.5, 2.0, 60.0, 90.0)
     candidate = select_own(session.device, shape.problem.desc).candidate
+    assert len(progress_table(tuner).rows) == 1 and not progress_table(tuner, over=True).rows, "it was not reached"
     for seconds, kept in ((busy, busy), (quiet, quiet), (quiet, quiet * 2)):
         sampled = Sampled("right", seconds=seconds, clocks_mhz=(None,) * 5, marked=(False,) * 5)
         tuner._learn(shape, candidate, sampled)

@@ -234,7 +234,7 @@ class _Run:
             said = f"{many}: about {duration(seconds)}; Ctrl-C or --budget ends it earlier and keeps what was measured"
             say(said, "dim", to=errors_console)
         kind = self.session.device.kind
-        with Progress(total(self.expected)) as progress:
+        with Progress(total(self.expected), self.budget) as progress:
             for at, problem in enumerate(self.problems):
                 if self.budget is not None and progress.elapsed > self.budget:
                     self.cut = True

@@ -105,7 +105,8 @@ def parse_seconds(text: str) -> float:
     """
     found = _AMOUNT.fullmatch(text.strip())
     if not found or float(found.group(1)) <= 0:
-        raise BadArgument(f"a budget is a time such as 60s, 5m or 1h, not {text!r}")
+        unit = ": a number alone is of configurations, which only toprung tune counts" if is_whole(text) else ""
+        raise BadArgument(f"a budget is a time such as 60s, 5m or 1h, not {text!r}{unit}")
     return float(found.group(1)) * _UNITS[found.group(2)]
 
 
@@ -156,6 +157,8 @@ def record_file(context: typer.Context, path: Path | None) -> Path | None:
             raise BadArgument(f"{path} is what another command writes that runs now: name another file") from None
         except OSError:
             pass  # no locks here
+        if not path.parent.exists():
+            say(f"{path.parent} is not there, and will be made", "dim", to=errors_console)
     return path
 
 

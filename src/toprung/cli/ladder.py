@@ -34,7 +34,7 @@ from toprung.cli.common import (
 from toprung.cli.progress import Pace, Progress, duration, total
 from toprung.device import Device
 from toprung.errors import BuildError, LaunchError, OutOfDeviceMemory, WrongResult
-from toprung.lab.competitor import Competitor
+from toprung.lab.competitor import Competitor, refuse_what_cannot_fit
 from toprung.lab.explain import RungBounds
 from toprung.lab.harness import bandwidth, results
 from toprung.lab.harness.bandwidth import Bandwidth
@@ -116,6 +116,9 @@ def ladder_command(
     if plot is not None:
         pictures.check(plot)
     seconds = parse_seconds(budget) if budget is not None else None
+    smallest = min(problems.values(), key=lambda p: sum(m.nbytes for m in p.matrices))
+    for where in places:
+        refuse_what_cannot_fit(smallest, where)  # larger sizes beside one that fits are left out, and said
 
     everything: dict[str, list[Row]] = {}
     failures: list[str] = []
@@ -143,8 +146,9 @@ def ladder_command(
             say(f"rung 0: {why_not}")
         if found.note:
             say(f"{found.name} promises {found.note}", "dim")
-        for line in [] if switches else refusals(climbed, where):
-            say(f"not on {where.id}: {line}", "dim")
+        if left := [] if switches else refusals(climbed, where):
+            names = "; ".join(line.partition(":")[0] for line in left)
+            say(f"not on {where.id}: {left[0] if len(left) == 1 else f'{names}. Asked for alone, each says why'}", "dim")
         if json is not None:
             results.write(_named(json, where, places), stored)
         elif stored["measurements"]:
@@ -229,7 +233,7 @@ class _Run:
         """Measure every size, each with a table; return True if Ctrl-C ended it."""
         kind, count = self.session.device.kind, len(self.competing)
         expected = {size: self.plan.expected(p, count, kind) for size, p in self.problems.items()}
-        with Progress(total(expected.values())) as progress:
+        with Progress(total(expected.values()), self.budget) as progress:
             for size, problem in self.problems.items():
                 if self.budget is not None and progress.elapsed > self.budget:
                     self.cut = True

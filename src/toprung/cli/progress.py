@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
@@ -48,9 +49,11 @@ class Progress:
     total : size of all steps together in any unit, or, as predicted seconds, of the steps of each kind; nothing where it is not
         known. What is left of a kind is estimated by how long its steps have taken so far: kernels may be built slowly and then run
         fast. A kind of which no step is over takes as long as predicted
+    budget : seconds after which the command ends, whatever is left
     """
 
-    def __init__(self, total: float | Mapping[str, float] = 0.0) -> None:
+    def __init__(self, total: float | Mapping[str, float] = 0.0, budget: float | None = None) -> None:
+        self._budget = math.inf if budget is None else budget
         self._total = dict(total) if isinstance(total, Mapping) else {"": total}
         self._unbegun = 1.0 if isinstance(total, Mapping) else 0.0
         self._done, self._took = dict.fromkeys(self._total, 0.0), dict.fromkeys(self._total, 0.0)
@@ -101,7 +104,7 @@ class Progress:
         for kind, total in self._total.items():
             a_unit = self._took[kind] / self._done[kind] if self._done[kind] else self._unbegun
             seconds += max(0.0, total - self._done[kind]) * a_unit
-        return seconds
+        return min(seconds, max(0.0, self._budget - self.elapsed))
 
     def line(self) -> str:
         """Return what is being done, the time so far, and an estimate of the rest."""

@@ -64,12 +64,14 @@ def ladder_table(
             state = STATES.get(row.state, "warming up …")
             cells[measured_in] = Text(state, style="bold red" if row.failed else "dim")
         else:
-            before = base.measurement if base else None
+            before, skipped = base.measurement if base else None, ""
+            if base and row.number - base.number > 1:  # the rung before is not here
+                skipped = f" ({base.number})"
             baseline = m.baseline(other.measurement for other in vendors if other.measurement)
             share, known = bound(row) if bound else None, limits.shares(m)
             cells |= {
                 names.MS: ms_text(m.median), measured_in: gflops_text(m.figure), names.SPREAD: f"{50 * m.spread:.1f}",
-                names.ALONE: gflops_text(m.alone), names.PREVIOUS: f"{m.figure / before.figure:.2f}" if before else "–",
+                names.ALONE: gflops_text(m.alone), names.PREVIOUS: f"{m.figure / before.figure:.2f}{skipped}" if before else "–",
                 against: f"{100 * m.share_of(baseline):.1f}" if baseline and scatter(baseline.seconds) <= NOISY else "–",
                 **{name: f"{100 * known[name]:.1f}" if name in known else "–" for name in shares},
                 names.EACH: f"{100 * (m.each / m.median - 1):+.1f} %" if m.each else "–",

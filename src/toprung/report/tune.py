@@ -77,8 +77,16 @@ def configurations(tuner: Tuner) -> str:
     return f"{tuner.tried} configuration{'s' * (tuner.tried != 1)}"
 
 
-def progress_table(tuner: Tuner) -> Grid:
-    """Return a table with a row for each shape: the best so far, its gain, and the number of configurations tried by status."""
+def unbegun(shape: Shape) -> bool:
+    """Return True if nothing is known of a shape yet."""
+    return shape.state == "waiting" and not shape.tried and shape.candidate is None
+
+
+def progress_table(tuner: Tuner, over: bool = False) -> Grid:
+    """Return a table with a row for each shape: the best so far, its gain, and the number of configurations tried by status.
+
+    ``over``: the run is, and shapes that it did not reach have no row.
+    """
     several = len({s.machine for s in tuner.shapes}) > 1
     cold = any(cold_of(s) for s in tuner.shapes)
     grid = Grid(summary(tuner), [
@@ -86,7 +94,7 @@ def progress_table(tuner: Tuner) -> Grid:
         Column("× untuned (95 %)"), *[Column("cold", 4)] * cold, Column("configuration", 2, right=False),
         Column("tried", 3, right=False), Column("state", 1, right=False),
     ])  # fmt: skip
-    for s in tuner.shapes:
+    for s in [s for s in tuner.shapes if not (over and unbegun(s))]:
         grid.add({
             "shape": shape_name(s), "device": str(s.machine), "best so far": rate(s.problem, s.best), names.SPREAD: spread_of(s),
             "× untuned (95 %)": gain_text(s), "cold": rate(s.problem, cold_of(s)), "configuration": choice_text(s.candidate),
