@@ -438,7 +438,8 @@ def _shared(work: KernelWork, figures: Figures) -> Level:
     full = max(rate_of or 0.0, per_clock / (WORD * WARP))  # wavefronts a clock
     if (found := work.traffic) is not None:  # wavefronts of a warp for one multiply-add of each of its threads
         each = (found.load_wavefronts + found.store_wavefronts) / step(work.tile)
-        what = f"{each:.3f} wavefronts a multiply-add, {100 * found.conflicts:.0f} % of them bank conflicts"
+        meet = f"{100 * found.conflicts:.0f} % of them" if found.conflicts else "none"
+        what = f"{each:.3f} wavefronts a multiply-add, {meet} bank conflicts"
         return _per_sm(work, figures, name, each / WARP, what, full, "wavefronts", NOTHING)
     rows, cols = warp_tile(work.tile)
     # different floats that a warp needs of A and B for its rows·cols multiply-adds of one k: a wavefront brings 32 at most
