@@ -277,10 +277,10 @@ def test_small_elements_among_zeros_are_computed_again(folder: Folder, trans: st
 @pytest.mark.parametrize("config", BLOCKS, ids=str)
 @pytest.mark.parametrize("operand", "ab")
 def test_small_elements_are_computed_again_in_every_block(folder: Folder, config: InflightConfig, operand: str) -> None:
-    """The last product of three has them, whose tiles follow others', in two fours of a row's 32 and more."""
+    """The last product of two has them, whose tiles follow others', in two fours of a row's 32 and more."""
     for places in ((12, 31), (17, 18, 19, 20, 22)):
         for trans in ("NN", "TT"):
-            one = Product.of(config.BM + 40, config.BN + 36, 100, 3, 3, trans=trans)
+            one = Product.of(config.BM + 40, config.BN + 36, 100, 2, 2, trans=trans)
             are_computed_again(one, operand, len(places), folder, config, places=places)
 
 
