@@ -89,6 +89,7 @@ def test_the_first_wrong_element_is_named(value: float) -> None:
     assert not found.right
     assert found.problems[0].startswith(f"C[2, 3] is {np.float32(value)!s}, not ")
     assert "2 of 30 elements are wrong" in found.problems[0]
+    assert f"grade ratio {found.grade:.2g} at worst, where at most " in found.problems[0], "the one that tables show"
     assert np.isnan(found.grade) or found.grade > 16
 
 

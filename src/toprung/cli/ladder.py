@@ -73,9 +73,7 @@ def ladder_command(
     ] = None,
     plot: Annotated[
         Path | None,
-        typer.Option(
-            help="draw the result: a .png or .svg file; for several sizes, one more for each rung beside it", callback=result_file
-        ),
+        typer.Option(help="draw the result: a .png or .svg file", callback=result_file),
     ] = None,
     each_launch: Annotated[
         bool, typer.Option("--each-launch", help="time also by marks around each call, to see what that adds to the loop's time")
@@ -154,7 +152,7 @@ def ladder_command(
         elif stored["measurements"]:
             say(results.keep(stored, name), "dim")
         if plot is not None:
-            pictures.pictures(stored, _named(plot, where, places))
+            pictures.ladder(stored, _named(plot, where, places))
         failures += failed
         everything |= {f"{where.backend} {size}" if len(places) > 1 else size: rows for size, rows in run.done.items()}
         if interrupted:

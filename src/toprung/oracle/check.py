@@ -212,27 +212,28 @@ class Oracle:
                 f"{int(unwritten.sum())} elements of {out.name} were never written, the first {out.name}[{row}, {col}]; "
                 f"or {out.name} was read though β = 0"  # 0 times the NaN that was there is that NaN again
             )
-        grades, norms, relatives = [0.0], [], []
+        grades, norms, relatives, wrongs = [0.0], [], [], []
         for (rows, cols), reference, magnitude in self._parts:
             part = found[rows][:, cols]
             grade, wrong, text = self._grade(part, reference, magnitude, limit)
             grades.append(grade)
             if wrong is not None:
                 row, col = int(np.arange(out.rows)[rows][wrong[0]]), int(np.arange(out.cols)[cols][wrong[1]])
-                problems.append(f"{out.name}[{row}, {col}] is {found[row, col]!s}, not {reference[wrong]!s}: {text}")
+                wrongs.append((f"{out.name}[{row}, {col}] is {found[row, col]!s}, not {reference[wrong]!s}", text))
             finite = np.isfinite(reference)
             with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
                 difference = np.abs(part.astype(np.float64) - reference)[finite]
                 norms.append((np.sqrt(np.sum(difference**2)), np.sqrt(np.sum(reference[finite] ** 2))))
                 relatives.append((difference / np.abs(reference[finite]))[reference[finite] != 0])
+        grade = float(np.max(grades))  # max() drops a NaN that is not first; NumPy's keeps it
+        problems += [f"{where}: {text.format(grade=grade)}" for where, text in wrongs]
         if self._projection is not None:
             problems += self._freivalds(found, limit)
         relative = np.concatenate(relatives) if relatives else np.zeros(0)
         error, norm = (float(np.sqrt(sum(x[i] ** 2 for x in norms))) for i in (0, 1))
-        # max() drops a NaN that is not first; NumPy's keeps it
         return Verdict(
             right=not problems,
-            grade=float(np.max(grades)),
+            grade=grade,
             frobenius=error / norm if norm else error,
             max_relative=float(relative.max(initial=0.0)),
             median_relative=float(np.median(relative)) if relative.size else 0.0,
@@ -244,7 +245,7 @@ class Oracle:
         return find_precision(precision).limit(self.operands.problem.depth, self.operands.distribution.grade)
 
     def _grade(self, part: F32, reference: F64, magnitude: F64, limit: float) -> tuple[float, tuple[int, int] | None, str]:
-        """The worst grade ratio, and the first element that is not acceptable with the reason."""
+        """The worst grade ratio, and the first element that is not acceptable with the reason; its ``{grade}`` is all of C's."""
         if not part.size:
             return 0.0, None, ""
         limit = 0.0 if self.operands.distribution.exact else limit
@@ -262,7 +263,7 @@ class Oracle:
         if fits.all():
             return grade, None, ""
         row, col = (int(i) for i in np.argwhere(~fits)[0])
-        reason = f"grade ratio {ratio[row, col]:.3g} where at most {limit:.3g} is allowed"
+        reason = f"grade ratio {{grade:.2g}} at worst, where at most {limit:.3g} is allowed"
         if special[row, col]:
             reason = "Inf and NaN must come out as fp32 arithmetic gives them"
         return grade, (row, col), f"{reason}; {int((~fits).sum())} of {fits.size} elements are wrong"

@@ -15,6 +15,7 @@ from toprung.report.text import Limits, gflops_text, size_of
 
 FORMATS = (".png", ".svg", ".pdf")
 VENDOR = "#444444"
+MARKS = "osD^vPX"
 
 
 def check(path: Path) -> None:
@@ -101,7 +102,10 @@ def _stairs(axes: Any, measurements: Sequence[Measurement]) -> None:
 
 
 def _curves(axes: Any, measurements: Sequence[Measurement], sizes: Sequence[str], plt: Any, limits: Limits) -> None:
-    """A curve a rung over the sizes, darker the higher the rung; the limit dotted. A rung that is alone shows its variants, too."""
+    """A curve a rung over the sizes; the limit dotted. A rung that is alone shows its variants, too.
+
+    Neighbours differ in colour and mark: the qualitative palette of Matplotlib repeats after ten, marks after seven.
+    """
     groups: dict[tuple[int, str, str], dict[str, float]] = {}
     for m in measurements:
         who = m.competitor
@@ -111,13 +115,14 @@ def _curves(axes: Any, measurements: Sequence[Measurement], sizes: Sequence[str]
     for (number, variant, idea), values in groups.items():
         if variant and len(numbers) > 1:
             continue
-        color = plt.get_cmap("viridis_r")((numbers.index(number) + 1) / (len(numbers) + 1)) if number else VENDOR
+        place = numbers.index(number) if number else 0
+        color = plt.get_cmap("tab10")(place % 10) if number else VENDOR
         xs = [int(s) if square else sizes.index(s) for s in values]
         line = ("-" if number else "--") if square else "none"
         axes.plot(
             xs, list(values.values()), color=color, label=f"{number}  {variant or idea}", linewidth=1.4,
             linestyle=line if not variant else ":" if square else "none", alpha=0.6 if variant else 1,
-            marker="o" if number else "_", markersize=3.5 if number else 12,
+            marker=MARKS[place % len(MARKS)] if number else "_", markersize=4 if number else 12,
         )  # fmt: skip
     for name, values in _limits(measurements, limits).items():
         xs = [int(s) if square else sizes.index(s) for s in values]
