@@ -255,17 +255,23 @@ def test_a_program_that_is_not_edited(tmp_path: Path) -> None:
     assert done.returncode == 3 and "rows" in record.read_text() and f"the report is in {record}\n" in done.stderr
 
 
-def test_an_error_of_a_program_shows_the_programs_own_lines_alone(tmp_path: Path) -> None:
-    program = tmp_path / "train.py"
-    program.write_text("import toprung\ntoprung.torch.enable()\nraise KeyError('theirs')\n")
-    done = subprocess.run(
-        [sys.executable, "-m", "toprung.torch", str(program)], capture_output=True, text=True, env=ELSEWHERE, check=False
+def test_an_error_of_a_program_shows_the_programs_own_lines_alone_and_the_report_is_kept(tmp_path: Path) -> None:
+    program, folder = tmp_path / "train.py", tmp_path / "gone"
+    folder.mkdir()
+    program.write_text(
+        f"import toprung\ntoprung.torch.enable()\n__import__('os').rmdir({str(folder)!r})\nopen({str(folder)!r}, 'w').close()\n"
+        "raise KeyError('theirs')\n"
     )
+    done = subprocess.run(
+        [sys.executable, "-m", "toprung.torch", "--report", str(folder / "ran.json"), str(program)], capture_output=True, text=True,
+        env=ELSEWHERE, check=False,
+    )  # fmt: skip
     told = [] if DEVICE == "cuda" else ["toprung: all products stay PyTorch's: PyTorch sees no CUDA device"]
-    lines = done.stderr.splitlines()
-    assert lines[: len(told)] == told and done.stderr.count("toprung: ") == len(told), "once for a process"
-    assert lines[len(told) :] == [
-        "Traceback (most recent call last):", f'  File "{program}", line 3, in <module>', "    raise KeyError('theirs')",
+    *first, lost, a, b, c, d = done.stderr.splitlines()
+    assert done.returncode == 1 and first == told, "once for a process"
+    assert lost.startswith(f"toprung: {folder / 'ran.json'} cannot be written") and Path(lost.rpartition(" ")[2]).exists()
+    assert [a, b, c, d] == [
+        "Traceback (most recent call last):", f'  File "{program}", line 5, in <module>', "    raise KeyError('theirs')",
         "KeyError: 'theirs'",
     ]  # fmt: skip
 
