@@ -132,7 +132,7 @@ class Browser:
         return self.settled()
 
     def row(self, number: int) -> list[str]:
-        """Rung, figure, share of its bound, ratio and result of a row."""
+        """Rung, figure, share of its estimate, ratio and result of a row."""
         return list(self(f"[...document.querySelectorAll('#rungs tbody tr')[{number - 1}].cells].map(c => c.innerText.trim())"))
 
     def select(self, number: int) -> None:
@@ -224,12 +224,12 @@ def test_all_rungs_are_right_and_explained(browser: Browser, tmp_path: Path, typ
     rows = [browser.row(n) for n in range(1, 11)]
     assert [r[4] for r in rows] == ["✓ right"] * 10, rows
     assert all(r[3].startswith("×") for r in rows[1:]) and "GFLOP/s" in browser.text("#figures")
-    assert all(re.fullmatch(r"\d+ %", r[2]) for r in rows), "each rung stands beside its own bound"
+    assert all(re.fullmatch(r"\d+ %", r[2]) for r in rows), "each rung stands beside its own estimate"
     for number in (1, 6, 8):
         browser.select(number)
         said = browser.text("#why")
         assert f"Rung {number}" in browser.text("#detail-title") and "Written before anything was timed" in said
-        assert "For each multiply-add it asks for" in said and re.search(r"Measured: [\d.]+ GFLOP/s, \d+ % of that bound", said)
+        assert "For each multiply-add it asks for" in said and re.search(r"Measured: [\d.]+ GFLOP/s, \d+ % of that estimate", said)
         assert number == 1 or ("Why it" in said and f"times rung {number - 1}" in browser.text("#verdict"))
         assert browser("document.querySelectorAll('#code .lit').length > 0") == (number > 1)
     browser.select(6)
@@ -348,7 +348,7 @@ def test_reasons_follow_what_was_measured(browser: Browser) -> None:
 
     assert "That is about what the kernel gains" in reason(1.5, usual) and "8 × 8 sums in registers" in reason(1.5, usual)
     assert "less than that" in reason(1.1, usual) and "more than that" in reason(2.0, usual)
-    assert "loses here although its bound is higher" in reason(0.8, usual)
+    assert "loses here although its estimate is higher" in reason(0.8, usual)
     assert reason(0.6, idle).startswith("Why it loses here: Its larger blocks leave 64 workgroups")
     assert "the same level limits both" in reason(1.0, same)
 

@@ -1,4 +1,4 @@
-"""Tables of the webgpu ladder: what a rung changes, and its bound by reads of workgroup memory beside its speed."""
+"""Tables of the webgpu ladder: what a rung changes, and an estimate from its reads of workgroup memory beside its speed."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ def bytes_of_workgroup_memory(found: Rung, tile: Tile) -> float:
 
 
 def _reads(words: Sequence[str], root: Path) -> str:
-    """Each rung at a size: bytes of workgroup memory a multiply-add, the bound by them, what was measured, workgroups at 1024."""
+    """Each rung at a size: bytes of workgroup memory a multiply-add, the estimate from them, the speed, workgroups at 1024."""
     size, path, probed = words
     if not (root / path).is_file() or not (root / probed).is_file():
         return NOTHING
     record, probe = read(root / path), read_probe(root / probed)
     bandwidth = next(one["value"] for one in probe["probe"] if one["benchmark"] == "workgroup_memory")
     lines = [
-        f"| rung | bytes a multiply-add | bound by them | measured at {size} | % of it | workgroups at 1024 |",
+        f"| rung | bytes a multiply-add | estimate from them | measured at {size} | % of it | workgroups at 1024 |",
         "|---|---:|---:|---:|---:|---:|",
     ]
     for m in record["measurements"]:
@@ -57,10 +57,10 @@ def _reads(words: Sequence[str], root: Path) -> str:
             continue
         tile = Tile(**of["tile"])
         each = bytes_of_workgroup_memory(rung(of["name"]), tile)
-        bound = 2 * bandwidth / each if each else 0.0
+        estimate = 2 * bandwidth / each if each else 0.0
         shown = (
-            (gflops_text(bound), gflops_text(m.figure), f"{100 * m.figure / bound:.0f}")
-            if bound
+            (gflops_text(estimate), gflops_text(m.figure), f"{100 * m.figure / estimate:.0f}")
+            if estimate
             else ("–", gflops_text(m.figure), "–")
         )
         groups = -(-1024 // tile.BM) * -(-1024 // tile.BN)

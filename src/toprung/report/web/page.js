@@ -391,7 +391,7 @@ const probe = async mine => {
     return found;
 };
 
-// bounds
+// estimates
 
 const value = (text, names) => { // + - * / and brackets over numbers and a tile's parameters
     const words = text.match(/\d+(?:\.\d+)?|[A-Z]+|[-+*/()]/g) ?? [];
@@ -513,11 +513,11 @@ const measured = async (mine, rung) => {
     drawFigures();
     draw();
 };
-const ofBound = row => speedOf(row) / speed(model(row.text, row.tile, row.n).seconds, row.n);
-// a rung beyond its bound may mean that something else ran while the figures were taken: they are taken once more, and the better kept
+const ofEstimate = row => speedOf(row) / speed(model(row.text, row.tile, row.n).seconds, row.n);
+// a rung beyond its estimate may mean that something else ran while the figures were taken: they are taken once more, and the better kept
 const remeasured = async mine => {
-    if (!Object.values(rows).some(row => speedOf(row) && ofBound(row) > 1.02)) return;
-    say("A rung passed its bound: measuring again what your GPU can do …");
+    if (!Object.values(rows).some(row => speedOf(row) && ofEstimate(row) > 1.02)) return;
+    say("A rung passed its estimate: measuring again what your GPU can do …");
     const second = await probe(mine);
     for (const level of ["multiply", "memory", "cache", "workgroup", "busy"]) figures[level] = Math.max(figures[level], second[level]);
     drawFigures();
@@ -605,18 +605,18 @@ const draw = () => {
         const track = el("div", {className: "track"}), limit = got && figures ? speed(model(row.text, row.tile, row.n).seconds, row.n) : 0;
         if (got) {
             track.append(el("div", {className: row.yours ? "fill yours" : "fill", style: `width:${100 * Math.min(1, got / full)}%`}), el("b", {}, `${figure(got)}${row.yours ? ", yours" : ""}`));
-            if (limit && limit <= full) track.append(el("div", {className: "tick", style: `left:calc(${100 * limit / full}% - 2px)`, title: `bound of this rung: ${figure(limit)} GFLOP/s`}));
+            if (limit && limit <= full) track.append(el("div", {className: "tick", style: `left:calc(${100 * limit / full}% - 2px)`, title: `estimate for this rung: ${figure(limit)} GFLOP/s`}));
         }
         const outcome = !row ? ["", "–"] : row.state === "timed" ? ["right", "✓ right"] : row.state === "wrong" ? ["wrong", "✗ wrong"] : row.state === "absent" ? ["", "left out"] : row.state === "failed" ? ["wrong", "✗ fails"] : ["", "…"];
         const button = el("button", {type: "button", "aria-current": String(rung === current)}, `${rung.number}  ${rung.idea}`);
         button.addEventListener("click", () => choose(rung));
         return el("tr", {className: rung === current ? "chosen" : "", id: `row-${rung.stem}`}, el("td", {}, button), el("td", {className: "bars"}, track),
-            el("td", {className: "number", title: limit ? `its bound is ${figure(limit)} GFLOP/s` : ""}, ...(limit ? [percent(got / limit), el("span", {className: "narrow"}, " of its bound")] : [])),
+            el("td", {className: "number", title: limit ? `its estimate is ${figure(limit)} GFLOP/s` : ""}, ...(limit ? [percent(got / limit), el("span", {className: "narrow"}, " of its estimate")] : [])),
             el("td", {className: "number"}, got && last && rung !== rungs[0] ? `× ${(got / last).toFixed(2)}` : ""), el("td", {className: outcome[0], title: row?.failure ?? ""}, outcome[1]));
     }));
     if (focused) document.querySelector(`#${focused} button`)?.focus();
-    $("scale").textContent = !top ? "" : near ? `Your GPU's bound at ${n} is ${figure(top)} GFLOP/s; the bars' right end. The best rung reaches ${(100 * best / top).toFixed(0)} % of it.`
-        : best ? `Your GPU's bound at ${n} is ${figure(top)} GFLOP/s, ${(top / best).toFixed(0)} times beyond the longest bar: bars are drawn against the best rung.` : "";
+    $("scale").textContent = !top ? "" : near ? `Your GPU's peak at ${n} is ${figure(top)} GFLOP/s; the bars' right end. The best rung reaches ${(100 * best / top).toFixed(0)} % of it.`
+        : best ? `Your GPU's peak at ${n} is ${figure(top)} GFLOP/s, ${(top / best).toFixed(0)} times beyond the longest bar: bars are drawn against the best rung.` : "";
     if (best && !document.documentElement.dataset.first) document.documentElement.dataset.first = String(Math.round(performance.now() - started));
     explain();
     drawShared();
@@ -669,11 +669,11 @@ const explain = () => {
     $("idea").textContent = header(rung).idea;
     const rise = then && then.seconds / now.seconds;
     $("predicted").textContent = `Written before anything was timed: “${rung.expects}”. For each multiply-add it asks for ${asks(now)}, with the tile ${show(tile)}.${!figures || !now.limiter ? ""
-        : ` So its bound on your GPU is ${figure(limit)} GFLOP/s, set by ${stops(now).replace(/,$/, "")}${then ? `: ${rise.toFixed(2)} times that of rung ${previous.number}` : ""}.`}`;
-    $("happened").textContent = !got ? $("verdict").textContent : `Measured: ${figure(got)} GFLOP/s${figures ? `, ${percent(got / limit)} of that bound` : ""}${was ? `, and ${(got / was).toFixed(2)} times rung ${previous.number}` : ""}.`
+        : ` So the estimate for your GPU is ${figure(limit)} GFLOP/s, set by ${stops(now).replace(/,$/, "")}${then ? `: ${rise.toFixed(2)} times that of rung ${previous.number}` : ""}.`}`;
+    $("happened").textContent = !got ? $("verdict").textContent : `Measured: ${figure(got)} GFLOP/s${figures ? `, ${percent(got / limit)} of that estimate` : ""}${was ? `, and ${(got / was).toFixed(2)} times rung ${previous.number}` : ""}.`
         + `${figures && got > 1.05 * limit ? ` ${BEYOND}` : ""}${own && row.launches.helped ? ` Padding and transposing take ${percent(Math.max(0, 1 - (alone(row) || own) / median(row.seconds)))} of its time; without them the kernel reaches ${figure(speed(own, n))} GFLOP/s${olds ? `, ${kernel.toFixed(2)} times rung ${previous.number}'s` : ""}.` : ""}`;
     $("reason").textContent = !figures || !got ? row?.failure ? "There is nothing to explain before it runs: mend it or undo the changes below." : "Once it is measured, this says whether its reads, its instructions or idle units decide it on your GPU." : was && then ? reason(kernel, then, now, got / limit, tile)
-        : got / limit < 0.3 ? "Far below its bound: something that the count of bytes does not see limits it, such as address arithmetic, the checks of every index, or too few invocations in flight." : "Its reads set the pace.";
+        : got / limit < 0.3 ? "Far below its estimate: something that the count of bytes does not see limits it, such as address arithmetic, the checks of every index, or too few invocations in flight." : "Its reads set the pace.";
     $("limits").textContent = !figures || !now.limiter ? `${now.workgroup ? `Reads of workgroup memory: ${bytes(now.workgroup)}` : `Reads of buffers: ${bytes(now.buffers)}`} for each multiply-add.`
         : `By the count of bytes, ${stops(now).replace(/,$/, "")}: ${figure(limit)} GFLOP/s at most, where ${figure(ceiling(n))} is all that your GPU can do.${got ? (got / limit < 0.5 ? ` It is at ${percent(got / limit)} of that, so what the count does not see weighs more: instructions beside the multiply-adds, waiting at barriers${helped ? ", padding and transposing" : ""}.` : got / limit > 1.05 ? " It is beyond that already, so these reads cost it less than the count says." : ` It is at ${percent(got / limit)} of that.`) : ""}`;
     drawTrials();
@@ -689,7 +689,7 @@ const reason = (gain, then, now, share, tile) => {
     }
     if (gain > 1.05) return `Why it gains here: the bytes of workgroup memory are ${now.workgroup === then.workgroup ? "the same" : "more"}${then.workgroup ? "" : ", but those of buffers are fewer"}, so it is ${then.workgroup ? "the number of instructions and of waits around them that fell" : "reads through the caches that it saves"}.${idle}`;
     if (idle) return `Why it ${gain < 0.95 ? "loses" : "gains nothing"} here:${idle}`;
-    if (gain < 0.95 && allowed > 1.05) return `Why it loses here although its bound is higher: the reads it saves were not what held the rung before on this GPU, and what it adds (${now.buffers < then.buffers ? "staging and barriers" : "registers, narrower or more accesses"}) costs more. It reaches ${percent(share)} of its bound.`;
+    if (gain < 0.95 && allowed > 1.05) return `Why it loses here although its estimate is higher: the reads it saves were not what held the rung before on this GPU, and what it adds (${now.buffers < then.buffers ? "staging and barriers" : "registers, narrower or more accesses"}) costs more. It reaches ${percent(share)} of its estimate.`;
     if (gain < 0.95) return "Why it loses here: it asks for no fewer bytes, and adds work beside the multiplications: more or narrower accesses, more registers, fewer workgroups at once.";
     return `Why it changes little here: ${allowed > 1.05 ? "what it saves was not what held the rung before on this GPU" : "the same level limits both"}.`;
 };
