@@ -7,6 +7,7 @@ import hashlib
 import importlib
 import importlib.metadata
 import json
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -130,7 +131,7 @@ def picture(gathered: Gathered, limits: Limits) -> str | None:
     spec = {
         "$schema": "https://vega.github.io/schema/vega-lite/v6.json", "background": palette["page"], "padding": 12,
         "data": {"values": list(chart.rows)}, **chart.spec,
-        "title": {"text": chart.title, "subtitle": subtitle, "anchor": "start", "offset": 14},
+        "title": {"text": chart.title, "subtitle": textwrap.wrap(subtitle, 110), "anchor": "start", "offset": 14},
     }  # fmt: skip
     return str(vl_convert.vegalite_to_svg(_tinted(spec, palette), vl_version=VEGA_LITE, config=config(palette)))
 

@@ -149,18 +149,18 @@ def _head(name: str) -> str:
 
 
 def hero(views: Views, limits: Limits) -> Chart | None:
-    """The ladders of products beside each other at the usual problem: the picture that ``report --picture`` draws."""
+    """The ladders of products below each other at the usual problem: the picture that ``report --picture`` draws."""
     keys = [k for name in views.ladders if (k := views.first(name)) and k[2] == views.usual]
     keys = [k for k in keys if views.of[k][0][1].measured_in == "GFLOP/s" and not any(m.narrow for _, m in views.of[k])]
     if not keys:
         return None
     rows = [{**row, "ladder": k[0]} for k in keys for row in stair_rows(k, views.of[k], limits)]
     columns = stair_columns("GFLOP/s")
-    spec: Spec = {"hconcat": []}
+    spec: Spec = {"vconcat": []}
     for i, k in enumerate(keys):
         width = 39 * len({m.competitor["number"] for _, m in views.of[k]})
         rows = [{**row, "panel": i} if row["ladder"] == k[0] else row for row in rows]
-        spec["hconcat"].append({
+        spec["vconcat"].append({
             "title": {"text": _head(k[0]), "anchor": "start", "fontSize": 13, "offset": 12}, "width": width, "height": 320,
             "transform": [{"filter": f"datum.panel == {i}"}], "layer": _stair_layers(columns, "GFLOP/s", width),
         })  # fmt: skip
