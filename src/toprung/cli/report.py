@@ -40,9 +40,7 @@ def report_command(
     tolerance: Annotated[float, typer.Option(help="change in per cent that proves nothing by itself")] = 100 * results.TOLERANCE,
     fail: Annotated[bool, typer.Option("--fail-on-regression", help="exit code 1 if --compare found anything slower")] = False,
     code: Annotated[bool, typer.Option("--code/--no-code", help="compile the rungs for instruction mixes and bounds")] = True,
-    picture: Annotated[
-        Path | None, typer.Option(help="write the ladders beside each other as this .svg, too", callback=result_file)
-    ] = None,
+    picture: Annotated[Path | None, typer.Option(help="write the ladders as this .svg, too", callback=result_file)] = None,
 ) -> None:
     """Make one self-contained HTML page from stored measurements: ladders, roofline, errors, every rung. Nothing is measured.
 
