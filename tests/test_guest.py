@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import copy
 import importlib
 import inspect
+import os
 import pickle
 import re
 import signal
+import sys
+import threading
 import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+import toprung
 import trial
-from toprung import backends, errors
+from toprung import backends, errors, forks
 from toprung.arrays import sessions
 from toprung.device import Device
 
@@ -144,3 +150,101 @@ def test_nothing_in_the_library_swallows_a_disturbance() -> None:
     root = SOURCES[0].parent
     some = [p for p in SOURCES if p.relative_to(root).parts[0] in LIBRARY and str(p.relative_to(root)) not in ELSEWHERE]
     assert [line for path in some for line in swallowing(path)] == []
+
+
+# forks
+
+needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+LOCKS = {"Lock", "RLock", "Condition", "Semaphore", "BoundedSemaphore", "Barrier"}
+
+
+def in_child(action: Callable[[], object]) -> str:
+    """Return what a function returns in a forked child, as text; what it raises there; or that it hangs."""
+    read, write = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of a fork with threads, which is what is tried here
+        child = os.fork()
+    if not child:
+        signal.setitimer(signal.ITIMER_REAL, 30)
+        try:
+            said = str(action())
+        except BaseException as error:
+            said = f"{type(error).__name__}: {error}"
+        os.write(write, said.encode())
+        os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as answer:
+        said = answer.read()
+    os.waitpid(child, 0)
+    return said or "hangs"
+
+
+def unregistered(path: Path) -> list[str]:
+    """Return what a file makes that a child would not renew: a lock that is no argument of ``renewed``, a hook of its own."""
+    tree = ast.parse(path.read_text("utf-8"))
+    calls = [n for n in ast.walk(tree) if isinstance(n, ast.Call)]
+    fine = {id(m) for n in calls if ast.unparse(n.func).endswith("renewed") for m in ast.walk(n)}
+    fine |= {id(m) for n in ast.walk(tree) if isinstance(n, ast.AnnAssign) for m in ast.walk(n.annotation)}
+    found = []
+    for node in (n for n in ast.walk(tree) if isinstance(n, ast.Attribute | ast.Name) and id(n) not in fine):
+        owner, _, name = ast.unparse(node).rpartition(".")
+        lock = name in LOCKS and owner in ("threading", "multiprocessing", "asyncio")
+        if lock or (owner, name) in (("functools", "cached_property"), ("os", "register_at_fork")):
+            found.append(f"{path}:{node.lineno}: {owner}.{name}")
+    return found + [
+        f"{path}:{n.lineno}: names of threading are not imported" for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)
+        and n.module in ("threading", "functools") and {a.name for a in n.names} & (LOCKS | {"cached_property"})
+    ]  # fmt: skip
+
+
+def test_every_lock_is_renewed_in_a_child() -> None:
+    some = [p for p in SOURCES if p.name != "forks.py" and re.search("threading|cached_property|at_fork", p.read_text("utf-8"))]
+    assert [line for path in some for line in unregistered(path)] == []
+
+
+@needs_fork
+def test_a_child_waits_for_no_lock_that_a_thread_of_its_parent_holds(device: Device) -> None:
+    """Every lock there is is held at the fork; what is left is refused, or computed by NumPy."""
+    a = np.ones((33, 65), np.float32)
+    planned = toprung.plan(a, a.T, own=True, device=device.id), toprung.plan(a, a.T)
+    assert (toprung.matmul(a, a.T, own=True, device=device.id) == 65).all()
+    held, over = threading.Event(), threading.Event()
+    locks = list(forks._locks)
+
+    def hold() -> None:
+        with contextlib.ExitStack() as stack:
+            for lock in locks:
+                stack.enter_context(lock)
+            held.set()
+            over.wait()
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    try:
+        assert held.wait(60) and len(locks) > 10
+        free = in_child(lambda: all(lock.acquire(blocking=False) for lock in locks))
+        refused = [in_child(lambda: toprung.matmul(a, a.T, own=True)), in_child(lambda: planned[0](a, a.T))]
+        computed = [in_child(lambda: toprung.matmul(a, a.T).sum()), in_child(lambda: planned[1](a, a.T).sum())]
+    finally:
+        over.set()
+        holder.join()
+    assert free == "True"
+    assert all(said.startswith("ForkedDevice") and "spawn" in said for said in refused), refused
+    assert computed == [str(33.0 * 33 * 65)] * 2
+
+
+@needs_fork
+def test_a_child_ends_no_import_that_a_thread_of_its_parent_began(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    began, over = threading.Event(), threading.Event()
+    monkeypatch.setattr(toprung, "__path__", [*toprung.__path__, str(tmp_path)])
+    monkeypatch.setattr(toprung, "wait_in_parent", lambda: (began.set(), over.wait(60)), raising=False)
+    (tmp_path / "slow.py").write_text(f"import os, toprung\nif os.getpid() == {os.getpid()}:\n    toprung.wait_in_parent()\n")
+    importer = threading.Thread(target=importlib.import_module, args=("toprung.slow",))
+    importer.start()
+    try:
+        assert began.wait(60)
+        assert in_child(lambda: importlib.import_module("toprung.slow").__name__) == "toprung.slow"
+    finally:
+        over.set()
+        importer.join()
+        monkeypatch.delitem(sys.modules, "toprung.slow")

@@ -15,7 +15,7 @@ import trial
 
 PACKAGE = trial.ROOT / "src" / "toprung"
 ORDER = (
-    "errors", "device", "tile", "paths", "gemm", "backends", "store", "kernels", "oracle", "arrays", "dispatch", "execute",
+    "errors", "forks", "device", "tile", "paths", "gemm", "backends", "store", "kernels", "oracle", "arrays", "dispatch", "execute",
     "blas", "lab.bounds", "lab.sass", "lab.rung", "lab.ladders", "lab.routines", "lab.competitor", "lab.baselines", "lab.harness",
     "lab.guidelines", "lab.probe", "lab.explain", "lab", "tune", "report", "torch", "cupy", "", "cli", "torch.__main__", "__main__",
 )  # fmt: skip

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from toprung import forks
 from toprung.backends import waiting
 from toprung.backends.base import Backend, Session
 from toprung.device import Device, rank
@@ -151,15 +152,18 @@ def open_device(device: Device) -> Session:
 
 
 _shared: dict[object, Session] = {}
-_sharing = threading.RLock()
+"""Sessions of this process, and those of its parents, which are of no use here and are never freed."""
+
+_sharing = forks.renewed(threading.RLock())
 
 
 def session_for(device: Device) -> Session:
     """Return the process's session on a device, opened at the first call and kept; safe from any thread."""
     with _sharing:
-        if device.id not in _shared:
-            _shared[device.id] = open_device(device)
-        return _shared[device.id]
+        key = forks.generation, device.id
+        if key not in _shared:
+            _shared[key] = open_device(device)
+        return _shared[key]
 
 
 def adopt(queue: Any) -> Session:
@@ -172,7 +176,7 @@ def adopt(queue: Any) -> Session:
     """
     make = next(m for b in backends() if (m := getattr(b, "adopt", None)) is not None)
     with _sharing:
-        key = queue.context.int_ptr, queue.device.int_ptr
+        key = forks.generation, queue.context.int_ptr, queue.device.int_ptr
         if key not in _shared:
             _shared[key] = make(queue)
         return _shared[key]

@@ -14,6 +14,7 @@ from toprung.backends.base import Session
 from toprung.backends.cuda import beside_captures
 from toprung.device import Device
 from toprung.errors import LaunchError, let_through
+from toprung.forks import renewed
 from toprung.gemm.desc import ELEMENT_BYTES, Desc, GemmDesc, GemvDesc
 
 MISSING = "no cuBLAS library is installed; pip install nvidia-cublas (PyTorch brings it, too)"
@@ -97,7 +98,7 @@ def unsupported(device: Device, desc: Desc) -> str:
     return "negative increments" if isinstance(desc, GemvDesc) and (desc.incx < 0 or desc.incy < 0) else ""
 
 
-_lock = threading.Lock()
+_lock = renewed(threading.Lock())
 """Lock around every call: a handle serves one call at a time."""
 
 _handles: dict[tuple[int, int], Any] = {}

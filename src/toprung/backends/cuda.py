@@ -11,7 +11,6 @@ import functools
 import importlib.util
 import itertools
 import math
-import os
 import struct
 import threading
 import weakref
@@ -39,6 +38,7 @@ from toprung.backends.base import (
 )
 from toprung.device import FP32_LANES, Device
 from toprung.errors import ForkedDevice, LaunchError, NoDevice, OutOfDeviceMemory, Unsupported, let_through
+from toprung.forks import in_child, renewed
 
 INSTALL = 'pip install "toprung[cuda]"'
 MAX_GROUPS = (2**31 - 1, 65535, 65535)
@@ -57,13 +57,10 @@ _started = False
 _forked = False
 
 
+@in_child
 def _note_fork() -> None:
     global _forked
     _forked = _started
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_note_fork)
 
 
 class _DriverError(LaunchError):
@@ -93,12 +90,13 @@ def _driver() -> Any:
         return missing
     from cuda.bindings import driver
 
+    _started = True  # before: another thread may fork meanwhile
     try:
         (status,) = driver.cuInit(0)
     except RuntimeError as error:  # the driver's library is looked for at the first call
+        _started = False
         let_through(error)
         return "no NVIDIA driver found; an NVIDIA GPU needs one, other devices do not"
-    _started = True
     if status:
         return f"the driver does not start: {_text(driver, status)}"
     return driver
@@ -305,7 +303,7 @@ class CUDASession:
         self._timed = core.EventOptions(timing_enabled=True)
         self._last = "the queue"
         self._workspaces: dict[int, Workspace] = {}
-        self._workspace_lock = threading.Lock()
+        self._workspace_lock = renewed(threading.Lock())
         self._can_overlap = nvrtc.capability(device.arch) >= OVERLAPS and _call(driver.cuDriverGetVersion()) >= CAPTURES_OVERLAPS
         self._gate: tuple[Kernel, NDArray[Any], Iterator[int]] | None = None
 

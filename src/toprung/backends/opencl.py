@@ -29,6 +29,7 @@ from toprung.backends.base import Buffer, Kernel, Launch, Relaunch, Resources, S
 from toprung.backends.stderr import captured_stderr
 from toprung.device import FP32_LANES, Device
 from toprung.errors import BadCubin, ForkedDevice, LaunchError, NoDevice, OutOfDeviceMemory
+from toprung.forks import in_child, renewed
 from toprung.paths import cache_dir, of_user, publish, unwritable
 
 PRELUDE = Path(__file__).with_name("prelude.cl")
@@ -44,13 +45,10 @@ NV_RESERVED = 16
 _forked = False
 
 
+@in_child
 def _note_fork() -> None:
     global _forked
     _forked = "pyopencl" in sys.modules
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_note_fork)
 
 
 def _show_intel_runtime() -> str | None:
@@ -102,11 +100,11 @@ class OpenCLBackend:
 
     def devices(self) -> list[Device]:
         """Every device of every platform, in the loader's order."""
+        if _forked:  # first: another thread may have been importing pyopencl, which no child ends
+            raise ForkedDevice("an OpenCL platform")
         cl = _pyopencl()
         if cl is None:
             return []
-        if _forked:
-            raise ForkedDevice("an OpenCL platform")
         try:
             platforms = cl.get_platforms()
         except cl.Error:
@@ -253,7 +251,7 @@ class OpenCLSession:
         self._allocated = 0
         self._uploads: list[Any] = []
         self._workspaces: dict[int, Workspace] = {}
-        self._workspace_lock = threading.Lock()
+        self._workspace_lock = renewed(threading.Lock())
 
     def fingerprint(self) -> str:
         d = self.device

@@ -9,7 +9,9 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-_capturing = threading.Lock()
+from toprung.forks import renewed
+
+_capturing = renewed(threading.Lock())
 
 
 @contextmanager

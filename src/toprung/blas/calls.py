@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Hashable, Iterable
 from typing import Any
 
+from toprung import forks
 from toprung.arrays.base import Adapter, Operand
 from toprung.blas.operands import Arranged
 from toprung.blas.product import Call
 from toprung.dispatch import autotune
-from toprung.execute import executor
 
 KEPT = 4096
 """Number of calls that are remembered; past that all are forgotten."""
@@ -63,16 +62,15 @@ def forget() -> None:
     pairs.forget()
 
 
-def _after_fork() -> None:
-    """A forked child may use neither calls nor executables of its parent."""
+@forks.in_child
+def _of_parent() -> object:
+    """Return the parent's calls, which are forgotten: a child may use none of its devices."""
+    theirs = dict(_calls), groups._values, pairs._values
     forget()
-    executor.forget()
+    return theirs
 
 
 autotune.HERE.forget.append(forget)
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
 
 
 def again(a: Any, b: Any, out: Any, precision: str, own: bool, device: Any) -> tuple[Any, Hashable]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import textwrap
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import asdict, dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
+from toprung import forks
 from toprung.blas.product import Call
 from toprung.dispatch import autotune
 
@@ -112,8 +112,7 @@ class BySettings(Generic[S, P]):
         self._make = make
         self._all: dict[S, P] = {}
         autotune.HERE.forget.append(self._retire)
-        if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=self.forget)
+        forks.in_child(self._of_parent)
 
     def of(self, settings: S) -> P:
         """Return the products of settings, the same each time."""
@@ -130,6 +129,11 @@ class BySettings(Generic[S, P]):
         """Forget what was selected: it is selected anew, and counted from 0."""
         for products in self.every():
             products.forget()
+
+    def _of_parent(self) -> object:
+        theirs = [(dict(products.entries), dict(products.past)) for products in self.every()]
+        self.forget()
+        return theirs
 
     def _retire(self) -> None:
         for products in self.every():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from toprung import forks
 from toprung.blas import calls, routines
 from toprung.blas.operands import How, arranged, finished, sizes, strict, taken
 from toprung.blas.packed import PackedOperand
@@ -39,7 +40,7 @@ class Plan:
             assert isinstance(call, OnDevice)
             call.take_split_beforehand()
         first, second, result = given.first, given.second, given.result
-        self._kinds = (type(a), type(b))
+        self._kinds, self._generation = (type(a), type(b)), forks.generation
         self._text = f"{type(a).__name__} {sizes(first.shape)} · {type(b).__name__} {sizes(second.shape)}"
         self._facts = tuple((o.shape, o.strides) for o in (first, second, result))
         self._least = tuple(4 * aligned(o.address) for o in (first, second, result))
@@ -66,6 +67,8 @@ class Plan:
                 raise self._stale(a, b, out)
             b.check()
             b = self._packed.array
+        if self._generation != forks.generation:  # in a forked child, which may use no device that its parent opened
+            return routines.matmul(a, given, out, **self._options)
         if self._signatures is None or (call.depends and not call.is_valid()):
             return self._looked_at(a, b, given, out)
         signature, address = self._signature, self._address

@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeVar
 
 from toprung.dispatch.select import ON_REQUEST, PRECISIONS
 from toprung.errors import BadArgument
+from toprung.forks import renewed
 
 S = TypeVar("S")
 
@@ -38,7 +39,7 @@ class Switch(Generic[S]):
 
     def __init__(self, apply: Callable[[S | None, list[S]], None]) -> None:
         """``apply`` is given the active settings, None where nothing is taken, and all that may become active again."""
-        self.lock = threading.RLock()
+        self.lock = renewed(threading.RLock())
         self._apply = apply
         self._enabled: S | None = None
         self._frames: list[tuple[object, S | None]] = []  # the innermost last, each with a mark of its block

@@ -19,6 +19,7 @@ from toprung.dispatch import tuned
 from toprung.dispatch.select import ON_REQUEST, paths
 from toprung.dispatch.tuned import TunedStore
 from toprung.errors import BadArgument, LaunchError, NoDevice, StoreError
+from toprung.forks import in_child, renewed
 from toprung.gemm.desc import Desc
 from toprung.store.switch import VARIABLE as STORE
 from toprung.store.switch import off
@@ -62,7 +63,7 @@ class Autotuner:
         self._given: str | None = None
         self._asked: dict[tuple[str, Desc, str], str] = {}
         self._given_up: dict[str, str] = {}
-        self._asking = threading.Lock()
+        self._asking = renewed(threading.Lock())
 
     @property
     def planner(self) -> Planner | None:
@@ -139,16 +140,16 @@ class Autotuner:
         self.store.warn_once(f"toprung selects by its cost model, and not by measuring: {reason}")
         return reason
 
-    def after_fork(self) -> None:
-        """In a forked child: whoever was measuring is not there, and the process that measures is the parent's."""
-        self._asking, self._planner = threading.Lock(), None
+    def after_fork(self) -> object:
+        """Return the parent's planner, which is forgotten: its process that measures is no child's."""
+        theirs, self._planner = self._planner, None
+        return theirs
 
 
 HERE = Autotuner(tuned.HERE)
 """This process's autotuner, which ``planning`` sets. ``toprung`` gives it what measures."""
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=HERE.after_fork)
+in_child(HERE.after_fork)
 
 
 def known_level(word: str, name: str = "planning") -> str:

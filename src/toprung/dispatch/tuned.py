@@ -25,6 +25,7 @@ from toprung.device import Device
 from toprung.dispatch import ranking
 from toprung.dispatch.selection import Candidate, PassedOver, Selection, decoded
 from toprung.errors import LaunchError, OutOfDeviceMemory, StoreError, UnknownName
+from toprung.forks import renewed
 from toprung.gemm.classes import class_of
 from toprung.gemm.desc import Desc, described
 from toprung.kernels.base import KernelFamily
@@ -85,7 +86,7 @@ class TunedStore:
         self._known: dict[Machine, Known] = {}
         self._proved: dict[tuple[str, Machine, str], str] = {}
         self._warned: set[str] = set()
-        self._lock = threading.RLock()
+        self._lock = renewed(threading.RLock())
 
     def known(self, device: Device) -> Known:
         """Return the tuned entries of a device, re-read if another process changed the file."""

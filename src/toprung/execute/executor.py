@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import threading
 from dataclasses import replace
 from typing import Any
 from weakref import WeakSet
 
+from toprung import forks
 from toprung.backends.base import Session
 from toprung.dispatch import autotune, mixed, tuned
 from toprung.dispatch.autotune import Autotuner
@@ -15,6 +15,7 @@ from toprung.dispatch.select import select
 from toprung.dispatch.selection import Selection
 from toprung.execute.executable import Executable
 from toprung.execute.lane import Lane
+from toprung.forks import renewed
 from toprung.gemm.desc import Desc, GemmDesc
 from toprung.gemm.lowering import Layout, Program, lower
 
@@ -36,9 +37,9 @@ class Executor:
     def __init__(self, session: Session, autotuner: Autotuner = autotune.HERE) -> None:
         self.session, self.autotuner = session, autotuner
         self._kept: dict[Key, Executable] = {}
-        self._making = threading.RLock()
+        self._making = renewed(threading.RLock())
 
-    @functools.cached_property
+    @forks.cached_property
     def lane(self) -> Lane:
         """Queues and memory for staged products of host arrays."""
         return Lane(self.session)
@@ -118,7 +119,7 @@ class Executor:
 
 
 _executors: WeakSet[Executor] = WeakSet()
-_opening = threading.Lock()
+_opening = renewed(threading.Lock())
 
 
 def executor_of(session: Session) -> Executor:
@@ -135,6 +136,6 @@ def executor_of(session: Session) -> Executor:
 
 
 def forget() -> None:
-    """Forget all executables: a forked child may not use them."""
+    """Forget all executables: each is selected and made anew."""
     for one in list(_executors):
         one.forget()

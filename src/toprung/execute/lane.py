@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toprung.backends.base import Buffer, Session
+from toprung.forks import renewed
 
 KEPT = 64 << 20
 """Bytes of the largest piece of device memory that is kept from one product to the next."""
@@ -17,7 +18,7 @@ class Lane:
     """Resources of a session for one staged product at a time: queues for both directions and the work, and kept memory."""
 
     def __init__(self, session: Session) -> None:
-        self.lock = threading.Lock()
+        self.lock = renewed(threading.Lock())
         self.session = session
         self.inward, self.work, self.outward = (session.new_queue() for _ in range(3))
         self._pinned: dict[str, NDArray[np.uint8]] = {}

@@ -6,11 +6,11 @@ so that most callers need not tell them apart.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
+from toprung import forks
 from toprung.errors import BadSize, Unsupported
 
 LARGEST = 2**31 - 1
@@ -83,7 +83,7 @@ class Skinny:
     stride_small: int
     align_small: int
 
-    @functools.cached_property
+    @forks.cached_property
     def widths(self) -> tuple[int, int]:
         """Width in floats of an access to X, and to Y: X's width if rows of X run along K and Y lies so too, else 1."""
         if not self.by_rows:
@@ -192,12 +192,12 @@ class GemmDesc:
         """Number of rows of A and columns of B, those of a matrix that the batch shares counted once."""
         return self.M * (self.batch if self.stride_a else 1) + self.N * (self.batch if self.stride_b else 1)
 
-    @functools.cached_property
+    @forks.cached_property
     def index32(self) -> bool:
         """True if offsets within each matrix, in elements, fit 31 bits."""
         return max(*self.extents, self.M * self.N) < 2**31
 
-    @functools.cached_property
+    @forks.cached_property
     def widths(self) -> tuple[int, int, int]:
         """Width in floats of an access to A, B and C: each access lies wholly inside a row or wholly outside."""
         along = [cols for _, cols in self.stored]

@@ -18,6 +18,7 @@ from weakref import WeakKeyDictionary
 
 from toprung.backends.base import Kernel, Resources, Session, Source
 from toprung.errors import BuildError
+from toprung.forks import renewed
 from toprung.kernels.base import Switches
 from toprung.kernels.record import KernelRecord, LibraryKernel, Options, Own, kernel_source
 from toprung.paths import cache_dir, publish
@@ -124,7 +125,7 @@ def _place(source: Source, fingerprint: str) -> Path:
 
 
 _kernels: WeakKeyDictionary[Session, dict[Hashable, Kernel]] = WeakKeyDictionary()
-guard = threading.RLock()
+guard = renewed(threading.RLock())
 """Held while a kernel is loaded or anything else is kept for a session."""
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from toprung import forks
 from toprung.errors import BadSize
 from toprung.gemm.desc import ELEMENT_BYTES, Desc, described
 
@@ -92,7 +92,7 @@ class Problem(ABC):
     def describe(self) -> dict[str, Any]:
         """Everything needed to make this problem again, as JSON."""
 
-    @functools.cached_property
+    @forks.cached_property
     def desc(self) -> Desc:
         """Descriptor of the product in memory of toprung's own sessions; matrices of a batch lie one below the other.
 

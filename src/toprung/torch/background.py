@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import atexit
 import itertools
-import os
 import queue
 import threading
 import time
 from collections.abc import Callable
+
+from toprung.forks import in_child, renewed
 
 WORKERS = 4
 """Threads that prepare kernels: NVRTC lets Python go on while it compiles."""
@@ -40,7 +41,7 @@ class Background:
         self._numbers = itertools.count()
         self._threads: list[threading.Thread] = []
         self._open: set[Job] = set()
-        self._lock = threading.Lock()
+        self._lock = renewed(threading.Lock())
         self._ending = False
 
     def do(self, work: Callable[[], None], order: int = URGENT) -> Job:
@@ -88,15 +89,15 @@ HERE = Background()
 """This process's background."""
 
 
-def _after_fork() -> None:
-    """A forked child has none of its parent's threads."""
+@in_child
+def _of_parent() -> object:
+    """Return the parent's background, which a child replaces: it has none of its threads."""
     global HERE
-    HERE = Background()
+    theirs, HERE = HERE, Background()
+    return theirs
 
 
 atexit.register(lambda: HERE.end())
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
 
 
 def do(work: Callable[[], None], order: int = URGENT) -> Job:

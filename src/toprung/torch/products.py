@@ -21,6 +21,7 @@ from toprung.blas.installed import slower
 from toprung.blas.operands import How, View
 from toprung.blas.product import Call, OnDevice, decided, fused
 from toprung.errors import ToprungError
+from toprung.forks import in_child, renewed
 from toprung.gemm.lowering import tight
 from toprung.gemm.overlap import folded
 from toprung.torch import background
@@ -393,7 +394,8 @@ COMMON = (
 """M, N and K of products whose kernels are built for a device before anybody asks: layers of transformers, and squares."""
 
 _built: set[tuple[int, Settings]] = set()
-_building = threading.Lock()
+in_child(_built.clear)
+_building = renewed(threading.Lock())
 
 
 def common(number: int, settings: Settings) -> None:

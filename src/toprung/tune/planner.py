@@ -10,6 +10,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from toprung.device import Device
+from toprung.forks import renewed
 from toprung.gemm.desc import Desc
 from toprung.oracle.problems import problem_like
 from toprung.store import Store
@@ -36,7 +37,7 @@ class Planner:
     """A client of the autotuning process, which serves one device at a time."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = renewed(threading.Lock())
         self._worker: Worker | None = None
         self._timer: threading.Timer | None = None
 

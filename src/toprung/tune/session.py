@@ -19,6 +19,7 @@ from toprung.dispatch.select import FASTER, faster_families, of_precision, paths
 from toprung.dispatch.selection import Candidate, decoded
 from toprung.dispatch.tuned import is_ours, refusal, version
 from toprung.errors import NoDevice, UnknownName, Unsupported
+from toprung.forks import renewed
 from toprung.gemm.classes import class_of
 from toprung.lab.harness.stats import Interval, paired_ratio
 from toprung.oracle.problem import Problem
@@ -236,7 +237,7 @@ class Tuner:
         self._waiting = {m: deque(s for s in order if s.machine == m) for m in machines}
         self._running: Counter[Machine] = Counter()
         self._changes: queue.SimpleQueue[Shape] = queue.SimpleQueue()
-        self._stop, self._lock = threading.Event(), threading.Lock()
+        self._stop, self._lock = threading.Event(), renewed(threading.Lock())
         self._error: Exception | None = None
         self._begin, self.elapsed = 0.0, 0.0
 

@@ -26,6 +26,7 @@ from typing import IO, Any
 import toprung.errors
 from toprung.dispatch.autotune import LEVELS, VARIABLE
 from toprung.errors import NoDevice
+from toprung.forks import renewed
 from toprung.tune.trial import Outcome, Sampled, Trial
 
 START = 120.0
@@ -57,7 +58,7 @@ class Worker:
         self._talk: Connection | None = None
         self._printed: IO[bytes] | None = None
         self._closed = False
-        self._lock = threading.Lock()
+        self._lock = renewed(threading.Lock())
 
     @property
     def pid(self) -> int | None:

@@ -11,6 +11,7 @@ import numpy as np
 from toprung.backends.base import Buffer, Kernel, Session
 from toprung.backends.overlap import Overlapping
 from toprung.errors import BadArgument, Unsupported
+from toprung.forks import renewed
 from toprung.gemm.desc import GemmDesc
 from toprung.gemm.epilogue import Epilogue
 from toprung.kernels import epilogue as epilogues
@@ -161,7 +162,7 @@ class SgemmLaunches(Launches):
         self.workspace_bytes = workspace_bytes(call, self.variant, self.units, limit, cut)
         self._more = {**product_defines(call, self.variant, self.units), **epilogues.defines(epilogue), **more}
         self._kernels: list[Kernel | None] = [kernel, kernel]
-        self._making = threading.Lock()
+        self._making = renewed(threading.Lock())
         self.kernel(False)
         if not call.beta_zero:
             self.kernel(True)
