@@ -108,8 +108,8 @@ class Executor:
         found = select(device, desc, own, precision, store)
         while found.unproven is not None and not store.proved(found.unproven, device):
             if self.session.capturing(queue):  # to verify is to wait for the device, which would end the capture
-                found = select(device, desc, own, precision, tuned.Untuned())
-                return replace(found, why=f"{found.why}; a tuned entry is passed over: it must be verified before a capture")
+                plain = select(device, desc, own, precision, tuned.Untuned())
+                return replace(plain, why=f"{plain.why}; a tuned entry is passed over: it must be verified before a capture")
             from toprung.execute import verify  # the oracle comes along: only if something must be verified
 
             with store.verifying(found.unproven, device) as problems:
