@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from typing import Any
 
 import pytest
 
@@ -12,9 +11,9 @@ from toprung.cli import common, main
 
 
 class Typed:
-    """Exit code and output of a command; ``capture`` is one of pytest's fixtures, capsys or capfd."""
+    """Exit code and output of a command."""
 
-    def __init__(self, capture: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, capture: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
         self._capture, self._monkeypatch = capture, monkeypatch
 
     def __call__(self, *words: object) -> tuple[int, str]:

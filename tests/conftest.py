@@ -9,6 +9,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
@@ -103,6 +104,14 @@ def session(device: Device) -> Iterator[Session]:
     """The device, opened once."""
     with opened(device) as session:
         yield session
+
+
+@pytest.fixture
+def typed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The command line in this process, a ``command.Typed``."""
+    from command import Typed  # as above
+
+    return Typed(capsys, monkeypatch)
 
 
 @pytest.fixture

@@ -34,11 +34,6 @@ from toprung.oracle.precision import PRECISIONS
 FEW = {"warm": 3, "cold": 3, "sustained": 2}
 
 
-@pytest.fixture
-def typed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Typed:
-    return Typed(capsys, monkeypatch)
-
-
 def compared(problem: Gemm, competing: list[Competitor], session: Session, *modes: str) -> list[Row]:
     plan = ComparisonPlan(modes or ("warm",), FEW)
     rows = plan.rows(competing)

@@ -11,7 +11,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from command import Typed
 from toprung.cli import progress
 from toprung.cli.common import parse_numbers, parse_sizes, parse_switches
 from toprung.errors import BadSize, UnknownName
@@ -20,11 +19,6 @@ RUNGS = "0,1,4,10"
 PROGRAM = "import sys; sys.modules['wgpu'] = None; from toprung.cli import main; main()"
 """The command line without wgpu: half a second of each start, and no test here needs it; those in test_webgpu.py do."""
 KEPLER = Path(__file__).parent.parent / "src/toprung/lab/ladders/kepler"
-
-
-@pytest.fixture
-def typed(capfd, monkeypatch):
-    return Typed(capfd, monkeypatch)
 
 
 def planted_ladder(folder: Path, old: str, new: str) -> str:

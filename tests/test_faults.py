@@ -22,11 +22,6 @@ SEED = "TOPRUNG_TESTS_SEED"
 """Environment variable: the seed that a failed test printed, to draw the same faults again."""
 
 
-@pytest.fixture
-def typed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Typed:
-    return Typed(capsys, monkeypatch)
-
-
 @pytest.mark.drawn
 @pytest.mark.parametrize("kind", ("kill", "words", "results", "store"))
 def test_drawn_faults_lose_nothing_and_the_next_start_works(kind: str) -> None:

@@ -236,11 +236,6 @@ def test_a_full_disk_costs_the_cache_and_no_kernel(device: Device, monkeypatch: 
 # what a newcomer types
 
 
-@pytest.fixture
-def typed(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Typed:
-    return Typed(capfd, monkeypatch)
-
-
 @pytest.mark.parametrize(
     ("call", "error", "says"),
     [

@@ -33,11 +33,6 @@ EACH = [pytest.param(g, id=g.name, marks=() if g.name in QUICK else pytest.mark.
 """Every guideline; those that take longer to build or to run are for the slow tests."""
 
 
-@pytest.fixture
-def typed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Typed:
-    return Typed(capsys, monkeypatch)
-
-
 def distinct(arch: str) -> list[object]:
     """One case for each text, set of macros and build options."""
     found = {}

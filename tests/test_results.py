@@ -29,11 +29,6 @@ VERDICT = {"right": True, "grade": 1.5, "frobenius": 1e-7, "max_relative": 1e-6,
 WHO = {"kind": "peer", "number": 0, "idea": "", "variant": "", "precision": "fp32", "deterministic": True}
 
 
-@pytest.fixture
-def typed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Typed:
-    return Typed(capsys, monkeypatch)
-
-
 def measured(name: str, seconds: Sequence[float], problem: Gemm | None = None, mode: str = "warm") -> Measurement:
     p = problem or Gemm(64, 64, 64)
     return Measurement(

@@ -31,11 +31,6 @@ GPU = {**DEVICE, "peak_gflops": 2000.0, "clock_mhz": 1000.0}
 MEMORY = Bandwidth((Rate("a", 10**9, (0.5,), 1),), (Rate("a", 10**9, (0.25,), 1),))  # copies 2 GB/s, reads 4
 
 
-@pytest.fixture
-def typed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Typed:
-    return Typed(capsys, monkeypatch)
-
-
 def measured(
     number: int, problem: Problem, seconds: float, clocks: tuple[float | None, ...] = (500.0,), each: tuple[float, ...] = ()
 ) -> Measurement:

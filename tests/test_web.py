@@ -33,11 +33,6 @@ SOFTWARE = (
 )  # fmt: skip
 
 
-@pytest.fixture
-def typed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Typed:
-    return Typed(capsys, monkeypatch)
-
-
 def data_of(text: str) -> dict[str, Any]:
     found = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)
     assert found

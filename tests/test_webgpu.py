@@ -55,11 +55,6 @@ def opened(adapter: Device) -> Iterator[Session]:
         yield session
 
 
-@pytest.fixture
-def typed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Typed:
-    return Typed(capsys, monkeypatch)
-
-
 def loaded(session: Session, source: Source = FILL):
     return session.load(session.compile(source), source)
 
