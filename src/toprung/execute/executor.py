@@ -106,13 +106,13 @@ class Executor:
             return halves
         unmeasured = self.autotuner.measured(device, desc, precision, self.session, queue)
         found = select(device, desc, own, precision, store)
-        while found.unproven is not None and not store.proved(found.unproven, device):
+        while (unproven := found.unproven) is not None and not store.proved(unproven, device):
             if self.session.capturing(queue):  # to verify is to wait for the device, which would end the capture
                 plain = select(device, desc, own, precision, tuned.Untuned())
                 return replace(plain, why=f"{plain.why}; a tuned entry is passed over: it must be verified before a capture")
             from toprung.execute import verify  # the oracle comes along: only if something must be verified
 
-            with store.verifying(found.unproven, device) as problems:
+            with store.verifying(unproven, device) as problems:
                 problems.extend(verify.problems(self.session, desc, found.candidate))
             found = select(device, desc, own, precision, store)  # a wrong one is passed over now
         return replace(found, why=f"{found.why}; not measured: {unmeasured}") if unmeasured else found
