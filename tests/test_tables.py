@@ -9,6 +9,7 @@ import pytest
 
 from command import Typed
 from records import climbed
+from tables import refresh
 from toprung.cli import app, common
 from toprung.cli.bound import conditions, inputs
 from toprung.lab.bounds.arch import ARCHITECTURES, architecture
@@ -119,6 +120,14 @@ def test_probes_have_whole_numbers(printed, name: str, width: int | None) -> Non
 def test_every_kind_of_record_can_be_shown(typed: Typed, name: str, expected: str) -> None:
     code, text = typed("results", "show", fixture(name))
     assert code == 0 and "NVIDIA H200 (cuda)" in text and expected in text
+
+
+def test_a_rungs_table_ends_with_what_limits_it(tmp_path: Path) -> None:
+    for name, stored in (("turing-cuda", "h200-turing"), ("bounds-turing", "h200-bounds"), ("bounds-turing_2", "h200-bounds")):
+        (tmp_path / f"{name}.json").write_bytes(fixture(f"{stored}.json").read_bytes())
+    text = refresh("<!-- toprung:rung r01 turing-cuda.json -->\n<!-- toprung:end -->", tmp_path)
+    assert text.count("What limits it") == 1 and "What limits it at 4096 on NVIDIA H200: L1 (" in text
+    assert "The bound is 8,258 GFLOP/s, of which 7" in text
 
 
 def test_an_overview_of_bounds_has_its_unit_and_the_spread() -> None:

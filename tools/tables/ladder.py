@@ -14,6 +14,7 @@ from toprung.lab.harness.results import read
 from toprung.lab.routines.base import method
 from toprung.lab.rung import rung
 from toprung.report import names
+from toprung.report.bound_table import read_bounds
 from toprung.report.text import Limits, gflops_text, size_of, speed_source, unit
 
 
@@ -106,7 +107,26 @@ def _rung(words: Sequence[str], root: Path) -> str:
                 f"{100 * m.helpers:.0f} %" if m.helpers else "–", f"{m.verdict['grade']:.2g}",
             )  # fmt: skip
             lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join([*lines, "", *(speed_source(p, r) for p, r in zip(paths, records, strict=True))])
+    sources = [speed_source(p, r) for p, r in zip(paths, records, strict=True)]
+    return "\n".join([*lines, "", *sources, *_limits_now(paths, own[0], root)])
+
+
+def _limits_now(paths: Sequence[str], own: Measurement, root: Path) -> list[str]:
+    """Say what limits a rung, by the records of bounds beside those of its ladder: ``bounds-<ladder>….json``."""
+    ladder, number, said = own.competitor["name"].partition("/")[0], own.competitor["number"], []
+    folders = sorted({root / Path(path.partition("+")[0]).parent for path in paths})
+    for path in (p for f in folders for ends in ("", "-*") for p in sorted(f.glob(f"bounds-{ladder}{ends}.json"))):
+        record = read_bounds(path)
+        for b in (b for b in record["bounds"] if b["number"] == number and not b["variant"] and b["bound"]):
+            sides = [str(b["problem"][k]) for k in "MNK" if k in b["problem"]]
+            size = "×".join(sides if len(set(sides)) > 1 else sides[:1])
+            counted = next(level["counted"] for level in b["levels"] if level["name"] == b["limiter"])
+            part = f", of which {100 * b['share']:.1f} % are reached" if b["share"] else ""
+            said += ["", (
+                f"What limits it at {size} on {record['environment']['device']['short_name']}: {b['limiter']} ({counted}). "
+                f"The bound is {b['bound']:,.0f} {b['unit']}{part}. Next: {b.get('next', '')}"
+            )]  # fmt: skip
+    return said
 
 
 def _each(words: Sequence[str], root: Path) -> str:
@@ -135,14 +155,14 @@ def _each(words: Sequence[str], root: Path) -> str:
 def _sweep(words: Sequence[str], root: Path) -> str:
     """A picture of a ladder over many sizes, which ``make tables`` draws beside the page, and where it comes from.
 
-    A record that ended early is followed by others with ``+``, as in ``toprung:ladder``; steps at which none has a rung are named.
+    A record that ended early is followed by others with ``+``, as in ``toprung:ladder``; steps that none has are named.
     """
     name, *paths = words
     if not paths:
         return NOTHING
     record, from_others = ladder_record(paths[0], root)
     parts = [read(root / part) for part in paths[0].split("+")]
-    sizes = sorted({int(size_of(m)) for m in record["measurements"] if m.competitor["number"]})
+    sizes = sorted({int(size_of(m)) for m in record["measurements"]})
     rungs = {m.competitor["number"] for m in record["measurements"]} - {0}
     step = math.gcd(*sizes)
     missing = [str(size) for size in range(sizes[0], sizes[-1], step) if size not in sizes]
