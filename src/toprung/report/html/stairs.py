@@ -134,8 +134,8 @@ def stairs(views: Views, limits: Limits, name: str) -> Chart:
     columns = stair_columns(unit)
     first = views.first(name)
     said = STAIRS
-    if any(m.units for k in keys for _, m in views.of[k]):
-        said += " On matrix units the model knows no bound; rungs with narrow operands are shown without what narrows them."
+    if any(m.narrow for k in keys for _, m in views.of[k]):
+        said += " Rungs with narrow operands are shown without what narrows them."
     spec = {"height": HEIGHT, "layer": _stair_layers(columns, unit)}
     found = sources({view_of(k): views.of[k] for k in keys})
     return Chart(
