@@ -261,18 +261,19 @@ def _vector_work(
     if ("A" in rung.transposed) != (problem.trans == "T"):  # the helper's copy
         lda = length if rung.transposed else depth
     width = 1 if lda % width else width
-    rows, columns = tile.TM or 1, tile.TN or 1
+    rows, columns, piece = tile.TM or 1, tile.TN or 1, min(width, 4)  # floats of a load
     groups, slices = grid(rung, tile, options, length, depth, device)
-    steps = ceil(ceil(depth / slices) / tile.BN)
+    steps = depth / slices / tile.BN  # of the loop; where rows end within one, not all lanes load
     # lanes along a row are neighbours in memory; those in other rows are as far apart as these, unless A comes transposed
     along = 1 if rung.transposed else tile.BN // columns
     lanes = [lane * width if rung.transposed else lane // along * rows * lda + lane % along * width for lane in range(WARP)]
-    each = rows * columns // width * wavefronts(lanes, min(width, 4)) + (columns if rung.transposed else ceil(columns / width))
+    of_x = columns if rung.transposed else ceil(columns / piece)  # loads of x in a step
+    each = rows * columns // piece * wavefronts(lanes, piece) + of_x
     busiest = ceil(length // tile.BM * slices / sms) if length >= tile.BM else length / tile.BM
     turns = ceil(ceil(length / tile.BM) / groups)
-    loaded = sum(n for kind, n in (loop or {}).items() if kind.startswith(f"LDG.{32 * width}"))
-    asks = rows * columns // width + (0 if rung.transposed else ceil(columns / width))
-    deep = max(1, loaded // asks) if loop else steps  # steps whose loads the compiled loop may have under way together
+    loaded = sum(n for kind, n in (loop or {}).items() if kind.startswith(f"LDG.{32 * piece}"))
+    asks = rows * columns // piece + (0 if rung.transposed else of_x)
+    deep = max(1, loaded // asks) if loop else ceil(steps)  # steps whose loads the compiled loop may have under way together
     waits = {event: turns * n for event, n in (rung.waits(tile, options) if rung.waits else {}).items()}
     lines = len({at // LINE for at in lanes})
     return VectorWork(busiest * tile.work_items / WARP * steps * each, turns * ceil(steps / deep), waits, tile.work_items, lines)
