@@ -248,3 +248,27 @@ def test_a_child_ends_no_import_that_a_thread_of_its_parent_began(tmp_path: Path
         over.set()
         importer.join()
         monkeypatch.delitem(sys.modules, "toprung.slow")
+
+
+# files
+
+
+def encoded_by_chance(path: Path) -> list[str]:
+    """Return the calls of a file that read or write text in whatever encoding the system has."""
+    found = []
+    for call in (n for n in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(n, ast.Call)):
+        method, name = isinstance(call.func, ast.Attribute), ast.unparse(call.func).rpartition(".")[2]
+        where = {"read_text": 0, "write_text": 1, "open": 2 if method else 3, "fdopen": 3}.get(name)
+        if where is None or len(call.args) > where or any(k.arg == "encoding" for k in call.keywords):
+            continue
+        words = [n.value for n in ast.walk(call) if isinstance(n, ast.Constant) and isinstance(n.value, str)]
+        opens = name in ("open", "fdopen")
+        if opens and (any(re.fullmatch("[rwax+]*b[rwax+]*", w) for w in words) or (method and call.args and not words)):
+            continue  # bytes; or a device, and no file
+        found.append(f"{path}:{call.lineno}: {ast.unparse(call)}")
+    return found
+
+
+def test_text_is_read_and_written_in_utf_8() -> None:
+    some = [p for p in SOURCES if re.search(r"_text\(|open\(", p.read_text("utf-8"))]
+    assert [line for path in some for line in encoded_by_chance(path)] == []

@@ -166,7 +166,7 @@ def locked(path: Path, wait: bool = True) -> Iterator[None]:
         try:
             import fcntl
 
-            file = held.enter_context(path.open("a"))
+            file = held.enter_context(path.open("ab"))
             fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
             held.callback(fcntl.flock, file, fcntl.LOCK_UN)  # closing alone would leave it to a child that was forked meanwhile
         except (ImportError, OSError) as error:

@@ -143,7 +143,7 @@ def twin(device: Device, backend: str) -> Device | None:
 def prelude(name: str) -> str:
     """Return the source that a backend puts in front of every OpenCL C kernel; empty for an unknown backend or one without."""
     file = next((getattr(b, "prelude", None) for b in backends() if b.name == name), None)
-    return file.read_text() if file is not None else ""
+    return file.read_text("utf-8") if file is not None else ""
 
 
 def open_device(device: Device) -> Session:

@@ -309,7 +309,7 @@ class CUDASession:
 
     def fingerprint(self) -> str:
         d = self.device
-        return "\n".join((d.runtime, d.driver, d.arch, *nvrtc.FLAGS, nvrtc.PRELUDE.read_text()))
+        return "\n".join((d.runtime, d.driver, d.arch, *nvrtc.FLAGS, nvrtc.PRELUDE.read_text("utf-8")))
 
     def compile(self, source: Source) -> bytes:
         # a cubin for this GPU's architecture: compiled, or checked where it is machine code already
@@ -579,7 +579,7 @@ class CUDASession:
 
     def hold(self) -> Launch:
         if self._gate is None:
-            source = Source(HOLD.stem, HOLD.read_text(), HOLD.stem, {}, "cuda")
+            source = Source(HOLD.stem, HOLD.read_text("utf-8"), HOLD.stem, {}, "cuda")
             self._gate = self.load(self.compile(source), source), self.pinned(8).view(np.int64), itertools.count(1)
             self._gate[1][0] = 0
         kernel, opened, numbers = self._gate

@@ -30,7 +30,7 @@ def major() -> int | None:
         spec = None
     if spec is not None and spec.origin is not None:
         with contextlib.suppress(OSError):
-            told = re.search(r"^cuda\b.*=\s*['\"](\d+)", Path(spec.origin).with_name("version.py").read_text(), re.MULTILINE)
+            told = re.search(r"^cuda\b.*=\s*['\"](\d+)", Path(spec.origin).with_name("version.py").read_text("utf-8"), re.MULTILINE)
             if told:
                 return int(told[1])
     from importlib import metadata  # takes longer than a small product

@@ -13,7 +13,7 @@ from toprung.errors import let_through
 def driver_version() -> str | None:
     """The driver's own version, where the operating system shows it."""
     try:
-        text = Path("/proc/driver/nvidia/version").read_text()
+        text = Path("/proc/driver/nvidia/version").read_text("utf-8")
     except OSError:
         return None
     found = re.search(r"\s(\d{3,}\.[\d.]+)\s", text)

@@ -111,7 +111,7 @@ def compile_cubin(source: Source, arch: str, device: str = "") -> Cubin:
         raise source.failed(device or arch, log)
     text = source.text
     if source.language == "opencl":
-        text = f'{PRELUDE.read_text()}\n#line 1 "{source.name}.cl"\n{text}'
+        text = f'{PRELUDE.read_text("utf-8")}\n#line 1 "{source.name}.cl"\n{text}'
     elif source.defines.get("ARCH_SPECIFIC"):
         arch += "a"
     usual = [f for f in FLAGS if not (source.flags and f.startswith("--fmad"))]  # NVRTC refuses an option said twice

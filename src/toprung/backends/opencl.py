@@ -154,7 +154,7 @@ def clock_from_outside(device: Device) -> float | None:
         same = backends.twin(device, "cuda")
         return cuda.clock_mhz(same) if same else None
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
     except OSError:
         return None
     clocks = [float(line.partition(":")[2]) for line in lines if line.startswith("cpu MHz")]
@@ -255,7 +255,7 @@ class OpenCLSession:
 
     def fingerprint(self) -> str:
         d = self.device
-        return "\n".join((d.runtime, d.driver, d.name, d.arch, str(d.subgroup), PRELUDE.read_text(), *pocl_cache.settings()))
+        return "\n".join((d.runtime, d.driver, d.name, d.arch, str(d.subgroup), PRELUDE.read_text("utf-8"), *pocl_cache.settings()))
 
     def compile(self, source: Source) -> bytes:
         # build for this device; returns the runtime's binary
@@ -268,7 +268,7 @@ class OpenCLSession:
         if source.language != "opencl":
             raise source.failed(self.device, "OpenCL cannot compile CUDA C++; use a CUDA device")
         self._need_linker(source)
-        text = f"{PRELUDE.read_text()}\n#line 1\n{source.text}"
+        text = f"{PRELUDE.read_text('utf-8')}\n#line 1\n{source.text}"
         with self._alone(source):
             with captured_stderr() as chatter:
                 try:

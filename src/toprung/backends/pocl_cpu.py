@@ -48,7 +48,7 @@ def help_if_unknown() -> str:
         return ""
     try:
         library = _loaded_library()
-        name = _best_name(Path("/proc/cpuinfo").read_text())
+        name = _best_name(Path("/proc/cpuinfo").read_text("utf-8"))
         if not library or not name:
             return ""
         places = _symbols(library.read_bytes(), (SYMBOL, KNOWN_AT_A_PLACE))
@@ -66,7 +66,7 @@ def help_if_unknown() -> str:
 
 def _loaded_library() -> Path | None:
     """PoCL's library as this process has mapped it."""
-    for line in Path("/proc/self/maps").read_text().splitlines():
+    for line in Path("/proc/self/maps").read_text("utf-8").splitlines():
         path = Path(line.split(maxsplit=5)[-1])
         if path.name.startswith("libpocl"):
             return path

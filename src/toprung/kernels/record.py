@@ -163,7 +163,7 @@ class KernelRecord:
 
     def text(self) -> str:
         """Return the source with its includes in place, as its hash covers it."""
-        return with_includes(self.source.read_text(), self.source.parent)
+        return with_includes(self.source.read_text("utf-8"), self.source.parent)
 
     def __str__(self) -> str:
         return self.name
@@ -247,7 +247,7 @@ def kernel_source(record: KernelRecord, tile: Tile, options: Options, own: Own |
         return Source(
             f"{record.name} from {own.name}", "", own.kernel or record.kernel or record.routine, defines, "cubin", binary=own.code
         )
-    text = with_includes(record.source.read_text(), record.source.parent)
+    text = with_includes(record.source.read_text("utf-8"), record.source.parent)
     title = record.title(tile) if isinstance(record, LibraryKernel) else ""
     return Source(
         record.name, text, record.kernel or record.routine, defines, LANGUAGES[record.source.suffix], title=title,
@@ -270,7 +270,7 @@ def with_includes(text: str, folder: Path) -> str:
         name, before = match[1], text.count("\n", 0, match.start())
         try:
             file = folder / name
-            inner = file.read_text()
+            inner = file.read_text("utf-8")
         except OSError:
             raise BadRung(f"{folder} has no {name}, which a kernel there includes: add it") from None
         return f'#line 1 "{file.name}"\n{with_includes(inner, file.parent)}\n#line {before + 2}'

@@ -42,7 +42,7 @@ def rendered(report: Any) -> str:
     page: str = environment().get_template(TEMPLATE).render(
         report=report, rows=sorted(rows, key=lambda row: -max(row["ours"], row["theirs"])), longest=longest, unseen=UNSEEN,
         ours=sum(row["ours"] for row in timed), theirs=sum(row["theirs"] for row in timed), measured=longest > 0,
-        style=(HERE / "page.css").read_text(),
+        style=(HERE / "page.css").read_text("utf-8"),
         colours={name: "; ".join(f"--{k}: {v}" for k, v in palette.items()) for name, palette in PALETTE.items()},
     )  # fmt: skip
     return page

@@ -27,7 +27,7 @@ PATCH_BYTES = SPLIT_THREADS * 144
 def source(file: str, kernel: str, defines: Mapping[str, int], title: str = "", headers: tuple[Path, ...] = ()) -> Source:
     """Return the source in a file of this folder behind the common headers, and some more."""
     files = (*HEADERS, *headers, FOLDER / file)
-    text = "\n".join(f'#line 1 "{one.name}"\n{one.read_text()}' for one in files)
+    text = "\n".join(f'#line 1 "{one.name}"\n{one.read_text("utf-8")}' for one in files)
     return Source(f"hopper_fp32x/{kernel}", text, kernel, defines, "cuda", title=title or f"fp32x_{kernel}")
 
 

@@ -174,7 +174,7 @@ def inflight_source(
     config: InflightConfig, trans_a: bool, trans_b: bool, align_a: int, align_b: int, headers: tuple[Path, ...], **more: int
 ) -> Source:
     """Return the kernel behind some more headers, of which a B of terms has need."""
-    text = "\n".join(f'#line 1 "{one.name}"\n{one.read_text()}' for one in (*HEADERS, *headers, FOLDER / "inflight.cu"))
+    text = "\n".join(f'#line 1 "{one.name}"\n{one.read_text("utf-8")}' for one in (*HEADERS, *headers, FOLDER / "inflight.cu"))
     title = f"inflight_{'group_' * ('GROUPED' in more)}{config.BM}x{config.BN}x{CHUNK}"
     defines = {**config.defines(trans_a, trans_b, align_a, align_b), **more}
     return Source("hopper_inflight/inflight", text, "inflight", defines, "cuda", title=title)

@@ -36,5 +36,5 @@ def combine_source(form: Form = STRASSEN) -> Source:
 
 
 def _source(files: tuple[Path, ...], kernel: str, defines: Mapping[str, int], title: str = "") -> Source:
-    text = "\n".join(f'#line 1 "{one.name}"\n{one.read_text()}' for one in (*HEADERS, *files))
+    text = "\n".join(f'#line 1 "{one.name}"\n{one.read_text("utf-8")}' for one in (*HEADERS, *files))
     return Source(f"hopper_strassen/{kernel}", text, kernel, defines, "cuda", title=title or f"strassen_{kernel}")

@@ -79,4 +79,4 @@ class TiledForm(GroupForm):
 
 def text() -> str:
     """Return the kernel's source with its includes in place."""
-    return with_includes(FILE.read_text(), FILE.parent)
+    return with_includes(FILE.read_text("utf-8"), FILE.parent)

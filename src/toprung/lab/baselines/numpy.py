@@ -32,7 +32,7 @@ LOOKED, OFTEN = 0.005, 0.5
 def openblas() -> tuple[Callable[[], int], Callable[[int], None]] | None:
     """Return the functions of NumPy's OpenBLAS that get and set its number of threads; None where it has another BLAS."""
     try:
-        loaded = re.findall(r"\S*openblas\S*", Path("/proc/self/maps").read_text())
+        loaded = re.findall(r"\S*openblas\S*", Path("/proc/self/maps").read_text("utf-8"))
     except OSError:
         return None
     for library in map(ctypes.CDLL, dict.fromkeys(loaded)):

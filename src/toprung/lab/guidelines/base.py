@@ -83,7 +83,7 @@ class Guideline:
     def source(self, case: Case) -> Source:
         """Return the source that is compiled for a case."""
         path = TEXTS / f"{self.text or self.name}.cl"
-        return Source(f"guidelines/{path.stem}", path.read_text(), "trial", case.defines, flags=case.flags)
+        return Source(f"guidelines/{path.stem}", path.read_text("utf-8"), "trial", case.defines, flags=case.flags)
 
     def run(self, session: Session) -> Finding:
         """Verify every case, time them in turns, and judge. What goes wrong is in the finding; nothing wrong is timed."""

@@ -29,7 +29,7 @@ class BaselineLog:
     def usual(self, device: Device, m: Measurement) -> float | None:
         """Return the median seconds of earlier runs of the same competitor, problem and mode; None where there are too few."""
         try:
-            lines = self.path.read_text(errors="replace").splitlines()
+            lines = self.path.read_text("utf-8", errors="replace").splitlines()
         except OSError:
             return None
         found, key = [], _key(device, m)
@@ -46,7 +46,7 @@ class BaselineLog:
         """Remember a run; where the folder cannot be written nothing is remembered."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            with self.path.open("a") as file:
+            with self.path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps({"key": _key(device, m), "seconds": m.median}) + "\n")
         except OSError:
             return

@@ -88,7 +88,7 @@ def kernels(texts: Mapping[str, str] | None = None) -> dict[str, str]:
     left = dict(build.LOADED if texts is None else texts)
     found, known = {}, set()
     for path in sorted(p for p in PACKAGE.rglob("*") if left and p.suffix in SOURCES):
-        parts = [part for part in INCLUDE.split(path.read_text())[::2] if part.strip()]
+        parts = [part for part in INCLUDE.split(path.read_text("utf-8"))[::2] if part.strip()]
         mine = {text for text in left if all(part in text for part in parts)} if parts else set()
         if mine:
             found[path.relative_to(PACKAGE).as_posix()] = blob(path.read_bytes())

@@ -131,7 +131,7 @@ def _read(path: Path) -> list[Gemm]:
     """A user's list of products: objects with M, N, K and any of trans, batch, alpha, beta, lda, ldb, ldc."""
     form = 'a list such as [{"M": 512, "N": 512, "K": 64, "trans": "NT", "batch": 8}]'
     try:
-        entries = json.loads(path.read_text())
+        entries = json.loads(path.read_text("utf-8"))
     except OSError as error:
         raise BadSize(f"the suite {path} cannot be read: {error.strerror}") from None
     except DAMAGE as error:

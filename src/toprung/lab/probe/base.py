@@ -141,7 +141,9 @@ def source(stem: str, label: str, defines: Mapping[str, int], device: Device) ->
     if reason := _unwritten(stem, device):
         raise Unsupported(reason)
     path = next(p for language in backends.languages(device) for p in _kernels(stem) if LANGUAGES[p.suffix] == language)
-    return Source(f"probe/{stem} {label}", path.read_text(), "probe", MappingProxyType(dict(defines)), LANGUAGES[path.suffix])
+    return Source(
+        f"probe/{stem} {label}", path.read_text("utf-8"), "probe", MappingProxyType(dict(defines)), LANGUAGES[path.suffix]
+    )
 
 
 def _kernels(stem: str) -> list[Path]:

@@ -72,7 +72,7 @@ def shared_source(name: str, tile: Tile, device: Device) -> Source:
     suffixes = {language: suffix for suffix, language in LANGUAGES.items()}
     for language in backends.languages(device):
         if (path := KERNELS / f"{name}{suffixes[language]}").exists():
-            return Source(f"kernels/{name}", path.read_text(), name, tile.defines(), language)
+            return Source(f"kernels/{name}", path.read_text("utf-8"), name, tile.defines(), language)
     known = ", ".join(backends.languages(device))
     raise Unsupported(f"the kernel {name} is not written in a language that {device} compiles: {known}")
 

@@ -37,7 +37,7 @@ def steps(compiled: Compiled[Rung], problem: Gemm, buffers: Mapping[str, Buffer]
     bk = tile.BK or 1
     cluster, units = options.get("CLUSTER", 1), session.device.compute_units
     M, N, depth = round_up(problem.M, tile.BM), round_up(problem.N, tile.BN), round_up(problem.K, bk)
-    text = rung.source.with_name("narrow.cu").read_text()
+    text = rung.source.with_name("narrow.cu").read_text("utf-8")
     narrow = source_kernel(Source("hopper/narrow", text, "narrow", {}, "cuda"), session)
     i = np.int32
 

@@ -65,7 +65,7 @@ def _library() -> str:
     release = importlib.metadata.version("vl-convert-python")
     path = cache_dir() / "javascript" / f"vega-lite {VEGA_LITE}, vl-convert {release}.js"
     try:
-        return path.read_text()
+        return path.read_text("utf-8")
     except OSError:
         made = vl_convert.javascript_bundle(vl_version=VEGA_LITE)  # type: ignore[call-arg]  # its stub asks for a snippet
         publish(path, made.encode())
@@ -88,8 +88,8 @@ def render(gathered: Gathered, limits: Limits, comparison: Comparison | None = N
         c for c in (comparison.chart if comparison else None, *(c for _, c, _ in ladders), *charts) if c is not None and c.rows
     ]
     library = _library()
-    script = (HERE / "page.js").read_text()
-    style = (HERE / "page.css").read_text()
+    script = (HERE / "page.js").read_text("utf-8")
+    style = (HERE / "page.css").read_text("utf-8")
     colours = {name: "; ".join(f"--{k}: {v}" for k, v in palette.items()) for name, palette in PALETTE.items()}
     data = {"palette": dict(PALETTE), "charts": [_embedded(c) for c in drawn]}
     environment = jinja2.Environment(

@@ -95,7 +95,7 @@ def pages(views: Views, limits: Limits, name: str) -> Iterator[Page]:
 
 
 def _text(of: Rung | None) -> str:
-    return of.source.read_text() if of and of.source.suffix != ".cubin" else ""
+    return of.source.read_text("utf-8") if of and of.source.suffix != ".cubin" else ""
 
 
 def _source(of: Rung | None) -> str:

@@ -47,22 +47,22 @@ def render(name: str = LADDER) -> str:
     found = ladder(name)
     if not found.rungs or any(LANGUAGES[r.source.suffix] != "wgsl" for r in found.rungs):
         raise Unsupported(f"{name} is not written in WGSL, which is what a browser compiles: toprung web {LADDER}")
-    texts = {r.source.read_text(): r.name for r in found.rungs}
+    texts = {r.source.read_text("utf-8"): r.name for r in found.rungs}
     data = {
         "version": packages().get("toprung", ""), "code": {**source(), "kernels": kernels(texts)}, "format": FORMAT,
         "ladder": {"name": found.name, "title": found.title, "note": found.note},
         "rungs": [_rung(r) for r in found.rungs],
-        "helpers": {stem: (shared.KERNELS / f"{stem}.wgsl").read_text() for stem in HELPERS},
+        "helpers": {stem: (shared.KERNELS / f"{stem}.wgsl").read_text("utf-8") for stem in HELPERS},
         "plain": PLAIN.defines(),
-        "probes": {stem: (probes.FOLDER / f"{stem}.wgsl").read_text() for stem in PROBES},
+        "probes": {stem: (probes.FOLDER / f"{stem}.wgsl").read_text("utf-8") for stem in PROBES},
         "problem": from_size((64,)).describe(),
     }  # fmt: skip
     parts = {
-        "CSS": (HERE / "page.css").read_text(),
-        "SCRIPT": (HERE / "page.js").read_text(),
+        "CSS": (HERE / "page.css").read_text("utf-8"),
+        "SCRIPT": (HERE / "page.js").read_text("utf-8"),
         "DATA": json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("</", "<\\/"),
     }
-    text = (HERE / "page.html").read_text()
+    text = (HERE / "page.html").read_text("utf-8")
     for key, value in parts.items():
         text = text.replace(f"<!--{key}-->", value)
     return text
@@ -87,8 +87,8 @@ def _rung(rung: Rung) -> dict[str, Any]:
     places = {json.dumps(t["given"]): i for i, t in enumerate(described)}
     return {
         "name": rung.name, "stem": rung.stem, "number": rung.number, "idea": rung.idea, "expects": rung.expects,
-        "text": rung.source.read_text(), "whole": rung.whole_operands(options), "transposed": rung.transposed, "options": options,
-        "tiles": described,
+        "text": rung.source.read_text("utf-8"), "whole": rung.whole_operands(options), "transposed": rung.transposed,
+        "options": options, "tiles": described,
         "own": {kind: [places[json.dumps(t.given())] for t in choices] for kind, choices in own.items()},
     }  # fmt: skip
 
