@@ -67,6 +67,7 @@ def test_ladder_verifies_and_records_rungs(typed, tmp_path):
             assert len(m["seconds"]) >= 5 and all(s > 0 for s in m["seconds"])
             assert m["verdict"]["grade"] <= 16
     assert picture.read_bytes().startswith(b"\x89PNG") and picture.stat().st_size > 10_000
+    assert not list(tmp_path.glob("out-*")), "one picture, as was asked for"
 
 
 def test_a_wrong_rung_is_shown_with_its_first_wrong_element(typed, tmp_path):

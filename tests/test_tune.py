@@ -373,6 +373,7 @@ def test_samples_of_a_busy_machine_are_warned_of_and_give_way_to_quiet_ones(sess
     tuner = Tuner([Gemm(64, 64, 64)], lanes, store, Budget(trials=1))  # type: ignore[arg-type]
     (shape,), quiet, busy = tuner.shapes, (1.0, 1.01, 1.02, 1.03, 9.0), (1.0, 1.5, 2.0, 60.0, 90.0)
     candidate = select_own(session.device, shape.problem.desc).candidate
+    tuner.load = 0.0
     assert len(progress_table(tuner).rows) == 1 and not progress_table(tuner, over=True).rows, "it was not reached"
     for seconds, kept in ((busy, busy), (quiet, quiet), (quiet, quiet * 2)):
         sampled = Sampled("right", seconds=seconds, clocks_mhz=(None,) * 5, marked=(False,) * 5)
@@ -380,4 +381,7 @@ def test_samples_of_a_busy_machine_are_warned_of_and_give_way_to_quiet_ones(sess
         shape.finals = {"best": replace(sampled, seconds=quiet), "numpy": sampled}
         (entry,) = store.entries()
         assert entry.seconds == kept and entry.noisy == (kept == busy)
-        assert ("samples of 1 of 1 shapes scatter, most by ± 1462 % (those of numpy at 64)" in noisy_line(tuner)) == entry.noisy
+        assert ("samples of 1 of 1 shapes scatter, most by ± 1462 % (those of numpy at 64; " in noisy_line(tuner)) == entry.noisy
+    assert noisy_line(tuner) == ""
+    tuner.load = 1000.0
+    assert "its load was 1000.0 on " in noisy_line(tuner)

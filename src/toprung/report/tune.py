@@ -18,6 +18,7 @@ from toprung.report import names, plot
 from toprung.report.grid import Column, Grid
 from toprung.store.entry import NOISY
 from toprung.tune.check import HOST_LIMITED, WITHIN, Checked
+from toprung.tune.compiler import cores
 from toprung.tune.session import Shape, Tuner
 
 STATES = {"waiting": "", "running": "searching …", "done": "out of time", "exhausted": "all tried", "failed": "FAILED"}
@@ -132,16 +133,20 @@ def spread_of(shape: Shape) -> str:
 
 
 def noisy_line(tuner: Tuner) -> str:
-    """Return a warning where samples of the last comparisons scatter, as they do on a machine in use; empty if none do."""
+    """Return a warning where samples of the last comparisons scatter, or a CPU had work before the run; empty if neither."""
     noisy = [(*s.scatter, shape_name(s)) for s in tuner.shapes if s.scatter[0] > NOISY / 2]
-    if not noisy:
+    signs = []
+    if tuner.load > cores() / 2 and any(s.machine.backend == "opencl" for s in tuner.shapes):
+        signs.append(f"its load was {tuner.load:.1f} on {cores()} cores when the run began")
+    if noisy:
+        most, who, where = max(noisy)
+        signs.append(
+            f"samples of {len(noisy)} of {len(tuner.shapes)} shapes scatter, most by ± {100 * most:.0f} % (those of {who} at "
+            f"{where}; from ± {100 * NOISY:.0f} % on they are kept and not followed)"
+        )
+    if not signs:
         return ""
-    most, who, where = max(noisy)
-    return (
-        f"something else used this machine: samples of {len(noisy)} of {len(tuner.shapes)} shapes scatter, most by "
-        f"± {100 * most:.0f} % (those of {who} at {where}). From ± {100 * NOISY:.0f} % on they are kept and not followed: end "
-        "other programs and run the same command again"
-    )
+    return f"something else used this machine: {', and '.join(signs)}. End other programs and run the same command again"
 
 
 def exhausted_line(shape: Shape) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import queue
 import threading
 import time
@@ -200,6 +201,7 @@ class Tuner:
     ----------
     shapes : shapes to tune with their state, for the display
     notes : messages for the user at the end
+    load : programs that wanted a core, on average over the minute before
     """
 
     def __init__(
@@ -240,6 +242,7 @@ class Tuner:
         self._stop, self._lock = threading.Event(), renewed(threading.Lock())
         self._error: Exception | None = None
         self._begin, self.elapsed = 0.0, 0.0
+        self.load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
 
     @property
     def tried(self) -> int:
