@@ -279,9 +279,8 @@ def test_no_measured_rung_beats_its_bound(name: str, compiler: None, monkeypatch
             codes[key], note = compiled(one, tile, options, device)
             assert not note
         work = work_of(one, tile, options, problem_of(m), codes[key], device)
-        assert work.traffic or work.tensor or work.vector or not work.staged, (
-            one
-        )  # the compiled loop has as many loads as the subscripts say
+        # the compiled loop has as many loads as the subscripts say
+        assert work.traffic or work.tensor or work.vector or not work.staged, one
         for known in figures:
             found = bound(work, known)
             part = reached(found, m)
@@ -329,4 +328,5 @@ def test_what_to_do_next_looks_at_the_measurement_first() -> None:
     memory = bound(replace(NINE, min_bytes=10**12), figures)
     assert memory.limiter and memory.limiter.name == "DRAM"
     assert "nothing in the kernel" not in next_step(memory, measured_at(0.17, memory), figures)
+    assert next_step(memory, None, figures).startswith("once it comes near its bound: nothing")
     assert next_step(memory, measured_at(0.9, memory), figures).startswith("nothing in the kernel")

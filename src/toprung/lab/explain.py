@@ -167,7 +167,7 @@ def reached(found: Bound, m: Measurement) -> float | None:
 def next_step(found: Bound, m: Measurement | None, figures: Figures) -> str:
     """Return what to change next: first helpers, a clock that fell and what no level counts, then what eases the limiter."""
     if m is None or found.limiter is None or reached(found, m) is None:
-        return found.advice
+        return "once it comes near its bound: " * found.advice.startswith("nothing") + found.advice
     said, alone = [], m
     if m.helpers > HELPERS and not m.narrow:
         alone = replace(m, seconds=tuple((1 - m.helpers) * s for s in m.seconds), helper_seconds=())

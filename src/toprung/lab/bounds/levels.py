@@ -350,6 +350,8 @@ def _wavefronts(work: KernelWork, figures: Figures, asks: VectorWork) -> Level:
     """Wavefronts of loads from global memory on the busiest SM: lanes that are rows apart meet in a bank of the L1 cache."""
     sms, clock, known = figures.sms, figures.clock_mhz, figures.l1_bytes_per_clock or figures.shared_bytes_per_clock
     what = f"{asks.wavefronts:,.0f} wavefronts of loads on the busiest SM"
+    if work.loop is None:  # no NVIDIA GPU, or a compiler whose code is not read
+        return Level("L1", CODE, "wavefronts of loads")
     if sms is None or clock is None or known is None:
         return Level("L1", figures.lacking("sms", "clock_mhz", "l1_bytes_per_clock"), what)
     per_clock = max(known, figures.shared_bytes_per_clock or 0.0) / (WORD * WARP)
@@ -358,6 +360,8 @@ def _wavefronts(work: KernelWork, figures: Figures, asks: VectorWork) -> Level:
 
 def _latency(work: KernelWork, figures: Figures, asks: VectorWork) -> Level:
     """Chain of loads and sums of a work-group, each of which waits for the one before."""
+    if work.loop is None:
+        return Level("latency", CODE, "loads in turn")
     clock, sum_clocks, cache = figures.clock_mhz, figures.ffma_latency_clocks, figures.l2_bytes
     if clock is None or sum_clocks is None or cache is None or {"shared", "L2", "memory"} - set(figures.latency_clocks):
         return Level("latency", figures.lacking("clock_mhz", "ffma_latency_clocks", "latency_clocks", "l2_bytes"), "loads in turn")
