@@ -30,7 +30,8 @@ def recorded(jobs: Sequence[tuple[Sequence[str], Sequence[Fault]]]) -> list[dict
         Path(folder, "libcuda.so.1").symlink_to(library)
         paths = {"PYTHONPATH": str(SOURCE.parents[1]), "LD_LIBRARY_PATH": folder}
         more = {name: os.pathsep.join(filter(None, (path, os.environ.get(name)))) for name, path in paths.items()}
-        env = {**os.environ, **more, store.VARIABLE: "off", "TOPRUNG_DRIVER_LOG": str(Path(folder, "log"))}
+        own = {"TOPRUNG_DRIVER_LOG": str(Path(folder, "log")), "TOPRUNG_CACHE": folder}  # its kernels do nothing: no one else's
+        env = {**os.environ, **more, **own, store.VARIABLE: "off"}
         done = subprocess.run(
             [sys.executable, "-m", "driver.products"],
             input=json.dumps(jobs),
