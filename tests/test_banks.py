@@ -220,6 +220,25 @@ def test_the_hardware_counts_what_the_subscripts_say() -> None:
     assert compared >= 13
 
 
+def test_shared_memory_explains_the_first_steps_of_turing() -> None:
+    """One wavefront a clock on each of an H200's SMs: how near rungs 2 to 6 come to it, and what their steps gain."""
+    record = read(trial.fixture("h200-results") / "nvidia-h200" / "turing-cuda.json")
+    took = {
+        m.competitor["number"]: m.median for m in record["measurements"] if m.problem["M"] == 1024 and not m.competitor["variant"]
+    }
+    wavefronts = {}
+    for number in (2, 3, 4, 5, 6, 8, 9):
+        one = rung(f"turing/r{number:02}")
+        tile = one.tiles["gpu"][0]
+        found = traffic(partial(said, one, tile), tile.work_items)
+        wavefronts[number] = (found.load_wavefronts + found.store_wavefronts) / step(tile)
+    least = {number: 1024**3 / 32 * each / (132 * 1980e6) for number, each in wavefronts.items()}
+    assert [round(least[n] / took[n], 2) for n in range(2, 7)] == pytest.approx([0.95, 0.96, 0.88, 0.87, 0.88], abs=0.011)
+    for before, after in ((4, 5), (5, 6), (8, 9)):
+        assert took[before] / took[after] == pytest.approx(wavefronts[before] / wavefronts[after], rel=0.03)
+    assert took[3] / took[4] == pytest.approx(wavefronts[3] / wavefronts[4], rel=0.09)
+
+
 def test_single_floats_are_joined_where_all_lanes_allow_it() -> None:
     def side_by_side(tid: int) -> SharedAccesses:
         return [(33 * tid + i, 1) for i in range(2)] + [(8 * tid + i, 1) for i in range(6)], [(4 * tid, 16)]
