@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import array
+import ctypes
 import functools
 import multiprocessing
 import sys
@@ -216,6 +218,7 @@ def test_what_scipys_users_pass() -> None:
     assert sgemm(np.array([2.0]), [[1]], [[1.5]], True, [5]).tolist() == [8.0]
     assert sgemv(1, [1, 2], [3]).tolist() == [3, 6]
     assert sgemv(1, [[1, 2]], np.arange(4).reshape(2, 2)).tolist() == [4]
+    assert matmul([[1.5, np.float64(2)], [np.float32(3), True]], [1, 2]).tolist() == [5.5, 5]
     assert sgemm(1, [[1]], [[2]], None, None, None, None).tolist() == [[2]]
     c = np.ones((2, 2), np.float32, order="F")
     eye = np.eye(2, dtype=np.float32)
@@ -228,6 +231,11 @@ def test_what_scipys_users_pass() -> None:
 
 DOUBLE = np.ones((2, 2))
 SINGLE = np.ones((2, 2), np.float32)
+DOUBLES = (
+    list(DOUBLE), (DOUBLE[0], [1, 2]), [np.array(1.0), np.array(2.0)], [memoryview(DOUBLE[0]), [1, 2]], memoryview(DOUBLE),
+    array.array("d", [1, 2]), [array.array("d", [1, 2])] * 2, (ctypes.c_double * 2)(1, 2),
+)  # fmt: skip
+"""Whatever carries float64: lists of arrays, buffers, lists of buffers."""
 
 
 @pytest.mark.parametrize(
@@ -236,6 +244,10 @@ SINGLE = np.ones((2, 2), np.float32)
         (lambda: matmul(DOUBLE, SINGLE), errors.BadArray, r"a is float64.*astype"),
         (lambda: matmul(SINGLE, SINGLE, np.empty((2, 2))), errors.BadArray, "Cannot cast"),
         (lambda: matmul(SINGLE, np.ones((2, 2), np.int32)), errors.BadArray, "b is int32"),
+        *[(functools.partial(call, kind), errors.BadArray, r"is float64.*numpy\.asarray\(") for kind in DOUBLES for call in (
+            lambda a: matmul(a, SINGLE[0]), lambda a: matmul(SINGLE, a), lambda a: sgemm(1, SINGLE, a),
+            lambda a: sgemv(1, SINGLE, a),
+        )],
         (lambda: matmul(SINGLE, "text"), errors.BadArray, "not an array"),
         (lambda: matmul(SINGLE, None), errors.BadArray, "NoneType"),
         (lambda: matmul(SINGLE, np.ma.masked_array(SINGLE)), errors.BadArray, "filled"),

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toprung import arrays
-from toprung.arrays.base import HOST, Operand
+from toprung.arrays.base import HOST, Operand, refuse_dtype
 from toprung.arrays.numpy import adapter as numpy_adapter
 from toprung.arrays.sessions import chosen, session_at
 from toprung.blas.packed import PackedOperand
@@ -174,6 +174,8 @@ def converted(thing: Any, name: str) -> np.ndarray[Any, Any]:
     foreign = any(hasattr(thing, protocol) for protocol in ("__array__", "__array_interface__", "__array_struct__"))
     if thing is None or isinstance(thing, (str, bytes, dict, set)):
         raise BadArray(f"{name} is {type(thing).__name__}, not an array: pass a float32 array or nested lists of numbers")
+    if not foreign and _carries_float64(thing):
+        raise refuse_dtype(name, "float64", f"numpy.asarray({name}, numpy.float32)")
     try:
         if foreign or isinstance(thing, memoryview):
             return np.asarray(thing)
@@ -184,6 +186,18 @@ def converted(thing: Any, name: str) -> np.ndarray[Any, Any]:
             return found.astype(np.float32)
     except (TypeError, ValueError) as error:
         raise BadArray(f"{name} ({type(thing).__name__}) does not become a float32 array: {error}") from None
+
+
+def _carries_float64(thing: Any) -> bool:
+    """Return True for a buffer of float64, and for a list in which one or an array of float64 is; numbers carry no type."""
+    if isinstance(thing, (list, tuple)):
+        return not set(map(type, thing)) <= {int, float, bool} and any(map(_carries_float64, thing))
+    if isinstance(thing, np.generic) or hasattr(thing, "dtype"):
+        return not isinstance(thing, np.generic) and str(thing.dtype).endswith("float64")
+    try:
+        return memoryview(thing).format.endswith("d")
+    except TypeError:
+        return False
 
 
 def output(out: Any) -> Operand | None:
