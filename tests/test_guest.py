@@ -16,6 +16,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ import trial
 from toprung import backends, errors, forks
 from toprung.arrays import sessions
 from toprung.device import Device
+from toprung.kernels import registry
 
 SOURCES = sorted((trial.ROOT / "src" / "toprung").rglob("*.py"))
 
@@ -248,6 +250,36 @@ def test_a_child_ends_no_import_that_a_thread_of_its_parent_began(tmp_path: Path
         over.set()
         importer.join()
         monkeypatch.delitem(sys.modules, "toprung.slow")
+
+
+# elsewhere
+
+
+def test_a_device_is_found_again_where_it_is_unpickled_and_a_plan_says_what_to_do(device: Device) -> None:
+    again = pickle.loads(pickle.dumps(device))
+    assert again == copy.deepcopy(device) == device
+    session = backends.open_device(again)
+    assert session.device.handle == device.handle
+    session.close()
+    with pytest.raises(errors.NoDevice, match="another machine"):
+        backends.open_device(replace(again, name="another"))
+    a = np.ones((9, 9), np.float32)
+    for own in (True, False):
+        plan = toprung.plan(a, a, own=own, device=device if own else None)
+        assert copy.copy(plan) is copy.deepcopy(plan) is plan
+        with pytest.raises(errors.Unsupported, match=r"call toprung\.plan where"):
+            pickle.dumps(plan)
+
+
+def test_without_files_of_kernels_a_sentence_says_how_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As from a zip file, and with byte code alone."""
+    for given in (tmp_path / "toprung.zip" / "registry.py", tmp_path / "registry.py"):
+        monkeypatch.setattr(registry, "__file__", str(given))
+        registry._found.cache_clear()
+        for memory in ("", "host"):
+            with pytest.raises(errors.BadFamily, match="as a folder with its sources"):
+                registry.families(memory)
+    registry._found.cache_clear()
 
 
 # files

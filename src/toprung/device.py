@@ -54,6 +54,10 @@ class Device:
     dynamic_local_bytes: int = 0
     handle: object = field(default=None, compare=False, repr=False)
 
+    def __getstate__(self) -> dict[str, object]:
+        # a runtime's own object stays in its process: where it is unpickled, `open_device` looks for the device again
+        return {**vars(self), "handle": self.handle if isinstance(self.handle, int) else None}
+
     @property
     def peak_gflops(self) -> float | None:
         """fp32 peak in GFLOP/s at ``clock_mhz``: two operations a lane and clock. None where the lanes are unknown."""

@@ -147,8 +147,14 @@ def prelude(name: str) -> str:
 
 
 def open_device(device: Device) -> Session:
-    """Open a device with the backend that found it."""
-    return next(b for b in backends() if b.name == device.backend).open(device)
+    """Open a device with the backend that found it; one that was pickled is looked for again, and NoDevice if it is not here."""
+    own = next(b for b in backends() if b.name == device.backend)
+    if device.handle is None:
+        same = [d for d in own.devices() if (d.id, d.slug) == (device.id, device.slug)]
+        if not same:
+            raise NoDevice(f"{device} comes from another machine: choose one of this one's (see toprung devices)")
+        device = same[0]
+    return own.open(device)
 
 
 _shared: dict[object, Session] = {}

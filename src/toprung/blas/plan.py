@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 from toprung import forks
 from toprung.blas import calls, routines
@@ -11,7 +11,7 @@ from toprung.blas.packed import PackedOperand
 from toprung.blas.product import OnDevice, decided
 from toprung.blas.receipt import Receipt
 from toprung.device import Device
-from toprung.errors import StalePlan
+from toprung.errors import StalePlan, Unsupported
 from toprung.gemm.lowering import aligned
 
 
@@ -47,6 +47,14 @@ class Plan:
         self._signatures = calls.signatures(call, given)
         adapter = first.adapter
         self._signature, self._address = adapter.signature, adapter.address
+
+    def __copy__(self, *_: object) -> Plan:
+        return self  # nothing in it changes
+
+    __deepcopy__ = __copy__
+
+    def __reduce__(self) -> NoReturn:
+        raise Unsupported("a plan holds kernels of its process: pickle what it was made of, and call toprung.plan where it is used")
 
     @property
     def receipt(self) -> Receipt | None:

@@ -56,7 +56,13 @@ def _found(more: str, pattern: str) -> tuple[KernelFamily, ...]:
         raise BadFamily(f"{VARIABLE} names {missing[0]}, which is no folder: correct it, or unset it")
     made: dict[str, KernelFamily] = {}
     for root in (here, *users):
-        for file in sorted(root.glob(pattern)):
+        files = sorted(root.glob(pattern))
+        if not files and root == here:
+            raise BadFamily(
+                f"{here} has no files of kernels, which toprung reads beside its modules: have pip install it as a folder with its "
+                "sources, and not as a zip file or as byte code alone"
+            )
+        for file in files:
             one = _load(file, root == here)
             if (one.memory == "host") != file.parent.name.startswith(ON_HOST):
                 raise BadFamily(
