@@ -11,6 +11,7 @@ import os
 import pickle
 import re
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -280,6 +281,31 @@ def test_without_files_of_kernels_a_sentence_says_how_to_install(tmp_path: Path,
             with pytest.raises(errors.BadFamily, match="as a folder with its sources"):
                 registry.families(memory)
     registry._found.cache_clear()
+
+
+DAEMONS = """
+import sys, threading
+import numpy as np
+import toprung
+a = np.ones((300, 300), np.float32)
+began = threading.Semaphore(0)
+
+def work():
+    while True:
+        toprung.matmul(a, a, own=True, device=sys.argv[1])
+        began.release()
+
+for _ in range(3):
+    threading.Thread(target=work, daemon=True).start()
+for _ in range(9):
+    began.acquire()
+print("ends")
+"""
+
+
+def test_python_ends_in_good_order_while_daemon_threads_multiply(device: Device) -> None:
+    done = subprocess.run([sys.executable, "-c", DAEMONS, device.id], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "ends\n", "")
 
 
 # files

@@ -1,17 +1,59 @@
-"""Waiting for a device so that Ctrl-C ends the wait, even for a kernel that never ends."""
+"""Waiting for a device: Ctrl-C ends the wait, even for a kernel that never ends, and Python's end waits for daemon threads."""
 
 from __future__ import annotations
 
+import atexit
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ContextDecorator
 from typing import Any
+
+from toprung.forks import in_child
 
 GRACE = 1.0
 """Seconds after Ctrl-C that a device may still take to end what it is doing."""
 
 _abandoned: list[threading.Event] = []
 """Calls that did not return, by the event of their return."""
+
+FAREWELL = 5.0
+"""Seconds that the interpreter waits at its end for products of daemon threads."""
+
+
+class _Gate(ContextDecorator):
+    """Block, or function, that a daemon thread is not in when Python ends: up to 3.13 the process aborts if it is in a runtime.
+
+    At the end products under way are waited for, and daemon threads begin no others.
+    """
+
+    def __init__(self) -> None:
+        self._inside: list[int] = []
+        self._closed = False
+
+    def __enter__(self) -> None:
+        me = threading.get_ident()
+        if self._closed and me not in self._inside and threading.current_thread().daemon:
+            threading.Event().wait()  # until the process has ended
+        self._inside.append(me)
+
+    def __exit__(self, *_: object) -> None:
+        self._inside.remove(threading.get_ident())
+
+    def close(self) -> None:
+        """Let no daemon thread in any more, and wait a little for those that are."""
+        self._closed, end = True, time.monotonic() + FAREWELL
+        while set(self._inside) - {threading.get_ident()} and time.monotonic() < end:
+            time.sleep(0.001)
+
+    def empty(self) -> None:
+        """Forget the threads that a forked child does not have."""
+        self._inside[:] = [thread for thread in self._inside if thread == threading.get_ident()]
+
+
+gate = _Gate()
+atexit.register(gate.close)
+in_child(gate.empty)
 
 
 class NotEnded(KeyboardInterrupt):

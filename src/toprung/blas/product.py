@@ -19,6 +19,7 @@ from toprung.arrays.base import HOST, Operand
 from toprung.arrays.numpy import adapter as numpy_adapter
 from toprung.arrays.sessions import best, chosen, session_at
 from toprung.backends.base import Session
+from toprung.backends.waiting import gate
 from toprung.blas import receipt
 from toprung.blas.operands import How, View, arranged
 from toprung.blas.receipt import Receipt
@@ -239,6 +240,7 @@ class InPlace(Call):
     def start(self, a: Any, b: Any, c: Any, at_a: int, at_b: Any, at_c: int, alpha: float = 1.0, beta: float = 0.0) -> None:
         self._compute(alpha, at_a, at_b, beta, at_c)
 
+    @gate
     def _compute(self, alpha: float, a: int, b: int, beta: float, c: int) -> None:
         if not self.nothing:
             a_low, a_high, b_low, b_high, c_low, c_high = self.reach
@@ -294,6 +296,7 @@ class Staged(Call):
         x, y, z = self.matrices((a, b, c), (at_a, at_b, at_c))
         self._compute(alpha, x, y, beta, z)
 
+    @gate
     def _compute(self, alpha: float, a: Any, b: Any, beta: float, c: Any) -> None:
         self._done = staging.staged(self.executor, alpha, a, b, beta, c, self.how.own, self.how.precision)
         done, moved = self._done
@@ -364,6 +367,7 @@ class Widened(Call):
         return self._inner is None or self._inner.is_valid()
 
 
+@gate
 def decided(alpha: float, a: View, b: View, beta: float, c: View, how: How) -> Call:
     """Decide who computes C = α·A·B + β·C for operands like these; nothing is computed yet.
 
