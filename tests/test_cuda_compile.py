@@ -70,20 +70,8 @@ def variants(arch: str, plain: bool = False) -> list[object]:
     found = every_variant(rungs, nvrtc.device_of(arch))
     launch = ("CARVEOUT=1", "PERSISTENT=0")  # which concern the launch
     wanted = [e for e in found if e.variant not in launch and not (plain and e.variant)]
-    # of turing and matvec nothing is asked that is not asked of kepler: the last rung will do, and plain, none spills on Ampere
-    last = {name: ladder(name).rungs[-1].number for name in ("turing", "matvec")}
-    alike = [(e.number < 8) if plain else e.number != last.get(e.rung.ladder, e.number) for e in wanted]
-    return [pytest.param(e, id=str(e), marks=[pytest.mark.slow] * (a or takes_long(e))) for e, a in zip(wanted, alike, strict=True)]
-
-
-def takes_long(entry: RungCompetitor) -> bool:
-    """A kernel for Hopper takes a second and more: all but one are left to the slow run, and to the ladders' own tests.
-
-    So are choices of switches that nothing of their own is asked of.
-    """
-    if entry.variant and str(entry) not in PROMISES:
-        return True
-    return entry.rung.ladder == "hopper_fp32" or (entry.rung.ladder == "hopper" and (bool(entry.variant) or entry.number != 5))
+    quick = [n for n in PROMISES if n.endswith(("r08", "r10"))] if plain else [*PROMISES, "hopper/r05"]  # others promise the same
+    return [pytest.param(e, id=str(e), marks=[pytest.mark.slow] * (str(e) not in quick)) for e in wanted]
 
 
 def number(counts: Mapping[str, int], kind: str) -> int:

@@ -39,8 +39,7 @@ def distinct(arch: str) -> list[object]:
     for g in ALL:
         for c in g.cases:
             s = g.source(c)
-            marks = pytest.mark.slow if arch == "sm_80" else ()
-            one = pytest.param(s, arch, id=f"{s.name} {s.defines_text()} {arch}", marks=marks)
+            one = pytest.param(s, arch, id=f"{s.name} {s.defines_text()} {arch}")
             found.setdefault((s.name, s.defines_text()), one)
     return list(found.values()) if not nvrtc.missing() else []
 
@@ -72,6 +71,7 @@ def test_the_folder_is_the_list() -> None:
         guidelines.select(["warp"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("source", "arch"), [*distinct("sm_80"), *distinct("sm_90")])
 def test_nothing_spills(source: Source, arch: str) -> None:
     require(not nvrtc.missing(), f"CUDA: {nvrtc.missing()}")

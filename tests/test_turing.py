@@ -66,6 +66,7 @@ def test_rung_3_saves_no_register_today() -> None:
     assert after.loop.counts["integer"] < before.loop.counts["integer"]  # that much it does save
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "loads"), [("turing/r06", ("LDG.128", "LDS.128", "STS.128"))] + [
         (f"turing/r{n:02}", ("LDG.128", "LDS.128", "STS.128")) for n in (*range(7, 14), 15, 16, 17)
@@ -80,10 +81,12 @@ def test_vectors_stay_vectors(name: str, loads: tuple[str, ...]) -> None:
         assert wide(code, "LDS.32") == wide(code, "LDS.64") == 0
 
 
+@pytest.mark.slow
 def test_a_double_buffer_leaves_one_barrier_a_tile() -> None:
     assert [compiled(f"turing/r{n:02}").loop.counts["BAR"] for n in (9, 10, 11, 12, 13, 14, 15)] == [2, 2, 1, 1, 1, 1, 2]
 
 
+@pytest.mark.slow
 def test_local_reads_a_multiplication_are_those_the_pages_say() -> None:
     for name, reads, multiplications in (
         ("turing/r08", 4, 64),
@@ -95,6 +98,7 @@ def test_local_reads_a_multiplication_are_those_the_pages_say() -> None:
         assert (code["LDS.128"], code["FFMA"]) == (reads * depth, multiplications * depth), name
 
 
+@pytest.mark.slow
 def test_there_is_room_for_two() -> None:
     """65536 registers a multiprocessor, 256 work-items: two work-groups need no more than 128 each."""
     for name in ("turing/r15", "turing/r16"):
