@@ -39,8 +39,8 @@ class NumPy(Adapter):
         return host_operand(self, thing, array)
 
     def half(self, thing: Any) -> str:
-        # the type of halves; a masked array is refused as any is
-        return "" if hasattr(thing, "mask") else super().half(thing)
+        # the type of halves; a masked array is refused as any is. To name a type NumPy imports, which Python's end refuses
+        return "" if thing.dtype is FLOAT32 or hasattr(thing, "mask") else super().half(thing)
 
     def widened(self, thing: Any) -> Any:
         return np.asarray(thing).astype(np.float32)
