@@ -28,6 +28,7 @@ import toprung
 import trial
 from toprung import backends, errors, forks
 from toprung.arrays import sessions
+from toprung.backends.stderr import captured_stderr
 from toprung.device import Device
 from toprung.kernels import registry
 
@@ -251,6 +252,30 @@ def test_a_child_ends_no_import_that_a_thread_of_its_parent_began(tmp_path: Path
         over.set()
         importer.join()
         monkeypatch.delitem(sys.modules, "toprung.slow")
+
+
+@needs_fork
+def test_a_child_has_its_standard_error_while_a_compiler_of_its_parent_is_caught(capfd: pytest.CaptureFixture[str]) -> None:
+    with captured_stderr() as chatter:
+        assert in_child(lambda: os.write(2, b"the child's")) == "11"
+        os.write(2, b"the compiler's")
+        assert chatter() == "the compiler's"
+    assert capfd.readouterr().err == "the child's"
+
+
+@needs_fork
+def test_a_compiler_is_caught_without_a_standard_error() -> None:
+    def without() -> str:
+        os.close(2)
+        sys.stderr = None  # type: ignore[assignment]
+        with captured_stderr() as chatter:
+            os.write(2, b"caught")
+            said = chatter()
+        with contextlib.suppress(OSError):
+            said += f", and then {os.fstat(2)}"
+        return said
+
+    assert in_child(without) == "caught"
 
 
 # elsewhere
