@@ -63,13 +63,14 @@ template <int N> static void wgmma_rs(float (&d)[N / 2], const uint (&a)[4], wor
         for (uint k = 0; k < 2; ++k) asynchronously_read((uint)(tile - dynamic_shared) + col * 128 + ((piece + k) ^ col % 8) * 16, 16);
     for (int i = 0; i < N / 2; ++i) {
         int col = i / 4 * 8 + lane % 4 * 2 + (i & 1);
-        double total = accumulate ? d[i] : 0;
+        UnitSum sum;
+        if (accumulate) sum.add(d[i]);
         for (int k = 0; k < 16; ++k) {
             uint x = fragments[rank][first + lane / 4 * 4 + k % 8 / 2][(i & 2) / 2 + k / 8 * 2];
             const unsigned short *y = (const unsigned short *)(tile + col * 128 + ((piece + k / 8) ^ col % 8) * 16);
-            total += (double)wide(k % 2 ? x >> 16 : x & 0xffff) * wide(y[k % 8]);
+            sum.add((double)wide(k % 2 ? x >> 16 : x & 0xffff) * wide(y[k % 8]));
         }
-        d[i] = (float)total;
+        d[i] = sum.total();
     }
     warp_meets();
 }

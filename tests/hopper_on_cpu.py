@@ -47,6 +47,36 @@ def aligned(M: int, N: int, K: int, *layout: Any, **more: Any) -> GemmDesc:
     return GemmDesc(M, N, K, *layout, **{"align_a": 4, "align_b": 4, "align_c": 4, **more})
 
 
+ONE_SIGNED: dict[str, Callable[[np.random.Generator, Any], Any]] = {
+    "uniform": lambda rng, shape: rng.random(shape),
+    "e^normal": lambda rng, shape: np.exp(rng.standard_normal(shape)),
+    "ReLU": lambda rng, shape: np.maximum(rng.standard_normal(shape), 0),
+    "near one": lambda rng, shape: 1 + 0.001 * rng.random(shape),
+}
+"""Operands whose products have one sign, so that what Tensor Cores cut of sums adds up."""
+BIAS = {"uniform": 2.5e-8, "e^normal": 2.5e-8, "ReLU": 2.5e-8, "near one": 4e-8, "integers": 0.0}
+"""Largest bias of such products, and the share of small integers that may come out wrong."""
+CHANCE = 5e-9
+"""Bias by which the median of some thousand results may differ from that of all."""
+
+
+def biased(one: Any, run: Callable[[], Any], prepare: Callable[[], None] = lambda: None) -> dict[str, float]:
+    """Return the biases beyond ``BIAS`` of a product's results: median signed relative errors for operands of each kind.
+
+    ``prepare`` is called when operands are drawn, and may round them.
+    """
+    found = {}
+    for name, draw in ONE_SIGNED.items():
+        rng = np.random.default_rng(0)
+        one.a[...], one.b[...] = draw(rng, one.a.shape), draw(rng, one.b.shape)
+        prepare()
+        want = one.reference()
+        found[name] = float(np.median((run() / want - 1)[want > 0]))
+    one.a[...], one.b[...] = rng.integers(0, 9, one.a.shape), rng.integers(0, 9, one.b.shape)
+    found["integers"] = float(np.mean(run() != one.reference()))
+    return {name: bias for name, bias in found.items() if abs(bias) > BIAS[name] + CHANCE * (name != "integers")}
+
+
 def reads_behind_memory(program: str) -> bool:
     """Return True if a program ends by a signal, as a read behind ``ends_with_memory`` makes it; another failure is an error."""
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

@@ -133,6 +133,12 @@ def test_layouts_alignments_and_edges(folder: Folder, config: InflightConfig, tr
     assert close(one.run(folder, config), one) and not one.counted, "C not read goes through shared memory"
 
 
+@pytest.mark.parametrize("trans", ["NN", pytest.param("NT", marks=pytest.mark.slow)])
+def test_sums_of_one_sign_are_not_biased(folder: Folder, trans: str) -> None:
+    one = Product.of(70, 50, 128, trans=trans)
+    assert hopper_on_cpu.biased(one, lambda: one.run(folder, SMALL)) == {}
+
+
 @pytest.mark.parametrize("trans", ["NN", pytest.param("TT", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("padding", [3, pytest.param(2, marks=pytest.mark.slow), pytest.param(1, marks=pytest.mark.slow)])
 def test_a_rows_last_piece_is_not_whole(folder: Folder, trans: str, padding: int) -> None:

@@ -105,6 +105,13 @@ def test_sums_are_those_of_float64(folder: Any, slices: int, turned: str) -> Non
     assert np.array_equal(nothing, -one.c)
 
 
+@pytest.mark.parametrize("slices, turned", [(1, "NT"), pytest.param(3, "TN", marks=pytest.mark.slow)])
+def test_sums_of_one_sign_are_not_biased(folder: Any, slices: int, turned: str) -> None:
+    one = Operands.of(70, 50, 128, turned=turned)
+    plan = Fp32xLaunches(folder, one.call(), SMALL, slices=slices)
+    assert hopper_on_cpu.biased(one, lambda: one.run(plan)) == {}
+
+
 def test_every_fence_is_needed(folder: Any) -> None:
     one = Operands.of(70, 50, 200)
     plan = Fp32xLaunches(folder, one.call(), SMALL, slices=3)

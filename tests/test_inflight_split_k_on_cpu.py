@@ -91,6 +91,12 @@ def test_layouts_alignments_and_edges(folder: Folder, config: PartsConfig, trans
 
 
 @pytest.mark.slow
+def test_sums_of_one_sign_are_not_biased(folder: Folder) -> None:
+    one = InParts.like(Product.of(70, 50, 192))
+    assert hopper_on_cpu.biased(one, lambda: one.run(folder, SMALL)) == {}
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("K", [64, 65, 96, 320, 333])
 def test_parts_of_every_length(folder: Folder, K: int) -> None:
     for parts in (2, 3, 5):

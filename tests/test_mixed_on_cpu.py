@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import hopper_on_cpu
 import test_hopper_inflight_on_cpu as inflight
 from hopper_on_cpu import aligned, planted
 from test_hopper_inflight_on_cpu import BLOCKS, SMALL, Folder, Product, close
@@ -115,6 +116,20 @@ def test_types_layouts_alignments_and_edges(
 
 
 @pytest.mark.slow
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "types", [("bfloat16", "float32"), ("float16", "float32"), ("float32", "bfloat16"), ("float32", "float16")], ids=str
+)
+def test_sums_of_one_sign_are_not_biased(folder: Folder, types: tuple[str, str]) -> None:
+    """The side in fp32 makes up for what is cut; two halves are multiplied as they are."""
+    one = Mixed.like(Product.of(70, 50, 128), *types)
+
+    def prepare() -> None:
+        one.a, one.b = rounded(one.a, types[0]), rounded(one.b, types[1])
+
+    assert hopper_on_cpu.biased(one, lambda: one.run(folder, SMALL), prepare) == {}
+
+
 @pytest.mark.parametrize("types", [("bfloat16", "float32"), ("float32", "float16")], ids=str)
 def test_clusters_add_their_slices(folder: Folder, types: tuple[str, str]) -> None:
     one = Mixed.like(Product.of(70, 40, 259, 2, 1, trans="NT"), *types)

@@ -116,6 +116,12 @@ def test_layouts_alignments_and_edges(folder: Folder, config: PresplitConfig, tr
     assert np.array_equal(one.run(folder, config, 0.0, 2.0), 2 * one.c)
 
 
+@pytest.mark.parametrize("prepare", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_sums_of_one_sign_are_not_biased(folder: Folder, prepare: bool) -> None:
+    one = Presplit.like(Product.of(70, 50, 128, trans="NT"), prepare=prepare)
+    assert hopper_on_cpu.biased(one, lambda: one.run(folder, SMALL)) == {}
+
+
 def test_every_fence_of_a_launch_that_splits_b_itself_is_needed(folder: Folder) -> None:
     """All but those of the launch that splits both, which test_hopper_inflight_on_cpu.py has."""
     one = Presplit.like(Product.of(137, 70, 300, 1, 1, trans="NT"))

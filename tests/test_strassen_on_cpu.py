@@ -72,6 +72,13 @@ def test_sums_are_those_of_float64(folder: Any, sizes: tuple[int, int, int], tur
     assert close(run(plan, one), one.reference(), NORMWISE)
 
 
+@pytest.mark.slow
+def test_sums_of_one_sign_are_not_biased(folder: Any) -> None:
+    one = Operands.of(70, 66, 128)
+    plan = StrassenLaunches(folder, one.call(), SMALL)
+    assert hopper_on_cpu.biased(one, lambda: run(plan, one)) == {}
+
+
 def special(one: Operands) -> None:
     one.a[0, 5, 77], one.a[0, 60, 10], one.b[0, 3, 7] = np.inf, -np.inf, np.nan
 

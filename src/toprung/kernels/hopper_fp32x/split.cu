@@ -19,6 +19,7 @@ struct Operand {
     int rows, matrices, lanes; // matrices: slices of K of the first one, then of the next; lanes 0: K runs across
     unsigned short *terms;
     Row *info;
+    float share; // as ``Scale`` has it
 };
 
 // K along memory: element (row, k) at row * ld + k
@@ -43,7 +44,7 @@ inline void along(const Operand &o, int block, int K, int depth, int slices, int
         for (int i = 0; i < warps; ++i) largest = max(largest, shared[one + i]);
     }
     asm volatile("" : "+r"(row)); // what was worked out from it is not to be kept: there are no registers for it
-    Scale s = scale_of(shift_of(largest));
+    Scale s = scale_of(shift_of(largest), o.share);
     unsigned short *to = o.terms + (long long)row * 2 * whole;
 #pragma unroll
     for (int i = 0; i < HELD / 4; ++i) {
@@ -192,7 +193,7 @@ inline void across(const Operand &o, int block, int K, int depth, int slices, in
 #if CLUSTER > 1
     largest = largest_of_cluster(mail, largest, rank);
 #endif
-    Scale s = scale_of(shift_of(largest));
+    Scale s = scale_of(shift_of(largest), o.share);
     unsigned short *to = o.terms + ((long long)matrix * o.rows + first) * 2 * whole;
     char *patch = patches + warp * 32 * PATCH;
 #pragma unroll
@@ -231,7 +232,7 @@ split(const float *A, const float *B, float alpha, unsigned short *terms_a, Row 
     if (alpha == 0.0f) return; // A and B are not looked at
     int whole = (depth + 31) / 32 * 32, block = blockIdx.x;
     bool first = block < blocks_a;
-    Operand o = first ? Operand{A, lda, stride_a, M, matrices_a, lanes_a, terms_a, info_a} : Operand{B, ldb, stride_b, N, matrices_b, lanes_b, terms_b, info_b};
+    Operand o = first ? Operand{A, lda, stride_a, M, matrices_a, lanes_a, terms_a, info_a, 0.0f} : Operand{B, ldb, stride_b, N, matrices_b, lanes_b, terms_b, info_b, CUT_SHARE};
     if (!first) block -= blocks_a;
     if (o.lanes) along(o, block, K, depth, slices, whole, shared);
     else across(o, block, K, depth, slices, whole, shared, patches);

@@ -228,11 +228,12 @@ template <int TYPE> inline float widened(uint half) { return TYPE == 1 ? from_ha
 template <int TYPE> inline float low_of(uint word) { return TYPE == 1 ? from_half(word & 0xffff) : __uint_as_float(word << 16); }
 template <int TYPE> inline float high_of(uint word) { return TYPE == 1 ? from_half(word >> 16) : __uint_as_float(word & 0xffff0000); }
 
-// the terms of two elements, or of two halves their one; TYPE 1: as they are
-template <int TYPE> inline void split_two(float x, float y, float times, uint &hi, uint &lo) {
+// the terms of two elements, or of two halves their one; TYPE 1: as they are. MAKES_UP: as B's lo does
+template <int TYPE, bool MAKES_UP> inline void split_two(float x, float y, float times, uint &hi, uint &lo) {
     float u = TYPE == 1 ? x : x * times, v = TYPE == 1 ? y : y * times;
     hi = pair_of(u, v);
-    lo = TYPE ? 0 : pair_of(u - from_half(hi & 0xffff), v - from_half(hi >> 16));
+    float one = from_half(hi & 0xffff), two = from_half(hi >> 16);
+    lo = TYPE ? 0 : MAKES_UP ? pair_of(made_up(CUT_SHARE, one, u - one), made_up(CUT_SHARE, two, v - two)) : pair_of(u - one, v - two);
 }
 
 // What is ahead: 2 for each 32 of K that a tile has left, and 1 if another tile follows.
@@ -314,7 +315,7 @@ inline uint split_columns(uint tile, uint scales, float &weight, uint &most) {
         for (int p = 0; p < (EACH < 16 ? 4 : 8); ++p) {
             // with 8 of K the thread has words 0, 1, 4 and 5 (the first 8), or 2, 3, 6 and 7; across K 0 to 3, or 4 to 7
             int word = EACH >= 16 || TRANS_A ? p : p % 2 + p / 2 * 4;
-            split_two<B_TYPE>(v[16 * step + k_of(word, 0)], v[16 * step + k_of(word, 1)], s.times, hi[p], lo[p]);
+            split_two<B_TYPE, true>(v[16 * step + k_of(word, 0)], v[16 * step + k_of(word, 1)], s.times, hi[p], lo[p]);
         }
         if (EACH >= 16) {
             shared_put(at + ((2 * whole) ^ turn) * 16, hi[0], hi[1], hi[2], hi[3]);
@@ -434,8 +435,8 @@ struct Fragments { // their terms
             weight[h] = !A_UNSCALED && rows.small[h] ? back[h] : 0.0f;
 #pragma unroll
             for (int s = 0; s < 2; ++s) {
-                split_two<A_TYPE != 0>(v[4 * s], v[4 * s + 1], rows.scale[h].times, hi[s][h], lo[s][h]);
-                split_two<A_TYPE != 0>(v[4 * s + 2], v[4 * s + 3], rows.scale[h].times, hi[s][h + 2], lo[s][h + 2]);
+                split_two<A_TYPE != 0, B_TYPE == 1 || B_TYPE == 2>(v[4 * s], v[4 * s + 1], rows.scale[h].times, hi[s][h], lo[s][h]);
+                split_two<A_TYPE != 0, B_TYPE == 1 || B_TYPE == 2>(v[4 * s + 2], v[4 * s + 3], rows.scale[h].times, hi[s][h + 2], lo[s][h + 2]);
 #if B_IS_SPLIT
                 low[s][h] = by_residual(hi[s][h]), low[s][h + 2] = by_residual(hi[s][h + 2]);
 #endif

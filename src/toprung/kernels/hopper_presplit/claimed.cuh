@@ -71,7 +71,7 @@ inline void split_claimed(const float *B, long long ldb, long long stride, int r
 #pragma unroll 1
             for (int k = 4 * (at + lanes * HELD_FOURS); k < K; k += 4 * lanes) largest = max(largest, largest_of(four(from, k, K, wide)));
             largest = over_row<true>(largest, lanes, shared);
-            Scale s = scale_of(shift_of(largest));
+            Scale s = scale_of(shift_of(largest), CUT_SHARE);
             unsigned short *to = terms + (long long)row * 2 * whole;
 #pragma unroll
             for (int i = 0; i < HELD_FOURS; ++i) {

@@ -125,7 +125,7 @@ class Step:
             while lanes < SPLIT_THREADS and lanes * ALONG < k:
                 lanes *= 2
             groups = half(side) // 32 * cluster if across else ceil(half(side) * lanes, SPLIT_THREADS)
-            kernel = kernel_of(session, sums_source(plan.form.signs(which), across, cluster))
+            kernel = kernel_of(session, sums_source(plan.form.signs(which), across, cluster, which == "b"))
             terms, info = places
             fixed = (address(terms), address(info), i(side), i(p.depth), i(half(side)), i(k), i(lanes), long(ld))
             return Overlapping(session, kernel, PRODUCTS * groups, SPLIT_THREADS, "P", fixed, plan.overlap)
