@@ -28,6 +28,8 @@ import toprung
 import trial
 from toprung import backends, errors, forks
 from toprung.arrays import sessions
+from toprung.backends.base import Session, Source
+from toprung.backends.opencl import OpenCLSession
 from toprung.backends.stderr import captured_stderr
 from toprung.device import Device
 from toprung.kernels import registry
@@ -355,3 +357,34 @@ def encoded_by_chance(path: Path) -> list[str]:
 def test_text_is_read_and_written_in_utf_8() -> None:
     some = [p for p in SOURCES if re.search(r"_text\(|open\(", p.read_text("utf-8"))]
     assert [line for path in some for line in encoded_by_chance(path)] == []
+
+
+# threads
+
+
+def test_other_threads_go_on_while_a_kernel_is_compiled(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    if session.device.backend != "opencl" or session.device.kind != "cpu":
+        pytest.skip("PoCL compiles where a binary is asked for")
+    turns, over, before = [0], threading.Event(), OpenCLSession._binary
+    seen: list[int] = []
+
+    def binary(*given: Any) -> bytes:
+        seen.append(turns[0])
+        found = before(*given)
+        seen.append(turns[0])
+        return found
+
+    def turn() -> None:
+        while not over.wait(0.0005):
+            turns[0] += 1
+
+    monkeypatch.setattr(OpenCLSession, "_binary", binary)
+    other = threading.Thread(target=turn)
+    other.start()
+    try:
+        text = f"__kernel void many(__global float *x) {{ size_t i = get_global_id(0); {'x[i] = x[x[i] > i] * i; ' * 300}}}"
+        session.compile(Source("many", text, "many", {"NEVER_BUILT": time.time_ns() % 2**31}))
+    finally:
+        over.set()
+        other.join()
+    assert seen[1] - seen[0] >= 5, seen

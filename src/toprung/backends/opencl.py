@@ -277,7 +277,7 @@ class OpenCLSession:
                     log = f"{error}\n{chatter()}"
                     raise source.failed(self.device, log) from None
             used = self._registers(program)  # only this log says it: a line in front of the binary keeps it
-            binary: bytes = program.get_info(cl.program_info.BINARIES)[0]  # PoCL compiles to machine code only here
+            binary = self._binary(program, source)
         if room := ROOM_FOR.search(source.text):  # an NVIDIA binary is PTX, which can say what OpenCL C cannot
             groups = int(source.defines.get(room[1], room[1]))
             binary = REQUIRED_SIZE.sub(rb"\1\n.minnctapersm %d" % groups, binary) if groups else binary
@@ -304,6 +304,22 @@ class OpenCLSession:
         private = int(kernel.get_work_group_info(info.PRIVATE_MEM_SIZE, what))
         registers = self._registers(program) or used.decode()
         return OpenCLKernel(program, source, Resources(int(registers) if registers else None, local, private))
+
+    def _binary(self, program: Any, source: Source) -> bytes:
+        """Return a program's binary. By ctypes, so that other threads go on: PoCL compiles here, and pyopencl lets nobody run."""
+        what, devices = self._cl.program_info, program.get_info(self._cl.program_info.NUM_DEVICES)
+        info = getattr(ctypes.CDLL(self._cl._cl.__file__), "clGetProgramInfo", None)  # of the loader that pyopencl has loaded
+        if info is None:  # Windows shows no names of a library's libraries
+            return bytes(program.get_info(what.BINARIES)[0])
+
+        def ask(name: int, found: Any) -> None:
+            if status := info(ctypes.c_void_p(program.int_ptr), name, ctypes.sizeof(found), found, None):
+                raise source.failed(self.device, f"no binary: OpenCL's error {status}")
+
+        ask(what.BINARY_SIZES, sizes := (ctypes.c_size_t * devices)())
+        binary = ctypes.create_string_buffer(sizes[0])
+        ask(what.BINARIES, (ctypes.c_void_p * devices)(ctypes.addressof(binary)))  # the first device's
+        return binary.raw
 
     def _need_linker(self, source: Source) -> None:
         """Raise BuildError if PoCL could not link a CPU's kernel: it ends the process then."""
