@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import random
 import subprocess
@@ -41,6 +42,7 @@ from toprung.oracle.gemm import Gemm
 from toprung.oracle.problem import Problem
 from toprung.oracle.problems import problem_like
 from toprung.store import Book, Machine, Store, exchange
+from toprung.store import entry as store_entry
 from toprung.tune import check as checking
 from toprung.tune import planner, shapes
 from toprung.tune.candidates import check_candidates, first_use_candidates, selected
@@ -59,6 +61,7 @@ def stored(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Store]:
     monkeypatch.delenv(autotune.VARIABLE, raising=False)
     monkeypatch.setenv("TOPRUNG_DATA", str(tmp_path / "data"))
     monkeypatch.setattr(exchange, "SHIPPED", tmp_path / "shipped")
+    monkeypatch.setattr(store_entry, "NOISY", math.inf)  # what is measured counts, on a busy machine too
     afresh()
     yield Store.default()
     autotune.HERE.set_level(None)
@@ -123,6 +126,8 @@ def test_what_is_installed_is_measured_for_arrays_on_the_host(
     assert left is not None and len(asked) == 1
     if medians["numpy"] < medians["tiled"]:
         assert left.kernel == "numpy" and "faster when both were measured" in left.why
+    elif left.kernel == "numpy":  # other programs were busy meanwhile, and no longer
+        assert "faster when it was, again, in this process, measured" in left.why
     else:
         assert left.kernel == "tiled" and left.why.startswith(EXACT)
 
@@ -467,7 +472,8 @@ def test_a_check_that_plans_first_leaves_the_user_s_store_alone(device: Device, 
     assert run.returncode == int(broken > 0) and f"{6 - broken} of 6 shapes within 5 %" in text, text
     assert record["planning"] == "measure" and not Store(tmp_path / "data" / "tuned.sqlite").path.exists()
     for shape in record["shapes"]:
-        assert EXACT in shape["why"] or "when both were measured" in shape["why"]
+        known = (EXACT, "when both were measured", "nothing says ours is faster")  # the last where samples scatter
+        assert any(words in shape["why"] for words in known)
         assert shape["measured"] and all(status == "right" for _, status, *_ in shape["measured"])
     assert "planned by measuring first" in tune_table.block(["check", "check.json"], tmp_path)
 
