@@ -59,8 +59,8 @@ def _found(more: str, pattern: str) -> tuple[KernelFamily, ...]:
         files = sorted(root.glob(pattern))
         if not files and root == here:
             raise BadFamily(
-                f"{here} has no files of kernels, which toprung reads beside its modules: have pip install it as a folder with its "
-                "sources, and not as a zip file or as byte code alone"
+                f"{here} has no files of kernels, which toprung reads beside its modules: install it as a folder with its sources, "
+                "and not as a zip file or as byte code alone"
             )
         for file in files:
             one = _load(file, root == here)
