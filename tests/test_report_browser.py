@@ -271,7 +271,7 @@ def test_comparison_tuning_and_the_empty_page_are_drawn(browser: Browser, small:
     shapes = [{"problem": Gemm(512, 512, 512).describe(), "best": None, "trace": trace}]
     tuned = stored(tmp_path / "t.json", kind="tune", shapes=shapes)
     changes, alone = compare.compare(a.records, b.records, 0.03)
-    counts = {v: sum(c.verdict == v for c in changes) for v in ("slower", "faster", "same")}
+    counts = {v: sum(c.verdict == v for c in changes) for v in ("slower", "faster", "same", "undecided")}
     drawn = compare.chart(("A", "B"), a.records, b.records, changes, 0.03)
     for size in (DESK, PHONE):
         browser.open(small(tmp_path / "b.json", tuned, comparison=page.Comparison(drawn, counts, alone)), size)

@@ -70,7 +70,7 @@ def _steps(records: Iterable[Mapping[str, Any]]) -> str:
         for text, models, mode in (
             ("large transformers {}", LARGE, "eager"),
             ("bound by the host {}", HOST, "eager"),
-            ("that as a CUDA graph {}", HOST, "graphed"),
+            ("the same as a CUDA graph {}", HOST, "graphed"),
         )
     ]
     return "; ".join(text.format(_range(found)) for text, found in parts if found) or "not measured"

@@ -102,7 +102,9 @@ def show_command(file: Annotated[Path, typer.Argument(help="a record")], wide: A
 
 
 def compare_command(
-    old: Annotated[str, typer.Argument(help="a record, a folder of records, or a commit of those: 1a2b3c, HEAD~1, a tag")],
+    old: Annotated[
+        str, typer.Argument(help="a record, a folder of records, or a commit of those: digits of its hash, HEAD~1, a tag")
+    ],
     new: Annotated[str, typer.Argument(help="the same")],
     tolerance: Annotated[float, typer.Option(help="change in per cent that proves nothing by itself")] = 100 * results.TOLERANCE,
     folder: Annotated[Path | None, _FOLDER] = None,
