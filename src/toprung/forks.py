@@ -22,7 +22,7 @@ generation = 0
 _locks: WeakSet[Any] = WeakSet()
 _forgetting: list[Callable[[], object]] = []
 _of_parent: list[object] = []
-"""What children forgot, kept alive: to free a runtime's object may wait for a lock of the runtime's, which no child renews."""
+"""Objects that children dropped, kept alive: freeing one may wait for a lock of its runtime, which no child renews."""
 
 
 def renewed(lock: T) -> T:
@@ -47,7 +47,7 @@ class cached_property(functools.cached_property[T]):
 
 
 def _end_imports() -> None:
-    """Undo what other threads had begun to import of toprung, with what that needs: nobody goes on with it in a child."""
+    """Drop modules of toprung that other threads were importing at the fork: in a child those imports would never end."""
     locks: dict[str, Any] = getattr(importlib, "_bootstrap")._module_locks  # noqa: B009  # no name that types know
     begun = {name: lock.owner for name, ref in locks.items() if (lock := ref()) is not None}
     ours = {owner for name, owner in begun.items() if name.partition(".")[0] == "toprung"} - {None, threading.get_ident()}

@@ -60,7 +60,7 @@ def languages(device: Device) -> tuple[str, ...]:
 
 
 _broken: dict[str, str] = {}
-"""Backends whose runtime failed, when it was last asked, in a way that nobody foresaw, with the error."""
+"""Unexpected errors of each backend's runtime at its last look for devices, by backend."""
 
 
 def _seen(backend: Backend) -> list[Device]:

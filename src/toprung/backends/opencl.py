@@ -306,7 +306,7 @@ class OpenCLSession:
         return OpenCLKernel(program, source, Resources(int(registers) if registers else None, local, private))
 
     def _binary(self, program: Any, source: Source) -> bytes:
-        """Return a program's binary. By ctypes, so that other threads go on: PoCL compiles here, and pyopencl lets nobody run."""
+        """Return a program's binary, asked for through ctypes: PoCL compiles in this call, and pyopencl would hold the GIL."""
         what, devices = self._cl.program_info, program.get_info(self._cl.program_info.NUM_DEVICES)
         info = getattr(ctypes.CDLL(self._cl._cl.__file__), "clGetProgramInfo", None)  # of the loader that pyopencl has loaded
         if info is None:  # Windows shows no names of a library's libraries

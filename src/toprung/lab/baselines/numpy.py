@@ -61,7 +61,7 @@ class BoundNumPy(BoundOnHost):
         try:
             if most > 1 and time.perf_counter() > self._looked + OFTEN:
                 before = self._flat.copy()
-                with np.errstate(all="ignore"):  # what is added to C again and again overflows
+                with np.errstate(all="ignore"):  # repeated calls add to C until it overflows
                     self._peer.threads = min((most, 1), key=lambda count: self._seconds(put, count))
                 self._flat[...], self._looked = before, time.perf_counter()
             put(self._peer.threads or most)
