@@ -39,6 +39,7 @@ from toprung.lab.harness.compare import ComparisonPlan, PlacedProblem, Row, comp
 from toprung.lab.harness.measure import SamplingPlan
 from toprung.lab.sass.machine_code import read
 from toprung.oracle.gemm import Gemm
+from toprung.store.entry import scatter
 from toprung.tune.measure import WHOLE, Trialled
 
 TILED = family("tiled")
@@ -140,7 +141,7 @@ def table(problems):
         failed = [t for t in entry["tiles"] if t["problem"]]
         flops = entry["flops"]
         spilled = sum(bool(t["code"] and (t["code"]["spill_loads"] or t["code"]["stack_bytes"])) for t in timed)
-        spread = [(max(t["seconds"]) - min(t["seconds"])) / statistics.median(t["seconds"]) for t in timed]
+        spread = [scatter(t["seconds"]) for t in timed]
         print(f"\n{entry['problem']['M']}x{entry['problem']['N']}x{entry['problem']['K']}: {len(timed)} timed ({spilled} spill), "
               f"{len(failed)} not, spread {statistics.median(spread) if spread else 0:.1%} in the median")  # fmt: skip
         for t in [*timed[:6], *timed[-2:]]:

@@ -14,13 +14,14 @@ from toprung.device import Device
 from toprung.errors import OutOfDeviceMemory
 from toprung.lab.baselines.numpy import NumPyPeer, openblas
 from toprung.lab.harness import compare as loop
-from toprung.lab.harness.baseline import LEAST, BaselineLog, doubts, movement, watched
+from toprung.lab.harness.baseline import LEAST, BaselineLog, doubts, watched
 from toprung.lab.harness.bench import competitors
 from toprung.lab.harness.compare import SETTLE_SECONDS, ComparisonPlan, PlacedProblem, Row, compare
 from toprung.lab.harness.library import Matmul, _product, arrays_on
 from toprung.lab.harness.measure import Measurement, SamplingPlan
 from toprung.oracle.gemm import Gemm
 from toprung.report.table import ladder_table
+from toprung.report.text import scatter_text
 
 SHORT = SamplingPlan(sample_seconds=0.001)
 PLAN = ComparisonPlan(samples={"warm": 3}, sampling={"warm": SHORT})
@@ -138,13 +139,15 @@ def test_matmul_of_arrays_on_a_device_is_verified_in_place(session: Session, pro
     assert not placed.oracle.verify(placed.memory.fetch()).right
 
 
-def test_a_baseline_that_moves_is_doubted() -> None:
+def test_a_baseline_that_scatters_is_doubted() -> None:
     still, outlier = [1.0, 1.01, 0.99, 1.0, 1.02], [1.0, 1.0, 9.0, 1.0, 1.0]
     moving = [1.0, 1.0, 1.0, 1.2, 1.2, 1.2]
-    assert movement(still) < 0.03 and movement(outlier) == 0 and movement(moving) > 0.1
-    assert doubts(peer("cublas", still), "cuBLAS", None) == []
+    assert [scatter_text(seconds) for seconds in (still, outlier, moving, still[:1], [])] == ["0.5", "0.0", "9.1", "", ""]
+    assert doubts(peer("cublas", still), "cuBLAS", None) == doubts(peer("cublas", outlier), "cuBLAS", None) == []
     (said,) = doubts(peer("cublas", moving), "cuBLAS", None)
-    assert said.startswith("cuBLAS at 1024 moved by ")
+    assert said.startswith("cuBLAS at 1024 scatters by ± 9 %"), "the figure of the table"
+    (row,) = ladder_table([Row(NumPyPeer(), state="done", measurement=peer("cublas", moving))], "").rows
+    assert row[0]["± %"] == "9.1"
     (said,) = doubts(peer("cublas", still), "cuBLAS", 0.8)
     assert "in earlier runs on this machine: something else uses it now" in said
     (said,) = doubts(peer("cublas", still), "cuBLAS", 1.4)
@@ -157,7 +160,7 @@ def test_a_machine_knows_how_fast_its_baseline_is(device: Device, tmp_path: Path
     usual = peer("numpy", around(1e-3))
     for _ in range(LEAST):
         (said,) = watched(device, [("NumPy", peer("numpy", [1.0, 1.0, 1.0, 9.0, 9.0, 9.0]))], log)
-        assert "moved by" in said and not log.path.exists(), "a run beside other programs says nothing of what is usual"
+        assert "scatters by" in said and not log.path.exists(), "a run beside other programs says nothing of what is usual"
     for _ in range(LEAST):
         assert watched(device, [("NumPy", usual)], log) == []
     with log.path.open("a") as file:

@@ -15,7 +15,7 @@ from toprung.lab.routines.base import method
 from toprung.lab.rung import rung
 from toprung.report import names
 from toprung.report.bound_table import read_bounds
-from toprung.report.text import Limits, gflops_text, size_of, speed_source, unit
+from toprung.report.text import Limits, gflops_text, scatter_text, size_of, speed_source, unit
 
 
 def _ladder(words: Sequence[str], root: Path) -> str:
@@ -100,7 +100,7 @@ def _rung(words: Sequence[str], root: Path) -> str:
             tile = " ".join(f"{k}={v}" for k, v in who["tile"].items())
             cells = (
                 f"{device['short_name']}, {device['backend']}", size_of(m), who["variant"] or "–", tile, f"{m.median * 1e3:.3g}",
-                gflops_text(m.figure), f"{50 * m.spread:.1f}", f"{_shown(m) / _shown(before[-1]):.2f}" if before else "–",
+                gflops_text(m.figure), scatter_text(m.seconds), f"{_shown(m) / _shown(before[-1]):.2f}" if before else "–",
                 f"{100 * m.share_of(vendor):.1f}" if vendor else "–", *[gflops_text(m.alone)] * apart,
                 *(f"{100 * s:.1f}" if (s := limit.shares(m).get(name)) else "–" for name in shares),
                 str(who.get("resources", {}).get("registers") or "–"),

@@ -16,7 +16,7 @@ from toprung.lab.harness.results import read
 from toprung.lab.harness.stats import paired_ratio
 from toprung.lab.probe.store import read as read_probe
 from toprung.report import names
-from toprung.report.text import gflops_text, size_of, source_line, speed_source
+from toprung.report.text import gflops_text, scatter_text, size_of, source_line, speed_source
 
 
 def _overhead(words: Sequence[str], root: Path) -> str:
@@ -246,7 +246,7 @@ def _versus(words: Sequence[str], root: Path) -> str:
             continue
         ours, theirs = own[first], own[second]
         ratio = paired_ratio(theirs.seconds, ours.seconds)
-        speeds = " | ".join(f"{gflops_text(m.figure)} ± {50 * m.spread:.1f} %" for m in (ours, theirs))
+        speeds = " | ".join(f"{gflops_text(m.figure)} ± {scatter_text(m.seconds)} %" for m in (ours, theirs))
         lines.append(
             f"| {size} | {ours.competitor['precision']} | {speeds} | {ratio.value:.2f} ({ratio.low:.2f} to {ratio.high:.2f}) | "
             f"{ours.verdict['frobenius']:.2e} |"

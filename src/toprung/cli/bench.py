@@ -205,7 +205,7 @@ class _Run:
     Attributes
     ----------
     measured, failures, notes : what came of it
-    doubts : baselines that moved, which was said already
+    doubts : baselines that scatter, which was said already
     cut : whether Ctrl-C or the budget ended it
     """
 

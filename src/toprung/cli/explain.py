@@ -28,6 +28,7 @@ from toprung.lab.harness.climb import best_for, default_sizes, problem_of, varia
 from toprung.lab.harness.single import tile_of
 from toprung.lab.rung import Rung, ladder, rung
 from toprung.report.bound_table import bounds_record, overview
+from toprung.report.text import scatter_text
 
 BAR, LEAST_BAR, REST = 40, 8, 72
 """Cells of the longest bar at most and at least, and of all else in the table of levels where bars are between."""
@@ -150,8 +151,9 @@ def _detail(e: Explanation, size: str) -> None:
     if e.measured and e.speed is not None:
         share = f", {100 * e.share:.1f} % of the bound" if e.share is not None else ""
         helpers = f", {100 * e.measured.helpers:.0f} % of its time in helpers" if e.measured.helpers else ""
+        scatters = f" ± {found} %" if (found := scatter_text(e.measured.seconds)) else " (one sample)"
         where = f" ({e.record})" if e.record else ""
-        say(f"measured   {e.speed:,.0f} {unit} ± {50 * e.measured.spread:.1f} %{share}{helpers}{where}")
+        say(f"measured   {e.speed:,.0f} {unit}{scatters}{share}{helpers}{where}")
         if e.beaten:
             say(e.beaten, "yellow", indent=11)
     else:

@@ -204,7 +204,7 @@ class _Run:
     Attributes
     ----------
     done : the rows of each size
-    notes : what a reader of the figures must know: competitors that do not take part, baselines that moved
+    notes : what a reader of the figures must know: competitors that do not take part, baselines that scatter
     cut : whether the budget ended it
     """
 

@@ -28,7 +28,7 @@ from toprung.lab.rung import ladder, rung
 from toprung.report import names
 from toprung.report.grid import Column, Grid
 from toprung.report.table import STATES
-from toprung.report.text import gflops_text, ms_text
+from toprung.report.text import gflops_text, ms_text, scatter_text
 
 
 def register(app: typer.Typer) -> None:
@@ -145,6 +145,6 @@ def _grid(rows: Sequence[Row], title: str) -> Grid:
         if m is None:
             cells[unit] = Text(STATES.get(row.state, ""), "bold red" if row.failed else "dim")
         else:
-            cells |= {names.MS: ms_text(m.median), unit: gflops_text(m.figure), names.SPREAD: f"{50 * m.spread:.1f}"}
+            cells |= {names.MS: ms_text(m.median), unit: gflops_text(m.figure), names.SPREAD: scatter_text(m.seconds)}
         grid.add(cells)
     return grid

@@ -16,7 +16,7 @@ from toprung.dispatch.tuned import refusal
 from toprung.errors import StoreError
 from toprung.report import names
 from toprung.report.grid import Column, Grid
-from toprung.report.text import ms_text
+from toprung.report.text import ms_text, scatter_text
 from toprung.store import STATUSES, Entry, Imported, Machine, Store, shipped
 from toprung.tile import Tile
 
@@ -212,11 +212,10 @@ def _table(entries: Sequence[Entry]) -> Grid:
         sizes += f" ×{e.shape['batch']}" if e.shape.get("batch", 1) != 1 else ""
         tile = str(Tile(**e.candidate["tile"])) if e.candidate["tile"] else ""
         said = " ".join(e.message.split())[:SHOWN]  # the beginning of an error message
-        spread = 50 * (max(e.seconds) - min(e.seconds)) / e.median if e.seconds else 0.0
         grid.add({
             "device": Text(str(e.machine)), "class": e.problem_class, "problem": sizes,
             "candidate": Text(f"{e.kernel} {tile}".rstrip()), names.MS: ms_text(e.median) if e.seconds else "",
-            names.SPREAD: f"{spread:.1f}" if e.seconds else "",
+            names.SPREAD: scatter_text(e.seconds),
             "cold ms": ms_text(statistics.median(e.cold_seconds)) if e.cold_seconds else "",
             names.GRADE: f"{e.grade:.3g}" if e.grade else "", "date": e.date[:10],
             "status": Text(f"{e.status}: {said}" if said else e.status),

@@ -17,7 +17,7 @@ from toprung.lab.harness.stats import Interval
 from toprung.oracle.precision import PRECISIONS
 from toprung.report import names
 from toprung.report.grid import Column, Grid
-from toprung.report.text import gflops_text, ms_text
+from toprung.report.text import gflops_text, ms_text, scatter_text
 
 
 def bench_table(rows: Sequence[Row], title: str, kind: str) -> Grid:
@@ -49,7 +49,7 @@ def bench_table(rows: Sequence[Row], title: str, kind: str) -> Grid:
             cells[unit] = Text(f"{row.state} …" if not row.failed else row.state.upper(), "bold red" if row.failed else "dim")
         else:
             cells |= {
-                names.MS: ms_text(m.median), unit: rate(m, kind), names.SPREAD: f"{50 * m.spread:.1f}",
+                names.MS: ms_text(m.median), unit: rate(m, kind), names.SPREAD: scatter_text(m.seconds),
                 "GB/s": f"{m.min_bytes / m.median / 1e9:.4g}", against: interval_text(speeds[id(m)]),
                 names.CLOCK: f"{m.clock:.0f}" if m.clock else "–",
             }  # fmt: skip
@@ -110,7 +110,7 @@ def measurements_table(measurements: Sequence[Measurement], title: str, kind: st
     for m, speed in zip(measurements, ratios(measurements), strict=True):
         grid.add({
             "problem": problem_name(m.problem), "who": competitor_name(m.competitor), "precision": m.competitor["precision"],
-            "mode": m.mode, names.MS: ms_text(m.median), unit: rate(m, kind), names.SPREAD: f"{50 * m.spread:.1f}",
+            "mode": m.mode, names.MS: ms_text(m.median), unit: rate(m, kind), names.SPREAD: scatter_text(m.seconds),
             against: interval_text(speed), names.GRADE: f"{m.verdict['grade']:.3g}",
             names.FROBENIUS: f"{m.verdict['frobenius']:.2e}",
         })  # fmt: skip

@@ -16,6 +16,7 @@ from toprung.lab.harness import results
 from toprung.lab.harness.environment import environment
 from toprung.report import names
 from toprung.report.grid import Column, Grid
+from toprung.report.text import scatter_text
 
 CHECKED = ("Tensor Cores", "FFMA lanes", "issue slots", "register operands", "shared memory", "L1", "L2")
 
@@ -37,7 +38,7 @@ def overview(found: Sequence[tuple[str, Explanation]], title: str) -> Grid:
             **{name: _short(rates.get(name, math.inf)) for name in shown},
             "limiter": e.bound.limiter.name if e.bound.limiter else "unknown",
             "bound": _short(e.bound.figure), "measured": f"{e.speed:,.0f}" if e.speed is not None else "–",
-            names.SPREAD: f"{50 * e.measured.spread:.1f}" if e.measured else "–",
+            names.SPREAD: scatter_text(e.measured.seconds) if e.measured else "–",
             names.BOUND: f"{100 * e.share:.1f}" if e.share is not None else "–",
         }, "dim" if variant else "")  # fmt: skip
     return grid

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,7 +12,7 @@ from toprung.errors import DAMAGE, BadRecord
 from toprung.lab.guidelines.base import FAILS, HOLDS, WRONG, Finding, Way
 from toprung.report import names
 from toprung.report.grid import Column, Grid
-from toprung.report.text import gflops_text
+from toprung.report.text import gflops_text, scatter_text
 
 STYLES = {HOLDS: "green", FAILS: "yellow", WRONG: "bold red"}
 NUMBERS, LEAST, MOST = 36, 24, 72
@@ -56,9 +55,8 @@ def table(findings: Sequence[Finding], title: str, width: int | None) -> Grid:
             *before, last = lines(way.label, "none")
             for line in before:
                 grid.add({"guideline": line})
-            spread = 50 * (max(way.seconds) - min(way.seconds)) / statistics.median(way.seconds) if way.seconds else None
             grid.add({
-                "guideline": last, "speed": gflops_text(way.figure), names.SPREAD: "" if spread is None else f"{spread:.1f}",
+                "guideline": last, "speed": gflops_text(way.figure), names.SPREAD: scatter_text(way.seconds),
                 "relative error": f"{way.error:.1e}" if way.error else "",
             })  # fmt: skip
         for line in lines(f"{f.verdict}: {_ratio_text(f)}" if _ratio_text(f) else f.verdict, STYLES.get(f.verdict, "dim")):

@@ -9,7 +9,7 @@ from rich.text import Text
 from toprung.lab.harness.compare import Row
 from toprung.report import names
 from toprung.report.grid import GAP, LEAST, Column, Grid
-from toprung.report.text import Limits, gflops_text, ms_text
+from toprung.report.text import Limits, gflops_text, ms_text, scatter_text
 from toprung.store.entry import NOISY, scatter
 
 STATES: Mapping[str, str] = {
@@ -70,7 +70,7 @@ def ladder_table(
             baseline = m.baseline(other.measurement for other in vendors if other.measurement)
             share, known = bound(row) if bound else None, limits.shares(m)
             cells |= {
-                names.MS: ms_text(m.median), measured_in: gflops_text(m.figure), names.SPREAD: f"{50 * m.spread:.1f}",
+                names.MS: ms_text(m.median), measured_in: gflops_text(m.figure), names.SPREAD: scatter_text(m.seconds),
                 names.ALONE: gflops_text(m.alone), names.PREVIOUS: f"{m.figure / before.figure:.2f}{skipped}" if before else "–",
                 against: f"{100 * m.share_of(baseline):.1f}" if baseline and scatter(baseline.seconds) <= NOISY else "–",
                 **{name: f"{100 * known[name]:.1f}" if name in known else "–" for name in shares},

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from toprung.lab.harness.bandwidth import Bandwidth
 from toprung.lab.harness.measure import Measurement
 from toprung.report import names
+from toprung.store.entry import scatter
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,11 @@ def size_of(m: Measurement) -> str:
 def gflops_text(value: float) -> str:
     """A speed with three digits, more where they are whole."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def scatter_text(seconds: Sequence[float]) -> str:
+    """The scatter of samples in per cent; empty of a single one, which has none."""
+    return f"{100 * scatter(seconds):.1f}" if len(seconds) > 1 else ""
 
 
 def ms_text(seconds: float) -> str:

@@ -16,6 +16,7 @@ from toprung.lab.harness.stats import Interval
 from toprung.oracle.problem import Problem
 from toprung.report import names, plot
 from toprung.report.grid import Column, Grid
+from toprung.report.text import scatter_text
 from toprung.store.entry import NOISY
 from toprung.tune.check import HOST_LIMITED, WITHIN, Checked
 from toprung.tune.compiler import cores
@@ -125,11 +126,9 @@ def cold_of(shape: Shape) -> float:
 
 
 def spread_of(shape: Shape) -> str:
-    """Return half the range of the best's samples in per cent of their median, from the last comparison; empty before it."""
+    """Return the scatter of the best's samples in the last comparison; empty before it."""
     best = shape.finals.get("best")
-    if not best or not best.seconds:
-        return ""
-    return f"{50 * (max(best.seconds) - min(best.seconds)) / statistics.median(best.seconds):.1f}"
+    return scatter_text(best.seconds) if best else ""
 
 
 def noisy_line(tuner: Tuner) -> str:

@@ -159,8 +159,7 @@ class Entry:
     def median(self) -> float:
         """Median seconds of the unmarked samples, or of all if every one is marked; infinite without samples."""
         kept = [s for s, m in zip(self.seconds, self.marked, strict=True) if not m]
-        times = sorted(kept or self.seconds)
-        return (times[(len(times) - 1) // 2] + times[len(times) // 2]) / 2 if times else math.inf
+        return _median(sorted(kept or self.seconds)) if self.seconds else math.inf
 
     @property
     def noisy(self) -> bool:
@@ -266,12 +265,17 @@ class Book:
 
 
 def scatter(seconds: Sequence[float]) -> float:
-    """Return half the distance between the quartiles of samples, as a share of their median: single outliers do not count."""
+    """Return half the distance between the quartiles of samples, as a share of their median: a single outlier of five is left out.
+
+    A quartile between two samples is the outer one: of two to four samples it is half their range.
+    """
     times = sorted(seconds)
-    if not times:
-        return 0.0
-    low, middle, high = (times[round(share * (len(times) - 1))] for share in (0.25, 0.5, 0.75))
-    return (high - low) / 2 / middle
+    outside = (len(times) - 1) // 4
+    return (times[-1 - outside] - times[outside]) / 2 / _median(times) if times else 0.0
+
+
+def _median(times: Sequence[float]) -> float:
+    return (times[(len(times) - 1) // 2] + times[len(times) // 2]) / 2
 
 
 def shape_text(shape: Mapping[str, Any]) -> str:

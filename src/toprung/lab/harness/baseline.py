@@ -1,4 +1,4 @@
-"""Watch over baselines: whether one moved while it was measured, and whether it is as fast as this machine knows it."""
+"""Watch over baselines: whether the samples of one scatter, and whether it is as fast as this machine knows it."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from toprung.errors import DAMAGE
 from toprung.lab.harness.measure import Measurement
 from toprung.lab.harness.results import competitor_name, problem_name
 from toprung.paths import data_dir
+from toprung.store.entry import scatter
 
 MOVED = 0.10
-"""Change of a baseline that makes ratios to it doubtful, as a share of its median."""
+"""Distance that makes ratios to a baseline doubtful, as a share of its median: between its quartiles, or from earlier runs."""
 
 LEAST, KEPT = 3, 25
 """Earlier runs that are needed to say what is usual, and the last of them that are looked at."""
@@ -56,23 +57,16 @@ def _key(device: Device, m: Measurement) -> str:
     return f"{device.slug} {device.backend} {device.driver}, {competitor_name(m.competitor)}, {problem_name(m.problem)}, {m.mode}"
 
 
-def movement(seconds: Sequence[float]) -> float:
-    """Return how far the level of samples moved, as a share of their median: a single sample that was disturbed does not count."""
-    width = min(3, len(seconds))
-    levels = [statistics.median(seconds[i : i + width]) for i in range(len(seconds) - width + 1)]
-    return (max(levels) - min(levels)) / statistics.median(seconds) if seconds else 0.0
-
-
 def doubts(m: Measurement, name: str, usual: float | None) -> list[str]:
-    """Return why ratios to a baseline are doubtful, a sentence each; none if it stood still and is as fast as usual.
+    """Return why ratios to a baseline are doubtful, a sentence each; none if it is steady and is as fast as usual.
 
     ``usual``: its median seconds in earlier runs.
     """
     found = []
-    if (moved := movement(m.seconds)) > MOVED:
+    if (share := scatter(m.seconds)) > MOVED / 2:
         found.append(
-            f"{name} at {problem_name(m.problem)} moved by {100 * moved:.0f} % while it was measured: shares of it are that "
-            "uncertain; end other programs and measure again"
+            f"{name} at {problem_name(m.problem)} scatters by ± {100 * share:.0f} %: shares of it are that uncertain; end other "
+            "programs and measure again"
         )
     if usual and abs(m.median / usual - 1) > MOVED:
         before = m.figure * m.median / usual
@@ -94,6 +88,6 @@ def watched(device: Device, baselines: Sequence[tuple[str, Measurement]], log: B
     for name, m in baselines:
         found += doubts(m, name, kept.usual(device, m))
     for _, m in baselines:
-        if movement(m.seconds) <= MOVED and not m.competitor.get("threads"):  # else it says nothing of what is usual
+        if scatter(m.seconds) <= MOVED / 2 and not m.competitor.get("threads"):  # else it says nothing of what is usual
             kept.add(device, m)
     return found

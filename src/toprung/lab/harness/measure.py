@@ -165,11 +165,6 @@ class Measurement:
         """The speed in that unit."""
         return self.gbytes_per_s if self.measured_in == "GB/s" else self.gflops
 
-    @property
-    def spread(self) -> float:
-        """(largest − smallest) / median of the samples."""
-        return (max(self.seconds) - min(self.seconds)) / self.median if self.seconds else math.nan
-
     def describe(self) -> dict[str, Any]:
         """As JSON, derived figures included for whoever reads the file without us."""
         return {

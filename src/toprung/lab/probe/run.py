@@ -64,11 +64,6 @@ class Finding:
         """Median of the clocks that were read."""
         return statistics.median(read) if (read := [c for c in self.clocks_mhz if c]) else None
 
-    @property
-    def spread(self) -> float:
-        """(largest − smallest) / median."""
-        return (max(self.values) - min(self.values)) / self.value if self.values else math.nan
-
     def describe(self) -> dict[str, Any]:
         """Return it as JSON."""
         c, unit = self.case, self.benchmark.unit

@@ -12,6 +12,7 @@ from toprung.report import names
 from toprung.report.html.chart import Chart, Column, Row, Spec, sources, tooltip
 from toprung.report.html.limits import Limits
 from toprung.report.html.views import HEIGHT, POINT, Taken, Views, name_of, shown, view_of, words
+from toprung.store.entry import scatter
 
 
 def stair_columns(unit: str) -> list[Column]:
@@ -44,7 +45,7 @@ def stair_rows(key: tuple[str, str, str, str], taken: Sequence[Taken], limits: L
         row = {
             "view": view, "kind": "variant" if variant else "rung" if rung else "vendor", "number": who["number"],
             "name": name_of(m), "idea": who["variant"] or who["idea"], "speed": shown(m), "ms": 1e3 * m.median,
-            "spread": 50 * m.spread, "previous": shown(m) / shown(base) if base and rung else None,
+            "spread": 100 * scatter(m.seconds), "previous": shown(m) / shown(base) if base and rung else None,
             "vendor": 100 * m.share_of(baseline) if baseline else None, "ceiling": ceiling[0] if ceiling else None,
             "share": 100 * shown(m) / ceiling[0] if ceiling and not beaten else None, "precision": who["precision"],
             "baseline": name_of(baseline) if baseline else None, "limiter": limiter,
