@@ -30,7 +30,6 @@ from toprung import backends, errors, forks
 from toprung.arrays import sessions
 from toprung.backends.base import Session, Source
 from toprung.backends.opencl import OpenCLSession
-from toprung.backends.stderr import captured_stderr
 from toprung.device import Device
 from toprung.kernels import registry
 
@@ -256,28 +255,44 @@ def test_a_child_ends_no_import_that_a_thread_of_its_parent_began(tmp_path: Path
         monkeypatch.delitem(sys.modules, "toprung.slow")
 
 
-@needs_fork
-def test_a_child_has_its_standard_error_while_a_compiler_of_its_parent_is_caught(capfd: pytest.CaptureFixture[str]) -> None:
-    with captured_stderr() as chatter:
-        assert in_child(lambda: os.write(2, b"the child's")) == "11"
-        os.write(2, b"the compiler's")
-        assert chatter() == "the compiler's"
-    assert capfd.readouterr().err == "the child's"
+# streams
 
 
-@needs_fork
-def test_a_compiler_is_caught_without_a_standard_error() -> None:
-    def without() -> str:
-        os.close(2)
-        sys.stderr = None  # type: ignore[assignment]
-        with captured_stderr() as chatter:
-            os.write(2, b"caught")
-            said = chatter()
-        with contextlib.suppress(OSError):
-            said += f", and then {os.fstat(2)}"
-        return said
+def taking_streams(path: Path) -> list[str]:
+    """Return what a file does to the streams of its process: descriptors that get another file, streams that are replaced."""
+    found = []
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        name = ast.unparse(node).rpartition(".")[2] if isinstance(node, ast.Attribute | ast.Name) else ""
+        stored = isinstance(getattr(node, "ctx", None), ast.Store) and name in ("stdin", "stdout", "stderr")
+        if stored or name in ("dup2", "redirect_stdout", "redirect_stderr"):
+            found.append(f"{path}:{getattr(node, 'lineno', 0)}: {ast.unparse(node)}")
+    return found
 
-    assert in_child(without) == "caught"
+
+def test_nobody_takes_the_streams_of_the_process() -> None:
+    some = [p for p in SOURCES if re.search("dup2|redirect_std|std(in|out|err) *=", p.read_text("utf-8"))]
+    assert [line for path in some for line in taking_streams(path)] == []
+
+
+def test_standard_error_has_every_line_while_kernels_are_compiled(session: Session, capfd: pytest.CaptureFixture[str]) -> None:
+    over, lines = threading.Event(), 0
+
+    def log() -> None:
+        nonlocal lines
+        while not lines or not over.wait(0.0005):
+            os.write(2, b"a line\n")
+            lines += 1
+
+    other = threading.Thread(target=log)
+    other.start()
+    wrong = f"__kernel void wrong(__global float *x) {{ x[0] = no_such_name_{time.time_ns()}; }}"
+    try:
+        with pytest.raises(errors.BuildError, match="no_such_name"):
+            session.compile(Source("wrong", wrong, "wrong", {}))
+    finally:
+        over.set()
+        other.join()
+    assert capfd.readouterr().err.count("a line\n") == lines > 0
 
 
 # elsewhere

@@ -113,6 +113,19 @@ finally:
     assert "one work-item per element" in said and said.endswith("False\n")
 
 
+def test_where_no_one_is_logged_in_a_look_is_silent_and_leaves_the_environment(adapter: Device) -> None:
+    script = """
+import os
+os.dup2(1, 2)
+os.environ.pop("XDG_RUNTIME_DIR", None)
+before = dict(os.environ)
+from toprung.backends.webgpu import backend
+print(backend().devices() != [], os.environ == before)
+"""
+    said = ended(script)
+    assert said.endswith("True True\n") and "XDG_RUNTIME_DIR" not in said
+
+
 def test_without_an_adapter_it_says_what_to_install(adapter: Device) -> None:
     script = "from toprung.backends.webgpu import backend; print(backend().devices(), *backend().advice())"
     said = ended(script, VK_DRIVER_FILES="/nonexistent.json", VK_ICD_FILENAMES="/nonexistent.json")

@@ -26,7 +26,6 @@ from numpy.typing import NDArray
 from toprung import backends
 from toprung.backends import cuda, pocl_cache, pocl_cpu
 from toprung.backends.base import Buffer, Kernel, Launch, Relaunch, Resources, Session, Source, Workspace
-from toprung.backends.stderr import captured_stderr
 from toprung.device import FP32_LANES, Device
 from toprung.errors import BadCubin, ForkedDevice, LaunchError, NoDevice, OutOfDeviceMemory
 from toprung.forks import in_child, renewed
@@ -270,12 +269,10 @@ class OpenCLSession:
         self._need_linker(source)
         text = f"{PRELUDE.read_text('utf-8')}\n#line 1\n{source.text}"
         with self._alone(source):
-            with captured_stderr() as chatter:
-                try:
-                    program = cl.Program(self._context, text).build(self._options(source), cache_dir=False)
-                except cl.Error as error:
-                    log = f"{error}\n{chatter()}"
-                    raise source.failed(self.device, log) from None
+            try:
+                program = cl.Program(self._context, text).build(self._options(source), cache_dir=False)
+            except cl.Error as error:  # with the build log; what a compiler prints besides stays on standard error
+                raise source.failed(self.device, str(error)) from None
             used = self._registers(program)  # only this log says it: a line in front of the binary keeps it
             binary = self._binary(program, source)
         if room := ROOM_FOR.search(source.text):  # an NVIDIA binary is PTX, which can say what OpenCL C cannot

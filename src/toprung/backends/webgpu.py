@@ -26,7 +26,6 @@ from numpy.typing import NDArray
 from toprung import backends
 from toprung.backends.base import Buffer, Kernel, Launch, Resources, Session, Source
 from toprung.backends.opencl import clock_from_outside
-from toprung.backends.stderr import captured_stderr
 from toprung.backends.unrolled import NotUnrolled, unrolled
 from toprung.device import Device
 from toprung.errors import ForkedDevice, LaunchError, NoDevice, OutOfDeviceMemory, Unsupported, let_through
@@ -43,6 +42,8 @@ IN_A_SUBMISSION = 256
 DIRECTIVE = re.compile(r"^(?:enable|requires|diagnostic)\b[^;]*;", re.MULTILINE)
 BINDING = re.compile(r"@group\(0\)\s*@binding\((\d+)\)\s*var<\s*(uniform|storage)\s*(?:,\s*(read_write|read)\s*)?>")
 USAGE = "STORAGE | COPY_SRC | COPY_DST"
+DEVICE_SELECT = "NODEVICE_SELECT"
+"""Environment variable with which Vulkan leaves out Mesa's sorting of devices: that layer complains where no one is logged in."""
 UNCHECKED = "UNCHECKED"
 """Switch of a rung: 1 leaves out the checks that the compiler adds to indices and loops, 2 those of loops; 0 and all other kernels
 keep them."""
@@ -53,16 +54,20 @@ def _wgpu() -> Any:
     """Return wgpu, started; or the sentence that says why there is none."""
     if importlib.util.find_spec("wgpu") is None:
         return f"wgpu is not installed, and only the webgpu ladder needs it; {INSTALL}"
+    if headless := not {"XDG_RUNTIME_DIR", DEVICE_SELECT} & set(os.environ):
+        os.environ[DEVICE_SELECT] = "1"
     try:
         import wgpu
         from wgpu.backends.wgpu_native import extras
 
-        with captured_stderr():  # window systems complain that there is no screen
-            extras.set_instance_extras(backends=list(APIS.values()))
-            wgpu.gpu.enumerate_adapters_sync()
+        extras.set_instance_extras(backends=list(APIS.values()))
+        wgpu.gpu.enumerate_adapters_sync()
     except Exception as error:  # a library that does not load, or a driver that does not start: nobody lists what they raise
         let_through(error)
         return f"wgpu does not start ({type(error).__name__}: {error})"
+    finally:
+        if headless:
+            os.environ.pop(DEVICE_SELECT, None)
     return wgpu
 
 
@@ -114,8 +119,7 @@ def backend() -> WebGPUBackend:
 @functools.cache
 def _look() -> tuple[Device, ...]:
     wgpu = _wgpu()
-    with captured_stderr():
-        adapters = [a for a in wgpu.gpu.enumerate_adapters_sync() if a.info["backend_type"] in APIS]
+    adapters = [a for a in wgpu.gpu.enumerate_adapters_sync() if a.info["backend_type"] in APIS]
     others = [d for b in backends.backends() if b.name != WebGPUBackend.name for d in b.devices()]
     return tuple(_facts(wgpu, adapter, number, others) for number, adapter in enumerate(adapters))
 

@@ -115,7 +115,7 @@ def _with_files(given: list[str]) -> list[str]:
 
 def _written(file: Path | None, audited: Any, measure: bool) -> None:
     """Write what ran, or what an audit found, to a file, or as a table to stderr."""
-    wait(FAREWELL)  # OpenCL's compilers keep stderr to themselves as long as they are at work
+    wait(FAREWELL)  # compilers at work would disturb the times of --measure
     found = audited or report(measure)
     if file is None:
         errors_console.print(str(found), markup=False, highlight=False, soft_wrap=True)
