@@ -19,7 +19,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -29,12 +31,25 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parents[1] / "src"
 
 PRODUCTS = (
-    ("fp32", 1024, 1024, 1024, "NN"), ("fp32", 4096, 4096, 4096, "NN"), ("fp32", 4096, 4096, 4096, "TT"),
-    ("fp32", 16, 4096, 4096, "NN"), ("fp32x", 1024, 1024, 16384, "NN"), ("fp32x", 2048, 2048, 2048, "NN"),
-    ("fp32x", 4096, 4096, 4096, "NT"), ("fp32x", 8192, 8192, 8192, "NN"),
+    *(f"{precision} {size}" for precision, sizes in {
+        "fp32": "NN:1024x1024x1024 NN:4096x4096x4096 TT:4096x4096x4096 NN:16x4096x4096",
+        "fp32x": "NN:1024x1024x16384 NN:512x512x512 NN:1024x1024x1024 NN:2048x2048x2048 NT:4096x4096x4096 NN:8192x8192x8192",
+        # what benchmarks/shapes.json has beside squares
+        "auto": "NT:64*1024x1024x64 NN:64*1024x64x1024 NN:1024*64x64x64 NN:256*128x128x128 NN:64*256x256x256 NN:32*512x512x512 "
+                "NN:128x4096x4096 NT:4096x256x7168 NT:64x256x7168 NT:16384x128x2048 NT:4096x1024x1024 NT:4096x3072x1024 "
+                "NT:4096x1024x4096 TN:1024x3072x4096",
+    }.items() for size in sizes.split()),
 )  # fmt: skip
-TURNS, SETTLE, SECONDS = 16, 0.2, 0.35
+"""Precision and product: layout, batch and sizes as in ``benchmarks/candidates.py``."""
+TURNS, SETTLE, SECONDS = 12, 0.1, 0.15
 """An even number of turns. Who runs first is up to 4 % off: each side does in every other turn, and a sample is two turns' mean."""
+
+
+def read(text: str) -> tuple[str, str, tuple[int, ...], tuple[int, int, int]]:
+    """Return precision, layout, batch (empty for one product) and M, N, K of one of ``PRODUCTS``."""
+    precision, trans, sizes = re.split("[ :]", text)
+    *batch, m, n, k = map(int, re.split("[*x]", sizes))
+    return precision, trans, tuple(batch), (m, n, k)
 
 
 def child() -> None:
@@ -44,24 +59,25 @@ def child() -> None:
     import toprung
 
     made = []
-    for i, (precision, m, n, k, trans) in enumerate(PRODUCTS):
+    for i, text in enumerate(PRODUCTS):
+        precision, trans, batch, (m, n, k) = read(text)
         rng = torch.Generator(device="cuda").manual_seed(i)
-        a = torch.randn((k, m) if trans[0] == "T" else (m, k), generator=rng, device="cuda")
-        b = torch.randn((n, k) if trans[1] == "T" else (k, n), generator=rng, device="cuda")
-        a, b = (a.T if trans[0] == "T" else a), (b.T if trans[1] == "T" else b)
-        c = torch.full((m, n), float("nan"), device="cuda")
+        a = torch.randn((*batch, k, m) if trans[0] == "T" else (*batch, m, k), generator=rng, device="cuda")
+        b = torch.randn((*batch, n, k) if trans[1] == "T" else (*batch, k, n), generator=rng, device="cuda")
+        a, b = (a.mT if trans[0] == "T" else a), (b.mT if trans[1] == "T" else b)
+        c = torch.full((*batch, m, n), float("nan"), device="cuda")
 
         def call(a=a, b=b, c=c, precision=precision):
             toprung.matmul(a, b, out=c, precision=precision, own=True)
 
         call()
         rows = torch.linspace(0, m - 1, min(m, 32), device="cuda").long()
-        exact = a[rows].double() @ b.double()
-        error = float((c[rows].double() - exact).norm() / exact.norm())
+        exact = a[..., rows, :].double() @ b.double()
+        error = float((c[..., rows, :].double() - exact).norm() / exact.norm())
         receipt = toprung.last_receipt()
         assert error < 2e-6, (precision, m, n, k, error)  # NaN is not less
         stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
-        calls = max(1, int(2e9 / (m * n * k)))
+        calls = max(1, int(2e9 / (math.prod(batch) * m * n * k)))
         with torch.cuda.stream(stream):
             for _ in range(3):
                 call()  # allocates what the stream needs
@@ -137,20 +153,20 @@ def main() -> None:
         process.wait()
     rows = []
     print(f"{'product':28} {'kernel':44} {'old ms':>9} {'new / old (95 %)':>24} {'host us':>14}")
-    for number, (precision, m, n, k, trans) in enumerate(PRODUCTS):
+    for number, text in enumerate(PRODUCTS):
         seconds = {}
         for name in sides:
             timed = [s for s, _ in samples[name][number]]
             seconds[name] = [(first + second) / 2 for first, second in zip(timed[::2], timed[1::2], strict=True)]
         host = {name: 1e6 * min(h for _, h in samples[name][number]) for name in sides}
         ratio = paired_ratio(seconds["new"], seconds["old"])
-        text = f"{ratio.value:.4f} ({ratio.low:.4f}-{ratio.high:.4f})"
+        beside = f"{ratio.value:.4f} ({ratio.low:.4f}-{ratio.high:.4f})"
         old = 1e3 * statistics.median(seconds["old"])
         kernel, calls = told["new"][number]["kernel"], f"{host['old']:.1f} {host['new']:.1f}"
-        print(f"{precision} {m}x{n}x{k} {trans:4} {kernel:44} {old:9.4f} {text:>24} {calls:>14}")
+        print(f"{text:28} {kernel:44} {old:9.4f} {beside:>24} {calls:>14}")
         rows.append(
             {
-                "precision": precision, "M": m, "N": n, "K": k, "trans": trans, "samples": {n: samples[n][number] for n in sides},
+                "product": text, "samples": {n: samples[n][number] for n in sides},
                 "told": {name: told[name][number] for name in sides}, "new_over_old": [ratio.value, ratio.low, ratio.high],
             }
         )  # fmt: skip

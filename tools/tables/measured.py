@@ -189,7 +189,7 @@ def _commits(words: Sequence[str], root: Path) -> str:
     for row in record["products"]:
         took = 1e3 * statistics.median(seconds for seconds, _ in row["samples"]["old"])
         value, low, high = row["new_over_old"]
-        product = f"{row['precision']} {row['M']}×{row['N']}×{row['K']} {row['trans']}"
+        product = row.get("product") or f"{row['precision']} {row['M']}×{row['N']}×{row['K']} {row['trans']}"
         lines.append(f"| {product} | `{row['told']['new']['kernel']}` | {took:.3g} | {value:.3f} ({low:.3f} to {high:.3f}) |")
     source = (
         f"{device['short_name']}, driver {device['driver']}, in turns, {e['date'][:10]}, commit {e['commit']}, `{record['what']}`, "

@@ -8,7 +8,7 @@ inline int shift_of(uint largest) {
 
 struct Scale {
     float first, second; // both together; one would be too much for a float
-    float share;         // of hi that lo makes up for: one side's does, so it is 0 for A
+    float share;         // of hi, added to lo (truncation.cuh): 0 for A, since one side corrects both
 };
 
 inline Scale scale_of(int shift, float share) { return Scale{power_of_two(shift >> 1), power_of_two(shift - (shift >> 1)), share}; }
@@ -18,7 +18,7 @@ inline void split_two(float x, float y, const Scale &s, uint &hi, uint &lo, uint
     float u = x * s.first * s.second, v = y * s.first * s.second;
     hi = pair_of(u, v);
     float one = from_half(hi & 0xffff), two = from_half(hi >> 16);
-    lo = pair_of(made_up(s.share, one, u - one) * (float)RESIDUAL, made_up(s.share, two, v - two) * (float)RESIDUAL);
+    lo = pair_of(corrected(s.share, one, u - one) * (float)RESIDUAL, corrected(s.share, two, v - two) * (float)RESIDUAL);
     losses += (fabsf(u) < 2.0f) + (fabsf(v) < 2.0f);
     if ((fabsf(u) < 0x1p-14f && x != 0.0f) || (fabsf(v) < 0x1p-14f && y != 0.0f)) losses |= LOST;
 }

@@ -12,7 +12,7 @@ from toprung.kernels.hopper_fp32x.config import CHUNK, Variant
 
 FOLDER = Path(__file__).parent
 INCLUDE = FOLDER.parent / "include"
-HEADERS = (*(INCLUDE / f"{name}.cuh" for name in ("hopper", "halves", "epilogue", "made_up")), FOLDER / "terms.cuh")
+HEADERS = (*(INCLUDE / f"{name}.cuh" for name in ("hopper", "halves", "epilogue", "truncation")), FOLDER / "terms.cuh")
 ROWS = FOLDER / "rows.cuh"
 """The header of kernels that split rows, behind those."""
 SPLIT_THREADS = 512

@@ -14,7 +14,7 @@ from toprung.tile import Tile
 
 FOLDER = Path(__file__).parent
 INCLUDE = FOLDER.parent / "include"
-HEADERS = tuple(INCLUDE / f"{name}.cuh" for name in ("hopper", "hopper_rs", "halves", "epilogue", "made_up", "group"))
+HEADERS = tuple(INCLUDE / f"{name}.cuh" for name in ("hopper", "hopper_rs", "halves", "epilogue", "truncation", "group"))
 CHUNK = 32
 """Elements of K in a stage of the ring; rows and columns have a scale for each."""
 REGISTERS = 65536

@@ -228,12 +228,12 @@ template <int TYPE> inline float widened(uint half) { return TYPE == 1 ? from_ha
 template <int TYPE> inline float low_of(uint word) { return TYPE == 1 ? from_half(word & 0xffff) : __uint_as_float(word << 16); }
 template <int TYPE> inline float high_of(uint word) { return TYPE == 1 ? from_half(word >> 16) : __uint_as_float(word & 0xffff0000); }
 
-// the terms of two elements, or of two halves their one; TYPE 1: as they are. MAKES_UP: as B's lo does
-template <int TYPE, bool MAKES_UP> inline void split_two(float x, float y, float times, uint &hi, uint &lo) {
+// the terms of two elements, or of two halves their one; TYPE 1: as they are. CORRECTS: lo carries the share that truncation takes
+template <int TYPE, bool CORRECTS> inline void split_two(float x, float y, float times, uint &hi, uint &lo) {
     float u = TYPE == 1 ? x : x * times, v = TYPE == 1 ? y : y * times;
     hi = pair_of(u, v);
     float one = from_half(hi & 0xffff), two = from_half(hi >> 16);
-    lo = TYPE ? 0 : MAKES_UP ? pair_of(made_up(CUT_SHARE, one, u - one), made_up(CUT_SHARE, two, v - two)) : pair_of(u - one, v - two);
+    lo = TYPE ? 0 : CORRECTS ? pair_of(corrected(CUT_SHARE, one, u - one), corrected(CUT_SHARE, two, v - two)) : pair_of(u - one, v - two);
 }
 
 // What is ahead: 2 for each 32 of K that a tile has left, and 1 if another tile follows.

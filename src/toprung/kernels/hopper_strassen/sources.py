@@ -16,16 +16,16 @@ ALONG = 16
 """Elements of a sum that a thread of the splitting pass holds where K runs along memory."""
 
 
-def sums_source(signs: int, across: bool, cluster: int = 1, makes_up: bool = False) -> Source:
+def sums_source(signs: int, across: bool, cluster: int = 1, corrects: bool = False) -> Source:
     """Return the splitting pass of one operand.
 
     Parameters
     ----------
     cluster : blocks that have the rows together whose K runs across memory
-    makes_up : True for B, whose lo makes up for what Tensor Cores cut
+    corrects : True for B, whose lo carries the share that Tensor Cores truncate
     """
     shape = {"ACROSS": int(across), "ALONG": ALONG, "CLUSTER": cluster if across else 1, "HELD": 32}
-    defines = {"ARCH_SPECIFIC": 1, "SIGNS": signs, "MAKES_UP": int(makes_up), **shape, DYNAMIC_SHARED: PATCH_BYTES if across else 0}
+    defines = {"ARCH_SPECIFIC": 1, "SIGNS": signs, "CORRECTS": int(corrects), **shape, DYNAMIC_SHARED: PATCH_BYTES if across else 0}
     return _source((ROWS, FP32X / "split.cu", FOLDER / "sums.cu"), "sums", defines)
 
 

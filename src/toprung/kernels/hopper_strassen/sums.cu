@@ -61,7 +61,7 @@ inline void along_sums(const Quarters &o, int block, uint *shared) {
     }
     if (!there) return;
     int shift = shift_of(largest);
-    Scale s = scale_of(shift, MAKES_UP ? CUT_SHARE : 0.0f);
+    Scale s = scale_of(shift, CORRECTS ? CUT_SHARE : 0.0f);
     long long to = (long long)product * o.half_rows + row;
 #pragma unroll
     for (int i = 0; i < ALONG / 4; ++i) {
@@ -107,7 +107,7 @@ inline void across_sums(const Quarters &o, int block, uint *shared, char *patche
     largest = largest_of_cluster(mail, largest, block % CLUSTER);
 #endif
     int shift = shift_of(largest);
-    Scale s = scale_of(shift, MAKES_UP ? CUT_SHARE : 0.0f);
+    Scale s = scale_of(shift, CORRECTS ? CUT_SHARE : 0.0f);
     long long to = (long long)product * o.half_rows + first;
     unsigned short *terms = o.terms + to * 2 * end;
     char *patch = patches + warp * 32 * PATCH;

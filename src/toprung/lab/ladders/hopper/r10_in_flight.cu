@@ -14,6 +14,6 @@
 #include "../../../kernels/include/halves.cuh"
 #undef BM // the shared text counts consumers
 #include "../../../kernels/include/epilogue.cuh"
-#include "../../../kernels/include/made_up.cuh"
+#include "../../../kernels/include/truncation.cuh"
 #include "../../../kernels/include/group.cuh"
 #include "../../../kernels/hopper_inflight/inflight.cu"
