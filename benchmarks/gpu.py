@@ -1,10 +1,14 @@
 """Everything to be measured on a GPU, in one run: hostile checks, then the ladders, stored as records.
 
     python benchmarks/gpu.py OUT [--ladders kepler] [--sizes 1024,2048,4096,6144] [--devices cuda:0,opencl:0] [--sanitize]
+    python benchmarks/gpu.py OUT --families hopper_fp32x,hopper_inflight,hopper_presplit,hopper_inflight_split_k,hopper_strassen
 
 First the hostile tests of tests/test_rungs.py on every device (nothing is timed if one fails), then each ladder through each
 device, beside the vendor, into OUT/<ladder>-<backend>.json. With --sanitize, every rung once at a small odd size under
 compute-sanitizer's memcheck and racecheck. Prints one short table last.
+
+With --families only configurations drawn from kernel families run, on products with edges, under each of compute-sanitizer's tools.
+OUT/sanitizer-<tool>.json has what was found, the configurations, and the hashes of the sources.
 """
 
 import argparse
@@ -13,6 +17,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from toprung.lab.harness import results
 from toprung.lab.rung import ladder as find
 
 ROOT = Path(__file__).parent.parent
@@ -38,6 +43,28 @@ def sanitize(tool: str, device: str, ladder: str, out: Path) -> bool:
     return run(["compute-sanitizer", "--tool", tool, "--error-exitcode", "3", *verify], out / f"{ladder}-{tool}.log")
 
 
+EDGES = "NT:2*137x134x139,TT:265x135x331+3+3+5@1,bf/137x135x107+5+1,700x2x12,TN:2100x230x40"
+TOOLS = ("memcheck", "racecheck", "synccheck", "initcheck")
+KERNELS = ("fp32x", "split", "reduce", "inflight", "sums", "combine", "ffma", "lay")
+"""Kernels that tools look at: PyTorch's own, which make and check operands, would be most of the time."""
+
+
+def sanitize_families(tool: str, families: str, out: Path, logs: Path) -> bool:
+    """Check drawn configurations of families under one of compute-sanitizer's tools, and store what it found."""
+    record, log = out / f"sanitizer-{tool}.json", logs / f"families-{tool}.log"
+    drawn = ",".join(f"any/{name}:3" for name in families.split(","))
+    check = [sys.executable, str(ROOT / "benchmarks/candidates.py"), str(record), "--shapes", EDGES, "--candidates", drawn]
+    words = ["compute-sanitizer", "--tool", tool, "--error-exitcode", "3"]
+    words += [word for name in KERNELS for word in ("--kernel-regex", f"kns={name}")]
+    good = run([*words, *check, "--data", "normal,wide", "--peers", "", "--rounds", "0"], log)
+    if record.exists():
+        found = [line.removeprefix("=========").strip() for line in log.read_text().splitlines() if line.startswith("=========")]
+        results.write(
+            record, {**results.read(record), "sanitizer": {"tool": tool, "good": good, "printed": found[:1] + found[-20:]}}
+        )
+    return good
+
+
 def main() -> int:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("out", type=Path)
@@ -45,9 +72,13 @@ def main() -> int:
     arguments.add_argument("--sizes", default="1024,2048,4096,6144")
     arguments.add_argument("--devices", default="cuda:0,opencl:0")
     arguments.add_argument("--sanitize", action="store_true")
+    arguments.add_argument("--families", help="with commas: only check these kernel families under compute-sanitizer")
+    arguments.add_argument("--tools", default=",".join(TOOLS))
     chosen = arguments.parse_args()
     logs = chosen.out / "logs"
     logs.mkdir(parents=True, exist_ok=True)
+    if chosen.families:
+        return sum(not sanitize_families(tool, chosen.families, chosen.out, logs) for tool in chosen.tools.split(","))
     good = True
     for device in chosen.devices.split(","):
         words = [sys.executable, "-m", "pytest", "-m", "not slow", str(ROOT / "tests/test_rungs.py")]
