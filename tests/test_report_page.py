@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
@@ -190,8 +191,11 @@ def test_what_cannot_be_shown_is_named_and_the_rest_is_made(tmp_path: Path, type
     shown = Parsed((tmp_path / "out" / "index.html").read_text())
     assert code == 0 and f"{len(bad)} files left out" in shown.text and len(bad) >= 22
     for name in bad:
-        assert f"{name}: " in shown.text and f"skipped: in/{name}: " in text, name
-    assert "99" in text and "is of another device, Other: --device other" in text
+        assert f"{name}: " in shown.text, name
+    assert "99" in shown.text and "is of another device, Other: --device other" in shown.text
+    result, *after = re.split("left out: ", text)
+    assert "open it in a browser" in result and len(after) == 4 and f"{len(bad) - 3} files more, which the page lists" in after[3]
+    assert shown.text.index("files left out") > shown.text.index("how it was measured"), "at the end"
     assert set(shown.charts["stairs-kepler"]["sources"]["1024 through cuda"]) == {
         "in/good.json: Machine, CUDA 13.0, driver 580, medians of 9 samples at 1980 MHz, 2026-01-02, commit abc123"
     }

@@ -229,8 +229,9 @@ def test_records_of_this_machine_come_first_and_not_those_of_a_cpu_with_its_name
     code, text = typed("results", "list")
     assert code == 0 and "own.json" in text and "other.json" not in text and "2 records of other machines" in text
     code, text = typed("report", "--no-code")
-    assert code == 0 and "skipped: results/h200.json: is of another device" in text
-    assert "results/other.json: is of another machine whose CPU has this name" in text
+    shown = (tmp_path / "report" / "index.html").read_text()
+    assert code == 0 and "left out: 2 files, which the page lists" in text and "results/h200.json: is of another device" in shown
+    assert "results/other.json: is of another machine whose CPU has this name" in shown
     assert "other.json" in typed("results", "list", "--dir", "results")[1]
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from command import Typed
-from records import climbed
 from tables import refresh
 from toprung.cli import app, common
 from toprung.cli.bound import conditions, inputs
@@ -159,13 +158,6 @@ def test_bad_input_is_said_in_a_line_or_two(typed: Typed, tmp_path: Path, words:
     good = fixture(KEPLER)
     code, text = typed(*(word.format(folder=tmp_path, good=good) for word in words))
     assert code == 2 and said in text and "Traceback" not in text and len(text) < 700
-
-
-def test_files_of_another_device_take_a_line_of_the_report(typed: Typed, tmp_path: Path) -> None:
-    others = [climbed(tmp_path / "records" / name, device={"slug": "other"}).parent for name in ("a.json", "b.json")]
-    words = [others[0], fixture(KEPLER), "--device", "nvidia-h200", "--no-code"]
-    code, text = typed("report", *words, "--out", tmp_path)
-    assert code == 0 and text.count("is of another device") == 1 and re.search(r"skipped: \S+ and \d+ more: ", text)
 
 
 def test_paragraphs_of_help_are_not_broken_where_the_source_is() -> None:

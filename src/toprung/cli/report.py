@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
 from typing import Annotated
 
@@ -18,6 +17,9 @@ from toprung.report.html import compare as sides
 from toprung.report.html import page
 from toprung.report.html.gather import Gathered, chosen, gather
 from toprung.report.html.limits import Limits
+
+MOST_NAMED = 3
+"""Damaged files that the terminal names; the page names all that is left out."""
 
 
 def register(app: typer.Typer) -> None:
@@ -44,7 +46,7 @@ def report_command(
 ) -> None:
     """Make one self-contained HTML page from stored measurements: ladders, roofline, errors, every rung. Nothing is measured.
 
-    Damaged files, those of another version and those of other devices are named, on the page, too, and left out.
+    Damaged files, those of another version and those of other devices are left out, and listed at the end of the page.
 
     Examples:
 
@@ -75,13 +77,6 @@ def report_command(
             f"nothing of this machine ({here}) is stored: toprung ladder kepler keeps a first record. The page is about {of}",
             "yellow",
         )
-    elsewhere = Counter(c.reason for c in found.complaints if c.elsewhere)
-    for complaint in found.complaints:
-        more = elsewhere.pop(complaint.reason, 0) - 1
-        if complaint.elsewhere and more < 0:
-            continue  # its device has been named
-        who = f"{complaint.name} and {more} more" if more > 0 else complaint.name
-        say(f"skipped: {who}: {complaint.reason}", to=errors_console)
     with Progress() as progress:
         progress.step("making the page")
         limits = Limits(found, code, lambda rung: progress.step(f"reading the machine code of {rung}"))
@@ -93,6 +88,12 @@ def report_command(
     if not found.records:
         console.print("no measurements: the page says how to make some", style="yellow")
     say(f"{path}: {path.stat().st_size / 1e6:.1f} MB; open it in a browser")
+    wrong = [c for c in found.complaints if not c.elsewhere][:MOST_NAMED]
+    for complaint in wrong:
+        say(f"left out: {complaint}", to=errors_console)
+    if more := len(found.complaints) - len(wrong):
+        what = f"file{'s' * (more > 1)}{' more' * bool(wrong)}"
+        say(f"left out: {more} {what}, which the page lists at its end with the reasons", "dim", to=errors_console)
     if records and found.complaints and not found.records:
         raise typer.Exit(1)  # none of what was named could be read
     if comparison:

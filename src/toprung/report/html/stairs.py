@@ -45,7 +45,8 @@ def stair_rows(key: tuple[str, str, str, str], taken: Sequence[Taken], limits: L
         row = {
             "view": view, "kind": "variant" if variant else "rung" if rung else "vendor", "number": who["number"],
             "name": name_of(m), "idea": who["variant"] or who["idea"], "speed": shown(m), "ms": 1e3 * m.median,
-            "spread": 100 * scatter(m.seconds), "previous": shown(m) / shown(base) if base and rung else None,
+            "spread": 100 * scatter(m.seconds) if len(m.seconds) > 1 else None,
+            "previous": shown(m) / shown(base) if base and rung else None,
             "vendor": 100 * m.share_of(baseline) if baseline else None, "ceiling": ceiling[0] if ceiling else None,
             "share": 100 * shown(m) / ceiling[0] if ceiling and not beaten else None, "precision": who["precision"],
             "baseline": name_of(baseline) if baseline else None, "limiter": limiter,
