@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shlex
 import subprocess
 import sys
 import tempfile
@@ -106,7 +105,7 @@ def main() -> int:
                 if way != "estimate" and "very sizes" not in found["why"]:
                     failures.append(f"{name} {way}: {found['why']}")
     results.write(given.out, results.record(
-        shlex.join(["python", "benchmarks/planning.py", *sys.argv[1:]]), environment(device), [], failures, kind="planning",
+        results.command("python benchmarks/planning.py"), environment(device), [], failures, kind="planning",
         rows=rows,
     ))  # fmt: skip
     for one in failures:

@@ -16,7 +16,6 @@ once more, without a GPU, and described as they would be today; whatever else wa
 
 import argparse
 import os
-import shlex
 import statistics
 import sys
 import time
@@ -170,7 +169,7 @@ def main():
     parser.add_argument("--compile-only", metavar="ARCH", help="time nothing: what the compiler makes of the sample, without a GPU")
     wanted = parser.parse_args()
     start = time.monotonic()
-    what = shlex.join(["python", "benchmarks/rank.py", *sys.argv[1:]])
+    what = results.command("python benchmarks/rank.py")
     problems = [parse(p) for p in wanted.problems]
     if wanted.describe_again:
         describe_again(wanted.out, wanted.workers)

@@ -13,8 +13,6 @@ cores meanwhile. The record is written every few seconds. ``benchmarks/fit_route
 
 import argparse
 import random
-import shlex
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -244,7 +242,7 @@ class Record:
 
     def write(self):
         """All of it."""
-        what = shlex.join(["python", "benchmarks/routes.py", *sys.argv[1:]])
+        what = results.command("python benchmarks/routes.py")
         results.write(
             self.out,
             results.record(

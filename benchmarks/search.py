@@ -8,9 +8,7 @@ point timed. What counts is the best so far as a share of the best of the sample
 
 import argparse
 import random
-import shlex
 import statistics
-import sys
 from pathlib import Path
 
 from recorded import Table, course
@@ -78,7 +76,7 @@ def main():
         for name, values in shares.items():
             print(f"  {name:24}" + "".join(f"{values[n - 1]:8.3f}" for n in AT if n <= len(values)))
     if wanted.out:
-        what = shlex.join(["python", "benchmarks/search.py", *sys.argv[1:]])
+        what = results.command("python benchmarks/search.py")
         stored = results.record(what, record["environment"], [], kind="search", source=str(wanted.record), shares=found)
         results.write(wanted.out, stored)
     if wanted.plot:

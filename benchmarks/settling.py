@@ -12,7 +12,6 @@ device has it, and says by how much each record's figure differs; exit 1 if a se
 from __future__ import annotations
 
 import argparse
-import shlex
 import statistics
 import sys
 from pathlib import Path
@@ -117,7 +116,7 @@ def main():
         else:
             wanted = [c for c in competitors(NEIGHBOURS[device.kind]) if not c.absent(device)]
             measured = study(session, who, wanted, [int(s) for s in options.sizes.split(",")])
-        command, found = shlex.join(["python", "benchmarks/settling.py", *sys.argv[1:]]), []
+        command, found = results.command("python benchmarks/settling.py"), []
         for found in measured:  # stored as it goes: who ends it keeps what was measured
             results.write(options.out, results.record(command, environment(session), [], kind="settling", settling=found))
     if not options.records:

@@ -12,8 +12,6 @@ stored as it is done.
 
 import argparse
 import os
-import shlex
-import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
@@ -248,7 +246,7 @@ def main():
     end = time.monotonic() + wanted.seconds
     wanted.out.parent.mkdir(parents=True, exist_ok=True)
     with backends.opened(device) as session, ProcessPoolExecutor(os.cpu_count(), get_context("spawn")) as pool:
-        what = shlex.join(["python", "benchmarks/tiles.py", *sys.argv[1:]])
+        what = results.command("python benchmarks/tiles.py")
         made = []
         for number, problem in enumerate(problems):
             now = time.monotonic()

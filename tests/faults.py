@@ -17,7 +17,6 @@ import mmap
 import os
 import random
 import resource
-import shlex
 import shutil
 import signal
 import sqlite3
@@ -241,7 +240,7 @@ def drawn() -> None:
     print(f"{len(rows)} faults drawn, {bad} left something wrong; {more['took_seconds']} s")
     if given.json is not None:
         del os.environ["TOPRUNG_COMMIT"]
-        said, where = shlex.join(["tests/faults.py", *sys.argv[1:]]), environment(backends.find("pocl"))
+        said, where = stored.command("tests/faults.py"), environment(backends.find("pocl"))
         stored.write(given.json, stored.record(said, where, [], **more, rows=rows))
     sys.exit(bool(bad))
 

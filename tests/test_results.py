@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -78,6 +79,12 @@ def test_a_record_names_its_code_as_git_does(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(environment, "PACKAGE", package)
     (package / "kernels" / "tiled" / "tiled.cl").write_text("int other;")
     assert name not in environment.kernels() and environment.source.__wrapped__()["src"] != src
+
+
+def test_a_record_has_the_command_and_tells_nothing_of_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["ladder", "kepler", f"--json={tmp_path}/a.json", "--csv", "../b.csv", "--plot", "results/c d.svg"]
+    monkeypatch.setattr(sys, "argv", ["toprung", *words])
+    assert results.command() == "toprung ladder kepler --json=a.json --csv b.csv --plot 'results/c d.svg'"
 
 
 def test_a_record_reads_as_it_was_written(tmp_path: Path) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import functools
-import shlex
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -120,7 +118,7 @@ def bench_command(
             found = zip(run.measured, ratios(run.measured), strict=True)
             entries = [{**m.describe(), "ratio": vars(r) if r else None} for m, r in found]
             more = {"kind": "bench", "notes": [*notes, *run.notes, *run.doubts]}
-            return results.record(_command(), environment(session), entries, run.failures, interrupted, **more)
+            return results.record(results.command(), environment(session), entries, run.failures, interrupted, **more)
 
         interrupted = run.all(lambda unfinished: _store(json, stored(unfinished)))
         content = stored(interrupted or run.cut)
@@ -180,8 +178,9 @@ def accuracy_command(
         ]  # fmt: skip
         entries = [g.describe() for g in graded]
         stored = results.record(
-            _command(), environment(session), [], [*failures, *wrong], interrupted, kind="accuracy", notes=notes, graded=entries
-        )
+            results.command(), environment(session), [], [*failures, *wrong], interrupted, kind="accuracy", notes=notes,
+            graded=entries,
+        )  # fmt: skip
     show(accuracy_table(graded, str(where)), wide)
     if others := list(dict.fromkeys(g.problem["K"] for g in graded))[:-1]:
         say(f"graded at K = {', '.join(map(str, others))}, too: --plot draws the grade over K, --json stores it", "dim")
@@ -327,10 +326,6 @@ def _depth(size: tuple[int, ...]) -> int:
 
 def _who(graded: Graded) -> str:
     return results.competitor_name(graded.competitor)
-
-
-def _command() -> str:
-    return shlex.join(["toprung", *sys.argv[1:]])
 
 
 def _say(notes: Sequence[str], failures: Sequence[str]) -> None:

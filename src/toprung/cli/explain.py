@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -100,7 +98,7 @@ def explain_command(
     for note in dict.fromkeys(notes):
         say(note, "dim")
     if json is not None:
-        results.write(json, bounds_record(shlex.join(["toprung", *sys.argv[1:]]), where, found))
+        results.write(json, bounds_record(results.command(), where, found))
 
 
 def _device(name: str | None, stored: Path, rungs: Sequence[Rung]) -> Device:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -55,7 +53,7 @@ def guidelines_command(
             interrupted = True
         failures = [f"{f.name}: {f.reason}" for f in found if f.verdict == WRONG]
         stored = results.record(
-            shlex.join(["toprung", *sys.argv[1:]]),
+            results.command(),
             environment(session),
             [],
             failures,

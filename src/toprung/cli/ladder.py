@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import functools
-import shlex
-import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated
@@ -132,7 +130,7 @@ def ladder_command(
             interrupted = run.all()
             failed += run.failures
             stored = results.record(
-                shlex.join(["toprung", *sys.argv[1:]]),
+                results.command(),
                 environment(session),
                 [row.measurement for rows in run.done.values() for row in rows if row.measurement],
                 failed,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 import time
 from pathlib import Path
 from typing import Annotated
@@ -69,8 +67,7 @@ def probe_command(
                     progress.step(f"{finding.benchmark.name} {finding.case.label}", float(is_next))
         except KeyboardInterrupt:
             interrupted = True
-        command = shlex.join(["toprung", *sys.argv[1:]])
-        content = store.record(command, environment(session), findings, notes, time.monotonic() - start)
+        content = store.record(results.command(), environment(session), findings, notes, time.monotonic() - start)
         content["interrupted"] = interrupted
     show(probe_table(content["probe"], f"{where}, {content['took_seconds']:.0f} s"), wide)
     for name, reason in notes.items():

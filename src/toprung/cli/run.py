@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import shlex
 import statistics
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -109,7 +107,7 @@ def run_command(
         wrong = [f"{which} {row.variant}: {row.note}" for row in rows if row.failed]
         measured = [row.measurement for row in rows if row.measurement]
         content = results.record(
-            shlex.join(["toprung", *sys.argv[1:]]), environment(session), measured, wrong, interrupted, kind="run",
+            results.command(), environment(session), measured, wrong, interrupted, kind="run",
             loads=[{"label": f.label, "compile_seconds": f.compile_seconds, "load_seconds": f.load_seconds} for f in forms],
         )  # fmt: skip
     show(_grid(rows, f"{which} {chosen} on {problem} on {where}"), wide)

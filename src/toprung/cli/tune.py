@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -183,7 +181,7 @@ def parse_budget(text: str) -> Budget:
 def record(tuner: Tuner, device: Device, interrupted: bool) -> dict[str, Any]:
     """Return the content of a run's result file."""
     found = results.record(
-        shlex.join(["toprung", *sys.argv[1:]]), environment(device), [], [s.note for s in tuner.shapes if s.note], interrupted,
+        results.command(), environment(device), [], [s.note for s in tuner.shapes if s.note], interrupted,
         kind="tune", notes=tuner.notes, seconds=tuner.elapsed, configurations=tuner.tried,
         shapes=[{"machine": str(s.machine), **s.describe()} for s in tuner.shapes],
     )  # fmt: skip
@@ -299,7 +297,7 @@ def _check(
         lane.close()
     choices = Choices()
     stored = results.record(
-        shlex.join(["toprung", *sys.argv[1:]]), environment(device), [],
+        results.command(), environment(device), [],
         [report.check_line(c, device.id) for c in found if c.broken or c.trouble], interrupted,
         kind="tune-check", notes=notes, precision=precision, planning=planned, seed=seed, within=WITHIN,
         seconds=time.monotonic() - start, wanted=len(left),

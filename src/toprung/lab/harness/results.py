@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 import re
+import shlex
+import sys
 import sysconfig
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -57,6 +59,19 @@ def record(
         "failures": list(failures),
         "measurements": [m if isinstance(m, Mapping) else m.describe() for m in measurements],
     }
+
+
+def command(program: str = "toprung") -> str:
+    """Return the running command as it was typed; of a file that is not below the current folder the name alone.
+
+    Such a file's folder tells of the machine, and nobody else's command would have it.
+    """
+    words = []
+    for word in sys.argv[1:]:
+        *option, value = word.rpartition("=")
+        path = Path(value)
+        words.append("".join([*option, path.name if path.is_absolute() or ".." in path.parts else value]))
+    return f"{program} {shlex.join(words)}"
 
 
 def write(path: Path, content: dict[str, Any]) -> None:
