@@ -132,18 +132,35 @@ def test_noise_is_not_flagged_whatever_the_samples() -> None:
     assert results.compare(record(0, 0.01), record(0, 0.01))[0][0].speed.value == 1
 
 
+def test_a_change_that_noise_explains_is_undecided() -> None:
+    """Other programs slow neighbouring samples alike: of one competitor all, of another that took turns with it some."""
+
+    def verdicts(neighbour: list[float], mean: float = 1.2e-3, count: int = 9) -> list[str]:
+        sides = [("a", noisy(1)), ("b", noisy(2))], [("a", noisy(3, mean)[:count]), ("b", neighbour)]
+        records = [[{"environment": {"device": DEVICE}, "measurements": [measured(*m) for m in side]}] for side in sides]
+        return [change.verdict for change in results.compare(*records)[0]]
+
+    busy = [1e-3] * 4 + [1.5e-3] * 5
+    assert verdicts(noisy(4)) == ["slower", "same"] and verdicts(busy) == ["undecided", "undecided"]
+    assert verdicts(busy, mean=2e-3)[0] == "slower", "more than other programs took"
+    assert verdicts(noisy(4), count=1)[0] == "undecided"
+
+
 def test_only_like_is_compared_with_like(tmp_path: Path, typed: Typed) -> None:
-    first = stored(tmp_path / "a.json", measured("a", noisy(0)))
-    for other in (
-        stored(tmp_path / "b.json", measured("a", noisy(0)), slug="elsewhere"),
-        stored(tmp_path / "b.json", measured("a", noisy(0)), backend="cuda"),
-        stored(tmp_path / "b.json", measured("b", noisy(0))),
-        stored(tmp_path / "b.json", measured("a", noisy(0), mode="cold")),
-        stored(tmp_path / "b.json", measured("a", noisy(0), Gemm(64, 64, 64, trans="TN"))),
-        stored(tmp_path / "b.json", measured("a", noisy(0), Gemm(64, 64, 64, beta=1.0))),
-    ):
-        code, text = typed("results", "compare", first, other)
-        assert code == 2 and "nothing can be compared" in text
+    first, other = stored(tmp_path / "a.json", measured("a", noisy(0))), tmp_path / "b.json"
+    for m in (
+        measured("b", noisy(0)), measured("a", noisy(0), mode="cold"), measured("a", noisy(0), Gemm(64, 64, 64, trans="TN")),
+        measured("a", noisy(0), Gemm(64, 64, 64, beta=1.0)),
+    ):  # fmt: skip
+        code, text = typed("results", "compare", first, stored(other, m))
+        assert code == 2 and "nothing can be compared" in text, m
+    for device in ({"slug": "elsewhere"}, {"backend": "cuda"}):
+        code, text = typed("results", "compare", first, stored(other, measured("a", noisy(0)), **device))
+        assert code == 0 and "1 same" in text, f"two sides of different {device}"
+    both = stored(tmp_path / "c/a.json", measured("a", noisy(0)), backend="cuda").parent
+    stored(both / "b.json", measured("a", noisy(0, 2e-3)))
+    code, text = typed("results", "compare", first, both)
+    assert code == 1 and "1 slower, 0 faster, 0 same, 0 undecided; 1 on one side only" in text, "with two backends each is its own"
 
 
 def test_commits_are_found_in_the_folder(tmp_path: Path, typed: Typed) -> None:

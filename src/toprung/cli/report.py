@@ -54,7 +54,7 @@ def report_command(
 
       toprung report results/nvidia-h200 --out docs/report
 
-      toprung report --compare HEAD~1 HEAD --fail-on-regression
+      toprung report --compare results/nvidia-h200/kepler-opencl.json results/nvidia-h200/kepler-cuda.json
     """
     page.needed()
     if not 0 <= tolerance < 100:

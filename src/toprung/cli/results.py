@@ -112,21 +112,21 @@ def compare_command(
 ) -> None:
     """Say what became faster or slower between two records or commits, beyond noise. Exit code 1 if anything became slower.
 
-    A change counts when the whole 95 % bootstrap interval of the ratio of the medians lies beyond the tolerance; where the interval
-    lies across it, noise decides nothing.
+    A change counts when the whole 95 % bootstrap interval of the ratio of the medians lies beyond the tolerance by more than the
+    samples of both sides scatter; where noise hides it, the pair is undecided.
 
     Examples:
 
       toprung results compare before.json after.json
 
-      toprung results compare HEAD~1 HEAD
+      toprung results compare results/nvidia-h200/kepler-opencl.json results/nvidia-h200/kepler-cuda.json
     """
     if not 0 <= tolerance < 100:
         raise BadRecord(f"a tolerance is between 0 and 100 per cent, not {tolerance:g}")
     (a, b), complaints = sides.both((old, new), [folder] if folder else results.folders())
     for complaint in complaints:
         say(f"skipped: {complaint}", to=errors_console)
-    changes, alone = results.compare([r.content for r in a], [r.content for r in b], tolerance / 100)
+    changes, alone = sides.compare(a, b, tolerance / 100)
     if not changes:
         raise BadRecord(f"{old} and {new} have no competitor, problem and device in common: nothing can be compared")
     show(compare_table(changes), wide)

@@ -20,6 +20,7 @@ from toprung.lab.harness.environment import PACKAGE, kernels
 from toprung.lab.harness.measure import Measurement
 from toprung.lab.harness.stats import Interval, ratio
 from toprung.paths import data_dir, deliver
+from toprung.store.entry import scatter
 
 FORMAT = "toprung record 1"
 
@@ -209,7 +210,7 @@ class Change:
 
 
 VERDICTS = ("slower", "faster", "same", "undecided")
-"""Verdicts by where the interval lies: beyond the tolerance on one side, within it, or across its edge, which is too much noise."""
+"""Verdicts by where the interval lies: beyond tolerance and noise on one side, within the tolerance, or neither."""
 
 TOLERANCE = 0.03
 """Change between two runs that proves nothing by itself: clocks and temperatures differ more from run to run than the samples
@@ -221,22 +222,31 @@ def compare(
 ) -> tuple[list[Change], int]:
     """Return what changed for every competitor that both sides measured on the same problem and device in the same mode.
 
-    A change counts as one when the whole bootstrap interval of the ratio of the medians lies beyond ``tolerance``, and two speeds
-    as the same when it lies within; samples of several records of one side are taken together.
+    A change counts as one when the whole bootstrap interval of the ratio of the medians lies beyond ``tolerance`` by more than the
+    noise of both sides, and two speeds as the same when it lies within; samples of several records of one side are taken together.
+    The noise of a side is the largest scatter on that problem. The bootstrap takes samples for independent, and they are not where
+    other programs run: those disturb neighbouring samples alike, and those of all competitors, which take turns.
 
     Returns
     -------
     changes, and how many measurements are on one side only
     """
     before, after = _by_key(old), _by_key(new)
+    noise = _noise(before), _noise(after)
     changes = []
     for key in before:
         if key in after:
-            speed = ratio(before[key], after[key])
-            least, most = 1 - tolerance, 1 + tolerance
-            within = least <= speed.low and speed.high <= most
-            verdict = VERDICTS[0 if speed.high < least else 1 if speed.low > most else 2 if within else 3]
             device, who, problem, mode = key
+            speed = ratio(before[key], after[key])
+            beyond = 1 + sum(side[device, problem, mode] for side in noise)
+            if min(len(before[key]), len(after[key])) < 2:
+                verdict = "undecided"
+            elif speed.high * beyond < 1 - tolerance:
+                verdict = "slower"
+            elif speed.low / beyond > 1 + tolerance:
+                verdict = "faster"
+            else:
+                verdict = "same" if 1 - tolerance <= speed.low and speed.high <= 1 + tolerance else "undecided"
             changes.append(Change(device, who, problem, mode, speed, verdict))
     return changes, len(before.keys() ^ after.keys())
 
@@ -255,6 +265,14 @@ def _by_key(records: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str, str, s
                 key = (f"{device['slug']} {device['backend']}", competitor_name(m.competitor), problem_name(m.problem), m.mode)
                 samples.setdefault(key, []).extend(m.seconds)
     return samples
+
+
+def _noise(samples: Mapping[tuple[str, str, str, str], Sequence[float]]) -> dict[tuple[str, str, str], float]:
+    """Return the largest scatter of any competitor's samples, by device, problem and mode."""
+    found: dict[tuple[str, str, str], float] = {}
+    for (device, _, problem, mode), seconds in samples.items():
+        found[device, problem, mode] = max(found.get((device, problem, mode), 0.0), scatter(seconds))
+    return found
 
 
 def competitor_name(who: Mapping[str, Any]) -> str:

@@ -152,7 +152,8 @@ def chart(names: tuple[str, str], a: Sequence[Stored], b: Sequence[Stored], chan
     said = (
         f"A is {names[0]}, B is {names[1]}. The line is the 95 % bootstrap interval of the ratio of the medians, from the stored "
         f"samples; the band is what two runs may differ by without any reason ({100 * tolerance:g} %). A change counts when the "
-        "whole interval lies outside the band; where it lies across an edge of the band, the samples do not decide."
+        "whole interval lies outside the band, by more than the samples of both sides scatter on that problem. Where noise hides "
+        "it, the pair is undecided."
     )
     both = [f"{letter}: {source(r, r.measurements)}" for letter, side in (("A", a), ("B", b)) for r in side if r.measurements]
     return Chart("compare", f"{names[0]} beside {names[1]}", said, spec, rows, columns, "ladder",
