@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from records import around, of_rung, peer, stored
-from tables import BLOCK, climb, headlines, refresh
+from tables import BLOCK, climb, common, headlines, refresh
 from tables.common import ladder_record
 from toprung.errors import BadRecord
+from toprung.kernels.tokens import source_digest
 from toprung.lab.harness import results
 from toprung.lab.harness.environment import PACKAGE, blob
 from toprung.lab.harness.measure import Measurement
@@ -234,6 +235,19 @@ def test_a_table_says_by_itself_that_its_kernels_have_changed(kernels: dict[str,
         "not" in said
     )
     assert text.endswith(f"{said}<!-- toprung:end -->\n")
+
+
+@pytest.mark.parametrize(("now", "said"), [("", ""), ("0.0f", "changed since: r01.")], ids=["line break", "constant"])
+def test_a_line_break_is_no_change_and_a_constant_is(now: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (PACKAGE / R01).read_text()
+    older = re.sub(r",\s+", ", ", text)
+    (tmp_path / "layout.json").write_text(json.dumps({blob(older.encode()): source_digest([older])}))
+    monkeypatch.setattr(common, "LAYOUT", tmp_path / "layout.json")
+    monkeypatch.setattr(common, "PACKAGE", tmp_path)
+    (tmp_path / R01).parent.mkdir(parents=True)
+    (tmp_path / R01).write_text(text.replace(now, "1.0f") if now else text)
+    record = {"environment": {"src": "abc", "kernels": {R01: blob(older.encode())}}}
+    assert older != text and common.about_code({"a.json": record}).removeprefix("Measured with kernels that have ") == said
 
 
 def test_the_newest_step_of_several_records_is_shown(tmp_path: Path) -> None:

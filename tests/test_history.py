@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 import relabelled
+from conftest import require
+from toprung.backends import nvrtc
 from toprung.lab.harness import results
 
 
@@ -32,6 +34,21 @@ def test_every_result_file_names_code_that_is_in_the_history_or_says_that_it_is_
     named = {str(path): results.read(path)["environment"].get("src") for path in (relabelled.ROOT / "results").rglob("*.json")}
     assert len(named) > 100 and {path: src for path, src in named.items() if src not in there} == {}
     assert relabelled.records() == []
+
+
+@pytest.mark.usefixtures("whole")
+def test_sources_that_differ_in_layout_alone_are_those_of_the_history() -> None:
+    assert json.loads(relabelled.LAYOUT.read_text()) == relabelled.relaid(), "make tables"
+
+
+def test_other_layouts_compile_to_the_same_instructions_and_another_constant_does_not() -> None:
+    require(not nvrtc.missing(), f"CUDA: {nvrtc.missing()}")
+    text = "__kernel void f(__global float *x) { x[get_global_id(0)] *= 2.0f; }"
+    one, broken, other = (
+        relabelled.instructions(json.dumps({"text": each, "kernel": "f", "defines": {}}))
+        for each in (text, text.replace("{ ", "{ // a remark\n    "), text.replace("2.0f", "3.0f"))
+    )
+    assert one == broken != other
 
 
 @pytest.mark.parametrize("fault", ["", "hash", "samples", "commit", "date"])

@@ -5,12 +5,15 @@
     python tools/relabelled.py --compare   compile those of CUDA as they were and as they are, and keep in same-code.json which
                                            have the same instructions: these may carry the new hash; delete the file to
                                            compare again what it has
+    python tools/relabelled.py --rungs REV compile every CUDA and OpenCL rung as it was at a commit and as it is, and list those
+                                           whose instructions differ; exit code 1 if there are any
 
-Needs the whole history, and for --compare NVRTC and nvdisasm; no GPU.
+Needs the whole history, and for --compare and --rungs NVRTC and nvdisasm; no GPU.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import io
 import json
@@ -20,15 +23,23 @@ import sys
 import tarfile
 import tempfile
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from toprung.kernels.tokens import source_digest
+from toprung.lab.harness.environment import blob
 
 ROOT = Path(__file__).parents[1]
 SHIPPED = ("src/toprung/store/shipped", "src/toprung/tuned")
 """Folders of the shipped entries, today's and the one before."""
 SAME = Path(__file__).with_name("same-code.json")
 """Entries by their samples, each with the hashes whose machine code is the same as that of the first."""
+
+LAYOUT = Path(__file__).with_name("same-tokens.json")
+"""Kernel sources that result files name and that have changed in comments and layout alone, for ``tables.common.about_code``:
+the digest of their tokens by git's hash. ``make tables`` writes it."""
 
 LISTER = """
 import json, sys
@@ -52,6 +63,20 @@ for entry in json.load(sys.stdin):
     print(json.dumps(found))
 """
 """Program that prints the sources of an entry's launches, a line each; it runs in the tree of either commit."""
+
+RUNGS = """
+import json
+from toprung.backends import nvrtc
+from toprung.kernels.record import kernel_source
+from toprung.lab.rung import ladder, ladder_names
+
+device = nvrtc.device_of("sm_90")
+for rung in (rung for name in ladder_names() for rung in ladder(name).rungs if rung.source.suffix in (".cl", ".cu")):
+    source = kernel_source(rung, rung.tile_for(device), rung.options(device))
+    print(json.dumps({"name": rung.name, "text": source.text, "kernel": source.kernel, "language": source.language,
+                      "flags": list(source.flags), "defines": dict(sorted(source.defines.items()))}))
+"""
+"""Program that prints the source of each rung that NVRTC compiles, a line each."""
 
 
 def git(root: Path, *words: str, given: str = "") -> bytes:
@@ -144,46 +169,68 @@ def restore(found: list[Relabelled]) -> None:
         one.path.write_text("".join(lines))
 
 
-def listed(tree: Path, found: list[Relabelled]) -> list[list[dict[str, Any]]]:
-    """Return the sources of each entry's launches in a tree."""
-    given = json.dumps([{"shape": one.entry["shape"], "candidate": one.entry["candidate"]} for one in found])
+def listed(tree: Path, program: str, given: str = "") -> list[Any]:
+    """Return what a program in a tree prints, a JSON value a line."""
     done = subprocess.run(
-        [sys.executable, "-c", LISTER], input=given, cwd=tree, env={"PYTHONPATH": f"{tree / 'src'}:{tree}:{tree / 'tests'}"},
+        [sys.executable, "-c", program], input=given, cwd=tree, env={"PYTHONPATH": f"{tree / 'src'}:{tree}:{tree / 'tests'}"},
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def compare(found: list[Relabelled]) -> dict[str, dict[str, str]]:
-    """Return for each entry whose instructions are those of its samples today's hash, and the digest of the instructions."""
+def before_and_now(commit: str, program: str, given: str = "") -> tuple[list[Any], list[Any]]:
+    """Return what a program prints in the tree of a commit, and in this one."""
+    with tempfile.TemporaryDirectory() as folder:
+        with tarfile.open(fileobj=io.BytesIO(git(ROOT, "archive", commit, "src", "tests"))) as packed:
+            packed.extractall(folder, filter="data")
+        return listed(Path(folder), program, given), listed(ROOT, program, given)
+
+
+@functools.cache
+def instructions(source: str) -> str:
+    """Return the digest of what a source, as JSON, compiles to."""
     from toprung.backends import nvrtc
     from toprung.backends.base import Source
-    from toprung.kernels.tokens import tokens
     from toprung.lab.sass.machine_code import disassemble
 
-    compiled: dict[str, str] = {}
+    code = nvrtc.compile_cubin(Source(**{"name": "compared", **json.loads(source)}), "sm_90").code
+    return hashlib.sha256(disassemble(code).encode()).hexdigest()
 
-    def instructions(source: dict[str, Any]) -> str:
-        made = json.dumps([tokens(source["text"]), source["kernel"], source["defines"], source["flags"]])
-        if made not in compiled:
-            code = nvrtc.compile_cubin(Source("compared", **source), "sm_90").code
-            compiled[made] = hashlib.sha256(disassemble(code).encode()).hexdigest()
-        return compiled[made]
 
+def compare(found: list[Relabelled]) -> dict[str, dict[str, str]]:
+    """Return for each entry whose instructions are those of its samples today's hash, and the digest of the instructions."""
     shown: dict[str, dict[str, str]] = {}
     for commit in dict.fromkeys(one.commit for one in found):
         mine = [one for one in found if one.commit == commit and one.entry["machine"]["backend"] == "cuda"]
-        with tempfile.TemporaryDirectory() as folder:
-            with tarfile.open(fileobj=io.BytesIO(git(ROOT, "archive", commit, "src", "tests"))) as packed:
-                packed.extractall(folder, filter="data")
-            pairs = zip(mine, listed(Path(folder), mine), listed(ROOT, mine), strict=True)
-            for one, old, new in pairs:
-                same = len(old) == len(new) and all(instructions(a) == instructions(b) for a, b in zip(old, new, strict=True))
-                print(one.entry["candidate"]["kernel"], one.entry["shape"], "same" if same else "differs", flush=True)
-                if same:
-                    digest = hashlib.sha256("".join(map(instructions, new)).encode()).hexdigest()[:16]
-                    shown[key_of(one.entry)] = {one.entry["source"]: digest}
+        given = json.dumps([{"shape": one.entry["shape"], "candidate": one.entry["candidate"]} for one in mine])
+        for one, *launches in zip(mine, *before_and_now(commit, LISTER, given), strict=True):
+            old, new = ([instructions(json.dumps(source)) for source in sources] for sources in launches)
+            print(one.entry["candidate"]["kernel"], one.entry["shape"], "same" if old == new else "differs", flush=True)
+            if old == new:
+                shown[key_of(one.entry)] = {one.entry["source"]: hashlib.sha256("".join(new).encode()).hexdigest()[:16]}
     return shown
+
+
+def other_rungs(commit: str) -> list[str]:
+    """Return the rungs whose instructions differ from those at a commit."""
+    old, new = ({one["name"]: json.dumps(one) for one in each} for each in before_and_now(commit, RUNGS))
+    print(f"{len(new)} rungs, {sum(old.get(name) != source for name, source in new.items())} with another text", flush=True)
+    return [name for name, source in new.items() if name not in old or instructions(old[name]) != instructions(source)]
+
+
+def relaid(root: Path = ROOT) -> dict[str, str]:
+    """Return what ``LAYOUT`` keeps: a hash that a result file names, and whose text has the tokens of that file as it is today."""
+    found: dict[str, str] = {}
+    for path in sorted((root / "results").rglob("*.json")):
+        for name, measured in json.loads(path.read_text())["environment"].get("kernels", {}).items():
+            file = root / "src" / "toprung" / name
+            if not file.exists() or blob(file.read_bytes()) == measured:
+                continue
+            with suppress(subprocess.CalledProcessError):  # what was never committed is not in the history
+                digest = source_digest([git(root, "cat-file", "blob", measured).decode()])
+                if digest == source_digest([file.read_text("utf-8")]):
+                    found[measured] = digest
+    return dict(sorted(found.items()))
 
 
 def main() -> int:
@@ -191,6 +238,10 @@ def main() -> int:
     if not is_whole(ROOT):
         print("the history is not whole: git fetch --unshallow")
         return 1
+    if "--rungs" in sys.argv:
+        others = other_rungs(sys.argv[sys.argv.index("--rungs") + 1])
+        print(*others, f"{len(others)} rungs with other instructions", sep="\n")
+        return 1 if others else 0
     if "--compare" in sys.argv:
         from toprung.backends import nvrtc
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from relabelled import LAYOUT
 from toprung.errors import BadRecord
+from toprung.kernels.tokens import source_digest
 from toprung.lab.harness.environment import PACKAGE, blob
 from toprung.lab.harness.measure import Measurement
 from toprung.lab.harness.results import known, problem_name, read
@@ -19,6 +22,17 @@ NOTHING = "Not measured yet."
 
 MOST = 6
 """Kernels that a table names of those that have changed since."""
+
+
+def is_measured(path: Path, measured: str) -> bool:
+    """Return True if a kernel source is the one with git's hash ``measured``, or differs from it in comments and layout alone."""
+    if not path.exists():
+        return False
+    content = path.read_bytes()
+    if blob(content) == measured:
+        return True
+    digest = json.loads(LAYOUT.read_text()).get(measured)
+    return digest is not None and digest == source_digest([content.decode()])
 
 
 def about_code(records: Mapping[str, Record], rung: str = "") -> str:
@@ -33,7 +47,7 @@ def about_code(records: Mapping[str, Record], rung: str = "") -> str:
             of_ladder = "ladders" in file.parts and file.suffix != ".cuh" and file.name[0] == "r"
             if of_ladder and not file.name.startswith(rung):
                 continue
-            if not path.exists() or blob(path.read_bytes()) != measured:
+            if not is_measured(path, measured):
                 changed[file.name.partition("_")[0] if of_ladder else f"`{file.name}`"] = None
     named = ", ".join(list(changed)[:MOST]) + f" and {len(changed) - MOST} more" * (len(changed) > MOST)
     said = f"Measured with kernels that have changed since: {named}." if changed else ""
