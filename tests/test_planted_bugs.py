@@ -26,7 +26,7 @@ SMALL = Tile(BM=8, BN=8)
 BLOCK = Tile(BM=32, BN=32, BK=8, TM=4, TN=4, VA=4, VB=4)
 GUARD = "if (m >= M || n >= N) return;"
 STORE = "if (beta != 0.0f) result += beta * C[c];"
-LEFT = "const int left = m0 + tm + i / VA * DM * VA + i % VA < M ? N - n0 - tn - j * DN * VB : 0;"
+LEFT = "m0 + tm + i / VA * DM * VA + i % VA < M ? N - n0 - tn - j * DN * VB : 0;"
 
 
 @dataclass(frozen=True)

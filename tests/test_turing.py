@@ -56,7 +56,7 @@ def test_neighbours_differ_by_their_idea_only() -> None:
     for a, b in itertools.pairwise(r for r in RUNGS if r.source.suffix == ".cl"):
         lines = [[s for s in r.source.read_text().splitlines() if s.strip() and not s.startswith("//")] for r in (a, b)]
         new = [line for line in lines[1] if line not in lines[0]]
-        assert len(new) <= (32 if b.number == 10 else 22), (a, b, len(new))
+        assert len(new) <= (36 if b.number == 10 else 22), (a, b, len(new))
 
 
 def test_rung_3_saves_no_register_today() -> None:

@@ -1,13 +1,17 @@
-// C = alpha * A * B + beta * C in fp32 (C is MxN, row-major, ldc apart) from fp16 operands: A MxK and the transpose of B, NxK,
-// row-major and tight, made by a helper that pads M, N and K to whole tiles with zeros.
+// C = alpha * A * B + beta * C in fp32 (C is MxN, row-major, ldc apart)
+// from fp16 operands: A MxK and the transpose of B, NxK, row-major and
+// tight, made by a helper that pads M, N and K to whole tiles with zeros.
 //
-//   copy engine     [ j+1 ] [ j+2 ]  under way, one thread asked for them; each stage's barrier counts their bytes
+//   copy engine     [ j+1 ] [ j+2 ]  under way, one thread asked for them;
+//                                    each stage's barrier counts their bytes
 //   shared memory   [  j  ] [ j-1 ]  multiplied; multiplied before, free when every warp is through
 //
-// A warpgroup (128 threads) owns 128x128 of C: two matrix instructions high, 128 wide. Wants: whole tiles, SM 9.0.
+// A warpgroup (128 threads) owns 128x128 of C: two matrix instructions high, 128 wide.
+// Wants: whole tiles, SM 9.0.
 //
-// Idea: the copy engine fetches and swizzles whole boxes by itself, so that no thread moves data, and a ring of STAGES of them is
-// under way while the units work. The products of one step stay in flight until those of the next are issued.
+// Idea: the copy engine fetches and swizzles whole boxes by itself, so that no thread moves data,
+// and a ring of STAGES of them is under way while the units work. The products of one step stay in
+// flight until those of the next are issued.
 
 #include "../../../kernels/include/hopper.cuh"
 #include "fp16.cuh"
@@ -19,7 +23,8 @@ void gemm(const __grid_constant__ TensorMap map_a, const __grid_constant__ Tenso
           int M, int N, int depth, float alpha, float beta, float *C, int ldc) {
     extern __shared__ char memory[];
     uint ring = (shared_address(memory) + 1023) & ~1023u, full = ring + STAGES * STAGE_BYTES;
-    int tiles_m = (M + BM - 1) / BM, top = blockIdx.x % tiles_m * BM, left = blockIdx.x / tiles_m * BN, chunks = depth / BK;
+    int tiles_m = (M + BM - 1) / BM, top = blockIdx.x % tiles_m * BM,
+        left = blockIdx.x / tiles_m * BN, chunks = depth / BK;
     auto fetch = [&](int j) {
         uint a = ring + j % STAGES * STAGE_BYTES, bar = full + 8 * (j % STAGES);
         barrier_expect(bar, STAGE_BYTES);
@@ -46,7 +51,8 @@ void gemm(const __grid_constant__ TensorMap map_a, const __grid_constant__ Tenso
 #pragma unroll
         for (int k = 0; k < BK / 16; ++k) {
 #pragma unroll
-            for (int h = 0; h < 2; ++h) wgmma<BN>(sum[h], at + 64 * 128 / 16 * h + 2 * k, bt + 2 * k, j + k);
+            for (int h = 0; h < 2; ++h)
+                wgmma<BN>(sum[h], at + 64 * 128 / 16 * h + 2 * k, bt + 2 * k, j + k);
         }
         wgmma_commit();
         wgmma_wait<1>();

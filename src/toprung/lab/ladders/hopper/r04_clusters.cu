@@ -1,15 +1,18 @@
-// C = alpha * A * B + beta * C in fp32 (C is MxN, row-major, ldc apart) from fp16 operands: A MxK and the transpose of B, NxK,
-// row-major and tight, made by a helper that pads M, N and K to whole tiles with zeros.
+// C = alpha * A * B + beta * C in fp32 (C is MxN, row-major, ldc apart)
+// from fp16 operands: A MxK and the transpose of B, NxK, row-major and
+// tight, made by a helper that pads M, N and K to whole tiles with zeros.
 //
 //                       one tile of B (256 wide), half fetched by each, sent to both
 //   block 0 (128 high)  consumer 0: 64x256   consumer 1: 64x256
 //   block 1 (128 high)  consumer 0: 64x256   consumer 1: 64x256
 //
-// A block is a producer warpgroup and two consumers, and owns 128x256 of C; CLUSTER blocks lie one below the other.
+// A block is a producer warpgroup and two consumers, and owns 128x256 of C;
+// CLUSTER blocks lie one below the other.
 // Wants: whole tiles, SM 9.0.
 //
-// Idea: larger tiles, fetched once for several. Two consumers with a matrix instruction of the greatest width read less shared
-// memory for a product; a cluster's blocks multicast their parts of B, so that less crosses the L2 cache.
+// Idea: larger tiles, fetched once for several. Two consumers with a matrix instruction of the
+// greatest width read less shared memory for a product; a cluster's blocks multicast their parts of
+// B, so that less crosses the L2 cache.
 
 #include "../../../kernels/include/hopper.cuh"
 #include "fp16.cuh"
@@ -32,10 +35,13 @@ extern "C" __global__ __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(384, 1)
 void gemm(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b,
           int M, int N, int depth, float alpha, float beta, float *C, int ldc) {
     extern __shared__ char memory[];
-    uint ring = (shared_address(memory) + 1023) & ~1023u, full = ring + STAGES * STAGE_BYTES, empty = full + 8 * STAGES;
+    uint ring = (shared_address(memory) + 1023) & ~1023u, full = ring + STAGES * STAGE_BYTES,
+         empty = full + 8 * STAGES;
     uint rank = cluster_rank(), phase = 0;
-    int tiles_m = (M + BM * CLUSTER - 1) / (BM * CLUSTER), chunks = depth / BK, stage = 0;
-    int tile = blockIdx.x / CLUSTER, top = (tile % tiles_m * CLUSTER + rank) * BM, left = tile / tiles_m * BN;
+    int tiles_m = (M + BM * CLUSTER - 1) / (BM * CLUSTER),
+        chunks = depth / BK, stage = 0;
+    int tile = blockIdx.x / CLUSTER, top = (tile % tiles_m * CLUSTER + rank) * BM,
+        left = tile / tiles_m * BN;
     if (threadIdx.x == 0) {
         for (int s = 0; s < STAGES; ++s) {
             barrier_init(full + 8 * s, 1);

@@ -1,15 +1,19 @@
-// C = alpha * A * B + beta * C in fp32 (C is MxN, row-major, ldc apart) from fp16 operands: A MxK and the transpose of B, NxK,
-// row-major and tight, made by a helper that pads M, N and K to whole tiles with zeros.
+// C = alpha * A * B + beta * C in fp32 (C is MxN, row-major, ldc apart)
+// from fp16 operands: A MxK and the transpose of B, NxK, row-major and
+// tight, made by a helper that pads M, N and K to whole tiles with zeros.
 //
-//   tiles of C in the order in which they are taken, GROUP = 2 (here of a cluster's height):   0 2 4 6
-//   what runs at once shares rows of A and columns of B, which the L2 cache then holds          1 3 5 7
-//                                                                                               8 ...
+//   tiles of C in the order in which they are taken,                0 2 4 6
+//   GROUP = 2 (here of a cluster's height):                         1 3 5 7
+//   what runs at once shares rows of A and columns of B,            8 ...
+//   which the L2 cache then holds
 //
-// A block is a producer warpgroup and two consumers, and owns 128x256 of C at a time; CLUSTER blocks lie one below the other.
+// A block is a producer warpgroup and two consumers, and owns 128x256 of C at a time;
+// CLUSTER blocks lie one below the other.
 // Wants: whole tiles, SM 9.0.
 //
-// Idea: as many blocks as there is room for, each taking tile after tile. The producer runs ahead: the next tile's operands arrive
-// while the consumers still write this one's sums. And tiles are taken band by band, GROUP of them high.
+// Idea: as many blocks as there is room for, each taking tile after tile. The producer runs ahead:
+// the next tile's operands arrive while the consumers still write this one's sums. And tiles are
+// taken band by band, GROUP of them high.
 
 #include "../../../kernels/include/hopper.cuh"
 #include "fp16.cuh"
@@ -23,7 +27,8 @@ struct Place {
 
 // tiles GROUP down, then one to the right; the last band may be lower
 inline Place place(int tile, int tiles_m, int tiles_n, uint rank) {
-    int band = tile / (GROUP * tiles_n), first = band * GROUP, high = min(GROUP, tiles_m - first), in = tile % (GROUP * tiles_n);
+    int band = tile / (GROUP * tiles_n), first = band * GROUP,
+        high = min(GROUP, tiles_m - first), in = tile % (GROUP * tiles_n);
     return Place{((first + in % high) * CLUSTER + (int)rank) * BM, in / high * BN};
 }
 
@@ -42,9 +47,11 @@ extern "C" __global__ __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(384, 1)
 void gemm(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b,
           int M, int N, int depth, float alpha, float beta, float *C, int ldc) {
     extern __shared__ char memory[];
-    uint ring = (shared_address(memory) + 1023) & ~1023u, full = ring + STAGES * STAGE_BYTES, empty = full + 8 * STAGES;
+    uint ring = (shared_address(memory) + 1023) & ~1023u, full = ring + STAGES * STAGE_BYTES,
+         empty = full + 8 * STAGES;
     uint rank = cluster_rank(), phase = 0;
-    int tiles_m = (M + BM * CLUSTER - 1) / (BM * CLUSTER), tiles_n = (N + BN - 1) / BN, chunks = depth / BK, stage = 0;
+    int tiles_m = (M + BM * CLUSTER - 1) / (BM * CLUSTER), tiles_n = (N + BN - 1) / BN,
+        chunks = depth / BK, stage = 0;
     if (threadIdx.x == 0) {
         for (int s = 0; s < STAGES; ++s) {
             barrier_init(full + 8 * s, 1);
@@ -56,14 +63,16 @@ void gemm(const __grid_constant__ TensorMap map_a, const __grid_constant__ Tenso
     if (threadIdx.x < 128) {
         fewer_registers<24>();
         if (threadIdx.x == 0) {
-            for (int tile = blockIdx.x / CLUSTER; tile < tiles_m * tiles_n; tile += gridDim.x / CLUSTER) {
+            for (int tile = blockIdx.x / CLUSTER; tile < tiles_m * tiles_n;
+                 tile += gridDim.x / CLUSTER) {
                 Place at = place(tile, tiles_m, tiles_n, rank);
                 for (int j = 0; j < chunks; ++j) {
                     uint a = ring + stage * STAGE_BYTES, bar = full + 8 * stage;
                     barrier_wait(empty + 8 * stage, phase ^ 1);
                     barrier_expect(bar, STAGE_BYTES);
                     tma_load(a, &map_a, BK * j, at.top, bar);
-                    fetch_part(a + (BM + rank * PART) * 128, &map_b, BK * j, at.left + rank * PART, bar);
+                    fetch_part(a + (BM + rank * PART) * 128, &map_b, BK * j, at.left + rank * PART,
+                               bar);
                     if (++stage == STAGES) stage = 0, phase ^= 1;
                 }
             }
@@ -71,7 +80,8 @@ void gemm(const __grid_constant__ TensorMap map_a, const __grid_constant__ Tenso
     } else {
         more_registers<240>();
         int consumer = threadIdx.x / 128 - 1;
-        for (int tile = blockIdx.x / CLUSTER; tile < tiles_m * tiles_n; tile += gridDim.x / CLUSTER) {
+        for (int tile = blockIdx.x / CLUSTER; tile < tiles_m * tiles_n;
+             tile += gridDim.x / CLUSTER) {
             Place to = place(tile, tiles_m, tiles_n, rank);
             float sum[BN / 2];
             uint before = 0; // the stage that the products in flight read

@@ -1,14 +1,19 @@
-// C = alpha * A * B + beta * C (A MxK, B KxN, C MxN, all fp32, row-major, any leading dimension), as accurate as plain fp32.
+// C = alpha * A * B + beta * C (A MxK, B KxN, C MxN, all fp32, row-major, any leading dimension),
+// as accurate as plain fp32.
 //
-//   stream    | split A, B .......... |               with OVERLAP the product's blocks take multiprocessors as the splitting
-//             |               | product ..........|   leaves them, set their rings up, and wait for its last write
+//   stream    | split A, B .......... |               with OVERLAP the product's blocks
+//             |               | product ..........|   take multiprocessors as the splitting leaves
+//                                                     them, set their rings up,
+//                                                     and wait for its last write
 //
-//   tile      finite, and its range fits two terms?   yes: written     no: computed again in plain fp32, counted
+//   tile      finite, and its range fits two terms?   yes: written
+//                                                     no: computed again in plain fp32, counted
 //
 // A helper splits both operands; the kernel is rung 6's. Wants: SM 9.0; any sizes from K = 64 on.
 //
-// Idea: what comes beside a product may cost nothing. Its launch hides behind the splitting pass, and whether two terms carry the
-// data is decided where sums leave the registers, on the device: nobody asks the host, and no further launch stands by.
+// Idea: what comes beside a product may cost nothing. Its launch hides behind the splitting pass,
+// and whether two terms carry the data is decided where sums leave the registers, on the device:
+// nobody asks the host, and no further launch stands by.
 
 #include "../../../kernels/include/hopper.cuh"
 #include "../../../kernels/include/halves.cuh"

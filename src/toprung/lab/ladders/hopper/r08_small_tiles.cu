@@ -1,12 +1,17 @@
-// C = alpha * A * B + beta * C (A MxK, B KxN, C MxN, all fp32, row-major, any leading dimension), as accurate as plain fp32.
+// C = alpha * A * B + beta * C (A MxK, B KxN, C MxN, all fp32, row-major, any leading dimension),
+// as accurate as plain fp32.
 //
-//   1024 x 1024 in tiles of 128x128:  64 blocks, and 132 multiprocessors: more than half of them idle
-//                        in 64x64:   256 blocks: all of them busy, most with two tiles one after the other
+//   1024 x 1024 in tiles of 128x128:  64 blocks, and 132 multiprocessors:
+//                                    more than half of them idle
+//                        in 64x64:   256 blocks: all of them busy,
+//                                    most with two tiles one after the other
 //
-// A helper splits both operands; the kernel is rung 7's with one consumer. Wants: SM 9.0; any sizes from K = 64 on.
+// A helper splits both operands; the kernel is rung 7's with one consumer.
+// Wants: SM 9.0; any sizes from K = 64 on.
 //
-// Idea: a small problem wants many small tiles. Each byte serves fewer products then, so this is for problems that large tiles
-// cannot spread over the device; the library weighs both for every problem.
+// Idea: a small problem wants many small tiles. Each byte serves fewer
+// products then, so this is for problems that large tiles cannot spread
+// over the device; the library weighs both for every problem.
 
 #include "../../../kernels/include/hopper.cuh"
 #include "../../../kernels/include/halves.cuh"

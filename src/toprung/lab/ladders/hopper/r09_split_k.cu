@@ -1,13 +1,18 @@
-// C = alpha * A * B + beta * C (A MxK, B KxN, C MxN, all fp32, row-major, any leading dimension), as accurate as plain fp32.
+// C = alpha * A * B + beta * C (A MxK, B KxN, C MxN, all fp32, row-major, any leading dimension),
+// as accurate as plain fp32.
 //
-//   512 x 512 x 16384 in tiles of 128x128:   16 tiles, each 16384 of K long:   16 of 132 multiprocessors work
-//                      in 8 slices of K:     128 of them, an eighth as long; then 8 results are added
+//   512 x 512 x 16384 in tiles of 128x128:   16 tiles, each 16384 of K long:
+//                                            16 of 132 multiprocessors work
+//                      in 8 slices of K:     128 of them, an eighth as long;
+//                                            then 8 results are added
 //
-// A helper splits both operands, each slice of K as a matrix of its own; the kernel is rung 7's, and a block owns a tile of a slice
-// at a time and writes its sums beside C. A second kernel adds them. Wants: SM 9.0; any sizes from K = 64 on.
+// A helper splits both operands, each slice of K as a matrix of its own; the kernel is rung 7's,
+// and a block owns a tile of a slice at a time and writes its sums beside C. A second kernel adds
+// them. Wants: SM 9.0; any sizes from K = 64 on.
 //
-// Idea: where C has too few tiles for the device, cut K. The tile may stay large, and every sum is shorter: slices are added in
-// their order, by a launch of its own in which the whole device takes part, so no block waits for others or counts them.
+// Idea: where C has too few tiles for the device, cut K. The tile may stay large, and every sum is
+// shorter: slices are added in their order, by a launch of its own in which the whole device takes
+// part, so no block waits for others or counts them.
 
 #include "../../../kernels/include/hopper.cuh"
 #include "../../../kernels/include/halves.cuh"

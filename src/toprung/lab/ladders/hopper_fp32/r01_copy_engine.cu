@@ -1,12 +1,15 @@
 // C = alpha * A * B + beta * C (A stored KxM, B KxN, C MxN, all fp32, row-major; ldc any).
 //
-//     producer    | stage 0 | stage 1 | stage 2 | ...      one thread, and the copy engine: boxes of BK rows of A and B
+//     producer    | stage 0 | stage 1 | stage 2 | ...      one thread, and the copy engine:
+//                                                          boxes of BK rows of A and B
 //     8 warps               | stage 0 | stage 1 | ...      64 x 64 of C each, 8 x 16 a thread
 //
-// A helper lays out operands that are stored otherwise or not on 16 bytes. Wants: SM 9.0. The last five arguments are rung 2's.
+// A helper lays out operands that are stored otherwise or not on 16 bytes. Wants: SM 9.0.
+// The last five arguments are rung 2's.
 //
-// Idea: large pieces. 24 floats read from shared memory serve 128 multiply-adds, so that the multiply-add is all that is left to
-// wait for; what remains of 65,536 registers after 8 x 32 threads with 232 each feeds the copy engine.
+// Idea: large pieces. 24 floats read from shared memory serve 128 multiply-adds, so that the
+// multiply-add is all that is left to wait for; what remains of 65,536 registers after 8 x 32
+// threads with 232 each feeds the copy engine.
 
 #include "../../../kernels/include/hopper.cuh"
 #include "../../../kernels/include/epilogue.cuh"
@@ -14,7 +17,8 @@
 #include "../../../kernels/hopper_sgemm/share.cuh"
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
-ffma(float *C, float alpha, float beta, const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b,
+ffma(float *C, float alpha, float beta,
+     const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b,
      int ldc, int M, int N, int K, float *parts, uint *flags, int shared, int each, int extra) {
     extern __shared__ char memory[];
     Ring ring(memory);
@@ -31,7 +35,8 @@ ffma(float *C, float alpha, float beta, const __grid_constant__ TensorMap map_a,
         fewer_registers<PRODUCER_REGISTERS>();
         if (threadIdx.x == 32 * WARPS) {
             while (walk.step())
-                for (int j = walk.from; j < walk.to; ++j) ring.fetch(&map_a, &map_b, walk.m, walk.n, j * BK);
+                for (int j = walk.from; j < walk.to; ++j)
+                    ring.fetch(&map_a, &map_b, walk.m, walk.n, j * BK);
         }
         return;
     }

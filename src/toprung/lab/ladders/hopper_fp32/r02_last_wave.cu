@@ -1,12 +1,16 @@
 // C = alpha * A * B + beta * C (A stored KxM, B KxN, C MxN, all fp32, row-major; ldc any).
 //
-//     132 blocks, 512 tiles: 3.9 waves    | 0    | 132  | 264  | 396 .. 511     |  and 16 blocks idle for a quarter of the time
-//                                         | 248 tiles, cut evenly | 248 | 380 |    all end together
+//     132 blocks, 512 tiles: 3.9 waves    | 0    | 132  | 264  | 396 .. 511     |
+//                                         and 16 blocks idle for a quarter of the time
+//                                         | 248 tiles, cut evenly | 248 | 380 |
+//                                         all end together
 //
-// A helper lays out operands that are stored otherwise or not on 16 bytes. Wants: SM 9.0; flags: 0, and leaves them so.
+// A helper lays out operands that are stored otherwise or not on 16 bytes.
+// Wants: SM 9.0; flags: 0, and leaves them so.
 //
-// Idea: what does not fill whole waves, and one wave more, is cut along K without regard to where a tile ends; whoever has a tile's
-// beginning adds what others left of it, in order, so that results repeat to the bit. See share.cuh.
+// Idea: what does not fill whole waves, and one wave more, is cut along K without regard to where a
+// tile ends; whoever has a tile's beginning adds what others left of it, in order, so that results
+// repeat to the bit. See share.cuh.
 
 #include "../../../kernels/include/hopper.cuh"
 #include "../../../kernels/include/epilogue.cuh"
@@ -14,7 +18,8 @@
 #include "../../../kernels/hopper_sgemm/share.cuh"
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
-ffma(float *C, float alpha, float beta, const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b,
+ffma(float *C, float alpha, float beta,
+     const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b,
      int ldc, int M, int N, int K, float *parts, uint *flags, int shared, int each, int extra) {
     extern __shared__ char memory[];
     Ring ring(memory);
@@ -31,7 +36,8 @@ ffma(float *C, float alpha, float beta, const __grid_constant__ TensorMap map_a,
         fewer_registers<PRODUCER_REGISTERS>();
         if (threadIdx.x == 32 * WARPS) {
             while (walk.step())
-                for (int j = walk.from; j < walk.to; ++j) ring.fetch(&map_a, &map_b, walk.m, walk.n, j * BK);
+                for (int j = walk.from; j < walk.to; ++j)
+                    ring.fetch(&map_a, &map_b, walk.m, walk.n, j * BK);
         }
         return;
     }

@@ -1,4 +1,5 @@
-// C = alpha * A * B + beta * C         all row-major: A is M x K (lda), B is K x N (ldb), C is M x N (ldc)
+// C = alpha * A * B + beta * C
+// all row-major: A is M x K (lda), B is K x N (ldb), C is M x N (ldc)
 //
 //              n
 //            +-|--+
@@ -10,12 +11,14 @@
 //
 // Work-group: DN x DM work-items, DM = BM / TM, DN = BN, for a BM x BN block of C. BM = BN = BK.
 // Preconditions: M, N, K are whole tiles.
-// Idea: a work-item computes a strip of TM rows of C, so that one element of B read from local memory serves TM
-// multiplications: 1 + 1/TM local reads for each, where rung 2 needs 2.
+// Idea: a work-item computes a strip of TM rows of C, so that one element of B read from local
+// memory serves TM multiplications: 1 + 1/TM local reads for each, where rung 2 needs 2.
 
 __kernel __attribute__((reqd_work_group_size(DN, DM, 1))) void
-gemm(const int M, const int N, const int K, const float alpha, __global const float *restrict A, const int lda,
-     __global const float *restrict B, const int ldb, const float beta, __global float *restrict C, const int ldc)
+gemm(const int M, const int N, const int K, const float alpha,
+     __global const float *restrict A, const int lda,
+     __global const float *restrict B, const int ldb, const float beta,
+     __global float *restrict C, const int ldc)
 {
     __local float As[BM][BK] ALIGNED(4); // As[m][k]
     __local float Bs[BK][BN] ALIGNED(4); // Bs[k][n]

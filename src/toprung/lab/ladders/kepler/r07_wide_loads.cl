@@ -1,19 +1,22 @@
-// C = alpha * A * B + beta * C         row-major: B is K x N (ldb), C is M x N (ldc). A comes transposed: AT is K x M (lda)
+// C = alpha * A * B + beta * C
+// row-major: B is K x N (ldb), C is M x N (ldc). A comes transposed: AT is K x M (lda)
 //
 //                    tn          tn + DN
 //                 +-|==|--------|==|----+
-//         tm    = | oooo        oooo    |      one work-item (tn, tm) owns TM x TN elements in VA x VB pieces:
-//               = | oooo        oooo    |      TM / VA groups of VA rows DM groups apart,
-//    tm + DM    = | oooo        oooo    |      TN / VB vectors of columns DN vectors apart
-//                 +---------------------+
+//         tm    = | oooo        oooo    |      one work-item (tn, tm) owns TM x TN elements
+//               = | oooo        oooo    |      in VA x VB pieces:
+//    tm + DM    = | oooo        oooo    |      TM / VA groups of VA rows DM groups apart,
+//                 +---------------------+      TN / VB vectors of columns DN vectors apart
 //
 // Work-group: DN x DM work-items, DM = BM / TM, DN = BN / TN, for a BM x BN block of C.
-// Preconditions: M, N, K are whole tiles; AT and lda are aligned to VA floats, B, C, ldb and ldc to VB.
-// Idea: wide loads together with register blocking. As turns round to As[k][m], so that a tile goes from global to local
-// memory, and from there to registers, VA or VB floats at a time.
+// Preconditions: M, N, K are whole tiles;
+// AT and lda are aligned to VA floats, B, C, ldb and ldc to VB.
+// Idea: wide loads together with register blocking. As turns round to As[k][m], so that a tile goes
+// from global to local memory, and from there to registers, VA or VB floats at a time.
 
 // BK rows of AT and of B, from where the pointers stand, into local memory
-void stage(LPTR float (*As)[BM], LPTR float (*Bs)[BN], __global const float *restrict AT, const int lda,
+void stage(LPTR float (*As)[BM], LPTR float (*Bs)[BN],
+           __global const float *restrict AT, const int lda,
            __global const float *restrict B, const int ldb, const int tid)
 {
     for (int i = 0, l = tid * VA; i < LA; ++i, l += DM * DN * VA)
@@ -23,8 +26,10 @@ void stage(LPTR float (*As)[BM], LPTR float (*Bs)[BN], __global const float *res
 }
 
 __kernel __attribute__((reqd_work_group_size(DN, DM, 1))) void
-gemm(const int M, const int N, const int K, const float alpha, __global const float *restrict AT, const int lda,
-     __global const float *restrict B, const int ldb, const float beta, __global float *restrict C, const int ldc)
+gemm(const int M, const int N, const int K, const float alpha,
+     __global const float *restrict AT, const int lda,
+     __global const float *restrict B, const int ldb, const float beta,
+     __global float *restrict C, const int ldc)
 {
     __local float As[BK][BM] ALIGNED(VA); // As[k][m]
     __local float Bs[BK][BN] ALIGNED(VB); // Bs[k][n]
@@ -56,7 +61,8 @@ gemm(const int M, const int N, const int K, const float alpha, __global const fl
 
     for (int i = 0; i < TM; ++i)
         for (int j = 0; j < TN / VB; ++j) {
-            const size_t c = (size_t)(m0 + tm + i / VA * DM * VA + i % VA) * ldc + n0 + tn + j * DN * VB;
+            const size_t c =
+                (size_t)(m0 + tm + i / VA * DM * VA + i % VA) * ldc + n0 + tn + j * DN * VB;
             VECTOR(VB) result = alpha * acc[i][j];
             if (beta != 0.0f) result += beta * GLOBAL_V(VB, &C[c]); // beta = 0 never reads C
             GLOBAL_V(VB, &C[c]) = result;

@@ -1,19 +1,23 @@
-// C = alpha * A * B + beta * C         row-major: B is K x N (ldb), C is M x N (ldc). A comes transposed: AT is K x M (lda)
+// C = alpha * A * B + beta * C
+// row-major: B is K x N (ldb), C is M x N (ldc). A comes transposed: AT is K x M (lda)
 //
 //                    tn          tn + DN
 //                 +-|==|--------|==|----+
-//         tm    = | oooo        oooo    |      one work-item (tn, tm) owns TM x TN elements in VA x VB pieces:
-//               = | oooo        oooo    |      TM / VA groups of VA rows DM groups apart,
-//    tm + DM    = | oooo        oooo    |      TN / VB vectors of columns DN vectors apart
-//                 +---------------------+
+//         tm    = | oooo        oooo    |      one work-item (tn, tm) owns TM x TN elements
+//               = | oooo        oooo    |      in VA x VB pieces:
+//    tm + DM    = | oooo        oooo    |      TM / VA groups of VA rows DM groups apart,
+//                 +---------------------+      TN / VB vectors of columns DN vectors apart
 //
 // Work-group: DN x DM work-items, DM = BM / TM, DN = BN / TN, for a BM x BN block of C.
-// Preconditions: M, N, K are whole tiles; AT and lda are aligned to VA floats, B, C, ldb and ldc to VB.
-// Idea: software prefetch. There are two buffers for each tile: while the work-group computes with tile t in one, tile t + 1
-// is on its way into the other. One barrier a tile suffices, at twice the local memory.
+// Preconditions: M, N, K are whole tiles;
+// AT and lda are aligned to VA floats, B, C, ldb and ldc to VB.
+// Idea: software prefetch. There are two buffers for each tile: while the
+// work-group computes with tile t in one, tile t + 1 is on its way into
+// the other. One barrier a tile suffices, at twice the local memory.
 
 // BK rows of AT and of B, from where the pointers stand, into local memory
-void stage(LPTR float (*As)[BM], LPTR float (*Bs)[BN], __global const float *restrict AT, const int lda,
+void stage(LPTR float (*As)[BM], LPTR float (*Bs)[BN],
+           __global const float *restrict AT, const int lda,
            __global const float *restrict B, const int ldb, const int tid)
 {
     for (int i = 0, l = tid * VA; i < LA; ++i, l += DM * DN * VA)
@@ -23,8 +27,10 @@ void stage(LPTR float (*As)[BM], LPTR float (*Bs)[BN], __global const float *res
 }
 
 __kernel __attribute__((reqd_work_group_size(DN, DM, 1))) void
-gemm(const int M, const int N, const int K, const float alpha, __global const float *restrict AT, const int lda,
-     __global const float *restrict B, const int ldb, const float beta, __global float *restrict C, const int ldc)
+gemm(const int M, const int N, const int K, const float alpha,
+     __global const float *restrict AT, const int lda,
+     __global const float *restrict B, const int ldb, const float beta,
+     __global float *restrict C, const int ldc)
 {
     __local float As[2][BK][BM] ALIGNED(VA); // As[buffer][k][m]
     __local float Bs[2][BK][BN] ALIGNED(VB); // Bs[buffer][k][n]
@@ -45,7 +51,9 @@ gemm(const int M, const int N, const int K, const float alpha, __global const fl
 
     for (int k0 = 0; k0 < K; k0 += BK) {
         const int next = k0 + BK;
-        if (next < K) stage(As[1 - now], Bs[1 - now], &AT[(index_t)next * lda + m0], lda, &B[(index_t)next * ldb + n0], ldb, tid);
+        if (next < K)
+            stage(As[1 - now], Bs[1 - now], &AT[(index_t)next * lda + m0], lda,
+                  &B[(index_t)next * ldb + n0], ldb, tid);
 
         UNROLL for (int k = 0; k < BK; ++k) {
             VECTOR(VA) a[TM / VA];
@@ -61,7 +69,8 @@ gemm(const int M, const int N, const int K, const float alpha, __global const fl
 
     for (int i = 0; i < TM; ++i)
         for (int j = 0; j < TN / VB; ++j) {
-            const index_t c = (index_t)(m0 + tm + i / VA * DM * VA + i % VA) * ldc + n0 + tn + j * DN * VB;
+            const index_t c =
+                (index_t)(m0 + tm + i / VA * DM * VA + i % VA) * ldc + n0 + tn + j * DN * VB;
             VECTOR(VB) result = alpha * acc[i][j];
             if (beta != 0.0f) result += beta * GLOBAL_V(VB, &C[c]); // beta = 0 never reads C
             GLOBAL_V(VB, &C[c]) = result;

@@ -1,4 +1,5 @@
-// y = alpha * A * x + beta * y         row-major: A is M x N (lda); x has N elements, incx apart, y has M, incy apart
+// y = alpha * A * x + beta * y
+// row-major: A is M x N (lda); x has N elements, incx apart, y has M, incy apart
 //
 //             tid   tid + DN
 //              |        |
@@ -7,12 +8,14 @@
 //       partial[0 .. DN-1]  ->   work-item 0 adds them all
 //
 // Work-group: DN work-items. Any M, N, lda, incx, incy, any number of work-groups.
-// Idea: coalesced reads. A work-group shares a row, and one read of a warp is one piece of memory. The DN partial sums meet in
-// local memory, where one work-item adds them while the others wait.
+// Idea: coalesced reads. A work-group shares a row, and one read of a warp is one piece of memory.
+// The DN partial sums meet in local memory, where one work-item adds them while the others wait.
 
 __kernel __attribute__((reqd_work_group_size(DM * DN, 1, 1))) void
-gemv(const uint M, const uint N, const float alpha, __global const float *restrict A, const int lda,
-     __global const float *restrict x, const int incx, const float beta, __global float *restrict y, const int incy)
+gemv(const uint M, const uint N, const float alpha,
+     __global const float *restrict A, const int lda,
+     __global const float *restrict x, const int incx, const float beta,
+     __global float *restrict y, const int incy)
 {
     __local float partial[DN];
     const uint tid = get_local_id(0);

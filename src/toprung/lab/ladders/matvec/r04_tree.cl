@@ -1,17 +1,22 @@
-// y = alpha * A * x + beta * y         row-major: A is M x N (lda); x has N elements, incx apart, y has M, incy apart
+// y = alpha * A * x + beta * y
+// row-major: A is M x N (lda); x has N elements, incx apart, y has M, incy apart
 //
-//     partial  10   1   8  -1   0  -2   3   5       stride 1: element 2s * tid takes in its neighbour s further on
-//               |  /    |  /    |  /    |  /
+//     partial  10   1   8  -1   0  -2   3   5       stride 1: element 2s * tid takes in
+//               |  /    |  /    |  /    |  /        its neighbour s further on
 //              11       7      -2       8           stride 2
 //               |      /        |      /
-//              18               6                   stride 4: work-items 2s floats apart meet in the same banks
+//              18               6                   stride 4: work-items 2s floats apart
+//                                                   meet in the same banks
 //
-// Work-group: DN work-items, DN a power of two. Any M, N, lda, incx, incy, any number of work-groups.
+// Work-group: DN work-items, DN a power of two.
+// Any M, N, lda, incx, incy, any number of work-groups.
 // Idea: a parallel reduction. The partial sums are added in a tree: log2(DN) steps in place of DN.
 
 __kernel __attribute__((reqd_work_group_size(DM * DN, 1, 1))) void
-gemv(const uint M, const uint N, const float alpha, __global const float *restrict A, const int lda,
-     __global const float *restrict x, const int incx, const float beta, __global float *restrict y, const int incy)
+gemv(const uint M, const uint N, const float alpha,
+     __global const float *restrict A, const int lda,
+     __global const float *restrict x, const int incx, const float beta,
+     __global float *restrict y, const int incy)
 {
     __local float partial[DN];
     const uint tid = get_local_id(0);

@@ -1,18 +1,22 @@
-// y = alpha * A * x + beta * y         row-major: A is M x N (lda); x has N elements, incx apart, y has M, incy apart
+// y = alpha * A * x + beta * y
+// row-major: A is M x N (lda); x has N elements, incx apart, y has M, incy apart
 //
-//     partial  10   1   8  -1   0  -2   3   5       stride 4: the first half takes in the second, element by element
-//               |   |   |   |  /   /   /   /
-//              10  -1  11   4                       stride 2: neighbouring work-items, neighbouring banks
-//               |   |  /   /
+//     partial  10   1   8  -1   0  -2   3   5       stride 4: the first half takes in
+//               |   |   |   |  /   /   /   /        the second, element by element
+//              10  -1  11   4                       stride 2: neighbouring work-items,
+//               |   |  /   /                        neighbouring banks
 //              21   3                               stride 1
 //
-// Work-group: DN work-items, DN a power of two. Any M, N, lda, incx, incy, any number of work-groups.
-// Idea: sequential addressing. The tree folds the array in halves: no bank conflicts, and whole warps
-// fall idle, not every other lane.
+// Work-group: DN work-items, DN a power of two.
+// Any M, N, lda, incx, incy, any number of work-groups.
+// Idea: sequential addressing. The tree folds the array in halves: no bank conflicts, and whole
+// warps fall idle, not every other lane.
 
 __kernel __attribute__((reqd_work_group_size(DM * DN, 1, 1))) void
-gemv(const uint M, const uint N, const float alpha, __global const float *restrict A, const int lda,
-     __global const float *restrict x, const int incx, const float beta, __global float *restrict y, const int incy)
+gemv(const uint M, const uint N, const float alpha,
+     __global const float *restrict A, const int lda,
+     __global const float *restrict x, const int incx, const float beta,
+     __global float *restrict y, const int incy)
 {
     __local float partial[DN];
     const uint tid = get_local_id(0);

@@ -1,25 +1,29 @@
-// y = alpha * A * x + beta * y         row-major: A is M x N (lda); x has N elements side by side, y has M, incy apart
+// y = alpha * A * x + beta * y
+// row-major: A is M x N (lda); x has N elements side by side, y has M, incy apart
 //
 //            tid * VEC
 //              |==|              |==|
 //    m  . . . .oooo. . . . . . . oooo. .     one work-item reads VEC elements at a time
 //
-// Work-group: DN work-items, DN a power of two and whole sub-groups. Any M, N, lda, incy, any number of work-groups; incx = 1.
-// Idea: vector loads. VEC elements of A and of x an access, where every row begins at an aligned address (lda % VEC = 0); single
-// elements otherwise.
+// Work-group: DN work-items, DN a power of two and whole sub-groups.
+// Any M, N, lda, incy, any number of work-groups; incx = 1.
+// Idea: vector loads. VEC elements of A and of x an access, where every row begins at an aligned
+// address (lda % VEC = 0); single elements otherwise.
 
 // The sum of acc over the work-group, in work-item 0; the others get anything. All must call it.
 float group_sum(float acc, LPTR float *partial, const uint tid)
 {
 #if SHUFFLE
-    for (uint stride = SUBGROUP / 2; stride > 0; stride /= 2) acc += LANE_READ(acc, (tid % SUBGROUP) ^ stride);
+    for (uint stride = SUBGROUP / 2; stride > 0; stride /= 2)
+        acc += LANE_READ(acc, (tid % SUBGROUP) ^ stride);
     if (tid % SUBGROUP == 0) partial[tid / SUBGROUP] = acc;
     barrier(CLK_LOCAL_MEM_FENCE); // one sum a sub-group
 
     acc = 0.0f;
     if (tid < SUBGROUP) {
         if (tid < DN / SUBGROUP) acc = partial[tid];
-        for (uint stride = SUBGROUP / 2; stride > 0; stride /= 2) acc += LANE_READ(acc, tid ^ stride);
+        for (uint stride = SUBGROUP / 2; stride > 0; stride /= 2)
+            acc += LANE_READ(acc, tid ^ stride);
     }
 #else
     partial[tid] = acc;
@@ -35,8 +39,10 @@ float group_sum(float acc, LPTR float *partial, const uint tid)
 }
 
 __kernel __attribute__((reqd_work_group_size(DM * DN, 1, 1))) void
-gemv(const uint M, const uint N, const float alpha, __global const float *restrict A, const int lda,
-     __global const float *restrict x, const int incx, const float beta, __global float *restrict y, const int incy)
+gemv(const uint M, const uint N, const float alpha,
+     __global const float *restrict A, const int lda,
+     __global const float *restrict x, const int incx, const float beta,
+     __global float *restrict y, const int incy)
 {
     __local float partial[DN];
     const uint tid = get_local_id(0);
@@ -48,7 +54,8 @@ gemv(const uint M, const uint N, const float alpha, __global const float *restri
         if (lda % VEC == 0) {
             uint n = tid * VEC;
             for (; n + VEC <= N; n += BN) acc += READ_V(VEC, &row[n]) * READ_V(VEC, &x[n]);
-            for (; n < N; ++n) sum += row[n] * x[n]; // the last, incomplete vector is one work-item's
+            for (; n < N; ++n) // the last, incomplete vector is one work-item's
+                sum += row[n] * x[n];
         } else {
             for (uint n = tid; n < N; n += DN) sum += row[n] * x[n];
         }

@@ -1,23 +1,28 @@
-// y = alpha * A * x + beta * y         row-major: A is M x N (lda); x has N elements side by side, y has M, incy apart
+// y = alpha * A * x + beta * y
+// row-major: A is M x N (lda); x has N elements side by side, y has M, incy apart
 //
 //              |==|
 //    m    . . .oooo. . .  \
-//    m+1  . . .oooo. . .   |  one team of DN lanes: TM rows at once, with the same VEC elements of x
-//    m+2  . . .oooo. . .   |
+//    m+1  . . .oooo. . .   |  one team of DN lanes: TM rows at once,
+//    m+2  . . .oooo. . .   |  with the same VEC elements of x
 //    m+3  . . .oooo. . .  /
 //    m+4  ...                 the next team; DM teams a work-group
 //
-// Work-group: DM teams of DN work-items, DN a power of two and within a sub-group, for BM = DM * TM rows. Any M, N, lda, incy,
-// any number of work-groups; incx = 1.
-// Idea: several rows a team, several teams a work-group. The TM loads of A in flight belong to TM rows, so that one load of x
-// serves them all, short rows keep a team busy, and no sum crosses a sub-group: no barrier is left.
+// Work-group: DM teams of DN work-items, DN a power of two and within a sub-group, for BM = DM * TM
+// rows. Any M, N, lda, incy, any number of work-groups; incx = 1.
+// Idea: several rows a team, several teams a work-group. The TM loads of A in flight belong to TM
+// rows, so that one load of x serves them all, short rows keep a team busy, and no sum crosses a
+// sub-group: no barrier is left.
 
-// The sum of acc over the DN work-items of a team, in its lane 0; the others get anything. All of the work-group must call it.
+// The sum of acc over the DN work-items of a team, in its lane 0; the others get anything.
+// All of the work-group must call it.
 float team_sum(float acc, LPTR float *partial, const uint team, const uint lane)
 {
 #if SHUFFLE
-    const uint first = (team * DN + lane) % SUBGROUP - lane; // teams lie side by side in a sub-group
-    for (uint stride = DN / 2; stride > 0; stride /= 2) acc += LANE_READ(acc, first + (lane ^ stride));
+    // teams lie side by side in a sub-group
+    const uint first = (team * DN + lane) % SUBGROUP - lane;
+    for (uint stride = DN / 2; stride > 0; stride /= 2)
+        acc += LANE_READ(acc, first + (lane ^ stride));
 #else
     partial += team * DN;
     partial[lane] = acc;
@@ -33,8 +38,10 @@ float team_sum(float acc, LPTR float *partial, const uint team, const uint lane)
 }
 
 __kernel __attribute__((reqd_work_group_size(DM * DN, 1, 1))) void
-gemv(const uint M, const uint N, const float alpha, __global const float *restrict A, const int lda,
-     __global const float *restrict x, const int incx, const float beta, __global float *restrict y, const int incy)
+gemv(const uint M, const uint N, const float alpha,
+     __global const float *restrict A, const int lda,
+     __global const float *restrict x, const int incx, const float beta,
+     __global float *restrict y, const int incy)
 {
     __local float partial[DM * DN];
     const uint lane = get_local_id(0) % DN;
@@ -46,7 +53,8 @@ gemv(const uint M, const uint N, const float alpha, __global const float *restri
         float sum[TM];
         for (int i = 0; i < TM; ++i) {
             const uint m = m0 + team * TM + i;
-            row[i] = A + (index_t)(m < M ? m : M - 1) * lda; // beyond the last row: the last again, not stored
+            // beyond the last row: the last again, not stored
+            row[i] = A + (index_t)(m < M ? m : M - 1) * lda;
             acc[i] = ZERO(VEC);
             sum[i] = 0.0f;
         }

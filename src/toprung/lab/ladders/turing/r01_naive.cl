@@ -1,16 +1,21 @@
-// C = alpha * A * B + beta * C         all row-major: A is M x K (lda), B is K x N (ldb), C is M x N (ldc)
+// C = alpha * A * B + beta * C
+// all row-major: A is M x K (lda), B is K x N (ldb), C is M x N (ldc)
 //
 //                 n                    n
 //            . . .|. . .          . . . . . .
 //     A  m - - - - - - -  x  B    . . .|. . .   ->   C  one work-item, one element
 //            . . . . . .          . . .|. . .
 //
-// Work-group: BN x BM work-items, one for each element of a BM x BN block of C. Any M, N, K, any leading dimension.
-// Idea: none yet. The sum grows in a register, and every operand of every multiplication comes from global memory.
+// Work-group: BN x BM work-items, one for each element of a BM x BN block of C.
+// Any M, N, K, any leading dimension.
+// Idea: none yet. The sum grows in a register,
+// and every operand of every multiplication comes from global memory.
 
 __kernel __attribute__((reqd_work_group_size(DN, DM, 1))) void
-gemm(const int M, const int N, const int K, const float alpha, __global const float *restrict A, const int lda,
-     __global const float *restrict B, const int ldb, const float beta, __global float *restrict C, const int ldc)
+gemm(const int M, const int N, const int K, const float alpha,
+     __global const float *restrict A, const int lda,
+     __global const float *restrict B, const int ldb, const float beta,
+     __global float *restrict C, const int ldc)
 {
     const int n = get_global_id(0);
     const int m = get_global_id(1);

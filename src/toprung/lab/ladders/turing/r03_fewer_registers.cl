@@ -1,18 +1,22 @@
-// C = alpha * A * B + beta * C         all row-major: A is M x K (lda), B is K x N (ldb), C is M x N (ldc)
+// C = alpha * A * B + beta * C
+// all row-major: A is M x K (lda), B is K x N (ldb), C is M x N (ldc)
 //
 //              k0                      n0
 //            +----+----+----+        +----+----+
-//     A   m0 |####|    |    |  x  B  |####|    | k0      A and B are walked tile by tile (####) through local memory
-//            +----+----+----+        +----+----+
+//     A   m0 |####|    |    |  x  B  |####|    | k0      A and B are walked tile by tile (####)
+//            +----+----+----+        +----+----+         through local memory
 //
 // Work-group: BN x BM work-items, one for each element of a BM x BN block of C. BM = BN = BK.
 // Preconditions: M, N, K are whole tiles.
-// Idea: fewer live registers. One linear index says which row and column a work-item has; where it stands in A, B and C is
-// computed once, and the pointers walk from tile to tile. Nothing else is kept through the loop.
+// Idea: fewer live registers. One linear index says which row and column a
+// work-item has; where it stands in A, B and C is computed once, and the
+// pointers walk from tile to tile. Nothing else is kept through the loop.
 
 __kernel __attribute__((reqd_work_group_size(DN, DM, 1))) void
-gemm(const int M, const int N, const int K, const float alpha, __global const float *restrict A, const int lda,
-     __global const float *restrict B, const int ldb, const float beta, __global float *restrict C, const int ldc)
+gemm(const int M, const int N, const int K, const float alpha,
+     __global const float *restrict A, const int lda,
+     __global const float *restrict B, const int ldb, const float beta,
+     __global float *restrict C, const int ldc)
 {
     __local float As[BM][BK]; // As[m][k]
     __local float Bs[BN][BK]; // Bs[n][k]

@@ -1,4 +1,5 @@
-// C = alpha * A * B + beta * C         all row-major: A is M x K (lda), B is K x N (ldb), C is M x N (ldc)
+// C = alpha * A * B + beta * C
+// all row-major: A is M x K (lda), B is K x N (ldb), C is M x N (ldc)
 //
 //              n..n+TN-1
 //            +-|==|----+
@@ -7,13 +8,17 @@
 //            +---------+
 //                BN
 //
-// Work-group: DN x DM work-items, DM = BM, DN = BN / TN, for a BM x BN block of C; each packs LA elements of A and LB of B.
+// Work-group: DN x DM work-items, DM = BM, DN = BN / TN, for a BM x BN block of C;
+// each packs LA elements of A and LB of B.
 // Preconditions: M, N, K are whole tiles.
-// Idea: a 1 x 4 micro-kernel. One element of As serves TN multiplications: 1 + 1/TN local reads for each, where rung 4 needs 2.
+// Idea: a 1 x 4 micro-kernel. One element of As serves TN multiplications:
+// 1 + 1/TN local reads for each, where rung 4 needs 2.
 
 __kernel __attribute__((reqd_work_group_size(DN, DM, 1))) void
-gemm(const int M, const int N, const int K, const float alpha, __global const float *restrict A, const int lda,
-     __global const float *restrict B, const int ldb, const float beta, __global float *restrict C, const int ldc)
+gemm(const int M, const int N, const int K, const float alpha,
+     __global const float *restrict A, const int lda,
+     __global const float *restrict B, const int ldb, const float beta,
+     __global float *restrict C, const int ldc)
 {
     __local float As[BK][BM + PADA] ALIGNED(4); // As[k][m]
     __local float Bs[BK][BN] ALIGNED(4);        // Bs[k][n]

@@ -1,19 +1,25 @@
-// C = alpha * A * B + beta * C         all row-major: A is M x K (lda), B is K x N (ldb), C is M x N (ldc)
+// C = alpha * A * B + beta * C
+// all row-major: A is M x K (lda), B is K x N (ldb), C is M x N (ldc)
 //
 //              n..n+TN-1
 //            +-|==|----+
-//         m  | oooo    |           one work-item owns TN elements side by side in one row: a vector of VEC = TN floats
-//            |         |  BM
+//         m  | oooo    |           one work-item owns TN elements side by side in one row:
+//            |         |  BM       a vector of VEC = TN floats
 //            +---------+
 //                BN
 //
-// Work-group: DN x DM work-items, DM = BM, DN = BN / TN, for a BM x BN block of C; each packs LA elements of A and LB of B.
-// Preconditions: M, N, K are whole tiles; A, B, C and their leading dimensions are aligned to VEC floats.
-// Idea: vector loads. One access moves VEC floats: fewer instructions, 128-bit transactions at width 4.
+// Work-group: DN x DM work-items, DM = BM, DN = BN / TN, for a BM x BN block of C;
+// each packs LA elements of A and LB of B.
+// Preconditions: M, N, K are whole tiles;
+// A, B, C and their leading dimensions are aligned to VEC floats.
+// Idea: vector loads. One access moves VEC floats:
+// fewer instructions, 128-bit transactions at width 4.
 
 __kernel __attribute__((reqd_work_group_size(DN, DM, 1))) void
-gemm(const int M, const int N, const int K, const float alpha, __global const float *restrict A, const int lda,
-     __global const float *restrict B, const int ldb, const float beta, __global float *restrict C, const int ldc)
+gemm(const int M, const int N, const int K, const float alpha,
+     __global const float *restrict A, const int lda,
+     __global const float *restrict B, const int ldb, const float beta,
+     __global float *restrict C, const int ldc)
 {
     __local float As[BK][BM + PADA];       // As[k][m]
     __local float Bs[BK][BN] ALIGNED(VEC); // Bs[k][n]

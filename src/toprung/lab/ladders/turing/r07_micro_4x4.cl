@@ -1,21 +1,26 @@
-// C = alpha * A * B + beta * C         all row-major: A is M x K (lda), B is K x N (ldb), C is M x N (ldc)
+// C = alpha * A * B + beta * C
+// all row-major: A is M x K (lda), B is K x N (ldb), C is M x N (ldc)
 //
 //              n..n+TN-1
 //            +-|==|----+
-//         m  = oooo    |           one work-item owns TM x TN elements: a vector of VA = TM floats of A
-//       ...  = oooo    |  BM       times a vector of VB = TN floats of B
-//    m+TM-1  = oooo    |
+//         m  = oooo    |           one work-item owns TM x TN elements:
+//       ...  = oooo    |  BM       a vector of VA = TM floats of A
+//    m+TM-1  = oooo    |           times a vector of VB = TN floats of B
 //            +---------+
 //                BN
 //
-// Work-group: DN x DM work-items, DM = BM / TM, DN = BN / TN, for a BM x BN block of C; each packs LA vectors of A and LB of B.
-// Preconditions: M, N, K are whole tiles; A and lda are aligned to VA floats, B, C, ldb and ldc to VB.
-// Idea: a 4 x 4 micro-kernel. The block grows and BK shrinks, so local memory stays the same size; two vectors read from it serve
-// TM * TN multiplications: 1/TM + 1/TN local reads for each.
+// Work-group: DN x DM work-items, DM = BM / TM, DN = BN / TN, for a BM x BN block of C;
+// each packs LA vectors of A and LB of B.
+// Preconditions: M, N, K are whole tiles;
+// A and lda are aligned to VA floats, B, C, ldb and ldc to VB.
+// Idea: a 4 x 4 micro-kernel. The block grows and BK shrinks, so local memory stays the same size;
+// two vectors read from it serve TM * TN multiplications: 1/TM + 1/TN local reads for each.
 
 __kernel __attribute__((reqd_work_group_size(DN, DM, 1))) void
-gemm(const int M, const int N, const int K, const float alpha, __global const float *restrict A, const int lda,
-     __global const float *restrict B, const int ldb, const float beta, __global float *restrict C, const int ldc)
+gemm(const int M, const int N, const int K, const float alpha,
+     __global const float *restrict A, const int lda,
+     __global const float *restrict B, const int ldb, const float beta,
+     __global float *restrict C, const int ldc)
 {
     __local float As[BK][BM + PADA] ALIGNED(VA); // As[k][m]
     __local float Bs[BK][BN] ALIGNED(VB);        // Bs[k][n]
@@ -54,7 +59,8 @@ gemm(const int M, const int N, const int K, const float alpha, __global const fl
 
     for (int i = 0; i < TM; ++i) {
         VECTOR(VB) result = alpha * acc[i];
-        if (beta != 0.0f) result += beta * GLOBAL_V(VB, &C[(index_t)i * ldc]); // beta = 0 never reads C
+        // beta = 0 never reads C
+        if (beta != 0.0f) result += beta * GLOBAL_V(VB, &C[(index_t)i * ldc]);
         GLOBAL_V(VB, &C[(index_t)i * ldc]) = result;
     }
 }

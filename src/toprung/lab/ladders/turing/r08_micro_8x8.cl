@@ -1,23 +1,29 @@
-// C = alpha * A * B + beta * C         all row-major: A is M x K (lda), B is K x N (ldb), C is M x N (ldc)
+// C = alpha * A * B + beta * C
+// all row-major: A is M x K (lda), B is K x N (ldb), C is M x N (ldc)
 //
 //                    tn          tn + SN
 //                 +-|==|--------|==|----+
-//         tm    = | oooo        oooo    |      one work-item owns TM x TN elements in VA x VB pieces:
-//               = | oooo        oooo    |      TM / VA groups of VA rows SM apart,
-//    tm + SM    = | oooo        oooo    |      TN / VB vectors of columns SN apart
+//         tm    = | oooo        oooo    |    one work-item owns TM x TN elements in VA x VB pieces:
+//               = | oooo        oooo    |    TM / VA groups of VA rows SM apart,
+//    tm + SM    = | oooo        oooo    |    TN / VB vectors of columns SN apart
 //                 +---------------------+
 //
-// Work-group: DN x DM work-items, DM = BM / TM, DN = BN / TN, for a BM x BN block of C; each packs LA vectors of A and LB of B.
-// Preconditions: M, N, K are whole tiles; A and lda are aligned to VA floats, B, C, ldb and ldc to VB.
-// Idea: an 8 x 8 micro-kernel, several vectors a side: half the local reads for each multiplication again. The vectors of
-// neighbouring work-items lie side by side, so that a read of them all touches every bank once.
+// Work-group: DN x DM work-items, DM = BM / TM, DN = BN / TN, for a BM x BN block of C;
+// each packs LA vectors of A and LB of B.
+// Preconditions: M, N, K are whole tiles;
+// A and lda are aligned to VA floats, B, C, ldb and ldc to VB.
+// Idea: an 8 x 8 micro-kernel, several vectors a side: half the local reads
+// for each multiplication again. The vectors of neighbouring work-items lie
+// side by side, so that a read of them all touches every bank once.
 
 #define SM (DM * VA) // from one piece of a work-item to its next, down
 #define SN (DN * VB) // and across
 
 __kernel __attribute__((reqd_work_group_size(DN, DM, 1))) void
-gemm(const int M, const int N, const int K, const float alpha, __global const float *restrict A, const int lda,
-     __global const float *restrict B, const int ldb, const float beta, __global float *restrict C, const int ldc)
+gemm(const int M, const int N, const int K, const float alpha,
+     __global const float *restrict A, const int lda,
+     __global const float *restrict B, const int ldb, const float beta,
+     __global float *restrict C, const int ldc)
 {
     __local float As[BK][BM + PADA] ALIGNED(VA); // As[k][m]
     __local float Bs[BK][BN] ALIGNED(VB);        // Bs[k][n]

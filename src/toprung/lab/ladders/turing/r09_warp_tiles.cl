@@ -1,18 +1,22 @@
-// C = alpha * A * B + beta * C         all row-major: A is M x K (lda), B is K x N (ldb), C is M x N (ldc)
+// C = alpha * A * B + beta * C
+// all row-major: A is M x K (lda), B is K x N (ldb), C is M x N (ldc)
 //
 //      block                  warp                         tn          tn + SN
 //     +------+------+        +--+--+--+--+              +-|==|--------|==|----+
-//     | warp | warp |        |  |  |  |  | LM     tm  = | oooo        oooo    |    a work-item's pieces lie
-//     +------+------+  BM    +--+--+--+--+            = | oooo        oooo    |    within its warp's tile
-//     |      |      |        |  |  |  |  | lanes  +SM = | oooo        oooo    |
+//     | warp | warp |        |  |  |  |  | LM     tm  = | oooo        oooo    |   a work-item's
+//     +------+------+  BM    +--+--+--+--+            = | oooo        oooo    |   pieces lie within
+//     |      |      |        |  |  |  |  | lanes  +SM = | oooo        oooo    |   its warp's tile
 //     +------+------+        +--+--+--+--+              +---------------------+
 //           BN                 LN lanes                       WM x WN
 //
-// Work-group: DN x DM work-items, DM = BM / TM, DN = BN / TN, for a BM x BN block of C; each packs LA vectors of A and LB of B.
-// Preconditions: M, N, K are whole tiles; A and lda are aligned to VA floats, B, C, ldb and ldc to VB.
-// Idea: warp tiling. The LM x LN lanes of a warp (4 x 8) share one WM x WN tile, as square as it can be, so that one read of As is
-// broadcast to LN lanes and one of Bs to LM: a warp reads WM + WN floats for WM * WN multiplications, fewest where WM and WN are
-// near each other. Rung 8's warps are 2 x 16 lanes: 144 floats at 8 x 8 where these read 96.
+// Work-group: DN x DM work-items, DM = BM / TM, DN = BN / TN, for a BM x BN block of C;
+// each packs LA vectors of A and LB of B.
+// Preconditions: M, N, K are whole tiles;
+// A and lda are aligned to VA floats, B, C, ldb and ldc to VB.
+// Idea: warp tiling. The LM x LN lanes of a warp (4 x 8) share one WM x WN tile, as square as it
+// can be, so that one read of As is broadcast to LN lanes and one of Bs to LM: a warp reads WM + WN
+// floats for WM * WN multiplications, fewest where WM and WN are near each other. Rung 8's warps
+// are 2 x 16 lanes: 144 floats at 8 x 8 where these read 96.
 
 #define LM (WM / TM)   // lanes of a warp along M
 #define LN (WN / TN)   // and along N
@@ -20,8 +24,10 @@
 #define SN (LN * VB)   // and across
 
 __kernel __attribute__((reqd_work_group_size(DN, DM, 1))) void
-gemm(const int M, const int N, const int K, const float alpha, __global const float *restrict A, const int lda,
-     __global const float *restrict B, const int ldb, const float beta, __global float *restrict C, const int ldc)
+gemm(const int M, const int N, const int K, const float alpha,
+     __global const float *restrict A, const int lda,
+     __global const float *restrict B, const int ldb, const float beta,
+     __global float *restrict C, const int ldc)
 {
     __local float As[BK][BM + PADA] ALIGNED(VA); // As[k][m]
     __local float Bs[BK][BN] ALIGNED(VB);        // Bs[k][n]

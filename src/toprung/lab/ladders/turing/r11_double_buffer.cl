@@ -1,17 +1,20 @@
-// C = alpha * A * B + beta * C         all row-major: A is M x K (lda), B is K x N (ldb), C is M x N (ldc)
+// C = alpha * A * B + beta * C
+// all row-major: A is M x K (lda), B is K x N (ldb), C is M x N (ldc)
 //
 //      block                  warp                         tn          tn + SN
 //     +------+------+        +--+--+--+--+              +-|==|--------|==|----+
-//     | warp | warp |        |  |  |  |  | LM     tm  = | oooo        oooo    |    a work-item's pieces lie
-//     +------+------+  BM    +--+--+--+--+            = | oooo        oooo    |    within its warp's tile
-//     |      |      |        |  |  |  |  | lanes  +SM = | oooo        oooo    |
+//     | warp | warp |        |  |  |  |  | LM     tm  = | oooo        oooo    |   a work-item's
+//     +------+------+  BM    +--+--+--+--+            = | oooo        oooo    |   pieces lie within
+//     |      |      |        |  |  |  |  | lanes  +SM = | oooo        oooo    |   its warp's tile
 //     +------+------+        +--+--+--+--+              +---------------------+
 //           BN                 LN lanes                       WM x WN
 //
-// Work-group: DN x DM work-items, DM = BM / TM, DN = BN / TN, for a BM x BN block of C; each packs LA vectors of A and LB of B.
-// Preconditions: M, N, K are whole tiles; A and lda are aligned to VA floats, B, C, ldb and ldc to VB.
-// Idea: a double buffer. The next tile is packed into the other of two buffers, which nobody reads: one barrier a tile in place
-// of two, at twice the local memory.
+// Work-group: DN x DM work-items, DM = BM / TM, DN = BN / TN, for a BM x BN block of C;
+// each packs LA vectors of A and LB of B.
+// Preconditions: M, N, K are whole tiles;
+// A and lda are aligned to VA floats, B, C, ldb and ldc to VB.
+// Idea: a double buffer. The next tile is packed into the other of two buffers, which nobody reads:
+// one barrier a tile in place of two, at twice the local memory.
 
 #define LM (WM / TM)   // lanes of a warp along M
 #define LN (WN / TN)   // and along N
@@ -19,8 +22,8 @@
 #define SN (LN * VB)   // and across
 
 // A tile of A and one of B, from where the pointers stand, into registers
-void fetch(VECTOR(VA) *a, VECTOR(VB) *b, __global const float *A, const int lda, __global const float *B, const int ldb,
-           const int tid)
+void fetch(VECTOR(VA) *a, VECTOR(VB) *b, __global const float *A, const int lda,
+           __global const float *B, const int ldb, const int tid)
 {
     for (int i = 0; i < LA; ++i) {
         const int l = (tid + i * DM * DN) * VA;
@@ -33,7 +36,8 @@ void fetch(VECTOR(VA) *a, VECTOR(VB) *b, __global const float *A, const int lda,
 }
 
 // and from there into local memory
-void pack(LPTR float (*As)[BM + PADA], LPTR float (*Bs)[BN], VECTOR(VA) *a, VECTOR(VB) *b, const int tid)
+void pack(LPTR float (*As)[BM + PADA], LPTR float (*Bs)[BN],
+          VECTOR(VA) *a, VECTOR(VB) *b, const int tid)
 {
     for (int i = 0; i < LA; ++i) {
         const int l = (tid + i * DM * DN) * VA;
@@ -46,15 +50,18 @@ void pack(LPTR float (*As)[BM + PADA], LPTR float (*Bs)[BN], VECTOR(VA) *a, VECT
 }
 
 // What a work-item needs of row k of both tiles
-void read(VECTOR(VA) *a, VECTOR(VB) *b, LPTR float (*As)[BM + PADA], LPTR float (*Bs)[BN], const int k, const int tm, const int tn)
+void read(VECTOR(VA) *a, VECTOR(VB) *b, LPTR float (*As)[BM + PADA], LPTR float (*Bs)[BN],
+          const int k, const int tm, const int tn)
 {
     for (int i = 0; i < TM / VA; ++i) a[i] = LOCAL_V(VA, &As[k][tm + i * SM]);
     for (int j = 0; j < TN / VB; ++j) b[j] = LOCAL_V(VB, &Bs[k][tn + j * SN]);
 }
 
 __kernel __attribute__((reqd_work_group_size(DN, DM, 1))) void
-gemm(const int M, const int N, const int K, const float alpha, __global const float *restrict A, const int lda,
-     __global const float *restrict B, const int ldb, const float beta, __global float *restrict C, const int ldc)
+gemm(const int M, const int N, const int K, const float alpha,
+     __global const float *restrict A, const int lda,
+     __global const float *restrict B, const int ldb, const float beta,
+     __global float *restrict C, const int ldc)
 {
     __local float As[2][BK][BM + PADA] ALIGNED(VA); // As[buffer][k][m]
     __local float Bs[2][BK][BN] ALIGNED(VB);        // Bs[buffer][k][n]
@@ -90,7 +97,8 @@ gemm(const int M, const int N, const int K, const float alpha, __global const fl
         UNROLL for (int k = 0; k < BK; ++k) {
             if (k + 1 < BK) read(a[(k + 1) % 2], b[(k + 1) % 2], As[now], Bs[now], k + 1, tm, tn);
             for (int i = 0; i < TM; ++i)
-                for (int j = 0; j < TN / VB; ++j) acc[i][j] += ELEMENT(a[k % 2][i / VA], i % VA) * b[k % 2][j];
+                for (int j = 0; j < TN / VB; ++j)
+                    acc[i][j] += ELEMENT(a[k % 2][i / VA], i % VA) * b[k % 2][j];
         }
         now = 1 - now;
         if (k0 + BK < K) pack(As[now], Bs[now], coming_a, coming_b, tid);

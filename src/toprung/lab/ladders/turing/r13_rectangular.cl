@@ -1,14 +1,18 @@
-// C = alpha * A * B + beta * C         all row-major: A is M x K (lda), B is K x N (ldb), C is M x N (ldc)
+// C = alpha * A * B + beta * C
+// all row-major: A is M x K (lda), B is K x N (ldb), C is M x N (ldc)
 //
 //            b0  b1 ............. b15
 //       a0   o   o   o   o ...  o
-//       ..   o   o   o   o ...  o        a thread tile twice as wide as it is high (TM = 8, TN = 16), boustrophedon
-//       a7   o   o   o   o ...  o
+//       ..   o   o   o   o ...  o        a thread tile twice as wide as it is high
+//       a7   o   o   o   o ...  o        (TM = 8, TN = 16), boustrophedon
 //
-// Work-group: DN x DM work-items, DM = BM / TM, DN = BN / TN, for a BM x BN block of C; each packs LA vectors of A and LB of B.
-// Preconditions: M, N, K are whole tiles; A and lda are aligned to VA floats, B, C, ldb and ldc to VB.
-// Idea: a rectangular thread tile. A row of 16 multiplications has one turn where two rows of 8 have two, and 8 + 16 floats from
-// local memory serve 128 multiplications: 0.19 a multiplication where 8 x 8 reads 0.25. It takes nearly every register there is.
+// Work-group: DN x DM work-items, DM = BM / TM, DN = BN / TN, for a BM x BN block of C;
+// each packs LA vectors of A and LB of B.
+// Preconditions: M, N, K are whole tiles;
+// A and lda are aligned to VA floats, B, C, ldb and ldc to VB.
+// Idea: a rectangular thread tile. A row of 16 multiplications has one turn where two rows of 8
+// have two, and 8 + 16 floats from local memory serve 128 multiplications: 0.19 a multiplication
+// where 8 x 8 reads 0.25. It takes nearly every register there is.
 
 #define LM (WM / TM)   // lanes of a warp along M
 #define LN (WN / TN)   // and along N
@@ -16,8 +20,8 @@
 #define SN (LN * VB)   // and across
 
 // A tile of A and one of B, from where the pointers stand, into registers
-void fetch(VECTOR(VA) *a, VECTOR(VB) *b, __global const float *A, const int lda, __global const float *B, const int ldb,
-           const int tid)
+void fetch(VECTOR(VA) *a, VECTOR(VB) *b, __global const float *A, const int lda,
+           __global const float *B, const int ldb, const int tid)
 {
     for (int i = 0; i < LA; ++i) {
         const int l = (tid + i * DM * DN) * VA;
@@ -30,7 +34,8 @@ void fetch(VECTOR(VA) *a, VECTOR(VB) *b, __global const float *A, const int lda,
 }
 
 // and from there into local memory
-void pack(LPTR float (*As)[BM + PADA], LPTR float (*Bs)[BN], VECTOR(VA) *a, VECTOR(VB) *b, const int tid)
+void pack(LPTR float (*As)[BM + PADA], LPTR float (*Bs)[BN],
+          VECTOR(VA) *a, VECTOR(VB) *b, const int tid)
 {
     for (int i = 0; i < LA; ++i) {
         const int l = (tid + i * DM * DN) * VA;
@@ -43,15 +48,18 @@ void pack(LPTR float (*As)[BM + PADA], LPTR float (*Bs)[BN], VECTOR(VA) *a, VECT
 }
 
 // What a work-item needs of row k of both tiles
-void read(VECTOR(VA) *a, VECTOR(VB) *b, LPTR float (*As)[BM + PADA], LPTR float (*Bs)[BN], const int k, const int tm, const int tn)
+void read(VECTOR(VA) *a, VECTOR(VB) *b, LPTR float (*As)[BM + PADA], LPTR float (*Bs)[BN],
+          const int k, const int tm, const int tn)
 {
     for (int i = 0; i < TM / VA; ++i) a[i] = LOCAL_V(VA, &As[k][tm + i * SM]);
     for (int j = 0; j < TN / VB; ++j) b[j] = LOCAL_V(VB, &Bs[k][tn + j * SN]);
 }
 
 __kernel __attribute__((reqd_work_group_size(DN, DM, 1))) void
-gemm(const int M, const int N, const int K, const float alpha, __global const float *restrict A, const int lda,
-     __global const float *restrict B, const int ldb, const float beta, __global float *restrict C, const int ldc)
+gemm(const int M, const int N, const int K, const float alpha,
+     __global const float *restrict A, const int lda,
+     __global const float *restrict B, const int ldb, const float beta,
+     __global float *restrict C, const int ldc)
 {
     __local float As[2][BK][BM + PADA] ALIGNED(VA); // As[buffer][k][m]
     __local float Bs[2][BK][BN] ALIGNED(VB);        // Bs[buffer][k][n]
@@ -88,8 +96,10 @@ gemm(const int M, const int N, const int K, const float alpha, __global const fl
             if (k + 1 < BK) read(a[(k + 1) % 2], b[(k + 1) % 2], As[now], Bs[now], k + 1, tm, tn);
             for (int i = 0; i < TM; ++i)
                 for (int step = 0; step < TN; ++step) {
-                    const int j = i % 2 ? TN - 1 - step : step; // odd rows run from right to left
-                    acc[i][j] += ELEMENT(a[k % 2][i / VA], i % VA) * ELEMENT(b[k % 2][j / VB], j % VB);
+                    // odd rows run from right to left
+                    const int j = i % 2 ? TN - 1 - step : step;
+                    acc[i][j] += ELEMENT(a[k % 2][i / VA], i % VA) *
+                                 ELEMENT(b[k % 2][j / VB], j % VB);
                 }
         }
         now = 1 - now;

@@ -1,15 +1,19 @@
-// C = alpha * A * B + beta * C         all row-major: A is M x K (lda), B is K x N (ldb), C is M x N (ldc)
+// C = alpha * A * B + beta * C
+// all row-major: A is M x K (lda), B is K x N (ldb), C is M x N (ldc)
 //
 //     registers of a multiprocessor   65536 = 2 work-groups x 256 work-items x 128
 //
-//     +--------------------------------+--------------------------------+      one work-group multiplies
-//     |  work-group 0: <= 128 each     |  work-group 1: <= 128 each     |      while the other waits at a barrier
-//     +--------------------------------+--------------------------------+
+//     +--------------------------------+--------------------------------+  one work-group
+//     |  work-group 0: <= 128 each     |  work-group 1: <= 128 each     |  multiplies while the
+//     +--------------------------------+--------------------------------+  other waits at a barrier
 //
-// Work-group: DN x DM work-items, DM = BM / TM, DN = BN / TN, for a BM x BN block of C; each packs LA vectors of A and LB of B.
-// Preconditions: M, N, K are whole tiles; A and lda are aligned to VA floats, B, C, ldb and ldc to VB.
-// Idea: room for two. One buffer for each tile as in rung 10 and the order of rung 12, with no more than 128 registers: a second
-// work-group then hides the barriers that the second buffer was to save.
+// Work-group: DN x DM work-items, DM = BM / TM, DN = BN / TN, for a BM x BN block of C;
+// each packs LA vectors of A and LB of B.
+// Preconditions: M, N, K are whole tiles;
+// A and lda are aligned to VA floats, B, C, ldb and ldc to VB.
+// Idea: room for two. One buffer for each tile as in rung 10 and the
+// order of rung 12, with no more than 128 registers: a second work-group
+// then hides the barriers that the second buffer was to save.
 
 #define LM (WM / TM)   // lanes of a warp along M
 #define LN (WN / TN)   // and along N
@@ -17,8 +21,8 @@
 #define SN (LN * VB)   // and across
 
 // A tile of A and one of B, from where the pointers stand, into registers
-void fetch(VECTOR(VA) *a, VECTOR(VB) *b, __global const float *A, const int lda, __global const float *B, const int ldb,
-           const int tid)
+void fetch(VECTOR(VA) *a, VECTOR(VB) *b, __global const float *A, const int lda,
+           __global const float *B, const int ldb, const int tid)
 {
     for (int i = 0; i < LA; ++i) {
         const int l = (tid + i * DM * DN) * VA;
@@ -31,7 +35,8 @@ void fetch(VECTOR(VA) *a, VECTOR(VB) *b, __global const float *A, const int lda,
 }
 
 // and from there into local memory
-void pack(LPTR float (*As)[BM + PADA], LPTR float (*Bs)[BN], VECTOR(VA) *a, VECTOR(VB) *b, const int tid)
+void pack(LPTR float (*As)[BM + PADA], LPTR float (*Bs)[BN],
+          VECTOR(VA) *a, VECTOR(VB) *b, const int tid)
 {
     for (int i = 0; i < LA; ++i) {
         const int l = (tid + i * DM * DN) * VA;
@@ -44,15 +49,18 @@ void pack(LPTR float (*As)[BM + PADA], LPTR float (*Bs)[BN], VECTOR(VA) *a, VECT
 }
 
 // What a work-item needs of row k of both tiles
-void read(VECTOR(VA) *a, VECTOR(VB) *b, LPTR float (*As)[BM + PADA], LPTR float (*Bs)[BN], const int k, const int tm, const int tn)
+void read(VECTOR(VA) *a, VECTOR(VB) *b, LPTR float (*As)[BM + PADA], LPTR float (*Bs)[BN],
+          const int k, const int tm, const int tn)
 {
     for (int i = 0; i < TM / VA; ++i) a[i] = LOCAL_V(VA, &As[k][tm + i * SM]);
     for (int j = 0; j < TN / VB; ++j) b[j] = LOCAL_V(VB, &Bs[k][tn + j * SN]);
 }
 
 __kernel __attribute__((room_for(DN, DM, 1, 2))) void
-gemm(const int M, const int N, const int K, const float alpha, __global const float *restrict A, const int lda,
-     __global const float *restrict B, const int ldb, const float beta, __global float *restrict C, const int ldc)
+gemm(const int M, const int N, const int K, const float alpha,
+     __global const float *restrict A, const int lda,
+     __global const float *restrict B, const int ldb, const float beta,
+     __global float *restrict C, const int ldc)
 {
     __local float As[BK][BM + PADA] ALIGNED(VA); // As[k][m]
     __local float Bs[BK][BN] ALIGNED(VB);        // Bs[k][n]
@@ -88,8 +96,10 @@ gemm(const int M, const int N, const int K, const float alpha, __global const fl
             if (k + 1 < BK) read(a[(k + 1) % 2], b[(k + 1) % 2], As, Bs, k + 1, tm, tn);
             for (int i = 0; i < TM; ++i)
                 for (int step = 0; step < TN; ++step) {
-                    const int j = i % 2 ? TN - 1 - step : step; // odd rows run from right to left
-                    acc[i][j] += ELEMENT(a[k % 2][i / VA], i % VA) * ELEMENT(b[k % 2][j / VB], j % VB);
+                    // odd rows run from right to left
+                    const int j = i % 2 ? TN - 1 - step : step;
+                    acc[i][j] += ELEMENT(a[k % 2][i / VA], i % VA) *
+                                 ELEMENT(b[k % 2][j / VB], j % VB);
                 }
         }
         barrier(CLK_LOCAL_MEM_FENCE); // nobody reads the tiles any more

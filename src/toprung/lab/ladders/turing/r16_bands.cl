@@ -1,16 +1,20 @@
-// C = alpha * A * B + beta * C         all row-major: A is M x K (lda), B is K x N (ldb), C is M x N (ldc)
+// C = alpha * A * B + beta * C
+// all row-major: A is M x K (lda), B is K x N (ldb), C is M x N (ldc)
 //
 //     work-groups in the order in which they start
 //
-//     row by row:   0  1  2  3  4  5      in bands:   0  8 16 24 32 40       what runs at one time (say 0 ... 31)
-//                   6  7  8  9 10 11                  1  9 17 25 33 41       spans few rows of A and few columns of B:
-//                  12 13 ...                          .. .. ...              both stay in the last cache
-//                                                     7 15 23 31 39 47
+//     row by row:   0  1  2  3  4  5      in bands:   0  8 16 24 32 40    what runs at one time
+//                   6  7  8  9 10 11                  1  9 17 25 33 41    (say 0 ... 31) spans few
+//                  12 13 ...                          .. .. ...           rows of A and few columns
+//                                                     7 15 23 31 39 47    of B: both stay
+//                                                                         in the last cache
 //
-// Work-group: DN x DM work-items, DM = BM / TM, DN = BN / TN, for a BM x BN block of C; each packs LA vectors of A and LB of B.
-// Preconditions: M, N, K are whole tiles; A and lda are aligned to VA floats, B, C, ldb and ldc to VB.
-// Idea: bands. Work-groups are numbered down BAND rows of blocks before the next column, so that those which run at one time share
-// what they read.
+// Work-group: DN x DM work-items, DM = BM / TM, DN = BN / TN, for a BM x BN block of C;
+// each packs LA vectors of A and LB of B.
+// Preconditions: M, N, K are whole tiles;
+// A and lda are aligned to VA floats, B, C, ldb and ldc to VB.
+// Idea: bands. Work-groups are numbered down BAND rows of blocks before the next column, so that
+// those which run at one time share what they read.
 
 #define BAND 8 // rows of blocks in a band; the last band may have fewer
 #define LM (WM / TM)   // lanes of a warp along M
@@ -19,8 +23,8 @@
 #define SN (LN * VB)   // and across
 
 // A tile of A and one of B, from where the pointers stand, into registers
-void fetch(VECTOR(VA) *a, VECTOR(VB) *b, __global const float *A, const int lda, __global const float *B, const int ldb,
-           const int tid)
+void fetch(VECTOR(VA) *a, VECTOR(VB) *b, __global const float *A, const int lda,
+           __global const float *B, const int ldb, const int tid)
 {
     for (int i = 0; i < LA; ++i) {
         const int l = (tid + i * DM * DN) * VA;
@@ -33,7 +37,8 @@ void fetch(VECTOR(VA) *a, VECTOR(VB) *b, __global const float *A, const int lda,
 }
 
 // and from there into local memory
-void pack(LPTR float (*As)[BM + PADA], LPTR float (*Bs)[BN], VECTOR(VA) *a, VECTOR(VB) *b, const int tid)
+void pack(LPTR float (*As)[BM + PADA], LPTR float (*Bs)[BN],
+          VECTOR(VA) *a, VECTOR(VB) *b, const int tid)
 {
     for (int i = 0; i < LA; ++i) {
         const int l = (tid + i * DM * DN) * VA;
@@ -46,15 +51,18 @@ void pack(LPTR float (*As)[BM + PADA], LPTR float (*Bs)[BN], VECTOR(VA) *a, VECT
 }
 
 // What a work-item needs of row k of both tiles
-void read(VECTOR(VA) *a, VECTOR(VB) *b, LPTR float (*As)[BM + PADA], LPTR float (*Bs)[BN], const int k, const int tm, const int tn)
+void read(VECTOR(VA) *a, VECTOR(VB) *b, LPTR float (*As)[BM + PADA], LPTR float (*Bs)[BN],
+          const int k, const int tm, const int tn)
 {
     for (int i = 0; i < TM / VA; ++i) a[i] = LOCAL_V(VA, &As[k][tm + i * SM]);
     for (int j = 0; j < TN / VB; ++j) b[j] = LOCAL_V(VB, &Bs[k][tn + j * SN]);
 }
 
 __kernel __attribute__((room_for(DN, DM, 1, 2))) void
-gemm(const int M, const int N, const int K, const float alpha, __global const float *restrict A, const int lda,
-     __global const float *restrict B, const int ldb, const float beta, __global float *restrict C, const int ldc)
+gemm(const int M, const int N, const int K, const float alpha,
+     __global const float *restrict A, const int lda,
+     __global const float *restrict B, const int ldb, const float beta,
+     __global float *restrict C, const int ldc)
 {
     __local float As[BK][BM + PADA] ALIGNED(VA); // As[k][m]
     __local float Bs[BK][BN] ALIGNED(VB);        // Bs[k][n]
@@ -97,8 +105,10 @@ gemm(const int M, const int N, const int K, const float alpha, __global const fl
             if (k + 1 < BK) read(a[(k + 1) % 2], b[(k + 1) % 2], As, Bs, k + 1, tm, tn);
             for (int i = 0; i < TM; ++i)
                 for (int step = 0; step < TN; ++step) {
-                    const int j = i % 2 ? TN - 1 - step : step; // odd rows run from right to left
-                    acc[i][j] += ELEMENT(a[k % 2][i / VA], i % VA) * ELEMENT(b[k % 2][j / VB], j % VB);
+                    // odd rows run from right to left
+                    const int j = i % 2 ? TN - 1 - step : step;
+                    acc[i][j] += ELEMENT(a[k % 2][i / VA], i % VA) *
+                                 ELEMENT(b[k % 2][j / VB], j % VB);
                 }
         }
         barrier(CLK_LOCAL_MEM_FENCE); // nobody reads the tiles any more

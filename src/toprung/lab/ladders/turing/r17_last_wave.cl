@@ -1,16 +1,21 @@
-// C = alpha * A * B + beta * C         all row-major: A is M x K (lda), B is K x N (ldb), C is M x N (ldc)
+// C = alpha * A * B + beta * C
+// all row-major: A is M x K (lda), B is K x N (ldb), C is M x N (ldc)
 //
-//     one wave after the other:   |0000000|1111111|2222222|3333   |      who runs alone in the last wave has a whole tile
-//     cut along K:                |0000000|1111111|2222222|333333|       the last wave's tiles end together: long pieces
-//                                                                        start first, short ones where a long one is done
+//     one wave after the other:   |0000000|1111111|2222222|3333   |
+//                                 who runs alone in the last wave has a whole tile
+//     cut along K:                |0000000|1111111|2222222|333333|
+//                                 the last wave's tiles end together: long pieces
+//                                 start first, short ones where a long one is done
 //
-// Work-group: DN x DM work-items, DM = BM / TM, DN = BN / TN, for a piece: the K from ... to of a BM x BN block of C at row m and
-// column n. pieces[group] = {m, n, from, to, part}. The piece that begins a block writes to C (part < 0), all others to
-// parts[part]; a second launch adds those to C (kernels/add_parts.cl).
-// Preconditions: M, N, K are whole tiles; A and lda are aligned to VA floats, B, C, ldb and ldc to VB.
-// Idea: the last wave. What is left for it when all others are whole is cut so that nothing runs alone. The host has
-// the list of pieces, in the order in which they start, bands and all; the registers that frees hold a tile twice as deep, whose
-// multiplications go down pairs of columns.
+// Work-group: DN x DM work-items, DM = BM / TM, DN = BN / TN, for a piece: the K
+// from ... to of a BM x BN block of C at row m and column n. pieces[group] =
+// {m, n, from, to, part}. The piece that begins a block writes to C (part < 0), all
+// others to parts[part]; a second launch adds those to C (kernels/add_parts.cl).
+// Preconditions: M, N, K are whole tiles;
+// A and lda are aligned to VA floats, B, C, ldb and ldc to VB.
+// Idea: the last wave. What is left for it when all others are whole is cut so that nothing runs
+// alone. The host has the list of pieces, in the order in which they start, bands and all; the
+// registers that frees hold a tile twice as deep, whose multiplications go down pairs of columns.
 
 #define LM (WM / TM)   // lanes of a warp along M
 #define LN (WN / TN)   // and along N
@@ -18,8 +23,8 @@
 #define SN (LN * VB)   // and across
 
 // A tile of A and one of B, from where the pointers stand, into registers
-void fetch(VECTOR(VA) *a, VECTOR(VB) *b, __global const float *A, const int lda, __global const float *B, const int ldb,
-           const int tid)
+void fetch(VECTOR(VA) *a, VECTOR(VB) *b, __global const float *A, const int lda,
+           __global const float *B, const int ldb, const int tid)
 {
     for (int i = 0; i < LA; ++i) {
         const int l = (tid + i * DM * DN) * VA;
@@ -32,7 +37,8 @@ void fetch(VECTOR(VA) *a, VECTOR(VB) *b, __global const float *A, const int lda,
 }
 
 // and from there into local memory
-void pack(LPTR float (*As)[BM + PADA], LPTR float (*Bs)[BN], VECTOR(VA) *a, VECTOR(VB) *b, const int tid)
+void pack(LPTR float (*As)[BM + PADA], LPTR float (*Bs)[BN],
+          VECTOR(VA) *a, VECTOR(VB) *b, const int tid)
 {
     for (int i = 0; i < LA; ++i) {
         const int l = (tid + i * DM * DN) * VA;
@@ -45,15 +51,18 @@ void pack(LPTR float (*As)[BM + PADA], LPTR float (*Bs)[BN], VECTOR(VA) *a, VECT
 }
 
 // What a work-item needs of row k of both tiles
-void read(VECTOR(VA) *a, VECTOR(VB) *b, LPTR float (*As)[BM + PADA], LPTR float (*Bs)[BN], const int k, const int tm, const int tn)
+void read(VECTOR(VA) *a, VECTOR(VB) *b, LPTR float (*As)[BM + PADA], LPTR float (*Bs)[BN],
+          const int k, const int tm, const int tn)
 {
     for (int i = 0; i < TM / VA; ++i) a[i] = LOCAL_V(VA, &As[k][tm + i * SM]);
     for (int j = 0; j < TN / VB; ++j) b[j] = LOCAL_V(VB, &Bs[k][tn + j * SN]);
 }
 
 __kernel __attribute__((room_for(DN, DM, 1, 2))) void
-gemm(const int M, const int N, const int K, const float alpha, __global const float *restrict A, const int lda,
-     __global const float *restrict B, const int ldb, const float beta, __global float *C, int ldc,
+gemm(const int M, const int N, const int K, const float alpha,
+     __global const float *restrict A, const int lda,
+     __global const float *restrict B, const int ldb, const float beta,
+     __global float *C, int ldc,
      __global const int *restrict pieces, __global float *parts)
 {
     __local float As[BK][BM + PADA] ALIGNED(VA); // As[k][m]
@@ -96,10 +105,14 @@ gemm(const int M, const int N, const int K, const float alpha, __global const fl
             if (k + 1 < BK) read(a[(k + 1) % 2], b[(k + 1) % 2], As, Bs, k + 1, tm, tn);
             for (int j = 0; j < TN; j += 2)
                 for (int step = 0; step < TM; ++step) {
-                    const int i = j % 4 ? TM - 1 - step : step;                // every other pair of columns runs upwards
-                    const int first = j + step % 2, second = j + 1 - step % 2; // and its rows as the ox ploughs
-                    acc[i][first] += ELEMENT(a[k % 2][i / VA], i % VA) * ELEMENT(b[k % 2][first / VB], first % VB);
-                    acc[i][second] += ELEMENT(a[k % 2][i / VA], i % VA) * ELEMENT(b[k % 2][second / VB], second % VB);
+                    // every other pair of columns runs upwards
+                    const int i = j % 4 ? TM - 1 - step : step;
+                    // and its rows as the ox ploughs
+                    const int first = j + step % 2, second = j + 1 - step % 2;
+                    acc[i][first] += ELEMENT(a[k % 2][i / VA], i % VA) *
+                                     ELEMENT(b[k % 2][first / VB], first % VB);
+                    acc[i][second] += ELEMENT(a[k % 2][i / VA], i % VA) *
+                                      ELEMENT(b[k % 2][second / VB], second % VB);
                 }
         }
         barrier(CLK_LOCAL_MEM_FENCE); // nobody reads the tiles any more

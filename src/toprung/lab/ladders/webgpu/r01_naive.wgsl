@@ -1,11 +1,13 @@
-// C = alpha * A * B + beta * C         all row-major: A is M x K (lda), B is K x N (ldb), C is M x N (ldc)
+// C = alpha * A * B + beta * C
+// all row-major: A is M x K (lda), B is K x N (ldb), C is M x N (ldc)
 //
 //                 n                    n
 //            . . .|. . .          . . . . . .
 //     A  m - - - - - - -  x  B    . . .|. . .   ->   C  one invocation, one element
 //            . . . . . .          . . .|. . .
 //
-// Workgroup: BN x BM invocations, one for each element of a BM x BN block of C. Any M, N, K, any leading dimension.
+// Workgroup: BN x BM invocations, one for each element of a BM x BN block of C.
+// Any M, N, K, any leading dimension.
 // Idea: none yet. Every operand of every multiplication comes from a storage buffer.
 // For each multiply-add: 8 bytes of buffers, 0 bytes of workgroup memory.
 

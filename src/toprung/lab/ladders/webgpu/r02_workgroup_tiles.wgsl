@@ -1,16 +1,17 @@
-// C = alpha * A * B + beta * C         all row-major: A is M x K (lda), B is K x N (ldb), C is M x N (ldc)
+// C = alpha * A * B + beta * C
+// all row-major: A is M x K (lda), B is K x N (ldb), C is M x N (ldc)
 //
 //                k0                    n0
 //            +---+####+---+        +---+--+---+
 //     A   m0 |   |####|   |        |   |  |   |          both tiles are staged in workgroup memory,
-//            +---+####+---+   B k0 +---+##+---+   ->  C  where BN (or BM) invocations read each element
-//                                  |   |##|   |
+//            +---+####+---+   B k0 +---+##+---+   ->  C  where BN (or BM) invocations
+//                                  |   |##|   |          read each element
 //                                  +---+--+---+
 //
 // Workgroup: BN x BM invocations, one for each element of a BM x BN block of C. BM = BN = BK.
 // Preconditions: M, N, K are whole tiles.
-// Idea: tiles in workgroup memory. An element comes from a storage buffer once for BN (or BM) invocations. All of them must reach a
-// barrier, so none may return early: the edges are padded.
+// Idea: tiles in workgroup memory. An element comes from a storage buffer once for BN (or BM)
+// invocations. All of them must reach a barrier, so none may return early: the edges are padded.
 // For each multiply-add: 4/BM + 4/BN bytes of buffers, 8 bytes of workgroup memory.
 
 struct Call { M: u32, N: u32, K: u32, alpha: f32, lda: u32, ldb: u32, beta: f32, ldc: u32 }

@@ -1,4 +1,5 @@
-// C = alpha * A * B + beta * C         all row-major: A is M x K (lda), B is K x N (ldb), C is M x N (ldc)
+// C = alpha * A * B + beta * C
+// all row-major: A is M x K (lda), B is K x N (ldb), C is M x N (ldc)
 //
 //                n
 //            +---|-----+
@@ -10,8 +11,9 @@
 //
 // Workgroup: BN x DM invocations, DM = BM / TM, for a BM x BN block of C. BM = BN = BK.
 // Preconditions: M, N, K are whole tiles.
-// Idea: more work an invocation. One element of B, read from workgroup memory once, serves TM multiplications. Marked loops are
-// unrolled before the text is compiled: registers have no addresses, so acc lives in them only if each index is a constant.
+// Idea: more work an invocation. One element of B, read from workgroup memory once, serves TM
+// multiplications. Marked loops are unrolled before the text is compiled: registers have no
+// addresses, so acc lives in them only if each index is a constant.
 // For each multiply-add: 4/BM + 4/BN bytes of buffers, 4 + 4/TM bytes of workgroup memory.
 
 struct Call { M: u32, N: u32, K: u32, alpha: f32, lda: u32, ldb: u32, beta: f32, ldc: u32 }
@@ -41,7 +43,9 @@ fn gemm(@builtin(local_invocation_id) at: vec3u, @builtin(workgroup_id) group: v
 
         /* unroll */ for (var k = 0u; k < BK; k++) {
             let b = Bs[k][tn];
-            /* unroll */ for (var i = 0u; i < TM; i++) { acc[i] = fma(As[tm + i * DM][k], b, acc[i]); }
+            /* unroll */ for (var i = 0u; i < TM; i++) {
+                acc[i] = fma(As[tm + i * DM][k], b, acc[i]);
+            }
         }
         workgroupBarrier(); // nobody reads them any more
     }

@@ -1,4 +1,5 @@
-// C = alpha * A * B + beta * C         all row-major: A is M x K (lda), B is K x N (ldb), C is M x N (ldc)
+// C = alpha * A * B + beta * C
+// all row-major: A is M x K (lda), B is K x N (ldb), C is M x N (ldc)
 //
 //              n..n+3
 //            +-|==|----+
@@ -8,10 +9,12 @@
 //            +---------+
 //                BN
 //
-// Workgroup: DN x DM invocations, DM = BM / TM, DN = BN / 4, for a BM x BN block of C. BM = BN = BK.
+// Workgroup: DN x DM invocations, DM = BM / TM, DN = BN / 4, for a BM x BN block of C.
+// BM = BN = BK.
 // Preconditions: M, N, K are whole tiles; leading dimensions are multiples of 4.
-// Idea: wider types. No pointer can be cast in WGSL: the buffers are bound as arrays of vec4f, the tiles are such arrays too, and
-// four steps of k are written out, since a lane of a vector wants a constant index.
+// Idea: wider types. No pointer can be cast in WGSL: the buffers are
+// bound as arrays of vec4f, the tiles are such arrays too, and four steps
+// of k are written out, since a lane of a vector wants a constant index.
 // For each multiply-add: 4/BM + 4/BN bytes of buffers, 4/TM + 4/TN bytes of workgroup memory.
 
 struct Call { M: u32, N: u32, K: u32, alpha: f32, lda: u32, ldb: u32, beta: f32, ldc: u32 }
@@ -49,7 +52,8 @@ fn gemm(@builtin(local_invocation_id) at: vec3u, @builtin(workgroup_id) group: v
             let b3 = Bs[4u * k + 3u][tn];
             /* unroll */ for (var i = 0u; i < TM; i++) {
                 let a = As[tm + i * DM][k];
-                acc[i] = fma(vec4f(a.w), b3, fma(vec4f(a.z), b2, fma(vec4f(a.y), b1, fma(vec4f(a.x), b0, acc[i]))));
+                acc[i] = fma(vec4f(a.w), b3, fma(vec4f(a.z), b2,
+                         fma(vec4f(a.y), b1, fma(vec4f(a.x), b0, acc[i]))));
             }
         }
         workgroupBarrier(); // nobody reads them any more

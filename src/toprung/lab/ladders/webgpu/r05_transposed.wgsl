@@ -1,4 +1,5 @@
-// C = alpha * A * B + beta * C         row-major: B is K x N (ldb), C is M x N (ldc). A comes transposed: AT is K x M (lda)
+// C = alpha * A * B + beta * C
+// row-major: B is K x N (ldb), C is M x N (ldc). A comes transposed: AT is K x M (lda)
 //
 //                m0                      n0
 //            +---+####+---+          +---+####+---+
@@ -8,9 +9,10 @@
 //
 // Workgroup: DN x DM invocations, DM = BM / TM, DN = BN / 4, for a BM x BN block of C. BK is free.
 // Preconditions: M, N, K are whole tiles; ldb and ldc are multiples of 4.
-// Idea: A is transposed beforehand by a small kernel of its own, so that both tiles load the same way, along rows as long as the
-// tile is wide, and BK no longer needs to equal BM and BN. As is written down its columns, one float at a time: a tile is an array
-// of one type, and what is stored as floats cannot be read as vectors. PADA keeps these writes out of each other's banks.
+// Idea: A is transposed beforehand by a small kernel of its own, so that both tiles load the same
+// way, along rows as long as the tile is wide, and BK no longer needs to equal BM and BN. As is
+// written down its columns, one float at a time: a tile is an array of one type, and what is stored
+// as floats cannot be read as vectors. PADA keeps these writes out of each other's banks.
 // For each multiply-add: 4/BM + 4/BN bytes of buffers, 4/TM + 4/TN bytes of workgroup memory.
 
 struct Call { M: u32, N: u32, K: u32, alpha: f32, lda: u32, ldb: u32, beta: f32, ldc: u32 }
@@ -47,7 +49,9 @@ fn gemm(@builtin(local_invocation_id) at: vec3u, @builtin(workgroup_id) group: v
 
         for (var k = 0u; k < BK; k++) {
             let b = Bs[k][tn];
-            /* unroll */ for (var i = 0u; i < TM; i++) { acc[i] = fma(vec4f(As[tm + i * DM][k]), b, acc[i]); }
+            /* unroll */ for (var i = 0u; i < TM; i++) {
+                acc[i] = fma(vec4f(As[tm + i * DM][k]), b, acc[i]);
+            }
         }
         workgroupBarrier(); // nobody reads them any more
     }

@@ -1,15 +1,17 @@
-// C = alpha * A * B + beta * C         row-major: B is K x N (ldb), C is M x N (ldc). A comes transposed: AT is K x M (lda)
+// C = alpha * A * B + beta * C
+// row-major: B is K x N (ldb), C is M x N (ldc). A comes transposed: AT is K x M (lda)
 //
 //               tn          tn + DN
 //            +-|==|--------|==|----+
-//         tm | oooo        oooo    |      one invocation (tn, tm) owns TM x TN elements: TM rows DM apart,
-//    tm + DM | oooo        oooo    |      TN / 4 vectors of columns DN vectors apart
-//            +---------------------+
+//         tm | oooo        oooo    |      one invocation (tn, tm) owns TM x TN elements:
+//    tm + DM | oooo        oooo    |      TM rows DM apart,
+//            +---------------------+      TN / 4 vectors of columns DN vectors apart
 //
 // Workgroup: DN x DM invocations, DM = BM / TM, DN = BN / TN, for a BM x BN block of C.
 // Preconditions: M, N, K are whole tiles; ldb and ldc are multiples of 4.
-// Idea: two-dimensional register blocking. TM elements of A and TN elements of B, held in registers, give TM * TN
-// multiplications: reads of workgroup memory for each fall from 1/TM + 1/4 to 1/TM + 1/TN.
+// Idea: two-dimensional register blocking. TM elements of A and TN
+// elements of B, held in registers, give TM * TN multiplications: reads
+// of workgroup memory for each fall from 1/TM + 1/4 to 1/TM + 1/TN.
 // For each multiply-add: 4/BM + 4/BN bytes of buffers, 4/TM + 4/TN bytes of workgroup memory.
 
 struct Call { M: u32, N: u32, K: u32, alpha: f32, lda: u32, ldb: u32, beta: f32, ldc: u32 }
@@ -49,7 +51,9 @@ fn gemm(@builtin(local_invocation_id) at: vec3u, @builtin(workgroup_id) group: v
             /* unroll */ for (var j = 0u; j < TN / 4u; j++) { b[j] = Bs[k][tn + j * DN]; }
             /* unroll */ for (var i = 0u; i < TM; i++) {
                 let a = As[tm + i * DM][k];
-                /* unroll */ for (var j = 0u; j < TN / 4u; j++) { acc[i][j] = fma(vec4f(a), b[j], acc[i][j]); }
+                /* unroll */ for (var j = 0u; j < TN / 4u; j++) {
+                    acc[i][j] = fma(vec4f(a), b[j], acc[i][j]);
+                }
             }
         }
         workgroupBarrier(); // nobody reads them any more
@@ -59,7 +63,8 @@ fn gemm(@builtin(local_invocation_id) at: vec3u, @builtin(workgroup_id) group: v
         /* unroll */ for (var j = 0u; j < TN / 4u; j++) {
             let c = (m0 + tm + i * DM) * ldc + n0 + tn + j * DN;
             var result = p.alpha * acc[i][j];
-            if (p.beta != 0.0) { result = fma(vec4f(p.beta), C[c], result); } // beta = 0 never reads C
+            // beta = 0 never reads C
+            if (p.beta != 0.0) { result = fma(vec4f(p.beta), C[c], result); }
             C[c] = result;
         }
     }

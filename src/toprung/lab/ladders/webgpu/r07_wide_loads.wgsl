@@ -1,16 +1,17 @@
-// C = alpha * A * B + beta * C         row-major: B is K x N (ldb), C is M x N (ldc). A comes transposed: AT is K x M (lda)
+// C = alpha * A * B + beta * C
+// row-major: B is K x N (ldb), C is M x N (ldc). A comes transposed: AT is K x M (lda)
 //
 //                    tn          tn + DN
 //                 +-|==|--------|==|----+
-//         tm    = | oooo        oooo    |      one invocation (tn, tm) owns TM x TN elements in 4 x 4 pieces:
-//               = | oooo        oooo    |      TM / 4 groups of 4 rows DM groups apart,
-//    tm + DM    = | oooo        oooo    |      TN / 4 vectors of columns DN vectors apart
-//                 +---------------------+
+//         tm    = | oooo        oooo    |      one invocation (tn, tm) owns TM x TN elements
+//               = | oooo        oooo    |      in 4 x 4 pieces:
+//    tm + DM    = | oooo        oooo    |      TM / 4 groups of 4 rows DM groups apart,
+//                 +---------------------+      TN / 4 vectors of columns DN vectors apart
 //
 // Workgroup: DN x DM invocations, DM = BM / TM, DN = BN / TN, for a BM x BN block of C.
 // Preconditions: M, N, K are whole tiles; all leading dimensions are multiples of 4.
-// Idea: wide loads together with register blocking. As turns round to As[k][m / 4], so that a tile goes from the buffer to
-// workgroup memory, and from there to registers, as vectors.
+// Idea: wide loads together with register blocking. As turns round to As[k][m / 4], so that a tile
+// goes from the buffer to workgroup memory, and from there to registers, as vectors.
 // For each multiply-add: 4/BM + 4/BN bytes of buffers, 4/TM + 4/TN bytes of workgroup memory.
 
 struct Call { M: u32, N: u32, K: u32, alpha: f32, lda: u32, ldb: u32, beta: f32, ldc: u32 }
@@ -66,7 +67,8 @@ fn gemm(@builtin(local_invocation_id) at: vec3u, @builtin(workgroup_id) group: v
         /* unroll */ for (var j = 0u; j < TN / 4u; j++) {
             let c = (4u * (m0 + tm + i / 4u * DM) + i % 4u) * ldc + n0 + tn + j * DN;
             var result = p.alpha * acc[i][j];
-            if (p.beta != 0.0) { result = fma(vec4f(p.beta), C[c], result); } // beta = 0 never reads C
+            // beta = 0 never reads C
+            if (p.beta != 0.0) { result = fma(vec4f(p.beta), C[c], result); }
             C[c] = result;
         }
     }

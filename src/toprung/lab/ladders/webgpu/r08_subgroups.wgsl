@@ -1,15 +1,19 @@
-// C = alpha * A * B + beta * C         row-major: B is K x N (ldb), C is M x N (ldc). A comes transposed: AT is K x M (lda)
+// C = alpha * A * B + beta * C
+// row-major: B is K x N (ldb), C is M x N (ldc). A comes transposed: AT is K x M (lda)
 //
-//     a team, DN lanes of a subgroup, which share TM rows          lane l holds A's column k + l in registers;
-//     +----+----+----+----+                                        for step l all of them take it from there
-//     | k  |k+1 |k+2 |... |
+//     a team, DN lanes of a subgroup, which share TM rows
 //     +----+----+----+----+
+//     | k  |k+1 |k+2 |... |     lane l holds A's column k + l in registers;
+//     +----+----+----+----+     for step l all of them take it from there
 //
-// Workgroup: DN * DM invocations in one dimension, DM = BM / TM, DN = BN / TN, for a BM x BN block of C. DN divides a subgroup.
-// Preconditions: M, N, K are whole tiles; all leading dimensions are multiples of 4; BK is a multiple of DN.
-// Idea: subgroups. A goes from the buffer into registers, and from lane to lane by shuffles: workgroup memory holds B alone, half
-// of what rung 7 takes, and loses half of its reads. A workgroup has one dimension, because only then is a lane's place in its
-// subgroup its place in the workgroup.
+// Workgroup: DN * DM invocations in one dimension, DM = BM / TM, DN = BN / TN,
+// for a BM x BN block of C. DN divides a subgroup.
+// Preconditions: M, N, K are whole tiles; all leading dimensions are multiples of 4;
+// BK is a multiple of DN.
+// Idea: subgroups. A goes from the buffer into registers, and from lane to
+// lane by shuffles: workgroup memory holds B alone, half of what rung 7
+// takes, and loses half of its reads. A workgroup has one dimension, because
+// only then is a lane's place in its subgroup its place in the workgroup.
 // For each multiply-add: 4/BM + 4/BN bytes of buffers, 4/TM bytes of workgroup memory.
 
 enable subgroups;
@@ -44,7 +48,9 @@ fn gemm(@builtin(local_invocation_index) tid: u32, @builtin(subgroup_invocation_
 
         for (var k = 0u; k < BK; k += DN) {
             var mine: array<vec4f, TM / 4u>;
-            /* unroll */ for (var i = 0u; i < TM / 4u; i++) { mine[i] = AT[(k0 + k + tn) * lda + m0 + tm + i * DM]; }
+            /* unroll */ for (var i = 0u; i < TM / 4u; i++) {
+                mine[i] = AT[(k0 + k + tn) * lda + m0 + tm + i * DM];
+            }
             for (var l = 0u; l < DN; l++) {
                 var b: array<vec4f, TN / 4u>;
                 /* unroll */ for (var j = 0u; j < TN / 4u; j++) { b[j] = Bs[k + l][tn + j * DN]; }
@@ -66,7 +72,8 @@ fn gemm(@builtin(local_invocation_index) tid: u32, @builtin(subgroup_invocation_
         /* unroll */ for (var j = 0u; j < TN / 4u; j++) {
             let c = (4u * (m0 + tm + i / 4u * DM) + i % 4u) * ldc + n0 + tn + j * DN;
             var result = p.alpha * acc[i][j];
-            if (p.beta != 0.0) { result = fma(vec4f(p.beta), C[c], result); } // beta = 0 never reads C
+            // beta = 0 never reads C
+            if (p.beta != 0.0) { result = fma(vec4f(p.beta), C[c], result); }
             C[c] = result;
         }
     }

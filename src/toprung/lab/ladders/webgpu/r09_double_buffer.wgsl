@@ -1,15 +1,17 @@
-// C = alpha * A * B + beta * C         row-major: B is K x N (ldb), C is M x N (ldc). A comes transposed: AT is K x M (lda)
+// C = alpha * A * B + beta * C
+// row-major: B is K x N (ldb), C is M x N (ldc). A comes transposed: AT is K x M (lda)
 //
 //                    tn          tn + DN
 //                 +-|==|--------|==|----+
-//         tm    = | oooo        oooo    |      one invocation (tn, tm) owns TM x TN elements in 4 x 4 pieces:
-//               = | oooo        oooo    |      TM / 4 groups of 4 rows DM groups apart,
-//    tm + DM    = | oooo        oooo    |      TN / 4 vectors of columns DN vectors apart
-//                 +---------------------+
+//         tm    = | oooo        oooo    |      one invocation (tn, tm) owns TM x TN elements
+//               = | oooo        oooo    |      in 4 x 4 pieces:
+//    tm + DM    = | oooo        oooo    |      TM / 4 groups of 4 rows DM groups apart,
+//                 +---------------------+      TN / 4 vectors of columns DN vectors apart
 //
 // Workgroup: DN x DM invocations, DM = BM / TM, DN = BN / TN, for a BM x BN block of C.
 // Preconditions: M, N, K are whole tiles; all leading dimensions are multiples of 4.
-// Idea: two buffers. While one pair of tiles is computed with, the next is on its way, and one barrier a tile is enough.
+// Idea: two buffers. While one pair of tiles is computed with, the next is on its way,
+// and one barrier a tile is enough.
 // For each multiply-add: 4/BM + 4/BN bytes of buffers, 4/TM + 4/TN bytes of workgroup memory.
 
 struct Call { M: u32, N: u32, K: u32, alpha: f32, lda: u32, ldb: u32, beta: f32, ldc: u32 }
@@ -25,11 +27,13 @@ var<workgroup> Bs: array<array<array<vec4f, BN / 4u>, BK>, 2>; // Bs[buffer][k][
 fn stage(to: u32, k0: u32, m0: u32, n0: u32, tid: u32) {
     /* unroll */ for (var i = 0u; i < LA; i++) {
         let l = tid + i * DM * DN;
-        As[to][l / (BM / 4u)][l % (BM / 4u)] = AT[(k0 + l / (BM / 4u)) * (p.lda / 4u) + m0 + l % (BM / 4u)];
+        As[to][l / (BM / 4u)][l % (BM / 4u)] =
+            AT[(k0 + l / (BM / 4u)) * (p.lda / 4u) + m0 + l % (BM / 4u)];
     }
     /* unroll */ for (var i = 0u; i < LB; i++) {
         let l = tid + i * DM * DN;
-        Bs[to][l / (BN / 4u)][l % (BN / 4u)] = B[(k0 + l / (BN / 4u)) * (p.ldb / 4u) + n0 + l % (BN / 4u)];
+        Bs[to][l / (BN / 4u)][l % (BN / 4u)] =
+            B[(k0 + l / (BN / 4u)) * (p.ldb / 4u) + n0 + l % (BN / 4u)];
     }
 }
 
@@ -49,7 +53,8 @@ fn gemm(@builtin(local_invocation_id) at: vec3u, @builtin(workgroup_id) group: v
     workgroupBarrier();
 
     for (var k0 = 0u; k0 < p.K; k0 += BK) {
-        if (k0 + BK < p.K) { stage(1u - now, k0 + BK, m0, n0, tid); } // p is uniform: all invocations go the same way
+        // p is uniform: all invocations go the same way
+        if (k0 + BK < p.K) { stage(1u - now, k0 + BK, m0, n0, tid); }
 
         for (var k = 0u; k < BK; k++) {
             var b: array<vec4f, TN / 4u>;
@@ -72,7 +77,8 @@ fn gemm(@builtin(local_invocation_id) at: vec3u, @builtin(workgroup_id) group: v
         /* unroll */ for (var j = 0u; j < TN / 4u; j++) {
             let c = (4u * (m0 + tm + i / 4u * DM) + i % 4u) * ldc + n0 + tn + j * DN;
             var result = p.alpha * acc[i][j];
-            if (p.beta != 0.0) { result = fma(vec4f(p.beta), C[c], result); } // beta = 0 never reads C
+            // beta = 0 never reads C
+            if (p.beta != 0.0) { result = fma(vec4f(p.beta), C[c], result); }
             C[c] = result;
         }
     }

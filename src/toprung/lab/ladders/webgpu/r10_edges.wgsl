@@ -1,16 +1,18 @@
-// C = alpha * A * B + beta * C         row-major: B is K x N (ldb), C is M x N (ldc). A comes transposed: AT is K x M (lda)
+// C = alpha * A * B + beta * C
+// row-major: B is K x N (ldb), C is M x N (ldc). A comes transposed: AT is K x M (lda)
 //
 //                    tn          tn + DN
 //                 +-|==|--------|==|----+
-//         tm    = | oooo        oooo    |      one invocation (tn, tm) owns TM x TN elements in 4 x 4 pieces:
-//               = | oooo        oooo    |      TM / 4 groups of 4 rows DM groups apart,
-//    tm + DM    = | oooo        oooo    |      TN / 4 vectors of columns DN vectors apart
-//                 +---------------------+
+//         tm    = | oooo        oooo    |      one invocation (tn, tm) owns TM x TN elements
+//               = | oooo        oooo    |      in 4 x 4 pieces:
+//    tm + DM    = | oooo        oooo    |      TM / 4 groups of 4 rows DM groups apart,
+//                 +---------------------+      TN / 4 vectors of columns DN vectors apart
 //
 // Workgroup: DN x DM invocations, DM = BM / TM, DN = BN / TN, for a BM x BN block of C.
 // Preconditions: AT comes as whole tiles (it is copied anyway). With PREDICATE=0 so do B and C.
-// Idea: own the edges. The kernel asks, as it loads B and stores C, which elements exist, and no helper touches them. A row of B
-// may begin anywhere, so B and C are bound as floats: a buffer has one type, and a vector of it is put together from four loads.
+// Idea: own the edges. The kernel asks, as it loads B and stores C, which elements exist, and no
+// helper touches them. A row of B may begin anywhere, so B and C are bound as floats: a buffer has
+// one type, and a vector of it is put together from four loads.
 // For each multiply-add: 4/BM + 4/BN bytes of buffers, 4/TM + 4/TN bytes of workgroup memory.
 
 struct Call { M: u32, N: u32, K: u32, alpha: f32, lda: u32, ldb: u32, beta: f32, ldc: u32 }
@@ -22,11 +24,13 @@ struct Call { M: u32, N: u32, K: u32, alpha: f32, lda: u32, ldb: u32, beta: f32,
 var<workgroup> As: array<array<array<vec4f, BM / 4u>, BK>, 2>; // As[buffer][k][m / 4]
 var<workgroup> Bs: array<array<array<vec4f, BN / 4u>, BK>, 2>; // Bs[buffer][k][n / 4]
 
-// BK rows of AT and of B, from row k0 on, into a buffer of workgroup memory; beyond B there are zeros
+// BK rows of AT and of B, from row k0 on, into a buffer of workgroup memory;
+// beyond B there are zeros
 fn stage(to: u32, k0: u32, m0: u32, n0: u32, tid: u32) {
     /* unroll */ for (var i = 0u; i < LA; i++) {
         let l = tid + i * DM * DN;
-        As[to][l / (BM / 4u)][l % (BM / 4u)] = AT[(k0 + l / (BM / 4u)) * (p.lda / 4u) + m0 + l % (BM / 4u)];
+        As[to][l / (BM / 4u)][l % (BM / 4u)] =
+            AT[(k0 + l / (BM / 4u)) * (p.lda / 4u) + m0 + l % (BM / 4u)];
     }
     /* unroll */ for (var i = 0u; i < LB; i++) {
         let l = tid + i * DM * DN;
@@ -69,7 +73,8 @@ fn gemm(@builtin(local_invocation_id) at: vec3u, @builtin(workgroup_id) group: v
     workgroupBarrier();
 
     for (var k0 = 0u; k0 < p.K; k0 += BK) {
-        if (k0 + BK < p.K) { stage(1u - now, k0 + BK, m0, n0, tid); } // p is uniform: all invocations go the same way
+        // p is uniform: all invocations go the same way
+        if (k0 + BK < p.K) { stage(1u - now, k0 + BK, m0, n0, tid); }
 
         for (var k = 0u; k < BK; k++) {
             var b: array<vec4f, TN / 4u>;
