@@ -13,14 +13,13 @@ import sys
 from pathlib import Path
 
 import torch
-from torch.autograd import DeviceType
-from torch.profiler import ProfilerActivity, profile
 
 import toprung.torch
 from toprung import backends
 from toprung.lab.harness import results
 from toprung.lab.harness.environment import environment
-from torch_models import READY, SIZES, SMALL, WARM, WRONG, Eager, Training, arm, errors
+from torch_models import READY, WARM, WRONG, Eager, arm, errors, profiled
+from torch_programs import made
 
 ARMS = {"fp32": "PyTorch", "toprung": "with toprung"}
 KINDS = {"theirs": "#1f77b4", "ours": "#2ca02c", "rest": "#bbbbbb"}
@@ -37,21 +36,6 @@ def kind(name):
     """Return the key of ``KINDS`` of a kernel."""
     low = name.lower()
     return "ours" if "toprung" in low else "theirs" if any(part in low for part in PRODUCTS) else "rest"
-
-
-def profiled(step, device):
-    """Return name, start and length in microseconds of all that a step runs on the device; on a CPU of its innermost operators."""
-    on_gpu = device.type == "cuda"
-    activity = ProfilerActivity.CUDA if on_gpu else ProfilerActivity.CPU
-    with profile(activities=[activity]) as found:
-        step()
-        if on_gpu:
-            torch.cuda.synchronize()
-    wanted = DeviceType.CUDA if on_gpu else DeviceType.CPU
-    events = [e for e in found.events() if e.device_type == wanted and not e.is_user_annotation and (on_gpu or not e.cpu_children)]
-    rows = sorted((e.time_range.start, e.time_range.elapsed_us(), e.name) for e in events)
-    first = rows[0][0]
-    return [(name, start - first, length) for start, length, name in rows]
 
 
 def summed(rows):
@@ -117,15 +101,14 @@ def main():
         return 0
 
     place = torch.device(options.device)
-    torch.manual_seed(0)
-    training = Training("gpt", SMALL if options.small else SIZES["gpt"], place)
+    training = made("gpt", place, options.small)
     step, exact, arms = Eager(training), training.exact(), {}
     for name in ARMS:
         with arm(name, place, options.small):
             for _ in range(WARM):
                 step()
                 toprung.torch.wait(READY)
-            error = errors(training, step, exact)["gradient"]
+            error = errors(step, exact)["gradient"]
             if not error < WRONG[name]:
                 print(f"{name}: gradients are wrong by {error:.1e}")
                 return 1

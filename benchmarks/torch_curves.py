@@ -21,7 +21,8 @@ import toprung.torch
 from toprung import backends
 from toprung.lab.harness import results
 from toprung.lab.harness.environment import environment
-from torch_models import GPT, Size, arm
+from torch_models import arm
+from torch_programs import GPT, Size
 
 ARMS = ("float64", "fp32", "tf32", "toprung")
 COLOURS = {"float64": "#777777", "fp32": "#1f77b4", "tf32": "#d62728", "toprung": "#2ca02c"}
@@ -107,7 +108,7 @@ def main():
     torch.manual_seed(0)
     random.seed(0)
     size = SMALL if given.small else FULL
-    model = GPT(size, True).to(device)
+    model = GPT(size).to(device)
     data = list(batches(size, given.steps, device))
     losses, seconds = {}, {}
     for name in ARMS:

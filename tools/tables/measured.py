@@ -84,7 +84,7 @@ def _torch_models(words: Sequence[str], root: Path) -> str:
             if row["date"] > newest.get(key := (row["model"], row["mode"]), {}).get("date", "9"):
                 newest[key] = row
                 others[key] = f"{row['title'].partition(',')[0]}: {row['date'][:10]}, commit {row['commit']}, `{other}`.  "
-    rows = list(newest.values())
+    rows = [row for row in newest.values() if "skipped" not in row]
     if not rows:
         raise BadRecord(f"{path} holds no step that is {' or '.join(modes)}")
     bf16 = {"bf16": "bf16"} if all("bf16" in row["seconds"] for row in rows) else {}
@@ -108,12 +108,13 @@ def _torch_models(words: Sequence[str], root: Path) -> str:
         lines.append("| " + " | ".join(cells) + " |")
     samples = max((len(t) for row in rows for t in row["seconds"].values()), default=0)
     commits = ", ".join(dict.fromkeys(str(row["commit"]) for row in rows if row in record["torch_models"]))
+    steps = f" of {rows[0]['steps']} steps each" if "steps" in rows[0] else ""  # newer records time for so long instead
     transformers = e["packages"].get("transformers", "absent")
     versions = "" if wanted else f"driver {device['driver']}, transformers {transformers}, Python {e['python']}, "
     told = "" if wanted else f"`{record['what']}`, stored in "
     source = (
-        f"Medians of {samples} samples of {rows[0]['steps']} steps each, in turns; errors are Frobenius norms over all parameters' "
-        f"gradients, or results where there are none, against float64: {device['short_name']}, {versions}PyTorch "
+        f"Medians of {samples} samples{steps}, in turns; errors are Frobenius norms over all parameters' gradients, or "
+        f"results where there are none, against float64: {device['short_name']}, {versions}PyTorch "
         f"{e['packages']['torch']}, {e['date'][:10]}, commit {commits}, {told}`{path}`.  "
     )
     return "\n".join([*lines, "", source, *others.values()])
