@@ -7,6 +7,9 @@
         one/hopper_presplit,pass/hopper_presplit,prepacked/hopper_presplit,hopper_inflight:1,hopper_fp32x:1
     python benchmarks/candidates.py OUT.json --shapes deep,drawn --candidates hopper_fp32x,hopper_inflight,hopper_inflight_split_k
     python benchmarks/candidates.py OUT.json --shapes edges --data special,wide,tiny --rounds 0 --candidates hopper_inflight
+    python benchmarks/candidates.py results/nvidia-h200/bias.json --shapes bias --data positive,lognormal,relu-relu,near-one \\
+        --rounds 0 --peers fp32,tf32,bf16,bf16x9,triton_tf32x3,triton_bf16x6 --candidates \\
+        default,hopper_fp32x,hopper_inflight:1,hopper_inflight_split_k:1,one/hopper_presplit:1,pass/hopper_presplit:1,hopper_strassen
 
 A product is ``[TYPES/][LAYOUT:][BATCH*]MxNxK[+A+B+C][@SKIP]``: types of A and B (``f``, ``h`` and ``b`` for float32, float16 and
 bfloat16), ``NT``, elements by which stored rows are longer than they need be, where NaN stands, and elements in front of A and B.
@@ -16,7 +19,9 @@ of the cost model's order), ``FAMILY``, ``FAMILY:N`` (N of least predicted time)
 launch and in one before that; ``any/`` takes all that a tuner may try, or N drawn of that, also of small products.
 
 Each arm is held against float64: Inf and NaN where it has them, errors, nothing written beside C, the same bits twice, α and β.
-On CUDA arms then take turns as graphs, which leave out the host's time. The record has seconds, errors and predictions by arm.
+Sums of one sign have a bias, which is printed, and which our own arms are held to, too.
+On CUDA arms then take turns as graphs, which leave out the host's time. The record has seconds, errors, biases and predictions by
+arm.
 """
 
 from __future__ import annotations
@@ -33,6 +38,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -51,9 +57,14 @@ from toprung.gemm.desc import GemmDesc
 from toprung.gemm.lowering import aligned
 from toprung.kernels.hopper_presplit.launches import PresplitLaunches
 from toprung.kernels.registry import family
+from toprung.lab import baselines
+from toprung.lab.baselines._cublas import CuBLASPeer
+from toprung.lab.competitor import Promise
 from toprung.lab.harness import results
 from toprung.lab.harness.environment import environment
-from toprung.oracle.data import SIGNED_GRADE
+from toprung.oracle.bias import Bias, bias
+from toprung.oracle.data import DISTRIBUTIONS, SIGNED_GRADE
+from toprung.oracle.gemm import Gemm
 from toprung.oracle.precision import precision as promise
 from toprung.tune.compiler import compile_one, cores
 
@@ -92,6 +103,11 @@ SHAPES = {
         "128x128x65536,256x256x131072,65536x64x4096,512x512x512,768x768x768,1000x1000x1000,384x384x16384,512x512x16384,"
         "512x512x65536,640x640x8192,128x4096x16384,128x128x4096"
     ),
+    "bias": (  # every K that a bias is looked for at, tiles that promote two k-blocks at once, Strassen, halves, a batch
+        "NT:4096x256x16,NT:4096x256x64,NT:4096x256x256,NT:4096x256x1024,NT:4096x256x4096,NT:4096x256x20000,NT:4096x256x100000,"
+        "NT:1024x1024x1024,NT:8192x8192x8192,bf/NT:4096x256x4096,fb/NT:4096x256x4096,bb/NT:4096x256x4096,hh/NT:4096x256x4096,"
+        "NT:16*256x256x1024"
+    ),
     "edges": (  # one element, prime sides, layouts, padding, alignments, batches, types: small, for checks
         "1x1x65,2*137x134x139,NT:2*137x134x139,TN:2*137x134x139,TT:2*137x134x139,129x65x203+5+6+3,TT:265x135x331+3+3+5@1,"
         "NT:137x262x203+2+2@2,NT:137x70x587@1,70x90x5000,NT:70x90x2500+0+4,700x2x12,3x700x5,bf/137x135x107+5+1,fb/NT:137x263x107+1+7,"
@@ -100,10 +116,16 @@ SHAPES = {
 }  # fmt: skip
 """Products by the name of what they are for."""
 TYPES = {"f": torch.float32, "h": torch.float16, "b": torch.bfloat16}
-PEERS = {"fp32": "torch fp32", "tf32": "torch TF32", "half": "torch half"}
+PEERS = {"fp32": "torch fp32", "tf32": "torch TF32", "half": "torch half", "bf16": "torch bf16"}
 """Arms of PyTorch's; ``half`` multiplies two halves as they are, the others convert them in the same graph."""
+EMULATIONS = {
+    "triton_tf32x3": ("Triton tf32x3", "tf32x3"), "triton_bf16x6": ("Triton bf16x6", "bf16x6"), "bf16x9": ("cuBLAS BF16x9", "fp32"),
+}  # fmt: skip
+"""Arms of others that emulate fp32, and their precision paths, where they are installed and support the device; only checked."""
+COMPUTE_BF16X9 = 78
+"""``CUBLAS_COMPUTE_32F_EMULATED_16BFX9`` of cublas_api.h, from CUDA 12.9 on."""
 SAMPLE_SECONDS, LOWEST = 3e-3, 2.0**-149
-UNIT, TF32_GRADE = 2.0**-24, 2.0**15
+UNIT = 2.0**-24
 SAMPLED, WHOLE = 64, 1 << 34
 """Rows of C that are compared with float64 where a product has more than so many multiply-adds."""
 
@@ -172,7 +194,9 @@ def drawn(seed: int = 11, count: int = 48, odd: int = 16) -> str:
 
 SIGNED = ("uniform", "normal", "special", "tiny", "huge", "subnormal", "rising", "falling", "zeros")
 """Values with random signs and of one size, whose errors stay below ``SIGNED_GRADE`` units."""
-DATA = (*SIGNED, "wide", "positive", "relu", "softmax", "gradient")
+BOTH_ONE_SIGNED = ("positive", "lognormal", "relu-relu", "near-one")
+"""Values of one sign in both operands: sums show a bias."""
+DATA = (*SIGNED, *BOTH_ONE_SIGNED, "wide", "relu", "softmax", "gradient")
 
 
 def values(product: Product, data: str, rng: torch.Generator) -> list[torch.Tensor]:
@@ -185,9 +209,17 @@ def values(product: Product, data: str, rng: torch.Generator) -> list[torch.Tens
     made = []
     for rows, cols, _ in product.stored[:2]:
         x = torch.empty(product.batch, rows, cols, device=rng.device)
-        made.append(x.normal_(generator=rng) if kind == "normal" else x.uniform_(generator=rng))
-    a, b = made if kind in ("normal", "positive") else [x.sub_(0.5) for x in made]
+        is_normal = kind in ("normal", "lognormal", "relu-relu")
+        made.append(x.normal_(generator=rng) if is_normal else x.uniform_(generator=rng))
+    a, b = made if kind == "normal" or kind in BOTH_ONE_SIGNED else [x.sub_(0.5) for x in made]
     x, y = (one.mT if t == "T" else one for t, one in zip(product.layout, (a, b), strict=True))
+    for one in (a, b):
+        if kind == "lognormal":
+            one.exp_()
+        elif kind == "relu-relu":
+            one.relu_()
+        elif kind == "near-one":
+            one.mul_(0.001).add_(1)
     if kind == "wide":
         for one in (a, b):
             one *= torch.exp(2 * torch.randn(one.shape, device=rng.device, generator=rng))
@@ -265,8 +297,13 @@ class Placed:
             self.session.download(self.buffers[2], whole.numpy())
         return whole.clone()
 
-    def fault(self, arm: Arm, alpha: float, beta: float, limit: float, is_ours: bool) -> tuple[str, float, float]:
-        """Return what is wrong with an arm's result, as words, its Frobenius error, and its largest error in 2⁻²⁴·Σ|a||b|."""
+    def fault(
+        self, arm: Arm, alpha: float, beta: float, limit: float, is_ours: bool, most: float = math.inf
+    ) -> tuple[str, float, float, Bias | None]:
+        """Return what is wrong with an arm's result, as words, its Frobenius error, largest error in 2⁻²⁴·Σ|a||b|, and bias.
+
+        ``limit``, ``most`` : the largest error and bias that are accepted
+        """
         self.run(arm, alpha, beta, is_ours)
         old = beta * self.before[self.some].double() if beta else 0.0
         exact, size = alpha * self.exact + old, abs(alpha) * self.size + abs(old)
@@ -275,12 +312,13 @@ class Placed:
         off = (found.double() - exact).abs()[finite]
         error = float(off.norm() / exact[finite].norm()) if off.numel() else 0.0
         grade = float((off / (UNIT * size[finite] + LOWEST)).max()) if off.numel() else 0.0
-        product = self.product
+        product, share = self.product, bias(*(x.cpu().numpy() for x in (found, exact, size)))
         beside = self.whole[2].view(product.batch, product.m, -1)[:, :, product.n :]
         reasons = ("other Inf and NaN than float64 has" if not torch.equal(*classes) else "",
                    "" if grade <= limit else f"an error of {grade:.3g} units, {limit:.3g} are allowed",
+                   "" if share is None or not share.beyond(most) else f"a bias of {share.median:.2g}, {most:.2g} is allowed",
                    "" if bool(beside.isnan().all()) else "written beside C")  # fmt: skip
-        return "; ".join(filter(None, reasons)), error, grade
+        return "; ".join(filter(None, reasons)), error, grade, share
 
 
 def configured(device: Device, desc: GemmDesc, text: str, precision: str) -> Iterator[tuple[str, Candidate]]:
@@ -333,15 +371,40 @@ def executable(placed: Placed, how: str, one: Candidate) -> Arm:
     return arm
 
 
+def emulation(placed: Placed, word: str) -> Arm:
+    """Return an arm of the laboratory's peers, which know α = 1 and β = 0 alone here; Unsupported where the peer is absent."""
+    product, session = placed.product, placed.session
+    if not placed.on_gpu or product.types != "ff":
+        raise Unsupported(f"{word} multiplies float32 on CUDA devices")
+    title, precision = EMULATIONS[word]
+    who: Any = CuBLASPeer(word, title, Promise(precision), COMPUTE_BF16X9) if word == "bf16x9" else baselines.peer(word)
+    if reason := who.absent(session.device):
+        raise Unsupported(reason)
+    lds = dict(zip(("lda", "ldb", "ldc"), (ld for *_, ld in product.stored), strict=True))
+    problem = Gemm(product.m, product.n, product.k, trans=product.layout, batch=product.batch, **lds)
+    parts = {name: session.foreign(x.data_ptr(), 4 * x.numel()) for name, x in zip("ABC", placed.whole, strict=True)}  # type: ignore[attr-defined]
+    before = torch.cuda.current_stream()
+    try:
+        bound = who.prepare(SimpleNamespace(operands=SimpleNamespace(problem=problem), session=session, parts=parts))
+        bound.run()
+        session.synchronize()
+    except Exception as error:  # the peers' own, of many kinds, where a device or a product is none for them
+        raise Unsupported(f"{title}: {type(error).__name__}: {error}") from error
+    finally:
+        torch.cuda.set_stream(before)  # some peers go to the session's stream for good
+    return lambda *_: (torch.cuda.synchronize(), bound.run(), session.synchronize())
+
+
 def peer(placed: Placed, word: str) -> Arm:
     """Return an arm of PyTorch's."""
     x, y, z = placed.x, placed.y, placed.z
     theirs: Any = torch.bmm if placed.product.batch > 1 else torch.mm
-    how = {"out_dtype": torch.float32} if word == "half" else {}
+    how = {"out_dtype": torch.float32} if word in ("half", "bf16") else {}
+    kind = {"half": x.dtype, "bf16": torch.bfloat16}.get(word, torch.float32)
 
     def arm(*_: float) -> None:
         torch.backends.cuda.matmul.allow_tf32 = word == "tf32"
-        theirs(x if how else x.float(), y if how else y.float(), out=z, **how)
+        theirs(x.to(kind), y.to(kind), out=z, **how)
         torch.backends.cuda.matmul.allow_tf32 = False
 
     return arm
@@ -355,23 +418,28 @@ def default(placed: Placed, options: argparse.Namespace) -> Arm:
     return lambda *_: toprung.matmul(x, y, z, **how)
 
 
-def arms_of(placed: Placed, options: argparse.Namespace) -> Iterator[tuple[str, Callable[[], Arm], float, float]]:
-    """Yield each arm's name, what makes it, its limit in units, and its predicted seconds (NaN for others' arms)."""
+def arms_of(placed: Placed, options: argparse.Namespace) -> Iterator[tuple[str, Callable[[], Arm], str, float]]:
+    """Yield each arm's name, what makes it, its precision path, and its predicted seconds (NaN for others' arms)."""
     product, device = placed.product, placed.session.device
-    signed = SIGNED_GRADE if placed.data in SIGNED else None
     for word in filter(None, options.peers.split(",")):
-        if word != "half" or (product.types in ("bb", "hh") and placed.on_gpu):
-            limit = TF32_GRADE if word == "tf32" else product.k + 2.0
-            yield PEERS[word], functools.partial(peer, placed, word), limit, math.nan
+        if word in EMULATIONS:
+            title, path = EMULATIONS[word]
+            yield title, functools.partial(emulation, placed, word), path, math.nan
+        elif word not in ("half", "bf16") or (placed.on_gpu and (word == "bf16" or product.types in ("bb", "hh"))):
+            path = word if word in ("tf32", "bf16") else "fp32"
+            yield PEERS[word], functools.partial(peer, placed, word), path, math.nan
     for word in filter(None, options.candidates.split(",")):
         if word == "default":
-            limit = promise("fp32").limit(product.k, signed)
-            yield "toprung", functools.partial(default, placed, options), limit, math.nan
+            yield "toprung", functools.partial(default, placed, options), "fp32", math.nan
             continue
         for how, one in configured(device, placed.desc, word, options.precision):
-            limit = promise(one.family.precision).limit(product.k, signed)
             predicted = one.family.cost(device, placed.desc, one.config)
-            yield f"{how}{one.kernel} {one.config}", functools.partial(executable, placed, how, one), limit, predicted
+            yield (
+                f"{how}{one.kernel} {one.config}",
+                functools.partial(executable, placed, how, one),
+                one.family.precision,
+                predicted,
+            )
 
 
 def compile_all(session: Session, sources: list[Source]) -> None:
@@ -421,23 +489,30 @@ def measured(placed: Placed, options: argparse.Namespace) -> dict[str, Any]:
     product = placed.product
     row: dict[str, Any] = {
         "text": product.text, "size": [product.batch, product.m, product.n, product.k], "layout": product.layout,
-        "types": product.types, "data": placed.data, "seconds": {}, "error": {}, "grade": {}, "wrong": [], "predicted": {},
-        "kernel": "",
+        "types": product.types, "data": placed.data, "seconds": {}, "error": {}, "grade": {}, "bias": {}, "bias_chance": {},
+        "wrong": [], "predicted": {}, "kernel": "",
     }  # fmt: skip
     samplers: dict[str, Callable[[], float]] = {}
     side = torch.cuda.Stream() if placed.on_gpu else None
     kept = []  # what a graph launches must stay: executables own counters and maps of tensors
-    for name, make, limit, predicted in arms_of(placed, options):
+    signed = SIGNED_GRADE if placed.data in SIGNED else None
+    near_one = DISTRIBUTIONS["near-one"].bias * (placed.data == "near-one")
+    for name, make, path, predicted in arms_of(placed, options):
         if name in row["error"]:
             continue  # two words of --candidates may mean it
         print(f"{product.text} {placed.data} {name}", flush=True)  # whoever ends the process is the last one named
-        is_ours = not name.startswith("torch") and name != "toprung"
+        is_ours, limit = not math.isnan(predicted), promise(path).limit(product.k, signed)
+        most = promise("fp32x" if name == "toprung" else path).bias_limit(product.k) + near_one
+        most = most if is_ours or name == "toprung" else math.inf  # of others it is shown
         try:
             arm = make()
         except (LaunchError, Unsupported) as error:  # a tuner may try it, and this product is none for it
             print(f"  {error}", flush=True)
             continue
-        reason, row["error"][name], row["grade"][name] = placed.fault(arm, 1.0, 0.0, limit, is_ours)
+        reason, row["error"][name], row["grade"][name], share = placed.fault(arm, 1.0, 0.0, limit, is_ours, most)
+        if share is not None and math.isfinite(share.low):
+            row["bias"][name], row["bias_chance"][name] = share.median, (share.high - share.low) / 2
+            print(f"  bias {share.median:+.2e} by {share.low:+.2e} to {share.high:+.2e}", flush=True)
         if name == "toprung" and (left := toprung.last_receipt()) is not None:
             row["kernel"] = "; ".join(left.kernels)
         if is_ours:
@@ -451,7 +526,7 @@ def measured(placed: Placed, options: argparse.Namespace) -> dict[str, Any]:
             continue
         run = functools.partial(arm, 1.0, 0.0)
         kept.append(run)
-        if not options.rounds:
+        if not options.rounds or name in (title for title, _ in EMULATIONS.values()):
             continue
         if not placed.on_gpu:
             calls = max(1, min(200, round(SAMPLE_SECONDS / max(elapsed(placed.session, run, 1), 1e-6))))
@@ -489,7 +564,7 @@ def main() -> int:
     parser.add_argument("out", type=Path)
     parser.add_argument("--shapes", default="programs", help=f"products with commas, or of {', '.join(SHAPES)}, drawn")
     parser.add_argument("--candidates", default="default", help="default, rank:N, FAMILY, FAMILY:N, FAMILY=TEXT, with commas")
-    parser.add_argument("--peers", default="fp32,tf32", help=f"of {', '.join(PEERS)}, with commas")
+    parser.add_argument("--peers", default="fp32,tf32", help=f"of {', '.join((*PEERS, *EMULATIONS))}, with commas")
     parser.add_argument("--data", default="uniform", help=f"with commas, of {', '.join(DATA)}, the last two with :X")
     parser.add_argument("--precision", default="auto", choices=("auto", "fp32", "fp32x"))
     parser.add_argument("--own", action="store_true", help="the default by toprung's own kernels alone")

@@ -9,10 +9,11 @@ run as text, so that what fails can be printed, made smaller first, as a program
 * it raises, though the vendor's does not; or writes outside ``out``;
 * an element has another class (finite, Inf, -Inf, NaN) than the vendor's, unless sums of its terms can overflow;
 * an error is larger than any order of summing allows;
-* its rms error is more than ``RMS`` times the vendor's, or its largest one more than ``LARGEST`` times the vendor's and ``UNITS``.
+* its rms error is more than ``RMS`` times the vendor's, or its largest one more than ``LARGEST`` times the vendor's and ``UNITS``;
+* sums of one sign have a bias beyond what chance and their precision path allow (``toprung.oracle.bias``).
 
 Errors are counted in units of u·(|α||A||B| + |β||C|), u = 2⁻²⁴, element by element, so that rows of different scale count alike.
-The last condition is for products of ``JUDGED`` results and more; smaller ones are judged together, by kernel and K.
+The last but one is for products of ``JUDGED`` results and more; smaller ones are judged together, by kernel and K.
 Results of expanded operands, which are the same many times over, count once, and a vendor's own kernels are not judged.
 
 The vendor is cuBLAS, by PyTorch, on an NVIDIA GPU, and elsewhere NumPy's BLAS, with operands that are copied to lie densely.
@@ -44,6 +45,9 @@ import toprung
 from toprung import backends
 from toprung.lab.harness import results
 from toprung.lab.harness.environment import environment
+from toprung.oracle.bias import bias
+from toprung.oracle.data import DISTRIBUTIONS
+from toprung.oracle.precision import precision
 from toprung.oracle.problem import UNIT_ROUNDOFF
 
 RMS, LARGEST, UNITS, JUDGED = 1.3, 2.0, 4.0, 4096
@@ -73,6 +77,13 @@ VALUES = {
     "fp16": "rng.uniform(-1, 1, shape).astype(np.float16)",
 }
 """Expressions for the values of an operand, rounded to float32 afterwards."""
+ONE_SIGNED = {
+    "positive": VALUES["positive"],
+    "e^normal": "np.exp(rng.standard_normal(shape))",
+    "ReLU": "np.maximum(rng.standard_normal(shape), 0)",
+    "near one": "1 + 0.001 * rng.random(shape)",
+}
+"""Values of both operands in one product of five: sums have terms of one sign, and show a bias."""
 USUAL = ("uniform", "normal", "positive", "spread 1")
 """Values that half of all operands have."""
 
@@ -169,7 +180,10 @@ def drawn(seed: int, number: int, largest: int) -> Case:
     )  # fmt: skip
     if not batch and rng.random() < 0.25:
         scalars = {"alpha": rng.choice((1.0, -1.0, 0.7, 0.0)), "beta": rng.choice((0.0, 1.0, 1.3, -0.5))}
-        return replace(case, routine="sgemm", out="transposed", **scalars)
+        case = replace(case, routine="sgemm", out="transposed", **scalars)
+    if rng.random() < 0.2:
+        a, b = (replace(side, values=rng.choice(tuple(ONE_SIGNED))) for side in (a, b))
+        case = replace(case, a=a, b=b)
     return case
 
 
@@ -181,7 +195,7 @@ def operand_lines(name: str, side: Side, rows: int, cols: int, put: str) -> str:
         f"batch, rows, cols = {side.batch}, {few[0]}, {few[1]}",
         "shape = (*batch, rows, cols)",
         f"{name} = full({outer}){view}",
-        f"{name}[...] = {put}(np.asarray({VALUES[side.values]}, np.float32))",
+        f"{name}[...] = {put}(np.asarray({(VALUES | ONE_SIGNED)[side.values]}, np.float32))",
     ]
     if side.expanded:
         lines.append(f"{name} = xp.broadcast_to({name}, (*batch, {rows}, {cols}))")
@@ -264,6 +278,7 @@ class Outcome:
     kernel : kernels that ran, with their tiles; empty if nothing had to be computed
     results : finite results whose errors are compared, those of expanded operands once
     ours, vendor : errors; None where nothing is compared
+    bias : median signed relative error of sums of one sign; None where there are none
     failures : what must not be, a sentence each
     """
 
@@ -272,6 +287,7 @@ class Outcome:
     results: int = 0
     ours: Errors | None = None
     vendor: Errors | None = None
+    bias: float | None = None
     failures: list[str] = field(default_factory=list)
 
     @property
@@ -349,6 +365,13 @@ def examined(case: Case, device: str) -> Outcome:
             outcome.ours = errors_of(found, product, bound, where, xp)
             outcome.vendor = errors_of(theirs, product, bound, where, xp)
             outcome.failures += judged(outcome, cut(case.K, gpu))
+        kinds = {case.a.values, case.b.values}
+        if receipt and kinds <= ONE_SIGNED.keys():
+            off = bias(*(x.cpu().numpy() if gpu else x for x in (found, product, bound)))
+            most = precision(receipt.precision).bias_limit(case.K) + DISTRIBUTIONS["near-one"].bias * ("near one" in kinds)
+            outcome.bias = off and off.median
+            if off and off.beyond(most) and not outcome.kernel.startswith(VENDORS):
+                outcome.failures.append(f"sums of one sign are off by {off.median:.3g} of themselves, {most:.3g} are allowed")
     if gpu and xp.cuda.memory_reserved() > 2 << 30:
         names.clear()
         del a, b, old, out, room, result, found, theirs, product, bound, finite_bound
@@ -511,7 +534,7 @@ class Pool:
 
 COLUMNS = (
     "seed", "number", "batch", "M", "N", "K", "values", "kernel", "results", "rms", "vendor_rms", "largest", "vendor_largest",
-    "frobenius", "vendor_frobenius",
+    "frobenius", "vendor_frobenius", "bias",
 )  # fmt: skip
 """Columns of a stored product, a line with ``|`` between them: errors in units, Frobenius errors relative to the result."""
 
@@ -521,7 +544,8 @@ def stored(seed: int, number: int, outcome: Mapping[str, Any]) -> list[Any]:
     case, ours, vendor = outcome["case"], outcome["ours"] or {}, outcome["vendor"] or {}
     sides = [case["M"], case["N"], case["K"], f"{case['a']['values']} × {case['b']['values']}"]
     errors = [float(f"{of[name]:.4g}") if of else None for name in ("rms", "largest", "frobenius") for of in (ours, vendor)]
-    return [seed, number, math.prod(case["batch"]), *sides, outcome["kernel"], outcome["results"], *errors]
+    off = None if outcome["bias"] is None else float(f"{outcome['bias']:.3g}")
+    return [seed, number, math.prod(case["batch"]), *sides, outcome["kernel"], outcome["results"], *errors, off]
 
 
 def line_of(row: list[Any]) -> str:

@@ -43,6 +43,7 @@ class Scheme:
     residual : power of two that the residual is multiplied by
     block : columns of K that share a scale; 0: a whole row
     together : cross terms and hi·hi in one accumulator (only with residual 0)
+    share : of hi of B that its lo carries besides, to make up for what the unit cuts; elements without a lo are left alone
     """
 
     interval: int = 2
@@ -50,6 +51,7 @@ class Scheme:
     residual: int = RESIDUAL
     block: int = 0
     together: bool = False
+    share: float = 0.0
 
 
 def exponents(x: F32) -> I32:
@@ -58,11 +60,12 @@ def exponents(x: F32) -> I32:
     return np.asarray(np.where(largest > 0, np.frexp(largest)[1] - 1, LEAST), np.int32)
 
 
-def split(x: F32, e: I32, residual: int = RESIDUAL) -> tuple[NDArray[np.float16], NDArray[np.float16]]:
+def split(x: F32, e: I32, residual: int = RESIDUAL, share: float = 0.0) -> tuple[NDArray[np.float16], NDArray[np.float16]]:
     """hi and lo of every row, scaled by 2^(TOP - e)."""
     scaled = np.ldexp(x.astype(np.float64), (TOP - e)[..., None])
     hi = scaled.astype(np.float16)
-    return hi, np.ldexp(scaled - hi.astype(np.float64), residual).astype(np.float16)
+    lo = scaled - hi.astype(np.float64)
+    return hi, np.ldexp(np.where(lo, lo + share * hi.astype(np.float64), 0.0), residual).astype(np.float16)
 
 
 def truncated(x: F64, unit: F64) -> F64:
@@ -101,7 +104,7 @@ def product(a: F32, b: F32, scheme: Scheme) -> F32:
             bea, beb = exponents(pa), exponents(pb)
         else:
             pa, pb, bea, beb = a, turned, ea, eb
-        (ah, al), (bh, bl) = split(pa, bea, scheme.residual), split(pb, beb, scheme.residual)
+        (ah, al), (bh, bl) = split(pa, bea, scheme.residual), split(pb, beb, scheme.residual, scheme.share)
         # a block's own scales are applied where its partial sums are promoted
         factor = np.ldexp(1.0, (bea - ea)[:, None] + (beb - eb)[None, :])
         for k in range(0, pa.shape[1], STEP):

@@ -26,6 +26,9 @@ from toprung.backends import nvrtc
 from toprung.backends.base import Source
 from toprung.gemm.desc import GemmDesc
 from toprung.kernels.hopper_presplit.config import PRESPLIT
+from toprung.oracle.bias import bias
+from toprung.oracle.data import DISTRIBUTIONS, ONE_SIGNED
+from toprung.oracle.precision import precision as promise
 
 SHIM = Path(__file__).with_suffix(".h")
 GONE = ("together", "cluster_arrive", "send_remote")
@@ -47,34 +50,25 @@ def aligned(M: int, N: int, K: int, *layout: Any, **more: Any) -> GemmDesc:
     return GemmDesc(M, N, K, *layout, **{"align_a": 4, "align_b": 4, "align_c": 4, **more})
 
 
-ONE_SIGNED: dict[str, Callable[[np.random.Generator, Any], Any]] = {
-    "uniform": lambda rng, shape: rng.random(shape),
-    "e^normal": lambda rng, shape: np.exp(rng.standard_normal(shape)),
-    "ReLU": lambda rng, shape: np.maximum(rng.standard_normal(shape), 0),
-    "near one": lambda rng, shape: 1 + 0.001 * rng.random(shape),
-}
-"""Operands whose products have one sign, so that what Tensor Cores cut of sums adds up."""
-BIAS = {"uniform": 2.5e-8, "e^normal": 2.5e-8, "ReLU": 2.5e-8, "near one": 4e-8, "integers": 0.0}
-"""Largest bias of such products, and the share of small integers that may come out wrong."""
-CHANCE = 5e-9
-"""Bias by which the median of some thousand results may differ from that of all."""
-
-
-def biased(one: Any, run: Callable[[], Any], prepare: Callable[[], None] = lambda: None) -> dict[str, float]:
-    """Return the biases beyond ``BIAS`` of a product's results: median signed relative errors for operands of each kind.
+def biased(one: Any, run: Callable[[], Any], prepare: Callable[[], None] = lambda: None) -> dict[str, Any]:
+    """Return biases of a product's results beyond those of fp32x, by the operands' distribution, and the number of wrong integers.
 
     ``prepare`` is called when operands are drawn, and may round them.
     """
-    found = {}
-    for name, draw in ONE_SIGNED.items():
-        rng = np.random.default_rng(0)
-        one.a[...], one.b[...] = draw(rng, one.a.shape), draw(rng, one.b.shape)
+    found: dict[str, Any] = {}
+    for name in ONE_SIGNED:
+        rng, drawn = np.random.default_rng(0), DISTRIBUTIONS[name]
+        one.a[...], one.b[...] = drawn.fills[0](rng, one.a.shape), drawn.fills[0](rng, one.b.shape)
         prepare()
         want = one.reference()
-        found[name] = float(np.median((run() / want - 1)[want > 0]))
+        off = bias(run(), want, np.abs(want))
+        assert off is not None
+        if off.beyond(promise("fp32x").bias_limit(one.a.shape[-1]) + drawn.bias):
+            found[name] = off
     one.a[...], one.b[...] = rng.integers(0, 9, one.a.shape), rng.integers(0, 9, one.b.shape)
-    found["integers"] = float(np.mean(run() != one.reference()))
-    return {name: bias for name, bias in found.items() if abs(bias) > BIAS[name] + CHANCE * (name != "integers")}
+    if wrong := int(np.sum(run() != one.reference())):
+        found["integers"] = wrong
+    return found
 
 
 def reads_behind_memory(program: str) -> bool:

@@ -270,13 +270,14 @@ def test_intervals() -> None:
 def test_accuracy_grades_and_stores(typed: Typed, tmp_path: Path) -> None:
     path, picture = tmp_path / "acc.json", tmp_path / "acc.svg"
     code, text = typed(
-        "accuracy", "--peers", "numpy,kepler/r01", "--sizes", "32,64", "--inputs", "uniform,T4,integers,nan", "--device", "opencl",
-        "--json", path, "--plot", picture,
+        "accuracy", "--peers", "numpy,kepler/r01", "--sizes", "32,64", "--inputs", "uniform,T4,integers,nan,relu",
+        "--device", "opencl", "--json", path, "--plot", picture,
     )  # fmt: skip
     assert code == 0, text
-    assert "grade ratio at K = 64" in text
+    assert "grade ratio at K = 64" in text and "bias" in text
     graded = [Graded.read(g) for g in results.read(path)["graded"]]
-    assert len(graded) == 2 * 2 * 4 and all(g.verdict is not None and g.verdict.grade <= g.limit for g in graded)
+    assert {g.distribution for g in graded if g.verdict and g.verdict.bias_chance} - {"T4"} == {"relu"}  # one term outweighs all
+    assert len(graded) == 2 * 2 * 5 and all(g.verdict is not None and g.verdict.grade <= g.limit for g in graded)
     assert picture.read_text().count("<svg") == 1
     assert typed("results", "plot", path, "--out", tmp_path / "again.png")[0] == 0
     for words, says in (("--sizes 3x3x3", "values of K"), ("--inputs odd", "there is no distribution 'odd'; there is: uniform")):

@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+import split_model
 from toprung.errors import UnknownName
 from toprung.oracle import check
+from toprung.oracle.bias import bias
 from toprung.oracle.check import GUARD, Operands, Oracle, Verdict, hostile, view
-from toprung.oracle.data import DISTRIBUTIONS, Distribution, distribution
+from toprung.oracle.data import DISTRIBUTIONS, ONE_SIGNED, Distribution, distribution
 from toprung.oracle.gemm import Gemm
 from toprung.oracle.problem import F32
 
@@ -276,7 +278,8 @@ def test_distributions_are_fp32_and_what_they_say(name: str) -> None:
     a, b = values["A"].astype(np.float64), values["B"].astype(np.float64)
     cancels = name == "cancelling" and np.abs(a @ b).max() < 1e-5 * (np.abs(a) @ np.abs(b)).max()
     says = {
-        "uniform": (np.abs(a).max() <= 1, a.min() < 0), "positive": (a.min() >= 0, a.max() <= 1),
+        "uniform": (np.abs(a).max() <= 1, a.min() < 0), "positive": (a.min() >= 0, a.max() <= 1), "lognormal": (a.min() > 0,),
+        "relu": (a.min() == 0, (b > 0).any()), "near-one": (a.min() >= 1, b.max() <= 1.001 + 2.0**-23),
         "integers": (np.array_equal(a, np.rint(a)), np.abs(a).max() <= 4), "zeros": (not a.any(), not b.any()),
         "inf": (np.isposinf(a).sum() == 1,), "-inf": (np.isneginf(b).sum() == 1,), "nan": (np.isnan(a).sum() == 1,),
         "T1": (2.0**-15 <= np.abs(a).min(), np.abs(a).max() <= 2.0**14), "T2": (np.abs(b).max() <= 2.0**-35,),
@@ -287,3 +290,57 @@ def test_distributions_are_fp32_and_what_they_say(name: str) -> None:
         "cancelling": (cancels,),
     }.get(name, (np.isfinite(a).all(),))  # fmt: skip
     assert all(says)
+
+
+SHARE = 7.5e-8
+"""What lo of B carries of hi (``kernels/include/made_up.cuh``)."""
+
+
+def truncating(a: F32, b: F32) -> F32:
+    """A product whose accumulators drop what does not fit, as a Tensor Core's do."""
+    total = np.zeros((a.shape[0], b.shape[1]))
+    for k in range(a.shape[1]):
+        total = split_model.truncated(total + np.outer(a[:, k].astype(np.float64), b[k]), np.ldexp(1.0, np.frexp(total)[1] - 24))
+    return total.astype(np.float32)
+
+
+def fp32x(times: float) -> Callable[[F32, F32], F32]:
+    """The product that fp32x computes where lo carries its share so many times."""
+    return lambda a, b: split_model.product(a, b, split_model.Scheme(share=times * SHARE))
+
+
+@pytest.mark.parametrize("name", ONE_SIGNED)
+def test_a_bias_is_found(name: str) -> None:
+    """A share that is left out, or doubled, and accumulators that truncate: no single element is beyond its limit."""
+    operands = hostile(Gemm(64, 64, 128), name)
+    oracle, flat = Oracle(operands), operands.flat["C"].copy()
+
+    def found(multiply: Callable[[F32, F32], F32], precision: str) -> Verdict:
+        view(operands.problem.output, flat)[...] = multiply(operands.matrices["A"], operands.matrices["B"])
+        return oracle.verify(flat, precision)
+
+    for right, precision in ((fp32x(1), "fp32x"), (split_model.chain, "fp32")):
+        assert found(right, precision).problems == ()
+    wrong = [
+        (fp32x(2), "fp32x"),
+        (truncating, "fp32"),
+        *[(fp32x(0), "fp32x")] * (name != "near-one"),
+    ]  # there rounding does as much
+    for multiply, precision in wrong:
+        (problem,) = found(multiply, precision).problems
+        assert problem.startswith("sums of one sign are off by ")
+
+
+@pytest.mark.parametrize("count, known", [(24, False), (1024, True)])
+def test_few_sums_or_equal_ones_have_no_bias(count: int, known: bool) -> None:
+    """A bias of chance is none, whatever its size; sums of both signs do not count, nor zeros, NaN and what is next to 0."""
+    rng = np.random.default_rng(0)
+    exact = rng.uniform(1, 2, count)
+    low = bias((exact * (1 - 1e-6)).astype(np.float32), exact, exact)
+    assert low is not None and low.beyond(5e-7) == known and not low.beyond(2e-6)
+    right = bias(exact.astype(np.float32), exact, exact)
+    assert right is not None and not right.beyond(0.0)
+    same = bias(np.full(count, np.float32(0.1)), np.full(count, 0.1), np.full(count, 0.1))
+    assert same is not None and not same.beyond(0.0)
+    assert bias(exact, exact, 2 * exact) is bias(exact, 0 * exact, 0 * exact) is bias(exact * np.nan, exact, exact) is None
+    assert bias(exact * 0, exact * 2.0**-130, exact * 2.0**-130) is None

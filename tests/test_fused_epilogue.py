@@ -35,6 +35,8 @@ from toprung.kernels.hopper_presplit.config import PresplitConfig
 from toprung.kernels.hopper_sgemm import family as sgemm
 from toprung.kernels.hopper_sgemm import launches as of_sgemm
 from toprung.kernels.hopper_sgemm.config import SgemmConfig
+from toprung.oracle.bias import bias
+from toprung.oracle.precision import precision as promise
 
 SMALL = Variant(CONSUMERS=1, BN=32, STAGES=3, GROUP=2)
 WAYS = {
@@ -73,13 +75,18 @@ def finished(x: Any, activation: str) -> Any:
     return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) if activation else x
 
 
-def run(place: Any, way: str, shape: tuple[int, int, int], how: str, activation: str, beta: float, wild: bool = False) -> None:
-    """A product with D as a row, a column, a matrix that lies transposed, or nothing; C is written to its edges and never read."""
+def run(
+    place: Any, way: str, shape: tuple[int, int, int], how: str, activation: str, beta: float, wild: bool = False, low: float = -1
+) -> None:
+    """A product with D as a row, a column, a matrix that lies transposed, or nothing; C is written to its edges and never read.
+
+    ``low``: least element of A and B; what it makes of one sign must not be biased.
+    """
     family, config, folder_of = WAYS[way]
     folder: Any = folder_of(place, units=2)
     rng = np.random.default_rng(sum(shape))
     (M, N, K), pad = shape, 4 if shape[1] % 4 == 0 else 3
-    a, b = rng.uniform(-1, 1, (M, K)).astype(np.float32), rng.uniform(-1, 1, (K, N)).astype(np.float32)
+    a, b = rng.uniform(low, 1, (M, K)).astype(np.float32), rng.uniform(low, 1, (K, N)).astype(np.float32)
     if wild:  # some of it is computed again
         a[1, 3], a[M - 1, 5] = np.inf, np.nan
     held = {
@@ -100,11 +107,13 @@ def run(place: Any, way: str, shape: tuple[int, int, int], how: str, activation:
     with np.errstate(all="ignore"):
         start(x.ctypes.data, 0, y.ctypes.data, 0, c.ctypes.data, 0, 0.5, beta, addend=begin)
         exact = finished(0.5 * (a.astype(np.float64) @ b.astype(np.float64)) + beta * held.astype(np.float64), activation)
-        bound = (K + 20) * 2.0**-24 * (np.abs(a).astype(np.float64) @ np.abs(b) + abs(beta) * np.abs(held) + 1)
+        size, added = np.abs(a).astype(np.float64) @ np.abs(b), abs(beta) * np.abs(held)
+        bound, off = (K + 20) * 2.0**-24 * (size + added + 1), bias(c[:, :N], exact, size / 2 + added)
     sound = np.isfinite(exact)
     assert np.array_equal(c[:, :N][~sound], exact[~sound].astype(np.float32), equal_nan=True)
     assert (np.abs(c[:, :N][sound] - exact[sound]) <= bound[sound]).all()
     assert np.isnan(c[:, N:]).all() and np.isnan(base[:first]).all(), "written outside"
+    assert not off or not off.beyond(promise(family.precision).bias_limit(K)), off
 
 
 @pytest.mark.parametrize("way", [way if way in QUICK else pytest.param(way, marks=pytest.mark.slow) for way in WAYS])
@@ -112,6 +121,7 @@ def test_what_is_added_and_what_sums_go_through(place: Any, way: str) -> None:
     run(place, way, (70, 68, 100), "row", "gelu", 1.0)
     run(place, way, (66, 71, 96), "matrix", "gelu", -2.0)
     run(place, way, (128, 128, 64), "column", "gelu", 1.0)
+    run(place, way, (70, 68, 128), "row", "gelu", 1.0, low=0)
 
 
 @pytest.mark.slow

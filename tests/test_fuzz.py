@@ -24,7 +24,7 @@ def test_a_number_stands_for_a_product() -> None:
     cases = [fuzz.drawn(3, number, 400) for number in range(400)]
     assert cases == [fuzz.drawn(3, number, 400) for number in range(400)] and len(set(map(str, cases))) > 390
     assert {c.a.view for c in cases} == set(fuzz.VIEWS) == {c.out for c in cases}
-    assert {c.a.values for c in cases} | {c.b.values for c in cases} == set(fuzz.VALUES)
+    assert {c.a.values for c in cases} | {c.b.values for c in cases} == {*fuzz.VALUES, *fuzz.ONE_SIGNED}
     assert {c.routine for c in cases} == {"matmul", "sgemm"} and any(c.a.expanded for c in cases)
     assert any(0 in (c.M, c.N, c.K) for c in cases) and any(c.K > 2000 for c in cases)
     assert any(len(c.batch) == 2 for c in cases) and any(c.a.batch != c.b.batch for c in cases)
@@ -80,6 +80,12 @@ def overflows(a: Any, b: Any, out: Any, **how: Any) -> Any:
     return out
 
 
+def truncates(a: Any, b: Any, out: Any, **how: Any) -> Any:
+    """A product whose results are all a unit in the last place too small."""
+    out[...] = np.nextafter(toprung.matmul(a, b, out, **how), np.float32(0))
+    return out
+
+
 def refuses(a: Any, b: Any, out: Any, **how: Any) -> Any:
     raise ValueError("not today")
 
@@ -88,6 +94,7 @@ def refuses(a: Any, b: Any, out: Any, **how: Any) -> Any:
     ("wrong", "case", "said"),
     [
         (one_chain, replace(PLAIN, K=3000, a=Side(values="positive"), b=Side(values="positive")), "the rms error is"),
+        (truncates, replace(PLAIN, a=Side(values="ReLU"), b=Side(values="e^normal")), "sums of one sign are off by -"),
         (drops, PLAIN, "more than any order of summing"),
         (strays, PLAIN, "outside of out"),
         (overflows, PLAIN, "another class"),
@@ -140,11 +147,11 @@ def test_a_product_that_ends_its_process_costs_only_itself(session: Session) -> 
 
 def test_a_record_is_read_as_it_was_written() -> None:
     record = {"columns": fuzz.COLUMNS, "products": [
-        "1|0|1|100|100|50|normal × normal|tiled 16×16×16|10000|0.2|0.4|1|2|1e-7|2e-7",
-        "1|1|1|10|500|50|normal × normal|tiled 16×16×16|5000|0.6|0.4|1|2|1e-7|2e-7",
-        "1|2|1|100|100|50|normal × normal|cublas|10000|0.9|0.4|1|2|1e-7|2e-7",
-        "1|3|1|10|10|50|normal × normal|skinny rows|100|0.3|0.4|1|2|1e-7|2e-7",
-        "1|4|1|0|10|50|normal × normal||0||||||",
+        "1|0|1|100|100|50|normal × normal|tiled 16×16×16|10000|0.2|0.4|1|2|1e-7|2e-7|",
+        "1|1|1|10|500|50|normal × normal|tiled 16×16×16|5000|0.6|0.4|1|2|1e-7|2e-7|",
+        "1|2|1|100|100|50|normal × normal|cublas|10000|0.9|0.4|1|2|1e-7|2e-7|",
+        "1|3|1|10|10|50|normal × normal|skinny rows|100|0.3|0.4|1|2|1e-7|2e-7|",
+        "1|4|1|0|10|50|normal × normal||0|||||||",
     ], "failures": []}  # fmt: skip
     assert [of["ratio"] for of in fuzz.judged_alone(record)] == pytest.approx([0.5, 1.5])
     assert {name: pool.ratio for name, pool in fuzz.pools(record).items()} == {("skinny", 6): pytest.approx(0.75)}

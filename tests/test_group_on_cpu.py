@@ -37,6 +37,8 @@ from toprung.kernels.hopper_inflight import cost, group
 from toprung.kernels.hopper_inflight.config import InflightConfig, tiles
 from toprung.kernels.hopper_inflight.cost import Sizes
 from toprung.kernels.hopper_inflight.family import FAMILY
+from toprung.oracle.bias import bias
+from toprung.oracle.precision import precision as promise
 
 SMALL, FOURS = InflightConfig(1, 32, 5), InflightConfig(1, 64, 5)
 SHAPES = ((70, 40, 100), (3, 5, 64), (1, 1, 75), (66, 33, 130), (64, 32, 65), (17, 66, 64), (9, 7, 331))
@@ -153,6 +155,16 @@ def test_unequal_shapes_in_one_launch(folder: Folder) -> None:
     again = Group(SHAPES[::-1])  # the same kernel, its parameters written anew
     again.run(folder)
     again.check()
+
+
+def test_sums_of_one_sign_are_not_biased(folder: Folder) -> None:
+    several = Group(SHAPES[:4])
+    for x in (*several.a, *several.b):
+        x[...] = np.abs(x)
+    several.run(folder)
+    exact = np.concatenate([np.matmul(np.float64(a), np.float64(b)).ravel() for a, b in zip(several.a, several.b, strict=True)])
+    off = bias(np.concatenate([c.ravel() for c in several.c]), exact, exact)
+    assert off is not None and not off.beyond(promise("fp32x").bias_limit(100)), off
 
 
 @pytest.mark.slow

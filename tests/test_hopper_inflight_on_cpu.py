@@ -135,7 +135,7 @@ def test_layouts_alignments_and_edges(folder: Folder, config: InflightConfig, tr
 
 @pytest.mark.parametrize("trans", ["NN", pytest.param("NT", marks=pytest.mark.slow)])
 def test_sums_of_one_sign_are_not_biased(folder: Folder, trans: str) -> None:
-    one = Product.of(70, 50, 128, trans=trans)
+    one = Product.of(35, 50, 128, 2, 1, trans=trans)
     assert hopper_on_cpu.biased(one, lambda: one.run(folder, SMALL)) == {}
 
 

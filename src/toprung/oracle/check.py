@@ -5,11 +5,12 @@ output lies among ordinary numbers, because NaN + x may have the bits of the NaN
 run wherever a right kernel does not read it: one that writes outside, or leaves an element unwritten, is seen by the bits.
 
 Errors are graded componentwise (Demmel's "Grade A" form): g = max |C − C_ref| / (u·(|α||A||B| + |β||C₀|)), u = 2⁻²⁴.
-Every comparison is written so that NaN fails.
+Every comparison is written so that NaN fails. Where the terms of sums have one sign, their bias is judged, too.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
+from toprung.oracle.bias import bias
 from toprung.oracle.data import DISTRIBUTIONS, Distribution
 from toprung.oracle.precision import precision as find_precision
 from toprung.oracle.problem import F32, F64, PANEL, UNIT_ROUNDOFF, Matrix, Problem
@@ -140,6 +142,7 @@ class Verdict:
     frobenius : ‖C − C_ref‖_F / ‖C_ref‖_F over the elements checked
     max_relative, median_relative : elementwise relative error
     problems : what did not hold, a sentence each; the first wrong element is in the first that concerns one
+    bias, bias_chance : median signed relative error of sums of one sign, and how far it may be off by chance; else None
     """
 
     right: bool
@@ -148,12 +151,15 @@ class Verdict:
     max_relative: float
     median_relative: float
     problems: tuple[str, ...] = ()
+    bias: float | None = None
+    bias_chance: float | None = None
 
     def describe(self) -> dict[str, Any]:
         """As JSON."""
         return {
             "right": self.right, "grade": self.grade, "frobenius": self.frobenius,
-            "max_relative": self.max_relative, "median_relative": self.median_relative, "problems": list(self.problems),
+            "max_relative": self.max_relative, "median_relative": self.median_relative,
+            "bias": self.bias, "bias_chance": self.bias_chance, "problems": list(self.problems),
         }  # fmt: skip
 
 
@@ -212,7 +218,7 @@ class Oracle:
                 f"{int(unwritten.sum())} elements of {out.name} were never written, the first {out.name}[{row}, {col}]; "
                 f"or {out.name} was read though β = 0"  # 0 times the NaN that was there is that NaN again
             )
-        grades, norms, relatives, wrongs = [0.0], [], [], []
+        grades, norms, relatives, wrongs, sums = [0.0], [], [], [], []
         for (rows, cols), reference, magnitude in self._parts:
             part = found[rows][:, cols]
             grade, wrong, text = self._grade(part, reference, magnitude, limit)
@@ -220,6 +226,7 @@ class Oracle:
             if wrong is not None:
                 row, col = int(np.arange(out.rows)[rows][wrong[0]]), int(np.arange(out.cols)[cols][wrong[1]])
                 wrongs.append((f"{out.name}[{row}, {col}] is {found[row, col]!s}, not {reference[wrong]!s}", text))
+            sums.append((part.ravel(), reference.ravel(), magnitude.ravel()))
             finite = np.isfinite(reference)
             with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
                 difference = np.abs(part.astype(np.float64) - reference)[finite]
@@ -229,6 +236,12 @@ class Oracle:
         problems += [f"{where}: {text.format(grade=grade)}" for where, text in wrongs]
         if self._projection is not None:
             problems += self._freivalds(found, limit)
+        off, most = bias(*map(np.concatenate, zip(*sums, strict=True))), self.bias_limit(precision)
+        if off and off.beyond(most):
+            interval = f"between {off.low:.2g} and {off.high:.2g}"
+            problems.append(
+                f"sums of one sign are off by {off.median:.2g} of themselves ({interval}), at most {most:.2g} is allowed"
+            )
         relative = np.concatenate(relatives) if relatives else np.zeros(0)
         error, norm = (float(np.sqrt(sum(x[i] ** 2 for x in norms))) for i in (0, 1))
         return Verdict(
@@ -238,11 +251,18 @@ class Oracle:
             max_relative=float(relative.max(initial=0.0)),
             median_relative=float(np.median(relative)) if relative.size else 0.0,
             problems=tuple(problems),
+            bias=off.median if off else None,
+            bias_chance=(off.high - off.low) / 2 if off and off.high < math.inf else None,
         )
 
     def limit(self, precision: str = "fp32") -> float:
         """The largest grade ratio accepted of a precision path."""
         return find_precision(precision).limit(self.operands.problem.depth, self.operands.distribution.grade)
+
+    def bias_limit(self, precision: str = "fp32") -> float:
+        """The largest bias accepted of a precision path."""
+        own = find_precision(precision).bias_limit(self.operands.problem.depth)
+        return own + self.operands.distribution.bias
 
     def _grade(self, part: F32, reference: F64, magnitude: F64, limit: float) -> tuple[float, tuple[int, int] | None, str]:
         """The worst grade ratio, and the first element that is not acceptable with the reason; its ``{grade}`` is all of C's."""

@@ -31,12 +31,14 @@ class Distribution:
     fills : a filling for each operand; an operand without one of its own takes the first's
     grade : largest grade ratio accepted whatever K is; None leaves only the hard limit K + 2
     exact : whether the fp32 result must equal the reference bit for bit
+    bias : bias accepted beyond that of the precision path
     """
 
     name: str
     fills: tuple[Fill, ...]
     grade: float | None = None
     exact: bool = False
+    bias: float = 0.0
 
     def operands(self, problem: Problem, seed: int = 0, old: bool = True) -> dict[str, F32]:
         """A matrix for every operand of the problem, the output's old content included unless ``old`` is False."""
@@ -55,6 +57,18 @@ def _uniform(low: float, high: float) -> Fill:
 
 def _normal(rng: np.random.Generator, shape: Shape) -> F32:
     return rng.standard_normal(shape).astype(np.float32)
+
+
+def _lognormal(rng: np.random.Generator, shape: Shape) -> F32:
+    return np.exp(rng.standard_normal(shape)).astype(np.float32)
+
+
+def _relu(rng: np.random.Generator, shape: Shape) -> F32:
+    return np.maximum(_normal(rng, shape), np.float32(0))
+
+
+def _near_one(rng: np.random.Generator, shape: Shape) -> F32:
+    return (1 + 0.001 * rng.random(shape)).astype(np.float32)
 
 
 def _spread(phi: float) -> Fill:
@@ -124,6 +138,9 @@ _ALL = (
     Distribution("uniform", (_PLAIN,), SIGNED_GRADE),
     Distribution("normal", (_normal,), SIGNED_GRADE),
     Distribution("positive", (_uniform(0, 1),)),
+    Distribution("lognormal", (_lognormal,)),
+    Distribution("relu", (_relu,)),
+    Distribution("near-one", (_near_one,), bias=1.5e-8),  # a quarter of u: products fill the steps of fp32 unevenly
     Distribution("phi0.5", (_spread(0.5),)),
     Distribution("phi1", (_spread(1),)),
     Distribution("phi2", (_spread(2),)),
@@ -145,6 +162,8 @@ _ALL = (
 
 DISTRIBUTIONS: Mapping[str, Distribution] = MappingProxyType({d.name: d for d in _ALL})
 """Every distribution by name."""
+ONE_SIGNED = ("positive", "lognormal", "relu", "near-one")
+"""Distributions whose sums have terms of one sign, so that a bias shows."""
 
 
 def distribution(name: str) -> Distribution:

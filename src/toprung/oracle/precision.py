@@ -21,6 +21,7 @@ class Precision:
     Attributes
     ----------
     loss : grade ratio that rounding the operands may cost one product, beyond what fp32 arithmetic costs
+    bias : largest bias of sums of one sign (``toprung.oracle.bias``), where a path has a promise of its own
     accurate : whether it is meant to be as accurate as fp32, in the norm at least
     why : where ``loss`` comes from
     """
@@ -29,6 +30,14 @@ class Precision:
     loss: float
     accurate: bool
     why: str
+    bias: float | None = None
+
+    def bias_limit(self, depth: int) -> float:
+        """Largest bias accepted for sums of ``depth`` terms.
+
+        A chain of K additions rounds terms below u·K of their mean to zero, about that share of them: it loses (K·u)² at most.
+        """
+        return self.loss * 2.0**-24 + (depth * 2.0**-24) ** 2 if self.bias is None else self.bias
 
     def limit(self, depth: int, signed: float | None) -> float:
         """Largest grade ratio accepted for sums of ``depth`` terms.
@@ -44,8 +53,10 @@ class Precision:
 
 _ALL = (
     Precision("fp32", 0, True, "IEEE single with fused multiply-adds: the yardstick"),
-    Precision("fp32x", 0, True, "matrix units, promised to be as accurate as fp32"),
-    Precision("fp32x-strassen", 16, True, "fp32x of sums of quarters: an element has the errors of four, those beside it included"),
+    Precision("fp32x", 0, True, "matrix units, promised to be as accurate as fp32", 2.5e-8),
+    Precision(
+        "fp32x-strassen", 16, True, "fp32x of sums of quarters: an element has the errors of four, those beside it included", 2.5e-8
+    ),
     Precision("bf16x6", 4, True, "three bf16 parts hold all 24 bits; of the nine products three of 2⁻²⁴ each are left out"),
     Precision("tf32x3", 8, True, "two TF32 parts hold 22 of an operand's 24 bits, and the product of the small parts is left out"),
     Precision("fp16", 2.0**14, False, "each operand rounded to 11 bits: 2 · 2⁻¹¹ relative; overflows past 65504"),

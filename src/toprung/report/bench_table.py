@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from collections.abc import Sequence
 
 from rich.text import Text
@@ -62,13 +63,17 @@ def bench_table(rows: Sequence[Row], title: str, kind: str) -> Grid:
 
 
 def accuracy_table(graded: Sequence[Graded], title: str) -> Grid:
-    """Grade ratio of every competitor on every distribution at the largest K measured; wrong ones in red."""
+    """Grade ratio of every competitor on every distribution at the largest K measured; wrong ones in red.
+
+    Sums of one sign have their bias beside it, pale where it may be by chance.
+    """
     deepest = max((g.problem["K"] for g in graded), default=0)
     who = {competitor_name(g.competitor): g.competitor["precision"] for g in graded}
     heads = {name: f"{name} ({precision})" for name, precision in who.items()}
+    biases = {name: f"bias, {name}" for name in who if any(g.verdict and g.verdict.bias is not None for g in graded)}
     grid = Grid(
         f"{title}: grade ratio" + f" at K = {deepest}" * bool(graded),
-        [Column("inputs", right=False), *(Column(h, 1) for h in heads.values())],
+        [Column("inputs", right=False), *(Column(h, 1) for h in heads.values()), *(Column(h, 2) for h in biases.values())],
     )
     of = {(competitor_name(g.competitor), g.distribution): g for g in graded if g.problem["K"] == deepest}
     for distribution in dict.fromkeys(g.distribution for g in graded):
@@ -78,7 +83,11 @@ def accuracy_table(graded: Sequence[Graded], title: str) -> Grid:
             if g is None or g.verdict is None:
                 cells[head] = Text("failed" if g else "–", "bold red" if g else "dim")
             else:
-                cells[head] = Text(f"{g.verdict.grade:.3g}", "" if g.verdict.right else "bold red" if g.broken else "yellow")
+                style = "" if g.verdict.right else "bold red" if g.broken else "yellow"
+                cells[head] = Text(f"{g.verdict.grade:.3g}", style)
+                if (off := g.verdict.bias) is not None:
+                    by_chance = abs(off) <= (math.inf if g.verdict.bias_chance is None else g.verdict.bias_chance)
+                    cells[biases[name]] = Text(f"{off:+.1e}", "dim" if by_chance else style)
         grid.add(cells)
     return grid
 
