@@ -31,6 +31,7 @@ from typing import Any
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # two files run at once; and a process with threads cannot be forked safely
 
 import pytest
+from packaging.requirements import Requirement
 from platformdirs import user_cache_dir
 
 HERE = Path(__file__).resolve().parent
@@ -55,10 +56,11 @@ def tree_files() -> list[str]:
 def environment() -> str:
     """Return a digest of all that can change a test's outcome and lies outside the tree.
 
-    Of packages it takes those that a lock file names, but for the site's: `make site` puts more beside them.
+    Of packages it takes those that a lock file pins for this platform, but for the site's: `make site` puts more beside them.
     """
     locks = [path for path in sorted(ROOT.glob("requirements*.lock")) if path.name != "requirements-site.lock"]
-    pinned = {name.lower() for path in locks for name in re.findall(r"^[\w.-]+(?===)", path.read_text(), re.M)}
+    pins = [Requirement(pin) for path in locks for pin in re.findall(r"^[\w.-]+(?:\[.*\])?==[^\\\n]+", path.read_text(), re.M)]
+    pinned = {pin.name.lower() for pin in pins if pin.marker is None or pin.marker.evaluate()}
     packages = sorted((d.metadata["Name"], d.version) for d in importlib.metadata.distributions())
     packages = [x for x in packages if x[0].lower().replace("_", "-") in pinned]
     prefixes = ("TOPRUNG_", "PYTHON", "POCL_", "OCL_", "OPENCL", "CUDA", "OPENBLAS", "CI", "LD_", "PYOPENCL", "NVIDIA")

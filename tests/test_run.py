@@ -17,6 +17,7 @@ DEPENDS_ON = ("tests/run.py", "tests/recording/*.py")
 
 TREE = {
     "pyproject.toml": '[tool.pytest.ini_options]\naddopts = "-q -p no:cacheprovider"\npythonpath = ["lib"]\n',
+    "requirements-dev.lock": "used==1.0 \\\n    --hash=sha256:0\nother==1.0 ; sys_platform == 'none' \\\n    --hash=sha256:0\n",
     "lib/imported.py": "VALUE = 1\n",
     "lib/imported_by_a_program.py": "VALUE = 1\n",
     "lib/unrelated.py": "VALUE = 1\n",
@@ -100,6 +101,17 @@ def test_a_change_of_an_input_is_found(root: Path, file: str, text: str, expecte
         path.unlink()
         if file in TREE:
             path.write_text(TREE[file])
+
+
+@pytest.mark.parametrize(("name", "expected"), [("used", {"reads", "starts", "depends"}), ("other", {"starts"})])
+def test_packages_that_a_lock_pins_here_are_inputs(root: Path, name: str, expected: set[str]) -> None:
+    installed = root / "tests" / f"{name}-1.0.dist-info"
+    installed.mkdir()
+    (installed / "METADATA").write_text(f"Name: {name}\nVersion: 1.0\n")
+    try:
+        assert changed(root) == expected
+    finally:
+        shutil.rmtree(installed)
 
 
 def test_options_and_variables_are_inputs(root: Path) -> None:
