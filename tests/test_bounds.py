@@ -112,6 +112,7 @@ def test_the_architecture_table(figure):
             assert getattr(of, figure) is None and shown == expected
         else:
             assert getattr(of, figure) == expected and of.source_of(figure)
+    assert (figure in dict(row[:2] for row in architecture("sm_90").table())) == (figure != "core_clock_mhz"), "it has one clock"
 
 
 # --- what is unknown stays unknown -----------------------------------------------------------------------------------------------

@@ -33,8 +33,10 @@ def test_it_says_what_to_install(there: str, says: str, tmp_path: Path) -> None:
 def test_a_program_run_by_toprung_torch_says_in_one_line_that_pytorch_is_missing(tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("raise ImportError")
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(
-        [sys.executable, "-m", "toprung.torch", "train.py"], env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True,
-        cwd=tmp_path,
-    )  # fmt: skip
-    assert done.returncode == 2 and done.stderr == "toprung.torch needs PyTorch, which is not installed: pip install torch\n"
+    says = "toprung.torch needs PyTorch, which is not installed: pip install torch\n"
+    for words, code in ((("-m", "toprung.torch", "train.py"), 2), (("-c", "import toprung; toprung.torch.enable()"), 1)):
+        done = subprocess.run(
+            [sys.executable, *words], env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, cwd=tmp_path
+        )
+        assert done.returncode == code and done.stderr.endswith(says), done.stderr
+        assert done.stderr == says or "importlib" not in done.stderr, "a traceback of the program's and toprung's own lines"

@@ -1,6 +1,5 @@
 """toprung: a laboratory and library for single-precision matrix multiplication on GPUs."""
 
-import importlib
 from typing import Any
 
 from toprung import errors
@@ -73,5 +72,5 @@ def __getattr__(name: str) -> Any:
 
         return version()
     if name in ("torch", "cupy"):  # they import PyTorch and CuPy, which a program without them need not have
-        return importlib.import_module(f"toprung.{name}")
+        return __import__(f"toprung.{name}", fromlist=["enable"])  # as an import does: its frames are in no traceback
     raise AttributeError(f"module 'toprung' has no attribute {name!r}")

@@ -32,7 +32,8 @@ class Architecture:
     ----------
     key : how a user names it
     title : its name and its chip's
-    sms, clock_mhz, core_clock_mhz : the chip; ``clock_mhz`` is that of the arithmetic (the shader clock of old)
+    sms, clock_mhz, core_clock_mhz : the chip; ``clock_mhz`` is that of the arithmetic, which before Kepler was another than the
+        core's; later chips have one clock, and no figure of a second
     dram_bytes_per_s, l2_bytes : the chip's memory bandwidth and the size of its last cache
     schedulers, dispatch_units : of a multiprocessor
     issue_per_dispatch : warp instructions a dispatch unit issues in a core clock
@@ -98,12 +99,12 @@ class Architecture:
         return "" if getattr(self, name) is None else self.sources.get(name, self.sources.get("", ""))
 
     def table(self) -> list[tuple[str, str, str]]:
-        """Every figure: its name, its value (``?`` unknown, ``256?`` the source's guess) and its source."""
+        """Every figure of the chip: its name, its value (``?`` unknown, ``256?`` the source's guess) and its source."""
         rows = []
         for f in fields(self):
-            if f.name in ("key", "title", "guesses", "sources"):
-                continue
             value = getattr(self, f.name)
+            if f.name in ("key", "title", "guesses", "sources") or (f.name == "core_clock_mhz" and value is None):
+                continue
             guess = self.guesses.get(f.name)
             text = f"{value:g}" if isinstance(value, float) else str(value)
             rows.append(
