@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,8 +15,6 @@ import records
 import toprung
 import trial
 from conftest import require
-from split_model import Scheme, chain, product
-from split_model import errors as split_errors
 from tables import fp32x as report
 from test_tune import H200
 from toprung import Receipt, errors, last_receipt
@@ -28,13 +27,10 @@ from toprung.dispatch.select import faster_families, select
 from toprung.gemm.desc import Desc, GemmDesc, GemvDesc
 from toprung.gemm.lowering import Addressed
 from toprung.kernels.base import KernelFamily, NoConfig
-from toprung.kernels.hopper_fp32x.config import TWICE
 from toprung.kernels.hopper_fp32x.cost import select_config, split_time
 from toprung.kernels.hopper_fp32x.family import FAMILY as FP32X
 from toprung.kernels.hopper_fp32x.launches import spread
 from toprung.lab.harness import results
-from toprung.oracle.data import DISTRIBUTIONS
-from toprung.oracle.gemm import Gemm
 
 pytestmark = pytest.mark.usefixtures("beforehand_only")
 
@@ -172,7 +168,8 @@ def test_what_is_predicted_is_what_was_measured() -> None:
         desc = aligned(*row["shape"])
         taken = select_config(desc, 132)
         names = {str(replace(taken.variant, STAGES=stages)) for stages in (4, 6, 8)}  # the record is of longer rings
-        way = next(w for w in row["ways"] if w["tile"] in names and w["slices"] == taken.slices)
+        # the record is of a variant more, which left two k-blocks in the Tensor Core: I2
+        way = next(w for w in row["ways"] if re.sub(r" I\d", "", w["tile"]) in names and w["slices"] == taken.slices)
         assert way["seconds"] <= 1.05 * min(w["seconds"] for w in row["ways"])
         assert 0.86 * way["seconds"] <= ranking.against_fp32(H200, desc, FP32X)[0] <= 1.12 * way["seconds"], desc
     assert split_time(aligned(64, 65536, 4096)) > 1.15 * split_time(aligned(65536, 64, 4096))
@@ -182,21 +179,6 @@ def test_rings_leave_room_beside_them_but_where_tiles_are_many() -> None:
     for size, stages in ((1360, 4), (8192, 4), (16384, 6)):
         taken = select_config(GemmDesc(size, size, size), 132).variant
         assert (taken.BM, taken.BN, taken.STAGES) == (128, 128, stages)
-
-
-def test_two_chunks_stay_in_the_unit_only_where_sums_are_long() -> None:
-    found = {select_config(GemmDesc(1024, 1024, k), 132).variant for k in (512, 1023, 1024, 4096)}
-    assert {v.INTERVAL for v in found if v.BN == 64} == {1, 2}
-    assert select_config(GemmDesc(1024, 1024, 1023), 132).variant.INTERVAL == 1
-    assert select_config(GemmDesc(4096, 4096, 4096), 132).variant.INTERVAL == 1
-
-
-@pytest.mark.parametrize("name", ["uniform", "positive", "phi1", "T1", "huge-row"])
-def test_two_chunks_in_the_unit_are_as_accurate_as_a_chain_from_there_on(name: str) -> None:
-    operands = DISTRIBUTIONS[name].operands(Gemm(16, 16, TWICE), 1)
-    a, b = operands["A"], operands["B"]
-    plain, ours = (split_errors(a, b, c) for c in (chain(a, b), product(a, b, Scheme(interval=4))))
-    assert ours[0] <= 2 * plain[0] and ours[1] <= plain[1]
 
 
 def test_splitting_shares_rows_among_no_more_blocks_than_pay() -> None:

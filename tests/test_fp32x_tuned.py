@@ -29,7 +29,7 @@ from toprung.dispatch.selection import Candidate, decoded
 from toprung.errors import Unsupported
 from toprung.execute import verify
 from toprung.gemm.desc import Desc, GemmDesc
-from toprung.kernels.hopper_fp32x.config import PLAIN_BYTES, SHARED_BYTES, TWICE, Fp32xConfig, Variant
+from toprung.kernels.hopper_fp32x.config import PLAIN_BYTES, SHARED_BYTES, Fp32xConfig, Variant
 from toprung.kernels.hopper_fp32x.cost import most_slices, product_time
 from toprung.kernels.hopper_fp32x.family import FAMILY
 from toprung.kernels.hopper_fp32x.launches import Fp32xLaunches
@@ -89,7 +89,6 @@ def test_every_point_is_a_kernel_that_fits_and_keeps_the_promise(problem: Proble
         assert Fp32xConfig.decode(**config.encode()) == config
         assert not variant.refused() and variant.STAGES >= 2
         assert variant.shared_bytes + variant.CONSUMERS * PLAIN_BYTES <= SHARED_BYTES
-        assert variant.INTERVAL == 1 or desc.K >= TWICE
         assert slices == (config.tile.SPLIT_K or 1) == trimmed(desc.K, slices) <= most_slices(desc)
         assert FAMILY.at(H200, desc, FAMILY.point(config)) == config
         assert 0 < product_time(desc, config, 132) < math.inf
@@ -180,19 +179,17 @@ def test_what_names_no_tile_says_how_long_and_not_what(stored: Store) -> None:  
 @pytest.mark.parametrize(
     ("tile", "options", "says"),
     [
-        (large_tile(), {"GROUP": 8, "INTERVAL": 1}, "needs a tile with BM, BN, BK and STAGES"),
-        (None, {"GROUP": 8, "INTERVAL": 1}, "needs a tile"),
-        ({"BM": 128, "BN": 128, "BK": 32, "STAGES": 6}, {"GROUP": 8}, "options GROUP and INTERVAL"),
-        ({"BM": 128, "BN": 128, "BK": 32, "STAGES": 6}, {"GROUP": 8, "INTERVAL": 1, "EVIL": 1}, "options GROUP and INTERVAL"),
-        ({"BM": 96, "BN": 128, "BK": 32, "STAGES": 6}, {"GROUP": 8, "INTERVAL": 1}, "multiple of 64 rows"),
-        ({"BM": 128, "BN": 128, "BK": 16, "STAGES": 6}, {"GROUP": 8, "INTERVAL": 1}, "stages of 32"),
-        ({"BM": 192, "BN": 128, "BK": 32, "STAGES": 3}, {"GROUP": 8, "INTERVAL": 1}, "not of 192×128"),
-        ({"BM": 128, "BN": 256, "BK": 32, "STAGES": 3}, {"GROUP": 8, "INTERVAL": 1}, "not of 128×256"),
-        ({"BM": 128, "BN": 128, "BK": 32, "STAGES": 7}, {"GROUP": 8, "INTERVAL": 1}, "bytes of shared memory"),
-        ({"BM": 128, "BN": 128, "BK": 32, "STAGES": 1}, {"GROUP": 8, "INTERVAL": 1}, "one stage"),
-        ({"BM": 128, "BN": 64, "BK": 32, "STAGES": 6}, {"GROUP": 8, "INTERVAL": 4}, "1 or 2 chunks"),
-        ({"BM": 128, "BN": 64, "BK": 32, "STAGES": 6}, {"GROUP": 0, "INTERVAL": 1}, "rows of tiles"),
-        ({"BM": 128, "BN": 128, "BK": 32, "STAGES": 6}, {"GROUP": 8, "INTERVAL": 2}, "no registers left"),
+        (large_tile(), {"GROUP": 8}, "needs a tile with BM, BN, BK and STAGES"),
+        (None, {"GROUP": 8}, "needs a tile"),
+        ({"BM": 128, "BN": 128, "BK": 32, "STAGES": 6}, {}, "an option GROUP"),
+        ({"BM": 128, "BN": 128, "BK": 32, "STAGES": 6}, {"GROUP": 8, "INTERVAL": 1, "EVIL": 1}, "an option GROUP"),
+        ({"BM": 96, "BN": 128, "BK": 32, "STAGES": 6}, {"GROUP": 8}, "multiple of 64 rows"),
+        ({"BM": 128, "BN": 128, "BK": 16, "STAGES": 6}, {"GROUP": 8}, "stages of 32"),
+        ({"BM": 192, "BN": 128, "BK": 32, "STAGES": 3}, {"GROUP": 8}, "not of 192×128"),
+        ({"BM": 128, "BN": 256, "BK": 32, "STAGES": 3}, {"GROUP": 8}, "not of 128×256"),
+        ({"BM": 128, "BN": 128, "BK": 32, "STAGES": 7}, {"GROUP": 8}, "bytes of shared memory"),
+        ({"BM": 128, "BN": 128, "BK": 32, "STAGES": 1}, {"GROUP": 8}, "one stage"),
+        ({"BM": 128, "BN": 64, "BK": 32, "STAGES": 6}, {"GROUP": 0}, "rows of tiles"),
     ],
 )  # fmt: skip
 def test_a_bad_entry_is_refused_and_said(tile: Any, options: Any, says: str, stored: Store) -> None:  # noqa: F811
@@ -204,12 +201,9 @@ def test_a_bad_entry_is_refused_and_said(tile: Any, options: Any, says: str, sto
     assert any(says in why for _, why in found.passed_over)
 
 
-def test_two_chunks_in_the_unit_are_not_taken_where_sums_are_short(stored: Store) -> None:  # noqa: F811
-    one = of(Variant(BN=64, STAGES=8, INTERVAL=2))
-    stored.add(named(Gemm(1024, 1024, 1024), one))
-    assert select(H200, Gemm(1000, 1024, 1024).desc, True, "fp32x").candidate == one
-    short = select(H200, Gemm(1000, 1024, 1000).desc, True, "fp32x")
-    assert short.candidate == of(Variant(BN=64, STAGES=8)) and "tuned on" in short.why, "the same tile, each chunk promoted"
+def test_entries_that_name_an_interval_are_read_without_it() -> None:
+    tile = {"BM": 128, "BN": 64, "BK": 32, "STAGES": 4}
+    assert Fp32xConfig.decode(tile, {"GROUP": 8, "INTERVAL": 2}) == Fp32xConfig.decode(tile, {"GROUP": 8})
 
 
 def test_what_was_measured_with_another_text_is_verified_first(stored: Store) -> None:  # noqa: F811
@@ -226,13 +220,13 @@ def test_what_was_measured_with_another_text_is_verified_first(stored: Store) ->
 
 
 def test_the_verification_has_edges_slices_and_sums_that_the_promise_covers() -> None:
-    for interval, slices in ((1, 1), (1, 5), (2, 2)):
-        candidate = of(Variant(BN=64, STAGES=8, INTERVAL=interval), slices)
+    for slices in (1, 2, 5):
+        candidate = of(Variant(BN=64, STAGES=8), slices)
         problem, small = verify.small_problem(Gemm(512, 512, 16384, trans="NT").desc, candidate, 1.3, 0.7)
         desc, config = problem.desc, small.config
         assert isinstance(desc, GemmDesc) and isinstance(config, Fp32xConfig) and small.family is FAMILY
         variant, cut = config.variant, config.slices
-        assert not supported(H200, desc) and not variant.unfit(desc)
+        assert not supported(H200, desc)
         assert (cut > 1) == (slices > 1) and cut == trimmed(desc.K, min(slices, 3))
         assert desc.M % variant.BM and desc.N % variant.BN and desc.K % 32 and desc.trans == "NT"
 
@@ -422,10 +416,10 @@ def test_means_before_and_after_tuning_are_of_the_same_products(tmp_path: Path) 
 
 
 def test_describing_a_configuration_and_back() -> None:
-    for candidate in (OTHER, of(Variant(BN=64, STAGES=8, INTERVAL=2), 7)):
+    for candidate in (OTHER, of(Variant(BN=64, STAGES=8), 7)):
         encoded = json.loads(json.dumps(candidate.encode()))
         assert decoded(encoded) == candidate == decoded({**encoded, "kernel": "fp32x"})
     with pytest.raises(ValueError, match="needs a tile"):
-        FAMILY.decode(SMALL.given(), {"GROUP": 1, "INTERVAL": 1})
+        FAMILY.decode(SMALL.given(), {"GROUP": 1})
     first, second = (of_precision(H200, LARGE.desc, "fp32x") for _ in range(2))
     assert replace(first, why="x") != first == second and replace(first, why="x").candidate == first.candidate

@@ -170,7 +170,7 @@ def test_deep_products_are_cut_until_they_fill_the_device(call: GemmDesc) -> Non
 def test_no_other_tile_and_slices_would_be_done_much_sooner(call: GemmDesc) -> None:
     units = 132
     chosen = cost.select_config(call, units)
-    ours = cost.product_time(call, Fp32xConfig(dataclasses.replace(chosen.variant, INTERVAL=1), chosen.slices), units)
+    ours = cost.product_time(call, chosen, units)
     room = max(1, call.K // cost.SHORTEST)
     others = {Fp32xConfig(v, trimmed(call.K, n)) for v in COSTS for n in range(1, min(room, 400))}
     assert ours <= 1.1 * min(cost.product_time(call, config, units) for config in others)
@@ -213,8 +213,8 @@ def test_adding_up_has_one_order() -> None:
 
 
 TRIED = (
-    Variant(CONSUMERS=1, STAGES=8), Variant(BN=32, STAGES=8, INTERVAL=2), Variant(CONSUMERS=1, BN=32, STAGES=4, INTERVAL=2),
-    Variant(CONSUMERS=1, BN=64, STAGES=12, INTERVAL=2, GROUP=1),
+    Variant(CONSUMERS=1, STAGES=8), Variant(BN=32, STAGES=8), Variant(CONSUMERS=1, BN=32, STAGES=4),
+    Variant(CONSUMERS=1, BN=64, STAGES=12, GROUP=1),
 )  # fmt: skip
 """Variants that only a tuner tries."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
-from toprung.gemm.desc import GemmDesc
 from toprung.kernels.base import KernelConfig
 from toprung.tile import Tile
 
@@ -17,8 +16,6 @@ PLAIN_BYTES = 2 * 16 * 68 * 4 + 16
 """Shared memory of a consumer for what it computes again in plain fp32."""
 LARGEST_GROUP = 1 << 10
 """Rows of tiles that are walked together at most."""
-TWICE = 1024
-"""K from which on the 128 x 64 tile leaves two chunks in the Tensor Core: its error on U(0, 1) is half of a plain chain's there."""
 
 
 @dataclass(frozen=True)
@@ -28,14 +25,12 @@ class Variant:
     Attributes
     ----------
     STAGES : of the ring
-    INTERVAL : chunks of 32 of K whose hi·hi stays in the Tensor Core
     GROUP : rows of tiles that are walked together
     """
 
     CONSUMERS: int = 2
     BN: int = 128
     STAGES: int = 6
-    INTERVAL: int = 1
     GROUP: int = 8
 
     @property
@@ -58,30 +53,16 @@ class Variant:
         """Return why no kernel is built with these parameters, as a sentence; empty where one is."""
         if self.CONSUMERS not in (1, 2) or self.BN not in (32, 64, 128):
             return f"fp32x has tiles of 64 or 128 rows and 32, 64 or 128 columns, not of {self.BM}×{self.BN}"
-        if self.INTERVAL not in (1, 2) or not 1 <= self.GROUP <= LARGEST_GROUP:
-            return (
-                f"fp32x leaves 1 or 2 chunks in the Tensor Core and walks 1 to {LARGEST_GROUP} rows of tiles together, not {self}"
-            )
-        if self.INTERVAL > 1 and self.BN > 64:
-            return "fp32x with more than a chunk in the Tensor Core has no registers left for 128 columns"
+        if not 1 <= self.GROUP <= LARGEST_GROUP:
+            return f"fp32x walks 1 to {LARGEST_GROUP} rows of tiles together, not {self}"
         if self.STAGES < 2:
             return "fp32x fills one stage of its ring while it multiplies another"
         if (used := self.shared_bytes + self.CONSUMERS * PLAIN_BYTES) > SHARED_BYTES:
             return f"{self.STAGES} stages of {self.BM}×{self.BN} take {used:,} bytes of shared memory; there are {SHARED_BYTES:,}"
         return ""
 
-    def unfit(self, desc: GemmDesc) -> str:
-        """Return why the variant is not as accurate as fp32 on a product; empty where it is, as always with an INTERVAL of 1."""
-        if self.INTERVAL > 1 and desc.K < TWICE:
-            return f"two chunks may stay in the Tensor Core from K = {TWICE} on"
-        return ""
-
     def __str__(self) -> str:
-        return f"{self.BM}x{self.BN} S{self.STAGES} I{self.INTERVAL} G{self.GROUP}"
-
-
-OPTIONS = ("GROUP", "INTERVAL")
-"""Parameters of a variant that no tile has."""
+        return f"{self.BM}x{self.BN} S{self.STAGES} G{self.GROUP}"
 
 
 @dataclass(frozen=True)
@@ -98,16 +79,17 @@ class Fp32xConfig(KernelConfig):
         return Tile(v.BM, v.BN, CHUNK, STAGES=v.STAGES, SPLIT_K=self.slices if self.slices > 1 else None)
 
     def encode(self) -> dict[str, dict[str, int]]:
-        return {"tile": self.tile.given(), "options": {name: getattr(self.variant, name) for name in OPTIONS}}
+        return {"tile": self.tile.given(), "options": {"GROUP": self.variant.GROUP}}
 
     @classmethod
     def decode(cls, tile: Mapping[str, int], options: Mapping[str, int]) -> Fp32xConfig:
         """Return the inverse of ``encode``; ValueError for anything else, or for a kernel that is not built."""
-        if tile.keys() - {"SPLIT_K"} != {"BM", "BN", "BK", "STAGES"} or options.keys() != set(OPTIONS):
-            raise ValueError(f"hopper_fp32x needs a tile with BM, BN, BK and STAGES, and options {' and '.join(OPTIONS)}")
+        # until 2026-11-29 entries had an INTERVAL, of k-blocks that stay in the Tensor Core
+        if tile.keys() - {"SPLIT_K"} != {"BM", "BN", "BK", "STAGES"} or options.keys() - {"INTERVAL"} != {"GROUP"}:
+            raise ValueError("hopper_fp32x needs a tile with BM, BN, BK and STAGES, and an option GROUP")
         if tile["BM"] % 64 or tile["BK"] != CHUNK:
             raise ValueError(f"a block of hopper_fp32x has a multiple of 64 rows, and stages of {CHUNK} of K")
-        variant = Variant(tile["BM"] // 64, tile["BN"], tile["STAGES"], options["INTERVAL"], options["GROUP"])
+        variant = Variant(tile["BM"] // 64, tile["BN"], tile["STAGES"], options["GROUP"])
         if reason := variant.refused():
             raise ValueError(reason)
         return cls(variant, tile.get("SPLIT_K", 1))

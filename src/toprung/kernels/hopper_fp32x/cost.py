@@ -8,7 +8,7 @@ from dataclasses import replace
 from toprung.gemm.desc import GemmDesc
 from toprung.kernels.cost_model import MEMORY_RATE
 from toprung.kernels.hopper import ceil
-from toprung.kernels.hopper_fp32x.config import TWICE, Fp32xConfig, Variant
+from toprung.kernels.hopper_fp32x.config import Fp32xConfig, Variant
 from toprung.kernels.hopper_fp32x.sizes import depth_of, matrices, padded, trimmed
 
 COSTS: Mapping[Variant, float] = {
@@ -59,9 +59,7 @@ def waves(desc: GemmDesc, variant: Variant, units: int, slices: int = 1) -> int:
 
 def select_config(desc: GemmDesc, units: int) -> Fp32xConfig:
     """Return the tile and slices with which all is done first; the larger tile and the fewer slices where that is equal."""
-    best = min(configs(desc, units), key=lambda config: product_time(desc, config, units))
-    tile = best.variant
-    return Fp32xConfig(replace(tile, INTERVAL=2), best.slices) if desc.K >= TWICE and (tile.CONSUMERS, tile.BN) == (2, 64) else best
+    return min(configs(desc, units), key=lambda config: product_time(desc, config, units))
 
 
 def configs(desc: GemmDesc, units: int) -> list[Fp32xConfig]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
 from toprung.backends.base import Session, Source
@@ -19,14 +18,14 @@ from toprung.gemm.desc import Desc, GemmDesc
 from toprung.gemm.epilogue import Epilogue
 from toprung.kernels.base import TEST_EDGE, TEST_SLICES, Axes, KernelConfig, KernelFamily, Launches, NoConfig, Point
 from toprung.kernels.epilogue import EVERY
-from toprung.kernels.hopper_fp32x.config import CHUNK, TWICE, Fp32xConfig, Variant
+from toprung.kernels.hopper_fp32x.config import CHUNK, Fp32xConfig, Variant
 from toprung.kernels.hopper_fp32x.cost import COSTS, configs, most_slices, seconds, select_config, waves
 from toprung.kernels.hopper_fp32x.launches import Fp32xLaunches, SplitOperand, sources_of
 from toprung.kernels.hopper_fp32x.sizes import LIMIT, panels, supported, trimmed, workspace_bytes
 from toprung.kernels.hopper_fp32x.sources import product_source, reduce_source, split_source
 from toprung.kernels.split_k import whole_slices
 
-SPACE = {"CONSUMERS": (2, 1), "BN": (128, 64, 32), "STAGES": (6, 8, 4, 12), "INTERVAL": (1, 2), "GROUP": (8, 16, 4, 1)}
+SPACE = {"CONSUMERS": (2, 1), "BN": (128, 64, 32), "STAGES": (6, 8, 4, 12), "GROUP": (8, 16, 4, 1)}
 """See ``Variant``. How operands are split into terms follows from the product."""
 
 FEW_SLICES = (1, 2, 3, 4)
@@ -90,18 +89,13 @@ class HopperFp32x(KernelFamily):
         return Fp32xConfig.decode(tile, options)
 
     def adapt(self, device: Device, desc: Desc, config: KernelConfig, measured: Desc, exact: bool) -> KernelConfig | str:
-        """Return the variant with as many slices as give the product's tiles as many blocks; the model's where none is named.
-
-        Two chunks stay in the matrix unit only where K is long enough for the promise; elsewhere each is promoted.
-        """
+        """Return the variant with as many slices as give the product's tiles as many blocks; the model's where none is named."""
         if not isinstance(desc, GemmDesc) or not isinstance(measured, GemmDesc):
             return "it multiplies matrices"
         if reason := supported(device, desc):
             return reason
         taken = _as_taken(device, desc, config)
         variant, slices = taken.variant, taken.slices
-        if variant.unfit(desc):
-            variant = replace(variant, INTERVAL=1)
         if isinstance(config, Fp32xConfig) and not exact:
             blocks, were = (waves(one, variant, 1) for one in (desc, measured))
             slices = round(slices * were / max(blocks, 1))
@@ -115,7 +109,6 @@ class HopperFp32x(KernelFamily):
 
     def test_problem(self, desc: Desc, config: Fp32xConfig) -> tuple[tuple[int, int, int], KernelConfig]:
         variant, depth = config.variant, TEST_SLICES * CHUNK + TEST_EDGE
-        depth += TWICE if variant.INTERVAL > 1 else 0
         slices = whole_slices(depth, CHUNK, min(config.slices, TEST_SLICES))
         return (variant.BM + TEST_EDGE, variant.BN + TEST_EDGE, depth), Fp32xConfig(variant, slices)
 
@@ -131,12 +124,12 @@ class HopperFp32x(KernelFamily):
             return {}
         filling = {config.slices for config in configs(desc, device.compute_units)}
         few = {trimmed(desc.K, min(n, most_slices(desc))) for n in FEW_SLICES}
-        return {**SPACE, "INTERVAL": SPACE["INTERVAL"] if desc.K >= TWICE else (1,), "SLICES": tuple(sorted(filling | few))}
+        return {**SPACE, "SLICES": tuple(sorted(filling | few))}
 
     def at(self, device: Device, desc: GemmDesc, point: Point) -> Fp32xConfig | None:
         variant = Variant(**{name: point[name] for name in SPACE})
         slices = trimmed(desc.K, point["SLICES"])
-        if variant.refused() or variant.unfit(desc) or slices > most_slices(desc):
+        if variant.refused() or slices > most_slices(desc):
             return None
         return Fp32xConfig(variant, slices)
 
@@ -144,10 +137,9 @@ class HopperFp32x(KernelFamily):
         return {**{name: getattr(config.variant, name) for name in SPACE}, "SLICES": config.slices}
 
     def starts(self, device: Device, desc: Desc) -> Iterator[Point]:
-        # every block that is weighed, its ring and raster as they are, in all slices; and with more in the Tensor Core
-        known = self.space(device, desc)
-        for variant, interval, slices in itertools.product(COSTS, known["INTERVAL"], known["SLICES"]):
-            yield {**{name: getattr(variant, name) for name in SPACE}, "INTERVAL": interval, "SLICES": slices}
+        # every block that is weighed, its ring and raster as they are, in all slices
+        for variant, slices in itertools.product(COSTS, self.space(device, desc)["SLICES"]):
+            yield {**{name: getattr(variant, name) for name in SPACE}, "SLICES": slices}
 
 
 def _as_taken(device: Device, desc: GemmDesc, config: KernelConfig) -> Fp32xConfig:

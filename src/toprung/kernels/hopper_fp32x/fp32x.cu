@@ -2,7 +2,7 @@
 // for every 32 of K, 32 hi then 32 lo in fp16, x * 2^(14-e) = hi + lo/2048. A block owns 64*CONSUMERS x BN of C at a time; every
 // consumer warpgroup 64xBN:
 //
-//      producer: copy engine --> ring of STAGES x 32 of K --> matrix units: partial = hi.hi      (promoted to fp32 every INTERVAL)
+//      producer: copy engine --> ring of STAGES x 32 of K --> matrix units: partial = hi.hi      (promoted to fp32 each time)
 //                                                                          cross  += hi.lo + lo.hi (stays in the unit)
 //
 // The one idea: the partial sums are added to registers while the unit works on the cross terms, which are 2^-11 of the result and
@@ -248,7 +248,7 @@ fp32x(const float *A, const float *B, float *C, float alpha, float beta ADDED_PA
                 barrier_wait(full + 8 * stage, phase);
                 pin(partial);
                 wgmma_fence();
-                wgmma<BN>(partial, a_hi, b_hi, INTERVAL > 1 ? j % INTERVAL : 0);
+                wgmma<BN>(partial, a_hi, b_hi, 0);
                 wgmma<BN>(partial, a_hi + 2, b_hi + 2, 1);
                 wgmma_commit();
                 wgmma_wait<1>(); // the cross terms of the stage before
@@ -262,10 +262,8 @@ fp32x(const float *A, const float *B, float *C, float alpha, float beta ADDED_PA
                 wgmma_commit();
                 wgmma_wait<1>(); // hi.hi
                 pin(partial);
-                if (INTERVAL == 1 || j % INTERVAL == INTERVAL - 1 || j == chunks - 1) {
 #pragma unroll
-                    for (int i = 0; i < BN / 2; ++i) sum[i] += partial[i];
-                }
+                for (int i = 0; i < BN / 2; ++i) sum[i] += partial[i];
                 before = stage;
                 if (++stage == STAGES) stage = 0, phase ^= 1;
             }

@@ -7,7 +7,7 @@ from toprung.lab.ladders.hopper.r01_wgmma import ARCH, needs
 from toprung.lab.rung import Rung
 from toprung.tile import Rule, Tile
 
-TWO_CONSUMERS = {**ARCH, "CONSUMERS": 2, "GROUP": 8, "INTERVAL": 1, "PRODUCER_REGISTERS": 24, "CONSUMER_REGISTERS": 240}
+TWO_CONSUMERS = {**ARCH, "CONSUMERS": 2, "GROUP": 8, "PRODUCER_REGISTERS": 24, "CONSUMER_REGISTERS": 240}
 
 THREE = partial(tensor_work, products=3, terms=2)
 

@@ -16,7 +16,7 @@ RUNG = Rung(
     method="gemm_fp32x",
     tensor=THREE,
     kernel="fp32x",
-    defines={**ARCH, "CONSUMERS": 1, "GROUP": 16, "PRODUCER_REGISTERS": 0, "CONSUMER_REGISTERS": 0, "INTERVAL": 1},
+    defines={**ARCH, "CONSUMERS": 1, "GROUP": 16, "PRODUCER_REGISTERS": 0, "CONSUMER_REGISTERS": 0},
     more_items=128,
     switches=(Switch("OVERLAP", "the product may begin before the splitting has ended", values=(1, 0)),),
     rules=shaped(1),
