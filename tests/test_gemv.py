@@ -124,7 +124,7 @@ BUGS = [
     ("matvec/r03", "barrier(CLK_LOCAL_MEM_FENCE); // the partial sums are complete", "", Gemv(9, 300)),
     ("matvec/r04", "barrier(CLK_LOCAL_MEM_FENCE); // this level of the tree is complete", "", Gemv(9, 300)),
     ("matvec/r05", "stride = DN / 2", "stride = DN / 4", Gemv(9, 300)),
-    ("matvec/r07", "for (; n < N; ++n) sum", "for (; n + 1 < N; ++n) sum", Gemv(4, 68, lda=80)),
+    ("matvec/r07", "for (; n < N; ++n)", "for (; n + 1 < N; ++n)", Gemv(4, 68, lda=80)),
     ("matvec/r09", "lane == 0 && m < M", "lane == 0", Gemv(9, 64)),
     ("matvec/r10", "first + length < N ? first + length : N", "first + length", Gemv(3, 2431, lda=2432)),
     ("matvec/r11", "if (m >= M) continue;", "", Gemv(10, 35, trans="T")),
