@@ -7,6 +7,8 @@ import contextlib
 import copy
 import importlib
 import inspect
+import io
+import json
 import os
 import pickle
 import re
@@ -19,17 +21,21 @@ import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 import pytest
+import typer
 
 import toprung
 import trial
+from conftest import require
 from toprung import backends, errors, forks
 from toprung.arrays import sessions
 from toprung.backends.base import Session, Source
 from toprung.backends.opencl import OpenCLSession
+from toprung.cli import app, main
+from toprung.cli.streams import READER_GONE, UNWRITTEN
 from toprung.device import Device
 from toprung.kernels import registry
 
@@ -270,7 +276,10 @@ def taking_streams(path: Path) -> list[str]:
 
 
 def test_nobody_takes_the_streams_of_the_process() -> None:
-    some = [p for p in SOURCES if re.search("dup2|redirect_std|std(in|out|err) *=", p.read_text("utf-8"))]
+    """The command line alone is in a process of its own."""
+    some = [
+        p for p in SOURCES if p.name != "streams.py" and re.search("dup2|redirect_std|std(in|out|err) *=", p.read_text("utf-8"))
+    ]
     assert [line for path in some for line in taking_streams(path)] == []
 
 
@@ -293,6 +302,75 @@ def test_standard_error_has_every_line_while_kernels_are_compiled(session: Sessi
         over.set()
         other.join()
     assert capfd.readouterr().err.count("a line\n") == lines > 0
+
+
+def entered(monkeypatch: pytest.MonkeyPatch, stdout: TextIO | None, *words: object) -> int:
+    """Return the exit code of a command in this process that writes to a stream."""
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", stdout)
+        patch.setattr(sys, "argv", ["toprung", *map(str, words)])
+        with pytest.raises(SystemExit) as end:
+            main()
+    return int(end.value.code or 0)
+
+
+def commands(group: Any, *names: str) -> list[tuple[str, ...]]:
+    """Return every command below a group, by the words that call it."""
+    below = getattr(group, "commands", {})
+    return [names, *(found for name, one in below.items() for found in commands(one, *names, name))]
+
+
+QUICK = (
+    ("results", "list"), ("results", "show", "results/amd-epyc/kepler-pocl.json"), ("explain", "kepler/r08"),
+    ("ladder", "kepler", "--sizes", "40x41x42", "--rungs", "1"),
+)  # fmt: skip
+"""Commands that end soon and print tables."""
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252"])
+def test_commands_are_readable_in_any_encoding(device: Device, encoding: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(trial.ROOT)
+    every = commands(typer.main.get_command(app)) if encoding == "ascii" else ()
+    for words in (*((*names, "--help") for names in every), *QUICK):
+        stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+        code = entered(monkeypatch, stream, *words)
+        said = stream.buffer.getvalue().decode(encoding)
+        assert code == 0 and said and not re.search(r"\\[xuU][0-9a-f]", said), (words, said)
+
+
+def test_what_is_printed_has_a_spelling_in_ascii() -> None:
+    """All texts of the package, of docstrings those of commands; but for characters that are looked for and never printed."""
+    lacking = set()
+    for path in (p for p in SOURCES if re.search(r"[^\0-\x7f]|\\u", p.read_text("utf-8"))):
+        nodes = list(ast.walk(ast.parse(path.read_text("utf-8"))))
+        docs = {id(n.value) for n in nodes if isinstance(n, ast.Expr) and path.parent.name != "cli"}
+        for text in (n.value for n in nodes if isinstance(n, ast.Constant) and isinstance(n.value, str) and id(n) not in docs):
+            lacking |= {c for c in text if not c.isascii() and b"\\" in c.encode("ascii", "toprung.spelled")}
+    assert lacking == set("┌─│\u2028\u2029")
+    assert "2⁻²⁴ ± 3 × α·Aᵀ…\udcff".encode("cp1252", "toprung.spelled").decode("cp1252") == "2^-²^4 ± 3 × alpha·A^T…\\udcff"
+
+
+def test_standard_output_that_cannot_be_written_has_a_code_of_its_own(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    assert entered(monkeypatch, None, "--version") == UNWRITTEN
+    assert capsys.readouterr().err == "toprung: standard output cannot be written: closed\n"
+    require(Path("/dev/full").exists(), "this system has no /dev/full")
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run([sys.executable, "-m", "toprung", "--version"], stdout=full, stderr=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stderr) == (UNWRITTEN, "toprung: standard output cannot be written: No space left on device\n")
+
+
+def test_a_ladder_whose_reader_has_gone_ends_and_keeps_what_it_measured(
+    device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    record = tmp_path / "record.json"
+    with os.fdopen(write, "w") as nobody:
+        words = ("ladder", "kepler", "--device", device.id, "--sizes", "40,41,42", "--rungs", "1", "--json", record)
+        assert entered(monkeypatch, nobody, *words) == READER_GONE
+    kept = json.loads(record.read_text())
+    assert capsys.readouterr().err == "" and kept["interrupted"] is True
+    assert {m["problem"]["M"] for m in kept["measurements"]} == {40}
 
 
 # elsewhere

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import io
 import os
 import pkgutil
 import re
@@ -18,6 +17,7 @@ import typer
 
 from toprung.backends import waiting
 from toprung.cli.common import INTERRUPTED, TERMINATED, console, errors_console, say
+from toprung.cli.streams import written
 from toprung.errors import ToprungError
 from toprung.store.entry import version
 
@@ -98,7 +98,7 @@ def _ended_by_signals() -> Iterator[None]:
         yield
     except (SystemExit, KeyboardInterrupt):
         if waiting.abandoned():
-            for stream in (sys.stdout, sys.stderr):
+            for stream in filter(None, (sys.stdout, sys.stderr)):
                 stream.flush()
             os._exit(ENDED[came])
         if came:
@@ -110,13 +110,15 @@ def _ended_by_signals() -> Iterator[None]:
 
 
 def main() -> None:
-    """Run the command line. Exit 0: every result was verified; 1: one was wrong; 2: bad input; 130, 143: Ctrl-C, SIGTERM."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # names of files may be no text
-    try:
-        with _ended_by_signals():
-            app()
-    except (ToprungError, OSError) as error:  # a full disk, a folder that went: where it is read or written it is not foreseen
-        say(f"toprung: {error}", to=errors_console)
-        sys.exit(2)
+    """Run the command line.
+
+    Exit 0: every result was verified; 1: one was wrong; 2: bad input; 74: standard output cannot be written; 130, 143: Ctrl-C,
+    SIGTERM; 141: the reader of standard output has gone.
+    """
+    with written():
+        try:
+            with _ended_by_signals():
+                app()
+        except (ToprungError, OSError) as error:  # a full disk, a folder that went: where it is read or written it is not foreseen
+            say(f"toprung: {error}", to=errors_console)
+            sys.exit(2)

@@ -12,6 +12,7 @@ from rich.live import Live
 from rich.text import Text
 
 from toprung.cli.common import console, errors_console, say
+from toprung.cli.streams import reader_gone
 from toprung.lab.harness.compare import ComparisonPlan, Row
 from toprung.oracle.problem import Problem
 
@@ -79,7 +80,15 @@ class Progress:
             self._live.stop()
 
     def step(self, text: str, size: float = 0.0, kind: str = "") -> None:
-        """Say what is done now, or has been done; ``size`` of a kind counts as done, and took the time since the last such step."""
+        """Say what is done now, or has been done; ``size`` of a kind counts as done, and took the time since the last such step.
+
+        Raises
+        ------
+        KeyboardInterrupt
+            nobody reads standard output any more
+        """
+        if reader_gone():
+            raise KeyboardInterrupt
         now, self._text = time.monotonic(), text
         if size:
             self._done[kind] += size
