@@ -24,7 +24,6 @@ from command import Typed
 from conftest import require
 from tables import tuning as tune_table
 from test_tune import H200
-from test_tune_runs import tune
 from test_tuned import afresh, entry, install_cublas, multiplied
 from toprung import store as stores
 from toprung.backends.base import Session
@@ -463,18 +462,20 @@ def test_whatever_the_times_are_a_check_that_plans_first_keeps_the_promise(
 
 
 @pytest.mark.slow
-def test_a_check_that_plans_first_leaves_the_user_s_store_alone(device: Device, tmp_path: Path) -> None:
-    file = tmp_path / "check.json"
-    run = tune(None, tmp_path, "--check", "--planning", "measure", "--shapes", 6, "--device", device.id, "--json", file)
-    text, _ = run.communicate()
-    record = json.loads(file.read_text())
-    broken = sum(shape["broken"] or bool(shape["trouble"]) for shape in record["shapes"])
-    assert run.returncode == int(broken > 0) and f"{6 - broken} of 6 shapes within 5 %" in text, text
-    assert record["planning"] == "measure" and not Store(tmp_path / "data" / "tuned.sqlite").path.exists()
-    for shape in record["shapes"]:
-        known = (EXACT, "when both were measured", "nothing says ours is faster")  # the last where samples scatter
-        assert any(words in shape["why"] for words in known)
-        assert shape["measured"] and all(status == "right" for _, status, *_ in shape["measured"])
+def test_a_check_that_plans_first_leaves_the_user_s_store_alone(
+    device: Device, stored: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In this process, where samples that scatter count: on a busy machine the model would select in their place."""
+    words = ("--check", "--planning", "measure", "--shapes", 6, "--device", device.id, "--json", tmp_path / "check.json")
+    code, text = Typed(capsys, monkeypatch)("tune", *words)
+    record = json.loads((tmp_path / "check.json").read_text())
+    shapes = [shape for shape in record["shapes"] if not shape["trouble"]]  # a machine that is too busy may leave one without
+    kept = sum(not shape["broken"] for shape in shapes)
+    assert len(record["shapes"]) == 6 and code == int(kept < 6) and f"{kept} of {len(shapes)} shapes within 5 %" in text, text
+    assert record["planning"] == "measure" and not stored.path.exists()
+    for shape in shapes:
+        assert any(words in shape["why"] for words in (EXACT, "when both were measured")), shape["why"]
+        assert shape["measured"] and {status for _, status, *_ in shape["measured"]} <= {"right", "timeout"}
     assert "planned by measuring first" in tune_table.block(["check", "check.json"], tmp_path)
 
 
