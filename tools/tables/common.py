@@ -52,7 +52,7 @@ def about_code(records: Mapping[str, Record], rung: str = "") -> str:
     named = ", ".join(list(changed)[:MOST]) + f" and {len(changed) - MOST} more" * (len(changed) > MOST)
     said = f"Measured with kernels that have changed since: {named}." if changed else ""
     lost = [f"`{Path(path).name}`" for path, record in records.items() if not known(record)]
-    return "  \n".join(filter(None, (said, f"Code not in the history: {', '.join(lost)}." if lost else "")))
+    return "  \n".join(filter(None, (said, f"Files whose measured code is in no commit: {', '.join(lost)}." if lost else "")))
 
 
 def of_one_card(records: Mapping[str, Record], table: str) -> None:

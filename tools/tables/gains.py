@@ -42,10 +42,10 @@ def _gains(words: Sequence[str], root: Path) -> str:
         lines.append(f"| **{name}** | measured: {products} | {_steps(own)} | {LADDERS} |")
     ratios = [found for arch in PREDICTED.values() for found in _predicted(records[0][1], arch)]
     lines += [
-        f"| {', '.join(PREDICTED)} | predicted: {_range(ratios)}, nothing gained yet | nothing | {LADDERS} |",
-        f"| B200, other NVIDIA cards | not measured, nothing gained yet | nothing | {LADDERS} |",
-        "| an AMD, Intel or Apple GPU | nothing gained yet | nothing | ladders through OpenCL or WebGPU |",
-        "| a CPU | nothing gained yet | nothing | ladders through OpenCL (PoCL comes along) |",
+        f"| {', '.join(PREDICTED)} | predicted: {_range(ratios)}, no gain yet | no gain yet | {LADDERS} |",
+        f"| B200, other NVIDIA cards | not measured; no kernels are made for them yet | not measured | {LADDERS} |",
+        "| an AMD, Intel or Apple GPU | no gain yet | no gain yet | ladders through OpenCL or WebGPU |",
+        "| a CPU | no gain yet | no gain yet | ladders through OpenCL (PoCL comes along) |",
     ]
     said = ", ".join(f"`{word.removeprefix('results/')}` ({record['environment']['date'][:10]})" for word, record in records)
     lines += ["", "How many times as fast as PyTorch in fp32; large products have 10¹⁰ operations (2·M·N·K) and more."]

@@ -113,8 +113,8 @@ def _torch_models(words: Sequence[str], root: Path) -> str:
     versions = "" if wanted else f"driver {device['driver']}, transformers {transformers}, Python {e['python']}, "
     told = "" if wanted else f"`{record['what']}`, stored in "
     source = (
-        f"Medians of {samples} samples{steps}, in turns; errors are Frobenius norms over all parameters' gradients, or "
-        f"results where there are none, against float64: {device['short_name']}, {versions}PyTorch "
+        f"Medians of {samples} samples{steps}, in turns. Errors are Frobenius norms of all gradients, against float64; of the "
+        f"results, where a program computes no gradients. Measured on {device['short_name']}, {versions}PyTorch "
         f"{e['packages']['torch']}, {e['date'][:10]}, commit {commits}, {told}`{path}`.  "
     )
     return "\n".join([*lines, "", source, *others.values()])
