@@ -180,6 +180,10 @@ class Folder:
         """Host to what stands for the device."""
         ctypes.memmove(buffer.pointer, array.ctypes.data, array.nbytes)
 
+    def download(self, buffer: Any, array: Any) -> None:
+        """And back."""
+        ctypes.memmove(array.ctypes.data, buffer.pointer, array.nbytes)
+
     def workspace(self, queue: Any, nbytes: int) -> Any:
         """The stream's."""
         if self._workspace is None or self._workspace.buffer.nbytes < nbytes:

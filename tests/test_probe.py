@@ -6,11 +6,13 @@ import json
 from dataclasses import asdict, replace
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+import hopper_on_cpu
 from conftest import require
 from tables import refresh
 from toprung import cli
@@ -92,7 +94,7 @@ def check_loop(name: str, case: Case) -> None:
     elif name == "barrier":
         (loop,) = [o for o in loops if times(o, "BAR") == p["REPEAT"]]
         assert loop.instructions <= p["REPEAT"] + 3
-    elif name == "work_groups":
+    elif name in ("work_groups", "truncation"):
         assert not loops
     else:
         width = f"LDG.{32 * p['VEC']}"
@@ -135,6 +137,22 @@ def test_the_latency_is_counted_around_the_chain() -> None:
     chain = [i for i, line in enumerate(listing) if " FFMA " in line]
     assert len(clocks) == 2 and clocks[0] < chain[1] and clocks[1] > chain[-1]
     assert sum(clocks[0] < i for i in chain) == case.params["REPEAT"]
+
+
+def test_the_share_that_is_cut_is_read_from_sums(tmp_path: Path) -> None:
+    """On an emulated unit, whose tiles lie in rows of memory; a product that is left out is noticed."""
+    require(not hopper_on_cpu.missing(), hopper_on_cpu.missing())
+    folder: Any = hopper_on_cpu.Folder(tmp_path)
+    case, *_ = benchmark("truncation").cases(gpu())
+    text = case.source.text.replace("i % 8 ^ i / 8 % 8", "i % 8")
+    assert text != case.source.text and "step < 2" in text
+    for new, right in ((text, True), (text.replace("step < 2", "step < 1"), False)):
+        built, _ = hopper_on_cpu.translated(replace(case.source, text=new), begin="truncation.cu")
+        placed: Any = case.place(folder)
+        values = [np.array([buffer.pointer], np.uint64) for buffer in placed.args]
+        hopper_on_cpu.start(hopper_on_cpu.library(built), case.groups, case.local, values)
+        assert bool(placed.check()) != right
+        assert not right or (case.vendor == 7.5 and 7.5 <= placed.read() <= 9.0)
 
 
 def test_the_chain_is_one_ring_of_all_links() -> None:
@@ -189,7 +207,8 @@ def test_a_cpu_is_probed_as_far_as_it_makes_sense(session: Session) -> None:
     if taken.peak_gflops:  # where the clock can be read
         assert taken.peak_gflops == pytest.approx(fastest / 1e9), "the fastest width counts"
     refused = refusals(session, benchmarks())
-    named = ["barrier", "ffma_latency", "ffma_lds", "ffma_outer", "latency", "shared", "work_groups", "workgroup_memory"]
+    named = ["barrier", "ffma_latency", "ffma_lds", "ffma_outer", "latency", "shared", "truncation", "work_groups"]
+    named.append("workgroup_memory")
     assert sorted(refused) == named and all(refused.values())
 
 

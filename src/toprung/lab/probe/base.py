@@ -48,7 +48,7 @@ class Case:
     groups, local : work-groups of a launch, and work-items of each
     work : what one launch does, in the unit's numerator: operations, bytes, thread instructions, launches
     place : puts random operands on a device
-    vendor : what the vendor's documents say, in the benchmark's unit; None where they say nothing
+    vendor : what the vendor's documents say, or our own kernels assume, in the benchmark's unit; None where they say nothing
     power : whether the power it draws is of interest
     synchronous : the host waits for every launch, and its clock counts
     """

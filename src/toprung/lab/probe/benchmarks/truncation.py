@@ -1,0 +1,67 @@
+"""Share of a sum of one sign that Tensor Cores cut off: fp32x adds as much to lo of B (``CUT_SHARE`` in truncation.cuh)."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import numpy as np
+
+from toprung.backends.base import DYNAMIC_SHARED, Session
+from toprung.device import Device
+from toprung.kernels.hopper import is_hopper
+from toprung.kernels.hopper_fp32x.config import CHUNK
+from toprung.kernels.hopper_fp32x.sources import INCLUDE
+from toprung.lab.probe.base import SEED, Benchmark, Case, Placed, Unit, source
+from toprung.oracle.bias import bias
+from toprung.oracle.data import DISTRIBUTIONS
+
+TILES, SIDE = 16, 64
+"""Pairs of tiles that are multiplied, and their side: 131,072 sums, whose median is known to 1e-9."""
+SHARE = Unit("1e-8 of a sum")
+KINDS = ("positive", "lognormal", "relu")
+"""Distributions of the operands; numbers near one have equal sums of their leading terms."""
+
+
+def shipped() -> float:
+    """Return the share that fp32x's kernels are built with."""
+    (found,) = re.findall(r"#define CUT_SHARE (\S+)f\n", (INCLUDE / "truncation.cuh").read_text("utf-8"))
+    return float(found)
+
+
+def _case(device: Device, name: str) -> Case:
+    rng, fill = np.random.default_rng(SEED), DISTRIBUTIONS[name].fills[0]
+    a, b = (fill(rng, (TILES * SIDE, SIDE)).astype(np.float16).reshape(TILES, SIDE, 2, CHUNK) for _ in "ab")
+    exact = np.einsum("tihk,tjhk->thij", a.astype(np.float64), b.astype(np.float64))
+
+    def place(session: Session) -> Placed:
+        left, right, out = session.allocate(a.nbytes), session.allocate(b.nbytes), session.allocate(4 * exact.size)
+        session.upload(left, a)
+        session.upload(right, b)
+
+        def found() -> np.ndarray:
+            sums = np.empty(exact.shape, np.float32)
+            session.download(out, sums)
+            return sums
+
+        def check() -> str:
+            off = float(np.max(np.abs(found() / exact - 1)))
+            return "" if off <= 1e-6 else f"a sum of {CHUNK} products is off by {off:.2g} of itself"
+
+        def read() -> float:
+            measured = bias(found(), exact, exact)
+            assert measured is not None
+            return -1e8 * measured.median
+
+        return Placed((left, right, out), check, read)
+
+    alone = source("truncation", name, {"ARCH_SPECIFIC": 1, DYNAMIC_SHARED: 2 * 128 * SIDE + 1024}, device)
+    header = (INCLUDE / "hopper.cuh").read_text("utf-8")
+    whole = replace(alone, text=f'#line 1 "hopper.cuh"\n{header}\n#line 1 "truncation.cu"\n{alone.text}')
+    return Case(f"{name}, {CHUNK} of K", {"K": CHUNK}, whole, TILES, 128, 2.0 * exact.size * CHUNK, place, 1e8 * shipped())
+
+
+BENCHMARK = Benchmark(
+    "what Tensor Cores cut of a sum; beside it what fp32x adds", SHARE, lambda device: [_case(device, name) for name in KINDS],
+    lambda device: "" if is_hopper(device) else "it reads how Hopper's Tensor Cores add",
+)  # fmt: skip
