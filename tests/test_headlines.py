@@ -103,8 +103,8 @@ def test_the_readme_promises_what_the_records_hold() -> None:
     eager, graphed = (float(steps[f"Swin{mode}"][5]) for mode in ("eager", "graphed"))
     assert 0.75 <= eager < 1 < graphed, "up to a quarter slower, and as a CUDA graph it gains"
     assert f"bound by the host {eager:.2f} ×; the same as a CUDA graph {graphed:.2f} ×" in gains["NVIDIA H200"][1]
-    for unmeasured, kind in (("A100, RTX 4090", "predicted"), ("B200, other NVIDIA cards", "not measured"), ("a CPU", "nothing")):
-        assert gains[unmeasured][0].startswith(kind) and gains[unmeasured][1] == "nothing"
+    for unmeasured, kind in (("A100, RTX 4090", "predicted"), ("B200, other NVIDIA cards", "not measured"), ("a CPU", "no gain")):
+        assert gains[unmeasured][0].startswith(kind) and gains[unmeasured][1] in ("no gain yet", "not measured")
     best = next(one for one in of_views(gathered) if one.what == "turing, fp32")
     picture = next(body for p, _, body in blocks("climb") if p.name == "README.md")
     assert f"to {float(best.figure.split(' ')[0].replace(',', '')) / 1e3:.1f} with" in picture
