@@ -1,8 +1,10 @@
 """The schemes that fp32 could be made of on matrix units, step by step in NumPy: which of them is as accurate as plain fp32.
 
     python benchmarks/fp32x_study.py [results/model/fp32x-study.json]
+    python benchmarks/fp32x_study.py --averaged [results/model/bias.json]
 
-Needs no device: ``toprung.split`` computes what the units compute, truncation included. A few minutes on one core.
+Needs no device: ``split_model`` computes what the units compute, truncation included. A few minutes on one core; seconds with
+``--averaged``, which compares what many sums add up to.
 """
 
 import argparse
@@ -14,8 +16,10 @@ import numpy as np
 
 import split_model as split
 from split_model import Scheme
+from toprung.kernels.hopper_fp32x.config import CHUNK
 from toprung.lab.harness import results
 from toprung.lab.harness.environment import packages, source
+from toprung.lab.probe.benchmarks.truncation import shipped
 from toprung.oracle.data import DISTRIBUTIONS
 from toprung.oracle.gemm import Gemm
 
@@ -56,6 +60,29 @@ def study() -> list[dict[str, object]]:
     return found
 
 
+AVERAGED = 512
+"""Rows of A and columns of B of ``averaged``: their product's elements are what is added up."""
+WAYS = {
+    "rounded to nearest": split.chain,
+    "truncated": lambda a, b: split.product(a, b, Scheme()),
+    "truncated, with a share in lo": lambda a, b: split.product(a, b, Scheme(share=shipped())),
+}
+
+
+def averaged() -> list[dict[str, object]]:
+    """Relative errors of what sums of 32 products add up to in float64, rms, by how the sums are made and by their number."""
+    rng, found = np.random.default_rng(1), []
+    a, b = (rng.random(shape).astype(np.float32) for shape in ((AVERAGED, CHUNK), (CHUNK, AVERAGED)))
+    order = rng.permutation(AVERAGED**2)
+    exact = (a.astype(np.float64) @ b.astype(np.float64)).ravel()[order]
+    for way, multiply in WAYS.items():
+        sums = multiply(a, b).astype(np.float64).ravel()[order]
+        for count in (1 << n for n in range(16)):
+            off = sums.reshape(-1, count).sum(1) / exact.reshape(-1, count).sum(1) - 1
+            found.append({"way": way, "products": CHUNK * count, "error": float(np.sqrt(np.mean(off**2)))})
+    return found
+
+
 def numpy_environment() -> dict[str, Any]:
     """Return NumPy's circumstances, as ``toprung.lab.harness.environment`` says them of a device."""
     return {
@@ -80,10 +107,13 @@ def numpy_environment() -> dict[str, Any]:
 
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("path", type=Path, nargs="?", default=Path("results/model/fp32x-study.json"))
-    path = arguments.parse_args().path
-    what = "python benchmarks/fp32x_study.py"
-    results.write(path, results.record(what, numpy_environment(), [], kind="fp32x-study", side=SIDE, study=study()))
+    arguments.add_argument("path", type=Path, nargs="?")
+    arguments.add_argument("--averaged", action="store_true", help="errors of what many sums add up to, in place of schemes")
+    chosen = arguments.parse_args()
+    what = "python benchmarks/fp32x_study.py" + " --averaged" * chosen.averaged
+    path = chosen.path or Path("results/model") / ("bias.json" if chosen.averaged else "fp32x-study.json")
+    more: dict[str, Any] = {"averaged": averaged()} if chosen.averaged else {"side": SIDE, "study": study()}
+    results.write(path, results.record(what, numpy_environment(), [], kind="fp32x-study", **more))
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import pytest
 
 import split_model
 from toprung.errors import UnknownName
+from toprung.lab.probe.benchmarks.truncation import shipped
 from toprung.oracle import check
 from toprung.oracle.bias import bias
 from toprung.oracle.check import GUARD, Operands, Oracle, Verdict, hostile, view
@@ -292,10 +293,6 @@ def test_distributions_are_fp32_and_what_they_say(name: str) -> None:
     assert all(says)
 
 
-SHARE = 7.5e-8
-"""What lo of B carries of hi (``kernels/include/made_up.cuh``)."""
-
-
 def truncating(a: F32, b: F32) -> F32:
     """A product whose accumulators drop what does not fit, as a Tensor Core's do."""
     total = np.zeros((a.shape[0], b.shape[1]))
@@ -306,7 +303,7 @@ def truncating(a: F32, b: F32) -> F32:
 
 def fp32x(times: float) -> Callable[[F32, F32], F32]:
     """The product that fp32x computes where lo carries its share so many times."""
-    return lambda a, b: split_model.product(a, b, split_model.Scheme(share=times * SHARE))
+    return lambda a, b: split_model.product(a, b, split_model.Scheme(share=times * shipped()))
 
 
 @pytest.mark.parametrize("name", ONE_SIGNED)

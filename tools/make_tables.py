@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import relabelled
-from tables import BLOCK, climb, hopper_fp32, rank, refresh
+from tables import BLOCK, averaged, climb, hopper_fp32, rank, refresh
 from tables.common import ladder_record
 from toprung.lab.bounds.arch import FERMI
 from toprung.lab.bounds.paper import Blocking
@@ -37,6 +37,9 @@ MIXES = (ROOT / "docs/probe-mixes.svg", ROOT / "results/nvidia-h200/probe-cuda.j
 RANKED = (ROOT / "docs/ranking.svg", ROOT / "results/nvidia-h200/rank.json", MIXES[1])
 """And of tiles, measured over predicted."""
 
+DRAWN = {"climb": climb.drawn, "averaged": averaged.drawn}
+"""Pictures that a table's marker names, by the marker's first word."""
+
 PROGRESS = {
     ROOT / "docs/tuning-progress.svg": ROOT / "results/amd-epyc",
     ROOT / "docs/tuning-progress-h200.svg": ROOT / "results/nvidia-h200",
@@ -66,8 +69,9 @@ def main() -> int:
         old = page.read_text()
         new = refresh(old, ROOT)
         if "--check" not in sys.argv:
-            for name, size, stored in (one["words"].split() for one in BLOCK.finditer(new) if one["what"] == "climb"):
-                (page.parent / name).write_text(climb.drawn(size, stored, ROOT))
+            for what, (name, *words) in ((one["what"], one["words"].split()) for one in BLOCK.finditer(new)):
+                if what in DRAWN:
+                    (page.parent / name).write_text(DRAWN[what](*words, ROOT))
         if new != old:
             stale.append(page.relative_to(ROOT))
             if "--check" not in sys.argv:

@@ -5,6 +5,7 @@ A marker names what to show and the records it comes from, relative to the repos
     <!-- toprung:headlines results/<device> -->
     <!-- toprung:gains results/<device>/<record>.json … -->
     <!-- toprung:climb climb.svg 4096 results/<device>/<record>.json[+<another>.json] -->
+    <!-- toprung:averaged bias.svg results/model/bias.json -->
     <!-- toprung:ladder [sizes=1024,4096] results/<device>/<record>.json[+<another>.json] … -->
     <!-- toprung:sweep sweep.svg results/<device>/<record>.json? -->
     <!-- toprung:rung r07 results/<device>/<record>.json … -->
@@ -37,7 +38,7 @@ A marker names what to show and the records it comes from, relative to the repos
     <!-- toprung:changes webgpu/r06 -->
     <!-- toprung:webgpu_reads 4096 results/<device>/<record>.json results/<device>/<probe>.json -->
     <!-- toprung:guidelines [NAME] results/<device>/<record>.json … -->
-    <!-- toprung:fp32x grade|frobenius|accuracy|sustained|burst|matmul|slices results/<folder>/<record>.json -->
+    <!-- toprung:fp32x grade|frobenius|accuracy|bias|sustained|burst|matmul|slices results/<folder>/<record>.json -->
     <!-- toprung:hopper_fp32 sustained|shapes|tried|counters results/<device>/<record>.json -->
     <!-- toprung:tune search|run|check|routes|exhaustive|library results/<device>/<record>.json -->
     <!-- toprung:fuzz results/<device>/fuzz.json -->

@@ -17,12 +17,13 @@ from toprung.report.text import gflops_text, size_of
 
 
 def block(words: Sequence[str], root: Path) -> str:
-    """``grade``, ``frobenius`` or ``lost``, ``accuracy``, ``sustained``, ``burst``, ``matmul``, ``slices`` or ``odd``; a record."""
+    """Return a table of a record; words: ``grade``, ``frobenius``, ``lost``, ``accuracy``, ``bias``, ``odd`` …, and the record."""
     makers: dict[str, Callable[[dict[str, Any]], list[str]]] = {
         "grade": functools.partial(_study, "grade", 1.0),
         "frobenius": functools.partial(_study, "frobenius", 0.0),
         "lost": _lost,
         "accuracy": _accuracy,
+        "bias": _bias,
         "sustained": functools.partial(_sustained, "fp32x", "cublas", "cuBLAS fp32"),
         "burst": functools.partial(_sustained, "fp32x", "cublas", "cuBLAS fp32"),
         "slices": _slices,
@@ -103,6 +104,24 @@ def _accuracy(record: Mapping[str, Any]) -> list[str]:
                 cells.append("–" if not values else "wrong" if wrong else format(max(values), digits))
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
     return [*lines, "", f"The largest over K = {', '.join(map(str, depths))}.  "]
+
+
+def _bias(record: Mapping[str, Any]) -> list[str]:
+    """A row a kernel and types of operands, a column a distribution: the largest bias over all products, and its K."""
+    found: dict[str, dict[str, list[tuple[float, int]]]] = {}
+    for row in record["candidates"]:
+        types = " · ".join({"f": "fp32", "h": "fp16", "b": "bf16"}[t] for t in row["types"])
+        for arm, share in row["bias"].items():
+            kernel = next((word for word in arm.split() if word.startswith("hopper_")), "")
+            name = (f"`{kernel}`" if kernel else arm) + f", {types}" * (row["types"] != "ff")
+            found.setdefault(name, {}).setdefault(row["data"], []).append((share, row["size"][3]))
+    kinds = list(dict.fromkeys(row["data"] for row in record["candidates"]))
+    lines = ["| | " + " | ".join(kinds) + " |", "|---|" + "---:|" * len(kinds)]
+    for name, own in found.items():
+        worst = [max(own[kind], key=lambda one: abs(one[0])) if kind in own else None for kind in kinds]
+        lines.append(f"| {name} | " + " | ".join(f"{one[0]:+.1e} ({one[1]})" if one else "–" for one in worst) + " |")
+    depths = sorted({row["size"][3] for row in record["candidates"]})
+    return [*lines, "", f"The largest over K = {', '.join(map(str, depths))}; in brackets the K that has it.  "]
 
 
 def _sustained(first: str, second: str, title: str, record: Mapping[str, Any]) -> list[str]:
