@@ -113,12 +113,11 @@ def test_sums_of_one_sign_are_not_biased(folder: Any, slices: int, turned: str) 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("variant, K, left", [(WIDE, 128, {"positive", "lognormal"}), (SMALL, 512, {"near-one"})], ids=str)
-def test_biases_that_are_left(folder: Any, variant: Variant, K: int, left: set[str]) -> None:
-    """Two k-blocks in the unit lose more than twice as much; of numbers near one the additions in fp32 lose some, too."""
-    one = Operands.of(70, 50, K)
-    plan = Fp32xLaunches(folder, one.call(), variant, slices=1)
-    assert hopper_on_cpu.biased(one, lambda: one.run(plan)).keys() == left
+def test_a_bias_is_left_near_one(folder: Any) -> None:
+    """Sums of k-blocks are nearly equal there, and additions in fp32 round them to one side as well."""
+    one = Operands.of(70, 50, 512)
+    plan = Fp32xLaunches(folder, one.call(), SMALL, slices=1)
+    assert hopper_on_cpu.biased(one, lambda: one.run(plan)).keys() == {"near-one"}
 
 
 def test_every_fence_is_needed(folder: Any) -> None:
