@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
+from make_tables import DRAWN
 from records import around, of_rung, peer, stored
-from tables import BLOCK, climb, common, headlines, refresh
+from tables import BLOCK, common, headlines, refresh
 from tables.common import ladder_record
 from toprung.errors import BadRecord
 from toprung.kernels.tokens import source_digest
@@ -110,12 +111,13 @@ def test_the_readme_promises_what_the_records_hold() -> None:
     assert f"to {float(best.figure.split(' ')[0].replace(',', '')) / 1e3:.1f} with" in picture
 
 
-def test_the_pictures_of_a_ladder_are_up_to_date() -> None:
-    found = {page.parent / name: (size, path) for page, (name, size, path), _ in blocks("climb")}
+@pytest.mark.parametrize("what", DRAWN)
+def test_pictures_that_a_marker_names_are_up_to_date(what: str) -> None:
+    found = {page.parent / name: words for page, (name, *words), _ in blocks(what)}
     assert found
     for picture, words in found.items():
         text = picture.read_text()
-        assert text == climb.drawn(*words, ROOT), f"{picture} is out of date: make tables"
+        assert text == DRAWN[what](*words, ROOT), f"{picture} is out of date: make tables"
         width = re.search(r'width="(\d+)"', text)
         assert width and int(width[1]) <= 900 and "prefers-color-scheme:dark" in text
 

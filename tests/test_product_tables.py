@@ -72,3 +72,16 @@ def test_both_forms_make_the_same_table(key: str, tmp_path: Path) -> None:
     asked = [*(["odd"] if what == "fp32x" else []), "{}.json", *words.split()]
     before, after = (makers()[what]([word.format(name) for word in asked], tmp_path) for name in ("old", "new"))
     assert before.replace("old.json", "new.json") == after and before.count("\n|") >= 2
+
+
+def test_the_largest_bias_of_each_kernel_is_shown_with_its_k(tmp_path: Path) -> None:
+    arms = {"torch fp32": 1e-9, "one hopper_presplit 128x64x32": 2e-8, "pass hopper_presplit 128x64x32": -3e-8}
+    rows = [
+        {"size": [1, 9, 8, K], "types": types, "data": data, "bias": {arm: share * times for arm, share in arms.items()}}
+        for K, times, types, data in ((64, 1, "ff", "positive"), (4096, -2, "ff", "positive"), (64, 1, "bf", "near-one"))
+    ]
+    (tmp_path / "bias.json").write_text(record(rows, "candidates"))
+    table = makers()["fp32x"](["bias", "bias.json"], tmp_path)
+    assert "| | positive | near-one |" in table and "| torch fp32 | -2.0e-09 (4096) | – |" in table
+    assert "| `hopper_presplit` | +6.0e-08 (4096) | – |" in table
+    assert "| `hopper_presplit`, bf16 · fp32 | – | -3.0e-08 (64) |" in table
