@@ -452,6 +452,25 @@ def test_text_is_read_and_written_in_utf_8() -> None:
     assert [line for path in some for line in encoded_by_chance(path)] == []
 
 
+# environment
+
+
+def test_the_page_lists_every_environment_variable_that_is_read_or_set() -> None:
+    used: set[str] = set()
+    for path in SOURCES:
+        text = path.read_text("utf-8")
+        named = dict(re.findall(r'^([A-Z_]+) = "([A-Z_]+)"$', text, re.M))
+        for line in (line for line in text.splitlines() if "os.environ" in line):
+            used |= {named.get(word, "") for word in re.findall(r"\b[A-Z_]{4,}\b", re.sub('"[^"]*"', "", line))}
+            used |= set(re.findall(r'"([A-Z_]{4,})"', line))
+    pages = [trial.ROOT / "docs" / page for page in ("process.md", "commands.md")]
+    tables = [
+        row for page in pages for row in page.read_text("utf-8").partition("\n## Environment\n")[2].splitlines() if row[:2] == "| "
+    ]
+    listed = {word.removesuffix("*") for row in tables for word in re.findall("`([A-Z_]{4,}[*]?)`", row)}
+    assert used - {""} == listed
+
+
 # threads
 
 
