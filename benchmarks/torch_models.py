@@ -198,15 +198,19 @@ def ready(step):
 
 @contextlib.contextmanager
 def limited(seconds):
-    """Raise TimeoutError in the block where it takes longer."""
+    """Raise TimeoutError in the block where it takes longer, whatever the block makes of being interrupted."""
+    over = []
 
     def late(*_):
+        over.append(True)
         raise TimeoutError
 
     before = signal.signal(signal.SIGALRM, late)
     signal.alarm(seconds)
     try:
         yield
+    except Exception as error:
+        raise TimeoutError(f"not compiled within {seconds} s") if over else error from None
     finally:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, before)
@@ -283,10 +287,11 @@ def measured(mode, training, exact, place, device, given):
     for name in given.arms:
         try:
             step, facts = prepared(name, mode, training, exact, device, given.small)
-        except TimeoutError:
-            return row | {"skipped": f"not compiled within {COMPILED} s"}
-        except Exception as error:  # out of memory, a capture that fails: the other arms can still be measured
-            row["failures"].append(f"{name}: {type(error).__name__}: {(str(error).splitlines() or [''])[0]}")
+        except Exception as error:
+            reason = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+            if mode != "eager" and (name == "fp32" or isinstance(error, TimeoutError)):
+                return row | {"skipped": reason}  # PyTorch alone cannot compile or capture it
+            row["failures"].append(f"{name}: {reason}")  # such as memory: the other arms can still be measured
             continue
         row["errors"][name], row["preparation_seconds"][name] = facts["errors"], facts["preparation_seconds"]
         if name == "toprung":
@@ -309,16 +314,25 @@ def measured(mode, training, exact, place, device, given):
                     seconds, clock = sample(steps[name], given.seconds / ROUNDS / len(names), place)
                 row["seconds"][name].append(seconds)
                 row["clocks_mhz"][name].append(clock)
-        if mode == "eager" and "fp32" in names and device.type == "cuda":
-            with arm("fp32", device, given.small):
-                kernels = sum(length for _, _, length in profiled(steps["fp32"], device))
-            row["busy"] = 1e-6 * kernels / statistics.median(row["seconds"]["fp32"])
     except RuntimeError as error:
         row["failures"].append(f"while timed: {(str(error).splitlines() or [''])[0]}")
     if row["seconds"].get("fp32") and row["seconds"].get("toprung"):
         ratio = paired_ratio(row["seconds"]["fp32"], row["seconds"]["toprung"])
         row["speedup"] = [ratio.value, ratio.low, ratio.high]
     return row
+
+
+def busy(row, device, small):
+    """Return the share of an eager step of PyTorch's fp32 in which a kernel runs; the rest of it the device waits for the host.
+
+    The step is built anew, after all have been timed: a profiler that was there once may slow each launch.
+    """
+    step = Eager(made(row["model"], device, small))
+    with arm("fp32", device, small):
+        for _ in range(WARM):
+            step()
+        kernels = sum(length for _, _, length in profiled(step, device))
+    return 1e-6 * kernels / statistics.median(row["seconds"]["fp32"])
 
 
 def drawn(name, device, given):
@@ -460,8 +474,10 @@ def main():
             # the next mode needs the memory of this one's graphs and compiled functions
             torch.compiler.reset()
             gc.collect()
-            if given.device == "cuda":
-                torch.cuda.empty_cache()
+            torch.cuda.empty_cache()
+    for row in rows.values():
+        if device.type == "cuda" and row["mode"] == "eager" and row["seconds"].get("fp32") and "busy" not in row:
+            row["busy"] = busy(row, device, given.small)
     store()
     print(*notes, table(here), means(rows.values()), sep="\n")
     return int(any(row["failures"] for row in here))

@@ -69,9 +69,10 @@ def main() -> int:
         old = page.read_text()
         new = refresh(old, ROOT)
         if "--check" not in sys.argv:
-            for what, (name, *words) in ((one["what"], one["words"].split()) for one in BLOCK.finditer(new)):
-                if what in DRAWN:
-                    (page.parent / name).write_text(DRAWN[what](*words, ROOT))
+            for one in BLOCK.finditer(new):
+                if one["what"] in DRAWN:
+                    name, *words = one["words"].split()
+                    (page.parent / name).write_text(DRAWN[one["what"]](*words, ROOT))
         if new != old:
             stale.append(page.relative_to(ROOT))
             if "--check" not in sys.argv:

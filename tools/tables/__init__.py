@@ -19,7 +19,8 @@ A marker names what to show and the records it comes from, relative to the repos
     <!-- toprung:loads kepler/r07 results/<device>/<record>.json -->
     <!-- toprung:overhead results/<device>/overhead.json … -->
     <!-- toprung:host_arrays results/<device>/host-arrays.json -->
-    <!-- toprung:torch_models [eager|compiled|graphed …] [models=gpt2,vit] results/<device>/torch-models.json[+<another>.json] -->
+    <!-- toprung:torch_models [eager|compiled|graphed …] results/<device>/torch-models.json[+<another>.json] -->
+    <!-- toprung:programs [most=8] results/<device>/programs.json -->
     <!-- toprung:torch_profile profile.svg results/<device>/torch-profile.json? -->
     <!-- toprung:torch_products results/<device>/torch-products.json -->
     <!-- toprung:cupy_products results/<device>/cupy-products.json -->

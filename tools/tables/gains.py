@@ -26,8 +26,11 @@ SQUARES = (1024, 2048, 4096, 8192)
 PREDICTED = {"A100": "sm_80", "RTX 4090": "sm_89"}
 """Cards that CUDA kernels are compiled for and nobody has measured, with their architectures."""
 
-LARGE, HOST = ("gpt", "open", "gpt2", "bert", "vit"), ("swin", "conformer")
-"""Programs of ``benchmarks/torch_models.py``: transformers whose time goes into products, and programs that wait for the host."""
+LARGE, HOST = ("gpt", "open", "gpt2", "bert", "llama", "vit"), ("swin", "conformer")
+"""Programs of ``benchmarks/torch_models.py``: large transformers, and what waits for the host in records that do not say it."""
+
+WAITS = 0.8
+"""Share of an eager step in which the GPU works, below which a program waits for the host."""
 
 LADDERS = "ladders, `inspect`, `explain`"
 
@@ -65,12 +68,14 @@ def _steps(records: Iterable[Mapping[str, Any]]) -> str:
     """Return what steps of programs gain, those apart that wait for the host; of each program its newest measurement."""
     rows = sorted((row for record in records for row in record.get("torch_models", ())), key=lambda row: row["date"])
     newest = {(row["model"], row["mode"]): row["speedup"][0] for row in rows if row.get("speedup")}
+    busy = {row["model"]: row["busy"] for row in rows if "busy" in row}
+    host = {name for name, _ in newest if busy.get(name, (name not in HOST) * 1.0) < WAITS}
     parts = [
         (text, [found for (model, of), found in newest.items() if model in models and of == mode])
         for text, models, mode in (
             ("large transformers {}", LARGE, "eager"),
-            ("bound by the host {}", HOST, "eager"),
-            ("the same as a CUDA graph {}", HOST, "graphed"),
+            ("bound by the host {}", host, "eager"),
+            ("the same as a CUDA graph {}", host, "graphed"),
         )
     ]
     return "; ".join(text.format(_range(found)) for text, found in parts if found) or "not measured"

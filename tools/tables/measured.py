@@ -67,17 +67,13 @@ def _host_arrays(words: Sequence[str], root: Path) -> str:
 def _torch_models(words: Sequence[str], root: Path) -> str:
     """Training steps under PyTorch, a row for each model and named mode (all if none is); from benchmarks/torch_models.py.
 
-    Of several records with ``+`` between them the newest row of each model and mode is shown; ``models=gpt2,vit`` takes only those,
-    in brief, and a step under bf16 is shown where all have one.
+    Of several records with ``+`` between them the newest row of each model and mode is shown.
     """
     *modes, word = words
-    wanted = {name for w in modes if w.startswith("models=") for name in w.removeprefix("models=").split(",")}
-    modes = [w for w in modes if "=" not in w]
     path, *more = word.split("+")
     record = read(root / path)
     e, device = record["environment"], record["environment"]["device"]
     newest = {(row["model"], row["mode"]): row for row in record["torch_models"] if not modes or row["mode"] in modes}
-    newest = {key: row for key, row in newest.items() if not wanted or key[0] in wanted}
     others = {}
     for other in more:
         for row in read(root / other)["torch_models"]:
@@ -87,20 +83,18 @@ def _torch_models(words: Sequence[str], root: Path) -> str:
     rows = [row for row in newest.values() if "skipped" not in row]
     if not rows:
         raise BadRecord(f"{path} holds no step that is {' or '.join(modes)}")
-    bf16 = {"bf16": "bf16"} if all("bf16" in row["seconds"] for row in rows) else {}
-    arms = {"fp32": "fp32", "tf32": "TF32", **bf16, "toprung": "toprung"}
-    heads = "".join(f"{'PyTorch ' * (name != 'toprung')}{title}, ms | " for name, title in arms.items())
-    interval = "" if wanted else ", 95 % interval"
+    arms = ("fp32", "tf32", "toprung")
     lines = [
-        f"| model, mode | {heads}speed-up over fp32{interval} | gradient error {' / '.join(arms.values())} |",
-        "|---|" + "---:|" * (len(arms) + 1) + "---|",
+        "| model, mode | PyTorch fp32, ms | PyTorch TF32, ms | toprung, ms | speed-up over fp32, 95 % interval | "
+        "gradient error fp32 / TF32 / toprung |",
+        "|---|---:|---:|---:|---:|---|",
     ]
     for row in rows:
         times = [row["seconds"].get(name) for name in arms]
         errors = [row["errors"].get(name) for name in arms]
-        speedup = ("{:.2f}" + " ({:.2f} to {:.2f})" * (not wanted)).format(*row["speedup"]) if "speedup" in row else "–"
+        speedup = "{:.2f} ({:.2f} to {:.2f})".format(*row["speedup"]) if "speedup" in row else "–"
         cells = (
-            f"{row['title'].partition(',')[0] if wanted else row['title']}, {row['mode']}",
+            f"{row['title']}, {row['mode']}",
             *(f"{1e3 * statistics.median(t):.1f}" if t else "–" for t in times),
             speedup,
             " / ".join(f"{one['gradient']:.1e}" if one else "–" for one in errors),
@@ -110,12 +104,11 @@ def _torch_models(words: Sequence[str], root: Path) -> str:
     commits = ", ".join(dict.fromkeys(str(row["commit"]) for row in rows if row in record["torch_models"]))
     steps = f" of {rows[0]['steps']} steps each" if "steps" in rows[0] else ""  # newer records time for so long instead
     transformers = e["packages"].get("transformers", "absent")
-    versions = "" if wanted else f"driver {device['driver']}, transformers {transformers}, Python {e['python']}, "
-    told = "" if wanted else f"`{record['what']}`, stored in "
     source = (
         f"Medians of {samples} samples{steps}, in turns. Errors are Frobenius norms of all gradients, against float64; of the "
-        f"results, where a program computes no gradients. Measured on {device['short_name']}, {versions}PyTorch "
-        f"{e['packages']['torch']}, {e['date'][:10]}, commit {commits}, {told}`{path}`.  "
+        f"results, where a program computes no gradients. Measured on {device['short_name']}, driver {device['driver']}, "
+        f"transformers {transformers}, Python {e['python']}, PyTorch {e['packages']['torch']}, {e['date'][:10]}, commit {commits}, "
+        f"`{record['what']}`, stored in `{path}`.  "
     )
     return "\n".join([*lines, "", source, *others.values()])
 
