@@ -126,8 +126,8 @@ COMPUTE_BF16X9 = 78
 """``CUBLAS_COMPUTE_32F_EMULATED_16BFX9`` of cublas_api.h, from CUDA 12.9 on."""
 SAMPLE_SECONDS, LOWEST = 3e-3, 2.0**-149
 UNIT = 2.0**-24
-SAMPLED, WHOLE = 64, 1 << 34
-"""Rows of C that are compared with float64 where a product has more than so many multiply-adds."""
+SAMPLED, WHOLE = 1 << 20, 1 << 34
+"""Elements of C in whole rows that are compared with float64 where a product has more than so many multiply-adds."""
 
 Arm = Callable[[float, float], Any]
 """Function of α and β that puts a product into PyTorch's stream, or the session's queue."""
@@ -268,7 +268,11 @@ class Placed:
             self.views.append(view)
         turned = (v.mT if t == "T" else v for t, v in zip(f"{product.layout}N", self.views, strict=True))
         self.x, self.y, self.z = turned if product.batch > 1 else (v[0] for v in turned)
-        some = 1 if product.batch * product.m * product.n * product.k < WHOLE else max(1, product.m // SAMPLED)
+        some = (
+            1
+            if product.batch * product.m * product.n * product.k < WHOLE
+            else max(1, product.batch * product.m * product.n // SAMPLED)
+        )
         self.some = (Ellipsis, slice(None, None, some), slice(None))
         x, y = self.x[self.some].double(), self.y.double()
         self.exact, self.size = x @ y, x.abs() @ y.abs()
@@ -312,7 +316,8 @@ class Placed:
         off = (found.double() - exact).abs()[finite]
         error = float(off.norm() / exact[finite].norm()) if off.numel() else 0.0
         grade = float((off / (UNIT * size[finite] + LOWEST)).max()) if off.numel() else 0.0
-        product, share = self.product, bias(*(x.cpu().numpy() for x in (found, exact, size)))
+        product = self.product
+        share = bias(*(x.cpu().numpy() for x in (found, exact, size))) if self.data in BOTH_ONE_SIGNED else None
         beside = self.whole[2].view(product.batch, product.m, -1)[:, :, product.n :]
         reasons = ("other Inf and NaN than float64 has" if not torch.equal(*classes) else "",
                    "" if grade <= limit else f"an error of {grade:.3g} units, {limit:.3g} are allowed",

@@ -15,8 +15,8 @@ from toprung.oracle.problem import F64
 
 CHANCE = 5.0
 """Standard errors of the median within which a bias is by chance: an unbiased result is beyond them once in two million."""
-SAMPLED = 1 << 18
-"""Sums that are looked at where there are more; their median is known to 1/256 of the errors' own size."""
+SAMPLED = 1 << 20
+"""Sums that are looked at where there are more: their median is known to about 1/160 of the errors' standard deviation."""
 SMALLEST = 2.0**-102
 """Sums below it may have lost terms to fp32's normal range, 2⁻¹²⁶, where kernels may round them to zero."""
 

@@ -140,7 +140,7 @@ _ALL = (
     Distribution("positive", (_uniform(0, 1),)),
     Distribution("lognormal", (_lognormal,)),
     Distribution("relu", (_relu,)),
-    Distribution("near-one", (_near_one,), bias=1.5e-8),  # a quarter of u: products fill the steps of fp32 unevenly
+    Distribution("near-one", (_near_one,), bias=1.5e-8),  # as much as uneven steps may take by themselves
     Distribution("phi0.5", (_spread(0.5),)),
     Distribution("phi1", (_spread(1),)),
     Distribution("phi2", (_spread(2),)),
