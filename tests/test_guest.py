@@ -471,6 +471,36 @@ def test_the_page_lists_every_environment_variable_that_is_read_or_set() -> None
     assert used - {""} == listed
 
 
+# waits
+
+WAITS = {"wait", "acquire", "result", "exception", "communicate"}
+ENDLESS = {
+    "backends/opencl.py": ["end.wait()", "event.wait()"],  # OpenCL has no other wait
+    "backends/waiting.py": ["over.wait()", "threading.Event().wait()"],  # a kernel, until Ctrl-C; and the process's end
+    "cli/common.py": ["printed.get()"],  # no queue
+    "torch/background.py": ["self._jobs.get()"],  # an idle thread, a daemon
+    "tune/plan.py": ["talk.recv()"],  # a child, which its parent's end ends, too
+    "tune/worker.py": ["self._talk.recv()", "talk.recv()"],  # behind a poll; and as above
+}
+"""Waits without a limit, by file."""
+
+
+def endless(path: Path) -> list[str]:
+    """Return the calls of a file that may wait for ever: those without a time, or with None for one."""
+    found = []
+    for call in (n for n in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(n, ast.Call)):
+        name, given = ast.unparse(call.func).rpartition(".")[2], [*call.args, *(k.value for k in call.keywords)]
+        none = name in WAITS and any(isinstance(n, ast.Constant) and n.value is None for one in given for n in ast.walk(one))
+        if isinstance(call.func, ast.Attribute) and (none or (name in WAITS | {"join", "get", "recv"} and not given)):
+            found.append(ast.unparse(call))
+    return sorted(found)
+
+
+def test_nothing_waits_without_a_limit() -> None:
+    root = SOURCES[0].parent
+    assert {str(path.relative_to(root)): found for path in SOURCES if (found := endless(path))} == ENDLESS
+
+
 # threads
 
 

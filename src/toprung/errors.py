@@ -180,5 +180,9 @@ class StaleOperand(ToprungError, ValueError):
     """A prepacked operand whose source has been written to since it was prepacked."""
 
 
+class NotReady(ToprungError, TimeoutError):
+    """Something that was not ready within its limit of time; the text names it, and says what to do."""
+
+
 class StoreError(ToprungError, ValueError):
     """A store of tuned entries, or an entry, that cannot be read or written: damaged, foreign, newer, read-only, the disk full."""

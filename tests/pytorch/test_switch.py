@@ -17,7 +17,7 @@ import torch
 import toprung
 import toprung.torch
 from toprung import errors
-from toprung.torch import products
+from toprung.torch import background, products
 from torch_device import DEVICE, ELSEWHERE, EVERY
 
 
@@ -210,17 +210,23 @@ def test_the_report_says_what_ran() -> None:
     assert row.kernel in str(found) and "convolutions" in str(found)
 
 
-def test_no_product_waits_for_its_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    """PyTorch's own runs until the kernel is there."""
-    gate = threading.Event()
-    decided = products.decided
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """An event that kernels are not prepared before."""
+    gate, decided = threading.Event(), products.decided
 
     def slow(*given: Any) -> Any:
-        assert gate.wait(60)
+        assert gate.wait(600)
         return decided(*given)
 
     monkeypatch.setattr(products, "decided", slow)
     monkeypatch.setattr(products, "PATIENCE", 0.05)
+    yield gate
+    gate.set()
+
+
+def test_no_product_waits_for_its_kernel(gate: threading.Event) -> None:
+    """PyTorch's own runs until the kernel is there."""
     a, b = operands()
     with toprung.torch.use(**{**EVERY, "reproducible": None}):
         assert ran(lambda: torch.mm(a, b)) == 0
@@ -229,6 +235,41 @@ def test_no_product_waits_for_its_kernel(monkeypatch: pytest.MonkeyPatch) -> Non
         gate.set()
         assert toprung.torch.wait(60)
         assert ran(lambda: torch.mm(a, b)) == 1
+
+
+def test_a_wait_without_a_time_ends_with_the_name_of_the_kernel(gate: threading.Event, monkeypatch: pytest.MonkeyPatch) -> None:
+    with toprung.torch.use(**EVERY):
+        with monkeypatch.context() as patch:
+            patch.setattr(background, "LONGEST", 0.05)
+            for wait in (ran, toprung.torch.wait):
+                with pytest.raises(errors.NotReady, match=f"the kernel of mm 9×17×33 on {DEVICE}.* is not ready after 0.05 s"):
+                    wait()
+        gate.set()
+        assert toprung.torch.wait() and ran() == 1
+
+
+def test_a_warning_made_an_error_ends_no_thread(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(background, "HERE", background.Background())
+    with toprung.torch.use(**EVERY):
+        with monkeypatch.context() as patch, warnings.catch_warnings():
+            warnings.simplefilter("error", RuntimeWarning)
+            patch.setattr(products, "decided", lambda *_: 1 // 0)
+            assert ran() == 0 and "RuntimeWarning: toprung leaves mm 9×17×33 to PyTorch" in capfd.readouterr().err
+        a, b = operands()
+        assert ran(lambda: torch.mm(b.T, a.T)) == 1
+
+
+def test_a_product_at_the_interpreters_end_waits_for_no_thread() -> None:
+    code = f"""
+import atexit, torch
+atexit.register(lambda: print(toprung.torch.wait(), (a @ a).sum().item(), toprung.torch.report().taken))
+import toprung.torch  # whose own function for the end runs before that one
+a = torch.ones(8, 8, device={DEVICE!r})
+toprung.torch.enable(**{EVERY!r})
+print(torch.mv(a, a[0])[0].item())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.stdout, done.stderr.strip()) == ("8.0\nTrue 512.0 2\n", "") or "CUDA_HOME" in done.stderr
 
 
 def test_a_program_that_is_not_edited(tmp_path: Path) -> None:

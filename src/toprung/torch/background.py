@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 
+from toprung.errors import NotReady
 from toprung.forks import in_child, renewed
 
 WORKERS = 4
@@ -16,6 +17,9 @@ WORKERS = 4
 
 FAREWELL = 5.0
 """Seconds that the interpreter waits at its end for a kernel that is being compiled."""
+
+LONGEST = 600.0
+"""Seconds that a job is waited for where nobody names a time: compilers take seconds, on a crowded machine minutes."""
 
 URGENT, LATER = 0, 1
 """Order of jobs: what a product waits for, and what one may want soon."""
@@ -26,11 +30,24 @@ class Job:
 
     Attributes
     ----------
+    what : what it prepares, for an error
     done : set when it has been done, or has failed
     """
 
-    def __init__(self, work: Callable[[], None]) -> None:
-        self.work, self.done = work, threading.Event()
+    def __init__(self, work: Callable[[], None], what: str) -> None:
+        self.work, self.what, self.done = work, what, threading.Event()
+
+    def settle(self) -> bool:
+        """Wait until it is done, and return True.
+
+        Raises
+        ------
+        NotReady
+            it takes longer than ``LONGEST`` seconds
+        """
+        if not self.done.wait(LONGEST):
+            raise NotReady(f"{self.what} is not ready after {LONGEST:g} s: call again to wait on, or toprung.torch.disable()")
+        return True
 
 
 class Background:
@@ -44,9 +61,13 @@ class Background:
         self._lock = renewed(threading.Lock())
         self._ending = False
 
-    def do(self, work: Callable[[], None], order: int = URGENT) -> Job:
+    def do(self, work: Callable[[], None], what: str, order: int = URGENT) -> Job:
         """Have a piece of work done; it may not raise."""
-        job = Job(work)
+        job = Job(work, what)
+        if self._ending:  # at the interpreter's end no thread is left for it
+            work()
+            job.done.set()
+            return job
         with self._lock:
             self._open.add(job)
             if len(self._threads) < min(WORKERS, len(self._open)):
@@ -70,14 +91,18 @@ class Background:
 
     def wait(self, seconds: float | None = None) -> bool:
         """Wait until all jobs so far are done; return False if that takes longer than ``seconds``."""
-        end = None if seconds is None else time.monotonic() + seconds
         with self._lock:
             jobs = list(self._open)
-        return all(job.done.wait(None if end is None else max(end - time.monotonic(), 0.0)) for job in jobs)
+        if seconds is None:
+            return all(job.settle() for job in jobs)
+        end = time.monotonic() + seconds
+        return all(job.done.wait(max(end - time.monotonic(), 0.0)) for job in jobs)
 
     def end(self) -> None:
         """Start no more jobs, and wait a little for those under way: a thread must not be in a compiler when the process ends."""
         self._ending = True
+        with self._lock:
+            self._open.clear()  # what is not done by then never will be
         for _ in self._threads:
             self._jobs.put((-1, next(self._numbers), None))
         end = time.monotonic() + FAREWELL
@@ -100,9 +125,9 @@ def _of_parent() -> object:
 atexit.register(lambda: HERE.end())
 
 
-def do(work: Callable[[], None], order: int = URGENT) -> Job:
-    """Have a piece of work done by this process's background."""
-    return HERE.do(work, order)
+def do(work: Callable[[], None], what: str, order: int = URGENT) -> Job:
+    """Have a piece of work done by this process's background; ``what`` names what it prepares."""
+    return HERE.do(work, what, order)
 
 
 def wait(seconds: float | None = None) -> bool:
@@ -110,10 +135,15 @@ def wait(seconds: float | None = None) -> bool:
 
     Parameters
     ----------
-    seconds : longest time to wait; None for as long as it takes
+    seconds : longest time to wait; None for as long as it takes, at most 600 s for a kernel
 
     Returns
     -------
     True if all are ready. A program that is about to capture a CUDA graph, or to be timed, may want to know.
+
+    Raises
+    ------
+    NotReady
+        no time was named, and a kernel took longer than that
     """
     return HERE.wait(seconds)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import threading
+import traceback
 import warnings
 from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple
@@ -186,7 +187,7 @@ def multiply(
     if call is None:
         job, settings = entry.job, products.settings
         # take over what has been prepared; wait for it where the result must not depend on time
-        if job is not None and (job.done.is_set() or (settings.reproducible and not capturing(entry.device) and job.done.wait())):
+        if job is not None and (job.done.is_set() or (settings.reproducible and not capturing(entry.device) and job.settle())):
             entry.job = None
         call = entry.call
         if call is None:
@@ -281,8 +282,9 @@ def _new(
         apart = None
         if bias is not None and bias is not result:
             apart = bias.expand(shape).stride()
-        entry.job = background.do(functools.partial(_prepare, entry, settings, *views, c, added, apart))
-        entry.job.done.wait(None if settings.reproducible else PATIENCE)
+        work = functools.partial(_prepare, entry, settings, *views, c, added, apart)
+        entry.job = background.do(work, f"the kernel of {op} {entry.problem} on {entry.device}")
+        entry.job.done.wait(PATIENCE)
     if len(products.entries) >= KEPT:
         products.retire()
     products.entries[key] = entry
@@ -372,7 +374,10 @@ def _prepare(
     except Exception as error:
         entry.why = f"{type(error).__name__}: {error}"
         if not isinstance(error, ToprungError):  # a fault of ours, which PyTorch's users need not suffer from, but should see
-            warnings.warn(f"toprung leaves {entry.op} {entry.problem} to PyTorch: {entry.why}", RuntimeWarning, stacklevel=2)
+            try:
+                warnings.warn(f"toprung leaves {entry.op} {entry.problem} to PyTorch: {entry.why}", RuntimeWarning, stacklevel=2)
+            except RuntimeWarning:  # made an error, which must not end the thread that prepares kernels
+                traceback.print_exc()
         return
     entry.why = why
     if not why:
@@ -415,7 +420,8 @@ def common(number: int, settings: Settings) -> None:
                 for m, n, turned in ((rows, depth, turned_a), (depth, cols, turned_b), (rows, cols, False))
             )
             entry = Entry("mm", "", "", f"cuda:{number}", (rows, cols))
-            background.do(functools.partial(_prepare, entry, settings, a, b, c, 0.0), background.LATER)
+            work = functools.partial(_prepare, entry, settings, a, b, c, 0.0)
+            background.do(work, f"the kernel of mm {rows}×{cols}×{depth} on cuda:{number}", background.LATER)
 
 
 _by_settings: BySettings[Settings, Products] = BySettings(Products)

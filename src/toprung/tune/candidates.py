@@ -22,6 +22,7 @@ from toprung.kernels.registry import families
 from toprung.oracle.gemm import Gemm
 from toprung.oracle.problem import Problem
 from toprung.store import Machine, Store
+from toprung.tune.compiler import COMPILING
 from toprung.tune.space import CallSpace
 
 CANDIDATES = 2
@@ -83,7 +84,7 @@ def check_candidates(
             others += islice((c for c in space.ranked() if c not in {*known, *others}), FASTER_CANDIDATES)
     if order is not None:
         try:
-            others += order.result()[:CANDIDATES]
+            others += order.result(timeout=COMPILING)[:CANDIDATES]
         except Exception as error:
             mine = replace(mine, why=f"{mine.why} (the model could not be asked: {error})")
     return mine, [c for c in dict.fromkeys(others) if c != mine.candidate]

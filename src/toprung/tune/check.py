@@ -6,7 +6,7 @@ import math
 import statistics
 from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
@@ -23,7 +23,7 @@ from toprung.oracle.gemv import Gemv
 from toprung.oracle.problem import Problem
 from toprung.store import Store
 from toprung.tune.candidates import check_candidates, first_use_candidates, selected
-from toprung.tune.compiler import Compiler
+from toprung.tune.compiler import COMPILING, Compiler
 from toprung.tune.executors.base import Lane
 from toprung.tune.plan import measure, surviving
 from toprung.tune.rows import Choices
@@ -139,9 +139,7 @@ def check(
             if not plans:
                 return
             problem, path, mine, others, futures = plans.pop(0)
-            for future in futures:
-                if future is not None:
-                    future.exception()  # wait; the worker reports an error itself
+            wait(filter(None, futures), timeout=COMPILING)  # the worker compiles what is missing, and reports errors itself
             if measuring:
                 mine, others = _measured(lane, problem, path, mine, others, store, seed)
             yield _one(lane, problem, path, mine, others, within, limit, seed)

@@ -26,6 +26,9 @@ RANKED = 600
 """Number of most promising candidates that ``rank_one`` returns; a caller that needs more ranks the space itself."""
 
 
+COMPILING = 300.0
+"""Seconds to wait for binaries or a ranking from background processes before the worker compiles, or this process ranks."""
+
 MOST = 32
 """Largest number of compiling processes: one device cannot measure faster than they compile."""
 

@@ -13,7 +13,7 @@ import os
 import sys
 import threading
 from collections.abc import Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from dataclasses import replace
 from multiprocessing.connection import Connection
 
@@ -22,7 +22,7 @@ from toprung.dispatch.selection import Candidate
 from toprung.oracle.problem import Problem
 from toprung.store import Store
 from toprung.tune.candidates import first_use_candidates
-from toprung.tune.compiler import Compiler
+from toprung.tune.compiler import COMPILING, Compiler
 from toprung.tune.executors.base import Lane
 from toprung.tune.executors.local import LocalLane
 from toprung.tune.trial import Outcome, Sampled, Trial, entry_of
@@ -90,9 +90,7 @@ def plan(lane: Lane, compiler: Compiler, problem: Problem, precision: str, store
         for candidate in first_use_candidates(lane.device, problem, precision, store, lane.machine, known):
             if candidate not in made:
                 made[candidate] = compiler.ahead(candidate, problem.desc, fingerprint)
-    for future in made.values():
-        if future is not None:
-            future.exception()  # wait; the worker reports an error itself
+    wait(filter(None, made.values()), timeout=COMPILING)  # the worker compiles what is missing, and reports errors itself
     return measure(lane, problem, list(made), store)
 
 

@@ -27,7 +27,7 @@ from toprung.oracle.problem import Problem
 from toprung.store import Entry, Machine, Store, candidate_key, shape_text
 from toprung.store.entry import NOISY, scatter
 from toprung.tune.candidates import host_candidates, installed
-from toprung.tune.compiler import Compiler
+from toprung.tune.compiler import COMPILING, Compiler
 from toprung.tune.executors.base import Executor, Lane, LaneLost
 from toprung.tune.search import Exhaustive, Strategy, strategy
 from toprung.tune.space import CallSpace, Space
@@ -54,9 +54,6 @@ FASTER_WEIGHT = 0.5
 
 LOOK_AHEAD = 3
 """Number of shapes whose candidates are ranked while another is measured."""
-
-COMPILING = 300.0
-"""Seconds to wait for a binary or a ranking from a background process before the worker compiles, or this process ranks."""
 
 
 @dataclass(frozen=True)
@@ -598,7 +595,7 @@ def _first_ready(pending: list[tuple[Candidate, Future[str] | None]]) -> tuple[C
     if future is None or not future.done():
         return candidate, ""
     try:
-        return candidate, future.result()
+        return candidate, future.result(timeout=0)
     except BrokenProcessPool:
         return candidate, ""  # the worker compiles it, where a crash is recorded
     except Exception as error:

@@ -38,6 +38,9 @@ LIMITS: Mapping[str, float] = {"place": 300.0, "build": 180.0, "check": 120.0}
 PACKAGE = str(Path(toprung.errors.__file__).parents[1])
 """Folder from which the child imports this very toprung."""
 
+END = 60.0
+"""Seconds that a child may take to end; one that waits in a driver ends by no signal."""
+
 TAIL = 400
 """Number of last characters of a dead child's output that are kept."""
 
@@ -161,10 +164,14 @@ class Worker:
     def kill(self) -> None:
         """End the child at once."""
         with self._lock:
-            if self._process is not None:
-                self._process.kill()
-                self._process.wait()
+            self._stop()
             self._forget()
+
+    def _stop(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            with suppress(subprocess.TimeoutExpired):  # then it is left behind
+                self._process.wait(END)
 
     def _forget(self) -> None:
         """Close the connection to the child and the file of its output."""
@@ -177,9 +184,7 @@ class Worker:
         """End the child for good; a trial that another thread waits for ends with NoDevice."""
         self._closed = True
         with self._lock:
-            if self._process is not None:
-                self._process.kill()
-                self._process.wait()
+            self._stop()
 
     def _receive(self, limit: float) -> Any:
         """Return the child's next message; None if there is none within ``limit`` seconds, EOFError if the child is gone."""
@@ -192,8 +197,11 @@ class Worker:
     def _ended(self) -> str:
         """Wait for the child's end; return a sentence on how it ended and what it printed last."""
         assert self._process is not None and self._printed is not None
-        code = self._process.wait()
-        how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        try:
+            code = self._process.wait(END)
+            how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        except subprocess.TimeoutExpired:
+            how = f"silent, and had not ended {END:g} s later"
         self._printed.seek(0)
         last = self._printed.read().decode(errors="replace").strip()[-TAIL:]
         return f"the process was {how}" + (f": {last}" if last else "")
