@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import functools
+import time
 import warnings
+from collections import deque
 from collections.abc import Collection
+from typing import Any
 
 import torch
 
@@ -23,6 +26,7 @@ class _Overriding:
         key = device_type.upper()
         keys = torch.DispatchKeySet(getattr(torch.DispatchKey, key))  # PyTorch's own kernels want one, and do not look at it
         self._library = torch.library.Library("aten", "IMPL")
+        self._kernels = []
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="(?s).*Overriding a previously registered kernel")
             for name, (op, make) in OVERLOADS.items():
@@ -31,13 +35,23 @@ class _Overriding:
                     continue
                 original = functools.partial(torch.library.get_kernel(f"aten::{name}", key).call_boxed, keys)
                 self._library.impl(name, make(original, op), key)
+                self._kernels.append(torch.library.get_kernel(f"aten::{name}", key))
 
     def end(self) -> None:
         """Give PyTorch's own kernels their places back."""
         self._library._destroy()
+        _ended.append((time.monotonic(), self._kernels))
+        while time.monotonic() - _ended[0][0] > GRACE:
+            _ended.popleft()
 
 
 _overriding: dict[str, _Overriding] = {}
+
+GRACE = 60.0
+"""Seconds that our kernels live on after they were replaced."""
+
+_ended: deque[tuple[float, list[Any]]] = deque()
+"""Kernels that were replaced, and when: PyTorch frees them at once, while other threads may be about to run them."""
 
 
 def _apply(active: Settings | None, there: list[Settings]) -> None:
