@@ -428,6 +428,31 @@ def test_python_ends_in_good_order_while_daemon_threads_multiply(device: Device)
     assert (done.returncode, done.stdout, done.stderr) == (0, "ends\n", "")
 
 
+ENDING = """
+import sys
+import numpy as np
+import toprung
+a = np.ones((300, 300), np.float32)
+
+class Last:
+    def __del__(self):
+        found = [toprung.matmul(a, a), toprung.plan(a, a[:, :7])(a, a[:, :7]), toprung.sgemm(1.0, a, a)]
+        found += [toprung.matmul_grouped([a], [a])[0], toprung.matmul(a, a, bias=a[0], activation="relu")]
+        print([int(one[0, 0]) for one in found])
+        try:
+            toprung.matmul(a, a, own=True)
+        except toprung.errors.Unsupported as error:
+            print(error)
+
+sys.modules["last"] = Last()
+"""
+
+
+def test_the_first_product_may_come_while_python_ends() -> None:
+    done = subprocess.run([sys.executable, "-c", ENDING], capture_output=True, text=True, timeout=120)
+    assert done.stderr == "" and done.stdout.startswith("[300, 300, 300, 300, 301]\nPython is ending"), done
+
+
 # files
 
 

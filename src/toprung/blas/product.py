@@ -5,16 +5,20 @@
 
 from __future__ import annotations
 
+import atexit
 import math
+import sys
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from toprung import backends
+from toprung.arrays import adapters
 from toprung.arrays.base import HOST, Operand
 from toprung.arrays.numpy import adapter as numpy_adapter
 from toprung.arrays.sessions import best, chosen, session_at
@@ -26,7 +30,7 @@ from toprung.blas.receipt import Receipt
 from toprung.device import Device
 from toprung.dispatch import autotune
 from toprung.dispatch.select import known_precision
-from toprung.errors import NoDevice
+from toprung.errors import NoDevice, ToprungError, Unsupported
 from toprung.execute import host, staging
 from toprung.execute.executable import Executable, Scratch
 from toprung.execute.executor import executor_of
@@ -379,9 +383,24 @@ def decided(alpha: float, a: View, b: View, beta: float, c: View, how: How) -> C
     if a.operand.home.kind == HOST:
         return _decided_on_host(alpha, a, b, beta, c, how)
     operand = a.operand
+    _refuse_at_the_end()
     executor = executor_of(session_at(operand.home, operand.queue))
     executable = executor.strided(a.layout, b.layout, c.layout, alpha, beta, how.own, precision, operand.queue)
     return OnDevice(executable, a, b, c, how)
+
+
+def _refuse_at_the_end() -> None:
+    """Raise Unsupported while Python ends, when nothing can be imported: kernels of a product that was decided before run on."""
+    if sys.is_finalizing():
+        raise Unsupported("Python is ending, and no kernel is selected any more: call toprung.plan beforehand, and the plan now")
+
+
+@atexit.register
+def _load_for_the_end() -> None:
+    """Load what host arrays need: __del__ may multiply them while Python ends, when nothing can be imported."""
+    with suppress(ToprungError):  # of a family of the user's that cannot be loaded
+        adapters()
+        host.host_blas()
 
 
 def _decided_on_halves(alpha: float, a: View, b: View, beta: float, c: View, how: How) -> Call:
@@ -421,6 +440,9 @@ def _decided_on_host(alpha: float, a: View, b: View, beta: float, c: View, how: 
     # the host's BLAS has no TF32
     blas = host.host_blas() if how.device is None and not how.own and how.precision != "tf32" else None
     faster: bool | None = None
+    if blas is not None and sys.is_finalizing():
+        return OnHost(blas, None, "Python is ending", a, b, c, how)
+    _refuse_at_the_end()
     if blas is not None:
         if host.is_small(blas, a.shape, b.shape) and autotune.HERE.level() != "measure" and not autotune.HERE.store.is_there():
             return OnHost(blas, None, "the product is so small that no device is looked for", a, b, c, how)
