@@ -477,6 +477,30 @@ def test_text_is_read_and_written_in_utf_8() -> None:
     assert [line for path in some for line in encoded_by_chance(path)] == []
 
 
+def written(path: Path) -> list[str]:
+    """Return the calls of a file that write files, but for those in a function that makes a temporary folder."""
+    tree = ast.parse(path.read_text("utf-8"))
+    apart = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and "tempfile.TemporaryDirectory(" in ast.unparse(n)]
+    fine, found = {id(m) for n in apart for m in ast.walk(n)}, []
+    for call in (n for n in ast.walk(tree) if isinstance(n, ast.Call) and id(n) not in fine):
+        name, words = ast.unparse(call.func), [n.value for n in ast.walk(call) if isinstance(n, ast.Constant)]
+        opens = re.search(r"(^|\.)(fd)?open$", name) and any(
+            isinstance(w, str) and re.fullmatch("[rwaxbt+]*[wax+][bt+]*", w) for w in words
+        )
+        if opens or re.search(
+            r"\.(write_text|write_bytes|touch)$|^os\.(open|replace|rename)$|^shutil\.(copy|move)|^publish$", name
+        ):
+            found.append(f"{path.relative_to(SOURCES[0].parent)}: {name}")
+    return found
+
+
+def test_files_are_written_by_one_module() -> None:
+    """It follows links and keeps modes. The log of baselines is toprung's own and grows by a line."""
+    calls = re.compile(r"open\(|\.write_|\.touch\(|os\.re(place|name)\(|shutil\.|publish\(")
+    some = [p for p in SOURCES if p.name != "paths.py" and calls.search(p.read_text("utf-8"))]
+    assert [line for path in some for line in written(path)] == ["lab/harness/baseline.py: self.path.open"]
+
+
 # environment
 
 

@@ -112,7 +112,9 @@ def limits() -> Limits:
 @pytest.fixture(scope="module")
 def h200(limits: Limits, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The page that ``make site`` makes."""
-    return page.write(tmp_path_factory.mktemp("h200"), page.render(limits.gathered, limits))
+    path = tmp_path_factory.mktemp("h200") / "index.html"
+    path.write_text(page.render(limits.gathered, limits), "utf-8")
+    return path
 
 
 def test_the_page_of_the_site_has_every_record_and_every_rung(limits: Limits, h200: Path) -> None:
@@ -134,7 +136,9 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
 
     def make(*paths: Path, comparison: page.Comparison | None = None) -> Path:
         found = gather(list(paths)) if paths else Gathered()
-        return page.write(tmp_path_factory.mktemp("page"), page.render(found, Limits(found, False), comparison))
+        path = tmp_path_factory.mktemp("page") / "index.html"
+        path.write_text(page.render(found, Limits(found, False), comparison), "utf-8")
+        return path
 
     return make
 

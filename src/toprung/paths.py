@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import os
+import secrets
 import stat
+import sys
 import tempfile
 import time
 import warnings
@@ -67,21 +70,30 @@ def writable(folder: str, below: str = "toprung") -> Path:
     reason = unwritable(folder)
     if not reason:
         return Path(folder)
+    problem = f"{folder or 'a cache'} cannot be written ({reason})"
     instead = _temporary() / below
-    instead.mkdir(exist_ok=True)
-    _warn(f"{folder or 'a cache'} cannot be written ({reason})")
-    return instead
+    if not (worse := unwritable(str(instead))):
+        _warn(f"{problem}: compiled kernels are kept in {_temporary()}")
+        return instead
+    _warn(f"{problem}, nor can {instead} ({worse}): kernels are compiled anew in each process")
+    return Path(folder or instead)  # what is in it can still be read
+
+
+ROOM = 2 << 20
+"""Bytes that must be free where compiled kernels are kept: PoCL's files for a large kernel take up to 1.4 MB while it compiles."""
 
 
 def unwritable(folder: str) -> str:
-    """Return why no file can be made in a folder, which is made if it is missing; empty if one can."""
+    """Return why no kernel can be kept in a folder, which is made if it is missing; empty if there is permission and room."""
     if not folder:
         return "this user has no home folder"
     try:
         Path(folder).mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as file:  # quotas and read-only mounts show only when something is written
+            file.write(bytes(ROOM))
     except OSError as error:
-        return error.strerror or str(error)
-    return "" if os.access(folder, os.W_OK | os.X_OK) else "permission denied"
+        return (error.strerror or str(error)).lower()
+    return ""
 
 
 @functools.cache
@@ -104,55 +116,133 @@ _told: list[str] = []
 
 
 def _warn(problem: str) -> None:
-    """Warn that caches lie elsewhere: of the first problem only, with all that can be set."""
+    """Warn of the first problem with a cache, with all that can be set."""
     if not _told:
         _told.append(problem)
-        text = f"{problem}: compiled kernels are kept in {_temporary()}. Set {SET} to folders that can be written"
-        warnings.warn(text, RuntimeWarning, stacklevel=4)
+        warnings.warn(f"{problem}. Set {SET} to folders that can be written", RuntimeWarning, stacklevel=4)
 
 
 STALE = 60.0
 """Seconds after which an empty temporary file is left over: its writer locks it long before."""
 
 
-def publish(path: Path, content: bytes) -> None:
-    """Write a file so that any reader sees all of it or none: written beside, then renamed. Links are followed, pipes written to.
+STANDARD_OUTPUT = Path("-")
+"""Path by which a user means standard output."""
 
-    What killed processes left half written in the folder is removed.
-    """
-    if path.exists() and not path.is_file():
-        path.write_bytes(content)  # a rename would put a file in place of a device or a pipe
-        return
-    path = Path(os.path.realpath(path))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    _clean(path.parent)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:50]}.", suffix=".part")
-    temporary = Path(name)
+IN_PLACE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EBUSY, errno.EINVAL)
+"""Reasons why a file that may be written cannot be replaced: its folder, a mount point, an owner who cannot be given it."""
+
+
+def is_standard_output(path: Path) -> bool:
+    """Return True for ``-``, and for the file or the pipe that standard output goes to, such as ``/dev/stdout``."""
+    if path == STANDARD_OUTPUT:
+        return True
+    with suppress(OSError):  # standard output may be closed
+        facts = path.stat()
+        return not stat.S_ISCHR(facts.st_mode) and os.path.samestat(facts, os.fstat(1))
+    return False
+
+
+def is_stream(path: Path) -> bool:
+    """Return True for standard output, a device or a pipe: it is written to once, and no other file stands beside it."""
+    return is_standard_output(path) or (path.exists() and not path.is_file() and not path.is_dir())
+
+
+def refusal(path: Path) -> str:
+    """Return why a file cannot be written, empty if it can. No file is made, and no pipe opened: that would wait for its reader."""
     try:
-        with os.fdopen(handle, "wb") as file, locked(temporary):
+        if is_standard_output(path):
+            return "" if sys.stdout is not None else "standard output is closed"
+        if path.is_dir():
+            return "it is a folder"
+        if path.is_socket():
+            return "it is a socket"
+        if is_stream(path):
+            return "" if os.access(path, os.W_OK) else "permission denied"
+        target = Path(os.path.realpath(path))
+        there = next(folder for folder in target.parents if folder.exists())
+        if not there.is_dir():
+            return f"{there} is no folder"
+        if target.exists() or target.is_symlink():  # a link behind which realpath finds nothing leads to itself
+            target.open("r+b").close()
+        else:
+            tempfile.TemporaryFile(dir=there).close()  # /proc lets root write, it says, and makes no file
+    except OSError as error:
+        return (error.strerror or str(error)).lower()
+    return ""
+
+
+def publish(path: Path, content: bytes) -> None:
+    """Write a file so that any reader sees all of it or none: written beside, then renamed.
+
+    As with ``open`` a link is followed, a pipe or a device is written to, and a file keeps its mode and owner. A file that must
+    not or cannot be replaced, such as one with several names, is written in place. What killed processes left half written in the
+    folder is removed.
+    """
+    target = Path(os.path.realpath(path))
+    facts = path.stat() if path.exists() else None
+    if facts is not None and (not stat.S_ISREG(facts.st_mode) or facts.st_nlink > 1):
+        path.write_bytes(content)
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    _clean(target.parent)
+    temporary = target.with_name(f".{target.name[:50]}.{secrets.token_hex(4)}.part")
+    try:
+        if facts is not None:
+            target.open("r+b").close()  # a file that may not be written may not be replaced either
+        with temporary.open("xb") as file, locked(temporary):  # with the mode that the umask leaves
+            if facts is not None:
+                _keep(temporary, facts)
             file.write(content)
             file.close()  # Windows renames no open file
-            temporary.chmod(0o644)
-            temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+            temporary.replace(target)
+    except BaseException as error:
+        with suppress(OSError):
+            temporary.unlink()
+        if facts is None or not isinstance(error, OSError) or error.errno not in IN_PLACE:
+            raise
+        target.write_bytes(content)
+
+
+def _keep(temporary: Path, facts: os.stat_result) -> None:
+    """Give a file the owner and the mode of the one it replaces."""
+    own = temporary.stat()
+    if (own.st_uid, own.st_gid) != (facts.st_uid, facts.st_gid):
+        os.chown(temporary, facts.st_uid, facts.st_gid)
+    temporary.chmod(stat.S_IMODE(facts.st_mode))
+
+
+def publish_cached(path: Path, content: bytes) -> None:
+    """Publish a file of a cache; where it cannot be written (a full disk, a quota) its content is made again next time."""
+    with suppress(OSError):
+        publish(path, content)
 
 
 def deliver(path: Path, content: bytes) -> None:
-    """Publish a file that somebody asked for.
+    """Publish a file that somebody asked for; ``-`` is standard output.
 
     Raises
     ------
     NotWritten
         it cannot be written; its content lies in a temporary folder, which the message names
+    BrokenPipeError
+        who read standard output has ended
     """
     try:
-        publish(path, content)
+        if is_standard_output(path):
+            sys.stdout.flush()
+            sys.stdout.buffer.write(content)
+            sys.stdout.buffer.flush()
+        else:
+            publish(path, content)
     except OSError as error:
-        instead = Path(tempfile.mkdtemp(prefix="toprung-")) / path.name
-        publish(instead, content)
-        raise NotWritten(f"{path} cannot be written ({error.strerror}): its content is kept in {instead}") from None
+        if isinstance(error, BrokenPipeError) and is_standard_output(path):
+            raise
+        kept = ""
+        with suppress(OSError):  # the temporary folder may be on the same full disk
+            publish(instead := Path(tempfile.mkdtemp(prefix="toprung-")) / path.name, content)
+            kept = f": its content is kept in {instead}"
+        raise NotWritten(f"{path} cannot be written ({error.strerror}){kept}") from None
 
 
 @contextmanager

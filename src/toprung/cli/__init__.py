@@ -17,7 +17,7 @@ import typer
 
 from toprung.backends import waiting
 from toprung.cli.common import INTERRUPTED, TERMINATED, console, errors_console, say
-from toprung.cli.streams import written
+from toprung.cli.streams import READER_GONE, written
 from toprung.errors import ToprungError
 from toprung.store.entry import version
 
@@ -88,7 +88,7 @@ def _ended_by_signals() -> Iterator[None]:
         nonlocal came
         if came or os.getpid() != own:  # a forked worker has nothing to keep
             if console.is_terminal:
-                os.write(1, SHOW_CURSOR)
+                os.write(console.file.fileno(), SHOW_CURSOR)
             os._exit(ENDED[number])
         came = number
         raise KeyboardInterrupt
@@ -115,10 +115,15 @@ def main() -> None:
     Exit 0: every result was verified; 1: one was wrong; 2: bad input; 74: standard output cannot be written; 130, 143: Ctrl-C,
     SIGTERM; 141: the reader of standard output has gone.
     """
+    own = dict(vars(console))
     with written():
         try:
             with _ended_by_signals():
                 app()
+        except BrokenPipeError:  # of standard output, which a file's content was for
+            sys.exit(READER_GONE)
         except (ToprungError, OSError) as error:  # a full disk, a folder that went: where it is read or written it is not foreseen
             say(f"toprung: {error}", to=errors_console)
             sys.exit(2)
+        finally:
+            vars(console).update(own)  # a file may have been standard output's

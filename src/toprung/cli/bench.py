@@ -41,7 +41,7 @@ from toprung.lab.harness.suites import CPU_FLOPS, SUITES, TIGHT, fitting, suite
 from toprung.lab.routines.gemm import from_size
 from toprung.oracle.data import DISTRIBUTIONS
 from toprung.oracle.gemm import TRANSPOSES, Gemm
-from toprung.paths import deliver
+from toprung.paths import deliver, is_stream
 from toprung.report import bench_plot
 from toprung.report import plot as pictures
 from toprung.report.bench_table import accuracy_table, bench_table, to_csv
@@ -120,7 +120,8 @@ def bench_command(
             more = {"kind": "bench", "notes": [*notes, *run.notes, *run.doubts]}
             return results.record(results.command(), environment(session), entries, run.failures, interrupted, **more)
 
-        interrupted = run.all(lambda unfinished: _store(json, stored(unfinished)))
+        so_far = None if json is None or is_stream(json) else json  # a pipe gets one record, at the end
+        interrupted = run.all(lambda unfinished: _store(so_far, stored(unfinished)))
         content = stored(interrupted or run.cut)
     _say([*notes, *run.notes], run.failures)
     _store(json, content)

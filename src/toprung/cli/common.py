@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import tempfile
 import textwrap
 from collections.abc import Sequence
 from contextlib import suppress
@@ -18,13 +17,18 @@ from rich.console import Console, RenderableType
 
 from toprung.errors import BadArgument, BadSize, UnknownName
 from toprung.oracle.problem import Problem
-from toprung.paths import cache_dir, locked
+from toprung.paths import cache_dir, is_standard_output, is_stream, locked, refusal
 from toprung.report.grid import Grid, left_out
 
-console = Console()
-if not console.is_terminal and "COLUMNS" not in os.environ:
-    console.width = 132  # a file or a pipe has no width of its own
-errors_console = Console(stderr=True)
+
+def _console(stderr: bool = False) -> Console:
+    made = Console(stderr=stderr)
+    if not made.is_terminal and "COLUMNS" not in os.environ:
+        made.width = 132  # a file or a pipe has no width of its own
+    return made
+
+
+console, errors_console = _console(), Console(stderr=True)
 
 INTERRUPTED, TERMINATED = 130, 143
 """Exit codes after Ctrl-C, and after SIGTERM, which ends a command the same way."""
@@ -110,32 +114,42 @@ def parse_seconds(text: str) -> float:
     return float(found.group(1)) * _UNITS[found.group(2)]
 
 
-def result_file(path: Path | None) -> Path | None:
-    """Return the path of a file to be written, as a callback of options: refused now, not when everything has been measured.
+def checked_file(path: Path) -> Path:
+    """Return the path of a file to be written: refused now, not when everything has been measured.
 
     Raises
     ------
     BadArgument
-        it is a folder, or its folder cannot be written or made
+        it cannot be written, with the reason
+    """
+    if reason := refusal(path):
+        raise BadArgument(f"{path} cannot be written ({reason}): name another file")
+    return path
+
+
+def result_file(context: typer.Context, path: Path | None) -> Path | None:
+    """Return the path of a file to be written, as a callback of options; ``-`` sends tables and texts to standard error.
+
+    Raises
+    ------
+    BadArgument
+        it cannot be written, or another option names it, too
     """
     if path is None:
         return None
-    if path.is_dir():
-        raise BadArgument(f"{path} is a folder: name a file in it")
-    target = Path(os.path.realpath(path))
-    there = next(folder for folder in target.parents if folder.exists())
-    reason = ""
-    if path.exists() and not path.is_file():
-        reason = "" if os.access(path, os.W_OK) else "permission denied"  # a device or a pipe is written to as it is
-    elif not there.is_dir():
-        reason = f"{there} is no folder"
-    else:
-        try:
-            tempfile.TemporaryFile(dir=there).close()  # /proc lets root write, it says, and makes no file
-        except OSError as error:
-            reason = (error.strerror or str(error)).lower()
-    if reason:
-        raise BadArgument(f"{path} cannot be written ({reason}): name a file in another folder")
+    place = "-" if is_standard_output(checked_file(path)) else os.path.realpath(path)
+    if place in context.meta and (place == "-" or not is_stream(path)):
+        raise BadArgument(f"{path} is named twice: of two files in one place one would be lost")
+    context.meta[place] = path
+    if place == "-":
+        vars(console).update(vars(_console(stderr=True)))  # until the command ends: the name is imported everywhere
+    return path
+
+
+def page_file(context: typer.Context, folder: Path) -> Path:
+    """Return the path of a page: ``index.html`` in a folder, or ``-``, a device or a pipe itself; raise as ``result_file``."""
+    path = folder if is_stream(folder) else folder / "index.html"
+    result_file(context, path)
     return path
 
 
@@ -147,7 +161,7 @@ def record_file(context: typer.Context, path: Path | None) -> Path | None:
     BadArgument
         another command writes it, or as for ``result_file``
     """
-    if result_file(path) is not None and path is not None:
+    if result_file(context, path) is not None and path is not None and not is_stream(path):
         mark = cache_dir() / "writing" / hashlib.sha256(os.path.realpath(path).encode(errors="replace")).hexdigest()
         with suppress(OSError):
             mark.parent.mkdir(parents=True, exist_ok=True)

@@ -13,7 +13,7 @@ from rich import box
 from rich.table import Table
 
 from toprung.backends.nvrtc import compile_cubin, device_of, version
-from toprung.cli.common import WIDE, json_option, parse_switches, parse_tile, put, result_file, say, show
+from toprung.cli.common import WIDE, checked_file, json_option, parse_switches, parse_tile, put, result_file, say, show
 from toprung.cli.progress import Progress
 from toprung.errors import ToprungError, UnknownName, Unsupported
 from toprung.kernels.record import kernel_source
@@ -23,7 +23,7 @@ from toprung.lab.harness.climb import variants
 from toprung.lab.harness.single import Note, note_path, tile_of
 from toprung.lab.rung import ladder, rung
 from toprung.lab.sass.machine_code import MachineCode, inspect_source
-from toprung.paths import deliver
+from toprung.paths import deliver, is_stream
 from toprung.report import names
 from toprung.report.grid import Column, Grid
 
@@ -68,6 +68,7 @@ def inspect(
     """
     if cubin is not None and "/" not in name:
         raise UnknownName("rung to store the machine code of", name, ["a rung such as kepler/r07"])
+    beside = None if cubin is None or is_stream(cubin) else checked_file(note_path(cubin))
     device = device_of(arch)
     switches, changes = parse_switches(switch or []), parse_tile(tile or [])
     if "/" in name:
@@ -101,10 +102,11 @@ def inspect(
         entry = found[0][0]
         assert entry.tile is not None
         deliver(cubin, compile_cubin(kernel_source(entry.rung, entry.tile, entry.options), arch).code)
-        # what toprung run must know to launch it
-        note = Note(entry.rung.name, entry.tile.given(), dict(entry.options), entry.rung.routine)
-        deliver(note_path(cubin), (jsonlib.dumps(note.describe(), indent=1) + "\n").encode())
-        say(f"stored as {cubin}, and beside it what it was made from")
+        if beside is not None:
+            # what toprung run must know to launch it
+            note = Note(entry.rung.name, entry.tile.given(), dict(entry.options), entry.rung.routine)
+            deliver(beside, (jsonlib.dumps(note.describe(), indent=1) + "\n").encode())
+            say(f"stored as {cubin}, and beside it what it was made from")
     for line in failures:
         say(line, "bold red")
     if json is not None:

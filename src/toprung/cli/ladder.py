@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -15,6 +15,7 @@ from toprung.backends.base import Session
 from toprung.cli.common import (
     LADDERS,
     WIDE,
+    checked_file,
     console,
     json_option,
     parse_numbers,
@@ -31,7 +32,7 @@ from toprung.cli.common import (
 )
 from toprung.cli.progress import Pace, Progress, duration, total
 from toprung.device import Device
-from toprung.errors import BuildError, LaunchError, OutOfDeviceMemory, WrongResult
+from toprung.errors import BadArgument, BuildError, LaunchError, OutOfDeviceMemory, WrongResult
 from toprung.lab.competitor import Competitor, refuse_what_cannot_fit
 from toprung.lab.explain import RungBounds
 from toprung.lab.harness import bandwidth, results
@@ -42,6 +43,7 @@ from toprung.lab.harness.compare import QUIET, ComparisonPlan, PlacedProblem, Ro
 from toprung.lab.harness.environment import environment
 from toprung.lab.rung import Ladder, ladder, out_of_place, select
 from toprung.oracle.problem import Problem
+from toprung.paths import is_stream
 from toprung.report import plot as pictures
 from toprung.report.grid import Grid
 from toprung.report.table import ladder_table, sweep_tables
@@ -111,6 +113,7 @@ def ladder_command(
         variants(climbed, where, switches)  # refuses bad switches before anything starts
     if plot is not None:
         pictures.check(plot)
+    records, drawings = _files(json, places), _files(plot, places)
     seconds = parse_seconds(budget) if budget is not None else None
     smallest = min(problems.values(), key=lambda p: sum(m.nbytes for m in p.matrices))
     for where in places:
@@ -119,7 +122,7 @@ def ladder_command(
     everything: dict[str, list[Row]] = {}
     failures: list[str] = []
     interrupted = False
-    for where in places:
+    for where, record_of, drawing in zip(places, records, drawings, strict=True):
         baselines, why_not = vendors[where.id]
         competing: list[Competitor] = [*(baselines if 0 in chosen or climbed else []), *variants(climbed, where, switches)]
         if said := out_of_place(climbed, where.kind):
@@ -145,12 +148,12 @@ def ladder_command(
         if left := [] if switches else refusals(climbed, where):
             names = "; ".join(line.partition(":")[0] for line in left)
             say(f"not on {where.id}: {left[0] if len(left) == 1 else f'{names}. Asked for alone, each says why'}", "dim")
-        if json is not None:
-            results.write(_named(json, where, places), stored)
+        if record_of is not None:
+            results.write(record_of, stored)
         elif stored["measurements"]:
             say(results.keep(stored, name), "dim")
-        if plot is not None:
-            pictures.ladder(stored, _named(plot, where, places))
+        if drawing is not None:
+            pictures.ladder(stored, drawing)
         failures += failed
         everything |= {f"{where.backend} {size}" if len(places) > 1 else size: rows for size, rows in run.done.items()}
         if interrupted:
@@ -179,9 +182,13 @@ def _devices(names: str | None, found: Ladder) -> list[Device]:
     return [best, *others.values()]
 
 
-def _named(path: Path, where: Device, places: list[Device]) -> Path:
-    """Return the file for one of several devices: the name given for the first, with the backend behind it for the others."""
-    return path if where is places[0] else path.with_stem(f"{path.stem}-{where.backend}")
+def _files(path: Path | None, places: Sequence[Device]) -> list[Path | None]:
+    """Return the file of each device: the name given for the first, with the backend behind it for the others."""
+    if path is None or len(places) < 2:
+        return [path] * len(places)
+    if is_stream(path):
+        raise BadArgument(f"{path} takes one device's result: name one of {', '.join(d.id for d in places)} with --device")
+    return [path, *(checked_file(path.with_stem(f"{path.stem}-{where.backend}")) for where in places[1:])]
 
 
 def _memory(session: Session, problems: Iterable[Problem]) -> tuple[Bandwidth | None, list[str]]:

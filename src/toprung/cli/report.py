@@ -8,11 +8,11 @@ from typing import Annotated
 import typer
 
 from toprung import backends
-from toprung.cli.common import console, errors_console, result_file, say
+from toprung.cli.common import console, errors_console, page_file, result_file, say
 from toprung.cli.progress import Progress
 from toprung.errors import BadRecord
 from toprung.lab.harness import results
-from toprung.paths import deliver
+from toprung.paths import deliver, is_stream
 from toprung.report.html import compare as sides
 from toprung.report.html import page
 from toprung.report.html.gather import Gathered, chosen, gather
@@ -31,7 +31,7 @@ def report_command(
     records: Annotated[
         list[Path] | None, typer.Argument(help="records, and folders with records; by default the user's own and ./results")
     ] = None,
-    out: Annotated[Path, typer.Option(help="folder that index.html is written to")] = Path("report"),
+    out: Annotated[Path, typer.Option(help="folder that index.html is written to", callback=page_file)] = Path("report"),
     device: Annotated[
         str | None, typer.Option(help="whose records: a slug such as nvidia-h200, or a part of a name; by default this machine's")
     ] = None,
@@ -59,7 +59,7 @@ def report_command(
     page.needed()
     if not 0 <= tolerance < 100:
         raise BadRecord(f"a tolerance is between 0 and 100 per cent, not {tolerance:g}")
-    if picture is not None and picture.suffix != ".svg":
+    if picture is not None and picture.suffix != ".svg" and not is_stream(picture):
         raise BadRecord(f"the picture is written as .svg, not as {picture.name}")
     if fail and compare is None:
         raise BadRecord("--fail-on-regression says what --compare A B shall do: give both")
@@ -80,14 +80,15 @@ def report_command(
     with Progress() as progress:
         progress.step("making the page")
         limits = Limits(found, code, lambda rung: progress.step(f"reading the machine code of {rung}"))
-        path = page.write(out, page.render(found, limits, comparison))
+        made = page.render(found, limits, comparison).encode(errors="replace")
+        deliver(out, made)
         if picture is not None and (drawn := page.picture(found, limits)) is not None:
             deliver(picture, drawn.encode())
     for note in limits.notes:
         say(note, "dim", to=errors_console)
     if not found.records:
         console.print("no measurements: the page says how to make some", style="yellow")
-    say(f"{path}: {path.stat().st_size / 1e6:.1f} MB; open it in a browser")
+    say(f"{out}: {len(made) / 1e6:.1f} MB; open it in a browser")
     wrong = [c for c in found.complaints if not c.elsewhere][:MOST_NAMED]
     for complaint in wrong:
         say(f"left out: {complaint}", to=errors_console)

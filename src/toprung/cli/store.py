@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from toprung.cli.common import WIDE, console, errors_console, json_option, say, show
+from toprung.cli.common import WIDE, console, errors_console, json_option, result_file, say, show
 from toprung.dispatch.tuned import refusal
 from toprung.errors import StoreError
 from toprung.report import names
@@ -90,7 +90,7 @@ def list_command(
 
 
 def export_command(
-    file: Annotated[str, typer.Argument(help="the JSON file to write; - writes to standard output")],
+    file: Annotated[Path, typer.Argument(help="the JSON file to write; - writes to standard output", callback=result_file)],
     device: Annotated[str | None, _DEVICE] = None,
     backend: Annotated[str | None, _BACKEND] = None,
     problem_class: Annotated[str | None, _CLASS] = None,
@@ -114,7 +114,7 @@ def export_command(
         say(text, to=errors_console)
     if not found:
         raise StoreError(f"no such entries in {chosen.path}: nothing was written")
-    count = chosen.export(sys.stdout if file == "-" else Path(file), found)
+    count = chosen.export(file, found)
     say(f"{count} entries written to {file}", to=errors_console)
 
 

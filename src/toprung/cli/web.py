@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from toprung.cli.common import say
+from toprung.cli.common import page_file, say
+from toprung.paths import deliver
 from toprung.report.web import page
 
 
@@ -18,7 +19,7 @@ def register(app: typer.Typer) -> None:
 
 def web_command(
     name: Annotated[str, typer.Argument(metavar="[LADDER]", help="a ladder in WGSL")] = page.LADDER,
-    out: Annotated[Path, typer.Option(help="folder that index.html is written to")] = Path("web"),
+    out: Annotated[Path, typer.Option(help="folder that index.html is written to", callback=page_file)] = Path("web"),
 ) -> None:
     """Make one HTML file that climbs a ladder in the browser, on the GPU of whoever opens it. Nothing is measured here.
 
@@ -30,6 +31,6 @@ def web_command(
 
       toprung web --out page
     """
-    path = page.write(out, page.render(name))
-    size = path.stat().st_size / 1e3
-    say(f"{path}: {size:.0f} kB; open it in a browser")
+    made = page.render(name).encode()
+    deliver(out, made)
+    say(f"{out}: {len(made) / 1e3:.0f} kB; open it in a browser")

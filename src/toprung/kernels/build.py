@@ -10,7 +10,6 @@ import hashlib
 import threading
 import time
 from collections.abc import Callable, Hashable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -21,7 +20,7 @@ from toprung.errors import BuildError
 from toprung.forks import renewed
 from toprung.kernels.base import Switches
 from toprung.kernels.record import KernelRecord, LibraryKernel, Options, Own, kernel_source
-from toprung.paths import cache_dir, publish
+from toprung.paths import cache_dir, publish_cached
 from toprung.tile import Tile
 
 __all__ = ["Compiled", "Own", "build", "guard", "is_kept", "keep", "kernel_of", "loaded", "source_kernel"]
@@ -106,12 +105,8 @@ def _kernel(source: Source, session: Session) -> tuple[Kernel, bool]:
 
 
 def keep(source: Source, fingerprint: str, binary: bytes) -> None:
-    """Put a binary into the cache under a session's fingerprint: a process may compile for another one's session.
-
-    If it cannot be written (a full disk, a quota), it is compiled again next time.
-    """
-    with suppress(OSError):
-        publish(_place(source, fingerprint), hashlib.sha256(binary).digest() + binary)
+    """Put a binary into the cache under a session's fingerprint: a process may compile for another one's session."""
+    publish_cached(_place(source, fingerprint), hashlib.sha256(binary).digest() + binary)
 
 
 def is_kept(source: Source, fingerprint: str) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 
 from toprung.errors import MissingExtra, UnknownName
 from toprung.lab.harness.measure import Measurement
-from toprung.paths import deliver
+from toprung.paths import deliver, is_stream
 from toprung.report.text import Limits, gflops_text, size_of
 
 FORMATS = (".png", ".svg", ".pdf")
@@ -20,9 +20,14 @@ MARKS = "osD^vPX"
 
 def check(path: Path) -> None:
     """Raise UnknownName for a kind of file that cannot be drawn, MissingExtra without matplotlib; before anything is measured."""
-    if path.suffix.lower() not in FORMATS:
+    if _kind(path) not in FORMATS:
         raise UnknownName("kind of picture", path.suffix or path.name, FORMATS)
     matplotlib_pyplot()
+
+
+def _kind(path: Path) -> str:
+    """Return the ending that says how a picture is written: standard output, pipes and devices get SVG."""
+    return path.suffix.lower() or (".svg" if is_stream(path) else "")
 
 
 def ladder(record: dict[str, Any], path: Path) -> None:
@@ -60,12 +65,12 @@ def pictures(record: dict[str, Any], path: Path) -> list[Path]:
 
     Returns
     -------
-    the files: ``path``, and beside it ``<stem>-r01`` and so on
+    the files: ``path``, and beside it ``<stem>-r01`` and so on unless it is a pipe or a device
     """
     ladder(record, path)
     measurements = [m if isinstance(m, Measurement) else Measurement.read(m) for m in record["measurements"]]
     drawn = [path]
-    if len({size_of(m) for m in measurements}) > 1:
+    if len({size_of(m) for m in measurements}) > 1 and not is_stream(path):
         for number in sorted({m.competitor["number"] for m in measurements} - {0}):
             own = [m for m in measurements if m.competitor["number"] in (0, number)]
             drawn.append(path.with_stem(f"{path.stem}-r{number:02d}"))
@@ -153,7 +158,7 @@ def _limits(measurements: Sequence[Measurement], limits: Limits) -> dict[str, di
 
 def save(figure: Any, path: Path) -> None:
     """Write a figure whole or not at all and close it; the same figure gives the same bytes."""
-    content, kind = io.BytesIO(), path.suffix.lower()[1:]
+    content, kind = io.BytesIO(), _kind(path)[1:]
     plt = matplotlib_pyplot()
     with plt.rc_context({"svg.hashsalt": "toprung"}):
         figure.savefig(content, format=kind, dpi=160, metadata={"Date": None} if kind == "svg" else None)

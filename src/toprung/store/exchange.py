@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from toprung.errors import StoreError
-from toprung.paths import publish
+from toprung.errors import NotWritten, StoreError
+from toprung.paths import deliver
 from toprung.store import plain
 from toprung.store.entry import Entry, Machine, version
 from toprung.store.plain import shown
@@ -43,7 +43,7 @@ class Imported:
 
 
 def write_exchange(target: Path | Any, entries: Iterable[Entry]) -> int:
-    """Write entries to a path, whole or not at all, or to an open text file; return their number."""
+    """Write entries to a path, whole or not at all, or to an open text file; return their number. ``-`` is standard output."""
     chosen = list(entries)
     head = {"format": FORMAT, "version": version(), "date": plain.now()}
     lines = ",\n".join(plain.canonical(e.describe()) for e in chosen)
@@ -52,9 +52,9 @@ def write_exchange(target: Path | Any, entries: Iterable[Entry]) -> int:
         target.write(text)
     else:
         try:
-            publish(Path(target), text.encode())
-        except OSError as error:
-            raise StoreError(f"{target} cannot be written: {error.strerror}; choose another place") from None
+            deliver(Path(target), text.encode())
+        except NotWritten as error:
+            raise StoreError(str(error)) from None
     return len(chosen)
 
 

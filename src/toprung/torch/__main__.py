@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from toprung.cli.common import errors_console, result_file
+from toprung.cli.common import checked_file, errors_console
 from toprung.errors import NotWritten, ToprungError
 from toprung.paths import deliver
 from toprung.torch import enable, report, wait
@@ -68,7 +68,7 @@ def main(given: list[str] | None = None) -> None:
         if options.audit is not None and options.audit.endswith(".html"):
             parser.error(f"an audit is a table or JSON, not a page: name a file like {Path(options.audit).with_suffix('.json')}")
         named = options.audit if options.report is None else options.report
-        file = None if named in (None, "-") else result_file(Path(named))
+        file = None if named in (None, "-") else checked_file(Path(named))
         if named is not None and named.endswith(".html"):
             from toprung.torch import page  # with the report's style, which a program that only trains does not need
 
@@ -124,7 +124,7 @@ def _written(file: Path | None, audited: Any, measure: bool) -> None:
     said = f"the {'audit' if audited else 'report'} is in {file}"
     try:
         deliver(file, text.encode(errors="replace"))
-    except NotWritten as error:  # the program has run, and its exit status is its own
+    except (NotWritten, BrokenPipeError) as error:  # the program has run, and its exit status is its own
         said = str(error)
     print(f"toprung: {said}", file=sys.stderr)
 

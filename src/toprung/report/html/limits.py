@@ -25,7 +25,7 @@ from toprung.lab.rung import Rung, rung
 from toprung.lab.sass import machine_code
 from toprung.lab.sass.machine_code import Loop, MachineCode, inspect_source
 from toprung.oracle.problem import Problem
-from toprung.paths import cache_dir, publish
+from toprung.paths import cache_dir, publish_cached
 from toprung.report.html.gather import Gathered
 from toprung.tile import Tile
 
@@ -133,7 +133,7 @@ def kept(source: Source, arch: str) -> MachineCode:
         return _read(json.loads(path.read_bytes()))
     except (OSError, *DAMAGE):
         code = inspect_source(source, arch)
-        publish(path, json.dumps(code.describe()).encode())
+        publish_cached(path, json.dumps(code.describe()).encode())
         return code
 
 

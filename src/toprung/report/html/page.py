@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from toprung.errors import MissingExtra, NotWritten
-from toprung.paths import cache_dir, publish
+from toprung.errors import MissingExtra
+from toprung.paths import cache_dir, publish_cached
 from toprung.report.html.chart import PALETTE, Chart, source
 from toprung.report.html.charts import beside, errors, known_ladders, roofline, sizes, tuning
 from toprung.report.html.gather import Gathered, Stored
@@ -68,7 +68,7 @@ def _library() -> str:
         return path.read_text("utf-8")
     except OSError:
         made = vl_convert.javascript_bundle(vl_version=VEGA_LITE)  # type: ignore[call-arg]  # its stub asks for a snippet
-        publish(path, made.encode())
+        publish_cached(path, made.encode())
         return made
 
 
@@ -106,16 +106,6 @@ def render(gathered: Gathered, limits: Limits, comparison: Comparison | None = N
         hashes=" ".join(f"'sha256-{base64.b64encode(hashlib.sha256(t.encode()).digest()).decode()}'" for t in (library, script)),
         cards=list(_cards(gathered, views, {name: chart for name, chart, _ in ladders})),
     )  # fmt: skip
-
-
-def write(folder: Path, text: str) -> Path:
-    """Write ``index.html`` into a folder, whole or not at all; NotWritten if that is impossible."""
-    path = folder / "index.html"
-    try:
-        publish(path, text.encode(errors="replace"))
-    except OSError as error:
-        raise NotWritten(f"{path} cannot be written ({error.strerror}): name another folder with --out") from None
-    return path
 
 
 def picture(gathered: Gathered, limits: Limits) -> str | None:

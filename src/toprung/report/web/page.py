@@ -10,14 +10,13 @@ from typing import Any
 
 import toprung.lab.routines.base as shared
 from toprung.device import Device
-from toprung.errors import NotWritten, Unsupported
+from toprung.errors import Unsupported
 from toprung.kernels.record import LANGUAGES
 from toprung.lab.harness.environment import kernels, packages, source
 from toprung.lab.harness.results import FORMAT
 from toprung.lab.probe import base as probes
 from toprung.lab.routines.gemm import PLAIN, from_size
 from toprung.lab.rung import Rung, ladder
-from toprung.paths import publish
 from toprung.tile import Tile, broken
 
 HERE = Path(__file__).parent
@@ -66,16 +65,6 @@ def render(name: str = LADDER) -> str:
     for key, value in parts.items():
         text = text.replace(f"<!--{key}-->", value)
     return text
-
-
-def write(folder: Path, text: str) -> Path:
-    """Write ``index.html`` into a folder, which is made if need be; NotWritten if that is impossible."""
-    path = folder / "index.html"
-    try:
-        publish(path, text.encode())
-    except OSError as error:
-        raise NotWritten(f"{path} cannot be written ({error.strerror}): name another folder with --out") from None
-    return path
 
 
 def _rung(rung: Rung) -> dict[str, Any]:
