@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import csv
 import io
@@ -330,3 +331,69 @@ def test_a_shell_reads_a_file_from_its_pipes_and_from_standard_output(inputs: di
     read = [json.loads(text)["entries"] for text in (done.stdout, (tmp_path / "b.json").read_text())]
     assert read[0] == read[1] and len(read[0]) > 1
     assert (tmp_path / "a.txt").read_text() == (tmp_path / "b.txt").read_text() != ""
+
+
+# disks
+
+DISK = """
+import resource, sys, warnings
+import numpy as np
+import toprung
+
+device, how, when, folder = sys.argv[1:]
+a = np.ones((300, 65), np.float32)
+
+def fill():
+    if how == "limit":
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, 1 << 16))
+        return
+    try:
+        with open(folder + "/fill", "wb", 0) as file:
+            while True:
+                file.write(bytes(4096))
+    except OSError as error:
+        assert error.errno == 28, error
+
+def multiplied(rows):
+    try:
+        return bool((toprung.matmul(a[:rows], a.T, own=True, device=device) == 65).all())
+    except toprung.errors.NoRoom as error:
+        return str(error)
+
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    done = [multiplied(300)] if when == "later" else []
+    fill()
+    done += [multiplied(rows) for rows in (300, 3)]
+print(done, [str(w.message) for w in caught if w.category is RuntimeWarning], sep="\\n")
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "when"),
+    [
+        ("disk", "later"),
+        ("limit", "first"),
+        *(pytest.param(*p, marks=pytest.mark.slow) for p in (("disk", "first"), ("limit", "later"))),
+    ],
+)
+def test_a_full_disk_ends_no_process_and_is_named(how: str, when: str, device: Device, tmp_path: Path) -> None:
+    """LLVM ends the process where it cannot write; ``limit`` stands for a quota, which holds for every folder."""
+    words, folder = [sys.executable, "-c", DISK, device.id, how, when, str(tmp_path)], str(tmp_path)
+    if how == "disk":
+        mounting = ["unshare", "-m", "sh", "-c", 'mount -t tmpfs -o size=8m none "$0" && exec "$@"', folder]
+        if not shutil.which("unshare") or subprocess.run([*mounting, "true"], capture_output=True).returncode:
+            pytest.skip("this user may not mount a disk")
+        words = [*mounting, *words]
+    moved = {name: f"{folder}/{name}" for name in ("TOPRUNG_CACHE", "POCL_CACHE_DIR", "XDG_CACHE_HOME")}
+    done = subprocess.run(words, capture_output=True, text=True, env={**os.environ, **moved})
+    assert done.returncode == 0, done.stderr
+    products, warned = map(ast.literal_eval, done.stdout.splitlines())
+    reason = "no space left on device" if how == "disk" else "file too large"
+    refused = f"PoCL's folder {moved['POCL_CACHE_DIR']} cannot be written ({reason})"
+    if when == "later":  # what is compiled goes on
+        assert products[:2] == [True, True] and refused in products[2] and warned == []
+    elif how == "disk":  # the temporary folder has room
+        assert products == [True, True] and len(warned) == 1 and f"{moved['POCL_CACHE_DIR']} cannot be written" in warned[0]
+    else:
+        assert all(refused in said for said in products) and len(warned) == 1 and "nor can" in warned[0]

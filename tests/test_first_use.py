@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -218,19 +217,6 @@ def test_the_temporary_folder_is_nobody_elses(tmp_path: Path, monkeypatch: pytes
     assert paths._temporary() not in (kept, other)
     monkeypatch.undo()
     paths._temporary.cache_clear()
-
-
-def test_a_full_disk_costs_the_cache_and_no_kernel(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    from toprung.kernels import build
-
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(build, "publish", full)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        a = np.ones((37, 41), np.float32)
-        assert (toprung.matmul(a, a.T, own=True, device=device) == 41).all()
 
 
 # what a newcomer types

@@ -121,6 +121,10 @@ class LaunchError(ToprungError, RuntimeError):
     """The device refused a launch."""
 
 
+class NoRoom(LaunchError):
+    """The disk with the compiler's files is full, or a quota is used up; the text names the folder."""
+
+
 class OutOfDeviceMemory(ToprungError, MemoryError):
     """More memory was asked for than the device has.
 

@@ -10,6 +10,7 @@ import importlib.util
 import os
 import re
 import shutil
+import sqlite3
 import sys
 import threading
 import warnings
@@ -29,7 +30,7 @@ from toprung.backends.base import Buffer, Kernel, Launch, Relaunch, Resources, S
 from toprung.device import FP32_LANES, Device
 from toprung.errors import BadCubin, ForkedDevice, LaunchError, NoDevice, OutOfDeviceMemory
 from toprung.forks import in_child, renewed
-from toprung.paths import cache_dir, of_user, publish, unwritable
+from toprung.paths import cache_dir, of_user, publish_cached, unwritable
 
 PRELUDE = Path(__file__).with_name("prelude.cl")
 VECTOR_WIDTHS = (1, 2, 4, 8, 16)
@@ -65,8 +66,9 @@ def _show_intel_runtime() -> str | None:
     folder = cache_dir() / f"vendors-{digest}"
     for name, content in files.items():
         if not (folder / name).exists():
-            publish(folder / name, content)
-    os.environ["OCL_ICD_VENDORS"] = str(folder)
+            publish_cached(folder / name, content)
+    if all((folder / name).exists() for name in files):
+        os.environ["OCL_ICD_VENDORS"] = str(folder)
     return str(library)
 
 
@@ -229,11 +231,22 @@ class OpenCLBuffer:
         return OpenCLBuffer(self.raw.get_sub_region(offset, max(nbytes, 4)), nbytes, self)
 
 
+def _kernel_object(cl: Any, program: Any, name: str) -> Any:
+    """Return a new kernel object; a full disk costs pyopencl's cache of what it generates for one, and no kernel."""
+    try:
+        return cl.Kernel(program, name)
+    except sqlite3.Error:
+        cl._PYOPENCL_NO_CACHE = True
+        return cl.Kernel(program, name)
+
+
 class OpenCLKernel:
     """A built program; every bound launch takes its own kernel object, since arguments belong to the object."""
 
     def __init__(self, program: Any, source: Source, resources: Resources) -> None:
         self.program, self.source, self.resources = program, source, resources
+        self.sizes: set[object] = set()
+        """Work-group sizes it has been bound with: PoCL compiles it once more for each, at the first launch."""
 
 
 class OpenCLSession:
@@ -266,12 +279,13 @@ class OpenCLSession:
             )
         if source.language != "opencl":
             raise source.failed(self.device, "OpenCL cannot compile CUDA C++; use a CUDA device")
-        self._need_linker(source)
+        self._need_tools(source)
         text = f"{PRELUDE.read_text('utf-8')}\n#line 1\n{source.text}"
         with self._alone(source):
             try:
                 program = cl.Program(self._context, text).build(self._options(source), cache_dir=False)
             except cl.Error as error:  # with the build log; what a compiler prints besides stays on standard error
+                self._need_room(source)
                 raise source.failed(self.device, str(error)) from None
             used = self._registers(program)  # only this log says it: a line in front of the binary keeps it
             binary = self._binary(program, source)
@@ -283,13 +297,14 @@ class OpenCLSession:
     def load(self, binary: bytes, source: Source) -> OpenCLKernel:
         self._alive()
         cl = self._cl
-        self._need_linker(source)
+        self._need_tools(source)
         used, _, binary = binary.partition(b"\n")
         try:
             with self._alone(source):
                 program = cl.Program(self._context, [self.device.handle], [binary]).build(self._options(source), cache_dir=False)
-            kernel = cl.Kernel(program, source.kernel)
+            kernel = _kernel_object(cl, program, source.kernel)
         except cl.Error as error:
+            self._need_room(source)
             raise source.failed(self.device, str(error)) from None
         info, what = cl.kernel_work_group_info, self.device.handle
         local = int(kernel.get_work_group_info(info.LOCAL_MEM_SIZE, what))
@@ -318,12 +333,22 @@ class OpenCLSession:
         ask(what.BINARIES, (ctypes.c_void_p * devices)(ctypes.addressof(binary)))  # the first device's
         return binary.raw
 
-    def _need_linker(self, source: Source) -> None:
-        """Raise BuildError if PoCL could not link a CPU's kernel: it ends the process then."""
+    def _need_tools(self, source: Source) -> None:
+        """Raise BuildError or NoRoom if PoCL could not link a CPU's kernel or write its files: it ends the process then."""
         links = self.device.kind == "cpu" and self.device.runtime.startswith(pocl_cache.PLATFORM)
         if links and shutil.which("ld", path=os.environ.get("PATH", "")) is None:
             advice = "PoCL links kernels with ld, which is not on the PATH: install your system's package binutils"
             raise source.failed(self.device, advice)
+        self._need_room(source)
+
+    def _need_room(self, source: Source) -> None:
+        if self.device.runtime.startswith(pocl_cache.PLATFORM):
+            pocl_cache.need_room(f"{source.name} with {source.defines_text() or 'no definitions'} on {self.device}")
+
+    def _need_room_for(self, kernel: OpenCLKernel, items: object) -> None:
+        if items not in kernel.sizes:
+            self._need_room(kernel.source)
+            kernel.sizes.add(items)
 
     def _registers(self, program: Any) -> str:
         """Registers of a work-item as NVIDIA's build log gives them; empty where it does not."""
@@ -395,8 +420,9 @@ class OpenCLSession:
     ) -> Launch:
         self._alive()
         assert isinstance(kernel, OpenCLKernel)
+        self._need_room_for(kernel, items or total)
         cl, queue = self._cl, self.queue
-        bound = cl.Kernel(kernel.program, kernel.source.kernel)
+        bound = _kernel_object(cl, kernel.program, kernel.source.kernel)
         bound.set_args(*(a if isinstance(a, np.generic) else _raw(a) for a in args))
         kept = tuple(args)  # the runtime need not keep memory alive that only an argument refers to
 
@@ -443,11 +469,12 @@ class OpenCLSession:
         self._alive()
         assert isinstance(kernel, OpenCLKernel)
         cl, own = self._cl, self.queue
-        bound = cl.Kernel(kernel.program, kernel.source.kernel)
+        bound = _kernel_object(cl, kernel.program, kernel.source.kernel)
         for i, value in enumerate(fixed):
             bound.set_arg(len(kinds) + i, value)
         types = [{"P": None, "l": np.int64, "f": np.float32}[k] for k in kinds]
         items = (*local, *(1 for _ in groups[len(local) :]))
+        self._need_room_for(kernel, items)
         total = tuple(g * n for g, n in zip(groups, items, strict=True))
         out_of_order = cl.command_queue_properties.OUT_OF_ORDER_EXEC_MODE_ENABLE
 

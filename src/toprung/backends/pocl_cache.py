@@ -15,7 +15,8 @@ from pathlib import Path
 
 import platformdirs
 
-from toprung.paths import locked, of_user, writable
+from toprung.errors import NoRoom
+from toprung.paths import ROOM, locked, of_user, unwritable, writable
 
 PLATFORM = "Portable Computing Language"
 LOCKS = 64
@@ -29,9 +30,24 @@ VARIABLE = "POCL_CACHE_DIR"
 def make_writable() -> None:
     """Give PoCL a temporary folder if its own cannot be written: it would say that there is no device."""
     given = os.environ.get(VARIABLE) or of_user(platformdirs.user_cache_dir, "pocl")
-    folder = str(writable(given, "pocl"))
-    if folder != given:
-        os.environ[VARIABLE] = folder
+    found = str(writable(given, "pocl"))
+    if found != given:
+        os.environ[VARIABLE] = found
+
+
+def need_room(what: str) -> None:
+    """Raise NoRoom if PoCL's folder has no room for a kernel's files: LLVM ends the process where it cannot write them.
+
+    PoCL goes on with the folder that it found at first, so that a disk that fills later leaves nothing to fall back to.
+    """
+    if reason := unwritable(str(folder())):
+        advice = f"make room for {ROOM >> 20} MiB, or start again with {VARIABLE} set to another folder"
+        raise NoRoom(f"{what} cannot be compiled: PoCL's folder {folder()} cannot be written ({reason}); {advice}")
+
+
+def folder() -> Path:
+    """Return the folder of PoCL's cache."""
+    return Path(os.environ.get(VARIABLE) or of_user(platformdirs.user_cache_dir, "pocl"))
 
 
 def settings() -> list[str]:
@@ -60,5 +76,4 @@ def alone(options: str) -> Iterator[None]:
 
 def lock_of(options: str) -> Path:
     """The file that is locked while a program is built: beside PoCL's files, so that who shares those shares it."""
-    folder = Path(os.environ.get(VARIABLE) or of_user(platformdirs.user_cache_dir, "pocl"))
-    return folder / f"toprung-{hashlib.sha256(options.encode()).digest()[0] % LOCKS}.lock"
+    return folder() / f"toprung-{hashlib.sha256(options.encode()).digest()[0] % LOCKS}.lock"
