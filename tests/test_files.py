@@ -26,7 +26,7 @@ import typer
 from command import Typed
 from conftest import require
 from toprung import paths
-from toprung.cli import app, common
+from toprung.cli import app, common, streams
 from toprung.device import Device
 from toprung.errors import BadArgument, NotWritten
 from toprung.store import Store
@@ -331,6 +331,23 @@ def test_a_shell_reads_a_file_from_its_pipes_and_from_standard_output(inputs: di
     read = [json.loads(text)["entries"] for text in (done.stdout, (tmp_path / "b.json").read_text())]
     assert read[0] == read[1] and len(read[0]) > 1
     assert (tmp_path / "a.txt").read_text() == (tmp_path / "b.txt").read_text() != ""
+
+
+@pytest.mark.parametrize("command", ("web --out -", "store export --store STORE -"))
+def test_standard_output_that_cannot_be_written_has_its_own_exit_codes(
+    command: str, inputs: dict[str, str], tmp_path: Path
+) -> None:
+    words = [sys.executable, "-m", "toprung", *(inputs.get(word, word) for word in command.split())]
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    read, write = os.pipe()
+    os.close(read)
+    gone = subprocess.run(words, stdout=write, stderr=subprocess.PIPE, text=True, env=environment)
+    os.close(write)
+    assert (gone.returncode, gone.stderr, list(tmp_path.iterdir())) == (streams.READER_GONE, "", [])
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, env=environment)
+    assert done.returncode == streams.UNWRITTEN and "(No space left on device): its content is kept in" in done.stderr
+    assert len(list(tmp_path.rglob("-"))) == 1
 
 
 # disks

@@ -224,9 +224,8 @@ def deliver(path: Path, content: bytes) -> None:
     Raises
     ------
     NotWritten
-        it cannot be written; its content lies in a temporary folder, which the message names
-    BrokenPipeError
-        who read standard output has ended
+        it cannot be written; its content lies in a temporary folder, which the message names. The cause is an error of standard
+        output's, if that was meant; if its reader has gone nothing is kept
     """
     try:
         if is_standard_output(path):
@@ -236,13 +235,12 @@ def deliver(path: Path, content: bytes) -> None:
         else:
             publish(path, content)
     except OSError as error:
-        if isinstance(error, BrokenPipeError) and is_standard_output(path):
-            raise
-        kept = ""
-        with suppress(OSError):  # the temporary folder may be on the same full disk
-            publish(instead := Path(tempfile.mkdtemp(prefix="toprung-")) / path.name, content)
-            kept = f": its content is kept in {instead}"
-        raise NotWritten(f"{path} cannot be written ({error.strerror}){kept}") from None
+        own, kept = is_standard_output(path), ""
+        if not (own and isinstance(error, BrokenPipeError)):
+            with suppress(OSError):  # the temporary folder may be on the same full disk
+                publish(instead := Path(tempfile.mkdtemp(prefix="toprung-")) / path.name, content)
+                kept = f": its content is kept in {instead}"
+        raise NotWritten(f"{path} cannot be written ({error.strerror}){kept}") from (error if own else None)
 
 
 @contextmanager

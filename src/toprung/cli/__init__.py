@@ -17,8 +17,8 @@ import typer
 
 from toprung.backends import waiting
 from toprung.cli.common import INTERRUPTED, TERMINATED, console, errors_console, say
-from toprung.cli.streams import READER_GONE, written
-from toprung.errors import ToprungError
+from toprung.cli.streams import READER_GONE, UNWRITTEN, written
+from toprung.errors import NotWritten, StoreError, ToprungError
 from toprung.store.entry import version
 
 ENDED: Mapping[int, int] = {signal.SIGINT: INTERRUPTED, signal.SIGTERM: TERMINATED}
@@ -120,10 +120,11 @@ def main() -> None:
         try:
             with _ended_by_signals():
                 app()
-        except BrokenPipeError:  # of standard output, which a file's content was for
-            sys.exit(READER_GONE)
         except (ToprungError, OSError) as error:  # a full disk, a folder that went: where it is read or written it is not foreseen
+            output = error.__cause__ if isinstance(error, NotWritten | StoreError) else None  # standard output was to be a file
+            if isinstance(output, BrokenPipeError):
+                sys.exit(READER_GONE)
             say(f"toprung: {error}", to=errors_console)
-            sys.exit(2)
+            sys.exit(UNWRITTEN if output else 2)
         finally:
             vars(console).update(own)  # a file may have been standard output's

@@ -54,7 +54,7 @@ def write_exchange(target: Path | Any, entries: Iterable[Entry]) -> int:
         try:
             deliver(Path(target), text.encode())
         except NotWritten as error:
-            raise StoreError(str(error)) from None
+            raise StoreError(str(error)) from error.__cause__
     return len(chosen)
 
 

@@ -124,7 +124,7 @@ def _written(file: Path | None, audited: Any, measure: bool) -> None:
     said = f"the {'audit' if audited else 'report'} is in {file}"
     try:
         deliver(file, text.encode(errors="replace"))
-    except (NotWritten, BrokenPipeError) as error:  # the program has run, and its exit status is its own
+    except NotWritten as error:  # the program has run, and its exit status is its own
         said = str(error)
     print(f"toprung: {said}", file=sys.stderr)
 
