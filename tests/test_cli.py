@@ -11,9 +11,15 @@ from types import SimpleNamespace
 
 import pytest
 
+from toprung import backends
 from toprung.cli import progress
 from toprung.cli.common import parse_numbers, parse_sizes, parse_switches
 from toprung.errors import BadSize, UnknownName
+from toprung.lab.competitor import RungCompetitor
+from toprung.lab.harness.compare import ComparisonPlan, PlacedProblem, compare
+from toprung.lab.rung import rung
+from toprung.oracle.gemm import Gemm
+from toprung.tune import apart as processes
 
 RUNGS = "0,1,4,10"
 PROGRAM = "import sys; sys.modules['wgpu'] = None; from toprung.cli import main; main()"
@@ -187,6 +193,27 @@ def test_a_kernel_that_does_not_end_is_stopped_and_named(words, signals, code, t
         assert "failed" in said.lower() and record["failures"][0] in said and "interrupted" in said
     else:
         assert said == "" and not out.exists(), "a second Ctrl-C waits for nothing"
+
+
+def test_a_kernel_that_crashes_is_a_row_and_the_others_are_measured(tmp_path):
+    root, out = planted_ladder(tmp_path, "C[c] = result", "C[c + ((size_t)1 << 40)] = result"), tmp_path / "out.json"
+    words = ["ladder", "kepler", "--rungs", "1,90", "--sizes", "32,33", "--json", str(out)]
+    env = {**os.environ, "TOPRUNG_LADDERS": root}
+    done = subprocess.run([sys.executable, "-c", PROGRAM, *words], capture_output=True, text=True, env=env)
+    record = json.loads(out.read_text())
+    assert done.returncode == 1 and not record["interrupted"], done.stderr
+    assert [m["problem"]["M"] for m in record["measurements"] if m["competitor"]["number"] == 1] == [32, 33]
+    crashed = [f"kepler/r90 at {size}: the kernel crashed: the process was killed by SIGSEGV" for size in (32, 33)]
+    assert [line[: len(crashed[0])] for line in record["failures"]] == crashed and crashed[0] in done.stdout
+
+
+def test_a_budget_ends_a_kernel_that_does_not_end(device, tmp_path, monkeypatch):
+    monkeypatch.setenv("TOPRUNG_LADDERS", planted_ladder(tmp_path, *ENDLESS))
+    monkeypatch.setattr(processes, "OVER", 1.0)
+    (row,) = rows = ComparisonPlan(samples={"warm": 1}).rows([RungCompetitor(rung("kepler/r90"))])
+    with backends.opened(device) as session, processes.apart([row.who], device, budget=0.0):
+        assert list(compare(PlacedProblem(Gemm(32, 32, 32), session), rows))
+    assert row.failed and row.note == "did not end: it was stopped 1 s after the budget was over"
 
 
 def test_a_budget_ends_a_ladder_and_keeps_what_was_measured(typed, tmp_path):

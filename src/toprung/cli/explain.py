@@ -149,7 +149,7 @@ def _detail(e: Explanation, size: str) -> None:
     if e.measured and e.speed is not None:
         share = f", {100 * e.share:.1f} % of the bound" if e.share is not None else ""
         helpers = f", {100 * e.measured.helpers:.0f} % of its time in helpers" if e.measured.helpers else ""
-        scatters = f" ± {found} %" if (found := scatter_text(e.measured.seconds)) else " (one sample)"
+        scatters = f" ± {percent} %" if (percent := scatter_text(e.measured.seconds)) else " (one sample)"
         where = f" ({e.record})" if e.record else ""
         say(f"measured   {e.speed:,.0f} {unit}{scatters}{share}{helpers}{where}")
         if e.beaten:

@@ -48,6 +48,7 @@ from toprung.report import plot as pictures
 from toprung.report.grid import Grid
 from toprung.report.table import ladder_table, sweep_tables
 from toprung.report.text import Limits
+from toprung.tune.apart import apart
 
 
 def register(app: typer.Typer) -> None:
@@ -127,7 +128,7 @@ def ladder_command(
         competing: list[Competitor] = [*(baselines if 0 in chosen or climbed else []), *variants(climbed, where, switches)]
         if said := out_of_place(climbed, where.kind):
             say(said, "dim")
-        with backends.opened(where) as session:
+        with backends.opened(where) as session, apart(competing, where, seconds):
             memory, failed = _memory(session, problems.values())
             run = _Run(found, problems, session, competing, memory, each_launch, wide, seconds)
             interrupted = run.all()

@@ -27,6 +27,7 @@ from toprung.report import names
 from toprung.report.grid import Column, Grid
 from toprung.report.table import STATES
 from toprung.report.text import gflops_text, ms_text, scatter_text
+from toprung.tune.apart import apart
 
 
 def register(app: typer.Typer) -> None:
@@ -96,7 +97,7 @@ def run_command(
         rows = plan.rows(forms)
         interrupted = False
         try:
-            with Progress(len(forms) * (4 + SAMPLES)) as progress:
+            with Progress(len(forms) * (4 + SAMPLES)) as progress, apart(forms, where):
                 progress.step(f"{problem}: making the operands")
                 for row in compare(PlacedProblem(problem, session), rows, plan):
                     progress.step(f"{which} {row.variant} {row.state}", float(row.state != "sampling"))

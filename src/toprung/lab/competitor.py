@@ -250,7 +250,10 @@ class RungCompetitor:
     ----------
     tile : its tile; None until it is chosen for a device, unless one was given
     resources : what its kernel takes, once it was built
+    elsewhere : prepares it in another process; None: it is prepared in this one
     """
+
+    elsewhere: Callable[[RungCompetitor, OnDevice], BoundCompetitor] | None = None
 
     def __init__(self, rung: Rung, options: Options = MappingProxyType({}), variant: str = "", tile: Tile | None = None) -> None:
         self.rung, self.options, self.variant, self.tile = rung, options, variant, tile
@@ -270,12 +273,14 @@ class RungCompetitor:
             return str(error)
         return ""
 
-    def prepare(self, placed: OnDevice) -> BoundRung:
+    def prepare(self, placed: OnDevice) -> BoundCompetitor:
         device, wanted = placed.session.device, placed.operands.problem.routine
         if wanted != self.rung.routine:
             raise Unsupported(f"{self.name} computes {self.rung.routine}, not {wanted}")
         options = self.rung.options(device, self.options)
         self.tile = self._tile_for(device)
+        if self.elsewhere is not None:
+            return self.elsewhere(self, placed)
         compiled = self.compiled(self.tile, options, placed.session)
         self.resources = compiled.resources
         return BoundRung(compiled, placed)

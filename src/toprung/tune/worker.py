@@ -17,7 +17,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -53,10 +53,12 @@ class Worker:
     Attributes
     ----------
     fingerprint : fingerprint of the child's session, to compile for it elsewhere; empty before the first trial
+    how : how the child ended that did not answer; empty before
     """
 
-    def __init__(self, device: str, module: str = "toprung.tune.worker") -> None:
-        self.device, self.fingerprint, self._module = device, "", module
+    def __init__(self, device: str, module: str = "toprung.tune.worker", quiet: bool = True) -> None:
+        # what the child prints is kept for the sentence on its end if quiet, and else goes where this process prints
+        self.device, self.fingerprint, self.how, self._module, self._quiet = device, "", "", module, quiet
         self._process: subprocess.Popen[bytes] | None = None
         self._talk: Connection | None = None
         self._printed: IO[bytes] | None = None
@@ -85,9 +87,10 @@ class Worker:
             with theirs:
                 try:
                     self._printed = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the child
+                    output = self._printed if self._quiet else None
                     self._process = subprocess.Popen(
                         [sys.executable, "-m", self._module, str(theirs.fileno()), self.device],
-                        pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=self._printed, stderr=self._printed,
+                        pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=output, stderr=output,
                         start_new_session=True,  # Ctrl-C is for the parent: it decides what becomes of the trial
                         env={
                             **os.environ, VARIABLE: LEVELS[0],  # what measures does not have itself measured
@@ -140,8 +143,8 @@ class Worker:
                 self.kill()
                 return self._blamed(trial, phase, which, "crashed", message, begin)
 
-    def ask(self, request: Any, limit: float) -> Any:
-        """Send a request to the child and return its answer.
+    def ask(self, request: Any, limit: float, meanwhile: Callable[[], None] = lambda: None) -> Any:
+        """Send a request to the child, call ``meanwhile``, and return the child's answer.
 
         Raises
         ------
@@ -152,11 +155,12 @@ class Worker:
         assert self._talk is not None
         with suppress(OSError):  # it has ended, which is found out by listening
             self._talk.send(request)
+        meanwhile()
         said = self._receive(limit)
         if said is None or isinstance(said, EOFError):
-            how = self._ended() if said is not None else f"it gave no answer for {limit:g} s"
+            self.how = self._ended() if said is not None else f"it gave no answer for {limit:g} s"
             self.kill()
-            raise NoDevice(f"what measures on {self.device} is gone: {how}")
+            raise NoDevice(f"what measures on {self.device} is gone: {self.how}")
         if isinstance(said, dict):
             raise NoDevice(str(said["trouble"]))
         return said
