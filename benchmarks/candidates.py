@@ -8,7 +8,7 @@
     python benchmarks/candidates.py OUT.json --shapes deep,drawn --candidates hopper_fp32x,hopper_inflight,hopper_inflight_split_k
     python benchmarks/candidates.py OUT.json --shapes edges --data special,wide,tiny --rounds 0 --candidates hopper_inflight
     python benchmarks/candidates.py results/nvidia-h200/bias.json --shapes bias --data positive,lognormal,relu-relu,near-one \\
-        --rounds 0 --peers fp32,tf32,bf16,bf16x9,triton_tf32x3,triton_bf16x6 --candidates \\
+        --rounds 0 --peers fp32,tf32,bf16,triton_tf32x3,triton_bf16x6 --candidates \\
         default,hopper_fp32x,hopper_inflight:1,hopper_inflight_split_k:1,one/hopper_presplit:1,pass/hopper_presplit:1,hopper_strassen
 
 A product is ``[TYPES/][LAYOUT:][BATCH*]MxNxK[+A+B+C][@SKIP]``: types of A and B (``f``, ``h`` and ``b`` for float32, float16 and
@@ -58,8 +58,6 @@ from toprung.gemm.lowering import aligned
 from toprung.kernels.hopper_presplit.launches import PresplitLaunches
 from toprung.kernels.registry import family
 from toprung.lab import baselines
-from toprung.lab.baselines._cublas import CuBLASPeer
-from toprung.lab.competitor import Promise
 from toprung.lab.harness import results
 from toprung.lab.harness.environment import environment
 from toprung.oracle.bias import Bias, bias
@@ -118,12 +116,10 @@ SHAPES = {
 TYPES = {"f": torch.float32, "h": torch.float16, "b": torch.bfloat16}
 PEERS = {"fp32": "torch fp32", "tf32": "torch TF32", "half": "torch half", "bf16": "torch bf16"}
 """Arms of PyTorch's; ``half`` multiplies two halves as they are, the others convert them in the same graph."""
-EMULATIONS = {
-    "triton_tf32x3": ("Triton tf32x3", "tf32x3"), "triton_bf16x6": ("Triton bf16x6", "bf16x6"), "bf16x9": ("cuBLAS BF16x9", "fp32"),
-}  # fmt: skip
-"""Arms of others that emulate fp32, and their precision paths, where they are installed and support the device; only checked."""
-COMPUTE_BF16X9 = 78
-"""``CUBLAS_COMPUTE_32F_EMULATED_16BFX9`` of cublas_api.h, from CUDA 12.9 on."""
+EMULATIONS = {"triton_tf32x3": ("Triton tf32x3", "tf32x3"), "triton_bf16x6": ("Triton bf16x6", "bf16x6")}
+"""Arms of others that emulate fp32, and their precision paths, where they are installed and support the device; only checked.
+
+cuBLAS emulates fp32 (BF16x9) on Blackwell alone: on an H200 its compute type gives the very bits of plain fp32."""
 SAMPLE_SECONDS, LOWEST = 3e-3, 2.0**-149
 UNIT = 2.0**-24
 SAMPLED, WHOLE = 1 << 20, 1 << 34
@@ -381,8 +377,7 @@ def emulation(placed: Placed, word: str) -> Arm:
     product, session = placed.product, placed.session
     if not placed.on_gpu or product.types != "ff":
         raise Unsupported(f"{word} multiplies float32 on CUDA devices")
-    title, precision = EMULATIONS[word]
-    who: Any = CuBLASPeer(word, title, Promise(precision), COMPUTE_BF16X9) if word == "bf16x9" else baselines.peer(word)
+    title, who = EMULATIONS[word][0], baselines.peer(word)
     if reason := who.absent(session.device):
         raise Unsupported(reason)
     lds = dict(zip(("lda", "ldb", "ldc"), (ld for *_, ld in product.stored), strict=True))
@@ -508,7 +503,8 @@ def measured(placed: Placed, options: argparse.Namespace) -> dict[str, Any]:
         print(f"{product.text} {placed.data} {name}", flush=True)  # whoever ends the process is the last one named
         is_ours, limit = not math.isnan(predicted), promise(path).limit(product.k, signed)
         most = promise("fp32x" if name == "toprung" else path).bias_limit(product.k) + near_one
-        most = most if is_ours or name == "toprung" else math.inf  # of others it is shown
+        if not (is_ours or name == "toprung") or "f" not in product.types:
+            most = math.inf  # of others it is shown, and of two halves, which have no lo that could carry a share
         try:
             arm = make()
         except (LaunchError, Unsupported) as error:  # a tuner may try it, and this product is none for it

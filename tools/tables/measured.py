@@ -179,6 +179,8 @@ def _commits(words: Sequence[str], root: Path) -> str:
     record = read(root / words[0])
     e, device = record["environment"], record["environment"]["device"]
     old, new = (record["products"][0]["told"][side]["runtime"].split(", ")[-1] for side in ("old", "new"))
+    if old == new:  # two commits with one compiler
+        old, new = record["what"].split()[2], str(e["commit"])[:7]
     lines = [f"| product | kernel | ms with {old} | {new}'s time over it, 95 % interval |", "|---|---|---:|---:|"]
     for row in record["products"]:
         took = 1e3 * statistics.median(seconds for seconds, _ in row["samples"]["old"])
