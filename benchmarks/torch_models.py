@@ -280,6 +280,14 @@ def sample(step, seconds, place):
     return first.elapsed_time(last) / 1e3 / steps, clock
 
 
+def intolerable(found):
+    """Return a list with a sentence if toprung's error is over ``TOLERATED`` times fp32's, else an empty one."""
+    theirs, ours = (found[name]["gradient"] if name in found else 0 for name in ("fp32", "toprung"))
+    return (
+        [] if ours <= TOLERATED * theirs or not theirs else [f"toprung: error {ours:.1e} is over {TOLERATED} × fp32's {theirs:.1e}"]
+    )
+
+
 def measured(mode, training, exact, place, device, given):
     """Return what is stored of a program in a mode: errors of all arms and their samples, taken in turns."""
     row = {"errors": {}, "preparation_seconds": {}, "seconds": {}, "clocks_mhz": {}, "failures": []}
@@ -300,9 +308,7 @@ def measured(mode, training, exact, place, device, given):
             steps[name], row["seconds"][name], row["clocks_mhz"][name] = step, [], []
         else:
             row["failures"].append(f"{name}: wrong by {facts['errors']['gradient']:.1e}, not timed")
-    found = {name: one["gradient"] for name, one in row["errors"].items()}
-    if {"fp32", "toprung"} <= found.keys() and not found["toprung"] <= TOLERATED * found["fp32"]:
-        row["failures"].append(f"toprung: error {found['toprung']:.1e} is over {TOLERATED} × fp32's {found['fp32']:.1e}")
+    row["failures"] += intolerable(row["errors"])
     # everything was compiled before it was verified: compiling once more in a sample is a fault, and would be timed
     compiling = functools.partial(torch.compiler.set_stance, "fail_on_recompile") if mode == "compiled" else contextlib.nullcontext
     names = list(steps)
@@ -337,12 +343,11 @@ def busy(row, device, small):
 
 def drawn(name, device, given):
     """Return the errors of each arm, eager, for each further draw of weights and inputs."""
-    found = {arm_name: [] for arm_name in given.arms}
+    found = []
     for seed in range(1, given.seeds):
         training = made(name, device, given.small, seed)
         exact = training.exact()
-        for arm_name in given.arms:
-            found[arm_name].append(prepared(arm_name, "eager", training, exact, device, given.small)[1]["errors"])
+        found.append({one: prepared(one, "eager", training, exact, device, given.small)[1]["errors"] for one in given.arms})
     return found
 
 
@@ -367,7 +372,8 @@ def table(rows):
     """Return a short table: median and quartiles in ms of each arm, times as fast as fp32, and errors and biases."""
     width = max(map(len, PROGRAMS)) + 1
     heads = "".join(f"{f'{name} ms (quartiles)':>24}" for name in ARMS[:3])
-    lines = [f"{'program':{width}}{'mode':9}{heads} {'tf32 ×':>7} {'toprung × (95 %)':>21} {'busy':>5}   errors (biases)"]
+    heads = f"{'program':{width}}{'mode':9}{heads} {'tf32 ×':>7} {'toprung × (95 %)':>21} {'busy':>5}"
+    lines = [f"{heads}   errors (biases): toprung's over fp32's"]
     for row in rows:
         if "skipped" in row:
             lines.append(f"{row['model']:{width}}{row['mode']:9} {row['skipped']}")
@@ -380,11 +386,17 @@ def table(rows):
         tf32 = f"{middle['fp32'][1] / middle['tf32'][1]:.2f}" if {"fp32", "tf32"} <= middle.keys() else "–"
         faster = "{:.2f} ({:.2f}–{:.2f})".format(*row["speedup"]) if "speedup" in row else "–"
         busy = f"{row['busy']:.0%}" if "busy" in row else "–"
-        off = ", ".join(f"{n} {e['gradient']:.1e} ({e['bias']:+.0e})" for n, e in row["errors"].items())
-        lines.append(f"{row['model']:{width}}{row['mode']:9}{ms} {tf32:>7} {faster:>21} {busy:>5}   {off}")
-        for seed, more in enumerate(zip(*row.get("drawn", {}).values(), strict=True), 1):
-            off = ", ".join(f"{n} {e['gradient']:.1e} ({e['bias']:+.0e})" for n, e in zip(row["drawn"], more, strict=True))
-            lines.append(f"{f'seed {seed}':>{width + 5}}   {off}")
+        first, *others = (
+            ", ".join(f"{n} {e['gradient']:.1e} ({e['bias']:+.0e})" for n, e in found.items())
+            + (
+                f": {found['toprung']['gradient'] / found['fp32']['gradient']:.2f} ×"
+                if "toprung" in found and found.get("fp32", {}).get("gradient")
+                else ""
+            )
+            for found in (row["errors"], *row.get("drawn", ()))
+        )
+        lines.append(f"{row['model']:{width}}{row['mode']:9}{ms} {tf32:>7} {faster:>21} {busy:>5}   {first}")
+        lines += [f"{'':{width}}seed {seed}   {off}" for seed, off in enumerate(others, 1)]
     return "\n".join(lines)
 
 
@@ -466,6 +478,7 @@ def main():
             }  # fmt: skip
             if mode == "eager" and given.seeds > 1:
                 row["drawn"] = drawn(name, device, given)
+                row["failures"] += [one for found in row["drawn"] for one in intolerable(found)]
             row["failures"] = [f"{name} {mode}: {one}" for one in row["failures"]]
             rows[name, mode] = row
             here.append(row)
