@@ -50,7 +50,7 @@ TOOLS = {
     "memcheck": (EDGES, "normal,wide", ONLY),
     "racecheck": (EDGES, "normal,wide", ONLY),
     "synccheck": (EDGES, "normal,wide", ONLY),
-    # what other kernels and copies have written must be known to it; a product with edges and one of batches take a minute
+    # it must see what other kernels and copies write, so it looks at all of them, on one small product
     "initcheck": ("2*70x66x75", "normal", ("--check-api-memory-access", "no")),
 }
 """Products, data and words of each tool."""
