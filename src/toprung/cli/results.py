@@ -124,14 +124,14 @@ def compare_command(
     if not 0 <= tolerance < 100:
         raise BadRecord(f"a tolerance is between 0 and 100 per cent, not {tolerance:g}")
     (a, b), complaints = sides.both((old, new), [folder] if folder else results.folders())
-    for complaint in complaints:
-        say(f"skipped: {complaint}", to=errors_console)
     changes, alone = sides.compare(a, b, tolerance / 100)
     if not changes:
         raise BadRecord(f"{old} and {new} have no competitor, problem and device in common: nothing can be compared")
     show(compare_table(changes), wide)
     counts = results.counts(changes)
     console.print(", ".join(f"{n} {v}" for v, n in counts.items()) + f"; {alone} on one side only", highlight=False)
+    for complaint in complaints:
+        say(f"left out: {complaint}", to=errors_console)
     if counts["slower"]:
         raise typer.Exit(1)
 
