@@ -17,6 +17,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import pytest
 import torch
@@ -409,7 +410,9 @@ def test_attention_in_its_math_and_its_fast_path() -> None:
 
 def test_recurrent_layers() -> None:
     layer, x = torch.nn.LSTM(12, 20).to(DEVICE), drawn(5, 3, 12)
-    agree(layer(x)[0], copy.deepcopy(layer).double()(x.double())[0], 512)
+    ours = layer(x)[0]
+    with toprung.torch.exclude():  # cuDNN's, on a GPU, with the TF32 that it has by default
+        torch.testing.assert_close(ours, layer(x)[0], rtol=1e-5, atol=1e-5)
 
 
 def test_decompositions_that_multiply_inside() -> None:
@@ -599,9 +602,8 @@ def in_child(action: Callable[[], object]) -> str:
     return said
 
 
-def on_host() -> str:
+def on_host(a: torch.Tensor, b: torch.Tensor) -> str:
     """Multiply on the host, in a child: right, and by PyTorch, for the parent's OpenCL is of no use there."""
-    a, b = drawn(9, 33).cpu(), drawn(33, 17).cpu()
     agree(torch.mm(a, b), a.double() @ b.double())
     agree(torch.mm(b.T, a.T), b.T.double() @ a.T.double())
     return f"right, {toprung.torch.report().taken} taken"
@@ -610,17 +612,17 @@ def on_host() -> str:
 @needs_fork
 def test_a_forked_child_multiplies() -> None:
     """#17199: such a program never ended."""
-    if DEVICE == "cpu":
-        taken(1, lambda: torch.mm(drawn(9, 33), drawn(33, 17)))
-        assert in_child(on_host) == "right, 0 taken"
-    else:
-        taken(1, lambda: torch.mm(drawn(9, 33), drawn(33, 17)))
+    a, b = drawn(9, 33), drawn(33, 17)
+    taken(1, lambda: torch.mm(a, b))
+    host = a.cpu(), b.cpu()
+    assert in_child(lambda: on_host(*host)) == "right, 0 taken"
+    if DEVICE == "cuda":
         assert "forked subprocess" in in_child(lambda: torch.mm(drawn(9, 33), drawn(33, 17)))
 
 
 @needs_fork
 def test_a_child_that_is_forked_while_a_kernel_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its parent's thread holds the compiler's locks: it neither waits for them, nor for that thread's kernel."""
+    """The parent's thread holds the compiler's locks: the child waits neither for them nor for that thread's kernel."""
     began, over, compiling = threading.Event(), threading.Event(), build._kernel
 
     def slow(*given: Any) -> Any:
@@ -629,16 +631,18 @@ def test_a_child_that_is_forked_while_a_kernel_is_compiled(monkeypatch: pytest.M
         return compiling(*given)
 
     monkeypatch.setattr(build, "_kernel", slow)
+    monkeypatch.setattr(build, "_kernels", WeakKeyDictionary())  # no kernel is there yet
     a, b = drawn(61, 47), drawn(47, 39)
+    host = a.cpu(), b.cpu()
     builder = threading.Thread(target=lambda: torch.mm(a, b))
     builder.start()
     try:
         assert began.wait(600)
-        said = in_child(lambda: on_host() and torch.mm(a, b).shape)
+        said = in_child(lambda: on_host(*host))
     finally:
         over.set()
         builder.join()
-    assert said == "torch.Size([61, 39])" if DEVICE == "cpu" else "forked subprocess" in said, said
+    assert said == "right, 0 taken"
     agree(taken(1, lambda: torch.mm(a, b)), a.double() @ b.double())
 
 
@@ -662,9 +666,9 @@ def test_workers_of_a_data_loader_multiply() -> None:
 
 def multiplied(tensors: Any, answers: Any) -> None:
     """Multiply what comes from one queue, enabled anew in a process of its own, and put the result into another."""
-    toprung.torch.enable(own=True, min_flops=0, device_types=("cpu",), reproducible=True)
+    toprung.torch.enable(**EVERY)
     a, b = tensors.get(timeout=300)
-    answers.put((torch.mm(a, b), toprung.torch.report().taken))
+    answers.put((torch.mm(a.to(DEVICE), b.to(DEVICE)).cpu(), toprung.torch.report().taken))
     tensors.get(timeout=300)  # until the other process has the result's memory
 
 
@@ -697,14 +701,18 @@ def test_replays_of_a_graph_read_new_operands() -> None:
             layer(x)
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
-    with torch.no_grad(), torch.cuda.graph(graph):
-        made = taken(1, lambda: layer(x))
-    held = torch.cuda.memory_allocated()
-    for seed in range(3):
+
+    def captured() -> torch.Tensor:
+        with torch.no_grad(), torch.cuda.graph(graph):
+            return layer(x)
+
+    made, held = taken(1, captured), list[int]()
+    for seed in range(4):
         x.copy_(drawn(512, 512, seed=seed))
         graph.replay()
         agree(made, copy.deepcopy(layer).double()(x.double()), 512)
-    assert torch.cuda.memory_allocated() <= held
+        held.append(torch.cuda.memory_allocated())
+    assert held[-1] <= held[0]  # the first oracle has cuBLAS allocate
 
 
 @on_gpu
@@ -731,6 +739,7 @@ def test_results_come_from_the_pool_that_is_in_use() -> None:
     segments = [s for s in pool.snapshot() if s["address"] <= made.data_ptr() < s["address"] + s["total_size"]]
     assert len(segments) == 1
     agree(made, a.double() @ b.double(), 1024)
+    del made
 
 
 @on_gpu
@@ -747,16 +756,16 @@ def test_segments_that_expand() -> None:
 @on_gpu
 def test_memory_that_runs_out_and_is_there_again() -> None:
     a, b = torch.ones(1 << 16, 16, device=DEVICE), torch.ones(16, 1 << 16, device=DEVICE)
-    want = as_pytorch_error(lambda: torch.mm(a, b))
+    assert taken(1, lambda: outcome(lambda: torch.mm(a, b))) == "16.0"
     torch.cuda.empty_cache()
     filler = torch.empty(max(torch.cuda.mem_get_info()[0] - (8 << 30), 1), dtype=torch.uint8, device=DEVICE)
-    assert as_pytorch_error(lambda: torch.mm(a, b)) == "OutOfMemoryError"
+    assert taken(0, lambda: outcome(lambda: torch.mm(a, b))) == "OutOfMemoryError"
     del filler
     torch.cuda.empty_cache()
-    assert as_pytorch_error(lambda: torch.mm(a, b)) == want
+    assert taken(1, lambda: outcome(lambda: torch.mm(a, b))) == "16.0"
 
 
-def as_pytorch_error(call: Callable[[], torch.Tensor]) -> str:
+def outcome(call: Callable[[], torch.Tensor]) -> str:
     """Return the name of the error that a call raises, or the value of its result's last element."""
     try:
         return str(call()[-1, -1].item())
@@ -774,9 +783,9 @@ def test_results_of_more_than_2_to_31_elements() -> None:
     a, b = drawn(batch, side, 1), drawn(batch, 1, side)
     made = taken(1, lambda: torch.bmm(a, b))
     for i in (0, batch // 2, batch - 1):
-        agree(made[i], a[i].double() @ b[i].double(), 1)
+        agree(made[i], a[i].double() @ b[i].double())
     del made
     a, b = drawn(46341, 8), drawn(8, 46342)
     made = taken(1, lambda: torch.mm(a, b))
     for rows in (slice(0, 64), slice(23000, 23064), slice(46341 - 64, None)):
-        agree(made[rows], a[rows].double() @ b.double(), 8)
+        agree(made[rows], a[rows].double() @ b.double())
