@@ -19,6 +19,7 @@ A marker names what to show and the records it comes from, relative to the repos
     <!-- toprung:loads kepler/r07 results/<device>/<record>.json -->
     <!-- toprung:overhead results/<device>/overhead.json … -->
     <!-- toprung:host_arrays results/<device>/host-arrays.json -->
+    <!-- toprung:standstill results/<device>/standstill.json -->
     <!-- toprung:torch_models [eager|compiled|graphed …] results/<device>/torch-models.json[+<another>.json] -->
     <!-- toprung:programs [most=8] results/<device>/programs.json -->
     <!-- toprung:torch_profile profile.svg results/<device>/torch-profile.json? -->

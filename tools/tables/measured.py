@@ -64,6 +64,23 @@ def _host_arrays(words: Sequence[str], root: Path) -> str:
     return "\n".join([*lines, "", source])
 
 
+def _standstill(words: Sequence[str], root: Path) -> str:
+    """Longest standstill of another thread in a first product, a row for each way to count it; from benchmarks/standstill.py."""
+    record = read(root / words[0])
+    e, device, runs = record["environment"], record["environment"]["device"], record["standstill"]
+    lines = ["| of another thread, ms | median | most |", "|---|---:|---:|"]
+    for text, name in (("interpreter's lock held, at most", "held"), ("between two of its turns", "wall")):
+        found = [1e3 * run["longest"][name][name] for run in runs]
+        lines.append(f"| {text} | {statistics.median(found):.0f} | {max(found):.0f} |")
+    loads = [run["load"] for run in runs]
+    source = (
+        f"The longest of each of {len(runs)} first products: {device['short_name']}, {device['compute_units']} cores, a load of "
+        f"{min(loads):.0f} to {max(loads):.0f}, {device['runtime']}, Python {e['python']}, {e['date'][:10]}, commit {e['commit']}, "
+        f"`{record['what']}`, stored in `{words[0]}`.  "
+    )
+    return "\n".join([*lines, "", source])
+
+
 def _torch_models(words: Sequence[str], root: Path) -> str:
     """Training steps under PyTorch, a row for each model and named mode (all if none is); from benchmarks/torch_models.py.
 
@@ -319,6 +336,7 @@ def _loads(words: Sequence[str], root: Path) -> str:
 TABLES = {
     "overhead": _overhead,
     "host_arrays": _host_arrays,
+    "standstill": _standstill,
     "torch_models": _torch_models,
     "torch_curves": _torch_curves,
     "torch_products": _torch_products,
