@@ -531,7 +531,8 @@ ENDLESS = {
     "backends/waiting.py": ["over.wait()", "threading.Event().wait()"],  # a kernel, until Ctrl-C; and the process's end
     "cli/common.py": ["printed.get()"],  # no queue
     "torch/background.py": ["self._jobs.get()"],  # an idle thread, a daemon
-    "tune/plan.py": ["talk.recv()"],  # a child, which its parent's end ends, too
+    "tune/apart.py": ["talk.recv()"],  # a child, which its parent's end ends, too
+    "tune/plan.py": ["talk.recv()"],  # as above
     "tune/worker.py": ["self._talk.recv()", "talk.recv()"],  # behind a poll; and as above
 }
 """Waits without a limit, by file."""
