@@ -321,7 +321,7 @@ def commands(group: Any, *names: str) -> list[tuple[str, ...]]:
 
 
 QUICK = (
-    ("results", "list"), ("results", "show", "results/amd-epyc/kepler-pocl.json"), ("explain", "kepler/r08"),
+    ("results", "list"), ("results", "show", str(trial.fixture("h200-matvec.json"))), ("explain", "kepler/r08"),
     ("ladder", "kepler", "--sizes", "40x41x42", "--rungs", "1"),
 )  # fmt: skip
 """Commands that end soon and print tables."""
