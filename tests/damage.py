@@ -116,7 +116,7 @@ def damaged(raw: bytes, draw: random.Random) -> bytes:
 PATHS = (
     "", ".", "..", "results", "/proc/x/y.json", "/proc/x/y.svg", "x.json", "x.svg", "x.PNG", "x.bmp", "new/x.json", "link.json",
     "results/run.json", "results/run.json/y.json", "none.json", "results.store", "one.cubin", "x" * 300 + ".json", "\udcff.svg",
-    "a\0b",
+    "a\0b", "-",
 )  # fmt: skip
 TEXTS = (
     "", " ", "0", "-1", "1", "16", "1.5", "nan", "9" * 5000, "1:1000000000000000000:1", "1:9:0", "9:1:1", "1:9", "1-99999999999",
