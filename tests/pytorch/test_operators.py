@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import once
 import toprung.torch
-from torch_device import DEVICE, EVERY, Eligible, left
+from torch_device import DEVICE, EVERY, Eligible, left, overriding
 
 RANDOM = {"svd_lowrank", "pca_lowrank", "linalg.pinv.singular"}
 """Operators that draw numbers, others in float64 than in float32: they are compared with PyTorch's own in float32."""
@@ -138,8 +138,10 @@ def test_many_operators_multiply() -> None:
     assert len(found) > 40
 
 
+@pytest.mark.parametrize("language", ["Python", pytest.param("C++", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", multiplying())
-def test_samples(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_samples(name: str, language: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    overriding(language, monkeypatch)
     (op,) = (op for op in op_db if name_of(op) == name)
     toprung.torch.enable(**EVERY)
     toprung.torch.disable()

@@ -13,14 +13,15 @@ import toprung.torch
 from toprung import errors
 from toprung.torch import products
 from toprung.torch.overloads import OVERLOADS
-from torch_device import DEVICE, EVERY, Eligible, left
+from torch_device import DEVICE, EVERY, Eligible, left, overriding
 
 NAN, INF = math.nan, math.inf
 
 
-@pytest.fixture(autouse=True)
-def eligible(monkeypatch: pytest.MonkeyPatch) -> Iterator[Eligible]:
-    """Enable toprung, and count the products that it must take."""
+@pytest.fixture(autouse=True, params=["Python", "C++"])
+def eligible(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Eligible]:
+    """Enable toprung, with overrides in either language, and count the products that it must take."""
+    overriding(request.param, monkeypatch)
     counted = Eligible(monkeypatch)
     toprung.torch.enable(**EVERY)
     yield counted
@@ -271,11 +272,14 @@ def test_a_product_is_found_again_by_all_that_decides_it() -> None:
     for differs in ("stride", "alignment"):
         calls[f"{differs} of the result"] = lambda lies=LIES[differs]: torch.mm(a, b, out=lies(BASES[3]))
         calls[f"{differs} of the result in place"] = lambda lies=LIES[differs]: lies(BASES[3]).addmm_(a, b)
-    for count, (name, call) in enumerate(calls.items(), 1):
-        for _ in range(2):
-            call()
-            assert len(products.now.entries) == count, name
-    assert taken() == 2 * len(calls), left()
+    for own in (True, False):  # taken, then left
+        with toprung.torch.use(**{**EVERY, "own": own}):
+            for count, (name, call) in enumerate(calls.items(), 1):
+                for _ in range(2):
+                    call()
+                    assert len(products.now.entries) == count, name
+            toprung.torch.report()
+            assert all((entry.taken, entry.left) == ((2, 0) if own else (0, 2)) for entry in products.now.entries.values()), left()
 
 
 def test_a_pending_sign_is_never_taken_for_none() -> None:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import os
+import shutil
 from typing import Any
 
 import pytest
 import torch
 
+import once
 import toprung.torch
-from toprung.torch import overloads, products
+from conftest import require
+from toprung.torch import bridge, overloads, products
 
 _entries = filter(None, os.getenv("PYTHONPATH", "").split(os.pathsep))
 ELSEWHERE = {**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, _entries))}
@@ -19,6 +24,20 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 EVERY: dict[str, Any] = {"own": True, "min_flops": 0, "device_types": (DEVICE,), "reproducible": True}
 """Settings with which every product runs on toprung's kernels, also the first of its kind, which waits for them."""
+
+
+@functools.cache
+def native() -> ctypes.CDLL | None:
+    """Return the bridge for the PyTorch that is installed, compiled once for all runs."""
+    require(shutil.which("g++"), "no g++ to compile the bridge with")
+    inputs = (bridge.SOURCE.read_bytes(), *bridge.FLAGS, torch.__version__, once.version("g++"))
+    return bridge.loaded(once.file(bridge.build, *inputs, suffix=".so"))
+
+
+def overriding(language: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have ``enable`` override PyTorch's kernels by the bridge, or by Python alone, until the test ends."""
+    found = native() if language == "C++" else None
+    monkeypatch.setattr(bridge, "library", lambda: found)
 
 
 def left() -> str:

@@ -11,10 +11,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import torch
+
 from toprung.cli.common import checked_file, errors_console
 from toprung.errors import NotWritten, ToprungError
 from toprung.paths import deliver
-from toprung.torch import enable, report, wait
+from toprung.torch import bridge, enable, report, wait
 from toprung.torch.audit import Auditing
 
 FAREWELL = 10.0
@@ -33,6 +35,17 @@ Processes that the program starts by itself enable toprung themselves: toprung.t
 
 VALUED = ("--precision", "--min-flops", "--report", "--audit")
 """Options that a value follows."""
+
+
+class _Build(argparse.Action):
+    """Option that compiles the bridge and ends the program."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *what: Any) -> None:
+        try:
+            print(f"the bridge to PyTorch {torch.__version__} is {bridge.build()}: toprung.torch.enable() uses it from now on")
+        except ToprungError as error:
+            parser.error(str(error))
+        parser.exit()
 
 
 def main(given: list[str] | None = None) -> None:
@@ -55,6 +68,9 @@ def main(given: list[str] | None = None) -> None:
         "--audit", metavar="FILE", nargs="?", const="-",
         help="run on PyTorch's own kernels, and say in which precision each product was computed, with its error: as JSON in "
         "FILE, or as a table on stderr (no FILE, or -)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--build", action=_Build, nargs=0, help="compile overrides in C++, so that products PyTorch keeps enter no Python, and end"
     )  # fmt: skip
     parser.add_argument("-m", dest="module", action="store_true", help="the program is a module, not a file")
     parser.add_argument("program", help="file, or module with -m")

@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
+import itertools
 import threading
 import traceback
 import warnings
@@ -25,7 +27,7 @@ from toprung.errors import ToprungError
 from toprung.forks import in_child, renewed
 from toprung.gemm.lowering import tight
 from toprung.gemm.overlap import folded
-from toprung.torch import background
+from toprung.torch import background, bridge
 from toprung.torch.modules import Modules
 from toprung.torch.settings import Settings
 
@@ -39,6 +41,9 @@ FLOAT32 = torch.float32
 
 UNSETTLED = ("none", "ieee")
 """Values of PyTorch's setting of the precision of fp32 products that ask for fp32."""
+
+OTHER_PRECISION = "the program asks for another precision than fp32"
+DETERMINISTIC = "PyTorch's deterministic mode is on: enable(reproducible=True) takes these products, too"
 
 _precision_of: Callable[[str, str], str] = torch._C._get_fp32_precision_getter
 _deterministic: Callable[[], bool] = torch._C._get_deterministic_algorithms
@@ -75,9 +80,10 @@ class Entry(CountedEntry):
     job : preparation under way; until it is over ``call`` is None
     like : where its tensors lie, if toprung could compute it
     modules : calls by module, and whether in the backward pass, while ``watching``
+    row : number by which the bridge counts calls; None before it does
     """
 
-    __slots__ = ("activation", "device", "eligible", "fused", "job", "like", "modules", "op", "shape")
+    __slots__ = ("activation", "device", "eligible", "fused", "job", "like", "modules", "op", "row", "shape")
 
     def __init__(self, op: str, problem: str, layout: str, device: str, shape: tuple[int, ...], activation: str = "") -> None:
         super().__init__(problem, layout)
@@ -86,6 +92,7 @@ class Entry(CountedEntry):
         self.job: background.Job | None = None
         self.like: Like | None = None
         self.modules: dict[tuple[str, bool], int] = {}
+        self.row: int | None = None
 
     @property
     def kind(self) -> tuple[str, ...]:
@@ -110,15 +117,63 @@ class Entry(CountedEntry):
 
 
 class Products(CountedProducts[Entry]):
-    """The products of a set of settings; ``small`` counts those of any type."""
+    """The products of a set of settings; ``small`` counts those of any type.
+
+    Attributes
+    ----------
+    state : settings and counters as the bridge reads them
+    """
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
         self.settings = settings
+        self.state = bridge.State.of(settings)
+        self._rows: dict[int, Entry] = {}
+        self._numbers = itertools.count()
+
+    def settle(self, entry: Entry, verdict: int) -> None:
+        """Have the bridge decide products like the one that is being looked at, and count them, from now on."""
+        native = bridge.library()
+        if native is None:
+            return
+        if entry.row is None:
+            entry.row = next(self._numbers)
+            self._rows[entry.row] = entry
+        native.toprung_settle(self.state.number, entry.row, verdict)
+
+    def collect(self, forget: bool = False) -> None:
+        """Add what the bridge has counted; with ``forget`` it decides nothing more of what it was told."""
+        if bridge.library() is None:
+            return
+        for row, count in self.state.collected(forget):
+            if (entry := self._rows.get(row)) is not None:
+                entry.left += count
+        if forget:
+            self._rows.clear()
+        self.small += self.state.drained("small")
+        for counter, reason in (("precision", OTHER_PRECISION), ("deterministic", DETERMINISTIC)):
+            if count := self.state.drained(counter):
+                self.refused[reason] = self.refused.get(reason, 0) + count
+
+    def retire(self) -> None:
+        self.collect(forget=True)
+        super().retire()
+
+    def forget(self) -> None:
+        self.collect(forget=True)
+        super().forget()
 
 
 now: Products | None = None
-"""Products of the settings that are active; None while PyTorch's own run."""
+"""Products of the settings that are active; None while PyTorch's own run. Set by ``activate``."""
+
+
+def activate(products: Products | None) -> None:
+    """Take products of these settings from now on, in Python and in the bridge; None: all are PyTorch's."""
+    global now
+    now = products
+    if (native := bridge.library()) is not None:
+        native.toprung_activate(None if products is None else ctypes.addressof(products.state))
 
 
 watching: Modules | None = None
@@ -178,11 +233,13 @@ def multiply(
         entry.modules[made_by] = entry.modules.get(made_by, 0) + 1
     if entry.call is None and entry.job is None:
         entry.left += 1
-        return None
+        return products.settle(entry, bridge.LEFT)
     if _precision_of("cuda" if number >= 0 else "mkldnn", "matmul") not in UNSETTLED:
-        return products.refuse("the program asks for another precision than fp32")
+        products.settle(entry, bridge.REFUSABLE)
+        return products.refuse(OTHER_PRECISION)
     if _deterministic() and not products.settings.reproducible:
-        return products.refuse("PyTorch's deterministic mode is on: enable(reproducible=True) takes these products, too")
+        products.settle(entry, bridge.REFUSABLE)
+        return products.refuse(DETERMINISTIC)
     call = entry.call
     if call is None:
         job, settings = entry.job, products.settings

@@ -146,6 +146,7 @@ def report(measure: bool = False) -> Report:
         raise BadArgument(f"measure is True or False, not {measure!r}: the report is of all products since enable")
     kinds: dict[tuple[str, ...], list[Any]] = {}
     for one in products.every():
+        one.collect()
         for entry in [*one.past.values(), *one.entries.values()]:
             kinds.setdefault((entry.op, entry.problem, entry.layout, entry.device, entry.kernel, entry.why), []).append(entry)
     rows = [

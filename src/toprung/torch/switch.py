@@ -13,7 +13,7 @@ import torch
 
 from toprung.blas import idle
 from toprung.blas.switch import Block, Switch
-from toprung.torch import caches, products
+from toprung.torch import bridge, caches, products
 from toprung.torch.modules import Modules
 from toprung.torch.overloads import OVERLOADS
 from toprung.torch.settings import ALL, Settings
@@ -23,22 +23,31 @@ class _Overriding:
     """Kernels of ours in place of PyTorch's own for a type of device, until ``end``."""
 
     def __init__(self, device_type: str) -> None:
-        key = device_type.upper()
+        self._key = key = device_type.upper()
+        self._native = bridge.library()
         keys = torch.DispatchKeySet(getattr(torch.DispatchKey, key))  # PyTorch's own kernels want one, and do not look at it
         self._library = torch.library.Library("aten", "IMPL")
         self._kernels = []
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="(?s).*Overriding a previously registered kernel")
             for name, (op, make) in OVERLOADS.items():
+                base, _, overload = name.partition(".")
                 # some overloads exist on GPUs alone, and some not in every version
                 if not torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", key):
                     continue
                 original = functools.partial(torch.library.get_kernel(f"aten::{name}", key).call_boxed, keys)
+                which = [text.encode() for text in (f"aten::{base}", overload, key)]
+                if self._native is not None:
+                    self._native.toprung_keep(*which)
                 self._library.impl(name, make(original, op), key)
+                if self._native is not None:
+                    self._native.toprung_override(*which, make.__name__.encode(), ALL.index(op))
                 self._kernels.append(torch.library.get_kernel(f"aten::{name}", key))
 
     def end(self) -> None:
         """Give PyTorch's own kernels their places back."""
+        if self._native is not None:
+            self._native.toprung_restore(self._key.encode())
         self._library._destroy()
         _ended.append((time.monotonic(), self._kernels))
         while time.monotonic() - _ended[0][0] > GRACE:
@@ -59,7 +68,7 @@ def _apply(active: Settings | None, there: list[Settings]) -> None:
     wanted = {kind for settings in there for kind in settings.device_types}
     for kind in wanted - _overriding.keys():
         _overriding[kind] = _Overriding(kind)
-    products.now = None if active is None else products.products_of(active)
+    products.activate(None if active is None else products.products_of(active))
     if (active is not None and active.modules) != (products.watching is not None):
         if products.watching is None:
             products.watching = Modules().__enter__()

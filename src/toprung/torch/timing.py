@@ -58,11 +58,12 @@ def _theirs(op: str, a: Any, b: Any, bias: Any) -> Callable[[], Any]:
     operands = (a, b) if bias is None else (bias, a, b)
 
     def run() -> Any:
-        before, products.now = products.now, None
+        before = products.now
+        products.activate(None)
         try:
             return function(*operands)
         finally:
-            products.now = before
+            products.activate(before)
 
     return run
 

@@ -1,0 +1,347 @@
+// Overrides of aten's products that leave a product to PyTorch without entering Python.
+//
+// bridge.py compiles and loads this file; switch.py puts it over the Python kernels of overloads.py. A product passes
+//
+//     PyTorch's dispatcher -> Override -> left()? --yes--> the kernel that was there before (PyTorch's own)
+//                                             \---no---> the Python kernel, which takes it, or leaves it and says so by settle()
+//
+// so products.py stays the one place that decides. A kind of product that it has left for good is found here by its key from then
+// on. No Python header is included and the GIL is never taken here; the Python kernel takes it when it is called.
+
+#include <ATen/Context.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include <pthread.h>
+
+#include <array>
+#include <atomic>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <unordered_map>
+
+// PyTorch 2.11 keeps the kernel of a SafeKernelFunction private; an explicit instantiation may name private members.
+template <c10::KernelFunction c10::SafeKernelFunction::*Member>
+struct Kernel {
+    friend const c10::KernelFunction& kernel_of(const c10::SafeKernelFunction& safe) { return safe.*Member; }
+};
+const c10::KernelFunction& kernel_of(const c10::SafeKernelFunction& safe);
+template struct Kernel<&c10::SafeKernelFunction::kernel_>;
+
+namespace {
+
+using at::Scalar;
+using at::Tensor;
+using c10::DispatchKeySet;
+using Count = std::atomic<int64_t>;
+
+// ---- what Python tells: the settings that are active, with their counters
+
+// bridge.State in Python has the same fields. Python never frees one: a product may hold it while other settings become active.
+struct State {
+    Count number;  // of the decisions that hold; a new one makes all verdicts unknown
+    double least;  // multiply-adds of the smallest product that is taken
+    int64_t ops;   // bit i: the operator of number i in settings.ALL is taken
+    int64_t reproducible;
+    int64_t always;  // 1: every product that is large enough enters Python, which counts it by module
+    Count small, precision, deterministic;  // products left, by the reason
+};
+std::atomic<State*> active{nullptr};
+
+// ---- the table: kind of product -> verdict
+
+constexpr int DIMS = 3;    // tensors of more dimensions are no operands: Python leaves them to PyTorch, whose error they raise
+constexpr int WORDS = 3 + 4 * 2 * DIMS;  // the head, and the sizes and strides of four tensors
+
+struct Key {
+    std::array<int64_t, WORDS> words;
+    int count = 0;
+    uint64_t hash = 0;
+
+    void mix() {
+        for (int i = 0; i < count; i++) {
+            hash = (hash ^ static_cast<uint64_t>(words[i])) * 0x9E3779B97F4A7C15u;
+            hash ^= hash >> 32;  // the shards and the table read the low bits, and the high ones are the best mixed
+        }
+    }
+    bool operator==(const Key& other) const {
+        return count == other.count && std::memcmp(words.data(), other.words.data(), count * sizeof(int64_t)) == 0;
+    }
+};
+struct Hash {
+    size_t operator()(const Key& key) const { return key.hash; }
+};
+
+enum Verdict : int { UNKNOWN = 0, LEFT = 1, REFUSABLE = 2 };  // REFUSABLE: left where the program asks for TF32 or determinism
+struct Kind {
+    Verdict verdict;
+    int64_t row;        // Python's number of its Entry
+    int64_t count = 0;  // products left since the last collect
+};
+
+// Locks are held for some tens of nanoseconds and never while anything is called, so no order of locks can deadlock.
+constexpr int SHARDS = 64;
+constexpr size_t ROOM = 512;  // kinds of a shard; further ones enter Python each time
+struct Shard {
+    std::mutex lock;
+    std::unordered_map<Key, Kind, Hash> kinds;
+};
+Shard* const shards = new Shard[SHARDS];  // never destroyed: threads may multiply while the process ends
+
+// A fork while another thread holds a lock would leave it held in the child.
+[[maybe_unused]] const int at_fork = pthread_atfork(
+    [] { for (int i = 0; i < SHARDS; i++) shards[i].lock.lock(); },
+    [] { for (int i = 0; i < SHARDS; i++) shards[i].lock.unlock(); },
+    [] { for (int i = 0; i < SHARDS; i++) shards[i].lock.unlock(); });
+
+Shard& shard_of(const Key& key) { return shards[key.hash % SHARDS]; }
+
+// The product for which this thread is in the Python kernel: settle() is about it.
+thread_local const Key* pending = nullptr;
+struct Pending {
+    const Key* before = pending;
+    explicit Pending(const Key* key) { pending = key; }
+    ~Pending() { pending = before; }
+};
+
+// ---- a product as it was asked for: the arguments of any of the overloads, in the order of their types
+
+struct Asked {
+    const Tensor* tensors[4];
+    const Scalar* scalars[2];
+    int tensor_count = 0, scalar_count = 0;
+    at::ScalarType dtype = at::kFloat;
+    int activation = 0;  // 0: none, 1: ReLU, 2: GELU
+
+    void operator+=(const Tensor& tensor) { tensors[tensor_count++] = &tensor; }
+    void operator+=(const Scalar& scalar) { scalars[scalar_count++] = &scalar; }
+    void operator+=(at::ScalarType type) { dtype = type; }
+    void operator+=(bool gelu) { activation = gelu ? 2 : 1; }
+};
+
+// Write what decides a product into a key, as products.multiply does; false for tensors that are not kept by a key.
+bool keyed(Key& key, const State& state, const Asked& asked, int op, const Tensor& a, const Tensor& b, const Tensor* bias,
+           const Tensor* result) {
+    int64_t head = 0, devices = 0;
+    auto put = [](int64_t& word, int bits, int64_t value) { word = word << bits | (value & ((1 << bits) - 1)); };
+    put(head, 4, op);
+    put(head, 2, asked.activation);
+    put(head, 1, bias == result);
+    if (asked.scalar_count) {
+        const double beta = asked.scalars[0]->toDouble();
+        put(head, 2, beta == 0 ? 0 : beta == 1 ? 1 : 2);
+    } else {
+        put(head, 2, 3);
+    }
+    const Tensor* each[4] = {&a, &b, bias, result};
+    key.count = 3;
+    for (int i = 0; i < 4; i++) {
+        put(head, 3, each[i] == nullptr ? 7 : each[i]->dim());
+        if (each[i] == nullptr) continue;
+        const Tensor& tensor = *each[i];
+        if (tensor.layout() != at::kStrided || tensor.dim() > DIMS || !tensor.has_storage()) return false;
+        if (i != 2) put(head, 4, reinterpret_cast<uintptr_t>(tensor.const_data_ptr()) & 15);  // a bias is read by its elements
+        put(devices, 8, tensor.get_device() + 1);
+        if (i > 1) put(devices, 8, static_cast<int>(tensor.scalar_type()));
+        for (const int64_t size : tensor.sizes()) key.words[key.count++] = size;
+        for (const int64_t stride : tensor.strides()) key.words[key.count++] = stride;
+    }
+    key.words[0] = state.number.load(std::memory_order_relaxed);
+    key.words[1] = head;
+    key.words[2] = devices;
+    key.mix();
+    return true;
+}
+
+// Return true if a product is PyTorch's, and count it; else `key` is the product's, empty if it has none.
+bool left(const Asked& asked, int op, bool in_place, bool has_out, Key& key) {
+    State* state = active.load(std::memory_order_acquire);
+    if (state == nullptr || asked.dtype != at::kFloat) return true;
+    const bool adds = asked.scalar_count != 0;
+    const Tensor &a = *asked.tensors[adds], &b = *asked.tensors[adds + 1];
+    const double work = static_cast<double>(a.numel()) * static_cast<double>(b.dim() > 1 ? b.size(-1) : 1);
+    if (work < state->least || work == 0) {
+        state->small.fetch_add(1, std::memory_order_relaxed);
+        return true;
+    }
+    if (a.scalar_type() != at::kFloat || b.scalar_type() != at::kFloat || !(state->ops >> op & 1)) return true;
+    if (adds && (asked.scalars[0]->isComplex() || asked.scalars[1]->isComplex() || asked.scalars[1]->toDouble() == 0)) return true;
+    const Tensor* bias = adds ? asked.tensors[0] : nullptr;
+    const Tensor* result = has_out ? asked.tensors[asked.tensor_count - 1] : nullptr;
+    if (in_place || (bias != nullptr && result != nullptr && bias->is_same(*result))) result = bias;
+    if (state->always || !keyed(key, *state, asked, op, a, b, bias, result)) {
+        key.count = 0;
+        return false;
+    }
+    {
+        Shard& shard = shard_of(key);
+        const std::lock_guard<std::mutex> held(shard.lock);
+        const auto found = shard.kinds.find(key);
+        if (found == shard.kinds.end()) return false;
+        if (found->second.verdict == LEFT) {
+            found->second.count++;
+            return true;
+        }
+    }
+    const auto backend = a.is_cuda() ? at::Float32Backend::CUDA : at::Float32Backend::MKLDNN;
+    const std::string precision = at::precision2str(at::globalContext().float32Precision(backend, at::Float32Op::MATMUL));
+    if (precision != "none" && precision != "ieee") {
+        state->precision.fetch_add(1, std::memory_order_relaxed);
+        return true;
+    }
+    if (at::globalContext().deterministicAlgorithms() && !state->reproducible) {
+        state->deterministic.fetch_add(1, std::memory_order_relaxed);
+        return true;
+    }
+    return false;
+}
+
+// ---- the overrides
+
+// Written before its override is registered, and read alone from then on.
+struct Overload {
+    explicit Overload(c10::OperatorHandle found) : handle(std::move(found)) {}
+
+    c10::OperatorHandle handle;
+    c10::KernelFunction original, python;
+    int op = 0;
+    bool in_place = false;
+};
+
+template <class Signature>
+struct Override;
+
+template <class Return, class... Args>
+struct Override<Return(Args...)> final : c10::OperatorKernel {
+    const std::shared_ptr<const Overload> overload;
+    explicit Override(std::shared_ptr<const Overload> its) : overload(std::move(its)) {}
+
+    Return operator()(DispatchKeySet keys, Args... args) {
+        const Overload& its = *overload;  // switch.py keeps this kernel for a minute after disable(), which any thread may call
+        Asked asked;
+        ((asked += args), ...);
+        Key key;
+        if (left(asked, its.op, its.in_place, std::is_reference_v<Return>, key))
+            return its.original.template call<Return, Args...>(its.handle, keys, std::forward<Args>(args)...);
+        const auto held = overload;  // Python may wait for longer than that
+        const Pending here(key.count ? &key : nullptr);
+        return its.python.template call<Return, Args...>(its.handle, keys, std::forward<Args>(args)...);
+    }
+};
+
+using Put = c10::RegistrationHandleRAII (*)(const std::shared_ptr<const Overload>&, c10::DispatchKey);
+
+template <class Signature>
+c10::RegistrationHandleRAII put(const std::shared_ptr<const Overload>& its, c10::DispatchKey key) {
+    return c10::Dispatcher::singleton().registerImpl(
+        its->handle.operator_name(), key,
+        c10::KernelFunction::makeFromUnboxedFunctor<false, Override<Signature>>(std::make_unique<Override<Signature>>(its)),
+        c10::impl::CppSignature::make<Signature>(),  // PyTorch refuses another than its own kernels have
+        nullptr, "toprung");
+}
+
+using Type = at::ScalarType;
+const std::map<std::string, Put> FORMS = {
+    // functions of overloads.py -> signature
+    {"mm", put<Tensor(const Tensor&, const Tensor&)>},
+    {"mm_out", put<Tensor&(const Tensor&, const Tensor&, Tensor&)>},
+    {"mm_dtype", put<Tensor(const Tensor&, const Tensor&, Type)>},
+    {"mm_dtype_out", put<Tensor&(const Tensor&, const Tensor&, Type, Tensor&)>},
+    {"addmm", put<Tensor(const Tensor&, const Tensor&, const Tensor&, const Scalar&, const Scalar&)>},
+    {"addmm_out", put<Tensor&(const Tensor&, const Tensor&, const Tensor&, const Scalar&, const Scalar&, Tensor&)>},
+    {"addmm_", put<Tensor&(Tensor&, const Tensor&, const Tensor&, const Scalar&, const Scalar&)>},
+    {"addmm_dtype", put<Tensor(const Tensor&, const Tensor&, const Tensor&, Type, const Scalar&, const Scalar&)>},
+    {"addmm_dtype_out", put<Tensor&(const Tensor&, const Tensor&, const Tensor&, Type, const Scalar&, const Scalar&, Tensor&)>},
+    {"activation", put<Tensor(const Tensor&, const Tensor&, const Tensor&, const Scalar&, const Scalar&, bool)>},
+    {"activation_out", put<Tensor&(const Tensor&, const Tensor&, const Tensor&, const Scalar&, const Scalar&, bool, Tensor&)>},
+};
+
+struct Silent : c10::WarningHandler {
+    void process(const c10::Warning&) override {}
+};
+
+struct Place {
+    std::shared_ptr<Overload> overload;
+    std::optional<c10::RegistrationHandleRAII> registration;
+};
+auto& places = *new std::map<std::pair<std::string, c10::DispatchKey>, Place>;  // never destroyed, as the shards are not
+
+}  // namespace
+
+// ---- what bridge.py calls, under the lock of switch.py but for settle and collect
+
+#define EXPORTED extern "C" __attribute__((visibility("default")))
+
+// Keep the kernel that an overload has now as the one for products that are left; to be called before Python's is registered.
+EXPORTED void toprung_keep(const char* name, const char* overload, const char* key) {
+    const auto at = c10::parseDispatchKey(key);
+    const auto handle = c10::Dispatcher::singleton().findSchemaOrThrow(name, overload);
+    auto& its = places[{std::string(name) + "." + overload, at}].overload = std::make_shared<Overload>(handle);
+    its->original = kernel_of(handle.getComputedKernelForDispatchKey(at));
+}
+
+// Put the override over Python's kernel. Returns false where it cannot be: an overload has another signature in this PyTorch.
+EXPORTED bool toprung_override(const char* name, const char* overload, const char* key, const char* form, int op) {
+    Silent silent;  // PyTorch warns of an override that replaces a kernel
+    const c10::WarningUtils::WarningHandlerGuard guard(&silent);
+    const auto at = c10::parseDispatchKey(key);
+    Place& place = places.at({std::string(name) + "." + overload, at});
+    place.overload->python = kernel_of(place.overload->handle.getComputedKernelForDispatchKey(at));
+    place.overload->op = op;
+    place.overload->in_place = std::string(form) == "addmm_";
+    try {
+        place.registration.emplace(FORMS.at(form)(place.overload, at));
+    } catch (const std::exception&) {
+        return false;
+    }
+    return true;
+}
+
+// Take all overrides of a key away, so that Python's kernels are the ones on top.
+EXPORTED void toprung_restore(const char* key) {
+    for (auto& [where, place] : places)
+        if (where.second == c10::parseDispatchKey(key)) place.registration.reset();
+}
+
+// Have settings hold from now on; null: every product is PyTorch's.
+EXPORTED void toprung_activate(State* state) { active.store(state, std::memory_order_release); }
+
+// Remember a verdict on the product for which this thread is in the Python kernel, if it was decided under the number given.
+EXPORTED void toprung_settle(int64_t number, int64_t row, int verdict) {
+    if (pending == nullptr || pending->words[0] != number) return;
+    Shard& shard = shard_of(*pending);
+    const std::lock_guard<std::mutex> held(shard.lock);
+    const auto found = shard.kinds.find(*pending);
+    if (found != shard.kinds.end())
+        found->second = {static_cast<Verdict>(verdict), row, found->second.count};
+    else if (shard.kinds.size() < ROOM)
+        shard.kinds.emplace(*pending, Kind{static_cast<Verdict>(verdict), row});
+}
+
+// Write pairs of a row and the products left since the last call; forget their verdicts, too, if asked. Returns their number.
+EXPORTED int64_t toprung_collect(int64_t number, bool forget, int64_t* pairs, int64_t room) {
+    int64_t written = 0;
+    for (int i = 0; i < SHARDS; i++) {
+        const std::lock_guard<std::mutex> held(shards[i].lock);
+        auto& kinds = shards[i].kinds;
+        for (auto at = kinds.begin(); at != kinds.end();) {
+            Kind& kind = at->second;
+            const bool counts = at->first.words[0] == number;
+            if (counts && kind.count && written < room) {
+                pairs[2 * written] = kind.row;
+                pairs[2 * written++ + 1] = kind.count;
+                kind.count = 0;
+            }
+            at = counts && forget && kind.count == 0 ? kinds.erase(at) : std::next(at);
+        }
+    }
+    return written;
+}
+
+// Return a counter and set it to 0.
+EXPORTED int64_t toprung_drained(Count* counter) { return counter->exchange(0, std::memory_order_relaxed); }

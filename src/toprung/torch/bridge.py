@@ -1,0 +1,135 @@
+"""The bridge: overrides in C++, by which a product that toprung leaves to PyTorch never enters Python.
+
+``bridge.cpp`` says how. It is compiled on request only, by ``python -m toprung.torch --build``, against the headers of the PyTorch
+that is installed, and ``enable()`` uses the binary if there is one. Without it the kernels of ``overloads.py`` do all, in Python.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import itertools
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+
+from toprung.errors import BuildError, MissingExtra
+from toprung.paths import cache_dir, publish
+from toprung.torch.settings import ALL, Settings
+
+SOURCE = Path(__file__).with_suffix(".cpp")
+
+FLAGS = ("-O2", "-std=c++20", "-fPIC", "-shared", "-fvisibility=hidden")
+
+LEFT, REFUSABLE = 1, 2
+"""Verdicts: the product is PyTorch's; it is where the program asks for another precision, or for its deterministic mode."""
+
+PAIRS = 1024
+"""Counts that are read from the bridge at a time."""
+
+_numbers = itertools.count(1)
+
+
+class State(ctypes.Structure):
+    """Settings of a set of products, and its counters, laid out as ``State`` in ``bridge.cpp``; it must live for ever."""
+
+    number: int
+
+    _fields_ = [
+        ("number", ctypes.c_int64), ("least", ctypes.c_double), ("ops", ctypes.c_int64), ("reproducible", ctypes.c_int64),
+        ("always", ctypes.c_int64), ("small", ctypes.c_int64), ("precision", ctypes.c_int64), ("deterministic", ctypes.c_int64),
+    ]  # fmt: skip
+
+    @classmethod
+    def of(cls, settings: Settings) -> State:
+        """Return the state of settings, with nothing counted."""
+        ops = sum(1 << ALL.index(op) for op in settings.ops)
+        return cls(next(_numbers), settings.min_flops / 2, ops, bool(settings.reproducible), settings.modules)
+
+    def drained(self, counter: str) -> int:
+        """Return a counter, which begins at 0 again."""
+        bridge = library()
+        assert bridge is not None
+        at = ctypes.addressof(self) + getattr(State, counter).offset
+        return int(bridge.toprung_drained(ctypes.c_void_p(at)))
+
+    def collected(self, forget: bool) -> Iterator[tuple[int, int]]:
+        """Yield rows with their numbers of products left since the last time; with ``forget`` all verdicts are unknown again."""
+        bridge = library()
+        assert bridge is not None
+        number = self.number
+        if forget:
+            self.number = next(_numbers)  # before the table is emptied: no product finds or writes a verdict of the old number
+        pairs = (ctypes.c_int64 * (2 * PAIRS))()
+        found = PAIRS
+        while found == PAIRS:
+            found = bridge.toprung_collect(ctypes.c_int64(number), forget, pairs, ctypes.c_int64(PAIRS))
+            yield from zip(pairs[: 2 * found : 2], pairs[1 : 2 * found : 2], strict=True)
+
+
+def binary() -> Path:
+    """Return the file of the bridge for this PyTorch, whether it has been built or not."""
+    parts = (SOURCE.read_text(), torch.__version__, torch.version.git_version, *FLAGS)
+    key = hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()[:16]
+    return cache_dir() / "bridge" / f"torch-{torch.__version__}-{platform.machine()}-{key}.so"
+
+
+def build(path: Path | None = None) -> Path:
+    """Compile the bridge, which takes ten to thirty seconds, and return its file; the compiler is g++, or that of ``CXX``.
+
+    Raises
+    ------
+    MissingExtra
+        there is no compiler
+    BuildError
+        it does not compile
+    """
+    path = path or binary()
+    named = os.environ.get("CXX") or "g++"
+    compiler = shutil.which(named)
+    if compiler is None:
+        raise MissingExtra(f"the bridge needs a C++ compiler, and {named} is not installed: install it, or name another by CXX")
+    torchs = Path(torch.__file__).parent
+    flags = [*FLAGS, f"-D_GLIBCXX_USE_CXX11_ABI={torch.compiled_with_cxx11_abi():d}"]
+    with tempfile.TemporaryDirectory() as folder:
+        made = Path(folder, "bridge.so")
+        files = [str(SOURCE), "-o", str(made), f"-I{torchs / 'include'}", f"-L{torchs / 'lib'}", "-ltorch_cpu", "-lc10"]
+        done = subprocess.run([compiler, *flags, *files], capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise BuildError(SOURCE.name, " ".join(flags), f"PyTorch {torch.__version__}", done.stderr)
+        publish(path, made.read_bytes())
+    return path
+
+
+@functools.cache
+def library() -> ctypes.CDLL | None:
+    """Return the bridge; None where it has not been built."""
+    if not SOURCE.is_file():  # an installation of byte code alone
+        return None
+    path = binary()
+    return loaded(path) if path.is_file() else None
+
+
+def loaded(path: Path) -> ctypes.CDLL | None:
+    """Return the bridge in a file; None, with a warning, if it does not load."""
+    try:
+        bridge = ctypes.CDLL(str(path))
+    except OSError as error:
+        text = f"products that PyTorch runs enter Python, for {error}: python -m toprung.torch --build makes the file anew"
+        warnings.warn(text, RuntimeWarning, stacklevel=2)
+        return None
+    bridge.toprung_collect.restype = bridge.toprung_drained.restype = ctypes.c_int64
+    bridge.toprung_override.restype = ctypes.c_bool
+    # called inside products: a thread that gave the GIL away might wait milliseconds for it
+    bridge.toprung_settle = ctypes.PyDLL(str(path)).toprung_settle  # type: ignore[attr-defined]
+    bridge.toprung_settle.argtypes = [ctypes.c_int64, ctypes.c_int64, ctypes.c_int]
+    bridge.toprung_activate.argtypes = [ctypes.c_void_p]
+    return bridge
