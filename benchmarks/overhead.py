@@ -1,6 +1,10 @@
 """Host cost of a call: a plan, a warm matmul, the bare launch beneath; of ``import toprung``, and of a first product.
 
     python benchmarks/overhead.py results/nvidia-h200/overhead.json [--device cuda:0] [--size 64]
+    python benchmarks/overhead.py results/nvidia-h200/overhead-left.json --left [--device cuda:0]
+
+With ``--left``: products of PyTorch's, 16×16×16, that ``toprung.torch`` leaves to it, by PyTorch alone and with the overrides in
+Python and in C++, in turns; ``python -m toprung.torch --build`` has to have run.
 
 Calls are made in bursts without waiting for the device, on operands so small that it keeps up; the median burst counts, and the
 calls on one kind of array take turns burst by burst. On CUDA the operands are PyTorch tensors (and CuPy arrays where it is
@@ -8,6 +12,7 @@ installed), elsewhere pyopencl and NumPy arrays; NumPy's default is its own BLAS
 """
 
 import argparse
+import contextlib
 import os
 import random
 import statistics
@@ -28,28 +33,83 @@ from toprung.lab.harness.environment import environment
 
 BURSTS, CALLS, IMPORTS = 41, 200, 21
 
+OF_LEFT = 501
+"""Bursts with ``--left``: 10⁵ calls of each kind."""
 
-def microseconds(calls, wait):
+
+def microseconds(calls, wait, bursts=BURSTS, around=lambda name: contextlib.nullcontext()):
     """Return each call's median burst, and the fastest and slowest tenth; every burst is one call's, in turns.
 
-    The order is drawn anew each time: a call suffers from the threads that the one before has left spinning.
+    The order is drawn anew each time: a call suffers from the threads that the one before has left spinning. A burst runs in the
+    context that ``around`` returns for its name.
     """
     times, draw = {name: [] for name in calls}, random.Random(0)
-    for call in calls.values():
-        for _ in range(CALLS):
-            call()
-        wait()
-    for _ in range(BURSTS):
-        for name, call in draw.sample(list(calls.items()), len(calls)):
-            start = time.perf_counter()
+    for name, call in calls.items():
+        with around(name):
             for _ in range(CALLS):
                 call()
-            times[name].append((time.perf_counter() - start) / CALLS * 1e6)
             wait()
+    for _ in range(bursts):
+        for name, call in draw.sample(list(calls.items()), len(calls)):
+            with around(name):
+                start = time.perf_counter()
+                for _ in range(CALLS):
+                    call()
+                times[name].append((time.perf_counter() - start) / CALLS * 1e6)
+                wait()
     return {
-        name: {"median": statistics.median(found), "low": sorted(found)[BURSTS // 10], "high": sorted(found)[-1 - BURSTS // 10]}
+        name: {"median": statistics.median(found), "low": sorted(found)[bursts // 10], "high": sorted(found)[-1 - bursts // 10]}
         for name, found in times.items()
     }
+
+
+def left(device):
+    """Return rows of products of PyTorch's that stay its own: by PyTorch alone, and with either override, each by its verdict."""
+    import torch
+
+    import toprung.torch
+    from toprung.torch import bridge
+
+    native = bridge.library()
+    if native is None:
+        sys.exit("there is no override in C++: python -m toprung.torch --build")
+    place = f"cuda:{device.handle}" if device.backend == "cuda" else "cpu"
+    kind = place.partition(":")[0]
+    a, b, grad = (torch.rand(16, 16, device=place, requires_grad=i < 2) for i in range(3))
+    products = {
+        "mm": lambda: torch.mm(a.detach(), b.detach()),
+        "mm and its gradients": lambda: torch.autograd.grad(torch.mm(a, b), (a, b), grad)[0],
+    }
+    verdicts, overrides = {"too small": None, "looked up": 0}, {"PyTorch": None, "Python": None, "C++": native}
+
+    @contextlib.contextmanager
+    def around(name):
+        override, verdict, _ = name
+        found, bridge.library = bridge.library, lambda: overrides[override]
+        settings = {"device_types": (kind,), "min_flops": verdicts[verdict]}
+        with contextlib.nullcontext() if override == "PyTorch" else toprung.torch.use(**settings):
+            for _ in range(CALLS // 10):  # what has just been registered is not in the caches
+                calls[name]()
+            wait()
+            yield
+        bridge.library = found
+
+    def wait():
+        if kind == "cuda":
+            torch.cuda.synchronize()
+        toprung.torch.wait()
+
+    calls = {(o, v, p): call for o in overrides for v in verdicts for p, call in products.items()}
+    expected = {name: call() for name, call in products.items()}
+    for name, call in calls.items():
+        with around(name):
+            assert torch.equal(call(), expected[name[2]]), name
+    rows = [
+        {"call": f"{product}, {verdict}", "arrays": override, "microseconds": spread}
+        for (override, verdict, product), spread in microseconds(calls, wait, OF_LEFT, around).items()
+    ]
+    assert toprung.torch.report().taken == 0
+    return rows
 
 
 def imports():
@@ -145,9 +205,17 @@ def main():
     arguments.add_argument("out", type=Path)
     arguments.add_argument("--device")
     arguments.add_argument("--size", type=int, default=64)
+    arguments.add_argument("--left", action="store_true")
     chosen = arguments.parse_args()
     device = backends.find(chosen.device)
     session = backends.session_for(device)
+    what = f"python benchmarks/overhead.py results/{device.slug}/{chosen.out.name}"
+    if chosen.left:
+        rows = left(device)
+        for row in rows:
+            print(f"{row['arrays']:10s} {row['call']:32s} {row['microseconds']['median']:8.2f} µs")
+        results.write(chosen.out, results.record(f"{what} --left", environment(session), [], overheads=rows))
+        return 0
     launch, _memory = bare(session, chosen.size)
     found = microseconds({"the launch alone": launch}, session.synchronize)
     rows = [{"call": name, "arrays": "–", "microseconds": spread} for name, spread in found.items()]
@@ -160,7 +228,6 @@ def main():
     for row in rows:
         print(f"{row['arrays']:10s} {row['call']:28s} {row['microseconds']['median']:8.1f} µs")
     print(f"import numpy {loading['numpy']:.3f} s, import toprung {loading['toprung']:.3f} s, first product {1e3 * first:.1f} ms")
-    what = f"python benchmarks/overhead.py results/{device.slug}/{chosen.out.name}"
     results.write(
         chosen.out,
         results.record(what, environment(session), [], overheads=rows, imports=loading, first_product=first, size=chosen.size),
