@@ -84,4 +84,5 @@ def test_the_largest_bias_of_each_kernel_is_shown_with_its_k(tmp_path: Path) -> 
     table = makers()["fp32x"](["bias", "bias.json"], tmp_path)
     assert "| | positive | near-one |" in table and "| torch fp32 | -2.0e-09 (4096) | – |" in table
     assert "| `hopper_presplit` | +6.0e-08 (4096) | – |" in table
+    assert "torch fp32, bf16" not in table
     assert "| `hopper_presplit`, bf16 · fp32 | – | -3.0e-08 (64) |" in table

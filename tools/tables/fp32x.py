@@ -107,12 +107,17 @@ def _accuracy(record: Mapping[str, Any]) -> list[str]:
 
 
 def _bias(record: Mapping[str, Any]) -> list[str]:
-    """A row a kernel and types of operands, a column a distribution: the largest bias over all products, and its K."""
+    """A row a kernel and types of operands, a column a distribution: the largest bias over all products, and its K.
+
+    Of products with operands other than fp32 our own kernels alone are shown.
+    """
     found: dict[str, dict[str, list[tuple[float, int]]]] = {}
     for row in record["candidates"]:
         types = " · ".join({"f": "fp32", "h": "fp16", "b": "bf16"}[t] for t in row["types"])
         for arm, share in row["bias"].items():
             kernel = next((word for word in arm.split() if word.startswith("hopper_")), "")
+            if row["types"] != "ff" and not kernel:
+                continue  # others have them in the record
             name = (f"`{kernel}`" if kernel else arm) + f", {types}" * (row["types"] != "ff")
             found.setdefault(name, {}).setdefault(row["data"], []).append((share, row["size"][3]))
     kinds = list(dict.fromkeys(row["data"] for row in record["candidates"]))
