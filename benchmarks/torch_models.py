@@ -143,19 +143,19 @@ def arm(name, device, small):
 
     Convolutions and recurrent networks of cuDNN are TF32 in that arm alone; by PyTorch's default they would be in all.
     """
+    cudnn = torch.backends.cudnn
     torch.set_float32_matmul_precision("high" if name == "tf32" else "highest")
-    before, torch.backends.cudnn.allow_tf32 = torch.backends.cudnn.allow_tf32, name == "tf32"
     try:
-        if name == "toprung":
-            with toprung.torch.use(**options(device, small)):
+        with cudnn.flags(cudnn.enabled, cudnn.benchmark, deterministic=cudnn.deterministic, allow_tf32=name == "tf32"):
+            if name == "toprung":
+                with toprung.torch.use(**options(device, small)):
+                    yield
+            elif name == "bf16":
+                with torch.autocast(device.type, torch.bfloat16, cache_enabled=False):  # a graph may hold no cached weights
+                    yield
+            else:
                 yield
-        elif name == "bf16":
-            with torch.autocast(device.type, torch.bfloat16, cache_enabled=False):  # a graph may hold no cached weights
-                yield
-        else:
-            yield
     finally:
-        torch.backends.cudnn.allow_tf32 = before
         torch.set_float32_matmul_precision("highest")
 
 

@@ -116,6 +116,14 @@ class Disturbed:
         return []
 
 
+@pytest.mark.parametrize(
+    "error", [errors.OutOfDeviceMemory("a device", 4, 3), errors.NotReady("tiled", 600.0)], ids=lambda e: type(e).__name__
+)
+def test_an_error_of_toprungs_own_is_no_disturbance(error: errors.ToprungError) -> None:
+    assert isinstance(error, errors.DISTURBANCES)
+    errors.let_through(error)
+
+
 @pytest.mark.parametrize("expected", DISTURBED, ids=lambda kind: kind.__name__)
 def test_a_disturbed_look_for_devices_raises_the_disturbance_and_is_not_kept(
     expected: type[Exception], device: Device, monkeypatch: pytest.MonkeyPatch

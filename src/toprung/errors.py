@@ -15,9 +15,13 @@ DISTURBANCES = (MemoryError, RecursionError, TimeoutError, Warning)
 
 
 def let_through(error: BaseException) -> None:
-    """Raise an error again that is the program's and no answer of a runtime: a disturbance, or what a signal's handler raised."""
+    """Raise an error again that is the program's and no answer of a runtime: a disturbance, or what a signal's handler raised.
+
+    An error of toprung's own is an answer: a device without memory is no program without memory.
+    """
     handlers = {getattr(signal.getsignal(number), "__code__", None) for number in signal.valid_signals()}
-    if isinstance(error, DISTURBANCES) or any(frame.f_code in handlers for frame, _ in traceback.walk_tb(error.__traceback__)):
+    disturbed = isinstance(error, DISTURBANCES) and not isinstance(error, ToprungError)
+    if disturbed or any(frame.f_code in handlers for frame, _ in traceback.walk_tb(error.__traceback__)):
         raise error
 
 

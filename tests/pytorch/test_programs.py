@@ -13,7 +13,7 @@ import torch
 import toprung.torch
 import torch_models
 from toprung.lab.harness import results
-from torch_device import DEVICE, EVERY
+from torch_device import DEVICE
 from torch_programs import PROGRAMS, Computing, made
 
 
@@ -24,10 +24,9 @@ def test_a_program_is_right_with_toprung_and_without(name: str) -> None:
     except ImportError as error:
         pytest.skip(f"{name} needs a package that is not installed: {error}")
     exact, step = program.exact(), torch_models.Eager(program)
-    theirs = torch_models.errors(step, exact)
-    with toprung.torch.use(**EVERY):
-        ours = torch_models.errors(step, exact)
-    for found in (theirs, ours):
+    for name in ("fp32", "toprung"):
+        with torch_models.arm(name, torch.device(DEVICE), small=True):
+            found = torch_models.errors(step, exact)
         assert found["gradient"] < 1e-5 and found["loss"] < 1e-5, found
 
 

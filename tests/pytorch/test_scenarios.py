@@ -755,6 +755,8 @@ def test_segments_that_expand() -> None:
 
 @on_gpu
 def test_memory_that_runs_out_and_is_there_again() -> None:
+    if torch.cuda.mem_get_info()[0] < 40 << 30:
+        pytest.skip("the GPU has no 40 GB left: other processes use it")
     a, b = torch.ones(1 << 16, 16, device=DEVICE), torch.ones(16, 1 << 16, device=DEVICE)
     assert taken(1, lambda: outcome(lambda: torch.mm(a, b))) == "16.0"
     torch.cuda.empty_cache()
