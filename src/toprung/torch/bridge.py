@@ -77,7 +77,7 @@ class State(ctypes.Structure):
 
 def binary() -> Path:
     """Return the file of the bridge for this PyTorch, whether it has been built or not."""
-    parts = (SOURCE.read_text(), torch.__version__, torch.version.git_version, *FLAGS)
+    parts = (SOURCE.read_text("utf-8"), torch.__version__, torch.version.git_version, *FLAGS)
     key = hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()[:16]
     return cache_dir() / "bridge" / f"torch-{torch.__version__}-{platform.machine()}-{key}.so"
 
