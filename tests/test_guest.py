@@ -353,9 +353,9 @@ def test_what_is_printed_has_a_spelling_in_ascii() -> None:
         nodes = list(ast.walk(ast.parse(path.read_text("utf-8"))))
         docs = {id(n.value) for n in nodes if isinstance(n, ast.Expr) and path.parent.name != "cli"}
         for text in (n.value for n in nodes if isinstance(n, ast.Constant) and isinstance(n.value, str) and id(n) not in docs):
-            lacking |= {c for c in text if not c.isascii() and b"\\" in c.encode("ascii", "toprung.spelled")}
+            lacking |= {c for c in text if not c.isascii() and b"\\" in c.encode("ascii", "toprung-spelled")}
     assert lacking == set("┌─│\u2028\u2029")
-    assert "2⁻²⁴ ± 3 × α·Aᵀ…\udcff".encode("cp1252", "toprung.spelled").decode("cp1252") == "2^-²^4 ± 3 × alpha·A^T…\\udcff"
+    assert "2⁻²⁴ ± 3 × α·Aᵀ…\udcff".encode("cp1252", "toprung-spelled").decode("cp1252") == "2^-²^4 ± 3 × alpha·A^T…\\udcff"
 
 
 def test_standard_output_that_cannot_be_written_has_a_code_of_its_own(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:

@@ -31,7 +31,7 @@ def _spelled(error: UnicodeError) -> tuple[str, int]:
     return plain.encode("ascii", "backslashreplace").decode(), error.end
 
 
-codecs.register_error("toprung.spelled", _spelled)
+codecs.register_error("toprung-spelled", _spelled)
 
 
 class Stream(io.TextIOWrapper):
@@ -44,7 +44,7 @@ class Stream(io.TextIOWrapper):
 
     def __init__(self, stream: io.TextIOWrapper) -> None:
         stream.flush()
-        super().__init__(stream.buffer, stream.encoding, "toprung.spelled", line_buffering=stream.line_buffering)
+        super().__init__(stream.buffer, stream.encoding, "toprung-spelled", line_buffering=stream.line_buffering)
         self.error: OSError | None = None
 
     def write(self, text: str) -> int:
