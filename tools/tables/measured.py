@@ -198,12 +198,17 @@ def _commits(words: Sequence[str], root: Path) -> str:
     old, new = (record["products"][0]["told"][side]["runtime"].split(", ")[-1] for side in ("old", "new"))
     if old == new:  # two commits with one compiler
         old, new = record["what"].split()[2], str(e["commit"])[:7]
-    lines = [f"| product | kernel | ms with {old} | {new}'s time over it, 95 % interval |", "|---|---|---:|---:|"]
+    lines = [
+        f"| product | kernel | ms with {old} | {new}'s time over it, 95 % interval | its error over it |",
+        "|---|---|---:|---:|---:|",
+    ]
     for row in record["products"]:
         took = 1e3 * statistics.median(seconds for seconds, _ in row["samples"]["old"])
         value, low, high = row["new_over_old"]
+        error = row["told"]["new"]["error"] / row["told"]["old"]["error"]
         product = row.get("product") or f"{row['precision']} {row['M']}×{row['N']}×{row['K']} {row['trans']}"
-        lines.append(f"| {product} | `{row['told']['new']['kernel']}` | {took:.3g} | {value:.3f} ({low:.3f} to {high:.3f}) |")
+        kernel = row["told"]["new"]["kernel"]
+        lines.append(f"| {product} | `{kernel}` | {took:.3g} | {value:.3f} ({low:.3f} to {high:.3f}) | {error:.3f} |")
     source = (
         f"{device['short_name']}, driver {device['driver']}, in turns, {e['date'][:10]}, commit {e['commit']}, `{record['what']}`, "
         f"stored in `{words[0]}`.  "
