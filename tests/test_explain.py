@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ import trial
 from command import Typed
 from conftest import require
 from tables import refresh
+from toprung import backends
 from toprung.backends import nvrtc
 from toprung.cli import bound as sweep
 from toprung.cli.common import console
@@ -145,6 +148,17 @@ def test_a_device_that_is_not_here_has_its_figures_wherever_one_stands(
     code, text = typed("bound", *(words if "--device" in words else ("--device", name)), "--tile", "BM=128", "--tile", "BN=128",
                        "--tile", "BK=16", "--tile", "TM=8", "--tile", "TN=8")  # fmt: skip
     assert code == 0 and "P_potential = " in text
+
+
+def test_without_cudas_packages_a_cpu_is_explained() -> None:
+    if backends.find(None).kind == "gpu":
+        pytest.skip("the best device is a GPU")
+    program = (
+        "import runpy, sys; sys.modules['cuda'] = None\n"
+        "sys.argv[1:] = ['explain', 'kepler/r01']; runpy.run_module('toprung', run_name='__main__')"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and "is not read: levels that need it are unknown" in " ".join(done.stdout.split()), done.stderr
 
 
 def test_what_was_not_measured_is_said(compiler: None, typed: Typed, tmp_path: Path) -> None:

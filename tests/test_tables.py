@@ -106,6 +106,12 @@ def test_probes_have_whole_numbers(printed, name: str, width: int | None) -> Non
     fits(printed(grid, width), grid, width)
 
 
+def test_a_probes_scatter_leaves_out_a_single_outlier_as_that_of_other_tables() -> None:
+    one = next(e for e in read(fixture("h200-probe.json"))["probe"] if e["values"])
+    *_, (cells, _) = probe_table([{**one, "values": [1.0, 1.0, 1.0, 1.0, 9.0], "value": 1.0}], "a device").rows
+    assert cells["± %"] == "0.0"
+
+
 @pytest.mark.parametrize(
     ("name", "expected"),
     [

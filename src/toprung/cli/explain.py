@@ -11,6 +11,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from toprung import backends
 from toprung.backends import nvrtc
 from toprung.cli.common import WIDE, console, json_option, parse_sizes, parse_switches, parse_tile, put, say, show, size_name
 from toprung.cli.progress import Progress
@@ -102,11 +103,15 @@ def explain_command(
 
 
 def _device(name: str | None, stored: Path, rungs: Sequence[Rung]) -> Device:
-    """Return the device named, or the best one; in place of a CPU, whose machine code is not counted, the GPU that we probed."""
+    """Return the device named, or the best one; in place of a CPU, whose machine code is not counted, the GPU that we probed.
+
+    Without the packages that compile for that GPU, a CPU stays where it runs the rungs.
+    """
     if name is not None:
         return device_named(name, stored)
     where = best_for(rungs)
-    as_cuda = any(LANGUAGES[r.source.suffix] in nvrtc.LANGUAGES for r in rungs)
+    written = {LANGUAGES[r.source.suffix] for r in rungs}
+    as_cuda = not written.isdisjoint(nvrtc.LANGUAGES) and not (nvrtc.missing() and written <= set(backends.languages(where)))
     return where if where.kind == "gpu" or not as_cuda else device_for("sm_90")
 
 

@@ -12,6 +12,7 @@ from toprung import backends
 from toprung.cli.common import INTERRUPTED, WIDE, console, json_option, result_file, say, show
 from toprung.cli.progress import Progress
 from toprung.lab.harness import results
+from toprung.lab.harness.baseline import MOVED
 from toprung.lab.harness.environment import environment
 from toprung.lab.harness.measure import SAMPLES
 from toprung.lab.probe import store
@@ -20,6 +21,7 @@ from toprung.lab.probe.run import Finding, probe, refusals
 from toprung.report import plot as pictures
 from toprung.report.probe_plot import mixes
 from toprung.report.probe_table import probe_table
+from toprung.store.entry import scatter
 
 
 def register(app: typer.Typer) -> None:
@@ -70,6 +72,9 @@ def probe_command(
         content = store.record(results.command(), environment(session), findings, notes, time.monotonic() - start)
         content["interrupted"] = interrupted
     show(probe_table(content["probe"], f"{where}, {content['took_seconds']:.0f} s"), wide)
+    most, what = max(((scatter(e["values"]), e["label"]) for e in content["probe"]), default=(0.0, ""))
+    if most > MOVED:
+        say(f"samples scatter, most by ± {100 * most:.0f} % (those of {what}): end other programs and probe again", "yellow")
     for name, reason in notes.items():
         say(f"left out: {name}: {reason}", "dim", indent=2)
     for line in content["failures"]:

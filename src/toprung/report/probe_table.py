@@ -11,6 +11,7 @@ from rich.text import Text
 
 from toprung.report import names
 from toprung.report.grid import Column, Grid
+from toprung.report.text import scatter_text
 
 WORDS, SHORT = 34, 8
 """Cells of a line of a title at most, and of a unit that stands beside the figure; a longer unit stands with the title."""
@@ -37,7 +38,7 @@ def probe_table(entries: Sequence[Mapping[str, Any]], title: str) -> Grid:
         grid.add({
             "what": f"  {e['label']}", "measured": "–" if value is None else _figure(value),
             "unit": e["unit"] if len(e["unit"]) <= SHORT else "",
-            names.SPREAD: f"{50 * (max(values) - min(values)) / value:.1f}" if values else "",
+            names.SPREAD: scatter_text(values),
             "vendor": "" if vendor is None else _figure(vendor),
             names.VENDOR: f"{100 * value / vendor:.1f}" if vendor and value is not None else "",
             names.CLOCK: f"{statistics.median(clocks):.0f}" if clocks else "", "W": f"{watts:.0f}" if watts else "",

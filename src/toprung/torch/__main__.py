@@ -42,7 +42,9 @@ class _Build(argparse.Action):
 
     def __call__(self, parser: argparse.ArgumentParser, *what: Any) -> None:
         try:
-            print(f"the bridge to PyTorch {torch.__version__} is {bridge.build()}: toprung.torch.enable() uses it from now on")
+            print(
+                f"{bridge.build()}: overrides in C++ for PyTorch {torch.__version__}, which toprung.torch.enable() uses from now on"
+            )
         except ToprungError as error:
             parser.error(str(error))
         parser.exit()

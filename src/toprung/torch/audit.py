@@ -122,7 +122,7 @@ class Audit:
     def __str__(self) -> str:
         calls = sum(row.count for row in self.rows)
         low = sum(row.count for row in self.lowered)
-        said = f"{calls} products, none in less than the type of its operands"
+        said = f"{calls} product{'' if calls == 1 else 's'}, none in less than the type of its operands"
         lines = [f"{low} of {calls} products had fp32 operands and were computed in less than fp32" if low else said]
         worst = [_figure(max((x for x in errors if not math.isnan(x)), default=math.nan)) for errors in self._errors]
         if all(worst):

@@ -96,7 +96,7 @@ def build(path: Path | None = None) -> Path:
     named = os.environ.get("CXX") or "g++"
     compiler = shutil.which(named)
     if compiler is None:
-        raise MissingExtra(f"the bridge needs a C++ compiler, and {named} is not installed: install it, or name another by CXX")
+        raise MissingExtra(f"overrides in C++ need a compiler, and {named} is not installed: install it, or name another by CXX")
     torchs = Path(torch.__file__).parent
     flags = [*FLAGS, f"-D_GLIBCXX_USE_CXX11_ABI={torch.compiled_with_cxx11_abi():d}"]
     with tempfile.TemporaryDirectory() as folder:

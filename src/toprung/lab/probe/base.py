@@ -165,7 +165,7 @@ def _needs(one: Benchmark, stem: str, device: Device) -> str:
 
 def only_gpus(what: str) -> Callable[[Device], str]:
     """Return the refusal of a benchmark that says nothing about a CPU."""
-    return lambda d: "" if d.kind == "gpu" else f"{what}; a CPU has no such thing"
+    return lambda d: "" if d.kind == "gpu" else f"{what}: it is for GPUs"
 
 
 def only_cuda(what: str) -> Callable[[Device], str]:

@@ -34,6 +34,4 @@ def _case(device: Device, local: int) -> Case:
     return Case(f"{local} threads", defines, source("barrier", str(local), defines, device), 1, local, LOOPS * REPEAT, place)
 
 
-BENCHMARK = Benchmark(
-    "a barrier", CLOCKS, lambda device: [_case(device, n) for n in SIZES], only_cuda("it reads the multiprocessor's own clock")
-)
+BENCHMARK = Benchmark("a barrier", CLOCKS, lambda device: [_case(device, n) for n in SIZES], only_cuda("it reads the SM's clock"))

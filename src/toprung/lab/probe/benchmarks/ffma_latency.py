@@ -36,4 +36,4 @@ def _cases(device: Device) -> list[Case]:
     return [Case("one warp, one chain", defines, source("ffma_latency", "", defines, device), 1, LOCAL, LOOPS * REPEAT, place)]
 
 
-BENCHMARK = Benchmark("latency of a multiply-add", CLOCKS, _cases, only_cuda("it reads the multiprocessor's own clock"))
+BENCHMARK = Benchmark("latency of a multiply-add", CLOCKS, _cases, only_cuda("it reads the SM's clock"))

@@ -72,5 +72,5 @@ BENCHMARK = Benchmark(
     "multiply-adds as outer products in registers",
     GFLOPS,
     lambda device: [_case(device, *shape) for shape in SHAPES],
-    only_gpus("it is about the banks and reuse caches of a GPU's registers"),
+    only_gpus("a CPU's registers have no banks and no reuse caches"),
 )

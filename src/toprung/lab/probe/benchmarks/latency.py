@@ -55,4 +55,4 @@ def _cases(device: Device) -> list[Case]:
     return [_case(device, *level) for level in LEVELS]
 
 
-BENCHMARK = Benchmark("latency of a load", CLOCKS, _cases, only_cuda("it reads the multiprocessor's own clock"))
+BENCHMARK = Benchmark("latency of a load", CLOCKS, _cases, only_cuda("it reads the SM's clock"))

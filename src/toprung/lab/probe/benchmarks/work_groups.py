@@ -37,5 +37,5 @@ BENCHMARK = Benchmark(
     "work-groups that do next to nothing",
     Unit("work-groups per clock and SM", per_clock=True),
     lambda device: [_case(device, n) for n in SIZES if n <= device.max_work_group],
-    only_gpus("on a CPU a work-group is a call of a function"),
+    only_gpus("on a CPU a work-group is a function call"),
 )
