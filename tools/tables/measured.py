@@ -199,7 +199,7 @@ def _commits(words: Sequence[str], root: Path) -> str:
     if old == new:  # two commits with one compiler
         old, new = record["what"].split()[2], str(e["commit"])[:7]
     lines = [
-        f"| product | kernel | ms with {old} | {new}'s time over it, 95 % interval | its error over it |",
+        f"| product | kernel | ms, {old} | time, {new} / {old} (95 % interval) | Frobenius error, {new} / {old} |",
         "|---|---|---:|---:|---:|",
     ]
     for row in record["products"]:
