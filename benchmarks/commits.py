@@ -34,7 +34,7 @@ PRODUCTS = (
     *(f"{precision} {size}" for precision, sizes in {
         "fp32": "NN:1024x1024x1024 NN:4096x4096x4096 TT:4096x4096x4096 NN:16x4096x4096",
         "fp32x": "NN:1024x1024x16384 NN:512x512x512 NN:1024x1024x1024 NN:2048x2048x2048 NT:4096x4096x4096 NN:8192x8192x8192",
-        # what benchmarks/shapes.json has beside squares
+        # the products of results/nvidia-h200/shapes.json that are no squares
         "auto": "NT:64*1024x1024x64 NN:64*1024x64x1024 NN:1024*64x64x64 NN:256*128x128x128 NN:64*256x256x256 NN:32*512x512x512 "
                 "NN:128x4096x4096 NT:4096x256x7168 NT:64x256x7168 NT:16384x128x2048 NT:4096x1024x1024 NT:4096x3072x1024 "
                 "NT:4096x1024x4096 TN:1024x3072x4096",

@@ -88,7 +88,7 @@ def left(device):
         found, bridge.library = bridge.library, lambda: overrides[override]
         settings = {"device_types": (kind,), "min_flops": verdicts[verdict]}
         with contextlib.nullcontext() if override == "PyTorch" else toprung.torch.use(**settings):
-            for _ in range(CALLS // 10):  # what has just been registered is not in the caches
+            for _ in range(CALLS // 10):  # code that was registered just now is not in the caches
                 calls[name]()
             wait()
             yield

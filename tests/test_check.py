@@ -303,7 +303,7 @@ def truncating(a: F32, b: F32) -> F32:
 
 
 def fp32x(times: float) -> Callable[[F32, F32], F32]:
-    """The product that fp32x computes where lo carries its share so many times."""
+    """Return fp32x's product where lo carries a multiple of its share."""
     return lambda a, b: split_model.product(a, b, split_model.Scheme(share=times * shipped()))
 
 

@@ -171,7 +171,7 @@ def test_a_ladder_is_numbered_from_one(name: str) -> None:
 
 
 def test_no_line_of_a_ladders_sources_is_longer_than_a_page() -> None:
-    """What rungs include, too: a diff of two rungs fits 100 columns."""
+    """A diff of two rungs fits 100 columns, of files that they include as well."""
     files = [p for p in NAIVE.parents[1].rglob("*") if p.suffix in SOURCES]
     long = [f"{p.name}:{n}" for p in files for n, line in enumerate(p.read_text("utf-8").splitlines(), 1) if len(line) > 100]
     assert len(files) > len(ALL) and long == []

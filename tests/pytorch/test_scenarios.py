@@ -423,7 +423,7 @@ def test_decompositions_that_multiply_inside() -> None:
     agree(torch.linalg.solve(a, chain[0][:, :12].T), torch.linalg.solve(a.double(), chain[0][:, :12].double().T), 512)
 
 
-# what stands above aten
+# layers above aten
 
 
 class Watched(torch.Tensor):

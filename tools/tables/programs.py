@@ -1,4 +1,4 @@
-"""What whole programs gain, a row for each; from benchmarks/torch_models.py."""
+"""Gains of whole programs, a row for each, from records of benchmarks/torch_models.py."""
 
 from __future__ import annotations
 

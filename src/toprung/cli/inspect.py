@@ -103,7 +103,7 @@ def inspect(
         assert entry.tile is not None
         deliver(cubin, compile_cubin(kernel_source(entry.rung, entry.tile, entry.options), arch).code)
         if beside is not None:
-            # what toprung run must know to launch it
+            # facts that toprung run needs to launch it
             note = Note(entry.rung.name, entry.tile.given(), dict(entry.options), entry.rung.routine)
             deliver(beside, (jsonlib.dumps(note.describe(), indent=1) + "\n").encode())
             say(f"stored as {cubin}, and beside it what it was made from")

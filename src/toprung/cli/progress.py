@@ -85,7 +85,7 @@ class Progress:
         Raises
         ------
         KeyboardInterrupt
-            nobody reads standard output any more
+            the reader of standard output has gone
         """
         if reader_gone():
             raise KeyboardInterrupt

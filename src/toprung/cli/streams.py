@@ -66,7 +66,7 @@ class Stream(io.TextIOWrapper):
 
 
 def reader_gone() -> bool:
-    """Return True if nobody reads standard output any more: a command that takes long ends then as it does after Ctrl-C."""
+    """Return True if the reader of standard output has gone: a command that takes long ends then, as after Ctrl-C."""
     return isinstance(sys.stdout, Stream) and isinstance(sys.stdout.error, BrokenPipeError)
 
 

@@ -19,7 +19,7 @@ FAREWELL = 5.0
 """Seconds that the interpreter waits at its end for a kernel that is being compiled."""
 
 LONGEST = 600.0
-"""Seconds that a job is waited for where nobody names a time: compilers take seconds, on a crowded machine minutes."""
+"""Longest wait for a job, in seconds, where the caller names none: compilers take seconds, on a crowded machine minutes."""
 
 URGENT, LATER = 0, 1
 """Order of jobs: what a product waits for, and what one may want soon."""

@@ -2,8 +2,8 @@
 // for every 32 of K, 32 hi then 32 lo in fp16, x * 2^(14-e) = hi + lo/2048. A block owns 64*CONSUMERS x BN of C at a time; every
 // consumer warpgroup 64xBN:
 //
-//      producer: copy engine --> ring of STAGES x 32 of K --> matrix units: partial = hi.hi      (promoted to fp32 each time)
-//                                                                          cross  += hi.lo + lo.hi (stays in the unit)
+//      producer: TMA --> ring of STAGES k-blocks of 32 --> Tensor Cores: partial = hi.hi         (promoted to fp32 each time)
+//                                                                        cross  += hi.lo + lo.hi (stays in the unit)
 //
 // The one idea: the partial sums are added to registers while the unit works on the cross terms, which are 2^-11 of the result and
 // may stay in its truncating accumulator for all of K. What two terms cannot carry (see ``is_lost``) a consumer computes again in

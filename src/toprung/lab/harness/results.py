@@ -65,7 +65,7 @@ def record(
 def command(program: str = "toprung") -> str:
     """Return the running command as it was typed; of a file that is not below the current folder the name alone.
 
-    Such a file's folder tells of the machine, and nobody else's command would have it.
+    Such a folder belongs to the machine, not to the command that others would type.
     """
     words = []
     for word in sys.argv[1:]:
