@@ -25,6 +25,7 @@ import typer
 
 from command import Typed
 from conftest import require
+from forked import in_child
 from toprung import paths
 from toprung.cli import app, common, streams
 from toprung.device import Device
@@ -117,28 +118,16 @@ def looked_at(words: str, parameter: Any, path: object) -> dict[str, Any]:
         return dict(context.params)
 
 
-@pytest.fixture(scope="module")
-def nobody() -> Iterator[Callable[[Callable[[], object]], str]]:
-    """Call a function as a user who is not root, and return its answer as text."""
+def as_nobody(action: Callable[[], object]) -> str:
+    """Return what a function returns, or raises, as text, for a user who is not root."""
 
-    def called(action: Callable[[], object]) -> str:
-        read, write = os.pipe()
-        if not (child := os.fork()):
-            try:
-                if os.geteuid() == 0:
-                    os.setgid(65534)
-                    os.setuid(65534)
-                said = str(action())
-            except BaseException as error:
-                said = f"{type(error).__name__}: {error}"
-            os.write(write, said.encode())
-            os._exit(0)
-        os.close(write)
-        os.waitpid(child, 0)
-        with os.fdopen(read) as answer:
-            return answer.read()
+    def called() -> object:
+        if os.geteuid() == 0:
+            os.setgid(65534)
+            os.setuid(65534)
+        return action()
 
-    yield called
+    return in_child(called)
 
 
 @pytest.mark.parametrize(("words", "parameter"), [pytest.param(w, p, id=f"{w} {p.opts[0]}") for w, p in WRITERS])
@@ -285,7 +274,7 @@ def test_a_device_is_written_into(tmp_path: Path) -> None:
         os.close(theirs)
 
 
-def test_a_user_writes_where_permissions_are_and_nowhere_else(nobody: Callable[[Callable[[], object]], str]) -> None:
+def test_a_user_writes_where_permissions_are_and_nowhere_else() -> None:
     folder = Path(tempfile.mkdtemp())  # pytest's own lies below one that root alone may enter
     try:
         for name, mode in (("read-only", 0o444), ("open", 0o666), ("closed/file", 0o666), ("closed/read-only", 0o444)):
@@ -297,11 +286,11 @@ def test_a_user_writes_where_permissions_are_and_nowhere_else(nobody: Callable[[
         if os.geteuid():
             (folder / "closed").chmod(0o555)
         for name in ("read-only", "closed/read-only", "closed/new"):
-            assert nobody(lambda name=name: paths.refusal(folder / name)) == "permission denied"
-            assert nobody(lambda name=name: paths.publish(folder / name, b"new")).startswith("PermissionError")
+            assert as_nobody(lambda name=name: paths.refusal(folder / name)) == "permission denied"
+            assert as_nobody(lambda name=name: paths.publish(folder / name, b"new")).startswith("PermissionError")
         for name in ("open", "closed/file"):
             before = (folder / name).stat()
-            assert nobody(lambda name=name: (paths.refusal(folder / name), paths.publish(folder / name, b"new"))) == "('', None)"
+            assert as_nobody(lambda name=name: (paths.refusal(folder / name), paths.publish(folder / name, b"new"))) == "('', None)"
             after = (folder / name).stat()
             assert (folder / name).read_text() == "new" and (before.st_uid, before.st_mode) == (after.st_uid, after.st_mode)
         assert sorted(p.name for p in folder.rglob("*")) == ["closed", "file", "open", "read-only", "read-only"]

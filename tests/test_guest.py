@@ -30,6 +30,7 @@ import typer
 import toprung
 import trial
 from conftest import require
+from forked import in_child
 from toprung import backends, errors, forks
 from toprung.arrays import sessions
 from toprung.backends.base import Session, Source
@@ -175,27 +176,6 @@ def test_nothing_in_the_library_swallows_a_disturbance() -> None:
 
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 LOCKS = {"Lock", "RLock", "Condition", "Semaphore", "BoundedSemaphore", "Barrier"}
-
-
-def in_child(action: Callable[[], object]) -> str:
-    """Return what a function returns in a forked child, as text; what it raises there; or that it hangs."""
-    read, write = os.pipe()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of a fork with threads, which is what is tried here
-        child = os.fork()
-    if not child:
-        signal.setitimer(signal.ITIMER_REAL, 30)
-        try:
-            said = str(action())
-        except BaseException as error:
-            said = f"{type(error).__name__}: {error}"
-        os.write(write, said.encode())
-        os._exit(0)
-    os.close(write)
-    with os.fdopen(read) as answer:
-        said = answer.read()
-    os.waitpid(child, 0)
-    return said or "hangs"
 
 
 def unregistered(path: Path) -> list[str]:

@@ -12,7 +12,6 @@ import copy
 import functools
 import io
 import os
-import signal
 import threading
 import warnings
 from collections.abc import Callable, Iterator
@@ -24,6 +23,7 @@ import torch
 from torch.nn import functional as F
 from torch.utils import _python_dispatch, checkpoint
 
+import forked
 import toprung.torch
 from toprung.kernels import build
 from toprung.torch import products
@@ -583,23 +583,11 @@ def test_coroutines_in_their_own_contexts() -> None:
 
 
 def in_child(action: Callable[[], object]) -> str:
-    """Return what a function returns, or raises, in a forked child, as text; empty if that crashes, or takes minutes."""
-    read, write = os.pipe()
-    child = os.fork()
-    if not child:
-        signal.alarm(300)
-        torch.set_num_threads(1)  # OpenMP has no threads here, and PyTorch would wait for them: a data loader does the same
-        try:
-            said = str(action())
-        except BaseException as error:
-            said = f"{type(error).__name__}: {error}"
-        os.write(write, said.encode())
-        os._exit(0)
-    os.close(write)
-    with os.fdopen(read) as answer:
-        said = answer.read()
-    os.waitpid(child, 0)
-    return said
+    """Return what a function returns, or raises, in a forked child with one thread, as text.
+
+    OpenMP's threads are not there, and PyTorch would wait for them: a data loader's workers have one thread, too.
+    """
+    return forked.in_child(lambda: (torch.set_num_threads(1), action())[1])
 
 
 def on_host(a: torch.Tensor, b: torch.Tensor) -> str:
