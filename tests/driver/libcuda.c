@@ -35,6 +35,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_barrier_t meeting;
 static __thread CUcontext current;
 static __thread CUstreamCaptureMode capture_mode;
+#define ENDS (capture_mode == CU_STREAM_CAPTURE_MODE_RELAXED ? "" : ", would end a capture")
 static int loaded, unloaded;
 
 static FILE *out(void) {
@@ -157,6 +158,7 @@ CUresult cuModuleLoadData(CUmodule *module, const void *image) {
             if (!strncmp(name, ".nv.shared.", 11) && !strcmp(name + 11, f->name)) f->shared = one->sh_size;
         }
     loaded++;
+    if (*ENDS) fprintf(out(), "load a module%s\n", ENDS);
     GIVE(module, (CUmodule)first);
 }
 
@@ -166,7 +168,10 @@ CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *
     return CUDA_ERROR_NOT_FOUND;
 }
 
-CUresult cuModuleUnload(CUmodule module UNUSED) { GIVE(&unloaded, unloaded + 1); }
+CUresult cuModuleUnload(CUmodule module UNUSED) {
+    if (*ENDS) fprintf(out(), "unload a module%s\n", ENDS);
+    GIVE(&unloaded, unloaded + 1);
+}
 
 CUresult cuFuncGetAttribute(int *value, CUfunction_attribute which, CUfunction function) {
     Function *f = (Function *)function;
@@ -235,14 +240,18 @@ CUresult cuTensorMapEncodeTiled(CUtensorMap *map, CUtensorMapDataType type, cuui
     return memcpy(map->opaque, words, sizeof words), CUDA_SUCCESS;
 }
 
-/* Memory, streams, events. Nothing is captured. */
+/* Memory, streams, events. Nothing is captured; ENDS is written behind what would end a capture, whichever thread's. */
 
 CUresult cuMemAlloc(CUdeviceptr *at, size_t size) {
     *at = make('m', size);
-    SAY("allocate %s %zu%s\n", named(*at), size, capture_mode == CU_STREAM_CAPTURE_MODE_RELAXED ? "" : ", would end a capture");
+    SAY("allocate %s %zu%s\n", named(*at), size, ENDS);
 }
 
-CUresult cuMemHostAlloc(void **at, size_t size, unsigned flags UNUSED) { GIVE(at, (void *)make('h', size)); }
+CUresult cuMemHostAlloc(void **at, size_t size, unsigned flags UNUSED) {
+    if (*ENDS) fprintf(out(), "allocate page-locked memory%s\n", ENDS);
+    GIVE(at, (void *)make('h', size));
+}
+
 CUresult cuMemFree(CUdeviceptr at) { return drop(at); }
 CUresult cuMemFreeHost(void *at) { return drop((uint64_t)at); }
 CUresult cuMemGetInfo(size_t *free, size_t *total) { GIVE(free, *total = MEMORY); }
@@ -254,12 +263,12 @@ CUresult cuPointerGetAttribute(void *value, CUpointer_attribute which, CUdevicep
 
 CUresult cuMemcpyHtoDAsync(CUdeviceptr to, const void *from, size_t size, CUstream stream) {
     memcpy((void *)to, from, size);
-    SAY("copy %s <- %s %zu %08x %s\n", named(to), H(from), size, hashed(from, size), S(stream));
+    SAY("copy %s <- %s %zu %08x %s%s\n", named(to), H(from), size, hashed(from, size), S(stream), find((uint64_t)from) ? "" : ENDS);
 }
 
 CUresult cuMemcpyDtoHAsync(void *to, CUdeviceptr from, size_t size, CUstream stream) {
     memcpy(to, (void *)from, size);
-    SAY("copy %s <- %s %zu %s\n", H(to), named(from), size, S(stream));
+    SAY("copy %s <- %s %zu %s%s\n", H(to), named(from), size, S(stream), find((uint64_t)to) ? "" : ENDS);
 }
 
 CUresult cuMemsetD32Async(CUdeviceptr at, unsigned value, size_t count, CUstream stream) {
@@ -272,8 +281,8 @@ CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned flags, int p UNUS
 CUresult cuEventCreate(CUevent *event, unsigned flags UNUSED) { GIVE(event, (CUevent)make('e', 1)); }
 CUresult cuStreamDestroy(CUstream stream) { return drop((uint64_t)stream); }
 CUresult cuEventDestroy(CUevent event) { return drop((uint64_t)event); }
-CUresult cuStreamSynchronize(CUstream stream) { SAY("synchronize %s\n", S(stream)); }
-CUresult cuEventSynchronize(CUevent event) { SAY("synchronize %s\n", S(event)); }
+CUresult cuStreamSynchronize(CUstream stream) { SAY("synchronize %s%s\n", S(stream), ENDS); }
+CUresult cuEventSynchronize(CUevent event) { SAY("synchronize %s%s\n", S(event), ENDS); }
 CUresult cuCtxSynchronize(void) { SAY("synchronize all\n"); }
 CUresult cuEventRecord(CUevent event, CUstream stream) { SAY("record %s in %s\n", S(event), S(stream)); }
 CUresult cuStreamWaitEvent(CUstream s, CUevent event, unsigned flags UNUSED) { SAY("%s waits for %s\n", S(s), S(event)); }

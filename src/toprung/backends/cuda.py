@@ -221,19 +221,23 @@ class _Event:
 
 def _release(free: Callable[[Any], Any], handle: Any, context: Any) -> None:
     """Give something back to the context it came from. In a forked child nothing can be given back."""
-    if not _forked:
-        with beside_captures():
+    with beside_captures():
+        if not _forked:
             _driver().cuCtxSetCurrent(context)
             free(handle)
 
 
 @contextmanager
 def beside_captures() -> Iterator[None]:
-    """Let a block load, allocate and copy while some stream is captured into a graph.
+    """Let a block, or a function, load, allocate, copy and wait while some stream is captured into a graph.
 
-    Anywhere else the driver would refuse that, and spoil the capture, whichever thread's it is: loading is asked for by whoever
-    multiplies first, and freeing by Python's collector, neither of whom knows of a capture.
+    Anywhere else the driver would refuse that, and invalidate the capture, whichever thread's it is. Loading is asked for by
+    the thread that multiplies first, waiting by a thread that verifies a kernel, freeing by Python's collector: none of them
+    knows of the capture. Waiting for what is captured stays an error. In a forked child it does nothing, as no call may follow.
     """
+    if _forked:
+        yield
+        return
     driver = _driver()
     relaxed = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
     before = _call(driver.cuThreadExchangeStreamCaptureMode(relaxed))
@@ -319,14 +323,14 @@ class CUDASession:
             return source.binary
         return nvrtc.compile_cubin(source, self.device.arch, str(self.device)).code
 
+    @beside_captures()
     def load(self, binary: bytes, source: Source) -> CUDAKernel:
         self._alive()
         driver, device = self._driver, self.device
         what, codes = _described(source), driver.CUresult
         try:
-            with beside_captures():
-                module = _call(driver.cuModuleLoadData(binary))
-                function = _call(driver.cuModuleGetFunction(module, source.symbol.encode()))
+            module = _call(driver.cuModuleLoadData(binary))
+            function = _call(driver.cuModuleGetFunction(module, source.symbol.encode()))
         except _DriverError as error:
             if error.status == codes.CUDA_ERROR_NO_BINARY_FOR_GPU:
                 raise LaunchError(
@@ -360,16 +364,15 @@ class CUDASession:
         weakref.finalize(kernel, _release, driver.cuModuleUnload, module, self._context)
         return kernel
 
+    @beside_captures()
     def allocate(self, nbytes: int) -> CUDABuffer:
         self._alive()
         driver = self._driver
-        with beside_captures():
-            free, _ = _call(driver.cuMemGetInfo())
-            if nbytes > free:
-                raise OutOfDeviceMemory(str(self.device), nbytes, free, "beside what is in use")
-            found = driver.cuMemAlloc(max(nbytes, 4))
+        free, _ = _call(driver.cuMemGetInfo())
+        if nbytes > free:
+            raise OutOfDeviceMemory(str(self.device), nbytes, free, "beside what is in use")
         try:
-            pointer = _call(found)
+            pointer = _call(driver.cuMemAlloc(max(nbytes, 4)))
         except _DriverError as error:
             if error.status == driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY:
                 raise OutOfDeviceMemory(str(self.device), nbytes, free, "in one piece") from None
@@ -378,14 +381,15 @@ class CUDASession:
         weakref.finalize(buffer, _release, driver.cuMemFree, pointer, self._context)
         return buffer
 
+    @beside_captures()
     def upload(self, buffer: Buffer, array: NDArray[Any]) -> None:
         self._alive()
         if array.nbytes:
             source = np.ascontiguousarray(array)
-            with beside_captures():
-                self._do(self._driver.cuMemcpyHtoDAsync(_pointer(buffer), source.ctypes.data, source.nbytes, self.queue))
-                self.synchronize()
+            self._do(self._driver.cuMemcpyHtoDAsync(_pointer(buffer), source.ctypes.data, source.nbytes, self.queue))
+            self.synchronize()
 
+    @beside_captures()
     def download(self, buffer: Buffer, array: NDArray[Any]) -> None:
         self._alive()
         if array.nbytes:
@@ -482,6 +486,7 @@ class CUDASession:
         other.queue = other._stream.handle
         return other
 
+    @beside_captures()
     def start_upload(self, buffer: Buffer, array: NDArray[Any]) -> None:
         # host to device, not waited for; from memory that is not pinned the driver waits by itself
         self._alive()
@@ -571,6 +576,7 @@ class CUDASession:
         self._alive()
         return self._stream.record(options=self._timed)
 
+    @beside_captures()
     def seconds(self, start: Any, end: Any) -> float:
         self._alive()
         self._do(self._driver.cuEventSynchronize(end.handle))
@@ -592,10 +598,12 @@ class CUDASession:
 
         return release
 
+    @beside_captures()
     def synchronize(self) -> None:
         self._alive()
         self._do(self._driver.cuStreamSynchronize(self.queue))
 
+    @beside_captures()
     def pinned(self, nbytes: int) -> NDArray[np.uint8]:
         self._alive()
         driver = self._driver
@@ -635,10 +643,12 @@ class CUDASession:
         self._alive()
         self._do(self._driver.cuStreamWaitEvent(queue, event.handle, 0))
 
+    @beside_captures()
     def settle(self, event: Any) -> None:
         self._alive()
         self._do(self._driver.cuEventSynchronize(event.handle))
 
+    @beside_captures()
     def settle_queue(self, queue: Any) -> None:
         self._alive()
         self._do(self._driver.cuStreamSynchronize(queue))
