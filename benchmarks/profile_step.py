@@ -18,7 +18,8 @@ import toprung.torch
 from toprung import backends
 from toprung.lab.harness import results
 from toprung.lab.harness.environment import environment
-from torch_models import READY, WARM, WRONG, Eager, arm, errors, profiled
+from toprung.torch.timing import profiled
+from torch_models import READY, WARM, WRONG, Eager, arm, errors
 from torch_programs import made
 
 ARMS = {"fp32": "PyTorch", "toprung": "with toprung"}
@@ -112,8 +113,8 @@ def main():
             if not error < WRONG[name]:
                 print(f"{name}: gradients are wrong by {error:.1e}")
                 return 1
-            profiled(step, place)  # the profiler's own first time
-            rows = profiled(step, place)
+            profiled(step, place.type)  # the profiler's own first time
+            rows = profiled(step, place.type)
         kernels, rest = summed(rows)
         arms[name] = {"error": error, "kernels": kernels, "rest": rest, "spans": spans(rows)}
 

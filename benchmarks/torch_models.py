@@ -32,8 +32,6 @@ import warnings
 from pathlib import Path
 
 import torch
-from torch.autograd import DeviceType
-from torch.profiler import ProfilerActivity, profile
 
 import toprung.torch
 from toprung import backends
@@ -41,6 +39,7 @@ from toprung.backends import cuda
 from toprung.lab.harness import results
 from toprung.lab.harness.environment import environment
 from toprung.lab.harness.stats import paired_ratio
+from toprung.torch import timing
 from torch_programs import MODES, PROGRAMS, in_double, made
 
 ARMS = ("fp32", "tf32", "toprung", "bf16")
@@ -243,21 +242,6 @@ def prepared(name, mode, training, exact, device, small):
     return step, facts
 
 
-def profiled(step, device):
-    """Return name, start and length in microseconds of all that a step runs on the device; on a CPU of its innermost operators."""
-    on_gpu = device.type == "cuda"
-    activity = ProfilerActivity.CUDA if on_gpu else ProfilerActivity.CPU
-    with profile(activities=[activity]) as found:
-        step()
-        if on_gpu:
-            torch.cuda.synchronize()
-    wanted = DeviceType.CUDA if on_gpu else DeviceType.CPU
-    events = [e for e in found.events() if e.device_type == wanted and not e.is_user_annotation and (on_gpu or not e.cpu_children)]
-    rows = sorted((e.time_range.start, e.time_range.elapsed_us(), e.name) for e in events)
-    first = rows[0][0]
-    return [(name, start - first, length) for start, length, name in rows]
-
-
 def sample(step, seconds, place):
     """Return the seconds of a step, timed for ``seconds`` after a settling run, and the card's clock in MHz while they ran."""
     begin, settled = time.perf_counter(), 0
@@ -337,8 +321,8 @@ def busy(row, device, small):
     with arm("fp32", device, small):
         for _ in range(WARM):
             step()
-        kernels = sum(length for _, _, length in profiled(step, device))
-    return 1e-6 * kernels / statistics.median(row["seconds"]["fp32"])
+        kernels = timing.busy_seconds(timing.profiled(step, device.type))
+    return kernels / statistics.median(row["seconds"]["fp32"])
 
 
 def drawn(name, device, given):

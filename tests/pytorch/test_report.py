@@ -6,6 +6,7 @@ import json
 import math
 import re
 import sys
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,9 +15,9 @@ import torch
 
 import toprung.torch
 from toprung.errors import BadArgument, MissingExtra
-from toprung.torch import products, timing
-from toprung.torch.report import Row
-from torch_device import DEVICE, EVERY
+from toprung.torch import bridge, products, timing
+from toprung.torch.report import Report, Row
+from torch_device import DEVICE, EVERY, overriding
 
 
 @pytest.fixture(autouse=True)
@@ -169,6 +170,85 @@ def test_a_page_without_its_extra_says_what_to_install(monkeypatch: pytest.Monke
     monkeypatch.setitem(sys.modules, "jinja2", None)
     with pytest.raises(MissingExtra, match=r"toprung\[report\]"):
         toprung.torch.report().to_html()
+
+
+def test_the_language_of_the_overrides_is_a_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    def line() -> str:
+        (found,) = [line for line in str(toprung.torch.report()).splitlines() if line.startswith("overrides: ")]
+        assert len(found) <= 80
+        return found
+
+    overriding("C++", monkeypatch)
+    assert line() == "overrides: C++; products left to PyTorch enter no Python"
+    overriding("Python", monkeypatch)
+    path = tmp_path / "bridge.so"
+    monkeypatch.setattr(bridge, "binary", lambda: path)
+    assert line() == "overrides: Python, no C++ binary built: python -m toprung.torch --build"
+    path.touch()
+    assert line() == "overrides: Python, the C++ binary did not load: python -m toprung.torch --build"
+    monkeypatch.setattr(bridge, "SOURCE", tmp_path / "bridge.cpp")
+    assert line() == "overrides: Python, this installation has no bridge.cpp"
+
+
+def test_a_step_of_which_the_device_sees_a_part() -> None:
+    """By PyTorch's real profiler: what sleeps is no operator, and operators inside of others count once."""
+    a = torch.randn(64, 64)
+
+    def step() -> None:
+        time.sleep(0.01)
+        torch.nn.functional.linear(a, a).relu()
+
+    rows = timing.profiled(step, "cpu")
+    assert {"aten::addmm", "aten::relu", "aten::clamp_min"} & {name for name, *_ in rows} and rows[0][1] == 0
+    assert "aten::linear" not in {name for name, *_ in rows}
+    found = timing.timed(step, "cpu")
+    assert found is not None and found.seconds > 0.01 and 0 < found.busy <= found.seconds
+    assert timing.timed(lambda: None, "cpu") is None
+
+
+def test_time_in_which_streams_overlap_counts_once() -> None:
+    assert timing.busy_seconds([("a", 0.0, 5.0), ("b", 3.0, 5.0), ("c", 4.0, 1.0), ("d", 10.0, 1.0)]) == pytest.approx(9e-6)
+    assert timing.busy_seconds([]) == 0
+
+
+def test_a_report_says_how_long_the_device_is_idle_and_what_a_graph_would_bring() -> None:
+    found = Report((), 0, {}, step=timing.Step(42.2e-3, 30.1e-3))
+    text = " ".join(str(found).split())
+    assert "a step takes 42.2 ms, and the device is idle for 12.1 ms of it (29 %): as a CUDA graph it would take 30.1 ms" in text
+    assert "30.1 ms at best, 1.40 times as fast" in text and max(map(len, str(found).splitlines())) <= 80
+    assert found.to_json()["step"] == {"seconds": 42.2e-3, "busy": 30.1e-3} and "1.40 times as fast" in found.to_html()
+
+
+@pytest.mark.parametrize("step", [3, "step"])
+def test_a_step_is_a_function(step: Any) -> None:
+    with pytest.raises(BadArgument, match="step is a function"):
+        toprung.torch.report(step=step)
+
+
+@pytest.mark.skipif(DEVICE == "cuda", reason="there is a GPU")
+def test_without_a_gpu_a_step_is_not_run() -> None:
+    steps: list[int] = []
+    found = toprung.torch.report(step=lambda: steps.append(1))
+    assert not steps and found.step is None and "idle for" not in str(found) and found.to_json()["step"] is None
+
+
+@pytest.mark.skipif(DEVICE != "cuda", reason="there is no GPU")
+def test_a_step_on_a_gpu_is_idle_while_the_host_sleeps_and_busy_in_a_graph() -> None:
+    a, out = torch.randn(4096, 4096, device=DEVICE), torch.empty(4096, 4096, device=DEVICE)
+
+    def slow() -> None:
+        time.sleep(0.05)
+        torch.mm(a, a, out=out)
+
+    found = toprung.torch.report(step=slow).step
+    assert found is not None and found.seconds > 0.05 and 0 < found.busy < found.seconds / 2
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(20):
+            torch.mm(a, a, out=out)
+    found = toprung.torch.report(step=graph.replay).step
+    assert found is not None and found.busy > found.seconds / 2
+    assert toprung.torch.report(step=lambda: torch.ones(9) @ torch.ones(9)).step is None, "it runs nothing on the GPU"
 
 
 def test_pieces_that_were_computed_again_are_named() -> None:

@@ -118,6 +118,16 @@ def library() -> ctypes.CDLL | None:
     return loaded(path) if path.is_file() else None
 
 
+def missing() -> str:
+    """Return why products pass Python's override alone, with the command that helps; empty if they pass the bridge."""
+    if library() is not None:
+        return ""
+    if not SOURCE.is_file():
+        return f"this installation has no {SOURCE.name}"
+    why = "the C++ binary did not load" if binary().is_file() else "no C++ binary built"
+    return f"{why}: python -m toprung.torch --build"
+
+
 def loaded(path: Path) -> ctypes.CDLL | None:
     """Return the bridge in a file; None, with a warning, if it does not load."""
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 from toprung.blas import idle
 from toprung.blas.counted import LEGEND, CountedReport, indented, not_by_kind
 from toprung.errors import BadArgument
-from toprung.torch import products, timing
+from toprung.torch import bridge, products, timing
 from toprung.torch.texts import UNSEEN
 
 
@@ -74,9 +75,13 @@ class Report(CountedReport[Row]):
     Attributes
     ----------
     device_types : devices whose tensors are taken, by any of the settings that were active
+    overrides : language of the overrides that products pass, and why Python's where it is
+    step : times of the program's step, where ``report`` was given one and it ran on a GPU
     """
 
     device_types: tuple[str, ...] = ()
+    overrides: str = ""
+    step: timing.Step | None = None
 
     @property
     def nothing(self) -> str:
@@ -103,6 +108,7 @@ class Report(CountedReport[Row]):
 
     def __str__(self) -> str:
         lines = [f"{self.taken} products on toprung's kernels, {self.left} on PyTorch's, {self.small} too small"]
+        lines += indented(str(self.step or ""))
         if self.rows:
             lines.append(f"{'operator':18} {'batch×M×N×K':24} {'layout':6} {'toprung':>8} {'PyTorch':>8}")
         for row in self.rows:
@@ -116,7 +122,7 @@ class Report(CountedReport[Row]):
         if self.rows:
             lines.append(LEGEND)
         lines += indented(self.nothing)
-        return "\n".join([*lines, "not seen:", *(f"    {what}" for what in UNSEEN)])
+        return "\n".join([*lines, f"overrides: {self.overrides}", "not seen:", *(f"    {what}" for what in UNSEEN)])
 
 
 def _modules(entries: list[Any]) -> dict[str, int]:
@@ -129,21 +135,29 @@ def _modules(entries: list[Any]) -> dict[str, int]:
     return found
 
 
-def report(measure: bool = False) -> Report:
+def report(measure: bool = False, *, step: Callable[[], Any] | None = None) -> Report:
     """Return what ran on which kernels since ``enable``, or since the first ``use``.
 
     Parameters
     ----------
     measure : True to run each kind of product anew, on random operands that lie alike, and say how long toprung's kernels and
         PyTorch's own take; some tenths of a second for each
+    step : function that runs one step of the program as it is: the report then says how long the GPU is idle in a step, and what a
+        CUDA graph would bring. It is run two dozen times at least, the last time under PyTorch's profiler, and its products
+        count. Where PyTorch uses no GPU it is not run
 
     Raises
     ------
     BadArgument
-        another value of ``measure``
+        another value of ``measure``, or a step that cannot be called
+    NotReady
+        kernels of the step's products took too long to be ready
     """
     if not isinstance(measure, bool):
         raise BadArgument(f"measure is True or False, not {measure!r}: the report is of all products since enable")
+    if step is not None and not callable(step):
+        raise BadArgument(f"step is a function that runs a step of the program, not {step!r}")
+    times = None if step is None else timing.timed(step)
     kinds: dict[tuple[str, ...], list[Any]] = {}
     for one in products.every():
         one.collect()
@@ -162,4 +176,6 @@ def report(measure: bool = False) -> Report:
     why = ""
     if "cpu" not in kinds_of_device and not any(row.taken for row in rows):
         why = idle.reason("PyTorch", products.gpus, torch.cuda.current_device() if torch.cuda.is_initialized() else None)
-    return Report(tuple(ordered), *not_by_kind(products.every()), why, tuple(kinds_of_device))
+    python = bridge.missing()
+    overrides = f"Python, {python}" if python else "C++; products left to PyTorch enter no Python"
+    return Report(tuple(ordered), *not_by_kind(products.every()), why, tuple(kinds_of_device), overrides, times)
