@@ -315,6 +315,7 @@ class CUDASession:
         d = self.device
         return "\n".join((d.runtime, d.driver, d.arch, *nvrtc.FLAGS, nvrtc.PRELUDE.read_text("utf-8")))
 
+    @beside_captures()  # NVRTC looks into the driver, too
     def compile(self, source: Source) -> bytes:
         # a cubin for this GPU's architecture: compiled, or checked where it is machine code already
         self._alive()

@@ -14,6 +14,7 @@ import torch
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
+from toprung.errors import NotReady
 from toprung.torch import background, products
 
 SAMPLE, SAMPLES, MOST = 0.01, 5, 1000
@@ -158,7 +159,8 @@ def timed(step: Callable[[], Any], kind: str = "cuda") -> Step | None:
     if kind == "cuda" and not torch.cuda.is_available():
         return None
     step()
-    background.wait()  # compilers at work would take the host's time
+    if not background.wait(background.LONGEST):  # compilers at work would take the host's time
+        raise NotReady(f"a step's kernels are not ready after {background.LONGEST:g} s: measure it later")
     seconds = _seconds(step, kind, STEPS)
     busy = busy_seconds(profiled(step, kind))
     return Step(seconds, min(busy, seconds)) if busy else None
