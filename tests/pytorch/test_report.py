@@ -214,8 +214,8 @@ def test_time_in_which_streams_overlap_counts_once() -> None:
 def test_a_report_says_how_long_the_device_is_idle_and_what_a_graph_would_bring() -> None:
     found = Report((), 0, {}, step=timing.Step(42.2e-3, 30.1e-3))
     text = " ".join(str(found).split())
-    assert "a step takes 42.2 ms, and the device is idle for 12.1 ms of it (29 %): as a CUDA graph it would take 30.1 ms" in text
-    assert "30.1 ms at best, 1.40 times as fast" in text and max(map(len, str(found).splitlines())) <= 80
+    assert "a step takes 42.20 ms, and the device is idle for 12.10 ms of it (29 %): as a CUDA graph it would take" in text
+    assert "take 30.10 ms at best, 1.40 times as fast" in text and max(map(len, str(found).splitlines())) <= 80
     assert found.to_json()["step"] == {"seconds": 42.2e-3, "busy": 30.1e-3} and "1.40 times as fast" in found.to_html()
 
 

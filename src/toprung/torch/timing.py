@@ -145,8 +145,8 @@ class Step:
     def __str__(self) -> str:
         idle = self.seconds - self.busy
         return (
-            f"a step takes {1e3 * self.seconds:.3g} ms, and the device is idle for {1e3 * idle:.3g} ms of it "
-            f"({100 * idle / self.seconds:.0f} %): as a CUDA graph it would take {1e3 * self.busy:.3g} ms at best, "
+            f"a step takes {1e3 * self.seconds:.2f} ms, and the device is idle for {1e3 * idle:.2f} ms of it "
+            f"({100 * idle / self.seconds:.0f} %): as a CUDA graph it would take {1e3 * self.busy:.2f} ms at best, "
             f"{self.seconds / self.busy:.2f} times as fast"
         )
 
