@@ -39,6 +39,8 @@ sys.path.insert(0, str(HERE / "recording"))
 import recorder  # noqa: E402
 
 ROOT, FORMAT = recorder.ROOT, "passed 1"
+ALONE = ("requirements-site.lock", "requirements-wheels.lock")
+"""Lock files of packages that only `make site` and `make wheels` use, and that no test sees."""
 OUTCOMES = ("passed", "failed", "skipped", "xfailed")
 
 
@@ -56,9 +58,9 @@ def tree_files() -> list[str]:
 def environment() -> str:
     """Return a digest of all that can change a test's outcome and lies outside the tree.
 
-    Of packages it takes those that a lock file pins for this platform, but for the site's: `make site` puts more beside them.
+    Of packages it takes those that a lock file pins for this platform, but for those of ALONE.
     """
-    locks = [path for path in sorted(ROOT.glob("requirements*.lock")) if path.name != "requirements-site.lock"]
+    locks = [path for path in sorted(ROOT.glob("requirements*.lock")) if path.name not in ALONE]
     pins = [Requirement(pin) for path in locks for pin in re.findall(r"^[\w.-]+(?:\[.*\])?==[^\\\n]+", path.read_text(), re.M)]
     pinned = {pin.name.lower() for pin in pins if pin.marker is None or pin.marker.evaluate()}
     packages = sorted((d.metadata["Name"], d.version) for d in importlib.metadata.distributions())

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import random
+import re
+import shutil
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -14,10 +17,14 @@ import pytest
 import torch
 
 import toprung.torch
+from conftest import require
+from toprung import errors
+from toprung.backends import cxx
+from toprung.blas import idle
 from toprung.torch import __main__ as program
 from toprung.torch import bridge, products
 from toprung.torch.overloads import OVERLOADS
-from torch_device import DEVICE, EVERY, overriding
+from torch_device import DEVICE, EVERY, native, overriding
 
 LEFT: dict[str, Any] = {**EVERY, "own": False}
 """Settings with which products of this size are PyTorch's."""
@@ -256,9 +263,74 @@ def test_a_file_that_is_no_bridge_is_not_used(tmp_path: Path) -> None:
         assert bridge.loaded(path) is None
 
 
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The folder of the wheel's libraries, empty; nothing can be compiled, and the bridge is looked for as in a user's process."""
+    monkeypatch.undo()
+    monkeypatch.setattr(cxx, "FOLDER", tmp_path)
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    monkeypatch.setenv("TOPRUNG_CACHE", str(tmp_path / "cache"))
+    bridge.library.cache_clear()
+    yield tmp_path
+    monkeypatch.undo()
+    bridge.library.cache_clear()
+
+
+MAJOR, MINOR, *_ = torch.__version__.split(".")
+
+
+def test_the_wheels_bridge_is_used_and_nothing_is_compiled(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / f"torch-{MAJOR}.{int(MINOR) + 1}.so").touch()
+    assert bridge.shipped() is None and bridge.library() is None and bridge.missing()
+    path = Path(shutil.copy(native()._name, folder / f"torch-{MAJOR}.{MINOR}.so"))
+    bridge.library.cache_clear()
+    assert bridge.build() == path and bridge.library()._name == str(path) and bridge.missing() == ""
+    monkeypatch.setattr(torch, "__version__", f"{MAJOR}.{MINOR}.0.dev20260101+cpu")
+    assert bridge.shipped() is None
+
+
+def test_a_wheels_bridge_that_does_not_load_is_passed_over(folder: Path) -> None:
+    (folder / f"torch-{MAJOR}.{MINOR}.so").write_bytes(b"no library")
+    with pytest.warns(RuntimeWarning, match="--build"):
+        assert bridge.library() is None and "did not load" in bridge.missing()
+    with pytest.warns(RuntimeWarning), pytest.raises(errors.MissingExtra, match="no-such-compiler"):
+        bridge.build()
+    kept = bridge.kept()
+    kept.parent.mkdir(parents=True)
+    shutil.copy(native()._name, kept)
+    bridge.library.cache_clear()
+    with pytest.warns(RuntimeWarning):
+        assert bridge.library()._name == str(kept)
+
+
+def test_a_line_says_that_there_is_no_bridge(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    overriding("Python", monkeypatch)
+    monkeypatch.setattr(idle, "_told", set())
+    monkeypatch.setattr(idle, "tell", lambda *_: "")  # as where there is a GPU on which products gain
+    for _ in range(2):
+        toprung.torch.enable()
+    said = capsys.readouterr().err
+    assert said == f"toprung: products that stay PyTorch's ({torch.__version__}) enter Python: {bridge.missing()}\n"
+    monkeypatch.setattr(idle, "_told", set())
+    overriding("C++", monkeypatch)
+    toprung.torch.enable()
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="of Linux's wheels")
+def test_the_bridge_needs_no_newer_system_than_manylinux_2_28() -> None:
+    require(shutil.which("objdump"), "no objdump")
+    text = subprocess.run(["objdump", "-T", native()._name], capture_output=True, text=True, check=True).stdout
+    limits = {"GLIBC": (2, 28), "GLIBCXX": (3, 4, 24), "CXXABI": (1, 3, 11)}
+    used = [
+        (name, tuple(map(int, version.split(".")))) for name, version in re.findall(r"\((GLIBC|GLIBCXX|CXXABI)_([\d.]+)\)", text)
+    ]
+    assert len(used) > 20 and [one for one in used if one[1] > limits[one[0]]] == []
+
+
 @pytest.mark.parametrize(("compiler", "says"), [("no-such-compiler", "not installed"), ("false", "bridge.cpp does not build")])
 def test_a_bridge_that_cannot_be_built(
-    compiler: str, says: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    compiler: str, says: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("CXX", compiler)
     with pytest.raises(SystemExit) as end:

@@ -14,6 +14,7 @@ import torch
 import once
 import toprung.torch
 from conftest import require
+from toprung.backends import cxx
 from toprung.torch import bridge, overloads, products
 
 _entries = filter(None, os.getenv("PYTHONPATH", "").split(os.pathsep))
@@ -28,9 +29,11 @@ EVERY: dict[str, Any] = {"own": True, "min_flops": 0, "device_types": (DEVICE,),
 
 @functools.cache
 def native() -> ctypes.CDLL | None:
-    """Return the bridge for the PyTorch that is installed, compiled once for all runs."""
+    """Return the bridge for the PyTorch that is installed: that of the wheel under test, else compiled once for all runs."""
+    if (shipped := bridge.shipped()) is not None:
+        return bridge.loaded(shipped)
     require(shutil.which("g++"), "no g++ to compile the bridge with")
-    inputs = (bridge.SOURCE.read_bytes(), *bridge.FLAGS, torch.__version__, once.version("g++"))
+    inputs = (bridge.SOURCE.read_bytes(), *cxx.FLAGS, torch.__version__, once.version("g++"))
     return bridge.loaded(once.file(bridge.build, *inputs, suffix=".so"))
 
 

@@ -37,9 +37,16 @@ def reason(theirs: str, gpus: Callable[[], int], number: int | None = None) -> s
 
 
 @functools.cache
-def tell(theirs: str, gpus: Callable[[], int], number: int | None = None) -> None:
-    """Write the reason to standard error, once for each library; not in workers, nor in ranks of torchrun but a machine's first."""
+def tell(theirs: str, gpus: Callable[[], int], number: int | None = None) -> str:
+    """Write the reason to standard error, once for each library, and return it."""
+    why = reason(theirs, gpus, number)
+    say(theirs, why)
+    return why
+
+
+def say(topic: str, line: str) -> None:
+    """Write a line to standard error, one for each topic; not in workers, nor in ranks of torchrun but a machine's first."""
     first = multiprocessing.parent_process() is None and os.environ.get("LOCAL_RANK", "0") == "0"
-    if first and theirs not in _told and (why := reason(theirs, gpus, number)):
-        _told.add(theirs)
-        print(f"toprung: {why}", file=sys.stderr)
+    if first and line and topic not in _told:
+        _told.add(topic)
+        print(f"toprung: {line}", file=sys.stderr)

@@ -21,9 +21,23 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <sstream>
 #include <string>
 #include <type_traits>
 #include <unordered_map>
+
+// Binaries of the wheel run with glibc 2.28 and the libstdc++ of its time (manylinux_2_28). What GCC 12 would import from newer ones
+// is defined here: a flag of glibc 2.32, for which 0 means atomic counts throughout, and two members of C++20.
+#if __has_include(<sys/single_threaded.h>)
+#include <sys/single_threaded.h>
+extern "C" {
+[[gnu::visibility("hidden")]] char __libc_single_threaded = 0;
+}
+#endif
+#if defined(_GLIBCXX_RELEASE) && _GLIBCXX_RELEASE >= 11 && _GLIBCXX_USE_CXX11_ABI
+template std::string std::stringbuf::str() const&;
+template std::string std::stringbuf::str() &&;
+#endif
 
 // PyTorch 2.11 keeps the kernel of a SafeKernelFunction private; an explicit instantiation may name private members.
 template <c10::KernelFunction c10::SafeKernelFunction::*Member>

@@ -1,33 +1,29 @@
 """The bridge: overrides in C++, by which a product that toprung leaves to PyTorch never enters Python.
 
-``bridge.cpp`` says how. It is compiled on request only, by ``python -m toprung.torch --build``, against the headers of the PyTorch
-that is installed, and ``enable()`` uses the binary if there is one. Without it the kernels of ``overloads.py`` do all, in Python.
+``bridge.cpp`` says how. A wheel for Linux has a binary for each minor version of PyTorch. Elsewhere it is compiled on request only,
+by ``python -m toprung.torch --build``, against the headers of the PyTorch that is installed. ``enable()`` uses a binary if there is
+one. Without it the kernels of ``overloads.py`` do all, in Python, and ``missing()`` says so.
 """
 
 from __future__ import annotations
 
 import ctypes
 import functools
-import hashlib
 import itertools
-import os
-import platform
-import shutil
-import subprocess
-import tempfile
+import re
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
 import torch
 
-from toprung.errors import BuildError, MissingExtra
-from toprung.paths import cache_dir, publish
+from toprung.backends import cxx
 from toprung.torch.settings import ALL, Settings
 
 SOURCE = Path(__file__).with_suffix(".cpp")
 
-FLAGS = ("-O2", "-std=c++20", "-fPIC", "-shared", "-fvisibility=hidden")
+RELEASE = re.compile(r"(\d+\.\d+)\.\d+\+(?:cpu|cu\d+)")
+"""Version of a release of PyTorch, and its minor version: those that wheels have a bridge for; a nightly's C++ API may differ."""
 
 LEFT, REFUSABLE = 1, 2
 """Verdicts: the product is PyTorch's; it is where the program asks for another precision, or for its deterministic mode."""
@@ -75,15 +71,25 @@ class State(ctypes.Structure):
             yield from zip(pairs[: 2 * found : 2], pairs[1 : 2 * found : 2], strict=True)
 
 
+def shipped() -> Path | None:
+    """Return the wheel's bridge for the minor version of this PyTorch; None where the wheel has none."""
+    release = RELEASE.fullmatch(torch.__version__)
+    path = cxx.FOLDER / f"torch-{release[1]}.so" if release else None
+    return path if path and path.is_file() else None
+
+
+def kept() -> Path:
+    """Return the file of the bridge for this PyTorch in the cache, whether it has been built or not."""
+    return cxx.kept(f"bridge/torch-{torch.__version__}", (SOURCE,), torch.__version__, torch.version.git_version)
+
+
 def binary() -> Path:
-    """Return the file of the bridge for this PyTorch, whether it has been built or not."""
-    parts = (SOURCE.read_text("utf-8"), torch.__version__, torch.version.git_version, *FLAGS)
-    key = hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()[:16]
-    return cache_dir() / "bridge" / f"torch-{torch.__version__}-{platform.machine()}-{key}.so"
+    """Return the file of the bridge for this PyTorch: the wheel's, else that in the cache."""
+    return shipped() or kept()
 
 
 def build(path: Path | None = None) -> Path:
-    """Compile the bridge, which takes ten to thirty seconds, and return its file; the compiler is g++, or that of ``CXX``.
+    """Compile the bridge, which takes ten to thirty seconds, and return its file; nothing is compiled where the wheel has one.
 
     Raises
     ------
@@ -92,30 +98,20 @@ def build(path: Path | None = None) -> Path:
     BuildError
         it does not compile
     """
-    path = path or binary()
-    named = os.environ.get("CXX") or "g++"
-    compiler = shutil.which(named)
-    if compiler is None:
-        raise MissingExtra(f"overrides in C++ need a compiler, and {named} is not installed: install it, or name another by CXX")
-    torchs = Path(torch.__file__).parent
-    flags = [*FLAGS, f"-D_GLIBCXX_USE_CXX11_ABI={torch.compiled_with_cxx11_abi():d}"]
-    with tempfile.TemporaryDirectory() as folder:
-        made = Path(folder, "bridge.so")
-        files = [str(SOURCE), "-o", str(made), f"-I{torchs / 'include'}", f"-L{torchs / 'lib'}", "-ltorch_cpu", "-lc10"]
-        done = subprocess.run([compiler, *flags, *files], capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise BuildError(SOURCE.name, " ".join(flags), f"PyTorch {torch.__version__}", done.stderr)
-        publish(path, made.read_bytes())
+    if path is None:
+        if (path := shipped()) and loaded(path):
+            return path
+        path = kept()
+    abi = f"-D_GLIBCXX_USE_CXX11_ABI={torch.compiled_with_cxx11_abi():d}"
+    cxx.compile_library(path, (SOURCE,), abi, *cxx.pytorch(Path(torch.__file__).parent))
     return path
 
 
 @functools.cache
 def library() -> ctypes.CDLL | None:
-    """Return the bridge; None where it has not been built."""
-    if not SOURCE.is_file():  # an installation of byte code alone
-        return None
-    path = binary()
-    return loaded(path) if path.is_file() else None
+    """Return the bridge; None where the wheel has none for this PyTorch and none has been built."""
+    paths = shipped(), kept() if SOURCE.is_file() else None  # an installation of byte code alone has no source
+    return next((bridge for path in paths if path and path.is_file() and (bridge := loaded(path))), None)
 
 
 def missing() -> str:

@@ -79,7 +79,9 @@ def _apply(active: Settings | None, there: list[Settings]) -> None:
         _overriding.pop(kind).end()
     caches.tag(active)
     if active is not None and "cpu" not in active.device_types:
-        idle.tell("PyTorch", products.gpus)
+        gains = not idle.tell("PyTorch", products.gpus)
+        if gains and (why := bridge.missing()):
+            idle.say("overrides", f"products that stay PyTorch's ({torch.__version__}) enter Python: {why}")
     if active is not None and "cuda" in active.device_types and torch.cuda.is_initialized():
         products.common(torch.cuda.current_device(), active)
 
