@@ -8,7 +8,7 @@ TORCH := .venv-torch
 GPU := $(if $(wildcard /dev/nvidiactl /proc/driver/nvidia/version),$(VENV)/ready-gpu)
 PIP := -m pip install -q --disable-pip-version-check
 
-.PHONY: ladder test test-slow test-torch test-gpu test-all fuzz faults lint tables report site lock clean
+.PHONY: ladder test test-slow test-torch test-wheel test-gpu test-all fuzz faults lint tables report site wheels lock clean
 
 ladder: $(VENV)/ready $(GPU)
 	$(BIN)/toprung ladder kepler
@@ -46,8 +46,14 @@ test-gpu:
 
 # Everything, whatever passed before, and tests that draw seeds of their own
 test-all: ALL = --all
-test-all: test test-slow test-torch
+test-all: test test-slow test-torch test-wheel
 	$(RUN) -m drawn tests
+
+# This machine's wheel with the native code, all versions of PyTorch in it, and its tests with the newest; downloads 0.5 GB for each
+test-wheel: $(VENV)/ready-wheels $(TORCH)/ready
+	$(BIN)/python tools/wheels.py --arch $$(uname -m) --out build/wheels
+	rm -rf build/wheel && $(BIN)/python -m zipfile -e build/wheels/*linux*.whl build/wheel
+	PYTHONPATH=build/wheel $(TORCH)/bin/python -m pytest tests/pytorch/test_bridge.py
 
 # Random products beside float64 and the vendor's on the same data, for as long as wanted: make fuzz MINUTES=30
 MINUTES ?= 1
@@ -82,6 +88,10 @@ site: $(VENV)/ready-dev $(VENV)/ready-site
 report: $(VENV)/ready-dev
 	$(REPORT) --picture docs/report/ladders.svg
 
+# Wheels in dist/: pure Python, and with native code for Linux on x86-64 and aarch64. Needs Debian's g++-aarch64-linux-gnu, qemu-user
+wheels: $(VENV)/ready-wheels
+	$(BIN)/python tools/wheels.py
+
 # Pin what pyproject.toml asks for, with hashes and without naming any package host
 COMPILE := uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url \
   --no-emit-find-links --group build --extra plot --extra report pyproject.toml
@@ -90,6 +100,7 @@ lock: $(VENV)/ready-dev
 	$(BIN)/$(COMPILE) -o requirements.lock
 	$(BIN)/$(COMPILE) --extra dev -o requirements-dev.lock
 	$(BIN)/$(COMPILE) --extra site -o requirements-site.lock
+	$(BIN)/$(COMPILE) --group wheels -o requirements-wheels.lock
 	$(BIN)/$(COMPILE) --extra cuda13 --group gpu -o requirements-gpu.lock
 	$(BIN)/$(COMPILE) --group pytorch -o requirements-torch.lock
 
@@ -108,6 +119,10 @@ $(VENV)/ready-dev: requirements-dev.lock $(VENV)/ready
 
 $(VENV)/ready-site: requirements-site.lock $(VENV)/ready
 	$(BIN)/python $(PIP) --require-hashes -r requirements-site.lock
+	touch $@
+
+$(VENV)/ready-wheels: requirements-wheels.lock $(VENV)/ready
+	$(BIN)/python $(PIP) --require-hashes -r requirements-wheels.lock
 	touch $@
 
 $(TORCH)/ready: requirements-torch.lock pyproject.toml
